@@ -1,0 +1,6 @@
+/* commands.h - every subcommand's entry: argv[0] is its name; false: err says why, and its code is the exit status
+ *
+ * One command, one file NAME_cmd.c in console/ (those an operator types) or in the workers/ folder whose process it is. */
+#pragma once
+#include <stdbool.h>
+#include "protocol/base/error.h"

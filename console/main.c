@@ -1,0 +1,65 @@
+/* main.c - the table of subcommands; the one file that knows every folder
+ *
+ * A command returns true for exit 0; otherwise its error is printed here, in one line, and picks the exit status. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include "console/commands.h"
+#include "protocol/base/error.h"
+
+struct command {
+    const char *name;
+    bool (*run)(int argc, char **argv, struct error *err);    // argv[0] is the command's name
+    const char *help;    // one line; NULL: internal, not listed
+};
+static bool version_cmd(int argc, char **argv, struct error *err);
+
+static const struct command commands[] = {
+    { "version", version_cmd, "print the version" },
+};
+
+static bool version_cmd(UNUSED int argc, UNUSED char **argv, UNUSED struct error *err)
+{
+    printf("rollcall %s\n", RC_VERSION);
+    return true;
+}
+
+static void usage_print(FILE *out)
+{
+    fprintf(out, "usage: rollcall COMMAND [options]\n\n"
+                 "Trains language models by reinforcement learning and lets you steer the run from one terminal.\n\n");
+    for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
+        if (commands[i].help)
+            fprintf(out, "  %-14s %s\n", commands[i].name, commands[i].help);
+    fprintf(out, "\n'rollcall COMMAND --help' tells a command's options.\n");
+}
+
+int main(int argc, char **argv)
+{
+    struct error err = { 0 };
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        usage_print(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        usage_print(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0)
+        argv[1] = "version";
+    for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+        if (strcmp(argv[1], commands[i].name) != 0)
+            continue;
+        bool ok = commands[i].run(argc - 1, argv + 1, &err);
+        if (fflush(stdout) != 0 && ok)
+            ok = error_errno(&err, "cannot write the output");
+        if (ok)
+            return 0;
+        if (err.text[0])
+            fprintf(stderr, "rollcall %s: %s\n", argv[1], err.text);
+        return error_exit_status(err.code);
+    }
+    fprintf(stderr, "rollcall: unknown command '%s'; see 'rollcall --help'\n", argv[1]);
+    return 2;
+}

@@ -1,0 +1,12 @@
+# The CUDA back end: librollcall_cuda.so beside the executable, opened at run time (one symbol: rc_ops_cuda).
+set(RC_HAVE_CUDA OFF)
+if(NOT RC_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  file(GLOB cuda_src CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cu ${CMAKE_CURRENT_LIST_DIR}/*.c)
+  if(CMAKE_CUDA_COMPILER AND cuda_src)
+    set(RC_HAVE_CUDA ON)
+  elseif(RC_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "RC_CUDA is ON but nvcc or the sources of kernels/cuda were not found")
+  endif()
+endif()

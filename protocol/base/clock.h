@@ -1,0 +1,13 @@
+/* clock.h - the two clocks: one for durations, one for dates
+ *
+ * Everything that waits counts on the monotonic clock, so that a jump of the wall clock changes no time limit. Any thread. */
+#pragma once
+#include <stdint.h>
+/* Monotonic time since some fixed moment. */
+int64_t clock_ns(void);
+static inline int64_t clock_ms(void)
+{
+    return clock_ns() / 1000000;
+}
+/* Seconds since 1970, for dates in files and logs; may jump. */
+double clock_wall_s(void);

@@ -1,0 +1,194 @@
+#include "protocol/base/file.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool file_read(struct buf *b, const char *path, size_t max_bytes, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_errno(err, "cannot open '%s'", path);
+    bool ok = false;
+    size_t total = 0;
+    for (;;) {
+        char *at = buf_reserve(b, 65536);
+        if (!at) {
+            error_set(err, ERR_NO_MEMORY, "no memory to read '%s'", path);
+            break;
+        }
+        ssize_t n = read(fd, at, 65536);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            error_errno(err, "cannot read '%s'", path);
+            break;
+        }
+        if (n == 0) {
+            ok = true;
+            break;
+        }
+        total += (size_t)n;
+        if (total > max_bytes) {
+            error_set(err, ERR_DATA, "'%s' is larger than the %zu bytes allowed here", path, max_bytes);
+            break;
+        }
+        b->len += (size_t)n;
+    }
+    if (b->data)
+        b->data[b->len] = 0;
+    close(fd);
+    return ok;
+}
+
+static bool fd_write_all(int fd, const char *data, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = write(fd, data, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return false;
+        data += n;
+        len -= (size_t)n;
+    }
+    return true;
+}
+
+/* The folder a path stands in, "." when it names none. */
+static void path_parent(char *out, size_t size, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    int n = slash ? (slash == path ? 1 : (int)(slash - path)) : 1;
+    snprintf(out, size, "%.*s", n, slash ? path : ".");
+}
+
+bool file_write(const char *path, const void *data, size_t len, struct error *err)
+{
+    char tmp[PATH_MAX], dir[PATH_MAX];
+    if (snprintf(tmp, sizeof tmp, "%s.tmp-%d", path, (int)getpid()) >= (int)sizeof tmp)
+        return error_set(err, ERR_IO, "the path '%s' is too long", path);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return error_errno(err, "cannot create '%s'", tmp);
+    bool ok = fd_write_all(fd, data, len) && fsync(fd) == 0;
+    if (!ok)
+        error_errno(err, "cannot write '%s'", path);
+    if (close(fd) != 0 && ok)
+        ok = error_errno(err, "cannot write '%s'", path);
+    if (ok && rename(tmp, path) != 0)
+        ok = error_errno(err, "cannot rename '%s' to '%s'", tmp, path);
+    if (!ok) {
+        unlink(tmp);
+        return false;
+    }
+    path_parent(dir, sizeof dir, path);
+    return dir_sync(dir, err);
+}
+
+bool dir_make(const char *path, unsigned mode, struct error *err)
+{
+    char part[PATH_MAX];
+    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
+        return error_set(err, ERR_IO, "the path '%s' is too long", path);
+    for (char *p = part + 1;; p++) {
+        if (*p != '/' && *p != 0)
+            continue;
+        char was = *p;
+        *p = 0;
+        if (mkdir(part, mode) != 0 && !path_is_dir(part))
+            return error_errno(err, "cannot make the folder '%s'", part);
+        *p = was;
+        if (was == 0)
+            return true;
+    }
+}
+
+bool dir_sync(const char *dir, struct error *err)
+{
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return error_errno(err, "cannot open the folder '%s'", dir);
+    bool ok = fsync(fd) == 0 || error_errno(err, "cannot sync the folder '%s'", dir);
+    close(fd);
+    return ok;
+}
+
+bool dir_remove(const char *path, struct error *err)
+{
+    DIR *d = opendir(path);
+    if (!d)
+        return errno == ENOENT || error_errno(err, "cannot open the folder '%s'", path);
+    bool ok = true;
+    struct dirent *e;
+    while (ok && (e = readdir(d))) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        char at[PATH_MAX];
+        struct stat st;
+        if (!path_join(at, sizeof at, path, e->d_name))
+            ok = error_set(err, ERR_IO, "a path in '%s' is too long", path);
+        else if (lstat(at, &st) != 0)
+            ok = errno == ENOENT || error_errno(err, "cannot look at '%s'", at);
+        else if (S_ISDIR(st.st_mode))
+            ok = dir_remove(at, err);
+        else if (unlink(at) != 0 && errno != ENOENT)
+            ok = error_errno(err, "cannot remove '%s'", at);
+    }
+    closedir(d);
+    if (ok && rmdir(path) != 0 && errno != ENOENT)
+        ok = error_errno(err, "cannot remove the folder '%s'", path);
+    return ok;
+}
+
+bool path_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+bool path_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool path_join(char *out, size_t size, const char *dir, const char *name)
+{
+    int n = name[0] == '/' || dir[0] == 0 ? snprintf(out, size, "%s", name) : snprintf(out, size, "%s/%s", dir, name);
+    return n >= 0 && (size_t)n < size;
+}
+
+bool file_map_open(struct file_map *map, const char *path, struct error *err)
+{
+    *map = (struct file_map){ 0 };
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_errno(err, "cannot open '%s'", path);
+    struct stat st;
+    bool ok = fstat(fd, &st) == 0 || error_errno(err, "cannot look at '%s'", path);
+    if (ok && !S_ISREG(st.st_mode))
+        ok = error_set(err, ERR_DATA, "'%s' is not a regular file", path);
+    if (ok && st.st_size > 0) {
+        void *at = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (at == MAP_FAILED)
+            ok = error_errno(err, "cannot map '%s'", path);
+        else
+            *map = (struct file_map){ at, (size_t)st.st_size };
+    }
+    close(fd);
+    return ok;
+}
+
+void file_map_close(struct file_map *map)
+{
+    if (map->data)
+        munmap((void *)map->data, map->size_bytes);
+    *map = (struct file_map){ 0 };
+}

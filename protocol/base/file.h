@@ -1,0 +1,31 @@
+/* file.h - whole files: read with a bound, write so that a crash leaves the old or the new, map read-only
+ *
+ * Messages name the path and the operating system's reason. Any thread. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/error.h"
+/* Append a file's bytes to b; fails when it is larger than max_bytes. */
+MUST_USE bool file_read(struct buf *b, const char *path, size_t max_bytes, struct error *err);
+/* Write data to path by way of a temporary file, fsync and rename, and sync the folder: after a crash the old file stands or
+ * the new one, never a part. */
+MUST_USE bool file_write(const char *path, const void *data, size_t len, struct error *err);
+/* Make a folder and its missing parents; one that is there is fine. */
+MUST_USE bool dir_make(const char *path, unsigned mode, struct error *err);
+/* Make what was renamed or created in dir survive a power cut. */
+MUST_USE bool dir_sync(const char *dir, struct error *err);
+/* Remove a folder with all that is in it; does not follow links. A missing one is fine. */
+MUST_USE bool dir_remove(const char *path, struct error *err);
+bool path_exists(const char *path);
+bool path_is_dir(const char *path);
+/* dir + "/" + name (or name when it is absolute) into out of size bytes; false when it does not fit. */
+bool path_join(char *out, size_t size, const char *dir, const char *name);
+/* Map a file read-only; size 0 gives data NULL and true. The mapping is the caller's: file_unmap. */
+struct file_map {
+    const uint8_t *data;
+    size_t size_bytes;
+};
+MUST_USE bool file_map_open(struct file_map *map, const char *path, struct error *err);
+void file_map_close(struct file_map *map);

@@ -1,0 +1,105 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/error.h"
+#include "protocol/base/file.h"
+
+static void an_error_that_does_not_fit_ends_in_dots(UNUSED void **state)
+{
+    struct error err = { 0 };
+    char big[3000];
+    memset(big, 'x', sizeof big - 1);
+    big[sizeof big - 1] = 0;
+    assert_false(error_set(&err, ERR_DATA, "%s", big));
+    assert_string_equal(err.text + strlen(err.text) - 3, "...");
+    error_set(&err, ERR_DATA, "inner");
+    error_wrap(&err, "while reading '%s'", "f");
+    assert_string_equal(err.text, "while reading 'f': inner");
+}
+
+static void a_buffer_stops_at_its_bound_and_keeps_what_it_had(UNUSED void **state)
+{
+    struct buf b = { .max = 10 };
+    assert_true(buf_str(&b, "12345678"));
+    assert_false(buf_str(&b, "abc"));
+    assert_string_equal(buf_text(&b), "12345678");
+    assert_false(buf_char(&b, 'x'));    // once failed it stays so
+    buf_clear(&b);
+    assert_true(buf_fmt(&b, "%d-%d", 12, 34));
+    assert_string_equal(buf_text(&b), "12-34");
+    buf_release(&b);
+}
+
+static void numbers_are_read_whole_or_not_at_all(UNUSED void **state)
+{
+    static const struct { const char *text; bool ok; } cases[] = {
+        { "1", true }, { "-1e-3", true }, { "1e-6", true }, { "", false }, { "1x", false }, { " 1", false },
+        { "0x10", false }, { "nan", false }, { "inf", false }, { "1e400", false },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        double v;
+        assert_int_equal(parse_f64(cases[i].text, &v), cases[i].ok);
+    }
+    int64_t n;
+    assert_false(parse_i64("99999999999999999999", &n));
+    assert_true(parse_i64("-7", &n) && n == -7);
+}
+
+static void options_come_from_the_table_and_wrong_ones_name_the_nearest(UNUSED void **state)
+{
+    int64_t n = 0;
+    bool flag = false;
+    const char *operand[1];
+    struct cli_option options[] = {
+        { "train-batch-size", "tbs", CLI_I64, &n, "N", "prompts" },
+        { "dry-run", NULL, CLI_FLAG, &flag, NULL, "only plan" },
+    };
+    struct cli cli = { "rollcall x", "about", "[F]", options, 2, operand, 1 };
+    struct error err = { 0 };
+    char *good[] = { "x", "-tbs", "4", "--dry_run", "f" }, *bad[] = { "x", "--train-batch-sise", "4" };
+    assert_true(cli_parse(&cli, 5, good, &err));
+    assert_int_equal(n, 4);
+    assert_true(flag);
+    assert_int_equal(cli.n_operands, 1);
+    assert_false(cli_parse(&cli, 3, bad, &err));
+    assert_int_equal(err.code, ERR_USAGE);
+    assert_non_null(strstr(err.text, "did you mean '--train-batch-size'"));
+}
+
+static void a_written_file_reads_back_and_a_limit_is_kept(UNUSED void **state)
+{
+    struct error err = { 0 };
+    char dir[] = "/tmp/rc_base_XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/a/b", dir);
+    assert_true(dir_make(path, 0755, &err));
+    snprintf(path, sizeof path, "%s/a/b/f", dir);
+    assert_true(file_write(path, "hello", 5, &err));
+    struct buf b = BUF_INIT;
+    assert_true(file_read(&b, path, 5, &err));
+    assert_string_equal(buf_text(&b), "hello");
+    assert_false(file_read(&b, path, 4, &err));
+    buf_release(&b);
+    assert_true(dir_remove(dir, &err));
+    assert_false(path_exists(dir));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_error_that_does_not_fit_ends_in_dots),
+        cmocka_unit_test(a_buffer_stops_at_its_bound_and_keeps_what_it_had),
+        cmocka_unit_test(numbers_are_read_whole_or_not_at_all),
+        cmocka_unit_test(options_come_from_the_table_and_wrong_ones_name_the_nearest),
+        cmocka_unit_test(a_written_file_reads_back_and_a_limit_is_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

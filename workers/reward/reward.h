@@ -1,0 +1,53 @@
+/* reward.h - how a response is scored: one table of reward functions, one way to call them
+ *
+ * Runs in the scorer process (and in rollcall score); a struct reward may be used by one thread at a time. A verifier that
+ * fails, runs out of its budget or cannot tell says so: the sample is left out, never silently given 0. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <jansson.h>
+#include "protocol/base/error.h"
+#include "workers/group.h"
+
+enum verdict { VERDICT_DIFFERENT, VERDICT_EQUAL, VERDICT_CANNOT_TELL };
+struct reward_input {
+    const char *response;     // the completion's text, UTF-8, response_len bytes, NUL behind it; without the end token
+    size_t response_len;
+    const json_t *row;        // the dataset's line: gt_answer, test_cases, ...; borrowed
+    bool has_length;          // n_tok and finish are known: length rules apply
+    int64_t n_tok;
+    enum finish_reason finish;
+};
+struct reward_output {
+    enum score_state score;   // SCORE_OK or SCORE_LEFT_OUT (then reason says why)
+    double reward;
+    float format_acc, ans_acc;    // 0 or 1
+    enum verdict verdict;
+    double part[GROUP_PARTS_MAX]; // filled by combined rewards, NAN elsewhere
+    char rule[48];            // which rule decided: "rational", "interval", "text", "code: wrong answer", ...
+    char pred[256], gold[256];    // what was compared, cut when longer
+    double us;                // microseconds it took
+};
+/* What a run says about its reward; borrowed by reward_new until it returns. */
+struct reward_config {
+    const char *type;                 // "boxed", "think_answer_tags", "math", "code", "program:CMD", or a weighted list
+                                      // "0.8*boxed + 0.2*program:./len.py"
+    int64_t max_new_tok;              // for the length rules
+    bool soft_over_length_punishment; // DAPO eq. 13, with
+    int64_t cache_len;                // its L_cache in tokens
+    const char *code_verifier_api_url;    // NULL: the local sandbox
+    double program_timeout_s;         // an own reward program's answer
+};
+struct reward;
+/* Parse the type and set everything up (sandbox, programs); ERR_USAGE names what is unknown, ERR_UNSUPPORTED what is missing. */
+struct reward *reward_new(const struct reward_config *config, struct error *err);
+void reward_free(struct reward *r);
+/* Score n responses; rows of out are filled whatever happens. */
+void reward_score(struct reward *r, const struct reward_input *in, struct reward_output *out, int64_t n);
+int reward_n_part(const struct reward *r);                    // 0: a single reward
+const char *reward_part_name(const struct reward *r, int i);
+/* The default system prompt of a reward type (seeds/001), NULL: none. */
+const char *reward_system_prompt(const char *type);
+/* The stop string the type generates to ("</answer>" for think_answer_tags, then the end token is not a stop), or NULL. */
+const char *reward_stop_string(const char *type);
