@@ -1,0 +1,311 @@
+/* batch.c - see batch.h */
+#include "console/batch/batch.h"
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+#include "protocol/base/clock.h"
+
+#define SETS_MAX 16
+#define HEADING_EVERY 24    // text lines between two headings: one on every screen of 25 rows
+
+struct eval_row {
+    char set[48];
+    int64_t n_first, n_last;
+    int64_t step_first, step_last;
+    double mean_first, mean_last;
+};
+struct batch {
+    struct batch_config config;
+    char run[128];
+    int64_t start_ns;         // monotonic, when the batch was made
+    int64_t printed_ns;       // when the last step line was printed; 0: none yet
+    int64_t n_line;           // step lines printed
+    int64_t step, max_steps;  // of the last batch_step
+    int64_t first_step;       // the first step told; for the time left
+    int64_t first_step_ns;
+    json_t *held;             // (jsonl) or
+    char *held_text;          // (text) a step not printed yet because of the interval; owned
+    struct eval_row eval[SETS_MAX];
+    int n_eval;
+    int write_errno;          // 0: all written so far
+};
+
+/* The columns of the text form, in order; a metric that a run does not have shows as '-'. */
+static const struct column {
+    const char *metric;
+    const char *heading;
+    int width, digits;
+    double scale;
+} columns[] = {
+    { "reward_mean",     "reward",   8, 3, 1 },
+    { "ans_acc",         "correct %", 9, 1, 100 },
+    { "response_len_mean", "length", 8, 1, 1 },
+    { "kl",              "KL",       9, 4, 1 },
+    { "entropy",         "entropy",  8, 3, 1 },
+    { "grad_norm",       "grad",     8, 3, 1 },
+    { "tok_per_s",       "tok/s",    9, 0, 1 },
+    { "step_s",          "step s",   8, 2, 1 },
+};
+
+bool batch_format_parse(const char *text, enum batch_format *format, struct error *err)
+{
+    if (strcmp(text, "text") == 0)
+        *format = BATCH_TEXT;
+    else if (strcmp(text, "jsonl") == 0)
+        *format = BATCH_JSONL;
+    else
+        return error_set(err, ERR_USAGE, "unknown format '%s'; it is text or jsonl", text);
+    return true;
+}
+
+struct batch *batch_new(const struct batch_config *config, struct error *err)
+{
+    struct batch *b = calloc(1, sizeof(*b));
+    if (!b) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the batch output");
+        return NULL;
+    }
+    b->config = *config;
+    snprintf(b->run, sizeof(b->run), "%s", config->run ? config->run : "");
+    b->config.run = b->run;
+    b->start_ns = clock_ns();
+    return b;
+}
+
+void batch_free(struct batch *b)
+{
+    if (!b)
+        return;
+    json_decref(b->held);
+    free(b->held_text);
+    free(b);
+}
+
+bool batch_broken(const struct batch *b)
+{
+    return b->write_errno != 0;
+}
+
+static void line_write(struct batch *b, const char *line)
+{
+    if (b->write_errno)
+        return;
+    errno = 0;
+    if (fputs(line, b->config.out) < 0 || fputc('\n', b->config.out) == EOF || fflush(b->config.out) != 0)
+        b->write_errno = errno ? errno : EIO;
+}
+
+static void json_write(struct batch *b, const json_t *json)
+{
+    char *line = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    if (line)
+        line_write(b, line);
+    else if (!b->write_errno)
+        b->write_errno = ENOMEM;
+    free(line);
+}
+
+/* "1:05" or "2:03:04": minutes are read faster than seconds. */
+static void duration_format(char *out, size_t size, double s)
+{
+    if (!(s >= 0) || s > 1e8) {
+        snprintf(out, size, "-");
+        return;
+    }
+    long t = (long)(s + 0.5);
+    if (t >= 3600)
+        snprintf(out, size, "%ld:%02ld:%02ld", t / 3600, t / 60 % 60, t % 60);
+    else
+        snprintf(out, size, "%ld:%02ld", t / 60, t % 60);
+}
+
+static void heading_write(struct batch *b)
+{
+    char line[256];
+    int at = snprintf(line, sizeof(line), "%11s", "step");
+    for (size_t i = 0; i < ARRAY_SIZE(columns); i++)
+        at += snprintf(line + at, sizeof(line) - (size_t)at, " %*s", columns[i].width, columns[i].heading);
+    snprintf(line + at, sizeof(line) - (size_t)at, " %8s", "left");
+    line_write(b, line);
+}
+
+static char *step_text(const struct batch *b, const struct batch_metric *metric, int n_metric)
+{
+    char line[256], count[32], left[24];
+    if (b->max_steps > 0)
+        snprintf(count, sizeof(count), "%lld/%lld", (long long)b->step, (long long)b->max_steps);
+    else
+        snprintf(count, sizeof(count), "%lld", (long long)b->step);
+    int at = snprintf(line, sizeof(line), "%11s", count);
+    for (size_t i = 0; i < ARRAY_SIZE(columns); i++) {
+        double v = NAN;
+        for (int j = 0; j < n_metric; j++)
+            if (strcmp(metric[j].name, columns[i].metric) == 0)
+                v = metric[j].value * columns[i].scale;
+        if (isfinite(v) && fabs(v) < 1e9)
+            at += snprintf(line + at, sizeof(line) - (size_t)at, " %*.*f", columns[i].width, columns[i].digits, v);
+        else
+            at += snprintf(line + at, sizeof(line) - (size_t)at, " %*s", columns[i].width, isnan(v) ? "-" : "huge");
+    }
+    double left_s = NAN;
+    if (b->max_steps > b->step && b->step > b->first_step)
+        left_s = (double)(clock_ns() - b->first_step_ns) * 1e-9 / (double)(b->step - b->first_step)
+                 * (double)(b->max_steps - b->step);
+    duration_format(left, sizeof(left), b->max_steps == b->step ? 0 : left_s);
+    snprintf(line + at, sizeof(line) - (size_t)at, " %8s", left);
+    return strdup(line);
+}
+
+static json_t *step_json(const struct batch *b, const struct batch_metric *metric, int n_metric)
+{
+    json_t *values = json_object();
+    for (int i = 0; i < n_metric; i++)
+        if (isfinite(metric[i].value))
+            json_object_set_new(values, metric[i].name, json_real(metric[i].value));
+    return json_pack("{s:s, s:I, s:o}", "event", "step", "step", (json_int_t)b->step, "metrics", values);
+}
+
+/* Print the step that waits because of the interval, if any. */
+static void held_flush(struct batch *b)
+{
+    if (b->held)
+        json_write(b, b->held);
+    if (b->held_text) {
+        if (b->n_line % HEADING_EVERY == 0)
+            heading_write(b);
+        line_write(b, b->held_text);
+    }
+    if (b->held || b->held_text) {
+        b->n_line++;
+        b->printed_ns = clock_ns();
+    }
+    json_decref(b->held);
+    free(b->held_text);
+    b->held = NULL;
+    b->held_text = NULL;
+}
+
+void batch_step(struct batch *b, int64_t step, int64_t max_steps, const struct batch_metric *metric, int n_metric)
+{
+    int64_t now = clock_ns();
+    if (b->first_step_ns == 0 || step <= b->first_step) {
+        b->first_step = step;
+        b->first_step_ns = now;
+    }
+    b->step = step;
+    b->max_steps = max_steps;
+    json_decref(b->held);
+    free(b->held_text);
+    b->held = NULL;
+    b->held_text = NULL;
+    if (b->config.format == BATCH_JSONL)
+        b->held = step_json(b, metric, n_metric);
+    else
+        b->held_text = step_text(b, metric, n_metric);
+    if (!b->held && !b->held_text && !b->write_errno)
+        b->write_errno = ENOMEM;
+    if (b->printed_ns == 0 || (double)(now - b->printed_ns) * 1e-9 >= b->config.interval_s)
+        held_flush(b);
+}
+
+void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, double mean)
+{
+    struct eval_row *row = NULL;
+    for (int i = 0; i < b->n_eval; i++)
+        if (strncmp(b->eval[i].set, set, sizeof(b->eval[i].set) - 1) == 0)
+            row = &b->eval[i];
+    if (!row && b->n_eval < SETS_MAX) {
+        row = &b->eval[b->n_eval++];
+        snprintf(row->set, sizeof(row->set), "%s", set);
+        row->n_first = n;
+        row->step_first = step;
+        row->mean_first = mean;
+    }
+    if (row) {
+        row->n_last = n;
+        row->step_last = step;
+        row->mean_last = mean;
+    }
+    if (b->config.format == BATCH_JSONL)
+        return;    // told by the last line
+    char line[160];
+    snprintf(line, sizeof(line), "%11s evaluated '%.48s': %.1f %% of %lld", "", set, 100 * mean, (long long)n);
+    held_flush(b);
+    line_write(b, line);
+}
+
+void batch_note(struct batch *b, const char *text)
+{
+    if (b->config.format != BATCH_TEXT)
+        return;
+    char line[512];
+    snprintf(line, sizeof(line), "%11s %s", "", text);
+    held_flush(b);
+    line_write(b, line);
+}
+
+static void closing_table_write(struct batch *b, const char *outcome, const char *reason)
+{
+    char line[512], took[24];
+    duration_format(took, sizeof(took), (double)(clock_ns() - b->start_ns) * 1e-9);
+    line_write(b, "");
+    snprintf(line, sizeof(line), "%s%s%s after step %lld in %s%s%.300s", b->run, b->run[0] ? " " : "", outcome,
+             (long long)b->step, took, reason && reason[0] ? ": " : "", reason ? reason : "");
+    line_write(b, line);
+    if (b->n_eval == 0)
+        return;
+    snprintf(line, sizeof(line), "\n%-20s %9s %9s %9s %8s %9s", "evaluation", "start %", "end %", "change", "problems",
+             "seconds");
+    line_write(b, line);
+    for (int i = 0; i < b->n_eval; i++) {
+        const struct eval_row *e = &b->eval[i];
+        snprintf(line, sizeof(line), "%-20s %9.1f %9.1f %+9.1f %8lld %9.1f", e->set, 100 * e->mean_first,
+                 100 * e->mean_last, 100 * (e->mean_last - e->mean_first), (long long)e->n_last,
+                 (double)(clock_ns() - b->start_ns) * 1e-9);
+        line_write(b, line);
+    }
+}
+
+static void closing_json_write(struct batch *b, const char *outcome, const char *reason)
+{
+    json_t *evals = json_object();
+    for (int i = 0; i < b->n_eval; i++) {
+        json_t *row = json_pack("{s:I}", "n", (json_int_t)b->eval[i].n_last);
+        if (isfinite(b->eval[i].mean_last))
+            json_object_set_new(row, "mean", json_real(b->eval[i].mean_last));
+        json_object_set_new(evals, b->eval[i].set, row);
+    }
+    json_t *json = json_pack("{s:s, s:I, s:o, s:s}", "event", outcome, "step", (json_int_t)b->step, "eval", evals,
+                             "reason", reason ? reason : "");
+    json_write(b, json);
+    json_decref(json);
+}
+
+bool batch_end(struct batch *b, enum batch_outcome outcome, int64_t step, const char *reason, struct error *err)
+{
+    static const char *const names[] = {
+        [BATCH_FINISHED] = "finished", [BATCH_FAILED] = "failed", [BATCH_STOPPED] = "stopped",
+    };
+    held_flush(b);
+    b->step = step;
+    if (b->config.format == BATCH_JSONL)
+        closing_json_write(b, names[outcome], reason);
+    else
+        closing_table_write(b, names[outcome], reason);
+    const char *why = reason && reason[0] ? reason : "no reason was given";
+    switch (outcome) {
+    case BATCH_STOPPED:
+        return error_set(err, ERR_STOPPED, "the run was stopped after step %lld: %s", (long long)step, why);
+    case BATCH_FAILED:
+        return error_set(err, ERR_INTERNAL, "the run failed after step %lld: %s", (long long)step, why);
+    case BATCH_FINISHED:
+        break;
+    }
+    if (b->write_errno) {
+        errno = b->write_errno;
+        return error_errno(err, "cannot write the run's progress");
+    }
+    return true;
+}

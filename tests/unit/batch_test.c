@@ -1,0 +1,141 @@
+/* batch_test.c - what a run without a screen prints */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+#include "console/batch/batch.h"
+
+struct sink {
+    FILE *file;
+    char *text;
+    size_t len;
+};
+
+static struct batch *batch_make(struct sink *s, enum batch_format format, double interval_s)
+{
+    struct error err = { 0 };
+    s->file = open_memstream(&s->text, &s->len);
+    struct batch *b =
+        batch_new(&(struct batch_config){ .format = format, .interval_s = interval_s, .out = s->file, .run = "demo" }, &err);
+    assert_non_null(b);
+    return b;
+}
+
+static void sink_release(struct sink *s)
+{
+    fclose(s->file);
+    free(s->text);
+}
+
+static void jsonl_holds_json_lines_only_and_ends_with_the_outcome(UNUSED void **state)
+{
+    struct sink s;
+    struct error err = { 0 };
+    struct batch *b = batch_make(&s, BATCH_JSONL, 0);
+    batch_eval(b, 0, "sampled", 500, 0.25);
+    batch_step(b, 1, 2, (struct batch_metric[]){ { "reward_mean", 0.5 }, { "kl", NAN }, { "grad_norm", INFINITY } }, 3);
+    batch_note(b, "this is for people");
+    batch_step(b, 2, 2, (struct batch_metric[]){ { "reward_mean", 0.75 } }, 1);
+    batch_eval(b, 2, "sampled", 500, 0.84);
+    assert_true(batch_end(b, BATCH_FINISHED, 2, NULL, &err));
+    int n = 0;
+    json_t *last = NULL;
+    for (char *save = NULL, *line = strtok_r(s.text, "\n", &save); line; line = strtok_r(NULL, "\n", &save), n++) {
+        json_decref(last);
+        last = json_loads(line, 0, NULL);
+        assert_non_null(last);
+        if (n == 0) {
+            assert_string_equal(json_string_value(json_object_get(last, "event")), "step");
+            assert_int_equal(json_object_size(json_object_get(last, "metrics")), 1);    // unknown is left out, not 0
+        }
+    }
+    assert_int_equal(n, 3);
+    assert_string_equal(json_string_value(json_object_get(last, "event")), "finished");
+    assert_int_equal(json_integer_value(json_object_get(last, "step")), 2);
+    json_t *set = json_object_get(json_object_get(last, "eval"), "sampled");
+    assert_int_equal(json_integer_value(json_object_get(set, "n")), 500);
+    assert_float_equal(json_real_value(json_object_get(set, "mean")), 0.84, 1e-9);
+    json_decref(last);
+    batch_free(b);
+    sink_release(&s);
+}
+
+static void the_interval_holds_lines_back_but_never_the_last_step(UNUSED void **state)
+{
+    struct sink s;
+    struct error err = { 0 };
+    struct batch *b = batch_make(&s, BATCH_JSONL, 3600);
+    for (int i = 1; i <= 50; i++)
+        batch_step(b, i, 50, NULL, 0);
+    assert_false(batch_end(b, BATCH_STOPPED, 50, "signal", &err));
+    assert_int_equal(err.code, ERR_STOPPED);
+    assert_int_equal(error_exit_status(err.code), 3);
+    assert_non_null(strstr(s.text, "\"step\":1,"));
+    assert_null(strstr(s.text, "\"step\":2,"));
+    assert_non_null(strstr(s.text, "{\"event\":\"step\",\"step\":50,"));
+    assert_non_null(strstr(s.text, "{\"event\":\"stopped\",\"step\":50,"));
+    batch_free(b);
+    sink_release(&s);
+}
+
+static void text_ends_with_a_table_of_start_and_end(UNUSED void **state)
+{
+    struct sink s;
+    struct error err = { 0 };
+    struct batch *b = batch_make(&s, BATCH_TEXT, 0);
+    batch_eval(b, 0, "greedy", 500, 0.412);
+    batch_step(b, 1, 1, (struct batch_metric[]){ { "reward_mean", 0.5 } }, 1);
+    batch_eval(b, 1, "greedy", 500, 0.9);
+    assert_false(batch_end(b, BATCH_FAILED, 1, "disk is full", &err));
+    assert_int_equal(error_exit_status(err.code), 1);
+    assert_non_null(strstr(err.text, "disk is full"));
+    assert_non_null(strstr(s.text, "1/1"));
+    assert_non_null(strstr(s.text, "0.500"));
+    assert_non_null(strstr(s.text, "     41.2      90.0     +48.8      500"));
+    batch_free(b);
+    sink_release(&s);
+}
+
+static void a_full_disk_is_reported_at_the_end_and_stops_nothing(UNUSED void **state)
+{
+    struct error err = { 0 };
+    FILE *full = fopen("/dev/full", "w");
+    if (!full)
+        skip();
+    struct batch *b = batch_new(&(struct batch_config){ .format = BATCH_TEXT, .out = full }, &err);
+    assert_non_null(b);
+    for (int i = 1; i <= 3; i++)
+        batch_step(b, i, 3, NULL, 0);
+    assert_true(batch_broken(b));
+    assert_false(batch_end(b, BATCH_FINISHED, 3, NULL, &err));
+    assert_int_equal(err.code, ERR_IO);
+    batch_free(b);
+    fclose(full);
+}
+
+static void an_unknown_format_names_the_known_ones(UNUSED void **state)
+{
+    struct error err = { 0 };
+    enum batch_format format;
+    assert_true(batch_format_parse("jsonl", &format, &err));
+    assert_int_equal(format, BATCH_JSONL);
+    assert_false(batch_format_parse("json", &format, &err));
+    assert_non_null(strstr(err.text, "text or jsonl"));
+    assert_int_equal(error_exit_status(err.code), 2);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(jsonl_holds_json_lines_only_and_ends_with_the_outcome),
+        cmocka_unit_test(the_interval_holds_lines_back_but_never_the_last_step),
+        cmocka_unit_test(text_ends_with_a_table_of_start_and_end),
+        cmocka_unit_test(a_full_disk_is_reported_at_the_end_and_stops_nothing),
+        cmocka_unit_test(an_unknown_format_names_the_known_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
