@@ -1,0 +1,162 @@
+/* trainer.h - rollout groups in, new weights out: one optimizer step of GRPO, DAPO, RLOO or REINFORCE++-baseline
+ *
+ * Owned by the consumer's device thread. A step has four parts, so that several ranks can share one:
+ *
+ *   trainer_begin   advantages, reference log-probs; says what must be summed over all ranks      (trainer_norm)
+ *   trainer_grad    packs samples into token-budget micro-batches, forward, backward              (flat fp32 gradient)
+ *   trainer_reduce  adds the gradients of the other ranks, in rank order
+ *   trainer_apply   global clip, AdamW, new weights
+ *
+ * trainer_step does all four for one rank. Every scale (samples, loss tokens, advantage moments) is of the global batch, so the
+ * gradient does not depend on how the batch is cut into micro-batches or ranks (only the order of fp32 sums does); the same
+ * cut gives the same bits. Nothing is allocated inside a step but what grows with the batch on the first use. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+#include "workers/group.h"
+
+struct model;
+struct trainer;
+enum algo { ALGO_GRPO, ALGO_DAPO, ALGO_RLOO, ALGO_REINFORCE_PPB, ALGO_N };
+enum loss_variation { LOSS_SAMPLE_LEVEL, LOSS_TOKEN_LEVEL };
+
+/* Fixed for the life of a trainer. */
+struct trainer_settings {
+    int64_t token_budget_max;    // most packed tokens of one micro-batch; activations are sized by it. A longer sample is an
+                                 // error when it arrives
+    double adam_beta1, adam_beta2, adam_eps;
+    bool recompute_block;        // keep only block inputs and run each block's forward again: less memory, a third more work
+};
+/* What may change between steps (knobs). trainer_hyper_init gives an algorithm's preset. */
+struct trainer_hyper {
+    enum algo algo;
+    enum loss_variation loss;
+    double lr;                   // of this step, after the schedule (schedule.h)
+    double weight_decay;         // decoupled; on every tensor, as the seeds' HybridAdam
+    double max_norm;             // global L2 clip; 0: no clip
+    double clip_low, clip_high;  // ratio is clipped to [1 - clip_low, 1 + clip_high]
+    double beta;                 // KL coefficient; above 0 needs a reference model
+    double skip_threshold;       // leave a sample out of the loss when one of its ratios is above; 0: never
+    bool has_filter;             // leave groups out of the loss unless filter_low < mean accuracy < filter_high
+    double filter_low, filter_high;
+    bool mask_truncated;         // leave samples cut at max_new_tokens out of the loss (they stay in mean and spread)
+    bool ppb_as_coded;           // compatibility: REINFORCE_PPB multiplies by the deviation, as the seeds' code does
+    int64_t token_budget;        // packed tokens of a micro-batch; 0: token_budget_max
+};
+/* Presets: GRPO, RLOO, REINFORCE_PPB as seeds/002 (0.2/0.2, sample level, beta 0.01), DAPO as seeds/001 (0.2/0.28, token level,
+ * beta 0, filter 0.01..0.99, truncated masked, skip_threshold 20); lr 1e-6, weight decay 0.01, clip 1. */
+void trainer_hyper_init(struct trainer_hyper *h, enum algo algo);
+/* "GRPO", "DAPO", "RLOO", "REINFORCE_PPB"; false: unknown (err names the four). */
+MUST_USE bool algo_parse(enum algo *out, const char *name, struct error *err);
+const char *algo_name(enum algo a);
+MUST_USE bool loss_variation_parse(enum loss_variation *out, const char *name, struct error *err);
+const char *loss_variation_name(enum loss_variation v);
+
+/* What the ranks add up before anyone computes a gradient: all doubles, so that it may travel as an array. */
+struct trainer_norm {
+    double n_sample;             // samples that count in sample-level loss's denominator (scored ones)
+    double n_loss_tok;           // tokens of samples not masked: token-level loss's denominator
+    double n_tok;                // tokens of scored samples: REINFORCE_PPB's mean and variance
+    double sum_a, sum_a2;        // of its token advantages before normalisation
+};
+void trainer_norm_add(struct trainer_norm *sum, const struct trainer_norm *part);
+
+/* What a rank's forward passes add up: all doubles; fields ending in _max merge by maximum, the others by sum. */
+struct trainer_sums {
+    double loss;                 // already divided by the global counts: the sum over ranks is the loss
+    double kl, entropy;          // sums over scored samples of the sample's token mean
+    double n_sample;             // scored samples run forward
+    double n_loss_sample;        // of these, not masked
+    double n_tok;                // their tokens
+    double n_clip_low, n_clip_high;    // tokens without gradient because clipped
+    double ratio;                // sum over tokens
+    double ratio_max;
+    double logp_diff_max;        // largest |logp now - logp when sampled|: exactly 0 on fresh data
+    double sampler_kl;           // sum over tokens of the k3 estimate of KL(sampler, trainer)
+    double n_skipped;            // samples dropped by skip_threshold
+    double age;                  // sum over samples of optimizer steps since they were sampled
+    double age_max;
+    double n_packed_tok;         // prompt and completion tokens computed
+    double n_micro;              // micro-batches
+};
+void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *part);
+
+/* A step's numbers. Unknown is NAN. trainer_metric_table gives names, units and places. */
+struct trainer_metrics {
+    double loss, kl, entropy, grad_norm, lr;
+    double clip_frac_low, clip_frac_high, ratio_mean, ratio_max;
+    double logp_diff_max, sampler_kl;
+    double age_mean, age_max;
+    double reward_mean, reward_std, format_acc, ans_acc;    // over scored samples; std within the batch
+    double advantage_mean, advantage_std;
+    double groups_no_spread;         // share of groups whose rewards are all equal
+    double left_out;                 // share of samples a verifier could not judge
+    double truncated;                // share of samples cut at their limit
+    double sample_utilization;       // share of samples that are in the loss
+    double skipped;                  // share of samples dropped by skip_threshold
+    double len_mean, len_p50, len_p90, len_p99, len_max;    // completion tokens
+    double n_group, n_sample, n_tok_trained, n_micro;
+    double train_s;                  // seconds of the whole step on this rank
+};
+struct trainer_metric {
+    const char *name;            // as it appears in journal, charts and exporters, e.g. "train/loss"
+    const char *unit;            // "", "token", "s", "step"
+    const char *help;
+    size_t offset;               // of the double in struct trainer_metrics
+};
+/* The table; *n rows. */
+const struct trainer_metric *trainer_metric_table(int *n);
+/* The metrics of a step from what was summed over all ranks, and from all its groups (reward, lengths ...). Everything else
+ * (grad_norm, lr, train_s) is left NAN for the caller. */
+void trainer_metrics_make(struct trainer_metrics *out, const struct trainer_sums *sums, const struct group *const *groups,
+                          int64_t n_group, const struct trainer_hyper *h);
+
+/* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0) until trainer_free; takes all memory:
+ * masters, moments, gradient, activations. model_train_bytes tells how much beforehand. */
+struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s, struct error *err);
+void trainer_free(struct trainer *t);
+struct model *trainer_model(const struct trainer *t);
+int64_t trainer_version(const struct trainer *t);     // optimizer steps done
+void trainer_version_set(struct trainer *t, int64_t version);
+
+/* All of one step on one rank. On failure the weights are unchanged. */
+MUST_USE bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group,
+                           const struct trainer_hyper *h, struct trainer_metrics *out, struct error *err);
+/* The parts. groups are borrowed from trainer_begin until trainer_grad returns; trainer_grad sets the gradient (does not add to
+ * an earlier one). A rank may have no groups. */
+MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t n_group,
+                            const struct trainer_hyper *h, struct trainer_norm *local, struct error *err);
+MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, const struct trainer_norm *global,
+                           struct trainer_sums *sums, struct error *err);
+int64_t trainer_grad_n(const struct trainer *t);      // fp32 elements of the flat gradient
+/* Copy the gradient out to, or in from, host memory of trainer_grad_n floats. */
+void trainer_grad_get(const struct trainer *t, float *out);
+void trainer_grad_set(struct trainer *t, const float *in);
+/* sum[i] = part[0][i] + part[1][i] + ... in that order: every rank that does this in rank order has the same bits. */
+void trainer_reduce(float *sum, const float *const *part, int64_t n_part, int64_t n);
+/* Clip, AdamW, new weights; version + 1. *grad_norm is the norm before clipping. A norm that is not finite is ERR_DATA and
+ * changes nothing. */
+MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
+
+/* Log-probs of token[1..n) of one or more sequences under the model, by the training path. logp is (n_tok - n_seq): for each
+ * sequence its tokens from the second on. temperature (n_seq). entropy (same shape) may be NULL. */
+MUST_USE bool trainer_logprobs(struct trainer *t, const int32_t *token, const int64_t *seq_len, const float *temperature,
+                               int64_t n_seq, float *logp, float *entropy, struct error *err);
+
+/* Supervised step on packed sequences: token, and weight of the loss of each token given those before (0: prompt; the first
+ * token of a sequence has none). Loss is sum(weight * -logp) / sum(weight). apply false: only measure it. */
+struct sft_seq {
+    const int32_t *token;        // (n_tok)
+    const float *weight;         // (n_tok)
+    int64_t n_tok;
+};
+MUST_USE bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h,
+                               bool apply, double *loss, double *n_loss_tok, double *grad_norm, struct error *err);
+
+/* State for checkpoints (checkpoint.h): the fp32 masters and both moments, each trainer_grad_n floats in tensor-table order. */
+enum trainer_state_kind { STATE_MASTER, STATE_MOMENT1, STATE_MOMENT2, STATE_N };
+void trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out);
+/* Setting the masters also sets the weights. */
+MUST_USE bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);

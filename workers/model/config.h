@@ -1,0 +1,49 @@
+/* config.h - what a model's config.json says: Qwen2, Qwen3 and Llama-3 families
+ *
+ * Read once when a model is loaded, written back beside saved weights. Plain data; any thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+
+enum model_family { FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_LLAMA };
+#define CONFIG_EOS_MAX 8
+
+struct model_config {
+    enum model_family family;
+    int64_t n_layer;
+    int64_t d_model;       // hidden_size
+    int64_t n_head;        // query heads
+    int64_t n_kv_head;     // divides n_head
+    int64_t d_head;        // head_dim; n_head * d_head need not be d_model (Qwen3)
+    int64_t d_ff;          // intermediate_size
+    int64_t vocab;         // rows of the embedding; may be more than the tokenizer's ids
+    int64_t max_pos;       // max_position_embeddings
+    float rms_eps;
+    double rope_theta;
+    bool has_rope_llama3;  // rope_scaling of type "llama3"; the four below belong to it
+    double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+    int64_t rope_original_max_pos;
+    bool tied;             // the head is the embedding
+    bool qkv_bias;         // Qwen2: yes; Llama: attention_bias
+    bool qk_norm;          // RMSNorm of every query and key head before RoPE (Qwen3)
+    int32_t bos;           // -1: none
+    int32_t eos[CONFIG_EOS_MAX];
+    int n_eos;
+    double initializer_range;    // of random weights; 0.02 unless said
+};
+
+/* Parse dir/config.json (and the end tokens of dir/generation_config.json when there). ERR_DATA names file and key: missing,
+ * of the wrong type, out of range, or of a kind that is not supported (sliding windows, other rope scalings, activations). */
+MUST_USE bool config_load(struct model_config *c, const char *dir, struct error *err);
+/* The same from text; path only names the place in messages. */
+MUST_USE bool config_parse(struct model_config *c, const char *text, const char *path, struct error *err);
+/* Write dir/config.json so that transformers loads it; dtype is "float32" or "bfloat16". */
+MUST_USE bool config_save(const struct model_config *c, const char *dir, const char *dtype, struct error *err);
+/* One of the shapes the world uses ("Qwen2.5-0.5B" ... "Llama-3.1-8B", "starter"); NULL: err lists them. */
+const struct model_config *config_shape(const char *name, struct error *err);
+/* Write RoPE's inverse frequencies, (d_head / 2) doubles, with llama3 scaling when asked for
+ * (transformers modeling_rope_utils.py, _compute_llama3_parameters). */
+void config_inv_freq(const struct model_config *c, double *inv_freq);
+/* All parameters, the tied head counted once. */
+int64_t config_n_param(const struct model_config *c);
