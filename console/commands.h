@@ -4,3 +4,4 @@
 #pragma once
 #include <stdbool.h>
 #include "protocol/base/error.h"
+bool score_cmd(int argc, char **argv, struct error *err);

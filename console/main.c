@@ -15,6 +15,7 @@ struct command {
 static bool version_cmd(int argc, char **argv, struct error *err);
 
 static const struct command commands[] = {
+    { "score", score_cmd, "score responses in a JSON lines file" },
     { "version", version_cmd, "print the version" },
 };
 

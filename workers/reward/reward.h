@@ -36,6 +36,7 @@ struct reward_config {
     int64_t max_new_tok;              // for the length rules
     bool soft_over_length_punishment; // DAPO eq. 13, with
     int64_t cache_len;                // its L_cache in tokens
+    bool eval;                        // evaluation: an answer counts without a valid format too
     const char *code_verifier_api_url;    // NULL: the local sandbox
     double program_timeout_s;         // an own reward program's answer
 };
