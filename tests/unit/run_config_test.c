@@ -1,0 +1,219 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "protocol/knobs.h"
+#include "protocol/metrics.h"
+
+/* Write text into a temporary run file and read it. */
+static bool yaml_try(struct run_config *c, const char *text, struct error *err)
+{
+    char path[] = "/tmp/rc_config_XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    run_config_init(c);
+    bool ok = run_config_read(c, path, err);
+    unlink(path);
+    return ok;
+}
+
+static void every_setting_has_a_default_within_its_bounds_and_a_name_of_its_own(UNUSED void **state)
+{
+    struct run_config c;
+    run_config_init(&c);    // a default out of bounds is a bug found here
+    for (int i = 0; i < n_knobs; i++) {
+        assert_int_equal(c.source[i], FROM_DEFAULT);
+        for (int j = 0; j < i; j++) {
+            assert_string_not_equal(knobs[i].name, knobs[j].name);
+            if (knobs[i].flag && knobs[j].flag)
+                assert_string_not_equal(knobs[i].flag, knobs[j].flag);
+        }
+    }
+}
+
+static void the_seeds_flags_have_their_names_and_defaults(UNUSED void **state)
+{
+    static const struct { const char *flag, *name, *def; } cases[] = {    // seeds/001, facts/colossal.md section 2.1
+        { "m", "model", NULL }, { "d", "dataset", "data.jsonl" }, { "ed", "eval_dataset", "" }, { "p", "project", "GRPO" },
+        { "e", "num_episodes", "1" }, { "t", "num_trainers", NULL }, { "i", "num_inferencer", NULL },
+        { "g", "num_generations", "8" }, { "ibs", "inference_batch_size", "64" },
+        { "imbs", "inference_microbatch_size", "8" }, { "tbs", "train_batch_size", "32" },
+        { "tMbs", "train_minibatch_size", "8" }, { "tmbs", "train_microbatch_size", "2" },
+        { "tp", "tensor_parallel_size", "1" }, { "pp", "pipeline_parallel_size", "1" }, { "zero", "zero_stage", "0" },
+        { NULL, "ray_dir", "" }, { NULL, "master_address", "" }, { NULL, "master_port", "29506" }, { "b", "backend", NULL },
+        { "temp", "temperature", "1.0" }, { "topk", "top_k", "0" }, { "topp", "top_p", "1.0" }, { "s", "system_prompt", "" },
+        { "mnt", "max_new_tokens", "3584" }, { "mpt", "max_prompt_tokens", "512" },
+        { "ptp", "producer_tensor_parallel_size", "1" }, { "a", "algo", "GRPO" }, { "lr", "learning_rate", "1e-6" },
+        { "kl", "kl_coeff", "0.01" }, { "rt", "reward_type", "think_answer_tags" }, { "cv", "code_verifier_api_url", "" },
+        { "ei", "eval_interval", "-1" }, { "nb", "n_behind", "0" }, { "si", "save_interval", "100" },
+        { "sd", "save_dir", NULL }, { "esd", "eval_save_dir", NULL }, { "rsd", "rollout_save_dir", NULL },
+        { "cp", "checkpoint_path", "" }, { NULL, "enable_profiling", "false" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        const struct knob *k = knob_find(cases[i].name, &err);
+        assert_non_null(k);
+        if (cases[i].flag)
+            assert_string_equal(k->flag, cases[i].flag);
+        if (cases[i].def)
+            assert_string_equal(k->def, cases[i].def);
+    }
+}
+
+static void a_run_file_is_read_and_what_is_printed_reads_back_the_same(UNUSED void **state)
+{
+    struct run_config c, d;
+    struct error err = { 0 };
+    assert_true(yaml_try(&c,
+                         "model: starter\n"
+                         "learning_rate: 4e-4\n"
+                         "system_prompt: \"line one\\n\\\"two\\\"\"\n"
+                         "eval_dataset:\n  sampled: {path: eval.jsonl, temperature: 1.0, limit: 500}\n  greedy: eval.jsonl\n"
+                         "grpo_config:\n  beta: 0\n  filter_range: [0.01, 0.99]\n",
+                         &err));
+    assert_true(c.learning_rate == 4e-4 && c.beta == 0 && c.filter_range[1] == 0.99);
+    struct eval_set sets[EVAL_SET_MAX];
+    assert_int_equal(run_config_eval_sets(&c, sets, &err), 2);
+    assert_string_equal(sets[0].name, "sampled");
+    assert_true(sets[0].path[0] == '/' && sets[0].temperature == 1.0 && sets[0].limit == 500);
+    struct buf out = BUF_INIT;
+    assert_true(run_config_print(&c, &out, &err));
+    assert_true(yaml_try(&d, buf_text(&out), &err));
+    memcpy(d.source, c.source, sizeof c.source);
+    assert_memory_equal(&c, &d, sizeof c);
+    buf_release(&out);
+}
+
+static void bad_run_files_get_one_sentence_with_the_line(UNUSED void **state)
+{
+    static const struct { const char *text, *want; } cases[] = {
+        { "model: x\nlerning_rate: 1\n", ":2: unknown setting 'lerning_rate'; did you mean 'learning_rate'?" },
+        { "lr: 0.1\nlearning_rate: 0.2\n", ":2: 'learning_rate' is there twice" },
+        { "\nnum_generations: 1\n", ":2: 'num_generations' cannot be '1'; it is 2 to 1024 sample" },
+        { "algo: PPO\n", ":1: 'algo' cannot be 'PPO'; it is one of GRPO, DAPO, RLOO, REINFORCE_PPB" },
+        { "train_batch_size: 0\n", ":1: 'train_batch_size' cannot be '0'" },
+        { "temperature: nan\n", ":1: 'temperature' cannot be 'nan'" },
+        { "filter_range: [0.9, 0.1]\n", ":1: 'filter_range' cannot be" },
+        { "- a\n- b\n", "a run file is 'setting: value' lines" },
+        { "lr: [1, 2]\n", "must be a single value" },
+        { "a: b: c\n", ":1:" },
+        { "seed: {\n", ":" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct run_config c;
+        struct error err = { 0 };
+        assert_false(yaml_try(&c, cases[i].text, &err));
+        assert_int_equal(err.code, ERR_USAGE);
+        if (!strstr(err.text, cases[i].want))
+            fail_msg("case %zu: '%s' lacks '%s'", i, err.text, cases[i].want);
+    }
+}
+
+static void the_dapo_preset_fills_what_nobody_set(UNUSED void **state)
+{
+    struct run_config c;
+    struct buf notes = BUF_INIT;
+    struct error err = { 0 };
+    run_config_init(&c);
+    assert_true(run_config_set(&c, "algo", "DAPO", FROM_FLAG, NULL, &err));
+    assert_true(run_config_set(&c, "clip_eps_high", "0.3", FROM_FLAG, NULL, &err));
+    assert_true(run_config_finish(&c, &notes, &err));
+    assert_true(c.beta == 0 && c.clip_eps_high == 0.3 && c.soft_over_length_punishment && c.filter_truncated_response);
+    assert_int_equal(c.cache_length, 896);    // min(1024, 3584 / 4)
+    assert_string_equal(c.loss_variation, "token_level");
+    buf_release(&notes);
+}
+
+static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UNUSED void **state)
+{
+    static const struct { const char *set[16]; bool ok; const char *says; } cases[] = {
+        { { "ibs", "10", "imbs", "4" }, false, "must be a multiple of 'inference_microbatch_size' (4)" },
+        { { "ibs", "64", "tbs", "24" }, false, "is no multiple of the 24 of an optimizer step" },
+        { { "tbs", "8", "tMbs", "3" }, false, "must be a multiple of 'train_minibatch_size' (3)" },
+        { { "tp", "2" }, false, "only 1 works" },
+        /* the two example lines of seeds/001 */
+        { { "t", "4", "i", "4", "ibs", "1", "tbs", "2", "tMbs", "8", "tmbs", "2", "imbs", "1", "g", "4" }, true,
+          "warning: 'train_batch_size' is 2 and is taken as 1" },
+        { { "t", "16", "i", "16", "g", "2", "ibs", "1", "tbs", "2", "tMbs", "1", "tmbs", "2", "imbs", "1" }, true,
+          "warning: 'train_batch_size' is 2 and is taken as 1" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct run_config c;
+        struct buf notes = BUF_INIT;
+        struct error err = { 0 };
+        run_config_init(&c);
+        for (int j = 0; j < 16 && cases[i].set[j]; j += 2)
+            for (int k = 0; k < n_knobs; k++)
+                if (knobs[k].flag && strcmp(knobs[k].flag, cases[i].set[j]) == 0)
+                    assert_true(run_config_set(&c, knobs[k].name, cases[i].set[j + 1], FROM_FLAG, NULL, &err));
+        assert_int_equal(run_config_finish(&c, &notes, &err), cases[i].ok);
+        const char *said = cases[i].ok ? buf_text(&notes) : err.text;
+        if (!strstr(said, cases[i].says))
+            fail_msg("case %zu: '%s' lacks '%s'", i, said, cases[i].says);
+        buf_release(&notes);
+    }
+}
+
+static void a_plan_counts_steps_and_ages_as_the_design_says(UNUSED void **state)
+{
+    struct run_config c;
+    struct run_plan p;
+    struct error err = { 0 };
+    run_config_init(&c);
+    c.inference_batch_size = 64, c.train_batch_size = 32, c.n_behind = 1, c.num_episodes = 3;
+    assert_true(run_plan_make(&p, &c, 200, &err));
+    assert_true(p.k == 2 && p.rollout_steps_per_episode == 3 && p.total_steps == 18 && p.max_age_steps == 3 && !p.on_policy);
+    assert_false(run_plan_make(&p, &c, 0, &err));
+}
+
+static void a_proposal_is_taken_whole_or_not_at_all(UNUSED void **state)
+{
+    struct run_config c, next;
+    struct buf notes = BUF_INIT;
+    struct error err = { 0 };
+    run_config_init(&c);
+    assert_true(run_config_finish(&c, &notes, &err));
+    const char *both[] = { "inference_batch_size", "train_batch_size" }, *good[] = { "48", "24" }, *bad[] = { "48", "32" };
+    assert_true(knobs_propose(&c, both, good, 2, &next, &err));
+    assert_false(knobs_propose(&c, both, bad, 2, &next, &err));
+    const char *lr[] = { "lr" }, *value[] = { "1e-5" }, *fixed[] = { "algo" }, *dapo[] = { "DAPO" };
+    assert_true(knobs_propose(&c, lr, value, 1, &next, &err));
+    assert_true(next.learning_rate == 1e-5 && c.learning_rate == 1e-6);
+    assert_false(knobs_propose(&c, fixed, dapo, 1, &next, &err));
+    assert_non_null(strstr(err.text, "fixed once a run has begun"));
+    buf_release(&notes);
+}
+
+static void every_metric_has_a_name_and_a_meaning(UNUSED void **state)
+{
+    for (int i = 0; i < METRIC_N; i++) {
+        assert_non_null(metrics[i].name);
+        assert_non_null(metrics[i].help);
+        assert_int_equal(metric_find(metrics[i].name), i);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_setting_has_a_default_within_its_bounds_and_a_name_of_its_own),
+        cmocka_unit_test(the_seeds_flags_have_their_names_and_defaults),
+        cmocka_unit_test(a_run_file_is_read_and_what_is_printed_reads_back_the_same),
+        cmocka_unit_test(bad_run_files_get_one_sentence_with_the_line),
+        cmocka_unit_test(the_dapo_preset_fills_what_nobody_set),
+        cmocka_unit_test(sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped),
+        cmocka_unit_test(a_plan_counts_steps_and_ages_as_the_design_says),
+        cmocka_unit_test(a_proposal_is_taken_whole_or_not_at_all),
+        cmocka_unit_test(every_metric_has_a_name_and_a_meaning),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
