@@ -19,6 +19,7 @@
 #include <nng/protocol/reqrep0/req.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,7 @@ struct transport {
     struct peer *peers;         // the rest is the loop's
     struct server *servers;
     int64_t ticked_ms;
+    atomic_bool woken;          // set by any thread
 };
 
 static bool net_error(struct error *err, int rv, const char *what, const char *name)
@@ -127,6 +129,19 @@ fail:
 int transport_fd(const struct transport *t)
 {
     return t->event_fd;
+}
+
+void transport_wake(struct transport *t)
+{
+    uint64_t one = 1;
+    atomic_store(&t->woken, true);
+    ssize_t n = write(t->event_fd, &one, sizeof one);
+    (void)n;
+}
+
+bool transport_woken(struct transport *t)
+{
+    return atomic_exchange(&t->woken, false);
 }
 
 static bool url_make(const struct transport *t, const char *name, char *out, size_t size, struct error *err)

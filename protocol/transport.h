@@ -46,6 +46,9 @@ bool transport_next(struct transport *t, struct net_event *ev);
 /* Wait for one up to timeout_ms; for tools that do one thing at a time. */
 bool transport_wait(struct transport *t, struct net_event *ev, int64_t timeout_ms);
 void net_event_release(struct net_event *ev);
+/* Make transport_fd readable from another thread; transport_woken tells whether that has happened since it was last asked. */
+void transport_wake(struct transport *t);
+bool transport_woken(struct transport *t);
 
 /* Answer on name; up to n_wait requests may be held open at once. */
 struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err);
