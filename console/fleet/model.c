@@ -1,0 +1,435 @@
+/* model.c - see model.h */
+#include "console/fleet/model.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SILENT_S 4.0    // an agent tells of its processes every second: 4 s leave room for a slow moment, 5 s are promised
+
+const struct phase_row phase_table[] = {
+    { "generating", 'g', 0 }, { "scoring", 's', 1 },  { "training", 't', 2 },  { "publishing", 'p', 3 },
+    { "saving", 'c', 4 },     { "evaluating", 'e', 5 }, { "loading", 'l', 6 }, { "starting", 'l', 6 },
+    { "waiting", '.', 7 },    { "idle", '.', 7 },     { "paused", '.', 7 },    { "holding", '.', 7 },
+    { "running", 'r', 2 },    { "other", 'x', 5 },
+};
+const int n_phases = ARRAY_SIZE(phase_table);
+
+static const char *const state_names[] = {
+    [RUN_UNKNOWN] = "unknown",   [RUN_STARTING] = "starting", [RUN_RUNNING] = "running",   [RUN_PAUSED] = "paused",
+    [RUN_STOPPING] = "stopping", [RUN_FINISHED] = "finished", [RUN_FAILED] = "failed",     [RUN_STOPPED] = "stopped",
+};
+static const char *const verdict_names[] = {
+    [PROC_OK] = "ok", [PROC_SLOW] = "slow", [PROC_STUCK] = "stuck", [PROC_SILENT] = "silent",
+};
+
+enum run_state run_state_find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(state_names); i++)
+        if (strcmp(state_names[i], name) == 0)
+            return (enum run_state)i;
+    return RUN_UNKNOWN;
+}
+
+const char *run_state_name(enum run_state s)
+{
+    return state_names[s];
+}
+
+enum proc_verdict proc_verdict_find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(verdict_names); i++)
+        if (strcmp(verdict_names[i], name) == 0)
+            return (enum proc_verdict)i;
+    return PROC_OK;
+}
+
+const char *proc_verdict_name(enum proc_verdict v)
+{
+    return verdict_names[v];
+}
+
+const struct phase_row *phase_find(const char *phase)
+{
+    for (int i = 0; i < n_phases - 1; i++)
+        if (strcmp(phase_table[i].phase, phase) == 0)
+            return &phase_table[i];
+    return &phase_table[n_phases - 1];
+}
+
+struct model *model_new(struct error *err)
+{
+    struct model *m = calloc(1, sizeof(*m));
+    if (m) {
+        m->extra = calloc(MODEL_EXTRA, sizeof(*m->extra));
+        m->proc = calloc(MODEL_PROCS, sizeof(*m->proc));
+        m->event = calloc(MODEL_EVENTS, sizeof(*m->event));
+        m->log = calloc(MODEL_LOG, sizeof(*m->log));
+        m->knob = calloc((size_t)n_knobs, sizeof(*m->knob));
+    }
+    if (!m || !m->extra || !m->proc || !m->event || !m->log || !m->knob) {
+        model_free(m);
+        error_set(err, ERR_NO_MEMORY, "no memory for the console's model of the run");
+        return NULL;
+    }
+    for (int i = 0; i < METRIC_N; i++)
+        series_init(&m->metric[i]);
+    m->elapsed_s = m->step_s = m->left_s = m->controller_s = m->step_time_s = NAN;
+    m->checkpoint = -1;
+    return m;
+}
+
+static void rollout_release(struct rollout_view *r)
+{
+    free(r->prompt);
+    for (int i = 0; i < r->n_sample; i++)
+        free(r->sample[i].text);
+    free(r->sample);
+    *r = (struct rollout_view){ 0 };
+}
+
+void model_free(struct model *m)
+{
+    if (!m)
+        return;
+    for (int i = 0; i < METRIC_N; i++)
+        series_release(&m->metric[i]);
+    for (int i = 0; i < m->n_extra; i++)
+        series_release(&m->extra[i].series);
+    for (int i = 0; i < MODEL_ROLLOUTS; i++)
+        rollout_release(&m->rollout[i]);
+    for (int i = 0; m->log && i < MODEL_LOG; i++)
+        free(m->log[i].text);
+    free(m->extra);
+    free(m->proc);
+    free(m->event);
+    free(m->log);
+    free(m->knob);
+    free(m);
+}
+
+void model_changed(struct model *m)
+{
+    m->version++;
+}
+
+void model_step_begin(struct model *m, int64_t step, double time_s)
+{
+    if (step < 0 || step >= SERIES_MAX)
+        return;
+    if (step < m->n_step) {    // a rollback: what an older life said about later steps is void
+        for (int i = 0; i < METRIC_N; i++)
+            series_cut(&m->metric[i], step);
+        for (int i = 0; i < m->n_extra; i++)
+            series_cut(&m->extra[i].series, step);
+    }
+    m->n_step = step + 1;
+    m->step_time_s = time_s;
+    model_changed(m);
+}
+
+static struct series *series_find(struct model *m, const char *name, bool make)
+{
+    int id = metric_find(name);
+    if (id >= 0)
+        return &m->metric[id];
+    for (int i = 0; i < m->n_extra; i++)
+        if (strcmp(m->extra[i].name, name) == 0)
+            return &m->extra[i].series;
+    if (!make || m->n_extra == MODEL_EXTRA || strlen(name) >= sizeof(m->extra[0].name))
+        return NULL;
+    struct extra_metric *e = &m->extra[m->n_extra++];
+    snprintf(e->name, sizeof(e->name), "%s", name);
+    series_init(&e->series);
+    return &e->series;
+}
+
+void model_metric(struct model *m, int64_t step, const char *name, double value)
+{
+    struct series *s = series_find(m, name, true);
+    if (s && !isnan(value))
+        series_set(s, step, value);
+}
+
+const struct series *model_series(const struct model *m, const char *name)
+{
+    return series_find((struct model *)m, name, false);    // find without make changes nothing
+}
+
+/* Controllers first, then workers, scorers, agents: the order an operator asks in. */
+static int kind_rank(const char *name)
+{
+    static const char *const kinds[] = { "controller", "worker", "scorer", "agent" };
+    for (int i = 0; i < (int)ARRAY_SIZE(kinds); i++)
+        if (strncmp(name, kinds[i], strlen(kinds[i])) == 0)
+            return i;
+    return (int)ARRAY_SIZE(kinds);
+}
+
+static int proc_order(const char *a, const char *b)
+{
+    int ra = kind_rank(a), rb = kind_rank(b);
+    return ra != rb ? ra - rb : strverscmp(a, b);
+}
+
+struct proc *model_proc(struct model *m, const char *name)
+{
+    int at = 0;
+    for (; at < m->n_proc; at++) {
+        int order = proc_order(m->proc[at].name, name);
+        if (order == 0)
+            return &m->proc[at];
+        if (order > 0)
+            break;
+    }
+    if (m->n_proc == MODEL_PROCS || !name[0] || strlen(name) >= sizeof(m->proc[0].name))
+        return NULL;
+    memmove(&m->proc[at + 1], &m->proc[at], (size_t)(m->n_proc - at) * sizeof(*m->proc));
+    m->n_proc++;
+    m->proc[at] = (struct proc){ .progress = NAN };
+    snprintf(m->proc[at].name, sizeof(m->proc[at].name), "%s", name);
+    memset(m->proc[at].lane, ' ', sizeof(m->proc[at].lane));
+    model_changed(m);
+    return &m->proc[at];
+}
+
+void model_proc_remove(struct model *m, int i)
+{
+    memmove(&m->proc[i], &m->proc[i + 1], (size_t)(m->n_proc - i - 1) * sizeof(*m->proc));
+    m->n_proc--;
+    model_changed(m);
+}
+
+void model_lane(struct model *m, struct proc *p, int64_t now_ns)
+{
+    int64_t s = now_ns / 1000000000;
+    char letter = p->phase[0] ? phase_find(p->phase)->letter : ' ';
+    if (p->lane_s == 0 || s - p->lane_s >= LANE_SECONDS) {
+        memset(p->lane, ' ', sizeof(p->lane));
+        p->lane_s = s - 1;
+    }
+    /* a phase seen later in the same second wins only over waiting: short work must not vanish */
+    char *here = &p->lane[s % LANE_SECONDS];
+    if (p->lane_s == s && letter != '.')
+        *here = letter;
+    for (; p->lane_s < s; p->lane_s++)
+        p->lane[(p->lane_s + 1) % LANE_SECONDS] = letter;
+    model_changed(m);
+}
+
+enum proc_verdict model_verdict(const struct model *m, const struct proc *p, int64_t now_ns)
+{
+    if (m->state == RUN_FINISHED || m->state == RUN_FAILED || m->state == RUN_STOPPED)
+        return PROC_OK;
+    double age_s = (double)(now_ns - p->heard_ns) * 1e-9 + (isnan(p->heard_s) ? 0 : p->heard_s);
+    if (p->verdict != PROC_STUCK && age_s > SILENT_S)
+        return PROC_SILENT;
+    return p->verdict;
+}
+
+const struct proc *model_worst(const struct model *m, int64_t now_ns, enum proc_verdict *verdict)
+{
+    static const int rank[] = { [PROC_OK] = 0, [PROC_SLOW] = 1, [PROC_SILENT] = 2, [PROC_STUCK] = 3 };
+    const struct proc *worst = NULL;
+    *verdict = PROC_OK;
+    for (int i = 0; i < m->n_proc; i++) {
+        enum proc_verdict v = model_verdict(m, &m->proc[i], now_ns);
+        if (rank[v] > rank[*verdict]) {
+            *verdict = v;
+            worst = &m->proc[i];
+        }
+    }
+    return worst;
+}
+
+double proc_gauge(const struct proc *p, const char *name)
+{
+    for (int i = 0; i < p->n_gauge; i++)
+        if (strcmp(p->gauge[i].name, name) == 0)
+            return p->gauge[i].value;
+    return NAN;
+}
+
+static char *text_keep(const char *text, size_t len, size_t max)
+{
+    len = MIN(len, max);
+    char *copy = malloc(len + 1);
+    if (copy) {
+        memcpy(copy, text, len);
+        copy[len] = 0;
+        for (size_t i = 0; i < len; i++)
+            if (copy[i] == 0)
+                copy[i] = ' ';
+    }
+    return copy;
+}
+
+struct rollout_view *model_rollout(struct model *m, int64_t item, int64_t step, const char *prompt, size_t len)
+{
+    char *copy = text_keep(prompt, len, ROLLOUT_TEXT_MAX);
+    struct sample_view *sample = calloc(MODEL_SAMPLES, sizeof(*sample));
+    if (!copy || !sample) {
+        free(copy);
+        free(sample);
+        return NULL;
+    }
+    struct rollout_view *r = &m->rollout[m->n_rollout++ % MODEL_ROLLOUTS];
+    rollout_release(r);
+    *r = (struct rollout_view){ .item = item, .step = step, .prompt = copy, .sample = sample };
+    model_changed(m);
+    return r;
+}
+
+void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut,
+                    const char *reason)
+{
+    if (r->n_sample == MODEL_SAMPLES)
+        return;
+    char *copy = text_keep(text, len, ROLLOUT_TEXT_MAX);
+    if (!copy)
+        return;
+    struct sample_view *s = &r->sample[r->n_sample++];
+    *s = (struct sample_view){ .text = copy, .reward = reward, .n_tok = n_tok, .cut = cut };
+    snprintf(s->reason, sizeof(s->reason), "%s", reason);
+}
+
+const struct rollout_view *model_rollout_at(const struct model *m, int64_t i)
+{
+    int64_t held = MIN(m->n_rollout, MODEL_ROLLOUTS);
+    return i < 0 || i >= held ? NULL : &m->rollout[(m->n_rollout - 1 - i) % MODEL_ROLLOUTS];
+}
+
+void model_event(struct model *m, const struct event_view *e)
+{
+    if (m->n_event > 0 && e->id <= m->event[(m->n_event - 1) % MODEL_EVENTS].id)
+        return;
+    m->event[m->n_event++ % MODEL_EVENTS] = *e;
+    model_changed(m);
+}
+
+const struct event_view *model_event_at(const struct model *m, int64_t i)
+{
+    int64_t held = MIN(m->n_event, MODEL_EVENTS);
+    return i < 0 || i >= held ? NULL : &m->event[(m->n_event - 1 - i) % MODEL_EVENTS];
+}
+
+/* The next word of a log line and what follows it. */
+static size_t word_next(const char *line, size_t len, size_t *at)
+{
+    while (*at < len && line[*at] == ' ')
+        (*at)++;
+    size_t start = *at;
+    while (*at < len && line[*at] != ' ')
+        (*at)++;
+    return start;
+}
+
+void model_log(struct model *m, const char *proc, const char *line, size_t len)
+{
+    static const char *const levels[] = { [LINE_ERROR] = "ERROR", [LINE_WARN] = "WARN", [LINE_INFO] = "INFO", [LINE_DEBUG] = "DEBUG" };
+    len = MIN(len, 2000);
+    struct log_view v = { .level = LINE_OTHER };
+    snprintf(v.proc, sizeof(v.proc), "%s", proc);
+    size_t at = 0, start = word_next(line, len, &at), text_at = 0;
+    const char *t = memchr(line + start, 'T', at - start);    // 2026-11-21T22:33:50.123Z level component sentence
+    if (t && line + at - t >= 9) {
+        snprintf(v.clock, sizeof(v.clock), "%.8s", t + 1);
+        start = word_next(line, len, &at);
+        for (size_t i = 0; i < ARRAY_SIZE(levels); i++)
+            if (at - start == strlen(levels[i]) && memcmp(line + start, levels[i], at - start) == 0)
+                v.level = (enum line_level)i;
+        text_at = v.level == LINE_OTHER ? start : at;
+        while (text_at < len && line[text_at] == ' ')
+            text_at++;
+        size_t name_len = strlen(proc);    // the component is what the file is called: not twice
+        if (len - text_at > name_len + 2 && memcmp(line + text_at, proc, name_len) == 0 && line[text_at + name_len] == ':')
+            text_at += name_len + 2;
+    }
+    v.text = text_keep(line + text_at, len - text_at, 2000);
+    if (!v.text)
+        return;
+    struct log_view *place = &m->log[m->n_log++ % MODEL_LOG];
+    free(place->text);
+    *place = v;
+    model_changed(m);
+}
+
+const struct log_view *model_log_at(const struct model *m, int64_t i)
+{
+    int64_t held = MIN(m->n_log, MODEL_LOG);
+    return i < 0 || i >= held ? NULL : &m->log[(m->n_log - 1 - i) % MODEL_LOG];
+}
+
+void model_knob(struct model *m, const char *name, const char *text, int64_t now_ns)
+{
+    for (int i = 0; i < n_knobs; i++) {
+        if (strcmp(knobs[i].name, name) != 0)
+            continue;
+        struct knob_value *v = &m->knob[i];
+        if (strncmp(v->text, text, sizeof(v->text) - 1) == 0)
+            return;
+        if (v->text[0]) {
+            memcpy(v->before, v->text, sizeof(v->before));
+            v->changed_ns = now_ns;
+        }
+        snprintf(v->text, sizeof(v->text), "%s", text);
+        model_changed(m);
+        return;
+    }
+}
+
+void model_eval(struct model *m, const char *set, int64_t step, int64_t n, double mean)
+{
+    struct eval_view *e = NULL;
+    for (int i = 0; i < m->n_eval; i++)
+        if (strcmp(m->eval[i].set, set) == 0)
+            e = &m->eval[i];
+    if (!e) {
+        if (m->n_eval == MODEL_EVALS || strlen(set) >= sizeof(m->eval[0].set))
+            return;
+        e = &m->eval[m->n_eval++];
+        *e = (struct eval_view){ .first_step = step, .first_mean = mean };
+        snprintf(e->set, sizeof(e->set), "%s", set);
+    }
+    if (step < e->first_step) {
+        e->first_step = step;
+        e->first_mean = mean;
+    }
+    e->n = n;
+    e->step = step;
+    e->mean = mean;
+    model_changed(m);
+}
+
+void model_link(struct model *m, enum link_state state, const char *text, int64_t now_ns)
+{
+    if (m->link != state) {
+        m->link_ns = now_ns;
+        model_changed(m);
+    }
+    m->link = state;
+    snprintf(m->link_text, sizeof(m->link_text), "%s", text);
+}
+
+struct command_view *model_command_sent(struct model *m, uint64_t tag, const char *text, int64_t now_ns)
+{
+    struct command_view *c = &m->command[m->n_command++ % MODEL_COMMANDS];
+    *c = (struct command_view){ .tag = tag, .sent_ns = now_ns };
+    snprintf(c->text, sizeof(c->text), "%s", text);
+    model_changed(m);
+    return c;
+}
+
+void model_command_answer(struct model *m, uint64_t tag, enum command_state state, const char *answer, int64_t now_ns)
+{
+    for (int64_t i = m->n_command - 1; i >= 0 && i >= m->n_command - MODEL_COMMANDS; i--) {
+        struct command_view *c = &m->command[i % MODEL_COMMANDS];
+        if (c->tag != tag || c->state != COMMAND_SENT)
+            continue;
+        c->state = state;
+        c->answered_ns = now_ns;
+        snprintf(c->answer, sizeof(c->answer), "%s", answer);
+        model_changed(m);
+        return;
+    }
+}

@@ -1,0 +1,185 @@
+/* model.h - all the console knows of a run, in bounded memory; no sockets, no screen
+ *
+ * Filled by a feed (feed.h), read by screens and batch output. Owned by the console's loop thread; nothing here locks. Texts
+ * from outside are cut to the sizes given here. Each change raises `version`, so that nothing is drawn when nothing changed. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "console/fleet/series.h"
+#include "protocol/base/error.h"
+#include "protocol/knobs.h"
+#include "protocol/metrics.h"
+
+#define MODEL_PROCS 256
+#define MODEL_ROLLOUTS 64
+#define MODEL_SAMPLES 64
+#define MODEL_EVENTS 1024
+#define MODEL_LOG 4096
+#define MODEL_EXTRA 48           // metrics that are not in the table ("reward/NAME", "eval/SET")
+#define MODEL_EVALS 16
+#define MODEL_GAUGES 12
+#define MODEL_COMMANDS 64
+#define LANE_SECONDS 256         // history of a process's phases, one letter a second
+#define ROLLOUT_TEXT_MAX 16384   // bytes of one prompt or completion kept
+
+enum run_state { RUN_UNKNOWN, RUN_STARTING, RUN_RUNNING, RUN_PAUSED, RUN_STOPPING, RUN_FINISHED, RUN_FAILED, RUN_STOPPED };
+enum link_state { LINK_CONNECTING, LINK_LIVE, LINK_LOST };
+enum proc_verdict { PROC_OK, PROC_SLOW, PROC_STUCK, PROC_SILENT };    // SILENT: the console itself has not heard of it
+
+struct gauge {
+    char name[24];
+    double value;
+};
+struct proc {
+    char name[40], kind[16];
+    int64_t pid;                  // 0: not running
+    char phase[24];
+    double phase_s;               // seconds in this phase when told
+    double progress;              // grows with each piece of work
+    char waits_for[96];           // "": it works
+    enum proc_verdict verdict;
+    int64_t heard_ns;             // when we were told; monotonic
+    double heard_s;               // how old the agent's news of it were then
+    int64_t restarts;
+    struct gauge gauge[MODEL_GAUGES];
+    int n_gauge;
+    char lane[LANE_SECONDS];      // phase_letter of each second, ring; ' ': not known
+    int64_t lane_s;               // the second (monotonic) of the last letter; 0: none yet
+};
+struct sample_view {
+    char *text;                   // owned, NUL-terminated UTF-8 or not quite
+    double reward;                // NAN: left out or not scored
+    int64_t n_tok;
+    bool cut;                     // finish reason length
+    char reason[64];
+};
+struct rollout_view {
+    int64_t item, step;
+    char *prompt;                 // owned
+    struct sample_view *sample;   // (n_sample); owned
+    int n_sample;
+};
+struct event_view {
+    int64_t id;
+    double time_s;                // since 1970
+    int64_t step;                 // -1: unknown
+    char kind[24], who[48], text[240];
+};
+enum line_level { LINE_ERROR, LINE_WARN, LINE_INFO, LINE_DEBUG, LINE_OTHER };
+struct log_view {
+    enum line_level level;
+    char proc[32];                // whose log
+    char clock[12];               // "22:33:50" as the line has it
+    char *text;                   // owned
+};
+struct eval_view {
+    char set[48];
+    int64_t n, step;
+    double mean;                  // the last
+    int64_t first_step;
+    double first_mean;
+};
+enum command_state { COMMAND_SENT, COMMAND_DONE, COMMAND_REFUSED, COMMAND_LOST };
+struct command_view {
+    uint64_t tag;
+    char text[160];               // as typed
+    enum command_state state;
+    char answer[320];
+    int64_t sent_ns, answered_ns;
+};
+struct knob_value {
+    char text[128];               // "": not told yet
+    char before[128];             // the value before the last change seen here; "": none
+    int64_t changed_ns;           // 0: not changed since the console started
+};
+struct extra_metric {
+    char name[64];
+    struct series series;
+};
+struct model {
+    uint64_t version;
+    enum link_state link;
+    char link_text[256];          // what is wrong, when it is not LIVE
+    int64_t link_ns;              // since when
+    /* the run, as last told */
+    char name[96], dir[512];
+    enum run_state state;
+    char reason[256], pause_depth[16];
+    int64_t step, max_steps;      // max_steps 0: unknown
+    int64_t rollout_step, incarnation;
+    int64_t checkpoint;           // -1: none
+    double elapsed_s, step_s, left_s;    // NAN: unknown
+    double controller_s;          // seconds since the agent heard of the controller
+    int64_t told_ns;              // when the last status came; 0: never
+    struct gauge buffer[MODEL_GAUGES];   // items: issued, returned, ...
+    int n_buffer;
+    struct eval_view eval[MODEL_EVALS];
+    int n_eval;
+    /* what happened */
+    struct series metric[METRIC_N];
+    struct extra_metric *extra;   // (MODEL_EXTRA); owned
+    int n_extra;
+    int64_t n_step;               // steps known: last one told, plus 1
+    double step_time_s;           // wall time of the newest step told
+    struct proc *proc;            // (MODEL_PROCS); owned
+    int n_proc;
+    struct rollout_view rollout[MODEL_ROLLOUTS];    // ring; newest at (n_rollout - 1) % MODEL_ROLLOUTS
+    int64_t n_rollout;            // ever
+    struct event_view *event;     // (MODEL_EVENTS) ring; owned
+    int64_t n_event;              // ever
+    struct log_view *log;         // (MODEL_LOG) ring; owned
+    int64_t n_log;                // ever
+    struct knob_value *knob;      // (n_knobs); owned
+    struct command_view command[MODEL_COMMANDS];    // ring
+    int64_t n_command;            // ever
+};
+struct model *model_new(struct error *err);
+void model_free(struct model *m);
+void model_changed(struct model *m);
+
+/* The names on the wire; RUN_UNKNOWN and PROC_OK for others. */
+enum run_state run_state_find(const char *name);
+const char *run_state_name(enum run_state s);
+enum proc_verdict proc_verdict_find(const char *name);
+const char *proc_verdict_name(enum proc_verdict v);
+/* A phase's letter in the lanes, its colour role number (0..7: ROLE_SERIES1 + n), and its row's help. */
+struct phase_row {
+    const char *phase;
+    char letter;
+    int series;
+};
+extern const struct phase_row phase_table[];
+extern const int n_phases;
+const struct phase_row *phase_find(const char *phase);    // the last row (other) when unknown
+
+/* Values of one step; those at or after it from an older life are forgotten when the step is not above the last one. */
+void model_step_begin(struct model *m, int64_t step, double time_s);
+void model_metric(struct model *m, int64_t step, const char *name, double value);
+/* The series of a metric by name, NULL: never told. */
+const struct series *model_series(const struct model *m, const char *name);
+/* The process of that name, made when there is room (NULL: none). New ones keep the list sorted by kind and name. */
+struct proc *model_proc(struct model *m, const char *name);
+void model_proc_remove(struct model *m, int i);
+/* After a change of phase or verdict: write the lane up to now. */
+void model_lane(struct model *m, struct proc *p, int64_t now_ns);
+/* What the operator is told about p now: the agent's verdict, or SILENT when nobody has heard of it for long. */
+enum proc_verdict model_verdict(const struct model *m, const struct proc *p, int64_t now_ns);
+/* The worst process (stuck before silent before slow) and its verdict; NULL: all are well. */
+const struct proc *model_worst(const struct model *m, int64_t now_ns, enum proc_verdict *verdict);
+double proc_gauge(const struct proc *p, const char *name);    // NAN: not told
+/* A new rollout group at the end of the ring, the oldest gives way; fill it with the two below. NULL: no memory. */
+struct rollout_view *model_rollout(struct model *m, int64_t item, int64_t step, const char *prompt, size_t len);
+void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut,
+                    const char *reason);
+/* i-th newest, 0 the newest; NULL beyond. */
+const struct rollout_view *model_rollout_at(const struct model *m, int64_t i);
+/* An event with an id above the last one's (others are known already and dropped). */
+void model_event(struct model *m, const struct event_view *e);
+const struct event_view *model_event_at(const struct model *m, int64_t i);    // i-th newest
+void model_log(struct model *m, const char *proc, const char *line, size_t len);    // one line of a process's log file
+const struct log_view *model_log_at(const struct model *m, int64_t i);             // i-th newest
+void model_knob(struct model *m, const char *name, const char *text, int64_t now_ns);
+void model_eval(struct model *m, const char *set, int64_t step, int64_t n, double mean);
+void model_link(struct model *m, enum link_state state, const char *text, int64_t now_ns);
+struct command_view *model_command_sent(struct model *m, uint64_t tag, const char *text, int64_t now_ns);
+void model_command_answer(struct model *m, uint64_t tag, enum command_state state, const char *answer, int64_t now_ns);

@@ -1,0 +1,317 @@
+/* widget.c - see widget.h */
+#include "console/tui/widget.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LABEL_W 6     // columns of the numbers beside a chart
+#define SMOOTH 24     // the line is a mean over 1/24 of the range shown
+
+const char *value_format(char out[16], double v)
+{
+    double a = fabs(v);
+    if (isnan(v))
+        snprintf(out, 16, "-");
+    else if (isinf(v))
+        snprintf(out, 16, v > 0 ? "inf" : "-inf");
+    else if (a == 0)
+        snprintf(out, 16, "0");
+    else if (a < 9.95e-10)
+        snprintf(out, 16, "%.0e", v);
+    else if (a < 9.995e-4)
+        snprintf(out, 16, v < 0 ? "%.0e" : "%.1e", v);
+    else if (a < 1)
+        snprintf(out, 16, "%.3f", v);
+    else if (a < 9.995)
+        snprintf(out, 16, "%.2f", v);
+    else if (a < 999.5)
+        snprintf(out, 16, a < 99.95 ? "%.1f" : "%.0f", v);
+    else if (a < 999.5e3)
+        snprintf(out, 16, a < 99.95e3 ? "%.1fk" : "%.0fk", v / 1e3);
+    else if (a < 999.5e6)
+        snprintf(out, 16, a < 99.95e6 ? "%.1fM" : "%.0fM", v / 1e6);
+    else if (a < 999.5e9)
+        snprintf(out, 16, a < 99.95e9 ? "%.1fG" : "%.0fG", v / 1e9);
+    else
+        snprintf(out, 16, "%.0e", v);
+    char *e = strchr(out, 'e');    // 1.2e-05 has a digit that says nothing
+    if (e && e[1] && e[2] == '0' && e[3])
+        memmove(e + 2, e + 3, strlen(e + 3) + 1);
+    return out;
+}
+
+const char *duration_format(char out[16], double s)
+{
+    if (!(s >= 0) || s > 1e9) {
+        snprintf(out, 16, "-");
+        return out;
+    }
+    long t = (long)(s + 0.5);
+    if (s < 9.95)
+        snprintf(out, 16, "%.1fs", s);
+    else if (t < 60)
+        snprintf(out, 16, "%lds", t);
+    else if (t < 3600)
+        snprintf(out, 16, "%ld:%02ld", t / 60, t % 60);
+    else if (t < 48 * 3600)
+        snprintf(out, 16, "%ld:%02ld:%02ld", t / 3600, t / 60 % 60, t % 60);
+    else
+        snprintf(out, 16, "%ldd %ldh", t / 86400, t / 3600 % 24);
+    return out;
+}
+
+const char *bytes_format(char out[16], double b)
+{
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    size_t i = 0;
+    if (!(b >= 0)) {
+        snprintf(out, 16, "-");
+        return out;
+    }
+    while (b >= 999.5 && i + 1 < ARRAY_SIZE(units)) {
+        b /= 1024;
+        i++;
+    }
+    snprintf(out, 16, i == 0 || b >= 99.95 ? "%.0f %s" : "%.1f %s", fmin(b, 99999), units[i]);
+    return out;
+}
+
+void chart_range(double min, double max, double *lo, double *hi)
+{
+    if (!(max > min)) {    // flat: in the middle of a range around it
+        double pad = min == 0 ? 1 : fabs(min) * 0.5;
+        *lo = min == 0 ? 0 : min - pad;
+        *hi = min + pad;
+        return;
+    }
+    static const double nice[] = { 1, 2, 2.5, 5, 10 };
+    double raw = (max - min) / 4, base = pow(10, floor(log10(raw))), tick = base * 10;
+    for (size_t i = ARRAY_SIZE(nice); i-- > 0;)
+        if (nice[i] * base >= raw)
+            tick = nice[i] * base;
+    *lo = floor(min / tick) * tick;
+    *hi = ceil(max / tick) * tick;
+}
+
+int64_t chart_width_steps(int64_t n, int64_t max_steps)
+{
+    int64_t w = 16;
+    while (w < n)
+        w = w + (w + 2) / 3;
+    if (max_steps >= n && 5 * w >= 4 * max_steps)    // the end is in sight: show up to it
+        w = max_steps;
+    return w;
+}
+
+/* What a dot column shows, in dots from the bottom; lo > hi: nothing. */
+struct column {
+    int band_lo, band_hi;    // single values
+    int line_lo, line_hi;    // the smoothed line, joined with the column before
+};
+struct plot {                // how steps and values become dots
+    const struct series *s;
+    int64_t from, to;
+    int columns, rows;       // dots
+    double lo, hi;
+    int64_t smooth;          // steps
+};
+
+static int dot_of(const struct plot *p, double v)
+{
+    double t = (v - p->lo) / (p->hi - p->lo);
+    return (int)(fmin(fmax(t, 0), 1) * (p->rows - 1) + 0.5);
+}
+
+/* The smoothed value at a dot column; between steps (fewer steps than dots) a straight line. */
+static double line_at(const struct plot *p, int i)
+{
+    double per = (double)(p->to - p->from) / p->columns;    // steps a dot column
+    if (per >= 1) {
+        int64_t b = p->from + (int64_t)floor((i + 1) * per), a = p->from + (int64_t)floor(i * per);
+        if (a >= p->s->n)
+            return NAN;
+        return series_query(p->s, MAX(p->from, MIN(a, b - p->smooth)), MAX(b, a + 1)).mean;
+    }
+    double x = (double)p->from + (i + 0.5) * per - 0.5;
+    int64_t a = MAX((int64_t)floor(x), p->from);
+    double va = series_query(p->s, MAX(p->from, a + 1 - p->smooth), a + 1).mean;
+    double vb = a + 1 < p->s->n ? series_query(p->s, MAX(p->from, a + 2 - p->smooth), a + 2).mean : NAN;
+    if (a >= p->s->n || isnan(series_at(p->s, a)) || isnan(va))
+        return NAN;
+    double t = x - (double)a;
+    if (isnan(vb) || t <= 0)
+        return t < 0.5 + per ? va : NAN;
+    return va + (vb - va) * t;
+}
+
+static struct column column_at(const struct plot *p, int i, int *before)
+{
+    struct column c = { 1, 0, 1, 0 };
+    double per = (double)(p->to - p->from) / p->columns;
+    int64_t a = p->from + (int64_t)floor(i * per), b = p->from + (int64_t)floor((i + 1) * per);
+    struct series_span span = series_query(p->s, a, b > a ? b : a);
+    if (span.n > 0) {
+        c.band_lo = dot_of(p, span.min);
+        c.band_hi = dot_of(p, span.max);
+    }
+    double v = line_at(p, i);
+    if (isnan(v)) {
+        *before = -1;
+        return c;
+    }
+    int y = dot_of(p, v);
+    c.line_lo = c.line_hi = y;
+    if (*before >= 0 && *before < y - 1)
+        c.line_lo = *before + 1;
+    if (*before >= 0 && *before > y + 1)
+        c.line_hi = *before - 1;
+    *before = y;
+    return c;
+}
+
+static bool in_span(int lo, int hi, int y)
+{
+    return y >= lo && y <= hi;
+}
+
+static void cell_draw_braille(struct cells *out, int x, int y, const struct column col[2], int bottom)
+{
+    static const uint8_t bit[4][2] = { { 0x40, 0x80 }, { 0x04, 0x20 }, { 0x02, 0x10 }, { 0x01, 0x08 } };    // from below
+    unsigned line = 0, band = 0;
+    for (int dx = 0; dx < 2; dx++)
+        for (int dy = 0; dy < 4; dy++) {
+            if (in_span(col[dx].line_lo, col[dx].line_hi, bottom + dy))
+                line |= bit[dy][dx];
+            if (in_span(col[dx].band_lo, col[dx].band_hi, bottom + dy))
+                band |= bit[dy][dx];
+        }
+    if (line)
+        cells_put(out, x, y, 0x2800 + line, ROLE_CHART);
+    else if (band)
+        cells_put(out, x, y, 0x2800 + band, ROLE_BAND);
+}
+
+static void plot_draw(struct cells *out, struct rect r, const struct plot *p, enum chart_glyphs glyphs)
+{
+    int before = -1;
+    for (int x = 0; x < r.w; x++) {
+        if (glyphs == GLYPHS_BRAILLE) {
+            struct column col[2];
+            col[0] = column_at(p, 2 * x, &before);
+            col[1] = column_at(p, 2 * x + 1, &before);
+            for (int y = 0; y < r.h; y++)
+                cell_draw_braille(out, r.x + x, r.y + r.h - 1 - y, col, 4 * y);
+            continue;
+        }
+        struct column col = column_at(p, x, &before);
+        for (int y = 0; y < r.h; y++) {
+            int row = r.y + r.h - 1 - y;
+            if (glyphs == GLYPHS_ASCII) {
+                if (in_span(col.line_lo, col.line_hi, y))
+                    cells_put(out, r.x + x, row, '*', ROLE_CHART);
+                else if (in_span(col.band_lo, col.band_hi, y))
+                    cells_put(out, r.x + x, row, '.', ROLE_BAND);
+                continue;
+            }
+            int top = col.line_lo > col.line_hi ? -1 : before;    // an area up to the line, in eighths
+            int full = top + 1 - 8 * y;
+            if (top >= 0 && full > 0)
+                cells_put(out, r.x + x, row, full >= 8 ? 0x2588 : 0x2580 + (uint32_t)full, full >= 8 ? ROLE_BAND : ROLE_CHART);
+        }
+    }
+}
+
+static int column_of(const struct plot *p, int w, int64_t step)
+{
+    return (int)((double)(step - p->from) / (double)(p->to - p->from) * w);
+}
+
+static void marks_draw(struct cells *out, struct rect area, const struct plot *p, const struct chart *c, int axis_y)
+{
+    for (int i = 0; i <= c->n_mark; i++) {    // the last one is the time cursor
+        bool cursor = i == c->n_mark;
+        int64_t step = cursor ? c->cursor : c->mark[i];
+        if (step < p->from || step >= p->to || (cursor && c->cursor < 0))
+            continue;
+        int x = area.x + column_of(p, area.w, step);
+        for (int y = area.y; y < area.y + area.h; y++)
+            cells_put(out, x, y, cursor ? 0x2502 : 0x2506, cursor ? ROLE_FOCUS : ROLE_MARK);
+        if (axis_y >= 0)
+            cells_put(out, x, axis_y, 0x25b2, cursor ? ROLE_FOCUS : ROLE_MARK);
+    }
+}
+
+void chart_draw(struct cells *out, struct rect r, const struct chart *c)
+{
+    if (r.w < 1 || r.h < 1)
+        return;
+    int64_t from = MAX(c->from, 0), to = MAX(c->to, from + 1);
+    struct series_span span = { NAN, NAN, NAN, 0 };
+    if (c->series)
+        span = series_query(c->series, from, to);
+    bool labels = r.w >= 16 && r.h >= 3, axis = labels && r.h >= 4;
+    struct rect area = { r.x + (labels ? LABEL_W + 1 : 0), r.y, r.w - (labels ? LABEL_W + 1 : 0), r.h - (axis ? 1 : 0) };
+    char text[32], number[16];
+    if (span.n == 0) {
+        cells_text(out, r.x + MAX(0, (r.w - 11) / 2), r.y + r.h / 2, r.w, "no data yet", ROLE_DIM);
+        return;
+    }
+    struct plot p = { .s = c->series, .from = from, .to = to };
+    int per_x = c->glyphs == GLYPHS_BRAILLE ? 2 : 1, per_y = c->glyphs == GLYPHS_BRAILLE ? 4 : c->glyphs == GLYPHS_BLOCK ? 8 : 1;
+    p.columns = area.w * per_x;
+    p.rows = area.h * per_y;
+    p.smooth = MAX((MIN(to, c->series->n) - from) / SMOOTH, 1);
+    chart_range(span.min, span.max, &p.lo, &p.hi);
+    marks_draw(out, area, &p, c, -1);
+    plot_draw(out, area, &p, c->glyphs);
+    if (labels) {
+        cells_text_right(out, r.x, area.y, LABEL_W, value_format(number, p.hi), ROLE_AXIS);
+        cells_text_right(out, r.x, area.y + area.h - 1, LABEL_W, value_format(number, p.lo), ROLE_AXIS);
+        if (area.h >= 5)
+            cells_text_right(out, r.x, area.y + area.h / 2, LABEL_W, value_format(number, (p.lo + p.hi) / 2), ROLE_AXIS);
+        for (int y = 0; y < area.h; y++)
+            cells_put(out, area.x - 1, area.y + y, 0x2502, ROLE_AXIS);
+    }
+    if (axis) {
+        int y = r.y + r.h - 1;
+        snprintf(text, sizeof(text), "%lld", (long long)from);
+        cells_text(out, area.x, y, area.w, text, ROLE_AXIS);
+        snprintf(text, sizeof(text), "%lld", (long long)(to - 1));
+        cells_text_right(out, area.x, y, area.w, text, ROLE_AXIS);
+        for (int i = 0; i < c->n_mark; i++)
+            if (c->mark[i] >= from && c->mark[i] < to)
+                cells_put(out, area.x + column_of(&p, area.w, c->mark[i]), y, 0x25b2, ROLE_MARK);
+        if (c->cursor >= from && c->cursor < to) {
+            snprintf(text, sizeof(text), "%lld", (long long)c->cursor);
+            int x = column_of(&p, area.w, c->cursor), n = (int)strlen(text);
+            cells_text(out, area.x + MAX(0, MIN(x, area.w - n)), y, n, text, ROLE_FOCUS);
+        }
+    }
+}
+
+void spark_draw(struct cells *out, struct rect r, const struct series *s, int64_t to, enum chart_glyphs glyphs)
+{
+    static const char ascii[8] = { '_', '_', '.', '.', '-', '-', '^', '^' };
+    struct series_span span = s ? series_query(s, to - r.w, to) : (struct series_span){ NAN, NAN, NAN, 0 };
+    for (int x = 0; x < r.w; x++) {
+        double v = s ? series_at(s, to - r.w + x) : NAN;
+        double t = span.max > span.min ? (v - span.min) / (span.max - span.min) : 0.5;
+        int level = isnan(v) ? 0 : (int)(fmin(fmax(t, 0), 1) * 7 + 0.5);
+        uint32_t ch = glyphs == GLYPHS_ASCII ? (uint32_t)ascii[level] : (uint32_t)(0x2581 + level);
+        cells_put(out, r.x + x, r.y, isnan(v) ? ' ' : ch, ROLE_CHART);
+    }
+}
+
+void gauge_draw(struct cells *out, struct rect r, double share, enum chart_glyphs glyphs)
+{
+    int eighths = isnan(share) ? 0 : (int)(fmin(fmax(share, 0), 1) * r.w * 8 + 0.5);
+    for (int x = 0; x < r.w; x++) {
+        int here = MIN(MAX(eighths - 8 * x, 0), 8);
+        if (glyphs == GLYPHS_ASCII)
+            cells_put(out, r.x + x, r.y, here >= 4 ? '#' : '-', here >= 4 ? ROLE_GAUGE : ROLE_GAUGE_REST);
+        else if (here == 0)
+            cells_put(out, r.x + x, r.y, 0x2500, ROLE_GAUGE_REST);
+        else
+            cells_put(out, r.x + x, r.y, here == 8 ? 0x2588 : (uint32_t)(0x2590 - here), ROLE_GAUGE);
+    }
+}

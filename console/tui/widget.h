@@ -1,0 +1,35 @@
+/* widget.h - what screens are made of: charts, bars, lanes, and how numbers and times are written
+ *
+ * Pure: each draws into the rectangle it is given and reads nothing but its arguments. */
+#pragma once
+#include "console/fleet/series.h"
+#include "console/tui/cells.h"
+
+enum chart_glyphs { GLYPHS_BRAILLE, GLYPHS_BLOCK, GLYPHS_ASCII };
+struct chart {
+    const struct series *series;     // NULL: no data
+    int64_t from, to;                // steps shown: from <= step < to
+    const int64_t *mark;             // (n_mark) steps with a change, drawn as a line and a sign on the axis
+    int n_mark;
+    int64_t cursor;                  // step under the time cursor; -1: none
+    enum chart_glyphs glyphs;
+};
+/* The values of a range of steps as a line (a mean over 1/24 of the range) over the single values, with axes when there is
+ * room. Several steps in a column show as their span from minimum to maximum, so that spikes stay. NAN stays blank. */
+void chart_draw(struct cells *out, struct rect r, const struct chart *c);
+/* The dots of a chart are made of this range: the smallest round one that holds [min, max]. */
+void chart_range(double min, double max, double *lo, double *hi);
+/* Steps to show when n are known and max_steps (0: unknown) are expected: grows by thirds, so that the picture stands still
+ * for long and is seldom less than two thirds full. */
+int64_t chart_width_steps(int64_t n, int64_t max_steps);
+/* The last r.w values before step `to`, one a column, eight heights, in row r.y. */
+void spark_draw(struct cells *out, struct rect r, const struct series *s, int64_t to, enum chart_glyphs glyphs);
+/* A bar that is `share` full (NAN: unknown, all empty), in row r.y. */
+void gauge_draw(struct cells *out, struct rect r, double share, enum chart_glyphs glyphs);
+
+/* Numbers of any size in at most 6 columns: "0.734", "12.3k", "1.2e-5", "-". */
+const char *value_format(char out[16], double v);
+/* "4.2s", "1:05", "2:03:04", "3d 4h"; "-" when unknown. */
+const char *duration_format(char out[16], double s);
+/* "512", "3.4 MiB", "1.2 GiB". */
+const char *bytes_format(char out[16], double bytes);
