@@ -19,7 +19,7 @@ struct model_config {
     int64_t d_ff;          // intermediate_size
     int64_t vocab;         // rows of the embedding; may be more than the tokenizer's ids
     int64_t max_pos;       // max_position_embeddings
-    float rms_eps;
+    double rms_eps;
     double rope_theta;
     bool has_rope_llama3;  // rope_scaling of type "llama3"; the four below belong to it
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;

@@ -1,0 +1,156 @@
+/* device.c - opening devices by name, and what every back end shares */
+#include "kernels/ops.h"
+#include "kernels/philox.h"
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* librollcall_cuda.so: beside the executable, else where the loader looks. */
+static struct device *cuda_open(int index, struct error *err)
+{
+    char path[PATH_MAX + 32];
+    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX);
+    char *slash = len > 0 ? memrchr(path, '/', (size_t)len) : NULL;
+    void *lib = NULL;
+    if (slash) {
+        strcpy(slash + 1, "librollcall_cuda.so");
+        lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (!lib) {
+            strcpy(slash + 1, "../librollcall_cuda.so");    // a test program in build/release/tests
+            lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        }
+    }
+    if (!lib)
+        lib = dlopen("librollcall_cuda.so", RTLD_NOW | RTLD_LOCAL);
+    if (!lib) {
+        error_set(err, ERR_UNSUPPORTED, "cuda:%d: this build has no CUDA back end: %s", index, dlerror());
+        return NULL;
+    }
+    rc_ops_cuda_fn *open_fn;
+    *(void **)&open_fn = dlsym(lib, "rc_ops_cuda");
+    if (!open_fn) {
+        error_set(err, ERR_UNSUPPORTED, "cuda:%d: librollcall_cuda.so has no rc_ops_cuda: %s", index, dlerror());
+        return NULL;
+    }
+    return open_fn(index, err);    // the library stays open: its code is in use until the process ends
+}
+
+struct device *device_new(const char *name, int n_thread, struct error *err)
+{
+    int index = 0, end = 0;
+    if (strcmp(name, "ref") == 0)
+        return device_new_ref(err);
+    if (sscanf(name, "cpu:%d%n", &index, &end) == 1 && !name[end] && index >= 0)
+        return device_new_cpu(index, n_thread, err);
+    if (sscanf(name, "cuda:%d%n", &index, &end) == 1 && !name[end] && index >= 0)
+        return cuda_open(index, err);
+    error_set(err, ERR_USAGE, "unknown device '%s'; a device is 'cpu:N', 'cuda:N' or 'ref'", name);
+    return NULL;
+}
+
+void device_free(struct device *dev)
+{
+    if (dev)
+        dev->op->device_free(dev);
+}
+
+bool device_sync(struct device *dev, struct error *err)
+{
+    return dev->op->device_sync(dev, err);
+}
+
+void *mem_new(struct device *dev, size_t size_bytes, const char *what, struct error *err)
+{
+    return dev->op->mem_new(dev, size_bytes, what, err);
+}
+
+void mem_free(struct device *dev, void *p)
+{
+    if (p)
+        dev->op->mem_free(dev, p);
+}
+
+void *host_new(struct device *dev, size_t size_bytes, const char *what, struct error *err)
+{
+    return dev->op->host_new(dev, size_bytes, what, err);
+}
+
+void host_free(struct device *dev, void *p)
+{
+    if (p)
+        dev->op->host_free(dev, p);
+}
+
+bool mem_info(struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err)
+{
+    return dev->op->mem_info(dev, free_bytes, total_bytes, err);
+}
+
+bool mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes, enum copy_dir dir, struct error *err)
+{
+    return size_bytes == 0 || dev->op->mem_copy(dev, dst, src, size_bytes, dir, err);
+}
+
+struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, bool for_bwd,
+                          struct error *err)
+{
+    if (n_out < 1 || n_in < 1 || n_out > INT32_MAX || n_in > INT32_MAX) {
+        error_set(err, ERR_SHAPE, "a weight of %lld x %lld", (long long)n_out, (long long)n_in);
+        return NULL;
+    }
+    struct weight *w = calloc(1, sizeof *w);
+    if (!w) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a weight handle");
+        return NULL;
+    }
+    *w = (struct weight){ .data = data, .dtype = dtype, .n_out = n_out, .n_in = n_in, .for_bwd = for_bwd };
+    if (!dev->op->weight_init(dev, w, err) || !dev->op->weight_refresh(dev, w, err)) {
+        weight_free(dev, w);
+        return NULL;
+    }
+    return w;
+}
+
+void weight_free(struct device *dev, struct weight *w)
+{
+    if (!w)
+        return;
+    dev->op->weight_release(dev, w);
+    free(w);
+}
+
+bool weight_refresh(struct device *dev, struct weight *w, struct error *err)
+{
+    return dev->op->weight_refresh(dev, w, err);
+}
+
+bool graph_begin(struct device *dev, struct error *err)
+{
+    if (!dev->can_capture)
+        return error_set(err, ERR_UNSUPPORTED, "%s cannot record operations", dev->name);
+    return dev->op->graph_begin(dev, err);
+}
+
+struct graph *graph_end(struct device *dev, struct error *err)
+{
+    return dev->op->graph_end(dev, err);
+}
+
+bool graph_launch(struct device *dev, struct graph *g, struct error *err)
+{
+    return dev->op->graph_launch(dev, g, err);
+}
+
+void graph_free(struct device *dev, struct graph *g)
+{
+    if (g)
+        dev->op->graph_free(dev, g);
+}
+
+float sample_uniform(const struct sample_row *row)
+{
+    return philox_uniform(row->seed, row->item, row->sample, row->pos);
+}

@@ -1,0 +1,165 @@
+/* host.c - memory, copies and checks of the back ends on host memory */
+#include "kernels/host.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void *host_mem_new(UNUSED struct device *dev, size_t size_bytes, const char *what, struct error *err)
+{
+    size_t rounded = (size_bytes + 255) & ~(size_t)255;
+    void *p = rounded < size_bytes ? NULL : aligned_alloc(256, rounded ? rounded : 256);
+    if (!p)
+        error_set(err, ERR_NO_MEMORY, "no memory for %s: %zu bytes", what, size_bytes);
+    return p;
+}
+
+void host_mem_free(UNUSED struct device *dev, void *p)
+{
+    free(p);
+}
+
+bool host_mem_info(UNUSED struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err)
+{
+    long page = sysconf(_SC_PAGESIZE), avail = sysconf(_SC_AVPHYS_PAGES), total = sysconf(_SC_PHYS_PAGES);
+    if (page < 0 || avail < 0 || total < 0)
+        return error_errno(err, "cannot learn the size of memory");
+    *free_bytes = (size_t)avail * (size_t)page;
+    *total_bytes = (size_t)total * (size_t)page;
+    return true;
+}
+
+bool host_mem_copy(UNUSED struct device *dev, void *dst, const void *src, size_t size_bytes, UNUSED enum copy_dir dir,
+                   UNUSED struct error *err)
+{
+    memmove(dst, src, size_bytes);
+    return true;
+}
+
+bool host_sync(UNUSED struct device *dev, UNUSED struct error *err)
+{
+    return true;
+}
+
+bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row, struct error *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (row[i] < 0 || row[i] >= n_row)
+            return error_set(err, ERR_SHAPE, "%s: id %d of row %lld is not in a table of %lld", op, row[i], (long long)i,
+                             (long long)n_row);
+    return true;
+}
+
+bool host_rows_gather(UNUSED struct device *dev, const struct rows_gather *a, struct error *err)
+{
+    size_t row_bytes = (size_t)a->d * dtype_size(a->dtype);
+    if (!row_ids_check("rows_gather", a->row, a->n, a->n_row, err))
+        return false;
+    for (int64_t i = 0; i < a->n; i++)
+        memcpy((char *)a->y + (size_t)i * row_bytes, (const char *)a->table + (size_t)a->row[i] * row_bytes, row_bytes);
+    return true;
+}
+
+bool host_rows_scatter(UNUSED struct device *dev, const struct rows_scatter *a, struct error *err)
+{
+    size_t row_bytes = (size_t)a->d * dtype_size(a->dtype);
+    if (!row_ids_check("rows_scatter", a->row, a->n, a->n_row, err))
+        return false;
+    for (int64_t i = 0; i < a->n; i++)
+        memcpy((char *)a->y + (size_t)a->row[i] * row_bytes, (const char *)a->x + (size_t)i * row_bytes, row_bytes);
+    return true;
+}
+
+bool host_kv_copy(struct device *dev, const struct kv_copy *a, struct error *err)
+{
+    size_t size_bytes = kv_page_bytes(dev, a->heads, a->dtype);
+    for (int64_t i = 0; i < a->n; i++) {
+        if (a->src[i] < 0 || a->dst[i] < 0)
+            return error_set(err, ERR_SHAPE, "kv_copy: page %d to page %d", a->src[i], a->dst[i]);
+        memmove((char *)a->kv + (size_t)a->dst[i] * size_bytes, (char *)a->kv + (size_t)a->src[i] * size_bytes, size_bytes);
+    }
+    return true;
+}
+
+bool host_mem_fill(UNUSED struct device *dev, const struct mem_fill *a, UNUSED struct error *err)
+{
+    memset(a->y, a->byte, a->size_bytes);
+    return true;
+}
+
+/* splitmix64's output function: https://prng.di.unimi.it/splitmix64.c */
+static uint64_t word_mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+bool host_mem_hash(UNUSED struct device *dev, const struct mem_hash *a, UNUSED struct error *err)
+{
+    uint64_t sum = 0;
+    size_t n_word = (a->size_bytes + 7) / 8;
+    for (size_t i = 0; i < n_word; i++) {
+        uint64_t word = 0;
+        memcpy(&word, (const char *)a->x + i * 8, MIN(8, a->size_bytes - i * 8));
+        sum += word_mix(word + (i + 1) * 0x9e3779b97f4a7c15u);
+    }
+    *a->hash = sum;
+    return true;
+}
+
+bool attn_heads_check(const char *op, struct attn_heads h, struct error *err)
+{
+    if (h.n_q < 1 || h.n_kv < 1 || h.n_q % h.n_kv || h.hd < 16 || h.hd > 256 || h.hd % 16)
+        return error_set(err, ERR_SHAPE, "%s: %d query heads, %d key heads of size %d; the first must be a multiple of the second, "
+                         "the size a multiple of 16 up to 256", op, h.n_q, h.n_kv, h.hd);
+    return true;
+}
+
+bool attn_seq_check(const char *op, const int32_t *seq, int64_t n_seq, int64_t n, struct error *err)
+{
+    for (int64_t s = 0; s < n_seq; s++)
+        if (seq[s] < 0 || seq[s + 1] < seq[s])
+            return error_set(err, ERR_SHAPE, "%s: sequence %lld goes from row %d to row %d", op, (long long)s, seq[s], seq[s + 1]);
+    if (seq[0] != 0 || seq[n_seq] != n)
+        return error_set(err, ERR_SHAPE, "%s: sequences cover rows %d to %d of %lld", op, seq[0], seq[n_seq], (long long)n);
+    return true;
+}
+
+bool attn_paged_check(const struct attn_paged *a, int page_tok, struct error *err)
+{
+    if (!attn_heads_check("attn_paged", a->heads, err))
+        return false;
+    for (int64_t s = 0; s < a->n_seq; s++) {
+        int64_t q0 = a->q_seq ? a->q_seq[s] : s, n_q = a->q_seq ? a->q_seq[s + 1] - q0 : 1;
+        if (a->kv_len[s] == 0)
+            continue;
+        if (n_q < 0 || q0 < 0 || q0 + n_q > a->n || a->kv_len[s] < n_q || a->kv_len[s] > a->max_page * page_tok)
+            return error_set(err, ERR_SHAPE, "attn_paged: sequence %lld has %lld queries from row %lld of %lld and %d keys in %lld "
+                             "pages of %d", (long long)s, (long long)n_q, (long long)q0, (long long)a->n, a->kv_len[s],
+                             (long long)a->max_page, page_tok);
+        for (int64_t p = 0; p * page_tok < a->kv_len[s]; p++)
+            if (a->page[s * a->max_page + p] < 0)
+                return error_set(err, ERR_SHAPE, "attn_paged: page %lld of sequence %lld is %d", (long long)p, (long long)s,
+                                 a->page[s * a->max_page + p]);
+    }
+    return true;
+}
+
+bool rope_check(const char *op, const int32_t *pos, int64_t n, int64_t n_pos, struct attn_heads h, struct error *err)
+{
+    if (!attn_heads_check(op, h, err))
+        return false;
+    for (int64_t i = 0; i < n; i++)
+        if (pos[i] < 0 || pos[i] >= n_pos)
+            return error_set(err, ERR_SHAPE, "%s: position %d of row %lld is not below %lld", op, pos[i], (long long)i,
+                             (long long)n_pos);
+    return true;
+}
+
+bool logits_check(const char *op, int64_t n, int64_t vocab, int64_t n_live, int64_t ld, struct error *err)
+{
+    if (n < 0 || vocab < 1 || n_live < 0 || n_live > vocab || (ld && ld < vocab))
+        return error_set(err, ERR_SHAPE, "%s: %lld rows of %lld logits, %lld live, %lld apart", op, (long long)n, (long long)vocab,
+                         (long long)n_live, (long long)ld);
+    return true;
+}

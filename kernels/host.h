@@ -1,0 +1,41 @@
+/* host.h - what the two back ends on host memory (ref, cpu) have in common
+ *
+ * Plain functions with the signatures of struct ops; no state. */
+#pragma once
+#include <math.h>
+#include "kernels/ops.h"
+
+/* Page of the KV pool as ref and the checks of cpu see it. */
+#define HOST_PAGE_TOK 32
+
+void *host_mem_new(struct device *dev, size_t size_bytes, const char *what, struct error *err);
+void host_mem_free(struct device *dev, void *p);
+bool host_mem_info(struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err);
+bool host_mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes, enum copy_dir dir, struct error *err);
+bool host_sync(struct device *dev, struct error *err);
+bool host_rows_gather(struct device *dev, const struct rows_gather *a, struct error *err);
+bool host_rows_scatter(struct device *dev, const struct rows_scatter *a, struct error *err);
+bool host_kv_copy(struct device *dev, const struct kv_copy *a, struct error *err);
+bool host_mem_fill(struct device *dev, const struct mem_fill *a, struct error *err);
+bool host_mem_hash(struct device *dev, const struct mem_hash *a, struct error *err);
+
+/* Argument checks; each names the operation and the value that is wrong. */
+bool attn_heads_check(const char *op, struct attn_heads h, struct error *err);
+bool attn_seq_check(const char *op, const int32_t *seq, int64_t n_seq, int64_t n, struct error *err);
+bool attn_paged_check(const struct attn_paged *a, int page_tok, struct error *err);
+bool rope_check(const char *op, const int32_t *pos, int64_t n, int64_t n_pos, struct attn_heads h, struct error *err);
+bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row, struct error *err);
+bool logits_check(const char *op, int64_t n, int64_t vocab, int64_t n_live, int64_t ld, struct error *err);
+
+/* Element i of a matrix of either dtype, as a double, and back with one rounding (double to fp32, fp32 to bf16). */
+static inline double elem_get(const void *p, int64_t i, enum dtype t)
+{
+    return t == DT_BF16 ? bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+static inline void elem_put(void *p, int64_t i, enum dtype t, double x)
+{
+    if (t == DT_BF16)
+        ((uint16_t *)p)[i] = bf16_from_f32((float)x);
+    else
+        ((float *)p)[i] = (float)x;
+}

@@ -1,0 +1,158 @@
+/* layers.c - embedding, RMSNorm, linear layers, SwiGLU and elementwise operations, as plain as their formulas */
+#include <stdlib.h>
+#include "kernels/ref/ref.h"
+
+bool embed_bwd_ref(UNUSED struct device *dev, const struct embed_bwd *a, struct error *err)
+{
+    if (!row_ids_check("embed_bwd", a->row, a->n, a->n_row, err))
+        return false;
+    for (int64_t i = 0; i < a->n; i++)
+        for (int64_t j = 0; j < a->d; j++)
+            a->dtable[a->row[i] * a->d + j] += (float)elem_get(a->dy, i * a->d + j, a->dtype);
+    return true;
+}
+
+bool rmsnorm_fwd_ref(UNUSED struct device *dev, const struct rmsnorm_fwd *a, struct error *err)
+{
+    if (a->add && !a->sum)
+        return error_set(err, ERR_SHAPE, "rmsnorm_fwd: something to add but no place for the sum");
+    for (int64_t i = 0; i < a->n; i++) {
+        double square = 0;
+        for (int64_t j = i * a->d; j < (i + 1) * a->d; j++) {
+            double x = elem_get(a->x, j, a->dtype) + (a->add ? elem_get(a->add, j, a->dtype) : 0);
+            if (a->sum) {
+                elem_put(a->sum, j, a->dtype, x);
+                x = elem_get(a->sum, j, a->dtype);
+            }
+            square += x * x;
+        }
+        double rstd = 1 / sqrt(square / (double)a->d + a->eps);
+        if (a->rstd)
+            a->rstd[i] = (float)rstd;
+        for (int64_t j = 0; j < a->d; j++) {
+            double x = elem_get(a->sum ? a->sum : a->x, i * a->d + j, a->dtype) * rstd;
+            if (a->dtype == DT_BF16)
+                x = bf16_to_f32(bf16_from_f32((float)x));
+            elem_put(a->y, i * a->d + j, a->dtype, x * elem_get(a->w, j, a->dtype));
+        }
+    }
+    return true;
+}
+
+/* xhat = x rstd; dx = rstd (g - xhat mean(g xhat)) with g = dy w; dw = sum dy xhat. */
+bool rmsnorm_bwd_ref(UNUSED struct device *dev, const struct rmsnorm_bwd *a, UNUSED struct error *err)
+{
+    for (int64_t j = 0; a->dw && j < a->d; j++) {
+        double sum = 0;
+        for (int64_t i = 0; i < a->n; i++)
+            sum += elem_get(a->dy, i * a->d + j, a->dtype) * elem_get(a->x, i * a->d + j, a->dtype) * a->rstd[i];
+        a->dw[j] += (float)sum;
+    }
+    for (int64_t i = 0; i < a->n; i++) {
+        double dot = 0;
+        for (int64_t j = 0; j < a->d; j++)
+            dot += elem_get(a->dy, i * a->d + j, a->dtype) * elem_get(a->w, j, a->dtype) *
+                   elem_get(a->x, i * a->d + j, a->dtype) * a->rstd[i];
+        for (int64_t j = 0; j < a->d; j++) {
+            int64_t at = i * a->d + j;
+            double g = elem_get(a->dy, at, a->dtype) * elem_get(a->w, j, a->dtype);
+            double xhat = elem_get(a->x, at, a->dtype) * a->rstd[i];
+            double dx = a->rstd[i] * (g - xhat * dot / (double)a->d);
+            elem_put(a->dx, at, a->dtype, dx + (a->dadd ? elem_get(a->dadd, at, a->dtype) : 0));
+        }
+    }
+    return true;
+}
+
+bool linear_fwd_ref(UNUSED struct device *dev, const struct linear_fwd *a, UNUSED struct error *err)
+{
+    const struct weight *w = a->w;
+    int64_t ldx = a->ldx ? a->ldx : w->n_in, ldy = a->ldy ? a->ldy : w->n_out;
+    for (int64_t i = 0; i < a->n; i++)
+        for (int64_t o = 0; o < w->n_out; o++) {
+            double sum = a->bias ? elem_get(a->bias, o, w->dtype) : 0;
+            for (int64_t k = 0; k < w->n_in; k++)
+                sum += elem_get(a->x, i * ldx + k, w->dtype) * elem_get(w->data, o * w->n_in + k, w->dtype);
+            elem_put(a->y, i * ldy + o, a->y_dtype, sum);
+        }
+    return true;
+}
+
+bool linear_bwd_x_ref(UNUSED struct device *dev, const struct linear_bwd_x *a, struct error *err)
+{
+    const struct weight *w = a->w;
+    int64_t ldx = a->ldx ? a->ldx : w->n_in, lddy = a->lddy ? a->lddy : w->n_out;
+    if (!w->for_bwd)
+        return error_set(err, ERR_SHAPE, "linear_bwd_x: the weight was not made for it");
+    for (int64_t i = 0; i < a->n; i++)
+        for (int64_t k = 0; k < w->n_in; k++) {
+            double sum = a->accumulate ? elem_get(a->dx, i * ldx + k, w->dtype) : 0;
+            for (int64_t o = 0; o < w->n_out; o++)
+                sum += elem_get(a->dy, i * lddy + o, w->dtype) * elem_get(w->data, o * w->n_in + k, w->dtype);
+            elem_put(a->dx, i * ldx + k, w->dtype, sum);
+        }
+    return true;
+}
+
+bool linear_bwd_w_ref(UNUSED struct device *dev, const struct linear_bwd_w *a, UNUSED struct error *err)
+{
+    int64_t ldx = a->ldx ? a->ldx : a->n_in, lddy = a->lddy ? a->lddy : a->n_out;
+    for (int64_t o = 0; o < a->n_out; o++) {
+        for (int64_t k = 0; k < a->n_in; k++) {
+            double sum = a->dw[o * a->n_in + k];
+            for (int64_t i = 0; i < a->n; i++)
+                sum += elem_get(a->dy, i * lddy + o, a->dtype) * elem_get(a->x, i * ldx + k, a->dtype);
+            a->dw[o * a->n_in + k] = (float)sum;
+        }
+        double sum = 0;
+        for (int64_t i = 0; a->dbias && i < a->n; i++)
+            sum += elem_get(a->dy, i * lddy + o, a->dtype);
+        if (a->dbias)
+            a->dbias[o] += (float)sum;
+    }
+    return true;
+}
+
+bool swiglu_fwd_ref(UNUSED struct device *dev, const struct swiglu_fwd *a, UNUSED struct error *err)
+{
+    for (int64_t i = 0; i < a->n; i++)
+        for (int64_t j = 0; j < a->f; j++) {
+            double gate = elem_get(a->gu, i * 2 * a->f + j, a->dtype), up = elem_get(a->gu, (i * 2 + 1) * a->f + j, a->dtype);
+            elem_put(a->y, i * a->f + j, a->dtype, gate / (1 + exp(-gate)) * up);
+        }
+    return true;
+}
+
+bool swiglu_bwd_ref(UNUSED struct device *dev, const struct swiglu_bwd *a, UNUSED struct error *err)
+{
+    for (int64_t i = 0; i < a->n; i++)
+        for (int64_t j = 0; j < a->f; j++) {
+            int64_t g = i * 2 * a->f + j, u = g + a->f;
+            double gate = elem_get(a->gu, g, a->dtype), up = elem_get(a->gu, u, a->dtype);
+            double dy = elem_get(a->dy, i * a->f + j, a->dtype), sig = 1 / (1 + exp(-gate));
+            elem_put(a->dgu, g, a->dtype, dy * up * sig * (1 + gate * (1 - sig)));
+            elem_put(a->dgu, u, a->dtype, dy * gate * sig);
+        }
+    return true;
+}
+
+bool add_fwd_ref(UNUSED struct device *dev, const struct add_fwd *a, UNUSED struct error *err)
+{
+    for (int64_t i = 0; i < a->n; i++)
+        elem_put(a->y, i, a->dtype, elem_get(a->a, i, a->dtype) + elem_get(a->b, i, a->dtype));
+    return true;
+}
+
+bool cast_ref(UNUSED struct device *dev, const struct cast *a, UNUSED struct error *err)
+{
+    for (int64_t i = 0; i < a->n; i++)
+        elem_put(a->y, i, a->y_dtype, (float)elem_get(a->x, i, a->x_dtype) * a->scale);
+    return true;
+}
+
+bool axpy_ref(UNUSED struct device *dev, const struct axpy *a, UNUSED struct error *err)
+{
+    for (int64_t i = 0; i < a->n; i++)
+        a->y[i] = (float)(a->y[i] + (double)a->x[i] * a->scale);
+    return true;
+}

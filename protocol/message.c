@@ -1,0 +1,625 @@
+#include "protocol/message.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <msgpack.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/cli.h"
+
+#define FIELDS(...) ((const struct msg_field[]){ __VA_ARGS__ { .name = NULL } })
+#define NO_FIELDS FIELDS()
+
+const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
+    [MSG_OK] = { "ok", "", "", "the answer to a request that was taken; its fields are those of the request's answer",
+        NO_FIELDS, NO_FIELDS },
+    [MSG_REFUSED] = { "refused", "", "", "the answer to a request that was not taken",
+        FIELDS({ "code", KIND_STR, false, "error_code_name: usage, refused, timeout, ..." },
+               { "reason", KIND_STR, false, "one sentence" },), NO_FIELDS },
+    [MSG_HEARTBEAT] = { "heartbeat", "every process", "agent", "I live, this is what I do; every second and at each phase",
+        FIELDS({ "name", KIND_STR, false, "controller, worker cpu:0, scorer, agent" },
+               { "pid", KIND_I64, false, "process id" },
+               { "start", KIND_I64, false, "random number taken at start; tells two lives of one name apart" },
+               { "phase", KIND_STR, false, "starting, generating, scoring, training, saving, waiting, ..." },
+               { "phase_s", KIND_F64, false, "seconds since the phase began" },
+               { "progress", KIND_F64, false, "grows with each piece of work done; standing still is a sign" },
+               { "waits_for", KIND_STR, false, "what it waits for, empty when it works" },
+               { "gauges", KIND_MAP, true, "numbers of the moment, by name" },
+               { "detail", KIND_MAP, true, "controller: the run's state, as in the answer to status" },),
+        FIELDS({ "order", KIND_STR, false, "go, or stop: end yourself" },) },
+    [MSG_PUBLISH] = { "publish", "every process", "agent",
+        "hand body to everybody who listens on the telemetry socket; listeners hear this message itself. Topics: step "
+        "(step, time, incarnation, metrics), rollout (as a group of rollouts), event (as a row of events), process (a heartbeat)",
+        FIELDS({ "topic", KIND_STR, false, "a word" }, { "body", KIND_MAP, false, "by topic" },), NO_FIELDS },
+    [MSG_STATUS] = { "status", "console, ctl", "agent", "how the run stands",
+        FIELDS({ "fresh", KIND_BOOL, true, "ask the controller too, rather than take its last heartbeat" },),
+        FIELDS({ "name", KIND_STR, false, "of the run" },
+               { "dir", KIND_STR, false, "its directory" },
+               { "state", KIND_STR, false, "starting, running, paused, stopping, finished, failed" },
+               { "reason", KIND_STR, true, "why it failed or stopped, or what it waits for" },
+               { "pause_depth", KIND_STR, true, "rollouts, step or drain, when paused or on the way" },
+               { "step", KIND_I64, false, "optimizer steps done" },
+               { "max_steps", KIND_I64, true, "optimizer steps it will end at" },
+               { "rollout_step", KIND_I64, true, "the oldest rollout step not yet trained on" },
+               { "incarnation", KIND_I64, true, "grows with each return to a checkpoint" },
+               { "elapsed_s", KIND_F64, true, "seconds of this controller's life" },
+               { "step_s", KIND_F64, true, "seconds an optimizer step takes, mean of the last ones" },
+               { "left_s", KIND_F64, true, "estimated seconds to the end" },
+               { "knobs", KIND_MAP, true, "every setting by name: number, boolean or text" },
+               { "buffer", KIND_MAP, true, "items: issued, returned, filtered, waiting, trained" },
+               { "metrics", KIND_MAP, true, "of the last step, by name" },
+               { "eval", KIND_MAP, true, "last evaluation: SET -> {step, n, mean}" },
+               { "checkpoint", KIND_I64, true, "step of the last complete checkpoint; absent: none" },
+               { "controller_s", KIND_F64, true, "seconds since the controller was last heard" },
+               { "processes", KIND_LIST, false, "{name, kind, pid, phase, phase_s, progress, waits_for, verdict, heard_s, "
+                                                "restarts, gauges}; verdict is ok, slow or stuck" },) },
+    [MSG_COMMAND] = { "command", "console, ctl", "agent, controller",
+        "ask for a change; carried out once by id, answered when it has taken effect or failed",
+        FIELDS({ "id", KIND_STR, false, "unique; a repeated id gets the first outcome" },
+               { "command", KIND_STR, false, "name in the table of commands" },
+               { "args", KIND_MAP, true, "by command" },
+               { "who", KIND_STR, false, "for the audit trail: user@host, console or ctl" },
+               { "limit_s", KIND_F64, true, "give up after so many seconds and name who is late" },),
+        FIELDS({ "effect", KIND_STR, false, "what has happened, one sentence" },
+               { "step", KIND_I64, false, "the optimizer step it takes effect at" },) },
+    [MSG_STEPS] = { "steps", "console, exporters", "agent, controller", "metrics of past steps, oldest first",
+        FIELDS({ "from", KIND_I64, false, "first step wanted" }, { "limit", KIND_I64, true, "most steps in the answer" },),
+        FIELDS({ "names", KIND_LIST, false, "names of the metrics" },
+               { "step", KIND_BIN, false, "int64 (n)" }, { "time", KIND_BIN, false, "float64 (n) seconds since 1970" },
+               { "value", KIND_BIN, false, "float64 (n, names), NaN where unknown" },
+               { "more", KIND_BOOL, false, "there are later steps" },) },
+    [MSG_EVENTS] = { "events", "console", "agent, controller", "the audit trail and what happened, oldest first",
+        FIELDS({ "after", KIND_I64, false, "id of the last one known; 0: from the start" },
+               { "limit", KIND_I64, true, "the newest so many of them" },),
+        FIELDS({ "events", KIND_LIST, false, "{id, time, step, kind, who, text}" },) },
+    [MSG_ROLLOUTS] = { "rollouts", "console", "agent, controller", "the newest rollout groups as text",
+        FIELDS({ "limit", KIND_I64, true, "most groups" },),
+        FIELDS({ "groups", KIND_LIST, false, "{item, step, prompt_text, samples: [{text, reward, score, n_tok, finish, reason}]}, "
+                                             "newest first" },) },
+    [MSG_CHECKPOINTS] = { "checkpoints", "console, ctl", "agent, controller", "the run's checkpoints, newest first",
+        FIELDS({ "verify", KIND_BOOL, true, "read every file and compare its hash" },),
+        FIELDS({ "checkpoints", KIND_LIST, false, "{step, path, time, size_bytes, complete, reason}" },) },
+    [MSG_WORK] = { "work", "worker", "controller", "I am free: what next? Held open until there is something, at most 2 s",
+        FIELDS({ "name", KIND_STR, false, "the worker" }, { "start", KIND_I64, false, "as in its heartbeat" },
+               { "incarnation", KIND_I64, false, "the last one it was told; -1: none" },
+               { "step", KIND_I64, false, "optimizer steps its weights have had; -1: nothing is loaded" },
+               { "version", KIND_I64, false, "of the weights it samples with; -1: none" },
+               { "produces", KIND_BOOL, false, "" }, { "consumes", KIND_BOOL, false, "" },
+               { "items_max", KIND_I64, false, "most items it takes at once" },),
+        FIELDS({ "kind", KIND_STR, false, "none, load, items, train, publish, save, eval, stop" },
+               { "task", KIND_I64, false, "number of the task, for done; 0 with none and stop" },
+               { "incarnation", KIND_I64, false, "to be quoted from now on" },
+               { "step", KIND_I64, true, "load, save, eval: optimizer step; train: the step it makes is step + 1" },
+               { "path", KIND_STR, true, "load: directory; save: where to" },
+               { "items", KIND_LIST, true, "items: {item, row, rollout_step, version, samples, seed, temperature, top_p, top_k, "
+                                           "min_p, max_new_tok}; train: numbers in batch order" },
+               { "keep", KIND_BOOL, true, "train: samplers need these weights after the step" },
+               { "version", KIND_I64, true, "items, publish: the weights to sample with" },
+               { "knobs", KIND_MAP, true, "settings that hold for this task, as text by name" },) },
+    [MSG_GROUP] = { "group", "worker", "controller", "a finished rollout group; acknowledged when it is on disk",
+        FIELDS({ "incarnation", KIND_I64, false, "" }, { "item", KIND_I64, false, "" }, { "row", KIND_I64, false, "line of the dataset" },
+               { "rollout_step", KIND_I64, false, "" }, { "version", KIND_I64, false, "of the weights, optimizer steps" },
+               { "temperature", KIND_F64, false, "" }, { "top_p", KIND_F64, false, "" }, { "top_k", KIND_I64, false, "" },
+               { "max_new_tok", KIND_I64, false, "" },
+               { "prompt", KIND_BIN, false, "int32 token ids" }, { "token", KIND_BIN, false, "int32, sample after sample" },
+               { "logp", KIND_BIN, false, "float32, as token" },
+               { "samples", KIND_LIST, false, "{n_tok, seed, finish, score, reward, format_acc, ans_acc, parts, reason, text}" },
+               { "prompt_text", KIND_STR, true, "" },
+               { "gen_s", KIND_F64, true, "seconds" }, { "score_s", KIND_F64, true, "seconds" },),
+        FIELDS({ "known", KIND_BOOL, true, "it was there already" },) },
+    [MSG_FETCH] = { "fetch", "worker", "controller", "the groups of a train batch, by item; the answer may hold fewer than asked",
+        FIELDS({ "items", KIND_LIST, false, "item numbers" },),
+        FIELDS({ "groups", KIND_LIST, false, "maps as in group, from the first on" },) },
+    [MSG_DONE] = { "done", "worker", "controller", "a task has ended; acknowledged when it is in the journal",
+        FIELDS({ "name", KIND_STR, false, "the worker" }, { "task", KIND_I64, false, "" },
+               { "kind", KIND_STR, false, "as in work" }, { "incarnation", KIND_I64, false, "" },
+               { "step", KIND_I64, false, "optimizer steps done" }, { "ok", KIND_BOOL, false, "" },
+               { "error", KIND_STR, true, "why not" },
+               { "metrics", KIND_MAP, true, "train: numbers by name (protocol/metrics.h)" },
+               { "eval", KIND_MAP, true, "eval: SET -> {n, mean, temperature}" },
+               { "size_bytes", KIND_I64, true, "save" }, { "hash", KIND_STR, true, "save: of the manifest" },),
+        NO_FIELDS },
+    [MSG_SCORE] = { "score", "worker", "scorer", "score the completions of one prompt with the run's reward",
+        FIELDS({ "row", KIND_STR, false, "the dataset's line, JSON" },
+               { "samples", KIND_LIST, false, "{text, n_tok, finish: 0 stop, 1 length}" },),
+        FIELDS({ "results", KIND_LIST, false, "as samples: {score: 1 ok, 2 left out, reward, format_acc, ans_acc, parts, rule, "
+                                              "pred, gold, us}" },) },
+};
+
+const struct command_spec command_specs[] = {
+    { "pause", "depth", "hold the run: rollouts (issue no new items), step (finish the optimizer step), drain (finish what is in "
+                        "flight, save, hold)", 120, false },
+    { "resume", "", "go on after a pause", 30, false },
+    { "set", "values", "change knobs (values: NAME -> text), all or none", 60, false },
+    { "revert", "", "take back the last change of knobs", 60, false },
+    { "checkpoint", "", "save at the end of the optimizer step", 300, false },
+    { "eval", "", "evaluate at the end of the optimizer step", 600, false },
+    { "stop", "", "finish the optimizer step, save, end the run", 600, true },
+    { "restart", "process", "kill a process; its parent starts it again", 60, true },
+    { "quarantine", "row", "issue a line of the dataset no more", 30, true },
+};
+const int n_command_specs = ARRAY_SIZE(command_specs);
+
+const struct command_spec *command_find(const char *name, struct error *err)
+{
+    const struct command_spec *nearest = &command_specs[0];
+    for (int i = 0; i < n_command_specs; i++) {
+        if (strcmp(command_specs[i].name, name) == 0)
+            return &command_specs[i];
+        if (word_distance(command_specs[i].name, name) < word_distance(nearest->name, name))
+            nearest = &command_specs[i];
+    }
+    error_set(err, ERR_USAGE, "unknown command '%.40s'; did you mean '%s'?", name, nearest->name);
+    return NULL;
+}
+
+/* ---- writing: map and list headers are written in their 32-bit form and counted when they end ---- */
+
+static int buf_sink(void *ctx, const char *data, size_t len)
+{
+    return buf_add(ctx, data, len) ? 0 : -1;
+}
+
+static msgpack_packer packer(struct msg_out *m)
+{
+    msgpack_packer pk;
+    msgpack_packer_init(&pk, &m->buf, buf_sink);
+    return pk;
+}
+
+/* Count a value into the innermost container and write its key there. */
+static void key_put(struct msg_out *m, const char *key)
+{
+    BUG_IF(m->depth < 1, "a field '%s' outside a message", key ? key : "");
+    BUG_IF(m->level[m->depth - 1].is_map != (key != NULL), "a key in a list, or none in a map: '%s'", key ? key : "");
+    m->level[m->depth - 1].n++;
+    if (key) {
+        msgpack_packer pk = packer(m);
+        size_t len = strlen(key);
+        msgpack_pack_str(&pk, len);
+        msgpack_pack_str_body(&pk, key, len);
+    }
+}
+
+static void level_open(struct msg_out *m, bool is_map)
+{
+    BUG_IF(m->depth >= MSG_DEPTH_MAX, "a message %d levels deep", m->depth);
+    m->level[m->depth].at = m->buf.len;
+    m->level[m->depth].n = 0;
+    m->level[m->depth].is_map = is_map;
+    m->depth++;
+    buf_add(&m->buf, is_map ? "\xdf\0\0\0\0" : "\xdd\0\0\0\0", 5);
+}
+
+void msg_begin(struct msg_out *m, enum msg_type type)
+{
+    buf_clear(&m->buf);
+    m->depth = 0;
+    level_open(m, true);
+    msg_i64(m, "v", PROTOCOL_VERSION);
+    msg_str(m, "t", msg_specs[type].name);
+}
+
+void msg_i64(struct msg_out *m, const char *key, int64_t v)
+{
+    key_put(m, key);
+    msgpack_packer pk = packer(m);
+    msgpack_pack_int64(&pk, v);
+}
+
+void msg_f64(struct msg_out *m, const char *key, double v)
+{
+    key_put(m, key);
+    msgpack_packer pk = packer(m);
+    msgpack_pack_double(&pk, v);
+}
+
+void msg_bool(struct msg_out *m, const char *key, bool v)
+{
+    key_put(m, key);
+    msgpack_packer pk = packer(m);
+    if (v)
+        msgpack_pack_true(&pk);
+    else
+        msgpack_pack_false(&pk);
+}
+
+void msg_strn(struct msg_out *m, const char *key, const char *v, size_t len)
+{
+    key_put(m, key);
+    if (len > MSG_BYTES_MAX) {    // the 32-bit length would lie
+        m->buf.failed = true;
+        return;
+    }
+    msgpack_packer pk = packer(m);
+    msgpack_pack_str(&pk, len);
+    msgpack_pack_str_body(&pk, v, len);
+}
+
+void msg_str(struct msg_out *m, const char *key, const char *v)
+{
+    msg_strn(m, key, v ? v : "", v ? strlen(v) : 0);
+}
+
+void msg_bin(struct msg_out *m, const char *key, const void *v, size_t len)
+{
+    key_put(m, key);
+    if (len > MSG_BYTES_MAX) {
+        m->buf.failed = true;
+        return;
+    }
+    msgpack_packer pk = packer(m);
+    msgpack_pack_bin(&pk, len);
+    if (len)
+        msgpack_pack_bin_body(&pk, v, len);
+}
+
+void msg_map(struct msg_out *m, const char *key)
+{
+    key_put(m, key);
+    level_open(m, true);
+}
+
+void msg_list(struct msg_out *m, const char *key)
+{
+    key_put(m, key);
+    level_open(m, false);
+}
+
+void msg_end(struct msg_out *m)
+{
+    BUG_IF(m->depth < 1, "msg_end without a map or list");
+    m->depth--;
+    size_t at = m->level[m->depth].at;
+    if (m->buf.failed)
+        return;
+    uint32_t n = m->level[m->depth].n;
+    for (int i = 0; i < 4; i++)
+        m->buf.data[at + 1 + (size_t)i] = (char)(n >> (24 - 8 * i));
+}
+
+void msg_copy(struct msg_out *m, const char *key, const struct mval *v)
+{
+    key_put(m, key);
+    msgpack_packer pk = packer(m);
+    if (v)
+        msgpack_pack_object(&pk, *(const msgpack_object *)(const void *)v);
+    else
+        msgpack_pack_nil(&pk);
+}
+
+bool msg_finish(struct msg_out *m, struct error *err)
+{
+    BUG_IF(m->depth != 1, "a message finished %d levels deep", m->depth);
+    msg_end(m);
+    if (m->buf.failed)
+        return error_set(err, ERR_FULL, "a message has grown beyond %zu MiB", MSG_BYTES_MAX >> 20);
+    return true;
+}
+
+void msg_release(struct msg_out *m)
+{
+    buf_release(&m->buf);
+    m->depth = 0;
+}
+
+void msg_refuse(struct msg_out *m, const struct error *why)
+{
+    struct error err;
+    msg_begin(m, MSG_REFUSED);
+    msg_str(m, "code", error_code_name(why->code));
+    msg_str(m, "reason", why->text);
+    BUG_IF(!msg_finish(m, &err), "a refusal does not fit: %s", err.text);
+}
+
+/* ---- reading ---- */
+
+static uint64_t be_read(const uint8_t *p, int n)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < n; i++)
+        v = v << 8 | p[i];
+    return v;
+}
+
+/* The walk keeps, for each open container, how many values are still to come; formats are those of the msgpack
+ * specification (github.com/msgpack/msgpack/blob/master/spec.md). Extension types are refused: we send none. */
+bool msg_check(const void *data, size_t len, struct error *err)
+{
+    const uint8_t *p = data;
+    uint64_t left[MSG_DEPTH_MAX + 1] = { 1 };
+    int depth = 0;
+    size_t at = 0;
+    int64_t n_values = 0;
+    if (len > MSG_BYTES_MAX)
+        return error_set(err, ERR_DATA, "message of %zu bytes; at most %zu are taken", len, MSG_BYTES_MAX);
+    while (depth >= 0) {
+        if (left[depth] == 0) {
+            depth--;
+            continue;
+        }
+        left[depth]--;
+        if (at >= len)
+            return error_set(err, ERR_DATA, "message ends after %zu bytes in the middle of a value", len);
+        if (++n_values > MSG_VALUES_MAX)
+            return error_set(err, ERR_DATA, "message of more than %d values", MSG_VALUES_MAX);
+        uint8_t b = p[at++];
+        uint64_t skip = 0, children = 0;
+        bool container = false;
+        int size = 0;    // bytes of a length field
+        if (b <= 0x7f || b >= 0xe0 || b == 0xc0 || b == 0xc2 || b == 0xc3) {
+            skip = 0;
+        } else if (b <= 0x8f) {
+            children = (b & 0x0f) * 2u, container = true;
+        } else if (b <= 0x9f) {
+            children = b & 0x0f, container = true;
+        } else if (b <= 0xbf) {
+            skip = b & 0x1f;
+        } else if (b >= 0xca && b <= 0xd3) {
+            static const uint8_t width[] = { 4, 8, 1, 2, 4, 8, 1, 2, 4, 8 };    // float 32, 64, uint 8-64, int 8-64
+            skip = width[b - 0xca];
+        } else if ((b >= 0xc4 && b <= 0xc6) || (b >= 0xd9 && b <= 0xdb)) {
+            size = 1 << (b >= 0xd9 ? b - 0xd9 : b - 0xc4);
+        } else if (b >= 0xdc && b <= 0xdf) {
+            size = b & 1 ? 4 : 2, container = true;
+        } else {
+            return error_set(err, ERR_DATA, "message holds the unknown format byte 0x%02x at %zu", b, at - 1);
+        }
+        if (size) {
+            if (len - at < (size_t)size)
+                return error_set(err, ERR_DATA, "message ends after %zu bytes in the middle of a length", len);
+            uint64_t n = be_read(p + at, size);
+            at += (size_t)size;
+            if (container)
+                children = b >= 0xde ? 2 * n : n;
+            else
+                skip = n;
+        }
+        if (skip > len - at || children > len - at)
+            return error_set(err, ERR_DATA, "message of %zu bytes claims %" PRIu64 " more at %zu", len, MAX(skip, children), at);
+        at += skip;
+        if (container) {
+            if (depth + 1 > MSG_DEPTH_MAX)
+                return error_set(err, ERR_DATA, "message is nested deeper than %d", MSG_DEPTH_MAX);
+            left[++depth] = children;
+        }
+    }
+    if (at != len)
+        return error_set(err, ERR_DATA, "message has %zu bytes behind its end", len - at);
+    return true;
+}
+
+static const msgpack_object *object(const struct mval *v)
+{
+    return (const void *)v;
+}
+
+static const char *const kind_names[] = { "an integer", "a number", "text", "a boolean", "bytes", "a map", "a list" };
+
+static bool fields_check(const struct msg_field *f, const struct mval *root, const char *name, struct error *err)
+{
+    for (; f->name; f++) {
+        const struct mval *v = mval_get(root, f->name);
+        if (!v && f->optional)
+            continue;
+        if (!v)
+            return error_set(err, ERR_DATA, "message '%s' lacks '%s'", name, f->name);
+        if (!mval_is(v, f->kind))
+            return error_set(err, ERR_DATA, "'%s' of message '%s' is not %s", f->name, name, kind_names[f->kind]);
+    }
+    return true;
+}
+
+static bool msg_open(struct msg_in *in, const void *data, size_t len, struct error *err)
+{
+    *in = (struct msg_in){ 0 };
+    if (!msg_check(data, len, err))
+        return false;
+    msgpack_unpacked *u = calloc(1, sizeof *u);
+    if (!u)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a message of %zu bytes", len);
+    msgpack_unpacked_init(u);
+    in->zone = u;
+    size_t off = 0;
+    if (msgpack_unpack_next(u, data, len, &off) != MSGPACK_UNPACK_SUCCESS || u->data.type != MSGPACK_OBJECT_MAP) {
+        msg_in_release(in);
+        return error_set(err, ERR_DATA, "message of %zu bytes is not a msgpack map", len);
+    }
+    in->root = (const void *)&u->data;
+    char name[32];
+    mval_text(in->root, "t", name, sizeof name);
+    int64_t version = mval_i64(mval_get(in->root, "v"), -1);
+    int type = 0;
+    while (type < MSG_TYPE_COUNT && strcmp(msg_specs[type].name, name) != 0)
+        type++;
+    if (version != PROTOCOL_VERSION)
+        error_set(err, ERR_UNSUPPORTED, "message '%s' is of protocol version %" PRId64 "; this is version %d", name, version,
+                  PROTOCOL_VERSION);
+    else if (type == MSG_TYPE_COUNT)
+        error_set(err, ERR_UNSUPPORTED, "unknown message '%s'", name);
+    else
+        in->type = (enum msg_type)type;
+    if (version != PROTOCOL_VERSION || type == MSG_TYPE_COUNT) {
+        msg_in_release(in);
+        return false;
+    }
+    return true;
+}
+
+bool msg_read_request(struct msg_in *in, const void *data, size_t len, struct error *err)
+{
+    if (!msg_open(in, data, len, err))
+        return false;
+    bool ok = in->type == MSG_OK || in->type == MSG_REFUSED
+        ? error_set(err, ERR_DATA, "'%s' is an answer, not a request", msg_specs[in->type].name)
+        : fields_check(msg_specs[in->type].request, in->root, msg_specs[in->type].name, err);
+    if (!ok)
+        msg_in_release(in);
+    return ok;
+}
+
+static enum error_code code_of(const char *name)
+{
+    for (int c = ERR_USAGE; c <= ERR_INTERNAL; c++)
+        if (strcmp(error_code_name((enum error_code)c), name) == 0)
+            return (enum error_code)c;
+    return ERR_REFUSED;
+}
+
+bool msg_read_answer(struct msg_in *in, enum msg_type asked, const void *data, size_t len, struct error *err)
+{
+    if (!msg_open(in, data, len, err))
+        return false;
+    bool ok = false;
+    if (in->type == MSG_REFUSED) {
+        char code[32], reason[sizeof err->text];
+        error_set(err, code_of(mval_text(in->root, "code", code, sizeof code)), "%s",
+                  mval_text(in->root, "reason", reason, sizeof reason));
+    } else if (in->type != MSG_OK) {
+        error_set(err, ERR_DATA, "'%s' is not an answer", msg_specs[in->type].name);
+    } else {
+        ok = fields_check(msg_specs[asked].answer, in->root, msg_specs[asked].name, err);
+    }
+    if (!ok)
+        msg_in_release(in);
+    return ok;
+}
+
+void msg_in_release(struct msg_in *in)
+{
+    if (in->zone) {
+        msgpack_unpacked_destroy(in->zone);
+        free(in->zone);
+    }
+    *in = (struct msg_in){ 0 };
+}
+
+const struct mval *mval_get(const struct mval *map, const char *key)
+{
+    const msgpack_object *o = object(map);
+    if (!o || o->type != MSGPACK_OBJECT_MAP)
+        return NULL;
+    size_t len = strlen(key);
+    for (uint32_t i = 0; i < o->via.map.size; i++) {
+        const msgpack_object_kv *kv = &o->via.map.ptr[i];
+        if (kv->key.type == MSGPACK_OBJECT_STR && kv->key.via.str.size == len && memcmp(kv->key.via.str.ptr, key, len) == 0)
+            return kv->val.type == MSGPACK_OBJECT_NIL ? NULL : (const void *)&kv->val;
+    }
+    return NULL;
+}
+
+int64_t mval_n(const struct mval *v)
+{
+    const msgpack_object *o = object(v);
+    if (o && o->type == MSGPACK_OBJECT_MAP)
+        return o->via.map.size;
+    return o && o->type == MSGPACK_OBJECT_ARRAY ? o->via.array.size : 0;
+}
+
+const struct mval *mval_at(const struct mval *list, int64_t i)
+{
+    const msgpack_object *o = object(list);
+    if (i < 0 || i >= mval_n(list))
+        return NULL;
+    return (const void *)(o->type == MSGPACK_OBJECT_MAP ? &o->via.map.ptr[i].val : &o->via.array.ptr[i]);
+}
+
+const char *mval_key(const struct mval *map, int64_t i, size_t *len)
+{
+    const msgpack_object *o = object(map);
+    if (!o || o->type != MSGPACK_OBJECT_MAP || i < 0 || i >= mval_n(map) || o->via.map.ptr[i].key.type != MSGPACK_OBJECT_STR)
+        return NULL;
+    *len = o->via.map.ptr[i].key.via.str.size;
+    return o->via.map.ptr[i].key.via.str.ptr;
+}
+
+bool mval_is(const struct mval *v, enum msg_kind kind)
+{
+    const msgpack_object *o = object(v);
+    if (!o)
+        return false;
+    bool is_int = o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER
+        || (o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= INT64_MAX);
+    switch (kind) {
+    case KIND_I64: return is_int;
+    case KIND_F64: return is_int || o->type == MSGPACK_OBJECT_FLOAT32 || o->type == MSGPACK_OBJECT_FLOAT64;
+    case KIND_STR: return o->type == MSGPACK_OBJECT_STR;
+    case KIND_BOOL: return o->type == MSGPACK_OBJECT_BOOLEAN;
+    case KIND_BIN: return o->type == MSGPACK_OBJECT_BIN;
+    case KIND_MAP: return o->type == MSGPACK_OBJECT_MAP;
+    case KIND_LIST: return o->type == MSGPACK_OBJECT_ARRAY;
+    }
+    return false;
+}
+
+int64_t mval_i64(const struct mval *v, int64_t otherwise)
+{
+    return mval_is(v, KIND_I64) ? object(v)->via.i64 : otherwise;
+}
+
+double mval_f64(const struct mval *v, double otherwise)
+{
+    if (mval_is(v, KIND_I64))
+        return (double)object(v)->via.i64;
+    return mval_is(v, KIND_F64) ? object(v)->via.f64 : otherwise;
+}
+
+bool mval_bool(const struct mval *v, bool otherwise)
+{
+    return mval_is(v, KIND_BOOL) ? object(v)->via.boolean : otherwise;
+}
+
+const char *mval_str(const struct mval *v, size_t *len)
+{
+    if (!mval_is(v, KIND_STR))
+        return NULL;
+    *len = object(v)->via.str.size;
+    return object(v)->via.str.ptr;
+}
+
+const void *mval_bin(const struct mval *v, size_t *len)
+{
+    if (!mval_is(v, KIND_BIN))
+        return NULL;
+    *len = object(v)->via.bin.size;
+    return object(v)->via.bin.ptr;
+}
+
+char *mval_text(const struct mval *map, const char *key, char *out, size_t size)
+{
+    size_t len = 0;
+    const char *s = mval_str(mval_get(map, key), &len);
+    len = s ? MIN(len, size - 1) : 0;
+    if (len)
+        memcpy(out, s, len);
+    out[len] = 0;
+    return out;
+}
+
+static void fields_print(struct buf *out, const char *title, const struct msg_field *f)
+{
+    static const char *const kinds[] = { "integer", "number", "text", "boolean", "bytes", "map", "list" };
+    if (!f->name)
+        return;
+    buf_fmt(out, "\n| %s | kind | meaning |\n|---|---|---|\n", title);
+    for (; f->name; f++)
+        buf_fmt(out, "| `%s`%s | %s | %s |\n", f->name, f->optional ? " (optional)" : "", kinds[f->kind], f->help);
+}
+
+void msg_print_docs(struct buf *out)
+{
+    buf_str(out, "## Messages\n");
+    for (int i = 0; i < MSG_TYPE_COUNT; i++) {
+        const struct msg_spec *s = &msg_specs[i];
+        if (s->from[0])
+            buf_fmt(out, "\n### `%s`: %s → %s\n%s.\n", s->name, s->from, s->to, s->help);
+        else
+            buf_fmt(out, "\n### `%s`\n%s.\n", s->name, s->help);
+        fields_print(out, "field", s->request);
+        fields_print(out, "answer", s->answer);
+    }
+    buf_str(out, "\n## Commands\n\n| command | args | what it does | default time limit, s |\n|---|---|---|---|\n");
+    for (int i = 0; i < n_command_specs; i++)
+        buf_fmt(out, "| `%s` | %s | %s | %g |\n", command_specs[i].name, command_specs[i].args, command_specs[i].help,
+                command_specs[i].limit_s);
+}

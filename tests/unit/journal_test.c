@@ -1,0 +1,195 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "workers/controller/journal.h"
+
+static int dir_setup(void **state)
+{
+    char *dir = strdup("/tmp/rc_journal_XXXXXX");
+    *state = mkdtemp(dir);
+    return *state ? 0 : -1;
+}
+
+static int dir_teardown(void **state)
+{
+    struct error err;
+    bool ok = dir_remove(*state, &err);
+    free(*state);
+    return ok ? 0 : -1;
+}
+
+struct seen {
+    int64_t n, step[64], incarnation[64];
+    double value[64];
+};
+
+static bool step_see(void *arg, const struct journal_step *row)
+{
+    struct seen *s = arg;
+    s->step[s->n] = row->step;
+    s->incarnation[s->n] = row->incarnation;
+    s->value[s->n++] = row->n ? row->metric[0].value : NAN;
+    return s->n < 64;
+}
+
+static void step_put(struct journal *j, int64_t incarnation, int64_t step, double v)
+{
+    struct error err = { 0 };
+    struct journal_metric m[] = { { "train/loss", v }, { "metrics/reward", NAN } };
+    assert_true(journal_begin(j, &err));
+    assert_true(journal_step_add(j, incarnation, step, 1.5, m, 2, &err));
+    assert_true(journal_commit(j, &err));
+}
+
+static void after_a_rollback_the_newer_incarnation_wins(void **state)
+{
+    struct error err = { 0 };
+    struct journal *j = journal_open(*state, &err);
+    assert_non_null(j);
+    assert_true(journal_begin(j, &err));
+    int64_t one = journal_incarnation_begin(j, 0, &err);
+    assert_true(journal_commit(j, &err));
+    for (int s = 1; s <= 5; s++)
+        step_put(j, one, s, s);
+    assert_true(journal_begin(j, &err));
+    int64_t two = journal_incarnation_begin(j, 3, &err);
+    assert_true(journal_commit(j, &err));
+    step_put(j, two, 4, 40);
+    struct journal *r = journal_open_reader(*state, &err);
+    assert_non_null(r);
+    struct seen seen = { 0 };
+    assert_true(journal_steps_read(r, 0, step_see, &seen, &err));
+    static const double want[] = { 1, 2, 3, 40 };
+    assert_int_equal(seen.n, 4);
+    for (int i = 0; i < 4; i++)
+        assert_true(seen.step[i] == i + 1 && seen.value[i] == want[i]);
+    assert_int_equal(seen.incarnation[3], two);
+    int64_t last;
+    assert_true(journal_last_step(r, &last, &err) && last == 4);
+    step_put(j, two, 5, 50);    // a reader that is open sees what comes later
+    seen.n = 0;
+    assert_true(journal_steps_read(r, 0, step_see, &seen, &err));
+    assert_int_equal(seen.n, 5);
+    journal_close(r);
+    journal_close(j);
+}
+
+static void what_was_committed_survives_kill_9_and_the_rest_leaves_no_trace(void **state)
+{
+    struct error err = { 0 };
+    int pipe_fd[2];
+    assert_int_equal(pipe(pipe_fd), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct journal *j = journal_open(*state, &err);
+        struct journal_metric m = { "a", 7 };
+        if (!j || !journal_begin(j, &err) || !journal_step_add(j, 1, 1, 0, &m, 1, &err) || !journal_commit(j, &err))
+            _exit(1);
+        m.name = "never committed";
+        if (!journal_begin(j, &err) || !journal_step_add(j, 1, 2, 0, &m, 1, &err) || write(pipe_fd[1], "x", 1) != 1)
+            _exit(1);
+        pause();
+    }
+    char c;
+    assert_int_equal(read(pipe_fd[0], &c, 1), 1);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    struct journal *j = journal_open(*state, &err);
+    struct seen seen = { 0 };
+    assert_true(journal_steps_read(j, 0, step_see, &seen, &err));
+    assert_true(seen.n == 1 && seen.step[0] == 1 && seen.value[0] == 7);
+    step_put(j, 1, 2, 9);
+    seen.n = 0;
+    assert_true(journal_steps_read(j, 0, step_see, &seen, &err));
+    assert_true(seen.n == 2 && seen.value[1] == 9);
+    journal_close(j);
+    close(pipe_fd[0]);
+    close(pipe_fd[1]);
+}
+
+static void a_series_named_in_a_lost_transaction_does_not_shift_the_others(void **state)
+{
+    struct error err = { 0 };
+    struct journal *j = journal_open(*state, &err);
+    struct journal_metric lost = { "lost", 1 }, kept = { "kept", 2 };
+    assert_true(journal_begin(j, &err));
+    assert_true(journal_step_add(j, 1, 1, 0, &lost, 1, &err));
+    journal_rollback(j);
+    assert_true(journal_begin(j, &err));
+    assert_true(journal_step_add(j, 1, 1, 0, &kept, 1, &err));
+    assert_true(journal_commit(j, &err));
+    struct journal *r = journal_open_reader(*state, &err);
+    struct seen seen = { 0 };
+    assert_true(journal_steps_read(r, 0, step_see, &seen, &err));
+    assert_true(seen.n == 1 && seen.value[0] == 2);
+    journal_close(r);
+    journal_close(j);
+}
+
+static bool item_count(void *arg, const struct journal_item *it)
+{
+    int64_t *sum = arg;
+    *sum += it->item * 10 + it->fate;
+    return true;
+}
+
+static void items_commands_and_values_are_kept_by_key(void **state)
+{
+    struct error err = { 0 };
+    struct journal *j = journal_open(*state, &err);
+    struct journal_item it = { .item = 1, .fate = ITEM_ISSUED, .reward_mean = NAN };
+    assert_true(journal_item_put(j, &it, &err));
+    it.fate = ITEM_TRAINED;
+    assert_true(journal_item_put(j, &it, &err));
+    it.item = 2;
+    assert_true(journal_item_put(j, &it, &err));
+    int64_t sum = 0;
+    assert_true(journal_items_read(j, 0, item_count, &sum, &err));
+    assert_int_equal(sum, 30 + 2 * ITEM_TRAINED);    // each item once, with its last fate
+    assert_true(journal_items_forget(j, 2, &err));
+    struct buf b = BUF_INIT;
+    bool found;
+    assert_true(journal_command_get(j, "id", &b, &found, &err) && !found);
+    assert_true(journal_command_put(j, "id", "done", &err));
+    assert_true(journal_command_get(j, "id", &b, &found, &err) && found);
+    assert_string_equal(buf_text(&b), "done");
+    buf_clear(&b);
+    assert_true(journal_value_put(j, "cursor", "a\0b", 3, &err));
+    assert_true(journal_value_get(j, "cursor", &b, &found, &err) && found && b.len == 3);
+    buf_release(&b);
+    journal_close(j);
+}
+
+static void what_is_no_journal_is_named(void **state)
+{
+    struct error err = { 0 };
+    assert_null(journal_open_reader(*state, &err));
+    assert_int_equal(err.code, ERR_NOT_FOUND);
+    char path[128];
+    snprintf(path, sizeof path, "%s/journal.db", (char *)*state);
+    assert_true(file_write(path, "this is no database, however long it may be ................", 60, &err));
+    assert_null(journal_open(*state, &err));
+    assert_non_null(strstr(err.text, path));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(after_a_rollback_the_newer_incarnation_wins, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(what_was_committed_survives_kill_9_and_the_rest_leaves_no_trace, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(a_series_named_in_a_lost_transaction_does_not_shift_the_others, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(items_commands_and_values_are_kept_by_key, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(what_is_no_journal_is_named, dir_setup, dir_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,219 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "workers/rollout_file.h"
+
+static char dir[64], path[96];
+static struct error err;
+
+static int dir_setup(UNUSED void **state)
+{
+    strcpy(dir, "/tmp/rollout_file_test_XXXXXX");
+    if (!mkdtemp(dir))
+        return 1;
+    snprintf(path, sizeof path, "%s/r.zst", dir);
+    return 0;
+}
+
+static int dir_teardown(UNUSED void **state)
+{
+    return !dir_remove(dir, &err);
+}
+
+static const char *record_text(int i)
+{
+    static char text[4096];
+    int n = snprintf(text, sizeof text, "{\"item\":%d,\"text\":\"", i);
+    for (int k = 0; k < 20 * i; k++)
+        text[n++] = (char)('a' + (k * 7 + i) % 26);
+    strcpy(text + n, "\"}\n");
+    return text;
+}
+
+struct place {
+    int64_t offset, size;
+};
+
+static void records_write(int first, int n, struct place *place)
+{
+    struct rollout_file *f = rollout_file_open(path, 0, NULL, &err);
+    assert_non_null(f);
+    for (int i = 0; i < n; i++) {
+        const char *text = record_text(first + i);
+        assert_true(rollout_file_append(f, text, strlen(text), &place[first + i].offset, &place[first + i].size, &err));
+    }
+    assert_true(rollout_file_sync(f, &err));
+    rollout_file_close(f);
+}
+
+static int records_count(void)
+{
+    struct rollout_reader *r = rollout_reader_new(path, &err);
+    struct buf out = BUF_INIT;
+    bool more = true;
+    int n = 0;
+    assert_non_null(r);
+    for (; rollout_reader_next(r, &out, &more, &err) && more; n++)
+        assert_string_equal(buf_text(&out), record_text(n));
+    assert_false(more);
+    buf_release(&out);
+    rollout_reader_free(r);
+    return n;
+}
+
+static void records_come_back_in_order_and_by_their_place(UNUSED void **state)
+{
+    struct place place[20];
+    struct buf out = BUF_INIT;
+    records_write(0, 12, place);
+    records_write(12, 8, place);    // opened again: appended
+    assert_int_equal(records_count(), 20);
+    for (int i = 19; i >= 0; i -= 3) {
+        buf_clear(&out);
+        assert_true(rollout_file_read(path, place[i].offset, place[i].size, &out, &err));
+        assert_string_equal(buf_text(&out), record_text(i));
+    }
+    assert_false(rollout_file_read(path, place[19].offset, place[19].size + 1, &out, &err));
+    assert_false(rollout_file_read(path, place[3].offset + 1, place[3].size, &out, &err));
+    assert_non_null(strstr(err.text, path));
+    buf_release(&out);
+}
+
+static void a_file_cut_anywhere_keeps_its_whole_records_and_goes_on(UNUSED void **state)
+{
+    struct place place[7];
+    struct buf whole = BUF_INIT;
+    struct rollout_opened opened;
+    unlink(path);
+    records_write(0, 6, place);
+    assert_true(file_read(&whole, path, 1 << 20, &err));
+    int want = 0;
+    for (int64_t len = 0; len <= (int64_t)whole.len; len++) {
+        if (want < 6 && len == place[want].offset + place[want].size)
+            want++;
+        FILE *file = fopen(path, "w");
+        assert_int_equal(fwrite(whole.data, 1, (size_t)len, file), len);
+        fclose(file);
+        assert_int_equal(records_count(), want);    // a reader does not mind
+        struct rollout_file *f = rollout_file_open(path, 0, &opened, &err);
+        assert_non_null(f);
+        assert_int_equal(opened.n_record, want);
+        assert_int_equal(opened.size_bytes + opened.cut_bytes, len);
+        const char *text = record_text(want);
+        assert_true(rollout_file_append(f, text, strlen(text), &place[6].offset, &place[6].size, &err));
+        assert_int_equal(place[6].offset, opened.size_bytes);
+        rollout_file_close(f);
+        assert_int_equal(records_count(), want + 1);
+    }
+    buf_release(&whole);
+}
+
+static void a_tail_of_zeros_or_noise_is_cut_off(UNUSED void **state)
+{
+    static const struct { const char *tail; size_t len; const char *why; } cases[] = {
+        { "\0\0\0\0\0\0\0\0", 8, "a file system that lost the data but kept the size" },
+        { "x", 1, "one strange byte" },
+        { "\x28\xb5\x2f", 3, "half a magic number" },
+        { "\x28\xb5\x2f\xfd\xff\xff\xff\xff\xff\xff", 10, "a magic number and nonsense" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct place place[3];
+        struct rollout_opened opened;
+        unlink(path);
+        records_write(0, 3, place);
+        FILE *file = fopen(path, "a");
+        fwrite(cases[i].tail, 1, cases[i].len, file);
+        fclose(file);
+        struct rollout_file *f = rollout_file_open(path, 0, &opened, &err);
+        assert_non_null(f);
+        assert_int_equal(opened.cut_bytes, cases[i].len);
+        assert_int_equal(opened.n_record, 3);
+        rollout_file_close(f);
+        assert_int_equal(records_count(), 3);
+    }
+}
+
+static void damage_in_the_middle_is_an_error_and_changes_nothing(UNUSED void **state)
+{
+    struct place place[6];
+    struct buf before = BUF_INIT, after = BUF_INIT;
+    unlink(path);
+    records_write(0, 6, place);
+    FILE *file = fopen(path, "r+");
+    fseek(file, place[2].offset + place[2].size - 2, SEEK_SET);    // in its checksum
+    int c = fgetc(file);
+    fseek(file, -1, SEEK_CUR);
+    fputc(c ^ 1, file);
+    fclose(file);
+    assert_true(file_read(&before, path, 1 << 20, &err));
+    assert_null(rollout_file_open(path, 0, NULL, &err));
+    assert_non_null(strstr(err.text, "damaged at byte"));
+    assert_true(file_read(&after, path, 1 << 20, &err));
+    assert_int_equal(before.len, after.len);
+    assert_memory_equal(before.data, after.data, before.len);
+    // the index vouches for what is before its size, so only the tail is looked at
+    struct rollout_file *f = rollout_file_open(path, place[5].offset, NULL, &err);
+    assert_non_null(f);
+    rollout_file_close(f);
+    buf_release(&before);
+    buf_release(&after);
+}
+
+static void a_file_shorter_than_its_index_is_refused(UNUSED void **state)
+{
+    struct place place[2];
+    unlink(path);
+    records_write(0, 2, place);
+    assert_null(rollout_file_open(path, place[1].offset + place[1].size + 1, NULL, &err));
+    assert_int_equal(err.code, ERR_DATA);
+    assert_non_null(strstr(err.text, "index"));
+}
+
+/* A limit on the file's size makes pwrite write a part and then fail, as a full disk does. */
+static void a_full_disk_leaves_the_file_as_it_was(UNUSED void **state)
+{
+    struct place place[3];
+    struct rlimit old, tight;
+    int64_t offset, size;
+    unlink(path);
+    records_write(0, 3, place);
+    int64_t end = place[2].offset + place[2].size;
+    struct rollout_file *f = rollout_file_open(path, 0, NULL, &err);
+    assert_non_null(f);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    tight = old;
+    tight.rlim_cur = (rlim_t)end + 10;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    bool ok = rollout_file_append(f, record_text(3), strlen(record_text(3)), &offset, &size, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_false(ok);
+    assert_non_null(strstr(err.text, path));
+    assert_int_equal(records_count(), 3);
+    assert_true(rollout_file_append(f, record_text(3), strlen(record_text(3)), &offset, &size, &err));    // space again
+    assert_int_equal(offset, end);
+    assert_int_equal(records_count(), 4);
+    rollout_file_close(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_come_back_in_order_and_by_their_place),
+        cmocka_unit_test(a_file_cut_anywhere_keeps_its_whole_records_and_goes_on),
+        cmocka_unit_test(a_tail_of_zeros_or_noise_is_cut_off),
+        cmocka_unit_test(damage_in_the_middle_is_an_error_and_changes_nothing),
+        cmocka_unit_test(a_file_shorter_than_its_index_is_refused),
+        cmocka_unit_test(a_full_disk_leaves_the_file_as_it_was),
+    };
+    return cmocka_run_group_tests(tests, dir_setup, dir_teardown);
+}

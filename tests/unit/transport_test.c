@@ -1,0 +1,226 @@
+/* Transport: two ends in one process, through real sockets in a folder with a long name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "protocol/base/file.h"
+#include "protocol/transport.h"
+
+#define LONG_MS 60000
+
+struct fixture {
+    char root[64], dir[256];
+    struct transport *a, *b;
+};
+
+static int setup(void **state)
+{
+    struct error err = { 0 };
+    struct fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    snprintf(f->root, sizeof f->root, "/tmp/rc-transport-XXXXXX");
+    assert_non_null(mkdtemp(f->root));
+    snprintf(f->dir, sizeof f->dir, "%s/%0150d", f->root, 7);    // far beyond the 107 bytes of sun_path
+    f->a = transport_new(f->dir, true, &err);
+    f->b = transport_new(f->dir, false, &err);
+    assert_non_null(f->a);
+    assert_non_null(f->b);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct error err = { 0 };
+    struct fixture *f = *state;
+    transport_free(f->b);
+    transport_free(f->a);
+    assert_true(dir_remove(f->root, &err));
+    free(f);
+    return 0;
+}
+
+static void status_make(struct msg_out *m)
+{
+    struct error err;
+    msg_begin(m, MSG_STEPS);
+    msg_i64(m, "from", 3);
+    assert_true(msg_finish(m, &err));
+}
+
+static void ok_make(struct msg_out *m)
+{
+    struct error err;
+    msg_begin(m, MSG_OK);
+    assert_true(msg_finish(m, &err));
+}
+
+static void a_request_is_answered_even_when_it_was_made_before_the_server(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct net_event ev;
+    struct msg_out m = MSG_OUT_INIT;
+    struct peer *p = peer_new(f->b, "controller", &err);
+    assert_non_null(p);
+    status_make(&m);
+    assert_true(peer_ask(p, &m, LONG_MS, 42, &err));
+    assert_int_equal(peer_n_open(p), 1);
+    struct server *s = server_new(f->a, "controller", 4, &err);
+    assert_non_null(s);
+    assert_true(server_is_ours(s));
+    assert_true(transport_wait(f->a, &ev, LONG_MS));
+    assert_int_equal(ev.kind, NET_REQUEST);
+    struct msg_in in;
+    assert_true(msg_read_request(&in, ev.data, ev.len, &err));
+    assert_int_equal(mval_i64(mval_get(in.root, "from"), 0), 3);
+    msg_in_release(&in);
+    ok_make(&m);
+    request_answer(ev.request, &m);
+    net_event_release(&ev);
+    assert_true(transport_wait(f->b, &ev, LONG_MS));
+    assert_int_equal(ev.kind, NET_ANSWER);
+    assert_false(ev.failed);
+    assert_int_equal(ev.tag, 42);
+    assert_int_equal(peer_n_open(p), 0);
+    net_event_release(&ev);
+    msg_release(&m);
+}
+
+static void answers_may_come_in_another_order_and_a_refusal_carries_its_reason(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct net_event ev, first, second;
+    struct msg_out m = MSG_OUT_INIT;
+    assert_non_null(server_new(f->a, "agent", 2, &err));
+    struct peer *p = peer_new(f->b, "agent", &err);
+    status_make(&m);
+    assert_true(peer_ask(p, &m, LONG_MS, 1, &err));
+    assert_true(transport_wait(f->a, &first, LONG_MS));
+    assert_true(peer_ask(p, &m, LONG_MS, 2, &err));
+    assert_true(transport_wait(f->a, &second, LONG_MS));
+    error_set(&err, ERR_REFUSED, "second is not allowed");
+    request_refuse(second.request, &err);
+    assert_true(transport_wait(f->b, &ev, LONG_MS));
+    assert_int_equal(ev.tag, 2);
+    struct msg_in in;
+    err = (struct error){ 0 };
+    assert_false(msg_read_answer(&in, MSG_STEPS, ev.data, ev.len, &err));
+    assert_string_equal(err.text, "second is not allowed");
+    net_event_release(&ev);
+    ok_make(&m);
+    request_answer(first.request, &m);
+    assert_true(transport_wait(f->b, &ev, LONG_MS));
+    assert_int_equal(ev.tag, 1);
+    net_event_release(&ev);
+    msg_release(&m);
+}
+
+static void a_time_limit_is_kept_and_names_who_is_late(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct net_event ev;
+    struct msg_out m = MSG_OUT_INIT;
+    assert_non_null(server_new(f->a, "controller", 1, &err));
+    struct peer *p = peer_new(f->b, "controller", &err);
+    status_make(&m);
+    assert_true(peer_ask(p, &m, 50, 9, &err));
+    assert_true(transport_wait(f->b, &ev, LONG_MS));
+    assert_true(ev.failed);
+    assert_int_equal(ev.err.code, ERR_TIMEOUT);
+    assert_non_null(strstr(ev.err.text, "controller"));
+    net_event_release(&ev);
+    msg_release(&m);
+}
+
+static void a_request_to_a_server_that_goes_ends_as_closed_and_the_next_finds_its_successor(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct net_event ev;
+    struct msg_out m = MSG_OUT_INIT;
+    struct server *s = server_new(f->a, "controller", 1, &err);
+    struct peer *p = peer_new(f->b, "controller", &err);
+    status_make(&m);
+    assert_true(peer_ask(p, &m, LONG_MS, 1, &err));
+    assert_true(transport_wait(f->a, &ev, LONG_MS));
+    net_event_release(&ev);
+    server_free(s);
+    assert_true(transport_wait(f->b, &ev, LONG_MS));
+    assert_true(ev.failed);
+    assert_int_equal(ev.err.code, ERR_CLOSED);
+    net_event_release(&ev);
+    assert_non_null(server_new(f->a, "controller", 1, &err));
+    assert_true(peer_ask(p, &m, LONG_MS, 2, &err));
+    assert_true(transport_wait(f->a, &ev, LONG_MS));
+    ok_make(&m);
+    request_answer(ev.request, &m);
+    assert_true(transport_wait(f->b, &ev, LONG_MS));
+    assert_false(ev.failed);
+    assert_int_equal(ev.tag, 2);
+    net_event_release(&ev);
+    msg_release(&m);
+}
+
+static void a_second_server_on_a_live_name_is_refused_and_a_folder_open_to_others_too(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    assert_non_null(server_new(f->a, "agent", 1, &err));
+    assert_null(server_new(f->b, "agent", 1, &err));
+    assert_int_equal(err.code, ERR_EXISTS);
+    assert_int_equal(chmod(f->dir, 0755), 0);
+    assert_null(transport_new(f->dir, false, &err));
+    assert_int_equal(err.code, ERR_REFUSED);
+    assert_int_equal(chmod(f->dir, 0700), 0);
+}
+
+static void a_publication_reaches_its_listeners_with_its_topic(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct net_event ev;
+    struct msg_out m = MSG_OUT_INIT;
+    struct publisher *p = publisher_new(f->a, "telemetry", &err);
+    struct subscriber *s = subscriber_new(f->b, "telemetry", &err);
+    assert_non_null(p);
+    assert_non_null(s);
+    ok_make(&m);
+    bool heard = false;
+    for (int i = 0; i < 600 && !heard; i++) {    // what is sent before the listener is there is lost by design
+        publisher_send(p, "step", &m);
+        heard = transport_wait(f->b, &ev, 100);
+    }
+    assert_true(heard);
+    char topic[16];
+    const void *data;
+    size_t len;
+    assert_int_equal(ev.kind, NET_HEARD);
+    assert_true(heard_split(&ev, topic, sizeof topic, &data, &len));
+    assert_string_equal(topic, "step");
+    assert_int_equal(len, m.buf.len);
+    assert_memory_equal(data, m.buf.data, len);
+    net_event_release(&ev);
+    subscriber_free(s);
+    publisher_free(p);
+    msg_release(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_request_is_answered_even_when_it_was_made_before_the_server, setup, teardown),
+        cmocka_unit_test_setup_teardown(answers_may_come_in_another_order_and_a_refusal_carries_its_reason, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_time_limit_is_kept_and_names_who_is_late, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_request_to_a_server_that_goes_ends_as_closed_and_the_next_finds_its_successor, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_second_server_on_a_live_name_is_refused_and_a_folder_open_to_others_too, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_publication_reaches_its_listeners_with_its_topic, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
