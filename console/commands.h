@@ -5,3 +5,4 @@
 #include <stdbool.h>
 #include "protocol/base/error.h"
 bool score_cmd(int argc, char **argv, struct error *err);
+bool bench_cmd(int argc, char **argv, struct error *err);

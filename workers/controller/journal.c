@@ -1,6 +1,7 @@
 /* How it stays fast and whole:
  * 1. One writer connection, one reader connection a reading process; WAL, so that neither waits for the other.
- * 2. A step's metrics are one blob: (series id u32, value f64) pairs, little endian; names stand once in the table series.
+ * 2. A commit touches as few pages as it can: steps have no index but their rowid (seq, which only grows since no row is ever
+ *    removed), and a step's metrics are one blob: (series id u32, value f64) pairs, little endian; names stand once in the table series.
  * 3. Automatic checkpoints of the write-ahead log are off; a thread folds it in with a connection of its own every second
  *    (PASSIVE: it never blocks the writer), so that the 99th percentile of an append is an append and nothing else. */
 #include "workers/controller/journal.h"
@@ -22,9 +23,8 @@
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);"
     "CREATE TABLE IF NOT EXISTS incarnation(id INTEGER PRIMARY KEY, from_step INTEGER NOT NULL, wall_s REAL NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS step(seq INTEGER PRIMARY KEY AUTOINCREMENT, incarnation INTEGER NOT NULL,"
-    " step INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, wall_s REAL NOT NULL, metrics BLOB NOT NULL,"
-    " UNIQUE(incarnation, step));"
+    "CREATE TABLE IF NOT EXISTS step(seq INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL,"
+    " step INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, wall_s REAL NOT NULL, metrics BLOB NOT NULL);"
     "CREATE TABLE IF NOT EXISTS item(item INTEGER PRIMARY KEY, prompt_row INTEGER, rollout_step INTEGER,"
     " weight_version INTEGER, fate INTEGER, step INTEGER, reward_mean REAL, file_offset INTEGER, file_bytes INTEGER);"
     "CREATE TABLE IF NOT EXISTS event(seq INTEGER PRIMARY KEY AUTOINCREMENT, incarnation INTEGER, step INTEGER, wall_s REAL,"
@@ -39,11 +39,11 @@ static const char schema[] =
 enum statement {
     Q_SERIES_ADD, Q_STEP_ADD, Q_STEP_READ, Q_STEP_LAST, Q_SUPERSEDE, Q_INCARNATION_ADD, Q_ITEM_PUT, Q_ITEM_READ,
     Q_ITEM_FORGET, Q_EVENT_ADD, Q_EVENT_READ, Q_COMMAND_PUT, Q_COMMAND_GET, Q_VALUE_PUT, Q_VALUE_GET, Q_EVAL_PUT,
-    Q_EVAL_READ, Q_EVAL_FORGET, Q_CHECKPOINT_PUT, Q_CHECKPOINT_READ, Q_N
+    Q_EVAL_READ, Q_EVAL_FORGET, Q_CHECKPOINT_PUT, Q_CHECKPOINT_READ, Q_BEGIN, Q_COMMIT, Q_N
 };
 static const char *const queries[Q_N] = {
     [Q_SERIES_ADD] = "INSERT INTO series(id, name) VALUES(?,?)",
-    [Q_STEP_ADD] = "INSERT OR REPLACE INTO step(incarnation, step, wall_s, metrics) VALUES(?,?,?,?)",
+    [Q_STEP_ADD] = "INSERT INTO step(incarnation, step, wall_s, metrics) VALUES(?,?,?,?)",
     [Q_STEP_READ] = "SELECT seq, incarnation, step, wall_s, metrics FROM step WHERE seq>? AND superseded=0 ORDER BY seq",
     [Q_STEP_LAST] = "SELECT max(step) FROM step WHERE superseded=0",
     [Q_SUPERSEDE] = "UPDATE step SET superseded=1 WHERE superseded=0 AND step>?",
@@ -62,6 +62,8 @@ static const char *const queries[Q_N] = {
     [Q_EVAL_READ] = "SELECT step, set_name, incarnation, n, mean, detail FROM eval ORDER BY step, set_name",
     [Q_EVAL_FORGET] = "DELETE FROM eval WHERE step>?",
     [Q_CHECKPOINT_PUT] = "INSERT OR REPLACE INTO checkpoint VALUES(?,?,?,?,?,?)",
+    [Q_BEGIN] = "BEGIN IMMEDIATE",
+    [Q_COMMIT] = "COMMIT",
     [Q_CHECKPOINT_READ] = "SELECT step, path, state, stall_s, write_s, wall_s FROM checkpoint ORDER BY step",
 };
 
@@ -278,7 +280,8 @@ void journal_close(struct journal *j)
 bool journal_begin(struct journal *j, struct error *err)
 {
     BUG_IF(j->in_transaction, "journal transactions do not nest");
-    if (!db_exec(j, "BEGIN IMMEDIATE", "write", err))
+    sqlite3_stmt *s = query(j, Q_BEGIN, err);
+    if (!s || !query_run(j, s, err))
         return false;
     j->in_transaction = true;
     return true;
@@ -286,7 +289,8 @@ bool journal_begin(struct journal *j, struct error *err)
 
 bool journal_commit(struct journal *j, struct error *err)
 {
-    if (!db_exec(j, "COMMIT", "write", err)) {
+    sqlite3_stmt *s = query(j, Q_COMMIT, err);
+    if (!s || !query_run(j, s, err)) {
         journal_rollback(j);
         return false;
     }

@@ -1,0 +1,28 @@
+/* rollcall bench: measurements that print one JSON line each, as ratios to a roofline or to a peer in the same run; never part
+ * of a test's verdict, since machines are shared and noisy. One row a measurement. */
+#include <stdio.h>
+#include <string.h>
+#include "console/bench.h"
+#include "console/commands.h"
+
+static const struct {
+    const char *name;
+    bool (*run)(int argc, char **argv, struct error *err);    // argv[0] is the measurement's name
+    const char *help;
+} benches[] = {
+    { "journal", bench_journal, "append a step's metrics; read back a long run" },
+};
+
+bool bench_cmd(int argc, char **argv, struct error *err)
+{
+    const char *name = argc > 1 ? argv[1] : "--help";
+    for (size_t i = 0; i < ARRAY_SIZE(benches); i++)
+        if (strcmp(benches[i].name, name) == 0)
+            return benches[i].run(argc - 1, argv + 1, err);
+    if (strcmp(name, "--help") != 0 && strcmp(name, "-h") != 0)
+        return error_set(err, ERR_USAGE, "unknown measurement '%s'; see 'rollcall bench --help'", name);
+    printf("usage: rollcall bench NAME [options]\n\nPrints one JSON line a measurement.\n\n");
+    for (size_t i = 0; i < ARRAY_SIZE(benches); i++)
+        printf("  %-12s %s\n", benches[i].name, benches[i].help);
+    return true;
+}
