@@ -6,3 +6,4 @@
 #include "protocol/base/error.h"
 bool score_cmd(int argc, char **argv, struct error *err);
 bool bench_cmd(int argc, char **argv, struct error *err);
+bool export_cmd(int argc, char **argv, struct error *err);

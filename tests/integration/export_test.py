@@ -1,0 +1,177 @@
+"""What the exporters write, read back by other hands: csv and json of the standard library, TFRecord and protobuf by the lines below.
+
+tags: asan
+"""
+import csv, json, math, os, signal, sqlite3, struct, subprocess, tempfile, unittest, urllib.error, urllib.request
+
+ROLLCALL = os.environ.get("ROLLCALL", "build/release/rollcall")
+
+
+class Journal:
+    """A journal as workers/controller/journal.c documents it, written by SQLite itself."""
+
+    def __init__(self, run):
+        self.db = sqlite3.connect(os.path.join(run, "journal.db"))
+        self.db.executescript("""PRAGMA journal_mode=WAL; PRAGMA user_version=1;
+            CREATE TABLE series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+            CREATE TABLE step(seq INTEGER PRIMARY KEY, incarnation INTEGER, step INTEGER, superseded INTEGER DEFAULT 0,
+                              wall_s REAL, metrics BLOB);""")
+        self.names = []
+
+    def add(self, step, values, incarnation=1):
+        blob = b""
+        for name, v in values.items():
+            if name not in self.names:
+                self.names.append(name)
+                self.db.execute("INSERT INTO series VALUES(?,?)", (len(self.names), name))
+            blob += struct.pack("<Id", self.names.index(name) + 1, v)
+        self.db.execute("INSERT INTO step(incarnation, step, wall_s, metrics) VALUES(?,?,?,?)", (incarnation, step, 100.5 + step, blob))
+        self.db.commit()
+
+    def rollback(self, to):
+        self.db.execute("UPDATE step SET superseded=1 WHERE step>?", (to,))
+        self.db.commit()
+
+
+def crc32c(data):
+    c = 0xFFFFFFFF
+    for b in data:
+        c ^= b
+        for _ in range(8):
+            c = c >> 1 ^ (0x82F63B78 if c & 1 else 0)
+    return c ^ 0xFFFFFFFF
+
+
+def masked(data):
+    c = crc32c(data)
+    return ((c >> 15 | c << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def fields(data):
+    """A protobuf message as [(number, value)]."""
+    out, i = [], 0
+
+    def varint():
+        nonlocal i
+        v = shift = 0
+        while True:
+            v |= (data[i] & 127) << shift
+            shift += 7
+            i += 1
+            if not data[i - 1] & 128:
+                return v
+    while i < len(data):
+        key = varint()
+        kind = key & 7
+        if kind == 0:
+            v = varint()
+        else:
+            n = {1: 8, 5: 4}.get(kind) or varint()
+            v, i = data[i:i + n], i + n
+        out.append((key >> 3, v))
+    return out
+
+
+def events(path):
+    data, out = open(path, "rb").read(), []
+    while data:
+        n, = struct.unpack("<Q", data[:8])
+        assert struct.unpack("<I", data[8:12])[0] == masked(data[:8])
+        body = data[12:12 + n]
+        assert struct.unpack("<I", data[12 + n:16 + n])[0] == masked(body)
+        out.append(fields(body))
+        data = data[16 + n:]
+    return out
+
+
+class Export(unittest.TestCase):
+    def setUp(self):
+        self.tmp = tempfile.TemporaryDirectory()
+        self.run_dir = self.tmp.name
+        self.journal = Journal(self.run_dir)
+        for step in range(1, 4):
+            self.journal.add(step, {"train/loss": 0.1 * step, "metrics/reward": math.nan if step == 2 else step})
+
+    def tearDown(self):
+        self.journal.db.close()
+        self.tmp.cleanup()
+
+    def export(self, *args, code=0):
+        p = subprocess.run([ROLLCALL, "export", args[0], self.run_dir, *args[1:]], capture_output=True, text=True, timeout=120)
+        self.assertEqual(p.returncode, code, p.stderr)
+        return p.stdout if code == 0 else p.stderr
+
+    def test_crc_check_value(self):
+        self.assertEqual(crc32c(b"123456789"), 0xE3069283)    # RFC 3720, so that what follows proves something
+
+    def test_csv_reads_back_to_the_same_numbers(self):
+        self.journal.rollback(2)
+        self.journal.add(3, {"train/loss": 1 / 3, "late": 5e-324}, incarnation=2)
+        rows = list(csv.DictReader(self.export("csv").splitlines()))
+        self.assertEqual([r["step"] for r in rows], ["1", "2", "3"])
+        self.assertEqual(float(rows[2]["train/loss"]), 1 / 3)
+        self.assertEqual(rows[1]["metrics/reward"], "")
+        self.assertEqual(float(rows[2]["late"]), 5e-324)
+
+    def test_jsonl_holds_known_values_only(self):
+        rows = [json.loads(x) for x in self.export("jsonl").splitlines()]
+        self.assertEqual(rows[0]["metrics"], {"train/loss": 0.1, "metrics/reward": 1})
+        self.assertEqual(rows[1]["metrics"], {"train/loss": 0.2})
+        rows = [json.loads(x) for x in self.export("jsonl", "--series", "metrics/reward").splitlines()]
+        self.assertEqual(rows[2]["metrics"], {"metrics/reward": 3})
+
+    def test_tensorboard_sends_no_step_twice(self):
+        path = os.path.join(self.run_dir, "export/tensorboard/events.out.tfevents.rollcall")
+        self.export("tensorboard")
+        with open(path, "ab") as f:
+            f.write(b"half a record, as a kill leaves it")
+        self.journal.rollback(1)
+        for step in (2, 3, 4):
+            self.journal.add(step, {"train/loss": 0.1 * step}, incarnation=2)
+        self.export("tensorboard")
+        got = events(path)
+        self.assertEqual(got[0][1], (3, b"brain.Event:2"))
+        self.assertEqual([dict(e)[2] for e in got[1:]], [1, 2, 3, 4])
+        value = fields(dict(fields(dict(got[4])[5]))[1])
+        self.assertEqual(value[0], (1, b"train/loss"))
+        self.assertAlmostEqual(struct.unpack("<f", value[1][1])[0], 0.4, places=6)
+
+    def test_openmetrics_serves_the_newest_values_to_who_has_the_token(self):
+        token = os.path.join(self.run_dir, "token")
+        open(token, "w").write("s3cret\n")
+        p = subprocess.Popen([ROLLCALL, "export", "openmetrics", self.run_dir, "--listen", "127.0.0.1:0", "--token-file", token],
+                             stderr=subprocess.PIPE, text=True)
+        try:
+            url = p.stderr.readline().split()[-1]
+
+            def get(auth):
+                request = urllib.request.Request(url, headers={"Authorization": auth} if auth else {})
+                return urllib.request.urlopen(request, timeout=60)
+            for bad in (None, "Bearer wrong", "Bearer s3cret2", "Bearer "):
+                with self.assertRaises(urllib.error.HTTPError) as e:
+                    get(bad)
+                self.assertEqual(e.exception.code, 401)
+            self.journal.add(4, {"train/loss": 0.25, "time/step_s": 1.5})
+            with get("Bearer s3cret") as r:
+                self.assertIn("application/openmetrics-text", r.headers["Content-Type"])
+                page = r.read().decode()
+            self.assertTrue(page.endswith("# EOF\n"))
+            self.assertIn("\nrollcall_train_loss 0.25\n", page)
+            self.assertIn("# UNIT rollcall_time_step_seconds seconds\n", page)
+            self.assertIn("\nrollcall_time_step_seconds 1.5\n", page)
+            self.assertIn("rollcall_up 0\n", page)
+        finally:
+            p.send_signal(signal.SIGTERM)
+            self.assertEqual(p.wait(60), 0)
+            p.stderr.close()
+
+    def test_what_cannot_be_done_is_said_in_one_sentence(self):
+        out = os.path.join(self.run_dir, "there")
+        open(out, "w").write("mine")
+        self.assertIn("cannot create", self.export("csv", "--out", out, code=1))
+        self.assertEqual(open(out).read(), "mine")
+        self.assertIn("unknown kind", self.export("xml", code=2))
+        self.assertIn("HOST:PORT", self.export("openmetrics", code=2))
+
+
+unittest.main()

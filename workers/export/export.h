@@ -1,0 +1,29 @@
+/* export.h - the kinds of export: one table behind 'rollcall export KIND RUN_DIR' and behind the exporters of a live run
+ *
+ * An exporter is a process of its own. It reads the journal, never writes to it, and ends by itself when the run has ended and
+ * everything is out, unless it was asked to serve on. */
+#pragma once
+#include <stdbool.h>
+#include <stdio.h>
+#include "protocol/base/error.h"
+
+struct export_request {
+    const char *run_dir;
+    bool follow;             // go on while the run goes on
+    const char *series;      // comma-separated names, NULL: all
+    const char *out_path;    // file to write; NULL: standard output
+    const char *listen;      // openmetrics: HOST:PORT
+    const char *token_file;  // openmetrics: bearer token, or NULL
+};
+struct export_kind {
+    const char *name;
+    bool (*run)(const struct export_request *r, struct error *err);
+    const char *help;
+};
+extern const struct export_kind export_kinds[];
+extern const int n_export_kinds;
+
+bool export_csv(const struct export_request *r, struct error *err);
+bool export_jsonl(const struct export_request *r, struct error *err);
+bool export_tensorboard(const struct export_request *r, struct error *err);
+bool export_openmetrics(const struct export_request *r, struct error *err);

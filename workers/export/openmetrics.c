@@ -1,0 +1,233 @@
+/* OpenMetrics 1.0 text over nng's HTTP server: GET /metrics gives the newest value of every series. Off unless asked;
+ * 'rollcall export openmetrics RUN_DIR --listen 127.0.0.1:9464', or metrics_listen in the run file. With a token file, a
+ * request must bring 'Authorization: Bearer TOKEN', compared in constant time. */
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <limits.h>
+#include <math.h>
+#include <nng/nng.h>
+#include <nng/supplemental/http/http.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/file.h"
+#include "protocol/base/log.h"
+#include "protocol/metrics.h"
+#include "workers/export/export.h"
+#include "workers/export/rows.h"
+
+#define SERIES_MAX 4096
+#define TOKEN_MAX 512
+
+struct newest {
+    char name[128];    // as in the journal
+    double value;
+};
+struct endpoint {
+    pthread_mutex_t lock;        // guards: all below; handlers run on nng's threads
+    struct journal *journal;
+    struct cursor cursor;
+    struct newest *series;       // (n_series)
+    int n_series;
+    int64_t step;
+    char token[TOKEN_MAX];       // "" : none asked for
+    char run_dir[PATH_MAX];
+    struct buf text;
+};
+
+static const struct { const char *unit, *suffix; } units[] = {
+    { "s", "seconds" }, { "ms", "milliseconds" }, { "tok", "tokens" }, { "tok/s", "tokens_per_second" }, { "nat", "nats" },
+    { "step", "steps" }, { "GiB", "gibibytes" }, { "group", "groups" },
+};
+
+static bool newest_see(void *arg, const struct journal_step *row)
+{
+    struct endpoint *e = arg;
+    e->step = row->step;
+    for (int i = 0; i < row->n; i++) {
+        int at = 0;
+        while (at < e->n_series && strcmp(e->series[at].name, row->metric[i].name) != 0)
+            at++;
+        if (at == SERIES_MAX)
+            continue;
+        if (at == e->n_series)
+            snprintf(e->series[e->n_series++].name, sizeof e->series[at].name, "%s", row->metric[i].name);
+        e->series[at].value = row->metric[i].value;
+    }
+    return true;
+}
+
+/* rollcall_train_loss, rollcall_time_step_seconds: letters, digits and '_', the unit behind. */
+static void name_print(char *out, size_t size, const char *name, const char *suffix)
+{
+    int n = snprintf(out, size, "rollcall_%s", name);
+    n = MIN(n, (int)size - 1);
+    for (int i = 0; i < n; i++)
+        if (!isalnum((unsigned char)out[i]))
+            out[i] = '_';
+    if (suffix && n > 2 && strcmp(out + n - 2, "_s") == 0)
+        n -= 2;
+    if (suffix)
+        snprintf(out + n, size - (size_t)n, "_%s", suffix);
+}
+
+static void value_print(struct buf *b, const char *name, const char *unit, const char *help, double v)
+{
+    if (unit)
+        buf_fmt(b, "# TYPE %s gauge\n# UNIT %s %s\n# HELP %s %s\n", name, name, unit, name, help);
+    else
+        buf_fmt(b, "# TYPE %s gauge\n# HELP %s %s\n", name, name, help);
+    buf_fmt(b, "%s %.17g\n", name, v);
+}
+
+static void page_print(struct endpoint *e)
+{
+    struct buf *b = &e->text;
+    buf_clear(b);
+    value_print(b, "rollcall_up", NULL, "1 while the run's processes are there", run_goes_on(e->run_dir));
+    value_print(b, "rollcall_optimizer_steps", "steps", "optimizer steps done", (double)e->step);
+    for (int i = 0; i < e->n_series; i++) {
+        int id = metric_find(e->series[i].name);
+        const char *suffix = NULL, *help = "a part of the reward or an evaluation";
+        char name[192];
+        if (!isfinite(e->series[i].value))
+            continue;
+        for (size_t u = 0; id >= 0 && u < ARRAY_SIZE(units); u++)
+            if (strcmp(units[u].unit, metrics[id].unit) == 0)
+                suffix = units[u].suffix;
+        if (id >= 0)
+            help = metrics[id].help;
+        name_print(name, sizeof name, e->series[i].name, suffix);
+        value_print(b, name, suffix, help, e->series[i].value);
+    }
+    buf_str(b, "# EOF\n");
+}
+
+static bool token_matches(const struct endpoint *e, nng_http_req *req)
+{
+    const char *got = nng_http_req_get_header(req, "Authorization");
+    if (!e->token[0])
+        return true;
+    if (!got || strncmp(got, "Bearer ", 7) != 0)
+        return false;
+    size_t want_len = strlen(e->token), len = strlen(got + 7);
+    unsigned char diff = want_len != len;
+    for (size_t i = 0; i < len && i < TOKEN_MAX; i++)
+        diff |= (unsigned char)(got[7 + i] ^ e->token[i % (want_len ? want_len : 1)]);
+    return diff == 0;
+}
+
+static void metrics_get(nng_aio *aio)
+{
+    nng_http_req *req = nng_aio_get_input(aio, 0);
+    nng_http_handler *handler = nng_aio_get_input(aio, 1);
+    struct endpoint *e = nng_http_handler_get_data(handler);
+    nng_http_res *res = NULL;
+    struct error err = { 0 };
+    int rv;
+    if (!token_matches(e, req)) {
+        if ((rv = nng_http_res_alloc_error(&res, NNG_HTTP_STATUS_UNAUTHORIZED)) == 0)
+            nng_http_res_set_header(res, "WWW-Authenticate", "Bearer");
+    } else {
+        pthread_mutex_lock(&e->lock);
+        if (!rows_read(e->journal, &e->cursor, newest_see, e, &err)) {
+            log_warn("the journal could not be read for a scrape: %s", err.text);
+            rv = nng_http_res_alloc_error(&res, NNG_HTTP_STATUS_INTERNAL_SERVER_ERROR);
+        } else {
+            page_print(e);
+            if ((rv = nng_http_res_alloc(&res)) == 0) {
+                nng_http_res_set_header(res, "Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
+                rv = nng_http_res_copy_data(res, buf_text(&e->text), e->text.len);
+            }
+        }
+        pthread_mutex_unlock(&e->lock);
+    }
+    if (rv != 0) {
+        if (res)
+            nng_http_res_free(res);
+        nng_aio_finish(aio, rv);
+        return;
+    }
+    nng_aio_set_output(aio, 0, res);
+    nng_aio_finish(aio, 0);
+}
+
+static bool listen_parse(const char *listen, char *url, size_t size, struct error *err)
+{
+    const char *colon = listen ? strrchr(listen, ':') : NULL;
+    if (!colon || colon == listen || snprintf(url, size, "http://%s", listen) >= (int)size)
+        return error_set(err, ERR_USAGE, "'--listen' needs HOST:PORT, e.g. 127.0.0.1:9464 (port 0: a free one)");
+    return true;
+}
+
+static bool token_read(struct endpoint *e, const char *path, struct error *err)
+{
+    struct buf b = BUF_INIT;
+    bool ok = file_read(&b, path, TOKEN_MAX - 1, err);
+    size_t len = strcspn(buf_text(&b), "\r\n");
+    if (ok && len == 0)
+        ok = error_set(err, ERR_DATA, "'%s' holds no token", path);
+    if (ok)
+        snprintf(e->token, sizeof e->token, "%.*s", (int)len, buf_text(&b));
+    buf_release(&b);
+    return ok;
+}
+
+bool export_openmetrics(const struct export_request *r, struct error *err)
+{
+    struct endpoint e = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    nng_url *url = NULL;
+    nng_http_server *server = NULL;
+    nng_http_handler *handler = NULL;
+    char address[256];
+    bool ok = false;
+    int rv;
+    sigset_t stop;
+    snprintf(e.run_dir, sizeof e.run_dir, "%s", r->run_dir);
+    TRY(listen_parse(r->listen, address, sizeof address, err));
+    if (r->token_file)
+        TRY(token_read(&e, r->token_file, err));
+    TRY(e.journal = journal_open_reader(r->run_dir, err));
+    if (!(e.series = calloc(SERIES_MAX, sizeof *e.series))) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the metrics page");
+        goto out;
+    }
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGINT);
+    sigaddset(&stop, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &stop, NULL);    // before nng's threads, so that only the wait below sees them
+    if ((rv = nng_url_parse(&url, address)) != 0 || (rv = nng_http_server_hold(&server, url)) != 0
+        || (rv = nng_http_handler_alloc(&handler, "/metrics", metrics_get)) != 0
+        || (rv = nng_http_handler_set_data(handler, &e, NULL)) != 0
+        || (rv = nng_http_server_add_handler(server, handler)) != 0) {
+        error_set(err, ERR_IO, "cannot serve metrics at '%s': %s", r->listen, nng_strerror(rv));
+        goto out;
+    }
+    handler = NULL;    // the server's now
+    if ((rv = nng_http_server_start(server)) != 0) {
+        error_set(err, ERR_IO, "cannot listen at '%s': %s", r->listen, nng_strerror(rv));
+        goto out;
+    }
+    nng_sockaddr sa;
+    int port = nng_http_server_get_addr(server, &sa) == 0 && sa.s_family == NNG_AF_INET ? ntohs(sa.s_in.sa_port) : 0;
+    fprintf(stderr, "serving http://%.*s:%d/metrics\n", (int)(strrchr(r->listen, ':') - r->listen), r->listen, port);
+    for (;;) {
+        struct timespec second = { 1, 0 };
+        if (sigtimedwait(&stop, NULL, &second) > 0 || (r->follow && !run_goes_on(r->run_dir)))
+            break;
+    }
+    nng_http_server_stop(server);
+    ok = true;
+out:
+    if (handler)
+        nng_http_handler_free(handler);
+    if (server)
+        nng_http_server_release(server);
+    if (url)
+        nng_url_free(url);
+    journal_close(e.journal);
+    free(e.series);
+    buf_release(&e.text);
+    return ok;
+}

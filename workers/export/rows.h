@@ -1,0 +1,29 @@
+/* rows.h - a run's steps for those who carry them elsewhere: each step once, also after a rollback
+ *
+ * Reads the journal's tail behind a cursor that survives kills (a file in RUN/export/NAME/), in the exporter's own process, so
+ * that nothing here can slow training. After a rollback the run repeats steps with the same numbers; a step that was handed
+ * out is not handed out again. One thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+#include "workers/controller/journal.h"
+
+/* Where an exporter stands; a plain value kept in its cursor file. */
+struct cursor {
+    int64_t seq;     // of the last journal row looked at
+    int64_t step;    // the last step handed out
+    int64_t extra;   // the exporter's own: bytes written, rows sent, ...
+};
+/* RUN_DIR/export/NAME/cursor; all zero when there is none. Makes the folder. */
+MUST_USE bool cursor_read(struct cursor *c, const char *run_dir, const char *name, struct error *err);
+MUST_USE bool cursor_write(const struct cursor *c, const char *run_dir, const char *name, struct error *err);
+
+/* Hand every new step to fn (journal.h's form) and move the cursor in memory. fn returning false stops before that step is
+ * counted as handed out. */
+MUST_USE bool rows_read(struct journal *j, struct cursor *c, journal_step_fn *fn, void *arg, struct error *err);
+
+/* Is the run behind run_dir still going? (its lock is held) */
+bool run_goes_on(const char *run_dir);
+/* Wait until there may be something new: the journal's files change, or limit_ms pass. */
+void rows_wait(const char *run_dir, int64_t limit_ms);
