@@ -15,12 +15,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
+#include "workers/consumer/loss.h"
 #include "workers/group.h"
 
 struct model;
 struct trainer;
-enum algo { ALGO_GRPO, ALGO_DAPO, ALGO_RLOO, ALGO_REINFORCE_PPB, ALGO_N };
-enum loss_variation { LOSS_SAMPLE_LEVEL, LOSS_TOKEN_LEVEL };
 
 /* Fixed for the life of a trainer. */
 struct trainer_settings {
@@ -28,46 +27,17 @@ struct trainer_settings {
                                  // error when it arrives
     double adam_beta1, adam_beta2, adam_eps;
     bool recompute_block;        // keep only block inputs and run each block's forward again: less memory, a third more work
+    bool run_all;                // also run samples whose every token has no gradient (advantage or weight 0), for their
+                                 // metrics; the gradient is the same without
 };
-/* What may change between steps (knobs). trainer_hyper_init gives an algorithm's preset. */
-struct trainer_hyper {
-    enum algo algo;
-    enum loss_variation loss;
-    double lr;                   // of this step, after the schedule (schedule.h)
-    double weight_decay;         // decoupled; on every tensor, as the seeds' HybridAdam
-    double max_norm;             // global L2 clip; 0: no clip
-    double clip_low, clip_high;  // ratio is clipped to [1 - clip_low, 1 + clip_high]
-    double beta;                 // KL coefficient; above 0 needs a reference model
-    double skip_threshold;       // leave a sample out of the loss when one of its ratios is above; 0: never
-    bool has_filter;             // leave groups out of the loss unless filter_low < mean accuracy < filter_high
-    double filter_low, filter_high;
-    bool mask_truncated;         // leave samples cut at max_new_tokens out of the loss (they stay in mean and spread)
-    bool ppb_as_coded;           // compatibility: REINFORCE_PPB multiplies by the deviation, as the seeds' code does
-    int64_t token_budget;        // packed tokens of a micro-batch; 0: token_budget_max
-};
-/* Presets: GRPO, RLOO, REINFORCE_PPB as seeds/002 (0.2/0.2, sample level, beta 0.01), DAPO as seeds/001 (0.2/0.28, token level,
- * beta 0, filter 0.01..0.99, truncated masked, skip_threshold 20); lr 1e-6, weight decay 0.01, clip 1. */
-void trainer_hyper_init(struct trainer_hyper *h, enum algo algo);
-/* "GRPO", "DAPO", "RLOO", "REINFORCE_PPB"; false: unknown (err names the four). */
-MUST_USE bool algo_parse(enum algo *out, const char *name, struct error *err);
-const char *algo_name(enum algo a);
-MUST_USE bool loss_variation_parse(enum loss_variation *out, const char *name, struct error *err);
-const char *loss_variation_name(enum loss_variation v);
-
-/* What the ranks add up before anyone computes a gradient: all doubles, so that it may travel as an array. */
-struct trainer_norm {
-    double n_sample;             // samples that count in sample-level loss's denominator (scored ones)
-    double n_loss_tok;           // tokens of samples not masked: token-level loss's denominator
-    double n_tok;                // tokens of scored samples: REINFORCE_PPB's mean and variance
-    double sum_a, sum_a2;        // of its token advantages before normalisation
-};
-void trainer_norm_add(struct trainer_norm *sum, const struct trainer_norm *part);
-
+/* Adam of the seeds: betas 0.9, 0.999, eps 1e-8; a budget of 4096 tokens. */
+#define TRAINER_SETTINGS_DEFAULT ((struct trainer_settings){ .token_budget_max = 4096, .adam_beta1 = 0.9, .adam_beta2 = 0.999, \
+                                                             .adam_eps = 1e-8 })
 /* What a rank's forward passes add up: all doubles; fields ending in _max merge by maximum, the others by sum. */
 struct trainer_sums {
     double loss;                 // already divided by the global counts: the sum over ranks is the loss
-    double kl, entropy;          // sums over scored samples of the sample's token mean
-    double n_sample;             // scored samples run forward
+    double kl, entropy;          // sums over the samples run forward of the sample's token mean; kl 0 without a reference
+    double n_sample;             // samples run forward
     double n_loss_sample;        // of these, not masked
     double n_tok;                // their tokens
     double n_clip_low, n_clip_high;    // tokens without gradient because clipped
@@ -114,7 +84,7 @@ void trainer_metrics_make(struct trainer_metrics *out, const struct trainer_sums
                           int64_t n_group, const struct trainer_hyper *h);
 
 /* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0) until trainer_free; takes all memory:
- * masters, moments, gradient, activations. model_train_bytes tells how much beforehand. */
+ * masters, moments, gradient, activations. trainer_bytes tells how much beforehand. */
 struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s, struct error *err);
 void trainer_free(struct trainer *t);
 struct model *trainer_model(const struct trainer *t);
@@ -130,10 +100,10 @@ MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups
                             const struct trainer_hyper *h, struct trainer_norm *local, struct error *err);
 MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, const struct trainer_norm *global,
                            struct trainer_sums *sums, struct error *err);
-int64_t trainer_grad_n(const struct trainer *t);      // fp32 elements of the flat gradient
+int64_t trainer_grad_n(const struct trainer *t);      // fp32 elements of the flat gradient: model_n_flat
 /* Copy the gradient out to, or in from, host memory of trainer_grad_n floats. */
-void trainer_grad_get(const struct trainer *t, float *out);
-void trainer_grad_set(struct trainer *t, const float *in);
+MUST_USE bool trainer_grad_get(const struct trainer *t, float *out, struct error *err);
+MUST_USE bool trainer_grad_set(struct trainer *t, const float *in, struct error *err);
 /* sum[i] = part[0][i] + part[1][i] + ... in that order: every rank that does this in rank order has the same bits. */
 void trainer_reduce(float *sum, const float *const *part, int64_t n_part, int64_t n);
 /* Clip, AdamW, new weights; version + 1. *grad_norm is the norm before clipping. A norm that is not finite is ERR_DATA and
@@ -155,8 +125,15 @@ struct sft_seq {
 MUST_USE bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h,
                                bool apply, double *loss, double *n_loss_tok, double *grad_norm, struct error *err);
 
-/* State for checkpoints (checkpoint.h): the fp32 masters and both moments, each trainer_grad_n floats in tensor-table order. */
+/* State for checkpoints (checkpoint.h): the fp32 masters and both moments, each trainer_grad_n floats in tensor-table order, and
+ * how many Adam updates they have seen (its bias correction counts them). */
 enum trainer_state_kind { STATE_MASTER, STATE_MOMENT1, STATE_MOMENT2, STATE_N };
-void trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out);
+MUST_USE bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err);
 /* Setting the masters also sets the weights. */
 MUST_USE bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);
+int64_t trainer_adam_step(const struct trainer *t);
+void trainer_adam_step_set(struct trainer *t, int64_t n);
+/* Forget the moments and start Adam anew (a new stage of supervised training). */
+MUST_USE bool trainer_adam_reset(struct trainer *t, struct error *err);
+/* Bytes of device memory trainer_new takes for a model, activations included. */
+size_t trainer_bytes(const struct model *m, const struct trainer_settings *s);

@@ -88,7 +88,7 @@ struct run_limits {
 struct model_run *model_run_new(struct model *m, const struct run_limits *limits, struct error *err);
 void model_run_free(struct model_run *r);          // NULL is fine
 size_t model_run_bytes(const struct model *m, const struct run_limits *limits);
-/* Use another model of the same shape from now on (two copies of the weights). */
+/* Use another model of the same shape from now on (two copies of the weights, a frozen reference). */
 void model_run_bind(struct model_run *r, struct model *m);
 
 /* Sequences laid end to end; host memory, borrowed for the call. */
@@ -137,7 +137,8 @@ struct token_loss {
     float *entropy;              // out, or NULL
     float *loss;                 // out, or NULL: the token's term, weight included (policy loss only)
 };
-/* Only logp and entropy: what decides about whole samples before their gradient. */
+/* Only logp and entropy: what decides about whole samples before their gradient. A model_backward that follows must have the
+ * same targets and temperatures; it does not compute the logits again when they fit head_rows. */
 MUST_USE bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err);
 /* Head, loss gradient and the whole backward pass; adds to grad (device; model_n_flat, fp32). */
 MUST_USE bool model_backward(struct model_run *r, const struct token_loss *loss, float *grad, struct error *err);
