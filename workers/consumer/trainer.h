@@ -43,8 +43,7 @@ struct trainer_sums {
     double n_clip_low, n_clip_high;    // tokens without gradient because clipped
     double ratio;                // sum over tokens
     double ratio_max;
-    double logp_diff_max;        // largest |logp now - logp when sampled|: exactly 0 on fresh data
-    double sampler_kl;           // sum over tokens of the k3 estimate of KL(sampler, trainer)
+    double logp_diff_max;        // largest |logp now - logp when sampled| of groups sampled by the present weights: 0
     double n_skipped;            // samples dropped by skip_threshold
     double age;                  // sum over samples of optimizer steps since they were sampled
     double age_max;
@@ -53,34 +52,10 @@ struct trainer_sums {
 };
 void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *part);
 
-/* A step's numbers. Unknown is NAN. trainer_metric_table gives names, units and places. */
-struct trainer_metrics {
-    double loss, kl, entropy, grad_norm, lr;
-    double clip_frac_low, clip_frac_high, ratio_mean, ratio_max;
-    double logp_diff_max, sampler_kl;
-    double age_mean, age_max;
-    double reward_mean, reward_std, format_acc, ans_acc;    // over scored samples; std within the batch
-    double advantage_mean, advantage_std;
-    double groups_no_spread;         // share of groups whose rewards are all equal
-    double left_out;                 // share of samples a verifier could not judge
-    double truncated;                // share of samples cut at their limit
-    double sample_utilization;       // share of samples that are in the loss
-    double skipped;                  // share of samples dropped by skip_threshold
-    double len_mean, len_p50, len_p90, len_p99, len_max;    // completion tokens
-    double n_group, n_sample, n_tok_trained, n_micro;
-    double train_s;                  // seconds of the whole step on this rank
-};
-struct trainer_metric {
-    const char *name;            // as it appears in journal, charts and exporters, e.g. "train/loss"
-    const char *unit;            // "", "token", "s", "step"
-    const char *help;
-    size_t offset;               // of the double in struct trainer_metrics
-};
-/* The table; *n rows. */
-const struct trainer_metric *trainer_metric_table(int *n);
-/* The metrics of a step from what was summed over all ranks, and from all its groups (reward, lengths ...). Everything else
- * (grad_norm, lr, train_s) is left NAN for the caller. */
-void trainer_metrics_make(struct trainer_metrics *out, const struct trainer_sums *sums, const struct group *const *groups,
+/* A step's numbers from what was summed over all ranks, and from all the groups consumed since the last step (those outside the
+ * filter too): writes those it knows of protocol/metrics.h's table into metric (METRIC_N), and nothing else: not
+ * M_GRAD_NORM, nor times. Without a token run, what is a mean over tokens becomes NAN. */
+void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups,
                           int64_t n_group, const struct trainer_hyper *h);
 
 /* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0) until trainer_free; takes all memory:
@@ -91,9 +66,10 @@ struct model *trainer_model(const struct trainer *t);
 int64_t trainer_version(const struct trainer *t);     // optimizer steps done
 void trainer_version_set(struct trainer *t, int64_t version);
 
-/* All of one step on one rank. On failure the weights are unchanged. */
+/* All of one step on one rank; metric (METRIC_N; NULL: not wanted) as trainer_metrics_make, with M_GRAD_NORM, M_TRAIN_S and
+ * M_TRAIN_TOK_PER_S. On failure the weights are unchanged. */
 MUST_USE bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group,
-                           const struct trainer_hyper *h, struct trainer_metrics *out, struct error *err);
+                           const struct trainer_hyper *h, double *metric, struct error *err);
 /* The parts. groups are borrowed from trainer_begin until trainer_grad returns; trainer_grad sets the gradient (does not add to
  * an earlier one). A rank may have no groups. */
 MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t n_group,
