@@ -7,3 +7,6 @@
 bool score_cmd(int argc, char **argv, struct error *err);
 bool bench_cmd(int argc, char **argv, struct error *err);
 bool export_cmd(int argc, char **argv, struct error *err);
+bool doctor_cmd(int argc, char **argv, struct error *err);
+bool settings_cmd(int argc, char **argv, struct error *err);
+bool metrics_cmd(int argc, char **argv, struct error *err);

@@ -17,6 +17,9 @@ static bool version_cmd(int argc, char **argv, struct error *err);
 static const struct command commands[] = {
     { "score", score_cmd, "score responses in a JSON lines file" },
     { "bench", bench_cmd, "measure, as ratios to a roofline or a peer" },
+    { "doctor", doctor_cmd, "tell what this machine has of what rollcall uses" },
+    { "settings", settings_cmd, "print every setting of a run" },
+    { "metrics", metrics_cmd, "print every metric" },
     { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" },
     { "version", version_cmd, "print the version" },
 };

@@ -1,0 +1,119 @@
+/* rollcall doctor: what this machine has of what rollcall uses, and what to do about the rest. Changes nothing. */
+#include <langinfo.h>
+#include <limits.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "console/commands.h"
+#include "kernels/ops.h"
+#include "protocol/base/cli.h"
+
+enum finding { FINE, WORTH_KNOWING, MISSING };
+struct checkup {
+    int n_missing;
+};
+
+static void say(struct checkup *c, enum finding f, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static void say(struct checkup *c, enum finding f, const char *fmt, ...)
+{
+    static const char *const words[] = { "ok", "note", "missing" };
+    va_list ap;
+    va_start(ap, fmt);
+    printf("%-8s", words[f]);
+    vprintf(fmt, ap);
+    putchar('\n');
+    va_end(ap);
+    c->n_missing += f == MISSING;
+}
+
+static bool program_found(const char *name)
+{
+    const char *path = getenv("PATH");
+    char full[PATH_MAX];
+    for (const char *p = path; p && *p; p += strcspn(p, ":") + (p[strcspn(p, ":")] != 0))
+        if (snprintf(full, sizeof full, "%.*s/%s", (int)strcspn(p, ":"), p, name) < PATH_MAX && access(full, X_OK) == 0)
+            return true;
+    return false;
+}
+
+static void devices_check(struct checkup *c)
+{
+    struct error err = { 0 };
+    struct device *cpu = device_new("cpu:0", 0, &err);
+    if (cpu)
+        say(c, FINE, "processor: %s", cpu->what);
+    else
+        say(c, MISSING, "processor: %s", err.text);
+    device_free(cpu);
+    int n_gpu = 0;
+    for (char name[] = "cuda:0"; n_gpu < 8; n_gpu++) {
+        name[5] = (char)('0' + n_gpu);
+        struct device *gpu = device_new(name, 0, &err);
+        if (!gpu)
+            break;
+        size_t free_bytes = 0, total_bytes = 0;
+        if (mem_info(gpu, &free_bytes, &total_bytes, &err))
+            say(c, FINE, "%s: %s, %.1f of %.1f GiB free", name, gpu->what, (double)free_bytes / (1 << 30),
+                (double)total_bytes / (1 << 30));
+        device_free(gpu);
+    }
+    if (n_gpu == 0)
+        say(c, WORTH_KNOWING, "no GPU is used: %s", err.text);
+}
+
+static void host_check(struct checkup *c)
+{
+    struct sysinfo info;
+    struct statvfs fs;
+    if (sysinfo(&info) == 0)
+        say(c, FINE, "memory: %.1f of %.1f GiB free", (double)info.freeram * info.mem_unit / (1 << 30),
+            (double)info.totalram * info.mem_unit / (1 << 30));
+    if (statvfs(".", &fs) == 0) {
+        double gib = (double)fs.f_bavail * (double)fs.f_frsize / (1 << 30);
+        say(c, gib < 2 ? WORTH_KNOWING : FINE, "disk here: %.1f GiB free", gib);
+    }
+}
+
+static void terminal_check(struct checkup *c)
+{
+    setlocale(LC_CTYPE, "");
+    bool utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    const char *term = getenv("TERM");
+    say(c, utf8 ? FINE : WORTH_KNOWING, "locale: %s%s", nl_langinfo(CODESET),
+        utf8 ? "" : "; the console draws with ASCII (set LC_ALL=C.UTF-8 for finer charts)");
+    say(c, term && strcmp(term, "dumb") != 0 ? FINE : WORTH_KNOWING, "terminal: %s", term ? term : "none; use --batch");
+}
+
+static void programs_check(struct checkup *c)
+{
+    static const struct { const char *name, *needed_for; } programs[] = {
+        { "bwrap", "code rewards (package bubblewrap)" },
+        { "python3", "code rewards and the examples' data (package python3)" },
+        { "nvidia-smi", "looking at GPUs by hand" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(programs); i++)
+        if (program_found(programs[i].name))
+            say(c, FINE, "%s is installed", programs[i].name);
+        else
+            say(c, WORTH_KNOWING, "%s is not installed; it is needed for %s", programs[i].name, programs[i].needed_for);
+    if (getenv("WANDB_API_KEY"))
+        say(c, WORTH_KNOWING, "a wandb key is in the environment; nothing is sent unless the run file says 'wandb: online'");
+}
+
+bool doctor_cmd(int argc, char **argv, struct error *err)
+{
+    struct cli cli = { "rollcall doctor", "Tells what this machine has of what rollcall uses. Changes nothing.", NULL, NULL, 0 };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    struct checkup c = { 0 };
+    devices_check(&c);
+    host_check(&c);
+    terminal_check(&c);
+    programs_check(&c);
+    return c.n_missing == 0 || error_set(err, ERR_NOT_FOUND, "%d things are missing; see above", c.n_missing);
+}

@@ -1,0 +1,31 @@
+/* rollcall settings, rollcall metrics: the two tables as Markdown, for reading and for the docs */
+#include <stdio.h>
+#include "console/commands.h"
+#include "protocol/base/cli.h"
+#include "protocol/knobs.h"
+#include "protocol/metrics.h"
+
+static bool table_print(const char *command, const char *about, void (*print)(struct buf *), int argc, char **argv,
+                        struct error *err)
+{
+    struct cli cli = { command, about, NULL, NULL, 0 };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    struct buf out = BUF_INIT;
+    print(&out);
+    bool ok = !out.failed || error_set(err, ERR_NO_MEMORY, "no memory for the table");
+    fputs(buf_text(&out), stdout);
+    buf_release(&out);
+    return ok;
+}
+
+bool settings_cmd(int argc, char **argv, struct error *err)
+{
+    return table_print("rollcall settings", "Prints every setting of a run: flag, default, bounds, when a change takes effect.",
+                       knobs_print_docs, argc, argv, err);
+}
+
+bool metrics_cmd(int argc, char **argv, struct error *err)
+{
+    return table_print("rollcall metrics", "Prints every metric: name, unit, meaning.", metrics_print_docs, argc, argv, err);
+}
