@@ -10,4 +10,4 @@ bool export_cmd(int argc, char **argv, struct error *err);
 bool doctor_cmd(int argc, char **argv, struct error *err);
 bool settings_cmd(int argc, char **argv, struct error *err);
 bool metrics_cmd(int argc, char **argv, struct error *err);
-bool scorer_cmd(int argc, char **argv, struct error *err);
+bool tokenize_cmd(int argc, char **argv, struct error *err);

@@ -21,7 +21,7 @@ static const struct command commands[] = {
     { "settings", settings_cmd, "print every setting of a run" },
     { "metrics", metrics_cmd, "print every metric" },
     { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" },
-    { "scorer", scorer_cmd, NULL },
+    { "tokenize", tokenize_cmd, "text to token ids and back, as JSON lines" },
     { "version", version_cmd, "print the version" },
 };
 

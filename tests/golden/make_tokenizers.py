@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""Make tokenizers with the published pre-tokenizer patterns, and compare rollcall with the tokenizers library on them.
+
+Needs the PyPI package tokenizers (0.23 was used); nothing is downloaded. The text they are trained on is found on the machine:
+English prose from Rust's HTML documentation when it is there, else Python's own sources.
+
+  make_tokenizers.py train DIR [--vocab N]     tokenizers qwen2 llama3 gpt2 smollm and odd into DIR/NAME.json
+  make_tokenizers.py compare DIR [--n N]       N random and tricky strings a tokenizer through both; lists differences
+  make_tokenizers.py fixture                   tests/golden/tokenizer/: five small tokenizers with cases (kept in git)
+  make_tokenizers.py bench DIR                 MB/s of tokenizers, tiktoken and rollcall in one run, on DIR/corpus.txt
+"""
+import argparse, glob, html, json, os, random, re, subprocess, sys, time, unicodedata
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+ROLLCALL = os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall"))
+HEAD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN2, LLAMA3 = HEAD + r"\p{N}" + TAIL, HEAD + r"\p{N}{1,3}" + TAIL
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def corpus(size):
+    """About size bytes of text: documentation first, then sources; the same on the same machine."""
+    out, n = [], 0
+    pages = sorted(glob.glob("/root/.rustup/toolchains/*/share/doc/rust/html/**/*.html", recursive=True) +
+                   glob.glob("/usr/share/doc/rust*/html/**/*.html", recursive=True))
+    pages = [p for p in pages if "/src/" not in p]
+    sources = sorted(glob.glob(os.path.join(os.path.dirname(os.__file__), "**/*.py"), recursive=True))
+    random.Random(1).shuffle(pages)
+    for path in pages + sources:
+        with open(path, encoding="utf-8", errors="ignore") as f:
+            text = f.read()
+        if path.endswith(".html"):
+            text = re.sub(r"(?s)<(script|style|nav).*?</\1>", " ", text)
+            text = html.unescape(re.sub(r"<[^>]+>", "", text))
+            text = re.sub(r"[ \t]{2,}", " ", re.sub(r"\n{3,}", "\n\n", text))
+        out.append(text)
+        n += len(text.encode())
+        if n > size:
+            break
+    return out
+
+
+def split(pattern):
+    return pre_tokenizers.Split(Regex(pattern), "isolated", invert=False)
+
+
+def byte_level(**k):
+    return pre_tokenizers.ByteLevel(**{"add_prefix_space": False, "use_regex": False, "trim_offsets": False, **k})
+
+
+def special(text, **k):
+    return AddedToken(text, **{"special": True, "normalized": False, **k})
+
+
+KINDS = {
+    "qwen2": dict(normalizer=normalizers.NFC(), pre=lambda: pre_tokenizers.Sequence([split(QWEN2), byte_level()]),
+                  added=[special("<|endoftext|>"), special("<|im_start|>"), special("<|im_end|>"),
+                         special("<think>", special=False), special("</think>", special=False)]),
+    "llama3": dict(normalizer=None, pre=lambda: pre_tokenizers.Sequence([split(LLAMA3), byte_level(trim_offsets=True)]),
+                   ignore_merges=True, added=[special("<|begin_of_text|>"), special("<|eot_id|>")], bos="<|begin_of_text|>"),
+    "gpt2": dict(normalizer=None, pre=lambda: byte_level(use_regex=True, add_prefix_space=True),
+                 added=[special("<|endoftext|>", normalized=True), special("<mask>", lstrip=True)]),
+    "smollm": dict(normalizer=None, pre=lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), byte_level(use_regex=True)]),
+        added=[special("<|im_start|>"), special("<|im_end|>"), special("<repo_name>", rstrip=True)]),
+    "odd": dict(normalizer=normalizers.NFKC(), pre=lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(r"[.,;]"), "merged_with_previous"), pre_tokenizers.Split(Regex(r"[(\[]"), "merged_with_next"),
+         pre_tokenizers.Split(Regex(r"\p{Lu}"), "contiguous"), pre_tokenizers.Split("~", "removed"), split(O200K),
+         byte_level()]),
+        added=[special("word", single_word=True, special=False), special("ﬁn", normalized=True, special=False),
+               special("[X]", lstrip=True, rstrip=True)]),
+}
+
+
+def train(name, texts, vocab):
+    kind = KINDS[name]
+    tok = Tokenizer(models.BPE())
+    if kind["normalizer"]:
+        tok.normalizer = kind["normalizer"]
+    tok.pre_tokenizer = kind["pre"]()
+    tok.decoder = decoders.ByteLevel()
+    tok.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=vocab, min_frequency=1, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    tok.add_tokens(kind["added"])
+    tok.add_special_tokens([t for t in kind["added"] if t.special])
+    post = processors.ByteLevel(trim_offsets=False)
+    if "bos" in kind:
+        bos = kind["bos"]
+        post = processors.Sequence([post, processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tok.token_to_id(bos))])])
+    tok.post_processor = post
+    spec = json.loads(tok.to_str())
+    spec["model"]["ignore_merges"] = kind.get("ignore_merges", False)
+    if name == "gpt2":    # the older spelling of merges
+        spec["model"]["merges"] = [" ".join(m) for m in spec["model"]["merges"]]
+    return spec
+
+
+ALPHABETS = None
+
+
+def alphabets():
+    """Code points assigned in Unicode 14, by kind. What this Python knows beyond or below 14 is told by unicodedata's version."""
+    global ALPHABETS
+    if ALPHABETS is None:
+        assigned = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000 and unicodedata.category(chr(c)) not in ("Cn", "Co")]
+        by = {}
+        for c in assigned:
+            by.setdefault(unicodedata.category(chr(c)), []).append(c)
+        marks = by["Mn"] + by["Mc"] + by["Me"]
+        space = [c for c in assigned if chr(c).isspace()] + [0x200B, 0x180E, 0xFEFF, 0x1C, 0x1F, 0x85]
+        number = by["Nd"] + by["Nl"] + by["No"]
+        hangul = list(range(0x1100, 0x1200)) + list(range(0xAC00, 0xAC00 + 400)) + [0xD7A3, 0xA97C, 0xD7CB]
+        compat = [c for c in assigned if unicodedata.decomposition(chr(c))]
+        ALPHABETS = [list(range(32, 127)), [ord(c) for c in " \t\r\n'sStTrReElLvVmMdD.,()1239ſ"], space, number, marks, compat, hangul,
+                     assigned, list(range(0x4E00, 0x5200)), list(range(0x1F300, 0x1F6FF)), list(range(0xC0, 0x250))]
+    return ALPHABETS
+
+
+def strings(n, seed, added, texts):
+    """Random and tricky strings: pieces of several alphabets, real text, added tokens, long runs."""
+    r, alpha = random.Random(seed), alphabets()
+    words = ("don't", "I'LL", "we'Ve", "'ſ", "  ", "\n\n", " \n ", "\r\n", "é", "e\u0301", "ﬁ", "Å", "각", "각", "1234", "½", "你好", "👩‍👩‍👧",
+             "word", "words", "a word.", "wordſ", "_word_", "\u00a0", "\u3000", "Ġ", "Ċ", "\ufffd", "\x00", "a\u0315\u0300\u05ae\u0062")
+    for _ in range(n):
+        parts = []
+        for _ in range(r.randint(1, 6)):
+            k = r.random()
+            if k < 0.35:
+                a = r.choice(alpha)
+                parts.append("".join(chr(r.choice(a)) for _ in range(r.randint(1, 8))))
+            elif k < 0.5:
+                parts.append(r.choice(words))
+            elif k < 0.6:
+                parts.append(r.choice(added))
+            elif k < 0.65:
+                parts.append(chr(r.choice(r.choice(alpha))) * r.randint(1, 90))
+            elif k < 0.7:
+                parts.append("".join(chr(r.choice(r.choice(alpha))) for _ in range(r.randint(1, 30))))
+            else:
+                t = r.choice(texts)
+                at = r.randrange(max(1, len(t)))
+                parts.append(t[at:at + r.randint(1, 40)])
+        yield "".join(parts)
+
+
+def rollcall(args, rows):
+    data = "\n".join(json.dumps(row) for row in rows) + "\n"
+    p = subprocess.run([ROLLCALL] + args, input=data.encode(), capture_output=True)
+    if p.returncode:
+        sys.exit(f"{' '.join(args)}: {p.stderr.decode()}")
+    return [json.loads(line) for line in p.stdout.decode().split("\n")[:-1]]
+
+
+def compare(path, name, n, seed, texts):
+    tok = Tokenizer.from_file(path)
+    added = [t.content for t in KINDS[name]["added"]]
+    bad = done = 0
+    while done < n:
+        batch = list(strings(min(20000, n - done), seed + done, added, texts))
+        for add in (False, True) if "bos" in KINDS[name] and done == 0 else (False,):
+            want = [e.ids for e in tok.encode_batch(batch, add_special_tokens=add)]
+            got = rollcall(["tokenize", "--tokenizer", path] + (["--add-special"] if add else []), ({"text": t} for t in batch))
+            for t, w, g in zip(batch, want, got):
+                if w != g["ids"]:
+                    bad += 1
+                    if bad <= 5:
+                        print(f"{name}: {t!r}\n   want {[tok.id_to_token(i) for i in w]}\n   got  {[tok.id_to_token(i) for i in g['ids']]}")
+        r = random.Random(seed + done)
+        ids = [w[:r.randint(0, len(w))] if i % 3 else [r.randrange(tok.get_vocab_size() + 3) for _ in range(8)] for i, w in enumerate(want)]
+        for skip in (False, True):
+            text = rollcall(["tokenize", "--decode", "--tokenizer", path] + (["--skip-special"] if skip else []), ({"ids": i} for i in ids))
+            for i, t in zip(ids, text):
+                if tok.decode(i, skip_special_tokens=skip) != t["text"]:
+                    bad += 1
+                    if bad <= 5:
+                        print(f"{name}: decode {i}: want {tok.decode(i, skip_special_tokens=skip)!r} got {t['text']!r}")
+        done += len(batch)
+    print(f"{name}: {done} strings, {bad} differences (tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version} here)")
+    return bad
+
+
+def bench(folder):
+    path, text = os.path.join(folder, "qwen2.json"), "\n".join(corpus(24 << 20))
+    with open(os.path.join(folder, "corpus.txt"), "w", encoding="utf-8") as f:
+        f.write(text)
+    size = len(text.encode())
+    lines = [text[i:i + 20000] for i in range(0, len(text), 20000)]
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tok = Tokenizer.from_file(path)
+    some = lines[:max(1, len(lines) // 8)]
+    t = time.monotonic()
+    n = sum(len(tok.encode(s, add_special_tokens=False).ids) for s in some)
+    took = time.monotonic() - t
+    print(f"tokenizers {tokenizers.__version__}: {sum(len(s.encode()) for s in some) / took / 1e6:.1f} MB/s ({n} tokens)")
+    try:
+        import tiktoken
+        spec = json.load(open(path))["model"]["vocab"]
+        back = {c: b for b, c in bytes_to_unicode().items()}
+        ranks = {bytes(back[c] for c in s): i for s, i in spec.items() if all(c in back for c in s)}
+        enc = tiktoken.Encoding("made", pat_str=QWEN2.replace(r"\s", r"\p{White_Space}").replace(r"\S", r"\P{White_Space}"),
+                                mergeable_ranks=ranks, special_tokens={})
+        t = time.monotonic()
+        n = sum(len(enc.encode_ordinary(s)) for s in some)
+        took = time.monotonic() - t
+        print(f"tiktoken {tiktoken.__version__}: {sum(len(s.encode()) for s in some) / took / 1e6:.1f} MB/s ({n} tokens)")
+    except ImportError:
+        print("tiktoken is not installed")
+    print(f"corpus: {size} bytes of documentation and sources of this machine")
+    subprocess.run([ROLLCALL, "bench", "tokenize", "--tokenizer", path, "--text", os.path.join(folder, "corpus.txt")], check=True)
+
+
+def bytes_to_unicode():
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return {b: chr(b) if b in plain else chr(0x100 + [x for x in range(256) if x not in plain].index(b)) for b in range(256)}
+
+
+def fixture():
+    folder = os.path.join(HERE, "tokenizer")
+    os.makedirs(folder, exist_ok=True)
+    texts = corpus(1 << 20)
+    for name in KINDS:
+        spec = train(name, texts, 600)
+        path = os.path.join(folder, name + ".json")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(spec, f, ensure_ascii=True, separators=(",", ":"))
+        tok = Tokenizer.from_file(path)
+        added = [t.content for t in KINDS[name]["added"]]
+        with open(os.path.join(folder, name + ".jsonl"), "w") as f:
+            for t in strings(120, 7, added, texts):
+                ids = tok.encode(t, add_special_tokens=False).ids
+                f.write(json.dumps({"text": t, "ids": ids, "decoded": tok.decode(ids, skip_special_tokens=False),
+                                    "skipped": tok.decode(ids[1:], skip_special_tokens=True)}, separators=(",", ":")) + "\n")
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("what", choices=["train", "compare", "fixture", "bench"])
+    ap.add_argument("dir", nargs="?")
+    ap.add_argument("--vocab", type=int, default=30000)
+    ap.add_argument("--n", type=int, default=20000)
+    ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--only", default="")
+    a = ap.parse_args()
+    names = [n for n in KINDS if not a.only or n in a.only.split(",")]
+    if a.what == "train":
+        os.makedirs(a.dir, exist_ok=True)
+        texts = corpus(24 << 20)
+        for name in names:
+            with open(os.path.join(a.dir, name + ".json"), "w", encoding="utf-8") as f:
+                json.dump(train(name, texts, a.vocab), f, ensure_ascii=False)
+    elif a.what == "compare":
+        texts = corpus(2 << 20)
+        sys.exit(1 if sum(compare(os.path.join(a.dir, n + ".json"), n, a.n, a.seed, texts) for n in names) else 0)
+    elif a.what == "fixture":
+        fixture()
+    else:
+        bench(a.dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <jansson.h>
+#include "protocol/base/file.h"
+#include "workers/text/pretok.h"
+#include "workers/text/tokenizer.h"
+
+static const char *const kinds[] = { "qwen2", "llama3", "gpt2", "smollm", "odd" };
+
+static struct tokenizer *fixture_load(const char *kind)
+{
+    char path[512];
+    struct error err = { 0 };
+    snprintf(path, sizeof path, TEST_DATA_DIR "/golden/tokenizer/%s.json", kind);
+    struct tokenizer *t = tokenizer_load(path, &err);
+    if (!t)
+        fail_msg("%s", err.text);
+    return t;
+}
+
+static void ids_check(const json_t *want, const struct token_list *got, const char *kind, int line)
+{
+    bool same = json_array_size(want) == (size_t)got->n;
+    for (int64_t i = 0; same && i < got->n; i++)
+        same = json_integer_value(json_array_get(want, (size_t)i)) == got->id[i];
+    if (!same)
+        fail_msg("%s.jsonl:%d: other ids", kind, line);
+}
+
+/* Decode token by token and check that every piece is whole UTF-8 on its own. */
+static void stream_check(const struct tokenizer *t, const struct token_list *ids, const char *want)
+{
+    struct decoder d = { .tokenizer = t };
+    struct buf all = BUF_INIT;
+    for (int64_t i = 0; i <= ids->n; i++) {
+        struct buf piece = BUF_INIT;
+        assert_true(i < ids->n ? decoder_push(&d, ids->id[i], &piece) : decoder_end(&d, &piece));
+        assert_int_equal(utf8_valid_len((const uint8_t *)buf_text(&piece), piece.len, NULL, NULL), piece.len);
+        buf_add(&all, buf_text(&piece), piece.len);
+        buf_release(&piece);
+    }
+    assert_string_equal(buf_text(&all), want);
+    buf_release(&all);
+}
+
+static void text_becomes_the_ids_that_tokenizers_gives_and_back(UNUSED void **state)
+{
+    for (size_t k = 0; k < ARRAY_SIZE(kinds); k++) {
+        struct error err = { 0 };
+        struct tokenizer *t = fixture_load(kinds[k]);
+        struct encoder *e[2] = { encoder_new(t, false, &err), encoder_new(t, true, &err) };
+        char path[512], *line = NULL;
+        size_t cap = 0;
+        snprintf(path, sizeof path, TEST_DATA_DIR "/golden/tokenizer/%s.jsonl", kinds[k]);
+        FILE *f = fopen(path, "r");
+        assert_non_null(f);
+        for (int n = 1; getline(&line, &cap, f) > 0; n++) {
+            json_t *row = json_loads(line, JSON_ALLOW_NUL, NULL), *text = json_object_get(row, "text");
+            struct token_list ids = { 0 };
+            for (int again = 0; again < 3; again++) {    // without the cache, filling it, and from it
+                ids.n = 0;
+                assert_true(encoder_encode(e[again > 0], json_string_value(text), json_string_length(text), 0, &ids, &err));
+                ids_check(json_object_get(row, "ids"), &ids, kinds[k], n);
+            }
+            struct buf out = BUF_INIT;
+            const json_t *whole = json_object_get(row, "decoded"), *skipped = json_object_get(row, "skipped");
+            assert_true(tokenizer_decode(t, ids.id, ids.n, false, &out));
+            assert_int_equal(out.len, json_string_length(whole));
+            assert_memory_equal(buf_text(&out), json_string_value(whole), out.len);
+            if (strlen(buf_text(&out)) == out.len)
+                stream_check(t, &ids, buf_text(&out));
+            buf_clear(&out);
+            assert_true(tokenizer_decode(t, ids.id + 1, ids.n - 1, true, &out));
+            assert_int_equal(out.len, json_string_length(skipped));
+            assert_memory_equal(buf_text(&out), json_string_value(skipped), out.len);
+            buf_release(&out);
+            token_list_release(&ids);
+            json_decref(row);
+        }
+        fclose(f);
+        free(line);
+        encoder_free(e[0]);
+        encoder_free(e[1]);
+        tokenizer_free(t);
+    }
+}
+
+struct pieces {
+    size_t len[4096];
+    int n;
+};
+static bool piece_note(void *arg, UNUSED const uint8_t *piece, size_t len)
+{
+    struct pieces *p = arg;
+    p->len[p->n++] = len;
+    return true;
+}
+
+static void matchers_by_hand_cut_where_pcre2_cuts(UNUSED void **state)
+{
+    static const char *const some[] = { " ", "  ", "\n", "\r", "\t", "a", "Z", "\xC3\xA9", "\xE4\xBD\xA0", "1", "23", "\xC2\xBD", ".", "'", "'s",
+                                        "'LL", "'\xC5\xBF", "-", "\xCC\x81", "\xC2\xA0", "\xE3\x80\x80", "\xF0\x9F\x91\xA9", "don't", "\x1c" };
+    struct unicode u;
+    struct error err = { 0 };
+    assert_true(unicode_init(&u, &err));
+    for (size_t k = 0; k < 3; k++) {    // the three published patterns
+        struct pretok by_hand, by_regex;
+        char path[512];
+        snprintf(path, sizeof path, TEST_DATA_DIR "/golden/tokenizer/%s.json", kinds[k]);
+        json_t *file = json_load_file(path, 0, NULL), *spec = json_object_get(file, "pre_tokenizer");
+        if (!pretok_init(&by_hand, spec, &u, false, &err) || !pretok_init(&by_regex, spec, &u, true, &err))
+            fail_msg("%s", err.text);
+        struct pretok_scratch s = { 0 };
+        unsigned seed = 1;
+        for (int round = 0; round < 4000; round++) {
+            char text[256] = "";
+            for (int n = rand_r(&seed) % 20 + 1; n > 0; n--)
+                strncat(text, some[(size_t)rand_r(&seed) % ARRAY_SIZE(some)], sizeof text - strlen(text) - 1);
+            struct pieces a = { .n = 0 }, b = { .n = 0 };
+            assert_true(pretok_walk(&by_hand, (const uint8_t *)text, strlen(text), &s, piece_note, &a, &err));
+            assert_true(pretok_walk(&by_regex, (const uint8_t *)text, strlen(text), &s, piece_note, &b, &err));
+            if (a.n != b.n || memcmp(a.len, b.len, (size_t)a.n * sizeof a.len[0]) != 0)
+                fail_msg("%s cuts '%s' otherwise", kinds[k], text);
+        }
+        pretok_scratch_release(&s);
+        pretok_release(&by_hand);
+        pretok_release(&by_regex);
+        json_decref(file);
+    }
+    unicode_release(&u);
+}
+
+static void bytes_that_are_no_text_become_one_mark_a_maximal_part(UNUSED void **state)
+{
+    static const struct { const char *in, *want; } cases[] = {
+        { "\x80", "\xEF\xBF\xBD" },
+        { "\xE4\xBD", "\xEF\xBF\xBD" },
+        { "\xE4\xBD" "a", "\xEF\xBF\xBD" "a" },
+        { "\xF0\x9F\x91\xE4\xBD\xA0", "\xEF\xBF\xBD\xE4\xBD\xA0" },
+        { "\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" },    // a surrogate: no part of it can begin a character
+        { "\xC0\xAF", "\xEF\xBF\xBD\xEF\xBF\xBD" },
+        { "\xF4\x90\x80\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        for (size_t cut = 0; cut <= strlen(cases[i].in); cut++) {    // in one piece, and in two however cut
+            struct utf8_stream s = { 0 };
+            struct buf out = BUF_INIT;
+            const uint8_t *p = (const uint8_t *)cases[i].in;
+            assert_true(utf8_stream_push(&s, p, cut, &out) && utf8_stream_push(&s, p + cut, strlen(cases[i].in) - cut, &out));
+            assert_true(utf8_stream_end(&s, &out));
+            assert_string_equal(buf_text(&out), cases[i].want);
+            buf_release(&out);
+        }
+}
+
+static void a_long_run_of_unordered_marks_is_sorted_in_time(UNUSED void **state)
+{
+    struct unicode u;
+    struct error err = { 0 };
+    struct buf text = BUF_INIT, out = BUF_INIT;
+    assert_true(unicode_init(&u, &err));
+    buf_char(&text, 'a');
+    for (int i = 0; i < 200000; i++)
+        buf_str(&text, i % 2 ? "\xCC\x96" : "\xCC\x8D");    // U+0316 (220) and U+030D (230) by turns
+    assert_true(unicode_normalize(&u, FORM_NFC, (const uint8_t *)text.data, text.len, &out, &err));
+    assert_int_equal(out.len, text.len);
+    assert_memory_equal(out.data + 1, "\xCC\x96\xCC\x96", 4);
+    assert_memory_equal(out.data + out.len - 4, "\xCC\x8D\xCC\x8D", 4);
+    buf_release(&text);
+    buf_release(&out);
+    unicode_release(&u);
+}
+
+/* A small tokenizer.json with one thing wrong. */
+#define MODEL "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}"
+#define REST "\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"ByteLevel\"},"
+
+static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state)
+{
+    static const struct { const char *json, *want; } cases[] = {
+        { "{" REST MODEL "}", NULL },
+        { "{" REST "\"added_tokens\":[{\"id\":3,\"content\":\"<x>\"}]," MODEL "}", NULL },
+        { "", "t.json:1: the text ends where '{' is expected" },
+        { "{\n\n\"a\":[1,}", "t.json:3: a value is expected" },
+        { "{" REST "\"model\":{\"type\":\"Unigram\"}}", "Unigram" },
+        { "{" REST "\"model\":{\"vocab\":{\"a\":0},\n\"merges\":[\"a b\"]}}", "t.json:2: merge 0: its second part is not in the vocabulary" },
+        { "{" REST "\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "id 0 is given twice" },
+        { "{" REST "\"model\":{\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}", "there already with another id" },
+        { "{" REST "\"model\":{\"vocab\":{\"a\":99999999},\"merges\":[]}}", "outside 0.." },
+        { "{" REST "\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", "outside 0.." },
+        { "{" REST "\"added_tokens\":[{\"id\":2,\"content\":\"<x>\"}]," MODEL "}", "the vocabulary says otherwise" },
+        { "{" REST "\"added_tokens\":[{\"id\":5,\"content\":\"ab\"}]," MODEL "}", "the vocabulary says otherwise" },
+        { "{" REST "\"added_tokens\":[{\"id\":5,\"content\":\"x\"},{\"id\":5,\"content\":\"y\"}]," MODEL "}", "as another one" },
+        { "{" REST "\"normalizer\":{\"type\":\"Precompiled\"}," MODEL "}", "normalizer 'Precompiled'" },
+        { "{\"pre_tokenizer\":{\"type\":\"Metaspace\"},\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}", "pre_tokenizer 'Metaspace'" },
+        { "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},"
+          "\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}", "the pattern '(' is wrong" },
+        { "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Isolated\"},"
+          "\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}", "the escape '\\h'" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct tokenizer *t = tokenizer_parse(cases[i].json, strlen(cases[i].json), "t.json", &err);
+        if (!cases[i].want)
+            assert_non_null(t);
+        else if (t || !strstr(err.text, cases[i].want))
+            fail_msg("case %zu: wanted '%s', got '%s'", i, cases[i].want, t ? "a tokenizer" : err.text);
+        tokenizer_free(t);
+    }
+    char path[512];
+    struct buf text = BUF_INIT;
+    struct error err = { 0 };
+    snprintf(path, sizeof path, TEST_DATA_DIR "/golden/tokenizer/odd.json");
+    assert_true(file_read(&text, path, 1 << 20, &err));
+    for (size_t cut = 0; cut < text.len - 1; cut += 97) {    // no prefix of a file is a file
+        struct tokenizer *t = tokenizer_parse(buf_text(&text), cut, "cut", &err);
+        assert_null(t);
+    }
+    buf_release(&text);
+}
+
+static void special_tokens_of_a_directory_are_found(UNUSED void **state)
+{
+    static const struct { const char *name, *text; } files[] = {
+        { "tokenizer_config.json", "{\"eos_token\":{\"content\":\"<|im_end|>\"},\"pad_token\":\"<|endoftext|>\",\"bos_token\":null}" },
+        { "generation_config.json", "{\"eos_token_id\":[602,600],\"pad_token_id\":1}" },
+    };
+    char dir[] = "/tmp/tokenizer-test-XXXXXX", path[600];
+    struct error err = { 0 };
+    struct buf text = BUF_INIT;
+    assert_non_null(mkdtemp(dir));
+    assert_true(file_read(&text, TEST_DATA_DIR "/golden/tokenizer/qwen2.json", 1 << 20, &err));
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    assert_true(file_write(path, buf_text(&text), text.len, &err));
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i].name);
+        assert_true(file_write(path, files[i].text, strlen(files[i].text), &err));
+    }
+    struct tokenizer *t = tokenizer_load(dir, &err);
+    assert_non_null(t);
+    int n;
+    const int32_t *eos = tokenizer_eos(t, &n);
+    assert_int_equal(n, 2);
+    assert_int_equal(eos[0], 602);
+    assert_int_equal(eos[1], 600);
+    int32_t id;
+    assert_true(tokenizer_pad(t, &id) && id == 600);
+    assert_false(tokenizer_bos(t, &id));
+    assert_true(tokenizer_find(t, "<think>", &id) && !tokenizer_is_special(t, id));
+    assert_true(tokenizer_find(t, "<|im_end|>", &id) && tokenizer_is_special(t, id) && tokenizer_is_eos(t, id));
+    assert_false(tokenizer_find(t, "<|nothing|>", &id));
+    assert_int_equal(tokenizer_n_id(t), 605);
+    tokenizer_free(t);
+    buf_release(&text);
+    assert_true(dir_remove(dir, &err));
+}
+
+static void text_of_unknown_origin_cannot_forge_special_tokens_when_asked(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct tokenizer *t = fixture_load("qwen2");
+    struct encoder *e = encoder_new(t, true, &err);
+    struct token_list ids = { 0 };
+    struct buf out = BUF_INIT;
+    const char *text = "a<|im_end|>b<think>";
+    assert_true(encoder_encode(e, text, strlen(text), ENCODE_SPECIAL_AS_TEXT, &ids, &err));
+    for (int64_t i = 0; i < ids.n; i++)
+        assert_false(tokenizer_is_special(t, ids.id[i]));
+    assert_true(tokenizer_decode(t, ids.id, ids.n, true, &out));
+    assert_string_equal(buf_text(&out), text);
+    int64_t n = ids.n;
+    assert_false(encoder_encode(e, "ok \xFF", 4, 0, &ids, &err));
+    assert_string_equal(err.text, "the text is not UTF-8 at byte 3");
+    assert_int_equal(ids.n, n);
+    token_list_release(&ids);
+    buf_release(&out);
+    encoder_free(e);
+    tokenizer_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_becomes_the_ids_that_tokenizers_gives_and_back),
+        cmocka_unit_test(matchers_by_hand_cut_where_pcre2_cuts),
+        cmocka_unit_test(bytes_that_are_no_text_become_one_mark_a_maximal_part),
+        cmocka_unit_test(a_long_run_of_unordered_marks_is_sorted_in_time),
+        cmocka_unit_test(a_wrong_tokenizer_file_is_refused_with_its_place),
+        cmocka_unit_test(special_tokens_of_a_directory_are_found),
+        cmocka_unit_test(text_of_unknown_origin_cannot_forge_special_tokens_when_asked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
