@@ -5,9 +5,10 @@
 #include <stdbool.h>
 #include "protocol/base/error.h"
 bool score_cmd(int argc, char **argv, struct error *err);
+bool tokenize_cmd(int argc, char **argv, struct error *err);
 bool bench_cmd(int argc, char **argv, struct error *err);
 bool export_cmd(int argc, char **argv, struct error *err);
 bool doctor_cmd(int argc, char **argv, struct error *err);
 bool settings_cmd(int argc, char **argv, struct error *err);
 bool metrics_cmd(int argc, char **argv, struct error *err);
-bool tokenize_cmd(int argc, char **argv, struct error *err);
+bool scorer_cmd(int argc, char **argv, struct error *err);

@@ -16,12 +16,13 @@ static bool version_cmd(int argc, char **argv, struct error *err);
 
 static const struct command commands[] = {
     { "score", score_cmd, "score responses in a JSON lines file" },
+    { "tokenize", tokenize_cmd, "text to token ids and back, as JSON lines" },
     { "bench", bench_cmd, "measure, as ratios to a roofline or a peer" },
     { "doctor", doctor_cmd, "tell what this machine has of what rollcall uses" },
     { "settings", settings_cmd, "print every setting of a run" },
     { "metrics", metrics_cmd, "print every metric" },
     { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" },
-    { "tokenize", tokenize_cmd, "text to token ids and back, as JSON lines" },
+    { "scorer", scorer_cmd, NULL },
     { "version", version_cmd, "print the version" },
 };
 

@@ -121,7 +121,8 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         NO_FIELDS },
     [MSG_SCORE] = { "score", "worker", "scorer", "score the completions of one prompt with the run's reward",
         FIELDS({ "row", KIND_STR, false, "the dataset's line, JSON" },
-               { "samples", KIND_LIST, false, "{text, n_tok, finish: 0 stop, 1 length}" },),
+               { "samples", KIND_LIST, false, "{text, n_tok, finish: 0 stop, 1 length}" },
+               { "eval", KIND_BOOL, true, "score as evaluation does: no length rules" },),
         FIELDS({ "results", KIND_LIST, false, "as samples: {score: 1 ok, 2 left out, reward, format_acc, ans_acc, parts, rule, "
                                               "pred, gold, us}" },) },
 };

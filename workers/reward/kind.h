@@ -22,4 +22,5 @@ struct reward_kind {
  * rewards that are due one (math: an answer was found; code: all tests pass). */
 double reward_length_punishment(const struct reward_config *config, const struct reward_input *in);
 
-extern const struct reward_kind reward_kind_boxed, reward_kind_think, reward_kind_math;
+extern const struct reward_kind reward_kind_boxed, reward_kind_think, reward_kind_math, reward_kind_code,
+    reward_kind_code_share, reward_kind_program;

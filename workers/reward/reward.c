@@ -8,7 +8,8 @@
 #include "workers/reward/kind.h"
 
 static const struct reward_kind *const kinds[] = {
-    &reward_kind_boxed, &reward_kind_think, &reward_kind_math,
+    &reward_kind_boxed, &reward_kind_think, &reward_kind_math, &reward_kind_code, &reward_kind_code_share,
+    &reward_kind_program,
 };
 
 struct part {

@@ -1,0 +1,240 @@
+"""The inside of a code sandbox: pid 1 of its namespace, the warm interpreter that forks one child a test case.
+
+Descriptors, given by sandbox.c: 3 commands and answers (one packet each), 4 input (a memory file: first the program's
+source, then each case's input), 5 output (a memory file, emptied by the other side before each case).
+
+    "S"         the input file holds the source of a program that reads stdin and writes stdout
+    "F name"    the same for a program whose function (or method of class Solution) is called
+    "R"         run a case on what the input file holds now
+
+Each is answered by one packet: "ready" at the start, then "ok", "compile ERROR" or "exit STATUS" with the raw wait status.
+No expected output ever comes here, so there is nothing to steal; what this process is told about a case it only passes on,
+and the comparison is made outside. Nothing of os, io's text layer or json is imported unless the program wants it: the
+start-up time of this file is the cost of a sandbox."""
+import posix
+import sys
+from _signal import signal
+
+COMMAND, INPUT, OUTPUT = 3, 4, 5
+# N_TASK, the most processes and threads there may be, is set by the line that starts this file.
+# Exit statuses of a case's child; only words for the reason of a failure, all of them score 0.
+EXIT_EXCEPTION, EXIT_MEMORY, EXIT_FULL, EXIT_ANSWER, EXIT_MISSING, EXIT_NAME = 80, 81, 82, 83, 84, 85
+
+# A program may signal pid 1, and a signal with a handler is the only kind that would get through: python sets one for SIGINT.
+IGNORED = (1, 2, 3, 15)
+
+# What PRIME's runner imports with wildcards before a program, in its order: a later module wins. Written out so that a
+# module is only loaded when the program failed for want of one of its names.
+PRELUDE = (
+    ("string", "Formatter Template ascii_letters ascii_lowercase ascii_uppercase capwords digits hexdigits octdigits "
+               "printable punctuation whitespace"),
+    ("re", "A ASCII DOTALL I IGNORECASE M MULTILINE Match Pattern S VERBOSE X compile error escape findall finditer "
+           "fullmatch match purge search split sub subn template"),
+    ("datetime", "MAXYEAR MINYEAR UTC date datetime time timedelta timezone tzinfo"),
+    ("collections", "ChainMap Counter OrderedDict UserDict UserList UserString defaultdict deque namedtuple"),
+    ("heapq", "heapify heappop heappush heappushpop heapreplace merge nlargest nsmallest"),
+    ("bisect", "bisect bisect_left bisect_right insort insort_left insort_right"),
+    ("copy", "Error copy deepcopy"),
+    ("math", "acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist e erf erfc exp exp2 "
+             "expm1 fabs factorial floor fmod frexp fsum gamma gcd hypot inf isclose isfinite isinf isnan isqrt lcm "
+             "ldexp lgamma log log10 log1p log2 modf nan nextafter perm pi prod radians remainder sin sinh sqrt tan "
+             "tanh tau trunc ulp"),
+    ("random", "Random SystemRandom betavariate choice choices expovariate gammavariate gauss getrandbits getstate "
+               "lognormvariate normalvariate paretovariate randbytes randint random randrange sample seed setstate "
+               "shuffle triangular uniform vonmisesvariate weibullvariate"),
+    ("statistics", "NormalDist StatisticsError correlation covariance fmean geometric_mean harmonic_mean "
+                   "linear_regression mean median median_grouped median_high median_low mode multimode pstdev "
+                   "pvariance quantiles stdev variance"),
+    ("itertools", "accumulate chain combinations combinations_with_replacement compress count cycle dropwhile "
+                  "filterfalse groupby islice pairwise permutations product repeat starmap takewhile tee zip_longest"),
+    ("functools", "WRAPPER_ASSIGNMENTS WRAPPER_UPDATES cache cached_property cmp_to_key lru_cache partial "
+                  "partialmethod reduce singledispatch singledispatchmethod total_ordering update_wrapper wraps"),
+    ("operator", "add and_ attrgetter call concat contains countOf delitem eq floordiv ge getitem gt iadd iand iconcat "
+                 "ifloordiv ilshift imatmul imod imul index indexOf inv invert ior ipow irshift is_ is_not isub "
+                 "itemgetter itruediv ixor le length_hint lshift lt matmul methodcaller mod mul ne neg not_ or_ pos "
+                 "rshift setitem sub truediv truth xor"),
+    ("io", "BufferedIOBase BytesIO FileIO IOBase RawIOBase StringIO TextIOBase TextIOWrapper"),
+    ("sys", "argv byteorder exit getrecursionlimit getsizeof intern maxsize setrecursionlimit stderr stdin stdout "
+            "version version_info"),
+    ("json", "JSONDecodeError JSONDecoder JSONEncoder dump dumps load loads"),
+    ("typing", "AbstractSet Any AnyStr AsyncIterable AsyncIterator Awaitable BinaryIO ByteString Callable ChainMap "
+               "ClassVar Collection Concatenate Container Coroutine Counter DefaultDict Deque Dict Final ForwardRef "
+               "FrozenSet Generator Generic Hashable IO ItemsView Iterable Iterator KeysView List Literal Mapping "
+               "MappingView MutableMapping MutableSequence MutableSet NamedTuple NewType NoReturn Optional "
+               "OrderedDict ParamSpec Protocol Reversible Self Sequence Set Sized SupportsFloat SupportsInt Text "
+               "TextIO Tuple Type TypeVar TypedDict Union ValuesView cast final overload"),
+)
+MODULES = frozenset(module for module, _ in PRELUDE)
+# Loaded before the first case when the source names them, so that the cases share the work.
+WARM = MODULES | {"array", "cmath", "decimal", "enum", "fractions", "numbers", "os", "queue", "threading", "time", "types"}
+
+
+def names_of(code):
+    """All names that a code object and those inside it mention."""
+    found, todo = set(), [code]
+    while todo:
+        one = todo.pop()
+        found.update(one.co_names)
+        todo.extend(c for c in one.co_consts if isinstance(c, type(code)))
+    return found
+
+
+def prelude_for(names):
+    """The names that the prelude would have given this program; collections' Counter and the like before typing's."""
+    space = {}
+    for module, listed in PRELUDE:
+        wanted = names.intersection(listed.split())
+        if wanted or module in names:
+            loaded = __import__(module)
+            if module in names:
+                space.setdefault(module, loaded)
+            for name in wanted:
+                if module != "typing" or name not in space:
+                    space[name] = getattr(loaded, name)
+    return space
+
+
+def case_call(space, name, write):
+    """Call the function on the input's JSON values, one a line; write its result as JSON."""
+    import _json
+
+    class Context:
+        strict, object_hook, object_pairs_hook, memo = True, None, None, {}
+        parse_float, parse_int, parse_constant = float, int, float
+
+    scan = _json.make_scanner(Context)
+    values = []
+    for line in sys.stdin.read().split("\n"):
+        value = scan(line.strip(), 0)[0]
+        if type(value) is dict and value and all(k.lstrip("-").isdigit() for k in value):
+            value = {int(k): v for k, v in value.items()}    # JSON cannot write keys that are numbers
+        values.append(value)
+    function = getattr(space["Solution"](), name, None) if "Solution" in space else space.get(name)
+    if not callable(function):
+        return EXIT_MISSING
+    result = function(*values)
+
+    def refuse(thing):
+        raise TypeError
+
+    try:
+        encode = _json.make_encoder({}, refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, True)
+        text = "".join(encode(result, 0))
+    except MemoryError:
+        raise
+    except Exception:
+        return EXIT_ANSWER    # not a value that JSON has: it equals no expected one
+    data = text.encode()
+    while data:
+        data = data[write(OUTPUT, data):]
+    return 0
+
+
+def case_main(code, name, extra):
+    """The forked child: run the program on descriptor 0 and 1 and leave without coming back."""
+    status = EXIT_EXCEPTION
+    leave, write, names = posix._exit, posix.write, EXIT_NAME
+    try:
+        posix.lseek(INPUT, 0, 0)
+        posix.lseek(OUTPUT, 0, 0)
+        posix.dup2(INPUT, 0)
+        if name is None:
+            posix.dup2(OUTPUT, 1)
+            posix.close(OUTPUT)
+        posix.close(COMMAND)
+        posix.close(INPUT)
+        for number in IGNORED:
+            signal(number, 0)
+        sys.stdin = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
+        sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
+        module = type(sys)("__main__" if name is None else "solution")
+        space = module.__dict__
+        space.update(extra)
+        sys.modules[module.__name__] = module
+        sys.argv = ["program.py"]
+        sys.setrecursionlimit(600000)
+        try:
+            try:
+                exec(code, space)
+                status = 0 if name is None else case_call(space, name, write)
+            except SystemExit:
+                status = 0 if name is None else EXIT_MISSING    # PRIME takes any exit status of a program as its end
+            threading = sys.modules.get("threading")
+            if threading is not None:
+                threading._shutdown()
+            import atexit
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+        except NameError as error:
+            status = names if not extra and error.name is not None else EXIT_EXCEPTION
+        except MemoryError:
+            status = EXIT_MEMORY
+        except OSError as error:
+            status = EXIT_FULL if error.errno == 27 else EXIT_EXCEPTION    # EFBIG: the limit of a file's size
+        except BaseException:
+            status = EXIT_EXCEPTION
+        if status == EXIT_EXCEPTION:
+            sys.stdout.flush()
+    except BaseException:
+        pass
+    finally:
+        leave(status)
+
+
+def case_run(code, name, extra):
+    """Fork a child for one case, wait for it, and leave no process alive but this one. Returns the wait status."""
+    pid = posix.fork()
+    if pid == 0:
+        case_main(code, name, extra)
+    status = -1
+    while True:
+        try:
+            done, how = posix.waitpid(-1 if status >= 0 else pid, 0)
+        except ChildProcessError:
+            return status
+        if done == pid:
+            status = how
+        try:
+            posix.kill(-1, 9)    # whatever the program started; pid 1 itself is spared
+        except ProcessLookupError:
+            pass
+
+
+def main():
+    # Set here and not from outside, where bubblewrap would be counted with all other processes of its uid; within this user
+    # namespace the kernel (5.14 and later) counts only this sandbox.
+    import resource
+    resource.setrlimit(resource.RLIMIT_NPROC, (N_TASK, N_TASK))
+    for number in IGNORED:
+        signal(number, 1)
+    sys.path.append("/usr/lib/python3/dist-packages")
+    code, name, extra = None, None, {}
+    posix.write(COMMAND, b"ready")
+    while True:
+        command = posix.read(COMMAND, 4096)
+        if not command:
+            return
+        if command[:1] == b"R":
+            status = case_run(code, name, extra)
+            if posix.WIFEXITED(status) and posix.WEXITSTATUS(status) == EXIT_NAME and not extra:
+                extra = prelude_for(names_of(code))
+                posix.ftruncate(OUTPUT, 0)
+                status = case_run(code, name, extra)
+            posix.write(COMMAND, b"exit %d" % status)
+            continue
+        name = command[2:].decode() if command[:1] == b"F" else None
+        try:
+            size = posix.fstat(INPUT).st_size
+            code = compile(posix.pread(INPUT, size, 0), "program.py", "exec", 0, True)
+        except BaseException as error:
+            posix.write(COMMAND, b"compile " + type(error).__name__.encode())
+            continue
+        for module in names_of(code) & WARM:
+            try:
+                __import__(module)
+            except BaseException:
+                pass
+        posix.write(COMMAND, b"ok")
+
+
+main()

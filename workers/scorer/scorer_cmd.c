@@ -1,0 +1,237 @@
+/* scorer_cmd.c - the scorer process: score requests of the workers in, scores out
+ *
+ * The loop thread only moves requests into the queue and finished jobs out of it, so that it can always say how it is; the
+ * threads of queue.c do the work, which may be slow, crash a program or wait for a verifier. A request is answered when all its
+ * samples are scored, refused when it is malformed or the queue is full, and answered by nobody when the scorer dies: then the
+ * worker asks the next scorer again, which scores it anew. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "console/commands.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "protocol/run_config.h"
+#include "workers/process.h"
+#include "workers/scorer/queue.h"
+
+#define N_OPEN 1024           // requests held open at once
+#define MAX_DEPTH 65536       // samples waiting
+#define SAMPLES_MAX 4096      // of one request
+#define STOP_WAIT_MS 3000     // for the threads to finish the sample they are at
+
+struct scorer {
+    struct process process;
+    struct server *server;
+    struct score_queue *queue;
+    int n_part;               // parts of the reward, for the answers
+};
+
+static void gauges_add(void *ctx, struct msg_out *m)
+{
+    struct scorer *s = ctx;
+    struct score_stats stats;
+    queue_stats(s->queue, &stats);
+    msg_i64(m, "scorer/queue_depth", stats.depth);
+    msg_i64(m, "scorer/busy_threads", stats.busy);
+    msg_i64(m, "scorer/scored", stats.n_scored);
+    msg_i64(m, "scorer/left_out", stats.n_left_out);
+    msg_i64(m, "scorer/timeouts", stats.n_timeout);
+    msg_i64(m, "scorer/refused", stats.n_refused);
+    msg_f64(m, "scorer/latency_ms", stats.latency_ms);
+    msg_f64(m, "scorer/latency_max_ms", stats.latency_max_ms);
+    msg_f64(m, "scorer/busy_s", stats.busy_s);
+}
+
+static void on_wake(void *ctx)
+{
+    process_wake(&((struct scorer *)ctx)->process);
+}
+
+/* A request's job, copied out of the message. NULL: see err. */
+static struct score_job *job_read(const struct mval *root, struct error *err)
+{
+    size_t row_len, text_bytes = 0;
+    json_error_t je;
+    const struct mval *samples = mval_get(root, "samples");
+    const char *row = mval_str(mval_get(root, "row"), &row_len);
+    int64_t n = mval_n(samples);
+    if (n > SAMPLES_MAX) {
+        error_set(err, ERR_DATA, "a request of %lld samples; at most %d are taken", (long long)n, SAMPLES_MAX);
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        size_t len;
+        if (!mval_str(mval_get(mval_at(samples, i), "text"), &len)) {
+            error_set(err, ERR_DATA, "sample %lld has no 'text'", (long long)i);
+            return NULL;
+        }
+        text_bytes += len + 1;
+    }
+    struct score_job *job = job_new(n, text_bytes);
+    if (!job) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a request of %lld samples", (long long)n);
+        return NULL;
+    }
+    job->row = json_loadb(row, row_len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
+    if (!json_is_object(job->row)) {
+        error_set(err, ERR_DATA, "'row' is not a JSON object: %s", job->row ? "another kind" : je.text);
+        job_free(job);
+        return NULL;
+    }
+    job->eval = mval_bool(mval_get(root, "eval"), false);
+    char *text = job->text;
+    for (int64_t i = 0; i < n; i++) {
+        const struct mval *sample = mval_at(samples, i), *n_tok = mval_get(sample, "n_tok");
+        size_t len;
+        const char *from = mval_str(mval_get(sample, "text"), &len);
+        memcpy(text, from, len);
+        text[len] = 0;
+        job->in[i] = (struct reward_input){
+            .response = text, .response_len = len, .row = job->row, .has_length = n_tok && !job->eval,
+            .n_tok = mval_i64(n_tok, 0), .finish = mval_i64(mval_get(sample, "finish"), 0) == 1 ? FINISH_LENGTH : FINISH_STOP,
+        };
+        text += len + 1;
+    }
+    return job;
+}
+
+static void request_take(struct scorer *s, struct net_event *ev)
+{
+    struct error err = { 0 };
+    struct msg_in in;
+    if (!msg_read_request(&in, ev->data, ev->len, &err)) {
+        request_refuse(ev->request, &err);
+        return;
+    }
+    struct score_job *job = NULL;
+    if (in.type != MSG_SCORE)
+        error_set(&err, ERR_USAGE, "the scorer does not answer '%s'", msg_specs[in.type].name);
+    else
+        job = job_read(in.root, &err);
+    msg_in_release(&in);
+    if (!job) {
+        request_refuse(ev->request, &err);
+        return;
+    }
+    job->ctx = ev->request;
+    if (!queue_put(s->queue, job, &err)) {
+        request_refuse(ev->request, &err);
+        job_free(job);
+    }
+}
+
+static void job_answer(struct scorer *s, struct score_job *job)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_OK);
+    msg_list(&m, "results");
+    for (int64_t i = 0; i < job->n; i++) {
+        const struct reward_output *o = &job->out[i];
+        msg_map(&m, NULL);
+        msg_i64(&m, "score", o->score);
+        msg_f64(&m, "reward", o->reward);
+        msg_f64(&m, "format_acc", o->format_acc);
+        msg_f64(&m, "ans_acc", o->ans_acc);
+        msg_list(&m, "parts");
+        for (int k = 0; k < s->n_part; k++)
+            msg_f64(&m, NULL, o->part[k]);
+        msg_end(&m);
+        msg_str(&m, "rule", o->rule);
+        msg_str(&m, "pred", o->pred);
+        msg_str(&m, "gold", o->gold);
+        msg_f64(&m, "us", o->us);
+        msg_end(&m);
+    }
+    msg_end(&m);
+    if (msg_finish(&m, &err))
+        request_answer(job->ctx, &m);
+    else
+        request_refuse(job->ctx, &err);
+    msg_release(&m);
+    s->process.progress += (double)job->n;
+    job_free(job);
+}
+
+/* How many parts the answers carry: asked of a list's members, not of a reward, which would start sandboxes in this thread. */
+static int parts_count(const char *type)
+{
+    int n = 1;
+    for (const char *p = type; (p = strstr(p, " + ")); p += 3)
+        n++;
+    return MIN(n > 1 || strchr(type, '*') ? n : 0, GROUP_PARTS_MAX);
+}
+
+static bool scorer_loop(struct scorer *s, struct error *err)
+{
+    struct net_event ev;
+    while (!process_is_over(&s->process)) {
+        if (process_wait(&s->process, &ev, 100)) {
+            if (ev.kind == NET_REQUEST)
+                request_take(s, &ev);
+            net_event_release(&ev);
+        }
+        for (struct score_job *job; (job = queue_done(s->queue));)
+            job_answer(s, job);
+        if (queue_has_failed(s->queue, err))
+            return false;
+        struct score_stats stats;
+        queue_stats(s->queue, &stats);
+        if (!queue_is_ready(s->queue))
+            process_phase(&s->process, "starting", "the reward's set-up");
+        else if (stats.depth > 0)
+            process_phase(&s->process, "scoring", "");
+        else
+            process_phase(&s->process, "waiting", "completions to score");
+    }
+    return true;
+}
+
+bool scorer_cmd(int argc, char **argv, struct error *err)
+{
+    const char *run_dir = NULL, *name = NULL;
+    struct run_config *c = malloc(sizeof *c);
+    struct scorer *s = calloc(1, sizeof *s);
+    bool ok = false, clean = true;
+    char path[4200];
+    if (!c || !s) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a scorer");
+        goto out;
+    }
+    TRY(process_args(argc, argv, "rollcall scorer", &run_dir, &name, err));
+    log_component(name);
+    run_config_init(c);
+    snprintf(path, sizeof path, "%s/run.yaml", run_dir);
+    TRY(run_config_read(c, path, err));
+    struct reward_config config = {
+        .type = c->reward_type, .max_new_tok = c->max_new_tokens, .soft_over_length_punishment = c->soft_over_length_punishment,
+        .cache_len = c->cache_length, .program_timeout_s = c->reward_timeout_s,
+        .code_verifier_api_url = c->code_verifier_api_url[0] ? c->code_verifier_api_url : NULL,
+    };
+    s->n_part = parts_count(c->reward_type);
+    TRY(process_init(&s->process, run_dir, name, err));
+    int n_thread = (int)(c->scorer_threads > 0 ? c->scorer_threads : MAX(sysconf(_SC_NPROCESSORS_ONLN), 1));
+    s->queue = queue_new(&config, n_thread, MAX_DEPTH, on_wake, s, err);
+    if (!s->queue)
+        goto out;
+    s->process.gauges = gauges_add;
+    s->process.ctx = s;
+    s->server = server_new(s->process.transport, name, N_OPEN, err);
+    if (!s->server)
+        goto out;
+    ok = scorer_loop(s, err);
+out:
+    if (s && s->queue && !queue_free(s->queue, STOP_WAIT_MS)) {
+        clean = false;    // a thread is deep in a sample; its sandboxes and programs end with this process
+        log_warn("ending while completions are being scored");
+    }
+    if (s && clean) {
+        if (s->process.transport)
+            process_release(&s->process);
+        free(s);
+    }
+    if (clean)
+        free(c);
+    return ok;
+}
