@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Makes the fixtures of tests/unit/model_golden_test.c and trainer_golden_test.c: tiny random models, and what PyTorch
+and transformers compute with them in fp32.
+
+    python3 -m venv V; V/bin/pip install torch transformers safetensors; V/bin/python tests/golden/make_models.py
+
+Needs no network besides pip. Each models/NAME/ is a Hugging Face directory; golden.safetensors beside the weights holds
+  token, cu_tok (as floats)      packed sequences
+  coef                           a random dLoss/dlogp for each row (0 at each sequence's last)
+  logits                         of every row, each sequence run on its own
+  grad.TENSOR                    gradients of sum coef * logp
+  adam_loss, adam_norm           ten AdamW steps on the mean cross entropy (lr 1e-2, betas .9 .999, decay .01, clip 1)
+rl/ALGO.safetensors holds 20 optimizer steps of an implementation of the policy losses written here from the formulas
+(facts: DeepSeekMath eq. 3-4, DAPO eq. 8-12, RLOO eq. 8, REINFORCE++ eq. 8), with the rollouts it was fed.
+"""
+import json, math, os, shutil, sys
+import torch
+from safetensors.torch import save_file
+from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+torch.set_num_threads(1)
+COMMON = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, vocab_size=40, max_position_embeddings=128,
+              attn_implementation="eager")
+MODELS = {
+    "qwen2-tied": (Qwen2ForCausalLM, Qwen2Config(num_attention_heads=2, num_key_value_heads=1, rope_theta=1e6, rms_norm_eps=1e-6,
+                                                 tie_word_embeddings=True, **COMMON)),
+    "qwen2-untied": (Qwen2ForCausalLM, Qwen2Config(num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=1e-5,
+                                                   tie_word_embeddings=False, **COMMON)),
+    "qwen3-tied": (Qwen3ForCausalLM, Qwen3Config(num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                                                 tie_word_embeddings=True, rope_theta=1e6, **COMMON)),
+    "qwen3-untied": (Qwen3ForCausalLM, Qwen3Config(num_attention_heads=3, num_key_value_heads=3, head_dim=16,
+                                                   tie_word_embeddings=False, rope_theta=1e6, **COMMON)),
+    "llama-scaled": (LlamaForCausalLM, LlamaConfig(num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=False,
+                     rope_theta=1e4, rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                                       original_max_position_embeddings=32), **COMMON)),
+    "llama-tied": (LlamaForCausalLM, LlamaConfig(num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=True,
+                                                 rms_norm_eps=1e-5, **COMMON)),
+}
+
+
+def randomise(model, gen):
+    """Weights large enough that every part matters: norms and biases too."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() == 1 and "norm" in name:
+                p.copy_(1 + 0.2 * torch.randn(p.shape, generator=gen))
+            else:
+                p.copy_(torch.randn(p.shape, generator=gen) * (0.3 if p.dim() == 1 else 1.0 / math.sqrt(p.shape[-1])))
+
+
+def logp_rows(model, seq, temperature=1.0):
+    """Log-probs of seq[1:] under the model, and the entropies."""
+    logits = model(torch.tensor([seq])).logits[0].float() / temperature
+    lp = torch.log_softmax(logits, -1)
+    return lp[:-1].gather(1, torch.tensor(seq[1:])[:, None])[:, 0], -(lp.exp() * lp).sum(-1)[:-1]
+
+
+def golden(name, cls, config, out):
+    gen = torch.Generator().manual_seed(sum(name.encode()))
+    model = cls(config).float().eval()
+    randomise(model, gen)
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(out)
+    model.save_pretrained(out, safe_serialization=True)
+    for extra in ("generation_config.json",):
+        if os.path.exists(os.path.join(out, extra)):
+            os.remove(os.path.join(out, extra))
+    lens = [7, 1, 40]
+    seqs = [torch.randint(0, config.vocab_size, (n,), generator=gen).tolist() for n in lens]
+    t = {"token": torch.tensor(sum(seqs, [])).float(), "cu_tok": torch.tensor([0, 7, 8, 48]).float()}
+    coef = torch.randn(sum(lens), generator=gen)
+    for end in (6, 7, 47):
+        coef[end] = 0
+    t["coef"] = coef
+    t["logits"] = torch.cat([model(torch.tensor([s])).logits[0] for s in seqs]).detach()
+    loss = torch.zeros(())
+    at = 0
+    for s in seqs:
+        if len(s) > 1:
+            loss = loss + (coef[at:at + len(s) - 1] * logp_rows(model, s)[0]).sum()
+        at += len(s)
+    model.zero_grad()
+    loss.backward()
+    for n, p in model.named_parameters():
+        t["grad." + n] = p.grad.detach().clone()
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
+    losses, norms = [], []
+    n_tok = sum(n - 1 for n in lens)
+    for _ in range(10):
+        opt.zero_grad()
+        loss = -sum(logp_rows(model, s)[0].sum() for s in seqs if len(s) > 1) / n_tok
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+        losses.append(float(loss))
+        opt.step()
+    t["adam_loss"], t["adam_norm"] = torch.tensor(losses, dtype=torch.float32), torch.tensor(norms, dtype=torch.float32)
+    save_file({k: v.contiguous().float() for k, v in t.items()}, os.path.join(out, "golden.safetensors"))
+
+
+def advantages(algo, r):
+    r = torch.tensor(r, dtype=torch.float64)
+    if algo in ("GRPO", "DAPO"):
+        return (r - r.mean()) / (r.std(unbiased=True) + 1e-4)
+    if algo == "RLOO":
+        return torch.stack([r[i] - torch.cat([r[:i], r[i + 1:]]).mean() for i in range(len(r))])
+    return r - r.mean()
+
+
+def rl_step(algo, model, ref, groups, cfg):
+    """Loss of one batch of groups [(prompt, [(tokens, logp_old, reward, truncated)])] with all counts over the batch."""
+    beta, lo, hi = cfg["beta"], cfg["clip_low"], cfg["clip_high"]
+    rows = []
+    for prompt, samples in groups:
+        adv = advantages(algo, [s[2] for s in samples])
+        for a, (tok, old, reward, cut) in zip(adv, samples):
+            seq = prompt + tok
+            new = logp_rows(model, seq)[0][len(prompt) - 1:]
+            with torch.no_grad():
+                refl = logp_rows(ref, seq)[0][len(prompt) - 1:]
+            rows.append(dict(new=new, old=torch.tensor(old), ref=refl, adv=a.float().expand(len(tok)),
+                             mask=0.0 if algo == "DAPO" and cut else 1.0))
+    if algo == "REINFORCE_PPB":
+        per = [r["adv"] - beta * (torch.exp(r["ref"] - r["old"]) - (r["ref"] - r["old"]) - 1) for r in rows]
+        flat = torch.cat(per).double()
+        mu = flat.sum() / (len(flat) + 1e-4)
+        var = ((flat - mu) ** 2).sum() / (len(flat) + 1e-4)
+        for r, a in zip(rows, per):
+            r["adv"] = ((a.double() - mu) / torch.sqrt(var + 1e-8)).float()
+    total = sum(len(r["new"]) for r in rows if r["mask"])
+    loss = torch.zeros(())
+    for r in rows:
+        ratio = torch.exp(r["new"] - r["old"])
+        l = -torch.minimum(ratio * r["adv"], ratio.clamp(1 - lo, 1 + hi) * r["adv"])
+        if beta > 0 and algo != "REINFORCE_PPB":
+            d = r["ref"] - r["new"]
+            l = l + beta * (torch.exp(d) - d - 1)
+        if algo == "DAPO":
+            loss = loss + r["mask"] * l.sum() / total
+        else:
+            loss = loss + l.mean() / len(rows)
+    return loss
+
+
+def rl(algo, out):
+    cls, config = MODELS["qwen2-tied"]
+    src = os.path.join(HERE, "models", "qwen2-tied")
+    model, ref = cls.from_pretrained(src).float().eval(), cls.from_pretrained(src).float().eval()
+    gen = torch.Generator().manual_seed(7)
+    cfg = dict(beta=0.0 if algo == "DAPO" else 0.05, clip_low=0.2, clip_high=0.28 if algo == "DAPO" else 0.2)
+    opt = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
+    t = {k: [] for k in ("token", "n_prompt", "n_tok", "logp_old", "reward", "cut", "loss", "norm", "entropy")}
+    for _ in range(20):
+        groups = []
+        for _ in range(3):
+            prompt = torch.randint(0, config.vocab_size, (int(torch.randint(2, 6, (1,), generator=gen)),), generator=gen).tolist()
+            samples = []
+            for _ in range(4):
+                n = int(torch.randint(1, 9, (1,), generator=gen))
+                tok = torch.randint(0, config.vocab_size, (n,), generator=gen).tolist()
+                with torch.no_grad():
+                    old = logp_rows(model, prompt + tok)[0][len(prompt) - 1:] + 0.2 * torch.randn(n, generator=gen)
+                samples.append((tok, old.tolist(), float(torch.randint(0, 3, (1,), generator=gen)) * 5, n == 8))
+            if len({s[2] for s in samples}) == 1:    # keep some spread in every group
+                samples[0] = samples[0][:2] + (samples[0][2] + 5,) + samples[0][3:]
+            groups.append((prompt, samples))
+        opt.zero_grad()
+        loss = rl_step(algo, model, ref, groups, cfg)
+        loss.backward()
+        t["norm"].append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+        t["loss"].append(float(loss))
+        opt.step()
+        for prompt, samples in groups:
+            t["n_prompt"].append(len(prompt))
+            t["token"] += prompt
+            for tok, old, reward, cut in samples:
+                t["n_tok"].append(len(tok))
+                t["token"] += tok
+                t["logp_old"] += old
+                t["reward"].append(reward)
+                t["cut"].append(float(cut))
+    del t["entropy"]
+    save_file({k: torch.tensor(v, dtype=torch.float32) for k, v in t.items()}, out)
+
+
+def main():
+    for name, (cls, config) in MODELS.items():
+        golden(name, cls, config, os.path.join(HERE, "models", name))
+    os.makedirs(os.path.join(HERE, "rl"), exist_ok=True)
+    for algo in ("GRPO", "DAPO", "RLOO", "REINFORCE_PPB"):
+        rl(algo, os.path.join(HERE, "rl", algo + ".safetensors"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+/* The model against PyTorch and transformers (tests/golden/make_models.py): logits, gradients, ten optimizer steps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "workers/consumer/trainer.h"
+#include "workers/model/model.h"
+#include "workers/model/safetensors.h"
+
+static const char *const names[] = { "qwen2-tied", "qwen2-untied", "qwen3-tied", "qwen3-untied", "llama-scaled", "llama-tied" };
+static const char *const devices[] = { "ref", "cpu:0" };
+#define MAX_TOK 64
+
+struct golden {
+    struct device *dev;
+    struct model *m;
+    struct shards *g;
+    int32_t token[MAX_TOK], cu[8], target[MAX_TOK];
+    float coef[MAX_TOK], temperature[MAX_TOK];
+    int64_t n_tok, n_seq;
+};
+
+static const struct st_tensor *find(const struct shards *s, const char *name)
+{
+    const struct st_tensor *t = shards_find(s, name);
+    if (!t)
+        fail_msg("the fixture has no '%s'", name);
+    return t;
+}
+
+static int64_t ints(const struct shards *s, const char *name, int32_t *out)
+{
+    float f[4096];
+    const struct st_tensor *t = find(s, name);
+    assert_true(t->n_elem <= 4096);
+    st_to_f32(f, t);
+    for (int64_t i = 0; i < t->n_elem; i++)
+        out[i] = (int32_t)f[i];
+    return t->n_elem;
+}
+
+static void golden_open(struct golden *g, const char *name, const char *device, enum dtype dtype)
+{
+    struct error err = { 0 };
+    char dir[1024], path[1100];
+    snprintf(dir, sizeof dir, "%s/golden/models/%s", TEST_DATA_DIR, name);
+    snprintf(path, sizeof path, "%s/golden.safetensors", dir);
+    *g = (struct golden){ 0 };
+    if (!(g->dev = device_new(device, 2, &err)) || !(g->m = model_load(dir, g->dev, dtype, &err))
+        || !(g->g = shards_open_file(path, &err)))
+        fail_msg("%s", err.text);
+    g->n_tok = ints(g->g, "token", g->token);
+    g->n_seq = ints(g->g, "cu_tok", g->cu) - 1;
+    st_to_f32(g->coef, find(g->g, "coef"));
+    for (int64_t s = 0; s < g->n_seq; s++)
+        for (int64_t i = g->cu[s]; i < g->cu[s + 1]; i++) {
+            g->target[i] = i + 1 < g->cu[s + 1] ? g->token[i + 1] : -1;
+            g->temperature[i] = 1;
+        }
+}
+
+static void golden_close(struct golden *g)
+{
+    model_free(g->m);
+    shards_close(g->g);
+    device_free(g->dev);
+}
+
+static struct model_batch batch(const struct golden *g)
+{
+    return (struct model_batch){ .n_seq = g->n_seq, .n_tok = g->n_tok, .token = g->token, .cu_tok = g->cu };
+}
+
+/* ||a - b|| / ||b|| */
+static double distance(const float *a, const float *b, int64_t n)
+{
+    double d = 0, s = 0;
+    for (int64_t i = 0; i < n; i++) {
+        d += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        s += (double)b[i] * (double)b[i];
+    }
+    return s > 0 ? sqrt(d / s) : sqrt(d);
+}
+
+static void logits_and_gradients_are_pytorchs(UNUSED void **state)
+{
+    for (size_t k = 0; k < ARRAY_SIZE(names) * ARRAY_SIZE(devices) * 2; k++) {
+        const char *name = names[k / 4], *device = devices[k / 2 % 2];
+        struct golden g;
+        struct error err = { 0 };
+        golden_open(&g, name, device, DT_F32);
+        // the second time with blocks run again in the backward pass, and the head in pieces
+        struct run_limits lim = { .max_tok = MAX_TOK, .max_seq = 8, .max_seq_tok = MAX_TOK, .train = true,
+                                  .recompute_block = k % 2, .head_rows = k % 2 ? 7 : 0 };
+        struct model_run *r = model_run_new(g.m, &lim, &err);
+        int64_t n_flat = model_n_flat(g.m), n_logit = g.n_tok * model_config(g.m)->vocab;
+        float *logits = calloc((size_t)n_logit, 4), *want = calloc((size_t)MAX(n_logit, n_flat), 4);
+        float *grad = mem_new(g.dev, (size_t)n_flat * 4, "gradient", &err);
+        memset(grad, 0, (size_t)n_flat * 4);    // host memory on both devices
+        float logp[MAX_TOK];
+        struct model_batch b = batch(&g);
+        struct token_loss loss = { .target = g.target, .temperature = g.temperature, .coef = g.coef, .logp = logp };
+        if (!model_forward_train(r, &b, &err) || !model_logits(r, logits, &err) || !model_backward(r, &loss, grad, &err))
+            fail_msg("%s on %s: %s", name, device, err.text);
+        st_to_f32(want, find(g.g, "logits"));
+        if (!(distance(logits, want, n_logit) < 1e-5))
+            fail_msg("%s on %s: logits differ by %g of their norm", name, device, distance(logits, want, n_logit));
+        for (int64_t i = 0; i < model_n_tensor(g.m); i++) {
+            const struct tensor *t = model_tensor(g.m, i);
+            char gname[128];
+            snprintf(gname, sizeof gname, "grad.%s", t->name);
+            const struct st_tensor *f = find(g.g, gname);
+            assert_int_equal(f->n_elem, t->n_elem);
+            st_to_f32(want, f);
+            // a key bias shifts all scores of a query alike, so its true gradient is 0 and only rounding is left
+            double tol = strstr(t->name, "k_proj.bias") ? 1e-2 : 1e-4, d = distance(grad + t->offset, want, t->n_elem);
+            double norm = 0;
+            for (int64_t e = 0; e < t->n_elem; e++)
+                norm += (double)want[e] * (double)want[e];
+            if (!(d < tol) && sqrt(norm) > 1e-5)
+                fail_msg("%s on %s: gradient of %s differs by %g of its norm %g", name, device, t->name, d, sqrt(norm));
+        }
+        free(logits);
+        free(want);
+        mem_free(g.dev, grad);
+        model_run_free(r);
+        golden_close(&g);
+    }
+}
+
+static void ten_adamw_steps_are_pytorchs(UNUSED void **state)
+{
+    for (size_t k = 0; k < ARRAY_SIZE(names) * 2; k++) {
+        struct golden g;
+        struct error err = { 0 };
+        golden_open(&g, names[k / 2], devices[k % 2], DT_F32);
+        struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+        set.token_budget_max = 40;    // two micro-batches
+        struct trainer *t = trainer_new(g.m, NULL, &set, &err);
+        if (!t)
+            fail_msg("%s", err.text);
+        float ones[MAX_TOK], want_loss[10], want_norm[10];
+        struct sft_seq seq[8];
+        int64_t n = 0;
+        for (int64_t s = 0; s < g.n_seq; s++)
+            if (g.cu[s + 1] - g.cu[s] > 1)
+                seq[n++] = (struct sft_seq){ g.token + g.cu[s], ones, g.cu[s + 1] - g.cu[s] };
+        for (int i = 0; i < MAX_TOK; i++)
+            ones[i] = 1;
+        st_to_f32(want_loss, find(g.g, "adam_loss"));
+        st_to_f32(want_norm, find(g.g, "adam_norm"));
+        struct trainer_hyper h;
+        trainer_hyper_init(&h, ALGO_GRPO);
+        h.lr = 1e-2;
+        for (int i = 0; i < 10; i++) {
+            double loss, n_tok, norm;
+            if (!trainer_sft_step(t, seq, n, &h, true, &loss, &n_tok, &norm, &err))
+                fail_msg("%s", err.text);
+            if (!(fabs(loss - (double)want_loss[i]) < 2e-5 * fabs((double)want_loss[i]))
+                || !(fabs(norm - (double)want_norm[i]) < 2e-4 * (double)want_norm[i]))
+                fail_msg("%s on %s, step %d: loss %.8g, norm %.8g; PyTorch has %.8g, %.8g", names[k / 2], devices[k % 2], i, loss,
+                         norm, (double)want_loss[i], (double)want_norm[i]);
+        }
+        trainer_free(t);
+        golden_close(&g);
+    }
+}
+
+static void bf16_stays_near_fp32(UNUSED void **state)
+{
+    for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
+        struct golden g;
+        struct error err = { 0 };
+        golden_open(&g, names[k], "cpu:0", DT_BF16);
+        struct run_limits lim = { .max_tok = MAX_TOK, .max_seq = 8, .max_seq_tok = MAX_TOK, .train = true };
+        struct model_run *r = model_run_new(g.m, &lim, &err);
+        int64_t n_logit = g.n_tok * model_config(g.m)->vocab;
+        float *logits = calloc((size_t)n_logit, 4), *want = calloc((size_t)n_logit, 4);
+        struct model_batch b = batch(&g);
+        if (!r || !model_forward_train(r, &b, &err) || !model_logits(r, logits, &err))
+            fail_msg("%s: %s", names[k], err.text);
+        st_to_f32(want, find(g.g, "logits"));
+        double d = distance(logits, want, n_logit);
+        if (!(d < 2e-2 && d > 1e-4))    // weights alone, rounded to 8 bits, move logits by about 2^-9 sqrt(parts)
+            fail_msg("%s: bf16 logits differ by %g of their norm", names[k], d);
+        free(logits);
+        free(want);
+        model_run_free(r);
+        golden_close(&g);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_and_gradients_are_pytorchs), cmocka_unit_test(ten_adamw_steps_are_pytorchs),
+        cmocka_unit_test(bf16_stays_near_fp32),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
