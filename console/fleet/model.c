@@ -68,7 +68,7 @@ struct model *model_new(struct error *err)
         m->knob = calloc((size_t)n_knobs, sizeof(*m->knob));
     }
     if (!m || !m->extra || !m->proc || !m->event || !m->log || !m->knob) {
-        model_free(m);
+        fleet_model_free(m);
         error_set(err, ERR_NO_MEMORY, "no memory for the console's model of the run");
         return NULL;
     }
@@ -88,7 +88,7 @@ static void rollout_release(struct rollout_view *r)
     *r = (struct rollout_view){ 0 };
 }
 
-void model_free(struct model *m)
+void fleet_model_free(struct model *m)
 {
     if (!m)
         return;

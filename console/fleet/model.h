@@ -134,7 +134,7 @@ struct model {
     int64_t n_command;            // ever
 };
 struct model *model_new(struct error *err);
-void model_free(struct model *m);
+void fleet_model_free(struct model *m);
 void model_changed(struct model *m);
 
 /* The names on the wire; RUN_UNKNOWN and PROC_OK for others. */
