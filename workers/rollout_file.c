@@ -41,7 +41,8 @@ static size_t record_check(ZSTD_DCtx *dctx, const uint8_t *data, size_t len, str
     return size;
 }
 
-/* Where whole records end in map, from start on. A broken place with a whole record behind it is damage, not a torn tail. */
+/* Where whole records end in map, from start on. A broken place with a whole record behind it is damage, not a torn
+ * tail. */
 static bool records_scan(const struct file_map *map, const char *path, int64_t start, struct rollout_opened *o,
                          struct error *err)
 {
@@ -99,7 +100,8 @@ struct rollout_file *rollout_file_open(const char *path, int64_t known_size, str
     }
     TRY(file_map_open(&map, path, err));
     if ((int64_t)map.size_bytes < known_size) {
-        error_set(err, ERR_DATA, "'%s' has %zu bytes, but its index knows %lld", path, map.size_bytes, (long long)known_size);
+        error_set(err, ERR_DATA, "'%s' has %zu bytes, but its index knows %lld", path, map.size_bytes,
+                  (long long)known_size);
         goto out;
     }
     TRY(records_scan(&map, path, known_size, &o, err));
@@ -212,8 +214,8 @@ void rollout_reader_free(struct rollout_reader *r)
 }
 
 /* Unpack the one frame in data[0..size) onto out. */
-static bool record_unpack(ZSTD_DCtx *dctx, const uint8_t *data, size_t size, const char *path, int64_t offset, struct buf *out,
-                          struct error *err)
+static bool record_unpack(ZSTD_DCtx *dctx, const uint8_t *data, size_t size, const char *path, int64_t offset,
+                          struct buf *out, struct error *err)
 {
     unsigned long long content = ZSTD_getFrameContentSize(data, size);
     if (content > ROLLOUT_RECORD_MAX)
@@ -223,7 +225,8 @@ static bool record_unpack(ZSTD_DCtx *dctx, const uint8_t *data, size_t size, con
         return error_set(err, ERR_NO_MEMORY, "no memory for a record of %llu bytes of '%s'", content, path);
     size_t n = ZSTD_decompressDCtx(dctx, to, (size_t)content, data, size);
     if (ZSTD_isError(n) || n != content)
-        return zstd_broken(err, path, offset, ZSTD_isError(n) ? ZSTD_getErrorName(n) : "the record is shorter than it says");
+        return zstd_broken(err, path, offset,
+                           ZSTD_isError(n) ? ZSTD_getErrorName(n) : "the record is shorter than it says");
     out->len += n;
     out->data[out->len] = 0;
     return true;
@@ -239,7 +242,8 @@ bool rollout_reader_next(struct rollout_reader *r, struct buf *out, bool *more, 
     size_t left = r->map.size_bytes - r->at, size = ZSTD_findFrameCompressedSize(data, left);
     if (ZSTD_isError(size)) {
         static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };
-        if (memcmp(data, magic, MIN(left, sizeof magic)) == 0)    // cut short, or damaged so that it seems longer than the file
+        if (memcmp(data, magic, MIN(left, sizeof magic)) ==
+            0) // cut short, or damaged so that it seems longer than the file
             return true;
         return zstd_broken(err, r->path, (int64_t)r->at, "no record starts there");
     }

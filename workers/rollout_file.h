@@ -1,9 +1,9 @@
 /* rollout_file.h - rollouts/NAME.zst: records appended one after the other, readable while they are written
  *
- * Each record is one zstd frame with a checksum, so `zstdcat NAME.zst` prints all of them, and a record can be read alone by
- * the offset and size that the index (the run's journal) keeps. A crash can leave a part of the last record: it is cut off
- * when the file is opened again. What a record holds is the caller's affair (lines of JSON, usually). One writer a file, one
- * thread; readers may be anywhere.
+ * Each record is one zstd frame with a checksum, so `zstdcat NAME.zst` prints all of them, and a record can be read
+ * alone by the offset and size that the index (the run's journal) keeps. A crash can leave a part of the last
+ * record: it is cut off when the file is opened again. What a record holds is the caller's affair (lines of JSON,
+ * usually). One writer a file, one thread; readers may be anywhere.
  *
  * Frames: RFC 8878. */
 #pragma once
@@ -21,9 +21,10 @@ struct rollout_opened {
     int64_t size_bytes;    // the file's size now
     int64_t cut_bytes;     // of a broken tail that were removed
 };
-/* Open path for appending, made when missing. The first known_size bytes are taken to be whole records (from the index; 0:
- * everything is checked); behind them, whole records are kept and what follows the last one is cut off. ERR_DATA: the file is
- * shorter than known_size, or what lies in the middle is not a record; then nothing has been changed. opened may be NULL. */
+/* Open path for appending, made when missing. The first known_size bytes are taken to be whole records (from the
+ * index; 0: everything is checked); behind them, whole records are kept and what follows the last one is cut off.
+ * ERR_DATA: the file is shorter than known_size, or what lies in the middle is not a record; then nothing has been
+ * changed. opened may be NULL. */
 struct rollout_file *rollout_file_open(const char *path, int64_t known_size, struct rollout_opened *opened,
                                        struct error *err);
 /* Close without syncing; NULL is fine. */
@@ -35,11 +36,12 @@ MUST_USE bool rollout_file_append(struct rollout_file *f, const void *data, size
 MUST_USE bool rollout_file_sync(struct rollout_file *f, struct error *err);
 
 /* Read the record at offset with this size; appends it to out. */
-MUST_USE bool rollout_file_read(const char *path, int64_t offset, int64_t size_bytes, struct buf *out, struct error *err);
+MUST_USE bool rollout_file_read(const char *path, int64_t offset, int64_t size_bytes, struct buf *out,
+                                struct error *err);
 /* All records in order. */
 struct rollout_reader;
 struct rollout_reader *rollout_reader_new(const char *path, struct error *err);
 void rollout_reader_free(struct rollout_reader *r);
-/* Put the next record into out (cleared first); *more is false at the end. A part of a record at the very end is the end, since
- * its writer may be at work; damage elsewhere is ERR_DATA with the offset. */
+/* Put the next record into out (cleared first); *more is false at the end. A part of a record at the very end is the
+ * end, since its writer may be at work; damage elsewhere is ERR_DATA with the offset. */
 MUST_USE bool rollout_reader_next(struct rollout_reader *r, struct buf *out, bool *more, struct error *err);

@@ -58,7 +58,8 @@ static void the_reported_k_are_powers_of_two_and_n(UNUSED void **state)
 static void a_sample_left_out_is_in_no_mean(UNUSED void **state)
 {
     struct eval_tally t;
-    struct reward_output right = { .score = SCORE_OK, .reward = 10, .ans_acc = 1, .format_acc = 1, .verdict = VERDICT_EQUAL };
+    struct reward_output right = {
+        .score = SCORE_OK, .reward = 10, .ans_acc = 1, .format_acc = 1, .verdict = VERDICT_EQUAL};
     struct reward_output wrong = { .score = SCORE_OK, .verdict = VERDICT_DIFFERENT };
     struct reward_output lost = { .score = SCORE_LEFT_OUT, .verdict = VERDICT_CANNOT_TELL };
     assert_true(eval_tally_init(&t, 3, 2, &err));
@@ -103,10 +104,11 @@ static void a_record_has_upstreams_fields(UNUSED void **state)
     static const char *const fields[] = { "prompt", "prediction", "gold", "parsed", "format_valid", "ans_valid",
                                           "response_length", "reward" };
     struct buf line = BUF_INIT;
-    struct reward_output out = { .score = SCORE_OK, .reward = 10, .ans_acc = 1, .format_acc = 1, .pred = "7", .rule = "rational" };
+    struct reward_output out = {
+        .score = SCORE_OK, .reward = 10, .ans_acc = 1, .format_acc = 1, .pred = "7", .rule = "rational"};
     json_t *row = json_pack("{s:s}", "gt_answer", "7");
-    struct eval_record r = { .prompt = "3+4?", .prediction = "\\boxed{7}\xff", .prediction_len = 10, .row = row, .n_tok = 9,
-                             .out = &out };
+    struct eval_record r = {
+        .prompt = "3+4?", .prediction = "\\boxed{7}\xff", .prediction_len = 10, .row = row, .n_tok = 9, .out = &out};
     assert_true(eval_record_line(&line, &r, &err));
     assert_int_equal(line.data[line.len - 1], '\n');
     json_t *json = json_loads(line.data, 0, NULL);

@@ -52,13 +52,17 @@ static void a_shared_page_is_free_when_its_last_holder_has_gone(UNUSED void **st
     pagedkv_release(&p);
 }
 
-/* Groups of random sizes come and go; a model that counts by hand must agree at every moment and nothing may be left. */
+/* Groups of random sizes come and go; a model that counts by hand must agree at every moment and nothing may be
+ * left. */
 static void no_page_is_lost_or_given_twice_over_a_long_random_use(UNUSED void **state)
 {
     enum { N_PAGE = 97, N_GROUP = 12, SAMPLES = 5, PAGES = 6 };
     struct pagedkv p;
     struct error err = { 0 };
-    struct { int n_shared, n_sample, n_own[SAMPLES]; int32_t shared[PAGES], own[SAMPLES][PAGES]; } group[N_GROUP] = { 0 };
+    struct {
+        int n_shared, n_sample, n_own[SAMPLES];
+        int32_t shared[PAGES], own[SAMPLES][PAGES];
+    } group[N_GROUP] = {0};
     int owner[N_PAGE] = { 0 };
     uint32_t x = 12345;
     assert_true(pagedkv_init(&p, N_PAGE, 16, &err));

@@ -32,7 +32,8 @@ bool eval_correct(const struct reward_output *out)
     return out->score == SCORE_OK && (out->ans_acc > 0.5f || out->verdict == VERDICT_EQUAL);
 }
 
-void eval_tally_add(struct eval_tally *t, int64_t i, const struct reward_output *out, int64_t n_tok, enum finish_reason finish)
+void eval_tally_add(struct eval_tally *t, int64_t i, const struct reward_output *out, int64_t n_tok,
+                    enum finish_reason finish)
 {
     BUG_IF(i < 0 || i >= t->n_prompt, "prompt %lld of %lld", (long long)i, (long long)t->n_prompt);
     t->n_sample++;
@@ -176,8 +177,8 @@ bool eval_record_line(struct buf *line, const struct eval_record *r, struct erro
 static void name_add(struct buf *out, const char *s)
 {
     for (const char *p = s; *p; p++) {
-        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' || *p == '+' ||
-                     *p == '_' || (*p == '.' && p != s);
+        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' ||
+                     *p == '+' || *p == '_' || (*p == '.' && p != s);
         buf_char(out, plain ? *p : '_');
     }
 }
@@ -193,7 +194,8 @@ bool eval_file_path(char *out, size_t size, const char *dir, const char *project
     }
     name_add(&path, task);
     buf_fmt(&path, "_training_step_%lld.jsonl", (long long)step);
-    bool ok = !path.failed || error_set(err, ERR_USAGE, "the path of evaluation '%s' under '%s' is too long", task, dir);
+    bool ok =
+        !path.failed || error_set(err, ERR_USAGE, "the path of evaluation '%s' under '%s' is too long", task, dir);
     if (ok)
         memcpy(out, path.data, path.len + 1);
     buf_release(&path);

@@ -1,14 +1,15 @@
 /* generator.h - continuous batching: prompts in, rollout groups out
  *
- * An item is one prompt with G samples. Its prompt is run through the model once, its pages of keys and values are shared by
- * the samples, and the samples of all items are decoded together, each leaving when it has ended and making room for the
- * next. Owned by the one thread that drives the device; nothing here locks. All memory of a step is taken by
- * generator_new; submitting and finishing allocate, a step does not.
+ * An item is one prompt with G samples. Its prompt is run through the model once, its pages of keys and values are
+ * shared by the samples, and the samples of all items are decoded together, each leaving when it has ended and
+ * making room for the next. Owned by the one thread that drives the device; nothing here locks. All memory of a step
+ * is taken by generator_new; submitting and finishing allocate, a step does not.
  *
- * What is promised: a token and its log-prob are the same bits whatever else runs, in whatever order and batch. They depend
- * on the weights, the prompt, the sampling settings and (seed, item, sample, position) only.
+ * What is promised: a token and its log-prob are the same bits whatever else runs, in whatever order and batch. They
+ * depend on the weights, the prompt, the sampling settings and (seed, item, sample, position) only.
  *
- * An admitted sample has all the pages reserved that it could ever need, so nothing is ever preempted and thrown away. */
+ * An admitted sample has all the pages reserved that it could ever need, so nothing is ever preempted and thrown
+ * away. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,6 +38,9 @@ struct sampling {
 /* Every field in its bounds, or ERR_USAGE naming the first that is not. */
 MUST_USE bool sampling_check(const struct sampling *s, struct error *err);
 
+/* One more end token; the same twice, and more than there is room for, is ignored. */
+void sampling_add_stop(struct sampling *s, int32_t id);
+
 struct generator_config {
     struct model *model;                  // borrowed as long as the generator lives
     const struct tokenizer *tokenizer;    // borrowed; only for stop strings, else NULL
@@ -44,7 +48,7 @@ struct generator_config {
     int64_t max_item;                     // most items waiting or running
     int64_t max_seq_tok;                  // longest prompt + completion, tokens
     int64_t prefill_tok;                  // prompt tokens run in one step; 0: 2048
-    size_t kv_bytes;                      // size of the pool; 0: what max_seq samples of max_seq_tok need
+    size_t kv_bytes;                      // pool; 0: max_seq samples of max_seq_tok, at most half of what is free
     int64_t version;                      // of the weights in model now
 };
 /* One prompt to be continued. */
@@ -55,7 +59,7 @@ struct generator_item {
     const int32_t *prompt;     // (n_prompt) ids; copied
     int64_t n_prompt;          // at least 1
     int32_t n_sample;          // at least 1
-    int32_t first_sample;      // number of sample 0 in its noise; 0, unless the samples of one prompt are split over items
+    int32_t first_sample; // number of sample 0 in its noise; 0, unless the samples of one prompt are split over items
     const uint64_t *seed;      // (n_sample) copied
     struct sampling sampling;
 };
@@ -65,20 +69,22 @@ struct generator;
 struct generator *generator_new(const struct generator_config *config, struct error *err);
 void generator_free(struct generator *g);    // with all items still inside; NULL is fine
 
-/* Queue an item. ERR_FULL: max_item are inside, try again after a step. ERR_SHAPE: it can never run (too long for max_seq_tok
- * or for the pool), with the sizes. On failure nothing has changed. */
+/* Queue an item. ERR_FULL: max_item are inside, try again after a step. ERR_SHAPE: it can never run (too long for
+ * max_seq_tok or for the pool), with the sizes. On failure nothing has changed. */
 MUST_USE bool generator_submit(struct generator *g, const struct generator_item *item, struct error *err);
-/* One round: admit what fits, run waiting prompts up to prefill_tok tokens, decode one token for every running sample. Does
- * nothing when idle. On failure the engine holds nothing any more (generator_clear). */
+/* One round: admit what fits, run waiting prompts up to prefill_tok tokens, decode one token for every running
+ * sample. Does nothing when idle. On failure the engine holds nothing any more (generator_clear). */
 MUST_USE bool generator_step(struct generator *g, struct error *err);
 /* The next finished group, in the order of finishing; returns it for group_free, NULL: none. */
 struct group *generator_poll(struct generator *g);
-bool generator_idle(const struct generator *g);    // nothing waiting, nothing running (finished groups may wait in poll)
-/* Forget one item (a lease that ended), or all that is inside, finished groups too. Returns how many items were dropped. */
+bool generator_idle(const struct generator *g); // nothing waiting, nothing running (finished groups may wait in poll)
+/* Forget one item (a lease that ended), or all that is inside, finished groups too. Returns how many items were
+ * dropped. */
 int64_t generator_cancel(struct generator *g, int64_t item);
 int64_t generator_clear(struct generator *g);
-/* The weights in the model have been replaced in place: what is submitted from now on carries this version. ERR_REFUSED while
- * an item has been started and not finished: a group is generated wholly at one version. */
+/* The weights in the model have been replaced in place: items not started yet and those submitted from now on carry
+ * this version. ERR_REFUSED while an item has been started and not finished: a group is generated wholly at one
+ * version. */
 MUST_USE bool generator_version_set(struct generator *g, int64_t version, struct error *err);
 
 struct generator_stats {

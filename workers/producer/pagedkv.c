@@ -47,7 +47,8 @@ bool pagedkv_take(struct pagedkv *p, int32_t *page, int64_t n)
 void pagedkv_share(struct pagedkv *p, const int32_t *page, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        BUG_IF(page[i] < 0 || page[i] >= p->n_page || p->ref[page[i]] < 1, "page %d is shared but nobody holds it", page[i]);
+        BUG_IF(page[i] < 0 || page[i] >= p->n_page || p->ref[page[i]] < 1, "page %d is shared but nobody holds it",
+               page[i]);
         p->ref[page[i]]++;
     }
 }
@@ -55,7 +56,8 @@ void pagedkv_share(struct pagedkv *p, const int32_t *page, int64_t n)
 void pagedkv_drop(struct pagedkv *p, const int32_t *page, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        BUG_IF(page[i] < 0 || page[i] >= p->n_page || p->ref[page[i]] < 1, "page %d is dropped but nobody holds it", page[i]);
+        BUG_IF(page[i] < 0 || page[i] >= p->n_page || p->ref[page[i]] < 1, "page %d is dropped but nobody holds it",
+               page[i]);
         if (--p->ref[page[i]] == 0)
             p->free_page[p->n_free++] = page[i];
     }

@@ -1,8 +1,8 @@
 /* pagedkv.h - which page of the key-value pool belongs to whom
  *
- * The pool itself (keys and values) is the model's; here are only page numbers. A page holds page_tok consecutive tokens of one
- * sequence, in all layers, and may belong to several sequences as long as none of them writes to it: the full pages of a
- * prompt are shared by the samples of its group. Owned by the generator, one thread. */
+ * The pool itself (keys and values) is the model's; here are only page numbers. A page holds page_tok consecutive
+ * tokens of one sequence, in all layers, and may belong to several sequences as long as none of them writes to it:
+ * the full pages of a prompt are shared by the samples of its group. Owned by the generator, one thread. */
 #pragma once
 #include <stdint.h>
 #include "protocol/base/error.h"

@@ -1,0 +1,491 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/ops.h"
+#include "workers/model/model.h"
+#include "workers/producer/generator.h"
+#include "workers/text/tokenizer.h"
+
+enum { VOCAB = 97, N_ITEM = 9, SAMPLES = 4 };
+static struct error err;
+static struct device *dev;
+static struct model *model;
+static int32_t prompt[N_ITEM][200];
+static const int prompt_len[N_ITEM] = { 1, 5, 31, 32, 33, 64, 150, 2, 17 };
+static const uint64_t seeds[SAMPLES] = { 11, 12, 13, 1000000007 };
+
+static int model_setup(UNUSED void **state)
+{
+    static const struct model_config config = {
+        .family = FAMILY_QWEN2, .n_layer = 2, .d_model = 32, .n_head = 4, .n_kv_head = 2, .d_head = 16, .d_ff = 64,
+        .vocab = VOCAB, .max_pos = 512, .rms_eps = 1e-6f, .rope_theta = 1e4, .tied = true, .qkv_bias = true, .bos = -1,
+        .initializer_range = 0.3,    // far from uniform, so that a wrong context shows
+    };
+    uint32_t x = 7;
+    for (int i = 0; i < N_ITEM; i++)
+        for (int k = 0; k < prompt_len[i]; k++)
+            prompt[i][k] = (int32_t)((x = x * 1664525 + 1013904223) >> 8) % VOCAB;
+    dev = device_new("ref", 0, &err);
+    model = dev ? model_new_random(&config, 5, dev, DT_F32, &err) : NULL;
+    if (!model)
+        print_error("%s\n", err.text);
+    return model == NULL;
+}
+
+static int model_teardown(UNUSED void **state)
+{
+    model_free(model);
+    device_free(dev);
+    return 0;
+}
+
+static struct generator *engine(int64_t max_seq, int64_t n_page, const struct tokenizer *tokenizer)
+{
+    struct generator_config c = { .model = model, .tokenizer = tokenizer, .max_seq = max_seq, .max_item = N_ITEM,
+                                  .max_seq_tok = 256, .prefill_tok = 64, .version = 3,
+                                  .kv_bytes = n_page ? (size_t)n_page * kv_pool_page_bytes(model) : 0 };
+    struct generator *g = generator_new(&c, &err);
+    if (!g)
+        fail_msg("%s", err.text);
+    return g;
+}
+
+static struct generator_item item_of(int i)
+{
+    struct generator_item item = { .item = 100 + i, .prompt_row = i, .prompt = prompt[i], .n_prompt = prompt_len[i],
+                                   .n_sample = SAMPLES, .seed = seeds, .sampling = SAMPLING_DEFAULT };
+    item.sampling.temperature = 0.7f + 0.1f * (float)(i % 5);
+    item.sampling.max_new_tok = 3 + 7 * i;
+    sampling_add_stop(&item.sampling, 5);
+    return item;
+}
+
+static void submit(struct generator *g, const struct generator_item *item)
+{
+    if (!generator_submit(g, item, &err))
+        fail_msg("%s", err.text);
+}
+
+static void pages_all_free(const struct generator *g)
+{
+    struct generator_stats s;
+    generator_stats(g, &s);
+    assert_int_equal(s.n_free_page, s.n_page);
+    assert_int_equal(s.n_running_seq, 0);
+}
+
+/* Run until idle; groups by item - 100. */
+static void run_all(struct generator *g, struct group *out[N_ITEM])
+{
+    for (int round = 0; !generator_idle(g); round++) {
+        assert_true(round < 10000);
+        if (!generator_step(g, &err))
+            fail_msg("%s", err.text);
+        for (struct group *group; (group = generator_poll(g));) {
+            assert_in_range(group->item, 100, 100 + N_ITEM - 1);
+            assert_null(out[group->item - 100]);
+            out[group->item - 100] = group;
+        }
+    }
+    pages_all_free(g);
+}
+
+static void groups_same(const struct group *a, const struct group *b)
+{
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_int_equal(a->n_tok, b->n_tok);
+    assert_memory_equal(a->token, b->token, (size_t)a->n_tok * sizeof *a->token);
+    assert_memory_equal(a->logp, b->logp, (size_t)a->n_tok * sizeof *a->logp);
+    assert_int_equal(a->n_sample, b->n_sample);
+    for (int i = 0; i < a->n_sample; i++) {
+        assert_int_equal(a->sample[i].n_tok, b->sample[i].n_tok);
+        assert_int_equal(a->sample[i].first_tok, b->sample[i].first_tok);
+        assert_int_equal(a->sample[i].finish, b->sample[i].finish);
+    }
+}
+
+static void groups_free(struct group *g[N_ITEM])
+{
+    for (int i = 0; i < N_ITEM; i++)
+        group_free(g[i]);
+}
+
+/* Every item alone, one sample at a time: what all other arrangements must equal. */
+static void reference(struct group *out[N_ITEM])
+{
+    struct generator *g = engine(1, 0, NULL);
+    memset(out, 0, N_ITEM * sizeof *out);
+    for (int i = 0; i < N_ITEM; i++) {
+        struct generator_item item = item_of(i);
+        submit(g, &item);
+        run_all(g, out);
+    }
+    generator_free(g);
+}
+
+static void a_rollout_does_not_depend_on_its_neighbours(UNUSED void **state)
+{
+    static const struct { int64_t max_seq, n_page; bool backwards; const char *why; } cases[] = {
+        { 1, 0, false, "one sample at a time" },
+        { 3, 0, false, "groups never fit at once" },
+        { 32, 0, false, "all together" },
+        { 32, 0, true, "another order" },
+        { 32, 9, false, "pages run out: samples of a started group wait" },
+        { 5, 12, true, "both run out" },
+    };
+    struct group *want[N_ITEM];
+    reference(want);
+    int n_stop = 0, n_length = 0;
+    for (int i = 0; i < N_ITEM; i++)
+        for (int k = 0; k < SAMPLES; k++)
+            *(want[i]->sample[k].finish == FINISH_STOP ? &n_stop : &n_length) += 1;
+    assert_true(n_stop > 0 && n_length > 0);    // or the test would see one kind of end only
+    for (size_t c = 0; c < ARRAY_SIZE(cases); c++) {
+        struct generator *g = engine(cases[c].max_seq, cases[c].n_page, NULL);
+        struct group *got[N_ITEM] = { NULL };
+        for (int i = 0; i < N_ITEM; i++) {
+            struct generator_item item = item_of(cases[c].backwards ? N_ITEM - 1 - i : i);
+            submit(g, &item);
+        }
+        run_all(g, got);
+        for (int i = 0; i < N_ITEM; i++)
+            groups_same(got[i], want[i]);
+        groups_free(got);
+        generator_free(g);
+    }
+    groups_free(want);
+}
+
+static void items_may_arrive_while_others_run(UNUSED void **state)
+{
+    struct group *want[N_ITEM], *got[N_ITEM] = { NULL };
+    reference(want);
+    struct generator *g = engine(7, 0, NULL);
+    for (int i = 0; i < N_ITEM; i++) {
+        struct generator_item item = item_of(N_ITEM - 1 - i);
+        submit(g, &item);
+        for (int k = 0; k < 5; k++)
+            assert_true(generator_step(g, &err));
+    }
+    run_all(g, got);
+    for (int i = 0; i < N_ITEM; i++)
+        groups_same(got[i], want[i]);
+    groups_free(got);
+    groups_free(want);
+    generator_free(g);
+}
+
+/* The agreement that importance ratios rest on: packed scoring of prompt + completion gives the bytes recorded while
+ * sampling. */
+static void recorded_log_probs_are_the_scored_ones_to_the_bit(UNUSED void **state)
+{
+    struct group *g[N_ITEM];
+    reference(g);
+    struct run_limits limits = { .max_tok = 4096, .max_seq = SAMPLES, .max_seq_tok = 512 };
+    struct model_run *run = model_run_new(model, &limits, &err);
+    assert_non_null(run);
+    for (int i = 0; i < N_ITEM; i++) {
+        int32_t token[4096], target[4096], cu[SAMPLES + 1], n = 0;
+        float temperature[4096], logp[4096];
+        for (int k = 0; k < SAMPLES; k++) {
+            const struct sample *s = &g[i]->sample[k];
+            cu[k] = n;
+            memcpy(token + n, g[i]->prompt, (size_t)g[i]->n_prompt * sizeof *token);
+            memcpy(token + n + g[i]->n_prompt, g[i]->token + s->first_tok, (size_t)s->n_tok * sizeof *token);
+            int32_t len = (int32_t)(g[i]->n_prompt + s->n_tok);
+            for (int32_t t = 0; t < len; t++) {
+                target[n + t] = t >= g[i]->n_prompt - 1 && t < len - 1 ? token[n + t + 1] : -1;
+                temperature[n + t] = g[i]->temperature;
+            }
+            n += len;
+        }
+        cu[SAMPLES] = n;
+        struct model_batch batch = { .n_seq = SAMPLES, .n_tok = n, .token = token, .cu_tok = cu };
+        assert_true(model_score(run, &batch, target, temperature, logp, NULL, &err));
+        for (int k = 0; k < SAMPLES; k++) {
+            const struct sample *s = &g[i]->sample[k];
+            assert_memory_equal(logp + cu[k] + g[i]->n_prompt - 1, g[i]->logp + s->first_tok,
+                                (size_t)s->n_tok * sizeof *logp);
+        }
+    }
+    model_run_free(run);
+    groups_free(g);
+}
+
+static void greedy_samples_are_all_the_same(UNUSED void **state)
+{
+    struct generator *g = engine(8, 0, NULL);
+    struct group *out[N_ITEM] = { NULL };
+    struct generator_item item = item_of(4);
+    item.sampling.temperature = 0;
+    submit(g, &item);
+    run_all(g, out);
+    const struct group *group = out[4];
+    for (int k = 1; k < SAMPLES; k++) {
+        assert_int_equal(group->sample[k].n_tok, group->sample[0].n_tok);
+        assert_memory_equal(group->token + group->sample[k].first_tok, group->token,
+                            (size_t)group->sample[0].n_tok * 4);
+    }
+    groups_free(out);
+    generator_free(g);
+}
+
+static void a_group_says_how_it_was_made(UNUSED void **state)
+{
+    struct generator *g = engine(8, 0, NULL);
+    struct group *out[N_ITEM] = { NULL };
+    struct generator_item item = item_of(2);
+    item.rollout_step = 9;
+    submit(g, &item);
+    run_all(g, out);
+    assert_int_equal(out[2]->item, 102);
+    assert_int_equal(out[2]->prompt_row, 2);
+    assert_int_equal(out[2]->rollout_step, 9);
+    assert_int_equal(out[2]->weight_version, 3);
+    assert_int_equal(out[2]->n_prompt, prompt_len[2]);
+    assert_memory_equal(out[2]->prompt, prompt[2], (size_t)prompt_len[2] * 4);
+    assert_true(out[2]->temperature == item.sampling.temperature);
+    for (int k = 0; k < SAMPLES; k++) {
+        const struct sample *s = &out[2]->sample[k];
+        assert_int_equal(s->seed, seeds[k]);
+        assert_int_equal(s->score, SCORE_NONE);
+        bool ended = out[2]->token[s->first_tok + s->n_tok - 1] == 5;
+        assert_int_equal(s->finish, ended ? FINISH_STOP : FINISH_LENGTH);
+        assert_true(ended || s->n_tok == item.sampling.max_new_tok);
+    }
+    groups_free(out);
+    generator_free(g);
+}
+
+static void an_end_token_at_the_limit_is_a_stop_and_ignored_ones_go_on(UNUSED void **state)
+{
+    struct generator *g = engine(8, 0, NULL);
+    struct group *out[N_ITEM] = { NULL };
+    struct generator_item item = item_of(1);
+    item.sampling.max_new_tok = 1;
+    item.sampling.n_stop_token = 0;
+    submit(g, &item);
+    run_all(g, out);
+    assert_int_equal(out[1]->sample[0].finish, FINISH_LENGTH);
+    int32_t first = out[1]->token[0];
+    group_free(out[1]);
+    out[1] = NULL;
+    sampling_add_stop(&item.sampling, first);
+    submit(g, &item);
+    run_all(g, out);
+    assert_int_equal(out[1]->sample[0].finish, FINISH_STOP);    // not cut: it ended exactly there
+    group_free(out[1]);
+    out[1] = NULL;
+    item.sampling.ignore_eos = true;
+    item.sampling.max_new_tok = 12;
+    submit(g, &item);
+    run_all(g, out);
+    for (int k = 0; k < SAMPLES; k++)
+        assert_int_equal(out[1]->sample[k].n_tok, 12);
+    assert_int_equal(out[1]->token[0], first);
+    groups_free(out);
+    generator_free(g);
+}
+
+static void samples_of_a_prompt_may_be_split_over_items(UNUSED void **state)
+{
+    struct generator *g = engine(8, 0, NULL);
+    struct group *whole[N_ITEM] = { NULL }, *part[N_ITEM] = { NULL };
+    struct generator_item item = item_of(6);
+    submit(g, &item);
+    run_all(g, whole);
+    item.n_sample = 1;
+    item.first_sample = 2;
+    item.seed = seeds + 2;
+    submit(g, &item);
+    run_all(g, part);
+    const struct sample *s = &whole[6]->sample[2];
+    assert_int_equal(part[6]->n_tok, s->n_tok);
+    assert_memory_equal(part[6]->token, whole[6]->token + s->first_tok, (size_t)s->n_tok * 4);
+    assert_memory_equal(part[6]->logp, whole[6]->logp + s->first_tok, (size_t)s->n_tok * 4);
+    groups_free(whole);
+    groups_free(part);
+    generator_free(g);
+}
+
+static void what_can_never_run_is_refused_with_its_sizes(UNUSED void **state)
+{
+    struct generator *g = engine(4, 4, NULL);
+    struct generator_item item = item_of(6);
+    item.sampling.max_new_tok = 107;    // 150 + 107 > 256
+    assert_false(generator_submit(g, &item, &err));
+    assert_int_equal(err.code, ERR_SHAPE);
+    assert_non_null(strstr(err.text, "107"));
+    item.sampling.max_new_tok = 100;    // fits a sequence, not the pool of 4 pages
+    if (generator_submit(g, &item, &err)) {    // pages larger than this test thinks
+        struct generator_stats s;
+        generator_stats(g, &s);
+        assert_true(s.page_tok * s.n_page >= 250);
+    } else {
+        assert_non_null(strstr(err.text, "pages"));
+    }
+    generator_clear(g);
+    item = item_of(0);
+    int32_t bad = VOCAB;
+    item.prompt = &bad;
+    assert_false(generator_submit(g, &item, &err));
+    assert_int_equal(err.code, ERR_DATA);
+    item = item_of(0);
+    item.sampling.top_p = 0;
+    assert_false(generator_submit(g, &item, &err));
+    assert_int_equal(err.code, ERR_USAGE);
+    item = item_of(0);
+    strcpy(item.sampling.stop_string, "x");
+    assert_false(generator_submit(g, &item, &err));
+    item = item_of(0);
+    for (int i = 0; i < N_ITEM; i++)
+        submit(g, &item);
+    assert_false(generator_submit(g, &item, &err));
+    assert_int_equal(err.code, ERR_FULL);
+    assert_int_equal(generator_clear(g), N_ITEM);
+    pages_all_free(g);
+    generator_free(g);
+}
+
+static void cancelling_frees_pages_and_leaves_the_others_alone(UNUSED void **state)
+{
+    struct group *want[N_ITEM], *got[N_ITEM] = { NULL };
+    reference(want);
+    for (int at = 0; at < 12; at++) {
+        struct generator *g = engine(6, 14, NULL);
+        memset(got, 0, sizeof got);
+        for (int i = 0; i < N_ITEM; i++) {
+            struct generator_item item = item_of(i);
+            submit(g, &item);
+        }
+        for (int k = 0; k < at * 3; k++)
+            assert_true(generator_step(g, &err));
+        int64_t n = generator_cancel(g, 100 + at % N_ITEM) + generator_cancel(g, 106);
+        assert_in_range(n, 0, 2);
+        run_all(g, got);
+        for (int i = 0; i < N_ITEM; i++)
+            if (got[i])
+                groups_same(got[i], want[i]);
+        groups_free(got);
+        generator_free(g);
+    }
+    struct generator *g = engine(6, 14, NULL);
+    for (int i = 0; i < N_ITEM; i++) {
+        struct generator_item item = item_of(i);
+        submit(g, &item);
+    }
+    for (int k = 0; k < 4; k++)
+        assert_true(generator_step(g, &err));
+    assert_int_equal(generator_clear(g), N_ITEM);
+    pages_all_free(g);
+    assert_true(generator_idle(g));
+    generator_free(g);
+    groups_free(want);
+}
+
+static void weights_may_only_change_between_items(UNUSED void **state)
+{
+    struct generator *g = engine(4, 0, NULL);
+    struct group *out[N_ITEM] = { NULL };
+    struct generator_item item = item_of(3);
+    submit(g, &item);
+    assert_true(generator_version_set(g, 4, &err));    // not started yet
+    assert_true(generator_step(g, &err));
+    assert_false(generator_version_set(g, 5, &err));
+    assert_int_equal(err.code, ERR_REFUSED);
+    run_all(g, out);
+    assert_true(generator_version_set(g, 5, &err));
+    assert_int_equal(out[3]->weight_version, 4);
+    groups_free(out);
+    generator_free(g);
+}
+
+static void a_stop_string_ends_behind_the_token_that_completes_it(UNUSED void **state)
+{
+    // a byte-level vocabulary of 64 characters, so that any text of these can come up; ids above have no token
+    struct buf json = BUF_INIT;
+    buf_str(&json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{");
+    for (int i = 0; i < 64; i++)
+        buf_fmt(&json, "%s\"%s%c\":%d", i ? "," : "", '#' + i == '\\' ? "\\" : "", '#' + i, i);
+    buf_str(&json,
+            "},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+            "\"decoder\":{\"type\":\"ByteLevel\"}}");
+    struct tokenizer *tokenizer = tokenizer_parse(json.data, json.len, "test", &err);
+    if (!tokenizer)
+        fail_msg("%s", err.text);
+    struct generator *g = engine(8, 0, tokenizer);
+    struct group *out[N_ITEM] = { NULL };
+    struct generator_item item = item_of(8);
+    item.sampling.n_stop_token = 0;
+    item.sampling.max_new_tok = 60;
+    submit(g, &item);
+    run_all(g, out);
+    // three neighbouring tokens with text become the stop string
+    int32_t at = -1;
+    for (int32_t i = 10; i + 2 < 60 && at < 0; i++)
+        if (out[8]->token[i] < 64 && out[8]->token[i + 1] < 64 && out[8]->token[i + 2] < 64)
+            at = i;
+    assert_true(at > 0);
+    for (int k = 0; k < 3; k++)
+        item.sampling.stop_string[k] = (char)('#' + out[8]->token[at + k]);
+    struct group *got[N_ITEM] = { NULL };
+    submit(g, &item);
+    run_all(g, got);
+    const struct sample *s = &got[8]->sample[0];
+    assert_int_equal(s->finish, FINISH_STOP);
+    assert_true(s->n_tok <= at + 3);
+    assert_memory_equal(got[8]->token, out[8]->token, (size_t)s->n_tok * 4);
+    struct buf text = BUF_INIT;
+    assert_true(tokenizer_decode(tokenizer, got[8]->token, s->n_tok, false, &text));
+    const char *found = strstr(text.data, item.sampling.stop_string);
+    assert_non_null(found);
+    assert_int_equal(strlen(found), 3);    // nothing behind it
+    buf_release(&text);
+    buf_release(&json);
+    groups_free(out);
+    groups_free(got);
+    generator_free(g);
+    tokenizer_free(tokenizer);
+}
+
+static void running_samples_can_be_looked_at(UNUSED void **state)
+{
+    struct generator *g = engine(8, 0, NULL);
+    struct generator_item item = item_of(7);
+    struct generator_live live[16];
+    submit(g, &item);
+    assert_int_equal(generator_live(g, live, 16), 0);
+    for (int k = 0; k < 2; k++)
+        assert_true(generator_step(g, &err));
+    int64_t n = generator_live(g, live, 16);
+    assert_in_range(n, 1, SAMPLES);
+    assert_int_equal(generator_live(g, live, 1), 1);
+    assert_int_equal(live[0].item, 107);
+    assert_int_equal(live[0].n_tok, 3);    // the first round draws from the prompt and decodes once
+    assert_int_equal(live[0].n_prompt, prompt_len[7]);
+    generator_free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rollout_does_not_depend_on_its_neighbours),
+        cmocka_unit_test(items_may_arrive_while_others_run),
+        cmocka_unit_test(recorded_log_probs_are_the_scored_ones_to_the_bit),
+        cmocka_unit_test(greedy_samples_are_all_the_same),
+        cmocka_unit_test(a_group_says_how_it_was_made),
+        cmocka_unit_test(an_end_token_at_the_limit_is_a_stop_and_ignored_ones_go_on),
+        cmocka_unit_test(samples_of_a_prompt_may_be_split_over_items),
+        cmocka_unit_test(what_can_never_run_is_refused_with_its_sizes),
+        cmocka_unit_test(cancelling_frees_pages_and_leaves_the_others_alone),
+        cmocka_unit_test(weights_may_only_change_between_items),
+        cmocka_unit_test(a_stop_string_ends_behind_the_token_that_completes_it),
+        cmocka_unit_test(running_samples_can_be_looked_at),
+    };
+    return cmocka_run_group_tests(tests, model_setup, model_teardown);
+}

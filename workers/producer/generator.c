@@ -1,0 +1,844 @@
+/* generator.c - the scheduler around the model's prefill and decode
+ *
+ * Invariants:
+ *  1. Items start in the order of submission. At most one started item (`partial`) has samples that are not admitted
+ *     yet, and no later item starts before they are; its first row of logits waits in `saved`.
+ *  2. Rows 0 .. n_run - 1 are the admitted, unfinished samples, packed; row i's pages stand in table row i, its newest
+ *     token in token[i], that token's position in pos[i]. A finished row's place is taken by the last one.
+ *  3. An entry holds its prompt's pages from prefill until its last sample is admitted, each row holds all pages of its
+ *     table. The prompt's full pages are shared and never written again; the unfinished last one is copied for every
+ *     sample but the last, which takes it over.
+ *  4. A row has pages for prompt + max_new_tok - 1 tokens (the last token's keys are never needed), so a step cannot
+ *     run out.
+ * An entry's life: waiting (generator_submit), started (prompts_start), perhaps partial, running, finished
+ * (entry_finish). */
+#include "workers/producer/generator.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/ops.h"
+#include "protocol/base/buf.h"
+#include "protocol/base/clock.h"
+#include "workers/model/model.h"
+#include "workers/producer/pagedkv.h"
+#include "workers/text/tokenizer.h"
+
+#define PREFILL_TOK_DEFAULT 2048
+#define PREFILL_SEQ_MAX 64        // prompts of one prefill; bounds the rows of logits it needs
+
+/* A sample that has ended, waiting for the rest of its group. */
+struct ended {
+    int64_t n_tok;
+    int32_t *token;    // (n_tok) owned, with logp behind it in the same block
+    float *logp;       // (n_tok)
+    enum finish_reason finish;
+};
+/* One item that is inside; one block of memory with its prompt, seeds and ended samples. */
+struct entry {
+    struct entry *next;
+    struct generator_item spec;    // prompt and seed point into the block
+    int64_t version;
+    int64_t start_ns;              // when its prompt was run
+    int32_t n_admitted, n_ended;
+    struct ended *ended;           // (n_sample)
+    int32_t *page;                 // (n_page) of the prompt while held is true
+    int64_t n_page, n_full;        // pages of the prompt; the full ones of them
+    bool held;
+};
+struct row {
+    struct entry *entry;
+    int32_t sample;        // index in its item
+    int64_t n_tok;         // sampled so far
+    int32_t *token;        // (max_seq_tok) owned by the generator
+    float *logp;           // (max_seq_tok)
+    int64_t n_page;        // in its row of the table
+};
+/* Memory of the device and of the host with the same contents; one and the same where the host can read the
+ * device's. */
+struct mirror {
+    void *host, *dev;
+    size_t size_bytes;
+};
+struct entry_list {
+    struct entry *first, *last;
+    int64_t n;
+};
+struct generator {
+    struct generator_config config;
+    struct device *dev;            // the model's
+    struct model_run *run;
+    struct kv_pool *kv;
+    struct pagedkv pages;
+    int64_t vocab, max_page;       // max_page: pages of the longest sequence
+    struct entry_list waiting;
+    struct entry_list running;     // started, in order of start
+    struct entry *partial;         // the started entry with samples to admit, or NULL
+    struct group **finished;       // ring of finished_cap
+    int64_t finished_first, finished_n, finished_cap;
+    struct row *row;               // (max_seq)
+    int64_t n_run;
+    struct mirror step; // what a step tells the device; the pieces below lie in it, at these places of its host side
+    int32_t *token, *pos, *slot, *kv_len;    // (max_seq) as in struct decode_batch
+    int32_t *from;                 // (max_seq) which row of prefill_logits a new sample starts from
+    int32_t *copy_dst, *copy_src;  // (max_seq) pages to copy before the step
+    struct sample_row *sample;     // (max_seq)
+    int64_t n_copy;
+    struct mirror table;           // (max_seq, max_page) int32: each row's pages in order
+    bool table_changed;            // since it was sent
+    struct mirror result;          // (2, max_seq): sampled ids, then their log-probs
+    int32_t *prefill_token;        // (max_tok) host: the packed prompts of one prefill
+    int32_t *prefill_cu;           // (PREFILL_SEQ_MAX + 1) host
+    int32_t *prefill_table;        // (PREFILL_SEQ_MAX, max_page) host
+    struct entry *batch[PREFILL_SEQ_MAX];
+    int64_t max_tok;               // tokens of one prefill
+    float *logits;                 // (max_seq, vocab) device
+    float *prefill_logits;         // (PREFILL_SEQ_MAX, vocab) device
+    float *saved;                  // (vocab) device: first logits of partial
+    struct generator_stats stats;
+    int64_t version;
+};
+
+bool sampling_check(const struct sampling *s, struct error *err)
+{
+    if (!(s->temperature >= 0) || s->temperature > 100)
+        return error_set(err, ERR_USAGE, "temperature is %g; it must be between 0 (greedy) and 100",
+                         (double)s->temperature);
+    if (!(s->top_p > 0) || s->top_p > 1)
+        return error_set(err, ERR_USAGE, "top_p is %g; it must be above 0 and at most 1", (double)s->top_p);
+    if (s->top_k < 0)
+        return error_set(err, ERR_USAGE, "top_k is %d; it must be 0 (off) or more", s->top_k);
+    if (!(s->min_p >= 0) || s->min_p > 1)
+        return error_set(err, ERR_USAGE, "min_p is %g; it must be between 0 (off) and 1", (double)s->min_p);
+    if (s->max_new_tok < 1)
+        return error_set(err, ERR_USAGE, "the most new tokens are %lld; it must be at least 1",
+                         (long long)s->max_new_tok);
+    if (s->n_stop_token < 0 || s->n_stop_token > SAMPLING_STOP_TOKENS_MAX)
+        return error_set(err, ERR_USAGE, "there are %d stop tokens; at most %d are possible", s->n_stop_token,
+                         SAMPLING_STOP_TOKENS_MAX);
+    if (memchr(s->stop_string, 0, sizeof s->stop_string) == NULL)
+        return error_set(err, ERR_USAGE, "the stop string is longer than %d bytes", SAMPLING_STOP_STRING_MAX);
+    return true;
+}
+
+void sampling_add_stop(struct sampling *s, int32_t id)
+{
+    for (int32_t i = 0; i < s->n_stop_token; i++)
+        if (s->stop_token[i] == id)
+            return;
+    if (id >= 0 && s->n_stop_token < SAMPLING_STOP_TOKENS_MAX)
+        s->stop_token[s->n_stop_token++] = id;
+}
+
+/* ---- lists of entries */
+static void list_push(struct entry_list *l, struct entry *e)
+{
+    e->next = NULL;
+    if (l->last)
+        l->last->next = e;
+    else
+        l->first = e;
+    l->last = e;
+    l->n++;
+}
+
+static void list_remove(struct entry_list *l, struct entry *e)
+{
+    struct entry *before = NULL;
+    for (struct entry *x = l->first; x != e; x = x->next)
+        before = x;
+    if (before)
+        before->next = e->next;
+    else
+        l->first = e->next;
+    if (l->last == e)
+        l->last = before;
+    l->n--;
+}
+
+static void entry_free(struct entry *e)
+{
+    for (int32_t i = 0; i < e->spec.n_sample; i++)
+        free(e->ended[i].token);
+    free(e);
+}
+
+/* ---- making and ending */
+static bool mirror_init(struct generator *g, struct mirror *m, size_t size_bytes, const char *what, struct error *err)
+{
+    m->size_bytes = size_bytes;
+    m->dev = mem_new(g->dev, size_bytes, what, err);
+    if (m->dev)
+        m->host = g->dev->host_memory ? m->dev : host_new(g->dev, size_bytes, what, err);
+    if (!m->host)
+        return false;
+    memset(m->host, 0, size_bytes);
+    return true;
+}
+
+static void mirror_release(struct generator *g, struct mirror *m)
+{
+    if (m->host && m->host != m->dev)
+        host_free(g->dev, m->host);
+    if (m->dev)
+        mem_free(g->dev, m->dev);
+}
+
+static bool mirror_up(struct generator *g, const struct mirror *m, struct error *err)
+{
+    return m->host == m->dev || mem_copy(g->dev, m->dev, m->host, m->size_bytes, COPY_H2D, err);
+}
+
+static bool mirror_down(struct generator *g, const struct mirror *m, struct error *err)
+{
+    return m->host == m->dev || mem_copy(g->dev, m->host, m->dev, m->size_bytes, COPY_D2H, err);
+}
+
+/* The device's side of something on the mirror's host side. */
+static void *mirror_dev(const struct mirror *m, const void *host)
+{
+    return (char *)m->dev + ((const char *)host - (const char *)m->host);
+}
+
+static int32_t *row_table(const struct generator *g, int64_t i)
+{
+    return (int32_t *)g->table.host + i * g->max_page;
+}
+
+/* Lay the pieces of a step's message out in one block, so that one copy carries it. */
+static bool step_init(struct generator *g, struct error *err)
+{
+    int32_t **piece[] = { &g->token, &g->pos, &g->slot, &g->kv_len, &g->from, &g->copy_dst, &g->copy_src };
+    size_t n = ((size_t)g->config.max_seq + 15) / 16 * 16;    // pieces start at cache lines
+    size_t ints = n * sizeof(int32_t);
+    if (!mirror_init(g, &g->step, ARRAY_SIZE(piece) * ints + n * sizeof(struct sample_row), "a decode step's inputs",
+                     err) ||
+        !mirror_init(g, &g->table, n * (size_t)g->max_page * sizeof(int32_t), "page tables", err) ||
+        !mirror_init(g, &g->result, 2 * ints, "sampled tokens", err))
+        return false;
+    char *at = g->step.host;
+    for (size_t i = 0; i < ARRAY_SIZE(piece); i++)
+        *piece[i] = (int32_t *)(at + i * ints);
+    g->sample = (struct sample_row *)(at + ARRAY_SIZE(piece) * ints);
+    return true;
+}
+
+static bool rows_new(struct generator *g, struct error *err)
+{
+    size_t n = (size_t)g->config.max_seq, len = (size_t)g->config.max_seq_tok;
+    g->row = calloc(n, sizeof *g->row);
+    g->prefill_token = calloc((size_t)g->max_tok, sizeof *g->prefill_token);
+    g->prefill_cu = calloc(PREFILL_SEQ_MAX + 1, sizeof *g->prefill_cu);
+    g->prefill_table = calloc((size_t)PREFILL_SEQ_MAX * (size_t)g->max_page, sizeof *g->prefill_table);
+    g->finished_cap = g->config.max_item;
+    g->finished = calloc((size_t)g->finished_cap, sizeof(struct group *));
+    bool ok = g->row && g->prefill_token && g->prefill_cu && g->prefill_table && g->finished;
+    for (size_t i = 0; ok && i < n; i++) {
+        g->row[i].token = malloc(len * sizeof(int32_t));
+        g->row[i].logp = malloc(len * sizeof(float));
+        ok = g->row[i].token && g->row[i].logp;
+    }
+    return ok || error_set(err, ERR_NO_MEMORY, "no memory for %zu samples of %zu tokens", n, len);
+}
+
+/* Pages of the pool: what was asked for, or enough for max_seq of the longest samples in at most half the free memory. */
+static bool pool_size(const struct generator *g, int64_t *n_page, struct error *err)
+{
+    size_t page_bytes = kv_pool_page_bytes(g->config.model), n_free, n_total;
+    if (g->config.kv_bytes) {
+        *n_page = (int64_t)(g->config.kv_bytes / page_bytes);
+        return true;
+    }
+    if (!mem_info(g->dev, &n_free, &n_total, err))
+        return false;
+    // one page more for the unfinished one that a prompt keeps for its next sample
+    *n_page = MIN(g->config.max_seq * g->max_page + 1, (int64_t)(n_free / 2 / page_bytes));
+    return true;
+}
+
+struct generator *generator_new(const struct generator_config *config, struct error *err)
+{
+    bool ok = false;
+    struct generator *g = calloc(1, sizeof *g);
+    if (!g) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a generator");
+        return NULL;
+    }
+    g->config = *config;
+    g->version = config->version;
+    g->dev = model_device(config->model);
+    const struct model_config *mc = model_config(config->model);
+    if (config->max_seq < 1 || config->max_item < 1 || config->max_seq_tok < 2 || config->max_seq_tok > INT32_MAX) {
+        error_set(err, ERR_SHAPE,
+                  "a generator for %lld samples at once, %lld items and %lld tokens a sequence is not possible",
+                  (long long)config->max_seq, (long long)config->max_item, (long long)config->max_seq_tok);
+        goto out;
+    }
+    if (config->max_seq_tok > mc->max_pos) {
+        error_set(err, ERR_SHAPE,
+                  "sequences of %lld tokens are longer than the model's max_position_embeddings of %lld",
+                  (long long)config->max_seq_tok, (long long)mc->max_pos);
+        goto out;
+    }
+    g->vocab = mc->vocab;
+    g->max_tok = MAX(config->prefill_tok > 0 ? config->prefill_tok : PREFILL_TOK_DEFAULT, config->max_seq_tok);
+    int64_t page_tok = g->dev->kv_page_tok;
+    g->max_page = (config->max_seq_tok + page_tok - 1) / page_tok;
+    int64_t n_page = 0;
+    TRY(pool_size(g, &n_page, err));
+    if (n_page < 1) {
+        error_set(err, ERR_SHAPE, "a key-value pool of %zu bytes holds no page of %zu bytes", config->kv_bytes,
+                  kv_pool_page_bytes(config->model));
+        goto out;
+    }
+    TRY(pagedkv_init(&g->pages, n_page, page_tok, err));
+    TRY((g->kv = kv_pool_new(config->model, n_page, err)) != NULL);
+    struct run_limits limits = {.max_tok = MAX(g->max_tok, config->max_seq),
+                                .max_seq = MAX(config->max_seq, PREFILL_SEQ_MAX),
+                                .max_seq_tok = config->max_seq_tok};
+    TRY((g->run = model_run_new(config->model, &limits, err)) != NULL);
+    TRY(rows_new(g, err));
+    size_t n = (size_t)config->max_seq, line = (size_t)g->vocab * sizeof(float);
+    TRY((g->logits = mem_new(g->dev, n * line, "logits of a decode step", err)) != NULL);
+    TRY((g->prefill_logits = mem_new(g->dev, PREFILL_SEQ_MAX * line, "logits of a prefill", err)) != NULL);
+    TRY((g->saved = mem_new(g->dev, line, "first logits of a group", err)) != NULL);
+    TRY(step_init(g, err));
+    ok = true;
+out:
+    if (!ok) {
+        generator_free(g);
+        g = NULL;
+    }
+    return g;
+}
+
+void generator_free(struct generator *g)
+{
+    if (!g)
+        return;
+    generator_clear(g);
+    mirror_release(g, &g->step);
+    mirror_release(g, &g->table);
+    mirror_release(g, &g->result);
+    float *held[] = { g->logits, g->prefill_logits, g->saved };
+    for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+        if (held[i])
+            mem_free(g->dev, held[i]);
+    for (int64_t i = 0; g->row && i < g->config.max_seq; i++) {
+        free(g->row[i].token);
+        free(g->row[i].logp);
+    }
+    free(g->row);
+    free(g->prefill_token);
+    free(g->prefill_cu);
+    free(g->prefill_table);
+    free(g->finished);
+    model_run_free(g->run);
+    kv_pool_free(g->kv);
+    pagedkv_release(&g->pages);
+    free(g);
+}
+
+/* ---- items in and out */
+/* Pages that a sample of e needs for itself when the prompt's full pages are shared. */
+static int64_t sample_pages(const struct generator *g, const struct generator_item *spec)
+{
+    return pagedkv_pages(&g->pages, spec->n_prompt + spec->sampling.max_new_tok - 1) -
+           spec->n_prompt / g->pages.page_tok;
+}
+
+/* Pages to start an item with one sample: the prompt's, and the sample's (a lone sample takes the prompt's last page
+ * over). */
+static int64_t start_pages(const struct generator *g, const struct generator_item *spec)
+{
+    bool has_tail = spec->n_prompt % g->pages.page_tok != 0;
+    return pagedkv_pages(&g->pages, spec->n_prompt) + sample_pages(g, spec) - (has_tail && spec->n_sample == 1);
+}
+
+static bool item_check(const struct generator *g, const struct generator_item *item, struct error *err)
+{
+    if (!sampling_check(&item->sampling, err))
+        return false;
+    if (item->n_prompt < 1 || item->n_sample < 1)
+        return error_set(err, ERR_SHAPE, "item %lld has %lld prompt tokens and %d samples; both must be at least 1",
+                         (long long)item->item, (long long)item->n_prompt, item->n_sample);
+    int64_t n_new = item->sampling.max_new_tok;
+    if (item->n_prompt >= g->config.max_seq_tok || n_new > g->config.max_seq_tok - item->n_prompt)
+        return error_set(
+            err, ERR_SHAPE, "item %lld: %lld prompt tokens and %lld new ones are more than the %lld of a sequence",
+            (long long)item->item, (long long)item->n_prompt, (long long)n_new, (long long)g->config.max_seq_tok);
+    if (start_pages(g, item) > g->pages.n_page)
+        return error_set(err, ERR_SHAPE, "item %lld needs %lld pages of keys and values, the pool has %lld",
+                         (long long)item->item, (long long)start_pages(g, item), (long long)g->pages.n_page);
+    for (int64_t i = 0; i < item->n_prompt; i++)
+        if (item->prompt[i] < 0 || item->prompt[i] >= g->vocab)
+            return error_set(err, ERR_DATA, "item %lld: prompt token %lld is %d; the model knows 0 to %lld",
+                             (long long)item->item, (long long)i, item->prompt[i], (long long)g->vocab - 1);
+    if (item->sampling.stop_string[0] && !g->config.tokenizer)
+        return error_set(err, ERR_USAGE, "item %lld has a stop string, but there is no tokenizer to find it with",
+                         (long long)item->item);
+    return true;
+}
+
+bool generator_submit(struct generator *g, const struct generator_item *item, struct error *err)
+{
+    if (!item_check(g, item, err))
+        return false;
+    if (g->waiting.n + g->running.n + g->finished_n >= g->config.max_item)
+        return error_set(err, ERR_FULL, "the generator holds %lld items, its most", (long long)g->config.max_item);
+    size_t n_sample = (size_t)item->n_sample, n_prompt = (size_t)item->n_prompt;
+    size_t n_page = (size_t)pagedkv_pages(&g->pages, item->n_prompt);
+    struct entry *e = calloc(1, sizeof *e + n_sample * (sizeof(struct ended) + sizeof(uint64_t)) +
+                                    (n_prompt + n_page) * sizeof(int32_t));
+    if (!e)
+        return error_set(err, ERR_NO_MEMORY, "no memory for item %lld", (long long)item->item);
+    e->spec = *item;
+    e->ended = (struct ended *)(e + 1);
+    uint64_t *seed = (uint64_t *)(e->ended + n_sample);
+    int32_t *prompt = (int32_t *)(seed + n_sample);
+    e->page = prompt + n_prompt;
+    memcpy(seed, item->seed, n_sample * sizeof *seed);
+    memcpy(prompt, item->prompt, n_prompt * sizeof *prompt);
+    e->spec.seed = seed;
+    e->spec.prompt = prompt;
+    e->version = g->version;
+    list_push(&g->waiting, e);
+    return true;
+}
+
+/* Give the prompt's pages back when no further sample starts from them. */
+static void entry_drop_pages(struct generator *g, struct entry *e)
+{
+    if (e->held)
+        pagedkv_drop(&g->pages, e->page, e->n_page);
+    e->held = false;
+}
+
+static bool entry_finish(struct generator *g, struct entry *e, struct error *err)
+{
+    int64_t n_tok = 0;
+    for (int32_t i = 0; i < e->spec.n_sample; i++)
+        n_tok += e->ended[i].n_tok;
+    struct group *out = group_new(e->spec.n_prompt, e->spec.n_sample, n_tok, err);
+    if (!out)
+        return false;
+    const struct generator_item *spec = &e->spec;
+    out->item = spec->item;
+    out->prompt_row = spec->prompt_row;
+    out->rollout_step = spec->rollout_step;
+    out->weight_version = e->version;
+    out->temperature = spec->sampling.temperature;
+    out->top_p = spec->sampling.top_p;
+    out->top_k = spec->sampling.top_k;
+    out->max_new_tok = spec->sampling.max_new_tok;
+    out->gen_s = (double)(clock_ns() - e->start_ns) * 1e-9;
+    memcpy(out->prompt, spec->prompt, (size_t)spec->n_prompt * sizeof *out->prompt);
+    int64_t at = 0;
+    for (int32_t i = 0; i < spec->n_sample; i++) {
+        const struct ended *d = &e->ended[i];
+        out->sample[i] =
+            (struct sample){.first_tok = at, .n_tok = d->n_tok, .seed = spec->seed[i], .finish = d->finish};
+        for (size_t k = 0; k < GROUP_PARTS_MAX; k++)
+            out->sample[i].part[k] = NAN;
+        memcpy(out->token + at, d->token, (size_t)d->n_tok * sizeof *out->token);
+        memcpy(out->logp + at, d->logp, (size_t)d->n_tok * sizeof *out->logp);
+        at += d->n_tok;
+    }
+    // max_item bounds waiting + running + finished, so there is room
+    g->finished[(g->finished_first + g->finished_n++) % g->finished_cap] = out;
+    g->stats.n_group++;
+    list_remove(&g->running, e);
+    entry_free(e);
+    return true;
+}
+
+struct group *generator_poll(struct generator *g)
+{
+    if (g->finished_n == 0)
+        return NULL;
+    struct group *out = g->finished[g->finished_first];
+    g->finished_first = (g->finished_first + 1) % g->finished_cap;
+    g->finished_n--;
+    return out;
+}
+
+/* ---- rows */
+/* Admit e's next sample as the last row, with its pages; false when there is no room. A page that it must copy from
+ * the prompt is noted for copies_run. */
+static bool row_admit(struct generator *g, struct entry *e)
+{
+    const struct generator_item *spec = &e->spec;
+    int64_t n_own = sample_pages(g, spec);
+    bool has_tail = e->n_page > e->n_full, last = e->n_admitted == spec->n_sample - 1;
+    if (g->n_run == g->config.max_seq)
+        return false;
+    int32_t *table = row_table(g, g->n_run);
+    int64_t n_taken_over = has_tail && last ? 1 : 0;
+    if (!pagedkv_take(&g->pages, table + e->n_full + n_taken_over, n_own - n_taken_over))
+        return false;
+    memcpy(table, e->page, (size_t)e->n_full * sizeof *table);
+    pagedkv_share(&g->pages, e->page, e->n_full);
+    if (n_taken_over) {
+        table[e->n_full] = e->page[e->n_full];
+        pagedkv_share(&g->pages, &e->page[e->n_full], 1);
+    } else if (has_tail) {
+        g->copy_dst[g->n_copy] = table[e->n_full];
+        g->copy_src[g->n_copy++] = e->page[e->n_full];
+    }
+    struct row *r = &g->row[g->n_run++];
+    r->entry = e;
+    r->sample = e->n_admitted++;
+    r->n_tok = 0;
+    r->n_page = e->n_full + n_own;
+    g->table_changed = true;
+    if (last)
+        entry_drop_pages(g, e);
+    return true;
+}
+
+/* Take row i out, its pages free; the last row moves to its place. */
+static void row_remove(struct generator *g, int64_t i)
+{
+    pagedkv_drop(&g->pages, row_table(g, i), g->row[i].n_page);
+    int64_t last = --g->n_run;
+    if (i == last)
+        return;
+    struct row gone = g->row[i];
+    g->row[i] = g->row[last];
+    g->row[last] = gone;    // its buffers are kept
+    g->token[i] = g->token[last];
+    g->pos[i] = g->pos[last];
+    memcpy(row_table(g, i), row_table(g, last), (size_t)g->row[i].n_page * sizeof(int32_t));
+    g->table_changed = true;
+}
+
+/* Has the newest token completed the stop string? Only text with the newest token in it can, so as many tokens as
+ * the string has bytes are looked at; an earlier occurrence would have ended the sample. */
+static bool stop_string_found(const struct generator *g, const struct row *r, const char *stop)
+{
+    size_t stop_len = strlen(stop), len;
+    const uint8_t *newest = tokenizer_bytes(g->config.tokenizer, r->token[r->n_tok - 1], &len);
+    if (!newest || !memchr(newest, stop[stop_len - 1], len))
+        return false;
+    char text[1024];    // the end of the text, newest token first, filled from the back
+    size_t have = 0;
+    for (int64_t i = r->n_tok - 1; i >= 0 && have < stop_len - 1 + len && have < sizeof text; i--) {
+        size_t n;
+        const uint8_t *bytes = tokenizer_bytes(g->config.tokenizer, r->token[i], &n);
+        if (!bytes)
+            continue;
+        size_t take = MIN(n, sizeof text - have);
+        memcpy(text + sizeof text - have - take, bytes + n - take, take);
+        have += take;
+    }
+    return memmem(text + sizeof text - have, have, stop, stop_len) != NULL;
+}
+
+/* Append what was sampled for row i; true when that ends the sample, then finish says how. */
+static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, enum finish_reason *finish)
+{
+    struct row *r = &g->row[i];
+    const struct sampling *s = &r->entry->spec.sampling;
+    r->token[r->n_tok] = id;
+    r->logp[r->n_tok++] = logp;
+    g->token[i] = id;
+    g->pos[i] = (int32_t)(r->entry->spec.n_prompt + r->n_tok - 1);
+    *finish = FINISH_STOP;
+    if (!s->ignore_eos)
+        for (int32_t k = 0; k < s->n_stop_token; k++)
+            if (id == s->stop_token[k])
+                return true;
+    if (s->stop_string[0] && stop_string_found(g, r, s->stop_string))
+        return true;
+    *finish = FINISH_LENGTH;
+    return r->n_tok == s->max_new_tok;
+}
+
+static bool row_end(struct generator *g, int64_t i, enum finish_reason finish, struct error *err)
+{
+    struct row *r = &g->row[i];
+    struct entry *e = r->entry;
+    struct ended *d = &e->ended[r->sample];
+    size_t n = (size_t)r->n_tok;
+    d->token = malloc(n * (sizeof(int32_t) + sizeof(float)));
+    if (!d->token)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a sample of %zu tokens", n);
+    d->logp = (float *)(d->token + n);
+    d->n_tok = r->n_tok;
+    d->finish = finish;
+    memcpy(d->token, r->token, n * sizeof(int32_t));
+    memcpy(d->logp, r->logp, n * sizeof(float));
+    row_remove(g, i);
+    return ++e->n_ended < e->spec.n_sample || entry_finish(g, e, err);
+}
+
+/* Tell the device how rows row0 .. n_run - 1 are sampled (in the step's message). */
+static void sample_fill(struct generator *g, int64_t row0)
+{
+    for (int64_t i = row0; i < g->n_run; i++) {
+        const struct row *r = &g->row[i];
+        const struct generator_item *spec = &r->entry->spec;
+        g->sample[i - row0] = (struct sample_row){
+            .seed = spec->seed[r->sample], .item = spec->item, .sample = spec->first_sample + r->sample,
+            .pos = (int32_t)(spec->n_prompt + r->n_tok), .temperature = spec->sampling.temperature,
+            .top_p = spec->sampling.top_p, .min_p = spec->sampling.min_p, .top_k = spec->sampling.top_k,
+        };
+    }
+}
+
+/* Draw n tokens from logits (n, vocab) with the first n rows of sample. */
+static bool sample_run(struct generator *g, const float *logits, int64_t n, struct error *err)
+{
+    int32_t *id = g->result.dev;
+    return OP(g->dev, err, sample_fwd, .id = id, .logp = (float *)id + g->config.max_seq, .logits = logits,
+              .row = mirror_dev(&g->step, g->sample), .n = n, .vocab = g->vocab, .n_live = model_n_live(g->config.model));
+}
+
+/* Fetch what was drawn for rows row0 .. n_run - 1, append it, and end the samples that are complete. */
+static bool rows_collect(struct generator *g, int64_t row0, struct error *err)
+{
+    int64_t n = g->n_run - row0;
+    if (!mirror_down(g, &g->result, err) || !device_sync(g->dev, err))
+        return false;
+    const int32_t *id = g->result.host;
+    const float *logp = (const float *)id + g->config.max_seq;
+    g->stats.n_decode_tok += n;
+    for (int64_t i = n - 1; i >= 0; i--) {    // backwards: a row that moves into a gap has been handled
+        enum finish_reason finish;
+        if (!isfinite(logp[i]))
+            return error_set(err, ERR_DATA,
+                             "item %lld: the log-prob of a sampled token is %g; the weights hold numbers that "
+                             "are not finite",
+                             (long long)g->row[row0 + i].entry->spec.item, (double)logp[i]);
+        if (row_token(g, row0 + i, id[i], logp[i], &finish) && !row_end(g, row0 + i, finish, err))
+            return false;
+    }
+    return true;
+}
+
+/* Draw the first tokens of the new rows row0 .. n_run - 1; from[] says which row of table each starts from. Copies
+ * the prompt pages they need. */
+static bool rows_start(struct generator *g, int64_t row0, const float *table, int64_t n_table, struct error *err)
+{
+    int64_t n = g->n_run - row0, n_copy = g->n_copy;
+    g->n_copy = 0;
+    if (n == 0)
+        return true;
+    sample_fill(g, row0);
+    if (!mirror_up(g, &g->step, err))
+        return false;
+    if (n_copy &&
+        !kv_pool_copy(g->kv, mirror_dev(&g->step, g->copy_dst), mirror_dev(&g->step, g->copy_src), n_copy, err))
+        return false;
+    return OP(g->dev, err, rows_gather, .y = g->logits, .table = table, .row = mirror_dev(&g->step, g->from), .n = n,
+              .n_row = n_table, .d = g->vocab, .dtype = DT_F32) &&
+           sample_run(g, g->logits, n, err) && rows_collect(g, row0, err);
+}
+
+/* ---- a step */
+/* Admit samples of the started item that had no room before. */
+static bool partial_admit(struct generator *g, struct error *err)
+{
+    int64_t row0 = g->n_run;
+    struct entry *e = g->partial;
+    while (e->n_admitted < e->spec.n_sample && row_admit(g, e))
+        g->from[g->n_run - 1 - row0] = 0;
+    if (e->n_admitted == e->spec.n_sample)
+        g->partial = NULL;
+    return rows_start(g, row0, g->saved, 1, err);
+}
+
+/* Take as many waiting items as have room, with the pages of their prompts; returns how many are in batch. */
+static int64_t batch_collect(struct generator *g, int64_t *n_tok)
+{
+    int64_t n = 0, n_row = g->n_run, budget = g->config.prefill_tok > 0 ? g->config.prefill_tok : PREFILL_TOK_DEFAULT;
+    int64_t promised = 0;    // pages that the samples of the items before will take
+    *n_tok = 0;
+    for (struct entry *e; (e = g->waiting.first) && n < PREFILL_SEQ_MAX && n_row < g->config.max_seq; n++) {
+        if (n > 0 && *n_tok + e->spec.n_prompt > budget)
+            break;
+        if (start_pages(g, &e->spec) + promised > g->pages.n_free)
+            break;
+        e->n_page = pagedkv_pages(&g->pages, e->spec.n_prompt);
+        e->n_full = e->spec.n_prompt / g->pages.page_tok;
+        e->held = pagedkv_take(&g->pages, e->page, e->n_page);
+        int64_t n_sample = MIN((int64_t)e->spec.n_sample, g->config.max_seq - n_row);
+        n_row += n_sample;
+        promised += n_sample * sample_pages(g, &e->spec);    // at most
+        *n_tok += e->spec.n_prompt;
+        g->batch[n] = e;
+        list_remove(&g->waiting, e);
+        list_push(&g->running, e);
+    }
+    return n;
+}
+
+/* Run the prompts of waiting items that have room, admit their samples and draw their first tokens. */
+static bool prompts_start(struct generator *g, struct error *err)
+{
+    int64_t n_tok, n = batch_collect(g, &n_tok), row0 = g->n_run, now = clock_ns();
+    if (n == 0)
+        return true;
+    int32_t at = 0;
+    for (int64_t i = 0; i < n; i++) {
+        struct entry *e = g->batch[i];
+        e->start_ns = now;
+        g->prefill_cu[i] = at;
+        memcpy(g->prefill_token + at, e->spec.prompt, (size_t)e->spec.n_prompt * sizeof *g->prefill_token);
+        memcpy(g->prefill_table + i * g->max_page, e->page, (size_t)e->n_page * sizeof *g->prefill_table);
+        at += (int32_t)e->spec.n_prompt;
+    }
+    g->prefill_cu[n] = at;
+    struct model_batch batch = { .n_seq = n, .n_tok = n_tok, .token = g->prefill_token, .cu_tok = g->prefill_cu };
+    if (!model_prefill(g->run, &batch, g->kv, g->prefill_table, g->max_page, g->prefill_logits, err))
+        return false;
+    g->stats.n_prefill_tok += n_tok;
+    g->stats.prefill_s += (double)(clock_ns() - now) * 1e-9;
+    for (int64_t i = 0; i < n; i++) {
+        struct entry *e = g->batch[i];
+        while (e->n_admitted < e->spec.n_sample && row_admit(g, e))
+            g->from[g->n_run - 1 - row0] = (int32_t)i;
+        if (e->n_admitted == e->spec.n_sample)
+            continue;
+        BUG_IF(i != n - 1, "item %lld of a prefill has samples left but is not the last", (long long)e->spec.item);
+        g->partial = e;
+        if (!mem_copy(g->dev, g->saved, g->prefill_logits + i * g->vocab, (size_t)g->vocab * sizeof(float), COPY_D2D,
+                      err))
+            return false;
+    }
+    return rows_start(g, row0, g->prefill_logits, n, err);
+}
+
+/* One token more for every row. */
+static bool rows_decode(struct generator *g, struct error *err)
+{
+    int64_t page_tok = g->pages.page_tok;
+    int32_t longest = 0;
+    for (int64_t i = 0; i < g->n_run; i++) {
+        int32_t pos = g->pos[i];
+        g->slot[i] = (int32_t)(row_table(g, i)[pos / page_tok] * page_tok + pos % page_tok);
+        g->kv_len[i] = pos + 1;
+        longest = MAX(longest, pos + 1);
+    }
+    sample_fill(g, 0);
+    struct decode_batch batch = {
+        .n = g->n_run, .token = mirror_dev(&g->step, g->token), .pos = mirror_dev(&g->step, g->pos),
+        .slot = mirror_dev(&g->step, g->slot), .kv_len = mirror_dev(&g->step, g->kv_len), .page = g->table.dev,
+        .max_page = g->max_page, .max_kv = longest,
+    };
+    if (!mirror_up(g, &g->step, err) || (g->table_changed && !mirror_up(g, &g->table, err)))
+        return false;
+    g->table_changed = false;
+    return model_decode(g->run, &batch, g->kv, g->logits, err) && sample_run(g, g->logits, g->n_run, err) &&
+           rows_collect(g, 0, err);
+}
+
+static bool step_run(struct generator *g, struct error *err)
+{
+    if (g->partial && !partial_admit(g, err))
+        return false;
+    if (!g->partial && !prompts_start(g, err))
+        return false;
+    if (g->n_run == 0)
+        return true;
+    int64_t start = clock_ns();
+    bool ok = rows_decode(g, err);
+    g->stats.decode_s += (double)(clock_ns() - start) * 1e-9;
+    return ok;
+}
+
+bool generator_step(struct generator *g, struct error *err)
+{
+    if (generator_idle(g))
+        return true;
+    g->stats.n_step++;
+    if (step_run(g, err))
+        return true;
+    generator_clear(g);
+    return false;
+}
+
+bool generator_idle(const struct generator *g)
+{
+    return g->waiting.n == 0 && g->running.n == 0;
+}
+
+/* ---- leaving early */
+static void entry_drop(struct generator *g, struct entry_list *l, struct entry *e)
+{
+    for (int64_t i = g->n_run - 1; i >= 0; i--)
+        if (g->row[i].entry == e)
+            row_remove(g, i);
+    entry_drop_pages(g, e);
+    if (g->partial == e)
+        g->partial = NULL;
+    list_remove(l, e);
+    entry_free(e);
+}
+
+int64_t generator_cancel(struct generator *g, int64_t item)
+{
+    struct entry_list *lists[] = { &g->waiting, &g->running };
+    int64_t n = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+        for (struct entry *e = lists[i]->first, *next; e; e = next) {
+            next = e->next;
+            if (e->spec.item == item) {
+                entry_drop(g, lists[i], e);
+                n++;
+            }
+        }
+    return n;
+}
+
+int64_t generator_clear(struct generator *g)
+{
+    struct entry_list *lists[] = { &g->waiting, &g->running };
+    int64_t n = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+        for (; lists[i]->first; n++)
+            entry_drop(g, lists[i], lists[i]->first);
+    for (struct group *out; (out = generator_poll(g)); n++)
+        group_free(out);
+    return n;
+}
+
+bool generator_version_set(struct generator *g, int64_t version, struct error *err)
+{
+    if (g->running.n > 0)
+        return error_set(err, ERR_REFUSED,
+                         "weights of version %lld cannot replace version %lld while %lld items are being "
+                         "generated",
+                         (long long)version, (long long)g->version, (long long)g->running.n);
+    g->version = version;
+    for (struct entry *e = g->waiting.first; e; e = e->next)
+        e->version = version;
+    return true;
+}
+
+/* ---- looking at it */
+void generator_stats(const struct generator *g, struct generator_stats *out)
+{
+    *out = g->stats;
+    out->n_waiting_item = g->waiting.n;
+    out->n_running_item = g->running.n;
+    out->n_running_seq = g->n_run;
+    out->n_waiting_seq = g->partial ? g->partial->spec.n_sample - g->partial->n_admitted : 0;
+    out->n_page = g->pages.n_page;
+    out->n_free_page = g->pages.n_free;
+    out->page_tok = g->pages.page_tok;
+}
+
+int64_t generator_live(const struct generator *g, struct generator_live *out, int64_t max)
+{
+    int64_t n = 0;
+    for (const struct entry *e = g->running.first; e && n < max; e = e->next)    // oldest first
+        for (int64_t i = 0; i < g->n_run && n < max; i++)
+            if (g->row[i].entry == e)
+                out[n++] = (struct generator_live){.item = e->spec.item,
+                                                   .sample = e->spec.first_sample + g->row[i].sample,
+                                                   .prompt = e->spec.prompt,
+                                                   .n_prompt = e->spec.n_prompt,
+                                                   .token = g->row[i].token,
+                                                   .n_tok = g->row[i].n_tok};
+    return n;
+}
