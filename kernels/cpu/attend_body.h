@@ -1,0 +1,105 @@
+/* attend_body.h - attention of some queries over the keys of one sequence and KV head, and its backward
+ *
+ * Forward, per query: scores by key in ascending order (each one fmaf chain over hd), maximum, exponentials, their sum in
+ * lanes, then values added in ascending order of keys, and one division. Keys beyond a query's own get probability 0, which
+ * adds exactly nothing; so neither the rows handled together nor where keys lie (packed or in pages) changes a bit. */
+
+/* As block_mul for any number of rows. */
+static void rows_mul(int64_t m, int n, bool cols, int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                     const float *init, int64_t ldi, float *c, int64_t ldc)
+{
+    int64_t n_tile = (m + TILE_MR - 1) / TILE_MR;
+    for (int64_t t = 0; t < n_tile; t++) {
+        int64_t i = m * t / n_tile;
+        block_mul((int)(m * (t + 1) / n_tile - i), n, cols, n_k, a + i * (cols ? 1 : lda), lda, b, ldb, init + i * ldi, ldi,
+                  c + i * ldc, ldc);
+    }
+}
+
+static void path_attend(const struct attend *a)
+{
+    static const float zero[256];
+    v16 scale = v_set1(1 / sqrtf((float)a->hd));
+    int hd = a->hd;
+    for (int64_t i0 = 0; i0 < a->n_row; i0 += ATTEND_ROWS) {
+        int64_t m = MIN(ATTEND_ROWS, a->n_row - i0), len0 = a->first_len + i0 * a->len_step;
+        int64_t max_len = len0 + (m - 1) * a->len_step, n_tile = (max_len + PANEL - 1) / PANEL, wide = n_tile * PANEL;
+        float *score = a->score, *sum = a->score + m * wide, inv[ATTEND_ROWS];
+        const float *q = a->q + i0 * a->q_step;
+        for (int64_t t = 0; t < n_tile; t++)
+            rows_mul(m, PANEL, false, hd, q, a->q_step, a->kv.k[t], PANEL, zero, 0, score + t * PANEL, wide);
+        for (int64_t i = 0; i < m; i++) {
+            float *s = score + i * wide;
+            int64_t len = len0 + i * a->len_step;
+            v16 max = v_set1(-INFINITY), total = v_set1(0);
+            for (int64_t j = 0; j < len; j += 16) {
+                v16 z = v_mul(v_load(s + j), scale);
+                if (len - j < 16)
+                    z = v_first(z, v_set1(-INFINITY), (int)(len - j));
+                v_store(s + j, z);
+                max = v_max(max, z);
+            }
+            float top = v_hmax(max);
+            for (int64_t j = 0; j < len; j += 16) {
+                v16 p = v_exp(v_sub(v_load(s + j), v_set1(top)));
+                v_store(s + j, p);
+                total = v_add(total, p);
+            }
+            for (int64_t j = (len + 15) / 16 * 16; j < wide; j += 16)
+                v_store(s + j, v_set1(0));
+            float l = v_sum(total);
+            inv[i] = 1 / l;
+            if (a->lse)
+                a->lse[(i0 + i) * a->lse_step] = top + (float)log(l);
+        }
+        for (int64_t t = 0; t < n_tile; t++)
+            rows_mul(m, hd > PANEL ? PANEL : hd, false, MIN(PANEL, max_len - t * PANEL), score + t * PANEL, wide, a->kv.v[t], hd,
+                     t ? sum : zero, t ? hd : 0, sum, hd);
+        for (int h = PANEL; h < hd; h += PANEL)
+            for (int64_t t = 0; t < n_tile; t++)
+                rows_mul(m, MIN(PANEL, hd - h), false, MIN(PANEL, max_len - t * PANEL), score + t * PANEL, wide,
+                         a->kv.v[t] + h, hd, t ? sum + h : zero, t ? hd : 0, sum + h, hd);
+        for (int64_t i = 0; i < m; i++)
+            for (int j = 0; j < hd; j += 16)
+                v_put(a->out, (i0 + i) * a->out_step + j, 16, a->out_dtype, v_mul(v_load(sum + i * hd + j), v_set1(inv[i])));
+    }
+}
+
+/* dv += p^T dout, dk += ds^T q, dq = ds k, with ds = p (dout v^T - dot) scale; arXiv 2205.14135, algorithm 4. */
+static void path_attend_bwd(const struct attend_bwd *a)
+{
+    static const float zero[256];
+    int hd = a->hd;
+    v16 scale = v_set1(1 / sqrtf((float)hd));
+    for (int64_t i0 = 0; i0 < a->n; i0 += ATTEND_BWD_ROWS) {
+        int64_t m = MIN(ATTEND_BWD_ROWS, a->n - i0), keys = i0 + m, n_tile = (keys + PANEL - 1) / PANEL, wide = n_tile * PANEL;
+        const float *q = a->q + i0 * hd, *dout = a->dout + i0 * hd;
+        for (int64_t t = 0; t < n_tile; t++) {
+            rows_mul(m, PANEL, false, hd, q, hd, a->kt + t * PANEL * hd, PANEL, zero, 0, a->prob + t * PANEL, wide);
+            rows_mul(m, PANEL, false, hd, dout, hd, a->vt + t * PANEL * hd, PANEL, zero, 0, a->ds + t * PANEL, wide);
+        }
+        for (int64_t i = 0; i < m; i++) {
+            float *p = a->prob + i * wide, *ds = a->ds + i * wide;
+            int64_t len = i0 + i + 1;
+            v16 lse = v_set1(a->lse[(i0 + i) * a->lse_step]), dot = v_set1(a->dot[i0 + i]);
+            for (int64_t j = 0; j < wide; j += 16) {
+                if (j >= len) {
+                    v_store(p + j, v_set1(0));
+                    v_store(ds + j, v_set1(0));
+                    continue;
+                }
+                v16 x = v_exp(v_sub(v_mul(v_load(p + j), scale), lse));
+                if (len - j < 16)
+                    x = v_first(x, v_set1(0), (int)(len - j));
+                v_store(p + j, x);
+                v_store(ds + j, v_mul(v_mul(x, v_sub(v_load(ds + j), dot)), scale));
+            }
+        }
+        for (int h = 0; h < hd; h += PANEL) {
+            int w = MIN(PANEL, hd - h);
+            rows_mul(m, w, false, keys, a->ds, wide, a->k + h, hd, zero, 0, a->dq + i0 * hd + h, hd);
+            rows_mul(keys, w, true, m, a->prob, wide, dout + h, hd, a->dv + h, hd, a->dv + h, hd);
+            rows_mul(keys, w, true, m, a->ds, wide, q + h, hd, a->dk + h, hd, a->dk + h, hd);
+        }
+    }
+}

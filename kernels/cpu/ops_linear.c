@@ -1,0 +1,252 @@
+/* ops_linear.c - matrix products of the CPU back end: packed weights, and how the work is cut
+ *
+ * A weight is kept as fp32 panels of PANEL output columns, (panel)(n_in, PANEL), made once an update; with for_bwd a second
+ * time as panels of input columns, (panel)(n_out, PANEL). How a product is cut into blocks for threads and caches changes
+ * no bit, since every element is one chain in order of k (gemm_body.h). */
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/cpu/cpu.h"
+#define BLOCK_ROWS 96              // rows of a block: 8 tiles
+#define BLOCK_BYTES (384 << 10)    // of the packed side: stays in the second-level cache (1 MiB on Zen 5)
+#define WGRAD_K 256                // tokens of a block of linear_bwd_w: 32 KiB a panel
+
+struct weight_pack {
+    float *fwd;    // (panels of n_out)(n_in, PANEL)
+    float *bwd;    // (panels of n_in)(n_out, PANEL), or NULL
+};
+
+static int64_t panels(int64_t n)
+{
+    return (n + PANEL - 1) / PANEL;
+}
+
+bool cpu_weight_init(struct device *dev, struct weight *w, struct error *err)
+{
+    struct weight_pack *pack = calloc(1, sizeof *pack);
+    if (!pack)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a weight handle");
+    w->pack = pack;
+    pack->fwd = host_mem_new(dev, (size_t)(panels(w->n_out) * PANEL * w->n_in) * sizeof(float), "a packed weight", err);
+    if (pack->fwd && w->for_bwd)
+        pack->bwd = host_mem_new(dev, (size_t)(panels(w->n_in) * PANEL * w->n_out) * sizeof(float), "a packed weight", err);
+    return pack->fwd && (pack->bwd || !w->for_bwd);
+}
+
+void cpu_weight_release(UNUSED struct device *dev, struct weight *w)
+{
+    struct weight_pack *pack = w->pack;
+    if (!pack)
+        return;
+    free(pack->fwd);
+    free(pack->bwd);
+    free(pack);
+}
+
+/* One panel of PANEL outputs: turned from rows to columns. */
+static void panel_fwd_pack(float *to, const struct weight *w, int64_t panel)
+{
+    int64_t o0 = panel * PANEL, width = MIN(PANEL, w->n_out - o0);
+    if (width < PANEL)
+        memset(to, 0, (size_t)(w->n_in * PANEL) * sizeof *to);
+    for (int64_t k0 = 0; k0 < w->n_in; k0 += 16)
+        for (int64_t j = 0; j < width; j++)
+            for (int64_t k = k0; k < MIN(w->n_in, k0 + 16); k++)
+                to[k * PANEL + j] = w->dtype == DT_F32 ? ((const float *)w->data)[(o0 + j) * w->n_in + k]
+                                                       : bf16_to_f32(((const uint16_t *)w->data)[(o0 + j) * w->n_in + k]);
+}
+
+/* Columns j0 .. of rows k0 .. k1 - 1 of x (ld apart) as (k1 - k0, PANEL), 0 behind the last column. */
+static void panel_copy(const struct cpu_path *path, float *to, const void *x, enum dtype t, int64_t ld, int64_t n_col,
+                       int64_t j0, int64_t k0, int64_t k1)
+{
+    int64_t width = MIN(PANEL, n_col - j0);
+    for (int64_t k = k0; k < k1; k++, to += PANEL) {
+        path->rows_load(to, (const char *)x + (size_t)(k * ld + j0) * dtype_size(t), t, ld, 1, width);
+        if (width < PANEL)
+            memset(to + width, 0, (size_t)(PANEL - width) * sizeof *to);
+    }
+}
+
+struct pack_job {
+    const struct cpu_path *path;
+    struct weight *w;
+};
+static void pack_piece(void *arg, int64_t piece, UNUSED int thread)
+{
+    const struct pack_job *job = arg;
+    const struct weight *w = job->w;
+    struct weight_pack *pack = w->pack;
+    if (piece < panels(w->n_out)) {
+        panel_fwd_pack(pack->fwd + piece * PANEL * w->n_in, w, piece);
+        return;
+    }
+    piece -= panels(w->n_out);
+    panel_copy(job->path, pack->bwd + piece * PANEL * w->n_out, w->data, w->dtype, w->n_in, w->n_in, piece * PANEL, 0, w->n_out);
+}
+bool cpu_weight_refresh(struct device *dev, struct weight *w, UNUSED struct error *err)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    struct pack_job job = { cpu->path, w };
+    pool_run(cpu->pool, pack_piece, &job, panels(w->n_out) + (w->for_bwd ? panels(w->n_in) : 0));
+    return true;
+}
+
+/* A product cut into blocks of rows and panels. */
+struct gemm_job {
+    const struct cpu_path *path;
+    struct gemm g;
+    int64_t rows, n_rows;          // of a block; blocks
+    int64_t cols, n_cols;
+    const void *a16;               // bf16 left side, turned to fp32 a block at a time
+    float *a32;                    // (n_thread)(rows, k)
+};
+static void gemm_piece(void *arg, int64_t piece, int thread)
+{
+    const struct gemm_job *job = arg;
+    struct gemm g = job->g;
+    int64_t i0 = piece / job->n_cols * job->rows, j0 = piece % job->n_cols * job->cols;
+    g.m = MIN(job->rows, job->g.m - i0);
+    g.n = MIN(job->cols, job->g.n - j0);
+    if (job->a16) {
+        float *a32 = job->a32 + thread * (int64_t)(scratch_floats(job->rows * g.k) / sizeof(float));
+        job->path->rows_load(a32, (const uint16_t *)job->a16 + i0 * g.lda, DT_BF16, g.lda, g.m, g.k);
+        g.a = a32;
+        g.lda = g.k;
+    } else {
+        g.a += i0 * g.lda;
+    }
+    g.b += j0 / PANEL * g.panel_step;
+    g.bias = g.bias ? g.bias + j0 : NULL;
+    g.c = (char *)g.c + (size_t)(i0 * g.ldc + j0) * dtype_size(g.c_dtype);
+    job->path->gemm(&g);
+}
+static bool gemm_run(struct cpu_device *cpu, const struct gemm *g, const void *a, enum dtype a_dtype, const char *op,
+                     struct error *err)
+{
+    struct gemm_job job = { .path = cpu->path, .g = *g };
+    if (g->m == 0)
+        return true;
+    job.rows = MIN(BLOCK_ROWS, g->m);
+    job.n_rows = (g->m + job.rows - 1) / job.rows;
+    int64_t most = MAX(1, BLOCK_BYTES / (PANEL * 4 * MAX(1, g->k)));
+    /* few rows: cut columns finer so that every thread has work, but not below about 0.1 ms of it */
+    if (cpu->base.n_thread > 1 && job.n_rows < 4 * cpu->base.n_thread) {
+        int64_t want = (4 * cpu->base.n_thread + job.n_rows - 1) / job.n_rows, least = 2000000 / MAX(1, job.rows * g->k * PANEL) + 1;
+        most = MIN(most, MAX(least, (panels(g->n) + want - 1) / want));
+    }
+    job.cols = most * PANEL;
+    job.n_cols = (g->n + job.cols - 1) / job.cols;
+    if (a_dtype == DT_BF16) {
+        job.a16 = a;
+        job.a32 = cpu_scratch(cpu, scratch_floats(job.rows * g->k) * (size_t)cpu->base.n_thread, op, err);
+        if (!job.a32)
+            return false;
+    } else {
+        job.g.a = a;
+    }
+    pool_run(cpu->pool, gemm_piece, &job, job.n_rows * job.n_cols);
+    return true;
+}
+
+bool linear_fwd_cpu(struct device *dev, const struct linear_fwd *a, struct error *err)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct weight *w = a->w;
+    const struct weight_pack *pack = w->pack;
+    float small[1024], *bias = NULL;
+    struct gemm g = { .m = a->n, .n = w->n_out, .k = w->n_in, .lda = a->ldx ? a->ldx : w->n_in, .b = pack->fwd, .ldb = PANEL,
+                      .panel_step = PANEL * w->n_in, .bias = a->bias, .c = a->y, .ldc = a->ldy ? a->ldy : w->n_out,
+                      .c_dtype = a->y_dtype };
+    if (a->bias && w->dtype == DT_BF16) {
+        bias = w->n_out <= (int64_t)ARRAY_SIZE(small) ? small : malloc((size_t)w->n_out * sizeof *bias);
+        if (!bias)
+            return error_set(err, ERR_NO_MEMORY, "linear_fwd: no memory for a bias of %lld", (long long)w->n_out);
+        cpu->path->rows_load(bias, a->bias, DT_BF16, w->n_out, 1, w->n_out);
+        g.bias = bias;
+    }
+    bool ok = gemm_run(cpu, &g, a->x, w->dtype, "linear_fwd", err);
+    if (bias != small)
+        free(bias);
+    return ok;
+}
+
+bool linear_bwd_x_cpu(struct device *dev, const struct linear_bwd_x *a, struct error *err)
+{
+    const struct weight *w = a->w;
+    const struct weight_pack *pack = w->pack;
+    if (!w->for_bwd)
+        return error_set(err, ERR_SHAPE, "linear_bwd_x: the weight was not made for it");
+    struct gemm g = { .m = a->n, .n = w->n_in, .k = w->n_out, .lda = a->lddy ? a->lddy : w->n_out, .b = pack->bwd, .ldb = PANEL,
+                      .panel_step = PANEL * w->n_out, .accumulate = a->accumulate, .c = a->dx,
+                      .ldc = a->ldx ? a->ldx : w->n_in, .c_dtype = w->dtype };
+    return gemm_run(cpu_of(dev), &g, a->dy, w->dtype, "linear_bwd_x", err);
+}
+
+/* dw: first all of x becomes panels, (block of WGRAD_K tokens)(panel)(tokens, PANEL); then each piece takes BLOCK_ROWS rows
+ * of dw, copies its columns of dy a block of tokens at a time, tile after tile as (tokens, 12), and adds block after block. */
+struct wgrad_job {
+    const struct cpu_path *path;
+    const struct linear_bwd_w *a;
+    int64_t lddy, ldx;
+    int64_t rows;                  // of dw a piece
+    float *x;                      // panels
+    float *dy;                     // (n_thread)(rows / WGRAD_TILE)(WGRAD_K, WGRAD_TILE)
+    size_t dy_bytes;               // of one thread's
+};
+#define WGRAD_TILE 12
+static void wgrad_x_piece(void *arg, int64_t piece, UNUSED int thread)
+{
+    const struct wgrad_job *job = arg;
+    const struct linear_bwd_w *a = job->a;
+    int64_t n_panel = panels(a->n_in), block = piece / n_panel, panel = piece % n_panel;
+    int64_t k0 = block * WGRAD_K, k1 = MIN(a->n, k0 + WGRAD_K);
+    panel_copy(job->path, job->x + k0 * n_panel * PANEL + panel * PANEL * (k1 - k0), a->x, a->dtype, job->ldx, a->n_in,
+               panel * PANEL, k0, k1);
+}
+static void wgrad_piece(void *arg, int64_t piece, int thread)
+{
+    const struct wgrad_job *job = arg;
+    const struct linear_bwd_w *a = job->a;
+    int64_t o0 = piece * job->rows, rows = MIN(job->rows, a->n_out - o0), n_panel = panels(a->n_in);
+    float *dy = (float *)((char *)job->dy + (size_t)thread * job->dy_bytes);
+    for (int64_t k0 = 0; k0 < a->n; k0 += WGRAD_K) {
+        int64_t n_k = MIN(WGRAD_K, a->n - k0);
+        for (int64_t i = 0; i < rows; i += WGRAD_TILE) {
+            int64_t wide = MIN(WGRAD_TILE, rows - i);
+            job->path->rows_load(dy + i * n_k, (const char *)a->dy + (size_t)(k0 * job->lddy + o0 + i) * dtype_size(a->dtype),
+                                 a->dtype, job->lddy, n_k, wide);
+        }
+        /* a panel at a time, all tiles under it: the panel stays in the first-level cache */
+        for (int64_t panel = 0; panel < n_panel; panel++)
+            for (int64_t i = 0; i < rows; i += WGRAD_TILE) {
+                int64_t wide = MIN(WGRAD_TILE, rows - i);
+                struct gemm g = { .m = wide, .n = MIN(PANEL, a->n_in - panel * PANEL), .k = n_k, .a = dy + i * n_k, .lda = wide,
+                                  .a_cols = true, .b = job->x + (k0 * n_panel + panel * n_k) * PANEL, .ldb = PANEL,
+                                  .accumulate = true, .c = a->dw + (o0 + i) * a->n_in + panel * PANEL, .ldc = a->n_in };
+                job->path->gemm(&g);
+            }
+    }
+    if (a->dbias)
+        job->path->rows_sum(a->dbias + o0, (const char *)a->dy + (size_t)o0 * dtype_size(a->dtype), a->dtype, job->lddy, rows, 0,
+                            a->n, true);
+}
+bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct error *err)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    if (a->n == 0)
+        return true;
+    struct wgrad_job job = { .path = cpu->path, .a = a, .lddy = a->lddy ? a->lddy : a->n_out, .ldx = a->ldx ? a->ldx : a->n_in,
+                             .rows = BLOCK_ROWS };
+    while (job.rows > WGRAD_TILE && (a->n_out + job.rows - 1) / job.rows < 3 * cpu->base.n_thread)
+        job.rows /= 2;
+    job.dy_bytes = scratch_floats(job.rows * WGRAD_K);
+    size_t x_bytes = scratch_floats(a->n * panels(a->n_in) * PANEL);
+    char *scratch = cpu_scratch(cpu, x_bytes + job.dy_bytes * (size_t)cpu->base.n_thread, "linear_bwd_w", err);
+    if (!scratch)
+        return false;
+    job.x = (float *)scratch;
+    job.dy = (float *)(scratch + x_bytes);
+    pool_run(cpu->pool, wgrad_x_piece, &job, (a->n + WGRAD_K - 1) / WGRAD_K * panels(a->n_in));
+    pool_run(cpu->pool, wgrad_piece, &job, (a->n_out + job.rows - 1) / job.rows);
+    return true;
+}

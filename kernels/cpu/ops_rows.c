@@ -1,0 +1,228 @@
+/* ops_rows.c - operations on rows and elements of the CPU back end: how they are cut for threads
+ *
+ * Sums over rows (gradients of norms, of the embedding, the gradient norm) are cut at fixed places, whatever the number of
+ * threads, and their parts added in order. */
+#include <string.h>
+#include "kernels/cpu/cpu.h"
+#include "kernels/ref/ref.h"
+#define SUM_ROWS 64         // rows summed into one part
+#define SUMSQ_BLOCK 4096    // elements summed in fp32 before they join the double
+
+bool rows_gather_cpu(struct device *dev, const struct rows_gather *a, struct error *err)
+{
+    return host_rows_gather(dev, a, err);
+}
+
+bool rows_scatter_cpu(struct device *dev, const struct rows_scatter *a, struct error *err)
+{
+    return host_rows_scatter(dev, a, err);
+}
+
+bool kv_copy_cpu(struct device *dev, const struct kv_copy *a, struct error *err)
+{
+    return host_kv_copy(dev, a, err);
+}
+
+bool mem_fill_cpu(struct device *dev, const struct mem_fill *a, struct error *err)
+{
+    return host_mem_fill(dev, a, err);
+}
+
+bool mem_hash_cpu(struct device *dev, const struct mem_hash *a, struct error *err)
+{
+    return host_mem_hash(dev, a, err);
+}
+
+bool policy_loss_cpu(struct device *dev, const struct policy_loss *a, struct error *err)
+{
+    return policy_loss_ref(dev, a, err);    // three exponentials a token: nothing to gain
+}
+
+bool clip_coef_cpu(struct device *dev, const struct clip_coef *a, struct error *err)
+{
+    return clip_coef_ref(dev, a, err);
+}
+
+/* Columns i0 .. i1 - 1 of all rows. */
+static void embed_columns(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    const struct embed_bwd *a = args;
+    for (int64_t i = 0; i < a->n; i++)
+        path->rows_sum(a->dtable + a->row[i] * a->d + i0, (const char *)a->dy + (size_t)(i * a->d + i0) * dtype_size(a->dtype),
+                       a->dtype, a->d, i1 - i0, 0, 1, true);
+}
+bool embed_bwd_cpu(struct device *dev, const struct embed_bwd *a, struct error *err)
+{
+    if (!row_ids_check("embed_bwd", a->row, a->n, a->n_row, err))
+        return false;
+    cpu_ranges(cpu_of(dev), embed_columns, a, a->d, 64);
+    return true;
+}
+
+static void rmsnorm_fwd_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->rmsnorm_fwd(args, i0, i1);
+}
+bool rmsnorm_fwd_cpu(struct device *dev, const struct rmsnorm_fwd *a, struct error *err)
+{
+    if (a->add && !a->sum)
+        return error_set(err, ERR_SHAPE, "rmsnorm_fwd: something to add but no place for the sum");
+    cpu_ranges(cpu_of(dev), rmsnorm_fwd_range, a, a->n, rows_per_piece(a->d * 12));
+    return true;
+}
+
+struct norm_bwd_job {
+    const struct cpu_path *path;
+    const struct rmsnorm_bwd *a;
+    float *part;       // (pieces)(d)
+    int64_t step;      // floats of a part
+};
+static void rmsnorm_bwd_piece(void *arg, int64_t piece, UNUSED int thread)
+{
+    const struct norm_bwd_job *job = arg;
+    job->path->rmsnorm_bwd(job->a, piece * SUM_ROWS, MIN(job->a->n, (piece + 1) * SUM_ROWS), job->part + piece * job->step);
+}
+bool rmsnorm_bwd_cpu(struct device *dev, const struct rmsnorm_bwd *a, struct error *err)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    struct norm_bwd_job job = { .path = cpu->path, .a = a, .step = (int64_t)(scratch_floats(a->d) / sizeof(float)) };
+    int64_t n_piece = (a->n + SUM_ROWS - 1) / SUM_ROWS;
+    job.part = cpu_scratch(cpu, scratch_floats(a->d) * (size_t)n_piece, "rmsnorm_bwd", err);
+    if (!job.part && n_piece)
+        return false;
+    pool_run(cpu->pool, rmsnorm_bwd_piece, &job, n_piece);
+    if (a->dw)
+        cpu->path->rows_sum(a->dw, job.part, DT_F32, job.step, a->d, 0, n_piece, true);
+    return true;
+}
+
+static void rope_fwd_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->rope_fwd(args, i0, i1);
+}
+bool rope_fwd_cpu(struct device *dev, const struct rope_fwd *a, struct error *err)
+{
+    if (!rope_check("rope_fwd", a->pos, a->n, a->n_pos, a->heads, err))
+        return false;
+    int64_t row_bytes = (int64_t)(a->heads.n_q + 2 * a->heads.n_kv) * a->heads.hd * 8;
+    cpu_ranges(cpu_of(dev), rope_fwd_range, a, a->n, rows_per_piece(row_bytes));
+    return true;
+}
+
+struct rope_bwd_job {
+    const struct cpu_path *path;
+    const struct rope_bwd *a;
+    float *part;       // (pieces)(2, hd)
+};
+static void rope_bwd_piece(void *arg, int64_t piece, UNUSED int thread)
+{
+    const struct rope_bwd_job *job = arg;
+    job->path->rope_bwd(job->a, piece * SUM_ROWS, MIN(job->a->n, (piece + 1) * SUM_ROWS),
+                        job->part + piece * 2 * job->a->heads.hd);
+}
+bool rope_bwd_cpu(struct device *dev, const struct rope_bwd *a, struct error *err)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    int64_t n_piece = (a->n + SUM_ROWS - 1) / SUM_ROWS, hd = a->heads.hd;
+    if (!rope_check("rope_bwd", a->pos, a->n, a->n_pos, a->heads, err))
+        return false;
+    struct rope_bwd_job job = { .path = cpu->path, .a = a };
+    job.part = cpu_scratch(cpu, scratch_floats(2 * hd * n_piece), "rope_bwd", err);
+    if (!job.part && n_piece)
+        return false;
+    pool_run(cpu->pool, rope_bwd_piece, &job, n_piece);
+    if (a->q_norm && a->dq_norm)
+        cpu->path->rows_sum(a->dq_norm, job.part, DT_F32, 2 * hd, hd, 0, n_piece, true);
+    if (a->k_norm && a->dk_norm)
+        cpu->path->rows_sum(a->dk_norm, job.part + hd, DT_F32, 2 * hd, hd, 0, n_piece, true);
+    return true;
+}
+
+static void swiglu_fwd_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->swiglu_fwd(args, i0, i1);
+}
+bool swiglu_fwd_cpu(struct device *dev, const struct swiglu_fwd *a, UNUSED struct error *err)
+{
+    cpu_ranges(cpu_of(dev), swiglu_fwd_range, a, a->n, rows_per_piece(a->f * 12));
+    return true;
+}
+
+static void swiglu_bwd_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->swiglu_bwd(args, i0, i1);
+}
+bool swiglu_bwd_cpu(struct device *dev, const struct swiglu_bwd *a, UNUSED struct error *err)
+{
+    cpu_ranges(cpu_of(dev), swiglu_bwd_range, a, a->n, rows_per_piece(a->f * 20));
+    return true;
+}
+
+static void add_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->add(args, i0, i1);
+}
+bool add_fwd_cpu(struct device *dev, const struct add_fwd *a, UNUSED struct error *err)
+{
+    cpu_ranges(cpu_of(dev), add_range, a, a->n, 8192);
+    return true;
+}
+
+static void cast_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->cast(args, i0, i1);
+}
+bool cast_cpu(struct device *dev, const struct cast *a, UNUSED struct error *err)
+{
+    cpu_ranges(cpu_of(dev), cast_range, a, a->n, 8192);
+    return true;
+}
+
+static void axpy_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->axpy(args, i0, i1);
+}
+bool axpy_cpu(struct device *dev, const struct axpy *a, UNUSED struct error *err)
+{
+    cpu_ranges(cpu_of(dev), axpy_range, a, a->n, 8192);
+    return true;
+}
+
+static void adamw_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->adamw(args, i0, i1);
+}
+bool adamw_cpu(struct device *dev, const struct adamw *a, struct error *err)
+{
+    if (a->step < 1)
+        return error_set(err, ERR_SHAPE, "adamw: step %lld; the first is 1", (long long)a->step);
+    cpu_ranges(cpu_of(dev), adamw_range, a, a->n, 16384);
+    return true;
+}
+
+struct sumsq_job {
+    const struct cpu_path *path;
+    const struct sumsq *a;
+    double *part;      // (blocks)
+    int64_t n_block;
+};
+static void sumsq_piece(void *arg, int64_t piece, UNUSED int thread)
+{
+    const struct sumsq_job *job = arg;
+    for (int64_t b = piece * 4; b < MIN(job->n_block, piece * 4 + 4); b++)
+        job->part[b] = job->path->sumsq(job->a->x + b * SUMSQ_BLOCK, MIN(SUMSQ_BLOCK, job->a->n - b * SUMSQ_BLOCK));
+}
+bool sumsq_cpu(struct device *dev, const struct sumsq *a, struct error *err)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    struct sumsq_job job = { .path = cpu->path, .a = a, .n_block = (a->n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK };
+    job.part = cpu_scratch(cpu, (size_t)job.n_block * sizeof *job.part, "sumsq", err);
+    if (!job.part && job.n_block)
+        return false;
+    pool_run(cpu->pool, sumsq_piece, &job, (job.n_block + 3) / 4);
+    double sum = a->accumulate ? *a->sum : 0;
+    for (int64_t b = 0; b < job.n_block; b++)
+        sum += job.part[b];
+    *a->sum = sum;
+    return true;
+}

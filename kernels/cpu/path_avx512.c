@@ -1,0 +1,11 @@
+/* path_avx512.c - the inner loops, compiled for avx512 */
+#include "kernels/cpu/path.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/gemm_body.h"
+#include "kernels/cpu/rows_body.h"
+#include "kernels/cpu/attend_body.h"
+#include "kernels/cpu/head_body.h"
+
+const struct cpu_path cpu_path_avx512 = { .name = "avx512",
+#include "kernels/cpu/path_rows.h"
+};

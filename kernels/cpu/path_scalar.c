@@ -1,0 +1,11 @@
+/* path_scalar.c - the inner loops, compiled for any processor */
+#include "kernels/cpu/path.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/gemm_body.h"
+#include "kernels/cpu/rows_body.h"
+#include "kernels/cpu/attend_body.h"
+#include "kernels/cpu/head_body.h"
+
+const struct cpu_path cpu_path_scalar = { .name = "scalar",
+#include "kernels/cpu/path_rows.h"
+};

@@ -1,0 +1,157 @@
+/* pool.c - threads that share one job at a time
+ *
+ * A job is published by raising `epoch`; pieces are taken from `next`. The state of a job:
+ *   1. pool_run writes fn, arg, n_piece, next = 0, busy = number of other threads, then raises epoch and wakes sleepers.
+ *   2. Each thread that sees a new epoch takes pieces until none is left, then lowers busy; the last wakes pool_run.
+ *   3. pool_run takes pieces too, then waits for busy 0, so nobody touches a job that has ended. */
+#include "kernels/cpu/pool.h"
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define SPIN_ROUNDS 4000    // some 40 us: longer than the gap between two operations of a step
+
+struct pool {
+    int n_thread;
+    pool_fn *fn;
+    void *arg;
+    int64_t n_piece;
+    _Alignas(64) atomic_int_fast64_t next;
+    _Alignas(64) atomic_uint epoch;
+    atomic_int n_asleep;         // threads that wait in the kernel for epoch
+    _Alignas(64) atomic_uint busy;
+    atomic_int caller_asleep;
+    atomic_bool stop;
+    struct pool_thread {
+        struct pool *pool;
+        pthread_t thread;
+        int index;
+        bool started;
+    } member[];                  // (n_thread - 1)
+};
+
+static void futex_wait(atomic_uint *word, unsigned seen)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake(atomic_uint *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
+}
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void pieces_take(struct pool *p, int thread)
+{
+    for (;;) {
+        int64_t piece = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+        if (piece >= p->n_piece)
+            return;
+        p->fn(p->arg, piece, thread);
+    }
+}
+
+static void *member_main(void *arg)
+{
+    struct pool_thread *self = arg;
+    struct pool *p = self->pool;
+    unsigned seen = 0;
+    for (;;) {
+        unsigned now = atomic_load_explicit(&p->epoch, memory_order_acquire);
+        for (int i = 0; now == seen && i < SPIN_ROUNDS; i++) {
+            cpu_relax();
+            now = atomic_load_explicit(&p->epoch, memory_order_acquire);
+        }
+        while (now == seen) {
+            atomic_fetch_add(&p->n_asleep, 1);
+            futex_wait(&p->epoch, seen);
+            atomic_fetch_sub(&p->n_asleep, 1);
+            now = atomic_load_explicit(&p->epoch, memory_order_acquire);
+        }
+        seen = now;
+        if (atomic_load(&p->stop))
+            return NULL;
+        pieces_take(p, self->index);
+        if (atomic_fetch_sub(&p->busy, 1) == 1 && atomic_load(&p->caller_asleep))
+            futex_wake(&p->busy);
+    }
+}
+
+static void epoch_raise(struct pool *p)
+{
+    atomic_fetch_add(&p->epoch, 1);
+    if (atomic_load(&p->n_asleep) > 0)
+        futex_wake(&p->epoch);
+}
+
+struct pool *pool_new(int n_thread, struct error *err)
+{
+    struct pool *p = NULL;
+    if (n_thread < 1 || n_thread > 256) {
+        error_set(err, ERR_USAGE, "%d threads for a CPU device; 1 to 256 are possible", n_thread);
+        return NULL;
+    }
+    size_t size_bytes = (sizeof *p + (size_t)n_thread * sizeof p->member[0] + 63) / 64 * 64;
+    p = aligned_alloc(64, size_bytes);
+    if (!p) {
+        error_set(err, ERR_NO_MEMORY, "no memory for %d threads", n_thread);
+        return NULL;
+    }
+    *p = (struct pool){ .n_thread = n_thread };
+    for (int i = 0; i < n_thread - 1; i++)
+        p->member[i] = (struct pool_thread){ .pool = p, .index = i + 1 };
+    for (int i = 0; i < n_thread - 1; i++) {
+        if (pthread_create(&p->member[i].thread, NULL, member_main, &p->member[i]) != 0) {
+            error_set(err, ERR_IO, "cannot start thread %d of %d of a CPU device", i + 1, n_thread);
+            pool_free(p);
+            return NULL;
+        }
+        p->member[i].started = true;
+    }
+    return p;
+}
+
+void pool_free(struct pool *p)
+{
+    if (!p)
+        return;
+    atomic_store(&p->stop, true);
+    epoch_raise(p);
+    for (int i = 0; i < p->n_thread - 1; i++)
+        if (p->member[i].started)
+            pthread_join(p->member[i].thread, NULL);
+    free(p);
+}
+
+void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t n_piece)
+{
+    if (p->n_thread == 1 || n_piece <= 1) {
+        for (int64_t i = 0; i < n_piece; i++)
+            fn(arg, i, 0);
+        return;
+    }
+    p->fn = fn;
+    p->arg = arg;
+    p->n_piece = n_piece;
+    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    atomic_store(&p->busy, (unsigned)(p->n_thread - 1));
+    epoch_raise(p);
+    pieces_take(p, 0);
+    for (int i = 0; atomic_load_explicit(&p->busy, memory_order_acquire) && i < SPIN_ROUNDS; i++)
+        cpu_relax();
+    unsigned busy;
+    atomic_store(&p->caller_asleep, 1);
+    while ((busy = atomic_load(&p->busy)) != 0)
+        futex_wait(&p->busy, busy);
+    atomic_store(&p->caller_asleep, 0);
+}

@@ -1,0 +1,302 @@
+/* rows_body.h - operations on rows and elements: norm, rotation, SwiGLU, sums, casts, optimizer
+ *
+ * Each loop is written once for a dtype known at compile time (VEC_FN) and called for both. */
+#define BOTH_TYPES(t, fn, ...) \
+    do { if ((t) == DT_BF16) fn(__VA_ARGS__, DT_BF16); else fn(__VA_ARGS__, DT_F32); } while (0)
+
+VEC_FN void rmsnorm_fwd_rows(const struct rmsnorm_fwd *a, int64_t i0, int64_t i1, const enum dtype t)
+{
+    for (int64_t i = i0; i < i1; i++) {
+        int64_t at = i * a->d;
+        const void *from = a->x;
+        v16 square = v_set1(0);
+        for (int64_t j = 0; j < a->d; j += 16) {
+            int n = (int)MIN(16, a->d - j);
+            v16 x = v_get(a->x, at + j, n, t);
+            if (a->add)
+                x = v_round(v_add(x, v_get(a->add, at + j, n, t)), t);
+            if (a->sum)
+                v_put(a->sum, at + j, n, t, x);
+            square = v_fma(x, x, square);
+        }
+        if (a->sum)
+            from = a->sum;
+        float rstd = 1 / sqrtf(v_sum(square) / (float)a->d + a->eps);
+        if (a->rstd)
+            a->rstd[i] = rstd;
+        for (int64_t j = 0; j < a->d; j += 16) {
+            int n = (int)MIN(16, a->d - j);
+            v16 x = v_round(v_mul(v_get(from, at + j, n, t), v_set1(rstd)), t);
+            v_put(a->y, at + j, n, t, v_mul(x, v_get(a->w, j, n, t)));
+        }
+    }
+}
+static void path_rmsnorm_fwd(const struct rmsnorm_fwd *a, int64_t i0, int64_t i1)
+{
+    BOTH_TYPES(a->dtype, rmsnorm_fwd_rows, a, i0, i1);
+}
+
+VEC_FN void rmsnorm_bwd_rows(const struct rmsnorm_bwd *a, int64_t i0, int64_t i1, float *dw, const enum dtype t)
+{
+    if (a->dw)
+        memset(dw, 0, (size_t)a->d * sizeof *dw);
+    for (int64_t i = i0; i < i1; i++) {
+        int64_t at = i * a->d;
+        v16 rstd = v_set1(a->rstd[i]), dot = v_set1(0);
+        for (int64_t j = 0; j < a->d; j += 16) {
+            int n = (int)MIN(16, a->d - j);
+            v16 dy = v_get(a->dy, at + j, n, t), xhat = v_mul(v_get(a->x, at + j, n, t), rstd);
+            dot = v_fma(v_mul(dy, v_get(a->w, j, n, t)), xhat, dot);
+            if (a->dw)
+                v_put(dw, j, n, DT_F32, v_fma(dy, xhat, v_get(dw, j, n, DT_F32)));
+        }
+        v16 mean = v_set1(-v_sum(dot) / (float)a->d);
+        for (int64_t j = 0; j < a->d; j += 16) {
+            int n = (int)MIN(16, a->d - j);
+            v16 g = v_mul(v_get(a->dy, at + j, n, t), v_get(a->w, j, n, t)), xhat = v_mul(v_get(a->x, at + j, n, t), rstd);
+            v16 dx = v_mul(rstd, v_fma(xhat, mean, g));
+            if (a->dadd)
+                dx = v_add(dx, v_get(a->dadd, at + j, n, t));
+            v_put(a->dx, at + j, n, t, dx);
+        }
+    }
+}
+static void path_rmsnorm_bwd(const struct rmsnorm_bwd *a, int64_t i0, int64_t i1, float *dw)
+{
+    BOTH_TYPES(a->dtype, rmsnorm_bwd_rows, a, i0, i1, dw);
+}
+
+VEC_FN float head_rstd(const void *x, int64_t at, int hd, float eps, const enum dtype t)
+{
+    v16 square = v_set1(0);
+    for (int j = 0; j < hd; j += 16) {
+        v16 h = v_get(x, at + j, 16, t);
+        square = v_fma(h, h, square);
+    }
+    return 1 / sqrtf(v_sum(square) / (float)hd + eps);
+}
+
+/* Pool page: K of each head (hd, PANEL) with tokens in columns, then V of each head (PANEL, hd). */
+VEC_FN void kv_write(const struct rope_fwd *a, int64_t i, const enum dtype t)
+{
+    int hd = a->heads.hd, n_kv = a->heads.n_kv;
+    int64_t half = (int64_t)n_kv * PANEL * hd, at = a->slot[i] / PANEL * 2 * half, tok = a->slot[i] % PANEL;
+    int64_t from = (i * (a->heads.n_q + 2 * n_kv) + a->heads.n_q) * hd;
+    for (int h = 0; h < n_kv; h++) {
+        for (int j = 0; j < hd; j++)
+            if (t == DT_F32)
+                ((float *)a->kv)[at + ((int64_t)h * hd + j) * PANEL + tok] = ((const float *)a->out)[from + h * hd + j];
+            else
+                ((uint16_t *)a->kv)[at + ((int64_t)h * hd + j) * PANEL + tok] = ((const uint16_t *)a->out)[from + h * hd + j];
+        for (int j = 0; j < hd; j += 16)
+            v_put(a->kv, at + half + ((int64_t)h * PANEL + tok) * hd + j, 16, t,
+                  v_get(a->out, from + (int64_t)(n_kv + h) * hd + j, 16, t));
+    }
+}
+
+VEC_FN void rope_fwd_rows(const struct rope_fwd *a, int64_t i0, int64_t i1, const enum dtype t)
+{
+    int hd = a->heads.hd, half = hd / 2, n_q = a->heads.n_q, n_kv = a->heads.n_kv, n_head = n_q + 2 * n_kv;
+    for (int64_t i = i0; i < i1; i++) {
+        const float *cosine = a->cos + (int64_t)a->pos[i] * half, *sine = a->sin + (int64_t)a->pos[i] * half;
+        for (int h = 0; h < n_q + n_kv; h++) {
+            const void *norm = h < n_q ? a->q_norm : a->k_norm;
+            int64_t at = (i * n_head + h) * hd;
+            v16 rstd = v_set1(norm ? head_rstd(a->qkv, at, hd, a->eps, t) : 1);
+            for (int j = 0; j < half; j += 16) {
+                int n = MIN(16, half - j);
+                v16 lo = v_get(a->qkv, at + j, n, t), hi = v_get(a->qkv, at + half + j, n, t);
+                v16 c = v_get(cosine, j, n, DT_F32), s = v_get(sine, j, n, DT_F32);
+                if (norm) {
+                    lo = v_mul(v_mul(lo, rstd), v_get(norm, j, n, t));
+                    hi = v_mul(v_mul(hi, rstd), v_get(norm, half + j, n, t));
+                }
+                v_put(a->out, at + j, n, t, v_sub(v_mul(lo, c), v_mul(hi, s)));
+                v_put(a->out, at + half + j, n, t, v_add(v_mul(hi, c), v_mul(lo, s)));
+            }
+        }
+        if (a->out != a->qkv)
+            memcpy((char *)a->out + (size_t)((i * n_head + n_q + n_kv) * hd) * dtype_size(t),
+                   (const char *)a->qkv + (size_t)((i * n_head + n_q + n_kv) * hd) * dtype_size(t),
+                   (size_t)(n_kv * hd) * dtype_size(t));
+        if (a->kv && a->slot[i] >= 0)
+            kv_write(a, i, t);
+    }
+}
+static void path_rope_fwd(const struct rope_fwd *a, int64_t i0, int64_t i1)
+{
+    BOTH_TYPES(a->dtype, rope_fwd_rows, a, i0, i1);
+}
+
+VEC_FN void rope_bwd_rows(const struct rope_bwd *a, int64_t i0, int64_t i1, float *dnorm, const enum dtype t)
+{
+    int hd = a->heads.hd, half = hd / 2, n_q = a->heads.n_q, n_kv = a->heads.n_kv, n_head = n_q + 2 * n_kv;
+    float g[256];
+    memset(dnorm, 0, 2 * (size_t)hd * sizeof *dnorm);
+    for (int64_t i = i0; i < i1; i++) {
+        const float *cosine = a->cos + (int64_t)a->pos[i] * half, *sine = a->sin + (int64_t)a->pos[i] * half;
+        for (int h = 0; h < n_q + n_kv; h++) {
+            const void *norm = h < n_q ? a->q_norm : a->k_norm;
+            float *dw = dnorm + (h < n_q ? 0 : hd);
+            int64_t at = (i * n_head + h) * hd;
+            for (int j = 0; j < half; j += 16) {
+                int n = MIN(16, half - j);
+                v16 lo = v_get(a->dqkv, at + j, n, t), hi = v_get(a->dqkv, at + half + j, n, t);
+                v16 c = v_get(cosine, j, n, DT_F32), s = v_get(sine, j, n, DT_F32);
+                v16 glo = v_add(v_mul(lo, c), v_mul(hi, s)), ghi = v_sub(v_mul(hi, c), v_mul(lo, s));
+                v_put(norm ? g : a->dqkv, norm ? j : at + j, n, norm ? DT_F32 : t, glo);
+                v_put(norm ? g : a->dqkv, norm ? half + j : at + half + j, n, norm ? DT_F32 : t, ghi);
+            }
+            if (!norm)
+                continue;
+            v16 rstd = v_set1(head_rstd(a->qkv, at, hd, a->eps, t)), dot = v_set1(0);
+            for (int j = 0; j < hd; j += 16) {
+                v16 xhat = v_mul(v_get(a->qkv, at + j, 16, t), rstd), dy = v_load(g + j);
+                v_store(dw + j, v_fma(dy, xhat, v_load(dw + j)));
+                dy = v_mul(dy, v_get(norm, j, 16, t));
+                v_store(g + j, dy);
+                dot = v_fma(dy, xhat, dot);
+            }
+            v16 mean = v_set1(-v_sum(dot) / (float)hd);
+            for (int j = 0; j < hd; j += 16) {
+                v16 xhat = v_mul(v_get(a->qkv, at + j, 16, t), rstd);
+                v_put(a->dqkv, at + j, 16, t, v_mul(rstd, v_fma(xhat, mean, v_load(g + j))));
+            }
+        }
+    }
+}
+static void path_rope_bwd(const struct rope_bwd *a, int64_t i0, int64_t i1, float *dnorm)
+{
+    BOTH_TYPES(a->dtype, rope_bwd_rows, a, i0, i1, dnorm);
+}
+
+VEC_FN v16 v_sigmoid(v16 x)
+{
+    return v_div(v_set1(1), v_add(v_set1(1), v_exp(v_sub(v_set1(0), x))));
+}
+VEC_FN void swiglu_fwd_rows(const struct swiglu_fwd *a, int64_t i0, int64_t i1, const enum dtype t)
+{
+    for (int64_t i = i0; i < i1; i++)
+        for (int64_t j = 0; j < a->f; j += 16) {
+            int n = (int)MIN(16, a->f - j);
+            v16 gate = v_get(a->gu, i * 2 * a->f + j, n, t), up = v_get(a->gu, (i * 2 + 1) * a->f + j, n, t);
+            v_put(a->y, i * a->f + j, n, t, v_mul(v_mul(gate, v_sigmoid(gate)), up));
+        }
+}
+static void path_swiglu_fwd(const struct swiglu_fwd *a, int64_t i0, int64_t i1)
+{
+    BOTH_TYPES(a->dtype, swiglu_fwd_rows, a, i0, i1);
+}
+VEC_FN void swiglu_bwd_rows(const struct swiglu_bwd *a, int64_t i0, int64_t i1, const enum dtype t)
+{
+    v16 one = v_set1(1);
+    for (int64_t i = i0; i < i1; i++)
+        for (int64_t j = 0; j < a->f; j += 16) {
+            int n = (int)MIN(16, a->f - j);
+            int64_t g = i * 2 * a->f + j, u = g + a->f;
+            v16 gate = v_get(a->gu, g, n, t), up = v_get(a->gu, u, n, t), dy = v_get(a->dy, i * a->f + j, n, t);
+            v16 sig = v_sigmoid(gate), slope = v_mul(sig, v_fma(gate, v_sub(one, sig), one));
+            v_put(a->dgu, g, n, t, v_mul(v_mul(dy, up), slope));
+            v_put(a->dgu, u, n, t, v_mul(dy, v_mul(gate, sig)));
+        }
+}
+static void path_swiglu_bwd(const struct swiglu_bwd *a, int64_t i0, int64_t i1)
+{
+    BOTH_TYPES(a->dtype, swiglu_bwd_rows, a, i0, i1);
+}
+
+static void path_add(const struct add_fwd *a, int64_t i0, int64_t i1)
+{
+    for (int64_t i = i0; i < i1; i += 16) {
+        int n = (int)MIN(16, i1 - i);
+        v_put(a->y, i, n, a->dtype, v_add(v_get(a->a, i, n, a->dtype), v_get(a->b, i, n, a->dtype)));
+    }
+}
+static void path_cast(const struct cast *a, int64_t i0, int64_t i1)
+{
+    v16 scale = v_set1(a->scale);
+    for (int64_t i = i0; i < i1; i += 16) {
+        int n = (int)MIN(16, i1 - i);
+        v_put(a->y, i, n, a->y_dtype, v_mul(v_get(a->x, i, n, a->x_dtype), scale));
+    }
+}
+static void path_axpy(const struct axpy *a, int64_t i0, int64_t i1)
+{
+    v16 scale = v_set1(a->scale);
+    for (int64_t i = i0; i < i1; i += 16) {
+        int n = (int)MIN(16, i1 - i);
+        v_put(a->y, i, n, DT_F32, v_fma(v_get(a->x, i, n, DT_F32), scale, v_get(a->y, i, n, DT_F32)));
+    }
+}
+
+static void path_rows_sum(float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t i0, int64_t i1, bool accumulate)
+{
+    if (!accumulate)
+        memset(y, 0, (size_t)n * sizeof *y);
+    for (int64_t i = i0; i < i1; i++)
+        for (int64_t j = 0; j < n; j += 16) {
+            int w = (int)MIN(16, n - j);
+            v_put(y, j, w, DT_F32, v_add(v_get(y, j, w, DT_F32), v_get(x, i * ld + j, w, t)));
+        }
+}
+static void path_rows_load(float *dst, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < d; j += 16) {
+            int w = (int)MIN(16, d - j);
+            v_put(dst, i * d + j, w, DT_F32, v_get(x, i * ld + j, w, t));
+        }
+}
+static void path_rows_store(void *y, const float *src, enum dtype t, int64_t ld, int64_t n, int64_t d)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < d; j += 16) {
+            int w = (int)MIN(16, d - j);
+            v_put(y, i * ld + j, w, t, v_get(src, i * d + j, w, DT_F32));
+        }
+}
+static void path_rows_dot(float *dot, const void *x, const void *y, enum dtype t, int64_t ld, int64_t n, int64_t d)
+{
+    for (int64_t i = 0; i < n; i++) {
+        v16 sum = v_set1(0);
+        for (int64_t j = 0; j < d; j += 16) {
+            int w = (int)MIN(16, d - j);
+            sum = v_fma(v_get(x, i * ld + j, w, t), v_get(y, i * ld + j, w, t), sum);
+        }
+        dot[i] = v_sum(sum);
+    }
+}
+
+VEC_FN void adamw_rows(const struct adamw *a, int64_t i0, int64_t i1, const enum dtype t)
+{
+    float fix1 = (float)(1 / (1 - pow(a->beta1, (double)a->step))), fix2 = (float)(1 / (1 - pow(a->beta2, (double)a->step)));
+    v16 coef = v_set1(a->coef ? *a->coef : 1), b1 = v_set1(a->beta1), b2 = v_set1(a->beta2);
+    v16 c1 = v_set1((float)(1 - (double)a->beta1)), c2 = v_set1((float)(1 - (double)a->beta2));
+    v16 keep = v_set1((float)(1 - (double)a->lr * a->decay)), lr = v_set1(-a->lr);
+    for (int64_t i = i0; i < i1; i += 16) {
+        int n = (int)MIN(16, i1 - i);
+        v16 g = v_mul(v_get(a->grad, i, n, DT_F32), coef);
+        v16 m = v_fma(b1, v_get(a->m, i, n, DT_F32), v_mul(c1, g)), v = v_fma(b2, v_get(a->v, i, n, DT_F32), v_mul(c2, v_mul(g, g)));
+        v16 step = v_div(v_mul(m, v_set1(fix1)), v_add(v_sqrt(v_mul(v, v_set1(fix2))), v_set1(a->eps)));
+        v16 x = v_fma(lr, step, v_mul(v_get(a->master, i, n, DT_F32), keep));
+        v_put(a->m, i, n, DT_F32, m);
+        v_put(a->v, i, n, DT_F32, v);
+        v_put(a->master, i, n, DT_F32, x);
+        if (a->weight)
+            v_put(a->weight, i, n, t, x);
+    }
+}
+static void path_adamw(const struct adamw *a, int64_t i0, int64_t i1)
+{
+    BOTH_TYPES(a->dtype, adamw_rows, a, i0, i1);
+}
+
+static double path_sumsq(const float *x, int64_t n)
+{
+    v16 sum = v_set1(0);
+    for (int64_t i = 0; i < n; i += 16) {
+        v16 y = v_get(x, i, (int)MIN(16, n - i), DT_F32);
+        sum = v_fma(y, y, sum);
+    }
+    return v_sum(sum);
+}

@@ -1,0 +1,952 @@
+/* ops_test.c - every operation against ref, gradients against finite differences, and the promise of equal bits
+ *
+ * A case builds its inputs from a seed, so that it can be run on any device; all memory starts as NaN. OPS_DEVICE names a
+ * further device (cuda:0) to hold against ref by tolerance; without it the CPU's code paths and thread counts are held
+ * against each other by bytes. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "kernels/ops.h"
+#include "kernels/philox.h"
+
+#define MAX_OUT 8
+#define MAX_MEM 48
+struct run {
+    struct device *dev;
+    uint64_t rng;
+    enum dtype dtype;        // of activations in this run
+    int size;                // which of the case's sizes
+    void *mem[MAX_MEM];
+    int n_mem;
+    struct weight *weight[4];
+    int n_weight;
+    struct output {
+        void *dev_ptr, *host;
+        int64_t n;
+        enum dtype dtype;
+        const char *name;
+    } out[MAX_OUT];
+    int n_out;
+    struct error err;
+};
+typedef bool case_fn(struct run *r);
+
+static double rng_next(struct run *r)
+{
+    r->rng = r->rng * 6364136223846793005u + 1442695040888963407u;
+    return (double)(r->rng >> 11) / 9007199254740992.0;
+}
+static double rng_normal(struct run *r)
+{
+    double u = rng_next(r) + 1e-12, v = rng_next(r);
+    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+}
+static void *mem_take(struct run *r, size_t size_bytes)
+{
+    void *p = mem_new(r->dev, size_bytes + 64, "a test", &r->err);    // with a tail to see writes behind the end
+    assert_non_null(p);
+    assert_true(r->n_mem < MAX_MEM);
+    r->mem[r->n_mem++] = p;
+    assert_true(OP(r->dev, &r->err, mem_fill, .y = p, .size_bytes = size_bytes + 64, .byte = 0xff));
+    return p;
+}
+static void *put(struct run *r, const void *host, size_t size_bytes)
+{
+    void *p = mem_take(r, size_bytes);
+    assert_true(mem_copy(r->dev, p, host, size_bytes, COPY_H2D, &r->err));
+    assert_true(device_sync(r->dev, &r->err));
+    return p;
+}
+static void values_fill(struct run *r, void *host, int64_t n, enum dtype t, double mean, double spread)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float x = (float)(mean + spread * rng_normal(r));
+        if (t == DT_BF16)
+            ((uint16_t *)host)[i] = bf16_from_f32(x);
+        else
+            ((float *)host)[i] = x;
+    }
+}
+/* A random tensor on the device. */
+static void *values_of(struct run *r, int64_t n, enum dtype t, double mean, double spread)
+{
+    void *host = malloc((size_t)(n + 1) * 4);
+    values_fill(r, host, n, t, mean, spread);
+    void *p = put(r, host, (size_t)n * dtype_size(t));
+    free(host);
+    return p;
+}
+static void *values(struct run *r, int64_t n)
+{
+    return values_of(r, n, r->dtype, 0, 1);
+}
+static float *floats(struct run *r, int64_t n)
+{
+    return values_of(r, n, DT_F32, 0, 1);
+}
+static int32_t *ints(struct run *r, int64_t n, int32_t below)
+{
+    int32_t *host = malloc((size_t)(n + 1) * sizeof *host);
+    for (int64_t i = 0; i < n; i++)
+        host[i] = (int32_t)(rng_next(r) * below);
+    int32_t *p = put(r, host, (size_t)n * sizeof *host);
+    free(host);
+    return p;
+}
+static void *watch(struct run *r, const char *name, void *p, int64_t n, enum dtype t)
+{
+    assert_true(r->n_out < MAX_OUT);
+    r->out[r->n_out++] = (struct output){ .dev_ptr = p, .n = n, .dtype = t, .name = name };
+    return p;
+}
+static void *result_of(struct run *r, const char *name, int64_t n, enum dtype t)
+{
+    return watch(r, name, mem_take(r, (size_t)n * dtype_size(t)), n, t);
+}
+static void *result(struct run *r, const char *name, int64_t n)
+{
+    return result_of(r, name, n, r->dtype);
+}
+static struct weight *weight_of(struct run *r, int64_t n_out, int64_t n_in)
+{
+    void *data = values_of(r, n_out * n_in, r->dtype, 0, 1 / sqrt((double)n_in));
+    struct weight *w = weight_new(r->dev, data, r->dtype, n_out, n_in, true, &r->err);
+    assert_non_null(w);
+    return r->weight[r->n_weight++] = w;
+}
+
+static void run_release(struct run *r)
+{
+    for (int i = 0; i < r->n_weight; i++)
+        weight_free(r->dev, r->weight[i]);
+    for (int i = 0; i < r->n_mem; i++)
+        mem_free(r->dev, r->mem[i]);
+    for (int i = 0; i < r->n_out; i++)
+        free(r->out[i].host);
+}
+static void run_case(struct run *r, case_fn *fn, struct device *dev, enum dtype t, int size)
+{
+    *r = (struct run){ .dev = dev, .rng = 12345 + (uint64_t)size * 77, .dtype = t, .size = size };
+    if (!fn(r))
+        fail_msg("%s: %s", dev->name, r->err.text);
+    for (int i = 0; i < r->n_out; i++) {
+        struct output *o = &r->out[i];
+        size_t size_bytes = (size_t)o->n * dtype_size(o->dtype);
+        uint8_t tail[64];
+        o->host = malloc(size_bytes + 1);
+        assert_true(mem_copy(dev, o->host, o->dev_ptr, size_bytes, COPY_D2H, &r->err));
+        assert_true(mem_copy(dev, tail, (char *)o->dev_ptr + size_bytes, 64, COPY_D2H, &r->err));
+        if (!device_sync(dev, &r->err))
+            fail_msg("%s: %s", dev->name, r->err.text);
+        for (int j = 0; j < 64; j++)
+            if (tail[j] != 0xff)
+                fail_msg("%s: wrote behind the end of %s", dev->name, o->name);
+    }
+}
+static double out_at(const struct output *o, int64_t i)
+{
+    return o->dtype == DT_BF16 ? bf16_to_f32(((uint16_t *)o->host)[i]) : ((float *)o->host)[i];
+}
+/* Relative difference of two outputs by their norms; a NaN anywhere is a failure. */
+static double out_distance(const struct output *a, const struct output *b)
+{
+    double diff = 0, norm = 0;
+    for (int64_t i = 0; i < a->n; i++) {
+        double x = out_at(a, i), y = out_at(b, i);
+        if (x == y || (isinf(x) && x == y)) {
+            norm += isinf(x) ? 0 : x * x;
+            continue;
+        }
+        if (!isfinite(x) || !isfinite(y))
+            return INFINITY;
+        diff += (x - y) * (x - y);
+        norm += x * x;
+    }
+    return diff == 0 ? 0 : sqrt(diff / (norm + 1e-30));
+}
+
+/* --- the cases ---------------------------------------------------------------------------------------------------- */
+static const int64_t row_sizes[] = { 1, 7, 100, 333 };
+static const int64_t width_sizes[] = { 64, 48, 196, 1037 };
+#define N_SIZE 4
+
+static bool gather_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size];
+    return OP(r->dev, &r->err, rows_gather, .table = values(r, 50 * d), .row = ints(r, n, 50), .y = result(r, "y", n * d), .n = n,
+              .n_row = 50, .d = d, .dtype = r->dtype);
+}
+static bool scatter_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size];
+    int32_t *row = malloc((size_t)n * 4);
+    for (int64_t i = 0; i < n; i++)
+        row[i] = (int32_t)(2 * (n - 1 - i));
+    bool ok = OP(r->dev, &r->err, rows_scatter, .x = values(r, n * d), .row = put(r, row, (size_t)n * 4), .n = n, .d = d,
+                 .n_row = 2 * n, .dtype = r->dtype, .y = watch(r, "y", values(r, 2 * n * d), 2 * n * d, r->dtype));
+    free(row);
+    return ok;
+}
+static bool embed_bwd_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size];
+    return OP(r->dev, &r->err, embed_bwd, .dy = values(r, n * d), .row = ints(r, n, 20), .n = n, .n_row = 20, .d = d,
+              .dtype = r->dtype, .dtable = watch(r, "dtable", floats(r, 20 * d), 20 * d, DT_F32));
+}
+static bool rmsnorm_fwd_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size];
+    bool add = r->size != 1;
+    return OP(r->dev, &r->err, rmsnorm_fwd, .x = values(r, n * d), .add = add ? values(r, n * d) : NULL, .w = values(r, d),
+              .n = n, .d = d, .eps = 1e-6f, .dtype = r->dtype, .sum = add ? result(r, "sum", n * d) : NULL,
+              .y = result(r, "y", n * d), .rstd = result_of(r, "rstd", n, DT_F32));
+}
+static bool rmsnorm_bwd_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size];
+    return OP(r->dev, &r->err, rmsnorm_bwd, .dy = values(r, n * d), .x = values(r, n * d), .w = values(r, d),
+              .dadd = r->size == 1 ? NULL : values(r, n * d), .rstd = values_of(r, n, DT_F32, 1, 0.1), .n = n, .d = d,
+              .dtype = r->dtype, .dx = result(r, "dx", n * d), .dw = watch(r, "dw", floats(r, d), d, DT_F32));
+}
+static const struct { int64_t n, n_out, n_in; } linear_sizes[N_SIZE] = {
+    { 1, 64, 48 }, { 13, 37, 51 }, { 100, 300, 128 }, { 333, 196, 260 },
+};
+static bool linear_fwd_case(struct run *r)
+{
+    int64_t n = linear_sizes[r->size].n, out = linear_sizes[r->size].n_out, in = linear_sizes[r->size].n_in;
+    bool f32 = r->size == 2;
+    return OP(r->dev, &r->err, linear_fwd, .x = values(r, n * in), .w = weight_of(r, out, in),
+              .bias = r->size & 1 ? values(r, out) : NULL, .n = n, .y_dtype = f32 ? DT_F32 : r->dtype,
+              .y = result_of(r, "y", n * out, f32 ? DT_F32 : r->dtype));
+}
+static bool linear_bwd_x_case(struct run *r)
+{
+    int64_t n = linear_sizes[r->size].n, out = linear_sizes[r->size].n_out, in = linear_sizes[r->size].n_in;
+    bool accumulate = r->size == 3;
+    return OP(r->dev, &r->err, linear_bwd_x, .dy = values(r, n * out), .w = weight_of(r, out, in), .n = n,
+              .accumulate = accumulate,
+              .dx = accumulate ? watch(r, "dx", values(r, n * in), n * in, r->dtype) : result(r, "dx", n * in));
+}
+static bool linear_bwd_w_case(struct run *r)
+{
+    int64_t n = linear_sizes[r->size].n * 2, out = linear_sizes[r->size].n_out, in = linear_sizes[r->size].n_in;
+    return OP(r->dev, &r->err, linear_bwd_w, .dy = values(r, n * out), .x = values(r, n * in), .n = n, .n_out = out, .n_in = in,
+              .dtype = r->dtype, .dw = watch(r, "dw", floats(r, out * in), out * in, DT_F32),
+              .dbias = watch(r, "dbias", floats(r, out), out, DT_F32));
+}
+static const struct attn_heads head_sizes[N_SIZE] = { { 2, 1, 16 }, { 4, 2, 32 }, { 6, 2, 64 }, { 7, 1, 128 } };
+#define N_POS 512
+static bool rope_case(struct run *r, bool bwd)
+{
+    struct attn_heads h = head_sizes[r->size];
+    int64_t n = row_sizes[r->size], wide = (h.n_q + 2 * h.n_kv) * h.hd;
+    void *q_norm = r->size & 1 ? values(r, h.hd) : NULL, *k_norm = r->size & 1 ? values(r, h.hd) : NULL;
+    float *cosine = floats(r, N_POS * h.hd / 2), *sine = floats(r, N_POS * h.hd / 2);
+    int32_t *pos = ints(r, n, N_POS);
+    void *qkv = values(r, n * wide);
+    if (!bwd)
+        return OP(r->dev, &r->err, rope_fwd, .qkv = qkv, .cos = cosine, .sin = sine, .pos = pos, .q_norm = q_norm,
+                  .k_norm = k_norm, .n = n, .n_pos = N_POS, .heads = h, .eps = 1e-6f, .dtype = r->dtype,
+                  .out = r->size == 2 ? watch(r, "qkv", qkv, n * wide, r->dtype) : result(r, "out", n * wide));
+    return OP(r->dev, &r->err, rope_bwd, .qkv = qkv, .cos = cosine, .sin = sine, .pos = pos, .q_norm = q_norm,
+              .k_norm = k_norm, .n = n, .n_pos = N_POS, .heads = h, .eps = 1e-6f, .dtype = r->dtype,
+              .dqkv = watch(r, "dqkv", values(r, n * wide), n * wide, r->dtype),
+              .dq_norm = watch(r, "dq_norm", floats(r, h.hd), h.hd, DT_F32),
+              .dk_norm = watch(r, "dk_norm", floats(r, h.hd), h.hd, DT_F32));
+}
+static bool rope_fwd_case(struct run *r)
+{
+    return rope_case(r, false);
+}
+static bool rope_bwd_case(struct run *r)
+{
+    return rope_case(r, true);
+}
+static const int32_t seq_sizes[N_SIZE][6] = { { 0, 1 }, { 0, 5, 5, 38 }, { 0, 100, 101, 133, 200 }, { 0, 61, 190 } };
+static const int n_seq_sizes[N_SIZE] = { 1, 3, 4, 2 };
+static bool attn_fwd_case(struct run *r)
+{
+    struct attn_heads h = head_sizes[r->size];
+    const int32_t *seq = seq_sizes[r->size];
+    int n_seq = n_seq_sizes[r->size];
+    int64_t n = seq[n_seq];
+    return OP(r->dev, &r->err, attn_fwd, .qkv = values(r, n * (h.n_q + 2 * h.n_kv) * h.hd), .n = n, .n_seq = n_seq,
+              .seq = put(r, seq, (size_t)(n_seq + 1) * 4), .seq_host = seq, .heads = h, .dtype = r->dtype,
+              .out = result(r, "out", n * h.n_q * h.hd), .lse = result_of(r, "lse", n * h.n_q, DT_F32));
+}
+static bool attn_bwd_case(struct run *r)
+{
+    struct attn_heads h = head_sizes[r->size];
+    const int32_t *seq = seq_sizes[r->size];
+    int n_seq = n_seq_sizes[r->size];
+    int64_t n = seq[n_seq], wide = (h.n_q + 2 * h.n_kv) * h.hd;
+    void *qkv = values(r, n * wide), *dout = values(r, n * h.n_q * h.hd), *out = mem_take(r, (size_t)(n * h.n_q * h.hd) * 4);
+    float *lse = mem_take(r, (size_t)(n * h.n_q) * 4);
+    int32_t *dev_seq = put(r, seq, (size_t)(n_seq + 1) * 4);
+    return OP(r->dev, &r->err, attn_fwd, .qkv = qkv, .n = n, .n_seq = n_seq, .seq = dev_seq, .seq_host = seq, .heads = h,
+              .dtype = r->dtype, .out = out, .lse = lse) &&
+           OP(r->dev, &r->err, attn_bwd, .qkv = qkv, .n = n, .n_seq = n_seq, .seq = dev_seq, .seq_host = seq, .heads = h,
+              .dtype = r->dtype, .out = out, .lse = lse, .dout = dout, .dqkv = result(r, "dqkv", n * wide));
+}
+static bool swiglu_fwd_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], f = width_sizes[r->size];
+    return OP(r->dev, &r->err, swiglu_fwd, .gu = values_of(r, n * 2 * f, r->dtype, 0, 4), .n = n, .f = f, .dtype = r->dtype,
+              .y = result(r, "y", n * f));
+}
+static bool swiglu_bwd_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], f = width_sizes[r->size];
+    return OP(r->dev, &r->err, swiglu_bwd, .gu = values_of(r, n * 2 * f, r->dtype, 0, 4), .dy = values(r, n * f), .n = n, .f = f,
+              .dtype = r->dtype, .dgu = result(r, "dgu", n * 2 * f));
+}
+static bool add_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size] * width_sizes[r->size];
+    return OP(r->dev, &r->err, add_fwd, .a = values(r, n), .b = values(r, n), .n = n, .dtype = r->dtype, .y = result(r, "y", n));
+}
+static bool cast_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size] * width_sizes[r->size];
+    enum dtype other = r->size & 1 ? DT_F32 : DT_BF16;
+    return OP(r->dev, &r->err, cast, .x = values(r, n), .n = n, .scale = 0.75f, .x_dtype = r->dtype, .y_dtype = other,
+              .y = result_of(r, "y", n, other));
+}
+static bool axpy_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size] * width_sizes[r->size];
+    return OP(r->dev, &r->err, axpy, .x = floats(r, n), .n = n, .scale = -0.3f, .y = watch(r, "y", floats(r, n), n, DT_F32));
+}
+static const int64_t vocab_sizes[N_SIZE] = { 17, 300, 2048, 70001 };
+static const int64_t logit_rows[N_SIZE] = { 1, 33, 64, 3 };
+static bool logprob_fwd_case(struct run *r)
+{
+    int64_t n = logit_rows[r->size], vocab = vocab_sizes[r->size], n_live = r->size & 1 ? vocab - 3 : 0;
+    return OP(r->dev, &r->err, logprob_fwd, .logits = values_of(r, n * vocab, DT_F32, 0, 3), .id = ints(r, n, (int32_t)vocab),
+              .n = n, .vocab = vocab, .n_live = n_live, .temperature = 0.8f, .logp = result_of(r, "logp", n, DT_F32),
+              .entropy = result_of(r, "entropy", n, DT_F32), .lse = result_of(r, "lse", n, DT_F32));
+}
+static bool logprob_bwd_case(struct run *r)
+{
+    int64_t n = logit_rows[r->size], vocab = vocab_sizes[r->size], n_live = r->size & 1 ? vocab - 3 : 0;
+    float *logits = values_of(r, n * vocab, DT_F32, 0, 3), *lse = mem_take(r, (size_t)n * 4);
+    int32_t *id = ints(r, n, (int32_t)vocab - 3);
+    return OP(r->dev, &r->err, logprob_fwd, .logits = logits, .id = id, .n = n, .vocab = vocab, .n_live = n_live,
+              .temperature = 0.8f, .lse = lse) &&
+           OP(r->dev, &r->err, logprob_bwd, .logits = logits, .id = id, .n = n, .vocab = vocab, .n_live = n_live,
+              .temperature = 0.8f, .lse = lse, .coef = floats(r, n), .dtype = r->dtype,
+              .dlogits = r->dtype == DT_F32 && r->size == 1 ? watch(r, "logits", logits, n * vocab, DT_F32)
+                                                            : result(r, "dlogits", n * vocab));
+}
+static bool policy_loss_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size] * 3;
+    float *logp = values_of(r, n, DT_F32, -1, 0.3);
+    return OP(r->dev, &r->err, policy_loss, .logp = logp, .logp_old = values_of(r, n, DT_F32, -1, 0.3),
+              .logp_ref = r->size & 1 ? values_of(r, n, DT_F32, -1, 0.3) : NULL, .adv = floats(r, n), .weight = floats(r, n),
+              .n = n, .clip_low = 0.2f, .clip_high = 0.28f, .beta = 0.05f, .coef = result_of(r, "coef", n, DT_F32),
+              .loss = result_of(r, "loss", n, DT_F32), .ratio = result_of(r, "ratio", n, DT_F32));
+}
+static bool sample_case(struct run *r)
+{
+    int64_t n = logit_rows[r->size], vocab = vocab_sizes[r->size];
+    struct sample_row row[64];
+    for (int64_t i = 0; i < n; i++)
+        row[i] = (struct sample_row){ .seed = 7, .item = i, .sample = 3, .pos = (int32_t)(i * 5),
+                                      .temperature = i % 5 == 4 ? 0 : 0.7f + 0.1f * (float)(i % 4),
+                                      .top_p = i % 3 == 1 ? 0.8f : 1, .top_k = i % 4 == 1 ? 10 : 0,
+                                      .min_p = i % 7 == 3 ? 0.05f : 0 };
+    int32_t *id = mem_take(r, (size_t)n * 4);
+    return OP(r->dev, &r->err, sample_fwd, .logits = values_of(r, n * vocab, DT_F32, 0, 3), .n = n, .vocab = vocab,
+              .row = put(r, row, (size_t)n * sizeof *row), .id = watch(r, "id", id, n, DT_F32),
+              .logp = result_of(r, "logp", n, DT_F32), .entropy = result_of(r, "entropy", n, DT_F32));
+}
+static bool clip_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size] * width_sizes[r->size];
+    double *sum = mem_take(r, sizeof *sum);
+    float *x = floats(r, n);
+    return OP(r->dev, &r->err, sumsq, .sum = sum, .x = x, .n = n) &&
+           OP(r->dev, &r->err, sumsq, .sum = sum, .x = x, .n = n / 2, .accumulate = true) &&
+           OP(r->dev, &r->err, clip_coef, .sum = sum, .max_norm = r->size & 1 ? 1.0f : 0, .grad_scale = 0.5f,
+              .norm = result_of(r, "norm", 1, DT_F32), .coef = result_of(r, "coef", 1, DT_F32));
+}
+static bool adamw_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size] * width_sizes[r->size];
+    return OP(r->dev, &r->err, adamw, .weight = result(r, "weight", n), .master = watch(r, "master", floats(r, n), n, DT_F32),
+              .m = watch(r, "m", floats(r, n), n, DT_F32), .v = watch(r, "v", values_of(r, n, DT_F32, 5, 0.5), n, DT_F32),
+              .grad = floats(r, n), .coef = r->size & 1 ? values_of(r, 1, DT_F32, 0.5, 0) : NULL, .n = n, .step = 1 + r->size,
+              .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .dtype = r->dtype);
+}
+static bool hash_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size] * width_sizes[r->size];
+    uint64_t *hash = mem_take(r, sizeof *hash);
+    void *x = mem_take(r, (size_t)n + 8);
+    return OP(r->dev, &r->err, mem_fill, .y = x, .size_bytes = (size_t)n + 8, .byte = (uint8_t)n) &&
+           OP(r->dev, &r->err, mem_hash, .hash = watch(r, "hash", hash, 4, DT_BF16), .x = x, .size_bytes = (size_t)n);
+}
+/* rope_fwd into pages in scattered order, a page copied, then decode and prefill over them. */
+static bool paged_case(struct run *r)
+{
+    struct attn_heads h = head_sizes[r->size];
+    int len = (int)row_sizes[r->size], page_tok = r->dev->kv_page_tok;
+    int64_t wide = (h.n_q + 2 * h.n_kv) * h.hd, max_page = (len + page_tok - 1) / page_tok + 1, n_page = 2 * max_page + 2;
+    void *qkv = values(r, len * wide), *kv = mem_take(r, (size_t)n_page * kv_page_bytes(r->dev, h, r->dtype));
+    bool ok = OP(r->dev, &r->err, mem_fill, .y = kv, .size_bytes = (size_t)n_page * kv_page_bytes(r->dev, h, r->dtype), .byte = 0xff);
+    int32_t pos[512], slot[512], page[64] = { 0 }, kv_len[3] = { len, 0, len }, q_seq[4] = { 0, len, len, len + 1 };
+    for (int i = 0; i < len; i++) {
+        pos[i] = i;
+        slot[i] = (int32_t)(n_page - 1 - i / page_tok) * page_tok + i % page_tok;
+    }
+    for (int p = 0; p < max_page; p++)    // the third sequence shares all pages but its last, which is copied to page 0
+        page[p] = page[2 * max_page + p] = (int32_t)(n_page - 1 - p);
+    int last = (len - 1) / page_tok;
+    page[2 * max_page + last] = 0;
+    int32_t src = (int32_t)(n_page - 1 - last), dst = 0;
+    ok = ok && OP(r->dev, &r->err, rope_fwd, .out = qkv, .qkv = qkv, .cos = floats(r, N_POS * h.hd / 2),
+                  .sin = floats(r, N_POS * h.hd / 2), .pos = put(r, pos, (size_t)len * 4), .kv = kv,
+                  .slot = put(r, slot, (size_t)len * 4), .n = len, .n_pos = N_POS, .heads = h, .dtype = r->dtype) &&
+         OP(r->dev, &r->err, kv_copy, .kv = kv, .src = put(r, &src, 4), .dst = put(r, &dst, 4), .n = 1, .heads = h,
+            .dtype = r->dtype);
+    /* queries: the whole first sequence again, and the last token of the third */
+    void *all = mem_take(r, (size_t)((len + 1) * wide) * dtype_size(r->dtype));
+    size_t row_bytes = (size_t)wide * dtype_size(r->dtype);
+    ok = ok && mem_copy(r->dev, all, qkv, (size_t)len * row_bytes, COPY_D2D, &r->err) &&
+         mem_copy(r->dev, (char *)all + (size_t)len * row_bytes, (char *)qkv + (size_t)(len - 1) * row_bytes, row_bytes, COPY_D2D,
+                  &r->err);
+    int32_t *dev_page = put(r, page, (size_t)(3 * max_page) * 4), *dev_len = put(r, kv_len, sizeof kv_len);
+    int64_t n_out = (len + 1) * h.n_q * h.hd;
+    return ok && OP(r->dev, &r->err, attn_paged, .qkv = all, .kv = kv, .page = dev_page, .kv_len = dev_len,
+                    .q_seq = put(r, q_seq, sizeof q_seq), .n = len + 1, .n_seq = 3, .max_page = max_page, .max_q = len,
+                    .max_kv = len, .heads = h, .dtype = r->dtype, .out = result(r, "prefill", n_out)) &&
+           OP(r->dev, &r->err, attn_paged, .qkv = (char *)all + (size_t)len * row_bytes, .kv = kv,
+              .page = dev_page + 2 * max_page, .kv_len = dev_len + 2, .n = 1, .n_seq = 1, .max_page = max_page, .max_q = 1,
+              .max_kv = len, .heads = h, .dtype = r->dtype, .out = result(r, "decode", h.n_q * h.hd));
+}
+static const struct {
+    const char *name;
+    case_fn *fn;
+    double tol;    // fp32, by the norm; bf16 outputs may differ by roundings at 2^-9 each
+} cases[] = {
+    { "rows_gather", gather_case, 0 },
+    { "rows_scatter", scatter_case, 0 },
+    { "embed_bwd", embed_bwd_case, 1e-6 },
+    { "rmsnorm_fwd", rmsnorm_fwd_case, 1e-6 },
+    { "rmsnorm_bwd", rmsnorm_bwd_case, 2e-6 },
+    { "linear_fwd", linear_fwd_case, 2e-6 },
+    { "linear_bwd_x", linear_bwd_x_case, 2e-6 },
+    { "linear_bwd_w", linear_bwd_w_case, 2e-6 },
+    { "rope_fwd", rope_fwd_case, 1e-6 },
+    { "rope_bwd", rope_bwd_case, 2e-6 },
+    { "attn_fwd", attn_fwd_case, 2e-6 },
+    { "attn_bwd", attn_bwd_case, 5e-6 },
+    { "attn_paged", paged_case, 2e-6 },
+    { "swiglu_fwd", swiglu_fwd_case, 1e-6 },
+    { "swiglu_bwd", swiglu_bwd_case, 1e-6 },
+    { "add_fwd", add_case, 1e-7 },
+    { "cast", cast_case, 0 },
+    { "axpy", axpy_case, 1e-7 },
+    { "logprob_fwd", logprob_fwd_case, 1e-6 },
+    { "logprob_bwd", logprob_bwd_case, 5e-6 },
+    { "policy_loss", policy_loss_case, 1e-6 },
+    { "sample_fwd", sample_case, 1e-6 },
+    { "sumsq and clip_coef", clip_case, 1e-6 },
+    { "adamw", adamw_case, 1e-6 },
+    { "mem_hash", hash_case, 0 },
+};
+
+static struct device *device_of(const char *name, const char *path, int n_thread)
+{
+    struct error err;
+    if (path)
+        setenv("RC_CPU", path, 1);
+    else
+        unsetenv("RC_CPU");
+    struct device *dev = device_new(name, n_thread, &err);
+    if (!dev && err.code != ERR_UNSUPPORTED)
+        fail_msg("%s", err.text);
+    if (!dev)
+        print_message("left out: %s\n", err.text);
+    return dev;
+}
+
+static void each_operation_agrees_with_ref(UNUSED void **state)
+{
+    struct device *ref = device_of("ref", NULL, 0), *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
+    int bad = 0;
+    assert_non_null(dev);
+    for (size_t c = 0; c < ARRAY_SIZE(cases); c++)
+        for (int size = 0; size < N_SIZE; size++)
+            for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
+                struct run want, got;
+                run_case(&want, cases[c].fn, ref, t, size);
+                run_case(&got, cases[c].fn, dev, t, size);
+                for (int i = 0; i < want.n_out; i++) {
+                    double apart = out_distance(&want.out[i], &got.out[i]);
+                    double tol = t == DT_BF16 || want.out[i].dtype == DT_BF16 ? MAX(cases[c].tol, cases[c].tol > 0 ? 4e-3 : 0) : cases[c].tol;
+                    if (!(apart <= tol)) {
+                        print_error("%s size %d %s: %s differs from ref by %.3g of its norm, more than %.3g\n", cases[c].name, size,
+                                    t == DT_BF16 ? "bf16" : "fp32", want.out[i].name, apart, tol);
+                        bad++;
+                    }
+                }
+                run_release(&want);
+                run_release(&got);
+            }
+    device_free(ref);
+    device_free(dev);
+    assert_int_equal(bad, 0);
+}
+
+static void code_paths_and_thread_counts_give_the_same_bits(UNUSED void **state)
+{
+    static const struct { const char *path; int n_thread; } variants[] = {
+        { "avx512", 1 }, { "avx512", 2 }, { "avx512", 3 }, { "avx512", 2 }, { "avx2", 1 }, { "avx2", 3 }, { "scalar", 1 }, { "scalar", 2 },
+    };
+    struct device *dev[ARRAY_SIZE(variants)];
+    int bad = 0;
+    for (size_t v = 0; v < ARRAY_SIZE(variants); v++)
+        dev[v] = device_of("cpu:0", variants[v].path, variants[v].n_thread);
+    for (size_t c = 0; c < ARRAY_SIZE(cases); c++)
+        for (int size = 0; size < N_SIZE; size++)
+            for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
+                struct run first = { 0 }, got;
+                for (size_t v = 0; v < ARRAY_SIZE(variants); v++) {
+                    if (!dev[v])
+                        continue;
+                    run_case(&got, cases[c].fn, dev[v], t, size);
+                    if (!first.dev) {
+                        first = got;
+                        continue;
+                    }
+                    for (int i = 0; i < got.n_out; i++)
+                        if (memcmp(got.out[i].host, first.out[i].host, (size_t)got.out[i].n * dtype_size(got.out[i].dtype)) != 0) {
+                            print_error("%s size %d %s: %s on %s with %d threads is not the bits of %s\n", cases[c].name, size,
+                                        t == DT_BF16 ? "bf16" : "fp32", got.out[i].name, variants[v].path, variants[v].n_thread,
+                                        first.dev->what);
+                            bad++;
+                        }
+                    run_release(&got);
+                }
+                run_release(&first);
+            }
+    for (size_t v = 0; v < ARRAY_SIZE(variants); v++)
+        device_free(dev[v]);
+    assert_int_equal(bad, 0);
+}
+
+/* --- a row alone and in a batch ------------------------------------------------------------------------------------ */
+static void get(struct run *r, void *host, const void *p, size_t size_bytes)
+{
+    assert_true(mem_copy(r->dev, host, p, size_bytes, COPY_D2H, &r->err));
+    if (!device_sync(r->dev, &r->err))
+        fail_msg("%s", r->err.text);
+}
+
+static void a_row_alone_gives_the_bits_it_has_in_a_batch(UNUSED void **state)
+{
+    const char *name = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0";
+    struct device *dev = device_of(name, NULL, 2);
+    enum { N = 75, D = 128, F = 96, V = 517 };
+    for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
+        struct run r = { .dev = dev, .rng = 5, .dtype = t };
+        size_t es = dtype_size(t);
+        void *x = values(&r, N * D), *w_norm = values(&r, D), *y = mem_take(&r, N * D * es), *g = mem_take(&r, N * 2 * F * es);
+        void *s = mem_take(&r, N * F * es);
+        float *logits = mem_take(&r, N * V * 4), *logp = mem_take(&r, N * 4), *lse = mem_take(&r, N * 4);
+        struct weight *up = weight_of(&r, 2 * F, D), *head = weight_of(&r, V, F);
+        int32_t *id = ints(&r, N, V);
+        static const int starts[] = { 0, 0, 1, 11, 12, 37, 74, 20 }, counts[] = { N, 1, 1, 3, 13, 32, 1, 55 };
+        float *want = malloc((N * V + 2 * N) * 4), *got = malloc((N * V + 2 * N) * 4);
+        for (size_t c = 0; c < ARRAY_SIZE(starts); c++) {
+            int64_t i = starts[c], n = counts[c];
+            assert_true(OP(dev, &r.err, rmsnorm_fwd, .x = (char *)x + i * D * (int64_t)es, .w = w_norm, .y = y, .n = n, .d = D,
+                           .eps = 1e-5f, .dtype = t) &&
+                        OP(dev, &r.err, linear_fwd, .x = y, .w = up, .y = g, .n = n, .y_dtype = t) &&
+                        OP(dev, &r.err, swiglu_fwd, .gu = g, .y = s, .n = n, .f = F, .dtype = t) &&
+                        OP(dev, &r.err, linear_fwd, .x = s, .w = head, .y = logits, .n = n, .y_dtype = DT_F32) &&
+                        OP(dev, &r.err, logprob_fwd, .logits = logits, .id = id + i, .n = n, .vocab = V, .temperature = 0.9f,
+                           .logp = logp, .lse = lse));
+            float *to = c ? got : want;
+            get(&r, to, logits, (size_t)(n * V) * 4);
+            get(&r, to + N * V, logp, (size_t)n * 4);
+            get(&r, to + N * V + N, lse, (size_t)n * 4);
+            if (c == 0)
+                continue;
+            assert_memory_equal(got, want + i * V, (size_t)(n * V) * 4);
+            assert_memory_equal(got + N * V, want + N * V + i, (size_t)n * 4);
+            assert_memory_equal(got + N * V + N, want + N * V + N + i, (size_t)n * 4);
+        }
+        free(want);
+        free(got);
+        run_release(&r);
+    }
+    device_free(dev);
+}
+
+/* Three sequences packed; each alone; and each token by token over pages, all three in one batch. */
+static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void **state)
+{
+    struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
+    static const int32_t seq[] = { 0, 70, 71, 200 };
+    enum { N_SEQ = 3, N = 200, MAX_LEN = 129 };
+    for (int size = 0; size < N_SIZE; size++)
+        for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
+            struct run r = { .dev = dev, .rng = 5, .dtype = t };
+            struct attn_heads h = head_sizes[size];
+            size_t row_in = (size_t)((h.n_q + 2 * h.n_kv) * h.hd) * dtype_size(t), row_out = (size_t)(h.n_q * h.hd) * dtype_size(t);
+            int64_t max_page = (MAX_LEN + dev->kv_page_tok - 1) / dev->kv_page_tok;
+            void *qkv = values(&r, N * (h.n_q + 2 * h.n_kv) * h.hd), *out = mem_take(&r, N * row_out);
+            void *kv = mem_take(&r, (size_t)(N_SEQ * max_page) * kv_page_bytes(dev, h, t));
+            assert_true(OP(dev, &r.err, mem_fill, .y = kv, .byte = 0xff, .size_bytes = (size_t)(N_SEQ * max_page) * kv_page_bytes(dev, h, t)));
+            char *want = malloc(N * row_out), *got = malloc(N * row_out);
+            assert_true(OP(dev, &r.err, attn_fwd, .qkv = qkv, .n = N, .n_seq = N_SEQ, .seq = put(&r, seq, sizeof seq),
+                           .seq_host = seq, .heads = h, .dtype = t, .out = out));
+            get(&r, want, out, N * row_out);
+            for (int s = 0; s < N_SEQ; s++) {
+                int32_t alone[2] = { 0, seq[s + 1] - seq[s] };
+                assert_true(OP(dev, &r.err, attn_fwd, .qkv = (char *)qkv + (size_t)seq[s] * row_in, .n = alone[1], .n_seq = 1,
+                               .seq = put(&r, alone, sizeof alone), .seq_host = alone, .heads = h, .dtype = t, .out = out));
+                get(&r, got, out, (size_t)alone[1] * row_out);
+                assert_memory_equal(got, want + (size_t)seq[s] * row_out, (size_t)alone[1] * row_out);
+            }
+            /* no rotation, so that pages get the packed keys: cos 1, sin 0 */
+            float *one = values_of(&r, h.hd / 2, DT_F32, 1, 0), *zero = values_of(&r, h.hd / 2, DT_F32, 0, 0);
+            int32_t page[64], slot[N_SEQ], kv_len[N_SEQ], pos[N_SEQ] = { 0 };
+            void *batch = mem_take(&r, N_SEQ * row_in), *dev_len = mem_take(&r, sizeof kv_len), *dev_slot = mem_take(&r, sizeof slot);
+            void *dev_pos = put(&r, pos, sizeof pos);
+            for (int i = 0; i < N_SEQ * max_page; i++)
+                page[i] = (int32_t)((i * 5 + 2) % (N_SEQ * max_page));    // scattered: 5 shares no factor with 6, 9, 12, 15
+            if (N_SEQ * max_page % 5 == 0)
+                for (int i = 0; i < N_SEQ * max_page; i++)
+                    page[i] = (int32_t)(N_SEQ * max_page - 1 - i);
+            void *dev_page = put(&r, page, (size_t)(N_SEQ * max_page) * 4);
+            for (int i = 0; i < MAX_LEN; i++) {
+                for (int s = 0; s < N_SEQ; s++) {
+                    bool there = i < seq[s + 1] - seq[s];
+                    kv_len[s] = there ? i + 1 : 0;
+                    slot[s] = there ? page[s * max_page + i / dev->kv_page_tok] * dev->kv_page_tok + i % dev->kv_page_tok : -1;
+                    assert_true(mem_copy(dev, (char *)batch + (size_t)s * row_in,
+                                         (char *)qkv + (size_t)(seq[s] + (there ? i : 0)) * row_in, row_in, COPY_D2D, &r.err));
+                }
+                assert_true(mem_copy(dev, dev_len, kv_len, sizeof kv_len, COPY_H2D, &r.err));
+                assert_true(mem_copy(dev, dev_slot, slot, sizeof slot, COPY_H2D, &r.err));
+                assert_true(OP(dev, &r.err, rope_fwd, .out = batch, .qkv = batch, .cos = one, .sin = zero, .pos = dev_pos, .kv = kv,
+                               .slot = dev_slot, .n = N_SEQ, .n_pos = 1, .heads = h, .dtype = t));
+                assert_true(OP(dev, &r.err, attn_paged, .qkv = batch, .kv = kv, .page = dev_page, .kv_len = dev_len, .n = N_SEQ,
+                               .n_seq = N_SEQ, .max_page = max_page, .max_q = 1, .max_kv = i + 1, .heads = h, .dtype = t, .out = out));
+                get(&r, got, out, N_SEQ * row_out);
+                for (int s = 0; s < N_SEQ; s++)
+                    if (kv_len[s] && memcmp(got + (size_t)s * row_out, want + (size_t)(seq[s] + i) * row_out, row_out) != 0)
+                        fail_msg("token %d of sequence %d, heads of %d: decode is not the bits of the packed forward", i, s, h.hd);
+            }
+            free(want);
+            free(got);
+            run_release(&r);
+        }
+    device_free(dev);
+}
+
+/* --- sampling ------------------------------------------------------------------------------------------------------ */
+static void a_sampled_token_has_the_bits_of_the_heads_logp(UNUSED void **state)
+{
+    struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
+    struct run r = { .dev = dev, .rng = 9 };
+    enum { N = 40, V = 1003 };
+    float *logits = values_of(&r, N * V, DT_F32, 0, 2), *logp = mem_take(&r, N * 4), *again = mem_take(&r, N * 4);
+    int32_t *id = mem_take(&r, N * 4);
+    struct sample_row row[N];
+    for (int i = 0; i < N; i++)
+        row[i] = (struct sample_row){ .seed = 1, .item = 9, .sample = i, .pos = 4, .temperature = 0.7f, .top_p = 0.9f };
+    float one[N], two[N];
+    assert_true(OP(dev, &r.err, sample_fwd, .logits = logits, .row = put(&r, row, sizeof row), .id = id, .logp = logp, .n = N, .vocab = V));
+    assert_true(OP(dev, &r.err, logprob_fwd, .logits = logits, .id = id, .logp = again, .n = N, .vocab = V, .temperature = 0.7f));
+    get(&r, one, logp, sizeof one);
+    get(&r, two, again, sizeof two);
+    assert_memory_equal(one, two, sizeof one);
+    run_release(&r);
+    device_free(dev);
+}
+
+static void draws_follow_the_filtered_distribution(UNUSED void **state)
+{
+    struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
+    enum { N = 4000, V = 8 };
+    static const float z[V] = { 2, 1, 0, -1, 1.5f, -3, 0.5f, 1 };
+    static const struct { float temperature, top_p, min_p; int top_k; double want[V]; const char *why; } rules[] = {
+        { 1, 1, 0, 0, { 7.3891, 2.7183, 1, 0.3679, 4.4817, 0.0498, 1.6487, 2.7183 }, "softmax: e^z" },
+        { 1, 1, 0, 2, { 0.6225, 0, 0, 0, 0.3775, 0, 0, 0 }, "the two largest" },
+        { 1, 1, 0, 3, { 0.4270, 0.1571, 0, 0, 0.2589, 0, 0, 0.1571 }, "equals of the third stay with it" },
+        { 1, 0.5f, 0, 0, { 0.6225, 0, 0, 0, 0.3775, 0, 0, 0 }, "0.36 is below a half, 0.58 reaches it" },
+        { 1, 1, 0.3f, 0, { 0.4270, 0.1571, 0, 0, 0.2589, 0, 0, 0.1571 }, "not below 0.3 of the largest: e^-1 = 0.37 stays, e^-1.5 goes" },
+        { 0, 1, 0, 0, { 1 }, "greedy" },
+    };
+    for (size_t c = 0; c < ARRAY_SIZE(rules); c++) {
+        struct run r = { .dev = dev };
+        float *all = malloc(N * V * sizeof *all);
+        struct sample_row *row = malloc(N * sizeof *row);
+        int32_t *id = malloc(N * sizeof *id), *dev_id = mem_take(&r, N * 4);
+        for (int i = 0; i < N; i++) {
+            memcpy(all + i * V, z, sizeof z);
+            row[i] = (struct sample_row){ .seed = 3, .item = i / 50, .sample = i % 50, .pos = 17, .temperature = rules[c].temperature,
+                                          .top_p = rules[c].top_p, .min_p = rules[c].min_p, .top_k = rules[c].top_k };
+        }
+        assert_true(OP(dev, &r.err, sample_fwd, .logits = put(&r, all, N * V * 4), .row = put(&r, row, N * sizeof *row), .id = dev_id,
+                       .n = N, .vocab = V));
+        get(&r, id, dev_id, N * 4);
+        double share[V] = { 0 }, total = 0;
+        for (int i = 0; i < N; i++)
+            share[id[i]] += 1.0 / N;
+        for (int j = 0; j < V; j++)
+            total += rules[c].want[j];
+        for (int j = 0; j < V; j++) {
+            double want = rules[c].want[j] / total, spread = sqrt(want * (1 - want) / N);
+            if (fabs(share[j] - want) > 4.5 * spread + 1e-9)    // fixed seed: this cannot come and go
+                fail_msg("%s: id %d drawn %.4f of the time, not %.4f", rules[c].why, j, share[j], want);
+        }
+        free(all);
+        free(row);
+        free(id);
+        run_release(&r);
+    }
+    device_free(dev);
+}
+
+/* The known answer of Random123's kat_vectors for philox4x32 10, zeros and ones. */
+static void philox_gives_the_known_answers(UNUSED void **state)
+{
+    uint32_t zero[4] = { 0 }, ones[4] = { ~0u, ~0u, ~0u, ~0u };
+    static const uint32_t want_zero[4] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 };
+    static const uint32_t want_ones[4] = { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd };
+    philox_4x32(zero, 0, 0);
+    philox_4x32(ones, ~0u, ~0u);
+    assert_memory_equal(zero, want_zero, sizeof zero);
+    assert_memory_equal(ones, want_ones, sizeof ones);
+}
+
+/* --- gradients of ref against finite differences ------------------------------------------------------------------- */
+/* Loss sum(g y) of an operation's output y for its inputs; each input's gradient as the backward gives it. */
+struct gradient {
+    struct run *r;
+    float *in[4], *din[4];     // inputs and their gradients
+    int64_t n_in[4];
+    float *y, *g;
+    int64_t n_y;
+    bool (*fwd)(struct gradient *q);
+    bool (*bwd)(struct gradient *q);
+    const char *name;
+    float *rstd;               // whatever the operation keeps between the two
+    struct weight *w;
+    int64_t n, d;
+    struct attn_heads heads;
+    const int32_t *seq, *pos;
+    float *cosine, *sine;
+};
+static double loss_of(struct gradient *q)
+{
+    double sum = 0;
+    if (!q->fwd(q))
+        fail_msg("%s: %s", q->name, q->r->err.text);
+    for (int64_t i = 0; i < q->n_y; i++)
+        sum += (double)q->y[i] * q->g[i];
+    return sum;
+}
+/* Along a random direction of each input: (L(x + e v) - L(x - e v)) / 2 e against <gradient, v>. */
+static void gradient_check(struct gradient *q)
+{
+    struct run *r = q->r;
+    loss_of(q);
+    if (!q->bwd(q))
+        fail_msg("%s: %s", q->name, r->err.text);
+    for (int k = 0; k < 4; k++) {
+        if (!q->in[k] || !q->din[k])
+            continue;
+        float *kept = malloc((size_t)q->n_in[k] * 4), *v = malloc((size_t)q->n_in[k] * 4);
+        double want = 0, size = 0, eps = 4e-3;
+        memcpy(kept, q->in[k], (size_t)q->n_in[k] * 4);
+        for (int64_t i = 0; i < q->n_in[k]; i++) {
+            v[i] = (float)rng_normal(r);
+            want += (double)q->din[k][i] * v[i];
+            size += (double)q->din[k][i] * q->din[k][i];
+        }
+        double side[2];
+        for (int s = 0; s < 2; s++) {
+            for (int64_t i = 0; i < q->n_in[k]; i++)
+                q->in[k][i] = (float)(kept[i] + (s ? -eps : eps) * v[i]);
+            if (q->w)
+                assert_true(weight_refresh(r->dev, q->w, &r->err));
+            side[s] = loss_of(q);
+        }
+        memcpy(q->in[k], kept, (size_t)q->n_in[k] * 4);
+        double slope = (side[0] - side[1]) / (2 * eps);
+        if (!(fabs(slope - want) <= 1.5e-3 * sqrt(size)))
+            fail_msg("%s: input %d: slope %.6g, gradient says %.6g (norm %.3g)", q->name, k, slope, want, sqrt(size));
+        free(kept);
+        free(v);
+    }
+}
+static float *zeros(struct run *r, int64_t n)
+{
+    return values_of(r, n, DT_F32, 0, 0);
+}
+static bool fd_rmsnorm(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, rmsnorm_fwd, .x = q->in[0], .w = q->in[1], .y = q->y, .rstd = q->rstd, .n = q->n, .d = q->d,
+              .eps = 1e-6f);
+}
+static bool fd_rmsnorm_bwd(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, rmsnorm_bwd, .x = q->in[0], .w = q->in[1], .dy = q->g, .rstd = q->rstd, .n = q->n, .d = q->d,
+              .dx = q->din[0], .dw = q->din[1]);
+}
+static bool fd_linear(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, linear_fwd, .x = q->in[0], .w = q->w, .bias = q->in[2], .y = q->y, .n = q->n);
+}
+static bool fd_linear_bwd(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, linear_bwd_x, .dx = q->din[0], .dy = q->g, .w = q->w, .n = q->n) &&
+           OP(q->r->dev, &q->r->err, linear_bwd_w, .dw = q->din[1], .dbias = q->din[2], .dy = q->g, .x = q->in[0], .n = q->n,
+              .n_out = q->w->n_out, .n_in = q->w->n_in);
+}
+static bool fd_rope(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, rope_fwd, .qkv = q->in[0], .q_norm = q->in[1], .k_norm = q->in[2], .out = q->y, .n = q->n,
+              .n_pos = N_POS, .pos = q->pos, .cos = q->cosine, .sin = q->sine, .heads = q->heads, .eps = 1e-6f);
+}
+static bool fd_rope_bwd(struct gradient *q)
+{
+    memcpy(q->din[0], q->g, (size_t)q->n_y * 4);
+    return OP(q->r->dev, &q->r->err, rope_bwd, .qkv = q->in[0], .q_norm = q->in[1], .k_norm = q->in[2], .dqkv = q->din[0],
+              .dq_norm = q->din[1], .dk_norm = q->din[2], .n = q->n, .n_pos = N_POS, .pos = q->pos, .cos = q->cosine,
+              .sin = q->sine, .heads = q->heads, .eps = 1e-6f);
+}
+static bool fd_attn(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, attn_fwd, .qkv = q->in[0], .out = q->y, .lse = q->rstd, .n = q->n, .n_seq = 3, .seq = q->seq,
+              .seq_host = q->seq, .heads = q->heads);
+}
+static bool fd_attn_bwd(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, attn_bwd, .qkv = q->in[0], .out = q->y, .lse = q->rstd, .dout = q->g, .dqkv = q->din[0],
+              .n = q->n, .n_seq = 3, .seq = q->seq, .seq_host = q->seq, .heads = q->heads);
+}
+static bool fd_swiglu(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, swiglu_fwd, .gu = q->in[0], .y = q->y, .n = q->n, .f = q->d);
+}
+static bool fd_swiglu_bwd(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, swiglu_bwd, .gu = q->in[0], .dy = q->g, .dgu = q->din[0], .n = q->n, .f = q->d);
+}
+static bool fd_logprob(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, logprob_fwd, .logits = q->in[0], .id = q->pos, .n = q->n, .vocab = q->d, .temperature = 0.7f,
+              .logp = q->y, .lse = q->rstd);
+}
+static bool fd_logprob_bwd(struct gradient *q)
+{
+    return OP(q->r->dev, &q->r->err, logprob_bwd, .logits = q->in[0], .id = q->pos, .n = q->n, .vocab = q->d, .temperature = 0.7f,
+              .coef = q->g, .lse = q->rstd, .dlogits = q->din[0]);
+}
+
+static void backwards_of_ref_are_the_slopes_of_its_forwards(UNUSED void **state)
+{
+    struct device *dev = device_of("ref", NULL, 0);
+    static const int32_t seq[] = { 0, 9, 10, 21 };
+    struct attn_heads h = { 4, 2, 16 };
+    struct run r = { .dev = dev, .rng = 77 };
+    int64_t n = 21, d = 40, wide = 8 * 16;
+    gradient_check(&(struct gradient){ .r = &r, .name = "rmsnorm", .in = { floats(&r, n * d), floats(&r, d) }, .n_in = { n * d, d },
+                                       .din = { zeros(&r, n * d), zeros(&r, d) }, .y = floats(&r, n * d), .g = floats(&r, n * d),
+                                       .n_y = n * d, .fwd = fd_rmsnorm, .bwd = fd_rmsnorm_bwd, .rstd = zeros(&r, n), .n = n, .d = d });
+    struct weight *w = weight_of(&r, 30, d);
+    gradient_check(&(struct gradient){ .r = &r, .name = "linear", .in = { floats(&r, n * d), (float *)w->data, floats(&r, 30) },
+                                       .n_in = { n * d, 30 * d, 30 }, .din = { zeros(&r, n * d), zeros(&r, 30 * d), zeros(&r, 30) },
+                                       .y = floats(&r, n * 30), .g = floats(&r, n * 30), .n_y = n * 30, .fwd = fd_linear,
+                                       .bwd = fd_linear_bwd, .w = w, .n = n });
+    gradient_check(&(struct gradient){ .r = &r, .name = "swiglu", .in = { floats(&r, 2 * n * d) }, .n_in = { 2 * n * d },
+                                       .din = { zeros(&r, 2 * n * d) }, .y = floats(&r, n * d), .g = floats(&r, n * d), .n_y = n * d,
+                                       .fwd = fd_swiglu, .bwd = fd_swiglu_bwd, .n = n, .d = d });
+    gradient_check(&(struct gradient){ .r = &r, .name = "logprob", .in = { floats(&r, n * d) }, .n_in = { n * d },
+                                       .din = { zeros(&r, n * d) }, .y = floats(&r, n), .g = floats(&r, n), .n_y = n,
+                                       .fwd = fd_logprob, .bwd = fd_logprob_bwd, .rstd = zeros(&r, n), .pos = ints(&r, n, (int32_t)d),
+                                       .n = n, .d = d });
+    gradient_check(&(struct gradient){ .r = &r, .name = "rope with q/k norm", .in = { floats(&r, n * wide), floats(&r, 16), floats(&r, 16) },
+                                       .n_in = { n * wide, 16, 16 }, .din = { zeros(&r, n * wide), zeros(&r, 16), zeros(&r, 16) },
+                                       .y = floats(&r, n * wide), .g = floats(&r, n * wide), .n_y = n * wide, .fwd = fd_rope,
+                                       .bwd = fd_rope_bwd, .n = n, .pos = ints(&r, n, N_POS), .cosine = floats(&r, N_POS * 8),
+                                       .sine = floats(&r, N_POS * 8), .heads = h });
+    gradient_check(&(struct gradient){ .r = &r, .name = "attention", .in = { floats(&r, n * wide) }, .n_in = { n * wide },
+                                       .din = { zeros(&r, n * wide) }, .y = floats(&r, n * 64), .g = floats(&r, n * 64), .n_y = n * 64,
+                                       .fwd = fd_attn, .bwd = fd_attn_bwd, .rstd = zeros(&r, n * 4), .n = n, .seq = seq, .heads = h });
+    run_release(&r);
+    device_free(dev);
+}
+
+/* The table of the clipped loss, by hand from PPO's equation 7. */
+static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
+{
+    static const struct { float ratio, adv, want; const char *why; } rules[] = {
+        { 1.0f,  2.0f, -2.0f, "fresh sample: plain policy gradient" },
+        { 1.5f,  1.0f,  0.0f, "good token already above 1 + 0.28" },
+        { 1.5f, -1.0f,  1.5f, "bad token that became likelier is still pushed down" },
+        { 0.5f,  1.0f, -0.5f, "good token that became rarer is still pushed up" },
+        { 0.5f, -1.0f,  0.0f, "bad token already below 1 - 0.2" },
+    };
+    struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
+    for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
+        struct run r = { .dev = dev };
+        float logp = logf(rules[i].ratio), zero = 0, one = 1, coef, *dev_coef = mem_take(&r, 4);
+        assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .logp = put(&r, &logp, 4), .logp_old = put(&r, &zero, 4),
+                       .adv = put(&r, &rules[i].adv, 4), .weight = put(&r, &one, 4), .n = 1, .clip_low = 0.2f, .clip_high = 0.28f));
+        get(&r, &coef, dev_coef, 4);
+        if (fabsf(coef - rules[i].want) > 1e-6f)
+            fail_msg("%s: %g, not %g", rules[i].why, coef, rules[i].want);
+        run_release(&r);
+    }
+    device_free(dev);
+}
+
+static void bad_sizes_are_refused_with_a_sentence(UNUSED void **state)
+{
+    struct error err;
+    assert_null(device_new("gpu:0", 0, &err));
+    assert_int_equal(err.code, ERR_USAGE);
+    setenv("RC_CPU", "sse9", 1);
+    assert_null(device_new("cpu:0", 1, &err));
+    assert_non_null(strstr(err.text, "sse9"));
+    struct device *dev = device_of("cpu:0", NULL, 1);
+    float x[64] = { 0 };
+    int32_t id = 9;
+    assert_false(OP(dev, &err, rows_gather, .y = x, .table = x, .row = &id, .n = 1, .n_row = 4, .d = 4));
+    assert_non_null(strstr(err.text, "id 9 of row 0"));
+    assert_false(OP(dev, &err, attn_fwd, .heads = { 3, 2, 16 }, .n = 1));
+    assert_non_null(strstr(err.text, "3 query heads, 2 key heads"));
+    device_free(dev);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(philox_gives_the_known_answers),
+        cmocka_unit_test(backwards_of_ref_are_the_slopes_of_its_forwards),
+        cmocka_unit_test(each_operation_agrees_with_ref),
+        cmocka_unit_test(code_paths_and_thread_counts_give_the_same_bits),
+        cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
+        cmocka_unit_test(attention_gives_the_same_bits_packed_alone_and_decoded),
+        cmocka_unit_test(a_sampled_token_has_the_bits_of_the_heads_logp),
+        cmocka_unit_test(draws_follow_the_filtered_distribution),
+        cmocka_unit_test(tokens_beyond_the_clip_range_get_no_gradient),
+        cmocka_unit_test(bad_sizes_are_refused_with_a_sentence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
