@@ -1,0 +1,203 @@
+/* Checkpoints: complete or recognised as broken, and a restored trainer goes on with the same bits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "workers/consumer/checkpoint.h"
+#include "workers/consumer/trainer.h"
+#include "workers/model/model.h"
+
+static char root[] = "/tmp/checkpoint_test.XXXXXX";
+struct job {
+    struct device *dev;
+    struct model *m;
+    struct trainer *t;
+};
+static const int32_t token[] = { 1, 5, 9, 13, 2, 7, 7, 3 };
+static const float one[] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+
+static void job_open(struct job *j, enum dtype dtype)
+{
+    struct error err = { 0 };
+    char dir[1024];
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    set.token_budget_max = 64;
+    snprintf(dir, sizeof dir, "%s/golden/models/qwen3-tied", TEST_DATA_DIR);
+    if (!(j->dev = device_new("ref", 1, &err)) || !(j->m = model_load(dir, j->dev, dtype, &err))
+        || !(j->t = trainer_new(j->m, NULL, &set, &err)))
+        fail_msg("%s", err.text);
+}
+
+static void job_close(struct job *j)
+{
+    trainer_free(j->t);
+    model_free(j->m);
+    device_free(j->dev);
+}
+
+static void job_steps(struct job *j, int n)
+{
+    struct trainer_hyper h;
+    struct error err = { 0 };
+    double loss, n_tok, norm;
+    trainer_hyper_init(&h, ALGO_GRPO);
+    h.lr = 1e-2;
+    for (int i = 0; i < n; i++)
+        if (!trainer_sft_step(j->t, &(struct sft_seq){ token, one, 8 }, 1, &h, true, &loss, &n_tok, &norm, &err))
+            fail_msg("%s", err.text);
+}
+
+static uint64_t job_hash(const struct job *j)
+{
+    struct error err = { 0 };
+    uint64_t h;
+    if (!model_weights_hash(j->m, &h, &err))
+        fail_msg("%s", err.text);
+    return h;
+}
+
+static void save(struct checkpoint_writer *w, struct job *j, const char *dir)
+{
+    struct error err = { 0 };
+    struct checkpoint_info info = { .step = trainer_version(j->t), .settings = "{\"lr\": 0.01}", .blob = "ledger", .blob_len = 6 };
+    bool ok;
+    char path[4096];
+    if (!checkpoint_start(w, j->t, dir, &info, &err))
+        fail_msg("%s", err.text);
+    while (!checkpoint_poll(w, &ok, path, &err))
+        usleep(1000);
+    if (!ok)
+        fail_msg("%s", err.text);
+}
+
+static void a_restored_trainer_goes_on_with_the_same_bits(UNUSED void **state)
+{
+    for (int type = 0; type < 2; type++) {
+        struct job a, b;
+        struct error err = { 0 };
+        char dir[256], path[4096];
+        int64_t step;
+        void *blob;
+        size_t len;
+        snprintf(dir, sizeof dir, "%s/same-%d", root, type);
+        struct checkpoint_writer *w = checkpoint_writer_new(&err);
+        job_open(&a, type ? DT_BF16 : DT_F32);
+        job_steps(&a, 3);
+        save(w, &a, dir);
+        job_steps(&a, 3);    // the uninterrupted run
+        job_open(&b, type ? DT_BF16 : DT_F32);
+        if (!checkpoint_newest(dir, path, &step, &err) || !checkpoint_restore(b.t, path, &err)
+            || !checkpoint_blob(path, &blob, &len, &err))
+            fail_msg("%s", err.text);
+        assert_true(step == 3 && trainer_version(b.t) == 3 && len == 6 && memcmp(blob, "ledger", 6) == 0);
+        job_steps(&b, 3);
+        assert_true(job_hash(&a) == job_hash(&b));
+        struct model *again = model_load(path, a.dev, type ? DT_BF16 : DT_F32, &err);    // it is a model directory
+        assert_non_null(again);
+        model_free(again);
+        free(blob);
+        job_close(&a);
+        job_close(&b);
+        checkpoint_writer_free(w);
+    }
+}
+
+static void file_damage(const char *path, bool cut)
+{
+    int fd = open(path, O_RDWR);
+    struct stat st;
+    char c;
+    assert_true(fd >= 0 && fstat(fd, &st) == 0);
+    if (cut) {
+        assert_true(ftruncate(fd, st.st_size / 2) == 0);
+    } else {
+        assert_true(pread(fd, &c, 1, st.st_size - 3) == 1);
+        c = (char)(c ^ 4);
+        assert_true(pwrite(fd, &c, 1, st.st_size - 3) == 1);
+    }
+    close(fd);
+}
+
+static void broken_checkpoints_are_passed_over(UNUSED void **state)
+{
+    struct job a;
+    struct error err = { 0 };
+    char dir[256], path[4096], file[4400];
+    int64_t step;
+    snprintf(dir, sizeof dir, "%s/broken", root);
+    struct checkpoint_writer *w = checkpoint_writer_new(&err);
+    job_open(&a, DT_F32);
+    assert_false(checkpoint_newest(dir, path, &step, &err));
+    assert_int_equal(err.code, ERR_NOT_FOUND);
+    for (int i = 0; i < 4; i++) {
+        job_steps(&a, 1);
+        save(w, &a, dir);
+    }
+    static const struct { int step; const char *file; bool cut; } damage[] = {
+        { 4, "model.safetensors", true }, { 3, "state/trainer.safetensors", false }, { 2, "state/manifest.json", true },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(damage); i++) {
+        snprintf(path, sizeof path, "%s/step-%06d", dir, damage[i].step);
+        snprintf(file, sizeof file, "%s/%s", path, damage[i].file);
+        assert_true(checkpoint_verify(path, &step, &err) && step == damage[i].step);
+        file_damage(file, damage[i].cut);
+        assert_false(checkpoint_verify(path, &step, &err));
+        assert_non_null(strstr(err.text, path));
+        assert_true(checkpoint_newest(dir, path, &step, &err) && step == damage[i].step - 1);
+    }
+    save(w, &a, dir);    // the broken step 4 is replaced
+    assert_true(checkpoint_newest(dir, path, &step, &err) && step == 4);
+    assert_true(checkpoint_prune(dir, 1, &err) && checkpoint_newest(dir, path, &step, &err) && step == 4);
+    snprintf(path, sizeof path, "%s/step-%06d", dir, 1);
+    assert_false(path_exists(path));
+    checkpoint_writer_free(w);
+    job_close(&a);
+}
+
+static void a_failure_to_write_is_told_and_leaves_nothing(UNUSED void **state)
+{
+    struct job a;
+    struct error err = { 0 };
+    char file[256], dir[300];
+    snprintf(file, sizeof file, "%s/file", root);
+    assert_true(file_write(file, "x", 1, &err));
+    snprintf(dir, sizeof dir, "%s/inside", file);
+    struct checkpoint_writer *w = checkpoint_writer_new(&err);
+    job_open(&a, DT_F32);
+    struct checkpoint_info info = { .step = 1 };
+    assert_false(checkpoint_start(w, a.t, dir, &info, &err));
+    assert_non_null(strstr(err.text, file));
+    snprintf(dir, sizeof dir, "%s/missing-tokenizer", root);
+    info.tokenizer_dir = file;    // a file where a folder should be: nothing of it exists, so nothing is copied
+    assert_true(checkpoint_start(w, a.t, dir, &info, &err) && checkpoint_wait(w, &err));
+    checkpoint_writer_free(w);
+    job_close(&a);
+}
+
+static int setup(UNUSED void **state)
+{
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int teardown(UNUSED void **state)
+{
+    struct error err;
+    return dir_remove(root, &err) ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_restored_trainer_goes_on_with_the_same_bits), cmocka_unit_test(broken_checkpoints_are_passed_over),
+        cmocka_unit_test(a_failure_to_write_is_told_and_leaves_nothing),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
