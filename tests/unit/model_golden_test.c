@@ -13,7 +13,7 @@
 #include "workers/model/safetensors.h"
 
 static const char *const names[] = { "qwen2-tied", "qwen2-untied", "qwen3-tied", "qwen3-untied", "llama-scaled", "llama-tied" };
-static const char *const devices[] = { "ref", "ref" };
+static const char *const devices[] = { "ref", "cpu:0" };
 #define MAX_TOK 64
 
 struct golden {
@@ -176,7 +176,7 @@ static void bf16_stays_near_fp32(UNUSED void **state)
     for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
         struct golden g;
         struct error err = { 0 };
-        golden_open(&g, names[k], "ref", DT_BF16);
+        golden_open(&g, names[k], "cpu:0", DT_BF16);
         struct run_limits lim = { .max_tok = MAX_TOK, .max_seq = 8, .max_seq_tok = MAX_TOK, .train = true };
         struct model_run *r = model_run_new(g.m, &lim, &err);
         int64_t n_logit = g.n_tok * model_config(g.m)->vocab;

@@ -13,7 +13,7 @@
 #include "workers/model/model.h"
 #include "workers/model/safetensors.h"
 
-#define DEVICE "ref"
+#define DEVICE "cpu:0"
 #define STEPS 20
 #define GROUPS 3
 #define SAMPLES 4
