@@ -14,6 +14,7 @@ struct export_request {
     const char *out_path;    // file to write; NULL: standard output
     const char *listen;      // openmetrics: HOST:PORT
     const char *token_file;  // openmetrics: bearer token, or NULL
+    bool offline;            // wandb: write a directory for wandb sync instead of sending
 };
 struct export_kind {
     const char *name;
@@ -27,3 +28,6 @@ bool export_csv(const struct export_request *r, struct error *err);
 bool export_jsonl(const struct export_request *r, struct error *err);
 bool export_tensorboard(const struct export_request *r, struct error *err);
 bool export_openmetrics(const struct export_request *r, struct error *err);
+bool export_wandb(const struct export_request *r, struct error *err);    // online or offline, as asked
+bool export_wandb_online(const struct export_request *r, struct error *err);
+bool export_wandb_offline(const struct export_request *r, struct error *err);

@@ -1,0 +1,331 @@
+"""Weights & Biases against a fake server with faults, kills and rollbacks: no gap, no duplicate, no key in any file.
+
+tags: asan limit=300
+"""
+import glob, json, os, re, signal, sqlite3, struct, subprocess, sys, tempfile, time, unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fake_wandb import FakeWandb
+
+ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", "build/release/rollcall"))
+KEY = "s3cretkey" + "x" * 31
+
+
+class FakeRun:
+    """A run directory with a journal as workers/controller/journal.c lays it out, and the lock that says it is alive."""
+
+    def __init__(self, path):
+        self.path = path
+        with open(os.path.join(path, "run.yaml"), "w") as f:
+            f.write("project: proj\nname: my-run\nwandb_tags: a,b\nseed: 7\n")
+        self.db = sqlite3.connect(os.path.join(path, "journal.db"), check_same_thread=False)
+        self.db.executescript("""PRAGMA journal_mode=WAL; PRAGMA user_version=1;
+            CREATE TABLE series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+            CREATE TABLE step(seq INTEGER PRIMARY KEY, incarnation INTEGER, step INTEGER, superseded INTEGER DEFAULT 0,
+                              wall_s REAL, metrics BLOB);
+            CREATE TABLE event(seq INTEGER PRIMARY KEY AUTOINCREMENT, incarnation INTEGER, step INTEGER, wall_s REAL, kind TEXT,
+                               who TEXT, text TEXT, detail TEXT);
+            CREATE TABLE eval(step INTEGER, set_name TEXT, incarnation INTEGER, n INTEGER, mean REAL, detail TEXT,
+                              PRIMARY KEY(step, set_name));""")
+        self.names, self.holder = [], None
+
+    def live(self, on):
+        """Hold the run's lock in a process of its own, or let it go."""
+        if on:
+            code = ("import fcntl,struct,sys;f=open(sys.argv[1],'w');"
+                    "fcntl.fcntl(f,37,struct.pack('hhqqi4x',1,0,0,0,0));print('held',flush=True);sys.stdin.read()")
+            self.holder = subprocess.Popen([sys.executable, "-c", code, os.path.join(self.path, "lock")], stdin=subprocess.PIPE,
+                                           stdout=subprocess.PIPE, text=True)
+            self.holder.stdout.readline()
+        elif self.holder:
+            self.holder.stdin.close()
+            self.holder.wait()
+            self.holder.stdout.close()
+            self.holder = None
+            self.event("state", "finished")
+
+    def steps(self, first, last, incarnation=1):
+        for step in range(first, last + 1):
+            blob = b""
+            for name, v in (("train/loss", 1 / step), ("metrics/reward", step)):
+                if name not in self.names:
+                    self.names.append(name)
+                    self.db.execute("INSERT INTO series VALUES(?,?)", (len(self.names), name))
+                blob += struct.pack("<Id", self.names.index(name) + 1, v)
+            self.db.execute("INSERT INTO step(incarnation, step, wall_s, metrics) VALUES(?,?,?,?)",
+                            (incarnation, step, time.time(), blob))
+        self.db.commit()
+
+    def rollback(self, to):
+        self.db.execute("UPDATE step SET superseded=1 WHERE step>?", (to,))
+        self.db.commit()
+
+    def event(self, kind, text):
+        self.db.execute("INSERT INTO event(incarnation,step,wall_s,kind,who,text,detail) VALUES(1,1,?,?,'op',?,'')",
+                        (time.time(), kind, text))
+        self.db.commit()
+
+    def eval(self, step, name, mean):
+        self.db.execute("INSERT OR REPLACE INTO eval VALUES(?,?,1,10,?,'')", (step, name, mean))
+        self.db.commit()
+
+
+class Wandb(unittest.TestCase):
+    def setUp(self):
+        self.tmp = tempfile.TemporaryDirectory()
+        self.run_ = FakeRun(self.tmp.name)
+        self.server = FakeWandb(KEY)
+        self.env = dict(os.environ, WANDB_API_KEY=KEY, WANDB_BASE_URL=self.server.url, WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL="0.02",
+                        WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.02", HOME=self.tmp.name)
+        self.processes = []
+
+    def tearDown(self):
+        for p in self.processes:
+            if p.poll() is None:
+                p.kill()
+            p.communicate()
+        self.run_.live(False)
+        self.run_.db.close()
+        self.server.close()
+        self.tmp.cleanup()
+
+    def start(self, *args):
+        p = subprocess.Popen([ROLLCALL, "export", "wandb", self.tmp.name, *args], env=self.env, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+        self.processes.append(p)
+        return p
+
+    def until(self, what, seconds=90):
+        end = time.monotonic() + seconds
+        while not what():
+            self.assertLess(time.monotonic(), end, f"not within {seconds} s; server: {self.server.wrong}")
+            time.sleep(0.01)
+
+    def sent(self):
+        return list(self.server.runs.values())[0] if self.server.runs else None
+
+    def n_rows(self):
+        return len(self.sent().lines("wandb-history.jsonl")) if self.sent() else 0
+
+    def whole(self, steps):
+        """Every step exactly once, in order, with its numbers."""
+        run = self.server.check(self.sent().name)
+        rows = [r for r in run.history() if "train/loss" in r]
+        self.assertEqual([r["trainer/step"] for r in rows], list(range(1, steps + 1)))
+        self.assertTrue(all(r["train/loss"] == 1 / r["trainer/step"] for r in rows))
+        return run
+
+    def test_a_finished_run_is_sent_whole(self):
+        self.run_.steps(1, 50)
+        self.run_.eval(0, "greedy", 0.25)
+        self.run_.event("knob", "learning_rate 1e-6 -> 1e-5")
+        self.run_.event("alert", "KL is high")
+        self.run_.event("state", "finished")
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        run = self.whole(50)
+        self.assertTrue(run.complete)
+        self.assertEqual(run.exitcode, 0)
+        self.assertEqual(run.config["seed"], {"value": 7})
+        self.assertIn("t", run.config["_wandb"]["value"])
+        axes = {m["1"]: m.get("5") for m in run.config["_wandb"]["value"]["m"]}
+        self.assertEqual(axes["train/loss"], 1)
+        self.assertEqual(run.upserts[0]["tags"], ["a", "b"])
+        self.assertEqual(run.upserts[0]["displayName"], "my-run")
+        self.assertEqual([r["eval/greedy"] for r in run.history() if "eval/greedy" in r], [0.25])
+        self.assertEqual(len(run.alerts), 1)
+        self.assertEqual(run.summary()["train/loss"], 1 / 50)
+        self.assertEqual(run.summary()["_step"], run.history()[-1]["_step"])
+
+    def test_faults_leave_no_gap_and_no_duplicate(self):
+        fault = [{"path": "graphql", "status": 500}, {"status": 429, "headers": {"Retry-After": "0.1"}}, {"status": 503},
+                 {"drop": "before"}, {"drop": "after"}, {"half": True}, {"status": 500}, {"drop": "after"}, {"slow": 0.3}]
+        self.server.faults = list(fault)
+        self.run_.live(True)
+        p = self.start("--follow")
+        for i in range(12):
+            self.run_.steps(10 * i + 1, 10 * i + 10)
+            self.until(lambda: self.n_rows() >= 10 * i + 10)
+        self.run_.live(False)
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        self.assertEqual(self.server.faults, [])
+        self.assertTrue(self.whole(120).complete)
+
+    def test_kill_9_continues_at_the_right_row_and_a_rollback_sends_nothing_twice(self):
+        self.run_.live(True)
+        sent = 0
+        for life in range(4):
+            self.server.faults = [{"drop": "after"}, {"slow": 0.05}]
+            p = self.start("--follow")
+            self.run_.steps(sent + 1, sent + 30, life + 1)
+            sent += 30
+            self.until(lambda: self.n_rows() >= sent - 10)
+            p.kill()
+            p.wait()
+            self.run_.rollback(sent - 5)
+            self.run_.steps(sent - 4, sent, life + 2)
+        self.run_.live(False)
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        self.whole(sent)
+        self.assertEqual(len(self.server.runs), 1)
+
+    def test_a_final_answer_is_said_loudly_and_the_rest_goes_later(self):
+        self.run_.steps(1, 20)
+        self.run_.live(True)
+        self.server.faults = [{"status": 404, "body": '{"error":"run was deleted"}'}]
+        p = self.start("--follow")
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("HTTP 404, run was deleted", err)
+        self.assertIn("rollcall export wandb", err)
+        with open(os.path.join(self.tmp.name, "export/wandb/status")) as f:
+            self.assertTrue(f.read().startswith("failed"))
+        self.run_.live(False)
+        p = self.start()
+        p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0)
+        self.assertTrue(self.whole(20).complete)
+
+    def test_a_wrong_key_is_refused_and_none_is_asked_for_first(self):
+        self.run_.steps(1, 1)
+        self.env["WANDB_API_KEY"] = "y" * 40
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("HTTP 401", err)
+        del self.env["WANDB_API_KEY"]
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 2)
+        self.assertIn("WANDB_API_KEY", err)
+        with open(os.path.join(self.tmp.name, ".netrc"), "w") as f:    # the name holds the port, the login is of no matter
+            f.write(f"machine 127.0.0.1\n  login user\n  password wrong\nmachine {self.server.url[7:]}\n  login user\n  password {KEY}\n")
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        os.unlink(os.path.join(self.tmp.name, ".netrc"))
+
+    def test_the_key_is_in_no_file_and_on_no_command_line(self):
+        self.run_.steps(1, 5)
+        self.run_.live(True)
+        self.server.faults = [{"status": 500}] * 3
+        self.env["RC_LOG"] = "debug"
+        p = self.start("--follow")
+        self.until(lambda: self.n_rows() == 5)
+        with open(f"/proc/{p.pid}/cmdline") as f:
+            self.assertNotIn(KEY, f.read())
+        self.run_.live(False)
+        out, err = p.communicate(timeout=120)
+        self.assertNotIn(KEY, out + err)
+        for path in glob.glob(os.path.join(self.tmp.name, "**"), recursive=True):
+            if os.path.isfile(path):
+                with open(path, "rb") as f:
+                    self.assertNotIn(KEY.encode(), f.read(), path)
+
+    def test_an_untrusted_certificate_is_refused_and_a_named_one_trusted(self):
+        cert = os.path.join(self.tmp.name, "cert.pem")
+        made = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", cert, "-out",
+                               cert + ".crt", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
+                              capture_output=True) if os.path.exists("/usr/bin/openssl") else None
+        if not made or made.returncode:
+            self.skipTest("openssl is not installed")
+        with open(cert, "a") as f, open(cert + ".crt") as g:
+            f.write(g.read())
+        tls = FakeWandb(KEY, cert)
+        try:
+            self.run_.steps(1, 3)
+            self.env["WANDB_BASE_URL"] = tls.url
+            p = self.start()
+            out, err = p.communicate(timeout=120)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn("certificate", err)
+            self.assertEqual(tls.runs, {})
+            with open(os.path.join(self.tmp.name, "run.yaml"), "a") as f:
+                f.write(f"wandb_ca: {cert}.crt\n")
+            p = self.start()
+            out, err = p.communicate(timeout=120)
+            self.assertEqual(p.returncode, 0, err)
+            self.assertEqual(len(tls.runs), 1)
+        finally:
+            tls.close()
+
+    def test_an_offline_directory_holds_records_in_whole_chunks(self):
+        self.run_.steps(1, 3000)
+        self.run_.event("state", "finished")
+        p = self.start("--offline")
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        name = os.path.basename(out.strip())
+        self.assertTrue(re.fullmatch(r"offline-run-\d{8}_\d{6}-[a-z0-9]{8}", name), name)
+        data = open(glob.glob(os.path.join(out.strip(), "run-*.wandb"))[0], "rb").read()
+        records = read_wandb(data)
+        kinds = [r[1][0] for r in records]
+        self.assertEqual([r[0] for r in records], list(range(1, len(records) + 1)))
+        self.assertEqual((kinds[0], kinds[1], kinds[-1]), (21, 17, 18))    # header, run, …, exit
+        self.assertEqual(kinds.count(2), 3000)
+        rows = []
+        for num, (kind, body) in records:
+            if kind == 2:
+                items = [fields(v) for k, v in fields(body) if k == 1]
+                rows.append({dict(i)[1].decode(): json.loads(dict(i)[16]) for i in items})
+        steps = [r["trainer/step"] for r in rows if "train/loss" in r]
+        self.assertEqual(steps, list(range(1, 3001)))
+        self.assertEqual([r["_step"] for r in rows], list(range(len(rows))))
+
+
+def fields(data):
+    """A protobuf message as [(number, value)]."""
+    out, i = [], 0
+
+    def varint():
+        nonlocal i
+        v = shift = 0
+        while True:
+            v |= (data[i] & 127) << shift
+            shift += 7
+            i += 1
+            if not data[i - 1] & 128:
+                return v
+    while i < len(data):
+        key = varint()
+        if key & 7 == 0:
+            v = varint()
+        else:
+            n = {1: 8, 5: 4}.get(key & 7) or varint()
+            v, i = data[i:i + n], i + n
+        out.append((key >> 3, v))
+    return out
+
+
+def read_wandb(data):
+    """[(num, (field, body))] of a .wandb file; checks header, chunk sums and that records are whole."""
+    import zlib
+    assert data[:7] == bytes.fromhex("3a572642e1be00")
+    at, parts, out = 7, None, []
+    while at < len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        crc, n, kind = struct.unpack("<IHB", data[at:at + 7])
+        body = data[at + 7:at + 7 + n]
+        assert zlib.crc32(data[at + 6:at + 7 + n]) == crc, f"chunk at {at}"
+        assert at // 32768 == (at + 6 + n) // 32768
+        if kind in (1, 2):
+            assert parts is None
+            parts = b""
+        parts += body
+        if kind in (1, 4):
+            f = fields(parts)
+            assert f[0][0] == 1
+            out.append((f[0][1], f[1]))
+            parts = None
+        at += 7 + n
+    assert parts is None
+    return out
+
+
+unittest.main()

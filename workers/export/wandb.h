@@ -1,0 +1,117 @@
+/* wandb.h - Weights & Biases: what the exporters of a run share
+ *
+ * Wire facts are wandb's own client's, observed (version 0.28.2): GraphQL for the run, a file stream for rows, and a .wandb file
+ * for runs synced later. The journal is the source of truth: nothing is spooled, a cursor says what the server has accepted.
+ * Every row of ours counts one _step up (steps, evaluations and knob changes alike), and holds trainer/step, which all charts
+ * use as their x-axis; so a rollback never makes _step fall. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/error.h"
+#include "protocol/run_config.h"
+#include "workers/controller/journal.h"
+#include "workers/export/export.h"
+
+/* --- who and where (wandb_setup.c) --- */
+struct wandb_setup {
+    const char *run_dir;         // borrowed
+    struct run_config config;    // of the run
+    char base_url[1024];         // without a trailing slash
+    char key[512];               // never printed, logged or put on a command line; wiped by wandb_setup_release
+    char entity[128], project[129], run_id[65], display_name[129], group[129], job_type[129];
+    char tags[256], notes[1024];
+    char ca[1024];               // file of certificates, "" : the system's
+    double start_s;              // wall time of the run's beginning
+    double transmit_s;           // between two sends; 15 as the real client (WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL)
+    double retry_min_s;          // first wait before a repetition; 2 (WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS)
+    double finish_s;             // most seconds that the end of a run may wait for the server
+};
+/* From the run's run.yaml, then the environment (WANDB_*), then netrc for the key; run_config wins over the environment where
+ * somebody set it. need_key: fail without one. The run id is made once and kept in RUN/export/wandb/id. */
+MUST_USE bool wandb_setup_make(struct wandb_setup *s, const char *run_dir, bool need_key, struct error *err);
+void wandb_setup_release(struct wandb_setup *s);
+
+/* --- rows (wandb_rows.c) --- */
+struct wandb_cursor {
+    int64_t step_seq, step;    // of the last step row taken
+    int64_t eval_step;         // of the last evaluation taken, -1: none yet
+    int64_t event_seq;         // of the last event looked at
+    int64_t n_row;             // rows taken so far: the next row's _step
+    int64_t n_system;          // system lines taken so far
+    int64_t n_console;         // console lines taken so far
+};
+struct wandb_row {
+    int64_t n;                 // _step
+    int64_t step;              // trainer/step
+    double wall_s;
+    const struct journal_metric *metric;    // borrowed during the call
+    int n_metric;
+    const struct journal_event *event;      // an alert or knob change to tell besides, or NULL
+};
+/* Called for each new row; false stops before the row is counted. */
+typedef bool wandb_row_fn(void *arg, const struct wandb_row *row);
+MUST_USE bool wandb_rows_read(struct journal *j, struct wandb_cursor *c, wandb_row_fn *fn, void *arg, struct error *err);
+/* One history line as the file stream wants it: extended JSON, bare NaN and Infinity. */
+void wandb_line_print(struct buf *out, const struct wandb_row *row, double start_s);
+/* A JSON string with its quotes; bytes that are no UTF-8 become U+FFFD. */
+void json_text_print(struct buf *out, const char *s, size_t len);
+/* A number as JSON, with NaN, Infinity and -Infinity as bare words. */
+void json_number_print(struct buf *out, double v);
+
+/* The last value of every series: what the summary holds. Bounded; lives in the exporter. */
+struct wandb_summary;
+struct wandb_summary *wandb_summary_new(struct error *err);
+void wandb_summary_free(struct wandb_summary *s);
+void wandb_summary_add(struct wandb_summary *s, const struct wandb_row *row);
+void wandb_summary_print(const struct wandb_summary *s, struct buf *out, double start_s, double now_s);
+/* Go through what the summary holds; for the offline file. */
+int wandb_summary_n(const struct wandb_summary *s);
+const char *wandb_summary_name(const struct wandb_summary *s, int i);
+double wandb_summary_value(const struct wandb_summary *s, int i);
+
+/* The config string: {"lr":{"value":…},…,"_wandb":{"value":…}} with the metric definitions of all names seen. */
+MUST_USE bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const struct wandb_summary *names,
+                                 struct error *err);
+/* Set s->start_s to the earliest moment the journal tells of. */
+MUST_USE bool wandb_start_find(struct wandb_setup *s, struct journal *j, struct error *err);
+/* How the run ended, from its journal: exit code 0 finished, 3 stopped, 1 failed; -1 while it has not. */
+int wandb_exit_code(struct journal *j, struct error *err);
+
+/* --- the .wandb file (wandb_file.c) --- */
+struct wandb_file;
+struct wandb_file *wandb_file_new(const char *path, struct error *err);    // fails when it exists
+/* Append one Record (serialized protobuf without num, which is added) and flush whole chunks. */
+MUST_USE bool wandb_file_add(struct wandb_file *f, int field, const struct buf *message, const struct buf *extra,
+                             struct error *err);
+MUST_USE bool wandb_file_sync(struct wandb_file *f, struct error *err);
+void wandb_file_close(struct wandb_file *f);
+/* protobuf pieces */
+void pb_varint(struct buf *b, uint64_t v);
+void pb_int(struct buf *b, int field, int64_t v);
+void pb_bytes(struct buf *b, int field, const void *data, size_t len);
+void pb_text(struct buf *b, int field, const char *text);
+
+/* --- HTTP (wandb_http.c) --- */
+struct http;
+struct http_reply {
+    long status;             // 0: no reply
+    struct buf body;         // at most 4 MiB
+    double retry_after_s;    // NAN: not said
+    bool stopped;            // we were asked to end while waiting
+};
+/* One connection, one request in flight; redirects are never followed; TLS is verified (ca "" : the system's certificates).
+ * key goes as Basic auth with the requests that ask for it. borrowed: setup. */
+struct http *http_new(const struct wandb_setup *setup, struct error *err);
+void http_free(struct http *h);
+/* Send; method POST with a JSON body or PUT of bytes. Waits up to limit_s. False: no reply came, err says why (ERR_UNSUPPORTED
+ * when no repetition can help, as with certificates). The reply must be released with buf_release(&reply->body). */
+MUST_USE bool http_do(struct http *h, const char *method, const char *url, bool with_key, const void *body, size_t len,
+                      double limit_s, struct http_reply *reply, struct error *err);
+/* Statuses that no repetition mends: 400 401 403 404 409 410 413 422 501. */
+bool http_is_final(long status);
+/* Wait before try number n (from 1), with jitter; false when we were asked to end. */
+bool http_wait(struct http *h, double seconds);
+double http_backoff_s(const struct wandb_setup *s, int n, double retry_after_s);
+/* Asked to end (SIGTERM, SIGINT)? The first makes waits end; data still go out within finish_s. */
+bool http_stop_wanted(const struct http *h);

@@ -1,0 +1,496 @@
+/* An online run. One loop: read new rows from the journal; put them, the whole summary and new system lines into one
+ * file_stream request; send it until the server takes it (the same body at the same offsets, so that a lost answer repeats
+ * nothing); only then move the cursor and write it down. A kill -9 at any moment continues at the right row.
+ * A final answer (401, 404, ...) ends sending, is said loudly and kept in RUN/export/wandb/status; training goes on, and
+ * 'rollcall export wandb RUN_DIR' sends the rest later. */
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/base/log.h"
+#include "workers/export/rows.h"
+#include "workers/export/wandb.h"
+
+#define LINE_MAX_BYTES ((size_t)10383360)         // the server's own limit of one line
+#define REQUEST_MAX_BYTES ((size_t)8 << 20)       // rows of one request
+#define GRAPHQL_TRIES 20
+#define HEARTBEAT_S 30
+#define SYSTEM_S 15
+
+static const char upsert_query[] =
+    "mutation UpsertBucket($id: String, $name: String, $project: String, $entity: String, $groupName: String,"
+    " $displayName: String, $notes: String, $config: JSONString, $jobType: String, $tags: [String!]) {"
+    " upsertBucket(input: {id: $id, name: $name, modelName: $project, entityName: $entity, groupName: $groupName,"
+    " displayName: $displayName, notes: $notes, config: $config, jobType: $jobType, tags: $tags}) {"
+    " bucket { id name displayName config project { id name entity { id name } } historyLineCount } inserted } }";
+static const char alert_query[] =
+    "mutation NotifyScriptableRunAlert($entityName: String!, $projectName: String!, $runName: String!, $title: String!,"
+    " $text: String!, $severity: AlertSeverity = INFO, $waitDuration: Duration) {"
+    " notifyScriptableRunAlert(input: {entityName: $entityName, projectName: $projectName, runName: $runName, title: $title,"
+    " text: $text, severity: $severity, waitDuration: $waitDuration}) { success } }";
+
+struct online {
+    struct wandb_setup setup;
+    const struct export_request *request;
+    struct http *http;
+    struct journal *journal;
+    struct wandb_summary *summary;
+    struct wandb_cursor cursor;      // what the server has
+    struct wandb_cursor ahead;       // what the request being built would make it
+    char storage_id[256], stream_url[2048], graphql_url[1200];
+    struct buf lines;                // history lines of the request being built, as a JSON list's members
+    struct buf body, line, config;
+    int n_line, n_config_names;
+    bool config_dirty, stop_asked;
+    int64_t last_send_ms, last_system_ms, deadline_ms;    // deadline 0: none
+    char alert[8][512];              // texts to be told, oldest first
+    int n_alert;
+};
+
+/* ---- status and cursor files ---- */
+
+static void status_write(struct online *o, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void status_write(struct online *o, const char *fmt, ...)
+{
+    char path[PATH_MAX], text[1024];
+    struct error ignored;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(text, sizeof text - 1, fmt, ap);
+    va_end(ap);
+    n = MIN(n, (int)sizeof text - 2);
+    text[n++] = '\n';
+    snprintf(path, sizeof path, "%s/export/wandb/status", o->setup.run_dir);
+    if (!file_write(path, text, (size_t)n, &ignored))
+        log_warn("the wandb status cannot be kept: %s", ignored.text);
+}
+
+static bool place_read(struct online *o, struct error *err)
+{
+    char path[PATH_MAX];
+    struct buf text = BUF_INIT;
+    o->cursor = (struct wandb_cursor){ .eval_step = -1 };
+    snprintf(path, sizeof path, "%s/export/wandb/cursor", o->setup.run_dir);
+    if (!path_exists(path))
+        return true;
+    bool ok = file_read(&text, path, 4096, err);
+    json_t *root = ok ? json_loads(buf_text(&text), 0, NULL) : NULL;
+    json_int_t v[6];
+    if (ok && json_unpack(root, "{s:I,s:I,s:I,s:I,s:I,s:I,s:F}", "step_seq", &v[0], "step", &v[1], "eval_step", &v[2], "event_seq",
+                          &v[3], "rows", &v[4], "system", &v[5], "start_s", &o->setup.start_s) != 0)
+        ok = error_set(err, ERR_DATA, "'%s' is not a cursor; remove the folder to send the run anew under another id", path);
+    if (ok)
+        o->cursor = (struct wandb_cursor){ v[0], v[1], v[2], v[3], v[4], v[5], 0 };
+    json_decref(root);
+    buf_release(&text);
+    return ok;
+}
+
+static bool place_write(struct online *o, struct error *err)
+{
+    char path[PATH_MAX], text[512];
+    const struct wandb_cursor *c = &o->cursor;
+    snprintf(path, sizeof path, "%s/export/wandb/cursor", o->setup.run_dir);
+    int n = snprintf(text, sizeof text,
+                     "{\"step_seq\":%lld,\"step\":%lld,\"eval_step\":%lld,\"event_seq\":%lld,\"rows\":%lld,\"system\":%lld,"
+                     "\"start_s\":%.6f}\n",
+                     (long long)c->step_seq, (long long)c->step, (long long)c->eval_step, (long long)c->event_seq,
+                     (long long)c->n_row, (long long)c->n_system, o->setup.start_s);
+    return file_write(path, text, (size_t)n, err);
+}
+
+/* ---- requests that are repeated until they are answered ---- */
+
+static bool past_deadline(const struct online *o)
+{
+    return o->deadline_ms && clock_ms() >= o->deadline_ms;
+}
+
+/* What a refusal says, without the request. */
+static bool refusal(const struct http_reply *reply, const char *what, struct error *err)
+{
+    json_t *root = json_loads(buf_text(&reply->body), 0, NULL);
+    const char *text = json_string_value(json_object_get(root, "error"));
+    const char *first = json_string_value(json_object_get(json_array_get(json_object_get(root, "errors"), 0), "message"));
+    error_set(err, ERR_REFUSED, "wandb refuses the %s: HTTP %ld%s%.200s", what, reply->status, text || first ? ", " : "",
+              text ? text : first ? first : "");
+    json_decref(root);
+    return false;
+}
+
+/* POST body until an answer of 2xx (reply is the caller's to release), a final refusal (ERR_REFUSED), the deadline or the most
+ * tries (ERR_TIMEOUT). */
+static bool post(struct online *o, const char *url, const char *what, const char *body, size_t len, double limit_s, int tries,
+                 bool conflict_passes, struct http_reply *reply, struct error *err)
+{
+    for (int n = 1;; n++) {
+        struct error why = { 0 };
+        if (o->deadline_ms)
+            limit_s = fmin(limit_s, fmax(0.1, (double)(o->deadline_ms - clock_ms()) / 1000));
+        bool came = http_do(o->http, "POST", url, true, body, len, limit_s, reply, &why);
+        if (came && reply->status >= 200 && reply->status < 300)
+            return true;
+        if (came && http_is_final(reply->status) && !(conflict_passes && reply->status == 409)) {
+            refusal(reply, what, err);
+            buf_release(&reply->body);
+            return false;
+        }
+        if (!came && why.code == ERR_UNSUPPORTED) {
+            buf_release(&reply->body);
+            return error_set(err, ERR_REFUSED, "%s", why.text);
+        }
+        double wait = http_backoff_s(&o->setup, n, reply->retry_after_s);
+        if (came)
+            error_set(&why, ERR_IO, "HTTP %ld", reply->status);
+        buf_release(&reply->body);
+        if (http_stop_wanted(o->http) && !o->deadline_ms)
+            o->deadline_ms = clock_ms() + (int64_t)(o->setup.finish_s * 1000);
+        if (o->deadline_ms)
+            wait = fmin(wait, fmax(0, (double)(o->deadline_ms - clock_ms()) / 1000));
+        if (past_deadline(o) || n == tries)
+            return error_set(err, ERR_TIMEOUT, "wandb did not take the %s: %s", what, why.text);
+        status_write(o, "waiting: the %s is repeated in %.1f s (%s)", what, wait, why.text);
+        log_debug("wandb: the %s is repeated in %.1f s (%s)", what, wait, why.text);
+        if (o->deadline_ms) {    // once asked to end, waits are not cut short any more
+            struct timespec t = { (time_t)wait, (long)(fmod(wait, 1) * 1e9) };
+            nanosleep(&t, NULL);
+        } else {
+            http_wait(o->http, wait);
+        }
+    }
+}
+
+/* A GraphQL call; data (new reference) on success. */
+static bool graphql(struct online *o, const char *operation, const char *query, json_t *variables, json_t **data, struct error *err)
+{
+    struct http_reply reply;
+    json_t *request = json_pack("{s:s,s:s,s:o}", "operationName", operation, "query", query, "variables", variables);
+    char *body = request ? json_dumps(request, JSON_COMPACT) : NULL;
+    json_decref(request);
+    if (!body)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a wandb request");
+    bool ok = post(o, o->graphql_url, operation, body, strlen(body), 30, GRAPHQL_TRIES,
+                   strcmp(operation, "UpsertBucket") == 0, &reply, err);
+    free(body);
+    if (!ok)
+        return false;
+    json_t *root = json_loads(buf_text(&reply.body), 0, NULL);
+    json_t *d = json_object_get(root, "data");
+    if (!json_is_object(d)) {    // a 200 with errors and no data is a failure
+        refusal(&reply, operation, err);
+        ok = false;
+    } else {
+        *data = json_incref(d);
+    }
+    json_decref(root);
+    buf_release(&reply.body);
+    return ok;
+}
+
+static void path_encode(struct buf *out, const char *s)
+{
+    for (; *s; s++) {
+        bool plain = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || (*s >= '0' && *s <= '9') || strchr("-_.~", *s);
+        buf_fmt(out, plain ? "%c" : "%%%02X", (unsigned char)*s);
+    }
+}
+
+static json_t *text_or_null(const char *s)
+{
+    return s[0] ? json_string(s) : json_null();
+}
+
+/* Make the run or update its config. The reply's entity, project and run id are used from now on. */
+static bool upsert(struct online *o, bool first, struct error *err)
+{
+    buf_clear(&o->config);
+    if (!wandb_config_print(&o->config, &o->setup, o->summary, err))
+        return false;
+    const struct wandb_setup *s = &o->setup;
+    json_t *tags = NULL, *data = NULL;
+    if (first && s->tags[0]) {
+        tags = json_array();
+        for (const char *p = s->tags; *p; p += strspn(p, ",")) {
+            size_t n = strcspn(p, ",");
+            if (n)
+                json_array_append_new(tags, json_stringn(p, n));
+            p += n;
+        }
+    }
+    json_t *v = json_pack("{s:o,s:s,s:s,s:o,s:o,s:o,s:o,s:s,s:o,s:o}", "id", text_or_null(o->storage_id), "name", s->run_id, "project",
+                          s->project, "entity", text_or_null(s->entity), "groupName", first ? text_or_null(s->group) : json_null(),
+                          "displayName", first ? text_or_null(s->display_name) : json_null(), "notes",
+                          first ? text_or_null(s->notes) : json_null(), "config", buf_text(&o->config), "jobType",
+                          first ? text_or_null(s->job_type) : json_null(), "tags", tags ? tags : json_null());
+    if (!graphql(o, "UpsertBucket", upsert_query, v, &data, err))
+        return false;
+    const char *id = NULL, *name = NULL, *project = NULL, *entity = NULL;
+    json_error_t je;
+    bool ok = json_unpack_ex(data, &je, 0, "{s:{s:{s:s,s:s,s:{s:s,s:{s:s}}}}}", "upsertBucket", "bucket", "id", &id, "name", &name,
+                             "project", "name", &project, "entity", "name", &entity) == 0
+           || error_set(err, ERR_DATA, "wandb's answer to UpsertBucket lacks a field: %s", je.text);
+    if (ok) {
+        struct buf url = BUF_INIT;
+        snprintf(o->storage_id, sizeof o->storage_id, "%s", id);
+        snprintf(o->setup.run_id, sizeof o->setup.run_id, "%s", name);
+        snprintf(o->setup.project, sizeof o->setup.project, "%s", project);
+        snprintf(o->setup.entity, sizeof o->setup.entity, "%s", entity);
+        buf_fmt(&url, "%s/files/", s->base_url);
+        path_encode(&url, entity);
+        buf_char(&url, '/');
+        path_encode(&url, project);
+        buf_char(&url, '/');
+        path_encode(&url, name);
+        buf_str(&url, "/file_stream");
+        snprintf(o->stream_url, sizeof o->stream_url, "%s", buf_text(&url));
+        buf_release(&url);
+        o->n_config_names = wandb_summary_n(o->summary);
+        o->config_dirty = false;
+    }
+    json_decref(data);
+    return ok;
+}
+
+static bool alerts_send(struct online *o, struct error *err)
+{
+    for (; o->n_alert > 0; o->n_alert--, memmove(o->alert[0], o->alert[1], sizeof o->alert - sizeof o->alert[0])) {
+        char title[64];
+        json_t *data = NULL;
+        snprintf(title, sizeof title, "%s", o->alert[0]);
+        json_t *v = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:i}", "entityName", o->setup.entity, "projectName", o->setup.project, "runName",
+                              o->setup.run_id, "title", title, "text", o->alert[0], "severity", "WARN", "waitDuration", 60000);
+        if (!v || !graphql(o, "NotifyScriptableRunAlert", alert_query, v, &data, err))
+            return false;
+        json_decref(data);
+    }
+    return true;
+}
+
+/* ---- the stream ---- */
+
+static bool row_take(void *arg, const struct wandb_row *row)
+{
+    struct online *o = arg;
+    if (o->lines.len > REQUEST_MAX_BYTES)
+        return false;    // the next request's
+    buf_clear(&o->line);
+    wandb_line_print(&o->line, row, o->setup.start_s);
+    if (o->line.len <= LINE_MAX_BYTES) {
+        if (o->n_line++)
+            buf_char(&o->lines, ',');
+        json_text_print(&o->lines, buf_text(&o->line), o->line.len);
+    }
+    wandb_summary_add(o->summary, row);
+    if (row->event && strcmp(row->event->kind, "alert") == 0 && o->n_alert < (int)ARRAY_SIZE(o->alert))
+        snprintf(o->alert[o->n_alert++], sizeof o->alert[0], "%s", row->event->text);
+    if (row->event && strcmp(row->event->kind, "knob") == 0)
+        o->config_dirty = true;
+    return true;
+}
+
+/* Host figures under the names that fill the system panel. */
+static bool system_line(struct online *o)
+{
+    struct sysinfo info;
+    double load = 0;
+    if (sysinfo(&info) != 0 || getloadavg(&load, 1) != 1)
+        return false;
+    double now = clock_wall_s(), total = (double)info.totalram * info.mem_unit;
+    double free_ram = ((double)info.freeram + (double)info.bufferram) * info.mem_unit;
+    buf_clear(&o->line);
+    buf_fmt(&o->line, "{\"_wandb\":true,\"_timestamp\":%.6f,\"_runtime\":%.3f,\"system.cpu\":%.2f,\"system.memory_percent\":%.2f,"
+                      "\"system.proc.memory.availableMB\":%.0f}",
+            now, now - o->setup.start_s, fmin(100, 100 * load / (double)sysconf(_SC_NPROCESSORS_ONLN)),
+            100 * (1 - free_ram / total), free_ram / 1e6);
+    return true;
+}
+
+/* Build the next request from the journal into o->body; false in any_new: nothing to say. */
+static bool request_build(struct online *o, bool complete, int exit_code, bool *any_new, struct error *err)
+{
+    buf_clear(&o->lines);
+    o->n_line = 0;
+    o->ahead = o->cursor;
+    if (!wandb_rows_read(o->journal, &o->ahead, row_take, o, err))
+        return false;
+    bool system = clock_ms() - o->last_system_ms >= SYSTEM_S * 1000 && o->setup.config.wandb_host && system_line(o);
+    *any_new = o->n_line > 0 || system || complete;
+    struct buf *b = &o->body;
+    buf_clear(b);
+    buf_char(b, '{');
+    if (*any_new) {
+        buf_str(b, "\"files\":{");
+        if (o->n_line)
+            buf_fmt(b, "\"wandb-history.jsonl\":{\"offset\":%lld,\"content\":[%s]},", (long long)o->cursor.n_row, buf_text(&o->lines));
+        if (system) {
+            buf_fmt(b, "\"wandb-events.jsonl\":{\"offset\":%lld,\"content\":[", (long long)o->cursor.n_system);
+            json_text_print(b, buf_text(&o->line), o->line.len);
+            buf_str(b, "]},");
+            o->ahead.n_system++;
+            o->last_system_ms = clock_ms();
+        }
+        buf_clear(&o->line);
+        wandb_summary_print(o->summary, &o->line, o->setup.start_s, clock_wall_s());
+        buf_str(b, "\"wandb-summary.json\":{\"offset\":0,\"content\":[");
+        json_text_print(b, buf_text(&o->line), o->line.len);
+        buf_str(b, "]}}");
+        if (complete)
+            buf_fmt(b, ",\"complete\":true,\"exitcode\":%d", exit_code);
+    }
+    buf_char(b, '}');
+    return !b->failed || error_set(err, ERR_NO_MEMORY, "no memory for a wandb request");
+}
+
+/* Somebody pressed Stop on the run's page: the same as an operator's stop here. */
+static void stop_pass_on(struct online *o)
+{
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (o->stop_asked || n < 0 || !run_goes_on(o->setup.run_dir))
+        return;
+    o->stop_asked = true;
+    self[n] = 0;
+    char *argv[] = { self, "ctl", "--run", (char *)o->setup.run_dir, "stop", NULL };
+    pid_t pid;
+    log_warn("wandb: Stop was pressed on the run's page; stopping the run");
+    if (posix_spawn(&pid, self, NULL, NULL, argv, environ) == 0)
+        waitpid(pid, NULL, 0);
+}
+
+static bool request_send(struct online *o, struct error *err)
+{
+    struct http_reply reply;
+    if (!post(o, o->stream_url, "rows", buf_text(&o->body), o->body.len, 180, 0, false, &reply, err))
+        return false;
+    json_t *root = json_loads(buf_text(&reply.body), 0, NULL);
+    bool stopped = json_is_true(json_object_get(root, "stopped"));
+    json_decref(root);
+    buf_release(&reply.body);
+    o->cursor = o->ahead;
+    o->last_send_ms = clock_ms();
+    if (!place_write(o, err))
+        return false;
+    status_write(o, "ok: %lld rows sent", (long long)o->cursor.n_row);
+    if (stopped)
+        stop_pass_on(o);
+    return true;
+}
+
+/* The summary must hold what was sent before this process began. */
+static bool row_remember(void *arg, const struct wandb_row *row)
+{
+    wandb_summary_add(arg, row);
+    return true;
+}
+
+static bool progress_shown(struct online *o)
+{
+    return !o->request->follow && isatty(STDERR_FILENO);
+}
+
+/* All that the journal holds, then completion; within the deadline. */
+static bool finish(struct online *o, struct error *err)
+{
+    bool any;
+    int code = wandb_exit_code(o->journal, err);
+    for (;;) {
+        if (!request_build(o, false, 0, &any, err))
+            return false;
+        if (o->n_line == 0)
+            break;
+        if (!request_send(o, err))
+            return false;
+        if (progress_shown(o))
+            fprintf(stderr, "\r%lld rows sent", (long long)o->cursor.n_row);
+    }
+    if (progress_shown(o))
+        fputc('\n', stderr);
+    if (o->config_dirty || o->n_config_names != wandb_summary_n(o->summary))
+        if (!upsert(o, false, err))
+            return false;
+    if (!alerts_send(o, err))
+        return false;
+    /* a run that was asked to end only here may go on elsewhere: then it is not complete */
+    bool over = !run_goes_on(o->setup.run_dir);
+    if (!over)
+        return true;
+    return request_build(o, true, code < 0 ? 1 : code, &any, err) && request_send(o, err);
+}
+
+static bool follow(struct online *o, struct error *err)
+{
+    bool any;
+    while (run_goes_on(o->setup.run_dir) && !http_stop_wanted(o->http)) {
+        double since_s = (double)(clock_ms() - o->last_send_ms) / 1000;
+        if (o->last_send_ms && since_s < o->setup.transmit_s) {
+            rows_wait(o->setup.run_dir, (int64_t)fmin(1000, (o->setup.transmit_s - since_s) * 1000 + 1));
+            continue;
+        }
+        if (!request_build(o, false, 0, &any, err))
+            return false;
+        if (any || since_s >= HEARTBEAT_S) {
+            if (!request_send(o, err))
+                return false;
+        } else {
+            rows_wait(o->setup.run_dir, 1000);
+        }
+        if ((o->config_dirty || o->n_config_names != wandb_summary_n(o->summary)) && !upsert(o, false, err))
+            return false;
+        if (!alerts_send(o, err))
+            return false;
+    }
+    return true;
+}
+
+bool export_wandb_online(const struct export_request *r, struct error *err)
+{
+    struct online o = { .request = r };
+    struct wandb_cursor from_start = { .eval_step = -1 };
+    bool ok = false;
+    if (!wandb_setup_make(&o.setup, r->run_dir, true, err))
+        return false;
+    TRY(o.journal = journal_open_reader(r->run_dir, err));
+    TRY(wandb_start_find(&o.setup, o.journal, err));
+    TRY(place_read(&o, err));
+    TRY(o.summary = wandb_summary_new(err));
+    TRY(o.http = http_new(&o.setup, err));
+    if (o.cursor.n_row > 0)
+        TRY(wandb_rows_read(o.journal, &from_start, row_remember, o.summary, err));
+    snprintf(o.graphql_url, sizeof o.graphql_url, "%s/graphql", o.setup.base_url);
+    TRY(upsert(&o, true, err));
+    if (r->follow)
+        TRY(follow(&o, err));
+    if (!o.deadline_ms && r->follow)
+        o.deadline_ms = clock_ms() + (int64_t)(o.setup.finish_s * 1000);
+    ok = finish(&o, err);
+out:
+    if (!ok) {
+        status_write(&o, "%s: %s; send the rest with: rollcall export wandb %s", err->code == ERR_REFUSED ? "failed" : "behind",
+                     err->text, r->run_dir);
+        error_wrap(err, "wandb (the run itself is not touched; 'rollcall export wandb %s' sends the rest later)", r->run_dir);
+        log_error("%s", err->text);
+    }
+    http_free(o.http);
+    wandb_summary_free(o.summary);
+    journal_close(o.journal);
+    buf_release(&o.lines);
+    buf_release(&o.body);
+    buf_release(&o.line);
+    buf_release(&o.config);
+    wandb_setup_release(&o.setup);
+    return ok;
+}
+
+bool export_wandb(const struct export_request *r, struct error *err)
+{
+    return r->offline ? export_wandb_offline(r, err) : export_wandb_online(r, err);
+}

@@ -1,0 +1,317 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+#include "protocol/base/cli.h"
+#include "protocol/knobs.h"
+#include "protocol/metrics.h"
+#include "workers/export/wandb.h"
+
+#define SUMMARY_MAX 4096
+#define EVAL_VALUES 64
+
+/* ---- JSON pieces ---- */
+
+/* Length of the valid UTF-8 sequence at s (RFC 3629), 0 when it is none. */
+static size_t utf8_len(const unsigned char *s, size_t left)
+{
+    unsigned c = s[0];
+    size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+    if (n == 0 || n > left)
+        return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    if ((c == 0xe0 && s[1] < 0xa0) || (c == 0xed && s[1] > 0x9f) || (c == 0xf0 && s[1] < 0x90) || (c == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return n;
+}
+
+void json_text_print(struct buf *out, const char *s, size_t len)
+{
+    buf_char(out, '"');
+    for (size_t i = 0; i < len;) {
+        unsigned char c = (unsigned char)s[i];
+        size_t n = utf8_len((const unsigned char *)s + i, len - i);
+        if (n == 0)
+            buf_str(out, "\xef\xbf\xbd");
+        else if (c == '"' || c == '\\')
+            buf_fmt(out, "\\%c", c);
+        else if (c < 32)
+            buf_fmt(out, "\\u%04x", c);
+        else
+            buf_add(out, s + i, n);
+        i += n ? n : 1;
+    }
+    buf_char(out, '"');
+}
+
+void json_number_print(struct buf *out, double v)
+{
+    char text[40];
+    double back;
+    if (isnan(v)) {
+        buf_str(out, "NaN");
+        return;
+    }
+    if (isinf(v)) {
+        buf_str(out, v > 0 ? "Infinity" : "-Infinity");
+        return;
+    }
+    for (int digits = 6; digits <= 17; digits++) {    // the shortest that reads back to the same double
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (parse_f64(text, &back) && back == v)
+            break;
+    }
+    buf_str(out, text);
+}
+
+void wandb_line_print(struct buf *out, const struct wandb_row *row, double start_s)
+{
+    buf_fmt(out, "{\"_step\":%lld,\"_runtime\":", (long long)row->n);
+    json_number_print(out, MAX(0.0, row->wall_s - start_s));
+    buf_fmt(out, ",\"_timestamp\":%.6f,\"trainer/step\":%lld", row->wall_s, (long long)row->step);
+    for (int i = 0; i < row->n_metric; i++) {
+        buf_char(out, ',');
+        json_text_print(out, row->metric[i].name, strlen(row->metric[i].name));
+        buf_char(out, ':');
+        json_number_print(out, row->metric[i].value);
+    }
+    buf_char(out, '}');
+}
+
+/* ---- rows: steps first, then evaluations, then what the operators did ---- */
+
+struct reading {
+    struct wandb_cursor *cursor;
+    wandb_row_fn *fn;
+    void *arg;
+    bool stopped;
+    /* an evaluation being put together: all sets of one step are one row */
+    int64_t eval_step;
+    int n_eval;
+    char eval_name[EVAL_VALUES][96];
+    struct journal_metric eval[EVAL_VALUES];
+    double wall_s;
+};
+
+static bool row_hand(struct reading *r, int64_t step, double wall_s, const struct journal_metric *m, int n,
+                     const struct journal_event *event)
+{
+    struct wandb_row row = { r->cursor->n_row, step, wall_s, m, n, event };
+    if (!r->fn(r->arg, &row)) {
+        r->stopped = true;
+        return false;
+    }
+    r->cursor->n_row++;
+    return true;
+}
+
+static bool step_take(void *arg, const struct journal_step *row)
+{
+    struct reading *r = arg;
+    if (row->step > r->cursor->step) {
+        if (!row_hand(r, row->step, row->wall_s, row->metric, row->n, NULL))
+            return false;
+        r->cursor->step = row->step;
+    }
+    r->cursor->step_seq = row->seq;
+    r->wall_s = row->wall_s;
+    return true;
+}
+
+static bool eval_flush(struct reading *r)
+{
+    if (r->n_eval == 0)
+        return true;
+    if (!row_hand(r, r->eval_step, r->wall_s, r->eval, r->n_eval, NULL))
+        return false;
+    r->cursor->eval_step = r->eval_step;
+    r->n_eval = 0;
+    return true;
+}
+
+static bool eval_take(void *arg, const struct journal_eval *e)
+{
+    struct reading *r = arg;
+    if (e->step <= r->cursor->eval_step && !(r->n_eval && e->step == r->eval_step))
+        return true;
+    if (r->n_eval && e->step != r->eval_step && !eval_flush(r))
+        return false;
+    if (r->n_eval == EVAL_VALUES)
+        return true;
+    r->eval_step = e->step;
+    snprintf(r->eval_name[r->n_eval], sizeof r->eval_name[0], "eval/%s", e->set);
+    r->eval[r->n_eval] = (struct journal_metric){ r->eval_name[r->n_eval], e->mean };
+    r->n_eval++;
+    return true;
+}
+
+static bool event_take(void *arg, const struct journal_event *e)
+{
+    struct reading *r = arg;
+    bool tell = strcmp(e->kind, "knob") == 0 || strcmp(e->kind, "alert") == 0 || strcmp(e->kind, "command") == 0;
+    struct journal_metric marker = { strcmp(e->kind, "alert") == 0 ? "run/alert" : "run/changed", 1 };
+    if (tell && !row_hand(r, e->step, e->wall_s, &marker, 1, e))
+        return false;
+    r->cursor->event_seq = e->seq;
+    return true;
+}
+
+bool wandb_rows_read(struct journal *j, struct wandb_cursor *c, wandb_row_fn *fn, void *arg, struct error *err)
+{
+    struct reading r = { .cursor = c, .fn = fn, .arg = arg };
+    if (!journal_steps_read(j, c->step_seq, step_take, &r, err))
+        return false;
+    if (!r.stopped && (!journal_evals_read(j, eval_take, &r, err) || (!r.stopped && !eval_flush(&r) && !r.stopped)))
+        return false;
+    return r.stopped || journal_events_read(j, c->event_seq, NULL, event_take, &r, err);
+}
+
+/* ---- summary ---- */
+
+struct wandb_summary {
+    struct { char name[100]; double value; } row[SUMMARY_MAX];
+    int n;
+    int64_t n_row, step;
+    double wall_s;
+};
+
+struct wandb_summary *wandb_summary_new(struct error *err)
+{
+    struct wandb_summary *s = calloc(1, sizeof *s);
+    if (!s)
+        error_set(err, ERR_NO_MEMORY, "no memory for the wandb summary");
+    return s;
+}
+
+void wandb_summary_free(struct wandb_summary *s)
+{
+    free(s);
+}
+
+static void summary_put(struct wandb_summary *s, int *guess, const char *name, double value)
+{
+    for (int i = 0; i < s->n; i++) {
+        int at = (*guess + i) % s->n;
+        if (strcmp(s->row[at].name, name) == 0) {
+            s->row[at].value = value;
+            *guess = at + 1;
+            return;
+        }
+    }
+    if (s->n < SUMMARY_MAX) {
+        snprintf(s->row[s->n].name, sizeof s->row[0].name, "%s", name);
+        s->row[s->n++].value = value;
+    }
+}
+
+void wandb_summary_add(struct wandb_summary *s, const struct wandb_row *row)
+{
+    int guess = 0;
+    for (int i = 0; i < row->n_metric; i++)
+        summary_put(s, &guess, row->metric[i].name, row->metric[i].value);
+    s->n_row = row->n;
+    s->step = row->step;
+    s->wall_s = row->wall_s;
+}
+
+void wandb_summary_print(const struct wandb_summary *s, struct buf *out, double start_s, double now_s)
+{
+    buf_char(out, '{');
+    for (int i = 0; i < s->n; i++) {
+        json_text_print(out, s->row[i].name, strlen(s->row[i].name));
+        buf_char(out, ':');
+        json_number_print(out, s->row[i].value);
+        buf_char(out, ',');
+    }
+    buf_fmt(out, "\"trainer/step\":%lld,\"_step\":%lld,\"_timestamp\":%.6f,\"_runtime\":%lld,\"_wandb\":{\"runtime\":%lld}}",
+            (long long)s->step, (long long)s->n_row, s->wall_s, (long long)(now_s - start_s), (long long)(now_s - start_s));
+}
+
+int wandb_summary_n(const struct wandb_summary *s)
+{
+    return s->n;
+}
+
+const char *wandb_summary_name(const struct wandb_summary *s, int i)
+{
+    return s->row[i].name;
+}
+
+double wandb_summary_value(const struct wandb_summary *s, int i)
+{
+    return s->row[i].value;
+}
+
+/* ---- config ---- */
+
+static void config_setting(struct buf *out, const struct knob *k, const struct run_config *c, struct buf *text)
+{
+    knob_text(k, c, text);
+    buf_fmt(out, "\"%s\":{\"value\":", k->name);
+    if (k->type == KNOB_BOOL || k->type == KNOB_I64 || k->type == KNOB_F64)
+        buf_str(out, buf_text(text));
+    else
+        json_text_print(out, buf_text(text), text->len);
+    buf_str(out, "},");
+}
+
+bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const struct wandb_summary *names, struct error *err)
+{
+    struct buf text = BUF_INIT;
+    buf_char(out, '{');
+    for (int i = 0; i < n_knobs; i++)
+        config_setting(out, &knobs[i], &s->config, &text);
+    /* t marks a run as really started (the resume query asks for it); m: trainer/step is everybody's x-axis */
+    buf_str(out, "\"_wandb\":{\"value\":{\"t\":{\"5\":\"rollcall\",\"13\":\"linux-x86_64\"},\"m\":[{\"1\":\"trainer/step\",\"6\":[3],\"7\":[]}");
+    for (int i = 0; i < names->n; i++) {
+        buf_str(out, ",{\"1\":");
+        json_text_print(out, names->row[i].name, strlen(names->row[i].name));
+        buf_str(out, ",\"5\":1,\"6\":[1,3],\"7\":[]}");
+    }
+    buf_str(out, "]}}}");
+    buf_release(&text);
+    return !out->failed || error_set(err, ERR_NO_MEMORY, "no memory for the wandb config");
+}
+
+static bool first_event(void *arg, const struct journal_event *e)
+{
+    double *start_s = arg;
+    *start_s = MIN(*start_s, e->wall_s);
+    return false;
+}
+
+static bool first_step(void *arg, const struct journal_step *row)
+{
+    double *start_s = arg;
+    *start_s = MIN(*start_s, row->wall_s);
+    return false;
+}
+
+bool wandb_start_find(struct wandb_setup *s, struct journal *j, struct error *err)
+{
+    return journal_events_read(j, 0, NULL, first_event, &s->start_s, err)
+        && journal_steps_read(j, 0, first_step, &s->start_s, err);
+}
+
+struct ending {
+    int code;
+};
+
+static bool ending_see(void *arg, const struct journal_event *e)
+{
+    struct ending *end = arg;
+    if (strcmp(e->kind, "state") != 0)
+        return true;
+    end->code = strstr(e->text, "finished") ? 0 : strstr(e->text, "failed") ? 1 : strstr(e->text, "stopped") ? 3 : -1;
+    return true;
+}
+
+int wandb_exit_code(struct journal *j, struct error *err)
+{
+    struct ending end = { -1 };
+    if (!journal_events_read(j, 0, "state", ending_see, &end, err))
+        return -1;
+    return end.code;
+}
