@@ -2,3 +2,5 @@
 #pragma once
 #include "protocol/base/error.h"
 bool bench_journal(int argc, char **argv, struct error *err);
+bool bench_gemm(int argc, char **argv, struct error *err);
+bool bench_cpu(int argc, char **argv, struct error *err);

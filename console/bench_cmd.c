@@ -11,6 +11,8 @@ static const struct {
     const char *help;
 } benches[] = {
     { "journal", bench_journal, "append a step's metrics; read back a long run" },
+    { "gemm", bench_gemm, "matrix products of the CPU engine, against OpenBLAS" },
+    { "cpu", bench_cpu, "training steps and decoding on the CPU" },
 };
 
 bool bench_cmd(int argc, char **argv, struct error *err)
