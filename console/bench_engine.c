@@ -9,6 +9,7 @@
 #include <string.h>
 #include "console/bench.h"
 #include "kernels/ops.h"
+#include "kernels/trace.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "workers/model/model.h"
@@ -193,7 +194,7 @@ static bool train_step(struct train_state *t, const struct model_batch *b, const
 
 /* Median seconds of a whole training step on n_seq sequences of `len` tokens. */
 static bool train_seconds(const struct bench_shape *s, int n_thread, enum dtype dtype, int64_t n_seq, int64_t len, int rounds,
-                          double *out, struct error *err)
+                          const char *profile, double *out, struct error *err)
 {
     bool ok = false;
     double took[ROUNDS_MAX];
@@ -234,10 +235,16 @@ static bool train_seconds(const struct bench_shape *s, int n_thread, enum dtype 
         TRY(train_step(&t, &b, &loss, r + 3, err));
         if (r >= 0)
             took[r] = seconds() - t0;
+        if (r == -1 && profile)
+            TRY(trace_start(t.dev, 100000, err));
     }
     *out = median(took, rounds);
     ok = true;
 out:
+    if (t.dev && t.dev->trace) {
+        trace_print(t.dev);
+        ok = trace_stop(t.dev, profile, err) && ok;
+    }
     if (t.dev) {
         void *const mem[] = { t.grad, t.master, t.m1, t.m2, t.norm, t.sum };
         for (size_t i = 0; i < ARRAY_SIZE(mem); i++)
@@ -254,7 +261,8 @@ out:
 }
 
 /* Tokens a second of decoding, all of the generator with it: batch samples, prompts of 16, new_tok new tokens, one thread. */
-static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch, int new_tok, double *out, struct error *err)
+static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch, int new_tok, const char *profile, double *out,
+                        struct error *err)
 {
     bool ok = false;
     struct device *dev = device_new("cpu:0", 1, err);
@@ -265,7 +273,7 @@ static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch
     struct generator_config config = { .model = m, .max_seq = batch, .max_item = batch, .max_seq_tok = 16 + new_tok };
     if (!(g = generator_new(&config, err)))
         goto out;
-    double took[3];
+    double took[3] = { 0 };
     for (int round = -1; round < 3; round++) {
         int32_t prompt[16];
         uint64_t seed[1] = { 1 };
@@ -278,6 +286,8 @@ static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch
             TRY(generator_submit(g, &(struct generator_item){ .item = i, .prompt = prompt, .n_prompt = 16, .n_sample = 1,
                                                               .seed = seed, .sampling = sampling }, err));
         }
+        if (profile && round == 0)
+            TRY(trace_start(dev, 100000, err));
         double t0 = seconds();
         while (!generator_idle(g))
             TRY(generator_step(g, err));
@@ -289,6 +299,10 @@ static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch
     *out = batch * new_tok / median(took, 3);
     ok = true;
 out:
+    if (dev && dev->trace) {
+        trace_print(dev);
+        ok = trace_stop(dev, profile, err) && ok;
+    }
     generator_free(g);
     model_free(m);
     device_free(dev);
@@ -299,10 +313,12 @@ bool bench_cpu(int argc, char **argv, struct error *err)
 {
     int64_t n_thread = 2, rounds = 9;
     bool bf16 = false;
+    const char *profile = NULL;
     struct cli_option options[] = {
         { "threads", NULL, CLI_I64, &n_thread, "N", "threads for training and for sgemm (2); decoding uses one" },
         { "rounds", NULL, CLI_I64, &rounds, "N", "steps timed; the median counts (9)" },
         { "bf16", NULL, CLI_FLAG, &bf16, NULL, "weights and activations in bf16" },
+        { "profile", NULL, CLI_STR, &profile, "FILE", "time of each operation: a table, and the last timeline to FILE" },
     };
     struct cli cli = { .command = "rollcall bench cpu", .options = options, .n_options = ARRAY_SIZE(options),
                        .about = "Training steps against OpenBLAS' sgemm (1024 x 1024 x 1024), and decoding.\n" };
@@ -319,7 +335,7 @@ bool bench_cpu(int argc, char **argv, struct error *err)
     for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
         const struct bench_shape *s = &shapes[i];
         double took, blas = sgemm ? sgemm_gflops(sgemm, 1024, 1024, 1024, 15) : NAN, n_tok = 8 * 256;
-        if (!train_seconds(s, (int)n_thread, dtype, 8, 256, (int)rounds, &took, err))
+        if (!train_seconds(s, (int)n_thread, dtype, 8, 256, (int)rounds, profile, &took, err))
             return false;
         double flops = (6 * product_params(s) + 6.0 * (double)(s->n_layer * s->n_head * s->hd * 256)) * n_tok;
         printf("{\"bench\":\"cpu_train\",\"model\":\"%s\",\"params\":%.0f,\"batch\":\"8x256\",\"dtype\":\"%s\",\"threads\":%d,\"ms\":%.2f,"
@@ -334,7 +350,7 @@ bool bench_cpu(int argc, char **argv, struct error *err)
     for (size_t i = 0; i < ARRAY_SIZE(batches); i++) {
         int batch = batches[i];
         double rate;
-        if (!decode_rate(&decode, dtype, batch, 100, &rate, err))
+        if (!decode_rate(&decode, dtype, batch, 100, profile, &rate, err))
             return false;
         printf("{\"bench\":\"cpu_decode\",\"model\":\"%s\",\"params\":%.0f,\"batch\":%d,\"dtype\":\"%s\",\"threads\":1,\"tok_per_s\":%.0f,"
                "\"of_50k\":%.2f}\n", decode.name, product_params(&decode), batch, bf16 ? "bf16" : "fp32", rate, rate / 50000);

@@ -55,6 +55,7 @@ struct device {
     int64_t head_rows;      // rows of logits worth handling at a time when vocab is 1: rows = head_rows / vocab, at least 1
     bool can_capture;       // graph_begin and its family work (cuda)
     bool host_memory;       // pointers of this device may be read by the host after device_sync (ref, cpu)
+    struct trace *trace;    // of trace.h, or NULL
 };
 
 /* Open "ref", "cpu:N" or "cuda:N". n_thread: cpu threads, 0 for all cores this process may use. RC_CPU=avx512|avx2|scalar
