@@ -253,6 +253,17 @@ class Wandb(unittest.TestCase):
         finally:
             tls.close()
 
+    def test_the_reader_below_reads_what_the_real_client_accepts(self):
+        golden = bytes.fromhex(
+            "3a572642e1be0089410e841200010801aa010d0a0b0a01741206302e37302e30"
+            "39d3de5b2f000108028a01240a08676f6c64303030311a0170220c0a0a0a026c"
+            "72820103302e358a01060880f2d6ca06820103220173c4c0c6ae4c0001080312"
+            "480a0c0a046c6f7373820103312e350a0b0a055f73746570820101300a0e0a08"
+            "5f72756e74696d65820101320a190a0a5f74696d657374616d7082010a313736"
+            "373232353630321200db23d93712000108041a0e0a0c0a046c6f737382010331"
+            "2e3527a70cb20d000108059201021002820103220173")
+        self.assertEqual([r[1][0] for r in read_wandb(golden)], [21, 17, 2, 3, 18])
+
     def test_an_offline_directory_holds_records_in_whole_chunks(self):
         self.run_.steps(1, 3000)
         self.run_.event("state", "finished")

@@ -69,6 +69,7 @@ void wandb_summary_print(const struct wandb_summary *s, struct buf *out, double 
 int wandb_summary_n(const struct wandb_summary *s);
 const char *wandb_summary_name(const struct wandb_summary *s, int i);
 double wandb_summary_value(const struct wandb_summary *s, int i);
+void wandb_summary_last(const struct wandb_summary *s, int64_t *n, int64_t *step, double *wall_s);    // of the last row
 
 /* The config string: {"lr":{"value":…},…,"_wandb":{"value":…}} with the metric definitions of all names seen. */
 MUST_USE bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const struct wandb_summary *names,

@@ -178,6 +178,16 @@ static bool end_write(struct offline *o, int exit_code, struct error *err)
     buf_clear(&o->message);
     for (int i = 0; i < wandb_summary_n(o->summary); i++)
         number_item_add(o, wandb_summary_name(o->summary, i), wandb_summary_value(o->summary, i));
+    int64_t n, step;
+    double wall_s;
+    char runtime[64];
+    wandb_summary_last(o->summary, &n, &step, &wall_s);
+    number_item_add(o, "_step", (double)n);
+    number_item_add(o, "trainer/step", (double)step);
+    number_item_add(o, "_timestamp", wall_s);
+    number_item_add(o, "_runtime", floor(now - o->setup->start_s));
+    snprintf(runtime, sizeof runtime, "{\"runtime\":%lld}", (long long)(now - o->setup->start_s));
+    item_add(o, 1, "_wandb", runtime);
     bool ok = wandb_file_add(o->file, REC_SUMMARY, &o->message, NULL, err);
     buf_clear(&o->message);
     if (exit_code)

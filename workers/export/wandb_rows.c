@@ -244,6 +244,13 @@ double wandb_summary_value(const struct wandb_summary *s, int i)
     return s->row[i].value;
 }
 
+void wandb_summary_last(const struct wandb_summary *s, int64_t *n, int64_t *step, double *wall_s)
+{
+    *n = s->n_row;
+    *step = s->step;
+    *wall_s = s->wall_s;
+}
+
 /* ---- config ---- */
 
 static void config_setting(struct buf *out, const struct knob *k, const struct run_config *c, struct buf *text)
