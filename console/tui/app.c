@@ -1,0 +1,446 @@
+/* app.c - see app.h
+ *
+ * A key goes, in this order, to the dialog, the prompt, the help page, the pane, and then to what all panes share: the first
+ * that takes it ends its way. Esc undoes one of these layers at a time. */
+#include "console/tui/app.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include "protocol/message.h"
+
+#define FLASH_NS ((int64_t)8 * 1000000000)
+
+static const struct pane *pane_at(enum pane_id id)
+{
+    static const struct pane *const all[N_PANE] = {
+        [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts,
+        [PANE_KNOBS] = &pane_knobs,       [PANE_LOG] = &pane_log,         [PANE_EVENTS] = &pane_events,
+    };
+    return all[id];
+}
+
+const char *pane_name(enum pane_id id)
+{
+    return pane_at(id)->name;
+}
+
+void app_init(struct app *a, struct model *m, struct feed *feed, int w, int h)
+{
+    *a = (struct app){ .model = m, .feed = feed, .w = w, .h = h, .color = true, .mouse = true, .cursor = -1, .rollout = -1,
+                       .log_end = -1, .log_level = LINE_OTHER };
+}
+
+struct rect app_body(const struct app *a)
+{
+    return layout_make(a->w, a->h).body;
+}
+
+void app_flash(struct app *a, enum role role, int64_t now_ns, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(a->flash, sizeof(a->flash), fmt, args);
+    va_end(args);
+    a->flash_role = role;
+    a->flash_ns = now_ns;
+}
+
+bool filter_matches(const char *filter, const char *text)
+{
+    if (filter[0] == '!' && filter[1])
+        return strcasestr(text, filter + 1) == NULL;
+    return filter[0] == 0 || strcasestr(text, filter) != NULL;
+}
+
+enum role verdict_role(enum proc_verdict v)
+{
+    switch (v) {
+    case PROC_OK:
+        return ROLE_OK;
+    case PROC_SLOW:
+        return ROLE_WARN;
+    case PROC_STUCK:
+        return ROLE_CRIT;
+    case PROC_SILENT:
+        return ROLE_STALE;
+    }
+    return ROLE_TEXT;
+}
+
+enum role level_role(enum line_level l)
+{
+    switch (l) {
+    case LINE_ERROR:
+        return ROLE_CRIT;
+    case LINE_WARN:
+        return ROLE_WARN;
+    case LINE_DEBUG:
+        return ROLE_DIM;
+    case LINE_INFO:
+    case LINE_OTHER:
+        break;
+    }
+    return ROLE_TEXT;
+}
+
+int64_t list_top(int64_t top, int64_t sel, int64_t n, int page)
+{
+    page = MAX(page, 1);
+    if (sel < top)
+        top = sel;
+    if (sel >= top + page)
+        top = sel - page + 1;
+    return MAX(MIN(top, n - page), 0);
+}
+
+static void list_fix(struct app *a)
+{
+    const struct pane *p = pane_at(a->pane);
+    if (!p->rows)
+        return;
+    int64_t n = p->rows(a);
+    a->sel[a->pane] = MAX(MIN(a->sel[a->pane], n - 1), 0);
+    a->top[a->pane] = list_top(a->top[a->pane], a->sel[a->pane], n, p->page(app_body(a)));
+}
+
+void app_resize(struct app *a, int w, int h)
+{
+    a->w = w;
+    a->h = h;
+    list_fix(a);
+}
+
+/* ---- commands: what stands behind ':' ---- */
+
+static bool local_pane(struct app *a, const char *rest, UNUSED int64_t now_ns)
+{
+    for (int i = 0; i < N_PANE; i++)
+        if (strncasecmp(pane_name((enum pane_id)i), rest, strlen(rest)) == 0 && rest[0]) {
+            a->pane = (enum pane_id)i;
+            return true;
+        }
+    return false;
+}
+
+static bool local_quit(struct app *a, UNUSED const char *rest, UNUSED int64_t now_ns)
+{
+    a->wish |= WISH_QUIT;
+    return true;
+}
+
+static bool local_help(struct app *a, UNUSED const char *rest, UNUSED int64_t now_ns)
+{
+    a->help = true;
+    a->help_top = 0;
+    return true;
+}
+
+static bool local_theme(struct app *a, const char *rest, UNUSED int64_t now_ns)
+{
+    snprintf(a->theme, sizeof(a->theme), "%s", rest);
+    a->wish |= WISH_THEME;
+    return rest[0] != 0;
+}
+
+static bool local_save_screen(struct app *a, const char *rest, UNUSED int64_t now_ns)
+{
+    snprintf(a->path, sizeof(a->path), "%s", rest);
+    a->wish |= WISH_SAVE_SCREEN;
+    return rest[0] != 0;
+}
+
+static bool local_filter(struct app *a, const char *rest, UNUSED int64_t now_ns)
+{
+    snprintf(a->filter[a->pane], INPUT_MAX, "%s", rest);
+    return true;
+}
+
+static bool local_mouse(struct app *a, UNUSED const char *rest, UNUSED int64_t now_ns)
+{
+    a->mouse = !a->mouse;
+    a->wish |= WISH_MOUSE;
+    return true;
+}
+
+const struct local_command local_commands[] = {
+    { "pane", "NAME", "go to a pane", local_pane },
+    { "filter", "TEXT", "show only rows that hold TEXT", local_filter },
+    { "theme", "NAME|FILE", "draw with another theme", local_theme },
+    { "mouse", "", "mouse on or off", local_mouse },
+    { "save-screen", "FILE", "write the screen's text to a file", local_save_screen },
+    { "help", "", "keys and commands", local_help },
+    { "quit", "", "close this console; training goes on", local_quit },
+};
+const int n_local_commands = ARRAY_SIZE(local_commands);
+
+static void command_send(struct app *a, const char *line, int64_t now_ns)
+{
+    struct command c;
+    struct error err = { 0 };
+    if (!command_parse(&c, line, &err)) {
+        app_flash(a, ROLE_CRIT, now_ns, "%s", err.text);
+        return;
+    }
+    if (!a->feed) {
+        app_flash(a, ROLE_CRIT, now_ns, "there is no run to send this to");
+        return;
+    }
+    if (a->feed->command(a->feed, a->model, &c, line, now_ns, &err))
+        app_flash(a, ROLE_DIM, now_ns, "%s: sent, waiting for the answer", line);
+    else
+        app_flash(a, ROLE_CRIT, now_ns, "%s: %s", line, err.text);
+}
+
+void app_command(struct app *a, const char *line, int64_t now_ns)
+{
+    line += strspn(line, " ");
+    size_t n = strcspn(line, " ");
+    if (n == 0)
+        return;
+    const char *rest = line + n + strspn(line + n, " ");
+    for (int i = 0; i < n_local_commands; i++)
+        if (strlen(local_commands[i].name) == n && strncmp(local_commands[i].name, line, n) == 0) {
+            if (!local_commands[i].run(a, rest, now_ns))
+                app_flash(a, ROLE_CRIT, now_ns, "usage: %s %s", local_commands[i].name, local_commands[i].args);
+            return;
+        }
+    command_send(a, line, now_ns);
+}
+
+void app_confirm(struct app *a, bool danger, const char *title, const char *line1, const char *line2, const char *command)
+{
+    a->dialog = (struct dialog){ .danger = danger, .n_choice = 2 };
+    snprintf(a->dialog.title, sizeof(a->dialog.title), "%s", title);
+    snprintf(a->dialog.line[0], sizeof(a->dialog.line[0]), "%s", line1);
+    snprintf(a->dialog.line[1], sizeof(a->dialog.line[1]), "%s", line2);
+    a->dialog.choice[0].key = 'y';
+    snprintf(a->dialog.choice[0].label, sizeof(a->dialog.choice[0].label), "yes");
+    snprintf(a->dialog.choice[0].command, sizeof(a->dialog.choice[0].command), "%s", command);
+    a->dialog.choice[1].key = 'n';
+    snprintf(a->dialog.choice[1].label, sizeof(a->dialog.choice[1].label), "no");
+}
+
+static void pause_ask(struct app *a)
+{
+    static const struct { uint32_t key; const char *label, *command; } depths[] = {
+        { 'r', "issue no new rollouts", "pause rollouts" },
+        { 's', "hold after this optimizer step", "pause step" },
+        { 'd', "finish what is in flight, save, hold", "pause drain" },
+    };
+    a->dialog = (struct dialog){ .title = "Pause: how deep?" };
+    snprintf(a->dialog.line[0], sizeof(a->dialog.line[0]), "Training waits until somebody resumes it; nothing is lost.");
+    for (size_t i = 0; i < ARRAY_SIZE(depths); i++) {
+        a->dialog.choice[i].key = depths[i].key;
+        snprintf(a->dialog.choice[i].label, sizeof(a->dialog.choice[i].label), "%s", depths[i].label);
+        snprintf(a->dialog.choice[i].command, sizeof(a->dialog.choice[i].command), "%s", depths[i].command);
+    }
+    a->dialog.n_choice = ARRAY_SIZE(depths);
+}
+
+static void stop_ask(struct app *a)
+{
+    char line[160];
+    snprintf(line, sizeof(line), "'%.60s' finishes optimizer step %lld, saves, and ends%s.", a->model->name,
+             (long long)a->model->step + 1, a->model->max_steps > a->model->step ? " before its last step" : "");
+    app_confirm(a, true, "Stop the run?", line, "It can be resumed later with: rollcall train --resume", "stop");
+}
+
+static void revert_ask(struct app *a, int64_t now_ns)
+{
+    char text[160] = "";
+    int64_t newest = 0;
+    for (int i = 0; i < n_knobs; i++)
+        if (a->model->knob[i].changed_ns > newest && a->model->knob[i].before[0]) {
+            newest = a->model->knob[i].changed_ns;
+            snprintf(text, sizeof(text), "%s: %.40s back to %.40s", knobs[i].name, a->model->knob[i].text,
+                     a->model->knob[i].before);
+        }
+    (void)now_ns;
+    app_confirm(a, false, "Take back the last change of knobs?", text[0] ? text : "The controller knows which it was.", "",
+                "revert");
+}
+
+/* ---- keys ---- */
+
+static bool dialog_key(struct app *a, uint32_t key, int64_t now_ns)
+{
+    struct dialog *d = &a->dialog;
+    if (!d->title[0])
+        return false;
+    for (int i = 0; i < d->n_choice; i++)
+        if (d->choice[i].key == key) {
+            char command[INPUT_MAX];
+            memcpy(command, d->choice[i].command, sizeof(command));
+            d->title[0] = 0;
+            if (command[0])
+                app_command(a, command, now_ns);
+            return true;
+        }
+    if (key == KEY_ESCAPE || key == KEY_CTRL('c') || key == 'q' || key == 'n')
+        d->title[0] = 0;
+    return key != KEY_CTRL('l') && key != KEY_CTRL('z');    // everything else waits for the answer
+}
+
+static bool help_key(struct app *a, enum request req)
+{
+    if (!a->help)
+        return false;
+    int page = MAX(a->h - 4, 1), last = MAX(help_rows() - page, 0);
+    switch (req) {
+    case REQ_UP: a->help_top--; break;
+    case REQ_DOWN: a->help_top++; break;
+    case REQ_PAGE_UP: a->help_top -= page; break;
+    case REQ_PAGE_DOWN: a->help_top += page; break;
+    case REQ_TOP: a->help_top = 0; break;
+    case REQ_BOTTOM: a->help_top = last; break;
+    case REQ_HELP: case REQ_BACK: case REQ_QUIT: case REQ_INTERRUPT: a->help = false; break;
+    default: return req != REQ_REDRAW && req != REQ_SUSPEND;
+    }
+    a->help_top = MAX(MIN(a->help_top, last), 0);
+    return true;
+}
+
+static void list_move(struct app *a, int64_t delta)
+{
+    a->sel[a->pane] += delta;
+    list_fix(a);
+}
+
+static void step_back(struct app *a, int64_t now_ns)
+{
+    if (a->open)
+        a->open = false;
+    else if (a->filter[a->pane][0])
+        a->filter[a->pane][0] = 0;
+    else if (a->frozen)
+        a->frozen = false;
+    else if (now_ns - a->flash_ns < FLASH_NS)
+        a->flash[0] = 0;
+    list_fix(a);
+}
+
+/* What a request means when the pane does not take it. */
+static void common_act(struct app *a, enum request req, int64_t now_ns)
+{
+    const struct pane *p = pane_at(a->pane);
+    int64_t n = p->rows ? p->rows(a) : 0;
+    int page = p->rows ? p->page(app_body(a)) : 1;
+    switch (req) {
+    case REQ_HELP: local_help(a, "", now_ns); break;
+    case REQ_QUIT:
+        if (a->open)
+            a->open = false;
+        else
+            a->wish |= WISH_QUIT;
+        break;
+    case REQ_INTERRUPT: app_confirm(a, false, "Quit this console?", "Training goes on.", "", "quit"); break;
+    case REQ_BACK: step_back(a, now_ns); break;
+    case REQ_PROMPT: prompt_open(a, PROMPT_COMMAND, ""); break;
+    case REQ_FILTER: prompt_open(a, PROMPT_FILTER, a->filter[a->pane]); break;
+    case REQ_PANE_1: case REQ_PANE_2: case REQ_PANE_3: case REQ_PANE_4: case REQ_PANE_5: case REQ_PANE_6:
+        a->pane = (enum pane_id)(req - REQ_PANE_1);
+        a->open = false;
+        break;
+    case REQ_PANE_NEXT: case REQ_PANE_PREV:
+        a->pane = (enum pane_id)((a->pane + (req == REQ_PANE_NEXT ? 1 : N_PANE - 1)) % N_PANE);
+        a->open = false;
+        break;
+    case REQ_UP: list_move(a, -1); break;
+    case REQ_DOWN: list_move(a, 1); break;
+    case REQ_PAGE_UP: list_move(a, -page); break;
+    case REQ_PAGE_DOWN: list_move(a, page); break;
+    case REQ_TOP: list_move(a, -n); break;
+    case REQ_BOTTOM: list_move(a, n); break;
+    case REQ_PAUSE: pause_ask(a); break;
+    case REQ_RESUME: app_command(a, "resume", now_ns); break;
+    case REQ_CHECKPOINT: app_command(a, "checkpoint", now_ns); break;
+    case REQ_EVAL: app_command(a, "eval", now_ns); break;
+    case REQ_STOP: stop_ask(a); break;
+    case REQ_REVERT: revert_ask(a, now_ns); break;
+    case REQ_FREEZE: a->frozen = !a->frozen; break;
+    case REQ_MOUSE: local_mouse(a, "", now_ns); break;
+    case REQ_THEME:
+        a->theme[0] = 0;    // the other one
+        a->wish |= WISH_THEME;
+        break;
+    case REQ_REDRAW: a->wish |= WISH_REDRAW; break;
+    case REQ_SUSPEND: a->wish |= WISH_SUSPEND; break;
+    default: break;
+    }
+    list_fix(a);
+}
+
+/* A click on a tab goes there, on a row of a list selects it; the wheel moves like the arrows. */
+static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
+{
+    struct layout l = layout_make(a->w, a->h);
+    if (k->key == KEY_WHEEL_UP || k->key == KEY_WHEEL_DOWN) {
+        enum request req = k->key == KEY_WHEEL_UP ? REQ_UP : REQ_DOWN;
+        for (int i = 0; i < 3; i++)
+            if (!help_key(a, req) && !pane_at(a->pane)->act(a, req, now_ns))
+                common_act(a, req, now_ns);
+        return;
+    }
+    if (l.tiny || a->help)
+        return;
+    if (k->y == l.tabs.y) {
+        for (int i = 0, x = l.tabs.x + 1; i < N_PANE; i++) {
+            int w = (int)strlen(pane_name((enum pane_id)i)) + 3;
+            if (k->x >= x && k->x < x + w)
+                common_act(a, (enum request)(REQ_PANE_1 + i), now_ns);
+            x += w + 1;
+        }
+    } else if (k->y >= l.body.y && k->y < l.body.y + l.body.h && pane_at(a->pane)->rows) {
+        int first = l.body.h - pane_at(a->pane)->page(l.body) - 1;    // heading rows above the list
+        int64_t row = a->top[a->pane] + (k->y - l.body.y) - MAX(first, 1);
+        if (row >= 0 && row < pane_at(a->pane)->rows(a))
+            a->sel[a->pane] = row;
+        list_fix(a);
+    }
+}
+
+void app_key(struct app *a, const struct key_event *k, int64_t now_ns)
+{
+    if (k->key == KEY_CLICK || k->key == KEY_WHEEL_UP || k->key == KEY_WHEEL_DOWN) {
+        if (!a->dialog.title[0] && a->prompt.kind == PROMPT_NONE)
+            mouse_act(a, k, now_ns);
+        return;
+    }
+    if (dialog_key(a, k->key, now_ns) || prompt_key(a, k->key, now_ns))
+        return;
+    enum request req = key_request(k->key, a->pane);
+    if (req == REQ_NONE)
+        return;
+    if (help_key(a, req))
+        return;
+    if (!pane_at(a->pane)->act(a, req, now_ns))
+        common_act(a, req, now_ns);
+    list_fix(a);
+}
+
+void app_news(struct app *a, int64_t now_ns)
+{
+    const struct model *m = a->model;
+    for (int64_t i = MAX(m->n_command - MODEL_COMMANDS, 0); i < m->n_command; i++) {
+        const struct command_view *c = &m->command[i % MODEL_COMMANDS];
+        if (c->answered_ns <= a->answered)
+            continue;
+        a->answered = c->answered_ns;
+        app_flash(a, c->state == COMMAND_DONE ? ROLE_OK : ROLE_CRIT, now_ns, "%s: %s", c->text, c->answer);
+    }
+    list_fix(a);
+}
+
+void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_s)
+{
+    struct layout l = layout_make(c->w, c->h);
+    cells_clear(c);
+    if (!l.tiny && !a->help)
+        pane_at(a->pane)->draw(a, c, l.body, now_ns);
+    frame_draw(a, c, &l, now_ns, wall_s);
+    if (a->help && !l.tiny)
+        help_draw(a, c);
+    if (a->dialog.title[0])
+        dialog_draw(a, c);
+}

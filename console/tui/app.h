@@ -1,0 +1,121 @@
+/* app.h - the console's state and its two pure ends: keys change it, drawing reads it
+ *
+ * No I/O, no clock (now is passed in), no ncurses. What an operator asks of the run leaves through the `ask` callback, what
+ * concerns the terminal through `wish`. Owned by the console's loop thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "console/fleet/feed.h"
+#include "console/fleet/model.h"
+#include "console/tui/cells.h"
+#include "console/tui/keys.h"
+#include "console/tui/layout.h"
+#include "console/tui/widget.h"
+
+#define INPUT_MAX 256        // bytes of one typed line
+#define HISTORY_MAX 50
+
+enum wish {                  // bits: what the loop shall do after a key
+    WISH_QUIT = 1, WISH_REDRAW = 2, WISH_SUSPEND = 4, WISH_THEME = 8, WISH_MOUSE = 16, WISH_SAVE_SCREEN = 32,
+};
+enum prompt_kind { PROMPT_NONE, PROMPT_COMMAND, PROMPT_FILTER, PROMPT_KNOB };
+struct prompt {
+    enum prompt_kind kind;
+    char text[INPUT_MAX];
+    int len, at;             // bytes; at: the cursor
+    int knob;                // PROMPT_KNOB: row of knobs[]
+    int recall;              // lines back in the history; 0: the line being typed
+};
+#define DIALOG_CHOICES 4
+struct dialog {              // asks before an act; title "" : none is open
+    char title[96];
+    char line[4][160];
+    bool danger;
+    int n_choice;
+    struct {
+        uint32_t key;
+        char label[48];
+        char command[INPUT_MAX];    // as typed behind ':'; "" : only closes
+    } choice[DIALOG_CHOICES];
+};
+struct app {
+    struct model *model;          // borrowed
+    struct feed *feed;            // borrowed; NULL: commands are refused (tests)
+    int w, h;
+    enum pane_id pane;
+    enum chart_glyphs glyphs;
+    bool color;                   // false: lanes and bars use letters
+    bool mouse;
+    bool frozen, help;
+    int help_top;
+    char theme[64];               // wanted, with WISH_THEME
+    char path[512];               // with WISH_SAVE_SCREEN
+    unsigned wish;                // enum wish bits; the loop clears them
+    struct prompt prompt;
+    struct dialog dialog;
+    char history[HISTORY_MAX][INPUT_MAX];
+    int n_history;
+    char flash[320];              // the newest message
+    enum role flash_role;
+    int64_t flash_ns;             // when
+    int64_t answered;             // commands whose answer has been shown
+    /* panes */
+    char filter[N_PANE][INPUT_MAX];
+    int64_t sel[N_PANE], top[N_PANE];    // selected row and first row drawn, of what the filter leaves
+    bool open;                    // overview: one chart in full; rollouts: the text in full
+    int chart;                    // overview: which chart; when open: row of the metric list
+    int64_t chart_steps;          // overview: steps shown; 0: the whole run
+    int64_t cursor;               // open chart: step under the time cursor; -1: none
+    int64_t rollout;              // rollouts: absolute number of the group shown; -1: follow the newest
+    int rollout_top;              // its first text row drawn
+    bool all_knobs;
+    int64_t log_end;              // log: absolute number after the last line shown; -1: follow
+    int log_left;                 // columns scrolled
+    enum line_level log_level;    // worst that is hidden above: lines with a level beyond are not shown
+};
+struct pane {
+    const char *name;
+    void (*draw)(const struct app *a, struct cells *c, struct rect r, int64_t now_ns);
+    bool (*act)(struct app *a, enum request req, int64_t now_ns);    // false: not mine, the common meaning holds
+    int64_t (*rows)(const struct app *a);    // rows that can be selected; NULL: no list
+    int (*page)(struct rect body);           // rows that are seen at once
+};
+extern const struct pane pane_overview, pane_workers, pane_rollouts, pane_knobs, pane_log, pane_events;
+
+void app_init(struct app *a, struct model *m, struct feed *feed, int w, int h);
+void app_resize(struct app *a, int w, int h);
+void app_key(struct app *a, const struct key_event *k, int64_t now_ns);
+/* Draw everything into c (already of the right size). now_ns is monotonic, wall_s since 1970. */
+void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_s);
+/* After news: keep selections valid and show answers to commands. */
+void app_news(struct app *a, int64_t now_ns);
+void app_flash(struct app *a, enum role role, int64_t now_ns, const char *fmt, ...) PRINTF_LIKE(4, 5);
+/* Carry out a line as typed behind ':'. */
+void app_command(struct app *a, const char *line, int64_t now_ns);
+/* Ask before a command: yes sends `command`. */
+void app_confirm(struct app *a, bool danger, const char *title, const char *line1, const char *line2, const char *command);
+
+/* A command of the console itself; all others go to the run. */
+struct local_command {
+    const char *name, *args, *help;
+    bool (*run)(struct app *a, const char *rest, int64_t now_ns);    // false: wrong use
+};
+extern const struct local_command local_commands[];
+extern const int n_local_commands;
+
+/* for panes */
+const char *pane_name(enum pane_id id);
+bool filter_matches(const char *filter, const char *text);    // "" all, "!x" not holding x, else holding x; no case
+struct rect app_body(const struct app *a);
+enum role verdict_role(enum proc_verdict v);
+enum role level_role(enum line_level l);
+/* A scroll bar's worth of knowledge: first row drawn so that sel is seen. */
+int64_t list_top(int64_t top, int64_t sel, int64_t n, int page);
+/* frame.c */
+void frame_draw(const struct app *a, struct cells *c, const struct layout *l, int64_t now_ns, double wall_s);
+void help_draw(const struct app *a, struct cells *c);
+void dialog_draw(const struct app *a, struct cells *c);
+int help_rows(void);
+/* prompt.c: true when the key was taken */
+bool prompt_key(struct app *a, uint32_t key, int64_t now_ns);
+void prompt_open(struct app *a, enum prompt_kind kind, const char *text);

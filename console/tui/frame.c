@@ -1,0 +1,340 @@
+/* frame.c - what stands around the panes: bar, tabs, message line, footer, help page, dialogs */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "console/tui/app.h"
+#include "console/tui/text.h"
+#include "protocol/message.h"
+
+#define FLASH_NS ((int64_t)8 * 1000000000)
+
+/* What the bar says of the run: a sign, a word, its role. */
+static const struct state_row {
+    uint32_t sign;
+    const char *word;
+    enum role role;
+} state_rows[] = {
+    [RUN_UNKNOWN] = { 0x25cb, "CONNECTING", ROLE_STALE }, [RUN_STARTING] = { 0x25d0, "STARTING", ROLE_WARN },
+    [RUN_RUNNING] = { 0x25cf, "RUNNING", ROLE_OK },       [RUN_PAUSED] = { 0x2016, "PAUSED", ROLE_WARN },
+    [RUN_STOPPING] = { 0x25bc, "STOPPING", ROLE_WARN },   [RUN_FINISHED] = { 0x2713, "FINISHED", ROLE_OK },
+    [RUN_FAILED] = { 0x2717, "FAILED", ROLE_CRIT },       [RUN_STOPPED] = { 0x25a0, "STOPPED", ROLE_WARN },
+};
+
+static bool run_over(const struct model *m)
+{
+    return m->state == RUN_FINISHED || m->state == RUN_FAILED || m->state == RUN_STOPPED;
+}
+
+/* "PAUSED", "LOST 12s", ... */
+static const struct state_row *state_word(const struct app *a, int64_t now_ns, char out[64])
+{
+    static const struct state_row lost = { 0x25cb, "LOST", ROLE_CRIT };
+    const struct model *m = a->model;
+    const struct state_row *row = &state_rows[m->state];
+    char age[16];
+    if (m->link != LINK_LIVE && m->told_ns != 0 && !run_over(m)) {
+        row = &lost;
+        snprintf(out, 64, "NO AGENT %s", duration_format(age, (double)(now_ns - m->link_ns) * 1e-9));
+    } else if (m->state == RUN_PAUSED && m->pause_depth[0]) {
+        snprintf(out, 64, "PAUSED (%.16s)", m->pause_depth);
+    } else {
+        snprintf(out, 64, "%s", row->word);
+    }
+    return row;
+}
+
+static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns, double wall_s)
+{
+    const struct model *m = a->model;
+    bool paused = m->state == RUN_PAUSED && m->link == LINK_LIVE;
+    enum role role = paused ? ROLE_PAUSED : ROLE_BAR;
+    char word[64], clock[16], left[48] = "", dur[16], step[64];
+    time_t t = (time_t)wall_s;
+    struct tm tm;
+    localtime_r(&t, &tm);
+    strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
+    cells_fill(c, r, ' ', role);
+    const struct state_row *row = state_word(a, now_ns, word);
+    int x = r.x + 1, end = r.x + r.w - 1;
+    if (r.w >= 60) {
+        end -= 8;
+        cells_text(c, end, r.y, 8, clock, role);
+        end -= 2;
+    }
+    int name_at = x, state_at;
+    x += cells_text(c, x, r.y, MIN(22, r.w / 4), m->name[0] ? m->name : "rollcall", role) + 2;
+    state_at = x;
+    x += cells_fmt(c, x, r.y, end - x, role, "%s%s", "  ", word);
+    cells_put(c, state_at, r.y, row->sign, role);
+    cells_attr(c, (struct rect){ name_at, r.y, x - name_at, 1 }, ATTR_BOLD);
+    x += 2;
+    if (m->told_ns == 0) {
+        cells_text(c, x, r.y, end - x, m->link_text, role);
+        return;
+    }
+    if (m->max_steps > 0)
+        snprintf(step, sizeof(step), "step %lld/%lld", (long long)m->step, (long long)m->max_steps);
+    else
+        snprintf(step, sizeof(step), "step %lld", (long long)m->step);
+    x += cells_text(c, x, r.y, end - x, step, role) + 1;
+    if (paused)
+        snprintf(left, sizeof(left), "training waits: r resumes");
+    else if (m->max_steps > 0 && !run_over(m) && !isnan(m->left_s))
+        snprintf(left, sizeof(left), "%s left", duration_format(dur, m->left_s));
+    else if (run_over(m) && !isnan(m->elapsed_s))
+        snprintf(left, sizeof(left), "took %s", duration_format(dur, m->elapsed_s));
+    int left_w = (int)strlen(left), bar_w = end - x - left_w - 2;
+    if (bar_w >= 12 && m->max_steps > 0) {
+        double share = (double)m->step / (double)m->max_steps;
+        int w = MIN(bar_w - 6, 40);
+        gauge_draw(c, (struct rect){ x, r.y, w, 1 }, share, a->glyphs);
+        for (int i = 0; i < w; i++) {    // the bar's own ground, the gauge's shape
+            struct cell *cell = &c->cell[r.y * c->w + x + i];
+            cell->role = (uint8_t)role;
+        }
+        x += w;
+        x += cells_fmt(c, x, r.y, end - x, role, " %.0f%%", 100 * fmin(share, 1)) + 1;
+    }
+    if (end - left_w > x - 1)
+        cells_text(c, end - left_w, r.y, left_w, left, role);
+}
+
+static void tabs_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+{
+    int x = r.x + 1;
+    bool narrow = r.w < 70;
+    for (int i = 0; i < N_PANE; i++) {
+        bool here = a->pane == (enum pane_id)i;
+        int start = x;
+        x += cells_fmt(c, x, r.y, r.x + r.w - x, here ? ROLE_TITLE : ROLE_DIM, narrow && !here ? " %d " : " %d %s ", i + 1,
+                       pane_name((enum pane_id)i));
+        if (here)
+            cells_attr(c, (struct rect){ start, r.y, x - start, 1 }, ATTR_REVERSE);
+        x++;
+    }
+    char note[96] = "";
+    enum role role = ROLE_DIM;
+    enum proc_verdict verdict;
+    const struct proc *worst = run_over(a->model) ? NULL : model_worst(a->model, now_ns, &verdict);
+    if (a->frozen) {
+        snprintf(note, sizeof(note), " FROZEN: Space goes on ");
+        role = ROLE_PAUSED;
+    } else if (worst) {
+        snprintf(note, sizeof(note), " %s %s ", worst->name, proc_verdict_name(verdict));
+        role = verdict_role(verdict);
+    } else if (a->filter[a->pane][0]) {
+        snprintf(note, sizeof(note), " filter: %.60s ", a->filter[a->pane]);
+        role = ROLE_MATCH;
+    } else if (!a->mouse) {
+        snprintf(note, sizeof(note), " mouse off ");
+    }
+    if (r.x + r.w - x > 0)
+        cells_text_right(c, x, r.y, r.x + r.w - x, note, role);
+}
+
+static void prompt_draw(const struct app *a, struct cells *c, struct rect r)
+{
+    const struct prompt *p = &a->prompt;
+    char label[80];
+    if (p->kind == PROMPT_KNOB)
+        snprintf(label, sizeof(label), "%s = ", knobs[p->knob].name);
+    else
+        snprintf(label, sizeof(label), p->kind == PROMPT_FILTER ? "/" : ":");
+    int x = r.x + cells_text(c, r.x, r.y, r.w, label, ROLE_KEY);
+    int room = MAX(r.x + r.w - x - 1, 1), first = 0;
+    while (text_columns(p->text + first, (size_t)(p->at - first)) >= room)    // scroll so that the cursor is seen
+        first += p->text[first] ? 1 : 0;
+    while (first < p->len && ((unsigned char)p->text[first] & 0xc0) == 0x80)
+        first++;
+    cells_text(c, x, r.y, room, p->text + first, ROLE_INPUT);
+    c->cursor_x = x + text_columns(p->text + first, (size_t)(p->at - first));
+    c->cursor_y = r.y;
+}
+
+static void line_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+{
+    const struct model *m = a->model;
+    if (a->prompt.kind != PROMPT_NONE && !(a->prompt.kind == PROMPT_KNOB && a->flash_role == ROLE_CRIT
+                                           && now_ns - a->flash_ns < FLASH_NS / 4))
+        prompt_draw(a, c, r);
+    else if (a->flash[0] && now_ns - a->flash_ns < FLASH_NS)
+        cells_text(c, r.x + 1, r.y, r.w - 2, a->flash, a->flash_role);
+    else if (m->link != LINK_LIVE && m->link_text[0] && !run_over(m))
+        cells_text(c, r.x + 1, r.y, r.w - 2, m->link_text, ROLE_CRIT);
+    else if (m->state == RUN_PAUSED || m->state == RUN_STOPPING || run_over(m))
+        cells_text(c, r.x + 1, r.y, r.w - 2, m->reason, m->state == RUN_FAILED ? ROLE_CRIT : ROLE_TEXT);
+    else if (m->n_event > 0) {
+        const struct event_view *e = model_event_at(m, 0);
+        cells_fmt(c, r.x + 1, r.y, r.w - 2, ROLE_DIM, "%s%s%s", e->text, e->who[0] ? " \u00b7 " : "", e->who);
+    }
+}
+
+static void footer_draw(const struct app *a, struct cells *c, struct rect r)
+{
+    /* which rows, best first; drawn in rank order as far as there is room, help always */
+    const struct key_row *row[32];
+    int n = 0, used = 0;
+    bool paused = a->model->state == RUN_PAUSED;
+    for (int i = 0; i < n_key_rows && n < 32; i++) {
+        const struct key_row *k = &key_table[i];
+        if (!k->label || !(k->panes & ON(a->pane)) || (k->request == REQ_PAUSE && paused) || (k->request == REQ_RESUME && !paused))
+            continue;
+        int at = n++;
+        for (; at > 0 && row[at - 1]->rank > k->rank; at--)
+            row[at] = row[at - 1];
+        row[at] = k;
+    }
+    int reserve = 8;    // "? help "
+    int x = r.x + 1;
+    for (int i = 0; i < n; i++) {
+        char keys[16];
+        snprintf(keys, sizeof(keys), "%.*s", (int)strcspn(row[i]->keys + 1, " ") + 1, row[i]->keys);
+        if (row[i]->request == REQ_ZOOM_IN)
+            snprintf(keys, sizeof(keys), "+/-");
+        int need = (int)strlen(keys) + 1 + (int)strlen(row[i]->label) + 2;
+        if (x + need > r.x + r.w - (row[i]->request == REQ_HELP ? 0 : reserve))
+            continue;
+        x += cells_text(c, x, r.y, need, keys, ROLE_KEY) + 1;
+        x += cells_text(c, x, r.y, need, row[i]->label, ROLE_TEXT) + 2;
+        used++;
+    }
+    (void)used;
+}
+
+static void tiny_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+{
+    const struct model *m = a->model;
+    char word[64], number[16], line[200];
+    const struct state_row *row = state_word(a, now_ns, word);
+    enum proc_verdict verdict;
+    const struct proc *worst = model_worst(m, now_ns, &verdict);
+    int n = snprintf(line, sizeof(line), "%s %lld", word, (long long)m->step);
+    if (m->max_steps > 0)
+        n += snprintf(line + n, sizeof(line) - (size_t)n, "/%lld", (long long)m->max_steps);
+    if (worst)
+        n += snprintf(line + n, sizeof(line) - (size_t)n, " %s %s", worst->name, proc_verdict_name(verdict));
+    n += snprintf(line + n, sizeof(line) - (size_t)n, " reward %s %s", value_format(number, m->metric[M_REWARD].last), m->name);
+    cells_text(c, r.x, r.y, r.w, line, worst ? verdict_role(verdict) : row->role);
+    if (a->prompt.kind != PROMPT_NONE) {
+        cells_fill(c, r, ' ', ROLE_TEXT);
+        prompt_draw(a, c, r);
+    }
+}
+
+void frame_draw(const struct app *a, struct cells *c, const struct layout *l, int64_t now_ns, double wall_s)
+{
+    if (l->tiny) {
+        tiny_draw(a, c, l->bar, now_ns);
+        return;
+    }
+    bar_draw(a, c, l->bar, now_ns, wall_s);
+    tabs_draw(a, c, l->tabs, now_ns);
+    line_draw(a, c, l->line, now_ns);
+    footer_draw(a, c, l->footer);
+}
+
+/* ---- help: the key table, then the commands ---- */
+
+enum help_kind { HELP_BLANK, HELP_HEADING, HELP_ROW };
+struct help_line {
+    enum help_kind kind;
+    const char *left, *args, *right;
+};
+
+/* The i-th line of the page; false beyond the end. Both tables are walked anew: the page is short and seldom drawn. */
+static bool help_line(int want, struct help_line *out)
+{
+    const char *group = "";
+    int at = 0;
+#define LINE(...) do { if (at++ == want) { *out = (struct help_line){ __VA_ARGS__ }; return true; } } while (0)
+    for (int i = 0; i < n_key_rows; i++) {
+        if (strcmp(key_table[i].group, group) != 0) {
+            if (group[0])
+                LINE(HELP_BLANK, "", "", "");
+            group = key_table[i].group;
+            LINE(HELP_HEADING, group, "", "");
+        }
+        LINE(HELP_ROW, key_table[i].keys, "", key_table[i].help);
+    }
+    LINE(HELP_BLANK, "", "", "");
+    LINE(HELP_HEADING, "commands, typed after :", "", "");
+    for (int i = 0; i < n_command_specs; i++)
+        LINE(HELP_ROW, command_specs[i].name, command_specs[i].args, command_specs[i].help);
+    for (int i = 0; i < n_local_commands; i++)
+        LINE(HELP_ROW, local_commands[i].name, local_commands[i].args, local_commands[i].help);
+#undef LINE
+    return false;
+}
+
+int help_rows(void)
+{
+    struct help_line line;
+    int n = 0;
+    while (help_line(n, &line))
+        n++;
+    return n;
+}
+
+void help_draw(const struct app *a, struct cells *c)
+{
+    struct rect r = { 0, 1, c->w, c->h - 2 };
+    cells_fill(c, r, ' ', ROLE_TEXT);
+    struct rect in = cells_box(c, r, "Keys and commands: Esc closes, arrows scroll", ROLE_FOCUS, ROLE_TITLE);
+    struct help_line line;
+    for (int y = 0; y < in.h && help_line(a->help_top + y, &line); y++) {
+        int x = in.x + 2;
+        if (line.kind == HELP_HEADING)
+            cells_text(c, x - 1, in.y + y, in.w - 2, line.left, ROLE_TITLE);
+        if (line.kind != HELP_ROW)
+            continue;
+        int n = cells_text(c, x, in.y + y, 18, line.left, ROLE_KEY);
+        if (line.args[0])
+            cells_text(c, x + n + 1, in.y + y, 18 - n, line.args, ROLE_DIM);
+        cells_text(c, x + 20, in.y + y, in.w - 22, line.right, ROLE_TEXT);
+    }
+}
+
+void dialog_draw(const struct app *a, struct cells *c)
+{
+    const struct dialog *d = &a->dialog;
+    int want_w = (int)strlen(d->title) + 8, lines = 0;
+    for (int i = 0; i < 4; i++)
+        if (d->line[i][0]) {
+            want_w = MAX(want_w, text_columns(d->line[i], strlen(d->line[i])) + 6);
+            lines = i + 1;
+        }
+    bool stacked = d->n_choice > 2;
+    for (int i = 0; i < d->n_choice; i++)
+        want_w = MAX(want_w, (int)strlen(d->choice[i].label) + 14);
+    int w = MIN(want_w, c->w - 2), h = MIN(lines + 4 + (stacked ? d->n_choice : 1), c->h);
+    if (w < 12 || h < 4) {    // no room for a box: the question in one line
+        cells_fill(c, (struct rect){ 0, 0, c->w, 1 }, ' ', ROLE_DANGER);
+        cells_text(c, 0, 0, c->w, d->title, ROLE_DANGER);
+        return;
+    }
+    struct rect r = { (c->w - w) / 2, (c->h - h) / 2, w, h };
+    cells_fill(c, r, ' ', ROLE_TEXT);
+    struct rect in = cells_box(c, r, d->title, d->danger ? ROLE_CRIT : ROLE_FOCUS, d->danger ? ROLE_CRIT : ROLE_TITLE);
+    int y = in.y + (in.h > lines + d->n_choice ? 1 : 0);
+    for (int i = 0; i < lines; i++)
+        cells_text(c, in.x + 2, y++, in.w - 4, d->line[i], ROLE_TEXT);
+    y = MIN(y + 1, in.y + in.h - (stacked ? d->n_choice : 1));
+    int x = in.x + 2;
+    for (int i = 0; i < d->n_choice; i++) {
+        char key[8] = { (char)d->choice[i].key };
+        if (i == 0) {
+            c->cursor_x = x;
+            c->cursor_y = y;
+        }
+        int start = x;
+        x += cells_text(c, x, y, 2, key, d->danger && i == 0 ? ROLE_DANGER : ROLE_KEY) + 1;
+        x += cells_text(c, x, y, in.x + in.w - x - 1, d->choice[i].label, ROLE_TEXT) + 4;
+        if (stacked) {
+            y++;
+            x = start;
+        }
+    }
+    if (!stacked)
+        cells_text(c, x, y, in.x + in.w - x - 1, "Esc", ROLE_DIM);
+}

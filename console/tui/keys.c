@@ -1,0 +1,62 @@
+/* keys.c - see keys.h */
+#include "console/tui/keys.h"
+#include "protocol/base/macros.h"
+
+#define LISTS (ON(PANE_WORKERS) | ON(PANE_ROLLOUTS) | ON(PANE_KNOBS) | ON(PANE_EVENTS))
+const struct key_row key_table[] = {
+    { REQ_HELP,       { '?', KEY_F1_ },                     ON_ALL, "? F1", "help", 90, "everywhere", "this page" },
+    { REQ_PROMPT,     { ':' },                              ON_ALL, ":", "command", 60, "everywhere", "type a command; Tab completes, Up recalls" },
+    { REQ_BACK,       { KEY_ESCAPE },                       ON_ALL, "Esc", NULL, 0, "everywhere", "one step back: close, clear, leave" },
+    { REQ_QUIT,       { 'q' },                              ON_ALL, "q", "quit", 95, "everywhere", "close this console; training goes on" },
+    { REQ_INTERRUPT,  { KEY_CTRL('c') },                    ON_ALL, "Ctrl-C", NULL, 0, "everywhere", "cancel what is open, else offer to quit; never touches training" },
+    { REQ_PANE_NEXT,  { KEY_TABULATOR },                    ON_ALL, "Tab", NULL, 0, "everywhere", "next pane" },
+    { REQ_PANE_PREV,  { KEY_SHIFT_TAB },                    ON_ALL, "Shift-Tab", NULL, 0, "everywhere", "pane before" },
+    { REQ_PANE_1,     { '1' },                              ON_ALL, "1", NULL, 0, "everywhere", "overview: state, charts, processes, alarms" },
+    { REQ_PANE_2,     { '2' },                              ON_ALL, "2", NULL, 0, "everywhere", "workers: who does what, who waits for whom" },
+    { REQ_PANE_3,     { '3' },                              ON_ALL, "3", NULL, 0, "everywhere", "rollouts: prompts, completions, rewards" },
+    { REQ_PANE_4,     { '4' },                              ON_ALL, "4", NULL, 0, "everywhere", "knobs: see and change settings" },
+    { REQ_PANE_5,     { '5' },                              ON_ALL, "5", NULL, 0, "everywhere", "log of every process" },
+    { REQ_PANE_6,     { '6' },                              ON_ALL, "6", NULL, 0, "everywhere", "events: what happened and who did it" },
+    { REQ_FREEZE,     { ' ' },                              ON_ALL, "Space", NULL, 0, "everywhere", "hold the picture still; training goes on" },
+    { REQ_MOUSE,      { 'm' },                              ON_ALL, "m", NULL, 0, "everywhere", "mouse on or off (off: the terminal selects text)" },
+    { REQ_THEME,      { 'T' },                              ON_ALL, "T", NULL, 0, "everywhere", "dark or light theme" },
+    { REQ_REDRAW,     { KEY_CTRL('l') },                    ON_ALL, "Ctrl-L", NULL, 0, "everywhere", "draw the screen anew" },
+    { REQ_SUSPEND,    { KEY_CTRL('z') },                    ON_ALL, "Ctrl-Z", NULL, 0, "everywhere", "back to the shell; fg returns" },
+    { REQ_PAUSE,      { 'p' },                              ON_ALL, "p", "pause", 20, "the run", "pause, choosing how deep" },
+    { REQ_RESUME,     { 'r' },                              ON_ALL, "r", "resume", 21, "the run", "go on after a pause" },
+    { REQ_CHECKPOINT, { 'c' },                              ON_ALL, "c", "checkpoint", 30, "the run", "save at the end of this optimizer step" },
+    { REQ_EVAL,       { 'E' },                              ON_ALL, "E", NULL, 0, "the run", "evaluate at the end of this optimizer step" },
+    { REQ_STOP,       { 'S' },                              ON_ALL, "S", "stop", 40, "the run", "finish the step, save, end the run (asks first)" },
+    { REQ_REVERT,     { 'u' },                              ON_ALL, "u", NULL, 0, "the run", "take back the last change of knobs (asks first)" },
+    { REQ_UP,         { KEY_ARROW_UP, 'k' },                ON_ALL, "Up k", NULL, 0, "moving", "up" },
+    { REQ_DOWN,       { KEY_ARROW_DOWN, 'j' },              ON_ALL, "Down j", NULL, 0, "moving", "down" },
+    { REQ_LEFT,       { KEY_ARROW_LEFT, 'h' },              ON_ALL, "Left h", NULL, 0, "moving", "left; in a chart: earlier" },
+    { REQ_RIGHT,      { KEY_ARROW_RIGHT, 'l' },             ON_ALL, "Right l", NULL, 0, "moving", "right; in a chart: later" },
+    { REQ_PAGE_UP,    { KEY_PAGE_UP, KEY_CTRL('b') },       ON_ALL, "PgUp", NULL, 0, "moving", "a page up; rollouts: scroll the text" },
+    { REQ_PAGE_DOWN,  { KEY_PAGE_DOWN, KEY_CTRL('f') },     ON_ALL, "PgDn", NULL, 0, "moving", "a page down; rollouts: scroll the text" },
+    { REQ_TOP,        { 'g', KEY_TO_HOME },                 ON_ALL, "g Home", NULL, 0, "moving", "first" },
+    { REQ_BOTTOM,     { 'G', KEY_TO_END },                  ON_ALL, "G End", NULL, 0, "moving", "last" },
+    { REQ_EDIT,       { KEY_RETURN, '\n', 'e' },            ON(PANE_KNOBS), "Enter", "change", 1, "panes", "knobs: change the value" },
+    { REQ_ENTER,      { KEY_RETURN, '\n' },                 ON_ALL & ~ON(PANE_KNOBS), "Enter", "open", 5, "panes", "overview: the chart in full; rollouts: the text in full" },
+    { REQ_ZOOM_IN,    { '+', '=' },                         ON(PANE_OVERVIEW), "+ -", "zoom", 10, "panes", "charts: fewer steps" },
+    { REQ_ZOOM_OUT,   { '-' },                              ON(PANE_OVERVIEW), "-", NULL, 0, "panes", "charts: more steps" },
+    { REQ_ZOOM_RESET, { '0' },                              ON(PANE_OVERVIEW), "0", NULL, 0, "panes", "charts: the whole run, live" },
+    { REQ_ALL_KNOBS,  { 'a' },                              ON(PANE_KNOBS), "a", "all", 2, "panes", "knobs: those that can change now, or all settings" },
+    { REQ_FILTER,     { '/' },                              LISTS | ON(PANE_LOG), "/", "filter", 12, "panes", "show only what holds this text (!text: what does not)" },
+    { REQ_MATCH_NEXT, { 'n' },                              ON(PANE_ROLLOUTS), "n N", "sample", 13, "panes", "rollouts: next sample of the group" },
+    { REQ_MATCH_PREV, { 'N' },                              ON(PANE_ROLLOUTS), "N", NULL, 0, "panes", "rollouts: sample before" },
+    { REQ_FOLLOW,     { 'f' },                              ON(PANE_LOG) | ON(PANE_ROLLOUTS), "f", "follow", 11, "panes", "log and rollouts: stay at the newest" },
+    { REQ_LEVEL,      { 'L' },                              ON(PANE_LOG), "L", "level", 14, "panes", "log: all, info, warnings, errors" },
+    { REQ_RESTART,    { 'K' },                              ON(PANE_WORKERS), "K", "restart", 15, "panes", "workers: kill the process, its parent starts it again (asks first)" },
+    { REQ_QUARANTINE, { 'x' },                              ON(PANE_ROLLOUTS), "x", NULL, 0, "panes", "rollouts: issue this prompt no more (asks first)" },
+};
+const int n_key_rows = ARRAY_SIZE(key_table);
+
+enum request key_request(uint32_t key, enum pane_id pane)
+{
+    for (int i = 0; i < n_key_rows; i++)
+        for (size_t k = 0; k < ARRAY_SIZE(key_table[i].key); k++)
+            if (key_table[i].key[k] == key && key != 0 && (key_table[i].panes & ON(pane)))
+                return key_table[i].request;
+    return REQ_NONE;
+}

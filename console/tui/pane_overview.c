@@ -1,0 +1,313 @@
+/* pane_overview.c - the run on one screen: charts, processes, newest rollout, alarms; one chart in full */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "console/fleet/alarm.h"
+#include "console/tui/app.h"
+
+/* The order of the charts; a metric_chart with no data yet gives way to those that have some. */
+static const enum metric_chart chart_order[] = {
+    CHART_REWARD, CHART_LENGTH, CHART_ENTROPY, CHART_KL, CHART_THROUGHPUT, CHART_GRAD, CHART_LOSS, CHART_TIME,
+};
+#define MARKS_MAX 32
+
+/* The first metric of a chart that has data; else the first of it. */
+static int chart_metric(const struct model *m, enum metric_chart chart)
+{
+    int first = -1;
+    for (int i = 0; i < METRIC_N; i++) {
+        if (metrics[i].chart != chart)
+            continue;
+        if (first < 0)
+            first = i;
+        if (m->metric[i].n > 0 && !isnan(m->metric[i].last))
+            return i;
+    }
+    return first;
+}
+
+/* Steps at which knobs were changed or the run went back to a checkpoint. */
+static int marks_find(const struct model *m, int64_t *mark)
+{
+    int n = 0;
+    const struct event_view *e;
+    for (int64_t i = 0; n < MARKS_MAX && (e = model_event_at(m, i)) != NULL; i++)
+        if (e->step > 0 && (strcmp(e->kind, "knob") == 0 || strcmp(e->kind, "rollback") == 0))
+            mark[n++] = e->step;
+    return n;
+}
+
+static struct chart chart_of(const struct app *a, const struct series *s, const int64_t *mark, int n_mark)
+{
+    const struct model *m = a->model;
+    struct chart c = { .series = s, .mark = mark, .n_mark = n_mark, .cursor = -1, .glyphs = a->glyphs };
+    int64_t n = MAX(m->n_step, 1);
+    if (a->chart_steps == 0) {
+        c.from = 0;
+        if (m->n_step > 0 && isnan(series_at(s, 0)) && series_query(s, 0, 1).n == 0)
+            c.from = s->n > 1 ? 1 : 0;    // steps are counted from 1: no empty place for step 0
+        c.to = c.from + chart_width_steps(n - c.from, m->max_steps > 0 ? m->max_steps + 1 - c.from : 0);
+    } else {
+        c.to = a->open && a->cursor >= 0 ? MIN(MAX(a->cursor + a->chart_steps / 2, a->chart_steps), n) : n;
+        c.to = MAX(c.to, a->chart_steps);
+        c.from = c.to - a->chart_steps;
+    }
+    return c;
+}
+
+/* How the mean of the last tenth of the run compares with the tenth before. */
+static const char *trend(const struct series *s)
+{
+    int64_t n = s->n, w = MAX(n / 10, 1);
+    struct series_span now = series_query(s, n - w, n), before = series_query(s, n - 2 * w, n - w), all = series_query(s, 0, n);
+    double d = now.mean - before.mean, scale = all.max - all.min;
+    if (n < 10 || isnan(d) || !(scale > 0) || fabs(d) < 0.02 * scale)
+        return "";
+    return d > 0 ? " \u25b2" : " \u25bc";
+}
+
+static void chart_box_draw(const struct app *a, struct cells *c, struct rect r, int metric, bool selected,
+                           const int64_t *mark, int n_mark)
+{
+    const struct series *s = &a->model->metric[metric];
+    char value[16];
+    struct rect in = cells_box(c, r, metrics[metric].label, selected ? ROLE_FOCUS : ROLE_BORDER, ROLE_TITLE);
+    int at = r.x + 4 + (int)strlen(metrics[metric].label) + 1, room = r.x + r.w - 2 - at;
+    if (!isnan(s->last) && room > 2)
+        at += cells_fmt(c, at, r.y, room, ROLE_TEXT, "%s%s%s%s ", value_format(value, s->last), metrics[metric].unit[0] ? " " : "",
+                        metrics[metric].unit, trend(s));
+    if (selected && in.h > 0) {
+        c->cursor_x = r.x + 3;
+        c->cursor_y = r.y;
+    }
+    struct chart chart = chart_of(a, s, mark, n_mark);
+    chart_draw(c, in, &chart);
+}
+
+/* The sign before a process's name: good, late, bad can be told without colour. */
+static uint32_t verdict_sign(enum proc_verdict v)
+{
+    static const uint32_t sign[] = { [PROC_OK] = 0x25cf, [PROC_SLOW] = 0x25d0, [PROC_STUCK] = 0x2717, [PROC_SILENT] = 0x25cb };
+    return sign[v];
+}
+
+static void procs_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+{
+    const struct model *m = a->model;
+    char dur[16], title[64];
+    snprintf(title, sizeof(title), "processes %d", m->n_proc);
+    struct rect in = cells_box(c, r, title, ROLE_BORDER, ROLE_TITLE);
+    for (int i = 0; i < m->n_proc && i < in.h; i++) {
+        const struct proc *p = &m->proc[i];
+        enum proc_verdict v = model_verdict(m, p, now_ns);
+        int y = in.y + i;
+        bool more = i == in.h - 1 && m->n_proc > in.h;
+        if (more) {
+            cells_fmt(c, in.x + 1, y, in.w - 2, ROLE_DIM, "%d more: 2", m->n_proc - i);
+            break;
+        }
+        double for_s = p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9;
+        cells_put(c, in.x + 1, y, verdict_sign(v), verdict_role(v));
+        int name_w = MIN(MAX(in.w / 3, 10), 16);
+        cells_text(c, in.x + 3, y, name_w, p->name, v == PROC_OK ? ROLE_TEXT : verdict_role(v));
+        int x = in.x + 4 + name_w;
+        x += cells_fmt(c, x, y, MIN(12, in.x + in.w - x), (enum role)(ROLE_SERIES1 + phase_find(p->phase)->series), "%-11s", p->phase) + 1;
+        x += cells_fmt(c, x, y, in.x + in.w - x, ROLE_DIM, "%6s", duration_format(dur, for_s)) + 1;
+        if (v != PROC_OK)
+            cells_text(c, x, y, in.x + in.w - x, proc_verdict_name(v), verdict_role(v));
+        else if (p->waits_for[0])
+            cells_fmt(c, x, y, in.x + in.w - x, ROLE_DIM, "waits for %s", p->waits_for);
+    }
+    if (m->n_proc == 0 && in.h > 0)
+        cells_text(c, in.x + 1, in.y, in.w - 2, "none has been heard of yet", ROLE_DIM);
+}
+
+static enum role reward_role(double reward)
+{
+    return isnan(reward) ? ROLE_STALE : reward > 0.5 ? ROLE_OK : reward > 0 ? ROLE_WARN : ROLE_CRIT;
+}
+
+static void newest_rollout_draw(const struct app *a, struct cells *c, struct rect in)
+{
+    const struct rollout_view *g = model_rollout_at(a->model, 0);
+    if (!g || in.h < 1)
+        return;
+    int y = in.y, shown = 0;
+    char value[16];
+    if (in.h >= 3)
+        y += cells_text(c, in.x + 1, y, in.w - 2, g->prompt, ROLE_DIM) > 0;
+    for (int i = 0; i < g->n_sample && y < in.y + in.h; i++, shown++, y++) {
+        const struct sample_view *s = &g->sample[i];
+        cells_fmt(c, in.x + 1, y, 6, reward_role(s->reward), "%5s", isnan(s->reward) ? "n/a" : value_format(value, s->reward));
+        cells_text(c, in.x + 7, y, in.w - 8, s->text, ROLE_TEXT);
+    }
+}
+
+static void side_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+{
+    struct alarm alarm[8];
+    int n = alarms_check(a->model, now_ns, alarm, ARRAY_SIZE(alarm));
+    struct rect in = cells_box(c, r, n > 0 ? "alarms" : "newest rollout", n > 0 && alarm[0].crit ? ROLE_CRIT : ROLE_BORDER, ROLE_TITLE);
+    int y = in.y;
+    for (int i = 0; i < n && y < in.y + in.h; i++) {
+        cells_put(c, in.x + 1, y, 0x26a0, alarm[i].crit ? ROLE_CRIT : ROLE_WARN);
+        cells_text(c, in.x + 3, y++, in.w - 4, alarm[i].text, alarm[i].crit ? ROLE_CRIT : ROLE_WARN);
+        if (y < in.y + in.h && in.h > n)
+            cells_fmt(c, in.x + 3, y++, in.w - 4, ROLE_DIM, "\u2192 %s", alarm[i].remedy);
+    }
+    if (y < in.y + in.h)
+        newest_rollout_draw(a, c, (struct rect){ in.x, y, in.w, in.y + in.h - y });
+}
+
+/* ---- one chart in full, with the list of all metrics ---- */
+
+/* The i-th metric that has data; -1 beyond. */
+static int metric_row(const struct model *m, int i)
+{
+    for (int id = 0; id < METRIC_N; id++)
+        if (m->metric[id].n > 0 && !isnan(m->metric[id].last) && i-- == 0)
+            return id;
+    return -1;
+}
+
+static int metric_rows(const struct model *m)
+{
+    int n = 0;
+    while (metric_row(m, n) >= 0)
+        n++;
+    return n;
+}
+
+static void full_draw(const struct app *a, struct cells *c, struct rect r)
+{
+    const struct model *m = a->model;
+    int64_t mark[MARKS_MAX];
+    int n_mark = marks_find(m, mark), list_w = r.w >= 70 ? 28 : 0, rows = metric_rows(m);
+    int at = MIN(a->chart, rows - 1), id = metric_row(m, MAX(at, 0));
+    char title[160], value[16];
+    if (id < 0) {
+        cells_text(c, r.x + 2, r.y + 1, r.w - 4, "no data yet", ROLE_DIM);
+        return;
+    }
+    struct chart chart = chart_of(a, &m->metric[id], mark, n_mark);
+    chart.cursor = a->cursor;
+    snprintf(title, sizeof(title), "%s", metrics[id].name);
+    struct rect in = cells_box(c, (struct rect){ r.x, r.y, r.w - list_w, r.h }, title, ROLE_FOCUS, ROLE_TITLE);
+    cells_text(c, in.x, in.y, in.w, metrics[id].help, ROLE_DIM);
+    struct series_span span = series_query(&m->metric[id], chart.from, chart.to);
+    char mean[16], min[16], max[16];
+    if (in.h >= 8) {
+        if (a->cursor >= 0)
+            cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %lld: %s %s   (Left/Right move, 0 lets go)", (long long)a->cursor,
+                      value_format(value, series_at(&m->metric[id], a->cursor)), metrics[id].unit);
+        else
+            cells_fmt(c, in.x, in.y + 1, in.w, ROLE_TEXT, "now %s %s   mean %s   min %s   max %s", value_format(value, m->metric[id].last),
+                      metrics[id].unit, value_format(mean, span.mean), value_format(min, span.min), value_format(max, span.max));
+    }
+    int head = in.h >= 8 ? 3 : 1;
+    chart_draw(c, (struct rect){ in.x, in.y + head, in.w, in.h - head }, &chart);
+    if (list_w == 0)
+        return;
+    struct rect list = cells_box(c, (struct rect){ r.x + r.w - list_w, r.y, list_w, r.h }, a->cursor >= 0 ? "at the cursor" : "now",
+                                 ROLE_BORDER, ROLE_TITLE);
+    int64_t top = list_top(0, at, rows, list.h);
+    for (int i = 0; i < list.h; i++) {
+        int row = metric_row(m, (int)top + i);
+        if (row < 0)
+            break;
+        double v = a->cursor >= 0 ? series_at(&m->metric[row], a->cursor) : m->metric[row].last;
+        cells_text(c, list.x + 1, list.y + i, list.w - 11, metrics[row].label, ROLE_TEXT);
+        cells_text_right(c, list.x + list.w - 9, list.y + i, 8, value_format(value, v), ROLE_TEXT);
+        if (top + i == at) {
+            cells_select(c, (struct rect){ list.x, list.y + i, list.w, 1 });
+            c->cursor_x = list.x + 1;
+            c->cursor_y = list.y + i;
+        }
+    }
+}
+
+static int charts_known(const struct model *m, int *metric)
+{
+    int n = 0;
+    for (int pass = 0; pass < 2; pass++)    // those with data first
+        for (size_t i = 0; i < ARRAY_SIZE(chart_order); i++) {
+            int id = chart_metric(m, chart_order[i]);
+            bool has = id >= 0 && !isnan(m->metric[id].last);
+            if (id >= 0 && has == (pass == 0))
+                metric[n++] = id;
+        }
+    return n;
+}
+
+static void overview_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+{
+    if (a->open) {
+        full_draw(a, c, r);
+        return;
+    }
+    const struct model *m = a->model;
+    struct overview_layout o = layout_overview(r, m->n_proc);
+    int64_t mark[MARKS_MAX];
+    int n_mark = marks_find(m, mark), metric[ARRAY_SIZE(chart_order)], n = charts_known(m, metric);
+    for (int i = 0; i < o.n_chart && i < n; i++)
+        chart_box_draw(a, c, o.chart[i], metric[i], a->chart == i, mark, n_mark);
+    if (o.procs.h > 2)
+        procs_draw(a, c, o.procs, now_ns);
+    if (o.side.h > 2 && o.side.w > 12)
+        side_draw(a, c, o.side, now_ns);
+}
+
+static void zoom(struct app *a, bool in)
+{
+    int64_t n = MAX(a->model->n_step, 8), now = a->chart_steps ? a->chart_steps : n;
+    int64_t next = in ? now * 2 / 3 : now * 3 / 2;
+    a->chart_steps = next >= n ? 0 : MAX(next, 8);
+}
+
+static bool overview_act(struct app *a, enum request req, UNUSED int64_t now_ns)
+{
+    const struct model *m = a->model;
+    struct overview_layout o = layout_overview(app_body(a), m->n_proc);
+    int metric[ARRAY_SIZE(chart_order)], n = MIN(charts_known(m, metric), o.n_chart), across = 1;
+    while (across < o.n_chart && o.chart[across].y == o.chart[0].y)
+        across++;
+    int rows = metric_rows(m);
+    if (!a->open)
+        a->chart = MAX(MIN(a->chart, n - 1), 0);
+    switch (req) {
+    case REQ_ZOOM_IN: zoom(a, true); return true;
+    case REQ_ZOOM_OUT: zoom(a, false); return true;
+    case REQ_ZOOM_RESET:
+        a->chart_steps = 0;
+        a->cursor = -1;
+        return true;
+    case REQ_ENTER:
+        if (!a->open && a->chart < n)
+            for (int i = 0; i < rows; i++)
+                if (metric_row(m, i) == metric[a->chart]) {
+                    a->chart = i;
+                    a->open = true;
+                    return true;
+                }
+        if (a->open)
+            a->chart = 0;
+        a->open = false;
+        return true;
+    case REQ_LEFT: case REQ_RIGHT:
+        if (a->open) {
+            int64_t from = a->cursor < 0 ? m->n_step : a->cursor, by = MAX((a->chart_steps ? a->chart_steps : m->n_step) / 60, 1);
+            a->cursor = MAX(MIN(from + (req == REQ_LEFT ? -by : by), m->n_step - 1), 0);
+            return true;
+        }
+        a->chart = MAX(MIN(a->chart + (req == REQ_LEFT ? -1 : 1), n - 1), 0);
+        return true;
+    case REQ_UP: case REQ_DOWN:
+        a->chart = a->open ? MAX(MIN(a->chart + (req == REQ_UP ? -1 : 1), rows - 1), 0)
+                           : a->chart + (req == REQ_UP ? (a->chart >= across ? -across : 0) : a->chart + across < n ? across : 0);
+        return true;
+    default:
+        return false;
+    }
+}
+
+const struct pane pane_overview = { "Overview", overview_draw, overview_act, NULL, NULL };

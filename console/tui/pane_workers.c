@@ -1,0 +1,197 @@
+/* pane_workers.c - every process: what it does, for how long, whom it waits for, and its last minutes as a lane */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "console/tui/app.h"
+
+static bool proc_shown(const struct app *a, const struct proc *p)
+{
+    char row[320];
+    snprintf(row, sizeof(row), "%s %s %s %s", p->name, p->phase, p->waits_for, proc_verdict_name(p->verdict));
+    return filter_matches(a->filter[PANE_WORKERS], row);
+}
+
+static const struct proc *proc_row(const struct app *a, int64_t row)
+{
+    for (int i = 0; i < a->model->n_proc; i++)
+        if (proc_shown(a, &a->model->proc[i]) && row-- == 0)
+            return &a->model->proc[i];
+    return NULL;
+}
+
+static int64_t workers_rows(const struct app *a)
+{
+    int64_t n = 0;
+    for (int i = 0; i < a->model->n_proc; i++)
+        n += proc_shown(a, &a->model->proc[i]);
+    return n;
+}
+
+static int workers_page(struct rect body)
+{
+    return MAX(body.h - 3 - (body.h >= 14 ? 2 : 0), 1);    // border, heading; the detail of the selected one
+}
+
+/* Columns of the table, left to right; those that do not fit are left out from the end. */
+static const struct column {
+    const char *heading;
+    int width;
+} columns[] = {
+    { "process", 14 }, { "verdict", 7 }, { "phase", 11 }, { "for", 7 }, { "pid", 7 }, { "up", 2 }, { "mem", 9 }, { "cpu", 5 },
+};
+
+static void cell_text(const struct proc *p, size_t column, enum proc_verdict v, double for_s, char out[64], enum role *role)
+{
+    char number[16];
+    *role = ROLE_TEXT;
+    switch (column) {
+    case 0: snprintf(out, 64, "%s", p->name); break;
+    case 1:
+        snprintf(out, 64, "%s", proc_verdict_name(v));
+        *role = verdict_role(v);
+        break;
+    case 2:
+        snprintf(out, 64, "%s", p->phase);
+        *role = (enum role)(ROLE_SERIES1 + phase_find(p->phase)->series);
+        break;
+    case 3: snprintf(out, 64, "%6s", duration_format(number, for_s)); break;
+    case 4: snprintf(out, 64, p->pid ? "%lld" : "-", (long long)p->pid); break;
+    case 5:
+        snprintf(out, 64, "%lld", (long long)p->restarts);
+        *role = p->restarts ? ROLE_WARN : ROLE_DIM;
+        break;
+    case 6: {
+        double b = proc_gauge(p, "rss_bytes");
+        snprintf(out, 64, "%8s", bytes_format(number, b));
+        break;
+    }
+    case 7: {
+        double share = proc_gauge(p, "cpu_share");
+        if (isnan(share))
+            snprintf(out, 64, "-");
+        else
+            snprintf(out, 64, "%3.0f %%", 100 * share);
+        break;
+    }
+    default: out[0] = 0;
+    }
+}
+
+static void lane_draw(const struct app *a, struct cells *c, struct rect r, const struct proc *p, int64_t now_ns)
+{
+    int64_t now_s = now_ns / 1000000000;
+    for (int x = 0; x < r.w; x++) {
+        int64_t s = now_s - (r.w - 1 - x);
+        bool known = p->lane_s > 0 && s <= p->lane_s && s > p->lane_s - LANE_SECONDS && s >= 0;
+        char letter = known ? p->lane[s % LANE_SECONDS] : ' ';
+        int series = 7;
+        for (int i = 0; i < n_phases; i++)
+            if (phase_table[i].letter == letter)
+                series = phase_table[i].series;
+        if (letter == ' ')
+            continue;
+        bool block = a->color && a->glyphs != GLYPHS_ASCII;
+        cells_put(c, r.x + x, r.y, !block ? (uint32_t)letter : letter == '.' ? 0x00b7 : 0x2588, (enum role)(ROLE_SERIES1 + series));
+    }
+}
+
+static void legend_draw(const struct app *a, struct cells *c, struct rect r)
+{
+    int x = r.x;
+    for (int i = 0; i < n_phases && x < r.x + r.w - 4; i++) {
+        if (i > 0 && phase_table[i].letter == phase_table[i - 1].letter)
+            continue;
+        bool block = a->color && a->glyphs != GLYPHS_ASCII && phase_table[i].letter != '.';
+        int need = (int)strlen(phase_table[i].phase) + 3;
+        if (x + need > r.x + r.w)
+            break;
+        cells_put(c, x, r.y, block ? 0x2588 : (uint32_t)phase_table[i].letter, (enum role)(ROLE_SERIES1 + phase_table[i].series));
+        x += 2 + cells_text(c, x + 2, r.y, need, phase_table[i].phase, ROLE_DIM) + 1;
+    }
+}
+
+/* The selected one in words: what it has not done. */
+static void detail_draw(struct cells *c, struct rect r, const struct proc *p, enum proc_verdict v, int64_t now_ns)
+{
+    char line[400], dur[16];
+    double for_s = p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9;
+    int n = snprintf(line, sizeof(line), "%s: %s for %s", p->name, p->phase, duration_format(dur, for_s));
+    if (p->waits_for[0])
+        n += snprintf(line + n, sizeof(line) - (size_t)n, ", waits for %s", p->waits_for);
+    if (!isnan(p->progress))
+        n += snprintf(line + n, sizeof(line) - (size_t)n, ", work done %.0f", p->progress);
+    for (int i = 0; i < p->n_gauge && n < (int)sizeof(line) - 60; i++) {
+        char value[16];
+        bool bytes = strstr(p->gauge[i].name, "bytes") != NULL;
+        n += snprintf(line + n, sizeof(line) - (size_t)n, ", %s %s", p->gauge[i].name,
+                      bytes ? bytes_format(value, p->gauge[i].value) : value_format(value, p->gauge[i].value));
+    }
+    cells_text(c, r.x, r.y, r.w, line, v == PROC_OK ? ROLE_DIM : verdict_role(v));
+}
+
+static void workers_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+{
+    const struct model *m = a->model;
+    struct rect in = cells_box(c, r, "processes and devices", ROLE_FOCUS, ROLE_TITLE);
+    if (in.h < 1)
+        return;
+    size_t n_col = ARRAY_SIZE(columns);
+    int width = 1, lane_min = in.w >= 76 ? 20 : 0;
+    for (size_t i = 0; i < ARRAY_SIZE(columns); i++) {
+        if (width + columns[i].width + 1 > in.w - lane_min && i > 3) {
+            n_col = i;
+            break;
+        }
+        width += columns[i].width + 1;
+    }
+    int x = in.x + 1;
+    for (size_t i = 0; i < n_col; x += columns[i].width + 1, i++)
+        cells_text(c, x, in.y, MIN(columns[i].width, in.x + in.w - x), columns[i].heading, ROLE_TITLE);
+    struct rect lane = { x + 1, in.y, MIN(in.x + in.w - x - 2, LANE_SECONDS), 1 };
+    if (lane.w >= 8)
+        cells_fmt(c, lane.x, lane.y, lane.w, ROLE_TITLE, "last %d s", lane.w);
+    int page = workers_page(r);
+    int64_t top = a->top[PANE_WORKERS], sel = a->sel[PANE_WORKERS];
+    for (int i = 0; i < page && i + 1 < in.h; i++) {
+        const struct proc *p = proc_row(a, top + i);
+        if (!p)
+            break;
+        int y = in.y + 1 + i;
+        enum proc_verdict v = model_verdict(m, p, now_ns);
+        double for_s = p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9;
+        x = in.x + 1;
+        for (size_t k = 0; k < n_col; x += columns[k].width + 1, k++) {
+            char text[64];
+            enum role role;
+            cell_text(p, k, v, for_s, text, &role);
+            cells_text(c, x, y, MIN(columns[k].width, in.x + in.w - x), text, role);
+        }
+        lane_draw(a, c, (struct rect){ lane.x, y, lane.w, 1 }, p, now_ns);
+        if (top + i == sel) {
+            cells_select(c, (struct rect){ in.x, y, MIN(x, in.x + in.w) - in.x, 1 });
+            c->cursor_x = in.x + 1;
+            c->cursor_y = y;
+            if (r.h >= 14)
+                detail_draw(c, (struct rect){ in.x + 1, in.y + in.h - 2, in.w - 2, 1 }, p, v, now_ns);
+        }
+    }
+    if (r.h >= 14)
+        legend_draw(a, c, (struct rect){ in.x + 1, in.y + in.h - 1, in.w - 2, 1 });
+    if (workers_rows(a) == 0 && in.h > 1)
+        cells_text(c, in.x + 1, in.y + 1, in.w - 2, m->n_proc ? "none holds the filter's text" : "none has been heard of yet", ROLE_DIM);
+}
+
+static bool workers_act(struct app *a, enum request req, UNUSED int64_t now_ns)
+{
+    const struct proc *p = proc_row(a, a->sel[PANE_WORKERS]);
+    if (req != REQ_RESTART || !p)
+        return req == REQ_RESTART;
+    char title[96], line[160], command[INPUT_MAX];
+    snprintf(title, sizeof(title), "Kill '%s'?", p->name);
+    snprintf(line, sizeof(line), "Process %lld ends at once; its parent starts it again and", (long long)p->pid);
+    snprintf(command, sizeof(command), "restart %s", p->name);
+    app_confirm(a, true, title, line, "what it had not finished is done again, with the same result.", command);
+    return true;
+}
+
+const struct pane pane_workers = { "Workers", workers_draw, workers_act, workers_rows, workers_page };

@@ -1,0 +1,234 @@
+/* prompt.c - the line an operator types into: editing, history, completion
+ *
+ * The table of editing keys is small and the same as in shells. */
+#include <stdio.h>
+#include <string.h>
+#include "console/tui/app.h"
+#include "console/tui/text.h"
+#include "protocol/message.h"
+
+void prompt_open(struct app *a, enum prompt_kind kind, const char *text)
+{
+    a->prompt = (struct prompt){ .kind = kind };
+    snprintf(a->prompt.text, sizeof(a->prompt.text), "%s", text);
+    a->prompt.len = a->prompt.at = (int)strlen(a->prompt.text);
+}
+
+static void text_insert(struct prompt *p, const char *bytes, int n)
+{
+    if (p->len + n >= INPUT_MAX)
+        return;
+    memmove(p->text + p->at + n, p->text + p->at, (size_t)(p->len - p->at + 1));
+    memcpy(p->text + p->at, bytes, (size_t)n);
+    p->len += n;
+    p->at += n;
+}
+
+static void text_cut(struct prompt *p, int from, int to)
+{
+    memmove(p->text + from, p->text + to, (size_t)(p->len - to + 1));
+    p->len -= to - from;
+    p->at = from;
+}
+
+/* Where the character before, or after, byte `at` begins. */
+static int char_before(const struct prompt *p, int at)
+{
+    while (at > 0 && ((unsigned char)p->text[--at] & 0xc0) == 0x80)
+        ;
+    return at;
+}
+
+static int char_after(const struct prompt *p, int at)
+{
+    if (at < p->len)
+        at++;
+    while (at < p->len && ((unsigned char)p->text[at] & 0xc0) == 0x80)
+        at++;
+    return at;
+}
+
+static int word_before(const struct prompt *p, int at)
+{
+    while (at > 0 && p->text[at - 1] == ' ')
+        at--;
+    while (at > 0 && p->text[at - 1] != ' ')
+        at--;
+    return at;
+}
+
+static void history_recall(struct app *a, int delta)
+{
+    struct prompt *p = &a->prompt;
+    int recall = MAX(MIN(p->recall + delta, MIN(a->n_history, HISTORY_MAX)), 0);
+    if (recall == p->recall || p->kind != PROMPT_COMMAND)
+        return;
+    snprintf(p->text, sizeof(p->text), "%s", recall ? a->history[(a->n_history - recall) % HISTORY_MAX] : "");
+    p->len = p->at = (int)strlen(p->text);
+    p->recall = recall;
+}
+
+struct completion {
+    char common[INPUT_MAX];    // what all candidates begin with
+    int n;
+    char list[320];            // them, for the message line
+};
+
+static void candidate_add(struct completion *c, const char *prefix, const char *word)
+{
+    if (strncmp(word, prefix, strlen(prefix)) != 0)
+        return;
+    if (c->n++ == 0)
+        snprintf(c->common, sizeof(c->common), "%s", word);
+    size_t same = 0;
+    while (c->common[same] && c->common[same] == word[same])
+        same++;
+    c->common[same] = 0;
+    size_t at = strlen(c->list);
+    snprintf(c->list + at, sizeof(c->list) - at, "%s ", word);
+}
+
+/* Complete the word before the cursor: commands first, then what the command takes. */
+static void complete(struct app *a, int64_t now_ns)
+{
+    struct prompt *p = &a->prompt;
+    if (p->kind != PROMPT_COMMAND)
+        return;
+    int from = p->at;
+    while (from > 0 && p->text[from - 1] != ' ')
+        from--;
+    char prefix[INPUT_MAX], verb[32] = "";
+    snprintf(prefix, sizeof(prefix), "%.*s", p->at - from, p->text + from);
+    snprintf(verb, sizeof(verb), "%.*s", (int)MIN(strcspn(p->text, " "), sizeof(verb) - 1), p->text);
+    struct completion c = { .n = 0 };
+    if (from == 0) {
+        for (int i = 0; i < n_command_specs; i++)
+            candidate_add(&c, prefix, command_specs[i].name);
+        for (int i = 0; i < n_local_commands; i++)
+            candidate_add(&c, prefix, local_commands[i].name);
+    } else if (strcmp(verb, "set") == 0) {
+        for (int i = 0; i < n_knobs; i++)
+            if (knob_is_live(&knobs[i]))
+                candidate_add(&c, prefix, knobs[i].name);
+    } else if (strcmp(verb, "pause") == 0) {
+        static const char *const depths[] = { "rollouts", "step", "drain" };
+        for (size_t i = 0; i < ARRAY_SIZE(depths); i++)
+            candidate_add(&c, prefix, depths[i]);
+    } else if (strcmp(verb, "pane") == 0) {
+        for (int i = 0; i < N_PANE; i++)
+            candidate_add(&c, prefix, pane_name((enum pane_id)i));
+    } else if (strcmp(verb, "restart") == 0) {
+        for (int i = 0; i < a->model->n_proc; i++)
+            candidate_add(&c, prefix, a->model->proc[i].name);
+    }
+    if (c.n == 0)
+        return;
+    text_cut(p, from, p->at);
+    text_insert(p, c.common, (int)strlen(c.common));
+    if (c.n == 1)
+        text_insert(p, strcmp(verb, "set") == 0 && from > 0 ? "=" : " ", 1);
+    else
+        app_flash(a, ROLE_DIM, now_ns, "%s", c.list);
+}
+
+static void knob_submit(struct app *a, int64_t now_ns)
+{
+    const struct knob *k = &knobs[a->prompt.knob];
+    char command[INPUT_MAX], line[160], when[160];
+    struct command c;
+    struct error err = { 0 };
+    if (snprintf(command, sizeof(command), "set %s=%s", k->name, a->prompt.text) >= (int)sizeof(command)
+        || !command_parse(&c, command, &err)) {
+        app_flash(a, ROLE_CRIT, now_ns, "%s", err.text[0] ? err.text : "the value is too long");
+        return;    // the prompt stays open, to be corrected
+    }
+    a->prompt.kind = PROMPT_NONE;
+    if (strcmp(a->prompt.text, a->model->knob[a->prompt.knob].text) == 0) {
+        app_flash(a, ROLE_DIM, now_ns, "%s stays as it is", k->name);
+        return;
+    }
+    snprintf(line, sizeof(line), "%s: %.50s \u2192 %.50s %s", k->name, a->model->knob[a->prompt.knob].text, a->prompt.text, k->unit);
+    snprintf(when, sizeof(when), "It takes effect %s; u takes it back.",
+             k->applies == APPLY_NEXT_ROLLOUT ? "with the next rollouts" : k->applies == APPLY_NEXT_STEP
+             ? "with the next optimizer step" : "at once");
+    app_confirm(a, false, "Change this knob?", line, when, command);
+}
+
+static void submit(struct app *a, int64_t now_ns)
+{
+    struct prompt *p = &a->prompt;
+    switch (p->kind) {
+    case PROMPT_NONE:
+        break;
+    case PROMPT_FILTER:
+        snprintf(a->filter[a->pane], INPUT_MAX, "%s", p->text);
+        a->sel[a->pane] = a->top[a->pane] = 0;
+        p->kind = PROMPT_NONE;
+        break;
+    case PROMPT_KNOB:
+        knob_submit(a, now_ns);
+        break;
+    case PROMPT_COMMAND: {
+        char line[INPUT_MAX];
+        memcpy(line, p->text, sizeof(line));
+        p->kind = PROMPT_NONE;
+        if (!line[0])
+            break;
+        memcpy(a->history[a->n_history++ % HISTORY_MAX], line, sizeof(line));
+        char verb[32];
+        snprintf(verb, sizeof(verb), "%.*s", (int)MIN(strcspn(line, " "), sizeof(verb) - 1), line);
+        for (int i = 0; i < n_command_specs; i++)
+            if (strcmp(command_specs[i].name, verb) == 0 && command_specs[i].costs) {    // typed or pressed: asked all the same
+                app_confirm(a, true, "Are you sure?", line, command_specs[i].help, line);
+                return;
+            }
+        app_command(a, line, now_ns);
+        break;
+    }
+    }
+}
+
+bool prompt_key(struct app *a, uint32_t key, int64_t now_ns)
+{
+    struct prompt *p = &a->prompt;
+    if (p->kind == PROMPT_NONE)
+        return false;
+    switch (key) {
+    case KEY_ESCAPE: case KEY_CTRL('c'): case KEY_CTRL('g'):
+        if (p->kind == PROMPT_FILTER)
+            a->filter[a->pane][0] = 0;
+        p->kind = PROMPT_NONE;
+        break;
+    case KEY_RETURN: case '\n': submit(a, now_ns); break;
+    case KEY_TABULATOR: complete(a, now_ns); break;
+    case KEY_ARROW_LEFT: case KEY_CTRL('b'): p->at = char_before(p, p->at); break;
+    case KEY_ARROW_RIGHT: case KEY_CTRL('f'): p->at = char_after(p, p->at); break;
+    case KEY_TO_HOME: case KEY_CTRL('a'): p->at = 0; break;
+    case KEY_TO_END: case KEY_CTRL('e'): p->at = p->len; break;
+    case KEY_ARROW_UP: case KEY_CTRL('p'): history_recall(a, 1); break;
+    case KEY_ARROW_DOWN: case KEY_CTRL('n'): history_recall(a, -1); break;
+    case KEY_ERASE: case 0x7f: case KEY_CTRL('h'):
+        if (p->len == 0 && p->kind != PROMPT_KNOB)
+            p->kind = PROMPT_NONE;
+        text_cut(p, char_before(p, p->at), p->at);
+        break;
+    case KEY_DEL: case KEY_CTRL('d'): {
+        int at = p->at;
+        text_cut(p, at, char_after(p, at));
+        break;
+    }
+    case KEY_CTRL('u'): text_cut(p, 0, p->at); break;
+    case KEY_CTRL('k'): text_cut(p, p->at, p->len); break;
+    case KEY_CTRL('w'): text_cut(p, word_before(p, p->at), p->at); break;
+    case KEY_CTRL('l'): case KEY_CTRL('z'): return false;
+    default:
+        if (key >= 0x20 && key < 0x110000 && key != 0x7f) {
+            char bytes[4];
+            text_insert(p, bytes, (int)text_encode(key, bytes));
+        }
+        break;
+    }
+    if (p->kind == PROMPT_FILTER)    // as it is typed
+        snprintf(a->filter[a->pane], INPUT_MAX, "%s", p->text);
+    return true;
+}
