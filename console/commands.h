@@ -12,3 +12,4 @@ bool doctor_cmd(int argc, char **argv, struct error *err);
 bool settings_cmd(int argc, char **argv, struct error *err);
 bool metrics_cmd(int argc, char **argv, struct error *err);
 bool scorer_cmd(int argc, char **argv, struct error *err);
+bool simulate_cmd(int argc, char **argv, struct error *err);

@@ -23,6 +23,7 @@ static const struct command commands[] = {
     { "metrics", metrics_cmd, "print every metric" },
     { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" },
     { "scorer", scorer_cmd, NULL },
+    { "simulate", simulate_cmd, "show the console on a made-up run" },
     { "version", version_cmd, "print the version" },
 };
 

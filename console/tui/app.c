@@ -241,8 +241,8 @@ static void pause_ask(struct app *a)
 static void stop_ask(struct app *a)
 {
     char line[160];
-    snprintf(line, sizeof(line), "'%.60s' finishes optimizer step %lld, saves, and ends%s.", a->model->name,
-             (long long)a->model->step + 1, a->model->max_steps > a->model->step ? " before its last step" : "");
+    snprintf(line, sizeof(line), "'%.30s' finishes step %lld of %lld, saves, and ends.", a->model->name,
+             (long long)a->model->step + 1, (long long)MAX(a->model->max_steps, a->model->step + 1));
     app_confirm(a, true, "Stop the run?", line, "It can be resumed later with: rollcall train --resume", "stop");
 }
 

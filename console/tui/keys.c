@@ -37,7 +37,7 @@ const struct key_row key_table[] = {
     { REQ_TOP,        { 'g', KEY_TO_HOME },                 ON_ALL, "g Home", NULL, 0, "moving", "first" },
     { REQ_BOTTOM,     { 'G', KEY_TO_END },                  ON_ALL, "G End", NULL, 0, "moving", "last" },
     { REQ_EDIT,       { KEY_RETURN, '\n', 'e' },            ON(PANE_KNOBS), "Enter", "change", 1, "panes", "knobs: change the value" },
-    { REQ_ENTER,      { KEY_RETURN, '\n' },                 ON_ALL & ~ON(PANE_KNOBS), "Enter", "open", 5, "panes", "overview: the chart in full; rollouts: the text in full" },
+    { REQ_ENTER,      { KEY_RETURN, '\n' },                 ON(PANE_OVERVIEW) | ON(PANE_ROLLOUTS), "Enter", "open", 5, "panes", "overview: the chart in full; rollouts: the text in full" },
     { REQ_ZOOM_IN,    { '+', '=' },                         ON(PANE_OVERVIEW), "+ -", "zoom", 10, "panes", "charts: fewer steps" },
     { REQ_ZOOM_OUT,   { '-' },                              ON(PANE_OVERVIEW), "-", NULL, 0, "panes", "charts: more steps" },
     { REQ_ZOOM_RESET, { '0' },                              ON(PANE_OVERVIEW), "0", NULL, 0, "panes", "charts: the whole run, live" },

@@ -72,7 +72,7 @@ static void chart_box_draw(const struct app *a, struct cells *c, struct rect r, 
     const struct series *s = &a->model->metric[metric];
     char value[16];
     struct rect in = cells_box(c, r, metrics[metric].label, selected ? ROLE_FOCUS : ROLE_BORDER, ROLE_TITLE);
-    int at = r.x + 4 + (int)strlen(metrics[metric].label) + 1, room = r.x + r.w - 2 - at;
+    int at = r.x + 4 + (int)strlen(metrics[metric].label), room = r.x + r.w - 2 - at;
     if (!isnan(s->last) && room > 2)
         at += cells_fmt(c, at, r.y, room, ROLE_TEXT, "%s%s%s%s ", value_format(value, s->last), metrics[metric].unit[0] ? " " : "",
                         metrics[metric].unit, trend(s));

@@ -20,7 +20,9 @@ const char *value_format(char out[16], double v)
         snprintf(out, 16, "%.0e", v);
     else if (a < 9.995e-4)
         snprintf(out, 16, v < 0 ? "%.0e" : "%.1e", v);
-    else if (a < 1)
+    else if (a < 0.09995)
+        snprintf(out, 16, v < 0 ? "%.3f" : "%.4f", v);
+    else if (a < 0.9995)
         snprintf(out, 16, "%.3f", v);
     else if (a < 9.995)
         snprintf(out, 16, "%.2f", v);

@@ -1,0 +1,13 @@
+/* console.h - the console's loop: a feed on one side, a terminal on the other, the application between
+ *
+ * Runs on the calling thread until the operator quits, a signal ends it or the terminal goes away. */
+#pragma once
+#include "console/fleet/feed.h"
+#include "console/tui/terminal.h"
+struct console_options {
+    const char *theme;        // name or file; NULL: dark or light by $COLORFGBG
+    int glyphs;               // -1: what locale and terminal can show; else enum chart_glyphs
+    struct terminal_options terminal;
+};
+/* Show m as feed fills it. True: the operator or a signal closed the console. ERR_CLOSED: the terminal has gone. */
+MUST_USE bool console_run(struct feed *feed, struct model *m, const struct console_options *options, struct error *err);
