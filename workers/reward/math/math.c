@@ -1,196 +1,227 @@
 #include "workers/reward/math/math.h"
-#include <gmp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include "protocol/base/macros.h"
-#include "workers/reward/answer.h"
+#include "workers/reward/math/node.h"
 
-#define NUMBER_MAX 512     // digits of a number
-#define TEXT_MAX 65536     // bytes of an answer
-struct math {
-    struct math_config config;
-    char pred[TEXT_MAX], gold[TEXT_MAX];    // the two texts without what means nothing
-};
+#define TEXT_KEY_MAX 2048    // bytes of a text that is compared as text
 
 struct math *math_new(const struct math_config *config, struct error *err)
 {
     struct math *m = calloc(1, sizeof *m);
-    if (!m)
-        error_set(err, ERR_NO_MEMORY, "no memory for the mathematics");
-    else
-        m->config = *config;
+    if (m)
+        m->mem = malloc(MATH_MEM_BYTES);
+    if (!m || !m->mem) {
+        math_free(m);
+        error_set(err, ERR_NO_MEMORY, "no memory for comparing answers");
+        return NULL;
+    }
+    m->config = *config;
+    commands_init(m);
     return m;
 }
 
 void math_free(struct math *m)
 {
+    if (m)
+        free(m->mem);
     free(m);
 }
 
-/* Copy s without white space, $, {,} braces of boxes, \left, \right, \! and commas between thousands. */
-static bool text_clean(char *out, struct span s)
+static void text_cut(char out[256], struct span s)
 {
-    static const char *const drop[] = { "\\left", "\\right", "\\!", "\\,", "\\;", "\\ ", "\\$", "$" };
-    static const struct { const char *from, *to; } swap[] = { { "\\dfrac", "\\frac" }, { "\\tfrac", "\\frac" } };
-    size_t n = 0;
-    struct span box;
-    if (s.len >= TEXT_MAX)
-        return false;
-    if (s.len > 7 && memcmp(s.s, "\\boxed{", 7) == 0 && answer_boxed(s.s, s.len, &box))
-        s = box;
-    for (size_t i = 0; i < s.len;) {
-        size_t k, len = 0;
-        for (k = 0; k < ARRAY_SIZE(drop); k++) {
-            len = strlen(drop[k]);
-            if (s.len - i >= len && memcmp(s.s + i, drop[k], len) == 0)
-                break;
-        }
-        if (k < ARRAY_SIZE(drop)) {
-            i += len;
-            continue;
-        }
-        for (k = 0; k < ARRAY_SIZE(swap); k++) {
-            len = strlen(swap[k].from);
-            if (s.len - i >= len && memcmp(s.s + i, swap[k].from, len) == 0)
-                break;
-        }
-        if (k < ARRAY_SIZE(swap)) {
-            memcpy(out + n, swap[k].to, strlen(swap[k].to));
-            n += strlen(swap[k].to);
-            i += len;
-            continue;
-        }
-        if (s.s[i] != ' ' && s.s[i] != '\n' && s.s[i] != '\t')
-            out[n++] = s.s[i];
-        i++;
-    }
-    while (n > 0 && out[n - 1] == '.')
+    size_t n = MIN(s.len, 255u);
+    while (n > 0 && n < s.len && ((unsigned char)s.s[n] & 0xc0) == 0x80)
         n--;
-    out[n] = 0;
-    return true;
-}
-
-/* An unsigned decimal with thousands separators at *p into q; moves *p behind it. */
-static bool decimal_read(const char **p, mpq_t q)
-{
-    char digits[NUMBER_MAX + 2];
-    size_t n = 0, decimals = 0, group = 0;
-    bool point = false, comma = false;
-    const char *s = *p;
-    for (; n < NUMBER_MAX; s++) {
-        if (*s >= '0' && *s <= '9') {
-            digits[n++] = *s;
-            decimals += point;
-            group++;
-        } else if (*s == '.' && !point && (!comma || group == 3)) {
-            point = true;
-        } else if (*s == ',' && !point && n > 0 && (comma ? group == 3 : group <= 3)) {
-            comma = true;
-            group = 0;
-        } else {
-            break;
-        }
-    }
-    if (n == 0 || n == NUMBER_MAX || (comma && !point && group != 3))
-        return false;
-    digits[n] = 0;
-    mpz_set_str(mpq_numref(q), digits, 10);
-    mpz_ui_pow_ui(mpq_denref(q), 10, decimals);
-    mpq_canonicalize(q);
-    *p = s;
-    return true;
-}
-
-/* A number: [-]d, d/d, \frac{d}{d}, \frac12. */
-static bool number_read(const char *s, mpq_t q)
-{
-    bool ok = false, minus = *s == '-';
-    mpq_t den;
-    mpq_init(den);
-    s += minus;
-    if (strncmp(s, "\\frac{", 6) == 0) {
-        s += 6;
-        bool inner = *s == '-';
-        s += inner;
-        minus ^= inner;
-        if (decimal_read(&s, q) && strncmp(s, "}{", 2) == 0)
-            ok = (s += 2, decimal_read(&s, den)) && strcmp(s, "}") == 0;
-    } else if (strncmp(s, "\\frac", 5) == 0) {
-        ok = s[5] >= '0' && s[5] <= '9' && s[6] >= '0' && s[6] <= '9' && !s[7];
-        if (ok) {
-            mpq_set_ui(q, (unsigned)(s[5] - '0'), 1);
-            mpq_set_ui(den, (unsigned)(s[6] - '0'), 1);
-        }
-    } else if (decimal_read(&s, q)) {
-        mpq_set_ui(den, 1, 1);
-        ok = !*s || (*s == '/' && (s++, decimal_read(&s, den)) && !*s);
-    }
-    ok = ok && mpq_sgn(den) != 0;
-    if (ok)
-        mpq_div(q, q, den);
-    if (ok && minus)
-        mpq_neg(q, q);
-    mpq_clear(den);
-    return ok;
-}
-
-static void text_cut(char out[256], const char *s, size_t len)
-{
-    size_t n = MIN(len, 255u);
-    while (n > 0 && n < len && ((unsigned char)s[n] & 0xc0) == 0x80)
-        n--;
-    memcpy(out, s, n);
+    memcpy(out, s.s, n);
     out[n] = 0;
 }
 
-/* The seeds' second chance: the same text without spaces, braces and commas. */
-static bool text_same(const char *a, const char *b)
+/* The seeds' second chance: the same text but for spaces, braces and commas. */
+static bool text_same(struct span a, struct span b)
 {
-    for (;; a++, b++) {
-        a += strspn(a, "{},");
-        b += strspn(b, "{},");
-        if (*a != *b)
+    size_t i = 0, j = 0;
+    for (;;) {
+        while (i < a.len && memchr(" {},", a.s[i], 4))
+            i++;
+        while (j < b.len && memchr(" {},", b.s[j], 4))
+            j++;
+        if (i == a.len || j == b.len)
+            return i == a.len && j == b.len;
+        if (a.s[i++] != b.s[j++])
             return false;
-        if (!*a)
-            return true;
     }
+}
+
+/* Letters, digits and everything that is not ASCII, without case, font commands and punctuation. False: too long. */
+static bool text_key(struct span s, char *key, size_t *len)
+{
+    static const char *const fonts[] = { "\\text", "\\mathrm", "\\textbf", "\\mbox", "\\mathbf", "\\textit", "\\quad", "\\emph" };
+    *len = 0;
+    for (size_t i = 0; i < s.len; i++) {
+        if (s.s[i] == '\\') {
+            size_t best = 0;
+            for (size_t k = 0; k < ARRAY_SIZE(fonts); k++) {
+                size_t n = strlen(fonts[k]);
+                if (s.len - i >= n && n > best && memcmp(s.s + i, fonts[k], n) == 0)
+                    best = n;
+            }
+            if (best > 0) {
+                i += best - 1;
+                continue;
+            }
+        }
+        char c = s.s[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (!letter && !(c >= '0' && c <= '9') && !(c & 0x80) && !strchr("+=<>/*^|\\", c))
+            continue;
+        if (*len == TEXT_KEY_MAX)
+            return false;
+        key[(*len)++] = c >= 'A' && c <= 'Z' ? (char)(c | 32) : c;
+    }
+    return *len > 0;
+}
+
+static bool keys_same(struct span a, struct span b)
+{
+    char ka[TEXT_KEY_MAX], kb[TEXT_KEY_MAX];
+    size_t na, nb;
+    return text_key(a, ka, &na) && text_key(b, kb, &nb) && na == nb && memcmp(ka, kb, na) == 0;
+}
+
+/* Words rather than mathematics: letters in a row outside commands, and nothing that only a formula has. */
+static bool is_words(struct span s)
+{
+    int run = 0, longest = 0;
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.s[i];
+        if (c == '\\' && i + 1 < s.len && ((s.s[i + 1] | 32) >= 'a' && (s.s[i + 1] | 32) <= 'z')) {
+            size_t k = i + 1;
+            while (k < s.len && ((s.s[k] | 32) >= 'a' && (s.s[k] | 32) <= 'z'))
+                k++;
+            size_t n = k - i - 1;
+            if (!(n >= 4 && memcmp(s.s + i + 1, "text", 4) == 0) && !(n == 4 && memcmp(s.s + i + 1, "mbox", 4) == 0) &&
+                !(n == 6 && memcmp(s.s + i + 1, "mathrm", 6) == 0) && !(n == 4 && memcmp(s.s + i + 1, "quad", 4) == 0))
+                return false;
+            i = k - 1;
+            run = 0;
+            continue;
+        }
+        run = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c & 0x80) ? run + 1 : 0;
+        longest = MAX(longest, run);
+        if (strchr("=<>^_", c) && c)
+            return false;
+    }
+    return longest >= 3;
+}
+
+/* Only letters, \text and the like: what is compared as text before it is taken for a product of symbols. */
+static bool only_letters(struct span s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (!((s.s[i] | 32) >= 'a' && (s.s[i] | 32) <= 'z') && !memchr("\\{} ", s.s[i], 4) && !(s.s[i] & 0x80))
+            return false;
+    return s.len > 0;
+}
+
+/* Take off what only wraps an answer: $...$, \( \), \[ \], one box, bold marks. */
+static struct span unwrap(struct span s)
+{
+    static const struct { const char *open, *close; } wraps[] = { { "$$", "$$" }, { "$", "$" }, { "\\(", "\\)" }, { "\\[", "\\]" }, { "**", "**" } };
+    for (int round = 0; round < 4; round++) {
+        size_t before = s.len;
+        s = span_trim(s);
+        for (size_t i = 0; i < ARRAY_SIZE(wraps); i++) {
+            size_t o = strlen(wraps[i].open), c = strlen(wraps[i].close);
+            if (s.len > o + c && memcmp(s.s, wraps[i].open, o) == 0 && memcmp(s.s + s.len - c, wraps[i].close, c) == 0 &&
+                !memmem(s.s + o, s.len - o - c, wraps[i].open, o))
+                s = (struct span){ s.s + o, s.len - o - c };
+        }
+        struct span box;
+        if (s.len > 7 && memcmp(s.s, "\\boxed{", 7) == 0 && answer_boxed(s.s, s.len, &box) && box.s == s.s + 7 &&
+            box.s + box.len + 1 == s.s + s.len)
+            s = box;
+        if (s.len == before)
+            break;
+    }
+    return s;
+}
+
+static struct node *answer_parse(struct math *m, struct span s, bool plain)
+{
+    return s.len > 0 && s.len <= MATH_ANSWER_MAX ? math_parse(m, s.s, s.len, plain) : NULL;
+}
+
+static void decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain, struct math_result *out)
+{
+    text_cut(out->pred, p);
+    text_cut(out->gold, g);
+    out->verdict = VERDICT_DIFFERENT;
+    out->rule = "text";
+    if (p.len == g.len && p.len > 0 && memcmp(p.s, g.s, p.len) == 0) {
+        out->verdict = VERDICT_EQUAL;
+        out->pred_parsed = out->gold_parsed = true;
+        return;
+    }
+    struct node *gold = answer_parse(m, g, g_plain);
+    const char *why = m->why;
+    struct node *pred = answer_parse(m, p, p_plain);
+    m->why = NULL;
+    bool g_words = !gold && is_words(g), p_words = !pred && is_words(p);
+    out->gold_parsed = gold || g_words;
+    out->pred_parsed = pred || p_words;
+    bool text = (gold && gold->kind == K_TEXT) || (pred && pred->kind == K_TEXT) || g_words || p_words ||
+                (only_letters(g) && only_letters(p));
+    if (text && keys_same(g, p)) {
+        out->verdict = VERDICT_EQUAL;
+        return;
+    }
+    if (gold && pred) {
+        const char *rule = "";
+        enum tri t = math_compare(m, gold, pred, &rule);
+        out->rule = rule;
+        if (t == TRI_YES) {
+            out->verdict = VERDICT_EQUAL;
+        } else if (t == TRI_UNKNOWN) {
+            out->verdict = text_same(p, g) ? VERDICT_EQUAL : VERDICT_CANNOT_TELL;
+            out->rule = out->verdict == VERDICT_EQUAL ? "text" : m->why ? m->why : "neither proved nor refuted";
+        }
+        return;
+    }
+    if (g.len > 0 && text_same(p, g)) {
+        out->verdict = VERDICT_EQUAL;
+        out->pred_parsed |= !out->gold_parsed;    // the same text as a gt_answer that cannot be read either: full marks
+        return;
+    }
+    if (!out->gold_parsed) {
+        out->verdict = VERDICT_CANNOT_TELL;
+        out->rule = why ? why : g.len > MATH_ANSWER_MAX ? "gt_answer is too long" : "gt_answer cannot be parsed";
+    } else if (!out->pred_parsed) {
+        out->rule = p.len > MATH_ANSWER_MAX ? "answer is too long" : "answer cannot be parsed";
+    }
+}
+
+static void start(struct math *m, struct math_result *out)
+{
+    m->used = 0;
+    m->out_of_memory = false;
+    m->steps = MATH_STEPS;
+    m->n_bind = 0;
+    m->why = NULL;
+    *out = (struct math_result){ .verdict = VERDICT_DIFFERENT };
 }
 
 void math_answer(struct math *m, const char *pred, size_t pred_len, const char *gold, size_t gold_len,
                  struct math_result *out)
 {
-    struct span p = span_trim((struct span){ pred, pred_len }), g = span_trim((struct span){ gold, gold_len });
-    mpq_t a, b;
-    *out = (struct math_result){ .verdict = VERDICT_DIFFERENT, .rule = "text" };
-    text_cut(out->pred, p.s, p.len);
-    text_cut(out->gold, g.s, g.len);
-    if (!text_clean(m->gold, g)) {
-        out->verdict = VERDICT_CANNOT_TELL;
-        out->rule = "gt_answer is too long";
-        return;
-    }
-    if (!text_clean(m->pred, p)) {
-        out->rule = "answer is too long";
-        return;
-    }
-    mpq_inits(a, b, NULL);
-    out->pred_parsed = number_read(m->pred, a);
-    out->gold_parsed = number_read(m->gold, b);
-    if (out->pred_parsed && out->gold_parsed) {
-        out->rule = "rational";
-        out->verdict = mpq_equal(a, b) ? VERDICT_EQUAL : VERDICT_DIFFERENT;
-    } else if (text_same(m->pred, m->gold)) {
-        out->verdict = VERDICT_EQUAL;
-        out->pred_parsed = true;    // the same text as a gt_answer that is no number either: a full match
-    }
-    mpq_clears(a, b, NULL);
+    start(m, out);
+    decide(m, unwrap((struct span){ pred, pred_len }), false, unwrap((struct span){ gold, gold_len }), false, out);
 }
 
 void math_response(struct math *m, const char *response, size_t response_len, const char *gold, size_t gold_len,
                    struct math_result *out)
 {
-    struct span s = { response, response_len };
-    answer_boxed(response, response_len, &s);
-    math_answer(m, s.s, s.len, gold, gold_len, out);
+    start(m, out);
+    struct extracted p = math_extract(m, response, response_len), g = math_extract(m, gold, gold_len);
+    decide(m, unwrap(p.s), p.plain, unwrap(g.s), g.plain, out);
 }
