@@ -4,3 +4,4 @@
 bool bench_journal(int argc, char **argv, struct error *err);
 bool bench_gemm(int argc, char **argv, struct error *err);
 bool bench_cpu(int argc, char **argv, struct error *err);
+bool bench_decode(int argc, char **argv, struct error *err);

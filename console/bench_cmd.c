@@ -10,6 +10,7 @@ static const struct {
     bool (*run)(int argc, char **argv, struct error *err);    // argv[0] is the measurement's name
     const char *help;
 } benches[] = {
+    { "decode", bench_decode, "tokens a second of the rollout engine" },
     { "journal", bench_journal, "append a step's metrics; read back a long run" },
     { "gemm", bench_gemm, "matrix products of the CPU engine, against OpenBLAS" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },

@@ -13,3 +13,4 @@ bool settings_cmd(int argc, char **argv, struct error *err);
 bool metrics_cmd(int argc, char **argv, struct error *err);
 bool scorer_cmd(int argc, char **argv, struct error *err);
 bool simulate_cmd(int argc, char **argv, struct error *err);
+bool logprobs_cmd(int argc, char **argv, struct error *err);

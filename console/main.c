@@ -24,6 +24,7 @@ static const struct command commands[] = {
     { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" },
     { "scorer", scorer_cmd, NULL },
     { "simulate", simulate_cmd, "show the console on a made-up run" },
+    { "logprobs", logprobs_cmd, "log-probs of given ids, by the trainer's path" },
     { "version", version_cmd, "print the version" },
 };
 

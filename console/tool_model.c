@@ -1,0 +1,59 @@
+#include "console/tool_model.h"
+#include <string.h>
+#include "kernels/ops.h"
+#include "workers/model/model.h"
+#include "workers/text/tokenizer.h"
+
+static bool dtype_find(const char *name, const struct device *dev, enum dtype *out, struct error *err)
+{
+    if (strcmp(name, "auto") == 0)
+        *out = dev->kind == DEVICE_CUDA ? DT_BF16 : DT_F32;
+    else if (strcmp(name, "float32") == 0 || strcmp(name, "fp32") == 0)
+        *out = DT_F32;
+    else if (strcmp(name, "bfloat16") == 0 || strcmp(name, "bf16") == 0)
+        *out = DT_BF16;
+    else
+        return error_set(err, ERR_USAGE, "unknown dtype '%s'; it is float32, bfloat16 or auto", name);
+    return true;
+}
+
+bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
+{
+    bool ok = false;
+    enum dtype dtype = DT_F32;
+    if (!t->dir)
+        return error_set(err, ERR_USAGE, "--model is needed: a directory with config.json and model.safetensors");
+    if (t->n_thread < 0 || t->n_thread > 4096)
+        return error_set(err, ERR_USAGE, "--threads is %lld; it must be between 1 and 4096, or 0 for all cores",
+                         (long long)t->n_thread);
+    TRY((t->dev = device_new(t->device, (int)t->n_thread, err)) != NULL);
+    TRY(dtype_find(t->dtype, t->dev, &dtype, err));
+    TRY((t->model = model_load(t->dir, t->dev, dtype, err)) != NULL);
+    if (need_text) {
+        TRY((t->tokenizer = tokenizer_load(t->dir, err)) != NULL);
+        TRY((t->encoder = encoder_new(t->tokenizer, true, err)) != NULL);
+        int64_t n_id = tokenizer_n_id(t->tokenizer), vocab = model_config(t->model)->vocab;
+        if (n_id > vocab) {
+            error_set(err, ERR_DATA, "'%s': the tokenizer has %lld ids, the model's vocabulary only %lld", t->dir,
+                      (long long)n_id, (long long)vocab);
+            goto out;
+        }
+    }
+    ok = true;
+out:
+    if (!ok)
+        tool_model_release(t);
+    return ok;
+}
+
+void tool_model_release(struct tool_model *t)
+{
+    encoder_free(t->encoder);
+    tokenizer_free(t->tokenizer);
+    model_free(t->model);
+    device_free(t->dev);
+    t->encoder = NULL;
+    t->tokenizer = NULL;
+    t->model = NULL;
+    t->dev = NULL;
+}
