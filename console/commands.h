@@ -14,3 +14,5 @@ bool metrics_cmd(int argc, char **argv, struct error *err);
 bool scorer_cmd(int argc, char **argv, struct error *err);
 bool simulate_cmd(int argc, char **argv, struct error *err);
 bool logprobs_cmd(int argc, char **argv, struct error *err);
+bool sft_cmd(int argc, char **argv, struct error *err);
+bool random_model_cmd(int argc, char **argv, struct error *err);

@@ -18,14 +18,11 @@
 #include "protocol/base/log.h"
 #include "workers/consumer/trainer.h"
 #include "workers/model/model.h"
+#include "workers/model/model_dir.h"
 #include "workers/model/safetensors.h"
 
 #define PATH_BYTES 4096
-#define SMALL_FILE_MAX ((size_t)1 << 28)    // of tokenizer files and JSON
-static const char *const tokenizer_files[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
-};
+#define SMALL_FILE_MAX ((size_t)1 << 28)    // of JSON files
 
 /* Host copies of everything that training changes. */
 struct snapshot {
@@ -81,25 +78,6 @@ static bool file_hash(const char *path, size_t *size, uint64_t *hash, struct err
 static bool join(char out[PATH_BYTES], const char *dir, const char *name, struct error *err)
 {
     return path_join(out, PATH_BYTES, dir, name) || error_set(err, ERR_USAGE, "the path '%s/%s' is too long", dir, name);
-}
-
-static bool tokenizer_copy(const struct snapshot *s, const char *dir, struct error *err)
-{
-    bool ok = false;
-    char from[PATH_BYTES], to[PATH_BYTES];
-    struct buf b = { .max = SMALL_FILE_MAX };
-    for (size_t i = 0; i < ARRAY_SIZE(tokenizer_files); i++) {
-        TRY(join(from, s->tokenizer_dir, tokenizer_files[i], err) && join(to, dir, tokenizer_files[i], err));
-        if (!path_exists(from))
-            continue;
-        buf_clear(&b);
-        TRY(file_read(&b, from, SMALL_FILE_MAX, err));
-        TRY(file_write(to, buf_text(&b), b.len, err));
-    }
-    ok = true;
-out:
-    buf_release(&b);
-    return ok;
 }
 
 static bool json_write(json_t *j, const char *path, struct error *err)    // takes j
@@ -174,7 +152,7 @@ static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], stru
     TRY(dir_remove(tmp, err) && dir_remove(old, err) && dir_make(state, 0755, err));
     TRY(model_save_copy(s->m, s->weights, tmp, err));
     if (s->has_tokenizer)
-        TRY(tokenizer_copy(s, tmp, err));
+        TRY(model_dir_copy_tokenizer(s->tokenizer_dir, tmp, err));
     TRY(state_write(s, state, err));
     TRY(manifest_collect(files, tmp, "", err) && manifest_collect(files, state, "state/", err));
     TRY(json_write(json_pack("{s:i, s:I, s:O}", "version", 1, "step", (json_int_t)s->step, "files", files), manifest, err));

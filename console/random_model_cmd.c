@@ -1,0 +1,70 @@
+/* random_model_cmd.c - rollcall random-model: a model directory with weights drawn from a seed, for tests and for starting anew */
+#include <stdio.h>
+#include <string.h>
+#include "console/commands.h"
+#include "workers/model/model_dir.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/file.h"
+#include "workers/model/model.h"
+#include "workers/text/tokenizer.h"
+
+/* Vocabulary and end tokens of a tokenizer's directory into c. */
+static bool tokenizer_apply(struct model_config *c, const char *dir, struct error *err)
+{
+    struct tokenizer *t = tokenizer_load(dir, err);
+    if (!t)
+        return false;
+    int n_eos;
+    const int32_t *eos = tokenizer_eos(t, &n_eos);
+    c->vocab = ((int64_t)tokenizer_n_id(t) + 31) / 32 * 32;    // whole panels of the matrix kernels
+    c->n_eos = MIN(n_eos, CONFIG_EOS_MAX);
+    memcpy(c->eos, eos, (size_t)c->n_eos * sizeof *eos);
+    c->bos = -1;
+    tokenizer_free(t);
+    return true;
+}
+
+bool random_model_cmd(int argc, char **argv, struct error *err)
+{
+    const char *shape = NULL, *out = NULL, *tokenizer = NULL, *dtype = "bfloat16";
+    int64_t seed = 1;
+    bool force = false, ok = false;
+    struct cli_option options[] = {
+        { .name = "shape", .kind = CLI_STR, .value = &shape, .arg = "NAME", .help = "Qwen2.5-0.5B ... Llama-3.1-8B, starter" },
+        { .name = "seed", .kind = CLI_I64, .value = &seed, .arg = "N", .help = "of the weights (default 1)" },
+        { .name = "out", .kind = CLI_STR, .value = &out, .arg = "DIR", .help = "the directory to write; must not hold a model yet" },
+        { .name = "tokenizer", .kind = CLI_STR, .value = &tokenizer, .arg = "DIR",
+          .help = "take vocabulary size and end tokens from this tokenizer and copy its files" },
+        { .name = "dtype", .kind = CLI_STR, .value = &dtype, .arg = "TYPE", .help = "float32 or bfloat16 (default)" },
+        { .name = "force", .kind = CLI_FLAG, .value = &force, .help = "write over a model that is there" },
+    };
+    struct cli cli = { .command = "rollcall random-model", .about = "Writes a Hugging Face directory with random weights.",
+                       .options = options, .n_options = ARRAY_SIZE(options) };
+    struct device *dev = NULL;
+    struct model *m = NULL;
+    if (!cli_parse(&cli, argc, argv, err))
+        return false;
+    if (cli.help_wanted)
+        return true;
+    if (!shape || !out)
+        return error_set(err, ERR_USAGE, "--shape and --out are needed");
+    const struct model_config *known = config_shape(shape, err);
+    enum dtype type;
+    if (!known || !model_dtype_parse(&type, dtype, err))
+        return false;
+    struct model_config c = *known;
+    TRY(model_dir_claim(out, force, err));
+    if (tokenizer)
+        TRY(tokenizer_apply(&c, tokenizer, err));
+    TRY(dev = device_new("ref", 1, err));    // nothing is computed
+    TRY(m = model_new_random(&c, (uint64_t)seed, dev, type, err));
+    if (tokenizer)
+        TRY(model_dir_copy_tokenizer(tokenizer, out, err));
+    TRY(model_save(m, out, err));
+    printf("{\"out\":\"%s\",\"shape\":\"%s\",\"parameters\":%lld}\n", out, shape, (long long)config_n_param(&c));
+    ok = true;
+out:
+    model_free(m);
+    device_free(dev);
+    return ok;
+}

@@ -1,0 +1,13 @@
+/* model_dir.h - the directory a model is written into: not written over by accident, with its tokenizer's files
+ *
+ * Any thread. */
+#pragma once
+#include <stdbool.h>
+#include "kernels/ops.h"
+#include "protocol/base/error.h"
+/* Make dir; ERR_EXISTS when it holds a config.json or weights and force is false. */
+MUST_USE bool model_dir_claim(const char *dir, bool force, struct error *err);
+/* Copy tokenizer.json, tokenizer_config.json and what else belongs to a tokenizer; those that are not there are passed over. */
+MUST_USE bool model_dir_copy_tokenizer(const char *from, const char *to, struct error *err);
+/* "float32", "fp32", "bfloat16", "bf16". */
+MUST_USE bool model_dtype_parse(enum dtype *out, const char *name, struct error *err);
