@@ -14,5 +14,4 @@ bool metrics_cmd(int argc, char **argv, struct error *err);
 bool scorer_cmd(int argc, char **argv, struct error *err);
 bool simulate_cmd(int argc, char **argv, struct error *err);
 bool logprobs_cmd(int argc, char **argv, struct error *err);
-bool sft_cmd(int argc, char **argv, struct error *err);
 bool random_model_cmd(int argc, char **argv, struct error *err);
