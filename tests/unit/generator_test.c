@@ -180,41 +180,101 @@ static void items_may_arrive_while_others_run(UNUSED void **state)
     generator_free(g);
 }
 
-/* The agreement that importance ratios rest on: packed scoring of prompt + completion gives the bytes recorded while
- * sampling. */
-static void recorded_log_probs_are_the_scored_ones_to_the_bit(UNUSED void **state)
+/* Prompt and completion of a group's samples end to end, with targets for the completions. */
+struct packed {
+    int32_t token[4096], target[4096], cu[SAMPLES + 1];
+    float temperature[4096], logp[4096];
+};
+
+static struct model_batch group_pack(struct packed *p, const struct group *g)
 {
+    int32_t n = 0;
+    for (int k = 0; k < SAMPLES; k++) {
+        const struct sample *s = &g->sample[k];
+        int32_t len = (int32_t)(g->n_prompt + s->n_tok);
+        p->cu[k] = n;
+        memcpy(p->token + n, g->prompt, (size_t)g->n_prompt * sizeof *p->token);
+        memcpy(p->token + n + g->n_prompt, g->token + s->first_tok, (size_t)s->n_tok * sizeof *p->token);
+        for (int32_t t = 0; t < len; t++) {
+            p->target[n + t] = t >= g->n_prompt - 1 && t < len - 1 ? p->token[n + t + 1] : -1;
+            p->temperature[n + t] = g->temperature;
+        }
+        n += len;
+    }
+    p->cu[SAMPLES] = n;
+    return (struct model_batch){ .n_seq = SAMPLES, .n_tok = n, .token = p->token, .cu_tok = p->cu };
+}
+
+static void packed_logp_is_recorded(const struct packed *p, const struct group *g)
+{
+    for (int k = 0; k < SAMPLES; k++) {
+        const struct sample *s = &g->sample[k];
+        assert_memory_equal(p->logp + p->cu[k] + g->n_prompt - 1, g->logp + s->first_tok,
+                            (size_t)s->n_tok * sizeof *p->logp);
+    }
+}
+
+/* The agreement that importance ratios rest on: scoring and training over packed prompts and completions give the bytes
+ * recorded while sampling. */
+static void recorded_log_probs_are_those_of_scoring_and_training_to_the_bit(UNUSED void **state)
+{
+    static struct packed p;
     struct group *g[N_ITEM];
     reference(g);
     struct run_limits limits = { .max_tok = 4096, .max_seq = SAMPLES, .max_seq_tok = 512 };
-    struct model_run *run = model_run_new(model, &limits, &err);
-    assert_non_null(run);
+    struct model_run *score = model_run_new(model, &limits, &err);
+    limits.train = true;
+    struct model_run *train = model_run_new(model, &limits, &err);
+    assert_non_null(score);
+    assert_non_null(train);
     for (int i = 0; i < N_ITEM; i++) {
-        int32_t token[4096], target[4096], cu[SAMPLES + 1], n = 0;
-        float temperature[4096], logp[4096];
-        for (int k = 0; k < SAMPLES; k++) {
-            const struct sample *s = &g[i]->sample[k];
-            cu[k] = n;
-            memcpy(token + n, g[i]->prompt, (size_t)g[i]->n_prompt * sizeof *token);
-            memcpy(token + n + g[i]->n_prompt, g[i]->token + s->first_tok, (size_t)s->n_tok * sizeof *token);
-            int32_t len = (int32_t)(g[i]->n_prompt + s->n_tok);
-            for (int32_t t = 0; t < len; t++) {
-                target[n + t] = t >= g[i]->n_prompt - 1 && t < len - 1 ? token[n + t + 1] : -1;
-                temperature[n + t] = g[i]->temperature;
-            }
-            n += len;
-        }
-        cu[SAMPLES] = n;
-        struct model_batch batch = { .n_seq = SAMPLES, .n_tok = n, .token = token, .cu_tok = cu };
-        assert_true(model_score(run, &batch, target, temperature, logp, NULL, &err));
-        for (int k = 0; k < SAMPLES; k++) {
-            const struct sample *s = &g[i]->sample[k];
-            assert_memory_equal(logp + cu[k] + g[i]->n_prompt - 1, g[i]->logp + s->first_tok,
-                                (size_t)s->n_tok * sizeof *logp);
-        }
+        struct model_batch batch = group_pack(&p, g[i]);
+        assert_true(model_score(score, &batch, p.target, p.temperature, p.logp, NULL, &err));
+        packed_logp_is_recorded(&p, g[i]);
+        memset(p.logp, 0, sizeof p.logp);
+        struct token_loss loss = { .target = p.target, .temperature = p.temperature, .logp = p.logp };
+        assert_true(model_forward_train(train, &batch, &err));
+        assert_true(model_head(train, &loss, &err));
+        packed_logp_is_recorded(&p, g[i]);
     }
-    model_run_free(run);
+    model_run_free(score);
+    model_run_free(train);
     groups_free(g);
+}
+
+/* One buffer of weights in a process: what the optimizer writes there is what the next item is sampled with. */
+static void weights_replaced_in_place_are_those_of_the_next_item(UNUSED void **state)
+{
+    struct group *before[N_ITEM] = { NULL }, *after[N_ITEM] = { NULL }, *want[N_ITEM] = { NULL };
+    struct model *keep = model_new_like(model, &err);
+    assert_non_null(keep);
+    assert_true(model_weights_copy(keep, model, &err));
+    struct generator *g = engine(8, 0, NULL);
+    struct generator_item item = item_of(5);
+    submit(g, &item);
+    run_all(g, before);
+    size_t size;
+    float *weight = model_weights(model, &size);
+    for (size_t i = 0; i < size / sizeof *weight; i++)
+        weight[i] *= 1.25f;
+    assert_true(model_weights_changed(model, &err));
+    assert_true(generator_version_set(g, 4, &err));
+    submit(g, &item);
+    run_all(g, after);
+    generator_free(g);
+    g = engine(1, 0, NULL);    // one that has never seen the old weights
+    submit(g, &item);
+    run_all(g, want);
+    groups_same(after[5], want[5]);
+    assert_int_equal(after[5]->weight_version, 4);
+    assert_true(before[5]->n_tok != after[5]->n_tok ||
+                memcmp(before[5]->logp, after[5]->logp, (size_t)after[5]->n_tok * sizeof(float)) != 0);
+    assert_true(model_weights_copy(model, keep, &err));
+    groups_free(before);
+    groups_free(after);
+    groups_free(want);
+    generator_free(g);
+    model_free(keep);
 }
 
 static void greedy_samples_are_all_the_same(UNUSED void **state)
@@ -476,7 +536,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rollout_does_not_depend_on_its_neighbours),
         cmocka_unit_test(items_may_arrive_while_others_run),
-        cmocka_unit_test(recorded_log_probs_are_the_scored_ones_to_the_bit),
+        cmocka_unit_test(recorded_log_probs_are_those_of_scoring_and_training_to_the_bit),
+        cmocka_unit_test(weights_replaced_in_place_are_those_of_the_next_item),
         cmocka_unit_test(greedy_samples_are_all_the_same),
         cmocka_unit_test(a_group_says_how_it_was_made),
         cmocka_unit_test(an_end_token_at_the_limit_is_a_stop_and_ignored_ones_go_on),
