@@ -12,6 +12,7 @@ bool doctor_cmd(int argc, char **argv, struct error *err);
 bool settings_cmd(int argc, char **argv, struct error *err);
 bool metrics_cmd(int argc, char **argv, struct error *err);
 bool scorer_cmd(int argc, char **argv, struct error *err);
+bool console_cmd(int argc, char **argv, struct error *err);
 bool simulate_cmd(int argc, char **argv, struct error *err);
 bool logprobs_cmd(int argc, char **argv, struct error *err);
 bool random_model_cmd(int argc, char **argv, struct error *err);

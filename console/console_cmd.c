@@ -1,12 +1,15 @@
 /* console_cmd.c - rollcall console and rollcall simulate */
 #include <stdio.h>
 #include <string.h>
+#include "console/batch/watch.h"
 #include "console/commands.h"
+#include "console/fleet/link.h"
 #include "console/fleet/simulate.h"
 #include "console/tui/console.h"
 #include "console/tui/widget.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "protocol/run_find.h"
 
 /* Words for the options that choose one of a few. */
 static bool word_find(const char *option, const char *word, const char *const *words, int n, int *out, struct error *err)
@@ -27,6 +30,68 @@ static bool screen_options(struct console_options *o, const char *color, const c
     o->glyphs = ascii ? (int)GLYPHS_ASCII : -1;
     return (strcmp(color, "auto") == 0 || word_find("color", color, depths, 4, &o->terminal.color, err))
            && (strcmp(glyphs, "auto") == 0 || word_find("glyphs", glyphs, kinds, 3, &o->glyphs, err));
+}
+
+/* Open a run on the screen or tell it line by line; console's own exit is never the run's. */
+static bool run_watch(const char *run_dir, const struct console_options *o, const struct batch_config *batch, int64_t from,
+                      struct error *err)
+{
+    struct model *m = model_new(err);
+    if (!m)
+        return false;
+    struct feed *feed = link_new(run_dir, m, clock_ns(), err);
+    bool ok = feed && (batch ? batch_watch(feed, m, batch, from, err) : console_run(feed, m, o, err));
+    if (feed)
+        feed->free(feed);
+    fleet_model_free(m);
+    return ok;
+}
+
+bool console_cmd(int argc, char **argv, struct error *err)
+{
+    struct console_options o = { .terminal = { .mouse = true, .escape_ms = 25 } };
+    struct batch_config batch = { .out = stdout };
+    const char *color = "auto", *glyphs = "auto", *format = "text", *run = NULL, *runs_dir = NULL, *operand[1];
+    double interval_s = -1;
+    int64_t from = -1, escape_ms = 25;
+    bool ascii = false, no_mouse = false, is_batch = false;
+    struct cli_option options[] = {
+        { NULL, NULL, CLI_HEADING, NULL, NULL, "which run" },
+        { "run", NULL, CLI_STR, &run, "DIR", "its directory; without it the one live run" },
+        { "runs-dir", NULL, CLI_STR, &runs_dir, "DIR", "where runs are looked for (runs)" },
+        { NULL, NULL, CLI_HEADING, NULL, NULL, "the screen" },
+        { "theme", NULL, CLI_STR, &o.theme, "NAME|FILE", "colours: dark, light or a theme file" },
+        { "color", NULL, CLI_STR, &color, "WHEN", "auto, never, 8, 256 or true; NO_COLOR=1 in the environment means never" },
+        { "glyphs", NULL, CLI_STR, &glyphs, "KIND", "charts of braille, block or ascii; auto" },
+        { "ascii", NULL, CLI_FLAG, &ascii, NULL, "draw with ASCII only" },
+        { "no-mouse", NULL, CLI_FLAG, &no_mouse, NULL, "leave the mouse to the terminal (m changes it)" },
+        { "escape-ms", NULL, CLI_I64, &escape_ms, "MS", "wait so long for the rest of a key after Esc (25; slow links 100)" },
+        { NULL, NULL, CLI_HEADING, NULL, NULL, "without a screen" },
+        { "batch", NULL, CLI_FLAG, &is_batch, NULL, "lines instead of a screen, until the run ends" },
+        { "format", NULL, CLI_STR, &format, "FORMAT", "text or jsonl" },
+        { "interval", NULL, CLI_F64, &interval_s, "SECONDS", "at most a step's line so often (text 1, jsonl 0: every step)" },
+        { "from", NULL, CLI_I64, &from, "STEP", "first step told (the newest)" },
+    };
+    struct cli cli = { .command = "rollcall console",
+                       .about = "Shows a live run and lets you steer it. Training never depends on a console; any number may be open.",
+                       .operands = "[RUN_DIR]", .options = options, .n_options = ARRAY_SIZE(options), .operand = operand, .max_operands = 1 };
+    char run_dir[4096];
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    if (!screen_options(&o, color, glyphs, ascii, err) || !batch_format_parse(format, &batch.format, err))
+        return false;
+    if (escape_ms < 1 || escape_ms > 5000)
+        return error_set(err, ERR_USAGE, "--escape-ms is from 1 to 5000");
+    if (run && cli.n_operands > 0)
+        return error_set(err, ERR_USAGE, "the run is given twice: '%.200s' and '%.200s'", run, operand[0]);
+    if (!run_find(cli.n_operands > 0 ? operand[0] : run, runs_dir, run_dir, sizeof(run_dir), err))
+        return false;
+    o.terminal.mouse = !no_mouse;
+    o.terminal.escape_ms = (int)escape_ms;
+    const char *base = strrchr(run_dir, '/');
+    batch.run = base ? base + 1 : run_dir;
+    batch.interval_s = interval_s >= 0 ? interval_s : batch.format == BATCH_TEXT ? 1 : 0;
+    return run_watch(run_dir, &o, is_batch ? &batch : NULL, from, err);
 }
 
 bool simulate_cmd(int argc, char **argv, struct error *err)

@@ -24,6 +24,7 @@ static const struct command commands[] = {
     { "random-model", random_model_cmd, "write a model directory with random weights" },
     { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" },
     { "scorer", scorer_cmd, NULL },
+    { "console", console_cmd, "show a live run and steer it" },
     { "simulate", simulate_cmd, "show the console on a made-up run" },
     { "logprobs", logprobs_cmd, "log-probs of given ids, by the trainer's path" },
     { "version", version_cmd, "print the version" },

@@ -39,14 +39,14 @@ static const struct column {
     int width, digits;
     double scale;
 } columns[] = {
-    { "reward_mean",     "reward",   8, 3, 1 },
-    { "ans_acc",         "correct %", 9, 1, 100 },
-    { "response_len_mean", "length", 8, 1, 1 },
-    { "kl",              "KL",       9, 4, 1 },
-    { "entropy",         "entropy",  8, 3, 1 },
-    { "grad_norm",       "grad",     8, 3, 1 },
-    { "tok_per_s",       "tok/s",    9, 0, 1 },
-    { "step_s",          "step s",   8, 2, 1 },
+    { "metrics/reward",          "reward",  8, 3, 1 },
+    { "metrics/ans_acc",         "correct %", 9, 1, 100 },
+    { "metrics/response_length", "length",  8, 1, 1 },
+    { "train/kl",                "KL",      9, 4, 1 },
+    { "train/entropy",           "entropy", 8, 3, 1 },
+    { "train/grad_norm",         "grad",    8, 3, 1 },
+    { "perf/rollout_tok_per_s",  "tok/s",   9, 0, 1 },
+    { "time/step_s",             "step s",  8, 2, 1 },
 };
 
 bool batch_format_parse(const char *text, enum batch_format *format, struct error *err)

@@ -11,7 +11,7 @@ const struct phase_row phase_table[] = {
     { "generating", 'g', 0 }, { "scoring", 's', 1 },  { "training", 't', 2 },  { "publishing", 'p', 3 },
     { "saving", 'c', 4 },     { "evaluating", 'e', 5 }, { "loading", 'l', 6 }, { "starting", 'l', 6 },
     { "waiting", '.', 7 },    { "idle", '.', 7 },     { "paused", '.', 7 },    { "holding", '.', 7 },
-    { "running", 'r', 2 },    { "other", 'x', 5 },
+    { "running", 'r', 2 },    { "watching", '.', 7 },   { "other", 'x', 5 },
 };
 const int n_phases = ARRAY_SIZE(phase_table);
 
@@ -113,16 +113,22 @@ void model_changed(struct model *m)
     m->version++;
 }
 
+void model_steps_cut(struct model *m, int64_t step)
+{
+    for (int i = 0; i < METRIC_N; i++)
+        series_cut(&m->metric[i], step);
+    for (int i = 0; i < m->n_extra; i++)
+        series_cut(&m->extra[i].series, step);
+    m->n_step = MIN(m->n_step, step);
+    model_changed(m);
+}
+
 void model_step_begin(struct model *m, int64_t step, double time_s)
 {
     if (step < 0 || step >= SERIES_MAX)
         return;
-    if (step < m->n_step) {    // a rollback: what an older life said about later steps is void
-        for (int i = 0; i < METRIC_N; i++)
-            series_cut(&m->metric[i], step);
-        for (int i = 0; i < m->n_extra; i++)
-            series_cut(&m->extra[i].series, step);
-    }
+    if (step < m->n_step)    // a rollback: what an older life said about later steps is void
+        model_steps_cut(m, step);
     m->n_step = step + 1;
     m->step_time_s = time_s;
     model_changed(m);
@@ -275,7 +281,7 @@ struct rollout_view *model_rollout(struct model *m, int64_t item, int64_t step, 
     }
     struct rollout_view *r = &m->rollout[m->n_rollout++ % MODEL_ROLLOUTS];
     rollout_release(r);
-    *r = (struct rollout_view){ .item = item, .step = step, .prompt = copy, .sample = sample };
+    *r = (struct rollout_view){ .item = item, .step = step, .row = -1, .prompt = copy, .sample = sample };
     model_changed(m);
     return r;
 }

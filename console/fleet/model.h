@@ -55,6 +55,7 @@ struct sample_view {
 };
 struct rollout_view {
     int64_t item, step;
+    int64_t row;                  // line of the dataset; -1: not told
     char *prompt;                 // owned
     struct sample_view *sample;   // (n_sample); owned
     int n_sample;
@@ -154,6 +155,8 @@ const struct phase_row *phase_find(const char *phase);    // the last row (other
 
 /* Values of one step; those at or after it from an older life are forgotten when the step is not above the last one. */
 void model_step_begin(struct model *m, int64_t step, double time_s);
+/* Forget the steps from `step` on: the run went back to a checkpoint. */
+void model_steps_cut(struct model *m, int64_t step);
 void model_metric(struct model *m, int64_t step, const char *name, double value);
 /* The series of a metric by name, NULL: never told. */
 const struct series *model_series(const struct model *m, const char *name);

@@ -170,7 +170,7 @@ static void answers_due(struct simulate *s, struct model *m, int64_t now_ns)
         char answer[200];
         snprintf(answer, sizeof(answer), "takes effect at step %lld", (long long)s->step + 1);
         model_command_answer(m, p->tag, COMMAND_DONE, answer, now_ns);
-        event_tell(s, m, strncmp(p->text, "set", 3) == 0 ? "knob" : "command", "you@here, console", p->text, 0);
+        event_tell(s, m, "command", "you@here, console", p->text, 0);
         s->pending[i] = s->pending[--s->n_pending];
     }
 }
@@ -274,7 +274,7 @@ struct feed *simulate_new(const struct simulate_options *options, struct model *
         if (i > options->done - 12)
             rollout_tell(s, m);
         if (i == options->done * 2 / 3)
-            event_tell(s, m, "knob", "you@here, console", "learning_rate: 6e-4 to 4e-4", options->done - i);
+            event_tell(s, m, "command", "you@here, console", "learning_rate: 6e-4 -> 4e-4 from step 101 on", options->done - i);
     }
     model_eval(m, "sampled", 0, 500, 0.24);
     simulate_pump(&s->feed, m, now_ns);

@@ -181,7 +181,7 @@ static void rollouts_draw(const struct app *a, struct cells *c, struct rect r, U
     }
 }
 
-static bool rollouts_act(struct app *a, enum request req, UNUSED int64_t now_ns)
+static bool rollouts_act(struct app *a, enum request req, int64_t now_ns)
 {
     struct rect text = text_rect(a, app_body(a));
     int64_t number = 0, sel = selected_row(a), n = rollouts_rows(a);
@@ -235,8 +235,12 @@ static bool rollouts_act(struct app *a, enum request req, UNUSED int64_t now_ns)
         char line[160], command[INPUT_MAX];
         if (!g)
             return true;
-        snprintf(line, sizeof(line), "The prompt of item %lld is issued no more in this run:", (long long)g->item);
-        snprintf(command, sizeof(command), "quarantine item=%lld", (long long)g->item);
+        if (g->row < 0) {
+            app_flash(a, ROLE_WARN, now_ns, "the run has not told which line of the dataset this prompt is");
+            return true;
+        }
+        snprintf(line, sizeof(line), "Line %lld of the dataset is issued no more in this run:", (long long)g->row);
+        snprintf(command, sizeof(command), "quarantine %lld", (long long)g->row);
         app_confirm(a, true, "Quarantine this prompt?", line, g->prompt, command);
         return true;
     }

@@ -37,9 +37,9 @@ static void jsonl_holds_json_lines_only_and_ends_with_the_outcome(UNUSED void **
     struct error err = { 0 };
     struct batch *b = batch_make(&s, BATCH_JSONL, 0);
     batch_eval(b, 0, "sampled", 500, 0.25);
-    batch_step(b, 1, 2, (struct batch_metric[]){ { "reward_mean", 0.5 }, { "kl", NAN }, { "grad_norm", INFINITY } }, 3);
+    batch_step(b, 1, 2, (struct batch_metric[]){ { "metrics/reward", 0.5 }, { "kl", NAN }, { "grad_norm", INFINITY } }, 3);
     batch_note(b, "this is for people");
-    batch_step(b, 2, 2, (struct batch_metric[]){ { "reward_mean", 0.75 } }, 1);
+    batch_step(b, 2, 2, (struct batch_metric[]){ { "metrics/reward", 0.75 } }, 1);
     batch_eval(b, 2, "sampled", 500, 0.84);
     assert_true(batch_end(b, BATCH_FINISHED, 2, NULL, &err));
     int n = 0;
@@ -88,7 +88,7 @@ static void text_ends_with_a_table_of_start_and_end(UNUSED void **state)
     struct error err = { 0 };
     struct batch *b = batch_make(&s, BATCH_TEXT, 0);
     batch_eval(b, 0, "greedy", 500, 0.412);
-    batch_step(b, 1, 1, (struct batch_metric[]){ { "reward_mean", 0.5 } }, 1);
+    batch_step(b, 1, 1, (struct batch_metric[]){ { "metrics/reward", 0.5 } }, 1);
     batch_eval(b, 1, "greedy", 500, 0.9);
     assert_false(batch_end(b, BATCH_FAILED, 1, "disk is full", &err));
     assert_int_equal(error_exit_status(err.code), 1);

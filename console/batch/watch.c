@@ -1,0 +1,110 @@
+/* watch.c - see watch.h */
+#include "console/batch/watch.h"
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+#include "protocol/base/clock.h"
+
+struct watch {
+    struct batch *batch;
+    int64_t next;                      // the first step not told; -1: not known yet
+    struct eval_view eval[MODEL_EVALS];    // as told
+    enum run_state state;
+    enum link_state link;
+};
+
+static void step_tell(struct watch *w, const struct model *m, int64_t step)
+{
+    struct batch_metric metric[METRIC_N + MODEL_EXTRA];
+    int n = 0;
+    for (int i = 0; i < METRIC_N; i++)
+        if (!isnan(series_at(&m->metric[i], step)))
+            metric[n++] = (struct batch_metric){ metrics[i].name, series_at(&m->metric[i], step) };
+    for (int i = 0; i < m->n_extra; i++)
+        if (!isnan(series_at(&m->extra[i].series, step)))
+            metric[n++] = (struct batch_metric){ m->extra[i].name, series_at(&m->extra[i].series, step) };
+    if (n > 0)
+        batch_step(w->batch, step, m->max_steps, metric, n);
+}
+
+static void news_tell(struct watch *w, const struct model *m)
+{
+    char note[320];
+    if (m->told_ns == 0)
+        return;
+    if (w->next < 0)
+        w->next = MAX(m->step, 1);
+    if (m->n_step < w->next)
+        w->next = MAX(m->n_step, 0);    // the run went back to a checkpoint: these are told again
+    for (; w->next < m->n_step; w->next++)
+        step_tell(w, m, w->next);
+    for (int i = 0; i < m->n_eval; i++)
+        if (strcmp(w->eval[i].set, m->eval[i].set) != 0 || w->eval[i].step != m->eval[i].step || w->eval[i].mean != m->eval[i].mean) {
+            w->eval[i] = m->eval[i];
+            batch_eval(w->batch, m->eval[i].step, m->eval[i].set, m->eval[i].n, m->eval[i].mean);
+        }
+    if (m->state != w->state && m->state != RUN_FINISHED && m->state != RUN_STOPPED && m->state != RUN_FAILED) {
+        snprintf(note, sizeof(note), "%s%s%s", run_state_name(m->state), m->reason[0] ? ": " : "", m->reason);
+        batch_note(w->batch, note);
+    }
+    if (m->link != w->link && m->link == LINK_LOST)
+        batch_note(w->batch, m->link_text);
+    w->state = m->state;
+    w->link = m->link;
+}
+
+bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *config, int64_t from, struct error *err)
+{
+    struct watch w = { .next = from };
+    bool ok = false, signalled = false;
+    sigset_t set, before;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set, &before);
+    int signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    w.batch = batch_new(config, err);
+    if (!w.batch)
+        goto out;
+    if (signal_fd < 0) {
+        error_errno(err, "cannot receive signals");
+        goto out;
+    }
+    for (;;) {
+        int64_t now = clock_ns(), wait = (feed->due_ns(feed) - now + 999999) / 1000000;
+        struct pollfd fds[2] = { { .fd = signal_fd, .events = POLLIN }, { .fd = feed->fd, .events = POLLIN } };
+        if (poll(fds, 2, (int)MIN(MAX(wait, 0), 1000)) < 0 && errno != EINTR) {
+            error_errno(err, "cannot wait for news");
+            goto out;
+        }
+        now = clock_ns();
+        signalled = fds[0].revents != 0;
+        if (fds[1].revents || now >= feed->due_ns(feed))
+            feed->pump(feed, m, now);
+        news_tell(&w, m);
+        bool over = m->state == RUN_FINISHED || m->state == RUN_FAILED || m->state == RUN_STOPPED;
+        if (signalled || batch_broken(w.batch) || (over && m->n_step > m->step))    // the last steps have arrived
+            break;
+        if (over && now - m->link_ns > (int64_t)2000000000 && m->link == LINK_LOST)
+            break;
+    }
+    if (m->state == RUN_FINISHED)
+        ok = batch_end(w.batch, BATCH_FINISHED, m->step, m->reason, err);
+    else if (m->state == RUN_FAILED)
+        ok = batch_end(w.batch, BATCH_FAILED, m->step, m->reason, err);
+    else
+        ok = batch_end(w.batch, BATCH_STOPPED, m->step,
+                       m->state == RUN_STOPPED ? m->reason : signalled ? "this console was interrupted; the run goes on" : "", err);
+out:
+    batch_free(w.batch);
+    if (signal_fd >= 0)
+        close(signal_fd);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return ok;
+}

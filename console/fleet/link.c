@@ -1,0 +1,595 @@
+/* link.c - see link.h
+ *
+ * Requests that are open at any time: at most one each of status, steps, events and rollouts, and one for each command. Their
+ * tags tell the answers apart. What is missing is asked for when the status (every second) shows it is missing, so that a
+ * lost answer is only a second's delay. */
+#include "console/fleet/link.h"
+#include <math.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include "console/fleet/logtail.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/run_lock.h"
+#include "protocol/transport.h"
+
+#define STATUS_NS ((int64_t)1000 * 1000000)
+#define LOG_NS ((int64_t)500 * 1000000)
+#define ASK_MS 5000
+#define STEPS_A_TIME 5000
+#define COMMANDS_OPEN 16
+#define LOST_NS ((int64_t)3500 * 1000000)    // without an answer to a status
+
+enum { TAG_STATUS = 1, TAG_STEPS, TAG_EVENTS, TAG_ROLLOUTS, TAG_COMMAND };    // TAG_COMMAND and above: commands
+struct open_command {
+    uint64_t tag;            // 0: free
+    struct command command;
+    char id[64];
+    int64_t until_ns;        // the end of its time
+    bool asked;              // an answer is awaited; else to be asked again
+};
+struct link {
+    struct feed feed;
+    char run_dir[4096];
+    char who[128];
+    struct transport *transport;
+    struct peer *agent;
+    struct subscriber *telemetry;
+    struct logtail *log;
+    bool open[TAG_COMMAND];  // by tag
+    bool events_stale, rollouts_stale, over;
+    int64_t status_ns, log_ns;      // when next
+    int64_t answered_ns;            // when the agent last answered
+    struct open_command command[COMMANDS_OPEN];
+    uint64_t next_tag, random;
+};
+
+static void ask(struct link *l, uint64_t tag, struct msg_out *m)
+{
+    struct error err;
+    if (msg_finish(m, &err) && peer_ask(l->agent, m, ASK_MS, tag, &err))
+        l->open[tag] = true;
+    msg_release(m);
+}
+
+static void status_ask(struct link *l, int64_t now_ns)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    l->status_ns = now_ns + STATUS_NS;
+    if (l->open[TAG_STATUS])
+        return;
+    msg_begin(&m, MSG_STATUS);
+    ask(l, TAG_STATUS, &m);
+}
+
+static void steps_ask(struct link *l, const struct model *model)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    if (l->open[TAG_STEPS])
+        return;
+    msg_begin(&m, MSG_STEPS);
+    msg_i64(&m, "from", model->n_step);
+    msg_i64(&m, "limit", STEPS_A_TIME);
+    ask(l, TAG_STEPS, &m);
+}
+
+static void events_ask(struct link *l, const struct model *model)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    const struct event_view *last = model_event_at(model, 0);
+    if (l->open[TAG_EVENTS])
+        return;
+    l->events_stale = false;
+    msg_begin(&m, MSG_EVENTS);
+    msg_i64(&m, "after", last ? last->id : 0);
+    msg_i64(&m, "limit", 500);
+    ask(l, TAG_EVENTS, &m);
+}
+
+static void rollouts_ask(struct link *l)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    if (l->open[TAG_ROLLOUTS])
+        return;
+    l->rollouts_stale = false;
+    msg_begin(&m, MSG_ROLLOUTS);
+    msg_i64(&m, "limit", 24);
+    ask(l, TAG_ROLLOUTS, &m);
+}
+
+/* ---- what is heard ---- */
+
+static void gauges_read(struct gauge *g, int *n, int max, const struct mval *map)
+{
+    for (int64_t i = 0; i < mval_n(map) && *n < max; i++) {
+        size_t len;
+        const char *key = mval_key(map, i, &len);
+        double v = mval_f64(mval_at(map, i), NAN);
+        if (!key || isnan(v))
+            continue;
+        snprintf(g[*n].name, sizeof(g[*n].name), "%.*s", (int)MIN(len, sizeof(g[*n].name) - 1), key);
+        g[(*n)++].value = v;
+    }
+}
+
+static void process_read(struct model *m, const struct mval *v, bool from_status, int64_t now_ns)
+{
+    char name[40], word[24];
+    struct proc *p = model_proc(m, mval_text(v, "name", name, sizeof(name)));
+    if (!p)
+        return;
+    mval_text(v, "phase", p->phase, sizeof(p->phase));
+    mval_text(v, "waits_for", p->waits_for, sizeof(p->waits_for));
+    p->phase_s = mval_f64(mval_get(v, "phase_s"), p->phase_s);
+    p->progress = mval_f64(mval_get(v, "progress"), NAN);
+    p->heard_ns = now_ns;
+    p->heard_s = 0;
+    if (from_status) {
+        mval_text(v, "kind", p->kind, sizeof(p->kind));
+        p->pid = mval_i64(mval_get(v, "pid"), 0);
+        p->restarts = mval_i64(mval_get(v, "restarts"), 0);
+        p->verdict = proc_verdict_find(mval_text(v, "verdict", word, sizeof(word)));
+        p->n_gauge = 0;
+        double cpu = mval_f64(mval_get(v, "cpu"), NAN), rss = mval_f64(mval_get(v, "rss_mib"), NAN);
+        if (!isnan(cpu))
+            p->gauge[p->n_gauge++] = (struct gauge){ "cpu_share", cpu };
+        if (!isnan(rss))
+            p->gauge[p->n_gauge++] = (struct gauge){ "rss_bytes", rss * (1 << 20) };
+        gauges_read(p->gauge, &p->n_gauge, MODEL_GAUGES, mval_get(v, "gauges"));
+    }
+    model_lane(m, p, now_ns);
+}
+
+/* A knob's value as text, however it travels. */
+static void value_text(const struct mval *v, char *out, size_t size)
+{
+    size_t len;
+    const char *s = mval_str(v, &len);
+    out[0] = 0;
+    if (s)
+        snprintf(out, size, "%.*s", (int)MIN(len, size - 1), s);
+    else if (mval_is(v, KIND_BOOL))
+        snprintf(out, size, "%s", mval_bool(v, false) ? "true" : "false");
+    else if (mval_is(v, KIND_I64))
+        snprintf(out, size, "%lld", (long long)mval_i64(v, 0));
+    else if (mval_is(v, KIND_F64))
+        snprintf(out, size, "%.10g", mval_f64(v, NAN));
+}
+
+static void knobs_read(struct model *m, const struct mval *map, int64_t now_ns)
+{
+    for (int64_t i = 0; i < mval_n(map); i++) {
+        char name[64], text[128];
+        size_t len;
+        const char *key = mval_key(map, i, &len);
+        if (!key || len >= sizeof(name))
+            continue;
+        snprintf(name, sizeof(name), "%.*s", (int)len, key);
+        value_text(mval_at(map, i), text, sizeof(text));
+        if (text[0])
+            model_knob(m, name, text, now_ns);
+    }
+}
+
+static void evals_read(struct model *m, const struct mval *map)
+{
+    for (int64_t i = 0; i < mval_n(map); i++) {
+        char set[48];
+        size_t len;
+        const char *key = mval_key(map, i, &len);
+        const struct mval *v = mval_at(map, i);
+        if (!key || len >= sizeof(set))
+            continue;
+        snprintf(set, sizeof(set), "%.*s", (int)len, key);
+        model_eval(m, set, mval_i64(mval_get(v, "step"), 0), mval_i64(mval_get(v, "n"), 0), mval_f64(mval_get(v, "mean"), NAN));
+    }
+}
+
+static void status_read(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
+{
+    char word[24], failure[256];
+    int64_t incarnation = mval_i64(mval_get(v, "incarnation"), m->incarnation);
+    mval_text(v, "name", m->name, sizeof(m->name));
+    mval_text(v, "dir", m->dir, sizeof(m->dir));
+    m->state = run_state_find(mval_text(v, "state", word, sizeof(word)));
+    mval_text(v, "reason", m->reason, sizeof(m->reason));
+    if (mval_text(v, "failure", failure, sizeof(failure))[0]) {
+        m->state = RUN_FAILED;
+        memcpy(m->reason, failure, sizeof(m->reason));
+    }
+    mval_text(v, "pause_depth", m->pause_depth, sizeof(m->pause_depth));
+    m->step = mval_i64(mval_get(v, "step"), 0);
+    m->max_steps = mval_i64(mval_get(v, "max_steps"), 0);
+    m->rollout_step = mval_i64(mval_get(v, "rollout_step"), 0);
+    m->elapsed_s = mval_f64(mval_get(v, "elapsed_s"), NAN);
+    m->step_s = mval_f64(mval_get(v, "step_s"), NAN);
+    m->left_s = mval_f64(mval_get(v, "left_s"), NAN);
+    m->checkpoint = mval_i64(mval_get(v, "checkpoint"), -1);
+    m->controller_s = mval_f64(mval_get(v, "controller_s"), NAN);
+    m->n_buffer = 0;
+    gauges_read(m->buffer, &m->n_buffer, MODEL_GAUGES, mval_get(v, "buffer"));
+    knobs_read(m, mval_get(v, "knobs"), now_ns);
+    evals_read(m, mval_get(v, "eval"));
+    const struct mval *list = mval_get(v, "processes");
+    for (int i = m->n_proc - 1; i >= 0; i--) {    // those the agent no longer has
+        bool known = false;
+        char name[40];
+        for (int64_t k = 0; k < mval_n(list) && !known; k++)
+            known = strcmp(mval_text(mval_at(list, k), "name", name, sizeof(name)), m->proc[i].name) == 0;
+        if (!known)
+            model_proc_remove(m, i);
+    }
+    for (int64_t i = 0; i < mval_n(list); i++)
+        process_read(m, mval_at(list, i), true, now_ns);
+    if (incarnation != m->incarnation && m->told_ns != 0 && m->step + 1 < m->n_step)
+        model_steps_cut(m, m->step + 1);    // back at a checkpoint: later steps are done again
+    m->incarnation = incarnation;
+    m->told_ns = now_ns;
+    if (m->step >= m->n_step)
+        steps_ask(l, m);
+    if (l->events_stale)
+        events_ask(l, m);
+    if (l->rollouts_stale)
+        rollouts_ask(l);
+    l->over = m->state == RUN_FINISHED || m->state == RUN_FAILED || m->state == RUN_STOPPED;
+    model_link(m, LINK_LIVE, "", now_ns);
+    model_changed(m);
+}
+
+static void steps_read(struct link *l, struct model *m, const struct mval *v)
+{
+    size_t n_bytes, time_bytes, value_bytes;
+    const struct mval *names = mval_get(v, "names");
+    const char *step = mval_bin(mval_get(v, "step"), &n_bytes);
+    const char *wall = mval_bin(mval_get(v, "time"), &time_bytes);
+    const char *value = mval_bin(mval_get(v, "value"), &value_bytes);
+    size_t n = n_bytes / sizeof(int64_t), w = (size_t)mval_n(names);
+    if (!step || !wall || !value || n == 0 || time_bytes != n * 8 || value_bytes / 8 != n * w || value_bytes % 8)
+        return;
+    char (*name)[64] = calloc(MAX(w, (size_t)1), sizeof(*name));
+    for (size_t k = 0; name && k < w; k++) {
+        size_t len;
+        const char *s = mval_str(mval_at(names, (int64_t)k), &len);
+        snprintf(name[k], sizeof(name[k]), "%.*s", s ? (int)MIN(len, sizeof(name[k]) - 1) : 0, s ? s : "");
+    }
+    for (size_t i = 0; name && i < n; i++) {
+        int64_t at;
+        double t, x;
+        memcpy(&at, step + i * 8, 8);
+        memcpy(&t, wall + i * 8, 8);
+        if (at < m->n_step)
+            continue;
+        model_step_begin(m, at, t);
+        for (size_t k = 0; k < w; k++) {
+            memcpy(&x, value + (i * w + k) * 8, 8);
+            if (name[k][0])
+                model_metric(m, at, name[k], x);
+        }
+    }
+    free(name);
+    if (mval_bool(mval_get(v, "more"), false))
+        steps_ask(l, m);
+}
+
+static void step_heard(struct link *l, struct model *m, const struct mval *v)
+{
+    int64_t step = mval_i64(mval_get(v, "step"), -1), incarnation = mval_i64(mval_get(v, "incarnation"), m->incarnation);
+    if (step < 0 || m->told_ns == 0)
+        return;
+    if (incarnation == m->incarnation && (step > m->n_step || (m->n_step == 0 && step > 1))) {
+        steps_ask(l, m);    // some are missing before it
+        return;
+    }
+    if (step < m->n_step && incarnation <= m->incarnation)
+        return;    // known already
+    m->incarnation = MAX(incarnation, m->incarnation);
+    model_step_begin(m, step, mval_f64(mval_get(v, "time"), NAN));
+    const struct mval *metric = mval_get(v, "metrics");
+    for (int64_t i = 0; i < mval_n(metric); i++) {
+        char name[64];
+        size_t len;
+        const char *key = mval_key(metric, i, &len);
+        if (!key || len >= sizeof(name))
+            continue;
+        snprintf(name, sizeof(name), "%.*s", (int)len, key);
+        model_metric(m, step, name, mval_f64(mval_at(metric, i), NAN));
+    }
+    m->step = MAX(m->step, step);
+}
+
+static void rollout_read(struct model *m, const struct mval *v)
+{
+    size_t len;
+    int64_t item = mval_i64(mval_get(v, "item"), -1);
+    const char *prompt = mval_str(mval_get(v, "prompt_text"), &len);
+    for (int64_t i = 0; i < 16; i++) {    // heard and asked for: once is enough
+        const struct rollout_view *old = model_rollout_at(m, i);
+        if (old && old->item == item && old->step == mval_i64(mval_get(v, "step"), -1))
+            return;
+    }
+    struct rollout_view *g = model_rollout(m, item, mval_i64(mval_get(v, "step"), -1), prompt ? prompt : "", prompt ? len : 0);
+    const struct mval *samples = mval_get(v, "samples");
+    if (!g)
+        return;
+    g->row = mval_i64(mval_get(v, "row"), -1);
+    for (int64_t i = 0; i < mval_n(samples); i++) {
+        const struct mval *s = mval_at(samples, i);
+        char reason[64];
+        const char *text = mval_str(mval_get(s, "text"), &len);
+        bool scored = mval_i64(mval_get(s, "score"), 1) == 1;    // SCORE_OK on the wire
+        rollout_sample(g, text ? text : "", text ? len : 0, scored ? mval_f64(mval_get(s, "reward"), NAN) : NAN,
+                       mval_i64(mval_get(s, "n_tok"), 0), mval_i64(mval_get(s, "finish"), 0) == 1,
+                       mval_text(s, "reason", reason, sizeof(reason)));
+    }
+}
+
+static void events_read(struct model *m, const struct mval *v)
+{
+    const struct mval *list = mval_get(v, "events");
+    for (int64_t i = 0; i < mval_n(list); i++) {
+        const struct mval *row = mval_at(list, i);
+        struct event_view e = { .id = mval_i64(mval_get(row, "id"), 0), .time_s = mval_f64(mval_get(row, "time"), 0),
+                                .step = mval_i64(mval_get(row, "step"), -1) };
+        mval_text(row, "kind", e.kind, sizeof(e.kind));
+        mval_text(row, "who", e.who, sizeof(e.who));
+        mval_text(row, "text", e.text, sizeof(e.text));
+        model_event(m, &e);
+    }
+}
+
+static void rollouts_read(struct model *m, const struct mval *v)
+{
+    const struct mval *list = mval_get(v, "groups");
+    for (int64_t i = mval_n(list) - 1; i >= 0; i--)    // newest first on the wire
+        rollout_read(m, mval_at(list, i));
+}
+
+static void heard(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
+{
+    char topic[32];
+    const void *data;
+    size_t len;
+    struct msg_in in;
+    struct error err;
+    if (!heard_split(ev, topic, sizeof(topic), &data, &len) || !msg_read_request(&in, data, len, &err))
+        return;    // telemetry: what cannot be read is as if lost
+    const struct mval *body = mval_get(in.root, "body");
+    if (strcmp(topic, "step") == 0)
+        step_heard(l, m, body);
+    else if (strcmp(topic, "rollout") == 0)
+        rollout_read(m, body);
+    else if (strcmp(topic, "process") == 0)
+        process_read(m, body, false, now_ns);
+    else if (strcmp(topic, "event") == 0)
+        events_ask(l, m);    // it comes without its number
+    msg_in_release(&in);
+}
+
+/* ---- commands ---- */
+
+static bool command_ask(struct link *l, struct open_command *o, int64_t now_ns, struct error *err)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    const struct command *c = &o->command;
+    double limit_s = (double)(o->until_ns - now_ns) * 1e-9;
+    msg_begin(&m, MSG_COMMAND);
+    msg_str(&m, "id", o->id);
+    msg_str(&m, "command", c->name);
+    msg_map(&m, "args");
+    if (strcmp(c->name, "set") == 0)
+        msg_map(&m, "values");
+    for (int i = 0; i < c->n_arg; i++)
+        if (strcmp(c->name, "quarantine") == 0)
+            msg_i64(&m, c->arg[i].key, strtoll(c->arg[i].value, NULL, 10));
+        else
+            msg_str(&m, c->arg[i].key, c->arg[i].value);
+    if (strcmp(c->name, "set") == 0)
+        msg_end(&m);
+    msg_end(&m);
+    msg_str(&m, "who", l->who);
+    msg_f64(&m, "limit_s", limit_s);
+    bool ok = msg_finish(&m, err) && peer_ask(l->agent, &m, (int64_t)(1000 * limit_s) + 2000, o->tag, err);
+    o->asked = ok;
+    msg_release(&m);
+    return ok;
+}
+
+static bool link_command(struct feed *f, struct model *m, const struct command *c, const char *text, int64_t now_ns, struct error *err)
+{
+    struct link *l = (struct link *)f;
+    const struct command_spec *spec = command_find(c->name, err);
+    if (!spec)
+        return false;
+    for (int i = 0; i < COMMANDS_OPEN; i++) {
+        struct open_command *o = &l->command[i];
+        if (o->tag != 0)
+            continue;
+        *o = (struct open_command){ .tag = l->next_tag++, .command = *c, .until_ns = now_ns + (int64_t)(spec->limit_s * 1e9) };
+        snprintf(o->id, sizeof(o->id), "console-%d-%llx-%llu", (int)getpid(), (unsigned long long)l->random, (unsigned long long)o->tag);
+        if (!command_ask(l, o, now_ns, err)) {
+            o->tag = 0;
+            return false;
+        }
+        model_command_sent(m, o->tag, text, now_ns);
+        return true;
+    }
+    return error_set(err, ERR_FULL, "%d commands wait for their answers already", COMMANDS_OPEN);
+}
+
+static void command_answered(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
+{
+    struct msg_in in;
+    struct error err;
+    char effect[320];
+    for (int i = 0; i < COMMANDS_OPEN; i++) {
+        struct open_command *o = &l->command[i];
+        if (o->tag != ev->tag || o->tag == 0)
+            continue;
+        if (ev->failed && ev->err.code == ERR_CLOSED && now_ns < o->until_ns) {
+            o->asked = false;    // the outcome is unknown: asked about again, under the same id, when the agent is back
+            return;
+        }
+        if (ev->failed) {
+            model_command_answer(m, o->tag, COMMAND_LOST, ev->err.text, now_ns);
+        } else if (!msg_read_answer(&in, MSG_COMMAND, ev->data, ev->len, &err)) {
+            model_command_answer(m, o->tag, COMMAND_REFUSED, err.text, now_ns);
+        } else {
+            model_command_answer(m, o->tag, COMMAND_DONE, mval_text(in.root, "effect", effect, sizeof(effect)), now_ns);
+            msg_in_release(&in);
+        }
+        o->tag = 0;
+        l->status_ns = now_ns;    // see what it has changed
+        return;
+    }
+}
+
+static void answered(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
+{
+    static const enum msg_type asked[TAG_COMMAND] = {
+        [TAG_STATUS] = MSG_STATUS, [TAG_STEPS] = MSG_STEPS, [TAG_EVENTS] = MSG_EVENTS, [TAG_ROLLOUTS] = MSG_ROLLOUTS,
+    };
+    struct msg_in in;
+    struct error err;
+    if (ev->tag >= TAG_COMMAND) {
+        command_answered(l, m, ev, now_ns);
+        return;
+    }
+    l->open[ev->tag] = false;
+    if (ev->failed) {
+        l->events_stale |= ev->tag == TAG_EVENTS;
+        l->rollouts_stale |= ev->tag == TAG_ROLLOUTS;
+        return;
+    }
+    l->answered_ns = now_ns;
+    if (!msg_read_answer(&in, asked[ev->tag], ev->data, ev->len, &err)) {
+        l->events_stale |= ev->tag == TAG_EVENTS;    // the controller is starting: asked again with the next status
+        l->rollouts_stale |= ev->tag == TAG_ROLLOUTS;
+        return;
+    }
+    switch (ev->tag) {
+    case TAG_STATUS: status_read(l, m, in.root, now_ns); break;
+    case TAG_STEPS: steps_read(l, m, in.root); break;
+    case TAG_EVENTS: events_read(m, in.root); break;
+    case TAG_ROLLOUTS: rollouts_read(m, in.root); break;
+    default: break;
+    }
+    msg_in_release(&in);
+}
+
+/* ---- the feed ---- */
+
+static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
+{
+    if (l->over || now_ns - l->answered_ns < LOST_NS)
+        return;
+    if (run_is_live(l->run_dir)) {
+        model_link(m, m->told_ns ? LINK_LOST : LINK_CONNECTING, m->told_ns ? "the run's agent does not answer; trying on"
+                   : "waiting for the run's agent", now_ns);
+        return;
+    }
+    model_link(m, LINK_LOST, "the run's processes have ended", now_ns);
+    if (m->state != RUN_FINISHED && m->state != RUN_FAILED && m->state != RUN_STOPPED) {
+        char path[4200];
+        struct buf text = BUF_INIT;
+        struct error err;
+        snprintf(m->reason, sizeof(m->reason), "all its processes have ended; 'rollcall train --resume' goes on from the last checkpoint");
+        if (path_join(path, sizeof(path), l->run_dir, "sock/failure") && path_exists(path) && file_read(&text, path, 4096, &err))
+            snprintf(m->reason, sizeof(m->reason), "%s", buf_text(&text));
+        buf_release(&text);
+        m->state = RUN_FAILED;
+        l->over = true;
+    }
+    model_changed(m);
+}
+
+static void link_pump(struct feed *f, struct model *m, int64_t now_ns)
+{
+    struct link *l = (struct link *)f;
+    struct net_event ev;
+    for (int i = 0; i < 1000 && transport_next(l->transport, &ev); i++) {    // bounded: keys are answered in between
+        switch (ev.kind) {
+        case NET_ANSWER: answered(l, m, &ev, now_ns); break;
+        case NET_HEARD: heard(l, m, &ev, now_ns); break;
+        case NET_REQUEST: request_drop(ev.request); break;
+        }
+        net_event_release(&ev);
+    }
+    if (now_ns >= l->status_ns) {
+        struct error err;
+        status_ask(l, now_ns);
+        silence_judge(l, m, now_ns);
+        for (int i = 0; i < COMMANDS_OPEN && m->link == LINK_LIVE; i++)
+            if (l->command[i].tag && !l->command[i].asked && !command_ask(l, &l->command[i], now_ns, &err)) {
+                model_command_answer(m, l->command[i].tag, COMMAND_LOST, err.text, now_ns);
+                l->command[i].tag = 0;
+            }
+    }
+    if (now_ns >= l->log_ns) {
+        logtail_pump(l->log, m);
+        l->log_ns = now_ns + LOG_NS;
+    }
+}
+
+static int64_t link_due(const struct feed *f)
+{
+    const struct link *l = (const struct link *)f;
+    return MIN(l->status_ns, l->log_ns);
+}
+
+static void link_free(struct feed *f)
+{
+    struct link *l = (struct link *)f;
+    logtail_free(l->log);
+    subscriber_free(l->telemetry);
+    if (l->agent)
+        peer_free(l->agent);
+    transport_free(l->transport);
+    free(l);
+}
+
+struct feed *link_new(const char *run_dir, struct model *m, int64_t now_ns, struct error *err)
+{
+    char path[4200], host[64] = "";
+    struct link *l = calloc(1, sizeof(*l));
+    if (!l) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the connection to the run");
+        return NULL;
+    }
+    l->feed = (struct feed){ .pump = link_pump, .due_ns = link_due, .command = link_command, .free = link_free };
+    snprintf(l->run_dir, sizeof(l->run_dir), "%s", run_dir);
+    struct passwd *user = getpwuid(getuid());
+    gethostname(host, sizeof(host) - 1);
+    snprintf(l->who, sizeof(l->who), "%.40s@%.50s, console", user ? user->pw_name : "someone", host);
+    if (getrandom(&l->random, sizeof(l->random), 0) < 0)
+        l->random = (uint64_t)now_ns;
+    l->next_tag = TAG_COMMAND;
+    l->events_stale = l->rollouts_stale = true;
+    l->answered_ns = now_ns;
+    l->feed.fd = -1;
+    if (!run_is_live(run_dir)) {
+        error_set(err, ERR_CLOSED, "the run in '%.300s' is not live; 'rollcall train --resume %.300s' goes on with it", run_dir, run_dir);
+        goto fail;
+    }
+    if (!path_join(path, sizeof(path), run_dir, "sock")) {
+        error_set(err, ERR_USAGE, "the run's path is too long");
+        goto fail;
+    }
+    l->transport = transport_new(path, false, err);
+    if (!l->transport || !(l->agent = peer_new(l->transport, "agent", err)) ||
+        !(l->telemetry = subscriber_new(l->transport, "telemetry", err)) || !path_join(path, sizeof(path), run_dir, "logs") ||
+        !(l->log = logtail_new(path, err)))
+        goto fail;
+    l->feed.fd = transport_fd(l->transport);
+    const char *base = strrchr(run_dir, '/');
+    snprintf(m->name, sizeof(m->name), "%s", base ? base + 1 : run_dir);
+    model_link(m, LINK_CONNECTING, "waiting for the run's agent", now_ns);
+    status_ask(l, now_ns);
+    return &l->feed;
+fail:
+    link_free(&l->feed);
+    return NULL;
+}

@@ -1,0 +1,9 @@
+/* link.h - a feed from a real run, through its agent
+ *
+ * Asks for the status every second and listens to telemetry; whatever telemetry loses (it may) is asked for again: steps from
+ * the first one missing, events after the last one known. Tails the run's log files, which are on this machine. Survives the
+ * agent's death and return. A command whose answer is lost is asked about again under its own id, so it is carried out once. */
+#pragma once
+#include "console/fleet/feed.h"
+/* Connect to the run in run_dir. ERR_CLOSED: it is not live. Returns the feed; its free closes it. */
+struct feed *link_new(const char *run_dir, struct model *m, int64_t now_ns, struct error *err);
