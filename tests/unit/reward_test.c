@@ -73,7 +73,8 @@ static void length_rules_follow_the_vectors(UNUSED void **state)
         { true, 3136, FINISH_STOP, "\\boxed{2}", -5 },
         { true, 3136, FINISH_STOP, "nothing", 0 },
         { true, 3584, FINISH_STOP, "\\boxed{1}", 0 },
-        { false, 3584, FINISH_STOP, "\\boxed{1}", 0 },
+        { false, 3584, FINISH_STOP, "\\boxed{1}", 10 },    // ended exactly at the limit: not cut
+        { true, 3584, FINISH_LENGTH, "\\boxed{2}", 0 },
         { false, 3583, FINISH_STOP, "\\boxed{1}", 10 },
         { false, 100, FINISH_LENGTH, "\\boxed{1}", 0 },
         { true, -1, FINISH_STOP, "\\boxed{1}", 10 },

@@ -33,13 +33,14 @@ double reward_length_punishment(const struct reward_config *config, const struct
     double m = (double)config->max_new_tok, c = (double)config->cache_len, l = (double)in->n_tok;
     if (!config->soft_over_length_punishment || !in->has_length || c <= 0 || m <= 0)
         return 0;
-    return l > m - c && l < m ? ((m - c) - l) / c * REWARD_ACC : 0;
+    return l > m - c && l <= m ? ((m - c) - l) / c * REWARD_ACC : 0;
 }
 
-/* Cut or too long: the seeds set the reward of every kind to 0, with the soft punishment or without. */
-static bool over_length(const struct reward_config *config, const struct reward_input *in)
+/* The seeds set a cut response's reward to 0 in every kind, with the soft punishment or without. Upstream goes by the
+ * length and so takes one that has ended exactly at the limit for cut; here the finish reason tells. */
+static bool over_length(const struct reward_input *in)
 {
-    return in->has_length && (in->finish == FINISH_LENGTH || (config->max_new_tok > 0 && in->n_tok >= config->max_new_tok));
+    return in->has_length && in->finish == FINISH_LENGTH;
 }
 
 static const struct reward_kind *kind_find(const char *name, const char **arg)
@@ -178,7 +179,7 @@ static void part_score(struct reward *r, struct part *p, const struct reward_inp
     output_clear(out, n);
     p->kind->score(p->self, &r->config, in, out, n);
     for (int64_t i = 0; i < n; i++)
-        if (over_length(&r->config, &in[i]) && out[i].score == SCORE_OK)
+        if (over_length(&in[i]) && out[i].score == SCORE_OK)
             out[i].reward = 0;
 }
 
