@@ -1,0 +1,186 @@
+/* A token's log-prob is the same bits wherever it is computed: decoded over pages, scored, trained on, whatever stands beside it,
+ * however many threads work, and on every code path of the CPU back end. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "workers/consumer/trainer.h"
+#include "workers/model/model.h"
+
+#define SEQS 4
+#define NEW 20                     // decoded tokens of each
+static const int64_t prompt_len[SEQS] = { 5, 71, 50, 1 };
+#define TOKS (5 + 71 + 50 + 1 + SEQS * NEW)
+static const float temperature[SEQS] = { 1, 1, 0.7f, 1.3f };
+
+struct text {
+    int32_t token[SEQS][128];
+    int64_t len[SEQS];
+};
+static const struct model_config shapes[] = {
+    { .family = FAMILY_QWEN2, .n_layer = 3, .d_model = 128, .n_head = 4, .n_kv_head = 2, .d_head = 32, .d_ff = 384, .vocab = 288,
+      .max_pos = 512, .rms_eps = 1e-6, .rope_theta = 1e4, .tied = true, .qkv_bias = true, .initializer_range = 0.3 },
+    { .family = FAMILY_QWEN3, .n_layer = 2, .d_model = 96, .n_head = 3, .n_kv_head = 1, .d_head = 64, .d_ff = 200, .vocab = 333,
+      .max_pos = 512, .rms_eps = 1e-6, .rope_theta = 1e6, .qk_norm = true, .initializer_range = 0.3 },
+};
+
+static void text_make(struct text *t, int64_t vocab)
+{
+    uint32_t x = 12345;
+    for (int s = 0; s < SEQS; s++) {
+        t->len[s] = prompt_len[s] + NEW;
+        for (int64_t i = 0; i < t->len[s]; i++) {
+            x = x * 1664525u + 1013904223u;
+            t->token[s][i] = (int32_t)((x >> 8) % (uint32_t)vocab);
+        }
+    }
+}
+
+struct engine {
+    struct device *dev;
+    struct model *m;
+};
+
+/* False: this processor does not have the code path. */
+static bool engine_open(struct engine *e, const struct model_config *c, enum dtype dtype, const char *path, int n_thread)
+{
+    struct error err = { 0 };
+    if (path)
+        setenv("RC_CPU", path, 1);
+    else
+        unsetenv("RC_CPU");
+    e->m = NULL;
+    if (!(e->dev = device_new("cpu:0", n_thread, &err))) {
+        if (path && strcmp(path, "scalar") != 0)
+            return false;
+        fail_msg("%s", err.text);
+    }
+    if (!(e->m = model_new_random(c, 3, e->dev, dtype, &err)))
+        fail_msg("%s", err.text);
+    return true;
+}
+
+static void engine_close(struct engine *e)
+{
+    model_free(e->m);
+    device_free(e->dev);
+    unsetenv("RC_CPU");
+}
+
+/* Log-probs of the new tokens of the sequences listed, by prefill and decode in one batch: out[s] has NEW. */
+static void by_decoding(struct engine *e, const struct text *t, const int *list, int n, float out[SEQS][NEW])
+{
+    struct error err = { 0 };
+    int64_t vocab = model_config(e->m)->vocab, per = e->dev->kv_page_tok, max_page = 128 / per + 1;
+    struct run_limits lim = { .max_tok = 256, .max_seq = SEQS, .max_seq_tok = 128 };
+    struct model_run *r = model_run_new(e->m, &lim, &err);
+    struct kv_pool *kv = kv_pool_new(e->m, SEQS * max_page, &err);
+    int32_t token[256], cu[SEQS + 1] = { 0 }, page[SEQS * 8], pos[SEQS], slot[SEQS], kv_len[SEQS], id[SEQS];
+    float *logits = malloc((size_t)(SEQS * vocab) * 4), logp[SEQS];
+    assert_true(r && kv && max_page <= 8);
+    for (int i = 0; i < n; i++) {
+        memcpy(token + cu[i], t->token[list[i]], (size_t)prompt_len[list[i]] * 4);
+        cu[i + 1] = cu[i] + (int32_t)prompt_len[list[i]];
+        for (int64_t p = 0; p < max_page; p++)    // pages in no order
+            page[i * max_page + p] = (int32_t)((p * SEQS + i) * 7 % (SEQS * max_page));
+    }
+    if ((SEQS * max_page) % 7 == 0)
+        fail_msg("the pages would collide");
+    struct model_batch b = { .n_seq = n, .n_tok = cu[n], .token = token, .cu_tok = cu };
+    if (!model_prefill(r, &b, kv, page, max_page, logits, &err))
+        fail_msg("%s", err.text);
+    for (int k = 0; k < NEW; k++) {
+        for (int i = 0; i < n; i++) {
+            pos[i] = (int32_t)prompt_len[list[i]] + k;
+            id[i] = t->token[list[i]][pos[i]];
+            if (!OP(e->dev, &err, logprob_fwd, .logp = logp + i, .logits = logits + i * vocab, .id = id + i, .n = 1, .vocab = vocab,
+                    .temperature = temperature[list[i]]))
+                fail_msg("%s", err.text);
+            out[list[i]][k] = logp[i];
+            slot[i] = page[i * max_page + pos[i] / per] * (int32_t)per + pos[i] % (int32_t)per;
+            kv_len[i] = pos[i] + 1;
+        }
+        struct decode_batch d = { .n = n, .token = id, .pos = pos, .slot = slot, .kv_len = kv_len, .page = page,
+                                  .max_page = max_page };
+        if (!model_decode(r, &d, kv, logits, &err))
+            fail_msg("%s", err.text);
+    }
+    free(logits);
+    kv_pool_free(kv);
+    model_run_free(r);
+}
+
+/* The same by the trainer, in micro-batches of at most budget tokens. */
+static void by_training(struct engine *e, const struct text *t, int64_t budget, float out[SEQS][NEW])
+{
+    struct error err = { 0 };
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    set.token_budget_max = budget;
+    struct trainer *tr = trainer_new(e->m, NULL, &set, &err);
+    int32_t token[TOKS];
+    float logp[TOKS];
+    int64_t n = 0, at = 0;
+    for (int s = 0; s < SEQS; s++) {
+        memcpy(token + n, t->token[s], (size_t)t->len[s] * 4);
+        n += t->len[s];
+    }
+    if (!tr || !trainer_logprobs(tr, token, t->len, temperature, SEQS, logp, NULL, &err))
+        fail_msg("%s", err.text);
+    for (int s = 0; s < SEQS; s++) {
+        memcpy(out[s], logp + at + prompt_len[s] - 1, NEW * 4);
+        at += t->len[s] - 1;
+    }
+    trainer_free(tr);
+}
+
+static void decoding_and_training_agree_to_the_bit(UNUSED void **state)
+{
+    static const char *const paths[] = { NULL, "avx512", "avx2", "scalar" };
+    static const int all[] = { 0, 1, 2, 3 }, some[] = { 3, 1 }, one[] = { 2 };
+    for (size_t c = 0; c < ARRAY_SIZE(shapes) * 2; c++) {
+        float want[SEQS][NEW], got[SEQS][NEW];
+        struct text t;
+        struct engine e;
+        enum dtype dtype = c % 2 ? DT_BF16 : DT_F32;
+        text_make(&t, shapes[c / 2].vocab);
+        for (size_t p = 0; p < ARRAY_SIZE(paths); p++) {
+            for (int n_thread = 1; n_thread <= (p == 0 ? 3 : 1); n_thread += 2) {    // threads on the best path only
+                if (!engine_open(&e, &shapes[c / 2], dtype, paths[p], n_thread))
+                    continue;
+                by_training(&e, &t, 4096, got);
+                if (p == 0 && n_thread == 1)
+                    memcpy(want, got, sizeof want);
+                assert_memory_equal(want, got, sizeof want);
+                memset(got, 0, sizeof got);
+                by_decoding(&e, &t, all, 4, got);
+                assert_memory_equal(want, got, sizeof want);
+                if (p == 0) {
+                    memset(got, 0, sizeof got);
+                    by_decoding(&e, &t, some, 2, got);    // other neighbours, other rows
+                    by_decoding(&e, &t, one, 1, got);
+                    for (int s = 1; s < SEQS; s++)
+                        assert_memory_equal(want[s], got[s], sizeof want[s]);
+                    by_training(&e, &t, 113, got);    // other micro-batches
+                    assert_memory_equal(want, got, sizeof want);
+                }
+                engine_close(&e);
+            }
+        }
+        double sum = 0;
+        for (int s = 0; s < SEQS; s++)
+            for (int k = 0; k < NEW; k++)
+                sum += (double)want[s][k];
+        assert_true(isfinite(sum) && sum / (SEQS * NEW) < -2);    // log-probs of random tokens, not zeros
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(decoding_and_training_agree_to_the_bit) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
