@@ -36,11 +36,14 @@ static bool open_any(void **self, const struct reward_config *config, bool share
     struct code *c = calloc(1, sizeof *c);
     if (!c)
         return error_set(err, ERR_NO_MEMORY, "no memory for a code reward");
+    struct sandbox_limits limits = sandbox_limits_default;
+    if (config->program_timeout_s > 0)
+        limits.case_s = config->program_timeout_s;
     c->share = share;
     if (config->code_verifier_api_url)
         c->remote = remote_new(config->code_verifier_api_url, config->program_timeout_s, err);
     else
-        c->host = sandbox_host_new(&sandbox_limits_default, err);
+        c->host = sandbox_host_new(&limits, err);
     if (!c->remote && !c->host) {
         free(c);
         return false;

@@ -38,7 +38,7 @@ struct reward_config {
     int64_t cache_len;                // its L_cache in tokens
     bool eval;                        // evaluation: an answer counts without a valid format too
     const char *code_verifier_api_url;    // NULL: the local sandbox
-    double program_timeout_s;         // an own reward program's answer
+    double program_timeout_s;         // an own reward program's answer, one test of a code reward; 0: 10
 };
 struct reward;
 /* Parse the type and set everything up (sandbox, programs); ERR_USAGE names what is unknown, ERR_UNSUPPORTED what is missing. */

@@ -170,7 +170,8 @@ def case_main(code, name, extra):
         except MemoryError:
             status = EXIT_MEMORY
         except OSError as error:
-            status = EXIT_FULL if error.errno == 27 else EXIT_EXCEPTION    # EFBIG: the limit of a file's size
+            # ENOMEM, and EFBIG: the limit of a file's size
+            status = EXIT_MEMORY if error.errno == 12 else EXIT_FULL if error.errno == 27 else EXIT_EXCEPTION
         except BaseException:
             status = EXIT_EXCEPTION
         if status == EXIT_EXCEPTION:

@@ -22,6 +22,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
@@ -37,6 +38,7 @@
 #define START_MS 60000      // for bwrap and the interpreter to come up; milliseconds on an idle machine
 #define TICK_MS 10          // between two looks at the memory of a running sandbox
 #define TREE_MAX 512        // processes looked at
+#define FILES_MAX 20000     // in /tmp: each costs the kernel about a kilobyte that no size limit counts
 
 const struct sandbox_limits sandbox_limits_default = {
     .case_s = 10, .mem_bytes = 1 << 30, .out_bytes = 4 << 20, .tmp_bytes = 16 << 20, .n_task = 32,
@@ -288,44 +290,76 @@ struct sandbox *sandbox_take(struct sandbox_host *h, struct error *err)
     return NULL;
 }
 
-/* Resident memory of the driver and all below it that no file backs, in bytes. What the program's children share with it by
- * copy-on-write counts for each. */
-static int64_t tree_memory(pid_t driver)
+/* The driver and all processes below it: everything inside, since orphans become the driver's. Returns how many. */
+static int tree_list(pid_t driver, pid_t out[TREE_MAX])
 {
-    pid_t todo[TREE_MAX];
     int n = 1;
-    int64_t sum = 0, page = sysconf(_SC_PAGESIZE);
-    todo[0] = driver;
+    out[0] = driver;
     for (int i = 0; i < n; i++) {
         char path[320], text[4096];
-        long long size, resident, shared;
-        snprintf(path, sizeof path, "/proc/%d/statm", (int)todo[i]);
-        FILE *f = fopen(path, "re");
-        if (!f)
-            continue;
-        if (fscanf(f, "%lld %lld %lld", &size, &resident, &shared) == 3)
-            sum += (resident - shared) * page;
-        fclose(f);
-        snprintf(path, sizeof path, "/proc/%d/task", (int)todo[i]);
+        snprintf(path, sizeof path, "/proc/%d/task", (int)out[i]);
         DIR *tasks = opendir(path);
         for (struct dirent *d; tasks && (d = readdir(tasks));) {
             if (d->d_name[0] == '.')
                 continue;
-            snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)todo[i], d->d_name);
+            snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)out[i], d->d_name);
             int fd = open(path, O_RDONLY | O_CLOEXEC);
             ssize_t got = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
             fd_close(&fd);
             text[got > 0 ? got : 0] = 0;
             char *at = text, *end;
             for (long pid = strtol(at, &end, 10); end != at && n < TREE_MAX; pid = strtol(at, &end, 10)) {
-                todo[n++] = (pid_t)pid;
+                out[n++] = (pid_t)pid;
                 at = end;
             }
         }
         if (tasks)
             closedir(tasks);
     }
+    return n;
+}
+
+/* Sum of the lines of /proc/PID/file that begin with one of two names, in bytes; -1: cannot be read. */
+static int64_t proc_sum(pid_t pid, const char *file, const char *name, const char *other)
+{
+    char path[64], line[256];
+    int64_t sum = 0;
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return -1;
+    while (fgets(line, sizeof line, f)) {
+        size_t n = strcspn(line, ":");
+        if ((n == strlen(name) && memcmp(line, name, n) == 0) || (n == strlen(other) && memcmp(line, other, n) == 0))
+            sum += strtoll(line + n + 1, NULL, 10) * 1024;
+    }
+    fclose(f);
     return sum;
+}
+
+/* Do all processes together hold more memory than one may? First by what each has resident, where pages they share count for
+ * each; only if that is too much by proportional shares, which cost the kernel more to tell. */
+static bool memory_is_over(pid_t driver, int64_t limit)
+{
+    pid_t pid[TREE_MAX];
+    int n = tree_list(driver, pid);
+    int64_t rough = 0, exact = 0;
+    for (int i = 0; i < n; i++)
+        rough += MAX(proc_sum(pid[i], "status", "RssAnon", "RssShmem"), 0);
+    for (int i = 0; i < n && rough > limit; i++) {
+        int64_t share = proc_sum(pid[i], "smaps_rollup", "Pss_Anon", "Pss_Shmem");
+        exact += share >= 0 ? share : MAX(proc_sum(pid[i], "status", "RssAnon", "RssShmem"), 0);
+    }
+    return rough > limit && exact > limit;
+}
+
+/* Does /tmp hold more files than allowed? Where it cannot be looked at (a kernel that hides other processes' roots), no. */
+static bool tmp_is_full(pid_t driver)
+{
+    char path[64];
+    struct statvfs st;
+    snprintf(path, sizeof path, "/proc/%d/root/tmp", (int)driver);
+    return statvfs(path, &st) == 0 && st.f_files - st.f_ffree > FILES_MAX;
 }
 
 static bool input_fill(struct sandbox *s, const char *data, size_t len, struct error *err)
@@ -360,8 +394,10 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
             status = CASE_CRASH;
         else if (left <= 0)
             status = CASE_TIMEOUT;
-        else if (tree_memory(s->driver) > s->host->limits.mem_bytes)
+        else if (memory_is_over(s->driver, s->host->limits.mem_bytes))
             status = CASE_MEMORY;
+        else if (tmp_is_full(s->driver))
+            status = CASE_OUTPUT;
         if (status != CASE_OK) {
             sandbox_kill(s);
             return status;

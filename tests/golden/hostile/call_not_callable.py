@@ -1,0 +1,4 @@
+# expect: missing function
+# function: f
+# the function is none
+f = 5

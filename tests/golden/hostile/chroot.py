@@ -1,0 +1,4 @@
+# expect: crash
+# changes the root
+import os
+os.chroot('/tmp')

@@ -1,0 +1,4 @@
+# expect: crash
+# ends with a bad status
+import os
+os._exit(1)

@@ -1,0 +1,5 @@
+# expect: memory limit
+# grows piece by piece
+x = []
+while True:
+    x.append(bytearray(10**6))

@@ -1,0 +1,4 @@
+# expect: crash
+# renames the machine
+import socket
+socket.sethostname('x')

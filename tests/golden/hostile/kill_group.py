@@ -1,0 +1,4 @@
+# expect: crash
+# kills its process group
+import os
+os.killpg(0, 9)

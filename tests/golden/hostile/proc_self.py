@@ -1,0 +1,3 @@
+# expect: crash
+# reads /proc
+print(open('/proc/self/maps').read())

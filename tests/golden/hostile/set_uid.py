@@ -1,0 +1,4 @@
+# expect: crash
+# becomes root
+import os
+os.setuid(0)

@@ -1,0 +1,5 @@
+# expect: time-out
+# limit: 1
+# computes without end
+while True:
+    pass

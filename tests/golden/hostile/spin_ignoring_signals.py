@@ -1,0 +1,11 @@
+# expect: time-out
+# limit: 1
+# ignores every signal that may be ignored
+import signal
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+while True:
+    pass

@@ -1,0 +1,3 @@
+# expect: crash
+# opens the terminal
+open('/dev/tty')

@@ -1,0 +1,4 @@
+# expect: crash
+# sends a datagram
+import socket
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 53))

@@ -1,0 +1,3 @@
+# expect: crash
+# writes outside /tmp
+open('/x', 'w')

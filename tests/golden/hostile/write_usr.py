@@ -1,0 +1,4 @@
+# expect: crash
+# changes the standard library
+import os
+open(os.__file__, 'a').write('#')

@@ -1,0 +1,126 @@
+"""hostile_test.py - programs that attack the sandbox are contained, scored 0 with the right reason, and leave nothing behind
+
+Each tests/golden/hostile/NAME.py says in comments what to expect:
+    # expect: reasons, divided by |       the words of rollcall's "code: REASON in test 1 of 1"
+    # limit: S                            seconds a test may take; without it 10
+    # function: F                         call-based
+    # cases: N                            tests of the program, all alike
+Before them a harmless program must pass, as a canary; where it cannot, because the machine lets nobody make namespaces or has no
+bubblewrap, the suite is skipped loudly and not failed. LONG=1 runs them all as an ordinary user too."""
+import concurrent.futures
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(HERE, "../../build/release/rollcall")))
+PROGRAMS = os.path.join(HERE, "../golden/hostile")
+ANSWER = "ANSWER-" + secrets.token_hex(8)    # never inside the sandbox
+
+
+def row(code, function=None, cases=1, output=ANSWER):
+    tests = {"inputs": ["5"] * cases, "outputs": [json.dumps(output) if function else output] * cases}
+    if function:
+        tests["fn_name"] = function
+    return {"response": "```python\n" + code + "\n```", "test_cases": tests}
+
+
+def score(rows, limit, user=None):
+    """rollcall score's answers, one a row; its standard error when it refused."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+        f.writelines(json.dumps(r) + "\n" for r in rows)
+        f.flush()
+        os.chmod(f.name, 0o644)
+        done = subprocess.run([ROLLCALL, "score", "--reward-type", "code", "--program-timeout", str(limit), "-i", f.name],
+                              capture_output=True, text=True, user=user, timeout=900, stdin=subprocess.DEVNULL,
+                              extra_groups=None if user is None else [])
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def relatives():
+    """Processes of sandboxes: bubblewrap, or those that the sandboxes' uid owns, with the parents they have."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/status" % pid) as f:
+                status = f.read()
+            with open("/proc/%s/cmdline" % pid, "rb") as f:
+                line = f.read().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if os.path.realpath(ROLLCALL) in line or "bwrap" in line.split(" ")[0] or re.search(r"^Uid:\s+65533", status, re.M):
+            found[int(pid)] = (line[:100], int(re.search(r"^PPid:\s+(\d+)", status, re.M).group(1)))
+    return found
+
+
+def programs():
+    for name in sorted(os.listdir(PROGRAMS)):
+        with open(os.path.join(PROGRAMS, name), encoding="utf-8", newline="") as f:
+            code = f.read()
+        given = dict(re.findall(r"^# (expect|limit|function|cases): (.*)$", code, re.M))
+        yield name[:-3], code, given
+
+
+class Hostile(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        answers, said = score([row("print(int(input()) * 2)", output="10")], 60)
+        if not answers:
+            print("\n*** SKIPPED, NOTHING PROVED: the sandbox does not work on this machine: %s" % said.strip(),
+                  file=sys.stderr)
+            raise unittest.SkipTest("the sandbox does not work here: " + said.strip())
+        if answers[0]["reward"] != 10:
+            raise AssertionError("the canary fails: %s" % answers[0])
+
+    def run_all(self, user=None):
+        before = set(relatives())
+        groups = {}
+        for name, code, given in programs():
+            groups.setdefault(float(given.get("limit", 10)), []).append((name, code, given))
+        self.assertGreaterEqual(sum(map(len, groups.values())), 60)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            running = [(members, pool.submit(score, [row(code, given.get("function"), int(given.get("cases", 1)))
+                                                     for _, code, given in members], limit, user))
+                       for limit, members in groups.items()]
+        for members, done in running:
+            answers, said = done.result()
+            self.assertEqual(len(answers), len(members), said)
+            for (name, _, given), answer in zip(members, answers):
+                with self.subTest(name):
+                    self.assertEqual(answer["reward"], 0, answer)
+                    self.assertEqual(answer["ans_acc"], 0, answer)
+                    reason = re.fullmatch(r"code: (.*) in test \d+ of \d+", answer["rule"])
+                    self.assertIsNotNone(reason, answer)
+                    self.assertIn(reason.group(1), given["expect"].split("|"), answer)
+                    self.assertNotIn(ANSWER, answer["pred"])
+        end = time.monotonic() + 60    # the kernel takes a namespace down in its own time
+        while True:
+            # a process of another suite that runs meanwhile has a living parent; what was left behind has none
+            left = {p: v for p, v in relatives().items() if p not in before and v[1] == 1}
+            if not left or time.monotonic() > end:
+                break
+            time.sleep(0.05)
+        self.assertEqual(left, {}, "left behind")
+
+    def test_they_are_contained(self):
+        self.run_all()
+
+    @unittest.skipUnless(os.environ.get("LONG") and os.geteuid() == 0, "LONG=1 as root: once more as an ordinary user")
+    def test_they_are_contained_by_an_ordinary_user(self):
+        self.run_all(user=65534)
+
+    def test_a_program_after_them_all_still_passes(self):
+        hostile = [row(code, given.get("function")) for name, code, given in programs()
+                   if name in ("kill_everyone", "daemon", "fill_tmp", "exit_early")]
+        answers, _ = score(hostile + [row("print(int(input()) * 2)", output="10")], 60)
+        self.assertEqual([a["reward"] for a in answers], [0] * len(hostile) + [10])
+
+
+if __name__ == "__main__":
+    unittest.main()
