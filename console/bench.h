@@ -5,3 +5,4 @@ bool bench_journal(int argc, char **argv, struct error *err);
 bool bench_gemm(int argc, char **argv, struct error *err);
 bool bench_cpu(int argc, char **argv, struct error *err);
 bool bench_decode(int argc, char **argv, struct error *err);
+bool bench_code(int argc, char **argv, struct error *err);

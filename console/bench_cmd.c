@@ -14,6 +14,7 @@ static const struct {
     { "journal", bench_journal, "append a step's metrics; read back a long run" },
     { "gemm", bench_gemm, "matrix products of the CPU engine, against OpenBLAS" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },
+    { "code", bench_code, "programs a second in the sandbox" },
 };
 
 bool bench_cmd(int argc, char **argv, struct error *err)
