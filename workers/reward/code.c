@@ -74,13 +74,16 @@ static void code_close(void *self)
 static enum case_status program_load(struct code *c, struct sandbox **s, const char *code, size_t len, const char *function,
                                      struct error *err)
 {
-    *s = sandbox_take(c->host, err);
-    if (!*s)
-        return CASE_SANDBOX;
-    enum case_status status = sandbox_load(*s, code, len, function, err);
-    if (status != CASE_OK) {
-        sandbox_free(*s);
-        *s = NULL;
+    enum case_status status = CASE_SANDBOX;
+    for (int attempt = 0; attempt < 2 && status == CASE_SANDBOX; attempt++) {    // one that waited may have died meanwhile
+        *s = sandbox_take(c->host, err);
+        if (!*s)
+            return CASE_SANDBOX;
+        status = sandbox_load(*s, code, len, function, err);
+        if (status != CASE_OK) {
+            sandbox_free(*s);
+            *s = NULL;
+        }
     }
     return status;
 }

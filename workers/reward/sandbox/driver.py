@@ -1,7 +1,13 @@
-"""The inside of a code sandbox: pid 1 of its namespace, the warm interpreter that forks one child a test case.
+"""The inside of the code sandboxes: a warm interpreter that makes one sandbox a completion by cloning itself.
 
-Descriptors, given by sandbox.c: 3 commands and answers (one packet each), 4 input (a memory file: first the program's
-source, then each case's input), 5 output (a memory file, emptied by the other side before each case).
+The zygote is pid 1 of bubblewrap's namespaces; no untrusted code ever runs in it. For each completion it is sent a packet with
+four descriptors and clones a driver into namespaces of its own (processes, mounts, System V objects); the driver mounts a private
+/tmp, drops all privileges, takes on the system call filter and only then hears of a program. It is pid 1 of its namespace: no
+signal of the program can stop it, and when it is killed all inside goes with it. It forks one child a test case.
+
+Descriptors of the zygote: 3 its socket, 6 this file, 8 the filter. Of a driver: 2 errors, 3 commands and answers (one packet
+each), 4 input (a memory file: first the program's source, then each case's input), 5 output (a memory file, emptied by the
+other side before each case).
 
     "S"         the input file holds the source of a program that reads stdin and writes stdout
     "F name"    the same for a program whose function (or method of class Solution) is called
@@ -9,14 +15,14 @@ source, then each case's input), 5 output (a memory file, emptied by the other s
 
 Each is answered by one packet: "ready" at the start, then "ok", "compile ERROR" or "exit STATUS" with the raw wait status.
 No expected output ever comes here, so there is nothing to steal; what this process is told about a case it only passes on,
-and the comparison is made outside. Nothing of os, io's text layer or json is imported unless the program wants it: the
-start-up time of this file is the cost of a sandbox."""
+and the comparison is made outside. N_TASK (the most processes and threads), CPU_S (processor seconds of a process) and TMP_BYTES are set by the
+line that runs this."""
 import posix
 import sys
 from _signal import signal
 
 COMMAND, INPUT, OUTPUT = 3, 4, 5
-# N_TASK, the most processes and threads there may be, is set by the line that starts this file.
+FILES_MAX = 20000    # in /tmp: each costs the kernel about a kilobyte that no size limit counts
 # Exit statuses of a case's child; only words for the reason of a failure, all of them score 0.
 EXIT_EXCEPTION, EXIT_MEMORY, EXIT_FULL, EXIT_ANSWER, EXIT_MISSING, EXIT_NAME = 80, 81, 82, 83, 84, 85
 
@@ -67,6 +73,9 @@ PRELUDE = (
 MODULES = frozenset(module for module, _ in PRELUDE)
 # Loaded before the first case when the source names them, so that the cases share the work.
 WARM = MODULES | {"array", "cmath", "decimal", "enum", "fractions", "numbers", "os", "queue", "threading", "time", "types"}
+
+# Loaded by the zygote: what most programs import and costs a clone little. All of WARM would add a third to the price of a fork.
+PRELOADED = ("bisect", "collections", "functools", "heapq", "itertools", "math", "time")
 
 
 def names_of(code):
@@ -201,14 +210,8 @@ def case_run(code, name, extra):
             pass
 
 
-def main():
-    # Set here and not from outside, where bubblewrap would be counted with all other processes of its uid; within this user
-    # namespace the kernel (5.14 and later) counts only this sandbox.
-    import resource
-    resource.setrlimit(resource.RLIMIT_NPROC, (N_TASK, N_TASK))
-    for number in IGNORED:
-        signal(number, 1)
-    sys.path.append("/usr/lib/python3/dist-packages")
+def driver():
+    """A completion's loop."""
     code, name, extra = None, None, {}
     posix.write(COMMAND, b"ready")
     while True:
@@ -238,4 +241,77 @@ def main():
         posix.write(COMMAND, b"ok")
 
 
-main()
+def confine(libc, ctypes, filter_text):
+    """In the clone: a private /tmp, no privileges, the filter."""
+    import resource
+    posix.setsid()    # a signal to a process group reaches its members in other namespaces, too: no two sandboxes share one
+    NOSUID_NODEV, ROOT_BYTES = 2 | 4, b"size=%d,nr_inodes=%d,mode=0755" % (TMP_BYTES, FILES_MAX)
+    if libc.mount(b"tmpfs", b"/tmp", b"tmpfs", NOSUID_NODEV, ROOT_BYTES) != 0:
+        raise OSError(ctypes.get_errno(), "mount of /tmp")
+    posix.chdir("/tmp")
+    # Not set in the zygote, which must always be able to clone. Within this user namespace the kernel (5.14 and later) counts
+    # only what is inside, not all processes of the uid.
+    resource.setrlimit(resource.RLIMIT_NPROC, (N_TASK, N_TASK))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))    # the zygote lives long
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)    # _LINUX_CAPABILITY_VERSION_3, this process
+    if libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+    class Program(ctypes.Structure):    # struct sock_fprog
+        _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+    program = Program(len(filter_text) // 8, filter_text)
+    PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
+    if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def zygote():
+    import _socket
+    import array
+    import ctypes
+    import gc
+    sys.path.append("/usr/lib/python3/dist-packages")
+    for module in PRELOADED:
+        __import__(module)
+    libc = ctypes.CDLL(None, use_errno=True)
+    clone_call = {"x86_64": 56, "aarch64": 220}[posix.uname().machine]
+    NEWNS, NEWIPC, NEWPID, SIGCHLD = 0x20000, 0x8000000, 0x20000000, 17
+    filter_text = posix.pread(8, 1 << 20, 0)
+    for number in IGNORED:
+        signal(number, 1)
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 3)
+    space = _socket.CMSG_SPACE(16)
+    gc.collect()
+    gc.freeze()    # so that a clone's collector does not touch, and so copy, all pages
+    posix.write(3, b"ready")
+    while True:
+        data, extra, _, _ = sock.recvmsg(64, space)
+        if not data:
+            posix._exit(0)
+        try:
+            while posix.waitpid(-1, posix.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+        fds = array.array("i", extra[0][2])
+        pid = libc.syscall(clone_call, NEWNS | NEWIPC | NEWPID | SIGCHLD, 0, 0, 0, 0)
+        if pid == 0:
+            try:
+                ctypes.pythonapi.PyOS_AfterFork_Child()
+                control, given, taken, errors = (posix.dup2(fd, 64 + i) for i, fd in enumerate(fds))
+                for fd, to in ((errors, 2), (control, COMMAND), (given, INPUT), (taken, OUTPUT)):
+                    posix.dup2(fd, to)
+                posix.closerange(6, 128)
+                confine(libc, ctypes, filter_text)
+                sock.detach()
+                driver()
+            except BaseException as error:
+                posix.write(2, ("%s: %s" % (type(error).__name__, error)).encode())
+            finally:
+                posix._exit(0)
+        for fd in fds:
+            posix.close(fd)
+
+
+zygote()

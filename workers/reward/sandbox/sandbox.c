@@ -1,17 +1,21 @@
-/* Invariants:
+/* How it stands: one bubblewrap a host, with the machine out of sight and a zygote (driver.py) in it that never runs untrusted
+ * code; for each completion the zygote clones itself into namespaces of its own. Starting bubblewrap and an interpreter for each
+ * completion instead costs 11 ms of processor time, three times as much as running a short program.
+ * Invariants:
  *  1. No expected output, and no byte of another completion, is ever inside: a sandbox gets one program, then its inputs.
  *  2. What comes out is data: the bytes of the output file and a wait status. The program may forge both only in ways that
  *     equal printing something else or failing in another way; it cannot know what to forge.
- *  3. Only this side has a clock. A sandbox that overruns is killed as a whole: bwrap dies, the kernel kills pid 1 of its
- *     namespace with it, and that takes everything inside along.
+ *  3. Only this side has a clock. A sandbox that overruns is killed as a whole: with pid 1 of its namespace the kernel kills
+ *     everything inside. When the scorer dies, bubblewrap dies with it, and so all sandboxes.
  *  4. Until the program is loaded, trouble is the sandbox's (CASE_SANDBOX); afterwards it is the program's.
  *  5. The driver is pid 1 inside: no signal of the program can end or stop it, and there is no /proc, ptrace or
  *     process_vm_* to reach into it.
- * States: started (sandbox_start) -> ready (sandbox_ready) -> loaded (sandbox_load) -> dead (sandbox_kill). */
+ * States: asked for (sandbox_start) -> ready (sandbox_ready) -> loaded (sandbox_load) -> dead (sandbox_kill). */
 #include "workers/reward/sandbox/sandbox.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -22,7 +26,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
@@ -38,7 +42,6 @@
 #define START_MS 60000      // for bwrap and the interpreter to come up; milliseconds on an idle machine
 #define TICK_MS 10          // between two looks at the memory of a running sandbox
 #define TREE_MAX 512        // processes looked at
-#define FILES_MAX 20000     // in /tmp: each costs the kernel about a kilobyte that no size limit counts
 
 const struct sandbox_limits sandbox_limits_default = {
     .case_s = 10, .mem_bytes = 1 << 30, .out_bytes = 4 << 20, .tmp_bytes = 16 << 20, .n_task = 32,
@@ -46,18 +49,20 @@ const struct sandbox_limits sandbox_limits_default = {
 
 struct sandbox {
     struct sandbox_host *host;
-    pid_t bwrap;      // our child; 0: collected
-    pid_t driver;     // pid 1 inside, by its number out here
+    pid_t driver;     // pid 1 inside, by its number out here; 0: not known yet, or killed
+    int pidfd;        // of it
     int control;      // packets to and from the driver
-    int input, output, errors;    // memory files; errors is what bwrap and the program write to descriptor 2
-    int info;         // bwrap's --info-fd: the driver's pid
+    int input, output, errors;    // memory files; errors is what the program writes to descriptor 2
     bool ready, loaded, dead;
 };
 struct sandbox_host {
     struct sandbox_limits limits;
     int filter;                       // memory file: the compiled seccomp filter
     int driver;                       // memory file: driver.py as marshalled code
-    struct sandbox *spare[N_SPARE];   // started; NULL: none
+    pid_t bwrap;                      // our child, the outer box with the zygote in it; 0: none
+    int zygote;                       // packets to the zygote
+    int errors;                       // memory file: what bwrap and the zygote write to descriptor 2
+    struct sandbox *spare[N_SPARE];   // made, waiting for a program; NULL: none
 };
 
 const char *case_status_name(enum case_status status)
@@ -81,25 +86,25 @@ struct limit {
     __rlimit_resource_t what;
     struct rlimit limit;
 };
-#define N_LIMIT 7
+#define N_LIMIT 6
+#define N_FD 7
 
-/* The forked child's half of sandbox_start: only system calls. fds are to become descriptors 2 and 3..8, in this order. */
-static void __attribute__((noreturn)) bwrap_exec(char *const *argv, const int fds[7],
-                                                 const struct limit limits[N_LIMIT])
+/* The forked child's half of zygote_start: only system calls. fds become descriptors 2, 3 and so on; -1: none there. */
+static void __attribute__((noreturn)) bwrap_exec(char *const *argv, const int fds[N_FD], const struct limit limits[N_LIMIT])
 {
-    int high[7];
-    for (int i = 0; i < 7; i++) {
-        high[i] = fcntl(fds[i], F_DUPFD, 64);
-        if (high[i] < 0)
+    int high[N_FD];
+    for (int i = 0; i < N_FD; i++) {
+        high[i] = fds[i] < 0 ? -1 : fcntl(fds[i], F_DUPFD, 64);
+        if (fds[i] >= 0 && high[i] < 0)
             _exit(126);
     }
     int null = open("/dev/null", O_RDWR);
     if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0)
         _exit(126);
-    for (int i = 0; i < 7; i++)
-        if (dup2(high[i], 2 + i) < 0)
+    for (int i = 0; i < N_FD; i++)
+        if (dup2(high[i] < 0 ? null : high[i], 2 + i) < 0)
             _exit(126);
-    close_range(9, ~0u, 0);
+    close_range(2 + N_FD, ~0u, 0);
     for (int i = 0; i < N_LIMIT; i++)
         if (setrlimit(limits[i].what, &limits[i].limit) != 0)
             _exit(126);
@@ -109,7 +114,7 @@ static void __attribute__((noreturn)) bwrap_exec(char *const *argv, const int fd
     signal(SIGPIPE, SIG_DFL);
     if (chdir("/") != 0)
         _exit(126);
-    if (geteuid() == 0 && (setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) != 0 ||
+    if (geteuid() == 0 && (setgroups(0, NULL) != 0 || setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) != 0 ||
                            setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) != 0)) {
         static const char text[] = "cannot change to an unprivileged uid";
         ssize_t n = write(2, text, sizeof text - 1);
@@ -119,45 +124,81 @@ static void __attribute__((noreturn)) bwrap_exec(char *const *argv, const int fd
     _exit(127);
 }
 
-/* Start bwrap with the driver inside; does not wait. NULL: see err. */
-static struct sandbox *sandbox_start(struct sandbox_host *h, struct error *err)
+/* Wait for a packet for at most wait_ms. Returns its length (NUL-terminated in text), 0: the other side has gone, -1: nothing.
+ * pid, unless NULL, is set to the sender's, by its number out here. */
+static ssize_t packet_wait(int fd, char *text, size_t size, int64_t wait_ms, pid_t *pid)
 {
-    char tmp_size[32], boot[160], path[64];
-    struct sandbox *s = calloc(1, sizeof *s);
-    int pair[2] = { -1, -1 }, info[2] = { -1, -1 }, filter = -1;
-    bool ok = false;
-    if (!s) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a sandbox");
-        return NULL;
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    union { struct cmsghdr header; char space[CMSG_SPACE(sizeof(struct ucred))]; } extra;
+    struct iovec part = { text, size - 1 };
+    struct msghdr msg = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.space, .msg_controllen = sizeof extra };
+    if (poll(&p, 1, (int)MAX(wait_ms, 0)) <= 0)
+        return -1;
+    ssize_t n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR ? -1 : 0;
+    text[n] = 0;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    if (pid && c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS) {
+        struct ucred who;
+        memcpy(&who, CMSG_DATA(c), sizeof who);
+        *pid = who.pid;
     }
-    *s = (struct sandbox){ .host = h, .control = -1, .input = -1, .output = -1, .errors = -1, .info = -1 };
-    /* without MFD_ALLOW_SEALING: the program cannot seal a file against us */
-    s->input = memfd_create("sandbox-input", MFD_CLOEXEC);
-    s->output = memfd_create("sandbox-output", MFD_CLOEXEC);
-    s->errors = memfd_create("sandbox-errors", MFD_CLOEXEC);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", h->filter);
-    filter = open(path, O_RDONLY | O_CLOEXEC);    // an offset of its own: bwrap reads to the end
-    if (s->input < 0 || s->output < 0 || s->errors < 0 || filter < 0 ||
-        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 || pipe2(info, O_CLOEXEC | O_NONBLOCK) != 0) {
+    return n;
+}
+
+/* What was written to descriptor 2 inside, on one line. */
+static void errors_text(int fd, char *text, size_t size)
+{
+    ssize_t n = pread(fd, text, size - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    for (char *p = text; *p; p++)
+        if (*p == '\n')
+            *p = p[1] ? ';' : 0;
+}
+
+static void zygote_stop(struct sandbox_host *h)
+{
+    for (int i = 0; i < N_SPARE; i++) {
+        sandbox_free(h->spare[i]);
+        h->spare[i] = NULL;
+    }
+    fd_close(&h->zygote);
+    fd_close(&h->errors);
+    if (h->bwrap > 0) {
+        kill(h->bwrap, SIGKILL);    // its child dies with it, and all namespaces with that
+        while (waitpid(h->bwrap, NULL, 0) < 0 && errno == EINTR) {
+        }
+    }
+    h->bwrap = 0;
+}
+
+/* Start bwrap with the zygote inside and wait until it is up. */
+static bool zygote_start(struct sandbox_host *h, struct error *err)
+{
+    char boot[200], text[600];
+    int pair[2] = { -1, -1 };
+    bool ok = false;
+    h->errors = memfd_create("sandbox-errors", MFD_CLOEXEC);
+    if (h->errors < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
         error_errno(err, "cannot make the descriptors of a sandbox");
         goto out;
     }
-    snprintf(tmp_size, sizeof tmp_size, "%lld", (long long)h->limits.tmp_bytes);
-    snprintf(boot, sizeof boot, "import marshal,posix;N_TASK=%lld;c=marshal.loads(posix.pread(6,1<<20,0));posix.close(6);"
-             "exec(c)", (long long)h->limits.n_task);
-    rlim_t cpu = (rlim_t)ceil(h->limits.case_s) + 1, mem = (rlim_t)h->limits.mem_bytes, out_max = (rlim_t)h->limits.out_bytes;
-    const struct limit limits[N_LIMIT] = {    // the number of tasks is set inside: see driver.py
+    snprintf(boot, sizeof boot, "import marshal,posix;N_TASK=%lld;TMP_BYTES=%lld;CPU_S=%d;c=marshal.loads(posix.pread(6,1<<20,0));exec(c)",
+             (long long)h->limits.n_task, (long long)h->limits.tmp_bytes, (int)ceil(h->limits.case_s) + 1);
+    rlim_t mem = (rlim_t)h->limits.mem_bytes, out_max = (rlim_t)h->limits.out_bytes;
+    const struct limit limits[N_LIMIT] = {    // of tasks and processor time: see driver.py
         { RLIMIT_CORE, { 0, 0 } }, { RLIMIT_NOFILE, { 128, 128 } }, { RLIMIT_AS, { mem, mem } },
-        { RLIMIT_FSIZE, { out_max, out_max } }, { RLIMIT_CPU, { cpu, cpu + 1 } }, { RLIMIT_MEMLOCK, { 0, 0 } },
+        { RLIMIT_FSIZE, { out_max, out_max } }, { RLIMIT_MEMLOCK, { 0, 0 } },
         { RLIMIT_MSGQUEUE, { 0, 0 } },
     };
     char *argv[] = {
-        BWRAP, "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--disable-userns", "--die-with-parent",
-        "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--clearenv", "--setenv", "PATH", "/usr/bin", "--setenv", "HOME",
-        "/tmp", "--setenv", "LANG", "C.UTF-8", "--setenv", "PYTHONHASHSEED", "0", "--ro-bind", "/usr", "/usr", "--symlink",
+        BWRAP, "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--die-with-parent", "--new-session",
+        "--as-pid-1", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--clearenv", "--setenv", "PATH", "/usr/bin", "--setenv",
+        "HOME", "/tmp", "--setenv", "LANG", "C.UTF-8", "--setenv", "PYTHONHASHSEED", "0", "--ro-bind", "/usr", "/usr", "--symlink",
         "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64", "--symlink", "usr/bin", "/bin", "--dev-bind", "/dev/null",
-        "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom", "--size", tmp_size, "--tmpfs", "/tmp", "--chdir", "/tmp",
-        "--remount-ro", "/", "--info-fd", "7", "--seccomp", "8", PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", boot, NULL,
+        "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom", "--dir", "/tmp", "--remount-ro", "/",
+        PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", boot, NULL,
     };
     pid_t pid = fork();
     if (pid < 0) {
@@ -165,19 +206,66 @@ static struct sandbox *sandbox_start(struct sandbox_host *h, struct error *err)
         goto out;
     }
     if (pid == 0)
-        bwrap_exec(argv, (const int[]){ s->errors, pair[1], s->input, s->output, h->driver, info[1], filter },
-                   limits);
-    s->bwrap = pid;
-    s->control = pair[0];
-    s->info = info[0];
-    pair[0] = info[0] = -1;
+        bwrap_exec(argv, (const int[N_FD]){ h->errors, pair[1], -1, -1, h->driver, -1, h->filter }, limits);
+    h->bwrap = pid;
+    h->zygote = pair[0];
+    pair[0] = -1;
+    fd_close(&pair[1]);
+    ssize_t n = packet_wait(h->zygote, text, sizeof text, START_MS, NULL);
+    if (n <= 0 || strcmp(text, "ready") != 0) {
+        errors_text(h->errors, text, sizeof text);
+        error_set(err, ERR_UNSUPPORTED, "the sandbox did not start%s: %s", n < 0 ? " in time" : "",
+                  text[0] ? text : "bubblewrap ended without a word");
+        goto out;
+    }
     ok = true;
 out:
     fd_close(&pair[0]);
     fd_close(&pair[1]);
-    fd_close(&info[0]);
-    fd_close(&info[1]);
-    fd_close(&filter);
+    if (!ok)
+        zygote_stop(h);
+    return ok;
+}
+
+/* Have the zygote make a sandbox; does not wait. NULL: see err. */
+static struct sandbox *sandbox_start(struct sandbox_host *h, struct error *err)
+{
+    struct sandbox *s = calloc(1, sizeof *s);
+    int pair[2] = { -1, -1 }, yes = 1;
+    bool ok = false;
+    if (!s) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a sandbox");
+        return NULL;
+    }
+    *s = (struct sandbox){ .host = h, .control = -1, .pidfd = -1 };
+    /* without MFD_ALLOW_SEALING: the program cannot seal a file against us */
+    s->input = memfd_create("sandbox-input", MFD_CLOEXEC);
+    s->output = memfd_create("sandbox-output", MFD_CLOEXEC);
+    s->errors = memfd_create("sandbox-errors", MFD_CLOEXEC);
+    if (s->input < 0 || s->output < 0 || s->errors < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 ||
+        setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {
+        error_errno(err, "cannot make the descriptors of a sandbox");
+        goto out;
+    }
+    int fds[4] = { pair[1], s->input, s->output, s->errors };
+    union { struct cmsghdr header; char space[CMSG_SPACE(sizeof fds)]; } extra = { .space = { 0 } };
+    struct iovec part = { "new", 3 };
+    struct msghdr msg = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.space, .msg_controllen = sizeof extra };
+    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fds);
+    memcpy(CMSG_DATA(c), fds, sizeof fds);
+    if (h->bwrap == 0 || sendmsg(h->zygote, &msg, MSG_NOSIGNAL) < 0) {
+        error_errno(err, "the sandboxes' interpreter has gone");
+        goto out;
+    }
+    s->control = pair[0];
+    pair[0] = -1;
+    ok = true;
+out:
+    fd_close(&pair[0]);
+    fd_close(&pair[1]);
     if (!ok) {
         sandbox_free(s);
         s = NULL;
@@ -185,30 +273,30 @@ out:
     return s;
 }
 
-/* Kill all inside and collect our child. */
-static void sandbox_kill(struct sandbox *s)
+/* Kill all inside. With wait, also see it gone: pid 1 of a namespace ends after all others there. A dying fork bomb would count
+ * against the next sandbox's number of processes. */
+static void sandbox_kill(struct sandbox *s, bool wait)
 {
     s->dead = true;
-    if (s->bwrap <= 0)
+    if (s->driver <= 0)
         return;
-    if (s->driver > 0)
-        kill(s->driver, SIGKILL);    // still ours: its parent bwrap has not been collected
-    kill(s->bwrap, SIGKILL);
-    while (waitpid(s->bwrap, NULL, 0) < 0 && errno == EINTR) {
-    }
-    s->bwrap = s->driver = 0;
+    s->driver = 0;
+    syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
+    struct pollfd gone = { .fd = s->pidfd, .events = POLLIN };
+    if (wait)
+        poll(&gone, 1, START_MS);
 }
 
 void sandbox_free(struct sandbox *s)
 {
     if (!s)
         return;
-    sandbox_kill(s);
-    fd_close(&s->control);
+    sandbox_kill(s, false);
+    fd_close(&s->pidfd);
+    fd_close(&s->control);    // a driver that has not come up yet ends by itself
     fd_close(&s->input);
     fd_close(&s->output);
     fd_close(&s->errors);
-    fd_close(&s->info);
     free(s);
 }
 
@@ -217,55 +305,21 @@ bool sandbox_is_dead(const struct sandbox *s)
     return s->dead;
 }
 
-/* Wait for the driver's packet until end_ns. Returns its length (NUL-terminated in text), 0: it has gone, -1: nothing yet. */
-static ssize_t packet_wait(struct sandbox *s, char *text, size_t size, int64_t wait_ms)
-{
-    struct pollfd p = { .fd = s->control, .events = POLLIN };
-    int rc = poll(&p, 1, (int)MAX(wait_ms, 0));
-    if (rc <= 0)
-        return -1;
-    ssize_t n = recv(s->control, text, size - 1, MSG_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? -1 : 0;
-    text[n] = 0;
-    return n;
-}
-
-/* What bwrap or the interpreter said on its way out, on one line. */
-static void errors_text(struct sandbox *s, char *text, size_t size)
-{
-    ssize_t n = pread(s->errors, text, size - 1, 0);
-    text[n > 0 ? n : 0] = 0;
-    for (char *p = text; *p; p++)
-        if (*p == '\n')
-            *p = p[1] ? ';' : 0;
-}
-
-/* bwrap writes {"child-pid": N, ...} before it lets the child go on. */
-static pid_t info_pid(struct sandbox *s)
-{
-    char text[1024];
-    ssize_t n = read(s->info, text, sizeof text - 1);
-    text[n > 0 ? n : 0] = 0;
-    const char *at = strstr(text, "\"child-pid\":");
-    return at ? (pid_t)strtol(at + 12, NULL, 10) : 0;
-}
-
 /* Wait until the driver is up. */
 static bool sandbox_ready(struct sandbox *s, struct error *err)
 {
     char text[600];
     if (s->ready)
         return true;
-    ssize_t n = packet_wait(s, text, sizeof text, START_MS);
-    if (n <= 0 || strcmp(text, "ready") != 0) {
-        errors_text(s, text, sizeof text);
+    ssize_t n = packet_wait(s->control, text, sizeof text, START_MS, &s->driver);
+    if (n <= 0 || strcmp(text, "ready") != 0 || s->driver <= 0) {
+        errors_text(s->errors, text, sizeof text);
         return error_set(err, ERR_UNSUPPORTED, "the sandbox did not start%s: %s", n < 0 ? " in time" : "",
-                         text[0] ? text : "bubblewrap ended without a word");
+                         text[0] ? text : "it ended without a word");
     }
-    s->driver = info_pid(s);
-    if (s->driver <= 0)
-        return error_set(err, ERR_UNSUPPORTED, "bubblewrap did not tell the sandbox's pid");
+    s->pidfd = (int)syscall(SYS_pidfd_open, s->driver, 0);    // it waits for us, so the number is still its own
+    if (s->pidfd < 0)
+        return error_errno(err, "cannot hold on to a sandbox");
     s->ready = true;
     return true;
 }
@@ -273,18 +327,21 @@ static bool sandbox_ready(struct sandbox *s, struct error *err)
 struct sandbox *sandbox_take(struct sandbox_host *h, struct error *err)
 {
     struct error why = { 0 };
-    for (int attempt = 0; attempt < 3; attempt++) {    // a spare may have died of old age: its starter thread has gone
+    for (int attempt = 0; attempt < 3; attempt++) {
         struct sandbox *s = h->spare[0];
         memmove(&h->spare[0], &h->spare[1], sizeof h->spare - sizeof h->spare[0]);
         h->spare[N_SPARE - 1] = NULL;
-        if (!s && !(s = sandbox_start(h, err)))
-            return NULL;
-        for (int i = 0; i < N_SPARE; i++)
+        if (!s)
+            s = sandbox_start(h, &why);
+        for (int i = 0; i < N_SPARE && s; i++)
             if (!h->spare[i])
                 h->spare[i] = sandbox_start(h, &why);    // failing here is told when it is needed
-        if (sandbox_ready(s, &why))
+        if (s && sandbox_ready(s, &why))
             return s;
         sandbox_free(s);
+        zygote_stop(h);    // killed from outside, or with the thread that had started it: make a new one
+        if (!zygote_start(h, &why))
+            break;
     }
     *err = why;
     return NULL;
@@ -353,15 +410,6 @@ static bool memory_is_over(pid_t driver, int64_t limit)
     return rough > limit && exact > limit;
 }
 
-/* Does /tmp hold more files than allowed? Where it cannot be looked at (a kernel that hides other processes' roots), no. */
-static bool tmp_is_full(pid_t driver)
-{
-    char path[64];
-    struct statvfs st;
-    snprintf(path, sizeof path, "/proc/%d/root/tmp", (int)driver);
-    return statvfs(path, &st) == 0 && st.f_files - st.f_ffree > FILES_MAX;
-}
-
 static bool input_fill(struct sandbox *s, const char *data, size_t len, struct error *err)
 {
     if (ftruncate(s->input, 0) != 0 || ftruncate(s->output, 0) != 0)
@@ -380,13 +428,13 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
 {
     size_t len = strlen(command);
     if (send(s->control, command, len, MSG_NOSIGNAL) != (ssize_t)len) {
-        sandbox_kill(s);
-        return CASE_CRASH;
+        sandbox_kill(s, true);    // it had gone before it heard of this
+        return CASE_SANDBOX;
     }
     int64_t end = clock_ms() + (int64_t)(wall_s * 1000);
     for (;;) {
         int64_t left = end - clock_ms();
-        ssize_t n = packet_wait(s, text, size, MIN(left, TICK_MS));
+        ssize_t n = packet_wait(s->control, text, size, MIN(left, TICK_MS), NULL);
         if (n > 0)
             return CASE_OK;
         enum case_status status = CASE_OK;
@@ -396,10 +444,8 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
             status = CASE_TIMEOUT;
         else if (memory_is_over(s->driver, s->host->limits.mem_bytes))
             status = CASE_MEMORY;
-        else if (tmp_is_full(s->driver))
-            status = CASE_OUTPUT;
         if (status != CASE_OK) {
-            sandbox_kill(s);
+            sandbox_kill(s, true);
             return status;
         }
     }
@@ -417,6 +463,8 @@ enum case_status sandbox_load(struct sandbox *s, const char *code, size_t len, c
         return CASE_SANDBOX;
     s->loaded = true;
     enum case_status status = command_run(s, command, s->host->limits.case_s, text, sizeof text);
+    if (status == CASE_SANDBOX)
+        error_set(err, ERR_CLOSED, "the sandbox ended before it was given its program");
     if (status == CASE_CRASH)
         return CASE_COMPILE;    // source that brings the compiler down
     if (status != CASE_OK)
@@ -454,6 +502,8 @@ enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, d
     if (!input_fill(s, input, len, err))
         return CASE_SANDBOX;
     enum case_status status = command_run(s, "R", MIN(wall_s, s->host->limits.case_s), text, sizeof text);
+    if (status == CASE_SANDBOX)
+        status = CASE_CRASH;    // the program had its chance by now
     if (status != CASE_OK)
         return status;
     status = status_read(text);
@@ -539,8 +589,7 @@ static bool canary_run(struct sandbox_host *h, struct error *err)
     bool ok = false;
     struct sandbox *s = sandbox_take(h, err);
     if (!s)
-        return error_wrap(err, "code rewards need bubblewrap with user namespaces (kernel.unprivileged_userns_clone, "
-                          "user.max_user_namespaces, AppArmor's userns restriction)");
+        return false;
     enum case_status status = sandbox_load(s, code, sizeof code - 1, NULL, err);
     if (status == CASE_OK)
         status = sandbox_run(s, input, sizeof input - 1, h->limits.case_s, &out, err);
@@ -548,7 +597,7 @@ static bool canary_run(struct sandbox_host *h, struct error *err)
         goto out;
     if (status != CASE_OK) {
         char text[300];
-        errors_text(s, text, sizeof text);
+        errors_text(s->errors, text, sizeof text);
         error_set(err, ERR_UNSUPPORTED, "a harmless program did not run in the sandbox: %s; %s", case_status_name(status), text);
         goto out;
     }
@@ -571,7 +620,7 @@ struct sandbox_host *sandbox_host_new(const struct sandbox_limits *limits, struc
         error_set(err, ERR_NO_MEMORY, "no memory for sandboxes");
         return NULL;
     }
-    *h = (struct sandbox_host){ .limits = *limits, .filter = -1, .driver = -1 };
+    *h = (struct sandbox_host){ .limits = *limits, .filter = -1, .driver = -1, .zygote = -1, .errors = -1 };
     const struct { const char *path, *package; } needed[] = { { BWRAP, "bubblewrap" }, { PYTHON, "python3" } };
     for (size_t i = 0; i < ARRAY_SIZE(needed); i++)
         if (access(needed[i].path, X_OK) != 0) {
@@ -585,6 +634,11 @@ struct sandbox_host *sandbox_host_new(const struct sandbox_limits *limits, struc
     h->driver = driver_compile(err);
     if (h->driver < 0)
         goto out;
+    if (!zygote_start(h, err)) {
+        error_wrap(err, "code rewards need bubblewrap with user namespaces (kernel.unprivileged_userns_clone, "
+                   "user.max_user_namespaces, AppArmor's userns restriction)");
+        goto out;
+    }
     ok = canary_run(h, err);
 out:
     if (!ok) {
@@ -598,8 +652,7 @@ void sandbox_host_free(struct sandbox_host *h)
 {
     if (!h)
         return;
-    for (int i = 0; i < N_SPARE; i++)
-        sandbox_free(h->spare[i]);
+    zygote_stop(h);
     fd_close(&h->filter);
     fd_close(&h->driver);
     free(h);
