@@ -74,7 +74,7 @@ const struct knob knobs[] = {
     { "lr_schedule", NULL, NULL, "optimizer", KNOB_TEXT, "", .choices = "constant|linear|cosine", AT(lr_schedule), .def = "cosine", .applies = APPLY_NEXT_STEP, .help = "over the run's optimizer steps, after warm-up; held at its end" },
     { "lr_min_ratio", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, AT(lr_min_ratio), .def = "0.1", .applies = APPLY_NEXT_STEP, .help = "learning rate at the end, as a share of learning_rate" },
     { "warmup_steps", NULL, NULL, "optimizer", KNOB_I64, "step", 0, BIG, AT(warmup_steps), .def = "0", .applies = APPLY_NEXT_STEP, .help = "steps of linear warm-up" },
-    { "weight_decay", NULL, NULL, "optimizer", KNOB_F64, "", 0, 10, AT(weight_decay), .def = "0.01", .applies = APPLY_NEXT_STEP, .help = "decoupled (AdamW), on matrices only" },
+    { "weight_decay", NULL, NULL, "optimizer", KNOB_F64, "", 0, 10, AT(weight_decay), .def = "0.01", .applies = APPLY_NEXT_STEP, .help = "decoupled (AdamW), on every tensor" },
     { "adam_beta1", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, AT(adam_beta1), .def = "0.9", .help = "decay of the first moment" },
     { "adam_beta2", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, AT(adam_beta2), .def = "0.999", .help = "decay of the second moment" },
     { "adam_eps", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, .above_min = true, AT(adam_eps), .def = "1e-8", .help = "AdamW's epsilon" },

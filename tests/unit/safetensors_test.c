@@ -1,0 +1,201 @@
+/* Weight files and config.json: what is written reads back, what is hostile or broken is refused in one sentence that names it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "workers/model/config.h"
+#include "workers/model/model.h"
+#include "workers/model/safetensors.h"
+
+static char root[] = "/tmp/safetensors_test.XXXXXX";
+
+static const char *file_put(const char *name, const char *header, uint64_t header_len, size_t data_len)
+{
+    static char path[512];
+    struct error err;
+    struct buf b = BUF_INIT;
+    for (int i = 0; i < 8; i++)
+        buf_char(&b, (char)(header_len >> 8 * i));
+    buf_str(&b, header);
+    for (size_t i = 0; i < data_len; i++)
+        buf_char(&b, (char)i);
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    if (!file_write(path, b.data, b.len, &err))
+        fail_msg("%s", err.text);
+    buf_release(&b);
+    return path;
+}
+
+static void hostile_files_are_refused_and_named(UNUSED void **state)
+{
+    static const struct { const char *header; int64_t len; size_t data; const char *want; } cases[] = {
+        { "{}", -1, 0, NULL },    // an empty file is well-formed
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", -1, 8, NULL },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", -1, 7, "truncated" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", -1, 8, "its shape says 3" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", -1, 8, "impossible shape" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,8]}}", -1, 8, "impossible shape" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", -1, 8, "its shape says" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", -1, 8, "outside of the file" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,99999999999]}}", -1, 8, "outside of the file" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],"
+          "\"data_offsets\":[4,12]}}", -1, 12, "overlap" },
+        { "{\"a\":{\"shape\":[2]}}", -1, 8, "no dtype" },
+        { "[1]", -1, 0, "not an object" },
+        { "{\"a\":", -1, 0, "not valid JSON" },
+        { "{}", 1000, 0, "does not fit" },
+        { "{}", INT64_MAX, 0, "does not fit" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        const char *h = cases[i].header;
+        const char *path = file_put("hostile", h, cases[i].len < 0 ? strlen(h) : (uint64_t)cases[i].len, cases[i].data);
+        struct shards *s = shards_open_file(path, &err);
+        if (!cases[i].want && !s)
+            fail_msg("case %zu: %s", i, err.text);
+        if (cases[i].want && (s || !strstr(err.text, cases[i].want) || !strstr(err.text, path)))
+            fail_msg("case %zu: \"%s\" does not say '%s' of '%s'", i, s ? "(opened)" : err.text, cases[i].want, path);
+        shards_close(s);
+    }
+}
+
+static void every_truncation_is_refused(UNUSED void **state)
+{
+    char path[600], cut[600];
+    struct error err = { 0 };
+    struct buf b = BUF_INIT;
+    snprintf(path, sizeof path, "%s/golden/models/qwen2-tied/model.safetensors", TEST_DATA_DIR);
+    snprintf(cut, sizeof cut, "%s/cut", root);
+    assert_true(file_read(&b, path, 1 << 24, &err));
+    for (size_t len = 0; len < b.len; len += len < 3000 ? 61 : 9973) {
+        assert_true(file_write(cut, b.data, len, &err));
+        struct shards *s = shards_open_file(cut, &err);
+        assert_null(s);
+    }
+    buf_release(&b);
+}
+
+static void sixteen_bit_floats_convert_exactly(UNUSED void **state)
+{
+    static const struct { uint16_t half; float want; } cases[] = {
+        { 0x3c00, 1 }, { 0xc000, -2 }, { 0x0001, 0x1p-24f }, { 0x8000, -0.0f }, { 0x7bff, 65504 }, { 0x7c00, INFINITY },
+        { 0x3555, 0x1.554p-2f }, { 0x0400, 0x1p-14f },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct st_tensor t = { .name = "h", .dtype = ST_F16, .n_elem = 1, .data = (const uint8_t *)&cases[i].half, .size_bytes = 2 };
+        float f;
+        st_to_f32(&f, &t);
+        assert_memory_equal(&f, &cases[i].want, 4);
+    }
+    static const struct { float f; uint16_t want; } round[] = {
+        { 1, 0x3f80 }, { 0x1.01p0f, 0x3f80 }, { 0x1.03p0f, 0x3f82 }, { 0x1.010002p0f, 0x3f81 }, { -0.0f, 0x8000 },
+    };    // halves go to the even neighbour
+    for (size_t i = 0; i < ARRAY_SIZE(round); i++) {
+        struct st_tensor t = { .name = "f", .dtype = ST_F32, .n_elem = 1, .data = (const uint8_t *)&round[i].f, .size_bytes = 4 };
+        uint16_t h;
+        st_to_bf16(&h, &t);
+        assert_int_equal(h, round[i].want);
+    }
+}
+
+static void a_saved_model_loads_and_is_the_same(UNUSED void **state)
+{
+    for (int type = 0; type < 2; type++) {
+        struct error err = { 0 };
+        char dir[512], from[600];
+        uint64_t a, b;
+        struct device *dev = device_new("ref", 1, &err);
+        snprintf(from, sizeof from, "%s/golden/models/llama-scaled", TEST_DATA_DIR);
+        snprintf(dir, sizeof dir, "%s/saved-%d", root, type);
+        struct model *m = model_load(from, dev, type ? DT_BF16 : DT_F32, &err);
+        if (!m || !dir_make(dir, 0755, &err) || !model_save(m, dir, &err))
+            fail_msg("%s", err.text);
+        struct model *n = model_load(dir, dev, type ? DT_BF16 : DT_F32, &err);
+        if (!n)
+            fail_msg("%s", err.text);
+        assert_true(model_weights_hash(m, &a, &err) && model_weights_hash(n, &b, &err) && a == b);
+        const struct model_config *x = model_config(m), *y = model_config(n);
+        assert_true(x->rope_factor == y->rope_factor && x->rope_theta == y->rope_theta && x->rms_eps == y->rms_eps
+                    && y->has_rope_llama3 && !y->tied && x->eos[0] == y->eos[0]);
+        model_free(m);
+        model_free(n);
+        device_free(dev);
+    }
+}
+
+static void configs_say_which_key_is_wrong(UNUSED void **state)
+{
+#define BASE "\"model_type\":\"qwen2\",\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4," \
+             "\"intermediate_size\":128,\"vocab_size\":100,\"rms_norm_eps\":1e-6"
+    static const struct { const char *text, *want; } cases[] = {
+        { "{" BASE "}", NULL },
+        { "{" BASE ",\"num_key_value_heads\":2,\"head_dim\":null,\"eos_token_id\":[1,2]}", NULL },
+        { "{" BASE ",\"num_key_value_heads\":3}", "'num_key_value_heads' 3 does not divide" },
+        { "{\"model_type\":\"qwen2\"}", "'num_hidden_layers' is missing" },
+        { "{\"model_type\":\"mamba\"}", "'model_type' is 'mamba'" },
+        { "{\"hidden_size\":1}", "'model_type' is missing" },
+        { "{" BASE ",\"head_dim\":\"x\"}", "'head_dim' is not a whole number" },
+        { "{" BASE ",\"head_dim\":33}", "odd" },
+        { "{" BASE ",\"eos_token_id\":100}", "'eos_token_id'" },
+        { "{" BASE ",\"hidden_act\":\"gelu\"}", "'hidden_act'" },
+        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "'yarn'" },
+        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "'rope_scaling.low_freq_factor' is missing" },
+        { "{" BASE ",\"use_sliding_window\":true}", "sliding" },
+        { "{" BASE ",\"vocab_size\":7}", "not valid JSON" },    // given twice
+        { "{" BASE, "not valid JSON" },
+        { "[]", "not a JSON object" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct model_config c;
+        bool ok = config_parse(&c, cases[i].text, "dir/config.json", &err);
+        if (ok != !cases[i].want || (!ok && (!strstr(err.text, cases[i].want) || !strstr(err.text, "dir/config.json"))))
+            fail_msg("case %zu: \"%s\" does not say '%s'", i, ok ? "(accepted)" : err.text, cases[i].want ? cases[i].want : "nothing");
+    }
+}
+
+static void shapes_have_the_published_sizes(UNUSED void **state)
+{
+    static const struct { const char *name; double billion; } cases[] = {
+        { "Qwen2.5-0.5B", 0.494 }, { "Qwen2.5-1.5B", 1.544 }, { "Qwen2.5-3B", 3.086 }, { "Qwen2.5-7B", 7.616 },
+        { "Qwen2.5-14B", 14.770 }, { "Qwen3-0.6B", 0.596 }, { "Qwen3-1.7B", 1.721 }, { "Qwen3-4B", 4.022 }, { "Qwen3-8B", 8.191 },
+        { "Llama-3.1-8B", 8.030 },
+    };
+    struct error err = { 0 };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const struct model_config *c = config_shape(cases[i].name, &err);
+        assert_non_null(c);
+        assert_true(fabs((double)config_n_param(c) * 1e-9 - cases[i].billion) < 0.0006);
+    }
+    assert_null(config_shape("GPT-5", &err));
+    assert_non_null(strstr(err.text, "Qwen3-0.6B"));
+}
+
+static int setup(UNUSED void **state)
+{
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int teardown(UNUSED void **state)
+{
+    struct error err;
+    return dir_remove(root, &err) ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hostile_files_are_refused_and_named), cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(sixteen_bit_floats_convert_exactly), cmocka_unit_test(a_saved_model_loads_and_is_the_same),
+        cmocka_unit_test(configs_say_which_key_is_wrong), cmocka_unit_test(shapes_have_the_published_sizes),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
