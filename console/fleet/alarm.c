@@ -107,10 +107,10 @@ int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int m
                                                              : "pane 2, K restarts it" };
         double age_s = (double)(now_ns - p->heard_ns) * 1e-9 + (isnan(p->heard_s) ? 0 : p->heard_s);
         if (v == PROC_SILENT)
-            snprintf(a.text, sizeof(a.text), "%s is silent for %.0f s (last: %s)", p->name, age_s, p->phase);
+            snprintf(a.text, sizeof(a.text), "%s silent %.0f s, last %s", p->name, age_s, p->phase);
         else
-            snprintf(a.text, sizeof(a.text), "%s is %s in %s for %.0f s%s%.60s", p->name, proc_verdict_name(v), p->phase,
-                     p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9, p->waits_for[0] ? ", waits for " : "", p->waits_for);
+            snprintf(a.text, sizeof(a.text), "%s %s %.0f s in %s%s%.60s", p->name, proc_verdict_name(v),
+                     p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9, p->phase, p->waits_for[0] ? ", waits for " : "", p->waits_for);
         alarm_add(out, max, &n, &a);
     }
     for (size_t i = 0; i < ARRAY_SIZE(rules) && !over; i++) {

@@ -202,6 +202,7 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
     (void)used;
 }
 
+/* One line; cut by the screen's edge, without an ellipsis that would eat what little room there is. */
 static void tiny_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     const struct model *m = a->model;
@@ -215,7 +216,7 @@ static void tiny_draw(const struct app *a, struct cells *c, struct rect r, int64
     if (worst)
         n += snprintf(line + n, sizeof(line) - (size_t)n, " %s %s", worst->name, proc_verdict_name(verdict));
     n += snprintf(line + n, sizeof(line) - (size_t)n, " reward %s %s", value_format(number, m->metric[M_REWARD].last), m->name);
-    cells_text(c, r.x, r.y, r.w, line, worst ? verdict_role(verdict) : row->role);
+    cells_text(c, r.x, r.y, r.w + (int)sizeof(line), line, worst ? verdict_role(verdict) : row->role);
     if (a->prompt.kind != PROMPT_NONE) {
         cells_fill(c, r, ' ', ROLE_TEXT);
         prompt_draw(a, c, r);

@@ -36,7 +36,7 @@ struct overview_layout layout_overview(struct rect body, int n_proc)
         int y0 = height * row / down, y1 = height * (row + 1) / down;
         o.chart[i] = (struct rect){ body.x + x0, body.y + y0, x1 - x0, y1 - y0 };
     }
-    int split = body.w >= 100 ? body.w / 2 : body.w >= 72 ? body.w * 5 / 9 : body.w;
+    int split = body.w >= 72 ? body.w / 2 : body.w;
     o.procs = (struct rect){ body.x, body.y + height, split, procs };
     o.side = (struct rect){ body.x + split, body.y + height, body.w - split, procs };
     return o;

@@ -1,0 +1,74 @@
+/* meter.c - what a console costs: processor share, bytes a second, and how fast it answers a key
+ *
+ *   tui_meter COLSxROWS SECONDS COMMAND...
+ * Figures only: they are ratios of a quiet machine and no test fails on them. The processor time is the command's own process
+ * (all threads), from /proc; a key is answered when the first byte comes back. */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "tests/tui/pty.h"
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static double cpu_s(pid_t pid)
+{
+    char path[64];
+    unsigned long long user = 0, kernel = 0;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "re");
+    if (!f || fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &kernel) != 2)
+        user = kernel = 0;
+    if (f)
+        fclose(f);
+    return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv)
+{
+    int cols, rows;
+    double seconds = argc > 3 ? atof(argv[2]) : 0;
+    if (argc < 4 || sscanf(argv[1], "%dx%d", &cols, &rows) != 2 || seconds < 1) {
+        fprintf(stderr, "usage: tui_meter COLSxROWS SECONDS COMMAND...\n");
+        return 2;
+    }
+    struct pty p;
+    if (!pty_start(&p, cols, rows, NULL, argv + 3) || !pty_wait(&p, "? help", 60)) {
+        fprintf(stderr, "meter: no console came up\n");
+        return 1;
+    }
+    pty_read(&p, 1500, 0);
+    int64_t bytes = p.bytes_out;
+    double cpu = cpu_s(p.pid), start = now_s();
+    pty_read(&p, (int)(1000 * seconds), 0);
+    double took = now_s() - start;
+    printf("%dx%d: %.2f %% of a core, %.0f bytes/s", cols, rows, 100 * (cpu_s(p.pid) - cpu) / took, (double)(p.bytes_out - bytes) / took);
+    enum { KEYS = 60 };
+    double answer_ms[KEYS];
+    for (int i = 0; i < KEYS; i++) {
+        pty_read(&p, 200, 60);
+        double sent = now_s();
+        pty_type(&p, i % 2 ? "1" : "2");
+        struct pollfd fd = { .fd = p.master, .events = POLLIN };
+        poll(&fd, 1, 5000);
+        answer_ms[i] = 1000 * (now_s() - sent);
+    }
+    qsort(answer_ms, KEYS, sizeof(*answer_ms), ascending);
+    printf(", key answered in %.1f ms (median), %.1f ms (95 of 100), %.1f ms (worst of %d)\n", answer_ms[KEYS / 2], answer_ms[KEYS * 95 / 100],
+           answer_ms[KEYS - 1], KEYS);
+    pty_finish(&p, 10, true);
+    return 0;
+}

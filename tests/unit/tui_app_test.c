@@ -1,0 +1,485 @@
+/* tui_app_test.c - the whole console without a terminal: keys in, cells out, at every size */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "console/fleet/alarm.h"
+#include "console/fleet/simulate.h"
+#include "console/tui/app.h"
+
+#define S ((int64_t)1000000000)
+#define T0 (100 * S)
+
+struct stage {
+    struct model *m;
+    struct feed *feed;
+    struct app app;
+    struct cells cells;
+    int64_t now;
+};
+
+static void stage_make(struct stage *s, const struct simulate_options *o, int w, int h)
+{
+    struct error err = { 0 };
+    *s = (struct stage){ .now = T0 };
+    s->m = model_new(&err);
+    assert_non_null(s->m);
+    s->feed = simulate_new(o, s->m, s->now, &err);
+    assert_non_null(s->feed);
+    app_init(&s->app, s->m, s->feed, w, h);
+}
+
+static void stage_release(struct stage *s)
+{
+    s->feed->free(s->feed);
+    fleet_model_free(s->m);
+    cells_release(&s->cells);
+}
+
+static const struct simulate_options usual = { .steps = 400, .done = 150, .step_s = 1, .workers = 2, .seed = 1 };
+
+static void pass(struct stage *s, double seconds)
+{
+    for (double t = 0; t < seconds; t += 0.25) {
+        s->now += S / 4;
+        s->feed->pump(s->feed, s->m, s->now);
+        app_news(&s->app, s->now);
+    }
+}
+
+static void press(struct stage *s, uint32_t key)
+{
+    app_key(&s->app, &(struct key_event){ .key = key }, s->now);
+}
+
+static void type(struct stage *s, const char *text)
+{
+    for (; *text; text++)
+        press(s, (unsigned char)*text);
+}
+
+/* The whole screen as text, rows ended by newlines; static, overwritten by the next call. */
+static const char *screen(struct stage *s)
+{
+    static char text[200000];
+    struct error err;
+    size_t at = 0;
+    assert_true(cells_resize(&s->cells, s->app.w, s->app.h, &err));
+    app_draw(&s->app, &s->cells, s->now, 1700000000);
+    for (int y = 0; y < s->cells.h; y++) {
+        cells_row(&s->cells, y, text + at, sizeof(text) - at - 2);
+        at += strlen(text + at);
+        text[at++] = '\n';
+    }
+    text[at] = 0;
+    return text;
+}
+
+static bool shows(struct stage *s, const char *what)
+{
+    return strstr(screen(s), what) != NULL;
+}
+
+static bool inside(struct rect r, int w, int h)
+{
+    return r.w <= 0 || r.h <= 0 || (r.x >= 0 && r.y >= 0 && r.x + r.w <= w && r.y + r.h <= h);
+}
+
+static bool apart(struct rect a, struct rect b)
+{
+    return a.w <= 0 || a.h <= 0 || b.w <= 0 || b.h <= 0 || a.x + a.w <= b.x || b.x + b.w <= a.x || a.y + a.h <= b.y || b.y + b.h <= a.y;
+}
+
+static void rectangles_never_overlap_nor_leave_the_screen(UNUSED void **state)
+{
+    for (int w = 1; w <= 260; w++)
+        for (int h = 1; h <= 90; h++) {
+            struct layout l = layout_make(w, h);
+            const struct rect r[] = { l.bar, l.tabs, l.body, l.line, l.footer };
+            assert_int_equal(l.tiny, w < 40 || h < 10);
+            for (size_t i = 0; i < ARRAY_SIZE(r); i++) {
+                assert_true(inside(r[i], w, h));
+                for (size_t k = i + 1; k < ARRAY_SIZE(r); k++)
+                    assert_true(apart(r[i], r[k]));
+            }
+            for (int n = 0; n < 20; n += 3) {
+                struct overview_layout o = layout_overview(l.body, n);
+                assert_true(o.n_chart <= LAYOUT_CHARTS && inside(o.procs, w, h) && inside(o.side, w, h) && apart(o.procs, o.side));
+                for (int i = 0; i < o.n_chart; i++) {
+                    assert_true(inside(o.chart[i], w, h) && apart(o.chart[i], o.procs) && apart(o.chart[i], o.side));
+                    for (int k = i + 1; k < o.n_chart; k++)
+                        assert_true(apart(o.chart[i], o.chart[k]));
+                }
+            }
+        }
+    assert_true(layout_overview(layout_make(80, 24).body, 5).n_chart >= 6);    // 80x24 is fully usable
+}
+
+static void every_pane_is_drawn_at_every_size(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 3);
+    static const int widths[] = { 1, 2, 3, 5, 8, 13, 21, 39, 40, 41, 60, 71, 72, 80, 100, 133, 200 };
+    static const int heights[] = { 1, 2, 3, 4, 6, 9, 10, 11, 14, 18, 24, 50 };
+    for (size_t i = 0; i < ARRAY_SIZE(widths); i++)
+        for (size_t k = 0; k < ARRAY_SIZE(heights); k++)
+            for (int pane = 0; pane < N_PANE; pane++)
+                for (int extra = 0; extra < 4; extra++) {
+                    app_resize(&s.app, widths[i], heights[k]);
+                    s.app.pane = (enum pane_id)pane;
+                    s.app.open = extra == 1;
+                    s.app.help = extra == 2;
+                    s.app.glyphs = (enum chart_glyphs)(extra % 3);
+                    if (extra == 3)
+                        press(&s, 'S');
+                    screen(&s);
+                    assert_true(s.cells.cursor_x < s.cells.w && s.cells.cursor_y < s.cells.h);
+                    s.app.dialog.title[0] = 0;
+                }
+    stage_release(&s);
+}
+
+static void any_keys_in_any_order_at_any_size_do_no_harm(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    srand(11);
+    for (int round = 0; round < 6000; round++) {
+        int what = rand() % 20;
+        if (what == 0)
+            app_resize(&s.app, 1 + rand() % 150, 1 + rand() % 50);
+        else if (what == 1)
+            pass(&s, 0.5);
+        else if (what < 12)
+            press(&s, key_table[rand() % n_key_rows].key[0]);
+        else if (what < 14)
+            press(&s, KEY_ARROW_UP + (uint32_t)(rand() % 12));
+        else if (what == 14)
+            app_key(&s.app, &(struct key_event){ .key = KEY_CLICK + (uint32_t)(rand() % 3), .x = rand() % 200, .y = rand() % 60 }, s.now);
+        else
+            press(&s, (uint32_t)(rand() % 7 ? rand() % 128 : rand() % 0x2ffff));
+        if (round % 8 == 0)
+            screen(&s);
+    }
+    stage_release(&s);
+}
+
+static void the_overview_tells_what_matters_in_80x24(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 1.25);
+    static const char *const wanted[] = { "simulated", "RUNNING", "step 151/400", "left", "reward", "KL", "entropy", "length", "tok/s",
+                                          "worker cpu:1", "generating", "? help", "p pause", "S stop" };
+    for (size_t i = 0; i < ARRAY_SIZE(wanted); i++)
+        if (!shows(&s, wanted[i]))
+            fail_msg("'%s' is not on the screen:\n%s", wanted[i], screen(&s));
+    app_resize(&s.app, 30, 5);    // too small for panes: one line tells the state
+    assert_memory_equal(screen(&s), "RUNNING 151/400", 15);
+    assert_memory_equal(strchr(screen(&s), '\n'), "\n\n\n\n\n", 5);
+    stage_release(&s);
+}
+
+static void the_help_page_lists_every_key_and_command(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 120, 200);
+    press(&s, '?');
+    const char *text = screen(&s);
+    for (int i = 0; i < n_key_rows; i++)
+        assert_non_null(strstr(text, key_table[i].help));
+    assert_non_null(strstr(text, "checkpoint"));
+    press(&s, KEY_ESCAPE);
+    assert_false(s.app.help);
+    stage_release(&s);
+}
+
+static void no_key_has_two_meanings_on_a_pane(UNUSED void **state)
+{
+    for (int pane = 0; pane < N_PANE; pane++)
+        for (int i = 0; i < n_key_rows; i++)
+            for (int k = 0; k < 3; k++)
+                if (key_table[i].key[k] && (key_table[i].panes & ON(pane)))
+                    assert_int_equal(key_request(key_table[i].key[k], (enum pane_id)pane), key_table[i].request);
+}
+
+static void pausing_is_asked_shouted_and_undone(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    press(&s, 'p');
+    assert_true(shows(&s, "Pause: how deep?"));
+    press(&s, 's');
+    pass(&s, 1);
+    assert_true(shows(&s, "PAUSED (step)"));
+    assert_true(shows(&s, "r resume"));
+    assert_int_equal(s.cells.cell[40].role, ROLE_PAUSED);    // the whole bar
+    press(&s, 'r');
+    pass(&s, 1);
+    assert_true(shows(&s, "RUNNING"));
+    stage_release(&s);
+}
+
+static void what_costs_is_confirmed_also_when_typed(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    press(&s, 'S');
+    assert_true(shows(&s, "Stop the run?"));
+    press(&s, KEY_ESCAPE);
+    pass(&s, 1);
+    assert_int_equal(s.m->n_command, 0);
+    type(&s, ":stop\r");
+    assert_true(shows(&s, "Are you sure?"));
+    press(&s, 'n');
+    assert_int_equal(s.m->n_command, 0);
+    type(&s, ":stop\ry");
+    assert_int_equal(s.m->n_command, 1);
+    pass(&s, 3);
+    assert_int_equal(s.m->state, RUN_STOPPED);
+    assert_true(shows(&s, "STOPPED"));
+    stage_release(&s);
+}
+
+static void a_knob_is_edited_inside_its_bounds_and_reverted(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    type(&s, "4/temperature\r");
+    assert_true(shows(&s, "temperature"));
+    assert_false(shows(&s, "kl_coeff"));
+    press(&s, KEY_RETURN);
+    press(&s, KEY_CTRL('u'));
+    type(&s, "-3\r");    // out of bounds: told, and the prompt stays
+    assert_non_null(strstr(s.app.flash, "must be above 0"));
+    assert_int_equal(s.app.prompt.kind, PROMPT_KNOB);
+    press(&s, KEY_CTRL('u'));
+    type(&s, "0.9\r");
+    assert_true(shows(&s, "temperature: 1.0 \u2192 0.9"));
+    press(&s, 'y');
+    pass(&s, 1);
+    assert_non_null(strstr(s.app.flash, "takes effect at step"));
+    assert_true(shows(&s, "0.9"));
+    press(&s, 'u');
+    assert_true(shows(&s, "temperature: 0.9 back to 1.0"));
+    press(&s, 'n');
+    press(&s, KEY_ESCAPE);
+    stage_release(&s);
+}
+
+static void commands_are_checked_before_they_are_sent(UNUSED void **state)
+{
+    static const struct { const char *line, *want; } cases[] = {
+        { "set lr=2", "learning_rate is '2'; it must be at least 0 and at most 1" },
+        { "set model=x", "model is fixed since the run began" },
+        { "set temperature", "'temperature' is not of the form NAME=VALUE" },
+        { "set lr_schedule=square", "is one of constant|linear|cosine" },
+        { "set", "set needs NAME=VALUE" },
+        { "pause deeply", "a pause's depth is rollouts, step or drain" },
+        { "resume now", "resume takes nothing behind it" },
+        { "restart", "restart needs its process" },
+        { "explode", "unknown command 'explode'" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct command c;
+        struct error err = { 0 };
+        assert_false(command_parse(&c, cases[i].line, &err));
+        assert_int_equal(err.code, ERR_USAGE);
+        assert_non_null(strstr(err.text, cases[i].want));
+    }
+    struct command c;
+    struct error err = { 0 };
+    assert_true(command_parse(&c, " set lr=1e-4  temperature=0.7 ", &err));
+    assert_int_equal(c.n_arg, 2);
+    assert_string_equal(c.arg[0].key, "learning_rate");
+    assert_true(command_parse(&c, "restart worker cpu:0", &err));
+    assert_string_equal(c.arg[0].value, "worker cpu:0");
+    assert_true(command_parse(&c, "pause", &err));
+    assert_string_equal(c.arg[0].value, "step");
+}
+
+static void completion_finds_commands_and_knobs(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    type(&s, ":pa\t");
+    assert_non_null(strstr(s.app.flash, "pause "));    // pause and pane
+    type(&s, "u\t");
+    assert_string_equal(s.app.prompt.text, "pause ");
+    press(&s, KEY_CTRL('u'));
+    type(&s, "set temp\t");
+    assert_string_equal(s.app.prompt.text, "set temperature=");
+    press(&s, KEY_CTRL('w'));
+    assert_string_equal(s.app.prompt.text, "set ");
+    press(&s, KEY_CTRL('c'));
+    assert_int_equal(s.app.prompt.kind, PROMPT_NONE);
+    stage_release(&s);
+}
+
+static void a_stuck_worker_is_named_everywhere_within_five_seconds(UNUSED void **state)
+{
+    struct stage s;
+    struct simulate_options o = usual;
+    o.stall_after_s = 2;
+    stage_make(&s, &o, 80, 24);
+    pass(&s, 2);
+    pass(&s, 5);
+    assert_true(shows(&s, "s in training"));
+    assert_true(shows(&s, "worker cpu:1 stuck"));
+    app_resize(&s.app, 39, 4);
+    assert_true(shows(&s, "worker cpu:1 stuck"));
+    stage_release(&s);
+}
+
+static void silence_of_an_agent_is_noticed_by_the_console_itself(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 1);
+    enum proc_verdict verdict;
+    assert_null(model_worst(s.m, s.now, &verdict));
+    assert_non_null(model_worst(s.m, s.now + 5 * S, &verdict));    // no news for 5 s
+    assert_int_equal(verdict, PROC_SILENT);
+    stage_release(&s);
+}
+
+static void alarms_say_what_is_wrong_and_what_to_try(UNUSED void **state)
+{
+    struct error err;
+    struct model *m = model_new(&err);
+    struct alarm a[8];
+    assert_non_null(m);
+    m->state = RUN_RUNNING;
+    for (int i = 1; i <= 3; i++) {
+        assert_int_equal(alarms_check(m, T0, a, 8), 0);
+        model_step_begin(m, i, 0);
+        model_metric(m, i, metrics[M_REWARD].name, 0);
+        model_metric(m, i, metrics[M_SAMPLER_TRAINER_DIFF].name, 0);
+    }
+    assert_int_equal(alarms_check(m, T0, a, 8), 1);    // three steps of exactly 0
+    assert_non_null(strstr(a[0].text, "reward exactly 0"));
+    model_metric(m, 3, metrics[M_NO_SPREAD].name, 0.95);    // one step is not enough for this one
+    assert_int_equal(alarms_check(m, T0, a, 8), 1);
+    model_metric(m, 3, metrics[M_SAMPLER_TRAINER_DIFF].name, 0.5);
+    assert_int_equal(alarms_check(m, T0, a, 8), 2);
+    assert_int_equal(alarms_check(m, T0, a, 1), 1);    // never more than there is room for
+    fleet_model_free(m);
+}
+
+static void esc_undoes_one_layer_at_a_time(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 100, 30);
+    type(&s, "3/box\r");
+    press(&s, KEY_RETURN);
+    press(&s, '?');
+    press(&s, KEY_ESCAPE);
+    assert_true(!s.app.help && s.app.open);
+    press(&s, KEY_ESCAPE);
+    assert_true(!s.app.open && s.app.filter[PANE_ROLLOUTS][0]);
+    press(&s, KEY_ESCAPE);
+    assert_int_equal(s.app.filter[PANE_ROLLOUTS][0], 0);
+    assert_int_equal(s.app.wish & WISH_QUIT, 0);
+    press(&s, KEY_CTRL('c'));    // never quits at once
+    assert_int_equal(s.app.wish & WISH_QUIT, 0);
+    assert_true(shows(&s, "Training goes on."));
+    press(&s, 'y');
+    assert_true(s.app.wish & WISH_QUIT);
+    stage_release(&s);
+}
+
+static void a_chosen_rollout_stays_while_new_ones_come(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 120, 30);
+    type(&s, "3jj");
+    char title[64];
+    snprintf(title, sizeof(title), "item %lld,", (long long)model_rollout_at(s.m, 2)->item);
+    assert_true(shows(&s, title));
+    pass(&s, 5);
+    assert_true(shows(&s, title));
+    press(&s, 'f');    // follow again
+    snprintf(title, sizeof(title), "item %lld,", (long long)model_rollout_at(s.m, 0)->item);
+    assert_true(shows(&s, title));
+    stage_release(&s);
+}
+
+static void hostile_text_reaches_the_screen_only_as_signs(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 100, 30);
+    static const char evil[] = "\x1b]0;owned\x07\x1b[2J\xc2\x9b" "31m\xe2\x80\xae" "abc\xff\x00tail";
+    struct rollout_view *g = model_rollout(s.m, 9999999, 1, evil, sizeof(evil) - 1);
+    assert_non_null(g);
+    rollout_sample(g, evil, sizeof(evil) - 1, NAN, 3, true, evil);
+    model_log(s.m, "x\x1b[1m", evil, sizeof(evil) - 1);
+    for (int pane = 0; pane < N_PANE; pane++) {
+        s.app.pane = (enum pane_id)pane;
+        screen(&s);
+        for (int i = 0; i < s.cells.w * s.cells.h; i++) {
+            uint32_t ch = s.cells.cell[i].ch;
+            assert_true(ch == 0 || (ch >= 0x20 && ch != 0x7f && !(ch >= 0x80 && ch < 0xa0) && ch != 0x202e));
+        }
+    }
+    stage_release(&s);
+}
+
+static void rings_keep_the_newest_and_forget_the_oldest(UNUSED void **state)
+{
+    struct error err;
+    struct model *m = model_new(&err);
+    assert_non_null(m);
+    for (int i = 0; i < 3 * MODEL_LOG; i++) {
+        char line[64];
+        int n = snprintf(line, sizeof(line), "2026-11-21T22:33:50.123 WARN  agent: line %d", i);
+        model_log(m, "agent", line, (size_t)n);
+        model_event(m, &(struct event_view){ .id = i + 1 });
+        assert_non_null(model_rollout(m, i, i, "p", 1));
+    }
+    assert_string_equal(model_log_at(m, 0)->text, "line 12287");
+    assert_string_equal(model_log_at(m, 0)->clock, "22:33:50");
+    assert_int_equal(model_log_at(m, 0)->level, LINE_WARN);
+    assert_null(model_log_at(m, MODEL_LOG));
+    assert_null(model_event_at(m, MODEL_EVENTS));
+    assert_int_equal(model_event_at(m, 0)->id, 3 * MODEL_LOG);
+    assert_int_equal(model_rollout_at(m, MODEL_ROLLOUTS - 1)->item, 3 * MODEL_LOG - MODEL_ROLLOUTS);
+    for (int i = 0; i < 2 * MODEL_PROCS; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "worker cpu:%d", i);
+        model_proc(m, name);
+    }
+    assert_int_equal(m->n_proc, MODEL_PROCS);
+    assert_string_equal(m->proc[2].name, "worker cpu:2");    // in the order people count
+    fleet_model_free(m);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rectangles_never_overlap_nor_leave_the_screen),
+        cmocka_unit_test(every_pane_is_drawn_at_every_size),
+        cmocka_unit_test(any_keys_in_any_order_at_any_size_do_no_harm),
+        cmocka_unit_test(the_overview_tells_what_matters_in_80x24),
+        cmocka_unit_test(the_help_page_lists_every_key_and_command),
+        cmocka_unit_test(no_key_has_two_meanings_on_a_pane),
+        cmocka_unit_test(pausing_is_asked_shouted_and_undone),
+        cmocka_unit_test(what_costs_is_confirmed_also_when_typed),
+        cmocka_unit_test(a_knob_is_edited_inside_its_bounds_and_reverted),
+        cmocka_unit_test(commands_are_checked_before_they_are_sent),
+        cmocka_unit_test(completion_finds_commands_and_knobs),
+        cmocka_unit_test(a_stuck_worker_is_named_everywhere_within_five_seconds),
+        cmocka_unit_test(silence_of_an_agent_is_noticed_by_the_console_itself),
+        cmocka_unit_test(alarms_say_what_is_wrong_and_what_to_try),
+        cmocka_unit_test(esc_undoes_one_layer_at_a_time),
+        cmocka_unit_test(a_chosen_rollout_stays_while_new_ones_come),
+        cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),
+        cmocka_unit_test(rings_keep_the_newest_and_forget_the_oldest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
