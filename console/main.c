@@ -16,6 +16,7 @@ static bool version_cmd(int argc, char **argv, struct error *err);
 
 static const struct command commands[] = {
     { "score", score_cmd, "score responses in a JSON lines file" },
+    { "template", template_cmd, "chat messages to prompts, as JSON lines" },
     { "tokenize", tokenize_cmd, "text to token ids and back, as JSON lines" },
     { "bench", bench_cmd, "measure, as ratios to a roofline or a peer" },
     { "doctor", doctor_cmd, "tell what this machine has of what rollcall uses" },
