@@ -15,5 +15,7 @@ bool metrics_cmd(int argc, char **argv, struct error *err);
 bool scorer_cmd(int argc, char **argv, struct error *err);
 bool console_cmd(int argc, char **argv, struct error *err);
 bool simulate_cmd(int argc, char **argv, struct error *err);
+bool generate_cmd(int argc, char **argv, struct error *err);
+bool eval_cmd(int argc, char **argv, struct error *err);
 bool logprobs_cmd(int argc, char **argv, struct error *err);
 bool random_model_cmd(int argc, char **argv, struct error *err);

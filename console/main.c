@@ -27,6 +27,8 @@ static const struct command commands[] = {
     { "scorer", scorer_cmd, NULL },
     { "console", console_cmd, "show a live run and steer it" },
     { "simulate", simulate_cmd, "show the console on a made-up run" },
+    { "generate", generate_cmd, "continue prompts with a model" },
+    { "eval", eval_cmd, "sample answers to a dataset and score them" },
     { "logprobs", logprobs_cmd, "log-probs of given ids, by the trainer's path" },
     { "version", version_cmd, "print the version" },
 };

@@ -2,6 +2,7 @@
 #include <string.h>
 #include "kernels/ops.h"
 #include "workers/model/model.h"
+#include "workers/text/template.h"
 #include "workers/text/tokenizer.h"
 
 static bool dtype_find(const char *name, const struct device *dev, enum dtype *out, struct error *err)
@@ -15,6 +16,17 @@ static bool dtype_find(const char *name, const struct device *dev, enum dtype *o
     else
         return error_set(err, ERR_USAGE, "unknown dtype '%s'; it is float32, bfloat16 or auto", name);
     return true;
+}
+
+/* The directory's chat template; having none is fine. */
+static bool template_find(const char *dir, struct template **out, struct error *err)
+{
+    struct error why = { 0 };
+    *out = template_load(dir, &why);
+    if (*out || why.code == ERR_NOT_FOUND)
+        return true;
+    *err = why;
+    return false;
 }
 
 bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
@@ -32,6 +44,7 @@ bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
     if (need_text) {
         TRY((t->tokenizer = tokenizer_load(t->dir, err)) != NULL);
         TRY((t->encoder = encoder_new(t->tokenizer, true, err)) != NULL);
+        TRY(template_find(t->dir, &t->template, err));
         int64_t n_id = tokenizer_n_id(t->tokenizer), vocab = model_config(t->model)->vocab;
         if (n_id > vocab) {
             error_set(err, ERR_DATA, "'%s': the tokenizer has %lld ids, the model's vocabulary only %lld", t->dir,
@@ -48,10 +61,12 @@ out:
 
 void tool_model_release(struct tool_model *t)
 {
+    template_free(t->template);
     encoder_free(t->encoder);
     tokenizer_free(t->tokenizer);
     model_free(t->model);
     device_free(t->dev);
+    t->template = NULL;
     t->encoder = NULL;
     t->tokenizer = NULL;
     t->model = NULL;

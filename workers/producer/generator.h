@@ -44,7 +44,7 @@ void sampling_add_stop(struct sampling *s, int32_t id);
 struct generator_config {
     struct model *model;                  // borrowed as long as the generator lives
     const struct tokenizer *tokenizer;    // borrowed; only for stop strings, else NULL
-    int64_t max_seq; // most samples decoded in one step; on a CPU 32 is best, more spills its caches
+    int64_t max_seq;                      // most samples decoded in one step (a CPU takes fewer, as its caches hold)
     int64_t max_item;                     // most items waiting or running
     int64_t max_seq_tok;                  // longest prompt + completion, tokens
     int64_t prefill_tok;                  // prompt tokens run in one step; 0: what suits the device
