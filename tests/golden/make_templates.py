@@ -131,7 +131,8 @@ def expression(r, depth=0):
     if k < 0.45:
         return f"{expression(r, depth + 2)} {r.choice(OPS)} {expression(r, depth + 2)} {r.choice(OPS)} {expression(r, depth + 2)}"
     if k < 0.62:
-        return f"{r.choice(ATOMS)}{r.choice(METHODS)}"
+        # of names only: constants that are printed are folded by jinja2, by other rules than it compiles by
+        return f"{r.choice(list(VARS))}{r.choice(METHODS)}"
     if k < 0.8:
         return f"({expression(r, depth + 1)})|{r.choice(FILTERS)}"
     if k < 0.9:

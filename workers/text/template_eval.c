@@ -231,9 +231,6 @@ static struct value item_eval(struct render *r, const struct expr *e, struct sco
         return jinja_item(r, v, expr_eval(r, e->b, scope));
     const struct expr *part[3] = { e->b->a, e->b->b, e->b->c };
     struct value at[3];
-    bool folded = (e->a->kind == E_CONST && v.kind != V_STR) || e->a->kind == E_DICT;
-    if (folded)    // jinja2 folds constants with other rules than it compiles by: no error here
-        return jinja_of(V_UNDEFINED);
     for (int i = 0; i < 3; i++)
         at[i] = part[i] ? expr_eval(r, part[i], scope) : jinja_of(V_MISSING);
     return jinja_slice(r, v, at[0], at[1], at[2]);
