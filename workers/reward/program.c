@@ -211,7 +211,8 @@ static void sample_score(struct program *p, const struct reward_input *in, struc
         snprintf(out->rule, sizeof out->rule, "program: not UTF-8");
         return;
     }
-    for (int attempt = 0; attempt < 2; attempt++) {
+    bool old = p->pid != 0;    // one that has ended since its last answer says nothing about this sample
+    for (int attempt = old ? -1 : 0; attempt < 2; attempt++) {
         if (p->pid == 0 && !program_start(p, &err))
             break;
         if (line_exchange(p, &len, &err)) {

@@ -1,0 +1,137 @@
+"""code_reward_test.py - code rewards and reward programs from the command line, and an external verifier over HTTP"""
+import http.server
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(HERE, "../../build/release/rollcall")))
+REWARDS = os.path.join(HERE, "../../examples/rewards")
+
+
+def fenced(code):
+    return "```python\n" + code + "\n```"
+
+
+def score(reward_type, rows, *more):
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+        f.writelines(json.dumps(r) + "\n" for r in rows)
+        f.flush()
+        done = subprocess.run([ROLLCALL, "score", "--reward-type", reward_type, "-i", f.name, *more], capture_output=True, text=True,
+                              timeout=300, stdin=subprocess.DEVNULL)
+    return [json.loads(line) for line in done.stdout.splitlines()], done
+
+
+DOUBLE = {"inputs": ["1\n", "2\n", "-3\n"], "outputs": ["2\n", "4\n", "-6\n"]}
+ADD = {"inputs": ["1\n2", "[1]\n[2]"], "outputs": ["3", "[1, 2]"], "fn_name": "add"}
+# response, tests, share of the tests passed or None for a sample that is left out, the rule
+PROGRAMS = [
+    (fenced("print(int(input()) * 2)"), DOUBLE, 1, "code: all 3 tests pass"),
+    (fenced("def main():\n    print(int(input()) * 2)\nif __name__ == '__main__':\n    main()"), DOUBLE, 1, "code: all 3 tests pass"),
+    (fenced("import sys\nprint(2 * int(sys.stdin.read()))\nsys.exit(1)"), DOUBLE, 1, "code: all 3 tests pass"),
+    (fenced("import threading, sys\nthreading.Thread(target=lambda: print(2 * int(input()))).start()"), DOUBLE, 1, "code: all 3 tests pass"),
+    (fenced("print(2 * abs(int(input())))"), DOUBLE, 2 / 3, "code: wrong answer in test 3 of 3"),
+    (fenced("n = int(input())\nprint(2 * n if n > 1 else 1 / 0)"), DOUBLE, 1 / 3, "code: crash in test 1 of 3"),
+    (fenced("print('2')"), DOUBLE, 1 / 3, "code: wrong answer in test 2 of 3"),
+    (fenced("print(int(input()) * 2"), DOUBLE, 0, "code: compile error in test 1 of 3"),
+    (fenced(""), DOUBLE, 0, "code: missing code"),
+    (fenced("x = List[int]\nprint(2 * gcd(int(input()), 0) if deque([1]) and Counter('a') else 0)"), DOUBLE, 2 / 3,
+     "code: wrong answer in test 3 of 3"),    # the names PRIME's prelude gives
+    (fenced("def add(a, b):\n    return a + b"), ADD, 1, "code: all 2 tests pass"),
+    (fenced("class Solution:\n    def add(self, a, b):\n        print('noise')\n        return a + b"), ADD, 1, "code: all 2 tests pass"),
+    (fenced("def add(a, b):\n    return (a + b) if a == 1 else tuple(a + b)"), ADD, 1, "code: all 2 tests pass"),
+    (fenced("def sub(a, b):\n    return a - b"), ADD, 0, "code: missing function in test 1 of 2"),
+    (fenced("def add(a, b):\n    return {a, b}"), ADD, 0, "code: wrong answer in test 1 of 2"),
+    (fenced("print(1)"), {"inputs": [], "outputs": []}, None, "code: error in test_cases"),
+    (fenced("print(1)"), None, None, "code: error in test_cases"),
+]
+
+
+class Sandboxed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        answers, done = score("code", [{"response": fenced("print(1)"), "test_cases": {"inputs": [""], "outputs": ["1"]}}])
+        if not answers:
+            print("\n*** SKIPPED: the sandbox does not work on this machine: %s" % done.stderr.strip(), file=sys.stderr)
+            raise unittest.SkipTest(done.stderr.strip())
+
+    def test_programs_get_their_score_and_reason(self):
+        rows = [{"response": r, "test_cases": t} for r, t, _, _ in PROGRAMS]
+        whole, _ = score("code", rows, "--program-timeout", "60")
+        parts, _ = score("code_share", rows, "--program-timeout", "60")
+        for (response, _, share, rule), all_or_nothing, by_share in zip(PROGRAMS, whole, parts, strict=True):
+            with self.subTest(response):
+                self.assertEqual(all_or_nothing["rule"], rule)
+                if share is None:
+                    self.assertIsNone(all_or_nothing["reward"])
+                    self.assertIsNone(by_share["reward"])
+                    continue
+                self.assertEqual(all_or_nothing["reward"], 10 if share == 1 else 0)
+                self.assertEqual(all_or_nothing["ans_acc"], int(share == 1))
+                self.assertAlmostEqual(by_share["reward"], 10 * share)
+
+    def test_without_a_fence_a_right_program_is_accurate_but_earns_nothing(self):
+        row = {"response": "print(int(input()) * 2)", "test_cases": DOUBLE}
+        answers, _ = score("code", [row], "--program-timeout", "60")
+        self.assertEqual((answers[0]["reward"], answers[0]["ans_acc"], answers[0]["format_acc"]), (0, 1, 0))
+        answers, _ = score("code", [row], "--program-timeout", "60", "--eval")
+        self.assertEqual((answers[0]["reward"], answers[0]["ans_acc"], answers[0]["format_acc"]), (10, 1, 0))
+
+
+class Own(unittest.TestCase):
+    def test_the_examples_score(self):
+        cases = [("python3 length.py", {"response": "x" * 100}, 7.5, 0), ("sh polite.sh", {"response": "yes, please"}, 10, 1),
+                 ("sh polite.sh", {"response": "no"}, 0, 0),
+                 ("python3 same_words.py", {"response": "a tree and a house", "keywords": ["Tree", "sun"]}, 5, 0),
+                 ("python3 same_words.py", {"response": "x"}, None, 0)]
+        for command, row, reward, right in cases:
+            with self.subTest(command):
+                answers, done = score("program:cd '%s' && %s" % (REWARDS, command), [row], "--program-timeout", "60")
+                self.assertEqual((answers[0]["reward"], answers[0]["ans_acc"]), (reward, right), done.stderr)
+
+
+class Verifier(http.server.BaseHTTPRequestHandler):
+    """Passes what holds 'right', tells nonsense for 'nonsense', answers 500 the first two times for 'flaky', always for 'down'."""
+
+    def do_POST(self):
+        ask = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(ask)
+        text = ask["generation"]
+        n = len(ask["in_outs"]["inputs"])
+        fails = "down" in text or ("flaky" in text and sum(a["generation"] == text for a in self.server.asked) < 3)
+        body = b"{}" if "nonsense" in text else json.dumps(
+            {"result": [1] * n if "right" in text else [True, -1], "metadata": [{}]}).encode()
+        self.send_response(500 if fails else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+class Remote(unittest.TestCase):
+    def test_an_external_verifier_decides_and_its_trouble_is_not_the_programs(self):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Verifier)
+        server.asked = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = "http://127.0.0.1:%d/check_correctness" % server.server_address[1]
+        rows = [{"response": fenced(text), "test_cases": DOUBLE} for text in ("right", "wrong", "nonsense", "right flaky", "down")]
+        rows[1]["test_cases"] = json.dumps(DOUBLE)    # as a string: sent as an object all the same
+        answers, done = score("code", rows, "--code-verifier-api-url", url)
+        self.assertEqual([a["reward"] for a in answers], [10, 0, None, 10, None], done.stderr)
+        self.assertEqual(answers[1]["rule"], "code: wrong answer in test 2 of 3")
+        self.assertEqual(answers[4]["rule"], "code: verifier error")
+        self.assertEqual(server.asked[1], {"in_outs": DOUBLE, "generation": rows[1]["response"], "timeout": 10, "debug": False})
+        server.shutdown()
+        server.server_close()
+        answers, _ = score("code", rows[:1], "--code-verifier-api-url", url)    # nobody listens any more
+        self.assertIsNone(answers[0]["reward"])
+
+
+if __name__ == "__main__":
+    unittest.main()

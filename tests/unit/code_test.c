@@ -1,0 +1,226 @@
+/* code_test.c - reading test cases, finding the program, and comparing outputs and values; no sandbox needed */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "workers/reward/sandbox/output.h"
+#include "workers/reward/sandbox/value.h"
+#include "workers/reward/tests.h"
+
+/* Expected by hand from PRIME's steps (facts: code rewards, comparison in stdin mode). */
+static void outputs_compare_as_primes_runner_does(UNUSED void **state)
+{
+    static const struct { const char *out, *expected; bool ok; const char *why; } cases[] = {
+        { "1\n2\n", "1\n2\n", true, "the same" },
+        { "1\n2", "1\n2\n", true, "1: both ends are trimmed" },
+        { "  \n1\n2\n\n", "1\n2", true, "1: white space of any kind at the ends" },
+        { "1 \n 2\n", "1\n2\n", true, "2: each output line is trimmed" },
+        { "1\n\n2\n", "1\n2\n", true, "4: empty output lines are dropped" },
+        { "1\n2\n", "1\n\n2\n", true, "4: empty expected lines are dropped" },
+        { "1\n2\n", " 1\n2 \n", true, "4: expected lines are trimmed" },
+        { "1 2\n", "1  2\n", false, "white space inside a line counts" },
+        { "1 2", "1\n2", false, "lines are not words" },
+        { "2\n1\n", "1\n2\n", false, "order counts" },
+        { "3.1415926\n", "3.14159\n", true, "5: one number a line, within 1e-5 of it" },
+        { "3.1417\n", "3.1415\n", false, "5: 6e-5 of it away" },
+        { "1.0\n2\n", "1\n2\n", true, "5: 1.0 is no digit string, so all lines are floats" },
+        { "100001\n", "100000\n", false, "5: digit strings on both sides are exact" },
+        { "-100001\n", "-100000\n", true, "5: a sign makes it a float; upstream's quirk" },
+        { "1.0 2.0\n", "1 2\n", false, "5: a line of two numbers is none" },
+        { "1e5\n", "100000.0\n", true, "5: exponents" },
+        { "inf\n", "inf.\n", false, "no number at all" },
+        { "nan\n", "nan \n", true, "1: as text" },
+        { "nan\nx", "nan\ny", false, "as numbers nan equals nothing, and x is none" },
+        { "Inf\n1.0\n", "inf\n1\n", true, "5: infinities are equal" },
+        { "0x10\n1.0\n", "16\n1\n", false, "hexadecimal is no number in python's float" },
+        { "1\r\n2\r\n", "1\n2\n", true, "2: \\r\\n ends a line" },
+        { "\xc2\xa0" "1\xe3\x80\x80", "1", true, "1: unicode white space" },
+        { "", "", true, "nothing where nothing is expected" },
+        { "", "1", false, "nothing" },
+        { "1\n2\n3\n", "1\n2\n", false, "too much" },
+        { "YES", "yes", false, "case counts" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        bool ok = !cases[i].ok;
+        assert_true(output_compare(cases[i].out, strlen(cases[i].out), cases[i].expected, strlen(cases[i].expected), &ok, &err));
+        if (ok != cases[i].ok)
+            fail_msg("'%s' against '%s': %s", cases[i].out, cases[i].expected, cases[i].why);
+    }
+}
+
+static void values_compare_as_python_compares_them(UNUSED void **state)
+{
+    static const struct { const char *a, *b; bool equal; const char *why; } cases[] = {
+        { "1", "1.0", true, "a whole float" },
+        { "true", "1", true, "True == 1" },
+        { "false", "0.0", true, "False == 0.0" },
+        { "null", "0", false, "None is no number" },
+        { "9007199254740993", "9007199254740992.0", false, "2**53 + 1 is exact" },
+        { "9007199254740992", "9007199254740992.0", true, "2**53" },
+        { "123456789012345678901234567890", "123456789012345678901234567890", true, "beyond 64 bits" },
+        { "123456789012345678901234567890", "123456789012345678901234567891", false, "beyond 64 bits" },
+        { "-0", "0", true, "-0 == 0" },
+        { "-0.0", "0", true, "-0.0 == 0" },
+        { "1e2", "100", true, "exponents make floats" },
+        { "0.1", "0.10000000000000001", true, "the same double" },
+        { "NaN", "NaN", false, "nan != nan" },
+        { "Infinity", "Infinity", true, "inf == inf" },
+        { "\"a\\u00e9\\ud83d\\ude00\\n\"", "\"a\xc3\xa9\xf0\x9f\x98\x80\\n\"", true, "escapes" },
+        { "\"1\"", "1", false, "a text is no number" },
+        { "[1, [2, \"x\"]]", " [1,[2.0,\"x\"] ] ", true, "nested, white space" },
+        { "[1,2]", "[2,1]", false, "order of a list" },
+        { "[1]", "[1,1]", false, "length" },
+        { "{\"a\":1,\"b\":[2]}", "{\"b\":[2],\"a\":1}", true, "order of an object does not count" },
+        { "{\"a\":1}", "{\"a\":2}", false, "" },
+        { "{\"a\":1}", "{\"b\":1}", false, "" },
+        { "[]", "{}", false, "" },
+        { "{}", "{}", true, "" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct value *a = value_read(cases[i].a, strlen(cases[i].a), &err), *b = value_read(cases[i].b, strlen(cases[i].b), &err);
+        if (!a || !b || value_equal(a, b) != cases[i].equal || value_equal(b, a) != cases[i].equal)
+            fail_msg("%s against %s: %s %s", cases[i].a, cases[i].b, cases[i].why, err.text);
+        value_free(a);
+        value_free(b);
+    }
+}
+
+static void what_is_no_json_is_refused_at_its_byte(UNUSED void **state)
+{
+    static const char *const bad[] = {
+        "", " ", "[", "]", "[1", "[1,", "[1,]", "[1 2]", "{", "{1:2}", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\" 1}", "\"", "\"\\", "\"\\x\"",
+        "\"\\u12\"", "\"\n\"", "1 2", "-", "1e", "1.2.3", "+1", "--1", "tru", "nul", "'a'", "[1]]", "{\"a\":1}}", "1,", "\"\\ud83d\\u12", "{\"a\":1",
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        struct error err = { 0 };
+        struct value *v = value_read(bad[i], strlen(bad[i]), &err);
+        if (v || err.code != ERR_DATA || !strstr(err.text, "at byte"))
+            fail_msg("'%s' was read: %s", bad[i], err.text);
+    }
+    char deep[2002];
+    struct error err = { 0 };
+    memset(deep, '[', 1000);
+    memset(deep + 1000, ']', 1000);
+    assert_null(value_read(deep, 2000, &err));    // and no stack is used up
+}
+
+static void the_last_python_fence_holds_the_program(UNUSED void **state)
+{
+    static const struct { const char *text, *code; bool fence; } cases[] = {
+        { "a\n```python\nx=1\n```\nb", "\nx=1\n", true },
+        { "```python\nold\n```\nthen\n```python\nnew\n```", "\nnew\n", true },
+        { "```python\nno end", "\nno end", true },
+        { "x = 1", "x = 1", false },
+        { "```\nx = 1\n```", "```\nx = 1\n```", false },
+        { "```python```", "", true },
+        { "", "", false },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const char *code;
+        size_t len;
+        assert_int_equal(program_find(cases[i].text, strlen(cases[i].text), &code, &len), cases[i].fence);
+        assert_int_equal(len, strlen(cases[i].code));
+        assert_memory_equal(code, cases[i].code, len);
+    }
+}
+
+static json_t *cases_json(const char *text)
+{
+    json_error_t je;
+    json_t *v = json_loads(text, JSON_DECODE_ANY, &je);
+    if (!v)
+        fail_msg("%s: %s", text, je.text);
+    return v;
+}
+
+static void test_cases_are_read_in_all_their_spellings(UNUSED void **state)
+{
+    static const struct { const char *json, *input, *output; } cases[] = {
+        { "{\"inputs\":[\"3\\n1 2\\n\"],\"outputs\":[\"1\\n\"]}", "3\n1 2\n", "1\n" },
+        { "\"{\\\"inputs\\\":[\\\"3\\\"],\\\"outputs\\\":[\\\"1\\\"]}\"", "3", "1" },
+        { "{\"inputs\":[[\"3\",\"4\"]],\"outputs\":[[\"1\",\"2\"]]}", "3\n4\n", "1\n2\n" },
+        { "{\"inputs\":[\"[1, 2]\\n\\\"x\\\"\\n\"],\"outputs\":[\"5\"],\"fn_name\":\"f\"}", "[1, 2]\n\"x\"", "5" },
+        { "{\"inputs\":[[[1,2],\"x\"]],\"outputs\":[[5]],\"fn_name\":\"f\"}", "[1,2]\n\"x\"", "[5]" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct tests t;
+        json_t *v = cases_json(cases[i].json);
+        if (!tests_read(&t, v, &err))
+            fail_msg("%s: %s", cases[i].json, err.text);
+        json_decref(v);
+        assert_int_equal(t.n, 1);
+        assert_int_equal(t.test[0].input_len, strlen(cases[i].input));
+        assert_string_equal(t.test[0].input, cases[i].input);
+        assert_string_equal(t.test[0].output, cases[i].output);
+        tests_release(&t);
+    }
+}
+
+static void test_cases_that_cannot_be_used_are_an_error_of_the_data(UNUSED void **state)
+{
+    static const struct { const char *json, *says; } cases[] = {
+        { "null", "must have lists" },
+        { "\"{\"", "not JSON" },
+        { "{\"inputs\":[],\"outputs\":[]}", "0 inputs" },
+        { "{\"inputs\":[\"1\"],\"outputs\":[]}", "1 inputs and 0 outputs" },
+        { "{\"inputs\":[1],\"outputs\":[\"1\"]}", "'inputs' 0" },
+        { "{\"inputs\":[\"1\"],\"outputs\":[{}]}", "'outputs' 0" },
+        { "{\"inputs\":[\"1\"],\"outputs\":[\"1\"],\"fn_name\":7}", "fn_name" },
+        { "{\"inputs\":[\"x\"],\"outputs\":[\"1\"],\"fn_name\":\"f\"}", "'inputs' 0" },
+        { "{\"inputs\":[\"1\"],\"outputs\":[\"x\"],\"fn_name\":\"f\"}", "'outputs' 0" },
+        { "{\"inputs\":[\"1\"],\"outputs\":[\"1\"],\"assert_case\":[\"assert 1\"]}", "assert_case" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct tests t;
+        json_t *v = cases_json(cases[i].json);
+        if (tests_read(&t, v, &err) || !strstr(err.text, cases[i].says))
+            fail_msg("%s: %s", cases[i].json, err.text);
+        assert_null(t.test);
+        json_decref(v);
+    }
+    struct error err = { 0 };
+    struct tests t;
+    assert_false(tests_read(&t, NULL, &err));
+    assert_non_null(strstr(err.text, "no test_cases"));
+}
+
+static void a_call_may_return_the_first_member_of_an_expected_list(UNUSED void **state)
+{
+    static const struct { const char *expected, *out; bool ok; } cases[] = {
+        { "[5]", "5", true }, { "[5]", "[5]", true }, { "5", "[5]", false }, { "[5,6]", "5", true }, { "[]", "[]", true },
+        { "[[1,2]]", "[1,2]", true }, { "5", "", false }, { "5", "5 5", false }, { "5", "5.0\n", true },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct tests t;
+        bool ok = !cases[i].ok;
+        json_t *v = json_pack("{s:[s],s:[s],s:s}", "inputs", "1", "outputs", cases[i].expected, "fn_name", "f");
+        assert_true(tests_read(&t, v, &err));
+        assert_true(test_compare(&t, 0, cases[i].out, strlen(cases[i].out), &ok, &err));
+        if (ok != cases[i].ok)
+            fail_msg("%s for %s", cases[i].out, cases[i].expected);
+        tests_release(&t);
+        json_decref(v);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(outputs_compare_as_primes_runner_does),
+        cmocka_unit_test(values_compare_as_python_compares_them),
+        cmocka_unit_test(what_is_no_json_is_refused_at_its_byte),
+        cmocka_unit_test(the_last_python_fence_holds_the_program),
+        cmocka_unit_test(test_cases_are_read_in_all_their_spellings),
+        cmocka_unit_test(test_cases_that_cannot_be_used_are_an_error_of_the_data),
+        cmocka_unit_test(a_call_may_return_the_first_member_of_an_expected_list),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/* own_reward_test.c - reward programs of the user's own: asked over a pipe, killed when late, started again when gone */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "workers/reward/reward.h"
+
+struct folder {
+    char path[64];
+};
+static int folder_make(void **state)
+{
+    struct folder *f = calloc(1, sizeof *f);
+    snprintf(f->path, sizeof f->path, "/tmp/own_reward_test_XXXXXX");
+    *state = f;
+    return mkdtemp(f->path) ? 0 : -1;
+}
+
+static int folder_remove(void **state)
+{
+    struct error err;
+    struct folder *f = *state;
+    bool ok = dir_remove(f->path, &err);
+    free(f);
+    return ok ? 0 : -1;
+}
+
+/* A reward whose program is this shell script. */
+static struct reward *script_reward(const struct folder *f, const char *text, double timeout_s)
+{
+    char path[128], type[256];
+    struct error err = { 0 };
+    snprintf(path, sizeof path, "%s/reward.sh", f->path);
+    assert_true(file_write(path, text, strlen(text), &err));
+    snprintf(type, sizeof type, "program:cd %s && exec sh reward.sh", f->path);
+    struct reward *r = reward_new(&(struct reward_config){ .type = type, .program_timeout_s = timeout_s }, &err);
+    if (!r)
+        fail_msg("%s", err.text);
+    return r;
+}
+
+static struct reward_output score(struct reward *r, const char *response)
+{
+    json_t *row = json_pack("{s:s}", "gt_answer", "7");
+    struct reward_input in = { .response = response, .response_len = strlen(response), .row = row };
+    struct reward_output out;
+    reward_score(r, &in, &out, 1);
+    json_decref(row);
+    return out;
+}
+
+#define GET_ID "id=${line#*\\\"id\\\":}; id=${id%%,*}; "
+
+static void an_answer_is_taken_as_it_stands(void **state)
+{
+    struct reward *r = script_reward(*state, "while read -r line; do " GET_ID
+                                     "case $line in *good*) echo \"{\\\"id\\\":$id,\\\"reward\\\":2.5,\\\"ans_acc\\\":true,"
+                                     "\\\"format_acc\\\":1,\\\"rule\\\":\\\"length\\\"}\";; *) echo \"{\\\"id\\\":$id,\\\"reward\\\":-1}\";; esac; done\n", 60);
+    struct reward_output out = score(r, "a good one");
+    assert_int_equal(out.score, SCORE_OK);
+    assert_true(out.reward == 2.5 && out.ans_acc == 1 && out.format_acc == 1);
+    assert_string_equal(out.rule, "length");
+    out = score(r, "a bad one");
+    assert_true(out.score == SCORE_OK && out.reward == -1 && out.ans_acc == 0);
+    reward_free(r);
+}
+
+static void what_is_no_answer_leaves_the_sample_out(void **state)
+{
+    static const struct { const char *script, *rule; } cases[] = {
+        { "while read -r line; do echo nonsense; done", "program: not an answer" },
+        { "while read -r line; do echo '{\"id\":99,\"reward\":1}'; done", "program: not an answer" },
+        { "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id}\"; done", "program: no reward" },
+        { "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":\\\"1\\\"}\"; done", "program: no reward" },
+        { "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"error\\\":\\\"no data\\\"}\"; done", "program: error: no data" },
+        { "exit 3", "program: it ended" },
+        { "read -r line; exec sleep 1000", "program: time-out" },
+        { "exec yes | tr -d '\\n'", "program: error" },    // a line without end
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct reward *r = script_reward(*state, cases[i].script, strstr(cases[i].rule, "time-out") ? 0.2 : 60);
+        struct reward_output out = score(r, "x");
+        assert_int_equal(out.score, SCORE_LEFT_OUT);
+        assert_string_equal(out.rule, cases[i].rule);
+        reward_free(r);
+    }
+}
+
+static void a_program_that_ends_is_started_again_and_asked_once_more(void **state)
+{
+    /* it answers one request a life, and its second life is without an answer */
+    struct reward *r = script_reward(*state, "echo life >> lives; n=$(wc -l < lives); read -r line; " GET_ID
+                                     "[ $n = 2 ] && exit 1; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"\n", 60);
+    assert_true(score(r, "x").reward == 1);
+    assert_true(score(r, "x").reward == 3);    // the second life ended before its answer: the third was asked the same
+    assert_true(score(r, "x").reward == 4);
+    reward_free(r);
+}
+
+static void a_late_program_is_killed_with_its_children_and_works_again(void **state)
+{
+    const struct folder *f = *state;
+    struct reward *r = script_reward(f, "read -r line; [ -e late ] || { echo > late; sleep 1000 & echo $! > child; sleep 1000; }\n" GET_ID
+                                     "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"; read -r line\n", 2);
+    assert_string_equal(score(r, "x").rule, "program: time-out");
+    struct buf b = BUF_INIT;
+    struct error err = { 0 };
+    char path[128];
+    snprintf(path, sizeof path, "%s/child", f->path);
+    assert_true(file_read(&b, path, 100, &err));
+    snprintf(path, sizeof path, "/proc/%d/stat", atoi(buf_text(&b)));
+    bool gone = false;
+    for (int i = 0; i < 6000 && !gone; i++) {    // dead, or waiting for somebody to collect it
+        struct buf stat = BUF_INIT;
+        gone = !file_read(&stat, path, 4096, &err) || strstr(buf_text(&stat), ") Z ");
+        buf_release(&stat);
+        usleep(10000);
+    }
+    assert_true(gone);
+    assert_true(score(r, "x").reward == 1);
+    buf_release(&b);
+    reward_free(r);
+}
+
+static void parts_are_weighed_and_named(void **state)
+{
+    const struct folder *f = *state;
+    char type[256];
+    struct error err = { 0 };
+    struct reward *own = script_reward(f, "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":4}\"; done\n", 60);
+    reward_free(own);
+    snprintf(type, sizeof type, "0.5*boxed + 0.25*program:cd %s && sh reward.sh", f->path);
+    struct reward *r = reward_new(&(struct reward_config){ .type = type, .program_timeout_s = 60 }, &err);
+    assert_non_null(r);
+    assert_int_equal(reward_n_part(r), 2);
+    assert_string_equal(reward_part_name(r, 0), "boxed");
+    struct reward_output out = score(r, "so \\boxed{7}");
+    assert_int_equal(out.score, SCORE_OK);
+    assert_true(out.part[0] == 10 && out.part[1] == 4 && out.reward == 6);
+    assert_true(out.ans_acc == 1);    // of the part that knows what an answer is
+    reward_free(r);
+}
+
+static void a_program_needs_a_command(UNUSED void **state)
+{
+    struct error err = { 0 };
+    assert_null(reward_new(&(struct reward_config){ .type = "program:" }, &err));
+    assert_int_equal(err.code, ERR_USAGE);
+}
+
+int main(void)
+{
+    signal(SIGPIPE, SIG_IGN);    // as console/main.c does
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(an_answer_is_taken_as_it_stands, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(what_is_no_answer_leaves_the_sample_out, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(a_program_that_ends_is_started_again_and_asked_once_more, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(a_late_program_is_killed_with_its_children_and_works_again, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(parts_are_weighed_and_named, folder_make, folder_remove),
+        cmocka_unit_test(a_program_needs_a_command),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
