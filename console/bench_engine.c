@@ -334,7 +334,7 @@ bool bench_cpu(int argc, char **argv, struct error *err)
     sgemm_fn *sgemm = openblas_open((int)n_thread);
     for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
         const struct bench_shape *s = &shapes[i];
-        double took, blas = sgemm ? sgemm_gflops(sgemm, 1024, 1024, 1024, 15) : NAN, n_tok = 8 * 256;
+        double took = NAN, blas = sgemm ? sgemm_gflops(sgemm, 1024, 1024, 1024, 15) : NAN, n_tok = 8 * 256;
         if (!train_seconds(s, (int)n_thread, dtype, 8, 256, (int)rounds, profile, &took, err))
             return false;
         double flops = (6 * product_params(s) + 6.0 * (double)(s->n_layer * s->n_head * s->hd * 256)) * n_tok;

@@ -172,7 +172,7 @@ static double out_distance(const struct output *a, const struct output *b)
 }
 
 /* --- the cases ---------------------------------------------------------------------------------------------------- */
-static const int64_t row_sizes[] = { 1, 7, 100, 333 };
+static const int64_t row_sizes[] = { 1, 7, 100, 173 };
 static const int64_t width_sizes[] = { 64, 48, 196, 1037 };
 #define N_SIZE 4
 
@@ -268,7 +268,7 @@ static bool rope_bwd_case(struct run *r)
 {
     return rope_case(r, true);
 }
-static const int32_t seq_sizes[N_SIZE][6] = { { 0, 1 }, { 0, 5, 5, 38 }, { 0, 100, 101, 133, 200 }, { 0, 61, 190 } };
+static const int32_t seq_sizes[N_SIZE][6] = { { 0, 1 }, { 0, 5, 5, 38 }, { 0, 100, 101, 133, 200 }, { 0, 61, 150 } };
 static const int n_seq_sizes[N_SIZE] = { 1, 3, 4, 2 };
 static bool attn_fwd_case(struct run *r)
 {

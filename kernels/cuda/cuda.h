@@ -1,0 +1,130 @@
+/* cuda.h - the CUDA back end's device and what its operations share
+ *
+ * Included by .cu files only. Every launcher checks sizes, launches on the device's one stream and returns; nothing waits.
+ * Compiled with -fmad=false: a product and a sum are fused only where __fmaf_rn says so, so the same expression gives the
+ * same bits in every kernel. */
+#pragma once
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+extern "C" {
+#include "kernels/ops.h"
+}
+typedef __nv_bfloat16 bf16;
+
+#define CUDA_PAGE_TOK 64    // a KV page is one tile of attention
+struct gemm_plan;
+struct cuda_device {
+    struct device base;           // first
+    cudaStream_t stream;
+    cublasLtHandle_t lt;
+    void *workspace;              // of cuBLASLt, one stream
+    size_t workspace_bytes;
+    void *scratch;                // of the operation that runs
+    size_t scratch_bytes;
+    bool capturing;
+    struct gemm_plan *plan;       // chosen algorithms (gemm.cu), a list
+    int n_sm;
+};
+static inline struct cuda_device *cuda_of(struct device *dev)
+{
+    return (struct cuda_device *)dev;
+}
+/* True for cudaSuccess; else err names the operation and CUDA's reason. */
+static inline bool cuda_ok(cudaError_t status, const char *op, struct error *err)
+{
+    if (status == cudaSuccess)
+        return true;
+    return error_set(err, status == cudaErrorMemoryAllocation ? ERR_NO_MEMORY : ERR_INTERNAL, "%s: CUDA says %s", op,
+                     cudaGetErrorString(status));
+}
+static inline bool launch_ok(const char *op, struct error *err)
+{
+    return cuda_ok(cudaGetLastError(), op, err);
+}
+/* size_bytes of scratch for this operation: grows (with a wait) when a larger one comes, never while recording. */
+void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, struct error *err);
+static inline unsigned blocks_for(int64_t n, int64_t per_block)
+{
+    return (unsigned)((n + per_block - 1) / per_block);
+}
+#define CUDA_ROW(name) extern "C" bool name##_cuda(struct device *dev, const struct name *a, struct error *err);
+OPS_TABLE(CUDA_ROW)
+#undef CUDA_ROW
+bool cuda_weight_init(struct device *dev, struct weight *w, struct error *err);
+void cuda_weight_release(struct device *dev, struct weight *w);
+bool cuda_weight_refresh(struct device *dev, struct weight *w, struct error *err);
+void cuda_plans_free(struct cuda_device *cu);
+
+/* Call fn<T>(...) for the element type of a dtype. */
+#define BY_TYPE(t, fn, ...) ((t) == DT_BF16 ? fn<bf16>(__VA_ARGS__) : fn<float>(__VA_ARGS__))
+
+#ifdef __CUDACC__
+__device__ static inline float to_float(float x) { return x; }
+__device__ static inline float to_float(bf16 x) { return __bfloat162float(x); }
+template <typename T> __device__ static inline T from_float(float x);
+template <> __device__ inline float from_float<float>(float x) { return x; }
+template <> __device__ inline bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
+/* V elements at p (aligned to their size) as floats, and back. */
+template <typename T, int V> struct __align__(sizeof(T) * V) vec_of { T x[V]; };
+template <typename T, int V> __device__ static inline void load_v(float (&out)[V], const T *p)
+{
+    vec_of<T, V> v = *(const vec_of<T, V> *)p;
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        out[i] = to_float(v.x[i]);
+}
+template <typename T, int V> __device__ static inline void store_v(T *p, const float (&in)[V])
+{
+    vec_of<T, V> v;
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        v.x[i] = from_float<T>(in[i]);
+    *(vec_of<T, V> *)p = v;
+}
+__device__ static inline float warp_sum(float x)
+{
+#pragma unroll
+    for (int w = 16; w > 0; w /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, w);
+    return x;
+}
+__device__ static inline float warp_max(float x)
+{
+#pragma unroll
+    for (int w = 16; w > 0; w /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, w));
+    return x;
+}
+/* Over the block, for every thread; tmp: 33 floats of shared memory, free again on return. Fixed tree: lanes, then warps in
+ * order of their number. */
+__device__ static inline float block_sum(float x, float *tmp)
+{
+    int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
+    x = warp_sum(x);
+    if (threadIdx.x % 32 == 0)
+        tmp[warp] = x;
+    __syncthreads();
+    float all = 0;
+    for (int i = 0; i < n_warp; i++)
+        all += tmp[i];
+    __syncthreads();
+    return all;
+}
+__device__ static inline float block_max(float x, float *tmp)
+{
+    int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
+    x = warp_max(x);
+    if (threadIdx.x % 32 == 0)
+        tmp[warp] = x;
+    __syncthreads();
+    float all = tmp[0];
+    for (int i = 1; i < n_warp; i++)
+        all = fmaxf(all, tmp[i]);
+    __syncthreads();
+    return all;
+}
+#endif

@@ -1,0 +1,198 @@
+/* device.cu - opening a CUDA device, its memory, its graphs; the library's one exported symbol is rc_ops_cuda */
+#include "kernels/cuda/cuda.h"
+#include <stdio.h>
+#include <stdlib.h>
+#define WORKSPACE_BYTES ((size_t)64 << 20)
+
+struct graph {
+    cudaGraphExec_t exec;
+};
+
+void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, struct error *err)
+{
+    if (size_bytes <= cu->scratch_bytes)
+        return cu->scratch;
+    if (cu->capturing) {
+        error_set(err, ERR_FULL, "%s: needs %zu bytes of scratch while a graph is recorded; run it once before", op, size_bytes);
+        return NULL;
+    }
+    size_t rounded = (size_bytes + size_bytes / 4 + 0xfffff) & ~(size_t)0xfffff;
+    if (!cuda_ok(cudaStreamSynchronize(cu->stream), op, err))
+        return NULL;
+    cudaFree(cu->scratch);
+    cu->scratch = NULL;
+    cu->scratch_bytes = 0;
+    if (!cuda_ok(cudaMalloc(&cu->scratch, rounded), op, err))
+        return NULL;
+    cu->scratch_bytes = rounded;
+    return cu->scratch;
+}
+
+static void cuda_device_free(struct device *dev)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    if (cu->stream)
+        cudaStreamSynchronize(cu->stream);
+    cuda_plans_free(cu);
+    if (cu->lt)
+        cublasLtDestroy(cu->lt);
+    cudaFree(cu->workspace);
+    cudaFree(cu->scratch);
+    if (cu->stream)
+        cudaStreamDestroy(cu->stream);
+    free(cu);
+}
+
+static bool cuda_sync(struct device *dev, struct error *err)
+{
+    return cuda_ok(cudaStreamSynchronize(cuda_of(dev)->stream), "waiting for the device", err);
+}
+
+static void *cuda_mem_new(struct device *dev, size_t size_bytes, const char *what, struct error *err)
+{
+    void *p = NULL;
+    cudaSetDevice(dev->index);
+    cudaError_t status = cudaMalloc(&p, size_bytes ? size_bytes : 1);
+    if (status == cudaSuccess)
+        return p;
+    (void)cudaGetLastError();    // forget it: the caller may ask for less
+    error_set(err, ERR_NO_MEMORY, "%s: no device memory for %s: %zu bytes: %s", dev->name, what, size_bytes,
+              cudaGetErrorString(status));
+    return NULL;
+}
+
+static void cuda_mem_free(struct device *dev, void *p)
+{
+    cudaStreamSynchronize(cuda_of(dev)->stream);
+    cudaFree(p);
+}
+
+static void *cuda_host_new(struct device *dev, size_t size_bytes, const char *what, struct error *err)
+{
+    void *p = NULL;
+    cudaSetDevice(dev->index);
+    if (cudaMallocHost(&p, size_bytes ? size_bytes : 1) == cudaSuccess)
+        return p;
+    (void)cudaGetLastError();
+    error_set(err, ERR_NO_MEMORY, "no pinned memory for %s: %zu bytes", what, size_bytes);
+    return NULL;
+}
+
+static void cuda_host_free(struct device *dev, void *p)
+{
+    cudaStreamSynchronize(cuda_of(dev)->stream);
+    cudaFreeHost(p);
+}
+
+static bool cuda_mem_info(struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err)
+{
+    cudaSetDevice(dev->index);
+    return cuda_ok(cudaMemGetInfo(free_bytes, total_bytes), "asking for free memory", err);
+}
+
+static bool cuda_mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes, enum copy_dir dir, struct error *err)
+{
+    static const cudaMemcpyKind kind[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+    return cuda_ok(cudaMemcpyAsync(dst, src, size_bytes, kind[dir], cuda_of(dev)->stream), "copy", err);
+}
+
+static bool cuda_graph_begin(struct device *dev, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    if (!cuda_ok(cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal), "graph_begin", err))
+        return false;
+    cu->capturing = true;
+    return true;
+}
+
+static struct graph *cuda_graph_end(struct device *dev, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    cudaGraph_t recorded = NULL;
+    struct graph *g = NULL;
+    cu->capturing = false;
+    if (!cuda_ok(cudaStreamEndCapture(cu->stream, &recorded), "graph_end", err))
+        return NULL;
+    g = (struct graph *)calloc(1, sizeof *g);
+    if (!g) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a graph");
+    } else if (!cuda_ok(cudaGraphInstantiate(&g->exec, recorded, 0), "graph_end", err)) {
+        free(g);
+        g = NULL;
+    }
+    cudaGraphDestroy(recorded);
+    return g;
+}
+
+static bool cuda_graph_launch(struct device *dev, struct graph *g, struct error *err)
+{
+    return cuda_ok(cudaGraphLaunch(g->exec, cuda_of(dev)->stream), "graph_launch", err);
+}
+
+static void cuda_graph_free(struct device *dev, struct graph *g)
+{
+    cudaStreamSynchronize(cuda_of(dev)->stream);
+    cudaGraphExecDestroy(g->exec);
+    free(g);
+}
+
+static struct ops ops_table(void)
+{
+    struct ops t = {};
+    t.device_free = cuda_device_free;
+    t.device_sync = cuda_sync;
+    t.mem_new = cuda_mem_new;
+    t.mem_free = cuda_mem_free;
+    t.host_new = cuda_host_new;
+    t.host_free = cuda_host_free;
+    t.mem_info = cuda_mem_info;
+    t.mem_copy = cuda_mem_copy;
+    t.weight_init = cuda_weight_init;
+    t.weight_release = cuda_weight_release;
+    t.weight_refresh = cuda_weight_refresh;
+    t.graph_begin = cuda_graph_begin;
+    t.graph_end = cuda_graph_end;
+    t.graph_launch = cuda_graph_launch;
+    t.graph_free = cuda_graph_free;
+#define CUDA_ENTRY(name) t.name = name##_cuda;
+    OPS_TABLE(CUDA_ENTRY)
+    return t;
+}
+
+extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int index, struct error *err)
+{
+    static const struct ops table = ops_table();
+    cudaDeviceProp prop;
+    int n = 0;
+    cudaError_t status = cudaGetDeviceCount(&n);
+    if (status != cudaSuccess || index >= n) {
+        error_set(err, ERR_UNSUPPORTED, "cuda:%d: %s", index, status != cudaSuccess ? cudaGetErrorString(status) : "there is no such GPU");
+        return NULL;
+    }
+    if (!cuda_ok(cudaSetDevice(index), "opening the device", err) || !cuda_ok(cudaGetDeviceProperties(&prop, index), "opening the device", err))
+        return NULL;
+    struct cuda_device *cu = (struct cuda_device *)calloc(1, sizeof *cu);
+    if (!cu) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a device");
+        return NULL;
+    }
+    cu->base.op = &table;
+    cu->base.kind = DEVICE_CUDA;
+    cu->base.index = index;
+    cu->base.n_thread = 1;
+    cu->base.kv_page_tok = CUDA_PAGE_TOK;
+    cu->base.head_rows = (int64_t)400 << 20;    // 2,760 rows of 151,936 logits: 1.6 GiB in fp32
+    cu->base.can_capture = true;
+    cu->n_sm = prop.multiProcessorCount;
+    snprintf(cu->base.name, sizeof cu->base.name, "cuda:%d", index);
+    snprintf(cu->base.what, sizeof cu->base.what, "%.50s, %d multiprocessors, %zu GiB", prop.name, prop.multiProcessorCount,
+             (size_t)(prop.totalGlobalMem >> 30));
+    cu->workspace_bytes = WORKSPACE_BYTES;
+    if (!cuda_ok(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), "opening the device", err) ||
+        !cuda_ok(cudaMalloc(&cu->workspace, cu->workspace_bytes), "opening the device", err) ||
+        (cublasLtCreate(&cu->lt) != CUBLAS_STATUS_SUCCESS && !error_set(err, ERR_INTERNAL, "cuda:%d: cuBLASLt does not start", index))) {
+        cuda_device_free(&cu->base);
+        return NULL;
+    }
+    return &cu->base;
+}

@@ -1,0 +1,491 @@
+/* gemm.cu - matrix products: cuBLASLt under the rule that a row's bits never depend on the batch, and a plain kernel
+ *
+ * The rule (measured on an H200 with cuBLASLt 13.1): with every reduction scheme forbidden, all algorithms offered add up in
+ * the same order, except ids 13 and 16; narrow deep weights would drive the heuristic to those and to slow ones, so they get
+ * a fixed split of K: S strided products into fp32 partials, added in order by the next kernel. S belongs to the weight.
+ * Algorithms are chosen once for each (shape, rows rounded up to a power of two) when a weight is made, and each is held
+ * against the first on random data by bytes; one that differs is dropped. Backward products need no such rule, only the same
+ * bits each run: the heuristic's choice without in-place reduction, kept for each power of two of rows.
+ * fp32 (tests, small models) and shapes that are no multiple of 8 take the plain kernel: one fused chain in order of k. */
+#include "kernels/cuda/cuda.h"
+#include <stdio.h>
+#include <stdlib.h>
+#define ROW_BUCKETS 15         // 1, 2, 4 ... 16384 rows; more rows use the last
+#define CHECK_ROWS 256
+#define CHECK_OUT 4096
+#define CANDIDATES 8
+
+enum product { PRODUCT_FWD, PRODUCT_FWD_F32, PRODUCT_BWD_X, PRODUCT_BWD_W };
+struct gemm_plan {
+    struct gemm_plan *next;
+    enum product kind;
+    bool bias;
+    int64_t n_out, n_in;
+    int split;
+    bool known[ROW_BUCKETS];
+    cublasLtMatmulAlgo_t algo[ROW_BUCKETS];
+};
+
+static int row_bucket(int64_t n)
+{
+    int b = 0;
+    while (b < ROW_BUCKETS - 1 && (int64_t)1 << b < n)
+        b++;
+    return b;
+}
+
+/* Parts of K, by the weight's shape alone. The measured cases: 4864 -> 896 and 18944 -> 3584 and 3584 -> 3584 in 2, 8960 ->
+ * 1536 and 12288 -> 4096 in 4. */
+static int k_split(int64_t n_out, int64_t n_in)
+{
+    if (n_in >= 2 * n_out && n_in >= 2048)
+        return n_in % 32 == 0 && n_in >= 6144 && n_in < 16384 ? 4 : n_in % 16 == 0 ? 2 : 1;
+    return n_in == n_out && n_in >= 3072 && n_in % 16 == 0 ? 2 : 1;
+}
+
+/* --- the plain kernel ------------------------------------------------------------------------------------------------ */
+#define TILE 64
+#define TILE_K 16
+/* c (m, n) = init + sum over k of a[i am + k ak] b[j bn + k bk]; 256 threads a 64 x 64 tile, 4 x 4 elements each, one fused
+ * chain an element. init: bias by column, c itself with accumulate, else 0. */
+template <typename T, typename C>
+__global__ static void plain_kernel(C *c, int64_t ldc, const T *__restrict__ a, int64_t am, int64_t ak, const T *__restrict__ b,
+                                    int64_t bn, int64_t bk, const T *__restrict__ bias, int64_t m, int64_t n, int64_t n_k, bool accumulate)
+{
+    __shared__ float as[TILE_K][TILE + 1], bs[TILE_K][TILE + 1];
+    int64_t i0 = (int64_t)blockIdx.y * TILE, j0 = (int64_t)blockIdx.x * TILE;
+    int ti = threadIdx.x / 16, tj = threadIdx.x % 16;
+    float acc[4][4];
+#pragma unroll
+    for (int x = 0; x < 4; x++)
+#pragma unroll
+        for (int y = 0; y < 4; y++) {
+            int64_t i = i0 + ti + 16 * x, j = j0 + tj + 16 * y;
+            acc[x][y] = i >= m || j >= n ? 0 : accumulate ? to_float(c[i * ldc + j]) : bias ? to_float(bias[j]) : 0;
+        }
+    for (int64_t k0 = 0; k0 < n_k; k0 += TILE_K) {
+        for (int e = threadIdx.x; e < TILE * TILE_K; e += 256) {
+            int k = ak == 1 ? e % TILE_K : e / TILE, i = ak == 1 ? e / TILE_K : e % TILE;
+            as[k][i] = i0 + i < m && k0 + k < n_k ? to_float(a[(i0 + i) * am + (k0 + k) * ak]) : 0;
+            k = bk == 1 ? e % TILE_K : e / TILE, i = bk == 1 ? e / TILE_K : e % TILE;
+            bs[k][i] = j0 + i < n && k0 + k < n_k ? to_float(b[(j0 + i) * bn + (k0 + k) * bk]) : 0;
+        }
+        __syncthreads();
+        int64_t stop = min((int64_t)TILE_K, n_k - k0);
+        for (int k = 0; k < stop; k++)
+#pragma unroll
+            for (int x = 0; x < 4; x++)
+#pragma unroll
+                for (int y = 0; y < 4; y++)
+                    acc[x][y] = __fmaf_rn(as[k][ti + 16 * x], bs[k][tj + 16 * y], acc[x][y]);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int x = 0; x < 4; x++)
+#pragma unroll
+        for (int y = 0; y < 4; y++) {
+            int64_t i = i0 + ti + 16 * x, j = j0 + tj + 16 * y;
+            if (i < m && j < n)
+                c[i * ldc + j] = from_float<C>(acc[x][y]);
+        }
+}
+struct plain {
+    void *c;
+    enum dtype c_dtype, dtype;
+    int64_t ldc;
+    const void *a, *b, *bias;
+    int64_t am, ak, bn, bk, m, n, k;
+    bool accumulate;
+};
+template <typename T, typename C> static void plain_launch(cudaStream_t s, const struct plain *p)
+{
+    plain_kernel<T, C><<<dim3(blocks_for(p->n, TILE), blocks_for(p->m, TILE)), 256, 0, s>>>(
+        (C *)p->c, p->ldc, (const T *)p->a, p->am, p->ak, (const T *)p->b, p->bn, p->bk, (const T *)p->bias, p->m, p->n, p->k, p->accumulate);
+}
+static bool plain_run(struct cuda_device *cu, const struct plain *p, const char *op, struct error *err)
+{
+    if (p->m > 65535 * TILE)
+        return error_set(err, ERR_SHAPE, "%s: %lld rows in one call", op, (long long)p->m);
+    if (p->dtype == DT_F32)
+        plain_launch<float, float>(cu->stream, p);
+    else if (p->c_dtype == DT_F32)
+        plain_launch<bf16, float>(cu->stream, p);
+    else
+        plain_launch<bf16, bf16>(cu->stream, p);
+    return launch_ok(op, err);
+}
+
+/* --- cuBLASLt: everything column-major, so y^T = W x^T, with W (n_in, n_out) and transposed --------------------------- */
+struct lt_call {
+    enum product kind;
+    int64_t rows, n_out, n_in;
+    int split;
+    const void *weight;          // W
+    const void *x, *bias;
+    void *y;                     // y, dx, or the fp32 gradient of W
+    const void *x2;              // dy, for PRODUCT_BWD_W
+    int64_t ldx, ldy;
+    bool accumulate;
+};
+struct lt_setup {
+    cublasLtMatmulDescOpaque_t op;
+    cublasLtMatrixLayoutOpaque_t a, b, d;
+    const void *pa, *pb;
+    void *pd;
+    float beta;
+};
+static void layout_init(cublasLtMatrixLayoutOpaque_t *l, cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld, int batch, int64_t step)
+{
+    cublasLtMatrixLayoutInit(l, type, (uint64_t)rows, (uint64_t)cols, ld);
+    if (batch > 1) {
+        int32_t count = batch;
+        cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
+        cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step);
+    }
+}
+static void lt_setup_make(struct lt_setup *s, const struct lt_call *c)
+{
+    cublasOperation_t trans = CUBLAS_OP_T;
+    cublasLtMatmulDescInit(&s->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    s->beta = c->accumulate ? 1 : 0;
+    if (c->kind == PRODUCT_FWD || c->kind == PRODUCT_FWD_F32) {
+        int64_t k = c->n_in / c->split;
+        bool f32 = c->kind == PRODUCT_FWD_F32 || c->split > 1;
+        cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_TRANSA, &trans, sizeof trans);
+        layout_init(&s->a, CUDA_R_16BF, k, c->n_out, c->n_in, c->split, k);
+        layout_init(&s->b, CUDA_R_16BF, k, c->rows, c->ldx, c->split, k);
+        layout_init(&s->d, f32 ? CUDA_R_32F : CUDA_R_16BF, c->n_out, c->rows, c->ldy, c->split, c->n_out * c->rows);
+        if (c->bias) {
+            cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+            cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+            cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
+        }
+        s->pa = c->weight;
+        s->pb = c->x;
+        s->pd = c->y;
+    } else if (c->kind == PRODUCT_BWD_X) {    // dx^T (n_in, rows) = W (n_in, n_out) dy^T (n_out, rows); x is dy, y is dx
+        layout_init(&s->a, CUDA_R_16BF, c->n_in, c->n_out, c->n_in, 1, 0);
+        layout_init(&s->b, CUDA_R_16BF, c->n_out, c->rows, c->ldx, 1, 0);
+        layout_init(&s->d, CUDA_R_16BF, c->n_in, c->rows, c->ldy, 1, 0);
+        s->pa = c->weight;
+        s->pb = c->x;
+        s->pd = c->y;
+    } else {                                  // dw^T (n_in, n_out) += x^T (n_in, rows) dy (rows, n_out)
+        cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_TRANSB, &trans, sizeof trans);
+        layout_init(&s->a, CUDA_R_16BF, c->n_in, c->rows, c->ldx, 1, 0);
+        layout_init(&s->b, CUDA_R_16BF, c->n_out, c->rows, c->ldy, 1, 0);
+        layout_init(&s->d, CUDA_R_32F, c->n_in, c->n_out, c->n_in, 1, 0);
+        s->pa = c->x;
+        s->pb = c->x2;
+        s->pd = c->y;
+    }
+}
+static cublasStatus_t lt_multiply(struct cuda_device *cu, struct lt_setup *s, const cublasLtMatmulAlgo_t *algo)
+{
+    float one = 1;
+    return cublasLtMatmul(cu->lt, &s->op, &one, s->pa, &s->a, s->pb, &s->b, &s->beta, s->pd, &s->d, s->pd, &s->d, algo, cu->workspace,
+                          cu->workspace_bytes, cu->stream);
+}
+
+/* Up to CANDIDATES algorithms for this product, best first; for a forward product only those under the rule. */
+static int lt_candidates(struct cuda_device *cu, struct lt_setup *s, bool forward, cublasLtMatmulAlgo_t *out)
+{
+    cublasLtMatmulPreferenceOpaque_t pref;
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES * 2];
+    uint32_t schemes = forward ? 0 : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align = 16;
+    int n = 0, kept = 0;
+    cublasLtMatmulPreferenceInit(&pref);
+    cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &cu->workspace_bytes, sizeof cu->workspace_bytes);
+    cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+    cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align);
+    cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align);
+    cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align);
+    cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align);
+    if (cublasLtMatmulAlgoGetHeuristic(cu->lt, &s->op, &s->a, &s->b, &s->d, &s->d, &pref, CANDIDATES * 2, found, &n) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    for (int i = 0; i < n && kept < CANDIDATES; i++) {
+        int32_t id = 0;
+        cublasLtMatmulAlgoConfigGetAttribute(&found[i].algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, NULL);
+        if (found[i].state == CUBLAS_STATUS_SUCCESS && !(forward && (id == 13 || id == 16)))
+            out[kept++] = found[i].algo;
+    }
+    return kept;
+}
+
+static struct gemm_plan *plan_find(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, bool bias)
+{
+    for (struct gemm_plan *p = cu->plan; p; p = p->next)
+        if (p->kind == kind && p->n_out == n_out && p->n_in == n_in && p->bias == bias)
+            return p;
+    struct gemm_plan *p = (struct gemm_plan *)calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    p->kind = kind;
+    p->n_out = n_out;
+    p->n_in = n_in;
+    p->bias = bias;
+    p->split = kind <= PRODUCT_FWD_F32 ? k_split(n_out, n_in) : 1;
+    p->next = cu->plan;
+    cu->plan = p;
+    return p;
+}
+void cuda_plans_free(struct cuda_device *cu)
+{
+    while (cu->plan) {
+        struct gemm_plan *next = cu->plan->next;
+        free(cu->plan);
+        cu->plan = next;
+    }
+}
+
+/* y (rows, n_out) = sum of S fp32 partials (S, rows, n_out) in order, + bias. */
+template <typename Y>
+__global__ static void split_sum_kernel(Y *__restrict__ y, int64_t ldy, const float *__restrict__ part, const bf16 *__restrict__ bias,
+                                        int64_t rows, int64_t n_out, int split)
+{
+    int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4, i = k / n_out, j = k % n_out;
+    if (i >= rows)
+        return;
+    float sum[4] = { 0, 0, 0, 0 }, v[4];
+    if (bias)
+        load_v<bf16, 4>(sum, bias + j);
+    for (int s = 0; s < split; s++) {
+        load_v<float, 4>(v, part + (s * rows + i) * n_out + j);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            sum[e] += v[e];
+    }
+    store_v<Y, 4>(y + i * ldy + j, sum);
+}
+
+/* Pseudo-random bf16 in (-1, 1) for the check. */
+__global__ static void noise_kernel(bf16 *x, int64_t n, uint32_t salt)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n)
+        return;
+    uint32_t z = (uint32_t)i * 2654435761u + salt;
+    z = (z ^ (z >> 15)) * 2246822519u;
+    z = (z ^ (z >> 13)) * 3266489917u;
+    x[i] = __float2bfloat16_rn((float)(int32_t)(z ^ (z >> 16)) * (1.0f / 2147483648.0f));
+}
+
+/* Choose this plan's algorithm for every number of rows, each giving the bytes of the first on CHECK_ROWS random rows. Takes
+ * and gives back memory of its own; a weight of this shape is made once. */
+static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct error *err)
+{
+    bool ok = false;
+    int64_t n_out = p->n_out < CHECK_OUT ? p->n_out : CHECK_OUT;
+    size_t es = p->kind == PRODUCT_FWD_F32 || p->split > 1 ? 4 : 2, out_bytes = (size_t)p->split * CHECK_ROWS * (size_t)n_out * es;
+    size_t w_bytes = (size_t)(n_out * p->n_in) * 2, x_bytes = (size_t)(CHECK_ROWS * p->n_in) * 2;
+    char *mem = NULL, *want = (char *)malloc(out_bytes), *got = (char *)malloc(out_bytes);
+    cublasLtMatmulAlgo_t first;
+    bool have_first = false;
+    if (!want || !got) {
+        error_set(err, ERR_NO_MEMORY, "no memory to check products");
+        goto out;
+    }
+    if (!cuda_ok(cudaMalloc(&mem, w_bytes + x_bytes + out_bytes + 8192), "checking products", err))
+        goto out;
+    noise_kernel<<<blocks_for(n_out * p->n_in, 256), 256, 0, cu->stream>>>((bf16 *)mem, n_out * p->n_in, 1);
+    noise_kernel<<<blocks_for(CHECK_ROWS * p->n_in, 256), 256, 0, cu->stream>>>((bf16 *)(mem + w_bytes), CHECK_ROWS * p->n_in, 2);
+    for (int round = 0; round < ROW_BUCKETS; round++) {
+        /* 256 rows first: its first choice is what the others are held against */
+        int bucket = round == 0 ? 8 : round <= 8 ? round - 1 : round;
+        struct lt_call call = { .kind = p->kind, .rows = (int64_t)1 << bucket, .n_out = p->n_out, .n_in = p->n_in, .split = p->split,
+                                .bias = p->bias && p->split == 1 ? mem : NULL, .ldx = p->n_in, .ldy = p->n_out };
+        struct lt_setup setup;
+        cublasLtMatmulAlgo_t found[CANDIDATES + 1];
+        lt_setup_make(&setup, &call);
+        int n = lt_candidates(cu, &setup, true, found);
+        if (have_first)
+            found[n++] = first;    // equal to itself at any number of rows, if all else fails
+        for (int i = 0; i < n && !p->known[bucket]; i++) {
+            int64_t rows = call.rows < CHECK_ROWS ? call.rows : CHECK_ROWS;
+            struct lt_call check = call;
+            check.rows = rows;
+            check.n_out = n_out;
+            check.ldy = n_out;
+            check.weight = mem;
+            check.x = mem + w_bytes;
+            check.y = mem + ((w_bytes + x_bytes + 255) & ~(size_t)255);
+            lt_setup_make(&setup, &check);
+            cudaMemsetAsync(check.y, 0xff, out_bytes, cu->stream);
+            if (lt_multiply(cu, &setup, &found[i]) != CUBLAS_STATUS_SUCCESS)
+                continue;
+            char *to = have_first ? got : want;
+            if (!cuda_ok(cudaMemcpyAsync(to, check.y, out_bytes, cudaMemcpyDeviceToHost, cu->stream), "checking products", err) ||
+                !cuda_ok(cudaStreamSynchronize(cu->stream), "checking products", err))
+                goto out;
+            bool same = true;
+            size_t part = (size_t)(rows * n_out) * es, full = (size_t)(CHECK_ROWS * n_out) * es;
+            for (int s = 0; have_first && s < p->split; s++)
+                same = same && memcmp(got + s * part, want + s * full, part) == 0;
+            if (!same)
+                continue;
+            if (!have_first)
+                first = found[i];
+            have_first = true;
+            p->algo[bucket] = found[i];
+            p->known[bucket] = true;
+        }
+        if (!p->known[bucket]) {
+            error_set(err, ERR_UNSUPPORTED, "cuBLASLt has no algorithm for %lld rows of a %lld x %lld product that keeps to one order of sums",
+                      (long long)call.rows, (long long)p->n_out, (long long)p->n_in);
+            goto out;
+        }
+    }
+    ok = true;
+out:
+    cudaFree(mem);
+    free(want);
+    free(got);
+    return ok;
+}
+
+static bool fits_lt(const struct weight *w)
+{
+    return w->dtype == DT_BF16 && w->n_out % 8 == 0 && w->n_in % 8 == 0;
+}
+
+/* The plan for this use of a weight; chosen when the first weight of the shape is made or, for a use not foreseen, now. */
+static struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, bool bias, struct error *err)
+{
+    struct gemm_plan *p = plan_find(cu, kind, n_out, n_in, bias && k_split(n_out, n_in) == 1);
+    if (!p) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a plan of products");
+        return NULL;
+    }
+    if (kind <= PRODUCT_FWD_F32 && !p->known[0]) {
+        if (cu->capturing) {
+            error_set(err, ERR_INTERNAL, "a product not seen before while a graph is recorded");
+            return NULL;
+        }
+        if (!plan_choose(cu, p, err))
+            return NULL;
+    }
+    return p;
+}
+
+bool cuda_weight_init(struct device *dev, struct weight *w, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    cudaSetDevice(dev->index);
+    return !fits_lt(w) || plan_ready(cu, PRODUCT_FWD, w->n_out, w->n_in, false, err) != NULL;
+}
+
+void cuda_weight_release(struct device *, struct weight *)
+{
+}
+
+bool cuda_weight_refresh(struct device *, struct weight *, struct error *)
+{
+    return true;    // products read the weight itself
+}
+
+static bool lt_ok(cublasStatus_t status, const char *op, struct error *err)
+{
+    return status == CUBLAS_STATUS_SUCCESS ||
+           error_set(err, ERR_INTERNAL, "%s: cuBLASLt says %s", op, cublasLtGetStatusString(status));
+}
+
+extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    const struct weight *w = a->w;
+    int64_t ldx = a->ldx ? a->ldx : w->n_in, ldy = a->ldy ? a->ldy : w->n_out;
+    if (a->n == 0)
+        return true;
+    if (!fits_lt(w)) {
+        struct plain p = { .c = a->y, .c_dtype = a->y_dtype, .dtype = w->dtype, .ldc = ldy, .a = a->x, .b = w->data, .bias = a->bias,
+                           .am = ldx, .ak = 1, .bn = w->n_in, .bk = 1, .m = a->n, .n = w->n_out, .k = w->n_in, .accumulate = false };
+        return plain_run(cu, &p, "linear_fwd", err);
+    }
+    if (ldx % 8 || ldy % 8)
+        return error_set(err, ERR_SHAPE, "linear_fwd: rows %lld and %lld apart; they must be multiples of 8", (long long)ldx, (long long)ldy);
+    struct gemm_plan *p = plan_ready(cu, a->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, w->n_out, w->n_in, a->bias != NULL, err);
+    if (!p)
+        return false;
+    struct lt_call call = { .kind = p->kind, .rows = a->n, .n_out = w->n_out, .n_in = w->n_in, .split = p->split, .weight = w->data,
+                            .x = a->x, .bias = p->split == 1 ? a->bias : NULL, .y = a->y, .ldx = ldx, .ldy = ldy };
+    float *part = NULL;
+    if (p->split > 1) {
+        part = (float *)cuda_scratch(cu, (size_t)p->split * (size_t)a->n * (size_t)w->n_out * 4, "linear_fwd", err);
+        if (!part)
+            return false;
+        call.y = part;
+        call.ldy = w->n_out;
+    }
+    struct lt_setup setup;
+    lt_setup_make(&setup, &call);
+    if (!lt_ok(lt_multiply(cu, &setup, &p->algo[row_bucket(a->n)]), "linear_fwd", err))
+        return false;
+    if (!part)
+        return true;
+    unsigned grid = blocks_for(a->n * w->n_out, 4 * 256);
+    if (a->y_dtype == DT_F32)
+        split_sum_kernel<float><<<grid, 256, 0, cu->stream>>>((float *)a->y, ldy, part, (const bf16 *)a->bias, a->n, w->n_out, p->split);
+    else
+        split_sum_kernel<bf16><<<grid, 256, 0, cu->stream>>>((bf16 *)a->y, ldy, part, (const bf16 *)a->bias, a->n, w->n_out, p->split);
+    return launch_ok("linear_fwd", err);
+}
+
+/* A backward product: the heuristic's best for this power of two of rows, asked for once. */
+static bool bwd_run(struct cuda_device *cu, const struct lt_call *call, const char *op, struct error *err)
+{
+    struct gemm_plan *p = plan_ready(cu, call->kind, call->n_out, call->n_in, false, err);
+    struct lt_setup setup;
+    int bucket = row_bucket(call->rows);
+    if (!p)
+        return false;
+    lt_setup_make(&setup, call);
+    if (!p->known[bucket]) {
+        struct lt_call full = *call;
+        struct lt_setup ask;
+        cublasLtMatmulAlgo_t found[CANDIDATES];
+        full.rows = (int64_t)1 << bucket;
+        lt_setup_make(&ask, &full);
+        if (lt_candidates(cu, &ask, false, found) == 0)
+            return error_set(err, ERR_UNSUPPORTED, "%s: cuBLASLt has no algorithm for %lld x %lld", op, (long long)call->n_out,
+                             (long long)call->n_in);
+        p->algo[bucket] = found[0];
+        p->known[bucket] = true;
+    }
+    return lt_ok(lt_multiply(cu, &setup, &p->algo[bucket]), op, err);
+}
+
+extern "C" bool linear_bwd_x_cuda(struct device *dev, const struct linear_bwd_x *a, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    const struct weight *w = a->w;
+    int64_t ldx = a->ldx ? a->ldx : w->n_in, lddy = a->lddy ? a->lddy : w->n_out;
+    if (a->n == 0)
+        return true;
+    if (!fits_lt(w) || ldx % 8 || lddy % 8) {
+        struct plain p = { .c = a->dx, .c_dtype = w->dtype, .dtype = w->dtype, .ldc = ldx, .a = a->dy, .b = w->data, .bias = NULL,
+                           .am = lddy, .ak = 1, .bn = 1, .bk = w->n_in, .m = a->n, .n = w->n_in, .k = w->n_out, .accumulate = a->accumulate };
+        return plain_run(cu, &p, "linear_bwd_x", err);
+    }
+    struct lt_call call = { .kind = PRODUCT_BWD_X, .rows = a->n, .n_out = w->n_out, .n_in = w->n_in, .split = 1, .weight = w->data,
+                            .x = a->dy, .bias = NULL, .y = a->dx, .x2 = NULL, .ldx = lddy, .ldy = ldx, .accumulate = a->accumulate };
+    return bwd_run(cu, &call, "linear_bwd_x", err);
+}
+
+bool cuda_rows_sum(struct cuda_device *cu, float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d, struct error *err);
+extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w *a, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    int64_t ldx = a->ldx ? a->ldx : a->n_in, lddy = a->lddy ? a->lddy : a->n_out;
+    if (a->n == 0)
+        return true;
+    if (a->dbias && !cuda_rows_sum(cu, a->dbias, a->dy, a->dtype, lddy, a->n, a->n_out, err))
+        return false;
+    if (a->dtype == DT_F32 || a->n_out % 8 || a->n_in % 8 || ldx % 8 || lddy % 8) {
+        struct plain p = { .c = a->dw, .c_dtype = DT_F32, .dtype = a->dtype, .ldc = a->n_in, .a = a->dy, .b = a->x, .bias = NULL, .am = 1,
+                           .ak = lddy, .bn = 1, .bk = ldx, .m = a->n_out, .n = a->n_in, .k = a->n, .accumulate = true };
+        return plain_run(cu, &p, "linear_bwd_w", err);
+    }
+    struct lt_call call = { .kind = PRODUCT_BWD_W, .rows = a->n, .n_out = a->n_out, .n_in = a->n_in, .split = 1, .weight = NULL, .x = a->x,
+                            .bias = NULL, .y = a->dw, .x2 = a->dy, .ldx = ldx, .ldy = lddy, .accumulate = true };
+    return bwd_run(cu, &call, "linear_bwd_w", err);
+}

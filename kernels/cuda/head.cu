@@ -1,0 +1,296 @@
+/* head.cu - statistics of rows of logits, their gradient, the policy loss, and the draw of a token
+ *
+ * One block of HEAD_THREADS a row; element j always belongs to thread j / 4 mod HEAD_THREADS (or j mod HEAD_THREADS when rows
+ * are not 16-byte multiples), so a row's sums depend on its length alone. logprob_fwd and sample_fwd share row_stat: equal
+ * bits. Bound by reading the row from the second-level cache two or three times. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/philox.h"
+#define HEAD_THREADS 512
+#define HEAD_WARPS (HEAD_THREADS / 32)
+
+struct row_stat {
+    float top;          // largest z = logit inv_t
+    float sum;          // of e^(z - top)
+    float weighted;     // of e^(z - top) (z - top)
+};
+/* Call f(j, logit) for this thread's elements of the row. */
+template <typename F> __device__ static inline void row_each(const float *__restrict__ z, int64_t n, bool wide, F f)
+{
+    if (wide) {
+        int64_t n4 = n / 4 * 4;
+        for (int64_t j = (int64_t)threadIdx.x * 4; j < n4; j += HEAD_THREADS * 4) {
+            float4 v = *(const float4 *)(z + j);
+            f(j, v.x);
+            f(j + 1, v.y);
+            f(j + 2, v.z);
+            f(j + 3, v.w);
+        }
+        if (threadIdx.x < n - n4)
+            f(n4 + threadIdx.x, z[n4 + threadIdx.x]);
+        return;
+    }
+    for (int64_t j = threadIdx.x; j < n; j += HEAD_THREADS)
+        f(j, z[j]);
+}
+__device__ static row_stat row_stat_of(const float *__restrict__ z, int64_t n, bool wide, float inv_t, float *tmp)
+{
+    row_stat r;
+    float top = -INFINITY, sum = 0, weighted = 0;
+    row_each(z, n, wide, [&](int64_t, float x) { top = fmaxf(top, x); });
+    r.top = block_max(top, tmp) * inv_t;
+    row_each(z, n, wide, [&](int64_t, float x) {
+        float d = x * inv_t - r.top, e = expf(d);
+        sum += e;
+        weighted = __fmaf_rn(e, fmaxf(d, -87.0f), weighted);
+    });
+    r.sum = block_sum(sum, tmp);
+    r.weighted = block_sum(weighted, tmp);
+    return r;
+}
+__device__ static float stat_lse(const row_stat &r)
+{
+    return r.top + logf(r.sum);
+}
+__device__ static float stat_entropy(const row_stat &r)
+{
+    return logf(r.sum) - r.weighted / r.sum;
+}
+__device__ static float stat_logp(const row_stat &r, const float *z, int64_t id, int64_t n, float inv_t)
+{
+    return id < 0 || id >= n ? -INFINITY : z[id] * inv_t - stat_lse(r);
+}
+/* Lowest index of the largest logit. */
+__device__ static int32_t row_argmax(const float *__restrict__ z, int64_t n, bool wide, float highest, int *tmp)
+{
+    int best = INT32_MAX;
+    row_each(z, n, wide, [&](int64_t j, float x) { best = x == highest && j < best ? (int)j : best; });
+    best = __reduce_min_sync(0xffffffffu, best);
+    if (threadIdx.x % 32 == 0)
+        tmp[threadIdx.x / 32] = best;
+    __syncthreads();
+    best = tmp[0];
+    for (int w = 1; w < HEAD_WARPS; w++)
+        best = min(best, tmp[w]);
+    __syncthreads();
+    return best == INT32_MAX ? 0 : best;
+}
+
+__global__ static void logprob_fwd_kernel(struct logprob_fwd a, bool wide)
+{
+    __shared__ float tmp[33];
+    int64_t i = blockIdx.x;
+    const float *z = a.logits + i * a.ld;
+    float inv_t = 1.0f / a.temperature;
+    row_stat r = row_stat_of(z, a.n_live, wide, inv_t, tmp);
+    if (a.argmax) {
+        float top = -INFINITY;
+        row_each(z, a.n_live, wide, [&](int64_t, float x) { top = fmaxf(top, x); });
+        int32_t best = row_argmax(z, a.n_live, wide, block_max(top, tmp), (int *)tmp);
+        if (threadIdx.x == 0)
+            a.argmax[i] = best;
+    }
+    if (threadIdx.x != 0)
+        return;
+    if (a.logp)
+        a.logp[i] = stat_logp(r, z, a.id[i], a.n_live, inv_t);
+    if (a.entropy)
+        a.entropy[i] = stat_entropy(r);
+    if (a.lse)
+        a.lse[i] = stat_lse(r);
+}
+static bool sizes_ok(const char *op, int64_t n, int64_t vocab, int64_t n_live, int64_t ld, struct error *err)
+{
+    if (n < 0 || n > INT32_MAX || vocab < 1 || vocab > INT32_MAX || n_live < 0 || n_live > vocab || (ld && ld < vocab))
+        return error_set(err, ERR_SHAPE, "%s: %lld rows of %lld logits, %lld live, %lld apart", op, (long long)n, (long long)vocab,
+                         (long long)n_live, (long long)ld);
+    return true;
+}
+extern "C" bool logprob_fwd_cuda(struct device *dev, const struct logprob_fwd *args, struct error *err)
+{
+    struct logprob_fwd a = *args;
+    if (!sizes_ok("logprob_fwd", a.n, a.vocab, a.n_live, a.ld, err))
+        return false;
+    a.n_live = a.n_live ? a.n_live : a.vocab;
+    a.ld = a.ld ? a.ld : a.vocab;
+    if (a.n == 0)
+        return true;
+    logprob_fwd_kernel<<<(unsigned)a.n, HEAD_THREADS, 0, cuda_of(dev)->stream>>>(a, a.ld % 4 == 0);
+    return launch_ok("logprob_fwd", err);
+}
+
+/* In place in fp32: each thread reads an element and overwrites it, nobody reads it after. */
+template <typename T> __global__ static void logprob_bwd_kernel(struct logprob_bwd a)
+{
+    int64_t i = blockIdx.y, j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (j >= a.vocab)
+        return;
+    float inv_t = 1.0f / a.temperature, coef = a.coef[i] * inv_t;
+    float p = j < a.n_live ? expf(a.logits[i * a.ld + j] * inv_t - a.lse[i]) : 0;
+    ((T *)a.dlogits)[i * a.ldd + j] = from_float<T>(j == a.id[i] ? coef * (1.0f - p) : -coef * p);
+}
+extern "C" bool logprob_bwd_cuda(struct device *dev, const struct logprob_bwd *args, struct error *err)
+{
+    struct logprob_bwd a = *args;
+    if (!sizes_ok("logprob_bwd", a.n, a.vocab, a.n_live, a.ld, err))
+        return false;
+    a.n_live = a.n_live ? a.n_live : a.vocab;
+    a.ld = a.ld ? a.ld : a.vocab;
+    a.ldd = a.ldd ? a.ldd : a.vocab;
+    for (int64_t i = 0; i < args->n; i += 65535) {    // the grid's second side
+        int64_t n = args->n - i < 65535 ? args->n - i : 65535;
+        dim3 grid(blocks_for(a.vocab, 256), (unsigned)n);
+        if (a.dtype == DT_BF16)
+            logprob_bwd_kernel<bf16><<<grid, 256, 0, cuda_of(dev)->stream>>>(a);
+        else
+            logprob_bwd_kernel<float><<<grid, 256, 0, cuda_of(dev)->stream>>>(a);
+        a.logits += n * a.ld;
+        a.dlogits = (char *)a.dlogits + (size_t)(n * a.ldd) * dtype_size(a.dtype);
+        a.lse += n;
+        a.coef += n;
+        a.id += n;
+    }
+    return launch_ok("logprob_bwd", err);
+}
+
+__global__ static void policy_loss_kernel(struct policy_loss a)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.n)
+        return;
+    double w = a.weight[i], adv = a.adv[i], r = w == 0 ? 1 : exp((double)a.logp[i] - a.logp_old[i]);
+    bool clipped = adv > 0 ? r > 1 + (double)a.clip_high : adv < 0 && r < 1 - (double)a.clip_low;
+    double bound = adv > 0 ? 1 + (double)a.clip_high : 1 - (double)a.clip_low;
+    double x = w == 0 || !a.logp_ref ? 0 : (double)a.logp_ref[i] - a.logp[i];
+    double coef = (clipped ? 0 : -r * adv) + a.beta * (1 - exp(x));
+    double loss = -(clipped ? bound : r) * adv + a.beta * (exp(x) - x - 1);
+    a.coef[i] = w == 0 ? 0 : (float)(w * coef);
+    if (a.loss)
+        a.loss[i] = w == 0 ? 0 : (float)(w * loss);
+    if (a.ratio)
+        a.ratio[i] = (float)r;
+}
+extern "C" bool policy_loss_cuda(struct device *dev, const struct policy_loss *a, struct error *err)
+{
+    if (a->n == 0)
+        return true;
+    policy_loss_kernel<<<blocks_for(a->n, 128), 128, 0, cuda_of(dev)->stream>>>(*a);
+    return launch_ok("policy_loss", err);
+}
+
+/* --- sampling -------------------------------------------------------------------------------------------------------- */
+__device__ static uint32_t order_key(float x)    // floats as integers in the same order, and back
+{
+    uint32_t u = __float_as_uint(x);
+    return u >> 31 ? ~u : u | 0x80000000u;
+}
+__device__ static float order_float(uint32_t key)
+{
+    return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
+}
+/* Sum of e^(z - top) (or the count) over logits not below least. */
+__device__ static float mass_from(const float *z, int64_t n, bool wide, float least, bool count, float inv_t, float top, float *tmp)
+{
+    float sum = 0;
+    row_each(z, n, wide, [&](int64_t, float x) { sum += x < least ? 0 : count ? 1.0f : expf(x * inv_t - top); });
+    return block_sum(sum, tmp);
+}
+/* The largest threshold whose mass reaches want, by bisection over the floats between low and high. */
+__device__ static float mass_threshold(const float *z, int64_t n, bool wide, float low, float high, float want, bool count, float inv_t,
+                                       float top, float *tmp)
+{
+    uint32_t a = order_key(low), b = order_key(high);
+    while (a < b) {
+        uint32_t mid = a + (b - a + 1) / 2;
+        if (mass_from(z, n, wide, order_float(mid), count, inv_t, top, tmp) >= want)
+            a = mid;
+        else
+            b = mid - 1;
+    }
+    return order_float(a);
+}
+/* The draw: each warp adds up a contiguous part of the row, the part that holds the target is searched 32 ids at a time. */
+__global__ static void sample_kernel(struct sample_fwd a, bool wide)
+{
+    __shared__ float tmp[33];
+    __shared__ float part[HEAD_WARPS];
+    int64_t i = blockIdx.x, n = a.n_live;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const float *z = a.logits + i * a.ld;
+    struct sample_row row = a.row[i];
+    float inv_t = row.temperature > 0 ? 1.0f / row.temperature : 1.0f, highest = -INFINITY;
+    row_stat r = row_stat_of(z, n, wide, inv_t, tmp);
+    row_each(z, n, wide, [&](int64_t, float x) { highest = fmaxf(highest, x); });
+    highest = block_max(highest, tmp);
+    int32_t id = row_argmax(z, n, wide, highest, (int *)tmp);
+    if (row.temperature > 0) {
+        float least = -INFINITY;
+        if (row.top_k > 0 && row.top_k < n)
+            least = mass_threshold(z, n, wide, -INFINITY, highest, (float)row.top_k, true, inv_t, r.top, tmp);
+        if (row.top_p < 1)
+            least = mass_threshold(z, n, wide, least, highest,
+                                   row.top_p * mass_from(z, n, wide, least, false, inv_t, r.top, tmp), false, inv_t, r.top, tmp);
+        if (row.min_p > 0)
+            least = fmaxf(least, fminf(highest, highest + logf(row.min_p) / inv_t));
+        int64_t step = (n + HEAD_WARPS - 1) / HEAD_WARPS, j0 = warp * step, j1 = j0 + step < n ? j0 + step : n;
+        float own = 0;
+        for (int64_t j = j0 + lane; j < j1; j += 32)
+            own += z[j] < least ? 0 : expf(z[j] * inv_t - r.top);
+        own = warp_sum(own);
+        if (lane == 0)
+            part[warp] = own;
+        __syncthreads();
+        float total = 0;
+        for (int w = 0; w < HEAD_WARPS; w++)
+            total += part[w];
+        float target = philox_uniform(row.seed, row.item, row.sample, row.pos) * total, cum = 0;
+        int chosen = 0;
+        for (; chosen < HEAD_WARPS - 1 && cum + part[chosen] <= target; chosen++)
+            cum += part[chosen];
+        while (chosen > 0 && part[chosen] == 0)    // rounding put the target behind the last id with any mass
+            chosen--;
+        if (warp == chosen) {
+            int32_t last = -1;
+            bool found = false;
+            for (int64_t j = j0; j < j1 && !found; j += 32) {
+                float e = j + lane < j1 && !(z[j + lane] < least) ? expf(z[j + lane] * inv_t - r.top) : 0, run = e;
+#pragma unroll
+                for (int w = 1; w < 32; w *= 2) {
+                    float before = __shfl_up_sync(0xffffffffu, run, w);
+                    if (lane >= w)
+                        run += before;
+                }
+                unsigned mass = __ballot_sync(0xffffffffu, e > 0), over = __ballot_sync(0xffffffffu, e > 0 && cum + run > target);
+                if (mass)
+                    last = (int32_t)j + 31 - __clz(mass);
+                if (over) {
+                    last = (int32_t)j + __ffs(over) - 1;
+                    found = true;
+                }
+                cum += __shfl_sync(0xffffffffu, run, 31);
+            }
+            if (lane == 0)
+                ((int *)tmp)[0] = last >= 0 ? last : id;
+        }
+        __syncthreads();
+        id = ((int *)tmp)[0];
+    }
+    if (threadIdx.x != 0)
+        return;
+    a.id[i] = id;
+    if (a.logp)
+        a.logp[i] = stat_logp(r, z, id, n, inv_t);
+    if (a.entropy)
+        a.entropy[i] = stat_entropy(r);
+}
+extern "C" bool sample_fwd_cuda(struct device *dev, const struct sample_fwd *args, struct error *err)
+{
+    struct sample_fwd a = *args;
+    if (!sizes_ok("sample_fwd", a.n, a.vocab, a.n_live, a.ld, err))
+        return false;
+    a.n_live = a.n_live ? a.n_live : a.vocab;
+    a.ld = a.ld ? a.ld : a.vocab;
+    if (a.n == 0)
+        return true;
+    sample_kernel<<<(unsigned)a.n, HEAD_THREADS, 0, cuda_of(dev)->stream>>>(a, a.ld % 4 == 0);
+    return launch_ok("sample_fwd", err);
+}

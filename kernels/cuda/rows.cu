@@ -1,0 +1,677 @@
+/* rows.cu - operations on rows and elements: gathering, norms, rotation, SwiGLU, sums, casts, optimizer
+ *
+ * All are bound by memory: V elements a thread (16 bytes or so) where the row length allows. A row is one block, its sums a
+ * fixed tree that depends on the row length alone; sums over rows are cut every SUM_ROWS rows and added in order. */
+#include "kernels/cuda/cuda.h"
+#define ROW_THREADS 128
+#define SUM_ROWS 64
+
+/* 8 elements at a time when rows keep to 16 bytes, else one. Depends on the length only, so the bits do too. */
+static bool wide_rows(int64_t d)
+{
+    return d % 8 == 0;
+}
+
+/* --- picking rows --------------------------------------------------------------------------------------------------- */
+__global__ static void rows_gather_kernel(uint8_t *__restrict__ y, const uint8_t *__restrict__ table, const int32_t *__restrict__ row,
+                                          int64_t n_row, int64_t row_bytes, bool scatter)
+{
+    int64_t i = blockIdx.x, r = row[i];
+    bool there = r >= 0 && r < n_row;
+    if (scatter && !there)
+        return;
+    const uint8_t *from = table + (scatter ? i : there ? r : 0) * row_bytes;
+    uint8_t *to = y + (scatter ? r : i) * row_bytes;
+    if (row_bytes % 16 == 0) {
+        for (int64_t j = threadIdx.x; j < row_bytes / 16; j += blockDim.x)
+            ((uint4 *)to)[j] = there ? ((const uint4 *)from)[j] : make_uint4(0, 0, 0, 0);
+        return;
+    }
+    for (int64_t j = threadIdx.x; j < row_bytes / 2; j += blockDim.x)
+        ((uint16_t *)to)[j] = there ? ((const uint16_t *)from)[j] : 0;
+}
+extern "C" bool rows_gather_cuda(struct device *dev, const struct rows_gather *a, struct error *err)
+{
+    if (a->n == 0)
+        return true;
+    rows_gather_kernel<<<(unsigned)a->n, ROW_THREADS, 0, cuda_of(dev)->stream>>>(
+        (uint8_t *)a->y, (const uint8_t *)a->table, a->row, a->n_row, a->d * (int64_t)dtype_size(a->dtype), false);
+    return launch_ok("rows_gather", err);
+}
+extern "C" bool rows_scatter_cuda(struct device *dev, const struct rows_scatter *a, struct error *err)
+{
+    if (a->n == 0)
+        return true;
+    rows_gather_kernel<<<(unsigned)a->n, ROW_THREADS, 0, cuda_of(dev)->stream>>>(
+        (uint8_t *)a->y, (const uint8_t *)a->x, a->row, a->n_row, a->d * (int64_t)dtype_size(a->dtype), true);
+    return launch_ok("rows_scatter", err);
+}
+
+/* Gradient of the embedding without atomics: block i owns id row[i] if no earlier token has it, and then adds all its tokens'
+ * rows in order. n^2 / 2 comparisons of ids from the second-level cache: 0.2 ms at 16k tokens. */
+template <typename T>
+__global__ static void embed_bwd_kernel(float *__restrict__ dtable, const T *__restrict__ dy, const int32_t *__restrict__ row,
+                                        int64_t n, int64_t n_row, int64_t d)
+{
+    __shared__ int32_t match[ROW_THREADS];
+    int64_t i = blockIdx.x;
+    int32_t id = row[i];
+    if (id < 0 || id >= n_row)
+        return;
+    int seen = 0;
+    for (int64_t j = threadIdx.x; j < i; j += ROW_THREADS)
+        seen |= row[j] == id;
+    if (__syncthreads_or(seen))
+        return;
+    float *out = dtable + (int64_t)id * d;
+    for (int64_t j0 = i; j0 < n; j0 += ROW_THREADS) {
+        int64_t j = j0 + threadIdx.x;
+        match[threadIdx.x] = j < n && row[j] == id;
+        if (!__syncthreads_or(match[threadIdx.x]))
+            continue;
+        for (int k = 0; k < ROW_THREADS; k++)
+            if (match[k])
+                for (int64_t c = threadIdx.x; c < d; c += ROW_THREADS)
+                    out[c] += to_float(dy[(j0 + k) * d + c]);
+        __syncthreads();
+    }
+}
+template <typename T> static bool embed_bwd_run(struct cuda_device *cu, const struct embed_bwd *a, struct error *err)
+{
+    embed_bwd_kernel<T><<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>(a->dtable, (const T *)a->dy, a->row, a->n, a->n_row, a->d);
+    return launch_ok("embed_bwd", err);
+}
+extern "C" bool embed_bwd_cuda(struct device *dev, const struct embed_bwd *a, struct error *err)
+{
+    return a->n == 0 || BY_TYPE(a->dtype, embed_bwd_run, cuda_of(dev), a, err);
+}
+
+/* --- sums over rows, in order ---------------------------------------------------------------------------------------- */
+/* y[j] += sum over i of part[i * ld + j]. */
+__global__ static void parts_sum_kernel(float *__restrict__ y, const float *__restrict__ part, int64_t n_part, int64_t ld, int64_t d)
+{
+    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (j >= d)
+        return;
+    float sum = 0;
+    for (int64_t i = 0; i < n_part; i++)
+        sum += part[i * ld + j];
+    y[j] += sum;
+}
+/* part[b][j] = sum over the rows of block b of x. */
+template <typename T>
+__global__ static void rows_part_kernel(float *__restrict__ part, const T *__restrict__ x, int64_t ld, int64_t n, int64_t d)
+{
+    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i0 = (int64_t)blockIdx.y * SUM_ROWS;
+    if (j >= d)
+        return;
+    float sum = 0;
+    for (int64_t i = i0; i < min(n, i0 + SUM_ROWS); i++)
+        sum += to_float(x[i * ld + j]);
+    part[(int64_t)blockIdx.y * d + j] = sum;
+}
+/* y += column sums of x (n, d), rows ld apart; used by linear_bwd_w for biases. */
+bool cuda_rows_sum(struct cuda_device *cu, float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d, struct error *err)
+{
+    unsigned n_part = blocks_for(n, SUM_ROWS);
+    float *part = (float *)cuda_scratch(cu, (size_t)n_part * (size_t)d * 4, "linear_bwd_w", err);
+    if (!part)
+        return false;
+    dim3 grid(blocks_for(d, ROW_THREADS), n_part);
+    if (t == DT_BF16)
+        rows_part_kernel<bf16><<<grid, ROW_THREADS, 0, cu->stream>>>(part, (const bf16 *)x, ld, n, d);
+    else
+        rows_part_kernel<float><<<grid, ROW_THREADS, 0, cu->stream>>>(part, (const float *)x, ld, n, d);
+    parts_sum_kernel<<<blocks_for(d, ROW_THREADS), ROW_THREADS, 0, cu->stream>>>(y, part, n_part, d, d);
+    return launch_ok("linear_bwd_w", err);
+}
+
+/* --- RMSNorm --------------------------------------------------------------------------------------------------------- */
+template <typename T, int V>
+__global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, const T *add, const T *__restrict__ w, float *rstd_out, int64_t d,
+                                          float eps)
+{
+    __shared__ float tmp[33];
+    int64_t at = (int64_t)blockIdx.x * d;
+    float square = 0;
+    for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
+        float v[V], u[V];
+        load_v<T, V>(v, x + at + j);
+        if (add) {
+            load_v<T, V>(u, add + at + j);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                v[k] = to_float(from_float<T>(v[k] + u[k]));
+        }
+        if (sum)
+            store_v<T, V>(sum + at + j, v);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            square = __fmaf_rn(v[k], v[k], square);
+    }
+    float rstd = 1.0f / sqrtf(block_sum(square, tmp) / (float)d + eps);
+    if (threadIdx.x == 0 && rstd_out)
+        rstd_out[blockIdx.x] = rstd;
+    const T *from = sum ? sum : x;    // each thread reads what it wrote
+    for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
+        float v[V], u[V];
+        load_v<T, V>(v, from + at + j);
+        load_v<T, V>(u, w + j);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            v[k] = to_float(from_float<T>(v[k] * rstd)) * u[k];
+        store_v<T, V>(y + at + j, v);
+    }
+}
+template <typename T> static bool rmsnorm_fwd_run(struct cuda_device *cu, const struct rmsnorm_fwd *a, struct error *err)
+{
+    unsigned grid = (unsigned)a->n;
+    if (wide_rows(a->d))
+        rmsnorm_fwd_kernel<T, 8><<<grid, ROW_THREADS, 0, cu->stream>>>((T *)a->y, (T *)a->sum, (const T *)a->x, (const T *)a->add,
+                                                                       (const T *)a->w, a->rstd, a->d, a->eps);
+    else
+        rmsnorm_fwd_kernel<T, 1><<<grid, ROW_THREADS, 0, cu->stream>>>((T *)a->y, (T *)a->sum, (const T *)a->x, (const T *)a->add,
+                                                                       (const T *)a->w, a->rstd, a->d, a->eps);
+    return launch_ok("rmsnorm_fwd", err);
+}
+extern "C" bool rmsnorm_fwd_cuda(struct device *dev, const struct rmsnorm_fwd *a, struct error *err)
+{
+    if (a->add && !a->sum)
+        return error_set(err, ERR_SHAPE, "rmsnorm_fwd: something to add but no place for the sum");
+    return a->n == 0 || BY_TYPE(a->dtype, rmsnorm_fwd_run, cuda_of(dev), a, err);
+}
+
+template <typename T, int V>
+__global__ static void rmsnorm_bwd_kernel(T *dx, const T *dy, const T *dadd, const T *__restrict__ x, const T *__restrict__ w,
+                                          const float *__restrict__ rstd_in, int64_t d)
+{
+    __shared__ float tmp[33];
+    int64_t at = (int64_t)blockIdx.x * d;
+    float rstd = rstd_in[blockIdx.x], dot = 0;
+    for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
+        float g[V], u[V], v[V];
+        load_v<T, V>(g, dy + at + j);
+        load_v<T, V>(u, w + j);
+        load_v<T, V>(v, x + at + j);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            dot = __fmaf_rn(g[k] * u[k], v[k] * rstd, dot);
+    }
+    float mean = block_sum(dot, tmp) / (float)d;
+    for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
+        float g[V], u[V], v[V], r[V];
+        load_v<T, V>(g, dy + at + j);
+        load_v<T, V>(u, w + j);
+        load_v<T, V>(v, x + at + j);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            r[k] = rstd * (g[k] * u[k] - v[k] * rstd * mean);
+        if (dadd) {
+            load_v<T, V>(u, dadd + at + j);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                r[k] += u[k];
+        }
+        store_v<T, V>(dx + at + j, r);
+    }
+}
+/* part[b][j] = sum over the rows of block b of dy x rstd; runs before dx, which may be dy. */
+template <typename T>
+__global__ static void rmsnorm_dw_kernel(float *__restrict__ part, const T *__restrict__ dy, const T *__restrict__ x,
+                                         const float *__restrict__ rstd, int64_t n, int64_t d)
+{
+    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i0 = (int64_t)blockIdx.y * SUM_ROWS;
+    if (j >= d)
+        return;
+    float sum = 0;
+    for (int64_t i = i0; i < min(n, i0 + SUM_ROWS); i++)
+        sum = __fmaf_rn(to_float(dy[i * d + j]), to_float(x[i * d + j]) * rstd[i], sum);
+    part[(int64_t)blockIdx.y * d + j] = sum;
+}
+template <typename T> static bool rmsnorm_bwd_run(struct cuda_device *cu, const struct rmsnorm_bwd *a, struct error *err)
+{
+    if (a->dw) {
+        unsigned n_part = blocks_for(a->n, SUM_ROWS);
+        float *part = (float *)cuda_scratch(cu, (size_t)n_part * (size_t)a->d * 4, "rmsnorm_bwd", err);
+        if (!part)
+            return false;
+        rmsnorm_dw_kernel<T><<<dim3(blocks_for(a->d, ROW_THREADS), n_part), ROW_THREADS, 0, cu->stream>>>(
+            part, (const T *)a->dy, (const T *)a->x, a->rstd, a->n, a->d);
+        parts_sum_kernel<<<blocks_for(a->d, ROW_THREADS), ROW_THREADS, 0, cu->stream>>>(a->dw, part, n_part, a->d, a->d);
+    }
+    if (wide_rows(a->d))
+        rmsnorm_bwd_kernel<T, 8><<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>((T *)a->dx, (const T *)a->dy, (const T *)a->dadd,
+                                                                                 (const T *)a->x, (const T *)a->w, a->rstd, a->d);
+    else
+        rmsnorm_bwd_kernel<T, 1><<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>((T *)a->dx, (const T *)a->dy, (const T *)a->dadd,
+                                                                                 (const T *)a->x, (const T *)a->w, a->rstd, a->d);
+    return launch_ok("rmsnorm_bwd", err);
+}
+extern "C" bool rmsnorm_bwd_cuda(struct device *dev, const struct rmsnorm_bwd *a, struct error *err)
+{
+    return a->n == 0 || BY_TYPE(a->dtype, rmsnorm_bwd_run, cuda_of(dev), a, err);
+}
+
+/* --- rotation, q/k norm, KV write: one warp a head of a row; lane l holds elements l, l + 32, ... of each half -------- */
+#define ROPE_HALF_MAX 4    // hd up to 256
+template <typename T>
+__global__ static void rope_fwd_kernel(struct rope_fwd a, int64_t n_work)
+{
+    int64_t work = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    if (work >= n_work)
+        return;
+    int n_q = a.heads.n_q, n_kv = a.heads.n_kv, hd = a.heads.hd, half = hd / 2, n_head = n_q + 2 * n_kv, lane = threadIdx.x % 32;
+    int64_t i = work / n_head, at = work * hd;
+    int h = (int)(work % n_head);
+    const T *in = (const T *)a.qkv + at;
+    T *out = (T *)a.out + at;
+    float lo[ROPE_HALF_MAX], hi[ROPE_HALF_MAX];
+#pragma unroll
+    for (int k = 0; k < ROPE_HALF_MAX; k++) {
+        int j = lane + 32 * k;
+        lo[k] = j < half ? to_float(in[j]) : 0;
+        hi[k] = j < half ? to_float(in[half + j]) : 0;
+    }
+    const T *norm = (const T *)(h < n_q ? a.q_norm : h < n_q + n_kv ? a.k_norm : NULL);
+    if (norm) {
+        float square = 0;
+#pragma unroll
+        for (int k = 0; k < ROPE_HALF_MAX; k++)
+            square = __fmaf_rn(hi[k], hi[k], __fmaf_rn(lo[k], lo[k], square));
+        float rstd = 1.0f / sqrtf(warp_sum(square) / (float)hd + a.eps);
+#pragma unroll
+        for (int k = 0; k < ROPE_HALF_MAX; k++) {
+            int j = lane + 32 * k;
+            lo[k] = j < half ? lo[k] * rstd * to_float(norm[j]) : 0;
+            hi[k] = j < half ? hi[k] * rstd * to_float(norm[half + j]) : 0;
+        }
+    }
+    int64_t pos = a.pos[i];
+    bool turn = h < n_q + n_kv && pos >= 0 && pos < a.n_pos;
+    T *kv = NULL;
+    if (a.kv && h >= n_q && a.slot[i] >= 0) {
+        int64_t page = a.slot[i] / CUDA_PAGE_TOK, tok = a.slot[i] % CUDA_PAGE_TOK;
+        kv = (T *)a.kv + ((page * 2 * n_kv + (h - n_q)) * CUDA_PAGE_TOK + tok) * hd;    // K of all heads, then V of all heads
+    }
+#pragma unroll
+    for (int k = 0; k < ROPE_HALF_MAX; k++) {
+        int j = lane + 32 * k;
+        if (j >= half)
+            break;
+        float x = lo[k], y = hi[k];
+        if (turn) {
+            float c = a.cos[pos * half + j], s = a.sin[pos * half + j];
+            x = lo[k] * c - hi[k] * s;
+            y = hi[k] * c + lo[k] * s;
+        }
+        out[j] = from_float<T>(x);
+        out[half + j] = from_float<T>(y);
+        if (kv) {
+            kv[j] = from_float<T>(x);
+            kv[half + j] = from_float<T>(y);
+        }
+    }
+}
+template <typename T> static bool rope_fwd_run(struct cuda_device *cu, const struct rope_fwd *a, struct error *err)
+{
+    int64_t n_work = a->n * (a->heads.n_q + 2 * a->heads.n_kv);
+    rope_fwd_kernel<T><<<blocks_for(n_work, 4), 128, 0, cu->stream>>>(*a, n_work);
+    return launch_ok("rope_fwd", err);
+}
+static bool heads_ok(const char *op, struct attn_heads h, struct error *err)
+{
+    if (h.n_q < 1 || h.n_kv < 1 || h.n_q % h.n_kv || (h.hd != 16 && h.hd != 32 && h.hd != 64 && h.hd != 128))
+        return error_set(err, ERR_SHAPE, "%s: %d query heads, %d key heads of size %d; the size must be 16, 32, 64 or 128", op, h.n_q,
+                         h.n_kv, h.hd);
+    return true;
+}
+extern "C" bool rope_fwd_cuda(struct device *dev, const struct rope_fwd *a, struct error *err)
+{
+    return heads_ok("rope_fwd", a->heads, err) && (a->n == 0 || BY_TYPE(a->dtype, rope_fwd_run, cuda_of(dev), a, err));
+}
+
+/* Backward of the same; with a q/k norm each row's xhat g goes to scratch (n, heads, hd) and is summed in order after. */
+template <typename T>
+__global__ static void rope_bwd_kernel(struct rope_bwd a, float *__restrict__ dnorm, int64_t n_work)
+{
+    int64_t work = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    if (work >= n_work)
+        return;
+    int n_q = a.heads.n_q, n_kv = a.heads.n_kv, hd = a.heads.hd, half = hd / 2, n_turn = n_q + n_kv, lane = threadIdx.x % 32;
+    int64_t i = work / n_turn;
+    int h = (int)(work % n_turn);
+    int64_t at = (i * (n_q + 2 * n_kv) + h) * hd;
+    T *d = (T *)a.dqkv + at;
+    const T *in = (const T *)a.qkv + at, *norm = (const T *)(h < n_q ? a.q_norm : a.k_norm);
+    int64_t pos = a.pos[i];
+    float glo[ROPE_HALF_MAX], ghi[ROPE_HALF_MAX];
+#pragma unroll
+    for (int k = 0; k < ROPE_HALF_MAX; k++) {
+        int j = lane + 32 * k;
+        glo[k] = ghi[k] = 0;
+        if (j >= half)
+            continue;
+        float x = to_float(d[j]), y = to_float(d[half + j]), c = a.cos[pos * half + j], s = a.sin[pos * half + j];
+        glo[k] = x * c + y * s;
+        ghi[k] = y * c - x * s;
+    }
+    if (norm) {
+        float xlo[ROPE_HALF_MAX], xhi[ROPE_HALF_MAX], square = 0, dot = 0;
+#pragma unroll
+        for (int k = 0; k < ROPE_HALF_MAX; k++) {
+            int j = lane + 32 * k;
+            xlo[k] = j < half ? to_float(in[j]) : 0;
+            xhi[k] = j < half ? to_float(in[half + j]) : 0;
+            square = __fmaf_rn(xhi[k], xhi[k], __fmaf_rn(xlo[k], xlo[k], square));
+        }
+        float rstd = 1.0f / sqrtf(warp_sum(square) / (float)hd + a.eps);
+#pragma unroll
+        for (int k = 0; k < ROPE_HALF_MAX; k++) {
+            int j = lane + 32 * k;
+            if (j >= half)
+                break;
+            xlo[k] *= rstd;
+            xhi[k] *= rstd;
+            dnorm[work * hd + j] = glo[k] * xlo[k];
+            dnorm[work * hd + half + j] = ghi[k] * xhi[k];
+            glo[k] *= to_float(norm[j]);
+            ghi[k] *= to_float(norm[half + j]);
+            dot = __fmaf_rn(ghi[k], xhi[k], __fmaf_rn(glo[k], xlo[k], dot));
+        }
+        float mean = warp_sum(dot) / (float)hd;
+#pragma unroll
+        for (int k = 0; k < ROPE_HALF_MAX; k++) {
+            glo[k] = rstd * (glo[k] - xlo[k] * mean);
+            ghi[k] = rstd * (ghi[k] - xhi[k] * mean);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < ROPE_HALF_MAX; k++) {
+        int j = lane + 32 * k;
+        if (j >= half)
+            break;
+        d[j] = from_float<T>(glo[k]);
+        d[half + j] = from_float<T>(ghi[k]);
+    }
+}
+/* part[b][which][j] for the rows of block b: sums over rows, and the query (which 0) or key heads of each, in order. */
+__global__ static void rope_dnorm_kernel(float *__restrict__ part, const float *__restrict__ dnorm, int64_t n, int n_q, int n_kv, int hd)
+{
+    int j = threadIdx.x, which = blockIdx.y, first = which ? n_q : 0, count = which ? n_kv : n_q;
+    int64_t i0 = (int64_t)blockIdx.x * SUM_ROWS;
+    float sum = 0;
+    for (int64_t i = i0; i < min(n, i0 + SUM_ROWS); i++)
+        for (int h = first; h < first + count; h++)
+            sum += dnorm[(i * (n_q + n_kv) + h) * hd + j];
+    part[((int64_t)blockIdx.x * 2 + which) * hd + j] = sum;
+}
+template <typename T> static bool rope_bwd_run(struct cuda_device *cu, const struct rope_bwd *a, struct error *err)
+{
+    int n_q = a->heads.n_q, n_kv = a->heads.n_kv, hd = a->heads.hd;
+    int64_t n_work = a->n * (n_q + n_kv);
+    float *dnorm = NULL, *part = NULL;
+    unsigned n_part = blocks_for(a->n, SUM_ROWS);
+    if (a->q_norm || a->k_norm) {
+        dnorm = (float *)cuda_scratch(cu, ((size_t)n_work + 2 * n_part) * (size_t)hd * 4, "rope_bwd", err);
+        if (!dnorm)
+            return false;
+        part = dnorm + n_work * hd;
+    }
+    rope_bwd_kernel<T><<<blocks_for(n_work, 4), 128, 0, cu->stream>>>(*a, dnorm, n_work);
+    if (dnorm) {
+        rope_dnorm_kernel<<<dim3(n_part, 2), hd, 0, cu->stream>>>(part, dnorm, a->n, n_q, n_kv, hd);
+        if (a->q_norm && a->dq_norm)
+            parts_sum_kernel<<<blocks_for(hd, 32), 32, 0, cu->stream>>>(a->dq_norm, part, n_part, 2 * hd, hd);
+        if (a->k_norm && a->dk_norm)
+            parts_sum_kernel<<<blocks_for(hd, 32), 32, 0, cu->stream>>>(a->dk_norm, part + hd, n_part, 2 * hd, hd);
+    }
+    return launch_ok("rope_bwd", err);
+}
+extern "C" bool rope_bwd_cuda(struct device *dev, const struct rope_bwd *a, struct error *err)
+{
+    if ((a->q_norm == NULL) != (a->k_norm == NULL))
+        return error_set(err, ERR_SHAPE, "rope_bwd: a norm for queries or keys alone is not supported");
+    return heads_ok("rope_bwd", a->heads, err) && (a->n == 0 || BY_TYPE(a->dtype, rope_bwd_run, cuda_of(dev), a, err));
+}
+
+__global__ static void kv_copy_kernel(uint4 *kv, const int32_t *__restrict__ src, const int32_t *__restrict__ dst, int64_t page_words)
+{
+    int64_t from = src[blockIdx.y], to = dst[blockIdx.y], j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (from >= 0 && to >= 0 && j < page_words)
+        kv[to * page_words + j] = kv[from * page_words + j];
+}
+extern "C" bool kv_copy_cuda(struct device *dev, const struct kv_copy *a, struct error *err)
+{
+    int64_t page_words = (int64_t)(kv_page_bytes(dev, a->heads, a->dtype) / 16);
+    if (a->n > 65535)
+        return error_set(err, ERR_SHAPE, "kv_copy: %lld pages at once; 65535 are possible", (long long)a->n);
+    if (a->n == 0)
+        return true;
+    kv_copy_kernel<<<dim3(blocks_for(page_words, 256), (unsigned)a->n), 256, 0, cuda_of(dev)->stream>>>((uint4 *)a->kv, a->src, a->dst,
+                                                                                                        page_words);
+    return launch_ok("kv_copy", err);
+}
+
+/* --- elements -------------------------------------------------------------------------------------------------------- */
+template <typename T, int V>
+__global__ static void swiglu_fwd_kernel(T *__restrict__ y, const T *__restrict__ gu, int64_t n, int64_t f)
+{
+    int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
+    if (k >= n * f)
+        return;
+    int64_t i = k / f, j = k % f;
+    float g[V], u[V];
+    load_v<T, V>(g, gu + i * 2 * f + j);
+    load_v<T, V>(u, gu + (i * 2 + 1) * f + j);
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        g[e] = g[e] / (1.0f + expf(-g[e])) * u[e];
+    store_v<T, V>(y + k, g);
+}
+template <typename T> static bool swiglu_fwd_run(struct cuda_device *cu, const struct swiglu_fwd *a, struct error *err)
+{
+    if (wide_rows(a->f))
+        swiglu_fwd_kernel<T, 8><<<blocks_for(a->n * a->f / 8, 256), 256, 0, cu->stream>>>((T *)a->y, (const T *)a->gu, a->n, a->f);
+    else
+        swiglu_fwd_kernel<T, 1><<<blocks_for(a->n * a->f, 256), 256, 0, cu->stream>>>((T *)a->y, (const T *)a->gu, a->n, a->f);
+    return launch_ok("swiglu_fwd", err);
+}
+extern "C" bool swiglu_fwd_cuda(struct device *dev, const struct swiglu_fwd *a, struct error *err)
+{
+    return a->n == 0 || BY_TYPE(a->dtype, swiglu_fwd_run, cuda_of(dev), a, err);
+}
+template <typename T, int V>
+__global__ static void swiglu_bwd_kernel(T *dgu, const T *__restrict__ dy, const T *gu, int64_t n, int64_t f)
+{
+    int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
+    if (k >= n * f)
+        return;
+    int64_t i = k / f, j = k % f;
+    float g[V], u[V], d[V];
+    load_v<T, V>(g, gu + i * 2 * f + j);
+    load_v<T, V>(u, gu + (i * 2 + 1) * f + j);
+    load_v<T, V>(d, dy + k);
+#pragma unroll
+    for (int e = 0; e < V; e++) {
+        float sig = 1.0f / (1.0f + expf(-g[e])), du = d[e] * g[e] * sig;
+        g[e] = d[e] * u[e] * sig * (1.0f + g[e] * (1.0f - sig));
+        u[e] = du;
+    }
+    store_v<T, V>(dgu + i * 2 * f + j, g);
+    store_v<T, V>(dgu + (i * 2 + 1) * f + j, u);
+}
+template <typename T> static bool swiglu_bwd_run(struct cuda_device *cu, const struct swiglu_bwd *a, struct error *err)
+{
+    if (wide_rows(a->f))
+        swiglu_bwd_kernel<T, 8><<<blocks_for(a->n * a->f / 8, 256), 256, 0, cu->stream>>>((T *)a->dgu, (const T *)a->dy, (const T *)a->gu,
+                                                                                          a->n, a->f);
+    else
+        swiglu_bwd_kernel<T, 1><<<blocks_for(a->n * a->f, 256), 256, 0, cu->stream>>>((T *)a->dgu, (const T *)a->dy, (const T *)a->gu,
+                                                                                      a->n, a->f);
+    return launch_ok("swiglu_bwd", err);
+}
+extern "C" bool swiglu_bwd_cuda(struct device *dev, const struct swiglu_bwd *a, struct error *err)
+{
+    return a->n == 0 || BY_TYPE(a->dtype, swiglu_bwd_run, cuda_of(dev), a, err);
+}
+
+template <typename T> __global__ static void add_kernel(T *y, const T *a, const T *b, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = from_float<T>(to_float(a[i]) + to_float(b[i]));
+}
+template <typename T> static bool add_run(struct cuda_device *cu, const struct add_fwd *a, struct error *err)
+{
+    add_kernel<T><<<blocks_for(a->n, 256), 256, 0, cu->stream>>>((T *)a->y, (const T *)a->a, (const T *)a->b, a->n);
+    return launch_ok("add_fwd", err);
+}
+extern "C" bool add_fwd_cuda(struct device *dev, const struct add_fwd *a, struct error *err)
+{
+    return a->n == 0 || BY_TYPE(a->dtype, add_run, cuda_of(dev), a, err);
+}
+template <typename Y, typename X> __global__ static void cast_kernel(Y *y, const X *x, int64_t n, float scale)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = from_float<Y>(to_float(x[i]) * scale);
+}
+template <typename X> static bool cast_run(struct cuda_device *cu, const struct cast *a, struct error *err)
+{
+    if (a->y_dtype == DT_BF16)
+        cast_kernel<<<blocks_for(a->n, 256), 256, 0, cu->stream>>>((bf16 *)a->y, (const X *)a->x, a->n, a->scale);
+    else
+        cast_kernel<<<blocks_for(a->n, 256), 256, 0, cu->stream>>>((float *)a->y, (const X *)a->x, a->n, a->scale);
+    return launch_ok("cast", err);
+}
+extern "C" bool cast_cuda(struct device *dev, const struct cast *a, struct error *err)
+{
+    return a->n == 0 || BY_TYPE(a->x_dtype, cast_run, cuda_of(dev), a, err);
+}
+__global__ static void axpy_kernel(float *y, const float *x, int64_t n, float scale)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = __fmaf_rn(x[i], scale, y[i]);
+}
+extern "C" bool axpy_cuda(struct device *dev, const struct axpy *a, struct error *err)
+{
+    if (a->n == 0)
+        return true;
+    axpy_kernel<<<blocks_for(a->n, 256), 256, 0, cuda_of(dev)->stream>>>(a->y, a->x, a->n, a->scale);
+    return launch_ok("axpy", err);
+}
+extern "C" bool mem_fill_cuda(struct device *dev, const struct mem_fill *a, struct error *err)
+{
+    return a->size_bytes == 0 || cuda_ok(cudaMemsetAsync(a->y, a->byte, a->size_bytes, cuda_of(dev)->stream), "mem_fill", err);
+}
+
+/* splitmix64's output function; integer sums, so atomics leave nothing to chance. */
+__global__ static void hash_kernel(unsigned long long *hash, const uint8_t *__restrict__ x, int64_t size_bytes)
+{
+    uint64_t sum = 0;
+    int64_t n_word = (size_bytes + 7) / 8;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_word; i += (int64_t)gridDim.x * blockDim.x) {
+        uint64_t z = 0;
+        if (i * 8 + 8 <= size_bytes)
+            z = ((const uint64_t *)x)[i];
+        else
+            for (int64_t b = i * 8; b < size_bytes; b++)
+                z |= (uint64_t)x[b] << 8 * (b - i * 8);
+        z += (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        sum += z ^ (z >> 31);
+    }
+    atomicAdd(hash, (unsigned long long)sum);
+}
+extern "C" bool mem_hash_cuda(struct device *dev, const struct mem_hash *a, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    if (!cuda_ok(cudaMemsetAsync(a->hash, 0, sizeof *a->hash, cu->stream), "mem_hash", err))
+        return false;
+    hash_kernel<<<(unsigned)cu->n_sm * 4, 256, 0, cu->stream>>>((unsigned long long *)a->hash, (const uint8_t *)a->x, (int64_t)a->size_bytes);
+    return launch_ok("mem_hash", err);
+}
+
+/* --- optimizer ------------------------------------------------------------------------------------------------------- */
+#define SUMSQ_BLOCK 8192    // elements of one partial sum
+__global__ static void sumsq_kernel(double *__restrict__ part, const float *__restrict__ x, int64_t n)
+{
+    __shared__ float tmp[33];
+    int64_t i0 = (int64_t)blockIdx.x * SUMSQ_BLOCK;
+    float sum = 0;
+    for (int64_t i = i0 + threadIdx.x; i < min(n, i0 + SUMSQ_BLOCK); i += 256)
+        sum = __fmaf_rn(x[i], x[i], sum);
+    sum = block_sum(sum, tmp);
+    if (threadIdx.x == 0)
+        part[blockIdx.x] = sum;
+}
+/* One block: thread t adds parts t, t + 1024, ... and the 1024 sums are folded by halves. */
+__global__ static void sumsq_join_kernel(double *sum, const double *__restrict__ part, int64_t n_part, bool accumulate)
+{
+    __shared__ double s[1024];
+    double own = 0;
+    for (int64_t i = threadIdx.x; i < n_part; i += 1024)
+        own += part[i];
+    s[threadIdx.x] = own;
+    for (int w = 512; w > 0; w /= 2) {
+        __syncthreads();
+        if (threadIdx.x < w)
+            s[threadIdx.x] += s[threadIdx.x + w];
+    }
+    if (threadIdx.x == 0)
+        *sum = (accumulate ? *sum : 0) + s[0];
+}
+extern "C" bool sumsq_cuda(struct device *dev, const struct sumsq *a, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    unsigned n_part = blocks_for(a->n, SUMSQ_BLOCK);
+    double *part = (double *)cuda_scratch(cu, (size_t)(n_part + 1) * sizeof *part, "sumsq", err);
+    if (!part)
+        return false;
+    if (n_part)
+        sumsq_kernel<<<n_part, 256, 0, cu->stream>>>(part, a->x, a->n);
+    sumsq_join_kernel<<<1, 1024, 0, cu->stream>>>(a->sum, part, n_part, a->accumulate);
+    return launch_ok("sumsq", err);
+}
+__global__ static void clip_coef_kernel(struct clip_coef a)
+{
+    double norm = sqrt(*a.sum) * a.grad_scale, clip = a.max_norm > 0 ? a.max_norm / (norm + 1e-6) : 1;
+    *a.norm = (float)norm;
+    *a.coef = (float)(a.grad_scale * (clip < 1 ? clip : 1));
+}
+extern "C" bool clip_coef_cuda(struct device *dev, const struct clip_coef *a, struct error *err)
+{
+    clip_coef_kernel<<<1, 1, 0, cuda_of(dev)->stream>>>(*a);
+    return launch_ok("clip_coef", err);
+}
+/* 30 bytes an element with bf16 weights; one element a thread. */
+template <typename T>
+__global__ static void adamw_kernel(struct adamw a, float fix1, float fix2, float c1, float c2, float keep)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.n)
+        return;
+    float g = a.grad[i] * (a.coef ? *a.coef : 1.0f);
+    float m = __fmaf_rn(a.beta1, a.m[i], c1 * g), v = __fmaf_rn(a.beta2, a.v[i], c2 * (g * g));
+    float x = __fmaf_rn(-a.lr, m * fix1 / (sqrtf(v * fix2) + a.eps), a.master[i] * keep);
+    a.m[i] = m;
+    a.v[i] = v;
+    a.master[i] = x;
+    if (a.weight)
+        ((T *)a.weight)[i] = from_float<T>(x);
+}
+template <typename T> static bool adamw_run(struct cuda_device *cu, const struct adamw *a, struct error *err)
+{
+    adamw_kernel<T><<<blocks_for(a->n, 256), 256, 0, cu->stream>>>(
+        *a, (float)(1 / (1 - pow(a->beta1, (double)a->step))), (float)(1 / (1 - pow(a->beta2, (double)a->step))),
+        (float)(1 - (double)a->beta1), (float)(1 - (double)a->beta2), (float)(1 - (double)a->lr * a->decay));
+    return launch_ok("adamw", err);
+}
+extern "C" bool adamw_cuda(struct device *dev, const struct adamw *a, struct error *err)
+{
+    if (a->step < 1)
+        return error_set(err, ERR_SHAPE, "adamw: step %lld; the first is 1", (long long)a->step);
+    return a->n == 0 || BY_TYPE(a->dtype, adamw_run, cuda_of(dev), a, err);
+}
