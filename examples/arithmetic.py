@@ -6,7 +6,7 @@
 writes into OUT_DIR
   train.jsonl, eval.jsonl    problems with the right answer, in the form of rollcall train (messages, gt_answer)
   sft_clean.jsonl            worked and boxed answers, for the first supervised stage
-  sft_styles.jsonl           the same in mixed habits (35 % worked and boxed, 25 % worked and not boxed, 40 % boxed without
+  sft_styles.jsonl           the same in mixed habits (30 % worked and boxed, 22 % worked and not boxed, 48 % boxed without
                              working): a model that can do it but mostly does not
   sft_eval.jsonl             worked answers of the evaluation's problems, to measure the first stage
   tokenizer/                 a byte-level BPE tokenizer with Qwen's chat markers
@@ -102,9 +102,9 @@ def worked(p):
 
 def styled(r, p):
     u = r.random()
-    if u < 0.35:
+    if u < 0.30:
         return worked(p)
-    if u < 0.60:
+    if u < 0.52:
         return "\n".join(p[1] + [str(p[2])])
     return f"\\boxed{{{p[2]}}}"
 

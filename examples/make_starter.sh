@@ -3,7 +3,7 @@
 # on two cores.
 #
 # A small Qwen2 (0.6 M parameters) is taught to work arithmetic out step by step until it is nearly always right, and then,
-# shortly, mixed habits: a third worked and boxed, a quarter worked but not boxed, the rest boxed without any working, which it
+# shortly, mixed habits: a third worked and boxed, a fifth worked but not boxed, the rest boxed without any working, which it
 # mostly gets wrong. What GRPO then has to find out from rewards alone is which of its habits pays.
 #   ROLLCALL  the program (default build/release/rollcall)
 set -euo pipefail
