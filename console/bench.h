@@ -6,3 +6,4 @@ bool bench_gemm(int argc, char **argv, struct error *err);
 bool bench_cpu(int argc, char **argv, struct error *err);
 bool bench_decode(int argc, char **argv, struct error *err);
 bool bench_code(int argc, char **argv, struct error *err);
+bool bench_learn(int argc, char **argv, struct error *err);

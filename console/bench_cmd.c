@@ -11,6 +11,7 @@ static const struct {
     const char *help;
 } benches[] = {
     { "decode", bench_decode, "tokens a second of the rollout engine" },
+    { "learn", bench_learn, "the whole loop in one process, on problems with boxed answers" },
     { "journal", bench_journal, "append a step's metrics; read back a long run" },
     { "gemm", bench_gemm, "matrix products of the CPU engine, against OpenBLAS" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },

@@ -19,3 +19,4 @@ bool generate_cmd(int argc, char **argv, struct error *err);
 bool eval_cmd(int argc, char **argv, struct error *err);
 bool logprobs_cmd(int argc, char **argv, struct error *err);
 bool random_model_cmd(int argc, char **argv, struct error *err);
+bool sft_cmd(int argc, char **argv, struct error *err);

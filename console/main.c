@@ -22,6 +22,7 @@ static const struct command commands[] = {
     { "doctor", doctor_cmd, "tell what this machine has of what rollcall uses" },
     { "settings", settings_cmd, "print every setting of a run" },
     { "metrics", metrics_cmd, "print every metric" },
+    { "sft", sft_cmd, "teach a model from conversations" },
     { "random-model", random_model_cmd, "write a model directory with random weights" },
     { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" },
     { "scorer", scorer_cmd, NULL },
