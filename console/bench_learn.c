@@ -18,7 +18,6 @@
 #include "workers/producer/prompt.h"
 #include "workers/reward/reward.h"
 #include "workers/text/dataset.h"
-#include "workers/text/template.h"
 #include "workers/text/tokenizer.h"
 
 struct learn {
@@ -32,7 +31,6 @@ struct learn {
     struct generator *gen;
     struct trainer *trainer;
     struct model *ref;
-    struct template *chat;
     struct prompt_maker prompts;
     struct token_list ids;
     struct buf text;
@@ -210,7 +208,7 @@ static bool learn_open(struct learn *l, enum algo algo, struct trainer_hyper *h,
     trainer_hyper_init(h, algo);
     h->weight_decay = l->weight_decay;
     h->beta = l->kl;
-    if (!tool_model_load(&l->tool, true, err) || !(l->chat = template_load(l->tool.dir, err)))
+    if (!tool_model_load(&l->tool, true, err))
         return false;
     struct device *dev = l->tool.dev;
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
@@ -220,7 +218,7 @@ static bool learn_open(struct learn *l, enum algo algo, struct trainer_hyper *h,
                                    .max_seq = MIN(l->batch * l->group_size, (int64_t)512), .max_item = l->batch,
                                    .max_seq_tok = 256 + l->max_new };
     struct reward_config rc = { .type = "boxed", .max_new_tok = l->max_new };
-    l->prompts = (struct prompt_maker){ .encoder = l->tool.encoder, .template = l->chat, .max_tok = 256 };
+    l->prompts = (struct prompt_maker){ .encoder = l->tool.encoder, .template = l->tool.template, .max_tok = 256 };
     l->rng = (uint64_t)l->seed;
     return (l->train = dataset_open(l->train_path, NULL, err)) && (l->eval = dataset_open(l->eval_path, NULL, err))
         && (h->beta <= 0 || (l->ref = model_load(l->tool.dir, dev, model_dtype(l->tool.model), err)))
@@ -292,7 +290,6 @@ out:
     dataset_free(l.eval);
     token_list_release(&l.ids);
     buf_release(&l.text);
-    template_free(l.chat);
     tool_model_release(&l.tool);
     return ok;
 }
