@@ -124,10 +124,11 @@ def byte_alphabet():
     return [chars[b] for b in keep] + [chars[b] for b in range(256) if b not in keep], chars
 
 
-def tokenizer(out):
+def tokenizer(out, words=("user", "assistant", "What", " is", "\\boxed")):
+    """A tokenizer of single bytes but for these words, one token each, and Qwen's chat markers."""
     alphabet, chars = byte_alphabet()
     vocab, merges = {c: i for i, c in enumerate(alphabet)}, []
-    for word in ("user", "assistant", "What", " is", "\\boxed"):    # one token each, grown from the left
+    for word in words:    # grown from the left
         parts = [chars[b] for b in word.encode()]
         while len(parts) > 1:
             pair = parts[0] + parts[1]
