@@ -7,3 +7,4 @@ bool bench_cpu(int argc, char **argv, struct error *err);
 bool bench_decode(int argc, char **argv, struct error *err);
 bool bench_code(int argc, char **argv, struct error *err);
 bool bench_learn(int argc, char **argv, struct error *err);
+bool bench_tokenize(int argc, char **argv, struct error *err);

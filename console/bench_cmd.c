@@ -16,6 +16,7 @@ static const struct {
     { "gemm", bench_gemm, "matrix products of the CPU engine, against OpenBLAS" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },
     { "code", bench_code, "programs a second in the sandbox" },
+    { "tokenize", bench_tokenize, "megabytes of text a second, into tokens and back" },
 };
 
 bool bench_cmd(int argc, char **argv, struct error *err)

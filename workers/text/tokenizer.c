@@ -234,6 +234,25 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *le
 
 bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, bool skip_special, struct buf *out)
 {
+    // The bytes first, as they are; only when they turn out not to be UTF-8, once more through the stream that repairs them.
+    size_t was = out->len, len = 0, total = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (tokenizer_bytes(t, id[i], &len) && !(skip_special && t->spelling[id[i]].special))
+            total += len;
+    char *at = buf_reserve(out, total);
+    if (!at)
+        return false;
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t *bytes = tokenizer_bytes(t, id[i], &len);
+        if (!bytes || (skip_special && t->spelling[id[i]].special))
+            continue;
+        memcpy(at, bytes, len);
+        at += len;
+    }
+    out->len += total;
+    if (utf8_valid_len((const uint8_t *)buf_text(out) + was, out->len - was, NULL, NULL) == out->len - was)
+        return true;
+    out->len = was;
     struct decoder d = { .tokenizer = t, .skip_special = skip_special };
     for (int64_t i = 0; i < n; i++)
         if (!decoder_push(&d, id[i], out))
