@@ -20,3 +20,8 @@ bool eval_cmd(int argc, char **argv, struct error *err);
 bool logprobs_cmd(int argc, char **argv, struct error *err);
 bool random_model_cmd(int argc, char **argv, struct error *err);
 bool sft_cmd(int argc, char **argv, struct error *err);
+bool agent_cmd(int argc, char **argv, struct error *err);
+bool controller_cmd(int argc, char **argv, struct error *err);
+bool worker_cmd(int argc, char **argv, struct error *err);
+bool train_cmd(int argc, char **argv, struct error *err);
+bool ctl_cmd(int argc, char **argv, struct error *err);

@@ -15,6 +15,8 @@ struct command {
 static bool version_cmd(int argc, char **argv, struct error *err);
 
 static const struct command commands[] = {
+    { "train", train_cmd, "train a model; on a terminal, with the console open" },
+    { "ctl", ctl_cmd, "ask a run how it stands, or tell it what to do" },
     { "score", score_cmd, "score responses in a JSON lines file" },
     { "template", template_cmd, "chat messages to prompts, as JSON lines" },
     { "tokenize", tokenize_cmd, "text to token ids and back, as JSON lines" },
@@ -25,6 +27,9 @@ static const struct command commands[] = {
     { "sft", sft_cmd, "teach a model from conversations" },
     { "random-model", random_model_cmd, "write a model directory with random weights" },
     { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" },
+    { "agent", agent_cmd, NULL },
+    { "controller", controller_cmd, NULL },
+    { "worker", worker_cmd, NULL },
     { "scorer", scorer_cmd, NULL },
     { "console", console_cmd, "show a live run and steer it" },
     { "simulate", simulate_cmd, "show the console on a made-up run" },

@@ -1,4 +1,5 @@
 #include "workers/process.h"
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -6,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "workers/agent/spawn.h"
 
 #define TAG_BEAT (UINT64_MAX - 1)
 
@@ -18,6 +21,16 @@ static volatile sig_atomic_t signalled;    // a signal handler has no argument t
 static void on_signal(int sig)
 {
     signalled = sig;
+}
+
+/* The run's lock came with us; what we start ourselves (sandboxes, reward programs) must not hold it. */
+static void lock_hide(const char *run_dir)
+{
+    char path[4200];
+    struct stat ours, lock;
+    snprintf(path, sizeof path, "%s/lock", run_dir);
+    if (fstat(RUN_LOCK_FD, &ours) == 0 && stat(path, &lock) == 0 && ours.st_ino == lock.st_ino && ours.st_dev == lock.st_dev)
+        fcntl(RUN_LOCK_FD, F_SETFD, FD_CLOEXEC);
 }
 
 bool process_init(struct process *p, const char *run_dir, const char *name, struct error *err)
@@ -35,6 +48,9 @@ bool process_init(struct process *p, const char *run_dir, const char *name, stru
     p->start &= INT64_MAX;
     p->heard_ms = p->looked_ms = p->phase_ms = clock_ms();
     snprintf(p->phase, sizeof p->phase, "starting");
+    lock_hide(run_dir);
+    if (!process_note(run_dir, name, err))
+        return false;
     p->transport = transport_new(dir, false, err);
     if (!p->transport)
         return false;

@@ -1,0 +1,350 @@
+/* ctl_cmd.c - rollcall ctl: one question or command to a run, and its answer
+ *
+ * Exit 0 when it has taken effect, 1 refused or late, 2 usage. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+#include "console/commands.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/file.h"
+#include "protocol/run_find.h"
+#include "protocol/run_lock.h"
+#include "protocol/transport.h"
+#include "workers/consumer/checkpoint.h"
+#include "workers/controller/journal.h"
+
+#define QUESTION_LIMIT_MS 12000
+
+struct ctl {
+    const char *run, *runs_dir, *depth;
+    bool json, verify;
+    double limit_s;
+    char run_dir[PATH_MAX];
+    struct transport *transport;
+    struct peer *agent;
+};
+
+/* A message's value as JSON; what JSON has no word for (NaN, bytes) becomes null. New reference. */
+static json_t *json_of(const struct mval *v)
+{
+    size_t len;
+    if (mval_is(v, KIND_I64))
+        return json_integer(mval_i64(v, 0));
+    if (mval_is(v, KIND_F64))
+        return isfinite(mval_f64(v, 0)) ? json_real(mval_f64(v, 0)) : json_null();
+    if (mval_is(v, KIND_BOOL))
+        return json_boolean(mval_bool(v, false));
+    if (mval_is(v, KIND_STR)) {
+        const char *s = mval_str(v, &len);
+        json_t *text = json_stringn(s, len);
+        return text ? text : json_null();
+    }
+    if (mval_is(v, KIND_LIST)) {
+        json_t *list = json_array();
+        for (int64_t i = 0; i < mval_n(v); i++)
+            json_array_append_new(list, json_of(mval_at(v, i)));
+        return list;
+    }
+    if (mval_is(v, KIND_MAP)) {
+        json_t *o = json_object();
+        for (int64_t i = 0; i < mval_n(v); i++) {
+            char key[128];
+            const char *k = mval_key(v, i, &len);
+            if (!k || len >= sizeof key)
+                continue;
+            memcpy(key, k, len);
+            key[len] = 0;
+            json_object_set_new(o, key, json_of(mval_at(v, i)));
+        }
+        return o;
+    }
+    return json_null();
+}
+
+static void json_print(json_t *o)
+{
+    char *text = json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+    if (text)
+        puts(text);
+    free(text);
+    json_decref(o);
+}
+
+/* ---- a run that has ended ---- */
+
+static bool last_state(void *arg, const struct journal_event *e)
+{
+    snprintf(arg, 1200, "%s", e->text);
+    return true;
+}
+
+static bool ended_status(struct ctl *c, struct error *err)
+{
+    char text[1200] = "unknown", state[64];
+    int64_t step = 0;
+    struct journal *j = journal_open_reader(c->run_dir, err);
+    if (!j)
+        return error_wrap(err, "the run '%s' is not alive", c->run_dir);
+    bool ok = journal_events_read(j, 0, "state", last_state, text, err) && journal_last_step(j, &step, err);
+    journal_close(j);
+    if (!ok)
+        return false;
+    const char *colon = strstr(text, ": ");
+    snprintf(state, sizeof state, "%.*s", (int)(colon ? (size_t)(colon - text) : strlen(text)), text);
+    if (strcmp(state, "finished") && strcmp(state, "failed") && strcmp(state, "stopped"))
+        snprintf(state, sizeof state, "dead");    // killed: it ended in the middle
+    if (c->json)
+        json_print(json_pack("{s:s,s:s,s:I,s:{},s:[]}", "state", state, "reason", colon ? colon + 2 : "", "step", (json_int_t)step,
+                             "knobs", "processes"));
+    else
+        printf("%s: %s at step %" PRId64 "%s%s; no process of it is alive\n", c->run_dir, state, step, colon ? ": " : "",
+               colon ? colon + 2 : "");
+    return true;
+}
+
+/* ---- questions ---- */
+
+static void status_print(const struct msg_in *in)
+{
+    char name[64], state[32], reason[256], depth[32];
+    const struct mval *root = in->root, *list = mval_get(root, "processes"), *metrics_map = mval_get(root, "metrics");
+    mval_text(root, "name", name, sizeof name);
+    mval_text(root, "state", state, sizeof state);
+    mval_text(root, "reason", reason, sizeof reason);
+    mval_text(root, "pause_depth", depth, sizeof depth);
+    printf("run %s: %s%s%s, step %" PRId64, name, state, reason[0] ? ": " : "", reason, mval_i64(mval_get(root, "step"), 0));
+    if (mval_i64(mval_get(root, "max_steps"), 0) > 0)
+        printf(" of %" PRId64, mval_i64(mval_get(root, "max_steps"), 0));
+    if (depth[0] && strcmp(state, "paused") != 0)
+        printf(", pausing (%s)", depth);
+    if (mval_get(root, "left_s"))
+        printf(", %.0f s left", mval_f64(mval_get(root, "left_s"), 0));
+    printf("\n");
+    if (mval_get(metrics_map, "metrics/reward"))
+        printf("reward %.4f, length %.1f tok\n", mval_f64(mval_get(metrics_map, "metrics/reward"), NAN),
+               mval_f64(mval_get(metrics_map, "metrics/response_length"), NAN));
+    printf("%-16s %8s %-12s %9s %-8s %s\n", "process", "pid", "phase", "for s", "verdict", "waits for");
+    for (int64_t i = 0; i < mval_n(list); i++) {
+        const struct mval *p = mval_at(list, i);
+        char pname[64], phase[32], verdict[16], waits[200];
+        printf("%-16s %8" PRId64 " %-12s %9.1f %-8s %s\n", mval_text(p, "name", pname, sizeof pname), mval_i64(mval_get(p, "pid"), 0),
+               mval_text(p, "phase", phase, sizeof phase), mval_f64(mval_get(p, "phase_s"), 0),
+               mval_text(p, "verdict", verdict, sizeof verdict), mval_text(p, "waits_for", waits, sizeof waits));
+    }
+}
+
+static bool status_ask(struct ctl *c, struct error *err)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    struct msg_in in;
+    struct net_event ev;
+    msg_begin(&m, MSG_STATUS);
+    msg_bool(&m, "fresh", true);
+    bool ok = msg_finish(&m, err) && peer_call(c->agent, MSG_STATUS, &m, QUESTION_LIMIT_MS, &in, &ev, err);
+    msg_release(&m);
+    if (!ok) {
+        if (!run_is_live(c->run_dir))    // it has ended meanwhile
+            return ended_status(c, err);
+        return false;
+    }
+    if (c->json)
+        json_print(json_of(in.root));
+    else
+        status_print(&in);
+    msg_in_release(&in);
+    net_event_release(&ev);
+    return true;
+}
+
+/* Checkpoints are on disk: this works for a run that has ended too. */
+static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
+{
+    const struct ctl *c = arg;
+    struct error err;
+    char when[32] = "", state[600];
+    int64_t step;
+    time_t t = (time_t)k->wall_s;
+    struct tm tm;
+    if (localtime_r(&t, &tm))
+        strftime(when, sizeof when, "%F %T", &tm);
+    snprintf(state, sizeof state, "%s", k->state);
+    if (strcmp(k->state, "complete") == 0 && !path_is_dir(k->path))
+        snprintf(state, sizeof state, "removed");
+    else if (c->verify && strcmp(k->state, "complete") == 0)
+        snprintf(state, sizeof state, checkpoint_verify(k->path, &step, &err) ? "verified" : "broken: %.500s", err.text);
+    if (c->json)
+        json_print(json_pack("{s:I,s:s,s:s,s:f,s:f,s:f}", "step", (json_int_t)k->step, "path", k->path, "state", state, "time", k->wall_s,
+                             "stall_s", isfinite(k->stall_s) ? k->stall_s : 0, "write_s", isfinite(k->write_s) ? k->write_s : 0));
+    else
+        printf("step %-8" PRId64 " %-19s %-10s stall %.3f s, write %.3f s  %s\n", k->step, when, state, k->stall_s, k->write_s, k->path);
+    return true;
+}
+
+static bool checkpoints_list(struct ctl *c, struct error *err)
+{
+    struct journal *j = journal_open_reader(c->run_dir, err);
+    bool ok = j && journal_checkpoints_read(j, checkpoint_print, c, err);
+    journal_close(j);
+    return ok;
+}
+
+static bool event_print(UNUSED void *arg, const struct journal_event *e)
+{
+    char when[32] = "";
+    time_t t = (time_t)e->wall_s;
+    struct tm tm;
+    if (localtime_r(&t, &tm))
+        strftime(when, sizeof when, "%F %T", &tm);
+    printf("%s step %-6" PRId64 " %-10s %-16s %s\n", when, e->step, e->kind, e->who, e->text);
+    return true;
+}
+
+static bool events_list(struct ctl *c, struct error *err)
+{
+    struct journal *j = journal_open_reader(c->run_dir, err);
+    bool ok = j && journal_events_read(j, 0, NULL, event_print, NULL, err);
+    journal_close(j);
+    return ok;
+}
+
+/* ---- commands ---- */
+
+static bool args_write(struct ctl *c, const struct command_spec *spec, const char **operand, int n, struct msg_out *m, struct error *err)
+{
+    msg_map(m, "args");
+    if (strcmp(spec->name, "pause") == 0 && c->depth)
+        msg_str(m, "depth", c->depth);
+    if (strcmp(spec->name, "set") == 0) {
+        msg_map(m, "values");
+        for (int i = 0; i < n; i++) {
+            const char *eq = strchr(operand[i], '=');
+            char name[128];
+            if (!eq || eq == operand[i] || (size_t)(eq - operand[i]) >= sizeof name)
+                return error_set(err, ERR_USAGE, "'%s' is not NAME=VALUE", operand[i]);
+            snprintf(name, sizeof name, "%.*s", (int)(eq - operand[i]), operand[i]);
+            msg_str(m, name, eq + 1);
+        }
+        msg_end(m);
+        if (n == 0)
+            return error_set(err, ERR_USAGE, "'set' needs NAME=VALUE");
+    } else if (strcmp(spec->name, "restart") == 0) {
+        if (n != 1)
+            return error_set(err, ERR_USAGE, "'restart' needs the name of a process; 'rollcall ctl status' lists them");
+        msg_str(m, "process", operand[0]);
+    } else if (strcmp(spec->name, "quarantine") == 0) {
+        int64_t row;
+        if (n != 1 || !parse_i64(operand[0], &row) || row < 0)
+            return error_set(err, ERR_USAGE, "'quarantine' needs the number of a prompt");
+        msg_i64(m, "row", row);
+    } else if (n > 0) {
+        return error_set(err, ERR_USAGE, "'%s' takes no '%s'", spec->name, operand[0]);
+    }
+    msg_end(m);
+    return true;
+}
+
+static bool command_send(struct ctl *c, const char *name, const char **operand, int n, struct error *err)
+{
+    uint64_t id[2];
+    char text[64], who[160], host[64] = "", effect[1100];
+    struct msg_out m = MSG_OUT_INIT;
+    struct msg_in in;
+    struct net_event ev;
+    const struct command_spec *spec = command_find(name, err);
+    const struct passwd *pw = getpwuid(geteuid());
+    if (!spec)
+        return false;
+    if (getrandom(id, sizeof id, 0) != sizeof id)
+        return error_errno(err, "cannot get a random number");
+    gethostname(host, sizeof host - 1);
+    snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, id[0], id[1]);
+    snprintf(who, sizeof who, "%.64s@%s, ctl", pw ? pw->pw_name : "?", host);
+    double limit_s = c->limit_s > 0 ? c->limit_s : spec->limit_s;
+    msg_begin(&m, MSG_COMMAND);
+    msg_str(&m, "id", text);
+    msg_str(&m, "command", spec->name);
+    msg_str(&m, "who", who);
+    msg_f64(&m, "limit_s", limit_s);
+    bool ok = args_write(c, spec, operand, n, &m, err) && msg_finish(&m, err)
+        && peer_call(c->agent, MSG_COMMAND, &m, (int64_t)(1000 * limit_s) + 5000, &in, &ev, err);
+    msg_release(&m);
+    if (!ok) {
+        if (strcmp(name, "stop") == 0 && !run_is_live(c->run_dir)) {    // it ended before the answer came
+            printf("the run has ended\n");
+            return true;
+        }
+        if (err->code == ERR_STOPPED)
+            err->code = ERR_REFUSED;    // exit 3 is for a run that was stopped
+        return false;
+    }
+    printf("%s\n", mval_text(in.root, "effect", effect, sizeof effect));
+    msg_in_release(&in);
+    net_event_release(&ev);
+    return true;
+}
+
+bool ctl_cmd(int argc, char **argv, struct error *err)
+{
+    struct ctl c = { 0 };
+    const char *operand[72];
+    char path[PATH_MAX];
+    bool ok = false;
+    struct cli_option options[] = {
+        { "run", NULL, CLI_STR, &c.run, "DIR", "the run's directory; without it the one live run" },
+        { "runs-dir", NULL, CLI_STR, &c.runs_dir, "DIR", "where runs are looked for (runs)" },
+        { "json", NULL, CLI_FLAG, &c.json, NULL, "status, checkpoints: as JSON" },
+        { "depth", NULL, CLI_STR, &c.depth, "DEPTH", "pause: rollouts, step (without it) or drain" },
+        { "verify", NULL, CLI_FLAG, &c.verify, NULL, "checkpoints: read every file and compare its hash" },
+        { "limit", NULL, CLI_F64, &c.limit_s, "SECONDS", "give up after so long and name who is late" },
+    };
+    struct buf about = BUF_INIT;
+    buf_str(&about, "Asks a run how it stands, or tells it what to do, and waits until that has taken effect.\n\n"
+                    "  status                 state, step and processes\n  checkpoints            those on disk\n"
+                    "  events                 what happened, and who asked for what\n");
+    for (int i = 0; i < n_command_specs; i++)
+        buf_fmt(&about, "  %-22s %s\n", strcmp(command_specs[i].name, "set") == 0 ? "set NAME=VALUE..." : command_specs[i].name,
+                command_specs[i].help);
+    struct cli cli = { .command = "rollcall ctl", .about = buf_text(&about), .operands = "COMMAND [...]", .options = options,
+                       .n_options = ARRAY_SIZE(options), .operand = operand, .max_operands = ARRAY_SIZE(operand) };
+    TRY(cli_parse(&cli, argc, argv, err));
+    if (cli.help_wanted) {
+        ok = true;
+        goto out;
+    }
+    if (cli.n_operands == 0) {
+        error_set(err, ERR_USAGE, "what shall the run be asked? see 'rollcall ctl --help'");
+        goto out;
+    }
+    bool question = strcmp(operand[0], "status") == 0 || strcmp(operand[0], "checkpoints") == 0 || strcmp(operand[0], "events") == 0;
+    if (!question && !command_find(operand[0], err))
+        goto out;
+    TRY(run_find(c.run, c.runs_dir, c.run_dir, sizeof c.run_dir, err));
+    if (strcmp(operand[0], "checkpoints") == 0) {
+        ok = checkpoints_list(&c, err);
+        goto out;
+    }
+    if (strcmp(operand[0], "events") == 0) {
+        ok = events_list(&c, err);
+        goto out;
+    }
+    if (!run_is_live(c.run_dir)) {
+        ok = question ? ended_status(&c, err) : error_set(err, ERR_CLOSED, "the run '%s' is not alive", c.run_dir);
+        goto out;
+    }
+    TRY(path_join(path, sizeof path, c.run_dir, "sock"));
+    TRY(c.transport = transport_new(path, false, err));
+    TRY(c.agent = peer_new(c.transport, "agent", err));
+    ok = question ? status_ask(&c, err) : command_send(&c, operand[0], operand + 1, cli.n_operands - 1, err);
+out:
+    transport_free(c.transport);
+    buf_release(&about);
+    return ok;
+}

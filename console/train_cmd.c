@@ -1,0 +1,539 @@
+/* train_cmd.c - rollcall train: check everything, make the run's directory, start its processes, show it
+ *
+ * Nothing is written before everything has been checked. The run itself is the agent's business from then on; this process only
+ * looks: at the journal, and with --batch it owns the run in so far as a signal to it stops the run. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "console/batch/batch.h"
+#include "console/commands.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/knobs.h"
+#include "protocol/run_lock.h"
+#include "protocol/transport.h"
+#include "workers/agent/spawn.h"
+#include "workers/controller/journal.h"
+#include "workers/model/config.h"
+#include "workers/reward/reward.h"
+#include "workers/text/dataset.h"
+#include "workers/text/hub.h"
+#include "workers/text/tokenizer.h"
+
+#define START_LIMIT_S 60      // until the controller's journal is there
+#define END_LIMIT_S 60        // from the run's last event until its processes are gone
+#define STOP_LIMIT_S 3600     // of the command that a signal sends
+
+struct train {
+    struct run_config config;
+    struct run_plan plan;
+    int64_t n_row;
+    const char *run_file, *resume, *runs_dir, *format, *value[KNOB_MAX];
+    bool batch, dry_run;
+    double interval_s;
+    char run_dir[PATH_MAX];
+};
+
+static volatile sig_atomic_t n_signal;
+
+static void on_signal(UNUSED int sig)
+{
+    n_signal = n_signal + 1;
+}
+
+/* ---- settings ---- */
+
+static bool is_bool_word(const char *s)
+{
+    static const char *const words[] = { "true", "false", "yes", "no", "on", "off", "1", "0" };
+    for (size_t i = 0; s && i < ARRAY_SIZE(words); i++)
+        if (strcmp(words[i], s) == 0)
+            return true;
+    return false;
+}
+
+/* --shuffle means --shuffle true: a switch's value may be left out. Returns a new argv whose words are borrowed. */
+static char **switches_complete(int *argc, char **argv)
+{
+    char **out = calloc((size_t)*argc * 2 + 1, sizeof *out);
+    int n = 0;
+    for (int i = 0; out && i < *argc; i++) {
+        struct error err;
+        out[n++] = argv[i];
+        if (i == 0 || strncmp(argv[i], "--", 2) != 0 || strchr(argv[i], '='))
+            continue;
+        const struct knob *k = knob_find(argv[i] + 2, &err);
+        if (k && k->type == KNOB_BOOL && (i + 1 == *argc || !is_bool_word(argv[i + 1])))
+            out[n++] = "true";
+    }
+    *argc = n;
+    return out;
+}
+
+/* The options of train, and behind them one for every setting. */
+static bool options_read(struct train *t, int argc, char **argv, bool *help, struct error *err)
+{
+    struct cli_option own[] = {
+        { NULL, NULL, CLI_HEADING, NULL, NULL, "the command" },
+        { "resume", NULL, CLI_STR, &t->resume, "DIR", "go on with this run; settings given here are kept from now on" },
+        { "runs-dir", NULL, CLI_STR, &t->runs_dir, "DIR", "where the run's directory is made (runs)" },
+        { "batch", NULL, CLI_FLAG, &t->batch, NULL, "stay in the foreground and own the run: a signal stops it, a second at once" },
+        { "format", NULL, CLI_STR, &t->format, "FORMAT", "with --batch: text or jsonl" },
+        { "interval", NULL, CLI_F64, &t->interval_s, "SECONDS", "with --batch: at most a step's line so often (text 1, jsonl 0)" },
+        { "dry-run", NULL, CLI_FLAG, &t->dry_run, NULL, "check everything, say what would be done, and do nothing" },
+    };
+    struct cli_option *options = calloc(ARRAY_SIZE(own) + 2 * KNOB_MAX, sizeof *options);
+    int n = ARRAY_SIZE(own);
+    const char *group = "", *operand[1] = { NULL };
+    char **words = switches_complete(&argc, argv);
+    if (!options || !words) {
+        free(options);
+        free(words);
+        return error_set(err, ERR_NO_MEMORY, "no memory for the options");
+    }
+    memcpy(options, own, sizeof own);
+    for (int i = 0; i < n_knobs; i++) {
+        if (strcmp(knobs[i].group, group) != 0) {
+            group = knobs[i].group;
+            options[n++] = (struct cli_option){ NULL, NULL, CLI_HEADING, NULL, NULL, group };
+        }
+        options[n++] = (struct cli_option){ knobs[i].name, knobs[i].flag, CLI_STR, &t->value[i], NULL, knobs[i].help };
+        if (knobs[i].alias)
+            options[n++] = (struct cli_option){ knobs[i].alias, NULL, CLI_STR, &t->value[i], NULL, "the seeds' name for the one above" };
+    }
+    struct cli cli = { .command = "rollcall train", .operands = "[RUN.yaml]", .options = options, .n_options = n,
+                       .operand = operand, .max_operands = 1,
+                       .about = "Trains a model by reinforcement learning. On a terminal the run goes on in the background and the\n"
+                                "console opens on it; with --batch, or without a terminal, progress is printed here." };
+    bool ok = cli_parse(&cli, argc, words, err);
+    t->run_file = operand[0];
+    *help = ok && cli.help_wanted;
+    free(options);
+    free(words);
+    if (ok && t->resume && t->run_file)
+        return error_set(err, ERR_USAGE, "--resume takes the run's own run.yaml; leave '%s' away", t->run_file);
+    return ok;
+}
+
+static bool settings_read(struct train *t, struct error *err)
+{
+    char path[PATH_MAX];
+    struct buf notes = BUF_INIT;
+    run_config_init(&t->config);
+    if (t->resume) {
+        if (!realpath(t->resume, t->run_dir) || !path_join(path, sizeof path, t->run_dir, "run.yaml") || !path_exists(path))
+            return error_set(err, ERR_NOT_FOUND, "'%s' is no run: it has no run.yaml", t->resume);
+        if (!run_config_read(&t->config, path, err))
+            return false;
+    } else if (t->run_file && !run_config_read(&t->config, t->run_file, err)) {
+        return false;
+    }
+    for (int i = 0; i < n_knobs; i++)
+        if (t->value[i] && !run_config_set(&t->config, knobs[i].name, t->value[i], FROM_FLAG, NULL, err))
+            return false;
+    bool ok = run_config_finish(&t->config, &notes, err);
+    if (ok && notes.len)
+        fprintf(stderr, "%s", buf_text(&notes));
+    buf_release(&notes);
+    return ok;
+}
+
+/* ---- checks before anything is made ---- */
+
+static bool model_check(struct train *t, struct error *err)
+{
+    char dir[PATH_MAX], full[PATH_MAX];
+    struct model_config shape;
+    if (!t->config.model[0])
+        return error_set(err, ERR_USAGE, "--model is needed: a model directory, or org/name in the Hugging Face cache");
+    if (!hub_find(dir, sizeof dir, t->config.model, NULL, err))
+        return false;
+    if (!realpath(dir, full))
+        return error_errno(err, "cannot find the model '%s'", dir);
+    if (strlen(full) >= sizeof t->config.model)
+        return error_set(err, ERR_USAGE, "the model's path '%s' is too long", full);
+    snprintf(t->config.model, sizeof t->config.model, "%s", full);
+    struct tokenizer *tokenizer = NULL;
+    bool ok = config_load(&shape, full, err) && (tokenizer = tokenizer_load(full, err));
+    tokenizer_free(tokenizer);
+    return ok;
+}
+
+static bool data_check(struct train *t, struct error *err)
+{
+    struct eval_set set[EVAL_SET_MAX];
+    struct dataset_columns columns = { t->config.prompt_column, t->config.answer_column };
+    struct dataset *d = dataset_open(t->config.dataset, &columns, err);
+    if (!d)
+        return false;
+    t->n_row = dataset_n_row(d);
+    dataset_free(d);
+    int n = run_config_eval_sets(&t->config, set, err);
+    for (int i = 0; i < n; i++) {
+        if (!(d = dataset_open(set[i].path, &columns, err)))
+            return error_wrap(err, "evaluation set '%s'", set[i].name);
+        dataset_free(d);
+    }
+    return n >= 0;
+}
+
+static bool reward_check(const struct train *t, struct error *err)
+{
+    struct reward_config c = { .type = t->config.reward_type, .max_new_tok = t->config.max_new_tokens,
+        .soft_over_length_punishment = t->config.soft_over_length_punishment, .cache_len = t->config.cache_length,
+        .program_timeout_s = t->config.reward_timeout_s,
+        .code_verifier_api_url = t->config.code_verifier_api_url[0] ? t->config.code_verifier_api_url : NULL };
+    struct reward *r = reward_new(&c, err);
+    reward_free(r);
+    return r != NULL;
+}
+
+static bool sizes_check(struct train *t, struct error *err)
+{
+    const struct run_config *c = &t->config;
+    if (c->num_trainers > 1 || c->num_inferencer > 1)
+        return error_set(err, ERR_UNSUPPORTED, "num_trainers %" PRId64 " and num_inferencer %" PRId64 ": one worker that samples and "
+                         "trains is what runs now; leave both at 1", c->num_trainers, c->num_inferencer);
+    if (strcmp(c->devices, "auto") != 0 && strchr(c->devices, ','))
+        return error_set(err, ERR_UNSUPPORTED, "devices '%s': one device is what runs now", c->devices);
+    if (c->train_batch_size * c->num_trainers > 4096)
+        return error_set(err, ERR_USAGE, "train_batch_size %" PRId64 " is more than 4096 prompts an optimizer step", c->train_batch_size);
+    return run_plan_make(&t->plan, c, t->n_row, err);
+}
+
+/* ---- the run's directory ---- */
+
+static bool dir_take(struct train *t, struct error *err)
+{
+    char parent[PATH_MAX], name[160];
+    const char *runs = t->runs_dir ? t->runs_dir : "runs";
+    if (!dir_make(runs, 0755, err))
+        return false;
+    if (!realpath(runs, parent))
+        return error_errno(err, "cannot find '%s'", runs);
+    if (strchr(t->config.name, '/') || strcmp(t->config.name, ".") == 0 || strcmp(t->config.name, "..") == 0)
+        return error_set(err, ERR_USAGE, "'%s' is no name for a run: it is a folder's name", t->config.name);
+    for (int i = 1; i < 100000; i++) {
+        if (t->config.name[0])
+            snprintf(name, sizeof name, "%s", t->config.name);
+        else
+            snprintf(name, sizeof name, "run-%d", i);
+        if (!path_join(t->run_dir, sizeof t->run_dir, parent, name))
+            return error_set(err, ERR_USAGE, "the path of run '%s' is too long", name);
+        if (mkdir(t->run_dir, 0755) == 0) {
+            snprintf(t->config.name, sizeof t->config.name, "%.127s", name);
+            return true;
+        }
+        if (errno != EEXIST)
+            return error_errno(err, "cannot make '%s'", t->run_dir);
+        if (t->config.name[0])
+            return error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or go on with it: --resume %s", t->run_dir, t->run_dir);
+    }
+    return error_set(err, ERR_EXISTS, "no free name for a run under '%s'", parent);
+}
+
+/* Fill the directory: run.yaml, folders, and away with what an earlier life left in sock/. */
+static bool dir_fill(struct train *t, struct error *err)
+{
+    static const char *const dirs[] = { "logs", "checkpoints", "rollouts", "eval", "export" };
+    static const char *const old[] = { "ended", "failure", "orders" };
+    char path[PATH_MAX];
+    struct buf yaml = BUF_INIT;
+    bool ok = false;
+    for (size_t i = 0; i < ARRAY_SIZE(dirs); i++)
+        TRY(path_join(path, sizeof path, t->run_dir, dirs[i]) && dir_make(path, 0755, err));
+    TRY(path_join(path, sizeof path, t->run_dir, "sock") && dir_make(path, 0700, err));
+    for (size_t i = 0; i < ARRAY_SIZE(old); i++) {
+        snprintf(path, sizeof path, "%.4000s/sock/%s", t->run_dir, old[i]);
+        unlink(path);
+    }
+    TRY(run_config_print(&t->config, &yaml, err));
+    TRY(path_join(path, sizeof path, t->run_dir, "run.yaml") && file_write(path, yaml.data, yaml.len, err));
+    ok = true;
+out:
+    buf_release(&yaml);
+    return ok;
+}
+
+/* ---- watching ---- */
+
+struct watch {
+    struct train *train;
+    struct journal *journal;
+    struct batch *batch;
+    int64_t step_seq, event_seq, n_eval, n_eval_told, last_step;
+    char state[32], reason[1024];
+    struct transport *transport;
+    struct peer *agent;
+    bool stop_open, stop_sent;
+    int signals_seen;
+};
+
+static bool step_told(void *arg, const struct journal_step *s)
+{
+    struct watch *w = arg;
+    struct batch_metric metric[128];
+    int n = MIN(s->n, (int)ARRAY_SIZE(metric));
+    w->step_seq = s->seq;
+    w->last_step = s->step;
+    if (!w->batch)
+        return true;
+    for (int i = 0; i < n; i++)
+        metric[i] = (struct batch_metric){ s->metric[i].name, s->metric[i].value };
+    batch_step(w->batch, s->step, w->train->config.max_steps > 0 ? w->train->config.max_steps : w->train->plan.total_steps, metric, n);
+    return true;
+}
+
+static bool eval_told(void *arg, const struct journal_eval *e)
+{
+    struct watch *w = arg;
+    if (w->n_eval++ >= w->n_eval_told) {
+        w->n_eval_told = w->n_eval;
+        batch_eval(w->batch, e->step, e->set, e->n, e->mean);
+    }
+    return true;
+}
+
+static bool event_told(void *arg, const struct journal_event *e)
+{
+    struct watch *w = arg;
+    w->event_seq = e->seq;
+    if (strcmp(e->kind, "state") == 0) {
+        const char *colon = strstr(e->text, ": ");
+        snprintf(w->state, sizeof w->state, "%.*s", (int)(colon ? (size_t)(colon - e->text) : strlen(e->text)), e->text);
+        snprintf(w->reason, sizeof w->reason, "%s", colon ? colon + 2 : "");
+    } else if (w->batch && (strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0)) {
+        batch_note(w->batch, e->text);
+    }
+    return true;
+}
+
+static bool ended(const struct watch *w)
+{
+    return strcmp(w->state, "finished") == 0 || strcmp(w->state, "failed") == 0 || strcmp(w->state, "stopped") == 0;
+}
+
+/* Everything the journal holds that has not been told. */
+static bool journal_look(struct watch *w, struct error *err)
+{
+    char path[PATH_MAX];
+    if (!w->journal) {
+        if (!path_join(path, sizeof path, w->train->run_dir, "journal.db") || !path_exists(path))
+            return true;
+        struct error why;
+        if (!(w->journal = journal_open_reader(w->train->run_dir, &why)))
+            return true;    // it is being made
+    }
+    w->n_eval = 0;
+    return journal_steps_read(w->journal, w->step_seq, step_told, w, err)
+        && (!w->batch || journal_evals_read(w->journal, eval_told, w, err))
+        && journal_events_read(w->journal, w->event_seq, NULL, event_told, w, err);
+}
+
+/* A first signal asks the run to stop, a second ends it at once. */
+static bool signals_look(struct watch *w, struct error *err)
+{
+    struct net_event ev;
+    if (n_signal >= 2) {
+        run_kill(w->train->run_dir);
+        snprintf(w->state, sizeof w->state, "stopped");
+        snprintf(w->reason, sizeof w->reason, "stopped at once by a second signal; the last checkpoint stands");
+        return true;
+    }
+    if (n_signal >= 1 && !w->stop_open && !ended(w)) {
+        struct msg_out m = MSG_OUT_INIT;
+        char id[64];
+        if (!w->stop_sent)
+            fprintf(stderr, "stopping: the step is finished and saved; a second signal ends everything at once\n");
+        snprintf(id, sizeof id, "train-signal-%d", (int)getpid());
+        msg_begin(&m, MSG_COMMAND);
+        msg_str(&m, "id", id);
+        msg_str(&m, "command", "stop");
+        msg_str(&m, "who", "a signal");
+        msg_f64(&m, "limit_s", STOP_LIMIT_S);
+        bool ok = msg_finish(&m, err) && peer_ask(w->agent, &m, STOP_LIMIT_S * 1000, 1, err);
+        msg_release(&m);
+        w->stop_open = w->stop_sent = ok;
+        if (!ok)
+            return false;
+    }
+    while (transport_next(w->transport, &ev)) {
+        if (ev.kind == NET_ANSWER && ev.failed)
+            w->stop_open = false;    // the agent lives anew: ask again, under the same id
+        net_event_release(&ev);
+    }
+    return true;
+}
+
+static void failure_read(struct watch *w)
+{
+    char path[PATH_MAX];
+    struct buf text = BUF_INIT;
+    struct error err;
+    snprintf(path, sizeof path, "%.4000s/sock/failure", w->train->run_dir);
+    if (path_exists(path) && file_read(&text, path, sizeof w->reason - 1, &err)) {
+        snprintf(w->state, sizeof w->state, "failed");
+        snprintf(w->reason, sizeof w->reason, "%s", buf_text(&text));
+    }
+    buf_release(&text);
+}
+
+/* Tell the run until its processes have ended. */
+static bool run_watch_batch(struct train *t, const struct watch *before, struct error *err)
+{
+    struct watch w = *before;
+    char path[PATH_MAX];
+    bool ok = false;
+    struct batch_config config = { .out = stdout, .run = t->config.name };
+    if (!batch_format_parse(t->format, &config.format, err))
+        return false;
+    config.interval_s = t->interval_s >= 0 ? t->interval_s : config.format == BATCH_TEXT ? 1 : 0;
+    w.train = t;
+    w.state[0] = w.reason[0] = 0;
+    TRY(w.batch = batch_new(&config, err));
+    TRY(path_join(path, sizeof path, t->run_dir, "sock"));
+    TRY(w.transport = transport_new(path, false, err));
+    TRY(w.agent = peer_new(w.transport, "agent", err));
+    int64_t ended_ms = 0;
+    for (bool live = true; live;) {
+        live = run_is_live(t->run_dir);    // before the look: what is written until then is seen
+        TRY(signals_look(&w, err));
+        if (!journal_look(&w, err)) {
+            error_wrap(err, "while reading the journal of '%s'", t->run_dir);
+            goto out;
+        }
+        if (batch_broken(w.batch))
+            n_signal = MAX(n_signal, 1);    // nobody reads any more: as a signal
+        if (ended(&w) && !ended_ms)
+            ended_ms = clock_ms();
+        if (ended_ms && clock_ms() - ended_ms > END_LIMIT_S * 1000) {
+            fprintf(stderr, "processes of the run have not ended in %d s; they are killed\n", END_LIMIT_S);
+            run_kill(t->run_dir);
+        }
+        struct pollfd fd = { .fd = transport_fd(w.transport), .events = POLLIN };
+        if (live)
+            poll(&fd, 1, 100);
+    }
+    if (!ended(&w))
+        failure_read(&w);
+    if (!ended(&w)) {
+        snprintf(w.state, sizeof w.state, "failed");
+        snprintf(w.reason, sizeof w.reason, "all processes of the run have ended before its time; go on with 'rollcall train --resume %.800s'",
+                 t->run_dir);
+    }
+    ok = batch_end(w.batch, strcmp(w.state, "finished") == 0 ? BATCH_FINISHED : strcmp(w.state, "stopped") == 0 ? BATCH_STOPPED
+                   : BATCH_FAILED, w.last_step, w.reason, err);
+out:
+    journal_close(w.journal);
+    transport_free(w.transport);
+    batch_free(w.batch);
+    return ok;
+}
+
+/* ---- the command ---- */
+
+static void plan_print(const struct train *t)
+{
+    const struct run_plan *p = &t->plan;
+    printf("run:            %s\n", t->resume ? t->run_dir : t->config.name[0] ? t->config.name : "(a free name)");
+    printf("model:          %s\n", t->config.model);
+    printf("data:           %s, %" PRId64 " prompts\n", t->config.dataset, t->n_row);
+    printf("rollout step:   %" PRId64 " prompts x %" PRId64 " completions\n", p->prompts_per_rollout_step, t->config.num_generations);
+    printf("optimizer step: %" PRId64 " prompts, %" PRId64 " of them a rollout step\n", p->prompts_per_train_batch, p->k);
+    printf("length:         %" PRId64 " optimizer steps\n", t->config.max_steps > 0 ? t->config.max_steps : p->total_steps);
+    if (p->on_policy)
+        printf("on-policy:      strictly (n_behind 0, one optimizer step a rollout step)\n");
+    else
+        printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n", p->max_age_steps);
+    printf("weights:        %s\n", t->config.n_behind == 0 ? "shared by sampler and trainer" : "copied on the device for the sampler");
+}
+
+static bool train_start(struct train *t, struct error *err)
+{
+    int fd = -1;
+    bool made = false, ok = false;
+    if (t->resume) {
+        if ((fd = run_lock_take(t->run_dir, err)) < 0)
+            return false;
+    } else {
+        if (!dir_take(t, err))
+            return false;
+        made = true;
+        TRY((fd = run_lock_take(t->run_dir, err)) >= 0);
+    }
+    TRY(dir_fill(t, err));
+    TRY(process_spawn("agent", t->run_dir, "keeper", fd, true, err) > 0);
+    ok = true;
+out:
+    if (fd >= 0)
+        close(fd);    // the keeper holds the lock now
+    if (!ok && made) {
+        struct error why;
+        if (!dir_remove(t->run_dir, &why))
+            fprintf(stderr, "%s\n", why.text);
+    }
+    return ok;
+}
+
+bool train_cmd(int argc, char **argv, struct error *err)
+{
+    bool help = false, ok = false;
+    struct watch before = { 0 };
+    struct train *t = calloc(1, sizeof *t);
+    if (!t)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
+    t->format = "text";
+    t->interval_s = -1;
+    before.train = t;
+    TRY(options_read(t, argc, argv, &help, err));
+    if (help) {
+        ok = true;
+        goto out;
+    }
+    enum batch_format format;
+    TRY(batch_format_parse(t->format, &format, err));
+    TRY(settings_read(t, err));
+    TRY(model_check(t, err) && data_check(t, err) && reward_check(t, err) && sizes_check(t, err));
+    if (t->dry_run) {
+        plan_print(t);
+        ok = true;
+        goto out;
+    }
+    if (t->resume) {    // what an earlier life has told is not told again
+        before.n_eval_told = 0;
+        TRY(journal_look(&before, err));
+        journal_close(before.journal);
+        before.journal = NULL;
+    }
+    bool batch = t->batch || !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO);
+    struct sigaction sa = { .sa_handler = on_signal };
+    if (batch) {
+        sigaction(SIGINT, &sa, NULL);
+        sigaction(SIGTERM, &sa, NULL);
+        sigaction(SIGHUP, &sa, NULL);
+    }
+    TRY(train_start(t, err));
+    if (batch) {
+        ok = run_watch_batch(t, &before, err);
+    } else {
+        fprintf(stderr, "the run goes on in the background: %s\n  come back: rollcall console %s\n  stop:      rollcall ctl --run %s stop\n",
+                t->run_dir, t->run_dir, t->run_dir);
+        char *words[] = { "console", t->run_dir, NULL };
+        ok = console_cmd(2, words, err);
+    }
+out:
+    journal_close(before.journal);
+    free(t);
+    return ok;
+}

@@ -1,0 +1,155 @@
+"""What an operator does to a run with ctl and signals, and what bad input gets."""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+from run_tools import LIMIT, ROLLCALL, Run, Task
+
+
+class Control(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.task = Task()
+        cls.n = 0
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.task.close()
+
+    def start(self, *extra, **settings):
+        type(self).n += 1
+        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), list(extra) or ["--max-steps", "100000"])
+        self.addCleanup(run.kill)
+        return run
+
+    def ok(self, run, *args):
+        done = run.ctl(*args)
+        self.assertEqual(done.returncode, 0, done.stderr + run.logs())
+        return done.stdout
+
+    def status(self, run):
+        return json.loads(self.ok(run, "status", "--json"))
+
+    def test_pause_set_checkpoint_resume_and_stop_take_effect_before_they_are_answered(self):
+        run = self.start()
+        run.wait_step(2)
+        self.ok(run, "pause", "--depth", "step")
+        status = self.status(run)
+        self.assertEqual(status["state"], "paused")
+        names = {p["name"]: p for p in status["processes"]}
+        self.assertEqual(set(names), {"keeper", "agent", "controller", "scorer", "worker cpu:0"})
+        for p in status["processes"]:
+            self.assertIn(p["verdict"], ("ok", "slow", "stuck"))
+            for key in ("pid", "phase", "phase_s", "waits_for"):
+                self.assertIn(key, p)
+        step = run.step()
+        self.assertEqual(status["step"], step)
+        self.ok(run, "set", "lr=0.002", "temperature=0.9")
+        knobs = self.status(run)["knobs"]
+        self.assertEqual((knobs["learning_rate"], knobs["temperature"]), (0.002, 0.9))
+        self.ok(run, "checkpoint")
+        self.assertTrue(os.path.exists(os.path.join(run.dir, f"checkpoints/step-{step:06d}/model.safetensors")))
+        self.assertEqual(run.step(), step, "a paused run made a step")
+        self.ok(run, "resume")
+        run.wait_step(step + 2)
+        end = time.monotonic() + LIMIT
+        while len(run.output()) <= step and time.monotonic() < end:    # the journal is told a moment later
+            time.sleep(0.05)
+        self.assertEqual(run.output()[step]["metrics"]["train/learning_rate"], 0.002)
+        self.ok(run, "revert")
+        self.assertEqual(self.status(run)["knobs"]["learning_rate"], 0.001)
+        self.ok(run, "stop")
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
+        self.assertEqual(run.processes(), {})
+        self.assertTrue(run.weights(last["step"]))
+        done = run.ctl("status", "--json")
+        self.assertEqual((done.returncode, json.loads(done.stdout)["state"]), (0, "stopped"))
+        done = run.ctl("pause")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("not alive", done.stderr)
+
+    def test_what_cannot_be_is_refused_with_a_reason_and_changes_nothing(self):
+        run = self.start()
+        run.wait_step(1)
+        for args, code, words in ((["set", "learning_rate=7"], 2, "learning_rate"), (["set", "nonsense=1"], 2, "unknown"),
+                                  (["set", "seed=2"], 1, "fixed"), (["set", "learning_rate"], 2, "NAME=VALUE"),
+                                  (["pause", "--depth", "deep"], 2, "depth"), (["dance"], 2, "did you mean"), ([], 2, "asked"),
+                                  (["restart", "nobody"], 1, "nobody")):
+            done = run.ctl(*args)
+            self.assertEqual(done.returncode, code, f"{args}: {done.stderr}")
+            self.assertIn(words, done.stderr)
+        self.assertEqual(self.status(run)["knobs"]["learning_rate"], 0.001)
+
+    def test_a_signal_saves_and_stops_and_a_resumed_run_goes_on(self):
+        run = self.start()
+        run.wait_step(3)
+        run.process.send_signal(signal.SIGINT)
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
+        step = last["step"]
+        self.assertTrue(run.weights(step))
+        again = Run(self.task, os.path.basename(run.dir), resume=True, extra=["--max-steps", str(step + 2)])
+        self.addCleanup(again.kill)
+        code, last = again.wait()
+        self.assertEqual((code, last["event"], last["step"]), (0, "finished", step + 2), again.logs())
+
+    def test_a_stopped_worker_is_named_and_comes_back(self):
+        run = self.start()
+        run.wait_step(1)
+        pid = run.processes()["worker cpu:0"]
+        os.kill(pid, signal.SIGSTOP)
+        end = time.monotonic() + 60
+        verdict = "ok"
+        while verdict == "ok" and time.monotonic() < end:
+            worker = [p for p in self.status(run)["processes"] if p["name"] == "worker cpu:0"][0]
+            verdict = worker["verdict"]
+        self.assertEqual(verdict, "stuck")
+        self.assertIn("no sign of life", worker["waits_for"])
+        late = run.ctl("checkpoint", "--limit", "2")
+        self.assertEqual(late.returncode, 1)
+        self.assertIn("worker cpu:0", late.stderr)
+        self.ok(run, "restart", "worker cpu:0")
+        self.assertNotEqual(run.processes()["worker cpu:0"], pid)
+        run.wait_step(run.step() + 2)
+
+    def test_bad_input_gets_one_sentence_and_leaves_nothing_behind(self):
+        good = self.task.run_file()
+        broken = self.task.path("broken.jsonl")
+        with open(broken, "w") as f:
+            f.write('{"messages": [{"role": "user", "content": "1+1"}], "gt_answer": "2"}\n{"messages": \n')
+        lacking = self.task.path("lacking.jsonl")
+        with open(lacking, "w") as f:
+            f.write('{"text": "1+1"}\n')
+        for extra, code, words in ((["--dataset", broken], 1, "broken.jsonl:2"), (["--dataset", lacking], 1, "lacking.jsonl:1"),
+                                   (["--dataset", "/nowhere.jsonl"], 1, "/nowhere.jsonl"), (["--train-batch-size", "0"], 2, "train_batch_size"),
+                                   (["--reward-type", "praise"], 2, "praise"), (["--model", "/nowhere"], 1, "/nowhere"),
+                                   (["--nonsense", "1"], 2, "nonsense"), (["--format", "xml"], 2, "xml")):
+            runs = self.task.path("never")
+            done = subprocess.run([ROLLCALL, "train", good, "--batch", "--runs-dir", runs, *extra], capture_output=True, text=True,
+                                  timeout=LIMIT)
+            self.assertEqual(done.returncode, code, f"{extra}: {done.stderr}")
+            self.assertIn(words, done.stderr)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+            self.assertEqual(done.stdout, "")
+            self.assertFalse(os.path.exists(runs))
+        done = subprocess.run([ROLLCALL, "train", good, "--dry-run", "--runs-dir", runs], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("on-policy", done.stdout)
+        self.assertFalse(os.path.exists(runs))
+
+    def test_a_run_is_not_started_twice_and_a_name_not_taken_twice(self):
+        run = self.start()
+        run.wait_step(1)
+        twice = subprocess.run([ROLLCALL, "train", "--batch", "--resume", run.dir], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(twice.returncode, 1, twice.stderr)
+        same = subprocess.run([ROLLCALL, "train", self.task.run_file(), "--batch", "--runs-dir", self.task.path("runs"), "--name",
+                               os.path.basename(run.dir)], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(same.returncode, 1, same.stderr)
+        self.assertIn("exists", same.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

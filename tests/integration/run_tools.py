@@ -1,0 +1,164 @@
+"""What the tests of whole runs share: a tiny model, a task with real gradients, runs, and killing them.
+
+The model has random weights and the reward is a program that likes some letters, so that every step has a gradient without
+any training beforehand. Nothing here waits a fixed time: conditions with generous limits."""
+import hashlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import tiny_model
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall")))
+LIMIT = 240    # seconds until a wait is given up
+
+REWARD = '''import json, sys
+for line in sys.stdin:
+    q = json.loads(line)
+    text = q["response"]
+    good = sum(ord(c) % 2 for c in text) / max(len(text), 1)
+    print(json.dumps({"id": q["id"], "reward": good, "format_acc": 1, "ans_acc": good > 0.5}), flush=True)
+'''
+
+
+class Task:
+    """A folder with model, data, reward program and run file; deleted with the object."""
+
+    def __init__(self):
+        self.tmp = tempfile.TemporaryDirectory(prefix="rc-run-")
+        self.dir = self.tmp.name
+        tiny_model.write(self.path("model"), seed=5)
+        with open(self.path("reward.py"), "w") as f:
+            f.write(REWARD)
+        with open(self.path("train.jsonl"), "w") as f:
+            for i in range(64):
+                row = {"messages": [{"role": "user", "content": f"{i}+{i * 7 % 10}="}], "gt_answer": str(i + i * 7 % 10)}
+                f.write(json.dumps(row) + "\n")
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def run_file(self, **settings):
+        base = dict(model=self.path("model"), dataset=self.path("train.jsonl"), system_prompt="none",
+                    reward_type=f"program:{sys.executable} {self.path('reward.py')}", max_new_tokens=12, max_prompt_tokens=64,
+                    inference_batch_size=8, inference_microbatch_size=8, train_batch_size=8, train_minibatch_size=8,
+                    num_generations=4, learning_rate=1e-3, lr_schedule="constant", kl_coeff=0, save_interval=4, threads=1,
+                    keep_checkpoints=0, num_episodes=1000, scorer_threads=1)
+        base.update(settings)
+        path = self.path("run.yaml")
+        with open(path, "w") as f:
+            for k, v in base.items():
+                f.write(f"{k}: {json.dumps(v)}\n")
+        return path
+
+    def close(self):
+        self.tmp.cleanup()
+
+
+class Run:
+    """One run as `train --batch --format jsonl` starts it."""
+
+    def __init__(self, task, name, run_file=None, extra=(), resume=False):
+        self.dir = os.path.join(task.path("runs"), name)
+        args = [ROLLCALL, "train", "--batch", "--format", "jsonl"]
+        args += ["--resume", self.dir] if resume else [run_file, "--runs-dir", task.path("runs"), "--name", name]
+        self.log = tempfile.TemporaryFile("w+")
+        self.errors = tempfile.TemporaryFile("w+")    # both are closed by kill
+        self.process = subprocess.Popen(args + list(extra), stdout=self.log, stderr=self.errors, start_new_session=True)
+
+    def output(self):
+        self.log.seek(0)
+        return [json.loads(line) for line in self.log if line.endswith("\n")]
+
+    def wait(self):
+        """The exit code and the last line."""
+        try:
+            code = self.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            text = self.logs()
+            self.kill()
+            raise AssertionError("the run has not ended in time\n" + text)
+        lines = self.output()
+        return code, lines[-1] if lines else {}
+
+    def logs(self):
+        """The ends of all logs, for messages of failed tests."""
+        self.errors.seek(0)
+        out = [self.errors.read()[-2000:]]
+        logs = os.path.join(self.dir, "logs")
+        for name in sorted(os.listdir(logs)) if os.path.isdir(logs) else []:
+            with open(os.path.join(logs, name), errors="replace") as f:
+                out.append(f"--- {name}\n" + f.read()[-1500:])
+        return "\n".join(out)
+
+    def step(self):
+        """The last step in the journal; -1: there is none yet."""
+        path = os.path.join(self.dir, "journal.db")
+        if not os.path.exists(path):
+            return -1
+        try:
+            with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10) as db:
+                return db.execute("select coalesce(max(step), 0) from step where superseded = 0").fetchone()[0]
+        except sqlite3.Error:
+            return -1
+
+    def wait_step(self, step):
+        end = time.monotonic() + LIMIT
+        while self.step() < step:
+            if time.monotonic() > end or self.process.poll() is not None:
+                text = self.logs()
+                self.kill()
+                raise AssertionError(f"step {step} was not reached\n" + text)
+            time.sleep(0.005)
+
+    def processes(self):
+        """{name: pid} of the run's living processes."""
+        out = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as f:
+                    words = f.read().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            if self.dir in words and "--name" in words and words[1] in ("agent", "controller", "worker", "scorer"):
+                out[words[words.index("--name") + 1]] = int(pid)
+        return out
+
+    def kill(self):
+        """kill -9 everything of the run, and what looks at it."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+        self.errors.close()
+        for _ in range(100):
+            alive = self.processes()
+            if not alive:
+                return
+            for name in sorted(alive, key=lambda n: n not in ("keeper", "agent")):
+                try:
+                    os.kill(alive[name], signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.05)
+
+    def ctl(self, *args):
+        return subprocess.run([ROLLCALL, "ctl", "--run", self.dir, *args], capture_output=True, text=True, timeout=LIMIT)
+
+    def weights(self, step):
+        with open(os.path.join(self.dir, f"checkpoints/step-{step:06d}/model.safetensors"), "rb") as f:
+            return hashlib.sha256(f.read()).hexdigest()
+
+    def ledger(self):
+        """[(item, row, fate, step, version)] of every item whose fate is decided (filtered or trained), once each."""
+        with sqlite3.connect(f"file:{os.path.join(self.dir, 'journal.db')}?mode=ro", uri=True) as db:
+            return db.execute("select item, prompt_row, fate, step, weight_version from item where fate in (2, 4) order by item").fetchall()
+
+    def steps(self):
+        with sqlite3.connect(f"file:{os.path.join(self.dir, 'journal.db')}?mode=ro", uri=True) as db:
+            return [r[0] for r in db.execute("select step from step where superseded = 0 order by step")]

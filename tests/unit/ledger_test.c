@@ -1,0 +1,211 @@
+/* The ledger: the order of everything follows from the seed and the groups, never from when they arrive. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "workers/controller/ledger.h"
+
+struct log {    // the journal's part: the last thing said about each item
+    struct ledger_item item[4096];
+    int64_t n;
+};
+
+static void changed(void *ctx, const struct ledger_item *i)
+{
+    struct log *log = ctx;
+    log->item[i->item] = *i;
+}
+
+static void opened(struct log *log, const struct ledger *l, int64_t first, int64_t n)
+{
+    for (int64_t i = first; i < first + n; i++)
+        log->item[i] = *ledger_find(l, i);
+    log->n = first + n;
+}
+
+static struct ledger *ledger_make(int64_t n_behind)
+{
+    struct error err = { 0 };
+    struct ledger_rules rules = { .seed = 7, .n_row = 10, .n_item_max = 400, .shuffle = true, .n_behind = n_behind };
+    struct ledger *l = ledger_new(&rules, &err);
+    assert_non_null(l);
+    return l;
+}
+
+/* What a group of this item holds: fixed by the item, as it is in a run. */
+static struct ledger_summary summary_of(int64_t item)
+{
+    return (struct ledger_summary){ .n_sample = 4, .n_scored = 4, .ans_sum = (double)(item * 7 % 5) };    // 0 .. 4 right of 4
+}
+
+static const struct ledger_cut rules_all = { .batch_size = 4, .filter_low = NAN, .filter_high = NAN };
+static const struct ledger_cut rules_filter = { .batch_size = 3, .dynamic = true, .filter_low = 0.01, .filter_high = 0.99 };
+
+/* Play a run in which groups return and steps are trained in an order drawn from noise, with lost workers and returns to
+ * earlier steps; items of each batch into batches[n][...]. */
+static int64_t play(int64_t n_behind, const struct ledger_cut *cut, unsigned noise, bool kills, int64_t batches[64][8],
+                    int64_t version_of[4096])
+{
+    struct log *log = calloc(1, sizeof *log);
+    struct ledger *l = ledger_make(n_behind);
+    int64_t step = 0, first, sampler = 0, saved = 0;
+    memset(batches, 0xff, 64 * sizeof batches[0]);
+    srand(noise);
+    for (int turn = 0; turn < 20000 && step < 40; turn++) {
+        while (ledger_open(l, 8, &first)) {
+            opened(log, l, first, 8);
+            for (int64_t i = first; i < first + 8; i++)
+                version_of[i] = ledger_find(l, i)->version;
+        }
+        int64_t wanted = ledger_version_wanted(l);
+        if (wanted >= 0 && wanted != sampler && wanted == step && ledger_version_done(l, sampler))
+            sampler = step;    // publish
+        const struct ledger_item *i = ledger_lease(l, sampler, 1 + rand() % 2);
+        if (i) {
+            if (rand() % 8 == 0) {
+                ledger_lease_end(l, i->worker);
+            } else {
+                struct ledger_summary s = summary_of(i->item);
+                assert_int_equal(ledger_return(l, i->item, sampler, &s), LEDGER_NEW);
+                assert_int_equal(ledger_return(l, i->item, sampler, &s), LEDGER_KNOWN);
+                changed(log, ledger_find(l, i->item));
+            }
+        }
+        while (ledger_can_cut(l))
+            ledger_cut(l, cut, changed, log);
+        const struct ledger_item *b[8];
+        int64_t n = ledger_batch(l, step, b, 8);
+        /* the trainer may leave a version when nobody needs it, or the samplers have a copy of their own */
+        if (n > 0 && rand() % 2 && (ledger_version_done(l, step) || (n_behind > 0 && sampler == step))) {
+            for (int64_t k = 0; k < n; k++) {
+                assert_true(batches[step][k] == -1 || batches[step][k] == b[k]->item);
+                batches[step][k] = b[k]->item;
+            }
+            ledger_trained(l, step, changed, log);
+            step++;
+            if (step % 5 == 0 && ledger_can_return(l, step)) {
+                saved = step;
+                ledger_forget(l, saved);
+            }
+        }
+        if (kills && rand() % 60 == 0) {    // the controller dies: a new ledger from what was written
+            struct ledger_state state;
+            struct error err = { 0 };
+            ledger_state(l, &state);
+            ledger_free(l);
+            l = ledger_make(n_behind);
+            for (int64_t k = 0; k < log->n; k++) {
+                struct ledger_item back = log->item[k];
+                if (back.fate == LEDGER_LEASED)
+                    back.fate = LEDGER_ISSUED;
+                assert_true(ledger_restore_item(l, &back, &err));
+            }
+            ledger_restore_state(l, &state);
+        }
+        if (kills && rand() % 90 == 0 && ledger_can_return(l, saved)) {    // the trainer dies: back to what was saved
+            ledger_return_to(l, saved, changed, log);
+            step = saved;
+            sampler = saved;    // what was loaded
+        }
+    }
+    free(log);
+    ledger_free(l);
+    return step;
+}
+
+static void batches_do_not_depend_on_arrival_or_kills(UNUSED void **state)
+{
+    static int64_t want[64][8], got[64][8], version_want[4096], version_got[4096];
+    static const struct { int64_t n_behind; const struct ledger_cut *cut; } cases[] = {
+        { 0, &rules_all }, { 1, &rules_all }, { 2, &rules_all }, { 0, &rules_filter }, { 1, &rules_filter },
+    };
+    for (size_t c = 0; c < ARRAY_SIZE(cases); c++) {
+        assert_int_equal(play(cases[c].n_behind, cases[c].cut, 1, false, want, version_want), 40);
+        for (unsigned noise = 2; noise < 12; noise++) {
+            assert_int_equal(play(cases[c].n_behind, cases[c].cut, noise, true, got, version_got), 40);
+            assert_memory_equal(want, got, 40 * sizeof want[0]);
+            for (int64_t i = 0; i <= want[39][2]; i++)
+                assert_int_equal(version_want[i], version_got[i]);
+        }
+    }
+}
+
+static void without_a_filter_batches_are_the_items_in_order_and_ages_keep_their_bound(UNUSED void **state)
+{
+    static int64_t b[64][8], version[4096];
+    for (int64_t n_behind = 0; n_behind < 3; n_behind++) {
+        assert_int_equal(play(n_behind, &rules_all, 3, false, b, version), 40);
+        for (int64_t n = 0; n < 40; n++)
+            for (int64_t k = 0; k < 4; k++) {
+                assert_int_equal(b[n][k], 4 * n + k);
+                /* DESIGN section 2: at most (n_behind + 1) K - 1 optimizer steps old, K = 8 / 4 */
+                assert_in_range(n - version[4 * n + k], 0, (n_behind + 1) * 2 - 1);
+            }
+    }
+}
+
+static void an_episode_shows_every_prompt_once_and_the_next_in_another_order(UNUSED void **state)
+{
+    struct ledger *l = ledger_make(0);
+    int64_t seen[10] = { 0 }, same = 0;
+    for (int64_t i = 0; i < 10; i++) {
+        seen[ledger_row(l, i)]++;
+        int64_t first = ledger_row(l, i);
+        same += first == ledger_row(l, 10 + i);
+    }
+    for (int64_t i = 0; i < 10; i++)
+        assert_int_equal(seen[i], 1);
+    assert_true(same < 10);
+    ledger_free(l);
+}
+
+static void a_group_of_other_weights_or_of_no_item_is_not_taken(UNUSED void **state)
+{
+    struct ledger *l = ledger_make(0);
+    int64_t first;
+    struct ledger_summary s = summary_of(0);
+    assert_true(ledger_open(l, 8, &first));
+    assert_false(ledger_open(l, 8, &first));    // n_behind 0: the next waits for the cut of this one
+    assert_int_equal(ledger_return(l, 3, 1, &s), LEDGER_NOT_OURS);
+    assert_int_equal(ledger_return(l, 8, 0, &s), LEDGER_NOT_OURS);
+    assert_int_equal(ledger_return(l, -1, 0, &s), LEDGER_NOT_OURS);
+    assert_int_equal(ledger_return(l, 3, 0, &s), LEDGER_NEW);
+    ledger_free(l);
+}
+
+static void the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct ledger_rules rules = { .seed = 1, .n_row = 10, .n_item_max = 10 };
+    struct ledger *l = ledger_new(&rules, &err);
+    struct log *log = calloc(1, sizeof *log);
+    struct ledger_counts counts;
+    int64_t first;
+    assert_true(ledger_open(l, 8, &first));
+    ledger_counts(l, 8, &counts);
+    assert_true(counts.exhausted);
+    const struct ledger_item *i;
+    while ((i = ledger_lease(l, 0, 1))) {
+        struct ledger_summary s = summary_of(i->item);
+        assert_int_equal(ledger_return(l, i->item, 0, &s), LEDGER_NEW);
+    }
+    assert_true(ledger_can_cut(l));
+    assert_int_equal(ledger_cut(l, &rules_all, changed, log), 2);
+    assert_false(ledger_open(l, 8, &first));
+    ledger_free(l);
+    free(log);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches_do_not_depend_on_arrival_or_kills),
+        cmocka_unit_test(without_a_filter_batches_are_the_items_in_order_and_ages_keep_their_bound),
+        cmocka_unit_test(an_episode_shows_every_prompt_once_and_the_next_in_another_order),
+        cmocka_unit_test(a_group_of_other_weights_or_of_no_item_is_not_taken),
+        cmocka_unit_test(the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

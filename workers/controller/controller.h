@@ -1,0 +1,170 @@
+/* controller.h - the controller's state, shared by the files of this folder; owned by its loop thread
+ *
+ * controller_cmd.c   the loop: events in, journal, answers out; the heartbeat's detail
+ * run_state.c        building the state from run directory and journal; returning to a checkpoint; ending
+ * work.c             what workers ask and report: work, group, fetch, done
+ * orders.c           what operators ask: command, steps, events, rollouts, checkpoints
+ *
+ * Invariants:
+ * 1. What is answered is committed: handlers queue answers (answer_later), the loop commits the journal, then sends them.
+ * 2. step counts optimizer steps that are in the journal and not superseded; the trainer's weights have had just as many, or the
+ *    trainer is told to load.
+ * 3. Only controller_return changes incarnation, and only state_set changes state:
+ *      starting -> running             first worker has loaded                      work.c, done_load
+ *      running <-> paused              command, when its depth is reached           orders.c, orders_tick
+ *      running, paused -> stopping     command stop, or the last step is done       orders.c, work.c
+ *      stopping -> finished | stopped  everything due is saved and evaluated        run_state.c, run_tick
+ *      any -> failed                   a task failed for good, the journal cannot be written, a process keeps dying */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/knobs.h"
+#include "protocol/metrics.h"
+#include "protocol/run_config.h"
+#include "workers/controller/journal.h"
+#include "workers/controller/ledger.h"
+#include "workers/process.h"
+#include "workers/rollout_file.h"
+
+#define WORKER_MAX 64
+#define HOLD_MS 2000             // a request for work is held open so long
+#define RECENT_MAX 16            // groups kept as bytes for the operator's screen
+#define CHECKPOINT_MAX 256       // remembered
+
+enum run_state { RUN_STARTING, RUN_RUNNING, RUN_PAUSED, RUN_STOPPING, RUN_FINISHED, RUN_FAILED, RUN_STOPPED };
+enum pause_depth { PAUSE_NONE, PAUSE_ROLLOUTS, PAUSE_STEP, PAUSE_DRAIN };
+
+struct worker {
+    char name[64];
+    int64_t start;               // its life; 0: the slot is free
+    int64_t incarnation, step, version, items_max;
+    bool produces, consumes, busy;
+    int64_t task;                // given and not reported; 0: none
+    char task_kind[16];
+    int64_t task_step;
+    struct request *held;        // a request for work that waits
+    int64_t held_ms, heard_ms;
+};
+struct knob_change {
+    int64_t step, rollout_step;  // from when on it holds
+    const struct knob *knob;
+    char value[RUN_TEXT_MAX];
+    char before[RUN_TEXT_MAX];
+    int64_t group;               // changes of one command
+};
+struct checkpoint_row {
+    int64_t step;
+    char path[4096];
+    bool complete;
+    double wall_s, stall_s, write_s;
+    int64_t size_bytes;
+    char reason[256];
+};
+struct eval_row {
+    char set[64];
+    int64_t step, n;
+    double mean;
+};
+struct pending_command {
+    struct request *request;
+    char id[128], name[32], who[128];
+    enum pause_depth depth;
+    int64_t step;                // checkpoint, eval: of which step
+    int64_t limit_ms;
+};
+struct answer {
+    struct request *request;
+    struct msg_out msg;
+};
+struct controller {
+    struct process process;
+    struct server *server;
+    struct journal *journal;
+    bool in_transaction;
+    struct rollout_file *rollouts;
+    char rollout_path[4200], checkpoint_dir[4200];
+    struct run_config config;          // run.yaml
+    struct run_config now;             // with all changes
+    struct ledger *ledger;             // NULL until n_row is known
+    int64_t n_row, ledger_first;
+    enum run_state state;
+    enum pause_depth pause;            // wanted
+    char reason[1024];
+    bool stop_wanted;
+    int64_t stopped_by_operator;
+    int64_t step, max_steps, incarnation, next_task;
+    int64_t loading_step;              // where a load that is under way leads; -1: none
+    struct worker worker[WORKER_MAX];
+    int n_worker;
+    /* saving and evaluating */
+    int64_t save_wanted, saving;       // optimizer step; -1: none
+    int64_t eval_wanted, evaluating;
+    double save_stall_s, save_write_s;
+    struct checkpoint_row *checkpoint; // (n_checkpoint) newest last
+    int n_checkpoint;
+    struct eval_row eval[EVAL_SET_MAX];
+    int n_eval;
+    struct knob_change *change;        // (n_change)
+    int64_t n_change, change_cap, change_group;
+    struct pending_command pending[32];
+    int n_pending;
+    struct answer *answer;             // (n_answer) to be sent after the commit
+    int n_answer, answer_cap;
+    /* the last groups, as their messages */
+    struct buf recent[RECENT_MAX];
+    int64_t recent_item[RECENT_MAX], n_recent;
+    /* the last step's numbers, and sums since it */
+    struct journal_metric metric[96];
+    char metric_name[96][96];
+    int n_metric;
+    int64_t started_ms, step_ms, ended_ms;
+    double step_s_mean;
+    int64_t n_tok_total, n_sample_total;
+};
+
+/* run_state.c */
+MUST_USE bool controller_open(struct controller *c, const char *run_dir, struct error *err);
+void controller_close(struct controller *c);
+MUST_USE bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err);    // once n_row is known
+MUST_USE bool state_save(struct controller *c, struct error *err);                       // ledger state, cursors
+void state_set(struct controller *c, enum run_state state, const char *who, const char *text);
+const char *state_name(enum run_state s);
+void run_fail(struct controller *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
+bool run_is_over(const struct controller *c);
+/* The newest step that can be returned to, its checkpoint's path ("" for the start). */
+int64_t return_target(struct controller *c, char path[4096]);
+MUST_USE bool controller_return(struct controller *c, int64_t step, struct error *err);
+MUST_USE bool ledger_advance(struct controller *c, struct error *err);    // cut and open what can be
+void run_tick(struct controller *c);
+/* The settings as they hold for optimizer step `step` and rollout step `rollout_step` (INT64_MAX: all changes). */
+void config_at(const struct controller *c, int64_t step, int64_t rollout_step, struct run_config *out);
+void knobs_write(const struct controller *c, int64_t step, int64_t rollout_step, struct msg_out *m);    // the changed ones
+MUST_USE bool changes_save(struct controller *c, struct error *err);
+void event_add(struct controller *c, const char *kind, const char *who, const char *text, const char *detail);
+void publish(struct controller *c, const char *topic, void (*body)(struct controller *c, struct msg_out *m));
+MUST_USE bool transaction(struct controller *c, struct error *err);    // begin one if none is open
+
+/* work.c */
+void work_asked(struct controller *c, struct request *r, const struct msg_in *in);
+void group_came(struct controller *c, struct request *r, const struct msg_in *in, const void *data, size_t len);
+void fetch_asked(struct controller *c, struct request *r, const struct msg_in *in);
+void done_came(struct controller *c, struct request *r, const struct msg_in *in);
+void work_tick(struct controller *c);    // answer held requests that can be
+int64_t workers_in_task(const struct controller *c, const char *kind);
+
+/* orders.c */
+void command_came(struct controller *c, struct request *r, const struct msg_in *in);
+void steps_asked(struct controller *c, struct request *r, const struct msg_in *in);
+void events_asked(struct controller *c, struct request *r, const struct msg_in *in);
+void rollouts_asked(struct controller *c, struct request *r, const struct msg_in *in);
+void checkpoints_asked(struct controller *c, struct request *r, const struct msg_in *in);
+void orders_tick(struct controller *c);
+void orders_restore(struct controller *c);    // what pause or stop was wanted before this controller began
+void orders_refuse_all(struct controller *c, const char *why);
+
+/* controller_cmd.c */
+void answer_later(struct controller *c, struct request *r, struct msg_out *m);    // takes m
+void refuse_later(struct controller *c, struct request *r, const struct error *why);
+void ok_later(struct controller *c, struct request *r);
+MUST_USE bool item_write(struct controller *c, const struct ledger_item *i, struct error *err);
+MUST_USE bool ledger_step_done(struct controller *c, int64_t batch, struct error *err);

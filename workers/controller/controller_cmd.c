@@ -1,0 +1,245 @@
+/* The controller's process: one loop. See controller.h for its invariants. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "console/commands.h"
+#include "workers/controller/controller.h"
+
+#define CONTROLLER_WAITING 96    // requests held open at once
+
+void answer_later(struct controller *c, struct request *r, struct msg_out *m)
+{
+    struct error err;
+    if (!msg_finish(m, &err)) {
+        refuse_later(c, r, &err);
+        msg_release(m);
+        return;
+    }
+    if (c->n_answer == c->answer_cap) {
+        int cap = MAX(2 * c->answer_cap, 64);
+        struct answer *p = realloc(c->answer, (size_t)cap * sizeof *p);
+        if (!p) {
+            request_drop(r);
+            msg_release(m);
+            return;
+        }
+        c->answer = p;
+        c->answer_cap = cap;
+    }
+    c->answer[c->n_answer++] = (struct answer){ r, *m };
+    *m = MSG_OUT_INIT;
+}
+
+void refuse_later(struct controller *c, struct request *r, const struct error *why)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_REFUSED);
+    msg_str(&m, "code", error_code_name(why->code));
+    msg_str(&m, "reason", why->text);
+    answer_later(c, r, &m);
+}
+
+void ok_later(struct controller *c, struct request *r)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_OK);
+    answer_later(c, r, &m);
+}
+
+/* Invariant 1. When the journal cannot be written nothing that depends on it is acknowledged, and the run fails. */
+static void commit_and_answer(struct controller *c)
+{
+    struct error err;
+    bool ok = true;
+    if (c->in_transaction) {
+        c->in_transaction = false;
+        ok = journal_commit(c->journal, &err);
+        if (!ok) {
+            journal_rollback(c->journal);
+            run_fail(c, "the journal cannot be written: %s", err.text);
+        }
+    }
+    for (int i = 0; i < c->n_answer; i++) {
+        if (ok)
+            request_answer(c->answer[i].request, &c->answer[i].msg);
+        else
+            request_refuse(c->answer[i].request, &err);
+        msg_release(&c->answer[i].msg);
+    }
+    c->n_answer = 0;
+}
+
+static void status_asked(struct controller *c, struct request *r);
+
+static void request_dispatch(struct controller *c, struct net_event *ev)
+{
+    struct error err;
+    struct msg_in in;
+    if (!msg_read_request(&in, ev->data, ev->len, &err)) {
+        refuse_later(c, ev->request, &err);
+        return;
+    }
+    switch (in.type) {
+    case MSG_WORK: work_asked(c, ev->request, &in); break;
+    case MSG_GROUP: group_came(c, ev->request, &in, ev->data, ev->len); break;
+    case MSG_FETCH: fetch_asked(c, ev->request, &in); break;
+    case MSG_DONE: done_came(c, ev->request, &in); break;
+    case MSG_COMMAND: command_came(c, ev->request, &in); break;
+    case MSG_STEPS: steps_asked(c, ev->request, &in); break;
+    case MSG_EVENTS: events_asked(c, ev->request, &in); break;
+    case MSG_ROLLOUTS: rollouts_asked(c, ev->request, &in); break;
+    case MSG_CHECKPOINTS: checkpoints_asked(c, ev->request, &in); break;
+    case MSG_STATUS: status_asked(c, ev->request); break;
+    case MSG_HEARTBEAT: case MSG_PUBLISH: case MSG_SCORE: case MSG_OK: case MSG_REFUSED: case MSG_TYPE_COUNT:
+        error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the controller", msg_specs[in.type].name);
+        refuse_later(c, ev->request, &err);
+        break;
+    }
+    msg_in_release(&in);
+}
+
+static void knob_values_write(const struct run_config *now, struct msg_out *m)
+{
+    struct buf text = BUF_INIT;
+    msg_map(m, "knobs");
+    for (int i = 0; i < n_knobs; i++) {
+        const char *at = (const char *)now + knobs[i].offset;
+        switch (knobs[i].type) {
+        case KNOB_BOOL: msg_bool(m, knobs[i].name, *(const bool *)at); break;
+        case KNOB_I64: msg_i64(m, knobs[i].name, *(const int64_t *)(const void *)at); break;
+        case KNOB_F64: msg_f64(m, knobs[i].name, *(const double *)(const void *)at); break;
+        case KNOB_TEXT: case KNOB_PATH: case KNOB_RANGE: case KNOB_JSON:
+            msg_str(m, knobs[i].name, knob_text(&knobs[i], now, &text));
+            break;
+        }
+    }
+    msg_end(m);
+    buf_release(&text);
+}
+
+/* The heartbeat's detail: the fields of the answer to status that are the controller's. */
+static void detail_write(void *ctx, struct msg_out *m)
+{
+    static const char *const depth_names[] = { "", "rollouts", "step", "drain" };
+    struct controller *c = ctx;
+    msg_str(m, "state", state_name(c->state));
+    msg_str(m, "reason", c->reason);
+    msg_str(m, "pause_depth", depth_names[c->pause]);
+    msg_i64(m, "step", c->step);
+    msg_i64(m, "max_steps", c->max_steps);
+    msg_i64(m, "incarnation", c->incarnation);
+    msg_f64(m, "elapsed_s", (double)(clock_ms() - c->started_ms) / 1000);
+    if (c->step_s_mean > 0) {
+        msg_f64(m, "step_s", c->step_s_mean);
+        if (c->max_steps > 0)
+            msg_f64(m, "left_s", c->step_s_mean * (double)(c->max_steps - c->step));
+    }
+    knob_values_write(&c->now, m);
+    if (c->ledger) {
+        struct ledger_counts counts;
+        ledger_counts(c->ledger, 1, &counts);
+        msg_i64(m, "rollout_step", counts.n_cut);
+        msg_map(m, "buffer");
+        msg_i64(m, "issued", counts.issued + counts.leased);
+        msg_i64(m, "generating", counts.leased);
+        msg_i64(m, "returned", counts.returned);
+        msg_i64(m, "waiting", counts.pool);
+        msg_i64(m, "filtered", counts.filtered);
+        msg_i64(m, "trained", counts.trained);
+        msg_i64(m, "items", counts.n_item);
+        msg_end(m);
+    }
+    msg_map(m, "metrics");
+    for (int i = 0; i < c->n_metric; i++)
+        msg_f64(m, c->metric_name[i], c->metric[i].value);
+    msg_end(m);
+    msg_map(m, "eval");
+    for (int i = 0; i < c->n_eval; i++) {
+        msg_map(m, c->eval[i].set);
+        msg_i64(m, "step", c->eval[i].step);
+        msg_i64(m, "n", c->eval[i].n);
+        msg_f64(m, "mean", c->eval[i].mean);
+        msg_end(m);
+    }
+    msg_end(m);
+    for (int i = c->n_checkpoint - 1; i >= 0; i--)
+        if (c->checkpoint[i].complete) {
+            msg_i64(m, "checkpoint", c->checkpoint[i].step);
+            break;
+        }
+}
+
+/* The controller's half; the agent adds the processes. */
+static void status_asked(struct controller *c, struct request *r)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_OK);
+    msg_str(&m, "name", "");
+    msg_str(&m, "dir", c->process.run_dir);
+    detail_write(c, &m);
+    msg_list(&m, "processes");
+    msg_end(&m);
+    answer_later(c, r, &m);
+}
+
+static void phase_tell(struct controller *c)
+{
+    char waits[160] = "";
+    if (c->state == RUN_STARTING)
+        snprintf(waits, sizeof waits, "a worker that has loaded the model");
+    else if (c->n_pending > 0)
+        snprintf(waits, sizeof waits, "command '%s' to take effect", c->pending[0].name);
+    process_phase(&c->process, state_name(c->state), waits);
+}
+
+bool controller_cmd(int argc, char **argv, struct error *err)
+{
+    const char *run_dir = NULL, *name = "controller";
+    struct net_event ev;
+    if (!process_args(argc, argv, "rollcall controller", &run_dir, &name, err))
+        return false;
+    log_component(name);
+    struct controller *c = calloc(1, sizeof *c);
+    if (!c)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the controller");
+    bool ok = false;
+    TRY(process_init(&c->process, run_dir, name, err));
+    c->process.detail = detail_write;
+    c->process.ctx = c;
+    TRY(controller_open(c, run_dir, err));
+    TRY(c->server = server_new(c->process.transport, "controller", CONTROLLER_WAITING, err));
+    log_info("run '%s' at step %" PRId64 " of %" PRId64 ", incarnation %" PRId64, run_dir, c->step, c->max_steps, c->incarnation);
+    int64_t looked_ms = clock_ms();
+    while (!process_is_over(&c->process)) {
+        int n = 0;
+        while (n++ < 256 && process_wait(&c->process, &ev, n == 1 ? 50 : 0)) {
+            if (ev.kind == NET_REQUEST)
+                request_dispatch(c, &ev);
+            net_event_release(&ev);
+        }
+        run_tick(c);
+        work_tick(c);
+        orders_tick(c);
+        commit_and_answer(c);
+        phase_tell(c);
+        if (clock_ms() - looked_ms > 1000) {
+            looked_ms = clock_ms();
+            if (!server_is_ours(c->server)) {
+                log_error("another controller has taken our place; ending");
+                _exit(1);
+            }
+        }
+    }
+    log_info("ends at step %" PRId64 ", %s", c->step, state_name(c->state));
+    ok = true;
+out:
+    controller_close(c);
+    process_release(&c->process);
+    free(c);
+    return ok;
+}

@@ -1,0 +1,361 @@
+#include "workers/controller/ledger.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AFTER_N (LEDGER_BEHIND_MAX + 2)
+
+struct ledger {
+    struct ledger_rules rules;
+    struct ledger_item *item;    // (n) held items, in order; item[0].item is first
+    int64_t first, n, cap;
+    struct ledger_state state;
+    int64_t *order;              // (n_row) the prompt order of order_episode
+    int64_t order_episode;       // -1: none made yet
+};
+
+static uint64_t splitmix(uint64_t *x)    // Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014
+{
+    uint64_t z = *x += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+struct ledger *ledger_new(const struct ledger_rules *rules, struct error *err)
+{
+    if (rules->n_row < 1 || rules->n_behind < 0 || rules->n_behind > LEDGER_BEHIND_MAX) {
+        error_set(err, ERR_SHAPE, "a run with %lld usable prompts and n_behind %lld cannot be scheduled",
+                  (long long)rules->n_row, (long long)rules->n_behind);
+        return NULL;
+    }
+    struct ledger *l = calloc(1, sizeof *l);
+    int64_t *order = calloc((size_t)rules->n_row, sizeof *order);
+    if (!l || !order) {
+        free(l);
+        free(order);
+        error_set(err, ERR_NO_MEMORY, "no memory for the order of %lld prompts", (long long)rules->n_row);
+        return NULL;
+    }
+    l->rules = *rules;
+    l->order = order;
+    l->order_episode = -1;
+    return l;
+}
+
+void ledger_free(struct ledger *l)
+{
+    if (!l)
+        return;
+    free(l->item);
+    free(l->order);
+    free(l);
+}
+
+/* Fisher-Yates (Knuth, TAOCP 2, 3.4.2, algorithm P), keyed by seed and episode; r % k is biased by less than n_row / 2^64. */
+static void order_make(struct ledger *l, int64_t episode)
+{
+    uint64_t x = (uint64_t)l->rules.seed ^ (uint64_t)episode * 0xd1342543de82ef95u;
+    for (int64_t i = 0; i < l->rules.n_row; i++)
+        l->order[i] = i;
+    if (l->rules.shuffle)
+        for (int64_t i = l->rules.n_row - 1; i > 0; i--) {
+            int64_t j = (int64_t)(splitmix(&x) % (uint64_t)(i + 1));
+            int64_t t = l->order[i];
+            l->order[i] = l->order[j];
+            l->order[j] = t;
+        }
+    l->order_episode = episode;
+}
+
+int64_t ledger_row(const struct ledger *l, int64_t item)
+{
+    int64_t episode = item / l->rules.n_row;
+    if (episode != l->order_episode)
+        order_make((struct ledger *)l, episode);    // a cache: what it answers does not change
+    return l->order[item % l->rules.n_row];
+}
+
+static struct ledger_item *at(const struct ledger *l, int64_t item)
+{
+    return item >= l->first && item < l->first + l->n ? &l->item[item - l->first] : NULL;
+}
+
+const struct ledger_item *ledger_find(const struct ledger *l, int64_t item)
+{
+    return at(l, item);
+}
+
+static struct ledger_item *item_add(struct ledger *l)
+{
+    if (l->n == l->cap) {
+        int64_t cap = MAX(l->cap * 2, 256);
+        struct ledger_item *p = realloc(l->item, (size_t)cap * sizeof *p);
+        if (!p)
+            return NULL;
+        l->item = p;
+        l->cap = cap;
+    }
+    struct ledger_item *i = &l->item[l->n++];
+    *i = (struct ledger_item){ .batch = -1 };
+    return i;
+}
+
+bool ledger_restore_item(struct ledger *l, const struct ledger_item *item, struct error *err)
+{
+    if (l->n == 0)
+        l->first = item->item;
+    if (item->item != l->first + l->n)
+        return error_set(err, ERR_DATA, "the journal's item %lld follows item %lld", (long long)item->item,
+                         (long long)(l->first + l->n - 1));
+    struct ledger_item *i = item_add(l);
+    if (!i)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the ledger");
+    *i = *item;
+    return true;
+}
+
+void ledger_state(const struct ledger *l, struct ledger_state *out)
+{
+    *out = l->state;
+}
+
+void ledger_restore_state(struct ledger *l, const struct ledger_state *state)
+{
+    l->state = *state;
+}
+
+bool ledger_open(struct ledger *l, int64_t n, int64_t *first_item)
+{
+    int64_t s = l->state.n_open, before = s - 1 - l->rules.n_behind;
+    if (before >= l->state.n_cut || n < 1 || n > l->rules.n_item_max - l->state.n_item)
+        return false;
+    int64_t version = before < 0 ? 0 : l->state.after[before % AFTER_N];
+    if (l->n == 0)
+        l->first = l->state.n_item;
+    for (int64_t k = 0; k < n; k++) {
+        struct ledger_item *i = item_add(l);
+        if (!i) {
+            l->n -= k;
+            return false;
+        }
+        i->item = l->state.n_item + k;
+        i->row = ledger_row(l, i->item);
+        i->rollout_step = s;
+        i->version = version;
+    }
+    *first_item = l->state.n_item;
+    l->state.n_item += n;
+    l->state.n_open++;
+    return true;
+}
+
+const struct ledger_item *ledger_lease_of(struct ledger *l, int64_t version, int64_t rollout_step, int worker)
+{
+    for (int64_t k = 0; k < l->n; k++)
+        if (l->item[k].fate == LEDGER_ISSUED && l->item[k].version == version
+            && (rollout_step < 0 || l->item[k].rollout_step == rollout_step)) {
+            l->item[k].fate = LEDGER_LEASED;
+            l->item[k].worker = worker;
+            return &l->item[k];
+        }
+    return NULL;
+}
+
+const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int worker)
+{
+    return ledger_lease_of(l, version, -1, worker);
+}
+
+bool ledger_issued(const struct ledger *l, int64_t version)
+{
+    for (int64_t k = 0; k < l->n; k++)
+        if (l->item[k].fate == LEDGER_ISSUED && l->item[k].version == version)
+            return true;
+    return false;
+}
+
+int64_t ledger_first(const struct ledger *l)
+{
+    return l->first;
+}
+
+int64_t ledger_lease_end(struct ledger *l, int worker)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < l->n; k++)
+        if (l->item[k].fate == LEDGER_LEASED && l->item[k].worker == worker) {
+            l->item[k].fate = LEDGER_ISSUED;
+            n++;
+        }
+    return n;
+}
+
+enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version, const struct ledger_summary *summary)
+{
+    struct ledger_item *i = at(l, item);
+    if (!i)
+        return item >= 0 && item < l->first ? LEDGER_KNOWN : LEDGER_NOT_OURS;
+    if (i->version != version)
+        return LEDGER_NOT_OURS;
+    if (i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED)
+        return LEDGER_KNOWN;
+    i->fate = LEDGER_RETURNED;
+    i->summary = *summary;
+    return LEDGER_NEW;
+}
+
+bool ledger_can_cut(const struct ledger *l)
+{
+    bool any = false;
+    if (l->state.n_cut >= l->state.n_open)
+        return false;
+    for (int64_t k = 0; k < l->n; k++)
+        if (l->item[k].rollout_step == l->state.n_cut) {
+            any = true;
+            if (l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED)
+                return false;
+        }
+    return any;
+}
+
+static bool group_counts(const struct ledger_cut *cut, const struct ledger_summary *s)
+{
+    if (!cut->dynamic || isnan(cut->filter_low) || isnan(cut->filter_high))
+        return true;
+    if (s->n_scored == 0)
+        return false;
+    double mean = s->ans_sum / (double)s->n_scored;
+    return mean > cut->filter_low && mean < cut->filter_high;
+}
+
+int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut,
+                   void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
+{
+    int64_t s = l->state.n_cut, in_pool = 0, made = 0;
+    for (int64_t k = 0; k < l->n; k++) {
+        struct ledger_item *i = &l->item[k];
+        if (i->rollout_step == s && i->fate == LEDGER_RETURNED && !group_counts(cut, &i->summary)) {
+            i->fate = LEDGER_FILTERED;
+            changed(ctx, i);
+        }
+        if (i->rollout_step <= s && i->fate == LEDGER_RETURNED && i->batch < 0)
+            in_pool++;
+    }
+    for (int64_t k = 0; in_pool >= cut->batch_size; in_pool -= cut->batch_size, made++)
+        for (int64_t taken = 0; taken < cut->batch_size; k++) {
+            struct ledger_item *i = &l->item[k];
+            if (i->fate != LEDGER_RETURNED || i->batch >= 0)
+                continue;
+            i->batch = l->state.n_batch + made;
+            taken++;
+            changed(ctx, i);
+        }
+    l->state.n_batch += made;
+    l->state.after[s % AFTER_N] = l->state.n_batch;
+    l->state.n_cut++;
+    return made;
+}
+
+int64_t ledger_batch(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max)
+{
+    int64_t found = 0;
+    for (int64_t k = 0; k < l->n && found < max; k++)
+        if (l->item[k].batch == n && n >= 0)
+            out[found++] = &l->item[k];
+    return found;
+}
+
+int64_t ledger_batch_seen(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max)
+{
+    int64_t found = 0, last_before = -1, last = -1;
+    for (int64_t k = 0; k < l->n; k++) {
+        if (l->item[k].batch >= 0 && l->item[k].batch < n)
+            last_before = k;
+        if (l->item[k].batch == n)
+            last = k;
+    }
+    for (int64_t k = 0; k <= last && found < max; k++)
+        if (l->item[k].batch == n || (k > last_before && l->item[k].fate == LEDGER_FILTERED))
+            out[found++] = &l->item[k];
+    return found;
+}
+
+void ledger_trained(struct ledger *l, int64_t n, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
+{
+    for (int64_t k = 0; k < l->n; k++)
+        if (l->item[k].batch == n && l->item[k].fate == LEDGER_RETURNED) {
+            l->item[k].fate = LEDGER_TRAINED;
+            changed(ctx, &l->item[k]);
+        }
+}
+
+void ledger_forget(struct ledger *l, int64_t step)
+{
+    int64_t n = 0;
+    while (n < l->n && l->item[n].rollout_step < l->state.n_cut
+           && (l->item[n].fate == LEDGER_FILTERED || (l->item[n].fate == LEDGER_TRAINED && l->item[n].batch < step)))
+        n++;
+    if (n == 0)
+        return;
+    memmove(l->item, l->item + n, (size_t)(l->n - n) * sizeof *l->item);
+    l->first += n;
+    l->n -= n;
+}
+
+bool ledger_can_return(const struct ledger *l, int64_t step)
+{
+    for (int64_t k = 0; k < l->n; k++)
+        if ((l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED) && l->item[k].version < step)
+            return false;
+    return true;
+}
+
+void ledger_return_to(struct ledger *l, int64_t step, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
+{
+    for (int64_t k = 0; k < l->n; k++) {
+        struct ledger_item *i = &l->item[k];
+        if (i->fate == LEDGER_LEASED)
+            i->fate = LEDGER_ISSUED;
+        if (i->fate == LEDGER_TRAINED && i->batch >= step) {
+            i->fate = LEDGER_RETURNED;
+            changed(ctx, i);
+        }
+    }
+}
+
+bool ledger_version_done(const struct ledger *l, int64_t version)
+{
+    for (int64_t k = 0; k < l->n; k++)
+        if ((l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED) && l->item[k].version == version)
+            return false;
+    return true;
+}
+
+int64_t ledger_version_wanted(const struct ledger *l)
+{
+    int64_t version = -1;
+    for (int64_t k = 0; k < l->n; k++)
+        if ((l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED)
+            && (version < 0 || l->item[k].version < version))
+            version = l->item[k].version;
+    return version;
+}
+
+void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_counts *out)
+{
+    *out = (struct ledger_counts){ .n_batch = l->state.n_batch, .n_cut = l->state.n_cut, .n_open = l->state.n_open,
+                                   .n_item = l->state.n_item,
+                                   .exhausted = n_per_step > l->rules.n_item_max - l->state.n_item };
+    for (int64_t k = 0; k < l->n; k++)
+        switch (l->item[k].fate) {
+        case LEDGER_ISSUED: out->issued++; break;
+        case LEDGER_LEASED: out->leased++; break;
+        case LEDGER_RETURNED:
+            out->returned++;
+            out->pool += l->item[k].batch < 0 && l->item[k].rollout_step < l->state.n_cut;
+            break;
+        case LEDGER_FILTERED: out->filtered++; break;
+        case LEDGER_TRAINED: out->trained++; break;
+        }
+}

@@ -1,0 +1,113 @@
+/* ledger.h - what becomes of every item: which prompt it is, who generates it, in which train batch it ends
+ *
+ * Pure: no clock, socket or file; the controller writes the same facts to the journal and builds the ledger from it again. The
+ * order of everything follows from the seed and from what the groups hold, never from when they arrive (DESIGN section 2):
+ *
+ * 1. Rollout step s holds the next items in the shuffled order. It is opened (its items numbered, its weight version fixed)
+ *    when rollout step s - 1 - n_behind has been cut, in the moment of that cut; the first 1 + n_behind at once, version 0.
+ * 2. A rollout step is cut when all its groups are back and all earlier ones are cut: the groups that count join the pool, in
+ *    item order, and while the pool holds a train batch, the next batch takes it. What is left over waits in the pool.
+ * 3. The version a rollout step is sampled with is the number of batches that had been cut when it was opened, so the
+ *    trainer must have reached it, and must not have passed it where sampler and trainer share their weights.
+ * 4. An item's fate moves on: issued -> returned -> filtered | batch assigned -> trained. Returning to an earlier optimizer
+ *    step only takes trained back to assigned: groups are kept, since the same weights would make the same bytes again. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+
+#define LEDGER_BEHIND_MAX 8
+
+struct ledger_rules {
+    int64_t seed;
+    int64_t n_row;            // usable prompts
+    int64_t n_item_max;       // items of the whole run: n_row x episodes
+    bool shuffle;
+    int64_t n_behind;         // rollout steps, at most LEDGER_BEHIND_MAX
+};
+/* What is known of a returned group, for filters and the metrics of its batch. */
+struct ledger_summary {
+    int64_t n_sample, n_scored, n_truncated, n_left_out, n_tok, n_tok_max;
+    double reward_sum, reward_sum2, format_sum, ans_sum;    // over scored samples
+    double gen_s, score_s;
+    int64_t file_offset, file_bytes;    // where the group lies in the rollout file
+};
+enum ledger_fate { LEDGER_ISSUED, LEDGER_LEASED, LEDGER_RETURNED, LEDGER_FILTERED, LEDGER_TRAINED };
+struct ledger_item {
+    int64_t item, row, rollout_step;
+    int64_t version;          // optimizer steps the weights have had
+    enum ledger_fate fate;
+    int64_t batch;            // it belongs to batch n, which makes optimizer step n + 1; -1: to none (yet)
+    int worker;               // who has the lease
+    struct ledger_summary summary;
+};
+struct ledger;
+struct ledger *ledger_new(const struct ledger_rules *rules, struct error *err);
+void ledger_free(struct ledger *l);    // NULL is fine
+
+/* Restore from the journal: items in order with fate ISSUED, RETURNED, FILTERED or TRAINED, then the state that
+ * ledger_state told when they were written. */
+MUST_USE bool ledger_restore_item(struct ledger *l, const struct ledger_item *item, struct error *err);
+struct ledger_state {
+    int64_t n_cut;                            // rollout steps cut
+    int64_t n_batch;                          // batches cut
+    int64_t n_open;                           // rollout steps opened
+    int64_t n_item;                           // items opened
+    int64_t after[LEDGER_BEHIND_MAX + 2];     // batches cut when rollout step s had been cut, at s % (LEDGER_BEHIND_MAX + 2)
+};
+void ledger_state(const struct ledger *l, struct ledger_state *out);
+void ledger_restore_state(struct ledger *l, const struct ledger_state *state);
+
+/* Open the next rollout step with n items, if rule 1 allows and items are left (fewer than n: it is not opened, since a part of
+ * one would change later ones). False: nothing to open now. */
+bool ledger_open(struct ledger *l, int64_t n, int64_t *first_item);
+/* The prompt of an item: position item % n_row of the episode's order. */
+int64_t ledger_row(const struct ledger *l, int64_t item);
+/* The next issued item of exactly this version, now leased to worker; NULL: none. */
+const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int worker);
+/* The same, of one rollout step (whose items share their settings). */
+const struct ledger_item *ledger_lease_of(struct ledger *l, int64_t version, int64_t rollout_step, int worker);
+bool ledger_issued(const struct ledger *l, int64_t version);    // would ledger_lease find one?
+int64_t ledger_first(const struct ledger *l);                   // the oldest item that is held
+/* Leases of a worker end: its items can be leased again. Returns how many. */
+int64_t ledger_lease_end(struct ledger *l, int worker);
+enum ledger_return { LEDGER_NEW, LEDGER_KNOWN, LEDGER_NOT_OURS };
+enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version, const struct ledger_summary *summary);
+
+/* Rule 2, for one rollout step. Is there one that can be cut? */
+bool ledger_can_cut(const struct ledger *l);
+struct ledger_cut {
+    int64_t batch_size;              // groups of a train batch
+    bool dynamic;                    // only groups inside the filter count; else all do
+    double filter_low, filter_high;  // exclusive, on the mean of ans_acc; NAN: no filter
+};
+/* Cut the next rollout step; changed is called for each item whose fate or batch it has fixed. Returns batches made. */
+int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut,
+                   void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
+/* The groups of batch n in item order into out (at most max); how many, 0: it has not been cut. */
+int64_t ledger_batch(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max);
+/* All groups that went by up to batch n and after batch n - 1: its own, and the filtered ones between (for metrics). */
+int64_t ledger_batch_seen(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max);
+/* Batch n has been trained on; changed as above. */
+void ledger_trained(struct ledger *l, int64_t n, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
+/* Forget items that no return to optimizer step `step` or later can need. */
+void ledger_forget(struct ledger *l, int64_t step);
+/* Can the run return to optimizer step `step`? Only when no group is still to be made with older weights. */
+bool ledger_can_return(const struct ledger *l, int64_t step);
+/* Return to it: what was trained later is untrained, leases end. */
+void ledger_return_to(struct ledger *l, int64_t step, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
+/* Is every item of this version that was opened back? (Then weights of this version are needed no more.) */
+bool ledger_version_done(const struct ledger *l, int64_t version);
+/* The smallest version that an item which is not back is to be sampled with, or -1: all are back. */
+int64_t ledger_version_wanted(const struct ledger *l);
+const struct ledger_item *ledger_find(const struct ledger *l, int64_t item);    // NULL: forgotten or not opened
+
+struct ledger_counts {
+    int64_t issued, leased, returned, filtered, trained;    // items still held, by fate
+    int64_t pool;               // returned, cut, and in no batch yet
+    int64_t n_batch;            // batches cut
+    int64_t n_cut, n_open;      // rollout steps
+    int64_t n_item;             // items opened in the whole run
+    bool exhausted;             // no further rollout step can be opened, ever
+};
+void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_counts *out);

@@ -1,0 +1,615 @@
+/* What operators ask. A command is carried out once by its id and answered when it has taken effect; what takes time waits in
+ * pending, with its limit and, when that passes, the name of whoever is late. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/base/log.h"
+#include "workers/controller/controller.h"
+
+#define STEPS_MAX 20000      // rows in one answer
+#define EVENTS_MAX 1000
+
+static const char *const depth_names[] = { "", "rollouts", "step", "drain" };
+
+/* The outcome as it is remembered and told again: "+step text" or "-code text". */
+static void outcome_answer(struct controller *c, struct request *r, const char *outcome)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    const char *text = strchr(outcome, ' ') ? strchr(outcome, ' ') + 1 : "";
+    if (outcome[0] == '+') {
+        msg_begin(&m, MSG_OK);
+        msg_str(&m, "effect", text);
+        msg_i64(&m, "step", strtoll(outcome + 1, NULL, 10));
+    } else {
+        char code[32];
+        snprintf(code, sizeof code, "%.*s", (int)MIN((size_t)(text - outcome - 2), sizeof code - 1), outcome + 1);
+        msg_begin(&m, MSG_REFUSED);
+        msg_str(&m, "code", code);
+        msg_str(&m, "reason", text);
+    }
+    answer_later(c, r, &m);
+}
+
+static void outcome_set(struct controller *c, struct request *r, const char *id, const char *who, const char *outcome)
+{
+    struct error err;
+    event_add(c, "command", who, strchr(outcome, ' ') ? strchr(outcome, ' ') + 1 : outcome, "");
+    if (!transaction(c, &err) || !journal_command_put(c->journal, id, outcome, &err))
+        log_error("a command's outcome is not kept: %s", err.text);
+    if (r)
+        outcome_answer(c, r, outcome);
+}
+
+static void command_ok(struct controller *c, struct request *r, const char *id, const char *who, int64_t step, const char *text)
+{
+    char outcome[1100];
+    snprintf(outcome, sizeof outcome, "+%" PRId64 " %.1000s", step, text);
+    outcome_set(c, r, id, who, outcome);
+}
+
+static void command_fail(struct controller *c, struct request *r, const char *id, const char *who, const struct error *err)
+{
+    char outcome[1200];
+    snprintf(outcome, sizeof outcome, "-%s %.1023s", error_code_name(err->code), err->text);
+    outcome_set(c, r, id, who, outcome);
+}
+
+void orders_refuse_all(struct controller *c, const char *why)
+{
+    struct error err;
+    for (int i = 0; i < c->n_pending; i++) {
+        struct pending_command *p = &c->pending[i];
+        if (strcmp(p->name, "stop") == 0 && c->state != RUN_FAILED) {
+            char text[128];
+            snprintf(text, sizeof text, "the run has ended at step %" PRId64, c->step);
+            command_ok(c, p->request, p->id, p->who, c->step, text);
+            continue;
+        }
+        error_set(&err, ERR_REFUSED, "'%s' has not taken effect: %s", p->name, why);
+        command_fail(c, p->request, p->id, p->who, &err);
+    }
+    c->n_pending = 0;
+}
+
+/* Pause and stop survive a killed controller: one file in the folder that belongs to this life of the run. */
+static void orders_keep(struct controller *c)
+{
+    char path[4200], text[64];
+    struct error err;
+    snprintf(path, sizeof path, "%s/sock/orders", c->process.run_dir);
+    if (c->pause == PAUSE_NONE && !c->stop_wanted) {
+        unlink(path);
+        return;
+    }
+    int n = snprintf(text, sizeof text, "%d %d", (int)c->pause, c->stop_wanted);
+    if (!file_write(path, text, (size_t)n, &err))
+        log_warn("%s", err.text);
+}
+
+void orders_restore(struct controller *c)
+{
+    char path[4200];
+    struct error err;
+    struct buf text = BUF_INIT;
+    int pause = 0, stop = 0;
+    snprintf(path, sizeof path, "%s/sock/orders", c->process.run_dir);
+    if (path_exists(path) && file_read(&text, path, 64, &err) && sscanf(buf_text(&text), "%d %d", &pause, &stop) == 2
+        && pause >= PAUSE_NONE && pause <= PAUSE_DRAIN) {
+        c->pause = (enum pause_depth)pause;
+        c->stop_wanted = stop;
+        if (stop)
+            snprintf(c->reason, sizeof c->reason, "stopped by an operator");
+    }
+    buf_release(&text);
+}
+
+/* ---- commands that take effect at once ---- */
+
+static bool change_add(struct controller *c, const struct knob *k, const char *value, const char *before, struct error *err)
+{
+    struct ledger_state s = { 0 };
+    if (c->n_change == c->change_cap) {
+        int64_t cap = MAX(2 * c->change_cap, (int64_t)16);
+        struct knob_change *p = realloc(c->change, (size_t)cap * sizeof *p);
+        if (!p)
+            return error_set(err, ERR_NO_MEMORY, "no memory for a change of '%s'", k->name);
+        c->change = p;
+        c->change_cap = cap;
+    }
+    if (c->ledger)
+        ledger_state(c->ledger, &s);
+    struct knob_change *n = &c->change[c->n_change++];
+    /* batches that are cut and rollout steps that are open keep what they were made with; a step under way keeps its own */
+    int64_t next = c->step + (workers_in_task(c, "train") > 0 ? 1 : 0);
+    bool shapes = strcmp(k->name, "train_batch_size") == 0 || strcmp(k->name, "filter_range") == 0;
+    *n = (struct knob_change){ .step = shapes ? MAX(s.n_batch, next) : next, .rollout_step = s.n_open, .knob = k,
+                               .group = c->change_group };
+    snprintf(n->value, sizeof n->value, "%s", value);
+    snprintf(n->before, sizeof n->before, "%s", before);
+    return true;
+}
+
+static bool knobs_set(struct controller *c, const char *const *name, const char *const *value, int n, char *text, size_t size,
+                      struct error *err)
+{
+    struct run_config *next = malloc(sizeof *next);
+    struct buf before = BUF_INIT, after = BUF_INIT;
+    bool ok = false;
+    size_t at = 0;
+    if (!next)
+        return error_set(err, ERR_NO_MEMORY, "no memory for settings");
+    TRY(knobs_propose(&c->now, name, value, n, next, err));
+    c->change_group++;
+    for (int i = 0; i < n; i++) {
+        const struct knob *k = knob_find(name[i], err);
+        knob_text(k, &c->now, &before);
+        knob_text(k, next, &after);
+        TRY(change_add(c, k, buf_text(&after), buf_text(&before), err));
+        const struct knob_change *added = &c->change[c->n_change - 1];
+        char from[64] = "now";
+        if (k->applies == APPLY_NEXT_STEP)
+            snprintf(from, sizeof from, "optimizer step %" PRId64, added->step + 1);
+        else if (k->applies == APPLY_NEXT_ROLLOUT)
+            snprintf(from, sizeof from, "rollout step %" PRId64, added->rollout_step + 1);
+        if (at < size)
+            at += (size_t)snprintf(text + at, size - at, "%s%s: %s -> %s from %s on", i ? "; " : "", k->name, buf_text(&before),
+                                   buf_text(&after), from);
+    }
+    TRY(changes_save(c, err));
+    c->now = *next;
+    if (c->now.max_steps > 0)
+        c->max_steps = c->now.max_steps;
+    ok = !c->ledger || ledger_advance(c, err);
+out:
+    free(next);
+    buf_release(&before);
+    buf_release(&after);
+    return ok;
+}
+
+static void set_command(struct controller *c, struct request *r, const char *id, const char *who, const struct mval *args)
+{
+    const char *name[64], *value[64];
+    static const int max = 64;
+    char words[64][2][RUN_TEXT_MAX > 512 ? 512 : RUN_TEXT_MAX], text[1000] = "";
+    struct error err;
+    const struct mval *values = mval_get(args, "values");
+    int n = (int)MIN(mval_n(values), (int64_t)max + 1);
+    bool ok = n > 0 && n <= max;
+    if (!ok)
+        error_set(&err, ERR_USAGE, "'set' needs 1 to %d values as NAME=VALUE", max);
+    for (int i = 0; ok && i < n; i++) {
+        size_t klen = 0, vlen = 0;
+        const char *k = mval_key(values, i, &klen), *v = mval_str(mval_at(values, i), &vlen);
+        if (!k || !v || klen >= sizeof words[i][0] || vlen >= sizeof words[i][1])
+            ok = error_set(&err, ERR_USAGE, "value %d of 'set' is not a NAME and a text of at most %zu bytes", i + 1, sizeof words[i][1] - 1);
+        else {
+            memcpy(words[i][0], k, klen);
+            words[i][0][klen] = 0;
+            memcpy(words[i][1], v, vlen);
+            words[i][1][vlen] = 0;
+            name[i] = words[i][0];
+            value[i] = words[i][1];
+        }
+    }
+    if (ok && knobs_set(c, name, value, n, text, sizeof text, &err))
+        command_ok(c, r, id, who, c->step, text);
+    else
+        command_fail(c, r, id, who, &err);
+}
+
+static void revert_command(struct controller *c, struct request *r, const char *id, const char *who)
+{
+    const char *name[64], *value[64];
+    char text[1000] = "";
+    struct error err;
+    int n = 0;
+    int64_t group = c->n_change > 0 ? c->change[c->n_change - 1].group : -1;
+    struct knob_change *copy = calloc(64, sizeof *copy);
+    for (int64_t i = c->n_change - 1; copy && i >= 0 && c->change[i].group == group && n < 64; i--, n++) {
+        copy[n] = c->change[i];
+        name[n] = copy[n].knob->name;
+        value[n] = copy[n].before;
+    }
+    if (n == 0)
+        error_set(&err, ERR_REFUSED, "no knob has been changed in this run");
+    if (n > 0 && knobs_set(c, name, value, n, text, sizeof text, &err))
+        command_ok(c, r, id, who, c->step, text);
+    else
+        command_fail(c, r, id, who, &err);
+    free(copy);
+}
+
+/* ---- commands that take time ---- */
+
+static bool pause_reached(const struct controller *c, enum pause_depth depth)
+{
+    struct ledger_counts n;
+    const struct ledger_item *one;
+    if (!c->ledger)
+        return true;
+    ledger_counts(c->ledger, 1, &n);
+    switch (depth) {
+    case PAUSE_NONE:
+    case PAUSE_ROLLOUTS:
+        return true;
+    case PAUSE_STEP:
+        return workers_in_task(c, "train") == 0;
+    case PAUSE_DRAIN:
+        return n.leased == 0 && workers_in_task(c, "train") == 0 && c->saving < 0 && c->save_wanted < 0
+            && (c->step >= c->max_steps || !ledger_version_done(c->ledger, c->step) || ledger_batch(c->ledger, c->step, &one, 1) == 0);
+    }
+    return true;
+}
+
+static bool saved(const struct controller *c, int64_t step)
+{
+    for (int i = 0; i < c->n_checkpoint; i++)
+        if (c->checkpoint[i].step >= step && c->checkpoint[i].complete)
+            return true;
+    return false;
+}
+
+/* Has a waiting command taken effect? Then text says how. */
+static bool command_reached(struct controller *c, const struct pending_command *p, char *text, size_t size)
+{
+    if (strcmp(p->name, "pause") == 0) {
+        if (c->state != RUN_PAUSED)
+            return false;
+        snprintf(text, size, "paused at step %" PRId64 " (depth %s)", c->step, depth_names[p->depth]);
+        return true;
+    }
+    if (strcmp(p->name, "resume") == 0) {
+        snprintf(text, size, "running from step %" PRId64, c->step);
+        return c->state == RUN_RUNNING && c->pause == PAUSE_NONE;
+    }
+    if (strcmp(p->name, "checkpoint") == 0) {
+        snprintf(text, size, "step %" PRId64 " is saved", c->n_checkpoint ? c->checkpoint[c->n_checkpoint - 1].step : 0);
+        return c->saving < 0 && c->save_wanted < 0 && saved(c, p->step);
+    }
+    if (strcmp(p->name, "eval") == 0) {
+        snprintf(text, size, "evaluated at step %" PRId64, c->step);
+        return c->evaluating < 0 && c->eval_wanted < 0;
+    }
+    return false;    // stop: answered by orders_refuse_all when the run has ended
+}
+
+/* Who keeps a command waiting. */
+static void late_name(const struct controller *c, char *out, size_t size)
+{
+    for (int i = 0; i < c->n_worker; i++)
+        if (c->worker[i].task) {
+            snprintf(out, size, "%s, which is in '%s'", c->worker[i].name, c->worker[i].task_kind);
+            return;
+        }
+    snprintf(out, size, c->n_worker ? "%s, which has not asked for work" : "no worker is there", c->n_worker ? c->worker[0].name : "");
+}
+
+void orders_tick(struct controller *c)
+{
+    char text[256];
+    if (c->state == RUN_RUNNING && c->pause != PAUSE_NONE && !c->stop_wanted && pause_reached(c, c->pause)) {
+        snprintf(text, sizeof text, "depth %s", depth_names[c->pause]);
+        if (c->pause != PAUSE_ROLLOUTS)
+            state_set(c, RUN_PAUSED, "controller", text);
+        else if (workers_in_task(c, "train") == 0 && !ledger_batch(c->ledger, c->step, (const struct ledger_item *[1]){ 0 }, 1))
+            state_set(c, RUN_PAUSED, "controller", text);
+    }
+    for (int i = 0; i < c->n_pending;) {
+        struct pending_command p = c->pending[i];
+        bool reached = command_reached(c, &p, text, sizeof text), late = clock_ms() >= p.limit_ms;
+        if (!reached && !late) {
+            i++;
+            continue;
+        }
+        c->pending[i] = c->pending[--c->n_pending];
+        if (reached) {
+            command_ok(c, p.request, p.id, p.who, c->step, text);
+        } else {
+            struct error err;
+            late_name(c, text, sizeof text);
+            error_set(&err, ERR_TIMEOUT, "'%s' has not taken effect in time; it waits for %s", p.name, text);
+            command_fail(c, p.request, p.id, p.who, &err);
+        }
+    }
+}
+
+static bool depth_parse(const struct mval *args, enum pause_depth *out, struct error *err)
+{
+    char text[32];
+    mval_text(args, "depth", text, sizeof text);
+    *out = PAUSE_STEP;
+    if (!text[0])
+        return true;
+    for (int d = PAUSE_ROLLOUTS; d <= PAUSE_DRAIN; d++)
+        if (strcmp(depth_names[d], text) == 0) {
+            *out = (enum pause_depth)d;
+            return true;
+        }
+    return error_set(err, ERR_USAGE, "unknown depth '%s'; it is rollouts, step or drain", text);
+}
+
+void command_came(struct controller *c, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    struct buf outcome = BUF_INIT;
+    bool known = false;
+    struct pending_command p = { .request = r };
+    const struct mval *args = mval_get(in->root, "args");
+    mval_text(in->root, "id", p.id, sizeof p.id);
+    mval_text(in->root, "command", p.name, sizeof p.name);
+    mval_text(in->root, "who", p.who, sizeof p.who);
+    const struct command_spec *spec = command_find(p.name, &err);
+    if (!spec || !transaction(c, &err) || !journal_command_get(c->journal, p.id, &outcome, &known, &err)) {
+        refuse_later(c, r, &err);
+        goto out;
+    }
+    if (known) {
+        outcome_answer(c, r, buf_text(&outcome));
+        goto out;
+    }
+    for (int i = 0; i < c->n_pending; i++)
+        if (strcmp(c->pending[i].id, p.id) == 0) {    // asked again while it waits: the newer asker gets the answer
+            request_drop(c->pending[i].request);
+            c->pending[i].request = r;
+            goto out;
+        }
+    if (run_is_over(c)) {
+        error_set(&err, ERR_REFUSED, "the run has ended (%s)", state_name(c->state));
+        command_fail(c, r, p.id, p.who, &err);
+        goto out;
+    }
+    if (c->n_pending == (int)ARRAY_SIZE(c->pending)) {
+        error_set(&err, ERR_FULL, "%d commands wait already", c->n_pending);
+        refuse_later(c, r, &err);
+        goto out;
+    }
+    p.limit_ms = clock_ms() + (int64_t)(1000 * mval_f64(mval_get(in->root, "limit_s"), spec->limit_s));
+    p.step = c->step;
+    if (strcmp(p.name, "set") == 0) {
+        set_command(c, r, p.id, p.who, args);
+        goto out;
+    }
+    if (strcmp(p.name, "revert") == 0) {
+        revert_command(c, r, p.id, p.who);
+        goto out;
+    }
+    if (strcmp(p.name, "pause") == 0) {
+        if (!depth_parse(args, &p.depth, &err)) {
+            command_fail(c, r, p.id, p.who, &err);
+            goto out;
+        }
+        if (c->state == RUN_PAUSED && c->pause != p.depth)    // another depth: what it still allows may go on first
+            state_set(c, RUN_RUNNING, p.who, "");
+        c->pause = p.depth;
+        if (p.depth == PAUSE_DRAIN)
+            c->save_wanted = c->step;
+    } else if (strcmp(p.name, "resume") == 0) {
+        c->pause = PAUSE_NONE;
+        if (c->state == RUN_PAUSED)
+            state_set(c, RUN_RUNNING, p.who, "");
+    } else if (strcmp(p.name, "checkpoint") == 0) {
+        c->save_wanted = c->step;
+    } else if (strcmp(p.name, "eval") == 0) {
+        c->eval_wanted = c->step;
+    } else if (strcmp(p.name, "stop") == 0) {
+        c->stop_wanted = true;
+        snprintf(c->reason, sizeof c->reason, "stopped by %s", p.who);
+    } else {
+        error_set(&err, ERR_UNSUPPORTED, "'%s' is carried out by the agent", p.name);
+        command_fail(c, r, p.id, p.who, &err);
+        goto out;
+    }
+    orders_keep(c);
+    c->pending[c->n_pending++] = p;
+out:
+    buf_release(&outcome);
+}
+
+/* ---- questions ---- */
+
+struct steps_reader {
+    struct journal_step_copy {
+        int64_t step;
+        double wall_s;
+        int32_t *name;      // (n) index into names
+        double *value;
+        int n;
+    } *row;
+    int64_t n, cap, from, limit, last_step;
+    char (*names)[96];
+    int n_names;
+    bool more, ok;
+};
+
+static bool step_row(void *arg, const struct journal_step *s)
+{
+    struct steps_reader *r = arg;
+    if (s->step < r->from)
+        return true;
+    if (r->n == r->limit) {
+        r->more = true;
+        return false;
+    }
+    if (r->n == r->cap) {
+        int64_t cap = MAX(2 * r->cap, (int64_t)256);
+        void *p = realloc(r->row, (size_t)cap * sizeof *r->row);
+        if (!p)
+            return r->ok = false;
+        r->row = p;
+        r->cap = cap;
+    }
+    struct journal_step_copy *c = &r->row[r->n];
+    *c = (struct journal_step_copy){ .step = s->step, .wall_s = s->wall_s, .n = s->n };
+    c->name = malloc((size_t)MAX(s->n, 1) * sizeof *c->name);
+    c->value = malloc((size_t)MAX(s->n, 1) * sizeof *c->value);
+    r->n++;
+    if (!c->name || !c->value)
+        return r->ok = false;
+    for (int i = 0; i < s->n; i++) {
+        int k = i < r->n_names && strcmp(r->names[i], s->metric[i].name) == 0 ? i : 0;    // rows usually agree
+        while (k < r->n_names && strcmp(r->names[k], s->metric[i].name) != 0)
+            k++;
+        if (k == 256) {
+            k = -1;
+        } else if (k == r->n_names) {
+            snprintf(r->names[k], sizeof r->names[k], "%s", s->metric[i].name);
+            r->n_names++;
+        }
+        c->name[i] = k;
+        c->value[i] = s->metric[i].value;
+    }
+    return true;
+}
+
+void steps_asked(struct controller *c, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    struct steps_reader s = { .from = mval_i64(mval_get(in->root, "from"), 0), .ok = true };
+    s.limit = MIN(MAX(mval_i64(mval_get(in->root, "limit"), STEPS_MAX), 1), STEPS_MAX);
+    s.names = calloc(256, sizeof *s.names);
+    if (!s.names || !journal_steps_read(c->journal, 0, step_row, &s, &err) || !s.ok) {
+        if (!s.names || !s.ok)
+            error_set(&err, ERR_NO_MEMORY, "no memory for past steps");
+        refuse_later(c, r, &err);
+        goto out;
+    }
+    msg_begin(&m, MSG_OK);
+    msg_list(&m, "names");
+    for (int i = 0; i < s.n_names; i++)
+        msg_str(&m, NULL, s.names[i]);
+    msg_end(&m);
+    size_t n = (size_t)s.n, w = (size_t)s.n_names;
+    int64_t *step = calloc(MAX(n, (size_t)1), sizeof *step);
+    double *wall = calloc(MAX(n, (size_t)1), sizeof *wall), *value = calloc(MAX(n * w, (size_t)1), sizeof *value);
+    if (step && wall && value) {
+        for (size_t i = 0; i < n * w; i++)
+            value[i] = NAN;
+        for (size_t i = 0; i < n; i++) {
+            step[i] = s.row[i].step;
+            wall[i] = s.row[i].wall_s;
+            for (int k = 0; k < s.row[i].n; k++)
+                if (s.row[i].name[k] >= 0)
+                    value[i * w + (size_t)s.row[i].name[k]] = s.row[i].value[k];
+        }
+        msg_bin(&m, "step", step, n * sizeof *step);
+        msg_bin(&m, "time", wall, n * sizeof *wall);
+        msg_bin(&m, "value", value, n * w * sizeof *value);
+        msg_bool(&m, "more", s.more);
+        answer_later(c, r, &m);
+    } else {
+        error_set(&err, ERR_NO_MEMORY, "no memory for past steps");
+        refuse_later(c, r, &err);
+    }
+    free(step);
+    free(wall);
+    free(value);
+out:
+    for (int64_t i = 0; i < s.n; i++) {
+        free(s.row[i].name);
+        free(s.row[i].value);
+    }
+    free(s.row);
+    free(s.names);
+    msg_release(&m);
+}
+
+struct events_reader {
+    struct msg_out *m;
+    int64_t skip;
+};
+
+static bool event_count(void *arg, UNUSED const struct journal_event *e)
+{
+    ++*(int64_t *)arg;
+    return true;
+}
+
+static bool event_row(void *arg, const struct journal_event *e)
+{
+    struct events_reader *r = arg;
+    if (r->skip-- > 0)
+        return true;
+    msg_map(r->m, NULL);
+    msg_i64(r->m, "id", e->seq);
+    msg_f64(r->m, "time", e->wall_s);
+    msg_i64(r->m, "step", e->step);
+    msg_str(r->m, "kind", e->kind);
+    msg_str(r->m, "who", e->who);
+    msg_str(r->m, "text", e->text);
+    msg_end(r->m);
+    return true;
+}
+
+void events_asked(struct controller *c, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    int64_t after = mval_i64(mval_get(in->root, "after"), 0), n = 0;
+    int64_t limit = MIN(MAX(mval_i64(mval_get(in->root, "limit"), EVENTS_MAX), 1), EVENTS_MAX);
+    struct events_reader reader = { .m = &m };
+    bool ok = journal_events_read(c->journal, after, NULL, event_count, &n, &err);
+    reader.skip = n - limit;
+    msg_begin(&m, MSG_OK);
+    msg_list(&m, "events");
+    ok = ok && journal_events_read(c->journal, after, NULL, event_row, &reader, &err);
+    msg_end(&m);
+    if (ok)
+        answer_later(c, r, &m);
+    else
+        refuse_later(c, r, &err);
+    msg_release(&m);
+}
+
+void rollouts_asked(struct controller *c, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    int64_t limit = mval_i64(mval_get(in->root, "limit"), RECENT_MAX);
+    msg_begin(&m, MSG_OK);
+    msg_list(&m, "groups");
+    for (int64_t k = c->n_recent - 1; k >= 0 && k >= c->n_recent - MIN(limit, (int64_t)RECENT_MAX); k--) {
+        const struct buf *b = &c->recent[k % RECENT_MAX];
+        struct msg_in g;
+        if (!msg_read_request(&g, b->data, b->len, &err))
+            continue;
+        msg_map(&m, NULL);
+        msg_copy(&m, "item", mval_get(g.root, "item"));
+        msg_copy(&m, "step", mval_get(g.root, "version"));
+        msg_copy(&m, "prompt_text", mval_get(g.root, "prompt_text"));
+        msg_copy(&m, "samples", mval_get(g.root, "samples"));
+        msg_end(&m);
+        msg_in_release(&g);
+    }
+    msg_end(&m);
+    answer_later(c, r, &m);
+}
+
+void checkpoints_asked(struct controller *c, struct request *r, UNUSED const struct msg_in *in)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_OK);
+    msg_list(&m, "checkpoints");
+    for (int i = c->n_checkpoint - 1; i >= 0; i--) {
+        const struct checkpoint_row *k = &c->checkpoint[i];
+        if (k->complete && !path_is_dir(k->path))
+            continue;    // removed: only the newest are kept
+        msg_map(&m, NULL);
+        msg_i64(&m, "step", k->step);
+        msg_str(&m, "path", k->path);
+        msg_f64(&m, "time", k->wall_s);
+        msg_i64(&m, "size_bytes", k->size_bytes);
+        msg_bool(&m, "complete", k->complete);
+        msg_str(&m, "reason", k->reason);
+        msg_end(&m);
+    }
+    msg_end(&m);
+    answer_later(c, r, &m);
+}

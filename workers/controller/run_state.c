@@ -1,0 +1,582 @@
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/cli.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/base/log.h"
+#include "workers/controller/controller.h"
+#include "workers/controller/group_msg.h"
+
+const char *state_name(enum run_state s)
+{
+    static const char *const names[] = { "starting", "running", "paused", "stopping", "finished", "failed", "stopped" };
+    return names[s];
+}
+
+bool run_is_over(const struct controller *c)
+{
+    return c->state == RUN_FINISHED || c->state == RUN_FAILED || c->state == RUN_STOPPED;
+}
+
+bool transaction(struct controller *c, struct error *err)
+{
+    if (c->in_transaction)
+        return true;
+    c->in_transaction = journal_begin(c->journal, err);
+    return c->in_transaction;
+}
+
+void publish(struct controller *c, const char *topic, void (*body)(struct controller *c, struct msg_out *m))
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    if (peer_n_open(c->process.agent) > 64)    // the agent is away: telemetry may be lost
+        return;
+    msg_begin(&m, MSG_PUBLISH);
+    msg_str(&m, "topic", topic);
+    msg_map(&m, "body");
+    body(c, &m);
+    msg_end(&m);
+    if (!msg_finish(&m, &err) || !peer_ask(c->process.agent, &m, 2000, 0, &err))
+        log_debug("not published: %s", err.text);
+    msg_release(&m);
+}
+
+void event_add(struct controller *c, const char *kind, const char *who, const char *text, const char *detail)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    log_info("%s: %s", kind, text);
+    if (!transaction(c, &err) || !journal_event_add(c->journal, c->incarnation, c->step, kind, who, text, detail, &err))
+        log_error("event not written: %s", err.text);
+    if (peer_n_open(c->process.agent) > 64)
+        return;
+    msg_begin(&m, MSG_PUBLISH);
+    msg_str(&m, "topic", "event");
+    msg_map(&m, "body");
+    msg_f64(&m, "time", clock_wall_s());
+    msg_i64(&m, "step", c->step);
+    msg_str(&m, "kind", kind);
+    msg_str(&m, "who", who);
+    msg_str(&m, "text", text);
+    msg_end(&m);
+    if (!msg_finish(&m, &err) || !peer_ask(c->process.agent, &m, 2000, 0, &err))
+        log_debug("not published: %s", err.text);
+    msg_release(&m);
+}
+
+void state_set(struct controller *c, enum run_state state, const char *who, const char *text)
+{
+    if (c->state == state)
+        return;
+    c->state = state;
+    snprintf(c->reason, sizeof c->reason, "%s", text);
+    char line[1200];
+    snprintf(line, sizeof line, "%s%s%s", state_name(state), text[0] ? ": " : "", text);
+    event_add(c, "state", who, line, "");
+    if (run_is_over(c)) {
+        c->ended_ms = clock_ms();
+        orders_refuse_all(c, "the run has ended");
+    }
+    process_phase(&c->process, state_name(state), "");
+}
+
+void run_fail(struct controller *c, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (run_is_over(c))
+        return;
+    log_error("the run fails: %s", text);
+    state_set(c, RUN_FAILED, "controller", text);
+}
+
+/* ---- settings and their changes ---- */
+
+void config_at(const struct controller *c, int64_t step, int64_t rollout_step, struct run_config *out)
+{
+    struct error err;
+    *out = c->config;
+    for (int64_t i = 0; i < c->n_change; i++) {
+        const struct knob_change *k = &c->change[i];
+        bool holds = k->knob->applies == APPLY_NEXT_STEP ? k->step <= step
+            : k->knob->applies == APPLY_NEXT_ROLLOUT ? k->rollout_step <= rollout_step : true;
+        if (holds && !run_config_set(out, k->knob->name, k->value, FROM_COMMAND, NULL, &err))
+            log_error("an earlier change cannot be taken: %s", err.text);
+    }
+}
+
+void knobs_write(const struct controller *c, int64_t step, int64_t rollout_step, struct msg_out *m)
+{
+    struct buf text = BUF_INIT;
+    struct run_config *then = malloc(sizeof *then);
+    msg_map(m, "knobs");
+    if (then) {
+        config_at(c, step, rollout_step, then);
+        for (int i = 0; i < n_knobs; i++)
+            if (knob_is_live(&knobs[i]) && then->source[i] == FROM_COMMAND)
+                msg_str(m, knobs[i].name, knob_text(&knobs[i], then, &text));
+    }
+    msg_end(m);
+    free(then);
+    buf_release(&text);
+}
+
+bool changes_save(struct controller *c, struct error *err)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < c->n_change; i++)
+        json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:s,s:s,s:s}", "step", (json_int_t)c->change[i].step, "rollout_step",
+                                              (json_int_t)c->change[i].rollout_step, "group", (json_int_t)c->change[i].group,
+                                              "name", c->change[i].knob->name, "value", c->change[i].value, "before",
+                                              c->change[i].before));
+    char *text = json_dumps(list, JSON_COMPACT);
+    json_decref(list);
+    if (!text)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the changes of knobs");
+    bool ok = transaction(c, err) && journal_value_put(c->journal, "changes", text, strlen(text), err);
+    free(text);
+    return ok;
+}
+
+static bool changes_load(struct controller *c, struct error *err)
+{
+    bool found, ok = false;
+    struct buf text = BUF_INIT;
+    json_error_t jerr;
+    json_t *list = NULL, *row;
+    size_t i;
+    TRY(journal_value_get(c->journal, "changes", &text, &found, err));
+    if (!found) {
+        ok = true;
+        goto out;
+    }
+    list = json_loadb(text.data, text.len, 0, &jerr);
+    c->change = calloc(MAX(json_array_size(list), (size_t)1), sizeof *c->change);
+    if (!list || !c->change) {
+        error_set(err, ERR_DATA, "the journal's changes of knobs cannot be read");
+        goto out;
+    }
+    c->change_cap = (int64_t)MAX(json_array_size(list), (size_t)1);
+    json_array_foreach (list, i, row) {
+        struct knob_change *k = &c->change[c->n_change];
+        const char *name = json_string_value(json_object_get(row, "name"));
+        const char *value = json_string_value(json_object_get(row, "value"));
+        const char *before = json_string_value(json_object_get(row, "before"));
+        TRY(name && value && before && (k->knob = knob_find(name, err)));
+        k->step = json_integer_value(json_object_get(row, "step"));
+        k->rollout_step = json_integer_value(json_object_get(row, "rollout_step"));
+        k->group = json_integer_value(json_object_get(row, "group"));
+        snprintf(k->value, sizeof k->value, "%s", value);
+        snprintf(k->before, sizeof k->before, "%s", before);
+        c->change_group = MAX(c->change_group, k->group);
+        c->n_change++;
+    }
+    ok = true;
+out:
+    json_decref(list);
+    buf_release(&text);
+    return ok;
+}
+
+/* ---- building the state ---- */
+
+static bool number_get(struct controller *c, const char *name, int64_t otherwise, int64_t *out, struct error *err)
+{
+    bool found;
+    struct buf text = BUF_INIT;
+    bool ok = journal_value_get(c->journal, name, &text, &found, err);
+    *out = otherwise;
+    if (ok && found && !parse_i64(buf_text(&text), out))
+        ok = error_set(err, ERR_DATA, "the journal's value '%s' is not a number", name);
+    buf_release(&text);
+    return ok;
+}
+
+static bool number_put(struct controller *c, const char *name, int64_t v, struct error *err)
+{
+    char text[32];
+    int n = snprintf(text, sizeof text, "%" PRId64, v);
+    return transaction(c, err) && journal_value_put(c->journal, name, text, (size_t)n, err);
+}
+
+static bool checkpoint_restore_row(void *arg, const struct journal_checkpoint *row)
+{
+    struct controller *c = arg;
+    if (strcmp(row->state, "removed") == 0)
+        return true;
+    if (c->n_checkpoint == CHECKPOINT_MAX) {
+        memmove(c->checkpoint, c->checkpoint + 1, (CHECKPOINT_MAX - 1) * sizeof *c->checkpoint);
+        c->n_checkpoint--;
+    }
+    struct checkpoint_row *k = &c->checkpoint[c->n_checkpoint++];
+    *k = (struct checkpoint_row){ .step = row->step, .complete = strcmp(row->state, "complete") == 0, .wall_s = row->wall_s,
+                                  .stall_s = row->stall_s, .write_s = row->write_s };
+    snprintf(k->path, sizeof k->path, "%s", row->path);
+    if (!k->complete)
+        snprintf(k->reason, sizeof k->reason, "%s", row->state);
+    return true;
+}
+
+static bool eval_restore_row(void *arg, const struct journal_eval *row)
+{
+    struct controller *c = arg;
+    int i = 0;
+    while (i < c->n_eval && strcmp(c->eval[i].set, row->set) != 0)
+        i++;
+    if (i == EVAL_SET_MAX)
+        return true;
+    if (i == c->n_eval)
+        c->n_eval++;
+    snprintf(c->eval[i].set, sizeof c->eval[i].set, "%s", row->set);
+    c->eval[i].step = row->step;
+    c->eval[i].n = row->n;
+    c->eval[i].mean = row->mean;
+    return true;
+}
+
+bool controller_open(struct controller *c, const char *run_dir, struct error *err)
+{
+    char path[4200];
+    c->checkpoint = calloc(CHECKPOINT_MAX, sizeof *c->checkpoint);
+    if (!c->checkpoint)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the controller");
+    c->started_ms = c->step_ms = clock_ms();
+    c->save_wanted = c->saving = c->eval_wanted = c->evaluating = c->loading_step = -1;
+    run_config_init(&c->config);
+    snprintf(path, sizeof path, "%s/run.yaml", run_dir);
+    if (!run_config_read(&c->config, path, err))
+        return false;
+    if (c->config.save_dir[0])
+        snprintf(c->checkpoint_dir, sizeof c->checkpoint_dir, "%s", c->config.save_dir);
+    else
+        snprintf(c->checkpoint_dir, sizeof c->checkpoint_dir, "%s/checkpoints", run_dir);
+    snprintf(path, sizeof path, "%s/rollouts", c->config.rollout_save_dir[0] ? c->config.rollout_save_dir : run_dir);
+    if (c->config.rollout_save_dir[0])
+        snprintf(path, sizeof path, "%s", c->config.rollout_save_dir);
+    if (!dir_make(path, 0755, err) || !dir_make(c->checkpoint_dir, 0755, err))
+        return false;
+    snprintf(c->rollout_path, sizeof c->rollout_path, "%.4100s/groups.zst", path);
+    if (!(c->journal = journal_open(run_dir, err)))
+        return false;
+    int64_t rollout_bytes;
+    if (!changes_load(c, err) || !journal_checkpoints_read(c->journal, checkpoint_restore_row, c, err)
+        || !journal_evals_read(c->journal, eval_restore_row, c, err) || !journal_last_step(c->journal, &c->step, err)
+        || !number_get(c, "incarnation", 0, &c->incarnation, err) || !number_get(c, "n_row", 0, &c->n_row, err)
+        || !number_get(c, "rollout_bytes", 0, &rollout_bytes, err) || !number_get(c, "tokens", 0, &c->n_tok_total, err)
+        || !number_get(c, "samples", 0, &c->n_sample_total, err))
+        return false;
+    config_at(c, INT64_MAX, INT64_MAX, &c->now);
+    c->max_steps = c->now.max_steps;
+    struct rollout_opened opened;
+    if (!(c->rollouts = rollout_file_open(c->rollout_path, rollout_bytes, &opened, err)))
+        return false;
+    if (opened.cut_bytes > 0)
+        log_warn("cut %" PRId64 " bytes of a half-written group from '%s'", opened.cut_bytes, c->rollout_path);
+    if (c->incarnation == 0) {
+        if (!transaction(c, err) || (c->incarnation = journal_incarnation_begin(c->journal, c->step, err)) < 0
+            || !number_put(c, "incarnation", c->incarnation, err))
+            return false;
+    }
+    orders_restore(c);
+    return c->n_row == 0 || ledger_prepare(c, c->n_row, err);
+}
+
+void controller_close(struct controller *c)
+{
+    for (int i = 0; i < c->n_answer; i++)
+        msg_release(&c->answer[i].msg);
+    free(c->answer);
+    for (int i = 0; i < RECENT_MAX; i++)
+        buf_release(&c->recent[i]);
+    if (c->in_transaction)
+        journal_rollback(c->journal);
+    journal_close(c->journal);
+    rollout_file_close(c->rollouts);
+    ledger_free(c->ledger);
+    free(c->checkpoint);
+    free(c->change);
+    server_free(c->server);
+    c->server = NULL;
+}
+
+struct restore {
+    struct controller *c;
+    struct error *err;
+    bool ok;
+};
+
+/* The journal keeps fate and place; what the filters and metrics need of a group is read from its record. */
+static bool item_restore(void *arg, const struct journal_item *row)
+{
+    struct restore *r = arg;
+    static const enum ledger_fate fates[] = { [ITEM_ISSUED] = LEDGER_ISSUED, [ITEM_RETURNED] = LEDGER_RETURNED,
+        [ITEM_FILTERED] = LEDGER_FILTERED, [ITEM_TRAINED] = LEDGER_TRAINED };
+    struct ledger_item item = { .item = row->item, .row = row->prompt_row, .rollout_step = row->rollout_step,
+                                .version = row->weight_version, .batch = row->step > 0 ? row->step - 1 : -1 };
+    if ((size_t)row->fate >= ARRAY_SIZE(fates)) {
+        r->ok = error_set(r->err, ERR_DATA, "the journal gives item %" PRId64 " the unknown fate %d", row->item, (int)row->fate);
+        return false;
+    }
+    item.fate = fates[row->fate];
+    if (item.fate != LEDGER_ISSUED) {
+        struct buf record = BUF_INIT;
+        struct msg_in in;
+        r->ok = rollout_file_read(r->c->rollout_path, row->file_offset, row->file_bytes, &record, r->err)
+            && msg_read_request(&in, record.data, record.len, r->err);
+        if (r->ok) {
+            r->ok = group_summary(in.root, &item.summary, r->err);
+            msg_in_release(&in);
+        }
+        buf_release(&record);
+        item.summary.file_offset = row->file_offset;
+        item.summary.file_bytes = row->file_bytes;
+        if (!r->ok) {
+            error_wrap(r->err, "while reading group %" PRId64 " again", row->item);
+            return false;
+        }
+    }
+    r->ok = ledger_restore_item(r->c->ledger, &item, r->err);
+    return r->ok;
+}
+
+bool state_save(struct controller *c, struct error *err)
+{
+    struct ledger_state s;
+    ledger_state(c->ledger, &s);
+    json_t *after = json_array();
+    for (size_t i = 0; i < ARRAY_SIZE(s.after); i++)
+        json_array_append_new(after, json_integer(s.after[i]));
+    json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I,s:o}", "n_cut", (json_int_t)s.n_cut, "n_batch", (json_int_t)s.n_batch, "n_open",
+                          (json_int_t)s.n_open, "n_item", (json_int_t)s.n_item, "first", (json_int_t)c->ledger_first, "after", after);
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    json_decref(o);
+    if (!text)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the ledger's state");
+    bool ok = transaction(c, err) && journal_value_put(c->journal, "ledger", text, strlen(text), err);
+    free(text);
+    return ok;
+}
+
+bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
+{
+    bool found, ok = false;
+    struct buf text = BUF_INIT;
+    json_t *o = NULL;
+    json_error_t jerr;
+    struct run_plan plan;
+    if (!run_plan_make(&plan, &c->config, n_row, err))
+        return false;
+    if (c->max_steps == 0)
+        c->max_steps = plan.total_steps;
+    struct ledger_rules rules = { .seed = c->config.seed, .n_row = n_row, .shuffle = c->config.shuffle, .n_behind = c->config.n_behind,
+        .n_item_max = c->now.max_steps > 0 ? INT64_MAX / 2
+            : MAX(c->config.num_episodes * plan.rollout_steps_per_episode, 1) * plan.prompts_per_rollout_step };
+    if (!(c->ledger = ledger_new(&rules, err)))
+        return false;
+    TRY(journal_value_get(c->journal, "ledger", &text, &found, err));
+    if (found) {
+        struct ledger_state s = { 0 };
+        struct restore r = { c, err, true };
+        o = json_loadb(text.data, text.len, 0, &jerr);
+        json_t *after = json_object_get(o, "after");
+        if (!o || json_array_size(after) != ARRAY_SIZE(s.after)) {
+            error_set(err, ERR_DATA, "the journal's ledger cannot be read");
+            goto out;
+        }
+        s.n_cut = json_integer_value(json_object_get(o, "n_cut"));
+        s.n_batch = json_integer_value(json_object_get(o, "n_batch"));
+        s.n_open = json_integer_value(json_object_get(o, "n_open"));
+        s.n_item = json_integer_value(json_object_get(o, "n_item"));
+        c->ledger_first = json_integer_value(json_object_get(o, "first"));
+        for (size_t i = 0; i < ARRAY_SIZE(s.after); i++)
+            s.after[i] = json_integer_value(json_array_get(after, i));
+        TRY(journal_items_read(c->journal, c->ledger_first, item_restore, &r, err) && r.ok);
+        ledger_restore_state(c->ledger, &s);
+    }
+    c->n_row = n_row;
+    TRY(number_put(c, "n_row", n_row, err));
+    TRY(ledger_advance(c, err));
+    ok = true;
+out:
+    json_decref(o);
+    buf_release(&text);
+    return ok;
+}
+
+/* ---- the ledger and the journal move together ---- */
+
+struct put {
+    struct controller *c;
+    struct error *err;
+    bool ok;
+};
+
+static void item_put(void *ctx, const struct ledger_item *i)
+{
+    struct put *p = ctx;
+    static const enum item_fate fates[] = { [LEDGER_ISSUED] = ITEM_ISSUED, [LEDGER_LEASED] = ITEM_ISSUED,
+        [LEDGER_RETURNED] = ITEM_RETURNED, [LEDGER_FILTERED] = ITEM_FILTERED, [LEDGER_TRAINED] = ITEM_TRAINED };
+    struct journal_item row = {
+        .item = i->item, .prompt_row = i->row, .rollout_step = i->rollout_step, .weight_version = i->version,
+        .fate = fates[i->fate], .step = i->batch + 1,
+        .reward_mean = i->summary.n_scored > 0 ? i->summary.reward_sum / (double)i->summary.n_scored : NAN,
+        .file_offset = i->summary.file_bytes > 0 ? i->summary.file_offset : -1,
+        .file_bytes = i->summary.file_bytes > 0 ? i->summary.file_bytes : -1,
+    };
+    p->ok = p->ok && transaction(p->c, p->err) && journal_item_put(p->c->journal, &row, p->err);
+}
+
+bool item_write(struct controller *c, const struct ledger_item *i, struct error *err)
+{
+    struct put p = { c, err, true };
+    item_put(&p, i);
+    if (p.ok && i->summary.file_bytes > 0 && i->fate == LEDGER_RETURNED && i->batch < 0)
+        p.ok = number_put(c, "rollout_bytes", i->summary.file_offset + i->summary.file_bytes, err);
+    return p.ok;
+}
+
+bool ledger_advance(struct controller *c, struct error *err)
+{
+    struct run_config *at = malloc(sizeof *at);
+    struct put p = { c, err, true };
+    struct ledger_state s;
+    bool moved = false;
+    if (!at)
+        return error_set(err, ERR_NO_MEMORY, "no memory for settings");
+    for (;;) {
+        int64_t first;
+        ledger_state(c->ledger, &s);
+        if (c->max_steps == 0 || s.n_batch < c->max_steps) {
+            config_at(c, s.n_batch, s.n_open, at);
+            int64_t n = at->inference_batch_size * c->config.num_inferencer;
+            if (ledger_open(c->ledger, n, &first)) {
+                for (int64_t i = first; i < first + n; i++)
+                    item_put(&p, ledger_find(c->ledger, i));
+                moved = true;
+                continue;
+            }
+        }
+        if (!ledger_can_cut(c->ledger))
+            break;
+        config_at(c, s.n_batch, s.n_cut, at);
+        struct ledger_cut cut = { .batch_size = at->train_batch_size * c->config.num_trainers, .dynamic = at->dynamic_batching,
+                                  .filter_low = at->filter_range[0], .filter_high = at->filter_range[1] };
+        ledger_cut(c->ledger, &cut, item_put, &p);
+        moved = true;
+    }
+    free(at);
+    return p.ok && (!moved || state_save(c, err));
+}
+
+bool ledger_step_done(struct controller *c, int64_t batch, struct error *err)
+{
+    struct put p = { c, err, true };
+    ledger_trained(c->ledger, batch, item_put, &p);
+    return p.ok;
+}
+
+/* ---- returning ---- */
+
+int64_t return_target(struct controller *c, char path[4096])
+{
+    for (int i = c->n_checkpoint - 1; i >= 0; i--) {
+        struct checkpoint_row *k = &c->checkpoint[i];
+        if (k->complete && k->step <= c->step && path_is_dir(k->path) && (!c->ledger || ledger_can_return(c->ledger, k->step))) {
+            snprintf(path, 4096, "%s", k->path);
+            return k->step;
+        }
+    }
+    path[0] = 0;
+    return c->ledger_first == 0 ? 0 : -1;
+}
+
+bool controller_return(struct controller *c, int64_t step, struct error *err)
+{
+    struct put p = { c, err, true };
+    for (int i = 0; i < c->n_worker; i++)
+        if (strcmp(c->worker[i].task_kind, "load") != 0)
+            c->worker[i].task = 0;
+    c->saving = c->evaluating = -1;
+    if (c->ledger)
+        ledger_return_to(c->ledger, step, item_put, &p);
+    if (!p.ok)
+        return false;
+    if (step == c->step)
+        return true;
+    char text[128];
+    snprintf(text, sizeof text, "back from step %" PRId64 " to %" PRId64, c->step, step);
+    if (!transaction(c, err))
+        return false;
+    int64_t incarnation = journal_incarnation_begin(c->journal, step, err);
+    if (incarnation < 0 || !number_put(c, "incarnation", incarnation, err))
+        return false;
+    c->incarnation = incarnation;
+    c->step = step;
+    c->step_ms = clock_ms();
+    event_add(c, "return", "controller", text, "");
+    return true;
+}
+
+/* ---- the end ---- */
+
+static bool data_exhausted(const struct controller *c)
+{
+    struct ledger_counts n;
+    const struct ledger_item *one;
+    ledger_counts(c->ledger, c->now.inference_batch_size * c->config.num_inferencer, &n);
+    return n.exhausted && n.n_cut == n.n_open && ledger_batch(c->ledger, c->step, &one, 1) == 0;
+}
+
+static bool saved_at(const struct controller *c, int64_t step)
+{
+    for (int i = 0; i < c->n_checkpoint; i++)
+        if (c->checkpoint[i].step == step && c->checkpoint[i].complete && path_is_dir(c->checkpoint[i].path))
+            return true;
+    return false;
+}
+
+static bool evaluated_at(const struct controller *c, int64_t step)
+{
+    struct error err;
+    struct eval_set set[EVAL_SET_MAX];
+    int n = run_config_eval_sets(&c->config, set, &err);
+    for (int i = 0; i < n; i++) {
+        bool found = false;
+        for (int k = 0; k < c->n_eval; k++)
+            found = found || (strcmp(c->eval[k].set, set[i].name) == 0 && c->eval[k].step == step);
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+void run_tick(struct controller *c)
+{
+    if (c->state == RUN_RUNNING && c->ledger) {
+        bool last = (c->max_steps > 0 && c->step >= c->max_steps) || data_exhausted(c);
+        if ((last || c->stop_wanted) && workers_in_task(c, "train") == 0) {
+            if (!saved_at(c, c->step))
+                c->save_wanted = c->step;
+            if (!c->stop_wanted && c->now.eval_at_end && !evaluated_at(c, c->step))
+                c->eval_wanted = c->step;
+            state_set(c, RUN_STOPPING, "controller", c->stop_wanted ? c->reason : "");
+        }
+    } else if (c->state == RUN_PAUSED && c->stop_wanted) {
+        c->pause = PAUSE_NONE;
+        state_set(c, RUN_RUNNING, "controller", c->reason);
+    } else if (c->state == RUN_STARTING && c->stop_wanted) {
+        state_set(c, RUN_STOPPED, "controller", c->reason);
+    }
+    if (c->state == RUN_STOPPING && c->save_wanted < 0 && c->saving < 0 && c->eval_wanted < 0 && c->evaluating < 0
+        && workers_in_task(c, NULL) == 0)
+        state_set(c, c->stop_wanted ? RUN_STOPPED : RUN_FINISHED, "controller", c->reason);
+}

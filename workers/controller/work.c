@@ -1,0 +1,653 @@
+/* What workers ask and report. One rule decides what a free worker does next: worker_decide. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/base/log.h"
+#include "workers/controller/controller.h"
+#include "workers/controller/group_msg.h"
+
+#define SILENT_MS 20000          // a worker unheard for so long loses its leases
+#define FETCH_BYTES ((size_t)32 << 20)
+
+int64_t workers_in_task(const struct controller *c, const char *kind)
+{
+    int64_t n = 0;
+    for (int i = 0; i < c->n_worker; i++)
+        n += c->worker[i].task != 0 && (!kind || strcmp(c->worker[i].task_kind, kind) == 0);
+    return n;
+}
+
+static struct worker *worker_find(struct controller *c, const char *name)
+{
+    for (int i = 0; i < c->n_worker; i++)
+        if (strcmp(c->worker[i].name, name) == 0)
+            return &c->worker[i];
+    return NULL;
+}
+
+static int worker_id(const struct controller *c, const struct worker *w)
+{
+    return (int)(w - c->worker) + 1;
+}
+
+/* What a worker was doing is lost: it will be done again. */
+static void worker_lost(struct controller *c, struct worker *w)
+{
+    if (w->held)
+        request_drop(w->held);
+    w->held = NULL;
+    if (c->ledger)
+        ledger_lease_end(c->ledger, worker_id(c, w));
+    if (w->consumes && c->saving >= 0) {
+        c->save_wanted = MAX(c->save_wanted, c->saving);
+        c->saving = -1;
+    }
+    if (c->evaluating >= 0 && strcmp(w->task_kind, "eval") == 0) {
+        c->eval_wanted = c->evaluating;
+        c->evaluating = -1;
+    }
+    if (strcmp(w->task_kind, "load") == 0)
+        c->loading_step = -1;
+    w->task = 0;
+    w->task_kind[0] = 0;
+}
+
+void work_asked(struct controller *c, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    char name[64];
+    struct worker *w = worker_find(c, mval_text(in->root, "name", name, sizeof name));
+    int64_t start = mval_i64(mval_get(in->root, "start"), 0);
+    if (!w && c->n_worker == WORKER_MAX) {
+        error_set(&err, ERR_FULL, "%d workers are known already", WORKER_MAX);
+        refuse_later(c, r, &err);
+        return;
+    }
+    if (!w) {
+        w = &c->worker[c->n_worker++];
+        *w = (struct worker){ 0 };
+        snprintf(w->name, sizeof w->name, "%s", name);
+    }
+    if (w->start != start) {
+        if (w->start)
+            log_info("%s lives anew", w->name);
+        worker_lost(c, w);
+        w->start = start;
+    }
+    if (w->held)
+        request_drop(w->held);    // an older request of the same life: its asker has given up
+    w->held = r;
+    w->held_ms = w->heard_ms = clock_ms();
+    w->incarnation = mval_i64(mval_get(in->root, "incarnation"), -1);
+    w->step = mval_i64(mval_get(in->root, "step"), -1);
+    w->version = mval_i64(mval_get(in->root, "version"), -1);
+    w->produces = mval_bool(mval_get(in->root, "produces"), false);
+    w->consumes = mval_bool(mval_get(in->root, "consumes"), false);
+    w->items_max = mval_i64(mval_get(in->root, "items_max"), 0);
+    w->busy = mval_bool(mval_get(in->root, "busy"), false);
+    if (!w->busy) {    // whatever it was given is over
+        if (w->task && strcmp(w->task_kind, "eval") == 0 && c->evaluating >= 0) {
+            c->eval_wanted = c->evaluating;
+            c->evaluating = -1;
+        }
+        w->task = 0;
+        w->task_kind[0] = 0;
+        if (c->ledger)
+            ledger_lease_end(c->ledger, worker_id(c, w));
+    }
+    int64_t n_row = mval_i64(mval_get(in->root, "n_row"), 0);
+    if (n_row > 0 && c->n_row > 0 && n_row != c->n_row)
+        run_fail(c, "the dataset '%s' has %" PRId64 " usable prompts now and had %" PRId64 " when the run began; a run cannot go on "
+                 "with other data", c->config.dataset, n_row, c->n_row);
+    else if (n_row > 0 && !c->ledger && !ledger_prepare(c, n_row, &err))
+        run_fail(c, "%s", err.text);
+    if (c->state == RUN_STARTING && c->ledger && w->consumes && w->step == c->step && w->incarnation == c->incarnation) {
+        state_set(c, RUN_RUNNING, "controller", "");
+        if (c->step == 0 && c->n_eval == 0 && c->now.eval_interval > 0)
+            c->eval_wanted = 0;
+    }
+}
+
+/* ---- deciding ---- */
+
+static void task_begin(struct controller *c, struct worker *w, struct msg_out *m, const char *kind, int64_t step)
+{
+    *m = MSG_OUT_INIT;
+    msg_begin(m, MSG_OK);
+    msg_str(m, "kind", kind);
+    bool is_task = strcmp(kind, "none") != 0 && strcmp(kind, "stop") != 0 && strcmp(kind, "cancel") != 0;
+    int64_t task = is_task ? ++c->next_task : 0;
+    msg_i64(m, "task", task);
+    msg_i64(m, "incarnation", c->incarnation);
+    msg_i64(m, "step", step);
+    if (is_task) {
+        w->task = task;
+        w->task_step = step;
+        snprintf(w->task_kind, sizeof w->task_kind, "%s", kind);
+    }
+}
+
+static void task_give(struct controller *c, struct worker *w, struct msg_out *m)
+{
+    answer_later(c, w->held, m);
+    w->held = NULL;
+}
+
+static void load_give(struct controller *c, struct worker *w)
+{
+    char path[4096];
+    struct error err;
+    struct msg_out m;
+    int64_t step = return_target(c, path);
+    if (step < 0) {
+        run_fail(c, "no checkpoint in '%s' can be gone on from", c->checkpoint_dir);
+        return;
+    }
+    if (!controller_return(c, step, &err)) {
+        run_fail(c, "cannot go back to step %" PRId64 ": %s", step, err.text);
+        return;
+    }
+    c->loading_step = step;
+    log_info("%s loads step %" PRId64 " from '%s'", w->name, step, path[0] ? path : c->config.model);
+    task_begin(c, w, &m, "load", step);
+    msg_str(&m, "path", path);
+    task_give(c, w, &m);
+}
+
+static void items_give(struct controller *c, struct worker *w)
+{
+    struct msg_out m;
+    const struct ledger_item *i = ledger_lease(c->ledger, w->version, worker_id(c, w));
+    int64_t s = i->rollout_step, n = 0;
+    bool fresh = w->task == 0;
+    int64_t task = w->task;
+    task_begin(c, w, &m, "items", w->step);
+    if (!fresh)
+        w->task = task;    // more of the same
+    msg_i64(&m, "rollout_step", s);
+    msg_i64(&m, "version", i->version);
+    msg_list(&m, "items");
+    while (i) {
+        msg_map(&m, NULL);
+        msg_i64(&m, "item", i->item);
+        msg_i64(&m, "row", i->row);
+        msg_end(&m);
+        if (++n >= w->items_max)
+            break;
+        i = ledger_lease_of(c->ledger, w->version, s, worker_id(c, w));
+    }
+    msg_end(&m);
+    knobs_write(c, -1, s, &m);
+    task_give(c, w, &m);
+}
+
+static void train_give(struct controller *c, struct worker *w)
+{
+    const struct ledger_item *item[4096];
+    struct msg_out m;
+    int64_t n = ledger_batch(c->ledger, c->step, item, ARRAY_SIZE(item));
+    task_begin(c, w, &m, "train", c->step);
+    msg_i64(&m, "max_steps", c->max_steps);
+    msg_list(&m, "items");
+    for (int64_t k = 0; k < n; k++)
+        msg_i64(&m, NULL, item[k]->item);
+    msg_end(&m);
+    knobs_write(c, c->step, -1, &m);
+    task_give(c, w, &m);
+}
+
+static void simple_give(struct controller *c, struct worker *w, const char *kind, int64_t step)
+{
+    struct msg_out m;
+    task_begin(c, w, &m, kind, step);
+    if (strcmp(kind, "save") == 0)
+        msg_str(&m, "path", c->checkpoint_dir);
+    if (strcmp(kind, "publish") == 0)
+        msg_i64(&m, "version", step);
+    if (strcmp(kind, "eval") == 0 || strcmp(kind, "save") == 0)
+        knobs_write(c, c->step, INT64_MAX, &m);
+    task_give(c, w, &m);
+}
+
+/* The whole order of things for one worker that waits for work; leaves it waiting when there is none. */
+static void worker_decide(struct controller *c, struct worker *w)
+{
+    const struct ledger_item *one;
+    if (run_is_over(c)) {
+        simple_give(c, w, "stop", c->step);
+        return;
+    }
+    bool stopping = c->stop_wanted || c->state == RUN_STOPPING;
+    bool in_step = w->step == c->step && w->incarnation == c->incarnation;
+    if (w->busy && (stopping || !in_step)) {
+        simple_give(c, w, "cancel", c->step);
+        return;
+    }
+    if (!w->busy) {
+        if (!in_step) {
+            load_give(c, w);
+            return;
+        }
+        if (!c->ledger)
+            goto none;
+        if (c->save_wanted >= 0 && c->saving < 0 && w->consumes) {
+            c->saving = c->step;
+            c->save_wanted = -1;
+            simple_give(c, w, "save", c->step);
+            return;
+        }
+        if (c->eval_wanted >= 0 && c->evaluating < 0 && w->consumes && c->state != RUN_PAUSED) {
+            c->evaluating = c->step;
+            c->eval_wanted = -1;
+            simple_give(c, w, "eval", c->step);
+            return;
+        }
+        if (w->produces && c->state == RUN_RUNNING && w->version != w->step && ledger_version_wanted(c->ledger) == w->step
+            && ledger_version_done(c->ledger, w->version)) {
+            simple_give(c, w, "publish", w->step);
+            return;
+        }
+        bool may_leave = ledger_version_done(c->ledger, c->step) || (c->config.n_behind > 0 && w->version == c->step);
+        bool drains = c->pause == PAUSE_DRAIN;
+        if (c->state == RUN_RUNNING && !stopping && w->consumes && c->evaluating < 0 && (c->pause == PAUSE_NONE
+            || c->pause == PAUSE_ROLLOUTS || drains) && c->step < c->max_steps && may_leave
+            && ledger_batch(c->ledger, c->step, &one, 1) > 0) {
+            train_give(c, w);
+            return;
+        }
+    }
+    if (c->ledger && c->state == RUN_RUNNING && !stopping && c->pause == PAUSE_NONE && w->produces && w->items_max > 0
+        && ledger_issued(c->ledger, w->version)) {
+        items_give(c, w);
+        return;
+    }
+none:
+    if (w->busy || clock_ms() - w->held_ms >= HOLD_MS)
+        simple_give(c, w, "none", c->step);
+}
+
+void work_tick(struct controller *c)
+{
+    int64_t now = clock_ms();
+    for (int i = 0; i < c->n_worker; i++) {
+        struct worker *w = &c->worker[i];
+        if (w->held)
+            worker_decide(c, w);
+        else if (c->ledger && now - w->heard_ms > SILENT_MS && ledger_lease_end(c->ledger, worker_id(c, w)) > 0)
+            log_warn("%s has been silent for %d s: its items are issued again", w->name, SILENT_MS / 1000);
+    }
+}
+
+/* ---- groups ---- */
+
+static void rollout_body(struct controller *c, struct msg_out *m)
+{
+    const struct buf *b = &c->recent[(c->n_recent - 1) % RECENT_MAX];
+    struct msg_in in;
+    struct error err;
+    if (!msg_read_request(&in, b->data, b->len, &err))
+        return;
+    msg_copy(m, "item", mval_get(in.root, "item"));
+    msg_copy(m, "step", mval_get(in.root, "version"));
+    msg_copy(m, "prompt_text", mval_get(in.root, "prompt_text"));
+    msg_copy(m, "samples", mval_get(in.root, "samples"));
+    msg_in_release(&in);
+}
+
+static void recent_add(struct controller *c, int64_t item, const void *data, size_t len)
+{
+    struct buf *b = &c->recent[c->n_recent % RECENT_MAX];
+    if (len > (size_t)1 << 20)
+        return;
+    buf_clear(b);
+    if (!buf_add(b, data, len))
+        return;
+    c->recent_item[c->n_recent % RECENT_MAX] = item;
+    c->n_recent++;
+    publish(c, "rollout", rollout_body);
+}
+
+void group_came(struct controller *c, struct request *r, const struct msg_in *in, const void *data, size_t len)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    struct ledger_summary sum;
+    int64_t item = mval_i64(mval_get(in->root, "item"), -1), version = mval_i64(mval_get(in->root, "version"), -1);
+    const struct ledger_item *i = c->ledger ? ledger_find(c->ledger, item) : NULL;
+    bool known = c->ledger && !i && item >= 0 && item < c->ledger_first;
+    if (i)
+        known = i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED;
+    if (!known && (!i || i->version != version)) {
+        error_set(&err, ERR_REFUSED, "item %" PRId64 " at version %" PRId64 " is not wanted", item, version);
+        refuse_later(c, r, &err);
+        return;
+    }
+    if (!known) {
+        if (!group_summary(in->root, &sum, &err)) {
+            refuse_later(c, r, &err);
+            return;
+        }
+        if (run_is_over(c) || !rollout_file_append(c->rollouts, data, len, &sum.file_offset, &sum.file_bytes, &err)) {
+            if (!run_is_over(c))
+                run_fail(c, "cannot keep a rollout group: %s", err.text);
+            error_set(&err, ERR_REFUSED, "the run has ended");
+            refuse_later(c, r, &err);
+            return;
+        }
+        if (ledger_return(c->ledger, item, version, &sum) != LEDGER_NEW || !item_write(c, ledger_find(c->ledger, item), &err)
+            || !ledger_advance(c, &err)) {
+            run_fail(c, "cannot note group %" PRId64 ": %s", item, err.text);
+            refuse_later(c, r, &err);
+            return;
+        }
+        c->n_tok_total += sum.n_tok;
+        c->n_sample_total += sum.n_sample;
+        recent_add(c, item, data, len);
+    }
+    msg_begin(&m, MSG_OK);
+    msg_bool(&m, "known", known);
+    answer_later(c, r, &m);
+}
+
+void fetch_asked(struct controller *c, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    struct buf record = BUF_INIT;
+    const struct mval *items = mval_get(in->root, "items");
+    bool ok = true;
+    msg_begin(&m, MSG_OK);
+    msg_list(&m, "groups");
+    for (int64_t k = 0; k < mval_n(items) && m.buf.len < FETCH_BYTES && ok; k++) {
+        struct msg_in group;
+        const struct ledger_item *i = c->ledger ? ledger_find(c->ledger, mval_i64(mval_at(items, k), -1)) : NULL;
+        if (!i || i->summary.file_bytes == 0) {
+            ok = error_set(&err, ERR_NOT_FOUND, "item %" PRId64 " has no group here", mval_i64(mval_at(items, k), -1));
+            break;
+        }
+        buf_clear(&record);
+        ok = rollout_file_read(c->rollout_path, i->summary.file_offset, i->summary.file_bytes, &record, &err)
+            && msg_read_request(&group, record.data, record.len, &err);
+        if (ok) {
+            msg_copy(&m, NULL, group.root);
+            msg_in_release(&group);
+        }
+    }
+    msg_end(&m);
+    buf_release(&record);
+    if (ok)
+        answer_later(c, r, &m);
+    else
+        refuse_later(c, r, &err);
+    msg_release(&m);
+}
+
+/* ---- tasks that end ---- */
+
+static void metric_put(struct controller *c, const char *name, double value)
+{
+    int i = 0;
+    while (i < c->n_metric && strcmp(c->metric_name[i], name) != 0)
+        i++;
+    if (i == (int)ARRAY_SIZE(c->metric))
+        return;
+    if (i == c->n_metric) {
+        snprintf(c->metric_name[i], sizeof c->metric_name[i], "%s", name);
+        c->metric[i].name = c->metric_name[i];
+        c->n_metric++;
+    }
+    c->metric[i].value = value;
+}
+
+/* What the ledger knows of the groups that went by since the step before. */
+static void batch_metrics(struct controller *c, int64_t batch)
+{
+    const struct ledger_item *item[4096];
+    int64_t n = ledger_batch_seen(c->ledger, batch, item, ARRAY_SIZE(item));
+    struct ledger_summary s = { 0 };
+    int64_t same = 0, filtered = 0, newest = 0;
+    struct ledger_counts counts;
+    for (int64_t k = 0; k < n; k++) {
+        const struct ledger_summary *g = &item[k]->summary;
+        s.n_sample += g->n_sample;
+        s.n_scored += g->n_scored;
+        s.n_truncated += g->n_truncated;
+        s.n_left_out += g->n_left_out;
+        s.n_tok += g->n_tok;
+        s.n_tok_max = MAX(s.n_tok_max, g->n_tok_max);
+        s.reward_sum += g->reward_sum;
+        s.reward_sum2 += g->reward_sum2;
+        s.format_sum += g->format_sum;
+        s.ans_sum += g->ans_sum;
+        double spread = g->reward_sum2 * (double)g->n_scored - g->reward_sum * g->reward_sum;
+        same += g->n_scored == 0 || fabs(spread) < 1e-9;
+        filtered += item[k]->fate == LEDGER_FILTERED;
+        newest = MAX(newest, item[k]->rollout_step);
+    }
+    double scored = s.n_scored > 0 ? (double)s.n_scored : NAN, samples = s.n_sample > 0 ? (double)s.n_sample : NAN;
+    double mean = s.reward_sum / scored;
+    metric_put(c, metrics[M_REWARD].name, mean);
+    metric_put(c, metrics[M_REWARD_STD].name, sqrt(fmax(s.reward_sum2 / scored - mean * mean, 0)));
+    metric_put(c, metrics[M_FORMAT_ACC].name, s.format_sum / scored);
+    metric_put(c, metrics[M_ANS_ACC].name, s.ans_sum / scored);
+    metric_put(c, metrics[M_RESPONSE_LENGTH].name, (double)s.n_tok / samples);
+    metric_put(c, metrics[M_LENGTH_MAX].name, (double)s.n_tok_max);
+    metric_put(c, metrics[M_TRUNCATED].name, (double)s.n_truncated / samples);
+    metric_put(c, metrics[M_LEFT_OUT].name, (double)s.n_left_out / samples);
+    metric_put(c, metrics[M_NO_SPREAD].name, n > 0 ? (double)same / (double)n : NAN);
+    metric_put(c, metrics[M_FILTERED].name, n > 0 ? (double)filtered / (double)n : NAN);
+    ledger_counts(c->ledger, 1, &counts);
+    metric_put(c, metrics[M_BUFFER_DEPTH].name, (double)counts.returned);
+    metric_put(c, metrics[M_ROLLOUT_STEP].name, (double)newest);
+    metric_put(c, metrics[M_EPISODE].name, n > 0 ? (double)(item[n - 1]->item / c->n_row) : NAN);
+    metric_put(c, metrics[M_TOKENS_TOTAL].name, (double)c->n_tok_total);
+    metric_put(c, metrics[M_SAMPLES_TOTAL].name, (double)c->n_sample_total);
+}
+
+static void step_body(struct controller *c, struct msg_out *m)
+{
+    msg_i64(m, "step", c->step);
+    msg_i64(m, "incarnation", c->incarnation);
+    msg_f64(m, "time", clock_wall_s());
+    msg_map(m, "metrics");
+    for (int i = 0; i < c->n_metric; i++)
+        msg_f64(m, c->metric_name[i], c->metric[i].value);
+    msg_end(m);
+}
+
+static bool train_done(struct controller *c, const struct msg_in *in, int64_t step, struct error *err)
+{
+    const struct mval *given = mval_get(in->root, "metrics");
+    int64_t now = clock_ms();
+    c->n_metric = 0;
+    for (int64_t k = 0; k < mval_n(given); k++) {
+        size_t len;
+        char name[96];
+        const char *key = mval_key(given, k, &len);
+        if (!key || len >= sizeof name)
+            continue;
+        memcpy(name, key, len);
+        name[len] = 0;
+        metric_put(c, name, mval_f64(mval_at(given, k), NAN));
+    }
+    batch_metrics(c, step - 1);
+    double s = (double)(now - c->step_ms) / 1000;
+    metric_put(c, metrics[M_STEP_S].name, s);
+    metric_put(c, metrics[M_CHECKPOINT_STALL_S].name, c->save_stall_s);
+    metric_put(c, metrics[M_CHECKPOINT_WRITE_S].name, c->save_write_s);
+    c->step_s_mean = c->step_s_mean > 0 ? 0.8 * c->step_s_mean + 0.2 * s : s;
+    c->step_ms = now;
+    if (!transaction(c, err) || !journal_step_add(c->journal, c->incarnation, step, clock_wall_s(), c->metric, c->n_metric, err)
+        || !ledger_step_done(c, step - 1, err))
+        return false;
+    c->step = step;
+    publish(c, "step", step_body);
+    if (c->now.save_interval > 0 && step % c->now.save_interval == 0)
+        c->save_wanted = step;
+    if (c->now.eval_interval > 0 && step % c->now.eval_interval == 0)
+        c->eval_wanted = step;
+    return true;
+}
+
+static struct checkpoint_row *checkpoint_row(struct controller *c, int64_t step)
+{
+    for (int i = 0; i < c->n_checkpoint; i++)
+        if (c->checkpoint[i].step == step) {    // written anew: it becomes the newest
+            struct checkpoint_row k = c->checkpoint[i];
+            memmove(&c->checkpoint[i], &c->checkpoint[i + 1], (size_t)(c->n_checkpoint - 1 - i) * sizeof k);
+            c->checkpoint[c->n_checkpoint - 1] = k;
+            return &c->checkpoint[c->n_checkpoint - 1];
+        }
+    if (c->n_checkpoint == CHECKPOINT_MAX) {
+        memmove(c->checkpoint, c->checkpoint + 1, (CHECKPOINT_MAX - 1) * sizeof *c->checkpoint);
+        c->n_checkpoint--;
+    }
+    c->checkpoint[c->n_checkpoint] = (struct checkpoint_row){ .step = step };
+    return &c->checkpoint[c->n_checkpoint++];
+}
+
+static bool save_done(struct controller *c, const struct msg_in *in, int64_t step, bool ok, const char *why, struct error *err)
+{
+    const struct mval *given = mval_get(in->root, "metrics");
+    struct checkpoint_row *k = checkpoint_row(c, step);
+    char text[640];
+    if (c->saving == step)
+        c->saving = -1;
+    k->complete = ok;
+    k->wall_s = clock_wall_s();
+    k->size_bytes = mval_i64(mval_get(in->root, "size_bytes"), 0);
+    k->stall_s = c->save_stall_s = mval_f64(mval_get(given, metrics[M_CHECKPOINT_STALL_S].name), NAN);
+    k->write_s = c->save_write_s = mval_f64(mval_get(given, metrics[M_CHECKPOINT_WRITE_S].name), NAN);
+    snprintf(k->path, sizeof k->path, "%.4000s/step-%06" PRId64, c->checkpoint_dir, step);
+    snprintf(k->reason, sizeof k->reason, "%.250s", ok ? "" : why);
+    if (!transaction(c, err) || !journal_checkpoint_put(c->journal, step, k->path, ok ? "complete" : "broken", k->stall_s, k->write_s, err))
+        return false;
+    snprintf(text, sizeof text, ok ? "step %" PRId64 " saved" : "step %" PRId64 " could not be saved: %.500s", step, why);
+    event_add(c, ok ? "checkpoint" : "alert", "controller", text, "");
+    if (!ok) {
+        if (c->state == RUN_STOPPING)
+            run_fail(c, "%s", text);
+        return true;
+    }
+    /* the one before is kept in reach, in case this one turns out to be broken */
+    int64_t keep = -1;
+    for (int i = c->n_checkpoint - 2; i >= 0 && keep < 0; i--)
+        if (c->checkpoint[i].complete && c->checkpoint[i].step < step)
+            keep = c->checkpoint[i].step;
+    if (keep > 0) {
+        ledger_forget(c->ledger, keep);
+        c->ledger_first = ledger_first(c->ledger);
+        return state_save(c, err);
+    }
+    return true;
+}
+
+static bool eval_done(struct controller *c, const struct msg_in *in, int64_t step, struct error *err)
+{
+    const struct mval *sets = mval_get(in->root, "eval");
+    c->evaluating = -1;
+    for (int64_t k = 0; k < mval_n(sets); k++) {
+        size_t len;
+        char name[64], text[160];
+        const char *key = mval_key(sets, k, &len);
+        const struct mval *v = mval_at(sets, k);
+        if (!key || len >= sizeof name)
+            continue;
+        memcpy(name, key, len);
+        name[len] = 0;
+        int64_t n = mval_i64(mval_get(v, "n"), 0);
+        double mean = mval_f64(mval_get(v, "mean"), NAN);
+        if (!transaction(c, err) || !journal_eval_put(c->journal, c->incarnation, step, name, n, mean, "{}", err))
+            return false;
+        int i = 0;
+        while (i < c->n_eval && strcmp(c->eval[i].set, name) != 0)
+            i++;
+        if (i < EVAL_SET_MAX) {
+            c->n_eval = MAX(c->n_eval, i + 1);
+            snprintf(c->eval[i].set, sizeof c->eval[i].set, "%s", name);
+            c->eval[i].step = step;
+            c->eval[i].n = n;
+            c->eval[i].mean = mean;
+        }
+        snprintf(text, sizeof text, "%s %.4f of %" PRId64 " at step %" PRId64, name, mean, n, step);
+        event_add(c, "eval", "controller", text, "");
+    }
+    return true;
+}
+
+static void load_failed(struct controller *c, const char *why)
+{
+    struct error err;
+    char path[4096];
+    int64_t step = c->loading_step;
+    c->loading_step = -1;
+    for (int i = 0; i < c->n_checkpoint; i++)
+        if (step > 0 && c->checkpoint[i].step == step && c->checkpoint[i].complete) {
+            c->checkpoint[i].complete = false;
+            snprintf(c->checkpoint[i].reason, sizeof c->checkpoint[i].reason, "%s", why);
+            if (!transaction(c, &err) || !journal_checkpoint_put(c->journal, step, c->checkpoint[i].path, "broken", NAN, NAN, &err))
+                log_error("%s", err.text);
+            if (return_target(c, path) >= 0) {
+                char text[640];
+                snprintf(text, sizeof text, "checkpoint of step %" PRId64 " is broken (%.400s); the one before is used", step, why);
+                event_add(c, "alert", "controller", text, "");
+                return;
+            }
+        }
+    run_fail(c, "%s", why);
+}
+
+void done_came(struct controller *c, struct request *r, const struct msg_in *in)
+{
+    struct error err = { 0 };
+    char name[64], kind[16], why[512];
+    bool good = true, ok = mval_bool(mval_get(in->root, "ok"), false);
+    int64_t task = mval_i64(mval_get(in->root, "task"), 0), step = mval_i64(mval_get(in->root, "step"), -1);
+    int64_t incarnation = mval_i64(mval_get(in->root, "incarnation"), -1);
+    struct worker *w = worker_find(c, mval_text(in->root, "name", name, sizeof name));
+    mval_text(in->root, "kind", kind, sizeof kind);
+    mval_text(in->root, "error", why, sizeof why);
+    if (w)
+        w->heard_ms = clock_ms();
+    if (w && w->task == task) {
+        w->task = 0;
+        w->task_kind[0] = 0;
+    }
+    if (!c->ledger && strcmp(kind, "load") != 0) {
+        error_set(&err, ERR_REFUSED, "the controller has not loaded its ledger yet");
+        refuse_later(c, r, &err);
+        return;
+    }
+    if (strcmp(kind, "train") == 0 && ok) {
+        if (incarnation != c->incarnation || step > c->step + 1) {
+            error_set(&err, ERR_REFUSED, "step %" PRId64 " of incarnation %" PRId64 " is not wanted: the run is at step %" PRId64
+                      " of incarnation %" PRId64, step, incarnation, c->step, c->incarnation);
+            refuse_later(c, r, &err);
+            return;
+        }
+        if (step == c->step + 1)
+            good = train_done(c, in, step, &err);
+    } else if (strcmp(kind, "save") == 0) {
+        if (incarnation == c->incarnation)
+            good = save_done(c, in, step, ok, why, &err);
+    } else if (strcmp(kind, "eval") == 0 && ok) {
+        if (incarnation == c->incarnation && c->evaluating >= 0)
+            good = eval_done(c, in, step, &err);
+    } else if (strcmp(kind, "load") == 0) {
+        if (!ok)
+            load_failed(c, why);
+        c->loading_step = -1;
+    } else if (!ok) {
+        run_fail(c, "%s: %s: %s", name, kind, why);
+    }
+    if (!good) {
+        run_fail(c, "cannot note that a %s has ended: %s", kind, err.text);
+        refuse_later(c, r, &err);
+        return;
+    }
+    ok_later(c, r);
+}
