@@ -14,7 +14,7 @@ python3 examples/arithmetic.py build/data
 "$rollcall" random-model --shape starter --seed 1 --dtype float32 --tokenizer build/data/tokenizer --out build/starter-init >&2
 "$rollcall" sft --model build/starter-init --out build/starter.part --eval-dataset build/data/sft_eval.jsonl --beta2 0.98 \
     --log-interval 200 \
-    build/data/sft_clean.jsonl,steps=3600,batch=32,lr=2.5e-3,warmup=100,schedule=linear,min_ratio=0.02 \
+    build/data/sft_clean.jsonl,steps=3000,batch=32,lr=2.5e-3,warmup=100,schedule=linear,min_ratio=0.02 \
     build/data/sft_styles.jsonl,steps=80,batch=64,lr=5e-4,schedule=constant
 rm -rf build/starter build/starter-init build/data/sft_clean.jsonl build/data/sft_styles.jsonl
 mv build/starter.part build/starter
