@@ -1,6 +1,7 @@
 #include "console/tool_model.h"
 #include <string.h>
 #include "kernels/ops.h"
+#include "protocol/base/file.h"
 #include "workers/model/model.h"
 #include "workers/text/template.h"
 #include "workers/text/tokenizer.h"
@@ -29,6 +30,16 @@ static bool template_find(const char *dir, struct template **out, struct error *
     return false;
 }
 
+/* The directory's tokenizer; only with need_text must it be there. */
+static bool tokenizer_find_in(const char *dir, bool need_text, struct tokenizer **out, struct error *err)
+{
+    char path[4096];
+    *out = NULL;
+    if (!need_text && (!path_join(path, sizeof path, dir, "tokenizer.json") || !path_exists(path)))
+        return true;
+    return (*out = tokenizer_load(dir, err)) != NULL;
+}
+
 bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
 {
     bool ok = false;
@@ -41,8 +52,8 @@ bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
     TRY((t->dev = device_new(t->device, (int)t->n_thread, err)) != NULL);
     TRY(dtype_find(t->dtype, t->dev, &dtype, err));
     TRY((t->model = model_load(t->dir, t->dev, dtype, err)) != NULL);
-    if (need_text) {
-        TRY((t->tokenizer = tokenizer_load(t->dir, err)) != NULL);
+    TRY(tokenizer_find_in(t->dir, need_text, &t->tokenizer, err));
+    if (t->tokenizer) {
         TRY((t->encoder = encoder_new(t->tokenizer, true, err)) != NULL);
         TRY(template_find(t->dir, &t->template, err));
         int64_t n_id = tokenizer_n_id(t->tokenizer), vocab = model_config(t->model)->vocab;
@@ -51,6 +62,8 @@ bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
                       (long long)n_id, (long long)vocab);
             goto out;
         }
+        // rows that only pad the embedding: no tool may see another distribution than a run does
+        model_n_live_set(t->model, n_id);
     }
     ok = true;
 out:

@@ -133,6 +133,57 @@ static void logits_and_gradients_are_pytorchs(UNUSED void **state)
     }
 }
 
+/* Sum of coef logp with the weights moved by step along dir. */
+static double loss_at(struct golden *g, struct model_run *r, const float *at, const double *dir, double step)
+{
+    struct error err = { 0 };
+    size_t bytes;
+    float *w = model_weights(g->m, &bytes), logp[MAX_TOK];
+    double sum = 0;
+    for (int64_t i = 0; i < model_n_flat(g->m); i++)
+        w[i] = (float)((double)at[i] + step * dir[i]);
+    struct model_batch b = batch(g);
+    if (!model_weights_changed(g->m, &err) || !model_score(r, &b, g->target, g->temperature, logp, NULL, &err))
+        fail_msg("%s", err.text);
+    for (int64_t i = 0; i < g->n_tok; i++)
+        sum += (double)g->coef[i] * (double)logp[i];
+    return sum;
+}
+
+static void the_gradient_is_the_slope_of_the_loss(UNUSED void **state)
+{
+    for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
+        struct golden g;
+        struct error err = { 0 };
+        golden_open(&g, names[k], "ref", DT_F32);
+        struct run_limits lim = { .max_tok = MAX_TOK, .max_seq = 8, .max_seq_tok = MAX_TOK, .train = true };
+        struct model_run *r = model_run_new(g.m, &lim, &err);
+        size_t bytes;
+        int64_t n = model_n_flat(g.m);
+        float *grad = calloc((size_t)n, 4), *at = malloc((size_t)n * 4), logp[MAX_TOK];
+        double *dir = malloc((size_t)n * sizeof *dir), norm = 0;
+        memcpy(at, model_weights(g.m, &bytes), (size_t)n * 4);
+        struct model_batch b = batch(&g);
+        struct token_loss loss = { .target = g.target, .temperature = g.temperature, .coef = g.coef, .logp = logp };
+        if (!r || !model_forward_train(r, &b, &err) || !model_backward(r, &loss, grad, &err))
+            fail_msg("%s", err.text);
+        for (int64_t i = 0; i < n; i++)
+            norm += (double)grad[i] * (double)grad[i];
+        norm = sqrt(norm);
+        for (int64_t i = 0; i < n; i++)    // uphill, so that every tensor has its share
+            dir[i] = (double)grad[i] / norm;
+        // a central difference of steps h errs by h^2; log-probs in fp32 add about 1e-5 / h
+        double h = 3e-3, slope = (loss_at(&g, r, at, dir, h) - loss_at(&g, r, at, dir, -h)) / (2 * h);
+        if (!(fabs(slope - norm) < 2e-3 * norm))
+            fail_msg("%s: the loss rises by %.8g, its gradient says %.8g", names[k], slope, norm);
+        free(grad);
+        free(at);
+        free(dir);
+        model_run_free(r);
+        golden_close(&g);
+    }
+}
+
 static void ten_adamw_steps_are_pytorchs(UNUSED void **state)
 {
     for (size_t k = 0; k < ARRAY_SIZE(names) * 2; k++) {
@@ -198,7 +249,8 @@ static void bf16_stays_near_fp32(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_and_gradients_are_pytorchs), cmocka_unit_test(ten_adamw_steps_are_pytorchs),
+        cmocka_unit_test(logits_and_gradients_are_pytorchs),
+        cmocka_unit_test(the_gradient_is_the_slope_of_the_loss), cmocka_unit_test(ten_adamw_steps_are_pytorchs),
         cmocka_unit_test(bf16_stays_near_fp32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
