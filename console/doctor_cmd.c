@@ -12,6 +12,7 @@
 #include "console/commands.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
+#include "workers/reward/sandbox/sandbox.h"
 
 enum finding { FINE, WORTH_KNOWING, MISSING };
 struct checkup {
@@ -105,6 +106,18 @@ static void programs_check(struct checkup *c)
         say(c, WORTH_KNOWING, "a wandb key is in the environment; nothing is sent unless the run file says 'wandb: online'");
 }
 
+/* Not only installed: a harmless program is run in it. */
+static void sandbox_check(struct checkup *c)
+{
+    struct error err = { 0 };
+    struct sandbox_host *h = sandbox_host_new(&sandbox_limits_default, &err);
+    if (h)
+        say(c, FINE, "the sandbox of code rewards works");
+    else
+        say(c, WORTH_KNOWING, "no code rewards here: %s", err.text);
+    sandbox_host_free(h);
+}
+
 bool doctor_cmd(int argc, char **argv, struct error *err)
 {
     struct cli cli = { "rollcall doctor", "Tells what this machine has of what rollcall uses. Changes nothing.", NULL, NULL, 0 };
@@ -115,5 +128,6 @@ bool doctor_cmd(int argc, char **argv, struct error *err)
     host_check(&c);
     terminal_check(&c);
     programs_check(&c);
+    sandbox_check(&c);
     return c.n_missing == 0 || error_set(err, ERR_NOT_FOUND, "%d things are missing; see above", c.n_missing);
 }

@@ -59,6 +59,26 @@ def relatives():
     return found
 
 
+def alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"    # a zombie only waits for somebody to collect it
+    except OSError:
+        return False
+
+
+def descendants(pid):
+    found = []
+    try:
+        for task in os.listdir("/proc/%d/task" % pid):
+            with open("/proc/%d/task/%s/children" % (pid, task)) as f:
+                for child in map(int, f.read().split()):
+                    found += [child, *descendants(child)]
+    except OSError:
+        pass
+    return found
+
+
 def programs():
     for name in sorted(os.listdir(PROGRAMS)):
         with open(os.path.join(PROGRAMS, name), encoding="utf-8", newline="") as f:
@@ -99,14 +119,40 @@ class Hostile(unittest.TestCase):
                     self.assertIsNotNone(reason, answer)
                     self.assertIn(reason.group(1), given["expect"].split("|"), answer)
                     self.assertNotIn(ANSWER, answer["pred"])
+        self.assert_nothing_left(before)
+
+    def assert_nothing_left(self, before):
         end = time.monotonic() + 60    # the kernel takes a namespace down in its own time
         while True:
             # a process of another suite that runs meanwhile has a living parent; what was left behind has none
-            left = {p: v for p, v in relatives().items() if p not in before and v[1] == 1}
+            left = {p: v for p, v in relatives().items() if p not in before and v[1] == 1 and alive(p)}
             if not left or time.monotonic() > end:
                 break
             time.sleep(0.05)
         self.assertEqual(left, {}, "left behind")
+
+    def test_a_killed_scorer_takes_its_sandboxes_along(self):
+        before = set(relatives())
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+            f.write(json.dumps(row("import os\nos.fork()\nwhile True:\n    pass")) + "\n")
+            f.flush()
+            scorer = subprocess.Popen([ROLLCALL, "score", "--reward-type", "code", "--program-timeout", "600", "-i", f.name],
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                # bubblewrap, the zygote, two spare drivers, the program's driver and its two processes
+                end = time.monotonic() + 60
+                while len(descendants(scorer.pid)) < 7 and time.monotonic() < end:
+                    time.sleep(0.02)
+                inside = descendants(scorer.pid)
+                self.assertGreaterEqual(len(inside), 7)
+            finally:
+                scorer.kill()
+                scorer.wait()
+        end = time.monotonic() + 60
+        while any(alive(pid) for pid in inside) and time.monotonic() < end:
+            time.sleep(0.02)
+        self.assertEqual([pid for pid in inside if alive(pid)], [])
+        self.assert_nothing_left(before)
 
     def test_they_are_contained(self):
         self.run_all()
