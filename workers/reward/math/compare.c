@@ -218,6 +218,18 @@ static bool pieces_sort(struct math *m, struct pieces *s)
 
 static bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth);
 
+static bool is_inequality(const struct node *a)
+{
+    return a->kind == K_REL && a->s[0] != REL_EQ && a->s[0] != REL_APPROX && a->s[0] != REL_CONG;
+}
+
+static bool same_unknown(const struct node *a, const struct node *b)
+{
+    a = a->kind == K_FUNC ? a->child[0] : a;
+    b = b->kind == K_FUNC ? b->child[0] : b;
+    return a->kind == b->kind && name_same(a, b);
+}
+
 static bool complement(struct pieces *s)
 {
     struct pieces c = { 0 };
@@ -419,10 +431,10 @@ static bool pieces_of(struct math *m, struct node *a, struct pieces *s, int dept
     case K_REL:
         return relation_pieces(m, a, s, &u);
     case K_LIST: {    // x < 1 or x > 3; x > 1, x < 3: a union of what is apart, else what they have in common
-        if (a->n < 2 || !node_is(a->child[0], K_REL) || !relation_pieces(m, a->child[0], s, &u))
+        if (a->n < 2 || !is_inequality(a->child[0]) || !relation_pieces(m, a->child[0], s, &u))
             return false;
         for (int i = 1; i < a->n; i++) {
-            if (!node_is(a->child[i], K_REL) || !relation_pieces(m, a->child[i], &t, &u2) || u2->kind != u->kind)
+            if (!is_inequality(a->child[i]) || !relation_pieces(m, a->child[i], &t, &u2) || !same_unknown(u, u2))
                 return false;
             struct pieces common = *s;
             if (!pieces_join(m, &common, &t, K_INTER))
@@ -812,11 +824,7 @@ static enum tri relation_compare(struct math *m, struct node *a, struct node *b,
         struct pieces pa, pb;
         const struct node *ua, *ub;
         if (relation_pieces(m, a, &pa, &ua) && relation_pieces(m, b, &pb, &ub)) {
-            while (ua->kind == K_FUNC)
-                ua = ua->child[0];
-            while (ub->kind == K_FUNC)
-                ub = ub->child[0];
-            return name_same(ua, ub) ? pieces_equal(m, &pa, &pb, rule) : TRI_NO;
+            return same_unknown(ua, ub) ? pieces_equal(m, &pa, &pb, rule) : TRI_NO;
         }
     }
     return t;
@@ -1005,7 +1013,7 @@ static enum tri compare(struct math *m, struct node *a, struct node *b, const ch
         return tuple_compare(m, a, b, rule, depth);
     if (a->kind == K_TUPLE || b->kind == K_TUPLE) {
         struct node *t = a->kind == K_TUPLE ? a : b, *o = t == a ? b : a;
-        if (is_list(o) && t->n == 2 && o->kind == K_LIST && node_is(o->child[0], K_REL)) {    // x > 1, x < 3
+        if (t->n == 2 && o->kind == K_LIST && is_inequality(o->child[0])) {    // x > 1, x < 3
             struct pieces pt, po;
             if (pieces_of(m, o, &po, 24) && pieces_of(m, t, &pt, 24))
                 return pieces_equal(m, &pt, &po, rule);
@@ -1021,8 +1029,13 @@ static enum tri compare(struct math *m, struct node *a, struct node *b, const ch
     }
     if (is_list(a) || is_list(b)) {
         struct pieces pa, pb;
-        if (a->kind == K_LIST && b->kind == K_LIST && pieces_of(m, a, &pa, 24) && pieces_of(m, b, &pb, 24))
-            return pieces_equal(m, &pa, &pb, rule);
+        bool inequalities = a->kind == K_LIST && b->kind == K_LIST && is_inequality(a->child[0]) && is_inequality(b->child[0]);
+        if (inequalities && pieces_of(m, a, &pa, 24) && pieces_of(m, b, &pb, 24)) {
+            bool many = false;
+            const struct node *ua = unknown_find(a, NULL, &many), *ub = unknown_find(b, NULL, &many);
+            if (ua && ub && same_unknown(ua, ub))
+                return pieces_equal(m, &pa, &pb, rule);
+        }
         return list_compare(m, a, b, rule, depth);
     }
     if ((a->flags | b->flags) & HAS_MATRIX) {

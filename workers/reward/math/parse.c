@@ -275,6 +275,7 @@ struct parser {
     struct token t;         // the next token
     int depth;              // of groups
     int abs_depth;          // of |...|
+    bool no_bar;            // in a set's braces: a bar behind an operand is "such that"
     bool plain, has_matrix, in_matrix;
     bool comma_seen;        // a comma separated something at the top level
     bool failed;
@@ -915,7 +916,7 @@ static bool starts_factor(const struct parser *p)
     case T_NUM: case T_WORD: case T_TEXT:
         return true;
     case T_CHAR:
-        return p->t.c == '(' || p->t.c == '{' || p->t.c == '[' || (p->t.c == '|' && p->abs_depth == 0);
+        return p->t.c == '(' || p->t.c == '{' || p->t.c == '[' || (p->t.c == '|' && p->abs_depth == 0 && !p->no_bar);
     case T_CMD:
         if (!p->t.cmd)
             return true;
@@ -1028,11 +1029,12 @@ static struct node *func_parse(struct parser *p, int fn)
 static struct node *bracket_parse(struct parser *p, char open)
 {
     int abs_depth = p->abs_depth;
-    bool matrix = p->in_matrix;
+    bool matrix = p->in_matrix, no_bar = p->no_bar;
     if (!deeper(p))
         return NULL;
     p->abs_depth = 0;
     p->in_matrix = false;
+    p->no_bar = open == '{';
     token_take(p);
     struct node *a = NULL;
     bool empty = false;
@@ -1043,6 +1045,7 @@ static struct node *bracket_parse(struct parser *p, char open)
     p->depth--;
     p->abs_depth = abs_depth;
     p->in_matrix = matrix;
+    p->no_bar = no_bar;
     if (!a && !empty)
         return fail(p);
     switch (open) {
