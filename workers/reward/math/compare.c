@@ -579,10 +579,28 @@ static enum tri ratio_compare(struct math *m, struct node *a, struct node *b, co
     return all;
 }
 
+/* A degree or percent mark at the end of a quotient, product or sum marks the whole: 173/2^\circ, -5\%. */
+static struct node *lift_mark(struct math *m, struct node *a)
+{
+    if (a->kind != K_NEG && a->kind != K_DIV && a->kind != K_MUL)
+        return a;
+    struct node *child[ELEMENTS_MAX], *last = a->child[a->n - 1];
+    if (a->n > ELEMENTS_MAX || (last->kind != K_DEG && last->kind != K_PCT && last->kind != K_NEG && last->kind != K_DIV))
+        return a;
+    last = lift_mark(m, last);
+    if (!last || (last->kind != K_DEG && last->kind != K_PCT) || (a->flags & HAS_SYM))
+        return a;
+    memcpy(child, a->child, (size_t)a->n * sizeof *child);
+    child[a->n - 1] = last->child[0];
+    return node_new(m, (enum node_kind)last->kind, 1, node_like(m, a, (enum node_kind)a->kind, child));
+}
+
 static enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
 {
     int d = m->config.decimals, sa, sb;
-    if (depth > 12)
+    a = lift_mark(m, a);
+    b = lift_mark(m, b);
+    if (depth > 12 || !a || !b)
         return TRI_UNKNOWN;
     if (a->kind == K_TEXT || b->kind == K_TEXT) {
         *rule = "text";

@@ -274,6 +274,9 @@ struct parser {
     const char *start;      // of the text
     struct token t;         // the next token
     int depth;              // of groups
+    int nest;               // of signs and operands of products, which are no groups
+    char index[MATH_BIND_MAX];    // names of the sums and products around: an i among them is no imaginary unit
+    int n_index;
     int abs_depth;          // of |...|
     bool no_bar;            // in a set's braces: a bar behind an operand is "such that"
     bool plain, has_matrix, in_matrix;
@@ -763,6 +766,15 @@ static bool deeper(struct parser *p)
     return false;
 }
 
+static bool nest_deeper(struct parser *p)
+{
+    if (++p->nest <= MATH_DEPTH_MAX)
+        return true;
+    p->m->why = "too deep";
+    fail(p);
+    return false;
+}
+
 static struct node *number_node(struct parser *p)
 {
     struct token t = p->t;
@@ -1223,7 +1235,11 @@ static struct node *big_parse(struct parser *p, bool opaque, int op)
     }
     if (p->failed || !deeper(p))
         return NULL;
+    bool named = index_len && p->n_index < MATH_BIND_MAX;
+    if (named)
+        p->index[p->n_index++] = *index;
     body = product_parse(p);
+    p->n_index -= named;
     p->depth--;
     if (!body)
         return fail(p);
@@ -1280,7 +1296,7 @@ static size_t words_len(const struct parser *p, const char *s)
 
 static struct node *sub_parse(struct parser *p, const char *s, size_t len)
 {
-    struct parser sub = { .m = p->m, .p = s, .start = s, .end = s + len, .depth = p->depth };
+    struct parser sub = { .m = p->m, .p = s, .start = s, .end = s + len, .depth = p->depth, .nest = p->nest };
     if (!deeper(&sub))
         return fail(p);
     token_next(&sub);
@@ -1335,9 +1351,10 @@ static struct node *word_parse(struct parser *p)
         }
     p->p = t.end == t.s + t.len ? t.s + 1 : t.end;    // \mathrm{e} ends behind its brace
     token_next(p);
-    if (t.s[0] == 'e' && !is_char(p, '_'))
+    bool is_index = memchr(p->index, t.s[0], (size_t)p->n_index) != NULL;
+    if (t.s[0] == 'e' && !is_char(p, '_') && !is_index)
         return const_node(p, CONST_E);
-    if (t.s[0] == 'i' && !is_char(p, '_'))
+    if (t.s[0] == 'i' && !is_char(p, '_') && !is_index)
         return const_node(p, CONST_I);
     bool apply = strchr("fghFGHPQRSTW", t.s[0]) != NULL;
     struct node *sym = symbol_node(p, t.s, 1);
@@ -1677,11 +1694,11 @@ static struct node *signed_parse(struct parser *p)
     if (!pm && !is_char(p, '-') && !is_char(p, '+'))
         return implicit_parse(p);
     bool minus = is_char(p, '-');
-    if (!deeper(p))
+    if (!nest_deeper(p))
         return NULL;
     token_take(p);
     struct node *a = signed_parse(p);
-    p->depth--;
+    p->nest--;
     if (!a)
         return fail(p);
     return pm ? node_op(node_new(p->m, K_PM, 1, a), pm) : minus ? node_new(p->m, K_NEG, 1, a) : a;
@@ -1694,10 +1711,10 @@ static struct node *product_parse(struct parser *p)
         if (is_char(p, '*') || is_char(p, '/') || is_char(p, 'm')) {
             char op = p->t.c;
             token_take(p);
-            if (!deeper(p))
+            if (!nest_deeper(p))
                 return NULL;
             struct node *b = signed_parse(p);
-            p->depth--;
+            p->nest--;
             if (!b)
                 return fail(p);
             a = op == '*' ? node_new(p->m, K_MUL, 2, a, b) : op == '/' ? node_new(p->m, K_DIV, 2, a, b)
