@@ -8,3 +8,4 @@ bool bench_decode(int argc, char **argv, struct error *err);
 bool bench_code(int argc, char **argv, struct error *err);
 bool bench_learn(int argc, char **argv, struct error *err);
 bool bench_tokenize(int argc, char **argv, struct error *err);
+bool bench_verify(int argc, char **argv, struct error *err);

@@ -17,6 +17,7 @@ static const struct {
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },
     { "code", bench_code, "programs a second in the sandbox" },
     { "tokenize", bench_tokenize, "megabytes of text a second, into tokens and back" },
+    { "verify", bench_verify, "compare mathematical answers, against Math-Verify" },
 };
 
 bool bench_cmd(int argc, char **argv, struct error *err)

@@ -600,7 +600,11 @@ static bool ball_power(struct ball *b, const struct node *exp, bool inverse, con
     } else if (!inverse && !acb_contains_zero(x)) {
         acb_t e;
         acb_init(e);
-        ok = ball(b, exp, e) && !too_big(e, 60);
+        ok = ball(b, exp, e);
+        if (ok && too_big(e, 60)) {
+            b->m->why = "power too large";
+            ok = false;
+        }
         if (ok)
             acb_pow(z, x, e, b->prec);
         acb_clear(e);
@@ -930,8 +934,8 @@ static bool decimal_atom(const struct node *a)
            node_is(a->child[1]->child[0], K_NUM) && a->child[1]->child[0]->small == 10;
 }
 
-/* The tolerance for decimals: half a unit of the last decimal, but never more than a thousandth of the value, so that
- * small numbers do not all become equal. */
+/* The tolerance for decimals: half a unit of the last decimal, but never more than the value times 10^-(decimals / 2) - a
+ * thousandth at 6 - so that small numbers do not all become equal. */
 static void tolerance_set(arb_t tol, const acb_t x, int decimals, slong prec)
 {
     arb_t rel;
@@ -943,7 +947,8 @@ static void tolerance_set(arb_t tol, const acb_t x, int decimals, slong prec)
     arb_mul_ui(tol, tol, 1000001, prec);    // 0.5 units and a millionth, so that a half itself counts
     arb_div_ui(tol, tol, 1000000, prec);
     acb_abs(rel, x, prec);
-    arb_div_ui(rel, rel, 1000, prec);
+    for (int i = 0; i < decimals / 2; i++)
+        arb_div_ui(rel, rel, 10, prec);
     arb_min(tol, tol, rel, prec);
     arb_clear(rel);
 }

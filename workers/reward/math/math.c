@@ -26,6 +26,7 @@ void math_free(struct math *m)
     if (m)
         free(m->mem);
     free(m);
+    flint_cleanup();    // this thread's cached numbers and constants; nothing of them is held between checks
 }
 
 static void text_cut(char out[256], struct span s)

@@ -10,8 +10,8 @@
 #include "workers/reward/reward.h"
 
 struct math_config {
-    int decimals;      // a decimal number stands for what agrees with it to that many decimals and significant digits
-                       // (Math-Verify's float_rounding); 0: decimals are exact
+    int decimals;      // 0 to 15: an answer that is one decimal number stands for all within half a unit of that decimal
+                       // (Math-Verify's float_rounding), and within 10^-(decimals/2) of its value; 0: decimals are exact
 };
 #define MATH_CONFIG_DEFAULT ((struct math_config){ .decimals = 6 })
 
@@ -23,7 +23,7 @@ struct math_result {
     char pred[256], gold[256];    // what was compared, cut when longer
 };
 struct math;
-/* Scratch for one thread; returns it for math_free. */
+/* Scratch for one thread; returns it for math_free, to be called by the thread that used it. */
 struct math *math_new(const struct math_config *config, struct error *err);
 void math_free(struct math *m);
 /* Compare two bare answers, as they stand in a box or in a dataset's gt_answer. */
