@@ -3,6 +3,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/file.h"
 #include "workers/model/model.h"
+#include "workers/text/hub.h"
 #include "workers/text/template.h"
 #include "workers/text/tokenizer.h"
 
@@ -44,11 +45,12 @@ bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
 {
     bool ok = false;
     enum dtype dtype = DT_F32;
-    if (!t->dir)
+    if (!t->name)
         return error_set(err, ERR_USAGE, "--model is needed: a directory with config.json and model.safetensors");
     if (t->n_thread < 0 || t->n_thread > 4096)
         return error_set(err, ERR_USAGE, "--threads is %lld; it must be between 1 and 4096, or 0 for all cores",
                          (long long)t->n_thread);
+    TRY(hub_find(t->dir, sizeof t->dir, t->name, NULL, err));
     TRY((t->dev = device_new(t->device, (int)t->n_thread, err)) != NULL);
     TRY(dtype_find(t->dtype, t->dev, &dtype, err));
     TRY((t->model = model_load(t->dir, t->dev, dtype, err)) != NULL);
