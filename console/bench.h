@@ -9,3 +9,4 @@ bool bench_code(int argc, char **argv, struct error *err);
 bool bench_learn(int argc, char **argv, struct error *err);
 bool bench_tokenize(int argc, char **argv, struct error *err);
 bool bench_verify(int argc, char **argv, struct error *err);
+bool bench_train(int argc, char **argv, struct error *err);

@@ -14,6 +14,7 @@ static const struct {
     { "learn", bench_learn, "the whole loop in one process, on problems with boxed answers" },
     { "journal", bench_journal, "append a step's metrics; read back a long run" },
     { "gemm", bench_gemm, "matrix products of the CPU engine, against OpenBLAS" },
+    { "train", bench_train, "training steps of any shape on any device" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },
     { "code", bench_code, "programs a second in the sandbox" },
     { "tokenize", bench_tokenize, "megabytes of text a second, into tokens and back" },
