@@ -18,7 +18,7 @@ static const struct rule {
       "this is a bug, not noise: save the run and report it" },
     { M_REWARD, RULE_EXACTLY, 0, 3, true, "reward exactly 0 for 3 steps",       // verl PR 5635: a verifier that always fails
       "look at rollouts (3): format, verifier, too few tokens?" },
-    { M_REWARD, RULE_EXACTLY, 1, 3, false, "reward exactly 1 for 3 steps",
+    { M_ANS_ACC, RULE_EXACTLY, 1, 3, false, "every answer was right for 3 steps",
       "nothing is left to learn, or the verifier accepts anything" },
     { M_ENTROPY, RULE_BELOW, 0.005, 3, false, "entropy collapsed to %s",
       "raise temperature, clip_eps_high or kl_coeff; lower learning_rate" },

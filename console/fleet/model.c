@@ -330,6 +330,18 @@ static size_t word_next(const char *line, size_t len, size_t *at)
     return start;
 }
 
+/* The length of the component at the start of a log line's text when its file is called after it; 0 when not. */
+static size_t component_len(const char *text, size_t len, const char *file)
+{
+    size_t n = strlen(file);
+    if (len < n + 2 || text[n] != ':' || text[n + 1] != ' ')
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] != file[i] && (file[i] != '-' || (text[i] >= '0' && text[i] <= '9') || (text[i] | 32) >= 'a'))
+            return 0;
+    return n;
+}
+
 void model_log(struct model *m, const char *proc, const char *line, size_t len)
 {
     static const char *const levels[] = { [LINE_ERROR] = "ERROR", [LINE_WARN] = "WARN", [LINE_INFO] = "INFO", [LINE_DEBUG] = "DEBUG" };
@@ -347,9 +359,11 @@ void model_log(struct model *m, const char *proc, const char *line, size_t len)
         text_at = v.level == LINE_OTHER ? start : at;
         while (text_at < len && line[text_at] == ' ')
             text_at++;
-        size_t name_len = strlen(proc);    // the component is what the file is called: not twice
-        if (len - text_at > name_len + 2 && memcmp(line + text_at, proc, name_len) == 0 && line[text_at + name_len] == ':')
+        size_t name_len = component_len(line + text_at, len - text_at, proc);
+        if (name_len > 0) {    // "worker cpu:0: ..." in worker-cpu-0.log: the name as people write it, and not twice
+            snprintf(v.proc, sizeof(v.proc), "%.*s", (int)MIN(name_len, sizeof(v.proc) - 1), line + text_at);
             text_at += name_len + 2;
+        }
     }
     v.text = text_keep(line + text_at, len - text_at, 2000);
     if (!v.text)

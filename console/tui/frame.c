@@ -166,7 +166,8 @@ static void line_draw(const struct app *a, struct cells *c, struct rect r, int64
         cells_text(c, r.x + 1, r.y, r.w - 2, m->reason, m->state == RUN_FAILED ? ROLE_CRIT : ROLE_TEXT);
     else if (m->n_event > 0) {
         const struct event_view *e = model_event_at(m, 0);
-        cells_fmt(c, r.x + 1, r.y, r.w - 2, ROLE_DIM, "%s%s%s", e->text, e->who[0] ? " \u00b7 " : "", e->who);
+        bool by_operator = e->who[0] && strcmp(e->who, "controller") != 0;
+        cells_fmt(c, r.x + 1, r.y, r.w - 2, ROLE_DIM, "%s%s%s", e->text, by_operator ? " \u00b7 " : "", by_operator ? e->who : "");
     }
 }
 
@@ -174,11 +175,12 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
 {
     /* which rows, best first; drawn in rank order as far as there is room, help always */
     const struct key_row *row[32];
-    int n = 0, used = 0;
+    int n = 0;
     bool paused = a->model->state == RUN_PAUSED;
     for (int i = 0; i < n_key_rows && n < 32; i++) {
         const struct key_row *k = &key_table[i];
-        if (!k->label || !(k->panes & ON(a->pane)) || (k->request == REQ_PAUSE && paused) || (k->request == REQ_RESUME && !paused))
+        if (!k->label || !(k->panes & ON(a->pane)) || (k->request == REQ_PAUSE && paused) || (k->request == REQ_RESUME && !paused)
+            || (run_over(a->model) && strcmp(k->group, "the run") == 0))
             continue;
         int at = n++;
         for (; at > 0 && row[at - 1]->rank > k->rank; at--)
@@ -197,9 +199,7 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
             continue;
         x += cells_text(c, x, r.y, need, keys, ROLE_KEY) + 1;
         x += cells_text(c, x, r.y, need, row[i]->label, ROLE_TEXT) + 2;
-        used++;
     }
-    (void)used;
 }
 
 /* One line; cut by the screen's edge, without an ellipsis that would eat what little room there is. */

@@ -154,7 +154,7 @@ static void events_draw(const struct app *a, struct cells *c, struct rect r, UNU
         if (wide)
             x += cells_fmt(c, x, y, 12, ROLE_TITLE, "%-11.11s ", e->kind);
         x += cells_text(c, x, y, in.x + in.w - x - 1, e->text, strcmp(e->kind, "error") == 0 ? ROLE_CRIT : ROLE_TEXT);
-        if (e->who[0])
+        if (e->who[0] && strcmp(e->who, "controller") != 0)    // who is the run itself needs no name
             cells_fmt(c, x + 2, y, in.x + in.w - x - 3, ROLE_DIM, "by %s", e->who);
         if (row == a->sel[PANE_EVENTS]) {
             cells_select(c, (struct rect){ in.x, y, in.w, 1 });

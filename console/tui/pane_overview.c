@@ -5,25 +5,20 @@
 #include "console/fleet/alarm.h"
 #include "console/tui/app.h"
 
-/* The order of the charts; a metric_chart with no data yet gives way to those that have some. */
-static const enum metric_chart chart_order[] = {
-    CHART_REWARD, CHART_LENGTH, CHART_ENTROPY, CHART_KL, CHART_THROUGHPUT, CHART_GRAD, CHART_LOSS, CHART_TIME,
+/* The charts in order, each with what stands in for it while it has no data (no KL without a reference model: then the
+ * difference of sampler and trainer, which ought to be 0). */
+static const struct chart_row {
+    enum metric_id metric, instead;
+} chart_rows[LAYOUT_CHARTS] = {
+    { M_REWARD, M_ANS_ACC },       { M_RESPONSE_LENGTH, M_LENGTH_P50 },  { M_ENTROPY, M_LOSS },
+    { M_KL, M_SAMPLER_TRAINER_DIFF }, { M_ROLLOUT_TOK_PER_S, M_TRAIN_TOK_PER_S }, { M_GRAD_NORM, M_LOSS },
+    { M_ANS_ACC, M_FORMAT_ACC },   { M_LOSS, M_ADVANTAGES },             { M_STEP_S, M_GENERATE_S },
 };
 #define MARKS_MAX 32
 
-/* The first metric of a chart that has data; else the first of it. */
-static int chart_metric(const struct model *m, enum metric_chart chart)
+static bool has_data(const struct model *m, int metric)
 {
-    int first = -1;
-    for (int i = 0; i < METRIC_N; i++) {
-        if (metrics[i].chart != chart)
-            continue;
-        if (first < 0)
-            first = i;
-        if (m->metric[i].n > 0 && !isnan(m->metric[i].last))
-            return i;
-    }
-    return first;
+    return m->metric[metric].n > 0 && !isnan(m->metric[metric].last);
 }
 
 /* Steps at which knobs were changed or the run went back to a checkpoint. */
@@ -127,6 +122,41 @@ static enum role reward_role(double reward)
     return isnan(reward) ? ROLE_STALE : reward > 0.5 ? ROLE_OK : reward > 0 ? ROLE_WARN : ROLE_CRIT;
 }
 
+/* What is asked, without the chat template's marks (<|im_start|>user ...): the rollouts pane shows all of it. */
+static void question_of(const char *prompt, char *out, size_t size)
+{
+    size_t n = 0;
+    while (*prompt && n + 1 < size) {
+        const char *end = prompt[0] == '<' && prompt[1] == '|' ? strstr(prompt, "|>") : NULL;
+        if (end) {
+            bool opens = strncmp(prompt, "<|im_start|>", 12) == 0;
+            prompt = end + 2;
+            if (opens)    // and the speaker's name behind it
+                prompt += strcspn(prompt, "\n");
+            continue;
+        }
+        bool blank = *prompt == '\n' || *prompt == ' ';
+        if (!blank || (n > 0 && out[n - 1] != ' '))
+            out[n++] = blank ? ' ' : *prompt;
+        prompt++;
+    }
+    out[n] = 0;
+}
+
+/* "sampled 19.2 -> 84.0 %   greedy ...": what the run is for, in one line. */
+static void evals_draw(const struct app *a, struct cells *c, struct rect r)
+{
+    const struct model *m = a->model;
+    int x = r.x;
+    for (int i = 0; i < m->n_eval && x < r.x + r.w; i++) {
+        const struct eval_view *e = &m->eval[i];
+        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_TITLE, "%s ", e->set);
+        if (e->step > e->first_step)
+            x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_DIM, "%.1f \u2192 ", 100 * e->first_mean);
+        x += cells_fmt(c, x, r.y, r.x + r.w - x, e->mean > e->first_mean ? ROLE_OK : ROLE_TEXT, "%.1f %%", 100 * e->mean) + 2;
+    }
+}
+
 static void newest_rollout_draw(const struct app *a, struct cells *c, struct rect in)
 {
     const struct rollout_view *g = model_rollout_at(a->model, 0);
@@ -134,8 +164,11 @@ static void newest_rollout_draw(const struct app *a, struct cells *c, struct rec
         return;
     int y = in.y, shown = 0;
     char value[16];
-    if (in.h >= 3)
-        y += cells_text(c, in.x + 1, y, in.w - 2, g->prompt, ROLE_DIM) > 0;
+    if (in.h >= 3) {
+        char prompt[256];
+        question_of(g->prompt, prompt, sizeof(prompt));
+        cells_text(c, in.x + 1, y++, in.w - 2, prompt, ROLE_DIM);
+    }
     for (int i = 0; i < g->n_sample && y < in.y + in.h; i++, shown++, y++) {
         const struct sample_view *s = &g->sample[i];
         cells_fmt(c, in.x + 1, y, 6, reward_role(s->reward), "%5s", isnan(s->reward) ? "n/a" : value_format(value, s->reward));
@@ -149,6 +182,8 @@ static void side_draw(const struct app *a, struct cells *c, struct rect r, int64
     int n = alarms_check(a->model, now_ns, alarm, ARRAY_SIZE(alarm));
     struct rect in = cells_box(c, r, n > 0 ? "alarms" : "newest rollout", n > 0 && alarm[0].crit ? ROLE_CRIT : ROLE_BORDER, ROLE_TITLE);
     int y = in.y;
+    if (a->model->n_eval > 0 && y < in.y + in.h)
+        evals_draw(a, c, (struct rect){ in.x + 1, y++, in.w - 2, 1 });
     for (int i = 0; i < n && y < in.y + in.h; i++) {
         cells_put(c, in.x + 1, y, 0x26a0, alarm[i].crit ? ROLE_CRIT : ROLE_WARN);
         cells_text(c, in.x + 3, y++, in.w - 4, alarm[i].text, alarm[i].crit ? ROLE_CRIT : ROLE_WARN);
@@ -165,7 +200,7 @@ static void side_draw(const struct app *a, struct cells *c, struct rect r, int64
 static int metric_row(const struct model *m, int i)
 {
     for (int id = 0; id < METRIC_N; id++)
-        if (m->metric[id].n > 0 && !isnan(m->metric[id].last) && i-- == 0)
+        if (has_data(m, id) && i-- == 0)
             return id;
     return -1;
 }
@@ -228,15 +263,10 @@ static void full_draw(const struct app *a, struct cells *c, struct rect r)
 
 static int charts_known(const struct model *m, int *metric)
 {
-    int n = 0;
-    for (int pass = 0; pass < 2; pass++)    // those with data first
-        for (size_t i = 0; i < ARRAY_SIZE(chart_order); i++) {
-            int id = chart_metric(m, chart_order[i]);
-            bool has = id >= 0 && !isnan(m->metric[id].last);
-            if (id >= 0 && has == (pass == 0))
-                metric[n++] = id;
-        }
-    return n;
+    for (int i = 0; i < LAYOUT_CHARTS; i++)
+        metric[i] = (int)(has_data(m, chart_rows[i].metric) || !has_data(m, chart_rows[i].instead) ? chart_rows[i].metric
+                                                                                                  : chart_rows[i].instead);
+    return LAYOUT_CHARTS;
 }
 
 static void overview_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
@@ -248,7 +278,7 @@ static void overview_draw(const struct app *a, struct cells *c, struct rect r, i
     const struct model *m = a->model;
     struct overview_layout o = layout_overview(r, m->n_proc);
     int64_t mark[MARKS_MAX];
-    int n_mark = marks_find(m, mark), metric[ARRAY_SIZE(chart_order)], n = charts_known(m, metric);
+    int n_mark = marks_find(m, mark), metric[LAYOUT_CHARTS], n = charts_known(m, metric);
     for (int i = 0; i < o.n_chart && i < n; i++)
         chart_box_draw(a, c, o.chart[i], metric[i], a->chart == i, mark, n_mark);
     if (o.procs.h > 2)
@@ -268,7 +298,7 @@ static bool overview_act(struct app *a, enum request req, UNUSED int64_t now_ns)
 {
     const struct model *m = a->model;
     struct overview_layout o = layout_overview(app_body(a), m->n_proc);
-    int metric[ARRAY_SIZE(chart_order)], n = MIN(charts_known(m, metric), o.n_chart), across = 1;
+    int metric[LAYOUT_CHARTS], n = MIN(charts_known(m, metric), o.n_chart), across = 1;
     while (across < o.n_chart && o.chart[across].y == o.chart[0].y)
         across++;
     int rows = metric_rows(m);
