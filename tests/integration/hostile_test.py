@@ -2,7 +2,7 @@
 
 Each tests/golden/hostile/NAME.py says in comments what to expect:
     # expect: reasons, divided by |       the words of rollcall's "code: REASON in test 1 of 1"
-    # limit: S                            seconds a test may take; without it 10
+    # limit: S                            seconds a test may take; without it 30
     # function: F                         call-based
     # cases: N                            tests of the program, all alike
 Before them a harmless program must pass, as a canary; where it cannot, because the machine lets nobody make namespaces or has no
@@ -88,21 +88,11 @@ def programs():
 
 
 class Hostile(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        answers, said = score([row("print(int(input()) * 2)", output="10")], 60)
-        if not answers:
-            print("\n*** SKIPPED, NOTHING PROVED: the sandbox does not work on this machine: %s" % said.strip(),
-                  file=sys.stderr)
-            raise unittest.SkipTest("the sandbox does not work here: " + said.strip())
-        if answers[0]["reward"] != 10:
-            raise AssertionError("the canary fails: %s" % answers[0])
-
     def run_all(self, user=None):
         before = set(relatives())
         groups = {}
         for name, code, given in programs():
-            groups.setdefault(float(given.get("limit", 10)), []).append((name, code, given))
+            groups.setdefault(float(given.get("limit", 30)), []).append((name, code, given))
         self.assertGreaterEqual(sum(map(len, groups.values())), 60)
         with concurrent.futures.ThreadPoolExecutor() as pool:
             running = [(members, pool.submit(score, [row(code, given.get("function"), int(given.get("cases", 1)))
@@ -168,5 +158,15 @@ class Hostile(unittest.TestCase):
         self.assertEqual([a["reward"] for a in answers], [0] * len(hostile) + [10])
 
 
+def canary():
+    answers, said = score([row("print(int(input()) * 2)", output="10")], 60)
+    if not answers:
+        print("NOTHING PROVED: the sandbox does not work on this machine: %s" % said.strip())
+        sys.exit(77)    # the runner's word for skipped
+    if answers[0]["reward"] != 10:
+        sys.exit("the canary fails: %s" % answers[0])
+
+
 if __name__ == "__main__":
+    canary()
     unittest.main()
