@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include "protocol/base/error.h"
 bool score_cmd(int argc, char **argv, struct error *err);
+bool pull_cmd(int argc, char **argv, struct error *err);
 bool template_cmd(int argc, char **argv, struct error *err);
 bool tokenize_cmd(int argc, char **argv, struct error *err);
 bool bench_cmd(int argc, char **argv, struct error *err);

@@ -18,6 +18,7 @@ static const struct command commands[] = {
     { "train", train_cmd, "train a model; on a terminal, with the console open" },
     { "ctl", ctl_cmd, "ask a run how it stands, or tell it what to do" },
     { "score", score_cmd, "score responses in a JSON lines file" },
+    { "pull", pull_cmd, "download a model from the hub" },
     { "template", template_cmd, "chat messages to prompts, as JSON lines" },
     { "tokenize", tokenize_cmd, "text to token ids and back, as JSON lines" },
     { "bench", bench_cmd, "measure, as ratios to a roofline or a peer" },

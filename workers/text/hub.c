@@ -60,7 +60,7 @@ bool hub_revision_ok(const char *revision)
 static bool ref_read(char *out, size_t size, const char *repo, const char *revision)
 {
     char path[PATH_MAX];
-    struct buf text = { .max = 4096 };
+    struct buf text = { .max = 1 << 17 };
     struct error ignored;    // a missing file only means that the revision is a commit, or absent
     bool ok = false;
     if (snprintf(path, sizeof path, "%s/refs/%s", repo, revision) < (int)sizeof path && path_exists(path) &&
