@@ -26,3 +26,4 @@ bool controller_cmd(int argc, char **argv, struct error *err);
 bool worker_cmd(int argc, char **argv, struct error *err);
 bool train_cmd(int argc, char **argv, struct error *err);
 bool ctl_cmd(int argc, char **argv, struct error *err);
+bool rollouts_cmd(int argc, char **argv, struct error *err);

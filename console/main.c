@@ -36,6 +36,7 @@ static const struct command commands[] = {
     { "simulate", simulate_cmd, "show the console on a made-up run" },
     { "generate", generate_cmd, "continue prompts with a model" },
     { "eval", eval_cmd, "sample answers to a dataset and score them" },
+    { "rollouts", rollouts_cmd, "print what a run has sampled" },
     { "logprobs", logprobs_cmd, "log-probs of given ids, by the trainer's path" },
     { "version", version_cmd, "print the version" },
 };

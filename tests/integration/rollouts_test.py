@@ -1,0 +1,74 @@
+"""What a run has sampled can be printed, and its checkpoints give every kept log-prob again, to the bit."""
+import json
+import os
+import subprocess
+import unittest
+from run_tools import ROLLCALL, Run, Task
+
+STEPS = 4
+
+
+class Rollouts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.task = Task()
+        cls.run_ = Run(cls.task, "r", cls.task.run_file(save_interval=1, temperature=0.9), ["--max-steps", str(STEPS)])
+        code, last = cls.run_.wait()
+        assert (code, last.get("event")) == (0, "finished"), cls.run_.logs()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.run_.kill()
+        cls.task.close()
+
+    def tool(self, *args, lines=(), want=0):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        p = subprocess.run([ROLLCALL, *args], input=text.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=240)
+        self.assertEqual(p.returncode, want, p.stderr.decode())
+        return [json.loads(line) for line in p.stdout.splitlines()] if want == 0 else p.stderr.decode()
+
+    def test_the_weights_of_its_version_give_each_log_prob_again(self):
+        rows = self.tool("rollouts", self.run_.dir, "--ids")
+        self.assertEqual(len(rows), STEPS * 8 * 4)    # prompts a step, samples a prompt
+        versions = sorted({r["version"] for r in rows})
+        self.assertEqual(versions, list(range(STEPS)))
+        checked = 0
+        for version in versions:
+            model = self.task.path("model") if version == 0 else os.path.join(self.run_.dir, "checkpoints",
+                                                                              "step-%06d" % version)
+            if not os.path.isdir(model):    # saving step 2 while step 1 is being written waits for the next one
+                continue
+            checked += 1
+            mine = [r for r in rows if r["version"] == version]
+            ask = [{"ids": r["prompt_ids"] + r["ids"], "prompt_len": len(r["prompt_ids"]), "temperature": r["temperature"]}
+                   for r in mine]
+            got = [r["logprobs"] for r in self.tool("logprobs", "--model", model, lines=ask)]
+            self.assertEqual(got, [r["logprobs"] for r in mine], version)
+        self.assertGreaterEqual(checked, 2)    # the model it started from, and step 1
+
+    def test_each_sample_has_its_text_reward_and_end(self):
+        rows = self.tool("rollouts", self.run_.dir)
+        for r in rows:
+            self.assertIn(r["finish_reason"], ("stop", "length"))
+            self.assertTrue(r["scored"])
+            self.assertTrue(0 <= r["reward"] <= 1)
+            self.assertIn("<|im_start|>user\n", r["prompt"])
+        one = self.tool("rollouts", self.run_.dir, "--item", str(rows[0]["item"]))
+        self.assertEqual(one, [r for r in rows if r["item"] == rows[0]["item"]])
+        self.assertEqual(self.tool("rollouts", self.run_.dir, "--step", "2"), [r for r in rows if r["rollout_step"] == 2])
+
+    def test_the_log_has_the_first_sample_of_each_prompt(self):
+        log = self.tool("rollouts", self.run_.dir, "--log", "--every", "2")
+        self.assertEqual([line["train_step"] for line in log], [0, 2])
+        self.assertEqual([len(line["rollout"]) for line in log], [8, 8])
+        self.assertTrue(all(text.startswith("<|im_start|>user\n") for line in log for text in line["rollout"]))
+        self.assertEqual([line["train_step"] for line in self.tool("rollouts", self.run_.dir, "--log")], [0])
+
+    def test_a_missing_or_foreign_file_is_one_sentence(self):
+        self.assertIn("none", self.tool("rollouts", self.task.path("none"), want=1))
+        self.assertIn("run.yaml", self.tool("rollouts", os.path.join(self.run_.dir, "run.yaml"), want=1))
+        self.assertIn("needed", self.tool("rollouts", want=2))
+
+
+if __name__ == "__main__":
+    unittest.main()
