@@ -327,6 +327,16 @@ static void rollout_read(struct model *m, const struct mval *v)
     }
 }
 
+/* "greedy 0.9620 of 500 at step 60": evaluations from before this console came. */
+static void eval_event_read(struct model *m, const char *text)
+{
+    char set[48];
+    double mean;
+    long long n, step;
+    if (sscanf(text, "%47s %lf of %lld at step %lld", set, &mean, &n, &step) == 4)
+        model_eval(m, set, step, n, mean);
+}
+
 static void events_read(struct model *m, const struct mval *v)
 {
     const struct mval *list = mval_get(v, "events");
@@ -338,6 +348,8 @@ static void events_read(struct model *m, const struct mval *v)
         mval_text(row, "who", e.who, sizeof(e.who));
         mval_text(row, "text", e.text, sizeof(e.text));
         model_event(m, &e);
+        if (strcmp(e.kind, "eval") == 0)
+            eval_event_read(m, e.text);
     }
 }
 

@@ -415,6 +415,8 @@ void model_eval(struct model *m, const char *set, int64_t step, int64_t n, doubl
         e->first_step = step;
         e->first_mean = mean;
     }
+    if (step < e->step)
+        return;
     e->n = n;
     e->step = step;
     e->mean = mean;

@@ -91,7 +91,7 @@ static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_
         gauge_draw(c, (struct rect){ x, r.y, w, 1 }, share, a->glyphs);
         for (int i = 0; i < w; i++) {    // the bar's own ground, the gauge's shape
             struct cell *cell = &c->cell[r.y * c->w + x + i];
-            cell->role = (uint8_t)role;
+            cell->role = (uint8_t)(paused ? role : ROLE_BAR_GAUGE);
         }
         x += w;
         x += cells_fmt(c, x, r.y, end - x, role, " %.0f%%", 100 * fmin(share, 1)) + 1;

@@ -15,6 +15,7 @@ const struct role_row role_table[N_ROLE] = {
     [ROLE_DIM]        = { "dim",        D,       D,      ATTR_DIM,                   ATTR_DIM,         "less important" },
     [ROLE_TITLE]      = { "title",      CYAN,    D,      ATTR_BOLD,                  ATTR_BOLD,        "titles, headings" },
     [ROLE_BAR]        = { "bar",        D,       D,      ATTR_REVERSE,               ATTR_REVERSE,     "the bar on top" },
+    [ROLE_BAR_GAUGE]  = { "bar_gauge",  D,       D,      ATTR_REVERSE,               ATTR_REVERSE,     "progress in the bar on top" },
     [ROLE_BORDER]     = { "border",     BLUE,    D,      0,                          0,                "lines around panes" },
     [ROLE_FOCUS]      = { "focus",      CYAN,    D,      ATTR_BOLD,                  ATTR_BOLD,        "lines around what has the keys" },
     [ROLE_SELECT]     = { "select",     D,       D,      ATTR_REVERSE,               ATTR_REVERSE,     "the selected row" },

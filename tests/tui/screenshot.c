@@ -32,6 +32,11 @@ static unsigned rgb_of(struct pty *p, VTermColor c, unsigned otherwise)
 {
     if (VTERM_COLOR_IS_DEFAULT_FG(&c) || VTERM_COLOR_IS_DEFAULT_BG(&c))
         return otherwise;
+    if (VTERM_COLOR_IS_INDEXED(&c) && c.indexed.idx >= 16 && c.indexed.idx < 232) {    // xterm's cube; libvterm's is another
+        static const unsigned level[6] = { 0, 95, 135, 175, 215, 255 };
+        unsigned i = c.indexed.idx - 16u;
+        return level[i / 36] << 16 | level[i / 6 % 6] << 8 | level[i % 6];
+    }
     vterm_screen_convert_color_to_rgb(p->screen, &c);
     return (unsigned)c.rgb.red << 16 | (unsigned)c.rgb.green << 8 | c.rgb.blue;
 }
@@ -43,7 +48,7 @@ static bool shape_out(FILE *f, uint32_t ch, double x, double y, unsigned fg)
     if (ch >= 0x2800 && ch <= 0x28ff) {
         for (int i = 0; i < 8; i++)
             if ((ch - 0x2800) >> i & 1)
-                fprintf(f, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"1.15\" fill=\"#%06x\"/>", x + CELL_W * (0.25 + 0.5 * dot_x[i]),
+                fprintf(f, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"1.3\" fill=\"#%06x\"/>", x + CELL_W * (0.25 + 0.5 * dot_x[i]),
                         y + CELL_H * (0.125 + 0.25 * dot_y[i]), fg);
         return true;
     }
