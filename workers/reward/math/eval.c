@@ -376,11 +376,20 @@ static bool residue(struct residue *r, const struct node *a, uint64_t *out);
 static bool unknown(struct residue *r, const struct node *a, uint64_t *out)
 {
     uint64_t h = mix(mix(mix(r->seed, a->kind), (uint64_t)(uint8_t)a->op), (uint64_t)a->n), v;
-    bool named = a->kind == K_APP || a->kind == K_SUM || a->kind == K_PROD;
-    if (named)
+    bool index = (a->kind == K_SUM || a->kind == K_PROD) && r->m->n_bind < MATH_BIND_MAX;
+    if (a->kind == K_APP)
         h = mix_text(h, a->s, a->len);
     for (int i = 0; i < a->n; i++) {
-        if (!residue(r, a->child[i], &v))
+        bool bound = index && i == 0;    // the index by its place, not by its name
+        if (bound) {
+            int k = r->m->n_bind++;
+            r->m->bind[k].s = a->s;
+            r->m->bind[k].len = a->len;
+            r->m->bind[k].value = (int64_t)(mix(r->seed, (uint64_t)k) >> 4);
+        }
+        bool ok = residue(r, a->child[i], &v);
+        r->m->n_bind -= bound;
+        if (!ok)
             return false;
         h = mix(h, v);
     }
@@ -422,7 +431,7 @@ static bool residue(struct residue *r, const struct node *a, uint64_t *out)
     }
     case K_SYM:
         if (bound_value(r->m, a, &bound))
-            *out = bound < 0 ? P61 - (uint64_t)-bound : (uint64_t)bound;
+            *out = bound < 0 ? P61 - (uint64_t)-bound % P61 : (uint64_t)bound % P61;
         else
             *out = mix_text(mix(r->seed, 77), a->s, a->len) % P61;
         return true;

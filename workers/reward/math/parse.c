@@ -1304,6 +1304,17 @@ static struct node *sub_parse(struct parser *p, const char *s, size_t len)
     return a && !sub.failed && sub.t.kind == T_END ? a : NULL;
 }
 
+/* Words; those that name a set are that set. */
+static struct node *text_node(struct parser *p, const char *s, size_t len)
+{
+    static const char *const reals[] = { "all real numbers", "real numbers", "all reals", "the set of all real numbers",
+                                         "the real numbers" };
+    for (size_t i = 0; i < ARRAY_SIZE(reals); i++)
+        if (word_is(s, len, reals[i]))
+            return node_op(node_new(p->m, K_NAMED_SET, 0), 'R');
+    return node_named(p->m, K_TEXT, s, len);
+}
+
 /* One word of letters: a function, a constant, a name such as AB, words of text, or letters one by one. */
 static struct node *word_parse(struct parser *p)
 {
@@ -1332,7 +1343,7 @@ static struct node *word_parse(struct parser *p)
     if (words > 0) {
         p->p = t.s + words;
         token_next(p);
-        return node_named(p->m, K_TEXT, t.s, words);
+        return text_node(p, t.s, words);
     }
     bool upper = t.len >= 2 && t.len <= 5;
     for (int i = 0; i < t.len; i++)
@@ -1357,7 +1368,33 @@ static struct node *word_parse(struct parser *p)
     if (t.s[0] == 'i' && !is_char(p, '_') && !is_index)
         return const_node(p, CONST_I);
     bool apply = strchr("fghFGHPQRSTW", t.s[0]) != NULL;
+    static const char *const inverse[] = { "^{-1}(", "^{-1}\\left(", "^{-1} (" };
+    for (size_t i = 0; apply && i < ARRAY_SIZE(inverse); i++)    // f^{-1}(x) is a function of its own
+        if (starts(p->p, p->end, inverse[i])) {
+            char *name = math_take(p->m, 8);
+            if (!name)
+                return fail(p);
+            memcpy(name, t.s, 1);
+            memcpy(name + 1, "^-1", 3);
+            p->p += 5;
+            token_next(p);
+            p->t.space = false;
+            struct node *arg = is_char(p, '(') ? bracket_parse(p, '(') : NULL;
+            struct node *f = arg ? node_new(p->m, K_APP, 1, arg) : NULL;
+            if (!f)
+                return fail(p);
+            f->s = name;
+            f->len = 4;
+            return f;
+        }
     struct node *sym = symbol_node(p, t.s, 1);
+    if (sym && t.s[0] == 'C' && sym->len == 1 && is_char(p, '(') && !p->t.space) {    // C(10,3); C(x+1) is a product
+        struct node *arg = bracket_parse(p, '(');
+        if (!arg)
+            return fail(p);
+        return arg->kind == K_TUPLE && arg->n == 2 && arg->op == 0
+                   ? node_op(node_new(p->m, K_FUNC, 2, arg->child[0], arg->child[1]), FN_BINOM) : node_new(p->m, K_MUL, 2, sym, arg);
+    }
     if (sym && apply && is_char(p, '(') && !p->t.space) {
         struct node *args = bracket_parse(p, '(');
         if (!args)
@@ -1487,10 +1524,12 @@ static struct node *atom_parse(struct parser *p)
     case T_WORD:
         return word_parse(p);
     case T_TEXT: {
-        struct node *a = t.len > 0 && (is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' || *t.s == '\\')
+        bool list = memchr(t.s, ',', (size_t)t.len) != NULL;    // \text{Navin, Luisa}
+        struct node *a = t.len > 0 && (list || is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' || *t.s == '\\')
                              ? sub_parse(p, t.s, (size_t)t.len) : NULL;
+        p->failed = false;    // what is no mathematics in there is text
         token_take(p);
-        return a ? a : node_named(p->m, K_TEXT, t.s, (size_t)t.len);
+        return a ? a : text_node(p, t.s, (size_t)t.len);
     }
     case T_CMD:
         return command_parse(p);
@@ -1662,6 +1701,12 @@ static struct node *implicit_parse(struct parser *p)
         if (!a)
             return fail(p);
         bool proper = n > 0 && is_natural(before) && part[n - 1] == before;
+        if (proper && frac && (a->kind == K_PCT || a->kind == K_DEG) && a->child[0]->kind == K_DIV &&
+            is_natural(a->child[0]->child[0]) && is_natural(a->child[0]->child[1])) {    // 33\frac{1}{3}\%
+            part[n - 1] = node_new(p->m, (enum node_kind)a->kind, 1, node_new(p->m, K_ADD, 2, part[n - 1], a->child[0]));
+            before = NULL;
+            continue;
+        }
         if (proper && frac && a->kind == K_DIV && is_natural(a->child[0]) && is_natural(a->child[1])) {
             part[n - 1] = node_new(p->m, K_ADD, 2, part[n - 1], a);
             before = NULL;
