@@ -27,3 +27,4 @@ bool worker_cmd(int argc, char **argv, struct error *err);
 bool train_cmd(int argc, char **argv, struct error *err);
 bool ctl_cmd(int argc, char **argv, struct error *err);
 bool rollouts_cmd(int argc, char **argv, struct error *err);
+bool exporter_cmd(int argc, char **argv, struct error *err);

@@ -32,6 +32,7 @@ static const struct command commands[] = {
     { "controller", controller_cmd, NULL },
     { "worker", worker_cmd, NULL },
     { "scorer", scorer_cmd, NULL },
+    { "exporter", exporter_cmd, NULL },
     { "console", console_cmd, "show a live run and steer it" },
     { "simulate", simulate_cmd, "show the console on a made-up run" },
     { "generate", generate_cmd, "continue prompts with a model" },

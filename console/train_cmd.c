@@ -24,6 +24,7 @@
 #include "protocol/run_lock.h"
 #include "protocol/transport.h"
 #include "workers/agent/spawn.h"
+#include "workers/export/export.h"
 #include "workers/controller/journal.h"
 #include "workers/model/config.h"
 #include "workers/reward/reward.h"
@@ -434,6 +435,8 @@ static bool run_watch_batch(struct train *t, const struct watch *before, struct 
     }
     ok = batch_end(w.batch, strcmp(w.state, "finished") == 0 ? BATCH_FINISHED : strcmp(w.state, "stopped") == 0 ? BATCH_STOPPED
                    : BATCH_FAILED, w.last_step, w.reason, err);
+    fflush(stdout);
+    exporters_wait(t->run_dir);
 out:
     journal_close(w.journal);
     transport_free(w.transport);

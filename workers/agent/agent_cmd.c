@@ -35,6 +35,7 @@
 struct child {
     char name[64];
     const char *command;         // subcommand; NULL: the keeper, which is started but not watched for heartbeats
+    bool exporter;               // has no heartbeat, ends by itself, and may outlive the run until everything is out
     pid_t pid;                   // 0: not running
     int pidfd;
     int64_t started_ms, next_ms; // next_ms: when it may be started
@@ -140,7 +141,7 @@ static void child_start(struct agent *a, struct child *c)
 
 static void child_died(struct agent *a, struct child *c)
 {
-    int status = 0;
+    int status = SIGKILL;    // of a process that is not our child: taken as killed
     char how[64] = "ended", last[512], text[1024];
     if (waitpid(c->pid, &status, WNOHANG) == c->pid) {
         if (WIFSIGNALED(status))
@@ -154,6 +155,11 @@ static void child_died(struct agent *a, struct child *c)
     c->pid = 0;
     if (a->over || a->stop_ms)
         return;
+    if (c->exporter && WIFEXITED(status)) {    // its own decision: the server refused it, and said so in its log
+        log_at(status ? LOG_ERROR : LOG_INFO, "'%s' %s", c->name, how);
+        c->next_ms = INT64_MAX;
+        return;
+    }
     bool failed = !WIFSIGNALED(status) || (WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGTERM);
     c->n_quick = lived < QUICK_MS && failed ? c->n_quick + 1 : 0;
     c->n_restart++;
@@ -311,21 +317,21 @@ static void processes_write(struct agent *a, struct msg_out *m)
         struct error err;
         char waits[200];
         double silent_s = (double)(now - c->heard_ms) / 1000;
-        bool heard = c->command != NULL;
+        bool heard = c->command != NULL && !c->exporter;
         snprintf(waits, sizeof waits, "%s", c->waits_for);
         if (!c->pid)
-            snprintf(waits, sizeof waits, "being started again");
+            snprintf(waits, sizeof waits, c->exporter && c->next_ms == INT64_MAX ? "ended; see its log" : "being started again");
         else if (heard && silent_s > a->config.slow_s)
             snprintf(waits, sizeof waits, "no sign of life for %.0f s", silent_s);
         msg_map(m, NULL);
         msg_str(m, "name", c->name);
         msg_str(m, "kind", !c->command ? "keeper" : c->command);
         msg_i64(m, "pid", c->pid);
-        msg_str(m, "phase", !heard ? "watching" : c->phase);
+        msg_str(m, "phase", c->exporter ? "exporting" : !heard ? "watching" : c->phase);
         msg_f64(m, "phase_s", (double)(now - (heard ? c->phase_ms : c->started_ms)) / 1000);
         msg_f64(m, "progress", c->progress);
         msg_str(m, "waits_for", waits);
-        msg_str(m, "verdict", heard ? verdict(a, c) : c->pid ? "ok" : "stuck");
+        msg_str(m, "verdict", heard ? verdict(a, c) : c->pid || c->exporter ? "ok" : "stuck");
         msg_f64(m, "heard_s", heard ? silent_s : 0);
         msg_i64(m, "restarts", c->n_restart);
         msg_f64(m, "cpu", c->cpu_share);
@@ -572,7 +578,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
 static bool all_gone(const struct agent *a)
 {
     for (int i = 0; i < a->n_child; i++)
-        if (a->child[i].command && a->child[i].pid)
+        if (a->child[i].command && a->child[i].pid && !a->child[i].exporter)
             return false;
     return true;
 }
@@ -599,11 +605,25 @@ static bool end_tick(struct agent *a)
         return false;
     if (now - a->stop_ms > STOP_S * 1000)
         for (int i = 0; i < a->n_child; i++)
-            if (a->child[i].command && a->child[i].pid) {
+            if (a->child[i].command && a->child[i].pid && !a->child[i].exporter) {
                 log_warn("'%s' has not ended in %d s; killed", a->child[i].name, STOP_S);
                 kill(a->child[i].pid, SIGKILL);
             }
     return all_gone(a);
+}
+
+static void exporters_make(struct agent *a)
+{
+    const struct { bool wanted; const char *name; } kinds[] = {
+        { strcmp(a->config.wandb, "off") != 0, "export wandb" },
+        { a->config.tensorboard, "export tensorboard" },
+        { a->config.metrics_listen[0] != 0, "export openmetrics" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        struct child *c = kinds[i].wanted ? child_add(a, "exporter", kinds[i].name) : NULL;
+        if (c)
+            c->exporter = true;
+    }
 }
 
 static void children_make(struct agent *a)
@@ -614,6 +634,7 @@ static void children_make(struct agent *a)
     child_add(a, "scorer", "scorer");
     snprintf(name, sizeof name, "worker %.50s", strcmp(a->config.devices, "auto") == 0 ? "cpu:0" : a->config.devices);
     child_add(a, "worker", name);
+    exporters_make(a);
 }
 
 static bool agent_run(const char *run_dir, struct error *err)

@@ -85,7 +85,7 @@ static void page_print(struct endpoint *e)
 {
     struct buf *b = &e->text;
     buf_clear(b);
-    value_print(b, "rollcall_up", NULL, "1 while the run's processes are there", run_goes_on(e->run_dir));
+    value_print(b, "rollcall_up", NULL, "1 while the run's processes are there", run_goes_on(e->journal, e->run_dir));
     value_print(b, "rollcall_optimizer_steps", "steps", "optimizer steps done", (double)e->step);
     for (int i = 0; i < e->n_series; i++) {
         int id = metric_find(e->series[i].name);
@@ -174,6 +174,14 @@ static bool token_read(struct endpoint *e, const char *path, struct error *err)
     return ok;
 }
 
+static bool run_over(struct endpoint *e)
+{
+    pthread_mutex_lock(&e->lock);
+    bool over = !run_goes_on(e->journal, e->run_dir);
+    pthread_mutex_unlock(&e->lock);
+    return over;
+}
+
 bool export_openmetrics(const struct export_request *r, struct error *err)
 {
     struct endpoint e = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -214,7 +222,7 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
     fprintf(stderr, "serving http://%.*s:%d/metrics\n", (int)(strrchr(r->listen, ':') - r->listen), r->listen, port);
     for (;;) {
         struct timespec second = { 1, 0 };
-        if (sigtimedwait(&stop, NULL, &second) > 0 || (r->follow && !run_goes_on(r->run_dir)))
+        if (sigtimedwait(&stop, NULL, &second) > 0 || (r->follow && run_over(&e)))
             break;
     }
     nng_http_server_stop(server);

@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
@@ -67,9 +68,27 @@ bool rows_read(struct journal *j, struct cursor *c, journal_step_fn *fn, void *a
     return journal_steps_read(j, c->seq, step_once, &once, err);
 }
 
-bool run_goes_on(const char *run_dir)
+static bool state_see(void *arg, const struct journal_event *e)
 {
-    return run_is_live(run_dir);
+    static const struct { const char *word; int code; } ends[] = { { "finished", 0 }, { "stopped", 3 }, { "failed", 1 } };
+    int *code = arg;
+    *code = -1;
+    for (size_t i = 0; i < ARRAY_SIZE(ends); i++)
+        if (strncmp(e->text, ends[i].word, strlen(ends[i].word)) == 0)
+            *code = ends[i].code;
+    return true;
+}
+
+int run_exit_code(struct journal *j)
+{
+    int code = -1;
+    struct error err;
+    return journal_events_read(j, 0, "state", state_see, &code, &err) ? code : -1;
+}
+
+bool run_goes_on(struct journal *j, const char *run_dir)
+{
+    return run_is_live(run_dir) && run_exit_code(j) < 0;
 }
 
 void rows_wait(const char *run_dir, int64_t limit_ms)

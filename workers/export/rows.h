@@ -23,7 +23,9 @@ MUST_USE bool cursor_write(const struct cursor *c, const char *run_dir, const ch
  * counted as handed out. */
 MUST_USE bool rows_read(struct journal *j, struct cursor *c, journal_step_fn *fn, void *arg, struct error *err);
 
-/* Is the run behind run_dir still going? (its lock is held) */
-bool run_goes_on(const char *run_dir);
+/* How the run ended, from the newest state its journal tells: exit code 0 finished, 3 stopped, 1 failed; -1 while it has not. */
+int run_exit_code(struct journal *j);
+/* Is the run still going? Its lock is held, and its journal tells of no end. */
+bool run_goes_on(struct journal *j, const char *run_dir);
 /* Wait until there may be something new: the journal's files change, or limit_ms pass. */
 void rows_wait(const char *run_dir, int64_t limit_ms);

@@ -123,7 +123,7 @@ bool export_tensorboard(const struct export_request *r, struct error *err)
         TRY(record_write(e.fd, &e.event, &e.frame, err));
     }
     for (;;) {
-        bool last = !r->follow || !run_goes_on(r->run_dir);
+        bool last = !r->follow || !run_goes_on(j, r->run_dir);
         struct cursor was = cursor;
         TRY(rows_read(j, &cursor, step_write, &e, err) && !e.failed);
         if (cursor.seq != was.seq || cursor.extra == 0) {

@@ -140,7 +140,7 @@ static bool text_export(const struct export_request *r, journal_step_fn *row, bo
         csv_head(&p);
     }
     for (;;) {
-        bool last = !r->follow || !run_goes_on(r->run_dir);    // asked before reading, so that the end is not missed
+        bool last = !r->follow || !run_goes_on(j, r->run_dir);    // asked before reading, so that the end is not missed
         TRY(rows_read(j, &cursor, row, &p, err));
         if (fflush(p.out) != 0) {
             error_errno(err, "cannot write '%s'", r->out_path ? r->out_path : "standard output");

@@ -76,9 +76,6 @@ MUST_USE bool wandb_config_print(struct buf *out, const struct wandb_setup *s, c
                                  struct error *err);
 /* Set s->start_s to the earliest moment the journal tells of. */
 MUST_USE bool wandb_start_find(struct wandb_setup *s, struct journal *j, struct error *err);
-/* How the run ended, from its journal: exit code 0 finished, 3 stopped, 1 failed; -1 while it has not. */
-int wandb_exit_code(struct journal *j, struct error *err);
-
 /* --- the .wandb file (wandb_file.c) --- */
 struct wandb_file;
 struct wandb_file *wandb_file_new(const char *path, struct error *err);    // fails when it exists
@@ -111,8 +108,7 @@ MUST_USE bool http_do(struct http *h, const char *method, const char *url, bool 
                       double limit_s, struct http_reply *reply, struct error *err);
 /* Statuses that no repetition mends: 400 401 403 404 409 410 413 422 501. */
 bool http_is_final(long status);
-/* Wait before try number n (from 1), with jitter; false when we were asked to end. */
-bool http_wait(struct http *h, double seconds);
+/* Seconds before try number n + 1 (n from 1), with jitter; what the server asked for wins. */
 double http_backoff_s(const struct wandb_setup *s, int n, double retry_after_s);
 /* Asked to end (SIGTERM, SIGINT)? The first makes waits end; data still go out within finish_s. */
 bool http_stop_wanted(const struct http *h);

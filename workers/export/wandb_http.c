@@ -1,6 +1,5 @@
 #include <curl/curl.h>
 #include <math.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,15 +183,4 @@ double http_backoff_s(const struct wandb_setup *s, int n, double retry_after_s)
     if (getrandom(&noise, 1, 0) != 1)
         noise = 128;
     return fmin(60, s->retry_min_s * pow(2, MIN(n - 1, 10)) * (1 + 0.25 * noise / 255));
-}
-
-bool http_wait(struct http *h, double seconds)
-{
-    int64_t until = clock_ms() + (int64_t)(seconds * 1000);
-    for (int64_t left; !h->stop && (left = until - clock_ms()) > 0;) {
-        struct pollfd p = { .fd = h->signal_fd, .events = POLLIN };
-        poll(&p, 1, (int)MIN(left, (int64_t)60000));
-        stop_look(h);
-    }
-    return !h->stop;
 }

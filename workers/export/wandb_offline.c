@@ -238,10 +238,10 @@ bool export_wandb_offline(const struct export_request *r, struct error *err)
     TRY(o.file = wandb_file_new(fresh, err));
     TRY(header_write(&o, err) && run_write(&o, err) && metric_write(&o, "trainer/step", true, err));
     for (;;) {
-        bool last = !r->follow || !run_goes_on(r->run_dir);
+        bool last = !r->follow || !run_goes_on(j, r->run_dir);
         TRY(wandb_rows_read(j, &cursor, row_take, &o, err) && !o.failed);
         if (last)
-            TRY(end_write(&o, MAX(0, wandb_exit_code(j, err)), err));
+            TRY(end_write(&o, MAX(0, run_exit_code(j)), err));
         TRY(wandb_file_sync(o.file, err));
         if (!placed && rename(fresh, path) != 0) {
             error_errno(err, "cannot rename '%s'", fresh);

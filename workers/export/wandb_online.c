@@ -7,12 +7,12 @@
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
+#include <poll.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
@@ -115,6 +115,23 @@ static bool past_deadline(const struct online *o)
     return o->deadline_ms && clock_ms() >= o->deadline_ms;
 }
 
+/* The run has ended, or we were asked to: from now on only so much longer. */
+static void deadline_look(struct online *o)
+{
+    if (!o->deadline_ms && (http_stop_wanted(o->http) || (o->request->follow && !run_goes_on(o->journal, o->setup.run_dir))))
+        o->deadline_ms = clock_ms() + (int64_t)(o->setup.finish_s * 1000);
+}
+
+/* Wait before a repetition, in pieces, so that the run's end is seen; not beyond the deadline. */
+static void wait_out(struct online *o, double seconds)
+{
+    int64_t until = clock_ms() + (int64_t)(seconds * 1000);
+    for (int64_t now; (now = clock_ms()) < until && !past_deadline(o); deadline_look(o)) {
+        int64_t piece = MIN(until - now, (int64_t)500);
+        poll(NULL, 0, (int)(o->deadline_ms ? MIN(piece, MAX((int64_t)1, o->deadline_ms - now)) : piece));
+    }
+}
+
 /* What a refusal says, without the request. */
 static bool refusal(const struct http_reply *reply, const char *what, struct error *err)
 {
@@ -134,6 +151,7 @@ static bool post(struct online *o, const char *url, const char *what, const char
 {
     for (int n = 1;; n++) {
         struct error why = { 0 };
+        deadline_look(o);
         if (o->deadline_ms)
             limit_s = fmin(limit_s, fmax(0.1, (double)(o->deadline_ms - clock_ms()) / 1000));
         bool came = http_do(o->http, "POST", url, true, body, len, limit_s, reply, &why);
@@ -152,20 +170,11 @@ static bool post(struct online *o, const char *url, const char *what, const char
         if (came)
             error_set(&why, ERR_IO, "HTTP %ld", reply->status);
         buf_release(&reply->body);
-        if (http_stop_wanted(o->http) && !o->deadline_ms)
-            o->deadline_ms = clock_ms() + (int64_t)(o->setup.finish_s * 1000);
-        if (o->deadline_ms)
-            wait = fmin(wait, fmax(0, (double)(o->deadline_ms - clock_ms()) / 1000));
         if (past_deadline(o) || n == tries)
             return error_set(err, ERR_TIMEOUT, "wandb did not take the %s: %s", what, why.text);
         status_write(o, "waiting: the %s is repeated in %.1f s (%s)", what, wait, why.text);
         log_debug("wandb: the %s is repeated in %.1f s (%s)", what, wait, why.text);
-        if (o->deadline_ms) {    // once asked to end, waits are not cut short any more
-            struct timespec t = { (time_t)wait, (long)(fmod(wait, 1) * 1e9) };
-            nanosleep(&t, NULL);
-        } else {
-            http_wait(o->http, wait);
-        }
+        wait_out(o, wait);
     }
 }
 
@@ -355,7 +364,7 @@ static void stop_pass_on(struct online *o)
 {
     char self[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (o->stop_asked || n < 0 || !run_goes_on(o->setup.run_dir))
+    if (o->stop_asked || n < 0 || !run_goes_on(o->journal, o->setup.run_dir))
         return;
     o->stop_asked = true;
     self[n] = 0;
@@ -401,7 +410,7 @@ static bool progress_shown(struct online *o)
 static bool finish(struct online *o, struct error *err)
 {
     bool any;
-    int code = wandb_exit_code(o->journal, err);
+    int code = run_exit_code(o->journal);
     for (;;) {
         if (!request_build(o, false, 0, &any, err))
             return false;
@@ -420,7 +429,7 @@ static bool finish(struct online *o, struct error *err)
     if (!alerts_send(o, err))
         return false;
     /* a run that was asked to end only here may go on elsewhere: then it is not complete */
-    bool over = !run_goes_on(o->setup.run_dir);
+    bool over = !run_goes_on(o->journal, o->setup.run_dir);
     if (!over)
         return true;
     return request_build(o, true, code < 0 ? 1 : code, &any, err) && request_send(o, err);
@@ -429,7 +438,7 @@ static bool finish(struct online *o, struct error *err)
 static bool follow(struct online *o, struct error *err)
 {
     bool any;
-    while (run_goes_on(o->setup.run_dir) && !http_stop_wanted(o->http)) {
+    while (run_goes_on(o->journal, o->setup.run_dir) && !http_stop_wanted(o->http)) {
         double since_s = (double)(clock_ms() - o->last_send_ms) / 1000;
         if (o->last_send_ms && since_s < o->setup.transmit_s) {
             rows_wait(o->setup.run_dir, (int64_t)fmin(1000, (o->setup.transmit_s - since_s) * 1000 + 1));
@@ -469,8 +478,7 @@ bool export_wandb_online(const struct export_request *r, struct error *err)
     TRY(upsert(&o, true, err));
     if (r->follow)
         TRY(follow(&o, err));
-    if (!o.deadline_ms && r->follow)
-        o.deadline_ms = clock_ms() + (int64_t)(o.setup.finish_s * 1000);
+    deadline_look(&o);
     ok = finish(&o, err);
 out:
     if (!ok) {

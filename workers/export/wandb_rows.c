@@ -301,24 +301,3 @@ bool wandb_start_find(struct wandb_setup *s, struct journal *j, struct error *er
     return journal_events_read(j, 0, NULL, first_event, &s->start_s, err)
         && journal_steps_read(j, 0, first_step, &s->start_s, err);
 }
-
-struct ending {
-    int code;
-};
-
-static bool ending_see(void *arg, const struct journal_event *e)
-{
-    struct ending *end = arg;
-    if (strcmp(e->kind, "state") != 0)
-        return true;
-    end->code = strstr(e->text, "finished") ? 0 : strstr(e->text, "failed") ? 1 : strstr(e->text, "stopped") ? 3 : -1;
-    return true;
-}
-
-int wandb_exit_code(struct journal *j, struct error *err)
-{
-    struct ending end = { -1 };
-    if (!journal_events_read(j, 0, "state", ending_see, &end, err))
-        return -1;
-    return end.code;
-}
