@@ -131,6 +131,82 @@ static void a_saved_model_loads_and_is_the_same(UNUSED void **state)
     }
 }
 
+/* Half of a model's tensors in fp16, half in bf16, in two files with an index, as large models come. */
+static void shards_put(const char *from, const char *dir, const char *second)
+{
+    struct error err = { 0 };
+    char path[700];
+    struct buf index = BUF_INIT, config = BUF_INIT;
+    snprintf(path, sizeof path, "%s/model.safetensors", from);
+    struct shards *s = shards_open_file(path, &err);
+    assert_non_null(s);
+    int64_t n = shards_n(s);
+    struct st_out *out = calloc((size_t)n, sizeof *out);
+    buf_str(&index, "{\"weight_map\":{");
+    for (int64_t i = 0; i < n; i++) {
+        const struct st_tensor *t = shards_at(s, i);
+        uint16_t *h = malloc((size_t)t->n_elem * 2);
+        st_to_bf16(h, t);
+        if (i < n / 2)    // 1.0 in fp16; the values do not matter, their type does
+            for (int64_t k = 0; k < t->n_elem; k++)
+                h[k] = 0x3c00;
+        out[i] = (struct st_out){ .name = t->name, .dtype = i < n / 2 ? ST_F16 : ST_BF16, .n_dim = t->n_dim,
+                                  .dim = { t->dim[0], t->dim[1] }, .data = h };
+        buf_fmt(&index, "%s\"%s\":\"%s\"", i ? "," : "", t->name, i < n / 2 ? "a.safetensors" : second);
+    }
+    buf_str(&index, "}}");
+    assert_true(dir_make(dir, 0755, &err));
+    snprintf(path, sizeof path, "%s/a.safetensors", dir);
+    assert_true(st_write(path, out, n / 2, &err));
+    snprintf(path, sizeof path, "%s/b.safetensors", dir);
+    assert_true(st_write(path, out + n / 2, n - n / 2, &err));
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
+    assert_true(file_write(path, index.data, index.len, &err));
+    snprintf(path, sizeof path, "%s/config.json", from);
+    assert_true(file_read(&config, path, 1 << 20, &err));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_true(file_write(path, config.data, config.len, &err));
+    for (int64_t i = 0; i < n; i++)
+        free((void *)out[i].data);
+    free(out);
+    shards_close(s);
+    buf_release(&index);
+    buf_release(&config);
+}
+
+static void sharded_models_of_any_float_type_load(UNUSED void **state)
+{
+    struct error err = { 0 };
+    char from[600], dir[512];
+    size_t bytes;
+    struct device *dev = device_new("ref", 1, &err);
+    snprintf(from, sizeof from, "%s/golden/models/qwen3-untied", TEST_DATA_DIR);
+    snprintf(dir, sizeof dir, "%s/sharded", root);
+    shards_put(from, dir, "b.safetensors");
+    struct model *m = model_load(dir, dev, DT_F32, &err), *whole = model_load(from, dev, DT_F32, &err);
+    if (!m || !whole)
+        fail_msg("%s", err.text);
+    const float *w = model_weights(m, &bytes), *v = model_weights(whole, &bytes);
+    int64_t ones = 0, near = 0;
+    for (int64_t i = 0; i < model_n_flat(m); i++) {
+        ones += w[i] == 1;
+        near += w[i] != 1 && fabsf(w[i] - v[i]) <= fabsf(v[i]) * 0x1p-8f;
+    }
+    assert_true(ones > model_n_flat(m) / 4 && near > model_n_flat(m) / 4 && ones + near == model_n_flat(m));
+    model_free(m);
+    model_free(whole);
+    static const struct { const char *second, *want; } cases[] = {
+        { "a.safetensors", "' is not in 'a.safetensors'" }, { "c.safetensors", "c.safetensors" }, { "../b", "not a plain file name" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        shards_put(from, dir, cases[i].second);
+        assert_null(model_load(dir, dev, DT_F32, &err));
+        if (!strstr(err.text, cases[i].want))
+            fail_msg("\"%s\" does not say '%s'", err.text, cases[i].want);
+    }
+    device_free(dev);
+}
+
 static void configs_say_which_key_is_wrong(UNUSED void **state)
 {
 #define BASE "\"model_type\":\"qwen2\",\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4," \
@@ -195,6 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hostile_files_are_refused_and_named), cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(sixteen_bit_floats_convert_exactly), cmocka_unit_test(a_saved_model_loads_and_is_the_same),
+        cmocka_unit_test(sharded_models_of_any_float_type_load),
         cmocka_unit_test(configs_say_which_key_is_wrong), cmocka_unit_test(shapes_have_the_published_sizes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -100,15 +100,21 @@ static void fixture_close(struct fixture *f)
     device_free(f->dev);
 }
 
-static struct trainer *trainer_open(struct fixture *f, int64_t token_budget)
+static struct trainer *trainer_open_as(struct fixture *f, int64_t token_budget, bool recompute_block)
 {
     struct error err = { 0 };
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     set.token_budget_max = token_budget;
+    set.recompute_block = recompute_block;
     struct trainer *t = trainer_new(f->m, f->ref, &set, &err);
     if (!t)
         fail_msg("%s", err.text);
     return t;
+}
+
+static struct trainer *trainer_open(struct fixture *f, int64_t token_budget)
+{
+    return trainer_open_as(f, token_budget, false);
 }
 
 static void twenty_steps_are_pytorchs(UNUSED void **state)
@@ -222,6 +228,64 @@ static void log_probs_are_the_same_bits_in_any_packing(UNUSED void **state)
     }
 }
 
+static void running_blocks_again_changes_no_bit(UNUSED void **state)
+{
+    for (int type = 0; type < 2; type++) {
+        struct fixture f;
+        struct error err = { 0 };
+        fixture_open(&f, ALGO_GRPO, DEVICE, type ? DT_BF16 : DT_F32);
+        int64_t n = model_n_flat(f.m);
+        float *g[2];
+        for (int again = 0; again < 2; again++) {
+            struct trainer *t = trainer_open_as(&f, 64, again);
+            struct trainer_norm norm;
+            struct trainer_sums sums;
+            g[again] = malloc((size_t)n * 4);
+            if (!trainer_begin(t, (const struct group *const *)f.g, GROUPS, &f.h, &norm, &err)
+                || !trainer_grad(t, &f.h, &norm, &sums, &err) || !trainer_grad_get(t, g[again], &err))
+                fail_msg("%s", err.text);
+            trainer_free(t);
+        }
+        assert_memory_equal(g[0], g[1], (size_t)n * 4);
+        free(g[0]);
+        free(g[1]);
+        fixture_close(&f);
+    }
+}
+
+/* Twenty steps so small that a bf16 weight moves only once its master has come half way to the next value. */
+static void masters_collect_what_bf16_weights_cannot_show(UNUSED void **state)
+{
+    struct fixture f;
+    struct error err = { 0 };
+    double metric[METRIC_N];
+    fixture_open(&f, ALGO_GRPO, DEVICE, DT_BF16);
+    struct trainer *t = trainer_open(&f, 64);
+    int64_t n = model_n_flat(f.m), moved = 0, still = 0;
+    float *before = malloc((size_t)n * 4), *after = malloc((size_t)n * 4);
+    size_t bytes;
+    uint16_t *old = malloc((size_t)n * 2);
+    const uint16_t *w = model_weights(f.m, &bytes);
+    memcpy(old, w, (size_t)n * 2);
+    f.h.lr = 1e-5;
+    assert_true(trainer_state_get(t, STATE_MASTER, before, &err));
+    for (int i = 0; i < STEPS; i++)
+        if (!trainer_step(t, (const struct group *const *)f.g + i * GROUPS, GROUPS, &f.h, metric, &err))
+            fail_msg("%s", err.text);
+    assert_true(trainer_state_get(t, STATE_MASTER, after, &err));
+    for (int64_t i = 0; i < n; i++) {
+        assert_int_equal(w[i], bf16_from_f32(after[i]));    // never anything but the master rounded
+        moved += after[i] != before[i];
+        still += after[i] != before[i] && w[i] == old[i];
+    }
+    assert_true(moved > n / 2 && still > moved / 2);
+    free(before);
+    free(after);
+    free(old);
+    trainer_free(t);
+    fixture_close(&f);
+}
+
 static void a_ratio_beyond_the_threshold_leaves_its_sample_out(UNUSED void **state)
 {
     struct fixture f;
@@ -271,6 +335,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(twenty_steps_are_pytorchs), cmocka_unit_test(the_gradient_does_not_depend_on_the_cut),
         cmocka_unit_test(log_probs_are_the_same_bits_in_any_packing),
+        cmocka_unit_test(running_blocks_again_changes_no_bit),
+        cmocka_unit_test(masters_collect_what_bf16_weights_cannot_show),
         cmocka_unit_test(a_ratio_beyond_the_threshold_leaves_its_sample_out),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
     };
