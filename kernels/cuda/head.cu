@@ -118,15 +118,22 @@ extern "C" bool logprob_fwd_cuda(struct device *dev, const struct logprob_fwd *a
     return launch_ok("logprob_fwd", err);
 }
 
-/* In place in fp32: each thread reads an element and overwrites it, nobody reads it after. */
-template <typename T> __global__ static void logprob_bwd_kernel(struct logprob_bwd a)
+/* V elements a thread. In place in fp32: each thread reads its elements and overwrites them, nobody reads them after. */
+template <typename T, int V> __global__ static void logprob_bwd_kernel(struct logprob_bwd a)
 {
-    int64_t i = blockIdx.y, j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (j >= a.vocab)
-        return;
-    float inv_t = 1.0f / a.temperature, coef = a.coef[i] * inv_t;
-    float p = j < a.n_live ? expf(a.logits[i * a.ld + j] * inv_t - a.lse[i]) : 0;
-    ((T *)a.dlogits)[i * a.ldd + j] = from_float<T>(j == a.id[i] ? coef * (1.0f - p) : -coef * p);
+    int64_t i = blockIdx.y;
+    float inv_t = 1.0f / a.temperature, coef = a.coef[i] * inv_t, lse = a.lse[i];
+    int32_t id = a.id[i];
+    for (int64_t j = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V; j < a.vocab; j += (int64_t)gridDim.x * blockDim.x * V) {
+        float z[V];
+        load_v<float, V>(z, a.logits + i * a.ld + j);
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            float p = j + k < a.n_live ? expf(z[k] * inv_t - lse) : 0;
+            z[k] = j + k == id ? coef * (1.0f - p) : -coef * p;
+        }
+        store_v<T, V>((T *)a.dlogits + i * a.ldd + j, z);
+    }
 }
 extern "C" bool logprob_bwd_cuda(struct device *dev, const struct logprob_bwd *args, struct error *err)
 {
@@ -138,11 +145,13 @@ extern "C" bool logprob_bwd_cuda(struct device *dev, const struct logprob_bwd *a
     a.ldd = a.ldd ? a.ldd : a.vocab;
     for (int64_t i = 0; i < args->n; i += 65535) {    // the grid's second side
         int64_t n = args->n - i < 65535 ? args->n - i : 65535;
-        dim3 grid(blocks_for(a.vocab, 256), (unsigned)n);
+        bool wide = a.vocab % 4 == 0 && a.ld % 4 == 0 && a.ldd % 4 == 0;
+        dim3 grid(blocks_for(a.vocab, wide ? 256 * 4 * 4 : 256), (unsigned)n);    // wide: four rounds a thread
+        cudaStream_t s = cuda_of(dev)->stream;
         if (a.dtype == DT_BF16)
-            logprob_bwd_kernel<bf16><<<grid, 256, 0, cuda_of(dev)->stream>>>(a);
+            wide ? logprob_bwd_kernel<bf16, 4><<<grid, 256, 0, s>>>(a) : logprob_bwd_kernel<bf16, 1><<<grid, 256, 0, s>>>(a);
         else
-            logprob_bwd_kernel<float><<<grid, 256, 0, cuda_of(dev)->stream>>>(a);
+            wide ? logprob_bwd_kernel<float, 4><<<grid, 256, 0, s>>>(a) : logprob_bwd_kernel<float, 1><<<grid, 256, 0, s>>>(a);
         a.logits += n * a.ld;
         a.dlogits = (char *)a.dlogits + (size_t)(n * a.ldd) * dtype_size(a.dtype);
         a.lse += n;

@@ -33,6 +33,8 @@ for group in "$@"; do
     case $group in
     tests)
         OPS_DEVICE=cuda:0 note "operations against ref, equal bits" "$tests/ops_test"
+        OPS_DEVICE=cuda:0 note "sampler and trainer agree to the bit" "$tests/agreement_test"
+        OPS_DEVICE=cuda:0 note "logits and gradients of PyTorch, fp32" "$tests/model_golden_test"
         ;;
     sanitize)
         for tool in memcheck racecheck; do

@@ -1,5 +1,5 @@
 /* A token's log-prob is the same bits wherever it is computed: decoded over pages, scored, trained on, whatever stands beside it,
- * however many threads work, and on every code path of the CPU back end. */
+ * however many threads work, and on every code path of the CPU back end. OPS_DEVICE (cuda:0) asks the same of another device. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,6 +46,11 @@ struct engine {
     struct model *m;
 };
 
+static const char *device_name(void)
+{
+    return getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0";
+}
+
 /* False: this processor does not have the code path. */
 static bool engine_open(struct engine *e, const struct model_config *c, enum dtype dtype, const char *path, int n_thread)
 {
@@ -55,7 +60,7 @@ static bool engine_open(struct engine *e, const struct model_config *c, enum dty
     else
         unsetenv("RC_CPU");
     e->m = NULL;
-    if (!(e->dev = device_new("cpu:0", n_thread, &err))) {
+    if (!(e->dev = device_new(device_name(), n_thread, &err))) {
         if (path && strcmp(path, "scalar") != 0)
             return false;
         fail_msg("%s", err.text);
@@ -72,6 +77,13 @@ static void engine_close(struct engine *e)
     unsetenv("RC_CPU");
 }
 
+static void copy(struct engine *e, void *dst, const void *src, size_t size_bytes, enum copy_dir dir)
+{
+    struct error err = { 0 };
+    if (!mem_copy(e->dev, dst, src, size_bytes, dir, &err) || !device_sync(e->dev, &err))
+        fail_msg("%s", err.text);
+}
+
 /* Log-probs of the new tokens of the sequences listed, by prefill and decode in one batch: out[s] has NEW. */
 static void by_decoding(struct engine *e, const struct text *t, const int *list, int n, float out[SEQS][NEW])
 {
@@ -80,9 +92,14 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
     struct run_limits lim = { .max_tok = 256, .max_seq = SEQS, .max_seq_tok = 128 };
     struct model_run *r = model_run_new(e->m, &lim, &err);
     struct kv_pool *kv = kv_pool_new(e->m, SEQS * max_page, &err);
-    int32_t token[256], cu[SEQS + 1] = { 0 }, page[SEQS * 8], pos[SEQS], slot[SEQS], kv_len[SEQS], id[SEQS];
-    float *logits = malloc((size_t)(SEQS * vocab) * 4), logp[SEQS];
-    assert_true(r && kv && max_page <= 8);
+    int32_t token[256], cu[SEQS + 1] = { 0 }, page[SEQS * 8] = { 0 }, pos[SEQS] = { 0 }, slot[SEQS] = { 0 }, kv_len[SEQS] = { 0 };
+    int32_t id[SEQS] = { 0 };
+    float *logits = mem_new(e->dev, (size_t)(SEQS * vocab) * 4, "a test", &err), logp[SEQS];
+    struct on_device {
+        int32_t id[SEQS], pos[SEQS], slot[SEQS], kv_len[SEQS], page[SEQS * 8];
+        float logp[SEQS];
+    } *d = mem_new(e->dev, sizeof *d, "a test", &err);
+    assert_true(r && kv && logits && d && max_page <= 8);
     for (int i = 0; i < n; i++) {
         memcpy(token + cu[i], t->token[list[i]], (size_t)prompt_len[list[i]] * 4);
         cu[i + 1] = cu[i] + (int32_t)prompt_len[list[i]];
@@ -98,19 +115,28 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
         for (int i = 0; i < n; i++) {
             pos[i] = (int32_t)prompt_len[list[i]] + k;
             id[i] = t->token[list[i]][pos[i]];
-            if (!OP(e->dev, &err, logprob_fwd, .logp = logp + i, .logits = logits + i * vocab, .id = id + i, .n = 1, .vocab = vocab,
-                    .temperature = temperature[list[i]]))
-                fail_msg("%s", err.text);
-            out[list[i]][k] = logp[i];
             slot[i] = page[i * max_page + pos[i] / per] * (int32_t)per + pos[i] % (int32_t)per;
             kv_len[i] = pos[i] + 1;
         }
-        struct decode_batch d = { .n = n, .token = id, .pos = pos, .slot = slot, .kv_len = kv_len, .page = page,
-                                  .max_page = max_page };
-        if (!model_decode(r, &d, kv, logits, &err))
+        copy(e, d->id, id, sizeof id, COPY_H2D);
+        copy(e, d->pos, pos, sizeof pos, COPY_H2D);
+        copy(e, d->slot, slot, sizeof slot, COPY_H2D);
+        copy(e, d->kv_len, kv_len, sizeof kv_len, COPY_H2D);
+        copy(e, d->page, page, sizeof page, COPY_H2D);
+        for (int i = 0; i < n; i++)
+            if (!OP(e->dev, &err, logprob_fwd, .logp = d->logp + i, .logits = logits + i * vocab, .id = d->id + i, .n = 1, .vocab = vocab,
+                    .temperature = temperature[list[i]]))
+                fail_msg("%s", err.text);
+        copy(e, logp, d->logp, sizeof logp, COPY_D2H);
+        for (int i = 0; i < n; i++)
+            out[list[i]][k] = logp[i];
+        struct decode_batch batch = { .n = n, .token = d->id, .pos = d->pos, .slot = d->slot, .kv_len = d->kv_len, .page = d->page,
+                                      .max_page = max_page };
+        if (!model_decode(r, &batch, kv, logits, &err))
             fail_msg("%s", err.text);
     }
-    free(logits);
+    mem_free(e->dev, logits);
+    mem_free(e->dev, d);
     kv_pool_free(kv);
     model_run_free(r);
 }
@@ -148,8 +174,9 @@ static void decoding_and_training_agree_to_the_bit(UNUSED void **state)
         struct engine e;
         enum dtype dtype = c % 2 ? DT_BF16 : DT_F32;
         text_make(&t, shapes[c / 2].vocab);
-        for (size_t p = 0; p < ARRAY_SIZE(paths); p++) {
-            for (int n_thread = 1; n_thread <= (p == 0 ? 3 : 1); n_thread += 2) {    // threads on the best path only
+        bool cpu = strncmp(device_name(), "cpu", 3) == 0;
+        for (size_t p = 0; p < (cpu ? ARRAY_SIZE(paths) : 1); p++) {
+            for (int n_thread = 1; n_thread <= (cpu && p == 0 ? 3 : 1); n_thread += 2) {    // threads on the best path only
                 if (!engine_open(&e, &shapes[c / 2], dtype, paths[p], n_thread))
                     continue;
                 by_training(&e, &t, 4096, got);
