@@ -19,24 +19,17 @@ struct sampling_options {
 #define SAMPLING_OPTIONS_DEFAULT                                                                                       \
     ((struct sampling_options){                                                                                        \
         .temperature = 1, .top_p = 1, .max_new_tok = 1024, .batch = 32, .long_prompt_name = "refuse"})
-#define SAMPLING_OPTIONS(o)                                                                                            \
-    {"temperature", "T", CLI_F64, &(o)->temperature, "T", "0 is greedy (default 1)"},                                  \
-        {"top-p", NULL, CLI_F64, &(o)->top_p, "P", "keep the likeliest tokens that make up P (default 1: all)"},       \
-        {"top-k", NULL, CLI_I64, &(o)->top_k, "K", "keep the K likeliest tokens (default 0: all)"},                    \
-        {"min-p",     NULL, CLI_F64,                                                                                   \
-         &(o)->min_p, "P",  "keep tokens with at least P times the largest probability (default 0: all)"},             \
-        {"max-new-tokens",  "mnt", CLI_I64,                                                                            \
-         &(o)->max_new_tok, "N",   "longest completion (default 1024, and what the model can take)"},                  \
-        {"max-prompt-tokens",  "mpt", CLI_I64,                                                                         \
-         &(o)->max_prompt_tok, "N",   "longest prompt (default: what the model can take)"},                            \
-        {"long-prompts",         NULL,  CLI_STR,                                                                       \
-         &(o)->long_prompt_name, "HOW", "refuse (default), drop, or left: keep a long prompt's end"},                  \
-        {"stop", NULL, CLI_STR, &(o)->stop, "TEXT", "end a completion behind this text"},                              \
-        {"ignore-eos", NULL, CLI_FLAG, &(o)->ignore_eos, NULL, "go on behind the end token"},                          \
-    {                                                                                                                  \
-        "batch", NULL, CLI_I64, &(o)->batch, "N",                                                                      \
-            "samples decoded at once (default 32); changes the speed, never the result"                                \
-    }
+#define SAMPLING_OPTIONS(o) \
+    { "temperature", "T", CLI_F64, &(o)->temperature, "T", "0 is greedy (default 1)" }, \
+    { "top-p", NULL, CLI_F64, &(o)->top_p, "P", "keep the likeliest tokens that make up P (default 1: all)" }, \
+    { "top-k", NULL, CLI_I64, &(o)->top_k, "K", "keep the K likeliest tokens (default 0: all)" }, \
+    { "min-p", NULL, CLI_F64, &(o)->min_p, "P", "keep tokens with P times the largest probability (default 0: all)" }, \
+    { "max-new-tokens", "mnt", CLI_I64, &(o)->max_new_tok, "N", "longest completion (default 1024, or what fits)" }, \
+    { "max-prompt-tokens", "mpt", CLI_I64, &(o)->max_prompt_tok, "N", "longest prompt (default: what fits)" }, \
+    { "long-prompt", NULL, CLI_STR, &(o)->long_prompt_name, "HOW", "refuse (default), drop, cut_left" }, \
+    { "stop", NULL, CLI_STR, &(o)->stop, "TEXT", "end a completion behind this text" }, \
+    { "ignore-eos", NULL, CLI_FLAG, &(o)->ignore_eos, NULL, "go on behind the end token" }, \
+    { "batch", NULL, CLI_I64, &(o)->batch, "N", "samples decoded at once (default 32); never changes the result" }
 /* Every option in its bounds. */
 MUST_USE bool sampling_options_check(struct sampling_options *o, struct error *err);
 /* Longest prompt that leaves room for one token. */

@@ -77,7 +77,7 @@ class Tools(unittest.TestCase):
 
     def test_bad_options_are_usage_errors(self):
         for more in (["--n", "0"], ["--temperature", "-1"], ["--top-p", "0"], ["--batch", "0"], ["--max-new-tokens", "0"],
-                     ["--long-prompts", "maybe"], ["--device", "cpu"], ["--dtype", "int8"], ["--threads", "-1"]):
+                     ["--long-prompt", "maybe"], ["--device", "cpu"], ["--dtype", "int8"], ["--threads", "-1"]):
             p = run(["generate", "--model", self.model, *more], PROMPTS[:1], want=None)
             self.assertIn(p.returncode, (1, 2), more)
             self.assertEqual(len(p.stderr.decode().splitlines()), 1, p.stderr)
@@ -89,11 +89,11 @@ class Tools(unittest.TestCase):
         args = ["generate", "--model", self.model, "--json", "--max-prompt-tokens", "10", "--max-new-tokens", "2"]
         p = run(args, lines, want=1)
         self.assertIn("standard input:2:", p.stderr.decode())
-        p = run(args + ["--long-prompts", "drop"], lines)
+        p = run(args + ["--long-prompt", "drop"], lines)
         out = [json.loads(line) for line in p.stdout.splitlines()]
         self.assertEqual(out[1], {"dropped": True, "line": 2})
         self.assertIn("1 prompts were too long and left out", p.stderr.decode())
-        p = run(args + ["--long-prompts", "left"], lines)
+        p = run(args + ["--long-prompt", "cut_left"], lines)
         out = [json.loads(line) for line in p.stdout.splitlines()]
         self.assertEqual(bytes(out[1]["prompt_ids"]), b"0123456789")
         self.assertIn("1 were cut from the left", p.stderr.decode())

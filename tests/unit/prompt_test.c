@@ -132,7 +132,7 @@ static void a_row_that_is_no_prompt_is_an_error_that_names_the_field(UNUSED void
 static void ways_with_long_prompts_have_names(UNUSED void **state)
 {
     enum long_prompt how;
-    assert_true(long_prompt_parse("left", &how, &err));
+    assert_true(long_prompt_parse("cut_left", &how, &err));
     assert_int_equal(how, LONG_CUT_LEFT);
     assert_false(long_prompt_parse("right", &how, &err));
     assert_int_equal(err.code, ERR_USAGE);

@@ -6,13 +6,13 @@
 
 bool long_prompt_parse(const char *name, enum long_prompt *out, struct error *err)
 {
-    static const char *const names[] = { [LONG_REFUSE] = "refuse", [LONG_DROP] = "drop", [LONG_CUT_LEFT] = "left" };
+    static const char *const names[] = { [LONG_REFUSE] = "refuse", [LONG_DROP] = "drop", [LONG_CUT_LEFT] = "cut_left" };
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (strcmp(names[i], name) == 0) {
             *out = (enum long_prompt)i;
             return true;
         }
-    return error_set(err, ERR_USAGE, "unknown way with long prompts '%s'; it is refuse, drop or left", name);
+    return error_set(err, ERR_USAGE, "unknown way with long prompts '%s'; it is refuse, drop or cut_left", name);
 }
 
 static bool ids_add(struct token_list *out, const json_t *list, struct error *err)

@@ -25,7 +25,7 @@ struct prompt_maker {
     int64_t n_dropped, n_cut;           // so far
     int64_t longest;                    // tokens of the longest prompt seen, before cutting
 };
-/* "refuse", "drop" or "left". */
+/* "refuse", "drop" or "cut_left". */
 MUST_USE bool long_prompt_parse(const char *name, enum long_prompt *out, struct error *err);
 /* The prompt's ids, appended to out (emptied first). row has `messages` (one object or a list; they go through the
  * template with a generation prompt), or `prompt` (raw text, special tokens in it are recognised), or `prompt_ids`.
