@@ -203,7 +203,7 @@ static bool reward_check(const struct train *t, struct error *err)
 static bool sizes_check(struct train *t, struct error *err)
 {
     const struct run_config *c = &t->config;
-    if (c->num_trainers > 1 || c->num_inferencer > 1)
+    if (!t->dry_run && (c->num_trainers > 1 || c->num_inferencer > 1))    // a plan may be for more than this version runs
         return error_set(err, ERR_UNSUPPORTED, "num_trainers %" PRId64 " and num_inferencer %" PRId64 ": one worker that samples and "
                          "trains is what runs now; leave both at 1", c->num_trainers, c->num_inferencer);
     if (strcmp(c->devices, "auto") != 0 && strchr(c->devices, ','))
@@ -446,19 +446,50 @@ out:
 
 /* ---- the command ---- */
 
+static void placement_print(const struct train *t)
+{
+    const struct run_config *c = &t->config;
+    const char *device = strcmp(c->devices, "auto") == 0 ? "cpu:0" : c->devices;
+    printf("processes:      keeper, agent, controller, scorer, %" PRId64 " trainer%s and %" PRId64 " producer%s", c->num_trainers,
+           c->num_trainers == 1 ? "" : "s", c->num_inferencer, c->num_inferencer == 1 ? "" : "s");
+    if (c->num_trainers == 1 && c->num_inferencer == 1)
+        printf(", both in one worker on %s\n", device);
+    else
+        printf("; this version runs one of each, in one worker on %s\n", device);
+}
+
+/* What is held whatever the batch: weights, fp32 masters, two moments and the gradient; a reference model with a KL penalty. */
+static void memory_print(const struct train *t)
+{
+    struct model_config shape;
+    struct error err;
+    if (!config_load(&shape, t->config.model, &err))
+        return;
+    bool half = strcmp(t->config.dtype, "bf16") == 0
+             || (strcmp(t->config.dtype, "auto") == 0 && strncmp(t->config.devices, "cuda", 4) == 0);
+    double n = (double)config_n_param(&shape), weight = n * (half ? 2 : 4), mib = 1 << 20;
+    double copies = 1 + (t->config.n_behind > 0) + (t->config.beta > 0);
+    printf("memory:         %.0f MiB for %.1f M parameters: %g x weights %s, fp32 masters, moments and gradient; activations and\n"
+           "                key-value pages come on top, taken once at the start\n",
+           (copies * weight + 16 * n) / mib, n / 1e6, copies, half ? "bf16" : "fp32");
+}
+
 static void plan_print(const struct train *t)
 {
     const struct run_plan *p = &t->plan;
     printf("run:            %s\n", t->resume ? t->run_dir : t->config.name[0] ? t->config.name : "(a free name)");
     printf("model:          %s\n", t->config.model);
     printf("data:           %s, %" PRId64 " prompts\n", t->config.dataset, t->n_row);
+    placement_print(t);
     printf("rollout step:   %" PRId64 " prompts x %" PRId64 " completions\n", p->prompts_per_rollout_step, t->config.num_generations);
-    printf("optimizer step: %" PRId64 " prompts, %" PRId64 " of them a rollout step\n", p->prompts_per_train_batch, p->k);
+    printf("optimizer step: %" PRId64 " prompts (train_batch_size %" PRId64 " x %" PRId64 " trainers), %" PRId64 " of them a rollout step\n",
+           p->prompts_per_train_batch, t->config.train_batch_size, p->dp, p->k);
     printf("length:         %" PRId64 " optimizer steps\n", t->config.max_steps > 0 ? t->config.max_steps : p->total_steps);
     if (p->on_policy)
         printf("on-policy:      strictly (n_behind 0, one optimizer step a rollout step)\n");
     else
         printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n", p->max_age_steps);
+    memory_print(t);
     printf("weights:        %s\n", t->config.n_behind == 0 ? "shared by sampler and trainer" : "copied on the device for the sampler");
 }
 

@@ -73,7 +73,9 @@ static bool path_absolute(const struct knob *k, char *at, const char *text, cons
     if (!path_join(path, sizeof path, base_dir, text) || strlen(path) >= k->size)
         return error_set(err, ERR_USAGE, "'%s': the path '%s' is too long", k->name, text);
     bool hub_name = strcmp(k->name, "model") == 0 && text[0] != '.' && !path_exists(path);
-    snprintf(at, k->size, "%s", hub_name ? text : path);
+    char *plain = hub_name ? NULL : realpath(path, NULL);    // NULL too when it is not there yet: then as it was written
+    snprintf(at, k->size, "%s", plain && strlen(plain) < k->size ? plain : hub_name ? text : path);
+    free(plain);
     return true;
 }
 
@@ -108,7 +110,9 @@ static bool eval_json_read(char *at, size_t size, const char *text, const char *
             error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' names no file", name);
             goto out;
         }
-        json_object_set_new(set, "path", json_string(full));
+        char *plain = realpath(full, NULL);
+        json_object_set_new(set, "path", json_string(plain ? plain : full));
+        free(plain);
         json_object_set_new(root, name, set);
     }
     out = json_dumps(root, JSON_COMPACT);
