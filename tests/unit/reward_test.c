@@ -32,6 +32,7 @@ static void the_score_table_is_the_seeds(UNUSED void **state)
         { "boxed", "\\boxed{43} \\boxed{42", "43", 0, 0, 0, "the last box never closes" },
         { "boxed", "the answer is 42", "42", 0, 0, 0, "no box" },
         { "boxed", "\\boxed{\\frac{1}{2}}", "0.5", 10, 1, 1, "nested braces, another form" },
+        { "boxed", "\\boxed{\\frac{1}{2{}}}", "\\frac{1}{2}", 5, 1, 1, "cannot be read, but its text matches" },
         { "boxed", "\\boxed{7} is it.", "\\boxed{7}", 10, 1, 1, "gt_answer may come boxed" },
         { "think_answer_tags", "<think> a </think><answer> 42 </answer>", "42", 10, 1, 1, "right" },
         { "think_answer_tags", "<think> a </think><answer> 42 </answer> ", "42", 0, 0, 0, "a trailing character" },

@@ -713,7 +713,7 @@ static bool ball_func(struct ball *b, const struct node *a, acb_t z)
             arb_floor(acb_realref(z), acb_realref(x), prec);
         else
             arb_ceil(acb_realref(z), acb_realref(x), prec);
-        ok = real && arb_get_unique_fmpz(n, acb_realref(z));
+        ok = real && !too_big(z, 512) && arb_get_unique_fmpz(n, acb_realref(z));    // never a number of 2^60 bits
         fmpz_clear(n);
         break;
     }

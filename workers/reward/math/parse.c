@@ -461,7 +461,8 @@ static void token_next(struct parser *p);
 static void text_token(struct parser *p, const char *from, const char *to, const char *behind)
 {
     struct token *t = &p->t;
-    from = space_skip(from, to);
+    while (from < to && (*from == ' ' || *from == '~' || *from == '\n' || *from == '\t'))
+        from++;
     while (to > from && (to[-1] == ' ' || to[-1] == '\n' || to[-1] == '\t' || to[-1] == '~'))
         to--;
     const char *f = from, *e = to;
@@ -503,6 +504,14 @@ static void rel_token(struct parser *p, enum math_rel rel, const char *behind)
     p->t.kind = T_REL;
     p->t.c = (char)rel;
     p->t.end = behind;
+}
+
+/* Does a number or a closed brace stand before s? */
+static bool after_number(const struct parser *p, const char *s)
+{
+    while (s > p->start && (s[-1] == ' ' || s[-1] == '~' || (s[-1] == ',' && s - 1 > p->start && s[-2] == '\\')))
+        s -= s[-1] == ',' ? 2 : 1;
+    return s > p->start && (is_digit(s[-1]) || s[-1] == '}');
 }
 
 static void command_token(struct parser *p, const char *s)    // s stands on the backslash
@@ -600,6 +609,8 @@ static void command_token(struct parser *p, const char *s)    // s stands on the
                 t->cmd = fn;
                 t->s = from;
                 t->len = (int32_t)(to - from);
+            } else if (to - from == 1 && after_number(p, s) && !strchr("ei", *from)) {    // 5 \mathrm{m}
+                text_token(p, from, to, to + 1);
             } else if (to - from == 1) {    // \mathrm{e}
                 t->kind = T_WORD;
                 t->s = from;
@@ -1700,6 +1711,8 @@ static struct node *implicit_parse(struct parser *p)
         struct node *a = factor_parse(p);
         if (!a)
             return fail(p);
+        if (n == 1 && part[0]->kind == K_TEXT && p->depth == 0)    // \text{Area: } 5
+            n = 0;
         bool proper = n > 0 && is_natural(before) && part[n - 1] == before;
         if (proper && frac && (a->kind == K_PCT || a->kind == K_DEG) && a->child[0]->kind == K_DIV &&
             is_natural(a->child[0]->child[0]) && is_natural(a->child[0]->child[1])) {    // 33\frac{1}{3}\%
@@ -1841,13 +1854,11 @@ static struct node *relation_parse(struct parser *p)
     char rel[RELS_MAX];
     int n = 0;
     p->unit = NULL;
-    side[0] = p->t.kind == T_REL && p->t.c == REL_EQ && p->depth == 0 ? node_new(p->m, K_TEXT, 0) : set_parse(p);    // "= 5"
+    if (p->t.kind == T_REL && (p->t.c == REL_EQ || p->t.c == REL_APPROX) && p->depth == 0)    // "= 5"
+        token_take(p);
+    side[0] = set_parse(p);
     if (!side[0])
         return fail(p);
-    if (side[0]->kind == K_TEXT && !side[0]->s) {
-        token_take(p);
-        return relation_parse(p);
-    }
     struct node *a = side[0];
     if (p->unit) {
         a = side[0] = node_new(p->m, K_UNIT, 1, a);
