@@ -9,6 +9,7 @@
 #include "console/bench.h"
 #include "console/tool_model.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "protocol/metrics.h"
 #include "workers/consumer/schedule.h"
 #include "workers/consumer/trainer.h"
@@ -266,7 +267,7 @@ bool bench_learn(int argc, char **argv, struct error *err)
         return error_set(err, ERR_USAGE, "--dataset and --eval-dataset are needed, and sizes of at least 1 (groups: 2 to 64)");
     TRY(algo_parse(&algo, l.algo, err));
     if (l.out)
-        TRY(model_dir_claim(l.out, l.force, err));
+        TRY(model_dir_check(l.out, l.force, err));
     TRY(learn_open(&l, algo, &h, err));
     TRY(evaluate(&l, 1, &sampled[0], err) && evaluate(&l, 0, &greedy[0], err));
     l.gen_s = l.score_s = 0;
@@ -275,7 +276,7 @@ bool bench_learn(int argc, char **argv, struct error *err)
     double wall = (double)(clock_ns() - t0) * 1e-9, gen_s = l.gen_s, score_s = l.score_s;
     TRY(evaluate(&l, 1, &sampled[1], err) && evaluate(&l, 0, &greedy[1], err));
     if (l.out)
-        TRY(model_dir_copy_tokenizer(l.tool.dir, l.out, err) && model_save(l.tool.model, l.out, err));
+        TRY(dir_make(l.out, 0755, err) && model_dir_copy_tokenizer(l.tool.dir, l.out, err) && model_save(l.tool.model, l.out, err));
     printf("{\"bench\":\"learn\",\"algo\":\"%s\",\"seed\":%lld,\"steps\":%lld,\"shuffled\":%s,\"sampled\":[%.4f,%.4f],"
            "\"greedy\":[%.4f,%.4f],\"wall_s\":%.1f,\"generate_s\":%.1f,\"score_s\":%.2f,\"train_s\":%.1f}\n", algo_name(algo),
            (long long)l.seed, (long long)l.n_step, l.shuffle ? "true" : "false", sampled[0], sampled[1], greedy[0], greedy[1],

@@ -53,11 +53,12 @@ bool random_model_cmd(int argc, char **argv, struct error *err)
     if (!known || !model_dtype_parse(&type, dtype, err))
         return false;
     struct model_config c = *known;
-    TRY(model_dir_claim(out, force, err));
+    TRY(model_dir_check(out, force, err));
     if (tokenizer)
         TRY(tokenizer_apply(&c, tokenizer, err));
     TRY(dev = device_new("ref", 1, err));    // nothing is computed
     TRY(m = model_new_random(&c, (uint64_t)seed, dev, type, err));
+    TRY(dir_make(out, 0755, err));
     if (tokenizer)
         TRY(model_dir_copy_tokenizer(tokenizer, out, err));
     TRY(model_save(m, out, err));

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "console/commands.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "workers/consumer/sft.h"
 #include "workers/consumer/trainer.h"
@@ -125,7 +126,7 @@ static bool sft_all(const struct sft_options *o, struct stage_spec *spec, int n_
     struct template *chat = NULL;
     struct sft_data *eval = NULL;
     TRY(model_dtype_parse(&dtype, o->dtype, err));
-    TRY(model_dir_claim(o->out, o->force, err));
+    TRY(model_dir_check(o->out, o->force, err));
     TRY(tok = tokenizer_load(o->model, err));
     TRY(chat = template_load(o->model, err));
     int64_t max_tok = MIN(o->max_tokens, o->token_budget);
@@ -159,7 +160,7 @@ static bool sft_all(const struct sft_options *o, struct stage_spec *spec, int n_
         TRY(sft_run(t, &spec[i].stage, progress_tell, &teller, err));
         TRY(evaluate(t, eval, i + 1, err));
     }
-    TRY(model_dir_copy_tokenizer(o->model, o->out, err));
+    TRY(dir_make(o->out, 0755, err) && model_dir_copy_tokenizer(o->model, o->out, err));
     TRY(model_save(m, o->out, err));
     ok = true;
 out:

@@ -9,14 +9,14 @@ static const char *const tokenizer_files[] = {
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
 };
 
-bool model_dir_claim(const char *dir, bool force, struct error *err)
+bool model_dir_check(const char *dir, bool force, struct error *err)
 {
     static const char *const signs[] = { "config.json", "model.safetensors", "model.safetensors.index.json" };
     char path[PATH_BYTES];
     for (size_t i = 0; !force && i < ARRAY_SIZE(signs); i++)
         if (path_join(path, sizeof path, dir, signs[i]) && path_exists(path))
             return error_set(err, ERR_EXISTS, "'%s' is there already; --force writes over it", path);
-    return dir_make(dir, 0755, err);
+    return true;
 }
 
 bool model_dir_copy_tokenizer(const char *from, const char *to, struct error *err)
