@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include "console/batch/batch.h"
 #include "console/commands.h"
+#include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
@@ -208,6 +209,12 @@ static bool sizes_check(struct train *t, struct error *err)
                          "trains is what runs now; leave both at 1", c->num_trainers, c->num_inferencer);
     if (strcmp(c->devices, "auto") != 0 && strchr(c->devices, ','))
         return error_set(err, ERR_UNSUPPORTED, "devices '%s': one device is what runs now", c->devices);
+    if (strcmp(c->devices, "auto") == 0) {
+        struct error none;
+        struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
+        snprintf(t->config.devices, sizeof t->config.devices, "%s", gpu ? "cuda:0" : "cpu:0");
+        device_free(gpu);
+    }
     if (c->train_batch_size * c->num_trainers > 4096)
         return error_set(err, ERR_USAGE, "train_batch_size %" PRId64 " is more than 4096 prompts an optimizer step", c->train_batch_size);
     return run_plan_make(&t->plan, c, t->n_row, err);

@@ -1,4 +1,6 @@
-"""What an operator does to a run with ctl and signals, and what bad input gets."""
+"""tags: tsan limit=900
+
+What an operator does to a run with ctl and signals, and what bad input gets."""
 import json
 import os
 import signal

@@ -1,4 +1,6 @@
-"""Any single process killed or stopped at any moment: the run goes on and ends with the same bytes.
+"""tags: limit=900
+
+Any single process killed or stopped at any moment: the run goes on and ends with the same bytes.
 
 A seeded handful of random moments; LONG=1 runs many more."""
 import os
@@ -64,7 +66,7 @@ class Kills(unittest.TestCase):
 
     def test_the_run_survives_the_death_of_each_kind_of_process(self):
         rng = random.Random(20 if not LONG else time.time_ns())
-        cells = [(SETTINGS[i % 2], KINDS[i % len(KINDS)]) for i in range(5 if not LONG else 60)]
+        cells = [(SETTINGS[i % 2], KINDS[i % len(KINDS)]) for i in range(int(os.environ.get("CELLS", 60 if LONG else 5)))]
         for settings, name in cells:
             sig = signal.SIGKILL if rng.random() < 0.8 else signal.SIGSTOP
             step, wait_s = rng.randrange(-1, STEPS - 2), rng.random() * 0.3

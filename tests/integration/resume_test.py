@@ -1,4 +1,6 @@
-"""Train 20 steps; train 10, kill -9 everything, resume, train 10 more: the same bytes."""
+"""tags: asan limit=900
+
+Train 20 steps; train 10, kill -9 everything, resume, train 10 more: the same bytes."""
 import unittest
 from run_tools import Run, Task
 

@@ -1,4 +1,5 @@
-/* The ledger: the order of everything follows from the seed and the groups, never from when they arrive. */
+/* tags: tsan valgrind
+ * The ledger: the order of everything follows from the seed and the groups, never from when they arrive. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -198,6 +199,28 @@ static void the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened(U
     free(log);
 }
 
+static void a_prompt_in_quarantine_gives_its_places_to_others(UNUSED void **state)
+{
+    struct ledger *l = ledger_make(0), *plain = ledger_make(0);
+    int64_t first, bad = ledger_row(l, 2), seen = 0;
+    assert_true(ledger_forbid(l, bad));
+    assert_false(ledger_forbid(l, bad));
+    assert_false(ledger_forbid(l, 10));
+    assert_true(ledger_open(l, 8, &first));
+    for (int64_t i = 0; i < 8; i++) {
+        assert_int_not_equal(ledger_find(l, i)->row, bad);
+        seen += ledger_find(l, i)->row == ledger_row(plain, i);
+    }
+    assert_int_equal(seen, 7);    // the others keep their places
+    for (int64_t row = 0; row < 10; row++)
+        (void)ledger_forbid(l, row);
+    struct ledger_counts n;
+    ledger_counts(l, 8, &n);
+    assert_int_equal(n.n_item, 8);
+    ledger_free(l);
+    ledger_free(plain);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -205,6 +228,7 @@ int main(void)
         cmocka_unit_test(without_a_filter_batches_are_the_items_in_order_and_ages_keep_their_bound),
         cmocka_unit_test(an_episode_shows_every_prompt_once_and_the_next_in_another_order),
         cmocka_unit_test(a_group_of_other_weights_or_of_no_item_is_not_taken),
+        cmocka_unit_test(a_prompt_in_quarantine_gives_its_places_to_others),
         cmocka_unit_test(the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

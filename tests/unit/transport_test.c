@@ -1,4 +1,5 @@
-/* Transport: two ends in one process, through real sockets in a folder with a long name. */
+/* tags: tsan valgrind
+ * Transport: two ends in one process, through real sockets in a folder with a long name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -29,6 +29,7 @@
 #define WORKER_MAX 64
 #define HOLD_MS 2000             // a request for work is held open so long
 #define RECENT_MAX 16            // groups kept as bytes for the operator's screen
+#define BATCH_MAX 4096           // groups of a train batch
 #define CHECKPOINT_MAX 256       // remembered
 
 enum run_state { RUN_STARTING, RUN_RUNNING, RUN_PAUSED, RUN_STOPPING, RUN_FINISHED, RUN_FAILED, RUN_STOPPED };

@@ -12,6 +12,8 @@ struct ledger {
     struct ledger_state state;
     int64_t *order;              // (n_row) the prompt order of order_episode
     int64_t order_episode;       // -1: none made yet
+    bool *forbidden;             // (n_row)
+    int64_t n_forbidden;
 };
 
 static uint64_t splitmix(uint64_t *x)    // Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014
@@ -31,14 +33,17 @@ struct ledger *ledger_new(const struct ledger_rules *rules, struct error *err)
     }
     struct ledger *l = calloc(1, sizeof *l);
     int64_t *order = calloc((size_t)rules->n_row, sizeof *order);
-    if (!l || !order) {
+    bool *forbidden = calloc((size_t)rules->n_row, sizeof *forbidden);
+    if (!l || !order || !forbidden) {
         free(l);
         free(order);
+        free(forbidden);
         error_set(err, ERR_NO_MEMORY, "no memory for the order of %lld prompts", (long long)rules->n_row);
         return NULL;
     }
     l->rules = *rules;
     l->order = order;
+    l->forbidden = forbidden;
     l->order_episode = -1;
     return l;
 }
@@ -49,6 +54,7 @@ void ledger_free(struct ledger *l)
         return;
     free(l->item);
     free(l->order);
+    free(l->forbidden);
     free(l);
 }
 
@@ -74,6 +80,24 @@ int64_t ledger_row(const struct ledger *l, int64_t item)
     if (episode != l->order_episode)
         order_make((struct ledger *)l, episode);    // a cache: what it answers does not change
     return l->order[item % l->rules.n_row];
+}
+
+bool ledger_forbid(struct ledger *l, int64_t row)
+{
+    if (row < 0 || row >= l->rules.n_row || l->forbidden[row] || l->n_forbidden + 1 >= l->rules.n_row)
+        return false;
+    l->forbidden[row] = true;
+    l->n_forbidden++;
+    return true;
+}
+
+/* The row an item gets when it is opened: that of its place, or of the next place whose row is allowed. */
+static int64_t row_open(const struct ledger *l, int64_t item)
+{
+    int64_t base = item - item % l->rules.n_row, row = ledger_row(l, item);
+    for (int64_t k = 1; l->forbidden[row]; k++)
+        row = ledger_row(l, base + (item - base + k) % l->rules.n_row);
+    return row;
 }
 
 static struct ledger_item *at(const struct ledger *l, int64_t item)
@@ -140,7 +164,7 @@ bool ledger_open(struct ledger *l, int64_t n, int64_t *first_item)
             return false;
         }
         i->item = l->state.n_item + k;
-        i->row = ledger_row(l, i->item);
+        i->row = row_open(l, i->item);
         i->rollout_step = s;
         i->version = version;
     }

@@ -63,6 +63,8 @@ void ledger_restore_state(struct ledger *l, const struct ledger_state *state);
 bool ledger_open(struct ledger *l, int64_t n, int64_t *first_item);
 /* The prompt of an item: position item % n_row of the episode's order. */
 int64_t ledger_row(const struct ledger *l, int64_t item);
+/* Items opened from now on take the next row of the order in place of this one. False: it is forbidden already, or the last. */
+bool ledger_forbid(struct ledger *l, int64_t row);
 /* The next issued item of exactly this version, now leased to worker; NULL: none. */
 const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int worker);
 /* The same, of one rollout step (whose items share their settings). */

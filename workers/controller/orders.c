@@ -145,6 +145,19 @@ static bool knobs_set(struct controller *c, const char *const *name, const char 
     if (!next)
         return error_set(err, ERR_NO_MEMORY, "no memory for settings");
     TRY(knobs_propose(&c->now, name, value, n, next, err));
+    if (next->max_new_tokens > c->config.max_new_tokens) {
+        error_set(err, ERR_REFUSED, "max_new_tokens cannot go beyond the %" PRId64 " that memory was taken for at the start",
+                  c->config.max_new_tokens);
+        goto out;
+    }
+    if (next->beta > 0 && c->config.beta == 0) {
+        error_set(err, ERR_REFUSED, "kl_coeff was 0 at the start, so no reference model is held; start a run with it above 0");
+        goto out;
+    }
+    if (next->train_batch_size > BATCH_MAX) {
+        error_set(err, ERR_REFUSED, "train_batch_size is at most %d", BATCH_MAX);
+        goto out;
+    }
     c->change_group++;
     for (int i = 0; i < n; i++) {
         const struct knob *k = knob_find(name[i], err);
@@ -224,6 +237,30 @@ static void revert_command(struct controller *c, struct request *r, const char *
     else
         command_fail(c, r, id, who, &err);
     free(copy);
+}
+
+static void quarantine_command(struct controller *c, struct request *r, const char *id, const char *who, const struct mval *args)
+{
+    struct error err;
+    struct buf list = BUF_INIT;
+    char text[128];
+    bool found, ok = false;
+    int64_t row = mval_i64(mval_get(args, "row"), -1);
+    if (!c->ledger || row < 0 || row >= c->n_row)
+        error_set(&err, ERR_USAGE, "there is no prompt %" PRId64 "; they go from 0 to %" PRId64, row, c->n_row - 1);
+    else if (!ledger_forbid(c->ledger, row))
+        error_set(&err, ERR_REFUSED, "prompt %" PRId64 " is in quarantine already, or the last one left", row);
+    else
+        ok = journal_value_get(c->journal, "quarantine", &list, &found, &err);
+    if (ok && !(buf_fmt(&list, "%" PRId64 "\n", row) && transaction(c, &err)
+                && journal_value_put(c->journal, "quarantine", list.data, list.len, &err)))
+        ok = false;
+    snprintf(text, sizeof text, "prompt %" PRId64 " is issued no more", row);
+    if (ok)
+        command_ok(c, r, id, who, c->step, text);
+    else
+        command_fail(c, r, id, who, &err);
+    buf_release(&list);
 }
 
 /* ---- commands that take time ---- */
@@ -374,6 +411,10 @@ void command_came(struct controller *c, struct request *r, const struct msg_in *
     p.step = c->step;
     if (strcmp(p.name, "set") == 0) {
         set_command(c, r, p.id, p.who, args);
+        goto out;
+    }
+    if (strcmp(p.name, "quarantine") == 0) {
+        quarantine_command(c, r, p.id, p.who, args);
         goto out;
     }
     if (strcmp(p.name, "revert") == 0) {

@@ -402,6 +402,10 @@ bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
         TRY(journal_items_read(c->journal, c->ledger_first, item_restore, &r, err) && r.ok);
         ledger_restore_state(c->ledger, &s);
     }
+    buf_clear(&text);
+    TRY(journal_value_get(c->journal, "quarantine", &text, &found, err));
+    for (const char *at = buf_text(&text); found && *at; at += strcspn(at, "\n") + (strchr(at, '\n') != NULL))
+        ledger_forbid(c->ledger, strtoll(at, NULL, 10));
     c->n_row = n_row;
     TRY(number_put(c, "n_row", n_row, err));
     TRY(ledger_advance(c, err));

@@ -187,7 +187,7 @@ static void items_give(struct controller *c, struct worker *w)
 
 static void train_give(struct controller *c, struct worker *w)
 {
-    const struct ledger_item *item[4096];
+    const struct ledger_item *item[BATCH_MAX];
     struct msg_out m;
     int64_t n = ledger_batch(c->ledger, c->step, item, ARRAY_SIZE(item));
     task_begin(c, w, &m, "train", c->step);
@@ -406,7 +406,7 @@ static void metric_put(struct controller *c, const char *name, double value)
 /* What the ledger knows of the groups that went by since the step before. */
 static void batch_metrics(struct controller *c, int64_t batch)
 {
-    const struct ledger_item *item[4096];
+    const struct ledger_item *item[BATCH_MAX];
     int64_t n = ledger_batch_seen(c->ledger, batch, item, ARRAY_SIZE(item));
     struct ledger_summary s = { 0 };
     int64_t same = 0, filtered = 0, newest = 0;
