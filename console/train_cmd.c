@@ -440,6 +440,8 @@ static bool run_watch_batch(struct train *t, const struct watch *before, struct 
         snprintf(w.reason, sizeof w.reason, "all processes of the run have ended before its time; go on with 'rollcall train --resume %.800s'",
                  t->run_dir);
     }
+    if (w.journal && !journal_last_step(w.journal, &w.last_step, err))    // a step that was told may have been gone back from
+        goto out;
     ok = batch_end(w.batch, strcmp(w.state, "finished") == 0 ? BATCH_FINISHED : strcmp(w.state, "stopped") == 0 ? BATCH_STOPPED
                    : BATCH_FAILED, w.last_step, w.reason, err);
     fflush(stdout);

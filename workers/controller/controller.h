@@ -13,6 +13,7 @@
  *      starting -> running             first worker has loaded                      work.c, done_load
  *      running <-> paused              command, when its depth is reached           orders.c, orders_tick
  *      running, paused -> stopping     command stop, or the last step is done       orders.c, work.c
+ *      stopping -> running             the trainer died and is back before the end  run_state.c, controller_return
  *      stopping -> finished | stopped  everything due is saved and evaluated        run_state.c, run_tick
  *      any -> failed                   a task failed for good, the journal cannot be written, a process keeps dying */
 #pragma once

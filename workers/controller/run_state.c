@@ -527,6 +527,10 @@ bool controller_return(struct controller *c, int64_t step, struct error *err)
     c->step = step;
     c->step_ms = clock_ms();
     event_add(c, "return", "controller", text, "");
+    if (c->state == RUN_STOPPING && !c->stop_wanted) {    // the last steps are to be made again
+        c->save_wanted = c->eval_wanted = -1;
+        state_set(c, RUN_RUNNING, "controller", "");
+    }
     return true;
 }
 
