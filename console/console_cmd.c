@@ -1,4 +1,5 @@
 /* console_cmd.c - rollcall console and rollcall simulate */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include "console/batch/watch.h"
@@ -36,6 +37,13 @@ static bool screen_options(struct console_options *o, const char *color, const c
 static bool run_watch(const char *run_dir, const struct console_options *o, const struct batch_config *batch, int64_t from,
                       struct error *err)
 {
+    /* the transport's threads inherit the mask: a signal must find no thread that would die of it, only the loop's signalfd */
+    static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT };
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < ARRAY_SIZE(signals); i++)
+        sigaddset(&set, signals[i]);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
     struct model *m = model_new(err);
     if (!m)
         return false;

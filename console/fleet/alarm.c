@@ -98,7 +98,13 @@ int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int m
         snprintf(a.text, sizeof(a.text), "the run failed: %.120s", m->reason);
         alarm_add(out, max, &n, &a);
     }
-    for (int i = 0; i < m->n_proc && !over; i++) {
+    bool lost = m->link == LINK_LOST && !over;
+    if (lost) {    // one alarm for all: nothing is known of the others
+        struct alarm a = { .crit = true, .remedy = "a dead agent is started again; values are old until then" };
+        snprintf(a.text, sizeof(a.text), "no answer from the agent for %.0f s", (double)(now_ns - m->told_ns) * 1e-9);
+        alarm_add(out, max, &n, &a);
+    }
+    for (int i = 0; i < m->n_proc && !over && !lost; i++) {
         const struct proc *p = &m->proc[i];
         enum proc_verdict v = model_verdict(m, p, now_ns);
         if (v == PROC_OK)

@@ -360,6 +360,27 @@ static void rollouts_read(struct model *m, const struct mval *v)
         rollout_read(m, mval_at(list, i));
 }
 
+/* An event comes without its number, so the list is asked for; a change of state is taken at once, since the agent of a run
+ * that is over goes within a second. */
+static void event_heard(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
+{
+    char kind[24], text[256], word[24];
+    events_ask(l, m);
+    l->status_ns = now_ns;
+    if (strcmp(mval_text(v, "kind", kind, sizeof(kind)), "state") != 0)
+        return;
+    mval_text(v, "text", text, sizeof(text));
+    size_t n = strcspn(text, ":");
+    snprintf(word, sizeof(word), "%.*s", (int)MIN(n, sizeof(word) - 1), text);
+    enum run_state state = run_state_find(word);
+    if (state == RUN_UNKNOWN)
+        return;
+    m->state = state;
+    snprintf(m->reason, sizeof(m->reason), "%s", text[n] ? text + n + 1 + strspn(text + n + 1, " ") : "");
+    l->over = state == RUN_FINISHED || state == RUN_FAILED || state == RUN_STOPPED;
+    model_changed(m);
+}
+
 static void heard(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
 {
     char topic[32];
@@ -377,7 +398,7 @@ static void heard(struct link *l, struct model *m, const struct net_event *ev, i
     else if (strcmp(topic, "process") == 0)
         process_read(m, body, false, now_ns);
     else if (strcmp(topic, "event") == 0)
-        events_ask(l, m);    // it comes without its number
+        event_heard(l, m, body, now_ns);
     msg_in_release(&in);
 }
 

@@ -1,0 +1,123 @@
+"""The console on a real run: as lines, and on a real terminal, where it steers the run.
+
+tags: limit=400
+"""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+from run_tools import LIMIT, ROLLCALL, ROOT, Run, Task
+
+DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # a terminal: waits for texts, presses keys
+
+
+class Console(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.task = Task()
+        cls.n = 0
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.task.close()
+
+    def start(self, *extra, **settings):
+        type(self).n += 1
+        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), list(extra) or ["--max-steps", "100000"])
+        self.addCleanup(run.kill)
+        return run
+
+    def watch(self, run, *args):
+        p = subprocess.Popen([ROLLCALL, "console", "--batch", *args, run.dir], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (p.poll() is None and p.kill(), p.wait(), p.stdout.close(), p.stderr.close()))
+        return p
+
+    def screen(self, run, *steps, size="100x30", options=()):
+        if not os.path.exists(DRIVER):
+            self.skipTest("libvterm or cmocka was not there when the tests were built")
+        out = self.task.path(f"screen-{time.monotonic_ns()}.svg")
+        done = subprocess.run([DRIVER, out, size, "dark", *steps, "--", ROLLCALL, "console", *options, run.dir],
+                              capture_output=True, text=True, timeout=LIMIT + 100)
+        self.assertEqual(done.returncode, 0, done.stderr + run.logs())
+
+    def test_lines_tell_every_step_once_from_the_first_on_and_the_end(self):
+        run = self.start()
+        run.wait_step(8)    # a console that comes late is told what was before
+        console = self.watch(run, "--format", "jsonl", "--from", "0")
+        first = json.loads(console.stdout.readline())
+        self.assertEqual((first["event"], first["step"]), ("step", 1))
+        run.wait_step(12)
+        self.assertEqual(run.ctl("stop").returncode, 0)
+        out = console.stdout.read()    # not communicate: readline has read ahead
+        self.assertEqual(console.wait(LIMIT), 3, console.stderr.read())
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual(lines[-1]["event"], "stopped")
+        self.assertTrue(all(line["event"] == "step" for line in lines[:-1]))
+        self.assertEqual([1] + [line["step"] for line in lines[:-1]], run.steps())
+        self.assertEqual(lines[-1]["step"], run.steps()[-1])
+        told = {line["step"]: line["metrics"] for line in run.output() if line["event"] == "step"}
+        for line in lines[:-1]:    # as train itself has told it (the console keeps single precision)
+            if line["step"] in told:
+                want, got = told[line["step"]]["metrics/reward"], line["metrics"]["metrics/reward"]
+                self.assertAlmostEqual(got, want, delta=1e-6 * max(abs(want), 1))
+
+    def test_an_interrupted_console_leaves_the_run_alone(self):
+        run = self.start()
+        run.wait_step(1)
+        console = self.watch(run, "--format", "jsonl")
+        console.stdout.readline()
+        console.send_signal(signal.SIGINT)
+        out = console.stdout.read()
+        self.assertEqual(console.wait(LIMIT), 3)
+        self.assertIn("the run goes on", json.loads(out.splitlines()[-1])["reason"])
+        run.wait_step(run.step() + 2)
+
+    def test_the_screen_shows_the_run_and_steers_it(self):
+        run = self.start()
+        run.wait_step(2)
+        self.screen(run, "wait:RUNNING", "wait:reward", "wait:worker cpu:0", "keys:2", "wait:processes and devices",
+                    "keys:3", "wait:#1  reward", "keys:5", "wait:state: running",
+                    "keys::set temperature=0.9\\r", "wait:temperature: 1 -> 0.9", "keys:ps", "wait:PAUSED (step)",
+                    "keys:6", "wait:console", "keys:r", "wait:RUNNING", "keys:S", "wait:Stop the run?", "keys:y", "wait:STOPPED")
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (3, "stopped"))
+
+    def test_a_stopped_worker_is_named_and_the_death_of_agent_and_controller_survived(self):
+        run = self.start()
+        run.wait_step(2)
+        worker = run.processes()["worker cpu:0"]
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            self.screen(run, "wait:worker cpu:0 stuck", size="80x24")
+            self.screen(run, "wait:worker cpu:0 stuck", size="39x5")    # one line is enough to tell
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        for name in ("agent", "controller"):
+            if not os.path.exists(DRIVER):
+                self.skipTest("libvterm or cmocka was not there when the tests were built")
+            pid = run.processes()[name]
+            screen = subprocess.Popen([DRIVER, self.task.path(f"{name}.svg"), "100x30", "dark", "wait:RUNNING", "wait:agent", "sleep:2",
+                                       "wait:RUNNING", "keys::checkpoint\\r", "wait:is saved", "--", ROLLCALL, "console", run.dir],
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            os.kill(pid, signal.SIGKILL)
+            _, err = screen.communicate(timeout=LIMIT + 300)
+            self.assertEqual(screen.returncode, 0, name + "\n" + err + run.logs())
+
+    def test_what_cannot_be_shown_is_said_in_one_sentence(self):
+        for args, want, code in (
+            (["--runs-dir", self.task.path("nothing")], "no run is live under", 1),
+            ([self.task.path("nothing")], "there is no run directory", 1),
+            ([self.task.dir], "is not live", 1),
+            (["--format", "xml"], "text or jsonl", 2),
+            (["--color", "pink"], "--color does not know 'pink'", 2),
+        ):
+            done = subprocess.run([ROLLCALL, "console", "--batch", *args], capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(want, done.stderr)
+            self.assertEqual((done.stdout, done.stderr.count("\n")), ("", 1))
+
+
+if __name__ == "__main__":
+    unittest.main()
