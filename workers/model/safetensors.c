@@ -145,7 +145,8 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
         s->n_tensor++;
     }
     // tensors that share bytes are how a hostile file makes a small download fill the memory
-    qsort(s->tensor + first, (size_t)(s->n_tensor - first), sizeof *s->tensor, offset_compare);
+    if (s->n_tensor > first)
+        qsort(s->tensor + first, (size_t)(s->n_tensor - first), sizeof *s->tensor, offset_compare);
     for (int64_t i = first + 1; i < s->n_tensor; i++)
         if (s->tensor[i].data < s->tensor[i - 1].data + s->tensor[i - 1].size_bytes)
             return error_set(err, ERR_DATA, "'%s': tensors '%s' and '%s' overlap", path, s->tensor[i - 1].name, s->tensor[i].name);
@@ -154,7 +155,8 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
 
 static bool names_sort(struct shards *s, struct error *err)
 {
-    qsort(s->tensor, (size_t)s->n_tensor, sizeof *s->tensor, name_compare);
+    if (s->n_tensor > 0)
+        qsort(s->tensor, (size_t)s->n_tensor, sizeof *s->tensor, name_compare);
     for (int64_t i = 1; i < s->n_tensor; i++)
         if (strcmp(s->tensor[i].name, s->tensor[i - 1].name) == 0)
             return error_set(err, ERR_DATA, "tensor '%s' is in '%s' and again in '%s'", s->tensor[i].name, s->tensor[i - 1].file,
