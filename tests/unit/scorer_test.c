@@ -1,4 +1,5 @@
-/* scorer_test.c - the scorer's queue, and the scorer as a process asked over its socket */
+/* scorer_test.c - the scorer's queue, and the scorer as a process asked over its socket
+ * tags: tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
