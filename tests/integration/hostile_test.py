@@ -121,6 +121,26 @@ class Hostile(unittest.TestCase):
             time.sleep(0.05)
         self.assertEqual(left, {}, "left behind")
 
+    def test_a_killed_sandbox_costs_no_program_its_score(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+            f.writelines(json.dumps(row("import os, time\nif os.fork() == 0:\n    time.sleep(9)\ntime.sleep(0.05)\nprint(int(input()) * 2)",
+                                            cases=3, output="10")) + "\n"
+                         for _ in range(20))
+            f.flush()
+            scorer = subprocess.Popen([ROLLCALL, "score", "--reward-type", "code", "--program-timeout", "60", "-i", f.name],
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            killed = []
+            end = time.monotonic() + 60
+            while len(killed) < 2 and scorer.poll() is None and time.monotonic() < end:
+                inside = descendants(scorer.pid)
+                if len(inside) >= 7 and inside[0] not in killed:    # at a program: the canary has no second process
+                    killed.append(inside[0])
+                    os.kill(inside[len(killed) - 1], 9)    # bubblewrap, then the zygote
+                time.sleep(0.02)
+            out, said = scorer.communicate(timeout=300)
+        self.assertEqual(len(killed), 2)
+        self.assertEqual([json.loads(line)["reward"] for line in out.splitlines()], [10] * 20, said)
+
     def test_a_killed_scorer_takes_its_sandboxes_along(self):
         before = set(relatives())
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:

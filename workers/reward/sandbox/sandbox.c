@@ -423,6 +423,14 @@ static bool input_fill(struct sandbox *s, const char *data, size_t len, struct e
     return true;
 }
 
+/* Killed from outside: no program can reach it. Its socket closes before the kernel kills what is in its namespace, so this tells why
+ * a driver has died. */
+static bool zygote_has_gone(const struct sandbox_host *h)
+{
+    struct pollfd p = { .fd = h->zygote };
+    return h->bwrap == 0 || (poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)));
+}
+
 /* Send a command and wait for its answer, watching clock and memory. CASE_OK: text is the answer. */
 static enum case_status command_run(struct sandbox *s, const char *command, double wall_s, char *text, size_t size)
 {
@@ -439,7 +447,7 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
             return CASE_OK;
         enum case_status status = CASE_OK;
         if (n == 0)
-            status = CASE_CRASH;
+            status = zygote_has_gone(s->host) ? CASE_SANDBOX : CASE_CRASH;
         else if (left <= 0)
             status = CASE_TIMEOUT;
         else if (memory_is_over(s->driver, s->host->limits.mem_bytes))
@@ -464,7 +472,7 @@ enum case_status sandbox_load(struct sandbox *s, const char *code, size_t len, c
     s->loaded = true;
     enum case_status status = command_run(s, command, s->host->limits.case_s, text, sizeof text);
     if (status == CASE_SANDBOX)
-        error_set(err, ERR_CLOSED, "the sandbox ended before it was given its program");
+        error_set(err, ERR_CLOSED, "the sandbox ended before it had its program");
     if (status == CASE_CRASH)
         return CASE_COMPILE;    // source that brings the compiler down
     if (status != CASE_OK)
@@ -502,8 +510,10 @@ enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, d
     if (!input_fill(s, input, len, err))
         return CASE_SANDBOX;
     enum case_status status = command_run(s, "R", MIN(wall_s, s->host->limits.case_s), text, sizeof text);
-    if (status == CASE_SANDBOX)
+    if (status == CASE_SANDBOX && !zygote_has_gone(s->host))
         status = CASE_CRASH;    // the program had its chance by now
+    if (status == CASE_SANDBOX)
+        error_set(err, ERR_CLOSED, "the sandbox was killed from outside");
     if (status != CASE_OK)
         return status;
     status = status_read(text);
