@@ -119,6 +119,12 @@ static void a_response_is_searched_in_the_stated_order(UNUSED void **state)
         { "it costs 1,250.50 in all", "1250.5", VERDICT_EQUAL, "the last number" },
         { "x \\to 3 \\boxed{x \\to 0}", "0", VERDICT_DIFFERENT, "an answer that cannot be read gives no number away" },
         { "\\boxed{0.1234, 0.5678, \\ldots 0}", "0", VERDICT_DIFFERENT, "nor does a sequence" },
+        { "The answer is (C).", "C", VERDICT_EQUAL, "a choice by its letter" },
+        { "\\boxed{\\textbf{(B)}\\ 12}", "12", VERDICT_EQUAL, "a choice with what it chooses" },
+        { "\\boxed{\\textbf{(B)}\\ 12}", "B", VERDICT_EQUAL, "a choice with what it chooses" },
+        { "\\boxed{\\textbf{(B)}\\ 12}", "\\text{(C) } 12", VERDICT_DIFFERENT, "another choice" },
+        { "She sold 48+24 = 72 clips.\n#### 72", "72", VERDICT_EQUAL, "GSM8K's way" },
+        { "so the point is (1, 2)", "(1,2)", VERDICT_EQUAL, "a point in plain text" },
         { "ab2cd", "2", VERDICT_DIFFERENT, "digits in a word are none" },
     };
     struct math *m = scratch(6);
@@ -177,7 +183,7 @@ static void hostile_answers_come_back(UNUSED void **state)
         { "", "\\left(", "1", "\\right)", 800 }, { "", "\\begin{pmatrix}", "1", "\\end{pmatrix}", 500 }, { "x", "_1", "", "", 8000 },
         { "", "\\text{", "a", "}", 2000 }, { "", "$", "1", "$", 8000 }, { "", "\\boxed{", "1", "}", 2000 }, { "1", ",1", "", "", 8000 },
         { "", "\\sin ", "1", "", 3000 }, { "", "\\pm ", "1", "", 2000 }, { "10^{", "9", "}", "", 1000 }, { "1e", "9", "", "", 4000 },
-        { "\\sum_{k=1}^{", "9", "} k", "", 9 }, { "", "\\lfloor ", "1", "\\rfloor ", 900 }, { "", "\\{", "1", "\\}", 3000 },
+        { "\\sum_{k=1}^{", "9", "} k", "", 9 }, { "", "(A) ", "1", "", 4000 }, { "", "\\text{(A)} ", "1", "", 1200 }, { "", "\\lfloor ", "1", "\\rfloor ", 900 }, { "", "\\{", "1", "\\}", 3000 },
     };
     struct math *m = scratch(6);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -293,6 +293,8 @@ static bool number_may_start(const char *text, const char *p)
         if (q > text)
             q--;
     }
+    if (q > text + 1 && q[-1] == '(' && is_space(q[-2]))    // eleven (11)
+        return true;
     return q == text || is_space(q[-1]) || q[-1] == '=';
 }
 
@@ -303,6 +305,34 @@ struct candidate {
     struct span joined[6];
     int n_joined;
 };
+
+/* A point or interval in plain text, (1, 2): its length; 0: none. */
+static size_t tuple_len(const char *text, const char *p, const char *end)
+{
+    if ((*p != '(' && *p != '[') || (p > text && !is_space(p[-1]) && p[-1] != '*' && p[-1] != '='))
+        return 0;
+    bool comma = false;
+    for (const char *q = p + 1; q < end && q - p < 80; q++) {
+        if (*q == ')' || *q == ']')
+            return comma ? (size_t)(q + 1 - p) : 0;
+        comma |= *q == ',';
+        if (!is_digit(*q) && !memchr(" ,.-+*/^", *q, 8))
+            return 0;
+    }
+    return 0;
+}
+
+/* The letter of a choice, as in "the answer is (C)", at p; NULL: none. */
+static const char *choice_at(const char *p, const char *end)
+{
+    if (starts_case(p, end, " is"))
+        p += 3;
+    while (p < end && (is_space(*p) || memchr(":*(", *p, 3)))
+        p++;
+    bool letter = p < end && *p >= 'A' && *p <= 'J' && !(p + 1 < end && ((p[1] | 32) >= 'a' && (p[1] | 32) <= 'z'));
+    const char *q = p + 1;
+    return letter && (q >= end || memchr(").,:*\n", *q, 6) || (is_space(*q) && q + 1 >= end)) ? p : NULL;
+}
 
 /* The formula or number that ends last between from and to (first: the one that begins first), with formulas joined by
  * "and" or a comma taken together. */
@@ -323,6 +353,11 @@ static bool candidate_find(const char *text, const char *from, const char *to, b
             *c = new;
             found = true;
             p = q;
+        } else if ((*p == '(' || *p == '[') && tuple_len(text, p, to) > 0) {
+            size_t n = tuple_len(text, p, to);
+            *c = (struct candidate){ .s = { p, n }, .end = p + n };
+            found = true;
+            p += n;
         } else if ((is_digit(*p) || *p == '-' || *p == '.' || *p == '(') && number_may_start(text, p)) {
             size_t n = number_len(p, to), x = expression_len(p, to);
             const char *q = p + MAX(n, x);
@@ -367,6 +402,7 @@ static const char *word_last(const char *text, const char *end, const char *word
 /* Several words in a row are a sentence, whatever else may be read into it. */
 static bool sentence(const char *text, const char *end)
 {
+    static const char *const plain_words[] = { "so", "then", "hence", "thus", "we", "is", "the", "therefore", "because" };
     int words = 0;
     for (const char *p = text; p < end;) {
         const char *q = p;
@@ -374,6 +410,9 @@ static bool sentence(const char *text, const char *end)
             q++;
         size_t n = (size_t)(q - p);
         bool joins = (n == 3 && strncasecmp(p, "and", 3) == 0) || (n == 2 && strncasecmp(p, "or", 2) == 0);
+        for (size_t i = 0; i < ARRAY_SIZE(plain_words); i++)
+            if (n == strlen(plain_words[i]) && strncasecmp(p, plain_words[i], n) == 0)
+                return true;
         words += n >= 2 && !joins && !(p > text && p[-1] == '\\');
         p = q > p ? q : p + 1;
     }
@@ -419,10 +458,24 @@ struct extracted math_extract(struct math *m, const char *text, size_t len)
             return out;
         }
     }
+    static const char *const choices[] = { "option", "choice" };
+    for (size_t i = 0; i < ARRAY_SIZE(choices); i++) {
+        const char *word = word_last(text, end, choices[i]), *at = word ? choice_at(word + strlen(choices[i]), end) : NULL;
+        if (at) {
+            out.found = true;
+            out.s = (struct span){ at, 1 };
+            return out;
+        }
+    }
     const char *answer = word_last(text, end, "answer");
     if (answer) {
         const char *p = answer + strlen("answer"), *stop = MIN(end, p + 70);
-        const char *open = p;
+        const char *open = p, *choice = choice_at(p, end);
+        if (choice) {
+            out.found = true;
+            out.s = (struct span){ choice, 1 };
+            return out;
+        }
         while (open < stop && *open != '$' && *open != '\\')
             open++;
         if (open < stop)

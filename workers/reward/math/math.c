@@ -162,7 +162,34 @@ static struct node *answer_parse(struct math *m, struct span s, bool plain)
     return s.len > 0 && s.len <= MATH_ANSWER_MAX ? math_parse(m, s.s, s.len, plain) : NULL;
 }
 
-static void decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain, struct math_result *out)
+/* "\\textbf{(B)}\\ 12" and "(B) 12": the letter of the choice and what it chooses; false: it is no such thing. */
+static bool choice_split(struct span s, struct span *letter, struct span *value)
+{
+    static const char *const open[] = { "\\textbf{(", "\\text{(", "\\mathrm{(", "\\mathbf{(", "\\textrm{(", "(" };
+    for (size_t i = 0; i < ARRAY_SIZE(open); i++) {
+        size_t n = strlen(open[i]);
+        bool braced = open[i][0] == '\\';
+        if (s.len < n + 3 + braced || memcmp(s.s, open[i], n) != 0 || s.s[n] < 'A' || s.s[n] > 'J' || s.s[n + 1] != ')')
+            continue;
+        size_t k = n + 2;
+        while (k < s.len && (s.s[k] == ' ' || s.s[k] == '~'))
+            k++;
+        if (braced && (k == s.len || s.s[k++] != '}'))
+            return false;
+        size_t behind = k;
+        while (k < s.len && (memchr(" ~:.", s.s[k], 4) || (s.s[k] == '\\' && k + 1 < s.len && memchr(" ,;:!", s.s[k + 1], 5))))
+            k += s.s[k] == '\\' ? 2 : 1;
+        if (s.len - k > 5 && memcmp(s.s + k, "\\quad", 5) == 0)
+            k += 5;
+        *letter = (struct span){ s.s + n, 1 };
+        *value = span_trim((struct span){ s.s + k, s.len - k });
+        return value->len > 0 && (braced || k > behind);
+    }
+    return false;
+}
+
+static void bare_decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain,
+                        struct math_result *out)
 {
     text_cut(out->pred, p);
     text_cut(out->gold, g);
@@ -211,6 +238,34 @@ static void decide(struct math *m, struct span p, bool p_plain, struct span g, b
     } else if (!out->pred_parsed) {
         out->rule = p.len > MATH_ANSWER_MAX ? "answer is too long" : "answer cannot be parsed";
     }
+}
+
+/* One side names a choice and what it chooses: the other may have either. Both: both must be the same. */
+static bool choice_decide(struct math *m, struct span p, struct span g, struct math_result *out)
+{
+    struct span pl, pv, gl, gv;
+    bool pc = choice_split(p, &pl, &pv), gc = choice_split(g, &gl, &gv);
+    if (!pc && !gc)
+        return false;
+    if (pc && gc) {
+        bare_decide(m, pv, false, gv, false, out);
+        if (*pl.s != *gl.s)
+            out->verdict = VERDICT_DIFFERENT;
+    } else {
+        struct span letter = pc ? pl : gl, other = unwrap(pc ? g : p);
+        bare_decide(m, letter, false, other, false, out);
+        if (out->verdict != VERDICT_EQUAL)
+            bare_decide(m, pc ? pv : p, false, pc ? g : gv, false, out);
+    }
+    text_cut(out->pred, p);
+    text_cut(out->gold, g);
+    return true;
+}
+
+static void decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain, struct math_result *out)
+{
+    if (!choice_decide(m, p, g, out))
+        bare_decide(m, p, p_plain, g, g_plain, out);
 }
 
 static void start(struct math *m, struct math_result *out)

@@ -122,7 +122,7 @@ static const char *const unit_words[] = {
     "sec", "secs", "second", "seconds", "min", "mins", "minute", "minutes", "hr", "hrs", "hour", "hours", "day", "days", "week",
     "weeks", "month", "months", "year", "years", "dollar", "dollars", "cent", "cents", "usd", "USD", "yuan", "euro", "euros",
     "rupees", "people", "students", "times", "ways", "rad", "radian", "radians", "points", "coins", "apples", "books", "cups",
-    "men", "boys", "girls", "cars", "kmph", "am", "pm", "a.m.", "p.m.", "Hz", "Pa", "kPa", "eggs", "bags", "boxes",
+    "men", "boys", "girls", "cars", "kmph", "am", "pm", "AM", "PM", "Hz", "Pa", "kPa", "eggs", "bags", "boxes",
 };
 
 void *math_take(struct math *m, size_t size)
@@ -1972,6 +1972,8 @@ static const char *ascii_copy(struct math *m, const char *s, size_t *len)
         }
         size_t as = strlen(unicode_text[k].as);
         memcpy(out + n, unicode_text[k].as, as);
+        if (unicode_text[k].as[0] == '(' && as > 1 && n > 0 && is_digit(out[n - 1]))
+            out[n] = out[n + as - 1] = ' ';    // 3 and a half as the mixed number 3 1/2
         n += as;
         i += strlen(unicode_text[k].utf8);
     }
