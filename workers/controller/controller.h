@@ -114,7 +114,7 @@ struct controller {
     int n_answer, answer_cap;
     /* the last groups, as their messages */
     struct buf recent[RECENT_MAX];
-    int64_t recent_item[RECENT_MAX], n_recent;
+    int64_t recent_item[RECENT_MAX], n_recent, rollout_ms;
     /* the last step's numbers, and sums since it */
     struct journal_metric metric[96];
     char metric_name[96][96];

@@ -274,15 +274,19 @@ static bool pause_reached(const struct controller *c, enum pause_depth depth)
     ledger_counts(c->ledger, 1, &n);
     switch (depth) {
     case PAUSE_NONE:
-    case PAUSE_ROLLOUTS:
         return true;
     case PAUSE_STEP:
         return workers_in_task(c, "train") == 0;
     case PAUSE_DRAIN:
-        return n.leased == 0 && workers_in_task(c, "train") == 0 && c->saving < 0 && c->save_wanted < 0
-            && (c->step >= c->max_steps || !ledger_version_done(c->ledger, c->step) || ledger_batch(c->ledger, c->step, &one, 1) == 0);
+        if (c->saving >= 0 || c->save_wanted >= 0)
+            return false;
+        break;
+    case PAUSE_ROLLOUTS:
+        break;
     }
-    return true;
+    /* what was on its way has come back, and what could be trained on with it has been */
+    return n.leased == 0 && workers_in_task(c, "train") == 0
+        && (c->step >= c->max_steps || !ledger_version_done(c->ledger, c->step) || ledger_batch(c->ledger, c->step, &one, 1) == 0);
 }
 
 static bool saved(const struct controller *c, int64_t step)
@@ -333,10 +337,7 @@ void orders_tick(struct controller *c)
     char text[256];
     if (c->state == RUN_RUNNING && c->pause != PAUSE_NONE && !c->stop_wanted && pause_reached(c, c->pause)) {
         snprintf(text, sizeof text, "depth %s", depth_names[c->pause]);
-        if (c->pause != PAUSE_ROLLOUTS)
-            state_set(c, RUN_PAUSED, "controller", text);
-        else if (workers_in_task(c, "train") == 0 && !ledger_batch(c->ledger, c->step, (const struct ledger_item *[1]){ 0 }, 1))
-            state_set(c, RUN_PAUSED, "controller", text);
+        state_set(c, RUN_PAUSED, "controller", text);
     }
     for (int i = 0; i < c->n_pending;) {
         struct pending_command p = c->pending[i];

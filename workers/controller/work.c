@@ -11,6 +11,7 @@
 #include "workers/controller/group_msg.h"
 
 #define SILENT_MS 20000          // a worker unheard for so long loses its leases
+#define ROLLOUT_MS 200           // between groups published on telemetry
 #define FETCH_BYTES ((size_t)32 << 20)
 
 int64_t workers_in_task(const struct controller *c, const char *kind)
@@ -240,7 +241,7 @@ static void worker_decide(struct controller *c, struct worker *w)
             simple_give(c, w, "save", c->step);
             return;
         }
-        if (c->eval_wanted >= 0 && c->evaluating < 0 && w->consumes && c->state != RUN_PAUSED) {
+        if (c->eval_wanted >= 0 && c->evaluating < 0 && w->consumes) {
             c->evaluating = c->step;
             c->eval_wanted = -1;
             simple_give(c, w, "eval", c->step);
@@ -308,7 +309,10 @@ static void recent_add(struct controller *c, int64_t item, const void *data, siz
         return;
     c->recent_item[c->n_recent % RECENT_MAX] = item;
     c->n_recent++;
-    publish(c, "rollout", rollout_body);
+    if (clock_ms() - c->rollout_ms >= ROLLOUT_MS) {    // for the screen a few are enough
+        c->rollout_ms = clock_ms();
+        publish(c, "rollout", rollout_body);
+    }
 }
 
 void group_came(struct controller *c, struct request *r, const struct msg_in *in, const void *data, size_t len)
