@@ -41,8 +41,10 @@ struct trainer {
     float *clip;                     // (2) device: norm, coefficient
     struct micro mb;
     void *mb_mem;
-    struct item *item;               // of the batch between begin and grad
-    int64_t n_item, cap_item;
+    struct item *item;               // (cap_item) of the batch between begin and grad
+    const struct item **packed;      // (cap_item) those of the micro-batch, by sequence
+    double *adv;                     // (cap_item) of one group
+    int64_t n_item, cap_item;        // grows with the largest batch seen
     float *ref_logp;                 // (n_ref) host
     int64_t n_ref, cap_ref;
     const struct group *const *groups;
@@ -137,6 +139,8 @@ void trainer_free(struct trainer *t)
             mem_free(t->dev, mem[i]);
     free(t->mb_mem);
     free(t->item);
+    free(t->packed);
+    free(t->adv);
     free(t->ref_logp);
     free(t);
 }
@@ -214,33 +218,39 @@ static int64_t budget(const struct trainer *t, const struct trainer_hyper *h)
 }
 
 /* ---- begin: advantages, reference, sums */
+static bool items_reserve(struct trainer *t, int64_t n, struct error *err)
+{
+    if (n <= t->cap_item)
+        return true;
+    free(t->item);
+    free(t->packed);
+    free(t->adv);
+    t->item = malloc((size_t)n * sizeof *t->item);
+    t->packed = malloc((size_t)n * sizeof *t->packed);
+    t->adv = malloc((size_t)n * sizeof *t->adv);
+    t->cap_item = t->item && t->packed && t->adv ? n : 0;
+    return t->cap_item > 0 || error_set(err, ERR_NO_MEMORY, "no memory for a batch of %lld samples", (long long)n);
+}
+
 static bool items_make(struct trainer *t, const struct trainer_hyper *h, struct error *err)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < t->n_group; i++)
         n += t->groups[i]->n_sample;
-    if (n > t->cap_item) {
-        struct item *more = realloc(t->item, (size_t)n * sizeof *more);
-        if (!more)
-            return error_set(err, ERR_NO_MEMORY, "no memory for a batch of %lld samples", (long long)n);
-        t->item = more;
-        t->cap_item = n;
-    }
+    if (!items_reserve(t, n, err))
+        return false;
     t->n_item = t->n_ref = 0;
     for (int64_t i = 0; i < t->n_group; i++) {
         const struct group *g = t->groups[i];
-        double *adv = malloc((size_t)MAX(g->n_sample, 1) * sizeof *adv);
-        if (!adv)
-            return error_set(err, ERR_NO_MEMORY, "no memory for %d advantages", g->n_sample);
-        advantage_group(adv, h->algo, g);
+        advantage_group(t->adv, h->algo, g);
         for (int32_t k = 0; k < g->n_sample; k++) {
-            struct item it = { .g = g, .s = &g->sample[k], .adv = adv[k], .in_loss = sample_in_loss(g, k, h), .ref_at = t->n_ref };
+            struct item it = { .g = g, .s = &g->sample[k], .adv = t->adv[k], .in_loss = sample_in_loss(g, k, h),
+                               .ref_at = t->n_ref };
             if (it.s->score != SCORE_OK || it.s->n_tok == 0)
                 continue;
             t->n_ref += it.s->n_tok;
             t->item[t->n_item++] = it;
         }
-        free(adv);
     }
     return true;
 }
@@ -423,10 +433,10 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
 }
 
 /* Run what is packed: forward, backward, sums. */
-static bool micro_run(struct trainer *t, const struct item *const *it, const struct trainer_hyper *h, struct trainer_sums *s,
-                      struct error *err)
+static bool micro_run(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *s, struct error *err)
 {
     bool ok = false, stale = false;
+    const struct item *const *it = t->packed;
     struct micro *mb = &t->mb;
     struct model_batch b = micro_batch(mb);
     struct token_loss loss = {
@@ -462,10 +472,7 @@ bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, const struct
 {
     bool ok = false;
     struct micro *mb = &t->mb;
-    const struct item **in = malloc((size_t)MAX(t->n_item, 1) * sizeof *in);
     *sums = (struct trainer_sums){ 0 };
-    if (!in)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a batch of %lld samples", (long long)t->n_item);
     TRY(grad_clear(t, err));
     micro_clear(mb);
     for (int64_t i = 0; i < t->n_item; i++) {
@@ -473,17 +480,16 @@ bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, const struct
         if (!item_active(t, it, h, global))
             continue;
         if (mb->n_seq > 0 && mb->n_tok + item_rows(it) > budget(t, h)) {
-            TRY(micro_run(t, in, h, sums, err));
+            TRY(micro_run(t, h, sums, err));
             micro_clear(mb);
         }
-        in[mb->n_seq] = it;
+        t->packed[mb->n_seq] = it;
         item_pack(t, it, h, global);
     }
     if (mb->n_seq > 0)
-        TRY(micro_run(t, in, h, sums, err));
+        TRY(micro_run(t, h, sums, err));
     ok = true;
 out:
-    free(in);
     t->n_item = 0;
     return ok;
 }
