@@ -370,6 +370,43 @@ static void *terminal_thread(void *arg)
     return NULL;
 }
 
+/* ---- a crash: leave a usable terminal and the last words ---- */
+
+static const int crash_signals[] = { SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL };
+/* The one mutable global: a signal handler is given no argument. Written before the handlers are set, read by them only. */
+static struct {
+    struct termios saved;
+    int stderr_fd, notes_fd;
+} crash;
+
+static void on_crash(int sig)
+{
+    static const char leave[] = "\033[?1000l\033[?1002l\033[?1006l\033[?2026l\033[?1049l\033[?25h\033[0m\r\n";
+    char text[1024];
+    ssize_t n = write(STDOUT_FILENO, leave, sizeof(leave) - 1);    // only what is safe in a handler
+    tcsetattr(STDIN_FILENO, TCSANOW, &crash.saved);
+    off_t size = crash.notes_fd >= 0 ? lseek(crash.notes_fd, 0, SEEK_END) : 0;
+    if (size > 0 && (n = pread(crash.notes_fd, text, sizeof(text), size > (off_t)sizeof(text) ? size - (off_t)sizeof(text) : 0)) > 0)
+        n = write(crash.stderr_fd, text, (size_t)n);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+static void crash_watch(const struct terminal *t, bool on)
+{
+    crash.saved = t->saved;
+    crash.stderr_fd = t->stderr_fd;
+    crash.notes_fd = t->notes_fd;
+    for (size_t i = 0; i < ARRAY_SIZE(crash_signals); i++) {
+        struct sigaction now, ours = { .sa_handler = on_crash };
+        sigaction(crash_signals[i], NULL, &now);
+        if (on && now.sa_handler == SIG_DFL)    // a sanitizer's handler stays
+            sigaction(crash_signals[i], &ours, NULL);
+        else if (!on && now.sa_handler == on_crash)
+            signal(crash_signals[i], SIG_DFL);
+    }
+}
+
 /* ---- the loop's side ---- */
 
 static void deadline_in(struct timespec *ts, int seconds)
@@ -457,6 +494,7 @@ struct terminal *terminal_new(const struct terminal_options *options, const stru
         terminal_release(t);
         return NULL;
     }
+    crash_watch(t, true);
     return t;
 }
 
@@ -470,6 +508,7 @@ void terminal_free(struct terminal *t)
     if (!t)
         return;
     struct timespec until;
+    crash_watch(t, false);
     deadline_in(&until, STOP_LIMIT_S);
     pthread_mutex_lock(&t->lock);
     t->want_stop = true;

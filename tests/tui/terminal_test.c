@@ -174,6 +174,23 @@ static void signals_end_it_with_the_terminal_as_it_was(UNUSED void **state)
     }
 }
 
+static void a_crash_leaves_a_usable_terminal(UNUSED void **state)
+{
+    struct pty p;
+    struct termios before, after;
+    const char *variant = getenv("RC_VARIANT");
+    if (variant && strcmp(variant, "release") != 0)
+        skip();    // a sanitizer keeps its own handlers
+    simulate_start(&p, 80, 24, NULL, NULL, NULL);
+    assert_int_equal(tcgetattr(p.master, &before), 0);
+    must_show(&p, "RUNNING");
+    kill(p.pid, SIGSEGV);
+    assert_true(pty_wait_gone(&p, "RUNNING", LIMIT));
+    assert_int_equal(tcgetattr(p.master, &after), 0);
+    assert_int_equal(after.c_lflag & (ICANON | ECHO | ISIG), before.c_lflag & (ICANON | ECHO | ISIG));
+    assert_int_equal(pty_finish(&p, LIMIT, false), 128 + SIGSEGV);
+}
+
 static void a_lost_terminal_ends_the_console_even_without_a_hangup_signal(UNUSED void **state)
 {
     struct pty p;
@@ -283,6 +300,7 @@ int main(void)
         cmocka_unit_test(without_utf8_everything_is_ascii),
         cmocka_unit_test(keys_reach_panes_prompts_and_dialogs),
         cmocka_unit_test(signals_end_it_with_the_terminal_as_it_was),
+        cmocka_unit_test(a_crash_leaves_a_usable_terminal),
         cmocka_unit_test(a_lost_terminal_ends_the_console_even_without_a_hangup_signal),
         cmocka_unit_test(what_cannot_be_a_screen_is_refused_in_one_sentence),
         cmocka_unit_test(a_terminal_nobody_reads_does_not_stall_the_loop),
