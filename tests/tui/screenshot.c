@@ -46,33 +46,34 @@ static bool shape_out(FILE *f, uint32_t ch, double x, double y, unsigned fg)
 {
     static const int dot_x[8] = { 0, 0, 0, 1, 1, 1, 0, 1 }, dot_y[8] = { 0, 1, 2, 0, 1, 2, 3, 3 };
     if (ch >= 0x2800 && ch <= 0x28ff) {
+        fprintf(f, "<path class=\"d\" stroke=\"#%06x\" d=\"", fg);
         for (int i = 0; i < 8; i++)
-            if ((ch - 0x2800) >> i & 1)
-                fprintf(f, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"1.3\" fill=\"#%06x\"/>", x + CELL_W * (0.25 + 0.5 * dot_x[i]),
-                        y + CELL_H * (0.125 + 0.25 * dot_y[i]), fg);
+            if ((ch - 0x2800) >> i & 1)    // a dot is a line of no length with round ends
+                fprintf(f, "M%.1f %.1fh0", x + CELL_W * (0.25 + 0.5 * dot_x[i]), y + CELL_H * (0.125 + 0.25 * dot_y[i]));
+        fputs("\"/>", f);
         return true;
     }
     if (ch >= 0x2581 && ch <= 0x2588) {
         double h = CELL_H * (double)(ch - 0x2580) / 8;
-        fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"#%06x\"/>", x, y + CELL_H - h, CELL_W + 0.1, h, fg);
+        fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"#%06x\"/>", x, y + CELL_H - h, CELL_W + 0.1, h, fg);
         return true;
     }
     if (ch >= 0x2589 && ch <= 0x258f) {
-        fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%d\" fill=\"#%06x\"/>", x, y, CELL_W * (double)(0x2590 - ch) / 8, CELL_H, fg);
+        fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"#%06x\"/>", x, y, CELL_W * (double)(0x2590 - ch) / 8, CELL_H, fg);
         return true;
     }
     double cx = x + CELL_W / 2, cy = y + CELL_H / 2.0, r = x + CELL_W, b = y + CELL_H;
     char path[200] = "";
     switch (ch) {
-    case 0x2500: snprintf(path, sizeof(path), "M%.2f %.2fH%.2f", x, cy, r); break;
-    case 0x2502: snprintf(path, sizeof(path), "M%.2f %.2fV%.2f", cx, y, b); break;
-    case 0x256d: snprintf(path, sizeof(path), "M%.2f %.2fV%.2fQ%.2f %.2f %.2f %.2fH%.2f", cx, b, cy + 4, cx, cy, cx + 4, cy, r); break;
-    case 0x256e: snprintf(path, sizeof(path), "M%.2f %.2fV%.2fQ%.2f %.2f %.2f %.2fH%.2f", cx, b, cy + 4, cx, cy, cx - 4, cy, x); break;
-    case 0x2570: snprintf(path, sizeof(path), "M%.2f %.2fV%.2fQ%.2f %.2f %.2f %.2fH%.2f", cx, y, cy - 4, cx, cy, cx + 4, cy, r); break;
-    case 0x256f: snprintf(path, sizeof(path), "M%.2f %.2fV%.2fQ%.2f %.2f %.2f %.2fH%.2f", cx, y, cy - 4, cx, cy, cx - 4, cy, x); break;
+    case 0x2500: snprintf(path, sizeof(path), "M%.1f %.1fH%.1f", x, cy, r); break;
+    case 0x2502: snprintf(path, sizeof(path), "M%.1f %.1fV%.1f", cx, y, b); break;
+    case 0x256d: snprintf(path, sizeof(path), "M%.1f %.1fV%.1fQ%.1f %.1f %.1f %.1fH%.1f", cx, b, cy + 4, cx, cy, cx + 4, cy, r); break;
+    case 0x256e: snprintf(path, sizeof(path), "M%.1f %.1fV%.1fQ%.1f %.1f %.1f %.1fH%.1f", cx, b, cy + 4, cx, cy, cx - 4, cy, x); break;
+    case 0x2570: snprintf(path, sizeof(path), "M%.1f %.1fV%.1fQ%.1f %.1f %.1f %.1fH%.1f", cx, y, cy - 4, cx, cy, cx + 4, cy, r); break;
+    case 0x256f: snprintf(path, sizeof(path), "M%.1f %.1fV%.1fQ%.1f %.1f %.1f %.1fH%.1f", cx, y, cy - 4, cx, cy, cx - 4, cy, x); break;
     default: return false;
     }
-    fprintf(f, "<path d=\"%s\" fill=\"none\" stroke=\"#%06x\" stroke-width=\"1\"/>", path, fg);
+    fprintf(f, "<path class=\"l\" stroke=\"#%06x\" d=\"%s\"/>", fg, path);
     return true;
 }
 
@@ -85,6 +86,7 @@ static bool svg_write(struct pty *p, const char *path, bool light)
         return false;
     fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
                "font-family=\"ui-monospace,SFMono-Regular,Menlo,'DejaVu Sans Mono',Consolas,monospace\" font-size=\"14\">\n"
+               "<style>.d{stroke-width:3;stroke-linecap:round}.l{fill:none}</style>\n"
                "<rect width=\"100%%\" height=\"100%%\" rx=\"8\" fill=\"#%06x\"/>\n", w, h, w, h, ground);
     for (int y = 0; y < p->rows; y++) {
         for (int x = 0; x < p->cols; x++) {
@@ -100,7 +102,7 @@ static bool svg_write(struct pty *p, const char *path, bool light)
             }
             double px = PAD + x * CELL_W, py = PAD + y * CELL_H;
             if (bg != ground)
-                fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%d\" fill=\"#%06x\"/>", px, py, CELL_W * cell.width + 0.3, CELL_H, bg);
+                fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"#%06x\"/>", px, py, CELL_W * cell.width + 0.3, CELL_H, bg);
             if (cell.chars[0] == 0 || cell.chars[0] == ' ' || shape_out(f, cell.chars[0], px, py, fg))
                 continue;
             char text[64];
@@ -108,7 +110,7 @@ static bool svg_write(struct pty *p, const char *path, bool light)
             for (int i = 0; i < VTERM_MAX_CHARS_PER_CELL && cell.chars[i]; i++)
                 n += text_encode(cell.chars[i], text + n);
             text[n] = 0;
-            fprintf(f, "<text x=\"%.2f\" y=\"%.2f\" fill=\"#%06x\"%s>", px, py + CELL_H * 0.75, fg,
+            fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" fill=\"#%06x\"%s>", px, py + CELL_H * 0.75, fg,
                     cell.attrs.bold ? " font-weight=\"bold\"" : "");
             escape_out(f, text);
             fputs("</text>", f);
