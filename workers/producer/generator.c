@@ -20,6 +20,7 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
 #include "workers/model/model.h"
+#include "workers/producer/mirror.h"
 #include "workers/producer/pagedkv.h"
 #include "workers/text/tokenizer.h"
 
@@ -51,12 +52,6 @@ struct row {
     int32_t *token;        // (max_seq_tok) owned by the generator
     float *logp;           // (max_seq_tok)
     int64_t n_page;        // in its row of the table
-};
-/* Memory of the device and of the host with the same contents; one and the same where the host can read the
- * device's. */
-struct mirror {
-    void *host, *dev;
-    size_t size_bytes;
 };
 struct entry_list {
     struct entry *first, *last;
@@ -97,37 +92,6 @@ struct generator {
     int64_t version;
 };
 
-bool sampling_check(const struct sampling *s, struct error *err)
-{
-    if (!(s->temperature >= 0) || s->temperature > 100)
-        return error_set(err, ERR_USAGE, "temperature is %g; it must be between 0 (greedy) and 100",
-                         (double)s->temperature);
-    if (!(s->top_p > 0) || s->top_p > 1)
-        return error_set(err, ERR_USAGE, "top_p is %g; it must be above 0 and at most 1", (double)s->top_p);
-    if (s->top_k < 0)
-        return error_set(err, ERR_USAGE, "top_k is %d; it must be 0 (off) or more", s->top_k);
-    if (!(s->min_p >= 0) || s->min_p > 1)
-        return error_set(err, ERR_USAGE, "min_p is %g; it must be between 0 (off) and 1", (double)s->min_p);
-    if (s->max_new_tok < 1)
-        return error_set(err, ERR_USAGE, "the most new tokens are %lld; it must be at least 1",
-                         (long long)s->max_new_tok);
-    if (s->n_stop_token < 0 || s->n_stop_token > SAMPLING_STOP_TOKENS_MAX)
-        return error_set(err, ERR_USAGE, "there are %d stop tokens; at most %d are possible", s->n_stop_token,
-                         SAMPLING_STOP_TOKENS_MAX);
-    if (memchr(s->stop_string, 0, sizeof s->stop_string) == NULL)
-        return error_set(err, ERR_USAGE, "the stop string is longer than %d bytes", SAMPLING_STOP_STRING_MAX);
-    return true;
-}
-
-void sampling_add_stop(struct sampling *s, int32_t id)
-{
-    for (int32_t i = 0; i < s->n_stop_token; i++)
-        if (s->stop_token[i] == id)
-            return;
-    if (id >= 0 && s->n_stop_token < SAMPLING_STOP_TOKENS_MAX)
-        s->stop_token[s->n_stop_token++] = id;
-}
-
 /* ---- lists of entries */
 static void list_push(struct entry_list *l, struct entry *e)
 {
@@ -162,42 +126,6 @@ static void entry_free(struct entry *e)
 }
 
 /* ---- making and ending */
-static bool mirror_init(struct generator *g, struct mirror *m, size_t size_bytes, const char *what, struct error *err)
-{
-    m->size_bytes = size_bytes;
-    m->dev = mem_new(g->dev, size_bytes, what, err);
-    if (m->dev)
-        m->host = g->dev->host_memory ? m->dev : host_new(g->dev, size_bytes, what, err);
-    if (!m->host)
-        return false;
-    memset(m->host, 0, size_bytes);
-    return true;
-}
-
-static void mirror_release(struct generator *g, struct mirror *m)
-{
-    if (m->host && m->host != m->dev)
-        host_free(g->dev, m->host);
-    if (m->dev)
-        mem_free(g->dev, m->dev);
-}
-
-static bool mirror_up(struct generator *g, const struct mirror *m, struct error *err)
-{
-    return m->host == m->dev || mem_copy(g->dev, m->dev, m->host, m->size_bytes, COPY_H2D, err);
-}
-
-static bool mirror_down(struct generator *g, const struct mirror *m, struct error *err)
-{
-    return m->host == m->dev || mem_copy(g->dev, m->host, m->dev, m->size_bytes, COPY_D2H, err);
-}
-
-/* The device's side of something on the mirror's host side. */
-static void *mirror_dev(const struct mirror *m, const void *host)
-{
-    return (char *)m->dev + ((const char *)host - (const char *)m->host);
-}
-
 static int32_t *row_table(const struct generator *g, int64_t i)
 {
     return (int32_t *)g->table.host + i * g->max_page;
@@ -209,10 +137,10 @@ static bool step_init(struct generator *g, struct error *err)
     int32_t **piece[] = { &g->token, &g->pos, &g->slot, &g->kv_len, &g->from, &g->copy_dst, &g->copy_src };
     size_t n = ((size_t)g->config.max_seq + 15) / 16 * 16;    // pieces start at cache lines
     size_t ints = n * sizeof(int32_t);
-    if (!mirror_init(g, &g->step, ARRAY_SIZE(piece) * ints + n * sizeof(struct sample_row), "a decode step's inputs",
+    if (!mirror_init(g->dev, &g->step, ARRAY_SIZE(piece) * ints + n * sizeof(struct sample_row), "a decode step's inputs",
                      err) ||
-        !mirror_init(g, &g->table, n * (size_t)g->max_page * sizeof(int32_t), "page tables", err) ||
-        !mirror_init(g, &g->result, 2 * ints, "sampled tokens", err))
+        !mirror_init(g->dev, &g->table, n * (size_t)g->max_page * sizeof(int32_t), "page tables", err) ||
+        !mirror_init(g->dev, &g->result, 2 * ints, "sampled tokens", err))
         return false;
     char *at = g->step.host;
     for (size_t i = 0; i < ARRAY_SIZE(piece); i++)
@@ -333,9 +261,9 @@ void generator_free(struct generator *g)
     if (!g)
         return;
     generator_clear(g);
-    mirror_release(g, &g->step);
-    mirror_release(g, &g->table);
-    mirror_release(g, &g->result);
+    mirror_release(g->dev, &g->step);
+    mirror_release(g->dev, &g->table);
+    mirror_release(g->dev, &g->result);
     float *held[] = { g->logits, g->prefill_logits, g->saved };
     for (size_t i = 0; i < ARRAY_SIZE(held); i++)
         if (held[i])
@@ -615,7 +543,7 @@ static bool sample_run(struct generator *g, const float *logits, int64_t n, stru
 static bool rows_collect(struct generator *g, int64_t row0, struct error *err)
 {
     int64_t n = g->n_run - row0;
-    if (!mirror_down(g, &g->result, err) || !device_sync(g->dev, err))
+    if (!mirror_down(g->dev, &g->result, err) || !device_sync(g->dev, err))
         return false;
     const int32_t *id = g->result.host;
     const float *logp = (const float *)id + g->config.max_seq;
@@ -642,7 +570,7 @@ static bool rows_start(struct generator *g, int64_t row0, const float *table, in
     if (n == 0)
         return true;
     sample_fill(g, row0);
-    if (!mirror_up(g, &g->step, err))
+    if (!mirror_up(g->dev, &g->step, err))
         return false;
     if (n_copy &&
         !kv_pool_copy(g->kv, mirror_dev(&g->step, g->copy_dst), mirror_dev(&g->step, g->copy_src), n_copy, err))
@@ -743,7 +671,7 @@ static bool rows_decode(struct generator *g, struct error *err)
         .slot = mirror_dev(&g->step, g->slot), .kv_len = mirror_dev(&g->step, g->kv_len), .page = g->table.dev,
         .max_page = g->max_page, .max_kv = longest,
     };
-    if (!mirror_up(g, &g->step, err) || (g->table_changed && !mirror_up(g, &g->table, err)))
+    if (!mirror_up(g->dev, &g->step, err) || (g->table_changed && !mirror_up(g->dev, &g->table, err)))
         return false;
     g->table_changed = false;
     return model_decode(g->run, &batch, g->kv, g->logits, err) && sample_run(g, g->logits, g->n_run, err) &&

@@ -1,0 +1,39 @@
+#include "workers/producer/mirror.h"
+#include <string.h>
+#include "kernels/ops.h"
+
+bool mirror_init(struct device *d, struct mirror *m, size_t size_bytes, const char *what, struct error *err)
+{
+    *m = (struct mirror){ .size_bytes = size_bytes };
+    m->dev = mem_new(d, size_bytes, what, err);
+    if (m->dev)
+        m->host = d->host_memory ? m->dev : host_new(d, size_bytes, what, err);
+    if (!m->host)
+        return false;
+    memset(m->host, 0, size_bytes);
+    return true;
+}
+
+void mirror_release(struct device *d, struct mirror *m)
+{
+    if (m->host && m->host != m->dev)
+        host_free(d, m->host);
+    if (m->dev)
+        mem_free(d, m->dev);
+    *m = (struct mirror){ 0 };
+}
+
+bool mirror_up(struct device *d, const struct mirror *m, struct error *err)
+{
+    return m->host == m->dev || mem_copy(d, m->dev, m->host, m->size_bytes, COPY_H2D, err);
+}
+
+bool mirror_down(struct device *d, const struct mirror *m, struct error *err)
+{
+    return m->host == m->dev || mem_copy(d, m->host, m->dev, m->size_bytes, COPY_D2H, err);
+}
+
+void *mirror_dev(const struct mirror *m, const void *host)
+{
+    return (char *)m->dev + ((const char *)host - (const char *)m->host);
+}

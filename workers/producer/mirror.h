@@ -1,0 +1,22 @@
+/* mirror.h - memory of the device and of the host with the same contents, for small messages between them
+ *
+ * One and the same where the host can read the device's memory; then copying costs nothing. Owned by the one thread
+ * that drives the device. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include "protocol/base/error.h"
+
+struct device;    // kernels/ops.h
+struct mirror {
+    void *host, *dev;
+    size_t size_bytes;
+};
+/* Take size_bytes on both sides, the host's zeroed. On failure m can be released. */
+MUST_USE bool mirror_init(struct device *d, struct mirror *m, size_t size_bytes, const char *what, struct error *err);
+void mirror_release(struct device *d, struct mirror *m);
+/* Copy all of it, in stream order. */
+MUST_USE bool mirror_up(struct device *d, const struct mirror *m, struct error *err);
+MUST_USE bool mirror_down(struct device *d, const struct mirror *m, struct error *err);    // there after device_sync
+/* The device's side of something on the host's side. */
+void *mirror_dev(const struct mirror *m, const void *host);
