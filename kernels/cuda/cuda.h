@@ -25,6 +25,8 @@ struct cuda_device {
     size_t workspace_bytes;
     void *scratch;                // of the operation that runs
     size_t scratch_bytes;
+    void *old[32];                // smaller pieces of scratch from before
+    int n_old;
     bool capturing;
     struct gemm_plan *plan;       // chosen algorithms (gemm.cu), a list
     int n_sm;
@@ -45,7 +47,7 @@ static inline bool launch_ok(const char *op, struct error *err)
 {
     return cuda_ok(cudaGetLastError(), op, err);
 }
-/* size_bytes of scratch for this operation: grows (with a wait) when a larger one comes, never while recording. */
+/* size_bytes of scratch for this operation: grows when a larger one comes, never while recording. */
 void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, struct error *err);
 static inline unsigned blocks_for(int64_t n, int64_t per_block)
 {

@@ -16,14 +16,17 @@ void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, st
         error_set(err, ERR_FULL, "%s: needs %zu bytes of scratch while a graph is recorded; run it once before", op, size_bytes);
         return NULL;
     }
-    size_t rounded = (size_bytes + size_bytes / 4 + 0xfffff) & ~(size_t)0xfffff;
-    if (!cuda_ok(cudaStreamSynchronize(cu->stream), op, err))
+    /* recorded graphs hold the old piece's address, so it stays; doubling bounds what all old pieces take to the last one's size */
+    size_t wanted = size_bytes > 2 * cu->scratch_bytes ? size_bytes : 2 * cu->scratch_bytes, rounded = (wanted + 0xfffff) & ~(size_t)0xfffff;
+    void *next = NULL;
+    if (cu->n_old == ARRAY_SIZE(cu->old) || !cuda_ok(cudaMalloc(&next, rounded), op, err)) {
+        if (cu->n_old == ARRAY_SIZE(cu->old))
+            error_set(err, ERR_FULL, "%s: scratch has grown %d times", op, cu->n_old);
         return NULL;
-    cudaFree(cu->scratch);
-    cu->scratch = NULL;
-    cu->scratch_bytes = 0;
-    if (!cuda_ok(cudaMalloc(&cu->scratch, rounded), op, err))
-        return NULL;
+    }
+    if (cu->scratch)
+        cu->old[cu->n_old++] = cu->scratch;
+    cu->scratch = next;
     cu->scratch_bytes = rounded;
     return cu->scratch;
 }
@@ -38,6 +41,8 @@ static void cuda_device_free(struct device *dev)
         cublasLtDestroy(cu->lt);
     cudaFree(cu->workspace);
     cudaFree(cu->scratch);
+    for (int i = 0; i < cu->n_old; i++)
+        cudaFree(cu->old[i]);
     if (cu->stream)
         cudaStreamDestroy(cu->stream);
     free(cu);

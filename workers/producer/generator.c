@@ -57,6 +57,13 @@ struct entry_list {
     struct entry *first, *last;
     int64_t n;
 };
+/* A decode step of a fixed number of rows, recorded where the device can: unused rows are marked as no sequence. The first step
+ * of a size runs as it is, so that whatever the operations set up once is there; the second is recorded. */
+#define DECODE_GRAPH_MAX 48
+struct decode_graph {
+    int64_t n_row;
+    struct graph *graph;           // NULL: not recorded yet
+};
 struct generator {
     struct generator_config config;
     struct device *dev;            // the model's
@@ -90,6 +97,8 @@ struct generator {
     float *saved;                  // (vocab) device: first logits of partial
     struct generator_stats stats;
     int64_t version;
+    struct decode_graph graph[DECODE_GRAPH_MAX];
+    int n_graph;
 };
 
 /* ---- lists of entries */
@@ -261,6 +270,8 @@ void generator_free(struct generator *g)
     if (!g)
         return;
     generator_clear(g);
+    for (int i = 0; i < g->n_graph; i++)
+        graph_free(g->dev, g->graph[i].graph);
     mirror_release(g->dev, &g->step);
     mirror_release(g->dev, &g->table);
     mirror_release(g->dev, &g->result);
@@ -654,6 +665,41 @@ static bool prompts_start(struct generator *g, struct error *err)
     return rows_start(g, row0, g->prefill_logits, n, err);
 }
 
+/* Rows of the recorded step that serves n: few sizes, little waste. */
+static int64_t graph_rows(int64_t n)
+{
+    int64_t rows = 1;
+    if (n > 8) {
+        int64_t step = n <= 64 ? 8 : n <= 256 ? 32 : n <= 1024 ? 128 : 1024;
+        return (n + step - 1) / step * step;
+    }
+    while (rows < n)
+        rows *= 2;
+    return rows;
+}
+
+/* Decode and draw for batch->n rows, by the recorded step of that size where there is one. */
+static bool step_launch(struct generator *g, const struct decode_batch *batch, struct error *err)
+{
+    struct decode_graph *d = NULL;
+    bool may_record = g->dev->can_capture && !g->dev->trace;
+    for (int i = 0; may_record && !d && i < g->n_graph; i++)
+        if (g->graph[i].n_row == batch->n)
+            d = &g->graph[i];
+    if (d && d->graph)
+        return graph_launch(g->dev, d->graph, err);
+    if (!d && may_record && g->n_graph < DECODE_GRAPH_MAX)
+        g->graph[g->n_graph++] = (struct decode_graph){ .n_row = batch->n };
+    if (d && !graph_begin(g->dev, err))
+        return false;
+    bool ok = model_decode(g->run, batch, g->kv, g->logits, err) && sample_run(g, g->logits, batch->n, err);
+    if (!d)
+        return ok;
+    struct error ignored;    // a recording that went wrong is ended all the same; err says why
+    d->graph = graph_end(g->dev, ok ? err : &ignored);
+    return ok && d->graph && graph_launch(g->dev, d->graph, err);
+}
+
 /* One token more for every row. */
 static bool rows_decode(struct generator *g, struct error *err)
 {
@@ -666,16 +712,21 @@ static bool rows_decode(struct generator *g, struct error *err)
         longest = MAX(longest, pos + 1);
     }
     sample_fill(g, 0);
+    int64_t n_row = g->dev->can_capture ? MIN(graph_rows(g->n_run), g->config.max_seq) : g->n_run;
+    for (int64_t i = g->n_run; i < n_row; i++) {
+        g->token[i] = g->pos[i] = g->kv_len[i] = 0;
+        g->slot[i] = -1;
+        g->sample[i] = (struct sample_row){ 0 };
+    }
     struct decode_batch batch = {
-        .n = g->n_run, .token = mirror_dev(&g->step, g->token), .pos = mirror_dev(&g->step, g->pos),
+        .n = n_row, .token = mirror_dev(&g->step, g->token), .pos = mirror_dev(&g->step, g->pos),
         .slot = mirror_dev(&g->step, g->slot), .kv_len = mirror_dev(&g->step, g->kv_len), .page = g->table.dev,
-        .max_page = g->max_page, .max_kv = longest,
+        .max_page = g->max_page, .max_kv = g->dev->can_capture ? 0 : longest,
     };
     if (!mirror_up(g->dev, &g->step, err) || (g->table_changed && !mirror_up(g->dev, &g->table, err)))
         return false;
     g->table_changed = false;
-    return model_decode(g->run, &batch, g->kv, g->logits, err) && sample_run(g, g->logits, g->n_run, err) &&
-           rows_collect(g, 0, err);
+    return step_launch(g, &batch, err) && rows_collect(g, 0, err);
 }
 
 static bool step_run(struct generator *g, struct error *err)
