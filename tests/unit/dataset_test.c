@@ -97,6 +97,7 @@ static void questions_and_answers_become_messages(UNUSED void **state)
         { "{\"question\":\"q\",\"answer\":\" \\\\frac{1}{2} \"}", NULL, NULL, "\\frac{1}{2}" },
         { "{\"problem\":\"q\",\"solution\":42}", "problem", "solution", "42" },
         { "{\"problem\":\"q\",\"gt_answer\":\"x\"}", "problem", NULL, "x" },
+        { "{\"problem\":\"q\",\"gt_answer\":1.5}", "problem", NULL, "1.5" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };

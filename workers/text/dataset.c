@@ -218,10 +218,10 @@ static bool row_shape(json_t *row, const struct dataset_columns *columns, const 
         json_t *gt = json_object_get(row, "gt_answer"), *s = NULL;
         if (gt && !json_is_string(gt) && !json_is_null(gt) && !json_is_number(gt))
             return error_set(err, ERR_DATA, "%s: 'gt_answer' is neither a string nor a number", where);
-        if (json_is_number(gt) && (!(s = number_text(gt)) || json_object_set_new(row, "gt_answer", s) != 0))
-            return error_set(err, ERR_NO_MEMORY, "no memory for a row");
         if (json_is_null(gt))
-            json_object_del(row, "gt_answer");
+            json_object_del(row, "gt_answer");    // gt goes with it
+        else if (json_is_number(gt) && (!(s = number_text(gt)) || json_object_set_new(row, "gt_answer", s) != 0))
+            return error_set(err, ERR_NO_MEMORY, "no memory for a row");
     }
     if (json_is_null(json_object_get(row, "test_cases")))
         json_object_del(row, "test_cases");

@@ -237,7 +237,8 @@ struct list *jinja_items(struct render *r, struct value v)
         return v.list;
     case V_GENERATOR:    // what is left, and then nothing is left
         l = jinja_list_new(r, V_LIST, 0);
-        *l.list = (struct list){ .v = v.list->v + v.list->at, .n = v.list->n - v.list->at, .cap = v.list->n - v.list->at };
+        if (v.list->at < v.list->n)
+            *l.list = (struct list){ .v = v.list->v + v.list->at, .n = v.list->n - v.list->at, .cap = v.list->n - v.list->at };
         v.list->at = v.list->n;
         return l.list;
     case V_UNDEFINED:

@@ -434,8 +434,8 @@ struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name
         error_set(err, ERR_NO_MEMORY, "no memory for a tokenizer");
         return NULL;
     }
-    TRY(unicode_init(&t->unicode, err));
     TRY(file_scan(&l, json, len, err));
+    TRY(unicode_init(&t->unicode, err));
     TRY(normalizer_read(&l, l.normalizer, 0, err));
     TRY(decoder_check(&l, err));
     TRY(pretok_init(&t->pretok, l.pre_tokenizer, &t->unicode, false, err) || error_wrap(err, "%s", name));

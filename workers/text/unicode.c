@@ -96,6 +96,10 @@ bool unicode_init(struct unicode *u, struct error *err)
     if (!all)
         return error_set(err, ERR_NO_MEMORY, "no memory for the table of character classes");
     for (int i = 0; i < 0x1100; i++) {
+        if (i > 0x320 && i != 0xE00 && i != 0xE01) {    // nothing is assigned there but tags (U+E0000..E01FF) and private use
+            u->block_of[i] = u->block_of[0x320];
+            continue;
+        }
         uint8_t *at = all + (size_t)u->n_block * 256;
         for (int j = 0; j < 256; j++)
             at[j] = class_of((uint32_t)(i * 256 + j));
