@@ -1,4 +1,5 @@
-/* rollcall bench code: how many short programs a second the code reward scores, with as many threads as the scorer takes */
+/* rollcall bench code: how many short programs a second the code reward scores, with as many threads as the scorer
+ * takes */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +12,11 @@
 /* Short answers as models write them; the last is wrong in the first test. */
 static const char *const programs[] = {
     "```python\nn = int(input())\nprint(n * 2)\n```",
-    "```python\nimport sys\n\ndef main():\n    n = int(sys.stdin.readline())\n    print(sum([n, n]))\n\nif __name__ == '__main__':\n"
+    "```python\nimport sys\n\ndef main():\n    n = int(sys.stdin.readline())\n    print(sum([n, n]))\n\nif __name__ == "
+    "'__main__':\n"
     "    main()\n```",
-    "```python\nfrom collections import Counter\nc = Counter([int(input())] * 2)\nprint(sum(k * v for k, v in c.items()))\n```",
+    "```python\nfrom collections import Counter\nc = Counter([int(input())] * 2)\nprint(sum(k * v for k, v in "
+    "c.items()))\n```",
     "```python\nn = int(input())\nprint(n * 3)\n```",
 };
 static const bool right[] = { true, true, true, false };
@@ -73,8 +76,10 @@ bool bench_code(int argc, char **argv, struct error *err)
         { "tests", NULL, CLI_I64, &n_test, "N", "tests of each (default 1)" },
         { "threads", NULL, CLI_I64, &threads, "N", "scoring threads (default: one a core)" },
     };
-    struct cli cli = { .command = "rollcall bench code", .about = "Scores short programs in the sandbox, a quarter of them wrong.",
-                       .options = options, .n_options = ARRAY_SIZE(options) };
+    struct cli cli = {.command = "rollcall bench code",
+                      .about = "Scores short programs in the sandbox, a quarter of them wrong.",
+                      .options = options,
+                      .n_options = ARRAY_SIZE(options)};
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (n < 1 || n > 1000000 || threads < 1 || threads > 256 || n_test < 1 || n_test > 1000)
@@ -91,8 +96,10 @@ bool bench_code(int argc, char **argv, struct error *err)
     if (!ok)
         return false;
     if (right_n != n)
-        return error_set(err, ERR_DATA, "%lld of %lld programs were judged wrongly", (long long)(n - right_n), (long long)n);
-    printf("{\"bench\":\"code\",\"programs\":%lld,\"tests_each\":%lld,\"threads\":%lld,\"wall_s\":%.3f,\"programs_per_s\":%.1f}\n",
+        return error_set(err, ERR_DATA, "%lld of %lld programs were judged wrongly", (long long)(n - right_n),
+                         (long long)n);
+    printf("{\"bench\":\"code\",\"programs\":%lld,\"tests_each\":%lld,\"threads\":%lld,\"wall_s\":%.3f,\"programs_per_"
+           "s\":%.1f}\n",
            (long long)n, (long long)n_test, (long long)threads, wall, (double)n / wall);
     return true;
 }

@@ -1,6 +1,10 @@
 #!/bin/bash
 # A model learns to write small programs: its answers are run against tests in the sandbox. Needs bubblewrap; a few minutes each
-# for the model and the run on two cores. At the end, the evaluation curve: the share of held-out problems whose tests all pass.
+# for the model and the run on two cores. At the end, what the evaluations say: the share of 200 held-out problems whose tests
+# all pass. Once it went, on two cores shared with other work, one seed:
+#   step                    0     10     20     30
+#   greedy               65.5   86.5   92.0   92.5 %
+#   sampled at 1         35.5   57.0   63.0   66.0 %
 #   ROLLCALL  the program (default build/release/rollcall)
 #   what follows goes to 'rollcall train'
 set -euo pipefail

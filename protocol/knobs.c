@@ -82,7 +82,7 @@ const struct knob knobs[] = {
     { "recompute_full", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(recompute_full), .def = "false", .help = "recompute whole blocks in the backward pass: less memory, slower" },
     { "offload_optimizer", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(offload_optimizer), .def = "false", .help = "keep masters and moments in host memory" },
 
-    { "reward_type", NULL, "rt", "reward", KNOB_TEXT, "", AT(reward_type), .def = "think_answer_tags", .help = "think_answer_tags, boxed, math, code, program:CMD, or a weighted list '0.8*boxed + 0.2*program:CMD'" },
+    { "reward_type", NULL, "rt", "reward", KNOB_TEXT, "", AT(reward_type), .def = "think_answer_tags", .help = "think_answer_tags, boxed, math, code, code_share, program:CMD, or a weighted list '0.8*boxed + 0.2*program:CMD'" },
     { "code_verifier_api_url", NULL, "cv", "reward", KNOB_TEXT, "", AT(code_verifier_api_url), .def = "", .help = "external verifier for code; without it the local sandbox" },
     { "reward_timeout_s", NULL, NULL, "reward", KNOB_F64, "s", 0, 3600, .above_min = true, AT(reward_timeout_s), .def = "10", .help = "longest wait for a reward program or an external verifier, and for one test of a code reward" },
     { "scorer_threads", NULL, NULL, "reward", KNOB_I64, "", 0, 256, AT(scorer_threads), .def = "0", .help = "scoring threads; 0: as many as cores" },

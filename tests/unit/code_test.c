@@ -46,7 +46,8 @@ static void outputs_compare_as_primes_runner_does(UNUSED void **state)
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
         bool ok = !cases[i].ok;
-        assert_true(output_compare(cases[i].out, strlen(cases[i].out), cases[i].expected, strlen(cases[i].expected), &ok, &err));
+        assert_true(output_compare(cases[i].out, strlen(cases[i].out), cases[i].expected, strlen(cases[i].expected),
+                                   &ok, &err));
         if (ok != cases[i].ok)
             fail_msg("'%s' against '%s': %s", cases[i].out, cases[i].expected, cases[i].why);
     }
@@ -82,7 +83,8 @@ static void values_compare_as_python_compares_them(UNUSED void **state)
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
-        struct value *a = value_read(cases[i].a, strlen(cases[i].a), &err), *b = value_read(cases[i].b, strlen(cases[i].b), &err);
+        struct value *a = value_read(cases[i].a, strlen(cases[i].a), &err),
+                     *b = value_read(cases[i].b, strlen(cases[i].b), &err);
         if (!a || !b || value_equal(a, b) != cases[i].equal || value_equal(b, a) != cases[i].equal)
             fail_msg("%s against %s: %s %s", cases[i].a, cases[i].b, cases[i].why, err.text);
         value_free(a);
@@ -93,8 +95,11 @@ static void values_compare_as_python_compares_them(UNUSED void **state)
 static void what_is_no_json_is_refused_at_its_byte(UNUSED void **state)
 {
     static const char *const bad[] = {
-        "", " ", "[", "]", "[1", "[1,", "[1,]", "[1 2]", "{", "{1:2}", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\" 1}", "\"", "\"\\", "\"\\x\"",
-        "\"\\u12\"", "\"\n\"", "1 2", "-", "1e", "1.2.3", "+1", "--1", "tru", "nul", "'a'", "[1]]", "{\"a\":1}}", "1,", "\"\\ud83d\\u12", "{\"a\":1",
+        "",         " ",         "[",       "]",        "[1",         "[1,",        "[1,]",  "[1 2]",
+        "{",        "{1:2}",     "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\" 1}",  "\"",    "\"\\",
+        "\"\\x\"",  "\"\\u12\"", "\"\n\"",  "1 2",      "-",          "1e",         "1.2.3", "+1",
+        "--1",      "tru",       "nul",     "'a'",      "[1]]",       "{\"a\":1}}", "1,",    "\"\\ud83d\\u12",
+        "{\"a\":1",
     };
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct error err = { 0 };
@@ -193,9 +198,10 @@ static void test_cases_that_cannot_be_used_are_an_error_of_the_data(UNUSED void 
 
 static void a_call_may_return_the_first_member_of_an_expected_list(UNUSED void **state)
 {
-    static const struct { const char *expected, *out; bool ok; } cases[] = {
-        { "[5]", "5", true }, { "[5]", "[5]", true }, { "5", "[5]", false }, { "[5,6]", "5", true }, { "[]", "[]", true },
-        { "[[1,2]]", "[1,2]", true }, { "5", "", false }, { "5", "5 5", false }, { "5", "5.0\n", true },
+    static const struct { const char *expected, *out; bool ok;
+    } cases[] = {
+        {"[5]", "5", true},         {"[5]", "[5]", true}, {"5", "[5]", false}, {"[5,6]", "5", true}, {"[]", "[]", true},
+        {"[[1,2]]", "[1,2]", true}, {"5", "", false},     {"5", "5 5", false}, {"5", "5.0\n", true},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };

@@ -1,4 +1,5 @@
-/* own_reward_test.c - reward programs of the user's own: asked over a pipe, killed when late, started again when gone */
+/* own_reward_test.c - reward programs of the user's own: asked over a pipe, killed when late, started again when gone
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,9 +60,13 @@ static struct reward_output score(struct reward *r, const char *response)
 
 static void an_answer_is_taken_as_it_stands(void **state)
 {
-    struct reward *r = script_reward(*state, "while read -r line; do " GET_ID
-                                     "case $line in *good*) echo \"{\\\"id\\\":$id,\\\"reward\\\":2.5,\\\"ans_acc\\\":true,"
-                                     "\\\"format_acc\\\":1,\\\"rule\\\":\\\"length\\\"}\";; *) echo \"{\\\"id\\\":$id,\\\"reward\\\":-1}\";; esac; done\n", 60);
+    struct reward *r =
+        script_reward(*state,
+                      "while read -r line; do " GET_ID
+                      "case $line in *good*) echo \"{\\\"id\\\":$id,\\\"reward\\\":2.5,\\\"ans_acc\\\":true,"
+                      "\\\"format_acc\\\":1,\\\"rule\\\":\\\"length\\\"}\";; *) echo "
+                      "\"{\\\"id\\\":$id,\\\"reward\\\":-1}\";; esac; done\n",
+                      60);
     struct reward_output out = score(r, "a good one");
     assert_int_equal(out.score, SCORE_OK);
     assert_true(out.reward == 2.5 && out.ans_acc == 1 && out.format_acc == 1);
@@ -73,15 +78,18 @@ static void an_answer_is_taken_as_it_stands(void **state)
 
 static void what_is_no_answer_leaves_the_sample_out(void **state)
 {
-    static const struct { const char *script, *rule; } cases[] = {
-        { "while read -r line; do echo nonsense; done", "program: not an answer" },
-        { "while read -r line; do echo '{\"id\":99,\"reward\":1}'; done", "program: not an answer" },
-        { "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id}\"; done", "program: no reward" },
-        { "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":\\\"1\\\"}\"; done", "program: no reward" },
-        { "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"error\\\":\\\"no data\\\"}\"; done", "program: error: no data" },
-        { "exit 3", "program: it ended" },
-        { "read -r line; exec sleep 1000", "program: time-out" },
-        { "exec yes | tr -d '\\n'", "program: error" },    // a line without end
+    static const struct { const char *script, *rule;
+    } cases[] = {
+        {"while read -r line; do echo nonsense; done", "program: not an answer"},
+        {"while read -r line; do echo '{\"id\":99,\"reward\":1}'; done", "program: not an answer"},
+        {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id}\"; done", "program: no reward"},
+        {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":\\\"1\\\"}\"; done",
+         "program: no reward"},
+        {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"error\\\":\\\"no data\\\"}\"; done",
+         "program: error: no data"},
+        {"exit 3", "program: it ended"},
+        {"read -r line; exec sleep 1000", "program: time-out"},
+        {"exec yes | tr -d '\\n'", "program: error"}, // a line without end
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct reward *r = script_reward(*state, cases[i].script, strstr(cases[i].rule, "time-out") ? 0.2 : 60);
@@ -106,8 +114,11 @@ static void a_program_that_ends_is_started_again_and_asked_once_more(void **stat
 static void a_late_program_is_killed_with_its_children_and_works_again(void **state)
 {
     const struct folder *f = *state;
-    struct reward *r = script_reward(f, "read -r line; [ -e late ] || { echo > late; sleep 1000 & echo $! > child; sleep 1000; }\n" GET_ID
-                                     "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"; read -r line\n", 2);
+    struct reward *r =
+        script_reward(f,
+                      "read -r line; [ -e late ] || { echo > late; sleep 1000 & echo $! > child; sleep 1000; }\n" GET_ID
+                      "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"; read -r line\n",
+                      2);
     assert_string_equal(score(r, "x").rule, "program: time-out");
     struct buf b = BUF_INIT;
     struct error err = { 0 };
@@ -133,7 +144,8 @@ static void parts_are_weighed_and_named(void **state)
     const struct folder *f = *state;
     char type[256];
     struct error err = { 0 };
-    struct reward *own = script_reward(f, "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":4}\"; done\n", 60);
+    struct reward *own =
+        script_reward(f, "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":4}\"; done\n", 60);
     reward_free(own);
     snprintf(type, sizeof type, "0.5*boxed + 0.25*program:cd %s && sh reward.sh", f->path);
     struct reward *r = reward_new(&(struct reward_config){ .type = type, .program_timeout_s = 60 }, &err);
@@ -160,8 +172,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_answer_is_taken_as_it_stands, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(what_is_no_answer_leaves_the_sample_out, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(a_program_that_ends_is_started_again_and_asked_once_more, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(a_late_program_is_killed_with_its_children_and_works_again, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(a_program_that_ends_is_started_again_and_asked_once_more, folder_make,
+                                        folder_remove),
+        cmocka_unit_test_setup_teardown(a_late_program_is_killed_with_its_children_and_works_again, folder_make,
+                                        folder_remove),
         cmocka_unit_test_setup_teardown(parts_are_weighed_and_named, folder_make, folder_remove),
         cmocka_unit_test(a_program_needs_a_command),
     };

@@ -1,9 +1,10 @@
 /* code.c - the reward kinds "code" (all tests must pass) and "code_share" (10 times the share of tests passed)
  *
- * Scores as the seeds' (ColossalChat, coati/distributed): 10 when all tests pass and there is a ```python fence, with the soft
- * over-length punishment; 0 when a test fails; 0 without a fence, though right tests then still count as accurate. A program's own
- * time-out, memory limit or crash is a wrong answer. Only trouble of the sandbox, of an external verifier or of the data leaves
- * the sample out. Upstream takes an empty list of tests for success; here it is an error of the data. */
+ * Scores as the seeds' (ColossalChat, coati/distributed): 10 when all tests pass and there is a ```python fence, with
+ * the soft over-length punishment; 0 when a test fails; 0 without a fence, though right tests then still count as
+ * accurate. A program's own time-out, memory limit or crash is a wrong answer. Only trouble of the sandbox, of an
+ * external verifier or of the data leaves the sample out. Upstream takes an empty list of tests for success; here it is
+ * an error of the data. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -71,11 +72,11 @@ static void code_close(void *self)
 }
 
 /* Take a sandbox and load the program. *s is NULL after a failure. */
-static enum case_status program_load(struct code *c, struct sandbox **s, const char *code, size_t len, const char *function,
-                                     struct error *err)
+static enum case_status program_load(struct code *c, struct sandbox **s, const char *code, size_t len,
+                                     const char *function, struct error *err)
 {
     enum case_status status = CASE_SANDBOX;
-    for (int attempt = 0; attempt < 2 && status == CASE_SANDBOX; attempt++) {    // one that waited may have died meanwhile
+    for (int attempt = 0; attempt < 2 && status == CASE_SANDBOX; attempt++) {    // a spare may have died
         *s = sandbox_take(c->host, err);
         if (!*s)
             return CASE_SANDBOX;
@@ -107,7 +108,7 @@ static void tests_run(struct code *c, const struct tests *t, const char *code, s
             status = program_load(c, &s, code, len, t->function, &r->err);
         if (status == CASE_OK)
             status = sandbox_run(s, t->test[i].input, t->test[i].input_len, left, &out, &r->err);
-        if (status == CASE_SANDBOX && s && n_again < 2) {    // killed from outside, not by the program: the same test once more
+        if (status == CASE_SANDBOX && s && n_again < 2) {    // killed, not by the program: the same test once more
             n_again++;
             sandbox_free(s);
             s = NULL;
@@ -127,8 +128,8 @@ static void tests_run(struct code *c, const struct tests *t, const char *code, s
         }
         if (status == CASE_SANDBOX)
             r->status = status;    // nothing is known of this test, so nothing of the share
-        if (status == CASE_SANDBOX || status == CASE_COMPILE || status == CASE_MISSING || (status != CASE_OK && !c->share) ||
-            left <= 0)
+        if (status == CASE_SANDBOX || status == CASE_COMPILE || status == CASE_MISSING ||
+            (status != CASE_OK && !c->share) || left <= 0)
             break;
         if (s && sandbox_is_dead(s)) {
             sandbox_free(s);
@@ -178,8 +179,9 @@ static void program_score(struct code *c, const struct reward_config *config, co
     out->verdict = r.status == CASE_OK ? VERDICT_EQUAL : VERDICT_DIFFERENT;
     out->ans_acc = r.status == CASE_OK;
     if (!blank)
-        snprintf(out->rule, sizeof out->rule, r.status == CASE_OK ? "code: all %lld tests pass" :
-                 "code: %2$s in test %3$lld of %1$lld", (long long)t->n, case_status_name(r.status), (long long)r.first + 1);
+        snprintf(out->rule, sizeof out->rule,
+                 r.status == CASE_OK ? "code: all %lld tests pass" : "code: %2$s in test %3$lld of %1$lld",
+                 (long long)t->n, case_status_name(r.status), (long long)r.first + 1);
     if (r.status != CASE_OK && !blank) {
         text_cut(out->pred, sizeof out->pred, buf_text(&first_out), first_out.len);
         text_cut(out->gold, sizeof out->gold, t->test[r.first].output, t->test[r.first].output_len);
@@ -192,8 +194,8 @@ out:
     buf_release(&first_out);
 }
 
-static void code_score(void *self, const struct reward_config *config, const struct reward_input *in, struct reward_output *out,
-                       int64_t n)
+static void code_score(void *self, const struct reward_config *config, const struct reward_input *in,
+                       struct reward_output *out, int64_t n)
 {
     struct tests t = { 0 };
     struct error err = { 0 };
@@ -221,5 +223,9 @@ const struct reward_kind reward_kind_code = {
     .name = "code", .system_prompt = SYSTEM_PROMPT, .open = code_open, .close = code_close, .score = code_score,
 };
 const struct reward_kind reward_kind_code_share = {
-    .name = "code_share", .system_prompt = SYSTEM_PROMPT, .open = code_share_open, .close = code_close, .score = code_score,
+    .name = "code_share",
+    .system_prompt = SYSTEM_PROMPT,
+    .open = code_share_open,
+    .close = code_close,
+    .score = code_score,
 };

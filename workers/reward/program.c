@@ -4,11 +4,11 @@
  *     in   {"id": 7, "response": "...", "row": {the dataset's line}, "n_tok": 120, "finish": "stop" or "length"}
  *     out  {"id": 7, "reward": 0.5, "format_acc": 1, "ans_acc": 0, "rule": "a word on why"}
  *     or   {"id": 7, "error": "why there is no score"}
- * n_tok and finish are absent when unknown; of an answer only id and reward are needed; true and false are 1 and 0. A line that
- * is not an answer to id, an error, or none within the time limit leaves the sample out of the group. A program that ends is
- * started again and asked once more; one that overruns is killed with its process group and started again for the next sample.
- * It runs with the scorer's rights: it is the user's own and not contained. Its standard error goes to the scorer's log.
- * Closing its input asks it to end. */
+ * n_tok and finish are absent when unknown; of an answer only id and reward are needed; true and false are 1 and 0. A
+ * line that is not an answer to id, an error, or none within the time limit leaves the sample out of the group. A
+ * program that ends is started again and asked once more; one that overruns is killed with its process group and
+ * started again for the next sample. It runs with the scorer's rights: it is the user's own and not contained. Its
+ * standard error goes to the scorer's log. Closing its input asks it to end. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -107,8 +107,8 @@ static bool program_start(struct program *p, struct error *err)
     return true;
 }
 
-/* Write the request and read one line, within the time limit. On failure ERR_TIMEOUT, ERR_CLOSED or ERR_FULL; then the program
- * must be stopped. */
+/* Write the request and read one line, within the time limit. On failure ERR_TIMEOUT, ERR_CLOSED or ERR_FULL; then the
+ * program must be stopped. */
 static bool line_exchange(struct program *p, size_t *line_len, struct error *err)
 {
     int64_t end = clock_ms() + (int64_t)(p->timeout_s * 1000);
@@ -180,11 +180,13 @@ static void answer_read(struct program *p, size_t len, struct reward_output *out
 {
     json_error_t je;
     json_t *o = json_loadb(p->answer.data, len, 0, &je);
-    const char *error = json_string_value(json_object_get(o, "error")), *rule = json_string_value(json_object_get(o, "rule"));
+    const char *error = json_string_value(json_object_get(o, "error")),
+               *rule = json_string_value(json_object_get(o, "rule"));
     double format = 0, right = 0;
     if (!json_is_object(o) || json_integer_value(json_object_get(o, "id")) != p->id) {
         snprintf(out->rule, sizeof out->rule, "program: not an answer");
-        log_warn("reward program '%s' wrote what is no answer to id %lld: %.200s", p->command, (long long)p->id, p->answer.data);
+        log_warn("reward program '%s' wrote what is no answer to id %lld: %.200s", p->command, (long long)p->id,
+                 p->answer.data);
     } else if (error) {
         snprintf(out->rule, sizeof out->rule, "program: error: %s", error);
     } else if (!number_get(o, "reward", &out->reward)) {
@@ -256,8 +258,10 @@ static bool program_open(void **self, const struct reward_config *config, const 
     struct program *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(err, ERR_NO_MEMORY, "no memory for a reward program");
-    *p = (struct program){ .to = -1, .from = -1, .timeout_s = config->program_timeout_s > 0 ? config->program_timeout_s : 10,
-                           .answer = { .max = LINE_MAX_BYTES + 65537 } };
+    *p = (struct program){.to = -1,
+                          .from = -1,
+                          .timeout_s = config->program_timeout_s > 0 ? config->program_timeout_s : 10,
+                          .answer = {.max = LINE_MAX_BYTES + 65537}};
     p->command = strdup(arg);
     if (!p->command) {
         free(p);

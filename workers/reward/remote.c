@@ -66,7 +66,8 @@ void remote_free(struct remote *r)
     free(r);
 }
 
-/* The request's body; the test cases are sent as an object also where the data holds them as a string. NULL: no memory, or the response is not UTF-8. */
+/* The request's body; the test cases are sent as an object also where the data holds them as a string. NULL: no memory,
+ * or the response is not UTF-8. */
 static char *request_text(const struct remote *r, const struct reward_input *in)
 {
     json_t *cases = json_object_get(in->row, "test_cases"), *parsed = NULL;
@@ -88,7 +89,8 @@ static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass,
 {
     json_error_t je;
     size_t i;
-    json_t *one, *answer = json_loadb(buf_text(&r->answer), r->answer.len, 0, &je), *result = json_object_get(answer, "result");
+    json_t *one, *answer = json_loadb(buf_text(&r->answer), r->answer.len, 0, &je),
+                 *result = json_object_get(answer, "result");
     int64_t n = (int64_t)json_array_size(result);
     bool ok = json_is_array(result) && n > 0 && n <= n_test;
     *n_pass = 0;
@@ -102,8 +104,8 @@ static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass,
     if (ok && *first < 0 && n < n_test)
         ok = false;    // it stopped early though nothing had failed
     json_decref(answer);
-    return ok || error_set(err, ERR_DATA, "the code verifier's answer has no 'result' for %lld tests: %.200s", (long long)n_test,
-                           buf_text(&r->answer));
+    return ok || error_set(err, ERR_DATA, "the code verifier's answer has no 'result' for %lld tests: %.200s",
+                           (long long)n_test, buf_text(&r->answer));
 }
 
 bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test, int64_t *n_pass, int64_t *first,
@@ -112,7 +114,8 @@ bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test,
     bool ok = false;
     char *text = request_text(r, in);
     if (!text)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a request to the code verifier, or a response that is not UTF-8");
+        return error_set(err, ERR_NO_MEMORY,
+                         "no memory for a request to the code verifier, or a response that is not UTF-8");
     double wait_s = MIN(WHOLE_MAX_S, r->test_timeout_s * (double)n_test + 30);
     curl_easy_setopt(r->curl, CURLOPT_POSTFIELDS, text);
     curl_easy_setopt(r->curl, CURLOPT_TIMEOUT_MS, (long)(wait_s * 1000));
@@ -124,7 +127,8 @@ bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test,
         CURLcode rc = curl_easy_perform(r->curl);
         curl_easy_getinfo(r->curl, CURLINFO_RESPONSE_CODE, &status);
         if (rc != CURLE_OK)
-            error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "the code verifier: %s", curl_easy_strerror(rc));
+            error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "the code verifier: %s",
+                      curl_easy_strerror(rc));
         else if (status != 200)
             error_set(err, ERR_IO, "the code verifier answered with status %ld: %.200s", status, buf_text(&r->answer));
         else if (answer_read(r, n_test, n_pass, first, err))

@@ -21,7 +21,8 @@ static bool lines_read(const json_t *v, const char *what, int64_t i, char **text
     }
     json_array_foreach(v, k, line) {
         if (!json_is_string(line)) {
-            error_set(err, ERR_DATA, "'%s' %lld of test_cases holds something that is no line of text", what, (long long)i);
+            error_set(err, ERR_DATA, "'%s' %lld of test_cases holds something that is no line of text", what,
+                      (long long)i);
             goto out;
         }
         buf_add(&b, json_string_value(line), json_string_length(line));
@@ -115,11 +116,13 @@ bool tests_read(struct tests *t, const json_t *test_cases, struct error *err)
     const json_t *inputs = json_object_get(test_cases, "inputs"), *outputs = json_object_get(test_cases, "outputs");
     const json_t *function = json_object_get(test_cases, "fn_name");
     if (json_object_get(test_cases, "assert_case")) {
-        error_set(err, ERR_DATA, "test_cases with 'assert_case' would show the answers to the program; give inputs and outputs");
+        error_set(err, ERR_DATA,
+                  "test_cases with 'assert_case' would show the answers to the program; give inputs and outputs");
         goto out;
     }
     if (!json_is_array(inputs) || !json_is_array(outputs)) {
-        error_set(err, ERR_DATA, "%s", test_cases ? "test_cases must have lists 'inputs' and 'outputs'" : "the row has no test_cases");
+        error_set(err, ERR_DATA, "%s",
+                  test_cases ? "test_cases must have lists 'inputs' and 'outputs'" : "the row has no test_cases");
         goto out;
     }
     size_t n = json_array_size(inputs);

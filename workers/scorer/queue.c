@@ -147,8 +147,8 @@ static void *scorer_thread(void *arg)
     return NULL;
 }
 
-struct score_queue *queue_new(const struct reward_config *config, int n_thread, int64_t max_depth, void (*wake)(void *ctx),
-                              void *ctx, struct error *err)
+struct score_queue *queue_new(const struct reward_config *config, int n_thread, int64_t max_depth,
+                              void (*wake)(void *ctx), void *ctx, struct error *err)
 {
     pthread_condattr_t attr;
     struct score_queue *q = calloc(1, sizeof *q);

@@ -1,9 +1,9 @@
 /* scorer_cmd.c - the scorer process: score requests of the workers in, scores out
  *
- * The loop thread only moves requests into the queue and finished jobs out of it, so that it can always say how it is; the
- * threads of queue.c do the work, which may be slow, crash a program or wait for a verifier. A request is answered when all its
- * samples are scored, refused when it is malformed or the queue is full, and answered by nobody when the scorer dies: then the
- * worker asks the next scorer again, which scores it anew. */
+ * The loop thread only moves requests into the queue and finished jobs out of it, so that it can always say how it is;
+ * the threads of queue.c do the work, which may be slow, crash a program or wait for a verifier. A request is answered
+ * when all its samples are scored, refused when it is malformed or the queue is full, and answered by nobody when the
+ * scorer dies: then the worker asks the next scorer again, which scores it anew. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,8 +88,12 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
         memcpy(text, from, len);
         text[len] = 0;
         job->in[i] = (struct reward_input){
-            .response = text, .response_len = len, .row = job->row, .has_length = n_tok && !job->eval,
-            .n_tok = mval_i64(n_tok, 0), .finish = mval_i64(mval_get(sample, "finish"), 0) == 1 ? FINISH_LENGTH : FINISH_STOP,
+            .response = text,
+            .response_len = len,
+            .row = job->row,
+            .has_length = n_tok && !job->eval,
+            .n_tok = mval_i64(n_tok, 0),
+            .finish = mval_i64(mval_get(sample, "finish"), 0) == 1 ? FINISH_LENGTH : FINISH_STOP,
         };
         text += len + 1;
     }
@@ -154,7 +158,8 @@ static void job_answer(struct scorer *s, struct score_job *job)
     job_free(job);
 }
 
-/* How many parts the answers carry: asked of a list's members, not of a reward, which would start sandboxes in this thread. */
+/* How many parts the answers carry: asked of a list's members, not of a reward, which would start sandboxes in this
+ * thread. */
 static int parts_count(const char *type)
 {
     int n = 1;
@@ -205,8 +210,11 @@ bool scorer_cmd(int argc, char **argv, struct error *err)
     snprintf(path, sizeof path, "%s/run.yaml", run_dir);
     TRY(run_config_read(c, path, err));
     struct reward_config config = {
-        .type = c->reward_type, .max_new_tok = c->max_new_tokens, .soft_over_length_punishment = c->soft_over_length_punishment,
-        .cache_len = c->cache_length, .program_timeout_s = c->reward_timeout_s,
+        .type = c->reward_type,
+        .max_new_tok = c->max_new_tokens,
+        .soft_over_length_punishment = c->soft_over_length_punishment,
+        .cache_len = c->cache_length,
+        .program_timeout_s = c->reward_timeout_s,
         .code_verifier_api_url = c->code_verifier_api_url[0] ? c->code_verifier_api_url : NULL,
     };
     s->n_part = parts_count(c->reward_type);

@@ -10,26 +10,27 @@
 
 static const char *const allowed[] = {
     /* files */
-    "read", "write", "readv", "writev", "pread64", "pwrite64", "open", "openat", "close", "close_range", "stat", "fstat",
-    "lstat", "newfstatat", "statx", "statfs", "fstatfs", "lseek", "access", "faccessat", "faccessat2", "getdents64", "getcwd",
-    "chdir", "fchdir", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "link", "linkat",
-    "symlink", "symlinkat", "readlink", "readlinkat", "chmod", "fchmod", "fchmodat", "umask", "truncate", "ftruncate",
-    "fallocate", "fsync", "fdatasync", "flock", "fcntl", "utimensat", "dup", "dup2", "dup3", "pipe", "pipe2", "sendfile",
-    "copy_file_range", "fadvise64",
+    "read", "write", "readv", "writev", "pread64", "pwrite64", "open", "openat", "close", "close_range", "stat",
+    "fstat", "lstat", "newfstatat", "statx", "statfs", "fstatfs", "lseek", "access", "faccessat", "faccessat2",
+    "getdents64", "getcwd", "chdir", "fchdir", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir",
+    "unlink", "unlinkat", "link", "linkat", "symlink", "symlinkat", "readlink", "readlinkat", "chmod", "fchmod",
+    "fchmodat", "umask", "truncate", "ftruncate", "fallocate", "fsync", "fdatasync", "flock", "fcntl", "utimensat",
+    "dup", "dup2", "dup3", "pipe", "pipe2", "sendfile", "copy_file_range", "fadvise64",
     /* memory */
     "mmap", "mprotect", "munmap", "mremap", "madvise", "brk", "membarrier",
     /* processes and threads */
-    "fork", "vfork", "execve", "exit", "exit_group", "wait4", "waitid", "kill", "tgkill", "getpid", "getppid", "gettid", "getuid",
-    "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups", "getpgrp", "getpgid", "setpgid", "getsid", "setsid",
-    "set_tid_address", "set_robust_list", "get_robust_list", "rseq", "futex", "sched_yield", "sched_getaffinity",
-    "getpriority", "getrlimit", "setrlimit", "getrusage", "arch_prctl", "uname", "sysinfo", "times",
+    "fork", "vfork", "execve", "exit", "exit_group", "wait4", "waitid", "kill", "tgkill", "getpid", "getppid",
+    "gettid", "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups", "getpgrp", "getpgid",
+    "setpgid", "getsid", "setsid", "set_tid_address", "set_robust_list", "get_robust_list", "rseq", "futex",
+    "sched_yield", "sched_getaffinity", "getpriority", "getrlimit", "setrlimit", "getrusage", "arch_prctl", "uname",
+    "sysinfo", "times",
     /* signals and time */
-    "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait", "rt_sigsuspend", "sigaltstack",
-    "restart_syscall", "pause", "alarm", "setitimer", "getitimer", "nanosleep", "clock_nanosleep", "clock_gettime",
-    "clock_getres", "gettimeofday", "time", "getrandom",
+    "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait", "rt_sigsuspend",
+    "sigaltstack", "restart_syscall", "pause", "alarm", "setitimer", "getitimer", "nanosleep", "clock_nanosleep",
+    "clock_gettime", "clock_getres", "gettimeofday", "time", "getrandom",
     /* waiting, and talk within the sandbox over socket pairs */
-    "poll", "ppoll", "select", "pselect6", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2", "sendto",
-    "recvfrom", "sendmsg", "recvmsg", "shutdown", "getsockopt", "getsockname", "getpeername",
+    "poll", "ppoll", "select", "pselect6", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2",
+    "sendto", "recvfrom", "sendmsg", "recvmsg", "shutdown", "getsockopt", "getsockname", "getpeername",
 };
 
 /* Calls allowed with some arguments only. */

@@ -188,7 +188,8 @@ static bool floats_close(const struct lines *out, const struct lines *expected)
     return true;
 }
 
-bool output_compare(const char *out, size_t out_len, const char *expected, size_t expected_len, bool *ok, struct error *err)
+bool output_compare(const char *out, size_t out_len, const char *expected, size_t expected_len, bool *ok,
+                    struct error *err)
 {
     struct span o = { out, out_len }, e = { expected, expected_len };
     struct lines lines = { NULL }, wanted = { NULL };

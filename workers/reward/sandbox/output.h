@@ -1,7 +1,7 @@
 /* output.h - is a program's output the expected one? The comparison of PRIME's runner for programs that write to stdout
  *
- * The steps are those of PRIME (also verl, rllm, ColossalChat), in their order; the last one upstream, on sets of tokens, can
- * never pass and is left out. Any thread. */
+ * The steps are those of PRIME (also verl, rllm, ColossalChat), in their order; the last one upstream, on sets of
+ * tokens, can never pass and is left out. Any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,13 +1,15 @@
-/* How it stands: one bubblewrap a host, with the machine out of sight and a zygote (driver.py) in it that never runs untrusted
- * code; for each completion the zygote clones itself into namespaces of its own. Starting bubblewrap and an interpreter for each
- * completion instead costs 11 ms of processor time, three times as much as running a short program.
+/* How it stands: one bubblewrap a host, with the machine out of sight and a zygote (driver.py) in it that never runs
+ * untrusted code; for each completion the zygote clones itself into namespaces of its own. Starting bubblewrap and an
+ * interpreter for each completion instead costs about 11 ms of processor time (bubblewrap 0.8, Python 3.11).
  * Invariants:
- *  1. No expected output, and no byte of another completion, is ever inside: a sandbox gets one program, then its inputs.
- *  2. What comes out is data: the bytes of the output file and a wait status. The program may forge both only in ways that
- *     equal printing something else or failing in another way; it cannot know what to forge.
- *  3. Only this side has a clock. A sandbox that overruns is killed as a whole: with pid 1 of its namespace the kernel kills
- *     everything inside. When the scorer dies, bubblewrap dies with it, and so all sandboxes.
- *  4. Until the program is loaded, trouble is the sandbox's (CASE_SANDBOX); afterwards it is the program's.
+ *  1. No expected output, and no byte of another completion, is ever inside: a sandbox gets one program, then its
+ *     inputs.
+ *  2. What comes out is data: the bytes of the output file and a wait status. The program may forge both only in ways
+ *     that equal printing something else or failing in another way; it cannot know what to forge.
+ *  3. Only this side has a clock. A sandbox that overruns is killed as a whole: with pid 1 of its namespace the kernel
+ *     kills everything inside. When the scorer dies, bubblewrap dies with it, and so all sandboxes.
+ *  4. Until the program is loaded, and when the zygote itself has died, trouble is the sandbox's (CASE_SANDBOX);
+ *     otherwise it is the program's.
  *  5. The driver is pid 1 inside: no signal of the program can end or stop it, and there is no /proc, ptrace or
  *     process_vm_* to reach into it.
  * States: asked for (sandbox_start) -> ready (sandbox_ready) -> loaded (sandbox_load) -> dead (sandbox_kill). */
@@ -36,7 +38,8 @@
 #define BWRAP "/usr/bin/bwrap"
 #define PYTHON "/usr/bin/python3"
 /* As root the sandbox runs under a uid of its own, since no process limit binds root: the last one that Debian's policy
- * (section 9.2.2) reserves and gives to nobody. An ordinary user's sandboxes run as that user, mapped to the same number. */
+ * (section 9.2.2) reserves and gives to nobody. An ordinary user's sandboxes run as that user, mapped to the same
+ * number. */
 #define SANDBOX_UID 65533
 #define N_SPARE 2           // sandboxes started ahead
 #define START_MS 60000      // for bwrap and the interpreter to come up; milliseconds on an idle machine
@@ -90,7 +93,8 @@ struct limit {
 #define N_FD 7
 
 /* The forked child's half of zygote_start: only system calls. fds become descriptors 2, 3 and so on; -1: none there. */
-static void __attribute__((noreturn)) bwrap_exec(char *const *argv, const int fds[N_FD], const struct limit limits[N_LIMIT])
+static void __attribute__((noreturn))
+bwrap_exec(char *const *argv, const int fds[N_FD], const struct limit limits[N_LIMIT])
 {
     int high[N_FD];
     for (int i = 0; i < N_FD; i++) {
@@ -124,14 +128,14 @@ static void __attribute__((noreturn)) bwrap_exec(char *const *argv, const int fd
     _exit(127);
 }
 
-/* Wait for a packet for at most wait_ms. Returns its length (NUL-terminated in text), 0: the other side has gone, -1: nothing.
- * pid, unless NULL, is set to the sender's, by its number out here. */
+/* Wait for a packet for at most wait_ms. Returns its length (NUL-terminated in text), 0: the other side has gone, -1:
+ * nothing. pid, unless NULL, is set to the sender's, by its number out here. */
 static ssize_t packet_wait(int fd, char *text, size_t size, int64_t wait_ms, pid_t *pid)
 {
     struct pollfd p = { .fd = fd, .events = POLLIN };
     union { struct cmsghdr header; char space[CMSG_SPACE(sizeof(struct ucred))]; } extra;
     struct iovec part = { text, size - 1 };
-    struct msghdr msg = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.space, .msg_controllen = sizeof extra };
+    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.space, .msg_controllen = sizeof extra};
     if (poll(&p, 1, (int)MAX(wait_ms, 0)) <= 0)
         return -1;
     ssize_t n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -184,7 +188,8 @@ static bool zygote_start(struct sandbox_host *h, struct error *err)
         error_errno(err, "cannot make the descriptors of a sandbox");
         goto out;
     }
-    snprintf(boot, sizeof boot, "import marshal,posix;N_TASK=%lld;TMP_BYTES=%lld;CPU_S=%d;c=marshal.loads(posix.pread(6,1<<20,0));exec(c)",
+    snprintf(boot, sizeof boot,
+             "import marshal,posix;N_TASK=%lld;TMP_BYTES=%lld;CPU_S=%d;c=marshal.loads(posix.pread(6,1<<20,0));exec(c)",
              (long long)h->limits.n_task, (long long)h->limits.tmp_bytes, (int)ceil(h->limits.case_s) + 1);
     rlim_t mem = (rlim_t)h->limits.mem_bytes, out_max = (rlim_t)h->limits.out_bytes;
     const struct limit limits[N_LIMIT] = {    // of tasks and processor time: see driver.py
@@ -193,12 +198,12 @@ static bool zygote_start(struct sandbox_host *h, struct error *err)
         { RLIMIT_MSGQUEUE, { 0, 0 } },
     };
     char *argv[] = {
-        BWRAP, "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--die-with-parent", "--new-session",
-        "--as-pid-1", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--clearenv", "--setenv", "PATH", "/usr/bin", "--setenv",
-        "HOME", "/tmp", "--setenv", "LANG", "C.UTF-8", "--setenv", "PYTHONHASHSEED", "0", "--ro-bind", "/usr", "/usr", "--symlink",
-        "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64", "--symlink", "usr/bin", "/bin", "--dev-bind", "/dev/null",
-        "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom", "--dir", "/tmp", "--remount-ro", "/",
-        PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", boot, NULL,
+        BWRAP, "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--die-with-parent",
+        "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--clearenv", "--setenv",
+        "PATH", "/usr/bin", "--setenv", "HOME", "/tmp", "--setenv", "LANG", "C.UTF-8", "--setenv", "PYTHONHASHSEED",
+        "0", "--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64",
+        "--symlink", "usr/bin", "/bin", "--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom",
+        "/dev/urandom", "--dir", "/tmp", "--remount-ro", "/", PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", boot, NULL,
     };
     pid_t pid = fork();
     if (pid < 0) {
@@ -242,7 +247,8 @@ static struct sandbox *sandbox_start(struct sandbox_host *h, struct error *err)
     s->input = memfd_create("sandbox-input", MFD_CLOEXEC);
     s->output = memfd_create("sandbox-output", MFD_CLOEXEC);
     s->errors = memfd_create("sandbox-errors", MFD_CLOEXEC);
-    if (s->input < 0 || s->output < 0 || s->errors < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 ||
+    if (s->input < 0 || s->output < 0 || s->errors < 0 ||
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 ||
         setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {
         error_errno(err, "cannot make the descriptors of a sandbox");
         goto out;
@@ -250,7 +256,7 @@ static struct sandbox *sandbox_start(struct sandbox_host *h, struct error *err)
     int fds[4] = { pair[1], s->input, s->output, s->errors };
     union { struct cmsghdr header; char space[CMSG_SPACE(sizeof fds)]; } extra = { .space = { 0 } };
     struct iovec part = { "new", 3 };
-    struct msghdr msg = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.space, .msg_controllen = sizeof extra };
+    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.space, .msg_controllen = sizeof extra};
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
@@ -273,8 +279,8 @@ out:
     return s;
 }
 
-/* Kill all inside. With wait, also see it gone: pid 1 of a namespace ends after all others there. A dying fork bomb would count
- * against the next sandbox's number of processes. */
+/* Kill all inside. With wait, also see it gone: pid 1 of a namespace ends after all others there. A dying fork bomb
+ * would count against the next sandbox's number of processes. */
 static void sandbox_kill(struct sandbox *s, bool wait)
 {
     s->dead = true;
@@ -394,8 +400,8 @@ static int64_t proc_sum(pid_t pid, const char *file, const char *name, const cha
     return sum;
 }
 
-/* Do all processes together hold more memory than one may? First by what each has resident, where pages they share count for
- * each; only if that is too much by proportional shares, which cost the kernel more to tell. */
+/* Do all processes together hold more memory than one may? First by what each has resident, where pages they share
+ * count for each; only if that is too much by proportional shares, which cost the kernel more to tell. */
 static bool memory_is_over(pid_t driver, int64_t limit)
 {
     pid_t pid[TREE_MAX];
@@ -423,8 +429,8 @@ static bool input_fill(struct sandbox *s, const char *data, size_t len, struct e
     return true;
 }
 
-/* Killed from outside: no program can reach it. Its socket closes before the kernel kills what is in its namespace, so this tells why
- * a driver has died. */
+/* Killed from outside: no program can reach it. Its socket closes before the kernel kills what is in its namespace, so
+ * this tells why a driver has died. */
 static bool zygote_has_gone(const struct sandbox_host *h)
 {
     struct pollfd p = { .fd = h->zygote };
@@ -557,8 +563,9 @@ static int driver_compile(struct error *err)
         goto out;
     }
     if (pid == 0) {
-        char *argv[] = { PYTHON, "-I", "-S", "-c", "import marshal,posix;posix.write(1,marshal.dumps(compile(posix.read(0,1<<20),"
-                         "'driver.py','exec')))", NULL };
+        static char compile[] = "import marshal,posix;"
+                                "posix.write(1,marshal.dumps(compile(posix.read(0,1<<20),'driver.py','exec')))";
+        char *argv[] = { PYTHON, "-I", "-S", "-c", compile, NULL };
         if (dup2(in, 0) < 0 || dup2(out, 1) < 0)
             _exit(126);
         execv(PYTHON, argv);
@@ -567,8 +574,10 @@ static int driver_compile(struct error *err)
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
     if (status != 0) {
-        error_set(err, ERR_UNSUPPORTED, "code rewards need a Python 3 with its standard library at %s, and it could not compile "
-                  "the sandbox's driver (status %d)", PYTHON, status);
+        error_set(err, ERR_UNSUPPORTED,
+                  "code rewards need a Python 3 with its standard library at %s, and it could not compile "
+                  "the sandbox's driver (status %d)",
+                  PYTHON, status);
         goto out;
     }
     ok = true;
@@ -608,7 +617,8 @@ static bool canary_run(struct sandbox_host *h, struct error *err)
     if (status != CASE_OK) {
         char text[300];
         errors_text(s->errors, text, sizeof text);
-        error_set(err, ERR_UNSUPPORTED, "a harmless program did not run in the sandbox: %s; %s", case_status_name(status), text);
+        error_set(err, ERR_UNSUPPORTED, "a harmless program did not run in the sandbox: %s; %s",
+                  case_status_name(status), text);
         goto out;
     }
     if (strcmp(buf_text(&out), "canary\n") != 0) {

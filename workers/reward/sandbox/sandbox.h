@@ -1,9 +1,10 @@
 /* sandbox.h - run an untrusted Python program on test inputs, contained
  *
- * One sandbox a completion: bubblewrap with all namespaces (no network, no other process in sight), a read-only /usr and
- * nothing else of the machine, a small private /tmp, no /proc, a seccomp filter, an unprivileged uid, limits on memory,
- * processes, files, output and time. Inside, driver.py forks one child a case. Only inputs go in and only bytes come out;
- * expected answers never do. The clock, the comparison and the verdict are on this side. sandbox.c tells the invariants.
+ * One sandbox a completion: bubblewrap with all namespaces (no network, no other process in sight), a read-only /usr
+ * and nothing else of the machine, a small private /tmp, no /proc, a seccomp filter, an unprivileged uid, limits on
+ * memory, processes, files, output and time. Inside, driver.py forks one child a case. Only inputs go in and only bytes
+ * come out; expected answers never do. The clock, the comparison and the verdict are on this side. sandbox.c tells the
+ * invariants.
  *
  * A sandbox_host and its sandboxes belong to one thread. */
 #pragma once
@@ -37,17 +38,18 @@ const char *case_status_name(enum case_status status);    // "time-out", "memory
 
 struct sandbox_host;
 struct sandbox;
-/* Find bubblewrap and /usr/bin/python3, make the filter and prove with a harmless program that it all works, and that it
- * contains. ERR_UNSUPPORTED says precisely what is missing. limits are copied. */
+/* Find bubblewrap and /usr/bin/python3, make the filter and prove with a harmless program that it all works, and that
+ * it contains. ERR_UNSUPPORTED says precisely what is missing. limits are copied. */
 struct sandbox_host *sandbox_host_new(const struct sandbox_limits *limits, struct error *err);
 void sandbox_host_free(struct sandbox_host *h);
 /* Take a sandbox; the next is started in the background meanwhile. Returns it for sandbox_free. NULL: see err. */
 struct sandbox *sandbox_take(struct sandbox_host *h, struct error *err);
-/* Give it its program: stdin and stdout (function NULL) or call-based. CASE_OK: cases may be run. CASE_SANDBOX: see err. */
+/* Give it its program: stdin and stdout (function NULL) or call-based. CASE_OK: cases may be run. CASE_SANDBOX: see
+ * err. */
 enum case_status sandbox_load(struct sandbox *s, const char *code, size_t len, const char *function, struct error *err);
-/* Run one case for at most wall_s seconds (and never longer than case_s). out is cleared and filled with the output when the
- * status is CASE_OK. After CASE_TIMEOUT, CASE_MEMORY by the sum of its processes, or a crash of the driver the sandbox is dead
- * (sandbox_is_dead) and a new one must be taken and loaded for further cases. */
+/* Run one case for at most wall_s seconds (and never longer than case_s). out is cleared and filled with the output
+ * when the status is CASE_OK. After CASE_TIMEOUT, CASE_MEMORY by the sum of its processes, or a crash of the driver the
+ * sandbox is dead (sandbox_is_dead) and a new one must be taken and loaded for further cases. */
 enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, double wall_s, struct buf *out,
                              struct error *err);
 bool sandbox_is_dead(const struct sandbox *s);

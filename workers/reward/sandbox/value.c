@@ -186,7 +186,8 @@ static struct value *number_read(struct reader *r)
         value_free(v);
         return NULL;
     }
-    v->len = (size_t)snprintf(v->text, n + 2, "%s%.*s", negative ? "-" : "", (int)MIN(n, (size_t)INT32_MAX), r->text + digits);
+    v->len = (size_t)snprintf(v->text, n + 2, "%s%.*s", negative ? "-" : "", (int)MIN(n, (size_t)INT32_MAX),
+                              r->text + digits);
     char *end;
     if (!whole && (v->number = strtod(v->text, &end), *end)) {
         fail(r, "a number that is none");

@@ -9,14 +9,14 @@
 enum value_kind { VALUE_NULL, VALUE_INT, VALUE_FLOAT, VALUE_STR, VALUE_LIST, VALUE_DICT };
 struct value {
     enum value_kind kind;
-    char *text;                // INT: its digits without leading zeros; STR: len bytes, UTF-8 (a lone surrogate as 3 bytes)
+    char *text; // INT: its digits without leading zeros; STR: len bytes, UTF-8 (a lone surrogate as 3 bytes)
     size_t len;
     double number;             // FLOAT
     struct value **item;       // (n) LIST: members. DICT: (2n) keys and values by turns, keys are STR
     int64_t n;
 };
-/* Read one JSON value (NaN and Infinity too, as Python writes them) with nothing behind it but white space; ERR_DATA tells the
- * byte. Nested at most 256 deep. Returns it for value_free. */
+/* Read one JSON value (NaN and Infinity too, as Python writes them) with nothing behind it but white space; ERR_DATA
+ * tells the byte. Nested at most 256 deep. Returns it for value_free. */
 struct value *value_read(const char *text, size_t len, struct error *err);
 bool value_equal(const struct value *a, const struct value *b);
 void value_free(struct value *v);
