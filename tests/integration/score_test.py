@@ -1,0 +1,75 @@
+"""rollcall score: one line in, one line out, as issue and help say."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+ROLLCALL = os.environ.get("ROLLCALL", "build/release/rollcall")
+
+
+def score(lines, *args):
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+        f.write("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+        f.flush()
+        done = subprocess.run([ROLLCALL, "score", "--input", f.name, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+    return done.returncode, [json.loads(line) for line in done.stdout.decode().splitlines()], done.stderr.decode().replace(f.name, "FILE")
+
+
+class Score(unittest.TestCase):
+    def test_a_line_out_for_each_line_in_with_all_its_fields(self):
+        code, out, _ = score([{"response": "so \\boxed{0.5}", "gt_answer": "\\frac12"}, {"response": "\\boxed{3}", "gt_answer": 4},
+                              {"response": "none", "gt_answer": "4"}], "--reward-type", "boxed")
+        self.assertEqual(code, 0)
+        self.assertEqual([o["reward"] for o in out], [10, 0, 0])
+        self.assertEqual([o["verdict"] for o in out], ["equal", "different", "different"])
+        self.assertEqual([o["format_acc"] for o in out], [1, 1, 0])
+        self.assertEqual(list(out[0]), ["reward", "format_acc", "ans_acc", "verdict", "pred", "gold", "rule", "us"])
+        self.assertEqual((out[0]["pred"], out[0]["gold"]), ("0.5", "\\frac12"))
+
+    def test_what_cannot_be_told_is_left_out_not_zero(self):
+        _, out, err = score([{"response": "\\boxed{3}", "gt_answer": "\\begin{cases} a \\\\ b \\end{cases}"}, {"response": "x"}],
+                            "--reward-type", "boxed", "--summary")
+        self.assertEqual([o["reward"] for o in out], [None, None])
+        self.assertEqual([o["verdict"] for o in out], ["cannot_tell"] * 2)
+        self.assertEqual([o["rule"] for o in out], ["gt_answer cannot be parsed", "no gt_answer"])
+        self.assertIn("left out 2", err)
+
+    def test_length_rules_apply_only_where_the_length_is_known(self):
+        row = {"response": "\\boxed{1}", "gt_answer": "1"}
+        _, out, _ = score([row, {**row, "n_tok": 3136, "finish_reason": "stop"}, {**row, "n_tok": 3136},
+                           {**row, "n_tok": 3584, "finish_reason": "length"}],
+                          "--reward-type", "boxed", "--max-new-tokens", "3584", "--soft-over-length-punishment", "--cache-length", "896")
+        self.assertEqual([o["reward"] for o in out], [10, 5, 10, 0])
+        self.assertEqual([o["ans_acc"] for o in out], [1, 1, 1, 1])
+
+    def test_math_compares_the_whole_response(self):
+        _, out, _ = score([{"response": "We get $x = 7$, so the answer is $14$.", "gt_answer": "14"}], "--reward-type", "math")
+        self.assertEqual((out[0]["verdict"], out[0]["pred"]), ("equal", "14"))
+
+    def test_tags_need_their_format_in_training_but_not_in_evaluation(self):
+        row = {"response": "<answer> 5 </answer> bye", "gt_answer": "5"}
+        self.assertEqual([o["reward"] for o in score([row], "--reward-type", "think_answer_tags")[1]], [0])
+        self.assertEqual([o["reward"] for o in score([row], "--reward-type", "think_answer_tags", "--eval")[1]], [10])
+
+    def test_a_weighted_list_names_its_parts(self):
+        _, out, _ = score([{"response": "\\boxed{5}", "gt_answer": "5"}], "--reward-type", "0.5*boxed + 0.5*think_answer_tags")
+        self.assertEqual(out[0]["reward"], 5)
+        self.assertEqual(out[0]["parts"], {"boxed": 10, "think_answer_tags": 0})
+
+    def test_a_bad_line_is_named(self):
+        for line, text in (("{", "FILE:2:"), ('{"gt_answer": "1"}', "FILE:2: 'response' must be a string"),
+                           ('{"response": "a", "n_tok": -1, "finish_reason": "stop"}', "FILE:2: 'n_tok' must be a count"),
+                           ('{"response": "a", "n_tok": 1, "finish_reason": "eos"}', "FILE:2: 'finish_reason'")):
+            code, _, err = score([{"response": "\\boxed{1}", "gt_answer": "1"}, line], "--reward-type", "boxed")
+            self.assertEqual(code, 1)
+            self.assertIn(text, err)
+
+    def test_an_unknown_type_is_a_usage_error_that_names_the_nearest(self):
+        code, _, err = score([], "--reward-type", "boxd")
+        self.assertEqual(code, 2)
+        self.assertIn("did you mean 'boxed'", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
