@@ -1,5 +1,6 @@
-/* bench verify: how many answers one core compares a second, on short answers and on whole responses with known verdicts, and
- * how many of those come out as expected; beside Math-Verify in the same run where a Python that has it is given. */
+/* bench verify: how many answers one core compares a second, on short answers and on whole responses with known
+ * verdicts, and how many of those come out as expected; beside Math-Verify in the same run where a Python that has it
+ * is given. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +16,13 @@
 /* Short answers as MATH, GSM8K and AIME have them; every other pair is different. */
 static const struct { const char *gold, *pred; bool equal; } short_answers[] = {
     { "42", "42", true }, { "204", "205", false }, { "72", "72.0", true }, { "1,234", "1235", false },
-    { "\\frac{3}{4}", "0.75", true }, { "\\frac{3}{4}", "\\frac{4}{3}", false }, { "18", "\\$18", true }, { "-5", "5", false },
+    { "\\frac{3}{4}", "0.75", true }, { "\\frac{3}{4}", "\\frac{4}{3}", false }, { "18", "\\$18", true },
+    { "-5", "5", false },
     { "10\\%", "0.1", true }, { "x=7", "8", false }, { "(1,2)", "(1, 2)", true }, { "(1,2)", "(2,1)", false },
-    { "2\\sqrt{3}", "\\sqrt{12}", true }, { "\\frac{\\pi}{2}", "\\frac{\\pi}{3}", false }, { "x^2+2x+1", "(x+1)^2", true },
-    { "x^2+2x+1", "x^2+x+1", false }, { "[0,1)", "[0, 1)", true }, { "[0,1)", "(0,1)", false }, { "\\text{even}", "even", true },
+    { "2\\sqrt{3}", "\\sqrt{12}", true }, { "\\frac{\\pi}{2}", "\\frac{\\pi}{3}", false },
+    { "x^2+2x+1", "(x+1)^2", true },
+    { "x^2+2x+1", "x^2+x+1", false }, { "[0,1)", "[0, 1)", true }, { "[0,1)", "(0,1)", false },
+    { "\\text{even}", "even", true },
     { "C", "B", false }, { "540", "540", true }, { "033", "34", false }, { "\\frac{14}{3}", "14/3", true },
     { "6 - 5i", "6 + 5i", false }, { "p - q", "-q+p", true }, { "3,5,7", "3,5", false }, { "70000", "70,000", true },
     { "11\\sqrt{2}", "11", false }, { "5\\text{ cm}", "5", true }, { "2k+2", "2k+1", false },
@@ -37,7 +41,8 @@ static double cpu_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Every pair again and again for about that long; checks a second of processor time, and how many came out as expected. */
+/* Every pair again and again for about that long; checks a second of processor time, and how many came out as
+ * expected. */
 static bool measure(const char *what, const struct pair *pair, int n, bool whole, double seconds, struct error *err)
 {
     struct math_config config = MATH_CONFIG_DEFAULT, other = config;
@@ -58,7 +63,8 @@ static bool measure(const char *what, const struct pair *pair, int n, bool whole
                 if (!use)
                     goto out;
             }
-            (whole ? math_response : math_answer)(use, pair[i].pred, strlen(pair[i].pred), pair[i].gold, strlen(pair[i].gold), &r);
+            (whole ? math_response : math_answer)(use, pair[i].pred, strlen(pair[i].pred), pair[i].gold,
+                                                  strlen(pair[i].gold), &r);
             if (round == 0) {
                 judged += pair[i].judged;
                 right += !pair[i].judged && (r.verdict == VERDICT_EQUAL) == pair[i].equal;
@@ -69,7 +75,8 @@ static bool measure(const char *what, const struct pair *pair, int n, bool whole
         took = cpu_s() - start;
     }
     printf("{\"bench\":\"verify\",\"case\":\"%s\",\"pairs\":%d,\"as_expected\":%d,\"judged_otherwise\":%d,\"cannot_tell\":%d,"
-           "\"checks_per_s\":%.0f,\"us_per_check\":%.2f}\n", what, n, right, judged, unknown, (double)done / took, took / (double)done * 1e6);
+           "\"checks_per_s\":%.0f,\"us_per_check\":%.2f}\n", what, n, right, judged, unknown, (double)done / took,
+               took / (double)done * 1e6);
 out:
     math_free(m);
     math_free(special);
@@ -110,7 +117,8 @@ static bool peer_run(const char *python, const char *suite, struct error *err)
     if (waitpid(pid, &status, 0) < 0)
         return error_errno(err, "cannot wait for '%s'", python);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return error_set(err, ERR_UNSUPPORTED, "'%s' did not run Math-Verify (exit %d); it needs the package math-verify", python,
+        return error_set(err, ERR_UNSUPPORTED,
+                         "'%s' did not run Math-Verify (exit %d); it needs the package math-verify", python,
                          WIFEXITED(status) ? WEXITSTATUS(status) : -1);
     return true;
 }
@@ -132,7 +140,8 @@ static bool suite_read(const char *path, struct pair **pair, json_t **all, int *
             continue;
         json_t *row = json_loadb(s, len, 0, &je);
         const char *want = json_string_value(json_object_get(row, "want"));
-        if (!row || !want || !json_string_value(json_object_get(row, "gold")) || !json_string_value(json_object_get(row, "pred"))) {
+        if (!row || !want || !json_string_value(json_object_get(row, "gold")) ||
+            !json_string_value(json_object_get(row, "pred"))) {
             json_decref(row);
             error_set(err, ERR_DATA, "%s:%lld: a line needs 'gold', 'pred' and 'want'", path, (long long)line);
             goto out;
@@ -147,7 +156,8 @@ static bool suite_read(const char *path, struct pair **pair, json_t **all, int *
     }
     for (int i = 0; i < *n; i++) {
         const json_t *row = json_array_get(*all, (size_t)i), *precision = json_object_get(row, "precision");
-        (*pair)[i] = (struct pair){ json_string_value(json_object_get(row, "gold")), json_string_value(json_object_get(row, "pred")),
+        (*pair)[i] = (struct pair){ json_string_value(json_object_get(row, "gold")),
+                                    json_string_value(json_object_get(row, "pred")),
                                     strcmp(json_string_value(json_object_get(row, "want")), "equal") == 0,
                                     json_object_get(row, "judged") != NULL,
                                     precision ? (int)json_integer_value(precision) : MATH_CONFIG_DEFAULT.decimals };
@@ -172,7 +182,8 @@ bool bench_verify(int argc, char **argv, struct error *err)
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (python && !suite)
-        return error_set(err, ERR_USAGE, "'--math-verify' needs '--suite', tests/golden/math/math_verify_suite.jsonl for one");
+        return error_set(err, ERR_USAGE,
+                         "'--math-verify' needs '--suite', tests/golden/math/math_verify_suite.jsonl for one");
     struct pair small[ARRAY_SIZE(short_answers)], *pair = NULL;
     for (size_t i = 0; i < ARRAY_SIZE(small); i++)
         small[i] = (struct pair){ short_answers[i].gold, short_answers[i].pred, short_answers[i].equal, false,

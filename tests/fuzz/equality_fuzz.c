@@ -1,7 +1,9 @@
-/* equality_fuzz.c - two answers, separated by a line end: equality is symmetric, reflexive, the same twice, and comes back
+/* equality_fuzz.c - two answers, separated by a line end: equality is symmetric, reflexive, the same twice, and comes
+ * back
  *
  *     cmake --preset fuzz && cmake --build --preset fuzz --target equality_fuzz
- *     build/fuzz/fuzz/equality_fuzz -max_total_time=60 -timeout=5 -dict=tests/fuzz/latex.dict tests/fuzz/corpus/equality */
+ *     build/fuzz/fuzz/equality_fuzz -max_total_time=60 -timeout=5 -dict=tests/fuzz/latex.dict \
+ *         tests/fuzz/corpus/equality */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,13 +33,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     math_answer(m, b, nb, a, na, &ba);
     math_answer(m, a, na, b, nb, &again);
     BUG_IF(ab.verdict != again.verdict, "%d, then %d", ab.verdict, again.verdict);
-    /* what cannot be read is "cannot tell" as gt_answer and "different" as an answer; otherwise the sides may be swapped */
+    /* what cannot be read is "cannot tell" as gt_answer and "different" as an answer; otherwise the sides may be
+     * swapped */
     if (ab.pred_parsed && ab.gold_parsed && ba.pred_parsed && ba.gold_parsed)
         BUG_IF((ab.verdict == VERDICT_EQUAL && ba.verdict == VERDICT_DIFFERENT) ||
                (ab.verdict == VERDICT_DIFFERENT && ba.verdict == VERDICT_EQUAL),
-               "'%s' and '%s': %d by '%s' one way, %d by '%s' the other", a, b, ab.verdict, ab.rule, ba.verdict, ba.rule);
+               "'%s' and '%s': %d by '%s' one way, %d by '%s' the other", a, b, ab.verdict, ab.rule, ba.verdict,
+                   ba.rule);
     math_answer(m, a, na, a, na, &self);
-    BUG_IF(self.verdict != VERDICT_EQUAL && strspn(a, " \t\r\f\v") != na && self.pred[0], "'%s' is not itself: %s", a, self.rule);
+    BUG_IF(self.verdict != VERDICT_EQUAL && strspn(a, " \t\r\f\v") != na && self.pred[0], "'%s' is not itself: %s", a,
+           self.rule);
     free(a);
     free(b);
     return 0;

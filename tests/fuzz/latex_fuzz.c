@@ -1,4 +1,5 @@
-/* latex_fuzz.c - any bytes as a whole response: extraction, parser and comparison come back, twice with the same verdict
+/* latex_fuzz.c - any bytes as a whole response: extraction, parser and comparison come back, twice with the same
+ * verdict
  *
  *     cmake --preset fuzz && cmake --build --preset fuzz --target latex_fuzz
  *     build/fuzz/fuzz/latex_fuzz -max_total_time=60 -timeout=5 -dict=tests/fuzz/latex.dict tests/fuzz/corpus/latex */
@@ -25,7 +26,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct math_result a, b;
     math_response(m, text, size, gold, sizeof gold - 1, &a);
     math_response(m, text, size, gold, sizeof gold - 1, &b);
-    BUG_IF(a.verdict != b.verdict || strcmp(a.rule, b.rule) != 0, "%d by '%s', then %d by '%s'", a.verdict, a.rule, b.verdict, b.rule);
+    BUG_IF(a.verdict != b.verdict || strcmp(a.rule, b.rule) != 0, "%d by '%s', then %d by '%s'", a.verdict, a.rule,
+           b.verdict, b.rule);
     math_response(m, gold, sizeof gold - 1, text, size, &a);
     math_answer(m, text, size, gold, sizeof gold - 1, &a);
     free(text);

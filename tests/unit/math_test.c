@@ -64,7 +64,8 @@ static void answer_case(struct math *m, UNUSED const json_t *row, const char *go
     if (strcmp(name_of(v), want) != 0)
         print_error("gold %s, pred %s: want %s\n", gold, pred, want);
     assert_string_equal(name_of(v), want);
-    assert_string_equal(name_of(answer(m, pred, gold)), strcmp(want, "cannot_tell") == 0 ? name_of(answer(m, pred, gold)) : want);
+    assert_string_equal(name_of(answer(m, pred, gold)), strcmp(want, "cannot_tell") == 0
+                        ? name_of(answer(m, pred, gold)) : want);
     assert_int_equal(answer(m, gold, gold), VERDICT_EQUAL);
     assert_int_equal(answer(m, pred, pred), VERDICT_EQUAL);
 }
@@ -80,7 +81,8 @@ static void suite_case(struct math *m, const json_t *row, const char *gold, cons
     struct math *other = NULL;
     if (json_object_get(row, "precision"))
         m = other = scratch((int)json_integer_value(json_object_get(row, "precision")));
-    bool agree = json_object_get(row, "judged") == NULL;    // otherwise the expectation is not ours, and why stands there
+    // otherwise the expectation is not ours, and why stands there
+    bool agree = json_object_get(row, "judged") == NULL;
     math_response(m, pred, strlen(pred), gold, strlen(gold), &r);
     if (((r.verdict == VERDICT_EQUAL) == (strcmp(want, "equal") == 0)) != agree)
         print_error("gold %s\npred %s: %s\n", gold, pred, r.rule);
@@ -111,7 +113,8 @@ static void a_response_is_searched_in_the_stated_order(UNUSED void **state)
 {
     static const struct { const char *response, *gold; enum verdict want; const char *why; } cases[] = {
         { "so $x=3$, hence \\boxed{4}. Check: 5", "4", VERDICT_EQUAL, "a box before all" },
-        { "\\boxed{1} and then much later, behind quite a lot of other words that say nothing at all: \\boxed{2}", "2", VERDICT_EQUAL, "last box" },
+        { "\\boxed{1} and then much later, behind quite a lot of other words that say nothing at all: \\boxed{2}", "2",
+          VERDICT_EQUAL, "last box" },
         { "\\boxed{-2} and \\boxed{1}", "1,-2", VERDICT_EQUAL, "boxes close together are one answer" },
         { "The final answer is $7$. I hope it is correct. 9", "7", VERDICT_EQUAL, "the phrase before the last number" },
         { "The answer: 12 apples, not 13", "12", VERDICT_EQUAL, "behind the word answer" },
@@ -173,17 +176,25 @@ static void an_unreadable_answer_is_different_unless_its_text_matches(UNUSED voi
     math_free(m);
 }
 
-/* Inputs that grow without end somewhere: each must come back with some verdict; the budget, not a clock, sees to it. */
+/* Inputs that grow without end somewhere: each must come back with some verdict; the budget, not a clock, sees
+ * to it. */
 static void hostile_answers_come_back(UNUSED void **state)
 {
     static const struct { const char *head, *part, *mid, *tail; int n; } cases[] = {
-        { "", "(", "1", ")", 5000 }, { "", "{", "1", "}", 100000 }, { "", "1", "", "", 1000000 }, { "", "-", "1", "", 15000 },
-        { "", "\\frac{", "1", "}{2}", 1500 }, { "1", "/1", "", "", 8000 }, { "1", "+1", "", "", 8000 }, { "", "\\sqrt{", "2", "}", 2000 },
-        { "2", "^2", "", "", 8000 }, { "2", "^{2", "", "}", 4000 }, { "3", "!", "", "", 10000 }, { "", "|", "1", "|", 5000 },
-        { "", "\\left(", "1", "\\right)", 800 }, { "", "\\begin{pmatrix}", "1", "\\end{pmatrix}", 500 }, { "x", "_1", "", "", 8000 },
-        { "", "\\text{", "a", "}", 2000 }, { "", "$", "1", "$", 8000 }, { "", "\\boxed{", "1", "}", 2000 }, { "1", ",1", "", "", 8000 },
-        { "", "\\sin ", "1", "", 3000 }, { "", "\\pm ", "1", "", 2000 }, { "10^{", "9", "}", "", 1000 }, { "1e", "9", "", "", 4000 },
-        { "\\sum_{k=1}^{", "9", "} k", "", 9 }, { "", "(A) ", "1", "", 4000 }, { "", "\\text{(A)} ", "1", "", 1200 }, { "", "\\lfloor ", "1", "\\rfloor ", 900 }, { "", "\\{", "1", "\\}", 3000 },
+        { "", "(", "1", ")", 5000 }, { "", "{", "1", "}", 100000 }, { "", "1", "", "", 1000000 },
+        { "", "-", "1", "", 15000 },
+        { "", "\\frac{", "1", "}{2}", 1500 }, { "1", "/1", "", "", 8000 }, { "1", "+1", "", "", 8000 },
+        { "", "\\sqrt{", "2", "}", 2000 },
+        { "2", "^2", "", "", 8000 }, { "2", "^{2", "", "}", 4000 }, { "3", "!", "", "", 10000 },
+        { "", "|", "1", "|", 5000 },
+        { "", "\\left(", "1", "\\right)", 800 }, { "", "\\begin{pmatrix}", "1", "\\end{pmatrix}", 500 },
+        { "x", "_1", "", "", 8000 },
+        { "", "\\text{", "a", "}", 2000 }, { "", "$", "1", "$", 8000 }, { "", "\\boxed{", "1", "}", 2000 },
+        { "1", ",1", "", "", 8000 },
+        { "", "\\sin ", "1", "", 3000 }, { "", "\\pm ", "1", "", 2000 }, { "10^{", "9", "}", "", 1000 },
+        { "1e", "9", "", "", 4000 },
+        { "\\sum_{k=1}^{", "9", "} k", "", 9 }, { "", "(A) ", "1", "", 4000 }, { "", "\\text{(A)} ", "1", "", 1200 },
+        { "", "\\lfloor ", "1", "\\rfloor ", 900 }, { "", "\\{", "1", "\\}", 3000 },
     };
     struct math *m = scratch(6);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

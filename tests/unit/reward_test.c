@@ -9,7 +9,8 @@
 #include "workers/reward/reward.h"
 
 /* Score one response; n_tok < 0: its length is not known. */
-static struct reward_output score(const struct reward_config *config, const char *response, const char *gold, int64_t n_tok,
+static struct reward_output score(const struct reward_config *config, const char *response, const char *gold,
+                                  int64_t n_tok,
                                   enum finish_reason finish)
 {
     struct error err = { 0 };
@@ -26,7 +27,8 @@ static struct reward_output score(const struct reward_config *config, const char
 
 static void the_score_table_is_the_seeds(UNUSED void **state)
 {
-    static const struct { const char *type, *response, *gold; double reward; int format, ans; const char *why; } cases[] = {
+    static const struct { const char *type, *response, *gold; double reward; int format,
+                          ans; const char *why; } cases[] = {
         { "boxed", "so \\boxed{42}", "42", 10, 1, 1, "right" },
         { "boxed", "so \\boxed{42}, no, \\boxed{43}", "42", 0, 1, 0, "the last box counts" },
         { "boxed", "\\boxed{43} \\boxed{42", "43", 0, 0, 0, "the last box never closes" },
@@ -39,7 +41,8 @@ static void the_score_table_is_the_seeds(UNUSED void **state)
         { "think_answer_tags", "<think> a <answer> 42 </answer>", "42", 0, 0, 0, "a tag is missing" },
         { "think_answer_tags", "<answer> 42 </answer><think> a </think>", "42", 0, 0, 0, "wrong order" },
         { "think_answer_tags", "<think><think> a </think><answer> 42 </answer>", "42", 0, 0, 0, "a tag twice" },
-        { "think_answer_tags", "<think> a </think><answer>1</answer><answer>42</answer>", "42", 0, 0, 0, "two answers" },
+        { "think_answer_tags", "<think> a </think><answer>1</answer><answer>42</answer>", "42", 0, 0, 0,
+          "two answers" },
         { "think_answer_tags", "<think> a </think><answer> 41 </answer>", "42", 0, 1, 0, "wrong in a valid format" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

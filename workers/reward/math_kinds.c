@@ -1,9 +1,9 @@
 /* math_kinds.c - the rewards that compare a mathematical answer with gt_answer: boxed, think_answer_tags, math
  *
  * Scores as the seeds give them (ColossalChat's distributed GRPO, reward functions): 10 for a right answer in a valid
- * format, 5 when only the text matches because the answer is no mathematics we can read, 0 otherwise; the soft over-length
- * punishment is added wherever an answer was found. Left on purpose: there an answer the verifier fails on is wrong; here
- * "cannot tell" leaves the sample out. */
+ * format, 5 when only the text matches because the answer is no mathematics we can read, 0 otherwise; the soft
+ * over-length punishment is added wherever an answer was found. Left on purpose: there an answer the verifier fails on
+ * is wrong; here "cannot tell" leaves the sample out. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,8 @@ static const char *gold_text(const json_t *row, size_t *len, char *buf, size_t s
     return buf;
 }
 
-static void one_score(struct math *m, enum answer_form form, const struct reward_config *config, const struct reward_input *in,
+static void one_score(struct math *m, enum answer_form form, const struct reward_config *config,
+                      const struct reward_input *in,
                       struct reward_output *out)
 {
     struct math_result res = { .verdict = VERDICT_DIFFERENT };
@@ -88,10 +89,12 @@ static void one_score(struct math *m, enum answer_form form, const struct reward
         return;    // left out, with its reason
     out->score = SCORE_OK;
     out->ans_acc = counts && res.verdict == VERDICT_EQUAL;
-    out->reward = (out->ans_acc > 0 ? res.pred_parsed ? REWARD_ACC : SCORE_TEXT : 0) + reward_length_punishment(config, in);
+    out->reward = (out->ans_acc > 0 ? res.pred_parsed ? REWARD_ACC : SCORE_TEXT : 0) + reward_length_punishment(config,
+            in);
 }
 
-static void all_score(struct math *m, enum answer_form form, const struct reward_config *config, const struct reward_input *in,
+static void all_score(struct math *m, enum answer_form form, const struct reward_config *config,
+                      const struct reward_input *in,
                       struct reward_output *out, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {

@@ -66,13 +66,14 @@ static bool kind_unknown(const char *name, struct error *err)
         if (word_distance(name, kinds[i]->name) < word_distance(name, best))
             best = kinds[i]->name;
     }
-    return error_set(err, ERR_USAGE, "unknown reward type '%s'; did you mean '%s'? There are %s and weighted lists such as "
+    return error_set(err, ERR_USAGE,
+                     "unknown reward type '%s'; did you mean '%s'? There are %s and weighted lists such as "
                      "'0.8*boxed + 0.2*math'", name, best, known);
 }
 
 #define TYPE_MAX 4096    // bytes of a reward type
-/* Take the next member off a list "w*name + w*name" (separated by " + ", so that a program's arguments may hold a plus).
- * text is cut in place; *rest is NULL behind the last. */
+/* Take the next member off a list "w*name + w*name" (separated by " + ", so that a program's arguments may hold a
+ * plus). text is cut in place; *rest is NULL behind the last. */
 static bool member_next(char *text, char **rest, struct part *part, const char **arg, struct error *err)
 {
     char *plus = strstr(text, " + ");
@@ -174,7 +175,8 @@ static void output_clear(struct reward_output *out, int64_t n)
     }
 }
 
-static void part_score(struct reward *r, struct part *p, const struct reward_input *in, struct reward_output *out, int64_t n)
+static void part_score(struct reward *r, struct part *p, const struct reward_input *in, struct reward_output *out,
+                       int64_t n)
 {
     output_clear(out, n);
     p->kind->score(p->self, &r->config, in, out, n);
@@ -184,8 +186,9 @@ static void part_score(struct reward *r, struct part *p, const struct reward_inp
 }
 
 /* Add part k's outputs into the sum. The first part's verdict and texts are the sample's; the accuracies are the first
- * part's too, as those of the reward that knows what an answer is. A part that cannot tell leaves the whole sample out. */
-static void part_add(const struct part *p, int k, const struct reward_output *part, struct reward_output *out, int64_t n)
+ * part's too, as those of the reward that knows what an answer is. A part that cannot tell leaves the sample out. */
+static void part_add(const struct part *p, int k, const struct reward_output *part, struct reward_output *out,
+                     int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         struct reward_output *o = &out[i];

@@ -1,7 +1,7 @@
 /* reward.h - how a response is scored: one table of reward functions, one way to call them
  *
- * Runs in the scorer process (and in rollcall score); a struct reward may be used by one thread at a time. A verifier that
- * fails, runs out of its budget or cannot tell says so: the sample is left out, never silently given 0. */
+ * Runs in the scorer process (and in rollcall score); a struct reward may be used by one thread at a time. A verifier
+ * that fails, runs out of its budget or cannot tell says so: the sample is left out, never silently given 0. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,7 +41,8 @@ struct reward_config {
     double program_timeout_s;         // an own reward program's answer, one test of a code reward; 0: 10
 };
 struct reward;
-/* Parse the type and set everything up (sandbox, programs); ERR_USAGE names what is unknown, ERR_UNSUPPORTED what is missing. */
+/* Parse the type and set everything up (sandbox, programs); ERR_USAGE names what is unknown, ERR_UNSUPPORTED what is
+ * missing. */
 struct reward *reward_new(const struct reward_config *config, struct error *err);
 void reward_free(struct reward *r);
 /* Score n responses; rows of out are filled whatever happens. */
@@ -50,5 +51,5 @@ int reward_n_part(const struct reward *r);                    // 0: a single rew
 const char *reward_part_name(const struct reward *r, int i);
 /* The default system prompt of a reward type (seeds/001), NULL: none. */
 const char *reward_system_prompt(const char *type);
-/* The stop string the type generates to ("</answer>" for think_answer_tags, then the end token is not a stop), or NULL. */
+/* The stop string the type generates to ("</answer>" for think_answer_tags, then the end token is no stop), or NULL. */
 const char *reward_stop_string(const char *type);

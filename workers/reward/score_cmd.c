@@ -16,13 +16,15 @@ static const char *const verdict_name[] = {
 };
 
 /* Fill in from the line; the row keeps the text alive. */
-static bool input_read(const char *path, int64_t line, const char *text, size_t len, struct reward_input *in, json_t **row,
+static bool input_read(const char *path, int64_t line, const char *text, size_t len, struct reward_input *in,
+                       json_t **row,
                        struct error *err)
 {
     json_error_t je;
     *row = json_loadb(text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &je);
     if (!*row || !json_is_object(*row))
-        return error_set(err, ERR_DATA, "%s:%lld: not a JSON object: %s", path, (long long)line, *row ? "another kind" : je.text);
+        return error_set(err, ERR_DATA, "%s:%lld: not a JSON object: %s", path, (long long)line, *row ? "another kind"
+                         : je.text);
     const json_t *response = json_object_get(*row, "response"), *n_tok = json_object_get(*row, "n_tok");
     const json_t *finish = json_object_get(*row, "finish_reason");
     if (!json_is_string(response))
@@ -35,7 +37,8 @@ static bool input_read(const char *path, int64_t line, const char *text, size_t 
         return error_set(err, ERR_DATA, "%s:%lld: 'n_tok' must be a count", path, (long long)line);
     const char *why = json_string_value(finish);
     if (!why || (strcmp(why, "stop") != 0 && strcmp(why, "length") != 0))
-        return error_set(err, ERR_DATA, "%s:%lld: 'finish_reason' must be \"stop\" or \"length\"", path, (long long)line);
+        return error_set(err, ERR_DATA, "%s:%lld: 'finish_reason' must be \"stop\" or \"length\"", path,
+                         (long long)line);
     in->has_length = true;
     in->n_tok = json_integer_value(n_tok);
     in->finish = why[0] == 'l' ? FINISH_LENGTH : FINISH_STOP;
@@ -79,7 +82,8 @@ struct tally {
     double reward;
 };
 
-static bool batch_score(struct reward *r, struct reward_input *in, json_t **row, int64_t n, struct tally *t, struct error *err)
+static bool batch_score(struct reward *r, struct reward_input *in, json_t **row, int64_t n, struct tally *t,
+                        struct error *err)
 {
     struct reward_output out[BATCH];
     bool ok = true;
@@ -144,12 +148,15 @@ bool score_cmd(int argc, char **argv, struct error *err)
         { "reward-type", "rt", CLI_STR, &config.type, "TYPE",
           "boxed, think_answer_tags, math, code, program:CMD or '0.8*boxed + 0.2*program:CMD'" },
         { "input", "i", CLI_STR, &input, "FILE", "JSON lines with response and gt_answer; - reads standard input" },
-        { "eval", NULL, CLI_FLAG, &config.eval, NULL, "score as an evaluation does: a right answer needs no valid format" },
+        { "eval", NULL, CLI_FLAG, &config.eval, NULL,
+          "score as an evaluation does: a right answer needs no valid format" },
         { "max-new-tokens", "mnt", CLI_I64, &config.max_new_tok, "N", "for the length rules, where a line has n_tok" },
         { "soft-over-length-punishment", NULL, CLI_FLAG, &config.soft_over_length_punishment, NULL,
           "punish lengths near the limit (DAPO, eq. 13)" },
-        { "cache-length", NULL, CLI_I64, &config.cache_len, "N", "how near (default: the smaller of 1024 and a quarter of N)" },
-        { "code-verifier-api-url", NULL, CLI_STR, &config.code_verifier_api_url, "URL", "an external verifier for code" },
+        { "cache-length", NULL, CLI_I64, &config.cache_len, "N",
+          "how near (default: the smaller of 1024 and a quarter of N)" },
+        { "code-verifier-api-url", NULL, CLI_STR, &config.code_verifier_api_url, "URL",
+          "an external verifier for code" },
         { "program-timeout", NULL, CLI_F64, &config.program_timeout_s, "S", "seconds an own reward program may take" },
         { "summary", NULL, CLI_FLAG, &summary, NULL, "print the mean scores to stderr at the end" },
     };

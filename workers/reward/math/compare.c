@@ -1,8 +1,9 @@
-/* compare.c - what it means for two answers to be the same: lists, tuples, sets, relations, matrices, and scalars at the end
+/* compare.c - what it means for two answers to be the same: lists, tuples, sets, relations, matrices, and scalars at
+ * the end
  *
- * The relation is symmetric. Lists and sets are compared without order, a tuple against a list in written order; "x = 5" is
- * 5 for a side that names nothing; an inequality in one unknown is its set of solutions; a percentage stands for its number
- * and for a hundredth of it; a unit counts only when both sides have known ones. */
+ * The relation is symmetric. Lists and sets are compared without order, a tuple against a list in written order; "x =
+ * 5" is 5 for a side that names nothing; an inequality in one unknown is its set of solutions; a percentage stands for
+ * its number and for a hundredth of it; a unit counts only when both sides have known ones. */
 #include <string.h>
 #include "workers/reward/math/node.h"
 
@@ -67,7 +68,8 @@ static bool is_list(const struct node *a)
     return a->kind == K_LIST || a->kind == K_SET;
 }
 
-/* A left side that only names what is on the right: a symbol, a product or ratio of such, f(x), |AB|, a tuple of names. */
+/* A left side that only names what is on the right: a symbol, a product or ratio of such, f(x), |AB|, a tuple of
+ * names. */
 static bool is_name(const struct node *a)
 {
     switch ((enum node_kind)a->kind) {
@@ -84,8 +86,10 @@ static bool is_name(const struct node *a)
         return (a->op == FN_ABS || a->op == FN_MAX || a->op == FN_MIN || a->op == FN_ARG) && is_name(a->child[0]);
     case K_UNIT:
         return is_name(a->child[0]);
-    case K_DEG: case K_NUM: case K_ADD: case K_POW: case K_NEG: case K_ROOT: case K_LOG: case K_SUM: case K_PROD: case K_OPAQUE:
-    case K_PCT: case K_PM: case K_LIST: case K_SET: case K_REL: case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET:
+    case K_DEG: case K_NUM: case K_ADD: case K_POW: case K_NEG: case K_ROOT: case K_LOG: case K_SUM: case K_PROD:
+    case K_OPAQUE:
+    case K_PCT: case K_PM: case K_LIST: case K_SET: case K_REL: case K_UNION: case K_INTER: case K_MINUS:
+    case K_NAMED_SET:
     case K_BUILDER: case K_MATRIX:
         break;
     }
@@ -97,7 +101,8 @@ static bool is_closed(const struct node *a)    // a number, whatever it looks li
     return !(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT | HAS_SET));
 }
 
-/* A chain of equalities in its shortest form: first = last, what follows an approximation sign dropped. Others unchanged. */
+/* A chain of equalities in its shortest form: first = last, what follows an approximation sign dropped. Others
+ * unchanged. */
 static struct node *shorten(struct math *m, struct node *a)
 {
     int last = 0;
@@ -280,7 +285,8 @@ static const struct node *unknown_find(const struct node *a, const struct node *
         return found;
     bool absolute = a->kind == K_FUNC && a->op == FN_ABS && a->child[0]->kind == K_SYM;
     if (a->kind == K_SYM || a->kind == K_APP || absolute) {
-        if (found && (found->kind != a->kind || (absolute ? !name_same(found->child[0], a->child[0]) : !name_same(found, a))))
+        if (found && (found->kind != a->kind || (absolute ? !name_same(found->child[0], a->child[0])
+                                                 : !name_same(found, a))))
             *many = true;
         return a;
     }
@@ -294,7 +300,8 @@ static struct node *put(struct math *m, struct node *a, const struct node *unkno
     if (!(a->flags & (HAS_SYM | HAS_OPAQUE)))
         return a;
     bool hit = a->kind == unknown->kind &&
-               (a->kind == K_FUNC ? a->op == FN_ABS && a->child[0]->kind == K_SYM && name_same(a->child[0], unknown->child[0])
+               (a->kind == K_FUNC ? a->op == FN_ABS && a->child[0]->kind == K_SYM &&
+                name_same(a->child[0], unknown->child[0])
                                   : (a->kind == K_SYM || a->kind == K_APP) && name_same(a, unknown));
     if (hit)
         return value;
@@ -330,7 +337,8 @@ static bool relation_solve(struct math *m, struct node *left, struct node *right
     if (!line || scalar_equal(m, line, at7, 0, &rule) != TRI_YES)
         return false;
     struct node *at19 = put(m, d, unknown, node_new(m, K_DIV, 2, node_int(m, 19), node_int(m, 8)));
-    line = node_new(m, K_ADD, 2, at0, node_new(m, K_MUL, 2, node_new(m, K_DIV, 2, node_int(m, 19), node_int(m, 8)), slope));
+    line = node_new(m, K_ADD, 2, at0, node_new(m, K_MUL, 2, node_new(m, K_DIV, 2, node_int(m, 19), node_int(m, 8)),
+                                               slope));
     if (!line || !at19 || scalar_equal(m, line, at19, 0, &rule) != TRI_YES)
         return false;
     int sign = scalar_sign(m, slope);
@@ -409,7 +417,8 @@ static bool pieces_of(struct math *m, struct node *a, struct pieces *s, int dept
         if (a->n != 2 || (a->child[0]->flags | a->child[1]->flags) & HAS_SET)
             return false;
         s->n = 1;
-        s->p[0] = (struct piece){ .lo = a->child[0], .hi = a->child[1], .lo_open = !(a->op & 1), .hi_open = !(a->op & 2) };
+        s->p[0] = (struct piece){ .lo = a->child[0], .hi = a->child[1], .lo_open = !(a->op & 1),
+                                  .hi_open = !(a->op & 2) };
         if (is_infinite(a->child[0], &inf)) {
             if (inf > 0)
                 return false;
@@ -453,8 +462,10 @@ static bool pieces_of(struct math *m, struct node *a, struct pieces *s, int dept
             s->p[s->n++] = (struct piece){ .lo = a->child[i], .hi = a->child[i] };
         }
         return pieces_sort(m, s);
-    case K_NUM: case K_CONST: case K_SYM: case K_TEXT: case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_NEG: case K_ROOT:
-    case K_LOG: case K_FUNC: case K_APP: case K_SUM: case K_PROD: case K_OPAQUE: case K_DEG: case K_PCT: case K_PM: case K_RATIO:
+    case K_NUM: case K_CONST: case K_SYM: case K_TEXT: case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_NEG:
+    case K_ROOT:
+    case K_LOG: case K_FUNC: case K_APP: case K_SUM: case K_PROD: case K_OPAQUE: case K_DEG: case K_PCT: case K_PM:
+    case K_RATIO:
     case K_UNIT: case K_MATRIX:
         break;
     }
@@ -494,13 +505,16 @@ static const struct unit {
     char dim;
     int64_t num, den;    // of the dimension's base unit
 } units[] = {
-    { "mm", 'l', 1, 1000 }, { "cm", 'l', 1, 100 }, { "centimeter", 'l', 1, 100 }, { "dm", 'l', 1, 10 }, { "m", 'l', 1, 1 },
+    { "mm", 'l', 1, 1000 }, { "cm", 'l', 1, 100 }, { "centimeter", 'l', 1, 100 }, { "dm", 'l', 1, 10 },
+    { "m", 'l', 1, 1 },
     { "meter", 'l', 1, 1 }, { "metre", 'l', 1, 1 }, { "km", 'l', 1000, 1 }, { "kilometer", 'l', 1000, 1 },
     { "in", 'l', 127, 5000 }, { "inch", 'l', 127, 5000 }, { "ft", 'l', 381, 1250 }, { "foot", 'l', 381, 1250 },
     { "feet", 'l', 381, 1250 }, { "yard", 'l', 1143, 1250 }, { "yd", 'l', 1143, 1250 }, { "mile", 'l', 201168, 125 },
     { "second", 't', 1, 1 }, { "sec", 't', 1, 1 }, { "s", 't', 1, 1 }, { "minute", 't', 60, 1 }, { "min", 't', 60, 1 },
-    { "hour", 't', 3600, 1 }, { "hr", 't', 3600, 1 }, { "h", 't', 3600, 1 }, { "day", 't', 86400, 1 }, { "week", 't', 604800, 1 },
-    { "mg", 'm', 1, 1000000 }, { "g", 'm', 1, 1000 }, { "gram", 'm', 1, 1000 }, { "kg", 'm', 1, 1 }, { "kilogram", 'm', 1, 1 },
+    { "hour", 't', 3600, 1 }, { "hr", 't', 3600, 1 }, { "h", 't', 3600, 1 }, { "day", 't', 86400, 1 },
+    { "week", 't', 604800, 1 },
+    { "mg", 'm', 1, 1000000 }, { "g", 'm', 1, 1000 }, { "gram", 'm', 1, 1000 }, { "kg", 'm', 1, 1 },
+    { "kilogram", 'm', 1, 1 },
     { "dollar", '$', 1, 1 }, { "cent", '$', 1, 100 },
 };
 
@@ -526,7 +540,8 @@ static const struct unit *unit_find(const struct node *a, int *power)
     for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
         int32_t len = (int32_t)strlen(units[i].name);
         if (n >= len && strncasecmp(s, units[i].name, (size_t)len) == 0 &&
-            (n == len || (n == len + 1 && s[len] == 's' && len > 1) || (n == len + 2 && s[len] == 'e' && s[len + 1] == 's')))
+            (n == len || (n == len + 1 && s[len] == 's' && len > 1) ||
+             (n == len + 2 && s[len] == 'e' && s[len + 1] == 's')))
             return &units[i];
     }
     return NULL;
@@ -547,9 +562,11 @@ static bool text_node_same(const struct node *a, const struct node *b)
 {
     int32_t i = 0, j = 0;
     for (;;) {
-        while (i < a->len && !((a->s[i] | 32) >= 'a' && (a->s[i] | 32) <= 'z') && !(a->s[i] >= '0' && a->s[i] <= '9') && !(a->s[i] & 0x80))
+        while (i < a->len && !((a->s[i] | 32) >= 'a' && (a->s[i] | 32) <= 'z') && !(a->s[i] >= '0' && a->s[i] <= '9') &&
+               !(a->s[i] & 0x80))
             i++;
-        while (j < b->len && !((b->s[j] | 32) >= 'a' && (b->s[j] | 32) <= 'z') && !(b->s[j] >= '0' && b->s[j] <= '9') && !(b->s[j] & 0x80))
+        while (j < b->len && !((b->s[j] | 32) >= 'a' && (b->s[j] | 32) <= 'z') && !(b->s[j] >= '0' && b->s[j] <= '9') &&
+               !(b->s[j] & 0x80))
             j++;
         if (i == a->len || j == b->len)
             return i == a->len && j == b->len;
@@ -585,7 +602,8 @@ static struct node *lift_mark(struct math *m, struct node *a)
     if (a->kind != K_NEG && a->kind != K_DIV && a->kind != K_MUL)
         return a;
     struct node *child[ELEMENTS_MAX], *last = a->child[a->n - 1];
-    if (a->n > ELEMENTS_MAX || (last->kind != K_DEG && last->kind != K_PCT && last->kind != K_NEG && last->kind != K_DIV))
+    if (a->n > ELEMENTS_MAX || (last->kind != K_DEG && last->kind != K_PCT && last->kind != K_NEG &&
+                                last->kind != K_DIV))
         return a;
     last = lift_mark(m, last);
     if (!last || (last->kind != K_DEG && last->kind != K_PCT) || (a->flags & HAS_SYM))
@@ -628,7 +646,8 @@ static enum tri scalar_compare(struct math *m, struct node *a, struct node *b, c
     if (a->kind == K_UNIT || b->kind == K_UNIT) {
         struct node *u = a->kind == K_UNIT ? a : b, *o = u == a ? b : a;
         enum tri t = scalar_compare(m, u->child[0], o, rule, depth + 1);
-        if (t != TRI_YES && (o->flags & HAS_SYM) && u->len <= 2 && !(u->child[0]->flags & HAS_SYM)) {    // the unit was a symbol
+        // the unit was a symbol
+        if (t != TRI_YES && (o->flags & HAS_SYM) && u->len <= 2 && !(u->child[0]->flags & HAS_SYM)) {
             struct node *sym = node_new(m, K_SYM, 0);
             if (!sym)
                 return TRI_UNKNOWN;
@@ -658,7 +677,8 @@ static enum tri scalar_compare(struct math *m, struct node *a, struct node *b, c
         *rule = "infinity";
         return ia && ib ? sa == sb ? TRI_YES : TRI_NO : (a->flags & b->flags) & HAS_INF ? TRI_UNKNOWN : TRI_NO;
     }
-    if (a->kind == K_NUM && b->kind == K_NUM && (a->base > 0) != (b->base > 0)) {    // the base left out: the same digits
+    // the base left out: the same digits
+    if (a->kind == K_NUM && b->kind == K_NUM && (a->base > 0) != (b->base > 0)) {
         struct node *na = node_new(m, K_NUM, 0), *nb = node_new(m, K_NUM, 0);
         if (!na || !nb)
             return TRI_UNKNOWN;
@@ -690,7 +710,8 @@ static struct node *matrix_value(struct math *m, struct node *a, int depth)
         if (x->scale == 2)
             return minus(m, node_new(m, K_MUL, 2, c[0], c[3]), node_new(m, K_MUL, 2, c[1], c[2]));
         struct node *t[6];
-        static const int8_t perm[6][3] = { { 0, 4, 8 }, { 1, 5, 6 }, { 2, 3, 7 }, { 2, 4, 6 }, { 1, 3, 8 }, { 0, 5, 7 } };
+        static const int8_t perm[6][3] = { { 0, 4, 8 }, { 1, 5, 6 }, { 2, 3, 7 }, { 2, 4, 6 }, { 1, 3, 8 },
+                                           { 0, 5, 7 } };
         for (int i = 0; i < 6; i++) {
             t[i] = node_new(m, K_MUL, 3, c[perm[i][0]], c[perm[i][1]], c[perm[i][2]]);
             if (i >= 3)
@@ -760,7 +781,8 @@ static char turned(char op)
     return op == REL_LT ? REL_GT : op == REL_GT ? REL_LT : op == REL_LE ? REL_GE : op == REL_GE ? REL_LE : op;
 }
 
-static enum tri step_compare(struct math *m, struct node *al, struct node *ar, char ao, struct node *bl, struct node *br, char bo,
+static enum tri step_compare(struct math *m, struct node *al, struct node *ar, char ao, struct node *bl,
+                             struct node *br, char bo,
                              const char **rule)
 {
     int sign;
@@ -830,7 +852,8 @@ static enum tri relation_compare(struct math *m, struct node *a, struct node *b,
                 int k = way ? b->len - 1 - i : i;
                 enum tri s = way ? step_compare(m, a->child[i], a->child[i + 1], a->s[i], b->child[k + 1], b->child[k],
                                                 turned(b->s[k]), rule)
-                                 : step_compare(m, a->child[i], a->child[i + 1], a->s[i], b->child[k], b->child[k + 1], b->s[k], rule);
+                                 : step_compare(m, a->child[i], a->child[i + 1], a->s[i], b->child[k], b->child[k + 1],
+                                                b->s[k], rule);
                 all = s == TRI_NO ? TRI_NO : s == TRI_UNKNOWN ? TRI_UNKNOWN : all;
             }
             t = either(t, all);
@@ -850,7 +873,8 @@ static enum tri relation_compare(struct math *m, struct node *a, struct node *b,
 
 /* ---- lists ---- */
 
-static enum tri unordered(struct math *m, struct node **a, int na, struct node **b, int nb, const char **rule, int depth)
+static enum tri unordered(struct math *m, struct node **a, int na, struct node **b, int nb, const char **rule,
+                          int depth)
 {
     bool unknown = false;
     for (int way = 0; way < 2; way++)
@@ -858,7 +882,8 @@ static enum tri unordered(struct math *m, struct node **a, int na, struct node *
             enum tri best = TRI_NO;
             for (int j = 0; j < (way ? na : nb) && best != TRI_YES; j++) {
                 int k = (i + j) % (way ? na : nb);    // written in the same order, most often
-                best = either(best, way ? compare(m, a[k], b[i], rule, depth + 1) : compare(m, a[i], b[k], rule, depth + 1));
+                best = either(best, way ? compare(m, a[k], b[i], rule, depth + 1)
+                              : compare(m, a[i], b[k], rule, depth + 1));
             }
             if (best == TRI_NO)
                 return TRI_NO;
@@ -936,7 +961,8 @@ static enum tri list_compare(struct math *m, struct node *a, struct node *b, con
 
 static bool is_set_tree(const struct node *a)
 {
-    return a->kind == K_UNION || a->kind == K_INTER || a->kind == K_MINUS || a->kind == K_NAMED_SET || a->kind == K_BUILDER;
+    return a->kind == K_UNION || a->kind == K_INTER || a->kind == K_MINUS || a->kind == K_NAMED_SET ||
+        a->kind == K_BUILDER;
 }
 
 static int union_flat(struct node *a, struct node **out, int max)
@@ -1038,16 +1064,19 @@ static enum tri compare(struct math *m, struct node *a, struct node *b, const ch
         }
         *rule = "tuple";
         if (is_list(o) && o->n == t->n && (t->op == 0 || t->n > 2))
-            return t == a ? ordered(m, t->child, o->child, t->n, rule, depth) : ordered(m, o->child, t->child, t->n, rule, depth);
+            return t == a ? ordered(m, t->child, o->child, t->n, rule, depth)
+                : ordered(m, o->child, t->child, t->n, rule, depth);
         if (is_list(o) && o->n == 1)
             return t == a ? compare(m, a, o->child[0], rule, depth + 1) : compare(m, o->child[0], b, rule, depth + 1);
         if (node_is(o, K_MATRIX) && t->op == 0 && o->n == t->n && (o->scale == 1 || o->scale == o->n))
-            return t == a ? ordered(m, t->child, o->child, t->n, rule, depth) : ordered(m, o->child, t->child, t->n, rule, depth);
+            return t == a ? ordered(m, t->child, o->child, t->n, rule, depth)
+                : ordered(m, o->child, t->child, t->n, rule, depth);
         return TRI_NO;
     }
     if (is_list(a) || is_list(b)) {
         struct pieces pa, pb;
-        bool inequalities = a->kind == K_LIST && b->kind == K_LIST && is_inequality(a->child[0]) && is_inequality(b->child[0]);
+        bool inequalities = a->kind == K_LIST && b->kind == K_LIST && is_inequality(a->child[0]) &&
+            is_inequality(b->child[0]);
         if (inequalities && pieces_of(m, a, &pa, 24) && pieces_of(m, b, &pb, 24)) {
             bool many = false;
             const struct node *ua = unknown_find(a, NULL, &many), *ub = unknown_find(b, NULL, &many);

@@ -1,11 +1,11 @@
 /* eval.c - what a tree is worth: exactly, as a polynomial's residue, or within a ball
  *
- * Three ways, cheapest first. Rational trees are computed exactly. Polynomials and rational functions are evaluated modulo
- * the prime 2^61 - 1 at two random points: different residues prove them different, equal ones leave a chance of at most
- * (degree / 2^61)^2 (Schwartz 1980, Zippel 1979); roots, logarithms and unknown functions take part as unknowns named by
- * their arguments' residues, so that only equality can be told of them this way. Then Arb balls (Johansson 2017,
- * doi 10.1109/TC.2017.2690633): balls that do not meet prove trees different; balls that meet when they are smaller than
- * 2^-400 of the value (2^-100 at each of 8 points with free symbols) are taken for equal. */
+ * Three ways, cheapest first. Rational trees are computed exactly. Polynomials and rational functions are evaluated
+ * modulo the prime 2^61 - 1 at two random points: different residues prove them different, equal ones leave a chance of
+ * at most (degree / 2^61)^2 (Schwartz 1980, Zippel 1979); roots, logarithms and unknown functions take part as unknowns
+ * named by their arguments' residues, so that only equality can be told of them this way. Then Arb balls (Johansson
+ * 2017, doi 10.1109/TC.2017.2690633): balls that do not meet prove trees different; balls that meet when they are
+ * smaller than 2^-400 of the value (2^-100 at each of 8 points with free symbols) are taken for equal. */
 #include <string.h>
 #include "workers/reward/math/node.h"
 #include <arb.h>
@@ -118,7 +118,8 @@ static bool power_exact(struct math *m, fmpq_t out, const fmpq_t base, const fmp
     if (!fmpz_is_one(fmpq_denref(exp))) {
         ok = fmpz_cmp_ui(fmpq_denref(exp), 64) <= 0 && spend(m, 20 + (int64_t)fmpz_bits(fmpq_numref(base)) / 8);
         ulong n = ok ? fmpz_get_ui(fmpq_denref(exp)) : 1;
-        ok = ok && root_exact(fmpq_numref(root), fmpq_numref(base), n) && root_exact(fmpq_denref(root), fmpq_denref(base), n);
+        ok = ok && root_exact(fmpq_numref(root), fmpq_numref(base), n) &&
+            root_exact(fmpq_denref(root), fmpq_denref(base), n);
     }
     int64_t bits = (int64_t)(fmpz_bits(fmpq_numref(root)) + fmpz_bits(fmpq_denref(root)));
     if (ok && fmpz_is_pm1(fmpq_numref(root)) && fmpz_is_one(fmpq_denref(root))) {    // (-1)^n at any size
@@ -127,7 +128,8 @@ static bool power_exact(struct math *m, fmpq_t out, const fmpq_t base, const fmp
         else
             fmpq_one(out);
     } else if (ok) {
-        ok = fmpz_bits(fmpq_numref(exp)) <= 30 && bits * (fmpz_get_si(fmpq_numref(exp)) < 0 ? -fmpz_get_si(fmpq_numref(exp))
+        ok = fmpz_bits(fmpq_numref(exp)) <= 30 && bits * (fmpz_get_si(fmpq_numref(exp)) < 0
+                                                          ? -fmpz_get_si(fmpq_numref(exp))
              : fmpz_get_si(fmpq_numref(exp))) <= MATH_BITS_MAX;
         if (ok) {
             slong e = fmpz_get_si(fmpq_numref(exp));
@@ -170,7 +172,8 @@ static bool func_exact(struct math *m, const struct node *a, fmpq_t out)
             fmpz_one(fmpq_denref(out));
             ok = true;
         } else {
-            ok = !(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_I | HAS_INF)) && ball_floor(m, a->child[0], a->op == FN_CEIL, out);
+            ok = !(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_I | HAS_INF)) &&
+                ball_floor(m, a->child[0], a->op == FN_CEIL, out);
         }
         break;
     case FN_FACT: case FN_FACT2:
@@ -262,7 +265,8 @@ bool eval_rational(struct math *m, const struct node *a, fmpq_t out)
         return func_exact(m, a, out);
     case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_ROOT: case K_RATIO: case K_SUM: case K_PROD:
         break;
-    case K_CONST: case K_TEXT: case K_LOG: case K_APP: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET: case K_TUPLE:
+    case K_CONST: case K_TEXT: case K_LOG: case K_APP: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET:
+    case K_TUPLE:
     case K_REL: case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET: case K_BUILDER: case K_MATRIX:
         return false;
     }
@@ -523,7 +527,8 @@ static bool residue(struct residue *r, const struct node *a, uint64_t *out)
         r->opaque = true;    // numbers, not unknowns
         *out = mix(mix(r->seed, 79), (uint64_t)a->op) % P61;
         return true;
-    case K_ROOT: case K_LOG: case K_APP: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET: case K_TUPLE: case K_REL:
+    case K_ROOT: case K_LOG: case K_APP: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET: case K_TUPLE:
+    case K_REL:
     case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET: case K_BUILDER: case K_MATRIX:
         return unknown(r, a, out);
     }
@@ -553,7 +558,8 @@ static void unknown_value(const struct ball *b, uint64_t h, acb_t z)
 
 static bool too_big(const acb_t z, slong bits)
 {
-    return arf_cmpabs_2exp_si(arb_midref(acb_realref(z)), bits) > 0 || arf_cmpabs_2exp_si(arb_midref(acb_imagref(z)), bits) > 0;
+    return arf_cmpabs_2exp_si(arb_midref(acb_realref(z)), bits) > 0 ||
+        arf_cmpabs_2exp_si(arb_midref(acb_imagref(z)), bits) > 0;
 }
 
 static bool real_root(acb_t z, const acb_t x, const fmpq_t q, slong prec)
@@ -861,7 +867,8 @@ static bool ball(struct ball *b, const struct node *a, acb_t z)
         return ok && acb_is_finite(z);
     case K_POW: case K_ROOT:
         acb_init(x);
-        ok = ball(b, a->child[0], x) && spend(m, 10 + b->prec / 16) && ball_power(b, a->child[1], a->kind == K_ROOT, x, z);
+        ok = ball(b, a->child[0], x) && spend(m, 10 + b->prec / 16) &&
+            ball_power(b, a->child[1], a->kind == K_ROOT, x, z);
         acb_clear(x);
         return ok;
     case K_LOG:
@@ -903,7 +910,8 @@ static bool ball(struct ball *b, const struct node *a, acb_t z)
         acb_clear(x);
         return ok && acb_is_finite(z);
     }
-    case K_PM: case K_LIST: case K_SET: case K_TUPLE: case K_REL: case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET:
+    case K_PM: case K_LIST: case K_SET: case K_TUPLE: case K_REL: case K_UNION: case K_INTER: case K_MINUS:
+    case K_NAMED_SET:
     case K_BUILDER: case K_MATRIX:
         return false;
     }
@@ -939,12 +947,13 @@ static bool decimal_atom(const struct node *a)
         a = a->child[0];
     if (a->kind == K_NUM)
         return a->flags & HAS_DECIMAL;
-    return a->kind == K_MUL && a->n == 2 && (a->flags & HAS_DECIMAL) && node_is(a->child[0], K_NUM) && node_is(a->child[1], K_POW) &&
+    return a->kind == K_MUL && a->n == 2 && (a->flags & HAS_DECIMAL) && node_is(a->child[0], K_NUM) &&
+        node_is(a->child[1], K_POW) &&
            node_is(a->child[1]->child[0], K_NUM) && a->child[1]->child[0]->small == 10;
 }
 
-/* The tolerance for decimals: half a unit of the last decimal, but never more than the value times 10^-(decimals / 2) - a
- * thousandth at 6 - so that small numbers do not all become equal. */
+/* The tolerance for decimals: half a unit of the last decimal, but never more than the value times 10^-(decimals / 2) -
+ * a thousandth at 6 - so that small numbers do not all become equal. */
 static void tolerance_set(arb_t tol, const acb_t x, int decimals, slong prec)
 {
     arb_t rel;
@@ -980,7 +989,8 @@ static bool tiny(const acb_t diff, const acb_t x, slong bits)
     return ok;
 }
 
-static enum tri constants_equal(struct math *m, const struct node *a, const struct node *b, int decimals, const char **rule)
+static enum tri constants_equal(struct math *m, const struct node *a, const struct node *b, int decimals,
+                                const char **rule)
 {
     static const slong precs[] = { 64, 512, 2048 };
     enum tri answer = TRI_UNKNOWN;

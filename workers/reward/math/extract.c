@@ -1,9 +1,9 @@
 /* extract.c - where the answer stands in a text
  *
- * In this order, as Math-Verify with boxes first: the last box (with those close before it), or "final answer is ... I hope"
- * behind it; what follows "final answer" or "answer"; the whole text when it is mathematics and no more; the last formula or
- * number. One pass over the text for each, so that megabytes cost milliseconds. What was chosen and is no mathematics
- * stays what it is: no other number in it is ever taken in its place. */
+ * In this order, as Math-Verify with boxes first: the last box (with those close before it), or "final answer is ... I
+ * hope" behind it; what follows "final answer" or "answer"; the whole text when it is mathematics and no more; the last
+ * formula or number. One pass over the text for each, so that megabytes cost milliseconds. What was chosen and is no
+ * mathematics stays what it is: no other number in it is ever taken in its place. */
 #include <string.h>
 #include "workers/reward/math/node.h"
 
@@ -89,7 +89,8 @@ static bool gap_joins(const char *from, const char *to, bool same)
     if (same || to - from >= 70)
         return false;
     for (const char *p = from; p < to; p++)
-        if (*p == ',' || *p == ';' || ((starts_case(p, to, "and") || starts_case(p, to, "or")) && (p == from || !((p[-1] | 32) >= 'a' && (p[-1] | 32) <= 'z'))))
+        if (*p == ',' || *p == ';' || ((starts_case(p, to, "and") || starts_case(p, to, "or")) &&
+                                       (p == from || !((p[-1] | 32) >= 'a' && (p[-1] | 32) <= 'z'))))
             return true;
     return false;
 }
@@ -365,7 +366,8 @@ static bool candidate_find(const char *text, const char *from, const char *to, b
                 p++;
                 continue;
             }
-            *c = (struct candidate){ .s = { p, (size_t)(q - p) }, .end = q, .plain = true, .percent = percent_skip(q, to) != q };
+            *c = (struct candidate){ .s = { p, (size_t)(q - p) }, .end = q, .plain = true,
+                                     .percent = percent_skip(q, to) != q };
             found = true;
             p = q;
             while (p < to && is_digit(*p))
@@ -402,7 +404,8 @@ static const char *word_last(const char *text, const char *end, const char *word
 /* Several words in a row are a sentence, whatever else may be read into it. */
 static bool sentence(const char *text, const char *end)
 {
-    static const char *const plain_words[] = { "so", "then", "hence", "thus", "we", "is", "the", "therefore", "because" };
+    static const char *const plain_words[] = { "so", "then", "hence", "thus", "we", "is", "the", "therefore",
+                                               "because" };
     int words = 0;
     for (const char *p = text; p < end;) {
         const char *q = p;
@@ -460,7 +463,8 @@ struct extracted math_extract(struct math *m, const char *text, size_t len)
     }
     static const char *const choices[] = { "option", "choice" };
     for (size_t i = 0; i < ARRAY_SIZE(choices); i++) {
-        const char *word = word_last(text, end, choices[i]), *at = word ? choice_at(word + strlen(choices[i]), end) : NULL;
+        const char *word = word_last(text, end, choices[i]), *at = word ? choice_at(word + strlen(choices[i]), end)
+            : NULL;
         if (at) {
             out.found = true;
             out.s = (struct span){ at, 1 };

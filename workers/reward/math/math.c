@@ -57,7 +57,8 @@ static bool text_same(struct span a, struct span b)
 /* Letters, digits and everything that is not ASCII, without case, font commands and punctuation. False: too long. */
 static bool text_key(struct span s, char *key, size_t *len)
 {
-    static const char *const fonts[] = { "\\text", "\\mathrm", "\\textbf", "\\mbox", "\\mathbf", "\\textit", "\\quad", "\\emph" };
+    static const char *const fonts[] = { "\\text", "\\mathrm", "\\textbf", "\\mbox", "\\mathbf", "\\textit", "\\quad",
+                                         "\\emph" };
     *len = 0;
     for (size_t i = 0; i < s.len; i++) {
         if (s.s[i] == '\\') {
@@ -137,13 +138,15 @@ static bool is_one_word(struct span s)
 /* Take off what only wraps an answer: $...$, \( \), \[ \], one box, bold marks. */
 static struct span unwrap(struct span s)
 {
-    static const struct { const char *open, *close; } wraps[] = { { "$$", "$$" }, { "$", "$" }, { "\\(", "\\)" }, { "\\[", "\\]" }, { "**", "**" } };
+    static const struct { const char *open, *close; } wraps[] = { { "$$", "$$" }, { "$", "$" }, { "\\(", "\\)" },
+                                                                  { "\\[", "\\]" }, { "**", "**" } };
     for (int round = 0; round < 4; round++) {
         size_t before = s.len;
         s = span_trim(s);
         for (size_t i = 0; i < ARRAY_SIZE(wraps); i++) {
             size_t o = strlen(wraps[i].open), c = strlen(wraps[i].close);
-            if (s.len > o + c && memcmp(s.s, wraps[i].open, o) == 0 && memcmp(s.s + s.len - c, wraps[i].close, c) == 0 &&
+            if (s.len > o + c && memcmp(s.s, wraps[i].open, o) == 0 &&
+                memcmp(s.s + s.len - c, wraps[i].close, c) == 0 &&
                 !memmem(s.s + o, s.len - o - c, wraps[i].open, o))
                 s = (struct span){ s.s + o, s.len - o - c };
         }
@@ -177,7 +180,8 @@ static bool choice_split(struct span s, struct span *letter, struct span *value)
         if (braced && (k == s.len || s.s[k++] != '}'))
             return false;
         size_t behind = k;
-        while (k < s.len && (memchr(" ~:.", s.s[k], 4) || (s.s[k] == '\\' && k + 1 < s.len && memchr(" ,;:!", s.s[k + 1], 5))))
+        while (k < s.len && (memchr(" ~:.", s.s[k], 4) || (s.s[k] == '\\' && k + 1 < s.len &&
+                                                           memchr(" ,;:!", s.s[k + 1], 5))))
             k += s.s[k] == '\\' ? 2 : 1;
         if (s.len - k > 5 && memcmp(s.s + k, "\\quad", 5) == 0)
             k += 5;

@@ -1,8 +1,8 @@
 /* math.h - are two mathematical answers equal? Proven equal, proven different, or cannot tell
  *
- * Values are exact (GMP rationals); where that does not decide, ball arithmetic does, never floating point alone. Work is
- * bounded by a budget counted in steps and bits, not by time: the same pair always gets the same verdict. A struct math is
- * scratch of a fixed size for one thread. */
+ * Values are exact (GMP rationals); where that does not decide, ball arithmetic does, never floating point alone. Work
+ * is bounded by a budget counted in steps and bits, not by time: the same pair always gets the same verdict. A struct
+ * math is scratch of a fixed size for one thread. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,8 +10,9 @@
 #include "workers/reward/reward.h"
 
 struct math_config {
-    int decimals;      // 0 to 15: an answer that is one decimal number stands for all within half a unit of that decimal
-                       // (Math-Verify's float_rounding), and within 10^-(decimals/2) of its value; 0: decimals are exact
+    /* 0 to 15: an answer that is one decimal number stands for all within half a unit of that decimal (Math-Verify's
+     * float_rounding), and within 10^-(decimals/2) of its value; 0: decimals are exact */
+    int decimals;
 };
 #define MATH_CONFIG_DEFAULT ((struct math_config){ .decimals = 6 })
 

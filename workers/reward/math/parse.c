@@ -1,19 +1,21 @@
 /* parse.c - LaTeX and plain mathematics to a tree, by recursive descent on the text itself
  *
- * Precedence, low to high, as latex2sympy2_extended has it where it is not plainly wrong: lists, relations, set operations,
- * ratios, sums, products and quotients, implicit products (1/2x is 1/(2x)), signs, powers and other postfixes, atoms. */
+ * Precedence, low to high, as latex2sympy2_extended has it where it is not plainly wrong: lists, relations, set
+ * operations, ratios, sums, products and quotients, implicit products (1/2x is 1/(2x)), signs, powers and other
+ * postfixes, atoms. */
 #include <stdarg.h>
 #include <string.h>
 #include "workers/reward/math/node.h"
 
 enum tk {
-    T_END, T_NUM, T_WORD, T_CMD, T_CHAR, T_TEXT, T_REL, T_SUP,
+    T_END, T_NUM, T_WORD, T_CMD, T_CHAR, T_TEXT, T_REL,
     T_BAD,    // no mathematics
 };
 enum cmd_class {
     C_SPACE, C_SYM, C_CONST, C_FRAC, C_BINOM, C_SQRT, C_FUNC, C_OPNAME, C_TEXT, C_FONT, C_BB, C_ACCENT, C_MARK, C_CHAR,
-    C_REL, C_OPEN, C_CLOSE, C_BEGIN, C_END, C_BOX, C_SUM, C_OPAQUE, C_OVER, C_CHOOSE, C_DEGREE, C_DOTS, C_EMPTYSET, C_PMOD,
-    C_PM, C_CUP, C_CAP, C_SETMINUS, C_SKIP_ARG, C_BAD, C_HALF, C_SUP,
+    C_REL, C_OPEN, C_CLOSE, C_BEGIN, C_END, C_BOX, C_SUM, C_OPAQUE, C_OVER, C_CHOOSE, C_DEGREE, C_DOTS, C_EMPTYSET,
+        C_PMOD,
+    C_PM, C_CUP, C_CAP, C_SETMINUS, C_SKIP_ARG, C_BAD,
 };
 static const struct command {
     const char *name;
@@ -24,10 +26,12 @@ static const struct command {
     { "Bigg", C_SPACE }, { "bigl", C_SPACE }, { "bigr", C_SPACE }, { "Bigl", C_SPACE }, { "Bigr", C_SPACE },
     { "biggl", C_SPACE }, { "biggr", C_SPACE }, { "Biggl", C_SPACE }, { "Biggr", C_SPACE }, { "mleft", C_SPACE },
     { "mright", C_SPACE }, { "middle", C_SPACE }, { "displaystyle", C_SPACE }, { "textstyle", C_SPACE },
-    { "scriptstyle", C_SPACE }, { "limits", C_SPACE }, { "nolimits", C_SPACE }, { "quad", C_SPACE }, { "qquad", C_SPACE },
+    { "scriptstyle", C_SPACE }, { "limits", C_SPACE }, { "nolimits", C_SPACE }, { "quad", C_SPACE },
+    { "qquad", C_SPACE },
     { "rm", C_SPACE }, { "bf", C_SPACE }, { "it", C_SPACE }, { "nonumber", C_SPACE }, { "hline", C_SPACE },
     { "thinspace", C_SPACE }, { "enspace", C_SPACE }, { "boldmath", C_SPACE }, { "rmfamily", C_SPACE },
-    { "pi", C_CONST, CONST_PI }, { "infty", C_CONST, CONST_INF }, { "imath", C_CONST, CONST_I }, { "infinity", C_CONST, CONST_INF },
+    { "pi", C_CONST, CONST_PI }, { "infty", C_CONST, CONST_INF }, { "imath", C_CONST, CONST_I },
+    { "infinity", C_CONST, CONST_INF },
     { "alpha", C_SYM }, { "beta", C_SYM }, { "gamma", C_SYM }, { "delta", C_SYM }, { "epsilon", C_SYM },
     { "varepsilon", C_SYM }, { "zeta", C_SYM }, { "eta", C_SYM }, { "theta", C_SYM }, { "vartheta", C_SYM },
     { "iota", C_SYM }, { "kappa", C_SYM }, { "lambda", C_SYM }, { "mu", C_SYM }, { "nu", C_SYM }, { "xi", C_SYM },
@@ -40,11 +44,14 @@ static const struct command {
     { "binom", C_BINOM }, { "dbinom", C_BINOM }, { "tbinom", C_BINOM }, { "sqrt", C_SQRT },
     { "sin", C_FUNC, FN_SIN }, { "cos", C_FUNC, FN_COS }, { "tan", C_FUNC, FN_TAN }, { "cot", C_FUNC, FN_COT },
     { "sec", C_FUNC, FN_SEC }, { "csc", C_FUNC, FN_CSC }, { "cosec", C_FUNC, FN_CSC }, { "tg", C_FUNC, FN_TAN },
-    { "ctg", C_FUNC, FN_COT }, { "arcsin", C_FUNC, FN_ASIN }, { "arccos", C_FUNC, FN_ACOS }, { "arctan", C_FUNC, FN_ATAN },
-    { "arctg", C_FUNC, FN_ATAN }, { "arccot", C_FUNC, FN_ACOT }, { "arcsec", C_FUNC, FN_ASEC }, { "arccsc", C_FUNC, FN_ACSC },
+    { "ctg", C_FUNC, FN_COT }, { "arcsin", C_FUNC, FN_ASIN }, { "arccos", C_FUNC, FN_ACOS },
+    { "arctan", C_FUNC, FN_ATAN },
+    { "arctg", C_FUNC, FN_ATAN }, { "arccot", C_FUNC, FN_ACOT }, { "arcsec", C_FUNC, FN_ASEC },
+    { "arccsc", C_FUNC, FN_ACSC },
     { "asin", C_FUNC, FN_ASIN }, { "acos", C_FUNC, FN_ACOS }, { "atan", C_FUNC, FN_ATAN },
     { "sinh", C_FUNC, FN_SINH }, { "cosh", C_FUNC, FN_COSH }, { "tanh", C_FUNC, FN_TANH }, { "coth", C_FUNC, FN_COTH },
-    { "sech", C_FUNC, FN_SECH }, { "csch", C_FUNC, FN_CSCH }, { "arsinh", C_FUNC, FN_ASINH }, { "arcosh", C_FUNC, FN_ACOSH },
+    { "sech", C_FUNC, FN_SECH }, { "csch", C_FUNC, FN_CSCH }, { "arsinh", C_FUNC, FN_ASINH },
+    { "arcosh", C_FUNC, FN_ACOSH },
     { "artanh", C_FUNC, FN_ATANH }, { "arcsinh", C_FUNC, FN_ASINH }, { "arccosh", C_FUNC, FN_ACOSH },
     { "arctanh", C_FUNC, FN_ATANH }, { "exp", C_FUNC, FN_EXP }, { "ln", C_FUNC, FN_LN }, { "log", C_FUNC, FN_LOG },
     { "lg", C_FUNC, FN_LOG }, { "gcd", C_FUNC, FN_GCD }, { "lcm", C_FUNC, FN_LCM }, { "max", C_FUNC, FN_MAX },
@@ -59,48 +66,63 @@ static const struct command {
     { "bold", C_FONT }, { "mathnormal", C_FONT }, { "emph", C_FONT }, { "underline", C_FONT }, { "uline", C_FONT },
     { "mathbb", C_BB }, { "Bbb", C_BB }, { "R", C_BB, 'R' }, { "Z", C_BB, 'Z' }, { "N", C_BB, 'N' }, { "Q", C_BB, 'Q' },
     { "C", C_BB, 'C' }, { "reals", C_BB, 'R' },
-    { "vec", C_ACCENT }, { "overrightarrow", C_ACCENT }, { "hat", C_ACCENT }, { "widehat", C_ACCENT }, { "tilde", C_MARK },
+    { "vec", C_ACCENT }, { "overrightarrow", C_ACCENT }, { "hat", C_ACCENT }, { "widehat", C_ACCENT },
+    { "tilde", C_MARK },
     { "bar", C_MARK }, { "overline", C_MARK }, { "dot", C_MARK }, { "ddot", C_MARK }, { "overset", C_BAD },
-    { "times", C_CHAR, '*' }, { "cdot", C_CHAR, '*' }, { "ast", C_CHAR, '*' }, { "bullet", C_CHAR, '*' }, { "star", C_CHAR, '*' },
-    { "div", C_CHAR, '/' }, { "colon", C_CHAR, ':' }, { "mid", C_CHAR, '|' }, { "vert", C_CHAR, '|' }, { "lvert", C_CHAR, '|' },
-    { "rvert", C_CHAR, '|' }, { "|", C_CHAR, '|' }, { "lVert", C_CHAR, '|' }, { "rVert", C_CHAR, '|' }, { "Vert", C_CHAR, '|' },
+    { "times", C_CHAR, '*' }, { "cdot", C_CHAR, '*' }, { "ast", C_CHAR, '*' }, { "bullet", C_CHAR, '*' },
+    { "star", C_CHAR, '*' },
+    { "div", C_CHAR, '/' }, { "colon", C_CHAR, ':' }, { "mid", C_CHAR, '|' }, { "vert", C_CHAR, '|' },
+    { "lvert", C_CHAR, '|' },
+    { "rvert", C_CHAR, '|' }, { "|", C_CHAR, '|' }, { "lVert", C_CHAR, '|' }, { "rVert", C_CHAR, '|' },
+    { "Vert", C_CHAR, '|' },
     { "lbrack", C_CHAR, '[' }, { "rbrack", C_CHAR, ']' }, { "lparen", C_CHAR, '(' }, { "rparen", C_CHAR, ')' },
-    { "%", C_CHAR, '%' }, { "&", C_CHAR, '&' }, { "and", C_CHAR, ',' }, { "land", C_CHAR, ',' }, { "wedge", C_CHAR, ',' },
-    { "lor", C_CHAR, ',' }, { "vee", C_CHAR, ',' }, { "newline", C_CHAR, ',' }, { "prime", C_CHAR, '\'' }, { "mod", C_CHAR, 'm' },
-    { "bmod", C_CHAR, 'm' }, { "pmod", C_PMOD }, { "lt", C_REL, REL_LT }, { "gt", C_REL, REL_GT }, { "le", C_REL, REL_LE },
+    { "%", C_CHAR, '%' }, { "&", C_CHAR, '&' }, { "and", C_CHAR, ',' }, { "land", C_CHAR, ',' },
+    { "wedge", C_CHAR, ',' },
+    { "lor", C_CHAR, ',' }, { "vee", C_CHAR, ',' }, { "newline", C_CHAR, ',' }, { "prime", C_CHAR, '\'' },
+    { "mod", C_CHAR, 'm' },
+    { "bmod", C_CHAR, 'm' }, { "pmod", C_PMOD }, { "lt", C_REL, REL_LT }, { "gt", C_REL, REL_GT },
+    { "le", C_REL, REL_LE },
     { "leq", C_REL, REL_LE }, { "leqslant", C_REL, REL_LE }, { "leqq", C_REL, REL_LE }, { "ge", C_REL, REL_GE },
     { "geq", C_REL, REL_GE }, { "geqslant", C_REL, REL_GE }, { "geqq", C_REL, REL_GE }, { "ne", C_REL, REL_NE },
     { "neq", C_REL, REL_NE }, { "in", C_REL, REL_IN }, { "notin", C_REL, REL_NOTIN }, { "approx", C_REL, REL_APPROX },
     { "simeq", C_REL, REL_APPROX }, { "thickapprox", C_REL, REL_APPROX }, { "doteq", C_REL, REL_APPROX },
-    { "equiv", C_REL, REL_CONG }, { "subset", C_REL, REL_SUBSET }, { "subseteq", C_REL, REL_SUBSET }, { "coloneqq", C_REL, REL_EQ },
+    { "equiv", C_REL, REL_CONG }, { "subset", C_REL, REL_SUBSET }, { "subseteq", C_REL, REL_SUBSET },
+    { "coloneqq", C_REL, REL_EQ },
     { "cong", C_REL, REL_EQ }, { "eq", C_REL, REL_EQ },
     { "{", C_OPEN, '{' }, { "}", C_CLOSE, '}' }, { "lbrace", C_OPEN, '{' }, { "rbrace", C_CLOSE, '}' },
     { "lfloor", C_OPEN, 'f' }, { "rfloor", C_CLOSE, 'f' }, { "lceil", C_OPEN, 'c' }, { "rceil", C_CLOSE, 'c' },
     { "langle", C_OPEN, '<' }, { "rangle", C_CLOSE, '>' },
     { "begin", C_BEGIN }, { "end", C_END }, { "boxed", C_BOX }, { "fbox", C_BOX }, { "phantom", C_SKIP_ARG },
-    { "hspace", C_SKIP_ARG }, { "vspace", C_SKIP_ARG }, { "label", C_SKIP_ARG }, { "tag", C_SKIP_ARG }, { "color", C_SKIP_ARG },
+    { "hspace", C_SKIP_ARG }, { "vspace", C_SKIP_ARG }, { "label", C_SKIP_ARG }, { "tag", C_SKIP_ARG },
+    { "color", C_SKIP_ARG },
     { "hspace*", C_SKIP_ARG }, { "hphantom", C_SKIP_ARG }, { "vphantom", C_SKIP_ARG },
-    { "sum", C_SUM, K_SUM }, { "prod", C_SUM, K_PROD }, { "int", C_OPAQUE, 1 }, { "lim", C_OPAQUE, 2 }, { "iint", C_OPAQUE, 3 },
+    { "sum", C_SUM, K_SUM }, { "prod", C_SUM, K_PROD }, { "int", C_OPAQUE, 1 }, { "lim", C_OPAQUE, 2 },
+    { "iint", C_OPAQUE, 3 },
     { "oint", C_OPAQUE, 4 }, { "iiint", C_OPAQUE, 5 }, { "sup", C_OPAQUE, 6 }, { "inf", C_CONST, CONST_INF },
     { "over", C_OVER }, { "choose", C_CHOOSE }, { "circ", C_DEGREE }, { "degree", C_DEGREE }, { "degrees", C_DEGREE },
     { "ldots", C_DOTS }, { "dots", C_DOTS }, { "cdots", C_DOTS }, { "dotsc", C_DOTS }, { "vdots", C_BAD },
     { "emptyset", C_EMPTYSET }, { "varnothing", C_EMPTYSET }, { "O", C_EMPTYSET },
-    { "pm", C_PM, 1 }, { "mp", C_PM, -1 }, { "cup", C_CUP }, { "bigcup", C_CUP }, { "cap", C_CAP }, { "setminus", C_SETMINUS },
+    { "pm", C_PM, 1 }, { "mp", C_PM, -1 }, { "cup", C_CUP }, { "bigcup", C_CUP }, { "cap", C_CAP },
+    { "setminus", C_SETMINUS },
     { "backslash", C_SETMINUS }, { "smallsetminus", C_SETMINUS },
     { "to", C_BAD }, { "rightarrow", C_BAD }, { "Rightarrow", C_BAD }, { "implies", C_BAD }, { "iff", C_BAD },
-    { "Leftrightarrow", C_BAD }, { "therefore", C_SPACE }, { "because", C_BAD }, { "forall", C_BAD }, { "exists", C_BAD },
-    { "longrightarrow", C_BAD }, { "mapsto", C_BAD }, { "nmid", C_BAD }, { "parallel", C_BAD }, { "perp", C_BAD }, { "sim", C_BAD },
+    { "Leftrightarrow", C_BAD }, { "therefore", C_SPACE }, { "because", C_BAD }, { "forall", C_BAD },
+    { "exists", C_BAD },
+    { "longrightarrow", C_BAD }, { "mapsto", C_BAD }, { "nmid", C_BAD }, { "parallel", C_BAD }, { "perp", C_BAD },
+    { "sim", C_BAD },
     { "propto", C_BAD }, { "nabla", C_SYM }, { "partial", C_SYM }, { "triangle", C_SYM }, { "angle", C_SYM },
     { "not", C_BAD }, { "stackrel", C_BAD }, { "underbrace", C_BAD }, { "overbrace", C_BAD }, { "xrightarrow", C_BAD },
 };
 /* Characters that stand for a command; the rest of Unicode is no mathematics. */
 static const struct { const char *utf8, *cmd; } unicode[] = {
     { "π", "pi" }, { "∞", "infty" }, { "≤", "le" }, { "≥", "ge" }, { "≠", "ne" }, { "≈", "approx" }, { "∈", "in" },
-    { "∉", "notin" }, { "∪", "cup" }, { "∩", "cap" }, { "×", "times" }, { "÷", "div" }, { "·", "cdot" }, { "⋅", "cdot" },
+    { "∉", "notin" }, { "∪", "cup" }, { "∩", "cap" }, { "×", "times" }, { "÷", "div" }, { "·", "cdot" },
+    { "⋅", "cdot" },
     { "∙", "cdot" }, { "∗", "times" }, { "√", "sqrt" }, { "°", "circ" }, { "º", "circ" }, { "±", "pm" }, { "∓", "mp" },
     { "α", "alpha" }, { "β", "beta" }, { "γ", "gamma" }, { "δ", "delta" }, { "ε", "epsilon" }, { "θ", "theta" },
     { "λ", "lambda" }, { "μ", "mu" }, { "ρ", "rho" }, { "σ", "sigma" }, { "τ", "tau" }, { "φ", "phi" }, { "ϕ", "phi" },
-    { "ψ", "psi" }, { "ω", "omega" }, { "Ω", "Omega" }, { "Δ", "Delta" }, { "∅", "emptyset" }, { "ℝ", "R" }, { "ℤ", "Z" },
+    { "ψ", "psi" }, { "ω", "omega" }, { "Ω", "Omega" }, { "Δ", "Delta" }, { "∅", "emptyset" }, { "ℝ", "R" },
+    { "ℤ", "Z" },
     { "ℕ", "N" }, { "ℚ", "Q" }, { "ℂ", "C" }, { "⌊", "lfloor" }, { "⌋", "rfloor" }, { "⌈", "lceil" }, { "⌉", "rceil" },
     { "⟨", "langle" }, { "⟩", "rangle" }, { "∖", "setminus" }, { "…", "ldots" }, { "∑", "sum" }, { "∏", "prod" },
     { "≡", "equiv" }, { "⊂", "subset" }, { "⊆", "subseteq" }, { "′", "prime" }, { "∧", "and" }, { "∨", "lor" },
@@ -108,20 +130,29 @@ static const struct { const char *utf8, *cmd; } unicode[] = {
 static const struct { const char *utf8, *as; } unicode_text[] = {
     { "−", "-" }, { "–", "-" }, { "﹣", "-" }, { "－", "-" }, { "²", "^2" }, { "³", "^3" }, { "¹", "^1" }, { "⁴", "^4" },
     { "⁵", "^5" }, { "⁶", "^6" }, { "⁷", "^7" }, { "⁸", "^8" }, { "⁹", "^9" }, { "⁰", "^0" }, { "½", "(1/2)" },
-    { "¼", "(1/4)" }, { "¾", "(3/4)" }, { "⅓", "(1/3)" }, { "⅔", "(2/3)" }, { "⅛", "(1/8)" }, { "，", "," }, { "（", "(" },
+    { "¼", "(1/4)" }, { "¾", "(3/4)" }, { "⅓", "(1/3)" }, { "⅔", "(2/3)" }, { "⅛", "(1/8)" }, { "，", "," },
+    { "（", "(" },
     { "）", ")" }, { "：", ":" }, { "；", ";" }, { "＝", "=" }, { "＋", "+" }, { "／", "/" }, { "％", "%" },
-    { "∣", "|" }, { "∶", ":" }, { "⁄", "/" }, { "“", " " }, { "”", " " }, { "‘", " " }, { "’", "'" }, { "\xc2\xa0", " " }, { "\xe2\x80\x89", " " },
+    { "∣", "|" }, { "∶", ":" }, { "⁄", "/" }, { "“", " " }, { "”", " " }, { "‘", " " }, { "’", "'" },
+    { "\xc2\xa0", " " }, { "\xe2\x80\x89", " " },
     { "\xe2\x80\xaf", " " }, { "\xe2\x80\x8b", " " }, { "€", " " }, { "£", " " }, { "¥", " " },
     { "₀", "_0" }, { "₁", "_1" }, { "₂", "_2" }, { "₃", "_3" },
 };
 static const char *const unit_words[] = {
-    "cm", "mm", "km", "dm", "nm", "meter", "meters", "metre", "metres", "centimeter", "centimeters", "millimeters", "kilometers",
-    "inch", "inches", "ft", "feet", "foot", "yard", "yards", "yd", "mile", "miles", "mph", "kmh", "kph", "sq", "square", "cubic",
-    "unit", "units", "kg", "mg", "gram", "grams", "kilogram", "kilograms", "lb", "lbs", "pound", "pounds", "ounce", "ounces",
-    "oz", "ton", "tons", "tonnes", "liter", "liters", "litre", "litres", "ml", "mL", "gallon", "gallons", "quart", "quarts", "pint",
-    "sec", "secs", "second", "seconds", "min", "mins", "minute", "minutes", "hr", "hrs", "hour", "hours", "day", "days", "week",
-    "weeks", "month", "months", "year", "years", "dollar", "dollars", "cent", "cents", "usd", "USD", "yuan", "euro", "euros",
-    "rupees", "people", "students", "times", "ways", "rad", "radian", "radians", "points", "coins", "apples", "books", "cups",
+    "cm", "mm", "km", "dm", "nm", "meter", "meters", "metre", "metres", "centimeter", "centimeters", "millimeters",
+        "kilometers",
+    "inch", "inches", "ft", "feet", "foot", "yard", "yards", "yd", "mile", "miles", "mph", "kmh", "kph", "sq", "square",
+        "cubic",
+    "unit", "units", "kg", "mg", "gram", "grams", "kilogram", "kilograms", "lb", "lbs", "pound", "pounds", "ounce",
+        "ounces",
+    "oz", "ton", "tons", "tonnes", "liter", "liters", "litre", "litres", "ml", "mL", "gallon", "gallons", "quart",
+        "quarts", "pint",
+    "sec", "secs", "second", "seconds", "min", "mins", "minute", "minutes", "hr", "hrs", "hour", "hours", "day", "days",
+        "week",
+    "weeks", "month", "months", "year", "years", "dollar", "dollars", "cent", "cents", "usd", "USD", "yuan", "euro",
+        "euros",
+    "rupees", "people", "students", "times", "ways", "rad", "radian", "radians", "points", "coins", "apples", "books",
+        "cups",
     "men", "boys", "girls", "cars", "kmph", "am", "pm", "AM", "PM", "Hz", "Pa", "kPa", "eggs", "bags", "boxes",
 };
 
@@ -259,7 +290,7 @@ static const struct command *command_find(const struct math *m, const char *s, s
 struct token {
     enum tk kind;
     bool space;             // white space stood before it
-    char c;                 // T_CHAR; T_SUP: the digit; T_REL: enum math_rel
+    char c;                 // T_CHAR; T_REL: enum math_rel
     const char *s;          // T_WORD, T_CMD (without the backslash), T_TEXT; T_NUM: digits
     int32_t len;
     int32_t scale;          // T_NUM: digits behind the point
@@ -452,7 +483,8 @@ static bool word_is(const char *s, size_t len, const char *word)
 
 static bool is_percent_word(const char *s, size_t len)
 {
-    return word_is(s, len, "percent") || word_is(s, len, "percentage") || word_is(s, len, "pct") || word_is(s, len, "\\%") ||
+    return word_is(s, len, "percent") || word_is(s, len, "percentage") || word_is(s, len, "pct") ||
+        word_is(s, len, "\\%") ||
            word_is(s, len, "%");
 }
 
@@ -665,7 +697,8 @@ static void token_next(struct parser *p)
         t->len = (int32_t)(q - s);
         t->end = q;
         size_t n = (size_t)t->len;
-        bool glued = s > p->start && (is_digit(s[-1]) || s[-1] == ')' || s[-1] == ']' || s[-1] == '}');    // 1orx, (1,2)or(2,1)
+        // 1orx, (1,2)or(2,1)
+        bool glued = s > p->start && (is_digit(s[-1]) || s[-1] == ')' || s[-1] == ']' || s[-1] == '}');
         if (word_is(s, n, "and") || word_is(s, n, "or"))
             char_token(p, ',', q);
         else if (glued && (starts(s, q, "or") || starts(s, q, "and")))
@@ -891,7 +924,8 @@ static struct node *const_node(struct parser *p, enum math_const which)
 {
     struct node *a = node_op(node_new(p->m, K_CONST, 0), which);
     if (a)
-        a->flags |= which == CONST_I ? HAS_I : which == CONST_PI ? HAS_PI | HAS_TRANS : which == CONST_INF ? HAS_INF : HAS_TRANS;
+        a->flags |= which == CONST_I ? HAS_I : which == CONST_PI ? HAS_PI | HAS_TRANS : which == CONST_INF ? HAS_INF
+            : HAS_TRANS;
     return a;
 }
 
@@ -944,7 +978,8 @@ static bool starts_factor(const struct parser *p)
         if (!p->t.cmd)
             return true;
         switch ((enum cmd_class)p->t.cmd->class) {
-        case C_SYM: case C_CONST: case C_FRAC: case C_BINOM: case C_SQRT: case C_FUNC: case C_FONT: case C_ACCENT: case C_MARK:
+        case C_SYM: case C_CONST: case C_FRAC: case C_BINOM: case C_SQRT: case C_FUNC: case C_FONT: case C_ACCENT:
+        case C_MARK:
         case C_OPEN: case C_BOX: case C_SUM: case C_OPAQUE: case C_OPNAME: case C_BB: case C_EMPTYSET:
             return true;
         case C_BEGIN:
@@ -952,7 +987,7 @@ static bool starts_factor(const struct parser *p)
         default:
             return false;
         }
-    case T_END: case T_REL: case T_SUP: case T_BAD:
+    case T_END: case T_REL: case T_BAD:
         return false;
     }
     return false;
@@ -1001,7 +1036,8 @@ static struct node *func_args(struct parser *p, enum math_func fn)
 
 static int func_inverse(int fn)
 {
-    return fn >= FN_SIN && fn <= FN_CSC ? fn + (FN_ASIN - FN_SIN) : fn >= FN_SINH && fn <= FN_TANH ? fn + (FN_ASINH - FN_SINH) : -1;
+    return fn >= FN_SIN && fn <= FN_CSC ? fn + (FN_ASIN - FN_SIN) : fn >= FN_SINH && fn <= FN_TANH
+        ? fn + (FN_ASINH - FN_SINH) : -1;
 }
 
 static struct node *func_parse(struct parser *p, int fn)
@@ -1025,7 +1061,8 @@ static struct node *func_parse(struct parser *p, int fn)
     }
     if (fn == FN_GAMMA && !is_char(p, '('))
         return const_node(p, CONST_GAMMA);
-    if (power && power->kind == K_NEG && node_is(power->child[0], K_NUM) && power->child[0]->small == 1 && func_inverse(fn) >= 0) {
+    if (power && power->kind == K_NEG && node_is(power->child[0], K_NUM) && power->child[0]->small == 1 &&
+        func_inverse(fn) >= 0) {
         fn = func_inverse(fn);
         power = NULL;
     }
@@ -1301,7 +1338,8 @@ static size_t words_len(const struct parser *p, const char *s)
             q++;
         q = space_skip(q, p->end);
     }
-    bool ends = q >= p->end || *q == ',' || *q == ';' || *q == ')' || *q == '}' || (q + 1 < p->end && q[0] == '\\' && q[1] == '\\');
+    bool ends = q >= p->end || *q == ',' || *q == ';' || *q == ')' || *q == '}' ||
+        (q + 1 < p->end && q[0] == '\\' && q[1] == '\\');
     return ends && longer ? (size_t)(last - s) : 0;
 }
 
@@ -1404,13 +1442,15 @@ static struct node *word_parse(struct parser *p)
         if (!arg)
             return fail(p);
         return arg->kind == K_TUPLE && arg->n == 2 && arg->op == 0
-                   ? node_op(node_new(p->m, K_FUNC, 2, arg->child[0], arg->child[1]), FN_BINOM) : node_new(p->m, K_MUL, 2, sym, arg);
+                   ? node_op(node_new(p->m, K_FUNC, 2, arg->child[0], arg->child[1]), FN_BINOM)
+                       : node_new(p->m, K_MUL, 2, sym, arg);
     }
     if (sym && apply && is_char(p, '(') && !p->t.space) {
         struct node *args = bracket_parse(p, '(');
         if (!args)
             return fail(p);
-        struct node *a = args->kind == K_TUPLE ? node_list(p->m, K_APP, args->child, args->n) : node_new(p->m, K_APP, 1, args);
+        struct node *a = args->kind == K_TUPLE ? node_list(p->m, K_APP, args->child, args->n)
+            : node_new(p->m, K_APP, 1, args);
         if (a) {
             a->s = sym->s;
             a->len = sym->len;
@@ -1536,7 +1576,8 @@ static struct node *atom_parse(struct parser *p)
         return word_parse(p);
     case T_TEXT: {
         bool list = memchr(t.s, ',', (size_t)t.len) != NULL;    // \text{Navin, Luisa}
-        struct node *a = t.len > 0 && (list || is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' || *t.s == '\\')
+        struct node *a = t.len > 0 && (list || is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' ||
+                                       *t.s == '\\')
                              ? sub_parse(p, t.s, (size_t)t.len) : NULL;
         p->failed = false;    // what is no mathematics in there is text
         token_take(p);
@@ -1552,7 +1593,7 @@ static struct node *atom_parse(struct parser *p)
         if (t.c == '|')
             return abs_parse(p);
         return fail(p);
-    case T_END: case T_REL: case T_SUP: case T_BAD:
+    case T_END: case T_REL: case T_BAD:
         break;
     }
     return fail(p);
@@ -1646,7 +1687,8 @@ static bool is_natural(const struct node *a)
     return node_is(a, K_NUM) && a->scale == 0 && a->base == 0 && !(a->flags & HAS_DECIMAL);
 }
 
-/* A unit behind an operand (number: it is one, so that a single letter may be a unit): text, or a word that is one. Takes it with its power and what it is divided by. */
+/* A unit behind an operand (number: it is one, so that a single letter may be a unit): text, or a word that is one.
+ * Takes it with its power and what it is divided by. */
 static bool unit_take(struct parser *p, bool number)
 {
     bool any = false;
@@ -1692,7 +1734,8 @@ static bool unit_take(struct parser *p, bool number)
     return any;
 }
 
-/* Factors side by side: a product that binds more tightly than '/'; a natural number before a fraction is a mixed number. */
+/* Factors side by side: a product that binds more tightly than '/'; a natural number before a fraction is a mixed
+ * number. */
 static struct node *implicit_parse(struct parser *p)
 {
     struct node *part[64];
@@ -1716,7 +1759,8 @@ static struct node *implicit_parse(struct parser *p)
         bool proper = n > 0 && is_natural(before) && part[n - 1] == before;
         if (proper && frac && (a->kind == K_PCT || a->kind == K_DEG) && a->child[0]->kind == K_DIV &&
             is_natural(a->child[0]->child[0]) && is_natural(a->child[0]->child[1])) {    // 33\frac{1}{3}\%
-            part[n - 1] = node_new(p->m, (enum node_kind)a->kind, 1, node_new(p->m, K_ADD, 2, part[n - 1], a->child[0]));
+            part[n - 1] = node_new(p->m, (enum node_kind)a->kind, 1, node_new(p->m, K_ADD, 2, part[n - 1],
+                    a->child[0]));
             before = NULL;
             continue;
         }
@@ -1928,7 +1972,8 @@ static struct node *list_parse(struct parser *p)
             elem[n++] = node_named(p->m, K_TEXT, "...", 3);
             continue;
         }
-        bool closing = p->t.kind == T_END || (p->t.kind == T_CHAR && strchr(n > 0 ? ")]}|&n:" : ")]}&n:", p->t.c)) || is_class(p, C_CLOSE) ||
+        bool closing = p->t.kind == T_END || (p->t.kind == T_CHAR && strchr(n > 0 ? ")]}|&n:" : ")]}&n:", p->t.c)) ||
+            is_class(p, C_CLOSE) ||
                        is_class(p, C_END);
         if (closing)
             break;
@@ -1984,7 +2029,8 @@ static const char *ascii_copy(struct math *m, const char *s, size_t *len)
 /* Drop \begin{aligned}, \end{aligned} and the like, which only lay out. */
 static const char *layout_strip(struct math *m, const char *s, size_t *len)
 {
-    static const char *const env[] = { "aligned", "align", "align*", "gather", "gathered", "equation", "equation*", "split",
+    static const char *const env[] = { "aligned", "align", "align*", "gather", "gathered", "equation", "equation*",
+                                       "split",
                                        "gather*", "displaymath", "center" };
     char *out = math_take(m, *len + 1);
     size_t n = 0;
