@@ -204,15 +204,24 @@ static bool reward_check(const struct train *t, struct error *err)
 static bool sizes_check(struct train *t, struct error *err)
 {
     const struct run_config *c = &t->config;
-    if (!t->dry_run && (c->num_trainers > 1 || c->num_inferencer > 1))    // a plan may be for more than this version runs
-        return error_set(err, ERR_UNSUPPORTED, "num_trainers %" PRId64 " and num_inferencer %" PRId64 ": one worker that samples and "
-                         "trains is what runs now; leave both at 1", c->num_trainers, c->num_inferencer);
-    if (strcmp(c->devices, "auto") != 0 && strchr(c->devices, ','))
-        return error_set(err, ERR_UNSUPPORTED, "devices '%s': one device is what runs now", c->devices);
+    if (!t->dry_run && c->num_trainers > 1)    // a plan may be for more than this version runs
+        return error_set(err, ERR_UNSUPPORTED, "num_trainers %" PRId64 ": one trainer is what runs now", c->num_trainers);
+    if (!t->dry_run && c->num_inferencer > 1 && strcmp(c->placement, "shared") != 0)
+        return error_set(err, ERR_UNSUPPORTED, "placement '%s': the first device trains and samples, the others sample; leave it at 'shared'",
+                         c->placement);
+    int64_t n_device = 1;
+    for (const char *at = c->devices; (at = strchr(at, ',')); at++)
+        n_device++;
+    if (!t->dry_run && strcmp(c->devices, "auto") != 0 && n_device != c->num_inferencer)
+        return error_set(err, ERR_USAGE, "devices '%s' are %" PRId64 ", but num_inferencer is %" PRId64 ": one producer a device", c->devices,
+                         n_device, c->num_inferencer);
     if (strcmp(c->devices, "auto") == 0) {
         struct error none;
         struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
-        snprintf(t->config.devices, sizeof t->config.devices, "%s", gpu ? "cuda:0" : "cpu:0");
+        size_t at = 0;
+        for (int64_t i = 0; i < c->num_inferencer && at + 16 < sizeof t->config.devices; i++)
+            at += (size_t)snprintf(t->config.devices + at, sizeof t->config.devices - at, "%s%s:%" PRId64, i ? "," : "",
+                                   gpu ? "cuda" : "cpu", i);
         device_free(gpu);
     }
     if (c->train_batch_size * c->num_trainers > 4096)

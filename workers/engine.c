@@ -30,6 +30,7 @@ struct engine {
     struct run_config config;
     char run_dir[4096], device_name[32];
     int n_thread;
+    bool trains;
     void (*wake)(void *ctx);
     void *wake_ctx;
     pthread_t thread;
@@ -247,7 +248,7 @@ out:
 static bool engine_load(struct engine *e, const struct task *t, struct error *err)
 {
     const struct run_config *c = &e->config;
-    const char *path = t->path[0] ? t->path : c->checkpoint_path;
+    const char *path = t->path[0] ? t->path : e->trains ? c->checkpoint_path : "";
     int64_t found = 0;
     phase_set(e, "loading");
     engine_unload(e);
@@ -269,7 +270,7 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
         return error_set(err, ERR_DATA, "'%s': the tokenizer has %d ids, the model's vocabulary only %" PRId64, c->model,
                          (int)tokenizer_n_id(e->tokenizer), model_config(e->model)->vocab);
     model_n_live_set(e->model, tokenizer_n_id(e->tokenizer));
-    if (c->beta > 0) {
+    if (e->trains && c->beta > 0) {
         if (!(e->ref = model_load(c->model, e->dev, dtype, err)))
             return false;
         model_n_live_set(e->ref, tokenizer_n_id(e->tokenizer));
@@ -281,12 +282,14 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
     settings.adam_beta2 = c->adam_beta2;
     settings.adam_eps = c->adam_eps;
     settings.recompute_block = c->recompute_full;
-    if (!(e->trainer = trainer_new(e->model, e->ref, &settings, err)))
-        return false;
-    if (path[0] && !checkpoint_restore(e->trainer, path, err))
-        return false;
-    trainer_version_set(e->trainer, t->step);
-    if (c->n_behind > 0) {
+    if (e->trains) {
+        if (!(e->trainer = trainer_new(e->model, e->ref, &settings, err)))
+            return false;
+        if (path[0] && !checkpoint_restore(e->trainer, path, err))
+            return false;
+        trainer_version_set(e->trainer, t->step);
+    }
+    if (e->trains && c->n_behind > 0) {
         if (!(e->sampler = model_new_like(e->model, err)) || !model_weights_copy(e->sampler, e->model, err))
             return false;
         model_n_live_set(e->sampler, tokenizer_n_id(e->tokenizer));
@@ -306,7 +309,8 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
         return false;
     if (!e->writer && !(e->writer = checkpoint_writer_new(err)))
         return false;
-    e->step = e->version = t->step;
+    e->step = t->step;
+    e->version = e->trains ? t->step : -1;    // who only samples is given its weights
     e->idle_ms = clock_ms();
     return true;
 }
@@ -541,9 +545,59 @@ static bool engine_train(struct engine *e, struct task *t, double *metric, struc
     return true;
 }
 
+/* Weights travel between processes of a host through a file: the arena's bytes, written aside and renamed. */
+static bool weights_write(struct engine *e, const char *path, struct error *err)
+{
+    size_t size;
+    char temp[4200];
+    void *weights = model_weights(e->model, &size), *copy = malloc(size);
+    bool ok = copy || error_set(err, ERR_NO_MEMORY, "no memory for a copy of %zu bytes of weights", size);
+    snprintf(temp, sizeof temp, "%s.new", path);
+    ok = ok && mem_copy(e->dev, copy, weights, size, COPY_D2H, err) && device_sync(e->dev, err);
+    FILE *f = ok ? fopen(temp, "we") : NULL;
+    if (ok && !f)
+        ok = error_errno(err, "cannot write '%s'", temp);
+    if (f) {
+        ok = fwrite(copy, 1, size, f) == size;
+        ok = fclose(f) == 0 && ok && rename(temp, path) == 0;
+        if (!ok)
+            error_errno(err, "cannot write '%s'", path);
+    }
+    free(copy);
+    return ok;
+}
+
+static bool weights_read(struct engine *e, struct model *into, const char *path, struct error *err)
+{
+    size_t size;
+    struct file_map map;
+    void *weights = model_weights(into, &size);
+    if (!file_map_open(&map, path, err))
+        return false;
+    bool ok = map.size_bytes == size || error_set(err, ERR_DATA, "'%s' has %zu bytes, the weights %zu", path, map.size_bytes, size);
+    ok = ok && mem_copy(e->dev, weights, map.data, size, COPY_H2D, err) && device_sync(e->dev, err)
+        && model_weights_changed(into, err);
+    file_map_close(&map);
+    return ok;
+}
+
+static bool engine_share(struct engine *e, const struct task *t, struct error *err)
+{
+    phase_set(e, "publishing");
+    if (!e->trains || t->version != e->step)
+        return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be shared at step %" PRId64, t->version, e->step);
+    return weights_write(e, t->path, err);
+}
+
 static bool engine_publish(struct engine *e, const struct task *t, struct error *err)
 {
     phase_set(e, "publishing");
+    if (!e->trains || (e->sampler && t->version != e->step)) {
+        if (!weights_read(e, e->sampler ? e->sampler : e->model, t->path, err) || !generator_version_set(e->generator, t->version, err))
+            return false;
+        e->version = t->version;
+        return true;
+    }
     if (!e->sampler || t->version != e->step)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
     if (!model_weights_copy(e->sampler, e->model, err) || !generator_version_set(e->generator, t->version, err))
@@ -844,6 +898,9 @@ static void task_run(struct engine *e, struct task *t)
         e->idle_s += (double)idle / 1000;
         ok = engine_train(e, t, metric, &err);
         break;
+    case TASK_SHARE:
+        ok = engine_share(e, t, &err);
+        break;
     case TASK_PUBLISH:
         ok = engine_publish(e, t, &err);
         break;
@@ -904,7 +961,7 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
-struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread,
+struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread, bool trains,
                           void (*wake)(void *ctx), void *ctx, struct error *err)
 {
     struct engine *e = calloc(1, sizeof *e);
@@ -916,6 +973,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
     snprintf(e->run_dir, sizeof e->run_dir, "%s", run_dir);
     snprintf(e->device_name, sizeof e->device_name, "%s", device);
     e->n_thread = n_thread;
+    e->trains = trains;
     e->wake = wake;
     e->wake_ctx = ctx;
     e->task_last = &e->task_first;

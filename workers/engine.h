@@ -10,7 +10,7 @@
 #include "protocol/run_config.h"
 #include "workers/group.h"
 
-enum task_kind { TASK_LOAD, TASK_ITEMS, TASK_TRAIN, TASK_PUBLISH, TASK_SAVE, TASK_EVAL, TASK_CANCEL, TASK_QUIT };
+enum task_kind { TASK_LOAD, TASK_ITEMS, TASK_TRAIN, TASK_SHARE, TASK_PUBLISH, TASK_SAVE, TASK_EVAL, TASK_CANCEL, TASK_QUIT };
 struct task_item {
     int64_t item, row;
 };
@@ -19,7 +19,7 @@ struct task {
     struct task *next;
     enum task_kind kind;
     int64_t task, incarnation, step, version, rollout_step, max_steps;
-    char path[4096];              // load: checkpoint or ""; save: directory of checkpoints
+    char path[4096];              // load: checkpoint or ""; save: directory of checkpoints; share, publish: file
     struct run_config config;     // as it holds for this task
     struct task_item *item;       // (n_item) of items
     int64_t n_item;
@@ -67,8 +67,8 @@ struct engine_look {
     double tok_per_s;             // decoded, of the last second or so
 };
 struct engine;
-/* config is copied; device: "cpu:0". wake(ctx) is called on the engine's thread when a report waits. */
-struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread,
+/* config is copied; device: "cpu:0"; trains: it has a trainer, else it only samples. wake(ctx) is called on the engine's thread when a report waits. */
+struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread, bool trains,
                           void (*wake)(void *ctx), void *ctx, struct error *err);
 void engine_free(struct engine *e);                      // waits for the task that runs
 void engine_put(struct engine *e, struct task *t);       // takes t

@@ -40,7 +40,7 @@ struct worker_process {
     struct engine *engine;
     struct run_config config;
     int64_t incarnation;
-    bool work_open, stop;
+    bool work_open, stop, produces, consumes;
     int64_t work_ms;
     struct task *fetching;        // a train task whose groups are being fetched
     bool fetch_open;
@@ -55,7 +55,7 @@ struct worker_process {
 };
 enum { TAG_WORK = 1, TAG_FETCH = 2, TAG_FIRST = 16 };
 
-static const char *const task_names[] = { "load", "items", "train", "publish", "save", "eval", "cancel", "quit" };
+static const char *const task_names[] = { "load", "items", "train", "share", "publish", "save", "eval", "cancel", "quit" };
 
 static void wake(void *ctx)
 {
@@ -308,8 +308,8 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
     msg_i64(&m, "incarnation", w->incarnation);
     msg_i64(&m, "step", look->step);
     msg_i64(&m, "version", look->version);
-    msg_bool(&m, "produces", true);
-    msg_bool(&m, "consumes", true);
+    msg_bool(&m, "produces", w->produces);
+    msg_bool(&m, "consumes", w->consumes);
     msg_i64(&m, "items_max", MAX(engine_items_max(w->engine) - look->n_item, (int64_t)0));
     msg_bool(&m, "busy", busy);
     msg_i64(&m, "n_row", look->n_row);
@@ -556,7 +556,17 @@ bool worker_cmd(int argc, char **argv, struct error *err)
     TRY(process_init(&w->process, run_dir, name, err));
     TRY(w->controller = peer_new(w->process.transport, "controller", err));
     TRY(w->scorer = peer_new(w->process.transport, "scorer", err));
-    TRY(w->engine = engine_new(&w->config, run_dir, device + 1, (int)w->config.threads, wake, w, err));
+    int index = 0, n_device = 1;    // the first device trains; as many as there are producers sample
+    for (const char *at = w->config.devices; (at = strchr(at, ',')); at++)
+        n_device++;
+    for (const char *at = w->config.devices; strncmp(at, device + 1, strlen(device + 1)) != 0 && (at = strchr(at, ',')); at++)
+        index++;
+    w->consumes = index == 0;
+    w->produces = index < w->config.num_inferencer;
+    int64_t n_thread = w->config.threads;
+    if (n_thread == 0 && n_device > 1)
+        n_thread = MAX(sysconf(_SC_NPROCESSORS_ONLN) / n_device, 1);
+    TRY(w->engine = engine_new(&w->config, run_dir, device + 1, (int)n_thread, w->consumes, wake, w, err));
     w->process.gauges = gauges_write;
     w->process.ctx = w;
     ok = worker_loop(w);

@@ -12,8 +12,9 @@ from run_tools import Run, Task
 
 LONG = bool(os.environ.get("LONG"))
 STEPS = 16
-KINDS = ["controller", "worker cpu:0", "scorer", "agent", "keeper"]
-SETTINGS = [dict(), dict(n_behind=1, train_batch_size=4, train_minibatch_size=4, filter_range=[0.1, 0.9], algo="DAPO")]
+KINDS = ["controller", "worker cpu:0", "worker cpu:1", "scorer", "agent", "keeper"]
+SETTINGS = [dict(), dict(n_behind=1, train_batch_size=4, train_minibatch_size=4, filter_range=[0.1, 0.9], algo="DAPO"),
+            dict(num_inferencer=2, inference_batch_size=4), dict(num_inferencer=2, inference_batch_size=4, n_behind=1)]
 
 
 class Kills(unittest.TestCase):
@@ -66,7 +67,7 @@ class Kills(unittest.TestCase):
 
     def test_the_run_survives_the_death_of_each_kind_of_process(self):
         rng = random.Random(20 if not LONG else time.time_ns())
-        cells = [(SETTINGS[i % 2], KINDS[i % len(KINDS)]) for i in range(int(os.environ.get("CELLS", 60 if LONG else 5)))]
+        cells = [(SETTINGS[i % 4], KINDS[i % len(KINDS)]) for i in range(int(os.environ.get("CELLS", 60 if LONG else 6)))]
         for settings, name in cells:
             sig = signal.SIGKILL if rng.random() < 0.8 else signal.SIGSTOP
             step, wait_s = rng.randrange(-1, STEPS - 2), rng.random() * 0.3

@@ -261,10 +261,6 @@ static void heartbeat_came(struct agent *a, struct request *r, const struct msg_
             }
         }
     }
-    msg_begin(&m, MSG_OK);
-    msg_str(&m, "order", stop ? "stop" : "go");
-    if (msg_finish(&m, &err))
-        request_answer(r, &m);
     msg_begin(&m, MSG_PUBLISH);
     msg_str(&m, "topic", "process");
     msg_map(&m, "body");
@@ -278,6 +274,10 @@ static void heartbeat_came(struct agent *a, struct request *r, const struct msg_
     msg_end(&m);
     if (msg_finish(&m, &err))
         publisher_send(a->telemetry, "process", &m);
+    msg_begin(&m, MSG_OK);    // last: the answer frees the question's bytes
+    msg_str(&m, "order", stop ? "stop" : "go");
+    if (msg_finish(&m, &err))
+        request_answer(r, &m);
     msg_release(&m);
 }
 
@@ -632,8 +632,11 @@ static void children_make(struct agent *a)
     child_add(a, NULL, "keeper");
     child_add(a, "controller", "controller");
     child_add(a, "scorer", "scorer");
-    snprintf(name, sizeof name, "worker %.50s", strcmp(a->config.devices, "auto") == 0 ? "cpu:0" : a->config.devices);
-    child_add(a, "worker", name);
+    const char *at = strcmp(a->config.devices, "auto") == 0 ? "cpu:0" : a->config.devices;
+    for (; *at; at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strcspn(at, ",")) {
+        snprintf(name, sizeof name, "worker %.*s", (int)MIN(strcspn(at, ","), (size_t)50), at);
+        child_add(a, "worker", name);
+    }
     exporters_make(a);
 }
 

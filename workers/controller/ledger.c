@@ -199,6 +199,15 @@ bool ledger_issued(const struct ledger *l, int64_t version)
     return false;
 }
 
+int64_t ledger_version_issued(const struct ledger *l)
+{
+    int64_t version = -1;
+    for (int64_t k = 0; k < l->n; k++)
+        if (l->item[k].fate == LEDGER_ISSUED && (version < 0 || l->item[k].version < version))
+            version = l->item[k].version;
+    return version;
+}
+
 int64_t ledger_first(const struct ledger *l)
 {
     return l->first;

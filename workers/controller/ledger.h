@@ -70,6 +70,7 @@ const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int wo
 /* The same, of one rollout step (whose items share their settings). */
 const struct ledger_item *ledger_lease_of(struct ledger *l, int64_t version, int64_t rollout_step, int worker);
 bool ledger_issued(const struct ledger *l, int64_t version);    // would ledger_lease find one?
+int64_t ledger_version_issued(const struct ledger *l);          // the smallest version it would find one of; -1: none
 int64_t ledger_first(const struct ledger *l);                   // the oldest item that is held
 /* Leases of a worker end: its items can be leased again. Returns how many. */
 int64_t ledger_lease_end(struct ledger *l, int worker);

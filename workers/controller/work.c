@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
@@ -115,6 +116,31 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
 
 /* ---- deciding ---- */
 
+void weights_path(const struct controller *c, int64_t version, char *out, size_t size)
+{
+    snprintf(out, size, "%s/sock/weights-%" PRId64, c->process.run_dir, version);
+}
+
+static bool weights_shared(const struct controller *c, int64_t version)
+{
+    char path[4200];
+    weights_path(c, version, path, sizeof path);
+    return path_exists(path);
+}
+
+/* Remove the files of versions that nobody will want. */
+static void weights_forget(const struct controller *c, int64_t step)
+{
+    char path[4200];
+    int64_t wanted = c->ledger ? ledger_version_wanted(c->ledger) : -1;
+    for (int64_t v = step - 1; v >= 0 && v >= step - 64; v--)
+        if (wanted < 0 || v < wanted) {
+            weights_path(c, v, path, sizeof path);
+            if (unlink(path) != 0)
+                break;
+        }
+}
+
 static void task_begin(struct controller *c, struct worker *w, struct msg_out *m, const char *kind, int64_t step)
 {
     *m = MSG_OUT_INIT;
@@ -207,8 +233,12 @@ static void simple_give(struct controller *c, struct worker *w, const char *kind
     task_begin(c, w, &m, kind, step);
     if (strcmp(kind, "save") == 0)
         msg_str(&m, "path", c->checkpoint_dir);
-    if (strcmp(kind, "publish") == 0)
+    if (strcmp(kind, "publish") == 0 || strcmp(kind, "share") == 0) {
+        char path[4200];
+        weights_path(c, step, path, sizeof path);
         msg_i64(&m, "version", step);
+        msg_str(&m, "path", path);
+    }
     if (strcmp(kind, "eval") == 0 || strcmp(kind, "save") == 0)
         knobs_write(c, c->step, INT64_MAX, &m);
     task_give(c, w, &m);
@@ -223,18 +253,34 @@ static void worker_decide(struct controller *c, struct worker *w)
         return;
     }
     bool stopping = c->stop_wanted || c->state == RUN_STOPPING;
-    bool in_step = w->step == c->step && w->incarnation == c->incarnation;
+    bool in_step = w->consumes ? w->step == c->step && w->incarnation == c->incarnation : w->step >= 0;
+    bool several = c->config.num_inferencer > 1;
     if (w->busy && (stopping || !in_step)) {
         simple_give(c, w, "cancel", c->step);
         return;
     }
     if (!w->busy) {
+        if (!in_step && !w->consumes) {
+            simple_give(c, w, "load", 0);
+            return;
+        }
         if (!in_step) {
             load_give(c, w);
             return;
         }
         if (!c->ledger)
             goto none;
+        if (!w->consumes) {    // it samples with what the trainer has shared
+            int64_t version = ledger_version_issued(c->ledger);
+            if (c->state == RUN_RUNNING && !stopping && version >= 0 && !ledger_issued(c->ledger, w->version)
+                && weights_shared(c, version)) {
+                simple_give(c, w, "publish", version);
+                return;
+            }
+        } else if (several && !stopping && !ledger_version_done(c->ledger, c->step) && !weights_shared(c, c->step)) {
+            simple_give(c, w, "share", c->step);
+            return;
+        }
         if (c->save_wanted >= 0 && c->saving < 0 && w->consumes) {
             c->saving = c->step;
             c->save_wanted = -1;
@@ -247,12 +293,20 @@ static void worker_decide(struct controller *c, struct worker *w)
             simple_give(c, w, "eval", c->step);
             return;
         }
-        if (w->produces && c->state == RUN_RUNNING && w->version != w->step && ledger_version_wanted(c->ledger) == w->step
-            && ledger_version_done(c->ledger, w->version)) {
+        if (w->consumes && w->produces && c->state == RUN_RUNNING && w->version != w->step
+            && ledger_version_issued(c->ledger) == w->step) {
             simple_give(c, w, "publish", w->step);
             return;
         }
-        bool may_leave = ledger_version_done(c->ledger, c->step) || (c->config.n_behind > 0 && w->version == c->step);
+        if (w->consumes && w->produces && several && c->config.n_behind > 0 && c->state == RUN_RUNNING && !stopping) {
+            int64_t version = ledger_version_issued(c->ledger);
+            if (version >= 0 && version != w->version && !ledger_issued(c->ledger, w->version) && weights_shared(c, version)) {
+                simple_give(c, w, "publish", version);
+                return;
+            }
+        }
+        bool may_leave = ledger_version_done(c->ledger, c->step) || (c->config.n_behind > 0 && w->version == c->step && !several)
+            || (several && weights_shared(c, c->step));
         bool drains = c->pause == PAUSE_DRAIN;
         if (c->state == RUN_RUNNING && !stopping && w->consumes && c->evaluating < 0 && (c->pause == PAUSE_NONE
             || c->pause == PAUSE_ROLLOUTS || drains) && c->step < c->max_steps && may_leave
@@ -489,6 +543,8 @@ static bool train_done(struct controller *c, const struct msg_in *in, int64_t st
         || !ledger_step_done(c, step - 1, err))
         return false;
     c->step = step;
+    if (c->config.num_inferencer > 1)
+        weights_forget(c, step);
     publish(c, "step", step_body);
     if (c->now.save_interval > 0 && step % c->now.save_interval == 0)
         c->save_wanted = step;
