@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the fixtures of tests/unit/model_golden_test.c and trainer_golden_test.c: tiny random models, and what PyTorch
+"""Makes the fixtures of tests/unit/model_golden_test.c and trainer_test.c: tiny random models, and what PyTorch
 and transformers compute with them in fp32.
 
     python3 -m venv V; V/bin/pip install torch transformers safetensors; V/bin/python tests/golden/make_models.py
@@ -13,7 +13,9 @@ Needs no network besides pip. Each models/NAME/ is a Hugging Face directory; gol
 rl/ALGO.safetensors holds 20 optimizer steps of an implementation of the policy losses written here from the formulas
 (facts: DeepSeekMath eq. 3-4, DAPO eq. 8-12, RLOO eq. 8, REINFORCE++ eq. 8), with the rollouts it was fed.
 """
-import json, math, os, shutil, sys
+import math
+import os
+import shutil
 import torch
 from safetensors.torch import save_file
 from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
@@ -149,7 +151,7 @@ def rl(algo, out):
     gen = torch.Generator().manual_seed(7)
     cfg = dict(beta=0.0 if algo == "DAPO" else 0.05, clip_low=0.2, clip_high=0.28 if algo == "DAPO" else 0.2)
     opt = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
-    t = {k: [] for k in ("token", "n_prompt", "n_tok", "logp_old", "reward", "cut", "loss", "norm", "entropy")}
+    t = {k: [] for k in ("token", "n_prompt", "n_tok", "logp_old", "reward", "cut", "loss", "norm")}
     for _ in range(20):
         groups = []
         for _ in range(3):
@@ -179,7 +181,6 @@ def rl(algo, out):
                 t["logp_old"] += old
                 t["reward"].append(reward)
                 t["cut"].append(float(cut))
-    del t["entropy"]
     save_file({k: torch.tensor(v, dtype=torch.float32) for k, v in t.items()}, out)
 
 
