@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""Makes a small code-generation task: what a program shall do, in words, with tests. Deterministic: the same bytes anywhere.
+"""Makes a small code-generation task: what a program shall do, in words, with tests. Deterministic.
 
     examples/programs.py OUT_DIR
 
 writes into OUT_DIR
   train.jsonl, eval.jsonl    problems with their tests, in the form of rollcall train (messages, test_cases)
   sft_clean.jsonl            right programs, for the first supervised stage
-  sft_styles.jsonl           the same in mixed habits (35 % right, 25 % right but without the code fence that the reward wants,
+  sft_styles.jsonl           the same in mixed habits (35 % right, 25 % right but without the code fence,
                              40 % with a slip in it): a model that can do it but mostly does not
   sft_eval.jsonl             right programs of the evaluation's problems, to measure the first stage
   tokenizer/                 a byte-level BPE tokenizer with Qwen's chat markers
@@ -21,9 +21,10 @@ import sys
 from arithmetic import tokenizer, write
 
 N_TRAIN, N_EVAL, N_CLEAN, N_STYLES, N_TEST = 4000, 200, 40000, 6000, 3
-WORDS = ("user", "assistant", "Read", "print", "python", "```", "if", "else", "for", "in", "Print", " and", " print", " plus", " minus", " times",
-         " the", " larger", " smaller", " of", " from", " to", " sum", " all", " numbers", " if", " is", " than", " else", " down", " int",
-         "(input", "(sum", "(max", "(min", "(range", "())\n", " =", " +", " -", " *", " >", " in", " range", " twice", "    ", "()", ":\n", "))\n")
+WORDS = ("user", "assistant", "Read", "print", "python", "```", "if", "else", "for", "in", "Print", " and", " print",
+         " plus", " minus", " times", " the", " larger", " smaller", " of", " from", " to", " sum", " all", " numbers",
+         " if", " is", " than", " else", " down", " int", "(input", "(sum", "(max", "(min", "(range", "())\n", " =",
+         " +", " -", " *", " >", " in", " range", " twice", "    ", "()", ":\n", "))\n")
 OPS = (("plus", "+"), ("minus", "-"), ("times", "*"))
 
 
@@ -63,7 +64,9 @@ def problem(r):
         word, call = r.choice((("larger", "max"), ("smaller", "min")))
         n = r.randint(2, 20)
         bad = "min" if call == "max" else "max"
-        return (f"Print the {word} of {x} and {y} plus {n}.", f"print({call}({x}, {y}) + {n})\n", f"print({bad}({x}, {y}) + {n})\n", names)
+        text = "print({}({}, {}) + {})\n"
+        return (f"Print the {word} of {x} and {y} plus {n}.", text.format(call, x, y, n), text.format(bad, x, y, n),
+                names)
     if kind == "if":
         one, other = r.randint(1, 50), r.randint(51, 99)
         text = "if {} > {}:\n    print({})\nelse:\n    print({})\n"
@@ -71,10 +74,12 @@ def problem(r):
                 text.format(y, x, one, other), names)
     if kind == "range":
         text = "for i in range({}, {}):\n    print(i)\n"
-        return f"Print all numbers from {x} to {x} plus 3.", text.format(x, f"{x} + 4"), text.format(x, f"{x} + 3"), names
+        return (f"Print all numbers from {x} to {x} plus 3.", text.format(x, f"{x} + 4"), text.format(x, f"{x} + 3"),
+                names)
     text = "print(sum(range({}, {})))\n"
     n = r.randint(5, 30)
-    return f"Print the sum of all numbers from 1 to {n} plus {x}.", text.format(1, f"{n} + {x} + 1"), text.format(1, f"{n} + {x}"), names
+    return (f"Print the sum of all numbers from 1 to {n} plus {x}.", text.format(1, f"{n} + {x} + 1"),
+            text.format(1, f"{n} + {x}"), names)
 
 
 def whole(names, lines):

@@ -1,22 +1,23 @@
 """The inside of the code sandboxes: a warm interpreter that makes one sandbox a completion by cloning itself.
 
-The zygote is pid 1 of bubblewrap's namespaces; no untrusted code ever runs in it. For each completion it is sent a packet with
-four descriptors and clones a driver into namespaces of its own (processes, mounts, System V objects); the driver mounts a private
-/tmp, drops all privileges, takes on the system call filter and only then hears of a program. It is pid 1 of its namespace: no
-signal of the program can stop it, and when it is killed all inside goes with it. It forks one child a test case.
+The zygote is pid 1 of bubblewrap's namespaces; no untrusted code ever runs in it. For each completion it is sent a
+packet with four descriptors and clones a driver into namespaces of its own (processes, mounts, System V objects); the
+driver mounts a private /tmp, drops all privileges, takes on the system call filter and only then hears of a program.
+It is pid 1 of its namespace: no signal of the program can stop it, and when it is killed all inside goes with it. It
+forks one child a test case.
 
-Descriptors of the zygote: 3 its socket, 6 this file, 8 the filter. Of a driver: 2 errors, 3 commands and answers (one packet
-each), 4 input (a memory file: first the program's source, then each case's input), 5 output (a memory file, emptied by the
-other side before each case).
+Descriptors of the zygote: 3 its socket, 6 this file, 8 the filter. Of a driver: 2 errors, 3 commands and answers (one
+packet each), 4 input (a memory file: first the program's source, then each case's input), 5 output (a memory file,
+emptied by the other side before each case).
 
     "S"         the input file holds the source of a program that reads stdin and writes stdout
     "F name"    the same for a program whose function (or method of class Solution) is called
     "R"         run a case on what the input file holds now
 
-Each is answered by one packet: "ready" at the start, then "ok", "compile ERROR" or "exit STATUS" with the raw wait status.
-No expected output ever comes here, so there is nothing to steal; what this process is told about a case it only passes on,
-and the comparison is made outside. N_TASK (the most processes and threads), CPU_S (processor seconds of a process) and TMP_BYTES are set by the
-line that runs this."""
+Each is answered by one packet: "ready" at the start, then "ok", "compile ERROR" or "exit STATUS" with the raw wait
+status. No expected output ever comes here, so there is nothing to steal; what this process is told about a case it
+only passes on, and the comparison is made outside. N_TASK (the most processes and threads), CPU_S (processor seconds
+of a process) and TMP_BYTES are set by the line that runs this."""
 import posix
 import sys
 from _signal import signal
@@ -26,7 +27,8 @@ FILES_MAX = 20000    # in /tmp: each costs the kernel about a kilobyte that no s
 # Exit statuses of a case's child; only words for the reason of a failure, all of them score 0.
 EXIT_EXCEPTION, EXIT_MEMORY, EXIT_FULL, EXIT_ANSWER, EXIT_MISSING, EXIT_NAME = 80, 81, 82, 83, 84, 85
 
-# A program may signal pid 1, and a signal with a handler is the only kind that would get through: python sets one for SIGINT.
+# A program may signal pid 1, and a signal with a handler is the only kind that would get through: python sets one for
+# SIGINT.
 IGNORED = (1, 2, 3, 15)
 
 # What PRIME's runner imports with wildcards before a program, in its order: a later module wins. Written out so that a
@@ -72,9 +74,11 @@ PRELUDE = (
 )
 MODULES = frozenset(module for module, _ in PRELUDE)
 # Loaded before the first case when the source names them, so that the cases share the work.
-WARM = MODULES | {"array", "cmath", "decimal", "enum", "fractions", "numbers", "os", "queue", "threading", "time", "types"}
+WARM = MODULES | {"array", "cmath", "decimal", "enum", "fractions", "numbers", "os", "queue", "threading", "time",
+                  "types"}
 
-# Loaded by the zygote: what most programs import and costs a clone little. All of WARM would add a third to the price of a fork.
+# Loaded by the zygote: what most programs import and costs a clone little. All of WARM would add a third to the price
+# of a fork.
 PRELOADED = ("bisect", "collections", "functools", "heapq", "itertools", "math", "time")
 
 
@@ -244,13 +248,13 @@ def driver():
 def confine(libc, ctypes, filter_text):
     """In the clone: a private /tmp, no privileges, the filter."""
     import resource
-    posix.setsid()    # a signal to a process group reaches its members in other namespaces, too: no two sandboxes share one
+    posix.setsid()    # a signal to a group reaches its members in other namespaces, too: no two sandboxes share one
     NOSUID_NODEV, ROOT_BYTES = 2 | 4, b"size=%d,nr_inodes=%d,mode=0755" % (TMP_BYTES, FILES_MAX)
     if libc.mount(b"tmpfs", b"/tmp", b"tmpfs", NOSUID_NODEV, ROOT_BYTES) != 0:
         raise OSError(ctypes.get_errno(), "mount of /tmp")
     posix.chdir("/tmp")
-    # Not set in the zygote, which must always be able to clone. Within this user namespace the kernel (5.14 and later) counts
-    # only what is inside, not all processes of the uid.
+    # Not set in the zygote, which must always be able to clone. Within this user namespace the kernel (5.14 and later)
+    # counts only what is inside, not all processes of the uid.
     resource.setrlimit(resource.RLIMIT_NPROC, (N_TASK, N_TASK))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))    # the zygote lives long
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)    # _LINUX_CAPABILITY_VERSION_3, this process
