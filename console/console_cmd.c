@@ -33,6 +33,24 @@ static bool screen_options(struct console_options *o, const char *color, const c
            && (strcmp(glyphs, "auto") == 0 || word_find("glyphs", glyphs, kinds, 3, &o->glyphs, err));
 }
 
+/* What remains on the terminal when the screen has closed: how the run stands, and what came of it. */
+static void farewell_print(const struct model *m, const char *run_dir)
+{
+    char took[16];
+    bool over = m->state == RUN_FINISHED || m->state == RUN_FAILED || m->state == RUN_STOPPED;
+    printf("%s: %s at step %lld", m->name, run_state_name(m->state), (long long)m->step);
+    if (m->max_steps > 0)
+        printf(" of %lld", (long long)m->max_steps);
+    if (m->elapsed_s == m->elapsed_s)
+        printf(" after %s", duration_format(took, m->elapsed_s));
+    printf("%s%s\n", over && m->reason[0] ? ": " : "", over ? m->reason : "");
+    for (int i = 0; i < m->n_eval; i++)
+        printf("  %-12s %5.1f %% -> %5.1f %% of %lld problems\n", m->eval[i].set, 100 * m->eval[i].first_mean, 100 * m->eval[i].mean,
+               (long long)m->eval[i].n);
+    if (!over)
+        printf("  it goes on; come back with: rollcall console %s\n", run_dir);
+}
+
 /* Open a run on the screen or tell it line by line; console's own exit is never the run's. */
 static bool run_watch(const char *run_dir, const struct console_options *o, const struct batch_config *batch, int64_t from,
                       struct error *err)
@@ -49,6 +67,8 @@ static bool run_watch(const char *run_dir, const struct console_options *o, cons
         return false;
     struct feed *feed = link_new(run_dir, m, clock_ns(), err);
     bool ok = feed && (batch ? batch_watch(feed, m, batch, from, err) : console_run(feed, m, o, err));
+    if (ok && !batch)
+        farewell_print(m, run_dir);
     if (feed)
         feed->free(feed);
     fleet_model_free(m);

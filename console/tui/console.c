@@ -220,10 +220,14 @@ bool console_run(struct feed *feed, struct model *m, const struct console_option
     l.app.glyphs = options->glyphs >= 0 ? (enum chart_glyphs)options->glyphs : glyphs_default();
     l.ascii = l.app.glyphs == GLYPHS_ASCII;
     l.app.mouse = options->terminal.mouse;
-    if (!theme_load(&l.theme, options->theme ? options->theme : theme_default(), err)) {
-        if (options->theme)
+    struct error theme_err = { 0 };
+    if (!theme_load(&l.theme, options->theme ? options->theme : theme_default(), &theme_err)) {
+        if (options->theme) {
+            *err = theme_err;
             goto out;
-        theme_init(&l.theme);    // its files are not there: the built-in looks do
+        }
+        theme_init(&l.theme);    // nobody asked for it by name: the built-in looks do
+        app_flash(&l.app, ROLE_WARN, clock_ns(), "%s", theme_err.text);
     }
     l.signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (l.signal_fd < 0) {

@@ -162,6 +162,8 @@ static void line_draw(const struct app *a, struct cells *c, struct rect r, int64
         cells_text(c, r.x + 1, r.y, r.w - 2, a->flash, a->flash_role);
     else if (m->link != LINK_LIVE && m->link_text[0] && !run_over(m))
         cells_text(c, r.x + 1, r.y, r.w - 2, m->link_text, ROLE_CRIT);
+    else if (run_over(m) && m->state != RUN_FAILED)
+        cells_fmt(c, r.x + 1, r.y, r.w - 2, ROLE_TEXT, "%s%sthe run is over: q closes this console", m->reason, m->reason[0] ? "; " : "");
     else if (m->state == RUN_PAUSED || m->state == RUN_STOPPING || run_over(m))
         cells_text(c, r.x + 1, r.y, r.w - 2, m->reason, m->state == RUN_FAILED ? ROLE_CRIT : ROLE_TEXT);
     else if (m->n_event > 0) {

@@ -29,7 +29,7 @@ static int64_t workers_rows(const struct app *a)
 
 static int workers_page(struct rect body)
 {
-    return MAX(body.h - 3 - (body.h >= 14 ? 2 : 0), 1);    // border, heading; the detail of the selected one
+    return MAX(body.h - 3 - (body.h >= 14 ? 3 : 0), 1);    // border, heading; the detail of the selected one
 }
 
 /* Columns of the table, left to right; those that do not fit are left out from the end. */
@@ -37,7 +37,7 @@ static const struct column {
     const char *heading;
     int width;
 } columns[] = {
-    { "process", 14 }, { "verdict", 7 }, { "phase", 11 }, { "for", 7 }, { "pid", 7 }, { "up", 2 }, { "mem", 9 }, { "cpu", 5 },
+    { "process", 14 }, { "verdict", 7 }, { "phase", 11 }, { "for", 7 }, { "pid", 7 }, { "died", 4 }, { "mem", 9 }, { "cpu", 5 },
 };
 
 static void cell_text(const struct proc *p, size_t column, enum proc_verdict v, double for_s, char out[64], enum role *role)
@@ -122,11 +122,35 @@ static void detail_draw(struct cells *c, struct rect r, const struct proc *p, en
         n += snprintf(line + n, sizeof(line) - (size_t)n, ", work done %.0f", p->progress);
     for (int i = 0; i < p->n_gauge && n < (int)sizeof(line) - 60; i++) {
         char value[16];
-        bool bytes = strstr(p->gauge[i].name, "bytes") != NULL;
-        n += snprintf(line + n, sizeof(line) - (size_t)n, ", %s %s", p->gauge[i].name,
-                      bytes ? bytes_format(value, p->gauge[i].value) : value_format(value, p->gauge[i].value));
+        const char *name = p->gauge[i].name;
+        double x = p->gauge[i].value;
+        if (strcmp(name, "cpu_share") == 0)
+            n += snprintf(line + n, sizeof(line) - (size_t)n, ", cpu %.0f %%", 100 * x);
+        else if (strcmp(name, "rss_bytes") == 0)
+            n += snprintf(line + n, sizeof(line) - (size_t)n, ", memory %s", bytes_format(value, x));
+        else
+            n += snprintf(line + n, sizeof(line) - (size_t)n, ", %s %s", name,
+                          strstr(name, "bytes") ? bytes_format(value, x) : value_format(value, x));
     }
     cells_text(c, r.x, r.y, r.w, line, v == PROC_OK ? ROLE_DIM : verdict_role(v));
+}
+
+/* Where the run's items are, and what it would come back to. */
+static void items_draw(const struct model *m, struct cells *c, struct rect r)
+{
+    char value[16];
+    int x = r.x;
+    if (m->checkpoint >= 0)
+        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_TEXT, "checkpoint %lld", (long long)m->checkpoint) + 2;
+    if (m->incarnation > 1)
+        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_WARN, "life %lld", (long long)m->incarnation) + 2;
+    if (m->n_buffer > 0 && x < r.x + r.w)
+        x += cells_text(c, x, r.y, r.x + r.w - x, "items:", ROLE_DIM) + 1;
+    for (int i = 0; i < m->n_buffer && x < r.x + r.w; i++) {
+        x += cells_text(c, x, r.y, r.x + r.w - x, m->buffer[i].name, ROLE_DIM) + 1;
+        if (x < r.x + r.w)
+            x += cells_text(c, x, r.y, r.x + r.w - x, value_format(value, m->buffer[i].value), ROLE_TEXT) + 2;
+    }
 }
 
 static void workers_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
@@ -175,6 +199,8 @@ static void workers_draw(const struct app *a, struct cells *c, struct rect r, in
                 detail_draw(c, (struct rect){ in.x + 1, in.y + in.h - 2, in.w - 2, 1 }, p, v, now_ns);
         }
     }
+    if (r.h >= 14)
+        items_draw(m, c, (struct rect){ in.x + 1, in.y + in.h - 3, in.w - 2, 1 });
     if (r.h >= 14)
         legend_draw(a, c, (struct rect){ in.x + 1, in.y + in.h - 1, in.w - 2, 1 });
     if (workers_rows(a) == 0 && in.h > 1)

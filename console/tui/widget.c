@@ -16,6 +16,8 @@ const char *value_format(char out[16], double v)
         snprintf(out, 16, v > 0 ? "inf" : "-inf");
     else if (a == 0)
         snprintf(out, 16, "0");
+    else if (a == floor(a) && a < 10000)    // counts stay counts
+        snprintf(out, 16, "%.0f", v);
     else if (a < 9.95e-10)
         snprintf(out, 16, "%.0e", v);
     else if (a < 9.995e-4)
