@@ -192,6 +192,21 @@ static bool choice_split(struct span s, struct span *letter, struct span *value)
     return false;
 }
 
+/* A number that divides by zero on its way: it has no value, so it equals none. */
+static bool is_undefined(struct math *m, const struct node *a)
+{
+    if (a->flags & (HAS_SYM | HAS_OPAQUE | HAS_I | HAS_INF | HAS_TEXT | HAS_PM | HAS_SET | HAS_MATRIX))
+        return false;
+    fmpq_t q;
+    const char *why = m->why;
+    fmpq_init(q);
+    m->why = NULL;
+    bool undefined = !eval_rational(m, a, q) && m->why && strcmp(m->why, "division by zero") == 0;
+    m->why = why;
+    fmpq_clear(q);
+    return undefined;
+}
+
 static void bare_decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain,
                         struct math_result *out)
 {
@@ -225,6 +240,8 @@ static void bare_decide(struct math *m, struct span p, bool p_plain, struct span
         out->rule = rule;
         if (t == TRI_YES) {
             out->verdict = VERDICT_EQUAL;
+        } else if (t == TRI_UNKNOWN && is_undefined(m, pred) && !is_undefined(m, gold)) {
+            out->rule = "division by zero";
         } else if (t == TRI_UNKNOWN) {
             out->verdict = text_same(p, g) ? VERDICT_EQUAL : VERDICT_CANNOT_TELL;
             out->rule = out->verdict == VERDICT_EQUAL ? "text" : m->why ? m->why : "neither proved nor refuted";
