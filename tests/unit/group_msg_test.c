@@ -1,0 +1,104 @@
+/* tags: valgrind
+ * A rollout group travels as a message and comes back as the same bytes; one whose sizes disagree does not come in. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <cmocka.h>
+#include "workers/controller/group_msg.h"
+
+static struct group *group_make(void)
+{
+    struct error err;
+    struct group *g = group_new(3, 2, 5, &err);
+    assert_non_null(g);
+    g->item = 17, g->prompt_row = 4, g->rollout_step = 2, g->weight_version = 9;
+    g->temperature = 0.7f, g->top_p = 0.9f, g->top_k = 40, g->max_new_tok = 12;
+    for (int i = 0; i < 3; i++)
+        g->prompt[i] = 100 + i;
+    for (int i = 0; i < 5; i++) {
+        g->token[i] = 200 + i;
+        g->logp[i] = -0.1f * (float)(i + 1);
+    }
+    g->sample[0] = (struct sample){ .first_tok = 0, .n_tok = 2, .seed = UINT64_MAX, .finish = FINISH_STOP, .score = SCORE_OK,
+                                    .reward = 0.1, .format_acc = 1, .ans_acc = 1, .reason = "boxed: equal" };
+    g->sample[1] = (struct sample){ .first_tok = 2, .n_tok = 3, .finish = FINISH_LENGTH, .score = SCORE_LEFT_OUT };
+    return g;
+}
+
+static void group_write_whole(struct msg_out *m, const struct group *g)
+{
+    struct error err;
+    static const char *const text[] = { "a", "b" };
+    msg_begin(m, MSG_GROUP);
+    msg_i64(m, "incarnation", 1);
+    group_write(m, g, "prompt", text);
+    assert_true(msg_finish(m, &err));
+}
+
+static void what_was_sent_is_what_comes(UNUSED void **state)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    struct msg_in in;
+    struct group *g = group_make();
+    group_write_whole(&m, g);
+    assert_true(msg_read_request(&in, m.buf.data, m.buf.len, &err));
+    struct group *back = group_read(in.root, &err);
+    assert_non_null(back);
+    assert_int_equal(back->item, 17);
+    assert_int_equal(back->weight_version, 9);
+    assert_memory_equal(back->prompt, g->prompt, 3 * sizeof *g->prompt);
+    assert_memory_equal(back->token, g->token, 5 * sizeof *g->token);
+    assert_memory_equal(back->logp, g->logp, 5 * sizeof *g->logp);
+    assert_memory_equal(&back->temperature, &g->temperature, sizeof g->temperature);
+    assert_int_equal(back->sample[1].first_tok, 2);
+    assert_int_equal(back->sample[0].seed == UINT64_MAX, true);
+    assert_string_equal(back->sample[0].reason, "boxed: equal");
+    struct ledger_summary s;
+    assert_true(group_summary(in.root, &s, &err));
+    assert_int_equal(s.n_sample, 2);
+    assert_int_equal(s.n_scored, 1);
+    assert_int_equal(s.n_left_out, 1);
+    assert_int_equal(s.n_truncated, 1);
+    assert_int_equal(s.n_tok_max, 3);
+    assert_true(fabs(s.reward_sum - 0.1) < 1e-15);
+    group_free(back);
+    group_free(g);
+    msg_in_release(&in);
+    msg_release(&m);
+}
+
+static void a_group_whose_sizes_disagree_is_refused(UNUSED void **state)
+{
+    static const struct { int64_t tok0, finish, score; const char *why; } cases[] = {
+        { 3, 0, 1, "more tokens in the samples than in the group" }, { 1, 0, 1, "fewer" }, { -1, 0, 1, "a negative count" },
+        { INT64_MAX, 0, 1, "a count that overflows a sum" }, { 2, 2, 1, "an unknown finish reason" }, { 2, 0, 3, "an unknown score" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct msg_out m = MSG_OUT_INIT;
+        struct msg_in in;
+        struct group *g = group_make();
+        g->sample[0].n_tok = cases[i].tok0;
+        g->sample[0].finish = (enum finish_reason)cases[i].finish;
+        g->sample[0].score = (enum score_state)cases[i].score;
+        group_write_whole(&m, g);
+        assert_true(msg_read_request(&in, m.buf.data, m.buf.len, &err));
+        if (group_read(in.root, &err))
+            fail_msg("accepted: %s", cases[i].why);
+        assert_int_equal(err.code, ERR_DATA);
+        group_free(g);
+        msg_in_release(&in);
+        msg_release(&m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_sent_is_what_comes),
+        cmocka_unit_test(a_group_whose_sizes_disagree_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
