@@ -1,4 +1,4 @@
-/* meter.c - what a console costs: processor share, bytes a second, and how fast it answers a key
+/* meter.c - what a console costs: processor share, bytes a second, how fast it answers a key, memory after resizes
  *
  *   tui_meter COLSxROWS SECONDS COMMAND...
  * Figures only: they are ratios of a quiet machine and no test fails on them. The processor time is the command's own process
@@ -29,6 +29,19 @@ static double cpu_s(pid_t pid)
     if (f)
         fclose(f);
     return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static long rss_kib(pid_t pid)
+{
+    char path[64];
+    long pages = 0;
+    snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
+    FILE *f = fopen(path, "re");
+    if (!f || fscanf(f, "%*d %ld", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
 static int ascending(const void *a, const void *b)
@@ -69,6 +82,14 @@ int main(int argc, char **argv)
     qsort(answer_ms, KEYS, sizeof(*answer_ms), ascending);
     printf(", key answered in %.1f ms (median), %.1f ms (95 of 100), %.1f ms (worst of %d)\n", answer_ms[KEYS / 2], answer_ms[KEYS * 95 / 100],
            answer_ms[KEYS - 1], KEYS);
+    long before = rss_kib(p.pid);
+    enum { RESIZES = 2000 };
+    for (int i = 0; i < RESIZES; i++) {
+        pty_resize(&p, 20 + i * 7 % 180, 5 + i * 3 % 55);
+        pty_read(&p, 4, 0);
+    }
+    printf("%dx%d: resident memory %.1f MiB, after %d resizes %.1f MiB\n", cols, rows, (double)before / 1024, RESIZES,
+           (double)rss_kib(p.pid) / 1024);
     pty_finish(&p, 10, true);
     return 0;
 }
