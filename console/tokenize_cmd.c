@@ -72,9 +72,12 @@ static bool lines_run(struct tokenize *k, struct error *err)
         json_error_t why;
         if (strspn(line, " \t\r\n") == (size_t)len)
             continue;
-        json_t *row = (size_t)len > LINE_BYTES_MAX ? NULL : json_loadb(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+        json_t *row = (size_t)len > LINE_BYTES_MAX
+                          ? NULL
+                          : json_loadb(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!row)
-            ok = error_set(err, ERR_DATA, "stdin:%ld: %s", n, (size_t)len > LINE_BYTES_MAX ? "the line is too long" : why.text);
+            ok = error_set(err, ERR_DATA, "stdin:%ld: %s", n,
+                           (size_t)len > LINE_BYTES_MAX ? "the line is too long" : why.text);
         else if (!(ok = k->decode ? line_decode(k, row, err) : line_encode(k, row, err)))
             error_wrap(err, "stdin:%ld", n);
         json_decref(row);
@@ -93,11 +96,12 @@ bool tokenize_cmd(int argc, char **argv, struct error *err)
     const char *path = NULL;
     struct tokenize k = { .out.max = (size_t)1 << 34 };
     struct cli_option options[] = {
-        { "tokenizer", "t", CLI_STR, &path, "PATH|ORG/NAME", "a tokenizer.json, a model directory, or a model in the hub's cache" },
-        { "add-special", NULL, CLI_FLAG, &k.add_special, NULL, "add what the post-processor puts around a text" },
-        { "special-as-text", NULL, CLI_FLAG, &k.special_as_text, NULL, "do not recognise special tokens in the text" },
-        { "decode", NULL, CLI_FLAG, &k.decode, NULL, "read {\"ids\":[...]}, write {\"text\":...}" },
-        { "skip-special", NULL, CLI_FLAG, &k.skip_special, NULL, "leave special tokens out of decoded text" },
+        {"tokenizer", "t", CLI_STR, &path, "PATH|ORG/NAME",
+         "a tokenizer.json, a model directory, or a model in the hub's cache"},
+        {"add-special", NULL, CLI_FLAG, &k.add_special, NULL, "add what the post-processor puts around a text"},
+        {"special-as-text", NULL, CLI_FLAG, &k.special_as_text, NULL, "do not recognise special tokens in the text"},
+        {"decode", NULL, CLI_FLAG, &k.decode, NULL, "read {\"ids\":[...]}, write {\"text\":...}"},
+        {"skip-special", NULL, CLI_FLAG, &k.skip_special, NULL, "leave special tokens out of decoded text"},
     };
     struct cli cli = { "rollcall tokenize",
                        "Reads JSON lines {\"text\":...} and writes {\"ids\":[...]}, or back with --decode.\n"

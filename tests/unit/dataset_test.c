@@ -37,8 +37,12 @@ static void bytes_write(const void *data, size_t len)
 }
 
 #define SEEDS_ROW "{\"messages\":{\"role\":\"user\",\"content\":\"1+2?\"},\"gt_answer\":\"3\"}\n"
-#define LIST_ROW "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"q\"}],\"gt_answer\":7}\r\n"
-#define CODE_ROW "{\"messages\":{\"role\":\"user\",\"content\":\"c\"},\"test_cases\":\"{\\\"inputs\\\":[\\\"1\\\"],\\\"outputs\\\":[\\\"2\\\"]}\"}"
+#define LIST_ROW                                                                                                       \
+    "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"q\"}],\"gt_answer\":7}"   \
+    "\r\n"
+#define CODE_ROW                                                                                                       \
+    "{\"messages\":{\"role\":\"user\",\"content\":\"c\"},\"test_cases\":\"{\\\"inputs\\\":[\\\"1\\\"],"                \
+    "\\\"outputs\\\":[\\\"2\\\"]}\"}"
 #define THREE SEEDS_ROW "\n  \n" LIST_ROW CODE_ROW
 
 static void three_check(void)
@@ -50,7 +54,8 @@ static void three_check(void)
     assert_int_equal(dataset_n_row(d), 3);
     assert_int_equal(dataset_line(d, 1), 4);
     json_t *row = dataset_row(d, 0, &err);
-    assert_string_equal(json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), 0), "content")), "1+2?");
+    assert_string_equal(
+        json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), 0), "content")), "1+2?");
     assert_string_equal(json_string_value(json_object_get(row, "gt_answer")), "3");
     json_decref(row);
     row = dataset_row(d, 1, &err);
@@ -115,20 +120,23 @@ static void questions_and_answers_become_messages(UNUSED void **state)
 
 static void a_wrong_line_is_named_with_its_field(UNUSED void **state)
 {
-    static const struct { const char *line, *want; } cases[] = {
-        { "{", ":3: column" },
-        { "[1]", ":3: the line is not a JSON object" },
-        { "{}", ":3: 'messages' is missing" },
-        { "{\"messages\":[]}", ":3: 'messages' is neither" },
-        { "{\"messages\":[1]}", ":3: messages[0] is not an object" },
-        { "{\"messages\":{\"role\":1,\"content\":\"\"}}", "has no string 'role'" },
-        { "{\"messages\":{\"role\":\"user\"}}", "has no string 'content'" },
-        { "{\"messages\":{\"role\":\"user\",\"content\":\"\"},\"gt_answer\":[]}", "'gt_answer' is neither" },
-        { "{\"messages\":{\"role\":\"user\",\"content\":\"\"},\"test_cases\":{}}", "needs the lists" },
-        { "{\"messages\":{\"role\":\"user\",\"content\":\"\"},\"test_cases\":\"{\"}", "the JSON in 'test_cases' is wrong" },
-        { "{\"messages\":{\"role\":\"user\",\"content\":\"\"},\"test_cases\":{\"inputs\":[\"1\"],\"outputs\":[]}}", "1 inputs and 0 outputs" },
-        { "{\"a\":1,\"a\":2}", "duplicate" },
-        { "{\"question\":3,\"answer\":\"1\"}", "'question' is not a string" },
+    static const struct { const char *line, *want;
+    } cases[] = {
+        {"{", ":3: column"},
+        {"[1]", ":3: the line is not a JSON object"},
+        {"{}", ":3: 'messages' is missing"},
+        {"{\"messages\":[]}", ":3: 'messages' is neither"},
+        {"{\"messages\":[1]}", ":3: messages[0] is not an object"},
+        {"{\"messages\":{\"role\":1,\"content\":\"\"}}", "has no string 'role'"},
+        {"{\"messages\":{\"role\":\"user\"}}", "has no string 'content'"},
+        {"{\"messages\":{\"role\":\"user\",\"content\":\"\"},\"gt_answer\":[]}", "'gt_answer' is neither"},
+        {"{\"messages\":{\"role\":\"user\",\"content\":\"\"},\"test_cases\":{}}", "needs the lists"},
+        {"{\"messages\":{\"role\":\"user\",\"content\":\"\"},\"test_cases\":\"{\"}",
+         "the JSON in 'test_cases' is wrong"},
+        {"{\"messages\":{\"role\":\"user\",\"content\":\"\"},\"test_cases\":{\"inputs\":[\"1\"],\"outputs\":[]}}",
+         "1 inputs and 0 outputs"},
+        {"{\"a\":1,\"a\":2}", "duplicate"},
+        {"{\"question\":3,\"answer\":\"1\"}", "'question' is not a string"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         char text[1024];

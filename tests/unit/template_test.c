@@ -47,7 +47,8 @@ static void conversations_and_expressions_render_as_jinja2_renders_them(UNUSED v
         bool ok = t && template_render(t, name ? json_object_get(row, "variables") : vars, NOW, &out, &err);
         if (ok != (want != NULL))
             fail_msg("cases.jsonl:%d: %s", n, ok ? buf_text(&out) : err.text);
-        if (want && (out.len != json_string_length(want) || memcmp(buf_text(&out), json_string_value(want), out.len) != 0))
+        if (want &&
+            (out.len != json_string_length(want) || memcmp(buf_text(&out), json_string_value(want), out.len) != 0))
             fail_msg("cases.jsonl:%d: '%s'", n, buf_text(&out));
         template_free(t);
         buf_release(&out);
@@ -103,10 +104,12 @@ static void hostile_templates_end_with_an_error(UNUSED void **state)
     static const char *const sources[] = {
         "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-        "{% set ns = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor "
+        "%}",
         "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
         "{% set ns = namespace(l=[1]) %}{% for i in range(1000) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
-        "{% set ns = namespace(l=[1]) %}{% for i in range(150) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}",
+        "{% set ns = namespace(l=[1]) %}{% for i in range(150) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ "
+        "ns.l|tojson }}",
         "{{ 'x' * 1000000000000 }}",
         "{{ [1] * 1000000000000 }}",
         "{{ range(100001) }}",
@@ -128,7 +131,8 @@ static void hostile_templates_end_with_an_error(UNUSED void **state)
         template_free(t);
         buf_release(&out);
     }
-    static const char *const nested[] = { "(", "[", "-", "not ", "{{x|", "{% if x %}", "x.", "{% for a in b %}", "1+", "a if b else ", "{'a':" };
+    static const char *const nested[] = {
+        "(", "[", "-", "not ", "{{x|", "{% if x %}", "x.", "{% for a in b %}", "1+", "a if b else ", "{'a':"};
     for (size_t i = 0; i < ARRAY_SIZE(nested); i++) {
         struct error err = { 0 };
         struct buf source = BUF_INIT, out = BUF_INIT;
@@ -175,12 +179,15 @@ static void a_chat_takes_one_message_or_a_list_and_a_system_prompt(UNUSED void *
 
 static void a_directory_gives_its_template_and_its_tokens(UNUSED void **state)
 {
-    static const struct { const char *config, *jinja, *want; } cases[] = {
-        { "{\"chat_template\":\"{{ bos_token }}{{ messages|length }}\",\"bos_token\":{\"content\":\"<s>\"}}", NULL, "<s>1" },
-        { "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"a\"},{\"name\":\"default\",\"template\":\"b{{ eos_token }}\"}],\"eos_token\":\"E\"}",
-          NULL, "bE" },
-        { "{\"chat_template\":\"old\"}", "new\n", "new" },
-        { "{}", NULL, NULL },
+    static const struct { const char *config, *jinja, *want;
+    } cases[] = {
+        {"{\"chat_template\":\"{{ bos_token }}{{ messages|length }}\",\"bos_token\":{\"content\":\"<s>\"}}", NULL,
+         "<s>1"},
+        {"{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"a\"},{\"name\":\"default\",\"template\":\"b{{ "
+         "eos_token }}\"}],\"eos_token\":\"E\"}",
+         NULL, "bE"},
+        {"{\"chat_template\":\"old\"}", "new\n", "new"},
+        {"{}", NULL, NULL},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         char dir[] = "/tmp/template-test-XXXXXX", path[200];

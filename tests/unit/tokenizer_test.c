@@ -66,7 +66,8 @@ static void text_becomes_the_ids_that_tokenizers_gives_and_back(UNUSED void **st
             struct token_list ids = { 0 };
             for (int again = 0; again < 3; again++) {    // without the cache, filling it, and from it
                 ids.n = 0;
-                assert_true(encoder_encode(e[again > 0], json_string_value(text), json_string_length(text), 0, &ids, &err));
+                assert_true(
+                    encoder_encode(e[again > 0], json_string_value(text), json_string_length(text), 0, &ids, &err));
                 ids_check(json_object_get(row, "ids"), &ids, kinds[k], n);
             }
             struct buf out = BUF_INIT;
@@ -105,8 +106,30 @@ static bool piece_note(void *arg, UNUSED const uint8_t *piece, size_t len)
 
 static void matchers_by_hand_cut_where_pcre2_cuts(UNUSED void **state)
 {
-    static const char *const some[] = { " ", "  ", "\n", "\r", "\t", "a", "Z", "\xC3\xA9", "\xE4\xBD\xA0", "1", "23", "\xC2\xBD", ".", "'", "'s",
-                                        "'LL", "'\xC5\xBF", "-", "\xCC\x81", "\xC2\xA0", "\xE3\x80\x80", "\xF0\x9F\x91\xA9", "don't", "\x1c" };
+    static const char *const some[] = {" ",
+                                       "  ",
+                                       "\n",
+                                       "\r",
+                                       "\t",
+                                       "a",
+                                       "Z",
+                                       "\xC3\xA9",
+                                       "\xE4\xBD\xA0",
+                                       "1",
+                                       "23",
+                                       "\xC2\xBD",
+                                       ".",
+                                       "'",
+                                       "'s",
+                                       "'LL",
+                                       "'\xC5\xBF",
+                                       "-",
+                                       "\xCC\x81",
+                                       "\xC2\xA0",
+                                       "\xE3\x80\x80",
+                                       "\xF0\x9F\x91\xA9",
+                                       "don't",
+                                       "\x1c"};
     struct unicode u;
     struct error err = { 0 };
     assert_true(unicode_init(&u, &err));
@@ -139,21 +162,26 @@ static void matchers_by_hand_cut_where_pcre2_cuts(UNUSED void **state)
 
 static void bytes_that_are_no_text_become_one_mark_a_maximal_part(UNUSED void **state)
 {
-    static const struct { const char *in, *want; } cases[] = {
-        { "\x80", "\xEF\xBF\xBD" },
-        { "\xE4\xBD", "\xEF\xBF\xBD" },
-        { "\xE4\xBD" "a", "\xEF\xBF\xBD" "a" },
-        { "\xF0\x9F\x91\xE4\xBD\xA0", "\xEF\xBF\xBD\xE4\xBD\xA0" },
-        { "\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" },    // a surrogate: no part of it can begin a character
-        { "\xC0\xAF", "\xEF\xBF\xBD\xEF\xBF\xBD" },
-        { "\xF4\x90\x80\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" },
+    static const struct { const char *in, *want;
+    } cases[] = {
+        {"\x80", "\xEF\xBF\xBD"},
+        {"\xE4\xBD", "\xEF\xBF\xBD"},
+        {"\xE4\xBD"
+         "a",
+         "\xEF\xBF\xBD"
+         "a"},
+        {"\xF0\x9F\x91\xE4\xBD\xA0", "\xEF\xBF\xBD\xE4\xBD\xA0"},
+        {"\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"}, // a surrogate: no part of it can begin a character
+        {"\xC0\xAF", "\xEF\xBF\xBD\xEF\xBF\xBD"},
+        {"\xF4\x90\x80\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         for (size_t cut = 0; cut <= strlen(cases[i].in); cut++) {    // in one piece, and in two however cut
             struct utf8_stream s = { 0 };
             struct buf out = BUF_INIT;
             const uint8_t *p = (const uint8_t *)cases[i].in;
-            assert_true(utf8_stream_push(&s, p, cut, &out) && utf8_stream_push(&s, p + cut, strlen(cases[i].in) - cut, &out));
+            assert_true(utf8_stream_push(&s, p, cut, &out) &&
+                        utf8_stream_push(&s, p + cut, strlen(cases[i].in) - cut, &out));
             assert_true(utf8_stream_end(&s, &out));
             assert_string_equal(buf_text(&out), cases[i].want);
             buf_release(&out);
@@ -184,26 +212,32 @@ static void a_long_run_of_unordered_marks_is_sorted_in_time(UNUSED void **state)
 
 static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state)
 {
-    static const struct { const char *json, *want; } cases[] = {
-        { "{" REST MODEL "}", NULL },
-        { "{" REST "\"added_tokens\":[{\"id\":3,\"content\":\"<x>\"}]," MODEL "}", NULL },
-        { "", "t.json:1: the text ends where '{' is expected" },
-        { "{\n\n\"a\":[1,}", "t.json:3: a value is expected" },
-        { "{" REST "\"model\":{\"type\":\"Unigram\"}}", "Unigram" },
-        { "{" REST "\"model\":{\"vocab\":{\"a\":0},\n\"merges\":[\"a b\"]}}", "t.json:2: merge 0: its second part is not in the vocabulary" },
-        { "{" REST "\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "id 0 is given twice" },
-        { "{" REST "\"model\":{\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}", "there already with another id" },
-        { "{" REST "\"model\":{\"vocab\":{\"a\":99999999},\"merges\":[]}}", "outside 0.." },
-        { "{" REST "\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", "outside 0.." },
-        { "{" REST "\"added_tokens\":[{\"id\":2,\"content\":\"<x>\"}]," MODEL "}", "the vocabulary says otherwise" },
-        { "{" REST "\"added_tokens\":[{\"id\":5,\"content\":\"ab\"}]," MODEL "}", "the vocabulary says otherwise" },
-        { "{" REST "\"added_tokens\":[{\"id\":5,\"content\":\"x\"},{\"id\":5,\"content\":\"y\"}]," MODEL "}", "as another one" },
-        { "{" REST "\"normalizer\":{\"type\":\"Precompiled\"}," MODEL "}", "normalizer 'Precompiled'" },
-        { "{\"pre_tokenizer\":{\"type\":\"Metaspace\"},\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}", "pre_tokenizer 'Metaspace'" },
-        { "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},"
-          "\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}", "the pattern '(' is wrong" },
-        { "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Isolated\"},"
-          "\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}", "the escape '\\h'" },
+    static const struct { const char *json, *want;
+    } cases[] = {
+        {"{" REST MODEL "}", NULL},
+        {"{" REST "\"added_tokens\":[{\"id\":3,\"content\":\"<x>\"}]," MODEL "}", NULL},
+        {"", "t.json:1: the text ends where '{' is expected"},
+        {"{\n\n\"a\":[1,}", "t.json:3: a value is expected"},
+        {"{" REST "\"model\":{\"type\":\"Unigram\"}}", "Unigram"},
+        {"{" REST "\"model\":{\"vocab\":{\"a\":0},\n\"merges\":[\"a b\"]}}",
+         "t.json:2: merge 0: its second part is not in the vocabulary"},
+        {"{" REST "\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "id 0 is given twice"},
+        {"{" REST "\"model\":{\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}", "there already with another id"},
+        {"{" REST "\"model\":{\"vocab\":{\"a\":99999999},\"merges\":[]}}", "outside 0.."},
+        {"{" REST "\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", "outside 0.."},
+        {"{" REST "\"added_tokens\":[{\"id\":2,\"content\":\"<x>\"}]," MODEL "}", "the vocabulary says otherwise"},
+        {"{" REST "\"added_tokens\":[{\"id\":5,\"content\":\"ab\"}]," MODEL "}", "the vocabulary says otherwise"},
+        {"{" REST "\"added_tokens\":[{\"id\":5,\"content\":\"x\"},{\"id\":5,\"content\":\"y\"}]," MODEL "}",
+         "as another one"},
+        {"{" REST "\"normalizer\":{\"type\":\"Precompiled\"}," MODEL "}", "normalizer 'Precompiled'"},
+        {"{\"pre_tokenizer\":{\"type\":\"Metaspace\"},\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}",
+         "pre_tokenizer 'Metaspace'"},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},"
+         "\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}",
+         "the pattern '(' is wrong"},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Isolated\"},"
+         "\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}",
+         "the escape '\\h'"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
@@ -228,9 +262,11 @@ static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state
 
 static void special_tokens_of_a_directory_are_found(UNUSED void **state)
 {
-    static const struct { const char *name, *text; } files[] = {
-        { "tokenizer_config.json", "{\"eos_token\":{\"content\":\"<|im_end|>\"},\"pad_token\":\"<|endoftext|>\",\"bos_token\":null}" },
-        { "generation_config.json", "{\"eos_token_id\":[602,600],\"pad_token_id\":1}" },
+    static const struct { const char *name, *text;
+    } files[] = {
+        {"tokenizer_config.json",
+         "{\"eos_token\":{\"content\":\"<|im_end|>\"},\"pad_token\":\"<|endoftext|>\",\"bos_token\":null}"},
+        {"generation_config.json", "{\"eos_token_id\":[602,600],\"pad_token_id\":1}"},
     };
     char dir[] = "/tmp/tokenizer-test-XXXXXX", path[600];
     struct error err = { 0 };

@@ -81,8 +81,8 @@ static bool word_before(const struct unicode *u, const uint8_t *text, size_t at)
     return at > 0 && (unicode_class(u, utf8_at(utf8_before(text + at), &n)) & CHAR_WORD);
 }
 
-bool added_next(const struct added_set *s, const struct unicode *u, const uint8_t *text, size_t len, size_t *at, size_t done,
-                bool skip_special, struct added_match *m)
+bool added_next(const struct added_set *s, const struct unicode *u, const uint8_t *text, size_t len, size_t *at,
+                size_t done, bool skip_special, struct added_match *m)
 {
     if (s->n == 0)
         return false;

@@ -1,7 +1,7 @@
 /* added.h - added tokens: those found as they stand in the text before anything else is cut
  *
- * Filled at load, then read-only: any thread. Matching is leftmost, then longest, without overlaps, and what is looked for in
- * the raw text and in the normalised text are two sets, as in Hugging Face tokenizers (added_vocabulary). */
+ * Filled at load, then read-only: any thread. Matching is leftmost, then longest, without overlaps, and what is looked
+ * for in the raw text and in the normalised text are two sets, as in Hugging Face tokenizers (added_vocabulary). */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,9 +30,10 @@ struct added_match {
     const struct added_token *token;
 };
 /* Make the set of tokens whose normalized flag is the one given. */
-MUST_USE bool added_set_init(struct added_set *s, const struct added_token *token, int n, bool normalized, struct error *err);
+MUST_USE bool added_set_init(struct added_set *s, const struct added_token *token, int n, bool normalized,
+                             struct error *err);
 void added_set_release(struct added_set *s);
-/* Find the first token at or behind *at in text; done is where the match before ended. *at is moved behind the match. With
- * skip_special, special tokens are left as text. */
-bool added_next(const struct added_set *s, const struct unicode *u, const uint8_t *text, size_t len, size_t *at, size_t done,
-                bool skip_special, struct added_match *m);
+/* Find the first token at or behind *at in text; done is where the match before ended. *at is moved behind the match.
+ * With skip_special, special tokens are left as text. */
+bool added_next(const struct added_set *s, const struct unicode *u, const uint8_t *text, size_t len, size_t *at,
+                size_t done, bool skip_special, struct added_match *m);

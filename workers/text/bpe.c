@@ -1,8 +1,8 @@
 /* Invariants
  *  1. token[id].len > 0 exactly for ids that bpe_token_add was given; ids in slot, merge and byte_id are such ids.
  *  2. merge holds a pair at most once, and the two hashes are never more than half full, so probing ends.
- *  3. A piece of n bytes needs at most n symbols, whatever the merges: memory is linear, time O(n log n) beyond SMALL symbols
- *     and O(n^2) with n <= SMALL below. */
+ *  3. A piece of n bytes needs at most n symbols, whatever the merges: memory is linear, time O(n log n) beyond SMALL
+ * symbols and O(n^2) with n <= SMALL below. */
 #include "workers/text/bpe.h"
 #include <stdlib.h>
 #include <string.h>
@@ -230,8 +230,8 @@ static void pair_push(const struct bpe *b, const struct link *link, int32_t left
         heap_push(heap, n_heap, (struct entry){ .rank = m->rank, .left = left, .id = (int32_t)m->id });
 }
 
-/* Each merge removes a symbol and adds at most two entries: a heap of 3 n is enough. Returns how many symbols are left, -1: no
- * memory. */
+/* Each merge removes a symbol and adds at most two entries: a heap of 3 n is enough. Returns how many symbols are left,
+ * -1: no memory. */
 static int64_t merge_large(const struct bpe *b, int32_t *sym, int64_t n, struct bpe_scratch *s)
 {
     size_t need = (size_t)n * (sizeof(struct link) + 3 * sizeof(struct entry));
@@ -285,7 +285,8 @@ static int64_t piece_merge(const struct bpe *b, const uint8_t *piece, size_t len
     return n <= SMALL ? merge_small(b, out, (int)n) : merge_large(b, out, n, s);
 }
 
-int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64_t hash, int32_t *out, struct bpe_scratch *s)
+int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64_t hash, int32_t *out,
+                   struct bpe_scratch *s)
 {
     int32_t id = bpe_find_hashed(b, piece, len, hash);
     if (id >= 0) {

@@ -1,8 +1,9 @@
 /* bpe.h - byte-level byte pair encoding: tokens as byte strings, merges by rank
  *
- * Filled by the tokenizer's loader, then read by any number of threads, each with its own struct bpe_scratch. Tokens are kept
- * as the bytes they stand for (the printable alphabet of byte-level files is undone at load), so nothing is mapped at run time.
- * Merging follows Hugging Face tokenizers: the adjacent pair of lowest rank, leftmost first, until none is left. */
+ * Filled by the tokenizer's loader, then read by any number of threads, each with its own struct bpe_scratch. Tokens
+ * are kept as the bytes they stand for (the printable alphabet of byte-level files is undone at load), so nothing is
+ * mapped at run time. Merging follows Hugging Face tokenizers: the adjacent pair of lowest rank, leftmost first, until
+ * none is left. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,7 +16,7 @@
 struct bpe_token {
     uint32_t at;        // first byte in bpe.bytes
     uint16_t len;       // bytes; 0: no such token
-    bool raw;           // its text is not made of the byte alphabet: it never comes out of encoding, and decodes as it is
+    bool raw; // its text is not made of the byte alphabet: it never comes out of encoding, and decodes as it is
 };
 struct bpe_merge {
     uint64_t pair;      // left id << 32 | right id; UINT64_MAX: an empty slot
@@ -37,7 +38,7 @@ struct bpe {
     struct bpe_merge *merge;      // hash of merges by pair, (merge_mask + 1)
     uint32_t merge_mask;
     uint32_t n_merge;
-    _Atomic uint8_t *whole;       // (n_id) does merging a token's own bytes give the token? 0 not asked yet, 1 yes, 2 no
+    _Atomic uint8_t *whole; // (n_id) does merging a token's own bytes give the token? 0 not asked yet, 1 yes, 2 no
     int32_t byte_id[256];         // token of a single byte, -1: none
     uint64_t seed;                // of the hashes: a hostile file cannot aim for collisions
     bool ignore_merges;           // a piece that is a token needs no merging (Llama-3)
@@ -61,5 +62,6 @@ uint64_t bpe_hash(const void *bytes, size_t len, uint64_t seed);
 /* As bpe_find with the hash already known, for tokens that are not raw. */
 int32_t bpe_find_hashed(const struct bpe *b, const void *bytes, size_t len, uint64_t hash);
 /* Encode one piece of at most INT32_MAX bytes into out (room for len ids). Returns the ids written, -1: no memory. */
-int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64_t hash, int32_t *out, struct bpe_scratch *s);
+int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64_t hash, int32_t *out,
+                   struct bpe_scratch *s);
 void bpe_scratch_release(struct bpe_scratch *s);

@@ -55,7 +55,8 @@ static bool inflate_gzip(struct dataset *d, struct error *err)
         }
         char *out = buf_reserve(&d->inflated, 1 << 18);
         if (!out) {
-            ok = error_set(err, ERR_DATA, "'%s' is larger than %zu bytes when decompressed, or than memory", d->path, TEXT_BYTES_MAX);
+            ok = error_set(err, ERR_DATA, "'%s' is larger than %zu bytes when decompressed, or than memory", d->path,
+                           TEXT_BYTES_MAX);
             break;
         }
         z.next_out = (Bytef *)out;
@@ -80,7 +81,8 @@ static bool inflate_zstd(struct dataset *d, struct error *err)
     while (ok) {
         char *at = buf_reserve(&d->inflated, 1 << 18);
         if (!at) {
-            ok = error_set(err, ERR_DATA, "'%s' is larger than %zu bytes when decompressed, or than memory", d->path, TEXT_BYTES_MAX);
+            ok = error_set(err, ERR_DATA, "'%s' is larger than %zu bytes when decompressed, or than memory", d->path,
+                           TEXT_BYTES_MAX);
             break;
         }
         ZSTD_outBuffer out = { at, 1 << 18, 0 };
@@ -106,7 +108,8 @@ static bool message_check(const json_t *m, size_t i, const char *where, struct e
         return error_set(err, ERR_DATA, "%s: messages[%zu] is not an object with 'role' and 'content'", where, i);
     if (!json_is_string(json_object_get(m, "role")))
         return error_set(err, ERR_DATA, "%s: messages[%zu] has no string 'role'", where, i);
-    if (!json_is_string(content) && !json_is_array(content) && !(json_is_null(content) || !content ? json_object_get(m, "tool_calls") : NULL))
+    if (!json_is_string(content) && !json_is_array(content) &&
+        !(json_is_null(content) || !content ? json_object_get(m, "tool_calls") : NULL))
         return error_set(err, ERR_DATA, "%s: messages[%zu] has no string 'content'", where, i);
     return true;
 }
@@ -118,10 +121,12 @@ static bool question_set(json_t *row, const char *column, const char *where, str
     if (!json_is_string(q))
         return error_set(err, ERR_DATA, "%s: '%s' is %s", where, column, q ? "not a string" : "missing");
     json_t *list = json_pack("[{s:s, s:O}]", "role", "user", "content", q);
-    return (list && json_object_set_new(row, "messages", list) == 0) || error_set(err, ERR_NO_MEMORY, "no memory for a row");
+    return (list && json_object_set_new(row, "messages", list) == 0) ||
+           error_set(err, ERR_NO_MEMORY, "no memory for a row");
 }
 
-/* A number as the text it has in the file, near enough: integers exactly, others in the shortest form that reads back. */
+/* A number as the text it has in the file, near enough: integers exactly, others in the shortest form that reads back.
+ */
 static json_t *number_text(const json_t *v)
 {
     char *text = json_dumps(v, JSON_ENCODE_ANY);
@@ -158,7 +163,8 @@ static bool answer_set(json_t *row, const char *column, const char *where, struc
     json_t *a = json_object_get(row, column);
     json_t *s = json_is_string(a) ? answer_text(json_string_value(a)) : json_is_number(a) ? number_text(a) : NULL;
     if (!json_is_string(a) && !json_is_number(a))
-        return error_set(err, ERR_DATA, "%s: '%s' is %s", where, column, a ? "neither a string nor a number" : "missing");
+        return error_set(err, ERR_DATA, "%s: '%s' is %s", where, column,
+                         a ? "neither a string nor a number" : "missing");
     return (s && json_object_set_new(row, "gt_answer", s) == 0) || error_set(err, ERR_NO_MEMORY, "no memory for a row");
 }
 
@@ -180,7 +186,8 @@ static bool tests_check(json_t *row, const char *where, struct error *err)
     if (!json_is_array(in) || !json_is_array(out))
         return error_set(err, ERR_DATA, "%s: 'test_cases' needs the lists 'inputs' and 'outputs'", where);
     if (json_array_size(in) != json_array_size(out) || json_array_size(in) == 0)
-        return error_set(err, ERR_DATA, "%s: 'test_cases' has %zu inputs and %zu outputs; as many of both are needed, at least one",
+        return error_set(err, ERR_DATA,
+                         "%s: 'test_cases' has %zu inputs and %zu outputs; as many of both are needed, at least one",
                          where, json_array_size(in), json_array_size(out));
     return true;
 }
@@ -278,8 +285,8 @@ static bool rows_find(struct dataset *d, struct error *err)
         while (blank < len && strchr(" \t\r", p[blank]) && p[blank])
             blank++;
         if (len > LINE_BYTES_MAX)
-            return error_set(err, ERR_DATA, "%s:%lld: the line has %zu bytes, more than %zu", d->path, (long long)line, len,
-                             LINE_BYTES_MAX);
+            return error_set(err, ERR_DATA, "%s:%lld: the line has %zu bytes, more than %zu", d->path, (long long)line,
+                             len, LINE_BYTES_MAX);
         if (blank < len) {
             if (!place_add(d, (struct place){ (uint64_t)(p - d->text), (uint32_t)len, line }, err))
                 return false;

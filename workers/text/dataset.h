@@ -1,11 +1,12 @@
 /* dataset.h - a data set: JSON lines, plain or compressed with gzip or zstd, one prompt a line
  *
- * A line is an object with `messages` (one message {role, content}, or a list of them) and what the reward needs: `gt_answer`
- * (a string or a number) or `test_cases` ({inputs, outputs, ...}, or that as a JSON string). With column names given, or when
- * there is no `messages` but a `question` and an `answer` (GSM8K's form), messages is one user message of the question and
- * gt_answer is the answer, what stands behind its last "####" when it has one. Blank lines are passed over.
- * Opening reads every line once and fails on the first wrong one, so that no run stops in its middle; rows are parsed again
- * when asked for, and only the text (plain files: mapped, compressed ones: in memory) is kept. After opening, any thread. */
+ * A line is an object with `messages` (one message {role, content}, or a list of them) and what the reward needs:
+ * `gt_answer` (a string or a number) or `test_cases` ({inputs, outputs, ...}, or that as a JSON string). With column
+ * names given, or when there is no `messages` but a `question` and an `answer` (GSM8K's form), messages is one user
+ * message of the question and gt_answer is the answer, what stands behind its last "####" when it has one. Blank lines
+ * are passed over. Opening reads every line once and fails on the first wrong one, so that no run stops in its middle;
+ * rows are parsed again when asked for, and only the text (plain files: mapped, compressed ones: in memory) is kept.
+ * After opening, any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,8 +26,9 @@ int64_t dataset_n_row(const struct dataset *d);
 const char *dataset_path(const struct dataset *d);
 /* The line in the file, from 1, on which row i (from 0) stands. */
 int64_t dataset_line(const struct dataset *d, int64_t i);
-/* Row i as an object in which `messages` is a list of at least one message, `gt_answer` is a string when there is one, and
- * `test_cases` an object when there is one; other members as in the file. Returns it for json_decref; NULL: see err. */
+/* Row i as an object in which `messages` is a list of at least one message, `gt_answer` is a string when there is one,
+ * and `test_cases` an object when there is one; other members as in the file. Returns it for json_decref; NULL: see
+ * err. */
 json_t *dataset_row(const struct dataset *d, int64_t i, struct error *err);
 /* A 64-bit hash of all bytes (after decompression): a resumed run checks that it has the same data. */
 uint64_t dataset_hash(const struct dataset *d);

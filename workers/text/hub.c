@@ -51,7 +51,8 @@ bool hub_repo_dir(char *out, size_t size, const char *name, struct error *err)
 bool hub_revision_ok(const char *revision)
 {
     size_t len = strlen(revision);
-    if (len == 0 || len > 200 || revision[0] == '/' || revision[len - 1] == '/' || strstr(revision, "..") || strstr(revision, "//"))
+    if (len == 0 || len > 200 || revision[0] == '/' || revision[len - 1] == '/' || strstr(revision, "..") ||
+        strstr(revision, "//"))
         return false;
     return strspn(revision, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./+") == len;
 }
@@ -80,7 +81,8 @@ bool hub_find(char *out, size_t size, const char *name, const char *revision, st
     if (path_exists(name) && !revision)
         return snprintf(out, size, "%s", name) < (int)size || error_set(err, ERR_IO, "the path '%s' is too long", name);
     if (!hub_name_ok(name))
-        return error_set(err, ERR_NOT_FOUND, "'%s' is neither a file, a directory nor the name of a model on the hub", name);
+        return error_set(err, ERR_NOT_FOUND, "'%s' is neither a file, a directory nor the name of a model on the hub",
+                         name);
     if (!revision)
         revision = "main";
     if (!hub_revision_ok(revision))
@@ -94,6 +96,7 @@ bool hub_find(char *out, size_t size, const char *name, const char *revision, st
         return error_set(err, ERR_IO, "the path of '%s' in the cache is too long", name);
     if (path_is_dir(out))
         return true;
-    return error_set(err, ERR_NOT_FOUND, "no directory '%s', and revision '%s' is not in the cache '%s'; 'rollcall pull %s' gets it",
-                     name, revision, repo, name);
+    return error_set(err, ERR_NOT_FOUND,
+                     "no directory '%s', and revision '%s' is not in the cache '%s'; 'rollcall pull %s' gets it", name,
+                     revision, repo, name);
 }

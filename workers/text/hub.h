@@ -1,7 +1,7 @@
 /* hub.h - model directories by name: the Hugging Face cache, and filling it
  *
- * The cache is laid out as huggingface_hub does (HUB/models--ORG--NAME with refs/, blobs/ and snapshots/COMMIT/ of links into
- * blobs/), so that what either downloads the other finds. HUB is $HF_HUB_CACHE, else $HF_HOME/hub, else
+ * The cache is laid out as huggingface_hub does (HUB/models--ORG--NAME with refs/, blobs/ and snapshots/COMMIT/ of
+ * links into blobs/), so that what either downloads the other finds. HUB is $HF_HUB_CACHE, else $HF_HOME/hub, else
  * $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. Nothing is downloaded unless hub_pull is called. */
 #pragma once
 #include <stdbool.h>
@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include "protocol/base/error.h"
 
-/* The directory (or file) that name means, into out of size bytes: name itself when it is there, else org/name in the cache at
- * revision (NULL: main; a branch, a tag or a commit). ERR_NOT_FOUND says how to get it. */
+/* The directory (or file) that name means, into out of size bytes: name itself when it is there, else org/name in the
+ * cache at revision (NULL: main; a branch, a tag or a commit). ERR_NOT_FOUND says how to get it. */
 MUST_USE bool hub_find(char *out, size_t size, const char *name, const char *revision, struct error *err);
 /* The cache's folder into out. */
 MUST_USE bool hub_cache_dir(char *out, size_t size, struct error *err);

@@ -106,7 +106,8 @@ static bool token_find(char *out, size_t size)
             return snprintf(out, size, "%s", v) < (int)size;
     }
     char path[PATH_MAX];
-    const char *file = getenv("HF_TOKEN_PATH"), *home = getenv("HF_HOME"), *cache = getenv("XDG_CACHE_HOME"), *user = getenv("HOME");
+    const char *file = getenv("HF_TOKEN_PATH"), *home = getenv("HF_HOME"), *cache = getenv("XDG_CACHE_HOME"),
+               *user = getenv("HOME");
     if (file && file[0])
         snprintf(path, sizeof path, "%s", file);
     else if (home && home[0])
@@ -197,10 +198,12 @@ static bool status_check(const struct pull *p, long status, const char *what, bo
         return true;
     const char *name = p->want->name, *revision = p->want->revision ? p->want->revision : "main";
     if (status == 401 || status == 403)
-        return error_set(err, ERR_REFUSED, "the hub refuses '%s' (status %ld): it is private, gated or not there; %s", name, status,
+        return error_set(err, ERR_REFUSED, "the hub refuses '%s' (status %ld): it is private, gated or not there; %s",
+                         name, status,
                          p->headers ? "the token does not open it" : "set HF_TOKEN to a token that opens it");
     if (status == 404)
-        return error_set(err, ERR_NOT_FOUND, "the hub has no '%s' at revision '%s'%s%s", name, revision, what[0] ? ", or not its file " : "", what);
+        return error_set(err, ERR_NOT_FOUND, "the hub has no '%s' at revision '%s'%s%s", name, revision,
+                         what[0] ? ", or not its file " : "", what);
     *again = status == 408 || status == 429 || status >= 500;
     return error_set(err, ERR_IO, "the hub answers with status %ld for '%s' %s", status, name, what);
 }
@@ -268,7 +271,8 @@ static void progress_draw(struct pull *p, const char *name, int64_t have, int64_
     for (int i = 0; i < 30; i++)
         bar[i] = i < (int)(part * 30) ? '#' : '.';
     bar[30] = 0;
-    fprintf(f, "\r\033[K[%s] %3.0f%% of %.2f GB  %.40s%s", bar, part * 100, (double)p->total / 1e9, name, last && p->done + have >= p->total ? "\n" : "");
+    fprintf(f, "\r\033[K[%s] %3.0f%% of %.2f GB  %.40s%s", bar, part * 100, (double)p->total / 1e9, name,
+            last && p->done + have >= p->total ? "\n" : "");
     fflush(f);
 }
 
@@ -377,13 +381,15 @@ static bool receive_all(struct pull *p, struct receive *r, const char *url, stru
         if (code == CURLE_OK && !status_check(p, status, r->name, &again, err) && !again)
             return false;
         if (code == CURLE_WRITE_ERROR)
-            return error_set(err, ERR_DATA, "'%s' is longer than the %lld bytes the hub announced", r->name, (long long)r->size);
+            return error_set(err, ERR_DATA, "'%s' is longer than the %lld bytes the hub announced", r->name,
+                             (long long)r->size);
         if (code == CURLE_OK && (status == 200 || status == 206) && r->have == r->size)
             return true;
         if (code != CURLE_OK)
             error_set(err, ERR_IO, "cannot get '%s': %s", r->name, p->why[0] ? p->why : curl_easy_strerror(code));
         else if (status == 200 || status == 206)
-            error_set(err, ERR_IO, "'%s' ends after %lld of %lld bytes", r->name, (long long)r->have, (long long)r->size);
+            error_set(err, ERR_IO, "'%s' ends after %lld of %lld bytes", r->name, (long long)r->have,
+                      (long long)r->size);
         if (r->have > before)
             tries = 0;    // it goes on, slowly
         if (tries + 1 >= TRIES)
@@ -467,7 +473,8 @@ static bool sibling_read(const json_t *one, const char **name, const char **hash
     *hash = json_string_value(json_is_object(lfs) ? json_object_get(lfs, "sha256") : json_object_get(one, "blobId"));
     *size = json_is_integer(bytes) ? json_integer_value(bytes) : -1;
     if (!*name || !file_name_ok(*name))
-        return error_set(err, ERR_DATA, "the hub names a file '%.80s', which is no name to write to", *name ? *name : "");
+        return error_set(err, ERR_DATA, "the hub names a file '%.80s', which is no name to write to",
+                         *name ? *name : "");
     if (!*hash || !is_hex(*hash, json_is_object(lfs) ? 64 : 40) || *size < 0)
         return error_set(err, ERR_DATA, "the hub gives no size and hash for '%s'", *name);
     return true;
@@ -560,7 +567,8 @@ bool hub_pull(const struct hub_pull *want, char *dir, size_t size, struct error 
     TRY(files_get(&p, json_object_get(answer, "siblings"), err));
     TRY(ref_write(&p, revision, err));
     int n = snprintf(dir, size, "%s/snapshots/%s", p.repo, p.commit);
-    ok = (n >= 0 && (size_t)n < size) || error_set(err, ERR_IO, "the path of '%s' in the cache is too long", want->name);
+    ok =
+        (n >= 0 && (size_t)n < size) || error_set(err, ERR_IO, "the path of '%s' in the cache is too long", want->name);
 out:
     json_decref(answer);
     curl_slist_free_all(p.headers);

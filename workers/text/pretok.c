@@ -94,8 +94,8 @@ static inline const uint8_t *others_end(const struct unicode *u, const uint8_t *
     return p;
 }
 
-/* White space at p. cut_newline: it ends behind its last CR or LF when it has one. Otherwise, before something else, the last
- * character of a longer run is left to what follows. */
+/* White space at p. cut_newline: it ends behind its last CR or LF when it has one. Otherwise, before something else,
+ * the last character of a longer run is left to what follows. */
 static inline size_t space_len(const struct unicode *u, const uint8_t *p, const uint8_t *end, bool cut_newline)
 {
     const uint8_t *at = p, *last = p, *newline = NULL;
@@ -182,7 +182,8 @@ static const struct { const char *pattern; pretok_next *next; } published[] = {
 
 /* ---- any other pattern ---- */
 
-/* What Oniguruma (the engine the files are written for) means by a class, in PCRE2's words, to stand inside brackets. */
+/* What Oniguruma (the engine the files are written for) means by a class, in PCRE2's words, to stand inside brackets.
+ */
 static const struct { char letter; const char *in_class; } escapes[] = {
     { 's', "\\p{White_Space}" }, { 'd', "\\p{Nd}" }, { 'w', "\\p{L}\\p{M}\\p{Nd}\\p{Pc}" },
     { 'S', "\\P{White_Space}" }, { 'D', "\\P{Nd}" },
@@ -207,7 +208,8 @@ static bool pattern_translate(const char *pattern, struct buf *out, struct error
         if (*p == ']')
             in_class = 0;
         if (!in_class && *p == '}' && p[1] == '+')
-            return error_set(err, ERR_UNSUPPORTED, "'}+' in the pattern '%.300s', which engines read differently", pattern);
+            return error_set(err, ERR_UNSUPPORTED, "'}+' in the pattern '%.300s', which engines read differently",
+                             pattern);
         if (*p != '\\') {
             buf_char(out, *p);
             continue;
@@ -228,8 +230,8 @@ static bool pattern_translate(const char *pattern, struct buf *out, struct error
             while (named && p[1] && *p != '}')
                 buf_char(out, *++p);
         } else {
-            return error_set(err, ERR_UNSUPPORTED, "the escape '\\%c' in the pattern '%.300s' is not supported", *p ? *p : ' ',
-                             pattern);
+            return error_set(err, ERR_UNSUPPORTED, "the escape '\\%c' in the pattern '%.300s' is not supported",
+                             *p ? *p : ' ', pattern);
         }
     }
     return !out->failed || error_set(err, ERR_NO_MEMORY, "no memory for a pattern");
@@ -281,13 +283,14 @@ static struct pretok_stage *stage_add(struct pretok *p, struct error *err)
     return &p->stage[p->n_stage++];
 }
 
-static bool pattern_add(struct pretok *p, const char *pattern, bool literal, enum behavior behavior, bool invert, bool use_pcre2,
-                        struct error *err)
+static bool pattern_add(struct pretok *p, const char *pattern, bool literal, enum behavior behavior, bool invert,
+                        bool use_pcre2, struct error *err)
 {
     struct pretok_stage *st = stage_add(p, err);
     if (!st)
         return false;
-    // "Isolated" keeps matches and gaps; these patterns leave no gap, so removing the gaps (inverted Removed) is the same
+    // "Isolated" keeps matches and gaps; these patterns leave no gap, so removing the gaps (inverted Removed) is the
+    // same
     if (!literal && !use_pcre2 && ((behavior == ISOLATED) || (behavior == REMOVED && invert)))
         for (size_t i = 0; i < ARRAY_SIZE(published); i++)
             if (strcmp(pattern, published[i].pattern) == 0) {
@@ -312,12 +315,16 @@ static bool split_read(struct pretok *p, const json_t *spec, bool use_pcre2, str
         return error_set(err, ERR_DATA, "a Split in pre_tokenizer has no pattern");
     for (size_t i = 0; behavior && i < ARRAY_SIZE(names); i++)
         if (strcmp(behavior, names[i]) == 0)
-            return pattern_add(p, regex ? regex : text, !regex, (enum behavior)i, flag_get(spec, "invert", false), use_pcre2, err);
-    return error_set(err, ERR_UNSUPPORTED, "the behavior '%s' of a Split in pre_tokenizer is not known", behavior ? behavior : "");
+            return pattern_add(p, regex ? regex : text, !regex, (enum behavior)i, flag_get(spec, "invert", false),
+                               use_pcre2, err);
+    return error_set(err, ERR_UNSUPPORTED, "the behavior '%s' of a Split in pre_tokenizer is not known",
+                     behavior ? behavior : "");
 }
 
-/* Read one pre_tokenizer, or the members of a Sequence. byte_level: whether a ByteLevel has been seen, which must be last. */
-static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *byte_level, bool use_pcre2, struct error *err)
+/* Read one pre_tokenizer, or the members of a Sequence. byte_level: whether a ByteLevel has been seen, which must be
+ * last. */
+static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *byte_level, bool use_pcre2,
+                       struct error *err)
 {
     const char *type = json_string_value(json_object_get(spec, "type"));
     if (!type)
@@ -340,14 +347,16 @@ static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *by
         struct pretok_stage *st = stage_add(p, err);
         if (!st)
             return false;
-        *st = (struct pretok_stage){ .kind = STAGE_DIGITS, .individual_digits = flag_get(spec, "individual_digits", false) };
+        *st = (struct pretok_stage){.kind = STAGE_DIGITS,
+                                    .individual_digits = flag_get(spec, "individual_digits", false)};
         return true;
     }
     if (strcmp(type, "ByteLevel") == 0) {
         *byte_level = true;
         p->add_prefix_space = flag_get(spec, "add_prefix_space", true);
         p->prefix_stage = p->n_stage;
-        return !flag_get(spec, "use_regex", true) || pattern_add(p, GPT2_PATTERN, false, ISOLATED, false, use_pcre2, err);
+        return !flag_get(spec, "use_regex", true) ||
+               pattern_add(p, GPT2_PATTERN, false, ISOLATED, false, use_pcre2, err);
     }
     return error_set(err, ERR_UNSUPPORTED, "the pre_tokenizer '%s' is not supported", type);
 }
@@ -421,7 +430,8 @@ static bool regex_next(const struct walk *w, const struct pretok_stage *st, cons
             PCRE2_UCHAR why[128];
             pcre2_get_error_message(n, why, sizeof why);
             *failed = true;
-            return error_set(w->err, ERR_DATA, "the tokenizer's pattern cannot be matched at byte %zu: %s", *at, (const char *)why);
+            return error_set(w->err, ERR_DATA, "the tokenizer's pattern cannot be matched at byte %zu: %s", *at,
+                             (const char *)why);
         }
         const PCRE2_SIZE *o = pcre2_get_ovector_pointer(w->s->match_data);
         int skip = 0;
@@ -437,7 +447,8 @@ static bool regex_next(const struct walk *w, const struct pretok_stage *st, cons
     return false;
 }
 
-/* Join matches to their neighbours as the behavior says; spans are in order and cover the text. Returns how many remain. */
+/* Join matches to their neighbours as the behavior says; spans are in order and cover the text. Returns how many
+ * remain. */
 static size_t spans_join(struct span *span, size_t n, enum behavior behavior)
 {
     size_t out = 0;
@@ -489,7 +500,8 @@ static bool regex_walk(const struct walk *w, int stage, const uint8_t *text, siz
             if (two[i].from == two[i].to)
                 continue;
             if (joins)
-                ok = buf_add(&spans, &two[i], sizeof two[i]) || error_set(w->err, ERR_NO_MEMORY, "no memory to cut a text");
+                ok = buf_add(&spans, &two[i], sizeof two[i]) ||
+                     error_set(w->err, ERR_NO_MEMORY, "no memory to cut a text");
             else if (st->behavior == ISOLATED || !two[i].match)
                 ok = stage_walk(w, stage + 1, text + two[i].from, two[i].to - two[i].from);
         }
@@ -552,8 +564,8 @@ static bool stage_walk(const struct walk *w, int stage, const uint8_t *text, siz
     return true;
 }
 
-bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, struct pretok_scratch *s, pretok_take *take, void *arg,
-                 struct error *err)
+bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, struct pretok_scratch *s, pretok_take *take,
+                 void *arg, struct error *err)
 {
     struct walk w = { p, s, take, arg, err };
     return stage_walk(&w, 0, text, len);

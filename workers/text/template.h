@@ -1,9 +1,10 @@
 /* template.h - chat templates: the Jinja subset that model directories use, rendered exactly as transformers does
  *
- * transformers renders with jinja2's ImmutableSandboxedEnvironment, trim_blocks and lstrip_blocks on, loop controls, a plain
- * tojson, raise_exception and strftime_now; facts and pitfalls stand at the top of template_eval.c. What is outside the subset
- * is refused with line and construct, when the template is read or, where only the value tells, when it is rendered. A
- * struct template is read-only once made: any number of threads render it. Work, depth, memory and output are bounded. */
+ * transformers renders with jinja2's ImmutableSandboxedEnvironment, trim_blocks and lstrip_blocks on, loop controls, a
+ * plain tojson, raise_exception and strftime_now; facts and pitfalls stand at the top of template_eval.c. What is
+ * outside the subset is refused with line and construct, when the template is read or, where only the value tells, when
+ * it is rendered. A struct template is read-only once made: any number of threads render it. Work, depth, memory and
+ * output are bounded. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,16 +15,16 @@
 struct template;
 /* Read a template from memory (UTF-8); name stands in messages. NULL: see err, "name:line: ...". */
 struct template *template_new(const char *source, size_t len, const char *name, struct error *err);
-/* The chat template of a model directory: chat_template.jinja, else tokenizer_config.json's chat_template (a string, or a list
- * of {name, template}, of which "default" is taken); with the special tokens' texts (bos_token, eos_token, ...) that
- * tokenizer_config.json gives. ERR_NOT_FOUND when the directory has none. */
+/* The chat template of a model directory: chat_template.jinja, else tokenizer_config.json's chat_template (a string, or
+ * a list of {name, template}, of which "default" is taken); with the special tokens' texts (bos_token, eos_token, ...)
+ * that tokenizer_config.json gives. ERR_NOT_FOUND when the directory has none. */
 struct template *template_load(const char *dir, struct error *err);
 /* The same from a file that holds only the template. */
 struct template *template_load_file(const char *path, struct error *err);
 void template_free(struct template *t);
-/* Append the text for these variables (an object) to out. now_s: seconds since 1970 for strftime_now, in UTC. ERR_REFUSED: the
- * template called raise_exception; ERR_UNSUPPORTED: outside the subset; ERR_DATA: what jinja2 would raise; out is then as it
- * was. */
+/* Append the text for these variables (an object) to out. now_s: seconds since 1970 for strftime_now, in UTC.
+ * ERR_REFUSED: the template called raise_exception; ERR_UNSUPPORTED: outside the subset; ERR_DATA: what jinja2 would
+ * raise; out is then as it was. */
 MUST_USE bool template_render(const struct template *t, const json_t *variables, double now_s, struct buf *out,
                               struct error *err);
 
@@ -34,7 +35,7 @@ struct chat_options {
     const json_t *more;             // object of more variables (enable_thinking, date_string, ...), or NULL
     double now_s;                   // for strftime_now; 0: 26 Jul 2024, so that prompts do not change from day to day
 };
-/* Render messages (one message or a list) as a conversation; appended to out. Encode it without ENCODE_ADD_SPECIAL: templates
- * write their own begin token. */
-MUST_USE bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options, struct buf *out,
-                            struct error *err);
+/* Render messages (one message or a list) as a conversation; appended to out. Encode it without ENCODE_ADD_SPECIAL:
+ * templates write their own begin token. */
+MUST_USE bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options,
+                            struct buf *out, struct error *err);

@@ -1,5 +1,6 @@
-/* Rendering a template: what transformers' apply_chat_template does with jinja2 3.1 (sandboxed and immutable, trim_blocks,
- * lstrip_blocks, loop controls, tojson without HTML escapes, raise_exception, strftime_now). What is easily got wrong:
+/* Rendering a template: what transformers' apply_chat_template does with jinja2 3.1 (sandboxed and immutable,
+ * trim_blocks, lstrip_blocks, loop controls, tojson without HTML escapes, raise_exception, strftime_now). What is
+ * easily got wrong:
  *  - a variable set in the body of a loop, a macro or a block set is gone at its end; one set in an if stays;
  *  - a name is looked up from the inner scope to the outer, then in the variables given, then among the functions;
  *  - x.name looks for a method of the type first, then for a member; x["name"] the other way round;
@@ -112,13 +113,15 @@ static struct value macro_call(struct render *r, const struct macro *m, const st
     struct scope *scope = scope_new(r, m->scope);
     int used = 0;
     if (a->n > def->n_param)
-        jinja_fail_set(&r->fail, ERR_DATA, "macro '%.*s' takes %d arguments, not %d", (int)def->text.len, def->text.p, def->n_param, a->n);
+        jinja_fail_set(&r->fail, ERR_DATA, "macro '%.*s' takes %d arguments, not %d", (int)def->text.len, def->text.p,
+                       def->n_param, a->n);
     for (int i = 0; i < def->n_param; i++) {
         struct value v = i < a->n ? a->v[i] : jinja_of(V_MISSING);
         for (int k = 0; k < a->n_kw; k++)
             if (jinja_str_equal(a->kw[k].name, def->param[i])) {
                 if (i < a->n)
-                    jinja_fail_set(&r->fail, ERR_DATA, "an argument of macro '%.*s' is given twice", (int)def->text.len, def->text.p);
+                    jinja_fail_set(&r->fail, ERR_DATA, "an argument of macro '%.*s' is given twice", (int)def->text.len,
+                                   def->text.p);
                 v = a->kw[k].value;
                 used++;
             }
@@ -141,7 +144,8 @@ struct value jinja_call(struct render *r, struct value f, struct args *a)
     if (f.kind == V_MACRO)
         return macro_call(r, f.macro, a);
     if (f.kind != V_FUNCTION && f.kind != V_METHOD)
-        jinja_fail_set(&r->fail, ERR_DATA, f.kind == V_UNDEFINED ? "something undefined is called" : "a %s is called", jinja_type(&f));
+        jinja_fail_set(&r->fail, ERR_DATA, f.kind == V_UNDEFINED ? "something undefined is called" : "a %s is called",
+                       jinja_type(&f));
     const struct function *fn = f.kind == V_METHOD ? f.bound->method : f.function;
     if (fn->refused)
         jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "calling '%s' is not supported", fn->name);
@@ -394,7 +398,8 @@ static enum flow stmts_exec(struct render *r, const struct stmt *s, struct scope
         case S_MACRO: {
             struct macro *m = jinja_pool_take(&r->fail, sizeof *m);
             *m = (struct macro){ .def = s, .scope = scope };
-            jinja_dict_set(r, &scope->vars, jinja_str(s->text.p, s->text.len), (struct value){ .kind = V_MACRO, .macro = m });
+            jinja_dict_set(r, &scope->vars, jinja_str(s->text.p, s->text.len),
+                           (struct value){.kind = V_MACRO, .macro = m});
             break;
         }
         case S_SCOPE:
@@ -419,7 +424,8 @@ void jinja_stmts_run(struct render *r, const struct stmt *s, struct scope *scope
 
 /* ---- the public side ---- */
 
-bool template_render(const struct template *t, const json_t *variables, double now_s, struct buf *out, struct error *err)
+bool template_render(const struct template *t, const json_t *variables, double now_s, struct buf *out,
+                     struct error *err)
 {
     struct render *r = calloc(1, sizeof *r);
     volatile bool ok = false;
@@ -443,7 +449,8 @@ bool template_render(const struct template *t, const json_t *variables, double n
                 jinja_dict_set(r, &given->vars, d.dict->key[k], d.dict->value[k]);
         }
         jinja_stmts_run(r, t->body, scope_new(r, given));
-        ok = buf_add(out, buf_text(&r->text), r->text.len) || error_set(err, ERR_FULL, "%s: no room for the text", t->name);
+        ok = buf_add(out, buf_text(&r->text), r->text.len) ||
+             error_set(err, ERR_FULL, "%s: no room for the text", t->name);
     }
     for (struct temp *b = r->temps; b; b = b->next)
         buf_release(&b->b);
@@ -487,7 +494,8 @@ struct template *template_load_file(const char *path, struct error *err)
     return t;
 }
 
-/* The texts of special tokens: members ending in _token of tokenizer_config.json, a string or an object with a content. */
+/* The texts of special tokens: members ending in _token of tokenizer_config.json, a string or an object with a content.
+ */
 static json_t *tokens_read(json_t *config)
 {
     json_t *tokens = json_object(), *v;
@@ -506,9 +514,10 @@ static const char *source_find(const json_t *config, size_t *len)
 {
     const json_t *v = json_object_get(config, "chat_template"), *one;
     size_t i;
-    json_array_foreach (v, i, one)
-        if (strcmp(json_string_value(json_object_get(one, "name")) ? json_string_value(json_object_get(one, "name")) : "", "default") == 0)
-            v = json_object_get(one, "template");
+    json_array_foreach(v, i, one) if (strcmp(json_string_value(json_object_get(one, "name"))
+                                                 ? json_string_value(json_object_get(one, "name"))
+                                                 : "",
+                                             "default") == 0) v = json_object_get(one, "template");
     *len = json_string_length(v);
     return json_string_value(v);
 }
@@ -541,7 +550,8 @@ struct template *template_load(const char *dir, struct error *err)
     else if (source)
         t = template_new(source, len, name, err);
     else
-        error_set(err, ERR_NOT_FOUND, "'%s' has no chat template, neither chat_template.jinja nor in tokenizer_config.json", dir);
+        error_set(err, ERR_NOT_FOUND,
+                  "'%s' has no chat template, neither chat_template.jinja nor in tokenizer_config.json", dir);
     if (t && config && !(t->tokens = tokens_read(config))) {
         template_free(t);
         t = NULL;
@@ -553,8 +563,8 @@ out:
     return t;
 }
 
-bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options, struct buf *out,
-                   struct error *err)
+bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options,
+                   struct buf *out, struct error *err)
 {
     json_t *m = (json_t *)(uintptr_t)messages, *list = NULL, *vars = NULL;
     bool ok = false;

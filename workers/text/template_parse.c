@@ -1,6 +1,6 @@
-/* Reading a template, after jinja2 3.1's lexer.py and parser.py: where these two are quirky, so are we. Newlines are made one
- * kind and a last one is dropped; a block tag first on its line takes the blanks before it (lstrip_blocks) and a newline
- * behind it (trim_blocks); "-" takes all white space on its side, "+" keeps it. */
+/* Reading a template, after jinja2 3.1's lexer.py and parser.py: where these two are quirky, so are we. Newlines are
+ * made one kind and a last one is dropped; a block tag first on its line takes the blanks before it (lstrip_blocks) and
+ * a newline behind it (trim_blocks); "-" takes all white space on its side, "+" keeps it. */
 #include <stdlib.h>
 #include <string.h>
 #include <stdarg.h>
@@ -60,7 +60,19 @@ void jinja_fail_set(struct fail *f, enum error_code code, const char *fmt, ...)
 
 /* ---- tokens ---- */
 
-enum token_kind { T_END, T_TEXT, T_VAR_BEGIN, T_VAR_END, T_BLOCK_BEGIN, T_BLOCK_END, T_NAME, T_STRING, T_INT, T_FLOAT, T_OP };
+enum token_kind {
+    T_END,
+    T_TEXT,
+    T_VAR_BEGIN,
+    T_VAR_END,
+    T_BLOCK_BEGIN,
+    T_BLOCK_END,
+    T_NAME,
+    T_STRING,
+    T_INT,
+    T_FLOAT,
+    T_OP
+};
 struct token {
     enum token_kind kind;
     int line;
@@ -160,7 +172,8 @@ static bool raw_read(struct parse *p, const char *at, struct token *t)
         bool signed_end = q < p->end && (*q == '-' || *q == '+');
         if (p->end - q < 2 + signed_end || memcmp(q + signed_end, "%}", 2) != 0)
             continue;
-        *t = (struct token){ .kind = T_TEXT, .line = p->line, .text = { from, (size_t)(text_end(p, from, e, sign, false) - from) } };
+        *t = (struct token){
+            .kind = T_TEXT, .line = p->line, .text = {from, (size_t)(text_end(p, from, e, sign, false) - from)}};
         const char *next = close_end(q, p->end, "%}", true);
         lines_count(p, p->at, next);
         p->at = next;
@@ -174,7 +187,8 @@ static struct token root_next(struct parse *p)
 {
     for (;;) {
         const char *from = p->at, *tag = from;
-        while ((tag = memchr(tag, '{', (size_t)(p->end - tag))) && !(p->end - tag >= 2 && strchr("{%#", tag[1]) && tag[1]))
+        while ((tag = memchr(tag, '{', (size_t)(p->end - tag))) &&
+               !(p->end - tag >= 2 && strchr("{%#", tag[1]) && tag[1]))
             tag++;
         if (from >= p->end)
             return (struct token){ .kind = T_END, .line = p->line };
@@ -260,7 +274,9 @@ static struct token string_read(struct parse *p)
             int want = c == 'x' ? 2 : c == 'u' ? 4 : 8, d = 0;
             uint32_t v = 0;
             for (q += 2; d < want && q < at; d++, q++) {
-                int h = *q >= '0' && *q <= '9' ? *q - '0' : (*q | 32) >= 'a' && (*q | 32) <= 'f' ? (*q | 32) - 'a' + 10 : -1;
+                int h = *q >= '0' && *q <= '9'                 ? *q - '0'
+                        : (*q | 32) >= 'a' && (*q | 32) <= 'f' ? (*q | 32) - 'a' + 10
+                                                               : -1;
                 if (h < 0)
                     break;
                 v = v * 16 + (uint32_t)h;
@@ -299,7 +315,8 @@ static struct token number_read(struct parse *p)
         } else if (*q == '.' && next_digit && !real && !member) {
             real = true;
             text[n++] = *q++;
-        } else if ((*q | 32) == 'e' && (next_digit || (q + 2 < p->end && (q[1] == '-' || q[1] == '+') && q[2] >= '0' && q[2] <= '9'))) {
+        } else if ((*q | 32) == 'e' &&
+                   (next_digit || (q + 2 < p->end && (q[1] == '-' || q[1] == '+') && q[2] >= '0' && q[2] <= '9'))) {
             real = true;
             text[n++] = *q++;
             if (*q == '-' || *q == '+')
@@ -328,8 +345,8 @@ static struct token number_read(struct parse *p)
 /* The next token of a tag. */
 static struct token tag_next(struct parse *p)
 {
-    static const char *const ops[] = { "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")",
-                                       "{",  "}",  ">",  "<",  "=",  ".",  ":", "|", ",", ";" };
+    static const char *const ops[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
+                                      "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
     const char *space = spaces_end(p->at, p->end);
     lines_count(p, p->at, space);
     p->at = space;
@@ -428,7 +445,8 @@ static void unexpected(struct parse *p, const char *wanted)
 {
     if (p->now.kind == T_END)
         jinja_fail_set(&p->fail, ERR_DATA, "the template ends where %s is expected", wanted);
-    jinja_fail_set(&p->fail, ERR_DATA, "'%.*s' where %s is expected", (int)MIN(p->now.text.len, (size_t)40), p->now.text.p ? p->now.text.p : "", wanted);
+    jinja_fail_set(&p->fail, ERR_DATA, "'%.*s' where %s is expected", (int)MIN(p->now.text.len, (size_t)40),
+                   p->now.text.p ? p->now.text.p : "", wanted);
 }
 
 static void expect_op(struct parse *p, const char *op)
@@ -479,7 +497,8 @@ static void arg_push(struct parse *p, struct expr *e, struct expr *arg)
 
 static bool is_tuple_end(const struct parse *p, const char *end_name)
 {
-    return p->now.kind == T_VAR_END || p->now.kind == T_BLOCK_END || is_op(p, ")") || (end_name && is_name(p, end_name));
+    return p->now.kind == T_VAR_END || p->now.kind == T_BLOCK_END || is_op(p, ")") ||
+           (end_name && is_name(p, end_name));
 }
 
 enum tuple_mode { TUPLE_FULL, TUPLE_NO_COND, TUPLE_TARGET };
@@ -720,7 +739,8 @@ static struct expr *expr_test(struct parse *p, struct expr *subject)
     e->function = jinja_test_find(e->name);
     if (!e->function)
         jinja_fail_set(&p->fail, ERR_UNSUPPORTED, "the test '%.*s' is not supported", (int)e->name.len, e->name.p);
-    bool arg = p->now.kind == T_STRING || p->now.kind == T_INT || p->now.kind == T_FLOAT || is_op(p, "[") || is_op(p, "{") ||
+    bool arg = p->now.kind == T_STRING || p->now.kind == T_INT || p->now.kind == T_FLOAT || is_op(p, "[") ||
+               is_op(p, "{") ||
                (p->now.kind == T_NAME && !is_name(p, "else") && !is_name(p, "or") && !is_name(p, "and"));
     if (is_op(p, "(")) {
         call_args(p, e);
@@ -1069,11 +1089,12 @@ static struct stmt *tag_read(struct parse *p)
             advance(p);
             return statements[i].read(p);
         }
-    jinja_fail_set(&p->fail, ERR_UNSUPPORTED, "the statement '%.*s' is not supported here", (int)MIN(p->now.text.len, (size_t)40),
-             p->now.text.p);
+    jinja_fail_set(&p->fail, ERR_UNSUPPORTED, "the statement '%.*s' is not supported here",
+                   (int)MIN(p->now.text.len, (size_t)40), p->now.text.p);
 }
 
-/* Statements up to {% NAME where NAME is one of ends (then standing on NAME), or with ends NULL up to the end of the template. */
+/* Statements up to {% NAME where NAME is one of ends (then standing on NAME), or with ends NULL up to the end of the
+ * template. */
 static struct stmt *stmts_read(struct parse *p, const char *const *ends)
 {
     struct stmt *first = NULL, **last = &first;
@@ -1131,7 +1152,8 @@ static size_t newlines_unify(char *out, const char *source, size_t len)
 bool template_parse(struct template *t, const char *source, size_t len, struct error *err)
 {
     if (len > TEMPLATE_BYTES_MAX)
-        return error_set(err, ERR_DATA, "%s: the template has %zu bytes, more than %zu", t->name, len, TEMPLATE_BYTES_MAX);
+        return error_set(err, ERR_DATA, "%s: the template has %zu bytes, more than %zu", t->name, len,
+                         TEMPLATE_BYTES_MAX);
     if (utf8_valid_len((const uint8_t *)source, len, NULL, NULL) != len)
         return error_set(err, ERR_DATA, "%s: the template is not UTF-8", t->name);
     t->pool.max = (size_t)256 << 20;

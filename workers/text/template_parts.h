@@ -1,8 +1,8 @@
 /* template_parts.h - the inside of the template interpreter; only for template*.c
  *
- * All memory of a template or a rendering is in its pool and goes with it. A failure leaves by longjmp to the one place that
- * began the reading or the rendering (fail_set): between there and here nothing else is held, so nothing can leak, and the many
- * small operations on values need no error path each. */
+ * All memory of a template or a rendering is in its pool and goes with it. A failure leaves by longjmp to the one place
+ * that began the reading or the rendering (fail_set): between there and here nothing else is held, so nothing can leak,
+ * and the many small operations on values need no error path each. */
 #pragma once
 #include <setjmp.h>
 #include <stdbool.h>
@@ -34,7 +34,8 @@ struct fail {
 };
 void *jinja_pool_take(struct fail *f, size_t bytes);    // zeroed, aligned to 16
 void jinja_pool_release(struct pool *p);
-void jinja_fail_set(struct fail *f, enum error_code code, const char *fmt, ...) PRINTF_LIKE(3, 4) __attribute__((noreturn, cold));
+void jinja_fail_set(struct fail *f, enum error_code code, const char *fmt, ...) PRINTF_LIKE(3, 4)
+    __attribute__((noreturn, cold));
 
 /* ---- values ---- */
 enum value_kind {
@@ -119,8 +120,8 @@ struct render {
     int depth;
     double now_s;
 };
-/* A function, method, filter or test. params: names in order, separated by spaces; NULL: any arguments, looked at by call. For
- * filters, tests and methods v[0] is the subject. What is not given is V_MISSING. */
+/* A function, method, filter or test. params: names in order, separated by spaces; NULL: any arguments, looked at by
+ * call. For filters, tests and methods v[0] is the subject. What is not given is V_MISSING. */
 struct function {
     const char *name;
     const char *params;

@@ -104,7 +104,8 @@ void jinja_dict_set(struct render *r, struct dict *d, struct value key, struct v
     }
     if (d->n == d->cap) {
         int64_t cap = MAX(d->cap * 2, (int64_t)4);
-        struct value *k = jinja_pool_take(&r->fail, (size_t)cap * sizeof *k), *v = jinja_pool_take(&r->fail, (size_t)cap * sizeof *v);
+        struct value *k = jinja_pool_take(&r->fail, (size_t)cap * sizeof *k),
+                     *v = jinja_pool_take(&r->fail, (size_t)cap * sizeof *v);
         if (d->n) {
             memcpy(k, d->key, (size_t)d->n * sizeof *k);
             memcpy(v, d->value, (size_t)d->n * sizeof *v);
@@ -148,7 +149,8 @@ struct value jinja_from_json(struct render *r, const json_t *j, int depth)
         d.dict->key = jinja_pool_take(&r->fail, n * sizeof *d.dict->key);
         d.dict->value = jinja_pool_take(&r->fail, n * sizeof *d.dict->value);
         d.dict->cap = (int64_t)n;
-        for (void *it = json_object_iter((json_t *)(uintptr_t)j); it; it = json_object_iter_next((json_t *)(uintptr_t)j, it)) {
+        for (void *it = json_object_iter((json_t *)(uintptr_t)j); it;
+             it = json_object_iter_next((json_t *)(uintptr_t)j, it)) {
             d.dict->key[d.dict->n] = jinja_str(json_object_iter_key(it), json_object_iter_key_len(it));
             d.dict->value[d.dict->n++] = jinja_from_json(r, json_object_iter_value(it), depth + 1);
         }
@@ -163,10 +165,24 @@ struct value jinja_from_json(struct render *r, const json_t *j, int depth)
 const char *jinja_type(const struct value *v)
 {
     static const char *const names[] = {
-        [V_MISSING] = "nothing", [V_UNDEFINED] = "Undefined", [V_NONE] = "NoneType", [V_BOOL] = "bool", [V_INT] = "int",
-        [V_FLOAT] = "float", [V_STR] = "str", [V_LIST] = "list", [V_TUPLE] = "tuple", [V_DICT] = "dict", [V_RANGE] = "range",
-        [V_VIEW] = "view", [V_GENERATOR] = "generator", [V_NAMESPACE] = "Namespace", [V_LOOP] = "LoopContext",
-        [V_MACRO] = "Macro", [V_FUNCTION] = "function", [V_METHOD] = "method",
+        [V_MISSING] = "nothing",
+        [V_UNDEFINED] = "Undefined",
+        [V_NONE] = "NoneType",
+        [V_BOOL] = "bool",
+        [V_INT] = "int",
+        [V_FLOAT] = "float",
+        [V_STR] = "str",
+        [V_LIST] = "list",
+        [V_TUPLE] = "tuple",
+        [V_DICT] = "dict",
+        [V_RANGE] = "range",
+        [V_VIEW] = "view",
+        [V_GENERATOR] = "generator",
+        [V_NAMESPACE] = "Namespace",
+        [V_LOOP] = "LoopContext",
+        [V_MACRO] = "Macro",
+        [V_FUNCTION] = "function",
+        [V_METHOD] = "method",
     };
     return names[v->kind];
 }
@@ -238,7 +254,8 @@ struct list *jinja_items(struct render *r, struct value v)
     case V_GENERATOR:    // what is left, and then nothing is left
         l = jinja_list_new(r, V_LIST, 0);
         if (v.list->at < v.list->n)
-            *l.list = (struct list){ .v = v.list->v + v.list->at, .n = v.list->n - v.list->at, .cap = v.list->n - v.list->at };
+            *l.list =
+                (struct list){.v = v.list->v + v.list->at, .n = v.list->n - v.list->at, .cap = v.list->n - v.list->at};
         v.list->at = v.list->n;
         return l.list;
     case V_UNDEFINED:
@@ -401,7 +418,8 @@ static void float_print(struct buf *b, double f)
     if (digits[0] == '-')
         buf_char(b, '-');
     if (exponent < -4 || exponent >= 16) {
-        buf_fmt(b, "%c%s%s%s%02d", mantissa[0], n > 1 ? "." : "", mantissa + 1, exponent < 0 ? "e-" : "e+", abs(exponent));
+        buf_fmt(b, "%c%s%s%s%02d", mantissa[0], n > 1 ? "." : "", mantissa + 1, exponent < 0 ? "e-" : "e+",
+                abs(exponent));
     } else if (exponent < 0) {
         buf_fmt(b, "0.%.*s%s", -exponent - 1, "0000", mantissa);
     } else {
@@ -450,7 +468,7 @@ static void str_repr(struct buf *b, struct str s)
 
 static void list_repr(struct render *r, struct buf *b, struct value v, int depth)
 {
-    static const char *const views[][2] = { { "dict_items([", "])" }, { "dict_keys([", "])" }, { "dict_values([", "])" } };
+    static const char *const views[][2] = {{"dict_items([", "])"}, {"dict_keys([", "])"}, {"dict_values([", "])"}};
     bool tuple = v.kind == V_TUPLE, view = v.kind == V_VIEW;
     const char *const *signs = views[v.view == 'k' ? 1 : v.view == 'v' ? 2 : 0];
     buf_str(b, view ? signs[0] : tuple ? "(" : "[");
@@ -521,7 +539,14 @@ void jinja_repr(struct render *r, struct buf *b, struct value v, int depth)
     case V_DICT:
         dict_repr(r, b, v.dict, depth);
         break;
-    case V_RANGE: case V_GENERATOR: case V_NAMESPACE: case V_LOOP: case V_MACRO: case V_FUNCTION: case V_METHOD: case V_MISSING:
+    case V_RANGE:
+    case V_GENERATOR:
+    case V_NAMESPACE:
+    case V_LOOP:
+    case V_MACRO:
+    case V_FUNCTION:
+    case V_METHOD:
+    case V_MISSING:
         b->failed = true;
         break;
     }
@@ -729,12 +754,19 @@ void jinja_json(struct render *r, struct buf *b, struct value v, const struct va
 static struct value loop_attr(struct render *r, const struct loop *l, struct str name)
 {
     int64_t n = l->items->n;
-    const struct { const char *name; struct value value; } attrs[] = {
-        { "index", jinja_int(l->index0 + 1) }, { "index0", jinja_int(l->index0) }, { "first", jinja_bool(l->index0 == 0) },
-        { "last", jinja_bool(l->index0 == n - 1) }, { "length", jinja_int(n) }, { "revindex", jinja_int(n - l->index0) },
-        { "revindex0", jinja_int(n - l->index0 - 1) }, { "depth", jinja_int(l->depth + 1) }, { "depth0", jinja_int(l->depth) },
-        { "previtem", l->index0 > 0 ? l->items->v[l->index0 - 1] : jinja_of(V_UNDEFINED) },
-        { "nextitem", l->index0 + 1 < n ? l->items->v[l->index0 + 1] : jinja_of(V_UNDEFINED) },
+    const struct { const char *name; struct value value;
+    } attrs[] = {
+        {"index", jinja_int(l->index0 + 1)},
+        {"index0", jinja_int(l->index0)},
+        {"first", jinja_bool(l->index0 == 0)},
+        {"last", jinja_bool(l->index0 == n - 1)},
+        {"length", jinja_int(n)},
+        {"revindex", jinja_int(n - l->index0)},
+        {"revindex0", jinja_int(n - l->index0 - 1)},
+        {"depth", jinja_int(l->depth + 1)},
+        {"depth0", jinja_int(l->depth)},
+        {"previtem", l->index0 > 0 ? l->items->v[l->index0 - 1] : jinja_of(V_UNDEFINED)},
+        {"nextitem", l->index0 + 1 < n ? l->items->v[l->index0 + 1] : jinja_of(V_UNDEFINED)},
     };
     for (size_t i = 0; i < ARRAY_SIZE(attrs); i++)
         if (jinja_str_is(name, attrs[i].name))
@@ -748,7 +780,8 @@ static struct value loop_attr(struct render *r, const struct loop *l, struct str
 static struct value method_of(struct render *r, struct value v, struct str name)
 {
     if (name.len > 2 && name.p[0] == '_' && name.p[1] == '_')
-        jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the attribute '%.*s' is not supported", (int)MIN(name.len, (size_t)60), name.p);
+        jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the attribute '%.*s' is not supported",
+                       (int)MIN(name.len, (size_t)60), name.p);
     const struct function *m = jinja_method_find(&v, name);
     if (!m)
         return jinja_of(V_MISSING);
@@ -1013,7 +1046,7 @@ struct value jinja_binary(struct render *r, int op, struct value a, struct value
         return repeated(r, b, value_whole(a));
     if (op == OP_MOD && a.kind == V_STR)
         jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "formatting with '%%' is not supported");
-    static const char *const signs[] = { [OP_ADD] = "+", [OP_SUB] = "-", [OP_MUL] = "*", [OP_DIV] = "/", [OP_FLOORDIV] = "//",
-                                         [OP_MOD] = "%", [OP_POW] = "**" };
+    static const char *const signs[] = {[OP_ADD] = "+",       [OP_SUB] = "-", [OP_MUL] = "*", [OP_DIV] = "/",
+                                        [OP_FLOORDIV] = "//", [OP_MOD] = "%", [OP_POW] = "**"};
     jinja_fail_set(&r->fail, ERR_DATA, "'%s' between a %s and a %s", signs[op], jinja_type(&a), jinja_type(&b));
 }

@@ -1,5 +1,6 @@
-/* Encoding, in the order of Hugging Face tokenizers: added tokens in the raw text; each gap normalised; added tokens that ask
- * for it in the normalised text; each gap cut into pieces; each piece merged. Loading is in tokenizer_load.c. */
+/* Encoding, in the order of Hugging Face tokenizers: added tokens in the raw text; each gap normalised; added tokens
+ * that ask for it in the normalised text; each gap cut into pieces; each piece merged. Loading is in tokenizer_load.c.
+ */
 #include "workers/text/tokenizer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -115,7 +116,8 @@ static inline bool piece_add(struct encoder *e, const uint8_t *p, size_t len, co
         return piece_fail(e, len);
     if (len > WORD_LEN_MAX) {
         if (len > PIECE_MAX)
-            return error_set(e->err, ERR_DATA, "a word of %zu bytes is longer than the %zu that can be encoded", len, PIECE_MAX);
+            return error_set(e->err, ERR_DATA, "a word of %zu bytes is longer than the %zu that can be encoded", len,
+                             PIECE_MAX);
         int64_t n = bpe_encode(b, p, len, bpe_hash(p, len, b->seed), out->id + out->n, &e->bpe);
         if (n < 0)
             return piece_fail(e, len);
@@ -203,11 +205,13 @@ static bool raw_gap(struct encoder *e, const uint8_t *p, size_t len, unsigned fl
     return added_walk(e, &e->t->added_normal, p, len, flags, normal_gap);
 }
 
-bool encoder_encode(struct encoder *e, const char *text, size_t len, unsigned flags, struct token_list *out, struct error *err)
+bool encoder_encode(struct encoder *e, const char *text, size_t len, unsigned flags, struct token_list *out,
+                    struct error *err)
 {
     const struct tokenizer *t = e->t;
     if (len > TEXT_MAX)
-        return error_set(err, ERR_DATA, "a text of %zu bytes is longer than the %zu that can be encoded", len, TEXT_MAX);
+        return error_set(err, ERR_DATA, "a text of %zu bytes is longer than the %zu that can be encoded", len,
+                         TEXT_MAX);
     size_t valid = utf8_valid_len((const uint8_t *)text, len, NULL, NULL);
     if (valid < len)
         return error_set(err, ERR_DATA, "the text is not UTF-8 at byte %zu", valid);
@@ -234,7 +238,8 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *le
 
 bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, bool skip_special, struct buf *out)
 {
-    // The bytes first, as they are; only when they turn out not to be UTF-8, once more through the stream that repairs them.
+    // The bytes first, as they are; only when they turn out not to be UTF-8, once more through the stream that repairs
+    // them.
     size_t was = out->len, len = 0, total = 0;
     for (int64_t i = 0; i < n; i++)
         if (tokenizer_bytes(t, id[i], &len) && !(skip_special && t->spelling[id[i]].special))

@@ -1,9 +1,9 @@
 /* tokenizer.h - text to token ids and back, exactly as Hugging Face tokenizers does for byte-level BPE
  *
- * A struct tokenizer is made from a tokenizer.json, or from the model directory it lies in, and then only read: any number of
- * threads share it. Encoding needs a struct encoder of the thread (scratch and word cache), decoding nothing.
- * Differences from the library, on purpose: truncation and padding written in the file are ignored (a prompt is never cut
- * silently), and a file whose ids disagree with themselves is refused. */
+ * A struct tokenizer is made from a tokenizer.json, or from the model directory it lies in, and then only read: any
+ * number of threads share it. Encoding needs a struct encoder of the thread (scratch and word cache), decoding nothing.
+ * Differences from the library, on purpose: truncation and padding written in the file are ignored (a prompt is never
+ * cut silently), and a file whose ids disagree with themselves is refused. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,8 +13,8 @@
 #include "workers/text/unicode.h"
 
 struct tokenizer;
-/* Load FILE (a tokenizer.json) or DIR/tokenizer.json. From the directory it also reads the end, begin and pad tokens, from
- * tokenizer_config.json, generation_config.json and config.json, where they are. NULL: see err. */
+/* Load FILE (a tokenizer.json) or DIR/tokenizer.json. From the directory it also reads the end, begin and pad tokens,
+ * from tokenizer_config.json, generation_config.json and config.json, where they are. NULL: see err. */
 struct tokenizer *tokenizer_load(const char *path, struct error *err);
 /* The same from memory; name stands in messages. */
 struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name, struct error *err);
@@ -26,8 +26,8 @@ int32_t tokenizer_n_id(const struct tokenizer *t);
 MUST_USE bool tokenizer_find(const struct tokenizer *t, const char *text, int32_t *id);
 bool tokenizer_has_id(const struct tokenizer *t, int32_t id);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);    // an added token with the flag special
-/* Ids that end a completion: eos_token_id of generation_config.json (else config.json) and tokenizer_config's eos_token,
- * without repeats; n_eos may be 0. Borrowed. */
+/* Ids that end a completion: eos_token_id of generation_config.json (else config.json) and tokenizer_config's
+ * eos_token, without repeats; n_eos may be 0. Borrowed. */
 const int32_t *tokenizer_eos(const struct tokenizer *t, int *n_eos);
 bool tokenizer_is_eos(const struct tokenizer *t, int32_t id);
 /* tokenizer_config's pad_token, else generation_config's pad_token_id. */
@@ -44,20 +44,24 @@ MUST_USE bool token_list_add(struct token_list *l, const int32_t *id, int64_t n)
 
 struct encoder;
 enum encode_flags {
-    ENCODE_ADD_SPECIAL = 1,     // what the post-processor adds around a text (Llama's begin token); templates write their own
-    ENCODE_SPECIAL_AS_TEXT = 2, // special tokens in the text are not recognised: text of unknown origin cannot forge them
+    ENCODE_ADD_SPECIAL =
+        1, // what the post-processor adds around a text (Llama's begin token); templates write their own
+    ENCODE_SPECIAL_AS_TEXT =
+        2, // special tokens in the text are not recognised: text of unknown origin cannot forge them
 };
-/* An encoder of one thread; borrows t until encoder_free. cache: keep the ids of words seen (1.5 MiB); results are the same. */
+/* An encoder of one thread; borrows t until encoder_free. cache: keep the ids of words seen (1.5 MiB); results are the
+ * same. */
 struct encoder *encoder_new(const struct tokenizer *t, bool cache, struct error *err);
 void encoder_free(struct encoder *e);
-/* Append the ids of text (len bytes, at most 1 GiB) to out. Added tokens in the text are recognised. Fails on text that is
- * not UTF-8 (ERR_DATA names the byte); out then holds what it held before. */
+/* Append the ids of text (len bytes, at most 1 GiB) to out. Added tokens in the text are recognised. Fails on text that
+ * is not UTF-8 (ERR_DATA names the byte); out then holds what it held before. */
 MUST_USE bool encoder_encode(struct encoder *e, const char *text, size_t len, unsigned flags, struct token_list *out,
                              struct error *err);
 
 /* Append the text of n ids to out: always valid UTF-8, with U+FFFD for what is not. Ids without a token are skipped.
  * false: out is full. */
-MUST_USE bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, bool skip_special, struct buf *out);
+MUST_USE bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, bool skip_special,
+                               struct buf *out);
 /* Decoding as tokens come: never half a character; the pieces put together are what tokenizer_decode gives. */
 struct decoder {
     const struct tokenizer *tokenizer;    // borrowed

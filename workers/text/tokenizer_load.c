@@ -211,7 +211,8 @@ static bool merge_parts(struct load *l, struct json_scan *s, size_t *split, bool
     if (!spelling_to_bytes(text, at, &l->a, &raw[0]))
         return json_scan_fail(s, err, "a merge is too long");
     *split = l->a.len;
-    return spelling_to_bytes(space + 1, l->key.len - at - 1, &l->a, &raw[1]) || json_scan_fail(s, err, "a merge is too long");
+    return spelling_to_bytes(space + 1, l->key.len - at - 1, &l->a, &raw[1]) ||
+           json_scan_fail(s, err, "a merge is too long");
 }
 
 static bool merges_read(struct load *l, struct error *err)
@@ -269,7 +270,8 @@ static bool normalizer_read(struct load *l, const json_t *spec, int depth, struc
     for (i = 0; type && l->t->form == FORM_NONE && i < ARRAY_SIZE(forms); i++)
         if (strcmp(type, forms[i].type) == 0)
             return l->t->form = forms[i].form, true;
-    return error_set(err, ERR_UNSUPPORTED, "%s: the normalizer '%s' is not supported", l->name, type ? type : "without a type");
+    return error_set(err, ERR_UNSUPPORTED, "%s: the normalizer '%s' is not supported", l->name,
+                     type ? type : "without a type");
 }
 
 static bool added_read(struct load *l, struct error *err)
@@ -293,12 +295,15 @@ static bool added_read(struct load *l, struct error *err)
             continue;
         json_int_t at = json_integer_value(id);
         if (at < 0 || at >= BPE_IDS_MAX || len > ADDED_LEN_MAX)
-            return error_set(err, ERR_DATA, "%s: added_tokens[%zu] has the id %lld or %zu bytes, beyond %d or %d", l->name, i,
-                             (long long)at, len, BPE_IDS_MAX - 1, ADDED_LEN_MAX);
+            return error_set(err, ERR_DATA, "%s: added_tokens[%zu] has the id %lld or %zu bytes, beyond %d or %d",
+                             l->name, i, (long long)at, len, BPE_IDS_MAX - 1, ADDED_LEN_MAX);
         struct added_token *a = &t->added[t->n_added++];
         *a = (struct added_token){
-            .content = strdup(json_string_value(content)), .len = len, .id = (int32_t)at,
-            .special = json_is_true(json_object_get(spec, "special")), .lstrip = json_is_true(json_object_get(spec, "lstrip")),
+            .content = strdup(json_string_value(content)),
+            .len = len,
+            .id = (int32_t)at,
+            .special = json_is_true(json_object_get(spec, "special")),
+            .lstrip = json_is_true(json_object_get(spec, "lstrip")),
             .rstrip = json_is_true(json_object_get(spec, "rstrip")),
             .single_word = json_is_true(json_object_get(spec, "single_word")),
             .normalized = json_is_true(json_object_get(spec, "normalized")),
@@ -323,8 +328,9 @@ static bool added_place(struct load *l, struct error *err)
     for (int i = 0; i < t->n_added; i++) {
         struct added_token *a = &t->added[i];
         struct buf pattern = BUF_INIT;
-        bool made = unicode_normalize(&t->unicode, a->normalized ? t->form : FORM_NONE, (const uint8_t *)a->content, a->len,
-                                      &pattern, err) && buf_add(&pattern, "", 0);
+        bool made = unicode_normalize(&t->unicode, a->normalized ? t->form : FORM_NONE, (const uint8_t *)a->content,
+                                      a->len, &pattern, err) &&
+                    buf_add(&pattern, "", 0);
         a->pattern = pattern.data;
         a->pattern_len = pattern.len;
         if (!made)
@@ -339,8 +345,8 @@ static bool added_place(struct load *l, struct error *err)
         }
         int32_t in_vocab = bpe_find(&t->bpe, buf_text(&l->a), l->a.len, raw);
         if (in_vocab >= 0 ? in_vocab != a->id : t->bpe.token[a->id].len != 0) {
-            error_set(err, ERR_DATA, "%s: the added token '%.80s' has id %d, the vocabulary says otherwise", l->name, a->content,
-                      a->id);
+            error_set(err, ERR_DATA, "%s: the added token '%.80s' has id %d, the vocabulary says otherwise", l->name,
+                      a->content, a->id);
             goto out;
         }
     }
@@ -349,7 +355,8 @@ static bool added_place(struct load *l, struct error *err)
         struct spelling *sp = &t->spelling[a->id];
         size_t end = i + 1 < t->n_added ? at[i + 1] : t->added_bytes.len;
         if (sp->bytes && t->bpe.token[a->id].len == 0) {
-            error_set(err, ERR_DATA, "%s: the added token '%.80s' has id %d, as another one", l->name, a->content, a->id);
+            error_set(err, ERR_DATA, "%s: the added token '%.80s' has id %d, as another one", l->name, a->content,
+                      a->id);
             goto out;
         }
         *sp = (struct spelling){ (const uint8_t *)t->added_bytes.data + at[i], (uint32_t)(end - at[i]), a->special };
@@ -364,7 +371,8 @@ static bool id_of(struct load *l, const char *text, struct token_list *to, struc
 {
     int32_t id;
     if (!text || !tokenizer_find(l->t, text, &id))
-        return error_set(err, ERR_DATA, "%s: post_processor names the token '%s', which is not there", l->name, text ? text : "");
+        return error_set(err, ERR_DATA, "%s: post_processor names the token '%s', which is not there", l->name,
+                         text ? text : "");
     return token_list_add(to, &id, 1) || error_set(err, ERR_NO_MEMORY, "no memory for a post-processor");
 }
 
@@ -376,7 +384,8 @@ static bool single_read(struct load *l, const json_t *single, struct error *err)
     json_t *part;
     json_array_foreach (single, i, part) {
         const json_t *special = json_object_get(part, "SpecialToken");
-        if (special && !id_of(l, json_string_value(json_object_get(special, "id")), behind ? &l->t->after : &l->t->before, err))
+        if (special &&
+            !id_of(l, json_string_value(json_object_get(special, "id")), behind ? &l->t->after : &l->t->before, err))
             return false;
         if (!special && (behind || !json_object_get(part, "Sequence")))
             return error_set(err, ERR_UNSUPPORTED, "%s: post_processor's template is not one sequence", l->name);
@@ -405,7 +414,8 @@ static bool post_processor_read(struct load *l, const json_t *spec, int depth, s
     if (type && (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0))
         return id_of(l, json_string_value(json_array_get(json_object_get(spec, "cls"), 0)), &l->t->before, err) &&
                id_of(l, json_string_value(json_array_get(json_object_get(spec, "sep"), 0)), &l->t->after, err);
-    return error_set(err, ERR_UNSUPPORTED, "%s: the post_processor '%s' is not supported", l->name, type ? type : "without a type");
+    return error_set(err, ERR_UNSUPPORTED, "%s: the post_processor '%s' is not supported", l->name,
+                     type ? type : "without a type");
 }
 
 static bool decoder_check(struct load *l, struct error *err)
@@ -413,15 +423,16 @@ static bool decoder_check(struct load *l, struct error *err)
     const char *type = json_string_value(json_object_get(l->decoder, "type"));
     if (type && strcmp(type, "ByteLevel") == 0)
         return true;
-    return error_set(err, ERR_UNSUPPORTED, "%s: the decoder '%s' is not supported; byte-level BPE has ByteLevel", l->name,
-                     type ? type : "null");
+    return error_set(err, ERR_UNSUPPORTED, "%s: the decoder '%s' is not supported; byte-level BPE has ByteLevel",
+                     l->name, type ? type : "null");
 }
 
 static bool bytes_check(struct load *l, struct error *err)
 {
     for (int i = 0; l->unk && i < 256; i++)
         if (l->t->bpe.byte_id[i] < 0)
-            return error_set(err, ERR_UNSUPPORTED, "%s: the vocabulary lacks the byte 0x%02x and has an unk_token instead", l->name, i);
+            return error_set(err, ERR_UNSUPPORTED,
+                             "%s: the vocabulary lacks the byte 0x%02x and has an unk_token instead", l->name, i);
     return true;
 }
 
@@ -455,7 +466,8 @@ struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name
     }
     for (int32_t i = 0; i < t->n_id; i++)
         if (t->bpe.token[i].len)
-            t->spelling[i] = (struct spelling){ (const uint8_t *)t->bpe.bytes + t->bpe.token[i].at, t->bpe.token[i].len, false };
+            t->spelling[i] =
+                (struct spelling){(const uint8_t *)t->bpe.bytes + t->bpe.token[i].at, t->bpe.token[i].len, false};
     TRY(added_place(&l, err));
     TRY(added_set_init(&t->added_raw, t->added, t->n_added, false, err));
     TRY(added_set_init(&t->added_normal, t->added, t->n_added, true, err));

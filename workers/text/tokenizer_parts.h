@@ -28,6 +28,7 @@ struct tokenizer {
     bool has_pad, has_bos;
     int32_t pad, bos;
 };
-/* Undo the printable alphabet of byte-level files (GPT-2's bytes_to_unicode): append the bytes that a token's text stands for.
- * *raw: some character is outside the alphabet, then its UTF-8 is appended as it is. text is valid UTF-8. false: no memory. */
+/* Undo the printable alphabet of byte-level files (GPT-2's bytes_to_unicode): append the bytes that a token's text
+ * stands for. *raw: some character is outside the alphabet, then its UTF-8 is appended as it is. text is valid UTF-8.
+ * false: no memory. */
 bool spelling_to_bytes(const char *text, size_t len, struct buf *out, bool *raw);

@@ -1,7 +1,7 @@
 /* unicode.h - what the tokenizer asks about characters: class, NFC, and bytes that may not be UTF-8
  *
- * The class table is built once from utf8proc (Unicode 14) and then only read: any thread. Pre-tokenizer patterns are about
- * four classes (letter, number, White_Space, line end), so one byte a character is enough. */
+ * The class table is built once from utf8proc (Unicode 14) and then only read: any thread. Pre-tokenizer patterns are
+ * about four classes (letter, number, White_Space, line end), so one byte a character is enough. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -57,11 +57,11 @@ size_t utf8_valid_len(const uint8_t *p, size_t len, bool *is_ascii, bool *may_ch
 
 enum normal_form { FORM_NONE, FORM_NFC, FORM_NFD, FORM_NFKC, FORM_NFKD };
 /* Append the text (valid UTF-8) in a normal form (UAX 15). Linear but for sorting runs of marks (n log n). */
-MUST_USE bool unicode_normalize(const struct unicode *u, enum normal_form form, const uint8_t *p, size_t len, struct buf *out,
-                                struct error *err);
+MUST_USE bool unicode_normalize(const struct unicode *u, enum normal_form form, const uint8_t *p, size_t len,
+                                struct buf *out, struct error *err);
 
-/* Bytes to text as they come: whole characters are passed on, up to 3 bytes of an unfinished one are held back, and each
- * maximal invalid part becomes U+FFFD (Unicode 14, section 3.9, as Python, Rust and WHATWG do). Zero to start. */
+/* Bytes to text as they come: whole characters are passed on, up to 3 bytes of an unfinished one are held back, and
+ * each maximal invalid part becomes U+FFFD (Unicode 14, section 3.9, as Python, Rust and WHATWG do). Zero to start. */
 struct utf8_stream {
     uint8_t held[4];
     int n_held;
