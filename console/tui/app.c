@@ -386,10 +386,12 @@ static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
         return;
     if (k->y == l.tabs.y) {
         for (int i = 0, x = l.tabs.x + 1; i < N_PANE; i++) {
-            int w = (int)strlen(pane_name((enum pane_id)i)) + 3;
-            if (k->x >= x && k->x < x + w)
+            int w = tab_width(a, i);
+            if (k->x >= x && k->x < x + w) {
                 common_act(a, (enum request)(REQ_PANE_1 + i), now_ns);
-            x += w + 1;
+                return;    // the tabs have moved
+            }
+            x += w;
         }
     } else if (k->y >= l.body.y && k->y < l.body.y + l.body.h && pane_at(a->pane)->rows) {
         int first = l.body.h - pane_at(a->pane)->page(l.body) - 1;    // heading rows above the list

@@ -113,6 +113,7 @@ enum role level_role(enum line_level l);
 int64_t list_top(int64_t top, int64_t sel, int64_t n, int page);
 /* frame.c */
 void frame_draw(const struct app *a, struct cells *c, const struct layout *l, int64_t now_ns, double wall_s);
+int tab_width(const struct app *a, int i);    // columns of pane i's tab with the gap behind it
 void help_draw(const struct app *a, struct cells *c);
 void dialog_draw(const struct app *a, struct cells *c);
 int help_rows(void);

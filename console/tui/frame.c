@@ -100,18 +100,28 @@ static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_
         cells_text(c, end - left_w, r.y, left_w, left, role);
 }
 
+/* Only the number of a pane that is not shown. */
+static bool tab_is_short(const struct app *a, int i)
+{
+    return a->w < 70 && a->pane != (enum pane_id)i;
+}
+
+int tab_width(const struct app *a, int i)
+{
+    int gap = a->w >= 90;
+    return gap + (tab_is_short(a, i) ? 3 : 4 + (int)strlen(pane_name((enum pane_id)i)));
+}
+
 static void tabs_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     int x = r.x + 1;
-    bool narrow = r.w < 70;
     for (int i = 0; i < N_PANE; i++) {
         bool here = a->pane == (enum pane_id)i;
-        int start = x;
-        x += cells_fmt(c, x, r.y, r.x + r.w - x, here ? ROLE_TITLE : ROLE_DIM, narrow && !here ? " %d " : " %d %s ", i + 1,
-                       pane_name((enum pane_id)i));
+        int n = cells_fmt(c, x, r.y, r.x + r.w - x, here ? ROLE_TITLE : ROLE_DIM, tab_is_short(a, i) ? " %d " : " %d %s ", i + 1,
+                          pane_name((enum pane_id)i));
         if (here)
-            cells_attr(c, (struct rect){ start, r.y, x - start, 1 }, ATTR_REVERSE);
-        x++;
+            cells_attr(c, (struct rect){ x, r.y, n, 1 }, ATTR_REVERSE);
+        x += tab_width(a, i);
     }
     char note[96] = "";
     enum role role = ROLE_DIM;

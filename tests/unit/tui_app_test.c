@@ -337,6 +337,25 @@ static void a_stuck_worker_is_named_everywhere_within_five_seconds(UNUSED void *
     stage_release(&s);
 }
 
+static void a_click_on_a_tab_goes_there_at_any_width(UNUSED void **state)
+{
+    static const int widths[] = { 50, 69, 70, 80, 89, 90, 140 };
+    for (size_t i = 0; i < ARRAY_SIZE(widths); i++) {
+        struct stage s;
+        stage_make(&s, &usual, widths[i], 24);
+        for (int pane = 0; pane < N_PANE; pane++) {
+            int x = -1;    // where the pane's number stands in the row of tabs
+            screen(&s);
+            for (int k = 0; k < s.cells.w && x < 0; k++)
+                if (s.cells.cell[s.cells.w + k].ch == (uint32_t)('1' + pane))
+                    x = k;
+            app_key(&s.app, &(struct key_event){ .key = KEY_CLICK, .x = x, .y = 1 }, s.now);
+            assert_int_equal(s.app.pane, pane);
+        }
+        stage_release(&s);
+    }
+}
+
 static void silence_of_an_agent_is_noticed_by_the_console_itself(UNUSED void **state)
 {
     struct stage s;
@@ -474,6 +493,7 @@ int main(void)
         cmocka_unit_test(commands_are_checked_before_they_are_sent),
         cmocka_unit_test(completion_finds_commands_and_knobs),
         cmocka_unit_test(a_stuck_worker_is_named_everywhere_within_five_seconds),
+        cmocka_unit_test(a_click_on_a_tab_goes_there_at_any_width),
         cmocka_unit_test(silence_of_an_agent_is_noticed_by_the_console_itself),
         cmocka_unit_test(alarms_say_what_is_wrong_and_what_to_try),
         cmocka_unit_test(esc_undoes_one_layer_at_a_time),
