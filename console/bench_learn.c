@@ -1,7 +1,9 @@
-/* bench_learn.c - rollcall bench learn: the whole loop in one process, strictly on-policy, without controller or journal
+/* bench_learn.c - rollcall bench learn: the whole loop in one process, strictly on-policy, without controller or
+ * journal
  *
- * What the processes of a run do over messages, done by calls: sample groups, score them, one optimizer step, again; with an
- * evaluation before and after. It shows what a recipe can reach, and separates the engine's speed from the plumbing's. */
+ * What the processes of a run do over messages, done by calls: sample groups, score them, one optimizer step, again;
+ * with an evaluation before and after. It shows what a recipe can reach, and separates the engine's speed from the
+ * plumbing's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,8 +64,12 @@ static bool group_score(struct learn *l, struct group *g, const struct dataset *
             json_decref(row);
             return error_set(err, ERR_NO_MEMORY, "no memory for a response");
         }
-        struct reward_input in = { .response = buf_text(&l->text), .response_len = l->text.len, .row = row, .has_length = true,
-                                   .n_tok = s->n_tok, .finish = s->finish };
+        struct reward_input in = {.response = buf_text(&l->text),
+                                  .response_len = l->text.len,
+                                  .row = row,
+                                  .has_length = true,
+                                  .n_tok = s->n_tok,
+                                  .finish = s->finish};
         reward_score(l->reward, &in, &out, 1);
         s->score = out.score;
         s->reward = out.reward;
@@ -98,8 +104,13 @@ static bool rollout(struct learn *l, const struct dataset *set, const int64_t *r
             json_decref(j);
             if (!made)
                 return false;
-            struct generator_item item = { .item = first + next, .prompt_row = row[next], .prompt = l->ids.id,
-                                           .n_prompt = l->ids.n, .n_sample = n_sample, .seed = seed, .sampling = sampling };
+            struct generator_item item = {.item = first + next,
+                                          .prompt_row = row[next],
+                                          .prompt = l->ids.id,
+                                          .n_prompt = l->ids.n,
+                                          .n_sample = n_sample,
+                                          .seed = seed,
+                                          .sampling = sampling};
             struct error full;
             if (!generator_submit(l->gen, &item, &full)) {
                 if (full.code == ERR_FULL)
@@ -189,9 +200,9 @@ static bool learn_steps(struct learn *l, const struct trainer_hyper *base, struc
         l->train_s += metric[M_TRAIN_S];
         TRY(generator_version_set(l->gen, trainer_version(l->trainer), err));
         printf("{\"step\":%lld,\"reward\":%.4f,\"accuracy\":%.4f,\"length\":%.2f,\"entropy\":%.4f,\"grad_norm\":%.4f,"
-               "\"no_spread\":%.3f,\"sampler_trainer_diff\":%.3g,\"gen_s\":%.2f,\"train_s\":%.2f}\n", (long long)step + 1,
-               metric[M_REWARD], metric[M_ANS_ACC], metric[M_RESPONSE_LENGTH], isnan(metric[M_ENTROPY]) ? -1 : metric[M_ENTROPY],
-               metric[M_GRAD_NORM], metric[M_NO_SPREAD],
+               "\"no_spread\":%.3f,\"sampler_trainer_diff\":%.3g,\"gen_s\":%.2f,\"train_s\":%.2f}\n",
+               (long long)step + 1, metric[M_REWARD], metric[M_ANS_ACC], metric[M_RESPONSE_LENGTH],
+               isnan(metric[M_ENTROPY]) ? -1 : metric[M_ENTROPY], metric[M_GRAD_NORM], metric[M_NO_SPREAD],
                isnan(metric[M_SAMPLER_TRAINER_DIFF]) ? 0 : metric[M_SAMPLER_TRAINER_DIFF], l->gen_s, l->train_s);
         fflush(stdout);
         groups_free(g, l->batch);
@@ -230,31 +241,65 @@ static bool learn_open(struct learn *l, enum algo algo, struct trainer_hyper *h,
 bool bench_learn(int argc, char **argv, struct error *err)
 {
     bool ok = false;
-    struct learn l = { .tool = TOOL_MODEL_DEFAULT, .algo = "GRPO", .n_step = 60, .batch = 64, .group_size = 8, .max_new = 64,
-                       .seed = 1, .eval_n = 500, .token_budget = 4096, .warmup = 5, .lr = 4e-4, .min_ratio = 0.1,
-                       .beta2 = 0.95, .temperature = 1 };
+    struct learn l = {.tool = TOOL_MODEL_DEFAULT,
+                      .algo = "GRPO",
+                      .n_step = 60,
+                      .batch = 64,
+                      .group_size = 8,
+                      .max_new = 64,
+                      .seed = 1,
+                      .eval_n = 500,
+                      .token_budget = 4096,
+                      .warmup = 5,
+                      .lr = 4e-4,
+                      .min_ratio = 0.1,
+                      .beta2 = 0.95,
+                      .temperature = 1};
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&l.tool),
-        { .name = "dataset", .kind = CLI_STR, .value = &l.train_path, .arg = "FILE", .help = "training problems" },
-        { .name = "eval-dataset", .kind = CLI_STR, .value = &l.eval_path, .arg = "FILE", .help = "held-out problems" },
-        { .name = "algo", .kind = CLI_STR, .value = &l.algo, .arg = "NAME", .help = "GRPO, DAPO, RLOO or REINFORCE_PPB" },
-        { .name = "steps", .kind = CLI_I64, .value = &l.n_step, .arg = "N", .help = "optimizer steps (default 60)" },
-        { .name = "batch", .kind = CLI_I64, .value = &l.batch, .arg = "N", .help = "prompts a step (default 64)" },
-        { .name = "group-size", .kind = CLI_I64, .value = &l.group_size, .arg = "N", .help = "samples a prompt (default 8)" },
-        { .name = "max-new-tokens", .kind = CLI_I64, .value = &l.max_new, .arg = "N", .help = "longest answer (default 64)" },
-        { .name = "lr", .kind = CLI_F64, .value = &l.lr, .arg = "X", .help = "falling linearly to a tenth (default 4e-4)" },
-        { .name = "beta2", .kind = CLI_F64, .value = &l.beta2, .arg = "X", .help = "of AdamW (default 0.95)" },
-        { .name = "weight-decay", .kind = CLI_F64, .value = &l.weight_decay, .arg = "X", .help = "of AdamW (default 0)" },
-        { .name = "kl-coeff", .kind = CLI_F64, .value = &l.kl, .arg = "X", .help = "of the KL penalty (default 0)" },
-        { .name = "temperature", .kind = CLI_F64, .value = &l.temperature, .arg = "X", .help = "of sampling (default 1)" },
-        { .name = "eval-n", .kind = CLI_I64, .value = &l.eval_n, .arg = "N", .help = "held-out problems used (default 500)" },
-        { .name = "seed", .kind = CLI_I64, .value = &l.seed, .arg = "N", .help = "of prompts and noise (default 1)" },
-        { .name = "shuffle-rewards", .kind = CLI_FLAG, .value = &l.shuffle, .help = "the control that must not learn" },
-        { .name = "out", .kind = CLI_STR, .value = &l.out, .arg = "DIR", .help = "write the trained model here" },
-        { .name = "force", .kind = CLI_FLAG, .value = &l.force, .help = "write over a model that is there" },
+        {.name = "dataset", .kind = CLI_STR, .value = &l.train_path, .arg = "FILE", .help = "training problems"},
+        {.name = "eval-dataset", .kind = CLI_STR, .value = &l.eval_path, .arg = "FILE", .help = "held-out problems"},
+        {.name = "algo", .kind = CLI_STR, .value = &l.algo, .arg = "NAME", .help = "GRPO, DAPO, RLOO or REINFORCE_PPB"},
+        {.name = "steps", .kind = CLI_I64, .value = &l.n_step, .arg = "N", .help = "optimizer steps (default 60)"},
+        {.name = "batch", .kind = CLI_I64, .value = &l.batch, .arg = "N", .help = "prompts a step (default 64)"},
+        {.name = "group-size",
+         .kind = CLI_I64,
+         .value = &l.group_size,
+         .arg = "N",
+         .help = "samples a prompt (default 8)"},
+        {.name = "max-new-tokens",
+         .kind = CLI_I64,
+         .value = &l.max_new,
+         .arg = "N",
+         .help = "longest answer (default 64)"},
+        {.name = "lr",
+         .kind = CLI_F64,
+         .value = &l.lr,
+         .arg = "X",
+         .help = "falling linearly to a tenth (default 4e-4)"},
+        {.name = "beta2", .kind = CLI_F64, .value = &l.beta2, .arg = "X", .help = "of AdamW (default 0.95)"},
+        {.name = "weight-decay", .kind = CLI_F64, .value = &l.weight_decay, .arg = "X", .help = "of AdamW (default 0)"},
+        {.name = "kl-coeff", .kind = CLI_F64, .value = &l.kl, .arg = "X", .help = "of the KL penalty (default 0)"},
+        {.name = "temperature",
+         .kind = CLI_F64,
+         .value = &l.temperature,
+         .arg = "X",
+         .help = "of sampling (default 1)"},
+        {.name = "eval-n",
+         .kind = CLI_I64,
+         .value = &l.eval_n,
+         .arg = "N",
+         .help = "held-out problems used (default 500)"},
+        {.name = "seed", .kind = CLI_I64, .value = &l.seed, .arg = "N", .help = "of prompts and noise (default 1)"},
+        {.name = "shuffle-rewards", .kind = CLI_FLAG, .value = &l.shuffle, .help = "the control that must not learn"},
+        {.name = "out", .kind = CLI_STR, .value = &l.out, .arg = "DIR", .help = "write the trained model here"},
+        {.name = "force", .kind = CLI_FLAG, .value = &l.force, .help = "write over a model that is there"},
     };
-    struct cli cli = { .command = "rollcall bench learn", .about = "Trains in one process on problems with boxed answers, and says "
-                       "how much was learned.", .options = options, .n_options = ARRAY_SIZE(options) };
+    struct cli cli = {.command = "rollcall bench learn",
+                      .about = "Trains in one process on problems with boxed answers, and says "
+                               "how much was learned.",
+                      .options = options,
+                      .n_options = ARRAY_SIZE(options)};
     enum algo algo;
     struct trainer_hyper h;
     double sampled[2], greedy[2];
@@ -262,9 +307,10 @@ bool bench_learn(int argc, char **argv, struct error *err)
         return false;
     if (cli.help_wanted)
         return true;
-    if (!l.train_path || !l.eval_path || l.batch < 1 || l.group_size < 2 || l.group_size > 64 || l.n_step < 0 || l.max_new < 1
-        || l.eval_n < 1)
-        return error_set(err, ERR_USAGE, "--dataset and --eval-dataset are needed, and sizes of at least 1 (groups: 2 to 64)");
+    if (!l.train_path || !l.eval_path || l.batch < 1 || l.group_size < 2 || l.group_size > 64 || l.n_step < 0 ||
+        l.max_new < 1 || l.eval_n < 1)
+        return error_set(err, ERR_USAGE,
+                         "--dataset and --eval-dataset are needed, and sizes of at least 1 (groups: 2 to 64)");
     TRY(algo_parse(&algo, l.algo, err));
     if (l.out)
         TRY(model_dir_check(l.out, l.force, err));
@@ -276,11 +322,12 @@ bool bench_learn(int argc, char **argv, struct error *err)
     double wall = (double)(clock_ns() - t0) * 1e-9, gen_s = l.gen_s, score_s = l.score_s;
     TRY(evaluate(&l, 1, &sampled[1], err) && evaluate(&l, 0, &greedy[1], err));
     if (l.out)
-        TRY(dir_make(l.out, 0755, err) && model_dir_copy_tokenizer(l.tool.dir, l.out, err) && model_save(l.tool.model, l.out, err));
+        TRY(dir_make(l.out, 0755, err) && model_dir_copy_tokenizer(l.tool.dir, l.out, err) &&
+            model_save(l.tool.model, l.out, err));
     printf("{\"bench\":\"learn\",\"algo\":\"%s\",\"seed\":%lld,\"steps\":%lld,\"shuffled\":%s,\"sampled\":[%.4f,%.4f],"
-           "\"greedy\":[%.4f,%.4f],\"wall_s\":%.1f,\"generate_s\":%.1f,\"score_s\":%.2f,\"train_s\":%.1f}\n", algo_name(algo),
-           (long long)l.seed, (long long)l.n_step, l.shuffle ? "true" : "false", sampled[0], sampled[1], greedy[0], greedy[1],
-           wall, gen_s, score_s, l.train_s);
+           "\"greedy\":[%.4f,%.4f],\"wall_s\":%.1f,\"generate_s\":%.1f,\"score_s\":%.2f,\"train_s\":%.1f}\n",
+           algo_name(algo), (long long)l.seed, (long long)l.n_step, l.shuffle ? "true" : "false", sampled[0],
+           sampled[1], greedy[0], greedy[1], wall, gen_s, score_s, l.train_s);
     ok = true;
 out:
     reward_free(l.reward);

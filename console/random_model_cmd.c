@@ -1,4 +1,5 @@
-/* random_model_cmd.c - rollcall random-model: a model directory with weights drawn from a seed, for tests and for starting anew */
+/* random_model_cmd.c - rollcall random-model: a model directory with weights drawn from a seed, for tests and for
+ * starting anew */
 #include <stdio.h>
 #include <string.h>
 #include "console/commands.h"
@@ -30,16 +31,29 @@ bool random_model_cmd(int argc, char **argv, struct error *err)
     int64_t seed = 1;
     bool force = false, ok = false;
     struct cli_option options[] = {
-        { .name = "shape", .kind = CLI_STR, .value = &shape, .arg = "NAME", .help = "Qwen2.5-0.5B ... Llama-3.1-8B, starter" },
-        { .name = "seed", .kind = CLI_I64, .value = &seed, .arg = "N", .help = "of the weights (default 1)" },
-        { .name = "out", .kind = CLI_STR, .value = &out, .arg = "DIR", .help = "the directory to write; must not hold a model yet" },
-        { .name = "tokenizer", .kind = CLI_STR, .value = &tokenizer, .arg = "DIR",
-          .help = "take vocabulary size and end tokens from this tokenizer and copy its files" },
-        { .name = "dtype", .kind = CLI_STR, .value = &dtype, .arg = "TYPE", .help = "float32 or bfloat16 (default)" },
-        { .name = "force", .kind = CLI_FLAG, .value = &force, .help = "write over a model that is there" },
+        {.name = "shape",
+         .kind = CLI_STR,
+         .value = &shape,
+         .arg = "NAME",
+         .help = "Qwen2.5-0.5B ... Llama-3.1-8B, starter"},
+        {.name = "seed", .kind = CLI_I64, .value = &seed, .arg = "N", .help = "of the weights (default 1)"},
+        {.name = "out",
+         .kind = CLI_STR,
+         .value = &out,
+         .arg = "DIR",
+         .help = "the directory to write; must not hold a model yet"},
+        {.name = "tokenizer",
+         .kind = CLI_STR,
+         .value = &tokenizer,
+         .arg = "DIR",
+         .help = "take vocabulary size and end tokens from this tokenizer and copy its files"},
+        {.name = "dtype", .kind = CLI_STR, .value = &dtype, .arg = "TYPE", .help = "float32 or bfloat16 (default)"},
+        {.name = "force", .kind = CLI_FLAG, .value = &force, .help = "write over a model that is there"},
     };
-    struct cli cli = { .command = "rollcall random-model", .about = "Writes a Hugging Face directory with random weights.",
-                       .options = options, .n_options = ARRAY_SIZE(options) };
+    struct cli cli = {.command = "rollcall random-model",
+                      .about = "Writes a Hugging Face directory with random weights.",
+                      .options = options,
+                      .n_options = ARRAY_SIZE(options)};
     struct device *dev = NULL;
     struct model *m = NULL;
     if (!cli_parse(&cli, argc, argv, err))

@@ -51,9 +51,13 @@ static bool stage_parse(struct stage_spec *s, const char *text, struct error *er
         return error_set(err, ERR_USAGE, "stage '%s' names no data file", text);
     memcpy(s->path, text, len);
     s->path[len] = 0;
-    const struct { const char *key; int64_t *n; double *x; } keys[] = {
-        { "steps", &s->stage.n_step, NULL }, { "batch", &s->stage.batch_rows, NULL }, { "warmup", &s->stage.schedule.n_warmup, NULL },
-        { "lr", NULL, &s->stage.lr }, { "min_ratio", NULL, &s->stage.schedule.min_ratio },
+    const struct { const char *key; int64_t *n; double *x;
+    } keys[] = {
+        {"steps", &s->stage.n_step, NULL},
+        {"batch", &s->stage.batch_rows, NULL},
+        {"warmup", &s->stage.schedule.n_warmup, NULL},
+        {"lr", NULL, &s->stage.lr},
+        {"min_ratio", NULL, &s->stage.schedule.min_ratio},
     };
     for (const char *p = text + len; *p == ','; ) {
         char key[32], value[64];
@@ -65,8 +69,9 @@ static bool stage_parse(struct stage_spec *s, const char *text, struct error *er
         for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
             if (strcmp(key, keys[i].key) == 0) {
                 known = true;
-                good = keys[i].n ? parse_i64(value, keys[i].n) && *keys[i].n >= (keys[i].n != &s->stage.schedule.n_warmup)
-                                 : parse_f64(value, keys[i].x) && *keys[i].x >= 0;
+                good = keys[i].n
+                           ? parse_i64(value, keys[i].n) && *keys[i].n >= (keys[i].n != &s->stage.schedule.n_warmup)
+                           : parse_f64(value, keys[i].x) && *keys[i].x >= 0;
             }
         for (size_t i = 0; strcmp(key, "schedule") == 0 && i < ARRAY_SIZE(kinds); i++) {
             known = true;
@@ -76,8 +81,8 @@ static bool stage_parse(struct stage_spec *s, const char *text, struct error *er
             }
         }
         if (!known || !good)
-            return error_set(err, ERR_USAGE, known ? "stage '%s': '%s' cannot be '%s'" : "stage '%s': there is no '%s'", text, key,
-                             value);
+            return error_set(err, ERR_USAGE, known ? "stage '%s': '%s' cannot be '%s'" : "stage '%s': there is no '%s'",
+                             text, key, value);
     }
     s->stage.schedule.n_step = MAX(s->stage.n_step - s->stage.schedule.n_warmup, 1);
     return true;
@@ -180,21 +185,61 @@ bool sft_cmd(int argc, char **argv, struct error *err)
     struct sft_options o = { .device = "cpu:0", .dtype = "float32", .token_budget = 4096, .max_tokens = 4096, .seed = 1,
                              .log_interval = 50, .beta1 = 0.9, .beta2 = 0.999, .weight_decay = 0.01, .max_norm = 1 };
     struct cli_option options[] = {
-        { .name = "model", .kind = CLI_STR, .value = &o.model, .arg = "DIR", .help = "where to start from" },
-        { .name = "out", .kind = CLI_STR, .value = &o.out, .arg = "DIR", .help = "where the result goes; must not hold a model yet" },
-        { .name = "eval-dataset", .kind = CLI_STR, .value = &o.eval, .arg = "FILE", .help = "print the loss on these before and after each stage" },
-        { .name = "device", .kind = CLI_STR, .value = &o.device, .arg = "NAME", .help = "cpu:N, cuda:N or ref (default cpu:0)" },
-        { .name = "threads", .kind = CLI_I64, .value = &o.threads, .arg = "N", .help = "CPU threads (default 0: all cores)" },
-        { .name = "dtype", .kind = CLI_STR, .value = &o.dtype, .arg = "TYPE", .help = "of the weights: float32 (default) or bfloat16" },
-        { .name = "token-budget", .kind = CLI_I64, .value = &o.token_budget, .arg = "N", .help = "packed tokens of a micro-batch (default 4096)" },
-        { .name = "max-tokens", .kind = CLI_I64, .value = &o.max_tokens, .arg = "N", .help = "leave longer conversations out (default 4096)" },
-        { .name = "beta1", .kind = CLI_F64, .value = &o.beta1, .arg = "X", .help = "of AdamW (default 0.9)" },
-        { .name = "beta2", .kind = CLI_F64, .value = &o.beta2, .arg = "X", .help = "of AdamW (default 0.999)" },
-        { .name = "weight-decay", .kind = CLI_F64, .value = &o.weight_decay, .arg = "X", .help = "of AdamW (default 0.01)" },
-        { .name = "max-norm", .kind = CLI_F64, .value = &o.max_norm, .arg = "X", .help = "gradient clip (default 1; 0: none)" },
-        { .name = "seed", .kind = CLI_I64, .value = &o.seed, .arg = "N", .help = "of the order of rows (default 1)" },
-        { .name = "log-interval", .kind = CLI_I64, .value = &o.log_interval, .arg = "N", .help = "steps between lines (default 50)" },
-        { .name = "force", .kind = CLI_FLAG, .value = &o.force, .help = "write over a model that is there" },
+        {.name = "model", .kind = CLI_STR, .value = &o.model, .arg = "DIR", .help = "where to start from"},
+        {.name = "out",
+         .kind = CLI_STR,
+         .value = &o.out,
+         .arg = "DIR",
+         .help = "where the result goes; must not hold a model yet"},
+        {.name = "eval-dataset",
+         .kind = CLI_STR,
+         .value = &o.eval,
+         .arg = "FILE",
+         .help = "print the loss on these before and after each stage"},
+        {.name = "device",
+         .kind = CLI_STR,
+         .value = &o.device,
+         .arg = "NAME",
+         .help = "cpu:N, cuda:N or ref (default cpu:0)"},
+        {.name = "threads",
+         .kind = CLI_I64,
+         .value = &o.threads,
+         .arg = "N",
+         .help = "CPU threads (default 0: all cores)"},
+        {.name = "dtype",
+         .kind = CLI_STR,
+         .value = &o.dtype,
+         .arg = "TYPE",
+         .help = "of the weights: float32 (default) or bfloat16"},
+        {.name = "token-budget",
+         .kind = CLI_I64,
+         .value = &o.token_budget,
+         .arg = "N",
+         .help = "packed tokens of a micro-batch (default 4096)"},
+        {.name = "max-tokens",
+         .kind = CLI_I64,
+         .value = &o.max_tokens,
+         .arg = "N",
+         .help = "leave longer conversations out (default 4096)"},
+        {.name = "beta1", .kind = CLI_F64, .value = &o.beta1, .arg = "X", .help = "of AdamW (default 0.9)"},
+        {.name = "beta2", .kind = CLI_F64, .value = &o.beta2, .arg = "X", .help = "of AdamW (default 0.999)"},
+        {.name = "weight-decay",
+         .kind = CLI_F64,
+         .value = &o.weight_decay,
+         .arg = "X",
+         .help = "of AdamW (default 0.01)"},
+        {.name = "max-norm",
+         .kind = CLI_F64,
+         .value = &o.max_norm,
+         .arg = "X",
+         .help = "gradient clip (default 1; 0: none)"},
+        {.name = "seed", .kind = CLI_I64, .value = &o.seed, .arg = "N", .help = "of the order of rows (default 1)"},
+        {.name = "log-interval",
+         .kind = CLI_I64,
+         .value = &o.log_interval,
+         .arg = "N",
+         .help = "steps between lines (default 50)"},
+        {.name = "force", .kind = CLI_FLAG, .value = &o.force, .help = "write over a model that is there"},
     };
     const char *operand[STAGES_MAX];
     struct cli cli = { .command = "rollcall sft", .about = about, .operands = "STAGE...", .options = options,
@@ -206,7 +251,8 @@ bool sft_cmd(int argc, char **argv, struct error *err)
     if (!o.model || !o.out || cli.n_operands == 0)
         return error_set(err, ERR_USAGE, "--model, --out and at least one stage are needed; see 'rollcall sft --help'");
     if (o.token_budget < 2 || o.max_tokens < 2 || o.log_interval < 1)
-        return error_set(err, ERR_USAGE, "--token-budget and --max-tokens must be at least 2, --log-interval at least 1");
+        return error_set(err, ERR_USAGE,
+                         "--token-budget and --max-tokens must be at least 2, --log-interval at least 1");
     struct stage_spec *spec = calloc(STAGES_MAX, sizeof *spec);
     if (!spec)
         return error_set(err, ERR_NO_MEMORY, "no memory for the stages");

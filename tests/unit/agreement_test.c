@@ -1,5 +1,6 @@
-/* A token's log-prob is the same bits wherever it is computed: decoded over pages, scored, trained on, whatever stands beside it,
- * however many threads work, and on every code path of the CPU back end. OPS_DEVICE (cuda:0) asks the same of another device. */
+/* A token's log-prob is the same bits wherever it is computed: decoded over pages, scored, trained on, whatever stands
+ * beside it, however many threads work, and on every code path of the CPU back end. OPS_DEVICE (cuda:0) asks the same
+ * of another device. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,10 +24,33 @@ struct text {
     int64_t len[SEQS];
 };
 static const struct model_config shapes[] = {
-    { .family = FAMILY_QWEN2, .n_layer = 3, .d_model = 128, .n_head = 4, .n_kv_head = 2, .d_head = 32, .d_ff = 384, .vocab = 288,
-      .max_pos = 512, .rms_eps = 1e-6, .rope_theta = 1e4, .tied = true, .qkv_bias = true, .initializer_range = 0.3 },
-    { .family = FAMILY_QWEN3, .n_layer = 2, .d_model = 96, .n_head = 3, .n_kv_head = 1, .d_head = 64, .d_ff = 200, .vocab = 333,
-      .max_pos = 512, .rms_eps = 1e-6, .rope_theta = 1e6, .qk_norm = true, .initializer_range = 0.3 },
+    {.family = FAMILY_QWEN2,
+     .n_layer = 3,
+     .d_model = 128,
+     .n_head = 4,
+     .n_kv_head = 2,
+     .d_head = 32,
+     .d_ff = 384,
+     .vocab = 288,
+     .max_pos = 512,
+     .rms_eps = 1e-6,
+     .rope_theta = 1e4,
+     .tied = true,
+     .qkv_bias = true,
+     .initializer_range = 0.3},
+    {.family = FAMILY_QWEN3,
+     .n_layer = 2,
+     .d_model = 96,
+     .n_head = 3,
+     .n_kv_head = 1,
+     .d_head = 64,
+     .d_ff = 200,
+     .vocab = 333,
+     .max_pos = 512,
+     .rms_eps = 1e-6,
+     .rope_theta = 1e6,
+     .qk_norm = true,
+     .initializer_range = 0.3},
 };
 
 static void text_make(struct text *t, int64_t vocab)
@@ -52,7 +76,8 @@ static const char *device_name(void)
 }
 
 /* False: this processor does not have the code path. */
-static bool engine_open(struct engine *e, const struct model_config *c, enum dtype dtype, const char *path, int n_thread)
+static bool engine_open(struct engine *e, const struct model_config *c, enum dtype dtype, const char *path,
+                        int n_thread)
 {
     struct error err = { 0 };
     if (path)
@@ -92,7 +117,7 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
     struct run_limits lim = { .max_tok = 256, .max_seq = SEQS, .max_seq_tok = 128 };
     struct model_run *r = model_run_new(e->m, &lim, &err);
     struct kv_pool *kv = kv_pool_new(e->m, SEQS * max_page, &err);
-    int32_t token[256], cu[SEQS + 1] = { 0 }, page[SEQS * 8] = { 0 }, pos[SEQS] = { 0 }, slot[SEQS] = { 0 }, kv_len[SEQS] = { 0 };
+    int32_t token[256], cu[SEQS + 1] = {0}, page[SEQS * 8] = {0}, pos[SEQS] = {0}, slot[SEQS] = {0}, kv_len[SEQS] = {0};
     int32_t id[SEQS] = { 0 };
     float *logits = mem_new(e->dev, (size_t)(SEQS * vocab) * 4, "a test", &err), logp[SEQS];
     struct on_device {
@@ -124,14 +149,19 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
         copy(e, d->kv_len, kv_len, sizeof kv_len, COPY_H2D);
         copy(e, d->page, page, sizeof page, COPY_H2D);
         for (int i = 0; i < n; i++)
-            if (!OP(e->dev, &err, logprob_fwd, .logp = d->logp + i, .logits = logits + i * vocab, .id = d->id + i, .n = 1, .vocab = vocab,
-                    .temperature = temperature[list[i]]))
+            if (!OP(e->dev, &err, logprob_fwd, .logp = d->logp + i, .logits = logits + i * vocab, .id = d->id + i,
+                    .n = 1, .vocab = vocab, .temperature = temperature[list[i]]))
                 fail_msg("%s", err.text);
         copy(e, logp, d->logp, sizeof logp, COPY_D2H);
         for (int i = 0; i < n; i++)
             out[list[i]][k] = logp[i];
-        struct decode_batch batch = { .n = n, .token = d->id, .pos = d->pos, .slot = d->slot, .kv_len = d->kv_len, .page = d->page,
-                                      .max_page = max_page };
+        struct decode_batch batch = {.n = n,
+                                     .token = d->id,
+                                     .pos = d->pos,
+                                     .slot = d->slot,
+                                     .kv_len = d->kv_len,
+                                     .page = d->page,
+                                     .max_page = max_page};
         if (!model_decode(r, &batch, kv, logits, &err))
             fail_msg("%s", err.text);
     }
@@ -176,7 +206,8 @@ static void decoding_and_training_agree_to_the_bit(UNUSED void **state)
         text_make(&t, shapes[c / 2].vocab);
         bool cpu = strncmp(device_name(), "cpu", 3) == 0;
         for (size_t p = 0; p < (cpu ? ARRAY_SIZE(paths) : 1); p++) {
-            for (int n_thread = 1; n_thread <= (cpu && p == 0 ? 3 : 1); n_thread += 2) {    // threads on the best path only
+            for (int n_thread = 1; n_thread <= (cpu && p == 0 ? 3 : 1);
+                 n_thread += 2) { // threads on the best path only
                 if (!engine_open(&e, &shapes[c / 2], dtype, paths[p], n_thread))
                     continue;
                 by_training(&e, &t, 4096, got);

@@ -67,7 +67,8 @@ static uint64_t job_hash(const struct job *j)
 static void save(struct checkpoint_writer *w, struct job *j, const char *dir)
 {
     struct error err = { 0 };
-    struct checkpoint_info info = { .step = trainer_version(j->t), .settings = "{\"lr\": 0.01}", .blob = "ledger", .blob_len = 6 };
+    struct checkpoint_info info = {
+        .step = trainer_version(j->t), .settings = "{\"lr\": 0.01}", .blob = "ledger", .blob_len = 6};
     bool ok;
     char path[4096];
     if (!checkpoint_start(w, j->t, dir, &info, &err))
@@ -196,7 +197,8 @@ static int teardown(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_restored_trainer_goes_on_with_the_same_bits), cmocka_unit_test(broken_checkpoints_are_passed_over),
+        cmocka_unit_test(a_restored_trainer_goes_on_with_the_same_bits),
+        cmocka_unit_test(broken_checkpoints_are_passed_over),
         cmocka_unit_test(a_failure_to_write_is_told_and_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -21,8 +21,11 @@ static struct group *group_of(const double *reward, const int64_t *len, int n)
     assert_non_null(g);
     int64_t at = 0;
     for (int i = 0; i < n; i++) {
-        g->sample[i] = (struct sample){ .first_tok = at, .n_tok = len ? len[i] : 1, .score = SCORE_OK, .reward = reward[i],
-                                        .ans_acc = reward[i] > 0 };
+        g->sample[i] = (struct sample){.first_tok = at,
+                                       .n_tok = len ? len[i] : 1,
+                                       .score = SCORE_OK,
+                                       .reward = reward[i],
+                                       .ans_acc = reward[i] > 0};
         at += g->sample[i].n_tok;
     }
     return g;
@@ -30,14 +33,15 @@ static struct group *group_of(const double *reward, const int64_t *len, int n)
 
 static void advantages_follow_each_algorithm(UNUSED void **state)
 {
-    static const struct { enum algo algo; double reward[G], want[G]; double tol; const char *why; } cases[] = {
-        { ALGO_GRPO, { 10, 0, 0, 0 }, { 1.49997, -0.49999, -0.49999, -0.49999 }, 1e-5, "one of four, unbiased deviation 5" },
-        { ALGO_GRPO, { 10, 0, 0, 10 }, { 0.866010, -0.866010, -0.866010, 0.866010 }, 1e-6, "two of four" },
-        { ALGO_DAPO, { 10, 0, 0, 0 }, { 1.49997, -0.49999, -0.49999, -0.49999 }, 1e-5, "as GRPO" },
-        { ALGO_RLOO, { 10, 0, 0, 0 }, { 10, -10.0 / 3, -10.0 / 3, -10.0 / 3 }, 1e-12, "against the mean of the others" },
-        { ALGO_REINFORCE_PPB, { 10, 0, 0, 0 }, { 7.5, -2.5, -2.5, -2.5 }, 1e-12, "against the mean; scaled later" },
-        { ALGO_GRPO, { 0.1, 0.1, 0.1, 0.1 }, { 0, 0, 0, 0 }, 0, "no spread: nothing, to the bit" },
-        { ALGO_RLOO, { 0.1, 0.1, 0.1, 0.1 }, { 0, 0, 0, 0 }, 0, "no spread" },
+    static const struct { enum algo algo; double reward[G], want[G]; double tol; const char *why;
+    } cases[] = {
+        {ALGO_GRPO, {10, 0, 0, 0}, {1.49997, -0.49999, -0.49999, -0.49999}, 1e-5, "one of four, unbiased deviation 5"},
+        {ALGO_GRPO, {10, 0, 0, 10}, {0.866010, -0.866010, -0.866010, 0.866010}, 1e-6, "two of four"},
+        {ALGO_DAPO, {10, 0, 0, 0}, {1.49997, -0.49999, -0.49999, -0.49999}, 1e-5, "as GRPO"},
+        {ALGO_RLOO, {10, 0, 0, 0}, {10, -10.0 / 3, -10.0 / 3, -10.0 / 3}, 1e-12, "against the mean of the others"},
+        {ALGO_REINFORCE_PPB, {10, 0, 0, 0}, {7.5, -2.5, -2.5, -2.5}, 1e-12, "against the mean; scaled later"},
+        {ALGO_GRPO, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread: nothing, to the bit"},
+        {ALGO_RLOO, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct group *g = group_of(cases[i].reward, NULL, G);
@@ -65,13 +69,16 @@ static void ppb_is_normalised_over_the_batch(UNUSED void **state)
         double a[G] = { 7.5, -2.5, -2.5, -2.5 };
         struct trainer_norm norm = { 0 };
         for (int k = 0; k < G; k++) {
-            struct trainer_norm part = { .n_sample = 1, .n_tok = (double)cases[i].len[k],
-                                         .sum_a = a[k] * (double)cases[i].len[k], .sum_a2 = a[k] * a[k] * (double)cases[i].len[k] };
+            struct trainer_norm part = {.n_sample = 1,
+                                        .n_tok = (double)cases[i].len[k],
+                                        .sum_a = a[k] * (double)cases[i].len[k],
+                                        .sum_a2 = a[k] * a[k] * (double)cases[i].len[k]};
             trainer_norm_add(&norm, &part);    // as ranks would
         }
         for (int k = 0; k < G; k++)
             if (!(fabs(advantage_normalise(a[k], &h, &norm) - cases[i].want[k]) <= 1e-6 * fabs(cases[i].want[k]) * 2))
-                fail_msg("case %zu: sample %d has %.9g, not %.9g", i, k, advantage_normalise(a[k], &h, &norm), cases[i].want[k]);
+                fail_msg("case %zu: sample %d has %.9g, not %.9g", i, k, advantage_normalise(a[k], &h, &norm),
+                         cases[i].want[k]);
     }
 }
 
@@ -131,9 +138,11 @@ static void presets_are_the_seeds(UNUSED void **state)
     struct error err;
     enum algo a;
     trainer_hyper_init(&h, ALGO_GRPO);
-    assert_true(h.clip_low == 0.2 && h.clip_high == 0.2 && h.beta == 0.01 && h.loss == LOSS_SAMPLE_LEVEL && h.lr == 1e-6);
+    assert_true(h.clip_low == 0.2 && h.clip_high == 0.2 && h.beta == 0.01 && h.loss == LOSS_SAMPLE_LEVEL &&
+                h.lr == 1e-6);
     trainer_hyper_init(&h, ALGO_DAPO);
-    assert_true(h.clip_low == 0.2 && h.clip_high == 0.28 && h.beta == 0 && h.loss == LOSS_TOKEN_LEVEL && h.mask_truncated);
+    assert_true(h.clip_low == 0.2 && h.clip_high == 0.28 && h.beta == 0 && h.loss == LOSS_TOKEN_LEVEL &&
+                h.mask_truncated);
     assert_true(h.skip_threshold == 20 && h.filter_low == 0.01 && h.filter_high == 0.99);
     assert_true(algo_parse(&a, "reinforce_ppb", &err) && a == ALGO_REINFORCE_PPB);
     assert_false(algo_parse(&a, "PPO", &err));

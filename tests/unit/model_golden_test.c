@@ -12,7 +12,8 @@
 #include "workers/model/model.h"
 #include "workers/model/safetensors.h"
 
-static const char *const names[] = { "qwen2-tied", "qwen2-untied", "qwen3-tied", "qwen3-untied", "llama-scaled", "llama-tied" };
+static const char *const names[] = {"qwen2-tied",   "qwen2-untied", "qwen3-tied",
+                                    "qwen3-untied", "llama-scaled", "llama-tied"};
 static const char *const devices[] = { "ref", "cpu:0" };
 #define MAX_TOK 64
 
@@ -218,8 +219,8 @@ static void ten_adamw_steps_are_pytorchs(UNUSED void **state)
                 fail_msg("%s", err.text);
             if (!(fabs(loss - (double)want_loss[i]) < 2e-5 * fabs((double)want_loss[i]))
                 || !(fabs(norm - (double)want_norm[i]) < 2e-4 * (double)want_norm[i]))
-                fail_msg("%s on %s, step %d: loss %.8g, norm %.8g; PyTorch has %.8g, %.8g", names[k / 2], devices[k % 2], i, loss,
-                         norm, (double)want_loss[i], (double)want_norm[i]);
+                fail_msg("%s on %s, step %d: loss %.8g, norm %.8g; PyTorch has %.8g, %.8g", names[k / 2],
+                         devices[k % 2], i, loss, norm, (double)want_loss[i], (double)want_norm[i]);
         }
         trainer_free(t);
         golden_close(&g);

@@ -1,4 +1,5 @@
-/* Weight files and config.json: what is written reads back, what is hostile or broken is refused in one sentence that names it. */
+/* Weight files and config.json: what is written reads back, what is hostile or broken is refused in one sentence that
+ * names it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,23 +37,26 @@ static const char *file_put(const char *name, const char *header, uint64_t heade
 
 static void hostile_files_are_refused_and_named(UNUSED void **state)
 {
-    static const struct { const char *header; int64_t len; size_t data; const char *want; } cases[] = {
-        { "{}", -1, 0, NULL },    // an empty file is well-formed
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", -1, 8, NULL },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", -1, 7, "truncated" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", -1, 8, "its shape says 3" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", -1, 8, "impossible shape" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,8]}}", -1, 8, "impossible shape" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", -1, 8, "its shape says" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", -1, 8, "outside of the file" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,99999999999]}}", -1, 8, "outside of the file" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],"
-          "\"data_offsets\":[4,12]}}", -1, 12, "overlap" },
-        { "{\"a\":{\"shape\":[2]}}", -1, 8, "no dtype" },
-        { "[1]", -1, 0, "not an object" },
-        { "{\"a\":", -1, 0, "not valid JSON" },
-        { "{}", 1000, 0, "does not fit" },
-        { "{}", INT64_MAX, 0, "does not fit" },
+    static const struct { const char *header; int64_t len; size_t data; const char *want;
+    } cases[] = {
+        {"{}", -1, 0, NULL}, // an empty file is well-formed
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", -1, 8, NULL},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", -1, 7, "truncated"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", -1, 8, "its shape says 3"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", -1, 8, "impossible shape"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,8]}}", -1, 8,
+         "impossible shape"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", -1, 8, "its shape says"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", -1, 8, "outside of the file"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,99999999999]}}", -1, 8, "outside of the file"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],"
+         "\"data_offsets\":[4,12]}}",
+         -1, 12, "overlap"},
+        {"{\"a\":{\"shape\":[2]}}", -1, 8, "no dtype"},
+        {"[1]", -1, 0, "not an object"},
+        {"{\"a\":", -1, 0, "not valid JSON"},
+        {"{}", 1000, 0, "does not fit"},
+        {"{}", INT64_MAX, 0, "does not fit"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
@@ -90,7 +94,8 @@ static void sixteen_bit_floats_convert_exactly(UNUSED void **state)
         { 0x3555, 0x1.554p-2f }, { 0x0400, 0x1p-14f },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct st_tensor t = { .name = "h", .dtype = ST_F16, .n_elem = 1, .data = (const uint8_t *)&cases[i].half, .size_bytes = 2 };
+        struct st_tensor t = {
+            .name = "h", .dtype = ST_F16, .n_elem = 1, .data = (const uint8_t *)&cases[i].half, .size_bytes = 2};
         float f;
         st_to_f32(&f, &t);
         assert_memory_equal(&f, &cases[i].want, 4);
@@ -99,7 +104,8 @@ static void sixteen_bit_floats_convert_exactly(UNUSED void **state)
         { 1, 0x3f80 }, { 0x1.01p0f, 0x3f80 }, { 0x1.03p0f, 0x3f82 }, { 0x1.010002p0f, 0x3f81 }, { -0.0f, 0x8000 },
     };    // halves go to the even neighbour
     for (size_t i = 0; i < ARRAY_SIZE(round); i++) {
-        struct st_tensor t = { .name = "f", .dtype = ST_F32, .n_elem = 1, .data = (const uint8_t *)&round[i].f, .size_bytes = 4 };
+        struct st_tensor t = {
+            .name = "f", .dtype = ST_F32, .n_elem = 1, .data = (const uint8_t *)&round[i].f, .size_bytes = 4};
         uint16_t h;
         st_to_bf16(&h, &t);
         assert_int_equal(h, round[i].want);
@@ -195,8 +201,11 @@ static void sharded_models_of_any_float_type_load(UNUSED void **state)
     assert_true(ones > model_n_flat(m) / 4 && near > model_n_flat(m) / 4 && ones + near == model_n_flat(m));
     model_free(m);
     model_free(whole);
-    static const struct { const char *second, *want; } cases[] = {
-        { "a.safetensors", "' is not in 'a.safetensors'" }, { "c.safetensors", "c.safetensors" }, { "../b", "not a plain file name" },
+    static const struct { const char *second, *want;
+    } cases[] = {
+        {"a.safetensors", "' is not in 'a.safetensors'"},
+        {"c.safetensors", "c.safetensors"},
+        {"../b", "not a plain file name"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         shards_put(from, dir, cases[i].second);
@@ -211,39 +220,43 @@ static void configs_say_which_key_is_wrong(UNUSED void **state)
 {
 #define BASE "\"model_type\":\"qwen2\",\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4," \
              "\"intermediate_size\":128,\"vocab_size\":100,\"rms_norm_eps\":1e-6"
-    static const struct { const char *text, *want; } cases[] = {
-        { "{" BASE "}", NULL },
-        { "{" BASE ",\"num_key_value_heads\":2,\"head_dim\":null,\"eos_token_id\":[1,2]}", NULL },
-        { "{" BASE ",\"num_key_value_heads\":3}", "'num_key_value_heads' 3 does not divide" },
-        { "{\"model_type\":\"qwen2\"}", "'num_hidden_layers' is missing" },
-        { "{\"model_type\":\"mamba\"}", "'model_type' is 'mamba'" },
-        { "{\"hidden_size\":1}", "'model_type' is missing" },
-        { "{" BASE ",\"head_dim\":\"x\"}", "'head_dim' is not a whole number" },
-        { "{" BASE ",\"head_dim\":33}", "odd" },
-        { "{" BASE ",\"eos_token_id\":100}", "'eos_token_id'" },
-        { "{" BASE ",\"hidden_act\":\"gelu\"}", "'hidden_act'" },
-        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "'yarn'" },
-        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "'rope_scaling.low_freq_factor' is missing" },
-        { "{" BASE ",\"use_sliding_window\":true}", "sliding" },
-        { "{" BASE ",\"vocab_size\":7}", "not valid JSON" },    // given twice
-        { "{" BASE, "not valid JSON" },
-        { "[]", "not a JSON object" },
+    static const struct { const char *text, *want;
+    } cases[] = {
+        {"{" BASE "}", NULL},
+        {"{" BASE ",\"num_key_value_heads\":2,\"head_dim\":null,\"eos_token_id\":[1,2]}", NULL},
+        {"{" BASE ",\"num_key_value_heads\":3}", "'num_key_value_heads' 3 does not divide"},
+        {"{\"model_type\":\"qwen2\"}", "'num_hidden_layers' is missing"},
+        {"{\"model_type\":\"mamba\"}", "'model_type' is 'mamba'"},
+        {"{\"hidden_size\":1}", "'model_type' is missing"},
+        {"{" BASE ",\"head_dim\":\"x\"}", "'head_dim' is not a whole number"},
+        {"{" BASE ",\"head_dim\":33}", "odd"},
+        {"{" BASE ",\"eos_token_id\":100}", "'eos_token_id'"},
+        {"{" BASE ",\"hidden_act\":\"gelu\"}", "'hidden_act'"},
+        {"{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "'yarn'"},
+        {"{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
+         "'rope_scaling.low_freq_factor' is missing"},
+        {"{" BASE ",\"use_sliding_window\":true}", "sliding"},
+        {"{" BASE ",\"vocab_size\":7}", "not valid JSON"}, // given twice
+        {"{" BASE, "not valid JSON"},
+        {"[]", "not a JSON object"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
         struct model_config c;
         bool ok = config_parse(&c, cases[i].text, "dir/config.json", &err);
         if (ok != !cases[i].want || (!ok && (!strstr(err.text, cases[i].want) || !strstr(err.text, "dir/config.json"))))
-            fail_msg("case %zu: \"%s\" does not say '%s'", i, ok ? "(accepted)" : err.text, cases[i].want ? cases[i].want : "nothing");
+            fail_msg("case %zu: \"%s\" does not say '%s'", i, ok ? "(accepted)" : err.text,
+                     cases[i].want ? cases[i].want : "nothing");
     }
 }
 
 static void shapes_have_the_published_sizes(UNUSED void **state)
 {
-    static const struct { const char *name; double billion; } cases[] = {
-        { "Qwen2.5-0.5B", 0.494 }, { "Qwen2.5-1.5B", 1.544 }, { "Qwen2.5-3B", 3.086 }, { "Qwen2.5-7B", 7.616 },
-        { "Qwen2.5-14B", 14.770 }, { "Qwen3-0.6B", 0.596 }, { "Qwen3-1.7B", 1.721 }, { "Qwen3-4B", 4.022 }, { "Qwen3-8B", 8.191 },
-        { "Llama-3.1-8B", 8.030 },
+    static const struct { const char *name; double billion;
+    } cases[] = {
+        {"Qwen2.5-0.5B", 0.494}, {"Qwen2.5-1.5B", 1.544}, {"Qwen2.5-3B", 3.086}, {"Qwen2.5-7B", 7.616},
+        {"Qwen2.5-14B", 14.770}, {"Qwen3-0.6B", 0.596},   {"Qwen3-1.7B", 1.721}, {"Qwen3-4B", 4.022},
+        {"Qwen3-8B", 8.191},     {"Llama-3.1-8B", 8.030},
     };
     struct error err = { 0 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

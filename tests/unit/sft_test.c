@@ -76,9 +76,10 @@ static void wrong_rows_are_named_and_long_ones_counted(UNUSED void **state)
                         "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]}\n", 100, &err));
     assert_non_null(strstr(err.text, "data.jsonl:2"));
     assert_non_null(strstr(err.text, "'answer'"));
-    struct sft_data *d = data_of("{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}],\"answer\":\"2\"}\n"
-                                 "{\"messages\":[{\"role\":\"user\",\"content\":\"111111111111111111111111\"}],\"answer\":\"2\"}\n",
-                                 30, &err);
+    struct sft_data *d =
+        data_of("{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}],\"answer\":\"2\"}\n"
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"111111111111111111111111\"}],\"answer\":\"2\"}\n",
+                30, &err);
     assert_non_null(d);
     assert_true(sft_data_n(d) == 1 && sft_data_n_too_long(d) == 1);
     sft_data_free(d);
@@ -99,7 +100,8 @@ static void training_lowers_the_loss_and_repeats_to_the_bit(UNUSED void **state)
     uint64_t hash[2];
     struct sft_data *d = data_of("{\"messages\":[{\"role\":\"user\",\"content\":\"1+1?\"}],\"answer\":\"2\"}\n"
                                  "{\"messages\":[{\"role\":\"user\",\"content\":\"1+2?\"}],\"answer\":\"3\"}\n"
-                                 "{\"messages\":[{\"role\":\"user\",\"content\":\"2+2?\"}],\"answer\":\"4\"}\n", 100, &err);
+                                 "{\"messages\":[{\"role\":\"user\",\"content\":\"2+2?\"}],\"answer\":\"4\"}\n",
+                                 100, &err);
     assert_non_null(d);
     c.n_layer = 1;
     for (int run = 0; run < 2; run++) {
@@ -134,10 +136,12 @@ static int setup(UNUSED void **state)
     struct buf b = BUF_INIT;
     if (!mkdtemp(root))
         return -1;
-    buf_str(&b, "{\"added_tokens\":[{\"id\":256,\"content\":\"<|im_start|>\",\"special\":true},{\"id\":257,\"content\":"
-                "\"<|im_end|>\",\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
-                "\"add_prefix_space\":false,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
-                "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    buf_str(
+        &b,
+        "{\"added_tokens\":[{\"id\":256,\"content\":\"<|im_start|>\",\"special\":true},{\"id\":257,\"content\":"
+        "\"<|im_end|>\",\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+        "\"add_prefix_space\":false,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
+        "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
     for (int i = 0, other = 256; i < 256; i++) {    // GPT-2's stand-ins: printable bytes are themselves
         bool keep = (i >= 33 && i < 127) || (i >= 161 && i != 173);
         buf_fmt(&b, "%s\"\\u%04x\":%d", i ? "," : "", keep ? i : other, i);
@@ -146,8 +150,10 @@ static int setup(UNUSED void **state)
     buf_str(&b, "}}}");
     snprintf(path, sizeof path, "%s/tokenizer.json", root);
     bool ok = file_write(path, b.data, b.len, &err);
-    static const char config[] = "{\"eos_token\":\"<|im_end|>\",\"chat_template\":\"{% for m in messages %}{{ '<|im_start|>' + m['role'] "
-        "+ '\\\\n' + m['content'] + '<|im_end|>\\\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\\\n' }}"
+    static const char config[] =
+        "{\"eos_token\":\"<|im_end|>\",\"chat_template\":\"{% for m in messages %}{{ '<|im_start|>' + m['role'] "
+        "+ '\\\\n' + m['content'] + '<|im_end|>\\\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\\\\n' }}"
         "{% endif %}\"}";
     snprintf(path, sizeof path, "%s/tokenizer_config.json", root);
     ok = ok && file_write(path, config, sizeof config - 1, &err) && (tok = tokenizer_load(root, &err))

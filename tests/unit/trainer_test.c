@@ -33,7 +33,8 @@ static float *array(const struct shards *s, const char *name)
 static void groups_read(const struct shards *s, struct group **out)
 {
     struct error err;
-    float *token = array(s, "token"), *n_prompt = array(s, "n_prompt"), *n_tok = array(s, "n_tok"), *old = array(s, "logp_old");
+    float *token = array(s, "token"), *n_prompt = array(s, "n_prompt"), *n_tok = array(s, "n_tok"),
+          *old = array(s, "logp_old");
     float *reward = array(s, "reward"), *cut = array(s, "cut");
     int64_t at_tok = 0, at_old = 0;
     for (int64_t i = 0; i < STEPS * GROUPS; i++) {
@@ -49,8 +50,11 @@ static void groups_read(const struct shards *s, struct group **out)
             g->prompt[k] = (int32_t)token[at_tok++];
         for (int64_t k = 0, first = 0; k < SAMPLES; k++) {
             int64_t q = i * SAMPLES + k;
-            g->sample[k] = (struct sample){ .first_tok = first, .n_tok = (int64_t)n_tok[q], .score = SCORE_OK,
-                                            .reward = (double)reward[q], .finish = cut[q] != 0 ? FINISH_LENGTH : FINISH_STOP };
+            g->sample[k] = (struct sample){.first_tok = first,
+                                           .n_tok = (int64_t)n_tok[q],
+                                           .score = SCORE_OK,
+                                           .reward = (double)reward[q],
+                                           .finish = cut[q] != 0 ? FINISH_LENGTH : FINISH_STOP};
             first += g->sample[k].n_tok;
         }
         for (int64_t k = 0; k < total; k++) {
@@ -153,14 +157,16 @@ static float *gradient(struct fixture *f, int64_t token_budget, int n_rank)
     struct trainer_norm norm, global = { 0 };
     struct trainer_sums sums;
     for (int r = 0; r < n_rank; r++) {    // what each rank would say
-        if (!trainer_begin(t, groups + r * GROUPS / n_rank, (r + 1) * GROUPS / n_rank - r * GROUPS / n_rank, &f->h, &norm, &err))
+        if (!trainer_begin(t, groups + r * GROUPS / n_rank, (r + 1) * GROUPS / n_rank - r * GROUPS / n_rank, &f->h,
+                           &norm, &err))
             fail_msg("%s", err.text);
         trainer_norm_add(&global, &norm);
     }
     for (int r = 0; r < n_rank; r++) {
         part[r] = malloc((size_t)n * 4);
-        if (!trainer_begin(t, groups + r * GROUPS / n_rank, (r + 1) * GROUPS / n_rank - r * GROUPS / n_rank, &f->h, &norm, &err)
-            || !trainer_grad(t, &f->h, &global, &sums, &err) || !trainer_grad_get(t, part[r], &err))
+        if (!trainer_begin(t, groups + r * GROUPS / n_rank, (r + 1) * GROUPS / n_rank - r * GROUPS / n_rank, &f->h,
+                           &norm, &err) ||
+            !trainer_grad(t, &f->h, &global, &sums, &err) || !trainer_grad_get(t, part[r], &err))
             fail_msg("%s", err.text);
     }
     trainer_reduce(sum, (const float *const *)part, n_rank, n);

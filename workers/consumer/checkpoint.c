@@ -3,7 +3,8 @@
  * Invariants:
  * 1. dir/step-NNNNNN exists only as the result of a rename of a finished, synced directory.
  * 2. state/manifest.json is the last file written; it names every other file with size and hash.
- * 3. The snapshot belongs to the writer's thread from checkpoint_start until the state is DONE; only then is it reused. */
+ * 3. The snapshot belongs to the writer's thread from checkpoint_start until the state is DONE; only then is it reused.
+ */
 #include "workers/consumer/checkpoint.h"
 #include <dirent.h>
 #include <errno.h>
@@ -77,14 +78,16 @@ static bool file_hash(const char *path, size_t *size, uint64_t *hash, struct err
 /* ---- writing */
 static bool join(char out[PATH_BYTES], const char *dir, const char *name, struct error *err)
 {
-    return path_join(out, PATH_BYTES, dir, name) || error_set(err, ERR_USAGE, "the path '%s/%s' is too long", dir, name);
+    return path_join(out, PATH_BYTES, dir, name) ||
+           error_set(err, ERR_USAGE, "the path '%s/%s' is too long", dir, name);
 }
 
 static bool json_write(json_t *j, const char *path, struct error *err)    // takes j
 {
     char *text = j ? json_dumps(j, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(j);
-    bool ok = text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
+    bool ok =
+        text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
     free(text);
     return ok;
 }
@@ -97,12 +100,13 @@ static bool state_write(const struct snapshot *s, const char *dir, struct error 
     int64_t n = 0;
     for (int k = 0; k < STATE_N; k++)
         if (s->state[k])
-            out[n++] = (struct st_out){ .name = names[k], .dtype = ST_F32, .n_dim = 1, .dim = { s->n_flat }, .data = s->state[k] };
+            out[n++] =
+                (struct st_out){.name = names[k], .dtype = ST_F32, .n_dim = 1, .dim = {s->n_flat}, .data = s->state[k]};
     if (!join(path, dir, "trainer.safetensors", err) || !st_write(path, out, n, err))
         return false;
     json_t *settings = s->settings ? json_loads(s->settings, JSON_DECODE_ANY, NULL) : json_null();
-    json_t *j = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)s->step, "adam_step", (json_int_t)s->adam_step, "settings",
-                          settings ? settings : json_null());
+    json_t *j = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)s->step, "adam_step", (json_int_t)s->adam_step,
+                          "settings", settings ? settings : json_null());
     if (!join(path, dir, "state.json", err) || !json_write(j, path, err))
         return false;
     return !s->blob || (join(path, dir, "controller.bin", err) && file_write(path, s->blob, s->blob_len, err));
@@ -155,7 +159,8 @@ static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], stru
         TRY(model_dir_copy_tokenizer(s->tokenizer_dir, tmp, err));
     TRY(state_write(s, state, err));
     TRY(manifest_collect(files, tmp, "", err) && manifest_collect(files, state, "state/", err));
-    TRY(json_write(json_pack("{s:i, s:I, s:O}", "version", 1, "step", (json_int_t)s->step, "files", files), manifest, err));
+    TRY(json_write(json_pack("{s:i, s:I, s:O}", "version", 1, "step", (json_int_t)s->step, "files", files), manifest,
+                   err));
     TRY(dir_sync(state, err) && dir_sync(tmp, err));
     if (path_exists(path) && rename(path, old) != 0) {
         error_errno(err, "cannot move the earlier '%s' away", path);
@@ -287,8 +292,9 @@ static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir
     s->step = info->step;
     s->adam_step = trainer_adam_step(t);
     s->has_tokenizer = info->tokenizer_dir != NULL;
-    if (snprintf(s->dir, sizeof s->dir, "%s", dir) >= PATH_BYTES
-        || snprintf(s->tokenizer_dir, sizeof s->tokenizer_dir, "%s", info->tokenizer_dir ? info->tokenizer_dir : "") >= PATH_BYTES)
+    if (snprintf(s->dir, sizeof s->dir, "%s", dir) >= PATH_BYTES ||
+        snprintf(s->tokenizer_dir, sizeof s->tokenizer_dir, "%s", info->tokenizer_dir ? info->tokenizer_dir : "") >=
+            PATH_BYTES)
         return error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
     free(s->settings);
     free(s->blob);
@@ -307,8 +313,8 @@ static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir
     return device_sync(dev, err);
 }
 
-bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir, const struct checkpoint_info *info,
-                      struct error *err)
+bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir,
+                      const struct checkpoint_info *info, struct error *err)
 {
     writer_settle(w);
     bool ok = w->state != WRITER_DONE || w->ok || error_set(err, w->err.code, "%s", w->err.text);
@@ -401,7 +407,8 @@ bool checkpoint_verify(const char *path, int64_t *step, struct error *err)
         snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
         const char *want = json_string_value(json_object_get(v, "hash"));
         if ((json_int_t)size != json_integer_value(json_object_get(v, "bytes")) || !want || strcmp(hex, want) != 0) {
-            error_set(err, ERR_DATA, "'%s' is broken: '%s' is not what was written (%zu bytes, hash %s)", path, name, size, hex);
+            error_set(err, ERR_DATA, "'%s' is broken: '%s' is not what was written (%zu bytes, hash %s)", path, name,
+                      size, hex);
             goto out;
         }
     }
@@ -514,7 +521,8 @@ bool checkpoint_restore(struct trainer *t, const char *path, struct error *err)
             continue;
         }
         if (!f || f->dtype != ST_F32 || f->n_elem != n) {
-            error_set(err, ERR_DATA, "'%s': '%s' does not belong to this model (%lld parameters)", file, names[k], (long long)n);
+            error_set(err, ERR_DATA, "'%s': '%s' does not belong to this model (%lld parameters)", file, names[k],
+                      (long long)n);
             goto out;
         }
         st_to_f32(flat, f);

@@ -4,8 +4,9 @@
  *     state/      trainer.safetensors (masters, moments)  state.json (step, settings)  controller.bin (opaque blob)
  *     state/manifest.json: size and hash of every other file; written last
  *
- * Written into a hidden sibling, synced, then renamed: a directory of the final name with a good manifest is complete. The
- * snapshot is taken by the device thread (training stalls only for the copy), writing happens in a thread of its own. */
+ * Written into a hidden sibling, synced, then renamed: a directory of the final name with a good manifest is complete.
+ * The snapshot is taken by the device thread (training stalls only for the copy), writing happens in a thread of its
+ * own. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,7 +18,8 @@ struct checkpoint_writer;
 /* What stands beside the model; strings and blob are copied. */
 struct checkpoint_info {
     int64_t step;                // optimizer steps: names the directory
-    const char *tokenizer_dir;   // tokenizer*.json, special_tokens_map.json, generation_config.json, ... come from here; or NULL
+    const char
+        *tokenizer_dir; // tokenizer*.json, special_tokens_map.json, generation_config.json, ... come from here; or NULL
     const char *settings;        // JSON text kept as state.json's "settings"; or NULL
     const void *blob;            // the controller's state, opaque; or NULL
     size_t blob_len;
@@ -25,12 +27,12 @@ struct checkpoint_info {
 /* A writer with one background thread; NULL: see err. The destructor waits for what is being written. */
 struct checkpoint_writer *checkpoint_writer_new(struct error *err);
 void checkpoint_writer_free(struct checkpoint_writer *w);
-/* Copy weights and state to host memory and start writing dir/step-NNNNNN. Waits first for an unfinished earlier one. An
- * existing complete checkpoint of that name is replaced. */
+/* Copy weights and state to host memory and start writing dir/step-NNNNNN. Waits first for an unfinished earlier one.
+ * An existing complete checkpoint of that name is replaced. */
 MUST_USE bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir,
                                const struct checkpoint_info *info, struct error *err);
-/* False while one is being written; true once it is done or none was: then *path (if any was written) names it and a failure is
- * in err with *ok false. Does not wait. */
+/* False while one is being written; true once it is done or none was: then *path (if any was written) names it and a
+ * failure is in err with *ok false. Does not wait. */
 bool checkpoint_poll(struct checkpoint_writer *w, bool *ok, char path[4096], struct error *err);
 /* Wait for the one being written. */
 MUST_USE bool checkpoint_wait(struct checkpoint_writer *w, struct error *err);
@@ -38,7 +40,8 @@ MUST_USE bool checkpoint_wait(struct checkpoint_writer *w, struct error *err);
 MUST_USE bool checkpoint_verify(const char *path, int64_t *step, struct error *err);
 /* The newest complete checkpoint of dir into path; broken ones are passed over (and logged). ERR_NOT_FOUND: none. */
 MUST_USE bool checkpoint_newest(const char *dir, char path[4096], int64_t *step, struct error *err);
-/* Set the trainer's masters, moments and version (and so the model's weights) from a checkpoint that has been verified. */
+/* Set the trainer's masters, moments and version (and so the model's weights) from a checkpoint that has been verified.
+ */
 MUST_USE bool checkpoint_restore(struct trainer *t, const char *path, struct error *err);
 /* The controller's blob; returns malloc'd memory in *blob for free(), NULL with length 0 when there is none. */
 MUST_USE bool checkpoint_blob(const char *path, void **blob, size_t *len, struct error *err);

@@ -6,7 +6,7 @@
 static const char *const algo_names[] = {
     [ALGO_GRPO] = "GRPO", [ALGO_DAPO] = "DAPO", [ALGO_RLOO] = "RLOO", [ALGO_REINFORCE_PPB] = "REINFORCE_PPB",
 };
-static const char *const variation_names[] = { [LOSS_SAMPLE_LEVEL] = "sample_level", [LOSS_TOKEN_LEVEL] = "token_level" };
+static const char *const variation_names[] = {[LOSS_SAMPLE_LEVEL] = "sample_level", [LOSS_TOKEN_LEVEL] = "token_level"};
 
 void trainer_hyper_init(struct trainer_hyper *h, enum algo algo)
 {

@@ -1,8 +1,8 @@
 /* loss.h - advantages, masks and weights: everything of a policy loss that is decided before the forward pass
  *
- * Pure functions of groups and settings; any thread. The per-token loss itself is kernels/ops.h's policy_loss. Formulas are
- * those of colossal-chat's distributed GRPO (seeds/001, seeds/002) as intended; where its code does something else, a switch
- * says so. */
+ * Pure functions of groups and settings; any thread. The per-token loss itself is kernels/ops.h's policy_loss. Formulas
+ * are those of colossal-chat's distributed GRPO (seeds/001, seeds/002) as intended; where its code does something else,
+ * a switch says so. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,8 +28,8 @@ struct trainer_hyper {
     bool ppb_as_coded;           // compatibility: REINFORCE_PPB multiplies by the deviation, as the seeds' code does
     int64_t token_budget;        // packed tokens of a micro-batch; 0: token_budget_max
 };
-/* Presets: GRPO, RLOO, REINFORCE_PPB as seeds/002 (clip 0.2/0.2, sample level, beta 0.01), DAPO as seeds/001 (0.2/0.28, token
- * level, beta 0, filter 0.01..0.99, truncated masked, skip_threshold 20); lr 1e-6, weight decay 0.01, clip 1. */
+/* Presets: GRPO, RLOO, REINFORCE_PPB as seeds/002 (clip 0.2/0.2, sample level, beta 0.01), DAPO as seeds/001 (0.2/0.28,
+ * token level, beta 0, filter 0.01..0.99, truncated masked, skip_threshold 20); lr 1e-6, weight decay 0.01, clip 1. */
 void trainer_hyper_init(struct trainer_hyper *h, enum algo algo);
 /* "GRPO", "DAPO", "RLOO", "REINFORCE_PPB"; false: unknown (err names the four). */
 MUST_USE bool algo_parse(enum algo *out, const char *name, struct error *err);
@@ -44,8 +44,8 @@ const char *loss_variation_name(enum loss_variation v);
  *   REINFORCE_PPB   r - mean (REINFORCE++-baseline, arXiv 2501.03262, section 3.3)
  * Only samples with SCORE_OK count; the others get 0, and so does a group with fewer than two that count. */
 void advantage_group(double *adv, enum algo algo, const struct group *g);
-/* Is sample i in the loss (lambda)? Not when left out by its verifier, or empty, or truncated under mask_truncated, or in a group
- * outside the filter's range. */
+/* Is sample i in the loss (lambda)? Not when left out by its verifier, or empty, or truncated under mask_truncated, or
+ * in a group outside the filter's range. */
 bool sample_in_loss(const struct group *g, int32_t i, const struct trainer_hyper *h);
 /* Do samples of the group differ in reward (those that count)? */
 bool group_has_spread(const struct group *g);
@@ -62,6 +62,6 @@ struct trainer_norm {
 void trainer_norm_add(struct trainer_norm *sum, const struct trainer_norm *part);
 /* Share in the loss of one token of a sample of n_tok tokens that is in the loss. */
 double token_weight(const struct trainer_hyper *h, const struct trainer_norm *global, int64_t n_tok);
-/* REINFORCE_PPB's second stage over the global batch: (a - mean) / sqrt(v + 1e-8), denominators + 1e-4 as the seeds'; other
- * algorithms: a. */
+/* REINFORCE_PPB's second stage over the global batch: (a - mean) / sqrt(v + 1e-8), denominators + 1e-4 as the seeds';
+ * other algorithms: a. */
 double advantage_normalise(double a, const struct trainer_hyper *h, const struct trainer_norm *global);

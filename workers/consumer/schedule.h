@@ -9,5 +9,6 @@ struct schedule {
     int64_t n_warmup;       // steps of linear warm-up from 0 before it starts
     int64_t n_step;         // steps until the floor; from there on it stays (upstream's cosine rises again)
 };
-/* Rate of optimizer step k (from 0): min + (lr - min)(1 + cos(pi k / n_step)) / 2, colossal-chat's CosineAnnealingWarmupLR. */
+/* Rate of optimizer step k (from 0): min + (lr - min)(1 + cos(pi k / n_step)) / 2, colossal-chat's
+ * CosineAnnealingWarmupLR. */
 double schedule_lr(const struct schedule *s, double lr, int64_t k);

@@ -62,20 +62,24 @@ static bool piece_encode(struct sft_reader *r, const char *text, size_t len, str
     return encoder_encode(r->enc, text, len, 0, &r->ids, err);
 }
 
-/* One assistant turn: what stands before it has no loss, the turn has, up to its end token. *done: bytes already encoded. */
+/* One assistant turn: what stands before it has no loss, the turn has, up to its end token. *done: bytes already
+ * encoded. */
 static bool turn_add(struct sft_reader *r, struct sft_data *d, const json_t *upto, const json_t *with, size_t *done,
                      struct error *err)
 {
     struct chat_options prompt = { .add_generation_prompt = true }, whole = { 0 };
     buf_clear(&r->before);
     buf_clear(&r->after);
-    if (!template_chat(r->chat, upto, &prompt, &r->before, err) || !template_chat(r->chat, with, &whole, &r->after, err))
+    if (!template_chat(r->chat, upto, &prompt, &r->before, err) ||
+        !template_chat(r->chat, with, &whole, &r->after, err))
         return false;
     if (r->before.len < *done || r->after.len < r->before.len
         || memcmp(buf_text(&r->after), buf_text(&r->before), r->before.len) != 0)
-        return error_set(err, ERR_UNSUPPORTED, "the chat template writes a turn differently once it is answered, so that no "
+        return error_set(err, ERR_UNSUPPORTED,
+                         "the chat template writes a turn differently once it is answered, so that no "
                          "part of the text can be told to be the answer");
-    if (!piece_encode(r, buf_text(&r->before) + *done, r->before.len - *done, err) || !data_add(d, r->ids.id, r->ids.n, 0, err))
+    if (!piece_encode(r, buf_text(&r->before) + *done, r->before.len - *done, err) ||
+        !data_add(d, r->ids.id, r->ids.n, 0, err))
         return false;
     if (!piece_encode(r, buf_text(&r->after) + r->before.len, r->after.len - r->before.len, err))
         return false;
@@ -91,7 +95,8 @@ static bool turn_add(struct sft_reader *r, struct sft_data *d, const json_t *upt
 static json_t *row_messages(json_t *row, struct error *err)
 {
     json_t *messages = json_object_get(row, "messages"), *answer = json_object_get(row, "answer");
-    const char *role = json_string_value(json_object_get(json_array_get(messages, json_array_size(messages) - 1), "role"));
+    const char *role =
+        json_string_value(json_object_get(json_array_get(messages, json_array_size(messages) - 1), "role"));
     if (role && strcmp(role, "assistant") == 0)
         return json_incref(messages);
     if (!json_is_string(answer)) {
@@ -140,8 +145,8 @@ out:
     return ok;
 }
 
-struct sft_data *sft_data_open(const char *path, const struct tokenizer *tok, const struct template *chat, int64_t max_tok,
-                               struct error *err)
+struct sft_data *sft_data_open(const char *path, const struct tokenizer *tok, const struct template *chat,
+                               int64_t max_tok, struct error *err)
 {
     bool ok = false;
     struct sft_data *d = calloc(1, sizeof *d);
@@ -226,8 +231,8 @@ static struct sft_seq row_seq(const struct sft_data *d, int64_t i)
     return s;
 }
 
-bool sft_run(struct trainer *t, const struct sft_stage *stage, bool (*told)(void *arg, const struct sft_progress *p), void *arg,
-             struct error *err)
+bool sft_run(struct trainer *t, const struct sft_stage *stage, bool (*told)(void *arg, const struct sft_progress *p),
+             void *arg, struct error *err)
 {
     bool ok = false;
     int64_t n = stage->data->n_row, at = n, epoch = 0, n_tok = 0, t0 = clock_ns();

@@ -1,8 +1,8 @@
 /* sft.h - supervised training: conversations in, a model that answers like them out
  *
- * Rows are conversations; only assistant turns carry loss, from their first token to the end token that closes them. Text is
- * tokenised in the pieces a rollout would have (prompt, answer), so that the ids are those that sampling produces. One device
- * thread; all rows are held tokenised in memory. */
+ * Rows are conversations; only assistant turns carry loss, from their first token to the end token that closes them.
+ * Text is tokenised in the pieces a rollout would have (prompt, answer), so that the ids are those that sampling
+ * produces. One device thread; all rows are held tokenised in memory. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,11 +14,11 @@ struct tokenizer;    // workers/text/tokenizer.h
 struct template;     // workers/text/template.h
 
 struct sft_data;
-/* Read and tokenise a data set (workers/text/dataset.h): a row's conversation is `messages`; when its last turn is not the
- * assistant's, a text member `answer` is that turn. Rows longer than max_tok are left out and counted. NULL: err names file and
- * line. */
-struct sft_data *sft_data_open(const char *path, const struct tokenizer *tok, const struct template *chat, int64_t max_tok,
-                               struct error *err);
+/* Read and tokenise a data set (workers/text/dataset.h): a row's conversation is `messages`; when its last turn is not
+ * the assistant's, a text member `answer` is that turn. Rows longer than max_tok are left out and counted. NULL: err
+ * names file and line. */
+struct sft_data *sft_data_open(const char *path, const struct tokenizer *tok, const struct template *chat,
+                               int64_t max_tok, struct error *err);
 void sft_data_free(struct sft_data *d);
 int64_t sft_data_n(const struct sft_data *d);             // rows
 int64_t sft_data_n_too_long(const struct sft_data *d);
@@ -40,7 +40,8 @@ struct sft_progress {
     double tok_per_s;            // packed tokens, since the stage began
 };
 /* Run a stage; told (may be NULL) hears of every step and stops it by returning false (ERR_STOPPED). */
-MUST_USE bool sft_run(struct trainer *t, const struct sft_stage *stage, bool (*told)(void *arg, const struct sft_progress *p),
-                      void *arg, struct error *err);
+MUST_USE bool sft_run(struct trainer *t, const struct sft_stage *stage,
+                      bool (*told)(void *arg, const struct sft_progress *p), void *arg, struct error *err);
 /* Mean loss per loss token over all rows. */
-MUST_USE bool sft_evaluate(struct trainer *t, const struct sft_data *d, double *loss, double *n_loss_tok, struct error *err);
+MUST_USE bool sft_evaluate(struct trainer *t, const struct sft_data *d, double *loss, double *n_loss_tok,
+                           struct error *err);

@@ -1,9 +1,9 @@
 /* trainer.c - the optimizer step
  *
- * 1. A sample is one sequence: prompt and completion without its last token, whose successor nobody asks for. Row p - 1 + t
- *    predicts completion token t.
- * 2. Samples are packed in the order of the groups, whole, until a micro-batch's token budget is reached; the cut depends on
- *    nothing else, and each token's numbers do not depend on the cut.
+ * 1. A sample is one sequence: prompt and completion without its last token, whose successor nobody asks for. Row p - 1
+ * + t predicts completion token t.
+ * 2. Samples are packed in the order of the groups, whole, until a micro-batch's token budget is reached; the cut
+ * depends on nothing else, and each token's numbers do not depend on the cut.
  * 3. Weights of tokens come from counts of the global batch (trainer_norm), so gradients of micro-batches and ranks are
  *    simply added.
  * 4. A sample whose tokens all have no gradient (no spread in its group, masked) is not run, unless run_all. */
@@ -54,8 +54,11 @@ struct trainer {
 /* ---- life */
 static void limits_make(struct run_limits *l, const struct trainer_settings *s)
 {
-    *l = (struct run_limits){ .max_tok = s->token_budget_max, .max_seq = s->token_budget_max, .max_seq_tok = s->token_budget_max,
-                              .train = true, .recompute_block = s->recompute_block };
+    *l = (struct run_limits){.max_tok = s->token_budget_max,
+                             .max_seq = s->token_budget_max,
+                             .max_seq_tok = s->token_budget_max,
+                             .train = true,
+                             .recompute_block = s->recompute_block};
 }
 
 size_t trainer_bytes(const struct model *m, const struct trainer_settings *s)
@@ -73,8 +76,8 @@ static bool micro_new(struct trainer *t, struct error *err)
     if (!(t->mb_mem = malloc((12 * n + 1) * 4)))
         return error_set(err, ERR_NO_MEMORY, "no memory for a micro-batch of %zu tokens", n);
     float *p = t->mb_mem;
-    float **floats[] = { &mb->temperature, &mb->adv, &mb->weight, &mb->old, &mb->ref, &mb->coef, &mb->logp, &mb->entropy,
-                         &mb->loss };
+    float **floats[] = {&mb->temperature, &mb->adv,  &mb->weight,  &mb->old, &mb->ref,
+                        &mb->coef,        &mb->logp, &mb->entropy, &mb->loss};
     for (size_t i = 0; i < ARRAY_SIZE(floats); i++, p += n)
         *floats[i] = p;
     mb->token = (int32_t *)p;
@@ -179,7 +182,8 @@ static void micro_clear(struct micro *mb)
 }
 
 /* Append a sequence's tokens, no row of it with a target yet; returns its first row. */
-static int64_t micro_seq(struct micro *mb, const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b, float temperature)
+static int64_t micro_seq(struct micro *mb, const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b,
+                         float temperature)
 {
     int64_t at = mb->n_tok, n = n_a + n_b;
     if (n_a)
@@ -201,7 +205,8 @@ static int64_t micro_item(struct micro *mb, const struct item *it)
 {
     const int32_t *tok = it->g->token + it->s->first_tok;
     int64_t n = it->s->n_tok;
-    int64_t row = micro_seq(mb, it->g->prompt, it->g->n_prompt, tok, n - 1, train_temperature(it->g)) + it->g->n_prompt - 1;
+    int64_t row =
+        micro_seq(mb, it->g->prompt, it->g->n_prompt, tok, n - 1, train_temperature(it->g)) + it->g->n_prompt - 1;
     memcpy(mb->target + row, tok, (size_t)n * 4);
     memcpy(mb->old + row, it->g->logp + it->s->first_tok, (size_t)n * 4);
     return row;
@@ -261,10 +266,12 @@ static bool item_check(const struct trainer *t, const struct item *it, struct er
     if (g->n_prompt < 1)
         return error_set(err, ERR_DATA, "item %lld has an empty prompt", (long long)g->item);
     if (item_rows(it) > t->set.token_budget_max)
-        return error_set(err, ERR_SHAPE, "a sample of item %lld has %lld tokens; the trainer was made for micro-batches of %lld",
+        return error_set(err, ERR_SHAPE,
+                         "a sample of item %lld has %lld tokens; the trainer was made for micro-batches of %lld",
                          (long long)g->item, (long long)item_rows(it), (long long)t->set.token_budget_max);
     if (it->s->first_tok < 0 || it->s->first_tok > g->n_tok || it->s->n_tok > g->n_tok - it->s->first_tok)
-        return error_set(err, ERR_DATA, "a sample of item %lld points outside of its group's tokens", (long long)g->item);
+        return error_set(err, ERR_DATA, "a sample of item %lld points outside of its group's tokens",
+                         (long long)g->item);
     return true;
 }
 
@@ -297,7 +304,8 @@ out:
     return ok;
 }
 
-/* Token advantage of REINFORCE_PPB before normalisation: the penalty uses the recorded log-probs, so it has no gradient. */
+/* Token advantage of REINFORCE_PPB before normalisation: the penalty uses the recorded log-probs, so it has no
+ * gradient. */
 static double ppb_advantage(const struct trainer *t, const struct item *it, int64_t k, const struct trainer_hyper *h)
 {
     if (!(h->beta > 0))
@@ -315,7 +323,8 @@ bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t
     t->n_item = 0;
     *local = (struct trainer_norm){ 0 };
     if (h->beta > 0 && !t->ref)
-        return error_set(err, ERR_USAGE, "a KL coefficient of %g needs a reference model, and the run started without one", h->beta);
+        return error_set(err, ERR_USAGE,
+                         "a KL coefficient of %g needs a reference model, and the run started without one", h->beta);
     TRY(items_make(t, h, err));
     for (int64_t i = 0; i < t->n_item; i++)
         TRY(item_check(t, &t->item[i], err));
@@ -362,7 +371,8 @@ void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *par
 }
 
 /* Pack a sample with its advantages and weights. */
-static void item_pack(struct trainer *t, const struct item *it, const struct trainer_hyper *h, const struct trainer_norm *global)
+static void item_pack(struct trainer *t, const struct item *it, const struct trainer_hyper *h,
+                      const struct trainer_norm *global)
 {
     struct micro *mb = &t->mb;
     bool ppb = h->algo == ALGO_REINFORCE_PPB;
@@ -387,7 +397,8 @@ static bool item_active(const struct trainer *t, const struct item *it, const st
 }
 
 /* Leave out samples with a ratio beyond the threshold: needs log-probs before the loss. */
-static void samples_skip(struct trainer *t, const struct item *const *it, const struct trainer_hyper *h, struct trainer_sums *s)
+static void samples_skip(struct trainer *t, const struct item *const *it, const struct trainer_hyper *h,
+                         struct trainer_sums *s)
 {
     struct micro *mb = &t->mb;
     for (int64_t q = 0; q < mb->n_seq; q++) {
@@ -440,10 +451,19 @@ static bool micro_run(struct trainer *t, const struct trainer_hyper *h, struct t
     struct micro *mb = &t->mb;
     struct model_batch b = micro_batch(mb);
     struct token_loss loss = {
-        .target = mb->target, .temperature = mb->temperature, .adv = mb->adv, .weight = mb->weight, .logp_old = mb->old,
+        .target = mb->target,
+        .temperature = mb->temperature,
+        .adv = mb->adv,
+        .weight = mb->weight,
+        .logp_old = mb->old,
         // REINFORCE_PPB has its penalty in the advantage
-        .logp_ref = h->beta > 0 && h->algo != ALGO_REINFORCE_PPB ? mb->ref : NULL, .clip_low = (float)h->clip_low,
-        .clip_high = (float)h->clip_high, .beta = (float)h->beta, .logp = mb->logp, .entropy = mb->entropy, .loss = mb->loss,
+        .logp_ref = h->beta > 0 && h->algo != ALGO_REINFORCE_PPB ? mb->ref : NULL,
+        .clip_low = (float)h->clip_low,
+        .clip_high = (float)h->clip_high,
+        .beta = (float)h->beta,
+        .logp = mb->logp,
+        .entropy = mb->entropy,
+        .loss = mb->loss,
     };
     TRY(model_forward_train(t->run, &b, err));
     for (int64_t q = 0; q < mb->n_seq; q++)
@@ -467,8 +487,8 @@ static bool grad_clear(struct trainer *t, struct error *err)
     return OP(t->dev, err, mem_fill, .y = t->grad, .size_bytes = (size_t)t->n_flat * 4);
 }
 
-bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, const struct trainer_norm *global, struct trainer_sums *sums,
-                  struct error *err)
+bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, const struct trainer_norm *global,
+                  struct trainer_sums *sums, struct error *err)
 {
     bool ok = false;
     struct micro *mb = &t->mb;
@@ -527,8 +547,8 @@ bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *gra
     size_t bytes;
     void *weights = model_weights(t->m, &bytes);
     TRY(OP(t->dev, err, sumsq, .sum = t->sumsq, .x = t->grad, .n = t->n_flat));
-    TRY(OP(t->dev, err, clip_coef, .norm = t->clip, .coef = t->clip + 1, .sum = t->sumsq, .max_norm = (float)h->max_norm,
-           .grad_scale = 1));
+    TRY(OP(t->dev, err, clip_coef, .norm = t->clip, .coef = t->clip + 1, .sum = t->sumsq,
+           .max_norm = (float)h->max_norm, .grad_scale = 1));
     TRY(mem_copy(t->dev, &norm, t->clip, sizeof norm, COPY_D2H, err));
     TRY(device_sync(t->dev, err));
     if (!isfinite(norm)) {
@@ -537,9 +557,9 @@ bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *gra
         goto out;
     }
     TRY(OP(t->dev, err, adamw, .weight = weights, .master = t->master, .m = t->m1, .v = t->m2, .grad = t->grad,
-           .coef = t->clip + 1, .n = t->n_flat, .step = t->adam_step + 1, .lr = (float)h->lr, .beta1 = (float)t->set.adam_beta1,
-           .beta2 = (float)t->set.adam_beta2, .eps = (float)t->set.adam_eps, .decay = (float)h->weight_decay,
-           .dtype = model_dtype(t->m)));
+           .coef = t->clip + 1, .n = t->n_flat, .step = t->adam_step + 1, .lr = (float)h->lr,
+           .beta1 = (float)t->set.adam_beta1, .beta2 = (float)t->set.adam_beta2, .eps = (float)t->set.adam_eps,
+           .decay = (float)h->weight_decay, .dtype = model_dtype(t->m)));
     TRY(model_weights_changed(t->m, err));
     TRY(device_sync(t->dev, err));
     t->adam_step++;
@@ -605,10 +625,11 @@ static void length_metrics(double *metric, const struct group *const *groups, in
     free(len);
 }
 
-void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups, int64_t n_group,
-                          const struct trainer_hyper *h)
+void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups,
+                          int64_t n_group, const struct trainer_hyper *h)
 {
-    double n = 0, n_all = 0, r = 0, r2 = 0, fmt = 0, ans = 0, cut = 0, full = 0, out = 0, flat = 0, filtered = 0, used = 0;
+    double n = 0, n_all = 0, r = 0, r2 = 0, fmt = 0, ans = 0, cut = 0, full = 0, out = 0, flat = 0, filtered = 0,
+           used = 0;
     double adv_sum = 0;
     for (int64_t i = 0; i < n_group; i++) {
         const struct group *g = groups[i];
@@ -664,8 +685,8 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
 }
 
 /* ---- scoring and supervised steps */
-bool trainer_logprobs(struct trainer *t, const int32_t *token, const int64_t *seq_len, const float *temperature, int64_t n_seq,
-                      float *logp, float *entropy, struct error *err)
+bool trainer_logprobs(struct trainer *t, const int32_t *token, const int64_t *seq_len, const float *temperature,
+                      int64_t n_seq, float *logp, float *entropy, struct error *err)
 {
     bool ok = false;
     struct micro *mb = &t->mb;
@@ -676,8 +697,8 @@ bool trainer_logprobs(struct trainer *t, const int32_t *token, const int64_t *se
         for (; s < n_seq && (s == first || mb->n_tok + MAX(seq_len[s] - 1, 0) <= t->set.token_budget_max); s++) {
             int64_t n = seq_len[s] - 1;
             if (n < 1 || n > t->set.token_budget_max) {
-                error_set(err, ERR_SHAPE, "a sequence has %lld tokens; from 2 to %lld are possible", (long long)seq_len[s],
-                          (long long)t->set.token_budget_max + 1);
+                error_set(err, ERR_SHAPE, "a sequence has %lld tokens; from 2 to %lld are possible",
+                          (long long)seq_len[s], (long long)t->set.token_budget_max + 1);
                 goto out;
             }
             int64_t row = micro_seq(mb, tok, n, NULL, 0, temperature[s]);
@@ -699,8 +720,8 @@ out:
     return ok;
 }
 
-bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h, bool apply,
-                      double *loss, double *n_loss_tok, double *grad_norm, struct error *err)
+bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h,
+                      bool apply, double *loss, double *n_loss_tok, double *grad_norm, struct error *err)
 {
     bool ok = false;
     struct micro *mb = &t->mb;
@@ -708,8 +729,8 @@ bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_se
     int64_t most = budget(t, h);
     for (int64_t s = 0; s < n_seq; s++) {
         if (seq[s].n_tok < 2 || seq[s].n_tok - 1 > t->set.token_budget_max) {
-            error_set(err, ERR_SHAPE, "a sequence has %lld tokens; from 2 to %lld are possible", (long long)seq[s].n_tok,
-                      (long long)t->set.token_budget_max + 1);
+            error_set(err, ERR_SHAPE, "a sequence has %lld tokens; from 2 to %lld are possible",
+                      (long long)seq[s].n_tok, (long long)t->set.token_budget_max + 1);
             goto out;
         }
         for (int64_t i = 1; i < seq[s].n_tok; i++)
@@ -728,7 +749,8 @@ bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_se
             }
         }
         struct model_batch b = micro_batch(mb);
-        struct token_loss l = { .target = mb->target, .temperature = mb->temperature, .coef = mb->coef, .logp = mb->logp };
+        struct token_loss l = {
+            .target = mb->target, .temperature = mb->temperature, .coef = mb->coef, .logp = mb->logp};
         if (apply)
             TRY(model_forward_train(t->run, &b, err) && model_backward(t->run, &l, t->grad, err));
         else
@@ -763,8 +785,9 @@ bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const fl
     void *weights = model_weights(t->m, &bytes);
     if (!mem_copy(t->dev, state_ptr(t, kind), in, (size_t)t->n_flat * 4, COPY_H2D, err))
         return false;
-    if (kind == STATE_MASTER && t->own_master
-        && !OP(t->dev, err, cast, .y = weights, .x = t->master, .n = t->n_flat, .scale = 1, .y_dtype = DT_BF16, .x_dtype = DT_F32))
+    if (kind == STATE_MASTER && t->own_master &&
+        !OP(t->dev, err, cast, .y = weights, .x = t->master, .n = t->n_flat, .scale = 1, .y_dtype = DT_BF16,
+            .x_dtype = DT_F32))
         return false;
     if (kind == STATE_MASTER && !model_weights_changed(t->m, err))
         return false;

@@ -59,7 +59,8 @@ static bool real_get(const struct reader *r, const char *key, double min, double
         return error_set(err, ERR_DATA, "'%s': '%s%s' is not a number", r->path, r->prefix, key);
     double x = json_number_value(v);
     if (!(x >= min && x <= max))
-        return error_set(err, ERR_DATA, "'%s': '%s%s' is %g; it must be from %g to %g", r->path, r->prefix, key, x, min, max);
+        return error_set(err, ERR_DATA, "'%s': '%s%s' is %g; it must be from %g to %g", r->path, r->prefix, key, x, min,
+                         max);
     *out = x;
     return true;
 }
@@ -152,11 +153,14 @@ static bool unsupported_refuse(const struct reader *r, struct error *err)
     if (act && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0))
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'hidden_act' is not silu", r->path);
     if (json_is_true(json_object_get(r->obj, "use_sliding_window")))
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'use_sliding_window' is true; sliding windows are not supported", r->path);
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'use_sliding_window' is true; sliding windows are not supported",
+                         r->path);
     if (json_is_true(json_object_get(r->obj, "mlp_bias")))
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'mlp_bias' is true; biases in the MLP are not supported", r->path);
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'mlp_bias' is true; biases in the MLP are not supported",
+                         r->path);
     if (is_given(r, "quantization_config"))
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'quantization_config': quantised weights are not supported", r->path);
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'quantization_config': quantised weights are not supported",
+                         r->path);
     return true;
 }
 
@@ -176,8 +180,8 @@ static bool object_read(struct model_config *c, const struct reader *r, struct e
     if (is_given(r, "num_key_value_heads") && !int_get(r, "num_key_value_heads", 1, 1 << 12, &c->n_kv_head, err))
         return false;
     if (c->n_head % c->n_kv_head)
-        return error_set(err, ERR_DATA, "'%s': 'num_key_value_heads' %lld does not divide 'num_attention_heads' %lld", r->path,
-                         (long long)c->n_kv_head, (long long)c->n_head);
+        return error_set(err, ERR_DATA, "'%s': 'num_key_value_heads' %lld does not divide 'num_attention_heads' %lld",
+                         r->path, (long long)c->n_kv_head, (long long)c->n_head);
     if (is_given(r, "head_dim")) {
         if (!int_get(r, "head_dim", 2, 1024, &c->d_head, err))
             return false;
@@ -185,12 +189,15 @@ static bool object_read(struct model_config *c, const struct reader *r, struct e
         c->d_head = 128;
     } else {
         if (c->d_model % c->n_head)
-            return error_set(err, ERR_DATA, "'%s': 'num_attention_heads' %lld does not divide 'hidden_size' %lld and there is "
-                             "no 'head_dim'", r->path, (long long)c->n_head, (long long)c->d_model);
+            return error_set(err, ERR_DATA,
+                             "'%s': 'num_attention_heads' %lld does not divide 'hidden_size' %lld and there is "
+                             "no 'head_dim'",
+                             r->path, (long long)c->n_head, (long long)c->d_model);
         c->d_head = c->d_model / c->n_head;
     }
     if (c->d_head % 2)
-        return error_set(err, ERR_DATA, "'%s': 'head_dim' %lld is odd; RoPE turns pairs", r->path, (long long)c->d_head);
+        return error_set(err, ERR_DATA, "'%s': 'head_dim' %lld is odd; RoPE turns pairs", r->path,
+                         (long long)c->d_head);
     c->max_pos = 32768;
     if (is_given(r, "max_position_embeddings")
         && !int_get(r, "max_position_embeddings", 1, 1 << 28, &c->max_pos, err))
@@ -208,7 +215,8 @@ static bool object_read(struct model_config *c, const struct reader *r, struct e
     if (is_given(r, "attention_bias") && !bool_get(r, "attention_bias", &bias, err))
         return false;
     if (bias && c->family != FAMILY_QWEN2)    // there it would also put a bias on the output
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'attention_bias' is true; only Qwen2's q, k and v have biases", r->path);
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'attention_bias' is true; only Qwen2's q, k and v have biases",
+                         r->path);
     c->bos = -1;
     int64_t bos;
     if (is_given(r, "bos_token_id")) {
@@ -282,21 +290,23 @@ bool config_save(const struct model_config *c, const char *dir, const char *dtyp
     char path[4096];
     char *text = NULL;
     const struct family *f = &families[c->family];
-    json_t *j = json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:s, s:f, s:s, s:b, s:f}",
-        "architectures", f->architecture, "model_type", f->model_type,
-        "num_hidden_layers", (json_int_t)c->n_layer, "hidden_size", (json_int_t)c->d_model,
-        "num_attention_heads", (json_int_t)c->n_head, "num_key_value_heads", (json_int_t)c->n_kv_head,
-        "head_dim", (json_int_t)c->d_head, "intermediate_size", (json_int_t)c->d_ff,
-        "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos,
-        "rms_norm_eps", c->rms_eps, "rope_theta", c->rope_theta, "tie_word_embeddings", (int)c->tied,
-        "attention_bias", (int)(c->qkv_bias && c->family != FAMILY_QWEN2),
-        "hidden_act", "silu", "attention_dropout", 0.0, "torch_dtype", dtype, "use_cache", 1,
-        "initializer_range", c->initializer_range);
+    json_t *j = json_pack(
+        "{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:s, s:f, s:s, s:b, s:f}",
+        "architectures", f->architecture, "model_type", f->model_type, "num_hidden_layers", (json_int_t)c->n_layer,
+        "hidden_size", (json_int_t)c->d_model, "num_attention_heads", (json_int_t)c->n_head, "num_key_value_heads",
+        (json_int_t)c->n_kv_head, "head_dim", (json_int_t)c->d_head, "intermediate_size", (json_int_t)c->d_ff,
+        "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos, "rms_norm_eps",
+        c->rms_eps, "rope_theta", c->rope_theta, "tie_word_embeddings", (int)c->tied, "attention_bias",
+        (int)(c->qkv_bias && c->family != FAMILY_QWEN2), "hidden_act", "silu", "attention_dropout", 0.0, "torch_dtype",
+        dtype, "use_cache", 1, "initializer_range", c->initializer_range);
     bool built = j != NULL;
     if (c->has_rope_llama3)
-        built = built && json_object_set_new(j, "rope_scaling", json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3",
-            "factor", c->rope_factor, "low_freq_factor", c->rope_low_freq_factor, "high_freq_factor", c->rope_high_freq_factor,
-            "original_max_position_embeddings", (json_int_t)c->rope_original_max_pos)) == 0;
+        built = built &&
+                json_object_set_new(
+                    j, "rope_scaling",
+                    json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", c->rope_factor,
+                              "low_freq_factor", c->rope_low_freq_factor, "high_freq_factor", c->rope_high_freq_factor,
+                              "original_max_position_embeddings", (json_int_t)c->rope_original_max_pos)) == 0;
     if (c->bos >= 0)
         built = built && json_object_set_new(j, "bos_token_id", json_integer(c->bos)) == 0;
     if (c->n_eos == 1)
@@ -323,39 +333,89 @@ out:
     return ok;
 }
 
-#define QWEN2(layers, d, heads, kv, ff, rows, is_tied) { .family = FAMILY_QWEN2, .n_layer = layers, .d_model = d, \
-    .n_head = heads, .n_kv_head = kv, .d_head = (d) / (heads), .d_ff = ff, .vocab = rows, .max_pos = 32768, \
-    .rms_eps = 1e-6, .rope_theta = 1e6, .tied = is_tied, .qkv_bias = true, .bos = -1, .eos = { 151645, 151643 }, .n_eos = 2, \
-    .initializer_range = 0.02 }
-#define QWEN3(layers, d, heads, kv, ff, is_tied) { .family = FAMILY_QWEN3, .n_layer = layers, .d_model = d, .n_head = heads, \
-    .n_kv_head = kv, .d_head = 128, .d_ff = ff, .vocab = 151936, .max_pos = 40960, .rms_eps = 1e-6, .rope_theta = 1e6, \
-    .tied = is_tied, .qk_norm = true, .bos = -1, .eos = { 151645, 151643 }, .n_eos = 2, .initializer_range = 0.02 }
+#define QWEN2(layers, d, heads, kv, ff, rows, is_tied)                                                                 \
+    {                                                                                                                  \
+        .family = FAMILY_QWEN2, .n_layer = layers, .d_model = d, .n_head = heads, .n_kv_head = kv,                     \
+        .d_head = (d) / (heads), .d_ff = ff, .vocab = rows, .max_pos = 32768, .rms_eps = 1e-6, .rope_theta = 1e6,      \
+        .tied = is_tied, .qkv_bias = true, .bos = -1, .eos = {151645, 151643}, .n_eos = 2, .initializer_range = 0.02   \
+    }
+#define QWEN3(layers, d, heads, kv, ff, is_tied)                                                                       \
+    {                                                                                                                  \
+        .family = FAMILY_QWEN3, .n_layer = layers, .d_model = d, .n_head = heads, .n_kv_head = kv, .d_head = 128,      \
+        .d_ff = ff, .vocab = 151936, .max_pos = 40960, .rms_eps = 1e-6, .rope_theta = 1e6, .tied = is_tied,            \
+        .qk_norm = true, .bos = -1, .eos = {151645, 151643}, .n_eos = 2, .initializer_range = 0.02                     \
+    }
 /* Hugging Face config.json of each; parameter totals agree with the published sizes. */
 static const struct shape {
     const char *name;
     struct model_config c;
 } shapes[] = {
-    { "Qwen2.5-0.5B", QWEN2(24, 896, 14, 2, 4864, 151936, true) },
-    { "Qwen2.5-1.5B", QWEN2(28, 1536, 12, 2, 8960, 151936, true) },
-    { "Qwen2.5-3B", QWEN2(36, 2048, 16, 2, 11008, 151936, true) },
-    { "Qwen2.5-7B", QWEN2(28, 3584, 28, 4, 18944, 152064, false) },
-    { "Qwen2.5-14B", QWEN2(48, 5120, 40, 8, 13824, 152064, false) },
-    { "Qwen3-0.6B", QWEN3(28, 1024, 16, 8, 3072, true) },
-    { "Qwen3-1.7B", QWEN3(28, 2048, 16, 8, 6144, true) },
-    { "Qwen3-4B", QWEN3(36, 2560, 32, 8, 9728, true) },
-    { "Qwen3-8B", QWEN3(36, 4096, 32, 8, 12288, false) },
-    { "Llama-3.1-8B", { .family = FAMILY_LLAMA, .n_layer = 32, .d_model = 4096, .n_head = 32, .n_kv_head = 8, .d_head = 128,
-      .d_ff = 14336, .vocab = 128256, .max_pos = 131072, .rms_eps = 1e-5, .rope_theta = 500000, .has_rope_llama3 = true,
-      .rope_factor = 8, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_pos = 8192, .bos = 128000,
-      .eos = { 128001, 128008, 128009 }, .n_eos = 3, .initializer_range = 0.02 } },
+    {"Qwen2.5-0.5B", QWEN2(24, 896, 14, 2, 4864, 151936, true)},
+    {"Qwen2.5-1.5B", QWEN2(28, 1536, 12, 2, 8960, 151936, true)},
+    {"Qwen2.5-3B", QWEN2(36, 2048, 16, 2, 11008, 151936, true)},
+    {"Qwen2.5-7B", QWEN2(28, 3584, 28, 4, 18944, 152064, false)},
+    {"Qwen2.5-14B", QWEN2(48, 5120, 40, 8, 13824, 152064, false)},
+    {"Qwen3-0.6B", QWEN3(28, 1024, 16, 8, 3072, true)},
+    {"Qwen3-1.7B", QWEN3(28, 2048, 16, 8, 6144, true)},
+    {"Qwen3-4B", QWEN3(36, 2560, 32, 8, 9728, true)},
+    {"Qwen3-8B", QWEN3(36, 4096, 32, 8, 12288, false)},
+    {"Llama-3.1-8B",
+     {.family = FAMILY_LLAMA,
+      .n_layer = 32,
+      .d_model = 4096,
+      .n_head = 32,
+      .n_kv_head = 8,
+      .d_head = 128,
+      .d_ff = 14336,
+      .vocab = 128256,
+      .max_pos = 131072,
+      .rms_eps = 1e-5,
+      .rope_theta = 500000,
+      .has_rope_llama3 = true,
+      .rope_factor = 8,
+      .rope_low_freq_factor = 1,
+      .rope_high_freq_factor = 4,
+      .rope_original_max_pos = 8192,
+      .bos = 128000,
+      .eos = {128001, 128008, 128009},
+      .n_eos = 3,
+      .initializer_range = 0.02}},
     // the arithmetic starter of examples/: 0.6 M parameters
-    { "starter", { .family = FAMILY_QWEN2, .n_layer = 3, .d_model = 128, .n_head = 4, .n_kv_head = 2, .d_head = 32,
-      .d_ff = 384, .vocab = 320, .max_pos = 1024, .rms_eps = 1e-6, .rope_theta = 10000, .tied = true, .qkv_bias = true,
-      .bos = -1, .n_eos = 0, .initializer_range = 0.02 } },
+    {"starter",
+     {.family = FAMILY_QWEN2,
+      .n_layer = 3,
+      .d_model = 128,
+      .n_head = 4,
+      .n_kv_head = 2,
+      .d_head = 32,
+      .d_ff = 384,
+      .vocab = 320,
+      .max_pos = 1024,
+      .rms_eps = 1e-6,
+      .rope_theta = 10000,
+      .tied = true,
+      .qkv_bias = true,
+      .bos = -1,
+      .n_eos = 0,
+      .initializer_range = 0.02}},
     // 2 M parameters, for `rollcall bench cpu`
-    { "bench-2M", { .family = FAMILY_QWEN2, .n_layer = 4, .d_model = 192, .n_head = 6, .n_kv_head = 2, .d_head = 32,
-      .d_ff = 512, .vocab = 2048, .max_pos = 1024, .rms_eps = 1e-6, .rope_theta = 10000, .tied = true, .qkv_bias = true,
-      .bos = -1, .n_eos = 0, .initializer_range = 0.02 } },
+    {"bench-2M",
+     {.family = FAMILY_QWEN2,
+      .n_layer = 4,
+      .d_model = 192,
+      .n_head = 6,
+      .n_kv_head = 2,
+      .d_head = 32,
+      .d_ff = 512,
+      .vocab = 2048,
+      .max_pos = 1024,
+      .rms_eps = 1e-6,
+      .rope_theta = 10000,
+      .tied = true,
+      .qkv_bias = true,
+      .bos = -1,
+      .n_eos = 0,
+      .initializer_range = 0.02}},
 };
 
 const struct model_config *config_shape(const char *name, struct error *err)
@@ -381,7 +441,8 @@ void config_inv_freq(const struct model_config *c, double *inv_freq)
             if (wave > old / c->rope_low_freq_factor) {
                 f /= c->rope_factor;
             } else if (wave >= old / c->rope_high_freq_factor) {    // between: blend
-                double s = (old / wave - c->rope_low_freq_factor) / (c->rope_high_freq_factor - c->rope_low_freq_factor);
+                double s =
+                    (old / wave - c->rope_low_freq_factor) / (c->rope_high_freq_factor - c->rope_low_freq_factor);
                 f = (1 - s) * f / c->rope_factor + s * f;
             }
         }

@@ -33,8 +33,9 @@ struct model_config {
     double initializer_range;    // of random weights; 0.02 unless said
 };
 
-/* Parse dir/config.json (and the end tokens of dir/generation_config.json when there). ERR_DATA names file and key: missing,
- * of the wrong type, out of range, or of a kind that is not supported (sliding windows, other rope scalings, activations). */
+/* Parse dir/config.json (and the end tokens of dir/generation_config.json when there). ERR_DATA names file and key:
+ * missing, of the wrong type, out of range, or of a kind that is not supported (sliding windows, other rope scalings,
+ * activations). */
 MUST_USE bool config_load(struct model_config *c, const char *dir, struct error *err);
 /* The same from text; path only names the place in messages. */
 MUST_USE bool config_parse(struct model_config *c, const char *text, const char *path, struct error *err);

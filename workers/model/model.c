@@ -214,9 +214,10 @@ static bool tensors_load(struct model *m, const struct shards *s, const char *di
             error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
             goto out;
         }
-        if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] || (t->n_dim == 2 && f->dim[1] != t->dim[1])) {
-            error_set(err, ERR_DATA, "'%s': tensor '%s' must be float of (%lld%s%.0lld), it is %s of (%lld%s%.0lld)", f->file,
-                      t->name, (long long)t->dim[0], t->n_dim == 2 ? ", " : "", (long long)t->dim[1],
+        if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] ||
+            (t->n_dim == 2 && f->dim[1] != t->dim[1])) {
+            error_set(err, ERR_DATA, "'%s': tensor '%s' must be float of (%lld%s%.0lld), it is %s of (%lld%s%.0lld)",
+                      f->file, t->name, (long long)t->dim[0], t->n_dim == 2 ? ", " : "", (long long)t->dim[1],
                       f->dtype == ST_OTHER ? "another type" : "float", (long long)f->dim[0], f->n_dim > 1 ? ", " : "",
                       (long long)(f->n_dim > 1 ? f->dim[1] : 0));
             goto out;
@@ -233,8 +234,8 @@ static bool tensors_load(struct model *m, const struct shards *s, const char *di
         for (int64_t k = 0; !known && k < m->n_tensor; k++)
             known = strcmp(m->tensor[k].name, name) == 0;
         if (!known) {
-            error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to a model of this config.json", shards_at(s, i)->file,
-                      name);
+            error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to a model of this config.json",
+                      shards_at(s, i)->file, name);
             goto out;
         }
     }
@@ -272,8 +273,8 @@ static uint64_t mix64(uint64_t x)    // splitmix64's finaliser, Steele et al. 20
     return x ^ x >> 31;
 }
 
-/* Close to normal(0, 1): the sum of twelve uniform numbers less its mean (Irwin-Hall). Only exact integer arithmetic, so that
- * a seed gives the same bytes with any C library. */
+/* Close to normal(0, 1): the sum of twelve uniform numbers less its mean (Irwin-Hall). Only exact integer arithmetic,
+ * so that a seed gives the same bytes with any C library. */
 static float normal_draw(uint64_t key, uint64_t i)
 {
     int64_t sum = 0;
@@ -433,7 +434,8 @@ out:
 }
 
 /* ---- saving */
-static bool index_write(const struct model *m, const int64_t *shard, int64_t n_shard, const char *dir, struct error *err)
+static bool index_write(const struct model *m, const int64_t *shard, int64_t n_shard, const char *dir,
+                        struct error *err)
 {
     char path[4096];
     struct buf b = BUF_INIT;
@@ -445,9 +447,11 @@ static bool index_write(const struct model *m, const int64_t *shard, int64_t n_s
         buf_fmt(&b, "  \"%s\": \"model-%05lld-of-%05lld.safetensors\"%s\n", m->tensor[i].name, (long long)shard[i] + 1,
                 (long long)n_shard, i + 1 < m->n_tensor ? "," : "");
     buf_str(&b, "}}\n");
-    bool ok = b.failed ? error_set(err, ERR_NO_MEMORY, "no memory for the index of %lld tensors", (long long)m->n_tensor)
-            : !path_join(path, sizeof path, dir, "model.safetensors.index.json")
-            ? error_set(err, ERR_USAGE, "the path '%s' is too long", dir) : file_write(path, b.data, b.len, err);
+    bool ok = b.failed
+                  ? error_set(err, ERR_NO_MEMORY, "no memory for the index of %lld tensors", (long long)m->n_tensor)
+              : !path_join(path, sizeof path, dir, "model.safetensors.index.json")
+                  ? error_set(err, ERR_USAGE, "the path '%s' is too long", dir)
+                  : file_write(path, b.data, b.len, err);
     buf_release(&b);
     return ok;
 }
@@ -474,16 +478,19 @@ bool model_save_copy(const struct model *m, const void *weights, const char *dir
         }
         in_shard += size;
         shard[i] = n_shard - 1;
-        out[i] = (struct st_out){ .name = t->name, .dtype = m->dtype == DT_F32 ? ST_F32 : ST_BF16, .n_dim = t->n_dim,
-                                  .dim = { t->dim[0], t->dim[1] }, .data = (const char *)weights + (size_t)t->offset * e };
+        out[i] = (struct st_out){.name = t->name,
+                                 .dtype = m->dtype == DT_F32 ? ST_F32 : ST_BF16,
+                                 .n_dim = t->n_dim,
+                                 .dim = {t->dim[0], t->dim[1]},
+                                 .data = (const char *)weights + (size_t)t->offset * e};
     }
     for (int64_t k = 0, i = 0; k < n_shard; k++) {
         int64_t first = i;
         while (i < m->n_tensor && shard[i] == k)
             i++;
         char name[64];
-        snprintf(name, sizeof name, n_shard == 1 ? "model.safetensors" : "model-%05lld-of-%05lld.safetensors", (long long)k + 1,
-                 (long long)n_shard);
+        snprintf(name, sizeof name, n_shard == 1 ? "model.safetensors" : "model-%05lld-of-%05lld.safetensors",
+                 (long long)k + 1, (long long)n_shard);
         if (!path_join(path, sizeof path, dir, name)) {
             error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
             goto out;

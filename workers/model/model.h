@@ -1,9 +1,9 @@
 /* model.h - a decoder-only transformer (Qwen2, Qwen3, Llama-3): weights, forward for every use, backward
  *
- * One struct model is one copy of the weights on one device, all in one arena described by one table of tensors; the table
- * serves loading, saving, publication, the optimizer's flat buffers and debugging. The forward pass is written once against
- * kernels/ops.h: prefill, decode, scoring and training run the same operations with the same order of every sum, so that a
- * token's log-prob has the same bits wherever it is computed (DESIGN section 4).
+ * One struct model is one copy of the weights on one device, all in one arena described by one table of tensors; the
+ * table serves loading, saving, publication, the optimizer's flat buffers and debugging. The forward pass is written
+ * once against kernels/ops.h: prefill, decode, scoring and training run the same operations with the same order of
+ * every sum, so that a token's log-prob has the same bits wherever it is computed (DESIGN section 4).
  *
  * Everything here is called by the one thread that drives the device. Pointers marked (device) lie in the memory of the
  * device, which on a CPU is the host's; work on them is asynchronous on CUDA (device_sync). */
@@ -20,11 +20,13 @@ struct model_run;
 struct kv_pool;
 
 /* ---- weights */
-/* Load a Hugging Face directory (config.json, model*.safetensors) as dtype; every tensor must be there with its shape, and
- * none that the model does not have. dev is borrowed for the model's life. Returns it for model_free; NULL: see err. */
+/* Load a Hugging Face directory (config.json, model*.safetensors) as dtype; every tensor must be there with its shape,
+ * and none that the model does not have. dev is borrowed for the model's life. Returns it for model_free; NULL: see
+ * err. */
 struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, struct error *err);
-/* A model with weights drawn from seed: matrices normal(0, 1 / sqrt(n_in)), embedding normal(0, initializer_range), outputs
- * into the residual stream smaller by sqrt(2 n_layer), norms 1, biases 0; the same bytes for the same shape, seed and dtype. */
+/* A model with weights drawn from seed: matrices normal(0, 1 / sqrt(n_in)), embedding normal(0, initializer_range),
+ * outputs into the residual stream smaller by sqrt(2 n_layer), norms 1, biases 0; the same bytes for the same shape,
+ * seed and dtype. */
 struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype,
                                struct error *err);
 /* A model of the same shape with all weights 0 (for a second copy, or to receive published ones). */
@@ -33,8 +35,8 @@ void model_free(struct model *m);    // NULL is fine
 const struct model_config *model_config(const struct model *m);
 enum dtype model_dtype(const struct model *m);
 struct device *model_device(const struct model *m);
-/* Ids that can be sampled: [0, n_live); those above (rows that only pad the embedding) have probability 0 in sampler and
- * trainer alike. The config's vocab unless set. */
+/* Ids that can be sampled: [0, n_live); those above (rows that only pad the embedding) have probability 0 in sampler
+ * and trainer alike. The config's vocab unless set. */
 int64_t model_n_live(const struct model *m);
 void model_n_live_set(struct model *m, int64_t n_live);
 /* The whole weight arena (device): what is published. Equal weights are equal bytes. After writing into it call
@@ -47,8 +49,8 @@ MUST_USE bool model_weights_copy(struct model *dst, const struct model *src, str
 MUST_USE bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err);
 /* Write model.safetensors (or shards of about 5 GB with an index) and config.json into dir, which exists. */
 MUST_USE bool model_save(const struct model *m, const char *dir, struct error *err);
-/* The same from a host copy of the arena, so that a snapshot can be written later; reads nothing of m that changes, so any
- * thread may call it. */
+/* The same from a host copy of the arena, so that a snapshot can be written later; reads nothing of m that changes, so
+ * any thread may call it. */
 MUST_USE bool model_save_copy(const struct model *m, const void *weights, const char *dir, struct error *err);
 
 /* One named tensor. The parts of fused products (q, k, v; gate, up) are neighbours in the arena, row after row. */
@@ -57,7 +59,7 @@ struct tensor {
     int n_dim;
     int64_t dim[2];
     int64_t n_elem;
-    int64_t offset;          // elements, into the weight arena and into every flat fp32 buffer (gradient, masters, moments)
+    int64_t offset; // elements, into the weight arena and into every flat fp32 buffer (gradient, masters, moments)
 };
 int64_t model_n_tensor(const struct model *m);
 const struct tensor *model_tensor(const struct model *m, int64_t i);
@@ -70,8 +72,8 @@ struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, struct error 
 void kv_pool_free(struct kv_pool *kv);             // NULL is fine
 size_t kv_pool_page_bytes(const struct model *m);  // one page, keys and values of all layers
 int64_t kv_pool_n_page(const struct kv_pool *kv);
-/* Copy page src[i] to dst[i] in every layer; src, dst (device; n). A group shares its prompt's full pages and copies the last,
- * partly filled one. */
+/* Copy page src[i] to dst[i] in every layer; src, dst (device; n). A group shares its prompt's full pages and copies
+ * the last, partly filled one. */
 MUST_USE bool kv_pool_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err);
 
 /* ---- running it */
@@ -96,10 +98,11 @@ struct model_batch {
     int64_t n_seq;
     int64_t n_tok;
     const int32_t *token;        // (n_tok)
-    const int32_t *cu_tok;       // (n_seq + 1): sequence s is token[cu_tok[s] .. cu_tok[s + 1]), from position 0; none is empty
+    const int32_t
+        *cu_tok; // (n_seq + 1): sequence s is token[cu_tok[s] .. cu_tok[s + 1]), from position 0; none is empty
 };
-/* Run whole prompts and keep their keys and values: page (host; n_seq, max_page) names each sequence's pages in order. logits
- * (device; n_seq, vocab) gets the row after each sequence's last token; NULL: not wanted. */
+/* Run whole prompts and keep their keys and values: page (host; n_seq, max_page) names each sequence's pages in order.
+ * logits (device; n_seq, vocab) gets the row after each sequence's last token; NULL: not wanted. */
 MUST_USE bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page,
                             int64_t max_page, float *logits, struct error *err);
 /* One more token of each of n sequences; all pointers (device), so that the call can be part of a graph. */
@@ -116,14 +119,15 @@ struct decode_batch {
 /* logits (device; n, vocab): the row after each token. */
 MUST_USE bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_pool *kv, float *logits,
                            struct error *err);
-/* Log-prob of target[i] after row i, at temperature[i], for the rows whose target is not -1 (the others give 0). All arrays
- * (n_tok) in host memory; entropy may be NULL. */
-MUST_USE bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target, const float *temperature,
-                          float *logp, float *entropy, struct error *err);
+/* Log-prob of target[i] after row i, at temperature[i], for the rows whose target is not -1 (the others give 0). All
+ * arrays (n_tok) in host memory; entropy may be NULL. */
+MUST_USE bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target,
+                          const float *temperature, float *logp, float *entropy, struct error *err);
 
 /* ---- training (run_limits.train): forward, perhaps head, backward */
 MUST_USE bool model_forward_train(struct model_run *r, const struct model_batch *b, struct error *err);
-/* The loss of the tokens just run forward, row by row: row i predicts target[i] (-1: no loss). All host arrays (n_tok). */
+/* The loss of the tokens just run forward, row by row: row i predicts target[i] (-1: no loss). All host arrays (n_tok).
+ */
 struct token_loss {
     const int32_t *target;
     const float *temperature;
@@ -137,8 +141,8 @@ struct token_loss {
     float *entropy;              // out, or NULL
     float *loss;                 // out, or NULL: the token's term, weight included (policy loss only)
 };
-/* Only logp and entropy: what decides about whole samples before their gradient. A model_backward that follows must have the
- * same targets and temperatures; it does not compute the logits again when they fit head_rows. */
+/* Only logp and entropy: what decides about whole samples before their gradient. A model_backward that follows must
+ * have the same targets and temperatures; it does not compute the logits again when they fit head_rows. */
 MUST_USE bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err);
 /* Head, loss gradient and the whole backward pass; adds to grad (device; model_n_flat, fp32). */
 MUST_USE bool model_backward(struct model_run *r, const struct token_loss *loss, float *grad, struct error *err);

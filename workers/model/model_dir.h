@@ -5,10 +5,11 @@
 #include <stdbool.h>
 #include "kernels/ops.h"
 #include "protocol/base/error.h"
-/* May a model be written into dir? ERR_EXISTS when it holds a config.json or weights and force is false. Creates nothing, so
- * that a command which fails later leaves nothing behind. */
+/* May a model be written into dir? ERR_EXISTS when it holds a config.json or weights and force is false. Creates
+ * nothing, so that a command which fails later leaves nothing behind. */
 MUST_USE bool model_dir_check(const char *dir, bool force, struct error *err);
-/* Copy tokenizer.json, tokenizer_config.json and what else belongs to a tokenizer; those that are not there are passed over. */
+/* Copy tokenizer.json, tokenizer_config.json and what else belongs to a tokenizer; those that are not there are passed
+ * over. */
 MUST_USE bool model_dir_copy_tokenizer(const char *from, const char *to, struct error *err);
 /* "float32", "fp32", "bfloat16", "bf16". */
 MUST_USE bool model_dtype_parse(enum dtype *out, const char *name, struct error *err);

@@ -3,8 +3,8 @@
 #include "workers/model/model.h"
 
 #define AT_NONE (-1)
-/* Offsets (elements) of a layer's parts in the arena and in flat buffers; AT_NONE: the family has none. A fused part starts
- * where its first tensor does. */
+/* Offsets (elements) of a layer's parts in the arena and in flat buffers; AT_NONE: the family has none. A fused part
+ * starts where its first tensor does. */
 struct layer_at {
     int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, ln2, gate_up, down;
 };

@@ -5,12 +5,13 @@
  *   res1 = x + mlp output of the layer before      h = norm(res1)     qkv = rope(Wqkv h + b)    ao = attention(qkv)
  *   res2 = res1 + Wo ao                            h = norm(res2)     gu = [Wg h | Wu h]        out = Wd (silu(g) u)
  *
- * Training keeps res1, qkv, ao, res2, gu and the norms' statistics of every layer; the norms' outputs and the SwiGLU product
- * are computed again in the backward pass, from the same inputs by the same operation, hence the same bits. With
- * recompute_block only res1 is kept and the rest of a block is run again. Without training all layers share one set.
+ * Training keeps res1, qkv, ao, res2, gu and the norms' statistics of every layer; the norms' outputs and the SwiGLU
+ * product are computed again in the backward pass, from the same inputs by the same operation, hence the same bits.
+ * With recompute_block only res1 is kept and the rest of a block is run again. Without training all layers share one
+ * set.
  *
- * The head never sees a row that predicts nothing, and works on head_rows rows at a time: logits, statistics, gradient and both
- * products of a chunk follow each other, so that no (tokens x vocab) matrix exists. */
+ * The head never sees a row that predicts nothing, and works on head_rows rows at a time: logits, statistics, gradient
+ * and both products of a chunk follow each other, so that no (tokens x vocab) matrix exists. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,8 +78,8 @@ static void *take(struct walk *w, int64_t n, size_t elem)
     return p;
 }
 
-static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, const struct run_limits *lim, size_t e,
-                        bool own_res1)
+static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, const struct run_limits *lim,
+                        size_t e, bool own_res1)
 {
     int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
     if (own_res1)
@@ -281,8 +282,9 @@ static bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, cons
     TRY(OP(dev, err, linear_fwd, .y = a->qkv_in, .x = r->h, .w = w->qkv, .bias = model_at(m, at->qkv_bias), .n = p->n,
            .y_dtype = t));
     TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = a->qkv_in, .cos = r->cos, .sin = r->sin, .pos = p->pos,
-           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .kv = p->kv ? kv_layer(p->kv, l) : NULL,
-           .slot = p->slot, .n = p->n, .n_pos = r->lim.max_seq_tok, .heads = model_heads(m), .eps = eps, .dtype = t));
+           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm),
+           .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot, .n = p->n, .n_pos = r->lim.max_seq_tok,
+           .heads = model_heads(m), .eps = eps, .dtype = t));
     TRY(attention(r, a, l, p, err));
     TRY(OP(dev, err, linear_fwd, .y = r->out, .x = a->ao, .w = w->o, .n = p->n, .y_dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res2, .x = a->res1, .add = r->out, .w = model_at(m, at->ln2),
@@ -304,13 +306,13 @@ static bool forward(struct model_run *r, const struct pass *p, struct error *err
     int64_t d = c->d_model;
     float eps = (float)c->rms_eps;
     r->logits_n = 0;
-    TRY(OP(m->dev, err, rows_gather, .y = r->layer[0].res1, .table = model_at(m, m->embed_at), .row = p->token, .n = p->n,
-           .n_row = c->vocab, .d = d, .dtype = m->dtype));
+    TRY(OP(m->dev, err, rows_gather, .y = r->layer[0].res1, .table = model_at(m, m->embed_at), .row = p->token,
+           .n = p->n, .n_row = c->vocab, .d = d, .dtype = m->dtype));
     for (int64_t l = 0; l < c->n_layer; l++) {
         const struct acts *a = &r->layer[l];
         TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res1, .x = l ? r->layer[l - 1].res2 : a->res1,
-               .add = l ? r->out : NULL, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p->n, .d = d, .eps = eps,
-               .dtype = m->dtype));
+               .add = l ? r->out : NULL, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p->n, .d = d,
+               .eps = eps, .dtype = m->dtype));
         TRY(block_fwd(r, a, l, p, err));
     }
     TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
@@ -326,7 +328,8 @@ static bool batch_upload(struct model_run *r, const struct model_batch *b, struc
     if (b->n_seq < 1 || b->n_seq > r->lim.max_seq || b->n_tok > r->lim.max_tok || b->cu_tok[0] != 0
         || b->cu_tok[b->n_seq] != b->n_tok)
         return error_set(err, ERR_SHAPE, "a batch of %lld tokens in %lld sequences does not fit a run of %lld in %lld",
-                         (long long)b->n_tok, (long long)b->n_seq, (long long)r->lim.max_tok, (long long)r->lim.max_seq);
+                         (long long)b->n_tok, (long long)b->n_seq, (long long)r->lim.max_tok,
+                         (long long)r->lim.max_seq);
     for (int64_t s = 0; s < b->n_seq; s++) {
         int64_t len = (int64_t)b->cu_tok[s + 1] - b->cu_tok[s];
         if (len < 1 || len > r->lim.max_seq_tok)
@@ -337,8 +340,8 @@ static bool batch_upload(struct model_run *r, const struct model_batch *b, struc
     }
     for (int64_t i = 0; i < b->n_tok; i++)
         if (b->token[i] < 0 || b->token[i] >= r->m->c.vocab)
-            return error_set(err, ERR_DATA, "token %lld is %d; the model's vocabulary has %lld", (long long)i, b->token[i],
-                             (long long)r->m->c.vocab);
+            return error_set(err, ERR_DATA, "token %lld is %d; the model's vocabulary has %lld", (long long)i,
+                             b->token[i], (long long)r->m->c.vocab);
     memcpy(r->cu, b->cu_tok, ((size_t)b->n_seq + 1) * sizeof *r->cu);
     r->n_tok = b->n_tok;
     r->n_seq = b->n_seq;
@@ -353,8 +356,8 @@ static bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logit
     return OP(r->m->dev, err, linear_fwd, .y = logits, .x = x, .w = r->m->head, .n = n, .y_dtype = DT_F32);
 }
 
-bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page, int64_t max_page,
-                   float *logits, struct error *err)
+bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page,
+                   int64_t max_page, float *logits, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
@@ -363,7 +366,8 @@ bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_p
     for (int64_t s = 0; s < b->n_seq; s++) {
         int64_t len = b->cu_tok[s + 1] - b->cu_tok[s];
         if ((len + per - 1) / per > max_page) {
-            error_set(err, ERR_SHAPE, "a prompt of %lld tokens needs more than %lld pages", (long long)len, (long long)max_page);
+            error_set(err, ERR_SHAPE, "a prompt of %lld tokens needs more than %lld pages", (long long)len,
+                      (long long)max_page);
             goto out;
         }
         for (int64_t i = 0; i < len; i++)
@@ -377,8 +381,8 @@ bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_p
             r->host_i[s] = b->cu_tok[s + 1] - 1;
         TRY(mem_copy(m->dev, r->head.row, r->host_i, (size_t)b->n_seq * 4, COPY_H2D, err));
         // r->h is free by now and has room for a row a token
-        TRY(OP(m->dev, err, rows_gather, .y = r->h, .table = r->hf, .row = r->head.row, .n = b->n_seq, .n_row = b->n_tok,
-               .d = m->c.d_model, .dtype = m->dtype));
+        TRY(OP(m->dev, err, rows_gather, .y = r->h, .table = r->hf, .row = r->head.row, .n = b->n_seq,
+               .n_row = b->n_tok, .d = m->c.d_model, .dtype = m->dtype));
         TRY(head_fwd(r, r->h, b->n_seq, logits, err));
     }
     ok = true;
@@ -386,7 +390,8 @@ out:
     return ok;
 }
 
-bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_pool *kv, float *logits, struct error *err)
+bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_pool *kv, float *logits,
+                  struct error *err)
 {
     if (b->n > r->lim.max_tok)
         return error_set(err, ERR_SHAPE, "decoding %lld sequences at once does not fit a run of %lld", (long long)b->n,
@@ -405,8 +410,8 @@ static bool head_select(struct model_run *r, const int32_t *target, int64_t *n_h
         if (target[i] == -1)
             continue;
         if (target[i] < 0 || target[i] >= r->m->c.vocab)
-            return error_set(err, ERR_DATA, "target %lld is token %d; the model's vocabulary has %lld", (long long)i, target[i],
-                             (long long)r->m->c.vocab);
+            return error_set(err, ERR_DATA, "target %lld is token %d; the model's vocabulary has %lld", (long long)i,
+                             target[i], (long long)r->m->c.vocab);
         r->row_index[n] = i;
         row[n] = (int32_t)i;
         tgt[n] = target[i];
@@ -447,9 +452,9 @@ static bool head_chunk(struct model_run *r, int64_t row0, int64_t n, const float
     TRY(head_fwd(r, r->hrow, n, r->logits, err));
     for (int64_t i = 0, k; i < n; i += k) {
         k = same_temperature(r, temperature, row0 + i, n - i);
-        TRY(OP(m->dev, err, logprob_fwd, .logp = h->logp + row0 + i, .entropy = h->entropy + row0 + i, .lse = h->lse + row0 + i,
-               .logits = r->logits + i * m->c.vocab, .id = h->target + row0 + i, .n = k, .vocab = m->c.vocab,
-               .n_live = m->n_live, .temperature = temperature[r->row_index[row0 + i]]));
+        TRY(OP(m->dev, err, logprob_fwd, .logp = h->logp + row0 + i, .entropy = h->entropy + row0 + i,
+               .lse = h->lse + row0 + i, .logits = r->logits + i * m->c.vocab, .id = h->target + row0 + i, .n = k,
+               .vocab = m->c.vocab, .n_live = m->n_live, .temperature = temperature[r->row_index[row0 + i]]));
     }
     r->logits_row0 = row0;
     r->logits_n = n;
@@ -539,7 +544,8 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
         return true;
     return OP(r->m->dev, err, policy_loss, .coef = h->coef + row0, .loss = h->loss + row0, .logp = h->logp + row0,
               .logp_old = h->old + row0, .logp_ref = loss->logp_ref ? h->ref + row0 : NULL, .adv = h->adv + row0,
-              .weight = h->weight + row0, .n = n, .clip_low = loss->clip_low, .clip_high = loss->clip_high, .beta = loss->beta);
+              .weight = h->weight + row0, .n = n, .clip_low = loss->clip_low, .clip_high = loss->clip_high,
+              .beta = loss->beta);
 }
 
 /* The head's part of the backward pass: gradient by the last norm's output into dh, by the head's weight into grad. */
@@ -564,10 +570,10 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
                    .temperature = loss->temperature[r->row_index[row0 + i]], .dtype = m->dtype));
         }
         TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = m->head, .n = n));
-        TRY(OP(m->dev, err, linear_bwd_w, .dw = grad + m->head_at, .dy = r->dlogits, .x = r->hrow, .n = n, .n_out = vocab,
-               .n_in = d, .dtype = m->dtype));
-        TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok, .d = d,
-               .dtype = m->dtype));
+        TRY(OP(m->dev, err, linear_bwd_w, .dw = grad + m->head_at, .dy = r->dlogits, .x = r->hrow, .n = n,
+               .n_out = vocab, .n_in = d, .dtype = m->dtype));
+        TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok,
+               .d = d, .dtype = m->dtype));
     }
     ok = true;
 out:
@@ -585,7 +591,8 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, float 
     int64_t n = r->n_tok, d = m->c.d_model, f = m->c.d_ff;
     enum dtype t = m->dtype;
     TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->down, .dy = r->dres, .x = r->act, .n = n, .n_out = d, .n_in = f, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->down, .dy = r->dres, .x = r->act, .n = n, .n_out = d, .n_in = f,
+           .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dact, .dy = r->dres, .w = w->down, .n = n));
     TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d,
@@ -611,16 +618,18 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     int64_t n = r->n_tok, d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
     enum dtype t = m->dtype;
     float eps = (float)m->c.rms_eps;
-    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->o, .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->o, .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q,
+           .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dao, .dy = r->dres, .w = w->o, .n = n));
-    TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
-           .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
+    TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv,
+           .seq = r->seq, .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
     bool norm = at->q_norm != AT_NONE;
     TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = r->cos, .sin = r->sin, .pos = r->pos,
-           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .dq_norm = norm ? grad + at->q_norm : NULL,
-           .dk_norm = norm ? grad + at->k_norm : NULL, .n = n, .n_pos = r->lim.max_seq_tok, .heads = model_heads(m),
-           .eps = eps, .dtype = t));
-    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = eps, .dtype = t));
+           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm),
+           .dq_norm = norm ? grad + at->q_norm : NULL, .dk_norm = norm ? grad + at->k_norm : NULL, .n = n,
+           .n_pos = r->lim.max_seq_tok, .heads = model_heads(m), .eps = eps, .dtype = t));
+    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = eps,
+           .dtype = t));
     TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->qkv, .dbias = at->qkv_bias == AT_NONE ? NULL : grad + at->qkv_bias,
            .dy = r->dqkv, .x = r->h, .n = n, .n_out = qkv, .n_in = d, .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = r->dqkv, .w = w->qkv, .n = n));
@@ -636,8 +645,9 @@ static bool block_again(struct model_run *r, const struct acts *a, int64_t l, st
 {
     struct model *m = r->m;
     struct pass p = { .n = r->n_tok, .token = r->token, .pos = r->pos };
-    return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p.n,
-              .d = m->c.d_model, .eps = (float)m->c.rms_eps, .dtype = m->dtype) && block_fwd(r, a, l, &p, err);
+    return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1,
+              .n = p.n, .d = m->c.d_model, .eps = (float)m->c.rms_eps, .dtype = m->dtype) &&
+           block_fwd(r, a, l, &p, err);
 }
 
 bool model_backward(struct model_run *r, const struct token_loss *loss, float *grad, struct error *err)

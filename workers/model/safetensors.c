@@ -51,15 +51,15 @@ static const struct dtype_row {
     enum st_dtype dtype;
     size_t bits;
 } dtypes[] = {
-    { "F32", ST_F32, 32 }, { "F16", ST_F16, 16 }, { "BF16", ST_BF16, 16 }, { "F64", ST_OTHER, 64 }, { "I64", ST_OTHER, 64 },
-    { "I32", ST_OTHER, 32 }, { "I16", ST_OTHER, 16 }, { "I8", ST_OTHER, 8 }, { "U64", ST_OTHER, 64 }, { "U32", ST_OTHER, 32 },
-    { "U16", ST_OTHER, 16 }, { "U8", ST_OTHER, 8 }, { "BOOL", ST_OTHER, 8 }, { "F8_E4M3", ST_OTHER, 8 },
-    { "F8_E5M2", ST_OTHER, 8 },
+    {"F32", ST_F32, 32},   {"F16", ST_F16, 16},      {"BF16", ST_BF16, 16},    {"F64", ST_OTHER, 64},
+    {"I64", ST_OTHER, 64}, {"I32", ST_OTHER, 32},    {"I16", ST_OTHER, 16},    {"I8", ST_OTHER, 8},
+    {"U64", ST_OTHER, 64}, {"U32", ST_OTHER, 32},    {"U16", ST_OTHER, 16},    {"U8", ST_OTHER, 8},
+    {"BOOL", ST_OTHER, 8}, {"F8_E4M3", ST_OTHER, 8}, {"F8_E5M2", ST_OTHER, 8},
 };
 
 /* One entry of a header: {"dtype":…, "shape":[…], "data_offsets":[begin, end]}, offsets from the end of the header. */
-static bool tensor_read(struct st_tensor *t, const char *name, const json_t *v, const struct shard *f, const uint8_t *data,
-                        uint64_t data_bytes, struct error *err)
+static bool tensor_read(struct st_tensor *t, const char *name, const json_t *v, const struct shard *f,
+                        const uint8_t *data, uint64_t data_bytes, struct error *err)
 {
     const json_t *dtype = json_object_get(v, "dtype"), *shape = json_object_get(v, "shape");
     const json_t *off = json_object_get(v, "data_offsets");
@@ -83,22 +83,25 @@ static bool tensor_read(struct st_tensor *t, const char *name, const json_t *v, 
             t->dim[t->n_dim++] = n;
     }
     const json_t *b = json_array_get(off, 0), *e = json_array_get(off, 1);
-    if (!json_is_integer(b) || !json_is_integer(e) || json_integer_value(b) < 0 || json_integer_value(e) < json_integer_value(b)
-        || (uint64_t)json_integer_value(e) > data_bytes)
-        return error_set(err, ERR_DATA, "'%s': tensor '%s' lies outside of the file, which has %llu bytes of data; it may be "
-                         "truncated", f->path, name, (unsigned long long)data_bytes);
+    if (!json_is_integer(b) || !json_is_integer(e) || json_integer_value(b) < 0 ||
+        json_integer_value(e) < json_integer_value(b) || (uint64_t)json_integer_value(e) > data_bytes)
+        return error_set(err, ERR_DATA,
+                         "'%s': tensor '%s' lies outside of the file, which has %llu bytes of data; it may be "
+                         "truncated",
+                         f->path, name, (unsigned long long)data_bytes);
     t->size_bytes = (size_t)(json_integer_value(e) - json_integer_value(b));
     t->data = data + json_integer_value(b);
     if (bits && ((uint64_t)t->n_elem > SIZE_MAX / 8 || (uint64_t)t->n_elem * (bits / 8) != t->size_bytes))
-        return error_set(err, ERR_DATA, "'%s': tensor '%s' has %zu bytes, its shape says %lld elements of %s", f->path, name,
-                         t->size_bytes, (long long)t->n_elem, json_string_value(dtype));
+        return error_set(err, ERR_DATA, "'%s': tensor '%s' has %zu bytes, its shape says %lld elements of %s", f->path,
+                         name, t->size_bytes, (long long)t->n_elem, json_string_value(dtype));
     return true;
 }
 
 static int offset_compare(const void *a, const void *b)
 {
     const struct st_tensor *x = a, *y = b;
-    return x->data != y->data ? (x->data < y->data ? -1 : 1) : (x->size_bytes > y->size_bytes) - (x->size_bytes < y->size_bytes);
+    return x->data != y->data ? (x->data < y->data ? -1 : 1)
+                              : (x->size_bytes > y->size_bytes) - (x->size_bytes < y->size_bytes);
 }
 
 static int name_compare(const void *a, const void *b)
@@ -115,15 +118,18 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
     if (!file_map_open(&f->map, path, err))
         return false;
     if (f->map.size_bytes < 8 || le64_read(f->map.data) > f->map.size_bytes - 8)    // this way round nothing overflows
-        return error_set(err, ERR_DATA, "'%s': its header does not fit into its %zu bytes; not a safetensors file or truncated",
-                         path, f->map.size_bytes);
+        return error_set(err, ERR_DATA,
+                         "'%s': its header does not fit into its %zu bytes; not a safetensors file or truncated", path,
+                         f->map.size_bytes);
     uint64_t len = le64_read(f->map.data);
     if (len > HEADER_BYTES_MAX)
         return error_set(err, ERR_DATA, "'%s': a header of %llu bytes is too large", path, (unsigned long long)len);
     json_error_t je;
-    f->header = json_loadb((const char *)f->map.data + 8, (size_t)len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &je);
+    f->header =
+        json_loadb((const char *)f->map.data + 8, (size_t)len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &je);
     if (!json_is_object(f->header))
-        return error_set(err, ERR_DATA, "'%s': its header is not valid JSON: %s", path, f->header ? "not an object" : je.text);
+        return error_set(err, ERR_DATA, "'%s': its header is not valid JSON: %s", path,
+                         f->header ? "not an object" : je.text);
     const uint8_t *data = f->map.data + 8 + len;
     uint64_t data_bytes = f->map.size_bytes - 8 - len;
     const char *name;
@@ -136,7 +142,8 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
             int64_t cap = s->cap ? s->cap * 2 : 256;
             struct st_tensor *more = cap <= TENSORS_MAX ? realloc(s->tensor, (size_t)cap * sizeof *more) : NULL;
             if (!more)
-                return error_set(err, ERR_NO_MEMORY, "'%s': no room for more than %lld tensors", path, (long long)s->cap);
+                return error_set(err, ERR_NO_MEMORY, "'%s': no room for more than %lld tensors", path,
+                                 (long long)s->cap);
             s->tensor = more;
             s->cap = cap;
         }
@@ -149,7 +156,8 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
         qsort(s->tensor + first, (size_t)(s->n_tensor - first), sizeof *s->tensor, offset_compare);
     for (int64_t i = first + 1; i < s->n_tensor; i++)
         if (s->tensor[i].data < s->tensor[i - 1].data + s->tensor[i - 1].size_bytes)
-            return error_set(err, ERR_DATA, "'%s': tensors '%s' and '%s' overlap", path, s->tensor[i - 1].name, s->tensor[i].name);
+            return error_set(err, ERR_DATA, "'%s': tensors '%s' and '%s' overlap", path, s->tensor[i - 1].name,
+                             s->tensor[i].name);
     return true;
 }
 
@@ -159,8 +167,8 @@ static bool names_sort(struct shards *s, struct error *err)
         qsort(s->tensor, (size_t)s->n_tensor, sizeof *s->tensor, name_compare);
     for (int64_t i = 1; i < s->n_tensor; i++)
         if (strcmp(s->tensor[i].name, s->tensor[i - 1].name) == 0)
-            return error_set(err, ERR_DATA, "tensor '%s' is in '%s' and again in '%s'", s->tensor[i].name, s->tensor[i - 1].file,
-                             s->tensor[i].file);
+            return error_set(err, ERR_DATA, "tensor '%s' is in '%s' and again in '%s'", s->tensor[i].name,
+                             s->tensor[i - 1].file, s->tensor[i].file);
     return true;
 }
 
@@ -212,7 +220,8 @@ static struct shards *index_open(const char *dir, const char *path, struct error
         json_object_set_new(seen, file, json_true());
     }
     if (json_object_size(seen) > SHARDS_MAX) {
-        error_set(err, ERR_DATA, "'%s': names %zu files; at most %d are possible", path, json_object_size(seen), SHARDS_MAX);
+        error_set(err, ERR_DATA, "'%s': names %zu files; at most %d are possible", path, json_object_size(seen),
+                  SHARDS_MAX);
         goto out;
     }
     TRY(s = shards_alloc((int64_t)json_object_size(seen), err));

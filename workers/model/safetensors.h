@@ -1,7 +1,8 @@
 /* safetensors.h - weight files: mapped reading of one file or of shards with an index, and writing
  *
- * The reader trusts nothing: header length, JSON, offsets, shapes and overlaps are checked before a byte of data is given out.
- * Reading maps files; a struct shards belongs to one thread. Format: github huggingface/safetensors, README "Format". */
+ * The reader trusts nothing: header length, JSON, offsets, shapes and overlaps are checked before a byte of data is
+ * given out. Reading maps files; a struct shards belongs to one thread. Format: github huggingface/safetensors, README
+ * "Format". */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,7 +21,8 @@ struct st_tensor {
     const char *file;         // which file it is in, for messages
 };
 struct shards;
-/* Open dir/model.safetensors, or the files named by dir/model.safetensors.index.json. NULL: err names file and fault. */
+/* Open dir/model.safetensors, or the files named by dir/model.safetensors.index.json. NULL: err names file and fault.
+ */
 struct shards *shards_open(const char *dir, struct error *err);
 /* Open one file. */
 struct shards *shards_open_file(const char *path, struct error *err);
