@@ -37,7 +37,7 @@ struct trainer_settings {
 /* What a rank's forward passes add up: all doubles; fields ending in _max merge by maximum, the others by sum. */
 struct trainer_sums {
     double loss;                 // already divided by the global counts: the sum over ranks is the loss
-    double kl, entropy;          // sums over the samples run forward of the sample's token mean; kl 0 without a reference
+    double kl, entropy;          // sums over the samples run of their token means; kl 0 without a reference
     double n_sample;             // samples run forward
     double n_loss_sample;        // of these, not masked
     double n_tok;                // their tokens
