@@ -2,6 +2,7 @@
 #pragma once
 #include "protocol/base/error.h"
 bool bench_journal(int argc, char **argv, struct error *err);
+bool bench_export(int argc, char **argv, struct error *err);
 bool bench_gemm(int argc, char **argv, struct error *err);
 bool bench_cpu(int argc, char **argv, struct error *err);
 bool bench_decode(int argc, char **argv, struct error *err);

@@ -13,6 +13,7 @@ static const struct {
     { "decode", bench_decode, "tokens a second of the rollout engine" },
     { "learn", bench_learn, "the whole loop in one process, on problems with boxed answers" },
     { "journal", bench_journal, "append a step's metrics; read back a long run" },
+    { "export", bench_export, "carry a fast run to wandb while the server refuses half of the requests" },
     { "gemm", bench_gemm, "matrix products of the CPU engine, against OpenBLAS" },
     { "train", bench_train, "training steps of any shape on any device" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },

@@ -27,16 +27,30 @@ static size_t utf8_len(const unsigned char *s, size_t left)
     return n;
 }
 
+/* Bytes at s that a JSON string holds as they are. */
+static size_t plain_len(const char *s, size_t len)
+{
+    size_t n = 0;
+    while (n < len && (unsigned char)s[n] >= 32 && (unsigned char)s[n] < 0x80 && s[n] != '"' && s[n] != '\\')
+        n++;
+    return n;
+}
+
 void json_text_print(struct buf *out, const char *s, size_t len)
 {
     buf_char(out, '"');
     for (size_t i = 0; i < len;) {
+        size_t plain = plain_len(s + i, len - i);
+        buf_add(out, s + i, plain);
+        i += plain;
+        if (i == len)
+            break;
         unsigned char c = (unsigned char)s[i];
         size_t n = utf8_len((const unsigned char *)s + i, len - i);
         if (n == 0)
             buf_str(out, "\xef\xbf\xbd");
         else if (c == '"' || c == '\\')
-            buf_fmt(out, "\\%c", c);
+            buf_add(out, (char[]){ '\\', (char)c }, 2);
         else if (c < 32)
             buf_fmt(out, "\\u%04x", c);
         else
@@ -46,10 +60,23 @@ void json_text_print(struct buf *out, const char *s, size_t len)
     buf_char(out, '"');
 }
 
+static void count_print(struct buf *out, int64_t v, bool negative)
+{
+    char text[24], *at = text + sizeof text;
+    uint64_t left = v < 0 ? (uint64_t)-v : (uint64_t)v;
+    do {
+        *--at = (char)('0' + left % 10);
+        left /= 10;
+    } while (left);
+    if (negative)
+        *--at = '-';
+    buf_add(out, at, (size_t)(text + sizeof text - at));
+}
+
+/* Integers by hand, everything else with as few digits as read back to the same double. */
 void json_number_print(struct buf *out, double v)
 {
     char text[40];
-    double back;
     if (isnan(v)) {
         buf_str(out, "NaN");
         return;
@@ -58,9 +85,13 @@ void json_number_print(struct buf *out, double v)
         buf_str(out, v > 0 ? "Infinity" : "-Infinity");
         return;
     }
-    for (int digits = 6; digits <= 17; digits++) {    // the shortest that reads back to the same double
+    if (fabs(v) < 1e15 && v == (double)(int64_t)v) {    // counts
+        count_print(out, (int64_t)v, signbit(v));
+        return;
+    }
+    for (int digits = 15; digits <= 17; digits++) {    // %g drops zeros at the end; 17 always read back
         snprintf(text, sizeof text, "%.*g", digits, v);
-        if (parse_f64(text, &back) && back == v)
+        if (digits == 17 || strtod(text, NULL) == v)
             break;
     }
     buf_str(out, text);
