@@ -111,7 +111,7 @@ ATOMS = list(VARS) + ["undef", "1", "0", "2.0", "'a'", "','", "'x'", "true", "no
 FILTERS = ["trim", "length", "upper", "lower", "list", "first", "last", "join(',')", "join", "string", "int", "float", "tojson", "tojson(indent=2)", "sort", "reverse|list",
            "unique|list", "default('D')", "default('D', true)", "items|list", "title", "capitalize", "abs", "sum", "max", "min", "replace('a','zz')", "indent(2)",
            "indent(3, true)", "map('string')|list", "map(attribute='k')|list", "selectattr('v')|list", "selectattr('v','gt',1)|list", "rejectattr('k','equalto','x')|list",
-           "select('string')|list", "reject('none')|list", "dictsort", "sort(attribute='k')", "sort(reverse=true)", "round", "round(1)", "count", "e", "safe", "tojson(sort_keys=true)",
+           "select('string')|list", "reject('none')|list", "dictsort", "sort(attribute='k')", "sort(attribute='k,v')", "sort(attribute='v')", "sort(reverse=true)", "round", "round(1)", "count", "e", "safe", "tojson(sort_keys=true)",
            "tojson(separators=(',',':'))", "tojson(ensure_ascii=true)", "map('upper')|join", "map(attribute='v', default=9)|list"]
 TESTS = ["defined", "undefined", "none", "true", "false", "boolean", "integer", "float", "number", "string", "mapping", "sequence", "iterable", "odd", "even", "eq 1", "in l",
          "lower", "upper", "divisibleby 2", "sameas none", "not none", "not string", "ge(2)", "callable"]

@@ -384,10 +384,21 @@ static struct value sort_filter(struct render *r, struct value *v,
 {
     const struct list *l = jinja_items(r, v[0]);
     struct value out = jinja_list_new(r, V_LIST, l->n), key = jinja_list_new(r, V_LIST, l->n);
+    bool as_is = given(v[2]) && jinja_true(r, v[2]), attr = given(v[3]) && v[3].kind != V_NONE;
+    struct value comma = jinja_str(",", 1), parts = jinja_list_new(r, V_LIST, 1);
+    if (attr && v[3].kind == V_STR)    // several attributes, the first one first
+        parts = jinja_str_split(r, v[3].s, &comma, -1, false);
+    else
+        jinja_list_push(r, parts.list, v[3]);
     for (int64_t i = 0; i < l->n; i++) {
-        struct value k = given(v[3]) && v[3].kind != V_NONE ? path_get(r, l->v[i], v[3]) : l->v[i];
+        struct value k = l->v[i];
+        if (attr) {    // a list of the attributes: where they are equal, what has no order needs none
+            k = jinja_list_new(r, V_LIST, parts.list->n);
+            for (int64_t n = 0; n < parts.list->n; n++)
+                jinja_list_push(r, k.list, lowered(r, path_get(r, l->v[i], parts.list->v[n]), as_is));
+        }
         jinja_list_push(r, out.list, l->v[i]);
-        jinja_list_push(r, key.list, lowered(r, k, given(v[2]) && jinja_true(r, v[2])));
+        jinja_list_push(r, key.list, attr ? k : lowered(r, k, as_is));
     }
     list_sort(r, key.list->v, out.list->v, l->n, given(v[1]) && jinja_true(r, v[1]));
     return out;
