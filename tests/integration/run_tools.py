@@ -83,17 +83,21 @@ class Run:
             text = self.logs()
             self.kill()
             raise AssertionError("the run has not ended in time\n" + text)
+        text = self.logs(whole=True)
+        if "Sanitizer" in text or "runtime error:" in text:
+            raise AssertionError("a sanitizer has spoken\n" + text)
         lines = self.output()
         return code, lines[-1] if lines else {}
 
-    def logs(self):
+    def logs(self, whole=False):
         """The ends of all logs, for messages of failed tests."""
         self.errors.seek(0)
         out = [self.errors.read()[-2000:]]
+        most = 0 if whole else -1500
         logs = os.path.join(self.dir, "logs")
         for name in sorted(os.listdir(logs)) if os.path.isdir(logs) else []:
             with open(os.path.join(logs, name), errors="replace") as f:
-                out.append(f"--- {name}\n" + f.read()[-1500:])
+                out.append(f"--- {name}\n" + f.read()[most:])
         return "\n".join(out)
 
     def step(self):
