@@ -8,7 +8,7 @@
 #include "kernels/cpu/cpu.h"
 #define BLOCK_ROWS 96              // rows of a block: 8 tiles
 #define BLOCK_BYTES (384 << 10)    // of the packed side: stays in the second-level cache (1 MiB on Zen 5)
-#define WGRAD_K 256                // tokens of a block of linear_bwd_w: 32 KiB a panel
+#define WGRAD_K 512                // tokens of a block of linear_bwd_w: 64 KiB a panel, 24 KiB a tile of dy
 
 struct weight_pack {
     float *fwd;    // (panels of n_out)(n_in, PANEL)
@@ -213,8 +213,11 @@ static void wgrad_piece(void *arg, int64_t piece, int thread)
         int64_t n_k = MIN(WGRAD_K, a->n - k0);
         for (int64_t i = 0; i < rows; i += WGRAD_TILE) {
             int64_t wide = MIN(WGRAD_TILE, rows - i);
-            job->path->rows_load(dy + i * n_k, (const char *)a->dy + (size_t)(k0 * job->lddy + o0 + i) * dtype_size(a->dtype),
-                                 a->dtype, job->lddy, n_k, wide);
+            const char *from = (const char *)a->dy + (size_t)(k0 * job->lddy + o0 + i) * dtype_size(a->dtype);
+            if (o0 + i + 16 <= a->n_out)
+                job->path->cols_load(dy + i * n_k, from, a->dtype, job->lddy, n_k, wide);
+            else
+                job->path->rows_load(dy + i * n_k, from, a->dtype, job->lddy, n_k, wide);
         }
         /* a panel at a time, all tiles under it: the panel stays in the first-level cache */
         for (int64_t panel = 0; panel < n_panel; panel++)
@@ -239,7 +242,7 @@ bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct e
                              .rows = BLOCK_ROWS };
     while (job.rows > WGRAD_TILE && (a->n_out + job.rows - 1) / job.rows < 3 * cpu->base.n_thread)
         job.rows /= 2;
-    job.dy_bytes = scratch_floats(job.rows * WGRAD_K);
+    job.dy_bytes = scratch_floats(job.rows * WGRAD_K + 16);    // cols_load writes a little further
     size_t x_bytes = scratch_floats(a->n * panels(a->n_in) * PANEL);
     char *scratch = cpu_scratch(cpu, x_bytes + job.dy_bytes * (size_t)cpu->base.n_thread, "linear_bwd_w", err);
     if (!scratch)

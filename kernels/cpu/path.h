@@ -80,6 +80,8 @@ struct cpu_path {
     void (*rows_sum)(float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t i0, int64_t i1, bool accumulate);
     /* dst (n, d) fp32 dense = rows of x, ld apart */
     void (*rows_load)(float *dst, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d);
+    /* the same for d up to 16, reading 16 elements of each row and writing up to 16 behind the end of dst */
+    void (*cols_load)(float *dst, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d);
     void (*rows_store)(void *y, const float *src, enum dtype t, int64_t ld, int64_t n, int64_t d);
     void (*rows_dot)(float *dot, const void *x, const void *y, enum dtype t, int64_t ld, int64_t n, int64_t d);
     void (*attend)(const struct attend *a);

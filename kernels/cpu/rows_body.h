@@ -247,6 +247,12 @@ static void path_rows_load(float *dst, const void *x, enum dtype t, int64_t ld, 
             v_put(dst, i * d + j, w, DT_F32, v_get(x, i * ld + j, w, t));
         }
 }
+/* Rows overlap: what a store leaves behind its d elements is covered by the next row's. */
+static void path_cols_load(float *dst, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d)
+{
+    for (int64_t i = 0; i < n; i++)
+        v_store(dst + i * d, v_get(x, i * ld, 16, t));
+}
 static void path_rows_store(void *y, const float *src, enum dtype t, int64_t ld, int64_t n, int64_t d)
 {
     for (int64_t i = 0; i < n; i++)
