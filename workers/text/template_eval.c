@@ -5,6 +5,8 @@
  *  - a name is looked up from the inner scope to the outer, then in the variables given, then among the functions;
  *  - x.name looks for a method of the type first, then for a member; x["name"] the other way round;
  *  - something undefined prints nothing, is false and empty, but its members and sums are errors;
+ *  - known difference: jinja2 decides at compile time which scope a name belongs to, so that a name read in an inner loop
+ *    and set only later in the loop around it is undefined there; here it is still the outer one;
  *  - a filter binds closer than "+"; "x is false" is about the value False, "not x" about truth. */
 #include <limits.h>
 #include <stdlib.h>
