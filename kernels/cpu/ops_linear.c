@@ -183,12 +183,13 @@ bool linear_bwd_x_cpu(struct device *dev, const struct linear_bwd_x *a, struct e
 }
 
 /* dw: first all of x becomes panels, (block of WGRAD_K tokens)(panel)(tokens, PANEL); then each piece takes BLOCK_ROWS rows
- * of dw, copies its columns of dy a block of tokens at a time, tile after tile as (tokens, 12), and adds block after block. */
+ * of dw and some panels, copies its columns of dy a block of tokens at a time, tile after tile as (tokens, 12), and adds block after block. */
 struct wgrad_job {
     const struct cpu_path *path;
     const struct linear_bwd_w *a;
     int64_t lddy, ldx;
     int64_t rows;                  // of dw a piece
+    int64_t n_group;               // each row block's panels are shared among this many pieces
     float *x;                      // panels
     float *dy;                     // (n_thread)(rows / WGRAD_TILE)(WGRAD_K, WGRAD_TILE)
     size_t dy_bytes;               // of one thread's
@@ -207,7 +208,8 @@ static void wgrad_piece(void *arg, int64_t piece, int thread)
 {
     const struct wgrad_job *job = arg;
     const struct linear_bwd_w *a = job->a;
-    int64_t o0 = piece * job->rows, rows = MIN(job->rows, a->n_out - o0), n_panel = panels(a->n_in);
+    int64_t o0 = piece / job->n_group * job->rows, rows = MIN(job->rows, a->n_out - o0), n_panel = panels(a->n_in);
+    int64_t group = piece % job->n_group, panel0 = n_panel * group / job->n_group, panel1 = n_panel * (group + 1) / job->n_group;
     float *dy = (float *)((char *)job->dy + (size_t)thread * job->dy_bytes);
     for (int64_t k0 = 0; k0 < a->n; k0 += WGRAD_K) {
         int64_t n_k = MIN(WGRAD_K, a->n - k0);
@@ -220,7 +222,7 @@ static void wgrad_piece(void *arg, int64_t piece, int thread)
                 job->path->rows_load(dy + i * n_k, from, a->dtype, job->lddy, n_k, wide);
         }
         /* a panel at a time, all tiles under it: the panel stays in the first-level cache */
-        for (int64_t panel = 0; panel < n_panel; panel++)
+        for (int64_t panel = panel0; panel < panel1; panel++)
             for (int64_t i = 0; i < rows; i += WGRAD_TILE) {
                 int64_t wide = MIN(WGRAD_TILE, rows - i);
                 struct gemm g = { .m = wide, .n = MIN(PANEL, a->n_in - panel * PANEL), .k = n_k, .a = dy + i * n_k, .lda = wide,
@@ -229,7 +231,7 @@ static void wgrad_piece(void *arg, int64_t piece, int thread)
                 job->path->gemm(&g);
             }
     }
-    if (a->dbias)
+    if (a->dbias && group == 0)
         job->path->rows_sum(a->dbias + o0, (const char *)a->dy + (size_t)o0 * dtype_size(a->dtype), a->dtype, job->lddy, rows, 0,
                             a->n, true);
 }
@@ -240,8 +242,8 @@ bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct e
         return true;
     struct wgrad_job job = { .path = cpu->path, .a = a, .lddy = a->lddy ? a->lddy : a->n_out, .ldx = a->ldx ? a->ldx : a->n_in,
                              .rows = BLOCK_ROWS };
-    while (job.rows > WGRAD_TILE && (a->n_out + job.rows - 1) / job.rows < 3 * cpu->base.n_thread)
-        job.rows /= 2;
+    int64_t n_block = (a->n_out + job.rows - 1) / job.rows;    // high blocks use a panel often; short of work, share its panels
+    job.n_group = MIN(panels(a->n_in), (3 * cpu->base.n_thread + n_block - 1) / n_block);
     job.dy_bytes = scratch_floats(job.rows * WGRAD_K + 16);    // cols_load writes a little further
     size_t x_bytes = scratch_floats(a->n * panels(a->n_in) * PANEL);
     char *scratch = cpu_scratch(cpu, x_bytes + job.dy_bytes * (size_t)cpu->base.n_thread, "linear_bwd_w", err);
@@ -250,6 +252,6 @@ bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct e
     job.x = (float *)scratch;
     job.dy = (float *)(scratch + x_bytes);
     pool_run(cpu->pool, wgrad_x_piece, &job, (a->n + WGRAD_K - 1) / WGRAD_K * panels(a->n_in));
-    pool_run(cpu->pool, wgrad_piece, &job, (a->n_out + job.rows - 1) / job.rows);
+    pool_run(cpu->pool, wgrad_piece, &job, n_block * job.n_group);
     return true;
 }
