@@ -66,7 +66,7 @@ def collect(long):
         if "valgrind" in tags:
             tests.append(Test(f"valgrind/{name}", ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full",
                                                    "--errors-for-leak-kinds=definite", f"build/release/tests/{name}"],
-                              {"RC_CPU": "avx2", "RC_VALGRIND": "1"}, 3 * limit, alone))
+                              {"RC_CPU": "avx2", "RC_JIT": "off"}, 3 * limit, alone))
     for kind in ("integration", "tui"):
         for path in sorted(glob.glob(os.path.join(ROOT, "tests", kind, "*_test.py"))):
             tags, name = tags_of(path), os.path.basename(path)[:-3]

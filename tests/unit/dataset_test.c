@@ -1,3 +1,4 @@
+/* tags: valgrind */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* tags: valgrind tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
 /* Messages: what is written is read back, and nothing hostile gets through the walk. */
+/* tags: valgrind */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
