@@ -76,7 +76,7 @@ static enum case_status program_load(struct code *c, struct sandbox **s, const c
                                      const char *function, struct error *err)
 {
     enum case_status status = CASE_SANDBOX;
-    for (int attempt = 0; attempt < 2 && status == CASE_SANDBOX; attempt++) {    // a spare may have died
+    for (int attempt = 0; attempt < 4 && status == CASE_SANDBOX; attempt++) {    // a spare may have died
         *s = sandbox_take(c->host, err);
         if (!*s)
             return CASE_SANDBOX;
