@@ -101,7 +101,7 @@ const struct knob knobs[] = {
     { "slow_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, .above_min = true, AT(slow_s), .def = "3", .applies = APPLY_NOW, .help = "a phase without progress for so long is called slow" },
     { "stuck_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, .above_min = true, AT(stuck_s), .def = "30", .applies = APPLY_NOW, .help = "a phase without progress for so long is called stuck" },
     { "restart_stuck_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, AT(restart_stuck_s), .def = "0", .applies = APPLY_NOW, .help = "restart a process that is stuck for so long; 0: never" },
-    { "heartbeat_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 60, .above_min = true, AT(heartbeat_s), .def = "0.5", .help = "seconds between a process's signs of life" },
+    { "heartbeat_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 5, .above_min = true, AT(heartbeat_s), .def = "0.5", .help = "seconds between a process's signs of life" },
 
     { "wandb", NULL, NULL, "exporters", KNOB_TEXT, "", .choices = "off|online|offline", AT(wandb), .def = "off", .help = "Weights & Biases; off also with a key in the environment" },
     { "wandb_entity", NULL, NULL, "exporters", KNOB_TEXT, "", AT(wandb_entity), .def = "", .help = "team or user; without it the key's own" },

@@ -15,6 +15,7 @@
 #include "workers/agent/spawn.h"
 
 #define TAG_BEAT (UINT64_MAX - 1)
+#define BEAT_LIMIT_MS 2000    // for the agent's answer; a lost one must not cost a fast pace its next beats
 
 static volatile sig_atomic_t signalled;    // a signal handler has no argument to hang state on
 
@@ -46,6 +47,7 @@ bool process_init(struct process *p, const char *run_dir, const char *name, stru
     if (getrandom(&p->start, sizeof p->start, 0) != sizeof p->start)
         return error_errno(err, "cannot get a random number");
     p->start &= INT64_MAX;
+    p->pace_ms = HEARTBEAT_MS;
     p->heard_ms = p->looked_ms = p->phase_ms = clock_ms();
     snprintf(p->phase, sizeof p->phase, "starting");
     lock_hide(run_dir);
@@ -69,6 +71,11 @@ void process_release(struct process *p)
     p->agent = NULL;
 }
 
+void process_pace(struct process *p, double heartbeat_s)
+{
+    p->pace_ms = MAX((int64_t)(1000 * heartbeat_s), (int64_t)10);
+}
+
 void process_phase(struct process *p, const char *phase, const char *waits_for)
 {
     if (strcmp(p->phase, phase) == 0 && strcmp(p->waits_for, waits_for) == 0)
@@ -77,7 +84,7 @@ void process_phase(struct process *p, const char *phase, const char *waits_for)
         p->phase_ms = clock_ms();
     snprintf(p->phase, sizeof p->phase, "%s", phase);
     snprintf(p->waits_for, sizeof p->waits_for, "%s", waits_for);
-    p->beat_ms = MIN(p->beat_ms, clock_ms() - HEARTBEAT_MS + 50);    // soon, but a burst of changes is one beat
+    p->beat_ms = MIN(p->beat_ms, clock_ms() - p->pace_ms + 50);    // soon, but a burst of changes is one beat
 }
 
 static void beat_send(struct process *p)
@@ -102,7 +109,7 @@ static void beat_send(struct process *p)
         p->detail(p->ctx, &m);
         msg_end(&m);
     }
-    if (msg_finish(&m, &err) && peer_ask(p->agent, &m, 2 * HEARTBEAT_MS, TAG_BEAT, &err))
+    if (msg_finish(&m, &err) && peer_ask(p->agent, &m, BEAT_LIMIT_MS, TAG_BEAT, &err))
         p->beat_open = true;
     else
         log_warn("no heartbeat sent: %s", err.text);
@@ -116,7 +123,7 @@ static void beat_heard(struct process *p, const struct net_event *ev)
     char order[16];
     p->beat_open = false;
     if (ev->failed) {
-        p->beat_ms = clock_ms() - HEARTBEAT_MS + 200;
+        p->beat_ms = clock_ms() - p->pace_ms + 200;
         return;
     }
     p->heard_ms = clock_ms();
@@ -137,7 +144,7 @@ static void process_tick(struct process *p)
     if (now - p->looked_ms > 3000)    // we were stopped or starved ourselves: the agent gets its time again
         p->heard_ms = now;
     p->looked_ms = now;
-    if (!p->beat_open && now - p->beat_ms >= HEARTBEAT_MS) {
+    if (!p->beat_open && now - p->beat_ms >= p->pace_ms) {
         p->beat_ms = now;
         beat_send(p);
     }

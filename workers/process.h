@@ -11,7 +11,7 @@
 #include "protocol/transport.h"
 
 #define ORPHAN_S 10         // without an answer of the agent
-#define HEARTBEAT_MS 1000
+#define HEARTBEAT_MS 500    // until process_pace
 
 struct process {
     char run_dir[4096];     // absolute
@@ -28,12 +28,15 @@ struct process {
     void (*detail)(void *ctx, struct msg_out *m);
     void *ctx;
     /* own */
+    int64_t pace_ms;        // between two heartbeats
     int64_t beat_ms, heard_ms, looked_ms;
     bool beat_open, stop_ordered;
 };
 /* Open the transport of run_dir/sock and take over SIGTERM and SIGINT (they order a stop). */
 MUST_USE bool process_init(struct process *p, const char *run_dir, const char *name, struct error *err);
 void process_release(struct process *p);
+/* Beat every heartbeat_s from now on (the setting of this name); phases are told at once all the same. */
+void process_pace(struct process *p, double heartbeat_s);
 /* Say what the process does; told to the agent at once when the words change. */
 void process_phase(struct process *p, const char *phase, const char *waits_for);
 /* Wait up to timeout_ms for an event that is not the process's own business. False: none came. */

@@ -554,6 +554,7 @@ bool worker_cmd(int argc, char **argv, struct error *err)
         goto out;
     }
     TRY(process_init(&w->process, run_dir, name, err));
+    process_pace(&w->process, w->config.heartbeat_s);
     TRY(w->controller = peer_new(w->process.transport, "controller", err));
     TRY(w->scorer = peer_new(w->process.transport, "scorer", err));
     int index = 0, n_device = 1;    // the first device trains; as many as there are producers sample

@@ -6,6 +6,7 @@ A seeded handful of random moments; LONG=1 runs many more."""
 import os
 import random
 import signal
+import sqlite3
 import time
 import unittest
 from run_tools import Run, Task
@@ -64,6 +65,38 @@ class Kills(unittest.TestCase):
                 os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
             pass
+
+    def alerts(self, run):
+        with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True, timeout=10) as db:
+            return [r[0] for r in db.execute("select text from event where who = 'agent'")]
+
+    def stand_still(self, run, name, live):
+        """Stop a process for good and wait until the agent has put another in its place. live: the rule is set by ctl."""
+        run.wait_step(1)
+        if run.ctl("pause").returncode != 0:    # so that the run cannot end meanwhile
+            self.skipTest("the run was over before it could be paused")
+        pid = run.processes()[name]
+        os.kill(pid, signal.SIGSTOP)
+        if live:
+            done = run.ctl("set", "restart_stuck_s=0.5")
+            self.assertEqual(done.returncode, 0, done.stderr)
+        end = time.monotonic() + 120
+        while run.processes().get(name) in (pid, None) and run.process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        self.assertNotEqual(run.processes().get(name), pid, run.logs())
+        while not any(f"'{name}' (pid {pid})" in text for text in self.alerts(run)) and time.monotonic() < end:
+            time.sleep(0.02)
+        self.assertIn(f"'{name}' (pid {pid}) has been stuck for", "\n".join(self.alerts(run)))
+        done = run.ctl("resume")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_process_that_stays_stuck_is_started_again_by_rule(self):
+        for name, live in (("worker cpu:0", True), ("controller", False)):
+            with self.subTest(process=name):
+                want = self.undisturbed({})
+                rule = {} if live else dict(restart_stuck_s=0.5)
+                got = self.run_one(dict(heartbeat_s=0.1, **rule), lambda run: self.stand_still(run, name, live))
+                self.assertEqual(want, got)
 
     def test_the_run_survives_the_death_of_each_kind_of_process(self):
         rng = random.Random(20 if not LONG else time.time_ns())

@@ -1,7 +1,7 @@
 /* The agent: starts, watches and restarts its node's processes, passes requests on to the controller, publishes telemetry.
  *
  * keeper (another life of this command, name "keeper") only starts the agent again when it has died; the agent does the same
- * for the keeper. A new agent finds the processes of the one before by their pid files and keeps them. All processes are
+ * for the keeper. A process that has been stuck for restart_stuck_s is killed, and so started again. A new agent finds the processes of the one before by their pid files and keeps them. All processes are
  * watched through pidfds, which work for those that are not our children too.
  * The end: the controller's heartbeat tells that the run is over (or the agent gives up on a process that keeps dying, and
  * writes why into sock/failure); everybody is ordered to stop; who has not after STOP_S is killed; sock/ended tells the keeper. */
@@ -31,6 +31,9 @@
 #define STOP_S 20            // for processes that were ordered to stop
 #define DEATHS_MAX 6         // quick ones in a row
 #define QUICK_MS 8000
+#define GAP_MS 1000          // a turn that took so long: the agent itself was stopped or starved
+#define NOTE_MAX 16          // events on their way into the journal
+#define NOTE_LIMIT_MS 5000
 
 struct child {
     char name[64];
@@ -40,6 +43,7 @@ struct child {
     int pidfd;
     int64_t started_ms, next_ms; // next_ms: when it may be started
     int n_restart, n_quick;
+    int64_t stuck_ms;            // since when its verdict has been stuck; 0: it is not
     /* its last heartbeat */
     int64_t heard_ms, start, phase_ms;
     char phase[32], waits_for[160];
@@ -59,6 +63,11 @@ struct relay {    // a request on its way to the controller, or waiting for a re
     int restart_child;           // -1; else waits for a new life of this child
     int64_t restart_start;
 };
+struct note {     // an event for the journal; asked again until the controller has it
+    char text[256];              // "": free
+    bool open;                   // asked, not answered
+    int64_t again_ms;
+};
 struct agent {
     char run_dir[4096];
     struct transport *transport;
@@ -69,6 +78,8 @@ struct agent {
     struct child child[CHILD_MAX];
     int n_child;
     struct relay relay[RELAY_MAX];
+    struct note note[NOTE_MAX];
+    int64_t turned_ms;           // when the loop turned last
     struct buf detail;           // the controller's last heartbeat
     int64_t detail_ms, ended_ms, stop_ms, sampled_ms;
     bool over;
@@ -106,6 +117,7 @@ static void child_watch(struct child *c, pid_t pid)
     c->started_ms = c->heard_ms = c->phase_ms = c->progress_ms = clock_ms();
     snprintf(c->phase, sizeof c->phase, "starting");
     c->waits_for[0] = 0;
+    c->stuck_ms = 0;
     if (c->pidfd < 0)
         c->pid = 0;    // it has gone already
 }
@@ -190,6 +202,12 @@ static void children_tick(struct agent *a)
 
 /* ---- heartbeats ---- */
 
+/* A silence that tells: longer than a few heartbeats, however slow they are set. */
+static double silence_s(const struct agent *a)
+{
+    return fmax(a->config.slow_s, 3 * a->config.heartbeat_s);
+}
+
 /* slow or stuck: silence is told apart from standing still; a wait for somebody else is nobody's fault. */
 static const char *verdict(const struct agent *a, const struct child *c)
 {
@@ -198,7 +216,7 @@ static const char *verdict(const struct agent *a, const struct child *c)
     double slow_s = a->config.slow_s, stuck_s = a->config.stuck_s;
     if (!c->pid)
         return "stuck";
-    if (silent_s > slow_s)
+    if (silent_s > silence_s(a))
         return "stuck";    // its loop never blocks: a process that is not heard is stopped or starved
     if (c->waits_for[0] || strcmp(c->phase, "waiting") == 0)
         return "ok";
@@ -213,6 +231,73 @@ static struct child *child_find(struct agent *a, const char *name)
         if (strcmp(a->child[i].name, name) == 0)
             return &a->child[i];
     return NULL;
+}
+
+/* ---- restarting what is stuck ---- */
+
+/* Put an event into the journal and on the operators' screens, by way of the controller. When NOTE_MAX wait already it is
+ * in the log only. */
+static void note_add(struct agent *a, const char *text)
+{
+    log_warn("%s", text);
+    for (int i = 0; i < NOTE_MAX; i++)
+        if (!a->note[i].text[0]) {
+            a->note[i] = (struct note){ 0 };
+            snprintf(a->note[i].text, sizeof a->note[i].text, "%s", text);
+            return;
+        }
+}
+
+static void notes_tick(struct agent *a)
+{
+    struct error err;
+    int64_t now = clock_ms();
+    for (int i = 0; i < NOTE_MAX; i++) {
+        struct note *n = &a->note[i];
+        struct msg_out m = MSG_OUT_INIT;
+        if (!n->text[0] || n->open || now < n->again_ms)
+            continue;
+        msg_begin(&m, MSG_PUBLISH);
+        msg_str(&m, "topic", "event");
+        msg_map(&m, "body");
+        msg_str(&m, "kind", "alert");
+        msg_str(&m, "who", "agent");
+        msg_str(&m, "text", n->text);
+        msg_end(&m);
+        n->open = msg_finish(&m, &err) && peer_ask(a->controller, &m, NOTE_LIMIT_MS, (uint64_t)(RELAY_MAX + i), &err);
+        n->again_ms = now + 200;
+        msg_release(&m);
+    }
+}
+
+static void note_answered(struct agent *a, const struct net_event *ev)
+{
+    struct note *n = &a->note[ev->tag - RELAY_MAX];
+    n->open = false;
+    if (!ev->failed)
+        n->text[0] = 0;
+}
+
+/* Kill what has been stuck for restart_stuck_s; children_tick starts it again. Exporters and the keeper have no heartbeat,
+ * so nothing is known of them. */
+static void stuck_tick(struct agent *a)
+{
+    int64_t now = clock_ms();
+    bool gap = a->turned_ms > 0 && now - a->turned_ms > GAP_MS;    // silence was ours: everybody gets the time again
+    a->turned_ms = now;
+    for (int i = 0; i < a->n_child; i++) {
+        struct child *c = &a->child[i];
+        bool stuck = c->command && !c->exporter && c->pid && !a->over && !a->stop_ms && !gap && strcmp(verdict(a, c), "stuck") == 0;
+        c->stuck_ms = !stuck ? 0 : c->stuck_ms ? c->stuck_ms : now;
+        if (!stuck || a->config.restart_stuck_s <= 0 || (double)(now - c->stuck_ms) < 1000 * a->config.restart_stuck_s)
+            continue;
+        char text[256];
+        snprintf(text, sizeof text, "'%s' (pid %d) has been stuck for %.1f s in '%s' and is started again", c->name, (int)c->pid,
+                 (double)(now - c->stuck_ms) / 1000, c->phase);
+        note_add(a, text);
+        kill(c->pid, SIGKILL);
+        c->stuck_ms = 0;
+    }
 }
 
 static void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in, const void *data, size_t len)
@@ -253,6 +338,10 @@ static void heartbeat_came(struct agent *a, struct request *r, const struct msg_
             buf_clear(&a->detail);
             buf_add(&a->detail, data, len);
             a->detail_ms = now;
+            const struct mval *knobs = mval_get(mval_get(in->root, "detail"), "knobs");    // they may have been changed since
+            a->config.slow_s = mval_f64(mval_get(knobs, "slow_s"), a->config.slow_s);
+            a->config.stuck_s = mval_f64(mval_get(knobs, "stuck_s"), a->config.stuck_s);
+            a->config.restart_stuck_s = mval_f64(mval_get(knobs, "restart_stuck_s"), a->config.restart_stuck_s);
             mval_text(mval_get(in->root, "detail"), "state", state, sizeof state);
             if (!a->over && (!strcmp(state, "finished") || !strcmp(state, "failed") || !strcmp(state, "stopped"))) {
                 log_info("the run is over: %s", state);
@@ -321,7 +410,7 @@ static void processes_write(struct agent *a, struct msg_out *m)
         snprintf(waits, sizeof waits, "%s", c->waits_for);
         if (!c->pid)
             snprintf(waits, sizeof waits, c->exporter && c->next_ms == INT64_MAX ? "ended; see its log" : "being started again");
-        else if (heard && silent_s > a->config.slow_s)
+        else if (heard && silent_s > silence_s(a))
             snprintf(waits, sizeof waits, "no sign of life for %.0f s", silent_s);
         msg_map(m, NULL);
         msg_str(m, "name", c->name);
@@ -438,6 +527,8 @@ static void relay_end(struct relay *x)
 /* An answer goes back as it came. A lost one is asked for again until the limit: commands carry ids, the rest only reads. */
 static void relay_answered(struct agent *a, struct net_event *ev)
 {
+    if (ev->tag >= RELAY_MAX && ev->tag < RELAY_MAX + NOTE_MAX)
+        note_answered(a, ev);
     if (ev->tag >= RELAY_MAX || !a->relay[ev->tag].request)
         return;
     struct relay *x = &a->relay[ev->tag];
@@ -681,6 +772,8 @@ static bool agent_run(const char *run_dir, struct error *err)
             net_event_release(&ev);
         }
         relays_tick(a);
+        stuck_tick(a);
+        notes_tick(a);
         if (clock_ms() - a->sampled_ms > 1000) {
             double passed_s = a->sampled_ms ? (double)(clock_ms() - a->sampled_ms) / 1000 : 0;
             a->sampled_ms = clock_ms();

@@ -76,6 +76,22 @@ static void commit_and_answer(struct controller *c)
 
 static void status_asked(struct controller *c, struct request *r);
 
+/* The agent has something for the journal. */
+static void event_told(struct controller *c, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    char topic[32], kind[32], who[64], text[512];
+    const struct mval *body = mval_get(in->root, "body");
+    if (strcmp(mval_text(in->root, "topic", topic, sizeof topic), "event") != 0) {
+        error_set(&err, ERR_UNSUPPORTED, "the controller takes events, not '%s'", topic);
+        refuse_later(c, r, &err);
+        return;
+    }
+    event_add(c, mval_text(body, "kind", kind, sizeof kind), mval_text(body, "who", who, sizeof who),
+              mval_text(body, "text", text, sizeof text), "");
+    ok_later(c, r);
+}
+
 static void request_dispatch(struct controller *c, struct net_event *ev)
 {
     struct error err;
@@ -95,7 +111,8 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     case MSG_ROLLOUTS: rollouts_asked(c, ev->request, &in); break;
     case MSG_CHECKPOINTS: checkpoints_asked(c, ev->request, &in); break;
     case MSG_STATUS: status_asked(c, ev->request); break;
-    case MSG_HEARTBEAT: case MSG_PUBLISH: case MSG_SCORE: case MSG_OK: case MSG_REFUSED: case MSG_TYPE_COUNT:
+    case MSG_PUBLISH: event_told(c, ev->request, &in); break;
+    case MSG_HEARTBEAT: case MSG_SCORE: case MSG_OK: case MSG_REFUSED: case MSG_TYPE_COUNT:
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the controller", msg_specs[in.type].name);
         refuse_later(c, ev->request, &err);
         break;
@@ -212,6 +229,7 @@ bool controller_cmd(int argc, char **argv, struct error *err)
     c->process.detail = detail_write;
     c->process.ctx = c;
     TRY(controller_open(c, run_dir, err));
+    process_pace(&c->process, c->config.heartbeat_s);
     TRY(c->server = server_new(c->process.transport, "controller", CONTROLLER_WAITING, err));
     log_info("run '%s' at step %" PRId64 " of %" PRId64 ", incarnation %" PRId64, run_dir, c->step, c->max_steps, c->incarnation);
     int64_t looked_ms = clock_ms();
