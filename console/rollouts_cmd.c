@@ -83,9 +83,6 @@ static bool sample_print(struct rollouts *r, const struct mval *map, const struc
 /* Keep prompt and answer of sample 0. */
 static bool text_keep(struct rollouts *r, const struct mval *map, const struct group *g, struct error *err)
 {
-    size_t n_prompt = 0, n_answer = 0;
-    const char *prompt = mval_str(mval_get(map, "prompt_text"), &n_prompt);
-    const char *answer = mval_str(mval_get(mval_at(mval_get(map, "samples"), 0), "text"), &n_answer);
     if (r->n_text == r->cap) {
         int64_t cap = r->cap ? r->cap * 2 : 256;
         struct log_text *grown = realloc(r->text, (size_t)cap * sizeof *grown);
@@ -94,14 +91,9 @@ static bool text_keep(struct rollouts *r, const struct mval *map, const struct g
         r->text = grown;
         r->cap = cap;
     }
-    char *text = malloc(n_prompt + n_answer + 1);
+    char *text = group_text(map, err);
     if (!text)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a text of %zu bytes", n_prompt + n_answer);
-    if (prompt)
-        memcpy(text, prompt, n_prompt);
-    if (answer)
-        memcpy(text + n_prompt, answer, n_answer);
-    text[n_prompt + n_answer] = 0;
+        return false;
     r->text[r->n_text] = (struct log_text){ g->rollout_step, g->item, g->weight_version, r->n_text, text };
     r->n_text++;
     return true;

@@ -12,7 +12,7 @@ class Rollouts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.task = Task()
-        cls.run_ = Run(cls.task, "r", cls.task.run_file(save_interval=1, temperature=0.9), ["--max-steps", str(STEPS)])
+        cls.run_ = Run(cls.task, "r", cls.task.run_file(save_interval=1, temperature=0.9, rollout_log_interval=2), ["--max-steps", str(STEPS)])
         code, last = cls.run_.wait()
         assert (code, last.get("event")) == (0, "finished"), cls.run_.logs()
 
@@ -63,6 +63,33 @@ class Rollouts(unittest.TestCase):
         self.assertEqual([len(line["rollout"]) for line in log], [8, 8])
         self.assertTrue(all(text.startswith("<|im_start|>user\n") for line in log for text in line["rollout"]))
         self.assertEqual([line["train_step"] for line in self.tool("rollouts", self.run_.dir, "--log")], [0])
+
+    def test_the_run_writes_the_same_log_while_it_goes(self):
+        printed = self.tool("rollouts", self.run_.dir, "--log", "--every", "2")
+        with open(os.path.join(self.run_.dir, "rollouts", "log.jsonl")) as f:
+            self.assertEqual([json.loads(line) for line in f], printed)
+
+    def test_a_killed_run_goes_on_behind_the_last_whole_line_and_rollout_save_dir_takes_it(self):
+        away = self.task.path("away")
+        file = self.task.run_file(rollout_log_interval=3, rollout_save_dir=away, save_interval=2)
+        run = Run(self.task, "killed", file, ["--max-steps", "9"])
+        try:
+            run.wait_step(3)
+        finally:
+            run.kill()
+        with open(os.path.join(away, "log.jsonl"), "a") as f:    # as if it had died while it wrote
+            f.write('{"train_step":6,"rol')
+        again = Run(self.task, "killed", resume=True)
+        try:
+            code, last = again.wait()
+            self.assertEqual((code, last.get("event")), (0, "finished"), again.logs())
+        finally:
+            again.kill()
+        with open(os.path.join(away, "log.jsonl")) as f:
+            lines = [json.loads(line) for line in f]
+        self.assertEqual([line["train_step"] for line in lines], [0, 3, 6])
+        self.assertEqual(lines, self.tool("rollouts", os.path.join(away, "groups.zst"), "--log", "--every", "3"))
+        self.assertFalse(os.path.exists(os.path.join(run.dir, "rollouts", "log.jsonl")))
 
     def test_a_missing_or_foreign_file_is_one_sentence(self):
         self.assertIn("none", self.tool("rollouts", self.task.path("none"), want=1))

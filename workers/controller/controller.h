@@ -24,6 +24,7 @@
 #include "protocol/run_config.h"
 #include "workers/controller/journal.h"
 #include "workers/controller/ledger.h"
+#include "workers/controller/rollout_log.h"
 #include "workers/process.h"
 #include "workers/rollout_file.h"
 
@@ -84,6 +85,7 @@ struct controller {
     struct journal *journal;
     bool in_transaction;
     struct rollout_file *rollouts;
+    struct rollout_log *log;           // the readable one
     char rollout_path[4200], checkpoint_dir[4200];
     struct run_config config;          // run.yaml
     struct run_config now;             // with all changes

@@ -244,6 +244,8 @@ bool controller_cmd(int argc, char **argv, struct error *err)
         work_tick(c);
         orders_tick(c);
         commit_and_answer(c);
+        if (c->ledger)    // after the answers: nobody waits for it
+            rollout_log_turn(c->log, c->ledger, c->rollout_path, c->now.rollout_log_interval);
         phase_tell(c);
         c->process.progress++;    // its work is to turn this loop: it is late only when it is not heard
         if (clock_ms() - looked_ms > 1000) {

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void group_write(struct msg_out *m, const struct group *g, const char *prompt_text, const char *const *text)
@@ -147,4 +148,24 @@ struct group *group_read(const struct mval *map, struct error *err)
         mval_text(s, "reason", o->reason, sizeof o->reason);
     }
     return g;
+}
+
+char *group_text(const struct mval *map, struct error *err)
+{
+    size_t n_prompt = 0, n_answer = 0;
+    const char *prompt = mval_str(mval_get(map, "prompt_text"), &n_prompt);
+    const char *answer = mval_str(mval_get(mval_at(mval_get(map, "samples"), 0), "text"), &n_answer);
+    n_prompt = prompt ? n_prompt : 0;
+    n_answer = answer ? n_answer : 0;
+    char *text = malloc(n_prompt + n_answer + 1);
+    if (!text) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a text of %zu bytes", n_prompt + n_answer);
+        return NULL;
+    }
+    if (n_prompt)
+        memcpy(text, prompt, n_prompt);
+    if (n_answer)
+        memcpy(text + n_prompt, answer, n_answer);
+    text[n_prompt + n_answer] = 0;
+    return text;
 }

@@ -265,6 +265,8 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     if (!dir_make(path, 0755, err) || !dir_make(c->checkpoint_dir, 0755, err))
         return false;
     snprintf(c->rollout_path, sizeof c->rollout_path, "%.4100s/groups.zst", path);
+    if (!(c->log = rollout_log_open(path, err)))
+        return false;
     if (!(c->journal = journal_open(run_dir, err)))
         return false;
     int64_t rollout_bytes;
@@ -301,6 +303,9 @@ void controller_close(struct controller *c)
         journal_rollback(c->journal);
     journal_close(c->journal);
     rollout_file_close(c->rollouts);
+    while (c->log && c->ledger && rollout_log_turn(c->log, c->ledger, c->rollout_path, c->now.rollout_log_interval))
+        ;
+    rollout_log_close(c->log);
     ledger_free(c->ledger);
     free(c->checkpoint);
     free(c->change);
