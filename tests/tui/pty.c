@@ -63,7 +63,8 @@ void pty_resize(struct pty *p, int cols, int rows)
     struct winsize size = { .ws_row = (unsigned short)rows, .ws_col = (unsigned short)cols };
     p->rows = rows;
     p->cols = cols;
-    vterm_set_size(p->vt, rows, cols);
+    if (!p->unseen)
+        vterm_set_size(p->vt, rows, cols);
     ioctl(p->master, TIOCSWINSZ, &size);
 }
 
@@ -102,7 +103,8 @@ void pty_read(struct pty *p, int ms, int quiet_ms)
         ssize_t n = read(p->master, chunk, sizeof(chunk));
         if (n > 0) {
             p->bytes_out += n;
-            vterm_input_write(p->vt, chunk, (size_t)n);
+            if (!p->unseen)
+                vterm_input_write(p->vt, chunk, (size_t)n);
             last = now_ms();
         } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
             p->ended = true;

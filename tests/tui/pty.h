@@ -15,6 +15,7 @@ struct pty {
     VTermScreen *screen;
     int64_t bytes_out;       // drawn by the program so far
     bool ended;              // the program has closed its side
+    bool unseen;             // what it draws is thrown away: libvterm 0.1.4 corrupts its memory in storms of tiny resizes
 };
 /* Start argv (found by PATH or with a '/') with these additional environment settings ("NAME=VALUE", "NAME" removes; NULL ends). */
 bool pty_start(struct pty *p, int cols, int rows, const char *const *env, char *const *argv);

@@ -256,6 +256,7 @@ static void a_storm_of_resizes_and_keys_is_survived(UNUSED void **state)
     struct pty p;
     simulate_start(&p, 80, 24, NULL, "--step-seconds", "0.05");
     must_show(&p, "RUNNING");
+    p.unseen = true;
     srand(5);
     int rounds = getenv("LONG") ? 20000 : 400;
     for (int i = 0; i < rounds && !p.ended; i++) {

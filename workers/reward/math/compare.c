@@ -833,7 +833,8 @@ static enum tri relation_compare(struct math *m, struct node *a, struct node *b,
         }
         if (a->s[0] == b->s[0]) {
             const char *r2;
-            enum tri name = is_closed(a->child[0]) && is_closed(b->child[0]) && !is_name(a->child[0]) ? TRI_YES
+            enum tri name = is_closed(a->child[0]) && is_closed(b->child[0]) && !is_name(a->child[0])
+                                    && !is_name(b->child[0]) ? TRI_YES
                             : compare(m, a->child[0], b->child[0], &r2, depth + 1);
             if (name == TRI_YES)
                 return compare(m, va, vb, rule, depth + 1);
