@@ -226,6 +226,39 @@ class Wandb(unittest.TestCase):
                 with open(path, "rb") as f:
                     self.assertNotIn(KEY.encode(), f.read(), path)
 
+    def test_console_text_goes_along_only_when_asked_for(self):
+        self.run_.steps(1, 3)
+        os.mkdir(os.path.join(self.tmp.name, "logs"))
+        log = os.path.join(self.tmp.name, "logs/controller.log")
+        with open(log, "wb") as f:
+            f.write(b"2026-01-01T00:00:00.000 INFO  controller: one\n2026-01-01T00:00:00.000 ERROR controller: \x1b[31mtwo\x1b[0m \xff\nhal")
+        self.run_.live(True)
+        p = self.start("--follow")
+        self.until(lambda: self.n_rows() == 3)
+        self.assertNotIn("output.log", self.sent().files)
+        p.kill()
+        p.communicate()
+        with open(os.path.join(self.tmp.name, "run.yaml"), "a") as f:
+            f.write("wandb_console: true\n")
+        p = self.start("--follow")
+        self.until(lambda: len(self.sent().lines("output.log")) == 2)    # what has no end yet is no line
+        p.kill()
+        p.communicate()
+        with open(log, "ab") as f:
+            f.write(b"f a line\n" + b"".join(b"line %d\n" % i for i in range(5000)))
+        self.server.faults = [{"status": 503, "headers": {"Retry-After": "0.01"}}, {"drop": "after"}]
+        p = self.start("--follow")
+        self.until(lambda: len(self.sent().lines("output.log")) == 5003)
+        self.run_.live(False)
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        lines = self.whole(3).lines("output.log")
+        time_ = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6} "
+        self.assertRegex(lines[0], "^" + time_ + ".*controller: one$")
+        self.assertRegex(lines[1], "^ERROR " + time_ + ".*controller: two \ufffd$")
+        self.assertRegex(lines[2], "^" + time_ + "half a line$")
+        self.assertEqual([x.split(" ", 1)[1] for x in lines[3:]], [f"line {i}" for i in range(5000)])
+
     def test_an_untrusted_certificate_is_refused_and_a_named_one_trusted(self):
         cert = os.path.join(self.tmp.name, "cert.pem")
         made = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", cert, "-out",

@@ -10,9 +10,12 @@
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/run_config.h"
+#include "protocol/run_lock.h"
 #include "workers/agent/spawn.h"
+#include "workers/controller/journal.h"
 #include "workers/export/export.h"
 
+#define JOURNAL_WAIT_S 60
 #define WAIT_MAX_S 90    // beyond the exporters' own limit (WANDB_FINISH_TIMEOUT, 60 s) they are left to themselves
 
 static void wandb_status_tell(const char *run_dir)
@@ -46,6 +49,23 @@ void exporters_wait(const char *run_dir)
     wandb_status_tell(run_dir);
 }
 
+/* The agent starts the controller and us at once: wait until there is a journal with its tables, or nobody to make one. */
+static void journal_await(const char *run_dir)
+{
+    int64_t until = clock_ms() + JOURNAL_WAIT_S * 1000;
+    for (bool there = false; !there && clock_ms() < until;) {
+        struct error ignored;
+        int64_t step;
+        struct journal *j = journal_open_reader(run_dir, &ignored);
+        there = j && journal_last_step(j, &step, &ignored);
+        journal_close(j);
+        if (!there && !run_is_live(run_dir))
+            return;
+        if (!there)
+            poll(NULL, 0, 50);
+    }
+}
+
 bool exporter_cmd(int argc, char **argv, struct error *err)
 {
     struct export_request r = { .follow = true };
@@ -67,6 +87,7 @@ bool exporter_cmd(int argc, char **argv, struct error *err)
     if (!path_join(path, sizeof path, r.run_dir, "run.yaml") || !run_config_read(&config, path, err)
         || !process_note(r.run_dir, name, err))
         return false;
+    journal_await(r.run_dir);
     r.offline = strcmp(config.wandb, "offline") == 0;
     r.listen = config.metrics_listen;
     r.token_file = config.metrics_token_file[0] ? config.metrics_token_file : NULL;

@@ -40,6 +40,9 @@ struct wandb_cursor {
     int64_t n_row;             // rows taken so far: the next row's _step
     int64_t n_system;          // system lines taken so far
     int64_t n_console;         // console lines taken so far
+    int64_t console_at;        // bytes of the controller's log taken so far
+    int64_t table_item;        // the first item that no table was asked about yet
+    int64_t table_version;     // of the last table's weights, -1: none yet
 };
 struct wandb_row {
     int64_t n;                 // _step
@@ -70,6 +73,22 @@ int wandb_summary_n(const struct wandb_summary *s);
 const char *wandb_summary_name(const struct wandb_summary *s, int i);
 double wandb_summary_value(const struct wandb_summary *s, int i);
 void wandb_summary_last(const struct wandb_summary *s, int64_t *n, int64_t *step, double *wall_s);    // of the last row
+
+/* --- rollout tables and console text, each only when the run's settings ask for it --- */
+struct wandb_table {
+    struct buf json;     // {"columns":[…],"data":[[…],…]}
+    int64_t version;     // of the weights that sampled it
+    int n_row, n_col;
+    char sha256[65];
+};
+/* The next table that is due behind the cursor: the first rollout step, then each whose weights are rollout_log_interval
+ * optimizer steps past the last table's; only rollout steps that are behind us (over: that one may be the last). Bounded rows
+ * and text. Moves c; t->n_row is 0 when none is due. t->json is the caller's to release. (wandb_table.c) */
+MUST_USE bool wandb_table_next(struct wandb_table *t, const struct wandb_setup *s, struct journal *j, bool over,
+                               struct wandb_cursor *c, struct error *err);
+/* Append new lines of RUN/logs/controller.log to out, as members of a JSON list of strings; moves c and adds to *n. Only whole
+ * lines, at most 256 KiB a call; a log that cannot be read has none. (wandb_console.c) */
+void wandb_console_take(struct buf *out, int *n, const struct wandb_setup *s, struct wandb_cursor *c);
 
 /* The config string: {"lr":{"value":…},…,"_wandb":{"value":…}} with the metric definitions of all names seen. */
 MUST_USE bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const struct wandb_summary *names,
@@ -102,10 +121,11 @@ struct http_reply {
  * key goes as Basic auth with the requests that ask for it. borrowed: setup. */
 struct http *http_new(const struct wandb_setup *setup, struct error *err);
 void http_free(struct http *h);
-/* Send; method POST with a JSON body or PUT of bytes. Waits up to limit_s. False: no reply came, err says why (ERR_UNSUPPORTED
+/* Send; method POST with a JSON body, or PUT of bytes with the headers in header (lines "Name: value", NULL at the end; NULL:
+ * none), which takes no Content-Type of ours. Waits up to limit_s. False: no reply came, err says why (ERR_UNSUPPORTED
  * when no repetition can help, as with certificates). The reply must be released with buf_release(&reply->body). */
-MUST_USE bool http_do(struct http *h, const char *method, const char *url, bool with_key, const void *body, size_t len,
-                      double limit_s, struct http_reply *reply, struct error *err);
+MUST_USE bool http_do(struct http *h, const char *method, const char *url, bool with_key, const char *const *header,
+                      const void *body, size_t len, double limit_s, struct http_reply *reply, struct error *err);
 /* Statuses that no repetition mends: 400 401 403 404 409 410 413 422 501. */
 bool http_is_final(long status);
 /* Seconds before try number n + 1 (n from 1), with jitter; what the server asked for wins. */

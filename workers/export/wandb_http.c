@@ -122,8 +122,8 @@ static CURLcode transfer(struct http *h, double limit_s)
     return code;
 }
 
-bool http_do(struct http *h, const char *method, const char *url, bool with_key, const void *body, size_t len, double limit_s,
-             struct http_reply *reply, struct error *err)
+bool http_do(struct http *h, const char *method, const char *url, bool with_key, const char *const *header, const void *body,
+             size_t len, double limit_s, struct http_reply *reply, struct error *err)
 {
     CURL *c = h->easy;
     struct curl_slist *headers = NULL;
@@ -148,8 +148,9 @@ bool http_do(struct http *h, const char *method, const char *url, bool with_key,
         curl_easy_setopt(c, CURLOPT_USERPWD, h->user_password);
     }
     headers = curl_slist_append(headers, "Expect:");    // no second of waiting before large bodies
-    if (strcmp(method, "POST") == 0)
-        headers = curl_slist_append(headers, "Content-Type: application/json");
+    headers = curl_slist_append(headers, strcmp(method, "POST") == 0 ? "Content-Type: application/json" : "Content-Type:");
+    for (; header && *header; header++)
+        headers = curl_slist_append(headers, *header);
     curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(c, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)len);
     curl_easy_setopt(c, CURLOPT_POSTFIELDS, len ? (const char *)body : "");

@@ -23,6 +23,8 @@
 #define LINE_MAX_BYTES ((size_t)10383360)         // the server's own limit of one line
 #define REQUEST_MAX_BYTES ((size_t)8 << 20)       // rows of one request
 #define GRAPHQL_TRIES 20
+#define UPLOAD_TRIES 5
+#define UPLOAD_HEADERS 16
 #define HEARTBEAT_S 30
 #define SYSTEM_S 15
 
@@ -32,6 +34,10 @@ static const char upsert_query[] =
     " upsertBucket(input: {id: $id, name: $name, modelName: $project, entityName: $entity, groupName: $groupName,"
     " displayName: $displayName, notes: $notes, config: $config, jobType: $jobType, tags: $tags}) {"
     " bucket { id name displayName config project { id name entity { id name } } historyLineCount } inserted } }";
+static const char files_query[] =
+    "mutation CreateRunFiles($entity: String!, $project: String!, $run: String!, $files: [String!]!) {"
+    " createRunFiles(input: {entityName: $entity, projectName: $project, runName: $run, files: $files}) {"
+    " runID uploadHeaders files { name uploadUrl } } }";
 static const char alert_query[] =
     "mutation NotifyScriptableRunAlert($entityName: String!, $projectName: String!, $runName: String!, $title: String!,"
     " $text: String!, $severity: AlertSeverity = INFO, $waitDuration: Duration) {"
@@ -49,6 +55,9 @@ struct online {
     char storage_id[256], stream_url[2048], graphql_url[1200];
     struct buf lines;                // history lines of the request being built, as a JSON list's members
     struct buf body, line, config;
+    struct buf console;              // lines of the log in that request
+    struct buf table;                // what the last table's place in a row is, "" before the first
+    char uploaded[160];              // its file's name while the request tells of it
     int n_line, n_config_names;
     bool config_dirty, stop_asked;
     int64_t last_send_ms, last_system_ms, deadline_ms;    // deadline 0: none
@@ -78,18 +87,19 @@ static bool place_read(struct online *o, struct error *err)
 {
     char path[PATH_MAX];
     struct buf text = BUF_INIT;
-    o->cursor = (struct wandb_cursor){ .eval_step = -1 };
+    o->cursor = (struct wandb_cursor){ .eval_step = -1, .table_version = -1 };
     snprintf(path, sizeof path, "%s/export/wandb/cursor", o->setup.run_dir);
     if (!path_exists(path))
         return true;
     bool ok = file_read(&text, path, 4096, err);
     json_t *root = ok ? json_loads(buf_text(&text), 0, NULL) : NULL;
-    json_int_t v[6];
-    if (ok && json_unpack(root, "{s:I,s:I,s:I,s:I,s:I,s:I,s:F}", "step_seq", &v[0], "step", &v[1], "eval_step", &v[2], "event_seq",
-                          &v[3], "rows", &v[4], "system", &v[5], "start_s", &o->setup.start_s) != 0)
+    json_int_t v[10] = { [9] = -1 };
+    if (ok && json_unpack(root, "{s:I,s:I,s:I,s:I,s:I,s:I,s:F,s?I,s?I,s?I,s?I}", "step_seq", &v[0], "step", &v[1], "eval_step", &v[2], "event_seq",
+                          &v[3], "rows", &v[4], "system", &v[5], "start_s", &o->setup.start_s, "console", &v[6], "console_at", &v[7],
+                          "table_item", &v[8], "table_version", &v[9]) != 0)
         ok = error_set(err, ERR_DATA, "'%s' is not a cursor; remove the folder to send the run anew under another id", path);
     if (ok)
-        o->cursor = (struct wandb_cursor){ v[0], v[1], v[2], v[3], v[4], v[5], 0 };
+        o->cursor = (struct wandb_cursor){ v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9] };
     json_decref(root);
     buf_release(&text);
     return ok;
@@ -102,9 +112,10 @@ static bool place_write(struct online *o, struct error *err)
     snprintf(path, sizeof path, "%s/export/wandb/cursor", o->setup.run_dir);
     int n = snprintf(text, sizeof text,
                      "{\"step_seq\":%lld,\"step\":%lld,\"eval_step\":%lld,\"event_seq\":%lld,\"rows\":%lld,\"system\":%lld,"
-                     "\"start_s\":%.6f}\n",
+                     "\"console\":%lld,\"console_at\":%lld,\"table_item\":%lld,\"table_version\":%lld,\"start_s\":%.6f}\n",
                      (long long)c->step_seq, (long long)c->step, (long long)c->eval_step, (long long)c->event_seq,
-                     (long long)c->n_row, (long long)c->n_system, o->setup.start_s);
+                     (long long)c->n_row, (long long)c->n_system, (long long)c->n_console, (long long)c->console_at,
+                     (long long)c->table_item, (long long)c->table_version, o->setup.start_s);
     return file_write(path, text, (size_t)n, err);
 }
 
@@ -154,7 +165,7 @@ static bool post(struct online *o, const char *url, const char *what, const char
         deadline_look(o);
         if (o->deadline_ms)
             limit_s = fmin(limit_s, fmax(0.1, (double)(o->deadline_ms - clock_ms()) / 1000));
-        bool came = http_do(o->http, "POST", url, true, body, len, limit_s, reply, &why);
+        bool came = http_do(o->http, "POST", url, true, NULL, body, len, limit_s, reply, &why);
         if (came && reply->status >= 200 && reply->status < 300)
             return true;
         if (came && http_is_final(reply->status) && !(conflict_passes && reply->status == 409)) {
@@ -323,6 +334,76 @@ static bool system_line(struct online *o)
     return true;
 }
 
+/* PUT a file to where the server says, without our key. Whatever refuses it, training's rows go on: err says why. */
+static bool file_upload(struct online *o, const char *name, const struct buf *data, struct error *err)
+{
+    const char *header[UPLOAD_HEADERS + 1] = { NULL }, *url = NULL;
+    json_t *reply = NULL, *v = json_pack("{s:s,s:s,s:s,s:[s]}", "entity", o->setup.entity, "project", o->setup.project, "run",
+                                         o->setup.run_id, "files", name);
+    if (!graphql(o, "CreateRunFiles", files_query, v, &reply, err))
+        return false;
+    json_t *made = json_object_get(reply, "createRunFiles"), *extra = json_object_get(made, "uploadHeaders");
+    json_t *file = json_array_get(json_object_get(made, "files"), 0);
+    const char *for_name = json_string_value(json_object_get(file, "name"));
+    if (for_name && strcmp(for_name, name) == 0)
+        url = json_string_value(json_object_get(file, "uploadUrl"));
+    for (size_t i = 0, n = 0; i < json_array_size(extra) && n < UPLOAD_HEADERS; i++)
+        if (json_is_string(json_array_get(extra, i)))
+            header[n++] = json_string_value(json_array_get(extra, i));
+    bool ok = url || error_set(err, ERR_DATA, "wandb names no address for the file '%s'", name), done = false;
+    for (int n = 1; ok && !done; n++) {
+        struct http_reply answer;
+        struct error why = { 0 };
+        bool came = http_do(o->http, "PUT", url, false, header, buf_text(data), data->len, 60, &answer, &why);
+        done = came && answer.status >= 200 && answer.status < 300;
+        if (came && !done)
+            error_set(&why, ERR_IO, "HTTP %ld", answer.status);
+        deadline_look(o);
+        if (!done && (n == UPLOAD_TRIES || (came && http_is_final(answer.status)) || past_deadline(o)))
+            ok = error_set(err, ERR_IO, "wandb does not take the file '%s': %s", name, why.text);
+        else if (!done)
+            wait_out(o, http_backoff_s(&o->setup, n, answer.retry_after_s));
+        buf_release(&answer.body);
+    }
+    json_decref(reply);
+    return ok;
+}
+
+/* A table of rollouts when one is due: upload its file, then a row of its own that names it. */
+static bool table_add(struct online *o, bool over, struct error *err)
+{
+    struct wandb_table t = { .json = BUF_INIT };
+    struct error why = { 0 };
+    int64_t n, step;
+    double wall_s;
+    bool ok = wandb_table_next(&t, &o->setup, o->journal, over, &o->ahead, err);
+    if (ok && t.n_row > 0) {
+        snprintf(o->uploaded, sizeof o->uploaded, "media/table/rollouts_%lld_%.20s.table.json", (long long)o->ahead.n_row, t.sha256);
+        if (!file_upload(o, o->uploaded, &t.json, &why)) {
+            log_warn("a table of rollouts is left out: %s", why.text);
+            o->uploaded[0] = 0;
+            o->cursor.table_item = o->ahead.table_item;    // not tried again and again
+            o->cursor.table_version = o->ahead.table_version;
+        } else {
+            wandb_summary_last(o->summary, &n, &step, &wall_s);
+            wall_s = wall_s > 0 ? wall_s : clock_wall_s();
+            buf_clear(&o->table);
+            buf_fmt(&o->table, "\"rollouts\":{\"_type\":\"table-file\",\"sha256\":\"%s\",\"size\":%zu,\"path\":\"%s\",\"ncols\":%d,"
+                               "\"nrows\":%d,\"log_mode\":\"IMMUTABLE\"}",
+                    t.sha256, t.json.len, o->uploaded, t.n_col, t.n_row);
+            buf_clear(&o->line);
+            buf_fmt(&o->line, "{\"_step\":%lld,\"_runtime\":%.3f,\"_timestamp\":%.6f,\"trainer/step\":%lld,%s}", (long long)o->ahead.n_row,
+                    fmax(0, wall_s - o->setup.start_s), wall_s, (long long)t.version, buf_text(&o->table));
+            if (o->n_line++)
+                buf_char(&o->lines, ',');
+            json_text_print(&o->lines, buf_text(&o->line), o->line.len);
+            o->ahead.n_row++;
+        }
+    }
+    buf_release(&t.json);
+    return ok;
+}
+
 /* Build the next request from the journal into o->body; false in any_new: nothing to say. */
 static bool request_build(struct online *o, bool complete, int exit_code, bool *any_new, struct error *err)
 {
@@ -331,8 +412,16 @@ static bool request_build(struct online *o, bool complete, int exit_code, bool *
     o->ahead = o->cursor;
     if (!wandb_rows_read(o->journal, &o->ahead, row_take, o, err))
         return false;
+    int n_console = 0;
+    o->uploaded[0] = 0;
+    buf_clear(&o->console);
+    if (o->setup.config.wandb_completions && o->lines.len <= REQUEST_MAX_BYTES
+        && !table_add(o, !run_goes_on(o->journal, o->setup.run_dir), err))
+        return false;
+    if (o->setup.config.wandb_console)
+        wandb_console_take(&o->console, &n_console, &o->setup, &o->ahead);
     bool system = clock_ms() - o->last_system_ms >= SYSTEM_S * 1000 && o->setup.config.wandb_host && system_line(o);
-    *any_new = o->n_line > 0 || system || complete;
+    *any_new = o->n_line > 0 || n_console > 0 || system || complete;
     struct buf *b = &o->body;
     buf_clear(b);
     buf_char(b, '{');
@@ -340,6 +429,8 @@ static bool request_build(struct online *o, bool complete, int exit_code, bool *
         buf_str(b, "\"files\":{");
         if (o->n_line)
             buf_fmt(b, "\"wandb-history.jsonl\":{\"offset\":%lld,\"content\":[%s]},", (long long)o->cursor.n_row, buf_text(&o->lines));
+        if (n_console)
+            buf_fmt(b, "\"output.log\":{\"offset\":%lld,\"content\":[%s]},", (long long)o->cursor.n_console, buf_text(&o->console));
         if (system) {
             buf_fmt(b, "\"wandb-events.jsonl\":{\"offset\":%lld,\"content\":[", (long long)o->cursor.n_system);
             json_text_print(b, buf_text(&o->line), o->line.len);
@@ -349,9 +440,16 @@ static bool request_build(struct online *o, bool complete, int exit_code, bool *
         }
         buf_clear(&o->line);
         wandb_summary_print(o->summary, &o->line, o->setup.start_s, clock_wall_s());
+        if (o->table.len) {    // the table stands beside the numbers: {"rollouts":{…},"train/loss":…
+            buf_clear(&o->config);
+            buf_fmt(&o->config, "{%s,%s", buf_text(&o->table), buf_text(&o->line) + 1);
+        }
+        const struct buf *summary = o->table.len ? &o->config : &o->line;
         buf_str(b, "\"wandb-summary.json\":{\"offset\":0,\"content\":[");
-        json_text_print(b, buf_text(&o->line), o->line.len);
+        json_text_print(b, buf_text(summary), summary->len);
         buf_str(b, "]}}");
+        if (o->uploaded[0])
+            buf_fmt(b, ",\"uploaded\":[\"%s\"]", o->uploaded);
         if (complete)
             buf_fmt(b, ",\"complete\":true,\"exitcode\":%d", exit_code);
     }
@@ -414,7 +512,7 @@ static bool finish(struct online *o, struct error *err)
     for (;;) {
         if (!request_build(o, false, 0, &any, err))
             return false;
-        if (o->n_line == 0)
+        if (!any)
             break;
         if (!request_send(o, err))
             return false;
@@ -463,7 +561,7 @@ static bool follow(struct online *o, struct error *err)
 bool export_wandb_online(const struct export_request *r, struct error *err)
 {
     struct online o = { .request = r };
-    struct wandb_cursor from_start = { .eval_step = -1 };
+    struct wandb_cursor from_start = { .eval_step = -1, .table_version = -1 };
     bool ok = false;
     if (!wandb_setup_make(&o.setup, r->run_dir, true, err))
         return false;
@@ -494,6 +592,8 @@ out:
     buf_release(&o.body);
     buf_release(&o.line);
     buf_release(&o.config);
+    buf_release(&o.console);
+    buf_release(&o.table);
     wandb_setup_release(&o.setup);
     return ok;
 }

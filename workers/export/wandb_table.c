@@ -1,0 +1,163 @@
+/* Tables of rollouts for wandb: which are due is seen in the journal's items, their text is read from the rollout file. A new
+ * table each time, never a growing one: sending that again and again would cost the square of the run's length. */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "protocol/base/log.h"
+#include "protocol/message.h"
+#include "workers/controller/group_msg.h"
+#include "workers/export/wandb.h"
+#include "workers/rollout_file.h"
+#include "workers/text/digest.h"
+
+#define TABLE_ITEMS 32              // prompts of a table
+#define TABLE_SAMPLES 4             // of each prompt
+#define TABLE_TEXT_BYTES 4096       // of a prompt and of a completion
+
+static const char columns[] =
+    "{\"columns\":[\"step\",\"item\",\"sample\",\"prompt\",\"completion\",\"reward\",\"ans_acc\",\"format_acc\",\"tokens\",\"finish\","
+    "\"reason\"],\"data\":[";
+enum { N_COLUMNS = 11 };
+
+struct search {
+    int64_t interval, last_version;
+    bool any, over;               // any: a rollout step is being looked at
+    int64_t rollout_step, version;
+    int64_t next_item;            // the first one behind what was decided
+    int64_t boundary;             // the first item of the rollout step behind the one being looked at, -1: not seen
+    int64_t last_item;            // the last one seen
+    bool due, complete;           // of the rollout step being looked at
+    int n;
+    struct { int64_t offset, bytes; } place[TABLE_ITEMS];
+};
+
+static bool item_look(void *arg, const struct journal_item *i)
+{
+    struct search *s = arg;
+    s->last_item = i->item;
+    if (s->any && i->rollout_step != s->rollout_step) {
+        s->boundary = s->boundary < 0 ? i->item : s->boundary;
+        if (i->file_offset < 0)
+            return true;          // issued ahead, but not back yet
+        s->next_item = s->boundary;
+        s->boundary = -1;
+        if (s->due && s->n > 0) {
+            s->complete = true;
+            return false;
+        }
+        s->any = false;
+    }
+    if (!s->any) {
+        s->any = true;
+        s->rollout_step = i->rollout_step;
+        s->version = i->weight_version;
+        s->due = s->last_version < 0 || i->weight_version >= s->last_version + s->interval;
+        s->n = 0;
+    }
+    if (s->due && i->file_offset >= 0 && s->n < TABLE_ITEMS) {
+        s->place[s->n].offset = i->file_offset;
+        s->place[s->n++].bytes = i->file_bytes;
+    }
+    return true;
+}
+
+/* Text cut to the bound, between characters. */
+static void text_add(struct buf *out, const struct mval *v)
+{
+    size_t len = 0;
+    const char *text = mval_str(v, &len);
+    size_t keep = text ? MIN(len, (size_t)TABLE_TEXT_BYTES) : 0;
+    while (keep > 0 && keep < len && ((unsigned char)text[keep] & 0xc0) == 0x80)
+        keep--;
+    if (keep < len) {
+        char cut[TABLE_TEXT_BYTES + 4];
+        int n = snprintf(cut, sizeof cut, "%.*s", (int)keep, text);
+        memcpy(cut + n, "\xe2\x80\xa6", 3);    // …
+        json_text_print(out, cut, (size_t)n + 3);
+    } else {
+        json_text_print(out, text ? text : "", keep);
+    }
+}
+
+/* Plain JSON has no NaN: null. */
+static void number_add(struct buf *out, double v)
+{
+    if (isfinite(v))
+        json_number_print(out, v);
+    else
+        buf_str(out, "null");
+}
+
+static void rows_add(struct wandb_table *t, const struct mval *map, const struct group *g)
+{
+    struct buf *b = &t->json;
+    for (int32_t i = 0; i < MIN(g->n_sample, TABLE_SAMPLES); i++) {
+        const struct sample *s = &g->sample[i];
+        double scored = s->score == SCORE_OK ? 0 : NAN;    // NAN: nothing is known
+        buf_fmt(b, "%s[%lld,%lld,%d,", t->n_row++ ? "," : "", (long long)g->weight_version, (long long)g->item, (int)i);
+        text_add(b, mval_get(map, "prompt_text"));
+        buf_char(b, ',');
+        text_add(b, mval_get(mval_at(mval_get(map, "samples"), i), "text"));
+        const double value[] = { s->reward, (double)s->ans_acc, (double)s->format_acc };
+        for (size_t k = 0; k < ARRAY_SIZE(value); k++) {
+            buf_char(b, ',');
+            number_add(b, value[k] + scored);
+        }
+        buf_fmt(b, ",%lld,\"%s\",", (long long)s->n_tok, s->finish == FINISH_STOP ? "stop" : "length");
+        json_text_print(b, s->reason, strlen(s->reason));
+        buf_char(b, ']');
+    }
+}
+
+static bool record_add(struct wandb_table *t, const char *path, int64_t offset, int64_t bytes, struct buf *record, struct error *err)
+{
+    struct msg_in in = { 0 };
+    buf_clear(record);
+    if (!rollout_file_read(path, offset, bytes, record, err) || !msg_read_request(&in, record->data, record->len, err))
+        return false;
+    struct group *g = in.type == MSG_GROUP ? group_read(in.root, err) : NULL;
+    if (g)
+        rows_add(t, in.root, g);
+    group_free(g);
+    msg_in_release(&in);
+    return g != NULL;
+}
+
+bool wandb_table_next(struct wandb_table *t, const struct wandb_setup *s, struct journal *j, bool over, struct wandb_cursor *c,
+                      struct error *err)
+{
+    const struct run_config *config = &s->config;
+    struct search found = { .interval = config->rollout_log_interval, .last_version = c->table_version, .next_item = c->table_item,
+                            .boundary = -1 };
+    struct buf record = { .max = ROLLOUT_RECORD_MAX + 1 };
+    struct error why;
+    char path[PATH_MAX];
+    *t = (struct wandb_table){ .json = BUF_INIT, .n_col = N_COLUMNS };
+    if (config->rollout_log_interval == 0)
+        return true;
+    if (!journal_items_read(j, c->table_item, item_look, &found, err))
+        return false;
+    bool last = over && found.any && found.due && found.n > 0 && !found.complete;
+    c->table_item = last ? found.last_item + 1 : found.next_item;
+    if (!found.complete && !last)
+        return true;
+    t->version = c->table_version = found.version;
+    snprintf(path, sizeof path, "%.2000s%s/groups.zst", config->rollout_save_dir[0] ? config->rollout_save_dir : s->run_dir,
+             config->rollout_save_dir[0] ? "" : "/rollouts");
+    buf_str(&t->json, columns);
+    for (int i = 0; i < found.n; i++)
+        if (!record_add(t, path, found.place[i].offset, found.place[i].bytes, &record, &why))
+            log_warn("a rollout is left out of a wandb table: %s", why.text);
+    buf_str(&t->json, "]}");
+    buf_release(&record);
+    if (t->json.failed) {
+        t->n_row = 0;
+        return error_set(err, ERR_NO_MEMORY, "no memory for a table of rollouts");
+    }
+    struct digest d;
+    digest_init(&d, true);
+    digest_add(&d, buf_text(&t->json), t->json.len);
+    digest_hex(&d, t->sha256);
+    return true;
+}
