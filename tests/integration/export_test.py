@@ -2,7 +2,7 @@
 
 tags: asan
 """
-import csv, json, math, os, signal, sqlite3, struct, subprocess, tempfile, unittest, urllib.error, urllib.request
+import csv, json, math, os, re, signal, sqlite3, struct, subprocess, sys, tempfile, unittest, urllib.error, urllib.request
 
 ROLLCALL = os.environ.get("ROLLCALL", "build/release/rollcall")
 
@@ -164,6 +164,30 @@ class Export(unittest.TestCase):
             p.send_signal(signal.SIGTERM)
             self.assertEqual(p.wait(60), 0)
             p.stderr.close()
+
+    def test_the_dashboard_asks_only_for_what_is_served(self):
+        root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+        with open(os.path.join(root, "examples/grafana.json")) as f:
+            text = f.read()
+        made = subprocess.run([sys.executable, os.path.join(root, "examples/grafana.py")], capture_output=True, text=True, check=True)
+        self.assertEqual(text, made.stdout)
+        table = subprocess.run([ROLLCALL, "metrics"], capture_output=True, text=True, check=True).stdout
+        names = re.findall(r"^\| `([^`]+)` \|", table, re.M)
+        self.assertGreater(len(names), 40)
+        self.journal.add(4, {name: 1.0 for name in names})
+        p = subprocess.Popen([ROLLCALL, "export", "openmetrics", self.run_dir, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE,
+                             text=True)
+        try:
+            with urllib.request.urlopen(p.stderr.readline().split()[-1], timeout=60) as r:
+                served = set(re.findall(r"^(rollcall_\w+) ", r.read().decode(), re.M))
+        finally:
+            p.send_signal(signal.SIGTERM)
+            self.assertEqual(p.wait(60), 0)
+            p.stderr.close()
+        self.assertGreaterEqual(len(served), len(names))
+        asked = set(re.findall(r"rollcall_\w+", text))
+        self.assertEqual(asked - served, set())
+        self.assertGreater(len(asked), 30)
 
     def test_what_cannot_be_done_is_said_in_one_sentence(self):
         out = os.path.join(self.run_dir, "there")

@@ -36,9 +36,9 @@ struct endpoint {
     struct buf text;
 };
 
-static const struct { const char *unit, *suffix; } units[] = {
-    { "s", "seconds" }, { "ms", "milliseconds" }, { "tok", "tokens" }, { "tok/s", "tokens_per_second" }, { "nat", "nats" },
-    { "step", "steps" }, { "GiB", "gibibytes" }, { "group", "groups" },
+static const struct { const char *unit, *suffix, *tail; } units[] = {    // tail: how the journal's name says the unit, taken off
+    { "s", "seconds", "_s" }, { "ms", "milliseconds", "_ms" }, { "tok", "tokens", "" }, { "tok/s", "tokens_per_second", "_tok_per_s" },
+    { "nat", "nats", "" }, { "step", "steps", "" }, { "GiB", "gibibytes", "_gib" }, { "group", "groups", "" },
 };
 
 static bool newest_see(void *arg, const struct journal_step *row)
@@ -59,15 +59,16 @@ static bool newest_see(void *arg, const struct journal_step *row)
 }
 
 /* rollcall_train_loss, rollcall_time_step_seconds: letters, digits and '_', the unit behind. */
-static void name_print(char *out, size_t size, const char *name, const char *suffix)
+static void name_print(char *out, size_t size, const char *name, const char *suffix, const char *tail)
 {
     int n = snprintf(out, size, "rollcall_%s", name);
     n = MIN(n, (int)size - 1);
     for (int i = 0; i < n; i++)
         if (!isalnum((unsigned char)out[i]))
             out[i] = '_';
-    if (suffix && n > 2 && strcmp(out + n - 2, "_s") == 0)
-        n -= 2;
+    int n_tail = (int)strlen(tail);
+    if (suffix && n > n_tail && strcmp(out + n - n_tail, tail) == 0)
+        n -= n_tail;
     if (suffix)
         snprintf(out + n, size - (size_t)n, "_%s", suffix);
 }
@@ -89,16 +90,18 @@ static void page_print(struct endpoint *e)
     value_print(b, "rollcall_optimizer_steps", "steps", "optimizer steps done", (double)e->step);
     for (int i = 0; i < e->n_series; i++) {
         int id = metric_find(e->series[i].name);
-        const char *suffix = NULL, *help = "a part of the reward or an evaluation";
+        const char *suffix = NULL, *tail = "", *help = "a part of the reward or an evaluation";
         char name[192];
         if (!isfinite(e->series[i].value))
             continue;
         for (size_t u = 0; id >= 0 && u < ARRAY_SIZE(units); u++)
-            if (strcmp(units[u].unit, metrics[id].unit) == 0)
+            if (strcmp(units[u].unit, metrics[id].unit) == 0) {
                 suffix = units[u].suffix;
+                tail = units[u].tail;
+            }
         if (id >= 0)
             help = metrics[id].help;
-        name_print(name, sizeof name, e->series[i].name, suffix);
+        name_print(name, sizeof name, e->series[i].name, suffix, tail);
         value_print(b, name, suffix, help, e->series[i].value);
     }
     buf_str(b, "# EOF\n");
