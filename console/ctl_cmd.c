@@ -15,6 +15,7 @@
 #include "console/commands.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
+#include "protocol/run_failure.h"
 #include "protocol/run_find.h"
 #include "protocol/run_lock.h"
 #include "protocol/transport.h"
@@ -99,8 +100,13 @@ static bool ended_status(struct ctl *c, struct error *err)
         return false;
     const char *colon = strstr(text, ": ");
     snprintf(state, sizeof state, "%.*s", (int)(colon ? (size_t)(colon - text) : strlen(text)), text);
-    if (strcmp(state, "finished") && strcmp(state, "failed") && strcmp(state, "stopped"))
-        snprintf(state, sizeof state, "dead");    // killed: it ended in the middle
+    if (strcmp(state, "finished") && strcmp(state, "failed") && strcmp(state, "stopped")) {
+        snprintf(text, sizeof text, "dead");    // killed: it ended in the middle
+        if (run_failure_read(c->run_dir, text + 8, sizeof text - 8))    // or it could not write its journal any more
+            memcpy(text, "failed: ", 8);
+        colon = strstr(text, ": ");
+        snprintf(state, sizeof state, "%.*s", (int)(colon ? (size_t)(colon - text) : strlen(text)), text);
+    }
     if (c->json)
         json_print(json_pack("{s:s,s:s,s:I,s:{},s:[]}", "state", state, "reason", colon ? colon + 2 : "", "step", (json_int_t)step,
                              "knobs", "processes"));

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #include "console/batch/batch.h"
 #include "console/commands.h"
@@ -22,12 +23,14 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/knobs.h"
+#include "protocol/run_failure.h"
 #include "protocol/run_lock.h"
 #include "protocol/transport.h"
 #include "workers/agent/spawn.h"
 #include "workers/export/export.h"
 #include "workers/controller/journal.h"
 #include "workers/model/config.h"
+#include "workers/model/safetensors.h"
 #include "workers/reward/reward.h"
 #include "workers/text/dataset.h"
 #include "workers/text/hub.h"
@@ -167,8 +170,10 @@ static bool model_check(struct train *t, struct error *err)
         return error_set(err, ERR_USAGE, "the model's path '%s' is too long", full);
     snprintf(t->config.model, sizeof t->config.model, "%s", full);
     struct tokenizer *tokenizer = NULL;
-    bool ok = config_load(&shape, full, err) && (tokenizer = tokenizer_load(full, err));
+    struct shards *shards = NULL;    // only their headers are read: a file cut short is found before a run is made
+    bool ok = config_load(&shape, full, err) && (tokenizer = tokenizer_load(full, err)) && (shards = shards_open(full, err));
     tokenizer_free(tokenizer);
+    shards_close(shards);
     return ok;
 }
 
@@ -260,11 +265,27 @@ static bool dir_take(struct train *t, struct error *err)
     return error_set(err, ERR_EXISTS, "no free name for a run under '%s'", parent);
 }
 
+/* Is there room for one checkpoint (weights, in bf16 with their fp32 masters, and two moments) and a MiB of the rest? */
+static bool room_check(const struct train *t, struct error *err)
+{
+    const char *dir = t->config.save_dir[0] && path_is_dir(t->config.save_dir) ? t->config.save_dir : t->run_dir;
+    const double mib = 1 << 20;
+    struct model_config shape;
+    struct statvfs fs;
+    if (!config_load(&shape, t->config.model, err))
+        return false;
+    if (statvfs(dir, &fs) != 0)
+        return error_errno(err, "cannot look at the disk of '%s'", dir);
+    double needed = 12 * (double)config_n_param(&shape) + mib, left = (double)fs.f_bavail * (double)fs.f_frsize;
+    return left >= needed || error_set(err, ERR_IO, "no space for a run on the disk of '%s': %.1f MiB are left, and one checkpoint of this "
+                                       "model and the journal take %.1f MiB", dir, left / mib, needed / mib);
+}
+
 /* Fill the directory: run.yaml, folders, and away with what an earlier life left in sock/. */
 static bool dir_fill(struct train *t, struct error *err)
 {
     static const char *const dirs[] = { "logs", "checkpoints", "rollouts", "eval", "export" };
-    static const char *const old[] = { "ended", "failure", "orders" };
+    static const char *const old[] = { "ended", "orders" };
     char path[PATH_MAX];
     struct buf yaml = BUF_INIT;
     bool ok = false;
@@ -275,6 +296,7 @@ static bool dir_fill(struct train *t, struct error *err)
         snprintf(path, sizeof path, "%.4000s/sock/%s", t->run_dir, old[i]);
         unlink(path);
     }
+    TRY(run_failure_prepare(t->run_dir, err));
     TRY(run_config_print(&t->config, &yaml, err));
     TRY(path_join(path, sizeof path, t->run_dir, "run.yaml") && file_write(path, yaml.data, yaml.len, err));
     ok = true;
@@ -395,15 +417,8 @@ static bool signals_look(struct watch *w, struct error *err)
 
 static void failure_read(struct watch *w)
 {
-    char path[PATH_MAX];
-    struct buf text = BUF_INIT;
-    struct error err;
-    snprintf(path, sizeof path, "%.4000s/sock/failure", w->train->run_dir);
-    if (path_exists(path) && file_read(&text, path, sizeof w->reason - 1, &err)) {
+    if (run_failure_read(w->train->run_dir, w->reason, sizeof w->reason))
         snprintf(w->state, sizeof w->state, "failed");
-        snprintf(w->reason, sizeof w->reason, "%s", buf_text(&text));
-    }
-    buf_release(&text);
 }
 
 /* Tell the run until its processes have ended. */
@@ -524,7 +539,7 @@ static bool train_start(struct train *t, struct error *err)
         made = true;
         TRY((fd = run_lock_take(t->run_dir, err)) >= 0);
     }
-    TRY(dir_fill(t, err));
+    TRY(room_check(t, err) && dir_fill(t, err));
     TRY(process_spawn("agent", t->run_dir, "keeper", fd, true, err) > 0);
     ok = true;
 out:

@@ -14,6 +14,7 @@
 #include "console/fleet/logtail.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/run_failure.h"
 #include "protocol/run_lock.h"
 #include "protocol/transport.h"
 
@@ -526,13 +527,9 @@ static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
     }
     model_link(m, LINK_LOST, "the run's processes have ended", now_ns);
     if (m->state != RUN_FINISHED && m->state != RUN_FAILED && m->state != RUN_STOPPED) {
-        char path[4200];
-        struct buf text = BUF_INIT;
-        struct error err;
-        snprintf(m->reason, sizeof(m->reason), "all its processes have ended; 'rollcall train --resume' goes on from the last checkpoint");
-        if (path_join(path, sizeof(path), l->run_dir, "sock/failure") && path_exists(path) && file_read(&text, path, 4096, &err))
-            snprintf(m->reason, sizeof(m->reason), "%s", buf_text(&text));
-        buf_release(&text);
+        if (!run_failure_read(l->run_dir, m->reason, sizeof(m->reason)))
+            snprintf(m->reason, sizeof(m->reason),
+                     "all its processes have ended; 'rollcall train --resume' goes on from the last checkpoint");
         m->state = RUN_FAILED;
         l->over = true;
     }

@@ -21,6 +21,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/run_config.h"
+#include "protocol/run_failure.h"
 #include "workers/agent/spawn.h"
 #include "console/commands.h"
 #include "workers/process.h"
@@ -124,14 +125,12 @@ static void child_watch(struct child *c, pid_t pid)
 
 static void agent_fail(struct agent *a, const char *text)
 {
-    char path[4200];
     struct error err;
     log_error("%s", text);
     if (a->failure[0])
         return;
     snprintf(a->failure, sizeof a->failure, "%s", text);
-    snprintf(path, sizeof path, "%s/sock/failure", a->run_dir);
-    if (!file_write(path, text, strlen(text), &err))
+    if (!run_failure_write(a->run_dir, text, &err))
         log_error("%s", err.text);
     a->over = true;
     a->ended_ms = a->ended_ms ? a->ended_ms : clock_ms();
@@ -844,8 +843,7 @@ static bool keeper_run(const char *run_dir, struct error *err)
         if (n_quick >= 10) {
             log_last_line(run_dir, "agent", last, sizeof last);
             snprintf(text, sizeof text, "the agent has ended %d times soon after its start; its last words: %.600s", n_quick, last);
-            snprintf(ended, sizeof ended, "%s/sock/failure", run_dir);
-            return file_write(ended, text, strlen(text), err) && error_set(err, ERR_INTERNAL, "%s", text);
+            return run_failure_write(run_dir, text, err) && error_set(err, ERR_INTERNAL, "%s", text);
         }
         if (n_quick > 1)
             poll(NULL, 0, 100 * n_quick);

@@ -9,6 +9,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/run_failure.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/group_msg.h"
 
@@ -95,7 +96,10 @@ void run_fail(struct controller *c, const char *fmt, ...)
     va_end(ap);
     if (run_is_over(c))
         return;
+    struct error err;
     log_error("the run fails: %s", text);
+    if (!run_failure_write(c->process.run_dir, text, &err))    // the journal may be what has failed
+        log_error("%s", err.text);
     state_set(c, RUN_FAILED, "controller", text);
 }
 

@@ -1,0 +1,168 @@
+"""tags: asan limit=900
+
+Bad models, run files and places: one clear sentence, exit code 1 or 2, and nothing half-written."""
+import json
+import os
+import shutil
+import subprocess
+import unittest
+from run_tools import LIMIT, ROLLCALL, Run, Task
+
+
+def json_change(path, change):
+    with open(path) as f:
+        value = json.load(f)
+    change(value)
+    with open(path, "w") as f:
+        json.dump(value, f)
+
+
+def cut(path, size):
+    with open(path, "r+b") as f:
+        f.truncate(size if size >= 0 else os.path.getsize(path) + size)
+
+
+class BadInput(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.task = Task()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.task.close()
+
+    def rollcall(self, *args, text=""):
+        return subprocess.run([ROLLCALL, *args], input=text, capture_output=True, text=True, timeout=LIMIT)
+
+    def one_sentence(self, done, code, *words):
+        self.assertEqual(done.returncode, code, f"{done.args}: {done.stderr}")
+        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+        self.assertEqual(done.stdout, "")
+
+    def train(self, run_file, *extra):
+        """Of a run that cannot be: what was said; nothing must have been made."""
+        runs = self.task.path("never")
+        done = self.rollcall("train", run_file, "--batch", "--runs-dir", runs, *extra)
+        self.assertFalse(os.path.exists(runs), done.stderr)
+        return done
+
+    def broken_models(self):
+        """(path, words that the sentence must have) of models with one fault each."""
+        def no_key(name):
+            return lambda d: json_change(os.path.join(d, "config.json"), lambda c: c.pop(name))
+
+        def merge(pair):
+            return lambda d: json_change(os.path.join(d, "tokenizer.json"), lambda t: t["model"].update(merges=[pair]))
+
+        weights, config, tokenizer = "model.safetensors", "config.json", "tokenizer.json"
+        faults = [
+            (lambda d: cut(os.path.join(d, weights), -100), [weights]),
+            (lambda d: cut(os.path.join(d, weights), 200), [weights]),
+            (lambda d: cut(os.path.join(d, weights), 4), [weights]),
+            (lambda d: os.remove(os.path.join(d, weights)), [weights]),
+            (no_key("hidden_size"), [config, "hidden_size"]), (no_key("num_hidden_layers"), [config, "num_hidden_layers"]),
+            (no_key("vocab_size"), [config, "vocab_size"]), (no_key("intermediate_size"), [config, "intermediate_size"]),
+            (no_key("num_attention_heads"), [config, "num_attention_heads"]),
+            (lambda d: cut(os.path.join(d, config), 40), [config]),
+            (merge("nothing\u2603 here"), [tokenizer, "merge"]), (merge("alone"), [tokenizer, "merge"]),
+            (merge(["a", "b"]), [tokenizer, "merge"]), (merge([1, 2]), [tokenizer]),
+            (lambda d: cut(os.path.join(d, tokenizer), 100), [tokenizer]),
+        ]
+        for i, (fault, words) in enumerate(faults):
+            path = self.task.path(f"broken-{i}")
+            shutil.copytree(self.task.path("model"), path)
+            fault(path)
+            yield path, words
+
+    def test_a_broken_model_is_named_with_its_file_by_every_command_that_reads_it(self):
+        good, out = self.task.run_file(), self.task.path("taught")
+        for path, words in self.broken_models():
+            with self.subTest(path=path, words=words):
+                self.one_sentence(self.train(good, "--model", path), 1, path, *words)
+                self.one_sentence(self.rollcall("generate", "--model", path, text='{"prompt":"a"}\n'), 1, path, *words)
+                self.one_sentence(self.rollcall("eval", "--model", path, "--dataset", self.task.path("train.jsonl"), "--reward-type",
+                                                "boxed"), 1, path, *words)
+                if "tokenizer.json" not in words:    # it reads ids
+                    self.one_sentence(self.rollcall("logprobs", "--model", path, text='{"ids":[1,2],"prompt_len":1}\n'), 1, path, *words)
+        self.assertFalse(os.path.exists(out))
+
+    def test_a_fault_in_the_run_file_is_told_with_file_line_and_name(self):
+        cases = [("learning_rat: 0.1", "learning_rat"), ("train_batch_size: 0", "train_batch_size"),
+                 ("inference_batch_size: 0", "inference_batch_size"), ("num_generations: many", "num_generations"),
+                 ("learning_rate: [1, 2]", "learning_rate"), ("algo: ALCHEMY", "algo")]
+        with open(self.task.run_file()) as f:
+            good = f.read()
+        for line, word in cases:
+            with self.subTest(line=line):
+                name = line.split(":")[0]
+                lines = [text for text in good.splitlines() if not text.startswith(name + ":")] + [line]
+                path = self.task.path("bad.yaml")
+                with open(path, "w") as f:
+                    f.write("\n".join(lines) + "\n")
+                self.one_sentence(self.train(path), 2, f"bad.yaml:{len(lines)}:", word)
+        with open(path, "w") as f:
+            f.write(good + "devices: [\n")
+        self.assertIn(self.train(path).returncode, (1, 2))
+        self.one_sentence(self.train(self.task.path("none.yaml")), 2, "none.yaml")
+
+    def test_unknown_rewards_and_broken_rows_are_refused_before_a_run_is_made(self):
+        rows = {"broken": ['{"messages": [{"role"'], "list": ["[1]"], "no_messages": ['{"gt_answer": "2"}'],
+                "no_content": ['{"messages": [{"role": "user"}], "gt_answer": "2"}'], "empty": []}
+        with open(self.task.path("train.jsonl")) as f:
+            first = f.readline()
+        for name, bad in rows.items():
+            path = self.task.path(f"{name}.jsonl")
+            with open(path, "w") as f:
+                f.write("".join([first] * (2 if bad else 0) + [line + "\n" for line in bad]))
+            with self.subTest(rows=name):
+                self.one_sentence(self.train(self.task.run_file(), "--dataset", path), 1, f"{name}.jsonl" + (":3" if bad else ""))
+        self.one_sentence(self.train(self.task.run_file(), "--reward-type", "praise"), 2, "praise", "boxed")
+        self.one_sentence(self.rollcall("eval", "--model", self.task.path("model"), "--dataset", self.task.path("train.jsonl"),
+                                        "--reward-type", "praise"), 2, "praise")
+
+    def test_a_live_run_s_directory_is_taken_by_nobody_else(self):
+        run = Run(self.task, "live", self.task.run_file(), ["--max-steps", "100000"])
+        self.addCleanup(run.kill)
+        run.wait_step(1)
+        before = run.processes()
+        self.one_sentence(self.rollcall("train", "--batch", "--resume", run.dir), 1, run.dir)
+        self.one_sentence(self.rollcall("train", self.task.run_file(), "--batch", "--runs-dir", self.task.path("runs"), "--name", "live"),
+                          1, run.dir, "exists")
+        self.assertEqual(run.processes(), before)
+        run.wait_step(run.step() + 1)
+
+    def full_disk(self, size_kib, *extra):
+        """A run under a file system of this size: exit code, JSON lines, errors, what the run's directory holds."""
+        place = self.task.path(f"full-{size_kib}")
+        os.mkdir(place)
+        script = ('mount -t tmpfs -o size="$1"k none "$2" || exit 77; shift; place=$1; shift; '
+                  '"$@"; code=$?; find "$place" -type f; exit $code')
+        space = ["unshare", "--mount"] + ([] if os.geteuid() == 0 else ["--map-root-user"])
+        done = subprocess.run([*space, "sh", "-c", script, "sh", str(size_kib), place, ROLLCALL, "train", self.task.run_file(), "--batch",
+                               "--format", "jsonl", "--runs-dir", os.path.join(place, "runs"), "--name", "full", *extra],
+                              capture_output=True, text=True, timeout=LIMIT)
+        if done.returncode == 77 or "unshare" in done.stderr:
+            self.skipTest("no small file system can be mounted here, so a full disk is not tested: " + done.stderr)
+        lines = done.stdout.splitlines()
+        return done.returncode, [json.loads(x) for x in lines if x.startswith("{")], done.stderr, [x for x in lines if x.startswith("/")]
+
+    def test_a_disk_too_full_for_the_start_leaves_no_run(self):
+        code, lines, errors, files = self.full_disk(4)
+        self.assertEqual((code, lines, files), (1, [], []), errors)
+        self.assertEqual(len(errors.strip().splitlines()), 1, errors)
+        self.assertIn("no space", errors)
+
+    def test_a_disk_that_fills_up_fails_the_run_with_its_reason_and_leaves_whole_checkpoints(self):
+        code, lines, errors, files = self.full_disk(3000, "--max-steps", "100000", "--save-interval", "2")
+        self.assertEqual((code, lines[-1]["event"]), (1, "failed"), errors)
+        self.assertRegex(lines[-1]["reason"], "No space left|disk is full")
+        for path in {x[:x.index("/", x.index("/checkpoints/") + 13)] for x in files if "/checkpoints/" in x}:
+            self.assertRegex(path, r"/step-\d{6}$")    # not a temporary one
+            for name in ("model.safetensors", "config.json", "state/manifest.json", "state/trainer.safetensors"):
+                self.assertIn(os.path.join(path, name), files)
+
+
+if __name__ == "__main__":
+    unittest.main()
