@@ -72,8 +72,10 @@ class Kills(unittest.TestCase):
 
     def stand_still(self, run, name, live):
         """Stop a process for good and wait until the agent has put another in its place. live: the rule is set by ctl."""
-        run.wait_step(1)
-        if run.ctl("pause").returncode != 0:    # so that the run cannot end meanwhile
+        end = time.monotonic() + 120    # from its first moments on, so that the run cannot end meanwhile
+        while run.ctl("pause").returncode != 0 and run.process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        if run.process.poll() is not None:
             self.skipTest("the run was over before it could be paused")
         pid = run.processes()[name]
         os.kill(pid, signal.SIGSTOP)
