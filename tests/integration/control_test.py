@@ -73,6 +73,63 @@ class Control(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("not alive", done.stderr)
 
+    def test_without_run_the_one_live_run_under_runs_is_meant(self):
+        home = self.task.path("home")
+        os.makedirs(os.path.join(home, "runs"))
+
+        def ctl(*args):
+            return subprocess.run([ROLLCALL, "ctl", *args], cwd=home, capture_output=True, text=True, timeout=LIMIT)
+
+        def start(name):
+            done = Run(self.task, os.path.join("../home/runs", name), self.task.run_file(),
+                       ["--max-steps", "100000", "--runs-dir", os.path.join(home, "runs"), "--name", name])
+            done.dir = os.path.join(os.path.realpath(home), "runs", name)
+            self.addCleanup(done.kill)
+            done.wait_step(1)
+            return done
+
+        none = ctl("status")
+        self.assertEqual((none.returncode, none.stdout), (1, ""), none.stderr)
+        self.assertEqual(len(none.stderr.strip().splitlines()), 1, none.stderr)
+        first = start("first")
+        status = ctl("status", "--json")
+        self.assertEqual(status.returncode, 0, status.stderr)
+        status = json.loads(status.stdout)
+        self.assertEqual((status["name"], status["dir"]), ("first", first.dir))
+        for key in ("state", "step", "knobs", "processes"):
+            self.assertIn(key, status)
+        for process in status["processes"]:
+            self.assertIsInstance(process["pid"], int)
+            self.assertIsInstance(process["phase_s"], (int, float))
+            for key in ("name", "phase", "waits_for", "verdict"):
+                self.assertIsInstance(process[key], str)
+        for name in ("learning_rate", "temperature", "train_batch_size", "heartbeat_s"):
+            self.assertIn(name, status["knobs"])
+        self.assertEqual(ctl("--run", "runs/first", "pause", "--depth", "rollouts").returncode, 0)
+        self.assertEqual(json.loads(ctl("status", "--json").stdout)["pause_depth"], "rollouts")
+        second = start("second")
+        for args in (["status"], ["pause"], ["set", "lr=0.1"]):
+            both = ctl(*args)
+            self.assertEqual((both.returncode, both.stdout), (2, ""), both.stderr)    # which one is the question
+            self.assertIn("first", both.stderr)
+            self.assertIn("second", both.stderr)
+        self.assertEqual(ctl("--run", "runs/first", "resume").returncode, 0)
+        sizes = ctl("--run", "runs/first", "set", "beta=0", "lr=0.002", "train_batch_size=4", "train_minibatch_size=4")
+        self.assertEqual(sizes.returncode, 0, sizes.stderr)
+        first.wait_step(first.step() + 3)
+        self.assertEqual(ctl("--run", "runs/first", "stop").returncode, 0)
+        self.assertEqual(first.wait()[0], 3)
+        only = ctl("status")
+        self.assertEqual(only.returncode, 0, only.stderr)
+        self.assertIn("run second: running", only.stdout)
+        nowhere = ctl("--run", "runs/third", "status")
+        self.assertEqual(nowhere.returncode, 1, nowhere.stderr)
+        self.assertIn("third", nowhere.stderr)
+        self.assertEqual(ctl("--nonsense").returncode, 2)
+        second.kill()
+        dead = ctl("--run", "runs/second", "status", "--json")
+        self.assertEqual((dead.returncode, json.loads(dead.stdout)["state"]), (0, "dead"))
+
     def test_what_cannot_be_is_refused_with_a_reason_and_changes_nothing(self):
         run = self.start()
         run.wait_step(1)
