@@ -10,7 +10,7 @@ if [ -d .gpu ]; then
     bin=$root/.gpu tests=$root/.gpu
     export LD_LIBRARY_PATH=$root/.gpu/lib:/usr/local/cuda/lib64:/usr/local/cuda/lib
 fi
-export NCCL_NVLS_ENABLE=0
+export NCCL_NVLS_ENABLE=0 TEST_DATA_DIR=$root/tests
 if ! nvidia-smi -L >/dev/null 2>&1; then
     for group in "$@"; do echo "$group: skipped, there is no GPU"; done
     exit 77
