@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "console/commands.h"
+#include "protocol/base/clock.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
 #include "protocol/run_failure.h"
@@ -22,6 +23,7 @@
 #include "workers/consumer/checkpoint.h"
 #include "workers/controller/journal.h"
 
+#define ASK_AGAIN_MS 10000
 #define QUESTION_LIMIT_MS 12000
 
 struct ctl {
@@ -257,6 +259,22 @@ static bool args_write(struct ctl *c, const struct command_spec *spec, const cha
     return true;
 }
 
+/* Ask until the limit, in pieces: an answer may be lost on its way, and the same id is carried out only once. A restart has no
+ * such memory, so it is asked for once. */
+static bool command_ask(struct ctl *c, const struct command_spec *spec, const struct msg_out *m, double limit_s, struct msg_in *in,
+                        struct net_event *ev, struct error *err)
+{
+    int64_t until = clock_ms() + (int64_t)(1000 * limit_s) + 5000;
+    bool once = strcmp(spec->name, "restart") == 0;
+    for (;;) {
+        int64_t left = MAX(until - clock_ms(), (int64_t)1);
+        if (peer_call(c->agent, MSG_COMMAND, m, once ? left : MIN(left, (int64_t)ASK_AGAIN_MS), in, ev, err))
+            return true;
+        if (err->code != ERR_TIMEOUT || once || clock_ms() >= until || !run_is_live(c->run_dir))
+            return false;
+    }
+}
+
 static bool command_send(struct ctl *c, const char *name, const char **operand, int n, struct error *err)
 {
     uint64_t id[2];
@@ -279,8 +297,7 @@ static bool command_send(struct ctl *c, const char *name, const char **operand, 
     msg_str(&m, "command", spec->name);
     msg_str(&m, "who", who);
     msg_f64(&m, "limit_s", limit_s);
-    bool ok = args_write(c, spec, operand, n, &m, err) && msg_finish(&m, err)
-        && peer_call(c->agent, MSG_COMMAND, &m, (int64_t)(1000 * limit_s) + 5000, &in, &ev, err);
+    bool ok = args_write(c, spec, operand, n, &m, err) && msg_finish(&m, err) && command_ask(c, spec, &m, limit_s, &in, &ev, err);
     msg_release(&m);
     if (!ok) {
         if (strcmp(name, "stop") == 0 && !run_is_live(c->run_dir)) {    // it ended before the answer came

@@ -29,6 +29,7 @@
 #define CHILD_MAX 80
 #define RELAY_MAX 128
 #define LINGER_MS 700        // after the end is known, for consoles to see it
+#define RELAY_ASK_MS 5000    // until a request passed on is asked again
 #define STOP_S 20            // for processes that were ordered to stop
 #define DEATHS_MAX 6         // quick ones in a row
 #define QUICK_MS 8000
@@ -513,7 +514,8 @@ static void relay_ask(struct agent *a, struct relay *x)
     struct error err;
     struct msg_out m = { .buf = x->msg };
     int64_t left = x->limit_ms - clock_ms();
-    x->open = peer_ask(a->controller, &m, MAX(left, 1), (uint64_t)(x - a->relay), &err);
+    /* In pieces: an answer may be lost on its way, and asking again is safe (see relay_answered). */
+    x->open = peer_ask(a->controller, &m, MIN(MAX(left, 1), RELAY_ASK_MS), (uint64_t)(x - a->relay), &err);
     x->again_ms = clock_ms() + 200;
 }
 

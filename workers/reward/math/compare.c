@@ -821,7 +821,8 @@ static enum tri relation_compare(struct math *m, struct node *a, struct node *b,
     if (va && vb) {
         /* f(x) = ... and f(t) = ... define the same function */
         const struct node *fa = a->child[0], *fb = b->child[0];
-        if (node_is(fa, K_APP) && node_is(fb, K_APP) && name_same(fa, fb) && fa->n == fb->n && a->s[0] == REL_EQ) {
+        if (node_is(fa, K_APP) && node_is(fb, K_APP) && name_same(fa, fb) && fa->n == fb->n && a->s[0] == REL_EQ
+            && a->len == 1 && b->len == 1) {
             bool renamed = true;
             for (int i = 0; i < fa->n && vb; i++) {
                 renamed &= fa->child[i]->kind == K_SYM && fb->child[i]->kind == K_SYM;
