@@ -28,7 +28,7 @@ O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
 def corpus(size):
     """About size bytes of text: documentation first, then sources; the same on the same machine."""
     out, n = [], 0
-    pages = sorted(glob.glob("/root/.rustup/toolchains/*/share/doc/rust/html/**/*.html", recursive=True) +
+    pages = sorted(glob.glob(os.path.expanduser("~") + "/.rustup/toolchains/*/share/doc/rust/html/**/*.html", recursive=True) +
                    glob.glob("/usr/share/doc/rust*/html/**/*.html", recursive=True))
     pages = [p for p in pages if "/src/" not in p]
     sources = sorted(glob.glob(os.path.join(os.path.dirname(os.__file__), "**/*.py"), recursive=True))
