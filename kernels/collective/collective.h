@@ -1,0 +1,64 @@
+/* collective.h - what the ranks of one computation do together: sums in rank order, gathering, broadcast
+ *
+ * A struct collective is one rank's end of a group that has met once, by name, and stays together until a member leaves or dies;
+ * then it is over for all of them, every call fails with ERR_CLOSED, and they meet anew under another name. All ranks make the
+ * same calls in the same order with the same sizes. One thread a rank. Kinds: "local" (ranks of one host, local.c).
+ *
+ * Promises of every kind:
+ *  1. collective_sum gives every rank the same bits, ((x0 + x1) + x2) + ... element by element: the same ranks, the same sum.
+ *  2. No wait is longer than its limit: ERR_TIMEOUT names the rank that is late. A member that dies ends the waits of the others
+ *     within a fraction of a second.
+ *  3. Nothing of the meeting has a name once all have joined; of one that failed a small file may be left in dir. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+
+#define COLLECTIVE_RANK_MAX 64
+#define COLLECTIVE_GATHER_MAX ((size_t)1024)    // bytes a rank may give to collective_gather
+
+struct device;
+struct collective_config {
+    const char *kind;             // "local"
+    const char *dir;              // a folder of this host where the ranks meet, e.g. the run's sock/
+    const char *name;             // of this meeting: used once
+    int rank, n_rank;
+    struct device *dev;           // whose memory is summed and broadcast; borrowed as long as the collective lives
+    int64_t join_ms, wait_ms;     // limits: until all have joined, and of each wait after that
+    /* Called on the rank's thread when a wait for another rank has gone on for a moment, and with -1 when it is over; or NULL. */
+    void (*waits)(void *ctx, int rank);
+    void *ctx;
+};
+struct collective;
+/* Call a meeting, and call it off; for whoever decides who meets, in any process. The name is a small file in dir, which the ranks
+ * remove when all have joined. Who joins a meeting that was called off, or waits there for the others, gets ERR_CLOSED. */
+MUST_USE bool collective_call(const char *dir, const char *name, struct error *err);
+void collective_call_off(const char *dir, const char *name);
+/* Join it: returns when all n_rank have. NULL: see err; then the meeting is over for the others too. The texts are copied. */
+struct collective *collective_join(const struct collective_config *config, struct error *err);
+/* Leave; who waits for us, or will, gets ERR_CLOSED. NULL is fine. */
+void collective_leave(struct collective *c);
+int collective_rank(const struct collective *c);
+int collective_n_rank(const struct collective *c);
+
+/* all (n_rank x size_bytes, host) = every rank's mine (size_bytes, host; at most COLLECTIVE_GATHER_MAX), in rank order. */
+MUST_USE bool collective_gather(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
+/* x (n, device memory) of every rank becomes the sum of all of them. */
+MUST_USE bool collective_sum(struct collective *c, float *x, int64_t n, struct error *err);
+/* x (size_bytes, device memory) becomes that of rank `from`. */
+MUST_USE bool collective_broadcast(struct collective *c, void *x, size_t size_bytes, int from, struct error *err);
+
+/* What a kind implements; its own struct starts with struct collective. */
+struct collective_kind {
+    const char *name;
+    struct collective *(*join)(const struct collective_config *config, struct error *err);
+    void (*leave)(struct collective *c);
+    bool (*gather)(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
+    bool (*sum)(struct collective *c, float *x, int64_t n, struct error *err);
+    bool (*broadcast)(struct collective *c, void *x, size_t size_bytes, int from, struct error *err);
+};
+struct collective {
+    const struct collective_kind *kind;
+    int rank, n_rank;
+};

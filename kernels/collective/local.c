@@ -1,0 +1,297 @@
+/* local.c - ranks of one host that share a mapped file
+ *
+ * 1. The file is the meeting's name while they join; rank 0 removes it when every rank has mapped it. After that the kernel frees
+ *    its pages with the last member, however it ends: nothing is left behind by kill -9.
+ * 2. member[q].arrived counts the barriers rank q has reached, and is a futex. 1: it has joined; 2: it has seen that all have.
+ * 3. What a rank writes between two barriers is its own part of the memory; what it reads was written before the last one.
+ * 4. Large arrays go through in chunks, so the memory does not grow with them and stays in the processors' caches: every rank
+ *    copies its chunk in, adds up its share of the elements in rank order, copies the whole sum out.
+ * 5. `over` only ever becomes true. It is set by a rank that leaves, fails a wait or finds another dead. */
+#include "kernels/collective/local.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include "kernels/ops.h"
+#include "protocol/base/clock.h"
+
+#define CHUNK ((int64_t)1 << 20)    // floats that go through at a time
+#define TICK_MS 50                  // between looks at whether the others live
+#define TELL_MS 100                 // a wait that is told to the operator
+
+struct member {
+    _Alignas(64) _Atomic uint32_t arrived;
+    _Atomic int32_t pid;            // valid from arrived 1 on
+};
+struct meeting {                    // the mapped file: this, then small, slot, sum
+    _Atomic uint32_t n_rank;        // 0: nobody has joined yet
+    _Atomic uint32_t over;
+    struct member member[COLLECTIVE_RANK_MAX];
+};
+struct local {
+    struct collective base;
+    struct device *dev;
+    char path[4200];
+    int fd;                         // until everybody has joined
+    struct meeting *m;
+    size_t size_bytes;
+    char *small;                    // (2, n_rank, COLLECTIVE_GATHER_MAX)
+    float *slot;                    // (n_rank, CHUNK) what each rank gives
+    float *sum;                     // (CHUNK)
+    uint32_t seq;                   // barriers reached
+    uint32_t n_gather;
+    int pidfd[COLLECTIVE_RANK_MAX];
+    int64_t wait_ms;
+    void (*waits)(void *ctx, int rank);
+    void *ctx;
+};
+
+static size_t part_bytes(size_t n)
+{
+    return (n + 4095) / 4096 * 4096;
+}
+
+static void futex_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value, int64_t ms)
+{
+    struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &t, NULL, 0);
+}
+
+static void over_set(struct local *l)
+{
+    atomic_store(&l->m->over, 1);
+    for (int q = 0; q < l->base.n_rank; q++)
+        futex_wake(&l->m->member[q].arrived);
+}
+
+static bool behind(const struct local *l, int q, uint32_t seq)
+{
+    return (int32_t)(atomic_load(&l->m->member[q].arrived) - seq) < 0;
+}
+
+/* A joined member that has died before it reached barrier seq; -1: none. */
+static int dead_find(struct local *l, uint32_t seq)
+{
+    for (int q = 0; q < l->base.n_rank; q++) {
+        pid_t pid = atomic_load(&l->m->member[q].arrived) ? atomic_load(&l->m->member[q].pid) : 0;
+        if (!pid || pid == getpid() || !behind(l, q, seq))
+            continue;
+        if (l->pidfd[q] < 0 && (l->pidfd[q] = (int)syscall(SYS_pidfd_open, pid, 0)) < 0 && errno != ESRCH)
+            continue;    // no such call here: the limit of the wait is left
+        struct pollfd p = { .fd = l->pidfd[q], .events = POLLIN };
+        bool dead = l->pidfd[q] < 0 || poll(&p, 1, 0) > 0;
+        if (dead && behind(l, q, seq))    // it may have arrived before it died
+            return q;
+    }
+    return -1;
+}
+
+/* Has the meeting's file been removed, or another one put in its place? */
+static bool called_off(const struct local *l)
+{
+    struct stat ours, there;
+    return fstat(l->fd, &ours) != 0 || stat(l->path, &there) != 0 || ours.st_ino != there.st_ino || ours.st_dev != there.st_dev;
+}
+
+static bool wait_one(struct local *l, int q, uint32_t seq, int64_t end_ms, int *told, struct error *err)
+{
+    int64_t began = clock_ms();
+    while (behind(l, q, seq)) {
+        uint32_t value = atomic_load(&l->m->member[q].arrived);
+        if ((int32_t)(value - seq) >= 0)
+            break;
+        if (atomic_load(&l->m->over))
+            return error_set(err, ERR_CLOSED, "another rank has left");
+        int dead = dead_find(l, seq);
+        if (dead >= 0)
+            return error_set(err, ERR_CLOSED, "rank %d has died", dead);
+        if (l->fd >= 0 && seq == 1 && called_off(l))
+            return error_set(err, ERR_CLOSED, "the meeting of the ranks was called off");
+        int64_t now = clock_ms();
+        if (now >= end_ms)
+            return error_set(err, ERR_TIMEOUT, "rank %d has not come in %lld s", q, (long long)(end_ms - began + 999) / 1000);
+        if (l->waits && *told != q && now - began >= TELL_MS)
+            l->waits(l->ctx, *told = q);
+        futex_wait(&l->m->member[q].arrived, value, MIN(end_ms - now, (int64_t)TICK_MS));
+    }
+    return true;
+}
+
+/* Say that we have come to the next barrier, and wait until all have. */
+static bool barrier(struct local *l, int64_t limit_ms, struct error *err)
+{
+    int told = -1;
+    bool ok = true;
+    uint32_t seq = ++l->seq;
+    int64_t end = clock_ms() + limit_ms;
+    atomic_store(&l->m->member[l->base.rank].arrived, seq);
+    futex_wake(&l->m->member[l->base.rank].arrived);
+    for (int q = 0; q < l->base.n_rank && ok; q++)
+        ok = wait_one(l, q, seq, end, &told, err);
+    if (told >= 0)
+        l->waits(l->ctx, -1);
+    if (!ok)
+        over_set(l);
+    return ok;
+}
+
+static void local_leave(struct collective *c)
+{
+    struct local *l = (struct local *)c;
+    if (l->m) {
+        over_set(l);
+        munmap(l->m, l->size_bytes);
+    }
+    if (l->fd >= 0) {    // it has failed to begin
+        if (!called_off(l))
+            unlink(l->path);
+        close(l->fd);
+    }
+    for (int q = 0; q < COLLECTIVE_RANK_MAX; q++)
+        if (l->pidfd[q] >= 0)
+            close(l->pidfd[q]);
+    free(l);
+}
+
+static bool file_take(struct local *l, struct error *err)
+{
+    size_t n = (size_t)l->base.n_rank, head = part_bytes(sizeof *l->m), small = part_bytes(2 * n * COLLECTIVE_GATHER_MAX);
+    l->size_bytes = head + small + (n + 1) * CHUNK * sizeof(float);
+    l->fd = open(l->path, O_RDWR | O_CLOEXEC);
+    if (l->fd < 0 && errno == ENOENT)
+        return error_set(err, ERR_CLOSED, "the meeting of the ranks was called off");
+    if (l->fd < 0)
+        return error_errno(err, "cannot open '%s'", l->path);
+    /* blocks now: a full disk would be a SIGBUS later */
+    if (fallocate(l->fd, 0, 0, (off_t)l->size_bytes) != 0
+        && (errno != EOPNOTSUPP || ftruncate(l->fd, (off_t)l->size_bytes) != 0))
+        return error_errno(err, "cannot take %zu bytes for the exchange between ranks in '%s'", l->size_bytes, l->path);
+    char *p = mmap(NULL, l->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, l->fd, 0);
+    if (p == MAP_FAILED)
+        return error_errno(err, "cannot map '%s'", l->path);
+    l->m = (struct meeting *)(void *)p;
+    l->small = p + head;
+    l->slot = (float *)(void *)(p + head + small);
+    l->sum = l->slot + n * CHUNK;
+    return true;
+}
+
+static struct collective *local_join(const struct collective_config *config, struct error *err)
+{
+    bool ok = false;
+    uint32_t n = 0;
+    int32_t nobody = 0;
+    struct local *l = calloc(1, sizeof *l);
+    if (!l) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the exchange between ranks");
+        return NULL;
+    }
+    l->base = (struct collective){ &collective_local, config->rank, config->n_rank };
+    l->dev = config->dev;
+    l->fd = -1;
+    for (int q = 0; q < COLLECTIVE_RANK_MAX; q++)
+        l->pidfd[q] = -1;
+    l->wait_ms = config->wait_ms;
+    l->waits = config->waits;
+    l->ctx = config->ctx;
+    snprintf(l->path, sizeof l->path, "%s/%s", config->dir, config->name);
+    TRY(file_take(l, err));
+    if (!atomic_compare_exchange_strong(&l->m->n_rank, &n, (uint32_t)config->n_rank) && n != (uint32_t)config->n_rank) {
+        error_set(err, ERR_USAGE, "rank %d was told of %d ranks, the others of %u", config->rank, config->n_rank, n);
+        goto out;
+    }
+    if (!atomic_compare_exchange_strong(&l->m->member[config->rank].pid, &nobody, (int32_t)getpid())) {
+        error_set(err, ERR_EXISTS, "rank %d has joined already, as process %d", config->rank, (int)nobody);
+        goto out;
+    }
+    TRY(barrier(l, config->join_ms, err) && barrier(l, config->wait_ms, err));
+    if (config->rank == 0)
+        unlink(l->path);
+    close(l->fd);
+    l->fd = -1;
+    ok = true;
+out:
+    if (!ok)
+        local_leave(&l->base);
+    return ok ? &l->base : NULL;
+}
+
+static bool local_gather(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err)
+{
+    struct local *l = (struct local *)c;
+    /* Two places by turns: the slowest reader of one is past it when the next but one is written. */
+    char *place = l->small + (size_t)(l->n_gather++ % 2) * (size_t)c->n_rank * COLLECTIVE_GATHER_MAX;
+    memcpy(place + (size_t)c->rank * COLLECTIVE_GATHER_MAX, mine, size_bytes);
+    if (!barrier(l, l->wait_ms, err))
+        return false;
+    for (int q = 0; q < c->n_rank; q++)
+        memcpy((char *)all + (size_t)q * size_bytes, place + (size_t)q * COLLECTIVE_GATHER_MAX, size_bytes);
+    return true;
+}
+
+/* y += x, in blocks that the compiler makes vectors of. */
+static void add(float *restrict y, const float *restrict x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int k = 0; k < 16; k++)
+            y[i + k] += x[i + k];
+    for (; i < n; i++)
+        y[i] += x[i];
+}
+
+static bool local_sum(struct collective *c, float *x, int64_t n, struct error *err)
+{
+    struct local *l = (struct local *)c;
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        int64_t m = MIN(n - at, CHUNK), first = m * c->rank / c->n_rank, share = m * (c->rank + 1) / c->n_rank - first;
+        if (!mem_copy(l->dev, l->slot + c->rank * CHUNK, x + at, (size_t)m * sizeof *x, COPY_D2H, err) || !device_sync(l->dev, err)
+            || !barrier(l, l->wait_ms, err))
+            return false;
+        memcpy(l->sum + first, l->slot + first, (size_t)share * sizeof *x);
+        for (int q = 1; q < c->n_rank; q++)
+            add(l->sum + first, l->slot + q * CHUNK + first, share);
+        if (!barrier(l, l->wait_ms, err) || !mem_copy(l->dev, x + at, l->sum, (size_t)m * sizeof *x, COPY_H2D, err)
+            || !device_sync(l->dev, err))
+            return false;
+    }
+    return true;
+}
+
+static bool local_broadcast(struct collective *c, void *x, size_t size_bytes, int from, struct error *err)
+{
+    struct local *l = (struct local *)c;
+    const size_t most = (size_t)CHUNK * sizeof(float);
+    float *slot = l->slot + from * CHUNK;    // a sum before us may still be read by a slow rank, its slots are not
+    for (size_t at = 0; at < size_bytes; at += most) {
+        size_t m = MIN(size_bytes - at, most);
+        if (c->rank == from && (!mem_copy(l->dev, slot, (char *)x + at, m, COPY_D2H, err) || !device_sync(l->dev, err)))
+            return false;
+        if (!barrier(l, l->wait_ms, err))
+            return false;
+        if (c->rank != from && (!mem_copy(l->dev, (char *)x + at, slot, m, COPY_H2D, err) || !device_sync(l->dev, err)))
+            return false;
+        if (!barrier(l, l->wait_ms, err))
+            return false;
+    }
+    return true;
+}
+
+const struct collective_kind collective_local = {
+    .name = "local", .join = local_join, .leave = local_leave, .gather = local_gather, .sum = local_sum, .broadcast = local_broadcast,
+};

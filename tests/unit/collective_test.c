@@ -1,0 +1,332 @@
+/* Ranks as processes: the same bits for all, and no wait without an end. tags: asan tsan */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "kernels/collective/collective.h"
+#include "kernels/ops.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+
+#define LIMIT_MS 60000    // a wait of the tests that has not ended by then never will
+#define RANKS 3
+
+static char dir[256];
+
+struct told {
+    int n, last, worst;
+};
+
+static void waits_note(void *ctx, int rank)
+{
+    struct told *t = ctx;
+    t->n++;
+    t->last = rank;
+    t->worst = rank > t->worst ? rank : t->worst;
+}
+
+static struct collective *join(struct device *dev, const char *name, int rank, int n_rank, int64_t wait_ms, struct told *told,
+                               struct error *err)
+{
+    struct collective_config c = { .kind = "local", .dir = dir, .name = name, .rank = rank, .n_rank = n_rank, .dev = dev,
+                                   .join_ms = LIMIT_MS, .wait_ms = wait_ms, .waits = told ? waits_note : NULL, .ctx = told };
+    return collective_join(&c, err);
+}
+
+/* A rank of a test in a process of its own; exits with 0 when body returns true. */
+static pid_t rank_start(const char *name, int rank, int n_rank, int64_t wait_ms,
+                        bool (*body)(struct collective *c, struct device *dev, struct error *err))
+{
+    pid_t pid = fork();
+    if (pid != 0)
+        return pid;
+    struct error err = { 0 };
+    struct device *dev = device_new("ref", 1, &err);
+    struct collective *c = dev ? join(dev, name, rank, n_rank, wait_ms, NULL, &err) : NULL;
+    bool ok = c && body(c, dev, &err);
+    if (!ok)
+        fprintf(stderr, "rank %d: %s\n", rank, err.text[0] ? err.text : "another result");
+    collective_leave(c);
+    device_free(dev);
+    _exit(ok ? 0 : 1);
+}
+
+static void ranks_end(const pid_t *pid, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int status = -1;
+        assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+}
+
+static void call(const char *name)
+{
+    struct error err;
+    if (!collective_call(dir, name, &err))
+        fail_msg("%s", err.text);
+}
+
+static void assert_no_name_is_left(void)
+{
+    DIR *d = opendir(dir);
+    int n = 0;
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    assert_int_equal(n, 0);
+}
+
+/* Values whose sum depends on the order: large ones that cancel, and small ones that they swallow. */
+static float value(int rank, int64_t i, int round)
+{
+    uint32_t x = (uint32_t)(i * 2654435761u) ^ (uint32_t)(rank * 40503 + round * 977);
+    float small = (float)(int32_t)(x * 2246822519u >> 8) * 1e-6f;
+    return rank == 0 ? small : rank == 1 ? 1e7f + small : rank == 2 ? -1e7f + small : small;
+}
+
+static bool sums_and_more(struct collective *c, struct device *dev, struct error *err)
+{
+    static const int64_t sizes[] = { 1, 2, 7, 1000, ((int64_t)1 << 20) + 5, 3 };
+    int rank = collective_rank(c), n_rank = collective_n_rank(c);
+    for (int round = 0; round < 4; round++)
+        for (size_t s = 0; s < ARRAY_SIZE(sizes); s++) {
+            int64_t n = sizes[s];
+            float *x = mem_new(dev, (size_t)n * 4, "a test", err);
+            double mine[3] = { rank, (double)n, round }, all[RANKS][3];
+            if (!x)
+                return false;
+            for (int64_t i = 0; i < n; i++)
+                x[i] = value(rank, i, round);
+            if (!collective_sum(c, x, n, err))
+                return false;
+            for (int64_t i = 0; i < n; i++) {
+                float want = value(0, i, round);
+                for (int q = 1; q < n_rank; q++)
+                    want += value(q, i, round);
+                if (memcmp(&want, &x[i], 4) != 0)
+                    return error_set(err, ERR_DATA, "element %lld of %lld is %.9g, in rank order %.9g", (long long)i, (long long)n,
+                                     (double)x[i], (double)want);
+            }
+            for (int from = 0; from < n_rank; from++) {
+                for (int64_t i = 0; i < n; i++)
+                    x[i] = value(rank, i, round + 100);
+                if (!collective_broadcast(c, x, (size_t)n * 4, from, err))
+                    return false;
+                for (int64_t i = 0; i < n; i++)
+                    if (x[i] != value(from, i, round + 100))
+                        return error_set(err, ERR_DATA, "element %lld is not that of rank %d", (long long)i, from);
+            }
+            if (!collective_gather(c, mine, sizeof mine, all, err))
+                return false;
+            for (int q = 0; q < n_rank; q++)
+                if (all[q][0] != q || all[q][1] != (double)n || all[q][2] != round)
+                    return error_set(err, ERR_DATA, "what rank %d gave is not what came", q);
+            mem_free(dev, x);
+        }
+    for (int64_t i = 0; i < 2000; i++) {    // fast ones, so that a rank that runs ahead would be seen
+        int64_t mine = i * n_rank + rank, all[RANKS];
+        if (!collective_gather(c, &mine, sizeof mine, all, err))
+            return false;
+        for (int q = 0; q < n_rank; q++)
+            if (all[q] != i * n_rank + q)
+                return error_set(err, ERR_DATA, "gathering %lld: rank %d is ahead or behind", (long long)i, q);
+    }
+    return true;
+}
+
+static void every_rank_gets_the_sum_in_rank_order(UNUSED void **state)
+{
+    for (int n_rank = 1; n_rank <= RANKS; n_rank++) {
+        pid_t pid[RANKS];
+        call("sums");
+        for (int r = 0; r < n_rank; r++)
+            pid[r] = rank_start("sums", r, n_rank, LIMIT_MS, sums_and_more);
+        ranks_end(pid, n_rank);
+        assert_no_name_is_left();
+    }
+}
+
+static bool gathers_until_closed(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    int64_t mine = 0, all[RANKS], began = clock_ms();
+    while (collective_gather(c, &mine, sizeof mine, all, err))
+        mine++;
+    if (err->code != ERR_CLOSED)
+        return error_wrap(err, "not closed, but");
+    if (clock_ms() - began > LIMIT_MS / 2)
+        return error_set(err, ERR_TIMEOUT, "a limit was waited for");
+    return !collective_gather(c, &mine, sizeof mine, all, err);    // and it stays closed
+}
+
+static bool stands_still(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    int64_t mine = 0, all[RANKS];
+    for (int i = 0; i < 10; i++)
+        if (!collective_gather(c, &mine, sizeof mine, all, err))
+            return false;
+    kill(getpid(), SIGKILL);
+    return false;
+}
+
+static bool leaves(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    int64_t mine = 0, all[RANKS];
+    return collective_gather(c, &mine, sizeof mine, all, err);
+}
+
+static void the_others_leave_when_a_rank_dies_or_leaves(UNUSED void **state)
+{
+    for (int dies = 0; dies < 2; dies++)
+        for (int victim = 0; victim < RANKS; victim++) {
+            pid_t pid[RANKS];
+            int n = 0, status;
+            call("deaths");
+            pid_t lost = rank_start("deaths", victim, RANKS, LIMIT_MS, dies ? stands_still : leaves);
+            for (int r = 0; r < RANKS; r++)
+                if (r != victim)
+                    pid[n++] = rank_start("deaths", r, RANKS, LIMIT_MS, gathers_until_closed);
+            ranks_end(pid, n);
+            assert_int_equal(waitpid(lost, &status, 0), lost);
+            assert_true(dies ? WIFSIGNALED(status) : WIFEXITED(status));
+            assert_no_name_is_left();
+        }
+}
+
+static bool is_late(UNUSED struct collective *c, UNUSED struct device *dev, UNUSED struct error *err)
+{
+    pause();    // until it is killed
+    return false;
+}
+
+static void a_rank_that_does_not_come_is_named_and_waited_for_only_so_long(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct told told = { .worst = -1 };
+    struct device *dev = device_new("ref", 1, &err);
+    int64_t mine = 0, all[2];
+    int status;
+    call("late");
+    pid_t pid = rank_start("late", 1, 2, LIMIT_MS, is_late);
+    struct collective *c = join(dev, "late", 0, 2, 400, &told, &err);
+    if (!c)
+        fail_msg("%s", err.text);
+    told.n = 0;
+    assert_false(collective_gather(c, &mine, sizeof mine, all, &err));
+    assert_int_equal(err.code, ERR_TIMEOUT);
+    assert_non_null(strstr(err.text, "rank 1 "));
+    assert_int_equal(told.worst, 1);
+    assert_int_equal(told.last, -1);    // told that it waits, and that it no longer does
+    assert_int_equal(told.n, 2);
+    collective_leave(c);
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    device_free(dev);
+    assert_no_name_is_left();
+}
+
+static void a_meeting_can_be_called_off_and_is_not_joined_uncalled(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct device *dev = device_new("ref", 1, &err);
+    assert_null(join(dev, "uncalled", 0, 2, LIMIT_MS, NULL, &err));
+    assert_int_equal(err.code, ERR_CLOSED);
+    call("off");
+    int status, link[2];
+    assert_int_equal(pipe(link), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        char go;    // called off before the other joins, or while it waits: both end it the same way
+        _exit(read(link[0], &go, 1) == 1 ? (collective_call_off(dir, "off"), 0) : 1);
+    }
+    assert_int_equal(write(link[1], "x", 1), 1);
+    assert_null(join(dev, "off", 0, 2, LIMIT_MS, NULL, &err));
+    assert_int_equal(err.code, ERR_CLOSED);
+    waitpid(pid, &status, 0);
+    assert_int_equal(status, 0);
+    close(link[0]);
+    close(link[1]);
+    device_free(dev);
+    assert_no_name_is_left();
+}
+
+static void a_place_is_taken_once_and_all_count_the_same(UNUSED void **state)
+{
+    static const struct { int rank, n_rank; enum error_code want; } cases[] = {
+        { 1, 3, ERR_USAGE }, { 0, 2, ERR_EXISTS }, { 2, 2, ERR_USAGE }, { -1, 2, ERR_USAGE }, { 0, 65, ERR_USAGE } };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        int status, link[2];
+        char there;
+        call("places");
+        assert_int_equal(pipe(link), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct device *dev = device_new("ref", 1, &err);
+            struct collective_config c = { .kind = "local", .dir = dir, .name = "places", .rank = 0, .n_rank = 2, .dev = dev,
+                                           .join_ms = LIMIT_MS, .wait_ms = LIMIT_MS };
+            close(link[0]);
+            pid_t inner = fork();
+            if (inner == 0) {    // looks until rank 0 has joined: the mapped file holds what it has reached at byte 64
+                char path[400];
+                struct error none;
+                struct file_map map = { 0 };
+                snprintf(path, sizeof path, "%s/places", dir);
+                while (file_map_open(&map, path, &none) && (map.size_bytes == 0 || map.data[0] == 0 || map.data[64] == 0)) {
+                    file_map_close(&map);
+                    usleep(1000);
+                }
+                file_map_close(&map);
+                _exit(write(link[1], "x", 1) == 1 ? 0 : 1);
+            }
+            struct collective *none = collective_join(&c, &err);
+            waitpid(inner, &status, 0);
+            _exit(!none && err.code == ERR_CLOSED ? 0 : 1);
+        }
+        close(link[1]);
+        assert_int_equal(read(link[0], &there, 1), 1);
+        close(link[0]);
+        struct device *dev = device_new("ref", 1, &err);
+        assert_null(join(dev, "places", cases[i].rank, cases[i].n_rank, LIMIT_MS, NULL, &err));
+        assert_int_equal(err.code, cases[i].want);
+        collective_call_off(dir, "places");
+        waitpid(pid, &status, 0);
+        assert_int_equal(status, 0);
+        device_free(dev);
+        assert_no_name_is_left();
+    }
+}
+
+static int dir_open(UNUSED void **state)
+{
+    snprintf(dir, sizeof dir, "/tmp/rc-collective-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int dir_close(UNUSED void **state)
+{
+    struct error err;
+    return dir_remove(dir, &err) ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rank_gets_the_sum_in_rank_order),
+        cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),
+        cmocka_unit_test(a_rank_that_does_not_come_is_named_and_waited_for_only_so_long),
+        cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),
+        cmocka_unit_test(a_place_is_taken_once_and_all_count_the_same),
+    };
+    return cmocka_run_group_tests(tests, dir_open, dir_close);
+}
