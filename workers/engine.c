@@ -693,9 +693,7 @@ static void eval_tally_report(struct eval_run *x, const struct report *r)
 /* Take what has come back scored. wait: until something has. */
 static bool eval_collect(struct engine *e, struct eval_run *x, bool wait, struct error *err)
 {
-    struct timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += EVAL_WAIT_MS / 1000;
+    struct timespec end = clock_after(EVAL_WAIT_MS);
     pthread_mutex_lock(&e->lock);
     bool late = false;
     while (wait && !e->scored && !late)
@@ -826,13 +824,7 @@ static struct task *task_wait(struct engine *e)
         pthread_mutex_lock(&e->lock);
     }
     while (!e->task_first && !inside) {
-        struct timespec t;
-        clock_gettime(CLOCK_REALTIME, &t);
-        t.tv_nsec += 20000000;    // only a checkpoint that is being written is looked after meanwhile
-        if (t.tv_nsec >= 1000000000) {
-            t.tv_sec++;
-            t.tv_nsec -= 1000000000;
-        }
+        struct timespec t = clock_after(20);    // only a checkpoint that is being written is looked after meanwhile
         if (e->saving)
             pthread_cond_timedwait(&e->some, &e->lock, &t);
         else
@@ -981,7 +973,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
     e->step = e->version = e->look.step = e->look.version = -1;
     snprintf(e->look.phase, sizeof e->look.phase, "starting");
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->some, NULL);
+    clock_cond_init(&e->some);
     if (pthread_create(&e->thread, NULL, engine_main, e) != 0) {
         error_set(err, ERR_IO, "cannot start the engine's thread");
         free(e);

@@ -19,9 +19,9 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <termios.h>
-#include <time.h>
 #include <unistd.h>
 #include <wchar.h>
+#include "protocol/base/clock.h"
 
 #define KEYS_MAX 256
 #define PAIRS_MAX 512
@@ -409,12 +409,6 @@ static void crash_watch(const struct terminal *t, bool on)
 
 /* ---- the loop's side ---- */
 
-static void deadline_in(struct timespec *ts, int seconds)
-{
-    clock_gettime(CLOCK_REALTIME, ts);
-    ts->tv_sec += seconds;
-}
-
 /* Libraries' messages would land in the picture: keep them in memory, tell them afterwards. */
 static void stderr_hide(struct terminal *t)
 {
@@ -470,7 +464,7 @@ struct terminal *terminal_new(const struct terminal_options *options, const stru
     t->theme = *theme;
     t->want_mouse = t->stderr_fd = t->notes_fd = -1;
     pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->started, NULL);
+    clock_cond_init(&t->started);
     t->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     t->keys_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (t->wake_fd < 0 || t->keys_fd < 0 || tcgetattr(STDIN_FILENO, &t->saved) != 0) {
@@ -507,9 +501,8 @@ void terminal_free(struct terminal *t)
 {
     if (!t)
         return;
-    struct timespec until;
     crash_watch(t, false);
-    deadline_in(&until, STOP_LIMIT_S);
+    struct timespec until = clock_after(STOP_LIMIT_S * 1000);
     pthread_mutex_lock(&t->lock);
     t->want_stop = true;
     order(t);

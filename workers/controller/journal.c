@@ -19,6 +19,7 @@
 #define SERIES_MAX 4096          // different metric names of a run
 #define NAME_MAX_BYTES 96
 #define ROW_PAIR_BYTES 12
+#define FOLD_MS 1000             // between two foldings of the write-ahead log
 
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);"
@@ -144,9 +145,7 @@ static void *fold_run(void *arg)
     if (sqlite3_open_v2(j->path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) == SQLITE_OK) {
         pthread_mutex_lock(&j->lock);
         while (!j->stop) {
-            struct timespec until;
-            clock_gettime(CLOCK_REALTIME, &until);
-            until.tv_sec += 1;
+            struct timespec until = clock_after(FOLD_MS);
             pthread_cond_timedwait(&j->wake, &j->lock, &until);
             pthread_mutex_unlock(&j->lock);
             sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);    // failing only means: later
@@ -225,7 +224,7 @@ static struct journal *open_any(const char *run_dir, bool reader, struct error *
         return NULL;
     }
     pthread_mutex_init(&j->lock, NULL);
-    pthread_cond_init(&j->wake, NULL);
+    clock_cond_init(&j->wake);
     j->reader = reader;
     bool ok = path_join(j->path, sizeof j->path, run_dir, "journal.db")
            || error_set(err, ERR_IO, "the path '%s' is too long", run_dir);

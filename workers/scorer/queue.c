@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 
@@ -150,7 +149,6 @@ static void *scorer_thread(void *arg)
 struct score_queue *queue_new(const struct reward_config *config, int n_thread, int64_t max_depth,
                               void (*wake)(void *ctx), void *ctx, struct error *err)
 {
-    pthread_condattr_t attr;
     struct score_queue *q = calloc(1, sizeof *q);
     if (!q) {
         error_set(err, ERR_NO_MEMORY, "no memory for the scorer's queue");
@@ -162,10 +160,7 @@ struct score_queue *queue_new(const struct reward_config *config, int n_thread, 
     q->max_depth = max_depth;
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->work, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&q->ended, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&q->ended);
     n_thread = MIN(MAX(n_thread, 1), N_THREAD_MAX);
     pthread_mutex_lock(&q->lock);    // so that no thread sees n_thread before it is final
     for (int i = 0; i < n_thread; i++)
@@ -250,16 +245,9 @@ void queue_stats(struct score_queue *q, struct score_stats *out)
 
 bool queue_free(struct score_queue *q, int64_t wait_ms)
 {
-    struct timespec end;
     if (!q)
         return true;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += wait_ms / 1000;
-    end.tv_nsec += wait_ms % 1000 * 1000000;
-    if (end.tv_nsec >= 1000000000) {
-        end.tv_sec++;
-        end.tv_nsec -= 1000000000;
-    }
+    struct timespec end = clock_after(wait_ms);
     pthread_mutex_lock(&q->lock);
     q->closing = true;
     pthread_cond_broadcast(&q->work);
