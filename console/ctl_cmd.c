@@ -259,18 +259,15 @@ static bool args_write(struct ctl *c, const struct command_spec *spec, const cha
     return true;
 }
 
-/* Ask until the limit, in pieces: an answer may be lost on its way, and the same id is carried out only once. A restart has no
- * such memory, so it is asked for once. */
-static bool command_ask(struct ctl *c, const struct command_spec *spec, const struct msg_out *m, double limit_s, struct msg_in *in,
-                        struct net_event *ev, struct error *err)
+/* Ask until the limit, in pieces: an answer may be lost on its way, and the same id is carried out only once. */
+static bool command_ask(struct ctl *c, const struct msg_out *m, double limit_s, struct msg_in *in, struct net_event *ev, struct error *err)
 {
     int64_t until = clock_ms() + (int64_t)(1000 * limit_s) + 5000;
-    bool once = strcmp(spec->name, "restart") == 0;
     for (;;) {
         int64_t left = MAX(until - clock_ms(), (int64_t)1);
-        if (peer_call(c->agent, MSG_COMMAND, m, once ? left : MIN(left, (int64_t)ASK_AGAIN_MS), in, ev, err))
+        if (peer_call(c->agent, MSG_COMMAND, m, MIN(left, (int64_t)ASK_AGAIN_MS), in, ev, err))
             return true;
-        if (err->code != ERR_TIMEOUT || once || clock_ms() >= until || !run_is_live(c->run_dir))
+        if (err->code != ERR_TIMEOUT || clock_ms() >= until || !run_is_live(c->run_dir))
             return false;
     }
 }
@@ -297,7 +294,7 @@ static bool command_send(struct ctl *c, const char *name, const char **operand, 
     msg_str(&m, "command", spec->name);
     msg_str(&m, "who", who);
     msg_f64(&m, "limit_s", limit_s);
-    bool ok = args_write(c, spec, operand, n, &m, err) && msg_finish(&m, err) && command_ask(c, spec, &m, limit_s, &in, &ev, err);
+    bool ok = args_write(c, spec, operand, n, &m, err) && msg_finish(&m, err) && command_ask(c, &m, limit_s, &in, &ev, err);
     msg_release(&m);
     if (!ok) {
         if (strcmp(name, "stop") == 0 && !run_is_live(c->run_dir)) {    // it ended before the answer came

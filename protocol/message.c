@@ -29,7 +29,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         FIELDS({ "order", KIND_STR, false, "go, or stop: end yourself" },) },
     [MSG_PUBLISH] = { "publish", "every process", "agent, controller",
         "hand body to everybody who listens on the telemetry socket; listeners hear this message itself. Topics: step "
-        "(step, time, incarnation, metrics), rollout (as a group of rollouts), event (as a row of events), process (a heartbeat). The controller takes event only, from the agent: it goes into the journal",
+        "(step, time, incarnation, metrics), rollout (as a group of rollouts), event (as a row of events), process (a heartbeat). The controller takes event only, from the agent: it goes into the journal, once by the id in its body",
         FIELDS({ "topic", KIND_STR, false, "a word" }, { "body", KIND_MAP, false, "by topic" },), NO_FIELDS },
     [MSG_STATUS] = { "status", "console, ctl", "agent", "how the run stands",
         FIELDS({ "fresh", KIND_BOOL, true, "ask the controller too, rather than take its last heartbeat" },),

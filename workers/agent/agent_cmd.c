@@ -1,8 +1,9 @@
 /* The agent: starts, watches and restarts its node's processes, passes requests on to the controller, publishes telemetry.
  *
  * keeper (another life of this command, name "keeper") only starts the agent again when it has died; the agent does the same
- * for the keeper. A process that has been stuck for restart_stuck_s is killed, and so started again. A new agent finds the processes of the one before by their pid files and keeps them. All processes are
- * watched through pidfds, which work for those that are not our children too.
+ * for the keeper. A process that has been stuck for restart_stuck_s, or that an operator wants restarted, is killed, and so
+ * started again; either is told to the controller, which journals it. A new agent finds the processes of the one before by
+ * their pid files and keeps them. All processes are watched through pidfds, which work for those that are not our children too.
  * The end: the controller's heartbeat tells that the run is over (or the agent gives up on a process that keeps dying, and
  * writes why into sock/failure); everybody is ordered to stop; who has not after STOP_S is killed; sock/ended tells the keeper. */
 #include <errno.h>
@@ -35,7 +36,8 @@
 #define QUICK_MS 8000
 #define GAP_MS 1000          // a turn that took so long: the agent itself was stopped or starved
 #define NOTE_MAX 16          // events on their way into the journal
-#define NOTE_LIMIT_MS 5000
+#define NOTE_LIMIT_MS 1000   // until one is told again: it is written once by its id
+#define RESTART_MAX 16       // restarts remembered by the id of their command
 
 struct child {
     char name[64];
@@ -62,11 +64,16 @@ struct relay {    // a request on its way to the controller, or waiting for a re
     enum msg_type type;
     int64_t limit_ms, again_ms;
     bool open;                   // asked, not answered
-    int restart_child;           // -1; else waits for a new life of this child
-    int64_t restart_start;
+    const struct restart *restart;    // NULL; else waits for its child's new life
+};
+struct restart {  // of a process, as an operator's command: carried out once, however often it is asked
+    char id[128];                // "": free
+    int child;
+    pid_t pid;                   // of the life that was ended
+    int64_t start;
 };
 struct note {     // an event for the journal; asked again until the controller has it
-    char text[256];              // "": free
+    char id[48], kind[16], who[128], text[256];    // text "": free
     bool open;                   // asked, not answered
     int64_t again_ms;
 };
@@ -81,6 +88,8 @@ struct agent {
     int n_child;
     struct relay relay[RELAY_MAX];
     struct note note[NOTE_MAX];
+    struct restart restart[RESTART_MAX];
+    int n_restart;               // ever; the newest is at (n_restart - 1) % RESTART_MAX
     int64_t turned_ms;           // when the loop turned last
     struct buf detail;           // the controller's last heartbeat
     int64_t detail_ms, ended_ms, stop_ms, sampled_ms;
@@ -163,6 +172,7 @@ static void child_died(struct agent *a, struct child *c)
     }
     int64_t lived = clock_ms() - c->started_ms;
     close(c->pidfd);
+    pid_t pid = c->pid;
     c->pidfd = -1;
     c->pid = 0;
     if (a->over || a->stop_ms)
@@ -176,7 +186,7 @@ static void child_died(struct agent *a, struct child *c)
     c->n_quick = lived < QUICK_MS && failed ? c->n_quick + 1 : 0;
     c->n_restart++;
     c->next_ms = clock_ms() + (c->n_quick > 0 ? MIN(100 << MIN(c->n_quick, 4), 2000) : 0);
-    log_warn("'%s' (pid %d) %s after %.1f s", c->name, (int)c->pid, how, (double)lived / 1000);
+    log_warn("'%s' (pid %d) %s after %.1f s", c->name, (int)pid, how, (double)lived / 1000);
     if (c->n_quick >= DEATHS_MAX) {
         log_last_line(a->run_dir, c->name, last, sizeof last);
         snprintf(text, sizeof text, "'%s' has ended %d times soon after its start; its last words: %.600s", c->name, c->n_quick, last);
@@ -237,13 +247,17 @@ static struct child *child_find(struct agent *a, const char *name)
 
 /* Put an event into the journal and on the operators' screens, by way of the controller. When NOTE_MAX wait already it is
  * in the log only. */
-static void note_add(struct agent *a, const char *text)
+static void note_add(struct agent *a, const char *kind, const char *who, const char *text)
 {
-    log_warn("%s", text);
+    log_warn("%s: %s", who, text);
     for (int i = 0; i < NOTE_MAX; i++)
         if (!a->note[i].text[0]) {
-            a->note[i] = (struct note){ 0 };
-            snprintf(a->note[i].text, sizeof a->note[i].text, "%s", text);
+            struct note *n = &a->note[i];
+            *n = (struct note){ 0 };
+            snprintf(n->id, sizeof n->id, "agent-%d-%" PRId64, (int)getpid(), clock_ns());
+            snprintf(n->kind, sizeof n->kind, "%s", kind);
+            snprintf(n->who, sizeof n->who, "%s", who);
+            snprintf(n->text, sizeof n->text, "%s", text);
             return;
         }
 }
@@ -260,8 +274,9 @@ static void notes_tick(struct agent *a)
         msg_begin(&m, MSG_PUBLISH);
         msg_str(&m, "topic", "event");
         msg_map(&m, "body");
-        msg_str(&m, "kind", "alert");
-        msg_str(&m, "who", "agent");
+        msg_str(&m, "id", n->id);
+        msg_str(&m, "kind", n->kind);
+        msg_str(&m, "who", n->who);
         msg_str(&m, "text", n->text);
         msg_end(&m);
         n->open = msg_finish(&m, &err) && peer_ask(a->controller, &m, NOTE_LIMIT_MS, (uint64_t)(RELAY_MAX + i), &err);
@@ -294,7 +309,7 @@ static void stuck_tick(struct agent *a)
         char text[256];
         snprintf(text, sizeof text, "'%s' (pid %d) has been stuck for %.1f s in '%s' and is started again", c->name, (int)c->pid,
                  (double)(now - c->stuck_ms) / 1000, c->phase);
-        note_add(a, text);
+        note_add(a, "alert", "agent", text);
         kill(c->pid, SIGKILL);
         c->stuck_ms = 0;
     }
@@ -499,7 +514,7 @@ static struct relay *relay_new(struct agent *a, struct request *r, enum msg_type
         if (!a->relay[i].request) {
             struct relay *x = &a->relay[i];
             struct buf b = x->msg;
-            *x = (struct relay){ .request = r, .msg = b, .type = type, .limit_ms = clock_ms() + limit_ms, .restart_child = -1 };
+            *x = (struct relay){ .request = r, .msg = b, .type = type, .limit_ms = clock_ms() + limit_ms };
             buf_clear(&x->msg);
             buf_add(&x->msg, data, len);
             return x;
@@ -553,6 +568,13 @@ static void relay_answered(struct agent *a, struct net_event *ev)
 }
 
 static void relays_tick(struct agent *a)
+/* Has the process been heard since the restart? Who has no heartbeat lives when it has a process id. */
+static bool child_lives_anew(const struct child *c, const struct restart *r)
+{
+    bool beats = c->command && !c->exporter;
+    return c->pid && c->pid != r->pid && (!beats || (c->start && c->start != r->start));
+}
+
 {
     struct error err;
     int64_t now = clock_ms();
@@ -560,9 +582,9 @@ static void relays_tick(struct agent *a)
         struct relay *x = &a->relay[i];
         if (!x->request)
             continue;
-        if (x->restart_child >= 0) {
-            const struct child *c = &a->child[x->restart_child];
-            if (c->pid && c->start && c->start != x->restart_start) {
+        if (x->restart) {
+            const struct child *c = &a->child[x->restart->child];
+            if (child_lives_anew(c, x->restart)) {
                 struct msg_out m = MSG_OUT_INIT;
                 char text[128];
                 snprintf(text, sizeof text, "'%s' lives again, pid %d", c->name, (int)c->pid);
@@ -594,26 +616,52 @@ static void relays_tick(struct agent *a)
 }
 
 static bool restart_asked(struct agent *a, struct request *r, const struct msg_in *in)
+/* Kill the process, unless the command of this id has done so before; the audit trail gets who, when and what. */
+static const struct restart *restart_do(struct agent *a, const struct msg_in *in, struct error *err)
 {
-    char command[32], name[64];
+    char name[64], id[128], who[128], text[256];
+    mval_text(in->root, "id", id, sizeof id);
+    mval_text(in->root, "who", who, sizeof who);
+    for (int i = 0; i < RESTART_MAX; i++)
+        if (id[0] && strcmp(a->restart[i].id, id) == 0)
+            return &a->restart[i];
+    struct child *c = child_find(a, mval_text(mval_get(in->root, "args"), "process", name, sizeof name));
+    if (!c) {
+        if (strcmp(name, "agent") == 0)
+            error_set(err, ERR_UNSUPPORTED, "the agent cannot restart itself; kill its process, and the keeper starts it again");
+        else
+            error_set(err, ERR_NOT_FOUND, "no process is called '%s'; 'rollcall ctl status' lists them", name);
+        return NULL;
+    }
+    struct restart *r = &a->restart[a->n_restart++ % RESTART_MAX];
+    *r = (struct restart){ .child = (int)(c - a->child), .pid = c->pid, .start = c->start };
+    snprintf(r->id, sizeof r->id, "%s", id);
+    if (c->exporter && c->next_ms == INT64_MAX)    // it had ended by its own decision
+        c->next_ms = 0;
+    if (c->pid) {
+        snprintf(text, sizeof text, "'%s' (pid %d) is killed and started again", c->name, (int)c->pid);
+        kill(c->pid, SIGKILL);
+    } else {
+        snprintf(text, sizeof text, "'%s', which does not live, is started again", c->name);
+    }
+    note_add(a, "command", who, text);
+    return r;
+}
+
+{
+    char command[32];
     struct error err;
     mval_text(in->root, "command", command, sizeof command);
     if (strcmp(command, "restart") != 0)
         return false;
-    struct child *c = child_find(a, mval_text(mval_get(in->root, "args"), "process", name, sizeof name));
-    if (!c) {
-        error_set(&err, ERR_NOT_FOUND, "no process is called '%s'; 'rollcall ctl status' lists them", name);
+    const struct restart *restart = restart_do(a, in, &err);
+    if (!restart) {
         request_refuse(r, &err);
         return true;
     }
     struct relay *x = relay_new(a, r, MSG_COMMAND, "", 0, (int64_t)(1000 * mval_f64(mval_get(in->root, "limit_s"), 60)));
-    if (!x)
-        return true;
-    x->restart_child = (int)(c - a->child);
-    x->restart_start = c->start;
-    log_info("restarting '%s' for an operator", c->name);
-    if (c->pid)
-        kill(c->pid, SIGKILL);
+    if (x)
+        x->restart = restart;
     return true;
 }
 

@@ -80,16 +80,26 @@ static void status_asked(struct controller *c, struct request *r);
 static void event_told(struct controller *c, struct request *r, const struct msg_in *in)
 {
     struct error err;
-    char topic[32], kind[32], who[64], text[512];
+    char topic[32], id[128], kind[32], who[128], text[512];
     const struct mval *body = mval_get(in->root, "body");
     if (strcmp(mval_text(in->root, "topic", topic, sizeof topic), "event") != 0) {
         error_set(&err, ERR_UNSUPPORTED, "the controller takes events, not '%s'", topic);
         refuse_later(c, r, &err);
+    struct buf known = BUF_INIT;
+    bool found = false;
         return;
     }
-    event_add(c, mval_text(body, "kind", kind, sizeof kind), mval_text(body, "who", who, sizeof who),
-              mval_text(body, "text", text, sizeof text), "");
-    ok_later(c, r);
+    bool has_id = mval_text(body, "id", id, sizeof id)[0] != 0;
+    if (has_id && !(transaction(c, &err) && journal_command_get(c->journal, id, &known, &found, &err)
+                    && (found || journal_command_put(c->journal, id, "told", &err)))) {
+        refuse_later(c, r, &err);
+    } else {
+        if (!found)
+            event_add(c, mval_text(body, "kind", kind, sizeof kind), mval_text(body, "who", who, sizeof who),
+                      mval_text(body, "text", text, sizeof text), "");
+        ok_later(c, r);
+    }
+    buf_release(&known);
 }
 
 static void request_dispatch(struct controller *c, struct net_event *ev)
