@@ -671,6 +671,7 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
     struct worker *w = worker_find(c, mval_text(in->root, "name", name, sizeof name));
     mval_text(in->root, "kind", kind, sizeof kind);
     mval_text(in->root, "error", why, sizeof why);
+    int64_t task_step = w ? w->task_step : -1;
     if (w)
         w->heard_ms = clock_ms();
     if (w && w->task == task) {
@@ -701,6 +702,8 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
         if (!ok)
             load_failed(c, why);
         c->loading_step = -1;
+    } else if (strcmp(kind, "publish") == 0 && !ok && !weights_shared(c, task_step)) {
+        log_info("%s comes too late for version %" PRId64 ": nobody samples with it any more", name, task_step);
     } else if (!ok) {
         run_fail(c, "%s: %s: %s", name, kind, why);
     }
