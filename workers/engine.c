@@ -10,6 +10,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "workers/consumer/checkpoint.h"
 #include "workers/consumer/schedule.h"
@@ -165,6 +166,7 @@ static void phase_set(struct engine *e, const char *phase)
     snprintf(e->look.phase, sizeof e->look.phase, "%s", phase);
     e->look.progress++;
     pthread_mutex_unlock(&e->lock);
+    hold_point(phase);
 }
 
 static void progress_add(struct engine *e, double n)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "workers/agent/spawn.h"
 
@@ -53,6 +54,7 @@ bool process_init(struct process *p, const char *run_dir, const char *name, stru
     lock_hide(run_dir);
     if (!process_note(run_dir, name, err))
         return false;
+    hold_point("starting");
     p->transport = transport_new(dir, false, err);
     if (!p->transport)
         return false;

@@ -14,6 +14,11 @@ void log_component(const char *name)
     snprintf(component, sizeof component, "%s", name);
 }
 
+const char *log_component_name(void)
+{
+    return component;
+}
+
 static enum log_level level_wanted(void)
 {
     static const char *const names[] = { "error", "warn", "info", "debug" };

@@ -7,6 +7,7 @@
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 /* Set what stands before each line of this process, e.g. "worker cpu:0"; called once, before other threads start. */
 void log_component(const char *name);
+const char *log_component_name(void);
 void log_at(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define log_error(...) log_at(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...) log_at(LOG_WARN, __VA_ARGS__)

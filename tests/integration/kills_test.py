@@ -1,115 +1,317 @@
 """tags: limit=900
 
-Any single process killed or stopped at any moment: the run goes on and ends with the same bytes.
+Any process killed or stopped in any state: the run goes on and ends with the same bytes, and every item is accounted for once.
 
-A seeded handful of random moments; LONG=1 runs many more."""
+A cell is (process, state, signal). The state is really reached: the process that makes it is held there (protocol/base/hold.h)
+until the signal has been sent. A run takes one cell after the other. LONG=1: all cells with all settings, and random moments."""
+import concurrent.futures
+import itertools
 import os
 import random
 import signal
 import sqlite3
+import subprocess
 import time
 import unittest
-from run_tools import Run, Task
+from run_tools import LIMIT, ROLLCALL, Holds, Run, Task
 
 LONG = bool(os.environ.get("LONG"))
-STEPS = 16
-KINDS = ["controller", "worker cpu:0", "worker cpu:1", "scorer", "agent", "keeper"]
+STEPS = 40
+CELLS = 40                # of one CI run
+CELLS_A_RUN = 5
 SETTINGS = [dict(), dict(n_behind=1, train_batch_size=4, train_minibatch_size=4, filter_range=[0.1, 0.9], algo="DAPO"),
-            dict(num_inferencer=2, inference_batch_size=4), dict(num_inferencer=2, inference_batch_size=4, n_behind=1)]
+            dict(num_inferencer=2, inference_batch_size=4),
+            dict(num_inferencer=2, inference_batch_size=4, n_behind=1, train_batch_size=4, train_minibatch_size=4,
+                 filter_range=[0.1, 0.9], algo="DAPO")]
+SIGNALS = [signal.SIGKILL, signal.SIGSTOP]
+# Where a state is made: its process and hold point. A worker's own states are held in the worker that is killed.
+STATES = {"starting": None, "generating": ("worker cpu:0", "generating"), "scoring": ("scorer", "scoring"),
+          "training": ("worker cpu:0", "training"), "publishing": ("worker cpu:0", "publishing"),
+          "saving": ("worker cpu:0", "saving"), "renaming": ("worker cpu:0", "renaming"), "answering": ("controller", "answering"),
+          "paused": None, "stopping": ("controller", "stopping")}
+OF_EACH_WORKER = ("generating", "publishing")
+
+
+def processes_of(settings):
+    workers = [f"worker cpu:{i}" for i in range(settings.get("num_inferencer", 1))]
+    return ["console", "keeper", "agent", "controller", "scorer"] + workers
+
+
+def cells_of(settings):
+    """Every (process, state, signal) that a run with these settings can be in."""
+    publishes = settings.get("n_behind", 0) > 0 or settings.get("num_inferencer", 1) > 1
+    return [c for c in itertools.product(processes_of(settings), STATES, SIGNALS) if c[1] != "publishing" or publishes]
+
+
+def runs_of(cells, rng):
+    """Lists of cells for one run each: shuffled, but pauses first and at most one end, last."""
+    cells = list(cells)
+    rng.shuffle(cells)
+    ends = [c for c in cells if c[1] == "stopping"]
+    rest = [c for c in cells if c[1] != "stopping"]
+    n = max(len(ends), -(-len(cells) // CELLS_A_RUN))
+    return [sorted(rest[i::n], key=lambda c: c[1] != "paused") + ends[i:i + 1] for i in range(n)]
+
+
+def differs(want, got):
+    """None, or what is other than it must be."""
+    if want[0] != got[0]:
+        return "other weights"
+    items = sorted(set(want[1]) ^ set(got[1]))
+    return f"another ledger: {items[:20]}" if items else None
+
+
+class Observer:
+    """A console that looks at the run without a screen, and another one whenever it has been killed."""
+
+    def __init__(self, run):
+        self.run = run
+        self.process = None
+
+    def pid(self):
+        if not self.process or self.process.poll() is not None:
+            self.process = subprocess.Popen([ROLLCALL, "console", "--run", self.run.dir, "--batch"], stdout=subprocess.DEVNULL,
+                                            stderr=subprocess.DEVNULL)
+        return self.process.pid
+
+    def end(self):
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+
+
+class Disturbed:
+    """A run with holds, and what is done to it."""
+
+    def __init__(self, task, name, settings, steps, gated):
+        self.holds = Holds(task.path(f"holds-{name}"))
+        self.stopped = []
+        if gated:
+            self.holds.arm("worker cpu:0", "loading")
+        self.run = Run(task, name, task.run_file(**settings, file=f"{name}.yaml"), ["--max-steps", str(steps)],
+                       env=dict(RC_TEST_HOLD=self.holds.dir))
+        self.observer = Observer(self.run)
+
+    def until(self, what, condition):
+        end = time.monotonic() + LIMIT
+        while True:
+            value = condition()
+            if value:
+                return value
+            if self.run.process.poll() is not None:
+                raise AssertionError(f"the run ended before: {what}\n" + self.run.logs())
+            if time.monotonic() > end:
+                raise AssertionError(f"not in time: {what}\n" + self.run.logs())
+            time.sleep(0.003)
+
+    def pid(self, process):
+        if process == "console":
+            return self.observer.pid()
+        return self.until(f"'{process}' lives", lambda: self.run.processes().get(process))
+
+    def holder(self, process, state):
+        """Who makes the state, and at which point."""
+        if state == "starting":
+            return (process if process != "console" else "controller"), "starting"
+        name, point = STATES[state]
+        return (process if process.startswith("worker") and state in OF_EACH_WORKER else name), point
+
+    def strike(self, process, sig, held=None):
+        """Send the signal. A stop lasts until go_on."""
+        pid = held or self.pid(process)
+        os.kill(pid, sig)
+        if sig == signal.SIGSTOP:
+            self.stopped.append(pid)
+
+    def go_on(self):
+        if self.stopped:
+            time.sleep(0.3)    # how long it is stopped; nothing is waited for
+        for pid in self.stopped:
+            os.kill(pid, signal.SIGCONT)
+        self.stopped = []
+
+    def begin(self, process, state, _):
+        """Make sure that the state is come to. The run is held in another one meanwhile, so it cannot be over before."""
+        if state == "paused":
+            self.pause = subprocess.Popen([ROLLCALL, "ctl", "--run", self.run.dir, "pause"], stdout=subprocess.DEVNULL)
+            self.until("pause is known", lambda: os.path.exists(os.path.join(self.run.dir, "sock/orders")))
+            return
+        holder, point = self.holder(process, state)
+        self.holds.arm(holder, point)
+        if state == "starting":    # a life before this one must end first
+            os.kill(self.pid(holder), signal.SIGKILL)
+
+    def cells(self, cells):
+        """One after the other; those in the paused state come first."""
+        gate = ("worker cpu:0", "loading")
+        pid = self.until("the trainer loads", lambda: self.holds.held(*gate))
+        self.begin(*cells[0])
+        self.holds.release(*gate, pid)
+        for i, (process, state, sig) in enumerate(cells):
+            follows = cells[i + 1] if i + 1 < len(cells) else None
+            if state == "paused":
+                if i == 0:
+                    self.until("the run is paused", lambda: self.pause.poll() == 0)
+                self.strike(process, sig)
+                self.go_on()
+                if follows and follows[1] == "paused":
+                    continue
+                if follows:
+                    self.begin(*follows)
+                self.until("resume is taken", lambda: self.run.ctl("resume").returncode == 0)
+                continue
+            holder, point = self.holder(process, state)
+            pid = self.until(f"'{holder}' comes to '{point}'", lambda: self.holds.held(holder, point))
+            self.strike(process, sig, held=pid if process == holder else None)
+            if follows:
+                self.begin(*follows)
+            self.holds.release(holder, point, pid)
+            self.go_on()
+
+    def end(self):
+        self.observer.end()
+        self.run.kill()
 
 
 class Kills(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.task = Task()
-        cls.n = 0
+        cls.n = itertools.count()
         cls.wanted = {}
 
     @classmethod
     def tearDownClass(cls):
         cls.task.close()
 
-    def run_one(self, settings, disturb):
-        """A whole run; disturb(run) is called while it goes. Returns what must be the same in all of them."""
-        type(self).n += 1
-        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", str(STEPS)])
+    def run_one(self, settings, disturb, steps=STEPS, gated=False):
+        """A whole run; disturb(d) is called while it goes. Returns what must be the same in all of them."""
+        d = Disturbed(self.task, f"run-{next(self.n)}", settings, steps, gated)
         try:
-            disturb(run)
-            code, last = run.wait()
-            self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs())
-            self.assertEqual(run.processes(), {})
-            self.assertEqual(run.steps(), list(range(1, STEPS + 1)))
-            return run.weights(STEPS), run.ledger()
+            disturb(d)
+            code, last = d.run.wait()
+            self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", steps), d.run.logs())
+            self.assertEqual(d.run.processes(), {})
+            self.assertEqual(d.run.steps(), list(range(1, steps + 1)))
+            self.items_check(d.run, settings, steps)
+            return d.run.weights(steps), d.run.ledger()
         finally:
-            run.kill()
+            d.end()
 
-    def undisturbed(self, settings):
-        key = repr(settings)
+    def items_check(self, run, settings, steps):
+        """Every item stands in the ledger once, without gaps, and each step was trained on whole batches."""
+        with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True) as db:
+            items = [r[0] for r in db.execute("select item from item order by item")]
+            sizes = dict(db.execute("select step, count(*) from item where fate = 4 group by step"))
+        self.assertEqual(items, list(range(len(items))))
+        self.assertEqual(sizes, {s: settings.get("train_batch_size", 8) for s in range(1, steps + 1)})
+
+    def undisturbed(self, settings, steps=STEPS):
+        key = repr((settings, steps))
         if key not in self.wanted:
-            self.wanted[key] = self.run_one(settings, lambda run: None)
+            self.wanted[key] = self.run_one(settings, lambda d: None, steps)
         return self.wanted[key]
 
-    def kill_at(self, run, name, sig, step, wait_s):
-        """Send sig to the process of this name a moment after a step; a run that is over by then is left alone."""
-        end = time.monotonic() + 120
-        while run.step() < step and run.process.poll() is None and time.monotonic() < end:
-            time.sleep(0.002)
-        time.sleep(wait_s)    # a random moment, not a wait for something
-        pid = run.processes().get(name)
-        if not pid:
-            return
-        try:
-            os.kill(pid, sig)
-            if sig == signal.SIGSTOP:
-                time.sleep(0.3)
-                os.kill(pid, signal.SIGCONT)
-        except ProcessLookupError:
-            pass
+    def compare(self, plan):
+        """plan: [(settings, [cell])]; two runs at a time. All failures are told, with what would repeat them."""
+        for settings, _ in plan:
+            self.undisturbed(settings)
+
+        def one(settings, cells):
+            try:
+                return differs(self.undisturbed(settings), self.run_one(settings, lambda d: d.cells(cells), gated=True))
+            except Exception as e:
+                return f"{type(e).__name__}: {e}"
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            results = list(pool.map(lambda p: one(*p), plan))
+        for (settings, cells), wrong in zip(plan, results):
+            with self.subTest(settings=settings, cells=[(p, s, g.name) for p, s, g in cells]):
+                self.assertIsNone(wrong, wrong)
+
+    def test_the_run_survives_any_process_dying_or_stopping_in_any_state(self):
+        rng = random.Random(20)
+        every = [(settings, runs_of(cells_of(settings), rng)) for settings in SETTINGS]
+        if LONG:
+            self.compare([(settings, cells) for settings, runs in every for cells in runs])
+        else:
+            n = CELLS // CELLS_A_RUN
+            self.compare([(every[i % len(every)][0], every[i % len(every)][1][i // len(every)][-CELLS_A_RUN:]) for i in range(n)])
 
     def alerts(self, run):
         with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True, timeout=10) as db:
             return [r[0] for r in db.execute("select text from event where who = 'agent'")]
 
-    def stand_still(self, run, name, live):
+    def stand_still(self, d, name, live):
         """Stop a process for good and wait until the agent has put another in its place. live: the rule is set by ctl."""
-        end = time.monotonic() + 120    # from its first moments on, so that the run cannot end meanwhile
-        while run.ctl("pause").returncode != 0 and run.process.poll() is None and time.monotonic() < end:
-            time.sleep(0.02)
-        if run.process.poll() is not None:
-            self.skipTest("the run was over before it could be paused")
-        pid = run.processes()[name]
+        run = d.run
+        d.until("pause is taken", lambda: run.ctl("pause").returncode == 0)    # so that the run cannot end meanwhile
+        pid = d.pid(name)
         os.kill(pid, signal.SIGSTOP)
         if live:
             done = run.ctl("set", "restart_stuck_s=0.5")
             self.assertEqual(done.returncode, 0, done.stderr)
-        end = time.monotonic() + 120
-        while run.processes().get(name) in (pid, None) and run.process.poll() is None and time.monotonic() < end:
-            time.sleep(0.02)
-        self.assertNotEqual(run.processes().get(name), pid, run.logs())
-        while not any(f"'{name}' (pid {pid})" in text for text in self.alerts(run)) and time.monotonic() < end:
-            time.sleep(0.02)
-        self.assertIn(f"'{name}' (pid {pid}) has been stuck for", "\n".join(self.alerts(run)))
-        done = run.ctl("resume")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        d.until("another life", lambda: run.processes().get(name) not in (pid, None))
+        d.until("the alert is journaled", lambda: any(f"'{name}' (pid {pid}) has been stuck for" in text for text in self.alerts(run)))
+        d.until("resume is taken", lambda: run.ctl("resume").returncode == 0)
 
     def test_a_process_that_stays_stuck_is_started_again_by_rule(self):
         for name, live in (("worker cpu:0", True), ("controller", False)):
             with self.subTest(process=name):
                 want = self.undisturbed({})
                 rule = {} if live else dict(restart_stuck_s=0.5)
-                got = self.run_one(dict(heartbeat_s=0.1, **rule), lambda run: self.stand_still(run, name, live))
+                got = self.run_one(dict(heartbeat_s=0.1, **rule), lambda d: self.stand_still(d, name, live))
                 self.assertEqual(want, got)
 
-    def test_the_run_survives_the_death_of_each_kind_of_process(self):
-        rng = random.Random(20 if not LONG else time.time_ns())
-        cells = [(SETTINGS[i % 4], KINDS[i % len(KINDS)]) for i in range(int(os.environ.get("CELLS", 60 if LONG else 6)))]
-        for settings, name in cells:
+    def restart(self, d, names):
+        """Restart processes as an operator; each restart must stand in the journal once, with who and what."""
+        d.until("pause is taken", lambda: d.run.ctl("pause").returncode == 0)
+        for name in names:
+            pid = d.pid(name)
+            done = d.run.ctl("restart", name)
+            self.assertEqual(done.returncode, 0, done.stderr + d.run.logs())
+            self.assertNotIn(d.run.processes().get(name), (pid, None))
+            what = f"'{name}' (pid {pid}) is killed and started again"
+            d.until("the restart is journaled", lambda: self.journaled(d.run, what))
+            (kind, who, wall_s), = self.journaled(d.run, what)
+            self.assertEqual(kind, "command")
+            self.assertRegex(who, r".+@.+, ctl")
+            self.assertLess(abs(wall_s - time.time()), LIMIT)
+        done = d.run.ctl("restart", "agent")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot restart itself", done.stderr)
+        d.until("resume is taken", lambda: d.run.ctl("resume").returncode == 0)
+
+    def journaled(self, run, text):
+        with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True, timeout=10) as db:
+            return db.execute("select kind, who, wall_s from event where text = ?", (text,)).fetchall()
+
+    def test_a_restart_by_an_operator_changes_no_byte_and_is_in_the_audit_trail(self):
+        got = self.run_one({}, lambda d: self.restart(d, ["worker cpu:0", "scorer", "controller", "keeper"]))
+        self.assertIsNone(differs(self.undisturbed({}), got))
+
+    @unittest.skipUnless(LONG, "with LONG=1")
+    def test_the_run_survives_signals_at_random_moments(self):
+        seed = time.time_ns()
+        rng = random.Random(seed)
+
+        def strike(d, process, sig, step, wait_s):
+            d.until(f"step {step}", lambda: d.run.step() >= step)
+            time.sleep(wait_s)    # a random moment, not a wait for something
+            pid = d.run.processes().get(process)
+            try:
+                if pid:
+                    os.kill(pid, sig)
+                    d.go_on(pid if sig == signal.SIGSTOP else 0)
+            except ProcessLookupError:
+                pass
+        for i in range(int(os.environ.get("CELLS", 300))):
+            settings = SETTINGS[i % len(SETTINGS)]
+            process = processes_of(settings)[1 + i % 5]
             sig = signal.SIGKILL if rng.random() < 0.8 else signal.SIGSTOP
-            step, wait_s = rng.randrange(-1, STEPS - 2), rng.random() * 0.3
-            with self.subTest(process=name, signal=sig.name, step=step, wait_s=wait_s, n_behind=settings.get("n_behind", 0)):
-                want = self.undisturbed(settings)
-                got = self.run_one(settings, lambda run: self.kill_at(run, name, sig, step, wait_s))
-                self.assertEqual(want, got)
+            at = [(rng.randrange(-1, STEPS - 2), rng.random() * 0.3) for _ in range(2)]
+            with self.subTest(process=process, signal=sig.name, at=at, settings=settings, seed=seed):
+                got = self.run_one(settings, lambda d: [strike(d, process, sig, *when) for when in sorted(at)])
+                self.assertEqual(self.undisturbed(settings), got)
 
 
 if __name__ == "__main__":

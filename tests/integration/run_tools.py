@@ -43,14 +43,14 @@ class Task:
     def path(self, name):
         return os.path.join(self.dir, name)
 
-    def run_file(self, **settings):
+    def run_file(self, file="run.yaml", **settings):
         base = dict(model=self.path("model"), dataset=self.path("train.jsonl"), system_prompt="none",
                     reward_type=f"program:{sys.executable} {self.path('reward.py')}", max_new_tokens=12, max_prompt_tokens=64,
                     inference_batch_size=8, inference_microbatch_size=8, train_batch_size=8, train_minibatch_size=8,
                     num_generations=4, learning_rate=1e-3, lr_schedule="constant", kl_coeff=0, save_interval=4, threads=1,
                     keep_checkpoints=0, num_episodes=1000, scorer_threads=1)
         base.update(settings)
-        path = self.path("run.yaml")
+        path = self.path(file)
         with open(path, "w") as f:
             for k, v in base.items():
                 f.write(f"{k}: {json.dumps(v)}\n")
@@ -60,16 +60,36 @@ class Task:
         self.tmp.cleanup()
 
 
+class Holds:
+    """Points where processes of a run are held (protocol/base/hold.h), so that a signal comes exactly there."""
+
+    def __init__(self, dir):
+        self.dir = dir
+        os.makedirs(dir, exist_ok=True)
+
+    def arm(self, process, point):
+        open(os.path.join(self.dir, f"{process}@{point}"), "w").close()
+
+    def held(self, process, point):
+        """The process id of who is held there; None: nobody is yet."""
+        name = f"{process}@{point}."
+        return next((int(f[len(name):]) for f in os.listdir(self.dir) if f.startswith(name)), None)
+
+    def release(self, process, point, pid):
+        os.unlink(os.path.join(self.dir, f"{process}@{point}.{pid}"))
+
+
 class Run:
     """One run as `train --batch --format jsonl` starts it."""
 
-    def __init__(self, task, name, run_file=None, extra=(), resume=False):
+    def __init__(self, task, name, run_file=None, extra=(), resume=False, env=None):
         self.dir = os.path.join(task.path("runs"), name)
         args = [ROLLCALL, "train", "--batch", "--format", "jsonl"]
         args += ["--resume", self.dir] if resume else [run_file, "--runs-dir", task.path("runs"), "--name", name]
         self.log = tempfile.TemporaryFile("w+")
         self.errors = tempfile.TemporaryFile("w+")    # both are closed by kill
-        self.process = subprocess.Popen(args + list(extra), stdout=self.log, stderr=self.errors, start_new_session=True)
+        self.process = subprocess.Popen(args + list(extra), stdout=self.log, stderr=self.errors, start_new_session=True,
+                                        env=dict(os.environ, **(env or {})))
 
     def output(self):
         self.log.seek(0)
@@ -159,9 +179,11 @@ class Run:
             return hashlib.sha256(f.read()).hexdigest()
 
     def ledger(self):
-        """[(item, row, fate, step, version)] of every item whose fate is decided (filtered or trained), once each."""
+        """[(item, row, fate, step, version)] of every item filtered or trained, once each, up to the last one trained: of
+        what was sampled for steps beyond the run's end, more or less may have come back."""
         with sqlite3.connect(f"file:{os.path.join(self.dir, 'journal.db')}?mode=ro", uri=True) as db:
-            return db.execute("select item, prompt_row, fate, step, weight_version from item where fate in (2, 4) order by item").fetchall()
+            return db.execute("select item, prompt_row, fate, step, weight_version from item where fate in (2, 4)"
+                              " and item <= (select max(item) from item where fate = 4) order by item").fetchall()
 
     def steps(self):
         with sqlite3.connect(f"file:{os.path.join(self.dir, 'journal.db')}?mode=ro", uri=True) as db:

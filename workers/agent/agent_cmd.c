@@ -20,6 +20,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "protocol/run_config.h"
 #include "protocol/run_failure.h"
@@ -87,9 +88,9 @@ struct agent {
     struct child child[CHILD_MAX];
     int n_child;
     struct relay relay[RELAY_MAX];
-    struct note note[NOTE_MAX];
     struct restart restart[RESTART_MAX];
     int n_restart;               // ever; the newest is at (n_restart - 1) % RESTART_MAX
+    struct note note[NOTE_MAX];
     int64_t turned_ms;           // when the loop turned last
     struct buf detail;           // the controller's last heartbeat
     int64_t detail_ms, ended_ms, stop_ms, sampled_ms;
@@ -171,8 +172,8 @@ static void child_died(struct agent *a, struct child *c)
             snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(status));
     }
     int64_t lived = clock_ms() - c->started_ms;
-    close(c->pidfd);
     pid_t pid = c->pid;
+    close(c->pidfd);
     c->pidfd = -1;
     c->pid = 0;
     if (a->over || a->stop_ms)
@@ -567,7 +568,6 @@ static void relay_answered(struct agent *a, struct net_event *ev)
     relay_end(x);
 }
 
-static void relays_tick(struct agent *a)
 /* Has the process been heard since the restart? Who has no heartbeat lives when it has a process id. */
 static bool child_lives_anew(const struct child *c, const struct restart *r)
 {
@@ -575,6 +575,7 @@ static bool child_lives_anew(const struct child *c, const struct restart *r)
     return c->pid && c->pid != r->pid && (!beats || (c->start && c->start != r->start));
 }
 
+static void relays_tick(struct agent *a)
 {
     struct error err;
     int64_t now = clock_ms();
@@ -615,7 +616,6 @@ static bool child_lives_anew(const struct child *c, const struct restart *r)
     }
 }
 
-static bool restart_asked(struct agent *a, struct request *r, const struct msg_in *in)
 /* Kill the process, unless the command of this id has done so before; the audit trail gets who, when and what. */
 static const struct restart *restart_do(struct agent *a, const struct msg_in *in, struct error *err)
 {
@@ -648,6 +648,7 @@ static const struct restart *restart_do(struct agent *a, const struct msg_in *in
     return r;
 }
 
+static bool restart_asked(struct agent *a, struct request *r, const struct msg_in *in)
 {
     char command[32];
     struct error err;
@@ -799,6 +800,7 @@ static bool agent_run(const char *run_dir, struct error *err)
     TRY(a->transport = transport_new(path, true, err));
     TRY(a->server = server_new(a->transport, "agent", 160, err));
     TRY(process_note(run_dir, "agent", err));
+    hold_point("starting");
     TRY(a->telemetry = publisher_new(a->transport, "telemetry", err));
     TRY(a->controller = peer_new(a->transport, "controller", err));
     children_make(a);
@@ -864,6 +866,7 @@ static bool keeper_run(const char *run_dir, struct error *err)
     snprintf(ended, sizeof ended, "%s/sock/ended", run_dir);
     if (!process_note(run_dir, "keeper", err))
         return false;
+    hold_point("starting");
     for (;;) {
         int64_t started = clock_ms();
         pid_t pid = process_find(run_dir, "agent");

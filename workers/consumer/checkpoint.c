@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "workers/consumer/trainer.h"
 #include "workers/model/model.h"
@@ -162,6 +163,7 @@ static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], stru
     TRY(json_write(json_pack("{s:i, s:I, s:O}", "version", 1, "step", (json_int_t)s->step, "files", files), manifest,
                    err));
     TRY(dir_sync(state, err) && dir_sync(tmp, err));
+    hold_point("renaming");
     if (path_exists(path) && rename(path, old) != 0) {
         error_errno(err, "cannot move the earlier '%s' away", path);
         goto out;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "console/commands.h"
 #include "workers/controller/controller.h"
@@ -64,6 +65,8 @@ static void commit_and_answer(struct controller *c)
             run_fail(c, "the journal cannot be written: %s", err.text);
         }
     }
+    if (c->n_answer > 0)
+        hold_point("answering");
     for (int i = 0; i < c->n_answer; i++) {
         if (ok)
             request_answer(c->answer[i].request, &c->answer[i].msg);
@@ -82,11 +85,11 @@ static void event_told(struct controller *c, struct request *r, const struct msg
     struct error err;
     char topic[32], id[128], kind[32], who[128], text[512];
     const struct mval *body = mval_get(in->root, "body");
+    struct buf known = BUF_INIT;
+    bool found = false;
     if (strcmp(mval_text(in->root, "topic", topic, sizeof topic), "event") != 0) {
         error_set(&err, ERR_UNSUPPORTED, "the controller takes events, not '%s'", topic);
         refuse_later(c, r, &err);
-    struct buf known = BUF_INIT;
-    bool found = false;
         return;
     }
     bool has_id = mval_text(body, "id", id, sizeof id)[0] != 0;

@@ -8,6 +8,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "protocol/run_failure.h"
 #include "workers/controller/controller.h"
@@ -85,6 +86,7 @@ void state_set(struct controller *c, enum run_state state, const char *who, cons
         orders_refuse_all(c, "the run has ended");
     }
     process_phase(&c->process, state_name(state), "");
+    hold_point(state_name(state));
 }
 
 void run_fail(struct controller *c, const char *fmt, ...)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 
 #define N_THREAD_MAX 256
@@ -118,6 +119,7 @@ static void *scorer_thread(void *arg)
         q->stats.busy++;
         pthread_mutex_unlock(&q->lock);
         int64_t start = clock_ns();
+        hold_point("scoring");
         if (job->eval && !eval && !(eval = reward_new(&eval_config, &err)))
             log_error("no reward for evaluation: %s", err.text);
         struct reward *r = job->eval ? eval : train;
