@@ -8,13 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/bench.h"
+#include "console/bench_train.h"
 #include "kernels/ops.h"
 #include "kernels/trace.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "workers/model/model.h"
 #include "workers/producer/generator.h"
-#define ROUNDS_MAX 64
+#define ROUNDS_MAX TRAIN_ROUNDS_MAX
 
 static int double_compare(const void *a, const void *b)
 {
@@ -163,107 +164,6 @@ static struct model_config shape_config(const struct bench_shape *s)
                               .rms_eps = 1e-6, .rope_theta = 10000, .tied = true, .qkv_bias = true, .bos = -1,
                               .initializer_range = 0.02 };
 }
-/* Weights that take part in products: everything but norms and biases; a tied table counts once, as the head. */
-static double product_params(const struct model_config *c)
-{
-    double qkv = (double)((c->n_head + 2 * c->n_kv_head) * c->d_head * c->d_model), o = (double)(c->n_head * c->d_head * c->d_model);
-    return (double)c->n_layer * (qkv + o + 3.0 * (double)(c->d_model * c->d_ff)) + (double)(c->vocab * c->d_model);
-}
-/* Floating-point operations of a training step: 6 a weight and token, and causal attention's. */
-static double train_flops(const struct model_config *c, int64_t n_seq, int64_t len)
-{
-    return (6 * product_params(c) + 6.0 * (double)(c->n_layer * c->n_head * c->d_head * len)) * (double)(n_seq * len);
-}
-
-struct train_state {
-    struct device *dev;
-    struct model *m;
-    struct model_run *run;
-    float *grad, *master, *m1, *m2, *norm;
-    double *sum;
-    int64_t n;
-};
-static bool train_step(struct train_state *t, const struct model_batch *b, const struct token_loss *loss, int64_t step, struct error *err)
-{
-    size_t size_bytes;
-    void *weights = model_weights(t->m, &size_bytes);
-    return OP(t->dev, err, mem_fill, .y = t->grad, .size_bytes = (size_t)t->n * 4) && model_forward_train(t->run, b, err) &&
-           model_backward(t->run, loss, t->grad, err) && OP(t->dev, err, sumsq, .sum = t->sum, .x = t->grad, .n = t->n) &&
-           OP(t->dev, err, clip_coef, .norm = t->norm, .coef = t->norm + 1, .sum = t->sum, .max_norm = 1, .grad_scale = 1) &&
-           OP(t->dev, err, adamw, .weight = weights, .master = t->master, .m = t->m1, .v = t->m2, .grad = t->grad,
-              .coef = t->norm + 1, .n = t->n, .step = step, .lr = 1e-5f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
-              .dtype = model_dtype(t->m)) &&
-           model_weights_changed(t->m, err) && device_sync(t->dev, err);
-}
-
-/* Median seconds of a whole training step on n_seq sequences of `len` tokens, random ones at a fresh policy. */
-static bool train_seconds(const struct model_config *c, const char *device, int n_thread, enum dtype dtype, int64_t n_seq, int64_t len,
-                          int rounds, const char *profile, double *out, struct error *err)
-{
-    bool ok = false;
-    double took[ROUNDS_MAX];
-    int64_t n_tok = n_seq * len;
-    struct train_state t = { .dev = device_new(device, n_thread, err) };
-    int32_t *ids = calloc((size_t)n_tok * 2 + (size_t)n_seq + 1, sizeof *ids), *target = ids + n_tok, *cu = target + n_tok;
-    float *per_tok = calloc((size_t)n_tok * 7, sizeof *per_tok);
-    if (!t.dev || !ids || !per_tok || !(t.m = model_new_random(c, 1, t.dev, dtype, err)))
-        goto out;
-    struct run_limits lim = { .max_tok = n_tok, .max_seq = n_seq, .max_seq_tok = len, .train = true };
-    t.n = model_n_flat(t.m);
-    size_t flat = (size_t)t.n * 4;
-    if (!(t.run = model_run_new(t.m, &lim, err)) || !(t.grad = mem_new(t.dev, flat, "gradients", err)) ||
-        !(t.master = mem_new(t.dev, flat, "masters", err)) || !(t.m1 = mem_new(t.dev, flat, "moments", err)) ||
-        !(t.m2 = mem_new(t.dev, flat, "moments", err)) || !(t.norm = mem_new(t.dev, 8, "the norm", err)) ||
-        !(t.sum = mem_new(t.dev, 8, "the norm", err)))
-        goto out;
-    size_t size_bytes;
-    TRY(OP(t.dev, err, mem_fill, .y = t.m1, .size_bytes = flat));
-    TRY(OP(t.dev, err, mem_fill, .y = t.m2, .size_bytes = flat));
-    TRY(OP(t.dev, err, cast, .y = t.master, .x = model_weights(t.m, &size_bytes), .n = t.n, .scale = 1, .x_dtype = dtype));
-    struct token_loss loss = { .target = target, .temperature = per_tok, .adv = per_tok + n_tok, .weight = per_tok + 2 * n_tok,
-                               .logp_old = per_tok + 3 * n_tok, .clip_low = 0.2f, .clip_high = 0.2f, .logp = per_tok + 4 * n_tok,
-                               .entropy = per_tok + 5 * n_tok, .loss = per_tok + 6 * n_tok };
-    for (int64_t i = 0; i < n_tok; i++) {
-        ids[i] = (int32_t)(((uint64_t)i * 2654435761u >> 8) % (uint64_t)c->vocab);
-        target[i] = (i + 1) % len ? (int32_t)(((uint64_t)(i + 1) * 2654435761u >> 8) % (uint64_t)c->vocab) : 0;
-        per_tok[i] = 1;
-        per_tok[n_tok + i] = i % 3 ? 0.5f : -1;
-        per_tok[2 * n_tok + i] = 1 / (float)n_tok;
-        per_tok[3 * n_tok + i] = -logf((float)c->vocab);
-    }
-    for (int64_t i = 0; i <= n_seq; i++)
-        cu[i] = (int32_t)(i * len);
-    struct model_batch b = { .n_seq = n_seq, .n_tok = n_tok, .token = ids, .cu_tok = cu };
-    for (int r = -2; r < rounds; r++) {
-        double t0 = seconds();
-        TRY(train_step(&t, &b, &loss, r + 3, err));
-        if (r >= 0)
-            took[r] = seconds() - t0;
-        if (r == -1 && profile)
-            TRY(trace_start(t.dev, 100000, err));
-    }
-    *out = median(took, rounds);
-    ok = true;
-out:
-    if (t.dev && t.dev->trace) {
-        trace_print(t.dev);
-        ok = trace_stop(t.dev, profile, err) && ok;
-    }
-    if (t.dev) {
-        void *const mem[] = { t.grad, t.master, t.m1, t.m2, t.norm, t.sum };
-        for (size_t i = 0; i < ARRAY_SIZE(mem); i++)
-            mem_free(t.dev, mem[i]);
-        model_run_free(t.run);
-        model_free(t.m);
-        device_free(t.dev);
-    }
-    free(ids);
-    free(per_tok);
-    if (!ok && err->code == ERR_NONE)
-        error_set(err, ERR_NO_MEMORY, "no memory for a bench");
-    return ok;
-}
-
 /* Tokens a second of decoding, all of the generator with it: batch samples, prompts of 16, new_tok new tokens, one thread. */
 static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch, int new_tok, const char *profile, double *out,
                         struct error *err)
@@ -340,12 +240,14 @@ bool bench_cpu(int argc, char **argv, struct error *err)
     for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
         const struct bench_shape *s = &shapes[i];
         struct model_config c = shape_config(s);
-        double took = NAN, blas = sgemm ? sgemm_gflops(sgemm, 1024, 1024, 1024, 15) : NAN, n_tok = 8 * 256;
-        if (!train_seconds(&c, "cpu:0", (int)n_thread, dtype, 8, 256, (int)rounds, profile, &took, err))
+        double blas = sgemm ? sgemm_gflops(sgemm, 1024, 1024, 1024, 15) : NAN, n_tok = 8 * 256;
+        struct train_bench train = { .config = &c, .device = "cpu:0", .n_thread = (int)n_thread, .dtype = dtype, .n_seq = 8,
+                                     .len = 256, .rounds = (int)rounds, .profile = profile };
+        if (!train_bench_run(&train, err))
             return false;
-        double flops = train_flops(&c, 8, 256);
+        double flops = train_flops(&c, 8, 256), took = train.step_s;
         printf("{\"bench\":\"cpu_train\",\"model\":\"%s\",\"params\":%.0f,\"batch\":\"8x256\",\"dtype\":\"%s\",\"threads\":%d,\"ms\":%.2f,"
-               "\"tok_per_s\":%.0f,\"gflops\":%.1f", s->name, product_params(&c), bf16 ? "bf16" : "fp32", (int)n_thread, took * 1e3,
+               "\"tok_per_s\":%.0f,\"gflops\":%.1f", s->name, train_params(&c), bf16 ? "bf16" : "fp32", (int)n_thread, took * 1e3,
                n_tok / took, flops / took * 1e-9);
         if (sgemm)
             printf(",\"openblas_gflops\":%.1f,\"ratio\":%.3f", blas, flops / took * 1e-9 / blas);
@@ -360,46 +262,8 @@ bool bench_cpu(int argc, char **argv, struct error *err)
         if (!decode_rate(&decode, dtype, batch, 100, profile, &rate, err))
             return false;
         printf("{\"bench\":\"cpu_decode\",\"model\":\"%s\",\"params\":%.0f,\"batch\":%d,\"dtype\":\"%s\",\"threads\":1,\"tok_per_s\":%.0f,"
-               "\"of_50k\":%.2f}\n", decode.name, product_params(&decode_config), batch, bf16 ? "bf16" : "fp32", rate, rate / 50000);
+               "\"of_50k\":%.2f}\n", decode.name, train_params(&decode_config), batch, bf16 ? "bf16" : "fp32", rate, rate / 50000);
         fflush(stdout);
     }
-    return true;
-}
-
-bool bench_train(int argc, char **argv, struct error *err)
-{
-    const char *device = "cpu:0", *shape = "starter", *dtype_name = "auto", *profile = NULL;
-    int64_t seq = 256, tokens = 2048, n_thread = 0, rounds = 7;
-    struct cli_option options[] = {
-        { "shape", NULL, CLI_STR, &shape, "NAME", "random weights of this shape, e.g. Qwen2.5-0.5B (starter)" },
-        { "device", NULL, CLI_STR, &device, "NAME", "cpu:0, cuda:0 ... (cpu:0)" },
-        { "dtype", NULL, CLI_STR, &dtype_name, "TYPE", "float32, bfloat16 or auto: float32 on a CPU, bfloat16 on a GPU" },
-        { "seq", NULL, CLI_I64, &seq, "N", "tokens of a sequence (256)" },
-        { "tokens", NULL, CLI_I64, &tokens, "N", "tokens of an optimizer step (2048)" },
-        { "threads", NULL, CLI_I64, &n_thread, "N", "CPU threads; 0: all" },
-        { "rounds", NULL, CLI_I64, &rounds, "N", "steps timed; the median counts (7)" },
-        { "profile", NULL, CLI_STR, &profile, "FILE", "time of each operation: a table, and the timeline to FILE" },
-    };
-    struct cli cli = { .command = "rollcall bench train", .options = options, .n_options = ARRAY_SIZE(options),
-                       .about = "Whole training steps: forward, backward, clip, AdamW, on packed random sequences.\n" };
-    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
-        return cli.help_wanted;
-    if (rounds < 1 || rounds > ROUNDS_MAX || seq < 2 || tokens < seq || tokens > 1 << 24 || n_thread < 0 || n_thread > 256)
-        return error_set(err, ERR_USAGE, "--rounds goes from 1 to %d, --seq from 2 to --tokens, --threads from 0 to 256", ROUNDS_MAX);
-    bool cuda = strncmp(device, "cuda:", 5) == 0, bf16 = strcmp(dtype_name, "bfloat16") == 0 || (cuda && strcmp(dtype_name, "auto") == 0);
-    if (!bf16 && strcmp(dtype_name, "auto") != 0 && strcmp(dtype_name, "float32") != 0)
-        return error_set(err, ERR_USAGE, "--dtype is '%s'; it may be auto, float32 or bfloat16", dtype_name);
-    const struct model_config *c = config_shape(shape, err);
-    double took;
-    int64_t n_seq = tokens / seq;
-    if (!c || !train_seconds(c, device, (int)n_thread, bf16 ? DT_BF16 : DT_F32, n_seq, seq, (int)rounds, profile, &took, err))
-        return false;
-    double rate = train_flops(c, n_seq, seq) / took * 1e-12;
-    printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"seq\":%lld,\"tokens\":%lld,\"ms\":%.2f,"
-           "\"tok_per_s\":%.0f,\"tflops\":%.3f", shape, device, bf16 ? "bf16" : "fp32", (long long)seq, (long long)(n_seq * seq),
-           took * 1e3, (double)(n_seq * seq) / took, rate);
-    if (cuda && bf16)    // a large bf16 product on an H200, random data
-        printf(",\"roofline\":%.3f", rate / 790);
-    printf("}\n");
     return true;
 }

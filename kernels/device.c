@@ -94,6 +94,27 @@ bool mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes,
     return size_bytes == 0 || dev->op->mem_copy(dev, dst, src, size_bytes, dir, err);
 }
 
+struct mark *mark_new(struct device *dev, struct error *err)
+{
+    return dev->op->mark_new(dev, err);
+}
+
+void mark_free(struct device *dev, struct mark *m)
+{
+    if (m)
+        dev->op->mark_free(dev, m);
+}
+
+bool mark_set(struct device *dev, struct mark *m, struct error *err)
+{
+    return dev->op->mark_set(dev, m, err);
+}
+
+bool mark_wait(struct device *dev, struct mark *m, struct error *err)
+{
+    return dev->op->mark_wait(dev, m, err);
+}
+
 struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, bool for_bwd,
                           struct error *err)
 {

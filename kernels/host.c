@@ -40,6 +40,27 @@ bool host_sync(UNUSED struct device *dev, UNUSED struct error *err)
     return true;
 }
 
+struct mark {
+    int unused;
+};
+struct mark *host_mark_new(UNUSED struct device *dev, struct error *err)
+{
+    struct mark *m = calloc(1, sizeof *m);
+    if (!m)
+        error_set(err, ERR_NO_MEMORY, "no memory for a mark");
+    return m;
+}
+
+void host_mark_free(UNUSED struct device *dev, struct mark *m)
+{
+    free(m);
+}
+
+bool host_mark_set(UNUSED struct device *dev, UNUSED struct mark *m, UNUSED struct error *err)
+{
+    return true;
+}
+
 bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row, struct error *err)
 {
     for (int64_t i = 0; i < n; i++)

@@ -13,11 +13,21 @@ void host_mem_free(struct device *dev, void *p);
 bool host_mem_info(struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err);
 bool host_mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes, enum copy_dir dir, struct error *err);
 bool host_sync(struct device *dev, struct error *err);
+struct mark *host_mark_new(struct device *dev, struct error *err);
+void host_mark_free(struct device *dev, struct mark *m);
+bool host_mark_set(struct device *dev, struct mark *m, struct error *err);    // and wait: all is done when a call returns
 bool host_rows_gather(struct device *dev, const struct rows_gather *a, struct error *err);
 bool host_rows_scatter(struct device *dev, const struct rows_scatter *a, struct error *err);
 bool host_kv_copy(struct device *dev, const struct kv_copy *a, struct error *err);
 bool host_mem_fill(struct device *dev, const struct mem_fill *a, struct error *err);
 bool host_mem_hash(struct device *dev, const struct mem_hash *a, struct error *err);
+/* A step whose state is in host memory is any step here. */
+static inline struct adamw host_adamw(const struct adamw_host *a)
+{
+    struct adamw step = a->step;
+    step.master = step.master ? step.master : step.weight;
+    return step;
+}
 
 /* Argument checks; each names the operation and the value that is wrong. */
 bool attn_heads_check(const char *op, struct attn_heads h, struct error *err);

@@ -80,6 +80,14 @@ enum copy_dir { COPY_H2D, COPY_D2H, COPY_D2D };
 MUST_USE bool mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes, enum copy_dir dir,
                        struct error *err);
 
+/* A point in the order of work, so that the host can wait for one call's results while later ones run. Waiting for a mark
+ * that was never set returns at once. */
+struct mark;
+struct mark *mark_new(struct device *dev, struct error *err);
+void mark_free(struct device *dev, struct mark *m);      // NULL is fine
+MUST_USE bool mark_set(struct device *dev, struct mark *m, struct error *err);     // after all that was asked for so far
+MUST_USE bool mark_wait(struct device *dev, struct mark *m, struct error *err);    // until what was asked for before it is done
+
 /* --- weights ------------------------------------------------------------------------------------------------------- */
 /* A matrix (n_out, n_in) row-major as in Hugging Face (y = x W^T), with whatever form the back end computes best from: a
  * packed copy on cpu, the K split and chosen algorithms on cuda. data is borrowed until weight_free. */
@@ -408,6 +416,13 @@ struct adamw {
     float lr, beta1, beta2, eps, decay;
     enum dtype dtype;
 };
+/* The same step with master, m and v in host_new memory, brought to the device piece by piece and back; the same bits. Weights
+ * are new for the next operation; master, m, v and the stage are in use until device_sync. */
+struct adamw_host {
+    struct adamw step;      // master NULL: the fp32 weight is the master, and stays on the device
+    void *stage;            // device memory that the pieces pass through
+    size_t stage_bytes;     // some 100 MB keep a bus busy; at least 64 KiB
+};
 /* A 64-bit hash of memory, for comparing weights between processes and back ends (the same everywhere):
  * sum over words i of mix(word_i + (i + 1) * 0x9e3779b97f4a7c15), mix: splitmix64's; a last part of a word is zero-filled. */
 struct mem_hash {
@@ -420,7 +435,7 @@ struct mem_hash {
     X(rows_gather) X(rows_scatter) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(linear_bwd_x) \
     X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
     X(add_fwd) X(cast) X(axpy) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(clip_coef) X(adamw) \
-    X(mem_hash)
+    X(adamw_host) X(mem_hash)
 /* A back end: its life cycle and one function an operation. */
 struct ops {
     void (*device_free)(struct device *);
@@ -431,6 +446,10 @@ struct ops {
     void (*host_free)(struct device *, void *);
     bool (*mem_info)(struct device *, size_t *, size_t *, struct error *);
     bool (*mem_copy)(struct device *, void *, const void *, size_t, enum copy_dir, struct error *);
+    struct mark *(*mark_new)(struct device *, struct error *);
+    void (*mark_free)(struct device *, struct mark *);
+    bool (*mark_set)(struct device *, struct mark *, struct error *);
+    bool (*mark_wait)(struct device *, struct mark *, struct error *);
     bool (*weight_init)(struct device *, struct weight *, struct error *);      // fills pack
     void (*weight_release)(struct device *, struct weight *);
     bool (*weight_refresh)(struct device *, struct weight *, struct error *);

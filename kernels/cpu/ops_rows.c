@@ -200,6 +200,12 @@ bool adamw_cpu(struct device *dev, const struct adamw *a, struct error *err)
     return true;
 }
 
+bool adamw_host_cpu(struct device *dev, const struct adamw_host *a, struct error *err)
+{
+    struct adamw step = host_adamw(a);
+    return adamw_cpu(dev, &step, err);
+}
+
 struct sumsq_job {
     const struct cpu_path *path;
     const struct sumsq *a;

@@ -16,6 +16,7 @@ extern "C" {
 typedef __nv_bfloat16 bf16;
 
 #define CUDA_PAGE_TOK 64    // a KV page is one tile of attention
+#define CUDA_PIPES 3        // pieces of optimizer state between host and device at a time: one in, one computed, one out
 struct gemm_plan;
 struct cuda_device {
     struct device base;           // first
@@ -30,6 +31,9 @@ struct cuda_device {
     bool capturing;
     struct gemm_plan *plan;       // chosen algorithms (gemm.cu), a list
     int n_sm;
+    /* optimizer state in host memory (optim.cu); made by its first step */
+    cudaStream_t in, out;
+    cudaEvent_t begun, loaded[CUDA_PIPES], done[CUDA_PIPES], out_done[CUDA_PIPES];
 };
 static inline struct cuda_device *cuda_of(struct device *dev)
 {
@@ -60,6 +64,7 @@ bool cuda_weight_init(struct device *dev, struct weight *w, struct error *err);
 void cuda_weight_release(struct device *dev, struct weight *w);
 bool cuda_weight_refresh(struct device *dev, struct weight *w, struct error *err);
 void cuda_plans_free(struct cuda_device *cu);
+void cuda_pipes_close(struct cuda_device *cu);
 
 /* Call fn<T>(...) for the element type of a dtype. */
 #define BY_TYPE(t, fn, ...) ((t) == DT_BF16 ? fn<bf16>(__VA_ARGS__) : fn<float>(__VA_ARGS__))

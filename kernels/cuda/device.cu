@@ -7,6 +7,9 @@
 struct graph {
     cudaGraphExec_t exec;
 };
+struct mark {
+    cudaEvent_t event;
+};
 
 void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, struct error *err)
 {
@@ -37,6 +40,7 @@ static void cuda_device_free(struct device *dev)
     if (cu->stream)
         cudaStreamSynchronize(cu->stream);
     cuda_plans_free(cu);
+    cuda_pipes_close(cu);
     if (cu->lt)
         cublasLtDestroy(cu->lt);
     cudaFree(cu->workspace);
@@ -50,7 +54,38 @@ static void cuda_device_free(struct device *dev)
 
 static bool cuda_sync(struct device *dev, struct error *err)
 {
-    return cuda_ok(cudaStreamSynchronize(cuda_of(dev)->stream), "waiting for the device", err);
+    struct cuda_device *cu = cuda_of(dev);
+    return cuda_ok(cudaStreamSynchronize(cu->stream), "waiting for the device", err) &&
+           (!cu->out || cuda_ok(cudaStreamSynchronize(cu->out), "waiting for the optimizer's state", err));
+}
+
+static struct mark *cuda_mark_new(struct device *dev, struct error *err)
+{
+    struct mark *m = (struct mark *)calloc(1, sizeof *m);
+    cudaSetDevice(dev->index);
+    if (!m) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a mark");
+    } else if (!cuda_ok(cudaEventCreateWithFlags(&m->event, cudaEventDisableTiming), "mark_new", err)) {
+        free(m);
+        m = NULL;
+    }
+    return m;
+}
+
+static void cuda_mark_free(struct device *, struct mark *m)
+{
+    cudaEventDestroy(m->event);
+    free(m);
+}
+
+static bool cuda_mark_set(struct device *dev, struct mark *m, struct error *err)
+{
+    return cuda_ok(cudaEventRecord(m->event, cuda_of(dev)->stream), "mark_set", err);
+}
+
+static bool cuda_mark_wait(struct device *, struct mark *m, struct error *err)
+{
+    return cuda_ok(cudaEventSynchronize(m->event), "waiting for the device", err);
 }
 
 static void *cuda_mem_new(struct device *dev, size_t size_bytes, const char *what, struct error *err)
@@ -152,6 +187,10 @@ static struct ops ops_table(void)
     t.host_free = cuda_host_free;
     t.mem_info = cuda_mem_info;
     t.mem_copy = cuda_mem_copy;
+    t.mark_new = cuda_mark_new;
+    t.mark_free = cuda_mark_free;
+    t.mark_set = cuda_mark_set;
+    t.mark_wait = cuda_mark_wait;
     t.weight_init = cuda_weight_init;
     t.weight_release = cuda_weight_release;
     t.weight_refresh = cuda_weight_refresh;

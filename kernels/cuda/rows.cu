@@ -1,4 +1,4 @@
-/* rows.cu - operations on rows and elements: gathering, norms, rotation, SwiGLU, sums, casts, optimizer
+/* rows.cu - operations on rows and elements: gathering, norms, rotation, SwiGLU, sums, casts
  *
  * All are bound by memory: V elements a thread (16 bytes or so) where the row length allows. A row is one block, its sums a
  * fixed tree that depends on the row length alone; sums over rows are cut every SUM_ROWS rows and added in order. */
@@ -592,86 +592,4 @@ extern "C" bool mem_hash_cuda(struct device *dev, const struct mem_hash *a, stru
         return false;
     hash_kernel<<<(unsigned)cu->n_sm * 4, 256, 0, cu->stream>>>((unsigned long long *)a->hash, (const uint8_t *)a->x, (int64_t)a->size_bytes);
     return launch_ok("mem_hash", err);
-}
-
-/* --- optimizer ------------------------------------------------------------------------------------------------------- */
-#define SUMSQ_BLOCK 8192    // elements of one partial sum
-__global__ static void sumsq_kernel(double *__restrict__ part, const float *__restrict__ x, int64_t n)
-{
-    __shared__ float tmp[33];
-    int64_t i0 = (int64_t)blockIdx.x * SUMSQ_BLOCK;
-    float sum = 0;
-    for (int64_t i = i0 + threadIdx.x; i < min(n, i0 + SUMSQ_BLOCK); i += 256)
-        sum = __fmaf_rn(x[i], x[i], sum);
-    sum = block_sum(sum, tmp);
-    if (threadIdx.x == 0)
-        part[blockIdx.x] = sum;
-}
-/* One block: thread t adds parts t, t + 1024, ... and the 1024 sums are folded by halves. */
-__global__ static void sumsq_join_kernel(double *sum, const double *__restrict__ part, int64_t n_part, bool accumulate)
-{
-    __shared__ double s[1024];
-    double own = 0;
-    for (int64_t i = threadIdx.x; i < n_part; i += 1024)
-        own += part[i];
-    s[threadIdx.x] = own;
-    for (int w = 512; w > 0; w /= 2) {
-        __syncthreads();
-        if (threadIdx.x < w)
-            s[threadIdx.x] += s[threadIdx.x + w];
-    }
-    if (threadIdx.x == 0)
-        *sum = (accumulate ? *sum : 0) + s[0];
-}
-extern "C" bool sumsq_cuda(struct device *dev, const struct sumsq *a, struct error *err)
-{
-    struct cuda_device *cu = cuda_of(dev);
-    unsigned n_part = blocks_for(a->n, SUMSQ_BLOCK);
-    double *part = (double *)cuda_scratch(cu, (size_t)(n_part + 1) * sizeof *part, "sumsq", err);
-    if (!part)
-        return false;
-    if (n_part)
-        sumsq_kernel<<<n_part, 256, 0, cu->stream>>>(part, a->x, a->n);
-    sumsq_join_kernel<<<1, 1024, 0, cu->stream>>>(a->sum, part, n_part, a->accumulate);
-    return launch_ok("sumsq", err);
-}
-__global__ static void clip_coef_kernel(struct clip_coef a)
-{
-    double norm = sqrt(*a.sum) * a.grad_scale, clip = a.max_norm > 0 ? a.max_norm / (norm + 1e-6) : 1;
-    *a.norm = (float)norm;
-    *a.coef = (float)(a.grad_scale * (clip < 1 ? clip : 1));
-}
-extern "C" bool clip_coef_cuda(struct device *dev, const struct clip_coef *a, struct error *err)
-{
-    clip_coef_kernel<<<1, 1, 0, cuda_of(dev)->stream>>>(*a);
-    return launch_ok("clip_coef", err);
-}
-/* 30 bytes an element with bf16 weights; one element a thread. */
-template <typename T>
-__global__ static void adamw_kernel(struct adamw a, float fix1, float fix2, float c1, float c2, float keep)
-{
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= a.n)
-        return;
-    float g = a.grad[i] * (a.coef ? *a.coef : 1.0f);
-    float m = __fmaf_rn(a.beta1, a.m[i], c1 * g), v = __fmaf_rn(a.beta2, a.v[i], c2 * (g * g));
-    float x = __fmaf_rn(-a.lr, m * fix1 / (sqrtf(v * fix2) + a.eps), a.master[i] * keep);
-    a.m[i] = m;
-    a.v[i] = v;
-    a.master[i] = x;
-    if (a.weight)
-        ((T *)a.weight)[i] = from_float<T>(x);
-}
-template <typename T> static bool adamw_run(struct cuda_device *cu, const struct adamw *a, struct error *err)
-{
-    adamw_kernel<T><<<blocks_for(a->n, 256), 256, 0, cu->stream>>>(
-        *a, (float)(1 / (1 - pow(a->beta1, (double)a->step))), (float)(1 / (1 - pow(a->beta2, (double)a->step))),
-        (float)(1 - (double)a->beta1), (float)(1 - (double)a->beta2), (float)(1 - (double)a->lr * a->decay));
-    return launch_ok("adamw", err);
-}
-extern "C" bool adamw_cuda(struct device *dev, const struct adamw *a, struct error *err)
-{
-    if (a->step < 1)
-        return error_set(err, ERR_SHAPE, "adamw: step %lld; the first is 1", (long long)a->step);
-    return a->n == 0 || BY_TYPE(a->dtype, adamw_run, cuda_of(dev), a, err);
 }

@@ -185,3 +185,9 @@ bool adamw_ref(UNUSED struct device *dev, const struct adamw *a, struct error *e
     }
     return true;
 }
+
+bool adamw_host_ref(struct device *dev, const struct adamw_host *a, struct error *err)
+{
+    struct adamw step = host_adamw(a);
+    return adamw_ref(dev, &step, err);
+}

@@ -385,6 +385,31 @@ static bool adamw_case(struct run *r)
               .grad = floats(r, n), .coef = r->size & 1 ? values_of(r, 1, DT_F32, 0.5, 0) : NULL, .n = n, .step = 1 + r->size,
               .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .dtype = r->dtype);
 }
+/* More elements than the stage holds at once, so that slots are used again and the last piece is a short one. */
+static bool adamw_host_case(struct run *r)
+{
+    int64_t n = r->size & 1 ? 70001 : row_sizes[r->size] * width_sizes[r->size];
+    float *state[3], *copy[3];
+    for (int k = 0; k < 3; k++) {
+        state[k] = host_new(r->dev, (size_t)n * 4, "a test", &r->err);
+        assert_non_null(state[k]);
+        values_fill(r, state[k], n, DT_F32, k == 1 ? 5 : 0, k == 1 ? 0.5 : 1);
+        copy[k] = watch(r, k == 0 ? "m" : k == 1 ? "v" : "master", mem_take(r, (size_t)n * 4), n, DT_F32);
+    }
+    size_t stage = (size_t)3 * 3 * 4 * 2048;
+    struct adamw step = { .weight = result(r, "weight", n), .m = state[0], .v = state[1], .master = state[2], .grad = floats(r, n),
+                          .coef = r->size & 1 ? values_of(r, 1, DT_F32, 0.5, 0) : NULL, .n = n, .lr = 1e-2f, .beta1 = 0.9f,
+                          .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .dtype = r->dtype };
+    bool ok = true;
+    for (step.step = 1; step.step <= 2 && ok; step.step++)    // the second step reads what the first has written back
+        ok = OP(r->dev, &r->err, adamw_host, .step = step, .stage = mem_take(r, stage), .stage_bytes = stage);
+    ok = ok && device_sync(r->dev, &r->err);
+    for (int k = 0; k < 3; k++) {
+        ok = ok && mem_copy(r->dev, copy[k], state[k], (size_t)n * 4, COPY_H2D, &r->err) && device_sync(r->dev, &r->err);
+        host_free(r->dev, state[k]);
+    }
+    return ok;
+}
 static bool hash_case(struct run *r)
 {
     int64_t n = row_sizes[r->size] * width_sizes[r->size];
@@ -460,6 +485,7 @@ static const struct {
     { "sample_fwd", sample_case, 1e-6 },
     { "sumsq and clip_coef", clip_case, 1e-6 },
     { "adamw", adamw_case, 1e-6 },
+    { "adamw_host", adamw_host_case, 1e-6 },
     { "mem_hash", hash_case, 0 },
 };
 

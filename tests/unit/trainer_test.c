@@ -259,6 +259,85 @@ static void running_blocks_again_changes_no_bit(UNUSED void **state)
     }
 }
 
+static struct trainer *trainer_open_set(struct fixture *f, const struct trainer_settings *set)
+{
+    struct error err = { 0 };
+    struct trainer *t = trainer_new(f->m, f->ref, set, &err);
+    if (!t)
+        fail_msg("%s", err.text);
+    return t;
+}
+
+/* Three steps with the state on the device, partly and wholly in host memory; and with activations in borrowed memory
+ * that others write between steps. */
+static void where_the_state_lies_changes_no_bit(UNUSED void **state)
+{
+    for (int type = 0; type < 2; type++) {
+        float *first[STATE_N] = { NULL };
+        void *first_weights = NULL;
+        for (int way = 0; way < 4; way++) {
+            struct fixture f;
+            struct error err = { 0 };
+            size_t bytes;
+            fixture_open(&f, ALGO_GRPO, DEVICE, type ? DT_BF16 : DT_F32);
+            int64_t n = model_n_flat(f.m);
+            struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+            struct trainer_memory all, now;
+            set.token_budget_max = 64;
+            trainer_memory(f.m, &set, &all);
+            assert_true(all.host == 0);
+            set.offload = way > 0;
+            trainer_memory(f.m, &set, &now);    // everything in host memory; what state counts then is the stage
+            assert_true(way == 0 || now.host == all.state);
+            size_t stage = now.state;
+            if (way == 2)
+                set.state_bytes = stage + all.state / 3;
+            if (way == 3)
+                set.scratch = malloc(all.activation);
+            trainer_memory(f.m, &set, &now);
+            assert_true(way != 2 || (now.host > 0 && now.host < all.state && now.state <= set.state_bytes));
+            assert_true(now.activation == all.activation);
+            struct trainer *t = trainer_open_set(&f, &set);
+            for (int i = 0; i < 3; i++) {
+                if (!trainer_step(t, (const struct group *const *)f.g + i * GROUPS, GROUPS, &f.h, NULL, &err))
+                    fail_msg("%s", err.text);
+                if (set.scratch)
+                    memset(set.scratch, 0xff, all.activation);
+                if (i == 1) {    // out and in again, as a checkpoint does
+                    for (int k = 0; k < STATE_N; k++) {
+                        float *copy = malloc((size_t)n * 4);
+                        assert_true(trainer_state_get(t, (enum trainer_state_kind)k, copy, &err));
+                        assert_true(trainer_state_set(t, (enum trainer_state_kind)k, copy, &err));
+                        free(copy);
+                    }
+                }
+            }
+            void *weights = model_weights(f.m, &bytes);
+            for (int k = 0; k < STATE_N; k++) {
+                float *got = malloc((size_t)n * 4);
+                assert_true(trainer_state_get(t, (enum trainer_state_kind)k, got, &err));
+                if (way == 0)
+                    first[k] = got;
+                else {
+                    assert_memory_equal(got, first[k], (size_t)n * 4);
+                    free(got);
+                }
+            }
+            if (way == 0) {
+                first_weights = malloc(bytes);
+                memcpy(first_weights, weights, bytes);
+            }
+            assert_memory_equal(weights, first_weights, bytes);
+            trainer_free(t);
+            free(set.scratch);
+            fixture_close(&f);
+        }
+        for (int k = 0; k < STATE_N; k++)
+            free(first[k]);
+        free(first_weights);
+    }
+}
+
 /* Twenty steps so small that a bf16 weight moves only once its master has come half way to the next value. */
 static void masters_collect_what_bf16_weights_cannot_show(UNUSED void **state)
 {
@@ -341,7 +420,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(twenty_steps_are_pytorchs), cmocka_unit_test(the_gradient_does_not_depend_on_the_cut),
         cmocka_unit_test(log_probs_are_the_same_bits_in_any_packing),
-        cmocka_unit_test(running_blocks_again_changes_no_bit),
+        cmocka_unit_test(running_blocks_again_changes_no_bit), cmocka_unit_test(where_the_state_lies_changes_no_bit),
         cmocka_unit_test(masters_collect_what_bf16_weights_cannot_show),
         cmocka_unit_test(a_ratio_beyond_the_threshold_leaves_its_sample_out),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),

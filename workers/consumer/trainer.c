@@ -6,7 +6,9 @@
  * depends on nothing else, and each token's numbers do not depend on the cut.
  * 3. Weights of tokens come from counts of the global batch (trainer_norm), so gradients of micro-batches and ranks are
  *    simply added.
- * 4. A sample whose tokens all have no gradient (no spread in its group, masked) is not run, unless run_all. */
+ * 4. A sample whose tokens all have no gradient (no spread in its group, masked) is not run, unless run_all.
+ * 5. Masters and moments of the first n_dev elements of the flat order lie on the device, those of the others in pinned
+ *    host memory, from where AdamW streams them (adamw_host). All of them on the device unless offload is set. */
 #include "workers/consumer/trainer.h"
 #include <math.h>
 #include <stdlib.h>
@@ -14,6 +16,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/metrics.h"
 #include "workers/model/model.h"
+
+#define STAGE_BYTES ((size_t)288 << 20)    // three pieces of 8 Mi elements: copies of 32 MiB run a bus at full speed
 
 /* A sample on its way through a step. */
 struct item {
@@ -35,7 +39,12 @@ struct trainer {
     struct device *dev;
     struct model_run *run;
     int64_t n_flat, version, adam_step;
-    float *grad, *master, *m1, *m2;  // (n_flat) device; master is the weights themselves in fp32
+    float *grad;                     // (n_flat) device
+    int64_t n_dev;                   // elements whose masters and moments are on the device
+    float *state[STATE_N];           // (n_dev) device; the master is the weights themselves, (n_flat), in fp32
+    float *host_state[STATE_N];      // (n_flat - n_dev) host_new; no master in fp32
+    void *stage;                     // (stage_bytes) device; NULL without host state
+    size_t stage_bytes;
     bool own_master;
     double *sumsq;                   // (1) device
     float *clip;                     // (2) device: norm, coefficient
@@ -58,15 +67,32 @@ static void limits_make(struct run_limits *l, const struct trainer_settings *s)
                              .max_seq = s->token_budget_max,
                              .max_seq_tok = s->token_budget_max,
                              .train = true,
-                             .recompute_block = s->recompute_block};
+                             .recompute_block = s->recompute_block,
+                             .mem = s->scratch};
 }
 
-size_t trainer_bytes(const struct model *m, const struct trainer_settings *s)
+/* Elements whose state stays on the device, and the stage for the others. */
+static int64_t state_split(const struct model *m, const struct trainer_settings *s, size_t *stage_bytes)
+{
+    int64_t n = model_n_flat(m);
+    size_t each = model_dtype(m) == DT_F32 ? 8 : 12;
+    *stage_bytes = MAX(MIN(STAGE_BYTES, (size_t)n * each / 8), (size_t)1 << 16);
+    if (!s->offload || s->state_bytes >= (size_t)n * each) {
+        *stage_bytes = 0;
+        return n;
+    }
+    size_t room = s->state_bytes > *stage_bytes ? (s->state_bytes - *stage_bytes) / each : 0;
+    return (int64_t)(room & ~(size_t)1023);    // host pieces start on whole lines
+}
+
+void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out)
 {
     struct run_limits l;
     limits_make(&l, s);
-    size_t flat = (size_t)model_n_flat(m) * 4;
-    return model_run_bytes(m, &l) + flat * (model_dtype(m) == DT_F32 ? 3 : 4);
+    size_t stage, each = model_dtype(m) == DT_F32 ? 8 : 12;
+    int64_t n = model_n_flat(m), n_dev = state_split(m, s, &stage);
+    *out = (struct trainer_memory){ .activation = model_run_bytes(m, &l), .gradient = (size_t)n * 4,
+                                    .state = (size_t)n_dev * each + stage, .host = (size_t)(n - n_dev) * each };
 }
 
 static bool micro_new(struct trainer *t, struct error *err)
@@ -86,11 +112,51 @@ static bool micro_new(struct trainer *t, struct error *err)
     return true;
 }
 
-static bool zeros_new(struct trainer *t, float **p, const char *what, struct error *err)
+/* Copy elements of the weights to the host as fp32, or zeros, through the stage. */
+static bool host_state_init(struct trainer *t, enum trainer_state_kind kind, const char *weights, struct error *err)
 {
-    size_t size = (size_t)t->n_flat * 4;
-    *p = mem_new(t->dev, size, what, err);
-    return *p && OP(t->dev, err, mem_fill, .y = *p, .size_bytes = size);
+    int64_t n = t->n_flat - t->n_dev, most = (int64_t)(t->stage_bytes / 4);
+    for (int64_t at = 0; at < n; at += most) {
+        int64_t k = MIN(most, n - at);
+        const char *from = weights + (size_t)(t->n_dev + at) * dtype_size(model_dtype(t->m));
+        bool ok = kind == STATE_MASTER ? OP(t->dev, err, cast, .y = t->stage, .x = from, .n = k, .scale = 1,
+                                            .y_dtype = DT_F32, .x_dtype = model_dtype(t->m))
+                                       : OP(t->dev, err, mem_fill, .y = t->stage, .size_bytes = (size_t)k * 4);
+        if (!ok || !mem_copy(t->dev, t->host_state[kind] + at, t->stage, (size_t)k * 4, COPY_D2H, err))
+            return false;
+    }
+    return device_sync(t->dev, err);
+}
+
+static bool state_new(struct trainer *t, struct error *err)
+{
+    static const char *const what[STATE_N] = { "fp32 masters", "first moments", "second moments" };
+    bool ok = false;
+    size_t bytes;
+    char *weights = model_weights(t->m, &bytes);
+    t->n_dev = state_split(t->m, &t->set, &t->stage_bytes);
+    size_t dev_bytes = (size_t)t->n_dev * 4, host_bytes = (size_t)(t->n_flat - t->n_dev) * 4;
+    if (host_bytes)
+        TRY((t->stage = mem_new(t->dev, t->stage_bytes, "the stage of the optimizer's state", err)) != NULL);
+    for (int k = 0; k < STATE_N; k++) {
+        if (k == STATE_MASTER && !t->own_master) {
+            t->state[k] = (float *)weights;
+            continue;
+        }
+        TRY((t->state[k] = mem_new(t->dev, dev_bytes, what[k], err)) != NULL);
+        if (k == STATE_MASTER)
+            TRY(OP(t->dev, err, cast, .y = t->state[k], .x = weights, .n = t->n_dev, .scale = 1, .y_dtype = DT_F32,
+                   .x_dtype = model_dtype(t->m)));
+        else
+            TRY(OP(t->dev, err, mem_fill, .y = t->state[k], .size_bytes = dev_bytes));
+        if (host_bytes) {
+            TRY((t->host_state[k] = host_new(t->dev, host_bytes, what[k], err)) != NULL);
+            TRY(host_state_init(t, (enum trainer_state_kind)k, weights, err));
+        }
+    }
+    ok = true;
+out:
+    return ok;
 }
 
 struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s, struct error *err)
@@ -112,18 +178,11 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->own_master = model_dtype(model) != DT_F32;
     struct run_limits limits;
     limits_make(&limits, s);
-    size_t bytes;
-    void *weights = model_weights(model, &bytes);
-    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !zeros_new(t, &t->grad, "gradient", err)
-        || !zeros_new(t, &t->m1, "first moments", err) || !zeros_new(t, &t->m2, "second moments", err)
-        || (t->own_master && !zeros_new(t, &t->master, "fp32 masters", err))
+    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !state_new(t, err)
+        || !(t->grad = mem_new(t->dev, (size_t)t->n_flat * 4, "gradient", err))
+        || !OP(t->dev, err, mem_fill, .y = t->grad, .size_bytes = (size_t)t->n_flat * 4)
         || !(t->sumsq = mem_new(t->dev, sizeof *t->sumsq, "gradient norm", err))
         || !(t->clip = mem_new(t->dev, 2 * sizeof *t->clip, "gradient norm", err)))
-        goto fail;
-    if (!t->own_master)
-        t->master = weights;
-    else if (!OP(t->dev, err, cast, .y = t->master, .x = weights, .n = t->n_flat, .scale = 1, .y_dtype = DT_F32,
-                 .x_dtype = DT_BF16))
         goto fail;
     return t;
 fail:
@@ -136,10 +195,14 @@ void trainer_free(struct trainer *t)
     if (!t)
         return;
     model_run_free(t->run);
-    void *mem[] = { t->grad, t->m1, t->m2, t->own_master ? t->master : NULL, t->sumsq, t->clip };
+    void *mem[] = { t->grad, t->stage, t->sumsq, t->clip };
     for (size_t i = 0; i < ARRAY_SIZE(mem); i++)
-        if (mem[i])
-            mem_free(t->dev, mem[i]);
+        mem_free(t->dev, mem[i]);
+    for (int k = 0; k < STATE_N; k++) {
+        if (k != STATE_MASTER || t->own_master)
+            mem_free(t->dev, t->state[k]);
+        host_free(t->dev, t->host_state[k]);
+    }
     free(t->mb_mem);
     free(t->item);
     free(t->packed);
@@ -556,10 +619,22 @@ bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *gra
                   (long long)t->version);
         goto out;
     }
-    TRY(OP(t->dev, err, adamw, .weight = weights, .master = t->master, .m = t->m1, .v = t->m2, .grad = t->grad,
-           .coef = t->clip + 1, .n = t->n_flat, .step = t->adam_step + 1, .lr = (float)h->lr,
-           .beta1 = (float)t->set.adam_beta1, .beta2 = (float)t->set.adam_beta2, .eps = (float)t->set.adam_eps,
-           .decay = (float)h->weight_decay, .dtype = model_dtype(t->m)));
+    struct adamw step = { .weight = weights, .master = t->state[STATE_MASTER], .m = t->state[STATE_MOMENT1],
+                          .v = t->state[STATE_MOMENT2], .grad = t->grad, .coef = t->clip + 1, .n = t->n_dev,
+                          .step = t->adam_step + 1, .lr = (float)h->lr, .beta1 = (float)t->set.adam_beta1,
+                          .beta2 = (float)t->set.adam_beta2, .eps = (float)t->set.adam_eps,
+                          .decay = (float)h->weight_decay, .dtype = model_dtype(t->m) };
+    if (t->stage) {    // first, so that its last copies overlap with the part on the device
+        struct adamw far = step;
+        far.weight = (char *)weights + (size_t)t->n_dev * dtype_size(model_dtype(t->m));
+        far.grad += t->n_dev;
+        far.n = t->n_flat - t->n_dev;
+        far.m = t->host_state[STATE_MOMENT1];
+        far.v = t->host_state[STATE_MOMENT2];
+        far.master = t->host_state[STATE_MASTER];
+        TRY(OP(t->dev, err, adamw_host, .step = far, .stage = t->stage, .stage_bytes = t->stage_bytes));
+    }
+    TRY(t->dev->op->adamw(t->dev, &step, err));
     TRY(model_weights_changed(t->m, err));
     TRY(device_sync(t->dev, err));
     t->adam_step++;
@@ -768,30 +843,47 @@ out:
 }
 
 /* ---- state */
-static float *state_ptr(const struct trainer *t, enum trainer_state_kind kind)
+/* Elements on the device of this part: a master in fp32 is all there. */
+static int64_t state_n_dev(const struct trainer *t, enum trainer_state_kind kind)
 {
-    float *const at[STATE_N] = { [STATE_MASTER] = t->master, [STATE_MOMENT1] = t->m1, [STATE_MOMENT2] = t->m2 };
-    return at[kind];
+    return kind == STATE_MASTER && !t->own_master ? t->n_flat : t->n_dev;
 }
 
 bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
 {
-    return mem_copy(t->dev, out, state_ptr(t, kind), (size_t)t->n_flat * 4, COPY_D2H, err) && device_sync(t->dev, err);
+    int64_t n = state_n_dev(t, kind);
+    if (!mem_copy(t->dev, out, t->state[kind], (size_t)n * 4, COPY_D2H, err) || !device_sync(t->dev, err))
+        return false;
+    if (n < t->n_flat)
+        memcpy(out + n, t->host_state[kind], (size_t)(t->n_flat - n) * 4);
+    return true;
 }
 
 bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err)
 {
+    bool ok = false;
+    int64_t n = state_n_dev(t, kind), most = (int64_t)(t->stage_bytes / 4);
     size_t bytes;
-    void *weights = model_weights(t->m, &bytes);
-    if (!mem_copy(t->dev, state_ptr(t, kind), in, (size_t)t->n_flat * 4, COPY_H2D, err))
-        return false;
-    if (kind == STATE_MASTER && t->own_master &&
-        !OP(t->dev, err, cast, .y = weights, .x = t->master, .n = t->n_flat, .scale = 1, .y_dtype = DT_BF16,
-            .x_dtype = DT_F32))
-        return false;
-    if (kind == STATE_MASTER && !model_weights_changed(t->m, err))
-        return false;
-    return device_sync(t->dev, err);
+    char *weights = model_weights(t->m, &bytes);
+    TRY(device_sync(t->dev, err));
+    TRY(mem_copy(t->dev, t->state[kind], in, (size_t)n * 4, COPY_H2D, err));
+    if (n < t->n_flat)
+        memcpy(t->host_state[kind], in + n, (size_t)(t->n_flat - n) * 4);
+    if (kind == STATE_MASTER && t->own_master) {
+        TRY(OP(t->dev, err, cast, .y = weights, .x = t->state[kind], .n = n, .scale = 1, .y_dtype = DT_BF16,
+               .x_dtype = DT_F32));
+        for (int64_t at = n; at < t->n_flat; at += most) {
+            int64_t k = MIN(most, t->n_flat - at);
+            TRY(mem_copy(t->dev, t->stage, in + at, (size_t)k * 4, COPY_H2D, err));
+            TRY(OP(t->dev, err, cast, .y = weights + (size_t)at * 2, .x = t->stage, .n = k, .scale = 1,
+                   .y_dtype = DT_BF16, .x_dtype = DT_F32));
+        }
+    }
+    if (kind == STATE_MASTER)
+        TRY(model_weights_changed(t->m, err));
+    ok = device_sync(t->dev, err);
+out:
+    return ok;
 }
 
 int64_t trainer_adam_step(const struct trainer *t)
@@ -807,6 +899,13 @@ void trainer_adam_step_set(struct trainer *t, int64_t n)
 bool trainer_adam_reset(struct trainer *t, struct error *err)
 {
     t->adam_step = 0;
-    return OP(t->dev, err, mem_fill, .y = t->m1, .size_bytes = (size_t)t->n_flat * 4)
-        && OP(t->dev, err, mem_fill, .y = t->m2, .size_bytes = (size_t)t->n_flat * 4);
+    if (!device_sync(t->dev, err))
+        return false;
+    for (int k = STATE_MOMENT1; k <= STATE_MOMENT2; k++) {
+        if (!OP(t->dev, err, mem_fill, .y = t->state[k], .size_bytes = (size_t)t->n_dev * 4))
+            return false;
+        if (t->host_state[k])
+            memset(t->host_state[k], 0, (size_t)(t->n_flat - t->n_dev) * 4);
+    }
+    return true;
 }

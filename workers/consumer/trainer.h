@@ -28,6 +28,10 @@ struct trainer_settings {
                               // an error when it arrives
     double adam_beta1, adam_beta2, adam_eps;
     bool recompute_block; // keep only block inputs and run each block's forward again: less memory, a third more work
+    bool offload;         // masters and moments in host memory, but for what state_bytes have room for; the same bits
+    size_t state_bytes;   // with offload: device memory for masters, moments and the stage the others pass through
+    void *scratch; // (device) for activations, of trainer_memory's size, borrowed: others use it between steps. NULL:
+                   // its own
     bool run_all;         // also run samples whose every token has no gradient (advantage or weight 0), for their
                           // metrics; the gradient is the same without
 };
@@ -59,8 +63,16 @@ void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *par
 void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups,
                           int64_t n_group, const struct trainer_hyper *h);
 
+/* What a trainer takes, in bytes. */
+struct trainer_memory {
+    size_t activation;    // taken from settings.scratch when that is given
+    size_t gradient;
+    size_t state;         // masters and moments on the device, and the stage
+    size_t host;          // masters and moments in pinned host memory
+};
+void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out);
 /* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0) until trainer_free; takes all
- * memory: masters, moments, gradient, activations. trainer_bytes tells how much beforehand. */
+ * memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. */
 struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s,
                             struct error *err);
 void trainer_free(struct trainer *t);
@@ -114,5 +126,3 @@ int64_t trainer_adam_step(const struct trainer *t);
 void trainer_adam_step_set(struct trainer *t, int64_t n);
 /* Forget the moments and start Adam anew (a new stage of supervised training). */
 MUST_USE bool trainer_adam_reset(struct trainer *t, struct error *err);
-/* Bytes of device memory trainer_new takes for a model, activations included. */
-size_t trainer_bytes(const struct model *m, const struct trainer_settings *s);

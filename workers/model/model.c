@@ -2,14 +2,17 @@
 #include "workers/model/model.h"
 #include <jansson.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "protocol/base/file.h"
 #include "workers/model/model_impl.h"
 #include "workers/model/safetensors.h"
 
 #define ALIGN_ELEM 128               // parts start on 256 bytes in bf16 too: vector loads, cuBLASLt's alignment
+#define DRAW_THREADS 64
 #define SHARD_BYTES (5ull << 30)     // as transformers' save_pretrained
 
 /* ---- the table */
@@ -297,6 +300,49 @@ static double init_std(const struct model_config *c, const struct tensor *t)
     return residual ? std / sqrt(2.0 * (double)c->n_layer) : std;    // GPT-2's scaling of residual outputs
 }
 
+/* A thread's share of a tensor that is drawn. */
+struct draw {
+    void *out;               // (n_elem) of dtype
+    enum dtype dtype;
+    uint64_t key;
+    double std;              // as init_std
+    int64_t first, last;
+};
+static void *draw_run(void *arg)
+{
+    const struct draw *d = arg;
+    for (int64_t k = d->first; k < d->last; k++) {
+        float v = d->std < 0 ? 1.0f : d->std == 0 ? 0.0f : (float)(d->std * (double)normal_draw(d->key, (uint64_t)k));
+        if (d->dtype == DT_F32)
+            ((float *)d->out)[k] = v;
+        else
+            ((uint16_t *)d->out)[k] = bf16_from_f32(v);
+    }
+    return NULL;
+}
+
+/* Draw n elements with as many threads as there are processors: 7 G of them take 16 cores 5 s. A thread that cannot be
+ * started leaves its share to the caller. */
+static void tensor_draw(struct draw all, int64_t n)
+{
+    struct draw part[DRAW_THREADS];
+    pthread_t thread[DRAW_THREADS];
+    bool started[DRAW_THREADS] = { false };
+    int64_t n_part = MIN(MIN(MAX(sysconf(_SC_NPROCESSORS_ONLN), 1), DRAW_THREADS), n / 100000 + 1);
+    for (int64_t i = 0; i < n_part; i++) {
+        part[i] = all;
+        part[i].first = n * i / n_part;
+        part[i].last = n * (i + 1) / n_part;
+        started[i] = i > 0 && pthread_create(&thread[i], NULL, draw_run, &part[i]) == 0;
+    }
+    for (int64_t i = 0; i < n_part; i++)
+        if (!started[i])
+            draw_run(&part[i]);
+    for (int64_t i = 0; i < n_part; i++)
+        if (started[i])
+            pthread_join(thread[i], NULL);
+}
+
 struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype,
                                struct error *err)
 {
@@ -315,14 +361,7 @@ struct model *model_new_random(const struct model_config *c, uint64_t seed, stru
     for (int64_t i = 0; i < m->n_tensor; i++) {
         const struct tensor *t = &m->tensor[i];
         uint64_t key = mix64(seed + 0x9e3779b97f4a7c15u * (uint64_t)(i + 1));
-        double std = init_std(c, t);
-        for (int64_t k = 0; k < t->n_elem; k++) {
-            float v = std < 0 ? 1.0f : std == 0 ? 0.0f : (float)(std * (double)normal_draw(key, (uint64_t)k));
-            if (dtype == DT_F32)
-                ((float *)stage)[k] = v;
-            else
-                ((uint16_t *)stage)[k] = bf16_from_f32(v);
-        }
+        tensor_draw((struct draw){ .out = stage, .dtype = dtype, .key = key, .std = init_std(c, t) }, t->n_elem);
         TRY(tensor_set(m, t, stage, err));
     }
     TRY(handles_new(m, err));

@@ -85,8 +85,11 @@ struct run_limits {
     bool train;              // keep what the backward pass needs
     bool recompute_block;    // with train: keep only each block's input and run the block's forward again
     int64_t head_rows;       // rows of logits computed at once in scoring and training; 0: what suits the device
+    void *mem;               // (device) of model_run_bytes to work in, borrowed; between one call (forward, head and
+                             // backward of a training step are one) and the next others may use it. NULL: its own
 };
-/* Scratch for calls on m, which it borrows. NULL: see err. model_run_bytes tells the memory beforehand. */
+/* Scratch for calls on m, which it borrows. NULL: see err. model_run_bytes tells the memory beforehand; RoPE's tables
+ * come on top. */
 struct model_run *model_run_new(struct model *m, const struct run_limits *limits, struct error *err);
 void model_run_free(struct model_run *r);          // NULL is fine
 size_t model_run_bytes(const struct model *m, const struct run_limits *limits);

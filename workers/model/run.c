@@ -40,8 +40,8 @@ struct model_run {
     struct model *m;             // borrowed
     struct run_limits lim;
     int64_t head_max;            // rows of logits at a time
-    char *mem;                   // everything below, one piece of device memory
-    float *cos, *sin;            // (max_seq_tok, d_head / 2)
+    float *cos, *sin;            // (max_seq_tok, d_head / 2) each, one piece of device memory
+    char *mem;                   // everything below, one piece of device memory; owned unless it is lim.mem
     int32_t *token, *pos, *slot; // (max_tok)
     int32_t *seq;                // (max_seq + 1)
     struct acts *layer;          // (n_layer) host array
@@ -107,8 +107,6 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     size_t e = dtype_size(m->dtype);
     int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
     int64_t head_max = head_rows_max(m, lim);
-    r->cos = take(&w, lim->max_seq_tok * c->d_head / 2, 4);
-    r->sin = take(&w, lim->max_seq_tok * c->d_head / 2, 4);
     r->token = take(&w, n, 4);
     r->pos = take(&w, n, 4);
     r->slot = take(&w, n, 4);
@@ -213,8 +211,13 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
         error_set(err, ERR_NO_MEMORY, "no memory for a run of %lld tokens", (long long)lim->max_tok);
         goto fail;
     }
-    if ((lim->train && !model_want_bwd(m, err))
-        || !(r->mem = mem_new(m->dev, layout(r, m, lim, NULL), lim->train ? "activations" : "scratch", err)))
+    size_t table = (size_t)(lim->max_seq_tok * m->c.d_head / 2);
+    if ((lim->train && !model_want_bwd(m, err)) || !(r->cos = mem_new(m->dev, 2 * table * 4, "RoPE tables", err)))
+        goto fail;
+    r->sin = r->cos + table;
+    r->mem = lim->mem ? lim->mem
+                      : mem_new(m->dev, layout(r, m, lim, NULL), lim->train ? "activations" : "scratch", err);
+    if (!r->mem)
         goto fail;
     layout(r, m, lim, r->mem);
     if (!rope_tables(r, err))
@@ -229,7 +232,8 @@ void model_run_free(struct model_run *r)
 {
     if (!r)
         return;
-    if (r->mem)
+    mem_free(r->m->dev, r->cos);
+    if (!r->lim.mem)
         mem_free(r->m->dev, r->mem);
     free(r->layer);
     free(r->host_i);

@@ -1,0 +1,171 @@
+/* optim.cu - gradient norm, clipping and AdamW, with its state on the device or streamed from host memory
+ *
+ * adamw_host: the state passes through PIPES slots of device memory, a piece each. Three streams in parallel: copies in, the
+ * device's own (AdamW itself), copies out, chained by events, so that both directions of the bus and the kernel overlap:
+ *
+ *   in:   wait until the slot's last piece is out    copy master, m, v in    -> loaded[slot]
+ *   own:  wait for loaded[slot]                      adamw on the slot       -> done[slot]
+ *   out:  wait for done[slot]                        copy them out           -> out_done[slot]
+ *
+ * Elements do not depend on each other, so the bits are those of adamw. 24 bytes of host memory traffic an element (16 when
+ * the weight is the master): 12 of them in each direction at about 50 GB/s are 0.24 ns an element, NOTES.md has the sums. */
+#include "kernels/cuda/cuda.h"
+#define SUMSQ_BLOCK 8192    // elements of one partial sum
+__global__ static void sumsq_kernel(double *__restrict__ part, const float *__restrict__ x, int64_t n)
+{
+    __shared__ float tmp[33];
+    int64_t i0 = (int64_t)blockIdx.x * SUMSQ_BLOCK;
+    float sum = 0;
+    for (int64_t i = i0 + threadIdx.x; i < min(n, i0 + SUMSQ_BLOCK); i += 256)
+        sum = __fmaf_rn(x[i], x[i], sum);
+    sum = block_sum(sum, tmp);
+    if (threadIdx.x == 0)
+        part[blockIdx.x] = sum;
+}
+/* One block: thread t adds parts t, t + 1024, ... and the 1024 sums are folded by halves. */
+__global__ static void sumsq_join_kernel(double *sum, const double *__restrict__ part, int64_t n_part, bool accumulate)
+{
+    __shared__ double s[1024];
+    double own = 0;
+    for (int64_t i = threadIdx.x; i < n_part; i += 1024)
+        own += part[i];
+    s[threadIdx.x] = own;
+    for (int w = 512; w > 0; w /= 2) {
+        __syncthreads();
+        if (threadIdx.x < w)
+            s[threadIdx.x] += s[threadIdx.x + w];
+    }
+    if (threadIdx.x == 0)
+        *sum = (accumulate ? *sum : 0) + s[0];
+}
+extern "C" bool sumsq_cuda(struct device *dev, const struct sumsq *a, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    unsigned n_part = blocks_for(a->n, SUMSQ_BLOCK);
+    double *part = (double *)cuda_scratch(cu, (size_t)(n_part + 1) * sizeof *part, "sumsq", err);
+    if (!part)
+        return false;
+    if (n_part)
+        sumsq_kernel<<<n_part, 256, 0, cu->stream>>>(part, a->x, a->n);
+    sumsq_join_kernel<<<1, 1024, 0, cu->stream>>>(a->sum, part, n_part, a->accumulate);
+    return launch_ok("sumsq", err);
+}
+__global__ static void clip_coef_kernel(struct clip_coef a)
+{
+    double norm = sqrt(*a.sum) * a.grad_scale, clip = a.max_norm > 0 ? a.max_norm / (norm + 1e-6) : 1;
+    *a.norm = (float)norm;
+    *a.coef = (float)(a.grad_scale * (clip < 1 ? clip : 1));
+}
+extern "C" bool clip_coef_cuda(struct device *dev, const struct clip_coef *a, struct error *err)
+{
+    clip_coef_kernel<<<1, 1, 0, cuda_of(dev)->stream>>>(*a);
+    return launch_ok("clip_coef", err);
+}
+/* 30 bytes an element with bf16 weights; one element a thread. */
+template <typename T>
+__global__ static void adamw_kernel(struct adamw a, float fix1, float fix2, float c1, float c2, float keep)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.n)
+        return;
+    float g = a.grad[i] * (a.coef ? *a.coef : 1.0f);
+    float m = __fmaf_rn(a.beta1, a.m[i], c1 * g), v = __fmaf_rn(a.beta2, a.v[i], c2 * (g * g));
+    float x = __fmaf_rn(-a.lr, m * fix1 / (sqrtf(v * fix2) + a.eps), a.master[i] * keep);
+    a.m[i] = m;
+    a.v[i] = v;
+    a.master[i] = x;
+    if (a.weight)
+        ((T *)a.weight)[i] = from_float<T>(x);
+}
+template <typename T> static bool adamw_run(struct cuda_device *cu, const struct adamw *a, struct error *err)
+{
+    adamw_kernel<T><<<blocks_for(a->n, 256), 256, 0, cu->stream>>>(
+        *a, (float)(1 / (1 - pow(a->beta1, (double)a->step))), (float)(1 / (1 - pow(a->beta2, (double)a->step))),
+        (float)(1 - (double)a->beta1), (float)(1 - (double)a->beta2), (float)(1 - (double)a->lr * a->decay));
+    return launch_ok("adamw", err);
+}
+extern "C" bool adamw_cuda(struct device *dev, const struct adamw *a, struct error *err)
+{
+    if (a->step < 1)
+        return error_set(err, ERR_SHAPE, "adamw: step %lld; the first is 1", (long long)a->step);
+    return a->n == 0 || BY_TYPE(a->dtype, adamw_run, cuda_of(dev), a, err);
+}
+
+/* --- state in host memory -------------------------------------------------------------------------------------------- */
+static bool pipes_open(struct cuda_device *cu, struct error *err)
+{
+    if (cu->in)
+        return true;
+    cudaEvent_t *const event[] = { cu->loaded, cu->done, cu->out_done };
+    bool ok = cuda_ok(cudaEventCreateWithFlags(&cu->begun, cudaEventDisableTiming), "adamw_host", err) &&
+              cuda_ok(cudaStreamCreateWithFlags(&cu->out, cudaStreamNonBlocking), "adamw_host", err) &&
+              cuda_ok(cudaStreamCreateWithFlags(&cu->in, cudaStreamNonBlocking), "adamw_host", err);
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; ok && i < CUDA_PIPES; i++)
+            ok = cuda_ok(cudaEventCreateWithFlags(&event[k][i], cudaEventDisableTiming), "adamw_host", err);
+    return ok;
+}
+void cuda_pipes_close(struct cuda_device *cu)
+{
+    cudaEvent_t *const event[] = { cu->loaded, cu->done, cu->out_done };
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < CUDA_PIPES; i++)
+            if (event[k][i])
+                cudaEventDestroy(event[k][i]);
+    if (cu->begun)
+        cudaEventDestroy(cu->begun);
+    if (cu->in)
+        cudaStreamDestroy(cu->in);
+    if (cu->out)
+        cudaStreamDestroy(cu->out);
+}
+
+/* A slot's parts: what is copied in and out, and the address on the host of the piece that begins at element 0. */
+struct slot {
+    float *part[3], *host[3];
+    int n;
+};
+static bool slot_copy(const struct slot *s, int64_t at, int64_t n, bool in, cudaStream_t stream, struct error *err)
+{
+    for (int k = 0; k < s->n; k++) {
+        float *dev = s->part[k], *host = s->host[k] + at;
+        if (!cuda_ok(cudaMemcpyAsync(in ? dev : host, in ? host : dev, (size_t)n * 4, in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
+                                     stream), "adamw_host", err))
+            return false;
+    }
+    return true;
+}
+extern "C" bool adamw_host_cuda(struct device *dev, const struct adamw_host *a, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    int n_part = a->step.master ? 3 : 2;
+    int64_t most = (int64_t)(a->stage_bytes / CUDA_PIPES / (size_t)n_part / 4) & ~(int64_t)1023;
+    if (most < 1024 || (!a->step.master && a->step.dtype != DT_F32))
+        return error_set(err, ERR_SHAPE, "adamw_host: %zu bytes to pass pieces through, %s", a->stage_bytes,
+                         a->step.master ? "too few" : "and no master");
+    if (!pipes_open(cu, err) || !cuda_ok(cudaEventRecord(cu->begun, cu->stream), "adamw_host", err) ||
+        !cuda_ok(cudaStreamWaitEvent(cu->in, cu->begun, 0), "adamw_host", err))
+        return false;
+    for (int64_t at = 0, k = 0; at < a->step.n; at += most, k++) {
+        int i = (int)(k % CUDA_PIPES);
+        int64_t n = a->step.n - at < most ? a->step.n - at : most;
+        float *base = (float *)a->stage + (int64_t)i * n_part * most;
+        struct slot s = { { base, base + most, base + 2 * most }, { a->step.m, a->step.v, a->step.master }, n_part };
+        struct adamw piece = a->step;
+        piece.n = n;
+        piece.grad += at;
+        piece.weight = a->step.weight ? (char *)a->step.weight + (size_t)at * dtype_size(a->step.dtype) : NULL;
+        piece.m = s.part[0];
+        piece.v = s.part[1];
+        piece.master = a->step.master ? s.part[2] : (float *)piece.weight;
+        /* an event never recorded counts as reached; a slot's last piece out also means that every piece before it is */
+        if (!cuda_ok(cudaStreamWaitEvent(cu->in, cu->out_done[i], 0), "adamw_host", err) || !slot_copy(&s, at, n, true, cu->in, err) ||
+            !cuda_ok(cudaEventRecord(cu->loaded[i], cu->in), "adamw_host", err) ||
+            !cuda_ok(cudaStreamWaitEvent(cu->stream, cu->loaded[i], 0), "adamw_host", err) || !adamw_cuda(dev, &piece, err) ||
+            !cuda_ok(cudaEventRecord(cu->done[i], cu->stream), "adamw_host", err) ||
+            !cuda_ok(cudaStreamWaitEvent(cu->out, cu->done[i], 0), "adamw_host", err) || !slot_copy(&s, at, n, false, cu->out, err) ||
+            !cuda_ok(cudaEventRecord(cu->out_done[i], cu->out), "adamw_host", err))
+            return false;
+    }
+    return true;
+}
