@@ -116,7 +116,7 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
     int64_t vocab = model_config(e->m)->vocab, per = e->dev->kv_page_tok, max_page = 128 / per + 1;
     struct run_limits lim = { .max_tok = 256, .max_seq = SEQS, .max_seq_tok = 128 };
     struct model_run *r = model_run_new(e->m, &lim, &err);
-    struct kv_pool *kv = kv_pool_new(e->m, SEQS * max_page, &err);
+    struct kv_pool *kv = kv_pool_new(e->m, SEQS * max_page, NULL, &err);
     int32_t token[256], cu[SEQS + 1] = {0}, page[SEQS * 8] = {0}, pos[SEQS] = {0}, slot[SEQS] = {0}, kv_len[SEQS] = {0};
     int32_t id[SEQS] = { 0 };
     float *logits = mem_new(e->dev, (size_t)(SEQS * vocab) * 4, "a test", &err), logp[SEQS];

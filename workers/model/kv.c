@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include "workers/model/model_impl.h"
 
-struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, struct error *err)
+struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, void *mem, struct error *err)
 {
     if (n_page < 1 || n_page > INT32_MAX / m->dev->kv_page_tok) {
         error_set(err, ERR_SHAPE, "a pool of %lld pages of keys and values is not possible", (long long)n_page);
@@ -19,20 +19,19 @@ struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, struct error 
     kv->n_page = n_page;
     kv->n_layer = m->c.n_layer;
     kv->layer_bytes = (size_t)n_page * kv_page_bytes(m->dev, kv->heads, m->dtype);
-    kv->mem = mem_new(m->dev, (size_t)kv->n_layer * kv->layer_bytes, "keys and values", err);
-    // what was never written is multiplied by probability 0, so it must be finite
-    if (!kv->mem || !OP(m->dev, err, mem_fill, .y = kv->mem, .size_bytes = (size_t)kv->n_layer * kv->layer_bytes)) {
-        kv_pool_free(kv);
-        return NULL;
-    }
-    return kv;
+    kv->borrowed = mem != NULL;
+    kv->mem = mem ? mem : mem_new(m->dev, (size_t)kv->n_layer * kv->layer_bytes, "keys and values", err);
+    if (kv->mem)
+        return kv;
+    kv_pool_free(kv);
+    return NULL;
 }
 
 void kv_pool_free(struct kv_pool *kv)
 {
     if (!kv)
         return;
-    if (kv->mem)
+    if (!kv->borrowed)
         mem_free(kv->dev, kv->mem);
     free(kv);
 }

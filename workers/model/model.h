@@ -67,8 +67,9 @@ const struct tensor *model_tensor(const struct model *m, int64_t i);
 int64_t model_n_flat(const struct model *m);
 
 /* ---- paged keys and values (a page holds device.kv_page_tok tokens of all layers) */
-/* A pool of n_page pages; NULL: see err. */
-struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, struct error *err);
+/* A pool of n_page pages, in mem (device; n_page kv_pool_page_bytes; borrowed) or, with NULL, memory of its own. Others may
+ * use mem while no page holds anything. NULL: see err. */
+struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, void *mem, struct error *err);
 void kv_pool_free(struct kv_pool *kv);             // NULL is fine
 size_t kv_pool_page_bytes(const struct model *m);  // one page, keys and values of all layers
 int64_t kv_pool_n_page(const struct kv_pool *kv);

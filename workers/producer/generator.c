@@ -3,13 +3,17 @@
  * Invariants:
  *  1. Items start in the order of submission. At most one started item (`partial`) has samples that are not admitted
  *     yet, and no later item starts before they are; its first row of logits waits in `saved`.
- *  2. Rows 0 .. n_run - 1 are the admitted, unfinished samples, packed; row i's pages stand in table row i, its newest
- *     token in token[i], that token's position in pos[i]. A finished row's place is taken by the last one.
+ *  2. Rows 0 .. n_run - 1 are the admitted, unfinished samples, packed; row i's pages stand in table row i. A finished
+ *     row's place is taken by the last one.
  *  3. An entry holds its prompt's pages from prefill until its last sample is admitted, each row holds all pages of its
  *     table. The prompt's full pages are shared and never written again; the unfinished last one is copied for every
  *     sample but the last, which takes it over.
  *  4. A row has pages for prompt + max_new_tok - 1 tokens (the last token's keys are never needed), so a step cannot
  *     run out.
+ *  5. A flight is a decode step that was launched and whose tokens were not looked at. Its rows may move and go meanwhile:
+ *     flight.now says where the row at each place of it stands, row.place the way back. With the host one step behind
+ *     there is one flight between rounds, and two within one; else none and one. Rows are only admitted when there is none.
+ *     A page that is free again may still be written by a flight, but only before anything that is asked for later.
  * An entry's life: waiting (generator_submit), started (prompts_start), perhaps partial, running, finished
  * (entry_finish). */
 #include "workers/producer/generator.h"
@@ -52,6 +56,14 @@ struct row {
     int32_t *token;        // (max_seq_tok) owned by the generator
     float *logp;           // (max_seq_tok)
     int64_t n_page;        // in its row of the table
+    int32_t n_ahead;       // tokens drawn for it in flights: 0 or 1
+    int32_t place[2];      // its place in each flight; -1: none
+};
+struct flight {
+    int64_t n;             // rows it was launched with; 0: no flight
+    int32_t *now;          // (max_seq) which row stands at each place; -1: gone
+    const void *result;    // where its tokens arrive on the host
+    struct mark *landed;
 };
 struct entry_list {
     struct entry *first, *last;
@@ -78,13 +90,18 @@ struct generator {
     int64_t finished_first, finished_n, finished_cap;
     struct row *row;               // (max_seq)
     int64_t n_run;
+    bool behind;                   // the host looks at a step's tokens after it has launched the next
+    struct flight flight[2];
+    int last_flight;               // the one launched last
     struct mirror step; // what a step tells the device; the pieces below lie in it, at these places of its host side
     int32_t *token, *pos, *slot, *kv_len;    // (max_seq) as in struct decode_batch
-    int32_t *from;                 // (max_seq) which row of prefill_logits a new sample starts from
+    int32_t *from;                 // (max_seq) which row of prefill_logits a new sample starts from, or which place of the
+                                   // last flight a row has its token from
     int32_t *copy_dst, *copy_src;  // (max_seq) pages to copy before the step
     struct sample_row *sample;     // (max_seq)
     int64_t n_copy;
-    struct mirror table;           // (max_seq, max_page) int32: each row's pages in order
+    int32_t *page_of;              // (max_seq, max_page) each row's pages in order
+    struct mirror table;           // the same, as sent
     bool table_changed;            // since it was sent
     struct mirror result;          // (2, max_seq): sampled ids, then their log-probs
     int32_t *prefill_token;        // (max_tok) host: the packed prompts of one prefill
@@ -137,24 +154,36 @@ static void entry_free(struct entry *e)
 /* ---- making and ending */
 static int32_t *row_table(const struct generator *g, int64_t i)
 {
-    return (int32_t *)g->table.host + i * g->max_page;
+    return g->page_of + i * g->max_page;
 }
 
-/* Lay the pieces of a step's message out in one block, so that one copy carries it. */
-static bool step_init(struct generator *g, struct error *err)
+/* Point the pieces of a step's message into the host's side of now; one block, so that one copy carries it. Returns its
+ * size. */
+static size_t step_pieces(struct generator *g)
 {
     int32_t **piece[] = { &g->token, &g->pos, &g->slot, &g->kv_len, &g->from, &g->copy_dst, &g->copy_src };
     size_t n = ((size_t)g->config.max_seq + 15) / 16 * 16;    // pieces start at cache lines
     size_t ints = n * sizeof(int32_t);
-    if (!mirror_init(g->dev, &g->step, ARRAY_SIZE(piece) * ints + n * sizeof(struct sample_row), "a decode step's inputs",
-                     err) ||
-        !mirror_init(g->dev, &g->table, n * (size_t)g->max_page * sizeof(int32_t), "page tables", err) ||
-        !mirror_init(g->dev, &g->result, 2 * ints, "sampled tokens", err))
-        return false;
     char *at = g->step.host;
-    for (size_t i = 0; i < ARRAY_SIZE(piece); i++)
+    for (size_t i = 0; at && i < ARRAY_SIZE(piece); i++)
         *piece[i] = (int32_t *)(at + i * ints);
-    g->sample = (struct sample_row *)(at + ARRAY_SIZE(piece) * ints);
+    if (at)
+        g->sample = (struct sample_row *)(at + ARRAY_SIZE(piece) * ints);
+    return ARRAY_SIZE(piece) * ints + n * sizeof(struct sample_row);
+}
+
+static bool step_init(struct generator *g, struct error *err)
+{
+    size_t n = (size_t)g->config.max_seq;
+    bool two = g->behind;
+    if (!mirror_init(g->dev, &g->step, step_pieces(g), two, "a decode step's inputs", err) ||
+        !mirror_init(g->dev, &g->table, n * (size_t)g->max_page * sizeof(int32_t), two, "page tables", err) ||
+        !mirror_init(g->dev, &g->result, 2 * n * sizeof(int32_t), two, "sampled tokens", err))
+        return false;
+    step_pieces(g);
+    for (int f = 0; f < 2; f++)
+        if (!(g->flight[f].landed = mark_new(g->dev, err)))
+            return false;
     return true;
 }
 
@@ -167,11 +196,16 @@ static bool rows_new(struct generator *g, struct error *err)
     g->prefill_table = calloc((size_t)PREFILL_SEQ_MAX * (size_t)g->max_page, sizeof *g->prefill_table);
     g->finished_cap = g->config.max_item;
     g->finished = calloc((size_t)g->finished_cap, sizeof(struct group *));
-    bool ok = g->row && g->prefill_token && g->prefill_cu && g->prefill_table && g->finished;
+    g->page_of = calloc(n * (size_t)g->max_page, sizeof *g->page_of);
+    g->flight[0].now = calloc(n, sizeof *g->flight[0].now);
+    g->flight[1].now = calloc(n, sizeof *g->flight[1].now);
+    bool ok = g->row && g->prefill_token && g->prefill_cu && g->prefill_table && g->finished && g->page_of
+              && g->flight[0].now && g->flight[1].now;
     for (size_t i = 0; ok && i < n; i++) {
         g->row[i].token = malloc(len * sizeof(int32_t));
         g->row[i].logp = malloc(len * sizeof(float));
         ok = g->row[i].token && g->row[i].logp;
+        g->row[i].place[0] = g->row[i].place[1] = -1;
     }
     return ok || error_set(err, ERR_NO_MEMORY, "no memory for %zu samples of %zu tokens", n, len);
 }
@@ -201,9 +235,17 @@ static bool pool_size(const struct generator *g, int64_t *n_page, struct error *
     }
     if (!mem_info(g->dev, &n_free, &n_total, err))
         return false;
-    // one page more for the unfinished one that a prompt keeps for its next sample
-    *n_page = MIN(g->config.max_seq * g->max_page + 1, (int64_t)(n_free / 2 / page_bytes));
+    size_t wanted = generator_kv_bytes(g->config.model, g->config.max_seq, g->config.max_seq_tok);
+    *n_page = (int64_t)(MIN(wanted, n_free / 2) / page_bytes);
     return true;
+}
+
+size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_seq_tok)
+{
+    const struct device *dev = model_device(m);
+    int64_t max_page = (max_seq_tok + dev->kv_page_tok - 1) / dev->kv_page_tok;
+    // one page more for the unfinished one that a prompt keeps for its next sample
+    return (size_t)(max_seq_of(dev, max_seq) * max_page + 1) * kv_pool_page_bytes(m);
 }
 
 struct generator *generator_new(const struct generator_config *config, struct error *err)
@@ -225,6 +267,7 @@ struct generator *generator_new(const struct generator_config *config, struct er
         goto out;
     }
     g->config.max_seq = max_seq_of(g->dev, config->max_seq);
+    g->behind = config->behind == BEHIND_ALWAYS || (config->behind == BEHIND_AUTO && !g->dev->host_memory);
     if (config->max_seq_tok > mc->max_pos) {
         error_set(err, ERR_SHAPE,
                   "sequences of %lld tokens are longer than the model's max_position_embeddings of %lld",
@@ -245,7 +288,7 @@ struct generator *generator_new(const struct generator_config *config, struct er
         goto out;
     }
     TRY(pagedkv_init(&g->pages, n_page, page_tok, err));
-    TRY((g->kv = kv_pool_new(config->model, n_page, err)) != NULL);
+    TRY((g->kv = kv_pool_new(config->model, n_page, config->kv_mem, err)) != NULL);
     struct run_limits limits = {.max_tok = MAX(g->max_tok, g->config.max_seq),
                                 .max_seq = MAX(g->config.max_seq, PREFILL_SEQ_MAX),
                                 .max_seq_tok = config->max_seq_tok};
@@ -272,6 +315,10 @@ void generator_free(struct generator *g)
     generator_clear(g);
     for (int i = 0; i < g->n_graph; i++)
         graph_free(g->dev, g->graph[i].graph);
+    for (int f = 0; f < 2; f++) {
+        mark_free(g->dev, g->flight[f].landed);
+        free(g->flight[f].now);
+    }
     mirror_release(g->dev, &g->step);
     mirror_release(g->dev, &g->table);
     mirror_release(g->dev, &g->result);
@@ -288,6 +335,7 @@ void generator_free(struct generator *g)
     free(g->prefill_cu);
     free(g->prefill_table);
     free(g->finished);
+    free(g->page_of);
     model_run_free(g->run);
     kv_pool_free(g->kv);
     pagedkv_release(&g->pages);
@@ -444,6 +492,8 @@ static bool row_admit(struct generator *g, struct entry *e)
     r->entry = e;
     r->sample = e->n_admitted++;
     r->n_tok = 0;
+    r->n_ahead = 0;
+    r->place[0] = r->place[1] = -1;
     r->n_page = e->n_full + n_own;
     g->table_changed = true;
     if (last)
@@ -451,18 +501,26 @@ static bool row_admit(struct generator *g, struct entry *e)
     return true;
 }
 
+/* Row i has moved there from elsewhere (now: i), or goes (now: -1): tell the flights. */
+static void row_moved(struct generator *g, int64_t i, int32_t now)
+{
+    for (int f = 0; f < 2; f++)
+        if (g->row[i].place[f] >= 0)
+            g->flight[f].now[g->row[i].place[f]] = now;
+}
+
 /* Take row i out, its pages free; the last row moves to its place. */
 static void row_remove(struct generator *g, int64_t i)
 {
     pagedkv_drop(&g->pages, row_table(g, i), g->row[i].n_page);
     int64_t last = --g->n_run;
+    row_moved(g, i, -1);
     if (i == last)
         return;
     struct row gone = g->row[i];
     g->row[i] = g->row[last];
     g->row[last] = gone;    // its buffers are kept
-    g->token[i] = g->token[last];
-    g->pos[i] = g->pos[last];
+    row_moved(g, i, (int32_t)i);
     memcpy(row_table(g, i), row_table(g, last), (size_t)g->row[i].n_page * sizeof(int32_t));
     g->table_changed = true;
 }
@@ -496,8 +554,6 @@ static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, en
     const struct sampling *s = &r->entry->spec.sampling;
     r->token[r->n_tok] = id;
     r->logp[r->n_tok++] = logp;
-    g->token[i] = id;
-    g->pos[i] = (int32_t)(r->entry->spec.n_prompt + r->n_tok - 1);
     *finish = FINISH_STOP;
     if (!s->ignore_eos)
         for (int32_t k = 0; k < s->n_stop_token; k++)
@@ -527,18 +583,15 @@ static bool row_end(struct generator *g, int64_t i, enum finish_reason finish, s
     return ++e->n_ended < e->spec.n_sample || entry_finish(g, e, err);
 }
 
-/* Tell the device how rows row0 .. n_run - 1 are sampled (in the step's message). */
-static void sample_fill(struct generator *g, int64_t row0)
+/* How the next token of a row is sampled. */
+static struct sample_row sample_of(const struct row *r)
 {
-    for (int64_t i = row0; i < g->n_run; i++) {
-        const struct row *r = &g->row[i];
-        const struct generator_item *spec = &r->entry->spec;
-        g->sample[i - row0] = (struct sample_row){
-            .seed = spec->seed[r->sample], .item = spec->item, .sample = spec->first_sample + r->sample,
-            .pos = (int32_t)(spec->n_prompt + r->n_tok), .temperature = spec->sampling.temperature,
-            .top_p = spec->sampling.top_p, .min_p = spec->sampling.min_p, .top_k = spec->sampling.top_k,
-        };
-    }
+    const struct generator_item *spec = &r->entry->spec;
+    return (struct sample_row){
+        .seed = spec->seed[r->sample], .item = spec->item, .sample = spec->first_sample + r->sample,
+        .pos = (int32_t)(spec->n_prompt + r->n_tok + r->n_ahead), .temperature = spec->sampling.temperature,
+        .top_p = spec->sampling.top_p, .min_p = spec->sampling.min_p, .top_k = spec->sampling.top_k,
+    };
 }
 
 /* Draw n tokens from logits (n, vocab) with the first n rows of sample. */
@@ -550,25 +603,79 @@ static bool sample_run(struct generator *g, const float *logits, int64_t n, stru
               .n_live = model_n_live(g->config.model));
 }
 
-/* Fetch what was drawn for rows row0 .. n_run - 1, append it, and end the samples that are complete. */
-static bool rows_collect(struct generator *g, int64_t row0, struct error *err)
+/* What was just launched draws a token for rows row0 .. n_run - 1, and for nobody where there is none. */
+static bool flight_start(struct generator *g, int64_t row0, int64_t n_place, struct error *err)
 {
-    int64_t n = g->n_run - row0;
-    if (!mirror_down(g->dev, &g->result, err) || !device_sync(g->dev, err))
+    int next = 1 - g->last_flight;
+    struct flight *f = &g->flight[next];
+    BUG_IF(f->n > 0, "a third flight of %lld rows", (long long)f->n);
+    if (!mirror_down(g->dev, &g->result, err) || !mark_set(g->dev, f->landed, err))
         return false;
-    const int32_t *id = g->result.host;
+    for (int64_t p = 0; p < n_place; p++) {
+        struct row *r = &g->row[row0 + p];
+        bool draws = r->n_tok + r->n_ahead < r->entry->spec.sampling.max_new_tok;
+        f->now[p] = draws ? (int32_t)(row0 + p) : -1;
+        r->place[next] = draws ? (int32_t)p : -1;
+        r->n_ahead += draws;
+    }
+    f->n = n_place;
+    f->result = g->result.host;
+    mirror_flip(&g->result);
+    g->last_flight = next;
+    return true;
+}
+
+/* Wait for a flight, append its tokens to their rows, and end the samples that are complete. */
+static bool flight_collect(struct generator *g, int index, struct error *err)
+{
+    struct flight *f = &g->flight[index];
+    int64_t n = f->n;
+    if (n == 0)
+        return true;
+    f->n = 0;
+    if (!mark_wait(g->dev, f->landed, err))
+        return false;
+    const int32_t *id = f->result;
     const float *logp = (const float *)id + g->config.max_seq;
-    g->stats.n_decode_tok += n;
-    for (int64_t i = n - 1; i >= 0; i--) {    // backwards: a row that moves into a gap has been handled
+    for (int64_t p = n - 1; p >= 0; p--) {
         enum finish_reason finish;
-        if (!isfinite(logp[i]))
+        int64_t i = f->now[p];
+        if (i < 0)
+            continue;
+        g->row[i].place[index] = -1;
+        g->row[i].n_ahead--;
+        g->stats.n_decode_tok++;
+        if (!isfinite(logp[p]))
             return error_set(err, ERR_DATA,
                              "item %lld: the log-prob of a sampled token is %g; the weights hold numbers that "
                              "are not finite",
-                             (long long)g->row[row0 + i].entry->spec.item, (double)logp[i]);
-        if (row_token(g, row0 + i, id[i], logp[i], &finish) && !row_end(g, row0 + i, finish, err))
+                             (long long)g->row[i].entry->spec.item, (double)logp[p]);
+        if (row_token(g, i, id[p], logp[p], &finish) && !row_end(g, i, finish, err))
             return false;
     }
+    return true;
+}
+
+/* Both, the older one first. */
+static bool flights_collect(struct generator *g, struct error *err)
+{
+    return flight_collect(g, 1 - g->last_flight, err) && flight_collect(g, g->last_flight, err);
+}
+
+/* Send the step's message, with the page tables if they have changed. */
+static bool step_send(struct generator *g, struct error *err)
+{
+    if (!mirror_up(g->dev, &g->step, err))
+        return false;
+    mirror_flip(&g->step);
+    step_pieces(g);
+    if (!g->table_changed)
+        return true;
+    memcpy(g->table.host, g->page_of, (size_t)(g->n_run * g->max_page) * sizeof *g->page_of);
+    if (!mirror_up(g->dev, &g->table, err))
+        return false;
+    mirror_flip(&g->table);
+    g->table_changed = false;
     return true;
 }
 
@@ -580,15 +687,16 @@ static bool rows_start(struct generator *g, int64_t row0, const float *table, in
     g->n_copy = 0;
     if (n == 0)
         return true;
-    sample_fill(g, row0);
-    if (!mirror_up(g->dev, &g->step, err))
+    for (int64_t i = 0; i < n; i++)
+        g->sample[i] = sample_of(&g->row[row0 + i]);
+    if (!step_send(g, err))
         return false;
     if (n_copy &&
         !kv_pool_copy(g->kv, mirror_dev(&g->step, g->copy_dst), mirror_dev(&g->step, g->copy_src), n_copy, err))
         return false;
     return OP(g->dev, err, rows_gather, .y = g->logits, .table = table, .row = mirror_dev(&g->step, g->from), .n = n,
               .n_row = n_table, .d = g->vocab, .dtype = DT_F32) &&
-           sample_run(g, g->logits, n, err) && rows_collect(g, row0, err);
+           sample_run(g, g->logits, n, err) && flight_start(g, row0, n, err) && flights_collect(g, err);
 }
 
 /* ---- a step */
@@ -649,7 +757,6 @@ static bool prompts_start(struct generator *g, struct error *err)
     if (!model_prefill(g->run, &batch, g->kv, g->prefill_table, g->max_page, g->prefill_logits, err))
         return false;
     g->stats.n_prefill_tok += n_tok;
-    g->stats.prefill_s += (double)(clock_ns() - now) * 1e-9;
     for (int64_t i = 0; i < n; i++) {
         struct entry *e = g->batch[i];
         while (e->n_admitted < e->spec.n_sample && row_admit(g, e))
@@ -662,7 +769,9 @@ static bool prompts_start(struct generator *g, struct error *err)
                       err))
             return false;
     }
-    return rows_start(g, row0, g->prefill_logits, n, err);
+    bool ok = rows_start(g, row0, g->prefill_logits, n, err);
+    g->stats.prefill_s += (double)(clock_ns() - now) * 1e-9;
+    return ok;
 }
 
 /* Rows of the recorded step that serves n: few sizes, little waste. */
@@ -700,41 +809,85 @@ static bool step_launch(struct generator *g, const struct decode_batch *batch, s
     return ok && d->graph && graph_launch(g->dev, d->graph, err);
 }
 
-/* One token more for every row. */
+/* Row i's part of a decode step's message; false: it needs no further token, so it is not in the step. */
+static bool row_fill(struct generator *g, int64_t i)
+{
+    const struct row *r = &g->row[i];
+    int64_t page_tok = g->pages.page_tok;
+    if (r->n_tok + r->n_ahead >= r->entry->spec.sampling.max_new_tok) {
+        g->token[i] = g->pos[i] = g->kv_len[i] = g->from[i] = 0;
+        g->slot[i] = -1;
+        g->sample[i] = (struct sample_row){ 0 };
+        return false;
+    }
+    int64_t pos = r->entry->spec.n_prompt + r->n_tok + r->n_ahead - 1;
+    g->token[i] = r->token[r->n_tok - 1];
+    g->from[i] = r->place[g->last_flight];
+    g->pos[i] = (int32_t)pos;
+    g->slot[i] = (int32_t)(row_table(g, i)[pos / page_tok] * page_tok + pos % page_tok);
+    g->kv_len[i] = (int32_t)pos + 1;
+    g->sample[i] = sample_of(r);
+    return true;
+}
+
+/* One token more for every row: launch it, then look at the tokens of the step before, or with the host not behind at
+ * its own. */
 static bool rows_decode(struct generator *g, struct error *err)
 {
-    int64_t page_tok = g->pages.page_tok;
     int32_t longest = 0;
+    int64_t n_drawn = 0, n_ahead = 0;
     for (int64_t i = 0; i < g->n_run; i++) {
-        int32_t pos = g->pos[i];
-        g->slot[i] = (int32_t)(row_table(g, i)[pos / page_tok] * page_tok + pos % page_tok);
-        g->kv_len[i] = pos + 1;
-        longest = MAX(longest, pos + 1);
+        if (!row_fill(g, i))
+            continue;
+        n_drawn++;
+        n_ahead += g->row[i].n_ahead;
+        longest = MAX(longest, g->kv_len[i]);
     }
-    sample_fill(g, 0);
+    if (n_drawn == 0)
+        return flights_collect(g, err);
+    BUG_IF(n_ahead != 0 && n_ahead != n_drawn, "%lld of %lld rows are in flight", (long long)n_ahead, (long long)n_drawn);
     int64_t n_row = g->dev->can_capture ? MIN(graph_rows(g->n_run), g->config.max_seq) : g->n_run;
     for (int64_t i = g->n_run; i < n_row; i++) {
-        g->token[i] = g->pos[i] = g->kv_len[i] = 0;
+        g->token[i] = g->pos[i] = g->kv_len[i] = g->from[i] = 0;
         g->slot[i] = -1;
         g->sample[i] = (struct sample_row){ 0 };
     }
+    if (!step_send(g, err))
+        return false;
     struct decode_batch batch = {
         .n = n_row, .token = mirror_dev(&g->step, g->token), .pos = mirror_dev(&g->step, g->pos),
         .slot = mirror_dev(&g->step, g->slot), .kv_len = mirror_dev(&g->step, g->kv_len), .page = g->table.dev,
         .max_page = g->max_page, .max_kv = g->dev->can_capture ? 0 : longest,
     };
-    if (!mirror_up(g->dev, &g->step, err) || (g->table_changed && !mirror_up(g->dev, &g->table, err)))
+    // 4 bytes are 4 bytes: ids are picked as floats would be
+    if (n_ahead > 0 && !OP(g->dev, err, rows_gather, .y = mirror_dev(&g->step, g->token), .table = g->result.dev,
+                           .row = mirror_dev(&g->step, g->from), .n = n_row, .n_row = g->config.max_seq, .d = 1,
+                           .dtype = DT_F32))
         return false;
-    g->table_changed = false;
-    return step_launch(g, &batch, err) && rows_collect(g, 0, err);
+    return step_launch(g, &batch, err) && flight_start(g, 0, g->n_run, err)
+        && (g->behind ? flight_collect(g, 1 - g->last_flight, err) : flights_collect(g, err));
+}
+
+/* Is there room for a sample of the started item, or for the first waiting one? */
+static bool admission_possible(const struct generator *g)
+{
+    if (g->n_run == g->config.max_seq)
+        return false;
+    if (g->partial)
+        return sample_pages(g, &g->partial->spec) - 1 <= g->pages.n_free;    // the last sample may take one page over
+    return g->waiting.n > 0 && start_pages(g, &g->waiting.first->spec) <= g->pages.n_free;
 }
 
 static bool step_run(struct generator *g, struct error *err)
 {
-    if (g->partial && !partial_admit(g, err))
-        return false;
-    if (!g->partial && !prompts_start(g, err))
-        return false;
+    if (admission_possible(g)) {
+        if (!flights_collect(g, err))
+            return false;
+        if (g->partial && !partial_admit(g, err))
+            return false;
+        if (!g->partial && !prompts_start(g, err))
+            return false;
+    }
     if (g->n_run == 0)
         return true;
     int64_t start = clock_ns();

@@ -8,6 +8,10 @@
  * What is promised: a token and its log-prob are the same bits whatever else runs, in whatever order and batch. They
  * depend on the weights, the prompt, the sampling settings and (seed, item, sample, position) only.
  *
+ * On a GPU the host is one step behind: a decode step starts with the tokens of the one before while these are still on
+ * the device, and only then are they fetched and looked at. A sample that has ended is so noticed one step late, and what
+ * that step drew for it is dropped.
+ *
  * An admitted sample has all the pages reserved that it could ever need, so nothing is ever preempted and thrown
  * away. */
 #pragma once
@@ -28,6 +32,9 @@ struct generator_config {
     int64_t max_seq_tok;                  // longest prompt + completion, tokens
     int64_t prefill_tok;                  // prompt tokens run in one step; 0: what suits the device
     size_t kv_bytes;                      // pool; 0: max_seq samples of max_seq_tok, at most half of what is free
+    void *kv_mem;                         // (device; kv_bytes) where it lies, borrowed; others may use it while the
+                                          // generator is idle. NULL: its own
+    enum { BEHIND_AUTO, BEHIND_NEVER, BEHIND_ALWAYS } behind;    // auto: where the device works while the host does not
     int64_t version;                      // of the weights in model now
 };
 /* One prompt to be continued. */
@@ -51,6 +58,8 @@ void generator_free(struct generator *g);    // with all items still inside; NUL
 /* Queue an item. ERR_FULL: max_item are inside, try again after a step. ERR_SHAPE: it can never run (too long for
  * max_seq_tok or for the pool), with the sizes. On failure nothing has changed. */
 MUST_USE bool generator_submit(struct generator *g, const struct generator_item *item, struct error *err);
+/* Bytes of a pool in which max_seq samples of max_seq_tok never wait. */
+size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_seq_tok);
 /* One round: admit what fits, run waiting prompts up to prefill_tok tokens, decode one token for every running
  * sample. Does nothing when idle. On failure the engine holds nothing any more (generator_clear). */
 MUST_USE bool generator_step(struct generator *g, struct error *err);
