@@ -120,6 +120,36 @@ static bool ended_status(struct ctl *c, struct error *err)
 
 /* ---- questions ---- */
 
+/* A figure with its unit, "?" when it is not known. */
+static const char *figure(const struct mval *figures, const char *name, double scale, const char *unit, char out[32])
+{
+    double v = mval_f64(mval_get(figures, name), NAN);
+    snprintf(out, 32, isnan(v) ? "?" : "%.0f%s", v * scale, unit);
+    return out;
+}
+
+static void devices_print(const struct mval *root)
+{
+    const struct mval *list = mval_get(root, "devices"), *host = mval_get(root, "host");
+    char a[32], b[32], c[32], d[32], e[32], f[32], name[32], what[96], state[32], throttle[160];
+    if (host)
+        printf("host: processors %s, memory %s of %s, disk %s full\n", figure(host, "cpu_percent", 1, " %", a),
+               figure(host, "mem_used_bytes", 0x1p-30, " GiB", b), figure(host, "mem_total_bytes", 0x1p-30, " GiB", c),
+               figure(host, "disk_percent", 1, " %", d));
+    for (int64_t i = 0; i < mval_n(list); i++) {
+        const struct mval *g = mval_at(list, i), *v = mval_get(g, "figures");
+        mval_text(g, "state", state, sizeof state);
+        mval_text(g, "throttle", throttle, sizeof throttle);
+        printf("%s %s: ", mval_text(g, "name", name, sizeof name), mval_text(g, "what", what, sizeof what));
+        if (strcmp(state, "ok") != 0)
+            printf("%s; ", state);
+        printf("busy %s, memory %s of %s, %s, %s, %s%s%s\n", figure(v, "util_percent", 1, " %", a),
+               figure(v, "mem_used_bytes", 0x1p-30, " GiB", b), figure(v, "mem_total_bytes", 0x1p-30, " GiB", c),
+               figure(v, "temp_celsius", 1, " C", d), figure(v, "power_watts", 1, " W", e), figure(v, "sm_clock_mhz", 1, " MHz", f),
+               throttle[0] ? ", clocks: " : "", throttle);
+    }
+}
+
 static void status_print(const struct msg_in *in)
 {
     char name[64], state[32], reason[256], depth[32];
@@ -147,6 +177,7 @@ static void status_print(const struct msg_in *in)
                mval_text(p, "phase", phase, sizeof phase), mval_f64(mval_get(p, "phase_s"), 0),
                mval_text(p, "verdict", verdict, sizeof verdict), mval_text(p, "waits_for", waits, sizeof waits));
     }
+    devices_print(root);
 }
 
 static bool status_ask(struct ctl *c, struct error *err)

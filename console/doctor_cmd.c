@@ -1,7 +1,11 @@
-/* rollcall doctor: what this machine has of what rollcall uses, and what to do about the rest. Changes nothing. */
+/* rollcall doctor: what this machine has of what rollcall uses, and what to do about the rest. Changes nothing.
+ * With --devices: what NVML tells of each GPU, a JSON line each. */
+#include <jansson.h>
 #include <langinfo.h>
 #include <limits.h>
 #include <locale.h>
+#include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +16,7 @@
 #include "console/commands.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
+#include "workers/agent/nvml.h"
 #include "workers/reward/sandbox/sandbox.h"
 
 enum finding { FINE, WORTH_KNOWING, MISSING };
@@ -65,6 +70,54 @@ static void devices_check(struct checkup *c)
     }
     if (n_gpu == 0)
         say(c, WORTH_KNOWING, "no GPU is used: %s", err.text);
+    struct nvml *nvml = nvml_new(&err);
+    if (nvml)
+        say(c, FINE, "NVML tells of %d GPU%s, driver %s ('rollcall doctor --devices' prints what)", nvml_n_gpu(nvml),
+            nvml_n_gpu(nvml) == 1 ? "" : "s", nvml_driver(nvml));
+    else
+        say(c, WORTH_KNOWING, "no GPU telemetry: %s", err.text);
+    nvml_free(nvml);
+}
+
+static void device_print(const struct gpu_sample *g, int i, const char *driver)
+{
+    static const char *const states[] = { [GPU_FINE] = "ok", [GPU_GONE] = "lost", [GPU_NEEDS_RESET] = "needs reset" };
+    char name[32], throttle[160];
+    snprintf(name, sizeof name, "gpu %d", i);
+    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "device", name, "name", g->name, "uuid", g->uuid, "bus", g->bus, "driver", driver,
+                          "state", states[g->state], "throttle", throttle_text(g->value[GPU_THROTTLE], throttle, sizeof throttle));
+    for (int k = 0; k < GPU_FIELD_N; k++)    // null: not known here
+        json_object_set_new(o, gpu_fields[k].name, isnan(g->value[k]) ? json_null() : json_real(g->value[k]));
+    json_t *list = json_array();
+    for (int k = 0; k < g->n_process; k++)
+        json_array_append_new(list, json_pack("{s:I,s:o,s:o}", "pid", (json_int_t)g->process[k].pid, "mem_bytes",
+                                              isnan(g->process[k].mem_bytes) ? json_null() : json_real(g->process[k].mem_bytes), "util_percent",
+                                              isnan(g->process[k].util_percent) ? json_null() : json_real(g->process[k].util_percent)));
+    json_object_set_new(o, "processes", list);
+    char *text = json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
+    if (text)
+        puts(text);
+    free(text);
+    json_decref(o);
+}
+
+/* Two samples a second apart, since rates need both. */
+static bool devices_print(struct error *err)
+{
+    struct nvml *nvml = nvml_new(err);
+    struct gpu_sample g;
+    if (!nvml)
+        return false;
+    for (int i = 0; i < nvml_n_gpu(nvml); i++)
+        nvml_sample(nvml, i, &g);
+    poll(NULL, 0, 1000);
+    for (int i = 0; i < nvml_n_gpu(nvml); i++) {
+        nvml_sample(nvml, i, &g);
+        device_print(&g, i, nvml_driver(nvml));
+    }
+    bool ok = nvml_n_gpu(nvml) > 0 || error_set(err, ERR_NOT_FOUND, "the NVIDIA driver knows no device");
+    nvml_free(nvml);
+    return ok;
 }
 
 static void host_check(struct checkup *c)
@@ -120,9 +173,14 @@ static void sandbox_check(struct checkup *c)
 
 bool doctor_cmd(int argc, char **argv, struct error *err)
 {
-    struct cli cli = { "rollcall doctor", "Tells what this machine has of what rollcall uses. Changes nothing.", NULL, NULL, 0 };
+    bool devices = false;
+    struct cli_option options[] = { { "devices", NULL, CLI_FLAG, &devices, NULL, "print only what NVML tells of each GPU, as JSON lines" } };
+    struct cli cli = { "rollcall doctor", "Tells what this machine has of what rollcall uses. Changes nothing.", NULL, options,
+                       ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
+    if (devices)
+        return devices_print(err);
     struct checkup c = { 0 };
     devices_check(&c);
     host_check(&c);

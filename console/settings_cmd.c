@@ -4,6 +4,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/knobs.h"
 #include "protocol/metrics.h"
+#include "protocol/telemetry.h"
 
 static bool table_print(const char *command, const char *about, void (*print)(struct buf *), int argc, char **argv,
                         struct error *err)
@@ -25,7 +26,14 @@ bool settings_cmd(int argc, char **argv, struct error *err)
                        knobs_print_docs, argc, argv, err);
 }
 
+static void metrics_all_print(struct buf *out)
+{
+    metrics_print_docs(out);
+    buf_str(out, "\nSampled on each node every telemetry_s seconds:\n\n");
+    telemetry_print_docs(out);
+}
+
 bool metrics_cmd(int argc, char **argv, struct error *err)
 {
-    return table_print("rollcall metrics", "Prints every metric: name, unit, meaning.", metrics_print_docs, argc, argv, err);
+    return table_print("rollcall metrics", "Prints every metric of a step and every figure of a node: name, unit, meaning.", metrics_all_print, argc, argv, err);
 }

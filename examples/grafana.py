@@ -23,7 +23,15 @@ PANELS = [    # title, Grafana unit, series (without the prefix rollcall_)
     ("Age of tokens", "none", ["train_age_mean_steps", "train_age_max_steps"]),
     ("Scoring", "none", ["score_queue", "score_timeouts", "score_errors", "score_latency_milliseconds"]),
     ("Buffer", "none", ["rollout_buffer_depth_groups"]),
-    ("Memory of the host", "none", ["host_mem_gibibytes"]),
+    ("Memory of the host", "bytes", ["host_mem_used_bytes", "host_run_mem_bytes"]),
+    ("Processors", "percent", ["host_cpu_percent"]),
+    ("GPU use", "percent", ["gpu_util_percent"]),
+    ("GPU memory", "bytes", ["gpu_mem_used_bytes", "gpu_run_mem_bytes"]),
+    ("GPU power", "watt", ["gpu_power_watts", "gpu_power_limit_watts"]),
+    ("GPU temperature", "celsius", ["gpu_temp_celsius", "gpu_mem_temp_celsius"]),
+    ("GPU clocks, and whether they are held back", "none", ["gpu_sm_clock_mhz", "gpu_slowed"]),
+    ("NVLink", "Bps", ["gpu_nvlink_tx_bytes_per_second", "gpu_nvlink_rx_bytes_per_second"]),
+    ("GPU errors", "none", ["gpu_ecc_uncorrected", "gpu_nvlink_errors", "gpu_lost"]),
     ("Steps and whether the run is up", "none", ["optimizer_steps", "up"]),
 ]
 SOURCE = {"type": "prometheus", "uid": "${source}"}
@@ -31,7 +39,7 @@ SOURCE = {"type": "prometheus", "uid": "${source}"}
 
 def panel(i, title, unit, series):
     targets = [{"refId": chr(65 + n), "datasource": SOURCE, "expr": f'rollcall_{name}{{instance=~"$instance"}}',
-                "legendFormat": f"{name} {{{{instance}}}}"} for n, name in enumerate(series)]
+                "legendFormat": f"{name} {{{{instance}}}}" + (" {{node}} {{gpu}}" if name.startswith(("host_", "gpu_")) else "")} for n, name in enumerate(series)]
     return {"id": i + 1, "type": "timeseries", "title": title, "datasource": SOURCE, "targets": targets,
             "gridPos": {"x": i % 3 * 8, "y": i // 3 * 8, "w": 8, "h": 8},
             "fieldConfig": {"defaults": {"unit": unit, "custom": {"showPoints": "never"}}, "overrides": []}}

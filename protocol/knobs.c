@@ -102,6 +102,7 @@ const struct knob knobs[] = {
     { "stuck_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, .above_min = true, AT(stuck_s), .def = "30", .applies = APPLY_NOW, .help = "a phase without progress for so long is called stuck" },
     { "restart_stuck_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, AT(restart_stuck_s), .def = "0", .applies = APPLY_NOW, .help = "restart a process that is stuck for so long; 0: never" },
     { "heartbeat_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 5, .above_min = true, AT(heartbeat_s), .def = "0.5", .help = "seconds between a process's signs of life" },
+    { "telemetry_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 86400, .above_min = true, AT(telemetry_s), .def = "15", .help = "seconds between two samples of host and GPUs that the journal keeps" },
 
     { "wandb", NULL, NULL, "exporters", KNOB_TEXT, "", .choices = "off|online|offline", AT(wandb), .def = "off", .help = "Weights & Biases; off also with a key in the environment" },
     { "wandb_entity", NULL, NULL, "exporters", KNOB_TEXT, "", AT(wandb_entity), .def = "", .help = "team or user; without it the key's own" },
@@ -112,7 +113,7 @@ const struct knob knobs[] = {
     { "wandb_ca", NULL, NULL, "exporters", KNOB_PATH, "", AT(wandb_ca), .def = "", .help = "file of certificates to trust instead of the system's" },
     { "wandb_completions", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_completions), .def = "false", .help = "also send tables of sampled completions, every rollout_log_interval steps" },
     { "wandb_console", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_console), .def = "false", .help = "also send the controller's log" },
-    { "wandb_host", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_host), .def = "false", .help = "also send host details" },
+    { "wandb_host", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_host), .def = "false", .help = "also send figures of hosts and GPUs" },
     { "tensorboard", NULL, NULL, "exporters", KNOB_BOOL, "", AT(tensorboard), .def = "false", .help = "write TensorBoard event files into RUN/export/tensorboard" },
     { "metrics_listen", NULL, NULL, "exporters", KNOB_TEXT, "", AT(metrics_listen), .def = "", .help = "serve OpenMetrics at HOST:PORT; without it not at all" },
     { "metrics_token_file", NULL, NULL, "exporters", KNOB_PATH, "", AT(metrics_token_file), .def = "", .help = "file with the bearer token that a scrape must bring" },

@@ -29,7 +29,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         FIELDS({ "order", KIND_STR, false, "go, or stop: end yourself" },) },
     [MSG_PUBLISH] = { "publish", "every process", "agent, controller",
         "hand body to everybody who listens on the telemetry socket; listeners hear this message itself. Topics: step "
-        "(step, time, incarnation, metrics), rollout (as a group of rollouts), event (as a row of events), process (a heartbeat). The controller takes event only, from the agent: it goes into the journal, once by the id in its body",
+        "(step, time, incarnation, metrics), rollout (as a group of rollouts), event (as a row of events), process (a heartbeat). The controller takes event and sample (node, time, figures by name), from the agent: they go into the journal, an event once by the id in its body",
         FIELDS({ "topic", KIND_STR, false, "a word" }, { "body", KIND_MAP, false, "by topic" },), NO_FIELDS },
     [MSG_STATUS] = { "status", "console, ctl", "agent", "how the run stands",
         FIELDS({ "fresh", KIND_BOOL, true, "ask the controller too, rather than take its last heartbeat" },),
@@ -52,7 +52,12 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "checkpoint", KIND_I64, true, "step of the last complete checkpoint; absent: none" },
                { "controller_s", KIND_F64, true, "seconds since the controller was last heard" },
                { "processes", KIND_LIST, false, "{name, kind, pid, phase, phase_s, progress, waits_for, verdict, heard_s, "
-                                                "restarts, gauges}; verdict is ok, slow or stuck" },) },
+                                                "restarts, gauges}; verdict is ok, slow or stuck" },
+               { "node", KIND_STR, true, "name of the agent's node" },
+               { "host", KIND_MAP, true, "its figures by name (protocol/telemetry.h); what is not known is not there" },
+               { "devices", KIND_LIST, true, "{name, what, uuid, bus, state, throttle, figures, processes: [{pid, mem_bytes, "
+                                             "util_percent}]}; state is ok, lost or needs reset, throttle what slows the clocks" },
+               { "no_gpu", KIND_STR, true, "why there are no GPUs" },) },
     [MSG_COMMAND] = { "command", "console, ctl", "agent, controller",
         "ask for a change; carried out once by id, answered when it has taken effect or failed",
         FIELDS({ "id", KIND_STR, false, "unique; a repeated id gets the first outcome" },

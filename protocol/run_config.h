@@ -91,6 +91,7 @@ struct run_config {
     double slow_s, stuck_s;         // a phase without progress for so long is called slow, stuck
     double restart_stuck_s;         // 0: never restart by rule
     double heartbeat_s;
+    double telemetry_s;             // between two samples in the journal
     /* exporters */
     char wandb[16];                 // off | online | offline
     char wandb_entity[128], wandb_base_url[RUN_TEXT_MAX], wandb_group[128], wandb_tags[256], wandb_notes[RUN_TEXT_MAX];

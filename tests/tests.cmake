@@ -15,6 +15,17 @@ if(RC_TESTS AND CMOCKA_LIB AND NOT RC_FUZZ)
     set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS unit)
   endforeach()
 endif()
+# NVIDIA's management library as the tests want it: its answers stand in a file.
+if(RC_TESTS AND NOT RC_FUZZ)
+  add_library(fake_nvml SHARED ${CMAKE_CURRENT_LIST_DIR}/fake_nvml.c)
+  target_compile_options(fake_nvml PRIVATE -fno-sanitize=all)    # opened by what may be built without
+  target_link_options(fake_nvml PRIVATE -fno-sanitize=all)
+  set_target_properties(fake_nvml PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  if(TARGET nvml_test)
+    add_dependencies(nvml_test fake_nvml)
+    target_compile_definitions(nvml_test PRIVATE FAKE_NVML_LIBRARY="$<TARGET_FILE:fake_nvml>")
+  endif()
+endif()
 # The console on a real terminal (libvterm's), and what draws it for the README.
 find_library(VTERM_LIB vterm)
 if(RC_TESTS AND CMOCKA_LIB AND VTERM_LIB AND NOT RC_FUZZ)

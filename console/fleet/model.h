@@ -19,6 +19,7 @@
 #define MODEL_EVALS 16
 #define MODEL_GAUGES 12
 #define MODEL_COMMANDS 64
+#define MODEL_DEVICES 16
 #define LANE_SECONDS 256         // history of a process's phases, one letter a second
 #define ROLLOUT_TEXT_MAX 16384   // bytes of one prompt or completion kept
 
@@ -52,6 +53,15 @@ struct sample_view {
     int64_t n_tok;
     bool cut;                     // finish reason length
     char reason[64];
+};
+struct device_view {              // a GPU as the agent last sampled it; NAN: not known
+    char name[16], what[64], state[16], throttle[96];
+    double util_percent, mem_used_bytes, mem_total_bytes, temp_celsius, power_watts, power_limit_watts, sm_clock_mhz;
+    double ecc_uncorrected;
+};
+struct host_view {
+    char node[64];                // "": nothing is known of it yet
+    double cpu_percent, mem_used_bytes, mem_total_bytes, disk_percent;
 };
 struct rollout_view {
     int64_t item, step;
@@ -112,6 +122,9 @@ struct model {
     double elapsed_s, step_s, left_s;    // NAN: unknown
     double controller_s;          // seconds since the agent heard of the controller
     int64_t told_ns;              // when the last status came; 0: never
+    struct host_view host;
+    struct device_view device[MODEL_DEVICES];
+    int n_device;
     struct gauge buffer[MODEL_GAUGES];   // items: issued, returned, ...
     int n_buffer;
     struct eval_view eval[MODEL_EVALS];

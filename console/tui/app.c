@@ -101,7 +101,7 @@ static void list_fix(struct app *a)
         return;
     int64_t n = p->rows(a);
     a->sel[a->pane] = MAX(MIN(a->sel[a->pane], n - 1), 0);
-    a->top[a->pane] = list_top(a->top[a->pane], a->sel[a->pane], n, p->page(app_body(a)));
+    a->top[a->pane] = list_top(a->top[a->pane], a->sel[a->pane], n, p->page(a, app_body(a)));
 }
 
 void app_resize(struct app *a, int w, int h)
@@ -325,7 +325,7 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
 {
     const struct pane *p = pane_at(a->pane);
     int64_t n = p->rows ? p->rows(a) : 0;
-    int page = p->rows ? p->page(app_body(a)) : 1;
+    int page = p->rows ? p->page(a, app_body(a)) : 1;
     switch (req) {
     case REQ_HELP: local_help(a, "", now_ns); break;
     case REQ_QUIT:
@@ -394,7 +394,7 @@ static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
             x += w;
         }
     } else if (k->y >= l.body.y && k->y < l.body.y + l.body.h && pane_at(a->pane)->rows) {
-        int first = l.body.h - pane_at(a->pane)->page(l.body) - 1;    // heading rows above the list
+        int first = l.body.h - pane_at(a->pane)->page(a, l.body) - 1;    // heading rows above the list
         int64_t row = a->top[a->pane] + (k->y - l.body.y) - MAX(first, 1);
         if (row >= 0 && row < pane_at(a->pane)->rows(a))
             a->sel[a->pane] = row;

@@ -78,7 +78,7 @@ struct pane {
     void (*draw)(const struct app *a, struct cells *c, struct rect r, int64_t now_ns);
     bool (*act)(struct app *a, enum request req, int64_t now_ns);    // false: not mine, the common meaning holds
     int64_t (*rows)(const struct app *a);    // rows that can be selected; NULL: no list
-    int (*page)(struct rect body);           // rows that are seen at once
+    int (*page)(const struct app *a, struct rect body);    // rows that are seen at once
 };
 extern const struct pane pane_overview, pane_workers, pane_rollouts, pane_knobs, pane_log, pane_events;
 

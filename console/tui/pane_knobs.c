@@ -28,7 +28,7 @@ static int64_t knobs_rows(const struct app *a)
     return n;
 }
 
-static int knobs_page(struct rect body)
+static int knobs_page(UNUSED const struct app *a, struct rect body)
 {
     return MAX(body.h - 3 - (body.h >= 12 ? 3 : 0), 1);
 }
@@ -68,7 +68,7 @@ static void knobs_draw(const struct app *a, struct cells *c, struct rect r, UNUS
     struct rect in = cells_box(c, r, a->all_knobs ? "all settings" : "knobs: settings that can change now", ROLE_FOCUS, ROLE_TITLE);
     if (in.h < 1)
         return;
-    int name_w = MIN(28, in.w / 2), value_w = in.w >= 76 ? 16 : in.w - name_w - 3, page = knobs_page(r);
+    int name_w = MIN(28, in.w / 2), value_w = in.w >= 76 ? 16 : in.w - name_w - 3, page = knobs_page(a, r);
     int when_at = in.x + 2 + name_w + value_w + 1, group_at = when_at + 14, help_at = in.w >= 110 ? group_at + 14 : 0;
     cells_text(c, in.x + 1, in.y, name_w, "name", ROLE_TITLE);
     cells_text(c, in.x + 2 + name_w, in.y, value_w, "value", ROLE_TITLE);

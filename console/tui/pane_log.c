@@ -125,7 +125,7 @@ static int64_t events_rows(const struct app *a)
     return a->filter[PANE_EVENTS][0] ? n : MIN(a->model->n_event, MODEL_EVENTS);
 }
 
-static int events_page(struct rect body)
+static int events_page(UNUSED const struct app *a, struct rect body)
 {
     return MAX(body.h - 3, 1);
 }
@@ -137,7 +137,7 @@ static void events_draw(const struct app *a, struct cells *c, struct rect r, UNU
         return;
     bool wide = in.w >= 76;
     cells_text(c, in.x + 1, in.y, in.w - 2, wide ? "time       step  kind        what" : "time       step  what", ROLE_TITLE);
-    for (int i = 0; i < events_page(r) && i + 1 < in.h; i++) {
+    for (int i = 0; i < events_page(a, r) && i + 1 < in.h; i++) {
         int64_t row = a->top[PANE_EVENTS] + i;
         const struct event_view *e = event_row(a, row);
         int y = in.y + 1 + i, x = in.x + 1;

@@ -39,7 +39,7 @@ static int64_t rollouts_rows(const struct app *a)
     return n;
 }
 
-static int rollouts_page(struct rect body)
+static int rollouts_page(UNUSED const struct app *a, struct rect body)
 {
     return MAX(body.h - 3, 1);
 }
@@ -146,7 +146,7 @@ static void rollouts_draw(const struct app *a, struct cells *c, struct rect r, U
         struct rect in = cells_box(c, list, a->rollout < 0 ? "newest groups, following" : "newest groups", ROLE_FOCUS, ROLE_TITLE);
         if (in.h > 0)
             cells_text(c, in.x, in.y, in.w, " step    item  mean samples", ROLE_TITLE);
-        int page = rollouts_page(r);
+        int page = rollouts_page(a, r);
         int64_t n = rollouts_rows(a), top = list_top(a->top[PANE_ROLLOUTS], sel, n, page), unused;
         for (int i = 0; i < page && i + 1 < in.h; i++) {
             const struct rollout_view *row = group_row(a, top + i, &unused);

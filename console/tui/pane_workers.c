@@ -1,4 +1,4 @@
-/* pane_workers.c - every process: what it does, for how long, whom it waits for, and its last minutes as a lane */
+/* pane_workers.c - every process: what it does, for how long, whom it waits for, and its last minutes as a lane; host and GPUs */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,9 +27,17 @@ static int64_t workers_rows(const struct app *a)
     return n;
 }
 
-static int workers_page(struct rect body)
+/* Lines for host and devices at the pane's foot: as many as leave the processes the greater part. */
+static int device_lines(const struct app *a, struct rect body)
 {
-    return MAX(body.h - 3 - (body.h >= 14 ? 3 : 0), 1);    // border, heading; the detail of the selected one
+    int wanted = a->model->n_device + (a->model->host.node[0] != 0);
+    return MIN(wanted, MAX(body.h - 12, 0) / 2);
+}
+
+static int workers_page(const struct app *a, struct rect body)
+{
+    /* border, heading; the detail of the selected one */
+    return MAX(body.h - 3 - (body.h >= 14 ? 3 : 0) - device_lines(a, body), 1);
 }
 
 /* Columns of the table, left to right; those that do not fit are left out from the end. */
@@ -153,6 +161,58 @@ static void items_draw(const struct model *m, struct cells *c, struct rect r)
     }
 }
 
+/* "87" or "-" when it is not known. */
+static const char *known(char out[16], double v)
+{
+    if (isnan(v))
+        snprintf(out, 16, "-");
+    else
+        snprintf(out, 16, "%.0f", v);
+    return out;
+}
+
+static void device_draw(struct cells *c, struct rect r, const struct device_view *d)
+{
+    char util[16], used[16], total[16], temp[16], power[16], limit[16], clock[16], ecc[64] = "";
+    bool lost = strcmp(d->state, "ok") != 0, errors = d->ecc_uncorrected > 0;
+    int x = r.x + cells_fmt(c, r.x, r.y, r.w, lost ? ROLE_CRIT : ROLE_TITLE, "%-7s", d->name);
+    if (lost) {
+        cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_CRIT, "%s %s", d->what, d->state);
+        return;
+    }
+    if (errors)
+        snprintf(ecc, sizeof(ecc), "  %.0f memory errors", d->ecc_uncorrected);
+    x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_TEXT, "%3s %%  %8s of %8s  %3s C  %4s of %4s W  %5s MHz", known(util, d->util_percent),
+                   bytes_format(used, d->mem_used_bytes), bytes_format(total, d->mem_total_bytes), known(temp, d->temp_celsius),
+                   known(power, d->power_watts), known(limit, d->power_limit_watts), known(clock, d->sm_clock_mhz));
+    if (x < r.x + r.w)
+        cells_fmt(c, x, r.y, r.x + r.w - x, errors ? ROLE_CRIT : d->throttle[0] ? ROLE_WARN : ROLE_DIM, "  %s%s%s", d->what, ecc,
+                  d->throttle[0] ? "  clocks: " : "");
+    int used_w = (int)strlen(d->what) + 2 + (int)strlen(ecc) + (d->throttle[0] ? 10 : 0);
+    if (d->throttle[0] && x + used_w < r.x + r.w)
+        cells_text(c, x + used_w, r.y, r.x + r.w - x - used_w, d->throttle, ROLE_WARN);
+}
+
+/* The host, then the GPUs; what has no line is counted on the last one. */
+static void devices_draw(const struct model *m, struct cells *c, struct rect r)
+{
+    char cpu[16], used[16], total[16], disk[16];
+    int y = 0, host = m->host.node[0] != 0;
+    if (host && r.h > 0) {
+        cells_fmt(c, r.x, r.y, r.w, ROLE_DIM, "%-7s%3s %%  %8s of %8s  disk %s %% full  %s", "host", known(cpu, m->host.cpu_percent),
+                  bytes_format(used, m->host.mem_used_bytes), bytes_format(total, m->host.mem_total_bytes), known(disk, m->host.disk_percent),
+                  m->host.node);
+        y++;
+    }
+    for (int i = 0; i < m->n_device && y < r.h; i++, y++) {
+        struct rect line = { r.x, r.y + y, r.w, 1 };
+        if (y == r.h - 1 && i < m->n_device - 1)
+            cells_fmt(c, line.x, line.y, line.w, ROLE_DIM, "and %d more GPUs", m->n_device - i);
+        else
+            device_draw(c, line, &m->device[i]);
+    }
+}
+
 static void workers_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     const struct model *m = a->model;
@@ -174,7 +234,7 @@ static void workers_draw(const struct app *a, struct cells *c, struct rect r, in
     struct rect lane = { x + 1, in.y, MIN(in.x + in.w - x - 2, LANE_SECONDS), 1 };
     if (lane.w >= 8)
         cells_fmt(c, lane.x, lane.y, lane.w, ROLE_TITLE, "last %d s", lane.w);
-    int page = workers_page(r);
+    int page = workers_page(a, r), n_line = device_lines(a, r);
     int64_t top = a->top[PANE_WORKERS], sel = a->sel[PANE_WORKERS];
     for (int i = 0; i < page && i + 1 < in.h; i++) {
         const struct proc *p = proc_row(a, top + i);
@@ -199,6 +259,7 @@ static void workers_draw(const struct app *a, struct cells *c, struct rect r, in
                 detail_draw(c, (struct rect){ in.x + 1, in.y + in.h - 2, in.w - 2, 1 }, p, v, now_ns);
         }
     }
+    devices_draw(m, c, (struct rect){ in.x + 1, in.y + in.h - n_line - (r.h >= 14 ? 3 : 0), in.w - 2, n_line });
     if (r.h >= 14)
         items_draw(m, c, (struct rect){ in.x + 1, in.y + in.h - 3, in.w - 2, 1 });
     if (r.h >= 14)

@@ -2,7 +2,7 @@
 
 tags: asan
 """
-import csv, json, math, os, re, signal, sqlite3, struct, subprocess, sys, tempfile, unittest, urllib.error, urllib.request
+import csv, json, math, os, re, signal, sqlite3, struct, subprocess, sys, tempfile, time, unittest, urllib.error, urllib.request
 
 ROLLCALL = os.environ.get("ROLLCALL", "build/release/rollcall")
 
@@ -15,16 +15,25 @@ class Journal:
         self.db.executescript("""PRAGMA journal_mode=WAL; PRAGMA user_version=1;
             CREATE TABLE series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
             CREATE TABLE step(seq INTEGER PRIMARY KEY, incarnation INTEGER, step INTEGER, superseded INTEGER DEFAULT 0,
-                              wall_s REAL, metrics BLOB);""")
+                              wall_s REAL, metrics BLOB);
+            CREATE TABLE sample(seq INTEGER PRIMARY KEY, node TEXT, wall_s REAL, figures BLOB);""")
         self.names = []
 
-    def add(self, step, values, incarnation=1):
+    def pack(self, values):
         blob = b""
         for name, v in values.items():
             if name not in self.names:
                 self.names.append(name)
                 self.db.execute("INSERT INTO series VALUES(?,?)", (len(self.names), name))
             blob += struct.pack("<Id", self.names.index(name) + 1, v)
+        return blob
+
+    def sample(self, node, figures):
+        self.db.execute("INSERT INTO sample(node, wall_s, figures) VALUES(?,?,?)", (node, time.time(), self.pack(figures)))
+        self.db.commit()
+
+    def add(self, step, values, incarnation=1):
+        blob = self.pack(values)
         self.db.execute("INSERT INTO step(incarnation, step, wall_s, metrics) VALUES(?,?,?,?)", (incarnation, step, 100.5 + step, blob))
         self.db.commit()
 
@@ -173,21 +182,47 @@ class Export(unittest.TestCase):
         self.assertEqual(text, made.stdout)
         table = subprocess.run([ROLLCALL, "metrics"], capture_output=True, text=True, check=True).stdout
         names = re.findall(r"^\| `([^`]+)` \|", table, re.M)
+        figures = [name.replace("/N/", "/0/") for name in names if name.startswith(("host/", "gpu/")) and name != "host/mem_gib"]
+        names = [name for name in names if name not in figures and "/N/" not in name]
         self.assertGreater(len(names), 40)
+        self.assertGreater(len(figures), 40)
+        self.journal.sample("node", {name: 1.0 for name in figures})
         self.journal.add(4, {name: 1.0 for name in names})
         p = subprocess.Popen([ROLLCALL, "export", "openmetrics", self.run_dir, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE,
                              text=True)
         try:
             with urllib.request.urlopen(p.stderr.readline().split()[-1], timeout=60) as r:
-                served = set(re.findall(r"^(rollcall_\w+) ", r.read().decode(), re.M))
+                served = set(re.findall(r"^(rollcall_\w+)(?:\{[^}]*\})? ", r.read().decode(), re.M))
         finally:
             p.send_signal(signal.SIGTERM)
             self.assertEqual(p.wait(60), 0)
             p.stderr.close()
-        self.assertGreaterEqual(len(served), len(names))
+        self.assertGreaterEqual(len(served), len(names) + len(figures))
         asked = set(re.findall(r"rollcall_\w+", text))
         self.assertEqual(asked - served, set())
         self.assertGreater(len(asked), 30)
+
+    def test_openmetrics_labels_each_node_and_gpu_and_leaves_out_what_is_unknown(self):
+        self.journal.sample("a\"b", {"host/load": 9.0})    # what a newer sample of the node does not say is not known any more
+        self.journal.sample("a\"b", {"host/cpu_percent": 12.5, "gpu/0/util_percent": 87.0, "gpu/1/temp_celsius": 61.0})
+        self.journal.sample("c", {"gpu/0/util_percent": 5.0, "gpu/0/lost": 0.0})
+        self.journal.db.execute("INSERT INTO sample(node, wall_s, figures) VALUES('dead', ?, ?)",
+                                (time.time() - 600, self.journal.pack({"host/cpu_percent": 50.0})))
+        self.journal.db.commit()
+        p = subprocess.Popen([ROLLCALL, "export", "openmetrics", self.run_dir, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE,
+                             text=True)
+        try:
+            with urllib.request.urlopen(p.stderr.readline().split()[-1], timeout=60) as r:
+                page = r.read().decode()
+        finally:
+            p.send_signal(signal.SIGTERM)
+            self.assertEqual(p.wait(60), 0)
+            p.stderr.close()
+        lines = [x for x in page.splitlines() if x.startswith(("rollcall_host", "rollcall_gpu"))]
+        self.assertEqual(lines, ['rollcall_host_cpu_percent{node="a\\"b"} 12.5',
+                                 'rollcall_gpu_util_percent{node="a\\"b",gpu="0"} 87', 'rollcall_gpu_util_percent{node="c",gpu="0"} 5',
+                                 'rollcall_gpu_temp_celsius{node="a\\"b",gpu="1"} 61', 'rollcall_gpu_lost{node="c",gpu="0"} 0'])
+        self.assertEqual(page.count("# TYPE rollcall_gpu_util_percent gauge\n# UNIT rollcall_gpu_util_percent percent\n"), 1)
 
     def test_what_cannot_be_done_is_said_in_one_sentence(self):
         out = os.path.join(self.run_dir, "there")

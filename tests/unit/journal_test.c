@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,6 +184,57 @@ static void what_is_no_journal_is_named(void **state)
     assert_non_null(strstr(err.text, path));
 }
 
+struct samples {
+    int n;
+    int64_t seq;
+    char node[3][16];
+    double value[3], wall_s[3];
+};
+
+static bool sample_see(void *arg, const struct journal_sample *row)
+{
+    struct samples *s = arg;
+    assert_int_equal(row->n, 1);
+    assert_string_equal(row->figure[0].name, "gpu/0/temp_celsius");
+    snprintf(s->node[s->n], sizeof s->node[0], "%s", row->node);
+    s->value[s->n] = row->figure[0].value;
+    s->wall_s[s->n++] = row->wall_s;
+    s->seq = row->seq;
+    return true;
+}
+
+static void samples_are_read_once_in_order_and_an_older_journal_has_none(void **state)
+{
+    struct error err = { 0 };
+    struct samples seen = { 0 };
+    struct journal_metric figure = { "gpu/0/temp_celsius", 61 };
+    char path[256];
+    struct journal *j = journal_open(*state, &err);
+    assert_true(journal_begin(j, &err) && journal_sample_add(j, "a", 10.5, &figure, 1, &err));
+    figure.value = 62;
+    assert_true(journal_sample_add(j, "b", 11.5, &figure, 1, &err) && journal_commit(j, &err));
+    struct journal *r = journal_open_reader(*state, &err);
+    assert_true(journal_samples_read(r, 0, sample_see, &seen, &err));
+    assert_int_equal(seen.n, 2);
+    assert_string_equal(seen.node[1], "b");
+    assert_true(seen.value[0] == 61 && seen.value[1] == 62 && seen.wall_s[0] == 10.5);
+    assert_int_equal(journal_last_sample(r), seen.seq);
+    assert_true(journal_samples_read(r, seen.seq, sample_see, &seen, &err));
+    assert_int_equal(seen.n, 2);
+    journal_close(r);
+    journal_close(j);
+    snprintf(path, sizeof path, "%s/journal.db", (char *)*state);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "DROP TABLE sample", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_non_null(r = journal_open_reader(*state, &err));
+    assert_true(journal_samples_read(r, 0, sample_see, &seen, &err));
+    assert_int_equal(seen.n, 2);
+    assert_int_equal(journal_last_sample(r), 0);
+    journal_close(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -191,6 +243,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_series_named_in_a_lost_transaction_does_not_shift_the_others, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(items_commands_and_values_are_kept_by_key, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(what_is_no_journal_is_named, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(samples_are_read_once_in_order_and_an_older_journal_has_none, dir_setup, dir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -478,6 +478,42 @@ static void rings_keep_the_newest_and_forget_the_oldest(UNUSED void **state)
     fleet_model_free(m);
 }
 
+static void devices_stand_below_the_processes_and_what_is_not_known_is_a_dash(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 120, 40);
+    press(&s, '2');
+    assert_false(shows(&s, "NVIDIA"));
+    snprintf(s.m->host.node, sizeof(s.m->host.node), "rack7");
+    s.m->host.cpu_percent = 43, s.m->host.mem_used_bytes = 0x1p34, s.m->host.mem_total_bytes = 0x1p35, s.m->host.disk_percent = NAN;
+    s.m->n_device = 3;
+    for (int i = 0; i < 3; i++)
+        s.m->device[i] = (struct device_view){ .what = "NVIDIA H200", .state = "ok", .util_percent = NAN, .mem_used_bytes = NAN,
+                                               .mem_total_bytes = NAN, .temp_celsius = NAN, .power_watts = NAN, .power_limit_watts = NAN,
+                                               .sm_clock_mhz = NAN, .ecc_uncorrected = NAN };
+    snprintf(s.m->device[0].name, sizeof(s.m->device[0].name), "gpu 0");
+    snprintf(s.m->device[1].name, sizeof(s.m->device[1].name), "gpu 1");
+    snprintf(s.m->device[2].name, sizeof(s.m->device[2].name), "gpu 2");
+    s.m->device[0].util_percent = 87;
+    s.m->device[0].power_watts = 512;
+    snprintf(s.m->device[0].throttle, sizeof(s.m->device[0].throttle), "power limit");
+    snprintf(s.m->device[1].state, sizeof(s.m->device[1].state), "lost");
+    s.m->device[2].ecc_uncorrected = 4;
+    assert_true(shows(&s, "host    43 %  16.0 GiB of 32.0 GiB  disk - % full  rack7"));
+    assert_true(shows(&s, "gpu 0   87 %         - of        -    - C   512 of    - W      - MHz  NVIDIA H200  clocks: power limit"));
+    assert_true(shows(&s, "gpu 1  NVIDIA H200 lost"));
+    assert_true(shows(&s, "gpu 2    - %         - of        -    - C     - of    - W      - MHz  NVIDIA H200  4 memory errors"));
+    assert_true(shows(&s, "worker cpu:1"));
+    for (int h = 1; h <= 50; h++) {    // the processes keep their place at every height
+        app_resize(&s.app, 120, h);
+        if (h >= 12)
+            assert_true(shows(&s, "controller"));
+    }
+    app_resize(&s.app, 120, 20);
+    assert_true(shows(&s, "more GPUs"));
+    stage_release(&s);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -500,6 +536,7 @@ int main(void)
         cmocka_unit_test(a_chosen_rollout_stays_while_new_ones_come),
         cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),
         cmocka_unit_test(rings_keep_the_newest_and_forget_the_oldest),
+        cmocka_unit_test(devices_stand_below_the_processes_and_what_is_not_known_is_a_dash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

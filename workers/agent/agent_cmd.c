@@ -24,6 +24,7 @@
 #include "protocol/base/log.h"
 #include "protocol/run_config.h"
 #include "protocol/run_failure.h"
+#include "workers/agent/node_watch.h"
 #include "workers/agent/spawn.h"
 #include "console/commands.h"
 #include "workers/process.h"
@@ -39,6 +40,7 @@
 #define NOTE_MAX 16          // events on their way into the journal
 #define NOTE_LIMIT_MS 1000   // until one is told again: it is written once by its id
 #define RESTART_MAX 16       // restarts remembered by the id of their command
+#define TAG_SAMPLE ((uint64_t)(RELAY_MAX + NOTE_MAX))
 
 struct child {
     char name[64];
@@ -57,7 +59,7 @@ struct child {
     double longest_s;            // longest stretch without progress that ended well, in this phase
     struct buf gauges;           // the message it came in
     double cpu_s;                // processor seconds at sampled_ms
-    double cpu_share, rss_mib;
+    double cpu_share, rss_mib, n_thread;
 };
 struct relay {    // a request on its way to the controller, or waiting for a restarted process
     struct request *request;     // NULL: free
@@ -85,6 +87,7 @@ struct agent {
     struct publisher *telemetry;
     struct peer *controller;
     struct run_config config;
+    struct node_watch *node;           // the figures of host and devices
     struct child child[CHILD_MAX];
     int n_child;
     struct relay relay[RELAY_MAX];
@@ -92,6 +95,7 @@ struct agent {
     int n_restart;               // ever; the newest is at (n_restart - 1) % RESTART_MAX
     struct note note[NOTE_MAX];
     int64_t turned_ms;           // when the loop turned last
+    int64_t kept_ms;             // when the last sample went to the journal; 0: none yet
     struct buf detail;           // the controller's last heartbeat
     int64_t detail_ms, ended_ms, stop_ms, sampled_ms;
     bool over;
@@ -393,7 +397,7 @@ static void child_sample(struct child *c, double passed_s)
 {
     char path[64], line[1024];
     unsigned long long utime, stime;
-    long rss;
+    long rss, n_thread;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)c->pid);
     FILE *f = c->pid ? fopen(path, "re") : NULL;
     if (!f)
@@ -402,14 +406,63 @@ static void child_sample(struct child *c, double passed_s)
     fclose(f);
     line[n] = 0;
     const char *p = strrchr(line, ')');    // the name may hold anything
-    if (!p || sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d %*d %*d %*u %*u %ld", &utime,
-                     &stime, &rss) != 3)
+    if (!p || sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d %ld %*d %*u %*u %ld", &utime,
+                     &stime, &n_thread, &rss) != 4)
         return;
     double cpu_s = (double)(utime + stime) / (double)sysconf(_SC_CLK_TCK);
     if (passed_s > 0 && cpu_s >= c->cpu_s)
         c->cpu_share = (cpu_s - c->cpu_s) / passed_s;
     c->cpu_s = cpu_s;
+    c->n_thread = (double)n_thread;
     c->rss_mib = (double)rss * (double)sysconf(_SC_PAGESIZE) / (1 << 20);
+}
+
+static void gauges_copy(struct msg_out *m, const struct mval *gauges)
+{
+    for (int64_t i = 0; i < mval_n(gauges); i++) {
+        size_t len;
+        char key[64];
+        const char *k = mval_key(gauges, i, &len);
+        if (!k || len >= sizeof key)
+            continue;
+        memcpy(key, k, len);
+        key[len] = 0;
+        msg_copy(m, key, mval_at(gauges, i));
+    }
+}
+
+static void alarm_note(void *ctx, const char *text)
+{
+    note_add(ctx, "alert", "agent", text);
+}
+
+/* Once a second: what the processes use, what the node's sampler has, and now and then a sample for the journal. A lost one is
+ * not asked again. */
+static void telemetry_tick(struct agent *a)
+{
+    struct node_process process[CHILD_MAX];
+    struct msg_out m = MSG_OUT_INIT;
+    struct error err;
+    int n = 0;
+    int64_t now = clock_ms();
+    if (now - a->sampled_ms <= 1000)
+        return;
+    double passed_s = a->sampled_ms ? (double)(now - a->sampled_ms) / 1000 : 0;
+    a->sampled_ms = now;
+    for (int i = 0; i < a->n_child; i++) {
+        child_sample(&a->child[i], passed_s);
+        if (a->child[i].pid)
+            process[n++] = (struct node_process){ a->child[i].pid, a->child[i].cpu_share, a->child[i].rss_mib * (1 << 20), a->child[i].n_thread };
+    }
+    node_watch_tick(a->node, process, n, alarm_note, a);
+    if (!a->detail_ms || a->over || (a->kept_ms && (double)(now - a->kept_ms) < 1000 * a->config.telemetry_s))
+        return;    // no controller has been heard of yet, or it is not time
+    if (node_watch_sample_write(a->node, &m)) {
+        if (!msg_finish(&m, &err) || !peer_ask(a->controller, &m, NOTE_LIMIT_MS, TAG_SAMPLE, &err))
+            log_debug("a sample is not kept: %s", err.text);
+        a->kept_ms = now;
+    }
+    msg_release(&m);
 }
 
 static void processes_write(struct agent *a, struct msg_out *m)
@@ -441,10 +494,14 @@ static void processes_write(struct agent *a, struct msg_out *m)
         msg_i64(m, "restarts", c->n_restart);
         msg_f64(m, "cpu", c->cpu_share);
         msg_f64(m, "rss_mib", c->rss_mib);
+        msg_map(m, "gauges");
         if (c->gauges.len && msg_read_request(&in, c->gauges.data, c->gauges.len, &err)) {
-            msg_copy(m, "gauges", mval_get(in.root, "gauges"));
+            gauges_copy(m, mval_get(in.root, "gauges"));
             msg_in_release(&in);
         }
+        if (c->pid)
+            node_watch_process_write(a->node, c->pid, m);
+        msg_end(m);
         msg_end(m);
     }
     msg_map(m, NULL);
@@ -487,6 +544,7 @@ static void status_answer(struct agent *a, struct request *r, const struct mval 
         msg_str(&m, "failure", a->failure);
     msg_f64(&m, "controller_s", controller_s);
     processes_write(a, &m);
+    node_watch_status_write(a->node, &m);
     if (msg_finish(&m, &err))
         request_answer(r, &m);
     else
@@ -803,6 +861,7 @@ static bool agent_run(const char *run_dir, struct error *err)
     hold_point("starting");
     TRY(a->telemetry = publisher_new(a->transport, "telemetry", err));
     TRY(a->controller = peer_new(a->transport, "controller", err));
+    TRY(a->node = node_watch_new(run_dir, err));
     children_make(a);
     for (int i = 0; i < a->n_child; i++) {
         pid_t pid = process_find(run_dir, a->child[i].name);
@@ -825,12 +884,7 @@ static bool agent_run(const char *run_dir, struct error *err)
         relays_tick(a);
         stuck_tick(a);
         notes_tick(a);
-        if (clock_ms() - a->sampled_ms > 1000) {
-            double passed_s = a->sampled_ms ? (double)(clock_ms() - a->sampled_ms) / 1000 : 0;
-            a->sampled_ms = clock_ms();
-            for (int i = 0; i < a->n_child; i++)
-                child_sample(&a->child[i], passed_s);
-        }
+        telemetry_tick(a);
         if (clock_ms() - looked_ms > 1000) {
             looked_ms = clock_ms();
             if (!server_is_ours(a->server)) {
@@ -851,6 +905,7 @@ out:
     buf_release(&a->detail);
     publisher_free(a->telemetry);
     transport_free(a->transport);
+    node_watch_free(a->node);
     free(a);
     return ok;
 }

@@ -123,6 +123,7 @@ struct controller {
     int n_metric;
     int64_t started_ms, step_ms, ended_ms;
     double step_s_mean;
+    double host_mem_bytes;             // of the run's processes, as last sampled; 0: not yet
     int64_t n_tok_total, n_sample_total;
 };
 

@@ -8,10 +8,12 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
+#include "protocol/telemetry.h"
 #include "console/commands.h"
 #include "workers/controller/controller.h"
 
 #define CONTROLLER_WAITING 96    // requests held open at once
+#define SAMPLE_FIGURES (HOST_FIELD_N + NODE_GPUS * GPU_FIELD_N)
 
 void answer_later(struct controller *c, struct request *r, struct msg_out *m)
 {
@@ -79,6 +81,31 @@ static void commit_and_answer(struct controller *c)
 
 static void status_asked(struct controller *c, struct request *r);
 
+/* A node's figures. Losing one is no failure of the run: the journal's own trouble shows in what must not be lost. */
+static void sample_told(struct controller *c, const struct mval *body)
+{
+    char node[256], name[SAMPLE_FIGURES][64];
+    struct journal_metric figure[SAMPLE_FIGURES];
+    const struct mval *figures = mval_get(body, "figures");
+    struct error err;
+    int n = 0;
+    for (int64_t i = 0; i < mval_n(figures) && n < SAMPLE_FIGURES; i++) {
+        size_t len;
+        int gpu;
+        const char *key = mval_key(figures, i, &len);
+        snprintf(name[n], sizeof name[n], "%.*s", key ? (int)MIN(len, sizeof name[n] - 1) : 0, key ? key : "");
+        if (telemetry_find(name[n], &gpu)) {
+            figure[n] = (struct journal_metric){ name[n], mval_f64(mval_at(figures, i), NAN) };
+            n++;
+        }
+    }
+    if (!transaction(c, &err)
+        || !journal_sample_add(c->journal, mval_text(body, "node", node, sizeof node), mval_f64(mval_get(body, "time"), clock_wall_s()),
+                               figure, n, &err))
+        log_warn("a sample is not kept: %s", err.text);
+    c->host_mem_bytes = mval_f64(mval_get(figures, "host/run_mem_bytes"), c->host_mem_bytes);
+}
+
 /* The agent has something for the journal. */
 static void event_told(struct controller *c, struct request *r, const struct msg_in *in)
 {
@@ -87,7 +114,12 @@ static void event_told(struct controller *c, struct request *r, const struct msg
     const struct mval *body = mval_get(in->root, "body");
     struct buf known = BUF_INIT;
     bool found = false;
-    if (strcmp(mval_text(in->root, "topic", topic, sizeof topic), "event") != 0) {
+    if (strcmp(mval_text(in->root, "topic", topic, sizeof topic), "sample") == 0) {
+        sample_told(c, body);
+        ok_later(c, r);
+        return;
+    }
+    if (strcmp(topic, "event") != 0) {
         error_set(&err, ERR_UNSUPPORTED, "the controller takes events, not '%s'", topic);
         refuse_later(c, r, &err);
         return;

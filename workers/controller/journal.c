@@ -26,6 +26,7 @@ static const char schema[] =
     "CREATE TABLE IF NOT EXISTS incarnation(id INTEGER PRIMARY KEY, from_step INTEGER NOT NULL, wall_s REAL NOT NULL);"
     "CREATE TABLE IF NOT EXISTS step(seq INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL,"
     " step INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, wall_s REAL NOT NULL, metrics BLOB NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS sample(seq INTEGER PRIMARY KEY, node TEXT NOT NULL, wall_s REAL NOT NULL, figures BLOB NOT NULL);"
     "CREATE TABLE IF NOT EXISTS item(item INTEGER PRIMARY KEY, prompt_row INTEGER, rollout_step INTEGER,"
     " weight_version INTEGER, fate INTEGER, step INTEGER, reward_mean REAL, file_offset INTEGER, file_bytes INTEGER);"
     "CREATE TABLE IF NOT EXISTS event(seq INTEGER PRIMARY KEY AUTOINCREMENT, incarnation INTEGER, step INTEGER, wall_s REAL,"
@@ -40,7 +41,7 @@ static const char schema[] =
 enum statement {
     Q_SERIES_ADD, Q_STEP_ADD, Q_STEP_READ, Q_STEP_LAST, Q_SUPERSEDE, Q_INCARNATION_ADD, Q_ITEM_PUT, Q_ITEM_READ,
     Q_ITEM_FORGET, Q_EVENT_ADD, Q_EVENT_READ, Q_COMMAND_PUT, Q_COMMAND_GET, Q_VALUE_PUT, Q_VALUE_GET, Q_EVAL_PUT,
-    Q_EVAL_READ, Q_EVAL_FORGET, Q_CHECKPOINT_PUT, Q_CHECKPOINT_READ, Q_BEGIN, Q_COMMIT, Q_N
+    Q_SAMPLE_ADD, Q_SAMPLE_READ, Q_SAMPLE_LAST, Q_EVAL_READ, Q_EVAL_FORGET, Q_CHECKPOINT_PUT, Q_CHECKPOINT_READ, Q_BEGIN, Q_COMMIT, Q_N
 };
 static const char *const queries[Q_N] = {
     [Q_SERIES_ADD] = "INSERT INTO series(id, name) VALUES(?,?)",
@@ -49,6 +50,9 @@ static const char *const queries[Q_N] = {
     [Q_STEP_LAST] = "SELECT max(step) FROM step WHERE superseded=0",
     [Q_SUPERSEDE] = "UPDATE step SET superseded=1 WHERE superseded=0 AND step>?",
     [Q_INCARNATION_ADD] = "INSERT INTO incarnation(from_step, wall_s) VALUES(?,?)",
+    [Q_SAMPLE_ADD] = "INSERT INTO sample(node, wall_s, figures) VALUES(?,?,?)",
+    [Q_SAMPLE_READ] = "SELECT seq, node, wall_s, figures FROM sample WHERE seq>? ORDER BY seq",
+    [Q_SAMPLE_LAST] = "SELECT max(seq) FROM sample",
     [Q_ITEM_PUT] = "INSERT OR REPLACE INTO item VALUES(?,?,?,?,?,?,?,?,?)",
     [Q_ITEM_READ] = "SELECT * FROM item WHERE item>=? ORDER BY item",
     [Q_ITEM_FORGET] = "DELETE FROM item WHERE item>=?",
@@ -365,8 +369,8 @@ static uint32_t series_id(struct journal *j, const char *name, int *guess, struc
     return (uint32_t)j->n_series;
 }
 
-bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, double wall_s, const struct journal_metric *metric,
-                      int n, struct error *err)
+/* The blob of a row into j->row. */
+static bool row_pack(struct journal *j, const struct journal_metric *metric, int n, struct error *err)
 {
     int guess = 0;
     buf_clear(&j->row);
@@ -377,9 +381,13 @@ bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, doub
         buf_add(&j->row, &id, sizeof id);
         buf_add(&j->row, &metric[i].value, sizeof metric[i].value);
     }
-    if (j->row.failed)
-        return error_set(err, ERR_NO_MEMORY, "no memory for the journal");
-    sqlite3_stmt *s = query(j, Q_STEP_ADD, err);
+    return !j->row.failed || error_set(err, ERR_NO_MEMORY, "no memory for the journal");
+}
+
+bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, double wall_s, const struct journal_metric *metric,
+                      int n, struct error *err)
+{
+    sqlite3_stmt *s = row_pack(j, metric, n, err) ? query(j, Q_STEP_ADD, err) : NULL;
     if (!s)
         return false;
     sqlite3_bind_int64(s, 1, incarnation);
@@ -447,6 +455,62 @@ bool journal_last_step(struct journal *j, int64_t *step, struct error *err)
     int code = sqlite3_step(s);
     *step = code == SQLITE_ROW ? sqlite3_column_int64(s, 0) : 0;
     return query_done(j, s, code, err);
+}
+
+/* ---- samples ---- */
+
+bool journal_sample_add(struct journal *j, const char *node, double wall_s, const struct journal_metric *figure, int n, struct error *err)
+{
+    sqlite3_stmt *s = row_pack(j, figure, n, err) ? query(j, Q_SAMPLE_ADD, err) : NULL;
+    if (!s)
+        return false;
+    bind_text(s, 1, node);
+    sqlite3_bind_double(s, 2, wall_s);
+    sqlite3_bind_blob(s, 3, buf_text(&j->row), (int)j->row.len, SQLITE_STATIC);
+    return query_run(j, s, err);
+}
+
+/* A reader may meet a journal from before there were samples. */
+static bool samples_there(struct journal *j)
+{
+    sqlite3_stmt *s = NULL;
+    bool there = sqlite3_prepare_v2(j->db, "SELECT 1 FROM sqlite_master WHERE name='sample'", -1, &s, NULL) == SQLITE_OK
+              && sqlite3_step(s) == SQLITE_ROW;
+    sqlite3_finalize(s);
+    return there;
+}
+
+bool journal_samples_read(struct journal *j, int64_t after_seq, journal_sample_fn *fn, void *arg, struct error *err)
+{
+    if (!j->stmt[Q_SAMPLE_READ] && !samples_there(j))
+        return true;
+    sqlite3_stmt *s = query(j, Q_SAMPLE_READ, err);
+    if (!s)
+        return false;
+    sqlite3_bind_int64(s, 1, after_seq);
+    int code;
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        struct journal_sample row = { sqlite3_column_int64(s, 0), column_text(s, 1), sqlite3_column_double(s, 2) };
+        row.n = row_unpack(j, sqlite3_column_blob(s, 3), sqlite3_column_bytes(s, 3), err);
+        row.figure = j->metric;
+        if (row.n < 0) {
+            sqlite3_reset(s);
+            return false;
+        }
+        if (!fn(arg, &row))
+            break;
+    }
+    return query_done(j, s, code, err);
+}
+
+int64_t journal_last_sample(struct journal *j)
+{
+    struct error ignored;
+    sqlite3_stmt *s = j->stmt[Q_SAMPLE_LAST] || samples_there(j) ? query(j, Q_SAMPLE_LAST, &ignored) : NULL;
+    int64_t seq = s && sqlite3_step(s) == SQLITE_ROW ? sqlite3_column_int64(s, 0) : 0;
+    if (s)
+        sqlite3_reset(s);
+    return seq;
 }
 
 /* ---- items ---- */

@@ -80,6 +80,22 @@ MUST_USE bool journal_events_read(struct journal *j, int64_t after_seq, const ch
 MUST_USE bool journal_command_put(struct journal *j, const char *id, const char *answer, struct error *err);
 MUST_USE bool journal_command_get(struct journal *j, const char *id, struct buf *answer, bool *found, struct error *err);
 
+/* What an agent sampled of its node: figures by name (protocol/telemetry.h). An older journal has none. */
+MUST_USE bool journal_sample_add(struct journal *j, const char *node, double wall_s, const struct journal_metric *figure, int n,
+                                 struct error *err);
+struct journal_sample {
+    int64_t seq;
+    const char *node;
+    double wall_s;
+    const struct journal_metric *figure;    // borrowed during the call
+    int n;
+};
+typedef bool journal_sample_fn(void *arg, const struct journal_sample *s);
+/* Samples with seq > after_seq, oldest first; false from fn ends the reading. */
+MUST_USE bool journal_samples_read(struct journal *j, int64_t after_seq, journal_sample_fn *fn, void *arg, struct error *err);
+/* The seq of the newest sample, 0 when there is none. */
+int64_t journal_last_sample(struct journal *j);
+
 /* Small named values: cursors of exporters, the controller's own state. value: bytes. */
 MUST_USE bool journal_value_put(struct journal *j, const char *name, const void *value, size_t len, struct error *err);
 MUST_USE bool journal_value_get(struct journal *j, const char *name, struct buf *value, bool *found, struct error *err);

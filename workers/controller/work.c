@@ -537,6 +537,8 @@ static bool train_done(struct controller *c, const struct msg_in *in, int64_t st
     metric_put(c, metrics[M_STEP_S].name, s);
     metric_put(c, metrics[M_CHECKPOINT_STALL_S].name, c->save_stall_s);
     metric_put(c, metrics[M_CHECKPOINT_WRITE_S].name, c->save_write_s);
+    if (c->host_mem_bytes > 0)
+        metric_put(c, metrics[M_HOST_MEM_GIB].name, c->host_mem_bytes / (1 << 30));
     c->step_s_mean = c->step_s_mean > 0 ? 0.8 * c->step_s_mean + 0.2 * s : s;
     c->step_ms = now;
     if (!transaction(c, err) || !journal_step_add(c->journal, c->incarnation, step, clock_wall_s(), c->metric, c->n_metric, err)

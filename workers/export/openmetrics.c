@@ -1,4 +1,5 @@
-/* OpenMetrics 1.0 text over nng's HTTP server: GET /metrics gives the newest value of every series. Off unless asked;
+/* OpenMetrics 1.0 text over nng's HTTP server: GET /metrics gives the newest value of every series and the newest sample of each
+ * node, labelled with node and gpu. Off unless asked;
  * 'rollcall export openmetrics RUN_DIR --listen 127.0.0.1:9464', or metrics_listen in the run file. With a token file, a
  * request must bring 'Authorization: Bearer TOKEN', compared in constant time. */
 #include <arpa/inet.h>
@@ -11,18 +12,27 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/metrics.h"
+#include "protocol/telemetry.h"
 #include "workers/export/export.h"
 #include "workers/export/rows.h"
 
 #define SERIES_MAX 4096
 #define TOKEN_MAX 512
+#define NODES_MAX 64
+#define STALE_S 60             // a sample that is older than this and three times what lay between the last two is not served
 
 struct newest {
     char name[128];    // as in the journal
     double value;
+};
+struct node_newest {
+    char name[128];
+    double wall_s, gap_s;                        // of the last sample; between it and the one before
+    double host[HOST_FIELD_N], gpu[NODE_GPUS][GPU_FIELD_N];    // NAN: not known
 };
 struct endpoint {
     pthread_mutex_t lock;        // guards: all below; handlers run on nng's threads
@@ -30,7 +40,9 @@ struct endpoint {
     struct cursor cursor;
     struct newest *series;       // (n_series)
     int n_series;
-    int64_t step;
+    struct node_newest *node;    // (n_node), of NODES_MAX
+    int n_node;
+    int64_t step, sample_seq;
     char token[TOKEN_MAX];       // "" : none asked for
     char run_dir[PATH_MAX];
     struct buf text;
@@ -82,8 +94,80 @@ static void value_print(struct buf *b, const char *name, const char *unit, const
     buf_fmt(b, "%s %.17g\n", name, v);
 }
 
+static bool sample_see(void *arg, const struct journal_sample *s)
+{
+    struct endpoint *e = arg;
+    int at = 0, gpu;
+    e->sample_seq = s->seq;
+    while (at < e->n_node && strcmp(e->node[at].name, s->node) != 0)
+        at++;
+    if (at == NODES_MAX)
+        return true;
+    struct node_newest *n = &e->node[at];
+    if (at == e->n_node) {
+        *n = (struct node_newest){ .wall_s = s->wall_s };
+        snprintf(n->name, sizeof n->name, "%s", s->node);
+        e->n_node++;
+    }
+    n->gap_s = fmax(0, s->wall_s - n->wall_s);
+    n->wall_s = s->wall_s;
+    for (int i = 0; i < HOST_FIELD_N; i++)
+        n->host[i] = NAN;
+    for (int g = 0; g < NODE_GPUS; g++)
+        for (int i = 0; i < GPU_FIELD_N; i++)
+            n->gpu[g][i] = NAN;
+    for (int i = 0; i < s->n; i++) {
+        const struct telemetry_field *f = telemetry_find(s->figure[i].name, &gpu);
+        if (f)
+            *(gpu < 0 ? &n->host[f - host_fields] : &n->gpu[gpu][f - gpu_fields]) = s->figure[i].value;
+    }
+    return true;
+}
+
+/* A label's value: what OpenMetrics escapes is escaped. */
+static void label_print(struct buf *b, const char *name, const char *value)
+{
+    buf_fmt(b, "%s=\"", name);
+    for (const char *c = value; *c; c++)
+        if (*c == '\n')
+            buf_str(b, "\\n");
+        else
+            buf_fmt(b, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+    buf_char(b, '"');
+}
+
+/* One family of a node's figures; gpu_field -1: the host's. Nothing is written when nobody knows the figure. */
+static void family_print(struct endpoint *e, const struct telemetry_field *f, const char *kind, int host_field, int gpu_field, double now_s)
+{
+    struct buf *b = &e->text;
+    bool begun = false;
+    for (int k = 0; k < e->n_node; k++) {
+        const struct node_newest *n = &e->node[k];
+        if (now_s - n->wall_s > STALE_S + 3 * n->gap_s)
+            continue;
+        for (int g = 0; g < (gpu_field < 0 ? 1 : NODE_GPUS); g++) {
+            double v = gpu_field < 0 ? n->host[host_field] : n->gpu[g][gpu_field];
+            if (!isfinite(v))
+                continue;
+            if (!begun) {
+                buf_fmt(b, "# TYPE rollcall_%s_%s gauge\n", kind, f->name);
+                if (f->unit[0])
+                    buf_fmt(b, "# UNIT rollcall_%s_%s %s\n", kind, f->name, f->unit);
+                buf_fmt(b, "# HELP rollcall_%s_%s %s\n", kind, f->name, f->help);
+                begun = true;
+            }
+            buf_fmt(b, "rollcall_%s_%s{", kind, f->name);
+            label_print(b, "node", n->name);
+            if (gpu_field >= 0)
+                buf_fmt(b, ",gpu=\"%d\"", g);
+            buf_fmt(b, "} %.17g\n", v);
+        }
+    }
+}
+
 static void page_print(struct endpoint *e)
 {
+    double now_s = clock_wall_s();
     struct buf *b = &e->text;
     buf_clear(b);
     value_print(b, "rollcall_up", NULL, "1 while the run's processes are there", run_goes_on(e->journal, e->run_dir));
@@ -104,6 +188,10 @@ static void page_print(struct endpoint *e)
         name_print(name, sizeof name, e->series[i].name, suffix, tail);
         value_print(b, name, suffix, help, e->series[i].value);
     }
+    for (int i = 0; i < HOST_FIELD_N; i++)
+        family_print(e, &host_fields[i], "host", i, -1, now_s);
+    for (int i = 0; i < GPU_FIELD_N; i++)
+        family_print(e, &gpu_fields[i], "gpu", -1, i, now_s);
     buf_str(b, "# EOF\n");
 }
 
@@ -134,7 +222,8 @@ static void metrics_get(nng_aio *aio)
             nng_http_res_set_header(res, "WWW-Authenticate", "Bearer");
     } else {
         pthread_mutex_lock(&e->lock);
-        if (!rows_read(e->journal, &e->cursor, newest_see, e, &err)) {
+        if (!rows_read(e->journal, &e->cursor, newest_see, e, &err)
+            || !journal_samples_read(e->journal, e->sample_seq, sample_see, e, &err)) {
             log_warn("the journal could not be read for a scrape: %s", err.text);
             rv = nng_http_res_alloc_error(&res, NNG_HTTP_STATUS_INTERNAL_SERVER_ERROR);
         } else {
@@ -200,7 +289,8 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
     if (r->token_file)
         TRY(token_read(&e, r->token_file, err));
     TRY(e.journal = journal_open_reader(r->run_dir, err));
-    if (!(e.series = calloc(SERIES_MAX, sizeof *e.series))) {
+    e.sample_seq = MAX(journal_last_sample(e.journal) - 4 * NODES_MAX, (int64_t)0);    // older ones are of no use here
+    if (!(e.series = calloc(SERIES_MAX, sizeof *e.series)) || !(e.node = calloc(NODES_MAX, sizeof *e.node))) {
         error_set(err, ERR_NO_MEMORY, "no memory for the metrics page");
         goto out;
     }
@@ -239,6 +329,7 @@ out:
         nng_url_free(url);
     journal_close(e.journal);
     free(e.series);
+    free(e.node);
     buf_release(&e.text);
     return ok;
 }

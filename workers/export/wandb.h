@@ -39,6 +39,7 @@ struct wandb_cursor {
     int64_t event_seq;         // of the last event looked at
     int64_t n_row;             // rows taken so far: the next row's _step
     int64_t n_system;          // system lines taken so far
+    int64_t sample_seq;        // of the last sample taken
     int64_t n_console;         // console lines taken so far
     int64_t console_at;        // bytes of the controller's log taken so far
     int64_t table_item;        // the first item that no table was asked about yet
@@ -89,6 +90,16 @@ MUST_USE bool wandb_table_next(struct wandb_table *t, const struct wandb_setup *
 /* Append new lines of RUN/logs/controller.log to out, as members of a JSON list of strings; moves c and adds to *n. Only whole
  * lines, at most 256 KiB a call; a log that cannot be read has none. (wandb_console.c) */
 void wandb_console_take(struct buf *out, int *n, const struct wandb_setup *s, struct wandb_cursor *c);
+
+/* --- samples of hosts and GPUs, only when the run's settings ask for them (wandb_system.c) --- */
+#define WANDB_NODE_MAX 128
+/* The node that the run began on into head, which is left alone when it is known already; "" while there is no sample. */
+MUST_USE bool wandb_head_find(char head[WANDB_NODE_MAX], struct journal *j, struct error *err);
+/* Each figure of a sample under wandb's name for it, without "system." before it. */
+typedef void wandb_system_fn(void *arg, const char *key, double v);
+void wandb_system_each(const struct journal_sample *s, const char *head, wandb_system_fn *fn, void *arg);
+/* One line of wandb-events.jsonl. */
+void wandb_system_print(struct buf *out, const struct journal_sample *s, const char *head, double start_s);
 
 /* The config string: {"lr":{"value":…},…,"_wandb":{"value":…}} with the metric definitions of all names seen. */
 MUST_USE bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const struct wandb_summary *names,

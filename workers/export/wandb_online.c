@@ -11,7 +11,6 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
@@ -26,7 +25,6 @@
 #define UPLOAD_TRIES 5
 #define UPLOAD_HEADERS 16
 #define HEARTBEAT_S 30
-#define SYSTEM_S 15
 
 static const char upsert_query[] =
     "mutation UpsertBucket($id: String, $name: String, $project: String, $entity: String, $groupName: String,"
@@ -55,12 +53,14 @@ struct online {
     char storage_id[256], stream_url[2048], graphql_url[1200];
     struct buf lines;                // history lines of the request being built, as a JSON list's members
     struct buf body, line, config;
+    struct buf system;               // lines of samples in that request
     struct buf console;              // lines of the log in that request
     struct buf table;                // what the last table's place in a row is, "" before the first
     char uploaded[160];              // its file's name while the request tells of it
-    int n_line, n_config_names;
+    int n_line, n_system, n_config_names;
+    char head[WANDB_NODE_MAX];       // the node the run began on; "" before its first sample
     bool config_dirty, stop_asked;
-    int64_t last_send_ms, last_system_ms, deadline_ms;    // deadline 0: none
+    int64_t last_send_ms, deadline_ms;    // deadline 0: none
     char alert[8][512];              // texts to be told, oldest first
     int n_alert;
 };
@@ -93,13 +93,15 @@ static bool place_read(struct online *o, struct error *err)
         return true;
     bool ok = file_read(&text, path, 4096, err);
     json_t *root = ok ? json_loads(buf_text(&text), 0, NULL) : NULL;
-    json_int_t v[10] = { [9] = -1 };
-    if (ok && json_unpack(root, "{s:I,s:I,s:I,s:I,s:I,s:I,s:F,s?I,s?I,s?I,s?I}", "step_seq", &v[0], "step", &v[1], "eval_step", &v[2], "event_seq",
+    json_int_t v[11] = { [9] = -1 };
+    if (ok && json_unpack(root, "{s:I,s:I,s:I,s:I,s:I,s:I,s:F,s?I,s?I,s?I,s?I,s?I}", "step_seq", &v[0], "step", &v[1], "eval_step", &v[2], "event_seq",
                           &v[3], "rows", &v[4], "system", &v[5], "start_s", &o->setup.start_s, "console", &v[6], "console_at", &v[7],
-                          "table_item", &v[8], "table_version", &v[9]) != 0)
+                          "table_item", &v[8], "table_version", &v[9], "sample_seq", &v[10]) != 0)
         ok = error_set(err, ERR_DATA, "'%s' is not a cursor; remove the folder to send the run anew under another id", path);
     if (ok)
-        o->cursor = (struct wandb_cursor){ v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9] };
+        o->cursor = (struct wandb_cursor){ .step_seq = v[0], .step = v[1], .eval_step = v[2], .event_seq = v[3], .n_row = v[4], .n_system = v[5],
+                                          .n_console = v[6], .console_at = v[7], .table_item = v[8], .table_version = v[9],
+                                          .sample_seq = v[10] };
     json_decref(root);
     buf_release(&text);
     return ok;
@@ -112,10 +114,10 @@ static bool place_write(struct online *o, struct error *err)
     snprintf(path, sizeof path, "%s/export/wandb/cursor", o->setup.run_dir);
     int n = snprintf(text, sizeof text,
                      "{\"step_seq\":%lld,\"step\":%lld,\"eval_step\":%lld,\"event_seq\":%lld,\"rows\":%lld,\"system\":%lld,"
-                     "\"console\":%lld,\"console_at\":%lld,\"table_item\":%lld,\"table_version\":%lld,\"start_s\":%.6f}\n",
+                     "\"console\":%lld,\"console_at\":%lld,\"table_item\":%lld,\"table_version\":%lld,\"sample_seq\":%lld,\"start_s\":%.6f}\n",
                      (long long)c->step_seq, (long long)c->step, (long long)c->eval_step, (long long)c->event_seq,
                      (long long)c->n_row, (long long)c->n_system, (long long)c->n_console, (long long)c->console_at,
-                     (long long)c->table_item, (long long)c->table_version, o->setup.start_s);
+                     (long long)c->table_item, (long long)c->table_version, (long long)c->sample_seq, o->setup.start_s);
     return file_write(path, text, (size_t)n, err);
 }
 
@@ -317,20 +319,18 @@ static bool row_take(void *arg, const struct wandb_row *row)
     return true;
 }
 
-/* Host figures under the names that fill the system panel. */
-static bool system_line(struct online *o)
+static bool sample_take(void *arg, const struct journal_sample *sample)
 {
-    struct sysinfo info;
-    double load = 0;
-    if (sysinfo(&info) != 0 || getloadavg(&load, 1) != 1)
-        return false;
-    double now = clock_wall_s(), total = (double)info.totalram * info.mem_unit;
-    double free_ram = ((double)info.freeram + (double)info.bufferram) * info.mem_unit;
+    struct online *o = arg;
+    if (o->system.len > REQUEST_MAX_BYTES)
+        return false;    // the next request's
     buf_clear(&o->line);
-    buf_fmt(&o->line, "{\"_wandb\":true,\"_timestamp\":%.6f,\"_runtime\":%.3f,\"system.cpu\":%.2f,\"system.memory_percent\":%.2f,"
-                      "\"system.proc.memory.availableMB\":%.0f}",
-            now, now - o->setup.start_s, fmin(100, 100 * load / (double)sysconf(_SC_NPROCESSORS_ONLN)),
-            100 * (1 - free_ram / total), free_ram / 1e6);
+    wandb_system_print(&o->line, sample, o->head, o->setup.start_s);
+    if (o->n_system++)
+        buf_char(&o->system, ',');
+    json_text_print(&o->system, buf_text(&o->line), o->line.len);
+    o->ahead.n_system++;
+    o->ahead.sample_seq = sample->seq;
     return true;
 }
 
@@ -420,8 +420,12 @@ static bool request_build(struct online *o, bool complete, int exit_code, bool *
         return false;
     if (o->setup.config.wandb_console)
         wandb_console_take(&o->console, &n_console, &o->setup, &o->ahead);
-    bool system = clock_ms() - o->last_system_ms >= SYSTEM_S * 1000 && o->setup.config.wandb_host && system_line(o);
-    *any_new = o->n_line > 0 || n_console > 0 || system || complete;
+    o->n_system = 0;
+    buf_clear(&o->system);
+    if (o->setup.config.wandb_host
+        && (!wandb_head_find(o->head, o->journal, err) || !journal_samples_read(o->journal, o->ahead.sample_seq, sample_take, o, err)))
+        return false;
+    *any_new = o->n_line > 0 || n_console > 0 || o->n_system > 0 || complete;
     struct buf *b = &o->body;
     buf_clear(b);
     buf_char(b, '{');
@@ -431,13 +435,8 @@ static bool request_build(struct online *o, bool complete, int exit_code, bool *
             buf_fmt(b, "\"wandb-history.jsonl\":{\"offset\":%lld,\"content\":[%s]},", (long long)o->cursor.n_row, buf_text(&o->lines));
         if (n_console)
             buf_fmt(b, "\"output.log\":{\"offset\":%lld,\"content\":[%s]},", (long long)o->cursor.n_console, buf_text(&o->console));
-        if (system) {
-            buf_fmt(b, "\"wandb-events.jsonl\":{\"offset\":%lld,\"content\":[", (long long)o->cursor.n_system);
-            json_text_print(b, buf_text(&o->line), o->line.len);
-            buf_str(b, "]},");
-            o->ahead.n_system++;
-            o->last_system_ms = clock_ms();
-        }
+        if (o->n_system)
+            buf_fmt(b, "\"wandb-events.jsonl\":{\"offset\":%lld,\"content\":[%s]},", (long long)o->cursor.n_system, buf_text(&o->system));
         buf_clear(&o->line);
         wandb_summary_print(o->summary, &o->line, o->setup.start_s, clock_wall_s());
         if (o->table.len) {    // the table stands beside the numbers: {"rollouts":{…},"train/loss":…
@@ -592,6 +591,7 @@ out:
     buf_release(&o.body);
     buf_release(&o.line);
     buf_release(&o.config);
+    buf_release(&o.system);
     buf_release(&o.console);
     buf_release(&o.table);
     wandb_setup_release(&o.setup);
