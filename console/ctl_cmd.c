@@ -81,6 +81,26 @@ static void json_print(json_t *o)
     json_decref(o);
 }
 
+/* Ask the agent until the limit, in pieces: a question or its answer may be lost on the way (a process begins anew, a listener opens
+ * again), and the same id is carried out only once. */
+static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m, int64_t limit_ms, struct msg_in *in,
+                      struct net_event *ev, struct error *err)
+{
+    char path[PATH_MAX];
+    int64_t until = clock_ms() + limit_ms;
+    if (!path_join(path, sizeof path, c->run_dir, "sock"))
+        return error_set(err, ERR_USAGE, "the path '%s' is too long", c->run_dir);
+    if (!(c->transport = transport_new(path, false, err)) || !(c->agent = peer_new(c->transport, "agent", err)))
+        return false;
+    for (;;) {
+        int64_t left = MAX(until - clock_ms(), (int64_t)1);
+        if (peer_call(c->agent, type, m, MIN(left, (int64_t)ASK_AGAIN_MS), in, ev, err))
+            return true;
+        if ((err->code != ERR_TIMEOUT && err->code != ERR_CLOSED) || clock_ms() >= until || !run_is_live(c->run_dir))
+            return false;
+    }
+}
+
 /* ---- a run that has ended ---- */
 
 static bool last_state(void *arg, const struct journal_event *e)
@@ -187,7 +207,7 @@ static bool status_ask(struct ctl *c, struct error *err)
     struct net_event ev;
     msg_begin(&m, MSG_STATUS);
     msg_bool(&m, "fresh", true);
-    bool ok = msg_finish(&m, err) && peer_call(c->agent, MSG_STATUS, &m, QUESTION_LIMIT_MS, &in, &ev, err);
+    bool ok = msg_finish(&m, err) && agent_ask(c, MSG_STATUS, &m, QUESTION_LIMIT_MS, &in, &ev, err);
     msg_release(&m);
     if (!ok) {
         if (!run_is_live(c->run_dir))    // it has ended meanwhile
@@ -290,19 +310,6 @@ static bool args_write(struct ctl *c, const struct command_spec *spec, const cha
     return true;
 }
 
-/* Ask until the limit, in pieces: an answer may be lost on its way, and the same id is carried out only once. */
-static bool command_ask(struct ctl *c, const struct msg_out *m, double limit_s, struct msg_in *in, struct net_event *ev, struct error *err)
-{
-    int64_t until = clock_ms() + (int64_t)(1000 * limit_s) + 5000;
-    for (;;) {
-        int64_t left = MAX(until - clock_ms(), (int64_t)1);
-        if (peer_call(c->agent, MSG_COMMAND, m, MIN(left, (int64_t)ASK_AGAIN_MS), in, ev, err))
-            return true;
-        if (err->code != ERR_TIMEOUT || clock_ms() >= until || !run_is_live(c->run_dir))
-            return false;
-    }
-}
-
 static bool command_send(struct ctl *c, const char *name, const char **operand, int n, struct error *err)
 {
     uint64_t id[2];
@@ -325,7 +332,8 @@ static bool command_send(struct ctl *c, const char *name, const char **operand, 
     msg_str(&m, "command", spec->name);
     msg_str(&m, "who", who);
     msg_f64(&m, "limit_s", limit_s);
-    bool ok = args_write(c, spec, operand, n, &m, err) && msg_finish(&m, err) && command_ask(c, &m, limit_s, &in, &ev, err);
+    bool ok = args_write(c, spec, operand, n, &m, err) && msg_finish(&m, err)
+        && agent_ask(c, MSG_COMMAND, &m, (int64_t)(1000 * limit_s) + 5000, &in, &ev, err);
     msg_release(&m);
     if (!ok) {
         if (strcmp(name, "stop") == 0 && !run_is_live(c->run_dir)) {    // it ended before the answer came
@@ -346,7 +354,6 @@ bool ctl_cmd(int argc, char **argv, struct error *err)
 {
     struct ctl c = { 0 };
     const char *operand[72];
-    char path[PATH_MAX];
     bool ok = false;
     struct cli_option options[] = {
         { "run", NULL, CLI_STR, &c.run, "DIR", "the run's directory; without it the one live run" },
@@ -390,9 +397,6 @@ bool ctl_cmd(int argc, char **argv, struct error *err)
         ok = question ? ended_status(&c, err) : error_set(err, ERR_CLOSED, "the run '%s' is not alive", c.run_dir);
         goto out;
     }
-    TRY(path_join(path, sizeof path, c.run_dir, "sock"));
-    TRY(c.transport = transport_new(path, false, err));
-    TRY(c.agent = peer_new(c.transport, "agent", err));
     ok = question ? status_ask(&c, err) : command_send(&c, operand[0], operand + 1, cli.n_operands - 1, err);
 out:
     transport_free(c.transport);

@@ -6,7 +6,8 @@
  * 3. nng never decides a time limit: cancelling a receive while its send is under way crashes 1.5.2 (its issue 1702). A call
  *    whose limit has passed is answered to the owner and left to end by itself, or with its socket.
  * 4. A dialer that has not been connected for REDIAL_MS while calls wait is replaced with its socket: in rare cases 1.5.2
- *    stops dialing for ever after its peer was killed. Calls that were never sent move to the new socket. */
+ *    stops dialing for ever after its peer was killed. Calls that were never sent move to the new socket.
+ * 5. A listener that nng has let go deaf listens anew (listen.h). */
 #include "protocol/transport.h"
 #include <dirent.h>
 #include <errno.h>
@@ -29,11 +30,15 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/listen.h"
 
 #define REDIAL_MS 3000
 #define CALLS_MAX 256           // open at one peer
 #define HEARD_MAX 8192          // publications in the queue; later ones are dropped
 #define TOPIC_MAX 32
+/* SP's numbers of the protocols that dial ours (not all of nng's headers tell). */
+#define SP_REQ 0x30
+#define SP_SUB 0x21
 
 enum entry_kind { ENTRY_CALL, ENTRY_REQUEST, ENTRY_HEARD, ENTRY_PIPE };
 struct entry {
@@ -48,17 +53,10 @@ struct transport {
     int n_heard;
     struct peer *peers;         // the rest is the loop's
     struct server *servers;
+    struct publisher *publishers;
     int64_t ticked_ms;
     atomic_bool woken;          // set by any thread
 };
-
-static bool net_error(struct error *err, int rv, const char *what, const char *name)
-{
-    enum error_code code = rv == NNG_ETIMEDOUT ? ERR_TIMEOUT : rv == NNG_ENOMEM ? ERR_NO_MEMORY
-        : rv == NNG_EADDRINUSE ? ERR_EXISTS : rv == NNG_ECLOSED || rv == NNG_ECONNRESET || rv == NNG_ECANCELED ? ERR_CLOSED : ERR_IO;
-    return error_set(err, code, "%s '%s': %s", what, name, rv == NNG_EADDRINUSE ? "a live process answers there already"
-                                                                                : nng_strerror(rv));
-}
 
 static void queue_push(struct transport *t, struct entry *e)
 {
@@ -166,9 +164,7 @@ struct server {
     struct server *next;
     struct transport *transport;
     nng_socket socket;
-    char name[64];
-    dev_t dev;
-    ino_t ino;
+    struct listen listen;
     int n_request;
     struct request *request;
 };
@@ -193,7 +189,6 @@ static void request_cb(void *arg)
 struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err)
 {
     char url[128];
-    struct stat st;
     int rv;
     struct server *s = calloc(1, sizeof *s);
     struct request *requests = calloc((size_t)n_wait, sizeof *requests);
@@ -203,7 +198,6 @@ struct server *server_new(struct transport *t, const char *name, int n_wait, str
     }
     s->transport = t;
     s->request = requests;
-    snprintf(s->name, sizeof s->name, "%s", name);
     if (!url_make(t, name, url, sizeof url, err))
         goto fail;
     if ((rv = nng_rep0_open(&s->socket)) != 0) {
@@ -211,17 +205,9 @@ struct server *server_new(struct transport *t, const char *name, int n_wait, str
         goto fail;
     }
     nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, MSG_BYTES_MAX);
-    mode_t mask = umask(077);
-    rv = nng_listen(s->socket, url, NULL, 0);
-    umask(mask);
-    if (rv != 0) {
-        net_error(err, rv, "cannot listen on", name);
+    if (!listen_open(&s->listen, s->socket, SP_REQ, t->dir_fd, name, url, err)) {
         nng_close(s->socket);
         goto fail;
-    }
-    if (fstatat(t->dir_fd, name, &st, 0) == 0) {
-        s->dev = st.st_dev;
-        s->ino = st.st_ino;
     }
     for (; s->n_request < n_wait; s->n_request++) {
         struct request *r = &s->request[s->n_request];
@@ -253,8 +239,7 @@ fail:
 
 bool server_is_ours(const struct server *s)
 {
-    struct stat st;
-    return fstatat(s->transport->dir_fd, s->name, &st, 0) == 0 && st.st_dev == s->dev && st.st_ino == s->ino;
+    return listen_is_ours(&s->listen);
 }
 
 /* Take the entries of one owner out of the queue. */
@@ -305,9 +290,10 @@ void server_free(struct server *s)
             *at = s->next;
             break;
         }
+    listen_close(&s->listen);
     if (!server_is_ours(s)) {
         /* Closing would remove the socket file of the one who took our place. The socket stays open until the process ends. */
-        log_warn("socket '%s' belongs to another process now; left alone", s->name);
+        log_warn("socket '%s' belongs to another process now; left alone", s->listen.name);
         return;
     }
     nng_close(s->socket);
@@ -577,8 +563,15 @@ static void peer_reopen(struct peer *p)
     }
 }
 
-/* Time limits of calls and silent dialers; a few times a second. */
-static bool calls_tick(struct transport *t, struct net_event *ev)
+struct publisher {
+    struct publisher *next;
+    struct transport *transport;
+    nng_socket socket;
+    struct listen listen;
+};
+
+/* Time limits of calls, silent dialers and deaf listeners; a few times a second. */
+static bool transport_tick(struct transport *t, struct net_event *ev)
 {
     int64_t now = clock_ms();
     if (now < t->ticked_ms + 20)
@@ -598,16 +591,16 @@ static bool calls_tick(struct transport *t, struct net_event *ev)
         if ((waits || !p->is_open) && p->n_pipe <= 0 && now >= p->unconnected_ms + REDIAL_MS)
             peer_reopen(p);
     }
+    for (struct server *s = t->servers; s; s = s->next)
+        listen_tick(&s->listen);
+    for (struct publisher *p = t->publishers; p; p = p->next)
+        listen_tick(&p->listen);
     t->ticked_ms = now;
     return false;
 }
 
 /* ---- publications ---- */
 
-struct publisher {
-    nng_socket socket;
-    char name[64];
-};
 struct subscriber {
     struct transport *transport;
     nng_socket socket;
@@ -628,7 +621,6 @@ struct publisher *publisher_new(struct transport *t, const char *name, struct er
         error_set(err, ERR_NO_MEMORY, "no memory for a publisher");
         return NULL;
     }
-    snprintf(p->name, sizeof p->name, "%s", name);
     if (!url_make(t, name, url, sizeof url, err))
         goto fail;
     if ((rv = nng_pub0_open(&p->socket)) != 0) {
@@ -636,14 +628,13 @@ struct publisher *publisher_new(struct transport *t, const char *name, struct er
         goto fail;
     }
     nng_socket_set_int(p->socket, NNG_OPT_SENDBUF, 1024);
-    mode_t mask = umask(077);
-    rv = nng_listen(p->socket, url, NULL, 0);
-    umask(mask);
-    if (rv != 0) {
-        net_error(err, rv, "cannot listen on", name);
+    if (!listen_open(&p->listen, p->socket, SP_SUB, t->dir_fd, name, url, err)) {
         nng_close(p->socket);
         goto fail;
     }
+    p->transport = t;
+    p->next = t->publishers;
+    t->publishers = p;
     return p;
 fail:
     free(p);
@@ -654,6 +645,12 @@ void publisher_free(struct publisher *p)
 {
     if (!p)
         return;
+    for (struct publisher **at = &p->transport->publishers; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    listen_close(&p->listen);
     nng_close(p->socket);
     free(p);
 }
@@ -844,7 +841,7 @@ bool transport_next(struct transport *t, struct net_event *ev)
             return true;
         }
     }
-    return calls_tick(t, ev);
+    return transport_tick(t, ev);
 }
 
 bool transport_wait(struct transport *t, struct net_event *ev, int64_t timeout_ms)

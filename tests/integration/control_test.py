@@ -1,4 +1,4 @@
-"""tags: long limit=900
+"""tags: asan limit=900
 
 What an operator does to a run with ctl and signals, and what bad input gets."""
 import json

@@ -1,11 +1,15 @@
 /* tags: tsan valgrind
  * Transport: two ends in one process, through real sockets in a folder with a long name. */
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include "protocol/base/file.h"
@@ -213,6 +217,84 @@ static void a_publication_reaches_its_listeners_with_its_topic(void **state)
     msg_release(&m);
 }
 
+/* What a killed process or a tool that ends at once looks like from the other side: nng 1.5.2's listener goes deaf of a few dozen. */
+static void peers_come_and_leave(const struct fixture *f, const char *name)
+{
+    char path[64];
+    int dir = open(f->dir, O_PATH | O_DIRECTORY);
+    assert_true(dir >= 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d/%s", dir, name);
+    for (int i = 0; i < 300; i++) {
+        struct sockaddr_un to = { .sun_family = AF_UNIX };
+        memcpy(to.sun_path, path, strlen(path) + 1);
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        assert_true(fd >= 0);
+        int rv;
+        do
+            rv = connect(fd, (const struct sockaddr *)&to, sizeof to);
+        while (rv != 0 && errno == EAGAIN);    // more wait already than it accepts at once
+        assert_int_equal(rv, 0);
+        close(fd);
+    }
+    close(dir);
+}
+
+static void a_server_hears_again_after_peers_left_while_they_connected(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct net_event ev;
+    struct msg_out m = MSG_OUT_INIT;
+    struct server *s = server_new(f->a, "agent", 1, &err);
+    assert_non_null(s);
+    peers_come_and_leave(f, "agent");
+    struct peer *p = peer_new(f->b, "agent", &err);
+    bool answered = false;
+    status_make(&m);
+    for (int i = 0; i < 600 && !answered; i++) {    // each at most 100 ms
+        if (peer_n_open(p) == 0)
+            assert_true(peer_ask(p, &m, LONG_MS, 1, &err));
+        if (transport_wait(f->a, &ev, 50)) {
+            ok_make(&m);
+            request_answer(ev.request, &m);
+            status_make(&m);
+            net_event_release(&ev);
+        }
+        if (transport_wait(f->b, &ev, 50)) {
+            answered = !ev.failed;    // reset: the listener has been opened anew meanwhile
+            net_event_release(&ev);
+        }
+    }
+    assert_true(answered);
+    assert_true(server_is_ours(s));
+    msg_release(&m);
+}
+
+static void a_publisher_hears_again_after_listeners_left_while_they_connected(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct net_event ev;
+    struct msg_out m = MSG_OUT_INIT;
+    struct publisher *p = publisher_new(f->a, "telemetry", &err);
+    assert_non_null(p);
+    peers_come_and_leave(f, "telemetry");
+    struct subscriber *s = subscriber_new(f->b, "telemetry", &err);
+    assert_non_null(s);
+    ok_make(&m);
+    bool heard = false;
+    for (int i = 0; i < 600 && !heard; i++) {
+        publisher_send(p, "step", &m);
+        assert_false(transport_wait(f->a, &ev, 50));    // its loop turns
+        heard = transport_wait(f->b, &ev, 50);
+    }
+    assert_true(heard);
+    net_event_release(&ev);
+    subscriber_free(s);
+    publisher_free(p);
+    msg_release(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +304,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_request_to_a_server_that_goes_ends_as_closed_and_the_next_finds_its_successor, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_server_on_a_live_name_is_refused_and_a_folder_open_to_others_too, setup, teardown),
         cmocka_unit_test_setup_teardown(a_publication_reaches_its_listeners_with_its_topic, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_server_hears_again_after_peers_left_while_they_connected, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_publisher_hears_again_after_listeners_left_while_they_connected, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,43 @@
+/* listen.h - a socket that listens on a name, and that notices when nng has stopped listening
+ *
+ * nng 1.5.2 stops accepting for ever when a peer leaves while its connection is being negotiated: the failure reaches the listener
+ * as NNG_ECLOSED, which it takes for its own closing. A killed process or a tool that ends at once is enough. So a listener that has
+ * had no new connection for a second is dialed by its own process (a bare connection and nng's greeting, since an nng socket may
+ * hang when it is closed), and listens anew when that connection has not arrived in time; its peers then lose their connections
+ * and dial again.
+ *
+ * Owned by the transport, on its loop thread; nng's threads only count connections. */
+#pragma once
+#include <nng/nng.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include "protocol/base/error.h"
+
+struct listen {
+    nng_socket socket;          // borrowed: a REP or PUB socket
+    uint16_t peer_protocol;     // of the sockets that dial it, as the greeting has it
+    int dir_fd;                 // of the folder that holds the socket file
+    char url[128], name[64];
+    nng_listener listener;
+    bool is_open;
+    dev_t dev;                  // of the socket file we made
+    ino_t ino;
+    atomic_int n_added;         // connections that have been accepted; nng's threads count
+    int n_seen;                 // n_added when last looked at
+    int probe_fd;               // -1: none
+    int64_t probed_ms;          // when the probe was opened, or the listener last known to hear
+    int64_t ticked_ms;
+};
+/* Listen on url, which is name in the folder dir_fd, with a socket that sockets of peer_protocol dial. On failure l can be closed. */
+MUST_USE bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, int dir_fd, const char *name, const char *url,
+                          struct error *err);
+/* Look whether it still hears; a few times a second. True: it had gone deaf and listens anew. */
+bool listen_tick(struct listen *l);
+/* Is the socket file under our name still the one we made? */
+bool listen_is_ours(const struct listen *l);
+/* End the probe; the listener ends with its socket. */
+void listen_close(struct listen *l);
+/* A failure of nng in our words. Returns false. */
+bool net_error(struct error *err, int rv, const char *what, const char *name);
