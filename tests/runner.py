@@ -88,7 +88,7 @@ def collect(long):
         os.makedirs(grown, exist_ok=True)
         # Without --long the same inputs each time, so that a verdict is the change's and not the hour's.
         seconds = 120 if long else 8
-        bound = [] if long else ["-seed=1", "-runs=5000"]
+        bound = [] if long else ["-seed=1", "-runs=20000"]
         command = [f"build/fuzz/fuzz/{name}", f"-max_total_time={seconds}", *bound, "-timeout=20", "-rss_limit_mb=3000",
                    "-close_fd_mask=1", "-error_exitcode=1", f"-artifact_prefix={LOGS}/{name}-", grown]
         tests.append(Test(f"fuzz/{name}", command + ([corpus] if os.path.isdir(corpus) else []),

@@ -724,6 +724,12 @@ static struct node *matrix_value(struct math *m, struct node *a, int depth)
     for (int i = a->kind == K_NEG ? 0 : 1; i < a->n; i++) {
         struct node *y = part[i];
         bool mx = x->kind == K_MATRIX, my = y->kind == K_MATRIX;
+        if (!mx && !my) {    // the numbers of a sum before its matrix, -det(A)
+            x = a->kind == K_NEG ? node_new(m, K_NEG, 1, y) : node_new(m, (enum node_kind)a->kind, 2, x, y);
+            if (!x)
+                return NULL;
+            continue;
+        }
         struct node *shape = mx ? x : y;
         int n = shape->n, cols = n / shape->scale, rows = shape->scale;
         if (a->kind == K_NEG || a->kind == K_DIV || (a->kind == K_MUL && mx != my)) {
@@ -739,12 +745,6 @@ static struct node *matrix_value(struct math *m, struct node *a, int depth)
             for (int k = 0; k < n; k++)
                 cell[k] = node_new(m, K_ADD, 2, x->child[k], y->child[k]);
         } else {
-            if (!mx) {
-                x = node_new(m, K_MUL, 2, x, y);
-                if (!x)
-                    return NULL;
-                continue;
-            }
             int inner = cols;
             if (inner != y->scale || inner > 16)
                 return NULL;
@@ -815,22 +815,40 @@ static enum tri step_compare(struct math *m, struct node *al, struct node *ar, c
     return t;
 }
 
+/* f(x) = ... and f(t) = ... define the same function: */
+static bool defines_function(const struct node *f)
+{
+    for (int i = 0; i < f->n; i++)
+        if (f->child[i]->kind != K_SYM)
+            return false;
+    return f->kind == K_APP;
+}
+
+/* What f(x, y) is, its parameters named by their places: names that cannot be written, so that none is captured. */
+static struct node *parameters_placed(struct math *m, struct node *value, const struct node *f)
+{
+    static const char place[] = "\1\2\3\4\5\6\7\10";
+    for (int i = 0; i < f->n && value; i++) {
+        struct node *name = i + 1 < (int)sizeof place ? node_new(m, K_SYM, 0) : NULL;
+        if (!name)
+            return NULL;
+        name->s = place + i;
+        name->len = 1;
+        value = substitute(m, value, f->child[i], name);
+    }
+    return value;
+}
+
 static enum tri relation_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
 {
     struct node *va = assigned(a), *vb = assigned(b);
     if (va && vb) {
-        /* f(x) = ... and f(t) = ... define the same function */
         const struct node *fa = a->child[0], *fb = b->child[0];
-        if (node_is(fa, K_APP) && node_is(fb, K_APP) && name_same(fa, fb) && fa->n == fb->n && a->s[0] == REL_EQ
-            && a->len == 1 && b->len == 1) {
-            bool renamed = true;
-            for (int i = 0; i < fa->n && vb; i++) {
-                renamed &= fa->child[i]->kind == K_SYM && fb->child[i]->kind == K_SYM;
-                if (renamed)
-                    vb = substitute(m, vb, fb->child[i], fa->child[i]);
-            }
-            if (renamed)
-                return vb ? compare(m, va, vb, rule, depth + 1) : TRI_UNKNOWN;
+        if (a->s[0] == REL_EQ && b->s[0] == REL_EQ && defines_function(fa) && defines_function(fb) &&
+            name_same(fa, fb) && fa->n == fb->n) {
+            va = parameters_placed(m, va, fa);
+            vb = parameters_placed(m, vb, fb);
+            return va && vb ? compare(m, va, vb, rule, depth + 1) : TRI_UNKNOWN;
         }
         if (a->s[0] == b->s[0]) {
             const char *r2;
@@ -991,15 +1009,13 @@ static enum tri set_compare(struct math *m, struct node *a, struct node *b, cons
         return compare(m, a->child[1], b->child[1], rule, depth + 1);
     struct node *fa[PIECES_MAX], *fb[PIECES_MAX];
     int na = union_flat(a, fa, PIECES_MAX), nb = union_flat(b, fb, PIECES_MAX);
-    if (na >= 1 && nb >= 1 && (na > 1 || nb > 1) && (a->kind == K_UNION || b->kind == K_UNION)) {
-        enum tri t = unordered(m, fa, na, fb, nb, rule, depth);
-        if (t == TRI_YES)
-            return t;
-    } else if (a->kind == b->kind && a->n == b->n) {
-        enum tri t = ordered(m, a->child, b->child, a->n, rule, depth);
-        if (t == TRI_YES)
-            return t;
-    }
+    enum tri t = TRI_NO;
+    if (na >= 1 && nb >= 1 && (na > 1 || nb > 1) && (a->kind == K_UNION || b->kind == K_UNION))
+        t = unordered(m, fa, na, fb, nb, rule, depth);
+    else if (a->kind == b->kind && a->n == b->n)
+        t = ordered(m, a->child, b->child, a->n, rule, depth);
+    if (t != TRI_NO)
+        return t;
     bool symbols = ((a->flags | b->flags) & HAS_SYM) || a->kind == K_NAMED_SET || b->kind == K_NAMED_SET;
     if (!symbols)
         return TRI_NO;
@@ -1015,8 +1031,9 @@ static enum tri tuple_compare(struct math *m, struct node *a, struct node *b, co
     if (a->n != b->n)
         return TRI_NO;
     if (a->n == 2 && a->op != b->op) {    // brackets count, but not at an infinite end
-        int inf;
-        int open = (is_infinite(a->child[0], &inf) ? 1 : 0) | (is_infinite(a->child[1], &inf) ? 2 : 0);
+        int ia, ib, open = 0;
+        for (int i = 0; i < 2; i++)
+            open |= is_infinite(a->child[i], &ia) && is_infinite(b->child[i], &ib) ? 1 << i : 0;
         if ((a->op | open) != (b->op | open))
             return TRI_NO;
     }
@@ -1114,6 +1131,8 @@ enum tri math_compare(struct math *m, struct node *gold, struct node *pred, cons
 {
     *rule = "";
     enum tri t = compare(m, gold, pred, rule, 0);
+    if (t == TRI_NO && (m->steps < 0 || m->out_of_memory))
+        t = TRI_UNKNOWN;    // another rule may have been passed over for want of either
     if (t == TRI_UNKNOWN && !m->why)
         m->why = "neither proved nor refuted";
     return t;

@@ -952,12 +952,13 @@ static bool decimal_atom(const struct node *a)
            node_is(a->child[1]->child[0], K_NUM) && a->child[1]->child[0]->small == 10;
 }
 
-/* The tolerance for decimals: half a unit of the last decimal, but never more than the value times 10^-(decimals / 2) -
- * a thousandth at 6 - so that small numbers do not all become equal. */
-static void tolerance_set(arb_t tol, const acb_t x, int decimals, slong prec)
+/* The tolerance for decimals: half a unit of the last decimal, but never more than the smaller value times
+ * 10^-(decimals / 2) - a thousandth at 6 - so that small numbers do not all become equal. */
+static void tolerance_set(arb_t tol, const acb_t x, const acb_t y, int decimals, slong prec)
 {
-    arb_t rel;
+    arb_t rel, other;
     arb_init(rel);
+    arb_init(other);
     arb_set_ui(tol, 10);
     arb_pow_ui(tol, tol, (ulong)decimals, prec);
     arb_mul_2exp_si(tol, tol, 1);
@@ -965,20 +966,25 @@ static void tolerance_set(arb_t tol, const acb_t x, int decimals, slong prec)
     arb_mul_ui(tol, tol, 1000001, prec);    // 0.5 units and a millionth, so that a half itself counts
     arb_div_ui(tol, tol, 1000000, prec);
     acb_abs(rel, x, prec);
+    acb_abs(other, y, prec);
+    arb_min(rel, rel, other, prec);
     for (int i = 0; i < decimals / 2; i++)
         arb_div_ui(rel, rel, 10, prec);
     arb_min(tol, tol, rel, prec);
     arb_clear(rel);
+    arb_clear(other);
 }
 
-static bool tiny(const acb_t diff, const acb_t x, slong bits)
+static bool tiny(const acb_t diff, const acb_t x, const acb_t y, slong bits)
 {
-    /* is the ball of diff smaller than 2^-bits of max(x, 2^-64)? */
+    /* is the ball of diff smaller than 2^-bits of max(x, y, 2^-64)? */
     mag_t size, all;
     bool ok;
     mag_init(size);
     mag_init(all);
     acb_get_mag_lower(size, x);
+    acb_get_mag_lower(all, y);
+    mag_max(size, size, all);
     mag_set_ui_2exp_si(all, 1, -64);
     mag_max(size, size, all);
     acb_get_mag(all, diff);
@@ -1012,7 +1018,7 @@ static enum tri constants_equal(struct math *m, const struct node *a, const stru
         }
         acb_sub(d, x, y, precs[i]);
         if (rounded) {
-            tolerance_set(tol, x, decimals, precs[i]);
+            tolerance_set(tol, x, y, decimals, precs[i]);
             acb_abs(abs, d, precs[i]);
             if (arb_le(abs, tol)) {
                 answer = TRI_YES;
@@ -1025,7 +1031,7 @@ static enum tri constants_equal(struct math *m, const struct node *a, const stru
         }
         if (!acb_contains_zero(d))
             answer = TRI_NO;
-        else if (precs[i] >= 512 && tiny(d, x, 400))
+        else if (precs[i] >= 512 && tiny(d, x, y, 400))
             answer = TRI_YES;
     }
     if (answer == TRI_UNKNOWN && !m->why)
@@ -1068,7 +1074,7 @@ static enum tri functions_equal(struct math *m, const struct node *a, const stru
                     answer = TRI_NO;
                     break;
                 }
-                if (tiny(d, x, 100)) {
+                if (tiny(d, x, y, 100)) {
                     agree++;
                     break;
                 }
@@ -1189,29 +1195,36 @@ enum tri scalar_proportional(struct math *m, const struct node *a, const struct 
     }
     if (!defined)
         return TRI_UNKNOWN;
-    bool same = mul61(va[0], vb[1]) == mul61(va[1], vb[0]) && mul61(va[0], vb[2]) == mul61(va[2], vb[0]);
+    /* zero is proportional to zero only: 0 = 0 is no condition, and x = 5 is one */
+    bool za = !(va[0] | va[1] | va[2]), zb = !(vb[0] | vb[1] | vb[2]);
+    bool same = za == zb && mul61(va[0], vb[1]) == mul61(va[1], vb[0]) && mul61(va[0], vb[2]) == mul61(va[2], vb[0]);
     if (!same && !opaque)
         return TRI_NO;
-    acb_t x, y, x0, y0;
-    arb_t q;
+    acb_t x, y, d, x0, y0;
     acb_init(x);
     acb_init(y);
+    acb_init(d);
     acb_init(x0);
     acb_init(y0);
-    arb_init(q);
     enum tri answer = same ? TRI_YES : TRI_UNKNOWN;
     int agree = 0;
     bool first = false;
     for (int point = 0; point < N_POINT && answer != TRI_NO; point++) {
         struct ball ba = { .m = m, .prec = 256, .point = point };
-        if (!ball(&ba, a, x) || !ball(&ba, b, y) || acb_contains_zero(y))
+        if (!ball(&ba, a, x) || !ball(&ba, b, y))
+            continue;
+        bool nx = !acb_contains_zero(x), ny = !acb_contains_zero(y);
+        if ((za && ny) || (zb && nx))
+            answer = TRI_NO;
+        if (!nx || !ny)    // proves nothing of the factor
             continue;
         if (!first) {
             acb_set(x0, x);
             acb_set(y0, y);
             first = true;
-            acb_div(x, x, y, 256);
-            if (real_ball(x))
+            acb_conj(y, y);
+            acb_mul(x, x, y, 256);    // x y* has the sign of x / y and of y / x
+            if (arb_contains_zero(acb_imagref(x)))
                 *sign = arb_is_positive(acb_realref(x)) ? 1 : arb_is_negative(acb_realref(x)) ? -1 : 0;
             if (same)
                 break;
@@ -1219,18 +1232,18 @@ enum tri scalar_proportional(struct math *m, const struct node *a, const struct 
         }
         acb_mul(x, x, y0, 256);
         acb_mul(y, y, x0, 256);
-        acb_sub(y, y, x, 256);
-        if (!acb_contains_zero(y))
+        acb_sub(d, x, y, 256);
+        if (!acb_contains_zero(d))
             answer = TRI_NO;
-        else if (tiny(y, x, 100))
+        else if (tiny(d, x, y, 100))
             agree++;
     }
     if (answer == TRI_UNKNOWN && agree >= N_POINT / 2)
         answer = TRI_YES;
     acb_clear(x);
     acb_clear(y);
+    acb_clear(d);
     acb_clear(x0);
     acb_clear(y0);
-    arb_clear(q);
     return answer;
 }

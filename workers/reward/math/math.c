@@ -289,27 +289,28 @@ static void decide(struct math *m, struct span p, bool p_plain, struct span g, b
         bare_decide(m, p, p_plain, g, g_plain, out);
 }
 
-static void start(struct math *m, struct math_result *out)
+void math_start(struct math *m)
 {
     m->used = 0;
     m->out_of_memory = false;
     m->steps = MATH_STEPS;
     m->n_bind = 0;
     m->why = NULL;
-    *out = (struct math_result){ .verdict = VERDICT_DIFFERENT };
 }
 
 void math_answer(struct math *m, const char *pred, size_t pred_len, const char *gold, size_t gold_len,
                  struct math_result *out)
 {
-    start(m, out);
+    math_start(m);
+    *out = (struct math_result){ .verdict = VERDICT_DIFFERENT };
     decide(m, unwrap((struct span){ pred, pred_len }), false, unwrap((struct span){ gold, gold_len }), false, out);
 }
 
 void math_response(struct math *m, const char *response, size_t response_len, const char *gold, size_t gold_len,
                    struct math_result *out)
 {
-    start(m, out);
+    math_start(m);
+    *out = (struct math_result){ .verdict = VERDICT_DIFFERENT };
     struct extracted p = math_extract(m, response, response_len), g = math_extract(m, gold, gold_len);
     decide(m, unwrap(p.s), p.plain, unwrap(g.s), g.plain, out);
 }

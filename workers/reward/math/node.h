@@ -91,6 +91,7 @@ struct math {
     char *mem;                         // MATH_MEM_BYTES
 };
 
+void math_start(struct math *m);                 // a new check: whole budget, empty block; math.c
 void *math_take(struct math *m, size_t size);    // NULL: the block is full
 struct node *node_new(struct math *m, enum node_kind kind, int n, ...);    // with n children; NULL when one of them is
 struct node *node_list(struct math *m, enum node_kind kind, struct node **child, int n);    // copies the array
