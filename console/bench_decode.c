@@ -8,15 +8,17 @@
 #include "console/bench.h"
 #include "console/tool_model.h"
 #include "kernels/ops.h"
+#include "kernels/trace.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "workers/model/model.h"
 #include "workers/producer/generator.h"
 
+#define GROUP_MAX 64
 struct decode_bench {
     struct tool_model tool;
-    const char *shape;
-    int64_t batch, n_prompt, n_new, rounds;
+    const char *shape, *profile;
+    int64_t batch, n_prompt, n_new, group, rounds;
 };
 struct decode_times {
     double prefill_s, decode_s, all_s;    // of one round
@@ -37,13 +39,15 @@ static bool round_run(const struct decode_bench *b, struct generator *g, int32_t
     struct generator_stats before, after;
     int64_t start = clock_ns();
     generator_stats(g, &before);
-    for (int64_t i = 0; i < b->batch; i++) {
-        uint64_t seed = 1;
+    uint64_t seed[GROUP_MAX];
+    for (int i = 0; i < GROUP_MAX; i++)
+        seed[i] = 1;
+    for (int64_t i = 0; i < b->batch / b->group; i++) {
         struct generator_item item = {.item = i,
                                       .prompt = prompt,
                                       .n_prompt = b->n_prompt,
-                                      .n_sample = 1,
-                                      .seed = &seed,
+                                      .n_sample = (int32_t)b->group,
+                                      .seed = seed,
                                       .sampling = SAMPLING_DEFAULT};
         item.sampling.max_new_tok = b->n_new;
         prompt_fill(b, i, prompt);
@@ -66,10 +70,10 @@ static bool round_run(const struct decode_bench *b, struct generator *g, int32_t
     return true;
 }
 
-/* Does packed scoring give the log-probs that were recorded, to the bit? */
+/* Does packed scoring give the log-probs that were recorded for the first sample, to the bit? */
 static bool group_check(const struct decode_bench *b, const struct group *g, bool *same, struct error *err)
 {
-    int64_t n = g->n_prompt + g->n_tok;
+    int64_t n_tok = g->sample[0].n_tok, n = g->n_prompt + n_tok;
     int32_t cu[2] = { 0, (int32_t)n };
     int32_t *token = malloc((size_t)n * sizeof *token), *target = malloc((size_t)n * sizeof *target);
     float *temperature = malloc((size_t)n * sizeof *temperature), *logp = malloc((size_t)n * sizeof *logp);
@@ -80,7 +84,7 @@ static bool group_check(const struct decode_bench *b, const struct group *g, boo
         goto out;
     }
     memcpy(token, g->prompt, (size_t)g->n_prompt * sizeof *token);
-    memcpy(token + g->n_prompt, g->token, (size_t)g->n_tok * sizeof *token);
+    memcpy(token + g->n_prompt, g->token, (size_t)n_tok * sizeof *token);
     for (int64_t i = 0; i < n; i++) {
         target[i] = i >= g->n_prompt - 1 && i + 1 < n ? token[i + 1] : -1;
         temperature[i] = g->temperature;
@@ -89,7 +93,7 @@ static bool group_check(const struct decode_bench *b, const struct group *g, boo
     struct model_batch batch = { .n_seq = 1, .n_tok = n, .token = token, .cu_tok = cu };
     TRY((run = model_run_new(b->tool.model, &limits, err)) != NULL);
     TRY(model_score(run, &batch, target, temperature, logp, NULL, err));
-    *same = memcmp(logp + g->n_prompt - 1, g->logp, (size_t)g->n_tok * sizeof *logp) == 0;
+    *same = memcmp(logp + g->n_prompt - 1, g->logp, (size_t)n_tok * sizeof *logp) == 0;
     ok = true;
 out:
     model_run_free(run);
@@ -131,13 +135,15 @@ static bool model_make(struct decode_bench *b, struct error *err)
 
 bool bench_decode(int argc, char **argv, struct error *err)
 {
-    struct decode_bench b = { .tool = TOOL_MODEL_DEFAULT, .batch = 32, .n_prompt = 16, .n_new = 128, .rounds = 5 };
+    struct decode_bench b = { .tool = TOOL_MODEL_DEFAULT, .batch = 32, .n_prompt = 16, .n_new = 128, .group = 1, .rounds = 5 };
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&b.tool),
         { "shape", NULL, CLI_STR, &b.shape, "NAME", "random weights of this shape in place of --model, e.g. starter" },
         { "batch", NULL, CLI_I64, &b.batch, "B", "samples decoded at once (default 32)" },
         { "prompt", NULL, CLI_I64, &b.n_prompt, "P", "prompt tokens (default 16)" },
         { "new", NULL, CLI_I64, &b.n_new, "N", "new tokens a sample (default 128)" },
+        { "group", NULL, CLI_I64, &b.group, "G", "samples that share a prompt (default 1)" },
+        { "profile", NULL, CLI_STR, &b.profile, "FILE", "one more round with the time of each operation: a table, and the timeline to FILE" },
         { "rounds", NULL, CLI_I64, &b.rounds, "R", "measured rounds; the median is printed (default 5)" },
     };
     struct cli cli = { .command = "rollcall bench decode", .options = options, .n_options = ARRAY_SIZE(options),
@@ -153,9 +159,9 @@ bool bench_decode(int argc, char **argv, struct error *err)
     if (cli.help_wanted)
         return true;
     if (b.batch < 1 || b.batch > 65536 || b.n_prompt < 1 || b.n_prompt > 1 << 20 || b.n_new < 2 || b.n_new > 1 << 20 ||
-        b.rounds < 1 || b.rounds > 1000)
-        return error_set(err, ERR_USAGE,
-                         "--batch and --prompt must be at least 1, --new at least 2, --rounds 1 to 1000");
+        b.rounds < 1 || b.rounds > 1000 || b.group < 1 || b.group > GROUP_MAX || b.batch % b.group)
+        return error_set(err, ERR_USAGE, "--batch and --prompt must be at least 1, --new at least 2, --rounds 1 to 1000, --group 1 to "
+                         "%d and a divisor of --batch", GROUP_MAX);
     TRY(model_make(&b, err));
     prompt = malloc((size_t)b.n_prompt * sizeof *prompt);
     times = malloc((size_t)b.rounds * sizeof *times);
@@ -168,8 +174,12 @@ bool bench_decode(int argc, char **argv, struct error *err)
     TRY((g = generator_new(&config, err)) != NULL);
     TRY(round_run(&b, g, prompt, &times[0], &kept, err));    // warm-up, and the tokens to check
     TRY(group_check(&b, kept, &same, err));
+    TRY(round_run(&b, g, prompt, &times[0], NULL, err));    // records what graphs the first round has only warmed up
+    size_t free_before, free_after, total;
+    TRY(mem_info(b.tool.dev, &free_before, &total, err));
     for (int64_t i = 0; i < b.rounds; i++)
         TRY(round_run(&b, g, prompt, &times[i], NULL, err));
+    TRY(mem_info(b.tool.dev, &free_after, &total, err));
     qsort(times, (size_t)b.rounds, sizeof *times, times_compare);
     const struct decode_times *t = &times[b.rounds / 2];
     const struct device *dev = b.tool.dev;
@@ -180,14 +190,23 @@ bool bench_decode(int argc, char **argv, struct error *err)
     printf(
         "{\"bench\":\"decode\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%lld,\"batch\":%lld,"
         "\"prompt\":%lld,\"new\":%lld,\"tok_per_s\":%.0f,\"ms\":%.2f,\"decode_tok_per_s\":%.0f,"
-        "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"check\":%s}\n",
+        "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"check\":%s}\n",
         b.shape ? b.shape : b.tool.name, dev->name, dev->what, (long long)config_n_param(model_config(b.tool.model)),
         (long long)b.batch, (long long)b.n_prompt, (long long)b.n_new, n_new / t->all_s, t->all_s * 1e3,
         (n_new - (double)b.batch) / t->decode_s,
         (n_new - (double)b.batch) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1),
-        t->decode_s * 1e6 / n_step, (double)(b.batch * b.n_prompt) / t->prefill_s, roofline, same ? "true" : "false");
+        t->decode_s * 1e6 / n_step, (double)(b.batch * b.n_prompt) / t->prefill_s, roofline,
+        free_before > free_after ? (double)(free_before - free_after) * 1e-6 : 0, same ? "true" : "false");
+    if (b.profile) {
+        struct decode_times traced;
+        TRY(trace_start(b.tool.dev, 100000, err));
+        TRY(round_run(&b, g, prompt, &traced, NULL, err));
+        trace_print(b.tool.dev);
+    }
     ok = true;
 out:
+    if (b.tool.dev && b.tool.dev->trace)
+        ok = trace_stop(b.tool.dev, b.profile, err) && ok;
     group_free(kept);
     generator_free(g);
     free(prompt);

@@ -80,7 +80,7 @@ const struct knob knobs[] = {
     { "adam_eps", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, .above_min = true, AT(adam_eps), .def = "1e-8", .help = "AdamW's epsilon" },
     { "max_norm", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1e9, AT(max_norm), .def = "1.0", .applies = APPLY_NEXT_STEP, .help = "clip the global gradient norm; 0: never" },
     { "recompute_full", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(recompute_full), .def = "false", .help = "recompute whole blocks in the backward pass: less memory, slower" },
-    { "offload_optimizer", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(offload_optimizer), .def = "false", .help = "keep masters and moments in host memory" },
+    { "offload_optimizer", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(offload_optimizer), .def = "false", .help = "keep masters and moments in host memory, as far as the GPU's has no room for them" },
 
     { "reward_type", NULL, "rt", "reward", KNOB_TEXT, "", AT(reward_type), .def = "think_answer_tags", .help = "think_answer_tags, boxed, math, code, code_share, program:CMD, or a weighted list '0.8*boxed + 0.2*program:CMD'" },
     { "code_verifier_api_url", NULL, "cv", "reward", KNOB_TEXT, "", AT(code_verifier_api_url), .def = "", .help = "external verifier for code; without it the local sandbox" },

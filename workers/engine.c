@@ -15,6 +15,7 @@
 #include "workers/consumer/checkpoint.h"
 #include "workers/consumer/schedule.h"
 #include "workers/consumer/trainer.h"
+#include "workers/memory_plan.h"
 #include "workers/model/model.h"
 #include "workers/producer/eval.h"
 #include "workers/producer/generator.h"
@@ -53,6 +54,9 @@ struct engine {
     struct prompt_maker maker;
     struct generator *generator;
     struct trainer *trainer;
+    struct memory_plan plan;
+    void *region;                // (plan.region) of trainer and sampler by turns; NULL: each has its own
+    size_t free_at_start, memory_peak;    // bytes of the device: free before anything was loaded; most seen in use
     struct checkpoint_writer *writer;
     int64_t step, version;
     struct task *saving;         // whose checkpoint is being written
@@ -185,6 +189,9 @@ static void engine_unload(struct engine *e)
     model_free(e->sampler);
     model_free(e->ref);
     model_free(e->model);
+    if (e->dev)
+        mem_free(e->dev, e->region);
+    e->region = NULL;
     e->generator = NULL;
     e->trainer = NULL;
     e->sampler = e->ref = e->model = NULL;
@@ -247,6 +254,47 @@ out:
     return ok;
 }
 
+/* Share the device's memory out between the trainer and the sampler (memory_plan.h). */
+static bool memory_share(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
+{
+    size_t bytes;
+    char text[512];
+    struct memory_plan *p = &e->plan;
+    const struct model *copy[] = { e->model, e->ref, e->sampler };
+    size_t weights = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(copy); i++)
+        if (copy[i]) {
+            model_weights(copy[i], &bytes);
+            weights += bytes;
+        }
+    if (!memory_plan_make(p, e->model, weights, e->trains ? settings : NULL, !e->sampler, g, err))
+        return false;
+    memory_plan_text(p, text, sizeof text);
+    log_info("memory planned %s", text);
+    g->kv_bytes = p->kv;
+    if (!p->turns)
+        return true;
+    if (!(e->region = mem_new(e->dev, p->region, "activations, and keys and values by turns", err)))
+        return false;
+    settings->scratch = g->kv_mem = e->region;
+    return true;
+}
+
+/* Say how the memory in use compares with the plan, after the first step and whenever it has grown. */
+static void memory_note(struct engine *e)
+{
+    size_t free_bytes, total;
+    struct error err;
+    if (e->dev->host_memory || !mem_info(e->dev, &free_bytes, &total, &err))
+        return;
+    size_t used = e->free_at_start > free_bytes ? e->free_at_start - free_bytes : 0;
+    if (used <= e->memory_peak)
+        return;
+    e->memory_peak = used;
+    log_info("memory used used_gb=%.3f planned_gb=%.3f ratio=%.4f", (double)used * 1e-9, (double)e->plan.total * 1e-9,
+             (double)used / (double)e->plan.total);
+}
+
 static bool engine_load(struct engine *e, const struct task *t, struct error *err)
 {
     const struct run_config *c = &e->config;
@@ -260,7 +308,8 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
         if (t->path[0] && found != t->step)
             return error_set(err, ERR_DATA, "checkpoint '%s' is of step %" PRId64 ", not %" PRId64, path, found, t->step);
     }
-    if (!e->dev && !(e->dev = device_new(e->device_name, e->n_thread, err)))
+    size_t total;
+    if (!e->dev && (!(e->dev = device_new(e->device_name, e->n_thread, err)) || !mem_info(e->dev, &e->free_at_start, &total, err)))
         return false;
     if (!data_load(e, err))
         return false;
@@ -284,6 +333,19 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
     settings.adam_beta2 = c->adam_beta2;
     settings.adam_eps = c->adam_eps;
     settings.recompute_block = c->recompute_full;
+    settings.offload = c->offload_optimizer && !e->dev->host_memory;
+    if (e->trains && c->n_behind > 0) {
+        if (!(e->sampler = model_new_like(e->model, err)))
+            return false;
+        model_n_live_set(e->sampler, tokenizer_n_id(e->tokenizer));
+    }
+    struct generator_config g = {
+        .model = e->sampler ? e->sampler : e->model, .tokenizer = e->tokenizer,
+        .max_seq = c->inference_microbatch_size * c->num_generations,
+        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64), .max_seq_tok = longest, .version = t->step,
+    };
+    if (!memory_share(e, &settings, &g, err))
+        return false;
     if (e->trains) {
         if (!(e->trainer = trainer_new(e->model, e->ref, &settings, err)))
             return false;
@@ -291,22 +353,8 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
             return false;
         trainer_version_set(e->trainer, t->step);
     }
-    if (e->trains && c->n_behind > 0) {
-        if (!(e->sampler = model_new_like(e->model, err)) || !model_weights_copy(e->sampler, e->model, err))
-            return false;
-        model_n_live_set(e->sampler, tokenizer_n_id(e->tokenizer));
-    }
-    int64_t max_seq = c->inference_microbatch_size * c->num_generations;
-    struct generator_config g = {
-        .model = e->sampler ? e->sampler : e->model, .tokenizer = e->tokenizer, .max_seq = max_seq,
-        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64), .max_seq_tok = longest, .version = t->step,
-    };
-    if (e->dev->kind == DEVICE_CUDA) {    // all sequences at full length rarely fit: half of what is left, and the rest waits
-        size_t free_bytes, total_bytes;
-        if (!mem_info(e->dev, &free_bytes, &total_bytes, err))
-            return false;
-        g.kv_bytes = free_bytes / 2;
-    }
+    if (e->sampler && !model_weights_copy(e->sampler, e->model, err))
+        return false;
     if (!(e->generator = generator_new(&g, err)))
         return false;
     if (!e->writer && !(e->writer = checkpoint_writer_new(err)))
@@ -523,6 +571,8 @@ static bool engine_train(struct engine *e, struct task *t, double *metric, struc
     phase_set(e, "training");
     if (t->step != e->step)
         return error_set(err, ERR_INTERNAL, "asked to train at step %" PRId64 " with weights of step %" PRId64, t->step, e->step);
+    if (e->region && !generator_idle(e->generator))
+        return error_set(err, ERR_INTERNAL, "asked to train at step %" PRId64 " while items are generated in the same memory", t->step);
     if (!hyper_make(&t->config, t->step, t->max_steps, &h, err))
         return false;
     if (e->config.control_shuffle_rewards)
@@ -542,6 +592,7 @@ static bool engine_train(struct engine *e, struct task *t, double *metric, struc
     metric[M_IDLE_S] = e->idle_s;
     metric[M_LONG_PROMPTS] = (double)(e->maker.n_dropped + e->maker.n_cut);
     metric[M_TRAIN_S] = (double)(clock_ns() - before) / 1e9;
+    memory_note(e);
     e->generate_s = e->idle_s = 0;
     e->generated_tok = 0;
     return true;

@@ -35,6 +35,7 @@ for group in "$@"; do
         OPS_DEVICE=cuda:0 note "operations against ref, equal bits" "$tests/ops_test"
         OPS_DEVICE=cuda:0 note "sampler and trainer agree to the bit" "$tests/agreement_test"
         OPS_DEVICE=cuda:0 note "logits and gradients of PyTorch, fp32" "$tests/model_golden_test"
+        OPS_DEVICE=cuda:0 note "rollouts, the host in step and one step behind" "$tests/generator_test"
         ;;
     sanitize)
         for tool in memcheck racecheck; do
@@ -51,7 +52,9 @@ for group in "$@"; do
     train)
         note "train 0.5B" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-0.5B --seq 2048 --tokens 16384
         note "train 1.5B" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-1.5B --seq 2048 --tokens 16384
-        note "train 7B" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-7B --seq 2048 --tokens 8192 --rounds 3
+        note "train 7B" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-7B --seq 2048 --tokens 8192 --micro 2048 --rounds 5
+        note "train 7B, a tenth of the state in host memory" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-7B --seq 2048 --tokens 8192 --micro 4096 --host-share 0.1 --rounds 3
+        note "train 1.5B, all of the state in host memory" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-1.5B --seq 2048 --tokens 16384 --host-share 1 --rounds 3
         ;;
     *)
         echo "unknown group '$group': tests, sanitize, decode, train"

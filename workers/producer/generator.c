@@ -240,6 +240,24 @@ static bool pool_size(const struct generator *g, int64_t *n_page, struct error *
     return true;
 }
 
+/* What the model's scratch must do for this generator, whose max_seq is max_seq_of's. */
+static struct run_limits run_limits_of(const struct generator_config *c)
+{
+    const struct device *dev = model_device(c->model);
+    int64_t prefill = c->prefill_tok > 0 ? c->prefill_tok : prefill_tok_default(dev), n_seq = max_seq_of(dev, c->max_seq);
+    return (struct run_limits){ .max_tok = MAX(MAX(prefill, c->max_seq_tok), n_seq),
+                                .max_seq = MAX(n_seq, PREFILL_SEQ_MAX),
+                                .max_seq_tok = c->max_seq_tok };
+}
+
+size_t generator_bytes(const struct generator_config *config)
+{
+    struct run_limits limits = run_limits_of(config);
+    int64_t n_seq = max_seq_of(model_device(config->model), config->max_seq);
+    size_t line = (size_t)model_config(config->model)->vocab * sizeof(float);
+    return model_run_bytes(config->model, &limits) + (size_t)(n_seq + PREFILL_SEQ_MAX + 1) * line;
+}
+
 size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_seq_tok)
 {
     const struct device *dev = model_device(m);
@@ -289,9 +307,7 @@ struct generator *generator_new(const struct generator_config *config, struct er
     }
     TRY(pagedkv_init(&g->pages, n_page, page_tok, err));
     TRY((g->kv = kv_pool_new(config->model, n_page, config->kv_mem, err)) != NULL);
-    struct run_limits limits = {.max_tok = MAX(g->max_tok, g->config.max_seq),
-                                .max_seq = MAX(g->config.max_seq, PREFILL_SEQ_MAX),
-                                .max_seq_tok = config->max_seq_tok};
+    struct run_limits limits = run_limits_of(config);
     TRY((g->run = model_run_new(config->model, &limits, err)) != NULL);
     TRY(rows_new(g, err));
     size_t n = (size_t)g->config.max_seq, line = (size_t)g->vocab * sizeof(float);

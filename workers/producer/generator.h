@@ -58,6 +58,8 @@ void generator_free(struct generator *g);    // with all items still inside; NUL
 /* Queue an item. ERR_FULL: max_item are inside, try again after a step. ERR_SHAPE: it can never run (too long for
  * max_seq_tok or for the pool), with the sizes. On failure nothing has changed. */
 MUST_USE bool generator_submit(struct generator *g, const struct generator_item *item, struct error *err);
+/* Device memory that generator_new takes besides the pool. */
+size_t generator_bytes(const struct generator_config *config);
 /* Bytes of a pool in which max_seq samples of max_seq_tok never wait. */
 size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_seq_tok);
 /* One round: admit what fits, run waiting prompts up to prefill_tok tokens, decode one token for every running

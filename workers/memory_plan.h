@@ -1,0 +1,30 @@
+/* memory_plan.h - how a worker's device memory is shared out, decided before it is taken
+ *
+ * What stands first: weights (taken already), gradient, the sampler's scratch, optimizer state. Then comes one region that is
+ * pool of keys and values while it samples and activations while it trains, by turns; or, when samples are drawn while it
+ * trains, one region of each. With offload, as much of the optimizer's state as finds no room goes to host memory. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include "protocol/base/error.h"
+
+struct model;
+struct trainer_settings;
+struct generator_config;
+struct memory_plan {
+    size_t weights;            // all copies
+    size_t gradient, state;    // state: masters and moments on the device, and the stage
+    size_t host;               // masters and moments in pinned host memory
+    size_t sampler;            // scratch and logits
+    size_t activation, kv;     // what training and sampling work in
+    size_t region;             // the larger of both when they take turns, else their sum
+    size_t reserve;            // for scratch of operations, graphs and libraries; not part of the total
+    size_t total;              // weights, gradient, state, sampler and region
+    bool turns;
+};
+/* Plan for m, whose weights (weight_bytes with all copies) are loaded; s: of the trainer, NULL when it does not train here.
+ * Sets s->state_bytes. ERR_NO_MEMORY names every part when they do not fit. */
+MUST_USE bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weight_bytes, struct trainer_settings *s,
+                               bool turns, const struct generator_config *g, struct error *err);
+/* The parts in one line of text. */
+void memory_plan_text(const struct memory_plan *p, char *out, size_t size);
