@@ -115,6 +115,28 @@ bool mark_wait(struct device *dev, struct mark *m, struct error *err)
     return dev->op->mark_wait(dev, m, err);
 }
 
+void *mem_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err)
+{
+    return dev->op->mem_share_new(dev, size_bytes, what, h, err);
+}
+
+void mem_share_free(struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h)
+{
+    if (p)
+        dev->op->mem_share_free(dev, p, size_bytes, h);
+}
+
+const void *mem_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err)
+{
+    return dev->op->mem_share_open(dev, h, size_bytes, err);
+}
+
+void mem_share_close(struct device *dev, const void *p, size_t size_bytes)
+{
+    if (p)
+        dev->op->mem_share_close(dev, p, size_bytes);
+}
+
 struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, bool for_bwd,
                           struct error *err)
 {

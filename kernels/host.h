@@ -12,6 +12,11 @@ void *host_mem_new(struct device *dev, size_t size_bytes, const char *what, stru
 void host_mem_free(struct device *dev, void *p);
 bool host_mem_info(struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err);
 bool host_mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes, enum copy_dir dir, struct error *err);
+void *host_mem_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err);
+void host_mem_share_free(struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h);
+const void *host_mem_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err);
+void host_mem_share_close(struct device *dev, const void *p, size_t size_bytes);
+extern const struct comm_ops host_comm_ops;    // collective/host.c
 bool host_sync(struct device *dev, struct error *err);
 struct mark *host_mark_new(struct device *dev, struct error *err);
 void host_mark_free(struct device *dev, struct mark *m);

@@ -41,6 +41,7 @@ static inline float bf16_to_f32(uint16_t h)
     return v.f;
 }
 
+struct comm_ops;
 struct ops;
 enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_CUDA };
 /* What is known of every device; a back end's own struct starts with it. Read only for users. */
@@ -87,6 +88,18 @@ struct mark *mark_new(struct device *dev, struct error *err);
 void mark_free(struct device *dev, struct mark *m);      // NULL is fine
 MUST_USE bool mark_set(struct device *dev, struct mark *m, struct error *err);     // after all that was asked for so far
 MUST_USE bool mark_wait(struct device *dev, struct mark *m, struct error *err);    // until what was asked for before it is done
+
+/* --- memory that another process of this host opens: weights on their way (workers/publish) --------------------------- */
+/* How to find it: a CUDA IPC handle, or the maker's process and descriptor. A plain value that may travel in a message. */
+struct mem_handle {
+    uint8_t bytes[96];
+};
+/* As mem_new, and fills h; freed with mem_share_free, which must not come before the others have closed it. */
+void *mem_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err);
+void mem_share_free(struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h);
+/* Another process's memory, on this device or another one of the host, as this device reads it. NULL: see err. */
+const void *mem_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err);
+void mem_share_close(struct device *dev, const void *p, size_t size_bytes);
 
 /* --- weights ------------------------------------------------------------------------------------------------------- */
 /* A matrix (n_out, n_in) row-major as in Hugging Face (y = x W^T), with whatever form the back end computes best from: a
@@ -450,6 +463,11 @@ struct ops {
     void (*mark_free)(struct device *, struct mark *);
     bool (*mark_set)(struct device *, struct mark *, struct error *);
     bool (*mark_wait)(struct device *, struct mark *, struct error *);
+    void *(*mem_share_new)(struct device *, size_t, const char *, struct mem_handle *, struct error *);
+    void (*mem_share_free)(struct device *, void *, size_t, const struct mem_handle *);
+    const void *(*mem_share_open)(struct device *, const struct mem_handle *, size_t, struct error *);
+    void (*mem_share_close)(struct device *, const void *, size_t);
+    const struct comm_ops *comm;                                                // kernels/collective/comm.h
     bool (*weight_init)(struct device *, struct weight *, struct error *);      // fills pack
     void (*weight_release)(struct device *, struct weight *);
     bool (*weight_refresh)(struct device *, struct weight *, struct error *);

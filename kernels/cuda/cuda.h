@@ -65,6 +65,9 @@ void cuda_weight_release(struct device *dev, struct weight *w);
 bool cuda_weight_refresh(struct device *dev, struct weight *w, struct error *err);
 void cuda_plans_free(struct cuda_device *cu);
 void cuda_pipes_close(struct cuda_device *cu);
+/* mem_hash on another stream of the device; a->hash is device memory. */
+bool cuda_hash(const struct cuda_device *cu, cudaStream_t stream, const struct mem_hash *a, struct error *err);
+extern const struct comm_ops nccl_comm_ops;    // kernels/collective/nccl.cu
 
 /* Call fn<T>(...) for the element type of a dtype. */
 #define BY_TYPE(t, fn, ...) ((t) == DT_BF16 ? fn<bf16>(__VA_ARGS__) : fn<float>(__VA_ARGS__))

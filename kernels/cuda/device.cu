@@ -136,6 +136,43 @@ static bool cuda_mem_copy(struct device *dev, void *dst, const void *src, size_t
     return cuda_ok(cudaMemcpyAsync(dst, src, size_bytes, kind[dir], cuda_of(dev)->stream), "copy", err);
 }
 
+static void *cuda_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err)
+{
+    cudaIpcMemHandle_t handle;
+    static_assert(sizeof handle <= sizeof h->bytes, "a handle fits");
+    size_t rounded = (size_bytes + ((size_t)2 << 20) - 1) & ~(((size_t)2 << 20) - 1);    // a handle opens whole pieces of 2 MiB
+    void *p = cuda_mem_new(dev, rounded, what, err);
+    if (p && !cuda_ok(cudaIpcGetMemHandle(&handle, p), "sharing memory with other processes", err)) {
+        cudaFree(p);
+        return NULL;
+    }
+    memset(h, 0, sizeof *h);
+    memcpy(h->bytes, &handle, sizeof handle);
+    return p;
+}
+
+static void cuda_share_free(struct device *dev, void *p, size_t, const struct mem_handle *)
+{
+    cuda_mem_free(dev, p);
+}
+
+static const void *cuda_share_open(struct device *dev, const struct mem_handle *h, size_t, struct error *err)
+{
+    cudaIpcMemHandle_t handle;
+    void *p = NULL;
+    cudaSetDevice(dev->index);
+    memcpy(&handle, h->bytes, sizeof handle);
+    cudaError_t status = cudaIpcOpenMemHandle(&p, handle, cudaIpcMemLazyEnablePeerAccess);
+    (void)cudaGetLastError();
+    return cuda_ok(status, "opening another process's memory", err) ? p : NULL;
+}
+
+static void cuda_share_close(struct device *dev, const void *p, size_t)
+{
+    cudaStreamSynchronize(cuda_of(dev)->stream);
+    cudaIpcCloseMemHandle((void *)p);
+}
+
 static bool cuda_graph_begin(struct device *dev, struct error *err)
 {
     struct cuda_device *cu = cuda_of(dev);
@@ -191,6 +228,11 @@ static struct ops ops_table(void)
     t.mark_free = cuda_mark_free;
     t.mark_set = cuda_mark_set;
     t.mark_wait = cuda_mark_wait;
+    t.mem_share_new = cuda_share_new;
+    t.mem_share_free = cuda_share_free;
+    t.mem_share_open = cuda_share_open;
+    t.mem_share_close = cuda_share_close;
+    t.comm = &nccl_comm_ops;
     t.weight_init = cuda_weight_init;
     t.weight_release = cuda_weight_release;
     t.weight_refresh = cuda_weight_refresh;

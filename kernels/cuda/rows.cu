@@ -585,11 +585,14 @@ __global__ static void hash_kernel(unsigned long long *hash, const uint8_t *__re
     }
     atomicAdd(hash, (unsigned long long)sum);
 }
+bool cuda_hash(const struct cuda_device *cu, cudaStream_t stream, const struct mem_hash *a, struct error *err)
+{
+    if (!cuda_ok(cudaMemsetAsync(a->hash, 0, sizeof *a->hash, stream), "mem_hash", err))
+        return false;
+    hash_kernel<<<(unsigned)cu->n_sm * 4, 256, 0, stream>>>((unsigned long long *)a->hash, (const uint8_t *)a->x, (int64_t)a->size_bytes);
+    return launch_ok("mem_hash", err);
+}
 extern "C" bool mem_hash_cuda(struct device *dev, const struct mem_hash *a, struct error *err)
 {
-    struct cuda_device *cu = cuda_of(dev);
-    if (!cuda_ok(cudaMemsetAsync(a->hash, 0, sizeof *a->hash, cu->stream), "mem_hash", err))
-        return false;
-    hash_kernel<<<(unsigned)cu->n_sm * 4, 256, 0, cu->stream>>>((unsigned long long *)a->hash, (const uint8_t *)a->x, (int64_t)a->size_bytes);
-    return launch_ok("mem_hash", err);
+    return cuda_hash(cuda_of(dev), cuda_of(dev)->stream, a, err);
 }

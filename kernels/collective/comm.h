@@ -1,0 +1,76 @@
+/* comm.h - devices of several processes that move memory together: broadcast in buckets
+ *
+ * A comm is one process's membership in a group of n_rank, one device a process: NCCL between GPUs (nccl.cu), shared memory
+ * between CPUs of one host (host.c). Nothing here waits: calls begin something and comm_poll carries it on, so that the caller
+ * sets the time limits and can look after its members meanwhile. When a member has died, the others comm_free theirs, which
+ * aborts what is under way, and build a new one. Work runs on the comm's own streams, never on the device's.
+ * One thread at a time uses a comm; it need not be the one that drives the device. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+
+#define COMM_ID_BYTES 128
+#define COMM_RANK_MAX 64
+#define COMM_BUCKET_MAX 4096    // buckets of one broadcast
+struct device;    // kernels/ops.h
+struct comm;
+struct comm_id {
+    uint8_t bytes[COMM_ID_BYTES];
+};
+struct comm_broadcast {
+    void *buf;               // (size_bytes) device: rank 0's is sent, the others' is filled
+    const void *src;         // rank 0: (size_bytes) device, copied into buf bucket by bucket ahead of the sending; NULL: buf holds it
+    size_t size_bytes;
+    size_t bucket_bytes;     // a multiple of 256; the same on all ranks
+    bool unchecked;          // no hash is made
+};
+enum comm_state { COMM_BUSY, COMM_READY, COMM_FAILED };
+
+/* Can this device be in a group? False: err says what is missing. */
+MUST_USE bool comm_available(struct device *dev, struct error *err);
+/* A new group's name: rank 0 makes it and gives it to the others. */
+MUST_USE bool comm_id_make(struct device *dev, struct comm_id *id, struct error *err);
+/* Begin to join; comm_poll says when all have. NULL: see err. */
+struct comm *comm_new(struct device *dev, const struct comm_id *id, int n_rank, int rank, struct error *err);
+void comm_free(struct comm *c);    // aborts what is under way; NULL is fine
+/* Carry on. COMM_READY: joined, or the broadcast is complete here (sent, or arrived). COMM_FAILED: err says why, only comm_free
+ * is left. */
+enum comm_state comm_poll(struct comm *c, struct error *err);
+/* Begin a broadcast from rank 0; c is ready. All ranks call it for the same bytes. */
+MUST_USE bool comm_broadcast(struct comm *c, const struct comm_broadcast *b, struct error *err);
+bool comm_copied(struct comm *c);          // rank 0: src is not read any more (the whole is in buf)
+/* Hash of buf after the broadcast, the same on all ranks that hold the same bytes: over buckets k the sum of
+ * mix(hash_k + (k + 1) * 0x9e3779b97f4a7c15), hash_k as of mem_hash in ops.h. */
+uint64_t comm_hash(const struct comm *c);
+
+/* A back end's functions, in its struct ops. */
+struct comm_ops {
+    bool (*available)(struct device *, struct error *);
+    bool (*id_make)(struct device *, struct comm_id *, struct error *);
+    struct comm *(*new_)(struct device *, const struct comm_id *, int n_rank, int rank, struct error *);
+    void (*free_)(struct comm *);
+    enum comm_state (*poll)(struct comm *, struct error *);
+    bool (*broadcast)(struct comm *, const struct comm_broadcast *, struct error *);
+    bool (*copied)(struct comm *);
+};
+/* What every back end's comm starts with. */
+struct comm {
+    const struct comm_ops *op;
+    struct device *dev;
+    int n_rank, rank;
+    uint64_t hash;
+};
+/* The sum above, from the buckets' hashes. */
+static inline uint64_t comm_hash_join(const uint64_t *hash, int n)
+{
+    uint64_t sum = 0;
+    for (int k = 0; k < n; k++) {
+        uint64_t z = hash[k] + (uint64_t)(k + 1) * 0x9e3779b97f4a7c15u;    // splitmix64's finaliser
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        sum += z ^ z >> 31;
+    }
+    return sum;
+}

@@ -1,0 +1,226 @@
+/* host.c - memory shared by processes of one host, and comm.h on it
+ *
+ * Shared memory is an anonymous file (memfd): it has no name that could be left behind, and its handle is the maker's process
+ * and descriptor, opened through /proc. A group of CPUs is one such file that rank 0 makes: a header and one piece of CHUNK
+ * bytes, which rank 0 fills and all others copy out before it is filled again. Progress is counted in the header by atomics;
+ * nobody sleeps on it, comm_poll looks. */
+#include "kernels/collective/comm.h"
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "kernels/host.h"
+
+#define CHUNK ((size_t)4 << 20)
+
+struct host_handle {
+    int64_t pid;
+    int32_t fd;
+};
+
+static void *memfd_map(int fd, size_t size_bytes, const char *what, struct error *err)
+{
+    void *p = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p != MAP_FAILED)
+        return p;
+    error_errno(err, "cannot map %s, %zu bytes", what, size_bytes);
+    return NULL;
+}
+
+void *host_mem_share_new(UNUSED struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err)
+{
+    struct host_handle own = { .pid = getpid(), .fd = memfd_create("rollcall", MFD_CLOEXEC) };
+    void *p = NULL;
+    if (own.fd < 0 || ftruncate(own.fd, (off_t)MAX(size_bytes, (size_t)1)) != 0)
+        error_errno(err, "no shared memory for %s: %zu bytes", what, size_bytes);
+    else
+        p = memfd_map(own.fd, MAX(size_bytes, (size_t)1), what, err);
+    if (!p && own.fd >= 0)
+        close(own.fd);
+    memset(h, 0, sizeof *h);
+    memcpy(h->bytes, &own, sizeof own);
+    return p;
+}
+
+void host_mem_share_free(UNUSED struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h)
+{
+    struct host_handle own;
+    memcpy(&own, h->bytes, sizeof own);
+    munmap(p, MAX(size_bytes, (size_t)1));
+    close(own.fd);
+}
+
+static void *handle_map(const struct mem_handle *h, size_t size_bytes, struct error *err)
+{
+    struct host_handle other;
+    char path[64];
+    memcpy(&other, h->bytes, sizeof other);
+    snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)other.pid, (int)other.fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) {
+        error_errno(err, "cannot open the memory of process %lld", (long long)other.pid);
+        return NULL;
+    }
+    off_t size = lseek(fd, 0, SEEK_END);    // a shorter file would kill who reads beyond its end
+    void *p = NULL;
+    if (size < (off_t)size_bytes)
+        error_set(err, ERR_DATA, "the memory of process %lld has %lld bytes, not %zu", (long long)other.pid, (long long)size, size_bytes);
+    else
+        p = memfd_map(fd, size_bytes, "another process's memory", err);
+    close(fd);
+    return p;
+}
+
+const void *host_mem_share_open(UNUSED struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err)
+{
+    return handle_map(h, size_bytes, err);
+}
+
+void host_mem_share_close(UNUSED struct device *dev, const void *p, size_t size_bytes)
+{
+    munmap((void *)p, size_bytes);
+}
+
+/* ---- a group ---- */
+
+struct board {    // what the members share
+    atomic_int n_joined;                       // ranks above 0
+    _Atomic uint64_t n_filled;                 // pieces that rank 0 has filled
+    _Atomic uint64_t n_taken[COMM_RANK_MAX];   // pieces that a rank has copied out
+};
+#define BOARD_BYTES ((sizeof(struct board) + 4095) & ~(size_t)4095)
+struct host_comm {
+    struct comm base;            // first
+    struct mem_handle handle;
+    struct board *board;
+    char *chunk;
+    struct comm_broadcast job;
+    bool joined, busy;
+    size_t done;                 // bytes of the job filled or taken
+    uint64_t n_piece;            // pieces filled or taken since the group began
+};
+
+static bool group_available(UNUSED struct device *dev, UNUSED struct error *err)
+{
+    return true;
+}
+
+/* The board is rank 0's from here on: comm_new finds it again by the handle in the name. */
+static bool group_id_make(struct device *dev, struct comm_id *id, struct error *err)
+{
+    struct mem_handle h;
+    _Static_assert(sizeof h <= sizeof id->bytes, "a handle fits");
+    void *p = host_mem_share_new(dev, BOARD_BYTES + CHUNK, "a group", &h, err);
+    if (!p)
+        return false;
+    munmap(p, BOARD_BYTES + CHUNK);
+    memset(id, 0, sizeof *id);
+    memcpy(id->bytes, &h, sizeof h);
+    return true;
+}
+
+static void group_free(struct comm *base)
+{
+    struct host_comm *c = (struct host_comm *)base;
+    if (base->rank == 0)
+        host_mem_share_free(base->dev, c->board, BOARD_BYTES + CHUNK, &c->handle);
+    else
+        munmap(c->board, BOARD_BYTES + CHUNK);
+    free(c);
+}
+
+static struct comm *group_new(struct device *dev, const struct comm_id *id, int n_rank, int rank, struct error *err)
+{
+    struct host_comm *c = calloc(1, sizeof *c);
+    if (!c) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a group");
+        return NULL;
+    }
+    c->base = (struct comm){ .op = &host_comm_ops, .dev = dev, .n_rank = n_rank, .rank = rank };
+    memcpy(&c->handle, id->bytes, sizeof c->handle);
+    if (!(c->board = handle_map(&c->handle, BOARD_BYTES + CHUNK, err))) {
+        free(c);
+        return NULL;
+    }
+    c->chunk = (char *)c->board + BOARD_BYTES;
+    if (rank > 0)
+        atomic_fetch_add(&c->board->n_joined, 1);
+    return &c->base;
+}
+
+static bool group_broadcast(struct comm *base, const struct comm_broadcast *b, struct error *err)
+{
+    struct host_comm *c = (struct host_comm *)base;
+    if (!c->joined || c->busy)
+        return error_set(err, ERR_INTERNAL, "a broadcast was begun while something else is under way");
+    c->job = *b;
+    c->done = 0;
+    c->busy = true;
+    if (base->rank == 0 && b->src)
+        memcpy(b->buf, b->src, b->size_bytes);
+    return true;
+}
+
+/* One piece, if it is its turn. */
+static bool piece_move(struct host_comm *c)
+{
+    struct board *b = c->board;
+    size_t n = MIN(CHUNK, c->job.size_bytes - c->done);
+    char *at = (char *)c->job.buf + c->done;
+    if (c->base.rank == 0) {
+        for (int r = 1; r < c->base.n_rank; r++)
+            if (atomic_load(&b->n_taken[r]) < c->n_piece)
+                return false;
+        memcpy(c->chunk, at, n);
+        atomic_store(&b->n_filled, ++c->n_piece);
+    } else {
+        if (atomic_load(&b->n_filled) == c->n_piece)
+            return false;
+        memcpy(at, c->chunk, n);
+        atomic_store(&b->n_taken[c->base.rank], ++c->n_piece);
+    }
+    c->done += n;
+    return true;
+}
+
+static bool job_hash(struct host_comm *c, struct error *err)
+{
+    uint64_t hash[COMM_BUCKET_MAX];
+    int n = 0;
+    for (size_t at = 0; at < c->job.size_bytes; at += c->job.bucket_bytes, n++) {
+        struct mem_hash h = { .hash = &hash[n], .x = (const char *)c->job.buf + at,
+                              .size_bytes = MIN(c->job.bucket_bytes, c->job.size_bytes - at) };
+        if (!host_mem_hash(c->base.dev, &h, err))
+            return false;
+    }
+    c->base.hash = comm_hash_join(hash, n);
+    return true;
+}
+
+static enum comm_state group_poll(struct comm *base, struct error *err)
+{
+    struct host_comm *c = (struct host_comm *)base;
+    c->joined = c->joined || base->rank > 0 || atomic_load(&c->board->n_joined) == base->n_rank - 1;
+    if (!c->joined)
+        return COMM_BUSY;
+    if (!c->busy)
+        return COMM_READY;
+    while (c->done < c->job.size_bytes && piece_move(c))
+        ;
+    if (c->done < c->job.size_bytes)
+        return COMM_BUSY;
+    c->busy = false;
+    return c->job.unchecked || job_hash(c, err) ? COMM_READY : COMM_FAILED;
+}
+
+static bool group_copied(UNUSED struct comm *base)
+{
+    return true;
+}
+
+const struct comm_ops host_comm_ops = {
+    group_available, group_id_make, group_new, group_free, group_poll, group_broadcast, group_copied,
+};

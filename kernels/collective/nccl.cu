@@ -1,0 +1,277 @@
+/* nccl.cu - comm.h between GPUs, by NCCL
+ *
+ * libnccl.so.2 is opened at run time, so that a build and a machine without it do everything but this; the few types of its
+ * interface that are used stand below (version 2.14 and later, the first with non-blocking communicators).
+ * NCCL_NVLS_ENABLE=0 is set before it is opened: no NVLink multicast object is ever made.
+ *
+ * A broadcast of n buckets runs on three streams, so that NVLink never waits: copy (rank 0: src -> buf, bucket by bucket),
+ * net (each bucket is sent when it is copied), check (each bucket is hashed when it is sent or has arrived). With a
+ * non-blocking communicator a call may still be under way when it returns; the next one, and the event behind it, follow
+ * when ncclCommGetAsyncError says that it is done. */
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "kernels/cuda/cuda.h"
+extern "C" {
+#include "kernels/collective/comm.h"
+}
+
+struct nccl_config {    // ncclConfig_t as of 2.14: later versions take what is missing as their default
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga;
+};
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7, NCCL_UINT8 = 1, NCCL_MAGIC = (int)0xcafebeef, NCCL_CONFIG_VERSION = 21400 };
+typedef struct ncclComm *nccl_handle;
+struct nccl_api {
+    int (*get_unique_id)(struct comm_id *);
+    int (*init_rank_config)(nccl_handle *, int n_rank, struct comm_id, int rank, struct nccl_config *);
+    int (*abort)(nccl_handle);
+    int (*async_error)(nccl_handle, int *state);
+    int (*broadcast)(const void *src, void *dst, size_t n, int type, int root, nccl_handle, cudaStream_t);
+    const char *(*error_string)(int);
+    const char *(*last_error)(nccl_handle);
+};
+enum phase { PHASE_JOINING, PHASE_IDLE, PHASE_SENDING };
+struct nccl_comm {
+    struct comm base;            // first
+    const struct nccl_api *api;
+    nccl_handle handle;
+    enum phase phase;
+    cudaStream_t copy, net, check;
+    cudaEvent_t copied, arrived, checked;
+    uint64_t *hash;              // (n_bucket) device
+    uint64_t *hash_host;         // (n_bucket) pinned
+    int n_hash;                  // room in both
+    struct comm_broadcast job;
+    int n_bucket, at;            // of the job; the bucket whose turn it is
+    bool issued;                 // its call is under way
+    bool closed;                 // all are, and the event at the end is recorded
+};
+
+/* The library, or NULL with the reason. */
+static const struct nccl_api *nccl_open(struct error *err)
+{
+    static struct nccl_api api;
+    static const struct { const char *name; size_t at; } entry[] = {
+        { "ncclGetUniqueId", offsetof(struct nccl_api, get_unique_id) },
+        { "ncclCommInitRankConfig", offsetof(struct nccl_api, init_rank_config) },
+        { "ncclCommAbort", offsetof(struct nccl_api, abort) },
+        { "ncclCommGetAsyncError", offsetof(struct nccl_api, async_error) },
+        { "ncclBroadcast", offsetof(struct nccl_api, broadcast) },
+        { "ncclGetErrorString", offsetof(struct nccl_api, error_string) },
+        { "ncclGetLastError", offsetof(struct nccl_api, last_error) },
+    };
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+    const char *path = getenv("RC_NCCL");    // where the loader would not look
+    void *lib = dlopen(path && path[0] ? path : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!lib) {
+        error_set(err, ERR_UNSUPPORTED, "NCCL cannot be opened: %s; RC_NCCL may name libnccl.so.2", dlerror());
+        return NULL;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(entry); i++) {
+        void *at = dlsym(lib, entry[i].name);
+        if (!at) {
+            error_set(err, ERR_UNSUPPORTED, "libnccl.so.2 has no %s: it is older than 2.14", entry[i].name);
+            return NULL;
+        }
+        memcpy((char *)&api + entry[i].at, &at, sizeof at);    // the same values whoever writes them
+    }
+    return &api;
+}
+
+static struct nccl_comm *nccl_of(struct comm *c)
+{
+    return (struct nccl_comm *)c;
+}
+
+static bool nccl_ok(const struct nccl_comm *c, int status, const char *what, struct error *err)
+{
+    if (status == NCCL_SUCCESS || status == NCCL_IN_PROGRESS)
+        return true;
+    return error_set(err, ERR_CLOSED, "NCCL: %s: %s (%.300s)", what, c->api->error_string(status), c->api->last_error(c->handle));
+}
+
+static bool nccl_available(struct device *, struct error *err)
+{
+    return nccl_open(err) != NULL;
+}
+
+static bool nccl_id_make(struct device *dev, struct comm_id *id, struct error *err)
+{
+    const struct nccl_api *api = nccl_open(err);
+    if (!api || !cuda_ok(cudaSetDevice(dev->index), "NCCL", err))
+        return false;
+    int status = api->get_unique_id(id);
+    return status == NCCL_SUCCESS || error_set(err, ERR_INTERNAL, "NCCL: naming a group: %s", api->error_string(status));
+}
+
+static void nccl_free(struct comm *base)
+{
+    struct nccl_comm *c = nccl_of(base);
+    cudaSetDevice(base->dev->index);
+    if (c->handle)
+        c->api->abort(c->handle);    // its kernels end, also those that wait for a member that has died
+    cudaStream_t streams[] = { c->copy, c->net, c->check };
+    for (size_t i = 0; i < ARRAY_SIZE(streams); i++)
+        if (streams[i]) {
+            cudaStreamSynchronize(streams[i]);
+            cudaStreamDestroy(streams[i]);
+        }
+    cudaEvent_t events[] = { c->copied, c->arrived, c->checked };
+    for (size_t i = 0; i < ARRAY_SIZE(events); i++)
+        if (events[i])
+            cudaEventDestroy(events[i]);
+    cudaFree(c->hash);
+    cudaFreeHost(c->hash_host);
+    (void)cudaGetLastError();
+    free(c);
+}
+
+static struct comm *nccl_new(struct device *dev, const struct comm_id *id, int n_rank, int rank, struct error *err)
+{
+    struct nccl_config config = { sizeof config, (unsigned)NCCL_MAGIC, NCCL_CONFIG_VERSION, 0, INT_MIN };
+    const struct nccl_api *api = nccl_open(err);
+    struct nccl_comm *c = api ? (struct nccl_comm *)calloc(1, sizeof *c) : NULL;
+    if (!c) {
+        if (api)
+            error_set(err, ERR_NO_MEMORY, "no memory for a communicator");
+        return NULL;
+    }
+    c->base.op = &nccl_comm_ops;
+    c->base.dev = dev;
+    c->base.n_rank = n_rank;
+    c->base.rank = rank;
+    c->api = api;
+    cudaSetDevice(dev->index);
+    int low, high;    // of what is ready to run, the sending goes first: decoding on the same device would starve it
+    bool ok = cuda_ok(cudaDeviceGetStreamPriorityRange(&low, &high), "NCCL", err)
+        && cuda_ok(cudaStreamCreateWithPriority(&c->copy, cudaStreamNonBlocking, high), "NCCL", err)
+        && cuda_ok(cudaStreamCreateWithPriority(&c->net, cudaStreamNonBlocking, high), "NCCL", err)
+        && cuda_ok(cudaStreamCreateWithPriority(&c->check, cudaStreamNonBlocking, high), "NCCL", err)
+        && cuda_ok(cudaEventCreateWithFlags(&c->copied, cudaEventDisableTiming), "NCCL", err)
+        && cuda_ok(cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming), "NCCL", err)
+        && cuda_ok(cudaEventCreateWithFlags(&c->checked, cudaEventDisableTiming), "NCCL", err)
+        && nccl_ok(c, api->init_rank_config(&c->handle, n_rank, *id, rank, &config), "joining a group", err);
+    if (!ok) {
+        nccl_free(&c->base);
+        return NULL;
+    }
+    return &c->base;
+}
+
+static bool nccl_broadcast(struct comm *base, const struct comm_broadcast *b, struct error *err)
+{
+    struct nccl_comm *c = nccl_of(base);
+    if (c->phase != PHASE_IDLE)
+        return error_set(err, ERR_INTERNAL, "NCCL: a broadcast was begun while something else is under way");
+    cudaSetDevice(base->dev->index);
+    int n = (int)((b->size_bytes + b->bucket_bytes - 1) / b->bucket_bytes);
+    if (n > c->n_hash) {
+        cudaFree(c->hash);
+        cudaFreeHost(c->hash_host);
+        c->hash = c->hash_host = NULL;
+        c->n_hash = 0;
+        if (!cuda_ok(cudaMalloc((void **)&c->hash, (size_t)n * sizeof *c->hash), "NCCL", err)
+            || !cuda_ok(cudaMallocHost((void **)&c->hash_host, (size_t)n * sizeof *c->hash_host), "NCCL", err))
+            return false;
+        c->n_hash = n;
+    }
+    c->job = *b;
+    c->n_bucket = n;
+    c->at = 0;
+    c->issued = c->closed = false;
+    c->phase = PHASE_SENDING;
+    return true;
+}
+
+static size_t bucket_bytes(const struct nccl_comm *c, int k)
+{
+    size_t from = (size_t)k * c->job.bucket_bytes;
+    return MIN(c->job.bucket_bytes, c->job.size_bytes - from);
+}
+
+/* Bucket `at` as a call to NCCL, behind its copy. */
+static int bucket_begin(struct nccl_comm *c, struct error *err)
+{
+    size_t from = (size_t)c->at * c->job.bucket_bytes;
+    char *buf = (char *)c->job.buf + from;
+    if (c->job.src && (!cuda_ok(cudaMemcpyAsync(buf, (const char *)c->job.src + from, bucket_bytes(c, c->at), cudaMemcpyDeviceToDevice,
+                                                c->copy), "NCCL", err)
+                       || !cuda_ok(cudaEventRecord(c->copied, c->copy), "NCCL", err)
+                       || !cuda_ok(cudaStreamWaitEvent(c->net, c->copied, 0), "NCCL", err)))
+        return -1;
+    int status = c->api->broadcast(buf, buf, bucket_bytes(c, c->at), NCCL_UINT8, 0, c->handle, c->net);
+    return nccl_ok(c, status, "broadcast", err) ? status : -1;
+}
+
+/* Its call is done, so it stands in the stream: hash it behind that. */
+static bool bucket_end(struct nccl_comm *c, struct error *err)
+{
+    struct mem_hash h = {};
+    h.hash = c->hash + c->at;
+    h.x = (const char *)c->job.buf + (size_t)c->at * c->job.bucket_bytes;
+    h.size_bytes = bucket_bytes(c, c->at);
+    c->issued = false;
+    c->at++;
+    return cuda_ok(cudaEventRecord(c->arrived, c->net), "NCCL", err) && cuda_ok(cudaStreamWaitEvent(c->check, c->arrived, 0), "NCCL", err)
+        && (c->job.unchecked || cuda_hash(cuda_of(c->base.dev), c->check, &h, err));
+}
+
+static enum comm_state send_go_on(struct nccl_comm *c, struct error *err)
+{
+    if (c->issued && !bucket_end(c, err))
+        return COMM_FAILED;
+    while (c->at < c->n_bucket) {
+        int status = bucket_begin(c, err);
+        if (status < 0)
+            return COMM_FAILED;
+        c->issued = true;
+        if (status == NCCL_IN_PROGRESS)
+            return COMM_BUSY;
+        if (!bucket_end(c, err))
+            return COMM_FAILED;
+    }
+    if (!c->closed) {
+        c->closed = true;
+        if ((!c->job.unchecked && !cuda_ok(cudaMemcpyAsync(c->hash_host, c->hash, (size_t)c->n_bucket * sizeof *c->hash, cudaMemcpyDeviceToHost, c->check), "NCCL", err))
+            || !cuda_ok(cudaEventRecord(c->checked, c->check), "NCCL", err))
+            return COMM_FAILED;
+    }
+    cudaError_t status = cudaEventQuery(c->checked);
+    if (status == cudaErrorNotReady)
+        return COMM_BUSY;
+    if (!cuda_ok(status, "NCCL", err))
+        return COMM_FAILED;
+    c->base.hash = c->job.unchecked ? 0 : comm_hash_join(c->hash_host, c->n_bucket);
+    c->phase = PHASE_IDLE;
+    return COMM_READY;
+}
+
+static enum comm_state nccl_poll(struct comm *base, struct error *err)
+{
+    struct nccl_comm *c = nccl_of(base);
+    int state = NCCL_SUCCESS;
+    cudaSetDevice(base->dev->index);
+    if (!nccl_ok(c, c->api->async_error(c->handle, &state), "asking how it goes", err)
+        || !nccl_ok(c, state, c->phase == PHASE_JOINING ? "joining a group" : "broadcast", err))
+        return COMM_FAILED;
+    if (state == NCCL_IN_PROGRESS)
+        return COMM_BUSY;
+    if (c->phase == PHASE_SENDING)
+        return send_go_on(c, err);
+    c->phase = PHASE_IDLE;
+    return COMM_READY;
+}
+
+static bool nccl_copied(struct comm *base)
+{
+    struct nccl_comm *c = nccl_of(base);
+    cudaSetDevice(base->dev->index);
+    return c->phase != PHASE_SENDING || !c->job.src || (c->at == c->n_bucket && cudaEventQuery(c->copied) == cudaSuccess);
+}
+
+extern const struct comm_ops nccl_comm_ops = {
+    nccl_available, nccl_id_make, nccl_new, nccl_free, nccl_poll, nccl_broadcast, nccl_copied,
+};

@@ -1,0 +1,411 @@
+/* Weights from one process to others through outlet and inlet, on CPUs (both ways work there), with processes that die.
+ * tags: asan limit=120 */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "protocol/base/clock.h"
+#include "workers/publish/inlet.h"
+#include "workers/publish/outlet.h"
+
+#define SIZE ((size_t)9 << 20 | 1234)    // several buckets and pieces, and a rest
+#define LIMIT_MS 60000
+
+static char dir[] = "/tmp/publish-XXXXXX";
+
+/* What version v's byte i is. */
+static uint8_t byte_of(int64_t v, size_t i)
+{
+    return (uint8_t)(v * 31 + (int64_t)i * 7 + (int64_t)(i >> 12) + (int64_t)(i >> 20) * v);
+}
+
+static void weights_fill(uint8_t *w, int64_t v)
+{
+    for (size_t i = 0; i < SIZE; i++)
+        w[i] = byte_of(v, i);
+}
+
+static bool weights_are(const uint8_t *w, int64_t v)
+{
+    for (size_t i = 0; i < SIZE; i++)
+        if (w[i] != byte_of(v, i))
+            return false;
+    return true;
+}
+
+/* ---- a producer in a process of its own: it takes what it is told to and answers with how that went ---- */
+
+struct producer {
+    pid_t pid;
+    int to, from;
+};
+struct answer {
+    int64_t version;
+    int code;                   // enum error_code
+    bool right;                 // the bytes are the version's
+};
+
+static void producer_main(int from, int to, enum weights_way way, const char *name)
+{
+    struct error err = { 0 };
+    int64_t v;
+    struct device *dev = device_new("ref", 1, &err);
+    uint8_t *w = dev ? mem_new(dev, SIZE, "weights", &err) : NULL;
+    struct inlet_config c = { .dev = dev, .dir = dir, .name = name, .way = way, .size_bytes = SIZE };
+    struct inlet *in = w ? inlet_new(&c, &err) : NULL;
+    while (in && read(from, &v, sizeof v) == (ssize_t)sizeof v) {
+        uint64_t hash;
+        struct answer a = { .version = v };
+        memset(w, 0xee, SIZE);
+        a.code = inlet_take(in, w, v, LIMIT_MS, &hash, &err) ? ERR_NONE : (int)err.code;
+        a.right = weights_are(w, v);
+        if (write(to, &a, sizeof a) != (ssize_t)sizeof a)
+            break;
+    }
+    inlet_free(in);
+    if (dev)
+        mem_free(dev, w);
+    device_free(dev);
+    _exit(in ? 0 : 1);
+}
+
+static struct producer producer_start(enum weights_way way, const char *name)
+{
+    int to[2], from[2];
+    assert_int_equal(pipe(to), 0);
+    assert_int_equal(pipe(from), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (int fd = 3; fd < 256; fd++)    // the other ends, and those of other producers
+            if (fd != to[0] && fd != from[1])
+                close(fd);
+        producer_main(to[0], from[1], way, name);
+    }
+    close(to[0]);
+    close(from[1]);
+    return (struct producer){ pid, to[1], from[0] };
+}
+
+static void ask(const struct producer *p, int64_t version)
+{
+    assert_int_equal(write(p->to, &version, sizeof version), sizeof version);
+}
+
+static void expect(const struct producer *p, int64_t version, int code)
+{
+    struct answer a;
+    assert_int_equal(read(p->from, &a, sizeof a), sizeof a);
+    assert_int_equal(a.version, version);
+    assert_int_equal(a.code, code);
+    assert_true(a.right || code != ERR_NONE);
+}
+
+static void producer_end(struct producer *p, int signal_no)
+{
+    int status;
+    if (signal_no)
+        kill(p->pid, signal_no);
+    close(p->to);
+    assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
+    if (!signal_no)
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(p->from);
+}
+
+/* ---- the trainer: this process ---- */
+
+struct trainer_side {
+    struct device *dev;
+    uint8_t *w;
+    struct outlet *o;
+};
+
+static void trainer_open(struct trainer_side *t, enum weights_way way, int n_slot, int64_t limit_ms)
+{
+    struct error err = { 0 };
+    t->dev = device_new("ref", 1, &err);
+    assert_non_null(t->dev);
+    t->w = mem_new(t->dev, SIZE, "weights", &err);
+    assert_non_null(t->w);
+    struct outlet_config c = { .dev = t->dev, .dir = dir, .way = way, .size_bytes = SIZE, .bucket_bytes = 1 << 20, .n_slot = n_slot,
+                               .limit_ms = limit_ms };
+    t->o = outlet_new(&c, &err);
+    if (!t->o)
+        fail_msg("%s", err.text);
+}
+
+static void share(struct trainer_side *t, int64_t v)
+{
+    struct error err = { 0 };
+    weights_fill(t->w, v);
+    if (!outlet_share(t->o, t->w, v, &err))
+        fail_msg("%s", err.text);
+    memset(t->w, 0x11, SIZE);    // the trainer goes on at once
+}
+
+static void trainer_close(struct trainer_side *t)
+{
+    outlet_free(t->o);
+    mem_free(t->dev, t->w);
+    device_free(t->dev);
+}
+
+/* Wait until n producers are there and n_waiting of them wait for a version to be shared. */
+static void members_wait(struct trainer_side *t, int n, int n_waiting)
+{
+    struct outlet_look look;
+    int64_t end = clock_ms() + LIMIT_MS;
+    do {
+        outlet_look(t->o, &look);
+        usleep(1000);
+    } while ((look.n_member != n || look.n_waiting != n_waiting) && clock_ms() < end);
+    assert_int_equal(look.n_member, n);
+    assert_int_equal(look.n_waiting, n_waiting);
+}
+
+static void every_version_arrives_with_its_bytes(void **state)
+{
+    enum weights_way way = (enum weights_way)(intptr_t)*state;
+    struct producer p[2] = { producer_start(way, "one"), producer_start(way, "two") };
+    struct trainer_side t;
+    trainer_open(&t, way, 1, LIMIT_MS);
+    share(&t, 0);    // perhaps before anybody is there
+    for (int64_t v = 0; v < 4; v++) {
+        if (v == 2)
+            for (int k = 0; k < 2; k++)
+                ask(&p[k], v);    // wanted before it is shared: received straight into the weights
+        if (v == 2)
+            members_wait(&t, 2, 2);
+        if (v > 0)
+            share(&t, v);
+        if (v != 2)
+            for (int k = 0; k < 2; k++)
+                ask(&p[k], v);
+        for (int k = 0; k < 2; k++)
+            expect(&p[k], v, ERR_NONE);
+    }
+    ask(&p[0], 3);    // once more, as after its weights were lost
+    expect(&p[0], 3, ERR_NONE);
+    ask(&p[1], 1);
+    expect(&p[1], 1, ERR_NOT_FOUND);
+    for (int k = 0; k < 2; k++)
+        producer_end(&p[k], 0);
+    trainer_close(&t);
+}
+
+static void older_versions_stay_while_there_are_slots(void **state)
+{
+    enum weights_way way = (enum weights_way)(intptr_t)*state;
+    struct producer p = producer_start(way, "one");
+    struct trainer_side t;
+    int64_t kept[OUTLET_SLOT_MAX];
+    trainer_open(&t, way, 2, LIMIT_MS);
+    for (int64_t v = 0; v < 3; v++)
+        share(&t, v);
+    assert_int_equal(outlet_versions(t.o, kept), 2);
+    assert_int_equal(kept[0] + kept[1], 1 + 2);
+    for (int64_t v = 2; v >= 1; v--) {
+        ask(&p, v);
+        expect(&p, v, ERR_NONE);
+    }
+    struct error err = { 0 };
+    assert_true(outlet_copy(t.o, t.w, 1, &err));
+    assert_true(weights_are(t.w, 1));
+    assert_false(outlet_copy(t.o, t.w, 0, &err));
+    producer_end(&p, 0);
+    trainer_close(&t);
+}
+
+static void a_killed_producer_is_left_out_and_its_successor_let_in(void **state)
+{
+    enum weights_way way = (enum weights_way)(intptr_t)*state;
+    struct producer one = producer_start(way, "one"), two = producer_start(way, "two");
+    struct trainer_side t;
+    trainer_open(&t, way, 1, LIMIT_MS);
+    members_wait(&t, 2, 0);
+    share(&t, 0);
+    ask(&one, 0);
+    expect(&one, 0, ERR_NONE);
+    for (int64_t v = 1; v < 4; v++) {
+        ask(&two, v);    // it dies while it waits, or while it receives
+        members_wait(&t, 2, 1);
+        if (v == 2)
+            kill(two.pid, SIGSTOP);    // so that a broadcast to it cannot end
+        weights_fill(t.w, v);
+        pid_t killer = 0;
+        if (v == 2 && (killer = fork()) == 0) {
+            usleep(100000);    // whenever it comes: the result is the same
+            kill(two.pid, SIGKILL);
+            _exit(0);
+        }
+        if (v != 2)
+            kill(two.pid, SIGKILL);
+        share(&t, v);
+        ask(&one, v);
+        expect(&one, v, ERR_NONE);
+        if (killer)
+            waitpid(killer, NULL, 0);
+        producer_end(&two, SIGKILL);
+        two = producer_start(way, "two again");
+        ask(&two, v);
+        expect(&two, v, ERR_NONE);
+    }
+    producer_end(&one, 0);
+    producer_end(&two, 0);
+    trainer_close(&t);
+}
+
+static void a_trainer_that_goes_fails_the_wait_and_its_successor_is_found(void **state)
+{
+    enum weights_way way = (enum weights_way)(intptr_t)*state;
+    struct producer p = producer_start(way, "one");
+    struct trainer_side t;
+    trainer_open(&t, way, 1, LIMIT_MS);
+    share(&t, 7);
+    ask(&p, 7);
+    expect(&p, 7, ERR_NONE);
+    ask(&p, 8);
+    members_wait(&t, 1, 1);
+    trainer_close(&t);
+    expect(&p, 8, ERR_CLOSED);
+    trainer_open(&t, way, 1, LIMIT_MS);
+    ask(&p, 5);
+    share(&t, 5);    // its life begins at an earlier step
+    expect(&p, 5, ERR_NONE);
+    producer_end(&p, 0);
+    trainer_close(&t);
+}
+
+static void what_was_shared_before_going_back_does_not_count(void **state)
+{
+    enum weights_way way = (enum weights_way)(intptr_t)*state;
+    struct producer p = producer_start(way, "one");
+    struct trainer_side t;
+    int64_t kept[OUTLET_SLOT_MAX];
+    trainer_open(&t, way, 1, LIMIT_MS);
+    members_wait(&t, 1, 0);
+    share(&t, 9);
+    ask(&p, 9);
+    expect(&p, 9, ERR_NONE);
+    outlet_forget(t.o);
+    assert_int_equal(outlet_versions(t.o, kept), 0);
+    ask(&p, 4);
+    share(&t, 4);
+    expect(&p, 4, ERR_NONE);
+    producer_end(&p, 0);
+    trainer_close(&t);
+}
+
+/* A producer of the test's own, at the socket. */
+static void a_slot_that_is_read_is_not_written(UNUSED void **state)
+{
+    struct trainer_side t;
+    struct error err = { 0 };
+    struct wire w = { .kind = WIRE_HELLO, .size_bytes = SIZE, .name = "a slow one" };
+    int64_t end = clock_ms() + LIMIT_MS;
+    trainer_open(&t, WAY_COPY, 1, 50);
+    share(&t, 1);
+    int fd = wire_connect(dir);
+    assert_true(fd >= 0);
+    assert_true(wire_send(fd, w));
+    assert_true(wire_send(fd, (struct wire){ .kind = WIRE_WANT, .version = 1 }));
+    while (wire_receive(fd, &w) == 0 && clock_ms() < end)
+        usleep(1000);
+    assert_int_equal(w.kind, WIRE_SLOT);
+    assert_false(outlet_share(t.o, t.w, 2, &err));
+    assert_int_equal(err.code, ERR_TIMEOUT);
+    assert_non_null(strstr(err.text, "a slow one"));
+    const uint8_t *seen = mem_share_open(t.dev, &w.handle, SIZE, &err);
+    assert_non_null(seen);
+    assert_true(weights_are(seen, 1));
+    mem_share_close(t.dev, seen, SIZE);
+    assert_true(wire_send(fd, (struct wire){ .kind = WIRE_TOOK, .version = 1 }));
+    end = clock_ms() + LIMIT_MS;
+    while (!outlet_share(t.o, t.w, 2, &err) && clock_ms() < end)
+        assert_int_equal(err.code, ERR_TIMEOUT);    // until TOOK has been read
+    int64_t kept[OUTLET_SLOT_MAX];
+    assert_int_equal(outlet_versions(t.o, kept), 1);
+    assert_int_equal(kept[0], 2);
+    close(fd);
+    trainer_close(&t);
+}
+
+/* An outlet of the test's own: its hash is not that of its bytes. */
+static void a_version_with_another_hash_is_not_taken(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct producer p = producer_start(WAY_COPY, "one");
+    struct device *dev = device_new("ref", 1, &err);
+    struct wire w = { 0 };
+    struct mem_handle h;
+    uint8_t *mem = mem_share_new(dev, SIZE, "weights", &h, &err);
+    int listener = wire_listen(dir, &err), fd = -1;
+    int64_t end = clock_ms() + LIMIT_MS;
+    assert_true(mem && listener >= 0);
+    weights_fill(mem, 3);
+    while (fd < 0 && clock_ms() < end) {
+        fd = accept(listener, NULL, NULL);
+        usleep(1000);
+    }
+    assert_true(fd >= 0);
+    ask(&p, 3);
+    while (w.kind != WIRE_WANT && clock_ms() < end)
+        (void)wire_receive(fd, &w);
+    assert_true(wire_send(fd, (struct wire){ .kind = WIRE_SLOT, .version = 3, .hash = 42, .handle = h }));
+    expect(&p, 3, ERR_DATA);
+    producer_end(&p, 0);
+    close(fd);
+    close(listener);
+    mem_share_free(dev, mem, SIZE, &h);
+    device_free(dev);
+}
+
+static void nonsense_at_the_socket_is_sent_away(UNUSED void **state)
+{
+    struct trainer_side t;
+    struct wire w;
+    int64_t end = clock_ms() + LIMIT_MS;
+    trainer_open(&t, WAY_COPY, 1, LIMIT_MS);
+    int fd = wire_connect(dir), got = 0;
+    assert_int_equal(write(fd, "hello", 5), 5);
+    while ((got = wire_receive(fd, &w)) == 0 && clock_ms() < end)
+        usleep(1000);
+    assert_int_equal(got, -1);
+    close(fd);
+    fd = wire_connect(dir);    // of another model
+    assert_true(wire_send(fd, (struct wire){ .kind = WIRE_HELLO, .size_bytes = SIZE + 1, .name = "another" }));
+    while ((got = wire_receive(fd, &w)) == 0 && clock_ms() < end)
+        usleep(1000);
+    assert_int_equal(got, -1);
+    close(fd);
+    trainer_close(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define BOTH(f) { #f ", copy", f, NULL, NULL, (void *)(intptr_t)WAY_COPY }, { #f ", nccl", f, NULL, NULL, (void *)(intptr_t)WAY_NCCL }
+        BOTH(every_version_arrives_with_its_bytes),
+        BOTH(older_versions_stay_while_there_are_slots),
+        BOTH(a_killed_producer_is_left_out_and_its_successor_let_in),
+        BOTH(a_trainer_that_goes_fails_the_wait_and_its_successor_is_found),
+        BOTH(what_was_shared_before_going_back_does_not_count),
+        cmocka_unit_test(a_slot_that_is_read_is_not_written),
+        cmocka_unit_test(a_version_with_another_hash_is_not_taken),
+        cmocka_unit_test(nonsense_at_the_socket_is_sent_away),
+    };
+    char command[64];
+    signal(SIGPIPE, SIG_IGN);
+    if (!mkdtemp(dir))
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    snprintf(command, sizeof command, "rm -r '%s'", dir);
+    return system(command) != 0 || failed ? 1 : 0;
+}

@@ -1,0 +1,48 @@
+/* wire.h - how weights get from the trainer's process to producers' processes on the same host, and what the two sides say
+ *
+ * The trainer's side is an outlet, a producer's an inlet; each has a thread of its own that talks over a Unix socket in the
+ * run's sock/ (SOCK_SEQPACKET, one struct wire a packet; a process that dies closes it at once). Versions are optimizer steps.
+ *
+ * 1. Sharing version v copies the trainer's weights into one of the outlet's slots, which keep it while the trainer goes on.
+ * 2. A producer takes v between steps: it wants v, and gets the slot to copy from (way copy: mem_share of ops.h), or the
+ *    broadcast it came with (way nccl: comm.h), received into a staging buffer ahead of time, or straight into the weights
+ *    when the producer waits for it already. Addresses of weights never change: CUDA graphs hold them.
+ * 3. Both sides hash what was sent and what has arrived; a version whose hashes differ is not taken.
+ * 4. When a member dies the group is aborted, and built again from who is there when something has to be sent. When the outlet
+ *    goes, inlets forget what they have staged and come back to the next one.
+ *
+ *   inlet -> outlet   HELLO name | WANT version | TOOK version (the slot is not read any more)
+ *   outlet -> inlet   SLOT version hash handle | JOIN id rank n_rank | SEND version bucket (a broadcast begins) |
+ *                     SENT version hash | GONE version (it will not come) | DROP (forget what is staged) */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "kernels/collective/comm.h"
+#include "kernels/ops.h"
+
+enum weights_way { WAY_FILES, WAY_COPY, WAY_NCCL };
+/* "files", "copy", "nccl"; NULL text or "auto": false. */
+bool weights_way_parse(const char *text, enum weights_way *way);
+const char *weights_way_name(enum weights_way way);
+
+enum wire_kind { WIRE_HELLO, WIRE_WANT, WIRE_TOOK, WIRE_SLOT, WIRE_JOIN, WIRE_SEND, WIRE_SENT, WIRE_GONE, WIRE_DROP };
+struct wire {
+    uint32_t magic;
+    enum wire_kind kind;
+    int32_t rank, n_rank;
+    int64_t version;
+    uint64_t hash, size_bytes, bucket_bytes;
+    union {
+        char name[64];
+        struct mem_handle handle;
+        struct comm_id id;
+    };
+};
+/* The outlet's listening socket in dir, in place of one left there; -1: see err. */
+int wire_listen(const char *dir, struct error *err);
+/* Connect to it; -1: nobody listens (yet). */
+int wire_connect(const char *dir);
+/* Never waits. False: the other side is gone, or does not read. */
+bool wire_send(int fd, struct wire m);
+/* 1: m is filled, 0: nothing has come, -1: the other side has gone or talks nonsense. */
+int wire_receive(int fd, struct wire *m);
