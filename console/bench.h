@@ -10,4 +10,5 @@ bool bench_code(int argc, char **argv, struct error *err);
 bool bench_learn(int argc, char **argv, struct error *err);
 bool bench_tokenize(int argc, char **argv, struct error *err);
 bool bench_verify(int argc, char **argv, struct error *err);
+bool bench_attention(int argc, char **argv, struct error *err);
 bool bench_train(int argc, char **argv, struct error *err);

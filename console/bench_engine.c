@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/bench.h"
+#include "console/bench_kernels.h"
 #include "console/bench_train.h"
 #include "kernels/ops.h"
 #include "kernels/trace.h"
@@ -115,12 +116,19 @@ out:
 bool bench_gemm(int argc, char **argv, struct error *err)
 {
     bool ok = false;
-    int64_t n_thread = 2, rounds = 15;
+    int64_t n_thread = 2, rounds = 15, rows = 256;
+    const char *device = "cpu:0", *shape = "Qwen2.5-0.5B";
+    double step_us = 0;
     struct cli_option options[] = {
-        { "threads", NULL, CLI_I64, &n_thread, "N", "threads of both (2)" },
-        { "rounds", NULL, CLI_I64, &rounds, "N", "products timed; the median counts (15)" },
+        { "device", NULL, CLI_STR, &device, "NAME", "cpu:0, cuda:0 ... (cpu:0)" },
+        { "threads", NULL, CLI_I64, &n_thread, "N", "cpu: threads of both (2)" },
+        { "rounds", NULL, CLI_I64, &rounds, "N", "cpu: products timed; the median counts (15)" },
+        { "shape", NULL, CLI_STR, &shape, "NAME", "cuda: products of this model (Qwen2.5-0.5B)" },
+        { "rows", NULL, CLI_I64, &rows, "N", "cuda: sequences of a decode step, or tokens of a micro-batch (256)" },
+        { "step-us", NULL, CLI_F64, &step_us, "T", "cuda: measured time of the whole step, to give the cost as its share" },
     };
-    struct cli cli = { .command = "rollcall bench gemm", .about = "Matrix products of the CPU engine against OpenBLAS' sgemm.\n",
+    struct cli cli = { .command = "rollcall bench gemm", .about = "Matrix products: of the CPU engine against OpenBLAS' sgemm; on a "
+                       "GPU, those under the rule of one order\nof sums against the best of eight unrestricted algorithms.\n",
                        .options = options, .n_options = ARRAY_SIZE(options) };
     static const struct { int m, n, k; enum product kind; } shapes[] = {
         { 1024, 1024, 1024, PRODUCT_FWD }, { 2048, 768, 256, PRODUCT_FWD }, { 2048, 192, 192, PRODUCT_FWD },
@@ -132,7 +140,11 @@ bool bench_gemm(int argc, char **argv, struct error *err)
         return cli.help_wanted;
     if (rounds < 1 || rounds > ROUNDS_MAX || n_thread < 1 || n_thread > 256)
         return error_set(err, ERR_USAGE, "--rounds goes from 1 to %d, --threads from 1 to 256", ROUNDS_MAX);
-    struct device *dev = device_new("cpu:0", (int)n_thread, err);
+    if (rows < 1 || rows > 1 << 20)
+        return error_set(err, ERR_USAGE, "--rows goes from 1 to %d", 1 << 20);
+    if (strncmp(device, "cuda:", 5) == 0)
+        return bench_gemm_rule(device, shape, rows, step_us, err);
+    struct device *dev = device_new(device, (int)n_thread, err);
     sgemm_fn *sgemm = openblas_open((int)n_thread);
     if (!dev)
         return false;

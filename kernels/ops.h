@@ -118,6 +118,16 @@ void weight_free(struct device *dev, struct weight *w);
 /* data has changed (loading, optimizer step, publication): pack again, in stream order. */
 MUST_USE bool weight_refresh(struct device *dev, struct weight *w, struct error *err);
 
+/* What promise 1 costs in one product y (n, n_out) = x W^T + bias, on random data and weights that are in no cache; times as
+ * part of a recorded run. For measurements, with memory of its own; cuda only, elsewhere the table has NULL. */
+struct linear_cost {
+    int64_t n, n_out, n_in;
+    bool bias;
+    enum dtype y_dtype;
+    double rule_us;         // out: linear_fwd
+    double best_us;         // out: the best of eight algorithms that may add up in any order
+};
+
 /* --- graphs (cuda; device.can_capture) ------------------------------------------------------------------------------ */
 struct graph;
 /* Between begin and end operations are recorded, not done; run each kind of call once before, so that scratch exists. */
@@ -471,6 +481,7 @@ struct ops {
     bool (*weight_init)(struct device *, struct weight *, struct error *);      // fills pack
     void (*weight_release)(struct device *, struct weight *);
     bool (*weight_refresh)(struct device *, struct weight *, struct error *);
+    bool (*linear_cost)(struct device *, struct linear_cost *, struct error *); // NULL: not offered
     bool (*graph_begin)(struct device *, struct error *);                       // NULL without can_capture
     struct graph *(*graph_end)(struct device *, struct error *);
     bool (*graph_launch)(struct device *, struct graph *, struct error *);

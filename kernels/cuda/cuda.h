@@ -63,6 +63,7 @@ OPS_TABLE(CUDA_ROW)
 bool cuda_weight_init(struct device *dev, struct weight *w, struct error *err);
 void cuda_weight_release(struct device *dev, struct weight *w);
 bool cuda_weight_refresh(struct device *dev, struct weight *w, struct error *err);
+bool cuda_linear_cost(struct device *dev, struct linear_cost *c, struct error *err);
 void cuda_plans_free(struct cuda_device *cu);
 void cuda_pipes_close(struct cuda_device *cu);
 /* mem_hash on another stream of the device; a->hash is device memory. */

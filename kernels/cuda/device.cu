@@ -236,6 +236,7 @@ static struct ops ops_table(void)
     t.weight_init = cuda_weight_init;
     t.weight_release = cuda_weight_release;
     t.weight_refresh = cuda_weight_refresh;
+    t.linear_cost = cuda_linear_cost;
     t.graph_begin = cuda_graph_begin;
     t.graph_end = cuda_graph_end;
     t.graph_launch = cuda_graph_launch;

@@ -187,12 +187,15 @@ static cublasStatus_t lt_multiply(struct cuda_device *cu, struct lt_setup *s, co
                           cu->workspace_bytes, cu->stream);
 }
 
-/* Up to CANDIDATES algorithms for this product, best first; for a forward product only those under the rule. */
-static int lt_candidates(struct cuda_device *cu, struct lt_setup *s, bool forward, cublasLtMatmulAlgo_t *out)
+/* What an algorithm may do: keep to one order of sums; be the same each run; anything. */
+enum freedom { FREE_NOT, FREE_ORDER, FREE_ALL };
+/* Up to CANDIDATES algorithms for this product, best first. */
+static int lt_candidates(struct cuda_device *cu, struct lt_setup *s, enum freedom freedom, cublasLtMatmulAlgo_t *out)
 {
     cublasLtMatmulPreferenceOpaque_t pref;
     cublasLtMatmulHeuristicResult_t found[CANDIDATES * 2];
-    uint32_t schemes = forward ? 0 : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align = 16;
+    static const uint32_t allowed[] = { 0, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_MASK };
+    uint32_t schemes = allowed[freedom], align = 16;
     int n = 0, kept = 0;
     cublasLtMatmulPreferenceInit(&pref);
     cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &cu->workspace_bytes, sizeof cu->workspace_bytes);
@@ -206,7 +209,7 @@ static int lt_candidates(struct cuda_device *cu, struct lt_setup *s, bool forwar
     for (int i = 0; i < n && kept < CANDIDATES; i++) {
         int32_t id = 0;
         cublasLtMatmulAlgoConfigGetAttribute(&found[i].algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, NULL);
-        if (found[i].state == CUBLAS_STATUS_SUCCESS && !(forward && (id == 13 || id == 16)))
+        if (found[i].state == CUBLAS_STATUS_SUCCESS && !(freedom == FREE_NOT && (id == 13 || id == 16)))
             out[kept++] = found[i].algo;
     }
     return kept;
@@ -297,7 +300,7 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
         struct lt_setup setup;
         cublasLtMatmulAlgo_t found[CANDIDATES + 1];
         lt_setup_make(&setup, &call);
-        int n = lt_candidates(cu, &setup, true, found);
+        int n = lt_candidates(cu, &setup, FREE_NOT, found);
         if (have_first)
             found[n++] = first;    // equal to itself at any number of rows, if all else fails
         for (int i = 0; i < n && !p->known[bucket]; i++) {
@@ -445,7 +448,7 @@ static bool bwd_run(struct cuda_device *cu, const struct lt_call *call, const ch
         cublasLtMatmulAlgo_t found[CANDIDATES];
         full.rows = (int64_t)1 << bucket;
         lt_setup_make(&ask, &full);
-        if (lt_candidates(cu, &ask, false, found) == 0)
+        if (lt_candidates(cu, &ask, FREE_ORDER, found) == 0)
             return error_set(err, ERR_UNSUPPORTED, "%s: cuBLASLt has no algorithm for %lld x %lld", op, (long long)call->n_out,
                              (long long)call->n_in);
         p->algo[bucket] = found[0];
@@ -488,4 +491,125 @@ extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w 
     struct lt_call call = { .kind = PRODUCT_BWD_W, .rows = a->n, .n_out = a->n_out, .n_in = a->n_in, .split = 1, .weight = NULL, .x = a->x,
                             .bias = NULL, .y = a->dw, .x2 = a->dy, .ldx = ldx, .ldy = lddy, .accumulate = true };
     return bwd_run(cu, &call, "linear_bwd_w", err);
+}
+
+/* --- what the rule costs --------------------------------------------------------------------------------------------- */
+#define COST_COLD_BYTES ((int64_t)256 << 20)    // of weights in turn, several times the second-level cache
+#define COST_RUNS 9
+struct cost_run {
+    const struct linear_cost *c;
+    struct weight w;
+    bf16 *weights, *x, *bias;
+    void *y;
+    int n_copy;
+    const cublasLtMatmulAlgo_t *algo;    // NULL: linear_fwd itself
+};
+static bool cost_call(struct cuda_device *cu, struct cost_run *r, int k, struct error *err)
+{
+    const struct linear_cost *c = r->c;
+    const bf16 *weight = r->weights + (int64_t)(k % r->n_copy) * c->n_out * c->n_in;
+    if (!r->algo) {
+        r->w.data = weight;
+        struct linear_fwd a = {};
+        a.y = r->y;
+        a.x = r->x;
+        a.w = &r->w;
+        a.bias = r->bias;
+        a.n = c->n;
+        a.y_dtype = c->y_dtype;
+        return linear_fwd_cuda(&cu->base, &a, err);
+    }
+    struct lt_call call = { .kind = c->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, .rows = c->n, .n_out = c->n_out, .n_in = c->n_in,
+                            .split = 1, .weight = weight, .x = r->x, .bias = r->bias, .y = r->y, .x2 = NULL, .ldx = c->n_in, .ldy = c->n_out };
+    struct lt_setup setup;
+    lt_setup_make(&setup, &call);
+    return lt_ok(lt_multiply(cu, &setup, r->algo), "linear_cost", err);
+}
+/* Median time of one call, from recorded runs over all copies of the weight. */
+static bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, struct error *err)
+{
+    int n_call = r->n_copy < 8 ? 8 : r->n_copy;
+    float took[COST_RUNS];
+    cudaEvent_t from = NULL, to = NULL;
+    struct graph *g = NULL;
+    bool ok = cost_call(cu, r, 0, err) && cu->base.op->graph_begin(&cu->base, err);
+    if (!ok)
+        return false;
+    for (int k = 0; ok && k < n_call; k++)
+        ok = cost_call(cu, r, k, err);
+    struct error ignored;
+    g = cu->base.op->graph_end(&cu->base, ok ? err : &ignored);
+    ok = ok && g && cuda_ok(cudaEventCreate(&from), "linear_cost", err) && cuda_ok(cudaEventCreate(&to), "linear_cost", err);
+    for (int i = -1; ok && i < COST_RUNS; i++) {
+        ok = cuda_ok(cudaEventRecord(from, cu->stream), "linear_cost", err) && cu->base.op->graph_launch(&cu->base, g, err) &&
+             cuda_ok(cudaEventRecord(to, cu->stream), "linear_cost", err) && cuda_ok(cudaEventSynchronize(to), "linear_cost", err);
+        if (ok && i >= 0)
+            ok = cuda_ok(cudaEventElapsedTime(&took[i], from, to), "linear_cost", err);
+    }
+    for (int i = 1; ok && i < COST_RUNS; i++)
+        for (int j = i; j > 0 && took[j] < took[j - 1]; j--) {
+            float t = took[j];
+            took[j] = took[j - 1];
+            took[j - 1] = t;
+        }
+    if (ok)
+        *us = (double)took[COST_RUNS / 2] * 1e3 / n_call;
+    if (from)
+        cudaEventDestroy(from);
+    if (to)
+        cudaEventDestroy(to);
+    if (g)
+        cu->base.op->graph_free(&cu->base, g);
+    return ok;
+}
+bool cuda_linear_cost(struct device *dev, struct linear_cost *c, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    bool ok = false;
+    int64_t w_elems = c->n_out * c->n_in, x_elems = c->n * c->n_in;
+    struct cost_run r = {};
+    struct lt_setup setup;
+    cublasLtMatmulAlgo_t found[CANDIDATES];
+    int n = 0;
+    if (c->n < 1 || c->n_out % 8 || c->n_in % 8 || c->n_out < 8 || c->n_in < 8)
+        return error_set(err, ERR_SHAPE, "linear_cost: %lld rows, %lld x %lld", (long long)c->n, (long long)c->n_out, (long long)c->n_in);
+    r.c = c;
+    r.n_copy = (int)(COST_COLD_BYTES / (2 * w_elems) + 1);
+    r.w.dtype = DT_BF16;
+    r.w.n_out = c->n_out;
+    r.w.n_in = c->n_in;
+    r.weights = (bf16 *)dev->op->mem_new(dev, (size_t)(r.n_copy * w_elems + c->n_out) * 2, "a measurement", err);
+    r.x = (bf16 *)dev->op->mem_new(dev, (size_t)x_elems * 2, "a measurement", err);
+    r.y = dev->op->mem_new(dev, (size_t)(c->n * c->n_out) * dtype_size(c->y_dtype), "a measurement", err);
+    if (!r.weights || !r.x || !r.y || !cuda_weight_init(dev, &r.w, err))
+        goto out;
+    r.bias = c->bias ? r.weights + r.n_copy * w_elems : NULL;
+    noise_kernel<<<blocks_for(r.n_copy * w_elems + c->n_out, 256), 256, 0, cu->stream>>>(r.weights, r.n_copy * w_elems + c->n_out, 3);
+    noise_kernel<<<blocks_for(x_elems, 256), 256, 0, cu->stream>>>(r.x, x_elems, 4);
+    if (!cost_time(cu, &r, &c->rule_us, err))
+        goto out;
+    {
+        struct lt_call call = { .kind = c->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, .rows = c->n, .n_out = c->n_out,
+                                .n_in = c->n_in, .split = 1, .weight = r.weights, .x = r.x, .bias = r.bias, .y = r.y, .x2 = NULL,
+                                .ldx = c->n_in, .ldy = c->n_out };
+        lt_setup_make(&setup, &call);
+        n = lt_candidates(cu, &setup, FREE_ALL, found);
+    }
+    c->best_us = INFINITY;
+    for (int i = 0; i < n; i++) {
+        double us;
+        r.algo = &found[i];
+        if (!cost_time(cu, &r, &us, err))
+            goto out;
+        c->best_us = us < c->best_us ? us : c->best_us;
+    }
+    ok = n > 0 || error_set(err, ERR_UNSUPPORTED, "cuBLASLt has no algorithm for %lld x %lld", (long long)c->n_out, (long long)c->n_in);
+out:
+    if (r.weights)
+        dev->op->mem_free(dev, r.weights);
+    if (r.x)
+        dev->op->mem_free(dev, r.x);
+    if (r.y)
+        dev->op->mem_free(dev, r.y);
+    return ok;
 }
