@@ -206,29 +206,31 @@ static bool reward_check(const struct train *t, struct error *err)
     return r != NULL;
 }
 
+/* `auto` becomes a list of as many devices as the counts ask for: GPUs when the machine has one, else CPUs. A list that was given
+ * must be that long. */
+static bool devices_choose(struct run_config *c, struct error *err)
+{
+    struct error none;
+    int64_t n = run_config_n_device(c), n_given = 1;
+    for (const char *at = c->devices; (at = strchr(at, ',')); at++)
+        n_given++;
+    if (strcmp(c->devices, "auto") != 0)
+        return n_given == n || error_set(err, ERR_USAGE, "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 " and num_inferencer %"
+                                         PRId64 " with placement '%s' need %" PRId64, c->devices, n_given, c->num_trainers,
+                                         c->num_inferencer, c->placement, n);
+    struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
+    size_t at = 0;
+    for (int64_t i = 0; i < n && at < sizeof c->devices; i++)
+        at += (size_t)snprintf(c->devices + at, sizeof c->devices - at, "%s%s:%" PRId64, i ? "," : "", gpu ? "cuda" : "cpu", i);
+    device_free(gpu);
+    return at < sizeof c->devices || error_set(err, ERR_USAGE, "a list of %" PRId64 " devices is too long", n);
+}
+
 static bool sizes_check(struct train *t, struct error *err)
 {
     const struct run_config *c = &t->config;
-    if (!t->dry_run && c->num_trainers > 1)    // a plan may be for more than this version runs
-        return error_set(err, ERR_UNSUPPORTED, "num_trainers %" PRId64 ": one trainer is what runs now", c->num_trainers);
-    if (!t->dry_run && c->num_inferencer > 1 && strcmp(c->placement, "shared") != 0)
-        return error_set(err, ERR_UNSUPPORTED, "placement '%s': the first device trains and samples, the others sample; leave it at 'shared'",
-                         c->placement);
-    int64_t n_device = 1;
-    for (const char *at = c->devices; (at = strchr(at, ',')); at++)
-        n_device++;
-    if (!t->dry_run && strcmp(c->devices, "auto") != 0 && n_device != c->num_inferencer)
-        return error_set(err, ERR_USAGE, "devices '%s' are %" PRId64 ", but num_inferencer is %" PRId64 ": one producer a device", c->devices,
-                         n_device, c->num_inferencer);
-    if (strcmp(c->devices, "auto") == 0) {
-        struct error none;
-        struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
-        size_t at = 0;
-        for (int64_t i = 0; i < c->num_inferencer && at + 16 < sizeof t->config.devices; i++)
-            at += (size_t)snprintf(t->config.devices + at, sizeof t->config.devices - at, "%s%s:%" PRId64, i ? "," : "",
-                                   gpu ? "cuda" : "cpu", i);
-        device_free(gpu);
-    }
+    if (!devices_choose(&t->config, err))
+        return false;
     if (c->train_batch_size * c->num_trainers > 4096)
         return error_set(err, ERR_USAGE, "train_batch_size %" PRId64 " is more than 4096 prompts an optimizer step", c->train_batch_size);
     return run_plan_make(&t->plan, c, t->n_row, err);
@@ -482,13 +484,18 @@ out:
 static void placement_print(const struct train *t)
 {
     const struct run_config *c = &t->config;
-    const char *device = strcmp(c->devices, "auto") == 0 ? "cpu:0" : c->devices;
-    printf("processes:      keeper, agent, controller, scorer, %" PRId64 " trainer%s and %" PRId64 " producer%s", c->num_trainers,
-           c->num_trainers == 1 ? "" : "s", c->num_inferencer, c->num_inferencer == 1 ? "" : "s");
-    if (c->num_trainers == 1 && c->num_inferencer == 1)
-        printf(", both in one worker on %s\n", device);
-    else
-        printf("; this version runs one of each, in one worker on %s\n", device);
+    int64_t n = run_config_n_device(c);
+    printf("processes:      keeper, agent, controller, scorer, %" PRId64 " worker%s\n", n, n == 1 ? "" : "s");
+    const char *title = "placement:      ";
+    for (const char *at = c->devices; *at; at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strcspn(at, ",")) {
+        struct error err;
+        struct run_part part;
+        char device[64], role[64];
+        snprintf(device, sizeof device, "%.*s", (int)MIN(strcspn(at, ","), (size_t)50), at);
+        if (run_config_part(c, device, &part, &err))
+            printf("%s%s: %s\n", title, device, run_part_text(&part, role, sizeof role));
+        title = "                ";
+    }
 }
 
 /* What is held whatever the batch: weights, fp32 masters, two moments and the gradient; a reference model with a KL penalty. */
@@ -523,7 +530,10 @@ static void plan_print(const struct train *t)
     else
         printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n", p->max_age_steps);
     memory_print(t);
-    printf("weights:        %s\n", t->config.n_behind == 0 ? "shared by sampler and trainer" : "copied on the device for the sampler");
+    const struct run_config *c = &t->config;
+    const char *own = strcmp(c->placement, "apart") == 0 ? "" : c->n_behind == 0 ? "shared by sampler and trainer of a device"
+        : "copied on the device for its sampler", *far = run_config_travels(c) ? "by file from the first trainer to other samplers" : "";
+    printf("weights:        %s%s%s\n", own, own[0] && far[0] ? "; " : "", far);
 }
 
 static bool train_start(struct train *t, struct error *err)

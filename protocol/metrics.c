@@ -37,6 +37,7 @@ const struct metric metrics[METRIC_N] = {
     [M_GENERATE_S] = { "time/generate_s", "generate", "s", CHART_TIME, "time spent generating since the last step" },
     [M_SCORE_S] = { "time/score_s", "score", "s", CHART_TIME, "time spent waiting for scores since the last step" },
     [M_TRAIN_S] = { "time/train_s", "train", "s", CHART_TIME, "time of forward, backward and update" },
+    [M_RANKS_S] = { "time/ranks_s", "ranks", "s", CHART_NONE, "time the first trainer waited for the others' gradients and added them; only with several trainers" },
     [M_PUBLISH_S] = { "time/publish_s", "publish", "s", CHART_NONE, "time to hand the new weights to the producers" },
     [M_IDLE_S] = { "time/idle_s", "idle", "s", CHART_NONE, "time the trainer waited for groups" },
     [M_STEP_S] = { "time/step_s", "step", "s", CHART_TIME, "wall time since the last optimizer step" },

@@ -534,3 +534,40 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
     json_decref(root);
     return ok ? n : -1;
 }
+
+int64_t run_config_n_device(const struct run_config *c)
+{
+    return strcmp(c->placement, "apart") == 0 ? c->num_trainers + c->num_inferencer : MAX(c->num_trainers, c->num_inferencer);
+}
+
+bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err)
+{
+    size_t len = strlen(device);
+    int64_t k = 0, first = strcmp(c->placement, "apart") == 0 ? c->num_trainers : 0;
+    const char *at = c->devices;
+    while (strncmp(at, device, len) != 0 || (at[len] && at[len] != ',')) {
+        if (!(at = strchr(at, ',')))
+            return error_set(err, ERR_USAGE, "'%s' is not among the run's devices '%s'", device, c->devices);
+        at++;
+        k++;
+    }
+    part->rank = k < c->num_trainers ? k : -1;
+    part->producer = k >= first && k < first + c->num_inferencer ? k - first : -1;
+    return true;
+}
+
+const char *run_part_text(const struct run_part *part, char *out, size_t size)
+{
+    char trainer[32] = "", producer[32] = "";
+    if (part->rank >= 0)
+        snprintf(trainer, sizeof trainer, "trainer %lld", (long long)part->rank);
+    if (part->producer >= 0)
+        snprintf(producer, sizeof producer, "producer %lld", (long long)part->producer);
+    snprintf(out, size, "%s%s%s", trainer, trainer[0] && producer[0] ? ", " : "", producer);
+    return out;
+}
+
+bool run_config_travels(const struct run_config *c)
+{
+    return strcmp(c->placement, "apart") == 0 || c->num_inferencer > c->num_trainers || (c->n_behind > 0 && c->num_inferencer > 1);
+}

@@ -132,6 +132,19 @@ struct run_plan {
 /* n_row: usable lines of the dataset. */
 MUST_USE bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err);
 
+/* What a device of the run does, by its place in the list of devices: the first num_trainers train. With placement shared the first
+ * num_inferencer sample; with apart those after the trainers do. */
+struct run_part {
+    int64_t rank;        // among the trainers; -1: it does not train
+    int64_t producer;    // among the producers; -1: it does not sample
+};
+int64_t run_config_n_device(const struct run_config *c);    // that the counts and the placement ask for
+MUST_USE bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err);
+/* "trainer 0, producer 0"; returns out. */
+const char *run_part_text(const struct run_part *part, char *out, size_t size);
+/* Must weights travel between devices? Not when every producer's samples are of its own trainer's present weights. */
+bool run_config_travels(const struct run_config *c);
+
 /* One evaluation set as eval_dataset names it. */
 struct eval_set {
     char name[64];

@@ -1,5 +1,6 @@
 /* One thread runs engine_main: take a task, do it; while items are inside, a round of the sampler between looks into the queue.
- * Waits of the thread: for a task (no limit: the loop is its only source and quits it), and for the scores of an evaluation. */
+ * Waits of the thread: for a task (no limit: the loop is its only source and quits it), for the scores of an evaluation, and for
+ * the other trainers. */
 #include "workers/engine.h"
 #include <inttypes.h>
 #include <math.h>
@@ -7,12 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/collective/collective.h"
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "workers/consumer/checkpoint.h"
+#include "workers/consumer/ranks.h"
 #include "workers/consumer/schedule.h"
 #include "workers/consumer/trainer.h"
 #include "workers/memory_plan.h"
@@ -27,12 +30,14 @@
 
 #define EVAL_ITEM_BASE ((int64_t)1 << 40)    // items of evaluations: never an item of training
 #define EVAL_WAIT_MS 600000                  // for the scores of an evaluation
+#define RANKS_WAIT_MS 1800000                // for another trainer: while it loads, or samples what it has begun
 
 struct engine {
     struct run_config config;
     char run_dir[4096], device_name[32];
     int n_thread;
-    bool trains;
+    bool trains, produces;
+    int64_t rank;                // among the trainers; -1: it does not train
     void (*wake)(void *ctx);
     void *wake_ctx;
     pthread_t thread;
@@ -57,8 +62,9 @@ struct engine {
     struct memory_plan plan;
     void *region;                // (plan.region) of trainer and sampler by turns; NULL: each has its own
     size_t free_at_start, memory_peak;    // bytes of the device: free before anything was loaded; most seen in use
+    struct collective *ranks;    // the trainers; NULL: it is the only one, or they have parted
     struct checkpoint_writer *writer;
-    int64_t step, version;
+    int64_t step, version, round;
     struct task *saving;         // whose checkpoint is being written
     double save_stall_s;
     int64_t save_began_ms;
@@ -182,8 +188,17 @@ static void progress_add(struct engine *e, double n)
 
 /* ---- loading ---- */
 
+/* Leave the other trainers; they meet again with the next load. */
+static void ranks_leave(struct engine *e)
+{
+    collective_leave(e->ranks);
+    e->ranks = NULL;
+    e->round = 0;
+}
+
 static void engine_unload(struct engine *e)
 {
+    ranks_leave(e);
     generator_free(e->generator);
     trainer_free(e->trainer);
     model_free(e->sampler);
@@ -295,12 +310,43 @@ static void memory_note(struct engine *e)
              (double)used / (double)e->plan.total);
 }
 
+static void ranks_wait_told(void *ctx, int rank)
+{
+    struct engine *e = ctx;
+    pthread_mutex_lock(&e->lock);
+    if (rank < 0)
+        e->look.waits_for[0] = 0;
+    else
+        snprintf(e->look.waits_for, sizeof e->look.waits_for, "trainer %d", rank);
+    pthread_mutex_unlock(&e->lock);
+    e->wake(e->wake_ctx);
+}
+
+/* Meet the other trainers, when there are some. The name is the controller's, see ranks_name. */
+static bool ranks_meet(struct engine *e, const struct task *t, struct error *err)
+{
+    char dir[4200], name[64];
+    if (!e->trains || e->config.num_trainers == 1)
+        return true;
+    snprintf(dir, sizeof dir, "%s/sock", e->run_dir);
+    ranks_name(t->round, name, sizeof name);
+    struct collective_config c = { .kind = "local", .dir = dir, .name = name, .rank = (int)e->rank,
+        .n_rank = (int)e->config.num_trainers, .dev = e->dev, .join_ms = RANKS_WAIT_MS, .wait_ms = RANKS_WAIT_MS,
+        .waits = ranks_wait_told, .ctx = e };
+    e->ranks = collective_join(&c, err);
+    e->round = e->ranks ? t->round : 0;
+    return e->ranks != NULL;
+}
+
+static void saving_look(struct engine *e, bool wait);
+
 static bool engine_load(struct engine *e, const struct task *t, struct error *err)
 {
     const struct run_config *c = &e->config;
     const char *path = t->path[0] ? t->path : e->trains ? c->checkpoint_path : "";
     int64_t found = 0;
     phase_set(e, "loading");
+    saving_look(e, true);
     engine_unload(e);
     if (path[0]) {
         if (!checkpoint_verify(path, &found, err))
@@ -334,7 +380,7 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
     settings.adam_eps = c->adam_eps;
     settings.recompute_block = c->recompute_full;
     settings.offload = c->offload_optimizer && !e->dev->host_memory;
-    if (e->trains && c->n_behind > 0) {
+    if (e->trains && e->produces && c->n_behind > 0) {
         if (!(e->sampler = model_new_like(e->model, err)))
             return false;
         model_n_live_set(e->sampler, tokenizer_n_id(e->tokenizer));
@@ -355,14 +401,14 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
     }
     if (e->sampler && !model_weights_copy(e->sampler, e->model, err))
         return false;
-    if (!(e->generator = generator_new(&g, err)))
+    if ((e->produces || e->rank == 0) && !(e->generator = generator_new(&g, err)))    // the first trainer evaluates
         return false;
     if (!e->writer && !(e->writer = checkpoint_writer_new(err)))
         return false;
     e->step = t->step;
     e->version = e->trains ? t->step : -1;    // who only samples is given its weights
     e->idle_ms = clock_ms();
-    return true;
+    return ranks_meet(e, t, err);
 }
 
 /* ---- sampling ---- */
@@ -571,18 +617,22 @@ static bool engine_train(struct engine *e, struct task *t, double *metric, struc
     phase_set(e, "training");
     if (t->step != e->step)
         return error_set(err, ERR_INTERNAL, "asked to train at step %" PRId64 " with weights of step %" PRId64, t->step, e->step);
-    if (e->region && !generator_idle(e->generator))
+    if (e->region && e->generator && !generator_idle(e->generator))
         return error_set(err, ERR_INTERNAL, "asked to train at step %" PRId64 " while items are generated in the same memory", t->step);
     if (!hyper_make(&t->config, t->step, t->max_steps, &h, err))
         return false;
     if (e->config.control_shuffle_rewards)
         scores_shuffle(t->group, t->n_group, (uint64_t)e->config.seed * 1000003u + (uint64_t)t->step);
-    if (!trainer_step(e->trainer, (const struct group *const *)t->group, t->n_group, &h, metric, err))
+    const struct group *const *group = (const struct group *const *)t->group;
+    if (e->config.num_trainers > 1 && !e->ranks)
+        return error_set(err, ERR_CLOSED, "the trainers have parted");
+    if (e->ranks ? !ranks_step(e->trainer, e->ranks, group, t->n_group, &h, metric, err)
+                 : !trainer_step(e->trainer, group, t->n_group, &h, metric, err))
         return false;
     e->step = trainer_version(e->trainer);
     if (!e->sampler) {
         e->version = e->step;
-        if (!generator_version_set(e->generator, e->version, err))
+        if (e->generator && !generator_version_set(e->generator, e->version, err))
             return false;
     }
     metric[M_LEARNING_RATE] = h.lr;
@@ -671,7 +721,9 @@ static void done_report(struct engine *e, const struct task *t, bool ok, const s
     r->task = t->task;
     r->incarnation = t->incarnation;
     r->step = t->kind == TASK_SAVE || t->kind == TASK_EVAL ? t->step : e->step;
+    r->round = t->round;
     r->ok = ok;
+    r->left = !ok && t->round > 0 && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT);
     for (int i = 0; i < METRIC_N; i++)
         r->metric[i] = metric ? metric[i] : NAN;
     if (!ok)
@@ -692,15 +744,17 @@ static bool engine_save(struct engine *e, struct task *t, struct error *err)
     return true;
 }
 
-/* Has the checkpoint that is being written been finished? */
-static void saving_look(struct engine *e)
+/* Has the checkpoint that is being written been finished? wait: until it has. */
+static void saving_look(struct engine *e, bool wait)
 {
     bool ok = true;
     char path[4096] = "";
     double metric[METRIC_N];
     struct error err = { 0 }, why;
-    if (!e->saving || !checkpoint_poll(e->writer, &ok, path, &err))
+    if (!e->saving || (!wait && !checkpoint_poll(e->writer, &ok, path, &err)))
         return;
+    if (wait)
+        ok = checkpoint_wait(e->writer, &err);
     for (int i = 0; i < METRIC_N; i++)
         metric[i] = NAN;
     metric[M_CHECKPOINT_STALL_S] = e->save_stall_s;
@@ -807,7 +861,7 @@ static bool eval_one(struct engine *e, const struct task *t, int index, const st
         }
         if (!eval_collect(e, x, false, err))
             return false;
-        saving_look(e);
+        saving_look(e, false);
     }
     while (x->n_out > 0)
         if (!eval_collect(e, x, true, err))
@@ -884,7 +938,7 @@ static struct task *task_wait(struct engine *e)
             pthread_cond_wait(&e->some, &e->lock);
         if (e->saving && !e->task_first) {
             pthread_mutex_unlock(&e->lock);
-            saving_look(e);
+            saving_look(e, false);
             pthread_mutex_lock(&e->lock);
         }
     }
@@ -903,6 +957,7 @@ static void look_versions(struct engine *e)
     pthread_mutex_lock(&e->lock);
     e->look.step = e->step;
     e->look.version = e->version;
+    e->look.round = e->round;
     e->look.n_row = e->n_row;
     pthread_mutex_unlock(&e->lock);
 }
@@ -941,7 +996,10 @@ static void task_run(struct engine *e, struct task *t)
         return;
     case TASK_TRAIN:
         e->idle_s += (double)idle / 1000;
+        t->round = e->round;
         ok = engine_train(e, t, metric, &err);
+        if (!ok)
+            ranks_leave(e);    // the others need not wait for us
         break;
     case TASK_SHARE:
         ok = engine_share(e, t, &err);
@@ -1001,24 +1059,31 @@ static void *engine_main(void *arg)
             task_run(e, t);
         else if (!items_step(e, &err))
             items_fail(e, &err);
-        saving_look(e);
+        saving_look(e, false);
     }
     return NULL;
 }
 
-struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread, bool trains,
+struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread,
                           void (*wake)(void *ctx), void *ctx, struct error *err)
 {
+    struct run_part part;
     struct engine *e = calloc(1, sizeof *e);
     if (!e) {
         error_set(err, ERR_NO_MEMORY, "no memory for the engine");
+        return NULL;
+    }
+    if (!run_config_part(config, device, &part, err)) {
+        free(e);
         return NULL;
     }
     e->config = *config;
     snprintf(e->run_dir, sizeof e->run_dir, "%s", run_dir);
     snprintf(e->device_name, sizeof e->device_name, "%s", device);
     e->n_thread = n_thread;
-    e->trains = trains;
+    e->trains = part.rank >= 0;
+    e->produces = part.producer >= 0;
+    e->rank = part.rank;
     e->wake = wake;
     e->wake_ctx = ctx;
     e->task_last = &e->task_first;

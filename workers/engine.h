@@ -19,6 +19,7 @@ struct task {
     struct task *next;
     enum task_kind kind;
     int64_t task, incarnation, step, version, rollout_step, max_steps;
+    int64_t round;                // load: in which the trainers meet; train: have met (the engine's to set). 0: one trainer
     char path[4096];              // load: checkpoint or ""; save: directory of checkpoints; share, publish: file
     struct run_config config;     // as it holds for this task
     struct task_item *item;       // (n_item) of items
@@ -45,8 +46,9 @@ struct report {
     int eval_set;
     /* REPORT_DONE */
     enum task_kind task_kind;
-    int64_t task, incarnation, step;
+    int64_t task, incarnation, step, round;
     bool ok;
+    bool left;                    // not ok because another trainer has gone
     char error[512];
     double metric[METRIC_N];      // NAN: unknown
     int64_t size_bytes;
@@ -57,18 +59,19 @@ void report_free(struct report *r);
 
 /* What the engine is doing, for heartbeat and scheduling. */
 struct engine_look {
-    char phase[32];
+    char phase[32], waits_for[64];
     double progress;              // pieces of work done: tokens, micro-batches, groups
     bool idle;                    // no task waits or runs
     bool sampling;                // it runs items: more may be put in
     int64_t n_item;               // items inside the sampler
     int64_t step, version, n_row; // of the weights; -1, 0 before the first load
+    int64_t round;                // in which it has met the other trainers; 0: none
     int64_t n_running;            // samples being decoded
     double tok_per_s;             // decoded, of the last second or so
 };
 struct engine;
-/* config is copied; device: "cpu:0"; trains: it has a trainer, else it only samples. wake(ctx) is called on the engine's thread when a report waits. */
-struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread, bool trains,
+/* config is copied; device: "cpu:0", which is among the config's. wake(ctx) is called on the engine's thread when a report waits. */
+struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread,
                           void (*wake)(void *ctx), void *ctx, struct error *err);
 void engine_free(struct engine *e);                      // waits for the task that runs
 void engine_put(struct engine *e, struct task *t);       // takes t

@@ -22,6 +22,7 @@
 #define REPEAT_MS 200
 #define OPEN_MAX 48               // of groups at once, to scorer and controller each
 #define BUSY_ASK_MS 1000          // while it samples: also a sign of life
+#define REST_MS 1000              // at the end of a run; a controller that was killed then ends it once more, and needs us
 
 enum parcel_kind { PARCEL_SCORE, PARCEL_GROUP, PARCEL_DONE };
 struct parcel {    // something that has to arrive
@@ -40,8 +41,9 @@ struct worker_process {
     struct engine *engine;
     struct run_config config;
     int64_t incarnation;
-    bool work_open, stop, produces, consumes;
-    int64_t work_ms;
+    struct run_part part;
+    bool work_open;
+    int64_t work_ms, rest_ms;     // when it asked last; told that the run is over, it does not ask before
     struct task *fetching;        // a train task whose groups are being fetched
     bool fetch_open;
     int64_t *fetch_item;          // (fetching->n_group) those that are missing from n_fetched on
@@ -247,7 +249,11 @@ static void done_send(struct worker_process *w, const struct report *r)
     msg_str(m, "kind", task_names[r->task_kind]);
     msg_i64(m, "incarnation", r->incarnation);
     msg_i64(m, "step", r->step);
+    msg_i64(m, "rank", w->part.rank);
+    msg_i64(m, "round", r->round);
     msg_bool(m, "ok", r->ok);
+    if (r->left)
+        msg_bool(m, "left", true);
     msg_str(m, "error", r->error);
     msg_map(m, "metrics");
     for (int i = 0; i < METRIC_N; i++)
@@ -281,7 +287,7 @@ static void reports_take(struct worker_process *w)
     while ((r = engine_take(w->engine))) {
         if (r->kind == REPORT_DONE) {
             if (!r->ok)
-                log_error("%s: %s", task_names[r->task_kind], r->error);
+                log_at(r->left ? LOG_WARN : LOG_ERROR, "%s: %s", task_names[r->task_kind], r->error);
             done_send(w, r);
             report_free(r);
             continue;
@@ -308,8 +314,10 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
     msg_i64(&m, "incarnation", w->incarnation);
     msg_i64(&m, "step", look->step);
     msg_i64(&m, "version", look->version);
-    msg_bool(&m, "produces", w->produces);
-    msg_bool(&m, "consumes", w->consumes);
+    msg_bool(&m, "produces", w->part.producer >= 0);
+    msg_bool(&m, "consumes", w->part.rank >= 0);
+    msg_i64(&m, "rank", w->part.rank);
+    msg_i64(&m, "round", look->round);
     msg_i64(&m, "items_max", MAX(engine_items_max(w->engine) - look->n_item, (int64_t)0));
     msg_bool(&m, "busy", busy);
     msg_i64(&m, "n_row", look->n_row);
@@ -370,7 +378,7 @@ static void work_came(struct worker_process *w, const struct msg_in *in)
     if (strcmp(kind, "none") == 0)
         return;
     if (strcmp(kind, "stop") == 0) {
-        w->stop = true;
+        w->rest_ms = clock_ms() + REST_MS;
         return;
     }
     int k = 0;
@@ -388,6 +396,7 @@ static void work_came(struct worker_process *w, const struct msg_in *in)
     t->version = mval_i64(mval_get(in->root, "version"), -1);
     t->rollout_step = mval_i64(mval_get(in->root, "rollout_step"), -1);
     t->max_steps = mval_i64(mval_get(in->root, "max_steps"), 0);
+    t->round = mval_i64(mval_get(in->root, "round"), 0);
     mval_text(in->root, "path", t->path, sizeof t->path);
     bool ok = config_read_knobs(&w->config, mval_get(in->root, "knobs"), &t->config, &err);
     if (ok && (t->kind == TASK_ITEMS || t->kind == TASK_TRAIN))
@@ -477,7 +486,7 @@ static void phase_tell(struct worker_process *w, const struct engine_look *look)
 {
     w->process.progress = MAX(w->process.progress, look->progress);
     if (!look->idle)
-        process_phase(&w->process, look->phase, "");
+        process_phase(&w->process, look->phase, look->waits_for);
     else if (w->n_score_open > 0)
         process_phase(&w->process, "scoring", "scorer");
     else if (w->parcels || w->fetching)
@@ -495,7 +504,7 @@ static void worker_turn(struct worker_process *w)
         fetch_ask(w);
     engine_look(w->engine, &look);
     phase_tell(w, &look);
-    if (w->work_open || w->fetching || w->stop)
+    if (w->work_open || w->fetching || clock_ms() < w->rest_ms)
         return;
     bool saving_only = true;    // a report of a background save does not keep us from work
     for (const struct parcel *p = w->parcels; p; p = p->next)
@@ -557,17 +566,11 @@ bool worker_cmd(int argc, char **argv, struct error *err)
     process_pace(&w->process, w->config.heartbeat_s);
     TRY(w->controller = peer_new(w->process.transport, "controller", err));
     TRY(w->scorer = peer_new(w->process.transport, "scorer", err));
-    int index = 0, n_device = 1;    // the first device trains; as many as there are producers sample
-    for (const char *at = w->config.devices; (at = strchr(at, ',')); at++)
-        n_device++;
-    for (const char *at = w->config.devices; strncmp(at, device + 1, strlen(device + 1)) != 0 && (at = strchr(at, ',')); at++)
-        index++;
-    w->consumes = index == 0;
-    w->produces = index < w->config.num_inferencer;
-    int64_t n_thread = w->config.threads;
+    TRY(run_config_part(&w->config, device + 1, &w->part, err));
+    int64_t n_thread = w->config.threads, n_device = run_config_n_device(&w->config);
     if (n_thread == 0 && n_device > 1)
         n_thread = MAX(sysconf(_SC_NPROCESSORS_ONLN) / n_device, 1);
-    TRY(w->engine = engine_new(&w->config, run_dir, device + 1, (int)n_thread, w->consumes, wake, w, err));
+    TRY(w->engine = engine_new(&w->config, run_dir, device + 1, (int)n_thread, wake, w, err));
     w->process.gauges = gauges_write;
     w->process.ctx = w;
     ok = worker_loop(w);

@@ -47,6 +47,7 @@ struct trainer {
     size_t stage_bytes;
     bool own_master;
     double *sumsq;                   // (1) device
+    uint64_t *hash;                  // (1) device
     float *clip;                     // (2) device: norm, coefficient
     struct micro mb;
     void *mb_mem;
@@ -182,6 +183,7 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
         || !(t->grad = mem_new(t->dev, (size_t)t->n_flat * 4, "gradient", err))
         || !OP(t->dev, err, mem_fill, .y = t->grad, .size_bytes = (size_t)t->n_flat * 4)
         || !(t->sumsq = mem_new(t->dev, sizeof *t->sumsq, "gradient norm", err))
+        || !(t->hash = mem_new(t->dev, sizeof *t->hash, "hash of the weights", err))
         || !(t->clip = mem_new(t->dev, 2 * sizeof *t->clip, "gradient norm", err)))
         goto fail;
     return t;
@@ -195,7 +197,7 @@ void trainer_free(struct trainer *t)
     if (!t)
         return;
     model_run_free(t->run);
-    void *mem[] = { t->grad, t->stage, t->sumsq, t->clip };
+    void *mem[] = { t->grad, t->stage, t->sumsq, t->hash, t->clip };
     for (size_t i = 0; i < ARRAY_SIZE(mem); i++)
         mem_free(t->dev, mem[i]);
     for (int k = 0; k < STATE_N; k++) {
@@ -587,19 +589,9 @@ bool trainer_grad_get(const struct trainer *t, float *out, struct error *err)
     return mem_copy(t->dev, out, t->grad, (size_t)t->n_flat * 4, COPY_D2H, err) && device_sync(t->dev, err);
 }
 
-bool trainer_grad_set(struct trainer *t, const float *in, struct error *err)
+float *trainer_grad_at(const struct trainer *t)
 {
-    return mem_copy(t->dev, t->grad, in, (size_t)t->n_flat * 4, COPY_H2D, err) && device_sync(t->dev, err);
-}
-
-void trainer_reduce(float *sum, const float *const *part, int64_t n_part, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        float s = n_part > 0 ? part[0][i] : 0;
-        for (int64_t p = 1; p < n_part; p++)
-            s += part[p][i];
-        sum[i] = s;
-    }
+    return t->grad;
 }
 
 /* ---- update */
@@ -884,6 +876,14 @@ bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const fl
     ok = device_sync(t->dev, err);
 out:
     return ok;
+}
+
+bool trainer_hash(const struct trainer *t, uint64_t *hash, struct error *err)
+{
+    size_t bytes;
+    void *weights = model_weights(t->m, &bytes);
+    return OP(t->dev, err, mem_hash, .hash = t->hash, .x = weights, .size_bytes = bytes)
+        && mem_copy(t->dev, hash, t->hash, sizeof *hash, COPY_D2H, err) && device_sync(t->dev, err);
 }
 
 int64_t trainer_adam_step(const struct trainer *t)

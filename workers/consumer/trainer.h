@@ -4,7 +4,7 @@
  *
  *   trainer_begin   advantages, reference log-probs; says what must be summed over all ranks      (trainer_norm)
  *   trainer_grad    packs samples into token-budget micro-batches, forward, backward              (flat fp32 gradient)
- *   trainer_reduce  adds the gradients of the other ranks, in rank order
+ *   (ranks.h)       adds the gradients of the ranks, in rank order
  *   trainer_apply   global clip, AdamW, new weights
  *
  * trainer_step does all four for one rank. Every scale (samples, loss tokens, advantage moments) is of the global
@@ -91,11 +91,9 @@ MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups
 MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, const struct trainer_norm *global,
                            struct trainer_sums *sums, struct error *err);
 int64_t trainer_grad_n(const struct trainer *t);      // fp32 elements of the flat gradient: model_n_flat
-/* Copy the gradient out to, or in from, host memory of trainer_grad_n floats. */
+float *trainer_grad_at(const struct trainer *t);      // where it lies on the device, until trainer_free
+/* Copy the gradient out to host memory of trainer_grad_n floats. */
 MUST_USE bool trainer_grad_get(const struct trainer *t, float *out, struct error *err);
-MUST_USE bool trainer_grad_set(struct trainer *t, const float *in, struct error *err);
-/* sum[i] = part[0][i] + part[1][i] + ... in that order: every rank that does this in rank order has the same bits. */
-void trainer_reduce(float *sum, const float *const *part, int64_t n_part, int64_t n);
 /* Clip, AdamW, new weights; version + 1. *grad_norm is the norm before clipping. A norm that is not finite is ERR_DATA
  * and changes nothing. */
 MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
@@ -126,3 +124,5 @@ int64_t trainer_adam_step(const struct trainer *t);
 void trainer_adam_step_set(struct trainer *t, int64_t n);
 /* Forget the moments and start Adam anew (a new stage of supervised training). */
 MUST_USE bool trainer_adam_reset(struct trainer *t, struct error *err);
+/* A hash of the weights; what ranks compare. */
+MUST_USE bool trainer_hash(const struct trainer *t, uint64_t *hash, struct error *err);

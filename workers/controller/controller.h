@@ -9,7 +9,10 @@
  * 1. What is answered is committed: handlers queue answers (answer_later), the loop commits the journal, then sends them.
  * 2. step counts optimizer steps that are in the journal and not superseded; the trainer's weights have had just as many, or the
  *    trainer is told to load.
- * 3. Only controller_return changes incarnation, and only state_set changes state:
+ * 3. Several trainers are in one round, or not in step: a round is a meeting of theirs (kernels/collective), it ends for all when one
+ *    dies, leaves or lives anew, and then all load the same checkpoint and meet in the next. A step that one of them has been told to
+ *    make is given to all of them, whatever else is wanted meanwhile, since they wait for each other in it.
+ * 4. Only controller_return changes incarnation, and only state_set changes state:
  *      starting -> running             first worker has loaded                      work.c, done_load
  *      running <-> paused              command, when its depth is reached           orders.c, orders_tick
  *      running, paused -> stopping     command stop, or the last step is done       orders.c, work.c
@@ -42,6 +45,8 @@ struct worker {
     int64_t start;               // its life; 0: the slot is free
     int64_t incarnation, step, version, items_max;
     bool produces, consumes, busy;
+    int64_t rank;                // among the trainers; -1
+    int64_t round, given_round;  // it has met the other trainers in; it was told to meet them in
     int64_t task;                // given and not reported; 0: none
     char task_kind[16];
     int64_t task_step;
@@ -98,6 +103,10 @@ struct controller {
     int64_t stopped_by_operator;
     int64_t step, max_steps, incarnation, next_task;
     int64_t loading_step;              // where a load that is under way leads; -1: none
+    /* several trainers; the first two are in the journal */
+    int64_t round;                     // the meeting they are in or are to be in; 0: none yet, or one trainer
+    int64_t begun;                     // the optimizer step that one of them has been told to make: then all are; -1
+    bool round_open;                   // nobody has been seen in it
     struct worker worker[WORKER_MAX];
     int n_worker;
     /* saving and evaluating */
@@ -139,6 +148,10 @@ bool run_is_over(const struct controller *c);
 /* The newest step that can be returned to, its checkpoint's path ("" for the start). */
 int64_t return_target(struct controller *c, char path[4096]);
 MUST_USE bool controller_return(struct controller *c, int64_t step, struct error *err);
+/* All trainers go back to the newest step that can be returned to; several of them meet anew. False: the run has failed. */
+bool trainers_return(struct controller *c, char path[4096]);
+MUST_USE bool step_begin(struct controller *c, struct error *err);    // a trainer is told to make the next step
+bool step_is_open(const struct controller *c);    // a trainer has been told to make it, and it is not done
 MUST_USE bool ledger_advance(struct controller *c, struct error *err);    // cut and open what can be
 void run_tick(struct controller *c);
 /* The settings as they hold for optimizer step `step` and rollout step `rollout_step` (INT64_MAX: all changes). */

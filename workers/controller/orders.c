@@ -126,7 +126,7 @@ static bool change_add(struct controller *c, const struct knob *k, const char *v
         ledger_state(c->ledger, &s);
     struct knob_change *n = &c->change[c->n_change++];
     /* batches that are cut and rollout steps that are open keep what they were made with; a step under way keeps its own */
-    int64_t next = c->step + (workers_in_task(c, "train") > 0 ? 1 : 0);
+    int64_t next = c->step + (step_is_open(c) ? 1 : 0);
     bool shapes = strcmp(k->name, "train_batch_size") == 0 || strcmp(k->name, "filter_range") == 0;
     *n = (struct knob_change){ .step = shapes ? MAX(s.n_batch, next) : next, .rollout_step = s.n_open, .knob = k,
                                .group = c->change_group };
@@ -276,7 +276,7 @@ static bool pause_reached(const struct controller *c, enum pause_depth depth)
     case PAUSE_NONE:
         return true;
     case PAUSE_STEP:
-        return workers_in_task(c, "train") == 0;
+        return !step_is_open(c);
     case PAUSE_DRAIN:
         if (c->saving >= 0 || c->save_wanted >= 0)
             return false;
@@ -285,7 +285,7 @@ static bool pause_reached(const struct controller *c, enum pause_depth depth)
         break;
     }
     /* what was on its way has come back, and what could be trained on with it has been */
-    return n.leased == 0 && workers_in_task(c, "train") == 0
+    return n.leased == 0 && !step_is_open(c)
         && (c->step >= c->max_steps || !ledger_version_done(c->ledger, c->step) || ledger_batch(c->ledger, c->step, &one, 1) == 0);
 }
 

@@ -5,12 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include "kernels/collective/collective.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "protocol/run_failure.h"
+#include "workers/consumer/ranks.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/group_msg.h"
 
@@ -280,7 +283,8 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
         || !journal_evals_read(c->journal, eval_restore_row, c, err) || !journal_last_step(c->journal, &c->step, err)
         || !number_get(c, "incarnation", 0, &c->incarnation, err) || !number_get(c, "n_row", 0, &c->n_row, err)
         || !number_get(c, "rollout_bytes", 0, &rollout_bytes, err) || !number_get(c, "tokens", 0, &c->n_tok_total, err)
-        || !number_get(c, "samples", 0, &c->n_sample_total, err))
+        || !number_get(c, "samples", 0, &c->n_sample_total, err) || !number_get(c, "round", 0, &c->round, err)
+        || !number_get(c, "begun", -1, &c->begun, err))
         return false;
     config_at(c, INT64_MAX, INT64_MAX, &c->now);
     c->max_steps = c->now.max_steps;
@@ -298,8 +302,11 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     return c->n_row == 0 || ledger_prepare(c, c->n_row, err);
 }
 
+static void round_call_off(const struct controller *c);
+
 void controller_close(struct controller *c)
 {
+    round_call_off(c);
     for (int i = 0; i < c->n_answer; i++)
         msg_release(&c->answer[i].msg);
     free(c->answer);
@@ -545,6 +552,53 @@ bool controller_return(struct controller *c, int64_t step, struct error *err)
     return true;
 }
 
+static void round_call_off(const struct controller *c)
+{
+    char dir[4200], name[64];
+    snprintf(dir, sizeof dir, "%s/sock", c->process.run_dir);
+    ranks_name(c->round, name, sizeof name);
+    if (c->round)
+        collective_call_off(dir, name);
+}
+
+static bool round_begin(struct controller *c, struct error *err)
+{
+    char dir[4200], name[64];
+    round_call_off(c);
+    if (getrandom(&c->round, sizeof c->round, 0) != sizeof c->round)
+        return error_errno(err, "cannot get a random number");
+    c->round = (c->round & INT64_MAX) | 1;
+    c->round_open = true;
+    c->begun = -1;
+    snprintf(dir, sizeof dir, "%s/sock", c->process.run_dir);
+    ranks_name(c->round, name, sizeof name);
+    return collective_call(dir, name, err) && number_put(c, "round", c->round, err) && number_put(c, "begun", c->begun, err);
+}
+
+bool trainers_return(struct controller *c, char path[4096])
+{
+    struct error err;
+    int64_t step = return_target(c, path);
+    if (step < 0)
+        run_fail(c, "no checkpoint in '%s' can be gone on from", c->checkpoint_dir);
+    else if (!controller_return(c, step, &err) || (c->config.num_trainers > 1 && !round_begin(c, &err)))
+        run_fail(c, "cannot go back to step %" PRId64 ": %s", step, err.text);
+    return !run_is_over(c);
+}
+
+bool step_begin(struct controller *c, struct error *err)
+{
+    if (c->config.num_trainers == 1 || c->begun == c->step)
+        return true;
+    c->begun = c->step;
+    return number_put(c, "begun", c->begun, err);
+}
+
+bool step_is_open(const struct controller *c)
+{
+    return workers_in_task(c, "train") > 0 || c->begun == c->step;
+}
+
 /* ---- the end ---- */
 
 static bool data_exhausted(const struct controller *c)
@@ -582,7 +636,7 @@ void run_tick(struct controller *c)
 {
     if (c->state == RUN_RUNNING && c->ledger) {
         bool last = (c->max_steps > 0 && c->step >= c->max_steps) || data_exhausted(c);
-        if ((last || c->stop_wanted) && workers_in_task(c, "train") == 0) {
+        if ((last || c->stop_wanted) && !step_is_open(c)) {
             if (!saved_at(c, c->step))
                 c->save_wanted = c->step;
             if (!c->stop_wanted && c->now.eval_at_end && !evaluated_at(c, c->step))

@@ -44,7 +44,7 @@ static void worker_lost(struct controller *c, struct worker *w)
     w->held = NULL;
     if (c->ledger)
         ledger_lease_end(c->ledger, worker_id(c, w));
-    if (w->consumes && c->saving >= 0) {
+    if (w->rank == 0 && c->saving >= 0) {
         c->save_wanted = MAX(c->save_wanted, c->saving);
         c->saving = -1;
     }
@@ -56,6 +56,17 @@ static void worker_lost(struct controller *c, struct worker *w)
         c->loading_step = -1;
     w->task = 0;
     w->task_kind[0] = 0;
+}
+
+static bool trainer_in_step(const struct controller *c, const struct worker *w)
+{
+    return w->step == c->step && w->incarnation == c->incarnation && w->round == c->round;
+}
+
+/* It has made the step that the first trainer's report is still to come of. */
+static bool trainer_is_ahead(const struct controller *c, const struct worker *w)
+{
+    return w->rank > 0 && w->step == c->step + 1 && c->begun == c->step && w->incarnation == c->incarnation && w->round == c->round;
 }
 
 void work_asked(struct controller *c, struct request *r, const struct msg_in *in)
@@ -71,7 +82,7 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
     }
     if (!w) {
         w = &c->worker[c->n_worker++];
-        *w = (struct worker){ 0 };
+        *w = (struct worker){ .rank = -1 };
         snprintf(w->name, sizeof w->name, "%s", name);
     }
     if (w->start != start) {
@@ -89,6 +100,8 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
     w->version = mval_i64(mval_get(in->root, "version"), -1);
     w->produces = mval_bool(mval_get(in->root, "produces"), false);
     w->consumes = mval_bool(mval_get(in->root, "consumes"), false);
+    w->rank = mval_i64(mval_get(in->root, "rank"), w->consumes ? 0 : -1);
+    w->round = mval_i64(mval_get(in->root, "round"), 0);
     w->items_max = mval_i64(mval_get(in->root, "items_max"), 0);
     w->busy = mval_bool(mval_get(in->root, "busy"), false);
     if (!w->busy) {    // whatever it was given is over
@@ -107,7 +120,9 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
                  "with other data", c->config.dataset, n_row, c->n_row);
     else if (n_row > 0 && !c->ledger && !ledger_prepare(c, n_row, &err))
         run_fail(c, "%s", err.text);
-    if (c->state == RUN_STARTING && c->ledger && w->consumes && w->step == c->step && w->incarnation == c->incarnation) {
+    if (w->consumes && trainer_in_step(c, w))
+        c->round_open = false;
+    if (c->state == RUN_STARTING && c->ledger && w->consumes && trainer_in_step(c, w)) {
         state_set(c, RUN_RUNNING, "controller", "");
         if (c->step == 0 && c->n_eval == 0 && c->now.eval_interval > 0)
             c->eval_wanted = 0;
@@ -164,24 +179,22 @@ static void task_give(struct controller *c, struct worker *w, struct msg_out *m)
     w->held = NULL;
 }
 
+/* A trainer that is not in step loads what all trainers go back to. It joins the others who are on their way there, unless it has
+ * been on that way before and has left it. */
 static void load_give(struct controller *c, struct worker *w)
 {
     char path[4096];
-    struct error err;
     struct msg_out m;
-    int64_t step = return_target(c, path);
-    if (step < 0) {
-        run_fail(c, "no checkpoint in '%s' can be gone on from", c->checkpoint_dir);
+    if (c->round_open && w->given_round != c->round)
+        return_target(c, path);
+    else if (!trainers_return(c, path))
         return;
-    }
-    if (!controller_return(c, step, &err)) {
-        run_fail(c, "cannot go back to step %" PRId64 ": %s", step, err.text);
-        return;
-    }
-    c->loading_step = step;
-    log_info("%s loads step %" PRId64 " from '%s'", w->name, step, path[0] ? path : c->config.model);
-    task_begin(c, w, &m, "load", step);
+    c->loading_step = c->step;
+    w->given_round = c->round;
+    log_info("%s loads step %" PRId64 " from '%s'", w->name, c->step, path[0] ? path : c->config.model);
+    task_begin(c, w, &m, "load", c->step);
     msg_str(&m, "path", path);
+    msg_i64(&m, "round", c->round);
     task_give(c, w, &m);
 }
 
@@ -216,9 +229,20 @@ static void train_give(struct controller *c, struct worker *w)
 {
     const struct ledger_item *item[BATCH_MAX];
     struct msg_out m;
+    struct error err;
+    struct run_plan plan;
+    struct run_config *at = malloc(sizeof *at);
     int64_t n = ledger_batch(c->ledger, c->step, item, ARRAY_SIZE(item));
+    if (at)
+        config_at(c, c->step, -1, at);
+    if (!at || !run_plan_make(&plan, at, c->n_row, &err) || !step_begin(c, &err)) {
+        run_fail(c, "cannot begin step %" PRId64 ": %s", c->step + 1, at ? err.text : "no memory");
+        free(at);
+        return;
+    }
+    free(at);
     task_begin(c, w, &m, "train", c->step);
-    msg_i64(&m, "max_steps", c->max_steps);
+    msg_i64(&m, "max_steps", plan.total_steps);
     msg_list(&m, "items");
     for (int64_t k = 0; k < n; k++)
         msg_i64(&m, NULL, item[k]->item);
@@ -244,17 +268,35 @@ static void simple_give(struct controller *c, struct worker *w, const char *kind
     task_give(c, w, &m);
 }
 
+/* Does the first trainer sample with a copy of the present weights, when nobody else needs them? */
+static bool sampler_is_fresh(const struct controller *c)
+{
+    for (int i = 0; i < c->n_worker; i++)
+        if (c->worker[i].rank == 0)
+            return c->config.n_behind > 0 && c->worker[i].version == c->step;
+    return false;
+}
+
+/* Is the next optimizer step to be made now? Its batch must be there, and nobody may need the weights that it changes. */
+static bool step_is_due(const struct controller *c)
+{
+    const struct ledger_item *one;
+    bool may_leave = ledger_version_done(c->ledger, c->step)
+        || (run_config_travels(&c->config) ? weights_shared(c, c->step) : sampler_is_fresh(c));
+    return c->state == RUN_RUNNING && !c->stop_wanted && c->evaluating < 0 && c->pause != PAUSE_STEP && c->step < c->max_steps
+        && may_leave && ledger_batch(c->ledger, c->step, &one, 1) > 0;
+}
+
 /* The whole order of things for one worker that waits for work; leaves it waiting when there is none. */
 static void worker_decide(struct controller *c, struct worker *w)
 {
-    const struct ledger_item *one;
     if (run_is_over(c)) {
         simple_give(c, w, "stop", c->step);
         return;
     }
-    bool stopping = c->stop_wanted || c->state == RUN_STOPPING;
-    bool in_step = w->consumes ? w->step == c->step && w->incarnation == c->incarnation : w->step >= 0;
-    bool several = c->config.num_inferencer > 1;
+    bool stopping = c->stop_wanted || c->state == RUN_STOPPING, first = w->rank == 0;
+    bool in_step = w->consumes ? trainer_in_step(c, w) : w->step >= 0;
+    bool several = run_config_travels(&c->config), to_be_made = c->config.num_trainers > 1 && c->begun == c->step;
     if (w->busy && (stopping || !in_step)) {
         simple_give(c, w, "cancel", c->step);
         return;
@@ -264,6 +306,8 @@ static void worker_decide(struct controller *c, struct worker *w)
             simple_give(c, w, "load", 0);
             return;
         }
+        if (!in_step && trainer_is_ahead(c, w))
+            goto none;
         if (!in_step) {
             load_give(c, w);
             return;
@@ -277,17 +321,17 @@ static void worker_decide(struct controller *c, struct worker *w)
                 simple_give(c, w, "publish", version);
                 return;
             }
-        } else if (several && !stopping && !ledger_version_done(c->ledger, c->step) && !weights_shared(c, c->step)) {
+        } else if (first && several && !stopping && !ledger_version_done(c->ledger, c->step) && !weights_shared(c, c->step)) {
             simple_give(c, w, "share", c->step);
             return;
         }
-        if (c->save_wanted >= 0 && c->saving < 0 && w->consumes) {
+        if (c->save_wanted >= 0 && c->saving < 0 && first) {
             c->saving = c->step;
             c->save_wanted = -1;
             simple_give(c, w, "save", c->step);
             return;
         }
-        if (c->eval_wanted >= 0 && c->evaluating < 0 && w->consumes) {
+        if (c->eval_wanted >= 0 && c->evaluating < 0 && first) {
             c->evaluating = c->step;
             c->eval_wanted = -1;
             simple_give(c, w, "eval", c->step);
@@ -305,17 +349,14 @@ static void worker_decide(struct controller *c, struct worker *w)
                 return;
             }
         }
-        bool may_leave = ledger_version_done(c->ledger, c->step) || (c->config.n_behind > 0 && w->version == c->step && !several)
-            || (several && weights_shared(c, c->step));
-        bool drains = c->pause == PAUSE_DRAIN;
-        if (c->state == RUN_RUNNING && !stopping && w->consumes && c->evaluating < 0 && (c->pause == PAUSE_NONE
-            || c->pause == PAUSE_ROLLOUTS || drains) && c->step < c->max_steps && may_leave
-            && ledger_batch(c->ledger, c->step, &one, 1) > 0) {
+        if (w->consumes && (to_be_made || (first && step_is_due(c)))) {
             train_give(c, w);
             return;
         }
     }
-    if (c->ledger && c->state == RUN_RUNNING && !stopping && c->pause == PAUSE_NONE && w->produces && w->items_max > 0
+    /* Several trainers would wait for the one that samples on. */
+    bool awaited = w->consumes && c->config.num_trainers > 1 && c->ledger && (to_be_made || step_is_due(c));
+    if (c->ledger && c->state == RUN_RUNNING && !stopping && c->pause == PAUSE_NONE && w->produces && w->items_max > 0 && !awaited
         && ledger_issued(c->ledger, w->version)) {
         items_give(c, w);
         return;
@@ -545,7 +586,7 @@ static bool train_done(struct controller *c, const struct msg_in *in, int64_t st
         || !ledger_step_done(c, step - 1, err))
         return false;
     c->step = step;
-    if (c->config.num_inferencer > 1)
+    if (run_config_travels(&c->config))
         weights_forget(c, step);
     publish(c, "step", step_body);
     if (c->now.save_interval > 0 && step % c->now.save_interval == 0)
@@ -641,11 +682,14 @@ static bool eval_done(struct controller *c, const struct msg_in *in, int64_t ste
     return true;
 }
 
+/* A trainer's; the first to fail of several is heard, they read the same files. */
 static void load_failed(struct controller *c, const char *why)
 {
     struct error err;
     char path[4096];
     int64_t step = c->loading_step;
+    if (step < 0)
+        return;
     c->loading_step = -1;
     for (int i = 0; i < c->n_checkpoint; i++)
         if (step > 0 && c->checkpoint[i].step == step && c->checkpoint[i].complete) {
@@ -670,6 +714,8 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
     bool good = true, ok = mval_bool(mval_get(in->root, "ok"), false);
     int64_t task = mval_i64(mval_get(in->root, "task"), 0), step = mval_i64(mval_get(in->root, "step"), -1);
     int64_t incarnation = mval_i64(mval_get(in->root, "incarnation"), -1);
+    int64_t rank = mval_i64(mval_get(in->root, "rank"), 0), round = mval_i64(mval_get(in->root, "round"), 0);
+    bool left = mval_bool(mval_get(in->root, "left"), false);
     struct worker *w = worker_find(c, mval_text(in->root, "name", name, sizeof name));
     mval_text(in->root, "kind", kind, sizeof kind);
     mval_text(in->root, "error", why, sizeof why);
@@ -685,8 +731,11 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
         refuse_later(c, r, &err);
         return;
     }
-    if (strcmp(kind, "train") == 0 && ok) {
-        if (incarnation != c->incarnation || step > c->step + 1) {
+    if ((rank > 0 && ok) || left || (rank >= 0 && round != c->round && strcmp(kind, "load") == 0)) {
+        if (left)
+            log_info("%s has left the others in a %s: %s", name, kind, why);
+    } else if (strcmp(kind, "train") == 0 && ok) {
+        if (incarnation != c->incarnation || round != c->round || step > c->step + 1) {
             error_set(&err, ERR_REFUSED, "step %" PRId64 " of incarnation %" PRId64 " is not wanted: the run is at step %" PRId64
                       " of incarnation %" PRId64, step, incarnation, c->step, c->incarnation);
             refuse_later(c, r, &err);
@@ -701,9 +750,13 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
         if (incarnation == c->incarnation && c->evaluating >= 0)
             good = eval_done(c, in, step, &err);
     } else if (strcmp(kind, "load") == 0) {
-        if (!ok)
-            load_failed(c, why);
-        c->loading_step = -1;
+        if (rank >= 0) {
+            if (!ok)
+                load_failed(c, why);
+            c->loading_step = -1;
+        } else if (!ok) {
+            run_fail(c, "%s: load: %s", name, why);
+        }
     } else if (strcmp(kind, "publish") == 0 && !ok && !weights_shared(c, task_step)) {
         log_info("%s comes too late for version %" PRId64 ": nobody samples with it any more", name, task_step);
     } else if (!ok) {

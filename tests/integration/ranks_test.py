@@ -1,0 +1,131 @@
+"""tags: limit=900
+
+Several trainers: the same bytes each time, wherever they are placed and whoever dies."""
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import time
+import unittest
+from run_tools import LIMIT, ROLLCALL, Run, Task
+
+STEPS = 12
+TWO = dict(num_trainers=2, num_inferencer=2, inference_batch_size=4, inference_microbatch_size=4, train_batch_size=4,
+           train_minibatch_size=4)
+APART = dict(TWO, placement="apart")
+BEHIND = dict(APART, n_behind=2, train_batch_size=2, train_minibatch_size=2)    # two optimizer steps a rollout step
+
+
+class Ranks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.task = Task()
+        cls.n = 0
+        cls.known = {}
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.task.close()
+
+    def start(self, settings):
+        type(self).n += 1
+        return Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", str(STEPS)])
+
+    def finish(self, run):
+        """What must be the same in all runs; nothing of the trainers' meetings may have a name any more."""
+        code, last = run.wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs())
+        self.assertEqual(run.processes(), {})
+        self.assertEqual([f for f in os.listdir(os.path.join(run.dir, "sock")) if f.startswith("trainers")], [])
+        return run.weights(STEPS), run.ledger()
+
+    def whole(self, settings):
+        run = self.start(settings)
+        try:
+            return self.finish(run)
+        finally:
+            run.kill()
+
+    def undisturbed(self, settings):
+        key = json.dumps(settings, sort_keys=True)
+        if key not in self.known:
+            self.known[key] = self.whole(settings)
+        return self.known[key]
+
+    def metric(self, run, name):
+        """{step: value} of a metric of the run."""
+        out = subprocess.run([ROLLCALL, "export", "jsonl", run.dir, "--series", name], capture_output=True, text=True, check=True)
+        rows = map(json.loads, out.stdout.splitlines())
+        return {row["step"]: row["metrics"][name] for row in rows if name in row["metrics"]}
+
+    def test_two_trainers_and_two_producers_repeat_to_the_byte_and_placement_does_not_matter(self):
+        first = self.undisturbed(TWO)
+        self.assertEqual(first, self.whole(TWO))
+        self.assertEqual(first, self.undisturbed(APART))
+
+    def test_two_trainers_differ_from_one_by_rounding_only(self):
+        one = self.start(dict(TWO, num_trainers=1, train_batch_size=8, train_minibatch_size=8))
+        two = self.start(TWO)
+        try:
+            a, b = self.finish(one), self.finish(two)
+            self.assertEqual([row[:2] for row in a[1]], [row[:2] for row in b[1]])
+            for name in ("train/loss", "train/grad_norm", "metrics/reward", "train/entropy", "train/advantages"):
+                x, y = self.metric(one, name)[1], self.metric(two, name)[1]    # the first step: from the same weights
+                self.assertTrue(math.isclose(x, y, rel_tol=1e-5, abs_tol=1e-7), (name, x, y))
+            for step, value in self.metric(two, "train/sampler_trainer_diff").items():
+                self.assertEqual(value, 0, step)    # every trainer samples with the weights that all of them have
+        finally:
+            one.kill()
+            two.kill()
+
+    def test_two_rollout_steps_behind_repeats_and_a_token_is_as_old_as_the_plan_says(self):
+        run = self.start(BEHIND)
+        try:
+            self.assertEqual(self.finish(run), self.undisturbed(BEHIND))
+            ages = self.metric(run, "train/age_max")
+            self.assertEqual(max(ages.values()), (2 + 1) * 2 - 1, ages)
+            plan = subprocess.run([ROLLCALL, "train", self.task.path("run.yaml"), "--dry-run"], capture_output=True, text=True)
+            self.assertIn("a token is at most 5 optimizer steps old", plan.stdout)
+            self.assertIn("placement:      cpu:0: trainer 0\n", plan.stdout)
+            self.assertIn("                cpu:3: producer 1\n", plan.stdout)
+        finally:
+            run.kill()
+
+    def test_a_trainer_killed_at_any_moment_changes_nothing(self):
+        rng = random.Random(7)
+        for settings in (TWO, BEHIND):
+            for name in ("worker cpu:0", "worker cpu:1"):
+                step, wait_s = rng.randrange(0, STEPS - 4), rng.random() * 0.1
+                with self.subTest(process=name, step=step, wait_s=wait_s):
+                    want = self.undisturbed(settings)
+                    run = self.start(settings)
+                    try:
+                        run.wait_step(step)
+                        time.sleep(wait_s)    # a random moment, not a wait for something
+                        os.kill(run.processes()[name], signal.SIGKILL)
+                        self.assertEqual(self.finish(run), want)
+                    finally:
+                        run.kill()
+
+    def test_who_waits_for_a_trainer_that_stands_still_says_so(self):
+        want = self.undisturbed(APART)
+        run = self.start(APART)
+        try:
+            run.wait_step(2)
+            pid = run.processes()["worker cpu:1"]
+            os.kill(pid, signal.SIGSTOP)
+            end, line = time.monotonic() + LIMIT, ""
+            while "trainer 1" not in line and time.monotonic() < end:
+                status = run.ctl("status").stdout.splitlines()
+                line = next((text for text in status if text.startswith("worker cpu:0")), "")
+            self.assertIn("trainer 1", line)
+            os.kill(pid, signal.SIGCONT)
+            self.assertEqual(self.finish(run), want)
+        finally:
+            run.kill()
+
+
+if __name__ == "__main__":
+    unittest.main()
