@@ -189,13 +189,14 @@ static void status_print(const struct msg_in *in)
     if (mval_get(metrics_map, "metrics/reward"))
         printf("reward %.4f, length %.1f tok\n", mval_f64(mval_get(metrics_map, "metrics/reward"), NAN),
                mval_f64(mval_get(metrics_map, "metrics/response_length"), NAN));
-    printf("%-16s %8s %-12s %9s %-8s %s\n", "process", "pid", "phase", "for s", "verdict", "waits for");
+    printf("%-16s %8s %-12s %9s %-8s %-22s %s\n", "process", "pid", "phase", "for s", "verdict", "part", "waits for");
     for (int64_t i = 0; i < mval_n(list); i++) {
         const struct mval *p = mval_at(list, i);
-        char pname[64], phase[32], verdict[16], waits[200];
-        printf("%-16s %8" PRId64 " %-12s %9.1f %-8s %s\n", mval_text(p, "name", pname, sizeof pname), mval_i64(mval_get(p, "pid"), 0),
+        char pname[64], phase[32], verdict[16], waits[200], plays[64];
+        printf("%-16s %8" PRId64 " %-12s %9.1f %-8s %-22s %s\n", mval_text(p, "name", pname, sizeof pname), mval_i64(mval_get(p, "pid"), 0),
                mval_text(p, "phase", phase, sizeof phase), mval_f64(mval_get(p, "phase_s"), 0),
-               mval_text(p, "verdict", verdict, sizeof verdict), mval_text(p, "waits_for", waits, sizeof waits));
+               mval_text(p, "verdict", verdict, sizeof verdict), mval_text(p, "plays", plays, sizeof plays),
+               mval_text(p, "waits_for", waits, sizeof waits));
     }
     devices_print(root);
 }

@@ -2,6 +2,7 @@
  *
  * Nothing is written before everything has been checked. The run itself is the agent's business from then on; this process only
  * looks: at the journal, and with --batch it owns the run in so far as a signal to it stops the run. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -131,10 +132,91 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
     return ok;
 }
 
+/* ---- resuming with other workers ---- */
+
+static bool given(const struct train *t, const char *name)
+{
+    struct error err;
+    return t->value[knob_find(name, &err) - knobs] != NULL;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    return b == 0 ? a : common_divisor(b, a % b);
+}
+
+static void device_add(struct run_config *c, const char *device)
+{
+    size_t len = strlen(c->devices);
+    snprintf(c->devices + len, sizeof c->devices - len, "%s%s", len ? "," : "", device);    // too long a list: devices_choose counts
+}
+
+/* The devices of before, as many as are needed now: the first of them, or all and more of their kind. */
+static void devices_fit(struct run_config *c)
+{
+    char list[sizeof c->devices], device[64], *rest = list, *word;
+    int64_t n = run_config_n_device(c), have = 0;
+    memcpy(list, c->devices, sizeof list);
+    c->devices[0] = 0;
+    for (; have < n && (word = strsep(&rest, ",")); have++)
+        device_add(c, word);
+    int kind = (int)strcspn(list, ":");
+    for (int64_t k = 0; have < n; k++) {
+        struct run_part part;
+        struct error none;
+        snprintf(device, sizeof device, "%.*s:%" PRId64, MIN(kind, 32), list, k);
+        if (run_config_part(c, device, &part, &none))    // it is in the list already
+            continue;
+        device_add(c, device);
+        have++;
+    }
+}
+
+/* One of the two sizes that count prompts a worker: keep what all workers together have, when it can be shared out. */
+static void size_keep(const struct train *t, const char *what, const char *name, int64_t *size, int64_t n_before, int64_t n,
+                      const char *part_name, int64_t *part, struct buf *notes)
+{
+    int64_t all = *size * n_before, was = *size;
+    if (n == n_before)
+        return;
+    if (!given(t, name) && all % n == 0) {
+        *size = all / n;
+        if (!given(t, part_name))
+            *part = common_divisor(*part, *size);
+        buf_fmt(notes, "note: '%s' is %" PRId64 " instead of %" PRId64 ", so that %s stays %" PRId64 " prompts\n", name, *size, was, what, all);
+    } else {
+        buf_fmt(notes, "note: %s is %" PRId64 " prompts instead of %" PRId64 " from the next one on: not the bytes of a run without "
+                "this change\n", what, *size * n, all);
+    }
+}
+
+/* Say what a resumed run keeps when its number of workers changes, and see to it. */
+static void workers_change(struct train *t, const struct run_config *before, struct buf *notes)
+{
+    struct run_config *c = &t->config;
+    if (c->num_trainers == before->num_trainers && c->num_inferencer == before->num_inferencer
+        && strcmp(c->placement, before->placement) == 0)
+        return;
+    if (!given(t, "devices"))
+        devices_fit(c);
+    size_keep(t, "a rollout step", "inference_batch_size", &c->inference_batch_size, before->num_inferencer, c->num_inferencer,
+              "inference_microbatch_size", &c->inference_microbatch_size, notes);
+    size_keep(t, "an optimizer step", "train_batch_size", &c->train_batch_size, before->num_trainers, c->num_trainers,
+              "train_minibatch_size", &c->train_minibatch_size, notes);
+    if (c->num_trainers != before->num_trainers)
+        buf_fmt(notes, "note: %" PRId64 " trainers instead of %" PRId64 ": prompt order, random numbers and optimizer state are kept; "
+                "gradients are added in another order from here on, so the weights agree up to fp32 rounding and not in their bytes\n",
+                c->num_trainers, before->num_trainers);
+    else if (c->inference_batch_size * c->num_inferencer == before->inference_batch_size * before->num_inferencer
+             && c->train_batch_size == before->train_batch_size)
+        buf_str(notes, "note: everything is kept: the weights will have the bytes of a run without this change\n");
+}
+
 static bool settings_read(struct train *t, struct error *err)
 {
     char path[PATH_MAX];
     struct buf notes = BUF_INIT;
+    struct run_config before;
     run_config_init(&t->config);
     if (t->resume) {
         if (!realpath(t->resume, t->run_dir) || !path_join(path, sizeof path, t->run_dir, "run.yaml") || !path_exists(path))
@@ -144,9 +226,12 @@ static bool settings_read(struct train *t, struct error *err)
     } else if (t->run_file && !run_config_read(&t->config, t->run_file, err)) {
         return false;
     }
+    before = t->config;
     for (int i = 0; i < n_knobs; i++)
         if (t->value[i] && !run_config_set(&t->config, knobs[i].name, t->value[i], FROM_FLAG, NULL, err))
             return false;
+    if (t->resume)
+        workers_change(t, &before, &notes);
     bool ok = run_config_finish(&t->config, &notes, err);
     if (ok && notes.len)
         fprintf(stderr, "%s", buf_text(&notes));
@@ -283,6 +368,18 @@ static bool room_check(const struct train *t, struct error *err)
                                        "model and the journal take %.1f MiB", dir, left / mib, needed / mib);
 }
 
+/* Weights that an earlier life has shared: other workers may make other ones. */
+static void weights_remove(const char *sock)
+{
+    char path[PATH_MAX];
+    DIR *d = opendir(sock);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (strncmp(e->d_name, "weights-", 8) == 0 && path_join(path, sizeof path, sock, e->d_name))
+            unlink(path);
+    if (d)
+        closedir(d);
+}
+
 /* Fill the directory: run.yaml, folders, and away with what an earlier life left in sock/. */
 static bool dir_fill(struct train *t, struct error *err)
 {
@@ -294,6 +391,7 @@ static bool dir_fill(struct train *t, struct error *err)
     for (size_t i = 0; i < ARRAY_SIZE(dirs); i++)
         TRY(path_join(path, sizeof path, t->run_dir, dirs[i]) && dir_make(path, 0755, err));
     TRY(path_join(path, sizeof path, t->run_dir, "sock") && dir_make(path, 0700, err));
+    weights_remove(path);
     for (size_t i = 0; i < ARRAY_SIZE(old); i++) {
         snprintf(path, sizeof path, "%.4000s/sock/%s", t->run_dir, old[i]);
         unlink(path);

@@ -51,7 +51,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "eval", KIND_MAP, true, "last evaluation: SET -> {step, n, mean}" },
                { "checkpoint", KIND_I64, true, "step of the last complete checkpoint; absent: none" },
                { "controller_s", KIND_F64, true, "seconds since the controller was last heard" },
-               { "processes", KIND_LIST, false, "{name, kind, pid, phase, phase_s, progress, waits_for, verdict, heard_s, "
+               { "processes", KIND_LIST, false, "{name, kind, plays (a worker: trainer 0, producer 0), pid, phase, phase_s, progress, waits_for, verdict, heard_s, "
                                                 "restarts, gauges}; verdict is ok, slow or stuck" },
                { "node", KIND_STR, true, "name of the agent's node" },
                { "host", KIND_MAP, true, "its figures by name (protocol/telemetry.h); what is not known is not there" },

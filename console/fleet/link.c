@@ -131,6 +131,7 @@ static void process_read(struct model *m, const struct mval *v, bool from_status
     p->heard_s = 0;
     if (from_status) {
         mval_text(v, "kind", p->kind, sizeof(p->kind));
+        mval_text(v, "plays", p->plays, sizeof(p->plays));
         p->pid = mval_i64(mval_get(v, "pid"), 0);
         p->restarts = mval_i64(mval_get(v, "restarts"), 0);
         p->verdict = proc_verdict_find(mval_text(v, "verdict", word, sizeof(word)));

@@ -38,6 +38,7 @@ struct proc {
     double phase_s;               // seconds in this phase when told
     double progress;              // grows with each piece of work
     char waits_for[96];           // "": it works
+    char plays[48];               // a worker's part: "trainer 0, producer 0"
     enum proc_verdict verdict;
     int64_t heard_ns;             // when we were told; monotonic
     double heard_s;               // how old the agent's news of it were then

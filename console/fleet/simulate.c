@@ -118,6 +118,8 @@ static void proc_tell(struct simulate *s, struct model *m, const char *name, con
     if (!p)
         return;
     snprintf(p->kind, sizeof(p->kind), "%s", kind);
+    if (strcmp(kind, "worker") == 0)
+        snprintf(p->plays, sizeof(p->plays), "trainer %s, producer %s", strrchr(name, ':') + 1, strrchr(name, ':') + 1);
     snprintf(p->phase, sizeof(p->phase), "%s", phase);
     snprintf(p->waits_for, sizeof(p->waits_for), "%s", waits_for);
     p->pid = pid;

@@ -7,7 +7,7 @@
 static bool proc_shown(const struct app *a, const struct proc *p)
 {
     char row[320];
-    snprintf(row, sizeof(row), "%s %s %s %s", p->name, p->phase, p->waits_for, proc_verdict_name(p->verdict));
+    snprintf(row, sizeof(row), "%s %s %s %s %s", p->name, p->plays, p->phase, p->waits_for, proc_verdict_name(p->verdict));
     return filter_matches(a->filter[PANE_WORKERS], row);
 }
 
@@ -46,6 +46,7 @@ static const struct column {
     int width;
 } columns[] = {
     { "process", 14 }, { "verdict", 7 }, { "phase", 11 }, { "for", 7 }, { "pid", 7 }, { "died", 4 }, { "mem", 9 }, { "cpu", 5 },
+    { "part", 21 },
 };
 
 static void cell_text(const struct proc *p, size_t column, enum proc_verdict v, double for_s, char out[64], enum role *role)
@@ -81,6 +82,7 @@ static void cell_text(const struct proc *p, size_t column, enum proc_verdict v, 
             snprintf(out, 64, "%3.0f %%", 100 * share);
         break;
     }
+    case 8: snprintf(out, 64, "%s", p->plays); break;
     default: out[0] = 0;
     }
 }
@@ -123,7 +125,8 @@ static void detail_draw(struct cells *c, struct rect r, const struct proc *p, en
 {
     char line[400], dur[16];
     double for_s = p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9;
-    int n = snprintf(line, sizeof(line), "%s: %s for %s", p->name, p->phase, duration_format(dur, for_s));
+    int n = snprintf(line, sizeof(line), "%s%s%s%s: %s for %s", p->name, p->plays[0] ? " (" : "", p->plays, p->plays[0] ? ")" : "",
+                     p->phase, duration_format(dur, for_s));
     if (p->waits_for[0])
         n += snprintf(line + n, sizeof(line) - (size_t)n, ", waits for %s", p->waits_for);
     if (!isnan(p->progress))

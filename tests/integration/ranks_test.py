@@ -109,6 +109,30 @@ class Ranks(unittest.TestCase):
                     finally:
                         run.kill()
 
+    def test_a_run_goes_on_with_other_workers_and_says_what_it_keeps(self):
+        one = dict(num_trainers=1, num_inferencer=1, inference_batch_size=8, train_batch_size=8, train_minibatch_size=8)
+        whole = self.undisturbed(one)
+        for flags, same, says in ((["-i", "2"], True, "'inference_batch_size' is 4 instead of 8, so that a rollout step stays 8 prompts"),
+                                  (["-t", "2", "-i", "2", "--placement", "apart"], False, "2 trainers instead of 1")):
+            with self.subTest(flags=flags):
+                type(self).n += 1
+                name = f"run-{self.n}"
+                first = Run(self.task, name, self.task.run_file(**one), ["--max-steps", str(STEPS // 2)])
+                code, last = first.wait()
+                self.assertEqual((code, last.get("step")), (0, STEPS // 2), first.logs())
+                run = Run(self.task, name, resume=True, extra=["--max-steps", str(STEPS), *flags])
+                try:
+                    got = self.finish(run)
+                    run.errors.seek(0)
+                    notes = run.errors.read()
+                    self.assertIn(says, notes)
+                    self.assertEqual("the weights will have the bytes of a run without this change" in notes, same)
+                    self.assertEqual(got[0] == whole[0], same)
+                    self.assertEqual([row[:2] for row in got[1]], [row[:2] for row in whole[1]])    # the same prompts
+                finally:
+                    run.kill()
+                    first.kill()
+
     def test_who_waits_for_a_trainer_that_stands_still_says_so(self):
         want = self.undisturbed(APART)
         run = self.start(APART)

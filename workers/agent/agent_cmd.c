@@ -473,7 +473,8 @@ static void processes_write(struct agent *a, struct msg_out *m)
         struct child *c = &a->child[i];
         struct msg_in in;
         struct error err;
-        char waits[200];
+        char waits[200], plays[64];
+        struct run_part part;
         double silent_s = (double)(now - c->heard_ms) / 1000;
         bool heard = c->command != NULL && !c->exporter;
         snprintf(waits, sizeof waits, "%s", c->waits_for);
@@ -484,6 +485,8 @@ static void processes_write(struct agent *a, struct msg_out *m)
         msg_map(m, NULL);
         msg_str(m, "name", c->name);
         msg_str(m, "kind", !c->command ? "keeper" : c->command);
+        if (strncmp(c->name, "worker ", 7) == 0 && run_config_part(&a->config, c->name + 7, &part, &err))
+            msg_str(m, "plays", run_part_text(&part, plays, sizeof plays));
         msg_i64(m, "pid", c->pid);
         msg_str(m, "phase", c->exporter ? "exporting" : !heard ? "watching" : c->phase);
         msg_f64(m, "phase_s", (double)(now - (heard ? c->phase_ms : c->started_ms)) / 1000);
