@@ -41,7 +41,8 @@ static const char schema[] =
 enum statement {
     Q_SERIES_ADD, Q_STEP_ADD, Q_STEP_READ, Q_STEP_LAST, Q_SUPERSEDE, Q_INCARNATION_ADD, Q_ITEM_PUT, Q_ITEM_READ,
     Q_ITEM_FORGET, Q_EVENT_ADD, Q_EVENT_READ, Q_COMMAND_PUT, Q_COMMAND_GET, Q_VALUE_PUT, Q_VALUE_GET, Q_EVAL_PUT,
-    Q_SAMPLE_ADD, Q_SAMPLE_READ, Q_SAMPLE_LAST, Q_EVAL_READ, Q_EVAL_FORGET, Q_CHECKPOINT_PUT, Q_CHECKPOINT_READ, Q_BEGIN, Q_COMMIT, Q_N
+    Q_SAMPLE_ADD, Q_SAMPLE_READ, Q_SAMPLE_LAST, Q_EVAL_READ, Q_EVAL_FORGET, Q_CHECKPOINT_PUT, Q_CHECKPOINT_READ, Q_BEGIN,
+    Q_COMMIT, Q_ROLLBACK, Q_N
 };
 static const char *const queries[Q_N] = {
     [Q_SERIES_ADD] = "INSERT INTO series(id, name) VALUES(?,?)",
@@ -69,6 +70,7 @@ static const char *const queries[Q_N] = {
     [Q_CHECKPOINT_PUT] = "INSERT OR REPLACE INTO checkpoint VALUES(?,?,?,?,?,?)",
     [Q_BEGIN] = "BEGIN IMMEDIATE",
     [Q_COMMIT] = "COMMIT",
+    [Q_ROLLBACK] = "ROLLBACK",
     [Q_CHECKPOINT_READ] = "SELECT step, path, state, stall_s, write_s, wall_s FROM checkpoint ORDER BY step",
 };
 
@@ -79,6 +81,7 @@ struct journal {
     sqlite3_stmt *stmt[Q_N];      // prepared when first used
     char **series;                // (n_series) names by id - 1
     int n_series;
+    bool series_unread;           // the file may hold other ones: read them before use
     struct buf row;               // the step row being built
     struct journal_metric *metric;    // (cap_metric) the row being read
     int cap_metric;
@@ -179,6 +182,7 @@ static bool series_load(struct journal *j, struct error *err)
     }
     ok = ok && (code == SQLITE_DONE || db_failed(j, "read", err));
     sqlite3_finalize(s);
+    j->series_unread = !ok;
     return ok;
 }
 
@@ -216,7 +220,8 @@ static bool db_open(struct journal *j, struct error *err)
     if (j->reader)
         return db_exec(j, "PRAGMA query_only=ON", "open", err);
     return db_exec(j, "BEGIN IMMEDIATE", "open", err) && db_exec(j, schema, "make", err)
-        && db_exec(j, "PRAGMA user_version=1; COMMIT", "make", err);
+        && db_exec(j, "PRAGMA user_version=1; COMMIT", "make", err)
+        && query(j, Q_ROLLBACK, err);    // made now, so that it needs no memory when there is none
 }
 
 static struct journal *open_any(const char *run_dir, bool reader, struct error *err)
@@ -283,6 +288,8 @@ void journal_close(struct journal *j)
 bool journal_begin(struct journal *j, struct error *err)
 {
     BUG_IF(j->in_transaction, "journal transactions do not nest");
+    if (j->series_unread && !series_load(j, err))
+        return false;
     sqlite3_stmt *s = query(j, Q_BEGIN, err);
     if (!s || !query_run(j, s, err))
         return false;
@@ -303,15 +310,16 @@ bool journal_commit(struct journal *j, struct error *err)
 
 void journal_rollback(struct journal *j)
 {
-    sqlite3_exec(j->db, "ROLLBACK", NULL, NULL, NULL);
+    if (!sqlite3_get_autocommit(j->db)) {    // SQLite may have done it itself
+        sqlite3_step(j->stmt[Q_ROLLBACK]);
+        sqlite3_reset(j->stmt[Q_ROLLBACK]);
+    }
     j->in_transaction = false;
     /* A series named in the lost transaction is unknown to the file again: read the names anew. */
     for (int i = 0; i < j->n_series; i++)
         free(j->series[i]);
     j->n_series = 0;
-    struct error ignored;
-    if (!series_load(j, &ignored))
-        j->n_series = 0;
+    j->series_unread = true;
 }
 
 int64_t journal_incarnation_begin(struct journal *j, int64_t from_step, struct error *err)
@@ -414,7 +422,7 @@ static int row_unpack(struct journal *j, const unsigned char *blob, int size, st
         uint32_t id;
         memcpy(&id, blob + i * ROW_PAIR_BYTES, sizeof id);
         memcpy(&j->metric[i].value, blob + i * ROW_PAIR_BYTES + 4, sizeof(double));
-        if (id > (uint32_t)j->n_series && !series_load(j, err))    // named since this reader looked
+        if (id > (uint32_t)j->n_series && !series_load(j, err))    // named since this reader looked, or lost by a rollback
             return -1;
         if (id == 0 || id > (uint32_t)j->n_series) {
             error_set(err, ERR_DATA, "the journal '%s' names series %u of %d", j->path, id, j->n_series);

@@ -407,12 +407,16 @@ bool st_write(const char *path, const struct st_out *tensor, int64_t n, struct e
             size *= (size_t)tensor[i].dim[d];
         TRY(fd_write(fd, tensor[i].data, size, tmp, err));
     }
-    if (fsync(fd) != 0 || close(fd) != 0) {
-        fd = -1;
+    if (fsync(fd) != 0) {
         error_errno(err, "cannot sync '%s'", tmp);
         goto out;
     }
+    int written = fd;
     fd = -1;
+    if (close(written) != 0) {
+        error_errno(err, "cannot write '%s'", tmp);
+        goto out;
+    }
     if (rename(tmp, path) != 0) {
         error_errno(err, "cannot rename '%s' to '%s'", tmp, path);
         goto out;
