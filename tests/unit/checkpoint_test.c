@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <cmocka.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -163,6 +164,84 @@ static void broken_checkpoints_are_passed_over(UNUSED void **state)
     job_close(&a);
 }
 
+enum damage { CUT_BY_ONE, CUT_TO_NOTHING, CHANGED, LONGER, MISSING, DAMAGE_N };
+
+/* Damage the file whose bytes are b; restore: write them again. */
+static void file_change(const char *path, const struct buf *b, enum damage kind, size_t at, bool restore)
+{
+    struct error err = { 0 };
+    struct buf c = BUF_INIT;
+    assert_true(buf_add(&c, b->data, b->len));
+    if (!restore && kind == CHANGED)
+        c.data[at] = (char)(c.data[at] ^ 1);
+    if (!restore && kind == LONGER)
+        assert_true(buf_char(&c, 'x'));
+    size_t len = restore || kind > LONGER ? b->len : kind == CUT_BY_ONE ? b->len - 1 : kind == CUT_TO_NOTHING ? 0 : c.len;
+    if (!restore && kind == MISSING)
+        assert_true(unlink(path) == 0);
+    else
+        assert_true(file_write(path, c.data, len, &err));
+    buf_release(&c);
+}
+
+static void each_file_damaged(const char *dir, const char *newest, const char *prefix)
+{
+    char folder[400], file[700], path[4096];
+    snprintf(folder, sizeof folder, "%s/%s", newest, prefix);
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    int n = 0;
+    for (struct dirent *e; (e = readdir(d));) {
+        struct error err = { 0 };
+        struct buf b = { .max = 1 << 24 };
+        int64_t step;
+        snprintf(file, sizeof file, "%s%s", folder, e->d_name);
+        if (e->d_name[0] == '.' || path_is_dir(file))
+            continue;
+        assert_true(file_read(&b, file, 1 << 24, &err));
+        for (enum damage kind = 0; kind < DAMAGE_N; kind++) {
+            bool blank = strcmp(e->d_name, "manifest.json") == 0 && kind == CHANGED;
+            for (size_t at = 0; at < b.len; at += kind == CHANGED ? MAX(b.len / 7, (size_t)1) : b.len) {
+                if (blank && (b.data[at] == ' ' || b.data[at] == '\n'))
+                    continue;    // space for space, or found as a broken form; neither changes what it says
+                file_change(file, &b, kind, at, false);
+                if (checkpoint_verify(newest, &step, &err))
+                    fail_msg("%s: damage %d at byte %zu is not seen", file, (int)kind, at);
+                if (!strstr(err.text, newest) || (!blank && !strstr(err.text, e->d_name)))
+                    fail_msg("%s: damage %d: the message does not name it: %s", file, (int)kind, err.text);
+                assert_true(checkpoint_newest(dir, path, &step, &err) && step == 1);
+                file_change(file, &b, kind, at, true);
+            }
+        }
+        assert_true(checkpoint_newest(dir, path, &step, &err) && step == 2);
+        buf_release(&b);
+        n++;
+    }
+    closedir(d);
+    assert_true(n > 1);
+}
+
+static void every_file_cut_changed_or_missing_is_named_and_the_one_before_is_used(UNUSED void **state)
+{
+    struct job a;
+    struct error err = { 0 };
+    char dir[256], newest[300];
+    snprintf(dir, sizeof dir, "%s/each", root);
+    snprintf(newest, sizeof newest, "%s/step-000002", dir);
+    struct checkpoint_writer *w = checkpoint_writer_new(&err);
+    setenv("RC_LOG", "error", 1);
+    job_open(&a, DT_F32);
+    for (int i = 0; i < 2; i++) {
+        job_steps(&a, 1);
+        save(w, &a, dir);
+    }
+    each_file_damaged(dir, newest, "");
+    each_file_damaged(dir, newest, "state/");
+    unsetenv("RC_LOG");
+    job_close(&a);
+    checkpoint_writer_free(w);
+}
+
 static void a_failure_to_write_is_told_and_leaves_nothing(UNUSED void **state)
 {
     struct job a;
@@ -199,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_restored_trainer_goes_on_with_the_same_bits),
         cmocka_unit_test(broken_checkpoints_are_passed_over),
+        cmocka_unit_test(every_file_cut_changed_or_missing_is_named_and_the_one_before_is_used),
         cmocka_unit_test(a_failure_to_write_is_told_and_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -3,13 +3,17 @@
  * Invariants:
  * 1. dir/step-NNNNNN exists only as the result of a rename of a finished, synced directory.
  * 2. state/manifest.json is the last file written; it names every other file with size and hash.
- * 3. The snapshot belongs to the writer's thread from checkpoint_start until the state is DONE; only then is it reused.
+ * 3. Where a checkpoint of the same step stands already the two change places in one rename, so that there is always one.
+ *    What a killed writer has left (hidden, named after its process) is removed by the next one.
+ * 4. The snapshot belongs to the writer's thread from checkpoint_start until the state is DONE; only then is it reused.
  */
 #include "workers/consumer/checkpoint.h"
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +28,7 @@
 #include "workers/model/safetensors.h"
 
 #define PATH_BYTES 4096
+#define MANIFEST_VERSION 1
 #define SMALL_FILE_MAX ((size_t)1 << 28)    // of JSON files
 
 /* Host copies of everything that training changes. */
@@ -105,9 +110,12 @@ static bool state_write(const struct snapshot *s, const char *dir, struct error 
                 (struct st_out){.name = names[k], .dtype = ST_F32, .n_dim = 1, .dim = {s->n_flat}, .data = s->state[k]};
     if (!join(path, dir, "trainer.safetensors", err) || !st_write(path, out, n, err))
         return false;
-    json_t *settings = s->settings ? json_loads(s->settings, JSON_DECODE_ANY, NULL) : json_null();
+    json_error_t je;
+    json_t *settings = s->settings ? json_loads(s->settings, JSON_DECODE_ANY, &je) : json_null();
+    if (!settings)
+        return error_set(err, ERR_DATA, "the settings for '%s' are not to be kept: %s", dir, je.text);
     json_t *j = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)s->step, "adam_step", (json_int_t)s->adam_step,
-                          "settings", settings ? settings : json_null());
+                          "settings", settings);
     if (!join(path, dir, "state.json", err) || !json_write(j, path, err))
         return false;
     return !s->blob || (join(path, dir, "controller.bin", err) && file_write(path, s->blob, s->blob_len, err));
@@ -133,7 +141,10 @@ static bool manifest_collect(json_t *files, const char *dir, const char *prefix,
         TRY(file_hash(path, &size, &hash, err));
         char hex[17];
         snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
-        json_object_set_new(files, name, json_pack("{s:I, s:s}", "bytes", (json_int_t)size, "hash", hex));
+        if (json_object_set_new(files, name, json_pack("{s:I, s:s}", "bytes", (json_int_t)size, "hash", hex)) != 0) {
+            error_set(err, ERR_NO_MEMORY, "no memory for the manifest of '%s'", dir);
+            goto out;
+        }
     }
     ok = true;
 out:
@@ -141,12 +152,50 @@ out:
     return ok;
 }
 
+/* Remove what writers that live no more have left half-written in dir, and an earlier failure of our own. */
+static bool leftovers_remove(const char *dir, struct error *err)
+{
+    DIR *d = opendir(dir);
+    bool ok = d || error_errno(err, "cannot list '%s'", dir);
+    for (struct dirent *e; ok && (e = readdir(d)); ) {
+        long long step;
+        int pid, end = 0;
+        char path[PATH_BYTES];
+        if (sscanf(e->d_name, ".step-%lld.part-%d%n", &step, &pid, &end) != 2 && sscanf(e->d_name, ".step-%lld.old-%d%n", &step, &pid, &end) != 2)
+            continue;
+        if (e->d_name[end] || pid <= 0 || (pid != getpid() && (kill(pid, 0) == 0 || errno != ESRCH)))
+            continue;
+        ok = join(path, dir, e->d_name, err) && dir_remove(path, err);
+    }
+    if (d)
+        closedir(d);
+    return ok;
+}
+
+/* Give the finished directory tmp its name. An earlier one of that name is then in tmp or in old. */
+static bool checkpoint_place(const char *tmp, const char *path, const char *old, struct error *err)
+{
+    if (!path_exists(path))
+        return rename(tmp, path) == 0 || error_errno(err, "cannot rename '%s' to '%s'", tmp, path);
+    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, path, RENAME_EXCHANGE) == 0)
+        return true;
+    if (errno != EINVAL && errno != ENOSYS)    // those: not on this file system
+        return error_errno(err, "cannot exchange '%s' and '%s'", tmp, path);
+    if (rename(path, old) != 0)
+        return error_errno(err, "cannot move the earlier '%s' away", path);
+    if (rename(tmp, path) == 0)
+        return true;
+    error_errno(err, "cannot rename '%s' to '%s'", tmp, path);
+    if (rename(old, path) != 0)
+        log_warn("the earlier '%s' stays in '%s'", path, old);
+    return false;
+}
+
 static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], struct error *err)
 {
     bool ok = false;
-    char name[64], tmp[PATH_BYTES], old[PATH_BYTES], state[PATH_BYTES], manifest[PATH_BYTES];
+    char name[64], tmp[PATH_BYTES] = "", old[PATH_BYTES], state[PATH_BYTES], manifest[PATH_BYTES];
     json_t *files = json_object();
-    tmp[0] = 0;
     snprintf(name, sizeof name, "step-%06lld", (long long)s->step);
     TRY(join(path, s->dir, name, err));
     snprintf(name, sizeof name, ".step-%06lld.old-%d", (long long)s->step, (int)getpid());
@@ -154,26 +203,18 @@ static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], stru
     snprintf(name, sizeof name, ".step-%06lld.part-%d", (long long)s->step, (int)getpid());
     TRY(join(tmp, s->dir, name, err));
     TRY(join(state, tmp, "state", err) && join(manifest, state, "manifest.json", err));
-    TRY(dir_remove(tmp, err) && dir_remove(old, err) && dir_make(state, 0755, err));
+    TRY(leftovers_remove(s->dir, err) && dir_make(state, 0755, err));
     TRY(model_save_copy(s->m, s->weights, tmp, err));
     if (s->has_tokenizer)
         TRY(model_dir_copy_tokenizer(s->tokenizer_dir, tmp, err));
     TRY(state_write(s, state, err));
     TRY(manifest_collect(files, tmp, "", err) && manifest_collect(files, state, "state/", err));
-    TRY(json_write(json_pack("{s:i, s:I, s:O}", "version", 1, "step", (json_int_t)s->step, "files", files), manifest,
+    TRY(json_write(json_pack("{s:i, s:I, s:O}", "version", MANIFEST_VERSION, "step", (json_int_t)s->step, "files", files), manifest,
                    err));
     TRY(dir_sync(state, err) && dir_sync(tmp, err));
     hold_point("renaming");
-    if (path_exists(path) && rename(path, old) != 0) {
-        error_errno(err, "cannot move the earlier '%s' away", path);
-        goto out;
-    }
-    if (rename(tmp, path) != 0) {
-        error_errno(err, "cannot rename '%s' to '%s'", tmp, path);
-        goto out;
-    }
-    tmp[0] = 0;
-    TRY(dir_sync(s->dir, err) && dir_remove(old, err));
+    TRY(checkpoint_place(tmp, path, old, err));
+    TRY(dir_sync(s->dir, err) && dir_remove(tmp, err) && dir_remove(old, err));
     ok = true;
 out:
     if (!ok && tmp[0]) {
@@ -394,6 +435,16 @@ bool checkpoint_verify(const char *path, int64_t *step, struct error *err)
     const char *name;
     if (!json_is_integer(json_object_get(j, "step")) || !json_is_object(files) || json_object_size(files) == 0) {
         error_set(err, ERR_DATA, "'%s' has no 'step' or no 'files'", file);
+        goto out;
+    }
+    if (json_integer_value(json_object_get(j, "version")) != MANIFEST_VERSION) {
+        error_set(err, ERR_DATA, "'%s' is not of version %d, which this rollcall writes", file, MANIFEST_VERSION);
+        goto out;
+    }
+    const char *base = strrchr(path, '/');
+    long long named;
+    if (sscanf(base ? base + 1 : path, "step-%lld", &named) == 1 && named != json_integer_value(json_object_get(j, "step"))) {
+        error_set(err, ERR_DATA, "'%s' is of another step than its folder's name says", file);
         goto out;
     }
     json_object_foreach(files, name, v) {
