@@ -629,6 +629,7 @@ static bool engine_train(struct engine *e, struct task *t, double *metric, struc
     if (e->ranks ? !ranks_step(e->trainer, e->ranks, group, t->n_group, &h, metric, err)
                  : !trainer_step(e->trainer, group, t->n_group, &h, metric, err))
         return false;
+    hold_point("trained");
     e->step = trainer_version(e->trainer);
     if (!e->sampler) {
         e->version = e->step;

@@ -5,5 +5,5 @@
  * one file holds one thread once, and the test knows whom. Any thread. */
 #pragma once
 /* Points: the phases of an engine ("loading", "generating", "training", "publishing", "saving", "evaluating"), the states of
- * a run in the controller, and what the calls name: "starting", "scoring", "renaming", "answering". */
+ * a run in the controller, and what the calls name: "starting", "scoring", "trained", "renaming", "answering". */
 void hold_point(const char *point);

@@ -1,4 +1,4 @@
-"""tags: limit=900
+"""tags: limit=3600
 
 Any process killed or stopped in any state: the run goes on and ends with the same bytes, and every item is accounted for once.
 
@@ -30,6 +30,7 @@ STATES = {"starting": None, "generating": ("worker cpu:0", "generating"), "scori
           "saving": ("worker cpu:0", "saving"), "renaming": ("worker cpu:0", "renaming"), "answering": ("controller", "answering"),
           "paused": None, "stopping": ("controller", "stopping")}
 OF_EACH_WORKER = ("generating", "publishing")
+GATE = ("worker cpu:0", "trained")    # holds a run that the state itself does not hold up
 
 
 def processes_of(settings):
@@ -86,6 +87,7 @@ class Disturbed:
     def __init__(self, task, name, settings, steps, gated):
         self.holds = Holds(task.path(f"holds-{name}"))
         self.stopped = []
+        self.resuming = None
         if gated:
             self.holds.arm("worker cpu:0", "loading")
         self.run = Run(task, name, task.run_file(**settings, file=f"{name}.yaml"), ["--max-steps", str(steps)],
@@ -105,9 +107,18 @@ class Disturbed:
             time.sleep(0.003)
 
     def pid(self, process):
+        """Of the living process; asked twice, since for a moment a child that is being started looks like its parent."""
         if process == "console":
             return self.observer.pid()
-        return self.until(f"'{process}' lives", lambda: self.run.processes().get(process))
+
+        def look():
+            pid = self.run.processes().get(process)
+            return pid if pid and self.run.processes().get(process) == pid else None
+        return self.until(f"'{process}' lives", look)
+
+    def all_live(self):
+        """Agent and keeper start each other: with both dead nobody is there to go on."""
+        self.until("agent and keeper live", lambda: {"agent", "keeper"} <= set(self.run.processes()))
 
     def holder(self, process, state):
         """Who makes the state, and at which point."""
@@ -118,6 +129,8 @@ class Disturbed:
 
     def strike(self, process, sig, held=None):
         """Send the signal. A stop lasts until go_on."""
+        if sig == signal.SIGKILL and process in ("agent", "keeper"):
+            self.all_live()
         pid = held or self.pid(process)
         os.kill(pid, sig)
         if sig == signal.SIGSTOP:
@@ -127,7 +140,10 @@ class Disturbed:
         if self.stopped:
             time.sleep(0.3)    # how long it is stopped; nothing is waited for
         for pid in self.stopped:
-            os.kill(pid, signal.SIGCONT)
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:    # killed meanwhile
+                pass
         self.stopped = []
 
     def begin(self, process, state, _):
@@ -137,15 +153,39 @@ class Disturbed:
             self.until("pause is known", lambda: os.path.exists(os.path.join(self.run.dir, "sock/orders")))
             return
         holder, point = self.holder(process, state)
-        self.holds.arm(holder, point)
+        self.holds.arm(holder, "saving" if point == "renaming" else point)
         if state == "starting":    # a life before this one must end first
-            os.kill(self.pid(holder), signal.SIGKILL)
+            self.strike(holder, signal.SIGKILL)
+
+    def gate(self, process, state):
+        """Let the run through to this state; where it would go on meanwhile it is held at its next step."""
+        self.holds.disarm(*GATE)
+        if state == "starting" and process in ("keeper", "agent"):
+            self.holds.arm(*GATE)
+
+    def reach(self, holder, point):
+        """Wait until somebody is held there; returns who. While a checkpoint is renamed the run is held at its next step."""
+        if point == "renaming":
+            pid = self.until(f"'{holder}' comes to 'saving'", lambda: self.holds.held(holder, "saving"))
+            self.holds.arm(holder, "renaming")
+            self.holds.arm(*GATE)
+            self.holds.release(holder, "saving", pid)
+        return self.until(f"'{holder}' comes to '{point}'", lambda: self.holds.held(holder, point))
+
+    def resume(self):
+        """Ask until it is taken; a process that has to pass it on may be held meanwhile."""
+        if self.resuming and self.resuming.poll() != 0:
+            self.until("resume is taken", lambda: self.resuming.poll() is not None)
+            if self.resuming.returncode != 0:
+                self.until("resume is taken", lambda: self.run.ctl("resume").returncode == 0)
+        self.resuming = None
 
     def cells(self, cells):
         """One after the other; those in the paused state come first."""
         gate = ("worker cpu:0", "loading")
         pid = self.until("the trainer loads", lambda: self.holds.held(*gate))
         self.begin(*cells[0])
+        self.gate(*cells[0][:2])
         self.holds.release(*gate, pid)
         for i, (process, state, sig) in enumerate(cells):
             follows = cells[i + 1] if i + 1 < len(cells) else None
@@ -158,15 +198,21 @@ class Disturbed:
                     continue
                 if follows:
                     self.begin(*follows)
-                self.until("resume is taken", lambda: self.run.ctl("resume").returncode == 0)
+                    self.gate(*follows[:2])
+                self.resuming = subprocess.Popen([ROLLCALL, "ctl", "--run", self.run.dir, "resume"], stdout=subprocess.DEVNULL,
+                                                 stderr=subprocess.DEVNULL)
+                if not follows:
+                    self.resume()
                 continue
             holder, point = self.holder(process, state)
-            pid = self.until(f"'{holder}' comes to '{point}'", lambda: self.holds.held(holder, point))
+            pid = self.reach(holder, point)
             self.strike(process, sig, held=pid if process == holder else None)
             if follows:
                 self.begin(*follows)
+            self.gate(*follows[:2] if follows else ("", ""))
             self.holds.release(holder, point, pid)
             self.go_on()
+            self.resume()
 
     def end(self):
         self.observer.end()
@@ -295,18 +341,17 @@ class Kills(unittest.TestCase):
         rng = random.Random(seed)
 
         def strike(d, process, sig, step, wait_s):
-            d.until(f"step {step}", lambda: d.run.step() >= step)
+            while d.run.step() < step and d.run.process.poll() is None:
+                time.sleep(0.003)
             time.sleep(wait_s)    # a random moment, not a wait for something
-            pid = d.run.processes().get(process)
-            try:
-                if pid:
-                    os.kill(pid, sig)
-                    d.go_on(pid if sig == signal.SIGSTOP else 0)
-            except ProcessLookupError:
-                pass
+            if d.run.process.poll() is not None or not {"agent", process} <= set(d.run.processes()):
+                return    # the run is over, or nearly so
+            d.all_live()
+            d.strike(process, sig)
+            d.go_on()
         for i in range(int(os.environ.get("CELLS", 300))):
             settings = SETTINGS[i % len(SETTINGS)]
-            process = processes_of(settings)[1 + i % 5]
+            process = rng.choice(processes_of(settings)[1:])
             sig = signal.SIGKILL if rng.random() < 0.8 else signal.SIGSTOP
             at = [(rng.randrange(-1, STEPS - 2), rng.random() * 0.3) for _ in range(2)]
             with self.subTest(process=process, signal=sig.name, at=at, settings=settings, seed=seed):

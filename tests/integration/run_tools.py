@@ -75,6 +75,12 @@ class Holds:
         name = f"{process}@{point}."
         return next((int(f[len(name):]) for f in os.listdir(self.dir) if f.startswith(name)), None)
 
+    def disarm(self, process, point):
+        """Hold nobody there any more, whether somebody is held or not."""
+        for f in os.listdir(self.dir):
+            if f == f"{process}@{point}" or f.startswith(f"{process}@{point}."):
+                os.unlink(os.path.join(self.dir, f))
+
     def release(self, process, point, pid):
         os.unlink(os.path.join(self.dir, f"{process}@{point}.{pid}"))
 
