@@ -12,3 +12,4 @@ bool bench_tokenize(int argc, char **argv, struct error *err);
 bool bench_verify(int argc, char **argv, struct error *err);
 bool bench_attention(int argc, char **argv, struct error *err);
 bool bench_train(int argc, char **argv, struct error *err);
+bool bench_publish(int argc, char **argv, struct error *err);

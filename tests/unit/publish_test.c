@@ -1,5 +1,7 @@
-/* Weights from one process to others through outlet and inlet, on CPUs (both ways work there), with processes that die.
+/* Weights from one process to others through outlet and inlet, with processes that die; on CPUs (both ways work there), or on
+ * the GPUs that PUBLISH_DEVICES names, one a process: cuda:0,cuda:1.
  * tags: asan limit=120 */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -18,7 +20,9 @@
 #define SIZE ((size_t)9 << 20 | 1234)    // several buckets and pieces, and a rest
 #define LIMIT_MS 60000
 
-static char dir[] = "/tmp/publish-XXXXXX";
+static char dir[64] = "/tmp/publish-XXXXXX";
+static char device[3][32] = { "ref", "ref", "ref" };    // the trainer's and the producers'
+static int n_producer = 2;
 
 /* What version v's byte i is. */
 static uint8_t byte_of(int64_t v, size_t i)
@@ -26,18 +30,32 @@ static uint8_t byte_of(int64_t v, size_t i)
     return (uint8_t)(v * 31 + (int64_t)i * 7 + (int64_t)(i >> 12) + (int64_t)(i >> 20) * v);
 }
 
-static void weights_fill(uint8_t *w, int64_t v)
+static void weights_fill(struct device *dev, void *w, int64_t v)
 {
+    struct error err;
+    uint8_t *host = malloc(SIZE);
     for (size_t i = 0; i < SIZE; i++)
-        w[i] = byte_of(v, i);
+        host[i] = byte_of(v, i);
+    BUG_IF(!mem_copy(dev, w, host, SIZE, COPY_H2D, &err) || !device_sync(dev, &err), "%s", err.text);
+    free(host);
 }
 
-static bool weights_are(const uint8_t *w, int64_t v)
+static bool weights_are(struct device *dev, const void *w, int64_t v)
 {
-    for (size_t i = 0; i < SIZE; i++)
-        if (w[i] != byte_of(v, i))
-            return false;
-    return true;
+    struct error err;
+    uint8_t *host = malloc(SIZE);
+    BUG_IF(!mem_copy(dev, host, w, SIZE, COPY_D2H, &err) || !device_sync(dev, &err), "%s", err.text);
+    bool same = true;
+    for (size_t i = 0; i < SIZE && same; i++)
+        same = host[i] == byte_of(v, i);
+    free(host);
+    return same;
+}
+
+static void weights_poison(struct device *dev, void *w)
+{
+    struct error err;
+    BUG_IF(!OP(dev, &err, mem_fill, .y = w, .size_bytes = SIZE, .byte = 0xee) || !device_sync(dev, &err), "%s", err.text);
 }
 
 /* ---- a producer in a process of its own: it takes what it is told to and answers with how that went ---- */
@@ -52,41 +70,47 @@ struct answer {
     bool right;                 // the bytes are the version's
 };
 
-static void producer_main(int from, int to, enum weights_way way, const char *name)
+/* publish_test --producer WAY NAME DEVICE DIR, which reads versions from descriptor 3 and writes answers to 4. */
+static int producer_main(char **argv)
 {
     struct error err = { 0 };
     int64_t v;
-    struct device *dev = device_new("ref", 1, &err);
-    uint8_t *w = dev ? mem_new(dev, SIZE, "weights", &err) : NULL;
-    struct inlet_config c = { .dev = dev, .dir = dir, .name = name, .way = way, .size_bytes = SIZE };
-    struct inlet *in = w ? inlet_new(&c, &err) : NULL;
-    while (in && read(from, &v, sizeof v) == (ssize_t)sizeof v) {
+    enum weights_way way;
+    struct device *dev = device_new(argv[4], 1, &err);
+    void *w = dev ? mem_new(dev, SIZE, "weights", &err) : NULL;
+    struct inlet_config c = { .dev = dev, .dir = argv[5], .name = argv[3], .size_bytes = SIZE };
+    struct inlet *in = w && weights_way_parse(argv[2], &way) && (c.way = way, true) ? inlet_new(&c, &err) : NULL;
+    if (!in)
+        fprintf(stderr, "%s\n", err.text);
+    while (in && read(3, &v, sizeof v) == (ssize_t)sizeof v) {
         uint64_t hash;
         struct answer a = { .version = v };
-        memset(w, 0xee, SIZE);
+        weights_poison(dev, w);
         a.code = inlet_take(in, w, v, LIMIT_MS, &hash, &err) ? ERR_NONE : (int)err.code;
-        a.right = weights_are(w, v);
-        if (write(to, &a, sizeof a) != (ssize_t)sizeof a)
+        a.right = weights_are(dev, w, v);
+        if (write(4, &a, sizeof a) != (ssize_t)sizeof a)
             break;
     }
     inlet_free(in);
     if (dev)
         mem_free(dev, w);
     device_free(dev);
-    _exit(in ? 0 : 1);
+    return in ? 0 : 1;
 }
 
-static struct producer producer_start(enum weights_way way, const char *name)
+/* index: 0 or 1, which of the producers' devices. A new program, since a forked one could not use its GPU. */
+static struct producer producer_start(enum weights_way way, int index, const char *name)
 {
     int to[2], from[2];
-    assert_int_equal(pipe(to), 0);
-    assert_int_equal(pipe(from), 0);
+    assert_int_equal(pipe2(to, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(from, O_CLOEXEC), 0);
     pid_t pid = fork();
     if (pid == 0) {
-        for (int fd = 3; fd < 256; fd++)    // the other ends, and those of other producers
-            if (fd != to[0] && fd != from[1])
-                close(fd);
-        producer_main(to[0], from[1], way, name);
+        int in = fcntl(to[0], F_DUPFD, 16), out = fcntl(from[1], F_DUPFD, 16);
+        char *argv[] = { "publish_test", "--producer", (char *)weights_way_name(way), (char *)name, device[1 + index], dir, NULL };
+        if (dup2(in, 3) == 3 && dup2(out, 4) == 4 && close(in) == 0 && close(out) == 0)
+            execv("/proc/self/exe", argv);
+        _exit(1);
     }
     close(to[0]);
     close(from[1]);
@@ -123,14 +147,14 @@ static void producer_end(struct producer *p, int signal_no)
 
 struct trainer_side {
     struct device *dev;
-    uint8_t *w;
+    void *w;
     struct outlet *o;
 };
 
 static void trainer_open(struct trainer_side *t, enum weights_way way, int n_slot, int64_t limit_ms)
 {
     struct error err = { 0 };
-    t->dev = device_new("ref", 1, &err);
+    t->dev = device_new(device[0], 1, &err);
     assert_non_null(t->dev);
     t->w = mem_new(t->dev, SIZE, "weights", &err);
     assert_non_null(t->w);
@@ -144,10 +168,10 @@ static void trainer_open(struct trainer_side *t, enum weights_way way, int n_slo
 static void share(struct trainer_side *t, int64_t v)
 {
     struct error err = { 0 };
-    weights_fill(t->w, v);
+    weights_fill(t->dev, t->w, v);
     if (!outlet_share(t->o, t->w, v, &err))
         fail_msg("%s", err.text);
-    memset(t->w, 0x11, SIZE);    // the trainer goes on at once
+    weights_poison(t->dev, t->w);    // the trainer goes on at once
 }
 
 static void trainer_close(struct trainer_side *t)
@@ -173,29 +197,31 @@ static void members_wait(struct trainer_side *t, int n, int n_waiting)
 static void every_version_arrives_with_its_bytes(void **state)
 {
     enum weights_way way = (enum weights_way)(intptr_t)*state;
-    struct producer p[2] = { producer_start(way, "one"), producer_start(way, "two") };
+    struct producer p[2];
     struct trainer_side t;
+    for (int k = 0; k < n_producer; k++)
+        p[k] = producer_start(way, k, k ? "two" : "one");
     trainer_open(&t, way, 1, LIMIT_MS);
     share(&t, 0);    // perhaps before anybody is there
     for (int64_t v = 0; v < 4; v++) {
         if (v == 2)
-            for (int k = 0; k < 2; k++)
+            for (int k = 0; k < n_producer; k++)
                 ask(&p[k], v);    // wanted before it is shared: received straight into the weights
         if (v == 2)
-            members_wait(&t, 2, 2);
+            members_wait(&t, n_producer, n_producer);
         if (v > 0)
             share(&t, v);
         if (v != 2)
-            for (int k = 0; k < 2; k++)
+            for (int k = 0; k < n_producer; k++)
                 ask(&p[k], v);
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < n_producer; k++)
             expect(&p[k], v, ERR_NONE);
     }
     ask(&p[0], 3);    // once more, as after its weights were lost
     expect(&p[0], 3, ERR_NONE);
-    ask(&p[1], 1);
-    expect(&p[1], 1, ERR_NOT_FOUND);
-    for (int k = 0; k < 2; k++)
+    ask(&p[n_producer - 1], 1);
+    expect(&p[n_producer - 1], 1, ERR_NOT_FOUND);
+    for (int k = 0; k < n_producer; k++)
         producer_end(&p[k], 0);
     trainer_close(&t);
 }
@@ -203,7 +229,7 @@ static void every_version_arrives_with_its_bytes(void **state)
 static void older_versions_stay_while_there_are_slots(void **state)
 {
     enum weights_way way = (enum weights_way)(intptr_t)*state;
-    struct producer p = producer_start(way, "one");
+    struct producer p = producer_start(way, 0, "one");
     struct trainer_side t;
     int64_t kept[OUTLET_SLOT_MAX];
     trainer_open(&t, way, 2, LIMIT_MS);
@@ -217,7 +243,7 @@ static void older_versions_stay_while_there_are_slots(void **state)
     }
     struct error err = { 0 };
     assert_true(outlet_copy(t.o, t.w, 1, &err));
-    assert_true(weights_are(t.w, 1));
+    assert_true(weights_are(t.dev, t.w, 1));
     assert_false(outlet_copy(t.o, t.w, 0, &err));
     producer_end(&p, 0);
     trainer_close(&t);
@@ -226,38 +252,44 @@ static void older_versions_stay_while_there_are_slots(void **state)
 static void a_killed_producer_is_left_out_and_its_successor_let_in(void **state)
 {
     enum weights_way way = (enum weights_way)(intptr_t)*state;
-    struct producer one = producer_start(way, "one"), two = producer_start(way, "two");
+    bool other = n_producer > 1;    // one that lives on
+    struct producer one = other ? producer_start(way, 0, "one") : (struct producer){ 0 }, two = producer_start(way, n_producer - 1, "two");
     struct trainer_side t;
     trainer_open(&t, way, 1, LIMIT_MS);
-    members_wait(&t, 2, 0);
+    members_wait(&t, n_producer, 0);
     share(&t, 0);
-    ask(&one, 0);
-    expect(&one, 0, ERR_NONE);
+    if (other) {
+        ask(&one, 0);
+        expect(&one, 0, ERR_NONE);
+    }
     for (int64_t v = 1; v < 4; v++) {
-        ask(&two, v);    // it dies while it waits, or while it receives
-        members_wait(&t, 2, 1);
-        if (v == 2)
-            kill(two.pid, SIGSTOP);    // so that a broadcast to it cannot end
-        weights_fill(t.w, v);
         pid_t killer = 0;
-        if (v == 2 && (killer = fork()) == 0) {
-            usleep(100000);    // whenever it comes: the result is the same
+        ask(&two, v);    // it dies while it waits, or while it receives
+        members_wait(&t, n_producer, 1);
+        if (v == 2) {
+            kill(two.pid, SIGSTOP);    // so that a broadcast to it cannot end
+            if ((killer = fork()) == 0) {
+                usleep(100000);    // whenever it comes: the result is the same
+                kill(two.pid, SIGKILL);
+                _exit(0);
+            }
+        } else {
             kill(two.pid, SIGKILL);
-            _exit(0);
         }
-        if (v != 2)
-            kill(two.pid, SIGKILL);
         share(&t, v);
-        ask(&one, v);
-        expect(&one, v, ERR_NONE);
+        if (other) {
+            ask(&one, v);
+            expect(&one, v, ERR_NONE);
+        }
         if (killer)
             waitpid(killer, NULL, 0);
         producer_end(&two, SIGKILL);
-        two = producer_start(way, "two again");
+        two = producer_start(way, n_producer - 1, "two again");
         ask(&two, v);
         expect(&two, v, ERR_NONE);
     }
-    producer_end(&one, 0);
+    if (other)
+        producer_end(&one, 0);
     producer_end(&two, 0);
     trainer_close(&t);
 }
@@ -265,7 +297,7 @@ static void a_killed_producer_is_left_out_and_its_successor_let_in(void **state)
 static void a_trainer_that_goes_fails_the_wait_and_its_successor_is_found(void **state)
 {
     enum weights_way way = (enum weights_way)(intptr_t)*state;
-    struct producer p = producer_start(way, "one");
+    struct producer p = producer_start(way, 0, "one");
     struct trainer_side t;
     trainer_open(&t, way, 1, LIMIT_MS);
     share(&t, 7);
@@ -286,7 +318,7 @@ static void a_trainer_that_goes_fails_the_wait_and_its_successor_is_found(void *
 static void what_was_shared_before_going_back_does_not_count(void **state)
 {
     enum weights_way way = (enum weights_way)(intptr_t)*state;
-    struct producer p = producer_start(way, "one");
+    struct producer p = producer_start(way, 0, "one");
     struct trainer_side t;
     int64_t kept[OUTLET_SLOT_MAX];
     trainer_open(&t, way, 1, LIMIT_MS);
@@ -322,10 +354,12 @@ static void a_slot_that_is_read_is_not_written(UNUSED void **state)
     assert_false(outlet_share(t.o, t.w, 2, &err));
     assert_int_equal(err.code, ERR_TIMEOUT);
     assert_non_null(strstr(err.text, "a slow one"));
-    const uint8_t *seen = mem_share_open(t.dev, &w.handle, SIZE, &err);
-    assert_non_null(seen);
-    assert_true(weights_are(seen, 1));
-    mem_share_close(t.dev, seen, SIZE);
+    if (t.dev->host_memory) {    // a GPU's memory is not opened by the process that made it
+        const void *seen = mem_share_open(t.dev, &w.handle, SIZE, &err);
+        assert_non_null(seen);
+        assert_true(weights_are(t.dev, seen, 1));
+        mem_share_close(t.dev, seen, SIZE);
+    }
     assert_true(wire_send(fd, (struct wire){ .kind = WIRE_TOOK, .version = 1 }));
     end = clock_ms() + LIMIT_MS;
     while (!outlet_share(t.o, t.w, 2, &err) && clock_ms() < end)
@@ -341,15 +375,15 @@ static void a_slot_that_is_read_is_not_written(UNUSED void **state)
 static void a_version_with_another_hash_is_not_taken(UNUSED void **state)
 {
     struct error err = { 0 };
-    struct producer p = producer_start(WAY_COPY, "one");
-    struct device *dev = device_new("ref", 1, &err);
+    struct producer p = producer_start(WAY_COPY, 0, "one");
+    struct device *dev = device_new(device[0], 1, &err);
     struct wire w = { 0 };
     struct mem_handle h;
-    uint8_t *mem = mem_share_new(dev, SIZE, "weights", &h, &err);
+    void *mem = mem_share_new(dev, SIZE, "weights", &h, &err);
     int listener = wire_listen(dir, &err), fd = -1;
     int64_t end = clock_ms() + LIMIT_MS;
     assert_true(mem && listener >= 0);
-    weights_fill(mem, 3);
+    weights_fill(dev, mem, 3);
     while (fd < 0 && clock_ms() < end) {
         fd = accept(listener, NULL, NULL);
         usleep(1000);
@@ -388,8 +422,18 @@ static void nonsense_at_the_socket_is_sent_away(UNUSED void **state)
     trainer_close(&t);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 6 && strcmp(argv[1], "--producer") == 0)
+        return producer_main(argv);
+    const char *devices = getenv("PUBLISH_DEVICES");
+    if (devices) {
+        n_producer = sscanf(devices, "%31[^,],%31[^,],%31[^,]", device[0], device[1], device[2]) - 1;
+        if (n_producer < 1) {
+            fprintf(stderr, "PUBLISH_DEVICES names the trainer's device and one or two producers'\n");
+            return 2;
+        }
+    }
     const struct CMUnitTest tests[] = {
 #define BOTH(f) { #f ", copy", f, NULL, NULL, (void *)(intptr_t)WAY_COPY }, { #f ", nccl", f, NULL, NULL, (void *)(intptr_t)WAY_NCCL }
         BOTH(every_version_arrives_with_its_bytes),
@@ -401,7 +445,7 @@ int main(void)
         cmocka_unit_test(a_version_with_another_hash_is_not_taken),
         cmocka_unit_test(nonsense_at_the_socket_is_sent_away),
     };
-    char command[64];
+    char command[96];
     signal(SIGPIPE, SIG_IGN);
     if (!mkdtemp(dir))
         return 1;

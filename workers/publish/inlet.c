@@ -189,6 +189,7 @@ static void receive_end(struct inlet *in)
         if (in->want == WANT_ASKED && in->want_version == a.version)
             want_end(in, WANT_STAGED, hash);
     }
+    say(in, (struct wire){ .kind = WIRE_TOOK, .version = right ? a.version : -1 });
     pthread_mutex_unlock(&in->lock);
     in->group = GROUP_READY;
     in->direct = false;

@@ -1,7 +1,8 @@
 /* One lock guards slots and members' wants; the group (comm) belongs to the outlet's thread alone, which never holds the lock
  * over a call to it. What the thread does with a slot is counted in n_reader, and outlet_share waits until nobody reads the
- * slot that it fills. The group:  none -> building -> ready <-> sending, and from anywhere to none when a member comes or goes,
- * or a limit is over. A share that finds producers connected is given to the thread, which copies bucket by bucket while it
+ * slot that it fills. The group:  none -> building -> ready -> sending -> confirming -> ready, and from anywhere to none when a
+ * member goes or a limit is over; who comes is let in before the next sending. Confirming: sent, but not every member has said that
+ * it has it, so that nobody's group is taken from under it. A share that finds producers connected is given to the thread, which copies bucket by bucket while it
  * sends; when that fails, or nobody is there, the device's thread makes the copy itself. */
 #include "workers/publish/outlet.h"
 #include <errno.h>
@@ -38,8 +39,9 @@ struct member {
     int64_t sent;                // newest version that it has been sent; -1: none
     int reading;                 // the slot it copies from; -1: none
     int rank;                    // in the group; 0: in none
+    bool confirms;               // it has not said yet that it has what was sent
 };
-enum group { GROUP_NONE, GROUP_BUILDING, GROUP_READY, GROUP_SENDING };
+enum group { GROUP_NONE, GROUP_BUILDING, GROUP_READY, GROUP_SENDING, GROUP_CONFIRMING };
 enum share { SHARE_NONE, SHARE_ASKED, SHARE_RUNS, SHARE_COPIED, SHARE_FAILED };
 struct outlet {
     struct outlet_config config;
@@ -176,7 +178,7 @@ static void group_end(struct outlet *o)
     if (o->share == SHARE_RUNS || o->share == SHARE_ASKED)
         o->share = SHARE_FAILED;
     for (int i = 0; i < MEMBER_MAX; i++)
-        o->member[i].rank = 0;
+        o->member[i].rank = o->member[i].confirms = 0;
     pthread_cond_broadcast(&o->changed);
     pthread_mutex_unlock(&o->lock);
 }
@@ -249,8 +251,10 @@ static void send_begin(struct outlet *o, int slot)
     o->slot[slot].n_reader++;
     o->send_slot = slot;
     for (int i = 0; i < MEMBER_MAX; i++)
-        if (o->member[i].rank)
+        if (o->member[i].rank) {
+            o->member[i].confirms = true;
             say(o, &o->member[i], (struct wire){ .kind = WIRE_SEND, .version = o->send_version, .bucket_bytes = b.bucket_bytes });
+        }
     pthread_mutex_unlock(&o->lock);
     o->group = GROUP_SENDING;
     o->group_ms = clock_ms();
@@ -261,18 +265,26 @@ static void send_begin(struct outlet *o, int slot)
 static void send_end(struct outlet *o)
 {
     uint64_t hash = comm_hash(o->comm);
-    o->group = GROUP_READY;
-    o->n_failed = 0;
+    o->group = GROUP_CONFIRMING;
     pthread_mutex_lock(&o->lock);
     o->slot[o->send_slot].n_reader--;
     for (int i = 0; i < MEMBER_MAX; i++)
-        if (o->member[i].rank) {
-            member_done(o, &o->member[i], o->send_version);
+        if (o->member[i].rank)
             say(o, &o->member[i], (struct wire){ .kind = WIRE_SENT, .version = o->send_version, .hash = hash });
-        }
     o->look.hash = hash;
     pthread_cond_broadcast(&o->changed);
     pthread_mutex_unlock(&o->lock);
+}
+
+/* Have all members what was sent? */
+static bool all_confirmed(struct outlet *o)
+{
+    bool all = true;
+    pthread_mutex_lock(&o->lock);
+    for (int i = 0; i < MEMBER_MAX; i++)
+        all = all && !o->member[i].confirms;
+    pthread_mutex_unlock(&o->lock);
+    return all;
 }
 
 static void group_tick(struct outlet *o)
@@ -290,7 +302,7 @@ static void group_tick(struct outlet *o)
     pthread_mutex_lock(&o->lock);
     bool copies = o->share == SHARE_RUNS;
     pthread_mutex_unlock(&o->lock);
-    enum comm_state s = comm_poll(o->comm, &err);
+    enum comm_state s = o->group != GROUP_CONFIRMING ? comm_poll(o->comm, &err) : all_confirmed(o) ? COMM_READY : COMM_BUSY;
     if (copies && s != COMM_FAILED && comm_copied(o->comm)) {
         pthread_mutex_lock(&o->lock);
         o->slot[o->send_slot].version = o->send_version;
@@ -306,8 +318,11 @@ static void group_tick(struct outlet *o)
         o->look.n_built++;
         pthread_mutex_unlock(&o->lock);
         log_info("weights: the group stands after %" PRId64 " ms", clock_ms() - o->group_ms);
-    } else if (s == COMM_READY) {
+    } else if (s == COMM_READY && o->group == GROUP_SENDING) {
         send_end(o);
+    } else if (s == COMM_READY) {
+        o->group = GROUP_READY;
+        o->n_failed = 0;
     } else if (clock_ms() - o->group_ms > o->group_limit_ms) {
         char text[200];
         snprintf(text, sizeof text, "%s has waited for all producers to take part for %" PRId64 " s",
@@ -352,15 +367,19 @@ static int send_choose(struct outlet *o)
     return choice;
 }
 
-static void serve_group(struct outlet *o)
+/* True: there is something to be sent, or it is under way. */
+static bool serve_group(struct outlet *o)
 {
     int choice;
-    if (o->group == GROUP_BUILDING || o->group == GROUP_SENDING || (choice = send_choose(o)) == -2)
-        return;
+    if (o->group != GROUP_NONE && o->group != GROUP_READY)
+        return true;
+    if ((choice = send_choose(o)) == -2)
+        return false;
     if (o->group == GROUP_NONE || o->stale)
         group_build(o);
     else
         send_begin(o, choice);
+    return true;
 }
 
 static void serve_copies(struct outlet *o)
@@ -424,6 +443,9 @@ static void member_read(struct outlet *o, struct member *m)
             reading_end(o, m);
             if (w.version >= 0)
                 member_done(o, m, w.version);
+            else if (m->confirms)    // it has arrived with another hash: it is sent again when it is wanted again
+                m->sent = o->send_version, m->want = m->want == o->send_version ? -1 : m->want;
+            m->confirms = false;
         }
     }
     if (got < 0 && m->fd >= 0)
@@ -431,7 +453,7 @@ static void member_read(struct outlet *o, struct member *m)
 }
 
 /* Wait for something to happen; while a group is at work only look, for a while without sleeping. */
-static void events_take(struct outlet *o)
+static void events_take(struct outlet *o, bool at_work)
 {
     struct pollfd fd[MEMBER_MAX + 2];
     struct member *whose[MEMBER_MAX + 2] = { NULL };
@@ -451,8 +473,7 @@ static void events_take(struct outlet *o)
     }
     o->drop = false;
     pthread_mutex_unlock(&o->lock);
-    bool at_work = o->group == GROUP_BUILDING || o->group == GROUP_SENDING;
-    bool spin = o->group == GROUP_SENDING && clock_ms() - o->group_ms < SPIN_MS;
+    bool spin = (o->group == GROUP_SENDING || o->group == GROUP_CONFIRMING) && clock_ms() - o->group_ms < SPIN_MS;
     if (poll(fd, (nfds_t)n, spin ? 0 : at_work ? 1 : -1) <= 0)
         return;
     uint64_t count;
@@ -476,13 +497,14 @@ static void *outlet_main(void *arg)
         pthread_mutex_unlock(&o->lock);
         if (quit)
             break;
+        bool at_work = false;
         if (o->config.way == WAY_NCCL) {
             group_tick(o);
-            serve_group(o);
+            at_work = serve_group(o);
         } else {
             serve_copies(o);
         }
-        events_take(o);
+        events_take(o, at_work);
     }
     group_end(o);
     return NULL;

@@ -11,7 +11,8 @@
  * 4. When a member dies the group is aborted, and built again from who is there when something has to be sent. When the outlet
  *    goes, inlets forget what they have staged and come back to the next one.
  *
- *   inlet -> outlet   HELLO name | WANT version | TOOK version (the slot is not read any more)
+ *   inlet -> outlet   HELLO name | WANT version | TOOK version (the slot is not read any more; the broadcast has arrived; -1: it
+ *                     was wrong or is not wanted any more)
  *   outlet -> inlet   SLOT version hash handle | JOIN id rank n_rank | SEND version bucket (a broadcast begins) |
  *                     SENT version hash | GONE version (it will not come) | DROP (forget what is staged) */
 #pragma once
