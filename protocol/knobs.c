@@ -37,6 +37,7 @@ const struct knob knobs[] = {
     { "ray_dir", NULL, NULL, "workers", KNOB_TEXT, "", AT(ray_dir), .def = "", .help = "accepted and without meaning here: there is no Ray" },
     { "master_address", NULL, NULL, "workers", KNOB_TEXT, "", AT(master_address), .def = "", .help = "address of the head agent" },
     { "master_port", NULL, NULL, "workers", KNOB_I64, "", 1, 65535, AT(master_port), .def = "29506", .help = "port of the head agent" },
+    { "listen", NULL, NULL, "workers", KNOB_TEXT, "", AT(listen), .def = "", .help = "take in other nodes at HOST:PORT ('rollcall agent --join', with the token in RUN/sock/join); without it not at all" },
     { "backend", NULL, "b", "workers", KNOB_TEXT, "", .choices = "rollcall|vllm|transformers", AT(backend), .def = "rollcall", .help = "accepted; rollcall's own engine generates" },
     { "n_behind", NULL, "nb", "workers", KNOB_I64, "rollout step", 0, 8, AT(n_behind), .def = "0", .help = "rollout steps that generation may run ahead of training" },
 

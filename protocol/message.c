@@ -25,6 +25,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "progress", KIND_F64, false, "grows with each piece of work done; standing still is a sign" },
                { "waits_for", KIND_STR, false, "what it waits for, empty when it works" },
                { "gauges", KIND_MAP, true, "numbers of the moment, by name" },
+               { "processes", KIND_LIST, true, "gate: those of other nodes, as in the answer to status" },
                { "detail", KIND_MAP, true, "controller: the run's state, as in the answer to status" },),
         FIELDS({ "order", KIND_STR, false, "go, or stop: end yourself" },) },
     [MSG_PUBLISH] = { "publish", "every process", "agent, controller",
@@ -32,7 +33,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         "(step, time, incarnation, metrics), rollout (as a group of rollouts), event (as a row of events), process (a heartbeat). The controller takes event and sample (node, time, figures by name), from the agent: they go into the journal, an event once by the id in its body",
         FIELDS({ "topic", KIND_STR, false, "a word" }, { "body", KIND_MAP, false, "by topic" },), NO_FIELDS },
     [MSG_STATUS] = { "status", "console, ctl", "agent", "how the run stands",
-        FIELDS({ "fresh", KIND_BOOL, true, "ask the controller too, rather than take its last heartbeat" },),
+        FIELDS({ "fresh", KIND_BOOL, true, "false: do not ask the controller, take its last heartbeat" },),
         FIELDS({ "name", KIND_STR, false, "of the run" },
                { "dir", KIND_STR, false, "its directory" },
                { "state", KIND_STR, false, "starting, running, paused, stopping, finished, failed, stopped (by an operator)" },
@@ -51,8 +52,9 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "eval", KIND_MAP, true, "last evaluation: SET -> {step, n, mean}" },
                { "checkpoint", KIND_I64, true, "step of the last complete checkpoint; absent: none" },
                { "controller_s", KIND_F64, true, "seconds since the controller was last heard" },
-               { "processes", KIND_LIST, false, "{name, kind, plays (a worker: trainer 0, producer 0), pid, phase, phase_s, progress, waits_for, verdict, heard_s, "
-                                                "restarts, gauges}; verdict is ok, slow or stuck" },
+               { "processes", KIND_LIST, false, "{name, node, kind, plays (a worker: trainer 0, producer 0), pid, phase, phase_s, progress, "
+                                                "waits_for, verdict, heard_s, restarts, gauges}; verdict is ok, slow or stuck; those of "
+                                                "another node have its name in node, and before their own: NODE/NAME" },
                { "node", KIND_STR, true, "name of the agent's node" },
                { "host", KIND_MAP, true, "its figures by name (protocol/telemetry.h); what is not known is not there" },
                { "devices", KIND_LIST, true, "{name, what, uuid, bus, state, throttle, figures, processes: [{pid, mem_bytes, "
@@ -137,6 +139,38 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "eval", KIND_BOOL, true, "score as evaluation does: no length rules" },),
         FIELDS({ "results", KIND_LIST, false, "as samples: {score: 1 ok, 2 left out, reward, format_acc, ans_acc, parts, rule, "
                                               "pred, gold, us}" },) },
+    [MSG_JOIN] = { "join", "another node", "gate", "I would like to sample for this run: what do I need?",
+        FIELDS({ "node", KIND_STR, false, "the node's name: letters, digits, '.', '_' and '-', at most 32" },
+               { "id", KIND_STR, false, "random, kept in the node's folder: who comes back with it takes its own place" },
+               { "host", KIND_STR, false, "host name, for the operator" },
+               { "device", KIND_STR, false, "kind of its devices, cpu or cuda: bits are the same only on the same kind" },
+               { "producers", KIND_I64, false, "how many" },),
+        FIELDS({ "name", KIND_STR, false, "of the run" },
+               { "settings", KIND_STR, false, "its run.yaml" },
+               { "hash", KIND_STR, false, "SHA-256 of settings and files, to be quoted in node" },
+               { "files", KIND_LIST, false, "{name, size_bytes, hash}: what the node needs; SHA-256 in hexadecimal" },) },
+    [MSG_NODE] = { "node", "another node", "gate", "I am here, this is what my processes do; every heartbeat_s seconds. Who is not heard for "
+                                                   "three of them and slow_s is given up: its items are issued again",
+        FIELDS({ "node", KIND_STR, false, "as in join" }, { "id", KIND_STR, false, "as in join" }, { "host", KIND_STR, false, "as in join" },
+               { "start", KIND_I64, false, "random, of this life; an older life of the id is refused" },
+               { "hash", KIND_STR, false, "as in the answer to join" },
+               { "leaving", KIND_BOOL, true, "this is the last one" },
+               { "reason", KIND_STR, true, "why it leaves" },
+               { "processes", KIND_LIST, false, "as in the answer to status" },),
+        FIELDS({ "order", KIND_STR, false, "go, join (what the node holds is out of date), or stop" },
+               { "reason", KIND_STR, false, "why, with join and stop" },
+               { "state", KIND_STR, false, "of the run, as in the answer to status" },
+               { "step", KIND_I64, false, "optimizer steps done" },
+               { "restart", KIND_STR, true, "a process of the node that an operator wants restarted" },) },
+    [MSG_FILE] = { "file", "another node", "gate", "a piece of a file: one of those that join has named, or weights",
+        FIELDS({ "name", KIND_STR, true, "as in the answer to join" },
+               { "version", KIND_I64, true, "weights of this version" },
+               { "offset", KIND_I64, false, "bytes" }, { "n_bytes", KIND_I64, false, "at most 4 MiB" },),
+        FIELDS({ "size_bytes", KIND_I64, false, "of the whole file" },
+               { "stamp", KIND_I64, false, "another number: another file has come in its place, begin anew" },
+               { "data", KIND_BIN, false, "shorter than asked at the end only" },) },
+    [MSG_GONE] = { "gone", "gate", "controller", "a node has left or is lost: issue what it had again, and do not wait for its workers",
+        FIELDS({ "node", KIND_STR, false, "its name" }, { "reason", KIND_STR, false, "for the journal" },), NO_FIELDS },
 };
 
 const struct command_spec command_specs[] = {
@@ -149,6 +183,7 @@ const struct command_spec command_specs[] = {
     { "eval", "", "evaluate at the end of the optimizer step", 600, false },
     { "stop", "", "finish the optimizer step, save, end the run", 600, true },
     { "restart", "process", "kill a process; its parent starts it again", 60, true },
+    { "dismiss", "node", "send a node away; its items are issued again", 30, true },
     { "quarantine", "row", "issue a line of the dataset no more", 30, true },
 };
 const int n_command_specs = ARRAY_SIZE(command_specs);

@@ -27,6 +27,10 @@ enum msg_type {
     MSG_WORK, MSG_GROUP, MSG_FETCH, MSG_DONE,
     /* to the scorer */
     MSG_SCORE,
+    /* from another node to the head's gate */
+    MSG_JOIN, MSG_NODE, MSG_FILE,
+    /* gate to controller */
+    MSG_GONE,
     MSG_TYPE_COUNT
 };
 enum msg_kind { KIND_I64, KIND_F64, KIND_STR, KIND_BOOL, KIND_BIN, KIND_MAP, KIND_LIST };

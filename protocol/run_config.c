@@ -551,7 +551,7 @@ bool run_config_part(const struct run_config *c, const char *device, struct run_
         at++;
         k++;
     }
-    part->rank = k < c->num_trainers ? k : -1;
+    part->rank = k < c->num_trainers && !c->node_only ? k : -1;
     part->producer = k >= first && k < first + c->num_inferencer ? k - first : -1;
     return true;
 }

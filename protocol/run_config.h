@@ -40,6 +40,7 @@ struct run_config {
     int64_t tensor_parallel_size, pipeline_parallel_size, zero_stage, producer_tensor_parallel_size;
     char ray_dir[RUN_TEXT_MAX], master_address[128], backend[16];
     int64_t master_port;
+    char listen[280];               // "" : no other nodes; HOST:PORT
     int64_t n_behind;
     /* batch sizes, in prompts but for the micro-batches (samples) */
     int64_t inference_batch_size, inference_microbatch_size;
@@ -100,6 +101,8 @@ struct run_config {
     bool tensorboard;
     char metrics_listen[64];        // "" : off; host:port
     char metrics_token_file[RUN_TEXT_MAX];
+    /* not a setting: these are the settings of a node's processes, where nobody trains (workers/node/node.h) */
+    bool node_only;
     /* where each value came from, by row of the knob table */
     unsigned char source[KNOB_MAX];
 };

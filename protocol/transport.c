@@ -31,6 +31,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/listen.h"
+#include "protocol/tls.h"
 
 #define REDIAL_MS 3000
 #define CALLS_MAX 256           // open at one peer
@@ -164,7 +165,8 @@ struct server {
     struct server *next;
     struct transport *transport;
     nng_socket socket;
-    struct listen listen;
+    struct listen listen;       // of a Unix socket
+    nng_tls_config *tls;        // not NULL: a listener of TLS, without a file
     int n_request;
     struct request *request;
 };
@@ -186,9 +188,10 @@ static void request_cb(void *arg)
     queue_push(r->server->transport, &r->entry);
 }
 
-struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err)
+/* tls: NULL, or taken. */
+static struct server *server_make(struct transport *t, const char *name, nng_tls_config *tls, int n_wait, struct error *err)
 {
-    char url[128];
+    char url[320];
     int rv;
     struct server *s = calloc(1, sizeof *s);
     struct request *requests = calloc((size_t)n_wait, sizeof *requests);
@@ -198,14 +201,20 @@ struct server *server_new(struct transport *t, const char *name, int n_wait, str
     }
     s->transport = t;
     s->request = requests;
-    if (!url_make(t, name, url, sizeof url, err))
+    s->tls = tls;
+    if (tls)
+        snprintf(url, sizeof url, "tls+tcp://%s", name);
+    else if (!url_make(t, name, url, sizeof url, err))
         goto fail;
     if ((rv = nng_rep0_open(&s->socket)) != 0) {
         net_error(err, rv, "cannot open a socket for", name);
         goto fail;
     }
     nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, MSG_BYTES_MAX);
-    if (!listen_open(&s->listen, s->socket, SP_REQ, t->dir_fd, name, url, err)) {
+    nng_listener listener;
+    if (tls && (rv = tls_listen(s->socket, url, tls, &listener)) != 0)
+        net_error(err, rv, "cannot listen on", name);
+    if (tls ? rv != 0 : !listen_open(&s->listen, s->socket, SP_REQ, t->dir_fd, name, url, err)) {
         nng_close(s->socket);
         goto fail;
     }
@@ -232,14 +241,27 @@ struct server *server_new(struct transport *t, const char *name, int n_wait, str
         nng_ctx_recv(s->request[i].ctx, s->request[i].aio);
     return s;
 fail:
+    if (tls)
+        nng_tls_config_free(tls);
     free(requests);
     free(s);
     return NULL;
 }
 
+struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err)
+{
+    return server_make(t, name, NULL, n_wait, err);
+}
+
+struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err)
+{
+    nng_tls_config *tls = tls_config_new(id, NNG_TLS_MODE_SERVER, err);
+    return tls ? server_make(t, address, tls, n_wait, err) : NULL;
+}
+
 bool server_is_ours(const struct server *s)
 {
-    return listen_is_ours(&s->listen);
+    return s->tls || listen_is_ours(&s->listen);
 }
 
 /* Take the entries of one owner out of the queue. */
@@ -290,7 +312,8 @@ void server_free(struct server *s)
             *at = s->next;
             break;
         }
-    listen_close(&s->listen);
+    if (!s->tls)
+        listen_close(&s->listen);
     if (!server_is_ours(s)) {
         /* Closing would remove the socket file of the one who took our place. The socket stays open until the process ends. */
         log_warn("socket '%s' belongs to another process now; left alone", s->listen.name);
@@ -305,6 +328,8 @@ void server_free(struct server *s)
     for (int i = 0; i < s->n_request; i++)
         if (s->request[i].msg)
             nng_msg_free(s->request[i].msg);
+    if (s->tls)
+        nng_tls_config_free(s->tls);
     free(s->request);
     free(s);
 }
@@ -352,6 +377,11 @@ void request_drop(struct request *r)
     nng_ctx_recv(r->ctx, r->aio);    // receiving anew forgets who asked
 }
 
+const struct server *request_server(const struct request *r)
+{
+    return r->server;
+}
+
 /* ---- peers ---- */
 
 struct call {
@@ -372,7 +402,8 @@ struct peer {
     struct transport *transport;
     nng_socket socket;
     bool is_open;
-    char name[64];
+    char name[280];
+    nng_tls_config *tls;        // NULL: a Unix socket of this host
     int n_pipe;                 // connections
     int64_t unconnected_ms;     // since when there is none, on the monotonic clock
     struct call *calls;
@@ -411,8 +442,10 @@ static void pipe_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
 
 static bool peer_open(struct peer *p, struct error *err)
 {
-    char url[128];
-    if (!url_make(p->transport, p->name, url, sizeof url, err))
+    char url[320];
+    if (p->tls)
+        snprintf(url, sizeof url, "tls+tcp://%s", p->name);
+    else if (!url_make(p->transport, p->name, url, sizeof url, err))
         return false;
     int rv = nng_req0_open(&p->socket);
     if (rv != 0)
@@ -423,7 +456,7 @@ static bool peer_open(struct peer *p, struct error *err)
     nng_socket_set_ms(p->socket, NNG_OPT_RECONNMAXT, 250);
     nng_pipe_notify(p->socket, NNG_PIPE_EV_ADD_POST, pipe_cb, p->transport);
     nng_pipe_notify(p->socket, NNG_PIPE_EV_REM_POST, pipe_cb, p->transport);
-    rv = nng_dial(p->socket, url, NULL, NNG_FLAG_NONBLOCK);
+    rv = tls_dial(p->socket, url, p->tls);
     if (rv != 0) {
         nng_close(p->socket);
         return net_error(err, rv, "cannot dial", p->name);
@@ -434,22 +467,43 @@ static bool peer_open(struct peer *p, struct error *err)
     return true;
 }
 
-struct peer *peer_new(struct transport *t, const char *name, struct error *err)
+/* tls: NULL, or taken. */
+static struct peer *peer_make(struct transport *t, const char *name, nng_tls_config *tls, struct error *err)
 {
     struct peer *p = calloc(1, sizeof *p);
     if (!p) {
         error_set(err, ERR_NO_MEMORY, "no memory for a peer");
-        return NULL;
+        goto fail;
     }
     p->transport = t;
+    p->tls = tls;
     snprintf(p->name, sizeof p->name, "%s", name);
-    if (!peer_open(p, err)) {
-        free(p);
-        return NULL;
-    }
+    if (!peer_open(p, err))
+        goto fail;
     p->next = t->peers;
     t->peers = p;
     return p;
+fail:
+    if (tls)
+        nng_tls_config_free(tls);
+    free(p);
+    return NULL;
+}
+
+struct peer *peer_new(struct transport *t, const char *name, struct error *err)
+{
+    return peer_make(t, name, NULL, err);
+}
+
+struct peer *peer_new_tls(struct transport *t, const char *address, const struct join_identity *id, struct error *err)
+{
+    nng_tls_config *tls = tls_config_new(id, NNG_TLS_MODE_CLIENT, err);
+    return tls ? peer_make(t, address, tls, err) : NULL;
+}
+
+bool peer_is_connected(const struct peer *p)
+{
+    return p->n_pipe > 0;
 }
 
 const char *peer_name(const struct peer *p)
@@ -546,6 +600,8 @@ void peer_free(struct peer *p)
             nng_msg_free(nng_aio_get_msg(c->aio));
         call_free(c);
     }
+    if (p->tls)
+        nng_tls_config_free(p->tls);
     free(p);
 }
 
@@ -592,7 +648,8 @@ static bool transport_tick(struct transport *t, struct net_event *ev)
             peer_reopen(p);
     }
     for (struct server *s = t->servers; s; s = s->next)
-        listen_tick(&s->listen);
+        if (!s->tls)
+            listen_tick(&s->listen);
     for (struct publisher *p = t->publishers; p; p = p->next)
         listen_tick(&p->listen);
     t->ticked_ms = now;

@@ -19,6 +19,7 @@ struct peer;        // sends requests to one name
 struct request;     // one that waits for our answer
 struct publisher;
 struct subscriber;
+struct join_identity;    // join_token.h
 
 enum net_event_kind {
     NET_REQUEST,    // somebody asks: answer with request_answer or request_drop, now or later
@@ -52,6 +53,8 @@ bool transport_woken(struct transport *t);
 
 /* Answer on name; up to n_wait requests may be held open at once. */
 struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err);
+/* Answer at address, HOST:PORT, over TLS: only to those who show that they hold the same token, as we do. */
+struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err);
 void server_free(struct server *s);
 /* Is the socket file under our name still the one we made? False: somebody has taken our place, or it was removed. */
 bool server_is_ours(const struct server *s);
@@ -59,9 +62,13 @@ bool server_is_ours(const struct server *s);
 void request_answer(struct request *r, const struct msg_out *m);
 void request_refuse(struct request *r, const struct error *why);
 void request_drop(struct request *r);    // no answer: the asker runs into its limit
+const struct server *request_server(const struct request *r);    // where it came in
 
 /* A peer under name; it need not be there yet, and may come and go. At most 256 requests may be open. */
 struct peer *peer_new(struct transport *t, const char *name, struct error *err);
+/* One at address, HOST:PORT, over TLS. */
+struct peer *peer_new_tls(struct transport *t, const char *address, const struct join_identity *id, struct error *err);
+bool peer_is_connected(const struct peer *p);
 void peer_free(struct peer *p);    // open requests end without an event
 const char *peer_name(const struct peer *p);
 int peer_n_open(const struct peer *p);

@@ -361,7 +361,10 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
         return false;
     bool bf16 = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && e->dev->kind == DEVICE_CUDA);
     enum dtype dtype = bf16 ? DT_BF16 : DT_F32;
-    if (!(e->model = model_load(c->model, e->dev, dtype, err)))
+    struct model_config shape;    // who only samples is given its weights: the model's files of weights need not be here
+    if (!e->trains && !config_load(&shape, c->model, err))
+        return false;
+    if (!(e->model = e->trains ? model_load(c->model, e->dev, dtype, err) : model_new_empty(&shape, e->dev, dtype, err)))
         return false;
     if (tokenizer_n_id(e->tokenizer) > model_config(e->model)->vocab)
         return error_set(err, ERR_DATA, "'%s': the tokenizer has %d ids, the model's vocabulary only %" PRId64, c->model,

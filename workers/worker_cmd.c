@@ -14,6 +14,7 @@
 #include "protocol/base/log.h"
 #include "workers/controller/group_msg.h"
 #include "workers/engine.h"
+#include "workers/node/node.h"
 #include "workers/process.h"
 
 #define WORK_LIMIT_MS 15000       // the controller holds a request for work 2 s
@@ -557,6 +558,7 @@ bool worker_cmd(int argc, char **argv, struct error *err)
     run_config_init(&w->config);
     snprintf(path, sizeof path, "%s/run.yaml", run_dir);
     TRY(run_config_read(&w->config, path, err));
+    w->config.node_only = node_here(run_dir);
     const char *device = strchr(name, ' ');    // "worker cpu:0"
     if (!device) {
         error_set(err, ERR_USAGE, "'%s' does not name a device, as 'worker cpu:0' does", name);

@@ -27,6 +27,7 @@
 #include "workers/agent/node_watch.h"
 #include "workers/agent/spawn.h"
 #include "console/commands.h"
+#include "workers/node/node.h"
 #include "workers/process.h"
 
 #define CHILD_MAX 80
@@ -57,7 +58,7 @@ struct child {
     double progress;
     int64_t progress_ms;         // when progress last changed
     double longest_s;            // longest stretch without progress that ended well, in this phase
-    struct buf gauges;           // the message it came in
+    struct buf gauges;           // the message they came in; the gate's has the processes of other nodes too
     double cpu_s;                // processor seconds at sampled_ms
     double cpu_share, rss_mib, n_thread;
 };
@@ -65,6 +66,7 @@ struct relay {    // a request on its way to the controller, or waiting for a re
     struct request *request;     // NULL: free
     struct buf msg;
     enum msg_type type;
+    struct peer *to;             // the controller, or the gate
     int64_t limit_ms, again_ms;
     bool open;                   // asked, not answered
     const struct restart *restart;    // NULL; else waits for its child's new life
@@ -85,7 +87,9 @@ struct agent {
     struct transport *transport;
     struct server *server;
     struct publisher *telemetry;
-    struct peer *controller;
+    struct peer *controller;     // on a node: its uplink
+    struct peer *gate;           // NULL: the run takes in no nodes
+    bool is_node;                // of another head (workers/node/node.h)
     struct run_config config;
     struct node_watch *node;           // the figures of host and devices
     struct child child[CHILD_MAX];
@@ -352,7 +356,7 @@ static void heartbeat_came(struct agent *a, struct request *r, const struct msg_
         c->start = mval_i64(mval_get(in->root, "start"), 0);
         c->phase_ms = now - (int64_t)(1000 * mval_f64(mval_get(in->root, "phase_s"), 0));
         buf_clear(&c->gauges);
-        if (mval_get(in->root, "gauges"))
+        if (mval_get(in->root, "gauges") || mval_get(in->root, "processes"))
             buf_add(&c->gauges, data, len);
         if (mval_get(in->root, "detail")) {
             buf_clear(&a->detail);
@@ -507,6 +511,16 @@ static void processes_write(struct agent *a, struct msg_out *m)
         msg_end(m);
         msg_end(m);
     }
+    for (int i = 0; i < a->n_child; i++) {    // those of other nodes, as the gate has told
+        struct msg_in in;
+        struct error err;
+        const struct buf *b = &a->child[i].gauges;
+        if (!b->len || !msg_read_request(&in, b->data, b->len, &err))
+            continue;
+        for (int64_t k = 0; k < mval_n(mval_get(in.root, "processes")); k++)
+            msg_copy(m, NULL, mval_at(mval_get(in.root, "processes"), k));
+        msg_in_release(&in);
+    }
     msg_map(m, NULL);
     msg_str(m, "name", "agent");
     msg_str(m, "kind", "agent");
@@ -576,7 +590,7 @@ static struct relay *relay_new(struct agent *a, struct request *r, enum msg_type
         if (!a->relay[i].request) {
             struct relay *x = &a->relay[i];
             struct buf b = x->msg;
-            *x = (struct relay){ .request = r, .msg = b, .type = type, .limit_ms = clock_ms() + limit_ms };
+            *x = (struct relay){ .request = r, .msg = b, .type = type, .to = a->controller, .limit_ms = clock_ms() + limit_ms };
             buf_clear(&x->msg);
             buf_add(&x->msg, data, len);
             return x;
@@ -592,7 +606,7 @@ static void relay_ask(struct agent *a, struct relay *x)
     struct msg_out m = { .buf = x->msg };
     int64_t left = x->limit_ms - clock_ms();
     /* In pieces: an answer may be lost on its way, and asking again is safe (see relay_answered). */
-    x->open = peer_ask(a->controller, &m, MIN(MAX(left, 1), RELAY_ASK_MS), (uint64_t)(x - a->relay), &err);
+    x->open = peer_ask(x->to, &m, MIN(MAX(left, 1), RELAY_ASK_MS), (uint64_t)(x - a->relay), &err);
     x->again_ms = clock_ms() + 200;
 }
 
@@ -668,7 +682,7 @@ static void relays_tick(struct agent *a)
             status_cached(a, x->request);
             relay_end(x);
         } else if (now > x->limit_ms + 500) {
-            error_set(&err, ERR_TIMEOUT, "the controller has not answered in time");
+            error_set(&err, ERR_TIMEOUT, "the %s has not answered in time", peer_name(x->to));
             request_refuse(x->request, &err);
             relay_end(x);
         } else if (!x->open && now >= x->again_ms && now < x->limit_ms) {
@@ -727,6 +741,17 @@ static bool restart_asked(struct agent *a, struct request *r, const struct msg_i
     return true;
 }
 
+/* Is it for a node's process, or about a node? Then it goes to the gate. */
+static bool command_of_node(const struct agent *a, const struct msg_in *in)
+{
+    char command[32], process[64];
+    const struct mval *args = mval_get(in->root, "args");
+    mval_text(in->root, "command", command, sizeof command);
+    if (strcmp(command, "dismiss") == 0)
+        return !a->is_node;
+    return a->gate && strcmp(command, "restart") == 0 && strchr(mval_text(args, "process", process, sizeof process), '/');
+}
+
 static void request_dispatch(struct agent *a, struct net_event *ev)
 {
     struct error err;
@@ -752,21 +777,33 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         break;
     }
     case MSG_STATUS:
-        if ((x = relay_new(a, ev->request, in.type, ev->data, ev->len, 1500)))
+        if (!mval_bool(mval_get(in.root, "fresh"), true))
+            status_cached(a, ev->request);
+        else if ((x = relay_new(a, ev->request, in.type, ev->data, ev->len, 1500)))
             relay_ask(a, x);
         break;
-    case MSG_COMMAND:
-        if (restart_asked(a, ev->request, &in))
+    case MSG_COMMAND: {
+        bool of_node = command_of_node(a, &in);
+        if (of_node && !a->gate) {
+            error_set(&err, ERR_REFUSED, "this run takes in no nodes; see the setting 'listen'");
+            request_refuse(ev->request, &err);
+            break;
+        }
+        if (!of_node && restart_asked(a, ev->request, &in))
             break;
         limit_s = mval_f64(mval_get(in.root, "limit_s"), 600);
-        if ((x = relay_new(a, ev->request, in.type, ev->data, ev->len, (int64_t)(1000 * fmin(fmax(limit_s, 0.1), 86400)) + 2000)))
+        if ((x = relay_new(a, ev->request, in.type, ev->data, ev->len, (int64_t)(1000 * fmin(fmax(limit_s, 0.1), 86400)) + 2000))) {
+            x->to = of_node ? a->gate : x->to;
             relay_ask(a, x);
+        }
         break;
+    }
     case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS: case MSG_CHECKPOINTS:
         if ((x = relay_new(a, ev->request, in.type, ev->data, ev->len, 10000)))
             relay_ask(a, x);
         break;
-    case MSG_WORK: case MSG_GROUP: case MSG_FETCH: case MSG_DONE: case MSG_SCORE: case MSG_OK: case MSG_REFUSED:
+    case MSG_WORK: case MSG_GROUP: case MSG_FETCH: case MSG_DONE: case MSG_SCORE: case MSG_JOIN: case MSG_NODE:
+    case MSG_FILE: case MSG_GONE: case MSG_OK: case MSG_REFUSED:
     case MSG_TYPE_COUNT:
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the agent", msg_specs[in.type].name);
         request_refuse(ev->request, &err);
@@ -790,7 +827,10 @@ static bool end_tick(struct agent *a)
 {
     struct error err;
     int64_t now = clock_ms();
-    if (signalled && !a->over) {    // asked to end: as an operator's stop
+    if (signalled && a->is_node && !a->over) {    // the node leaves; the run goes on
+        a->over = true;
+        a->ended_ms = now;
+    } else if (signalled && !a->over) {    // asked to end: as an operator's stop
         struct msg_out m = MSG_OUT_INIT;
         signalled = 0;
         msg_begin(&m, MSG_COMMAND);
@@ -832,7 +872,12 @@ static void children_make(struct agent *a)
 {
     char name[64];
     child_add(a, NULL, "keeper");
-    child_add(a, "controller", "controller");
+    if (a->is_node)
+        child_add(a, "uplink", "uplink");
+    else
+        child_add(a, "controller", "controller");
+    if (a->config.listen[0])
+        child_add(a, "gate", "gate");
     child_add(a, "scorer", "scorer");
     const char *at = strcmp(a->config.devices, "auto") == 0 ? "cpu:0" : a->config.devices;
     for (; *at; at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strcspn(at, ",")) {
@@ -865,6 +910,9 @@ static bool agent_run(const char *run_dir, struct error *err)
     TRY(a->telemetry = publisher_new(a->transport, "telemetry", err));
     TRY(a->controller = peer_new(a->transport, "controller", err));
     TRY(a->node = node_watch_new(run_dir, err));
+    if (a->config.listen[0])
+        TRY(a->gate = peer_new(a->transport, "gate", err));
+    a->is_node = a->config.node_only = node_here(run_dir);
     children_make(a);
     for (int i = 0; i < a->n_child; i++) {
         pid_t pid = process_find(run_dir, a->child[i].name);
@@ -964,6 +1012,8 @@ static bool keeper_run(const char *run_dir, struct error *err)
 bool agent_cmd(int argc, char **argv, struct error *err)
 {
     const char *run_dir = NULL, *name = "agent";
+    if (argc < 2 || strcmp(argv[1], "--run") != 0)    // an operator's: of a second host
+        return join_cmd(argc, argv, err);
     if (!process_args(argc, argv, "rollcall agent", &run_dir, &name, err))
         return false;
     log_component(name);

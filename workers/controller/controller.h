@@ -167,6 +167,7 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
 void group_came(struct controller *c, struct request *r, const struct msg_in *in, const void *data, size_t len);
 void fetch_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void done_came(struct controller *c, struct request *r, const struct msg_in *in);
+void gone_told(struct controller *c, struct request *r, const struct msg_in *in);
 /* The file that version's weights are shared in. */
 void weights_path(const struct controller *c, int64_t version, char *out, size_t size);
 void work_tick(struct controller *c);    // answer held requests that can be

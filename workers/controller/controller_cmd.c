@@ -150,6 +150,7 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     case MSG_GROUP: group_came(c, ev->request, &in, ev->data, ev->len); break;
     case MSG_FETCH: fetch_asked(c, ev->request, &in); break;
     case MSG_DONE: done_came(c, ev->request, &in); break;
+    case MSG_GONE: gone_told(c, ev->request, &in); break;
     case MSG_COMMAND: command_came(c, ev->request, &in); break;
     case MSG_STEPS: steps_asked(c, ev->request, &in); break;
     case MSG_EVENTS: events_asked(c, ev->request, &in); break;
@@ -157,7 +158,7 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     case MSG_CHECKPOINTS: checkpoints_asked(c, ev->request, &in); break;
     case MSG_STATUS: status_asked(c, ev->request); break;
     case MSG_PUBLISH: event_told(c, ev->request, &in); break;
-    case MSG_HEARTBEAT: case MSG_SCORE: case MSG_OK: case MSG_REFUSED: case MSG_TYPE_COUNT:
+    case MSG_HEARTBEAT: case MSG_SCORE: case MSG_JOIN: case MSG_NODE: case MSG_FILE: case MSG_OK: case MSG_REFUSED: case MSG_TYPE_COUNT:
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the controller", msg_specs[in.type].name);
         refuse_later(c, ev->request, &err);
         break;

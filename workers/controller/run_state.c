@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <sys/random.h>
 #include "kernels/collective/collective.h"
 #include "protocol/base/cli.h"
@@ -541,6 +542,11 @@ bool controller_return(struct controller *c, int64_t step, struct error *err)
     int64_t incarnation = journal_incarnation_begin(c->journal, step, err);
     if (incarnation < 0 || !number_put(c, "incarnation", incarnation, err))
         return false;
+    for (int64_t v = step + 1; v <= c->step; v++) {    // those steps are made anew, perhaps with other knobs
+        char old[4200];
+        weights_path(c, v, old, sizeof old);
+        unlink(old);
+    }
     c->incarnation = incarnation;
     c->step = step;
     c->step_ms = clock_ms();

@@ -12,6 +12,7 @@
 #include "workers/controller/group_msg.h"
 
 #define SILENT_MS 20000          // a worker unheard for so long loses its leases
+#define AWAY_MS 60000            // one of another node unheard for so long is given no weights
 #define ROLLOUT_MS 200           // between groups published on telemetry
 #define FETCH_BYTES ((size_t)32 << 20)
 
@@ -75,13 +76,17 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
     char name[64];
     struct worker *w = worker_find(c, mval_text(in->root, "name", name, sizeof name));
     int64_t start = mval_i64(mval_get(in->root, "start"), 0);
+    for (int i = 0; !w && i < c->n_worker; i++)
+        if (!c->worker[i].name[0])    // of a node that has gone
+            w = &c->worker[i];
     if (!w && c->n_worker == WORKER_MAX) {
         error_set(&err, ERR_FULL, "%d workers are known already", WORKER_MAX);
         refuse_later(c, r, &err);
         return;
     }
-    if (!w) {
+    if (!w)
         w = &c->worker[c->n_worker++];
+    if (!w->name[0]) {
         *w = (struct worker){ .rank = -1 };
         snprintf(w->name, sizeof w->name, "%s", name);
     }
@@ -115,6 +120,12 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
             ledger_lease_end(c->ledger, worker_id(c, w));
     }
     int64_t n_row = mval_i64(mval_get(in->root, "n_row"), 0);
+    if (n_row > 0 && strchr(w->name, '/') && n_row != c->n_row) {    // a node must not make the run fail, nor begin it
+        w->held = NULL;
+        error_set(&err, ERR_REFUSED, "%s has %" PRId64 " usable prompts, the run has %" PRId64, w->name, n_row, c->n_row);
+        refuse_later(c, r, &err);
+        return;
+    }
     if (n_row > 0 && c->n_row > 0 && n_row != c->n_row)
         run_fail(c, "the dataset '%s' has %" PRId64 " usable prompts now and had %" PRId64 " when the run began; a run cannot go on "
                  "with other data", c->config.dataset, n_row, c->n_row);
@@ -129,7 +140,40 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
     }
 }
 
+/* Workers of another node are called NODE/NAME. */
+void gone_told(struct controller *c, struct request *r, const struct msg_in *in)
+{
+    char node[64], reason[300], text[480];
+    int n = 0;
+    mval_text(in->root, "node", node, sizeof node);
+    mval_text(in->root, "reason", reason, sizeof reason);
+    for (int i = 0; i < c->n_worker; i++) {
+        struct worker *w = &c->worker[i];
+        size_t len = strlen(node);
+        if (!len || strncmp(w->name, node, len) != 0 || w->name[len] != '/')
+            continue;
+        worker_lost(c, w);
+        w->name[0] = 0;
+        w->start = 0;
+        n++;
+    }
+    snprintf(text, sizeof text, "node '%s' has gone, with %d workers: %s", node, n, reason);
+    event_add(c, "node", "gate", text, "");
+    ok_later(c, r);
+}
+
 /* ---- deciding ---- */
+
+/* Does anybody sample but with its own trainer's present weights? Then they are put where others find them. */
+static bool others_sample(const struct controller *c)
+{
+    if (run_config_travels(&c->config))
+        return true;
+    for (int i = 0; i < c->n_worker; i++)
+        if (c->worker[i].start && strchr(c->worker[i].name, '/') && clock_ms() - c->worker[i].heard_ms < AWAY_MS)
+            return true;
+    return false;
+}
 
 void weights_path(const struct controller *c, int64_t version, char *out, size_t size)
 {
@@ -148,11 +192,10 @@ static void weights_forget(const struct controller *c, int64_t step)
 {
     char path[4200];
     int64_t wanted = c->ledger ? ledger_version_wanted(c->ledger) : -1;
-    for (int64_t v = step - 1; v >= 0 && v >= step - 64; v--)
+    for (int64_t v = step - 1; v >= 0 && v >= step - 64; v--)    // some were never shared
         if (wanted < 0 || v < wanted) {
             weights_path(c, v, path, sizeof path);
-            if (unlink(path) != 0)
-                break;
+            unlink(path);
         }
 }
 
@@ -281,8 +324,7 @@ static bool sampler_is_fresh(const struct controller *c)
 static bool step_is_due(const struct controller *c)
 {
     const struct ledger_item *one;
-    bool may_leave = ledger_version_done(c->ledger, c->step)
-        || (run_config_travels(&c->config) ? weights_shared(c, c->step) : sampler_is_fresh(c));
+    bool may_leave = ledger_version_done(c->ledger, c->step) || weights_shared(c, c->step) || (!others_sample(c) && sampler_is_fresh(c));
     return c->state == RUN_RUNNING && !c->stop_wanted && c->evaluating < 0 && c->pause != PAUSE_STEP && c->step < c->max_steps
         && may_leave && ledger_batch(c->ledger, c->step, &one, 1) > 0;
 }
@@ -296,7 +338,7 @@ static void worker_decide(struct controller *c, struct worker *w)
     }
     bool stopping = c->stop_wanted || c->state == RUN_STOPPING, first = w->rank == 0;
     bool in_step = w->consumes ? trainer_in_step(c, w) : w->step >= 0;
-    bool several = run_config_travels(&c->config), to_be_made = c->config.num_trainers > 1 && c->begun == c->step;
+    bool several = others_sample(c), to_be_made = c->config.num_trainers > 1 && c->begun == c->step;
     if (w->busy && (stopping || !in_step)) {
         simple_give(c, w, "cancel", c->step);
         return;
@@ -342,7 +384,7 @@ static void worker_decide(struct controller *c, struct worker *w)
             simple_give(c, w, "publish", w->step);
             return;
         }
-        if (w->consumes && w->produces && several && c->config.n_behind > 0 && c->state == RUN_RUNNING && !stopping) {
+        if (w->consumes && w->produces && c->config.n_behind > 0 && c->state == RUN_RUNNING && !stopping) {
             int64_t version = ledger_version_issued(c->ledger);
             if (version >= 0 && version != w->version && !ledger_issued(c->ledger, w->version) && weights_shared(c, version)) {
                 simple_give(c, w, "publish", version);
@@ -586,8 +628,7 @@ static bool train_done(struct controller *c, const struct msg_in *in, int64_t st
         || !ledger_step_done(c, step - 1, err))
         return false;
     c->step = step;
-    if (run_config_travels(&c->config))
-        weights_forget(c, step);
+    weights_forget(c, step);
     publish(c, "step", step_body);
     if (c->now.save_interval > 0 && step % c->now.save_interval == 0)
         c->save_wanted = step;

@@ -375,6 +375,16 @@ out:
     return m;
 }
 
+struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
+{
+    struct model *m = model_alloc(c, dev, dtype, err);
+    if (m && !handles_new(m, err)) {
+        model_free(m);
+        return NULL;
+    }
+    return m;
+}
+
 struct model *model_new_like(const struct model *m, struct error *err)
 {
     struct model *n = model_alloc(&m->c, m->dev, m->dtype, err);

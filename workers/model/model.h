@@ -29,6 +29,8 @@ struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, 
  * seed and dtype. */
 struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype,
                                struct error *err);
+/* A model of this shape with all weights 0, to receive published ones. */
+struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
 /* A model of the same shape with all weights 0 (for a second copy, or to receive published ones). */
 struct model *model_new_like(const struct model *m, struct error *err);
 void model_free(struct model *m);    // NULL is fine

@@ -9,6 +9,13 @@ static const char *const tokenizer_files[] = {
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
 };
 
+const char *model_dir_file(int i)
+{
+    if (i == 0)
+        return "config.json";
+    return i - 1 < (int)ARRAY_SIZE(tokenizer_files) ? tokenizer_files[i - 1] : NULL;
+}
+
 bool model_dir_check(const char *dir, bool force, struct error *err)
 {
     static const char *const signs[] = { "config.json", "model.safetensors", "model.safetensors.index.json" };

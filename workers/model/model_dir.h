@@ -11,5 +11,7 @@ MUST_USE bool model_dir_check(const char *dir, bool force, struct error *err);
 /* Copy tokenizer.json, tokenizer_config.json and what else belongs to a tokenizer; those that are not there are passed
  * over. */
 MUST_USE bool model_dir_copy_tokenizer(const char *from, const char *to, struct error *err);
+/* The names of the files a model's directory may have beside its weights, one by one; NULL: there are no more. */
+const char *model_dir_file(int i);
 /* "float32", "fp32", "bfloat16", "bf16". */
 MUST_USE bool model_dtype_parse(enum dtype *out, const char *name, struct error *err);

@@ -1,0 +1,239 @@
+/* Join tokens, and who gets in with them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <arpa/inet.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "protocol/join_token.h"
+#include "protocol/transport.h"
+
+#define LONG_MS 60000    // nothing here takes so long, but on a starved machine
+
+struct fixture {
+    char dir[64], path[128], address[32];
+    int port;
+    struct transport *head, *node;
+};
+
+/* A port that is free now. */
+static int port_find(void)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+static int setup(void **state)
+{
+    struct error err;
+    struct fixture *f = calloc(1, sizeof *f);
+    snprintf(f->dir, sizeof f->dir, "/tmp/rc-tls-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    snprintf(f->path, sizeof f->path, "%s/join", f->dir);
+    f->port = port_find();
+    snprintf(f->address, sizeof f->address, "127.0.0.1:%d", f->port);
+    f->head = transport_new(f->dir, false, &err);
+    f->node = transport_new(f->dir, false, &err);
+    assert_non_null(f->head);
+    assert_non_null(f->node);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    transport_free(f->node);
+    transport_free(f->head);
+    assert_true(dir_remove(f->dir, &err));
+    free(f);
+    return 0;
+}
+
+static void identity_of(const char *path, struct join_identity *id)
+{
+    struct error err;
+    char token[JOIN_TOKEN_LEN + 1];
+    assert_true(join_token_make(path, &err));
+    assert_true(join_token_read(token, path, &err));
+    assert_true(join_identity_make(id, token, &err));
+}
+
+static void a_token_is_made_once_and_only_for_its_owner(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    struct stat st;
+    char first[JOIN_TOKEN_LEN + 1], again[JOIN_TOKEN_LEN + 1];
+    assert_true(join_token_make(f->path, &err));
+    assert_int_equal(stat(f->path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_true(join_token_read(first, f->path, &err));
+    assert_true(join_token_make(f->path, &err));
+    assert_true(join_token_read(again, f->path, &err));
+    assert_string_equal(first, again);
+    assert_int_equal(chmod(f->path, 0640), 0);
+    assert_false(join_token_read(again, f->path, &err));
+    assert_int_equal(err.code, ERR_REFUSED);
+    assert_non_null(strstr(err.text, f->path));
+}
+
+static void what_is_no_token_is_named(void **state)
+{
+    static const struct { const char *text; bool ok; const char *why; } cases[] = {
+        { "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", true, "64 digits" },
+        { " \n0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\r\n", true, "as pasted" },
+        { "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde", false, "one digit short" },
+        { "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0", false, "one too many" },
+        { "0123456789abcdef0123456789abcdef 0123456789abcdef0123456789abcdef", false, "a blank inside" },
+        { "0123456789ABCDEF0123456789abcdef0123456789abcdef0123456789abcdef", false, "capitals: another token" },
+        { "g123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", false, "not hexadecimal" },
+        { "", false, "nothing" },
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err;
+        char text[128];
+        snprintf(text, sizeof text, "%s", cases[i].text);
+        if (join_token_check(text, &err) != cases[i].ok)
+            fail_msg("%s", cases[i].why);
+    }
+}
+
+static void a_key_belongs_to_its_token(void **state)
+{
+    struct error err;
+    static struct join_identity a, same, other;
+    char token[JOIN_TOKEN_LEN + 1] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    (void)state;
+    assert_true(join_identity_make(&a, token, &err));
+    assert_true(join_identity_make(&same, token, &err));
+    token[63] = 'e';
+    assert_true(join_identity_make(&other, token, &err));
+    assert_string_equal(a.key, same.key);
+    assert_string_not_equal(a.key, other.key);
+}
+
+/* Move both sides until the node has an answer or limit_ms have passed. */
+static bool asked(struct fixture *f, struct peer *p, int64_t limit_ms, int *n_seen)
+{
+    struct error err;
+    struct net_event ev;
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_STATUS);
+    assert_true(msg_finish(&m, &err));
+    assert_true(peer_ask(p, &m, limit_ms, 7, &err));
+    for (;;) {
+        if (transport_wait(f->head, &ev, 5)) {
+            assert_int_equal(ev.kind, NET_REQUEST);
+            ++*n_seen;
+            msg_begin(&m, MSG_OK);
+            assert_true(msg_finish(&m, &err));
+            request_answer(ev.request, &m);
+            net_event_release(&ev);
+        }
+        if (transport_wait(f->node, &ev, 5)) {
+            bool ok = ev.kind == NET_ANSWER && !ev.failed;
+            net_event_release(&ev);
+            msg_release(&m);
+            return ok;
+        }
+    }
+}
+
+static void who_has_the_token_is_answered_and_a_stranger_is_not(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    static struct join_identity id, strange;
+    char path[128];
+    int n_seen = 0;
+    identity_of(f->path, &id);
+    snprintf(path, sizeof path, "%s/other", f->dir);
+    identity_of(path, &strange);
+    struct server *s = server_new_tls(f->head, f->address, &id, 4, &err);
+    assert_non_null(s);
+    struct peer *stranger = peer_new_tls(f->node, f->address, &strange, &err), *friend = peer_new_tls(f->node, f->address, &id, &err);
+    assert_non_null(stranger);
+    assert_non_null(friend);
+    assert_true(asked(f, friend, LONG_MS, &n_seen));
+    assert_true(peer_is_connected(friend));
+    assert_int_equal(n_seen, 1);
+    assert_false(asked(f, stranger, 1000, &n_seen));
+    assert_false(peer_is_connected(stranger));
+    assert_int_equal(n_seen, 1);
+    assert_true(asked(f, friend, LONG_MS, &n_seen));    // the stranger has done no harm
+}
+
+static void a_head_with_another_token_is_not_told_anything(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    static struct join_identity id, strange;
+    char path[128];
+    int n_seen = 0;
+    identity_of(f->path, &id);
+    snprintf(path, sizeof path, "%s/other", f->dir);
+    identity_of(path, &strange);
+    assert_non_null(server_new_tls(f->head, f->address, &strange, 4, &err));    // it could let everybody in
+    struct peer *p = peer_new_tls(f->node, f->address, &id, &err);
+    assert_false(asked(f, p, 1000, &n_seen));
+    assert_int_equal(n_seen, 0);
+}
+
+/* Connect and say what, then leave. */
+static void stranger_at(int port, const void *what, size_t len)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    if (len)
+        assert_int_equal(send(fd, what, len, MSG_NOSIGNAL), (ssize_t)len);
+    close(fd);
+}
+
+static void strangers_that_come_and_go_leave_it_listening(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    static struct join_identity id;
+    int n_seen = 0;
+    static const char hello[] = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", plain[] = "\0SP\0\0\x30\0\0", http[] = "GET / HTTP/1.0\r\n\r\n";
+    identity_of(f->path, &id);
+    assert_non_null(server_new_tls(f->head, f->address, &id, 4, &err));
+    for (int i = 0; i < 50; i++) {
+        stranger_at(f->port, "", 0);
+        stranger_at(f->port, hello, sizeof hello - 1);
+        stranger_at(f->port, plain, sizeof plain - 1);
+        stranger_at(f->port, http, sizeof http - 1);
+    }
+    struct peer *p = peer_new_tls(f->node, f->address, &id, &err);
+    assert_true(asked(f, p, LONG_MS, &n_seen));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_token_is_made_once_and_only_for_its_owner, setup, teardown),
+        cmocka_unit_test(what_is_no_token_is_named),
+        cmocka_unit_test(a_key_belongs_to_its_token),
+        cmocka_unit_test_setup_teardown(who_has_the_token_is_answered_and_a_stranger_is_not, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_head_with_another_token_is_not_told_anything, setup, teardown),
+        cmocka_unit_test_setup_teardown(strangers_that_come_and_go_leave_it_listening, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,507 @@
+/* join_cmd.c - rollcall agent --join: make this host a node of a run that goes on another; see node.h
+ *
+ * In the foreground: joins, brings what the node needs into its folder, starts the node's keeper and watches until the node's
+ * processes have ended; when the head has other settings or files by then, begins anew. A first signal has the node leave, a
+ * second ends it at once. */
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "console/commands.h"
+#include "kernels/ops.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/base/log.h"
+#include "protocol/join_token.h"
+#include "protocol/run_config.h"
+#include "protocol/run_failure.h"
+#include "protocol/run_lock.h"
+#include "protocol/transport.h"
+#include "workers/agent/spawn.h"
+#include "workers/node/fetch.h"
+#include "workers/node/node.h"
+
+#define JOIN_ASK_MS 5000
+#define CONNECT_MS 3000
+#define STRANGE_MS 20000         // the head can be reached, but lets nobody in with this token
+#define FILE_BYTES_MAX ((int64_t)1 << 40)
+#define LEAVE_LIMIT_MS 30000
+#define N_STREAM 2
+
+struct join {
+    const char *head, *name, *dir, *devices, *token_file;
+    int64_t n_inferencer, threads;
+    double wait_s;
+    bool force;
+    char run_dir[PATH_MAX], run[128], token[JOIN_TOKEN_LEN + 1], device_list[256];
+    struct node node;
+    struct node_file file[NODE_FILES_MAX];
+    int n_file;
+    struct buf settings;
+    struct transport *transport;
+    struct peer *peer[N_STREAM];
+    uint64_t tag;
+};
+static volatile sig_atomic_t n_signal;
+
+static void on_signal(UNUSED int sig)
+{
+    n_signal = n_signal + 1;
+}
+
+/* ---- what the operator says ---- */
+
+static bool options_read(struct join *j, int argc, char **argv, bool *help, struct error *err)
+{
+    struct cli_option options[] = {
+        { "join", NULL, CLI_STR, &j->head, "tcp://HOST:PORT", "the run's head: what its setting 'listen' says, as seen from here" },
+        { "inferencers", NULL, CLI_I64, &j->n_inferencer, "N", "producers here, one a device (1)" },
+        { "devices", NULL, CLI_STR, &j->devices, "LIST", "cuda:0,cuda:1 or cpu:0,cpu:1; without it the first N there are" },
+        { "threads", NULL, CLI_I64, &j->threads, "N", "threads of a CPU device; 0: its share of the cores" },
+        { "name", NULL, CLI_STR, &j->name, "NODE", "what the node is called in the console (the host's name)" },
+        { "dir", NULL, CLI_STR, &j->dir, "DIR", "the node's folder: settings, tokenizer, data, logs (nodes/NODE)" },
+        { "token-file", NULL, CLI_STR, &j->token_file, "FILE", "the join token, a copy of the run's sock/join; else it is in ROLLCALL_JOIN_TOKEN" },
+        { "wait", NULL, CLI_F64, &j->wait_s, "SECONDS", "for a head that is away, before the node gives up (600)" },
+    };
+    struct cli cli = { .command = "rollcall agent", .options = options, .n_options = ARRAY_SIZE(options),
+                       .about = "Makes this host a node of a run that goes on another: it samples and scores for it, and may come and go.\n"
+                                "The head must have been started with 'listen: HOST:PORT'. All traffic is TLS; head and node show each other\n"
+                                "that they hold the run's join token, RUN/sock/join, which has to be brought here by a safe way (scp)." };
+    bool ok = cli_parse(&cli, argc, argv, err);
+    *help = ok && cli.help_wanted;
+    return ok;
+}
+
+/* The first n devices: GPUs when the machine has them. */
+static bool devices_find(struct join *j, struct error *err)
+{
+    size_t at = 0;
+    if (j->devices) {
+        int64_t n = 1;
+        for (const char *p = j->devices; (p = strchr(p, ',')); p++)
+            n++;
+        if (j->n_inferencer > 0 && j->n_inferencer != n)
+            return error_set(err, ERR_USAGE, "--devices '%s' are %" PRId64 ", but --inferencers is %" PRId64 ": one producer a device", j->devices,
+                             n, j->n_inferencer);
+        if (strlen(j->devices) >= sizeof j->device_list)
+            return error_set(err, ERR_USAGE, "--devices is too long");
+        j->n_inferencer = n;
+        snprintf(j->device_list, sizeof j->device_list, "%s", j->devices);
+    } else {
+        struct error none;
+        struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
+        j->n_inferencer = j->n_inferencer ? j->n_inferencer : 1;
+        for (int64_t i = 0; i < j->n_inferencer && at + 16 < sizeof j->device_list; i++)
+            at += (size_t)snprintf(j->device_list + at, sizeof j->device_list - at, "%s%s:%" PRId64, i ? "," : "", gpu ? "cuda" : "cpu", i);
+        device_free(gpu);
+    }
+    return (j->n_inferencer >= 1 && j->n_inferencer <= 60)
+        || error_set(err, ERR_USAGE, "--inferencers %" PRId64 " is not within 1 to 60", j->n_inferencer);
+}
+
+static bool token_find(struct join *j, struct error *err)
+{
+    char *env = getenv("ROLLCALL_JOIN_TOKEN"), text[JOIN_TOKEN_LEN + 64], kept[PATH_MAX];
+    if (j->token_file)
+        return join_token_read(j->token, j->token_file, err);
+    if (env && env[0]) {
+        snprintf(text, sizeof text, "%s", env);
+        if (!join_token_check(text, err))
+            return error_wrap(err, "ROLLCALL_JOIN_TOKEN");
+        memcpy(j->token, text, sizeof j->token);
+        return true;
+    }
+    if (path_join(kept, sizeof kept, j->dir, NODE_TOKEN_FILE) && path_exists(kept))    // of an earlier time
+        return join_token_read(j->token, kept, err);
+    return error_set(err, ERR_USAGE, "the join token is needed: --token-file FILE (a copy of the run's sock/join), or ROLLCALL_JOIN_TOKEN");
+}
+
+/* The node's folder and who it is: a folder that is something else is left alone. */
+static bool dir_take(struct join *j, struct error *err)
+{
+    char path[PATH_MAX];
+    static const char *const folders[] = { "logs", "model", "data" };
+    if (!dir_make(j->dir, 0755, err))
+        return false;
+    if (!realpath(j->dir, j->run_dir) || strlen(j->run_dir) > PATH_MAX - 300)
+        return error_errno(err, "cannot find '%s'", j->dir);
+    if (!path_join(path, sizeof path, j->run_dir, "run.yaml"))
+        return error_set(err, ERR_USAGE, "the path '%s' is too long", j->run_dir);
+    if (path_exists(path) && !node_here(j->run_dir))
+        return error_set(err, ERR_EXISTS, "'%s' is a run's directory, not a node's; choose another --dir", j->run_dir);
+    for (size_t i = 0; i < ARRAY_SIZE(folders); i++)
+        if (!path_join(path, sizeof path, j->run_dir, folders[i]) || !dir_make(path, 0755, err))
+            return false;
+    return path_join(path, sizeof path, j->run_dir, "sock") && dir_make(path, 0700, err);
+}
+
+static bool identity_make(struct join *j, struct error *err)
+{
+    unsigned char bytes[16];
+    struct node old;
+    struct error none;
+    if (node_here(j->run_dir) && node_read(&old, j->run_dir, &none)) {
+        memcpy(j->node.id, old.id, sizeof j->node.id);
+    } else {
+        if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
+            return error_errno(err, "cannot get a random number");
+        for (size_t i = 0; i < sizeof bytes; i++)
+            snprintf(j->node.id + 2 * i, 3, "%02x", bytes[i]);
+    }
+    return true;
+}
+
+/* ---- joining ---- */
+
+/* Can the head be reached at all? For a message that says more than "no answer". */
+static bool head_reached(const char *address, struct error *err)
+{
+    char host[280], *colon;
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *list = NULL;
+    snprintf(host, sizeof host, "%s", address);
+    colon = strrchr(host, ':');
+    *colon = 0;
+    const char *name = host[0] == '[' ? host + 1 : host;
+    if (name > host && name[strlen(name) - 1] == ']')
+        host[strlen(host) - 1] = 0;
+    int rv = getaddrinfo(name, colon + 1, &hints, &list);
+    if (rv != 0)
+        return error_set(err, ERR_CLOSED, "the head's host '%s' is not known: %s", name, gai_strerror(rv));
+    bool ok = false;
+    error_set(err, ERR_CLOSED, "the head '%s' has no address", address);
+    for (const struct addrinfo *a = list; a && !ok; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), why = 0;
+        socklen_t len = sizeof why;
+        if (fd < 0)
+            continue;
+        struct pollfd p = { .fd = fd, .events = POLLOUT };
+        if (connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno == EINPROGRESS)
+            why = poll(&p, 1, CONNECT_MS) == 1 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &len) == 0 ? why : ETIMEDOUT;
+        else if (errno && errno != EINPROGRESS)
+            why = errno;
+        close(fd);
+        ok = why == 0;
+        errno = why;
+        if (!ok)
+            error_errno(err, "the head '%s' cannot be reached", address);
+    }
+    freeaddrinfo(list);
+    if (!ok)
+        err->code = ERR_CLOSED;
+    return ok;
+}
+
+static bool join_read(struct join *j, const struct msg_in *in, struct error *err)
+{
+    size_t len;
+    const char *text = mval_str(mval_get(in->root, "settings"), &len);
+    const struct mval *files = mval_get(in->root, "files");
+    mval_text(in->root, "name", j->run, sizeof j->run);
+    mval_text(in->root, "hash", j->node.hash, sizeof j->node.hash);
+    buf_clear(&j->settings);
+    j->n_file = 0;
+    if (mval_n(files) > NODE_FILES_MAX || strlen(j->node.hash) != 64)
+        return error_set(err, ERR_DATA, "the head's answer is no answer to 'join'");
+    for (int64_t i = 0; i < mval_n(files); i++) {
+        struct node_file *f = &j->file[j->n_file++];
+        *f = (struct node_file){ .size_bytes = mval_i64(mval_get(mval_at(files, i), "size_bytes"), -1) };
+        mval_text(mval_at(files, i), "name", f->name, sizeof f->name);
+        mval_text(mval_at(files, i), "hash", f->hash, sizeof f->hash);
+        if (!node_file_name_ok(f->name) || f->size_bytes < 0 || f->size_bytes > FILE_BYTES_MAX || strlen(f->hash) != 64)
+            return error_set(err, ERR_DATA, "the head names a file '%s' of %" PRId64 " bytes, which is not taken", f->name, f->size_bytes);
+    }
+    return buf_add(&j->settings, text, len) || error_set(err, ERR_NO_MEMORY, "no memory for the run's settings");
+}
+
+/* Ask to join until the head has answered, or wait_s have passed. */
+static bool join_ask(struct join *j, struct error *err)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    struct msg_in in;
+    struct net_event ev;
+    int64_t began = clock_ms(), strange_ms = 0;
+    bool told = false;
+    msg_begin(&m, MSG_JOIN);
+    msg_str(&m, "node", j->node.name);
+    msg_str(&m, "id", j->node.id);
+    msg_str(&m, "host", j->node.host);
+    char device[16];
+    snprintf(device, sizeof device, "%.*s", (int)MIN(strcspn(j->device_list, ":"), sizeof device - 1), j->device_list);
+    msg_str(&m, "device", device);
+    msg_i64(&m, "producers", j->n_inferencer);
+    bool ok = msg_finish(&m, err);
+    while (ok) {
+        if (peer_call(j->peer[0], MSG_JOIN, &m, JOIN_ASK_MS, &in, &ev, err)) {
+            ok = join_read(j, &in, err);
+            msg_in_release(&in);
+            net_event_release(&ev);
+            break;
+        }
+        ok = err->code == ERR_TIMEOUT || err->code == ERR_CLOSED;
+        if (!ok)
+            error_wrap(err, "the head refuses the node");
+        struct error why;
+        int64_t now = clock_ms();
+        if (ok && !peer_is_connected(j->peer[0])) {
+            bool reached = head_reached(j->node.head, &why);
+            strange_ms = !reached ? 0 : strange_ms ? strange_ms : now;
+            if (!reached)
+                *err = why;
+            else if (now - strange_ms > STRANGE_MS)
+                ok = error_set(err, ERR_REFUSED, "'%s' can be reached but lets nobody in with this join token: is it the token of the run "
+                               "that listens there?", j->node.head);
+        }
+        if (ok && (double)(now - began) / 1000 > j->wait_s)
+            ok = false;
+        if (ok && n_signal)
+            ok = error_set(err, ERR_STOPPED, "stopped by a signal");
+        if (ok && !told)
+            fprintf(stderr, "waiting for the head: %s\n", err->text);
+        told = true;
+        poll(NULL, 0, ok ? 500 : 0);
+    }
+    msg_release(&m);
+    return ok;
+}
+
+/* ---- bringing what is needed ---- */
+
+static bool file_bring(struct join *j, const struct node_file *f, struct error *err)
+{
+    char path[PATH_MAX], hex[65];
+    int64_t size;
+    struct error none;
+    struct net_event ev;
+    if (!path_join(path, sizeof path, j->run_dir, f->name))
+        return error_set(err, ERR_USAGE, "the path '%s' is too long", j->run_dir);
+    if (path_exists(path) && node_file_hash(path, hex, &size, NULL, NULL, &none) && strcmp(hex, f->hash) == 0)
+        return true;    // of an earlier time
+    fprintf(stderr, "fetching %s, %.1f MiB\n", f->name, (double)f->size_bytes / (1 << 20));
+    j->tag += FETCH_TAGS;
+    struct fetch *fetch = fetch_new(f->name, -1, path, f->size_bytes, j->peer, N_STREAM, j->tag, err);
+    if (!fetch)
+        return false;
+    int64_t moved_ms = clock_ms(), moved = 0;
+    enum fetch_state state;
+    while ((state = fetch_state(fetch, err)) == FETCH_GOES) {
+        fetch_tick(fetch);
+        if (transport_wait(j->transport, &ev, 100)) {
+            fetch_answered(fetch, &ev);
+            net_event_release(&ev);
+        }
+        int64_t got = fetch_bytes(fetch, &size);
+        if (got != moved) {
+            moved = got;
+            moved_ms = clock_ms();
+        }
+        if (n_signal) {
+            error_set(err, ERR_STOPPED, "stopped by a signal");
+            break;
+        }
+        if ((double)(clock_ms() - moved_ms) / 1000 > j->wait_s) {
+            error_set(err, ERR_TIMEOUT, "nothing of '%s' has come from the head for %.0f s", f->name, j->wait_s);
+            break;
+        }
+    }
+    fetch_free(fetch);
+    if (state != FETCH_DONE)
+        return false;
+    return node_file_hash(path, hex, &size, NULL, NULL, err)
+        && (strcmp(hex, f->hash) == 0 || error_set(err, ERR_DATA, "'%s' has been changed on the head since the run was started", f->name));
+}
+
+/* The run's settings, with what is this host's own. */
+static bool settings_write(struct join *j, struct error *err)
+{
+    char path[PATH_MAX];
+    bool ok = false;
+    struct buf yaml = BUF_INIT;
+    struct run_config *c = malloc(sizeof *c);
+    if (!c)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
+    run_config_init(c);
+    TRY(path_join(path, sizeof path, j->run_dir, "head.yaml") && file_write(path, j->settings.data, j->settings.len, err));
+    TRY(run_config_read(c, path, err));
+    const char *data = NULL;
+    for (int i = 0; i < j->n_file; i++)
+        if (strncmp(j->file[i].name, "data/", 5) == 0)
+            data = j->file[i].name;
+    const struct { const char *name; const char *value; } own[] = {
+        { "listen", "" }, { "wandb", "off" }, { "tensorboard", "false" }, { "metrics_listen", "" }, { "eval_dataset", "" },
+        { "checkpoint_path", "" }, { "save_dir", "" }, { "eval_save_dir", "" }, { "rollout_save_dir", "" }, { "devices", j->device_list },
+        { "placement", "shared" }, { "num_trainers", "1" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+        TRY(run_config_set(c, own[i].name, own[i].value, FROM_FLAG, NULL, err));
+    char number[32], where[PATH_MAX];
+    snprintf(number, sizeof number, "%" PRId64, j->n_inferencer);
+    TRY(run_config_set(c, "num_inferencer", number, FROM_FLAG, NULL, err));
+    snprintf(number, sizeof number, "%" PRId64, j->threads);
+    TRY(run_config_set(c, "threads", number, FROM_FLAG, NULL, err));
+    if (!data || !path_join(where, sizeof where, j->run_dir, data)) {
+        error_set(err, ERR_DATA, "the head has named no data");
+        goto out;
+    }
+    TRY(run_config_set(c, "dataset", where, FROM_FLAG, NULL, err));
+    TRY(path_join(where, sizeof where, j->run_dir, "model") && run_config_set(c, "model", where, FROM_FLAG, NULL, err));
+    TRY(run_config_print(c, &yaml, err));
+    TRY(path_join(path, sizeof path, j->run_dir, "run.yaml") && file_write(path, yaml.data, yaml.len, err));
+    ok = true;
+out:
+    buf_release(&yaml);
+    free(c);
+    return ok;
+}
+
+static bool head_connect(struct join *j, struct error *err)
+{
+    char path[PATH_MAX];
+    struct join_identity id;
+    if (!path_join(path, sizeof path, j->run_dir, "sock") || !join_identity_make(&id, j->token, err)
+        || !(j->transport = transport_new(path, true, err)))
+        return false;
+    for (int i = 0; i < N_STREAM; i++)
+        if (!(j->peer[i] = peer_new_tls(j->transport, j->node.head, &id, err)))
+            return false;
+    return true;
+}
+
+/* Everything up to a folder that processes can be started in. */
+static bool node_prepare(struct join *j, struct error *err)
+{
+    static const char *const old[] = { "sock/ended", "sock/orders", NODE_REJOIN_FILE };
+    char path[PATH_MAX];
+    bool ok = false;
+    TRY(head_connect(j, err));
+    TRY(join_ask(j, err));
+    for (int i = 0; i < j->n_file; i++)
+        TRY(file_bring(j, &j->file[i], err));
+    TRY(settings_write(j, err));
+    for (size_t i = 0; i < ARRAY_SIZE(old); i++)
+        if (path_join(path, sizeof path, j->run_dir, old[i]))
+            unlink(path);
+    TRY(path_join(path, sizeof path, j->run_dir, NODE_TOKEN_FILE) && join_token_write(path, j->token, err));
+    TRY(run_failure_prepare(j->run_dir, err) && node_write(&j->node, j->run_dir, err));
+    ok = true;
+out:
+    transport_free(j->transport);
+    j->transport = NULL;
+    return ok;
+}
+
+/* ---- watching ---- */
+
+/* Until the node's processes have ended. */
+static bool node_watch(struct join *j, struct error *err)
+{
+    char path[PATH_MAX];
+    int told = 0;
+    int64_t asked_ms = 0;
+    while (run_is_live(j->run_dir)) {
+        if (n_signal > told || (told == 1 && clock_ms() - asked_ms > LEAVE_LIMIT_MS)) {
+            told++;
+            asked_ms = clock_ms();
+            pid_t keeper = process_find(j->run_dir, "keeper");
+            if (told > 1) {
+                run_kill(j->run_dir);
+            } else if (keeper > 0) {
+                fprintf(stderr, "leaving; a second signal ends everything at once\n");
+                kill(keeper, SIGTERM);
+            }
+        }
+        poll(NULL, 0, 100);
+    }
+    if (told)
+        return true;
+    if (path_join(path, sizeof path, j->run_dir, NODE_REJOIN_FILE) && path_exists(path))
+        return true;
+    char failure[RUN_FAILURE_MAX];
+    if (run_failure_read(j->run_dir, failure, sizeof failure))
+        return error_set(err, ERR_CLOSED, "the node has failed: %s", failure);
+    if (!path_join(path, sizeof path, j->run_dir, "sock/ended") || !path_exists(path))
+        return error_set(err, ERR_CLOSED, "the node's processes have been killed; see '%s/logs'", j->run_dir);
+    return true;
+}
+
+static bool node_start(struct join *j, int lock_fd, struct error *err)
+{
+    return process_spawn("agent", j->run_dir, "keeper", lock_fd, true, err) > 0;
+}
+
+static bool join_loop(struct join *j, struct error *err)
+{
+    char path[PATH_MAX], said[64];
+    for (;;) {
+        int fd = run_lock_take(j->run_dir, err);
+        if (fd < 0)
+            return error_wrap(err, "a node lives in this folder already ('rollcall ctl dismiss %s' on the head ends it)", j->node.name);
+        bool ok = node_prepare(j, err) && node_start(j, fd, err);
+        close(fd);    // the keeper holds it now
+        if (!ok)
+            return false;
+        fprintf(stderr, "node '%s' samples for run '%s' of %s on %s; Ctrl-C leaves, logs are in %s/logs\n", j->node.name, j->run, j->node.head,
+                j->device_list, j->run_dir);
+        if (!node_watch(j, err))
+            return false;
+        snprintf(said, sizeof said, n_signal ? "has left" : "has ended with the run");
+        if (n_signal || !path_join(path, sizeof path, j->run_dir, NODE_REJOIN_FILE) || !path_exists(path)) {
+            fprintf(stderr, "node '%s' %s\n", j->node.name, said);
+            return true;
+        }
+        fprintf(stderr, "the head has other settings or files; joining anew\n");
+    }
+}
+
+bool join_cmd(int argc, char **argv, struct error *err)
+{
+    bool help = false, ok = false;
+    char host[256] = "", dir[64];
+    struct join *j = calloc(1, sizeof *j);
+    if (!j)
+        return error_set(err, ERR_NO_MEMORY, "no memory to join a run");
+    j->wait_s = 600;
+    j->tag = (uint64_t)1 << 40;
+    TRY(options_read(j, argc, argv, &help, err));
+    if (help) {
+        ok = true;
+        goto out;
+    }
+    if (!j->head) {
+        error_set(err, ERR_USAGE, "--join tcp://HOST:PORT is needed; see 'rollcall agent --help'");
+        goto out;
+    }
+    gethostname(host, sizeof host - 1);
+    snprintf(j->node.host, sizeof j->node.host, "%.64s", host);
+    host[strcspn(host, ".")] = 0;
+    snprintf(j->node.name, sizeof j->node.name, "%s", j->name ? j->name : host);
+    TRY(node_name_check(j->name ? j->name : j->node.name, err));
+    TRY(node_address(j->head, "--join", j->node.head, err));
+    if (!(j->wait_s > 0 && j->wait_s < 1e7) || j->threads < 0 || j->threads > 1024) {
+        error_set(err, ERR_USAGE, "--wait is above 0, --threads 0 to 1024");
+        goto out;
+    }
+    snprintf(dir, sizeof dir, "nodes/%s", j->node.name);
+    j->dir = j->dir ? j->dir : dir;
+    j->node.wait_s = j->wait_s;
+    TRY(devices_find(j, err));
+    TRY(token_find(j, err) && dir_take(j, err) && identity_make(j, err));
+    struct sigaction sa = { .sa_handler = on_signal };
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    sigaction(SIGHUP, &sa, NULL);
+    ok = join_loop(j, err);
+out:
+    buf_release(&j->settings);
+    free(j);
+    return ok;
+}

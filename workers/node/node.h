@@ -1,0 +1,58 @@
+/* node.h - a second host that samples for a run: what head and node agree on
+ *
+ * head                                        node
+ *   agent  <- unix -  gate  <===== TLS =====>  uplink  - unix ->  agent
+ *   controller <------'                          '------------->  workers, scorer
+ *
+ * The gate (gate.c) is a process of the head's agent when the run listens: it takes nodes in, serves them the files they need
+ * and the weights, and passes their work on to the controller. The uplink (uplink.c) stands for the controller on the node:
+ * its agent, workers and scorer are those of any run, in a folder that looks like a run's. `rollcall agent --join`
+ * (join_cmd.c) makes that folder, starts the node's keeper, and watches. A folder is a node's when it holds the file `node`.
+ *
+ * What must stay true:
+ * 1. A node holds nothing that cannot be lost: killed whole, its items are issued again, with the same seeds and weights, so the
+ *    run's bytes do not depend on who samples what.
+ * 2. A node cannot make the run fail: a task that fails there ends the node (uplink.c, task_failed).
+ * 3. The controller knows a node's workers as NODE/NAME; the uplink writes these names, the gate refuses others.
+ * 4. Nothing is taken in beyond a stated size: names 32 bytes, pieces of files 4 MiB, files as large as join has said. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/error.h"
+
+#define NODE_NAME_MAX 32                      // bytes
+#define NODE_FILE "node"                      // in the node's folder
+#define NODE_TOKEN_FILE "sock/join"           // of run and node
+#define NODE_REJOIN_FILE "sock/rejoin"        // left by the uplink: what the node holds is out of date
+#define NODE_PIECE_BYTES ((int64_t)4 << 20)
+#define NODE_FILES_MAX 64
+
+struct node {
+    char name[NODE_NAME_MAX + 1];
+    char id[33];                  // random, made once a folder
+    char host[256];               // our host's name
+    char head[280];               // HOST:PORT
+    char hash[65];                // of the settings and files we hold
+    double wait_s;                // for a head that is away
+};
+/* Is run_dir a node's folder? */
+bool node_here(const char *run_dir);
+MUST_USE bool node_read(struct node *n, const char *run_dir, struct error *err);
+MUST_USE bool node_write(const struct node *n, const char *run_dir, struct error *err);
+/* Letters, digits, '.', '_' and '-', not beginning with '.' or '-', at most NODE_NAME_MAX. */
+MUST_USE bool node_name_check(const char *name, struct error *err);
+/* "tcp://HOST:PORT" or "HOST:PORT" -> "HOST:PORT". what: "listen", "--join", for the message. */
+MUST_USE bool node_address(const char *text, const char *what, char out[280], struct error *err);
+
+/* What a node needs of the head's files. */
+struct node_file {
+    char name[160];               // "model/config.json", "data/train.jsonl": where it goes in the node's folder
+    char path[4096];              // on the head; "" on a node
+    int64_t size_bytes;
+    char hash[65];                // SHA-256
+};
+/* Is name one that may be written under a node's folder? */
+bool node_file_name_ok(const char *name);
+/* SHA-256 of a file, in pieces: tick(ctx) is called between them (NULL: nobody waits). */
+MUST_USE bool node_file_hash(const char *path, char hex[65], int64_t *size_bytes, void (*tick)(void *ctx), void *ctx, struct error *err);

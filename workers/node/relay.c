@@ -1,0 +1,81 @@
+#include "workers/node/relay.h"
+#include "protocol/base/clock.h"
+
+#define ASK_MS 10000     // until a request is taken for lost and asked again
+#define AGAIN_MS 100
+
+bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_type type, const struct msg_out *msg, int64_t limit_ms,
+               struct error *err)
+{
+    for (int i = 0; i < RELAYS_MAX; i++) {
+        struct relay *x = &rs->relay[i];
+        if (x->request)
+            continue;
+        struct buf b = x->msg.buf;    // its memory serves again
+        *x = (struct relay){ .to = to, .type = type, .msg = { .buf = b }, .limit_ms = clock_ms() + limit_ms };
+        x->msg.buf.max = MSG_BYTES_MAX;
+        buf_clear(&x->msg.buf);
+        if (!buf_add(&x->msg.buf, msg->buf.data, msg->buf.len))
+            return error_set(err, ERR_NO_MEMORY, "no memory to pass on %zu bytes", msg->buf.len);
+        x->request = r;
+        return true;
+    }
+    return error_set(err, ERR_FULL, "%d requests wait already", RELAYS_MAX);
+}
+
+struct relay *relay_answered(struct relays *rs, const struct net_event *ev)
+{
+    if (ev->tag < RELAY_TAG || ev->tag >= RELAY_TAG + RELAYS_MAX)
+        return NULL;
+    struct relay *x = &rs->relay[ev->tag - RELAY_TAG];
+    if (!x->request || ev->peer != x->to)
+        return NULL;
+    x->open = false;
+    if (!ev->failed)
+        return x;
+    x->again_ms = clock_ms() + AGAIN_MS;
+    return NULL;
+}
+
+struct request *relay_take(struct relay *x)
+{
+    struct request *r = x->request;
+    x->request = NULL;
+    if (x->msg.buf.cap > (size_t)1 << 20)
+        msg_release(&x->msg);
+    return r;
+}
+
+void relay_end(struct relay *x, const struct net_event *ev)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    struct request *r = relay_take(x);
+    if (buf_add(&m.buf, ev->data, ev->len))
+        request_answer(r, &m);
+    else
+        request_drop(r);
+    msg_release(&m);
+}
+
+void relays_tick(struct relays *rs)
+{
+    struct error err;
+    int64_t now = clock_ms();
+    for (int i = 0; i < RELAYS_MAX; i++) {
+        struct relay *x = &rs->relay[i];
+        if (!x->request || x->open || now < x->again_ms)
+            continue;
+        if (now >= x->limit_ms) {
+            request_drop(relay_take(x));
+            continue;
+        }
+        x->open = peer_ask(x->to, &x->msg, MIN(x->limit_ms - now, (int64_t)ASK_MS), RELAY_TAG + (uint64_t)i, &err);
+        x->again_ms = now + AGAIN_MS;
+    }
+}
+
+void relays_release(struct relays *rs)
+{
+    for (int i = 0; i < RELAYS_MAX; i++)
+        msg_release(&rs->relay[i].msg);
+}
