@@ -18,7 +18,7 @@
 struct decode_bench {
     struct tool_model tool;
     const char *shape, *profile;
-    int64_t batch, n_prompt, n_new, group, rounds;
+    int64_t batch, n_prompt, n_new, group, n_live, rounds;
 };
 struct decode_times {
     double prefill_s, decode_s, all_s;    // of one round
@@ -27,7 +27,7 @@ struct decode_times {
 /* Prompt i is b->n_prompt ids of its own. */
 static void prompt_fill(const struct decode_bench *b, int64_t i, int32_t *prompt)
 {
-    int64_t vocab = model_config(b->tool.model)->vocab;
+    int64_t vocab = model_n_live(b->tool.model);
     for (int64_t k = 0; k < b->n_prompt; k++)
         prompt[k] = (int32_t)((i * 7919 + k * 37 + k * k % 101 + 11) % vocab);
 }
@@ -143,6 +143,7 @@ bool bench_decode(int argc, char **argv, struct error *err)
         { "prompt", NULL, CLI_I64, &b.n_prompt, "P", "prompt tokens (default 16)" },
         { "new", NULL, CLI_I64, &b.n_new, "N", "new tokens a sample (default 128)" },
         { "group", NULL, CLI_I64, &b.group, "G", "samples that share a prompt (default 1)" },
+        { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this may be drawn, as with a tokenizer that has no more (0: all)" },
         { "profile", NULL, CLI_STR, &b.profile, "FILE", "one more round with the time of each operation: a table, and the timeline to FILE" },
         { "rounds", NULL, CLI_I64, &b.rounds, "R", "measured rounds; the median is printed (default 5)" },
     };
@@ -163,6 +164,12 @@ bool bench_decode(int argc, char **argv, struct error *err)
         return error_set(err, ERR_USAGE, "--batch and --prompt must be at least 1, --new at least 2, --rounds 1 to 1000, --group 1 to "
                          "%d and a divisor of --batch", GROUP_MAX);
     TRY(model_make(&b, err));
+    if (b.n_live < 0 || b.n_live > model_config(b.tool.model)->vocab) {
+        error_set(err, ERR_USAGE, "--live is %lld; the model knows %lld ids", (long long)b.n_live, (long long)model_config(b.tool.model)->vocab);
+        goto out;
+    }
+    if (b.n_live)
+        model_n_live_set(b.tool.model, b.n_live);
     prompt = malloc((size_t)b.n_prompt * sizeof *prompt);
     times = malloc((size_t)b.rounds * sizeof *times);
     if (!prompt || !times) {

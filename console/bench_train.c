@@ -100,9 +100,11 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     set.recompute_block = b->recompute_block;
     set.run_all = true;
     hyper_make(&h);
-    TRY(g = groups_make(b->config->vocab, b->n_seq, b->len, &n_group, err));
+    TRY(g = groups_make(b->n_live ? b->n_live : b->config->vocab, b->n_seq, b->len, &n_group, err));
     TRY(mem_info(dev, &at_start, &total, err));
     TRY(m = model_new_random(b->config, 1, dev, b->dtype, err));
+    if (b->n_live)
+        model_n_live_set(m, b->n_live);
     model_weights(m, &weight_bytes);
     set.offload = b->host_share > 0;
     trainer_memory(m, &set, &need);    // with state_bytes 0: all of it in host memory, and the stage on the device
@@ -242,6 +244,7 @@ bool bench_train(int argc, char **argv, struct error *err)
         { "tokens", NULL, CLI_I64, &tokens, "N", "tokens of an optimizer step (2048)" },
         { "micro", NULL, CLI_I64, &b.token_budget, "N", "tokens of a micro-batch; 0: all at once" },
         { "host-share", NULL, CLI_F64, &b.host_share, "F", "share of masters and moments in host memory, 0 to 1 (0)" },
+        { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this occur, as with a tokenizer that has no more (0: all)" },
         { "recompute-full", NULL, CLI_FLAG, &b.recompute_block, NULL, "keep only the blocks' inputs" },
         { "threads", NULL, CLI_I64, &n_thread, "N", "CPU threads; 0: all" },
         { "rounds", NULL, CLI_I64, &rounds, "N", "steps timed; the median counts (7)" },
@@ -264,7 +267,11 @@ bool bench_train(int argc, char **argv, struct error *err)
     b.dtype = bf16 ? DT_BF16 : DT_F32;
     b.n_seq = tokens / b.len;
     b.rounds = (int)rounds;
-    if (!(b.config = config_shape(shape, err)) || !gradient_check(b.config, b.device, b.dtype, &apart, &same, err) || !train_bench_run(&b, err))
+    if (!(b.config = config_shape(shape, err)))
+        return false;
+    if (b.n_live < 0 || b.n_live > b.config->vocab)
+        return error_set(err, ERR_USAGE, "--live is %lld; the model knows %lld ids", (long long)b.n_live, (long long)b.config->vocab);
+    if ( !gradient_check(b.config, b.device, b.dtype, &apart, &same, err) || !train_bench_run(&b, err))
         return false;
     double rate = train_flops(b.config, b.n_seq, b.len) / b.step_s * 1e-12;
     printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"seq\":%lld,\"tokens\":%lld,\"micro\":%lld,"

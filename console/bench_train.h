@@ -15,6 +15,7 @@ struct train_bench {
     enum dtype dtype;
     int64_t n_seq, len;      // sequences of an optimizer step, tokens of each
     int64_t token_budget;    // of a micro-batch; 0: all in one
+    int64_t n_live;          // ids that occur, as with a tokenizer that has no more; 0: all
     double host_share;       // of masters and moments in host memory, 0 to 1
     bool recompute_block;
     int rounds;

@@ -9,15 +9,17 @@
 #include "workers/model/model.h"
 #include "workers/text/tokenizer.h"
 
-/* Vocabulary and end tokens of a tokenizer's directory into c. */
-static bool tokenizer_apply(struct model_config *c, const char *dir, struct error *err)
+/* End tokens of a tokenizer's directory into c, and its vocabulary unless the shape keeps its own. */
+static bool tokenizer_apply(struct model_config *c, const char *dir, bool keep_vocab, int64_t *n_id, struct error *err)
 {
     struct tokenizer *t = tokenizer_load(dir, err);
     if (!t)
         return false;
     int n_eos;
     const int32_t *eos = tokenizer_eos(t, &n_eos);
-    c->vocab = ((int64_t)tokenizer_n_id(t) + 31) / 32 * 32;    // whole panels of the matrix kernels
+    *n_id = tokenizer_n_id(t);
+    if (!keep_vocab)
+        c->vocab = (*n_id + 31) / 32 * 32;    // whole panels of the matrix kernels
     c->n_eos = MIN(n_eos, CONFIG_EOS_MAX);
     memcpy(c->eos, eos, (size_t)c->n_eos * sizeof *eos);
     c->bos = -1;
@@ -28,8 +30,8 @@ static bool tokenizer_apply(struct model_config *c, const char *dir, struct erro
 bool random_model_cmd(int argc, char **argv, struct error *err)
 {
     const char *shape = NULL, *out = NULL, *tokenizer = NULL, *dtype = "bfloat16";
-    int64_t seed = 1;
-    bool force = false, ok = false;
+    int64_t seed = 1, n_id = 0;
+    bool force = false, keep_vocab = false, ok = false;
     struct cli_option options[] = {
         {.name = "shape",
          .kind = CLI_STR,
@@ -47,6 +49,10 @@ bool random_model_cmd(int argc, char **argv, struct error *err)
          .value = &tokenizer,
          .arg = "DIR",
          .help = "take vocabulary size and end tokens from this tokenizer and copy its files"},
+        {.name = "keep-vocab",
+         .kind = CLI_FLAG,
+         .value = &keep_vocab,
+         .help = "with --tokenizer: keep the shape's vocabulary; ids behind the tokenizer's are never drawn"},
         {.name = "dtype", .kind = CLI_STR, .value = &dtype, .arg = "TYPE", .help = "float32 or bfloat16 (default)"},
         {.name = "force", .kind = CLI_FLAG, .value = &force, .help = "write over a model that is there"},
     };
@@ -69,14 +75,17 @@ bool random_model_cmd(int argc, char **argv, struct error *err)
     struct model_config c = *known;
     TRY(model_dir_check(out, force, err));
     if (tokenizer)
-        TRY(tokenizer_apply(&c, tokenizer, err));
+        TRY(tokenizer_apply(&c, tokenizer, keep_vocab, &n_id, err));
     TRY(dev = device_new("ref", 1, err));    // nothing is computed
     TRY(m = model_new_random(&c, (uint64_t)seed, dev, type, err));
     TRY(dir_make(out, 0755, err));
     if (tokenizer)
         TRY(model_dir_copy_tokenizer(tokenizer, out, err));
     TRY(model_save(m, out, err));
-    printf("{\"out\":\"%s\",\"shape\":\"%s\",\"parameters\":%lld}\n", out, shape, (long long)config_n_param(&c));
+    printf("{\"out\":\"%s\",\"shape\":\"%s\",\"parameters\":%lld", out, shape, (long long)config_n_param(&c));
+    if (tokenizer)
+        printf(",\"tokenizer_ids\":%lld", (long long)n_id);
+    printf("}\n");
     ok = true;
 out:
     model_free(m);

@@ -363,7 +363,8 @@ static bool room_check(const struct train *t, struct error *err)
         return false;
     if (statvfs(dir, &fs) != 0)
         return error_errno(err, "cannot look at the disk of '%s'", dir);
-    double needed = 12 * (double)config_n_param(&shape) + mib, left = (double)fs.f_bavail * (double)fs.f_frsize;
+    bool saves = t->config.save_interval > 0 || t->config.save_at_end;
+    double needed = (saves ? 12 * (double)config_n_param(&shape) : 0) + mib, left = (double)fs.f_bavail * (double)fs.f_frsize;
     return left >= needed || error_set(err, ERR_IO, "no space for a run on the disk of '%s': %.1f MiB are left, and one checkpoint of this "
                                        "model and the journal take %.1f MiB", dir, left / mib, needed / mib);
 }

@@ -6,13 +6,14 @@
 # shortly, mixed habits: a third worked and boxed, a fifth worked but not boxed, the rest boxed without any working, which it
 # mostly gets wrong. What GRPO then has to find out from rewards alone is which of its habits pays.
 #   ROLLCALL  the program (default build/release/rollcall)
+#   DEVICE    what teaches it (default cpu:0); another device gives a starter of other bits
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rollcall=${ROLLCALL:-build/release/rollcall}
 rm -rf build/starter.part build/starter-init
 python3 examples/arithmetic.py build/data
 "$rollcall" random-model --shape starter --seed 1 --dtype float32 --tokenizer build/data/tokenizer --out build/starter-init >&2
-"$rollcall" sft --model build/starter-init --out build/starter.part --eval-dataset build/data/sft_eval.jsonl --beta2 0.98 \
+"$rollcall" sft --model build/starter-init --out build/starter.part --device "${DEVICE:-cpu:0}" --eval-dataset build/data/sft_eval.jsonl --beta2 0.98 \
     --log-interval 200 \
     build/data/sft_clean.jsonl,steps=3000,batch=32,lr=2.5e-3,warmup=100,schedule=linear,min_ratio=0.02 \
     build/data/sft_styles.jsonl,steps=80,batch=64,lr=5e-4,schedule=constant

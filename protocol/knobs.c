@@ -55,7 +55,7 @@ const struct knob knobs[] = {
     { "min_p", NULL, NULL, "sampling", KNOB_F64, "", 0, 1, AT(min_p), .def = "0", .applies = APPLY_NEXT_ROLLOUT, .help = "sample among tokens at least this likely beside the likeliest" },
     { "max_new_tokens", NULL, "mnt", "sampling", KNOB_I64, "tok", 1, 1 << 20, AT(max_new_tokens), .def = "3584", .applies = APPLY_NEXT_ROLLOUT, .help = "longest completion" },
     { "system_prompt", NULL, "s", "sampling", KNOB_TEXT, "", AT(system_prompt), .def = "", .help = "system prompt; without it the reward type's; 'none' for none" },
-    { "ignore_eos", NULL, NULL, "sampling", KNOB_BOOL, "", AT(ignore_eos), .def = "false", .help = "never stop before max_new_tokens (for profiling)" },
+    { "ignore_eos", NULL, NULL, "sampling", KNOB_BOOL, "", AT(ignore_eos), .def = "false", .help = "never stop before max_new_tokens, and do not call that cut (for profiling)" },
 
     { "algo", NULL, "a", "algorithm", KNOB_TEXT, "", .choices = "GRPO|DAPO|RLOO|REINFORCE_PPB", AT(algo), .def = "GRPO", .help = "how advantages and loss are formed; also sets the preset of what follows" },
     { "kl_coeff", "beta", "kl", "algorithm", KNOB_F64, "", 0, 100, AT(beta), .def = "0.01", .applies = APPLY_NEXT_STEP, .help = "weight of the KL to the frozen reference model; 0 from the start: no reference is held (DAPO: 0)" },
@@ -92,6 +92,7 @@ const struct knob knobs[] = {
     { "eval_temperature", NULL, NULL, "evaluation and saving", KNOB_F64, "", 0, 100, AT(eval_temperature), .def = "0.6", .applies = APPLY_NOW, .help = "for evaluation sets that name none; 0: greedy" },
     { "eval_at_end", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(eval_at_end), .def = "true", .applies = APPLY_NOW, .help = "evaluate when the run ends" },
     { "save_interval", NULL, "si", "evaluation and saving", KNOB_I64, "step", 0, BIG, AT(save_interval), .def = "100", .applies = APPLY_NOW, .help = "optimizer steps between checkpoints; 0: only at the end" },
+    { "save_at_end", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(save_at_end), .def = "true", .applies = APPLY_NOW, .help = "save when the run ends or is stopped; false: it cannot go on from there (for measuring)" },
     { "keep_checkpoints", NULL, NULL, "evaluation and saving", KNOB_I64, "", 0, 1e6, AT(keep_checkpoints), .def = "3", .applies = APPLY_NOW, .help = "complete checkpoints kept; 0: all" },
     { "save_dir", NULL, "sd", "evaluation and saving", KNOB_PATH, "", AT(save_dir), .def = "", .help = "checkpoints go here; without it RUN/checkpoints" },
     { "eval_save_dir", NULL, "esd", "evaluation and saving", KNOB_PATH, "", AT(eval_save_dir), .def = "", .help = "evaluation files go here; without it RUN/eval" },

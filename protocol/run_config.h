@@ -82,7 +82,7 @@ struct run_config {
     /* evaluation, saving, logging: intervals in optimizer steps */
     int64_t eval_interval;          // <= 0: off
     double eval_temperature;
-    bool eval_at_end;
+    bool eval_at_end, save_at_end;
     int64_t save_interval;          // 0: only at the end
     int64_t keep_checkpoints;       // complete ones kept; 0: all
     char save_dir[RUN_TEXT_MAX], eval_save_dir[RUN_TEXT_MAX], rollout_save_dir[RUN_TEXT_MAX];

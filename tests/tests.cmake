@@ -32,6 +32,13 @@ if(RC_TESTS AND NOT RC_FUZZ)
     target_compile_definitions(nvml_test PRIVATE FAKE_NVML_LIBRARY="$<TARGET_FILE:fake_nvml>")
   endif()
 endif()
+# Logits and gradients for tests/gpu/compare_transformers.py.
+if(RC_TESTS AND NOT RC_FUZZ)
+  add_executable(model_dump ${CMAKE_CURRENT_LIST_DIR}/gpu/model_dump.c)
+  target_include_directories(model_dump PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(model_dump PRIVATE -Wl,--start-group ${RC_LIBS} -Wl,--end-group ${RC_SYSTEM})
+  set_target_properties(model_dump PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+endif()
 # The console on a real terminal (libvterm's), and what draws it for the README.
 find_library(VTERM_LIB vterm)
 if(RC_TESTS AND CMOCKA_LIB AND VTERM_LIB AND NOT RC_FUZZ)

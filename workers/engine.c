@@ -548,6 +548,9 @@ static bool items_step(struct engine *e, struct error *err)
     look_sampler(e);
     while ((g = generator_poll(e->generator))) {
         e->generated_tok += g->n_tok;
+        // made to be so long: as cut ones they would have no reward, and training nothing to do
+        for (int32_t i = 0; e->config.ignore_eos && i < g->n_sample; i++)
+            g->sample[i].finish = FINISH_STOP;
         struct report *r = group_report(e, g, e->data, e->usable[g->prompt_row], err);
         if (!r)
             return false;

@@ -1,5 +1,6 @@
 #!/bin/bash
-# run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train.
+# run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
+# kernels, step, learn, compare.
 # Uses .gpu (tests/gpu/pack.sh) when it is there, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
 set -u
@@ -21,13 +22,23 @@ note() {
     local name=$1 out
     shift
     echo "== $name"
+    SECONDS=0
     if out=$(timeout 300 "$@" 2>&1); then
-        table+=("passed  $name  $(grep '^{' <<<"$out" | tail -1)")
+        table+=("passed  $name  ${SECONDS}s  $(grep '^{' <<<"$out" | tail -1)")
     else
-        table+=("FAILED  $name")
+        table+=("FAILED  $name  ${SECONDS}s")
         status=1
     fi
     tail -"${LINES_SHOWN:-12}" <<<"$out"
+    last=$(grep '^{' <<<"$out" | tail -1)
+}
+# field NAME: of the last JSON line
+field() {
+    grep -o "\"$1\":[0-9.]*" <<<"$last" | tail -1 | cut -d: -f2
+}
+# what equal bits cost in a step just measured: cost SHAPE ROWS MICROSECONDS
+cost() {
+    note "cost of equal bits, $1, $2 rows" "$bin/rollcall" bench gemm --device cuda:0 --shape "$1" --rows "$2" --step-us "$3"
 }
 for group in "$@"; do
     case $group in
@@ -44,20 +55,54 @@ for group in "$@"; do
         done
         ;;
     decode)
-        note "decode 0.5B, batch 64" "$bin/rollcall" bench decode --device cuda:0 --shape Qwen2.5-0.5B --batch 64 --prompt 128 --new 256 --rounds 3
-        note "decode 0.5B, batch 256" "$bin/rollcall" bench decode --device cuda:0 --shape Qwen2.5-0.5B --batch 256 --prompt 128 --new 256 --rounds 3
-        note "decode 1.5B, batch 256" "$bin/rollcall" bench decode --device cuda:0 --shape Qwen2.5-1.5B --batch 256 --prompt 128 --new 256 --rounds 3
-        note "decode 7B, batch 256" "$bin/rollcall" bench decode --device cuda:0 --shape Qwen2.5-7B --batch 256 --prompt 128 --new 256 --rounds 2
+        for case in 0.5B/64 0.5B/256 1.5B/256 7B/256; do
+            shape=Qwen2.5-${case%/*} batch=${case#*/}
+            note "decode $shape, batch $batch" "$bin/rollcall" bench decode --device cuda:0 --shape "$shape" --batch "$batch" \
+                --prompt 128 --new 256 --rounds 3
+            cost "$shape" "$batch" "$(field step_us)"
+        done
         ;;
     train)
-        note "train 0.5B" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-0.5B --seq 2048 --tokens 16384
-        note "train 1.5B" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-1.5B --seq 2048 --tokens 16384
+        for shape in Qwen2.5-0.5B Qwen2.5-1.5B; do
+            note "train $shape" "$bin/rollcall" bench train --device cuda:0 --shape $shape --seq 2048 --tokens 16384
+            cost $shape 16384 "$(field ms | awk '{ print $1 * 1000 }')"
+        done
         note "train 7B" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-7B --seq 2048 --tokens 8192 --micro 2048 --rounds 5
-        note "train 7B, a tenth of the state in host memory" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-7B --seq 2048 --tokens 8192 --micro 4096 --host-share 0.1 --rounds 3
-        note "train 1.5B, all of the state in host memory" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-1.5B --seq 2048 --tokens 16384 --host-share 1 --rounds 3
+        cost Qwen2.5-7B 2048 "$(field ms | awk '{ print $1 * 1000 / 4 }')"
+        note "train 7B, a tenth of the state in host memory" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-7B --seq 2048 \
+            --tokens 8192 --micro 4096 --host-share 0.1 --rounds 3
+        note "train 1.5B, all of the state in host memory" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-1.5B --seq 2048 \
+            --tokens 16384 --host-share 1 --rounds 3
+        ;;
+    kernels)
+        for shape in Qwen2.5-0.5B Qwen2.5-1.5B Qwen2.5-7B Qwen3-0.6B; do
+            note "attention $shape" "$bin/rollcall" bench attention --device cuda:0 --shape $shape --seq 2048 --n-seq 8 --batch 256 \
+                --context 1024
+        done
+        ;;
+    step)
+        ROLLCALL=$bin/rollcall note "GRPO steps of whole runs" python3 tests/gpu/step.py
+        ;;
+    learn)
+        note "gradient of a GRPO step, fp32" "$bin/rollcall" bench train --device cuda:0 --dtype float32 --rounds 3
+        note "gradient of a GRPO step, bf16" "$bin/rollcall" bench train --device cuda:0 --rounds 3
+        [ -e build/starter/config.json ] || ROLLCALL=$bin/rollcall DEVICE=cuda:0 note "the starter, made here" bash examples/make_starter.sh
+        runs=$(mktemp -d)
+        for seed in 1 2 3 4 5; do    # side by side: one run leaves most of the GPU idle
+            ROLLCALL=$bin/rollcall python3 examples/learning.py --seeds $seed --no-control --runs-dir "$runs" -- --devices cuda:0 \
+                >"$runs/table-$seed" 2>&1 &
+        done
+        wait
+        note "the starter task, five seeds" awk '/^\| GRPO/ { print; n += $8 >= 80 && $13 >= 85 } END { exit n < 4 }' "$runs"/table-*
+        ;;
+    compare)
+        for shape in Qwen2.5-0.5B Qwen3-0.6B; do
+            note "logits and gradients against transformers, $shape" python3 tests/gpu/compare_transformers.py --shape $shape \
+                --rollcall "$bin/rollcall" --dump "$tests/model_dump"
+        done
         ;;
     *)
-        echo "unknown group '$group': tests, sanitize, decode, train"
+        echo "unknown group '$group': tests, sanitize, decode, train, kernels, step, learn, compare"
         exit 2
         ;;
     esac

@@ -643,7 +643,7 @@ void run_tick(struct controller *c)
     if (c->state == RUN_RUNNING && c->ledger) {
         bool last = (c->max_steps > 0 && c->step >= c->max_steps) || data_exhausted(c);
         if ((last || c->stop_wanted) && !step_is_open(c)) {
-            if (!saved_at(c, c->step))
+            if (c->now.save_at_end && !saved_at(c, c->step))
                 c->save_wanted = c->step;
             if (!c->stop_wanted && c->now.eval_at_end && !evaluated_at(c, c->step))
                 c->eval_wanted = c->step;
