@@ -13,4 +13,14 @@ done
 find "$dir" -maxdepth 1 -type f ! -name '*.so' -exec strip {} +
 find "$dir" -maxdepth 1 -type f ! -name '*.so' -exec ldd {} \; | awk '$3 ~ /^\// { print $3 }' | sort -u |
     grep -v -E '/(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s)\.so' | while read -r lib; do cp -L "$lib" "$dir/lib/"; done
+# for programs that are not ours to start ours with: they must not see our libraries
+for name in rollcall model_dump; do
+    cat >"$dir/$name.sh" <<'END'
+#!/bin/bash
+here=$(dirname "$(readlink -f "$0")")
+export LD_LIBRARY_PATH=$here/lib:/usr/local/cuda/lib64:/usr/local/cuda/lib
+exec "${0%.sh}" "$@"
+END
+    chmod +x "$dir/$name.sh"
+done
 du -sh "$dir"

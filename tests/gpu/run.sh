@@ -6,9 +6,9 @@
 set -u
 cd "$(dirname "$0")/../.."
 root=$PWD table=()
-bin=$root/build/release tests=$root/build/release/tests
+bin=$root/build/release tests=$root/build/release/tests rollcall=$bin/rollcall dump=$tests/model_dump python="python3"
 if [ -d .gpu ]; then
-    bin=$root/.gpu tests=$root/.gpu
+    bin=$root/.gpu tests=$root/.gpu rollcall=$bin/rollcall.sh dump=$bin/model_dump.sh python="env -u LD_LIBRARY_PATH python3"
     export LD_LIBRARY_PATH=$root/.gpu/lib:/usr/local/cuda/lib64:/usr/local/cuda/lib
 fi
 export NCCL_NVLS_ENABLE=0 TEST_DATA_DIR=$root/tests
@@ -81,15 +81,15 @@ for group in "$@"; do
         done
         ;;
     step)
-        ROLLCALL=$bin/rollcall note "GRPO steps of whole runs" python3 tests/gpu/step.py
+        ROLLCALL=$rollcall note "GRPO steps of whole runs" $python tests/gpu/step.py ${STEP_CASES:-}
         ;;
     learn)
         note "gradient of a GRPO step, fp32" "$bin/rollcall" bench train --device cuda:0 --dtype float32 --rounds 3
         note "gradient of a GRPO step, bf16" "$bin/rollcall" bench train --device cuda:0 --rounds 3
-        [ -e build/starter/config.json ] || ROLLCALL=$bin/rollcall DEVICE=cuda:0 note "the starter, made here" bash examples/make_starter.sh
+        [ -e build/starter/config.json ] || ROLLCALL=$rollcall DEVICE=cuda:0 note "the starter, made here" env -u LD_LIBRARY_PATH bash examples/make_starter.sh
         runs=$(mktemp -d)
         for seed in 1 2 3 4 5; do    # side by side: one run leaves most of the GPU idle
-            ROLLCALL=$bin/rollcall python3 examples/learning.py --seeds $seed --no-control --runs-dir "$runs" -- --devices cuda:0 \
+            ROLLCALL=$rollcall $python examples/learning.py --seeds $seed --no-control --runs-dir "$runs" -- --devices cuda:0 \
                 >"$runs/table-$seed" 2>&1 &
         done
         wait
@@ -97,8 +97,8 @@ for group in "$@"; do
         ;;
     compare)
         for shape in Qwen2.5-0.5B Qwen3-0.6B; do
-            note "logits and gradients against transformers, $shape" python3 tests/gpu/compare_transformers.py --shape $shape \
-                --rollcall "$bin/rollcall" --dump "$tests/model_dump"
+            note "logits and gradients against transformers, $shape" $python tests/gpu/compare_transformers.py --shape $shape \
+                --rollcall "$rollcall" --dump "$dump"
         done
         ;;
     *)
