@@ -9,6 +9,8 @@
 #define BLOCK_ROWS 96              // rows of a block: 8 tiles
 #define BLOCK_BYTES (384 << 10)    // of the packed side: stays in the second-level cache (1 MiB on Zen 5)
 #define WGRAD_K 512                // tokens of a block of linear_bwd_w: 64 KiB a panel, 24 KiB a tile of dy
+#define WGRAD_X_ROWS 64            // tokens of x that a piece packs
+#define WGRAD_TILES 29             // of a piece, about
 
 struct weight_pack {
     float *fwd;    // (panels of n_out)(n_in, PANEL)
@@ -55,18 +57,6 @@ static void panel_fwd_pack(float *to, const struct weight *w, int64_t panel)
                                                        : bf16_to_f32(((const uint16_t *)w->data)[(o0 + j) * w->n_in + k]);
 }
 
-/* Columns j0 .. of rows k0 .. k1 - 1 of x (ld apart) as (k1 - k0, PANEL), 0 behind the last column. */
-static void panel_copy(const struct cpu_path *path, float *to, const void *x, enum dtype t, int64_t ld, int64_t n_col,
-                       int64_t j0, int64_t k0, int64_t k1)
-{
-    int64_t width = MIN(PANEL, n_col - j0);
-    for (int64_t k = k0; k < k1; k++, to += PANEL) {
-        path->rows_load(to, (const char *)x + (size_t)(k * ld + j0) * dtype_size(t), t, ld, 1, width);
-        if (width < PANEL)
-            memset(to + width, 0, (size_t)(PANEL - width) * sizeof *to);
-    }
-}
-
 struct pack_job {
     const struct cpu_path *path;
     struct weight *w;
@@ -81,7 +71,10 @@ static void pack_piece(void *arg, int64_t piece, UNUSED int thread)
         return;
     }
     piece -= panels(w->n_out);
-    panel_copy(job->path, pack->bwd + piece * PANEL * w->n_out, w->data, w->dtype, w->n_in, w->n_in, piece * PANEL, 0, w->n_out);
+    int64_t width = MIN(PANEL, w->n_in - piece * PANEL);
+    float *to = pack->bwd + piece * PANEL * w->n_out;
+    job->path->tiles_load(to, PANEL, 0, (const char *)w->data + (size_t)(piece * PANEL) * dtype_size(w->dtype), w->dtype, w->n_in,
+                          w->n_out, width);
 }
 bool cpu_weight_refresh(struct device *dev, struct weight *w, UNUSED struct error *err)
 {
@@ -182,76 +175,72 @@ bool linear_bwd_x_cpu(struct device *dev, const struct linear_bwd_x *a, struct e
     return gemm_run(cpu_of(dev), &g, a->dy, w->dtype, "linear_bwd_x", err);
 }
 
-/* dw: first all of x becomes panels, (block of WGRAD_K tokens)(panel)(tokens, PANEL); then each piece takes BLOCK_ROWS rows
- * of dw and some panels, copies its columns of dy a block of tokens at a time, tile after tile as (tokens, 12), and adds block after block. */
+/* dw, in two jobs. The first turns all of x into panels, a block of WGRAD_K tokens behind the other. In the second each piece
+ * owns some rows of dw: a block of tokens at a time it turns its columns of dy into tiles and adds their products with every
+ * panel. So x and dy are read once, row by row, and what the inner loop reads lies in the second-level cache. */
 struct wgrad_job {
     const struct cpu_path *path;
     const struct linear_bwd_w *a;
     int64_t lddy, ldx;
-    int64_t rows;                  // of dw a piece
-    int64_t n_group;               // each row block's panels are shared among this many pieces
-    float *x;                      // panels
-    float *dy;                     // (n_thread)(rows / WGRAD_TILE)(WGRAD_K, WGRAD_TILE)
+    int64_t rows;                  // of dw a piece: whole tiles
+    float *x;                      // (blocks of WGRAD_K tokens)(panels of n_in)(WGRAD_K, PANEL), panels panel_step apart
+    int64_t panel_step;
+    float *dy;                     // (n_thread)(rows / GRAD_TILE)(WGRAD_K, GRAD_TILE), tiles tile_step apart
+    int64_t tile_step;
     size_t dy_bytes;               // of one thread's
 };
-#define WGRAD_TILE 12
 static void wgrad_x_piece(void *arg, int64_t piece, UNUSED int thread)
 {
     const struct wgrad_job *job = arg;
     const struct linear_bwd_w *a = job->a;
-    int64_t n_panel = panels(a->n_in), block = piece / n_panel, panel = piece % n_panel;
-    int64_t k0 = block * WGRAD_K, k1 = MIN(a->n, k0 + WGRAD_K);
-    panel_copy(job->path, job->x + k0 * n_panel * PANEL + panel * PANEL * (k1 - k0), a->x, a->dtype, job->ldx, a->n_in,
-               panel * PANEL, k0, k1);
+    int64_t k0 = piece * WGRAD_X_ROWS, n_k = MIN(WGRAD_X_ROWS, a->n - k0);
+    float *to = job->x + k0 / WGRAD_K * panels(a->n_in) * job->panel_step + k0 % WGRAD_K * PANEL;
+    job->path->tiles_load(to, PANEL, job->panel_step, (const char *)a->x + (size_t)(k0 * job->ldx) * dtype_size(a->dtype), a->dtype,
+                          job->ldx, n_k, a->n_in);
 }
 static void wgrad_piece(void *arg, int64_t piece, int thread)
 {
     const struct wgrad_job *job = arg;
     const struct linear_bwd_w *a = job->a;
-    int64_t o0 = piece / job->n_group * job->rows, rows = MIN(job->rows, a->n_out - o0), n_panel = panels(a->n_in);
-    int64_t group = piece % job->n_group, panel0 = n_panel * group / job->n_group, panel1 = n_panel * (group + 1) / job->n_group;
+    int64_t o0 = piece * job->rows, rows = MIN(job->rows, a->n_out - o0), n_panel = panels(a->n_in);
     float *dy = (float *)((char *)job->dy + (size_t)thread * job->dy_bytes);
+    const char *from = (const char *)a->dy + (size_t)o0 * dtype_size(a->dtype);
+    const float *x = job->x;
     for (int64_t k0 = 0; k0 < a->n; k0 += WGRAD_K) {
         int64_t n_k = MIN(WGRAD_K, a->n - k0);
-        for (int64_t i = 0; i < rows; i += WGRAD_TILE) {
-            int64_t wide = MIN(WGRAD_TILE, rows - i);
-            const char *from = (const char *)a->dy + (size_t)(k0 * job->lddy + o0 + i) * dtype_size(a->dtype);
-            if (o0 + i + 16 <= a->n_out)
-                job->path->cols_load(dy + i * n_k, from, a->dtype, job->lddy, n_k, wide);
-            else
-                job->path->rows_load(dy + i * n_k, from, a->dtype, job->lddy, n_k, wide);
-        }
-        /* a panel at a time, all tiles under it: the panel stays in the first-level cache */
-        for (int64_t panel = panel0; panel < panel1; panel++)
-            for (int64_t i = 0; i < rows; i += WGRAD_TILE) {
-                int64_t wide = MIN(WGRAD_TILE, rows - i);
-                struct gemm g = { .m = wide, .n = MIN(PANEL, a->n_in - panel * PANEL), .k = n_k, .a = dy + i * n_k, .lda = wide,
-                                  .a_cols = true, .b = job->x + (k0 * n_panel + panel * n_k) * PANEL, .ldb = PANEL,
+        job->path->tiles_load(dy, GRAD_TILE, job->tile_step, from + (size_t)(k0 * job->lddy) * dtype_size(a->dtype), a->dtype,
+                              job->lddy, n_k, rows);
+        for (int64_t panel = 0; panel < n_panel; panel++, x += job->panel_step)
+            for (int64_t i = 0; i < rows; i += GRAD_TILE) {
+                struct gemm g = { .m = MIN(GRAD_TILE, rows - i), .n = MIN(PANEL, a->n_in - panel * PANEL), .k = n_k,
+                                  .a = dy + i / GRAD_TILE * job->tile_step, .lda = GRAD_TILE, .a_cols = true, .b = x, .ldb = PANEL,
                                   .accumulate = true, .c = a->dw + (o0 + i) * a->n_in + panel * PANEL, .ldc = a->n_in };
                 job->path->gemm(&g);
             }
     }
-    if (a->dbias && group == 0)
-        job->path->rows_sum(a->dbias + o0, (const char *)a->dy + (size_t)o0 * dtype_size(a->dtype), a->dtype, job->lddy, rows, 0,
-                            a->n, true);
+    if (a->dbias)
+        job->path->rows_sum(a->dbias + o0, from, a->dtype, job->lddy, rows, 0, a->n, true);
 }
 bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct error *err)
 {
     struct cpu_device *cpu = cpu_of(dev);
     if (a->n == 0)
         return true;
-    struct wgrad_job job = { .path = cpu->path, .a = a, .lddy = a->lddy ? a->lddy : a->n_out, .ldx = a->ldx ? a->ldx : a->n_in,
-                             .rows = BLOCK_ROWS };
-    int64_t n_block = (a->n_out + job.rows - 1) / job.rows;    // high blocks use a panel often; short of work, share its panels
-    job.n_group = MIN(panels(a->n_in), (3 * cpu->base.n_thread + n_block - 1) / n_block);
-    job.dy_bytes = scratch_floats(job.rows * WGRAD_K + 16);    // cols_load writes a little further
-    size_t x_bytes = scratch_floats(a->n * panels(a->n_in) * PANEL);
-    char *scratch = cpu_scratch(cpu, x_bytes + job.dy_bytes * (size_t)cpu->base.n_thread, "linear_bwd_w", err);
+    struct wgrad_job job = { .path = cpu->path, .a = a, .lddy = a->lddy ? a->lddy : a->n_out, .ldx = a->ldx ? a->ldx : a->n_in };
+    /* as many pieces for each thread as keep WGRAD_TILES tiles, at least one, and the same for all */
+    int64_t n_tile = (a->n_out + GRAD_TILE - 1) / GRAD_TILE, n_thread = cpu->base.n_thread;
+    int64_t each = (n_tile + n_thread * WGRAD_TILES - 1) / (n_thread * WGRAD_TILES);
+    job.rows = (n_tile + n_thread * each - 1) / (n_thread * each) * GRAD_TILE;
+    job.panel_step = PANEL * WGRAD_K + 16;     // steps that are no multiple of a page: stores spread over a cache's sets
+    job.tile_step = GRAD_TILE * WGRAD_K + 16;
+    job.dy_bytes = scratch_floats(job.rows / GRAD_TILE * job.tile_step);
+    size_t x_bytes = scratch_floats((a->n + WGRAD_K - 1) / WGRAD_K * panels(a->n_in) * job.panel_step);
+    char *scratch = cpu_scratch(cpu, x_bytes + job.dy_bytes * (size_t)n_thread, "linear_bwd_w", err);
     if (!scratch)
         return false;
     job.x = (float *)scratch;
     job.dy = (float *)(scratch + x_bytes);
-    pool_run(cpu->pool, wgrad_x_piece, &job, (a->n + WGRAD_K - 1) / WGRAD_K * panels(a->n_in));
-    pool_run(cpu->pool, wgrad_piece, &job, n_block * job.n_group);
+    pool_run(cpu->pool, wgrad_x_piece, &job, (a->n + WGRAD_X_ROWS - 1) / WGRAD_X_ROWS);
+    pool_run(cpu->pool, wgrad_piece, &job, (a->n_out + job.rows - 1) / job.rows);
     return true;
 }

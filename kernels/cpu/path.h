@@ -5,6 +5,7 @@
 #pragma once
 #include "kernels/ops.h"
 
+#define GRAD_TILE 12    // columns of a tile of dy in linear_bwd_w: the height of the widest register tile
 #define PANEL 32    // columns of a packed panel of a product's right side; also the tokens of a KV page
 
 /* c (m, n) = init + a b, each element one chain of fused multiply-adds in order of k. Element (i, k) of a is
@@ -80,8 +81,9 @@ struct cpu_path {
     void (*rows_sum)(float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t i0, int64_t i1, bool accumulate);
     /* dst (n, d) fp32 dense = rows of x, ld apart */
     void (*rows_load)(float *dst, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d);
-    /* the same for d up to 16, reading 16 elements of each row and writing up to 16 behind the end of dst */
-    void (*cols_load)(float *dst, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d);
+    /* the same in tiles `step` apart: column j of row i goes to dst[j / width * step + i * width + j % width]; width PANEL or
+     * GRAD_TILE, columns up to the next multiple of 16 are 0, and up to 4 floats behind a tile are written */
+    void (*tiles_load)(float *dst, int width, int64_t step, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d);
     void (*rows_store)(void *y, const float *src, enum dtype t, int64_t ld, int64_t n, int64_t d);
     void (*rows_dot)(float *dot, const void *x, const void *y, enum dtype t, int64_t ld, int64_t n, int64_t d);
     void (*attend)(const struct attend *a);

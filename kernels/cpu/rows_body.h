@@ -247,11 +247,20 @@ static void path_rows_load(float *dst, const void *x, enum dtype t, int64_t ld, 
             v_put(dst, i * d + j, w, DT_F32, v_get(x, i * ld + j, w, t));
         }
 }
-/* Rows overlap: what a store leaves behind its d elements is covered by the next row's. */
-static void path_cols_load(float *dst, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d)
+/* Tiles narrower than a store overlap: what is written behind a row is covered by the next one's. */
+VEC_FN void tiles_load_rows(float *dst, int64_t step, const void *x, int64_t ld, int64_t n, int64_t d, const int width, const enum dtype t)
 {
     for (int64_t i = 0; i < n; i++)
-        v_store(dst + i * d, v_get(x, i * ld, 16, t));
+        for (int64_t j = 0; j < d; j += width)
+            for (int64_t l = 0; l < MIN(width, d - j); l += 16)
+                v_store(dst + j / width * step + i * width + l, v_get(x, i * ld + j + l, (int)MIN(16, d - j - l), t));
+}
+static void path_tiles_load(float *dst, int width, int64_t step, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d)
+{
+    if (width == PANEL)
+        BOTH_TYPES(t, tiles_load_rows, dst, step, x, ld, n, d, PANEL);
+    else
+        BOTH_TYPES(t, tiles_load_rows, dst, step, x, ld, n, d, GRAD_TILE);
 }
 static void path_rows_store(void *y, const float *src, enum dtype t, int64_t ld, int64_t n, int64_t d)
 {
