@@ -12,7 +12,7 @@ static void rows_mul(int64_t m, int n, bool cols, int64_t n_k, const float *a, i
     for (int64_t t = 0; t < n_tile; t++) {
         int64_t i = m * t / n_tile;
         block_mul((int)(m * (t + 1) / n_tile - i), n, cols, n_k, a + i * (cols ? 1 : lda), lda, b, ldb, init + i * ldi, ldi,
-                  c + i * ldc, ldc);
+                  c + i * ldc, ldc, (const char *)a, 0);
     }
 }
 
@@ -73,10 +73,10 @@ static void path_attend_bwd(const struct attend_bwd *a)
     v16 scale = v_set1(1 / sqrtf((float)hd));
     for (int64_t i0 = 0; i0 < a->n; i0 += ATTEND_BWD_ROWS) {
         int64_t m = MIN(ATTEND_BWD_ROWS, a->n - i0), keys = i0 + m, n_tile = (keys + PANEL - 1) / PANEL, wide = n_tile * PANEL;
-        const float *q = a->q + i0 * hd, *dout = a->dout + i0 * hd;
+        const float *q = a->q + i0 * a->q_step, *dout = a->dout + i0 * a->dout_step;
         for (int64_t t = 0; t < n_tile; t++) {
-            rows_mul(m, PANEL, false, hd, q, hd, a->kt + t * PANEL * hd, PANEL, zero, 0, a->prob + t * PANEL, wide);
-            rows_mul(m, PANEL, false, hd, dout, hd, a->vt + t * PANEL * hd, PANEL, zero, 0, a->ds + t * PANEL, wide);
+            rows_mul(m, PANEL, false, hd, q, a->q_step, a->kt + t * PANEL * hd, PANEL, zero, 0, a->prob + t * PANEL, wide);
+            rows_mul(m, PANEL, false, hd, dout, a->dout_step, a->vt + t * PANEL * hd, PANEL, zero, 0, a->ds + t * PANEL, wide);
         }
         for (int64_t i = 0; i < m; i++) {
             float *p = a->prob + i * wide, *ds = a->ds + i * wide;
@@ -97,9 +97,9 @@ static void path_attend_bwd(const struct attend_bwd *a)
         }
         for (int h = 0; h < hd; h += PANEL) {
             int w = MIN(PANEL, hd - h);
-            rows_mul(m, w, false, keys, a->ds, wide, a->k + h, hd, zero, 0, a->dq + i0 * hd + h, hd);
-            rows_mul(keys, w, true, m, a->prob, wide, dout + h, hd, a->dv + h, hd, a->dv + h, hd);
-            rows_mul(keys, w, true, m, a->ds, wide, q + h, hd, a->dk + h, hd, a->dk + h, hd);
+            rows_mul(m, w, false, keys, a->ds, wide, a->k + h, hd, zero, 0, a->dq + i0 * a->q_step + h, a->q_step);
+            rows_mul(keys, w, true, m, a->prob, wide, dout + h, a->dout_step, a->dv + h, hd, a->dv + h, hd);
+            rows_mul(keys, w, true, m, a->ds, wide, q + h, a->q_step, a->dk + h, hd, a->dk + h, hd);
         }
     }
 }

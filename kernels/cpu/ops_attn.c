@@ -237,14 +237,24 @@ static void attn_bwd_piece(void *arg, int64_t piece, int thread)
     memset(dv, 0, (size_t)(n * hd) * sizeof *dv);
     for (int g = 0; g < group; g++) {
         int64_t q_head = head * group + g;
-        size_t q_at = (size_t)(row0 * ld + q_head * hd) * es, o_at = (size_t)(row0 * ldo + q_head * hd) * es;
-        path->rows_load(q, (const char *)a->qkv + q_at, a->dtype, ld, n, hd);
-        path->rows_load(dout, (const char *)a->dout + o_at, a->dtype, ldo, n, hd);
-        path->rows_dot(dot, (const char *)a->dout + o_at, (const char *)a->out + o_at, a->dtype, ldo, n, hd);
-        path->attend_bwd(&(struct attend_bwd){ .n = n, .hd = hd, .kt = kt, .vt = vt, .k = k, .q = q, .dout = dout,
-                                               .lse = a->lse + row0 * h.n_q + q_head, .lse_step = h.n_q, .dot = dot, .dq = dq,
-                                               .dk = dk, .dv = dv, .prob = prob, .ds = prob + ATTEND_BWD_ROWS * wide });
-        path->rows_store((char *)a->dqkv + q_at, dq, a->dtype, ld, n, hd);
+        size_t q_at = (size_t)(row0 * ld + q_head * hd), o_at = (size_t)(row0 * ldo + q_head * hd);
+        struct attend_bwd t = { .n = n, .hd = hd, .kt = kt, .vt = vt, .k = k, .q = (const float *)a->qkv + q_at, .q_step = ld,
+                                .dout = (const float *)a->dout + o_at, .dout_step = ldo, .lse = a->lse + row0 * h.n_q + q_head,
+                                .lse_step = h.n_q, .dot = dot, .dq = (float *)a->dqkv + q_at, .dk = dk, .dv = dv, .prob = prob,
+                                .ds = prob + ATTEND_BWD_ROWS * wide };
+        path->rows_dot(dot, (const char *)a->dout + o_at * es, (const char *)a->out + o_at * es, a->dtype, ldo, n, hd);
+        if (a->dtype == DT_F32) {
+            path->attend_bwd(&t);
+            continue;
+        }
+        path->rows_load(q, (const uint16_t *)a->qkv + q_at, DT_BF16, ld, n, hd);
+        path->rows_load(dout, (const uint16_t *)a->dout + o_at, DT_BF16, ldo, n, hd);
+        t.q = q;
+        t.dout = dout;
+        t.dq = dq;
+        t.q_step = t.dout_step = hd;
+        path->attend_bwd(&t);
+        path->rows_store((uint16_t *)a->dqkv + q_at, dq, DT_BF16, ld, n, hd);
     }
     char *dk_out = (char *)a->dqkv + (size_t)(row0 * ld + (h.n_q + head) * hd) * es;
     path->rows_store(dk_out, dk, a->dtype, ld, n, hd);

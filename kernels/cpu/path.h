@@ -55,11 +55,11 @@ struct attend_bwd {
     int hd;
     const float *kt, *vt;   // (tiles of PANEL tokens)(hd, PANEL): keys and values in columns, 0 behind the end
     const float *k;         // (n, hd)
-    const float *q, *dout;  // (n, hd)
+    const float *q, *dout;  // (n, hd), rows q_step and dout_step apart
     const float *lse;       // value i at lse + i * lse_step
-    int64_t lse_step;
+    int64_t q_step, dout_step, lse_step;
     const float *dot;       // (n) sum over the head of dout out
-    float *dq;              // (n, hd) written
+    float *dq;              // (n, hd) written, rows q_step apart
     float *dk, *dv;         // (n, hd) +=
     float *prob, *ds;       // scratch: ATTEND_BWD_ROWS x (n rounded up to PANEL) each
 };
