@@ -116,9 +116,10 @@ static void row_put(struct terminal *t, const struct cells *f, int y)
     }
 }
 
-static void mark_write(const struct terminal *t, const char *mark)
+/* Past ncurses' own buffer, which is empty before doupdate and after it. */
+static void out_write(const char *s)
 {
-    if (t->sync && write(STDOUT_FILENO, mark, strlen(mark)) < 0) {
+    if (write(STDOUT_FILENO, s, strlen(s)) < 0) {
         /* the frame itself will fail too, and is judged there */
     }
 }
@@ -131,8 +132,13 @@ static void frame_put(struct terminal *t, const struct cells *f, bool anew)
     }
     bool same_size = t->shown.w == f->w && t->shown.h == f->h;
     bool changed = anew || t->shown.cursor_x != f->cursor_x || t->shown.cursor_y != f->cursor_y;
-    if (anew)
+    if (anew) {
+        /* ncurses sets scroll margins and takes them to stay whole: what it wrote for the old size may have come to the
+         * terminal after it had changed, and other programs leave theirs */
+        if (change_scroll_region)
+            out_write(tparm(change_scroll_region, 0, f->h - 1));
         clearok(curscr, TRUE);
+    }
     for (int y = 0; y < f->h; y++) {
         size_t at = (size_t)y * (size_t)f->w;
         if (same_size && !anew && memcmp(&t->shown.cell[at], &f->cell[at], (size_t)f->w * sizeof(*f->cell)) == 0)
@@ -146,11 +152,12 @@ static void frame_put(struct terminal *t, const struct cells *f, bool anew)
     curs_set(cursor ? 1 : 0);
     if (cursor)
         move(f->cursor_y, f->cursor_x);
-    /* the marks go around ncurses' own buffer, which is empty before doupdate and after it */
-    mark_write(t, "\033[?2026h");
+    if (t->sync)
+        out_write("\033[?2026h");
     wnoutrefresh(stdscr);
     doupdate();
-    mark_write(t, "\033[?2026l");
+    if (t->sync)
+        out_write("\033[?2026l");
 }
 
 static void mouse_set(bool on)
@@ -228,9 +235,14 @@ static void suspend_here(struct terminal *t)
 {
     endwin();
     tcsetattr(STDIN_FILENO, TCSANOW, &t->saved);
+    /* The whole job, as the terminal itself would do; in an orphaned group nothing happens. Our own part is sent to this
+     * thread: a signal to the process may be another thread's to take, and refresh ignores SIGTSTP while it draws, which
+     * throws away one that nobody has taken yet. */
+    signal(SIGTSTP, SIG_IGN);
+    kill(0, SIGTSTP);
     signal(SIGTSTP, SIG_DFL);
-    kill(0, SIGTSTP);    // the whole job, as the terminal itself would do; in an orphaned group nothing happens
-    refresh();           // back again
+    raise(SIGTSTP);
+    refresh();    // back again
     mouse_set(t->options.mouse);
 }
 

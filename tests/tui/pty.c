@@ -61,10 +61,11 @@ bool pty_start(struct pty *p, int cols, int rows, const char *const *env, char *
 void pty_resize(struct pty *p, int cols, int rows)
 {
     struct winsize size = { .ws_row = (unsigned short)rows, .ws_col = (unsigned short)cols };
-    p->rows = rows;
-    p->cols = cols;
-    if (!p->unseen)
+    if (!p->fixed) {
+        p->rows = rows;
+        p->cols = cols;
         vterm_set_size(p->vt, rows, cols);
+    }
     ioctl(p->master, TIOCSWINSZ, &size);
 }
 
@@ -103,8 +104,7 @@ void pty_read(struct pty *p, int ms, int quiet_ms)
         ssize_t n = read(p->master, chunk, sizeof(chunk));
         if (n > 0) {
             p->bytes_out += n;
-            if (!p->unseen)
-                vterm_input_write(p->vt, chunk, (size_t)n);
+            vterm_input_write(p->vt, chunk, (size_t)n);
             last = now_ms();
         } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
             p->ended = true;
@@ -158,6 +158,38 @@ bool pty_wait_gone(struct pty *p, const char *text, int limit_s)
     while (pty_shows(p, text) && now_ms() < until && !p->ended)
         pty_read(p, 100, 20);
     return !pty_shows(p, text);
+}
+
+static bool is_blank(const VTermScreenCell *c)
+{
+    return c->chars[0] == 0 || c->chars[0] == ' ';    // erased, written
+}
+
+/* The same to the eye: of a blank, only the ground is seen. */
+static bool cell_same(const VTermScreenCell *a, const VTermScreenCell *b)
+{
+    if (a->attrs.underline != b->attrs.underline || a->attrs.reverse != b->attrs.reverse
+        || !vterm_color_is_equal(&a->bg, &b->bg))
+        return false;
+    if (is_blank(a) || is_blank(b))
+        return is_blank(a) && is_blank(b);
+    for (int i = 0; i < VTERM_MAX_CHARS_PER_CELL && (a->chars[i] || b->chars[i]); i++)
+        if (a->chars[i] != b->chars[i])
+            return false;
+    return a->width == b->width && a->attrs.bold == b->attrs.bold && vterm_color_is_equal(&a->fg, &b->fg);
+}
+
+int pty_row_differs(const struct pty *a, const struct pty *b, int y, int end)
+{
+    for (; y < end; y++)
+        for (int x = 0; x < a->cols; x++) {
+            VTermPos at = { .row = y, .col = x };
+            VTermScreenCell ca, cb;
+            if (!vterm_screen_get_cell(a->screen, at, &ca) || !vterm_screen_get_cell(b->screen, at, &cb)
+                || !cell_same(&ca, &cb))
+                return y;
+        }
+    return -1;
 }
 
 void pty_print(struct pty *p)

@@ -15,7 +15,8 @@ struct pty {
     VTermScreen *screen;
     int64_t bytes_out;       // drawn by the program so far
     bool ended;              // the program has closed its side
-    bool unseen;             // what it draws is thrown away: libvterm 0.1.4 corrupts its memory in storms of tiny resizes
+    bool fixed;              // the terminal keeps its size, pty_resize tells only the program: libvterm 0.1.4 corrupts its
+                             // memory in storms of tiny resizes
 };
 /* Start argv (found by PATH or with a '/') with these additional environment settings ("NAME=VALUE", "NAME" removes; NULL ends). */
 bool pty_start(struct pty *p, int cols, int rows, const char *const *env, char *const *argv);
@@ -30,6 +31,8 @@ bool pty_wait_gone(struct pty *p, const char *text, int limit_s);    // until no
 /* Row y as UTF-8, blanks at its end cut. Static memory, overwritten by the next call. */
 const char *pty_row(struct pty *p, int y);
 bool pty_shows(struct pty *p, const char *text);
+/* The first row in y..end-1 whose cells - characters, attributes, colours - differ between terminals of one size; -1: none. */
+int pty_row_differs(const struct pty *a, const struct pty *b, int y, int end);
 void pty_print(struct pty *p);    // the screen to stderr, for failed tests
 /* Close the terminal and wait for the program; its exit status, 128 + signal when killed. It is killed after limit_s. */
 int pty_finish(struct pty *p, int limit_s, bool close_first);
