@@ -850,17 +850,18 @@ static enum tri relation_compare(struct math *m, struct node *a, struct node *b,
             vb = parameters_placed(m, vb, fb);
             return va && vb ? compare(m, va, vb, rule, depth + 1) : TRI_UNKNOWN;
         }
+        enum tri name = TRI_NO;
         if (a->s[0] == b->s[0]) {
             const char *r2;
-            enum tri name = is_closed(a->child[0]) && is_closed(b->child[0]) && !is_name(a->child[0])
-                                    && !is_name(b->child[0]) ? TRI_YES
-                            : compare(m, a->child[0], b->child[0], &r2, depth + 1);
+            name = is_closed(a->child[0]) && is_closed(b->child[0]) && !is_name(a->child[0])
+                           && !is_name(b->child[0]) ? TRI_YES
+                   : compare(m, a->child[0], b->child[0], &r2, depth + 1);
             if (name == TRI_YES)
                 return compare(m, va, vb, rule, depth + 1);
         }
         if ((va->flags | vb->flags) & (HAS_SET | HAS_TEXT)) {
             *rule = "relation";
-            return TRI_NO;
+            return name;    // not YES here
         }
     }
     enum tri t = TRI_NO;
