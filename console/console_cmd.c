@@ -52,8 +52,8 @@ static void farewell_print(const struct model *m, const char *run_dir)
 }
 
 /* Open a run on the screen or tell it line by line; console's own exit is never the run's. */
-static bool run_watch(const char *run_dir, const struct console_options *o, const struct batch_config *batch, int64_t from,
-                      struct error *err)
+static bool run_watch(const char *run_dir, bool read_only, const struct console_options *o, const struct batch_config *batch,
+                      int64_t from, struct error *err)
 {
     /* the transport's threads inherit the mask: a signal must find no thread that would die of it, only the loop's signalfd */
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT };
@@ -65,7 +65,7 @@ static bool run_watch(const char *run_dir, const struct console_options *o, cons
     struct model *m = model_new(err);
     if (!m)
         return false;
-    struct feed *feed = link_new(run_dir, m, clock_ns(), err);
+    struct feed *feed = link_new(run_dir, read_only, m, clock_ns(), err);
     bool ok = feed && (batch ? batch_watch(feed, m, batch, from, err) : console_run(feed, m, o, err));
     if (ok && !batch)
         farewell_print(m, run_dir);
@@ -82,11 +82,12 @@ bool console_cmd(int argc, char **argv, struct error *err)
     const char *color = "auto", *glyphs = "auto", *format = "text", *run = NULL, *runs_dir = NULL, *operand[1];
     double interval_s = -1;
     int64_t from = -1, escape_ms = 25;
-    bool ascii = false, no_mouse = false, is_batch = false;
+    bool ascii = false, no_mouse = false, is_batch = false, read_only = false;
     struct cli_option options[] = {
         { NULL, NULL, CLI_HEADING, NULL, NULL, "which run" },
         { "run", NULL, CLI_STR, &run, "DIR", "its directory; without it the one live run" },
         { "runs-dir", NULL, CLI_STR, &runs_dir, "DIR", "where runs are looked for (runs)" },
+        { "read-only", NULL, CLI_FLAG, &read_only, NULL, "only look; always so for who is not the run's owner (see the setting view_group)" },
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the screen" },
         { "theme", NULL, CLI_STR, &o.theme, "NAME|FILE", "colours: dark, light or a theme file" },
         { "color", NULL, CLI_STR, &color, "WHEN", "auto, never, 8, 256 or true; NO_COLOR=1 in the environment means never" },
@@ -119,7 +120,7 @@ bool console_cmd(int argc, char **argv, struct error *err)
     const char *base = strrchr(run_dir, '/');
     batch.run = base ? base + 1 : run_dir;
     batch.interval_s = interval_s >= 0 ? interval_s : batch.format == BATCH_TEXT ? 1 : 0;
-    return run_watch(run_dir, &o, is_batch ? &batch : NULL, from, err);
+    return run_watch(run_dir, read_only, &o, is_batch ? &batch : NULL, from, err);
 }
 
 bool simulate_cmd(int argc, char **argv, struct error *err)

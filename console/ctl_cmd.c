@@ -19,7 +19,7 @@
 #include "protocol/run_failure.h"
 #include "protocol/run_find.h"
 #include "protocol/run_lock.h"
-#include "protocol/transport.h"
+#include "protocol/run_door.h"
 #include "workers/consumer/checkpoint.h"
 #include "workers/controller/journal.h"
 
@@ -31,8 +31,8 @@ struct ctl {
     bool json, verify;
     double limit_s;
     char run_dir[PATH_MAX];
-    struct transport *transport;
-    struct peer *agent;
+    bool read_only;
+    struct run_door door;
 };
 
 /* A message's value as JSON; what JSON has no word for (NaN, bytes) becomes null. New reference. */
@@ -86,15 +86,12 @@ static void json_print(json_t *o)
 static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m, int64_t limit_ms, struct msg_in *in,
                       struct net_event *ev, struct error *err)
 {
-    char path[PATH_MAX];
     int64_t until = clock_ms() + limit_ms;
-    if (!path_join(path, sizeof path, c->run_dir, "sock"))
-        return error_set(err, ERR_USAGE, "the path '%s' is too long", c->run_dir);
-    if (!(c->transport = transport_new(path, false, err)) || !(c->agent = peer_new(c->transport, "agent", err)))
+    if (!run_door_open(&c->door, c->run_dir, c->read_only, err))
         return false;
     for (;;) {
         int64_t left = MAX(until - clock_ms(), (int64_t)1);
-        if (peer_call(c->agent, type, m, MIN(left, (int64_t)ASK_AGAIN_MS), in, ev, err))
+        if (peer_call(c->door.agent, type, m, MIN(left, (int64_t)ASK_AGAIN_MS), in, ev, err))
             return true;
         if ((err->code != ERR_TIMEOUT && err->code != ERR_CLOSED) || clock_ms() >= until || !run_is_live(c->run_dir))
             return false;
@@ -267,9 +264,39 @@ static bool event_print(UNUSED void *arg, const struct journal_event *e)
     return true;
 }
 
+/* The newest events as the run tells them, for who cannot read its journal. */
+static bool events_ask(struct ctl *c, struct error *err)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    struct msg_in in;
+    struct net_event ev;
+    msg_begin(&m, MSG_EVENTS);
+    msg_i64(&m, "after", 0);
+    bool ok = msg_finish(&m, err) && agent_ask(c, MSG_EVENTS, &m, QUESTION_LIMIT_MS, &in, &ev, err);
+    msg_release(&m);
+    if (!ok)
+        return false;
+    const struct mval *list = mval_get(in.root, "events");
+    for (int64_t i = 0; i < mval_n(list); i++) {
+        const struct mval *v = mval_at(list, i);
+        char kind[32], who[128], text[1024];
+        struct journal_event e = { .step = mval_i64(mval_get(v, "step"), 0), .wall_s = mval_f64(mval_get(v, "time"), 0),
+                                   .kind = mval_text(v, "kind", kind, sizeof kind), .who = mval_text(v, "who", who, sizeof who),
+                                   .text = mval_text(v, "text", text, sizeof text), .detail = "" };
+        event_print(NULL, &e);
+    }
+    msg_in_release(&in);
+    net_event_release(&ev);
+    return true;
+}
+
 static bool events_list(struct ctl *c, struct error *err)
 {
+    if (c->read_only && run_is_live(c->run_dir))
+        return events_ask(c, err);
     struct journal *j = journal_open_reader(c->run_dir, err);
+    if (!j && run_is_live(c->run_dir))
+        return events_ask(c, err);
     bool ok = j && journal_events_read(j, 0, NULL, event_print, NULL, err);
     journal_close(j);
     return ok;
@@ -299,6 +326,10 @@ static bool args_write(struct ctl *c, const struct command_spec *spec, const cha
         if (n != 1)
             return error_set(err, ERR_USAGE, "'restart' needs the name of a process; 'rollcall ctl status' lists them");
         msg_str(m, "process", operand[0]);
+    } else if (strcmp(spec->name, "dismiss") == 0) {
+        if (n != 1)
+            return error_set(err, ERR_USAGE, "'dismiss' needs the name of a node; 'rollcall ctl status' shows them as NODE/PROCESS");
+        msg_str(m, "node", operand[0]);
     } else if (strcmp(spec->name, "quarantine") == 0) {
         int64_t row;
         if (n != 1 || !parse_i64(operand[0], &row) || row < 0)
@@ -362,6 +393,7 @@ bool ctl_cmd(int argc, char **argv, struct error *err)
         { "json", NULL, CLI_FLAG, &c.json, NULL, "status, checkpoints: as JSON" },
         { "depth", NULL, CLI_STR, &c.depth, "DEPTH", "pause: rollouts, step (without it) or drain" },
         { "verify", NULL, CLI_FLAG, &c.verify, NULL, "checkpoints: read every file and compare its hash" },
+        { "read-only", NULL, CLI_FLAG, &c.read_only, NULL, "ask by the socket that only shows the run; always so for who is not its owner" },
         { "limit", NULL, CLI_F64, &c.limit_s, "SECONDS", "give up after so long and name who is late" },
     };
     struct buf about = BUF_INIT;
@@ -400,7 +432,7 @@ bool ctl_cmd(int argc, char **argv, struct error *err)
     }
     ok = question ? status_ask(&c, err) : command_send(&c, operand[0], operand + 1, cli.n_operands - 1, err);
 out:
-    transport_free(c.transport);
+    run_door_close(&c.door);
     buf_release(&about);
     return ok;
 }

@@ -24,6 +24,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/knobs.h"
+#include "protocol/run_door.h"
 #include "protocol/run_failure.h"
 #include "protocol/run_lock.h"
 #include "protocol/transport.h"
@@ -32,6 +33,7 @@
 #include "workers/controller/journal.h"
 #include "workers/model/config.h"
 #include "workers/model/safetensors.h"
+#include "workers/node/node.h"
 #include "workers/reward/reward.h"
 #include "workers/text/dataset.h"
 #include "workers/text/hub.h"
@@ -315,6 +317,9 @@ static bool sizes_check(struct train *t, struct error *err)
 {
     const struct run_config *c = &t->config;
     if (!devices_choose(&t->config, err))
+        return false;
+    char address[280];
+    if ((c->listen[0] && !node_address(c->listen, "listen", address, err)) || (c->view_group[0] && !run_view_group_check(c->view_group, err)))
         return false;
     if (c->train_batch_size * c->num_trainers > 4096)
         return error_set(err, ERR_USAGE, "train_batch_size %" PRId64 " is more than 4096 prompts an optimizer step", c->train_batch_size);

@@ -36,6 +36,8 @@ static bool listen_begin(struct listen *l, struct error *err)
     if (rv != 0)
         return net_error(err, rv, "cannot listen on", l->name);
     l->is_open = true;
+    if (l->group && fchmodat(l->dir_fd, l->name, 0660, 0) != 0)
+        return error_errno(err, "cannot open the socket '%s' to its group", l->name);
     l->probed_ms = l->ticked_ms = clock_ms();
     if (fstatat(l->dir_fd, l->name, &st, 0) == 0) {
         l->dev = st.st_dev;
@@ -45,9 +47,9 @@ static bool listen_begin(struct listen *l, struct error *err)
 }
 
 bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, int dir_fd, const char *name, const char *url,
-                 struct error *err)
+                 bool group, struct error *err)
 {
-    *l = (struct listen){ .socket = socket, .peer_protocol = peer_protocol, .dir_fd = dir_fd, .probe_fd = -1 };
+    *l = (struct listen){ .socket = socket, .peer_protocol = peer_protocol, .dir_fd = dir_fd, .probe_fd = -1, .group = group };
     snprintf(l->name, sizeof l->name, "%s", name);
     snprintf(l->url, sizeof l->url, "%s", url);
     nng_pipe_notify(socket, NNG_PIPE_EV_ADD_POST, added_cb, l);

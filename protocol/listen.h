@@ -20,6 +20,7 @@ struct listen {
     uint16_t peer_protocol;     // of the sockets that dial it, as the greeting has it
     int dir_fd;                 // of the folder that holds the socket file
     char url[128], name[64];
+    bool group;                 // the file's group may connect
     nng_listener listener;
     bool is_open;
     dev_t dev;                  // of the socket file we made
@@ -30,9 +31,10 @@ struct listen {
     int64_t probed_ms;          // when the probe was opened, or the listener last known to hear
     int64_t ticked_ms;
 };
-/* Listen on url, which is name in the folder dir_fd, with a socket that sockets of peer_protocol dial. On failure l can be closed. */
+/* Listen on url, which is name in the folder dir_fd, with a socket that sockets of peer_protocol dial. group: those of
+ * the file's group may connect, too. On failure l can be closed. */
 MUST_USE bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, int dir_fd, const char *name, const char *url,
-                          struct error *err);
+                          bool group, struct error *err);
 /* Look whether it still hears; a few times a second. True: it had gone deaf and listens anew. */
 bool listen_tick(struct listen *l);
 /* Is the socket file under our name still the one we made? */

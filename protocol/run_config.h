@@ -89,6 +89,7 @@ struct run_config {
     int64_t rollout_log_interval;   // optimizer steps between readable rollout logs
     bool enable_profiling;
     /* watching */
+    char view_group[64];            // "" : nobody else may look
     double slow_s, stuck_s;         // a phase without progress for so long is called slow, stuck
     double restart_stuck_s;         // 0: never restart by rule
     double heartbeat_s;

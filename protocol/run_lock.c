@@ -32,8 +32,8 @@ bool run_is_live(const char *run_dir)
 {
     char path[PATH_MAX];
     int fd = path_join(path, sizeof path, run_dir, "lock") ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0)
-        return false;
+    if (fd < 0)    // somebody else's: who may look at it sees the socket
+        return errno == EACCES && path_join(path, sizeof path, run_dir, "view/view") && path_exists(path);
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
     bool live = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     close(fd);

@@ -49,6 +49,8 @@ struct entry {
 struct transport {
     int event_fd;
     int dir_fd;                 // O_PATH of the socket folder
+    int view_fd;                // of the folder for sockets called "view..."; -1: the same
+    bool view_group;            // its group may connect
     pthread_mutex_t lock;       // guards: first, last, n_heard
     struct entry *first, **last;
     int n_heard;
@@ -88,29 +90,38 @@ static struct entry *queue_pop(struct transport *t)
     return e;
 }
 
-struct transport *transport_new(const char *sock_dir, bool make, struct error *err)
+/* O_PATH of a folder that is ours alone; shared: one that is not everybody's. */
+static int folder_open(const char *dir, bool shared, struct error *err)
 {
     struct stat st;
+    int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        error_errno(err, "cannot open the socket folder '%s'", dir);
+    } else if (shared ? (st.st_mode & 022) != 0 : st.st_uid != geteuid() || (st.st_mode & 077)) {
+        error_set(err, ERR_REFUSED, "socket folder '%s' may be %s by others (mode %03o)%s", dir, shared ? "written" : "entered",
+                  (unsigned)(st.st_mode & 0777), shared ? "" : "; it must be yours, with mode 700");
+    } else {
+        return fd;
+    }
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+static struct transport *transport_open(const char *sock_dir, bool make, bool shared, struct error *err)
+{
     struct transport *t = calloc(1, sizeof *t);
     if (!t) {
         error_set(err, ERR_NO_MEMORY, "no memory for the transport");
         return NULL;
     }
     t->last = &t->first;
-    t->event_fd = t->dir_fd = -1;
+    t->event_fd = t->dir_fd = t->view_fd = -1;
     pthread_mutex_init(&t->lock, NULL);
     if (make && !dir_make(sock_dir, 0700, err))
         goto fail;
-    t->dir_fd = open(sock_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (t->dir_fd < 0 || fstat(t->dir_fd, &st) != 0) {
-        error_errno(err, "cannot open the socket folder '%s'", sock_dir);
+    if ((t->dir_fd = folder_open(sock_dir, shared, err)) < 0)
         goto fail;
-    }
-    if (st.st_uid != geteuid() || (st.st_mode & 077)) {
-        error_set(err, ERR_REFUSED, "socket folder '%s' may be entered by others (mode %03o); it must be yours, with mode 700",
-                  sock_dir, (unsigned)(st.st_mode & 0777));
-        goto fail;
-    }
     t->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (t->event_fd < 0) {
         error_errno(err, "cannot make an eventfd");
@@ -123,6 +134,33 @@ fail:
     pthread_mutex_destroy(&t->lock);
     free(t);
     return NULL;
+}
+
+struct transport *transport_new(const char *sock_dir, bool make, struct error *err)
+{
+    return transport_open(sock_dir, make, false, err);
+}
+
+struct transport *transport_new_view(const char *view_dir, struct error *err)
+{
+    return transport_open(view_dir, false, true, err);
+}
+
+bool transport_view(struct transport *t, const char *view_dir, bool group, struct error *err)
+{
+    t->view_fd = folder_open(view_dir, group, err);
+    t->view_group = group;
+    return t->view_fd >= 0;
+}
+
+static bool is_view(const struct transport *t, const char *name)
+{
+    return t->view_fd >= 0 && strncmp(name, "view", 4) == 0;
+}
+
+static int folder_of(const struct transport *t, const char *name)
+{
+    return is_view(t, name) ? t->view_fd : t->dir_fd;
 }
 
 int transport_fd(const struct transport *t)
@@ -145,7 +183,7 @@ bool transport_woken(struct transport *t)
 
 static bool url_make(const struct transport *t, const char *name, char *out, size_t size, struct error *err)
 {
-    int n = snprintf(out, size, "ipc:///proc/self/fd/%d/%s", t->dir_fd, name);
+    int n = snprintf(out, size, "ipc:///proc/self/fd/%d/%s", folder_of(t, name), name);
     if (n < 0 || (size_t)n >= size || n >= 100 || strchr(name, '/'))
         return error_set(err, ERR_USAGE, "'%.40s' is no name for a socket", name);
     return true;
@@ -214,7 +252,8 @@ static struct server *server_make(struct transport *t, const char *name, nng_tls
     nng_listener listener;
     if (tls && (rv = tls_listen(s->socket, url, tls, &listener)) != 0)
         net_error(err, rv, "cannot listen on", name);
-    if (tls ? rv != 0 : !listen_open(&s->listen, s->socket, SP_REQ, t->dir_fd, name, url, err)) {
+    if (tls ? rv != 0 : !listen_open(&s->listen, s->socket, SP_REQ, folder_of(t, name), name, url,
+                                           is_view(t, name) && t->view_group, err)) {
         nng_close(s->socket);
         goto fail;
     }
@@ -685,7 +724,7 @@ struct publisher *publisher_new(struct transport *t, const char *name, struct er
         goto fail;
     }
     nng_socket_set_int(p->socket, NNG_OPT_SENDBUF, 1024);
-    if (!listen_open(&p->listen, p->socket, SP_SUB, t->dir_fd, name, url, err)) {
+    if (!listen_open(&p->listen, p->socket, SP_SUB, folder_of(t, name), name, url, is_view(t, name) && t->view_group, err)) {
         nng_close(p->socket);
         goto fail;
     }
@@ -970,6 +1009,8 @@ void transport_free(struct transport *t)
     queue_remove(t, entry_any, NULL, entry_free);
     close(t->event_fd);
     close(t->dir_fd);
+    if (t->view_fd >= 0)
+        close(t->view_fd);
     pthread_mutex_destroy(&t->lock);
     free(t);
 }

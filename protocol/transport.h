@@ -39,6 +39,10 @@ struct net_event {
 };
 /* sock_dir: made with mode 0700 when missing and make is set; one that others may enter is refused. */
 struct transport *transport_new(const char *sock_dir, bool make, struct error *err);
+/* The other side of a view folder (run_door.h), which may be somebody else's; one that everybody may write into is refused. */
+struct transport *transport_new_view(const char *view_dir, struct error *err);
+/* Sockets whose names begin with "view" lie in view_dir from now on; with group its group may connect to them. */
+MUST_USE bool transport_view(struct transport *t, const char *view_dir, bool group, struct error *err);
 /* Close everything. Takes at most about two seconds; servers' socket files that are still ours are removed. */
 void transport_free(struct transport *t);
 int transport_fd(const struct transport *t);    // readable when an event waits

@@ -16,7 +16,7 @@
 #include "protocol/base/file.h"
 #include "protocol/run_failure.h"
 #include "protocol/run_lock.h"
-#include "protocol/transport.h"
+#include "protocol/run_door.h"
 
 #define STATUS_NS ((int64_t)1000 * 1000000)
 #define LOG_NS ((int64_t)500 * 1000000)
@@ -37,8 +37,7 @@ struct link {
     struct feed feed;
     char run_dir[4096];
     char who[128];
-    struct transport *transport;
-    struct peer *agent;
+    struct run_door door;
     struct subscriber *telemetry;
     struct logtail *log;
     bool open[TAG_COMMAND];  // by tag
@@ -52,7 +51,7 @@ struct link {
 static void ask(struct link *l, uint64_t tag, struct msg_out *m)
 {
     struct error err;
-    if (msg_finish(m, &err) && peer_ask(l->agent, m, ASK_MS, tag, &err))
+    if (msg_finish(m, &err) && peer_ask(l->door.agent, m, ASK_MS, tag, &err))
         l->open[tag] = true;
     msg_release(m);
 }
@@ -455,7 +454,7 @@ static bool command_ask(struct link *l, struct open_command *o, int64_t now_ns, 
     msg_end(&m);
     msg_str(&m, "who", l->who);
     msg_f64(&m, "limit_s", limit_s);
-    bool ok = msg_finish(&m, err) && peer_ask(l->agent, &m, (int64_t)(1000 * limit_s) + 2000, o->tag, err);
+    bool ok = msg_finish(&m, err) && peer_ask(l->door.agent, &m, (int64_t)(1000 * limit_s) + 2000, o->tag, err);
     o->asked = ok;
     msg_release(&m);
     return ok;
@@ -569,7 +568,7 @@ static void link_pump(struct feed *f, struct model *m, int64_t now_ns)
 {
     struct link *l = (struct link *)f;
     struct net_event ev;
-    for (int i = 0; i < 1000 && transport_next(l->transport, &ev); i++) {    // bounded: keys are answered in between
+    for (int i = 0; i < 1000 && transport_next(l->door.transport, &ev); i++) {    // bounded: keys are answered in between
         switch (ev.kind) {
         case NET_ANSWER: answered(l, m, &ev, now_ns); break;
         case NET_HEARD: heard(l, m, &ev, now_ns); break;
@@ -604,13 +603,11 @@ static void link_free(struct feed *f)
     struct link *l = (struct link *)f;
     logtail_free(l->log);
     subscriber_free(l->telemetry);
-    if (l->agent)
-        peer_free(l->agent);
-    transport_free(l->transport);
+    run_door_close(&l->door);
     free(l);
 }
 
-struct feed *link_new(const char *run_dir, struct model *m, int64_t now_ns, struct error *err)
+struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int64_t now_ns, struct error *err)
 {
     char path[4200], host[64] = "";
     struct link *l = calloc(1, sizeof(*l));
@@ -633,16 +630,15 @@ struct feed *link_new(const char *run_dir, struct model *m, int64_t now_ns, stru
         error_set(err, ERR_CLOSED, "the run in '%.300s' is not live; 'rollcall train --resume %.300s' goes on with it", run_dir, run_dir);
         goto fail;
     }
-    if (!path_join(path, sizeof(path), run_dir, "sock")) {
+    if (!run_door_open(&l->door, run_dir, read_only, err) || !(l->telemetry = run_door_listen(&l->door, err)))
+        goto fail;
+    if (!path_join(path, sizeof(path), run_dir, "logs")) {
         error_set(err, ERR_USAGE, "the run's path is too long");
         goto fail;
     }
-    l->transport = transport_new(path, false, err);
-    if (!l->transport || !(l->agent = peer_new(l->transport, "agent", err)) ||
-        !(l->telemetry = subscriber_new(l->transport, "telemetry", err)) || !path_join(path, sizeof(path), run_dir, "logs") ||
-        !(l->log = logtail_new(path, err)))
+    if (!(l->log = logtail_new(path, err)))
         goto fail;
-    l->feed.fd = transport_fd(l->transport);
+    l->feed.fd = transport_fd(l->door.transport);
     const char *base = strrchr(run_dir, '/');
     snprintf(m->name, sizeof(m->name), "%s", base ? base + 1 : run_dir);
     model_link(m, LINK_CONNECTING, "waiting for the run's agent", now_ns);

@@ -6,4 +6,5 @@
 #pragma once
 #include "console/fleet/feed.h"
 /* Connect to the run in run_dir. ERR_CLOSED: it is not live. Returns the feed; its free closes it. */
-struct feed *link_new(const char *run_dir, struct model *m, int64_t now_ns, struct error *err);
+/* read_only: by the sockets that only show the run; who is not its owner has no others. */
+struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int64_t now_ns, struct error *err);

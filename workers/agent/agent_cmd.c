@@ -23,6 +23,7 @@
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "protocol/run_config.h"
+#include "protocol/run_door.h"
 #include "protocol/run_failure.h"
 #include "workers/agent/node_watch.h"
 #include "workers/agent/spawn.h"
@@ -32,6 +33,7 @@
 
 #define CHILD_MAX 80
 #define RELAY_MAX 128
+#define VIEW_OPEN 24         // questions of those who may only look, held open at once
 #define LINGER_MS 700        // after the end is known, for consoles to see it
 #define RELAY_ASK_MS 5000    // until a request passed on is asked again
 #define STOP_S 20            // for processes that were ordered to stop
@@ -86,7 +88,8 @@ struct agent {
     char run_dir[4096];
     struct transport *transport;
     struct server *server;
-    struct publisher *telemetry;
+    struct server *view;               // answers questions only
+    struct publisher *telemetry, *view_telemetry;
     struct peer *controller;     // on a node: its uplink
     struct peer *gate;           // NULL: the run takes in no nodes
     bool is_node;                // of another head (workers/node/node.h)
@@ -324,6 +327,12 @@ static void stuck_tick(struct agent *a)
     }
 }
 
+static void telemetry_send(struct agent *a, const char *topic, const void *data, size_t len)
+{
+    publisher_send_bytes(a->telemetry, topic, data, len);
+    publisher_send_bytes(a->view_telemetry, topic, data, len);
+}
+
 static void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in, const void *data, size_t len)
 {
     char name[64], phase[32], state[16];
@@ -386,7 +395,7 @@ static void heartbeat_came(struct agent *a, struct request *r, const struct msg_
         msg_copy(&m, "gauges", mval_get(in->root, "gauges"));
     msg_end(&m);
     if (msg_finish(&m, &err))
-        publisher_send(a->telemetry, "process", &m);
+        telemetry_send(a, "process", m.buf.data, m.buf.len);
     msg_begin(&m, MSG_OK);    // last: the answer frees the question's bytes
     msg_str(&m, "order", stop ? "stop" : "go");
     if (msg_finish(&m, &err))
@@ -752,6 +761,12 @@ static bool command_of_node(const struct agent *a, const struct msg_in *in)
     return a->gate && strcmp(command, "restart") == 0 && strchr(mval_text(args, "process", process, sizeof process), '/');
 }
 
+/* May those ask it who may only look? */
+static bool is_question(enum msg_type type)
+{
+    return type == MSG_STATUS || type == MSG_STEPS || type == MSG_EVENTS || type == MSG_ROLLOUTS || type == MSG_CHECKPOINTS;
+}
+
 static void request_dispatch(struct agent *a, struct net_event *ev)
 {
     struct error err;
@@ -762,6 +777,13 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         request_refuse(ev->request, &err);
         return;
     }
+    if (request_server(ev->request) == a->view && !is_question(in.type)) {
+        error_set(&err, ERR_REFUSED, "this socket only shows the run; '%s' needs '%.600s/sock/agent', which is its owner's", msg_specs[in.type].name,
+                  a->run_dir);
+        request_refuse(ev->request, &err);
+        msg_in_release(&in);
+        return;
+    }
     switch (in.type) {
     case MSG_HEARTBEAT:
         heartbeat_came(a, ev->request, &in, ev->data, ev->len);
@@ -769,7 +791,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
     case MSG_PUBLISH: {
         char topic[32];
         struct msg_out m = MSG_OUT_INIT;
-        publisher_send_bytes(a->telemetry, mval_text(in.root, "topic", topic, sizeof topic), ev->data, ev->len);
+        telemetry_send(a, mval_text(in.root, "topic", topic, sizeof topic), ev->data, ev->len);
         msg_begin(&m, MSG_OK);
         if (msg_finish(&m, &err))
             request_answer(ev->request, &m);
@@ -908,6 +930,9 @@ static bool agent_run(const char *run_dir, struct error *err)
     TRY(process_note(run_dir, "agent", err));
     hold_point("starting");
     TRY(a->telemetry = publisher_new(a->transport, "telemetry", err));
+    TRY(run_view_make(a->transport, run_dir, a->config.view_group, err));
+    TRY(a->view = server_new(a->transport, "view", VIEW_OPEN, err));
+    TRY(a->view_telemetry = publisher_new(a->transport, "view-telemetry", err));
     TRY(a->controller = peer_new(a->transport, "controller", err));
     TRY(a->node = node_watch_new(run_dir, err));
     if (a->config.listen[0])
@@ -955,6 +980,7 @@ out:
         buf_release(&a->relay[i].msg);
     buf_release(&a->detail);
     publisher_free(a->telemetry);
+    publisher_free(a->view_telemetry);
     transport_free(a->transport);
     node_watch_free(a->node);
     free(a);

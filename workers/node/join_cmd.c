@@ -337,7 +337,7 @@ static bool settings_write(struct join *j, struct error *err)
         if (strncmp(j->file[i].name, "data/", 5) == 0)
             data = j->file[i].name;
     const struct { const char *name; const char *value; } own[] = {
-        { "listen", "" }, { "wandb", "off" }, { "tensorboard", "false" }, { "metrics_listen", "" }, { "eval_dataset", "" },
+        { "listen", "" }, { "view_group", "" }, { "wandb", "off" }, { "tensorboard", "false" }, { "metrics_listen", "" }, { "eval_dataset", "" },
         { "checkpoint_path", "" }, { "save_dir", "" }, { "eval_save_dir", "" }, { "rollout_save_dir", "" }, { "devices", j->device_list },
         { "placement", "shared" }, { "num_trainers", "1" },
     };
