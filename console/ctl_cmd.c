@@ -418,6 +418,7 @@ bool ctl_cmd(int argc, char **argv, struct error *err)
     if (!question && !command_find(operand[0], err))
         goto out;
     TRY(run_find(c.run, c.runs_dir, c.run_dir, sizeof c.run_dir, err));
+    TRY(run_door_may_look(c.run_dir, err));
     if (strcmp(operand[0], "checkpoints") == 0) {
         ok = checkpoints_list(&c, err);
         goto out;

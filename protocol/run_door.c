@@ -32,6 +32,17 @@ bool run_door_open(struct run_door *d, const char *run_dir, bool read_only, stru
     return false;
 }
 
+bool run_door_may_look(const char *run_dir, struct error *err)
+{
+    struct stat st;
+    char sock[PATH_MAX], view[PATH_MAX];
+    if (!path_join(sock, sizeof sock, run_dir, "sock") || !path_join(view, sizeof view, run_dir, VIEW_FOLDER))
+        return error_set(err, ERR_USAGE, "the path '%s' is too long", run_dir);
+    if (stat(sock, &st) != 0 || access(sock, X_OK) == 0 || access(view, X_OK) == 0)
+        return true;
+    return error_set(err, ERR_REFUSED, "the run '%s' is another user's, who has not let you look at it (setting view_group)", run_dir);
+}
+
 struct subscriber *run_door_listen(struct run_door *d, struct error *err)
 {
     return subscriber_new(d->transport, d->read_only ? "view-telemetry" : "telemetry", err);

@@ -13,6 +13,8 @@ struct run_door {
 /* read_only: only look, even as the owner. On failure d holds nothing. */
 MUST_USE bool run_door_open(struct run_door *d, const char *run_dir, bool read_only, struct error *err);
 void run_door_close(struct run_door *d);
+/* May we know anything of this run? Not when it is somebody else's who has not let us look: then not even whether it lives. */
+MUST_USE bool run_door_may_look(const char *run_dir, struct error *err);
 struct subscriber *run_door_listen(struct run_door *d, struct error *err);    // to telemetry
 /* For the agent, before it opens its sockets: make RUN/view and have t find those of these names in it. group: "" : only us. */
 MUST_USE bool run_view_make(struct transport *t, const char *run_dir, const char *group, struct error *err);

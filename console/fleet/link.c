@@ -626,6 +626,8 @@ struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int6
     l->events_stale = l->rollouts_stale = true;
     l->answered_ns = now_ns;
     l->feed.fd = -1;
+    if (!run_door_may_look(run_dir, err))
+        goto fail;
     if (!run_is_live(run_dir)) {
         error_set(err, ERR_CLOSED, "the run in '%.300s' is not live; 'rollcall train --resume %.300s' goes on with it", run_dir, run_dir);
         goto fail;

@@ -90,8 +90,8 @@ class Roles(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("only shows the run", done.stderr)
         done = ctl(other.pw_gid, "status", "--json")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertNotIn('"running"', done.stdout)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("view_group", done.stderr)
         step = run.step()
         run.wait_step(step + 1)
 
