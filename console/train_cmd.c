@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include "console/batch/batch.h"
 #include "console/commands.h"
+#include "kernels/collective/comm.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
@@ -313,10 +314,44 @@ static bool devices_choose(struct run_config *c, struct error *err)
     return at < sizeof c->devices || error_set(err, ERR_USAGE, "a list of %" PRId64 " devices is too long", n);
 }
 
+/* `auto` becomes the best way of the run's devices, when weights have to travel. */
+static bool weights_choose(struct run_config *c, struct error *err)
+{
+    bool all_cuda = true, all_cpu = true;
+    for (const char *at = c->devices; *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ',')) {
+        all_cuda = all_cuda && strncmp(at, "cuda:", 5) == 0;
+        all_cpu = all_cpu && strncmp(at, "cpu:", 4) == 0;
+    }
+    if (!run_config_travels(c))
+        return true;
+    bool asked = strcmp(c->weights, "auto") != 0, nccl = strcmp(c->weights, "nccl") == 0;
+    if (asked && strcmp(c->weights, "files") != 0 && !all_cuda && !all_cpu)
+        return error_set(err, ERR_USAGE, "weights '%s' goes between GPUs or between CPUs, but devices are '%s'; leave it at 'auto', or say "
+                         "'files'", c->weights, c->devices);
+    if (asked && !(nccl && all_cuda))
+        return true;
+    if (!all_cuda) {
+        strcpy(c->weights, "files");
+        return true;
+    }
+    char first[32];
+    struct error why = { 0 };
+    snprintf(first, sizeof first, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof first - 1), c->devices);
+    struct device *gpu = device_new(first, 0, &why);
+    bool there = gpu && comm_available(gpu, &why);
+    device_free(gpu);
+    if (!there && asked)
+        return error_wrap((*err = why, err), "weights 'nccl'");
+    if (!there)
+        fprintf(stderr, "note: weights go by copy, not by nccl: %s\n", why.text);
+    strcpy(c->weights, there ? "nccl" : "copy");
+    return true;
+}
+
 static bool sizes_check(struct train *t, struct error *err)
 {
     const struct run_config *c = &t->config;
-    if (!devices_choose(&t->config, err))
+    if (!devices_choose(&t->config, err) || !weights_choose(&t->config, err))
         return false;
     char address[280];
     if ((c->listen[0] && !node_address(c->listen, "listen", address, err)) || (c->view_group[0] && !run_view_group_check(c->view_group, err)))
@@ -636,8 +671,10 @@ static void plan_print(const struct train *t)
     memory_print(t);
     const struct run_config *c = &t->config;
     const char *own = strcmp(c->placement, "apart") == 0 ? "" : c->n_behind == 0 ? "shared by sampler and trainer of a device"
-        : "copied on the device for its sampler", *far = run_config_travels(c) ? "by file from the first trainer to other samplers" : "";
-    printf("weights:        %s%s%s\n", own, own[0] && far[0] ? "; " : "", far);
+        : "copied on the device for its sampler", *way = strcmp(c->weights, "files") == 0 ? "by file" : strcmp(c->weights, "copy") == 0 ? "by copy" : "by nccl";
+    bool far = run_config_travels(c);
+    printf("weights:        %s%s%s%s\n", own, own[0] && far ? "; " : "", far ? way : "",
+           far ? " from the first trainer to other samplers" : "");
 }
 
 static bool train_start(struct train *t, struct error *err)

@@ -17,6 +17,7 @@ const struct knob knobs[] = {
     { "num_episodes", NULL, "e", "run", KNOB_I64, "", 1, 1e6, AT(num_episodes), .def = "1", .help = "passes over the dataset" },
     { "dtype", NULL, NULL, "run", KNOB_TEXT, "", .choices = "fp32|bf16|auto", AT(dtype), .def = "auto", .help = "weights and activations; auto: fp32 on CPUs, bf16 on GPUs" },
     { "devices", NULL, NULL, "run", KNOB_TEXT, "", AT(devices), .def = "auto", .help = "devices to use, e.g. cuda:0,cuda:1 or cpu:0" },
+    { "weights", NULL, NULL, "run", KNOB_TEXT, "", .choices = "auto|files|copy|nccl", AT(weights), .def = "auto", .help = "how weights get to samplers on other devices: nccl (broadcast between GPUs), copy (from the trainer's memory, GPUs or CPUs of one host), files; auto: nccl, else copy between GPUs, files otherwise" },
     { "placement", NULL, NULL, "run", KNOB_TEXT, "", .choices = "shared|apart", AT(placement), .def = "shared", .help = "shared: each device rolls out and trains; apart: trainers and producers have devices of their own" },
     { "threads", NULL, NULL, "run", KNOB_I64, "", 0, 1024, AT(threads), .def = "0", .help = "threads of a CPU device; 0: its share of the cores" },
 

@@ -27,6 +27,7 @@ struct run_config {
     char dtype[8];                  // fp32 | bf16: weights and activations
     char devices[256];              // "auto" or a list: cpu:0,cuda:0
     char placement[16];             // shared: workers play both roles; apart: trainers and producers on their own devices
+    char weights[8];                // auto | files | copy | nccl: how they get to samplers on other devices
     int64_t threads;                // of a CPU device; 0: its share of the cores
     /* data */
     char dataset[RUN_TEXT_MAX];

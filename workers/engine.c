@@ -23,6 +23,7 @@
 #include "workers/producer/eval.h"
 #include "workers/producer/generator.h"
 #include "workers/producer/prompt.h"
+#include "workers/publish/publication.h"
 #include "workers/reward/reward.h"
 #include "workers/text/dataset.h"
 #include "workers/text/template.h"
@@ -62,6 +63,7 @@ struct engine {
     struct memory_plan plan;
     void *region;                // (plan.region) of trainer and sampler by turns; NULL: each has its own
     size_t free_at_start, memory_peak;    // bytes of the device: free before anything was loaded; most seen in use
+    struct publication *publication;      // NULL: no weights travel
     struct collective *ranks;    // the trainers; NULL: it is the only one, or they have parted
     struct checkpoint_writer *writer;
     int64_t step, version, round;
@@ -282,6 +284,8 @@ static bool memory_share(struct engine *e, struct trainer_settings *settings, st
             model_weights(copy[i], &bytes);
             weights += bytes;
         }
+    if (e->publication)
+        weights += publication_bytes(e->publication);
     if (!memory_plan_make(p, e->model, weights, e->trains ? settings : NULL, !e->sampler, g, err))
         return false;
     memory_plan_text(p, text, sizeof text);
@@ -340,6 +344,23 @@ static bool ranks_meet(struct engine *e, const struct task *t, struct error *err
 
 static void saving_look(struct engine *e, bool wait);
 
+/* Prepare for weights that travel; once, since the size stays. */
+static bool publication_prepare(struct engine *e, struct error *err)
+{
+    const struct run_config *c = &e->config;
+    char name[64];
+    if (e->publication || !run_config_travels(c) || (e->rank != 0 && !e->produces)) {
+        publication_forget(e->publication);
+        return true;
+    }
+    enum weights_way way = WAY_FILES;
+    (void)weights_way_parse(c->weights, &way);    // auto stays where nothing has been chosen
+    snprintf(name, sizeof name, "worker %s", e->device_name);
+    struct publication_config p = { .model = e->model, .run_dir = e->run_dir, .name = name, .way = way, .gives = e->rank == 0,
+                                    .n_slot = (int)MAX(c->n_behind, (int64_t)1) };
+    return (e->publication = publication_new(&p, err)) != NULL;
+}
+
 static bool engine_load(struct engine *e, const struct task *t, struct error *err)
 {
     const struct run_config *c = &e->config;
@@ -393,7 +414,7 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
         .max_seq = c->inference_microbatch_size * c->num_generations,
         .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64), .max_seq_tok = longest, .version = t->step,
     };
-    if (!memory_share(e, &settings, &g, err))
+    if (!publication_prepare(e, err) || !memory_share(e, &settings, &g, err))
         return false;
     if (e->trains) {
         if (!(e->trainer = trainer_new(e->model, e->ref, &settings, err)))
@@ -648,6 +669,7 @@ static bool engine_train(struct engine *e, struct task *t, double *metric, struc
     metric[M_ROLLOUT_TOK_PER_S] = e->generate_s > 0 ? (double)e->generated_tok / e->generate_s : NAN;
     metric[M_IDLE_S] = e->idle_s;
     metric[M_LONG_PROMPTS] = (double)(e->maker.n_dropped + e->maker.n_cut);
+    metric[M_PUBLISH_S] = publication_ms(e->publication) / 1000;    // of the version before
     metric[M_TRAIN_S] = (double)(clock_ns() - before) / 1e9;
     memory_note(e);
     e->generate_s = e->idle_s = 0;
@@ -655,62 +677,42 @@ static bool engine_train(struct engine *e, struct task *t, double *metric, struc
     return true;
 }
 
-/* Weights travel between processes of a host through a file: the arena's bytes, written aside and renamed. */
-static bool weights_write(struct engine *e, const char *path, struct error *err)
-{
-    size_t size;
-    char temp[4200];
-    void *weights = model_weights(e->model, &size), *copy = malloc(size);
-    bool ok = copy || error_set(err, ERR_NO_MEMORY, "no memory for a copy of %zu bytes of weights", size);
-    snprintf(temp, sizeof temp, "%s.new", path);
-    ok = ok && mem_copy(e->dev, copy, weights, size, COPY_D2H, err) && device_sync(e->dev, err);
-    FILE *f = ok ? fopen(temp, "we") : NULL;
-    if (ok && !f)
-        ok = error_errno(err, "cannot write '%s'", temp);
-    if (f) {
-        ok = fwrite(copy, 1, size, f) == size;
-        ok = fclose(f) == 0 && ok && rename(temp, path) == 0;
-        if (!ok)
-            error_errno(err, "cannot write '%s'", path);
-    }
-    free(copy);
-    return ok;
-}
+/* ---- publication ---- */
 
-static bool weights_read(struct engine *e, struct model *into, const char *path, struct error *err)
+static void waits_for_set(struct engine *e, const char *what)
 {
-    size_t size;
-    struct file_map map;
-    void *weights = model_weights(into, &size);
-    if (!file_map_open(&map, path, err))
-        return false;
-    bool ok = map.size_bytes == size || error_set(err, ERR_DATA, "'%s' has %zu bytes, the weights %zu", path, map.size_bytes, size);
-    ok = ok && mem_copy(e->dev, weights, map.data, size, COPY_H2D, err) && device_sync(e->dev, err)
-        && model_weights_changed(into, err);
-    file_map_close(&map);
-    return ok;
+    pthread_mutex_lock(&e->lock);
+    snprintf(e->look.waits_for, sizeof e->look.waits_for, "%s", what);
+    pthread_mutex_unlock(&e->lock);
+    e->wake(e->wake_ctx);
 }
 
 static bool engine_share(struct engine *e, const struct task *t, struct error *err)
 {
     phase_set(e, "publishing");
-    if (!e->trains || t->version != e->step)
+    if (e->rank != 0 || !e->publication || t->version != e->step)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be shared at step %" PRId64, t->version, e->step);
-    return weights_write(e, t->path, err);
+    waits_for_set(e, "producers to take older weights");
+    bool ok = publication_share(e->publication, e->model, t->version, t->path, err);
+    waits_for_set(e, "");
+    return ok;
 }
 
+/* Sample with version from now on: the trainer's own weights of this step, or what the first trainer has shared. */
 static bool engine_publish(struct engine *e, const struct task *t, struct error *err)
 {
     phase_set(e, "publishing");
-    if (!e->trains || (e->sampler && t->version != e->step)) {
-        if (!weights_read(e, e->sampler ? e->sampler : e->model, t->path, err) || !generator_version_set(e->generator, t->version, err))
-            return false;
-        e->version = t->version;
-        return true;
-    }
-    if (!e->sampler || t->version != e->step)
+    struct model *into = e->sampler ? e->sampler : e->model;
+    bool own = e->trains && t->version == e->step;
+    if (e->trains && !e->sampler)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
-    if (!model_weights_copy(e->sampler, e->model, err) || !generator_version_set(e->generator, t->version, err))
+    if (!own && !e->publication)
+        return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot come here", t->version);
+    e->version = -1;    // until it is there, the weights are neither
+    waits_for_set(e, own ? "" : "the trainer's weights");
+    bool ok = own ? model_weights_copy(into, e->model, err) : publication_take(e->publication, into, t->version, t->path, err);
+    waits_for_set(e, "");
+    if (!ok || !generator_version_set(e->generator, t->version, err))
         return false;
     e->version = t->version;
     return true;
@@ -730,6 +732,7 @@ static void done_report(struct engine *e, const struct task *t, bool ok, const s
     r->step = t->kind == TASK_SAVE || t->kind == TASK_EVAL ? t->step : e->step;
     r->round = t->round;
     r->ok = ok;
+    r->again = !ok && t->kind == TASK_PUBLISH && e->publication && (err->code == ERR_CLOSED || err->code == ERR_NOT_FOUND || err->code == ERR_TIMEOUT || err->code == ERR_DATA);
     r->left = !ok && t->round > 0 && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT);
     for (int i = 0; i < METRIC_N; i++)
         r->metric[i] = metric ? metric[i] : NAN;
@@ -966,6 +969,8 @@ static void look_versions(struct engine *e)
     e->look.version = e->version;
     e->look.round = e->round;
     e->look.n_row = e->n_row;
+    e->look.n_shared = publication_versions(e->publication, e->look.shared);
+    e->look.publish_ms = publication_ms(e->publication);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -1096,6 +1101,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
     e->task_last = &e->task_first;
     e->report_last = &e->report_first;
     e->step = e->version = e->look.step = e->look.version = -1;
+    e->look.publish_ms = NAN;
     snprintf(e->look.phase, sizeof e->look.phase, "starting");
     pthread_mutex_init(&e->lock, NULL);
     clock_cond_init(&e->some);
@@ -1140,6 +1146,7 @@ void engine_free(struct engine *e)
     template_free(e->template);
     encoder_free(e->encoder);
     tokenizer_free(e->tokenizer);
+    publication_free(e->publication);
     device_free(e->dev);
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->some);

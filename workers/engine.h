@@ -9,6 +9,7 @@
 #include "protocol/metrics.h"
 #include "protocol/run_config.h"
 #include "workers/group.h"
+#include "workers/publish/outlet.h"
 
 enum task_kind { TASK_LOAD, TASK_ITEMS, TASK_TRAIN, TASK_SHARE, TASK_PUBLISH, TASK_SAVE, TASK_EVAL, TASK_CANCEL, TASK_QUIT };
 struct task_item {
@@ -49,6 +50,7 @@ struct report {
     int64_t task, incarnation, step, round;
     bool ok;
     bool left;                    // not ok because another trainer has gone
+    bool again;                   // publish, not ok: the weights did not come, and may yet
     char error[512];
     double metric[METRIC_N];      // NAN: unknown
     int64_t size_bytes;
@@ -68,6 +70,9 @@ struct engine_look {
     int64_t round;                // in which it has met the other trainers; 0: none
     int64_t n_running;            // samples being decoded
     double tok_per_s;             // decoded, of the last second or so
+    int64_t shared[OUTLET_SLOT_MAX];    // (n_shared) versions that it keeps for others
+    int n_shared;
+    double publish_ms;            // of the last version that went or came; NAN: none
 };
 struct engine;
 /* config is copied; device: "cpu:0", which is among the config's. wake(ctx) is called on the engine's thread when a report waits. */

@@ -255,6 +255,8 @@ static void done_send(struct worker_process *w, const struct report *r)
     msg_bool(m, "ok", r->ok);
     if (r->left)
         msg_bool(m, "left", true);
+    if (r->again)
+        msg_bool(m, "again", true);
     msg_str(m, "error", r->error);
     msg_map(m, "metrics");
     for (int i = 0; i < METRIC_N; i++)
@@ -288,7 +290,7 @@ static void reports_take(struct worker_process *w)
     while ((r = engine_take(w->engine))) {
         if (r->kind == REPORT_DONE) {
             if (!r->ok)
-                log_at(r->left ? LOG_WARN : LOG_ERROR, "%s: %s", task_names[r->task_kind], r->error);
+                log_at(r->left || r->again ? LOG_WARN : LOG_ERROR, "%s: %s", task_names[r->task_kind], r->error);
             done_send(w, r);
             report_free(r);
             continue;
@@ -322,6 +324,10 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
     msg_i64(&m, "items_max", MAX(engine_items_max(w->engine) - look->n_item, (int64_t)0));
     msg_bool(&m, "busy", busy);
     msg_i64(&m, "n_row", look->n_row);
+    msg_list(&m, "shared");
+    for (int i = 0; i < look->n_shared; i++)
+        msg_i64(&m, NULL, look->shared[i]);
+    msg_end(&m);
     w->work_ms = clock_ms();
     if (msg_finish(&m, &err) && peer_ask(w->controller, &m, WORK_LIMIT_MS, TAG_WORK, &err))
         w->work_open = true;
@@ -481,6 +487,8 @@ static void gauges_write(void *ctx, struct msg_out *m)
     msg_i64(m, "items", look.n_item);
     msg_i64(m, "running", look.n_running);
     msg_f64(m, "tok_per_s", look.tok_per_s);
+    if (!isnan(look.publish_ms))
+        msg_f64(m, "publish_ms", look.publish_ms);
 }
 
 static void phase_tell(struct worker_process *w, const struct engine_look *look)

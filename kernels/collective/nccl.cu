@@ -5,7 +5,7 @@
  * NCCL_NVLS_ENABLE=0 is set before it is opened: no NVLink multicast object is ever made.
  *
  * A broadcast of n buckets runs on three streams, so that NVLink never waits: copy (rank 0: src -> buf, bucket by bucket),
- * net (each bucket is sent when it is copied), check (each bucket is hashed when it is sent or has arrived). With a
+ * net (each bucket is sent when it is copied; the first at once), check (each bucket is hashed when it is sent or has arrived). With a
  * non-blocking communicator a call may still be under way when it returns; the next one, and the event behind it, follow
  * when ncclCommGetAsyncError says that it is done. */
 #include <dlfcn.h>
@@ -33,6 +33,9 @@ struct nccl_api {
     const char *(*error_string)(int);
     const char *(*last_error)(nccl_handle);
 };
+/* Of the hash of a bucket while others are on their way: a multiprocessor that hashes has no room for a block of NCCL, which
+ * would wait for it. 24 of them keep up with NVLink. */
+#define HASH_BLOCKS 24
 enum phase { PHASE_JOINING, PHASE_IDLE, PHASE_SENDING };
 struct nccl_comm {
     struct comm base;            // first
@@ -40,7 +43,7 @@ struct nccl_comm {
     nccl_handle handle;
     enum phase phase;
     cudaStream_t copy, net, check;
-    cudaEvent_t copied, arrived, checked;
+    cudaEvent_t copied, first, arrived, checked;    // first: bucket 0 has arrived
     uint64_t *hash;              // (n_bucket) device
     uint64_t *hash_host;         // (n_bucket) pinned
     int n_hash;                  // room in both
@@ -119,7 +122,7 @@ static void nccl_free(struct comm *base)
             cudaStreamSynchronize(streams[i]);
             cudaStreamDestroy(streams[i]);
         }
-    cudaEvent_t events[] = { c->copied, c->arrived, c->checked };
+    cudaEvent_t events[] = { c->copied, c->first, c->arrived, c->checked };
     for (size_t i = 0; i < ARRAY_SIZE(events); i++)
         if (events[i])
             cudaEventDestroy(events[i]);
@@ -149,8 +152,9 @@ static struct comm *nccl_new(struct device *dev, const struct comm_id *id, int n
     bool ok = cuda_ok(cudaDeviceGetStreamPriorityRange(&low, &high), "NCCL", err)
         && cuda_ok(cudaStreamCreateWithPriority(&c->copy, cudaStreamNonBlocking, high), "NCCL", err)
         && cuda_ok(cudaStreamCreateWithPriority(&c->net, cudaStreamNonBlocking, high), "NCCL", err)
-        && cuda_ok(cudaStreamCreateWithPriority(&c->check, cudaStreamNonBlocking, high), "NCCL", err)
+        && cuda_ok(cudaStreamCreateWithPriority(&c->check, cudaStreamNonBlocking, low), "NCCL", err)
         && cuda_ok(cudaEventCreateWithFlags(&c->copied, cudaEventDisableTiming), "NCCL", err)
+        && cuda_ok(cudaEventCreateWithFlags(&c->first, cudaEventDisableTiming), "NCCL", err)
         && cuda_ok(cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming), "NCCL", err)
         && cuda_ok(cudaEventCreateWithFlags(&c->checked, cudaEventDisableTiming), "NCCL", err)
         && nccl_ok(c, api->init_rank_config(&c->handle, n_rank, *id, rank, &config), "joining a group", err);
@@ -192,17 +196,17 @@ static size_t bucket_bytes(const struct nccl_comm *c, int k)
     return MIN(c->job.bucket_bytes, c->job.size_bytes - from);
 }
 
-/* Bucket `at` as a call to NCCL, behind its copy. */
+/* Bucket `at` as a call to NCCL, behind its copy. The first one is sent from where it is, and copied by NCCL on the way. */
 static int bucket_begin(struct nccl_comm *c, struct error *err)
 {
     size_t from = (size_t)c->at * c->job.bucket_bytes;
     char *buf = (char *)c->job.buf + from;
-    if (c->job.src && (!cuda_ok(cudaMemcpyAsync(buf, (const char *)c->job.src + from, bucket_bytes(c, c->at), cudaMemcpyDeviceToDevice,
+    if (c->job.src && c->at > 0 && (!cuda_ok(cudaMemcpyAsync(buf, (const char *)c->job.src + from, bucket_bytes(c, c->at), cudaMemcpyDeviceToDevice,
                                                 c->copy), "NCCL", err)
                        || !cuda_ok(cudaEventRecord(c->copied, c->copy), "NCCL", err)
                        || !cuda_ok(cudaStreamWaitEvent(c->net, c->copied, 0), "NCCL", err)))
         return -1;
-    int status = c->api->broadcast(buf, buf, bucket_bytes(c, c->at), NCCL_UINT8, 0, c->handle, c->net);
+    int status = c->api->broadcast(c->job.src && c->at == 0 ? c->job.src : buf, buf, bucket_bytes(c, c->at), NCCL_UINT8, 0, c->handle, c->net);
     return nccl_ok(c, status, "broadcast", err) ? status : -1;
 }
 
@@ -214,9 +218,10 @@ static bool bucket_end(struct nccl_comm *c, struct error *err)
     h.x = (const char *)c->job.buf + (size_t)c->at * c->job.bucket_bytes;
     h.size_bytes = bucket_bytes(c, c->at);
     c->issued = false;
-    c->at++;
+    if (c->at++ == 0 && !cuda_ok(cudaEventRecord(c->first, c->net), "NCCL", err))
+        return false;
     return cuda_ok(cudaEventRecord(c->arrived, c->net), "NCCL", err) && cuda_ok(cudaStreamWaitEvent(c->check, c->arrived, 0), "NCCL", err)
-        && (c->job.unchecked || cuda_hash(cuda_of(c->base.dev), c->check, &h, err));
+        && (c->job.unchecked || cuda_hash(c->check, c->at < c->n_bucket ? HASH_BLOCKS : 2 * cuda_of(c->base.dev)->n_sm, &h, err));
 }
 
 static enum comm_state send_go_on(struct nccl_comm *c, struct error *err)
@@ -269,7 +274,8 @@ static bool nccl_copied(struct comm *base)
 {
     struct nccl_comm *c = nccl_of(base);
     cudaSetDevice(base->dev->index);
-    return c->phase != PHASE_SENDING || !c->job.src || (c->at == c->n_bucket && cudaEventQuery(c->copied) == cudaSuccess);
+    return c->phase != PHASE_SENDING || !c->job.src || (c->at == c->n_bucket && cudaEventQuery(c->copied) == cudaSuccess
+                                                        && cudaEventQuery(c->first) == cudaSuccess);
 }
 
 extern const struct comm_ops nccl_comm_ops = {

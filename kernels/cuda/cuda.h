@@ -66,8 +66,8 @@ bool cuda_weight_refresh(struct device *dev, struct weight *w, struct error *err
 bool cuda_linear_cost(struct device *dev, struct linear_cost *c, struct error *err);
 void cuda_plans_free(struct cuda_device *cu);
 void cuda_pipes_close(struct cuda_device *cu);
-/* mem_hash on another stream of the device; a->hash is device memory. */
-bool cuda_hash(const struct cuda_device *cu, cudaStream_t stream, const struct mem_hash *a, struct error *err);
+/* mem_hash on any stream, by n_block blocks of 512 threads; a->hash is device memory. */
+bool cuda_hash(cudaStream_t stream, int n_block, const struct mem_hash *a, struct error *err);
 extern const struct comm_ops nccl_comm_ops;    // kernels/collective/nccl.cu
 
 /* Call fn<T>(...) for the element type of a dtype. */

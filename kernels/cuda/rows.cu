@@ -566,33 +566,45 @@ extern "C" bool mem_fill_cuda(struct device *dev, const struct mem_fill *a, stru
     return a->size_bytes == 0 || cuda_ok(cudaMemsetAsync(a->y, a->byte, a->size_bytes, cuda_of(dev)->stream), "mem_fill", err);
 }
 
+__device__ static inline uint64_t hash_mix(uint64_t z, int64_t i)
+{
+    z += (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
 /* splitmix64's output function; integer sums, so atomics leave nothing to chance. */
 __global__ static void hash_kernel(unsigned long long *hash, const uint8_t *__restrict__ x, int64_t size_bytes)
 {
     uint64_t sum = 0;
-    int64_t n_word = (size_bytes + 7) / 8;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_word; i += (int64_t)gridDim.x * blockDim.x) {
+    int64_t n_whole = size_bytes / 8, step = (int64_t)gridDim.x * blockDim.x, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i + 7 * step < n_whole; i += 8 * step) {    // eight loads on their way a thread, so that few blocks are fast as well
+        uint64_t z[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            z[k] = ((const uint64_t *)x)[i + k * step];
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            sum += hash_mix(z[k], i + k * step);
+    }
+    for (; i < n_whole; i += step)
+        sum += hash_mix(((const uint64_t *)x)[i], i);
+    if (i == n_whole && size_bytes % 8) {    // one thread's: the rest of a word
         uint64_t z = 0;
-        if (i * 8 + 8 <= size_bytes)
-            z = ((const uint64_t *)x)[i];
-        else
-            for (int64_t b = i * 8; b < size_bytes; b++)
-                z |= (uint64_t)x[b] << 8 * (b - i * 8);
-        z += (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        sum += z ^ (z >> 31);
+        for (int64_t b = i * 8; b < size_bytes; b++)
+            z |= (uint64_t)x[b] << 8 * (b - i * 8);
+        sum += hash_mix(z, i);
     }
     atomicAdd(hash, (unsigned long long)sum);
 }
-bool cuda_hash(const struct cuda_device *cu, cudaStream_t stream, const struct mem_hash *a, struct error *err)
+bool cuda_hash(cudaStream_t stream, int n_block, const struct mem_hash *a, struct error *err)
 {
     if (!cuda_ok(cudaMemsetAsync(a->hash, 0, sizeof *a->hash, stream), "mem_hash", err))
         return false;
-    hash_kernel<<<(unsigned)cu->n_sm * 4, 256, 0, stream>>>((unsigned long long *)a->hash, (const uint8_t *)a->x, (int64_t)a->size_bytes);
+    hash_kernel<<<(unsigned)n_block, 512, 0, stream>>>((unsigned long long *)a->hash, (const uint8_t *)a->x, (int64_t)a->size_bytes);
     return launch_ok("mem_hash", err);
 }
 extern "C" bool mem_hash_cuda(struct device *dev, const struct mem_hash *a, struct error *err)
 {
-    return cuda_hash(cuda_of(dev), cuda_of(dev)->stream, a, err);
+    return cuda_hash(cuda_of(dev)->stream, cuda_of(dev)->n_sm * 2, a, err);
 }

@@ -29,6 +29,7 @@
 #include "workers/controller/ledger.h"
 #include "workers/controller/rollout_log.h"
 #include "workers/process.h"
+#include "workers/publish/outlet.h"
 #include "workers/rollout_file.h"
 
 #define WORKER_MAX 64
@@ -50,6 +51,8 @@ struct worker {
     int64_t task;                // given and not reported; 0: none
     char task_kind[16];
     int64_t task_step;
+    int64_t shared[OUTLET_SLOT_MAX];    // (n_shared) versions that it keeps for others, as it said last
+    int n_shared, n_again;       // n_again: weights that did not come, in a row
     struct request *held;        // a request for work that waits
     int64_t held_ms, heard_ms;
 };

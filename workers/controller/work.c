@@ -14,6 +14,7 @@
 #define SILENT_MS 20000          // a worker unheard for so long loses its leases
 #define AWAY_MS 60000            // one of another node unheard for so long is given no weights
 #define ROLLOUT_MS 200           // between groups published on telemetry
+#define AGAIN_MAX 20             // weights that did not come to a worker, in a row
 #define FETCH_BYTES ((size_t)32 << 20)
 
 int64_t workers_in_task(const struct controller *c, const char *kind)
@@ -109,6 +110,10 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
     w->round = mval_i64(mval_get(in->root, "round"), 0);
     w->items_max = mval_i64(mval_get(in->root, "items_max"), 0);
     w->busy = mval_bool(mval_get(in->root, "busy"), false);
+    const struct mval *shared = mval_get(in->root, "shared");
+    w->n_shared = (int)MIN(mval_n(shared), (int64_t)ARRAY_SIZE(w->shared));
+    for (int i = 0; i < w->n_shared; i++)
+        w->shared[i] = mval_i64(mval_at(shared, i), -1);
     if (!w->busy) {    // whatever it was given is over
         if (w->task && strcmp(w->task_kind, "eval") == 0 && c->evaluating >= 0) {
             c->eval_wanted = c->evaluating;
@@ -180,11 +185,46 @@ void weights_path(const struct controller *c, int64_t version, char *out, size_t
     snprintf(out, size, "%s/sock/weights-%" PRId64, c->process.run_dir, version);
 }
 
+/* The first trainer, when what it keeps belongs to the present incarnation; else NULL. */
+static const struct worker *sharer(const struct controller *c)
+{
+    for (int i = 0; i < c->n_worker; i++)
+        if (c->worker[i].rank == 0 && c->worker[i].incarnation == c->incarnation && c->worker[i].round == c->round)
+            return &c->worker[i];
+    return NULL;
+}
+
 static bool weights_shared(const struct controller *c, int64_t version)
 {
     char path[4200];
-    weights_path(c, version, path, sizeof path);
-    return path_exists(path);
+    enum weights_way way;
+    if (!weights_way_parse(c->config.weights, &way) || way == WAY_FILES) {
+        weights_path(c, version, path, sizeof path);
+        return path_exists(path);
+    }
+    const struct worker *w = sharer(c);
+    for (int i = 0; w && i < w->n_shared; i++)
+        if (w->shared[i] == version)
+            return true;
+    return false;
+}
+
+/* Shared, or being shared now: who takes it may wait for it already. */
+static bool weights_coming(const struct controller *c, int64_t version)
+{
+    enum weights_way way;
+    const struct worker *w = sharer(c);
+    return weights_shared(c, version) || (w && weights_way_parse(c->config.weights, &way) && way != WAY_FILES
+                                          && strcmp(w->task_kind, "share") == 0 && w->task_step == version);
+}
+
+/* Can one more version be shared, in place of one that nobody will want? */
+static bool weights_room(const struct controller *c, const struct worker *w)
+{
+    int64_t wanted = ledger_version_wanted(c->ledger), oldest = INT64_MAX;
+    for (int i = 0; i < w->n_shared; i++)
+        oldest = MIN(oldest, w->shared[i]);
+    return w->n_shared < MAX(c->config.n_behind, (int64_t)1) || wanted < 0 || oldest < wanted;
 }
 
 /* Remove the files of versions that nobody will want. */
@@ -359,11 +399,12 @@ static void worker_decide(struct controller *c, struct worker *w)
         if (!w->consumes) {    // it samples with what the trainer has shared
             int64_t version = ledger_version_issued(c->ledger);
             if (c->state == RUN_RUNNING && !stopping && version >= 0 && !ledger_issued(c->ledger, w->version)
-                && weights_shared(c, version)) {
+                && weights_coming(c, version)) {
                 simple_give(c, w, "publish", version);
                 return;
             }
-        } else if (first && several && !stopping && !ledger_version_done(c->ledger, c->step) && !weights_shared(c, c->step)) {
+        } else if (first && several && !stopping && !ledger_version_done(c->ledger, c->step) && !weights_shared(c, c->step)
+                   && weights_room(c, w)) {
             simple_give(c, w, "share", c->step);
             return;
         }
@@ -800,8 +841,12 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
         }
     } else if (strcmp(kind, "publish") == 0 && !ok && !weights_shared(c, task_step)) {
         log_info("%s comes too late for version %" PRId64 ": nobody samples with it any more", name, task_step);
+    } else if (w && !ok && mval_bool(mval_get(in->root, "again"), false) && ++w->n_again < AGAIN_MAX) {
+        log_warn("%s did not get version %" PRId64 ": %s", name, task_step, why);
     } else if (!ok) {
         run_fail(c, "%s: %s: %s", name, kind, why);
+    } else if (w && strcmp(kind, "publish") == 0) {
+        w->n_again = 0;
     }
     if (!good) {
         run_fail(c, "cannot note that a %s has ended: %s", kind, err.text);

@@ -1,0 +1,88 @@
+"""tags: limit=600
+
+Weights from the trainer to producers on devices of their own: every way gives the same run, whoever dies.
+PUBLISH_DEVICES=cuda:0,cuda:1 has it on GPUs, with one producer."""
+import os
+import random
+import re
+import signal
+import time
+import unittest
+from run_tools import Run, Task
+
+STEPS = 8
+GPUS = os.environ.get("PUBLISH_DEVICES")
+DEVICES = (GPUS or "cpu:0,cpu:1,cpu:2").split(",")
+TRAINER, *PRODUCERS = [f"worker {d}" for d in DEVICES]
+APART = dict(num_trainers=1, num_inferencer=len(PRODUCERS), placement="apart", inference_batch_size=8 // len(PRODUCERS),
+             inference_microbatch_size=4, train_batch_size=4, train_minibatch_size=4)    # two optimizer steps a rollout step
+if GPUS:
+    APART["devices"] = GPUS
+
+
+class Publish(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.task = Task()
+        cls.n = 0
+        cls.known = {}
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.task.close()
+
+    def start(self, **settings):
+        type(self).n += 1
+        return Run(self.task, f"run-{self.n}", self.task.run_file(**APART, **settings), ["--max-steps", str(STEPS)])
+
+    def finish(self, run):
+        code, last = run.wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs())
+        return run.weights(STEPS), run.ledger()
+
+    def log(self, run, process):
+        with open(os.path.join(run.dir, "logs", re.sub("[ :]", "-", process) + ".log")) as f:
+            return f.read()
+
+    def by_files(self, n_behind):
+        if n_behind not in self.known:
+            run = self.start(n_behind=n_behind, weights="files")
+            try:
+                self.known[n_behind] = self.finish(run)
+            finally:
+                run.kill()
+        return self.known[n_behind]
+
+    def test_every_way_gives_the_same_bytes_and_says_that_hashes_are_equal(self):
+        for n_behind in (0, 2):
+            for way in ("copy", "nccl"):
+                with self.subTest(n_behind=n_behind, way=way):
+                    run = self.start(n_behind=n_behind, weights=way)
+                    try:
+                        self.assertEqual(self.finish(run), self.by_files(n_behind))
+                        self.assertIn(f"weights go to other workers by {way}", self.log(run, TRAINER))
+                        came = {int(v) for p in PRODUCERS
+                                for v in re.findall(r"weights of version (\d+) are here, equal on both sides", self.log(run, p))}
+                        self.assertLessEqual({row[4] for row in run.ledger()}, came)
+                        self.assertEqual([f for f in os.listdir(os.path.join(run.dir, "sock")) if re.match("weights-", f)], [])
+                    finally:
+                        run.kill()
+
+    def test_a_trainer_or_producer_killed_at_any_moment_changes_nothing(self):
+        rng = random.Random(11)
+        for way in ("copy", "nccl"):
+            for name in (TRAINER, PRODUCERS[0]):
+                step, wait_s = rng.randrange(1, STEPS - 3), rng.random() * 0.1
+                with self.subTest(way=way, process=name, step=step, wait_s=wait_s):
+                    run = self.start(n_behind=1, weights=way, save_interval=2)
+                    try:
+                        run.wait_step(step)
+                        time.sleep(wait_s)    # a random moment, not a wait for something
+                        os.kill(run.processes()[name], signal.SIGKILL)
+                        self.assertEqual(self.finish(run), self.by_files(1))
+                    finally:
+                        run.kill()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
