@@ -10,6 +10,7 @@
 #include <string.h>
 #include "console/bench.h"
 #include "console/tool_model.h"
+#include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/metrics.h"
@@ -25,7 +26,7 @@
 
 struct learn {
     struct tool_model tool;
-    const char *train_path, *eval_path, *algo, *out;
+    const char *train_path, *eval_path, *algo, *out, *against;
     int64_t n_step, batch, group_size, max_new, seed, eval_n, token_budget, warmup;
     double kl, lr, min_ratio, beta2, weight_decay, temperature;
     bool shuffle, force;
@@ -176,6 +177,77 @@ static void rewards_shuffle(struct learn *l, struct group **g, int64_t n)
     }
 }
 
+/* The gradient of these groups, model_n_flat floats for free; NULL: see err. */
+static float *gradient_of(struct trainer *t, struct group *const *g, int64_t n, const struct trainer_hyper *h, struct error *err)
+{
+    struct trainer_norm norm;
+    struct trainer_sums sums;
+    float *out = malloc((size_t)trainer_grad_n(t) * sizeof *out);
+    if (!out) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a gradient");
+        return NULL;
+    }
+    if (trainer_begin(t, (const struct group *const *)g, n, h, &norm, err) && trainer_grad(t, h, &norm, &sums, err)
+        && trainer_grad_get(t, out, err))
+        return out;
+    free(out);
+    return NULL;
+}
+
+/* The same by the model as it was loaded, on another device. */
+static float *gradient_there(struct learn *l, enum dtype dtype, struct group *const *g, const struct trainer_hyper *h, struct error *err)
+{
+    float *out = NULL;
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    struct device *dev = device_new(l->against, 0, err);
+    struct model *m = dev ? model_load(l->tool.dir, dev, dtype, err) : NULL;
+    struct trainer *t = NULL;
+    set.token_budget_max = l->token_budget;
+    if (m) {
+        model_n_live_set(m, model_n_live(l->tool.model));
+        t = trainer_new(m, NULL, &set, err);
+    }
+    if (t)
+        out = gradient_of(t, g, l->batch, h, err);
+    trainer_free(t);
+    model_free(m);
+    device_free(dev);
+    return out;
+}
+
+static double distance(const float *a, const float *b, int64_t n)
+{
+    double apart = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)a[i] - (double)b[i];
+        apart += d * d;
+        norm += (double)b[i] * (double)b[i];
+    }
+    return sqrt(apart / norm);
+}
+
+/* Print how far the first step's gradient is from another device's, and how far both are from that one's fp32. The check: 1e-4
+ * in fp32; in bf16 1e-2, or no farther from fp32 than the other is, by a quarter. */
+static bool gradient_compare(struct learn *l, struct group *const *g, const struct trainer_hyper *h, struct error *err)
+{
+    enum dtype dtype = model_dtype(l->tool.model);
+    int64_t n = trainer_grad_n(l->trainer);
+    float *here = gradient_of(l->trainer, g, l->batch, h, err);
+    float *there = here ? gradient_there(l, dtype, g, h, err) : NULL;
+    float *exact = there ? gradient_there(l, DT_F32, g, h, err) : NULL;
+    if (exact) {
+        double apart = distance(here, there, n), own = distance(here, exact, n), other = distance(there, exact, n);
+        bool same = apart <= (dtype == DT_F32 ? 1e-4 : 1e-2) || (dtype == DT_BF16 && own <= 1.25 * other);
+        printf("{\"bench\":\"gradient\",\"device\":\"%s\",\"against\":\"%s\",\"dtype\":\"%s\",\"distance\":%.3g,"
+               "\"here_to_fp32\":%.3g,\"there_to_fp32\":%.3g,\"check\":%s}\n", l->tool.dev->name, l->against,
+               dtype == DT_BF16 ? "bf16" : "fp32", apart, own, other, same ? "true" : "false");
+    }
+    free(here);
+    free(there);
+    free(exact);
+    return exact != NULL;
+}
+
 static bool learn_steps(struct learn *l, const struct trainer_hyper *base, struct error *err)
 {
     bool ok = false;
@@ -196,6 +268,8 @@ static bool learn_steps(struct learn *l, const struct trainer_hyper *base, struc
         TRY(rollout(l, l->train, row, l->batch, (int32_t)l->group_size, l->temperature, g, err));
         if (l->shuffle)
             rewards_shuffle(l, g, l->batch);
+        if (step == 0 && l->against)
+            TRY(gradient_compare(l, g, &h, err));
         TRY(trainer_step(l->trainer, (const struct group *const *)g, l->batch, &h, metric, err));
         l->train_s += metric[M_TRAIN_S];
         TRY(generator_version_set(l->gen, trainer_version(l->trainer), err));
@@ -292,6 +366,11 @@ bool bench_learn(int argc, char **argv, struct error *err)
          .help = "held-out problems used (default 500)"},
         {.name = "seed", .kind = CLI_I64, .value = &l.seed, .arg = "N", .help = "of prompts and noise (default 1)"},
         {.name = "shuffle-rewards", .kind = CLI_FLAG, .value = &l.shuffle, .help = "the control that must not learn"},
+        {.name = "against",
+         .kind = CLI_STR,
+         .value = &l.against,
+         .arg = "DEVICE",
+         .help = "compare the first step's gradient with this device's (without a KL penalty)"},
         {.name = "out", .kind = CLI_STR, .value = &l.out, .arg = "DIR", .help = "write the trained model here"},
         {.name = "force", .kind = CLI_FLAG, .value = &l.force, .help = "write over a model that is there"},
     };

@@ -3,8 +3,8 @@
  * The rule (measured on an H200 with cuBLASLt 13.1): with every reduction scheme forbidden, all algorithms offered add up in
  * the same order, except ids 13 and 16; narrow deep weights would drive the heuristic to those and to slow ones, so they get
  * a fixed split of K: S strided products into fp32 partials, added in order by the next kernel. S belongs to the weight.
- * Algorithms are chosen once for each (shape, rows rounded up to a power of two) when a weight is made, and each is held
- * against the first on random data by bytes; one that differs is dropped. Backward products need no such rule, only the same
+ * Algorithms are chosen once for each (shape, rows rounded up to a power of two) when a weight is made: each is held against
+ * the first on random data by bytes, one that differs is dropped, and of the others a decode step takes the fastest. Backward products need no such rule, only the same
  * bits each run: the heuristic's choice without in-place reduction, kept for each power of two of rows.
  * fp32 (tests, small models) and shapes that are no multiple of 8 take the plain kernel: one fused chain in order of k. */
 #include "kernels/cuda/cuda.h"
@@ -14,6 +14,7 @@
 #define CHECK_ROWS 256
 #define CHECK_OUT 4096
 #define CANDIDATES 8
+#define TIMED_ROWS 512
 
 enum product { PRODUCT_FWD, PRODUCT_FWD_F32, PRODUCT_BWD_X, PRODUCT_BWD_W };
 struct gemm_plan {
@@ -273,8 +274,142 @@ __global__ static void noise_kernel(bf16 *x, int64_t n, uint32_t salt)
     x[i] = __float2bfloat16_rn((float)(int32_t)(z ^ (z >> 16)) * (1.0f / 2147483648.0f));
 }
 
-/* Choose this plan's algorithm for every number of rows, each giving the bytes of the first on CHECK_ROWS random rows. Takes
- * and gives back memory of its own; a weight of this shape is made once. */
+static bool lt_ok(cublasStatus_t status, const char *op, struct error *err)
+{
+    return status == CUBLAS_STATUS_SUCCESS ||
+           error_set(err, ERR_INTERNAL, "%s: cuBLASLt says %s", op, cublasLtGetStatusString(status));
+}
+
+/* --- timing products ------------------------------------------------------------------------------------------------- */
+#define COLD_BYTES ((int64_t)192 << 20)    // of weights in turn, several times the second-level cache
+#define RUNS_MAX 9
+struct cost_run {
+    const struct linear_cost *c;
+    struct weight w;
+    bf16 *weights, *x, *bias;
+    void *y;
+    int n_copy;
+    const cublasLtMatmulAlgo_t *algo;    // NULL: linear_fwd itself
+    int split;                           // with algo: parts of K, into fp32 partials in y
+    int runs;                            // timed; the median counts. At most RUNS_MAX
+};
+/* Memory for timing products of c's sizes with split parts, filled with random numbers. */
+static bool cost_open(struct cuda_device *cu, struct cost_run *r, const struct linear_cost *c, int split, struct error *err)
+{
+    struct device *dev = &cu->base;
+    int64_t w_elems = c->n_out * c->n_in, x_elems = c->n * c->n_in;
+    size_t y_bytes = (size_t)(split * c->n * c->n_out) * (split > 1 ? 4 : dtype_size(c->y_dtype));
+    memset(r, 0, sizeof *r);
+    r->c = c;
+    r->split = split;
+    r->runs = RUNS_MAX;
+    r->n_copy = (int)(COLD_BYTES / (2 * w_elems) + 1);
+    r->w.dtype = DT_BF16;
+    r->w.n_out = c->n_out;
+    r->w.n_in = c->n_in;
+    r->weights = (bf16 *)dev->op->mem_new(dev, (size_t)(r->n_copy * w_elems + c->n_out) * 2, "timing products", err);
+    r->x = r->weights ? (bf16 *)dev->op->mem_new(dev, (size_t)x_elems * 2, "timing products", err) : NULL;
+    r->y = r->x ? dev->op->mem_new(dev, y_bytes, "timing products", err) : NULL;
+    if (!r->y)
+        return false;
+    r->bias = c->bias ? r->weights + r->n_copy * w_elems : NULL;
+    noise_kernel<<<blocks_for(r->n_copy * w_elems + c->n_out, 256), 256, 0, cu->stream>>>(r->weights, r->n_copy * w_elems + c->n_out, 3);
+    noise_kernel<<<blocks_for(x_elems, 256), 256, 0, cu->stream>>>(r->x, x_elems, 4);
+    return launch_ok("timing products", err);
+}
+static void cost_close(struct cuda_device *cu, struct cost_run *r)
+{
+    void *const mem[] = { r->weights, r->x, r->y };
+    for (size_t i = 0; i < ARRAY_SIZE(mem); i++)
+        if (mem[i])
+            cu->base.op->mem_free(&cu->base, mem[i]);
+}
+static bool cost_call(struct cuda_device *cu, struct cost_run *r, int k, struct error *err)
+{
+    const struct linear_cost *c = r->c;
+    const bf16 *weight = r->weights + (int64_t)(k % r->n_copy) * c->n_out * c->n_in;
+    if (!r->algo) {
+        r->w.data = weight;
+        struct linear_fwd a = {};
+        a.y = r->y;
+        a.x = r->x;
+        a.w = &r->w;
+        a.bias = r->bias;
+        a.n = c->n;
+        a.y_dtype = c->y_dtype;
+        return linear_fwd_cuda(&cu->base, &a, err);
+    }
+    struct lt_call call = { .kind = c->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, .rows = c->n, .n_out = c->n_out, .n_in = c->n_in,
+                            .split = r->split, .weight = weight, .x = r->x, .bias = r->split == 1 ? r->bias : NULL, .y = r->y, .x2 = NULL, .ldx = c->n_in, .ldy = c->n_out };
+    struct lt_setup setup;
+    lt_setup_make(&setup, &call);
+    return lt_ok(lt_multiply(cu, &setup, r->algo), "linear_cost", err);
+}
+/* Median time of one call, from recorded runs over all copies of the weight. */
+static bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, struct error *err)
+{
+    int n_call = r->n_copy < 8 ? 8 : r->n_copy > 64 ? 64 : r->n_copy;
+    float took[RUNS_MAX];
+    cudaEvent_t from = NULL, to = NULL;
+    struct graph *g = NULL;
+    bool ok = cost_call(cu, r, 0, err) && cu->base.op->graph_begin(&cu->base, err);
+    if (!ok)
+        return false;
+    for (int k = 0; ok && k < n_call; k++)
+        ok = cost_call(cu, r, k, err);
+    struct error ignored;
+    g = cu->base.op->graph_end(&cu->base, ok ? err : &ignored);
+    ok = ok && g && cuda_ok(cudaEventCreate(&from), "linear_cost", err) && cuda_ok(cudaEventCreate(&to), "linear_cost", err);
+    for (int i = -1; ok && i < r->runs; i++) {
+        ok = cuda_ok(cudaEventRecord(from, cu->stream), "linear_cost", err) && cu->base.op->graph_launch(&cu->base, g, err) &&
+             cuda_ok(cudaEventRecord(to, cu->stream), "linear_cost", err) && cuda_ok(cudaEventSynchronize(to), "linear_cost", err);
+        if (ok && i >= 0)
+            ok = cuda_ok(cudaEventElapsedTime(&took[i], from, to), "linear_cost", err);
+    }
+    for (int i = 1; ok && i < r->runs; i++)
+        for (int j = i; j > 0 && took[j] < took[j - 1]; j--) {
+            float t = took[j];
+            took[j] = took[j - 1];
+            took[j - 1] = t;
+        }
+    if (ok)
+        *us = (double)took[r->runs / 2] * 1e3 / n_call;
+    if (from)
+        cudaEventDestroy(from);
+    if (to)
+        cudaEventDestroy(to);
+    if (g)
+        cu->base.op->graph_free(&cu->base, g);
+    return ok;
+}
+/* Of n algorithms, all of the same bits, the one that is fastest for this many rows; the first where nothing can be timed. */
+static int plan_fastest(struct cuda_device *cu, const struct gemm_plan *p, int64_t rows, const cublasLtMatmulAlgo_t *algo, int n)
+{
+    struct linear_cost c = { .n = rows, .n_out = p->n_out, .n_in = p->n_in, .bias = p->bias,
+                             .y_dtype = p->kind == PRODUCT_FWD_F32 ? DT_F32 : DT_BF16, .rule_us = 0, .best_us = 0 };
+    struct cost_run r;
+    struct error ignored;    // without memory for it the heuristic's order stands
+    int best = 0;
+    double best_us = INFINITY;
+    bool ok = n > 1 && cost_open(cu, &r, &c, p->split, &ignored);
+    for (int i = 0; ok && i < n; i++) {
+        double us;
+        r.algo = &algo[i];
+        r.runs = 3;
+        if (cost_time(cu, &r, &us, &ignored) && us < best_us) {
+            best = i;
+            best_us = us;
+        }
+    }
+    if (n > 1)
+        cost_close(cu, &r);
+    (void)cudaGetLastError();
+    return best;
+}
+
+/* Choose this plan's algorithm for every number of rows: each must give the bytes of the first on CHECK_ROWS random rows, and
+ * up to TIMED_ROWS, where a decode step's time is made of short products, the fastest of these is taken, beyond the first.
+ * Takes and gives back memory of its own; a weight of this shape is made once. */
 static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct error *err)
 {
     bool ok = false;
@@ -300,10 +435,10 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
         struct lt_setup setup;
         cublasLtMatmulAlgo_t found[CANDIDATES + 1];
         lt_setup_make(&setup, &call);
-        int n = lt_candidates(cu, &setup, FREE_NOT, found);
+        int n = lt_candidates(cu, &setup, FREE_NOT, found), n_same = 0, n_wanted = call.rows <= TIMED_ROWS ? CANDIDATES : 1;
         if (have_first)
             found[n++] = first;    // equal to itself at any number of rows, if all else fails
-        for (int i = 0; i < n && !p->known[bucket]; i++) {
+        for (int i = 0; i < n && n_same < n_wanted; i++) {
             int64_t rows = call.rows < CHECK_ROWS ? call.rows : CHECK_ROWS;
             struct lt_call check = call;
             check.rows = rows;
@@ -329,10 +464,12 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
             if (!have_first)
                 first = found[i];
             have_first = true;
-            p->algo[bucket] = found[i];
-            p->known[bucket] = true;
+            found[n_same++] = found[i];
         }
-        if (!p->known[bucket]) {
+        if (n_same > 0) {
+            p->algo[bucket] = found[plan_fastest(cu, p, call.rows, found, n_same)];
+            p->known[bucket] = true;
+        } else {
             error_set(err, ERR_UNSUPPORTED, "cuBLASLt has no algorithm for %lld rows of a %lld x %lld product that keeps to one order of sums",
                       (long long)call.rows, (long long)p->n_out, (long long)p->n_in);
             goto out;
@@ -384,12 +521,6 @@ void cuda_weight_release(struct device *, struct weight *)
 bool cuda_weight_refresh(struct device *, struct weight *, struct error *)
 {
     return true;    // products read the weight itself
-}
-
-static bool lt_ok(cublasStatus_t status, const char *op, struct error *err)
-{
-    return status == CUBLAS_STATUS_SUCCESS ||
-           error_set(err, ERR_INTERNAL, "%s: cuBLASLt says %s", op, cublasLtGetStatusString(status));
 }
 
 extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, struct error *err)
@@ -494,122 +625,30 @@ extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w 
 }
 
 /* --- what the rule costs --------------------------------------------------------------------------------------------- */
-#define COST_COLD_BYTES ((int64_t)256 << 20)    // of weights in turn, several times the second-level cache
-#define COST_RUNS 9
-struct cost_run {
-    const struct linear_cost *c;
-    struct weight w;
-    bf16 *weights, *x, *bias;
-    void *y;
-    int n_copy;
-    const cublasLtMatmulAlgo_t *algo;    // NULL: linear_fwd itself
-};
-static bool cost_call(struct cuda_device *cu, struct cost_run *r, int k, struct error *err)
-{
-    const struct linear_cost *c = r->c;
-    const bf16 *weight = r->weights + (int64_t)(k % r->n_copy) * c->n_out * c->n_in;
-    if (!r->algo) {
-        r->w.data = weight;
-        struct linear_fwd a = {};
-        a.y = r->y;
-        a.x = r->x;
-        a.w = &r->w;
-        a.bias = r->bias;
-        a.n = c->n;
-        a.y_dtype = c->y_dtype;
-        return linear_fwd_cuda(&cu->base, &a, err);
-    }
-    struct lt_call call = { .kind = c->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, .rows = c->n, .n_out = c->n_out, .n_in = c->n_in,
-                            .split = 1, .weight = weight, .x = r->x, .bias = r->bias, .y = r->y, .x2 = NULL, .ldx = c->n_in, .ldy = c->n_out };
-    struct lt_setup setup;
-    lt_setup_make(&setup, &call);
-    return lt_ok(lt_multiply(cu, &setup, r->algo), "linear_cost", err);
-}
-/* Median time of one call, from recorded runs over all copies of the weight. */
-static bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, struct error *err)
-{
-    int n_call = r->n_copy < 8 ? 8 : r->n_copy;
-    float took[COST_RUNS];
-    cudaEvent_t from = NULL, to = NULL;
-    struct graph *g = NULL;
-    bool ok = cost_call(cu, r, 0, err) && cu->base.op->graph_begin(&cu->base, err);
-    if (!ok)
-        return false;
-    for (int k = 0; ok && k < n_call; k++)
-        ok = cost_call(cu, r, k, err);
-    struct error ignored;
-    g = cu->base.op->graph_end(&cu->base, ok ? err : &ignored);
-    ok = ok && g && cuda_ok(cudaEventCreate(&from), "linear_cost", err) && cuda_ok(cudaEventCreate(&to), "linear_cost", err);
-    for (int i = -1; ok && i < COST_RUNS; i++) {
-        ok = cuda_ok(cudaEventRecord(from, cu->stream), "linear_cost", err) && cu->base.op->graph_launch(&cu->base, g, err) &&
-             cuda_ok(cudaEventRecord(to, cu->stream), "linear_cost", err) && cuda_ok(cudaEventSynchronize(to), "linear_cost", err);
-        if (ok && i >= 0)
-            ok = cuda_ok(cudaEventElapsedTime(&took[i], from, to), "linear_cost", err);
-    }
-    for (int i = 1; ok && i < COST_RUNS; i++)
-        for (int j = i; j > 0 && took[j] < took[j - 1]; j--) {
-            float t = took[j];
-            took[j] = took[j - 1];
-            took[j - 1] = t;
-        }
-    if (ok)
-        *us = (double)took[COST_RUNS / 2] * 1e3 / n_call;
-    if (from)
-        cudaEventDestroy(from);
-    if (to)
-        cudaEventDestroy(to);
-    if (g)
-        cu->base.op->graph_free(&cu->base, g);
-    return ok;
-}
 bool cuda_linear_cost(struct device *dev, struct linear_cost *c, struct error *err)
 {
     struct cuda_device *cu = cuda_of(dev);
     bool ok = false;
-    int64_t w_elems = c->n_out * c->n_in, x_elems = c->n * c->n_in;
-    struct cost_run r = {};
+    struct cost_run r;
     struct lt_setup setup;
     cublasLtMatmulAlgo_t found[CANDIDATES];
-    int n = 0;
     if (c->n < 1 || c->n_out % 8 || c->n_in % 8 || c->n_out < 8 || c->n_in < 8)
         return error_set(err, ERR_SHAPE, "linear_cost: %lld rows, %lld x %lld", (long long)c->n, (long long)c->n_out, (long long)c->n_in);
-    r.c = c;
-    r.n_copy = (int)(COST_COLD_BYTES / (2 * w_elems) + 1);
-    r.w.dtype = DT_BF16;
-    r.w.n_out = c->n_out;
-    r.w.n_in = c->n_in;
-    r.weights = (bf16 *)dev->op->mem_new(dev, (size_t)(r.n_copy * w_elems + c->n_out) * 2, "a measurement", err);
-    r.x = (bf16 *)dev->op->mem_new(dev, (size_t)x_elems * 2, "a measurement", err);
-    r.y = dev->op->mem_new(dev, (size_t)(c->n * c->n_out) * dtype_size(c->y_dtype), "a measurement", err);
-    if (!r.weights || !r.x || !r.y || !cuda_weight_init(dev, &r.w, err))
-        goto out;
-    r.bias = c->bias ? r.weights + r.n_copy * w_elems : NULL;
-    noise_kernel<<<blocks_for(r.n_copy * w_elems + c->n_out, 256), 256, 0, cu->stream>>>(r.weights, r.n_copy * w_elems + c->n_out, 3);
-    noise_kernel<<<blocks_for(x_elems, 256), 256, 0, cu->stream>>>(r.x, x_elems, 4);
-    if (!cost_time(cu, &r, &c->rule_us, err))
-        goto out;
-    {
+    if (cost_open(cu, &r, c, 1, err) && cuda_weight_init(dev, &r.w, err) && cost_time(cu, &r, &c->rule_us, err)) {
         struct lt_call call = { .kind = c->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, .rows = c->n, .n_out = c->n_out,
                                 .n_in = c->n_in, .split = 1, .weight = r.weights, .x = r.x, .bias = r.bias, .y = r.y, .x2 = NULL,
                                 .ldx = c->n_in, .ldy = c->n_out };
         lt_setup_make(&setup, &call);
-        n = lt_candidates(cu, &setup, FREE_ALL, found);
+        int n = lt_candidates(cu, &setup, FREE_ALL, found);
+        ok = n > 0 || error_set(err, ERR_UNSUPPORTED, "cuBLASLt has no algorithm for %lld x %lld", (long long)c->n_out, (long long)c->n_in);
+        c->best_us = INFINITY;
+        for (int i = 0; ok && i < n; i++) {
+            double us = INFINITY;
+            r.algo = &found[i];
+            ok = cost_time(cu, &r, &us, err);
+            c->best_us = us < c->best_us ? us : c->best_us;
+        }
     }
-    c->best_us = INFINITY;
-    for (int i = 0; i < n; i++) {
-        double us;
-        r.algo = &found[i];
-        if (!cost_time(cu, &r, &us, err))
-            goto out;
-        c->best_us = us < c->best_us ? us : c->best_us;
-    }
-    ok = n > 0 || error_set(err, ERR_UNSUPPORTED, "cuBLASLt has no algorithm for %lld x %lld", (long long)c->n_out, (long long)c->n_in);
-out:
-    if (r.weights)
-        dev->op->mem_free(dev, r.weights);
-    if (r.x)
-        dev->op->mem_free(dev, r.x);
-    if (r.y)
-        dev->op->mem_free(dev, r.y);
+    cost_close(cu, &r);
     return ok;
 }

@@ -17,16 +17,16 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
     exit 77
 fi
 status=0
-# note NAME COMMAND...: run it, keep its verdict (and its last JSON line) for the table
+# note NAME COMMAND...: run it, keep its verdict (and its last JSON line) for the table; a measurement whose check is false has failed
 note() {
     local name=$1 out
     shift
     echo "== $name"
     SECONDS=0
-    if out=$(timeout 300 "$@" 2>&1); then
+    if out=$(timeout 300 "$@" 2>&1) && ! grep -q '"check": *false' <<<"$out"; then
         table+=("passed  $name  ${SECONDS}s  $(grep '^{' <<<"$out" | tail -1)")
     else
-        table+=("FAILED  $name  ${SECONDS}s")
+        table+=("FAILED  $name  ${SECONDS}s  $(grep '^{' <<<"$out" | tail -1)")
         status=1
     fi
     tail -"${LINES_SHOWN:-12}" <<<"$out"
@@ -84,9 +84,11 @@ for group in "$@"; do
         ROLLCALL=$rollcall note "GRPO steps of whole runs" $python tests/gpu/step.py ${STEP_CASES:-}
         ;;
     learn)
-        note "gradient of a GRPO step, fp32" "$bin/rollcall" bench train --device cuda:0 --dtype float32 --rounds 3
-        note "gradient of a GRPO step, bf16" "$bin/rollcall" bench train --device cuda:0 --rounds 3
         [ -e build/starter/config.json ] || ROLLCALL=$rollcall DEVICE=cuda:0 note "the starter, made here" env -u LD_LIBRARY_PATH bash examples/make_starter.sh
+        for dtype in float32 bfloat16; do
+            note "gradient of the starter task's first step, $dtype" "$bin/rollcall" bench learn --device cuda:0 --dtype $dtype \
+                --model build/starter --dataset build/data/train.jsonl --eval-dataset build/data/eval.jsonl --steps 1 --against cpu:0
+        done
         runs=$(mktemp -d)
         for seed in 1 2 3 4 5; do    # side by side: one run leaves most of the GPU idle
             ROLLCALL=$rollcall $python examples/learning.py --seeds $seed --no-control --runs-dir "$runs" -- --devices cuda:0 \
