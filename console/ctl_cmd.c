@@ -32,6 +32,7 @@ struct ctl {
     double limit_s;
     char run_dir[PATH_MAX];
     bool read_only;
+    const char *id;
     struct run_door door;
 };
 
@@ -345,7 +346,7 @@ static bool args_write(struct ctl *c, const struct command_spec *spec, const cha
 static bool command_send(struct ctl *c, const char *name, const char **operand, int n, struct error *err)
 {
     uint64_t id[2];
-    char text[64], who[160], host[64] = "", effect[1100];
+    char text[64], who[160], host[64] = "";
     struct msg_out m = MSG_OUT_INIT;
     struct msg_in in;
     struct net_event ev;
@@ -357,6 +358,8 @@ static bool command_send(struct ctl *c, const char *name, const char **operand, 
         return error_errno(err, "cannot get a random number");
     gethostname(host, sizeof host - 1);
     snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, id[0], id[1]);
+    if (c->id)
+        snprintf(text, sizeof text, "%s", c->id);
     snprintf(who, sizeof who, "%.64s@%s, ctl", pw ? pw->pw_name : "?", host);
     double limit_s = c->limit_s > 0 ? c->limit_s : spec->limit_s;
     msg_begin(&m, MSG_COMMAND);
@@ -376,7 +379,9 @@ static bool command_send(struct ctl *c, const char *name, const char **operand, 
             err->code = ERR_REFUSED;    // exit 3 is for a run that was stopped
         return false;
     }
-    printf("%s\n", mval_text(in.root, "effect", effect, sizeof effect));
+    size_t len;
+    const char *effect = mval_str(mval_get(in.root, "effect"), &len);
+    printf("%.*s\n", (int)len, effect);
     msg_in_release(&in);
     net_event_release(&ev);
     return true;
@@ -393,6 +398,7 @@ bool ctl_cmd(int argc, char **argv, struct error *err)
         { "json", NULL, CLI_FLAG, &c.json, NULL, "status, checkpoints: as JSON" },
         { "depth", NULL, CLI_STR, &c.depth, "DEPTH", "pause: rollouts, step (without it) or drain" },
         { "verify", NULL, CLI_FLAG, &c.verify, NULL, "checkpoints: read every file and compare its hash" },
+        { "id", NULL, CLI_STR, &c.id, "ID", "commands: carried out once under this id; asked again it gets the first outcome" },
         { "read-only", NULL, CLI_FLAG, &c.read_only, NULL, "ask by the socket that only shows the run; always so for who is not its owner" },
         { "limit", NULL, CLI_F64, &c.limit_s, "SECONDS", "give up after so long and name who is late" },
     };
@@ -417,6 +423,10 @@ bool ctl_cmd(int argc, char **argv, struct error *err)
     bool question = strcmp(operand[0], "status") == 0 || strcmp(operand[0], "checkpoints") == 0 || strcmp(operand[0], "events") == 0;
     if (!question && !command_find(operand[0], err))
         goto out;
+    if (c.id && (!c.id[0] || strlen(c.id) > 60)) {
+        error_set(err, ERR_USAGE, "--id is 1 to 60 bytes");
+        goto out;
+    }
     TRY(run_find(c.run, c.runs_dir, c.run_dir, sizeof c.run_dir, err));
     TRY(run_door_may_look(c.run_dir, err));
     if (strcmp(operand[0], "checkpoints") == 0) {

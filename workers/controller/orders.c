@@ -14,6 +14,7 @@
 
 #define STEPS_MAX 20000      // rows in one answer
 #define EVENTS_MAX 1000
+#define OUTCOME_MAX ((size_t)1 << 16)    // of one command, in words
 
 static const char *const depth_names[] = { "", "rollouts", "step", "drain" };
 
@@ -48,9 +49,15 @@ static void outcome_set(struct controller *c, struct request *r, const char *id,
 
 static void command_ok(struct controller *c, struct request *r, const char *id, const char *who, int64_t step, const char *text)
 {
-    char outcome[1100];
-    snprintf(outcome, sizeof outcome, "+%" PRId64 " %.1000s", step, text);
-    outcome_set(c, r, id, who, outcome);
+    struct buf outcome = BUF_INIT;
+    struct error err;
+    if (buf_fmt(&outcome, "+%" PRId64 " %s", step, text)) {
+        outcome_set(c, r, id, who, buf_text(&outcome));
+    } else {
+        error_set(&err, ERR_NO_MEMORY, "it has taken effect, but there is no memory to say it: %.200s", text);
+        refuse_later(c, r, &err);
+    }
+    buf_release(&outcome);
 }
 
 static void command_fail(struct controller *c, struct request *r, const char *id, const char *who, const struct error *err)
@@ -135,13 +142,12 @@ static bool change_add(struct controller *c, const struct knob *k, const char *v
     return true;
 }
 
-static bool knobs_set(struct controller *c, const char *const *name, const char *const *value, int n, char *text, size_t size,
+static bool knobs_set(struct controller *c, const char *const *name, const char *const *value, int n, struct buf *text,
                       struct error *err)
 {
     struct run_config *next = malloc(sizeof *next);
     struct buf before = BUF_INIT, after = BUF_INIT;
     bool ok = false;
-    size_t at = 0;
     if (!next)
         return error_set(err, ERR_NO_MEMORY, "no memory for settings");
     TRY(knobs_propose(&c->now, name, value, n, next, err));
@@ -170,9 +176,7 @@ static bool knobs_set(struct controller *c, const char *const *name, const char 
             snprintf(from, sizeof from, "optimizer step %" PRId64, added->step + 1);
         else if (k->applies == APPLY_NEXT_ROLLOUT)
             snprintf(from, sizeof from, "rollout step %" PRId64, added->rollout_step + 1);
-        if (at < size)
-            at += (size_t)snprintf(text + at, size - at, "%s%s: %s -> %s from %s on", i ? "; " : "", k->name, buf_text(&before),
-                                   buf_text(&after), from);
+        buf_fmt(text, "%s%s: %s -> %s from %s on", i ? "; " : "", k->name, buf_text(&before), buf_text(&after), from);
     }
     TRY(changes_save(c, err));
     c->now = *next;
@@ -190,7 +194,8 @@ static void set_command(struct controller *c, struct request *r, const char *id,
 {
     const char *name[64], *value[64];
     static const int max = 64;
-    char words[64][2][RUN_TEXT_MAX > 512 ? 512 : RUN_TEXT_MAX], text[1000] = "";
+    char words[64][2][RUN_TEXT_MAX > 512 ? 512 : RUN_TEXT_MAX];
+    struct buf text = { .max = OUTCOME_MAX };
     struct error err;
     const struct mval *values = mval_get(args, "values");
     int n = (int)MIN(mval_n(values), (int64_t)max + 1);
@@ -211,16 +216,17 @@ static void set_command(struct controller *c, struct request *r, const char *id,
             value[i] = words[i][1];
         }
     }
-    if (ok && knobs_set(c, name, value, n, text, sizeof text, &err))
-        command_ok(c, r, id, who, c->step, text);
+    if (ok && knobs_set(c, name, value, n, &text, &err))
+        command_ok(c, r, id, who, c->step, buf_text(&text));
     else
         command_fail(c, r, id, who, &err);
+    buf_release(&text);
 }
 
 static void revert_command(struct controller *c, struct request *r, const char *id, const char *who)
 {
     const char *name[64], *value[64];
-    char text[1000] = "";
+    struct buf text = { .max = OUTCOME_MAX };
     struct error err;
     int n = 0;
     int64_t group = c->n_change > 0 ? c->change[c->n_change - 1].group : -1;
@@ -232,10 +238,11 @@ static void revert_command(struct controller *c, struct request *r, const char *
     }
     if (n == 0)
         error_set(&err, ERR_REFUSED, "no knob has been changed in this run");
-    if (n > 0 && knobs_set(c, name, value, n, text, sizeof text, &err))
-        command_ok(c, r, id, who, c->step, text);
+    if (n > 0 && knobs_set(c, name, value, n, &text, &err))
+        command_ok(c, r, id, who, c->step, buf_text(&text));
     else
         command_fail(c, r, id, who, &err);
+    buf_release(&text);
     free(copy);
 }
 

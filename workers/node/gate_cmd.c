@@ -682,6 +682,7 @@ static void status_came(struct gate *g, const struct net_event *ev)
         return;
     mval_text(in.root, "state", g->state, sizeof g->state);
     g->step = mval_i64(mval_get(in.root, "step"), 0);
+    g->config.slow_s = mval_f64(mval_get(mval_get(in.root, "knobs"), "slow_s"), g->config.slow_s);    // it may be changed
     msg_in_release(&in);
 }
 

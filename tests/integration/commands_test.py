@@ -1,0 +1,150 @@
+"""tags: limit=600
+
+Every command of an operator, one by one: what it has done when it is answered, what the journal tells of it, and that an id is
+carried out once. Pausing, stopping and restarting have tests of their own beside these (control_test, kills_test)."""
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import time
+import unittest
+from run_tools import LIMIT, ROLLCALL, Run, Task
+
+# Every setting that may change while a run goes, with a value that is neither the default nor the tests'.
+LIVE = dict(
+    max_steps="99999", inference_batch_size="16", inference_microbatch_size="4", train_batch_size="4", train_minibatch_size="4",
+    train_microbatch_size="3", token_budget="200", num_generations="6", temperature="0.8", top_k="9", top_p="0.9", min_p="0.01",
+    max_new_tokens="11", kl_coeff="0", clip_eps_low="0.1", clip_eps_high="0.3", loss_variation="token_level", filter_range="[0, 1]",
+    filter_truncated_response="true", skip_threshold="30", learning_rate="0.002", lr_schedule="linear", lr_min_ratio="0.2",
+    warmup_steps="3", weight_decay="0.02", max_norm="2", eval_interval="1000", eval_temperature="0.3", eval_at_end="false",
+    save_interval="50", save_at_end="false", keep_checkpoints="5", rollout_log_interval="7", slow_s="4", stuck_s="40", restart_stuck_s="300")
+
+
+class Commands(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.task = Task()
+        cls.n = 0
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.task.close()
+
+    def start(self, *extra, **settings):
+        type(self).n += 1
+        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", "100000", *extra])
+        self.addCleanup(run.kill)
+        run.wait_step(1)
+        return run
+
+    def ok(self, run, *args):
+        done = run.ctl(*args)
+        self.assertEqual(done.returncode, 0, f"{args}: {done.stderr}{run.logs()}")
+        return done.stdout
+
+    def status(self, run):
+        return json.loads(self.ok(run, "status", "--json"))
+
+    def query(self, run, text):
+        with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True, timeout=10) as db:
+            return db.execute(text).fetchall()
+
+    def commands(self, run):
+        return self.query(run, "select who, text from event where kind = 'command' order by seq")
+
+    def test_every_live_knob_changes_while_the_run_goes_and_is_in_the_audit_trail(self):
+        table = subprocess.run([ROLLCALL, "settings"], capture_output=True, text=True, timeout=LIMIT).stdout
+        rows = [[c.strip() for c in line.split("|")] for line in table.splitlines() if line.startswith("| `")]
+        self.assertEqual({r[1].split("`")[1] for r in rows if r[5] != "start"}, set(LIVE), "a knob without a value here, or the other way round")
+        run = self.start()
+        before = self.status(run)["knobs"]
+        self.ok(run, "set", *(f"{k}={v}" for k, v in LIVE.items()))    # all of them, or none
+        after = self.status(run)["knobs"]
+        told = "\n".join(text for _, text in self.commands(run))
+        for name, value in LIVE.items():
+            want = {"true": True, "false": False}.get(value, value)
+            got = after[name]
+            self.assertEqual(float(want) if isinstance(got, float) else type(got)(want), got, name)
+            self.assertIn(f"{name}: ", told)
+        run.wait_step(run.step() + 2)    # and it goes on with them
+        who, _ = self.commands(run)[0]
+        self.assertIn("ctl", who)
+        self.ok(run, "revert")           # all of them again, in one
+        self.assertEqual({k: self.status(run)["knobs"][k] for k in LIVE}, {k: before[k] for k in LIVE})
+        run.wait_step(run.step() + 2)
+
+    def test_a_proposal_is_taken_whole_or_not_at_all(self):
+        run = self.start()
+        for bad, code in (("nonsense=1", 2), ("temperature=-1", 2), ("seed=7", 1), ("train_minibatch_size=1000", 1)):
+            done = run.ctl("set", "learning_rate=0.5", bad)
+            self.assertIn(done.returncode, (1, 2), bad)
+            self.assertIn(bad.split("=")[0], done.stderr)
+            self.assertEqual(self.status(run)["knobs"]["learning_rate"], 0.001, bad)
+        self.assertEqual(run.ctl("revert").returncode, 1)    # nothing has been changed
+
+    def test_an_id_is_carried_out_once_and_answered_alike(self):
+        run = self.start()
+        first = self.ok(run, "set", "learning_rate=0.002", "--id", "mine-1")
+        self.assertEqual(self.ok(run, "set", "learning_rate=0.003", "--id", "mine-1"), first)
+        self.assertEqual(self.status(run)["knobs"]["learning_rate"], 0.002)
+        self.assertEqual(sum("0.002" in text for _, text in self.commands(run)), 1)
+        refused = run.ctl("set", "learning_rate=9", "--id", "mine-2")
+        again = run.ctl("set", "learning_rate=0.004", "--id", "mine-2")
+        self.assertEqual((refused.returncode, refused.stderr), (again.returncode, again.stderr))
+        self.assertEqual(self.status(run)["knobs"]["learning_rate"], 0.002)
+        os.kill(run.processes()["controller"], 9)    # ids outlive the controller
+        self.assertEqual(self.ok(run, "set", "learning_rate=0.003", "--id", "mine-1"), first)
+
+    def test_a_drained_run_holds_nothing_and_is_saved(self):
+        run = self.start(n_behind=1, save_interval=0)
+        self.ok(run, "pause", "--depth", "drain")
+        status = self.status(run)
+        self.assertEqual((status["state"], status["pause_depth"]), ("paused", "drain"))
+        self.assertEqual(status["buffer"]["generating"], 0)
+        self.assertEqual(status["checkpoint"], status["step"])
+        self.assertTrue(run.weights(status["step"]))
+        self.ok(run, "resume")
+        run.wait_step(status["step"] + 1)
+
+    def test_evaluating_now_is_done_when_it_is_answered(self):
+        run = self.start(eval_dataset=json.dumps({"small": {"path": self.task.path("train.jsonl"), "limit": 4}}), eval_at_end=False)
+        self.ok(run, "pause")
+        step = self.status(run)["step"]
+        self.ok(run, "eval")
+        self.assertEqual(self.status(run)["eval"]["small"]["step"], step)
+        self.assertEqual(self.status(run)["eval"]["small"]["n"], 4)
+        self.assertTrue([text for text, in self.query(run, "select text from event where kind = 'eval'") if f"step {step}" in text])
+
+    def test_a_prompt_in_quarantine_is_issued_no_more(self):
+        run = self.start("--num-episodes", "1000")
+        self.ok(run, "pause", "--depth", "drain")
+        last = self.query(run, "select max(item) from item")[0][0]
+        self.ok(run, "quarantine", "5")
+        done = run.ctl("quarantine", "5")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("already", done.stderr)
+        self.assertEqual(run.ctl("quarantine", "64").returncode, 2)
+        self.ok(run, "resume")
+        end = time.monotonic() + LIMIT
+        while self.query(run, "select max(item) from item")[0][0] < last + 3 * 64 and time.monotonic() < end:    # three rounds of the data
+            time.sleep(0.05)
+        rows = [r for r, in self.query(run, f"select prompt_row from item where item > {last}")]
+        self.assertGreaterEqual(len(rows), 3 * 64)
+        self.assertNotIn(5, rows[64:])    # what was issued already is not called back
+        self.assertIn(6, rows[64:])
+        self.assertTrue(any("prompt 5" in text for _, text in self.commands(run)))
+
+    def test_a_limit_that_passes_names_who_is_late(self):
+        run = self.start()
+        worker = run.processes()["worker cpu:0"]
+        os.kill(worker, 19)
+        late = run.ctl("eval", "--limit", "1")
+        os.kill(worker, 18)
+        self.assertEqual(late.returncode, 1)
+        self.assertRegex(late.stderr, re.compile("'eval' has not taken effect in time; it waits for worker cpu:0"))
+        self.assertTrue(any("has not taken effect" in text for _, text in self.commands(run)))
+
+
+if __name__ == "__main__":
+    unittest.main()
