@@ -140,7 +140,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "samples", KIND_LIST, false, "{text, n_tok, finish: 0 stop, 1 length}" },
                { "eval", KIND_BOOL, true, "score as evaluation does: no length rules" },),
         FIELDS({ "results", KIND_LIST, false, "as samples: {score: 1 ok, 2 left out, reward, format_acc, ans_acc, parts, rule, "
-                                              "pred, gold, us}" },) },
+                                              "pred, gold, tests: 1 byte each: 1 passed, 0 wrong answer, -1 failed, -2 no program, us}" },) },
     [MSG_JOIN] = { "join", "another node", "gate", "I would like to sample for this run: what do I need?",
         FIELDS({ "node", KIND_STR, false, "the node's name: letters, digits, '.', '_' and '-', at most 32" },
                { "id", KIND_STR, false, "random, kept in the node's folder: who comes back with it takes its own place" },

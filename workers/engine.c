@@ -108,6 +108,7 @@ void report_free(struct report *r)
         free(r->text[i]);
     free(r->text);
     free(r->row);
+    free(r->out);
     free(r->prompt_text);
     group_free(r->group);
     free(r);
@@ -790,16 +791,14 @@ static void eval_tally_report(struct eval_run *x, const struct report *r)
 {
     for (int32_t i = 0; i < r->group->n_sample; i++) {
         const struct sample *s = &r->group->sample[i];
-        struct reward_output out = { .score = s->score, .reward = s->reward, .format_acc = s->format_acc, .ans_acc = s->ans_acc,
-                                     .verdict = s->ans_acc > 0 ? VERDICT_EQUAL : VERDICT_DIFFERENT };
-        eval_tally_add(&x->tally, r->group->prompt_row, &out, s->n_tok, s->finish);
+        const struct reward_output *out = &r->out[i];
+        eval_tally_add(&x->tally, r->group->prompt_row, out, s->n_tok, s->finish);
         struct error err;
         json_error_t je;
         json_t *row = json_loads(r->row, 0, &je);
-        snprintf(out.rule, sizeof out.rule, "%.47s", s->reason);
         struct eval_record record = { .prompt = r->prompt_text, .prediction = r->text[i], .prediction_len = (int64_t)strlen(r->text[i]),
                                       .row = row, .prompt_row = r->group->prompt_row, .sample = i, .n_tok = s->n_tok,
-                                      .finish = s->finish, .out = &out };
+                                      .finish = s->finish, .out = out };
         if (!eval_record_line(&x->lines, &record, &err))
             log_warn("an evaluation's record: %s", err.text);
         json_decref(row);
@@ -866,6 +865,11 @@ static bool eval_one(struct engine *e, const struct task *t, int index, const st
             if (!r)
                 return false;
             r->eval = true;
+            r->out = calloc((size_t)g->n_sample, sizeof *r->out);
+            if (!r->out) {
+                report_free(r);
+                return error_set(err, ERR_NO_MEMORY, "no memory for a group's scores");
+            }
             r->eval_set = index;
             report_put(e, r);
         }

@@ -35,6 +35,7 @@ enum report_kind {
     REPORT_GROUP,     // a finished group that wants scores
     REPORT_DONE,      // a task has ended (save: when it is on disk)
 };
+struct reward_output;    // workers/reward/reward.h
 struct report {
     struct report *next;
     enum report_kind kind;
@@ -44,6 +45,7 @@ struct report {
     char *prompt_text;
     char **text;                  // (group->n_sample) decoded completions
     bool eval;                    // goes back to the engine when scored (engine_scored)
+    struct reward_output *out;    // of eval: (group->n_sample) as the scorer says; owned
     int eval_set;
     /* REPORT_DONE */
     enum task_kind task_kind;

@@ -16,6 +16,7 @@
 #include "workers/engine.h"
 #include "workers/node/node.h"
 #include "workers/process.h"
+#include "workers/reward/reward.h"
 
 #define WORK_LIMIT_MS 15000       // the controller holds a request for work 2 s
 #define SCORE_LIMIT_MS 120000
@@ -142,6 +143,24 @@ static void parcels_send(struct worker_process *w)
 
 /* ---- scores ---- */
 
+/* A scorer's whole answer on one sample, for an evaluation's records. */
+static void output_read(struct reward_output *out, const struct mval *o)
+{
+    size_t n = 0;
+    const void *code = mval_bin(mval_get(o, "tests"), &n);
+    out->score = mval_i64(mval_get(o, "score"), 2) == 1 ? SCORE_OK : SCORE_LEFT_OUT;
+    out->reward = mval_f64(mval_get(o, "reward"), 0);
+    out->format_acc = (float)mval_f64(mval_get(o, "format_acc"), 0);
+    out->ans_acc = (float)mval_f64(mval_get(o, "ans_acc"), 0);
+    out->verdict = out->ans_acc > 0 ? VERDICT_EQUAL : VERDICT_DIFFERENT;
+    mval_text(o, "rule", out->rule, sizeof out->rule);
+    mval_text(o, "pred", out->pred, sizeof out->pred);
+    mval_text(o, "gold", out->gold, sizeof out->gold);
+    out->tests.n = (int16_t)MIN(n, TESTS_KEPT_MAX);
+    if (code)
+        memcpy(out->tests.code, code, (size_t)out->tests.n);
+}
+
 static void scores_take(struct worker_process *w, struct parcel *p, const struct mval *results)
 {
     struct group *g = p->report->group;
@@ -149,6 +168,8 @@ static void scores_take(struct worker_process *w, struct parcel *p, const struct
         const struct mval *o = mval_at(results, i), *parts = mval_get(o, "parts");
         struct sample *s = &g->sample[i];
         char rule[48], pred[64];
+        if (p->report->out)
+            output_read(&p->report->out[i], o);
         s->score = mval_i64(mval_get(o, "score"), 2) == 1 ? SCORE_OK : SCORE_LEFT_OUT;
         s->reward = s->score == SCORE_OK ? mval_f64(mval_get(o, "reward"), 0) : 0;
         s->format_acc = s->score == SCORE_OK ? (float)mval_f64(mval_get(o, "format_acc"), 0) : 0;

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import run_tools
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(HERE, "../../build/release/rollcall")))
@@ -28,26 +29,26 @@ def score(reward_type, rows, *more):
 
 DOUBLE = {"inputs": ["1\n", "2\n", "-3\n"], "outputs": ["2\n", "4\n", "-6\n"]}
 ADD = {"inputs": ["1\n2", "[1]\n[2]"], "outputs": ["3", "[1, 2]"], "fn_name": "add"}
-# response, tests, share of the tests passed or None for a sample that is left out, the rule
+# response, tests, share of the tests passed or None for a sample that is left out, the rule, each test's result
 PROGRAMS = [
-    (fenced("print(int(input()) * 2)"), DOUBLE, 1, "code: all 3 tests pass"),
-    (fenced("def main():\n    print(int(input()) * 2)\nif __name__ == '__main__':\n    main()"), DOUBLE, 1, "code: all 3 tests pass"),
-    (fenced("import sys\nprint(2 * int(sys.stdin.read()))\nsys.exit(1)"), DOUBLE, 1, "code: all 3 tests pass"),
-    (fenced("import threading, sys\nthreading.Thread(target=lambda: print(2 * int(input()))).start()"), DOUBLE, 1, "code: all 3 tests pass"),
-    (fenced("print(2 * abs(int(input())))"), DOUBLE, 2 / 3, "code: wrong answer in test 3 of 3"),
-    (fenced("n = int(input())\nprint(2 * n if n > 1 else 1 / 0)"), DOUBLE, 1 / 3, "code: crash in test 1 of 3"),
-    (fenced("print('2')"), DOUBLE, 1 / 3, "code: wrong answer in test 2 of 3"),
-    (fenced("print(int(input()) * 2"), DOUBLE, 0, "code: compile error in test 1 of 3"),
-    (fenced(""), DOUBLE, 0, "code: missing code"),
+    (fenced("print(int(input()) * 2)"), DOUBLE, 1, "code: all 3 tests pass", [1, 1, 1]),
+    (fenced("def main():\n    print(int(input()) * 2)\nif __name__ == '__main__':\n    main()"), DOUBLE, 1, "code: all 3 tests pass", [1, 1, 1]),
+    (fenced("import sys\nprint(2 * int(sys.stdin.read()))\nsys.exit(1)"), DOUBLE, 1, "code: all 3 tests pass", [1, 1, 1]),
+    (fenced("import threading, sys\nthreading.Thread(target=lambda: print(2 * int(input()))).start()"), DOUBLE, 1, "code: all 3 tests pass", [1, 1, 1]),
+    (fenced("print(2 * abs(int(input())))"), DOUBLE, 2 / 3, "code: wrong answer in test 3 of 3", [1, 1, 0]),
+    (fenced("n = int(input())\nprint(2 * n if n > 1 else 1 / 0)"), DOUBLE, 1 / 3, "code: crash in test 1 of 3", [-1, 1, -1]),
+    (fenced("print('2')"), DOUBLE, 1 / 3, "code: wrong answer in test 2 of 3", [1, 0, 0]),
+    (fenced("print(int(input()) * 2"), DOUBLE, 0, "code: compile error in test 1 of 3", [-2]),
+    (fenced(""), DOUBLE, 0, "code: missing code", None),
     (fenced("x = List[int]\nprint(2 * gcd(int(input()), 0) if deque([1]) and Counter('a') else 0)"), DOUBLE, 2 / 3,
-     "code: wrong answer in test 3 of 3"),    # the names PRIME's prelude gives
-    (fenced("def add(a, b):\n    return a + b"), ADD, 1, "code: all 2 tests pass"),
-    (fenced("class Solution:\n    def add(self, a, b):\n        print('noise')\n        return a + b"), ADD, 1, "code: all 2 tests pass"),
-    (fenced("def add(a, b):\n    return (a + b) if a == 1 else tuple(a + b)"), ADD, 1, "code: all 2 tests pass"),
-    (fenced("def sub(a, b):\n    return a - b"), ADD, 0, "code: missing function in test 1 of 2"),
-    (fenced("def add(a, b):\n    return {a, b}"), ADD, 0, "code: wrong answer in test 1 of 2"),
-    (fenced("print(1)"), {"inputs": [], "outputs": []}, None, "code: error in test_cases"),
-    (fenced("print(1)"), None, None, "code: error in test_cases"),
+     "code: wrong answer in test 3 of 3", [1, 1, 0]),    # the names PRIME's prelude gives
+    (fenced("def add(a, b):\n    return a + b"), ADD, 1, "code: all 2 tests pass", [1, 1]),
+    (fenced("class Solution:\n    def add(self, a, b):\n        print('noise')\n        return a + b"), ADD, 1, "code: all 2 tests pass", [1, 1]),
+    (fenced("def add(a, b):\n    return (a + b) if a == 1 else tuple(a + b)"), ADD, 1, "code: all 2 tests pass", [1, 1]),
+    (fenced("def sub(a, b):\n    return a - b"), ADD, 0, "code: missing function in test 1 of 2", [-2]),
+    (fenced("def add(a, b):\n    return {a, b}"), ADD, 0, "code: wrong answer in test 1 of 2", [0, -1]),    # a list cannot be in a set
+    (fenced("print(1)"), {"inputs": [], "outputs": []}, None, "code: error in test_cases", None),
+    (fenced("print(1)"), None, None, "code: error in test_cases", None),
 ]
 
 
@@ -60,12 +61,15 @@ class Sandboxed(unittest.TestCase):
             raise unittest.SkipTest(done.stderr.strip())
 
     def test_programs_get_their_score_and_reason(self):
-        rows = [{"response": r, "test_cases": t} for r, t, _, _ in PROGRAMS]
+        rows = [{"response": r, "test_cases": t} for r, t, *_ in PROGRAMS]
         whole, _ = score("code", rows, "--program-timeout", "60")
         parts, _ = score("code_share", rows, "--program-timeout", "60")
-        for (response, _, share, rule), all_or_nothing, by_share in zip(PROGRAMS, whole, parts, strict=True):
+        for (response, _, share, rule, results), all_or_nothing, by_share in zip(PROGRAMS, whole, parts, strict=True):
             with self.subTest(response):
                 self.assertEqual(all_or_nothing["rule"], rule)
+                self.assertEqual(by_share.get("test_results"), results)
+                until_first = results and results[:next((i + 1 for i, r in enumerate(results) if r != 1), len(results))]
+                self.assertEqual(all_or_nothing.get("test_results"), until_first)
                 if share is None:
                     self.assertIsNone(all_or_nothing["reward"])
                     self.assertIsNone(by_share["reward"])
@@ -73,6 +77,28 @@ class Sandboxed(unittest.TestCase):
                 self.assertEqual(all_or_nothing["reward"], 10 if share == 1 else 0)
                 self.assertEqual(all_or_nothing["ans_acc"], int(share == 1))
                 self.assertAlmostEqual(by_share["reward"], 10 * share)
+
+    def test_an_evaluation_in_a_run_records_how_each_test_ended(self):
+        task = run_tools.Task()
+        self.addCleanup(task.close)
+        data = task.path("code.jsonl")
+        with open(data, "w") as f:
+            f.writelines(json.dumps({"messages": [{"role": "user", "content": str(i)}], "test_cases": DOUBLE}) + "\n" for i in range(8))
+        run = run_tools.Run(task, "code", task.run_file(reward_type="code", dataset=data, max_steps=1, eval_interval=1,
+                                                        eval_dataset={"programs": data}))
+        self.addCleanup(run.kill)
+        code, last = run.wait()
+        self.assertEqual(code, 0, last)
+        with open(os.path.join(run.dir, "eval", "programs_training_step_1.jsonl")) as f:
+            records = [json.loads(line) for line in f]
+        self.assertEqual(len(records), 8)
+        # what a random model writes fails in the first test already
+        results = {"compile error": [-2], "crash": [-1], "time-out": [-1], "wrong answer": [0]}
+        for r in records:
+            self.assertEqual((r["test_cases"], r["scored"], r["ans_valid"], r.get("gold")), (DOUBLE, True, 0, None))
+            why, _, where = r["rule"].removeprefix("code: ").partition(" in test ")
+            self.assertEqual((where, r["test_results"]), ("", []) if why == "missing code" else ("1 of 3", results[why]))
+            self.assertEqual([m["error_message"] for m in r["test_metadata"]], [r["rule"]])
 
     def test_without_a_fence_a_right_program_is_accurate_but_earns_nothing(self):
         row = {"response": "print(int(input()) * 2)", "test_cases": DOUBLE}
@@ -125,6 +151,7 @@ class Remote(unittest.TestCase):
         answers, done = score("code", rows, "--code-verifier-api-url", url)
         self.assertEqual([a["reward"] for a in answers], [10, 0, None, 10, None], done.stderr)
         self.assertEqual(answers[1]["rule"], "code: wrong answer in test 2 of 3")
+        self.assertEqual([a.get("test_results") for a in answers], [[1, 1, 1], [1, -1], None, [1, 1, 1], None])
         self.assertEqual(answers[4]["rule"], "code: verifier error")
         self.assertEqual(server.asked[1], {"in_outs": DOUBLE, "generation": rows[1]["response"], "timeout": 10, "debug": False})
         server.shutdown()

@@ -119,13 +119,35 @@ static void a_record_has_upstreams_fields(UNUSED void **state)
     assert_int_equal(json_integer_value(json_object_get(json, "response_length")), 9);
     json_decref(json);
     json_decref(row);
-    row = json_pack("{s:{s:[s], s:[s]}}", "test_cases", "inputs", "1", "outputs", "2");
+    row = json_pack("{s:{s:[s,s,s], s:[s,s,s]}}", "test_cases", "inputs", "1", "2", "3", "outputs", "2", "4", "6");
     r.row = row;
+    out = (struct reward_output){ .score = SCORE_OK, .verdict = VERDICT_DIFFERENT, .pred = "5", .gold = "4",
+                                  .rule = "code: wrong answer in test 2 of 3" };
+    test_results_add(&out.tests, TEST_PASSED);
+    test_results_add(&out.tests, TEST_WRONG);
     buf_clear(&line);
     assert_true(eval_record_line(&line, &r, &err));
     json = json_loads(line.data, 0, NULL);
     assert_non_null(json_object_get(json, "test_cases"));
     assert_null(json_object_get(json, "gold"));
+    json_t *results = json_object_get(json, "test_results"), *metadata = json_object_get(json, "test_metadata");
+    assert_int_equal(json_array_size(results), 2);    // the third was not run
+    assert_int_equal(json_integer_value(json_array_get(results, 0)), 1);
+    assert_int_equal(json_integer_value(json_array_get(results, 1)), 0);
+    assert_int_equal(json_array_size(metadata), 1);
+    metadata = json_array_get(metadata, 0);
+    assert_int_equal(json_integer_value(json_object_get(metadata, "test")), 1);
+    assert_string_equal(json_string_value(json_object_get(metadata, "output")), "5");
+    assert_string_equal(json_string_value(json_object_get(metadata, "expected")), "4");
+    json_decref(json);
+    out = (struct reward_output){ .score = SCORE_OK, .verdict = VERDICT_EQUAL, .rule = "code: all 3 tests pass" };
+    for (int i = 0; i < TESTS_KEPT_MAX + 7; i++)
+        test_results_add(&out.tests, TEST_PASSED);
+    buf_clear(&line);
+    assert_true(eval_record_line(&line, &r, &err));
+    json = json_loads(line.data, 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(json, "test_results")), TESTS_KEPT_MAX);
+    assert_int_equal(json_array_size(json_object_get(json, "test_metadata")), 0);
     json_decref(json);
     json_decref(row);
     buf_release(&line);

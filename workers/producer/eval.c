@@ -149,6 +149,26 @@ static bool json_line(struct buf *line, json_t *json, struct error *err)
     return ok || error_set(err, ERR_NO_MEMORY, "no memory for a line of JSON");
 }
 
+/* What became of a program's tests. The metadata are those of the first test that did not pass, the one texts are kept
+ * of, and none when all did. */
+static void tests_record(json_t *json, const struct reward_output *out)
+{
+    json_t *metadata = json_array();
+    int i = 0;
+    while (i < out->tests.n && out->tests.code[i] == TEST_PASSED)
+        i++;
+    if (out->score != SCORE_OK || out->verdict != VERDICT_EQUAL) {
+        json_t *one = json_object();
+        json_object_set_new(one, "test", i < out->tests.n ? json_integer(i) : json_null());
+        json_object_set_new(one, "error_message", json_text(out->rule, strlen(out->rule)));
+        json_object_set_new(one, "output", json_text(out->pred, strlen(out->pred)));
+        json_object_set_new(one, "expected", json_text(out->gold, strlen(out->gold)));
+        json_array_append_new(metadata, one);
+    }
+    json_object_set_new(json, "test_results", test_results_json(&out->tests));
+    json_object_set_new(json, "test_metadata", metadata);
+}
+
 bool eval_record_line(struct buf *line, const struct eval_record *r, struct error *err)
 {
     const struct reward_output *out = r->out;
@@ -160,6 +180,8 @@ bool eval_record_line(struct buf *line, const struct eval_record *r, struct erro
         json_object_set_new(json, "gold", gold ? json_deep_copy(gold) : json_null());
     else
         json_object_set_new(json, "test_cases", json_deep_copy(cases));
+    if (!gold && cases)
+        tests_record(json, out);
     json_object_set_new(json, "parsed", out->pred[0] ? json_text(out->pred, strlen(out->pred)) : json_null());
     json_object_set_new(json, "format_valid", json_integer(out->format_acc > 0.5f));
     json_object_set_new(json, "ans_valid", json_integer(eval_correct(out)));

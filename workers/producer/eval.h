@@ -52,8 +52,9 @@ int eval_ks(int64_t n, int64_t k[EVAL_K_MAX]);
  * what is not known is null. n counts prompts. Returns a new reference; NULL: out of memory. */
 json_t *eval_tally_json(const struct eval_tally *t);
 
-/* One line of an evaluation file: upstream's fields (prompt, prediction, gold or test_cases, parsed, format_valid,
- * ans_valid, response_length, reward) and ours behind them (sample, finish_reason, rule, scored). */
+/* One line of an evaluation file: upstream's fields (prompt, prediction, gold or - of code - test_cases, test_results
+ * and test_metadata, parsed, format_valid, ans_valid, response_length, reward) and ours behind them (sample,
+ * finish_reason, rule, scored). */
 struct eval_record {
     const char *prompt;          // the text the model saw
     const char *prediction;      // the response, without the end token

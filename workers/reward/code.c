@@ -29,6 +29,7 @@ struct code_result {
     enum case_status status;    // of the first test that did not pass; CASE_OK: all did
     int64_t first;              // its number
     int64_t n_pass;             // tests passed (up to the first failure unless a share is wanted)
+    struct test_results tests;  // each test that was run
     struct error err;           // of CASE_SANDBOX
 };
 
@@ -89,6 +90,17 @@ static enum case_status program_load(struct code *c, struct sandbox **s, const c
     return status;
 }
 
+static enum test_code code_of(enum case_status status)
+{
+    switch (status) {
+    case CASE_OK: return TEST_PASSED;
+    case CASE_ANSWER: return TEST_WRONG;
+    case CASE_COMPILE: case CASE_MISSING: return TEST_NO_PROGRAM;
+    case CASE_TIMEOUT: case CASE_MEMORY: case CASE_OUTPUT: case CASE_CRASH: case CASE_SANDBOX: break;
+    }
+    return TEST_FAILED;
+}
+
 /* Run the tests in order in one sandbox; a test that kills it gets the next ones a new one. */
 static void tests_run(struct code *c, const struct tests *t, const char *code, size_t len, struct code_result *r,
                       struct buf *first_out)
@@ -120,6 +132,8 @@ static void tests_run(struct code *c, const struct tests *t, const char *code, s
         if (status == CASE_OK && !ok)
             status = CASE_ANSWER;
         r->n_pass += status == CASE_OK;
+        if (status != CASE_SANDBOX)    // then nothing is known of it
+            test_results_add(&r->tests, code_of(status));
         if (status != CASE_OK && r->status == CASE_OK) {
             r->status = status;
             r->first = i;
@@ -165,9 +179,10 @@ static void program_score(struct code *c, const struct reward_config *config, co
     if (blank)
         snprintf(out->rule, sizeof out->rule, "code: missing code");
     else if (c->remote)
-        r.status = remote_run(c->remote, in, t->n, &r.n_pass, &r.first, &r.err) ? CASE_OK : CASE_SANDBOX;
+        r.status = remote_run(c->remote, in, t->n, &r.n_pass, &r.first, &r.tests, &r.err) ? CASE_OK : CASE_SANDBOX;
     else
         tests_run(c, t, code, len, &r, &first_out);
+    out->tests = r.tests;
     if (c->remote && r.status == CASE_OK && r.n_pass < t->n)
         r.status = CASE_ANSWER;
     if (r.status == CASE_SANDBOX) {

@@ -85,7 +85,8 @@ static char *request_text(const struct remote *r, const struct reward_input *in)
     return text;
 }
 
-static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass, int64_t *first, struct error *err)
+static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass, int64_t *first,
+                        struct test_results *tests, struct error *err)
 {
     json_error_t je;
     size_t i;
@@ -95,9 +96,13 @@ static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass,
     bool ok = json_is_array(result) && n > 0 && n <= n_test;
     *n_pass = 0;
     *first = -1;
+    tests->n = 0;
     json_array_foreach(result, i, one) {
         bool pass = json_is_true(one) || (json_is_number(one) && json_number_value(one) == 1);
         *n_pass += pass;
+        bool error = json_is_number(one) && json_number_value(one) < 0;
+        test_results_add(tests, pass ? TEST_PASSED : !error ? TEST_WRONG : json_number_value(one) < -1 ? TEST_NO_PROGRAM
+                                                                                                    : TEST_FAILED);
         if (!pass && *first < 0)
             *first = (int64_t)i;
     }
@@ -109,7 +114,7 @@ static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass,
 }
 
 bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test, int64_t *n_pass, int64_t *first,
-                struct error *err)
+                struct test_results *tests, struct error *err)
 {
     bool ok = false;
     char *text = request_text(r, in);
@@ -131,7 +136,7 @@ bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test,
                       curl_easy_strerror(rc));
         else if (status != 200)
             error_set(err, ERR_IO, "the code verifier answered with status %ld: %.200s", status, buf_text(&r->answer));
-        else if (answer_read(r, n_test, n_pass, first, err))
+        else if (answer_read(r, n_test, n_pass, first, tests, err))
             ok = true;
         else
             break;    // asking again would bring the same

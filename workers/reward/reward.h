@@ -11,6 +11,13 @@
 #include "workers/group.h"
 
 enum verdict { VERDICT_DIFFERENT, VERDICT_EQUAL, VERDICT_CANNOT_TELL };
+/* How a program's tests ended, in order and as far as they were run; ColossalChat's codes. */
+enum test_code { TEST_PASSED = 1, TEST_WRONG = 0, TEST_FAILED = -1, TEST_NO_PROGRAM = -2 };    // -1: crash, time-out, limit
+#define TESTS_KEPT_MAX 256    // of one program; what comes behind is not kept
+struct test_results {
+    int16_t n;                     // 0: no test was run
+    int8_t code[TESTS_KEPT_MAX];   // (n) enum test_code
+};
 struct reward_input {
     const char *response;     // the completion's text, UTF-8, response_len bytes, NUL behind it; without the end token
     size_t response_len;
@@ -27,6 +34,7 @@ struct reward_output {
     double part[GROUP_PARTS_MAX]; // filled by combined rewards, NAN elsewhere
     char rule[48];            // which rule decided: "rational", "interval", "text", "code: wrong answer", ...
     char pred[256], gold[256];    // what was compared, cut when longer
+    struct test_results tests;    // of code rewards
     double us;                // microseconds it took
 };
 /* What a run says about its reward; borrowed by reward_new until it returns. */
@@ -53,3 +61,6 @@ const char *reward_part_name(const struct reward *r, int i);
 const char *reward_system_prompt(const char *type);
 /* The stop string the type generates to ("</answer>" for think_answer_tags, then the end token is no stop), or NULL. */
 const char *reward_stop_string(const char *type);
+void test_results_add(struct test_results *t, enum test_code code);
+/* [1, 0, ...]; a new reference. NULL: out of memory. */
+json_t *test_results_json(const struct test_results *t);

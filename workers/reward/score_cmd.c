@@ -69,6 +69,8 @@ static bool output_print(const struct reward *r, const struct reward_output *o, 
         json_object_set_new(json_object_get(line, "parts"), reward_part_name(r, k),
                             isfinite(o->part[k]) ? json_real(o->part[k]) : json_null());
     }
+    if (o->tests.n > 0)
+        json_object_set_new(line, "test_results", test_results_json(&o->tests));
     json_object_set_new(line, "us", json_real(round(o->us * 10) / 10));
     char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(10));
     json_decref(line);

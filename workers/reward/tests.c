@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/buf.h"
+#include "workers/reward/reward.h"
 #include "workers/reward/sandbox/output.h"
 
 #define JSON_TEXT (JSON_ENCODE_ANY | JSON_COMPACT)
@@ -203,4 +204,18 @@ bool program_find(const char *text, size_t len, const char **code, size_t *code_
     const char *stop = start ? memmem(start, (size_t)(end - start), close, sizeof close - 1) : NULL;
     *code_len = (size_t)((stop ? stop : end) - *code);
     return start != NULL;
+}
+
+void test_results_add(struct test_results *t, enum test_code code)
+{
+    if (t->n < TESTS_KEPT_MAX)
+        t->code[t->n++] = (int8_t)code;
+}
+
+json_t *test_results_json(const struct test_results *t)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < t->n; i++)
+        json_array_append_new(list, json_integer(t->code[i]));
+    return list;
 }

@@ -145,6 +145,7 @@ static void job_answer(struct scorer *s, struct score_job *job)
         msg_str(&m, "rule", o->rule);
         msg_str(&m, "pred", o->pred);
         msg_str(&m, "gold", o->gold);
+        msg_bin(&m, "tests", o->tests.code, (size_t)o->tests.n);
         msg_f64(&m, "us", o->us);
         msg_end(&m);
     }
