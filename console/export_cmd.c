@@ -5,6 +5,7 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
+#include "protocol/base/secret.h"
 #include "workers/export/export.h"
 
 bool export_cmd(int argc, char **argv, struct error *err)
@@ -30,6 +31,7 @@ bool export_cmd(int argc, char **argv, struct error *err)
         return ok;
     if (cli.n_operands < 2)
         return error_set(err, ERR_USAGE, "say what to export and from which run; see 'rollcall export --help'");
+    secret_process();
     r.run_dir = operand[1];
     if (!path_is_dir(r.run_dir))
         return error_set(err, ERR_NOT_FOUND, "there is no run directory '%s'", r.run_dir);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "console/commands.h"
 #include "protocol/base/error.h"
+#include "protocol/base/secret.h"
 
 struct command {
     const char *name;
@@ -64,6 +65,7 @@ int main(int argc, char **argv)
 {
     struct error err = { 0 };
     signal(SIGPIPE, SIG_IGN);
+    secret_env_hide();
     if (argc < 2) {
         usage_print(stderr);
         return 2;

@@ -1,9 +1,10 @@
 """A wandb server that remembers everything and can be told to misbehave; on loopback, port chosen by the system.
 
 What it answers and checks is written down from the traffic of the real client (0.28.2). Faults: a list of dicts taken one by
-one by the requests whose 'path' they match ('graphql' or 'file_stream'): {'path', 'status', 'headers', 'body'} answers so without
-storing; {'drop': 'before'|'after'} closes the connection without an answer, before or after storing; {'half': True} stores and
-sends half an answer; {'slow': SECONDS}; {'stopped': True}.
+one by the requests whose 'path' they match ('graphql', 'file_stream' or 'storage', where files are PUT): {'path', 'status',
+'headers', 'body'} answers so without storing; {'drop': 'before'|'after'} closes the connection without an answer, before or after
+storing; {'half': True} stores and sends half an answer; {'slow': SECONDS}; {'stopped': True}; {'reply_headers': {...}} goes along
+with a good answer. 'outage', while it is true, refuses everything with 503. 'features' are those the server says it has.
 """
 import base64, gzip, json, math, threading, urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,6 +32,7 @@ class Run:
 class FakeWandb:
     def __init__(self, key="k" * 40, certificate=None):
         self.key, self.runs, self.wrong, self.faults, self.operations, self.storage = key, {}, [], [], [], {}
+        self.features, self.outage, self.n_requests, self.n_refused, self.n_packed = [], False, 0, 0, 0
         self.lock = threading.Lock()
         fake = self
 
@@ -82,14 +84,18 @@ class FakeWandb:
     def handle(self, h, method):
         n = int(h.headers.get("Content-Length") or 0)
         body = h.rfile.read(n)
-        if h.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
+        self.n_requests += 1
+        if self.outage:
+            self.n_refused += 1
+            return self.answer(h, 503, b"{}")
         path = urllib.parse.urlsplit(h.path).path
+        if h.headers.get("Content-Encoding") == "gzip":
+            if "FILESTREAM_GZIP" not in self.features or not path.endswith("/file_stream"):
+                self.complain("gzip where it was not offered")
+            body = gzip.decompress(body)
+            self.n_packed += 1
         if path.startswith("/storage/"):
-            if h.headers.get("Authorization"):
-                self.complain("a key was sent to an upload address")
-            self.storage[path] = body
-            return self.answer(h, 200, b"")
+            return self.put(h, path, body)
         want = "Basic " + base64.b64encode(f"api:{self.key}".encode()).decode()
         if h.headers.get("Authorization") != want:
             return self.answer(h, 401, b'{"error":"user is not logged in"}')
@@ -123,7 +129,21 @@ class FakeWandb:
             h.wfile.write(data[: len(data) // 2])
             h.close_connection = True
             return None
-        return self.answer(h, 200, data)
+        return self.answer(h, 200, data, fault.get("reply_headers"))
+
+    def put(self, h, path, body):
+        fault = self.fault_for(path)
+        if h.headers.get("Authorization"):
+            self.complain("a key was sent to an upload address")
+        if fault.get("status"):
+            return self.answer(h, fault["status"], b"", fault.get("headers"))
+        if fault.get("drop") != "before":
+            self.storage[path] = body
+        if fault.get("drop"):
+            h.close_connection = True
+            h.connection.close()
+            return None
+        return self.answer(h, 200, b"")
 
     @staticmethod
     def answer(h, status, body, headers=None):
@@ -152,7 +172,15 @@ class FakeWandb:
             self.run(v["runName"]).alerts.append(v)
             return {"data": {"notifyScriptableRunAlert": {"success": True}}}
         if name == "ServerFeaturesQuery":
-            return {"data": {"serverInfo": {"features": []}}}
+            return {"data": {"serverInfo": {"features": [{"name": f, "isEnabled": True} for f in self.features]}}}
+        if name == "RunResumeStatus":
+            run = self.runs.get(v["name"])
+            bucket = run and {"id": f"storage-{run.name}", "name": run.name, "summaryMetrics": "{}", "displayName": "fake-1",
+                              "logLineCount": len(run.lines("output.log")), "historyLineCount": len(run.lines("wandb-history.jsonl")),
+                              "eventsLineCount": len(run.lines("wandb-events.jsonl")), "config": json.dumps(run.config), "tags": [],
+                              "historyTail": json.dumps(run.lines("wandb-history.jsonl")[-1:]), "notes": None, "eventsTail": "[]",
+                              "wandbConfig": json.dumps({"t": run.config.get("_wandb", {}).get("value", {}).get("t", {})})}
+            return {"data": {"model": {"id": "p", "name": v["project"], "entity": {"id": "e", "name": "ent"}, "bucket": bucket}}}
         if name == "Viewer":
             return {"data": {"viewer": {"id": "u1", "entity": "ent", "username": "u", "email": "u@x", "flags": "{}",
                                         "teams": {"edges": []}}}}

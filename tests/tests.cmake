@@ -21,12 +21,14 @@ if(RC_TESTS AND CMOCKA_LIB AND NOT RC_FUZZ)
     set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS unit)
   endforeach()
 endif()
-# NVIDIA's management library as the tests want it: its answers stand in a file.
+# NVIDIA's management library and a clock as the tests want them: answers and time stand in files.
 if(RC_TESTS AND NOT RC_FUZZ)
-  add_library(fake_nvml SHARED ${CMAKE_CURRENT_LIST_DIR}/fake_nvml.c)
-  target_compile_options(fake_nvml PRIVATE -fno-sanitize=all)    # opened by what may be built without
-  target_link_options(fake_nvml PRIVATE -fno-sanitize=all)
-  set_target_properties(fake_nvml PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  foreach(name fake_nvml fake_clock)
+    add_library(${name} SHARED ${CMAKE_CURRENT_LIST_DIR}/${name}.c)
+    target_compile_options(${name} PRIVATE -fno-sanitize=all)    # opened by what may be built without
+    target_link_options(${name} PRIVATE -fno-sanitize=all)
+    set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  endforeach()
   if(TARGET nvml_test)
     add_dependencies(nvml_test fake_nvml)
     target_compile_definitions(nvml_test PRIVATE FAKE_NVML_LIBRARY="$<TARGET_FILE:fake_nvml>")

@@ -2,7 +2,7 @@
 
 tags: asan limit=300
 """
-import glob, json, os, re, signal, sqlite3, struct, subprocess, sys, tempfile, time, unittest
+import glob, json, math, mmap, os, pty, re, resource, signal, sqlite3, struct, subprocess, sys, tempfile, time, unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fake_wandb import FakeWandb
@@ -26,8 +26,10 @@ class FakeRun:
             CREATE TABLE event(seq INTEGER PRIMARY KEY AUTOINCREMENT, incarnation INTEGER, step INTEGER, wall_s REAL, kind TEXT,
                                who TEXT, text TEXT, detail TEXT);
             CREATE TABLE eval(step INTEGER, set_name TEXT, incarnation INTEGER, n INTEGER, mean REAL, detail TEXT,
-                              PRIMARY KEY(step, set_name));""")
-        self.names, self.holder = [], None
+                              PRIMARY KEY(step, set_name));
+            CREATE TABLE value(name TEXT PRIMARY KEY, value BLOB);
+            CREATE TABLE sample(seq INTEGER PRIMARY KEY, node TEXT, wall_s REAL, figures BLOB);""")
+        self.names, self.holder, self.changes, self.last = [], None, [], 0
 
     def live(self, on):
         """Hold the run's lock in a process of its own, or let it go."""
@@ -54,6 +56,7 @@ class FakeRun:
                 blob += struct.pack("<Id", self.names.index(name) + 1, v)
             self.db.execute("INSERT INTO step(incarnation, step, wall_s, metrics) VALUES(?,?,?,?)",
                             (incarnation, step, time.time(), blob))
+        self.last = last
         self.db.commit()
 
     def rollback(self, to):
@@ -63,6 +66,22 @@ class FakeRun:
     def event(self, kind, text):
         self.db.execute("INSERT INTO event(incarnation,step,wall_s,kind,who,text,detail) VALUES(1,1,?,?,'op',?,'')",
                         (time.time(), kind, text))
+        self.db.commit()
+
+    def change(self, name, before, value):
+        """A change of a knob, as the controller keeps it and tells of it."""
+        self.changes.append({"step": 1, "rollout_step": 1, "group": len(self.changes), "name": name, "value": value, "before": before})
+        self.db.execute("INSERT OR REPLACE INTO value VALUES('changes', ?)", (json.dumps(self.changes).encode(),))
+        self.event("command", f"{name}: {before} -> {value} from optimizer step 2 on")
+
+    def sample(self, node, figures):
+        blob = b""
+        for name, v in figures.items():
+            if name not in self.names:
+                self.names.append(name)
+                self.db.execute("INSERT INTO series VALUES(?,?)", (len(self.names), name))
+            blob += struct.pack("<Id", self.names.index(name) + 1, v)
+        self.db.execute("INSERT INTO sample(node, wall_s, figures) VALUES(?,?,?)", (node, time.time(), blob))
         self.db.commit()
 
     def eval(self, step, name, mean):
@@ -118,7 +137,8 @@ class Wandb(unittest.TestCase):
     def test_a_finished_run_is_sent_whole(self):
         self.run_.steps(1, 50)
         self.run_.eval(0, "greedy", 0.25)
-        self.run_.event("knob", "learning_rate 1e-6 -> 1e-5")
+        self.run_.change("learning_rate", "1e-06", "1e-05")
+        self.run_.event("command", "paused: step")
         self.run_.event("alert", "KL is high")
         self.run_.event("state", "finished")
         p = self.start()
@@ -134,8 +154,12 @@ class Wandb(unittest.TestCase):
         self.assertEqual(run.upserts[0]["tags"], ["a", "b"])
         self.assertEqual(run.upserts[0]["displayName"], "my-run")
         self.assertEqual([r["eval/greedy"] for r in run.history() if "eval/greedy" in r], [0.25])
-        self.assertEqual(len(run.alerts), 1)
+        self.assertEqual([(a["title"], a["severity"]) for a in run.alerts], [("KL is high", "WARN")])
+        self.assertEqual([len([r for r in run.history() if name in r]) for name in ("run/changed", "run/command", "run/alert")], [1, 1, 1])
+        self.assertEqual(run.config["learning_rate"], {"value": 1e-5})
         self.assertEqual(run.summary()["train/loss"], 1 / 50)
+        self.assertEqual(self.server.n_packed, 0)    # not offered
+        self.assertRegex(out, "^" + re.escape(self.server.url) + r"/ent/proj/runs/\w{8}\n$")
         self.assertEqual(run.summary()["_step"], run.history()[-1]["_step"])
 
     def test_faults_leave_no_gap_and_no_duplicate(self):
@@ -285,6 +309,204 @@ class Wandb(unittest.TestCase):
             self.assertEqual(len(tls.runs), 1)
         finally:
             tls.close()
+
+    def test_rows_are_packed_where_the_server_offers_it(self):
+        self.server.features = ["SOMETHING_ELSE", "FILESTREAM_GZIP"]
+        self.server.faults = [{"drop": "after"}, {"status": 500}]
+        self.run_.steps(1, 300)
+        self.run_.event("state", "finished")
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        self.assertTrue(self.whole(300).complete)
+        self.assertGreaterEqual(self.server.n_packed, 3)    # the first, twice again, and the last
+
+    def test_a_change_of_a_knob_reaches_a_run_that_is_being_followed(self):
+        self.run_.steps(1, 3)
+        self.run_.live(True)
+        self.start("--follow")
+        self.until(lambda: self.n_rows() == 3)
+        first = self.sent().config["temperature"]
+        self.run_.change("temperature", "1", "0.75")
+        self.until(lambda: self.sent().config["temperature"] == {"value": 0.75})
+        self.assertNotEqual(first, {"value": 0.75})
+        self.assertEqual(self.sent().config["seed"], {"value": 7})
+        self.processes[-1].kill()    # the next life starts from what the run began with
+        self.run_.change("temperature", "0.75", "0.5")
+        self.start("--follow")
+        self.until(lambda: self.sent().config["temperature"] == {"value": 0.5})
+
+    def test_no_redirect_is_followed(self):
+        other = FakeWandb(KEY)
+        try:
+            for path in ("graphql", "file_stream"):
+                self.run_.steps(1, 3)
+                self.server.faults = [{"path": path, "status": 307, "headers": {"Location": other.url + "/graphql"}}] * 2
+                p = self.start()
+                out, err = p.communicate(timeout=120)
+                self.assertEqual(p.returncode, 1)
+                self.assertIn("no redirect is followed", err)
+            self.assertEqual(other.n_requests, 0)
+        finally:
+            other.close()
+
+    def test_a_run_that_was_there_is_gone_on_with_behind_its_last_row(self):
+        self.run_.steps(1, 2)
+        self.env["WANDB_RUN_ID"] = "theirs01"
+        self.env["WANDB_RESUME"] = "must"
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("no run 'theirs01' to go on with", err)
+        there = self.server.run("theirs01")    # a run of somebody else's, which counts its steps in tens
+        there.config["_wandb"] = {"value": {"t": {"5": "0.28"}}}
+        there.upserts.append({})
+        there.files["wandb-history.jsonl"] = {i: json.dumps({"_step": 10 * i, "_runtime": 1, "_timestamp": 1, "x": i}) for i in range(4)}
+        self.env["WANDB_RESUME"] = "never"
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("WANDB_RESUME is never", err)
+        self.env["WANDB_RESUME"] = "allow"
+        self.server.faults = [{"drop": "after"}]
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        run = self.whole(2)
+        self.assertEqual([r["_step"] for r in run.history()], [0, 10, 20, 30, 31, 32])
+        self.run_.steps(3, 5)    # and a second time
+        run.complete = False
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        self.assertEqual([r["_step"] for r in self.whole(5).history()], [0, 10, 20, 30, 31, 32, 33, 34, 35])
+
+    def test_a_server_whose_limit_is_used_up_is_left_alone_until_it_says(self):
+        self.run_.steps(1, 3)
+        self.run_.live(True)
+        self.server.faults = [{"reply_headers": {"RateLimit-Remaining": "0", "RateLimit-Reset": "1.5"}}]
+        self.start("--follow")
+        self.until(lambda: self.n_rows() == 3)
+        self.run_.steps(4, 4)
+        self.until(lambda: self.n_rows() == 4)
+        times = self.sent().requests
+        self.assertGreaterEqual(times[1] - times[0], 1.4)
+
+    def test_an_hour_without_a_server_leaves_no_gap(self):
+        if os.environ.get("RC_VARIANT") in ("asan", "tsan"):
+            self.skipTest("the clock is preloaded, which sanitizers do not allow")
+        clock = os.path.join(self.tmp.name, "clock")
+        with open(clock, "wb") as f:
+            f.write(struct.pack("<d", 0))
+        self.env.update(FAKE_CLOCK=clock, LD_PRELOAD=os.path.join(os.path.dirname(ROLLCALL), "tests/libfake_clock.so"),
+                        WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="2")    # as the real client's
+        self.run_.steps(1, 100)
+        self.run_.live(True)
+        p = self.start("--follow")
+        self.until(lambda: self.n_rows() == 100)
+        self.server.outage, hour = True, 0
+        with open(clock, "r+b") as f, mmap.mmap(f.fileno(), 8) as at:
+            while hour < 3600 or self.server.n_refused < 3:    # ten seconds every hundredth of one
+                hour += 10
+                at[:] = struct.pack("<d", hour)
+                if hour % 60 == 0:
+                    self.run_.steps(1 + self.run_.last, 60 + self.run_.last)
+                time.sleep(0.01)
+            tries = self.server.n_refused
+            self.assertEqual(self.n_rows(), 100)
+            self.server.outage = False
+            while self.n_rows() < self.run_.last:
+                hour += 10
+                at[:] = struct.pack("<d", hour)
+                time.sleep(0.01)
+        self.run_.live(False)
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        self.assertTrue(self.whole(self.run_.last).complete)
+        self.assertLess(tries, hour / 15)    # it backed off: a minute and a quarter at most, two seconds at first
+
+    def test_a_finished_run_is_sent_with_a_bar_that_fills(self):
+        self.run_.steps(1, 500)
+        self.run_.event("state", "finished")
+        master, slave = pty.openpty()
+        p = subprocess.Popen([ROLLCALL, "export", "wandb", self.tmp.name], env=self.env, stdout=subprocess.DEVNULL, stderr=slave)
+        self.processes.append(p)
+        os.close(slave)
+        shown = b""
+        try:
+            while data := os.read(master, 65536):
+                shown += data
+        except OSError:    # the terminal's other end has been closed
+            pass
+        os.close(master)
+        self.assertEqual(p.wait(60), 0, shown)
+        shown = shown.decode()
+        self.assertIn("[..............................]   0 %  0 of 500 rows", shown)
+        self.assertIn("[##############################] 100 %  500 of 500 rows", shown)
+
+    def test_a_core_file_is_made_of_other_processes_but_not_of_one_with_the_key(self):
+        with open("/proc/sys/kernel/core_pattern") as f:
+            if f.read().strip() != "core":
+                self.skipTest("this machine keeps core files elsewhere")
+        cores = os.path.join(self.tmp.name, "cores")
+        os.mkdir(cores)
+
+        def unlimited():
+            resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        try:
+            other = subprocess.Popen(["sleep", "100"], cwd=cores, preexec_fn=unlimited)
+        except subprocess.SubprocessError:
+            self.skipTest("the limit of core files cannot be raised")
+        other.send_signal(signal.SIGABRT)
+        other.wait()
+        if not glob.glob(cores + "/core*"):
+            self.skipTest("no core files are made here")
+        for core in glob.glob(cores + "/core*"):
+            os.unlink(core)
+        self.run_.steps(1, 3)
+        self.run_.live(True)
+        p = subprocess.Popen([ROLLCALL, "export", "wandb", self.tmp.name, "--follow"], env=self.env, cwd=cores, preexec_fn=unlimited,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.processes.append(p)
+        self.until(lambda: self.n_rows() == 3)
+        p.send_signal(signal.SIGABRT)
+        p.wait(60)
+        self.assertEqual(p.returncode, -signal.SIGABRT)
+        self.assertEqual(glob.glob(cores + "/core*"), [])
+
+    def test_console_lines_are_objects_where_the_server_has_them(self):
+        self.server.features = ["STRUCTURED_CONSOLE_LOGS"]
+        os.mkdir(os.path.join(self.tmp.name, "logs"))
+        with open(os.path.join(self.tmp.name, "logs/controller.log"), "w") as f:
+            f.write("2026-01-01T00:00:00.000 INFO  controller: one\n2026-01-01T00:00:00.000 ERROR controller: two\n")
+        with open(os.path.join(self.tmp.name, "run.yaml"), "a") as f:
+            f.write("wandb_console: true\n")
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        lines = [json.loads(x) for x in self.sent().lines("output.log")]
+        self.assertEqual([(x.get("level"), x["content"].split()[-1]) for x in lines], [(None, "one"), ("error", "two")])
+        self.assertRegex(lines[0]["ts"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}$")
+
+    def test_samples_of_several_nodes_bear_a_label_each_and_only_when_asked_for(self):
+        self.run_.sample("head", {"gpu/0/util_percent": 50.0, "gpu/0/run_mem_bytes": 1e9, "host/run_mem_bytes": 2e6})
+        self.run_.sample("node7", {"gpu/0/util_percent": 60.0, "gpu/0/mem_total_bytes": 1.0})
+        self.run_.sample("head", {"gpu/0/util_percent": math.nan})
+        self.run_.event("state", "finished")
+        p = self.start()
+        p.communicate(timeout=120)
+        self.assertNotIn("wandb-events.jsonl", self.sent().files)
+        with open(os.path.join(self.tmp.name, "run.yaml"), "a") as f:
+            f.write("wandb_host: true\n")
+        self.sent().complete = False
+        self.server.faults = [{"drop": "after"}]
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        lines = [json.loads(x) for x in self.sent().lines("wandb-events.jsonl")]
+        plain = [{k: v for k, v in x.items() if k.startswith("system.")} for x in lines]
+        self.assertEqual(plain, [{"system.gpu.0.gpu": 50, "system.gpu.process.0.gpu": 50, "system.proc.memory.rssMB": 2},
+                                 {"system.gpu.0.gpu/l:node7": 60}, {}])
 
     def test_the_reader_below_reads_what_the_real_client_accepts(self):
         golden = bytes.fromhex(

@@ -145,6 +145,8 @@ static void child_watch(struct child *c, pid_t pid)
         c->pid = 0;    // it has gone already
 }
 
+static void note_add(struct agent *a, const char *kind, const char *who, const char *text);
+
 static void agent_fail(struct agent *a, const char *text)
 {
     struct error err;
@@ -172,6 +174,20 @@ static void child_start(struct agent *a, struct child *c)
     log_info("started '%s', pid %d", c->name, (int)pid);
 }
 
+/* An exporter is not started again. When it has failed everybody is told: what it had to send is still to be sent. */
+static void exporter_ended(struct agent *a, struct child *c, const char *how, bool failed)
+{
+    char text[256], last[512];
+    c->next_ms = INT64_MAX;
+    if (!failed) {
+        log_info("'%s' %s", c->name, how);
+        return;
+    }
+    log_last_line(a->run_dir, c->name, last, sizeof last);
+    snprintf(text, sizeof text, "'%s' %s and is not started again; its last words: %.150s", c->name, how, last);
+    note_add(a, "alert", "agent", text);
+}
+
 static void child_died(struct agent *a, struct child *c)
 {
     int status = SIGKILL;    // of a process that is not our child: taken as killed
@@ -190,8 +206,7 @@ static void child_died(struct agent *a, struct child *c)
     if (a->over || a->stop_ms)
         return;
     if (c->exporter && WIFEXITED(status)) {    // its own decision: the server refused it, and said so in its log
-        log_at(status ? LOG_ERROR : LOG_INFO, "'%s' %s", c->name, how);
-        c->next_ms = INT64_MAX;
+        exporter_ended(a, c, how, status != 0);
         return;
     }
     bool failed = !WIFSIGNALED(status) || (WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGTERM);
@@ -199,7 +214,9 @@ static void child_died(struct agent *a, struct child *c)
     c->n_restart++;
     c->next_ms = clock_ms() + (c->n_quick > 0 ? MIN(100 << MIN(c->n_quick, 4), 2000) : 0);
     log_warn("'%s' (pid %d) %s after %.1f s", c->name, (int)pid, how, (double)lived / 1000);
-    if (c->n_quick >= DEATHS_MAX) {
+    if (c->n_quick >= DEATHS_MAX && c->exporter) {    // training goes on without it
+        exporter_ended(a, c, how, true);
+    } else if (c->n_quick >= DEATHS_MAX) {
         log_last_line(a->run_dir, c->name, last, sizeof last);
         snprintf(text, sizeof text, "'%s' has ended %d times soon after its start; its last words: %.600s", c->name, c->n_quick, last);
         agent_fail(a, text);

@@ -12,9 +12,25 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
+#include "protocol/base/secret.h"
 #include "workers/process.h"
 
 extern char **environ;
+
+/* The environment for a process of the run: keys only for exporters, and for agent and keeper, which pass them on. The list is
+ * the caller's to free, its texts are not. */
+static char **environment_for(const char *command)
+{
+    bool keys = strcmp(command, "exporter") == 0 || strcmp(command, "agent") == 0;
+    size_t n = 0, k = 0;
+    while (environ[n])
+        n++;
+    char **list = calloc(n + 1, sizeof *list);
+    for (size_t i = 0; list && i < n; i++)
+        if (keys || !secret_env_is(environ[i]))
+            list[k++] = environ[i];
+    return list;
+}
 
 pid_t process_spawn(const char *command, const char *run_dir, const char *name, int lock_fd, bool session, struct error *err)
 {
@@ -43,7 +59,9 @@ pid_t process_spawn(const char *command, const char *run_dir, const char *name, 
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setsigdefault(&attr, &all);
     posix_spawnattr_setflags(&attr, (short)(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | (session ? POSIX_SPAWN_SETSID : 0)));
-    int rv = posix_spawn(&pid, "/proc/self/exe", &actions, &attr, argv, environ);
+    char **env = environment_for(command);
+    int rv = env ? posix_spawn(&pid, "/proc/self/exe", &actions, &attr, argv, env) : ENOMEM;
+    free(env);
     if (rv != 0) {
         errno = rv;
         error_errno(err, "cannot start '%s'", name);

@@ -9,6 +9,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/base/secret.h"
 #include "protocol/run_config.h"
 #include "protocol/run_lock.h"
 #include "workers/agent/spawn.h"
@@ -18,6 +19,7 @@
 #define JOURNAL_WAIT_S 60
 #define WAIT_MAX_S 90    // beyond the exporters' own limit (WANDB_FINISH_TIMEOUT, 60 s) they are left to themselves
 
+/* What the wandb exporter says of itself, as a line of its own; nothing when all was sent. */
 static void wandb_status_tell(const char *run_dir)
 {
     char path[4200];
@@ -39,8 +41,11 @@ void exporters_wait(const char *run_dir)
         for (pid_t pid; (pid = process_find(run_dir, name)) > 0 && clock_ms() < until; told = true) {
             int fd = (int)syscall(SYS_pidfd_open, pid, 0);
             struct pollfd p = { .fd = fd, .events = POLLIN };
-            if (told)
+            if (told) {
                 fprintf(stderr, "waiting for '%s' to end\n", name);
+                if (strcmp(export_kinds[i].name, "wandb") == 0)
+                    wandb_status_tell(run_dir);
+            }
             poll(&p, fd >= 0 ? 1 : 0, fd >= 0 ? 2000 : 100);
             if (fd >= 0)
                 close(fd);
@@ -83,6 +88,7 @@ bool exporter_cmd(int argc, char **argv, struct error *err)
         return error_set(err, ERR_USAGE, "an exporter needs --run DIR and --name 'export KIND'");
     close(RUN_LOCK_FD);    // the run is over when its own processes are, however long a server takes to hear of it
     log_component(name);
+    secret_process();
     run_config_init(&config);
     if (!path_join(path, sizeof path, r.run_dir, "run.yaml") || !run_config_read(&config, path, err)
         || !process_note(r.run_dir, name, err))

@@ -33,24 +33,17 @@ static size_t line_clean(char *out, const char *line, size_t len)
     return n;
 }
 
-static void line_add(struct buf *out, int *n, const char *line, size_t len)
+static bool line_hand(wandb_console_fn *fn, void *arg, const char *line, size_t len)
 {
-    char text[LINE_MAX_BYTES + 64];
-    double now = clock_wall_s();
-    time_t seconds = (time_t)now;
-    struct tm tm;
-    gmtime_r(&seconds, &tm);
-    size_t at = memmem(line, MIN(len, (size_t)32), " ERROR ", 7) ? (size_t)snprintf(text, sizeof text, "ERROR ") : 0;
-    at += strftime(text + at, sizeof text - at, "%Y-%m-%dT%H:%M:%S", &tm);
-    at += (size_t)snprintf(text + at, sizeof text - at, ".%06d ", (int)((now - (double)seconds) * 1e6));
-    at += line_clean(text + at, line, len);
-    if ((*n)++)
-        buf_char(out, ',');
-    json_text_print(out, text, at);
+    char text[LINE_MAX_BYTES];
+    bool is_error = memmem(line, MIN(len, (size_t)32), " ERROR ", 7) != NULL;
+    size_t n = line_clean(text, line, len);
+    return fn(arg, text, n, is_error, clock_wall_s());
 }
 
-void wandb_console_take(struct buf *out, int *n, const struct wandb_setup *s, struct wandb_cursor *c)
+int wandb_console_each(const struct wandb_setup *s, struct wandb_cursor *c, wandb_console_fn *fn, void *arg)
 {
+    int n = 0;
     char path[PATH_MAX];
     struct stat st;
     snprintf(path, sizeof path, "%.4000s/logs/controller.log", s->run_dir);
@@ -61,16 +54,58 @@ void wandb_console_take(struct buf *out, int *n, const struct wandb_setup *s, st
             c->console_at = 0;    // a new file
         ssize_t got = pread(fd, data, TAKE_MAX, c->console_at);
         size_t at = 0, len = got > 0 ? (size_t)got : 0;
-        for (char *end; at < len && (end = memchr(data + at, '\n', len - at)); at = (size_t)(end - data) + 1)
-            line_add(out, n, data + at, (size_t)(end - data) - at);
-        if (at == 0 && len == TAKE_MAX) {    // a line longer than any of ours
-            line_add(out, n, data, len);
+        bool on = true;
+        for (char *end; on && at < len && (end = memchr(data + at, '\n', len - at)); n += on) {
+            on = line_hand(fn, arg, data + at, (size_t)(end - data) - at);
+            at = on ? (size_t)(end - data) + 1 : at;
+        }
+        if (on && at == 0 && len == TAKE_MAX && line_hand(fn, arg, data, len)) {    // a line longer than any of ours
             at = len;
+            n++;
         }
         c->console_at += (int64_t)at;
-        c->n_console += *n;
+        c->n_console += n;
     }
     free(data);
     if (fd >= 0)
         close(fd);
+    return n;
+}
+
+struct console_lines {
+    struct buf *out, text;
+    int n;
+    bool structured;
+};
+
+static bool line_add(void *arg, const char *text, size_t len, bool is_error, double wall_s)
+{
+    struct console_lines *l = arg;
+    char when[64];
+    time_t seconds = (time_t)wall_s;
+    struct tm tm;
+    gmtime_r(&seconds, &tm);
+    size_t n = strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(when + n, sizeof when - n, ".%06d", (int)((wall_s - (double)seconds) * 1e6));
+    buf_clear(&l->text);
+    if (l->structured) {
+        buf_fmt(&l->text, "{%s\"ts\":\"%s\",\"content\":", is_error ? "\"level\":\"error\"," : "", when);
+        json_text_print(&l->text, text, len);
+        buf_char(&l->text, '}');
+    } else {
+        buf_fmt(&l->text, "%s%s ", is_error ? "ERROR " : "", when);
+        buf_add(&l->text, text, len);
+    }
+    if (l->n++)
+        buf_char(l->out, ',');
+    json_text_print(l->out, buf_text(&l->text), l->text.len);
+    return true;
+}
+
+void wandb_console_take(struct buf *out, int *n, const struct wandb_setup *s, bool structured, struct wandb_cursor *c)
+{
+    struct console_lines l = { .out = out, .text = BUF_INIT, .structured = structured };
+    wandb_console_each(s, c, line_add, &l);
+    *n += l.n;
+    buf_release(&l.text);
 }

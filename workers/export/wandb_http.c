@@ -80,7 +80,7 @@ static size_t body_take(char *data, size_t size, size_t n, void *arg)
     return buf_add(&r->body, data, size * n) ? size * n : 0;
 }
 
-/* Retry-After in seconds, fractions allowed, or an HTTP date. */
+/* Retry-After in seconds, fractions allowed, or an HTTP date; how much of the server's rate limit is left, and until when. */
 static size_t header_take(char *data, size_t size, size_t n, void *arg)
 {
     struct http_reply *r = arg;
@@ -98,6 +98,10 @@ static size_t header_take(char *data, size_t size, size_t n, void *arg)
                 r->retry_after_s = fmax(0, (double)when - clock_wall_s());
         }
     }
+    if (strncasecmp(line, "ratelimit-remaining:", 20) == 0)
+        r->rate_left = strtod(line + 20, NULL);
+    if (strncasecmp(line, "ratelimit-reset:", 16) == 0)
+        r->rate_reset_s = strtod(line + 16, NULL);
     return size * n;
 }
 
@@ -127,7 +131,7 @@ bool http_do(struct http *h, const char *method, const char *url, bool with_key,
 {
     CURL *c = h->easy;
     struct curl_slist *headers = NULL;
-    *reply = (struct http_reply){ .retry_after_s = NAN, .body = { .max = REPLY_MAX } };
+    *reply = (struct http_reply){ .retry_after_s = NAN, .rate_left = NAN, .rate_reset_s = NAN, .rate_wait_s = NAN, .body = { .max = REPLY_MAX } };
     curl_easy_reset(c);
     curl_easy_setopt(c, CURLOPT_URL, url);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
@@ -159,6 +163,8 @@ bool http_do(struct http *h, const char *method, const char *url, bool with_key,
     curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &reply->status);
     curl_slist_free_all(headers);
     reply->stopped = h->stop;
+    if (reply->rate_left <= 0 && reply->rate_reset_s > 0)
+        reply->rate_wait_s = reply->rate_reset_s;
     if (code == CURLE_OK)
         return true;
     bool final = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_URL_MALFORMAT || code == CURLE_SSL_CACERT_BADFILE
@@ -173,7 +179,7 @@ bool http_is_final(long status)
     for (size_t i = 0; i < ARRAY_SIZE(final); i++)
         if (status == final[i])
             return true;
-    return false;
+    return status >= 300 && status < 400;
 }
 
 double http_backoff_s(const struct wandb_setup *s, int n, double retry_after_s)

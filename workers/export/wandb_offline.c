@@ -16,7 +16,8 @@
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
 
-enum { REC_HISTORY = 2, REC_SUMMARY = 3, REC_CONFIG = 5, REC_ALERT = 10, REC_METRIC = 12, REC_RUN = 17, REC_EXIT = 18, REC_HEADER = 21 };
+enum { REC_HISTORY = 2, REC_SUMMARY = 3, REC_CONFIG = 5, REC_FILES = 6, REC_STATS = 7, REC_ALERT = 10, REC_METRIC = 12, REC_OUTPUT = 13,
+       REC_RUN = 17, REC_EXIT = 18, REC_HEADER = 21 };
 
 struct offline {
     struct wandb_file *file;
@@ -24,6 +25,11 @@ struct offline {
     struct wandb_summary *summary;
     int n_defined;              // names of the summary that have their metric record
     struct buf message, item, value;
+    struct journal *journal;
+    char dir[PATH_MAX];
+    char head[WANDB_NODE_MAX];  // the node the run began on
+    int64_t sample_seq;         // of the last sample written
+    struct buf table;           // the last table's place in a row, as items; empty before the first
     struct error *err;
     bool failed;
 };
@@ -35,6 +41,16 @@ static void timestamp_add(struct buf *b, int field, double wall_s)
     pb_int(&t, 2, (int64_t)((wall_s - floor(wall_s)) * 1e9));
     pb_bytes(b, field, buf_text(&t), t.len);
     buf_release(&t);
+}
+
+/* item { 2 nested_key, 16 value_json } as field 1 of b: what stands in an object in the row. */
+static void nested_add(struct offline *o, struct buf *b, const char *key, const char *inner, const char *json)
+{
+    buf_clear(&o->item);
+    pb_text(&o->item, 2, key);
+    pb_text(&o->item, 2, inner);
+    pb_text(&o->item, 16, json);
+    pb_bytes(b, 1, buf_text(&o->item), o->item.len);
 }
 
 /* item { 1 key, 16 value_json } as field 1 of the message. */
@@ -71,10 +87,11 @@ static bool header_write(struct offline *o, struct error *err)
     return wandb_file_add(o->file, REC_HEADER, &o->message, NULL, err);
 }
 
-static bool run_write(struct offline *o, struct error *err)
+/* All settings as items, field 1 of out. */
+static void settings_add(struct offline *o, struct buf *out)
 {
     const struct wandb_setup *s = o->setup;
-    struct buf config = BUF_INIT, telemetry = BUF_INIT, extra = BUF_INIT, text = BUF_INIT;
+    struct buf text = BUF_INIT;
     for (int i = 0; i < n_knobs; i++) {
         const struct knob *k = &knobs[i];
         bool bare = k->type == KNOB_BOOL || k->type == KNOB_I64 || k->type == KNOB_F64;
@@ -87,8 +104,16 @@ static bool run_write(struct offline *o, struct error *err)
         buf_clear(&o->item);
         pb_text(&o->item, 1, k->name);
         pb_text(&o->item, 16, buf_text(&o->value));
-        pb_bytes(&config, 1, buf_text(&o->item), o->item.len);
+        pb_bytes(out, 1, buf_text(&o->item), o->item.len);
     }
+    buf_release(&text);
+}
+
+static bool run_write(struct offline *o, struct error *err)
+{
+    const struct wandb_setup *s = o->setup;
+    struct buf config = BUF_INIT, telemetry = BUF_INIT, extra = BUF_INIT;
+    settings_add(o, &config);
     pb_text(&telemetry, 5, "rollcall");
     pb_text(&telemetry, 13, "linux-x86_64");
     buf_clear(&o->message);
@@ -115,7 +140,6 @@ static bool run_write(struct offline *o, struct error *err)
     buf_release(&config);
     buf_release(&telemetry);
     buf_release(&extra);
-    buf_release(&text);
     return ok;
 }
 
@@ -134,24 +158,34 @@ static bool metric_write(struct offline *o, const char *name, bool is_x, struct 
     return wandb_file_add(o->file, REC_METRIC, &o->message, NULL, err);
 }
 
+static void row_begin(struct offline *o, int64_t n, int64_t step, double wall_s)
+{
+    buf_clear(&o->message);
+    number_item_add(o, "_step", (double)n);
+    number_item_add(o, "_runtime", MAX(0.0, wall_s - o->setup->start_s));
+    number_item_add(o, "_timestamp", wall_s);
+    number_item_add(o, "trainer/step", (double)step);
+}
+
+static bool row_end(struct offline *o, int64_t n, struct error *err)
+{
+    struct buf step = BUF_INIT;
+    pb_int(&step, 1, n);
+    pb_bytes(&o->message, 2, buf_text(&step), step.len);
+    buf_release(&step);
+    return wandb_file_add(o->file, REC_HISTORY, &o->message, NULL, err);
+}
+
 static bool row_write(struct offline *o, const struct wandb_row *row, struct error *err)
 {
     wandb_summary_add(o->summary, row);
     for (; o->n_defined < wandb_summary_n(o->summary); o->n_defined++)
         if (!metric_write(o, wandb_summary_name(o->summary, o->n_defined), false, err))
             return false;
-    buf_clear(&o->message);
-    number_item_add(o, "_step", (double)row->n);
-    number_item_add(o, "_runtime", MAX(0.0, row->wall_s - o->setup->start_s));
-    number_item_add(o, "_timestamp", row->wall_s);
-    number_item_add(o, "trainer/step", (double)row->step);
+    row_begin(o, row->n, row->step, row->wall_s);
     for (int i = 0; i < row->n_metric; i++)
         number_item_add(o, row->metric[i].name, row->metric[i].value);
-    struct buf step = BUF_INIT;
-    pb_int(&step, 1, row->n);
-    pb_bytes(&o->message, 2, buf_text(&step), step.len);
-    buf_release(&step);
-    if (!wandb_file_add(o->file, REC_HISTORY, &o->message, NULL, err))
+    if (!row_end(o, row->n, err))
         return false;
     if (row->event && strcmp(row->event->kind, "alert") == 0) {
         buf_clear(&o->message);
@@ -168,6 +202,120 @@ static bool row_take(void *arg, const struct wandb_row *row)
 {
     struct offline *o = arg;
     o->failed = !row_write(o, row, o->err);
+    return !o->failed;
+}
+
+/* Changes of knobs as a config record. */
+static bool config_write(struct offline *o, struct error *err)
+{
+    bool changed;
+    if (!wandb_config_refresh(o->setup, o->journal, &changed, err))
+        return false;
+    if (!changed)
+        return true;
+    buf_clear(&o->message);
+    settings_add(o, &o->message);
+    return wandb_file_add(o->file, REC_CONFIG, &o->message, NULL, err);
+}
+
+/* A table of rollouts: its file, the record that names it for upload, and a row of its own. */
+static bool table_write(struct offline *o, const struct wandb_table *t, struct wandb_cursor *c, struct error *err)
+{
+    char name[160], path[PATH_MAX], folder[PATH_MAX], json[256];
+    int64_t n, step;
+    double wall_s;
+    snprintf(name, sizeof name, "media/table/rollouts_%lld_%.20s.table.json", (long long)c->n_row, t->sha256);
+    snprintf(folder, sizeof folder, "%.3900s/files/media/table", o->dir);
+    snprintf(path, sizeof path, "%.3900s/files/%s", o->dir, name);
+    if (!dir_make(folder, 0755, err) || !file_write(path, buf_text(&t->json), t->json.len, err))
+        return false;
+    buf_clear(&o->item);
+    pb_text(&o->item, 1, name);
+    pb_int(&o->item, 2, 0);    // policy: now
+    pb_int(&o->item, 3, 2);    // type: media
+    buf_clear(&o->message);
+    pb_bytes(&o->message, 1, buf_text(&o->item), o->item.len);
+    if (!wandb_file_add(o->file, REC_FILES, &o->message, NULL, err))
+        return false;
+    buf_clear(&o->table);
+    nested_add(o, &o->table, "rollouts", "_type", "\"table-file\"");
+    nested_add(o, &o->table, "rollouts", "log_mode", "\"IMMUTABLE\"");
+    snprintf(json, sizeof json, "\"%s\"", t->sha256);
+    nested_add(o, &o->table, "rollouts", "sha256", json);
+    snprintf(json, sizeof json, "\"%s\"", name);
+    nested_add(o, &o->table, "rollouts", "path", json);
+    const struct { const char *key; int64_t v; } counts[] = { { "size", (int64_t)t->json.len }, { "ncols", t->n_col }, { "nrows", t->n_row } };
+    for (size_t i = 0; i < ARRAY_SIZE(counts); i++) {
+        snprintf(json, sizeof json, "%lld", (long long)counts[i].v);
+        nested_add(o, &o->table, "rollouts", counts[i].key, json);
+    }
+    wandb_summary_last(o->summary, &n, &step, &wall_s);
+    row_begin(o, c->n_row, t->version, wall_s > 0 ? wall_s : clock_wall_s());
+    buf_add(&o->message, buf_text(&o->table), o->table.len);
+    return row_end(o, c->n_row++, err);
+}
+
+static bool tables_write(struct offline *o, struct wandb_cursor *c, bool over, struct error *err)
+{
+    for (;;) {
+        struct wandb_table t = { .json = BUF_INIT };
+        bool ok = wandb_table_next(&t, o->setup, o->journal, over, c, err);
+        bool due = ok && t.n_row > 0;
+        ok = ok && (!due || table_write(o, &t, c, err));
+        buf_release(&t.json);
+        if (!ok || !due)
+            return ok;
+    }
+}
+
+static void stat_add(void *arg, const char *key, double v)
+{
+    struct offline *o = arg;
+    buf_clear(&o->value);
+    json_number_print(&o->value, v);
+    item_add(o, 3, key, buf_text(&o->value));
+}
+
+static bool sample_take(void *arg, const struct journal_sample *s)
+{
+    struct offline *o = arg;
+    buf_clear(&o->message);
+    timestamp_add(&o->message, 2, s->wall_s);
+    wandb_system_each(s, o->head, stat_add, o);
+    o->failed = !wandb_file_add(o->file, REC_STATS, &o->message, NULL, o->err);
+    if (!o->failed)
+        o->sample_seq = s->seq;
+    return !o->failed;
+}
+
+static bool console_line(void *arg, const char *text, size_t len, bool is_error, double wall_s)
+{
+    struct offline *o = arg;
+    struct buf line = BUF_INIT;
+    buf_add(&line, text, len);
+    buf_char(&line, '\n');
+    buf_clear(&o->message);
+    pb_int(&o->message, 1, !is_error);    // 0: standard error
+    timestamp_add(&o->message, 2, wall_s);
+    pb_bytes(&o->message, 3, buf_text(&line), line.len);
+    o->failed = line.failed || !wandb_file_add(o->file, REC_OUTPUT, &o->message, NULL, o->err);
+    buf_release(&line);
+    return !o->failed;
+}
+
+/* What is new in the journal and, where the settings ask for it, in the log. */
+static bool news_write(struct offline *o, struct wandb_cursor *c, bool over, struct error *err)
+{
+    const struct run_config *s = &o->setup->config;
+    if (!wandb_rows_read(o->journal, c, row_take, o, err) || o->failed || !config_write(o, err))
+        return false;
+    if (s->wandb_completions && !tables_write(o, c, over, err))
+        return false;
+    if (s->wandb_host && (!wandb_head_find(o->head, o->journal, err)
+                          || !journal_samples_read(o->journal, o->sample_seq, sample_take, o, err) || o->failed))
+        return false;
+    while (s->wandb_console && wandb_console_each(o->setup, c, console_line, o) > 0 && !o->failed)
+        ;
     return !o->failed;
 }
 
@@ -188,6 +336,7 @@ static bool end_write(struct offline *o, int exit_code, struct error *err)
     number_item_add(o, "_runtime", floor(now - o->setup->start_s));
     snprintf(runtime, sizeof runtime, "{\"runtime\":%lld}", (long long)(now - o->setup->start_s));
     item_add(o, 1, "_wandb", runtime);
+    buf_add(&o->message, buf_text(&o->table), o->table.len);    // the table stands beside the numbers
     bool ok = wandb_file_add(o->file, REC_SUMMARY, &o->message, NULL, err);
     buf_clear(&o->message);
     if (exit_code)
@@ -223,15 +372,16 @@ bool export_wandb_offline(const struct export_request *r, struct error *err)
 {
     struct wandb_setup setup;
     struct offline o = { .setup = &setup, .err = err };
-    struct wandb_cursor cursor = { .eval_step = -1 };
-    char dir[PATH_MAX], path[PATH_MAX], fresh[PATH_MAX + 8];
+    struct wandb_cursor cursor = { .eval_step = -1, .table_version = -1 };
+    char path[PATH_MAX], fresh[PATH_MAX + 8];
     struct journal *j = NULL;
     bool ok = false, placed = false;
     if (!wandb_setup_make(&setup, r->run_dir, false, err))
         return false;
     TRY(j = journal_open_reader(r->run_dir, err));
     TRY(wandb_start_find(&setup, j, err));
-    TRY(paths_make(&setup, dir, path, err));
+    o.journal = j;
+    TRY(paths_make(&setup, o.dir, path, err));
     snprintf(fresh, sizeof fresh, "%s.new", path);
     unlink(fresh);
     TRY(o.summary = wandb_summary_new(err));
@@ -239,7 +389,7 @@ bool export_wandb_offline(const struct export_request *r, struct error *err)
     TRY(header_write(&o, err) && run_write(&o, err) && metric_write(&o, "trainer/step", true, err));
     for (;;) {
         bool last = !r->follow || !run_goes_on(j, r->run_dir);
-        TRY(wandb_rows_read(j, &cursor, row_take, &o, err) && !o.failed);
+        TRY(news_write(&o, &cursor, last, err));
         if (last)
             TRY(end_write(&o, MAX(0, run_exit_code(j)), err));
         TRY(wandb_file_sync(o.file, err));
@@ -253,7 +403,7 @@ bool export_wandb_offline(const struct export_request *r, struct error *err)
         rows_wait(r->run_dir, 1000);
     }
     if (!r->follow)
-        printf("%s\n", dir);
+        printf("%s\n", o.dir);
     ok = true;
 out:
     wandb_file_close(o.file);
@@ -261,6 +411,7 @@ out:
     buf_release(&o.message);
     buf_release(&o.item);
     buf_release(&o.value);
+    buf_release(&o.table);
     journal_close(j);
     wandb_setup_release(&setup);
     return ok;

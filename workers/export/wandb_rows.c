@@ -181,8 +181,9 @@ static bool eval_take(void *arg, const struct journal_eval *e)
 static bool event_take(void *arg, const struct journal_event *e)
 {
     struct reading *r = arg;
-    bool tell = strcmp(e->kind, "knob") == 0 || strcmp(e->kind, "alert") == 0 || strcmp(e->kind, "command") == 0;
-    struct journal_metric marker = { strcmp(e->kind, "alert") == 0 ? "run/alert" : "run/changed", 1 };
+    bool alert = strcmp(e->kind, "alert") == 0, tell = alert || strcmp(e->kind, "command") == 0;
+    bool change = strstr(e->text, " -> ") != NULL;    // how the controller writes changes of knobs
+    struct journal_metric marker = { alert ? "run/alert" : change ? "run/changed" : "run/command", 1 };
     if (tell && !row_hand(r, e->step, e->wall_s, &marker, 1, e))
         return false;
     r->cursor->event_seq = e->seq;
@@ -293,6 +294,34 @@ static void config_setting(struct buf *out, const struct knob *k, const struct r
     else
         json_text_print(out, buf_text(text), text->len);
     buf_str(out, "},");
+}
+
+/* The controller keeps all changes of knobs, oldest first, as the value "changes". */
+bool wandb_config_refresh(struct wandb_setup *s, struct journal *j, bool *changed, struct error *err)
+{
+    struct buf text = BUF_INIT, before = BUF_INIT, after = BUF_INIT;
+    struct error ignored;
+    bool found = false, ok = journal_value_get(j, "changes", &text, &found, err);
+    json_t *list = ok && found ? json_loadb(buf_text(&text), text.len, 0, NULL) : NULL, *row;
+    size_t i;
+    *changed = false;
+    json_array_foreach (list, i, row) {
+        const char *name = json_string_value(json_object_get(row, "name")), *value = json_string_value(json_object_get(row, "value"));
+        if ((int64_t)i < s->n_change || !name || !value)
+            continue;    // taken already
+        const struct knob *k = knob_find(name, &ignored);
+        if (k) {
+            knob_text(k, &s->config, &before);
+            if (run_config_set(&s->config, name, value, FROM_COMMAND, s->run_dir, &ignored))
+                *changed |= strcmp(buf_text(&before), knob_text(k, &s->config, &after)) != 0;
+        }
+    }
+    s->n_change = MAX(s->n_change, (int64_t)json_array_size(list));
+    json_decref(list);
+    buf_release(&text);
+    buf_release(&before);
+    buf_release(&after);
+    return ok;
 }
 
 bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const struct wandb_summary *names, struct error *err)

@@ -162,12 +162,25 @@ bool wandb_setup_make(struct wandb_setup *s, const char *run_dir, bool need_key,
     pick(s->tags, sizeof s->tags, c->wandb_tags, "WANDB_TAGS", "");
     pick(s->notes, sizeof s->notes, c->wandb_notes, "WANDB_NOTES", "");
     pick(s->job_type, sizeof s->job_type, "", "WANDB_JOB_TYPE", "train");
+    pick(s->resume, sizeof s->resume, "", "WANDB_RESUME", "");
+    s->id_given = env("WANDB_RUN_ID") || env("WANDB_RESUME");
     snprintf(s->ca, sizeof s->ca, "%s", c->wandb_ca);
     s->transmit_s = env_seconds("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", 15);
     s->retry_min_s = env_seconds("WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS", 2);
     s->finish_s = env_seconds("WANDB_FINISH_TIMEOUT", 60);
     s->start_s = clock_wall_s();
     return run_id_make(s, err) && (!need_key || key_find(s, err));
+}
+
+void wandb_address_print(const struct wandb_setup *s)
+{
+    static const char api[] = "://api.wandb.";    // the page is beside the interface there, and at the same place elsewhere
+    const char *at = strstr(s->base_url, api);
+    if (at)
+        printf("%.*s://wandb.%s", (int)(at - s->base_url), s->base_url, at + sizeof api - 1);
+    else
+        printf("%s", s->base_url);
+    printf("/%s/%s/runs/%s\n", s->entity, s->project, s->run_id);
 }
 
 void wandb_setup_release(struct wandb_setup *s)
