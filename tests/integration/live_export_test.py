@@ -2,14 +2,14 @@
 
 tags: limit=300
 """
-import hashlib, json, os, signal, subprocess, sys, tempfile, time, unittest
+import glob, hashlib, json, os, re, signal, subprocess, sys, tempfile, time, unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_wandb import FakeWandb
 from run_tools import LIMIT, ROLLCALL, Run, Task
 
-KEY = "k" * 40
+KEY = "s3cretkeyOfTheLiveTest" + "0123456789" * 2
 
 
 class LiveExport(unittest.TestCase):
@@ -19,8 +19,7 @@ class LiveExport(unittest.TestCase):
             self.assertLess(time.monotonic(), end, "not in time")
             time.sleep(0.02)
 
-    def tables_are_what_the_run_kept(self, server, sent, run):
-        rows = [r for r in sent.history() if "rollouts" in r]
+    def tables_are_what_the_run_kept(self, rows, storage, uploaded, run):
         versions = [r["trainer/step"] for r in rows]
         self.assertEqual(versions[0], 0)
         self.assertGreaterEqual(len(versions), 3, versions)
@@ -29,10 +28,10 @@ class LiveExport(unittest.TestCase):
         kept = {(r["version"], r["item"], r["sample"]): r for r in map(json.loads, out.splitlines())}
         for row in rows:
             value = row["rollouts"]
-            data = next(body for path, body in server.storage.items() if path.endswith(value["path"]))
+            data = next(body for path, body in storage.items() if path.endswith(value["path"]))
             self.assertEqual(value["_type"], "table-file")
             self.assertEqual((value["sha256"], value["size"]), (hashlib.sha256(data).hexdigest(), len(data)))
-            self.assertIn(value["path"], sent.uploaded)
+            self.assertIn(value["path"], uploaded)
             table = json.loads(data)
             self.assertEqual((value["ncols"], value["nrows"]), (len(table["columns"]), len(table["data"])))
             for line in table["data"]:
@@ -42,7 +41,6 @@ class LiveExport(unittest.TestCase):
                 self.assertEqual((cell["prompt"], cell["completion"], cell["tokens"], cell["finish"], cell["reason"]),
                                  (mine["prompt"], mine["text"], mine["n_tok"], mine["finish_reason"], mine["reason"]))
                 self.assertAlmostEqual(cell["reward"], mine["reward"], 8)    # rollouts prints nine digits
-        self.assertEqual(sent.summary()["rollouts"], rows[-1]["rollouts"])
 
     def test_wandb_and_tensorboard_follow_a_run_and_survive_a_kill(self):
         server, task = FakeWandb(KEY), Task()
@@ -50,6 +48,8 @@ class LiveExport(unittest.TestCase):
         self.addCleanup(server.close)
         os.environ.update(WANDB_API_KEY=KEY, WANDB_BASE_URL=server.url, WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL="0.05",
                           WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.05")
+        server.faults = [{"path": "storage", "status": 503, "headers": {"Retry-After": "0.05"}}, {"path": "storage", "drop": "before"},
+                         {"path": "storage", "drop": "after"}]
         run = Run(task, "live", task.run_file(wandb="online", tensorboard=True, max_steps=60, project="proj",
                                              wandb_completions=True, wandb_console=True, rollout_log_interval=20))
         self.addCleanup(run.kill)
@@ -64,7 +64,10 @@ class LiveExport(unittest.TestCase):
         server.check(stored().name)
         self.assertEqual([r["trainer/step"] for r in stored().history() if "train/loss" in r], list(range(1, 61)))
         self.assertEqual(stored().exitcode, 0)
-        self.tables_are_what_the_run_kept(server, stored(), run)
+        self.assertEqual(server.faults, [])
+        rows = [r for r in stored().history() if "rollouts" in r]
+        self.tables_are_what_the_run_kept(rows, server.storage, stored().uploaded, run)
+        self.assertEqual(stored().summary()["rollouts"], rows[-1]["rollouts"])
         self.assertTrue(any("controller" in line for line in stored().lines("output.log")))
         events = os.path.join(run.dir, "export/tensorboard/events.out.tfevents.rollcall")
 
@@ -73,6 +76,92 @@ class LiveExport(unittest.TestCase):
                 return f.read().count(b"train/loss")
         self.until(lambda: os.path.exists(events) and written() >= 60)
         self.assertEqual(written(), 60)
+
+    def key_is_held_only_where_no_core_file_looks(self, run):
+        """In every process of the run: the key is in no memory that a core file would hold. The exporter makes none."""
+        seen = set()
+        for name, pid in run.processes().items():
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                self.assertNotIn(KEY.encode(), f.read(), name)
+            with open(f"/proc/{pid}/smaps") as f:
+                parts = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ r)", f.read())
+            with open(f"/proc/{pid}/mem", "rb", buffering=0) as mem:
+                for part in parts:
+                    m = re.match(r"([0-9a-f]+)-([0-9a-f]+) r", part)
+                    flags = re.search(r"VmFlags:(.*)", part)
+                    if not m or "[vvar" in part or "[vsyscall" in part or not flags:
+                        continue
+                    first, end = int(m.group(1), 16), int(m.group(2), 16)
+                    try:
+                        mem.seek(first)
+                        data = mem.read(min(end - first, 64 << 20))
+                    except (OSError, OverflowError):
+                        continue
+                    if KEY.encode() in data:
+                        self.assertIn(" dd", flags.group(1), f"{name}: {part.splitlines()[0]}")
+                        seen.add(name)
+        return seen
+
+    def test_stop_on_the_page_stops_the_run_and_a_refused_file_only_itself(self):
+        server, task = FakeWandb(KEY), Task()
+        self.addCleanup(task.close)
+        self.addCleanup(server.close)
+        os.environ.update(WANDB_API_KEY=KEY, WANDB_BASE_URL=server.url, WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL="0.05",
+                          WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.05")
+        server.faults = [{"path": "storage", "status": 403}]
+        run = Run(task, "stopped", task.run_file(wandb="online", max_steps=1000000, save_interval=0, wandb_completions=True,
+                                                rollout_log_interval=5))
+        self.addCleanup(run.kill)
+        stored = lambda: list(server.runs.values())[0] if server.runs else None
+        self.until(lambda: stored() and len([r for r in stored().history() if "rollouts" in r]) >= 2)
+        if os.geteuid() == 0 or os.access(f"/proc/{run.processes()['agent']}/mem", os.R_OK):
+            seen = self.key_is_held_only_where_no_core_file_looks(run)
+            self.assertLessEqual(seen, {"agent", "keeper"})
+            self.assertIn("agent", seen)    # it must pass the key on: so the search does find keys
+        self.assertEqual(run.ctl("set", "learning_rate=0.0005").returncode, 0)
+        self.until(lambda: stored().config["learning_rate"] == {"value": 0.0005})
+        server.faults = [{"stopped": True}, {"stopped": True}]
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
+        self.until(lambda: stored().complete)
+        server.check(stored().name)
+        self.assertEqual(stored().exitcode, 3)
+        self.assertEqual(len([r for r in stored().history() if "run/changed" in r]), 1)
+        tables = [r["trainer/step"] for r in stored().history() if "rollouts" in r]
+        self.assertNotIn(0, tables)    # the first one was refused: it is left out, and not tried for ever
+        self.assertIn("a table of rollouts is left out: wandb does not take the file", run.logs(whole=True))
+        self.assertEqual(len(server.storage), len(tables))
+
+    def test_an_offline_run_holds_all_that_was_asked_for(self):
+        task = Task()
+        self.addCleanup(task.close)
+        run = Run(task, "offline", task.run_file(wandb="offline", max_steps=60, project="proj", wandb_completions=True, wandb_console=True,
+                                                wandb_host=True, rollout_log_interval=20))
+        self.addCleanup(run.kill)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        made = lambda: glob.glob(os.path.join(run.dir, "export/wandb/offline-run-*/run-*.wandb"))
+        self.until(lambda: made() and records(made()[0])[-1][0] == EXIT)
+        content = records(made()[0])
+        rows, files, stats, console = [], [], [], []
+        for kind, body in content:
+            if kind == HISTORY:
+                rows.append(items(body, 1))
+            elif kind == FILES:
+                files += [dict(fields(v))[1].decode() for k, v in fields(body) if k == 1]
+            elif kind == STATS:
+                stats.append(items(body, 3))
+            elif kind == OUTPUT:
+                console.append(dict(fields(body)))
+        self.assertEqual([r["trainer/step"] for r in rows if "train/loss" in r], list(range(1, 61)))
+        self.assertEqual([r["_step"] for r in rows], list(range(len(rows))))
+        folder = os.path.join(os.path.dirname(made()[0]), "files")
+        storage = {}
+        for name in files:
+            with open(os.path.join(folder, name), "rb") as f:
+                storage[name] = f.read()
+        self.tables_are_what_the_run_kept([r for r in rows if "rollouts" in r], storage, files, run)
+        self.assertTrue(stats and all(s["memory_percent"] > 0 for s in stats), stats)
+        self.assertTrue(any(b"controller" in c[3] and c[3].endswith(b"\n") for c in console), console[:3])
 
     def test_a_dead_server_does_not_stop_the_run(self):
         task = Task()
@@ -84,6 +173,85 @@ class LiveExport(unittest.TestCase):
         code, last = run.wait()
         self.assertEqual((code, last["event"], last["step"]), (0, "finished", 3), run.logs())
         self.assertIn("rollcall export wandb", run.logs())
+
+    def test_a_refusal_is_told_in_console_log_and_summary_and_training_goes_on(self):
+        server, task = FakeWandb("x" * 40), Task()    # another key than ours
+        self.addCleanup(task.close)
+        self.addCleanup(server.close)
+        os.environ.update(WANDB_API_KEY=KEY, WANDB_BASE_URL=server.url, WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.05")
+        run = Run(task, "refused", task.run_file(wandb="online", max_steps=1000000, save_interval=0))
+        self.addCleanup(run.kill)
+        told = lambda: [x for x in run.ctl("events").stdout.splitlines() if " alert " in x and "export wandb" in x]
+        self.until(told)    # what the console shows as an alarm
+        self.assertEqual(len(told()), 1)
+        self.assertIn("HTTP 401", told()[0])
+        step = run.step()
+        run.wait_step(step + 3)
+        self.assertEqual(run.ctl("stop").returncode, 0)
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
+        run.errors.seek(0)
+        self.assertRegex(run.errors.read(), "(?m)^wandb: failed: wandb refuses .*HTTP 401.*rollcall export wandb")
+
+
+EXIT, HISTORY, FILES, STATS, OUTPUT = 18, 2, 6, 7, 13
+
+
+def fields(data):
+    """A protobuf message as [(number, value)]."""
+    out, i = [], 0
+
+    def varint():
+        nonlocal i
+        v = shift = 0
+        while True:
+            v |= (data[i] & 127) << shift
+            shift += 7
+            i += 1
+            if not data[i - 1] & 128:
+                return v
+    while i < len(data):
+        key = varint()
+        if key & 7 == 0:
+            v = varint()
+        else:
+            n = {1: 8, 5: 4}.get(key & 7) or varint()
+            v, i = data[i:i + n], i + n
+        out.append((key >> 3, v))
+    return out
+
+
+def items(body, number):
+    """The items of a record as a row: a nested key makes an object."""
+    row = {}
+    for k, v in fields(body):
+        if k != number:
+            continue
+        item = fields(v)
+        path = [x.decode() for n, x in item if n in (1, 2)]
+        at = row
+        for name in path[:-1]:
+            at = at.setdefault(name, {})
+        at[path[-1]] = json.loads(dict(item)[16])
+    return row
+
+
+def records(path):
+    """[(field, body)] of a .wandb file's whole records (wandb_test.py checks the framing)."""
+    with open(path, "rb") as f:
+        data = f.read()
+    at, parts, out = 7, b"", []
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        n, kind = data[at + 4] | data[at + 5] << 8, data[at + 6]
+        parts += data[at + 7:at + 7 + n]
+        at += 7 + n
+        if kind in (1, 4):
+            out.append(next((k, v) for k, v in fields(parts) if k > 1))
+            parts = b""
+    return out
 
 
 unittest.main()
