@@ -3,8 +3,8 @@
 What it answers and checks is written down from the traffic of the real client (0.28.2). Faults: a list of dicts taken one by
 one by the requests whose 'path' they match ('graphql', 'file_stream' or 'storage', where files are PUT): {'path', 'status',
 'headers', 'body'} answers so without storing; {'drop': 'before'|'after'} closes the connection without an answer, before or after
-storing; {'half': True} stores and sends half an answer; {'slow': SECONDS}; {'stopped': True}; {'reply_headers': {...}} goes along
-with a good answer. 'outage', while it is true, refuses everything with 503. 'features' are those the server says it has.
+storing; {'half': True} stores and sends half an answer; {'slow': SECONDS}; {'reply_headers': {...}} goes along with a good answer.
+'stopped': somebody has pressed Stop on the run's page. 'outage', while it is true, refuses everything with 503. 'features' are those the server says it has.
 """
 import base64, gzip, json, math, threading, urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,7 +32,7 @@ class Run:
 class FakeWandb:
     def __init__(self, key="k" * 40, certificate=None):
         self.key, self.runs, self.wrong, self.faults, self.operations, self.storage = key, {}, [], [], [], {}
-        self.features, self.outage, self.n_requests, self.n_refused, self.n_packed = [], False, 0, 0, 0
+        self.features, self.outage, self.stopped, self.n_requests, self.n_refused, self.n_packed = [], False, False, 0, 0, 0
         self.lock = threading.Lock()
         fake = self
 
@@ -208,7 +208,7 @@ class FakeWandb:
         if body.get("complete"):
             run.complete, run.exitcode = True, body["exitcode"]
         reply = {"limits": {}}
-        if fault.get("stopped"):
+        if self.stopped:
             reply["stopped"] = True
         return reply
 

@@ -120,7 +120,7 @@ class LiveExport(unittest.TestCase):
             self.assertIn("agent", seen)    # it must pass the key on: so the search does find keys
         self.assertEqual(run.ctl("set", "learning_rate=0.0005").returncode, 0)
         self.until(lambda: stored().config["learning_rate"] == {"value": 0.0005})
-        server.faults = [{"stopped": True}, {"stopped": True}]
+        server.stopped = True
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
         self.until(lambda: stored().complete)

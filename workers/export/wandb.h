@@ -72,6 +72,7 @@ struct wandb_summary;
 struct wandb_summary *wandb_summary_new(struct error *err);
 void wandb_summary_free(struct wandb_summary *s);
 void wandb_summary_add(struct wandb_summary *s, const struct wandb_row *row);
+void wandb_summary_reach(struct wandb_summary *s, int64_t n);    // the last row's _step is n; that row held no numbers
 void wandb_summary_print(const struct wandb_summary *s, struct buf *out, double start_s, double now_s);
 /* Go through what the summary holds; for the offline file. */
 int wandb_summary_n(const struct wandb_summary *s);

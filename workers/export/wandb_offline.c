@@ -252,6 +252,7 @@ static bool table_write(struct offline *o, const struct wandb_table *t, struct w
     wandb_summary_last(o->summary, &n, &step, &wall_s);
     row_begin(o, c->n_row, t->version, wall_s > 0 ? wall_s : clock_wall_s());
     buf_add(&o->message, buf_text(&o->table), o->table.len);
+    wandb_summary_reach(o->summary, c->n_row);
     return row_end(o, c->n_row++, err);
 }
 

@@ -153,7 +153,7 @@ static bool table_add(struct online *o, bool over, struct error *err)
             if (o->n_line++)
                 buf_char(&o->lines, ',');
             json_text_print(&o->lines, buf_text(&o->line), o->line.len);
-            o->ahead.n_row++;
+            wandb_summary_reach(o->summary, o->ahead.n_row++);
         }
     }
     buf_release(&t.json);
@@ -402,8 +402,10 @@ bool export_wandb_online(const struct export_request *r, struct error *err)
     TRY(place_read(&o, err));
     TRY(o.summary = wandb_summary_new(err));
     TRY(wandb_client_init(&o.client, &o.setup, o.journal, r->follow, err));
-    if (o.known)
+    if (o.known) {
         TRY(wandb_rows_read(o.journal, &from_start, row_remember, o.summary, err));
+        wandb_summary_reach(o.summary, o.cursor.n_row - 1);
+    }
     wandb_features_ask(&o.client);
     TRY(begin(&o, err));
     if (r->follow)

@@ -248,6 +248,11 @@ void wandb_summary_add(struct wandb_summary *s, const struct wandb_row *row)
     s->wall_s = row->wall_s;
 }
 
+void wandb_summary_reach(struct wandb_summary *s, int64_t n)
+{
+    s->n_row = MAX(s->n_row, n);
+}
+
 void wandb_summary_print(const struct wandb_summary *s, struct buf *out, double start_s, double now_s)
 {
     buf_char(out, '{');
