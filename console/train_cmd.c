@@ -664,7 +664,9 @@ static void plan_print(const struct train *t)
     printf("optimizer step: %" PRId64 " prompts (train_batch_size %" PRId64 " x %" PRId64 " trainers), %" PRId64 " of them a rollout step\n",
            p->prompts_per_train_batch, t->config.train_batch_size, p->dp, p->k);
     printf("length:         %" PRId64 " optimizer steps\n", t->config.max_steps > 0 ? t->config.max_steps : p->total_steps);
-    if (p->on_policy)
+    if (t->config.free_running)
+        printf("free-running:   not repeatable; a group's first token is at most %" PRId64 " optimizer steps old when trained on\n", p->max_age_steps);
+    else if (p->on_policy)
         printf("on-policy:      strictly (n_behind 0, one optimizer step a rollout step)\n");
     else
         printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n", p->max_age_steps);

@@ -41,6 +41,8 @@ const struct knob knobs[] = {
     { "listen", NULL, NULL, "workers", KNOB_TEXT, "", AT(listen), .def = "", .help = "take in other nodes at HOST:PORT ('rollcall agent --join', with the token in RUN/sock/join); without it not at all" },
     { "backend", NULL, "b", "workers", KNOB_TEXT, "", .choices = "rollcall|vllm|transformers", AT(backend), .def = "rollcall", .help = "accepted; rollcall's own engine generates" },
     { "n_behind", NULL, "nb", "workers", KNOB_I64, "rollout step", 0, 8, AT(n_behind), .def = "0", .help = "rollout steps that generation may run ahead of training" },
+    { "free_running", NULL, NULL, "workers", KNOB_BOOL, "", AT(free_running), .def = "false", .help = "producers never wait: new weights reach them in the middle of samples, batches form by arrival; faster on long tails, and not repeatable" },
+    { "max_staleness", NULL, NULL, "workers", KNOB_I64, "step", 1, 1000, AT(max_staleness), .def = "4", .help = "free_running: most optimizer steps between a group's first token and its training; older groups are left out" },
 
     { "inference_batch_size", NULL, "ibs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(inference_batch_size), .def = "64", .applies = APPLY_NEXT_ROLLOUT, .help = "prompts of a producer in a rollout step" },
     { "inference_microbatch_size", NULL, "imbs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(inference_microbatch_size), .def = "8", .applies = APPLY_NEXT_ROLLOUT, .help = "prompts a producer holds at a time" },

@@ -457,6 +457,11 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
             return error_set(err, ERR_USAGE, "'%s' is %lld, but a model is held whole on each device here: only 1 works",
                              only_one[i].name, (long long)v);
     }
+    if (c->free_running && strcmp(c->placement, "apart") != 0)
+        return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait have devices of their own");
+    if (c->free_running && c->n_behind > 0)
+        return error_set(err, ERR_USAGE, "'n_behind' (%lld) has no meaning with 'free_running'; 'max_staleness' is its bound",
+                         (long long)c->n_behind);
     if (c->ray_dir[0])
         buf_str(notes, "note: 'ray_dir' has no meaning here: there is no Ray\n");
     if (strcmp(c->backend, "rollcall") != 0)
@@ -495,8 +500,8 @@ bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row
                          c->dataset, (long long)n_row, (long long)p->prompts_per_rollout_step);
     p->rollout_steps_per_episode = MAX((int64_t)1, n_row / p->prompts_per_rollout_step);
     p->total_steps = c->max_steps ? c->max_steps : c->num_episodes * p->rollout_steps_per_episode * p->k;
-    p->max_age_steps = (c->n_behind + 1) * p->k - 1;
-    p->on_policy = c->n_behind == 0 && p->k == 1;
+    p->max_age_steps = c->free_running ? c->max_staleness : (c->n_behind + 1) * p->k - 1;
+    p->on_policy = c->n_behind == 0 && p->k == 1 && !c->free_running;
     return true;
 }
 

@@ -43,6 +43,8 @@ struct run_config {
     int64_t master_port;
     char listen[280];               // "" : no other nodes; HOST:PORT
     int64_t n_behind;
+    bool free_running;
+    int64_t max_staleness;          // of a token in free-running mode, optimizer steps
     /* batch sizes, in prompts but for the micro-batches (samples) */
     int64_t inference_batch_size, inference_microbatch_size;
     int64_t train_batch_size, train_minibatch_size, train_microbatch_size;

@@ -546,7 +546,7 @@ static bool items_begin(struct engine *e, struct task *t, struct error *err)
     struct sampling s;
     bool dropped;
     sampling_make(e, &t->config, t->config.temperature, &s);
-    if (t->version != e->version)
+    if (t->version >= 0 && t->version != e->version)
         return error_set(err, ERR_INTERNAL, "items want version %" PRId64 ", the sampler has %" PRId64, t->version, e->version);
     for (int64_t i = 0; i < t->n_item; i++) {
         if (t->item[i].row < 0 || t->item[i].row >= e->n_row)
@@ -699,7 +699,7 @@ static bool engine_share(struct engine *e, const struct task *t, struct error *e
     return ok;
 }
 
-/* Sample with version from now on: the trainer's own weights of this step, or what the first trainer has shared. */
+/* Sample with version from now on, free-running in the middle of what it samples: the trainer's own weights of this step, or what the first trainer has shared. */
 static bool engine_publish(struct engine *e, const struct task *t, struct error *err)
 {
     phase_set(e, "publishing");
@@ -709,14 +709,22 @@ static bool engine_publish(struct engine *e, const struct task *t, struct error 
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
     if (!own && !e->publication)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot come here", t->version);
+    bool by_file = strcmp(e->config.weights, "copy") != 0 && strcmp(e->config.weights, "nccl") != 0;
+    if (!own && by_file && !path_exists(t->path))    // the old ones stay
+        return error_set(err, ERR_CLOSED, "version %" PRId64 " is shared no longer", t->version);
     e->version = -1;    // until it is there, the weights are neither
     waits_for_set(e, own ? "" : "the trainer's weights");
     bool ok = own ? model_weights_copy(into, e->model, err) : publication_take(e->publication, into, t->version, t->path, err);
     waits_for_set(e, "");
-    if (!ok || !generator_version_set(e->generator, t->version, err))
-        return false;
-    e->version = t->version;
-    return true;
+    if (ok && e->config.free_running)
+        generator_version_update(e->generator, t->version);
+    else if (ok)
+        ok = generator_version_set(e->generator, t->version, err);
+    if (ok)
+        e->version = t->version;
+    else
+        generator_clear(e->generator);    // free-running: what it was in the middle of cannot go on
+    return ok;
 }
 
 /* ---- saving ---- */

@@ -9,7 +9,7 @@ struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struc
         return NULL;
     }
     size_t samples = (size_t)n_sample * sizeof(struct sample);
-    size_t size = sizeof(struct group) + samples + (size_t)n_prompt * 4 + (size_t)n_tok * 8;
+    size_t size = sizeof(struct group) + samples + (size_t)n_prompt * 4 + (size_t)n_tok * 12;
     struct group *g = calloc(1, size);
     if (!g) {
         error_set(err, ERR_NO_MEMORY, "no memory for a rollout group of %zu bytes", size);
@@ -22,6 +22,7 @@ struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struc
     g->prompt = (int32_t *)(g->sample + n_sample);
     g->token = g->prompt + n_prompt;
     g->logp = (float *)(g->token + n_tok);
+    g->newer = (int32_t *)(g->logp + n_tok);
     return g;
 }
 

@@ -34,7 +34,7 @@ struct group {
     int64_t item;              // the controller's number for this prompt in this run
     int64_t prompt_row;        // line (from 0) of the prompt in the dataset
     int64_t rollout_step;      // logical time, DESIGN section 2
-    int64_t weight_version;    // optimizer steps done by the weights that sampled it
+    int64_t weight_version;    // optimizer steps done by the weights that sampled it; free-running: that began it
     float temperature;         // the sampling settings it was made with
     float top_p;
     int32_t top_k;             // 0: off
@@ -46,6 +46,7 @@ struct group {
     int64_t n_tok;             // all sampled tokens
     int32_t *token;            // (n_tok) sample after sample
     float *logp;               // (n_tok) log-prob when sampled, natural log, at the sampling temperature
+    int32_t *newer;            // (n_tok) by how many optimizer steps the weights that drew it are newer; 0 but for free-running
     double gen_s;              // seconds from prefill to last token
     double score_s;            // seconds of scoring
 };

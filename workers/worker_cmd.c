@@ -24,6 +24,7 @@
 #define REPEAT_MS 200
 #define OPEN_MAX 48               // of groups at once, to scorer and controller each
 #define BUSY_ASK_MS 1000          // while it samples: also a sign of life
+#define FREE_ASK_MS 50            // the same, free-running: new weights are taken in the middle of it
 #define REST_MS 1000              // at the end of a run; a controller that was killed then ends it once more, and needs us
 
 enum parcel_kind { PARCEL_SCORE, PARCEL_GROUP, PARCEL_DONE };
@@ -542,7 +543,7 @@ static void worker_turn(struct worker_process *w)
     int64_t since = clock_ms() - w->work_ms;
     if (look.idle && saving_only)
         work_ask(w, &look, false);
-    else if ((look.sampling || (look.idle && w->n_score_open > 0)) && (since > BUSY_ASK_MS
+    else if ((look.sampling || (look.idle && w->n_score_open > 0)) && (since > (w->config.free_running ? FREE_ASK_MS : BUSY_ASK_MS)
              || (look.sampling && look.n_item * 4 <= engine_items_max(w->engine) * 3 && since > 10)))
         work_ask(w, &look, true);
 }

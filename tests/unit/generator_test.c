@@ -283,6 +283,56 @@ static void weights_replaced_in_place_are_those_of_the_next_item(UNUSED void **s
     model_free(keep);
 }
 
+static void weights_that_come_in_flight_are_told_token_by_token(UNUSED void **state)
+{
+    struct group *before[N_ITEM] = { NULL }, *got[N_ITEM] = { NULL };
+    struct model *keep = model_new_like(model, &err);
+    assert_non_null(keep);
+    assert_true(model_weights_copy(keep, model, &err));
+    struct generator *g = engine(8, 0, NULL);
+    struct generator_item item = item_of(5), late = item_of(2);
+    item.sampling.ignore_eos = late.sampling.ignore_eos = true;
+    submit(g, &item);
+    submit(g, &late);
+    run_all(g, before);
+    generator_free(g);
+    g = engine(SAMPLES, 0, NULL);    // no room for the second item meanwhile
+    submit(g, &item);
+    submit(g, &late);
+    for (int round = 0; round < 9; round++)
+        assert_true(generator_step(g, &err));
+    size_t size;
+    float *weight = model_weights(model, &size);
+    for (size_t i = 0; i < size / sizeof *weight; i++)
+        weight[i] *= 1.25f;
+    assert_true(model_weights_changed(model, &err));
+    generator_version_update(g, 5);    // was 3
+    run_all(g, got);
+    assert_int_equal(got[5]->weight_version, 3);
+    assert_int_equal(got[2]->weight_version, 5);
+    for (int64_t k = 0; k < got[2]->n_tok; k++)
+        assert_int_equal(got[2]->newer[k], 0);
+    for (int i = 0; i < SAMPLES; i++) {
+        const struct sample *s = &got[5]->sample[i];
+        const int32_t *newer = got[5]->newer + s->first_tok;
+        int64_t n_old = 0, at = s->first_tok, was = before[5]->sample[i].first_tok;
+        while (n_old < s->n_tok && newer[n_old] == 0)
+            n_old++;
+        assert_in_range(n_old, 9, 10);    // the prompt's token, and one a round; one step behind, the last was on its way
+        for (int64_t k = n_old; k < s->n_tok; k++)
+            assert_int_equal(newer[k], 2);
+        assert_int_equal(s->n_tok, item.sampling.max_new_tok);
+        assert_memory_equal(got[5]->token + at, before[5]->token + was, (size_t)n_old * 4);
+        assert_memory_equal(got[5]->logp + at, before[5]->logp + was, (size_t)n_old * 4);
+        assert_memory_not_equal(got[5]->logp + at + n_old, before[5]->logp + was + n_old, 4);
+    }
+    assert_true(model_weights_copy(model, keep, &err));
+    groups_free(before);
+    groups_free(got);
+    generator_free(g);
+    model_free(keep);
+}
+
 static void greedy_samples_are_all_the_same(UNUSED void **state)
 {
     struct generator *g = engine(8, 0, NULL);
@@ -554,6 +604,7 @@ int main(void)
     };
     const struct CMUnitTest on_a_cpu[] = {
         cmocka_unit_test(weights_replaced_in_place_are_those_of_the_next_item),    // writes into its memory
+        cmocka_unit_test(weights_that_come_in_flight_are_told_token_by_token),                 // so does this
         cmocka_unit_test(a_stop_string_ends_behind_the_token_that_completes_it),
     };
     int failed = 0;

@@ -19,6 +19,7 @@ static struct group *group_make(void)
     for (int i = 0; i < 5; i++) {
         g->token[i] = 200 + i;
         g->logp[i] = -0.1f * (float)(i + 1);
+        g->newer[i] = i > 2;
     }
     g->sample[0] = (struct sample){ .first_tok = 0, .n_tok = 2, .seed = UINT64_MAX, .finish = FINISH_STOP, .score = SCORE_OK,
                                     .reward = 0.1, .format_acc = 1, .ans_acc = 1, .reason = "boxed: equal" };
@@ -51,6 +52,7 @@ static void what_was_sent_is_what_comes(UNUSED void **state)
     assert_memory_equal(back->prompt, g->prompt, 3 * sizeof *g->prompt);
     assert_memory_equal(back->token, g->token, 5 * sizeof *g->token);
     assert_memory_equal(back->logp, g->logp, 5 * sizeof *g->logp);
+    assert_memory_equal(back->newer, g->newer, 5 * sizeof *g->newer);
     assert_memory_equal(&back->temperature, &g->temperature, sizeof g->temperature);
     assert_int_equal(back->sample[1].first_tok, 2);
     assert_int_equal(back->sample[0].seed == UINT64_MAX, true);

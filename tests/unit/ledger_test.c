@@ -221,6 +221,67 @@ static void a_prompt_in_quarantine_gives_its_places_to_others(UNUSED void **stat
     ledger_free(plain);
 }
 
+static void give_back(struct ledger *l, int64_t item, int64_t version, int64_t at)
+{
+    struct ledger_summary s = summary_of(item);
+    s.file_offset = at;
+    s.file_bytes = 1;
+    assert_int_equal(ledger_return(l, item, version, &s), LEDGER_NEW);
+}
+
+static void free_running_batches_form_by_arrival_and_leave_out_what_is_too_old(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct ledger_rules rules = { .seed = 7, .n_row = 10, .n_item_max = 400, .free = true, .max_age = 3 };
+    struct ledger *l = ledger_new(&rules, &err);
+    const struct ledger_item *in[8];
+    struct ledger_counts n;
+    struct log log = { 0 };
+    int64_t first, n_open = 0;
+    assert_non_null(l);
+    while (ledger_open(l, 4, &first))
+        n_open++;
+    assert_int_equal(n_open, 3);    // max_age x 4 items
+    for (int i = 0; i < 12; i++)
+        assert_int_equal(ledger_lease(l, i % 2, 1)->item, i);    // whatever weights the worker has
+    assert_null(ledger_lease(l, 0, 1));
+    assert_false(ledger_form(l, &rules_all, changed, &log));
+    give_back(l, 7, 0, 10);
+    give_back(l, 2, 0, 20);
+    give_back(l, 11, 0, 30);
+    assert_false(ledger_form(l, &rules_all, changed, &log));
+    give_back(l, 0, 0, 40);
+    give_back(l, 5, 0, 50);
+    assert_true(ledger_form(l, &rules_all, changed, &log));
+    assert_int_equal(ledger_batch(l, 0, in, 8), 4);    // those that arrived first; told in item order
+    assert_true(in[0]->item == 0 && in[1]->item == 2 && in[2]->item == 7 && in[3]->item == 11);
+    assert_false(ledger_open(l, 4, &first));            // they are being trained on
+    ledger_trained(l, 0, changed, &log);
+    assert_true(ledger_open(l, 4, &first));
+    for (int64_t batch = 1; batch < 4; batch++) {
+        for (int64_t k = 0; k < 4; k++)
+            give_back(l, ledger_lease(l, batch, 1)->item, batch, 100 * batch + k);
+        assert_true(ledger_form(l, &rules_all, changed, &log));
+        assert_int_equal(ledger_batch(l, batch, in, 8), 4);
+        ledger_trained(l, batch, changed, &log);
+        while (ledger_open(l, 4, &first))
+            ;
+    }
+    assert_int_equal(ledger_find(l, 5)->batch, 1);       // it had waited longest
+    give_back(l, 1, 0, 900);                             // begun with the first weights: four steps old in batch 4
+    give_back(l, 3, 1, 901);
+    assert_false(ledger_form(l, &rules_all, changed, &log));
+    assert_int_equal(ledger_find(l, 1)->fate, LEDGER_STALE);
+    assert_int_equal(ledger_find(l, 3)->fate, LEDGER_RETURNED);
+    assert_int_equal(ledger_batch_seen(l, 4, in, 8), 1);    // and it counts with that batch
+    ledger_counts(l, 4, &n);
+    assert_true(n.stale == 1 && n.trained == 16);
+    ledger_return_to(l, 2, changed, &log);               // as it was cut: batches stay
+    assert_int_equal(ledger_batch(l, 3, in, 8), 4);
+    assert_int_equal(in[0]->fate, LEDGER_RETURNED);
+    ledger_free(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +290,7 @@ int main(void)
         cmocka_unit_test(an_episode_shows_every_prompt_once_and_the_next_in_another_order),
         cmocka_unit_test(a_group_of_other_weights_or_of_no_item_is_not_taken),
         cmocka_unit_test(a_prompt_in_quarantine_gives_its_places_to_others),
+        cmocka_unit_test(free_running_batches_form_by_arrival_and_leave_out_what_is_too_old),
         cmocka_unit_test(the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

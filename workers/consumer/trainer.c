@@ -483,8 +483,10 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
                       struct trainer_sums *s)
 {
     const struct micro *mb = &t->mb;
-    double kl = 0, entropy = 0;
+    double kl = 0, entropy = 0, newer = 0;
     int64_t n = it->s->n_tok;
+    for (int64_t k = 0; k < n; k++)
+        newer += (double)it->g->newer[it->s->first_tok + k];
     for (int64_t k = row; k < row + n; k++) {
         double d = (double)mb->logp[k] - (double)mb->old[k], r = exp(d), x = (double)mb->ref[k] - (double)mb->logp[k];
         if (mb->weight[k] != 0)
@@ -498,13 +500,13 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
         entropy += (double)mb->entropy[k];
         kl += h->beta > 0 ? exp(x) - x - 1 : 0;
     }
-    double age = (double)(t->version - it->g->weight_version);
+    double age = fmax((double)(t->version - it->g->weight_version), 0);    // of its first token; below 0 after a return
     s->kl += kl / (double)n;
     s->entropy += entropy / (double)n;
     s->n_sample++;
     s->n_loss_sample += mb->weight[row] != 0;
     s->n_tok += (double)n;
-    s->age += age;
+    s->age += fmax((double)(t->version - it->g->weight_version) - newer / (double)n, 0);
     s->age_max = fmax(s->age_max, age);
 }
 

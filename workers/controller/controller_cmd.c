@@ -213,6 +213,8 @@ static void detail_write(void *ctx, struct msg_out *m)
         msg_i64(m, "returned", counts.returned);
         msg_i64(m, "waiting", counts.pool);
         msg_i64(m, "filtered", counts.filtered);
+        if (c->config.free_running)
+            msg_i64(m, "stale", counts.stale);
         msg_i64(m, "trained", counts.trained);
         msg_i64(m, "items", counts.n_item);
         msg_end(m);

@@ -18,6 +18,11 @@ void group_write(struct msg_out *m, const struct group *g, const char *prompt_te
     msg_bin(m, "prompt", g->prompt, (size_t)g->n_prompt * sizeof *g->prompt);
     msg_bin(m, "token", g->token, (size_t)g->n_tok * sizeof *g->token);
     msg_bin(m, "logp", g->logp, (size_t)g->n_tok * sizeof *g->logp);
+    bool updated = false;
+    for (int64_t i = 0; i < g->n_tok; i++)
+        updated = updated || g->newer[i] != 0;
+    if (updated)
+        msg_bin(m, "newer", g->newer, (size_t)g->n_tok * sizeof *g->newer);
     msg_list(m, "samples");
     for (int32_t i = 0; i < g->n_sample; i++) {
         const struct sample *s = &g->sample[i];
@@ -107,7 +112,9 @@ struct group *group_read(const struct mval *map, struct error *err)
     const void *prompt = array_field(map, "prompt", sizeof(int32_t), -1, &n_prompt, err);
     const void *token = array_field(map, "token", sizeof(int32_t), sum.n_tok, NULL, err);
     const void *logp = array_field(map, "logp", sizeof(float), sum.n_tok, NULL, err);
-    if (!prompt || !token || !logp)
+    bool updated = mval_get(map, "newer") != NULL;
+    const void *newer = updated ? array_field(map, "newer", sizeof(int32_t), sum.n_tok, NULL, err) : NULL;
+    if (!prompt || !token || !logp || (updated && !newer))
         return NULL;
     struct group *g = group_new(n_prompt, (int32_t)sum.n_sample, sum.n_tok, err);
     if (!g)
@@ -125,6 +132,8 @@ struct group *group_read(const struct mval *map, struct error *err)
     memcpy(g->prompt, prompt, (size_t)n_prompt * sizeof(int32_t));
     memcpy(g->token, token, (size_t)sum.n_tok * sizeof(int32_t));
     memcpy(g->logp, logp, (size_t)sum.n_tok * sizeof(float));
+    if (updated)
+        memcpy(g->newer, newer, (size_t)sum.n_tok * sizeof(int32_t));
     for (int64_t i = 0; i < sum.n_sample; i++) {
         const struct mval *s = mval_at(mval_get(map, "samples"), i);
         struct sample *o = &g->sample[i];

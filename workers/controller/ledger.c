@@ -149,12 +149,23 @@ void ledger_restore_state(struct ledger *l, const struct ledger_state *state)
     l->state = *state;
 }
 
+/* Items that are on their way, or wait to be trained on. */
+static int64_t unended(const struct ledger *l)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < l->n; k++)
+        n += l->item[k].fate <= LEDGER_RETURNED;
+    return n;
+}
+
 bool ledger_open(struct ledger *l, int64_t n, int64_t *first_item)
 {
     int64_t s = l->state.n_open, before = s - 1 - l->rules.n_behind;
-    if (before >= l->state.n_cut || n < 1 || n > l->rules.n_item_max - l->state.n_item)
+    if (n < 1 || n > l->rules.n_item_max - l->state.n_item)
         return false;
-    int64_t version = before < 0 ? 0 : l->state.after[before % AFTER_N];
+    if (l->rules.free ? unended(l) > (MAX(l->rules.max_age, (int64_t)2) - 1) * n : before >= l->state.n_cut)
+        return false;
+    int64_t version = l->rules.free ? -1 : before < 0 ? 0 : l->state.after[before % AFTER_N];
     if (l->n == 0)
         l->first = l->state.n_item;
     for (int64_t k = 0; k < n; k++) {
@@ -171,13 +182,15 @@ bool ledger_open(struct ledger *l, int64_t n, int64_t *first_item)
     *first_item = l->state.n_item;
     l->state.n_item += n;
     l->state.n_open++;
+    if (l->rules.free)
+        l->state.n_cut = l->state.n_open;    // nothing waits for the whole of it
     return true;
 }
 
 const struct ledger_item *ledger_lease_of(struct ledger *l, int64_t version, int64_t rollout_step, int worker)
 {
     for (int64_t k = 0; k < l->n; k++)
-        if (l->item[k].fate == LEDGER_ISSUED && l->item[k].version == version
+        if (l->item[k].fate == LEDGER_ISSUED && (l->rules.free || l->item[k].version == version)
             && (rollout_step < 0 || l->item[k].rollout_step == rollout_step)) {
             l->item[k].fate = LEDGER_LEASED;
             l->item[k].worker = worker;
@@ -194,7 +207,7 @@ const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int wo
 bool ledger_issued(const struct ledger *l, int64_t version)
 {
     for (int64_t k = 0; k < l->n; k++)
-        if (l->item[k].fate == LEDGER_ISSUED && l->item[k].version == version)
+        if (l->item[k].fate == LEDGER_ISSUED && (l->rules.free || l->item[k].version == version))
             return true;
     return false;
 }
@@ -229,11 +242,12 @@ enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version
     struct ledger_item *i = at(l, item);
     if (!i)
         return item >= 0 && item < l->first ? LEDGER_KNOWN : LEDGER_NOT_OURS;
-    if (i->version != version)
+    if (!l->rules.free && i->version != version)
         return LEDGER_NOT_OURS;
     if (i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED)
         return LEDGER_KNOWN;
     i->fate = LEDGER_RETURNED;
+    i->version = version;
     i->summary = *summary;
     return LEDGER_NEW;
 }
@@ -290,11 +304,50 @@ int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut,
     return made;
 }
 
+/* The group that arrived first of those in no batch; NULL: none. The rollout file is written in the order of arrival. */
+static struct ledger_item *pool_first(const struct ledger *l)
+{
+    struct ledger_item *first = NULL;
+    for (int64_t k = 0; k < l->n; k++) {
+        struct ledger_item *i = &l->item[k];
+        if (i->fate == LEDGER_RETURNED && i->batch < 0 && (!first || i->summary.file_offset < first->summary.file_offset))
+            first = i;
+    }
+    return first;
+}
+
+bool ledger_form(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
+{
+    int64_t n = l->state.n_batch, in_pool = 0;
+    for (int64_t k = 0; k < l->n; k++) {
+        struct ledger_item *i = &l->item[k];
+        if (i->fate != LEDGER_RETURNED || i->batch >= 0)
+            continue;
+        bool stale = n - i->version > l->rules.max_age;
+        if (!stale && group_counts(cut, &i->summary)) {
+            in_pool++;
+            continue;
+        }
+        i->fate = stale ? LEDGER_STALE : LEDGER_FILTERED;
+        i->batch = n;    // it went by with this one
+        changed(ctx, i);
+    }
+    if (in_pool < cut->batch_size)
+        return false;
+    for (int64_t taken = 0; taken < cut->batch_size; taken++) {
+        struct ledger_item *i = pool_first(l);
+        i->batch = n;
+        changed(ctx, i);
+    }
+    l->state.n_batch++;
+    return true;
+}
+
 int64_t ledger_batch(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max)
 {
     int64_t found = 0;
     for (int64_t k = 0; k < l->n && found < max; k++)
-        if (l->item[k].batch == n && n >= 0)
+        if (l->item[k].batch == n && n >= 0 && (l->item[k].fate == LEDGER_RETURNED || l->item[k].fate == LEDGER_TRAINED))
             out[found++] = &l->item[k];
     return found;
 }
@@ -309,7 +362,7 @@ int64_t ledger_batch_seen(const struct ledger *l, int64_t n, const struct ledger
             last = k;
     }
     for (int64_t k = 0; k <= last && found < max; k++)
-        if (l->item[k].batch == n || (k > last_before && l->item[k].fate == LEDGER_FILTERED))
+        if (l->item[k].batch == n || (!l->rules.free && k > last_before && l->item[k].fate == LEDGER_FILTERED))
             out[found++] = &l->item[k];
     return found;
 }
@@ -327,7 +380,7 @@ void ledger_forget(struct ledger *l, int64_t step)
 {
     int64_t n = 0;
     while (n < l->n && l->item[n].rollout_step < l->state.n_cut
-           && (l->item[n].fate == LEDGER_FILTERED || (l->item[n].fate == LEDGER_TRAINED && l->item[n].batch < step)))
+           && (l->item[n].fate == LEDGER_FILTERED || l->item[n].fate == LEDGER_STALE || (l->item[n].fate == LEDGER_TRAINED && l->item[n].batch < step)))
         n++;
     if (n == 0)
         return;
@@ -338,6 +391,8 @@ void ledger_forget(struct ledger *l, int64_t step)
 
 bool ledger_can_return(const struct ledger *l, int64_t step)
 {
+    if (l->rules.free)
+        return true;
     for (int64_t k = 0; k < l->n; k++)
         if ((l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED) && l->item[k].version < step)
             return false;
@@ -359,6 +414,8 @@ void ledger_return_to(struct ledger *l, int64_t step, void (*changed)(void *ctx,
 
 bool ledger_version_done(const struct ledger *l, int64_t version)
 {
+    if (l->rules.free)
+        return true;
     for (int64_t k = 0; k < l->n; k++)
         if ((l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED) && l->item[k].version == version)
             return false;
@@ -389,6 +446,7 @@ void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_cou
             out->pool += l->item[k].batch < 0 && l->item[k].rollout_step < l->state.n_cut;
             break;
         case LEDGER_FILTERED: out->filtered++; break;
+        case LEDGER_STALE: out->stale++; break;
         case LEDGER_TRAINED: out->trained++; break;
         }
 }

@@ -10,7 +10,12 @@
  * 3. The version a rollout step is sampled with is the number of batches that had been cut when it was opened, so the
  *    trainer must have reached it, and must not have passed it where sampler and trainer share their weights.
  * 4. An item's fate moves on: issued -> returned -> filtered | batch assigned -> trained. Returning to an earlier optimizer
- *    step only takes trained back to assigned: groups are kept, since the same weights would make the same bytes again. */
+ *    step only takes trained back to assigned: groups are kept, since the same weights would make the same bytes again.
+ *
+ * Free-running is another schedule for the same items, which gives up that order: n items at a time are opened while no more than
+ * max_age n (at least 2 n) are on their way, wait or are being trained on, an item is sampled with whatever weights are there (its version is told when it
+ * returns), and the next batch is formed when the trainer is free, from the groups in the order in which they arrived; a group whose
+ * first token would be more than max_age optimizer steps old is left out as stale. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,6 +29,8 @@ struct ledger_rules {
     int64_t n_item_max;       // items of the whole run: n_row x episodes
     bool shuffle;
     int64_t n_behind;         // rollout steps, at most LEDGER_BEHIND_MAX
+    bool free;                // free-running; then n_behind is not looked at
+    int64_t max_age;          // free: optimizer steps
 };
 /* What is known of a returned group, for filters and the metrics of its batch. */
 struct ledger_summary {
@@ -32,10 +39,10 @@ struct ledger_summary {
     double gen_s, score_s;
     int64_t file_offset, file_bytes;    // where the group lies in the rollout file
 };
-enum ledger_fate { LEDGER_ISSUED, LEDGER_LEASED, LEDGER_RETURNED, LEDGER_FILTERED, LEDGER_TRAINED };
+enum ledger_fate { LEDGER_ISSUED, LEDGER_LEASED, LEDGER_RETURNED, LEDGER_FILTERED, LEDGER_STALE, LEDGER_TRAINED };
 struct ledger_item {
     int64_t item, row, rollout_step;
-    int64_t version;          // optimizer steps the weights have had
+    int64_t version;          // optimizer steps the weights have had; -1: any will do (free, not returned yet)
     enum ledger_fate fate;
     int64_t batch;            // it belongs to batch n, which makes optimizer step n + 1; -1: to none (yet)
     int worker;               // who has the lease
@@ -87,6 +94,8 @@ struct ledger_cut {
 /* Cut the next rollout step; changed is called for each item whose fate or batch it has fixed. Returns batches made. */
 int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut,
                    void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
+/* Free: form batch n_batch, which the trainer waits for, from what has arrived. changed as above; false: too little is there. */
+bool ledger_form(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
 /* The groups of batch n in item order into out (at most max); how many, 0: it has not been cut. */
 int64_t ledger_batch(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max);
 /* All groups that went by up to batch n and after batch n - 1: its own, and the filtered ones between (for metrics). */
@@ -106,7 +115,7 @@ int64_t ledger_version_wanted(const struct ledger *l);
 const struct ledger_item *ledger_find(const struct ledger *l, int64_t item);    // NULL: forgotten or not opened
 
 struct ledger_counts {
-    int64_t issued, leased, returned, filtered, trained;    // items still held, by fate
+    int64_t issued, leased, returned, filtered, stale, trained;    // items still held, by fate
     int64_t pool;               // returned, cut, and in no batch yet
     int64_t n_batch;            // batches cut
     int64_t n_cut, n_open;      // rollout steps

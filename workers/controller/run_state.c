@@ -338,7 +338,7 @@ static bool item_restore(void *arg, const struct journal_item *row)
 {
     struct restore *r = arg;
     static const enum ledger_fate fates[] = { [ITEM_ISSUED] = LEDGER_ISSUED, [ITEM_RETURNED] = LEDGER_RETURNED,
-        [ITEM_FILTERED] = LEDGER_FILTERED, [ITEM_TRAINED] = LEDGER_TRAINED };
+        [ITEM_FILTERED] = LEDGER_FILTERED, [ITEM_STALE] = LEDGER_STALE, [ITEM_TRAINED] = LEDGER_TRAINED };
     struct ledger_item item = { .item = row->item, .row = row->prompt_row, .rollout_step = row->rollout_step,
                                 .version = row->weight_version, .batch = row->step > 0 ? row->step - 1 : -1 };
     if ((size_t)row->fate >= ARRAY_SIZE(fates)) {
@@ -397,6 +397,7 @@ bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
     if (c->max_steps == 0)
         c->max_steps = plan.total_steps;
     struct ledger_rules rules = { .seed = c->config.seed, .n_row = n_row, .shuffle = c->config.shuffle, .n_behind = c->config.n_behind,
+        .free = c->config.free_running, .max_age = c->config.max_staleness,
         .n_item_max = c->now.max_steps > 0 ? INT64_MAX / 2
             : MAX(c->config.num_episodes * plan.rollout_steps_per_episode, 1) * plan.prompts_per_rollout_step };
     if (!(c->ledger = ledger_new(&rules, err)))
@@ -447,7 +448,7 @@ static void item_put(void *ctx, const struct ledger_item *i)
 {
     struct put *p = ctx;
     static const enum item_fate fates[] = { [LEDGER_ISSUED] = ITEM_ISSUED, [LEDGER_LEASED] = ITEM_ISSUED,
-        [LEDGER_RETURNED] = ITEM_RETURNED, [LEDGER_FILTERED] = ITEM_FILTERED, [LEDGER_TRAINED] = ITEM_TRAINED };
+        [LEDGER_RETURNED] = ITEM_RETURNED, [LEDGER_FILTERED] = ITEM_FILTERED, [LEDGER_STALE] = ITEM_STALE, [LEDGER_TRAINED] = ITEM_TRAINED };
     struct journal_item row = {
         .item = i->item, .prompt_row = i->row, .rollout_step = i->rollout_step, .weight_version = i->version,
         .fate = fates[i->fate], .step = i->batch + 1,
@@ -467,35 +468,56 @@ bool item_write(struct controller *c, const struct ledger_item *i, struct error 
     return p.ok;
 }
 
+/* Items that are opened at once: a rollout step's; free-running: as many as a batch takes. */
+static int64_t open_n(const struct controller *c, const struct run_config *at)
+{
+    return c->config.free_running ? at->train_batch_size * c->config.num_trainers : at->inference_batch_size * c->config.num_inferencer;
+}
+
+/* Open the next rollout step if it may be; at is scratch. */
+static bool open_next(struct controller *c, struct run_config *at, struct put *p)
+{
+    int64_t first;
+    struct ledger_state s;
+    ledger_state(c->ledger, &s);
+    config_at(c, s.n_batch, s.n_open, at);
+    int64_t n = open_n(c, at);
+    if ((c->max_steps > 0 && s.n_batch >= c->max_steps) || !ledger_open(c->ledger, n, &first))
+        return false;
+    for (int64_t i = first; i < first + n; i++)
+        item_put(p, ledger_find(c->ledger, i));
+    return true;
+}
+
+/* Cut the oldest open rollout step, if it is all there; free-running: form the batch that the trainer waits for. */
+static bool cut_next(struct controller *c, struct run_config *at, struct put *p)
+{
+    struct ledger_state s;
+    ledger_state(c->ledger, &s);
+    config_at(c, s.n_batch, s.n_cut, at);
+    struct ledger_cut cut = { .batch_size = at->train_batch_size * c->config.num_trainers, .dynamic = at->dynamic_batching,
+                              .filter_low = at->filter_range[0], .filter_high = at->filter_range[1] };
+    if (c->config.free_running)
+        return s.n_batch == c->step && s.n_batch < c->max_steps && ledger_form(c->ledger, &cut, item_put, p);
+    if (!ledger_can_cut(c->ledger))
+        return false;
+    ledger_cut(c->ledger, &cut, item_put, p);
+    return true;
+}
+
 bool ledger_advance(struct controller *c, struct error *err)
 {
     struct run_config *at = malloc(sizeof *at);
     struct put p = { c, err, true };
-    struct ledger_state s;
-    bool moved = false;
+    bool cut, opened, moved = false, free_running = c->config.free_running;
     if (!at)
         return error_set(err, ERR_NO_MEMORY, "no memory for settings");
-    for (;;) {
-        int64_t first;
-        ledger_state(c->ledger, &s);
-        if (c->max_steps == 0 || s.n_batch < c->max_steps) {
-            config_at(c, s.n_batch, s.n_open, at);
-            int64_t n = at->inference_batch_size * c->config.num_inferencer;
-            if (ledger_open(c->ledger, n, &first)) {
-                for (int64_t i = first; i < first + n; i++)
-                    item_put(&p, ledger_find(c->ledger, i));
-                moved = true;
-                continue;
-            }
-        }
-        if (!ledger_can_cut(c->ledger))
-            break;
-        config_at(c, s.n_batch, s.n_cut, at);
-        struct ledger_cut cut = { .batch_size = at->train_batch_size * c->config.num_trainers, .dynamic = at->dynamic_batching,
-                                  .filter_low = at->filter_range[0], .filter_high = at->filter_range[1] };
-        ledger_cut(c->ledger, &cut, item_put, &p);
-        moved = true;
-    }
+    do {    // in logical time all that can be opened is, before anything is cut; else what leaves makes room first
+        cut = free_running && cut_next(c, at, &p);
+        opened = open_next(c, at, &p);
+        cut = cut || (!free_running && !opened && cut_next(c, at, &p));
+        moved = moved || cut || opened;
+    } while (cut || opened);
     free(at);
     return p.ok && (!moved || state_save(c, err));
 }
@@ -611,8 +633,8 @@ static bool data_exhausted(const struct controller *c)
 {
     struct ledger_counts n;
     const struct ledger_item *one;
-    ledger_counts(c->ledger, c->now.inference_batch_size * c->config.num_inferencer, &n);
-    return n.exhausted && n.n_cut == n.n_open && ledger_batch(c->ledger, c->step, &one, 1) == 0;
+    ledger_counts(c->ledger, open_n(c, &c->now), &n);
+    return n.exhausted && n.n_cut == n.n_open && n.issued + n.leased == 0 && ledger_batch(c->ledger, c->step, &one, 1) == 0;
 }
 
 static bool saved_at(const struct controller *c, int64_t step)

@@ -364,7 +364,8 @@ static bool sampler_is_fresh(const struct controller *c)
 static bool step_is_due(const struct controller *c)
 {
     const struct ledger_item *one;
-    bool may_leave = ledger_version_done(c->ledger, c->step) || weights_shared(c, c->step) || (!others_sample(c) && sampler_is_fresh(c));
+    bool shared = weights_shared(c, c->step);
+    bool may_leave = shared || (!c->config.free_running && (ledger_version_done(c->ledger, c->step) || (!others_sample(c) && sampler_is_fresh(c))));
     return c->state == RUN_RUNNING && !c->stop_wanted && c->evaluating < 0 && c->pause != PAUSE_STEP && c->step < c->max_steps
         && may_leave && ledger_batch(c->ledger, c->step, &one, 1) > 0;
 }
@@ -383,6 +384,11 @@ static void worker_decide(struct controller *c, struct worker *w)
         simple_give(c, w, "cancel", c->step);
         return;
     }
+    if (c->config.free_running && !w->consumes && in_step && !stopping && w->version != c->step && c->ledger
+        && weights_shared(c, c->step)) {    // in the middle of what it samples, too
+        simple_give(c, w, "publish", c->step);
+        return;
+    }
     if (!w->busy) {
         if (!in_step && !w->consumes) {
             simple_give(c, w, "load", 0);
@@ -398,13 +404,13 @@ static void worker_decide(struct controller *c, struct worker *w)
             goto none;
         if (!w->consumes) {    // it samples with what the trainer has shared
             int64_t version = ledger_version_issued(c->ledger);
-            if (c->state == RUN_RUNNING && !stopping && version >= 0 && !ledger_issued(c->ledger, w->version)
+            if (!c->config.free_running && c->state == RUN_RUNNING && !stopping && version >= 0 && !ledger_issued(c->ledger, w->version)
                 && weights_coming(c, version)) {
                 simple_give(c, w, "publish", version);
                 return;
             }
-        } else if (first && several && !stopping && !ledger_version_done(c->ledger, c->step) && !weights_shared(c, c->step)
-                   && weights_room(c, w)) {
+        } else if (first && several && !stopping && (c->config.free_running || !ledger_version_done(c->ledger, c->step))
+                   && !weights_shared(c, c->step) && weights_room(c, w)) {
             simple_give(c, w, "share", c->step);
             return;
         }
@@ -440,7 +446,7 @@ static void worker_decide(struct controller *c, struct worker *w)
     /* Several trainers would wait for the one that samples on. */
     bool awaited = w->consumes && c->config.num_trainers > 1 && c->ledger && (to_be_made || step_is_due(c));
     if (c->ledger && c->state == RUN_RUNNING && !stopping && c->pause == PAUSE_NONE && w->produces && w->items_max > 0 && !awaited
-        && ledger_issued(c->ledger, w->version)) {
+        && w->version >= 0 && ledger_issued(c->ledger, w->version)) {
         items_give(c, w);
         return;
     }
@@ -503,7 +509,7 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
     bool known = c->ledger && !i && item >= 0 && item < c->ledger_first;
     if (i)
         known = i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED;
-    if (!known && (!i || i->version != version)) {
+    if (!known && (!i || (i->version != version && !c->config.free_running))) {
         error_set(&err, ERR_REFUSED, "item %" PRId64 " at version %" PRId64 " is not wanted", item, version);
         refuse_later(c, r, &err);
         return;
@@ -669,7 +675,9 @@ static bool train_done(struct controller *c, const struct msg_in *in, int64_t st
         || !ledger_step_done(c, step - 1, err))
         return false;
     c->step = step;
-    weights_forget(c, step);
+    weights_forget(c, c->config.free_running ? step - 1 : step);    // free-running, somebody may be taking the last ones
+    if (c->config.free_running && !ledger_advance(c, err))
+        return false;
     publish(c, "step", step_body);
     if (c->now.save_interval > 0 && step % c->now.save_interval == 0)
         c->save_wanted = step;

@@ -33,15 +33,16 @@
 /* A sample that has ended, waiting for the rest of its group. */
 struct ended {
     int64_t n_tok;
-    int32_t *token;    // (n_tok) owned, with logp behind it in the same block
+    int32_t *token;    // (n_tok) owned, with the next two behind it in the same block
     float *logp;       // (n_tok)
+    int32_t *newer;    // (n_tok)
     enum finish_reason finish;
 };
 /* One item that is inside; one block of memory with its prompt, seeds and ended samples. */
 struct entry {
     struct entry *next;
     struct generator_item spec;    // prompt and seed point into the block
-    int64_t version;
+    int64_t version;               // that its prompt was run with
     int64_t start_ns;              // when its prompt was run
     int32_t n_admitted, n_ended;
     struct ended *ended;           // (n_sample)
@@ -55,12 +56,14 @@ struct row {
     int64_t n_tok;         // sampled so far
     int32_t *token;        // (max_seq_tok) owned by the generator
     float *logp;           // (max_seq_tok)
+    int32_t *newer;        // (max_seq_tok) as in struct group
     int64_t n_page;        // in its row of the table
     int32_t n_ahead;       // tokens drawn for it in flights: 0 or 1
     int32_t place[2];      // its place in each flight; -1: none
 };
 struct flight {
     int64_t n;             // rows it was launched with; 0: no flight
+    int64_t version;       // of the weights that draw
     int32_t *now;          // (max_seq) which row stands at each place; -1: gone
     const void *result;    // where its tokens arrive on the host
     struct mark *landed;
@@ -204,7 +207,8 @@ static bool rows_new(struct generator *g, struct error *err)
     for (size_t i = 0; ok && i < n; i++) {
         g->row[i].token = malloc(len * sizeof(int32_t));
         g->row[i].logp = malloc(len * sizeof(float));
-        ok = g->row[i].token && g->row[i].logp;
+        g->row[i].newer = malloc(len * sizeof(int32_t));
+        ok = g->row[i].token && g->row[i].logp && g->row[i].newer;
         g->row[i].place[0] = g->row[i].place[1] = -1;
     }
     return ok || error_set(err, ERR_NO_MEMORY, "no memory for %zu samples of %zu tokens", n, len);
@@ -345,6 +349,7 @@ void generator_free(struct generator *g)
     for (int64_t i = 0; g->row && i < g->config.max_seq; i++) {
         free(g->row[i].token);
         free(g->row[i].logp);
+        free(g->row[i].newer);
     }
     free(g->row);
     free(g->prefill_token);
@@ -461,6 +466,7 @@ static bool entry_finish(struct generator *g, struct entry *e, struct error *err
             out->sample[i].part[k] = NAN;
         memcpy(out->token + at, d->token, (size_t)d->n_tok * sizeof *out->token);
         memcpy(out->logp + at, d->logp, (size_t)d->n_tok * sizeof *out->logp);
+        memcpy(out->newer + at, d->newer, (size_t)d->n_tok * sizeof *out->newer);
         at += d->n_tok;
     }
     // max_item bounds waiting + running + finished, so there is room
@@ -564,11 +570,12 @@ static bool stop_string_found(const struct generator *g, const struct row *r, co
 }
 
 /* Append what was sampled for row i; true when that ends the sample, then finish says how. */
-static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, enum finish_reason *finish)
+static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, int64_t version, enum finish_reason *finish)
 {
     struct row *r = &g->row[i];
     const struct sampling *s = &r->entry->spec.sampling;
     r->token[r->n_tok] = id;
+    r->newer[r->n_tok] = (int32_t)(version - r->entry->version);
     r->logp[r->n_tok++] = logp;
     *finish = FINISH_STOP;
     if (!s->ignore_eos)
@@ -587,14 +594,16 @@ static bool row_end(struct generator *g, int64_t i, enum finish_reason finish, s
     struct entry *e = r->entry;
     struct ended *d = &e->ended[r->sample];
     size_t n = (size_t)r->n_tok;
-    d->token = malloc(n * (sizeof(int32_t) + sizeof(float)));
+    d->token = malloc(n * (2 * sizeof(int32_t) + sizeof(float)));
     if (!d->token)
         return error_set(err, ERR_NO_MEMORY, "no memory for a sample of %zu tokens", n);
     d->logp = (float *)(d->token + n);
+    d->newer = (int32_t *)(d->logp + n);
     d->n_tok = r->n_tok;
     d->finish = finish;
     memcpy(d->token, r->token, n * sizeof(int32_t));
     memcpy(d->logp, r->logp, n * sizeof(float));
+    memcpy(d->newer, r->newer, n * sizeof(int32_t));
     row_remove(g, i);
     return ++e->n_ended < e->spec.n_sample || entry_finish(g, e, err);
 }
@@ -620,7 +629,7 @@ static bool sample_run(struct generator *g, const float *logits, int64_t n, stru
 }
 
 /* What was just launched draws a token for rows row0 .. n_run - 1, and for nobody where there is none. */
-static bool flight_start(struct generator *g, int64_t row0, int64_t n_place, struct error *err)
+static bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int64_t version, struct error *err)
 {
     int next = 1 - g->last_flight;
     struct flight *f = &g->flight[next];
@@ -635,6 +644,7 @@ static bool flight_start(struct generator *g, int64_t row0, int64_t n_place, str
         r->n_ahead += draws;
     }
     f->n = n_place;
+    f->version = version;
     f->result = g->result.host;
     mirror_flip(&g->result);
     g->last_flight = next;
@@ -666,7 +676,7 @@ static bool flight_collect(struct generator *g, int index, struct error *err)
                              "item %lld: the log-prob of a sampled token is %g; the weights hold numbers that "
                              "are not finite",
                              (long long)g->row[i].entry->spec.item, (double)logp[p]);
-        if (row_token(g, i, id[p], logp[p], &finish) && !row_end(g, i, finish, err))
+        if (row_token(g, i, id[p], logp[p], f->version, &finish) && !row_end(g, i, finish, err))
             return false;
     }
     return true;
@@ -695,9 +705,9 @@ static bool step_send(struct generator *g, struct error *err)
     return true;
 }
 
-/* Draw the first tokens of the new rows row0 .. n_run - 1; from[] says which row of table each starts from. Copies
- * the prompt pages they need. */
-static bool rows_start(struct generator *g, int64_t row0, const float *table, int64_t n_table, struct error *err)
+/* Draw the first tokens of the new rows row0 .. n_run - 1; from[] says which row of table, of weights of this version, each
+ * starts from. Copies the prompt pages they need. */
+static bool rows_start(struct generator *g, int64_t row0, const float *table, int64_t n_table, int64_t version, struct error *err)
 {
     int64_t n = g->n_run - row0, n_copy = g->n_copy;
     g->n_copy = 0;
@@ -712,7 +722,7 @@ static bool rows_start(struct generator *g, int64_t row0, const float *table, in
         return false;
     return OP(g->dev, err, rows_gather, .y = g->logits, .table = table, .row = mirror_dev(&g->step, g->from), .n = n,
               .n_row = n_table, .d = g->vocab, .dtype = DT_F32) &&
-           sample_run(g, g->logits, n, err) && flight_start(g, row0, n, err) && flights_collect(g, err);
+           sample_run(g, g->logits, n, err) && flight_start(g, row0, n, version, err) && flights_collect(g, err);
 }
 
 /* ---- a step */
@@ -725,7 +735,7 @@ static bool partial_admit(struct generator *g, struct error *err)
         g->from[g->n_run - 1 - row0] = 0;
     if (e->n_admitted == e->spec.n_sample)
         g->partial = NULL;
-    return rows_start(g, row0, g->saved, 1, err);
+    return rows_start(g, row0, g->saved, 1, e->version, err);
 }
 
 /* Take as many waiting items as have room, with the pages of their prompts; returns how many are in batch. */
@@ -785,7 +795,7 @@ static bool prompts_start(struct generator *g, struct error *err)
                       err))
             return false;
     }
-    bool ok = rows_start(g, row0, g->prefill_logits, n, err);
+    bool ok = rows_start(g, row0, g->prefill_logits, n, g->version, err);
     g->stats.prefill_s += (double)(clock_ns() - now) * 1e-9;
     return ok;
 }
@@ -880,7 +890,7 @@ static bool rows_decode(struct generator *g, struct error *err)
                            .row = mirror_dev(&g->step, g->from), .n = n_row, .n_row = g->config.max_seq, .d = 1,
                            .dtype = DT_F32))
         return false;
-    return step_launch(g, &batch, err) && flight_start(g, 0, g->n_run, err)
+    return step_launch(g, &batch, err) && flight_start(g, 0, g->n_run, g->version, err)
         && (g->behind ? flight_collect(g, 1 - g->last_flight, err) : flights_collect(g, err));
 }
 
@@ -968,6 +978,13 @@ int64_t generator_clear(struct generator *g)
     return n;
 }
 
+void generator_version_update(struct generator *g, int64_t version)
+{
+    g->version = version;
+    for (struct entry *e = g->waiting.first; e; e = e->next)
+        e->version = version;
+}
+
 bool generator_version_set(struct generator *g, int64_t version, struct error *err)
 {
     if (g->running.n > 0)
@@ -975,9 +992,7 @@ bool generator_version_set(struct generator *g, int64_t version, struct error *e
                          "weights of version %lld cannot replace version %lld while %lld items are being "
                          "generated",
                          (long long)version, (long long)g->version, (long long)g->running.n);
-    g->version = version;
-    for (struct entry *e = g->waiting.first; e; e = e->next)
-        e->version = version;
+    generator_version_update(g, version);
     return true;
 }
 

@@ -77,6 +77,10 @@ int64_t generator_clear(struct generator *g);
  * version. */
 MUST_USE bool generator_version_set(struct generator *g, int64_t version, struct error *err);
 
+/* The same while items are being generated (free-running): they go on with the new weights and the keys and values of the old
+ * ones, and group.newer says which tokens the new weights have drawn. */
+void generator_version_update(struct generator *g, int64_t version);
+
 struct generator_stats {
     int64_t n_step;              // rounds that did something
     int64_t n_prefill_tok;       // prompt tokens run, since the start

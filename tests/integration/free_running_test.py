@@ -1,0 +1,64 @@
+"""tags: limit=600
+
+Free-running: producers never wait, nothing is trained on twice or too old, and the run outlives its processes."""
+import os
+import signal
+import sqlite3
+import subprocess
+import unittest
+from run_tools import ROLLCALL, Run, Task
+
+STEPS = 24
+BOUND = 3
+FREE = dict(num_inferencer=2, placement="apart", free_running=True, max_staleness=BOUND, inference_batch_size=4,
+            inference_microbatch_size=4, max_new_tokens=40)
+
+
+class FreeRunning(unittest.TestCase):
+    def setUp(self):
+        self.task = Task()
+
+    def tearDown(self):
+        self.task.close()
+
+    def check(self, kills, **settings):
+        run = Run(self.task, "run", self.task.run_file(**FREE, **settings), ["--max-steps", str(STEPS)])
+        try:
+            for step, name in kills:
+                run.wait_step(step)
+                os.kill(run.processes()[name], signal.SIGKILL)
+            code, last = run.wait()
+            self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs())
+            self.assertEqual(run.steps(), list(range(1, STEPS + 1)))
+            with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True) as db:
+                trained = db.execute("select step, count(*), min(step - 1 - weight_version), max(step - 1 - weight_version) from item "
+                                     "where fate = 4 group by step order by step").fetchall()
+            self.assertEqual([row[:2] for row in trained], [(step, 8) for step in range(1, STEPS + 1)])    # each item once
+            self.assertLessEqual(max(row[3] for row in trained), BOUND)
+            self.assertGreater(max(row[3] for row in trained), 0)    # generation went on while the trainer trained
+            return trained
+        finally:
+            run.kill()
+
+    def test_every_batch_is_full_and_no_token_older_than_the_bound(self):
+        trained = self.check([])
+        self.assertGreaterEqual(min(row[2] for row in trained), 0)
+
+    def test_a_producer_and_a_trainer_may_die(self):
+        self.check([(3, "worker cpu:1"), (8, "worker cpu:0"), (12, "controller")])
+
+    def test_two_trainers(self):
+        self.check([(5, "worker cpu:1")], num_trainers=2, train_batch_size=4, train_minibatch_size=4)
+
+    def test_it_says_that_it_does_not_repeat_and_refuses_what_makes_no_sense(self):
+        for settings, want in (({}, "free-running:   not repeatable; a group's first token is at most 3 optimizer steps old"),
+                               (dict(placement="shared"), "'free_running' needs 'placement' apart"),
+                               (dict(n_behind=1), "'n_behind' (1) has no meaning with 'free_running'")):
+            file = self.task.run_file(**{**FREE, **settings})
+            done = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True)
+            self.assertIn(want, done.stdout + done.stderr)
+            self.assertEqual(done.returncode, 0 if not settings else 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
