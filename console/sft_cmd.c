@@ -145,11 +145,7 @@ static bool sft_all(const struct sft_options *o, struct stage_spec *spec, int n_
         TRY(eval = sft_data_open(o->eval, tok, chat, max_tok, err));
     TRY(dev = device_new(o->device, (int)o->threads, err));
     TRY(m = model_load(o->model, dev, dtype, err));
-    if (tokenizer_n_id(tok) > model_config(m)->vocab) {
-        error_set(err, ERR_DATA, "'%s': the tokenizer has %d ids, the model's vocabulary only %lld", o->model,
-                  (int)tokenizer_n_id(tok), (long long)model_config(m)->vocab);
-        goto out;
-    }
+    TRY(tokenizer_fits(tok, model_config(m)->vocab, o->model, err));
     model_n_live_set(m, tokenizer_n_id(tok));
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     set.token_budget_max = o->token_budget;

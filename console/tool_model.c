@@ -20,17 +20,6 @@ static bool dtype_find(const char *name, const struct device *dev, enum dtype *o
     return true;
 }
 
-/* The directory's chat template; having none is fine. */
-static bool template_find(const char *dir, struct template **out, struct error *err)
-{
-    struct error why = { 0 };
-    *out = template_load(dir, &why);
-    if (*out || why.code == ERR_NOT_FOUND)
-        return true;
-    *err = why;
-    return false;
-}
-
 /* The directory's tokenizer; only with need_text must it be there. */
 static bool tokenizer_find_in(const char *dir, bool need_text, struct tokenizer **out, struct error *err)
 {
@@ -58,14 +47,9 @@ bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
     if (t->tokenizer) {
         TRY((t->encoder = encoder_new(t->tokenizer, true, err)) != NULL);
         TRY(template_find(t->dir, &t->template, err));
-        int64_t n_id = tokenizer_n_id(t->tokenizer), vocab = model_config(t->model)->vocab;
-        if (n_id > vocab) {
-            error_set(err, ERR_DATA, "'%s': the tokenizer has %lld ids, the model's vocabulary only %lld", t->dir,
-                      (long long)n_id, (long long)vocab);
-            goto out;
-        }
+        TRY(tokenizer_fits(t->tokenizer, model_config(t->model)->vocab, t->dir, err));
         // rows that only pad the embedding: no tool may see another distribution than a run does
-        model_n_live_set(t->model, n_id);
+        model_n_live_set(t->model, tokenizer_n_id(t->tokenizer));
     }
     ok = true;
 out:

@@ -33,11 +33,12 @@
 #include "workers/export/export.h"
 #include "workers/controller/journal.h"
 #include "workers/model/config.h"
-#include "workers/model/safetensors.h"
+#include "workers/model/model.h"
 #include "workers/node/node.h"
 #include "workers/reward/reward.h"
 #include "workers/text/dataset.h"
 #include "workers/text/hub.h"
+#include "workers/text/template.h"
 #include "workers/text/tokenizer.h"
 
 #define START_LIMIT_S 60      // until the controller's journal is there
@@ -258,10 +259,11 @@ static bool model_check(struct train *t, struct error *err)
         return error_set(err, ERR_USAGE, "the model's path '%s' is too long", full);
     snprintf(t->config.model, sizeof t->config.model, "%s", full);
     struct tokenizer *tokenizer = NULL;
-    struct shards *shards = NULL;    // only their headers are read: a file cut short is found before a run is made
-    bool ok = config_load(&shape, full, err) && (tokenizer = tokenizer_load(full, err)) && (shards = shards_open(full, err));
+    struct template *chat = NULL;
+    bool ok = model_files_check(full, &shape, err) && (tokenizer = tokenizer_load(full, err))
+           && tokenizer_fits(tokenizer, shape.vocab, full, err) && template_find(full, &chat, err);
     tokenizer_free(tokenizer);
-    shards_close(shards);
+    template_free(chat);
     return ok;
 }
 

@@ -216,16 +216,6 @@ static void engine_unload(struct engine *e)
     e->step = e->version = -1;
 }
 
-static bool template_find(struct engine *e, struct error *err)
-{
-    struct error why = { 0 };
-    e->template = template_load(e->config.model, &why);
-    if (e->template || why.code == ERR_NOT_FOUND)
-        return true;
-    *err = why;
-    return false;
-}
-
 /* The data set with the rows whose prompts fit; once. */
 static bool data_load(struct engine *e, struct error *err)
 {
@@ -236,7 +226,7 @@ static bool data_load(struct engine *e, struct error *err)
         return true;
     TRY(e->tokenizer = tokenizer_load(c->model, err));
     TRY(e->encoder = encoder_new(e->tokenizer, true, err));
-    TRY(template_find(e, err));
+    TRY(template_find(c->model, &e->template, err));
     struct dataset_columns columns = { c->prompt_column, c->answer_column };
     TRY(e->data = dataset_open(c->dataset, &columns, err));
     const char *system = c->system_prompt[0] ? c->system_prompt : reward_system_prompt(c->reward_type);
@@ -388,9 +378,8 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
         return false;
     if (!(e->model = e->trains ? model_load(c->model, e->dev, dtype, err) : model_new_empty(&shape, e->dev, dtype, err)))
         return false;
-    if (tokenizer_n_id(e->tokenizer) > model_config(e->model)->vocab)
-        return error_set(err, ERR_DATA, "'%s': the tokenizer has %d ids, the model's vocabulary only %" PRId64, c->model,
-                         (int)tokenizer_n_id(e->tokenizer), model_config(e->model)->vocab);
+    if (!tokenizer_fits(e->tokenizer, model_config(e->model)->vocab, c->model, err))
+        return false;
     model_n_live_set(e->model, tokenizer_n_id(e->tokenizer));
     if (e->trains && c->beta > 0) {
         if (!(e->ref = model_load(c->model, e->dev, dtype, err)))

@@ -22,6 +22,23 @@ def cut(path, size):
         f.truncate(size if size >= 0 else os.path.getsize(path) + size)
 
 
+def tensors_change(path, change):
+    """Rewrite a safetensors file after change({name: (entry, bytes)})."""
+    with open(path, "rb") as f:
+        size = int.from_bytes(f.read(8), "little")
+        header, data = json.loads(f.read(size)), f.read()
+    header.pop("__metadata__", None)
+    tensors = {name: (entry, data[slice(*entry["data_offsets"])]) for name, entry in header.items()}
+    change(tensors)
+    header, data = {}, b""
+    for name, (entry, values) in tensors.items():
+        header[name] = dict(entry, data_offsets=[len(data), len(data) + len(values)])
+        data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + data)
+
+
 class BadInput(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -56,8 +73,22 @@ class BadInput(unittest.TestCase):
         def merge(pair):
             return lambda d: json_change(os.path.join(d, "tokenizer.json"), lambda t: t["model"].update(merges=[pair]))
 
+        def tensors(change):
+            return lambda d: tensors_change(os.path.join(d, weights), change)
+
+        def added(token):
+            return lambda d: json_change(os.path.join(d, tokenizer), lambda t: t["added_tokens"].append(dict(t["added_tokens"][0], **token)))
+
         weights, config, tokenizer = "model.safetensors", "config.json", "tokenizer.json"
+        up = "model.layers.1.mlp.up_proj.weight"
         faults = [
+            (tensors(lambda t: t.pop(up)), [up, "missing"]),
+            (tensors(lambda t: t.update(stray=t.pop(up))), [up, "missing"]),
+            (tensors(lambda t: t.update(stray=t["model.norm.weight"])), [weights, "stray"]),
+            (lambda d: json_change(os.path.join(d, config), lambda c: c.update(intermediate_size=32)), [weights, "must be"]),
+            (added({"id": 260, "content": "<one too many>"}), ["tokenizer has 261 ids"]),
+            (lambda d: json_change(os.path.join(d, "tokenizer_config.json"), lambda t: t.update(chat_template="{% if %}")),
+             ["chat_template"]),
             (lambda d: cut(os.path.join(d, weights), -100), [weights]),
             (lambda d: cut(os.path.join(d, weights), 200), [weights]),
             (lambda d: cut(os.path.join(d, weights), 4), [weights]),

@@ -199,7 +199,55 @@ static bool name_is_extra(const struct model *m, const char *name)
     return (tail && strcmp(tail, ".inv_freq") == 0) || (m->c.tied && strcmp(name, "lm_head.weight") == 0);
 }
 
-static bool tensors_load(struct model *m, const struct shards *s, const char *dir, struct error *err)
+/* Whether the files have every tensor with its shape, and none that the model does not have; only headers are read. */
+static bool tensors_check(const struct model *m, const struct shards *s, const char *dir, struct error *err)
+{
+    for (int64_t i = 0; i < m->n_tensor; i++) {
+        const struct tensor *t = &m->tensor[i];
+        const struct st_tensor *f = shards_find(s, t->name);
+        if (!f)
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
+        if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] ||
+            (t->n_dim == 2 && f->dim[1] != t->dim[1]))
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' must be float of (%lld%s%.0lld), it is %s of (%lld%s%.0lld)",
+                             f->file, t->name, (long long)t->dim[0], t->n_dim == 2 ? ", " : "", (long long)t->dim[1],
+                             f->dtype == ST_OTHER ? "another type" : "float", (long long)f->dim[0], f->n_dim > 1 ? ", " : "",
+                             (long long)(f->n_dim > 1 ? f->dim[1] : 0));
+    }
+    for (int64_t i = 0; i < shards_n(s); i++) {
+        const char *name = shards_at(s, i)->name;
+        bool known = name_is_extra(m, name);
+        for (int64_t k = 0; !known && k < m->n_tensor; k++)
+            known = strcmp(m->tensor[k].name, name) == 0;
+        if (!known)
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to a model of this config.json",
+                             shards_at(s, i)->file, name);
+    }
+    return true;
+}
+
+bool model_files_check(const char *dir, struct model_config *c, struct error *err)
+{
+    struct model *m = NULL;    // its table alone
+    struct shards *s = NULL;
+    bool ok = false;
+    TRY(config_load(c, dir, err));
+    TRY(s = shards_open(dir, err));
+    if (!(m = calloc(1, sizeof *m))) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a model");
+        goto out;
+    }
+    m->c = *c;
+    TRY(table_make(m, err));
+    TRY(tensors_check(m, s, dir, err));
+    ok = true;
+out:
+    model_free(m);
+    shards_close(s);
+    return ok;
+}
+
+static bool tensors_load(struct model *m, const struct shards *s, struct error *err)
 {
     bool ok = false;
     int64_t most = 0;
@@ -211,36 +259,12 @@ static bool tensors_load(struct model *m, const struct shards *s, const char *di
         goto out;
     }
     for (int64_t i = 0; i < m->n_tensor; i++) {
-        const struct tensor *t = &m->tensor[i];
-        const struct st_tensor *f = shards_find(s, t->name);
-        if (!f) {
-            error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
-            goto out;
-        }
-        if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] ||
-            (t->n_dim == 2 && f->dim[1] != t->dim[1])) {
-            error_set(err, ERR_DATA, "'%s': tensor '%s' must be float of (%lld%s%.0lld), it is %s of (%lld%s%.0lld)",
-                      f->file, t->name, (long long)t->dim[0], t->n_dim == 2 ? ", " : "", (long long)t->dim[1],
-                      f->dtype == ST_OTHER ? "another type" : "float", (long long)f->dim[0], f->n_dim > 1 ? ", " : "",
-                      (long long)(f->n_dim > 1 ? f->dim[1] : 0));
-            goto out;
-        }
+        const struct st_tensor *f = shards_find(s, m->tensor[i].name);
         if (m->dtype == DT_F32)
             st_to_f32(stage, f);
         else
             st_to_bf16(stage, f);
-        TRY(tensor_set(m, t, stage, err));
-    }
-    for (int64_t i = 0; i < shards_n(s); i++) {
-        const char *name = shards_at(s, i)->name;
-        bool known = name_is_extra(m, name);
-        for (int64_t k = 0; !known && k < m->n_tensor; k++)
-            known = strcmp(m->tensor[k].name, name) == 0;
-        if (!known) {
-            error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to a model of this config.json",
-                      shards_at(s, i)->file, name);
-            goto out;
-        }
+        TRY(tensor_set(m, &m->tensor[i], stage, err));
     }
     ok = true;
 out:
@@ -257,7 +281,8 @@ struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, 
     TRY(config_load(&c, dir, err));
     TRY(s = shards_open(dir, err));
     TRY(m = model_alloc(&c, dev, dtype, err));
-    TRY(tensors_load(m, s, dir, err));
+    TRY(tensors_check(m, s, dir, err));
+    TRY(tensors_load(m, s, err));
     TRY(handles_new(m, err));
     ok = true;
 out:

@@ -24,6 +24,9 @@ struct kv_pool;
  * and none that the model does not have. dev is borrowed for the model's life. Returns it for model_free; NULL: see
  * err. */
 struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, struct error *err);
+/* Whether model_load would find all of that in the directory: files' headers are read and no weights, so it is quick for every
+ * size. c: what config.json says. */
+MUST_USE bool model_files_check(const char *dir, struct model_config *c, struct error *err);
 /* A model with weights drawn from seed: matrices normal(0, 1 / sqrt(n_in)), embedding normal(0, initializer_range),
  * outputs into the residual stream smaller by sqrt(2 n_layer), norms 1, biases 0; the same bytes for the same shape,
  * seed and dtype. */

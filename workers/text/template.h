@@ -19,6 +19,8 @@ struct template *template_new(const char *source, size_t len, const char *name, 
  * a list of {name, template}, of which "default" is taken); with the special tokens' texts (bos_token, eos_token, ...)
  * that tokenizer_config.json gives. ERR_NOT_FOUND when the directory has none. */
 struct template *template_load(const char *dir, struct error *err);
+/* The same, where having none is fine: *out is then NULL. */
+MUST_USE bool template_find(const char *dir, struct template **out, struct error *err);
 /* The same from a file that holds only the template. */
 struct template *template_load_file(const char *path, struct error *err);
 void template_free(struct template *t);

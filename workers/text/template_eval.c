@@ -565,6 +565,16 @@ out:
     return t;
 }
 
+bool template_find(const char *dir, struct template **out, struct error *err)
+{
+    struct error why = { 0 };
+    *out = template_load(dir, &why);
+    if (*out || why.code == ERR_NOT_FOUND)
+        return true;
+    *err = why;
+    return false;
+}
+
 bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options,
                    struct buf *out, struct error *err)
 {

@@ -286,6 +286,12 @@ int32_t tokenizer_n_id(const struct tokenizer *t)
     return t->n_id;
 }
 
+bool tokenizer_fits(const struct tokenizer *t, int64_t vocab, const char *dir, struct error *err)
+{
+    return t->n_id <= vocab || error_set(err, ERR_DATA, "'%s': the tokenizer has %d ids, the model's vocabulary only %lld", dir,
+                                         (int)t->n_id, (long long)vocab);
+}
+
 bool tokenizer_has_id(const struct tokenizer *t, int32_t id)
 {
     return id >= 0 && id < t->n_id && t->spelling[id].bytes;

@@ -22,6 +22,8 @@ void tokenizer_free(struct tokenizer *t);
 
 /* Largest id + 1. A model's embedding may have more rows, which stand for no token: a sampler masks them. */
 int32_t tokenizer_n_id(const struct tokenizer *t);
+/* Fails, naming dir, when a model of this vocabulary has no row for some id. */
+MUST_USE bool tokenizer_fits(const struct tokenizer *t, int64_t vocab, const char *dir, struct error *err);
 /* The id of a token by its text, e.g. "<|im_end|>" or "Ġthe" (the file's spelling): added tokens first. */
 MUST_USE bool tokenizer_find(const struct tokenizer *t, const char *text, int32_t *id);
 bool tokenizer_has_id(const struct tokenizer *t, int32_t id);
