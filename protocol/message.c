@@ -102,7 +102,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "task", KIND_I64, false, "number of the task, for done; 0 with none and stop" },
                { "incarnation", KIND_I64, false, "to be quoted from now on" },
                { "step", KIND_I64, true, "load, save, eval: optimizer step; train: the step it makes is step + 1" },
-               { "path", KIND_STR, true, "load: directory; save: where to; share, publish: file" },
+               { "path", KIND_STR, true, "load: directory; save: where to; share, publish: file, in share only when somebody needs one" },
                { "round", KIND_I64, true, "load: in which the trainers meet, when there are several" },
                { "items", KIND_LIST, true, "items: {item, row}; train: numbers in batch order" },
                { "rollout_step", KIND_I64, true, "items" },

@@ -63,7 +63,7 @@ struct engine {
     struct memory_plan plan;
     void *region;                // (plan.region) of trainer and sampler by turns; NULL: each has its own
     size_t free_at_start, memory_peak;    // bytes of the device: free before anything was loaded; most seen in use
-    struct publication *publication;      // NULL: no weights travel
+    struct publication *publication;      // NULL: weights stay here, or travel by file
     struct collective *ranks;    // the trainers; NULL: it is the only one, or they have parted
     struct checkpoint_writer *writer;
     int64_t step, version, round;
@@ -335,17 +335,16 @@ static bool ranks_meet(struct engine *e, const struct task *t, struct error *err
 
 static void saving_look(struct engine *e, bool wait);
 
-/* Prepare for weights that travel; once, since the size stays. */
+/* Prepare for weights that go through memory; once, since the size stays. */
 static bool publication_prepare(struct engine *e, struct error *err)
 {
     const struct run_config *c = &e->config;
     char name[64];
-    if (e->publication || !run_config_travels(c) || (e->rank != 0 && !e->produces)) {
-        publication_forget(e->publication);
+    enum weights_way way;
+    publication_forget(e->publication);
+    if (e->publication || !run_config_travels(c) || c->node_only || (e->rank != 0 && !e->produces)
+        || !weights_way_parse(c->weights, &way) || way == WAY_FILES)    // it stays auto where nothing has to be chosen
         return true;
-    }
-    enum weights_way way = WAY_FILES;
-    (void)weights_way_parse(c->weights, &way);    // auto stays where nothing has been chosen
     snprintf(name, sizeof name, "worker %s", e->device_name);
     struct publication_config p = { .model = e->model, .run_dir = e->run_dir, .name = name, .way = way, .gives = e->rank == 0,
                                     .n_slot = (int)MAX(c->n_behind, (int64_t)1) };
@@ -680,10 +679,11 @@ static void waits_for_set(struct engine *e, const char *what)
 static bool engine_share(struct engine *e, const struct task *t, struct error *err)
 {
     phase_set(e, "publishing");
-    if (e->rank != 0 || !e->publication || t->version != e->step)
+    if (e->rank != 0 || t->version != e->step)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be shared at step %" PRId64, t->version, e->step);
     waits_for_set(e, "producers to take older weights");
-    bool ok = publication_share(e->publication, e->model, t->version, t->path, err);
+    bool ok = (!e->publication || publication_share(e->publication, e->model, t->version, err))
+        && (!t->path[0] || weights_file_write(e->model, t->path, err));
     waits_for_set(e, "");
     return ok;
 }
@@ -696,14 +696,13 @@ static bool engine_publish(struct engine *e, const struct task *t, struct error 
     bool own = e->trains && t->version == e->step;
     if (e->trains && !e->sampler)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
-    if (!own && !e->publication)
-        return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot come here", t->version);
-    bool by_file = strcmp(e->config.weights, "copy") != 0 && strcmp(e->config.weights, "nccl") != 0;
-    if (!own && by_file && !path_exists(t->path))    // the old ones stay
+    if (!own && !e->publication && !path_exists(t->path))    // the old ones stay
         return error_set(err, ERR_CLOSED, "version %" PRId64 " is shared no longer", t->version);
     e->version = -1;    // until it is there, the weights are neither
     waits_for_set(e, own ? "" : "the trainer's weights");
-    bool ok = own ? model_weights_copy(into, e->model, err) : publication_take(e->publication, into, t->version, t->path, err);
+    bool ok = own             ? model_weights_copy(into, e->model, err)
+            : e->publication ? publication_take(e->publication, into, t->version, err)
+                             : weights_file_read(into, t->path, err);
     waits_for_set(e, "");
     if (ok && e->config.free_running)
         generator_version_update(e->generator, t->version);

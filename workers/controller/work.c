@@ -25,6 +25,12 @@ int64_t workers_in_task(const struct controller *c, const char *kind)
     return n;
 }
 
+/* Workers of other nodes are called NODE/NAME. */
+static bool worker_is_away(const struct worker *w)
+{
+    return strchr(w->name, '/') != NULL;
+}
+
 static struct worker *worker_find(struct controller *c, const char *name)
 {
     for (int i = 0; i < c->n_worker; i++)
@@ -125,7 +131,7 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
             ledger_lease_end(c->ledger, worker_id(c, w));
     }
     int64_t n_row = mval_i64(mval_get(in->root, "n_row"), 0);
-    if (n_row > 0 && strchr(w->name, '/') && n_row != c->n_row) {    // a node must not make the run fail, nor begin it
+    if (n_row > 0 && worker_is_away(w) && n_row != c->n_row) {    // a node must not make the run fail, nor begin it
         w->held = NULL;
         error_set(&err, ERR_REFUSED, "%s has %" PRId64 " usable prompts, the run has %" PRId64, w->name, n_row, c->n_row);
         refuse_later(c, r, &err);
@@ -169,15 +175,25 @@ void gone_told(struct controller *c, struct request *r, const struct msg_in *in)
 
 /* ---- deciding ---- */
 
+static bool others_sample_away(const struct controller *c)
+{
+    for (int i = 0; i < c->n_worker; i++)
+        if (c->worker[i].start && worker_is_away(&c->worker[i]) && clock_ms() - c->worker[i].heard_ms < AWAY_MS)
+            return true;
+    return false;
+}
+
 /* Does anybody sample but with its own trainer's present weights? Then they are put where others find them. */
 static bool others_sample(const struct controller *c)
 {
-    if (run_config_travels(&c->config))
-        return true;
-    for (int i = 0; i < c->n_worker; i++)
-        if (c->worker[i].start && strchr(c->worker[i].name, '/') && clock_ms() - c->worker[i].heard_ms < AWAY_MS)
-            return true;
-    return false;
+    return run_config_travels(&c->config) || others_sample_away(c);
+}
+
+/* Do weights get to this host's samplers out of the first trainer's memory (copy, nccl)? Other nodes have files always. */
+static bool weights_by_memory(const struct controller *c)
+{
+    enum weights_way way;
+    return run_config_travels(&c->config) && weights_way_parse(c->config.weights, &way) && way != WAY_FILES;
 }
 
 void weights_path(const struct controller *c, int64_t version, char *out, size_t size)
@@ -194,14 +210,8 @@ static const struct worker *sharer(const struct controller *c)
     return NULL;
 }
 
-static bool weights_shared(const struct controller *c, int64_t version)
+static bool weights_in_memory(const struct controller *c, int64_t version)
 {
-    char path[4200];
-    enum weights_way way;
-    if (!weights_way_parse(c->config.weights, &way) || way == WAY_FILES) {
-        weights_path(c, version, path, sizeof path);
-        return path_exists(path);
-    }
     const struct worker *w = sharer(c);
     for (int i = 0; w && i < w->n_shared; i++)
         if (w->shared[i] == version)
@@ -209,18 +219,39 @@ static bool weights_shared(const struct controller *c, int64_t version)
     return false;
 }
 
-/* Shared, or being shared now: who takes it may wait for it already. */
-static bool weights_coming(const struct controller *c, int64_t version)
+static bool weights_in_file(const struct controller *c, int64_t version)
 {
-    enum weights_way way;
-    const struct worker *w = sharer(c);
-    return weights_shared(c, version) || (w && weights_way_parse(c->config.weights, &way) && way != WAY_FILES
-                                          && strcmp(w->task_kind, "share") == 0 && w->task_step == version);
+    char path[4200];
+    weights_path(c, version, path, sizeof path);
+    return path_exists(path);
 }
 
-/* Can one more version be shared, in place of one that nobody will want? */
+/* Can w have them? */
+static bool weights_shared_with(const struct controller *c, const struct worker *w, int64_t version)
+{
+    return weights_by_memory(c) && !worker_is_away(w) ? weights_in_memory(c, version) : weights_in_file(c, version);
+}
+
+/* Can everybody have them who samples now? */
+static bool weights_shared(const struct controller *c, int64_t version)
+{
+    bool memory = weights_by_memory(c);
+    return (!memory || weights_in_memory(c, version)) && ((memory && !others_sample_away(c)) || weights_in_file(c, version));
+}
+
+/* As weights_shared_with, or they are being shared now: who takes them out of memory may wait for them already. */
+static bool weights_coming(const struct controller *c, const struct worker *w, int64_t version)
+{
+    const struct worker *from = sharer(c);
+    return weights_shared_with(c, w, version) || (weights_by_memory(c) && !worker_is_away(w) && from
+                                                  && strcmp(from->task_kind, "share") == 0 && from->task_step == version);
+}
+
+/* Can the present version be shared, in memory in place of one that nobody will want? */
 static bool weights_room(const struct controller *c, const struct worker *w)
 {
+    if (!weights_by_memory(c) || weights_in_memory(c, c->step))
+        return true;
     int64_t wanted = ledger_version_wanted(c->ledger), oldest = INT64_MAX;
     for (int i = 0; i < w->n_shared; i++)
         oldest = MIN(oldest, w->shared[i]);
@@ -344,7 +375,8 @@ static void simple_give(struct controller *c, struct worker *w, const char *kind
         char path[4200];
         weights_path(c, step, path, sizeof path);
         msg_i64(&m, "version", step);
-        msg_str(&m, "path", path);
+        if (strcmp(kind, "publish") == 0 || !weights_by_memory(c) || others_sample_away(c))
+            msg_str(&m, "path", path);
     }
     if (strcmp(kind, "eval") == 0 || strcmp(kind, "save") == 0)
         knobs_write(c, c->step, INT64_MAX, &m);
@@ -405,7 +437,7 @@ static void worker_decide(struct controller *c, struct worker *w)
         if (!w->consumes) {    // it samples with what the trainer has shared
             int64_t version = ledger_version_issued(c->ledger);
             if (!c->config.free_running && c->state == RUN_RUNNING && !stopping && version >= 0 && !ledger_issued(c->ledger, w->version)
-                && weights_coming(c, version)) {
+                && weights_coming(c, w, version)) {
                 simple_give(c, w, "publish", version);
                 return;
             }
@@ -433,7 +465,7 @@ static void worker_decide(struct controller *c, struct worker *w)
         }
         if (w->consumes && w->produces && c->config.n_behind > 0 && c->state == RUN_RUNNING && !stopping) {
             int64_t version = ledger_version_issued(c->ledger);
-            if (version >= 0 && version != w->version && !ledger_issued(c->ledger, w->version) && weights_shared(c, version)) {
+            if (version >= 0 && version != w->version && !ledger_issued(c->ledger, w->version) && weights_shared_with(c, w, version)) {
                 simple_give(c, w, "publish", version);
                 return;
             }
@@ -847,7 +879,7 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
         } else if (!ok) {
             run_fail(c, "%s: load: %s", name, why);
         }
-    } else if (strcmp(kind, "publish") == 0 && !ok && !weights_shared(c, task_step)) {
+    } else if (strcmp(kind, "publish") == 0 && !ok && (!w || !weights_shared_with(c, w, task_step))) {
         log_info("%s comes too late for version %" PRId64 ": nobody samples with it any more", name, task_step);
     } else if (w && !ok && mval_bool(mval_get(in->root, "again"), false) && ++w->n_again < AGAIN_MAX) {
         log_warn("%s did not get version %" PRId64 ": %s", name, task_step, why);

@@ -12,7 +12,6 @@
 #define TAKE_LIMIT_MS 60000    // then the controller decides anew
 
 struct publication {
-    enum weights_way way;
     size_t bytes;              // of the device
     struct outlet *outlet;     // who gives; else NULL
     struct inlet *inlet;       // who takes; else NULL
@@ -30,16 +29,15 @@ struct publication *publication_new(const struct publication_config *config, str
     }
     struct device *dev = model_device(config->model);
     (void)model_weights(config->model, &size);
-    p->way = config->way;
     p->took_ms = NAN;
     snprintf(dir, sizeof dir, "%s/sock", config->run_dir);
     struct outlet_config out = { .dev = dev, .dir = dir, .way = config->way, .size_bytes = size, .n_slot = config->n_slot };
     struct inlet_config in = { .dev = dev, .dir = dir, .name = config->name, .way = config->way, .size_bytes = size };
-    bool ok = true;
-    if (config->way != WAY_FILES && config->gives) {
+    bool ok;
+    if (config->gives) {
         ok = (p->outlet = outlet_new(&out, err)) != NULL;
         p->bytes = size * (size_t)config->n_slot;
-    } else if (config->way != WAY_FILES) {
+    } else {
         ok = (p->inlet = inlet_new(&in, err)) != NULL;
         p->bytes = config->way == WAY_NCCL ? size : 0;
     }
@@ -65,7 +63,7 @@ size_t publication_bytes(const struct publication *p)
     return p->bytes;
 }
 
-static bool file_put(const struct model *m, const char *path, struct error *err)
+bool weights_file_write(const struct model *m, const char *path, struct error *err)
 {
     size_t size;
     char temp[4200];
@@ -87,7 +85,7 @@ static bool file_put(const struct model *m, const char *path, struct error *err)
     return ok;
 }
 
-static bool file_get(struct model *m, const char *path, struct error *err)
+bool weights_file_read(struct model *m, const char *path, struct error *err)
 {
     size_t size;
     struct file_map map;
@@ -95,27 +93,26 @@ static bool file_get(struct model *m, const char *path, struct error *err)
     if (!file_map_open(&map, path, err))
         return false;
     bool ok = map.size_bytes == size || error_set(err, ERR_DATA, "'%s' has %zu bytes, the weights %zu", path, map.size_bytes, size);
-    ok = ok && mem_copy(model_device(m), weights, map.data, size, COPY_H2D, err) && device_sync(model_device(m), err);
+    ok = ok && mem_copy(model_device(m), weights, map.data, size, COPY_H2D, err) && device_sync(model_device(m), err)
+        && model_weights_changed(m, err);
     file_map_close(&map);
     return ok;
 }
 
-bool publication_share(struct publication *p, const struct model *m, int64_t version, const char *path, struct error *err)
+bool publication_share(struct publication *p, const struct model *m, int64_t version, struct error *err)
 {
     size_t size;
-    return p->outlet ? outlet_share(p->outlet, model_weights(m, &size), version, err) : file_put(m, path, err);
+    return outlet_share(p->outlet, model_weights(m, &size), version, err);
 }
 
-bool publication_take(struct publication *p, struct model *m, int64_t version, const char *path, struct error *err)
+bool publication_take(struct publication *p, struct model *m, int64_t version, struct error *err)
 {
     size_t size;
     uint64_t hash = 0;
     void *weights = model_weights(m, &size);
     int64_t before = clock_ns();
-    bool ok = p->outlet ? outlet_copy(p->outlet, weights, version, err)
-            : p->inlet  ? inlet_take(p->inlet, weights, version, TAKE_LIMIT_MS, &hash, err)
-                        : file_get(m, path, err);
-    if (!ok || !model_weights_changed(m, err))
+    if (!(p->outlet ? outlet_copy(p->outlet, weights, version, err) : inlet_take(p->inlet, weights, version, TAKE_LIMIT_MS, &hash, err))
+        || !model_weights_changed(m, err))
         return false;
     p->took_ms = (double)(clock_ns() - before) / 1e6;
     if (p->inlet)

@@ -1,8 +1,8 @@
 /* publication.h - how this worker's weights go to others or come from them, whichever way the run has chosen
  *
- * files: the arena's bytes in a file of the run's sock/, written aside and renamed; any device, any place of the trainer.
- * copy, nccl: an outlet in the first trainer's process, an inlet in every other that samples (wire.h).
- * One a worker, driven by the thread that drives the device. */
+ * files: the arena's bytes in a file of the run's sock/, written aside and renamed; any device, and what other nodes are given.
+ * copy, nccl: a struct publication: an outlet in the first trainer's process, an inlet in every other of this host that samples
+ * (wire.h). One a worker, driven by the thread that drives the device. */
 #pragma once
 #include "workers/publish/outlet.h"
 
@@ -10,21 +10,24 @@ struct model;    // workers/model/model.h
 struct publication_config {
     const struct model *model;   // for the size of its weights; borrowed for the call
     const char *run_dir, *name;  // name: this worker, for messages
-    enum weights_way way;
+    enum weights_way way;        // WAY_COPY or WAY_NCCL
     bool gives;                  // it shares; else it takes
-    int n_slot;                  // versions that are kept at a time (copy, nccl)
+    int n_slot;                  // versions that are kept at a time
 };
 struct publication;
 struct publication *publication_new(const struct publication_config *config, struct error *err);
 void publication_free(struct publication *p);    // NULL is fine
 size_t publication_bytes(const struct publication *p);    // of the device's memory
-/* Make version available: m's weights as they are. path: the file, for way files. */
-MUST_USE bool publication_share(struct publication *p, const struct model *m, int64_t version, const char *path, struct error *err);
-/* Fill m's weights with version; who gives has it in a slot (or the file). On failure m's weights mean nothing. */
-MUST_USE bool publication_take(struct publication *p, struct model *m, int64_t version, const char *path, struct error *err);
+/* Make version available: m's weights as they are. */
+MUST_USE bool publication_share(struct publication *p, const struct model *m, int64_t version, struct error *err);
+/* Fill m's weights with version; who gives has it in a slot. On failure m's weights mean nothing. */
+MUST_USE bool publication_take(struct publication *p, struct model *m, int64_t version, struct error *err);
+/* The same by a file. */
+MUST_USE bool weights_file_write(const struct model *m, const char *path, struct error *err);
+MUST_USE bool weights_file_read(struct model *m, const char *path, struct error *err);
 /* The weights go back to an earlier step: nothing that was shared counts any more. */
 void publication_forget(struct publication *p);
-/* Versions that are kept now (copy, nccl); returns how many. */
+/* Versions that are kept now; returns how many. */
 int publication_versions(struct publication *p, int64_t version[OUTLET_SLOT_MAX]);
 /* Milliseconds from sharing the last version until every producer had it, or in taking it; NAN: not known. */
 double publication_ms(struct publication *p);
