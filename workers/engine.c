@@ -347,7 +347,7 @@ static bool publication_prepare(struct engine *e, struct error *err)
         return true;
     snprintf(name, sizeof name, "worker %s", e->device_name);
     struct publication_config p = { .model = e->model, .run_dir = e->run_dir, .name = name, .way = way, .gives = e->rank == 0,
-                                    .n_slot = (int)MAX(c->n_behind, (int64_t)1) };
+                                    .n_slot = (int)MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1)) };
     return (e->publication = publication_new(&p, err)) != NULL;
 }
 
@@ -698,6 +698,7 @@ static bool engine_publish(struct engine *e, const struct task *t, struct error 
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
     if (!own && !e->publication && !path_exists(t->path))    // the old ones stay
         return error_set(err, ERR_CLOSED, "version %" PRId64 " is shared no longer", t->version);
+    int64_t before = e->version;
     e->version = -1;    // until it is there, the weights are neither
     waits_for_set(e, own ? "" : "the trainer's weights");
     bool ok = own             ? model_weights_copy(into, e->model, err)
@@ -710,6 +711,8 @@ static bool engine_publish(struct engine *e, const struct task *t, struct error 
         ok = generator_version_set(e->generator, t->version, err);
     if (ok)
         e->version = t->version;
+    else if (err->code == ERR_NOT_FOUND && e->publication)    // nothing has been written
+        e->version = before;
     else
         generator_clear(e->generator);    // free-running: what it was in the middle of cannot go on
     return ok;
@@ -729,7 +732,8 @@ static void done_report(struct engine *e, const struct task *t, bool ok, const s
     r->step = t->kind == TASK_SAVE || t->kind == TASK_EVAL ? t->step : e->step;
     r->round = t->round;
     r->ok = ok;
-    r->again = !ok && t->kind == TASK_PUBLISH && e->publication && (err->code == ERR_CLOSED || err->code == ERR_NOT_FOUND || err->code == ERR_TIMEOUT || err->code == ERR_DATA);
+    r->again = !ok && t->kind == TASK_PUBLISH && e->publication
+        && (err->code == ERR_CLOSED || err->code == ERR_NOT_FOUND || err->code == ERR_TIMEOUT || err->code == ERR_DATA);
     r->left = !ok && t->round > 0 && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT);
     for (int i = 0; i < METRIC_N; i++)
         r->metric[i] = metric ? metric[i] : NAN;

@@ -47,6 +47,13 @@ class FreeRunning(unittest.TestCase):
     def test_a_producer_and_a_trainer_may_die(self):
         self.check([(3, "worker cpu:1"), (8, "worker cpu:0"), (12, "controller")])
 
+    def test_weights_come_out_of_the_trainers_memory(self):
+        for way in ("copy", "nccl"):
+            with self.subTest(way=way):
+                self.check([(5, "worker cpu:1")], weights=way)
+                self.task.close()
+                self.task = Task()
+
     def test_two_trainers(self):
         self.check([(5, "worker cpu:1")], num_trainers=2, train_batch_size=4, train_minibatch_size=4)
 

@@ -247,10 +247,10 @@ static bool weights_coming(const struct controller *c, const struct worker *w, i
                                                   && strcmp(from->task_kind, "share") == 0 && from->task_step == version);
 }
 
-/* Can the present version be shared, in memory in place of one that nobody will want? */
+/* Can the present version be shared, in memory in place of one that nobody will want? Free-running, nobody insists on an older one. */
 static bool weights_room(const struct controller *c, const struct worker *w)
 {
-    if (!weights_by_memory(c) || weights_in_memory(c, c->step))
+    if (!weights_by_memory(c) || weights_in_memory(c, c->step) || c->config.free_running)
         return true;
     int64_t wanted = ledger_version_wanted(c->ledger), oldest = INT64_MAX;
     for (int i = 0; i < w->n_shared; i++)

@@ -180,7 +180,7 @@ static void receive_end(struct inlet *in)
         log_error("weights: %s", text);
         want_fail(in, ERR_DATA, text);
     } else if (!counts && in->direct) {
-        want_fail(in, ERR_NOT_FOUND, "the trainer has gone back to an earlier step");
+        want_fail(in, ERR_CLOSED, "the trainer has gone back to an earlier step");
     } else if (right && in->direct) {
         want_end(in, WANT_DONE, hash);
     } else if (right) {

@@ -20,7 +20,8 @@ void publication_free(struct publication *p);    // NULL is fine
 size_t publication_bytes(const struct publication *p);    // of the device's memory
 /* Make version available: m's weights as they are. */
 MUST_USE bool publication_share(struct publication *p, const struct model *m, int64_t version, struct error *err);
-/* Fill m's weights with version; who gives has it in a slot. On failure m's weights mean nothing. */
+/* Fill m's weights with version; who gives has it in a slot. On failure m's weights
+ * mean nothing, but for ERR_NOT_FOUND: then they are as they were. */
 MUST_USE bool publication_take(struct publication *p, struct model *m, int64_t version, struct error *err);
 /* The same by a file. */
 MUST_USE bool weights_file_write(const struct model *m, const char *path, struct error *err);
