@@ -8,7 +8,7 @@ Each case prints one JSON line. The first also times generating alone (bench dec
 same sizes: a step of the run may take 1.08 times their sum. Memory in use must be within 3 % of what was planned. Exits 1 when
 one of these is missed. ROLLCALL names the program.
 """
-import argparse, glob, json, os, re, statistics, subprocess, sys
+import argparse, glob, json, os, re, shutil, statistics, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ROLLCALL = os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall"))
@@ -43,8 +43,9 @@ def data_make(work):
 def model_make(work, shape, data):
     """A directory of random weights; one at a time, for they are large. Returns it and how many ids its tokenizer has."""
     path = os.path.join(work, "model")
+    shutil.rmtree(path, ignore_errors=True)
     made = json.loads(out([ROLLCALL, "random-model", "--shape", shape, "--tokenizer", os.path.join(data, "tokenizer"), "--keep-vocab",
-                           "--out", path, "--force"]).splitlines()[-1])
+                           "--out", path]).splitlines()[-1])
     return path, made["tokenizer_ids"]
 
 
