@@ -102,8 +102,13 @@ bool dir_make(const char *path, unsigned mode, struct error *err)
             continue;
         char was = *p;
         *p = 0;
-        if (mkdir(part, mode) != 0 && !path_is_dir(part))
-            return error_errno(err, "cannot make the folder '%s'", part);
+        if (mkdir(part, mode) != 0) {
+            int why = errno;
+            if (!path_is_dir(part)) {
+                errno = why;
+                return error_errno(err, "cannot make the folder '%s'", part);
+            }
+        }
         *p = was;
         if (was == 0)
             return true;

@@ -113,7 +113,8 @@ static bool state_write(const struct snapshot *s, const char *dir, struct error 
     json_error_t je;
     json_t *settings = s->settings ? json_loads(s->settings, JSON_DECODE_ANY, &je) : json_null();
     if (!settings)
-        return error_set(err, ERR_DATA, "the settings for '%s' are not to be kept: %s", dir, je.text);
+        return error_set(err, je.text[0] ? ERR_DATA : ERR_NO_MEMORY, "the settings for '%s' cannot be kept: %s", dir,
+                         je.text[0] ? je.text : "no memory");
     json_t *j = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)s->step, "adam_step", (json_int_t)s->adam_step,
                           "settings", settings);
     if (!join(path, dir, "state.json", err) || !json_write(j, path, err))
@@ -415,7 +416,8 @@ static json_t *json_read(const char *path, struct error *err)
     json_error_t je;
     json_t *j = NULL;
     if (file_read(&b, path, SMALL_FILE_MAX, err) && !(j = json_loads(buf_text(&b), JSON_REJECT_DUPLICATES, &je)))
-        error_set(err, ERR_DATA, "'%s':%d: not valid JSON: %s", path, je.line, je.text);
+        error_set(err, je.text[0] ? ERR_DATA : ERR_NO_MEMORY, je.text[0] ? "'%s':%d: not valid JSON: %s" : "no memory to read '%s'", path,
+                  je.line, je.text);
     buf_release(&b);
     return j;
 }
