@@ -41,6 +41,12 @@ if(RC_TESTS AND NOT RC_FUZZ)
   target_link_libraries(model_dump PRIVATE -Wl,--start-group ${RC_LIBS} -Wl,--end-group ${RC_SYSTEM})
   set_target_properties(model_dump PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 endif()
+# What makes disks full and clocks jump for a whole run; sanitizers want to be first in line, so not with them.
+if(RC_TESTS AND NOT RC_FUZZ AND NOT RC_SANITIZE)
+  add_library(faults_preload MODULE ${CMAKE_CURRENT_LIST_DIR}/integration/faults_preload.c)
+  target_link_libraries(faults_preload PRIVATE ${CMAKE_DL_LIBS})
+  set_target_properties(faults_preload PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+endif()
 # The console on a real terminal (libvterm's), and what draws it for the README.
 find_library(VTERM_LIB vterm)
 if(RC_TESTS AND CMOCKA_LIB AND VTERM_LIB AND NOT RC_FUZZ)

@@ -125,7 +125,7 @@ static void each_fails(int kinds, enum fault_mode mode, bool replaces)
         } else {
             assert_true(fired);
             bool told = err.code == ERR_NO_MEMORY ? err.text[0] != 0 : strstr(err.text, dir) != NULL;
-            bool why = err.code != ERR_IO || strstr(err.text, "No space left on device") || strstr(err.text, "Input/output error");
+            bool why = kinds != FAULT_FILE || strstr(err.text, "No space left on device") || strstr(err.text, "Input/output error");
             if (!told || !why)
                 fail_msg("call %d, %s: the message does not say where and why: %s", n, what, err.text);
         }

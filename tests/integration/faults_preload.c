@@ -1,0 +1,180 @@
+/* faults_preload.c - a disk that is full or read-only, and a wall clock that jumps, for all processes of a run
+ *
+ * Preloaded by faults_test.py. While the folder RC_FAULTS holds the file "full" or "readonly", calls that need room, or change
+ * anything, under RC_FAULTS_UNDER fail with ENOSPC or EROFS. While it holds "jump" the wall clock is wrong by a day, ahead and
+ * behind by turns of a tenth of a second; the monotonic clock is right, as on a real machine. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static bool wanted(const char *what)
+{
+    char path[PATH_MAX];
+    const char *dir = getenv("RC_FAULTS");
+    if (!dir || snprintf(path, sizeof path, "%s/%s", dir, what) >= (int)sizeof path)
+        return false;
+    int saved = errno;
+    bool there = access(path, F_OK) == 0;
+    errno = saved;
+    return there;
+}
+
+static bool under(const char *path)
+{
+    const char *dir = getenv("RC_FAULTS_UNDER");
+    return dir && path && strncmp(path, dir, strlen(dir)) == 0;
+}
+
+static bool fd_under(int fd)
+{
+    char link[64], path[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n < 0)
+        return false;
+    path[n] = 0;
+    return under(path);
+}
+
+/* Logs are left alone: what is said there is what the test reads. */
+static bool is_log(const char *path)
+{
+    return path && strstr(path, "/logs/");
+}
+
+static bool path_fails(const char *path, bool room)
+{
+    if (!under(path) || is_log(path))
+        return false;
+    if (wanted("readonly")) {
+        errno = EROFS;
+        return true;
+    }
+    if (room && wanted("full")) {
+        errno = ENOSPC;
+        return true;
+    }
+    return false;
+}
+
+/* Writing up to byte end of what is open; a full disk still takes what lies inside a file. */
+static bool fd_fails(int fd, off_t end)
+{
+    struct stat st;
+    bool full = wanted("full"), readonly = wanted("readonly");
+    if (fd <= STDERR_FILENO || !(full || readonly) || !fd_under(fd) || (full && fstat(fd, &st) == 0 && end <= st.st_size))
+        return false;
+    errno = readonly ? EROFS : ENOSPC;
+    return true;
+}
+
+static off_t end_of(int fd, size_t n)    // of a write at the file's position
+{
+    off_t at = fcntl(fd, F_GETFL) & O_APPEND ? lseek(fd, 0, SEEK_END) : lseek(fd, 0, SEEK_CUR);
+    return at + (off_t)n;
+}
+
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+ssize_t write(int fd, const void *data, size_t n)
+{
+    return fd_fails(fd, end_of(fd, n)) ? -1 : NEXT(write)(fd, data, n);
+}
+ssize_t pwrite(int fd, const void *data, size_t n, off_t at)
+{
+    return fd_fails(fd, at + (off_t)n) ? -1 : NEXT(pwrite)(fd, data, n, at);
+}
+ssize_t pwrite64(int fd, const void *data, size_t n, off64_t at)
+{
+    return fd_fails(fd, at + (off_t)n) ? -1 : NEXT(pwrite64)(fd, data, n, at);
+}
+int ftruncate64(int fd, off64_t n)
+{
+    return fd_fails(fd, n) ? -1 : NEXT(ftruncate64)(fd, n);
+}
+int fallocate64(int fd, int mode, off64_t at, off64_t n)
+{
+    return fd_fails(fd, at + n) ? -1 : NEXT(fallocate64)(fd, mode, at, n);
+}
+size_t fwrite(const void *data, size_t size, size_t n, FILE *f)
+{
+    return fd_fails(fileno(f), end_of(fileno(f), size * n)) ? 0 : NEXT(fwrite)(data, size, n, f);
+}
+int mkdir(const char *path, mode_t mode)
+{
+    return path_fails(path, true) ? -1 : NEXT(mkdir)(path, mode);
+}
+int rename(const char *from, const char *to)
+{
+    return path_fails(to, false) ? -1 : NEXT(rename)(from, to);
+}
+int unlink(const char *path)
+{
+    return path_fails(path, false) ? -1 : NEXT(unlink)(path);
+}
+
+static bool open_fails(const char *path, int flags)
+{
+    bool makes = (flags & O_CREAT) && access(path, F_OK) != 0, writes = (flags & O_ACCMODE) != O_RDONLY;
+    return makes ? path_fails(path, true) : writes && wanted("readonly") && path_fails(path, true);
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0;
+    va_end(ap);
+    return open_fails(path, flags) ? -1 : NEXT(open)(path, flags, mode);
+}
+int open64(const char *path, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0;
+    va_end(ap);
+    return open_fails(path, flags) ? -1 : NEXT(open64)(path, flags, mode);
+}
+
+/* ---- the clock ---- */
+
+static time_t wrong_by(void)
+{
+    struct timespec t;
+    if (!wanted("jump"))
+        return 0;
+    NEXT(clock_gettime)(CLOCK_MONOTONIC, &t);
+    return t.tv_nsec / 100000000 % 2 ? 86400 : -86400;
+}
+
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+    int code = NEXT(clock_gettime)(id, t);
+    if (code == 0 && id == CLOCK_REALTIME)
+        t->tv_sec += wrong_by();
+    return code;
+}
+int gettimeofday(struct timeval *restrict t, void *restrict zone)
+{
+    int code = NEXT(gettimeofday)(t, zone);
+    if (code == 0)
+        t->tv_sec += wrong_by();
+    return code;
+}
+time_t time(time_t *out)
+{
+    time_t now = NEXT(time)(NULL) + wrong_by();
+    if (out)
+        *out = now;
+    return now;
+}
