@@ -2,7 +2,6 @@
  *
  * Nothing is written before everything has been checked. The run itself is the agent's business from then on; this process only
  * looks: at the journal, and with --batch it owns the run in so far as a signal to it stops the run. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -411,18 +410,6 @@ static bool room_check(const struct train *t, struct error *err)
                                        "model and the journal take %.1f MiB", dir, left / mib, needed / mib);
 }
 
-/* Weights that an earlier life has shared: other workers may make other ones. */
-static void weights_remove(const char *sock)
-{
-    char path[PATH_MAX];
-    DIR *d = opendir(sock);
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (strncmp(e->d_name, "weights-", 8) == 0 && path_join(path, sizeof path, sock, e->d_name))
-            unlink(path);
-    if (d)
-        closedir(d);
-}
-
 /* Fill the directory: run.yaml, folders, and away with what an earlier life left in sock/. */
 static bool dir_fill(struct train *t, struct error *err)
 {
@@ -434,11 +421,11 @@ static bool dir_fill(struct train *t, struct error *err)
     for (size_t i = 0; i < ARRAY_SIZE(dirs); i++)
         TRY(path_join(path, sizeof path, t->run_dir, dirs[i]) && dir_make(path, 0755, err));
     TRY(path_join(path, sizeof path, t->run_dir, "sock") && dir_make(path, 0700, err));
-    weights_remove(path);
     for (size_t i = 0; i < ARRAY_SIZE(old); i++) {
         snprintf(path, sizeof path, "%.4000s/sock/%s", t->run_dir, old[i]);
         unlink(path);
     }
+    run_weights_remove(t->run_dir);
     TRY(run_failure_prepare(t->run_dir, err));
     TRY(run_config_print(&t->config, &yaml, err));
     TRY(path_join(path, sizeof path, t->run_dir, "run.yaml") && file_write(path, yaml.data, yaml.len, err));

@@ -986,6 +986,7 @@ static bool agent_run(const char *run_dir, struct error *err)
             }
         }
     }
+    run_weights_remove(run_dir);
     snprintf(path, sizeof path, "%s/sock/ended", run_dir);
     TRY(file_write(path, "", 0, err));
     log_info("everything has ended");

@@ -154,6 +154,19 @@ void run_kill(const char *run_dir)
     }
 }
 
+void run_weights_remove(const char *run_dir)
+{
+    char path[4300];
+    snprintf(path, sizeof path, "%s/sock", run_dir);
+    DIR *d = opendir(path);
+    const struct dirent *e;
+    while (d && (e = readdir(d)))
+        if (strncmp(e->d_name, "weights-", 8) == 0)
+            unlinkat(dirfd(d), e->d_name, 0);    // what cannot be removed now is tried again at the next start
+    if (d)
+        closedir(d);
+}
+
 void log_last_line(const char *run_dir, const char *name, char *out, size_t size)
 {
     char file[64], path[4300], tail[2048];

@@ -20,5 +20,8 @@ pid_t process_find(const char *run_dir, const char *name);
 MUST_USE bool process_note(const char *run_dir, const char *name, struct error *err);
 /* Kill every process of the run at once: keeper and agent first, then the rest. */
 void run_kill(const char *run_dir);
+/* Remove the weights that trainers left in sock/ for producers: when a life of the run begins and when it ends, since another
+ * life may make other weights under the same version's name. */
+void run_weights_remove(const char *run_dir);
 /* The last line of a process's log into out; "" when there is none. */
 void log_last_line(const char *run_dir, const char *name, char *out, size_t size);
