@@ -15,6 +15,7 @@ bool export_cmd(int argc, char **argv, struct error *err)
     struct cli_option options[] = {
         { "follow", "f", CLI_FLAG, &r.follow, NULL, "go on while the run goes on" },
         { "series", NULL, CLI_STR, &r.series, "NAMES", "csv, jsonl: only these metrics, separated by commas" },
+        { "nodes", NULL, CLI_FLAG, &r.nodes, NULL, "csv, jsonl: the figures of hosts and GPUs instead of the steps' metrics" },
         { "out", "o", CLI_STR, &r.out_path, "PATH", "write here instead of the usual place; an existing file is not overwritten" },
         { "offline", NULL, CLI_FLAG, &r.offline, NULL, "wandb: write a directory that 'wandb sync' uploads" },
         { "listen", NULL, CLI_STR, &r.listen, "HOST:PORT", "openmetrics: where to serve" },

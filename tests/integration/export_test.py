@@ -122,6 +122,18 @@ class Export(unittest.TestCase):
         self.assertEqual(rows[1]["metrics/reward"], "")
         self.assertEqual(float(rows[2]["late"]), 5e-324)
 
+    def test_figures_of_nodes_are_printed_too(self):
+        self.journal.sample('a,"b"', {"host/load": 1.5, "gpu/0/util_percent": math.nan})
+        self.journal.sample("c", {"gpu/0/util_percent": 87.0})
+        rows = [json.loads(x) for x in self.export("jsonl", "--nodes").splitlines()]
+        self.assertEqual([(r["node"], r["figures"]) for r in rows], [('a,"b"', {"host/load": 1.5}), ("c", {"gpu/0/util_percent": 87})])
+        self.assertGreater(rows[0]["time"], 1.7e9)
+        rows = list(csv.DictReader(self.export("csv", "--nodes").splitlines()))
+        self.assertEqual([(r["node"], r["host/load"], r["gpu/0/util_percent"]) for r in rows], [('a,"b"', "1.5", ""), ("c", "", "87")])
+        rows = list(csv.DictReader(self.export("csv", "--nodes", "--series", "host/load").splitlines()))
+        self.assertEqual([r["host/load"] for r in rows], ["1.5", ""])
+        self.assertEqual(list(rows[0]), ["node", "time", "host/load"])
+
     def test_jsonl_holds_known_values_only(self):
         rows = [json.loads(x) for x in self.export("jsonl").splitlines()]
         self.assertEqual(rows[0]["metrics"], {"train/loss": 0.1, "metrics/reward": 1})

@@ -46,12 +46,22 @@ static void columns_parse(struct columns *c, const char *list)
     }
 }
 
-static bool columns_see(void *arg, const struct journal_step *row)
+static void columns_see(struct columns *c, const struct journal_metric *metric, int n)
 {
-    struct columns *c = arg;
-    for (int i = 0; i < row->n; i++)
-        if (column_find(c, row->metric[i].name) < 0)
-            column_add(c, row->metric[i].name, strlen(row->metric[i].name));
+    for (int i = 0; i < n; i++)
+        if (column_find(c, metric[i].name) < 0)
+            column_add(c, metric[i].name, strlen(metric[i].name));
+}
+
+static bool columns_of_step(void *arg, const struct journal_step *row)
+{
+    columns_see(arg, row->metric, row->n);
+    return true;
+}
+
+static bool columns_of_sample(void *arg, const struct journal_sample *row)
+{
+    columns_see(arg, row->figure, row->n);
     return true;
 }
 
@@ -69,60 +79,113 @@ static void f64_print(FILE *out, double v)
 
 struct printer {
     FILE *out;
+    bool csv, nodes;           // nodes: samples of hosts and GPUs rather than steps
     struct columns columns;
+    int64_t sample_seq;        // of the last sample printed
 };
 
-static bool csv_row(void *arg, const struct journal_step *row)
+/* A CSV cell (RFC 4180): quoted where it must be, quotes in it doubled. */
+static void cell_print(FILE *out, const char *text)
 {
-    struct printer *p = arg;
-    fprintf(p->out, "%lld,%.3f", (long long)row->step, row->wall_s);
+    bool quoted = strpbrk(text, ",\"\r\n") != NULL;
+    if (quoted)
+        fputc('"', out);
+    for (; *text; text++)
+        fputs(*text == '"' ? "\"\"" : (char[]){ *text, 0 }, out);
+    if (quoted)
+        fputc('"', out);
+}
+
+static void csv_line(struct printer *p, const char *key, double wall_s, const struct journal_metric *metric, int n)
+{
+    cell_print(p->out, key);
+    fprintf(p->out, ",%.3f", wall_s);
     for (int c = 0; c < p->columns.n; c++) {
         fputc(',', p->out);
         /* rows name their series in the order they were first seen, so the first guess is nearly always right */
-        int at = c < row->n && strcmp(row->metric[c].name, p->columns.name[c]) == 0 ? c : -1;
-        for (int i = 0; at < 0 && i < row->n; i++)
-            if (strcmp(row->metric[i].name, p->columns.name[c]) == 0)
+        int at = c < n && strcmp(metric[c].name, p->columns.name[c]) == 0 ? c : -1;
+        for (int i = 0; at < 0 && i < n; i++)
+            if (strcmp(metric[i].name, p->columns.name[c]) == 0)
                 at = i;
-        if (at >= 0 && isfinite(row->metric[at].value))
-            f64_print(p->out, row->metric[at].value);
+        if (at >= 0 && isfinite(metric[at].value))
+            f64_print(p->out, metric[at].value);
     }
     fputs("\n", p->out);
-    return true;
 }
 
-static bool jsonl_row(void *arg, const struct journal_step *row)
+static void text_print(FILE *out, const char *text)
 {
-    struct printer *p = arg;
+    fputc('"', out);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
+            fputc('\\', out);
+        fputc((unsigned char)*text < 32 ? ' ' : *text, out);
+    }
+    fputc('"', out);
+}
+
+static void jsonl_values(struct printer *p, double wall_s, const struct journal_metric *metric, int n)
+{
     bool first = true;
-    fprintf(p->out, "{\"step\":%lld,\"time\":%.3f,\"metrics\":{", (long long)row->step, row->wall_s);
-    for (int i = 0; i < row->n; i++) {
-        if (!isfinite(row->metric[i].value) || (p->columns.fixed && column_find(&p->columns, row->metric[i].name) < 0))
+    fprintf(p->out, ",\"time\":%.3f,\"%s\":{", wall_s, p->nodes ? "figures" : "metrics");
+    for (int i = 0; i < n; i++) {
+        if (!isfinite(metric[i].value) || (p->columns.fixed && column_find(&p->columns, metric[i].name) < 0))
             continue;
-        fprintf(p->out, "%s\"", first ? "" : ",");
-        for (const char *s = row->metric[i].name; *s; s++) {
-            if (*s == '"' || *s == '\\')
-                fputc('\\', p->out);
-            fputc((unsigned char)*s < 32 ? ' ' : *s, p->out);
-        }
-        fputs("\":", p->out);
-        f64_print(p->out, row->metric[i].value);
+        if (!first)
+            fputc(',', p->out);
+        text_print(p->out, metric[i].name);
+        fputc(':', p->out);
+        f64_print(p->out, metric[i].value);
         first = false;
     }
     fputs("}}\n", p->out);
+}
+
+static bool step_print(void *arg, const struct journal_step *row)
+{
+    struct printer *p = arg;
+    char key[32];
+    snprintf(key, sizeof key, "%lld", (long long)row->step);
+    if (p->csv) {
+        csv_line(p, key, row->wall_s, row->metric, row->n);
+    } else {
+        fprintf(p->out, "{\"step\":%s", key);
+        jsonl_values(p, row->wall_s, row->metric, row->n);
+    }
     return true;
 }
 
-static void csv_head(struct printer *p)
+static bool sample_print(void *arg, const struct journal_sample *row)
 {
-    fputs("step,time", p->out);
-    for (int i = 0; i < p->columns.n; i++)
-        fprintf(p->out, strpbrk(p->columns.name[i], ",\"\n") ? ",\"%s\"" : ",%s", p->columns.name[i]);
-    fputs("\n", p->out);
+    struct printer *p = arg;
+    if (p->csv) {
+        csv_line(p, row->node, row->wall_s, row->figure, row->n);
+    } else {
+        fputs("{\"node\":", p->out);
+        text_print(p->out, row->node);
+        jsonl_values(p, row->wall_s, row->figure, row->n);
+    }
+    p->sample_seq = row->seq;
+    return true;
 }
 
-static bool text_export(const struct export_request *r, journal_step_fn *row, bool csv, struct error *err)
+/* The columns are those that the journal has now: later ones have no place in a CSV file that has begun. */
+static bool csv_head(struct printer *p, struct journal *j, struct error *err)
 {
-    struct printer p = { .out = stdout };
+    bool ok = p->columns.fixed || (p->nodes ? journal_samples_read(j, 0, columns_of_sample, &p->columns, err)
+                                            : journal_steps_read(j, 0, columns_of_step, &p->columns, err));
+    fputs(p->nodes ? "node,time" : "step,time", p->out);
+    for (int i = 0; i < p->columns.n; i++) {
+        fputc(',', p->out);
+        cell_print(p->out, p->columns.name[i]);
+    }
+    fputs("\n", p->out);
+    return ok;
+}
+
+static bool text_export(const struct export_request *r, bool csv, struct error *err)
+{
+    struct printer p = { .out = stdout, .csv = csv, .nodes = r->nodes };
     struct cursor cursor = { 0 };
     bool ok = false;
     struct journal *j = journal_open_reader(r->run_dir, err);
@@ -134,14 +197,11 @@ static bool text_export(const struct export_request *r, journal_step_fn *row, bo
         return false;
     }
     columns_parse(&p.columns, r->series);
-    if (csv) {
-        if (!p.columns.fixed)
-            TRY(journal_steps_read(j, 0, columns_see, &p.columns, err));
-        csv_head(&p);
-    }
+    if (csv)
+        TRY(csv_head(&p, j, err));
     for (;;) {
         bool last = !r->follow || !run_goes_on(j, r->run_dir);    // asked before reading, so that the end is not missed
-        TRY(rows_read(j, &cursor, row, &p, err));
+        TRY(p.nodes ? journal_samples_read(j, p.sample_seq, sample_print, &p, err) : rows_read(j, &cursor, step_print, &p, err));
         if (fflush(p.out) != 0) {
             error_errno(err, "cannot write '%s'", r->out_path ? r->out_path : "standard output");
             goto out;
@@ -161,10 +221,10 @@ out:
 
 bool export_csv(const struct export_request *r, struct error *err)
 {
-    return text_export(r, csv_row, true, err);
+    return text_export(r, true, err);
 }
 
 bool export_jsonl(const struct export_request *r, struct error *err)
 {
-    return text_export(r, jsonl_row, false, err);
+    return text_export(r, false, err);
 }
