@@ -101,7 +101,7 @@ const struct knob knobs[] = {
     { "eval_save_dir", NULL, "esd", "evaluation and saving", KNOB_PATH, "", AT(eval_save_dir), .def = "", .help = "evaluation files go here; without it RUN/eval" },
     { "rollout_save_dir", NULL, "rsd", "evaluation and saving", KNOB_PATH, "", AT(rollout_save_dir), .def = "", .help = "rollouts go here; without it RUN/rollouts" },
     { "rollout_log_interval", NULL, NULL, "evaluation and saving", KNOB_I64, "step", 0, BIG, AT(rollout_log_interval), .def = "20", .applies = APPLY_NOW, .help = "optimizer steps between readable rollout logs; 0: none" },
-    { "enable_profiling", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(enable_profiling), .def = "false", .help = "write a timeline that Chrome's trace viewer and Perfetto open; forces full-length responses" },
+    { "enable_profiling", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(enable_profiling), .def = "false", .help = "write what each device does, operation by operation, to logs/profile-DEVICE.json, which Chrome's trace viewer and Perfetto open; forces full-length responses" },
 
     { "view_group", NULL, NULL, "watching", KNOB_TEXT, "", AT(view_group), .def = "", .help = "members of this Unix group may look at the run (rollcall console, ctl status); without it only you" },
     { "slow_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, .above_min = true, AT(slow_s), .def = "3", .applies = APPLY_NOW, .help = "a phase without progress for so long is called slow" },

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "kernels/collective/collective.h"
 #include "kernels/ops.h"
+#include "kernels/trace.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
@@ -30,6 +31,7 @@
 #include "workers/text/tokenizer.h"
 
 #define EVAL_ITEM_BASE ((int64_t)1 << 40)    // items of evaluations: never an item of training
+#define PROFILE_EVENTS 300000                // of a timeline; later ones are only counted
 #define EVAL_WAIT_MS 600000                  // for the scores of an evaluation
 #define RANKS_WAIT_MS 1800000                // for another trainer: while it loads, or samples what it has begun
 
@@ -290,6 +292,28 @@ static bool memory_share(struct engine *e, struct trainer_settings *settings, st
     return true;
 }
 
+/* With enable_profiling: from the first load on, where the device's time goes. */
+static bool profile_start(struct engine *e, struct error *err)
+{
+    return !e->config.enable_profiling || e->dev->trace || trace_start(e->dev, PROFILE_EVENTS, err);
+}
+
+static void profile_write(struct engine *e)
+{
+    struct error err;
+    char path[4200], name[32];
+    if (!e->dev || !e->dev->trace)
+        return;
+    snprintf(name, sizeof name, "%s", e->device_name);
+    for (char *c = name; *c; c++)
+        *c = *c == ':' ? '-' : *c;
+    snprintf(path, sizeof path, "%s/logs/profile-%s.json", e->run_dir, name);
+    if (trace_stop(e->dev, path, &err))
+        log_info("the timeline is in '%s'", path);
+    else
+        log_warn("no timeline is kept: %s", err.text);
+}
+
 /* Say how the memory in use compares with the plan, after the first step and whenever it has grown. */
 static void memory_note(struct engine *e)
 {
@@ -418,6 +442,8 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
         return false;
     if (!e->writer && !(e->writer = checkpoint_writer_new(err)))
         return false;
+    if (!profile_start(e, err))
+        return false;
     e->step = t->step;
     e->version = e->trains ? t->step : -1;    // who only samples is given its weights
     e->idle_ms = clock_ms();
@@ -425,6 +451,11 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
 }
 
 /* ---- sampling ---- */
+
+static bool full_length(const struct run_config *c)
+{
+    return c->ignore_eos || c->enable_profiling;
+}
 
 static void sampling_make(const struct engine *e, const struct run_config *c, double temperature, struct sampling *s)
 {
@@ -437,10 +468,10 @@ static void sampling_make(const struct engine *e, const struct run_config *c, do
     s->top_k = (int32_t)c->top_k;
     s->min_p = (float)c->min_p;
     s->max_new_tok = c->max_new_tokens;
-    s->ignore_eos = c->ignore_eos;
+    s->ignore_eos = full_length(c);
     for (int i = 0; i < n_eos && i < SAMPLING_STOP_TOKENS_MAX; i++)
         s->stop_token[s->n_stop_token++] = eos[i];
-    if (stop && !c->ignore_eos)
+    if (stop && !full_length(c))
         snprintf(s->stop_string, sizeof s->stop_string, "%s", stop);
 }
 
@@ -559,7 +590,7 @@ static bool items_step(struct engine *e, struct error *err)
     while ((g = generator_poll(e->generator))) {
         e->generated_tok += g->n_tok;
         // made to be so long: as cut ones they would have no reward, and training nothing to do
-        for (int32_t i = 0; e->config.ignore_eos && i < g->n_sample; i++)
+        for (int32_t i = 0; full_length(&e->config) && i < g->n_sample; i++)
             g->sample[i].finish = FINISH_STOP;
         struct report *r = group_report(e, g, e->data, e->usable[g->prompt_row], err);
         if (!r)
@@ -1133,6 +1164,7 @@ void engine_free(struct engine *e)
     checkpoint_writer_free(e->writer);
     task_free(e->saving);
     task_free(e->items_task);
+    profile_write(e);
     engine_unload(e);
     while ((r = engine_take(e)))
         report_free(r);

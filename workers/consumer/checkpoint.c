@@ -297,6 +297,21 @@ void checkpoint_writer_free(struct checkpoint_writer *w)
     free(w);
 }
 
+/* Bytes the machine can still give without swapping, as the kernel estimates it; SIZE_MAX: it does not say. */
+static size_t memory_available(void)
+{
+    char line[256];
+    unsigned long long kib;
+    size_t found = SIZE_MAX;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && found == SIZE_MAX && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            found = (size_t)kib * 1024;
+    if (f)
+        fclose(f);
+    return found;
+}
+
 static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct error *err)
 {
     const struct model *m = trainer_model(t);
@@ -305,6 +320,11 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
     int64_t n = trainer_grad_n(t);
     if (s->weights && s->weight_bytes == bytes && s->n_flat == n)
         return true;
+    // what the kernel promises it need not keep: taking too much would kill us, not fail
+    size_t wanted = bytes + (size_t)n * 4 * (model_dtype(m) == DT_F32 ? 2 : 3), have = memory_available();
+    if (wanted > have)
+        return error_set(err, ERR_NO_MEMORY, "a snapshot of %lld parameters takes %.1f GB of host memory, and %.1f GB are left",
+                         (long long)n, (double)wanted * 1e-9, (double)have * 1e-9);
     free(s->weights);
     s->weights = malloc(bytes);
     s->weight_bytes = bytes;

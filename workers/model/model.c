@@ -1,5 +1,6 @@
 /* model.c - the weights of a model: the table of tensors, and everything that walks it */
 #include "workers/model/model.h"
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
@@ -571,8 +572,14 @@ bool model_save_copy(const struct model *m, const void *weights, const char *dir
         }
         TRY(st_write(path, out + first, i - first, err));
     }
-    if (n_shard > 1)
+    // of two layouts a reader takes the single file, so an older model's must not stay beside shards
+    if (n_shard > 1) {
         TRY(index_write(m, shard, n_shard, dir, err));
+        if (path_join(path, sizeof path, dir, "model.safetensors") && unlink(path) != 0 && errno != ENOENT) {
+            error_errno(err, "cannot remove '%s'", path);
+            goto out;
+        }
+    }
     TRY(config_save(&m->c, dir, m->dtype == DT_F32 ? "float32" : "bfloat16", err));
     ok = true;
 out:
