@@ -6,6 +6,7 @@ A cell is (process, state, signal). The state is really reached: the process tha
 until the signal has been sent. A run takes one cell after the other. LONG=1: all cells with all settings, and random moments."""
 import concurrent.futures
 import itertools
+import json
 import os
 import random
 import signal
@@ -22,7 +23,8 @@ CELLS_A_RUN = 5
 SETTINGS = [dict(), dict(n_behind=1, train_batch_size=4, train_minibatch_size=4, filter_range=[0.1, 0.9], algo="DAPO"),
             dict(num_inferencer=2, inference_batch_size=4),
             dict(num_inferencer=2, inference_batch_size=4, n_behind=1, train_batch_size=4, train_minibatch_size=4,
-                 filter_range=[0.1, 0.9], algo="DAPO")]
+                 filter_range=[0.1, 0.9], algo="DAPO"),
+            dict(num_trainers=2, num_inferencer=2, inference_batch_size=4, train_batch_size=4, train_minibatch_size=4, n_behind=1)]
 SIGNALS = [signal.SIGKILL, signal.SIGSTOP]
 # Where a state is made: its process and hold point. A worker's own states are held in the worker that is killed.
 STATES = {"starting": None, "generating": ("worker cpu:0", "generating"), "scoring": ("scorer", "scoring"),
@@ -250,7 +252,8 @@ class Kills(unittest.TestCase):
             items = [r[0] for r in db.execute("select item from item order by item")]
             sizes = dict(db.execute("select step, count(*) from item where fate = 4 group by step"))
         self.assertEqual(items, list(range(len(items))))
-        self.assertEqual(sizes, {s: settings.get("train_batch_size", 8) for s in range(1, steps + 1)})
+        size = settings.get("train_batch_size", 8) * settings.get("num_trainers", 1)
+        self.assertEqual(sizes, {s: size for s in range(1, steps + 1)})
 
     def undisturbed(self, settings, steps=STEPS):
         key = repr((settings, steps))
@@ -267,6 +270,7 @@ class Kills(unittest.TestCase):
             try:
                 return differs(self.undisturbed(settings), self.run_one(settings, lambda d: d.cells(cells), gated=True))
             except Exception as e:
+                print(f"{settings} {cells}: {type(e).__name__}", flush=True)    # a long test tells it at once
                 return f"{type(e).__name__}: {e}"
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             results = list(pool.map(lambda p: one(*p), plan))
@@ -282,6 +286,36 @@ class Kills(unittest.TestCase):
         else:
             n = CELLS // CELLS_A_RUN
             self.compare([(every[i % len(every)][0], every[i % len(every)][1][i // len(every)][-CELLS_A_RUN:]) for i in range(n)])
+
+    def worker(self, d):
+        status = d.run.ctl("status", "--json")
+        return next(p for p in json.loads(status.stdout)["processes"] if p["name"] == "worker cpu:0")
+
+    def stalled(self, d):
+        """A worker stopped in the middle of a step must be named, with what it has not done, within 5 s of its last word."""
+        d.holds.arm("worker cpu:0", "training")
+        pid = d.until("the trainer trains", lambda: d.holds.held("worker cpu:0", "training"))
+        d.until("it has said so", lambda: self.worker(d)["phase"] == "training")
+        os.kill(pid, signal.SIGSTOP)
+        d.holds.release("worker cpu:0", "training", pid)
+        verdict = "ok"
+        end = time.monotonic() + LIMIT
+        while verdict != "stuck":
+            self.assertLess(time.monotonic(), end, d.run.logs())
+            worker = self.worker(d)
+            verdict = worker["verdict"]
+            self.assertTrue(verdict != "ok" or worker["heard_s"] < 5, worker)    # by the agent's count: this test may be late
+        self.assertEqual(worker["phase"], "training")
+        self.assertIn("no sign of life for", worker["waits_for"])
+        text = d.run.ctl("status").stdout
+        self.assertRegex(text, r"worker cpu:0.*stuck")
+        refused = d.run.ctl("checkpoint", "--limit", "1")
+        self.assertIn("it waits for worker cpu:0, which is in 'train'", refused.stderr)
+        os.kill(pid, signal.SIGCONT)
+
+    def test_a_stalled_worker_is_named_with_what_it_has_not_done(self):
+        got = self.run_one({}, self.stalled)
+        self.assertIsNone(differs(self.undisturbed({}), got))
 
     def alerts(self, run):
         with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True, timeout=10) as db:
@@ -301,7 +335,7 @@ class Kills(unittest.TestCase):
         d.until("resume is taken", lambda: run.ctl("resume").returncode == 0)
 
     def test_a_process_that_stays_stuck_is_started_again_by_rule(self):
-        for name, live in (("worker cpu:0", True), ("controller", False)):
+        for name, live in (("worker cpu:0", True), ("controller", False), ("scorer", False)):
             with self.subTest(process=name):
                 want = self.undisturbed({})
                 rule = {} if live else dict(restart_stuck_s=0.5)
