@@ -1,8 +1,8 @@
 """Build the variants and run the tests, two at a time; called by tests/run.sh.
 
 A test is a program that ends with 0 (passed), 77 (skipped, its last line says why) or anything else (failed). What a test
-file is for is in its 'tags:' comment line: 'asan', 'tsan', 'valgrind' add a run of it under that tool; 'alone' keeps others from
-running beside it; 'long' leaves it for --long; 'limit=SECONDS' replaces the time limit.
+file is for is in its 'tags:' comment line: 'asan', 'tsan', 'valgrind' add a run of it under that tool ('only-tsan': and take
+the plain one away); 'alone' keeps others from running beside it; 'long' leaves it for --long; 'limit=SECONDS' replaces the time limit.
 """
 import argparse, concurrent.futures, glob, os, re, shutil, signal, subprocess, sys, time
 
@@ -73,7 +73,7 @@ def collect(long):
             if "long" in tags and not long:
                 continue
             limit, alone = limit_of(tags, 300), "alone" in tags
-            for variant, on in (("release", "only-asan" not in tags), ("asan", "asan" in tags), ("tsan", "tsan" in tags)):
+            for variant, on in (("release", not {"only-asan", "only-tsan"} & set(tags)), ("asan", "asan" in tags), ("tsan", "tsan" in tags)):
                 if on:
                     prefix = kind if variant == "release" else f"{variant}/{kind}"
                     tests.append(Test(f"{prefix}/{name}", ["/usr/bin/python3", path],

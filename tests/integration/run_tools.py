@@ -29,10 +29,10 @@ for line in sys.stdin:
 class Task:
     """A folder with model, data, reward program and run file; deleted with the object."""
 
-    def __init__(self):
+    def __init__(self, **shape):
         self.tmp = tempfile.TemporaryDirectory(prefix="rc-run-")
         self.dir = self.tmp.name
-        tiny_model.write(self.path("model"), seed=5)
+        tiny_model.write(self.path("model"), seed=5, **shape)
         with open(self.path("reward.py"), "w") as f:
             f.write(REWARD)
         with open(self.path("train.jsonl"), "w") as f:

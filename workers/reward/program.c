@@ -147,25 +147,29 @@ static bool line_exchange(struct program *p, size_t *line_len, struct error *err
     }
 }
 
-/* False: the response is not UTF-8 (or there is no memory), so that JSON cannot hold it. */
+/* False: the response is not UTF-8 (or there is no memory), so that JSON cannot hold it. The row is other threads' too: it is printed
+ * and not put into an object, since that would count its references up and down. */
 static bool request_make(struct program *p, const struct reward_input *in)
 {
     json_t *o = json_object();
     json_object_set_new(o, "id", json_integer(++p->id));
     bool ok = json_object_set_new(o, "response", json_stringn(in->response, in->response_len)) == 0;
-    json_object_set(o, "row", (json_t *)in->row);    // counted up and down again here; not changed
     if (in->has_length) {
         json_object_set_new(o, "n_tok", json_integer(in->n_tok));
         json_object_set_new(o, "finish", json_string(in->finish == FINISH_LENGTH ? "length" : "stop"));
     }
-    char *line = json_dumps(o, JSON_COMPACT);
+    char *line = json_dumps(o, JSON_COMPACT), *row = in->row ? json_dumps(in->row, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     json_decref(o);
     buf_clear(&p->request);
-    if (line)
-        buf_str(&p->request, line);
+    ok = ok && line && (row || !in->row);
+    if (ok)
+        buf_add(&p->request, line, strlen(line) - (row ? 1 : 0));    // open again, for the row
+    if (ok && row)
+        buf_fmt(&p->request, ",\"row\":%s}", row);
     buf_char(&p->request, '\n');
-    ok = ok && line && !p->request.failed;
+    ok = ok && !p->request.failed;
     free(line);
+    free(row);
     return ok;
 }
 
