@@ -5,6 +5,7 @@ A second node brings producers, leaves, is killed whole and comes back; the run 
 LONG=1 does it at n_behind 1 and with several kills, too."""
 import json
 import os
+import random
 import signal
 import socket
 import sqlite3
@@ -27,8 +28,8 @@ def free_port():
 class Node(Run):
     """A node's folder with its processes, as `rollcall agent --join` makes it; what a Run can be asked, it can too."""
 
-    def __init__(self, task, run, port, name="b", token=None, extra=(), env=None):
-        self.dir = task.path(f"nodes/{name}")
+    def __init__(self, task, run, port, name="b", folder=None, token=None, extra=(), env=None):
+        self.dir = task.path(f"nodes/{folder or name}")
         self.log = tempfile.TemporaryFile("w+")
         self.errors = tempfile.TemporaryFile("w+")
         args = [ROLLCALL, "agent", "--join", f"tcp://127.0.0.1:{port}", "--inferencers", "1", "--name", name, "--dir", self.dir,
@@ -139,6 +140,84 @@ class Nodes(unittest.TestCase):
         self.assertEqual(plain, self.finish(run), run.logs() + node.logs())
         self.assertEqual(node.process.wait(LIMIT), 0, node.logs())
         self.assertEqual(node.processes(), {})
+
+    def test_commands_reach_a_node_killed_processes_return_and_strangers_are_refused(self):
+        port = free_port()
+        run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", slow_s=1, heartbeat_s=0.1)
+        wrong = self.task.path("wrong.token")
+        with open(os.open(wrong, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+            f.write("0123456789abcdef" * 4 + "\n")
+        node = self.node(run, port, folder="b1")
+        stranger = Node(self.task, run, port, name="stranger", token=wrong)
+        self.addCleanup(stranger.kill)
+        there = lambda: self.phases(run).get("b/worker cpu:0") in ("waiting", "generating", "scoring", "publishing")
+        self.until(run, node, "the node's worker is there", there)
+        status = json.loads(run.ctl("status", "--json").stdout)
+        of_node = {p["name"]: p for p in status["processes"] if p.get("node") == "b"}
+        self.assertEqual(set(of_node), {"b/keeper", "b/agent", "b/uplink", "b/scorer", "b/worker cpu:0"})
+        self.assertIn("plays", of_node["b/worker cpu:0"])
+
+        namesake = self.node(run, port, folder="b2")
+        self.assertEqual(namesake.process.wait(LIMIT), 1, namesake.logs())
+        namesake.errors.seek(0)
+        self.assertIn("a node called 'b' is here already", namesake.errors.read())
+
+        pid = node.processes()["worker cpu:0"]
+        done = run.ctl("restart", "b/worker cpu:0")
+        self.assertEqual(done.returncode, 0, done.stderr + node.logs())
+        self.assertNotEqual(node.processes()["worker cpu:0"], pid)
+        self.assertEqual(run.ctl("restart", "b/nobody").returncode, 1)
+        for side, name in ((node, "uplink"), (node, "agent"), (node, "keeper"), (node, "scorer"), (run, "gate"), (run, "agent")):
+            pid = side.processes()[name]
+            os.kill(pid, signal.SIGKILL)
+            self.until(run, node, f"{name} lives again", lambda: side.processes().get(name, pid) != pid)
+            self.until(run, node, f"the node is there again after {name} was killed", there)
+        step = run.step()
+        self.until(run, node, "the run goes on", lambda: run.step() >= step + 2)
+
+        self.assertEqual(node.ctl("pause").returncode, 0)    # a command may enter by any agent
+        self.assertEqual(self.query(run, "select count(*) from event where kind = 'state' and text like 'paused%'"), [(1,)])
+        self.assertIn(": paused", node.ctl("status").stdout)
+        self.assertEqual(run.ctl("resume").returncode, 0)
+
+        self.assertEqual(run.ctl("dismiss", "b").returncode, 0)
+        self.assertEqual(node.process.wait(LIMIT), 0, node.logs())
+        self.assertEqual(node.processes(), {})
+        self.until(run, node, "it is shown no more", lambda: not [p for p in self.phases(run) if p.startswith("b/")])
+        self.assertEqual(run.ctl("dismiss", "b").returncode, 1)
+        told = "\n".join(text for text, in self.query(run, "select text from event where kind = 'command'"))
+        for words in ("'b/worker cpu:0' (pid", "node 'b' is sent away"):
+            self.assertIn(words, told)
+
+        self.assertEqual(stranger.process.wait(LIMIT), 1, stranger.logs())
+        stranger.errors.seek(0)
+        self.assertIn("lets nobody in with this join token", stranger.errors.read())
+        self.assertFalse(os.path.exists(os.path.join(stranger.dir, "run.yaml")))
+        self.assertEqual(run.ctl("stop").returncode, 0)
+        self.assertEqual(run.wait()[0], 3)
+
+    @unittest.skipUnless(os.environ.get("LONG"), "LONG=1: many random kills on both sides")
+    def test_random_kills_on_both_sides_change_no_byte(self):
+        rng = random.Random(int(os.environ.get("SEED", "1")))
+        for settings in (dict(), dict(n_behind=1, train_batch_size=4, train_minibatch_size=4, filter_range=[0.1, 0.9], algo="DAPO"),
+                         dict(num_inferencer=2, inference_batch_size=4, n_behind=1)):
+            settings = dict(settings, inference_microbatch_size=2, slow_s=1, heartbeat_s=0.1, max_new_tokens=48)
+            plain = self.finish(self.start(**settings))
+            for _ in range(10):
+                port = free_port()
+                run = self.start("--listen", f"127.0.0.1:{port}", **settings)
+                node = self.node(run, port)
+                for _ in range(4):
+                    time.sleep(rng.random())    # a random moment, not a wait for something
+                    side = rng.choice((run, node))
+                    alive = side.processes()
+                    if run.process.poll() is None and alive:
+                        try:
+                            os.kill(alive[rng.choice(sorted(alive))], signal.SIGKILL)
+                        except ProcessLookupError:
+                            pass
+                self.assertEqual(plain, self.finish(run), f"{settings}{run.logs()}{node.logs()}")
+                node.kill()
 
 
 if __name__ == "__main__":

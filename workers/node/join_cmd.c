@@ -31,9 +31,9 @@
 #include "workers/node/fetch.h"
 #include "workers/node/node.h"
 
-#define JOIN_ASK_MS 5000
+#define JOIN_ASK_MS 3000
 #define CONNECT_MS 3000
-#define STRANGE_MS 20000         // the head can be reached, but lets nobody in with this token
+#define STRANGE_MS 8000          // the head can be reached, but lets nobody in with this token
 #define FILE_BYTES_MAX ((int64_t)1 << 40)
 #define LEAVE_LIMIT_MS 30000
 #define N_STREAM 2
