@@ -1,18 +1,20 @@
 #!/bin/bash
 # pack.sh [DIR]: put what a GPU machine without our libraries needs into DIR (default .gpu): the executable, the CUDA library, the
-# test programs, and the shared libraries they use beyond the C library. tests/gpu/run.sh finds it there.
+# test programs, and the shared libraries they use beyond the C library. tests/gpu/run.sh finds it there. PACK_NCCL=FILE: take this
+# libnccl.so.2 along (200 MiB), for a machine that has none.
 set -eu
 cd "$(dirname "$0")/../.."
 dir=${1:-.gpu} build=build/release
 rm -rf "$dir"
 mkdir -p "$dir/lib"
 cp "$build/rollcall" "$build/librollcall_cuda.so" "$dir/"
-for name in ops_test agreement_test model_golden_test generator_test model_dump; do
+for name in ops_test agreement_test model_golden_test generator_test model_dump publish_test; do
     [ ! -x "$build/tests/$name" ] || cp "$build/tests/$name" "$dir/"
 done
 find "$dir" -maxdepth 1 -type f ! -name '*.so' -exec strip {} +
 find "$dir" -maxdepth 1 -type f ! -name '*.so' -exec ldd {} \; | awk '$3 ~ /^\// { print $3 }' | sort -u |
     grep -v -E '/(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s)\.so' | while read -r lib; do cp -L "$lib" "$dir/lib/"; done
+[ -z "${PACK_NCCL:-}" ] || cp -L "$PACK_NCCL" "$dir/lib/libnccl.so.2"
 # for programs that are not ours to start ours with: they must not see our libraries
 for name in rollcall model_dump; do
     cat >"$dir/$name.sh" <<'END'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# kernels, step, learn, compare.
+# kernels, step, learn, compare, publish (two GPUs).
 # Uses .gpu (tests/gpu/pack.sh) when it is there, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
 set -u
@@ -39,6 +39,22 @@ field() {
 # what equal bits cost in a step just measured: cost SHAPE ROWS MICROSECONDS
 cost() {
     note "cost of equal bits, $1, $2 rows" "$bin/rollcall" bench gemm --device cuda:0 --shape "$1" --rows "$2" --step-us "$3"
+}
+# where NCCL is, when the loader does not know: packed, or beside PyTorch
+nccl_find() {
+    local at
+    for at in "$bin/lib/libnccl.so.2" $($python -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' 2>/dev/null); do
+        [ -n "${RC_NCCL:-}" ] || [ ! -e "$at" ] || export RC_NCCL=$at
+    done
+}
+# the starter task on two cards: starter_run N_BEHIND WAY; prints the weights' hash
+starter_run() {
+    local runs
+    runs=$(mktemp -d)
+    $rollcall train examples/arithmetic.yaml --batch --runs-dir "$runs" --name run --placement apart -t 1 -i 1 \
+        --devices cuda:0,cuda:1 --n_behind "$1" --weights "$2" || return 1
+    echo "$1 $(sha256sum <"$runs/run/checkpoints/step-000060/model.safetensors")" >>"$hashes"
+    [ "$(grep -c 'equal on both sides' "$runs/run/logs/worker-cuda-1.log")" -ge 60 ]
 }
 for group in "$@"; do
     case $group in
@@ -103,11 +119,39 @@ for group in "$@"; do
                 --rollcall "$rollcall" --dump "$dump"
         done
         ;;
+    publish)
+        if [ "$(nvidia-smi -L | wc -l)" -lt 2 ]; then
+            table+=("skipped publish: it needs two GPUs")
+            continue
+        fi
+        nccl_find
+        two=cuda:0,cuda:1
+        for shape in Qwen2.5-1.5B Qwen2.5-7B; do
+            for way in nccl copy; do
+                note "publish $shape by $way" "$bin/rollcall" bench publish --shape $shape --devices $two --way $way
+                [ $way = copy ] || note "at least 90 % of the bare broadcast" awk "BEGIN { exit !($(field roofline) >= 0.9) }"
+            done
+        done
+        PUBLISH_DEVICES=$two note "weights between processes that die" "$tests/publish_test"
+        PUBLISH_DEVICES=$two ROLLCALL=$rollcall note "whole runs by every way, killed too" $python tests/integration/publish_test.py
+        [ -e build/starter/config.json ] || ROLLCALL=$rollcall DEVICE=cuda:0 note "the starter, made here" env -u LD_LIBRARY_PATH bash examples/make_starter.sh
+        hashes=$(mktemp)
+        export -f starter_run
+        export rollcall hashes
+        for n_behind in 0 1; do
+            for way in nccl copy; do
+                note "the starter task on two cards, n_behind $n_behind, by $way" bash -c "starter_run $n_behind $way"
+            done
+        done
+        note "both ways end with the same weights" awk '{ seen[$1] = seen[$1] == "" || seen[$1] == $2 ? $2 : "differ"; n++ }
+            END { exit n != 4 || seen[0] == "differ" || seen[1] == "differ" }' "$hashes"
+        ;;
     *)
-        echo "unknown group '$group': tests, sanitize, decode, train, kernels, step, learn, compare"
+        echo "unknown group '$group': tests, sanitize, decode, train, kernels, step, learn, compare, publish"
         exit 2
         ;;
     esac
 done
 printf '%s\n' "${table[@]}"
+[ $status = 1 ] || printf '%s\n' "${table[@]}" | grep -qv '^skipped' || status=77
 exit $status

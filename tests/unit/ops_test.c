@@ -989,6 +989,30 @@ static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
     device_free(dev);
 }
 
+/* Enough for every thread of a GPU to take several words at a time, and a rest that fills none. */
+static void the_hash_of_many_bytes_is_refs(UNUSED void **state)
+{
+    enum { N = 40000000 + 5 };
+    struct device *ref = device_of("ref", NULL, 1), *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
+    struct run r = { .dev = dev };
+    uint8_t *x = malloc(N);
+    assert_non_null(x);
+    for (size_t i = 0; i < N; i++)
+        x[i] = (uint8_t)(i * 2654435761u >> 24);
+    for (int cut = 0; cut < 3; cut++) {
+        uint64_t want = 1, hash = 2, *on_dev = mem_take(&r, sizeof *on_dev);
+        size_t n = (size_t)(N - 3 * cut);
+        assert_true(OP(ref, &r.err, mem_hash, .hash = &want, .x = x, .size_bytes = n));
+        assert_true(OP(dev, &r.err, mem_hash, .hash = on_dev, .x = put(&r, x, n), .size_bytes = n));
+        get(&r, &hash, on_dev, sizeof hash);
+        assert_true(hash == want);
+    }
+    free(x);
+    run_release(&r);
+    device_free(dev);
+    device_free(ref);
+}
+
 static void bad_sizes_are_refused_with_a_sentence(UNUSED void **state)
 {
     struct error err;
@@ -1029,6 +1053,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_sampled_token_has_the_bits_of_the_heads_logp),
         cmocka_unit_test(draws_follow_the_filtered_distribution),
         cmocka_unit_test(tokens_beyond_the_clip_range_get_no_gradient),
+        cmocka_unit_test(the_hash_of_many_bytes_is_refs),
         cmocka_unit_test(bad_sizes_are_refused_with_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,6 +146,13 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
         c->round_open = false;
     if (c->state == RUN_STARTING && c->ledger && w->consumes && trainer_in_step(c, w)) {
         state_set(c, RUN_RUNNING, "controller", "");
+        if (run_config_travels(&c->config)) {
+            enum weights_way way = WAY_FILES;
+            char text[96];
+            (void)weights_way_parse(c->config.weights, &way);
+            snprintf(text, sizeof text, "weights get to samplers on other devices by %s", weights_way_name(way));
+            event_add(c, "weights", "controller", text, "");
+        }
         if (c->step == 0 && c->n_eval == 0 && c->now.eval_interval > 0)
             c->eval_wanted = 0;
     }
