@@ -11,7 +11,8 @@ import time
 import unittest
 from run_tools import LIMIT, ROLLCALL, Run, Task
 
-STEPS = 12
+LONG = bool(os.environ.get("LONG"))
+STEPS = 8
 TWO = dict(num_trainers=2, num_inferencer=2, inference_batch_size=4, inference_microbatch_size=4, train_batch_size=4,
            train_minibatch_size=4)
 APART = dict(TWO, placement="apart")
@@ -86,6 +87,8 @@ class Ranks(unittest.TestCase):
             self.assertEqual(self.finish(run), self.undisturbed(BEHIND))
             ages = self.metric(run, "train/age_max")
             self.assertEqual(max(ages.values()), (2 + 1) * 2 - 1, ages)
+            depth = self.metric(run, "rollout/buffer_depth")    # groups there when a batch of 4 has been trained on
+            self.assertGreater(max(depth.values()), 8, depth)    # more than one rollout step: generation was ahead
             plan = subprocess.run([ROLLCALL, "train", self.task.path("run.yaml"), "--dry-run"], capture_output=True, text=True)
             self.assertIn("a token is at most 5 optimizer steps old", plan.stdout)
             self.assertIn("placement:      cpu:0: trainer 0\n", plan.stdout)
@@ -93,21 +96,41 @@ class Ranks(unittest.TestCase):
         finally:
             run.kill()
 
+    def test_producers_generate_while_trainers_train_and_the_screen_shows_it(self):
+        run = Run(self.task, "overlap", self.task.run_file(**dict(APART, n_behind=1, heartbeat_s=0.05)), ["--max-steps", "100000"])
+        try:
+            end, seen, parts = time.monotonic() + LIMIT, False, {}
+            while not seen and time.monotonic() < end:
+                status = run.ctl("--json", "status")
+                if status.returncode == 0:
+                    now = {p["name"]: p for p in json.loads(status.stdout)["processes"]}
+                    phase = {name: p["phase"] for name, p in now.items()}
+                    parts = {name: p["plays"] for name, p in now.items() if "plays" in p}
+                    seen = "training" in (phase.get("worker cpu:0"), phase.get("worker cpu:1")) \
+                        and "generating" in (phase.get("worker cpu:2"), phase.get("worker cpu:3"))
+            self.assertTrue(seen)
+            self.assertEqual(parts, {"worker cpu:0": "trainer 0", "worker cpu:1": "trainer 1", "worker cpu:2": "producer 0",
+                                     "worker cpu:3": "producer 1"})
+        finally:
+            run.kill()
+
     def test_a_trainer_killed_at_any_moment_changes_nothing(self):
-        rng = random.Random(7)
-        for settings in (TWO, BEHIND):
-            for name in ("worker cpu:0", "worker cpu:1"):
-                step, wait_s = rng.randrange(0, STEPS - 4), rng.random() * 0.1
-                with self.subTest(process=name, step=step, wait_s=wait_s):
-                    want = self.undisturbed(settings)
-                    run = self.start(settings)
-                    try:
-                        run.wait_step(step)
-                        time.sleep(wait_s)    # a random moment, not a wait for something
-                        os.kill(run.processes()[name], signal.SIGKILL)
-                        self.assertEqual(self.finish(run), want)
-                    finally:
-                        run.kill()
+        rng = random.Random(7 if not LONG else time.time_ns())
+        cells = [(TWO, "worker cpu:1"), (BEHIND, "worker cpu:0"), (TWO, "worker cpu:0"), (BEHIND, "worker cpu:1")]
+        for settings, name in cells * 10 if LONG else cells[:2]:
+            step, wait_s = rng.randrange(0, STEPS - 4), rng.random() * 0.1
+            with self.subTest(process=name, step=step, wait_s=wait_s):
+                want = self.undisturbed(settings)
+                run = self.start(settings)
+                try:
+                    run.wait_step(step)
+                    time.sleep(wait_s)    # a random moment, not a wait for something
+                    pid = run.processes().get(name)
+                    if pid:    # else it was too late
+                        os.kill(pid, signal.SIGKILL)
+                    self.assertEqual(self.finish(run), want)
+                finally:
+                    run.kill()
 
     def test_a_run_goes_on_with_other_workers_and_says_what_it_keeps(self):
         one = dict(num_trainers=1, num_inferencer=1, inference_batch_size=8, train_batch_size=8, train_minibatch_size=8)
@@ -134,8 +157,7 @@ class Ranks(unittest.TestCase):
                     first.kill()
 
     def test_who_waits_for_a_trainer_that_stands_still_says_so(self):
-        want = self.undisturbed(APART)
-        run = self.start(APART)
+        run = Run(self.task, "still", self.task.run_file(**APART), ["--max-steps", "100000"])
         try:
             run.wait_step(2)
             pid = run.processes()["worker cpu:1"]
@@ -146,7 +168,7 @@ class Ranks(unittest.TestCase):
                 line = next((text for text in status if text.startswith("worker cpu:0")), "")
             self.assertIn("trainer 1", line)
             os.kill(pid, signal.SIGCONT)
-            self.assertEqual(self.finish(run), want)
+            run.wait_step(run.step() + 2)    # and goes on
         finally:
             run.kill()
 
