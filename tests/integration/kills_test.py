@@ -133,8 +133,14 @@ class Disturbed:
         """Send the signal. A stop lasts until go_on."""
         if sig == signal.SIGKILL and process in ("agent", "keeper"):
             self.all_live()
-        pid = held or self.pid(process)
-        os.kill(pid, sig)
+        while True:
+            pid = held or self.pid(process)
+            try:
+                os.kill(pid, sig)
+                break
+            except ProcessLookupError:    # killed for the cell before, and only now gone: the next life is meant
+                if held:
+                    raise
         if sig == signal.SIGSTOP:
             self.stopped.append(pid)
 

@@ -57,7 +57,7 @@ class Leaks(unittest.TestCase):
             if step < STEPS - 1:
                 holds.arm(*STEP)
             holds.release(*STEP, pid)
-        lived = {key: v[2:] for key, v in looks.items() if v[-1][0] - v[0][0] >= STEPS // 3}    # warm after two looks
+        lived = {key: v[2:] for key, v in looks.items() if v[-1][0] - v[0][0] >= STEPS // 6}    # warm after two looks
         self.assertTrue({"agent", "worker cpu:0"} <= {name for name, _ in lived}, "nobody has lived long enough to tell")
         for (name, _), seen in lived.items():
             (step0, (threads0, fds0, kib0)), (step1, (threads1, fds1, kib1)) = seen[0], seen[-1]

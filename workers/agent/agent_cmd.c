@@ -147,6 +147,13 @@ static void child_watch(struct child *c, pid_t pid)
 
 static void note_add(struct agent *a, const char *kind, const char *who, const char *text);
 
+/* By the descriptor: a found process is not our child, so its number may have gone to somebody else. */
+static void child_kill(const struct child *c)
+{
+    if (c->pidfd >= 0)
+        syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0);
+}
+
 static void agent_fail(struct agent *a, const char *text)
 {
     struct error err;
@@ -339,7 +346,7 @@ static void stuck_tick(struct agent *a)
         snprintf(text, sizeof text, "'%s' (pid %d) has been stuck for %.1f s in '%s' and is started again", c->name, (int)c->pid,
                  (double)(now - c->stuck_ms) / 1000, c->phase);
         note_add(a, "alert", "agent", text);
-        kill(c->pid, SIGKILL);
+        child_kill(c);
         c->stuck_ms = 0;
     }
 }
@@ -741,7 +748,7 @@ static const struct restart *restart_do(struct agent *a, const struct msg_in *in
         c->next_ms = 0;
     if (c->pid) {
         snprintf(text, sizeof text, "'%s' (pid %d) is killed and started again", c->name, (int)c->pid);
-        kill(c->pid, SIGKILL);
+        child_kill(c);
     } else {
         snprintf(text, sizeof text, "'%s', which does not live, is started again", c->name);
     }
@@ -888,7 +895,7 @@ static bool end_tick(struct agent *a)
         for (int i = 0; i < a->n_child; i++)
             if (a->child[i].command && a->child[i].pid && !a->child[i].exporter) {
                 log_warn("'%s' has not ended in %d s; killed", a->child[i].name, STOP_S);
-                kill(a->child[i].pid, SIGKILL);
+                child_kill(&a->child[i]);
             }
     return all_gone(a);
 }
