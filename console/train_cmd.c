@@ -207,7 +207,7 @@ static void workers_change(struct train *t, const struct run_config *before, str
     size_keep(t, "an optimizer step", "train_batch_size", &c->train_batch_size, before->num_trainers, c->num_trainers,
               "train_minibatch_size", &c->train_minibatch_size, notes);
     if (c->num_trainers != before->num_trainers)
-        buf_fmt(notes, "note: %" PRId64 " trainers instead of %" PRId64 ": prompt order, random numbers and optimizer state are kept; "
+        buf_fmt(notes, "note: 'num_trainers' is %" PRId64 " instead of %" PRId64 ": prompt order, random numbers and optimizer state are kept; "
                 "gradients are added in another order from here on, so the weights agree up to fp32 rounding and not in their bytes\n",
                 c->num_trainers, before->num_trainers);
     else if (c->inference_batch_size * c->num_inferencer == before->inference_batch_size * before->num_inferencer
@@ -233,6 +233,9 @@ static bool settings_read(struct train *t, struct error *err)
     for (int i = 0; i < n_knobs; i++)
         if (t->value[i] && !run_config_set(&t->config, knobs[i].name, t->value[i], FROM_FLAG, NULL, err))
             return false;
+    if (t->resume && t->config.free_running != before.free_running)
+        return error_set(err, ERR_USAGE, "'free_running' is %s in this run; its prompts are scheduled that way, and it cannot change",
+                         before.free_running ? "true" : "false");
     if (t->resume)
         workers_change(t, &before, &notes);
     bool ok = run_config_finish(&t->config, &notes, err);

@@ -134,13 +134,15 @@ class Ranks(unittest.TestCase):
 
     def test_a_run_goes_on_with_other_workers_and_says_what_it_keeps(self):
         one = dict(num_trainers=1, num_inferencer=1, inference_batch_size=8, train_batch_size=8, train_minibatch_size=8)
-        whole = self.undisturbed(one)
-        for flags, same, says in ((["-i", "2"], True, "'inference_batch_size' is 4 instead of 8, so that a rollout step stays 8 prompts"),
-                                  (["-t", "2", "-i", "2", "--placement", "apart"], False, "2 trainers instead of 1")):
+        for begin, flags, same, says in (
+                (one, ["-i", "2"], True, "'inference_batch_size' is 4 instead of 8, so that a rollout step stays 8 prompts"),
+                (one, ["-t", "2", "-i", "2", "--placement", "apart"], False, "'num_trainers' is 2 instead of 1"),
+                (APART, ["-t", "1", "-i", "1", "--placement", "shared"], False, "'num_trainers' is 1 instead of 2")):
+            whole = self.undisturbed(begin)
             with self.subTest(flags=flags):
                 type(self).n += 1
                 name = f"run-{self.n}"
-                first = Run(self.task, name, self.task.run_file(**one), ["--max-steps", str(STEPS // 2)])
+                first = Run(self.task, name, self.task.run_file(**begin), ["--max-steps", str(STEPS // 2)])
                 code, last = first.wait()
                 self.assertEqual((code, last.get("step")), (0, STEPS // 2), first.logs())
                 run = Run(self.task, name, resume=True, extra=["--max-steps", str(STEPS), *flags])

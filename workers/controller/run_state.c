@@ -287,6 +287,10 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
         || !number_get(c, "samples", 0, &c->n_sample_total, err) || !number_get(c, "round", 0, &c->round, err)
         || !number_get(c, "begun", -1, &c->begun, err))
         return false;
+    if (c->config.num_trainers == 1) {    // an earlier life may have had more
+        c->round = 0;
+        c->begun = -1;
+    }
     config_at(c, INT64_MAX, INT64_MAX, &c->now);
     c->max_steps = c->now.max_steps;
     struct rollout_opened opened;
