@@ -1,8 +1,9 @@
-"""What the exporters write, read back by other hands: csv and json of the standard library, TFRecord and protobuf by the lines below.
+"""What the exporters write, read back by other hands: csv and json of the standard library, TFRecord by the lines below.
 
 tags: asan
 """
 import csv, json, math, os, re, signal, sqlite3, struct, subprocess, sys, tempfile, time, unittest, urllib.error, urllib.request
+from protobuf_read import fields
 
 ROLLCALL = os.environ.get("ROLLCALL", "build/release/rollcall")
 
@@ -54,31 +55,6 @@ def crc32c(data):
 def masked(data):
     c = crc32c(data)
     return ((c >> 15 | c << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def fields(data):
-    """A protobuf message as [(number, value)]."""
-    out, i = [], 0
-
-    def varint():
-        nonlocal i
-        v = shift = 0
-        while True:
-            v |= (data[i] & 127) << shift
-            shift += 7
-            i += 1
-            if not data[i - 1] & 128:
-                return v
-    while i < len(data):
-        key = varint()
-        kind = key & 7
-        if kind == 0:
-            v = varint()
-        else:
-            n = {1: 8, 5: 4}.get(kind) or varint()
-            v, i = data[i:i + n], i + n
-        out.append((key >> 3, v))
-    return out
 
 
 def events(path):

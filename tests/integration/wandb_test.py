@@ -6,6 +6,7 @@ import glob, json, math, mmap, os, pty, re, resource, signal, sqlite3, struct, s
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fake_wandb import FakeWandb
+from protobuf_read import fields
 
 ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", "build/release/rollcall"))
 KEY = "s3cretkey" + "x" * 31
@@ -541,30 +542,6 @@ class Wandb(unittest.TestCase):
         steps = [r["trainer/step"] for r in rows if "train/loss" in r]
         self.assertEqual(steps, list(range(1, 3001)))
         self.assertEqual([r["_step"] for r in rows], list(range(len(rows))))
-
-
-def fields(data):
-    """A protobuf message as [(number, value)]."""
-    out, i = [], 0
-
-    def varint():
-        nonlocal i
-        v = shift = 0
-        while True:
-            v |= (data[i] & 127) << shift
-            shift += 7
-            i += 1
-            if not data[i - 1] & 128:
-                return v
-    while i < len(data):
-        key = varint()
-        if key & 7 == 0:
-            v = varint()
-        else:
-            n = {1: 8, 5: 4}.get(key & 7) or varint()
-            v, i = data[i:i + n], i + n
-        out.append((key >> 3, v))
-    return out
 
 
 def read_wandb(data):
