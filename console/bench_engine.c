@@ -37,17 +37,25 @@ static double seconds(void)
 typedef void sgemm_fn(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                       int ldb, float beta, float *c, int ldc);
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
-static sgemm_fn *openblas_open(int n_thread)
+struct openblas {
+    sgemm_fn *sgemm;
+    const char *core;    // whose kernels it uses: OPENBLAS_CORETYPE, or its choice
+};
+static struct openblas openblas_open(int n_thread)
 {
     char text[16];
+    struct openblas blas = { .core = "" };
+    char *(*core)(void) = NULL;
     snprintf(text, sizeof text, "%d", n_thread);
     setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);    // left alone, 0.3.21 picks its Haswell kernels on new processors
     setenv("OPENBLAS_NUM_THREADS", text, 1);
     void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-    sgemm_fn *fn = NULL;
-    if (lib)
-        *(void **)&fn = dlsym(lib, "cblas_sgemm");
-    return fn;
+    if (!lib)
+        return blas;
+    *(void **)&blas.sgemm = dlsym(lib, "cblas_sgemm");
+    *(void **)&core = dlsym(lib, "openblas_get_corename");
+    blas.core = core ? core() : "";
+    return blas;
 }
 static double sgemm_gflops(sgemm_fn *sgemm, int m, int n, int k, int rounds)
 {
@@ -145,16 +153,16 @@ bool bench_gemm(int argc, char **argv, struct error *err)
     if (strncmp(device, "cuda:", 5) == 0)
         return bench_gemm_rule(device, shape, rows, step_us, err);
     struct device *dev = device_new(device, (int)n_thread, err);
-    sgemm_fn *sgemm = openblas_open((int)n_thread);
+    struct openblas blas = openblas_open((int)n_thread);
     if (!dev)
         return false;
     for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
-        double own, blas = sgemm ? sgemm_gflops(sgemm, shapes[i].m, shapes[i].n, shapes[i].k, (int)rounds) : NAN;
+        double own, theirs = blas.sgemm ? sgemm_gflops(blas.sgemm, shapes[i].m, shapes[i].n, shapes[i].k, (int)rounds) : NAN;
         TRY(product_gflops(dev, shapes[i].kind, shapes[i].m, shapes[i].n, shapes[i].k, (int)rounds, &own, err));
         printf("{\"bench\":\"gemm\",\"op\":\"linear_%s\",\"m\":%d,\"n\":%d,\"k\":%d,\"threads\":%d,\"gflops\":%.1f", product_name[shapes[i].kind],
                shapes[i].m, shapes[i].n, shapes[i].k, (int)n_thread, own);
-        if (sgemm)
-            printf(",\"openblas_gflops\":%.1f,\"ratio\":%.3f", blas, own / blas);
+        if (blas.sgemm)
+            printf(",\"openblas_gflops\":%.1f,\"openblas_core\":\"%s\",\"ratio\":%.3f", theirs, blas.core, own / theirs);
         printf("}\n");
         fflush(stdout);
     }
@@ -248,11 +256,11 @@ bool bench_cpu(int argc, char **argv, struct error *err)
     if (rounds < 1 || rounds > ROUNDS_MAX || n_thread < 1 || n_thread > 256)
         return error_set(err, ERR_USAGE, "--rounds goes from 1 to %d, --threads from 1 to 256", ROUNDS_MAX);
     enum dtype dtype = bf16 ? DT_BF16 : DT_F32;
-    sgemm_fn *sgemm = openblas_open((int)n_thread);
+    struct openblas blas = openblas_open((int)n_thread);
     for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
         const struct bench_shape *s = &shapes[i];
         struct model_config c = shape_config(s);
-        double blas = sgemm ? sgemm_gflops(sgemm, 1024, 1024, 1024, 15) : NAN, n_tok = 8 * 256;
+        double theirs = blas.sgemm ? sgemm_gflops(blas.sgemm, 1024, 1024, 1024, 15) : NAN, n_tok = 8 * 256;
         struct train_bench train = { .config = &c, .device = "cpu:0", .n_thread = (int)n_thread, .dtype = dtype, .n_seq = 8,
                                      .len = 256, .rounds = (int)rounds, .profile = profile };
         if (!train_bench_run(&train, err))
@@ -261,8 +269,8 @@ bool bench_cpu(int argc, char **argv, struct error *err)
         printf("{\"bench\":\"cpu_train\",\"model\":\"%s\",\"params\":%.0f,\"batch\":\"8x256\",\"dtype\":\"%s\",\"threads\":%d,\"ms\":%.2f,"
                "\"tok_per_s\":%.0f,\"gflops\":%.1f", s->name, train_params(&c), bf16 ? "bf16" : "fp32", (int)n_thread, took * 1e3,
                n_tok / took, flops / took * 1e-9);
-        if (sgemm)
-            printf(",\"openblas_gflops\":%.1f,\"ratio\":%.3f", blas, flops / took * 1e-9 / blas);
+        if (blas.sgemm)
+            printf(",\"openblas_gflops\":%.1f,\"openblas_core\":\"%s\",\"ratio\":%.3f", theirs, blas.core, flops / took * 1e-9 / theirs);
         printf("}\n");
         fflush(stdout);
     }
