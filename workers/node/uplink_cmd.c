@@ -5,6 +5,7 @@
  * worker may ask again meanwhile, the newest request gets the order. To its own agent it tells the run's state in its heartbeat,
  * so the node ends with the run. */
 #include <inttypes.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,7 @@ struct uplink {
     struct fetch *fetch;
     int64_t fetch_version, fetch_incarnation, fetch_ms;
     uint64_t fetch_tag;
+    double mib_per_s;            // of the last weights; NAN: none yet
     struct { int64_t version, incarnation; } here[WEIGHTS_KEPT];    // newest first; version -1: none
     /* the head */
     char state[32], reason[400]; // of the run, as the head tells; or why the node ends
@@ -226,7 +228,8 @@ static void weights_came(struct uplink *u)
     u->here[0].version = u->fetch_version;
     u->here[0].incarnation = u->fetch_incarnation;
     double mib = (double)fetch_bytes(u->fetch, &size) / (1 << 20);
-    log_info("weights of version %" PRId64 ": %.1f MiB in %.3f s", u->fetch_version, mib, s);
+    u->mib_per_s = mib / MAX(s, 0.001);
+    log_debug("weights of version %" PRId64 ": %.1f MiB in %.3f s", u->fetch_version, mib, s);
 }
 
 /* Hand the worker its order, with the path the weights have here; or nothing to do, when they are not to be had. */
@@ -502,6 +505,8 @@ static void gauges_write(void *ctx, struct msg_out *m)
     msg_i64(m, "weights_version", u->here[0].version);
     msg_i64(m, "fetched_bytes", got);
     msg_i64(m, "fetch_bytes", size);
+    if (!isnan(u->mib_per_s))
+        msg_f64(m, "weights_mib_per_s", u->mib_per_s);
 }
 
 static void event_take(struct uplink *u, struct net_event *ev)
@@ -579,6 +584,7 @@ bool uplink_cmd(int argc, char **argv, struct error *err)
     for (int i = 0; i < WEIGHTS_KEPT; i++)
         u->here[i].version = -1;
     u->fetch_tag = FETCH_TAG;
+    u->mib_per_s = NAN;
     snprintf(u->state, sizeof u->state, "starting");
     TRY(uplink_open(u, err));
     u->process.detail = detail_write;
