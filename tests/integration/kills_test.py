@@ -99,6 +99,7 @@ class Disturbed:
     def until(self, what, condition):
         end = time.monotonic() + LIMIT
         while True:
+            self.resume()
             value = condition()
             if value:
                 return value
@@ -181,12 +182,15 @@ class Disturbed:
         return self.until(f"'{holder}' comes to '{point}'", lambda: self.holds.held(holder, point))
 
     def resume(self):
-        """Ask until it is taken; a process that has to pass it on may be held meanwhile."""
-        if self.resuming and self.resuming.poll() != 0:
-            self.until("resume is taken", lambda: self.resuming.poll() is not None)
-            if self.resuming.returncode != 0:
-                self.until("resume is taken", lambda: self.run.ctl("resume").returncode == 0)
-        self.resuming = None
+        """Ask until it is taken. Nobody waits here: who has to pass it on may be held for the cells that follow."""
+        if not self.resuming or self.resuming.poll() == 0:
+            self.resuming = None
+        elif self.resuming.returncode is not None:
+            self.resume_ask()
+
+    def resume_ask(self):
+        self.resuming = subprocess.Popen([ROLLCALL, "ctl", "--run", self.run.dir, "resume"], stdout=subprocess.DEVNULL,
+                                         stderr=subprocess.DEVNULL)
 
     def cells(self, cells):
         """One after the other; those in the paused state come first."""
@@ -207,10 +211,7 @@ class Disturbed:
                 if follows:
                     self.begin(*follows)
                     self.gate(*follows[:2])
-                self.resuming = subprocess.Popen([ROLLCALL, "ctl", "--run", self.run.dir, "resume"], stdout=subprocess.DEVNULL,
-                                                 stderr=subprocess.DEVNULL)
-                if not follows:
-                    self.resume()
+                self.resume_ask()
                 continue
             holder, point = self.holder(process, state)
             pid = self.reach(holder, point)
@@ -220,7 +221,7 @@ class Disturbed:
             self.gate(*follows[:2] if follows else ("", ""))
             self.holds.release(holder, point, pid)
             self.go_on()
-            self.resume()
+        self.until("resume is taken", lambda: not self.resuming or self.run.process.poll() is not None)
 
     def end(self):
         self.observer.end()
