@@ -23,7 +23,7 @@
 #include "workers/consumer/checkpoint.h"
 #include "workers/controller/journal.h"
 
-#define ASK_AGAIN_MS 10000
+#define ASK_AGAIN_MS 4000     // then after 8 s, 16 s, ...
 #define QUESTION_LIMIT_MS 12000
 
 struct ctl {
@@ -87,12 +87,12 @@ static void json_print(json_t *o)
 static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m, int64_t limit_ms, struct msg_in *in,
                       struct net_event *ev, struct error *err)
 {
-    int64_t until = clock_ms() + limit_ms;
+    int64_t began = clock_ms(), until = began + limit_ms;
     if (!run_door_open(&c->door, c->run_dir, c->read_only, err))
         return false;
     for (;;) {
-        int64_t left = MAX(until - clock_ms(), (int64_t)1);
-        if (peer_call(c->door.agent, type, m, MIN(left, (int64_t)ASK_AGAIN_MS), in, ev, err))
+        int64_t left = MAX(until - clock_ms(), (int64_t)1), again = MAX(clock_ms() - began, (int64_t)ASK_AGAIN_MS);
+        if (peer_call(c->door.agent, type, m, MIN(left, again), in, ev, err))
             return true;
         if ((err->code != ERR_TIMEOUT && err->code != ERR_CLOSED) || clock_ms() >= until || !run_is_live(c->run_dir))
             return false;
@@ -368,7 +368,7 @@ static bool command_send(struct ctl *c, const char *name, const char **operand, 
     msg_str(&m, "who", who);
     msg_f64(&m, "limit_s", limit_s);
     bool ok = args_write(c, spec, operand, n, &m, err) && msg_finish(&m, err)
-        && agent_ask(c, MSG_COMMAND, &m, (int64_t)(1000 * limit_s) + 5000, &in, &ev, err);
+        && agent_ask(c, MSG_COMMAND, &m, (int64_t)(1000 * limit_s) + 10000, &in, &ev, err);
     msg_release(&m);
     if (!ok) {
         if (strcmp(name, "stop") == 0 && !run_is_live(c->run_dir)) {    // it ended before the answer came

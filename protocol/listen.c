@@ -8,8 +8,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 
-#define PROBE_MS 1000          // without a new connection, until we dial ourselves
-#define PROBE_LIMIT_MS 2000    // until a connection of ours must have arrived
+#define PROBE_MS 500           // without a new connection, until we dial ourselves
+#define PROBE_LIMIT_MS 1500    // until a connection of ours must have arrived
 #define GAP_MS 500
 
 bool net_error(struct error *err, int rv, const char *what, const char *name)

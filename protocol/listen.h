@@ -2,7 +2,7 @@
  *
  * nng 1.5.2 stops accepting for ever when a peer leaves while its connection is being negotiated: the failure reaches the listener
  * as NNG_ECLOSED, which it takes for its own closing. A killed process or a tool that ends at once is enough. So a listener that has
- * had no new connection for a second is dialed by its own process (a bare connection and nng's greeting, since an nng socket may
+ * had no new connection for half a second is dialed by its own process (a bare connection and nng's greeting, since an nng socket may
  * hang when it is closed), and listens anew when that connection has not arrived in time; its peers then lose their connections
  * and dial again.
  *
