@@ -1,8 +1,9 @@
-"""Build the variants and run the tests, two at a time; called by tests/run.sh.
+"""Build the variants and run the tests, one more at a time than there are cores since many wait; called by tests/run.sh.
 
 A test is a program that ends with 0 (passed), 77 (skipped, its last line says why) or anything else (failed). What a test
 file is for is in its 'tags:' comment line: 'asan', 'tsan', 'valgrind' add a run of it under that tool ('only-tsan': and take
-the plain one away); 'alone' keeps others from running beside it; 'long' leaves it for --long; 'limit=SECONDS' replaces the time limit.
+the plain one away); 'alone' keeps others from running beside it; 'long' leaves it for --long, 'long-asan' only its run under
+AddressSanitizer; 'limit=SECONDS' replaces the time limit.
 """
 import argparse, concurrent.futures, glob, os, re, shutil, signal, subprocess, sys, time
 
@@ -43,6 +44,23 @@ def build(preset, targets=()):
     return ok
 
 
+def starter_begin():
+    """The model that most integration tests train and sample from."""
+    log = open(os.path.join(LOGS, "starter.log"), "w+")
+    if not os.path.exists("build/release/rollcall"):
+        build("release", ["rollcall"])
+    return subprocess.Popen(["examples/make_starter.sh"], cwd=ROOT, stdout=log, stderr=log), log, time.monotonic()
+
+
+def starter_end(process, log, start):
+    ok = process.wait() == 0
+    print(f"{'ok' if ok else 'FAILED':8}starter model ({time.monotonic() - start:.0f} s)", flush=True)
+    if not ok:
+        log.seek(0)
+        print("".join(log.readlines()[-40:]))
+    return ok
+
+
 def unit_sources():
     return {os.path.splitext(os.path.basename(p))[0]: p
             for p in sorted(glob.glob(os.path.join(ROOT, "tests", "unit", "**", "*_test.c"), recursive=True))}
@@ -66,14 +84,15 @@ def collect(long):
         if "valgrind" in tags:
             tests.append(Test(f"valgrind/{name}", ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full",
                                                    "--errors-for-leak-kinds=definite", f"build/release/tests/{name}"],
-                              {"RC_CPU": "avx2", "RC_JIT": "off"}, 3 * limit, alone))
+                              {"RC_CPU": "avx2", "RC_JIT": "off", "UNDER_VALGRIND": "1"}, 3 * limit, alone))
     for kind in ("integration", "tui"):
         for path in sorted(glob.glob(os.path.join(ROOT, "tests", kind, "*_test.py"))):
             tags, name = tags_of(path), os.path.basename(path)[:-3]
             if "long" in tags and not long:
                 continue
             limit, alone = limit_of(tags, 300), "alone" in tags
-            for variant, on in (("release", not {"only-asan", "only-tsan"} & set(tags)), ("asan", "asan" in tags), ("tsan", "tsan" in tags)):
+            asan_on = "asan" in tags or ("long-asan" in tags and long)
+            for variant, on in (("release", not {"only-asan", "only-tsan"} & set(tags)), ("asan", asan_on), ("tsan", "tsan" in tags)):
                 if on:
                     prefix = kind if variant == "release" else f"{variant}/{kind}"
                     tests.append(Test(f"{prefix}/{name}", ["/usr/bin/python3", path],
@@ -137,15 +156,19 @@ def main():
     wanted |= {t.env["RC_VARIANT"] for t in tests if "RC_VARIANT" in t.env}
     if any(t.name.startswith("valgrind") for t in tests):
         wanted.add("release")
+    starter = None
     for preset in ("release", "asan", "tsan", "fuzz"):
         targets = {"tsan": ["rollcall", *tsan]}.get(preset, [])
         if preset in wanted and not build(preset, targets):
+            if starter:
+                starter[0].kill()
             print("0 passed, 1 failed")
             return 1
-    if not os.path.exists("build/starter/config.json"):    # what most integration tests train and sample from
-        if os.path.exists("examples/make_starter.sh") and subprocess.call(["examples/make_starter.sh"]) != 0:
-            print("0 passed, 1 failed")
-            return 1
+        if preset == "release" and not os.path.exists("build/starter/config.json"):
+            starter = starter_begin()    # beside the other builds, whose longest files leave a core idle
+    if starter and not starter_end(*starter):
+        print("0 passed, 1 failed")
+        return 1
     passed, failed, skipped = 0, [], []
 
     def note(result):
@@ -164,7 +187,7 @@ def main():
             failed.append(test.name)
             print(f"        exit {code}; the end of {log}:\n" + "".join("        | " + x for x in lines[-40:]), flush=True)
 
-    with concurrent.futures.ThreadPoolExecutor(max(2, min(CORES, 4))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(3, min(CORES + 1, 6))) as pool:
         for f in concurrent.futures.as_completed([pool.submit(run, t) for t in tests if not t.alone]):
             note(f.result())
     for t in tests:

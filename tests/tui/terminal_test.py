@@ -1,6 +1,6 @@
 """The console on a real terminal: runs build/release/tests/tui_terminal_test on the program in ROLLCALL.
 
-tags: asan limit=400
+tags: long-asan limit=400
 """
 import os
 import subprocess
