@@ -7,6 +7,7 @@ import glob, hashlib, json, os, re, signal, subprocess, sys, tempfile, time, uni
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_wandb import FakeWandb
+from protobuf_read import fields
 from run_tools import LIMIT, ROLLCALL, Run, Task
 
 KEY = "s3cretkeyOfTheLiveTest" + "0123456789" * 2
@@ -197,30 +198,6 @@ class LiveExport(unittest.TestCase):
 
 
 EXIT, HISTORY, FILES, STATS, OUTPUT = 18, 2, 6, 7, 13
-
-
-def fields(data):
-    """A protobuf message as [(number, value)]."""
-    out, i = [], 0
-
-    def varint():
-        nonlocal i
-        v = shift = 0
-        while True:
-            v |= (data[i] & 127) << shift
-            shift += 7
-            i += 1
-            if not data[i - 1] & 128:
-                return v
-    while i < len(data):
-        key = varint()
-        if key & 7 == 0:
-            v = varint()
-        else:
-            n = {1: 8, 5: 4}.get(key & 7) or varint()
-            v, i = data[i:i + n], i + n
-        out.append((key >> 3, v))
-    return out
 
 
 def items(body, number):
