@@ -83,7 +83,8 @@ def collect(long):
             tests.append(Test(f"tsan/{name}", [f"build/tsan/tests/{name}"], {}, 3 * limit, alone))
         if "valgrind" in tags:
             tests.append(Test(f"valgrind/{name}", ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full",
-                                                   "--errors-for-leak-kinds=definite", f"build/release/tests/{name}"],
+                                                   "--errors-for-leak-kinds=definite",
+                                                   f"--suppressions={ROOT}/tests/valgrind.supp", f"build/release/tests/{name}"],
                               {"RC_CPU": "avx2", "RC_JIT": "off", "UNDER_VALGRIND": "1"}, 3 * limit, alone))
     for kind in ("integration", "tui"):
         for path in sorted(glob.glob(os.path.join(ROOT, "tests", kind, "*_test.py"))):

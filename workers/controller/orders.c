@@ -285,9 +285,6 @@ static bool pause_reached(const struct controller *c, enum pause_depth depth)
     case PAUSE_STEP:
         return !step_is_open(c);
     case PAUSE_DRAIN:
-        if (c->saving >= 0 || c->save_wanted >= 0)
-            return false;
-        break;
     case PAUSE_ROLLOUTS:
         break;
     }
@@ -301,6 +298,19 @@ static bool saved(const struct controller *c, int64_t step)
     for (int i = 0; i < c->n_checkpoint; i++)
         if (c->checkpoint[i].step >= step && c->checkpoint[i].complete)
             return true;
+    return false;
+}
+
+/* What a drained run holds is on disk, or could not be written, which has been told. Wants it saved otherwise: only now, since a step
+ * that was under way when draining was asked for belongs to it. */
+static bool drain_is_saved(struct controller *c)
+{
+    if (c->saving >= 0 || c->save_wanted >= 0)
+        return false;
+    for (int i = 0; i < c->n_checkpoint; i++)
+        if (c->checkpoint[i].step == c->step)
+            return true;
+    c->save_wanted = c->step;
     return false;
 }
 
@@ -342,7 +352,8 @@ static void late_name(const struct controller *c, char *out, size_t size)
 void orders_tick(struct controller *c)
 {
     char text[256];
-    if (c->state == RUN_RUNNING && c->pause != PAUSE_NONE && !c->stop_wanted && pause_reached(c, c->pause)) {
+    if (c->state == RUN_RUNNING && c->pause != PAUSE_NONE && !c->stop_wanted && pause_reached(c, c->pause)
+        && (c->pause != PAUSE_DRAIN || drain_is_saved(c))) {
         snprintf(text, sizeof text, "depth %s", depth_names[c->pause]);
         state_set(c, RUN_PAUSED, "controller", text);
     }
@@ -437,8 +448,6 @@ void command_came(struct controller *c, struct request *r, const struct msg_in *
         if (c->state == RUN_PAUSED && c->pause != p.depth)    // another depth: what it still allows may go on first
             state_set(c, RUN_RUNNING, p.who, "");
         c->pause = p.depth;
-        if (p.depth == PAUSE_DRAIN)
-            c->save_wanted = c->step;
     } else if (strcmp(p.name, "resume") == 0) {
         c->pause = PAUSE_NONE;
         if (c->state == RUN_PAUSED)
