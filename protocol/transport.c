@@ -7,7 +7,9 @@
  *    whose limit has passed is answered to the owner and left to end by itself, or with its socket.
  * 4. A dialer that has not been connected for REDIAL_MS while calls wait is replaced with its socket: in rare cases 1.5.2
  *    stops dialing for ever after its peer was killed. Calls that were never sent move to the new socket.
- * 5. A listener that nng has let go deaf listens anew (listen.h). */
+ * 5. Closing a socket may hang for ever in 1.5.2 (its issue 1543). It is done on a thread of its own and waited for CLOSE_MS; what does
+ *    not end is left as it is, with all that nng may still touch.
+ * 6. A listener that nng has let go deaf listens anew (listen.h). */
 #include "protocol/transport.h"
 #include <dirent.h>
 #include <errno.h>
@@ -20,6 +22,7 @@
 #include <nng/protocol/reqrep0/req.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +37,7 @@
 #include "protocol/tls.h"
 
 #define REDIAL_MS 3000
+#define CLOSE_MS 3000
 #define CALLS_MAX 256           // open at one peer
 #define HEARD_MAX 8192          // publications in the queue; later ones are dropped
 #define TOPIC_MAX 32
@@ -59,7 +63,57 @@ struct transport {
     struct publisher *publishers;
     int64_t ticked_ms;
     atomic_bool woken;          // set by any thread
+    bool left_open;             // a socket of ours could not be closed: nng may still call back
 };
+
+struct closing {
+    nng_socket socket;
+    int done_fd;
+};
+
+static void *closing_run(void *arg)
+{
+    uint64_t one = 1;
+    struct closing c = *(struct closing *)arg;
+    nng_close(c.socket);
+    ssize_t n = write(c.done_fd, &one, sizeof one);
+    (void)n;
+    return NULL;
+}
+
+/* False: nng hangs in it, and may go on using what it was given. */
+static bool socket_close(struct transport *t, nng_socket socket)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    struct closing *c = malloc(sizeof *c);
+    struct pollfd fd = { .fd = eventfd(0, EFD_CLOEXEC), .events = POLLIN };
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);    // signals are for the loop's thread
+    if (c)
+        *c = (struct closing){ socket, fd.fd };
+    bool began = c && fd.fd >= 0 && pthread_create(&thread, NULL, closing_run, c) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int64_t end = clock_ms() + CLOSE_MS;
+    bool closed = !began;
+    if (!began)
+        nng_close(socket);
+    for (int64_t left = CLOSE_MS; !closed && left > 0; left = end - clock_ms())
+        closed = poll(&fd, 1, (int)left) > 0;
+    if (began && closed)
+        pthread_join(thread, NULL);
+    else if (began)
+        pthread_detach(thread);
+    if (closed) {
+        if (fd.fd >= 0)
+            close(fd.fd);
+        free(c);
+        return true;
+    }
+    log_warn("a connection could not be closed in %d ms; it is left as it is", CLOSE_MS);
+    t->left_open = true;
+    return false;
+}
 
 static void queue_push(struct transport *t, struct entry *e)
 {
@@ -358,7 +412,8 @@ void server_free(struct server *s)
         log_warn("socket '%s' belongs to another process now; left alone", s->listen.name);
         return;
     }
-    nng_close(s->socket);
+    if (!socket_close(t, s->socket))
+        return;
     for (int i = 0; i < s->n_request; i++) {
         nng_aio_stop(s->request[i].aio);
         nng_aio_free(s->request[i].aio);
@@ -628,8 +683,8 @@ void peer_free(struct peer *p)
             *at = p->next;
             break;
         }
-    if (p->is_open)
-        nng_close(p->socket);
+    if (p->is_open && !socket_close(t, p->socket))
+        return;
     for (struct call *c = p->calls; c; c = c->next)
         nng_aio_stop(c->aio);    // its callback has run to its end: the call is in the queue, or was never going to be
     queue_remove(t, entry_of_peer, p, entry_keep);
@@ -650,7 +705,7 @@ static void peer_reopen(struct peer *p)
     struct error err;
     log_debug("dialing '%s' anew", p->name);
     if (p->is_open)
-        nng_close(p->socket);
+        socket_close(p->transport, p->socket);
     p->is_open = false;
     if (!peer_open(p, &err)) {
         log_warn("%s", err.text);
@@ -747,8 +802,8 @@ void publisher_free(struct publisher *p)
             break;
         }
     listen_close(&p->listen);
-    nng_close(p->socket);
-    free(p);
+    if (socket_close(p->transport, p->socket))
+        free(p);
 }
 
 void publisher_send_bytes(struct publisher *p, const char *topic, const void *data, size_t len)
@@ -841,7 +896,8 @@ void subscriber_free(struct subscriber *s)
 {
     if (!s)
         return;
-    nng_close(s->socket);
+    if (!socket_close(s->transport, s->socket))
+        return;
     nng_aio_stop(s->aio);
     nng_aio_free(s->aio);
     queue_remove(s->transport, entry_of_subscriber, s, heard_free);
@@ -1006,6 +1062,8 @@ void transport_free(struct transport *t)
         peer_free(t->peers);
     while (t->servers)
         server_free(t->servers);
+    if (t->left_open)
+        return;
     queue_remove(t, entry_any, NULL, entry_free);
     close(t->event_fd);
     close(t->dir_fd);
