@@ -87,7 +87,7 @@ static void probe_begin(struct listen *l)
         listen_close(l);
 }
 
-bool listen_tick(struct listen *l)
+void listen_tick(struct listen *l)
 {
     struct error err;
     int64_t now = clock_ms(), gap_ms = now - l->ticked_ms;
@@ -99,21 +99,21 @@ bool listen_tick(struct listen *l)
         l->n_seen = n;
         l->probed_ms = now;
         listen_close(l);
-        return false;
+        return;
     }
     if (l->is_open && l->probe_fd < 0) {
         if (now >= l->probed_ms + PROBE_MS && listen_is_ours(l)) {
             l->probed_ms = now;
             probe_begin(l);
         }
-        return false;
+        return;
     }
     if (now < l->probed_ms + PROBE_LIMIT_MS)
-        return false;
+        return;
     listen_close(l);
     if (!listen_is_ours(l)) {    // not ours to take back
         l->probed_ms = now;
-        return false;
+        return;
     }
     log_warn("'%s' no longer hears new connections; it listens anew", l->name);
     if (l->is_open)
@@ -122,7 +122,5 @@ bool listen_tick(struct listen *l)
     if (!listen_begin(l, &err)) {
         log_error("%s", err.text);
         l->probed_ms = now;
-        return false;
     }
-    return true;
 }

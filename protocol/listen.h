@@ -35,8 +35,8 @@ struct listen {
  * the file's group may connect, too. On failure l can be closed. */
 MUST_USE bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, int dir_fd, const char *name, const char *url,
                           bool group, struct error *err);
-/* Look whether it still hears; a few times a second. True: it had gone deaf and listens anew. */
-bool listen_tick(struct listen *l);
+/* Look whether it still hears, and listen anew when it does not; a few times a second. */
+void listen_tick(struct listen *l);
 /* Is the socket file under our name still the one we made? */
 bool listen_is_ours(const struct listen *l);
 /* End the probe; the listener ends with its socket. */

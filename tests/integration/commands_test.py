@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, Task
+from run_tools import LIMIT, ROLLCALL, RunCase
 
 # Every setting that may change while a run goes, with a value that is neither the default nor the tests'.
 LIVE = dict(
@@ -21,30 +21,11 @@ LIVE = dict(
     save_interval="50", save_at_end="false", keep_checkpoints="5", rollout_log_interval="7", slow_s="4", stuck_s="40", restart_stuck_s="300")
 
 
-class Commands(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.task = Task()
-        cls.n = 0
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.task.close()
-
+class Commands(RunCase):
     def start(self, *extra, **settings):
-        type(self).n += 1
-        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", "100000", *extra])
-        self.addCleanup(run.kill)
+        run = super().start(*extra, **settings)
         run.wait_step(1)
         return run
-
-    def ok(self, run, *args):
-        done = run.ctl(*args)
-        self.assertEqual(done.returncode, 0, f"{args}: {done.stderr}{run.logs()}")
-        return done.stdout
-
-    def status(self, run):
-        return json.loads(self.ok(run, "status", "--json"))
 
     def query(self, run, text):
         with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True, timeout=10) as db:

@@ -8,27 +8,12 @@ import signal
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, ROOT, Run, Task
+from run_tools import LIMIT, ROLLCALL, ROOT, RunCase
 
 DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # a terminal: waits for texts, presses keys
 
 
-class Console(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.task = Task()
-        cls.n = 0
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.task.close()
-
-    def start(self, *extra, **settings):
-        type(self).n += 1
-        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), list(extra) or ["--max-steps", "100000"])
-        self.addCleanup(run.kill)
-        return run
-
+class Console(RunCase):
     def watch(self, run, *args):
         p = subprocess.Popen([ROLLCALL, "console", "--batch", *args, run.dir], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (p.poll() is None and p.kill(), p.wait(), p.stdout.close(), p.stderr.close()))

@@ -7,33 +7,10 @@ import signal
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, Task
+from run_tools import LIMIT, ROLLCALL, Run, RunCase
 
 
-class Control(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.task = Task()
-        cls.n = 0
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.task.close()
-
-    def start(self, *extra, **settings):
-        type(self).n += 1
-        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), list(extra) or ["--max-steps", "100000"])
-        self.addCleanup(run.kill)
-        return run
-
-    def ok(self, run, *args):
-        done = run.ctl(*args)
-        self.assertEqual(done.returncode, 0, done.stderr + run.logs())
-        return done.stdout
-
-    def status(self, run):
-        return json.loads(self.ok(run, "status", "--json"))
-
+class Control(RunCase):
     def test_pause_set_checkpoint_resume_and_stop_take_effect_before_they_are_answered(self):
         run = self.start()
         run.wait_step(2)

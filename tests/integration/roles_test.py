@@ -9,23 +9,12 @@ import stat
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, Task
+from run_tools import LIMIT, ROLLCALL, RunCase
 
 
-class Roles(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.task = Task()
-        cls.n = 0
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.task.close()
-
+class Roles(RunCase):
     def start(self, *extra, **settings):
-        type(self).n += 1
-        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", "100000", *extra])
-        self.addCleanup(run.kill)
+        run = super().start(*extra, **settings)
         run.wait_step(2)
         return run
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 import tiny_model
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -194,3 +195,32 @@ class Run:
     def steps(self):
         with sqlite3.connect(f"file:{os.path.join(self.dir, 'journal.db')}?mode=ro", uri=True) as db:
             return [r[0] for r in db.execute("select step from step where superseded = 0 order by step")]
+
+
+class RunCase(unittest.TestCase):
+    """Tests that start runs of one task and command them."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.task = Task()
+        cls.n = 0
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.task.close()
+
+    def start(self, *extra, **settings):
+        """A run that goes on until the test ends it."""
+        type(self).n += 1
+        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", "100000", *extra])
+        self.addCleanup(run.kill)
+        return run
+
+    def ok(self, run, *args):
+        """What ctl prints; it must be carried out."""
+        done = run.ctl(*args)
+        self.assertEqual(done.returncode, 0, f"{args}: {done.stderr}{run.logs()}")
+        return done.stdout
+
+    def status(self, run):
+        return json.loads(self.ok(run, "status", "--json"))
