@@ -143,6 +143,20 @@ def run(test):
     return test, code, log, time.monotonic() - start
 
 
+TELLING = re.compile(r"\[  (ERROR|FAILED) |Sanitizer|runtime error:|^(FAIL|ERROR): |Error\b.*:|[Aa]ssert|BUG|time limit|SUMMARY")
+
+
+def telling(lines):
+    """The lines of a failed test's log that say why, few enough to survive where a log is cut: first those that name an error,
+    each with the two after it, then the end."""
+    first, end = [], lines[-12:]
+    for i, line in enumerate(lines[:-12]):
+        if TELLING.search(line):
+            first = sorted({*first, *range(i, min(i + 3, len(lines) - 12))})
+    first = [lines[i] for i in first[:18]]
+    return [x.rstrip("\n")[:200] + "\n" for x in first + (["...\n"] if first else []) + end]
+
+
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("--long", action="store_true")
@@ -186,7 +200,8 @@ def main():
             print("        " + (lines[-1].strip() if lines else "no reason given"), flush=True)
         else:
             failed.append(test.name)
-            print(f"        exit {code}; the end of {log}:\n" + "".join("        | " + x for x in lines[-40:]), flush=True)
+            print(f"        exit {code}; of {os.path.relpath(log, ROOT)}:\n" + "".join("        | " + x for x in telling(lines)),
+                  flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(max(3, min(CORES + 1, 6))) as pool:
         for f in concurrent.futures.as_completed([pool.submit(run, t) for t in tests if not t.alone]):

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "kernels/host.h"
+#include "protocol/base/clock.h"
 
 #define CHUNK ((size_t)4 << 20)
 
@@ -87,6 +88,7 @@ void host_mem_share_close(UNUSED struct device *dev, const void *p, size_t size_
 /* ---- a group ---- */
 
 struct board {    // what the members share
+    int64_t made_ns;                           // tells it from what came to stand at its descriptor after it
     atomic_int n_joined;                       // ranks above 0
     _Atomic uint64_t n_filled;                 // pieces that rank 0 has filled
     _Atomic uint64_t n_taken[COMM_RANK_MAX];   // pieces that a rank has copied out
@@ -108,17 +110,23 @@ static bool group_available(UNUSED struct device *dev, UNUSED struct error *err)
     return true;
 }
 
+struct host_id {    // a group's name
+    struct mem_handle handle;
+    int64_t made_ns;
+};
+
 /* The board is rank 0's from here on: comm_new finds it again by the handle in the name. */
 static bool group_id_make(struct device *dev, struct comm_id *id, struct error *err)
 {
-    struct mem_handle h;
-    _Static_assert(sizeof h <= sizeof id->bytes, "a handle fits");
-    void *p = host_mem_share_new(dev, BOARD_BYTES + CHUNK, "a group", &h, err);
-    if (!p)
+    struct host_id own = { .made_ns = clock_ns() };
+    _Static_assert(sizeof own <= sizeof id->bytes, "a name fits");
+    struct board *b = host_mem_share_new(dev, BOARD_BYTES + CHUNK, "a group", &own.handle, err);
+    if (!b)
         return false;
-    munmap(p, BOARD_BYTES + CHUNK);
+    b->made_ns = own.made_ns;
+    munmap(b, BOARD_BYTES + CHUNK);
     memset(id, 0, sizeof *id);
-    memcpy(id->bytes, &h, sizeof h);
+    memcpy(id->bytes, &own, sizeof own);
     return true;
 }
 
@@ -140,8 +148,16 @@ static struct comm *group_new(struct device *dev, const struct comm_id *id, int 
         return NULL;
     }
     c->base = (struct comm){ .op = &host_comm_ops, .dev = dev, .n_rank = n_rank, .rank = rank };
-    memcpy(&c->handle, id->bytes, sizeof c->handle);
-    if (!(c->board = handle_map(&c->handle, BOARD_BYTES + CHUNK, err))) {
+    struct host_id name;
+    memcpy(&name, id->bytes, sizeof name);
+    c->handle = name.handle;
+    c->board = handle_map(&name.handle, BOARD_BYTES + CHUNK, err);
+    if (c->board && c->board->made_ns != name.made_ns) {
+        error_set(err, ERR_CLOSED, "the group has been given up before rank %d joined it", rank);
+        munmap(c->board, BOARD_BYTES + CHUNK);
+        c->board = NULL;
+    }
+    if (!c->board) {
         free(c);
         return NULL;
     }

@@ -29,6 +29,7 @@ struct announced {               // a broadcast that the outlet has told of
     int64_t version;
     bool sent;                   // ... and that has left it, with this hash; small ones have before we begin
     int64_t sent_version;        // as SENT says: another one when it counts no more
+    bool dropped;                // the outlet has forgotten it since
     uint64_t hash, bucket_bytes;
 };
 struct mapped {
@@ -112,7 +113,8 @@ static void group_end(struct inlet *in)
     in->direct = false;
 }
 
-static void connection_end(struct inlet *in, const char *why)
+/* wait_on: a version that is asked for is asked for again at the next connection. */
+static void connection_close(struct inlet *in, const char *why, bool wait_on)
 {
     group_end(in);
     pthread_mutex_lock(&in->lock);
@@ -122,8 +124,14 @@ static void connection_end(struct inlet *in, const char *why)
     }
     in->fd = -1;
     in->staged = -1;    // what the trainer shares in its next life may differ
-    want_fail(in, ERR_CLOSED, why);
+    if (!wait_on)
+        want_fail(in, ERR_CLOSED, why);
     pthread_mutex_unlock(&in->lock);
+}
+
+static void connection_end(struct inlet *in, const char *why)
+{
+    connection_close(in, why, false);
 }
 
 static void group_join(struct inlet *in, const struct wire *w)
@@ -136,8 +144,8 @@ static void group_join(struct inlet *in, const struct wire *w)
         in->want = WANT_ASKED;
     pthread_mutex_unlock(&in->lock);
     in->comm = comm_new(in->config.dev, &w->id, w->n_rank, w->rank, &err);
-    if (!in->comm) {
-        connection_end(in, err.text);
+    if (!in->comm) {    // the outlet may have given this group up before we could join it: another one is built with us
+        connection_close(in, err.text, true);
         return;
     }
     in->group = GROUP_JOINING;
@@ -172,7 +180,7 @@ static void receive_end(struct inlet *in)
 {
     uint64_t hash = comm_hash(in->comm);
     const struct announced a = in->announced[0];
-    bool counts = a.sent_version == a.version, right = counts && a.hash == hash;
+    bool counts = a.sent_version == a.version && !a.dropped, right = counts && a.hash == hash;
     pthread_mutex_lock(&in->lock);
     if (counts && !right) {
         char text[160];
@@ -255,6 +263,8 @@ static void message_came(struct inlet *in, const struct wire *w)
         pthread_mutex_lock(&in->lock);
         if (w->kind == WIRE_DROP) {
             in->staged = -1;
+            for (int i = 0; i < in->n_announced; i++)
+                in->announced[i].dropped = true;
         } else if (in->want == WANT_ASKED && in->want_version == w->version && w->kind == WIRE_SLOT) {
             in->slot = w->handle;
             want_end(in, WANT_SLOT, w->hash);

@@ -218,8 +218,6 @@ static void group_build(struct outlet *o)
         if (o->member[i].rank)
             say(o, &o->member[i], (struct wire){ .kind = WIRE_JOIN, .rank = o->member[i].rank, .n_rank = n, .id = id });
     pthread_mutex_unlock(&o->lock);
-    if (o->broken)    // one has gone meanwhile: in the next round
-        return;
     o->comm = comm_new(o->config.dev, &id, n, 0, &err);
     if (!o->comm) {
         group_fail(o, err.text);
@@ -231,12 +229,26 @@ static void group_build(struct outlet *o)
     log_info("weights: building a group of %d by %s", n, weights_way_name(o->config.way));
 }
 
+/* With the lock, before anything newer is sent: members forget what was shared before outlet_forget. */
+static void drop_tell(struct outlet *o)
+{
+    if (!o->drop)
+        return;
+    o->drop = false;
+    for (int i = 0; i < MEMBER_MAX; i++)
+        if (o->member[i].fd >= 0) {
+            o->member[i].sent = -1;
+            say(o, &o->member[i], (struct wire){ .kind = WIRE_DROP });
+        }
+}
+
 /* Begin to send slot, or the share that is asked for (slot -1). */
 static void send_begin(struct outlet *o, int slot)
 {
     struct error err = { 0 };
     struct comm_broadcast b = { .size_bytes = o->config.size_bytes, .bucket_bytes = o->config.bucket_bytes };
     pthread_mutex_lock(&o->lock);
+    drop_tell(o);
     if (slot < 0) {
         if (o->share != SHARE_ASKED) {
             pthread_mutex_unlock(&o->lock);
@@ -463,17 +475,12 @@ static void events_take(struct outlet *o, bool at_work)
     fd[0] = (struct pollfd){ .fd = o->wake_fd, .events = POLLIN };
     fd[1] = (struct pollfd){ .fd = o->listen_fd, .events = POLLIN };
     pthread_mutex_lock(&o->lock);
-    for (int i = 0; i < MEMBER_MAX; i++) {
-        if (o->drop && o->member[i].fd >= 0) {
-            o->member[i].sent = -1;
-            say(o, &o->member[i], (struct wire){ .kind = WIRE_DROP });
-        }
+    drop_tell(o);
+    for (int i = 0; i < MEMBER_MAX; i++)
         if (o->member[i].fd >= 0) {
             whose[n] = &o->member[i];
             fd[n++] = (struct pollfd){ .fd = o->member[i].fd, .events = POLLIN };
         }
-    }
-    o->drop = false;
     pthread_mutex_unlock(&o->lock);
     bool spin = (o->group == GROUP_SENDING || o->group == GROUP_CONFIRMING) && clock_ms() - o->group_ms < SPIN_MS;
     if (poll(fd, (nfds_t)n, spin ? 0 : at_work ? 1 : -1) <= 0)
