@@ -1,4 +1,4 @@
-/* tls.h - nng's TLS configuration from a join token's identity; for transport.c and listen.c only */
+/* tls.h - nng's TLS configuration from a join token's identity; for transport*.c only */
 #pragma once
 #include <nng/nng.h>
 #include <nng/supplemental/tls/tls.h>
