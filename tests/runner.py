@@ -146,6 +146,9 @@ def run(test):
 TELLING = re.compile(r"\[  (ERROR|FAILED) |Sanitizer|runtime error:|^(FAIL|ERROR): |Error\b.*:|[Aa]ssert|BUG|time limit|SUMMARY")
 
 
+NO_LEAK_CHECK = "LeakSanitizer has encountered a fatal error"
+
+
 def telling(lines):
     """The lines of a failed test's log that say why, few enough to survive where a log is cut: first those that name an error,
     each with the two after it, then the end."""
@@ -189,6 +192,9 @@ def main():
     def note(result):
         nonlocal passed
         test, code, log, seconds = result
+        if code != 0 and NO_LEAK_CHECK in open(log, errors="replace").read():    # that says nothing of the test: once more
+            print(f"again   {test.name}: its leak check could not stop all threads", flush=True)
+            test, code, log, seconds = run(test)
         word = "ok" if code == 0 else "skipped" if code == 77 else "FAILED"
         print(f"{word:8}{test.name} ({seconds:.1f} s)", flush=True)
         if code == 0:
