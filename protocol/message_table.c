@@ -116,7 +116,8 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "newer", KIND_BIN, true, "int32, as token: optimizer steps by which the weights that drew it are newer than version; absent: all 0" },
                { "samples", KIND_LIST, false, "{n_tok, seed, finish, score, reward, format_acc, ans_acc, parts, reason, text}" },
                { "prompt_text", KIND_STR, true, "" },
-               { "gen_s", KIND_F64, true, "seconds" }, { "score_s", KIND_F64, true, "seconds" },),
+               { "gen_s", KIND_F64, true, "seconds" }, { "score_s", KIND_F64, true, "seconds from asking for scores to having them" },
+               { "verify_s", KIND_F64, true, "seconds that the verifiers worked, added up" },),
         FIELDS({ "known", KIND_BOOL, true, "it was there already" },) },
     [MSG_FETCH] = { "fetch", "worker", "controller", "the groups of a train batch, by item; the answer may hold fewer than asked",
         FIELDS({ "items", KIND_LIST, false, "item numbers" },),
@@ -137,7 +138,8 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         FIELDS({ "row", KIND_STR, false, "the dataset's line, JSON" },
                { "samples", KIND_LIST, false, "{text, n_tok, finish: 0 stop, 1 length}" },
                { "eval", KIND_BOOL, true, "score as evaluation does: no length rules" },),
-        FIELDS({ "results", KIND_LIST, false, "as samples: {score: 1 ok, 2 left out, reward, format_acc, ans_acc, parts, rule, "
+        FIELDS({ "results", KIND_LIST, false, "as samples: {score: 1 ok, left out because the verifier 2 cannot tell, 3 ran out "
+                                              "of time or 4 failed, reward, format_acc, ans_acc, parts, rule, "
                                               "pred, gold, tests: 1 byte each: 1 passed, 0 wrong answer, -1 failed, -2 no program, us}" },) },
     [MSG_JOIN] = { "join", "another node", "gate", "I would like to sample for this run: what do I need?",
         FIELDS({ "node", KIND_STR, false, "the node's name: letters, digits, '.', '_' and '-', at most 32" },

@@ -14,7 +14,10 @@ enum finish_reason {
 enum score_state {
     SCORE_NONE,         // not scored yet
     SCORE_OK,
-    SCORE_LEFT_OUT,     // error, time-out of the verifier itself, or "cannot tell": out of mean, spread and loss
+    /* out of mean, spread and loss: the verifier */
+    SCORE_LEFT_OUT,     // cannot tell
+    SCORE_TIMEOUT,      // ran out of its time
+    SCORE_ERROR,        // failed, or the row does not hold what it needs
 };
 #define GROUP_PARTS_MAX 8    // named parts a reward may be made of
 
@@ -48,7 +51,8 @@ struct group {
     float *logp;               // (n_tok) log-prob when sampled, natural log, at the sampling temperature
     int32_t *newer;            // (n_tok) by how many optimizer steps the weights that drew it are newer; 0 but for free-running
     double gen_s;              // seconds from prefill to last token
-    double score_s;            // seconds of scoring
+    double score_s;            // seconds from asking for its scores to having them
+    double verify_s;           // seconds that verifiers worked on its samples, added up
 };
 /* A group with room for exactly these sizes, zeroed, first_tok not set. Returns it for group_free; NULL: out of memory. */
 struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struct error *err);

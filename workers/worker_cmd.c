@@ -54,9 +54,6 @@ struct worker_process {
     struct parcel *parcels;
     int n_score_open, n_group_open;
     uint64_t next_tag;
-    double score_wait_s;          // since the last train report
-    int64_t n_scored;
-    double score_ms_sum;
 };
 enum { TAG_WORK = 1, TAG_FETCH = 2, TAG_FIRST = 16 };
 
@@ -144,12 +141,19 @@ static void parcels_send(struct worker_process *w)
 
 /* ---- scores ---- */
 
+/* What a scorer says has become of a sample. */
+static enum score_state score_read(const struct mval *o)
+{
+    int64_t score = mval_i64(mval_get(o, "score"), SCORE_ERROR);
+    return score >= SCORE_OK && score <= SCORE_ERROR ? (enum score_state)score : SCORE_ERROR;
+}
+
 /* A scorer's whole answer on one sample, for an evaluation's records. */
 static void output_read(struct reward_output *out, const struct mval *o)
 {
     size_t n = 0;
     const void *code = mval_bin(mval_get(o, "tests"), &n);
-    out->score = mval_i64(mval_get(o, "score"), 2) == 1 ? SCORE_OK : SCORE_LEFT_OUT;
+    out->score = score_read(o);
     out->reward = mval_f64(mval_get(o, "reward"), 0);
     out->format_acc = (float)mval_f64(mval_get(o, "format_acc"), 0);
     out->ans_acc = (float)mval_f64(mval_get(o, "ans_acc"), 0);
@@ -162,7 +166,7 @@ static void output_read(struct reward_output *out, const struct mval *o)
         memcpy(out->tests.code, code, (size_t)out->tests.n);
 }
 
-static void scores_take(struct worker_process *w, struct parcel *p, const struct mval *results)
+static void scores_take(struct parcel *p, const struct mval *results)
 {
     struct group *g = p->report->group;
     for (int32_t i = 0; i < g->n_sample; i++) {
@@ -171,7 +175,7 @@ static void scores_take(struct worker_process *w, struct parcel *p, const struct
         char rule[48], pred[64];
         if (p->report->out)
             output_read(&p->report->out[i], o);
-        s->score = mval_i64(mval_get(o, "score"), 2) == 1 ? SCORE_OK : SCORE_LEFT_OUT;
+        s->score = score_read(o);
         s->reward = s->score == SCORE_OK ? mval_f64(mval_get(o, "reward"), 0) : 0;
         s->format_acc = s->score == SCORE_OK ? (float)mval_f64(mval_get(o, "format_acc"), 0) : 0;
         s->ans_acc = s->score == SCORE_OK ? (float)mval_f64(mval_get(o, "ans_acc"), 0) : 0;
@@ -180,11 +184,9 @@ static void scores_take(struct worker_process *w, struct parcel *p, const struct
         mval_text(o, "rule", rule, sizeof rule);
         mval_text(o, "pred", pred, sizeof pred);
         snprintf(s->reason, sizeof s->reason, "%.30s%s%.16s", rule, pred[0] ? ": " : "", pred);
-        w->score_ms_sum += mval_f64(mval_get(o, "us"), 0) / 1000;
-        w->n_scored++;
+        g->verify_s += mval_f64(mval_get(o, "us"), 0) * 1e-6;
     }
     g->score_s = (double)(clock_ms() - p->began_ms) / 1000;
-    w->score_wait_s += g->score_s;
 }
 
 /* A group that has its scores goes on: to the controller, or back into the evaluation. */
@@ -217,7 +219,7 @@ static void score_failed(struct worker_process *w, struct parcel *p, const struc
     }
     log_warn("group %" PRId64 " is left unscored: %s", p->report->group->item, why->text);
     for (int32_t i = 0; i < p->report->group->n_sample; i++) {
-        p->report->group->sample[i].score = SCORE_LEFT_OUT;
+        p->report->group->sample[i].score = why->code == ERR_TIMEOUT ? SCORE_TIMEOUT : SCORE_ERROR;
         snprintf(p->report->group->sample[i].reason, sizeof p->report->group->sample[i].reason, "scorer: %.36s", why->text);
     }
     group_scored(w, p);
@@ -240,7 +242,7 @@ static void parcel_answered(struct worker_process *w, struct net_event *ev)
         } else if (!msg_read_answer(&in, MSG_SCORE, ev->data, ev->len, &err)) {
             score_failed(w, p, &err);
         } else {
-            scores_take(w, p, mval_get(in.root, "results"));
+            scores_take(p, mval_get(in.root, "results"));
             msg_in_release(&in);
             group_scored(w, p);
         }
@@ -284,13 +286,6 @@ static void done_send(struct worker_process *w, const struct report *r)
     for (int i = 0; i < METRIC_N; i++)
         if (!isnan(r->metric[i]))
             msg_f64(m, metrics[i].name, r->metric[i]);
-    if (r->task_kind == TASK_TRAIN && r->ok) {
-        msg_f64(m, metrics[M_SCORE_S].name, w->score_wait_s);
-        if (w->n_scored > 0)
-            msg_f64(m, metrics[M_SCORE_LATENCY_MS].name, w->score_ms_sum / (double)w->n_scored);
-        w->score_wait_s = w->score_ms_sum = 0;
-        w->n_scored = 0;
-    }
     msg_end(m);
     if (r->n_eval > 0) {
         msg_map(m, "eval");

@@ -28,7 +28,8 @@ static const struct rule {
       "raise max_new_tokens" },
     { M_LEFT_OUT, RULE_ABOVE, 0.01, 1, false, "%s of the samples could not be scored",
       "see the scorer's log (5)" },
-    { M_SCORE_TIMEOUTS, RULE_ROSE, 0, 1, false, "verifier time-outs, %s so far", "see the scorer's log (5)" },
+    { M_SCORE_TIMEOUTS, RULE_ROSE, 0, 1, false, "verifier time-outs, %s so far", "see the scorer's log (5); raise reward_timeout_s" },
+    { M_SCORE_ERRORS, RULE_ROSE, 0, 1, false, "verifier errors, %s so far", "see the scorer's log (5)" },
     { M_CLIP_HIGH, RULE_ABOVE, 0.2, 3, false, "%s of the tokens are clipped above",
       "lower learning_rate or n_behind" },
     { M_KL, RULE_SPIKE, 10, 1, false, "KL jumped to %s", "lower learning_rate, raise kl_coeff" },
@@ -69,8 +70,10 @@ static bool rule_holds(const struct rule *r, const struct series *s, int64_t ste
         double median = median_before(s, step);
         return median > 0 && v > r->limit * median;
     }
-    case RULE_ROSE:
-        return v > series_at(s, step - 1);
+    case RULE_ROSE: {    // counters begin at 0
+        double before = series_at(s, step - 1);
+        return v > (isnan(before) ? 0 : before);
+    }
     }
     return false;
 }
@@ -130,7 +133,7 @@ int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int m
         char value[24];
         double v = series_at(s, last);
         bool share = rules[i].kind == RULE_ABOVE && rules[i].limit > 0 && rules[i].limit < 1;
-        snprintf(value, sizeof(value), share ? "%.0f %%" : "%.3g", share ? 100 * v : v);
+        snprintf(value, sizeof(value), share ? "%.0f %%" : rules[i].kind == RULE_ROSE ? "%.0f" : "%.3g", share ? 100 * v : v);
         struct alarm a = { .crit = rules[i].crit, .remedy = rules[i].remedy };
         char *at = strstr(rules[i].what, "%s");
         if (at)

@@ -69,6 +69,12 @@ class Console(RunCase):
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (3, "stopped"))
 
+    def test_a_reward_that_hangs_and_one_that_fails_are_alarms(self):
+        run = self.start(reward_type=self.task.poor_reward(), reward_timeout_s=1)
+        run.wait_step(1)
+        self.ok(run, "pause", "--depth", "step")    # what the last step was like stays on the screen
+        self.screen(run, "wait:PAUSED", "wait:verifier time-outs,", "wait:verifier errors,", "wait:could not be scored")
+
     def test_a_stopped_worker_is_named_and_the_death_of_agent_and_controller_survived(self):
         run = self.start()
         run.wait_step(2)

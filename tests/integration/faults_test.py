@@ -134,21 +134,27 @@ class Faults(unittest.TestCase):
         with open(os.path.join(run.dir, "logs/agent.log")) as f:
             self.assertNotIn("was killed", f.read())
 
-    def test_a_reward_that_hangs_costs_its_samples_and_not_the_run(self):
-        program = self.task.path("hangs.py")
-        with open(program, "w") as f:    # for ever, on one answer in so many
-            f.write("import json, sys, time\nfor line in sys.stdin:\n    q = json.loads(line)\n    good = sum(map(ord, q['response'])) % 16\n"
-                    "    while good == 0:\n        time.sleep(3600)\n"
-                    "    print(json.dumps({'id': q['id'], 'reward': good, 'format_acc': 1, 'ans_acc': good > 7}), flush=True)\n")
-        run = self.start(reward_type=f"program:/usr/bin/python3 {program}", reward_timeout_s=0.5, extra=["--max-steps", "2"],
-                         scorer_threads=2)
+    def test_a_reward_that_hangs_or_fails_costs_its_samples_and_is_counted(self):
+        run = self.start(reward_type=self.task.poor_reward(), reward_timeout_s=1, extra=["--max-steps", "3"], scorer_threads=2)
+        run.wait_step(1)
+        os.kill(run.processes()["controller"], signal.SIGKILL)    # the next one goes on counting where this one was
         code, last = run.wait()
-        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", 2), run.logs())
-        told = [line["metrics"] for line in run.output() if line.get("event") == "step"]
-        left_out = [m[k] for m in told for k in m if "left_out" in k]
-        self.assertEqual(len(left_out), 2)
-        self.assertGreater(sum(left_out), 0)
-        self.assertLess(max(left_out), 1)
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", 3), run.logs())
+        print_of = lambda *args: subprocess.run([ROLLCALL, *args, run.dir], capture_output=True, timeout=LIMIT, check=True).stdout.splitlines()
+        told = {m["step"]: m["metrics"] for m in map(json.loads, print_of("export", "jsonl"))}
+        samples = [json.loads(line) for line in print_of("rollouts")]
+        by_step = lambda step: [s for s in samples if s["version"] < step]    # all were sampled with the weights of the step before
+        self.assertEqual(sorted(told), [1, 2, 3])
+        for step in told:
+            late, failed = (sum(s["reason"] == why for s in by_step(step)) for why in ("program: time-out", "program: error: no data"))
+            self.assertEqual((told[step]["score/timeouts"], told[step]["score/errors"]), (late, failed), step)
+            self.assertEqual((told[step]["rollout/samples_total"], told[step]["rollout/tokens_total"]),
+                             (len(by_step(step)), sum(s["n_tok"] for s in by_step(step))))
+            self.assertLess(told[step]["metrics/left_out_ratio"], 1)
+        self.assertGreater(min(late, failed), 0)
+        slow = {s["item"] for s in by_step(1) if s["reason"] == "program: time-out"}    # 4 responses each waited 1 s and more
+        self.assertGreaterEqual(told[1]["score/queue"] * told[1]["time/step_s"], 1 * 4 * len(slow))
+        self.assertGreaterEqual(told[1]["score/latency_ms"], 1000 * sum(s["reason"] == "program: time-out" for s in by_step(1)) / 32)
 
     def test_a_newest_checkpoint_that_is_broken_is_named_and_the_one_before_is_used(self):
         for file, damage in (("model.safetensors", "cut"), ("state/trainer.safetensors", "changed"), ("state/manifest.json", "gone")):

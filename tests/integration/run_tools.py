@@ -26,6 +26,16 @@ for line in sys.stdin:
     print(json.dumps({"id": q["id"], "reward": good, "format_acc": 1, "ans_acc": good > 0.5}), flush=True)
 '''
 
+POOR_REWARD = r"""# every life of it scores ten responses, fails on two and hangs: so each step of 32 sees all of that
+i=0
+while read -r line; do
+    id=${line#*\"id\":} i=$((i + 1))
+    [ $i -gt 12 ] && exec sleep 3600
+    [ $i -gt 10 ] && told='"error":"no data"' || told='"reward":'$i
+    echo "{\"id\":${id%%,*},$told}"
+done
+"""
+
 
 class Task:
     """A folder with model, data, reward program and run file; deleted with the object."""
@@ -43,6 +53,12 @@ class Task:
 
     def path(self, name):
         return os.path.join(self.dir, name)
+
+    def poor_reward(self):
+        """A reward program that fails and hangs now and then."""
+        with open(self.path("poor.sh"), "w") as f:
+            f.write(POOR_REWARD)
+        return f"program:exec sh {self.path('poor.sh')}"
 
     def run_file(self, file="run.yaml", **settings):
         base = dict(model=self.path("model"), dataset=self.path("train.jsonl"), system_prompt="none",

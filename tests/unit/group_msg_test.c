@@ -23,7 +23,8 @@ static struct group *group_make(void)
     }
     g->sample[0] = (struct sample){ .first_tok = 0, .n_tok = 2, .seed = UINT64_MAX, .finish = FINISH_STOP, .score = SCORE_OK,
                                     .reward = 0.1, .format_acc = 1, .ans_acc = 1, .reason = "boxed: equal" };
-    g->sample[1] = (struct sample){ .first_tok = 2, .n_tok = 3, .finish = FINISH_LENGTH, .score = SCORE_LEFT_OUT };
+    g->sample[1] = (struct sample){ .first_tok = 2, .n_tok = 3, .finish = FINISH_LENGTH, .score = SCORE_TIMEOUT };
+    g->score_s = 0.75, g->verify_s = 1.5;
     return g;
 }
 
@@ -62,6 +63,10 @@ static void what_was_sent_is_what_comes(UNUSED void **state)
     assert_int_equal(s.n_sample, 2);
     assert_int_equal(s.n_scored, 1);
     assert_int_equal(s.n_left_out, 1);
+    assert_int_equal(s.n_timeout, 1);
+    assert_int_equal(s.n_error, 0);
+    assert_true(s.score_s == 0.75 && s.verify_s == 1.5);
+    assert_int_equal(back->sample[1].score, SCORE_TIMEOUT);
     assert_int_equal(s.n_truncated, 1);
     assert_int_equal(s.n_tok_max, 3);
     assert_true(fabs(s.reward_sum - 0.1) < 1e-15);
@@ -75,7 +80,7 @@ static void a_group_whose_sizes_disagree_is_refused(UNUSED void **state)
 {
     static const struct { int64_t tok0, finish, score; const char *why; } cases[] = {
         { 3, 0, 1, "more tokens in the samples than in the group" }, { 1, 0, 1, "fewer" }, { -1, 0, 1, "a negative count" },
-        { INT64_MAX, 0, 1, "a count that overflows a sum" }, { 2, 2, 1, "an unknown finish reason" }, { 2, 0, 3, "an unknown score" },
+        { INT64_MAX, 0, 1, "a count that overflows a sum" }, { 2, 2, 1, "an unknown finish reason" }, { 2, 0, 5, "an unknown score" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };

@@ -78,23 +78,23 @@ static void an_answer_is_taken_as_it_stands(void **state)
 
 static void what_is_no_answer_leaves_the_sample_out(void **state)
 {
-    static const struct { const char *script, *rule;
+    static const struct { const char *script, *rule; enum score_state score;
     } cases[] = {
-        {"while read -r line; do echo nonsense; done", "program: not an answer"},
-        {"while read -r line; do echo '{\"id\":99,\"reward\":1}'; done", "program: not an answer"},
-        {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id}\"; done", "program: no reward"},
+        {"while read -r line; do echo nonsense; done", "program: not an answer", SCORE_ERROR},
+        {"while read -r line; do echo '{\"id\":99,\"reward\":1}'; done", "program: not an answer", SCORE_ERROR},
+        {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id}\"; done", "program: no reward", SCORE_ERROR},
         {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":\\\"1\\\"}\"; done",
-         "program: no reward"},
+         "program: no reward", SCORE_ERROR},
         {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"error\\\":\\\"no data\\\"}\"; done",
-         "program: error: no data"},
-        {"exit 3", "program: it ended"},
-        {"read -r line; exec sleep 1000", "program: time-out"},
-        {"exec yes | tr -d '\\n'", "program: error"}, // a line without end
+         "program: error: no data", SCORE_ERROR},
+        {"exit 3", "program: it ended", SCORE_ERROR},
+        {"read -r line; exec sleep 1000", "program: time-out", SCORE_TIMEOUT},
+        {"exec yes | tr -d '\\n'", "program: error", SCORE_ERROR}, // a line without end
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct reward *r = script_reward(*state, cases[i].script, strstr(cases[i].rule, "time-out") ? 0.2 : 60);
+        struct reward *r = script_reward(*state, cases[i].script, cases[i].score == SCORE_TIMEOUT ? 0.2 : 60);
         struct reward_output out = score(r, "x");
-        assert_int_equal(out.score, SCORE_LEFT_OUT);
+        assert_int_equal(out.score, cases[i].score);
         assert_string_equal(out.rule, cases[i].rule);
         reward_free(r);
     }
@@ -156,6 +156,11 @@ static void parts_are_weighed_and_named(void **state)
     assert_int_equal(out.score, SCORE_OK);
     assert_true(out.part[0] == 10 && out.part[1] == 4 && out.reward == 6);
     assert_true(out.ans_acc == 1);    // of the part that knows what an answer is
+    reward_free(r);
+    reward_free(script_reward(f, "exit 1", 60));
+    r = reward_new(&(struct reward_config){ .type = type, .program_timeout_s = 60 }, &err);
+    assert_non_null(r);
+    assert_int_equal(score(r, "so \\boxed{7}").score, SCORE_ERROR);    // one part's failure is the whole's
     reward_free(r);
 }
 

@@ -98,7 +98,7 @@ static void a_missing_gt_answer_leaves_the_sample_out(UNUSED void **state)
 {
     struct reward_config config = { .type = "boxed" };
     struct reward_output o = score(&config, "\\boxed{1}", NULL, -1, FINISH_STOP);
-    assert_int_equal(o.score, SCORE_LEFT_OUT);
+    assert_int_equal(o.score, SCORE_ERROR);
     assert_int_equal(o.verdict, VERDICT_CANNOT_TELL);
     assert_string_equal(o.rule, "no gt_answer");
 }

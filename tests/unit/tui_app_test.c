@@ -391,6 +391,31 @@ static void alarms_say_what_is_wrong_and_what_to_try(UNUSED void **state)
     fleet_model_free(m);
 }
 
+static void a_counter_that_rose_is_an_alarm_until_a_step_without(UNUSED void **state)
+{
+    static const struct { double timeouts, errors; const char *want; } steps[] = {
+        { 3, 0, "verifier time-outs, 3 so far" },    // the first step, too: counters begin at 0
+        { 3, 0, NULL },
+        { 3, 1, "verifier errors, 1 so far" },
+        { 123456, 1, "verifier time-outs, 123456 so far" },
+        { NAN, NAN, NULL },    // not known is not risen
+    };
+    struct error err;
+    struct model *m = model_new(&err);
+    struct alarm a[8];
+    assert_non_null(m);
+    m->state = RUN_RUNNING;
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
+        model_step_begin(m, (int64_t)i + 1, 0);
+        model_metric(m, (int64_t)i + 1, metrics[M_SCORE_TIMEOUTS].name, steps[i].timeouts);
+        model_metric(m, (int64_t)i + 1, metrics[M_SCORE_ERRORS].name, steps[i].errors);
+        assert_int_equal(alarms_check(m, T0, a, 8), steps[i].want ? 1 : 0);
+        if (steps[i].want)
+            assert_string_equal(a[0].text, steps[i].want);
+    }
+    fleet_model_free(m);
+}
+
 static void esc_undoes_one_layer_at_a_time(UNUSED void **state)
 {
     struct stage s;
@@ -532,6 +557,7 @@ int main(void)
         cmocka_unit_test(a_click_on_a_tab_goes_there_at_any_width),
         cmocka_unit_test(silence_of_an_agent_is_noticed_by_the_console_itself),
         cmocka_unit_test(alarms_say_what_is_wrong_and_what_to_try),
+        cmocka_unit_test(a_counter_that_rose_is_an_alarm_until_a_step_without),
         cmocka_unit_test(esc_undoes_one_layer_at_a_time),
         cmocka_unit_test(a_chosen_rollout_stays_while_new_ones_come),
         cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),

@@ -87,6 +87,17 @@ struct answer {
     struct request *request;
     struct msg_out msg;
 };
+/* Of all groups that have come, each counted once in the transaction that keeps it; returning to an earlier step takes none away. */
+struct totals {
+    int64_t n_tok, n_sample, n_timeout, n_error;
+};
+/* Of the groups that came since something. */
+struct score_sums {
+    double wait_s;                     // that groups waited for their scores
+    double response_s;                 // that responses did
+    double verify_s;                   // that verifiers worked
+    int64_t n;                         // responses
+};
 struct controller {
     struct process process;
     struct server *server;
@@ -136,7 +147,8 @@ struct controller {
     int64_t started_ms, step_ms, ended_ms;
     double step_s_mean;
     double host_mem_bytes;             // of the run's processes, as last sampled; 0: not yet
-    int64_t n_tok_total, n_sample_total;
+    struct totals total;
+    struct score_sums scored;          // since the last step
 };
 
 /* run_state.c */
@@ -144,6 +156,7 @@ MUST_USE bool controller_open(struct controller *c, const char *run_dir, struct 
 void controller_close(struct controller *c);
 MUST_USE bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err);    // once n_row is known
 MUST_USE bool state_save(struct controller *c, struct error *err);                       // ledger state, cursors
+MUST_USE bool totals_add(struct controller *c, const struct ledger_summary *group, struct error *err);
 void state_set(struct controller *c, enum run_state state, const char *who, const char *text);
 const char *state_name(enum run_state s);
 void run_fail(struct controller *c, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -45,6 +45,7 @@ void group_write(struct msg_out *m, const struct group *g, const char *prompt_te
         msg_str(m, "prompt_text", prompt_text);
     msg_f64(m, "gen_s", g->gen_s);
     msg_f64(m, "score_s", g->score_s);
+    msg_f64(m, "verify_s", g->verify_s);
 }
 
 /* The bytes of a field that must be n elements of size bytes; n -1: any number, told in *n_out. */
@@ -65,7 +66,7 @@ static bool sample_check(const struct mval *s, int64_t i, int64_t *left, struct 
 {
     int64_t n = mval_i64(mval_get(s, "n_tok"), -1), finish = mval_i64(mval_get(s, "finish"), -1);
     int64_t score = mval_i64(mval_get(s, "score"), -1);
-    if (n < 0 || n > *left || finish < FINISH_STOP || finish > FINISH_LENGTH || score < SCORE_NONE || score > SCORE_LEFT_OUT)
+    if (n < 0 || n > *left || finish < FINISH_STOP || finish > FINISH_LENGTH || score < SCORE_NONE || score > SCORE_ERROR)
         return error_set(err, ERR_DATA, "sample %" PRId64 " of a group has impossible values", i);
     *left -= n;
     return true;
@@ -73,7 +74,8 @@ static bool sample_check(const struct mval *s, int64_t i, int64_t *left, struct 
 
 bool group_summary(const struct mval *map, struct ledger_summary *out, struct error *err)
 {
-    struct ledger_summary sum = { .gen_s = mval_f64(mval_get(map, "gen_s"), 0), .score_s = mval_f64(mval_get(map, "score_s"), 0) };
+    struct ledger_summary sum = { .gen_s = mval_f64(mval_get(map, "gen_s"), 0), .score_s = mval_f64(mval_get(map, "score_s"), 0),
+                                  .verify_s = mval_f64(mval_get(map, "verify_s"), 0) };
     const struct mval *samples = mval_get(map, "samples");
     if (!array_field(map, "token", sizeof(int32_t), -1, &sum.n_tok, err) || !array_field(map, "logp", sizeof(float), sum.n_tok, NULL, err))
         return false;
@@ -86,8 +88,11 @@ bool group_summary(const struct mval *map, struct ledger_summary *out, struct er
         int64_t n = mval_i64(mval_get(s, "n_tok"), 0);
         sum.n_tok_max = MAX(sum.n_tok_max, n);
         sum.n_truncated += mval_i64(mval_get(s, "finish"), 0) == FINISH_LENGTH;
-        if (mval_i64(mval_get(s, "score"), 0) != SCORE_OK) {
+        int64_t score = mval_i64(mval_get(s, "score"), 0);
+        if (score != SCORE_OK) {
             sum.n_left_out++;
+            sum.n_timeout += score == SCORE_TIMEOUT;
+            sum.n_error += score == SCORE_ERROR;
             continue;
         }
         double reward = mval_f64(mval_get(s, "reward"), 0);
@@ -129,6 +134,7 @@ struct group *group_read(const struct mval *map, struct error *err)
     g->max_new_tok = mval_i64(mval_get(map, "max_new_tok"), 0);
     g->gen_s = sum.gen_s;
     g->score_s = sum.score_s;
+    g->verify_s = sum.verify_s;
     memcpy(g->prompt, prompt, (size_t)n_prompt * sizeof(int32_t));
     memcpy(g->token, token, (size_t)sum.n_tok * sizeof(int32_t));
     memcpy(g->logp, logp, (size_t)sum.n_tok * sizeof(float));

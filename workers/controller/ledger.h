@@ -34,9 +34,10 @@ struct ledger_rules {
 };
 /* What is known of a returned group, for filters and the metrics of its batch. */
 struct ledger_summary {
-    int64_t n_sample, n_scored, n_truncated, n_left_out, n_tok, n_tok_max;
+    int64_t n_sample, n_scored, n_truncated, n_tok, n_tok_max;
+    int64_t n_left_out, n_timeout, n_error;    // n_sample - n_scored; of these by the verifier's time-out, its failure
     double reward_sum, reward_sum2, format_sum, ans_sum;    // over scored samples
-    double gen_s, score_s;
+    double gen_s, score_s, verify_s;
     int64_t file_offset, file_bytes;    // where the group lies in the rollout file
 };
 enum ledger_fate { LEDGER_ISSUED, LEDGER_LEASED, LEDGER_RETURNED, LEDGER_FILTERED, LEDGER_STALE, LEDGER_TRAINED };

@@ -218,6 +218,40 @@ static bool number_put(struct controller *c, const char *name, int64_t v, struct
     return transaction(c, err) && journal_value_put(c->journal, name, text, (size_t)n, err);
 }
 
+/* The journal's name of each of c->total. */
+static const struct total_name {
+    const char *name;
+    size_t offset;
+} total_names[] = {
+    { "tokens", offsetof(struct totals, n_tok) },
+    { "samples", offsetof(struct totals, n_sample) },
+    { "score_timeouts", offsetof(struct totals, n_timeout) },
+    { "score_errors", offsetof(struct totals, n_error) },
+};
+
+static bool totals_load(struct controller *c, struct error *err)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(total_names); i++)
+        if (!number_get(c, total_names[i].name, 0, (int64_t *)(void *)((char *)&c->total + total_names[i].offset), err))
+            return false;
+    return true;
+}
+
+bool totals_add(struct controller *c, const struct ledger_summary *group, struct error *err)
+{
+    struct totals before = c->total;
+    c->total.n_tok += group->n_tok;
+    c->total.n_sample += group->n_sample;
+    c->total.n_timeout += group->n_timeout;
+    c->total.n_error += group->n_error;
+    for (size_t i = 0; i < ARRAY_SIZE(total_names); i++) {
+        const char *now = (const char *)&c->total + total_names[i].offset, *then = (const char *)&before + total_names[i].offset;
+        if (memcmp(now, then, sizeof(int64_t)) != 0 && !number_put(c, total_names[i].name, *(const int64_t *)(const void *)now, err))
+            return false;
+    }
+    return true;
+}
+
 static bool checkpoint_restore_row(void *arg, const struct journal_checkpoint *row)
 {
     struct controller *c = arg;
@@ -283,9 +317,8 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     if (!changes_load(c, err) || !journal_checkpoints_read(c->journal, checkpoint_restore_row, c, err)
         || !journal_evals_read(c->journal, eval_restore_row, c, err) || !journal_last_step(c->journal, &c->step, err)
         || !number_get(c, "incarnation", 0, &c->incarnation, err) || !number_get(c, "n_row", 0, &c->n_row, err)
-        || !number_get(c, "rollout_bytes", 0, &rollout_bytes, err) || !number_get(c, "tokens", 0, &c->n_tok_total, err)
-        || !number_get(c, "samples", 0, &c->n_sample_total, err) || !number_get(c, "round", 0, &c->round, err)
-        || !number_get(c, "begun", -1, &c->begun, err))
+        || !number_get(c, "rollout_bytes", 0, &rollout_bytes, err) || !totals_load(c, err)
+        || !number_get(c, "round", 0, &c->round, err) || !number_get(c, "begun", -1, &c->begun, err))
         return false;
     if (c->config.num_trainers == 1) {    // an earlier life may have had more
         c->round = 0;
@@ -576,6 +609,7 @@ bool controller_return(struct controller *c, int64_t step, struct error *err)
     c->incarnation = incarnation;
     c->step = step;
     c->step_ms = clock_ms();
+    c->scored = (struct score_sums){ 0 };
     event_add(c, "return", "controller", text, "");
     if (c->state == RUN_STOPPING && !c->stop_wanted) {    // the last steps are to be made again
         c->save_wanted = c->eval_wanted = -1;

@@ -566,13 +566,15 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
             return;
         }
         if (ledger_return(c->ledger, item, version, &sum) != LEDGER_NEW || !item_write(c, ledger_find(c->ledger, item), &err)
-            || !ledger_advance(c, &err)) {
+            || !totals_add(c, &sum, &err) || !ledger_advance(c, &err)) {
             run_fail(c, "cannot note group %" PRId64 ": %s", item, err.text);
             refuse_later(c, r, &err);
             return;
         }
-        c->n_tok_total += sum.n_tok;
-        c->n_sample_total += sum.n_sample;
+        c->scored.wait_s += sum.score_s;
+        c->scored.response_s += sum.score_s * (double)sum.n_sample;
+        c->scored.verify_s += sum.verify_s;
+        c->scored.n += sum.n_sample;
         recent_add(c, item, data, len);
     }
     msg_begin(&m, MSG_OK);
@@ -671,8 +673,20 @@ static void batch_metrics(struct controller *c, int64_t batch)
     metric_put(c, metrics[M_BUFFER_DEPTH].name, (double)counts.returned);
     metric_put(c, metrics[M_ROLLOUT_STEP].name, (double)newest);
     metric_put(c, metrics[M_EPISODE].name, n > 0 ? (double)(item[n - 1]->item / c->n_row) : NAN);
-    metric_put(c, metrics[M_TOKENS_TOTAL].name, (double)c->n_tok_total);
-    metric_put(c, metrics[M_SAMPLES_TOTAL].name, (double)c->n_sample_total);
+    metric_put(c, metrics[M_TOKENS_TOTAL].name, (double)c->total.n_tok);
+    metric_put(c, metrics[M_SAMPLES_TOTAL].name, (double)c->total.n_sample);
+}
+
+/* What the groups know of their scoring that came in the step_s seconds since the step before. */
+static void score_metrics(struct controller *c, double step_s)
+{
+    const struct score_sums *s = &c->scored;
+    metric_put(c, metrics[M_SCORE_S].name, s->wait_s);
+    metric_put(c, metrics[M_SCORE_LATENCY_MS].name, s->n > 0 ? 1000 * s->verify_s / (double)s->n : NAN);
+    metric_put(c, metrics[M_SCORE_QUEUE].name, step_s > 0 ? s->response_s / step_s : NAN);    // Little's law: number = rate x wait
+    metric_put(c, metrics[M_SCORE_TIMEOUTS].name, (double)c->total.n_timeout);
+    metric_put(c, metrics[M_SCORE_ERRORS].name, (double)c->total.n_error);
+    c->scored = (struct score_sums){ 0 };
 }
 
 static void step_body(struct controller *c, struct msg_out *m)
@@ -704,6 +718,7 @@ static bool train_done(struct controller *c, const struct msg_in *in, int64_t st
     batch_metrics(c, step - 1);
     double s = (double)(now - c->step_ms) / 1000;
     metric_put(c, metrics[M_STEP_S].name, s);
+    score_metrics(c, s);
     metric_put(c, metrics[M_CHECKPOINT_STALL_S].name, c->save_stall_s);
     metric_put(c, metrics[M_CHECKPOINT_WRITE_S].name, c->save_write_s);
     if (c->host_mem_bytes > 0)

@@ -186,6 +186,7 @@ static void program_score(struct code *c, const struct reward_config *config, co
     if (c->remote && r.status == CASE_OK && r.n_pass < t->n)
         r.status = CASE_ANSWER;
     if (r.status == CASE_SANDBOX) {
+        out->score = r.err.code == ERR_TIMEOUT ? SCORE_TIMEOUT : SCORE_ERROR;
         snprintf(out->rule, sizeof out->rule, "code: %s", c->remote ? "verifier error" : "sandbox error");
         log_warn("%s: %s", out->rule, r.err.text);
         goto out;
@@ -223,10 +224,12 @@ static void code_score(void *self, const struct reward_config *config, const str
             if (!ok)
                 log_warn("code: %s", err.text);
         }
-        if (ok)
+        if (ok) {
             program_score(self, config, &in[i], &out[i], &t);
-        else
+        } else {
+            out[i].score = SCORE_ERROR;
             snprintf(out[i].rule, sizeof out[i].rule, "code: error in test_cases");
+        }
         out[i].us = (double)(clock_ns() - start) / 1000;
     }
     tests_release(&t);

@@ -54,6 +54,7 @@ static void one_score(struct math *m, enum answer_form form, const struct reward
     size_t gold_len = 0;
     const char *gold = gold_text(in->row, &gold_len, num, sizeof num);
     if (!gold) {
+        out->score = SCORE_ERROR;
         snprintf(out->rule, sizeof out->rule, "no gt_answer");
         return;
     }

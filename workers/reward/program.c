@@ -187,6 +187,7 @@ static void answer_read(struct program *p, size_t len, struct reward_output *out
     const char *error = json_string_value(json_object_get(o, "error")),
                *rule = json_string_value(json_object_get(o, "rule"));
     double format = 0, right = 0;
+    out->score = SCORE_ERROR;
     if (!json_is_object(o) || json_integer_value(json_object_get(o, "id")) != p->id) {
         snprintf(out->rule, sizeof out->rule, "program: not an answer");
         log_warn("reward program '%s' wrote what is no answer to id %lld: %.200s", p->command, (long long)p->id,
@@ -231,6 +232,7 @@ static void sample_score(struct program *p, const struct reward_input *in, struc
     }
     if ((p->n_start & (p->n_start - 1)) == 0)
         log_warn("reward program '%s': %s", p->command, err.text);
+    out->score = err.code == ERR_TIMEOUT ? SCORE_TIMEOUT : SCORE_ERROR;
     snprintf(out->rule, sizeof out->rule, "program: %s", err.code == ERR_TIMEOUT ? "time-out" :
              err.code == ERR_CLOSED ? "it ended" : "error");
 }

@@ -197,7 +197,7 @@ static void part_add(const struct part *p, int k, const struct reward_output *pa
             *o = part[i];
             o->reward = 0;
         } else if (part[i].score != SCORE_OK && o->score == SCORE_OK) {
-            o->score = SCORE_LEFT_OUT;
+            o->score = part[i].score;
             snprintf(o->rule, sizeof o->rule, "%s", part[i].rule);
         }
         o->us = us;
@@ -218,8 +218,10 @@ void reward_score(struct reward *r, const struct reward_input *in, struct reward
     if (n > r->n_scratch) {
         struct reward_output *more = realloc(r->scratch, (size_t)n * sizeof *more);
         if (!more) {
-            for (int64_t i = 0; i < n; i++)
+            for (int64_t i = 0; i < n; i++) {
+                out[i].score = SCORE_ERROR;
                 snprintf(out[i].rule, sizeof out[i].rule, "no memory");
+            }
             return;
         }
         r->scratch = more;

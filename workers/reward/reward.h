@@ -27,7 +27,7 @@ struct reward_input {
     enum finish_reason finish;
 };
 struct reward_output {
-    enum score_state score;   // SCORE_OK or SCORE_LEFT_OUT (then reason says why)
+    enum score_state score;   // SCORE_OK, or why it is left out (rule says it in words)
     double reward;
     float format_acc, ans_acc;    // 0 or 1
     enum verdict verdict;

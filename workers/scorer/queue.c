@@ -77,7 +77,8 @@ static bool share_done(struct score_queue *q, struct score_job *job, int64_t fir
     struct score_stats *s = &q->stats;
     for (int64_t i = first; i < first + n; i++) {
         s->n_left_out += job->out[i].score != SCORE_OK;
-        s->n_timeout += strstr(job->out[i].rule, "time-out") != NULL;
+        s->n_timeout += job->out[i].score == SCORE_TIMEOUT;
+        s->n_error += job->out[i].score == SCORE_ERROR;
     }
     s->n_scored += n;
     s->depth -= n;
@@ -126,7 +127,7 @@ static void *scorer_thread(void *arg)
         if (r)
             reward_score(r, job->in + first, job->out + first, n);
         for (int64_t i = first; i < first + n && !r; i++) {
-            job->out[i] = (struct reward_output){ .score = SCORE_LEFT_OUT, .verdict = VERDICT_CANNOT_TELL };
+            job->out[i] = (struct reward_output){ .score = SCORE_ERROR, .verdict = VERDICT_CANNOT_TELL };
             snprintf(job->out[i].rule, sizeof job->out[i].rule, "no reward");
         }
         pthread_mutex_lock(&q->lock);

@@ -31,8 +31,9 @@ struct score_stats {
     int64_t depth;            // samples put and not yet done
     int64_t busy;             // threads at work
     int64_t n_scored;         // samples
-    int64_t n_left_out;       // of them without a verdict: errors, unreachable verifiers, "cannot tell"
-    int64_t n_timeout;        // of them a program or verifier that ran out of its time
+    int64_t n_left_out;       // of them without a score, for whatever reason
+    int64_t n_timeout;        // of these, the verifier ran out of its time
+    int64_t n_error;          // of these, the verifier failed
     int64_t n_refused;        // requests for which the queue had no room
     double latency_ms;        // mean time from put to done of the last jobs (decay 0.9)
     double latency_max_ms;    // longest of all

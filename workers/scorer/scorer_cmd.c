@@ -37,6 +37,7 @@ static void gauges_add(void *ctx, struct msg_out *m)
     msg_i64(m, "scorer/scored", stats.n_scored);
     msg_i64(m, "scorer/left_out", stats.n_left_out);
     msg_i64(m, "scorer/timeouts", stats.n_timeout);
+    msg_i64(m, "scorer/errors", stats.n_error);
     msg_i64(m, "scorer/refused", stats.n_refused);
     msg_f64(m, "scorer/latency_ms", stats.latency_ms);
     msg_f64(m, "scorer/latency_max_ms", stats.latency_max_ms);
