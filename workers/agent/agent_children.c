@@ -1,0 +1,151 @@
+/* The agent's children: started, watched through their process descriptors, started again; an exporter is not. */
+#include "workers/agent/agent_parts.h"
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "protocol/run_failure.h"
+#include "workers/agent/spawn.h"
+
+#define DEATHS_MAX 6         // quick ones in a row
+
+int pidfd_of(pid_t pid)
+{
+    return (int)syscall(SYS_pidfd_open, pid, 0);
+}
+
+struct child *child_add(struct agent *a, const char *command, const char *name)
+{
+    if (a->n_child == CHILD_MAX)
+        return NULL;
+    struct child *c = &a->child[a->n_child++];
+    *c = (struct child){ .command = command, .pidfd = -1 };
+    snprintf(c->name, sizeof c->name, "%s", name);
+    return c;
+}
+
+struct child *child_find(struct agent *a, const char *name)
+{
+    for (int i = 0; i < a->n_child; i++)
+        if (strcmp(a->child[i].name, name) == 0)
+            return &a->child[i];
+    return NULL;
+}
+
+void child_watch(struct child *c, pid_t pid)
+{
+    if (c->pidfd >= 0)
+        close(c->pidfd);
+    c->pid = pid;
+    c->pidfd = pidfd_of(pid);
+    c->started_ms = c->heard_ms = c->phase_ms = c->progress_ms = clock_ms();
+    snprintf(c->phase, sizeof c->phase, "starting");
+    c->waits_for[0] = 0;
+    c->stuck_ms = 0;
+    if (c->pidfd < 0)
+        c->pid = 0;    // it has gone already
+}
+
+/* By the descriptor: a found process is not our child, so its number may have gone to somebody else. */
+void child_kill(const struct child *c)
+{
+    if (c->pidfd >= 0)
+        syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0);
+}
+
+void agent_fail(struct agent *a, const char *text)
+{
+    struct error err;
+    log_error("%s", text);
+    if (a->failure[0])
+        return;
+    snprintf(a->failure, sizeof a->failure, "%s", text);
+    if (!run_failure_write(a->run_dir, text, &err))
+        log_error("%s", err.text);
+    a->over = true;
+    a->ended_ms = a->ended_ms ? a->ended_ms : clock_ms();
+}
+
+static void child_start(struct agent *a, struct child *c)
+{
+    struct error err;
+    const char *command = c->command ? c->command : "agent";
+    pid_t pid = process_spawn(command, a->run_dir, c->name, RUN_LOCK_FD, false, &err);
+    if (pid < 0) {
+        log_error("%s", err.text);
+        c->next_ms = clock_ms() + 1000;
+        return;
+    }
+    child_watch(c, pid);
+    log_info("started '%s', pid %d", c->name, (int)pid);
+}
+
+/* An exporter is not started again. When it has failed everybody is told: what it had to send is still to be sent. */
+static void exporter_ended(struct agent *a, struct child *c, const char *how, bool failed)
+{
+    char text[256], last[512];
+    c->next_ms = INT64_MAX;
+    if (!failed) {
+        log_info("'%s' %s", c->name, how);
+        return;
+    }
+    log_last_line(a->run_dir, c->name, last, sizeof last);
+    snprintf(text, sizeof text, "'%s' %s and is not started again; its last words: %.150s", c->name, how, last);
+    note_add(a, "alert", "agent", text);
+}
+
+static void child_died(struct agent *a, struct child *c)
+{
+    int status = SIGKILL;    // of a process that is not our child: taken as killed
+    char how[64] = "ended", last[512], text[1024];
+    if (waitpid(c->pid, &status, WNOHANG) == c->pid) {
+        if (WIFSIGNALED(status))
+            snprintf(how, sizeof how, "was killed by signal %d", WTERMSIG(status));
+        else
+            snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(status));
+    }
+    int64_t lived = clock_ms() - c->started_ms;
+    pid_t pid = c->pid;
+    close(c->pidfd);
+    c->pidfd = -1;
+    c->pid = 0;
+    if (a->over || a->stop_ms)
+        return;
+    if (c->exporter && WIFEXITED(status)) {    // its own decision: the server refused it, and said so in its log
+        exporter_ended(a, c, how, status != 0);
+        return;
+    }
+    bool failed = !WIFSIGNALED(status) || (WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGTERM);
+    c->n_quick = lived < QUICK_MS && failed ? c->n_quick + 1 : 0;
+    c->n_restart++;
+    c->next_ms = clock_ms() + (c->n_quick > 0 ? MIN(100 << MIN(c->n_quick, 4), 2000) : 0);
+    log_warn("'%s' (pid %d) %s after %.1f s", c->name, (int)pid, how, (double)lived / 1000);
+    if (c->n_quick >= DEATHS_MAX && c->exporter) {    // training goes on without it
+        exporter_ended(a, c, how, true);
+    } else if (c->n_quick >= DEATHS_MAX) {
+        log_last_line(a->run_dir, c->name, last, sizeof last);
+        snprintf(text, sizeof text, "'%s' has ended %d times soon after its start; its last words: %.600s", c->name, c->n_quick, last);
+        agent_fail(a, text);
+    }
+}
+
+void children_tick(struct agent *a)
+{
+    int64_t now = clock_ms();
+    struct pollfd fd[CHILD_MAX];
+    for (int i = 0; i < a->n_child; i++)
+        fd[i] = (struct pollfd){ .fd = a->child[i].pidfd, .events = POLLIN };
+    poll(fd, (nfds_t)a->n_child, 0);
+    for (int i = 0; i < a->n_child; i++) {
+        struct child *c = &a->child[i];
+        if (c->pid && (fd[i].revents & POLLIN))
+            child_died(a, c);
+        if (!c->pid && now >= c->next_ms && !a->stop_ms && !a->over)
+            child_start(a, c);
+    }
+}

@@ -1,0 +1,146 @@
+/* Heartbeats: what processes tell of themselves, and who is slow or stuck by it. */
+#include "workers/agent/agent_parts.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+
+#define GAP_MS 1000          // a turn that took so long: the agent itself was stopped or starved
+
+/* A silence that tells: longer than a few heartbeats, however slow they are set. */
+double silence_s(const struct agent *a)
+{
+    return fmax(a->config.slow_s, 3 * a->config.heartbeat_s);
+}
+
+/* slow or stuck: silence is told apart from standing still; a wait for somebody else is nobody's fault. */
+const char *child_verdict(const struct agent *a, const struct child *c)
+{
+    int64_t now = clock_ms();
+    double silent_s = (double)(now - c->heard_ms) / 1000, still_s = (double)(now - c->progress_ms) / 1000;
+    double slow_s = a->config.slow_s, stuck_s = a->config.stuck_s;
+    if (!c->pid)
+        return "stuck";
+    if (silent_s > silence_s(a))
+        return "stuck";    // its loop never blocks: a process that is not heard is stopped or starved
+    if (c->waits_for[0] || strcmp(c->phase, "waiting") == 0)
+        return "ok";
+    if (still_s > MAX(stuck_s, 6 * c->longest_s))
+        return "stuck";
+    return still_s > MAX(slow_s, 3 * c->longest_s) ? "slow" : "ok";
+}
+
+/* Kill what has been stuck for restart_stuck_s; children_tick starts it again. Exporters and the keeper have no heartbeat,
+ * so nothing is known of them. */
+void stuck_tick(struct agent *a)
+{
+    int64_t now = clock_ms();
+    bool gap = a->turned_ms > 0 && now - a->turned_ms > GAP_MS;    // silence was ours: everybody gets the time again
+    a->turned_ms = now;
+    for (int i = 0; i < a->n_child; i++) {
+        struct child *c = &a->child[i];
+        bool stuck = c->command && !c->exporter && c->pid && !a->over && !a->stop_ms && !gap && strcmp(child_verdict(a, c), "stuck") == 0;
+        c->stuck_ms = !stuck ? 0 : c->stuck_ms ? c->stuck_ms : now;
+        if (!stuck || a->config.restart_stuck_s <= 0 || (double)(now - c->stuck_ms) < 1000 * a->config.restart_stuck_s)
+            continue;
+        char text[256];
+        snprintf(text, sizeof text, "'%s' (pid %d) has been stuck for %.1f s in '%s' and is started again", c->name, (int)c->pid,
+                 (double)(now - c->stuck_ms) / 1000, c->phase);
+        note_add(a, "alert", "agent", text);
+        child_kill(c);
+        c->stuck_ms = 0;
+    }
+}
+
+/* What the child tells of itself. */
+static void child_heard(struct child *c, const struct msg_in *in, int64_t now, const void *data, size_t len)
+{
+    char phase[32];
+    mval_text(in->root, "phase", phase, sizeof phase);
+    double progress = mval_f64(mval_get(in->root, "progress"), 0);
+    if (strcmp(phase, c->phase) != 0) {
+        c->longest_s = 0;
+        c->progress_ms = now;
+    } else if (progress != c->progress) {
+        c->longest_s = fmax(c->longest_s, (double)(now - c->progress_ms) / 1000);
+        c->progress_ms = now;
+    }
+    snprintf(c->phase, sizeof c->phase, "%s", phase);
+    mval_text(in->root, "waits_for", c->waits_for, sizeof c->waits_for);
+    c->progress = progress;
+    c->heard_ms = now;
+    c->start = mval_i64(mval_get(in->root, "start"), 0);
+    c->phase_ms = now - (int64_t)(1000 * mval_f64(mval_get(in->root, "phase_s"), 0));
+    buf_clear(&c->gauges);
+    if (mval_get(in->root, "gauges") || mval_get(in->root, "processes"))
+        buf_add(&c->gauges, data, len);
+}
+
+/* How the run stands, as the controller tells with its heartbeat: what status answers while it is away, and when it is over. */
+static void detail_take(struct agent *a, const struct mval *detail, int64_t now, const void *data, size_t len)
+{
+    char state[16];
+    buf_clear(&a->detail);
+    buf_add(&a->detail, data, len);
+    a->detail_ms = now;
+    const struct mval *knobs = mval_get(detail, "knobs");    // they may have been changed since
+    a->config.slow_s = mval_f64(mval_get(knobs, "slow_s"), a->config.slow_s);
+    a->config.stuck_s = mval_f64(mval_get(knobs, "stuck_s"), a->config.stuck_s);
+    a->config.restart_stuck_s = mval_f64(mval_get(knobs, "restart_stuck_s"), a->config.restart_stuck_s);
+    mval_text(detail, "state", state, sizeof state);
+    if (!a->over && (!strcmp(state, "finished") || !strcmp(state, "failed") || !strcmp(state, "stopped"))) {
+        log_info("the run is over: %s", state);
+        a->over = true;
+        a->ended_ms = now;
+    }
+}
+
+/* Tell those who listen. */
+static void heartbeat_publish(struct agent *a, const char *name, const struct msg_in *in)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_PUBLISH);
+    msg_str(&m, "topic", "process");
+    msg_map(&m, "body");
+    msg_str(&m, "name", name);
+    msg_copy(&m, "phase", mval_get(in->root, "phase"));
+    msg_copy(&m, "phase_s", mval_get(in->root, "phase_s"));
+    msg_copy(&m, "progress", mval_get(in->root, "progress"));
+    msg_copy(&m, "waits_for", mval_get(in->root, "waits_for"));
+    if (mval_get(in->root, "gauges"))
+        msg_copy(&m, "gauges", mval_get(in->root, "gauges"));
+    msg_end(&m);
+    if (msg_finish(&m, &err))
+        telemetry_send(a, "process", m.buf.data, m.buf.len);
+    msg_release(&m);
+}
+
+void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in, const void *data, size_t len)
+{
+    char name[64];
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    int64_t now = clock_ms();
+    pid_t pid = (pid_t)mval_i64(mval_get(in->root, "pid"), 0);
+    struct child *c = child_find(a, mval_text(in->root, "name", name, sizeof name));
+    bool stop = !c || a->stop_ms;
+    if (c && c->pid != pid) {
+        if (c->pid == 0)
+            child_watch(c, pid);    // a life of before us
+        else
+            stop = true;            // its place has been taken
+    }
+    if (c && c->pid == pid) {
+        child_heard(c, in, now, data, len);
+        if (mval_get(in->root, "detail"))
+            detail_take(a, mval_get(in->root, "detail"), now, data, len);
+    }
+    heartbeat_publish(a, name, in);
+    msg_begin(&m, MSG_OK);    // last: the answer frees the question's bytes
+    msg_str(&m, "order", stop ? "stop" : "go");
+    if (msg_finish(&m, &err))
+        request_answer(r, &m);
+    msg_release(&m);
+}

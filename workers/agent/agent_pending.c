@@ -1,0 +1,163 @@
+/* Requests that wait: passed on to the controller or the gate, or for a process that an operator has restarted. */
+#include "workers/agent/agent_parts.h"
+#include <stdio.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+
+#define ASK_MS 5000          // until a request passed on is asked again
+
+struct pending *pending_new(struct agent *a, struct request *r, enum msg_type type, const void *data, size_t len, int64_t limit_ms)
+{
+    struct error err;
+    for (int i = 0; i < PENDING_MAX; i++)
+        if (!a->pending[i].request) {
+            struct pending *x = &a->pending[i];
+            struct buf b = x->msg;
+            *x = (struct pending){ .request = r, .msg = b, .type = type, .to = a->controller, .limit_ms = clock_ms() + limit_ms };
+            buf_clear(&x->msg);
+            buf_add(&x->msg, data, len);
+            return x;
+        }
+    error_set(&err, ERR_FULL, "%d requests wait already", PENDING_MAX);
+    request_refuse(r, &err);
+    return NULL;
+}
+
+void pending_ask(struct agent *a, struct pending *x)
+{
+    struct error err;
+    struct msg_out m = { .buf = x->msg };
+    int64_t left = x->limit_ms - clock_ms();
+    /* In pieces: an answer may be lost on its way, and asking again is safe (see pending_answered). */
+    x->open = peer_ask(x->to, &m, MIN(MAX(left, 1), ASK_MS), (uint64_t)(x - a->pending), &err);
+    x->again_ms = clock_ms() + 200;
+}
+
+static void pending_end(struct pending *x)
+{
+    x->request = NULL;
+    x->open = false;
+}
+
+/* An answer goes back as it came. A lost one is asked for again until the limit: commands carry ids, the rest only reads. */
+void pending_answered(struct agent *a, struct net_event *ev)
+{
+    if (!a->pending[ev->tag].request)
+        return;
+    struct pending *x = &a->pending[ev->tag];
+    x->open = false;
+    if (ev->failed) {
+        x->again_ms = clock_ms() + 100;
+        return;
+    }
+    struct msg_in in;
+    struct error err;
+    if (x->type == MSG_STATUS && msg_read_answer(&in, MSG_STATUS, ev->data, ev->len, &err)) {
+        status_answer(a, x->request, in.root, 0);
+        msg_in_release(&in);
+    } else {
+        struct msg_out m = MSG_OUT_INIT;
+        buf_add(&m.buf, ev->data, ev->len);
+        request_answer(x->request, &m);
+        msg_release(&m);
+    }
+    pending_end(x);
+}
+
+/* Has the process been heard since the restart? Who has no heartbeat lives when it has a process id. */
+static bool child_lives_anew(const struct child *c, const struct restart *r)
+{
+    bool beats = c->command && !c->exporter;
+    return c->pid && c->pid != r->pid && (!beats || (c->start && c->start != r->start));
+}
+
+void pendings_tick(struct agent *a)
+{
+    struct error err;
+    int64_t now = clock_ms();
+    for (int i = 0; i < PENDING_MAX; i++) {
+        struct pending *x = &a->pending[i];
+        if (!x->request)
+            continue;
+        if (x->restart) {
+            const struct child *c = &a->child[x->restart->child];
+            if (child_lives_anew(c, x->restart)) {
+                struct msg_out m = MSG_OUT_INIT;
+                char text[128];
+                snprintf(text, sizeof text, "'%s' lives again, pid %d", c->name, (int)c->pid);
+                msg_begin(&m, MSG_OK);
+                msg_str(&m, "effect", text);
+                msg_i64(&m, "step", 0);
+                if (msg_finish(&m, &err))
+                    request_answer(x->request, &m);
+                msg_release(&m);
+                pending_end(x);
+            } else if (now > x->limit_ms) {
+                error_set(&err, ERR_TIMEOUT, "'%s' has not come back in time", c->name);
+                request_refuse(x->request, &err);
+                pending_end(x);
+            }
+            continue;
+        }
+        if (x->type == MSG_STATUS && (now > x->limit_ms || (!x->open && now >= x->again_ms))) {
+            status_cached(a, x->request);
+            pending_end(x);
+        } else if (now > x->limit_ms + 500) {
+            error_set(&err, ERR_TIMEOUT, "the %s has not answered in time", peer_name(x->to));
+            request_refuse(x->request, &err);
+            pending_end(x);
+        } else if (!x->open && now >= x->again_ms && now < x->limit_ms) {
+            pending_ask(a, x);
+        }
+    }
+}
+
+/* Kill the process, unless the command of this id has done so before; the audit trail gets who, when and what. */
+static const struct restart *restart_do(struct agent *a, const struct msg_in *in, struct error *err)
+{
+    char name[64], id[128], who[128], text[256];
+    mval_text(in->root, "id", id, sizeof id);
+    mval_text(in->root, "who", who, sizeof who);
+    for (int i = 0; i < RESTART_MAX; i++)
+        if (id[0] && strcmp(a->restart[i].id, id) == 0)
+            return &a->restart[i];
+    struct child *c = child_find(a, mval_text(mval_get(in->root, "args"), "process", name, sizeof name));
+    if (!c) {
+        if (strcmp(name, "agent") == 0)
+            error_set(err, ERR_UNSUPPORTED, "the agent cannot restart itself; kill its process, and the keeper starts it again");
+        else
+            error_set(err, ERR_NOT_FOUND, "no process is called '%s'; 'rollcall ctl status' lists them", name);
+        return NULL;
+    }
+    struct restart *r = &a->restart[a->n_restart++ % RESTART_MAX];
+    *r = (struct restart){ .child = (int)(c - a->child), .pid = c->pid, .start = c->start };
+    snprintf(r->id, sizeof r->id, "%s", id);
+    if (c->exporter && c->next_ms == INT64_MAX)    // it had ended by its own decision
+        c->next_ms = 0;
+    if (c->pid) {
+        snprintf(text, sizeof text, "'%s' (pid %d) is killed and started again", c->name, (int)c->pid);
+        child_kill(c);
+    } else {
+        snprintf(text, sizeof text, "'%s', which does not live, is started again", c->name);
+    }
+    note_add(a, "command", who, text);
+    return r;
+}
+
+bool restart_asked(struct agent *a, struct request *r, const struct msg_in *in)
+{
+    char command[32];
+    struct error err;
+    mval_text(in->root, "command", command, sizeof command);
+    if (strcmp(command, "restart") != 0)
+        return false;
+    const struct restart *restart = restart_do(a, in, &err);
+    if (!restart) {
+        request_refuse(r, &err);
+        return true;
+    }
+    struct pending *x = pending_new(a, r, MSG_COMMAND, "", 0, (int64_t)(1000 * mval_f64(mval_get(in->root, "limit_s"), 60)));
+    if (x)
+        x->restart = restart;
+    return true;
+}
