@@ -4,15 +4,15 @@
  *   agent  <- unix -  gate  <===== TLS =====>  uplink  - unix ->  agent
  *   controller <------'                          '------------->  workers, scorer
  *
- * The gate (gate.c) is a process of the head's agent when the run listens: it takes nodes in, serves them the files they need
- * and the weights, and passes their work on to the controller. The uplink (uplink.c) stands for the controller on the node:
+ * The gate (gate_*.c) is a process of the head's agent when the run listens: it takes nodes in, serves them the files they need
+ * and the weights, and passes their work on to the controller. The uplink (uplink_cmd.c) stands for the controller on the node:
  * its agent, workers and scorer are those of any run, in a folder that looks like a run's. `rollcall agent --join`
  * (join_cmd.c) makes that folder, starts the node's keeper, and watches. A folder is a node's when it holds the file `node`.
  *
  * What must stay true:
  * 1. A node holds nothing that cannot be lost: killed whole, its items are issued again, with the same seeds and weights, so the
  *    run's bytes do not depend on who samples what.
- * 2. A node cannot make the run fail: a task that fails there ends the node (uplink.c, task_failed).
+ * 2. A node cannot make the run fail: a task that fails there ends the node (uplink_cmd.c, task_failed).
  * 3. The controller knows a node's workers as NODE/NAME; the uplink writes these names, the gate refuses others.
  * 4. Nothing is taken in beyond a stated size: names 32 bytes, pieces of files 4 MiB, files as large as join has said. */
 #pragma once

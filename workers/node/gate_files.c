@@ -1,0 +1,118 @@
+/* The files a node needs, listed when the gate opens and handed out in pieces; the weights of each version as they come. */
+#include "workers/node/gate_parts.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "workers/model/model_dir.h"
+#include "workers/text/digest.h"
+
+#define SETTINGS_MAX ((size_t)1 << 20)
+
+static void beat_tick(void *ctx)
+{
+    struct net_event ev;
+    struct gate *g = ctx;
+    g->process.progress++;
+    if (process_wait(&g->process, &ev, 0))    // nothing is open yet: nothing is lost
+        net_event_release(&ev);
+}
+
+static bool file_add(struct gate *g, const char *name, const char *path, struct error *err)
+{
+    if (g->n_file == NODE_FILES_MAX)
+        return error_set(err, ERR_FULL, "a node would need more than %d files", NODE_FILES_MAX);
+    struct node_file *f = &g->file[g->n_file];
+    snprintf(f->name, sizeof f->name, "%s", name);
+    snprintf(f->path, sizeof f->path, "%s", path);
+    if (!node_file_name_ok(f->name))
+        return error_set(err, ERR_UNSUPPORTED, "'%s' cannot be handed to other nodes: its name is too long or hidden", path);
+    if (!node_file_hash(path, f->hash, &f->size_bytes, beat_tick, g, err))
+        return false;
+    g->n_file++;
+    return true;
+}
+
+/* Settings, the model's small files and the data; the weights come with each version. */
+bool files_make(struct gate *g, struct error *err)
+{
+    char path[4300], name[300];
+    struct digest d;
+    const char *slash = strrchr(g->config.dataset, '/');
+    snprintf(path, sizeof path, "%s/run.yaml", g->process.run_dir);
+    if (!file_read(&g->settings, path, SETTINGS_MAX, err))
+        return false;
+    for (int i = 0; model_dir_file(i); i++) {
+        snprintf(name, sizeof name, "model/%s", model_dir_file(i));
+        if (path_join(path, sizeof path, g->config.model, model_dir_file(i)) && path_exists(path) && !file_add(g, name, path, err))
+            return false;
+    }
+    snprintf(name, sizeof name, "data/%.250s", slash ? slash + 1 : g->config.dataset);
+    if (!file_add(g, name, g->config.dataset, err))
+        return false;
+    digest_init(&d, true);
+    digest_add(&d, g->settings.data, g->settings.len);
+    for (int i = 0; i < g->n_file; i++) {
+        digest_add(&d, g->file[i].name, strlen(g->file[i].name) + 1);
+        digest_add(&d, g->file[i].hash, 64);
+    }
+    digest_hex(&d, g->hash);
+    return true;
+}
+
+void file_asked(struct gate *g, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    struct stat st;
+    struct msg_out m = MSG_OUT_INIT;
+    char name[160], path[4300] = "";
+    int fd = -1;
+    int64_t version = mval_i64(mval_get(in->root, "version"), -1), offset = mval_i64(mval_get(in->root, "offset"), -1);
+    int64_t n = mval_i64(mval_get(in->root, "n_bytes"), 0);
+    char *piece = NULL;
+    mval_text(in->root, "name", name, sizeof name);
+    for (int i = 0; !path[0] && i < g->n_file; i++)
+        if (strcmp(g->file[i].name, name) == 0)
+            snprintf(path, sizeof path, "%s", g->file[i].path);
+    if (!path[0] && version >= 0) {
+        snprintf(path, sizeof path, "%s/sock/weights-%" PRId64, g->process.run_dir, version);
+        snprintf(name, sizeof name, "weights of version %" PRId64, version);
+    }
+    if (!path[0] || offset < 0 || n < 1 || n > NODE_PIECE_BYTES) {
+        error_set(&err, ERR_DATA, "no file '%s', or not 1 to %" PRId64 " bytes from an offset on", name, NODE_PIECE_BYTES);
+        goto refuse;
+    }
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        error_set(&err, ERR_NOT_FOUND, "the head has no %s (any more)", name);
+        goto refuse;
+    }
+    n = MAX(MIN(n, st.st_size - offset), (int64_t)0);
+    piece = malloc((size_t)MAX(n, (int64_t)1));
+    ssize_t got = piece ? pread(fd, piece, (size_t)n, offset) : -1;
+    if (got != n) {
+        error_errno(&err, "cannot read '%s'", path);
+        goto refuse;
+    }
+    msg_begin(&m, MSG_OK);
+    msg_i64(&m, "size_bytes", st.st_size);
+    msg_i64(&m, "stamp", (int64_t)(((uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec + (uint64_t)st.st_ino) & INT64_MAX));
+    msg_bin(&m, "data", piece, (size_t)n);
+    if (msg_finish(&m, &err)) {
+        request_answer(r, &m);
+        g->n_piece++;
+        g->process.progress++;
+        goto out;
+    }
+refuse:
+    request_refuse(r, &err);
+out:
+    if (fd >= 0)
+        close(fd);
+    free(piece);
+    msg_release(&m);
+}

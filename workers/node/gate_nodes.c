@@ -1,0 +1,381 @@
+/* The nodes: who may join, who is here, who has gone, and what an operator wants of one. */
+#include "workers/node/gate_parts.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+
+struct node_seen *node_find(struct gate *g, const char *name)
+{
+    for (int i = 0; i < g->n_node; i++)
+        if (strcmp(g->node[i].node.name, name) == 0)
+            return &g->node[i];
+    return NULL;
+}
+
+static void node_gone(struct gate *g, struct node_seen *n, const char *reason)
+{
+    struct error err;
+    n->here = false;
+    log_warn("node '%s' has gone: %s", n->node.name, reason);
+    struct msg_out *m = letter_begin(g, MSG_GONE);
+    if (!m)
+        return;
+    msg_str(m, "node", n->node.name);
+    msg_str(m, "reason", reason);
+    if (!msg_finish(m, &err))
+        msg_release(m);
+}
+
+static void node_remove(struct gate *g, struct node_seen *n)
+{
+    struct error err;
+    if (n->restarter) {
+        error_set(&err, ERR_CLOSED, "node '%s' has left", n->node.name);
+        request_refuse(n->restarter, &err);
+    }
+    buf_release(&n->beat);
+    *n = g->node[--g->n_node];
+    g->node[g->n_node] = (struct node_seen){ 0 };
+}
+
+/* A place for a node of this name and id: its own, that of one that has gone, or a new one. NULL: see err. */
+static struct node_seen *node_place(struct gate *g, const struct node *who, struct error *err)
+{
+    struct node_seen *n = node_find(g, who->name);
+    if (n && strcmp(n->node.id, who->id) != 0) {
+        if (n->here) {
+            error_set(err, ERR_EXISTS, "a node called '%s' is here already, from host '%s'; choose another --name", who->name, n->node.host);
+            return NULL;
+        }
+        node_remove(g, n);
+        n = NULL;
+    }
+    for (int i = 0; !n && g->n_node == NODES_MAX && i < g->n_node; i++)
+        if (!g->node[i].here)
+            node_remove(g, &g->node[i]);
+    if (!n && g->n_node == NODES_MAX) {
+        error_set(err, ERR_FULL, "%d nodes are here already", NODES_MAX);
+        return NULL;
+    }
+    if (!n) {
+        n = &g->node[g->n_node++];
+        *n = (struct node_seen){ .node = *who };
+    }
+    snprintf(n->node.host, sizeof n->node.host, "%s", who->host);
+    return n;
+}
+
+static bool who_read(const struct mval *root, struct node *who, struct error *err)
+{
+    *who = (struct node){ 0 };
+    size_t len = 0;
+    const char *name = mval_str(mval_get(root, "node"), &len);
+    if (!name || len > NODE_NAME_MAX)
+        return error_set(err, ERR_DATA, "a node's name is at most %d bytes", NODE_NAME_MAX);
+    mval_text(root, "node", who->name, sizeof who->name);
+    mval_text(root, "id", who->id, sizeof who->id);
+    mval_text(root, "host", who->host, 65);
+    return node_name_check(who->name, err) && (strlen(who->id) == 32 || error_set(err, ERR_DATA, "a node's id is 32 hexadecimal digits"));
+}
+
+void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    struct node who;
+    char device[16];
+    struct msg_out m = MSG_OUT_INIT;
+    const char *run = strrchr(g->process.run_dir, '/');
+    if (!who_read(in->root, &who, &err))
+        goto refuse;
+    mval_text(in->root, "device", device, sizeof device);
+    if (strcmp(device, g->device) != 0) {
+        error_set(&err, ERR_UNSUPPORTED, "this run samples on %s devices, the node has %s: the same seeds would give other bits", g->device, device);
+        goto refuse;
+    }
+    if (run_over(g)) {
+        error_set(&err, ERR_REFUSED, "the run has ended (%s)", g->state);
+        goto refuse;
+    }
+    struct node_seen *n = node_find(g, who.name);
+    if (n && n->here && strcmp(n->node.id, who.id) != 0) {
+        node_place(g, &who, &err);    // says who is there
+        goto refuse;
+    }
+    if (n && strcmp(n->node.id, who.id) == 0)
+        n->dismissed[0] = 0;    // it was sent away, and has been told to come again
+    msg_begin(&m, MSG_OK);
+    msg_str(&m, "name", run ? run + 1 : g->process.run_dir);
+    msg_strn(&m, "settings", g->settings.data, g->settings.len);
+    msg_str(&m, "hash", g->hash);
+    msg_list(&m, "files");
+    for (int i = 0; i < g->n_file; i++) {
+        msg_map(&m, NULL);
+        msg_str(&m, "name", g->file[i].name);
+        msg_i64(&m, "size_bytes", g->file[i].size_bytes);
+        msg_str(&m, "hash", g->file[i].hash);
+        msg_end(&m);
+    }
+    msg_end(&m);
+    if (msg_finish(&m, &err)) {
+        log_info("node '%s' of host '%s' asks to join with %" PRId64 " producers", who.name, who.host,
+                 mval_i64(mval_get(in->root, "producers"), 0));
+        request_answer(r, &m);
+        msg_release(&m);
+        return;
+    }
+refuse:
+    log_warn("a node is refused: %s", err.text);
+    request_refuse(r, &err);
+    msg_release(&m);
+}
+
+/* The process id of a node's process by its last message; 0: not there. */
+static int64_t node_process_pid(const struct node_seen *n, const char *name)
+{
+    struct msg_in in;
+    struct error err;
+    int64_t pid = 0;
+    if (!n->beat.len || !msg_read_request(&in, n->beat.data, n->beat.len, &err))
+        return 0;
+    const struct mval *list = mval_get(in.root, "processes");
+    for (int64_t i = 0; i < mval_n(list); i++) {
+        char text[64];
+        if (strcmp(mval_text(mval_at(list, i), "name", text, sizeof text), name) == 0)
+            pid = mval_i64(mval_get(mval_at(list, i), "pid"), 0);
+    }
+    msg_in_release(&in);
+    return pid;
+}
+
+static void restarter_answer(struct node_seen *n, int64_t pid)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    char text[160];
+    snprintf(text, sizeof text, "'%s/%s' lives again, pid %" PRId64, n->node.name, n->restart, pid);
+    msg_begin(&m, MSG_OK);
+    msg_str(&m, "effect", text);
+    msg_i64(&m, "step", 0);
+    if (msg_finish(&m, &err))
+        request_answer(n->restarter, &m);
+    else
+        request_refuse(n->restarter, &err);
+    msg_release(&m);
+    n->restarter = NULL;
+    n->restart[0] = 0;
+}
+
+void node_asked(struct gate *g, struct request *r, const struct msg_in *in, const void *data, size_t len)
+{
+    struct error err;
+    struct node who;
+    char text[320], reason[300], hash[65];
+    const char *order = "go", *why = "";
+    struct msg_out m = MSG_OUT_INIT;
+    bool leaving = mval_bool(mval_get(in->root, "leaving"), false);
+    int64_t start = mval_i64(mval_get(in->root, "start"), 0);
+    if (!who_read(in->root, &who, &err)) {
+        request_refuse(r, &err);
+        return;
+    }
+    mval_text(in->root, "hash", hash, sizeof hash);
+    struct node_seen *n = node_place(g, &who, &err);
+    if (!n) {
+        log_warn("a node is refused: %s", err.text);
+        request_refuse(r, &err);
+        return;
+    }
+    n->heard_ms = clock_ms();
+    buf_clear(&n->beat);
+    if (len <= (size_t)1 << 20)
+        buf_add(&n->beat, data, len);
+    mval_text(in->root, "reason", reason, sizeof reason);
+    if (leaving) {
+        order = "stop";
+        n->told = true;
+        if (n->here)
+            node_gone(g, n, reason[0] ? reason : "it was asked to leave");
+    } else if (n->dismissed[0]) {
+        order = "stop";
+        why = n->dismissed;
+        n->told = true;
+    } else if (run_over(g) || process_is_over(&g->process)) {
+        order = "stop";
+        why = "the run has ended";
+        n->told = true;
+    } else if (strcmp(hash, g->hash) != 0) {
+        order = "join";
+        why = "the run's settings or files are others now";
+    } else if (!n->here || n->start != start) {
+        snprintf(text, sizeof text, n->here ? "node '%s' (host '%s') lives anew" : "node '%s' (host '%s') has come", n->node.name, n->node.host);
+        event_tell(g, "node", "gate", text);
+        n->here = true;
+        n->start = start;
+        n->told = false;
+    }
+    if (n->restarter) {
+        int64_t pid = node_process_pid(n, n->restart);
+        if (pid && pid != n->restart_pid)
+            restarter_answer(n, pid);
+    }
+    msg_begin(&m, MSG_OK);
+    msg_str(&m, "order", order);
+    msg_str(&m, "reason", why);
+    msg_str(&m, "state", g->state);
+    msg_i64(&m, "step", g->step);
+    if (n->restarter) {
+        msg_str(&m, "restart", n->restart);
+        msg_i64(&m, "restart_pid", n->restart_pid);
+    }
+    if (msg_finish(&m, &err))
+        request_answer(r, &m);
+    else
+        request_refuse(r, &err);
+    msg_release(&m);
+    if (leaving && !n->here)
+        node_remove(g, n);
+}
+
+void nodes_tick(struct gate *g)
+{
+    struct error err;
+    int64_t now = clock_ms();
+    int64_t silence_ms = (int64_t)(1000 * MAX(g->config.slow_s, 3 * g->config.heartbeat_s));
+    for (int i = 0; i < g->n_node; i++) {
+        struct node_seen *n = &g->node[i];
+        if (n->here && now - n->heard_ms > silence_ms) {
+            char text[100];
+            snprintf(text, sizeof text, "no sign of life for %.0f s", (double)(now - n->heard_ms) / 1000);
+            node_gone(g, n, text);
+        }
+        if (n->restarter && now > n->restart_limit_ms) {
+            error_set(&err, ERR_TIMEOUT, "'%s/%s' has not come back in time", n->node.name, n->restart);
+            request_refuse(n->restarter, &err);
+            n->restarter = NULL;
+            n->restart[0] = 0;
+        }
+    }
+}
+
+static void node_dismiss(struct gate *g, struct request *r, const struct mval *root, struct error *err)
+{
+    char name[64], who[120], text[160];
+    struct msg_out m = MSG_OUT_INIT;
+    struct node_seen *n = node_find(g, mval_text(mval_get(root, "args"), "node", name, sizeof name));
+    if (!n) {
+        error_set(err, ERR_NOT_FOUND, "no node is called '%s'; 'rollcall ctl status' shows them as NODE/PROCESS", name);
+        request_refuse(r, err);
+        return;
+    }
+    snprintf(n->dismissed, sizeof n->dismissed, "dismissed by %s", mval_text(root, "who", who, sizeof who));
+    snprintf(text, sizeof text, n->here ? "node '%s' is sent away" : "node '%s', which is lost, is forgotten", name);
+    event_tell(g, "command", who, text);
+    if (n->here)
+        node_gone(g, n, n->dismissed);
+    else
+        node_remove(g, n);
+    msg_begin(&m, MSG_OK);
+    msg_str(&m, "effect", text);
+    msg_i64(&m, "step", g->step);
+    if (msg_finish(&m, err))
+        request_answer(r, &m);
+    msg_release(&m);
+}
+
+/* Kill a node's process, which its agent starts again; answered when it lives anew. */
+static void node_restart(struct gate *g, struct request *r, const struct mval *root)
+{
+    struct error err;
+    char process[120], node[120], who[120], text[300];
+    mval_text(mval_get(root, "args"), "process", process, sizeof process);
+    snprintf(node, sizeof node, "%.*s", (int)strcspn(process, "/"), process);
+    const char *slash = strchr(process, '/');
+    struct node_seen *n = node_find(g, node);
+    int64_t pid = n && n->here && slash ? node_process_pid(n, slash + 1) : 0;
+    if (!pid) {
+        error_set(&err, ERR_NOT_FOUND, "no living process of a node is called '%s'; 'rollcall ctl status' lists them", process);
+        request_refuse(r, &err);
+        return;
+    }
+    if (n->restarter)    // asked again, or for another: the newer asker waits
+        request_drop(n->restarter);
+    if (strcmp(n->restart, slash + 1) != 0) {
+        snprintf(text, sizeof text, "'%s' (pid %" PRId64 ") is killed and started again", process, pid);
+        event_tell(g, "command", mval_text(root, "who", who, sizeof who), text);
+        n->restart_pid = pid;
+    }
+    snprintf(n->restart, sizeof n->restart, "%.63s", slash + 1);
+    n->restarter = r;
+    n->restart_limit_ms = clock_ms() + (int64_t)(1000 * mval_f64(mval_get(root, "limit_s"), 60));
+}
+
+void node_command(struct gate *g, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    char command[32];
+    mval_text(in->root, "command", command, sizeof command);
+    if (strcmp(command, "dismiss") == 0) {
+        node_dismiss(g, r, in->root, &err);
+    } else if (strcmp(command, "restart") == 0) {
+        node_restart(g, r, in->root);
+    } else {
+        error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the gate", command);
+        request_refuse(r, &err);
+    }
+}
+
+void nodes_processes_write(void *ctx, struct msg_out *m)
+{
+    struct gate *g = ctx;
+    int64_t now = clock_ms();
+    for (int i = 0; i < g->n_node; i++) {
+        const struct node_seen *n = &g->node[i];
+        struct msg_in in;
+        struct error err;
+        char name[200], waits[120];
+        double silent_s = (double)(now - n->heard_ms) / 1000;
+        if (!n->here) {
+            snprintf(name, sizeof name, "%s/agent", n->node.name);
+            snprintf(waits, sizeof waits, "lost: no sign of life for %.0f s", silent_s);
+            msg_map(m, NULL);
+            msg_str(m, "name", name);
+            msg_str(m, "node", n->node.name);
+            msg_str(m, "kind", "agent");
+            msg_i64(m, "pid", 0);
+            msg_str(m, "phase", "lost");
+            msg_f64(m, "phase_s", silent_s);
+            msg_str(m, "waits_for", waits);
+            msg_str(m, "verdict", "stuck");
+            msg_end(m);
+            continue;
+        }
+        if (!n->beat.len || !msg_read_request(&in, n->beat.data, n->beat.len, &err))
+            continue;
+        const struct mval *list = mval_get(in.root, "processes");
+        for (int64_t k = 0; k < MIN(mval_n(list), (int64_t)80); k++) {
+            const struct mval *p = mval_at(list, k);
+            char own[64];
+            snprintf(name, sizeof name, "%s/%s", n->node.name, mval_text(p, "name", own, sizeof own));
+            msg_map(m, NULL);
+            msg_str(m, "name", name);
+            msg_str(m, "node", n->node.name);
+            static const char *const same[] = { "kind", "plays", "pid", "phase", "phase_s", "progress", "waits_for", "verdict", "heard_s", "restarts",
+                                                "cpu", "rss_mib", "gauges" };
+            for (size_t f = 0; f < ARRAY_SIZE(same); f++)
+                if (mval_get(p, same[f]))
+                    msg_copy(m, same[f], mval_get(p, same[f]));
+            msg_end(m);
+        }
+        msg_in_release(&in);
+    }
+}
+
+bool nodes_told(const struct gate *g)
+{
+    for (int i = 0; i < g->n_node; i++)
+        if (g->node[i].here && !g->node[i].told)
+            return false;
+    return true;
+}
