@@ -1,0 +1,44 @@
+/* train_parts.h - the inside of rollcall train; only for train_*.c. */
+#pragma once
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/error.h"
+#include "protocol/knobs.h"
+#include "protocol/run_config.h"
+
+struct train {
+    struct run_config config;
+    struct run_plan plan;
+    int64_t n_row;
+    const char *run_file, *resume, *runs_dir, *format, *value[KNOB_MAX];
+    bool batch, dry_run;
+    double interval_s;
+    char run_dir[PATH_MAX];
+};
+
+bool knob_given(const struct train *t, const char *name);    // on the command line
+
+/* ---- train_resume.c ---- */
+/* Say in notes what a resumed run keeps when its number of workers changes, and see to it. */
+void workers_change(struct train *t, const struct run_config *before, struct buf *notes);
+
+/* ---- train_check.c: before anything is made ---- */
+/* Model, data, reward, devices and sizes; on success config is as run.yaml will have it, and n_row and plan are known. */
+MUST_USE bool train_check(struct train *t, struct error *err);
+
+/* ---- train_start.c ---- */
+/* Make the run's directory, or take that of the run that is resumed, and start its keeper. On failure nothing new is left. */
+MUST_USE bool train_start(struct train *t, struct error *err);
+
+/* ---- train_watch.c: --batch ---- */
+struct watch_seen {           // how far the journal has been told
+    int64_t step_seq, event_seq, last_step;
+};
+/* What an earlier life of the run has told. */
+MUST_USE bool train_watch_skip(struct train *t, struct watch_seen *seen, struct error *err);
+/* From now on a first signal asks the run to stop, and a second ends it at once. */
+void train_watch_signals(void);
+/* Tell the run, from seen on, until its processes have ended. */
+MUST_USE bool train_watch(struct train *t, const struct watch_seen *seen, struct error *err);
