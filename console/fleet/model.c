@@ -134,7 +134,7 @@ void model_step_begin(struct model *m, int64_t step, double time_s)
     model_changed(m);
 }
 
-static struct series *series_find(struct model *m, const char *name, bool make)
+static struct series *series_find(struct model *m, const char *name)
 {
     int id = metric_find(name);
     if (id >= 0)
@@ -142,7 +142,7 @@ static struct series *series_find(struct model *m, const char *name, bool make)
     for (int i = 0; i < m->n_extra; i++)
         if (strcmp(m->extra[i].name, name) == 0)
             return &m->extra[i].series;
-    if (!make || m->n_extra == MODEL_EXTRA || strlen(name) >= sizeof(m->extra[0].name))
+    if (m->n_extra == MODEL_EXTRA || strlen(name) >= sizeof(m->extra[0].name))
         return NULL;
     struct extra_metric *e = &m->extra[m->n_extra++];
     snprintf(e->name, sizeof(e->name), "%s", name);
@@ -152,14 +152,9 @@ static struct series *series_find(struct model *m, const char *name, bool make)
 
 void model_metric(struct model *m, int64_t step, const char *name, double value)
 {
-    struct series *s = series_find(m, name, true);
+    struct series *s = series_find(m, name);
     if (s && !isnan(value))
         series_set(s, step, value);
-}
-
-const struct series *model_series(const struct model *m, const char *name)
-{
-    return series_find((struct model *)m, name, false);    // find without make changes nothing
 }
 
 /* Controllers first, then workers, scorers, agents: the order an operator asks in. */

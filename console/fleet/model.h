@@ -172,8 +172,6 @@ void model_step_begin(struct model *m, int64_t step, double time_s);
 /* Forget the steps from `step` on: the run went back to a checkpoint. */
 void model_steps_cut(struct model *m, int64_t step);
 void model_metric(struct model *m, int64_t step, const char *name, double value);
-/* The series of a metric by name, NULL: never told. */
-const struct series *model_series(const struct model *m, const char *name);
 /* The process of that name, made when there is room (NULL: none). New ones keep the list sorted by kind and name. */
 struct proc *model_proc(struct model *m, const char *name);
 void model_proc_remove(struct model *m, int i);

@@ -293,19 +293,6 @@ void chart_draw(struct cells *out, struct rect r, const struct chart *c)
     }
 }
 
-void spark_draw(struct cells *out, struct rect r, const struct series *s, int64_t to, enum chart_glyphs glyphs)
-{
-    static const char ascii[8] = { '_', '_', '.', '.', '-', '-', '^', '^' };
-    struct series_span span = s ? series_query(s, to - r.w, to) : (struct series_span){ NAN, NAN, NAN, 0 };
-    for (int x = 0; x < r.w; x++) {
-        double v = s ? series_at(s, to - r.w + x) : NAN;
-        double t = span.max > span.min ? (v - span.min) / (span.max - span.min) : 0.5;
-        int level = isnan(v) ? 0 : (int)(fmin(fmax(t, 0), 1) * 7 + 0.5);
-        uint32_t ch = glyphs == GLYPHS_ASCII ? (uint32_t)ascii[level] : (uint32_t)(0x2581 + level);
-        cells_put(out, r.x + x, r.y, isnan(v) ? ' ' : ch, ROLE_CHART);
-    }
-}
-
 void gauge_draw(struct cells *out, struct rect r, double share, enum chart_glyphs glyphs)
 {
     int eighths = isnan(share) ? 0 : (int)(fmin(fmax(share, 0), 1) * r.w * 8 + 0.5);

@@ -22,8 +22,6 @@ void chart_range(double min, double max, double *lo, double *hi);
 /* Steps to show when n are known and max_steps (0: unknown) are expected: grows by thirds, so that the picture stands still
  * for long and is seldom less than two thirds full. */
 int64_t chart_width_steps(int64_t n, int64_t max_steps);
-/* The last r.w values before step `to`, one a column, eight heights, in row r.y. */
-void spark_draw(struct cells *out, struct rect r, const struct series *s, int64_t to, enum chart_glyphs glyphs);
 /* A bar that is `share` full (NAN: unknown, all empty), in row r.y. */
 void gauge_draw(struct cells *out, struct rect r, double share, enum chart_glyphs glyphs);
 

@@ -51,11 +51,6 @@ bool loss_variation_parse(enum loss_variation *out, const char *name, struct err
     return error_set(err, ERR_USAGE, "unknown loss variation '%s'; known are sample_level and token_level", name);
 }
 
-const char *loss_variation_name(enum loss_variation v)
-{
-    return variation_names[v];
-}
-
 void advantage_group(double *adv, enum algo algo, const struct group *g)
 {
     double sum = 0, sq = 0;

@@ -36,7 +36,6 @@ MUST_USE bool algo_parse(enum algo *out, const char *name, struct error *err);
 const char *algo_name(enum algo a);
 /* "sample_level", "token_level". */
 MUST_USE bool loss_variation_parse(enum loss_variation *out, const char *name, struct error *err);
-const char *loss_variation_name(enum loss_variation v);
 
 /* Advantage of each sample of a group into adv (n_sample), before REINFORCE_PPB's normalisation:
  *   GRPO, DAPO      (r - mean) / (s + 1e-4), s with n - 1 (DeepSeekMath, arXiv 2402.03300, section 4.1.2)

@@ -41,11 +41,6 @@ size_t kv_pool_page_bytes(const struct model *m)
     return (size_t)m->c.n_layer * kv_page_bytes(m->dev, model_heads(m), m->dtype);
 }
 
-int64_t kv_pool_n_page(const struct kv_pool *kv)
-{
-    return kv->n_page;
-}
-
 bool kv_pool_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err)
 {
     for (int64_t l = 0; l < kv->n_layer; l++)

@@ -77,7 +77,6 @@ int64_t model_n_flat(const struct model *m);
 struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, void *mem, struct error *err);
 void kv_pool_free(struct kv_pool *kv);             // NULL is fine
 size_t kv_pool_page_bytes(const struct model *m);  // one page, keys and values of all layers
-int64_t kv_pool_n_page(const struct kv_pool *kv);
 /* Copy page src[i] to dst[i] in every layer; src, dst (device; n). A group shares its prompt's full pages and copies
  * the last, partly filled one. */
 MUST_USE bool kv_pool_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err);

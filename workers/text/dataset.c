@@ -364,11 +364,6 @@ int64_t dataset_n_row(const struct dataset *d)
     return d->n_row;
 }
 
-const char *dataset_path(const struct dataset *d)
-{
-    return d->path;
-}
-
 int64_t dataset_line(const struct dataset *d, int64_t i)
 {
     return d->place[i].line;

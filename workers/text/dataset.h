@@ -23,7 +23,6 @@ struct dataset_columns {
 struct dataset *dataset_open(const char *path, const struct dataset_columns *columns, struct error *err);
 void dataset_free(struct dataset *d);
 int64_t dataset_n_row(const struct dataset *d);
-const char *dataset_path(const struct dataset *d);
 /* The line in the file, from 1, on which row i (from 0) stands. */
 int64_t dataset_line(const struct dataset *d, int64_t i);
 /* Row i as an object in which `messages` is a list of at least one message, `gt_answer` is a string when there is one,
