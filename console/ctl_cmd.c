@@ -146,19 +146,20 @@ static const char *figure(const struct mval *figures, const char *name, double s
     return out;
 }
 
-static void devices_print(const struct mval *root)
+/* Host and devices of a node; before: what stands before their names. */
+static void devices_print(const struct mval *node, const char *before)
 {
-    const struct mval *list = mval_get(root, "devices"), *host = mval_get(root, "host");
+    const struct mval *list = mval_get(node, "devices"), *host = mval_get(node, "host");
     char a[32], b[32], c[32], d[32], e[32], f[32], name[32], what[96], state[32], throttle[160];
     if (host)
-        printf("host: processors %s, memory %s of %s, disk %s full\n", figure(host, "cpu_percent", 1, " %", a),
+        printf("%shost: processors %s, memory %s of %s, disk %s full\n", before, figure(host, "cpu_percent", 1, " %", a),
                figure(host, "mem_used_bytes", 0x1p-30, " GiB", b), figure(host, "mem_total_bytes", 0x1p-30, " GiB", c),
                figure(host, "disk_percent", 1, " %", d));
     for (int64_t i = 0; i < mval_n(list); i++) {
         const struct mval *g = mval_at(list, i), *v = mval_get(g, "figures");
         mval_text(g, "state", state, sizeof state);
         mval_text(g, "throttle", throttle, sizeof throttle);
-        printf("%s %s: ", mval_text(g, "name", name, sizeof name), mval_text(g, "what", what, sizeof what));
+        printf("%s%s %s: ", before, mval_text(g, "name", name, sizeof name), mval_text(g, "what", what, sizeof what));
         if (strcmp(state, "ok") != 0)
             printf("%s; ", state);
         printf("busy %s, memory %s of %s, %s, %s, %s%s%s\n", figure(v, "util_percent", 1, " %", a),
@@ -196,7 +197,13 @@ static void status_print(const struct msg_in *in)
                mval_text(p, "verdict", verdict, sizeof verdict), mval_text(p, "plays", plays, sizeof plays),
                mval_text(p, "waits_for", waits, sizeof waits));
     }
-    devices_print(root);
+    devices_print(root, "");
+    list = mval_get(root, "nodes");
+    for (int64_t i = 0; i < mval_n(list); i++) {
+        char node[64], before[72];
+        snprintf(before, sizeof before, "%s/", mval_text(mval_at(list, i), "node", node, sizeof node));
+        devices_print(mval_at(list, i), before);
+    }
 }
 
 static bool status_ask(struct ctl *c, struct error *err)

@@ -106,11 +106,8 @@ static void beat_send(struct process *p)
         p->gauges(p->ctx, &m);
         msg_end(&m);
     }
-    if (p->processes) {
-        msg_list(&m, "processes");
-        p->processes(p->ctx, &m);
-        msg_end(&m);
-    }
+    if (p->nodes)
+        p->nodes(p->ctx, &m);
     if (p->detail) {
         msg_map(&m, "detail");
         p->detail(p->ctx, &m);

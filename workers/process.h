@@ -23,9 +23,9 @@ struct process {
     char waits_for[160];    // "" : it works
     int64_t phase_ms;       // since when, monotonic clock
     double progress;        // grows with each piece of work
-    /* Add gauges (inside an open map), processes (inside an open list) and details to a heartbeat; may be NULL. */
+    /* Add gauges (inside an open map), the lists of other nodes and details (inside an open map) to a heartbeat; may be NULL. */
     void (*gauges)(void *ctx, struct msg_out *m);
-    void (*processes)(void *ctx, struct msg_out *m);
+    void (*nodes)(void *ctx, struct msg_out *m);
     void (*detail)(void *ctx, struct msg_out *m);
     void *ctx;
     /* own */

@@ -190,31 +190,47 @@ static void evals_read(struct model *m, const struct mval *map)
     }
 }
 
-static void devices_read(struct model *m, const struct mval *v)
+static void device_read(struct device_view *d, const struct mval *v)
 {
-    const struct mval *host = mval_get(v, "host"), *list = mval_get(v, "devices");
-    mval_text(v, "node", m->host.node, sizeof(m->host.node));
-    m->host.cpu_percent = mval_f64(mval_get(host, "cpu_percent"), NAN);
-    m->host.mem_used_bytes = mval_f64(mval_get(host, "mem_used_bytes"), NAN);
-    m->host.mem_total_bytes = mval_f64(mval_get(host, "mem_total_bytes"), NAN);
-    m->host.disk_percent = mval_f64(mval_get(host, "disk_percent"), NAN);
-    m->n_device = (int)MIN(mval_n(list), (int64_t)MODEL_DEVICES);
-    for (int i = 0; i < m->n_device; i++) {
-        struct device_view *d = &m->device[i];
-        const struct mval *g = mval_at(list, i), *f = mval_get(g, "figures");
-        mval_text(g, "name", d->name, sizeof(d->name));
-        mval_text(g, "what", d->what, sizeof(d->what));
-        mval_text(g, "state", d->state, sizeof(d->state));
-        mval_text(g, "throttle", d->throttle, sizeof(d->throttle));
-        d->util_percent = mval_f64(mval_get(f, "util_percent"), NAN);
-        d->mem_used_bytes = mval_f64(mval_get(f, "mem_used_bytes"), NAN);
-        d->mem_total_bytes = mval_f64(mval_get(f, "mem_total_bytes"), NAN);
-        d->temp_celsius = mval_f64(mval_get(f, "temp_celsius"), NAN);
-        d->power_watts = mval_f64(mval_get(f, "power_watts"), NAN);
-        d->power_limit_watts = mval_f64(mval_get(f, "power_limit_watts"), NAN);
-        d->sm_clock_mhz = mval_f64(mval_get(f, "sm_clock_mhz"), NAN);
-        d->ecc_uncorrected = mval_f64(mval_get(f, "ecc_uncorrected"), NAN);
-    }
+    const struct mval *f = mval_get(v, "figures");
+    mval_text(v, "name", d->name, sizeof(d->name));
+    mval_text(v, "what", d->what, sizeof(d->what));
+    mval_text(v, "state", d->state, sizeof(d->state));
+    mval_text(v, "throttle", d->throttle, sizeof(d->throttle));
+    d->util_percent = mval_f64(mval_get(f, "util_percent"), NAN);
+    d->mem_used_bytes = mval_f64(mval_get(f, "mem_used_bytes"), NAN);
+    d->mem_total_bytes = mval_f64(mval_get(f, "mem_total_bytes"), NAN);
+    d->temp_celsius = mval_f64(mval_get(f, "temp_celsius"), NAN);
+    d->power_watts = mval_f64(mval_get(f, "power_watts"), NAN);
+    d->power_limit_watts = mval_f64(mval_get(f, "power_limit_watts"), NAN);
+    d->sm_clock_mhz = mval_f64(mval_get(f, "sm_clock_mhz"), NAN);
+    d->ecc_uncorrected = mval_f64(mval_get(f, "ecc_uncorrected"), NAN);
+}
+
+/* A node's host and devices; one whose agent has not sampled yet tells nothing. */
+static void host_read(struct model *m, const struct mval *v)
+{
+    const struct mval *figures = mval_get(v, "host"), *list = mval_get(v, "devices");
+    if (!figures || m->n_host == MODEL_HOSTS)
+        return;
+    struct host_view *h = &m->host[m->n_host++];
+    mval_text(v, "node", h->node, sizeof(h->node));
+    h->cpu_percent = mval_f64(mval_get(figures, "cpu_percent"), NAN);
+    h->mem_used_bytes = mval_f64(mval_get(figures, "mem_used_bytes"), NAN);
+    h->mem_total_bytes = mval_f64(mval_get(figures, "mem_total_bytes"), NAN);
+    h->disk_percent = mval_f64(mval_get(figures, "disk_percent"), NAN);
+    h->n_device = (int)MIN(mval_n(list), (int64_t)(MODEL_DEVICES - m->n_device));
+    for (int i = 0; i < h->n_device; i++)
+        device_read(&m->device[m->n_device++], mval_at(list, i));
+}
+
+static void hosts_read(struct model *m, const struct mval *v)
+{
+    const struct mval *others = mval_get(v, "nodes");
+    m->n_host = m->n_device = 0;
+    host_read(m, v);
+    for (int64_t i = 0; i < mval_n(others); i++)
+        host_read(m, mval_at(others, i));
 }
 
 static void status_read(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
@@ -242,7 +258,7 @@ static void status_read(struct link *l, struct model *m, const struct mval *v, i
     gauges_read(m->buffer, &m->n_buffer, MODEL_GAUGES, mval_get(v, "buffer"));
     knobs_read(m, mval_get(v, "knobs"), now_ns);
     evals_read(m, mval_get(v, "eval"));
-    devices_read(m, v);
+    hosts_read(m, v);
     const struct mval *list = mval_get(v, "processes");
     for (int i = m->n_proc - 1; i >= 0; i--) {    // those the agent no longer has
         bool known = false;

@@ -19,7 +19,8 @@
 #define MODEL_EVALS 16
 #define MODEL_GAUGES 12
 #define MODEL_COMMANDS 64
-#define MODEL_DEVICES 16
+#define MODEL_HOSTS 65            // the run's node and others
+#define MODEL_DEVICES 256
 #define LANE_SECONDS 256         // history of a process's phases, one letter a second
 #define ROLLOUT_TEXT_MAX 16384   // bytes of one prompt or completion kept
 
@@ -60,9 +61,10 @@ struct device_view {              // a GPU as the agent last sampled it; NAN: no
     double util_percent, mem_used_bytes, mem_total_bytes, temp_celsius, power_watts, power_limit_watts, sm_clock_mhz;
     double ecc_uncorrected;
 };
-struct host_view {
-    char node[64];                // "": nothing is known of it yet
+struct host_view {                // a node's; NAN: not known
+    char node[64];
     double cpu_percent, mem_used_bytes, mem_total_bytes, disk_percent;
+    int n_device;                 // so many of the model's are its own, behind those of the hosts before
 };
 struct rollout_view {
     int64_t item, step;
@@ -123,7 +125,8 @@ struct model {
     double elapsed_s, step_s, left_s;    // NAN: unknown
     double controller_s;          // seconds since the agent heard of the controller
     int64_t told_ns;              // when the last status came; 0: never
-    struct host_view host;
+    struct host_view host[MODEL_HOSTS];    // the agent's own first
+    int n_host;
     struct device_view device[MODEL_DEVICES];
     int n_device;
     struct gauge buffer[MODEL_GAUGES];   // items: issued, returned, ...

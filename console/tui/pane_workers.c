@@ -1,4 +1,4 @@
-/* pane_workers.c - every process: what it does, for how long, whom it waits for, and its last minutes as a lane; host and GPUs */
+/* pane_workers.c - every process: what it does, for how long, whom it waits for, and its last minutes as a lane; hosts and GPUs */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,10 +27,10 @@ static int64_t workers_rows(const struct app *a)
     return n;
 }
 
-/* Lines for host and devices at the pane's foot: as many as leave the processes the greater part. */
+/* Lines for hosts and devices at the pane's foot: as many as leave the processes the greater part. */
 static int device_lines(const struct app *a, struct rect body)
 {
-    int wanted = a->model->n_device + (a->model->host.node[0] != 0);
+    int wanted = a->model->n_device + a->model->n_host;
     return MIN(wanted, MAX(body.h - 12, 0) / 2);
 }
 
@@ -196,24 +196,33 @@ static void device_draw(struct cells *c, struct rect r, const struct device_view
         cells_text(c, x + used_w, r.y, r.x + r.w - x - used_w, d->throttle, ROLE_WARN);
 }
 
-/* The host, then the GPUs; what has no line is counted on the last one. */
-static void devices_draw(const struct model *m, struct cells *c, struct rect r)
+static void host_draw(struct cells *c, struct rect r, const struct host_view *h)
 {
     char cpu[16], used[16], total[16], disk[16];
-    int y = 0, host = m->host.node[0] != 0;
-    if (host && r.h > 0) {
-        cells_fmt(c, r.x, r.y, r.w, ROLE_DIM, "%-7s%3s %%  %8s of %8s  disk %s %% full  %s", "host", known(cpu, m->host.cpu_percent),
-                  bytes_format(used, m->host.mem_used_bytes), bytes_format(total, m->host.mem_total_bytes), known(disk, m->host.disk_percent),
-                  m->host.node);
-        y++;
-    }
-    for (int i = 0; i < m->n_device && y < r.h; i++, y++) {
-        struct rect line = { r.x, r.y + y, r.w, 1 };
-        if (y == r.h - 1 && i < m->n_device - 1)
-            cells_fmt(c, line.x, line.y, line.w, ROLE_DIM, "and %d more GPUs", m->n_device - i);
-        else
-            device_draw(c, line, &m->device[i]);
-    }
+    cells_fmt(c, r.x, r.y, r.w, ROLE_DIM, "%-7s%3s %%  %8s of %8s  disk %s %% full  %s", "host", known(cpu, h->cpu_percent),
+              bytes_format(used, h->mem_used_bytes), bytes_format(total, h->mem_total_bytes), known(disk, h->disk_percent), h->node);
+}
+
+/* Each host, then its GPUs; what has no line is counted on the last one. */
+static void devices_draw(const struct model *m, struct cells *c, struct rect r)
+{
+    int n = 0, device = 0, wanted = m->n_host + m->n_device;
+    for (int h = 0; h < m->n_host; h++)
+        for (int i = -1; i < m->host[h].n_device; i++, n++) {
+            struct rect line = { r.x, r.y + n, r.w, 1 };
+            if (n >= r.h)
+                return;
+            if (n == r.h - 1 && wanted > r.h) {
+                int hosts = m->n_host - h - (i >= 0);
+                cells_fmt(c, line.x, line.y, line.w, ROLE_DIM, hosts ? "and %d more GPUs, %d more host%s" : "and %d more GPUs",
+                          m->n_device - device, hosts, hosts == 1 ? "" : "s");
+                return;
+            }
+            if (i < 0)
+                host_draw(c, line, &m->host[h]);
+            else
+                device_draw(c, line, &m->device[device++]);
+        }
 }
 
 static void workers_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)

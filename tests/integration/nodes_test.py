@@ -13,9 +13,10 @@ import subprocess
 import tempfile
 import time
 import unittest
-from run_tools import Holds, LIMIT, ROLLCALL, Run, Task
+from run_tools import Holds, LIMIT, ROLLCALL, ROOT, Run, Task
 
 STEPS = 12
+DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # a terminal: waits for texts, presses keys
 HEAD = NODE = "worker cpu:0"    # both sides call theirs so
 
 
@@ -195,6 +196,41 @@ class Nodes(unittest.TestCase):
         self.assertFalse(os.path.exists(os.path.join(stranger.dir, "run.yaml")))
         self.assertEqual(run.ctl("stop").returncode, 0)
         self.assertEqual(run.wait()[0], 3)
+
+    def gpu(self, name):
+        """The environment in which a machine has one GPU of this name, and nothing more is known of it."""
+        path = self.task.path(name.replace(" ", "-"))
+        with open(path, "w") as f:
+            f.write(f"count 1\ngpu.0.name {name}\ngpu.0.temp 64\n")
+        return {"RC_NVML_LIBRARY": os.path.join(os.path.dirname(ROLLCALL), "tests/libfake_nvml.so"), "FAKE_NVML": path}
+
+    def test_each_side_tells_its_own_hosts_and_gpus_and_the_head_those_of_its_nodes_too(self):
+        port = free_port()
+        run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", heartbeat_s=0.1, slow_s=60, stuck_s=60,
+                         env=self.gpu("NVIDIA H100"))
+        node = self.node(run, port, env=self.gpu("NVIDIA H200"))
+
+        def told(side, *names):
+            def answer():
+                done = side.ctl("status", "--json")
+                status = json.loads(done.stdout) if done.returncode == 0 else {}
+                return status if all(status.get(name) for name in names) else None
+            return self.until(run, node, f"{side.dir} tells of {names}", answer)
+        devices = lambda of: [(d["name"], d["what"], d["figures"]["temp_celsius"]) for d in of["devices"]]
+        head = told(run, "devices", "nodes")
+        self.assertEqual(devices(head), [("gpu 0", "NVIDIA H100", 64)])
+        self.assertEqual([(n["node"], devices(n)) for n in head["nodes"]], [("b", [("gpu 0", "NVIDIA H200", 64)])])
+        self.assertGreater(head["nodes"][0]["host"]["mem_total_bytes"], 0)
+        text = self.until(run, node, "the head answers", lambda: run.ctl("status").stdout)
+        for words in ("\nhost: processors", "\ngpu 0 NVIDIA H100: busy ?", "\nb/host: processors", "\nb/gpu 0 NVIDIA H200: busy ?"):
+            self.assertIn(words, text)
+        here = told(node, "devices", "step")    # the step is the head's, asked through the uplink
+        self.assertEqual((devices(here), "nodes" in here), ([("gpu 0", "NVIDIA H200", 64)], False))
+        for side, shown in ((run, ("wait:NVIDIA H100", "wait:NVIDIA H200")), (node, ("wait:NVIDIA H200",))):
+            if os.path.exists(DRIVER):
+                done = subprocess.run([DRIVER, self.task.path("screen.svg"), "140x50", "dark", "keys:2", *shown, "--", ROLLCALL, "console",
+                                       side.dir], capture_output=True, text=True, timeout=LIMIT + 100)
+                self.assertEqual(done.returncode, 0, done.stderr + run.logs() + node.logs())
 
     @unittest.skipUnless(os.environ.get("LONG"), "LONG=1: many random kills on both sides")
     def test_random_kills_on_both_sides_change_no_byte(self):

@@ -509,16 +509,18 @@ static void devices_stand_below_the_processes_and_what_is_not_known_is_a_dash(UN
     stage_make(&s, &usual, 120, 40);
     press(&s, '2');
     assert_false(shows(&s, "NVIDIA"));
-    snprintf(s.m->host.node, sizeof(s.m->host.node), "rack7");
-    s.m->host.cpu_percent = 43, s.m->host.mem_used_bytes = 0x1p34, s.m->host.mem_total_bytes = 0x1p35, s.m->host.disk_percent = NAN;
-    s.m->n_device = 3;
-    for (int i = 0; i < 3; i++)
+    s.m->n_host = 2;
+    s.m->host[0] = (struct host_view){ "rack7", 43, 0x1p34, 0x1p35, NAN, 3 };
+    s.m->host[1] = (struct host_view){ "rack8", 7, 0x1p34, 0x1p35, 90, 2 };
+    s.m->n_device = 5;
+    for (int i = 0; i < 5; i++)
         s.m->device[i] = (struct device_view){ .what = "NVIDIA H200", .state = "ok", .util_percent = NAN, .mem_used_bytes = NAN,
                                                .mem_total_bytes = NAN, .temp_celsius = NAN, .power_watts = NAN, .power_limit_watts = NAN,
                                                .sm_clock_mhz = NAN, .ecc_uncorrected = NAN };
     snprintf(s.m->device[0].name, sizeof(s.m->device[0].name), "gpu 0");
     snprintf(s.m->device[1].name, sizeof(s.m->device[1].name), "gpu 1");
     snprintf(s.m->device[2].name, sizeof(s.m->device[2].name), "gpu 2");
+    snprintf(s.m->device[3].name, sizeof(s.m->device[3].name), "gpu 7");
     s.m->device[0].util_percent = 87;
     s.m->device[0].power_watts = 512;
     snprintf(s.m->device[0].throttle, sizeof(s.m->device[0].throttle), "power limit");
@@ -528,6 +530,8 @@ static void devices_stand_below_the_processes_and_what_is_not_known_is_a_dash(UN
     assert_true(shows(&s, "gpu 0   87 %         - of        -    - C   512 of    - W      - MHz  NVIDIA H200  clocks: power limit"));
     assert_true(shows(&s, "gpu 1  NVIDIA H200 lost"));
     assert_true(shows(&s, "gpu 2    - %         - of        -    - C     - of    - W      - MHz  NVIDIA H200  4 memory errors"));
+    assert_true(shows(&s, "host     7 %  16.0 GiB of 32.0 GiB  disk 90 % full  rack8"));
+    assert_true(shows(&s, "gpu 7    - %"));
     assert_true(shows(&s, "worker cpu:1"));
     for (int h = 1; h <= 50; h++) {    // the processes keep their place at every height
         app_resize(&s.app, 120, h);
@@ -535,7 +539,10 @@ static void devices_stand_below_the_processes_and_what_is_not_known_is_a_dash(UN
             assert_true(shows(&s, "controller"));
     }
     app_resize(&s.app, 120, 20);
-    assert_true(shows(&s, "more GPUs"));
+    assert_true(shows(&s, "and 5 more GPUs, 1 more host"));
+    app_resize(&s.app, 120, 28);
+    assert_true(shows(&s, "and 2 more GPUs"));
+    assert_false(shows(&s, "more host"));
     stage_release(&s);
 }
 

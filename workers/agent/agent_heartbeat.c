@@ -73,7 +73,7 @@ static void child_heard(struct child *c, const struct msg_in *in, int64_t now, c
     c->start = mval_i64(mval_get(in->root, "start"), 0);
     c->phase_ms = now - (int64_t)(1000 * mval_f64(mval_get(in->root, "phase_s"), 0));
     buf_clear(&c->gauges);
-    if (mval_get(in->root, "gauges") || mval_get(in->root, "processes"))
+    if (mval_get(in->root, "gauges") || mval_get(in->root, "processes") || mval_get(in->root, "nodes"))
         buf_add(&c->gauges, data, len);
 }
 

@@ -150,6 +150,19 @@ static void processes_write(struct agent *a, struct msg_out *m)
     msg_end(m);
 }
 
+/* The figures of other nodes, as the gate has told. */
+static void nodes_write(struct agent *a, struct msg_out *m)
+{
+    struct msg_in in;
+    struct error err;
+    const struct child *gate = child_find(a, "gate");
+    if (!gate || !gate->gauges.len || !msg_read_request(&in, gate->gauges.data, gate->gauges.len, &err))
+        return;
+    if (mval_get(in.root, "nodes"))
+        msg_copy(m, "nodes", mval_get(in.root, "nodes"));
+    msg_in_release(&in);
+}
+
 /* detail: the controller's fields; NULL: never heard. */
 void status_answer(struct agent *a, struct request *r, const struct mval *detail, double controller_s)
 {
@@ -167,7 +180,8 @@ void status_answer(struct agent *a, struct request *r, const struct mval *detail
             continue;
         memcpy(key, k, len);
         key[len] = 0;
-        if (strcmp(key, "v") && strcmp(key, "t") && strcmp(key, "name") && strcmp(key, "dir") && strcmp(key, "processes"))
+        if (strcmp(key, "v") && strcmp(key, "t") && strcmp(key, "name") && strcmp(key, "dir") && strcmp(key, "processes")
+            && strcmp(key, "nodes") && !node_figures_key(key))    // a node's controller is its head, which tells of itself
             msg_copy(&m, key, mval_at(detail, i));
     }
     if (!detail) {
@@ -179,6 +193,7 @@ void status_answer(struct agent *a, struct request *r, const struct mval *detail
     msg_f64(&m, "controller_s", controller_s);
     processes_write(a, &m);
     node_watch_status_write(a->node, &m);
+    nodes_write(a, &m);
     if (msg_finish(&m, &err))
         request_answer(r, &m);
     else

@@ -164,6 +164,25 @@ void node_watch_status_write(const struct node_watch *n, struct msg_out *m)
         msg_str(m, "no_gpu", n->now.no_gpu);
 }
 
+static const char *const figure_keys[] = { "node", "host", "devices", "no_gpu" };
+
+bool node_figures_key(const char *key)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(figure_keys); i++)
+        if (strcmp(figure_keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+void node_figures_copy(struct msg_out *m, const struct mval *from, const char *name)
+{
+    if (name)
+        msg_str(m, "node", name);
+    for (size_t i = name ? 1 : 0; i < ARRAY_SIZE(figure_keys); i++)
+        if (mval_get(from, figure_keys[i]))
+            msg_copy(m, figure_keys[i], mval_get(from, figure_keys[i]));
+}
+
 void node_watch_process_write(const struct node_watch *n, int64_t pid, struct msg_out *m)
 {
     double mem = NAN, util = NAN;

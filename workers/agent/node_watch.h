@@ -18,8 +18,12 @@ void node_watch_free(struct node_watch *n);
 /* Take a new sample when there is one and add up what the run's processes use. What an operator must know at once (a device that
  * is gone, new uncorrectable memory errors, a driver that does not answer) goes to alarm, once each time it happens. */
 void node_watch_tick(struct node_watch *n, const struct node_process *process, int n_process, void (*alarm)(void *ctx, const char *text), void *ctx);
-/* Add host, devices and no_gpu (as in the table of messages) to an open map. */
+/* Add the node's figures (node, host, devices and no_gpu of the answer to status) to an open map. */
 void node_watch_status_write(const struct node_watch *n, struct msg_out *m);
+/* Is this one of their names? */
+bool node_figures_key(const char *key);
+/* Copy them from a map that holds them into an open one; name, unless NULL, takes the place of node. */
+void node_figures_copy(struct msg_out *m, const struct mval *from, const char *name);
 /* Add gpu_mem_bytes and gpu_percent of a process to an open map of gauges, where they are known. */
 void node_watch_process_write(const struct node_watch *n, int64_t pid, struct msg_out *m);
 /* The message that brings the newest sample into the journal; false: there is none that has not been written. */

@@ -197,7 +197,7 @@ bool gate_cmd(int argc, char **argv, struct error *err)
     TRY(process_init(&g->process, run_dir, name, err));
     process_pace(&g->process, g->config.heartbeat_s);
     TRY(gate_open(g, err));
-    g->process.processes = nodes_processes_write;
+    g->process.nodes = nodes_write;
     g->process.ctx = g;
     process_phase(&g->process, "listening", "");
     while (!process_is_over(&g->process))

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "workers/agent/node_watch.h"
 
 struct node_seen *node_find(struct gate *g, const char *name)
 {
@@ -326,9 +327,8 @@ void node_command(struct gate *g, struct request *r, const struct msg_in *in)
     }
 }
 
-void nodes_processes_write(void *ctx, struct msg_out *m)
+static void processes_write(const struct gate *g, struct msg_out *m)
 {
-    struct gate *g = ctx;
     int64_t now = clock_ms();
     for (int i = 0; i < g->n_node; i++) {
         const struct node_seen *n = &g->node[i];
@@ -370,6 +370,33 @@ void nodes_processes_write(void *ctx, struct msg_out *m)
         }
         msg_in_release(&in);
     }
+}
+
+static void figures_write(const struct gate *g, struct msg_out *m)
+{
+    struct msg_in in;
+    struct error err;
+    for (int i = 0; i < g->n_node; i++) {
+        const struct node_seen *n = &g->node[i];
+        if (!n->here || !n->beat.len || !msg_read_request(&in, n->beat.data, n->beat.len, &err))
+            continue;
+        if (mval_get(in.root, "figures")) {
+            msg_map(m, NULL);
+            node_figures_copy(m, mval_get(in.root, "figures"), n->node.name);
+            msg_end(m);
+        }
+        msg_in_release(&in);
+    }
+}
+
+void nodes_write(void *ctx, struct msg_out *m)
+{
+    msg_list(m, "processes");
+    processes_write(ctx, m);
+    msg_end(m);
+    msg_list(m, "nodes");
+    figures_write(ctx, m);
+    msg_end(m);
 }
 
 bool nodes_told(const struct gate *g)

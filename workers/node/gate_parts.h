@@ -59,7 +59,7 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in);
 void node_asked(struct gate *g, struct request *r, const struct msg_in *in, const void *data, size_t len);
 void node_command(struct gate *g, struct request *r, const struct msg_in *in);    // an operator's: dismiss, or restart a process
 void nodes_tick(struct gate *g);
-void nodes_processes_write(void *ctx, struct msg_out *m);         // for the heartbeat: the processes of all nodes, named NODE/NAME
+void nodes_write(void *ctx, struct msg_out *m);    // for the heartbeat: all nodes' processes, named NODE/NAME, and the figures of those here
 bool nodes_told(const struct gate *g);                            // has everybody who is here been ordered to stop?
 
 /* ---- gate_files.c: what a node needs, in pieces ---- */

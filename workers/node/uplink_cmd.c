@@ -18,6 +18,7 @@
 #include "protocol/join_token.h"
 #include "protocol/run_config.h"
 #include "protocol/run_failure.h"
+#include "workers/agent/node_watch.h"
 #include "workers/node/fetch.h"
 #include "workers/node/node.h"
 #include "workers/node/relay.h"
@@ -108,6 +109,9 @@ static void beat_send(struct uplink *u, bool leaving)
     }
     if (u->processes.len && msg_read_answer(&in, MSG_STATUS, u->processes.data, u->processes.len, &err)) {
         msg_copy(&m, "processes", mval_get(in.root, "processes"));
+        msg_map(&m, "figures");
+        node_figures_copy(&m, in.root, NULL);
+        msg_end(&m);
         msg_in_release(&in);
     } else {
         msg_list(&m, "processes");
