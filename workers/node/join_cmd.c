@@ -33,7 +33,7 @@
 
 #define JOIN_ASK_MS 3000
 #define CONNECT_MS 3000
-#define STRANGE_MS 8000          // the head can be reached, but lets nobody in with this token
+#define STRANGE_MS 30000         // the head can be reached, but lets nobody in with this token; one with 50 processes a core took 8 s
 #define FILE_BYTES_MAX ((int64_t)1 << 40)
 #define LEAVE_LIMIT_MS 30000
 #define N_STREAM 2
