@@ -3,7 +3,7 @@
 What it answers and checks is written down from the traffic of the real client (0.28.2). Faults: a list of dicts taken one by
 one by the requests whose 'path' they match ('graphql', 'file_stream' or 'storage', where files are PUT): {'path', 'status',
 'headers', 'body'} answers so without storing; {'drop': 'before'|'after'} closes the connection without an answer, before or after
-storing; {'half': True} stores and sends half an answer; {'slow': SECONDS}; {'reply_headers': {...}} goes along with a good answer.
+storing; {'half': True} stores and sends half an answer; {'slow': SECONDS}; {'hold': EVENT} waits until it is set; {'complete': True} meets only a run's last request; {'reply_headers': {...}} goes along with a good answer.
 'stopped': somebody has pressed Stop on the run's page. 'outage', while it is true, refuses everything with 503. 'features' are those the server says it has.
 """
 import base64, gzip, json, math, threading, urllib.parse
@@ -74,10 +74,10 @@ class FakeWandb:
     def run(self, name):
         return self.runs.setdefault(name, Run(name))
 
-    def fault_for(self, path):
+    def fault_for(self, path, body=b""):
         with self.lock:
             for i, f in enumerate(self.faults):
-                if f.get("path", "file_stream") in path:
+                if f.get("path", "file_stream") in path and (not f.get("complete") or b'"complete":true' in body):
                     return self.faults.pop(i)
         return {}
 
@@ -99,9 +99,11 @@ class FakeWandb:
         want = "Basic " + base64.b64encode(f"api:{self.key}".encode()).decode()
         if h.headers.get("Authorization") != want:
             return self.answer(h, 401, b'{"error":"user is not logged in"}')
-        fault = self.fault_for(path)
+        fault = self.fault_for(path, body)
         if fault.get("slow"):
             time.sleep(fault["slow"])
+        if fault.get("hold"):
+            fault["hold"].wait()
         if fault.get("drop") == "before":
             h.close_connection = True
             h.connection.close()

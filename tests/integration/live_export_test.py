@@ -2,7 +2,7 @@
 
 tags: limit=300
 """
-import glob, hashlib, json, os, re, signal, subprocess, sys, tempfile, time, unittest
+import glob, hashlib, json, os, re, signal, struct, subprocess, sys, tempfile, threading, time, unittest, unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -14,6 +14,11 @@ KEY = "s3cretkeyOfTheLiveTest" + "0123456789" * 2
 
 
 class LiveExport(unittest.TestCase):
+    def setUp(self):
+        environment = unittest.mock.patch.dict(os.environ)    # what a test sets there is its own
+        environment.start()
+        self.addCleanup(environment.stop)
+
     def until(self, what):
         end = time.monotonic() + LIMIT
         while not what():
@@ -165,6 +170,51 @@ class LiveExport(unittest.TestCase):
         self.tables_are_what_the_run_kept([r for r in rows if "rollouts" in r], storage, files, run)
         self.assertTrue(stats and all(s["memory_percent"] > 0 for s in stats), stats)
         self.assertTrue(any(b"controller" in c[3] and c[3].endswith(b"\n") for c in console), console[:3])
+
+    def said(self, run):
+        """What the run's terminal has shown so far, read without moving the place where more is written."""
+        return os.pread(run.errors.fileno(), 1 << 20, 0).decode()
+
+    def lives(self, pid):
+        try:
+            with open(f"/proc/{pid}/cmdline") as f:
+                return f.read() != ""    # a dead one that nobody has collected has none
+        except OSError:
+            return False
+
+    def test_the_end_of_a_run_shows_how_far_its_exporter_is_and_does_not_wait_for_ever(self):
+        server, task = FakeWandb(KEY), Task()
+        self.addCleanup(task.close)
+        self.addCleanup(server.close)
+        begin, end = threading.Event(), threading.Event()
+        self.addCleanup(begin.set)
+        self.addCleanup(end.set)
+        clock = task.path("clock")
+        with open(clock, "wb") as f:
+            f.write(struct.pack("<d", 0))
+        os.environ.update(WANDB_API_KEY=KEY, WANDB_BASE_URL=server.url, WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL="0.05",
+                          WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.05", WANDB_FINISH_TIMEOUT="80", FAKE_CLOCK=clock,
+                          LD_PRELOAD=os.path.join(os.path.dirname(ROLLCALL), "tests/libfake_clock.so"))
+        # nothing is taken before the run has ended; then all of it, and after that nobody is told that it was the last
+        server.faults = [{"path": "graphql", "hold": begin}, {"complete": True, "hold": end}]
+        run = Run(task, "waiting", task.run_file(wandb="online", max_steps=4, project="proj"))
+        self.addCleanup(run.kill)
+        self.until(lambda: "waiting for 'export wandb' to end\n" in self.said(run))
+        begin.set()
+        self.until(lambda: re.search(r"(?m)^wandb: sending: (\d+) of \1 rows sent$", self.said(run)))
+        self.assertIsNone(run.process.poll())
+        with open(os.path.join(run.dir, "sock/export-wandb.pid")) as f:
+            exporter = int(f.read())
+        os.kill(exporter, signal.SIGSTOP)    # now it cannot keep its own limit
+        with open(clock, "r+b") as f:
+            f.write(struct.pack("<d", 100))
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (0, "finished"), run.logs())
+        self.assertIn("'export wandb' is not waited for any longer and goes on by itself\n", self.said(run))
+        self.assertTrue(self.lives(exporter))
+        end.set()
+        os.kill(exporter, signal.SIGCONT)
+        self.until(lambda: not self.lives(exporter))
 
     def test_a_dead_server_does_not_stop_the_run(self):
         task = Task()

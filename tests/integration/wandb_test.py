@@ -97,7 +97,7 @@ class Wandb(unittest.TestCase):
         self.server = FakeWandb(KEY)
         self.env = dict(os.environ, WANDB_API_KEY=KEY, WANDB_BASE_URL=self.server.url, WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL="0.02",
                         WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.02", HOME=self.tmp.name)
-        self.processes = []
+        self.processes, self.cwd = [], None
 
     def tearDown(self):
         for p in self.processes:
@@ -110,7 +110,7 @@ class Wandb(unittest.TestCase):
         self.tmp.cleanup()
 
     def start(self, *args):
-        p = subprocess.Popen([ROLLCALL, "export", "wandb", self.tmp.name, *args], env=self.env, stdout=subprocess.PIPE,
+        p = subprocess.Popen([ROLLCALL, "export", "wandb", self.tmp.name, *args], env=self.env, cwd=self.cwd, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True)
         self.processes.append(p)
         return p
@@ -162,6 +162,33 @@ class Wandb(unittest.TestCase):
         self.assertEqual(self.server.n_packed, 0)    # not offered
         self.assertRegex(out, "^" + re.escape(self.server.url) + r"/ent/proj/runs/\w{8}\n$")
         self.assertEqual(run.summary()["_step"], run.history()[-1]["_step"])
+
+    def finished(self, *lines, **env):
+        """A short finished run with more lines in its run file, sent with these settings in the environment; what it was made as."""
+        with open(os.path.join(self.tmp.name, "run.yaml"), "w") as f:
+            f.write("".join(line + "\n" for line in ("seed: 7", *lines)))
+        self.server.runs.clear()
+        self.env.update(env)
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        for name in env:
+            del self.env[name]
+        self.assertEqual(p.returncode, 0, err)
+        first, *later = self.sent().upserts
+        for update in later:    # these leave alone what the run was made with
+            self.assertEqual([update.get(k) for k in ("groupName", "displayName", "notes", "tags", "jobType")], [None] * 5)
+        return first
+
+    def test_group_tags_and_notes_come_from_the_run_file_then_from_the_environment(self):
+        self.run_.steps(1, 3)
+        self.run_.event("state", "finished")
+        asked = lambda v: (v["groupName"], v["tags"], v["notes"], v["jobType"], v["displayName"])
+        self.assertEqual(asked(self.finished()), (None, None, None, "train", None))
+        theirs = dict(WANDB_RUN_GROUP="theirs", WANDB_TAGS="x,,y", WANDB_NOTES="say \"so\"\n\u00fc", WANDB_JOB_TYPE="rl", WANDB_NAME="their name")
+        self.assertEqual(asked(self.finished(**theirs)), ("theirs", ["x", "y"], "say \"so\"\n\u00fc", "rl", "their name"))
+        ours = ("wandb_group: ours", "wandb_tags: a,b c", "wandb_notes: ours too", "name: our-name")
+        self.assertEqual(asked(self.finished(*ours, **theirs)), ("ours", ["a", "b c"], "ours too", "rl", "our-name"))
+        self.assertEqual(asked(self.finished(*ours)), ("ours", ["a", "b c"], "ours too", "train", "our-name"))
 
     def test_faults_leave_no_gap_and_no_duplicate(self):
         fault = [{"path": "graphql", "status": 500}, {"status": 429, "headers": {"Retry-After": "0.1"}}, {"status": 503},

@@ -50,6 +50,8 @@ void exporters_wait(const char *run_dir)
             if (fd >= 0)
                 close(fd);
         }
+        if (process_find(run_dir, name) > 0)
+            fprintf(stderr, "'%s' is not waited for any longer and goes on by itself\n", name);
     }
     wandb_status_tell(run_dir);
 }
