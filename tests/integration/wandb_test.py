@@ -190,6 +190,53 @@ class Wandb(unittest.TestCase):
         self.assertEqual(asked(self.finished(*ours, **theirs)), ("ours", ["a", "b c"], "ours too", "rl", "our-name"))
         self.assertEqual(asked(self.finished(*ours)), ("ours", ["a", "b c"], "ours too", "train", "our-name"))
 
+    def test_settings_files_of_wandb_stand_behind_the_environment(self):
+        self.run_.steps(1, 3)
+        self.run_.event("state", "finished")
+        user, project = os.path.join(self.tmp.name, ".config/wandb"), os.path.join(self.tmp.name, "wandb")
+        os.makedirs(user)
+        os.mkdir(project)
+        with open(user + "/settings", "w") as f:
+            f.write("# theirs\n[other]\nentity = nobody\n[default]\nentity = user-team\nproject = of-user\nrun_group = of-user\n"
+                    f"base_url = {self.server.url}/\nmode = disabled\n")
+        with open(project + "/settings", "w") as f:
+            f.write("[default]\nPROJECT: of project \nrun_tags = p,q\nrun_group =\n")
+        del self.env["WANDB_BASE_URL"]
+        asked = lambda v: (v["entity"], v["project"], v["groupName"], v["tags"])
+        here, self.cwd = os.getcwd(), self.tmp.name
+        self.assertEqual(asked(self.finished()), ("user-team", "of project", "of-user", ["p", "q"]))
+        self.assertEqual(asked(self.finished(WANDB_PROJECT="of-env", WANDB_ENTITY="env-team")), ("env-team", "of-env", "of-user", ["p", "q"]))
+        self.assertEqual(asked(self.finished("project: of-run", "wandb_entity: run-team", WANDB_PROJECT="of-env")),
+                         ("run-team", "of-run", "of-user", ["p", "q"]))
+        elsewhere = os.path.join(self.tmp.name, "elsewhere")
+        os.mkdir(elsewhere)
+        with open(elsewhere + "/settings", "w") as f:
+            f.write(f"[default]\nbase_url = {self.server.url}\nentity = moved\n")
+        self.assertEqual(asked(self.finished(WANDB_CONFIG_DIR=elsewhere)), ("moved", "of project", None, ["p", "q"]))
+        self.cwd = here
+        self.assertEqual(asked(self.finished()), ("user-team", "of-user", "of-user", None))    # the project's file is not here
+        for text, why in ((b"[default]\nentity = a\n  b\n", "settings:3: '  b' is not a line"), (b"entity = a\n", "settings:1: 'entity = a'"),
+                          (b"[default]\nentity\n", "settings:2: 'entity'"), (b"[default]\n\0", "is no text"),
+                          (b"[default]\n" + b"#" * 70000, "65536")):
+            with open(user + "/settings", "wb") as f:
+                f.write(text)
+            p = self.start()
+            out, err = p.communicate(timeout=120)
+            self.assertEqual((p.returncode, len(err.splitlines())), (1, 1), err)
+            self.assertIn(why, err)
+
+    def test_an_identity_token_is_refused_where_there_is_no_key(self):
+        self.run_.steps(1, 1)
+        self.run_.event("state", "finished")
+        self.finished(WANDB_IDENTITY_TOKEN_FILE="/nowhere")
+        del self.env["WANDB_API_KEY"]
+        self.env["WANDB_IDENTITY_TOKEN_FILE"] = "/nowhere"
+        p = self.start()
+        out, err = p.communicate(timeout=120)
+        self.assertEqual((p.returncode, len(err.splitlines())), (1, 1), err)
+        self.assertIn("identity tokens are not supported", err)
+        self.assertIn("WANDB_API_KEY", err)
+
     def test_faults_leave_no_gap_and_no_duplicate(self):
         fault = [{"path": "graphql", "status": 500}, {"status": 429, "headers": {"Retry-After": "0.1"}}, {"status": 503},
                  {"drop": "before"}, {"drop": "after"}, {"half": True}, {"status": 500}, {"drop": "after"}, {"slow": 0.3}]

@@ -30,8 +30,8 @@ struct wandb_setup {
     double retry_min_s;          // first wait before a repetition; 2 (WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS)
     double finish_s;             // most seconds that the end of a run may wait for the server
 };
-/* From the run's run.yaml, then the environment (WANDB_*), then netrc for the key; run_config wins over the environment where
- * somebody set it. need_key: fail without one. The run id is made once and kept in RUN/export/wandb/id. */
+/* From the run's run.yaml where somebody set it there, else the environment (WANDB_*), else wandb's settings files (wandb_files.h); the
+ * key from the environment, else netrc. need_key: fail without one. The run id is made once and kept in RUN/export/wandb/id. */
 MUST_USE bool wandb_setup_make(struct wandb_setup *s, const char *run_dir, bool need_key, struct error *err);
 void wandb_setup_release(struct wandb_setup *s);
 

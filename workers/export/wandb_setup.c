@@ -1,4 +1,5 @@
 #include "workers/export/wandb.h"
+#include "workers/export/wandb_files.h"
 #include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
@@ -16,11 +17,14 @@ static const char *env(const char *name)
     return v && v[0] ? v : NULL;
 }
 
-/* The run's own setting when somebody made it, else the environment's, else the default. */
-static void pick(char *out, size_t size, const char *of_run, const char *env_name, const char *otherwise)
+/* The run's own setting when somebody made it, else the environment's, else that of wandb's settings files, else the default. */
+static void pick(char *out, size_t size, const char *of_run, const char *env_name, const struct wandb_files *files, const char *key,
+                 const char *otherwise)
 {
-    const char *v = of_run[0] ? of_run : env(env_name) ? env(env_name) : otherwise;
-    snprintf(out, size, "%s", v);
+    if (of_run[0] || env(env_name))
+        snprintf(out, size, "%s", of_run[0] ? of_run : env(env_name));
+    else if (!wandb_files_value(files, key, out, size))
+        snprintf(out, size, "%s", otherwise);
 }
 
 /* Host with port of a URL: what a netrc entry is named by. */
@@ -95,7 +99,10 @@ static bool key_find(struct wandb_setup *s, struct error *err)
         snprintf(s->key, sizeof s->key, "%s", key + strspn(key, " \t\r\n"));
         s->key[strcspn(s->key, " \t\r\n")] = 0;    // a newline behind a mounted secret is common
     }
-    if (!s->key[0] && !netrc_read(s))
+    if (!s->key[0] && !netrc_read(s) && env("WANDB_IDENTITY_TOKEN_FILE"))
+        return error_set(err, ERR_UNSUPPORTED, "WANDB_IDENTITY_TOKEN_FILE is set, but identity tokens are not supported: set WANDB_API_KEY, "
+                                               "or put a key for this server into ~/.netrc");
+    if (!s->key[0])
         return error_set(err, ERR_USAGE, "no wandb key: set WANDB_API_KEY or put one for this server into ~/.netrc");
     return true;
 }
@@ -146,24 +153,27 @@ bool wandb_setup_make(struct wandb_setup *s, const char *run_dir, bool need_key,
     if (!run_config_read(&s->config, path, err))
         return error_wrap(err, "while reading the run's settings");
     const struct run_config *c = &s->config;
-    pick(s->base_url, sizeof s->base_url, c->wandb_base_url, "WANDB_BASE_URL", "https://api.wandb.ai");
+    struct wandb_files files;
+    if (!wandb_files_read(&files, err))
+        return false;
+    pick(s->base_url, sizeof s->base_url, c->wandb_base_url, "WANDB_BASE_URL", &files, "base_url", "https://api.wandb.ai");
+    pick(s->entity, sizeof s->entity, c->wandb_entity, "WANDB_ENTITY", &files, "entity", "");
+    pick(s->project, sizeof s->project, strcmp(c->project, "GRPO") != 0 ? c->project : "", "WANDB_PROJECT", &files, "project", "GRPO");
+    pick(s->display_name, sizeof s->display_name, c->name, "WANDB_NAME", &files, "run_name", "");
+    pick(s->group, sizeof s->group, c->wandb_group, "WANDB_RUN_GROUP", &files, "run_group", "");
+    pick(s->tags, sizeof s->tags, c->wandb_tags, "WANDB_TAGS", &files, "run_tags", "");
+    pick(s->notes, sizeof s->notes, c->wandb_notes, "WANDB_NOTES", &files, "run_notes", "");
+    pick(s->job_type, sizeof s->job_type, "", "WANDB_JOB_TYPE", &files, "run_job_type", "train");
+    snprintf(s->resume, sizeof s->resume, "%s", env("WANDB_RESUME") ? env("WANDB_RESUME") : "");
+    wandb_files_release(&files);
     for (size_t n = strlen(s->base_url); n > 0 && s->base_url[n - 1] == '/'; n--)
         s->base_url[n - 1] = 0;
     if (strncmp(s->base_url, "http://", 7) != 0 && strncmp(s->base_url, "https://", 8) != 0)
         return error_set(err, ERR_USAGE, "'wandb_base_url' is '%s'; it must begin with http:// or https://", s->base_url);
-    pick(s->entity, sizeof s->entity, c->wandb_entity, "WANDB_ENTITY", "");
-    pick(s->project, sizeof s->project, strcmp(c->project, "GRPO") != 0 || !env("WANDB_PROJECT") ? c->project : "",
-         "WANDB_PROJECT", "GRPO");
     for (char *p = s->project; *p; p++)
         if (strchr("/\\#?%:", *p))
             *p = '_';
-    pick(s->display_name, sizeof s->display_name, c->name, "WANDB_NAME", "");
-    pick(s->group, sizeof s->group, c->wandb_group, "WANDB_RUN_GROUP", "");
-    pick(s->tags, sizeof s->tags, c->wandb_tags, "WANDB_TAGS", "");
-    pick(s->notes, sizeof s->notes, c->wandb_notes, "WANDB_NOTES", "");
-    pick(s->job_type, sizeof s->job_type, "", "WANDB_JOB_TYPE", "train");
-    pick(s->resume, sizeof s->resume, "", "WANDB_RESUME", "");
-    s->id_given = env("WANDB_RUN_ID") || env("WANDB_RESUME");
+    s->id_given = env("WANDB_RUN_ID") || s->resume[0];
     snprintf(s->ca, sizeof s->ca, "%s", c->wandb_ca);
     s->transmit_s = env_seconds("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", 15);
     s->retry_min_s = env_seconds("WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS", 2);
