@@ -102,6 +102,13 @@ class Holds:
         os.unlink(os.path.join(self.dir, f"{process}@{point}.{pid}"))
 
 
+def written(file):
+    """What a process has written to a file that it was started with. Its place in the file is ours too, so a file opened anew
+    is read: to seek in this one would make the process write in the midst of what it has written."""
+    with open(f"/proc/self/fd/{file.fileno()}", errors="replace") as f:
+        return f.read()
+
+
 class Run:
     """One run as `train --batch --format jsonl` starts it."""
 
@@ -115,8 +122,7 @@ class Run:
                                         env=dict(os.environ, **(env or {})))
 
     def output(self):
-        self.log.seek(0)
-        return [json.loads(line) for line in self.log if line.endswith("\n")]
+        return [json.loads(line) for line in written(self.log).split("\n")[:-1]]    # the last one may be half written
 
     def wait(self):
         """The exit code and the last line."""
@@ -134,8 +140,7 @@ class Run:
 
     def logs(self, whole=False):
         """The ends of all logs, for messages of failed tests."""
-        self.errors.seek(0)
-        out = [self.errors.read()[-2000:]]
+        out = [written(self.errors)[-2000:]]
         most = 0 if whole else -1500
         logs = os.path.join(self.dir, "logs")
         for name in sorted(os.listdir(logs)) if os.path.isdir(logs) else []:
