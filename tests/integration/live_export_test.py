@@ -13,6 +13,12 @@ from run_tools import LIMIT, ROLLCALL, Run, Task
 KEY = "s3cretkeyOfTheLiveTest" + "0123456789" * 2
 
 
+def to(url, finish_s=LIMIT):
+    """The environment of a run that sends to the server there, and waits as long as the test does for the end of that."""
+    return dict(WANDB_API_KEY=KEY, WANDB_BASE_URL=url, WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL="0.05",
+                WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.05", WANDB_FINISH_TIMEOUT=str(finish_s))
+
+
 class LiveExport(unittest.TestCase):
     def setUp(self):
         environment = unittest.mock.patch.dict(os.environ)    # what a test sets there is its own
@@ -52,12 +58,10 @@ class LiveExport(unittest.TestCase):
         server, task = FakeWandb(KEY), Task()
         self.addCleanup(task.close)
         self.addCleanup(server.close)
-        os.environ.update(WANDB_API_KEY=KEY, WANDB_BASE_URL=server.url, WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL="0.05",
-                          WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.05")
         server.faults = [{"path": "storage", "status": 503, "headers": {"Retry-After": "0.05"}}, {"path": "storage", "drop": "before"},
                          {"path": "storage", "drop": "after"}]
         run = Run(task, "live", task.run_file(wandb="online", tensorboard=True, max_steps=60, project="proj",
-                                             wandb_completions=True, wandb_console=True, rollout_log_interval=20))
+                                             wandb_completions=True, wandb_console=True, rollout_log_interval=20), env=to(server.url))
         self.addCleanup(run.kill)
         stored = lambda: list(server.runs.values())[0] if server.runs else None
         self.until(lambda: stored() and len(stored().history()) > 3)
@@ -112,11 +116,9 @@ class LiveExport(unittest.TestCase):
         server, task = FakeWandb(KEY), Task()
         self.addCleanup(task.close)
         self.addCleanup(server.close)
-        os.environ.update(WANDB_API_KEY=KEY, WANDB_BASE_URL=server.url, WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL="0.05",
-                          WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.05")
         server.faults = [{"path": "storage", "status": 403}]
         run = Run(task, "stopped", task.run_file(wandb="online", max_steps=1000000, save_interval=0, wandb_completions=True,
-                                                rollout_log_interval=5))
+                                                rollout_log_interval=5), env=to(server.url))
         self.addCleanup(run.kill)
         stored = lambda: list(server.runs.values())[0] if server.runs else None
         self.until(lambda: stored() and len([r for r in stored().history() if "rollouts" in r]) >= 2)
@@ -219,9 +221,7 @@ class LiveExport(unittest.TestCase):
     def test_a_dead_server_does_not_stop_the_run(self):
         task = Task()
         self.addCleanup(task.close)
-        os.environ.update(WANDB_API_KEY=KEY, WANDB_BASE_URL="http://127.0.0.1:1", WANDB_FINISH_TIMEOUT="1",
-                          WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.05")
-        run = Run(task, "dead", task.run_file(wandb="online", max_steps=3))
+        run = Run(task, "dead", task.run_file(wandb="online", max_steps=3), env=to("http://127.0.0.1:1", finish_s=1))
         self.addCleanup(run.kill)
         code, last = run.wait()
         self.assertEqual((code, last["event"], last["step"]), (0, "finished", 3), run.logs())
@@ -231,8 +231,7 @@ class LiveExport(unittest.TestCase):
         server, task = FakeWandb("x" * 40), Task()    # another key than ours
         self.addCleanup(task.close)
         self.addCleanup(server.close)
-        os.environ.update(WANDB_API_KEY=KEY, WANDB_BASE_URL=server.url, WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.05")
-        run = Run(task, "refused", task.run_file(wandb="online", max_steps=1000000, save_interval=0))
+        run = Run(task, "refused", task.run_file(wandb="online", max_steps=1000000, save_interval=0), env=to(server.url))
         self.addCleanup(run.kill)
         told = lambda: [x for x in run.ctl("events").stdout.splitlines() if " alert " in x and "export wandb" in x]
         self.until(told)    # what the console shows as an alarm
