@@ -130,6 +130,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "step", KIND_I64, false, "optimizer steps done" }, { "ok", KIND_BOOL, false, "" },
                { "error", KIND_STR, true, "why not" },
                { "rank", KIND_I64, true, "among the trainers" }, { "round", KIND_I64, true, "load, train: it was done in" },
+               { "version", KIND_I64, true, "publish: of the weights" },
                { "left", KIND_BOOL, true, "not done because another trainer has left or died, or does not come" },
                { "again", KIND_BOOL, true, "publish: the weights did not come; it may be asked again" },
                { "metrics", KIND_MAP, true, "train: numbers by name (protocol/metrics.h)" },

@@ -727,8 +727,6 @@ static bool engine_publish(struct engine *e, const struct task *t, struct error 
     bool own = e->trains && t->version == e->step;
     if (e->trains && !e->sampler)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
-    if (!own && !e->publication && !path_exists(t->path))    // the old ones stay
-        return error_set(err, ERR_CLOSED, "version %" PRId64 " is shared no longer", t->version);
     int64_t before = e->version;
     e->version = -1;    // until it is there, the weights are neither
     waits_for_set(e, own ? "" : "the trainer's weights");
@@ -742,7 +740,7 @@ static bool engine_publish(struct engine *e, const struct task *t, struct error 
         ok = generator_version_set(e->generator, t->version, err);
     if (ok)
         e->version = t->version;
-    else if (err->code == ERR_NOT_FOUND && e->publication)    // nothing has been written
+    else if (err->code == ERR_NOT_FOUND)    // nothing has been written
         e->version = before;
     else
         generator_clear(e->generator);    // free-running: what it was in the middle of cannot go on
@@ -762,9 +760,11 @@ static void done_report(struct engine *e, const struct task *t, bool ok, const s
     r->incarnation = t->incarnation;
     r->step = t->kind == TASK_SAVE || t->kind == TASK_EVAL ? t->step : e->step;
     r->round = t->round;
+    r->version = t->version;
     r->ok = ok;
-    r->again = !ok && t->kind == TASK_PUBLISH && e->publication
-        && (err->code == ERR_CLOSED || err->code == ERR_NOT_FOUND || err->code == ERR_TIMEOUT || err->code == ERR_DATA);
+    r->again = !ok && t->kind == TASK_PUBLISH
+        && (err->code == ERR_NOT_FOUND
+            || (e->publication && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT || err->code == ERR_DATA)));
     r->left = !ok && t->round > 0 && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT);
     for (int i = 0; i < METRIC_N; i++)
         r->metric[i] = metric ? metric[i] : NAN;

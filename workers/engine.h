@@ -50,6 +50,7 @@ struct report {
     /* REPORT_DONE */
     enum task_kind task_kind;
     int64_t task, incarnation, step, round;
+    int64_t version;              // publish: which one
     bool ok;
     bool left;                    // not ok because another trainer has gone
     bool again;                   // publish, not ok: the weights did not come, and may yet

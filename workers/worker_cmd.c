@@ -277,6 +277,8 @@ static void done_send(struct worker_process *w, const struct report *r)
     msg_i64(m, "rank", w->part.rank);
     msg_i64(m, "round", r->round);
     msg_bool(m, "ok", r->ok);
+    if (r->task_kind == TASK_PUBLISH)
+        msg_i64(m, "version", r->version);
     if (r->left)
         msg_bool(m, "left", true);
     if (r->again)

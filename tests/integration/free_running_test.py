@@ -5,8 +5,9 @@ import os
 import signal
 import sqlite3
 import subprocess
+import time
 import unittest
-from run_tools import ROLLCALL, Run, Task
+from run_tools import LIMIT, ROLLCALL, Holds, Run, Task
 
 STEPS = 24
 BOUND = 3
@@ -21,9 +22,12 @@ class FreeRunning(unittest.TestCase):
     def tearDown(self):
         self.task.close()
 
-    def check(self, kills, **settings):
-        run = Run(self.task, "run", self.task.run_file(**FREE, **settings), ["--max-steps", str(STEPS)])
+    def check(self, kills, disturb=None, **settings):
+        holds = Holds(self.task.path("holds"))
+        run = Run(self.task, "run", self.task.run_file(**FREE, **settings), ["--max-steps", str(STEPS)], env=dict(RC_TEST_HOLD=holds.dir))
         try:
+            if disturb:
+                disturb(run, holds)
             for step, name in kills:
                 run.wait_step(step)
                 os.kill(run.processes()[name], signal.SIGKILL)
@@ -46,6 +50,18 @@ class FreeRunning(unittest.TestCase):
 
     def test_a_producer_and_a_trainer_may_die(self):
         self.check([(3, "worker cpu:1"), (8, "worker cpu:0"), (12, "controller")])
+
+    def test_a_producer_that_is_late_for_weights_takes_newer_ones(self):
+        def late(run, holds):
+            run.wait_step(2)
+            holds.arm("worker cpu:1", "generating")
+            end = time.monotonic() + LIMIT
+            while not (pid := holds.held("worker cpu:1", "generating")):
+                self.assertLess(time.monotonic(), end, run.logs())
+                time.sleep(0.005)
+            run.wait_step(run.step() + 4)    # of all that it is asked to take meanwhile only the newest is there still
+            holds.release("worker cpu:1", "generating", pid)
+        self.check([], late)
 
     def test_weights_come_out_of_the_trainers_memory(self):
         for way in ("copy", "nccl"):

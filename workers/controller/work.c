@@ -863,7 +863,7 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
     struct worker *w = worker_find(c, mval_text(in->root, "name", name, sizeof name));
     mval_text(in->root, "kind", kind, sizeof kind);
     mval_text(in->root, "error", why, sizeof why);
-    int64_t task_step = w ? w->task_step : -1;
+    int64_t version = mval_i64(mval_get(in->root, "version"), -1);    // what w has been given since may be newer
     if (w)
         w->heard_ms = clock_ms();
     if (w && w->task == task) {
@@ -901,10 +901,10 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
         } else if (!ok) {
             run_fail(c, "%s: load: %s", name, why);
         }
-    } else if (strcmp(kind, "publish") == 0 && !ok && (!w || !weights_shared_with(c, w, task_step))) {
-        log_info("%s comes too late for version %" PRId64 ": nobody samples with it any more", name, task_step);
+    } else if (strcmp(kind, "publish") == 0 && !ok && (!w || !weights_shared_with(c, w, version))) {
+        log_info("%s comes too late for version %" PRId64 ": nobody samples with it any more", name, version);
     } else if (w && !ok && mval_bool(mval_get(in->root, "again"), false) && ++w->n_again < AGAIN_MAX) {
-        log_warn("%s did not get version %" PRId64 ": %s", name, task_step, why);
+        log_warn("%s did not get version %" PRId64 ": %s", name, version, why);
     } else if (!ok) {
         run_fail(c, "%s: %s: %s", name, kind, why);
     } else if (w && strcmp(kind, "publish") == 0) {

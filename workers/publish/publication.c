@@ -91,7 +91,7 @@ bool weights_file_read(struct model *m, const char *path, struct error *err)
     struct file_map map;
     void *weights = model_weights(m, &size);
     if (!file_map_open(&map, path, err))
-        return false;
+        return path_exists(path) ? false : error_set(err, ERR_NOT_FOUND, "'%s' is shared no longer", path);
     bool ok = map.size_bytes == size || error_set(err, ERR_DATA, "'%s' has %zu bytes, the weights %zu", path, map.size_bytes, size);
     ok = ok && mem_copy(model_device(m), weights, map.data, size, COPY_H2D, err) && device_sync(model_device(m), err)
         && model_weights_changed(m, err);
