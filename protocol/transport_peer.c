@@ -1,5 +1,6 @@
 /* Peers: sockets that send our requests, each in a slot of its own, and bring the answers; dialing, and dialing anew. */
 #include "protocol/transport_parts.h"
+#include <inttypes.h>
 #include <nng/protocol/reqrep0/req.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include "protocol/tls.h"
 
 #define REDIAL_MS 3000
+#define SILENT_MS 6000          // of a connection to another host, while requests on it go unanswered
 #define CALLS_MAX 256           // open at one peer
 
 struct call {
@@ -33,6 +35,7 @@ struct peer {
     nng_tls_config *tls;        // NULL: a Unix socket of this host
     int n_pipe;                 // connections
     int64_t unconnected_ms;     // since when there is none, on the monotonic clock
+    int64_t heard_ms;           // when it was connected or has answered last
     struct call *calls;
     int n_open;
 };
@@ -90,7 +93,7 @@ static bool peer_open(struct peer *p, struct error *err)
     }
     p->is_open = true;
     p->n_pipe = 0;
-    p->unconnected_ms = clock_ms();
+    p->unconnected_ms = p->heard_ms = clock_ms();
     return true;
 }
 
@@ -232,7 +235,7 @@ void peer_free(struct peer *p)
     free(p);
 }
 
-/* Replace a socket that does not connect. What was never sent comes back through the queue and is sent again. */
+/* Replace a socket that does not connect, or whose connection is dead. What was never sent comes back through the queue and is sent again. */
 static void peer_reopen(struct peer *p)
 {
     struct error err;
@@ -266,6 +269,7 @@ bool call_event(struct call *c, struct net_event *ev)
         if (c->rv != 0) {
             net_error(&ev->err, c->rv, "no answer from", p->name);
         } else {
+            p->heard_ms = clock_ms();
             ev->msg = c->msg;
             ev->data = nng_msg_body(c->msg);
             ev->len = nng_msg_len(c->msg);
@@ -281,7 +285,7 @@ void pipe_event(struct transport *t, struct pipe_entry *e)
     for (struct peer *p = t->peers; p; p = p->next)
         if (p->is_open && nng_socket_id(p->socket) == e->socket_id) {
             p->n_pipe += e->change;
-            p->unconnected_ms = clock_ms();
+            p->unconnected_ms = p->heard_ms = clock_ms();
         }
     free(e);
 }
@@ -289,7 +293,7 @@ void pipe_event(struct transport *t, struct pipe_entry *e)
 bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
 {
     for (struct peer *p = t->peers; p; p = p->next) {
-        bool waits = false;
+        bool waits = false, late = false;
         for (struct call *c = p->calls; c; c = c->next) {
             if (!c->answered && now >= c->limit_ms) {
                 c->answered = true;
@@ -299,8 +303,12 @@ bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
                 return true;
             }
             waits = waits || !c->answered;
+            late = late || c->answered;
         }
-        if ((waits || !p->is_open) && p->n_pipe <= 0 && now >= p->unconnected_ms + REDIAL_MS)
+        bool dead = p->tls && late && now >= p->heard_ms + SILENT_MS;
+        if (dead && p->n_pipe > 0)
+            log_warn("'%s' has answered nothing for %" PRId64 " ms; dialing it anew", p->name, now - p->heard_ms);
+        if (dead || ((waits || !p->is_open) && p->n_pipe <= 0 && now >= p->unconnected_ms + REDIAL_MS))
             peer_reopen(p);
     }
     return false;
