@@ -194,12 +194,11 @@ class LiveExport(unittest.TestCase):
         clock = task.path("clock")
         with open(clock, "wb") as f:
             f.write(struct.pack("<d", 0))
-        os.environ.update(WANDB_API_KEY=KEY, WANDB_BASE_URL=server.url, WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL="0.05",
-                          WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="0.05", WANDB_FINISH_TIMEOUT="80", FAKE_CLOCK=clock,
-                          LD_PRELOAD=os.path.join(os.path.dirname(ROLLCALL), "tests/libfake_clock.so"))
+        env = dict(to(server.url, finish_s=80), FAKE_CLOCK=clock,
+                   LD_PRELOAD=os.path.join(os.path.dirname(ROLLCALL), "tests/libfake_clock.so"))
         # nothing is taken before the run has ended; then all of it, and after that nobody is told that it was the last
         server.faults = [{"path": "graphql", "hold": begin}, {"complete": True, "hold": end}]
-        run = Run(task, "waiting", task.run_file(wandb="online", max_steps=4, project="proj"))
+        run = Run(task, "waiting", task.run_file(wandb="online", max_steps=4, project="proj"), env=env)
         self.addCleanup(run.kill)
         self.until(lambda: "waiting for 'export wandb' to end\n" in self.said(run))
         begin.set()
