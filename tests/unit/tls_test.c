@@ -17,6 +17,7 @@
 #include "protocol/transport.h"
 
 #define LONG_MS 60000    // nothing here takes so long, but on a starved machine
+#define ASK_MS 15000
 
 struct fixture {
     char dir[64], path[128], address[32];
@@ -155,6 +156,15 @@ static bool asked(struct fixture *f, struct peer *p, int64_t limit_ms, int *n_se
     }
 }
 
+/* A connection lost on a busy machine is made anew once a request has passed its limit, so ask more than once. */
+static bool answered(struct fixture *f, struct peer *p, int *n_seen)
+{
+    for (int i = 0; i < LONG_MS / ASK_MS; i++)
+        if (asked(f, p, ASK_MS, n_seen))
+            return true;
+    return false;
+}
+
 static void who_has_the_token_is_answered_and_a_stranger_is_not(void **state)
 {
     struct fixture *f = *state;
@@ -170,13 +180,14 @@ static void who_has_the_token_is_answered_and_a_stranger_is_not(void **state)
     struct peer *stranger = peer_new_tls(f->node, f->address, &strange, &err), *friend = peer_new_tls(f->node, f->address, &id, &err);
     assert_non_null(stranger);
     assert_non_null(friend);
-    assert_true(asked(f, friend, LONG_MS, &n_seen));
+    assert_true(answered(f, friend, &n_seen));
     assert_true(peer_is_connected(friend));
-    assert_int_equal(n_seen, 1);
+    assert_true(n_seen >= 1);
+    int of_friend = n_seen;
     assert_false(asked(f, stranger, 1000, &n_seen));
     assert_false(peer_is_connected(stranger));
-    assert_int_equal(n_seen, 1);
-    assert_true(asked(f, friend, LONG_MS, &n_seen));    // the stranger has done no harm
+    assert_int_equal(n_seen, of_friend);
+    assert_true(answered(f, friend, &n_seen));    // the stranger has done no harm
 }
 
 static void a_head_with_another_token_is_not_told_anything(void **state)
@@ -222,7 +233,7 @@ static void strangers_that_come_and_go_leave_it_listening(void **state)
         stranger_at(f->port, http, sizeof http - 1);
     }
     struct peer *p = peer_new_tls(f->node, f->address, &id, &err);
-    assert_true(asked(f, p, LONG_MS, &n_seen));
+    assert_true(answered(f, p, &n_seen));
 }
 
 int main(void)
