@@ -69,6 +69,7 @@ struct engine {
     struct collective *ranks;    // the trainers; NULL: it is the only one, or they have parted
     struct checkpoint_writer *writer;
     int64_t step, version, round;
+    int64_t made;                // the incarnation that made version
     struct task *saving;         // whose checkpoint is being written
     double save_stall_s;
     int64_t save_began_ms;
@@ -446,6 +447,7 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
         return false;
     e->step = t->step;
     e->version = e->trains ? t->step : -1;    // who only samples is given its weights
+    e->made = t->made;
     e->idle_ms = clock_ms();
     return ranks_meet(e, t, err);
 }
@@ -519,6 +521,7 @@ static struct report *group_report(struct engine *e, struct group *g, struct dat
     }
     r->kind = REPORT_GROUP;
     r->group = g;
+    r->made = e->made;
     TRY(row = dataset_row(data, data_row, err));
     r->row = json_dumps(row, JSON_COMPACT);
     r->text = calloc((size_t)g->n_sample, sizeof *r->text);
@@ -680,6 +683,7 @@ static bool engine_train(struct engine *e, struct task *t, double *metric, struc
     e->step = trainer_version(e->trainer);
     if (!e->sampler) {
         e->version = e->step;
+        e->made = t->incarnation;
         if (e->generator && !generator_version_set(e->generator, e->version, err))
             return false;
     }
@@ -713,7 +717,7 @@ static bool engine_share(struct engine *e, const struct task *t, struct error *e
     if (e->rank != 0 || t->version != e->step)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be shared at step %" PRId64, t->version, e->step);
     waits_for_set(e, "producers to take older weights");
-    bool ok = (!e->publication || publication_share(e->publication, e->model, t->version, err))
+    bool ok = (!e->publication || publication_share(e->publication, e->model, t->made, t->version, err))
         && (!t->path[0] || weights_file_write(e->model, t->path, err));
     waits_for_set(e, "");
     return ok;
@@ -731,19 +735,21 @@ static bool engine_publish(struct engine *e, const struct task *t, struct error 
     e->version = -1;    // until it is there, the weights are neither
     waits_for_set(e, own ? "" : "the trainer's weights");
     bool ok = own             ? model_weights_copy(into, e->model, err)
-            : e->publication ? publication_take(e->publication, into, t->version, err)
+            : e->publication ? publication_take(e->publication, into, t->made, t->version, err)
                              : weights_file_read(into, t->path, err);
     waits_for_set(e, "");
     if (ok && e->config.free_running)
         generator_version_update(e->generator, t->version);
     else if (ok)
         ok = generator_version_set(e->generator, t->version, err);
-    if (ok)
+    if (ok) {
         e->version = t->version;
-    else if (err->code == ERR_NOT_FOUND)    // nothing has been written
+        e->made = t->made;
+    } else if (err->code == ERR_NOT_FOUND) {    // nothing has been written
         e->version = before;
-    else
+    } else {
         generator_clear(e->generator);    // free-running: what it was in the middle of cannot go on
+    }
     return ok;
 }
 
@@ -1002,6 +1008,7 @@ static void look_versions(struct engine *e)
     pthread_mutex_lock(&e->lock);
     e->look.step = e->step;
     e->look.version = e->version;
+    e->look.made = e->made;
     e->look.round = e->round;
     e->look.n_row = e->n_row;
     e->look.n_shared = publication_versions(e->publication, e->look.shared);

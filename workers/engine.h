@@ -20,6 +20,7 @@ struct task {
     struct task *next;
     enum task_kind kind;
     int64_t task, incarnation, step, version, rollout_step, max_steps;
+    int64_t made;                 // load, share, publish: the incarnation that made the version
     int64_t round;                // load: in which the trainers meet; train: have met (the engine's to set). 0: one trainer
     char path[4096];              // load: checkpoint or ""; save: directory of checkpoints; share, publish: file
     struct run_config config;     // as it holds for this task
@@ -41,6 +42,7 @@ struct report {
     enum report_kind kind;
     /* REPORT_GROUP */
     struct group *group;          // owned
+    int64_t made;                 // the incarnation that made the weights that sampled it
     char *row;                    // the dataset's line as JSON, for the scorer
     char *prompt_text;
     char **text;                  // (group->n_sample) decoded completions
@@ -70,6 +72,7 @@ struct engine_look {
     bool sampling;                // it runs items: more may be put in
     int64_t n_item;               // items inside the sampler
     int64_t step, version, n_row; // of the weights; -1, 0 before the first load
+    int64_t made;                 // the incarnation that made version
     int64_t round;                // in which it has met the other trainers; 0: none
     int64_t n_running;            // samples being decoded
     double tok_per_s;             // decoded, of the last second or so

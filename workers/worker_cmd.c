@@ -116,6 +116,7 @@ static void parcel_group_make(struct parcel *p, int64_t incarnation)
     const struct report *r = p->report;
     msg_begin(&p->msg, MSG_GROUP);
     msg_i64(&p->msg, "incarnation", incarnation);
+    msg_i64(&p->msg, "made", r->made);
     group_write(&p->msg, r->group, r->prompt_text, (const char *const *)r->text);
 }
 
@@ -336,6 +337,7 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
     msg_i64(&m, "incarnation", w->incarnation);
     msg_i64(&m, "step", look->step);
     msg_i64(&m, "version", look->version);
+    msg_i64(&m, "made", look->made);
     msg_bool(&m, "produces", w->part.producer >= 0);
     msg_bool(&m, "consumes", w->part.rank >= 0);
     msg_i64(&m, "rank", w->part.rank);
@@ -420,6 +422,7 @@ static void work_came(struct worker_process *w, const struct msg_in *in)
     t->task = mval_i64(mval_get(in->root, "task"), 0);
     t->step = mval_i64(mval_get(in->root, "step"), -1);
     t->version = mval_i64(mval_get(in->root, "version"), -1);
+    t->made = mval_i64(mval_get(in->root, "made"), 0);
     t->rollout_step = mval_i64(mval_get(in->root, "rollout_step"), -1);
     t->max_steps = mval_i64(mval_get(in->root, "max_steps"), 0);
     t->round = mval_i64(mval_get(in->root, "round"), 0);

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 import unittest
-from run_tools import Run, Task
+from run_tools import LIMIT, Holds, Run, Task
 
 STEPS = 8
 GPUS = os.environ.get("PUBLISH_DEVICES")
@@ -31,9 +31,16 @@ class Publish(unittest.TestCase):
     def tearDownClass(cls):
         cls.task.close()
 
-    def start(self, **settings):
+    def start(self, env=None, **settings):
         type(self).n += 1
-        return Run(self.task, f"run-{self.n}", self.task.run_file(**APART, **settings), ["--max-steps", str(STEPS)])
+        return Run(self.task, f"run-{self.n}", self.task.run_file(**{**APART, "max_steps": STEPS, **settings}), env=env)
+
+    def held(self, run, holds, process, point):
+        end = time.monotonic() + LIMIT
+        while not (pid := holds.held(process, point)):
+            self.assertTrue(time.monotonic() < end and run.process.poll() is None, f"{process} @ {point}\n" + run.logs())
+            time.sleep(0.01)
+        return pid
 
     def finish(self, run):
         code, last = run.wait()
@@ -82,6 +89,38 @@ class Publish(unittest.TestCase):
                         self.assertEqual(self.finish(run), self.by_files(1))
                     finally:
                         run.kill()
+
+    def test_weights_of_an_undone_step_are_not_sampled_with_once_a_knob_has_changed(self):
+        """Nothing is saved, so that a lost trainer goes back to the start. Its producer is held in the midst of what it samples
+        with the weights of step 4, which is made anew meanwhile, with another learning rate."""
+        producer, undone = PRODUCERS[0], 4
+        for way in ("files", "copy", "nccl"):
+            with self.subTest(way=way):
+                holds = Holds(self.task.path(f"holds-{way}"))
+                holds.arm(producer, "publishing")
+                run = self.start(num_inferencer=1, inference_batch_size=8, train_batch_size=8, train_minibatch_size=8, n_behind=0,
+                                 weights=way, save_interval=1000, devices=",".join(DEVICES[:2]), env={"RC_TEST_HOLD": holds.dir})
+                try:
+                    for version in range(undone + 1):    # which it takes next
+                        pid = self.held(run, holds, producer, "publishing")
+                        holds.arm(producer, "publishing" if version < undone else "generating")
+                        holds.release(producer, "publishing", pid)
+                    pid = self.held(run, holds, producer, "generating")
+                    holds.arm(TRAINER, "loading")
+                    os.kill(run.processes()[TRAINER], signal.SIGKILL)
+                    trainer = self.held(run, holds, TRAINER, "loading")
+                    done = run.ctl("set", "learning_rate=0.002")
+                    self.assertIn("from optimizer step 1 on", done.stdout, done.stderr)
+                    holds.release(TRAINER, "loading", trainer)
+                    holds.release(producer, "generating", pid)
+                    self.finish(run)
+                    differs = {line["step"]: line["metrics"].get("train/sampler_trainer_diff") for line in run.output()
+                               if line.get("event") == "step"}
+                    self.assertEqual(differs[undone + 1], 0)
+                    for step in range(undone + 2, STEPS + 1):
+                        self.assertIn(differs[step], (0, None))    # None: no group had a spread
+                finally:
+                    run.kill()
 
 
 if __name__ == "__main__":

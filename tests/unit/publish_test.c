@@ -27,6 +27,7 @@ static int n_producer = 2;
 /* What version v's byte i is. */
 static uint8_t byte_of(int64_t v, size_t i)
 {
+    v = version_step(v) + (v >> 40) * 5;
     return (uint8_t)(v * 31 + (int64_t)i * 7 + (int64_t)(i >> 12) + (int64_t)(i >> 20) * v);
 }
 
@@ -335,6 +336,30 @@ static void what_was_shared_before_going_back_does_not_count(void **state)
     trainer_close(&t);
 }
 
+/* ... even while nobody has told the producer yet, whose copy of it waits in its staging buffer. */
+static void a_step_made_anew_is_another_version(void **state)
+{
+    enum weights_way way = (enum weights_way)(intptr_t)*state;
+    struct producer p = producer_start(way, 0, "one");
+    struct trainer_side t;
+    trainer_open(&t, way, 2, LIMIT_MS);
+    members_wait(&t, 1, 0);
+    share(&t, version_key(1, 5));
+    ask(&p, version_key(1, 5));
+    expect(&p, version_key(1, 5), ERR_NONE);
+    ask(&p, version_key(2, 5));
+    members_wait(&t, 1, 1);    // it waits: what is there is not what it wants
+    share(&t, version_key(2, 5));
+    expect(&p, version_key(2, 5), ERR_NONE);
+    share(&t, version_key(2, 4));    // between the two, though its step is the smallest
+    ask(&p, version_key(2, 4));
+    expect(&p, version_key(2, 4), ERR_NONE);
+    ask(&p, version_key(1, 7));    // undone, and its like will not come
+    expect(&p, version_key(1, 7), ERR_NOT_FOUND);
+    producer_end(&p, 0);
+    trainer_close(&t);
+}
+
 /* A producer of the test's own, at the socket. */
 static void a_slot_that_is_read_is_not_written(UNUSED void **state)
 {
@@ -441,6 +466,7 @@ int main(int argc, char **argv)
         BOTH(a_killed_producer_is_left_out_and_its_successor_let_in),
         BOTH(a_trainer_that_goes_fails_the_wait_and_its_successor_is_found),
         BOTH(what_was_shared_before_going_back_does_not_count),
+        BOTH(a_step_made_anew_is_another_version),
         cmocka_unit_test(a_slot_that_is_read_is_not_written),
         cmocka_unit_test(a_version_with_another_hash_is_not_taken),
         cmocka_unit_test(nonsense_at_the_socket_is_sent_away),

@@ -12,7 +12,10 @@
  * 3. Several trainers are in one round, or not in step: a round is a meeting of theirs (kernels/collective), it ends for all when one
  *    dies, leaves or lives anew, and then all load the same checkpoint and meet in the next. A step that one of them has been told to
  *    make is given to all of them, whatever else is wanted meanwhile, since they wait for each other in it.
- * 4. Only controller_return changes incarnation, and only state_set changes state:
+ * 4. A version is known by its number of optimizer steps and by the incarnation that made it (version_made): after a return its
+ *    number may come again with other weights. What was sampled with a version that is not of the present line is refused, and who
+ *    holds one takes the present one before it goes on.
+ * 5. Only controller_return changes incarnation, and only state_set changes state:
  *      starting -> running             first worker has loaded                      work.c, done_load
  *      running <-> paused              command, when its depth is reached           orders.c, orders_tick
  *      running, paused -> stopping     command stop, or the last step is done       orders.c, work.c
@@ -44,7 +47,8 @@ enum pause_depth { PAUSE_NONE, PAUSE_ROLLOUTS, PAUSE_STEP, PAUSE_DRAIN };
 struct worker {
     char name[64];
     int64_t start;               // its life; 0: the slot is free
-    int64_t incarnation, step, version, items_max;
+    int64_t incarnation, step, items_max;
+    int64_t version, made;       // of the weights it samples with: optimizer steps, and the incarnation that made them so
     bool produces, consumes, busy;
     int64_t rank;                // among the trainers; -1
     int64_t round, given_round;  // it has met the other trainers in; it was told to meet them in
@@ -55,6 +59,9 @@ struct worker {
     int n_shared, n_again;       // n_again: weights that did not come, in a row
     struct request *held;        // a request for work that waits
     int64_t held_ms, heard_ms;
+};
+struct line_part {
+    int64_t incarnation, from;   // it made the steps beyond from, up to the next part's
 };
 struct knob_change {
     int64_t step, rollout_step;  // from when on it holds
@@ -116,6 +123,8 @@ struct controller {
     bool stop_wanted;
     int64_t stopped_by_operator;
     int64_t step, max_steps, incarnation, next_task;
+    struct line_part *line;            // (n_line) who made the steps that are not undone; from grows
+    int64_t n_line, line_cap;
     int64_t loading_step;              // where a load that is under way leads; -1: none
     /* several trainers; the first two are in the journal */
     int64_t round;                     // the meeting they are in or are to be in; 0: none yet, or one trainer
@@ -164,6 +173,8 @@ bool run_is_over(const struct controller *c);
 /* The newest step that can be returned to, its checkpoint's path ("" for the start). */
 int64_t return_target(struct controller *c, char path[4096]);
 MUST_USE bool controller_return(struct controller *c, int64_t step, struct error *err);
+/* The incarnation that made version, or will; 0: none, the weights the run began with. */
+int64_t version_made(const struct controller *c, int64_t version);
 /* All trainers go back to the newest step that can be returned to; several of them meet anew. False: the run has failed. */
 bool trainers_return(struct controller *c, char path[4096]);
 MUST_USE bool step_begin(struct controller *c, struct error *err);    // a trainer is told to make the next step

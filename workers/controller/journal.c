@@ -39,7 +39,7 @@ static const char schema[] =
     " wall_s REAL);";
 
 enum statement {
-    Q_SERIES_ADD, Q_STEP_ADD, Q_STEP_READ, Q_STEP_LAST, Q_SUPERSEDE, Q_INCARNATION_ADD, Q_ITEM_PUT, Q_ITEM_READ,
+    Q_SERIES_ADD, Q_STEP_ADD, Q_STEP_READ, Q_STEP_LAST, Q_SUPERSEDE, Q_INCARNATION_ADD, Q_INCARNATION_READ, Q_ITEM_PUT, Q_ITEM_READ,
     Q_ITEM_FORGET, Q_EVENT_ADD, Q_EVENT_READ, Q_COMMAND_PUT, Q_COMMAND_GET, Q_VALUE_PUT, Q_VALUE_GET, Q_EVAL_PUT,
     Q_SAMPLE_ADD, Q_SAMPLE_READ, Q_SAMPLE_LAST, Q_EVAL_READ, Q_EVAL_FORGET, Q_CHECKPOINT_PUT, Q_CHECKPOINT_READ, Q_BEGIN,
     Q_COMMIT, Q_ROLLBACK, Q_N
@@ -51,6 +51,7 @@ static const char *const queries[Q_N] = {
     [Q_STEP_LAST] = "SELECT max(step) FROM step WHERE superseded=0",
     [Q_SUPERSEDE] = "UPDATE step SET superseded=1 WHERE superseded=0 AND step>?",
     [Q_INCARNATION_ADD] = "INSERT INTO incarnation(from_step, wall_s) VALUES(?,?)",
+    [Q_INCARNATION_READ] = "SELECT id, from_step FROM incarnation ORDER BY id",
     [Q_SAMPLE_ADD] = "INSERT INTO sample(node, wall_s, figures) VALUES(?,?,?)",
     [Q_SAMPLE_READ] = "SELECT seq, node, wall_s, figures FROM sample WHERE seq>? ORDER BY seq",
     [Q_SAMPLE_LAST] = "SELECT max(seq) FROM sample",
@@ -338,6 +339,18 @@ int64_t journal_incarnation_begin(struct journal *j, int64_t from_step, struct e
     sqlite3_bind_int64(s, 1, from_step);
     sqlite3_bind_double(s, 2, clock_wall_s());
     return query_run(j, s, err) ? sqlite3_last_insert_rowid(j->db) : -1;
+}
+
+bool journal_incarnations_read(struct journal *j, journal_incarnation_fn *fn, void *arg, struct error *err)
+{
+    sqlite3_stmt *s = query(j, Q_INCARNATION_READ, err);
+    if (!s)
+        return false;
+    int code;
+    while ((code = sqlite3_step(s)) == SQLITE_ROW)
+        if (!fn(arg, sqlite3_column_int64(s, 0), sqlite3_column_int64(s, 1)))
+            break;
+    return query_done(j, s, code, err);
 }
 
 /* ---- steps ---- */

@@ -26,6 +26,9 @@ void journal_rollback(struct journal *j);
 
 /* A new life of the run that goes on behind optimizer step from_step; returns its number (1, 2, …), or -1. */
 int64_t journal_incarnation_begin(struct journal *j, int64_t from_step, struct error *err);
+/* Called for each of them, oldest first; returning false ends the reading. */
+typedef bool journal_incarnation_fn(void *arg, int64_t incarnation, int64_t from_step);
+MUST_USE bool journal_incarnations_read(struct journal *j, journal_incarnation_fn *fn, void *arg, struct error *err);
 
 /* One step's metrics. name: borrowed texts (at most 96 bytes each); value: NAN is kept as "not known". */
 struct journal_metric {

@@ -10,7 +10,8 @@
  * 3. The version a rollout step is sampled with is the number of batches that had been cut when it was opened, so the
  *    trainer must have reached it, and must not have passed it where sampler and trainer share their weights.
  * 4. An item's fate moves on: issued -> returned -> filtered | batch assigned -> trained. Returning to an earlier optimizer
- *    step only takes trained back to assigned: groups are kept, since the same weights would make the same bytes again.
+ *    step only takes trained back to assigned: groups are kept, since the same weights would make the same bytes again (with
+ *    knobs changed meanwhile: they are off-policy, with the log-probs they were drawn with).
  *
  * Free-running is another schedule for the same items, which gives up that order: n items at a time are opened while no more than
  * max_age n (at least 2 n) are on their way, wait or are being trained on, an item is sampled with whatever weights are there (its version is told when it

@@ -287,6 +287,43 @@ static bool eval_restore_row(void *arg, const struct journal_eval *row)
     return true;
 }
 
+/* From here on incarnation makes the steps beyond from; those that others have made there are undone. */
+static bool line_turn(struct controller *c, int64_t incarnation, int64_t from, struct error *err)
+{
+    if (c->n_line == c->line_cap) {
+        int64_t cap = MAX(2 * c->line_cap, (int64_t)16);
+        struct line_part *p = realloc(c->line, (size_t)cap * sizeof *p);
+        if (!p)
+            return error_set(err, ERR_NO_MEMORY, "no memory for the controller");
+        c->line = p;
+        c->line_cap = cap;
+    }
+    while (c->n_line > 0 && c->line[c->n_line - 1].from >= from)
+        c->n_line--;
+    c->line[c->n_line++] = (struct line_part){ incarnation, from };
+    return true;
+}
+
+struct line_restore {
+    struct controller *c;
+    struct error *err;
+    bool ok;
+};
+
+static bool line_restore_row(void *arg, int64_t incarnation, int64_t from)
+{
+    struct line_restore *r = arg;
+    return r->ok = line_turn(r->c, incarnation, from, r->err);
+}
+
+int64_t version_made(const struct controller *c, int64_t version)
+{
+    for (int64_t i = c->n_line - 1; i >= 0; i--)
+        if (c->line[i].from < version)
+            return c->line[i].incarnation;
+    return 0;
+}
+
 bool controller_open(struct controller *c, const char *run_dir, struct error *err)
 {
     char path[4200];
@@ -336,6 +373,9 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
             || !number_put(c, "incarnation", c->incarnation, err))
             return false;
     }
+    struct line_restore r = { c, err, true };
+    if (!journal_incarnations_read(c->journal, line_restore_row, &r, err) || !r.ok)
+        return false;
     orders_restore(c);
     return c->n_row == 0 || ledger_prepare(c, c->n_row, err);
 }
@@ -360,6 +400,7 @@ void controller_close(struct controller *c)
     ledger_free(c->ledger);
     free(c->checkpoint);
     free(c->change);
+    free(c->line);
     server_free(c->server);
     c->server = NULL;
 }
@@ -606,6 +647,8 @@ bool controller_return(struct controller *c, int64_t step, struct error *err)
         weights_path(c, v, old, sizeof old);
         unlink(old);
     }
+    if (!line_turn(c, incarnation, step, err))
+        return false;
     c->incarnation = incarnation;
     c->step = step;
     c->step_ms = clock_ms();

@@ -10,6 +10,7 @@
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/group_msg.h"
+#include "workers/publish/publication.h"
 
 #define SILENT_MS 20000          // a worker unheard for so long loses its leases
 #define AWAY_MS 60000            // one of another node unheard for so long is given no weights
@@ -110,6 +111,7 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
     w->incarnation = mval_i64(mval_get(in->root, "incarnation"), -1);
     w->step = mval_i64(mval_get(in->root, "step"), -1);
     w->version = mval_i64(mval_get(in->root, "version"), -1);
+    w->made = mval_i64(mval_get(in->root, "made"), 0);
     w->produces = mval_bool(mval_get(in->root, "produces"), false);
     w->consumes = mval_bool(mval_get(in->root, "consumes"), false);
     w->rank = mval_i64(mval_get(in->root, "rank"), w->consumes ? 0 : -1);
@@ -205,7 +207,13 @@ static bool weights_by_memory(const struct controller *c)
 
 void weights_path(const struct controller *c, int64_t version, char *out, size_t size)
 {
-    snprintf(out, size, "%s/sock/weights-%" PRId64, c->process.run_dir, version);
+    weights_file_path(c->process.run_dir, version_made(c, version), version, out, size);
+}
+
+/* Does w sample with weights of a step that has been undone? */
+static bool version_undone(const struct controller *c, const struct worker *w)
+{
+    return w->version >= 0 && w->made != version_made(c, w->version);
 }
 
 /* The first trainer, when what it keeps belongs to the present incarnation; else NULL. */
@@ -315,6 +323,7 @@ static void load_give(struct controller *c, struct worker *w)
     log_info("%s loads step %" PRId64 " from '%s'", w->name, c->step, path[0] ? path : c->config.model);
     task_begin(c, w, &m, "load", c->step);
     msg_str(&m, "path", path);
+    msg_i64(&m, "made", version_made(c, c->step));
     msg_i64(&m, "round", c->round);
     task_give(c, w, &m);
 }
@@ -382,6 +391,7 @@ static void simple_give(struct controller *c, struct worker *w, const char *kind
         char path[4200];
         weights_path(c, step, path, sizeof path);
         msg_i64(&m, "version", step);
+        msg_i64(&m, "made", version_made(c, step));
         if (strcmp(kind, "publish") == 0 || !weights_by_memory(c) || others_sample_away(c))
             msg_str(&m, "path", path);
     }
@@ -419,11 +429,12 @@ static void worker_decide(struct controller *c, struct worker *w)
     bool stopping = c->stop_wanted || c->state == RUN_STOPPING, first = w->rank == 0;
     bool in_step = w->consumes ? trainer_in_step(c, w) : w->step >= 0;
     bool several = others_sample(c), to_be_made = c->config.num_trainers > 1 && c->begun == c->step;
-    if (w->busy && (stopping || !in_step)) {
+    bool undone = version_undone(c, w);
+    if (w->busy && (stopping || !in_step || undone)) {
         simple_give(c, w, "cancel", c->step);
         return;
     }
-    if (c->config.free_running && !w->consumes && in_step && !stopping && w->version != c->step && c->ledger
+    if (c->config.free_running && !w->consumes && in_step && !stopping && (w->version != c->step || undone) && c->ledger
         && weights_shared(c, c->step)) {    // in the middle of what it samples, too
         simple_give(c, w, "publish", c->step);
         return;
@@ -443,8 +454,8 @@ static void worker_decide(struct controller *c, struct worker *w)
             goto none;
         if (!w->consumes) {    // it samples with what the trainer has shared
             int64_t version = ledger_version_issued(c->ledger);
-            if (!c->config.free_running && c->state == RUN_RUNNING && !stopping && version >= 0 && !ledger_issued(c->ledger, w->version)
-                && weights_coming(c, w, version)) {
+            if (!c->config.free_running && c->state == RUN_RUNNING && !stopping && version >= 0
+                && (undone || !ledger_issued(c->ledger, w->version)) && weights_coming(c, w, version)) {
                 simple_give(c, w, "publish", version);
                 return;
             }
@@ -485,7 +496,7 @@ static void worker_decide(struct controller *c, struct worker *w)
     /* Several trainers would wait for the one that samples on. */
     bool awaited = w->consumes && c->config.num_trainers > 1 && c->ledger && (to_be_made || step_is_due(c));
     if (c->ledger && c->state == RUN_RUNNING && !stopping && c->pause == PAUSE_NONE && w->produces && w->items_max > 0 && !awaited
-        && w->version >= 0 && ledger_issued(c->ledger, w->version)) {
+        && w->version >= 0 && !undone && ledger_issued(c->ledger, w->version)) {
         items_give(c, w);
         return;
     }
@@ -544,11 +555,12 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
     struct msg_out m = MSG_OUT_INIT;
     struct ledger_summary sum;
     int64_t item = mval_i64(mval_get(in->root, "item"), -1), version = mval_i64(mval_get(in->root, "version"), -1);
+    bool undone = mval_i64(mval_get(in->root, "made"), 0) != version_made(c, version);
     const struct ledger_item *i = c->ledger ? ledger_find(c->ledger, item) : NULL;
     bool known = c->ledger && !i && item >= 0 && item < c->ledger_first;
     if (i)
         known = i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED;
-    if (!known && (!i || (i->version != version && !c->config.free_running))) {
+    if (!known && (!i || (!c->config.free_running && (i->version != version || undone)))) {
         error_set(&err, ERR_REFUSED, "item %" PRId64 " at version %" PRId64 " is not wanted", item, version);
         refuse_later(c, r, &err);
         return;

@@ -21,7 +21,7 @@ struct piece {
 };
 struct fetch {
     char name[160], path[4200], temp[4210];
-    int64_t version, size_max;
+    int64_t made, version, size_max;
     struct peer *peer[FETCH_TAGS];
     int n_peer;
     uint64_t tag;
@@ -42,8 +42,8 @@ static void begin(struct fetch *f)
         f->piece[i].offset = -1;    // an open answer is known as old by this
 }
 
-struct fetch *fetch_new(const char *name, int64_t version, const char *path, int64_t size_max, struct peer *const *peer, int n_peer,
-                        uint64_t tag, struct error *err)
+struct fetch *fetch_new(const char *name, int64_t made, int64_t version, const char *path, int64_t size_max, struct peer *const *peer,
+                        int n_peer, uint64_t tag, struct error *err)
 {
     struct fetch *f = calloc(1, sizeof *f);
     if (!f) {
@@ -53,6 +53,7 @@ struct fetch *fetch_new(const char *name, int64_t version, const char *path, int
     snprintf(f->name, sizeof f->name, "%s", name ? name : "");
     snprintf(f->path, sizeof f->path, "%s", path);
     snprintf(f->temp, sizeof f->temp, "%s.new", f->path);
+    f->made = made;
     f->version = version;
     f->size_max = size_max;
     f->n_peer = MIN(n_peer, FETCH_TAGS);
@@ -97,10 +98,12 @@ static bool piece_ask(struct fetch *f, int i)
     struct error err;
     struct msg_out m = MSG_OUT_INIT;
     msg_begin(&m, MSG_FILE);
-    if (f->name[0])
+    if (f->name[0]) {
         msg_str(&m, "name", f->name);
-    else
+    } else {
         msg_i64(&m, "version", f->version);
+        msg_i64(&m, "made", f->made);
+    }
     msg_i64(&m, "offset", f->piece[i].offset);
     msg_i64(&m, "n_bytes", NODE_PIECE_BYTES);
     bool ok = msg_finish(&m, &err) && peer_ask(f->peer[i % f->n_peer], &m, PIECE_LIMIT_MS, f->tag + (uint64_t)i, &err);

@@ -8,10 +8,10 @@
 #include "protocol/transport.h"
 
 struct fetch;
-/* Begin to bring the file name (or the weights of version, when name is NULL) to path; at most size_max bytes. tag: fetch_answered
- * takes answers with tags from it on, FETCH_TAGS of them. NULL: see err. */
-struct fetch *fetch_new(const char *name, int64_t version, const char *path, int64_t size_max, struct peer *const *peer, int n_peer,
-                        uint64_t tag, struct error *err);
+/* Begin to bring the file name (NULL: the weights of version, made by incarnation made) to path; at most size_max bytes. tag:
+ * fetch_answered takes answers with tags from it on, FETCH_TAGS of them. NULL: see err. */
+struct fetch *fetch_new(const char *name, int64_t made, int64_t version, const char *path, int64_t size_max, struct peer *const *peer,
+                        int n_peer, uint64_t tag, struct error *err);
 void fetch_free(struct fetch *f);    // what has not been finished is removed; NULL is fine
 #define FETCH_TAGS 8
 /* Ask for what is due. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "workers/model/model_dir.h"
+#include "workers/publish/publication.h"
 #include "workers/text/digest.h"
 
 #define SETTINGS_MAX ((size_t)1 << 20)
@@ -79,7 +80,7 @@ void file_asked(struct gate *g, struct request *r, const struct msg_in *in)
         if (strcmp(g->file[i].name, name) == 0)
             snprintf(path, sizeof path, "%s", g->file[i].path);
     if (!path[0] && version >= 0) {
-        snprintf(path, sizeof path, "%s/sock/weights-%" PRId64, g->process.run_dir, version);
+        weights_file_path(g->process.run_dir, mval_i64(mval_get(in->root, "made"), 0), version, path, sizeof path);
         snprintf(name, sizeof name, "weights of version %" PRId64, version);
     }
     if (!path[0] || offset < 0 || n < 1 || n > NODE_PIECE_BYTES) {

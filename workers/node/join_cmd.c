@@ -288,7 +288,7 @@ static bool file_bring(struct join *j, const struct node_file *f, struct error *
         return true;    // of an earlier time
     fprintf(stderr, "fetching %s, %.1f MiB\n", f->name, (double)f->size_bytes / (1 << 20));
     j->tag += FETCH_TAGS;
-    struct fetch *fetch = fetch_new(f->name, -1, path, f->size_bytes, j->peer, N_STREAM, j->tag, err);
+    struct fetch *fetch = fetch_new(f->name, 0, -1, path, f->size_bytes, j->peer, N_STREAM, j->tag, err);
     if (!fetch)
         return false;
     int64_t moved_ms = clock_ms(), moved = 0;

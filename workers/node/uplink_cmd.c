@@ -23,6 +23,7 @@
 #include "workers/node/node.h"
 #include "workers/node/relay.h"
 #include "workers/process.h"
+#include "workers/publish/publication.h"
 
 #define N_OPEN 160
 #define WORKERS_MAX 64
@@ -41,7 +42,7 @@ struct order {                   // "sample with version": kept back until its w
     int64_t start;               // the worker's life
     struct request *request;     // NULL: the worker has given up and will ask again
     struct buf answer;
-    int64_t version, incarnation;
+    int64_t version, made;       // made: by which incarnation
 };
 struct uplink {
     struct process process;
@@ -52,10 +53,10 @@ struct uplink {
     struct relays relays;
     struct order order[WORKERS_MAX];
     struct fetch *fetch;
-    int64_t fetch_version, fetch_incarnation, fetch_ms;
+    int64_t fetch_version, fetch_made, fetch_ms;
     uint64_t fetch_tag;
     double mib_per_s;            // of the last weights; NAN: none yet
-    struct { int64_t version, incarnation; } here[WEIGHTS_KEPT];    // newest first; version -1: none
+    struct { int64_t version, made; } here[WEIGHTS_KEPT];    // newest first; version -1: none
     /* the head */
     char state[32], reason[400]; // of the run, as the head tells; or why the node ends
     int64_t step, beat_ms, heard_ms;
@@ -206,15 +207,10 @@ static void head_tick(struct uplink *u)
 
 /* ---- weights ---- */
 
-static void weights_file(const struct uplink *u, int64_t version, int64_t incarnation, char *out, size_t size)
-{
-    snprintf(out, size, "%s/sock/weights-%" PRId64 "-%" PRId64, u->process.run_dir, incarnation, version);
-}
-
-static bool weights_here(const struct uplink *u, int64_t version, int64_t incarnation)
+static bool weights_here(const struct uplink *u, int64_t version, int64_t made)
 {
     for (int i = 0; i < WEIGHTS_KEPT; i++)
-        if (u->here[i].version == version && u->here[i].incarnation == incarnation)
+        if (u->here[i].version == version && u->here[i].made == made)
             return true;
     return false;
 }
@@ -225,12 +221,12 @@ static void weights_came(struct uplink *u)
     int64_t size;
     double s = (double)(clock_ms() - u->fetch_ms) / 1000;
     if (u->here[WEIGHTS_KEPT - 1].version >= 0) {
-        weights_file(u, u->here[WEIGHTS_KEPT - 1].version, u->here[WEIGHTS_KEPT - 1].incarnation, path, sizeof path);
+        weights_file_path(u->process.run_dir, u->here[WEIGHTS_KEPT - 1].made, u->here[WEIGHTS_KEPT - 1].version, path, sizeof path);
         unlink(path);
     }
     memmove(&u->here[1], &u->here[0], (WEIGHTS_KEPT - 1) * sizeof u->here[0]);
     u->here[0].version = u->fetch_version;
-    u->here[0].incarnation = u->fetch_incarnation;
+    u->here[0].made = u->fetch_made;
     double mib = (double)fetch_bytes(u->fetch, &size) / (1 << 20);
     u->mib_per_s = mib / MAX(s, 0.001);
     log_debug("weights of version %" PRId64 ": %.1f MiB in %.3f s", u->fetch_version, mib, s);
@@ -249,10 +245,11 @@ static void order_end(struct uplink *u, struct order *o, bool have)
     msg_str(&m, "kind", have ? "publish" : "none");
     msg_copy(&m, "incarnation", mval_get(in.root, "incarnation"));
     if (have) {
-        weights_file(u, o->version, o->incarnation, path, sizeof path);
+        weights_file_path(u->process.run_dir, o->made, o->version, path, sizeof path);
         msg_copy(&m, "task", mval_get(in.root, "task"));
         msg_copy(&m, "step", mval_get(in.root, "step"));
         msg_i64(&m, "version", o->version);
+        msg_i64(&m, "made", o->made);
         msg_str(&m, "path", path);
     } else {
         msg_i64(&m, "task", 0);
@@ -284,8 +281,8 @@ static void orders_tick(struct uplink *u)
         struct order *o = &u->order[i];
         if (!o->worker[0])
             continue;
-        bool have = weights_here(u, o->version, o->incarnation);
-        bool lost = state == FETCH_FAILED && o->version == u->fetch_version && o->incarnation == u->fetch_incarnation;
+        bool have = weights_here(u, o->version, o->made);
+        bool lost = state == FETCH_FAILED && o->version == u->fetch_version && o->made == u->fetch_made;
         if ((have || lost) && o->request)
             order_end(u, o, have);
         else if (lost)
@@ -299,14 +296,14 @@ static void orders_tick(struct uplink *u)
     }
     for (int i = 0; i < WORKERS_MAX && !u->fetch && !u->ends; i++) {
         const struct order *o = &u->order[i];
-        if (!o->worker[0] || weights_here(u, o->version, o->incarnation))
+        if (!o->worker[0] || weights_here(u, o->version, o->made))
             continue;
-        weights_file(u, o->version, o->incarnation, path, sizeof path);
+        weights_file_path(u->process.run_dir, o->made, o->version, path, sizeof path);
         u->fetch_version = o->version;
-        u->fetch_incarnation = o->incarnation;
+        u->fetch_made = o->made;
         u->fetch_ms = clock_ms();
         u->fetch_tag += FETCH_TAGS;    // late answers of an earlier one are not taken for this one's
-        u->fetch = fetch_new(NULL, o->version, path, WEIGHTS_MAX, u->stream, N_STREAM, u->fetch_tag, &err);
+        u->fetch = fetch_new(NULL, o->made, o->version, path, WEIGHTS_MAX, u->stream, N_STREAM, u->fetch_tag, &err);
         if (!u->fetch)
             node_end(u, "failed", err.text);
     }
@@ -482,7 +479,7 @@ static void work_answered(struct uplink *u, struct relay *x, const struct net_ev
         relay_end(x, ev);
     } else {
         buf_release(&o->answer);
-        *o = (struct order){ .start = start, .version = mval_i64(mval_get(in.root, "version"), -1), .incarnation = mval_i64(mval_get(in.root, "incarnation"), -1) };
+        *o = (struct order){ .start = start, .version = mval_i64(mval_get(in.root, "version"), -1), .made = mval_i64(mval_get(in.root, "made"), 0) };
         snprintf(o->worker, sizeof o->worker, "%s", name + strlen(u->node.name) + 1);
         if (buf_add(&o->answer, ev->data, ev->len))
             o->request = relay_take(x);

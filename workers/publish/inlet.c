@@ -184,7 +184,8 @@ static void receive_end(struct inlet *in)
     pthread_mutex_lock(&in->lock);
     if (counts && !right) {
         char text[160];
-        snprintf(text, sizeof text, "version %" PRId64 " arrived with hash %016" PRIx64 " and was sent with %016" PRIx64, a.version, hash, a.hash);
+        snprintf(text, sizeof text, "version %" PRId64 " arrived with hash %016" PRIx64 " and was sent with %016" PRIx64,
+                 version_step(a.version), hash, a.hash);
         log_error("weights: %s", text);
         want_fail(in, ERR_DATA, text);
     } else if (!counts && in->direct) {
@@ -271,7 +272,7 @@ static void message_came(struct inlet *in, const struct wire *w)
         } else if (w->kind == WIRE_SLOT) {
             say(in, (struct wire){ .kind = WIRE_TOOK, .version = -1 });    // not wanted any more
         } else if (in->want_version == w->version) {
-            snprintf(text, sizeof text, "the trainer has no version %" PRId64 " any more", w->version);
+            snprintf(text, sizeof text, "the trainer has no version %" PRId64 " any more", version_step(w->version));
             want_fail(in, ERR_NOT_FOUND, text);
         }
         pthread_mutex_unlock(&in->lock);
@@ -430,7 +431,7 @@ static bool slot_copy(struct inlet *in, const struct mem_handle *h, int64_t conn
         || !mem_copy(dev, &hash, in->hash, sizeof hash, COPY_D2H, err) || !device_sync(dev, err))
         return false;
     return hash == want || error_set(err, ERR_DATA, "version %" PRId64 " was copied with hash %016" PRIx64 " and shared with %016" PRIx64,
-                                     version, hash, want);
+                                     version_step(version), hash, want);
 }
 
 /* With the lock: wait until the want has an answer. False: the limit is over, and nothing writes to its memory any more. */
@@ -471,7 +472,7 @@ bool inlet_take(struct inlet *in, void *weights, int64_t version, int64_t limit_
         say(in, (struct wire){ .kind = WIRE_WANT, .version = version });
     }
     bool ok = want_wait(in, limit_ms) || error_set(err, ERR_TIMEOUT, "version %" PRId64 " has not come from the trainer in %" PRId64 " s%s",
-                                                   version, limit_ms / 1000, in->fd < 0 ? ": its process is not there" : "");
+                                                   version_step(version), limit_ms / 1000, in->fd < 0 ? ": its process is not there" : "");
     enum want state = in->want;
     int64_t connection = in->connection;
     in->want = WANT_NOTHING;

@@ -603,7 +603,7 @@ static bool slot_wait(struct outlet *o, int slot, struct error *err)
             for (int i = 0; i < MEMBER_MAX; i++)
                 if (o->member[i].fd >= 0 && o->member[i].reading == slot)
                     who = o->member[i].name;
-            return error_set(err, ERR_TIMEOUT, "%s has been taking version %" PRId64 " for %" PRId64 " s", who, o->slot[slot].version,
+            return error_set(err, ERR_TIMEOUT, "%s has been taking version %" PRId64 " for %" PRId64 " s", who, version_step(o->slot[slot].version),
                              2 * limit_ms(o) / 1000);
         }
     return true;
@@ -670,7 +670,7 @@ bool outlet_copy(struct outlet *o, void *dst, int64_t version, struct error *err
     int slot = slot_find(o, version);
     pthread_mutex_unlock(&o->lock);
     if (slot < 0)
-        return error_set(err, ERR_NOT_FOUND, "version %" PRId64 " is not kept any more", version);
+        return error_set(err, ERR_NOT_FOUND, "version %" PRId64 " is not kept any more", version_step(version));
     return mem_copy(o->config.dev, dst, o->slot[slot].mem, o->config.size_bytes, COPY_D2D, err);
 }
 

@@ -63,6 +63,11 @@ size_t publication_bytes(const struct publication *p)
     return p->bytes;
 }
 
+void weights_file_path(const char *run_dir, int64_t made, int64_t version, char *out, size_t size)
+{
+    snprintf(out, size, "%s/sock/weights-%" PRId64 "-%" PRId64, run_dir, made, version);
+}
+
 bool weights_file_write(const struct model *m, const char *path, struct error *err)
 {
     size_t size;
@@ -99,19 +104,20 @@ bool weights_file_read(struct model *m, const char *path, struct error *err)
     return ok;
 }
 
-bool publication_share(struct publication *p, const struct model *m, int64_t version, struct error *err)
+bool publication_share(struct publication *p, const struct model *m, int64_t made, int64_t version, struct error *err)
 {
     size_t size;
-    return outlet_share(p->outlet, model_weights(m, &size), version, err);
+    return outlet_share(p->outlet, model_weights(m, &size), version_key(made, version), err);
 }
 
-bool publication_take(struct publication *p, struct model *m, int64_t version, struct error *err)
+bool publication_take(struct publication *p, struct model *m, int64_t made, int64_t version, struct error *err)
 {
     size_t size;
+    int64_t key = version_key(made, version);
     uint64_t hash = 0;
     void *weights = model_weights(m, &size);
     int64_t before = clock_ns();
-    if (!(p->outlet ? outlet_copy(p->outlet, weights, version, err) : inlet_take(p->inlet, weights, version, TAKE_LIMIT_MS, &hash, err))
+    if (!(p->outlet ? outlet_copy(p->outlet, weights, key, err) : inlet_take(p->inlet, weights, key, TAKE_LIMIT_MS, &hash, err))
         || !model_weights_changed(m, err))
         return false;
     p->took_ms = (double)(clock_ns() - before) / 1e6;
@@ -129,7 +135,10 @@ void publication_forget(struct publication *p)
 
 int publication_versions(struct publication *p, int64_t version[OUTLET_SLOT_MAX])
 {
-    return p && p->outlet ? outlet_versions(p->outlet, version) : 0;
+    int n = p && p->outlet ? outlet_versions(p->outlet, version) : 0;
+    for (int i = 0; i < n; i++)
+        version[i] = version_step(version[i]);
+    return n;
 }
 
 double publication_ms(struct publication *p)

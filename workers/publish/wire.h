@@ -1,7 +1,7 @@
 /* wire.h - how weights get from the trainer's process to producers' processes on the same host, and what the two sides say
  *
  * The trainer's side is an outlet, a producer's an inlet; each has a thread of its own that talks over a Unix socket in the
- * run's sock/ (SOCK_SEQPACKET, one struct wire a packet; a process that dies closes it at once). Versions are optimizer steps.
+ * run's sock/ (SOCK_SEQPACKET, one struct wire a packet; a process that dies closes it at once). Versions are keys (version_key).
  *
  * 1. Sharing version v copies the trainer's weights into one of the outlet's slots, which keep it while the trainer goes on.
  * 2. A producer takes v between steps: it wants v, and gets the slot to copy from (way copy: mem_share of ops.h), or the
@@ -20,6 +20,17 @@
 #include <stdint.h>
 #include "kernels/collective/comm.h"
 #include "kernels/ops.h"
+
+/* One number for a version: its optimizer steps and, above them, the incarnation that made it. A step that was undone and made anew is
+ * another version, and what a later incarnation makes is greater than all before it. */
+static inline int64_t version_key(int64_t made, int64_t step)
+{
+    return made << 40 | step;
+}
+static inline int64_t version_step(int64_t key)
+{
+    return key & (((int64_t)1 << 40) - 1);
+}
 
 enum weights_way { WAY_FILES, WAY_COPY, WAY_NCCL };
 /* "files", "copy", "nccl"; NULL text or "auto": false. */
