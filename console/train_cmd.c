@@ -48,7 +48,7 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
 {
     struct cli_option own[] = {
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the command" },
-        { "resume", NULL, CLI_STR, &t->resume, "DIR", "go on with this run; settings given here are kept from now on" },
+        { "resume", NULL, CLI_STR, &t->resume, "DIR", "go on with this run; settings given here hold from there on, whatever was set before" },
         { "runs-dir", NULL, CLI_STR, &t->runs_dir, "DIR", "where the run's directory is made (runs)" },
         { "batch", NULL, CLI_FLAG, &t->batch, NULL, "stay in the foreground and own the run: a signal stops it, a second at once" },
         { "format", NULL, CLI_STR, &t->format, "FORMAT", "with --batch: text or jsonl" },
@@ -120,6 +120,7 @@ static bool settings_read(struct train *t, struct error *err)
     bool ok = run_config_finish(&t->config, &notes, err);
     if (ok && notes.len)
         fprintf(stderr, "%s", buf_text(&notes));
+    ok = ok && (!t->resume || flags_note(t, &before, err));
     buf_release(&notes);
     return ok;
 }
@@ -223,6 +224,7 @@ bool train_cmd(int argc, char **argv, struct error *err)
         ok = console_cmd(2, words, err);
     }
 out:
+    buf_release(&t->flags);
     free(t);
     return ok;
 }

@@ -16,6 +16,7 @@ struct train {
     bool batch, dry_run;
     double interval_s;
     char run_dir[PATH_MAX];
+    struct buf flags;             // live settings given with --resume (resume_flags.h)
 };
 
 bool knob_given(const struct train *t, const char *name);    // on the command line
@@ -23,6 +24,9 @@ bool knob_given(const struct train *t, const char *name);    // on the command l
 /* ---- train_resume.c ---- */
 /* Say in notes what a resumed run keeps when its number of workers changes, and see to it. */
 void workers_change(struct train *t, const struct run_config *before, struct buf *notes);
+/* What is given for a setting that may change while the run goes is a change of it, like one that ctl asks for: the controller makes
+ * it, where the run goes on, and so the last word holds. Into t->flags; before: run.yaml's. */
+MUST_USE bool flags_note(struct train *t, const struct run_config *before, struct error *err);
 
 /* ---- train_check.c: before anything is made ---- */
 /* Model, data, reward, devices and sizes; on success config is as run.yaml will have it, and n_row and plan are known. */

@@ -1,8 +1,9 @@
-/* Resuming with other workers: devices and sizes that make the run go on as it was, as far as that can be. */
+/* Resuming with other workers: devices and sizes that make the run go on as it was, as far as that can be; and with other settings. */
 #include "console/train_parts.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "protocol/resume_flags.h"
 
 static int64_t common_divisor(int64_t a, int64_t b)
 {
@@ -73,4 +74,16 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
     else if (c->inference_batch_size * c->num_inferencer == before->inference_batch_size * before->num_inferencer
              && c->train_batch_size == before->train_batch_size)
         buf_str(notes, "note: everything is kept: the weights will have the bytes of a run without this change\n");
+}
+
+bool flags_note(struct train *t, const struct run_config *before, struct error *err)
+{
+    struct buf was = BUF_INIT, is = BUF_INIT;
+    bool ok = true;
+    for (int i = 0; ok && i < n_knobs; i++)
+        if (t->value[i] && knob_is_live(&knobs[i]))
+            ok = resume_flags_add(&t->flags, knobs[i].name, knob_text(&knobs[i], before, &was), knob_text(&knobs[i], &t->config, &is), err);
+    buf_release(&was);
+    buf_release(&is);
+    return ok;
 }

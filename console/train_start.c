@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/resume_flags.h"
 #include "protocol/run_failure.h"
 #include "protocol/run_lock.h"
 #include "workers/agent/spawn.h"
@@ -76,6 +77,7 @@ static bool dir_fill(struct train *t, struct error *err)
     }
     run_weights_remove(t->run_dir);
     TRY(run_failure_prepare(t->run_dir, err));
+    TRY(t->flags.len == 0 || resume_flags_write(t->run_dir, &t->flags, err));
     TRY(run_config_print(&t->config, &yaml, err));
     TRY(path_join(path, sizeof path, t->run_dir, "run.yaml") && file_write(path, yaml.data, yaml.len, err));
     ok = true;

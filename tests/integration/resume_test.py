@@ -1,6 +1,9 @@
 """tags: asan limit=900
 
-Train 20 steps; train 10, kill -9 everything, resume, train 10 more: the same bytes."""
+Train 20 steps; train 10, kill -9 everything, resume, train 10 more: the same bytes. And what a setting given at resume means."""
+import json
+import os
+import sqlite3
 import unittest
 from run_tools import Run, Task
 
@@ -49,6 +52,40 @@ class Resume(unittest.TestCase):
         self.finish(self.start("parts", file, ["--max-steps", "10"]), 10)
         self.finish(self.start("parts", resume=True, extra=["--max-steps", "20"]), 20)
         self.assertEqual(self.runs[0].weights(20), self.runs[2].weights(20))
+
+    def test_a_setting_given_at_resume_is_a_change_from_there_on_and_the_last_word_holds(self):
+        def sql(query):
+            with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True, timeout=10) as db:
+                return [row[0] for row in db.execute(query)]
+
+        def rates(run):
+            return {line["step"]: line["metrics"]["train/learning_rate"] for line in run.output() if line["event"] == "step"}
+
+        run = self.start("told", self.task.run_file(save_interval=1000, temperature=0.9), ["--max-steps", "100000"])
+        run.wait_step(2)
+        for change in ("learning_rate=0.002", "temperature=0.8"):
+            self.assertEqual(run.ctl("set", change).returncode, 0)
+        self.assertEqual(run.ctl("stop").returncode, 0)
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
+        step = last["step"]
+        told = f"learning_rate: 0.002 -> 0.0005 from optimizer step {step + 1} on"
+        given = ["--learning-rate", "0.0005", "--temperature", "0.8", "--max-steps", str(step + 2)]
+        again = self.start("told", resume=True, extra=given)
+        code, last = again.wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", step + 2), again.logs())
+        self.assertEqual(rates(again), {step + 1: 0.0005, step + 2: 0.0005})
+        events = sql("select text from event where who = 'train --resume'")
+        self.assertEqual([told in e and f"max_steps: 100000 -> {step + 2}" in e for e in events], [True], events)
+        self.assertNotIn("temperature", events[0])    # it was that already
+        kept = json.loads(sql("select value from value where name = 'changes'")[0])
+        self.assertEqual([(k["value"], k["step"]) for k in kept if k["name"] == "learning_rate"][-1], ("0.0005", step))
+        with open(os.path.join(run.dir, "run.yaml")) as f:    # of a later life it is the first word, not the last
+            self.assertIn("learning_rate: 0.0005", f.read())
+        last_one = self.start("told", resume=True, extra=["--max-steps", str(step + 4)])
+        self.finish(last_one, step + 4)
+        self.assertEqual(set(rates(last_one).values()), {0.0005})
+        self.assertFalse(os.path.exists(os.path.join(run.dir, "resume")))
 
 
 if __name__ == "__main__":

@@ -83,6 +83,11 @@ struct eval_row {
     int64_t step, n;
     double mean;
 };
+/* Settings given at resume, until they have become changes of knobs. */
+struct resumed {
+    struct run_config was, wanted;    // run.yaml before, and with them
+    bool given[KNOB_MAX];
+};
 struct pending_command {
     struct request *request;
     char id[128], name[32], who[128];
@@ -142,6 +147,7 @@ struct controller {
     int n_eval;
     struct knob_change *change;        // (n_change)
     int64_t n_change, change_cap, change_group;
+    struct resumed *resumed;           // NULL: none were given, or they are changes now
     struct pending_command pending[32];
     int n_pending;
     struct answer *answer;             // (n_answer) to be sent after the commit
@@ -207,6 +213,10 @@ void events_asked(struct controller *c, struct request *r, const struct msg_in *
 void rollouts_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void checkpoints_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void orders_tick(struct controller *c);
+/* Look whether settings were given at resume: then now is as it was without them. */
+MUST_USE bool orders_resumed_read(struct controller *c, struct error *err);
+/* ... and make them changes, from where the run goes on; once the ledger is there. A proposal that cannot be fails the run. */
+MUST_USE bool orders_resumed_apply(struct controller *c, struct error *err);
 void orders_restore(struct controller *c);    // what pause or stop was wanted before this controller began
 void orders_refuse_all(struct controller *c, const char *why);
 

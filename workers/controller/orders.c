@@ -10,6 +10,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/resume_flags.h"
 #include "workers/controller/controller.h"
 
 #define STEPS_MAX 20000      // rows in one answer
@@ -118,7 +119,8 @@ void orders_restore(struct controller *c)
 
 /* ---- commands that take effect at once ---- */
 
-static bool change_add(struct controller *c, const struct knob *k, const char *value, const char *before, struct error *err)
+/* next: the first optimizer step that can still be another. */
+static bool change_add(struct controller *c, const struct knob *k, const char *value, const char *before, int64_t next, struct error *err)
 {
     struct ledger_state s = { 0 };
     if (c->n_change == c->change_cap) {
@@ -132,8 +134,7 @@ static bool change_add(struct controller *c, const struct knob *k, const char *v
     if (c->ledger)
         ledger_state(c->ledger, &s);
     struct knob_change *n = &c->change[c->n_change++];
-    /* batches that are cut and rollout steps that are open keep what they were made with; a step under way keeps its own */
-    int64_t next = c->step + (step_is_open(c) ? 1 : 0);
+    /* batches that are cut and rollout steps that are open keep what they were made with */
     bool shapes = strcmp(k->name, "train_batch_size") == 0 || strcmp(k->name, "filter_range") == 0;
     *n = (struct knob_change){ .step = shapes ? MAX(s.n_batch, next) : next, .rollout_step = s.n_open, .knob = k,
                                .group = c->change_group };
@@ -142,7 +143,7 @@ static bool change_add(struct controller *c, const struct knob *k, const char *v
     return true;
 }
 
-static bool knobs_set(struct controller *c, const char *const *name, const char *const *value, int n, struct buf *text,
+static bool knobs_set(struct controller *c, const char *const *name, const char *const *value, int n, int64_t next_step, struct buf *text,
                       struct error *err)
 {
     struct run_config *next = malloc(sizeof *next);
@@ -169,7 +170,7 @@ static bool knobs_set(struct controller *c, const char *const *name, const char 
         const struct knob *k = knob_find(name[i], err);
         knob_text(k, &c->now, &before);
         knob_text(k, next, &after);
-        TRY(change_add(c, k, buf_text(&after), buf_text(&before), err));
+        TRY(change_add(c, k, buf_text(&after), buf_text(&before), next_step, err));
         const struct knob_change *added = &c->change[c->n_change - 1];
         char from[64] = "now";
         if (k->applies == APPLY_NEXT_STEP)
@@ -188,6 +189,12 @@ out:
     buf_release(&before);
     buf_release(&after);
     return ok;
+}
+
+/* A step that is under way keeps its settings. */
+static int64_t next_step(const struct controller *c)
+{
+    return c->step + (step_is_open(c) ? 1 : 0);
 }
 
 static void set_command(struct controller *c, struct request *r, const char *id, const char *who, const struct mval *args)
@@ -216,7 +223,7 @@ static void set_command(struct controller *c, struct request *r, const char *id,
             value[i] = words[i][1];
         }
     }
-    if (ok && knobs_set(c, name, value, n, &text, &err))
+    if (ok && knobs_set(c, name, value, n, next_step(c), &text, &err))
         command_ok(c, r, id, who, c->step, buf_text(&text));
     else
         command_fail(c, r, id, who, &err);
@@ -238,12 +245,84 @@ static void revert_command(struct controller *c, struct request *r, const char *
     }
     if (n == 0)
         error_set(&err, ERR_REFUSED, "no knob has been changed in this run");
-    if (n > 0 && knobs_set(c, name, value, n, &text, &err))
+    if (n > 0 && knobs_set(c, name, value, n, next_step(c), &text, &err))
         command_ok(c, r, id, who, c->step, buf_text(&text));
     else
         command_fail(c, r, id, who, &err);
     buf_release(&text);
     free(copy);
+}
+
+/* Of several words on one knob, the first start's run.yaml and the last value count. */
+static bool flag_take(void *arg, const char *name, const char *before, const char *value, struct error *err)
+{
+    struct controller *c = arg;
+    const struct knob *k = knob_find(name, err);
+    if (!k)
+        return false;
+    if (!c->resumed) {
+        if (!(c->resumed = calloc(1, sizeof *c->resumed)))
+            return error_set(err, ERR_NO_MEMORY, "no memory for settings");
+        c->resumed->was = c->resumed->wanted = c->config;
+    }
+    bool known = c->resumed->given[k - knobs];
+    c->resumed->given[k - knobs] = true;
+    return (known || run_config_set(&c->resumed->was, name, before, FROM_FILE, NULL, err))
+        && run_config_set(&c->resumed->wanted, name, value, FROM_COMMAND, NULL, err);
+}
+
+bool orders_resumed_read(struct controller *c, struct error *err)
+{
+    if (!resume_flags_read(c->process.run_dir, flag_take, c, err))
+        return false;
+    if (!c->resumed)
+        return true;
+    struct run_config *with = malloc(sizeof *with);
+    if (!with)
+        return error_set(err, ERR_NO_MEMORY, "no memory for settings");
+    *with = c->config;
+    c->config = c->resumed->was;
+    config_at(c, INT64_MAX, INT64_MAX, &c->now);
+    c->config = *with;
+    free(with);
+    return true;
+}
+
+bool orders_resumed_apply(struct controller *c, struct error *err)
+{
+    const char *name[KNOB_MAX];
+    struct buf value[KNOB_MAX] = { 0 }, was = BUF_INIT, text = { .max = OUTCOME_MAX };
+    const char *values[KNOB_MAX];
+    char path[4096];
+    int n = 0;
+    bool ok = true;
+    if (!c->resumed)
+        return true;
+    int64_t from = return_target(c, path);
+    for (int i = 0; i < n_knobs; i++) {
+        if (!c->resumed->given[i])
+            continue;
+        values[n] = knob_text(&knobs[i], &c->resumed->wanted, &value[n]);
+        if (strcmp(values[n], knob_text(&knobs[i], &c->now, &was)) != 0)
+            name[n++] = knobs[i].name;
+    }
+    if (n > 0 && !knobs_set(c, name, values, n, from >= 0 ? from : c->step, &text, err))
+        run_fail(c, "the settings given at resume cannot be taken: %s", err->text);
+    else if (n > 0)
+        event_add(c, "command", "train --resume", buf_text(&text), "");
+    if (c->in_transaction) {
+        c->in_transaction = false;
+        ok = journal_commit(c->journal, err);
+    }
+    if (ok)
+        resume_flags_remove(c->process.run_dir);    // killed before: what holds already is not set again
+    free(c->resumed);
+    c->resumed = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(value); i++)
+        buf_release(&value[i]);
+    buf_release(&was);
+    buf_release(&text);
+    return ok;
 }
 
 static void quarantine_command(struct controller *c, struct request *r, const char *id, const char *who, const struct mval *args)

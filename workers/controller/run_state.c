@@ -362,6 +362,8 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
         c->begun = -1;
     }
     config_at(c, INT64_MAX, INT64_MAX, &c->now);
+    if (!orders_resumed_read(c, err))
+        return false;
     c->max_steps = c->now.max_steps;
     struct rollout_opened opened;
     if (!(c->rollouts = rollout_file_open(c->rollout_path, rollout_bytes, &opened, err)))
@@ -377,7 +379,7 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     if (!journal_incarnations_read(c->journal, line_restore_row, &r, err) || !r.ok)
         return false;
     orders_restore(c);
-    return c->n_row == 0 || ledger_prepare(c, c->n_row, err);
+    return (c->n_row == 0 || ledger_prepare(c, c->n_row, err)) && orders_resumed_apply(c, err);
 }
 
 static void round_call_off(const struct controller *c);
@@ -401,6 +403,7 @@ void controller_close(struct controller *c)
     free(c->checkpoint);
     free(c->change);
     free(c->line);
+    free(c->resumed);
     server_free(c->server);
     c->server = NULL;
 }
@@ -476,7 +479,7 @@ bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
         c->max_steps = plan.total_steps;
     struct ledger_rules rules = { .seed = c->config.seed, .n_row = n_row, .shuffle = c->config.shuffle, .n_behind = c->config.n_behind,
         .free = c->config.free_running, .max_age = c->config.max_staleness,
-        .n_item_max = c->now.max_steps > 0 ? INT64_MAX / 2
+        .n_item_max = c->now.max_steps > 0 || c->config.max_steps > 0 ? INT64_MAX / 2
             : MAX(c->config.num_episodes * plan.rollout_steps_per_episode, 1) * plan.prompts_per_rollout_step };
     if (!(c->ledger = ledger_new(&rules, err)))
         return false;
