@@ -31,22 +31,22 @@ bool run_over(const struct gate *g)
 /* ---- requests ---- */
 
 /* A worker's name must be that of a node that is here. */
-static bool worker_known(struct gate *g, const struct mval *root, struct error *err)
+static bool worker_known(struct gate *g, const struct mval *root, char node[64], struct error *err)
 {
-    char name[120], node[120];
+    char name[120];
     mval_text(root, "name", name, sizeof name);
-    snprintf(node, sizeof node, "%.*s", (int)strcspn(name, "/"), name);
+    snprintf(node, 64, "%.*s", (int)strcspn(name, "/"), name);
     const struct node_seen *n = strchr(name, '/') ? node_find(g, node) : NULL;
     return (n && n->here && !n->dismissed[0]) || error_set(err, ERR_TIMEOUT, "'%s' is not of a node that is here", name);
 }
 
-static void pass_on(struct gate *g, struct net_event *ev, const struct msg_in *in, struct peer *to, int64_t limit_ms)
+static void pass_on(struct gate *g, struct net_event *ev, const struct msg_in *in, struct peer *to, int64_t limit_ms, const char *owner)
 {
     struct error err;
     struct msg_out m = MSG_OUT_INIT;
     if (!buf_add(&m.buf, ev->data, ev->len))
         error_set(&err, ERR_NO_MEMORY, "no memory to pass on %zu bytes", ev->len);
-    else if (relay_add(&g->relays, to, ev->request, in->type, &m, limit_ms, &err))
+    else if (relay_add(&g->relays, to, ev->request, in->type, &m, limit_ms, owner, &err))
         ev->request = NULL;
     if (ev->request)
         request_refuse(ev->request, &err);
@@ -57,6 +57,7 @@ static void request_of_node(struct gate *g, struct net_event *ev)
 {
     struct error err;
     struct msg_in in;
+    char node[64];
     if (!msg_read_request(&in, ev->data, ev->len, &err)) {
         request_refuse(ev->request, &err);
         return;
@@ -66,17 +67,17 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_NODE: node_asked(g, ev->request, &in, ev->data, ev->len); break;
     case MSG_FILE: file_asked(g, ev->request, &in); break;
     case MSG_WORK: case MSG_DONE:
-        if (worker_known(g, in.root, &err))
-            pass_on(g, ev, &in, g->controller, in.type == MSG_WORK ? WORK_LIMIT_MS : GROUP_LIMIT_MS);
+        if (worker_known(g, in.root, node, &err))
+            pass_on(g, ev, &in, g->controller, in.type == MSG_WORK ? WORK_LIMIT_MS : GROUP_LIMIT_MS, node);
         else
             request_refuse(ev->request, &err);
         break;
-    case MSG_GROUP: case MSG_PUBLISH: pass_on(g, ev, &in, g->controller, GROUP_LIMIT_MS); break;
+    case MSG_GROUP: case MSG_PUBLISH: pass_on(g, ev, &in, g->controller, GROUP_LIMIT_MS, ""); break;
     case MSG_STATUS: case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS: case MSG_CHECKPOINTS:
-        pass_on(g, ev, &in, g->process.agent, QUESTION_LIMIT_MS);
+        pass_on(g, ev, &in, g->process.agent, QUESTION_LIMIT_MS, "");
         break;
     case MSG_COMMAND:
-        pass_on(g, ev, &in, g->process.agent, (int64_t)(1000 * MIN(MAX(mval_f64(mval_get(in.root, "limit_s"), 600), 0.1), COMMAND_LIMIT_S)) + 2000);
+        pass_on(g, ev, &in, g->process.agent, (int64_t)(1000 * MIN(MAX(mval_f64(mval_get(in.root, "limit_s"), 600), 0.1), COMMAND_LIMIT_S)) + 2000, "");
         break;
     case MSG_OK: case MSG_REFUSED: case MSG_HEARTBEAT: case MSG_FETCH: case MSG_SCORE: case MSG_GONE: case MSG_TYPE_COUNT:
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the gate", msg_specs[in.type].name);

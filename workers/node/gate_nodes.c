@@ -20,6 +20,7 @@ static void node_gone(struct gate *g, struct node_seen *n, const char *reason)
     struct error err;
     n->here = false;
     log_warn("node '%s' has gone: %s", n->node.name, reason);
+    relays_drop(&g->relays, n->node.name);    // asked again, it would come after the news of its going, and be given work
     struct msg_out *m = letter_begin(g, MSG_GONE);
     if (!m)
         return;

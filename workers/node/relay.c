@@ -1,19 +1,22 @@
 #include "workers/node/relay.h"
+#include <stdio.h>
+#include <string.h>
 #include "protocol/base/clock.h"
 
 #define ASK_MS 10000     // until a request is taken for lost and asked again
 #define AGAIN_MS 100
 
 bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_type type, const struct msg_out *msg, int64_t limit_ms,
-               struct error *err)
+               const char *owner, struct error *err)
 {
     for (int i = 0; i < RELAYS_MAX; i++) {
         struct relay *x = &rs->relay[i];
-        if (x->request)
+        if (x->request || x->open)
             continue;
         struct buf b = x->msg.buf;    // its memory serves again
         *x = (struct relay){ .to = to, .type = type, .msg = { .buf = b }, .limit_ms = clock_ms() + limit_ms };
         x->msg.buf.max = MSG_BYTES_MAX;
+        snprintf(x->owner, sizeof x->owner, "%s", owner);
         buf_clear(&x->msg.buf);
         if (!buf_add(&x->msg.buf, msg->buf.data, msg->buf.len))
             return error_set(err, ERR_NO_MEMORY, "no memory to pass on %zu bytes", msg->buf.len);
@@ -28,9 +31,11 @@ struct relay *relay_answered(struct relays *rs, const struct net_event *ev)
     if (ev->tag < RELAY_TAG || ev->tag >= RELAY_TAG + RELAYS_MAX)
         return NULL;
     struct relay *x = &rs->relay[ev->tag - RELAY_TAG];
-    if (!x->request || ev->peer != x->to)
+    if (ev->peer != x->to)
         return NULL;
     x->open = false;
+    if (!x->request)
+        return NULL;
     if (!ev->failed)
         return x;
     x->again_ms = clock_ms() + AGAIN_MS;
@@ -44,6 +49,13 @@ struct request *relay_take(struct relay *x)
     if (x->msg.buf.cap > (size_t)1 << 20)
         msg_release(&x->msg);
     return r;
+}
+
+void relays_drop(struct relays *rs, const char *owner)
+{
+    for (int i = 0; i < RELAYS_MAX; i++)
+        if (rs->relay[i].request && strcmp(rs->relay[i].owner, owner) == 0)
+            request_drop(relay_take(&rs->relay[i]));
 }
 
 void relay_end(struct relay *x, const struct net_event *ev)

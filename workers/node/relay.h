@@ -10,19 +10,23 @@
 #define RELAYS_MAX 192
 
 struct relay {
-    struct request *request;     // who waits; NULL: this place is free
+    struct request *request;     // who waits; NULL, and not open: this place is free
     struct peer *to;
     enum msg_type type;
     struct msg_out msg;          // finished
     int64_t limit_ms, again_ms;
-    bool open;                   // asked, not answered
+    bool open;                   // asked, not answered; with no request: an answer that nobody waits for may still come
+    char owner[64];              // the node that the request came from; "": not said
 };
 struct relays {
     struct relay relay[RELAYS_MAX];
 };
-/* Pass msg (finished; its bytes are copied) on for r, for at most limit_ms. On failure (ERR_FULL) r is the caller's. */
+/* Pass msg (finished; its bytes are copied) on for r, for at most limit_ms; owner: see relays_drop, or "". On failure (ERR_FULL) r is
+ * the caller's. */
 MUST_USE bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_type type, const struct msg_out *msg,
-                        int64_t limit_ms, struct error *err);
+                        int64_t limit_ms, const char *owner, struct error *err);
+/* The owner has gone: what it has asked is not asked again. */
+void relays_drop(struct relays *rs, const char *owner);
 /* The relay that ev answers; NULL: none, or it has failed and is asked again. Then call relay_end or relay_take. */
 struct relay *relay_answered(struct relays *rs, const struct net_event *ev);
 /* Answer as it came, and be done with it. */

@@ -361,7 +361,7 @@ static void work_asked(struct uplink *u, struct net_event *ev, const struct msg_
         }
         o->worker[0] = 0;    // of a life before
     }
-    if (renamed(u, in, &m, &err) && relay_add(&u->relays, u->head, ev->request, MSG_WORK, &m, WORK_LIMIT_MS, &err))
+    if (renamed(u, in, &m, &err) && relay_add(&u->relays, u->head, ev->request, MSG_WORK, &m, WORK_LIMIT_MS, "", &err))
         ev->request = NULL;
     else
         request_refuse(ev->request, &err);
@@ -391,7 +391,7 @@ static void pass_on(struct uplink *u, struct net_event *ev, const struct msg_in 
     struct msg_out m = MSG_OUT_INIT;
     bool ok = rename ? renamed(u, in, &m, &err)
                      : buf_add(&m.buf, ev->data, ev->len) || error_set(&err, ERR_NO_MEMORY, "no memory to pass on %zu bytes", ev->len);
-    if (ok && relay_add(&u->relays, u->head, ev->request, in->type, &m, limit_ms, &err))
+    if (ok && relay_add(&u->relays, u->head, ev->request, in->type, &m, limit_ms, "", &err))
         ev->request = NULL;
     else
         request_refuse(ev->request, &err);
@@ -413,7 +413,7 @@ static void publish_pass(struct uplink *u, struct net_event *ev, const struct ms
     msg_str(&m, "node", u->node.name);
     msg_str(&m, "who", who);
     msg_end(&m);
-    if (msg_finish(&m, &err) && relay_add(&u->relays, u->head, ev->request, MSG_PUBLISH, &m, QUESTION_LIMIT_MS, &err))
+    if (msg_finish(&m, &err) && relay_add(&u->relays, u->head, ev->request, MSG_PUBLISH, &m, QUESTION_LIMIT_MS, "", &err))
         ev->request = NULL;
     else
         request_refuse(ev->request, &err);
