@@ -139,7 +139,7 @@ class Hostile(unittest.TestCase):
                 time.sleep(0.02)
             out, said = scorer.communicate(timeout=300)
         self.assertEqual(len(killed), 2)
-        self.assertEqual([json.loads(line)["reward"] for line in out.splitlines()], [10] * 20, said)
+        self.assertEqual([json.loads(line)["reward"] for line in out.splitlines()], [10] * 20, out + said)
 
     def test_a_killed_scorer_takes_its_sandboxes_along(self):
         before = set(relatives())

@@ -17,6 +17,8 @@
 #include "workers/reward/sandbox/sandbox.h"
 #include "workers/reward/tests.h"
 
+#define LOAD_MAX 8     // each spare that was killed with its zygote costs one
+#define AGAIN_MAX 4    // one kill may cost two: what ran, and a spare that was loaded before it was reached
 #define TOTAL_S 60.0    // of all tests of one program; PRIME gives 6 s, ColossalChat 600 s
 
 struct code {
@@ -77,7 +79,7 @@ static enum case_status program_load(struct code *c, struct sandbox **s, const c
                                      const char *function, struct error *err)
 {
     enum case_status status = CASE_SANDBOX;
-    for (int attempt = 0; attempt < 4 && status == CASE_SANDBOX; attempt++) {    // a spare may have died
+    for (int attempt = 0; attempt < LOAD_MAX && status == CASE_SANDBOX; attempt++) {    // spares may have died
         *s = sandbox_take(c->host, err);
         if (!*s)
             return CASE_SANDBOX;
@@ -120,7 +122,7 @@ static void tests_run(struct code *c, const struct tests *t, const char *code, s
             status = program_load(c, &s, code, len, t->function, &r->err);
         if (status == CASE_OK)
             status = sandbox_run(s, t->test[i].input, t->test[i].input_len, left, &out, &r->err);
-        if (status == CASE_SANDBOX && s && n_again < 2) {    // killed, not by the program: the same test once more
+        if (status == CASE_SANDBOX && s && n_again < AGAIN_MAX) {    // killed, not by the program: the same test once more
             n_again++;
             sandbox_free(s);
             s = NULL;

@@ -449,11 +449,12 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
     for (;;) {
         int64_t left = end - clock_ms();
         ssize_t n = packet_wait(s->control, text, size, MIN(left, TICK_MS), NULL);
-        if (n > 0)
+        bool gone = n >= 0 && zygote_has_gone(s->host);
+        if (n > 0 && !gone)    // a driver may outlive its program for a moment in which the kernel kills them all, and tell of a crash
             return CASE_OK;
         enum case_status status = CASE_OK;
-        if (n == 0)
-            status = zygote_has_gone(s->host) ? CASE_SANDBOX : CASE_CRASH;
+        if (n >= 0)
+            status = gone ? CASE_SANDBOX : CASE_CRASH;
         else if (left <= 0)
             status = CASE_TIMEOUT;
         else if (memory_is_over(s->driver, s->host->limits.mem_bytes))
