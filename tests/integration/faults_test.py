@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Holds, Run, Task
+from run_tools import LIMIT, ROLLCALL, Holds, Run, Task, written
 
 STEPS = 12
 FULL = "disk is full|No space left"
@@ -103,8 +103,7 @@ class Faults(unittest.TestCase):
         run = self.start()
         code, _ = run.wait()
         self.assertEqual(code, 1)
-        run.errors.seek(0)
-        lines = run.errors.read().strip().splitlines()
+        lines = written(run.errors).strip().splitlines()
         self.assertEqual(len(lines), 1, lines)
         self.assertIn("Read-only file system", lines[0])
         self.assertIn(run.dir, lines[0])

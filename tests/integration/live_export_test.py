@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_wandb import FakeWandb
 from protobuf_read import fields
-from run_tools import LIMIT, ROLLCALL, Run, Task
+from run_tools import LIMIT, ROLLCALL, Run, Task, written
 
 KEY = "s3cretkeyOfTheLiveTest" + "0123456789" * 2
 
@@ -173,10 +173,6 @@ class LiveExport(unittest.TestCase):
         self.assertTrue(stats and all(s["memory_percent"] > 0 for s in stats), stats)
         self.assertTrue(any(b"controller" in c[3] and c[3].endswith(b"\n") for c in console), console[:3])
 
-    def said(self, run):
-        """What the run's terminal has shown so far, read without moving the place where more is written."""
-        return os.pread(run.errors.fileno(), 1 << 20, 0).decode()
-
     def lives(self, pid):
         try:
             with open(f"/proc/{pid}/cmdline") as f:
@@ -200,9 +196,9 @@ class LiveExport(unittest.TestCase):
         server.faults = [{"path": "graphql", "hold": begin}, {"complete": True, "hold": end}]
         run = Run(task, "waiting", task.run_file(wandb="online", max_steps=4, project="proj"), env=env)
         self.addCleanup(run.kill)
-        self.until(lambda: "waiting for 'export wandb' to end\n" in self.said(run))
+        self.until(lambda: "waiting for 'export wandb' to end\n" in written(run.errors))
         begin.set()
-        self.until(lambda: re.search(r"(?m)^wandb: sending: (\d+) of \1 rows sent$", self.said(run)))
+        self.until(lambda: re.search(r"(?m)^wandb: sending: (\d+) of \1 rows sent$", written(run.errors)))
         self.assertIsNone(run.process.poll())
         with open(os.path.join(run.dir, "sock/export-wandb.pid")) as f:
             exporter = int(f.read())
@@ -211,7 +207,7 @@ class LiveExport(unittest.TestCase):
             f.write(struct.pack("<d", 100))
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (0, "finished"), run.logs())
-        self.assertIn("'export wandb' is not waited for any longer and goes on by itself\n", self.said(run))
+        self.assertIn("'export wandb' is not waited for any longer and goes on by itself\n", written(run.errors))
         self.assertTrue(self.lives(exporter))
         end.set()
         os.kill(exporter, signal.SIGCONT)
@@ -241,8 +237,7 @@ class LiveExport(unittest.TestCase):
         self.assertEqual(run.ctl("stop").returncode, 0)
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
-        run.errors.seek(0)
-        self.assertRegex(run.errors.read(), "(?m)^wandb: failed: wandb refuses .*HTTP 401.*rollcall export wandb")
+        self.assertRegex(written(run.errors), "(?m)^wandb: failed: wandb refuses .*HTTP 401.*rollcall export wandb")
 
 
 EXIT, HISTORY, FILES, STATS, OUTPUT = 18, 2, 6, 7, 13

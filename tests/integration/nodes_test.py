@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import unittest
-from run_tools import Holds, LIMIT, ROLLCALL, ROOT, Run, Task
+from run_tools import Holds, LIMIT, ROLLCALL, ROOT, Run, RunCase, written
 
 STEPS = 12
 DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # a terminal: waits for texts, presses keys
@@ -39,21 +39,9 @@ class Node(Run):
                                         env=dict(os.environ, **(env or {})))
 
 
-class Nodes(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.task = Task()
-        cls.n = 0
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.task.close()
-
-    def start(self, *extra, env=None, **settings):
-        type(self).n += 1
-        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", str(STEPS), *extra], env=env)
-        self.addCleanup(run.kill)
-        return run
+class Nodes(RunCase):
+    def start(self, *extra, **how):
+        return super().start("--max-steps", str(STEPS), *extra, **how)
 
     def node(self, run, port, **kinds):
         self.until(run, None, "the head has a join token", lambda: os.path.exists(os.path.join(run.dir, "sock/join")))
@@ -160,8 +148,7 @@ class Nodes(unittest.TestCase):
 
         namesake = self.node(run, port, folder="b2")
         self.assertEqual(namesake.process.wait(LIMIT), 1, namesake.logs())
-        namesake.errors.seek(0)
-        self.assertIn("a node called 'b' is here already", namesake.errors.read())
+        self.assertIn("a node called 'b' is here already", written(namesake.errors))
 
         pid = node.processes()["worker cpu:0"]
         done = run.ctl("restart", "b/worker cpu:0")
@@ -191,8 +178,7 @@ class Nodes(unittest.TestCase):
             self.assertIn(words, told)
 
         self.assertEqual(stranger.process.wait(LIMIT), 1, stranger.logs())
-        stranger.errors.seek(0)
-        self.assertIn("lets nobody in with this join token", stranger.errors.read())
+        self.assertIn("lets nobody in with this join token", written(stranger.errors))
         self.assertFalse(os.path.exists(os.path.join(stranger.dir, "run.yaml")))
         self.assertEqual(run.ctl("stop").returncode, 0)
         self.assertEqual(run.wait()[0], 3)

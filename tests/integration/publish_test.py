@@ -8,7 +8,7 @@ import re
 import signal
 import time
 import unittest
-from run_tools import LIMIT, Holds, Run, Task
+from run_tools import LIMIT, Holds, RunCase
 
 STEPS = 8
 GPUS = os.environ.get("PUBLISH_DEVICES")
@@ -20,20 +20,14 @@ if GPUS:
     APART["devices"] = GPUS
 
 
-class Publish(unittest.TestCase):
+class Publish(RunCase):
     @classmethod
     def setUpClass(cls):
-        cls.task = Task()
-        cls.n = 0
+        super().setUpClass()
         cls.known = {}
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.task.close()
-
-    def start(self, env=None, **settings):
-        type(self).n += 1
-        return Run(self.task, f"run-{self.n}", self.task.run_file(**{**APART, "max_steps": STEPS, **settings}), env=env)
+    def start(self, env=None, max_steps=STEPS, **settings):
+        return super().start("--max-steps", str(max_steps), env=env, **{**APART, **settings})
 
     def held(self, run, holds, process, point):
         end = time.monotonic() + LIMIT

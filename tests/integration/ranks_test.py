@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, Task
+from run_tools import LIMIT, ROLLCALL, Run, RunCase, written
 
 LONG = bool(os.environ.get("LONG"))
 STEPS = 8
@@ -19,20 +19,14 @@ APART = dict(TWO, placement="apart")
 BEHIND = dict(APART, n_behind=2, train_batch_size=2, train_minibatch_size=2)    # two optimizer steps a rollout step
 
 
-class Ranks(unittest.TestCase):
+class Ranks(RunCase):
     @classmethod
     def setUpClass(cls):
-        cls.task = Task()
-        cls.n = 0
+        super().setUpClass()
         cls.known = {}
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.task.close()
-
     def start(self, settings):
-        type(self).n += 1
-        return Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", str(STEPS)])
+        return super().start("--max-steps", str(STEPS), **settings)
 
     def finish(self, run):
         """What must be the same in all runs; nothing of the trainers' meetings may have a name any more."""
@@ -148,8 +142,7 @@ class Ranks(unittest.TestCase):
                 run = Run(self.task, name, resume=True, extra=["--max-steps", str(STEPS), *flags])
                 try:
                     got = self.finish(run)
-                    run.errors.seek(0)
-                    notes = run.errors.read()
+                    notes = written(run.errors)
                     self.assertIn(says, notes)
                     self.assertEqual("the weights will have the bytes of a run without this change" in notes, same)
                     self.assertEqual(got[0] == whole[0], same)

@@ -230,10 +230,10 @@ class RunCase(unittest.TestCase):
     def tearDownClass(cls):
         cls.task.close()
 
-    def start(self, *extra, **settings):
-        """A run that goes on until the test ends it."""
+    def start(self, *extra, env=None, **settings):
+        """A run that goes on until the test ends it, unless extra says otherwise."""
         type(self).n += 1
-        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", "100000", *extra])
+        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", "100000", *extra], env=env)
         self.addCleanup(run.kill)
         return run
 

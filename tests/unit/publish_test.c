@@ -360,6 +360,25 @@ static void a_step_made_anew_is_another_version(void **state)
     trainer_close(&t);
 }
 
+/* A version is wanted while it arrives, and the newest one is sent again right behind it: what waits in the staging buffer is copied
+ * out before anything else comes into it. */
+static void what_has_arrived_is_copied_before_the_next_comes(void **state)
+{
+    enum weights_way way = (enum weights_way)(intptr_t)*state;
+    struct producer p = producer_start(way, 0, "one");
+    struct trainer_side t;
+    trainer_open(&t, way, 2, LIMIT_MS);
+    members_wait(&t, 1, 0);
+    share(&t, version_key(2, 0));
+    for (int64_t v = 1; v <= 20; v++) {
+        share(&t, version_key(1, v));
+        ask(&p, version_key(1, v));
+        expect(&p, version_key(1, v), ERR_NONE);
+    }
+    producer_end(&p, 0);
+    trainer_close(&t);
+}
+
 /* A producer of the test's own, at the socket. */
 static void a_slot_that_is_read_is_not_written(UNUSED void **state)
 {
@@ -467,6 +486,7 @@ int main(int argc, char **argv)
         BOTH(a_trainer_that_goes_fails_the_wait_and_its_successor_is_found),
         BOTH(what_was_shared_before_going_back_does_not_count),
         BOTH(a_step_made_anew_is_another_version),
+        BOTH(what_has_arrived_is_copied_before_the_next_comes),
         cmocka_unit_test(a_slot_that_is_read_is_not_written),
         cmocka_unit_test(a_version_with_another_hash_is_not_taken),
         cmocka_unit_test(nonsense_at_the_socket_is_sent_away),

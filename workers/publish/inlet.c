@@ -28,8 +28,7 @@ enum group { GROUP_NONE, GROUP_JOINING, GROUP_READY, GROUP_RECEIVING, GROUP_RECE
 struct announced {               // a broadcast that the outlet has told of
     int64_t version;
     bool sent;                   // ... and that has left it, with this hash; small ones have before we begin
-    int64_t sent_version;        // as SENT says: another one when it counts no more
-    bool dropped;                // the outlet has forgotten it since
+    bool dropped;                // the outlet has forgotten it since: it counts no more
     uint64_t hash, bucket_bytes;
 };
 struct mapped {
@@ -180,7 +179,7 @@ static void receive_end(struct inlet *in)
 {
     uint64_t hash = comm_hash(in->comm);
     const struct announced a = in->announced[0];
-    bool counts = a.sent_version == a.version && !a.dropped, right = counts && a.hash == hash;
+    bool counts = !a.dropped, right = counts && a.hash == hash;
     pthread_mutex_lock(&in->lock);
     if (counts && !right) {
         char text[160];
@@ -255,7 +254,6 @@ static void message_came(struct inlet *in, const struct wire *w)
         for (int i = 0; i < in->n_announced; i++)
             if (!in->announced[i].sent) {
                 in->announced[i].sent = true;
-                in->announced[i].sent_version = w->version;
                 in->announced[i].hash = w->hash;
                 return;
             }
@@ -497,12 +495,4 @@ bool inlet_take(struct inlet *in, void *weights, int64_t version, int64_t limit_
     if (state == WANT_STAGED)
         wake(in);    // the next broadcast may be waiting for the staging buffer
     return ok;
-}
-
-int64_t inlet_staged(struct inlet *in)
-{
-    pthread_mutex_lock(&in->lock);
-    int64_t v = in->staged;
-    pthread_mutex_unlock(&in->lock);
-    return v;
 }

@@ -19,5 +19,3 @@ void inlet_free(struct inlet *in);    // NULL is fine
  * trainer does not have this version any more, and weights are as they were; after other failures they mean nothing. ERR_CLOSED: the
  * trainer's process has gone, or gone back to an earlier step; ERR_TIMEOUT; ERR_DATA: the hashes differ. */
 MUST_USE bool inlet_take(struct inlet *in, void *weights, int64_t version, int64_t limit_ms, uint64_t *hash, struct error *err);
-/* The version that is staged here, complete and checked (way nccl); -1: none. Any thread. */
-int64_t inlet_staged(struct inlet *in);

@@ -52,7 +52,7 @@ struct outlet {
     uint64_t *hash;              // (1) device
     pthread_t thread;
     bool thread_runs;
-    pthread_mutex_t lock;        // guards: slot, member, share*, send_version, look, drop, quit
+    pthread_mutex_t lock;        // guards: slot, member, share*, look, drop, quit
     pthread_cond_t changed;
     struct slot slot[OUTLET_SLOT_MAX];
     struct member member[MEMBER_MAX];
@@ -282,6 +282,7 @@ static void send_end(struct outlet *o)
     o->group = GROUP_CONFIRMING;
     pthread_mutex_lock(&o->lock);
     o->slot[o->send_slot].n_reader--;
+    drop_tell(o);
     for (int i = 0; i < MEMBER_MAX; i++)
         if (o->member[i].rank)
             say(o, &o->member[i], (struct wire){ .kind = WIRE_SENT, .version = o->send_version, .hash = hash });
@@ -690,8 +691,7 @@ void outlet_forget(struct outlet *o)
     pthread_mutex_lock(&o->lock);
     for (int i = 0; i < o->config.n_slot; i++)
         o->slot[i].version = -1;
-    o->send_version = -1;    // of a broadcast that is under way: what arrives will not count
-    o->drop = true;
+    o->drop = true;    // told before a broadcast that is under way is confirmed: what arrives does not count
     pthread_mutex_unlock(&o->lock);
     wake(o);
 }
