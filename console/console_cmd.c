@@ -3,14 +3,14 @@
 #include <stdio.h>
 #include <string.h>
 #include "console/batch/watch.h"
-#include "console/commands.h"
 #include "console/fleet/link.h"
 #include "console/fleet/simulate.h"
 #include "console/tui/console.h"
 #include "console/tui/widget.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
-#include "protocol/run_find.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/run/run_find.h"
 
 /* Words for the options that choose one of a few. */
 static bool word_find(const char *option, const char *word, const char *const *words, int n, int *out, struct error *err)
@@ -75,7 +75,7 @@ static bool run_watch(const char *run_dir, bool read_only, const struct console_
     return ok;
 }
 
-bool console_cmd(int argc, char **argv, struct error *err)
+static bool console_cmd(int argc, char **argv, struct error *err)
 {
     struct console_options o = { .terminal = { .mouse = true, .escape_ms = 25 } };
     struct batch_config batch = { .out = stdout };
@@ -123,7 +123,7 @@ bool console_cmd(int argc, char **argv, struct error *err)
     return run_watch(run_dir, read_only, &o, is_batch ? &batch : NULL, from, err);
 }
 
-bool simulate_cmd(int argc, char **argv, struct error *err)
+static bool simulate_cmd(int argc, char **argv, struct error *err)
 {
     struct simulate_options s = { .steps = 400, .done = 150, .step_s = 1, .workers = 2, .seed = 1 };
     struct console_options o = { .terminal = { .mouse = true, .escape_ms = 25 } };
@@ -165,3 +165,7 @@ bool simulate_cmd(int argc, char **argv, struct error *err)
     fleet_model_free(m);
     return ok;
 }
+
+const struct subcommand console_subcommand = { "console", console_cmd, "show a live run and steer it" };
+
+const struct subcommand simulate_subcommand = { "simulate", simulate_cmd, "show the console on a made-up run" };

@@ -12,16 +12,16 @@
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
-#include "console/commands.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
-#include "protocol/run_failure.h"
-#include "protocol/run_find.h"
-#include "protocol/run_lock.h"
-#include "protocol/run_door.h"
-#include "workers/consumer/checkpoint.h"
-#include "workers/controller/journal.h"
+#include "protocol/run/run_failure.h"
+#include "protocol/run/run_find.h"
+#include "protocol/run/run_lock.h"
+#include "protocol/wire/run_door.h"
+#include "workers/engine/trainer/checkpoint.h"
+#include "protocol/run/journal.h"
 
 #define ASK_AGAIN_MS 4000     // then after 8 s, 16 s, ...
 #define QUESTION_LIMIT_MS 12000
@@ -394,7 +394,7 @@ static bool command_send(struct ctl *c, const char *name, const char **operand, 
     return true;
 }
 
-bool ctl_cmd(int argc, char **argv, struct error *err)
+static bool ctl_cmd(int argc, char **argv, struct error *err)
 {
     struct ctl c = { 0 };
     const char *operand[72];
@@ -454,3 +454,5 @@ out:
     buf_release(&about);
     return ok;
 }
+
+const struct subcommand ctl_subcommand = { "ctl", ctl_cmd, "ask a run how it stands, or tell it what to do" };

@@ -4,46 +4,22 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include "console/commands.h"
 #include "protocol/base/error.h"
 #include "protocol/base/secret.h"
+#include "protocol/base/subcommand.h"
 
-struct command {
-    const char *name;
-    bool (*run)(int argc, char **argv, struct error *err);    // argv[0] is the command's name
-    const char *help;    // one line; NULL: internal, not listed
-};
 static bool version_cmd(int argc, char **argv, struct error *err);
 
-static const struct command commands[] = {
-    { "train", train_cmd, "train a model; on a terminal, with the console open" },
-    { "ctl", ctl_cmd, "ask a run how it stands, or tell it what to do" },
-    { "score", score_cmd, "score responses in a JSON lines file" },
-    { "pull", pull_cmd, "download a model from the hub" },
-    { "template", template_cmd, "chat messages to prompts, as JSON lines" },
-    { "tokenize", tokenize_cmd, "text to token ids and back, as JSON lines" },
-    { "bench", bench_cmd, "measure, as ratios to a roofline or a peer" },
-    { "doctor", doctor_cmd, "tell what this machine has of what rollcall uses" },
-    { "settings", settings_cmd, "print every setting of a run" },
-    { "metrics", metrics_cmd, "print every metric" },
-    { "sft", sft_cmd, "teach a model from conversations" },
-    { "random-model", random_model_cmd, "write a model directory with random weights" },
-    { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" },
-    { "agent", agent_cmd, "join a run on another host: sample for it here" },
-    { "gate", gate_cmd, NULL },
-    { "uplink", uplink_cmd, NULL },
-    { "controller", controller_cmd, NULL },
-    { "worker", worker_cmd, NULL },
-    { "scorer", scorer_cmd, NULL },
-    { "exporter", exporter_cmd, NULL },
-    { "console", console_cmd, "show a live run and steer it" },
-    { "simulate", simulate_cmd, "show the console on a made-up run" },
-    { "generate", generate_cmd, "continue prompts with a model" },
-    { "eval", eval_cmd, "sample answers to a dataset and score them" },
-    { "rollouts", rollouts_cmd, "print what a run has sampled" },
-    { "logprobs", logprobs_cmd, "log-probs of given ids, by the trainer's path" },
-    { "version", version_cmd, "print the version" },
-};
+static const struct subcommand version_subcommand = { "version", version_cmd, "print the version" };
+/* In the order of --help. */
+#define SUBCOMMANDS(X) \
+    X(train) X(ctl) X(score) X(pull) X(template) X(tokenize) X(bench) X(doctor) X(settings) X(metrics) X(sft) \
+    X(random_model) X(export) X(agent) X(gate) X(uplink) X(controller) X(worker) X(scorer) X(exporter) X(console) \
+    X(simulate) X(generate) X(eval) X(rollouts) X(logprobs)
+SUBCOMMANDS(SUBCOMMAND_DECLARE)
+
+#define ROW(name_) &name_##_subcommand,
+static const struct subcommand *const subcommands[] = { SUBCOMMANDS(ROW) &version_subcommand };
 
 static bool version_cmd(UNUSED int argc, UNUSED char **argv, UNUSED struct error *err)
 {
@@ -55,9 +31,9 @@ static void usage_print(FILE *out)
 {
     fprintf(out, "usage: rollcall COMMAND [options]\n\n"
                  "Trains language models by reinforcement learning and lets you steer the run from one terminal.\n\n");
-    for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
-        if (commands[i].help)
-            fprintf(out, "  %-14s %s\n", commands[i].name, commands[i].help);
+    for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++)
+        if (subcommands[i]->help)
+            fprintf(out, "  %-14s %s\n", subcommands[i]->name, subcommands[i]->help);
     fprintf(out, "\n'rollcall COMMAND --help' tells a command's options.\n");
 }
 
@@ -76,10 +52,10 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--version") == 0)
         argv[1] = "version";
-    for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
-        if (strcmp(argv[1], commands[i].name) != 0)
+    for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++) {
+        if (strcmp(argv[1], subcommands[i]->name) != 0)
             continue;
-        bool ok = commands[i].run(argc - 1, argv + 1, &err);
+        bool ok = subcommands[i]->run(argc - 1, argv + 1, &err);
         if (fflush(stdout) != 0 && ok)
             ok = error_errno(&err, "cannot write the output");
         if (ok)

@@ -8,11 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 #include "console/batch/batch.h"
-#include "console/commands.h"
-#include "console/train_parts.h"
+#include "console/train/train_parts.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
-#include "workers/model/config.h"
+#include "workers/engine/model/config.h"
+
+SUBCOMMAND_DECLARE(console)
 
 /* ---- settings ---- */
 
@@ -186,7 +188,7 @@ static void plan_print(const struct train *t)
            far ? " from the first trainer to other samplers" : "");
 }
 
-bool train_cmd(int argc, char **argv, struct error *err)
+static bool train_cmd(int argc, char **argv, struct error *err)
 {
     bool help = false, ok = false;
     struct watch_seen seen = { 0 };
@@ -221,10 +223,12 @@ bool train_cmd(int argc, char **argv, struct error *err)
         fprintf(stderr, "the run goes on in the background: %s\n  come back: rollcall console %s\n  stop:      rollcall ctl --run %s stop\n",
                 t->run_dir, t->run_dir, t->run_dir);
         char *words[] = { "console", t->run_dir, NULL };
-        ok = console_cmd(2, words, err);
+        ok = console_subcommand.run(2, words, err);
     }
 out:
     buf_release(&t->flags);
     free(t);
     return ok;
 }
+
+const struct subcommand train_subcommand = { "train", train_cmd, "train a model; on a terminal, with the console open" };

@@ -89,7 +89,7 @@ void mark_free(struct device *dev, struct mark *m);      // NULL is fine
 MUST_USE bool mark_set(struct device *dev, struct mark *m, struct error *err);     // after all that was asked for so far
 MUST_USE bool mark_wait(struct device *dev, struct mark *m, struct error *err);    // until what was asked for before it is done
 
-/* --- memory that another process of this host opens: weights on their way (workers/publish) --------------------------- */
+/* --- memory that another process of this host opens: weights on their way (workers/engine/publish) --------------------------- */
 /* How to find it: a CUDA IPC handle, or the maker's process and descriptor. A plain value that may travel in a message. */
 struct mem_handle {
     uint8_t bytes[96];

@@ -21,7 +21,7 @@ struct batch_config {
     const char *run;          // the run's name for the text's first line, or NULL; borrowed by batch_new
 };
 struct batch_metric {
-    const char *name;         // as in protocol/metrics.h; borrowed
+    const char *name;         // as in protocol/run/metrics.h; borrowed
     double value;             // NAN: unknown
 };
 struct batch;

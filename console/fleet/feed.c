@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/cli.h"
-#include "protocol/message.h"
+#include "protocol/wire/message.h"
 
 static bool arg_add(struct command *c, const char *key, const char *value, size_t len, struct error *err)
 {

@@ -9,7 +9,7 @@
 #include "protocol/base/error.h"
 
 #define COMMAND_ARGS 12
-struct command {                  // what an operator asks of the run; names as in protocol/message.h's command_specs
+struct command {                  // what an operator asks of the run; names as in protocol/wire/message.h's command_specs
     char name[24];
     struct {
         char key[48], value[192];

@@ -14,9 +14,9 @@
 #include "console/fleet/logtail.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
-#include "protocol/run_failure.h"
-#include "protocol/run_lock.h"
-#include "protocol/run_door.h"
+#include "protocol/run/run_failure.h"
+#include "protocol/run/run_lock.h"
+#include "protocol/wire/run_door.h"
 
 #define STATUS_NS ((int64_t)1000 * 1000000)
 #define LOG_NS ((int64_t)500 * 1000000)

@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include "console/fleet/series.h"
 #include "protocol/base/error.h"
-#include "protocol/knobs.h"
-#include "protocol/metrics.h"
+#include "protocol/run/knobs.h"
+#include "protocol/run/metrics.h"
 
 #define MODEL_PROCS 256
 #define MODEL_ROLLOUTS 64

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include "protocol/message.h"
+#include "protocol/wire/message.h"
 
 #define FLASH_NS ((int64_t)8 * 1000000000)
 

@@ -5,7 +5,7 @@
 #include <time.h>
 #include "console/tui/app.h"
 #include "console/tui/text.h"
-#include "protocol/message.h"
+#include "protocol/wire/message.h"
 
 #define FLASH_NS ((int64_t)8 * 1000000000)
 

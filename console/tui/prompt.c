@@ -5,7 +5,7 @@
 #include <string.h>
 #include "console/tui/app.h"
 #include "console/tui/text.h"
-#include "protocol/message.h"
+#include "protocol/wire/message.h"
 
 void prompt_open(struct app *a, enum prompt_kind kind, const char *text)
 {

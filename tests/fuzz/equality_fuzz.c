@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/error.h"
-#include "workers/reward/math/node.h"
+#include "workers/engine/reward/math/node.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);

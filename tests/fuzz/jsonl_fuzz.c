@@ -1,7 +1,7 @@
 /* A hostile line of a data set, with and without column names. */
 #include <stdint.h>
 #include <stdlib.h>
-#include "workers/text/dataset.h"
+#include "workers/engine/data/dataset.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/error.h"
-#include "workers/reward/math/math.h"
+#include "workers/engine/reward/math/math.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "workers/model/config.h"
-#include "workers/model/safetensors.h"
+#include "workers/engine/model/config.h"
+#include "workers/engine/model/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

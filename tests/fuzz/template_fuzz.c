@@ -1,8 +1,8 @@
 /* A hostile template, rendered with a small conversation: it must end within its bounds, in text that is UTF-8 or an error. */
 #include <stdint.h>
 #include <stdlib.h>
-#include "workers/text/template.h"
-#include "workers/text/unicode.h"
+#include "workers/engine/template/template.h"
+#include "workers/engine/text/unicode.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/file.h"
-#include "workers/model/model.h"
-#include "workers/model/model_dir.h"
-#include "workers/model/safetensors.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/model_dir.h"
+#include "workers/engine/model/safetensors.h"
 
 struct dump {
     struct device *dev;

@@ -10,8 +10,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "workers/consumer/trainer.h"
-#include "workers/model/model.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/engine/model/model.h"
 
 #define SEQS 4
 #define NEW 20                     // decoded tokens of each

@@ -13,9 +13,9 @@
 #include <unistd.h>
 #include "faults.h"
 #include "protocol/base/file.h"
-#include "workers/consumer/checkpoint.h"
-#include "workers/consumer/trainer.h"
-#include "workers/model/model.h"
+#include "workers/engine/trainer/checkpoint.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/engine/model/model.h"
 
 #define CALLS_MAX 5000    // in one checkpoint: more would mean that counting is broken
 

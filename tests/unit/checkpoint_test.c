@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "workers/consumer/checkpoint.h"
-#include "workers/consumer/trainer.h"
-#include "workers/model/model.h"
+#include "workers/engine/trainer/checkpoint.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/engine/model/model.h"
 
 static char root[] = "/tmp/checkpoint_test.XXXXXX";
 struct job {

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "workers/reward/sandbox/output.h"
-#include "workers/reward/sandbox/value.h"
-#include "workers/reward/tests.h"
+#include "workers/engine/reward/sandbox/output.h"
+#include "workers/engine/reward/sandbox/value.h"
+#include "workers/engine/reward/tests.h"
 
 /* Expected by hand from PRIME's steps (facts: code rewards, comparison in stdin mode). */
 static void outputs_compare_as_primes_runner_does(UNUSED void **state)

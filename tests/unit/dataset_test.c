@@ -11,7 +11,7 @@
 #include <zlib.h>
 #include <zstd.h>
 #include "protocol/base/file.h"
-#include "workers/text/dataset.h"
+#include "workers/engine/data/dataset.h"
 
 static char dir[64], path[128];
 

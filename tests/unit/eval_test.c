@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "workers/producer/eval.h"
+#include "workers/engine/sampler/eval.h"
 
 static struct error err;
 

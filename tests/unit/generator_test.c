@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/ops.h"
-#include "workers/model/model.h"
-#include "workers/producer/generator.h"
-#include "workers/text/tokenizer.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/sampler/generator.h"
+#include "workers/engine/text/tokenizer.h"
 
 /* Everything on cpu:0, or on OPS_DEVICE what does not look into the device's memory. */
 enum { VOCAB = 97, N_ITEM = 9, SAMPLES = 4 };

@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <cmocka.h>
-#include "workers/controller/group_msg.h"
+#include "protocol/run/group_msg.h"
 
 static struct group *group_make(void)
 {
@@ -58,8 +58,8 @@ static void what_was_sent_is_what_comes(UNUSED void **state)
     assert_int_equal(back->sample[1].first_tok, 2);
     assert_int_equal(back->sample[0].seed == UINT64_MAX, true);
     assert_string_equal(back->sample[0].reason, "boxed: equal");
-    struct ledger_summary s;
-    assert_true(group_summary(in.root, &s, &err));
+    struct group_summary s;
+    assert_true(group_summary_read(in.root, &s, &err));
     assert_int_equal(s.n_sample, 2);
     assert_int_equal(s.n_scored, 1);
     assert_int_equal(s.n_left_out, 1);

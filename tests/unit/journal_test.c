@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "workers/controller/journal.h"
+#include "protocol/run/journal.h"
 
 static int dir_setup(void **state)
 {

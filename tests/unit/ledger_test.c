@@ -36,9 +36,9 @@ static struct ledger *ledger_make(int64_t n_behind)
 }
 
 /* What a group of this item holds: fixed by the item, as it is in a run. */
-static struct ledger_summary summary_of(int64_t item)
+static struct group_summary summary_of(int64_t item)
 {
-    return (struct ledger_summary){ .n_sample = 4, .n_scored = 4, .ans_sum = (double)(item * 7 % 5) };    // 0 .. 4 right of 4
+    return (struct group_summary){ .n_sample = 4, .n_scored = 4, .ans_sum = (double)(item * 7 % 5) };    // 0 .. 4 right of 4
 }
 
 static const struct ledger_cut rules_all = { .batch_size = 4, .filter_low = NAN, .filter_high = NAN };
@@ -68,7 +68,7 @@ static int64_t play(int64_t n_behind, const struct ledger_cut *cut, unsigned noi
             if (rand() % 8 == 0) {
                 ledger_lease_end(l, i->worker);
             } else {
-                struct ledger_summary s = summary_of(i->item);
+                struct group_summary s = summary_of(i->item);
                 assert_int_equal(ledger_return(l, i->item, sampler, &s), LEDGER_NEW);
                 assert_int_equal(ledger_return(l, i->item, sampler, &s), LEDGER_KNOWN);
                 changed(log, ledger_find(l, i->item));
@@ -166,7 +166,7 @@ static void a_group_of_other_weights_or_of_no_item_is_not_taken(UNUSED void **st
 {
     struct ledger *l = ledger_make(0);
     int64_t first;
-    struct ledger_summary s = summary_of(0);
+    struct group_summary s = summary_of(0);
     assert_true(ledger_open(l, 8, &first));
     assert_false(ledger_open(l, 8, &first));    // n_behind 0: the next waits for the cut of this one
     assert_int_equal(ledger_return(l, 3, 1, &s), LEDGER_NOT_OURS);
@@ -189,7 +189,7 @@ static void the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened(U
     assert_true(counts.exhausted);
     const struct ledger_item *i;
     while ((i = ledger_lease(l, 0, 1))) {
-        struct ledger_summary s = summary_of(i->item);
+        struct group_summary s = summary_of(i->item);
         assert_int_equal(ledger_return(l, i->item, 0, &s), LEDGER_NEW);
     }
     assert_true(ledger_can_cut(l));
@@ -223,7 +223,7 @@ static void a_prompt_in_quarantine_gives_its_places_to_others(UNUSED void **stat
 
 static void give_back(struct ledger *l, int64_t item, int64_t version, int64_t at)
 {
-    struct ledger_summary s = summary_of(item);
+    struct group_summary s = summary_of(item);
     s.file_offset = at;
     s.file_bytes = 1;
     assert_int_equal(ledger_return(l, item, version, &s), LEDGER_NEW);

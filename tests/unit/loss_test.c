@@ -7,8 +7,8 @@
 #include <cmocka.h>
 #include <math.h>
 #include <string.h>
-#include "workers/consumer/loss.h"
-#include "workers/consumer/schedule.h"
+#include "workers/engine/trainer/loss.h"
+#include "workers/engine/trainer/schedule.h"
 
 #define G 4
 static struct group *group_of(const double *reward, const int64_t *len, int n)

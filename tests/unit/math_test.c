@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/file.h"
-#include "workers/reward/math/math.h"
+#include "workers/engine/reward/math/math.h"
 
 static struct math *scratch(int decimals)
 {

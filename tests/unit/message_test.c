@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "protocol/base/file.h"
-#include "protocol/message.h"
+#include "protocol/wire/message.h"
 
 static void what_is_written_is_read_back(UNUSED void **state)
 {

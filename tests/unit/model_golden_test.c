@@ -8,9 +8,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "workers/consumer/trainer.h"
-#include "workers/model/model.h"
-#include "workers/model/safetensors.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/safetensors.h"
 
 static const char *const names[] = {"qwen2-tied",   "qwen2-untied", "qwen3-tied",
                                     "qwen3-untied", "llama-scaled", "llama-tied"};

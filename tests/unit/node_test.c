@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/file.h"
-#include "workers/node/node.h"
+#include "protocol/run/node.h"
 
 static void only_plain_files_under_model_and_data_are_taken(UNUSED void **state)
 {

@@ -13,9 +13,9 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/base/macros.h"
-#include "protocol/telemetry.h"
-#include "workers/agent/nvml.h"
-#include "workers/agent/sampler.h"
+#include "protocol/run/telemetry.h"
+#include "workers/host/nvml.h"
+#include "workers/host/sampler.h"
 
 static const char h200[] =
     "count 1\ngpu.0.name NVIDIA H200\ngpu.0.uuid GPU-1234\ngpu.0.bus 00000000:5D:00.0\ngpu.0.util 87\ngpu.0.mem_util 41\n"

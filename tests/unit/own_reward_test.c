@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "workers/reward/reward.h"
+#include "workers/engine/reward/reward.h"
 
 struct folder {
     char path[64];

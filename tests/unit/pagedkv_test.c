@@ -5,7 +5,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-#include "workers/producer/pagedkv.h"
+#include "workers/engine/sampler/pagedkv.h"
 
 static void pages_of_a_number_of_tokens_are_rounded_up(UNUSED void **state)
 {

@@ -5,9 +5,9 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-#include "workers/producer/prompt.h"
-#include "workers/text/template.h"
-#include "workers/text/tokenizer.h"
+#include "workers/engine/sampler/prompt.h"
+#include "workers/engine/template/template.h"
+#include "workers/engine/text/tokenizer.h"
 
 static struct error err;
 static struct tokenizer *tokenizer;

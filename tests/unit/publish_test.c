@@ -14,8 +14,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "protocol/base/clock.h"
-#include "workers/publish/inlet.h"
-#include "workers/publish/outlet.h"
+#include "workers/engine/publish/inlet.h"
+#include "workers/engine/publish/outlet.h"
 
 #define SIZE ((size_t)9 << 20 | 1234)    // several buckets and pieces, and a rest
 #define LIMIT_MS 60000

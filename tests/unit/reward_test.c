@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 #include "protocol/base/macros.h"
-#include "workers/reward/reward.h"
+#include "workers/engine/reward/reward.h"
 
 /* Score one response; n_tok < 0: its length is not known. */
 static struct reward_output score(const struct reward_config *config, const char *response, const char *gold,

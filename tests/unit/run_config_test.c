@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "protocol/knobs.h"
-#include "protocol/metrics.h"
+#include "protocol/run/knobs.h"
+#include "protocol/run/metrics.h"
 
 /* Write text into a temporary run file and read it. */
 static bool yaml_try(struct run_config *c, const char *text, struct error *err)

@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "workers/model/config.h"
-#include "workers/model/model.h"
-#include "workers/model/safetensors.h"
+#include "workers/engine/model/config.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/safetensors.h"
 
 static char root[] = "/tmp/safetensors_test.XXXXXX";
 

@@ -10,11 +10,13 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "console/commands.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
-#include "protocol/transport.h"
-#include "workers/scorer/queue.h"
+#include "protocol/wire/transport.h"
+#include "workers/engine/reward/queue.h"
+
+SUBCOMMAND_DECLARE(scorer)
 
 static void on_wake(void *ctx)
 {
@@ -146,7 +148,7 @@ static void the_process_answers_over_its_socket(UNUSED void **state)
     pid_t pid = fork();    // before nng has started any thread
     if (pid == 0) {
         char *argv[] = { "scorer", "--run", dir, "--name", "scorer", NULL };
-        bool ok = scorer_cmd(5, argv, &err);
+        bool ok = scorer_subcommand.run(5, argv, &err);
         if (!ok)
             fprintf(stderr, "%s\n", err.text);
         _exit(ok ? 0 : 1);

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "workers/consumer/sft.h"
-#include "workers/consumer/trainer.h"
-#include "workers/model/model.h"
-#include "workers/text/template.h"
-#include "workers/text/tokenizer.h"
+#include "workers/engine/trainer/sft.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/template/template.h"
+#include "workers/engine/text/tokenizer.h"
 
 static char root[] = "/tmp/sft_test.XXXXXX";
 static struct tokenizer *tok;

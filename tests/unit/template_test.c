@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <jansson.h>
 #include "protocol/base/file.h"
-#include "workers/text/template.h"
+#include "workers/engine/template/template.h"
 
 #define NOW 1741478400.0    // 9 Mar 2025, as in make_templates.py
 

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "protocol/join_token.h"
-#include "protocol/transport.h"
+#include "protocol/wire/join_token.h"
+#include "protocol/wire/transport.h"
 
 #define LONG_MS 60000    // nothing here takes so long, but on a starved machine
 #define ASK_MS 15000

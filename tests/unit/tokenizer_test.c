@@ -10,8 +10,8 @@
 #include <unistd.h>
 #include <jansson.h>
 #include "protocol/base/file.h"
-#include "workers/text/pretok.h"
-#include "workers/text/tokenizer.h"
+#include "workers/engine/text/pretok.h"
+#include "workers/engine/text/tokenizer.h"
 
 static const char *const kinds[] = { "qwen2", "llama3", "gpt2", "smollm", "odd" };
 

@@ -8,10 +8,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "protocol/metrics.h"
-#include "workers/consumer/trainer.h"
-#include "workers/model/model.h"
-#include "workers/model/safetensors.h"
+#include "protocol/run/metrics.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/safetensors.h"
 
 #define DEVICE "cpu:0"
 #define STEPS 20

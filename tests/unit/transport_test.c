@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "protocol/base/file.h"
-#include "protocol/transport.h"
+#include "protocol/wire/transport.h"
 
 #define LONG_MS 60000
 

@@ -9,8 +9,8 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
-#include "protocol/run_failure.h"
-#include "workers/agent/spawn.h"
+#include "protocol/run/run_failure.h"
+#include "protocol/run/spawn.h"
 
 #define DEATHS_MAX 6         // quick ones in a row
 

@@ -12,16 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "console/commands.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
-#include "protocol/run_door.h"
+#include "protocol/wire/run_door.h"
 #include "workers/agent/agent_parts.h"
-#include "workers/agent/spawn.h"
-#include "workers/node/node.h"
-#include "workers/process.h"
+#include "protocol/run/spawn.h"
+#include "protocol/run/node.h"
+#include "workers/process/process.h"
+
+SUBCOMMAND_DECLARE(join)
 
 #define VIEW_OPEN 24         // questions of those who may only look, held open at once
 #define LINGER_MS 700        // after the end is known, for consoles to see it
@@ -280,13 +282,15 @@ out:
     return ok;
 }
 
-bool agent_cmd(int argc, char **argv, struct error *err)
+static bool agent_cmd(int argc, char **argv, struct error *err)
 {
     const char *run_dir = NULL, *name = "agent";
     if (argc < 2 || strcmp(argv[1], "--run") != 0)    // an operator's: of a second host
-        return join_cmd(argc, argv, err);
+        return join_subcommand.run(argc, argv, err);
     if (!process_args(argc, argv, "rollcall agent", &run_dir, &name, err))
         return false;
     log_component(name);
     return strcmp(name, "keeper") == 0 ? keeper_run(run_dir, err) : agent_run(run_dir, err);
 }
+
+const struct subcommand agent_subcommand = { "agent", agent_cmd, "join a run on another host: sample for it here" };

@@ -9,8 +9,8 @@
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
-#include "protocol/run_failure.h"
-#include "workers/agent/spawn.h"
+#include "protocol/run/run_failure.h"
+#include "protocol/run/spawn.h"
 
 static volatile sig_atomic_t signalled;    // a signal handler has no argument to hang state on
 

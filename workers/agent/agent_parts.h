@@ -3,9 +3,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
-#include "protocol/run_config.h"
-#include "protocol/transport.h"
-#include "workers/agent/node_watch.h"
+#include "protocol/run/run_config.h"
+#include "protocol/wire/transport.h"
+#include "workers/host/node_watch.h"
 
 #define CHILD_MAX 80
 #define PENDING_MAX 128
@@ -63,7 +63,7 @@ struct agent {
     struct publisher *telemetry, *view_telemetry;
     struct peer *controller;     // on a node: its uplink
     struct peer *gate;           // NULL: the run takes in no nodes
-    bool is_node;                // of another head (workers/node/node.h)
+    bool is_node;                // of another head (protocol/run/node.h)
     struct run_config config;
     struct node_watch *node;           // the figures of host and devices
     struct child child[CHILD_MAX];

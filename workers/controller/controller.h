@@ -25,15 +25,15 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "protocol/knobs.h"
-#include "protocol/metrics.h"
-#include "protocol/run_config.h"
-#include "workers/controller/journal.h"
+#include "protocol/run/knobs.h"
+#include "protocol/run/metrics.h"
+#include "protocol/run/run_config.h"
+#include "protocol/run/journal.h"
 #include "workers/controller/ledger.h"
 #include "workers/controller/rollout_log.h"
-#include "workers/process.h"
-#include "workers/publish/outlet.h"
-#include "workers/rollout_file.h"
+#include "workers/process/process.h"
+#include "workers/engine/publish/outlet.h"
+#include "protocol/run/rollout_file.h"
 
 #define WORKER_MAX 64
 #define HOLD_MS 2000             // a request for work is held open so long
@@ -171,7 +171,7 @@ MUST_USE bool controller_open(struct controller *c, const char *run_dir, struct 
 void controller_close(struct controller *c);
 MUST_USE bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err);    // once n_row is known
 MUST_USE bool state_save(struct controller *c, struct error *err);                       // ledger state, cursors
-MUST_USE bool totals_add(struct controller *c, const struct ledger_summary *group, struct error *err);
+MUST_USE bool totals_add(struct controller *c, const struct group_summary *group, struct error *err);
 void state_set(struct controller *c, enum run_state state, const char *who, const char *text);
 const char *state_name(enum run_state s);
 void run_fail(struct controller *c, const char *fmt, ...) PRINTF_LIKE(2, 3);

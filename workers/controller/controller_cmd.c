@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
-#include "protocol/telemetry.h"
-#include "console/commands.h"
+#include "protocol/run/telemetry.h"
 #include "workers/controller/controller.h"
 
 #define CONTROLLER_WAITING 96    // requests held open at once
@@ -262,7 +262,7 @@ static void phase_tell(struct controller *c)
     process_phase(&c->process, state_name(c->state), waits);
 }
 
-bool controller_cmd(int argc, char **argv, struct error *err)
+static bool controller_cmd(int argc, char **argv, struct error *err)
 {
     const char *run_dir = NULL, *name = "controller";
     struct net_event ev;
@@ -312,3 +312,5 @@ out:
     free(c);
     return ok;
 }
+
+const struct subcommand controller_subcommand = { "controller", controller_cmd, NULL };

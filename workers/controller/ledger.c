@@ -237,7 +237,7 @@ int64_t ledger_lease_end(struct ledger *l, int worker)
     return n;
 }
 
-enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version, const struct ledger_summary *summary)
+enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version, const struct group_summary *summary)
 {
     struct ledger_item *i = at(l, item);
     if (!i)
@@ -266,7 +266,7 @@ bool ledger_can_cut(const struct ledger *l)
     return any;
 }
 
-static bool group_counts(const struct ledger_cut *cut, const struct ledger_summary *s)
+static bool group_counts(const struct ledger_cut *cut, const struct group_summary *s)
 {
     if (!cut->dynamic || isnan(cut->filter_low) || isnan(cut->filter_high))
         return true;

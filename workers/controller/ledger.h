@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
+#include "protocol/run/group.h"
 
 #define LEDGER_BEHIND_MAX 8
 
@@ -33,14 +34,6 @@ struct ledger_rules {
     bool free;                // free-running; then n_behind is not looked at
     int64_t max_age;          // free: optimizer steps
 };
-/* What is known of a returned group, for filters and the metrics of its batch. */
-struct ledger_summary {
-    int64_t n_sample, n_scored, n_truncated, n_tok, n_tok_max;
-    int64_t n_left_out, n_timeout, n_error;    // n_sample - n_scored; of these by the verifier's time-out, its failure
-    double reward_sum, reward_sum2, format_sum, ans_sum;    // over scored samples
-    double gen_s, score_s, verify_s;
-    int64_t file_offset, file_bytes;    // where the group lies in the rollout file
-};
 enum ledger_fate { LEDGER_ISSUED, LEDGER_LEASED, LEDGER_RETURNED, LEDGER_FILTERED, LEDGER_STALE, LEDGER_TRAINED };
 struct ledger_item {
     int64_t item, row, rollout_step;
@@ -48,7 +41,7 @@ struct ledger_item {
     enum ledger_fate fate;
     int64_t batch;            // it belongs to batch n, which makes optimizer step n + 1; -1: to none (yet)
     int worker;               // who has the lease
-    struct ledger_summary summary;
+    struct group_summary summary;
 };
 struct ledger;
 struct ledger *ledger_new(const struct ledger_rules *rules, struct error *err);
@@ -84,7 +77,7 @@ int64_t ledger_first(const struct ledger *l);                   // the oldest it
 /* Leases of a worker end: its items can be leased again. Returns how many. */
 int64_t ledger_lease_end(struct ledger *l, int worker);
 enum ledger_return { LEDGER_NEW, LEDGER_KNOWN, LEDGER_NOT_OURS };
-enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version, const struct ledger_summary *summary);
+enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version, const struct group_summary *summary);
 
 /* Rule 2, for one rollout step. Is there one that can be cut? */
 bool ledger_can_cut(const struct ledger *l);

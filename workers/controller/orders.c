@@ -10,7 +10,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
-#include "protocol/resume_flags.h"
+#include "protocol/run/resume_flags.h"
 #include "workers/controller/controller.h"
 
 #define STEPS_MAX 20000      // rows in one answer

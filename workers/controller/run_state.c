@@ -13,10 +13,10 @@
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
-#include "protocol/run_failure.h"
-#include "workers/consumer/ranks.h"
+#include "protocol/run/run_failure.h"
+#include "workers/engine/trainer/ranks.h"
 #include "workers/controller/controller.h"
-#include "workers/controller/group_msg.h"
+#include "protocol/run/group_msg.h"
 
 const char *state_name(enum run_state s)
 {
@@ -237,7 +237,7 @@ static bool totals_load(struct controller *c, struct error *err)
     return true;
 }
 
-bool totals_add(struct controller *c, const struct ledger_summary *group, struct error *err)
+bool totals_add(struct controller *c, const struct group_summary *group, struct error *err)
 {
     struct totals before = c->total;
     c->total.n_tok += group->n_tok;
@@ -433,7 +433,7 @@ static bool item_restore(void *arg, const struct journal_item *row)
         r->ok = rollout_file_read(r->c->rollout_path, row->file_offset, row->file_bytes, &record, r->err)
             && msg_read_request(&in, record.data, record.len, r->err);
         if (r->ok) {
-            r->ok = group_summary(in.root, &item.summary, r->err);
+            r->ok = group_summary_read(in.root, &item.summary, r->err);
             msg_in_release(&in);
         }
         buf_release(&record);

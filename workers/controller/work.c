@@ -9,8 +9,8 @@
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
-#include "workers/controller/group_msg.h"
-#include "workers/publish/publication.h"
+#include "protocol/run/group_msg.h"
+#include "workers/engine/publish/publication.h"
 
 #define SILENT_MS 20000          // a worker unheard for so long loses its leases
 #define AWAY_MS 60000            // one of another node unheard for so long is given no weights
@@ -553,7 +553,7 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
 {
     struct error err;
     struct msg_out m = MSG_OUT_INIT;
-    struct ledger_summary sum;
+    struct group_summary sum;
     int64_t item = mval_i64(mval_get(in->root, "item"), -1), version = mval_i64(mval_get(in->root, "version"), -1);
     bool undone = mval_i64(mval_get(in->root, "made"), 0) != version_made(c, version);
     const struct ledger_item *i = c->ledger ? ledger_find(c->ledger, item) : NULL;
@@ -566,7 +566,7 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
         return;
     }
     if (!known) {
-        if (!group_summary(in->root, &sum, &err)) {
+        if (!group_summary_read(in->root, &sum, &err)) {
             refuse_later(c, r, &err);
             return;
         }
@@ -649,11 +649,11 @@ static void batch_metrics(struct controller *c, int64_t batch)
 {
     const struct ledger_item *item[BATCH_MAX];
     int64_t n = ledger_batch_seen(c->ledger, batch, item, ARRAY_SIZE(item));
-    struct ledger_summary s = { 0 };
+    struct group_summary s = { 0 };
     int64_t same = 0, filtered = 0, newest = 0;
     struct ledger_counts counts;
     for (int64_t k = 0; k < n; k++) {
-        const struct ledger_summary *g = &item[k]->summary;
+        const struct group_summary *g = &item[k]->summary;
         s.n_sample += g->n_sample;
         s.n_scored += g->n_scored;
         s.n_truncated += g->n_truncated;

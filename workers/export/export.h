@@ -32,6 +32,3 @@ bool export_openmetrics(const struct export_request *r, struct error *err);
 bool export_wandb(const struct export_request *r, struct error *err);    // online or offline, as asked
 bool export_wandb_online(const struct export_request *r, struct error *err);
 bool export_wandb_offline(const struct export_request *r, struct error *err);
-/* After a run's end: wait until its exporters have ended too, within their own limits, telling on stderr which is waited for and,
- * for wandb, how it went when not all was sent. */
-void exporters_wait(const char *run_dir);

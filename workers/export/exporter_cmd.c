@@ -2,59 +2,20 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-#include "console/commands.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/base/secret.h"
-#include "protocol/run_config.h"
-#include "protocol/run_lock.h"
-#include "workers/agent/spawn.h"
-#include "workers/controller/journal.h"
+#include "protocol/run/run_config.h"
+#include "protocol/run/run_lock.h"
+#include "protocol/run/spawn.h"
+#include "protocol/run/journal.h"
 #include "workers/export/export.h"
 
 #define JOURNAL_WAIT_S 60
-#define WAIT_MAX_S 90    // beyond the exporters' own limit (WANDB_FINISH_TIMEOUT, 60 s) they are left to themselves
-
-/* What the wandb exporter says of itself, as a line of its own; nothing when all was sent. */
-static void wandb_status_tell(const char *run_dir)
-{
-    char path[4200];
-    struct buf text = BUF_INIT;
-    struct error ignored;
-    if (path_join(path, sizeof path, run_dir, "export/wandb/status") && path_exists(path)
-        && file_read(&text, path, 4096, &ignored) && strncmp(buf_text(&text), "ok", 2) != 0)
-        fprintf(stderr, "wandb: %s", buf_text(&text));
-    buf_release(&text);
-}
-
-void exporters_wait(const char *run_dir)
-{
-    int64_t until = clock_ms() + WAIT_MAX_S * 1000;
-    for (int i = 0; i < n_export_kinds; i++) {
-        char name[64];
-        bool told = false;
-        snprintf(name, sizeof name, "export %s", export_kinds[i].name);
-        for (pid_t pid; (pid = process_find(run_dir, name)) > 0 && clock_ms() < until; told = true) {
-            int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-            struct pollfd p = { .fd = fd, .events = POLLIN };
-            if (told) {
-                fprintf(stderr, "waiting for '%s' to end\n", name);
-                if (strcmp(export_kinds[i].name, "wandb") == 0)
-                    wandb_status_tell(run_dir);
-            }
-            poll(&p, fd >= 0 ? 1 : 0, fd >= 0 ? 2000 : 100);
-            if (fd >= 0)
-                close(fd);
-        }
-        if (process_find(run_dir, name) > 0)
-            fprintf(stderr, "'%s' is not waited for any longer and goes on by itself\n", name);
-    }
-    wandb_status_tell(run_dir);
-}
 
 /* The agent starts the controller and us at once: wait until there is a journal with its tables, or nobody to make one. */
 static void journal_await(const char *run_dir)
@@ -73,7 +34,7 @@ static void journal_await(const char *run_dir)
     }
 }
 
-bool exporter_cmd(int argc, char **argv, struct error *err)
+static bool exporter_cmd(int argc, char **argv, struct error *err)
 {
     struct export_request r = { .follow = true };
     const char *name = "";
@@ -104,3 +65,5 @@ bool exporter_cmd(int argc, char **argv, struct error *err)
             return export_kinds[i].run(&r, err);
     return error_set(err, ERR_USAGE, "unknown kind of export '%s'", name + 7);
 }
+
+const struct subcommand exporter_subcommand = { "exporter", exporter_cmd, NULL };

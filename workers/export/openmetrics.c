@@ -15,8 +15,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
-#include "protocol/metrics.h"
-#include "protocol/telemetry.h"
+#include "protocol/run/metrics.h"
+#include "protocol/run/telemetry.h"
 #include "workers/export/export.h"
 #include "workers/export/rows.h"
 

@@ -6,7 +6,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "protocol/run_lock.h"
+#include "protocol/run/run_lock.h"
 
 static bool cursor_path(char *path, const char *run_dir, const char *name, const char *file, struct error *err)
 {

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "workers/controller/journal.h"
+#include "protocol/run/journal.h"
 
 /* Where an exporter stands; a plain value kept in its cursor file. */
 struct cursor {

@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-#include "protocol/run_config.h"
-#include "workers/controller/journal.h"
+#include "protocol/run/run_config.h"
+#include "protocol/run/journal.h"
 #include "workers/export/export.h"
 
 /* --- who and where (wandb_setup.c) --- */

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
-#include "protocol/knobs.h"
+#include "protocol/run/knobs.h"
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
 

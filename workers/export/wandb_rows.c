@@ -3,8 +3,8 @@
 #include <string.h>
 #include <jansson.h>
 #include "protocol/base/cli.h"
-#include "protocol/knobs.h"
-#include "protocol/metrics.h"
+#include "protocol/run/knobs.h"
+#include "protocol/run/metrics.h"
 #include "workers/export/wandb.h"
 
 #define SUMMARY_MAX 4096

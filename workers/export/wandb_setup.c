@@ -9,7 +9,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
-#include "protocol/knobs.h"
+#include "protocol/run/knobs.h"
 
 static const char *env(const char *name)
 {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "protocol/telemetry.h"
+#include "protocol/run/telemetry.h"
 #include "workers/export/wandb.h"
 
 static bool head_see(void *arg, const struct journal_sample *s)

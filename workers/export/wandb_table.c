@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/log.h"
-#include "protocol/message.h"
-#include "workers/controller/group_msg.h"
+#include "protocol/wire/message.h"
+#include "protocol/run/group_msg.h"
 #include "workers/export/wandb.h"
-#include "workers/rollout_file.h"
-#include "workers/text/digest.h"
+#include "protocol/run/rollout_file.h"
+#include "protocol/base/digest.h"
 
 #define TABLE_ITEMS 32              // prompts of a table
 #define TABLE_SAMPLES 4             // of each prompt

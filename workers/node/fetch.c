@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
-#include "workers/node/node.h"
+#include "protocol/run/node.h"
 
 #define PIECE_LIMIT_MS 20000
 #define AGAIN_MS 200

@@ -5,7 +5,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "protocol/transport.h"
+#include "protocol/wire/transport.h"
 
 struct fetch;
 /* Begin to bring the file name (NULL: the weights of version, made by incarnation made) to path; at most size_max bytes. tag:

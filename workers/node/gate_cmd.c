@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "console/commands.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/base/log.h"
-#include "protocol/join_token.h"
+#include "protocol/wire/join_token.h"
 #include "workers/node/gate_parts.h"
 
 #define N_OPEN 160               // requests of nodes held open at once
@@ -182,7 +182,7 @@ static bool gate_open(struct gate *g, struct error *err)
     return true;
 }
 
-bool gate_cmd(int argc, char **argv, struct error *err)
+static bool gate_cmd(int argc, char **argv, struct error *err)
 {
     const char *run_dir = NULL, *name = "gate";
     char path[4200];
@@ -221,3 +221,5 @@ out:
     free(g);
     return ok;
 }
+
+const struct subcommand gate_subcommand = { "gate", gate_cmd, NULL };

@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "workers/model/model_dir.h"
-#include "workers/publish/publication.h"
-#include "workers/text/digest.h"
+#include "workers/engine/model/model_dir.h"
+#include "workers/engine/publish/publication.h"
+#include "protocol/base/digest.h"
 
 #define SETTINGS_MAX ((size_t)1 << 20)
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
-#include "workers/agent/node_watch.h"
+#include "workers/host/node_watch.h"
 
 struct node_seen *node_find(struct gate *g, const char *name)
 {

@@ -2,10 +2,10 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "protocol/run_config.h"
-#include "workers/node/node.h"
+#include "protocol/run/run_config.h"
+#include "protocol/run/node.h"
 #include "workers/node/relay.h"
-#include "workers/process.h"
+#include "workers/process/process.h"
 
 #define NODES_MAX 64
 #define LETTERS_MAX 64

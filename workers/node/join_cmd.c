@@ -16,20 +16,20 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "console/commands.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
-#include "protocol/join_token.h"
-#include "protocol/run_config.h"
-#include "protocol/run_failure.h"
-#include "protocol/run_lock.h"
-#include "protocol/transport.h"
-#include "workers/agent/spawn.h"
+#include "protocol/wire/join_token.h"
+#include "protocol/run/run_config.h"
+#include "protocol/run/run_failure.h"
+#include "protocol/run/run_lock.h"
+#include "protocol/wire/transport.h"
+#include "protocol/run/spawn.h"
 #include "workers/node/fetch.h"
-#include "workers/node/node.h"
+#include "protocol/run/node.h"
 
 #define JOIN_ASK_MS 3000
 #define CONNECT_MS 3000
@@ -462,7 +462,7 @@ static bool join_loop(struct join *j, struct error *err)
     }
 }
 
-bool join_cmd(int argc, char **argv, struct error *err)
+static bool join_cmd(int argc, char **argv, struct error *err)
 {
     bool help = false, ok = false;
     char host[256] = "", dir[64];
@@ -505,3 +505,5 @@ out:
     free(j);
     return ok;
 }
+
+const struct subcommand join_subcommand = { "agent", join_cmd, NULL };    // agent --join

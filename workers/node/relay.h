@@ -5,7 +5,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "protocol/transport.h"
+#include "protocol/wire/transport.h"
 
 #define RELAYS_MAX 192
 

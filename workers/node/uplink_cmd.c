@@ -11,19 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "console/commands.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
-#include "protocol/join_token.h"
-#include "protocol/run_config.h"
-#include "protocol/run_failure.h"
-#include "workers/agent/node_watch.h"
+#include "protocol/wire/join_token.h"
+#include "protocol/run/run_config.h"
+#include "protocol/run/run_failure.h"
+#include "workers/host/node_watch.h"
 #include "workers/node/fetch.h"
-#include "workers/node/node.h"
+#include "protocol/run/node.h"
 #include "workers/node/relay.h"
-#include "workers/process.h"
-#include "workers/publish/publication.h"
+#include "workers/process/process.h"
+#include "workers/engine/publish/publication.h"
 
 #define N_OPEN 160
 #define WORKERS_MAX 64
@@ -566,7 +566,7 @@ static void farewell(struct uplink *u)
     }
 }
 
-bool uplink_cmd(int argc, char **argv, struct error *err)
+static bool uplink_cmd(int argc, char **argv, struct error *err)
 {
     const char *run_dir = NULL, *name = "uplink";
     char path[4200];
@@ -619,3 +619,5 @@ out:
     free(u);
     return ok;
 }
+
+const struct subcommand uplink_subcommand = { "uplink", uplink_cmd, NULL };

@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "console/commands.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/base/log.h"
-#include "protocol/run_config.h"
-#include "workers/process.h"
-#include "workers/scorer/queue.h"
+#include "protocol/run/run_config.h"
+#include "workers/process/process.h"
+#include "workers/engine/reward/queue.h"
 
 #define N_OPEN 1024           // requests held open at once
 #define MAX_DEPTH 65536       // samples waiting
@@ -195,7 +195,7 @@ static bool scorer_loop(struct scorer *s, struct error *err)
     return true;
 }
 
-bool scorer_cmd(int argc, char **argv, struct error *err)
+static bool scorer_cmd(int argc, char **argv, struct error *err)
 {
     const char *run_dir = NULL, *name = NULL;
     struct run_config *c = malloc(sizeof *c);
@@ -246,3 +246,5 @@ out:
         free(c);
     return ok;
 }
+
+const struct subcommand scorer_subcommand = { "scorer", scorer_cmd, NULL };

@@ -1,0 +1,223 @@
+/* bench decode: tokens a second of the engine as rollouts use it: prefill of distinct prompts, scheduler, decode,
+ * sampling and recording of log-probs, end tokens ignored. Before the figure is printed the recorded log-probs are
+ * compared with packed scoring, byte by byte. On a CPU the bar is 50k tokens/s a core for a model of 0.6 M
+ * parameters at batch 32. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "console/bench/bench.h"
+#include "console/tools/tool_model.h"
+#include "kernels/ops.h"
+#include "kernels/trace.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/clock.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/sampler/generator.h"
+
+#define GROUP_MAX 64
+struct decode_bench {
+    struct tool_model tool;
+    const char *shape, *profile;
+    int64_t batch, n_prompt, n_new, group, n_live, rounds;
+};
+struct decode_times {
+    double prefill_s, decode_s, all_s;    // of one round
+};
+
+/* Prompt i is b->n_prompt ids of its own. */
+static void prompt_fill(const struct decode_bench *b, int64_t i, int32_t *prompt)
+{
+    int64_t vocab = model_n_live(b->tool.model);
+    for (int64_t k = 0; k < b->n_prompt; k++)
+        prompt[k] = (int32_t)((i * 7919 + k * 37 + k * k % 101 + 11) % vocab);
+}
+
+/* A full batch of samples, each n_new tokens long; one of its groups goes to *kept when that is not NULL. */
+static bool round_run(const struct decode_bench *b, struct generator *g, int32_t *prompt, struct decode_times *t,
+                      struct group **kept, struct error *err)
+{
+    struct generator_stats before, after;
+    int64_t start = clock_ns();
+    generator_stats(g, &before);
+    uint64_t seed[GROUP_MAX];
+    for (int i = 0; i < GROUP_MAX; i++)
+        seed[i] = 1;
+    for (int64_t i = 0; i < b->batch / b->group; i++) {
+        struct generator_item item = {.item = i,
+                                      .prompt = prompt,
+                                      .n_prompt = b->n_prompt,
+                                      .n_sample = (int32_t)b->group,
+                                      .seed = seed,
+                                      .sampling = SAMPLING_DEFAULT};
+        item.sampling.max_new_tok = b->n_new;
+        prompt_fill(b, i, prompt);
+        if (!generator_submit(g, &item, err))
+            return false;
+    }
+    while (!generator_idle(g))
+        if (!generator_step(g, err))
+            return false;
+    generator_stats(g, &after);
+    t->all_s = (double)(clock_ns() - start) * 1e-9;
+    t->prefill_s = after.prefill_s - before.prefill_s;
+    t->decode_s = after.decode_s - before.decode_s;
+    for (struct group *group; (group = generator_poll(g));) {
+        if (kept && !*kept)
+            *kept = group;
+        else
+            group_free(group);
+    }
+    return true;
+}
+
+/* Does packed scoring give the log-probs that were recorded for the first sample, to the bit? */
+static bool group_check(const struct decode_bench *b, const struct group *g, bool *same, struct error *err)
+{
+    int64_t n_tok = g->sample[0].n_tok, n = g->n_prompt + n_tok;
+    int32_t cu[2] = { 0, (int32_t)n };
+    int32_t *token = malloc((size_t)n * sizeof *token), *target = malloc((size_t)n * sizeof *target);
+    float *temperature = malloc((size_t)n * sizeof *temperature), *logp = malloc((size_t)n * sizeof *logp);
+    struct model_run *run = NULL;
+    bool ok = false;
+    if (!token || !target || !temperature || !logp) {
+        error_set(err, ERR_NO_MEMORY, "no memory to check %lld tokens", (long long)n);
+        goto out;
+    }
+    memcpy(token, g->prompt, (size_t)g->n_prompt * sizeof *token);
+    memcpy(token + g->n_prompt, g->token, (size_t)n_tok * sizeof *token);
+    for (int64_t i = 0; i < n; i++) {
+        target[i] = i >= g->n_prompt - 1 && i + 1 < n ? token[i + 1] : -1;
+        temperature[i] = g->temperature;
+    }
+    struct run_limits limits = { .max_tok = n, .max_seq = 1, .max_seq_tok = n };
+    struct model_batch batch = { .n_seq = 1, .n_tok = n, .token = token, .cu_tok = cu };
+    TRY((run = model_run_new(b->tool.model, &limits, err)) != NULL);
+    TRY(model_score(run, &batch, target, temperature, logp, NULL, err));
+    *same = memcmp(logp + g->n_prompt - 1, g->logp, (size_t)n_tok * sizeof *logp) == 0;
+    ok = true;
+out:
+    model_run_free(run);
+    free(token);
+    free(target);
+    free(temperature);
+    free(logp);
+    return ok;
+}
+
+/* Seconds that a decode step cannot beat on an H200: weights once, keys and values of every sequence (half of the
+ * new tokens on average), at 4.3 TB/s, the measured speed of a device copy. */
+static double step_floor_s(const struct decode_bench *b)
+{
+    const struct model_config *c = model_config(b->tool.model);
+    double elem = (double)dtype_size(model_dtype(b->tool.model));
+    double kv = 2.0 * (double)(c->n_layer * c->n_kv_head * c->d_head) * elem;
+    double context = (double)b->n_prompt + (double)b->n_new / 2;
+    return ((double)config_n_param(c) * elem + (double)b->batch * context * kv) / 4.3e12;
+}
+
+static int times_compare(const void *a, const void *b)
+{
+    double x = ((const struct decode_times *)a)->all_s, y = ((const struct decode_times *)b)->all_s;
+    return (x > y) - (x < y);
+}
+
+static bool model_make(struct decode_bench *b, struct error *err)
+{
+    if (!b->shape)
+        return tool_model_load(&b->tool, false, err);
+    const struct model_config *config = config_shape(b->shape, err);
+    if (!config || !(b->tool.dev = device_new(b->tool.device, (int)b->tool.n_thread, err)))
+        return false;
+    bool bf16 = b->tool.dev->kind == DEVICE_CUDA;
+    b->tool.model = model_new_random(config, 1, b->tool.dev, bf16 ? DT_BF16 : DT_F32, err);
+    return b->tool.model != NULL;
+}
+
+bool bench_decode(int argc, char **argv, struct error *err)
+{
+    struct decode_bench b = { .tool = TOOL_MODEL_DEFAULT, .batch = 32, .n_prompt = 16, .n_new = 128, .group = 1, .rounds = 5 };
+    struct cli_option options[] = {
+        TOOL_MODEL_OPTIONS(&b.tool),
+        { "shape", NULL, CLI_STR, &b.shape, "NAME", "random weights of this shape in place of --model, e.g. starter" },
+        { "batch", NULL, CLI_I64, &b.batch, "B", "samples decoded at once (default 32)" },
+        { "prompt", NULL, CLI_I64, &b.n_prompt, "P", "prompt tokens (default 16)" },
+        { "new", NULL, CLI_I64, &b.n_new, "N", "new tokens a sample (default 128)" },
+        { "group", NULL, CLI_I64, &b.group, "G", "samples that share a prompt (default 1)" },
+        { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this may be drawn, as with a tokenizer that has no more (0: all)" },
+        { "profile", NULL, CLI_STR, &b.profile, "FILE", "one more round with the time of each operation: a table, and the timeline to FILE" },
+        { "rounds", NULL, CLI_I64, &b.rounds, "R", "measured rounds; the median is printed (default 5)" },
+    };
+    struct cli cli = { .command = "rollcall bench decode", .options = options, .n_options = ARRAY_SIZE(options),
+                       .about = "Generates full batches and prints tokens a second." };
+    struct generator *g = NULL;
+    int32_t *prompt = NULL;
+    struct decode_times *times = NULL;
+    struct group *kept = NULL;
+    bool same = false;
+    bool ok = false;
+    if (!cli_parse(&cli, argc, argv, err))
+        return false;
+    if (cli.help_wanted)
+        return true;
+    if (b.batch < 1 || b.batch > 65536 || b.n_prompt < 1 || b.n_prompt > 1 << 20 || b.n_new < 2 || b.n_new > 1 << 20 ||
+        b.rounds < 1 || b.rounds > 1000 || b.group < 1 || b.group > GROUP_MAX || b.batch % b.group)
+        return error_set(err, ERR_USAGE, "--batch and --prompt must be at least 1, --new at least 2, --rounds 1 to 1000, --group 1 to "
+                         "%d and a divisor of --batch", GROUP_MAX);
+    TRY(model_make(&b, err));
+    if (b.n_live < 0 || b.n_live > model_config(b.tool.model)->vocab) {
+        error_set(err, ERR_USAGE, "--live is %lld; the model knows %lld ids", (long long)b.n_live, (long long)model_config(b.tool.model)->vocab);
+        goto out;
+    }
+    if (b.n_live)
+        model_n_live_set(b.tool.model, b.n_live);
+    prompt = malloc((size_t)b.n_prompt * sizeof *prompt);
+    times = malloc((size_t)b.rounds * sizeof *times);
+    if (!prompt || !times) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the measurement");
+        goto out;
+    }
+    struct generator_config config = { .model = b.tool.model, .max_seq = b.batch, .max_item = b.batch,
+                                       .max_seq_tok = b.n_prompt + b.n_new };
+    TRY((g = generator_new(&config, err)) != NULL);
+    TRY(round_run(&b, g, prompt, &times[0], &kept, err));    // warm-up, and the tokens to check
+    TRY(group_check(&b, kept, &same, err));
+    TRY(round_run(&b, g, prompt, &times[0], NULL, err));    // records what graphs the first round has only warmed up
+    size_t free_before, free_after, total;
+    TRY(mem_info(b.tool.dev, &free_before, &total, err));
+    for (int64_t i = 0; i < b.rounds; i++)
+        TRY(round_run(&b, g, prompt, &times[i], NULL, err));
+    TRY(mem_info(b.tool.dev, &free_after, &total, err));
+    qsort(times, (size_t)b.rounds, sizeof *times, times_compare);
+    const struct decode_times *t = &times[b.rounds / 2];
+    const struct device *dev = b.tool.dev;
+    double n_new = (double)(b.batch * b.n_new), n_step = (double)(b.n_new - 1);
+    char roofline[32] = "null";
+    if (dev->kind == DEVICE_CUDA)
+        snprintf(roofline, sizeof roofline, "%.3f", step_floor_s(&b) * n_step / t->decode_s);
+    printf(
+        "{\"bench\":\"decode\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%lld,\"batch\":%lld,"
+        "\"prompt\":%lld,\"new\":%lld,\"tok_per_s\":%.0f,\"ms\":%.2f,\"decode_tok_per_s\":%.0f,"
+        "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"check\":%s}\n",
+        b.shape ? b.shape : b.tool.name, dev->name, dev->what, (long long)config_n_param(model_config(b.tool.model)),
+        (long long)b.batch, (long long)b.n_prompt, (long long)b.n_new, n_new / t->all_s, t->all_s * 1e3,
+        (n_new - (double)b.batch) / t->decode_s,
+        (n_new - (double)b.batch) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1),
+        t->decode_s * 1e6 / n_step, (double)(b.batch * b.n_prompt) / t->prefill_s, roofline,
+        free_before > free_after ? (double)(free_before - free_after) * 1e-6 : 0, same ? "true" : "false");
+    if (b.profile) {
+        struct decode_times traced;
+        TRY(trace_start(b.tool.dev, 100000, err));
+        TRY(round_run(&b, g, prompt, &traced, NULL, err));
+        trace_print(b.tool.dev);
+    }
+    ok = true;
+out:
+    if (b.tool.dev && b.tool.dev->trace)
+        ok = trace_stop(b.tool.dev, b.profile, err) && ok;
+    group_free(kept);
+    generator_free(g);
+    free(prompt);
+    free(times);
+    tool_model_release(&b.tool);
+    return ok;
+}

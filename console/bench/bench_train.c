@@ -1,0 +1,287 @@
+/* rollcall bench train: optimizer steps of the trainer itself (packing, forward, backward, clip, AdamW) on random sequences,
+ * and where their memory goes. Before that the gradient of one GRPO step of a small model is held against another back
+ * end's: the shape itself when it is small, else a model with its kind of heads. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "console/bench/bench.h"
+#include "console/bench/bench_train.h"
+#include "kernels/trace.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/clock.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/engine/model/model.h"
+#define SAMPLES_MAX 64           // of one group
+#define CHECK_PARAMS 5000000     // shapes up to this are checked themselves
+#define CHECK_SEQ 4
+#define CHECK_LEN 128
+
+double train_params(const struct model_config *c)
+{
+    double qkv = (double)((c->n_head + 2 * c->n_kv_head) * c->d_head * c->d_model), o = (double)(c->n_head * c->d_head * c->d_model);
+    return (double)c->n_layer * (qkv + o + 3.0 * (double)(c->d_model * c->d_ff)) + (double)(c->vocab * c->d_model);
+}
+
+double train_flops(const struct model_config *c, int64_t n_seq, int64_t len)
+{
+    return (6 * train_params(c) + 6.0 * (double)(c->n_layer * c->n_head * c->d_head * len)) * (double)(n_seq * len);
+}
+
+static int double_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Groups of random completions with rewards 0 and 1 by turns: n_seq samples of `len` rows each. Freed by groups_free. */
+static void groups_free(struct group **g, int64_t n)
+{
+    for (int64_t i = 0; g && i < n; i++)
+        group_free(g[i]);
+    free(g);
+}
+
+static struct group **groups_make(int64_t vocab, int64_t n_seq, int64_t len, int64_t *n_group, struct error *err)
+{
+    *n_group = (n_seq + SAMPLES_MAX - 1) / SAMPLES_MAX;
+    struct group **out = calloc((size_t)*n_group, sizeof *out);
+    uint64_t rng = 1;
+    if (!out) {
+        error_set(err, ERR_NO_MEMORY, "no memory for %lld sequences", (long long)n_seq);
+        return NULL;
+    }
+    for (int64_t i = 0; i < *n_group; i++) {
+        int32_t n = (int32_t)MIN(n_seq - i * SAMPLES_MAX, (int64_t)SAMPLES_MAX);
+        struct group *g = out[i] = group_new(1, n, n * len, err);    // one prompt token: rows = completion tokens
+        if (!g) {
+            groups_free(out, *n_group);
+            return NULL;
+        }
+        g->temperature = 1;
+        g->max_new_tok = len;
+        g->prompt[0] = (int32_t)(i % vocab);
+        for (int32_t k = 0; k < n; k++)
+            g->sample[k] = (struct sample){ .first_tok = k * len, .n_tok = len, .score = SCORE_OK, .finish = FINISH_STOP,
+                                            .reward = (i + k) % 3 == 0, .ans_acc = (float)((i + k) % 3 == 0) };
+        for (int64_t k = 0; k < n * len; k++) {
+            rng = rng * 6364136223846793005u + 1442695040888963407u;
+            g->token[k] = (int32_t)((rng >> 33) % (uint64_t)vocab);
+            g->logp[k] = -logf((float)vocab);
+        }
+    }
+    return out;
+}
+
+static void hyper_make(struct trainer_hyper *h)
+{
+    trainer_hyper_init(h, ALGO_GRPO);
+    h->lr = 1e-5;
+    h->beta = 0;
+    h->has_filter = false;
+}
+
+bool train_bench_run(struct train_bench *b, struct error *err)
+{
+    bool ok = false;
+    double took[TRAIN_ROUNDS_MAX], grad_norm;
+    struct device *dev = device_new(b->device, b->n_thread, err);
+    struct model *m = NULL;
+    struct trainer *t = NULL;
+    struct trainer_hyper h;
+    struct trainer_memory need;
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    int64_t n_group = 0;
+    struct group **g = NULL;
+    size_t total, at_start, at_first, now, weight_bytes;
+    if (!dev)
+        return false;
+    set.token_budget_max = b->token_budget ? b->token_budget : b->n_seq * b->len;
+    set.recompute_block = b->recompute_block;
+    set.run_all = true;
+    hyper_make(&h);
+    TRY(g = groups_make(b->n_live ? b->n_live : b->config->vocab, b->n_seq, b->len, &n_group, err));
+    TRY(mem_info(dev, &at_start, &total, err));
+    TRY(m = model_new_random(b->config, 1, dev, b->dtype, err));
+    if (b->n_live)
+        model_n_live_set(m, b->n_live);
+    model_weights(m, &weight_bytes);
+    set.offload = b->host_share > 0;
+    trainer_memory(m, &set, &need);    // with state_bytes 0: all of it in host memory, and the stage on the device
+    set.state_bytes = (size_t)((1 - b->host_share) * (double)need.host) + need.state;
+    trainer_memory(m, &set, &need);
+    b->planned_bytes = weight_bytes + need.activation + need.gradient + need.state;
+    b->host_bytes = need.host;
+    TRY(t = trainer_new(m, NULL, &set, err));
+    for (int r = -2; r < b->rounds; r++) {
+        struct trainer_norm norm;
+        struct trainer_sums sums;
+        int64_t t0 = clock_ns();
+        TRY(trainer_begin(t, (const struct group *const *)g, n_group, &h, &norm, err));
+        TRY(trainer_grad(t, &h, &norm, &sums, err));
+        TRY(trainer_apply(t, &h, &grad_norm, err));
+        if (r >= 0)
+            took[r] = (double)(clock_ns() - t0) * 1e-9;
+        if (r == -2)
+            TRY(mem_info(dev, &at_first, &total, err));
+        if (r == -1 && b->profile)
+            TRY(trace_start(dev, 100000, err));
+    }
+    TRY(mem_info(dev, &now, &total, err));
+    b->used_bytes = at_start > now ? at_start - now : 0;    // on a CPU others come and go
+    b->grown_bytes = at_first > now ? at_first - now : 0;
+    qsort(took, (size_t)b->rounds, sizeof *took, double_compare);
+    b->step_s = took[b->rounds / 2];
+    ok = true;
+out:
+    if (dev->trace) {
+        trace_print(dev);
+        ok = trace_stop(dev, b->profile, err) && ok;
+    }
+    groups_free(g, n_group);
+    trainer_free(t);
+    model_free(m);
+    device_free(dev);
+    return ok;
+}
+
+/* The gradient of one GRPO step on this device (model_n_flat floats, for free); NULL: see err. */
+static float *gradient_of(const struct model_config *c, const char *device, enum dtype dtype, const struct group *const *g,
+                          int64_t n_group, int64_t *n_flat, struct error *err)
+{
+    bool ok = false;
+    float *grad = NULL;
+    struct device *dev = device_new(device, 0, err);
+    struct model *m = dev ? model_new_random(c, 5, dev, dtype, err) : NULL;
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    struct trainer *t = NULL;
+    struct trainer_hyper h;
+    struct trainer_norm norm;
+    struct trainer_sums sums;
+    hyper_make(&h);
+    set.token_budget_max = CHECK_LEN * CHECK_SEQ / 2;    // two micro-batches
+    TRY(m && (t = trainer_new(m, NULL, &set, err)));
+    *n_flat = model_n_flat(m);
+    if (!(grad = malloc((size_t)*n_flat * 4))) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a gradient of %lld elements", (long long)*n_flat);
+        goto out;
+    }
+    TRY(trainer_begin(t, g, n_group, &h, &norm, err) && trainer_grad(t, &h, &norm, &sums, err));
+    ok = trainer_grad_get(t, grad, err);
+out:
+    trainer_free(t);
+    model_free(m);
+    device_free(dev);
+    if (!ok) {
+        free(grad);
+        return NULL;
+    }
+    return grad;
+}
+
+static double distance(const float *a, const float *b, int64_t n)
+{
+    double apart = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)a[i] - (double)b[i];
+        apart += d * d;
+        norm += (double)b[i] * (double)b[i];
+    }
+    return sqrt(apart / norm);
+}
+
+/* The gradient of the same step on this device and on another (cpu:0 for a GPU, ref for a CPU): how far they are apart, as
+ * a share of the norm, and whether that is close enough: 1e-4 in fp32; in bf16 1e-2, or no farther from the other's fp32
+ * than the other's bf16 is, by a quarter (how far that is, is the model's affair). */
+static bool gradient_check(const struct model_config *shape, const char *device, enum dtype dtype, double *apart, bool *same,
+                           struct error *err)
+{
+    struct model_config c = *shape;
+    bool ok = false;
+    int64_t n_group, n = 0;
+    if (config_n_param(&c) > CHECK_PARAMS) {
+        c.n_layer = 2;
+        c.n_head = MIN(c.n_head / c.n_kv_head, 8);    // one KV head of the same size and group
+        c.n_kv_head = 1;
+        c.d_model = 256;
+        c.d_ff = 512;
+        c.vocab = 512;
+        c.initializer_range = 0.2;
+    }
+    struct group **g = groups_make(c.vocab, CHECK_SEQ, CHECK_LEN, &n_group, err);
+    if (!g)
+        return false;
+    const struct group *const *in = (const struct group *const *)g;
+    const char *other = strncmp(device, "cuda:", 5) == 0 ? "cpu:0" : "ref";
+    float *here = NULL, *there = NULL, *exact = NULL;
+    TRY(here = gradient_of(&c, device, dtype, in, n_group, &n, err));
+    TRY(there = gradient_of(&c, other, dtype, in, n_group, &n, err));
+    *apart = distance(here, there, n);
+    *same = *apart <= (dtype == DT_F32 ? 1e-4 : 1e-2);
+    if (dtype == DT_BF16 && !*same) {
+        TRY(exact = gradient_of(&c, other, DT_F32, in, n_group, &n, err));
+        *same = distance(here, exact, n) <= 1.25 * distance(there, exact, n);
+    }
+    ok = true;
+out:
+    free(here);
+    free(there);
+    free(exact);
+    groups_free(g, n_group);
+    return ok;
+}
+
+bool bench_train(int argc, char **argv, struct error *err)
+{
+    const char *shape = "starter", *dtype_name = "auto";
+    int64_t tokens = 2048, n_thread = 0, rounds = 7;
+    struct train_bench b = { .device = "cpu:0", .len = 256 };
+    struct cli_option options[] = {
+        { "shape", NULL, CLI_STR, &shape, "NAME", "random weights of this shape, e.g. Qwen2.5-0.5B (starter)" },
+        { "device", NULL, CLI_STR, &b.device, "NAME", "cpu:0, cuda:0 ... (cpu:0)" },
+        { "dtype", NULL, CLI_STR, &dtype_name, "TYPE", "float32, bfloat16 or auto: float32 on a CPU, bfloat16 on a GPU" },
+        { "seq", NULL, CLI_I64, &b.len, "N", "tokens of a sequence (256)" },
+        { "tokens", NULL, CLI_I64, &tokens, "N", "tokens of an optimizer step (2048)" },
+        { "micro", NULL, CLI_I64, &b.token_budget, "N", "tokens of a micro-batch; 0: all at once" },
+        { "host-share", NULL, CLI_F64, &b.host_share, "F", "share of masters and moments in host memory, 0 to 1 (0)" },
+        { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this occur, as with a tokenizer that has no more (0: all)" },
+        { "recompute-full", NULL, CLI_FLAG, &b.recompute_block, NULL, "keep only the blocks' inputs" },
+        { "threads", NULL, CLI_I64, &n_thread, "N", "CPU threads; 0: all" },
+        { "rounds", NULL, CLI_I64, &rounds, "N", "steps timed; the median counts (7)" },
+        { "profile", NULL, CLI_STR, &b.profile, "FILE", "time of each operation: a table, and the timeline to FILE" },
+    };
+    struct cli cli = { .command = "rollcall bench train", .options = options, .n_options = ARRAY_SIZE(options),
+                       .about = "Whole training steps: forward, backward, clip, AdamW, on packed random sequences.\n" };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    if (rounds < 1 || rounds > TRAIN_ROUNDS_MAX || b.len < 2 || tokens < b.len || tokens > 1 << 24 || n_thread < 0 || n_thread > 256)
+        return error_set(err, ERR_USAGE, "--rounds goes from 1 to %d, --seq from 2 to --tokens, --threads from 0 to 256", TRAIN_ROUNDS_MAX);
+    if ((b.token_budget && b.token_budget < b.len) || !(b.host_share >= 0 && b.host_share <= 1))
+        return error_set(err, ERR_USAGE, "--micro is 0 or at least --seq, --host-share from 0 to 1");
+    bool cuda = strncmp(b.device, "cuda:", 5) == 0, bf16 = strcmp(dtype_name, "bfloat16") == 0 || (cuda && strcmp(dtype_name, "auto") == 0);
+    if (!bf16 && strcmp(dtype_name, "auto") != 0 && strcmp(dtype_name, "float32") != 0)
+        return error_set(err, ERR_USAGE, "--dtype is '%s'; it may be auto, float32 or bfloat16", dtype_name);
+    double apart;
+    bool same;
+    b.n_thread = (int)n_thread;
+    b.dtype = bf16 ? DT_BF16 : DT_F32;
+    b.n_seq = tokens / b.len;
+    b.rounds = (int)rounds;
+    if (!(b.config = config_shape(shape, err)))
+        return false;
+    if (b.n_live < 0 || b.n_live > b.config->vocab)
+        return error_set(err, ERR_USAGE, "--live is %lld; the model knows %lld ids", (long long)b.n_live, (long long)b.config->vocab);
+    if ( !gradient_check(b.config, b.device, b.dtype, &apart, &same, err) || !train_bench_run(&b, err))
+        return false;
+    double rate = train_flops(b.config, b.n_seq, b.len) / b.step_s * 1e-12;
+    printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"seq\":%lld,\"tokens\":%lld,\"micro\":%lld,"
+           "\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops\":%.3f,\"memory_gb\":%.3f,\"planned_gb\":%.3f,\"host_gb\":%.3f,\"grown_mb\":%.1f,"
+           "\"gradient_distance\":%.2g,\"check\":%s", shape, b.device, bf16 ? "bf16" : "fp32", (long long)b.len,
+           (long long)(b.n_seq * b.len), (long long)(b.token_budget ? b.token_budget : b.n_seq * b.len), b.step_s * 1e3,
+           (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9,
+           (double)b.host_bytes * 1e-9, (double)b.grown_bytes * 1e-6, apart, same ? "true" : "false");
+    if (cuda && bf16)    // a large bf16 product on an H200, random data
+        printf(",\"roofline\":%.3f", rate / 790);
+    printf("}\n");
+    return true;
+}

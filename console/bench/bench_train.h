@@ -1,0 +1,34 @@
+/* bench_train.h - timing whole optimizer steps of any shape on any device, for bench train and bench cpu */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "kernels/ops.h"
+#include "protocol/base/error.h"
+#include "workers/engine/model/config.h"
+#define TRAIN_ROUNDS_MAX 64
+
+struct train_bench {
+    const struct model_config *config;
+    const char *device;
+    int n_thread;            // of a CPU; 0: all
+    enum dtype dtype;
+    int64_t n_seq, len;      // sequences of an optimizer step, tokens of each
+    int64_t token_budget;    // of a micro-batch; 0: all in one
+    int64_t n_live;          // ids that occur, as with a tokenizer that has no more; 0: all
+    double host_share;       // of masters and moments in host memory, 0 to 1
+    bool recompute_block;
+    int rounds;
+    const char *profile;     // timeline of the last steps to this file, or NULL
+    /* out */
+    double step_s;           // median
+    size_t planned_bytes, used_bytes;    // device memory: from the tables of tensors, and as the device says
+    size_t host_bytes;       // pinned
+    size_t grown_bytes;      // device memory taken after the first step
+};
+/* Steps of the trainer on random sequences, one sample each, at the log-probs of a uniform policy. */
+MUST_USE bool train_bench_run(struct train_bench *b, struct error *err);
+/* Weights that take part in products: everything but norms and biases; a tied table counts once, as the head. */
+double train_params(const struct model_config *c);
+/* Floating-point operations of a step: 6 a weight and token, and causal attention's. */
+double train_flops(const struct model_config *c, int64_t n_seq, int64_t len);

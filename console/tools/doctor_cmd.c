@@ -1,0 +1,193 @@
+/* rollcall doctor: what this machine has of what rollcall uses, and what to do about the rest. Changes nothing.
+ * With --devices: what NVML tells of each GPU, a JSON line each. */
+#include <jansson.h>
+#include <langinfo.h>
+#include <limits.h>
+#include <locale.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "kernels/ops.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/subcommand.h"
+#include "workers/host/nvml.h"
+#include "workers/engine/reward/sandbox/sandbox.h"
+
+enum finding { FINE, WORTH_KNOWING, MISSING };
+struct checkup {
+    int n_missing;
+};
+
+static void say(struct checkup *c, enum finding f, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static void say(struct checkup *c, enum finding f, const char *fmt, ...)
+{
+    static const char *const words[] = { "ok", "note", "missing" };
+    va_list ap;
+    va_start(ap, fmt);
+    printf("%-8s", words[f]);
+    vprintf(fmt, ap);
+    putchar('\n');
+    va_end(ap);
+    c->n_missing += f == MISSING;
+}
+
+static bool program_found(const char *name)
+{
+    const char *path = getenv("PATH");
+    char full[PATH_MAX];
+    for (const char *p = path; p && *p; p += strcspn(p, ":") + (p[strcspn(p, ":")] != 0))
+        if (snprintf(full, sizeof full, "%.*s/%s", (int)strcspn(p, ":"), p, name) < PATH_MAX && access(full, X_OK) == 0)
+            return true;
+    return false;
+}
+
+static void devices_check(struct checkup *c)
+{
+    struct error err = { 0 };
+    struct device *cpu = device_new("cpu:0", 0, &err);
+    if (cpu)
+        say(c, FINE, "processor: %s", cpu->what);
+    else
+        say(c, MISSING, "processor: %s", err.text);
+    device_free(cpu);
+    int n_gpu = 0;
+    for (char name[] = "cuda:0"; n_gpu < 8; n_gpu++) {
+        name[5] = (char)('0' + n_gpu);
+        struct device *gpu = device_new(name, 0, &err);
+        if (!gpu)
+            break;
+        size_t free_bytes = 0, total_bytes = 0;
+        if (mem_info(gpu, &free_bytes, &total_bytes, &err))
+            say(c, FINE, "%s: %s, %.1f of %.1f GiB free", name, gpu->what, (double)free_bytes / (1 << 30),
+                (double)total_bytes / (1 << 30));
+        device_free(gpu);
+    }
+    if (n_gpu == 0)
+        say(c, WORTH_KNOWING, "no GPU is used: %s", err.text);
+    struct nvml *nvml = nvml_new(&err);
+    if (nvml)
+        say(c, FINE, "NVML tells of %d GPU%s, driver %s ('rollcall doctor --devices' prints what)", nvml_n_gpu(nvml),
+            nvml_n_gpu(nvml) == 1 ? "" : "s", nvml_driver(nvml));
+    else
+        say(c, WORTH_KNOWING, "no GPU telemetry: %s", err.text);
+    nvml_free(nvml);
+}
+
+static void device_print(const struct gpu_sample *g, int i, const char *driver)
+{
+    static const char *const states[] = { [GPU_FINE] = "ok", [GPU_GONE] = "lost", [GPU_NEEDS_RESET] = "needs reset" };
+    char name[32], throttle[160];
+    snprintf(name, sizeof name, "gpu %d", i);
+    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "device", name, "name", g->name, "uuid", g->uuid, "bus", g->bus, "driver", driver,
+                          "state", states[g->state], "throttle", throttle_text(g->value[GPU_THROTTLE], throttle, sizeof throttle));
+    for (int k = 0; k < GPU_FIELD_N; k++)    // null: not known here
+        json_object_set_new(o, gpu_fields[k].name, isnan(g->value[k]) ? json_null() : json_real(g->value[k]));
+    json_t *list = json_array();
+    for (int k = 0; k < g->n_process; k++)
+        json_array_append_new(list, json_pack("{s:I,s:o,s:o}", "pid", (json_int_t)g->process[k].pid, "mem_bytes",
+                                              isnan(g->process[k].mem_bytes) ? json_null() : json_real(g->process[k].mem_bytes), "util_percent",
+                                              isnan(g->process[k].util_percent) ? json_null() : json_real(g->process[k].util_percent)));
+    json_object_set_new(o, "processes", list);
+    char *text = json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
+    if (text)
+        puts(text);
+    free(text);
+    json_decref(o);
+}
+
+/* Two samples a second apart, since rates need both. */
+static bool devices_print(struct error *err)
+{
+    struct nvml *nvml = nvml_new(err);
+    struct gpu_sample g;
+    if (!nvml)
+        return false;
+    for (int i = 0; i < nvml_n_gpu(nvml); i++)
+        nvml_sample(nvml, i, &g);
+    poll(NULL, 0, 1000);
+    for (int i = 0; i < nvml_n_gpu(nvml); i++) {
+        nvml_sample(nvml, i, &g);
+        device_print(&g, i, nvml_driver(nvml));
+    }
+    bool ok = nvml_n_gpu(nvml) > 0 || error_set(err, ERR_NOT_FOUND, "the NVIDIA driver knows no device");
+    nvml_free(nvml);
+    return ok;
+}
+
+static void host_check(struct checkup *c)
+{
+    struct sysinfo info;
+    struct statvfs fs;
+    if (sysinfo(&info) == 0)
+        say(c, FINE, "memory: %.1f of %.1f GiB free", (double)info.freeram * info.mem_unit / (1 << 30),
+            (double)info.totalram * info.mem_unit / (1 << 30));
+    if (statvfs(".", &fs) == 0) {
+        double gib = (double)fs.f_bavail * (double)fs.f_frsize / (1 << 30);
+        say(c, gib < 2 ? WORTH_KNOWING : FINE, "disk here: %.1f GiB free", gib);
+    }
+}
+
+static void terminal_check(struct checkup *c)
+{
+    setlocale(LC_CTYPE, "");
+    bool utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    const char *term = getenv("TERM");
+    say(c, utf8 ? FINE : WORTH_KNOWING, "locale: %s%s", nl_langinfo(CODESET),
+        utf8 ? "" : "; the console draws with ASCII (set LC_ALL=C.UTF-8 for finer charts)");
+    say(c, term && strcmp(term, "dumb") != 0 ? FINE : WORTH_KNOWING, "terminal: %s", term ? term : "none; use --batch");
+}
+
+static void programs_check(struct checkup *c)
+{
+    static const struct { const char *name, *needed_for; } programs[] = {
+        { "bwrap", "code rewards (package bubblewrap)" },
+        { "python3", "code rewards and the examples' data (package python3)" },
+        { "nvidia-smi", "looking at GPUs by hand" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(programs); i++)
+        if (program_found(programs[i].name))
+            say(c, FINE, "%s is installed", programs[i].name);
+        else
+            say(c, WORTH_KNOWING, "%s is not installed; it is needed for %s", programs[i].name, programs[i].needed_for);
+    if (getenv("WANDB_API_KEY"))
+        say(c, WORTH_KNOWING, "a wandb key is in the environment; nothing is sent unless the run file says 'wandb: online'");
+}
+
+/* Not only installed: a harmless program is run in it. */
+static void sandbox_check(struct checkup *c)
+{
+    struct error err = { 0 };
+    struct sandbox_host *h = sandbox_host_new(&sandbox_limits_default, &err);
+    if (h)
+        say(c, FINE, "the sandbox of code rewards works");
+    else
+        say(c, WORTH_KNOWING, "no code rewards here: %s", err.text);
+    sandbox_host_free(h);
+}
+
+static bool doctor_cmd(int argc, char **argv, struct error *err)
+{
+    bool devices = false;
+    struct cli_option options[] = { { "devices", NULL, CLI_FLAG, &devices, NULL, "print only what NVML tells of each GPU, as JSON lines" } };
+    struct cli cli = { "rollcall doctor", "Tells what this machine has of what rollcall uses. Changes nothing.", NULL, options,
+                       ARRAY_SIZE(options) };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    if (devices)
+        return devices_print(err);
+    struct checkup c = { 0 };
+    devices_check(&c);
+    host_check(&c);
+    terminal_check(&c);
+    programs_check(&c);
+    sandbox_check(&c);
+    return c.n_missing == 0 || error_set(err, ERR_NOT_FOUND, "%d things are missing; see above", c.n_missing);
+}
+
+const struct subcommand doctor_subcommand = { "doctor", doctor_cmd, "tell what this machine has of what rollcall uses" };

@@ -1,0 +1,282 @@
+/* rollcall eval: sample answers to a dataset's problems, score them, print the counts as one line of JSON */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "console/tools/sampling_options.h"
+#include "console/tools/tool_model.h"
+#include "protocol/base/buf.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/subcommand.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/sampler/eval.h"
+#include "workers/engine/sampler/generator.h"
+#include "workers/engine/sampler/prompt.h"
+#include "workers/engine/reward/reward.h"
+#include "workers/engine/data/dataset.h"
+#include "workers/engine/text/tokenizer.h"
+
+struct problem {
+    json_t *row;                // owned
+    struct token_list token;    // its prompt
+    bool dropped;
+    struct buf lines;           // its records, until they are written in order
+    bool done;
+};
+struct eval {
+    struct tool_model tool;
+    struct sampling_options sampling;
+    struct dataset *data;
+    const char *dataset, *reward_type, *system_prompt, *output, *code_url;
+    bool own_system_prompt;     // use the reward type's
+    int64_t n, seed, limit;
+    struct reward *reward;
+    struct problem *problem;    // (n_problem)
+    int64_t n_problem, n_written;
+    int64_t n_dropped, n_cut;
+    struct eval_tally tally;
+    FILE *records;
+};
+
+/* The scorer must find what the reward type compares with; a missing answer must not look like a wrong one. */
+static bool row_check(const struct eval *e, const json_t *row, struct error *err)
+{
+    bool own = strstr(e->reward_type, "program:") != NULL;
+    if (!own && !json_object_get(row, "gt_answer") && !json_object_get(row, "test_cases"))
+        return error_set(err, ERR_DATA, "the field 'gt_answer' (or 'test_cases') is missing");
+    return true;
+}
+
+static bool problems_read(struct eval *e, struct error *err)
+{
+    struct prompt_maker maker = {.encoder = e->tool.encoder,
+                                 .template = e->tool.template,
+                                 .system_prompt = e->system_prompt,
+                                 .max_tok = sampling_options_max_prompt(&e->sampling, e->tool.model),
+                                 .long_prompt = e->sampling.long_prompt};
+    int64_t n = dataset_n_row(e->data);
+    if (e->limit > 0)
+        n = MIN(n, e->limit);
+    e->problem = calloc((size_t)n, sizeof *e->problem);
+    if (!e->problem)
+        return error_set(err, ERR_NO_MEMORY, "no memory for %lld problems", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        struct problem *p = &e->problem[e->n_problem++];
+        if (!(p->row = dataset_row(e->data, i, err)))
+            return false;
+        if (!row_check(e, p->row, err) || !prompt_make(&maker, p->row, &p->token, &p->dropped, err))
+            return error_wrap(err, "%s:%lld", e->dataset, (long long)dataset_line(e->data, i));
+    }
+    e->n_dropped = maker.n_dropped;
+    e->n_cut = maker.n_cut;
+    return true;
+}
+
+/* Score a finished group, count it, and keep its records. */
+static bool group_score(struct eval *e, const struct group *g, struct error *err)
+{
+    struct problem *p = &e->problem[g->prompt_row];
+    size_t n = (size_t)g->n_sample;
+    struct reward_input *in = calloc(n, sizeof *in);
+    struct reward_output *out = calloc(n, sizeof *out);
+    struct buf *text = calloc(n, sizeof *text), prompt = BUF_INIT;
+    bool ok = in && out && text && tokenizer_decode(e->tool.tokenizer, g->prompt, g->n_prompt, false, &prompt);
+    for (size_t i = 0; ok && i < n; i++) {
+        const struct sample *s = &g->sample[i];
+        const int32_t *id = g->token + s->first_tok;
+        bool ended = s->n_tok > 0 && tokenizer_is_eos(e->tool.tokenizer, id[s->n_tok - 1]);
+        ok = tokenizer_decode(e->tool.tokenizer, id, s->n_tok - ended, true, &text[i]);
+        // no length rules in an evaluation (facts of the seeds, evaluation mode)
+        in[i] = (struct reward_input){ .response = buf_text(&text[i]), .response_len = text[i].len, .row = p->row };
+    }
+    if (!ok) {
+        error_set(err, ERR_NO_MEMORY, "no memory to score %zu samples", n);
+        goto out;
+    }
+    reward_score(e->reward, in, out, (int64_t)n);
+    for (size_t i = 0; i < n; i++) {
+        const struct sample *s = &g->sample[i];
+        struct eval_record record = {.prompt = buf_text(&prompt),
+                                     .prediction = buf_text(&text[i]),
+                                     .prediction_len = (int64_t)text[i].len,
+                                     .row = p->row,
+                                     .prompt_row = g->prompt_row,
+                                     .sample = (int64_t)i,
+                                     .n_tok = s->n_tok,
+                                     .finish = s->finish,
+                                     .out = &out[i]};
+        eval_tally_add(&e->tally, g->prompt_row, &out[i], s->n_tok, s->finish);
+        if (e->records && !(ok = eval_record_line(&p->lines, &record, err)))
+            goto out;
+    }
+    p->done = true;
+out:
+    for (size_t i = 0; text && i < n; i++)
+        buf_release(&text[i]);
+    buf_release(&prompt);
+    free(text);
+    free(in);
+    free(out);
+    return ok;
+}
+
+/* Write the records of problems that are done, as far as their order allows. */
+static bool records_write(struct eval *e, struct error *err)
+{
+    for (; e->n_written < e->n_problem; e->n_written++) {
+        struct problem *p = &e->problem[e->n_written];
+        if (!p->done && !p->dropped)
+            return true;
+        if (e->records && p->lines.len && fwrite(p->lines.data, 1, p->lines.len, e->records) != p->lines.len)
+            return error_errno(err, "cannot write '%s'", e->output);
+        buf_release(&p->lines);
+        token_list_release(&p->token);
+    }
+    return true;
+}
+
+static bool problems_run(struct eval *e, struct error *err)
+{
+    struct generator *engine = NULL;
+    uint64_t *seed = malloc((size_t)e->n * sizeof *seed);
+    const char *stop = reward_stop_string(e->reward_type);
+    int64_t longest = 1, next = 0, window = 4 * e->sampling.batch;
+    bool ok = false;
+    if (!seed) {
+        error_set(err, ERR_NO_MEMORY, "no memory for %lld seeds", (long long)e->n);
+        goto out;
+    }
+    if (stop && !e->sampling.stop) {    // the type's own stop rule: its tag ends the answer, the end token does not
+        e->sampling.stop = stop;
+        e->sampling.ignore_eos = true;
+    }
+    for (int64_t i = 0; i < e->n; i++)
+        seed[i] = (uint64_t)e->seed;
+    for (int64_t i = 0; i < e->n_problem; i++)
+        longest = MAX(longest, e->problem[i].token.n);
+    TRY((engine = sampling_options_engine(&e->sampling, &e->tool, longest, window, err)) != NULL);
+    while (e->n_written < e->n_problem) {
+        for (; next < e->n_problem && next < e->n_written + window; next++) {
+            const struct problem *p = &e->problem[next];
+            struct generator_item item = {.item = next,
+                                          .prompt_row = next,
+                                          .prompt = p->token.id,
+                                          .n_prompt = p->token.n,
+                                          .n_sample = (int32_t)e->n,
+                                          .seed = seed};
+            if (p->dropped)
+                continue;
+            sampling_options_for(&e->sampling, &e->tool, p->token.n, &item.sampling);
+            TRY(generator_submit(engine, &item, err));
+        }
+        TRY(generator_step(engine, err));
+        for (struct group *group; (group = generator_poll(engine));) {
+            bool scored = group_score(e, group, err);
+            group_free(group);
+            TRY(scored);
+        }
+        TRY(records_write(e, err));
+    }
+    ok = true;
+out:
+    generator_free(engine);
+    free(seed);
+    return ok;
+}
+
+static bool result_print(const struct eval *e, struct error *err)
+{
+    json_t *json = eval_tally_json(&e->tally);
+    if (json)
+        json_object_set_new(json, "n_long_prompts_dropped", json_integer(e->n_dropped));
+    if (json)
+        json_object_set_new(json, "n_long_prompts_cut", json_integer(e->n_cut));
+    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
+    bool ok = text && puts(text) >= 0;
+    free(text);
+    json_decref(json);
+    return ok || error_set(err, ERR_IO, "cannot print the result");
+}
+
+static bool reward_open(struct eval *e, struct error *err)
+{
+    struct reward_config config = { .type = e->reward_type, .max_new_tok = e->sampling.max_new_tok,
+                                    .code_verifier_api_url = e->code_url, .program_timeout_s = 60 };
+    if (e->system_prompt && strcmp(e->system_prompt, "none") == 0)    // as in a run file
+        e->system_prompt = NULL;
+    else if (!e->system_prompt && e->own_system_prompt)
+        e->system_prompt = reward_system_prompt(e->reward_type);
+    return (e->reward = reward_new(&config, err)) != NULL;
+}
+
+static bool eval_cmd(int argc, char **argv, struct error *err)
+{
+    struct eval e = {.tool = TOOL_MODEL_DEFAULT, .sampling = SAMPLING_OPTIONS_DEFAULT, .reward_type = "boxed", .n = 1};
+    struct cli_option options[] = {
+        TOOL_MODEL_OPTIONS(&e.tool),
+        {"dataset", "d", CLI_STR, &e.dataset, "FILE", "lines of {\"messages\":...,\"gt_answer\":...}"},
+        {"reward-type", "rt", CLI_STR, &e.reward_type, "R",
+         "boxed (default), think_answer_tags, math, code, program:CMD"},
+        {"n", NULL, CLI_I64, &e.n, "N", "samples for each problem (default 1)"},
+        {"seed", NULL, CLI_I64, &e.seed, "S", "of the noise (default 0)"},
+        {"limit", NULL, CLI_I64, &e.limit, "N", "only the first N problems (default 0: all)"},
+        {"output", "o", CLI_STR, &e.output, "FILE", "a line of JSON for each sample; must not exist"},
+        {"system-prompt", "s", CLI_STR, &e.system_prompt, "TEXT",
+         "put before messages that have no system message (default: none)"},
+        {"default-system-prompt", NULL, CLI_FLAG, &e.own_system_prompt, NULL,
+         "use the reward type's own system prompt"},
+        {"code-verifier-api-url", NULL, CLI_STR, &e.code_url, "URL", "check code there (default: the local sandbox)"},
+        SAMPLING_OPTIONS(&e.sampling),
+    };
+    struct cli cli = { .command = "rollcall eval", .options = options, .n_options = ARRAY_SIZE(options),
+                       .about = "Samples answers to a dataset's problems, scores them, and prints\n"
+                                "{\"n\":problems,\"mean\":share of right answers,\"pass_at\":{\"1\":...},...}." };
+    bool ok = false;
+    if (!cli_parse(&cli, argc, argv, err))
+        return false;
+    if (cli.help_wanted)
+        return true;
+    if (!e.dataset)
+        return error_set(err, ERR_USAGE, "--dataset is needed");
+    if (e.n < 1 || e.n > 65536)
+        return error_set(err, ERR_USAGE, "--n is %lld; it must be between 1 and 65536", (long long)e.n);
+    if (e.limit < 0)
+        return error_set(err, ERR_USAGE, "--limit is %lld; it must be at least 1, or 0 for all", (long long)e.limit);
+    if (!sampling_options_check(&e.sampling, err))
+        return false;
+    TRY(reward_open(&e, err));
+    TRY((e.data = dataset_open(e.dataset, NULL, err)) != NULL);
+    TRY(tool_model_load(&e.tool, true, err));
+    TRY(problems_read(&e, err));
+    TRY(eval_tally_init(&e.tally, e.n_problem, e.n, err));
+    if (e.output && !(e.records = fopen(e.output, "wxe"))) {
+        error_errno(err, "cannot create '%s'", e.output);
+        goto out;
+    }
+    TRY(problems_run(&e, err));
+    if (e.records) {
+        int failed = fclose(e.records);
+        e.records = NULL;
+        if (failed) {
+            error_errno(err, "cannot write '%s'", e.output);
+            goto out;
+        }
+    }
+    TRY(result_print(&e, err));
+    ok = true;
+out:
+    if (e.records)
+        fclose(e.records);
+    for (int64_t i = 0; i < e.n_problem; i++) {
+        json_decref(e.problem[i].row);
+        token_list_release(&e.problem[i].token);
+        buf_release(&e.problem[i].lines);
+    }
+    free(e.problem);
+    eval_tally_release(&e.tally);
+    reward_free(e.reward);
+    dataset_free(e.data);
+    tool_model_release(&e.tool);
+    return ok;
+}
+
+const struct subcommand eval_subcommand = { "eval", eval_cmd, "sample answers to a dataset and score them" };

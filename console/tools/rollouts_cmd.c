@@ -1,0 +1,220 @@
+/* rollcall rollouts: print the rollouts that a run has kept, as JSON lines or as the seeds' rollout log */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/base/file.h"
+#include "protocol/wire/message.h"
+#include "protocol/run/group_msg.h"
+#include "workers/engine/sampler/eval.h"
+#include "protocol/run/rollout_file.h"
+
+/* Sample 0 of a prompt, for the log. */
+struct log_text {
+    int64_t rollout_step, item, version;
+    int64_t order;    // in the file: of an item that was generated twice, the later one counts
+    char *text;       // owned
+};
+struct rollouts {
+    int64_t step, item, row, every;
+    bool ids, log;
+    char path[4200];
+    struct buf line;
+    struct log_text *text;    // (n_text)
+    int64_t n_text, cap;
+};
+
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+/* A field that is text, as JSON; null when it is not there. */
+static json_t *text_field(const struct mval *map, const char *name)
+{
+    size_t len;
+    const char *text = mval_str(mval_get(map, name), &len);
+    return text ? json_text(text, len) : json_null();
+}
+
+static void ids_set(json_t *json, const struct group *g, const struct sample *s)
+{
+    json_t *prompt = json_array(), *ids = json_array(), *logp = json_array();
+    for (int64_t i = 0; i < g->n_prompt; i++)
+        json_array_append_new(prompt, json_integer(g->prompt[i]));
+    for (int64_t i = 0; i < s->n_tok; i++) {
+        json_array_append_new(ids, json_integer(g->token[s->first_tok + i]));
+        json_array_append_new(logp, number((double)g->logp[s->first_tok + i]));
+    }
+    json_object_set_new(json, "prompt_ids", prompt);
+    json_object_set_new(json, "ids", ids);
+    json_object_set_new(json, "logprobs", logp);
+}
+
+static bool sample_print(struct rollouts *r, const struct mval *map, const struct group *g, int32_t i,
+                         struct error *err)
+{
+    const struct sample *s = &g->sample[i];
+    bool scored = s->score == SCORE_OK;
+    json_t *json = json_pack("{s:I, s:I, s:I, s:I, s:i, s:f}", "item", (json_int_t)g->item, "row",
+                             (json_int_t)g->prompt_row, "rollout_step", (json_int_t)g->rollout_step, "version",
+                             (json_int_t)g->weight_version, "sample", (int)i, "temperature", (double)g->temperature);
+    json_object_set_new(json, "prompt", text_field(map, "prompt_text"));
+    json_object_set_new(json, "text", text_field(mval_at(mval_get(map, "samples"), i), "text"));
+    json_object_set_new(json, "n_tok", json_integer(s->n_tok));
+    json_object_set_new(json, "finish_reason", json_string(s->finish == FINISH_STOP ? "stop" : "length"));
+    json_object_set_new(json, "scored", json_boolean(scored));
+    json_object_set_new(json, "reward", scored ? number(s->reward) : json_null());
+    json_object_set_new(json, "format_acc", scored ? number((double)s->format_acc) : json_null());
+    json_object_set_new(json, "ans_acc", scored ? number((double)s->ans_acc) : json_null());
+    json_object_set_new(json, "reason", json_text(s->reason, strlen(s->reason)));
+    if (r->ids)
+        ids_set(json, g, s);
+    char *text = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    bool ok = text && puts(text) >= 0;
+    free(text);
+    json_decref(json);
+    return ok || error_set(err, ERR_IO, "cannot print a rollout");
+}
+
+/* Keep prompt and answer of sample 0. */
+static bool text_keep(struct rollouts *r, const struct mval *map, const struct group *g, struct error *err)
+{
+    if (r->n_text == r->cap) {
+        int64_t cap = r->cap ? r->cap * 2 : 256;
+        struct log_text *grown = realloc(r->text, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return error_set(err, ERR_NO_MEMORY, "no memory for %lld texts", (long long)cap);
+        r->text = grown;
+        r->cap = cap;
+    }
+    char *text = group_text(map, err);
+    if (!text)
+        return false;
+    r->text[r->n_text] = (struct log_text){ g->rollout_step, g->item, g->weight_version, r->n_text, text };
+    r->n_text++;
+    return true;
+}
+
+static bool record_take(struct rollouts *r, const struct buf *record, struct error *err)
+{
+    struct msg_in in = { 0 };
+    if (!msg_read_request(&in, record->data, record->len, err))
+        return false;
+    struct group *g = in.type == MSG_GROUP ? group_read(in.root, err) : NULL;
+    bool ok = g != NULL || (in.type != MSG_GROUP && error_set(err, ERR_DATA, "a record is no rollout group"));
+    bool wanted = ok && (r->step < 0 || g->rollout_step == r->step) && (r->item < 0 || g->item == r->item) &&
+                  (r->row < 0 || g->prompt_row == r->row);
+    if (wanted && r->log)
+        ok = text_keep(r, in.root, g, err);
+    for (int32_t i = 0; ok && wanted && !r->log && i < g->n_sample; i++)
+        ok = sample_print(r, in.root, g, i, err);
+    group_free(g);
+    msg_in_release(&in);
+    return ok;
+}
+
+static int text_compare(const void *a, const void *b)
+{
+    const struct log_text *x = a, *y = b;
+    if (x->rollout_step != y->rollout_step)
+        return x->rollout_step < y->rollout_step ? -1 : 1;
+    if (x->item != y->item)
+        return x->item < y->item ? -1 : 1;
+    return x->order < y->order ? 1 : -1;    // the later one first
+}
+
+/* A line for the first rollout step, and for each whose weights are `every` optimizer steps past the last one's. */
+static bool log_print(struct rollouts *r, struct error *err)
+{
+    bool ok = true, any = false;
+    int64_t last = 0;
+    if (r->n_text)
+        qsort(r->text, (size_t)r->n_text, sizeof *r->text, text_compare);
+    const char **text = malloc(((size_t)r->n_text + 1) * sizeof *text);
+    if (!text)
+        return error_set(err, ERR_NO_MEMORY, "no memory for %lld texts", (long long)r->n_text);
+    for (int64_t i = 0, next; ok && i < r->n_text; i = next) {
+        int64_t n = 0;
+        for (next = i; next < r->n_text && r->text[next].rollout_step == r->text[i].rollout_step; next++)
+            if (next == i || r->text[next].item != r->text[next - 1].item)
+                text[n++] = r->text[next].text;
+        if (any && r->text[i].version - last < r->every)
+            continue;
+        any = true;
+        last = r->text[i].version;
+        buf_clear(&r->line);
+        ok = rollout_log_line(&r->line, last, text, n, err) &&
+             (fwrite(r->line.data, 1, r->line.len, stdout) == r->line.len || error_errno(err, "cannot print the log"));
+    }
+    free(text);
+    return ok;
+}
+
+/* The file that name means: itself, or the one of a run's directory. */
+static bool file_find(struct rollouts *r, const char *name, struct error *err)
+{
+    bool fits = path_is_dir(name) ? path_join(r->path, sizeof r->path, name, "rollouts/groups.zst")
+                                  : (size_t)snprintf(r->path, sizeof r->path, "%s", name) < sizeof r->path;
+    return fits || error_set(err, ERR_USAGE, "the path '%.100s...' is too long", name);
+}
+
+static bool rollouts_cmd(int argc, char **argv, struct error *err)
+{
+    struct rollouts r = { .step = -1, .item = -1, .row = -1, .every = 20 };
+    const char *operand[1];
+    struct cli_option options[] = {
+        { "step", NULL, CLI_I64, &r.step, "N", "only rollout step N" },
+        { "item", NULL, CLI_I64, &r.item, "N", "only item N" },
+        { "row", NULL, CLI_I64, &r.row, "N", "only line N of the dataset, from 0" },
+        { "ids", NULL, CLI_FLAG, &r.ids, NULL, "with prompt_ids, ids and logprobs" },
+        { "log", NULL, CLI_FLAG, &r.log, NULL, "{\"train_step\":N,\"rollout\":[TEXT...]}: sample 0 of each prompt" },
+        { "every", NULL, CLI_I64, &r.every, "N", "with --log: optimizer steps between two lines (default 20)" },
+    };
+    struct cli cli = {
+        .command = "rollcall rollouts",
+        .operands = "RUN|FILE.zst",
+        .operand = operand,
+        .max_operands = 1,
+        .options = options,
+        .n_options = ARRAY_SIZE(options),
+        .about = "Prints what a run has sampled, a line of JSON for each sample, in the order of arrival. Works "
+                 "while the run goes on."};
+    struct rollout_reader *reader = NULL;
+    struct buf record = { .max = ROLLOUT_RECORD_MAX + 1 };
+    bool ok = false, more;
+    if (!cli_parse(&cli, argc, argv, err))
+        return false;
+    if (cli.help_wanted)
+        return true;
+    if (cli.n_operands != 1)
+        return error_set(err, ERR_USAGE, "the run's directory or a rollout file is needed");
+    if (r.every < 1)
+        return error_set(err, ERR_USAGE, "--every is %lld; it must be at least 1", (long long)r.every);
+    TRY(file_find(&r, operand[0], err));
+    TRY((reader = rollout_reader_new(r.path, err)) != NULL);
+    for (;;) {
+        TRY(rollout_reader_next(reader, &record, &more, err));
+        if (!more)
+            break;
+        if (!record_take(&r, &record, err)) {
+            error_wrap(err, "'%s'", r.path);
+            goto out;
+        }
+    }
+    TRY(!r.log || log_print(&r, err));
+    ok = true;
+out:
+    rollout_reader_free(reader);
+    for (int64_t i = 0; i < r.n_text; i++)
+        free(r.text[i].text);
+    free(r.text);
+    buf_release(&record);
+    buf_release(&r.line);
+    return ok;
+}
+
+const struct subcommand rollouts_subcommand = { "rollouts", rollouts_cmd, "print what a run has sampled" };

@@ -1,0 +1,190 @@
+/* score_cmd.c - rollcall score: JSON lines with a response and its gt_answer in, one line with the score each out */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/cli.h"
+#include "protocol/base/subcommand.h"
+#include "workers/engine/reward/reward.h"
+
+#define BATCH 64                        // lines scored at a time, so that programs and sandboxes work side by side
+#define LINE_MAX_BYTES (64u << 20)
+
+static const char *const verdict_name[] = {
+    [VERDICT_DIFFERENT] = "different", [VERDICT_EQUAL] = "equal", [VERDICT_CANNOT_TELL] = "cannot_tell",
+};
+
+/* Fill in from the line; the row keeps the text alive. */
+static bool input_read(const char *path, int64_t line, const char *text, size_t len, struct reward_input *in,
+                       json_t **row,
+                       struct error *err)
+{
+    json_error_t je;
+    *row = json_loadb(text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &je);
+    if (!*row || !json_is_object(*row))
+        return error_set(err, ERR_DATA, "%s:%lld: not a JSON object: %s", path, (long long)line, *row ? "another kind"
+                         : je.text);
+    const json_t *response = json_object_get(*row, "response"), *n_tok = json_object_get(*row, "n_tok");
+    const json_t *finish = json_object_get(*row, "finish_reason");
+    if (!json_is_string(response))
+        return error_set(err, ERR_DATA, "%s:%lld: 'response' must be a string", path, (long long)line);
+    *in = (struct reward_input){ .response = json_string_value(response), .response_len = json_string_length(response),
+                                 .row = *row };
+    if (!n_tok || !finish)
+        return true;
+    if (!json_is_integer(n_tok) || json_integer_value(n_tok) < 0)
+        return error_set(err, ERR_DATA, "%s:%lld: 'n_tok' must be a count", path, (long long)line);
+    const char *why = json_string_value(finish);
+    if (!why || (strcmp(why, "stop") != 0 && strcmp(why, "length") != 0))
+        return error_set(err, ERR_DATA, "%s:%lld: 'finish_reason' must be \"stop\" or \"length\"", path,
+                         (long long)line);
+    in->has_length = true;
+    in->n_tok = json_integer_value(n_tok);
+    in->finish = why[0] == 'l' ? FINISH_LENGTH : FINISH_STOP;
+    return true;
+}
+
+/* The longest start of s that is UTF-8 all through, as JSON wants it. */
+static json_t *text_json(const char *s)
+{
+    json_t *v = json_string(s);
+    return v ? v : json_string("");
+}
+
+static bool output_print(const struct reward *r, const struct reward_output *o, struct error *err)
+{
+    bool ok = o->score == SCORE_OK;
+    json_t *line = json_object();
+    json_object_set_new(line, "reward", ok && isfinite(o->reward) ? json_real(o->reward) : json_null());
+    json_object_set_new(line, "format_acc", json_integer(o->format_acc > 0));
+    json_object_set_new(line, "ans_acc", json_integer(o->ans_acc > 0));
+    json_object_set_new(line, "verdict", json_string(verdict_name[o->verdict]));
+    json_object_set_new(line, "pred", text_json(o->pred));
+    json_object_set_new(line, "gold", text_json(o->gold));
+    json_object_set_new(line, "rule", text_json(o->rule));
+    for (int k = 0; k < reward_n_part(r); k++) {
+        if (k == 0)
+            json_object_set_new(line, "parts", json_object());
+        json_object_set_new(json_object_get(line, "parts"), reward_part_name(r, k),
+                            isfinite(o->part[k]) ? json_real(o->part[k]) : json_null());
+    }
+    if (o->tests.n > 0)
+        json_object_set_new(line, "test_results", test_results_json(&o->tests));
+    json_object_set_new(line, "us", json_real(round(o->us * 10) / 10));
+    char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(10));
+    json_decref(line);
+    bool done = text && puts(text) >= 0;
+    free(text);
+    return done || error_set(err, ERR_IO, "cannot write a score");
+}
+
+struct tally {
+    int64_t n, n_right, n_format, n_left_out;
+    double reward;
+};
+
+static bool batch_score(struct reward *r, struct reward_input *in, json_t **row, int64_t n, struct tally *t,
+                        struct error *err)
+{
+    struct reward_output out[BATCH];
+    bool ok = true;
+    if (n > 0)
+        reward_score(r, in, out, n);
+    for (int64_t i = 0; i < n; i++) {
+        ok = ok && output_print(r, &out[i], err);
+        t->n++;
+        t->n_right += out[i].ans_acc > 0;
+        t->n_format += out[i].format_acc > 0;
+        t->n_left_out += out[i].score != SCORE_OK;
+        t->reward += out[i].score == SCORE_OK ? out[i].reward : 0;
+        json_decref(row[i]);
+        row[i] = NULL;
+    }
+    return ok;
+}
+
+static bool file_score(struct reward *r, const char *path, FILE *f, struct tally *t, struct error *err)
+{
+    struct reward_input in[BATCH];
+    json_t *row[BATCH] = { 0 };
+    char *text = NULL;
+    size_t cap = 0;
+    int64_t n = 0, line = 0;
+    bool ok = false;
+    ssize_t len;
+    while (errno = 0, (len = getline(&text, &cap, f)) >= 0) {
+        line++;
+        if ((size_t)len > LINE_MAX_BYTES) {
+            error_set(err, ERR_DATA, "%s:%lld: a line of more than %u bytes", path, (long long)line, LINE_MAX_BYTES);
+            goto out;
+        }
+        if (strspn(text, " \t\r\n") == (size_t)len)
+            continue;
+        TRY(input_read(path, line, text, (size_t)len, &in[n], &row[n], err));
+        if (++n < BATCH)
+            continue;
+        int64_t full = n;
+        n = 0;
+        TRY(batch_score(r, in, row, full, t, err));
+    }
+    if (ferror(f)) {
+        error_errno(err, "cannot read '%s'", path);
+        goto out;
+    }
+    TRY(batch_score(r, in, row, n, t, err));
+    ok = true;
+out:
+    for (int i = 0; i < BATCH; i++)
+        json_decref(row[i]);
+    free(text);
+    return ok;
+}
+
+static bool score_cmd(int argc, char **argv, struct error *err)
+{
+    struct reward_config config = { .cache_len = -1, .program_timeout_s = 10 };
+    const char *input = NULL;
+    bool summary = false;
+    struct cli_option options[] = {
+        { "reward-type", "rt", CLI_STR, &config.type, "TYPE",
+          "boxed, think_answer_tags, math, code, program:CMD or '0.8*boxed + 0.2*program:CMD'" },
+        { "input", "i", CLI_STR, &input, "FILE", "JSON lines with response and gt_answer; - reads standard input" },
+        { "eval", NULL, CLI_FLAG, &config.eval, NULL,
+          "score as an evaluation does: a right answer needs no valid format" },
+        { "max-new-tokens", "mnt", CLI_I64, &config.max_new_tok, "N", "for the length rules, where a line has n_tok" },
+        { "soft-over-length-punishment", NULL, CLI_FLAG, &config.soft_over_length_punishment, NULL,
+          "punish lengths near the limit (DAPO, eq. 13)" },
+        { "cache-length", NULL, CLI_I64, &config.cache_len, "N",
+          "how near (default: the smaller of 1024 and a quarter of N)" },
+        { "code-verifier-api-url", NULL, CLI_STR, &config.code_verifier_api_url, "URL",
+          "an external verifier for code" },
+        { "program-timeout", NULL, CLI_F64, &config.program_timeout_s, "S", "seconds an own reward program may take" },
+        { "summary", NULL, CLI_FLAG, &summary, NULL, "print the mean scores to stderr at the end" },
+    };
+    struct cli cli = { .command = "rollcall score", .about = "Scores responses as training and evaluation do.",
+                       .options = options, .n_options = ARRAY_SIZE(options) };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    if (!config.type || !input)
+        return error_set(err, ERR_USAGE, "--reward-type and --input are needed");
+    if (config.cache_len < 0)
+        config.cache_len = MIN(1024, config.max_new_tok / 4);
+    struct reward *r = reward_new(&config, err);
+    if (!r)
+        return false;
+    bool is_stdin = strcmp(input, "-") == 0;
+    FILE *f = is_stdin ? stdin : fopen(input, "re");
+    struct tally t = { 0 };
+    bool ok = f ? file_score(r, is_stdin ? "<stdin>" : input, f, &t, err) : error_errno(err, "cannot open '%s'", input);
+    if (f && !is_stdin)
+        fclose(f);
+    reward_free(r);
+    if (ok && summary && t.n > 0)
+        fprintf(stderr, "%lld scored: reward %.4f, format_acc %.4f, ans_acc %.4f, left out %lld\n", (long long)t.n,
+                t.n > t.n_left_out ? t.reward / (double)(t.n - t.n_left_out) : NAN, (double)t.n_format / (double)t.n,
+                (double)t.n_right / (double)t.n, (long long)t.n_left_out);
+    return ok;
+}
+
+const struct subcommand score_subcommand = { "score", score_cmd, "score responses in a JSON lines file" };

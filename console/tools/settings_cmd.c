@@ -1,0 +1,43 @@
+/* rollcall settings, rollcall metrics: the two tables as Markdown, for reading and for the docs */
+#include <stdio.h>
+#include "protocol/base/cli.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/run/knobs.h"
+#include "protocol/run/metrics.h"
+#include "protocol/run/telemetry.h"
+
+static bool table_print(const char *command, const char *about, void (*print)(struct buf *), int argc, char **argv,
+                        struct error *err)
+{
+    struct cli cli = { command, about, NULL, NULL, 0 };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    struct buf out = BUF_INIT;
+    print(&out);
+    bool ok = !out.failed || error_set(err, ERR_NO_MEMORY, "no memory for the table");
+    fputs(buf_text(&out), stdout);
+    buf_release(&out);
+    return ok;
+}
+
+static bool settings_cmd(int argc, char **argv, struct error *err)
+{
+    return table_print("rollcall settings", "Prints every setting of a run: flag, default, bounds, when a change takes effect.",
+                       knobs_print_docs, argc, argv, err);
+}
+
+static void metrics_all_print(struct buf *out)
+{
+    metrics_print_docs(out);
+    buf_str(out, "\nSampled on each node every telemetry_s seconds:\n\n");
+    telemetry_print_docs(out);
+}
+
+static bool metrics_cmd(int argc, char **argv, struct error *err)
+{
+    return table_print("rollcall metrics", "Prints every metric of a step and every figure of a node: name, unit, meaning.", metrics_all_print, argc, argv, err);
+}
+
+const struct subcommand settings_subcommand = { "settings", settings_cmd, "print every setting of a run" };
+
+const struct subcommand metrics_subcommand = { "metrics", metrics_cmd, "print every metric" };

@@ -1,0 +1,141 @@
+/* Everything that can be wrong with a run is found before anything is made. */
+#include "console/train/train_parts.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/collective/comm.h"
+#include "kernels/ops.h"
+#include "protocol/base/file.h"
+#include "protocol/wire/run_door.h"
+#include "workers/engine/model/config.h"
+#include "workers/engine/model/model.h"
+#include "protocol/run/node.h"
+#include "workers/engine/reward/reward.h"
+#include "workers/engine/data/dataset.h"
+#include "workers/engine/hub/hub.h"
+#include "workers/engine/template/template.h"
+#include "workers/engine/text/tokenizer.h"
+
+static bool model_check(struct train *t, struct error *err)
+{
+    char dir[PATH_MAX], full[PATH_MAX];
+    struct model_config shape;
+    if (!t->config.model[0])
+        return error_set(err, ERR_USAGE, "--model is needed: a model directory, or org/name in the Hugging Face cache");
+    if (!hub_find(dir, sizeof dir, t->config.model, NULL, err))
+        return false;
+    if (!realpath(dir, full))
+        return error_errno(err, "cannot find the model '%s'", dir);
+    if (strlen(full) >= sizeof t->config.model)
+        return error_set(err, ERR_USAGE, "the model's path '%s' is too long", full);
+    snprintf(t->config.model, sizeof t->config.model, "%s", full);
+    struct tokenizer *tokenizer = NULL;
+    struct template *chat = NULL;
+    bool ok = model_files_check(full, &shape, err) && (tokenizer = tokenizer_load(full, err))
+           && tokenizer_fits(tokenizer, shape.vocab, full, err) && template_find(full, &chat, err);
+    tokenizer_free(tokenizer);
+    template_free(chat);
+    return ok;
+}
+
+static bool data_check(struct train *t, struct error *err)
+{
+    struct eval_set set[EVAL_SET_MAX];
+    struct dataset_columns columns = { t->config.prompt_column, t->config.answer_column };
+    struct dataset *d = dataset_open(t->config.dataset, &columns, err);
+    if (!d)
+        return false;
+    t->n_row = dataset_n_row(d);
+    dataset_free(d);
+    int n = run_config_eval_sets(&t->config, set, err);
+    for (int i = 0; i < n; i++) {
+        if (!(d = dataset_open(set[i].path, &columns, err)))
+            return error_wrap(err, "evaluation set '%s'", set[i].name);
+        dataset_free(d);
+    }
+    return n >= 0;
+}
+
+static bool reward_check(const struct train *t, struct error *err)
+{
+    struct reward_config c = { .type = t->config.reward_type, .max_new_tok = t->config.max_new_tokens,
+        .soft_over_length_punishment = t->config.soft_over_length_punishment, .cache_len = t->config.cache_length,
+        .program_timeout_s = t->config.reward_timeout_s,
+        .code_verifier_api_url = t->config.code_verifier_api_url[0] ? t->config.code_verifier_api_url : NULL };
+    struct reward *r = reward_new(&c, err);
+    reward_free(r);
+    return r != NULL;
+}
+
+/* `auto` becomes a list of as many devices as the counts ask for: GPUs when the machine has one, else CPUs. A list that was given
+ * must be that long. */
+static bool devices_choose(struct run_config *c, struct error *err)
+{
+    struct error none;
+    int64_t n = run_config_n_device(c), n_given = 1;
+    for (const char *at = c->devices; (at = strchr(at, ',')); at++)
+        n_given++;
+    if (strcmp(c->devices, "auto") != 0)
+        return n_given == n || error_set(err, ERR_USAGE, "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 " and num_inferencer %"
+                                         PRId64 " with placement '%s' need %" PRId64, c->devices, n_given, c->num_trainers,
+                                         c->num_inferencer, c->placement, n);
+    struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
+    size_t at = 0;
+    for (int64_t i = 0; i < n && at < sizeof c->devices; i++)
+        at += (size_t)snprintf(c->devices + at, sizeof c->devices - at, "%s%s:%" PRId64, i ? "," : "", gpu ? "cuda" : "cpu", i);
+    device_free(gpu);
+    return at < sizeof c->devices || error_set(err, ERR_USAGE, "a list of %" PRId64 " devices is too long", n);
+}
+
+/* `auto` becomes the best way of the run's devices, when weights have to travel. */
+static bool weights_choose(struct run_config *c, struct error *err)
+{
+    bool all_cuda = true, all_cpu = true;
+    for (const char *at = c->devices; *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ',')) {
+        all_cuda = all_cuda && strncmp(at, "cuda:", 5) == 0;
+        all_cpu = all_cpu && strncmp(at, "cpu:", 4) == 0;
+    }
+    if (!run_config_travels(c))
+        return true;
+    bool asked = strcmp(c->weights, "auto") != 0, nccl = strcmp(c->weights, "nccl") == 0;
+    if (asked && strcmp(c->weights, "files") != 0 && !all_cuda && !all_cpu)
+        return error_set(err, ERR_USAGE, "weights '%s' goes between GPUs or between CPUs, but devices are '%s'; leave it at 'auto', or say "
+                         "'files'", c->weights, c->devices);
+    if (asked && !(nccl && all_cuda))
+        return true;
+    if (!all_cuda) {
+        strcpy(c->weights, "files");
+        return true;
+    }
+    char first[32];
+    struct error why = { 0 };
+    snprintf(first, sizeof first, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof first - 1), c->devices);
+    struct device *gpu = device_new(first, 0, &why);
+    bool there = gpu && comm_available(gpu, &why);
+    device_free(gpu);
+    if (!there && asked)
+        return error_wrap((*err = why, err), "weights 'nccl'");
+    if (!there)
+        fprintf(stderr, "note: weights go by copy, not by nccl: %s\n", why.text);
+    strcpy(c->weights, there ? "nccl" : "copy");
+    return true;
+}
+
+static bool sizes_check(struct train *t, struct error *err)
+{
+    const struct run_config *c = &t->config;
+    if (!devices_choose(&t->config, err) || !weights_choose(&t->config, err))
+        return false;
+    char address[280];
+    if ((c->listen[0] && !node_address(c->listen, "listen", address, err)) || (c->view_group[0] && !run_view_group_check(c->view_group, err)))
+        return false;
+    if (c->train_batch_size * c->num_trainers > 4096)
+        return error_set(err, ERR_USAGE, "train_batch_size %" PRId64 " is more than 4096 prompts an optimizer step", c->train_batch_size);
+    return run_plan_make(&t->plan, c, t->n_row, err);
+}
+
+bool train_check(struct train *t, struct error *err)
+{
+    return model_check(t, err) && data_check(t, err) && reward_check(t, err) && sizes_check(t, err);
+}

@@ -1,0 +1,51 @@
+/* train_parts.h - the inside of rollcall train; only for train_*.c. */
+#pragma once
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/error.h"
+#include "protocol/run/knobs.h"
+#include "protocol/run/run_config.h"
+
+struct train {
+    struct run_config config;
+    struct run_plan plan;
+    int64_t n_row;
+    const char *run_file, *resume, *runs_dir, *format, *value[KNOB_MAX];
+    bool batch, dry_run;
+    double interval_s;
+    char run_dir[PATH_MAX];
+    struct buf flags;             // live settings given with --resume (resume_flags.h)
+};
+
+bool knob_given(const struct train *t, const char *name);    // on the command line
+
+/* ---- train_resume.c ---- */
+/* Say in notes what a resumed run keeps when its number of workers changes, and see to it. */
+void workers_change(struct train *t, const struct run_config *before, struct buf *notes);
+/* What is given for a setting that may change while the run goes is a change of it, like one that ctl asks for: the controller makes
+ * it, where the run goes on, and so the last word holds. Into t->flags; before: run.yaml's. */
+MUST_USE bool flags_note(struct train *t, const struct run_config *before, struct error *err);
+
+/* ---- train_check.c: before anything is made ---- */
+/* Model, data, reward, devices and sizes; on success config is as run.yaml will have it, and n_row and plan are known. */
+MUST_USE bool train_check(struct train *t, struct error *err);
+
+/* ---- train_start.c ---- */
+/* Make the run's directory, or take that of the run that is resumed, and start its keeper. On failure nothing new is left. */
+MUST_USE bool train_start(struct train *t, struct error *err);
+
+/* ---- train_watch.c: --batch ---- */
+struct watch_seen {           // how far the journal has been told
+    int64_t step_seq, event_seq, last_step;
+};
+/* What an earlier life of the run has told. */
+MUST_USE bool train_watch_skip(struct train *t, struct watch_seen *seen, struct error *err);
+/* From now on a first signal asks the run to stop, and a second ends it at once. */
+void train_watch_signals(void);
+/* Tell the run, from seen on, until its processes have ended. */
+MUST_USE bool train_watch(struct train *t, const struct watch_seen *seen, struct error *err);
+/* After a run's end: wait until its exporters have ended too, within their own limits, telling on stderr which is waited for and,
+ * for wandb, how it went when not all was sent. */
+void exporters_wait(const char *run_dir);

@@ -1,0 +1,114 @@
+/* The run's directory is made and filled, and its keeper started; the run itself is the agent's business from then on. */
+#include "console/train/train_parts.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "protocol/run/resume_flags.h"
+#include "protocol/run/run_failure.h"
+#include "protocol/run/run_lock.h"
+#include "protocol/run/spawn.h"
+#include "workers/engine/model/config.h"
+
+static bool dir_take(struct train *t, struct error *err)
+{
+    char parent[PATH_MAX], name[160];
+    const char *runs = t->runs_dir ? t->runs_dir : "runs";
+    if (!dir_make(runs, 0755, err))
+        return false;
+    if (!realpath(runs, parent))
+        return error_errno(err, "cannot find '%s'", runs);
+    if (strchr(t->config.name, '/') || strcmp(t->config.name, ".") == 0 || strcmp(t->config.name, "..") == 0)
+        return error_set(err, ERR_USAGE, "'%s' is no name for a run: it is a folder's name", t->config.name);
+    for (int i = 1; i < 100000; i++) {
+        if (t->config.name[0])
+            snprintf(name, sizeof name, "%s", t->config.name);
+        else
+            snprintf(name, sizeof name, "run-%d", i);
+        if (!path_join(t->run_dir, sizeof t->run_dir, parent, name))
+            return error_set(err, ERR_USAGE, "the path of run '%s' is too long", name);
+        if (mkdir(t->run_dir, 0755) == 0) {
+            snprintf(t->config.name, sizeof t->config.name, "%.127s", name);
+            return true;
+        }
+        if (errno != EEXIST)
+            return error_errno(err, "cannot make '%s'", t->run_dir);
+        if (t->config.name[0])
+            return error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or go on with it: --resume %s", t->run_dir, t->run_dir);
+    }
+    return error_set(err, ERR_EXISTS, "no free name for a run under '%s'", parent);
+}
+
+/* Is there room for one checkpoint (weights, in bf16 with their fp32 masters, and two moments) and a MiB of the rest? */
+static bool room_check(const struct train *t, struct error *err)
+{
+    const char *dir = t->config.save_dir[0] && path_is_dir(t->config.save_dir) ? t->config.save_dir : t->run_dir;
+    const double mib = 1 << 20;
+    struct model_config shape;
+    struct statvfs fs;
+    if (!config_load(&shape, t->config.model, err))
+        return false;
+    if (statvfs(dir, &fs) != 0)
+        return error_errno(err, "cannot look at the disk of '%s'", dir);
+    bool saves = t->config.save_interval > 0 || t->config.save_at_end;
+    double needed = (saves ? 12 * (double)config_n_param(&shape) : 0) + mib, left = (double)fs.f_bavail * (double)fs.f_frsize;
+    return left >= needed || error_set(err, ERR_IO, "no space for a run on the disk of '%s': %.1f MiB are left, and one checkpoint of this "
+                                       "model and the journal take %.1f MiB", dir, left / mib, needed / mib);
+}
+
+/* Fill the directory: run.yaml, folders, and away with what an earlier life left in sock/. */
+static bool dir_fill(struct train *t, struct error *err)
+{
+    static const char *const dirs[] = { "logs", "checkpoints", "rollouts", "eval", "export" };
+    static const char *const old[] = { "ended", "orders" };
+    char path[PATH_MAX];
+    struct buf yaml = BUF_INIT;
+    bool ok = false;
+    for (size_t i = 0; i < ARRAY_SIZE(dirs); i++)
+        TRY(path_join(path, sizeof path, t->run_dir, dirs[i]) && dir_make(path, 0755, err));
+    TRY(path_join(path, sizeof path, t->run_dir, "sock") && dir_make(path, 0700, err));
+    for (size_t i = 0; i < ARRAY_SIZE(old); i++) {
+        snprintf(path, sizeof path, "%.4000s/sock/%s", t->run_dir, old[i]);
+        unlink(path);
+    }
+    run_weights_remove(t->run_dir);
+    TRY(run_failure_prepare(t->run_dir, err));
+    TRY(t->flags.len == 0 || resume_flags_write(t->run_dir, &t->flags, err));
+    TRY(run_config_print(&t->config, &yaml, err));
+    TRY(path_join(path, sizeof path, t->run_dir, "run.yaml") && file_write(path, yaml.data, yaml.len, err));
+    ok = true;
+out:
+    buf_release(&yaml);
+    return ok;
+}
+
+bool train_start(struct train *t, struct error *err)
+{
+    int fd = -1;
+    bool made = false, ok = false;
+    if (t->resume) {
+        if ((fd = run_lock_take(t->run_dir, err)) < 0)
+            return false;
+    } else {
+        if (!dir_take(t, err))
+            return false;
+        made = true;
+        TRY((fd = run_lock_take(t->run_dir, err)) >= 0);
+    }
+    TRY(room_check(t, err) && dir_fill(t, err));
+    TRY(process_spawn("agent", t->run_dir, "keeper", fd, true, err) > 0);
+    ok = true;
+out:
+    if (fd >= 0)
+        close(fd);    // the keeper holds the lock now
+    if (!ok && made) {
+        struct error why;
+        if (!dir_remove(t->run_dir, &why))
+            fprintf(stderr, "%s\n", why.text);
+    }
+    return ok;
+}

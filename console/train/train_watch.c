@@ -1,0 +1,209 @@
+/* train --batch: what the journal gets is told as it comes; the command owns the run in so far as a signal to it stops the run. */
+#include "console/train/train_parts.h"
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "console/batch/batch.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/run/run_failure.h"
+#include "protocol/run/run_lock.h"
+#include "protocol/wire/transport.h"
+#include "protocol/run/spawn.h"
+#include "protocol/run/journal.h"
+
+#define END_LIMIT_S 60        // from the run's last event until its processes are gone
+#define STOP_LIMIT_S 3600     // of the command that a signal sends
+
+struct watch {
+    struct train *train;
+    struct journal *journal;
+    struct batch *batch;
+    struct watch_seen seen;
+    int64_t n_eval, n_eval_told;
+    char state[32], reason[1024];
+    struct transport *transport;
+    struct peer *agent;
+    bool stop_open, stop_sent;
+};
+
+static volatile sig_atomic_t n_signal;    // a signal handler has no argument to hang state on
+
+static void on_signal(UNUSED int sig)
+{
+    n_signal = n_signal + 1;
+}
+
+void train_watch_signals(void)
+{
+    struct sigaction sa = { .sa_handler = on_signal };
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    sigaction(SIGHUP, &sa, NULL);
+}
+
+static bool step_told(void *arg, const struct journal_step *s)
+{
+    struct watch *w = arg;
+    struct batch_metric metric[128];
+    int n = MIN(s->n, (int)ARRAY_SIZE(metric));
+    w->seen.step_seq = s->seq;
+    w->seen.last_step = s->step;
+    if (!w->batch)
+        return true;
+    for (int i = 0; i < n; i++)
+        metric[i] = (struct batch_metric){ s->metric[i].name, s->metric[i].value };
+    batch_step(w->batch, s->step, w->train->config.max_steps > 0 ? w->train->config.max_steps : w->train->plan.total_steps, metric, n);
+    return true;
+}
+
+static bool eval_told(void *arg, const struct journal_eval *e)
+{
+    struct watch *w = arg;
+    if (w->n_eval++ >= w->n_eval_told) {
+        w->n_eval_told = w->n_eval;
+        batch_eval(w->batch, e->step, e->set, e->n, e->mean);
+    }
+    return true;
+}
+
+static bool event_told(void *arg, const struct journal_event *e)
+{
+    struct watch *w = arg;
+    w->seen.event_seq = e->seq;
+    if (strcmp(e->kind, "state") == 0) {
+        const char *colon = strstr(e->text, ": ");
+        snprintf(w->state, sizeof w->state, "%.*s", (int)(colon ? (size_t)(colon - e->text) : strlen(e->text)), e->text);
+        snprintf(w->reason, sizeof w->reason, "%s", colon ? colon + 2 : "");
+    } else if (w->batch && (strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0)) {
+        batch_note(w->batch, e->text);
+    }
+    return true;
+}
+
+static bool ended(const struct watch *w)
+{
+    return strcmp(w->state, "finished") == 0 || strcmp(w->state, "failed") == 0 || strcmp(w->state, "stopped") == 0;
+}
+
+/* Everything the journal holds that has not been told. */
+static bool journal_look(struct watch *w, struct error *err)
+{
+    char path[PATH_MAX];
+    if (!w->journal) {
+        if (!path_join(path, sizeof path, w->train->run_dir, "journal.db") || !path_exists(path))
+            return true;
+        struct error why;
+        if (!(w->journal = journal_open_reader(w->train->run_dir, &why)))
+            return true;    // it is being made
+    }
+    w->n_eval = 0;
+    return journal_steps_read(w->journal, w->seen.step_seq, step_told, w, err)
+        && (!w->batch || journal_evals_read(w->journal, eval_told, w, err))
+        && journal_events_read(w->journal, w->seen.event_seq, NULL, event_told, w, err);
+}
+
+bool train_watch_skip(struct train *t, struct watch_seen *seen, struct error *err)
+{
+    struct watch w = { .train = t };
+    bool ok = journal_look(&w, err);
+    journal_close(w.journal);
+    *seen = w.seen;
+    return ok;
+}
+
+/* A first signal asks the run to stop, a second ends it at once. */
+static bool signals_look(struct watch *w, struct error *err)
+{
+    struct net_event ev;
+    if (n_signal >= 2) {
+        run_kill(w->train->run_dir);
+        snprintf(w->state, sizeof w->state, "stopped");
+        snprintf(w->reason, sizeof w->reason, "stopped at once by a second signal; the last checkpoint stands");
+        return true;
+    }
+    if (n_signal >= 1 && !w->stop_open && !ended(w)) {
+        struct msg_out m = MSG_OUT_INIT;
+        char id[64];
+        if (!w->stop_sent)
+            fprintf(stderr, "stopping: the step is finished and saved; a second signal ends everything at once\n");
+        snprintf(id, sizeof id, "train-signal-%d", (int)getpid());
+        msg_begin(&m, MSG_COMMAND);
+        msg_str(&m, "id", id);
+        msg_str(&m, "command", "stop");
+        msg_str(&m, "who", "a signal");
+        msg_f64(&m, "limit_s", STOP_LIMIT_S);
+        bool ok = msg_finish(&m, err) && peer_ask(w->agent, &m, STOP_LIMIT_S * 1000, 1, err);
+        msg_release(&m);
+        w->stop_open = w->stop_sent = ok;
+        if (!ok)
+            return false;
+    }
+    while (transport_next(w->transport, &ev)) {
+        if (ev.kind == NET_ANSWER && ev.failed)
+            w->stop_open = false;    // the agent lives anew: ask again, under the same id
+        net_event_release(&ev);
+    }
+    return true;
+}
+
+static void failure_read(struct watch *w)
+{
+    if (run_failure_read(w->train->run_dir, w->reason, sizeof w->reason))
+        snprintf(w->state, sizeof w->state, "failed");
+}
+
+bool train_watch(struct train *t, const struct watch_seen *seen, struct error *err)
+{
+    struct watch w = { .train = t, .seen = *seen };
+    char path[PATH_MAX];
+    bool ok = false;
+    struct batch_config config = { .out = stdout, .run = t->config.name };
+    if (!batch_format_parse(t->format, &config.format, err))
+        return false;
+    config.interval_s = t->interval_s >= 0 ? t->interval_s : config.format == BATCH_TEXT ? 1 : 0;
+    TRY(w.batch = batch_new(&config, err));
+    TRY(path_join(path, sizeof path, t->run_dir, "sock"));
+    TRY(w.transport = transport_new(path, false, err));
+    TRY(w.agent = peer_new(w.transport, "agent", err));
+    int64_t ended_ms = 0;
+    for (bool live = true; live;) {
+        live = run_is_live(t->run_dir);    // before the look: what is written until then is seen
+        TRY(signals_look(&w, err));
+        if (!journal_look(&w, err)) {
+            error_wrap(err, "while reading the journal of '%s'", t->run_dir);
+            goto out;
+        }
+        if (batch_broken(w.batch))
+            n_signal = MAX(n_signal, 1);    // nobody reads any more: as a signal
+        if (ended(&w) && !ended_ms)
+            ended_ms = clock_ms();
+        if (ended_ms && clock_ms() - ended_ms > END_LIMIT_S * 1000) {
+            fprintf(stderr, "processes of the run have not ended in %d s; they are killed\n", END_LIMIT_S);
+            run_kill(t->run_dir);
+        }
+        struct pollfd fd = { .fd = transport_fd(w.transport), .events = POLLIN };
+        if (live)
+            poll(&fd, 1, 100);
+    }
+    if (!ended(&w))
+        failure_read(&w);
+    if (!ended(&w)) {
+        snprintf(w.state, sizeof w.state, "failed");
+        snprintf(w.reason, sizeof w.reason, "all processes of the run have ended before its time; go on with 'rollcall train --resume %.800s'",
+                 t->run_dir);
+    }
+    if (w.journal && !journal_last_step(w.journal, &w.seen.last_step, err))    // a step that was told may have been gone back from
+        goto out;
+    ok = batch_end(w.batch, strcmp(w.state, "finished") == 0 ? BATCH_FINISHED : strcmp(w.state, "stopped") == 0 ? BATCH_STOPPED
+                   : BATCH_FAILED, w.seen.last_step, w.reason, err);
+    fflush(stdout);
+    exporters_wait(t->run_dir);
+out:
+    journal_close(w.journal);
+    transport_free(w.transport);
+    batch_free(w.batch);
+    return ok;
+}

@@ -1,0 +1,32 @@
+#include "protocol/run/group.h"
+#include <stdlib.h>
+
+struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struct error *err)
+{
+    if (n_prompt < 0 || n_sample < 0 || n_tok < 0 || n_prompt > INT32_MAX || n_tok > INT32_MAX) {
+        error_set(err, ERR_SHAPE, "a rollout group of %lld prompt tokens, %d samples and %lld tokens is not possible",
+                  (long long)n_prompt, n_sample, (long long)n_tok);
+        return NULL;
+    }
+    size_t samples = (size_t)n_sample * sizeof(struct sample);
+    size_t size = sizeof(struct group) + samples + (size_t)n_prompt * 4 + (size_t)n_tok * 12;
+    struct group *g = calloc(1, size);
+    if (!g) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a rollout group of %zu bytes", size);
+        return NULL;
+    }
+    g->n_prompt = n_prompt;
+    g->n_sample = n_sample;
+    g->n_tok = n_tok;
+    g->sample = (struct sample *)(g + 1);
+    g->prompt = (int32_t *)(g->sample + n_sample);
+    g->token = g->prompt + n_prompt;
+    g->logp = (float *)(g->token + n_tok);
+    g->newer = (int32_t *)(g->logp + n_tok);
+    return g;
+}
+
+void group_free(struct group *g)
+{
+    free(g);
+}

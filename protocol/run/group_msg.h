@@ -1,0 +1,19 @@
+/* group_msg.h - a rollout group as a message and back
+ *
+ * The producer writes a struct group as the message 'group'; the controller stores and serves the bytes and reads only the
+ * summary; the consumer reads the whole group. Pure; any thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/wire/message.h"
+#include "protocol/run/group.h"
+
+/* Add the fields of 'group' for g into an open map or message. text: (n_sample) decoded completions, or NULL. */
+void group_write(struct msg_out *m, const struct group *g, const char *prompt_text, const char *const *text);
+/* Read a group from its message's map; every size is checked against the others. Returns it for group_free. */
+struct group *group_read(const struct mval *map, struct error *err);
+/* Prompt and completion of sample 0 as one text, as the rollout log has it; what is not there is left out. For free(); NULL: no
+ * memory. */
+char *group_text(const struct mval *map, struct error *err);
+/* Only what the ledger keeps, with the same checks of the sizes. */
+MUST_USE bool group_summary_read(const struct mval *map, struct group_summary *out, struct error *err);

@@ -1,0 +1,126 @@
+/* journal.h - the run's memory: one SQLite file that survives any kill
+ *
+ * Written by the controller's loop thread alone, inside transactions (journal_begin … journal_commit): what was committed
+ * survives kill -9 of every process (WAL, synchronous NORMAL; a power cut may take the last moments but never leaves a part).
+ * The write-ahead log is folded into the file by a thread of the journal's own, so that no append waits for it.
+ * Readers (console back-fill, exporters, tools) open it read-only, in any process.
+ *
+ * Step rows are keyed by (incarnation, step). Beginning a new incarnation at step s marks every older row beyond s as
+ * superseded; reading sees only what was not. seq grows with every step row, so that an exporter tails by it. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/error.h"
+
+struct journal;
+/* Make or open RUN_DIR/journal.db for writing. A file made by a newer version is refused. */
+struct journal *journal_open(const char *run_dir, struct error *err);
+/* The same for reading only; fails when there is none. */
+struct journal *journal_open_reader(const char *run_dir, struct error *err);
+void journal_close(struct journal *j);    // NULL is fine; an open transaction is rolled back
+
+MUST_USE bool journal_begin(struct journal *j, struct error *err);
+MUST_USE bool journal_commit(struct journal *j, struct error *err);
+void journal_rollback(struct journal *j);
+
+/* A new life of the run that goes on behind optimizer step from_step; returns its number (1, 2, …), or -1. */
+int64_t journal_incarnation_begin(struct journal *j, int64_t from_step, struct error *err);
+/* Called for each of them, oldest first; returning false ends the reading. */
+typedef bool journal_incarnation_fn(void *arg, int64_t incarnation, int64_t from_step);
+MUST_USE bool journal_incarnations_read(struct journal *j, journal_incarnation_fn *fn, void *arg, struct error *err);
+
+/* One step's metrics. name: borrowed texts (at most 96 bytes each); value: NAN is kept as "not known". */
+struct journal_metric {
+    const char *name;
+    double value;
+};
+MUST_USE bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, double wall_s,
+                               const struct journal_metric *metric, int n, struct error *err);
+/* Called for each step row in order of seq; metric is borrowed during the call. Returning false ends the reading. */
+struct journal_step {
+    int64_t seq, incarnation, step;
+    double wall_s;
+    const struct journal_metric *metric;
+    int n;
+};
+typedef bool journal_step_fn(void *arg, const struct journal_step *row);
+/* Rows with seq > after_seq that are not superseded. */
+MUST_USE bool journal_steps_read(struct journal *j, int64_t after_seq, journal_step_fn *fn, void *arg, struct error *err);
+/* The last step that is not superseded, 0 when there is none. */
+MUST_USE bool journal_last_step(struct journal *j, int64_t *step, struct error *err);
+
+/* What happened to an item; each has one row, and its fate only moves on within an incarnation. */
+enum item_fate { ITEM_ISSUED, ITEM_RETURNED, ITEM_FILTERED, ITEM_STALE, ITEM_TRAINED, ITEM_DROPPED };
+struct journal_item {
+    int64_t item, prompt_row, rollout_step, weight_version;
+    enum item_fate fate;
+    int64_t step;            // of training, when fate is ITEM_TRAINED
+    double reward_mean;      // NAN: not known
+    int64_t file_offset, file_bytes;    // in the rollout files; -1: not stored
+};
+MUST_USE bool journal_item_put(struct journal *j, const struct journal_item *item, struct error *err);
+typedef bool journal_item_fn(void *arg, const struct journal_item *item);
+/* Items from first on, in order. */
+MUST_USE bool journal_items_read(struct journal *j, int64_t first, journal_item_fn *fn, void *arg, struct error *err);
+/* Forget items from first on: they will be issued again. */
+MUST_USE bool journal_items_forget(struct journal *j, int64_t first, struct error *err);
+
+/* The audit trail: state changes, commands, knob changes, alerts, evaluations. detail is JSON or "". */
+MUST_USE bool journal_event_add(struct journal *j, int64_t incarnation, int64_t step, const char *kind, const char *who,
+                                const char *text, const char *detail, struct error *err);
+struct journal_event {
+    int64_t seq, incarnation, step;
+    double wall_s;
+    const char *kind, *who, *text, *detail;    // borrowed during the call
+};
+typedef bool journal_event_fn(void *arg, const struct journal_event *e);
+/* Events with seq > after_seq; kind NULL: all. */
+MUST_USE bool journal_events_read(struct journal *j, int64_t after_seq, const char *kind, journal_event_fn *fn, void *arg,
+                                  struct error *err);
+
+/* Commands are executed once: remember an id's answer; found tells whether an id is known. */
+MUST_USE bool journal_command_put(struct journal *j, const char *id, const char *answer, struct error *err);
+MUST_USE bool journal_command_get(struct journal *j, const char *id, struct buf *answer, bool *found, struct error *err);
+
+/* What an agent sampled of its node: figures by name (protocol/run/telemetry.h). An older journal has none. */
+MUST_USE bool journal_sample_add(struct journal *j, const char *node, double wall_s, const struct journal_metric *figure, int n,
+                                 struct error *err);
+struct journal_sample {
+    int64_t seq;
+    const char *node;
+    double wall_s;
+    const struct journal_metric *figure;    // borrowed during the call
+    int n;
+};
+typedef bool journal_sample_fn(void *arg, const struct journal_sample *s);
+/* Samples with seq > after_seq, oldest first; false from fn ends the reading. */
+MUST_USE bool journal_samples_read(struct journal *j, int64_t after_seq, journal_sample_fn *fn, void *arg, struct error *err);
+/* The seq of the newest sample, 0 when there is none. */
+int64_t journal_last_sample(struct journal *j);
+
+/* Small named values: cursors of exporters, the controller's own state. value: bytes. */
+MUST_USE bool journal_value_put(struct journal *j, const char *name, const void *value, size_t len, struct error *err);
+MUST_USE bool journal_value_get(struct journal *j, const char *name, struct buf *value, bool *found, struct error *err);
+
+/* An evaluation's result; detail is JSON. A set evaluated twice at a step keeps the newer. */
+MUST_USE bool journal_eval_put(struct journal *j, int64_t incarnation, int64_t step, const char *set, int64_t n, double mean,
+                               const char *detail, struct error *err);
+struct journal_eval {
+    int64_t incarnation, step, n;
+    const char *set, *detail;
+    double mean;
+};
+typedef bool journal_eval_fn(void *arg, const struct journal_eval *e);
+MUST_USE bool journal_evals_read(struct journal *j, journal_eval_fn *fn, void *arg, struct error *err);
+
+/* Checkpoints by step. state: "writing", "complete", "broken", "removed". */
+MUST_USE bool journal_checkpoint_put(struct journal *j, int64_t step, const char *path, const char *state, double stall_s,
+                                     double write_s, struct error *err);
+struct journal_checkpoint {
+    int64_t step;
+    const char *path, *state;
+    double stall_s, write_s, wall_s;
+};
+typedef bool journal_checkpoint_fn(void *arg, const struct journal_checkpoint *c);
+MUST_USE bool journal_checkpoints_read(struct journal *j, journal_checkpoint_fn *fn, void *arg, struct error *err);

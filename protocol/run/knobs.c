@@ -1,0 +1,279 @@
+#include "protocol/run/knobs.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "protocol/base/cli.h"
+
+#define AT(field) .offset = offsetof(struct run_config, field), .size = sizeof(((struct run_config *)0)->field)
+#define BIG 9007199254740992.0    // 2^53: every whole number up to here is exact in a double
+
+const struct knob knobs[] = {
+    { "name", NULL, "n", "run", KNOB_TEXT, "", AT(name), .def = "", .help = "name of the run's directory; without it a free name is taken" },
+    { "project", NULL, "p", "run", KNOB_TEXT, "", AT(project), .def = "GRPO", .help = "project name, for wandb and logs" },
+    { "model", NULL, "m", "run", KNOB_PATH, "", AT(model), .def = "", .help = "model directory, or org/name in the Hugging Face cache" },
+    { "checkpoint_path", NULL, "cp", "run", KNOB_PATH, "", AT(checkpoint_path), .def = "", .help = "start this new run from a saved checkpoint" },
+    { "seed", NULL, NULL, "run", KNOB_I64, "", 0, BIG, AT(seed), .def = "1", .help = "fixes prompt order and all sampling" },
+    { "max_steps", NULL, NULL, "run", KNOB_I64, "step", 0, BIG, AT(max_steps), .def = "0", .applies = APPLY_NEXT_STEP, .help = "stop after so many optimizer steps; 0: after num_episodes" },
+    { "num_episodes", NULL, "e", "run", KNOB_I64, "", 1, 1e6, AT(num_episodes), .def = "1", .help = "passes over the dataset" },
+    { "dtype", NULL, NULL, "run", KNOB_TEXT, "", .choices = "fp32|bf16|auto", AT(dtype), .def = "auto", .help = "weights and activations; auto: fp32 on CPUs, bf16 on GPUs" },
+    { "devices", NULL, NULL, "run", KNOB_TEXT, "", AT(devices), .def = "auto", .help = "devices to use, e.g. cuda:0,cuda:1 or cpu:0" },
+    { "weights", NULL, NULL, "run", KNOB_TEXT, "", .choices = "auto|files|copy|nccl", AT(weights), .def = "auto", .help = "how weights get to samplers on other devices: nccl (broadcast between GPUs), copy (from the trainer's memory, GPUs or CPUs of one host), files; auto: nccl, else copy between GPUs, files otherwise" },
+    { "placement", NULL, NULL, "run", KNOB_TEXT, "", .choices = "shared|apart", AT(placement), .def = "shared", .help = "shared: each device rolls out and trains; apart: trainers and producers have devices of their own" },
+    { "threads", NULL, NULL, "run", KNOB_I64, "", 0, 1024, AT(threads), .def = "0", .help = "threads of a CPU device; 0: its share of the cores" },
+
+    { "dataset", NULL, "d", "data", KNOB_PATH, "", AT(dataset), .def = "data.jsonl", .help = "training prompts, JSON lines" },
+    { "eval_dataset", NULL, "ed", "data", KNOB_JSON, "", AT(eval_dataset), .def = "", .help = "evaluation sets: {\"NAME\": \"FILE\"} or {\"NAME\": {\"path\":…, \"temperature\":…, \"n\":…, \"limit\":…}}" },
+    { "prompt_column", NULL, NULL, "data", KNOB_TEXT, "", AT(prompt_column), .def = "", .help = "take the prompt from this column (GSM8K: question) instead of messages" },
+    { "answer_column", NULL, NULL, "data", KNOB_TEXT, "", AT(answer_column), .def = "", .help = "take the answer from this column (GSM8K: answer) instead of gt_answer" },
+    { "long_prompt", NULL, NULL, "data", KNOB_TEXT, "", .choices = "drop|cut_left", AT(long_prompt), .def = "drop", .help = "what happens to a prompt beyond max_prompt_tokens; counted in the metrics" },
+    { "max_prompt_tokens", NULL, "mpt", "data", KNOB_I64, "tok", 1, 1 << 20, AT(max_prompt_tokens), .def = "512", .help = "longest prompt, in tokens" },
+    { "shuffle", NULL, NULL, "data", KNOB_BOOL, "", AT(shuffle), .def = "true", .help = "shuffle the prompts anew in each episode" },
+
+    { "num_trainers", NULL, "t", "workers", KNOB_I64, "", 1, 64, AT(num_trainers), .def = "1", .help = "trainers (data parallel)" },
+    { "num_inferencer", NULL, "i", "workers", KNOB_I64, "", 1, 64, AT(num_inferencer), .def = "1", .help = "producers of rollouts" },
+    { "tensor_parallel_size", NULL, "tp", "workers", KNOB_I64, "", 1, 64, AT(tensor_parallel_size), .def = "1", .help = "only 1: a model is held whole on a device" },
+    { "pipeline_parallel_size", NULL, "pp", "workers", KNOB_I64, "", 1, 64, AT(pipeline_parallel_size), .def = "1", .help = "only 1, as tensor_parallel_size" },
+    { "zero_stage", NULL, "zero", "workers", KNOB_I64, "", 0, 2, AT(zero_stage), .def = "0", .help = "accepted; optimizer state is not sharded" },
+    { "producer_tensor_parallel_size", NULL, "ptp", "workers", KNOB_I64, "", 1, 64, AT(producer_tensor_parallel_size), .def = "1", .help = "only 1, as tensor_parallel_size" },
+    { "ray_dir", NULL, NULL, "workers", KNOB_TEXT, "", AT(ray_dir), .def = "", .help = "accepted and without meaning here: there is no Ray" },
+    { "master_address", NULL, NULL, "workers", KNOB_TEXT, "", AT(master_address), .def = "", .help = "address of the head agent" },
+    { "master_port", NULL, NULL, "workers", KNOB_I64, "", 1, 65535, AT(master_port), .def = "29506", .help = "port of the head agent" },
+    { "listen", NULL, NULL, "workers", KNOB_TEXT, "", AT(listen), .def = "", .help = "take in other nodes at HOST:PORT ('rollcall agent --join', with the token in RUN/sock/join); without it not at all" },
+    { "backend", NULL, "b", "workers", KNOB_TEXT, "", .choices = "rollcall|vllm|transformers", AT(backend), .def = "rollcall", .help = "accepted; rollcall's own engine generates" },
+    { "n_behind", NULL, "nb", "workers", KNOB_I64, "rollout step", 0, 8, AT(n_behind), .def = "0", .help = "rollout steps that generation may run ahead of training" },
+    { "free_running", NULL, NULL, "workers", KNOB_BOOL, "", AT(free_running), .def = "false", .help = "producers never wait: new weights reach them in the middle of samples, batches form by arrival; faster on long tails, and not repeatable" },
+    { "max_staleness", NULL, NULL, "workers", KNOB_I64, "step", 1, 1000, AT(max_staleness), .def = "4", .help = "free_running: most optimizer steps between a group's first token and its training; older groups are left out" },
+
+    { "inference_batch_size", NULL, "ibs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(inference_batch_size), .def = "64", .applies = APPLY_NEXT_ROLLOUT, .help = "prompts of a producer in a rollout step" },
+    { "inference_microbatch_size", NULL, "imbs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(inference_microbatch_size), .def = "8", .applies = APPLY_NEXT_ROLLOUT, .help = "prompts a producer holds at a time" },
+    { "train_batch_size", NULL, "tbs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(train_batch_size), .def = "32", .applies = APPLY_NEXT_STEP, .help = "prompts of a trainer in an optimizer step" },
+    { "train_minibatch_size", NULL, "tMbs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(train_minibatch_size), .def = "8", .applies = APPLY_NEXT_STEP, .help = "prompts of a trainer handled together" },
+    { "train_microbatch_size", NULL, "tmbs", "batch sizes", KNOB_I64, "sample", 1, 1 << 20, AT(train_microbatch_size), .def = "2", .applies = APPLY_NEXT_STEP, .help = "samples of one forward and backward; token_budget wins over it" },
+    { "token_budget", NULL, NULL, "batch sizes", KNOB_I64, "tok", 0, 1 << 24, AT(token_budget), .def = "0", .applies = APPLY_NEXT_STEP, .help = "tokens packed into one forward and backward; 0: train_microbatch_size decides" },
+
+    { "num_generations", NULL, "g", "sampling", KNOB_I64, "sample", 2, 1024, AT(num_generations), .def = "8", .applies = APPLY_NEXT_ROLLOUT, .help = "completions for each prompt (group size)" },
+    { "temperature", NULL, "temp", "sampling", KNOB_F64, "", 0, 100, .above_min = true, AT(temperature), .def = "1.0", .applies = APPLY_NEXT_ROLLOUT, .help = "sampling temperature" },
+    { "top_k", NULL, "topk", "sampling", KNOB_I64, "", 0, 1 << 20, AT(top_k), .def = "0", .applies = APPLY_NEXT_ROLLOUT, .help = "sample among the k likeliest tokens; 0: all" },
+    { "top_p", NULL, "topp", "sampling", KNOB_F64, "", 0, 1, .above_min = true, AT(top_p), .def = "1.0", .applies = APPLY_NEXT_ROLLOUT, .help = "sample among the likeliest tokens that hold this much probability" },
+    { "min_p", NULL, NULL, "sampling", KNOB_F64, "", 0, 1, AT(min_p), .def = "0", .applies = APPLY_NEXT_ROLLOUT, .help = "sample among tokens at least this likely beside the likeliest" },
+    { "max_new_tokens", NULL, "mnt", "sampling", KNOB_I64, "tok", 1, 1 << 20, AT(max_new_tokens), .def = "3584", .applies = APPLY_NEXT_ROLLOUT, .help = "longest completion" },
+    { "system_prompt", NULL, "s", "sampling", KNOB_TEXT, "", AT(system_prompt), .def = "", .help = "system prompt; without it the reward type's; 'none' for none" },
+    { "ignore_eos", NULL, NULL, "sampling", KNOB_BOOL, "", AT(ignore_eos), .def = "false", .help = "never stop before max_new_tokens, and do not call that cut (for profiling)" },
+
+    { "algo", NULL, "a", "algorithm", KNOB_TEXT, "", .choices = "GRPO|DAPO|RLOO|REINFORCE_PPB", AT(algo), .def = "GRPO", .help = "how advantages and loss are formed; also sets the preset of what follows" },
+    { "kl_coeff", "beta", "kl", "algorithm", KNOB_F64, "", 0, 100, AT(beta), .def = "0.01", .applies = APPLY_NEXT_STEP, .help = "weight of the KL to the frozen reference model; 0 from the start: no reference is held (DAPO: 0)" },
+    { "clip_eps_low", NULL, NULL, "algorithm", KNOB_F64, "", 0, 1, AT(clip_eps_low), .def = "0.2", .applies = APPLY_NEXT_STEP, .help = "the ratio is clipped below 1 minus this" },
+    { "clip_eps_high", NULL, NULL, "algorithm", KNOB_F64, "", 0, 100, AT(clip_eps_high), .def = "0.2", .applies = APPLY_NEXT_STEP, .help = "the ratio is clipped above 1 plus this (DAPO: 0.28)" },
+    { "loss_variation", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "token_level|sample_level", AT(loss_variation), .def = "sample_level", .applies = APPLY_NEXT_STEP, .help = "mean over all tokens, or over samples of their token means (DAPO: token_level)" },
+    { "filter_range", NULL, NULL, "algorithm", KNOB_RANGE, "", 0, 1, AT(filter_range), .def = "none", .applies = APPLY_NEXT_STEP, .help = "drop groups whose mean accuracy is not strictly inside [LOW, HIGH] (DAPO: [0.01, 0.99])" },
+    { "dynamic_batching", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(dynamic_batching), .def = "true", .help = "filtered groups do not count: a batch waits until it is full" },
+    { "filter_truncated_response", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(filter_truncated_response), .def = "false", .applies = APPLY_NEXT_STEP, .help = "cut responses give no loss (DAPO: true)" },
+    { "soft_over_length_punishment", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(soft_over_length_punishment), .def = "false", .help = "lower rewards near the length limit, DAPO eq. 13 (DAPO: true)" },
+    { "cache_length", NULL, NULL, "algorithm", KNOB_I64, "tok", 0, 1 << 20, AT(cache_length), .def = "0", .help = "L_cache of that punishment; 0: min(1024, max_new_tokens / 4)" },
+    { "skip_threshold", NULL, NULL, "algorithm", KNOB_F64, "", 0, 1e9, AT(skip_threshold), .def = "20", .applies = APPLY_NEXT_STEP, .help = "skip a sample whose largest per-token ratio exceeds this; 0: never" },
+    { "ppb_as_upstream", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(ppb_as_upstream), .def = "false", .help = "REINFORCE_PPB: multiply by the spread, as the seeds' code does, instead of dividing" },
+    { "control_shuffle_rewards", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(control_shuffle_rewards), .def = "false", .help = "experiment: exchange rewards inside the batch; such a run must not learn" },
+
+    { "learning_rate", "lr", "lr", "optimizer", KNOB_F64, "", 0, 1, AT(learning_rate), .def = "1e-6", .applies = APPLY_NEXT_STEP, .help = "AdamW learning rate" },
+    { "lr_schedule", NULL, NULL, "optimizer", KNOB_TEXT, "", .choices = "constant|linear|cosine", AT(lr_schedule), .def = "cosine", .applies = APPLY_NEXT_STEP, .help = "over the run's optimizer steps, after warm-up; held at its end" },
+    { "lr_min_ratio", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, AT(lr_min_ratio), .def = "0.1", .applies = APPLY_NEXT_STEP, .help = "learning rate at the end, as a share of learning_rate" },
+    { "warmup_steps", NULL, NULL, "optimizer", KNOB_I64, "step", 0, BIG, AT(warmup_steps), .def = "0", .applies = APPLY_NEXT_STEP, .help = "steps of linear warm-up" },
+    { "weight_decay", NULL, NULL, "optimizer", KNOB_F64, "", 0, 10, AT(weight_decay), .def = "0.01", .applies = APPLY_NEXT_STEP, .help = "decoupled (AdamW), on every tensor" },
+    { "adam_beta1", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, AT(adam_beta1), .def = "0.9", .help = "decay of the first moment" },
+    { "adam_beta2", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, AT(adam_beta2), .def = "0.999", .help = "decay of the second moment" },
+    { "adam_eps", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, .above_min = true, AT(adam_eps), .def = "1e-8", .help = "AdamW's epsilon" },
+    { "max_norm", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1e9, AT(max_norm), .def = "1.0", .applies = APPLY_NEXT_STEP, .help = "clip the global gradient norm; 0: never" },
+    { "recompute_full", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(recompute_full), .def = "false", .help = "recompute whole blocks in the backward pass: less memory, slower" },
+    { "offload_optimizer", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(offload_optimizer), .def = "false", .help = "keep masters and moments in host memory, as far as the GPU's has no room for them" },
+
+    { "reward_type", NULL, "rt", "reward", KNOB_TEXT, "", AT(reward_type), .def = "think_answer_tags", .help = "think_answer_tags, boxed, math, code, code_share, program:CMD, or a weighted list '0.8*boxed + 0.2*program:CMD'" },
+    { "code_verifier_api_url", NULL, "cv", "reward", KNOB_TEXT, "", AT(code_verifier_api_url), .def = "", .help = "external verifier for code; without it the local sandbox" },
+    { "reward_timeout_s", NULL, NULL, "reward", KNOB_F64, "s", 0, 3600, .above_min = true, AT(reward_timeout_s), .def = "10", .help = "longest wait for a reward program or an external verifier, and for one test of a code reward" },
+    { "scorer_threads", NULL, NULL, "reward", KNOB_I64, "", 0, 256, AT(scorer_threads), .def = "0", .help = "scoring threads; 0: as many as cores" },
+
+    { "eval_interval", NULL, "ei", "evaluation and saving", KNOB_I64, "step", -1, BIG, AT(eval_interval), .def = "-1", .applies = APPLY_NOW, .help = "optimizer steps between evaluations; 0 or less: none" },
+    { "eval_temperature", NULL, NULL, "evaluation and saving", KNOB_F64, "", 0, 100, AT(eval_temperature), .def = "0.6", .applies = APPLY_NOW, .help = "for evaluation sets that name none; 0: greedy" },
+    { "eval_at_end", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(eval_at_end), .def = "true", .applies = APPLY_NOW, .help = "evaluate when the run ends" },
+    { "save_interval", NULL, "si", "evaluation and saving", KNOB_I64, "step", 0, BIG, AT(save_interval), .def = "100", .applies = APPLY_NOW, .help = "optimizer steps between checkpoints; 0: only at the end" },
+    { "save_at_end", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(save_at_end), .def = "true", .applies = APPLY_NOW, .help = "save when the run ends or is stopped; false: it cannot go on from there (for measuring)" },
+    { "keep_checkpoints", NULL, NULL, "evaluation and saving", KNOB_I64, "", 0, 1e6, AT(keep_checkpoints), .def = "3", .applies = APPLY_NOW, .help = "complete checkpoints kept; 0: all" },
+    { "save_dir", NULL, "sd", "evaluation and saving", KNOB_PATH, "", AT(save_dir), .def = "", .help = "checkpoints go here; without it RUN/checkpoints" },
+    { "eval_save_dir", NULL, "esd", "evaluation and saving", KNOB_PATH, "", AT(eval_save_dir), .def = "", .help = "evaluation files go here; without it RUN/eval" },
+    { "rollout_save_dir", NULL, "rsd", "evaluation and saving", KNOB_PATH, "", AT(rollout_save_dir), .def = "", .help = "rollouts go here; without it RUN/rollouts" },
+    { "rollout_log_interval", NULL, NULL, "evaluation and saving", KNOB_I64, "step", 0, BIG, AT(rollout_log_interval), .def = "20", .applies = APPLY_NOW, .help = "optimizer steps between readable rollout logs; 0: none" },
+    { "enable_profiling", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(enable_profiling), .def = "false", .help = "write what each device does, operation by operation, to logs/profile-DEVICE.json, which Chrome's trace viewer and Perfetto open; forces full-length responses" },
+
+    { "view_group", NULL, NULL, "watching", KNOB_TEXT, "", AT(view_group), .def = "", .help = "members of this Unix group may look at the run (rollcall console, ctl status); without it only you" },
+    { "slow_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, .above_min = true, AT(slow_s), .def = "3", .applies = APPLY_NOW, .help = "a phase without progress for so long is called slow" },
+    { "stuck_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, .above_min = true, AT(stuck_s), .def = "30", .applies = APPLY_NOW, .help = "a phase without progress for so long is called stuck" },
+    { "restart_stuck_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, AT(restart_stuck_s), .def = "0", .applies = APPLY_NOW, .help = "restart a process that is stuck for so long; 0: never" },
+    { "heartbeat_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 5, .above_min = true, AT(heartbeat_s), .def = "0.5", .help = "seconds between a process's signs of life" },
+    { "telemetry_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 86400, .above_min = true, AT(telemetry_s), .def = "15", .help = "seconds between two samples of host and GPUs that the journal keeps" },
+
+    { "wandb", NULL, NULL, "exporters", KNOB_TEXT, "", .choices = "off|online|offline", AT(wandb), .def = "off", .help = "Weights & Biases; off also with a key in the environment" },
+    { "wandb_entity", NULL, NULL, "exporters", KNOB_TEXT, "", AT(wandb_entity), .def = "", .help = "team or user; without it the key's own" },
+    { "wandb_base_url", NULL, NULL, "exporters", KNOB_TEXT, "", AT(wandb_base_url), .def = "", .help = "server; without it WANDB_BASE_URL or the public one" },
+    { "wandb_group", NULL, NULL, "exporters", KNOB_TEXT, "", AT(wandb_group), .def = "", .help = "group of runs" },
+    { "wandb_tags", NULL, NULL, "exporters", KNOB_TEXT, "", AT(wandb_tags), .def = "", .help = "tags, separated by commas" },
+    { "wandb_notes", NULL, NULL, "exporters", KNOB_TEXT, "", AT(wandb_notes), .def = "", .help = "notes" },
+    { "wandb_ca", NULL, NULL, "exporters", KNOB_PATH, "", AT(wandb_ca), .def = "", .help = "file of certificates to trust instead of the system's" },
+    { "wandb_completions", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_completions), .def = "false", .help = "also send tables of sampled completions, every rollout_log_interval steps" },
+    { "wandb_console", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_console), .def = "false", .help = "also send the controller's log" },
+    { "wandb_host", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_host), .def = "false", .help = "also send figures of hosts and GPUs" },
+    { "tensorboard", NULL, NULL, "exporters", KNOB_BOOL, "", AT(tensorboard), .def = "false", .help = "write TensorBoard event files into RUN/export/tensorboard" },
+    { "metrics_listen", NULL, NULL, "exporters", KNOB_TEXT, "", AT(metrics_listen), .def = "", .help = "serve OpenMetrics at HOST:PORT; without it not at all" },
+    { "metrics_token_file", NULL, NULL, "exporters", KNOB_PATH, "", AT(metrics_token_file), .def = "", .help = "file with the bearer token that a scrape must bring" },
+};
+const int n_knobs = ARRAY_SIZE(knobs);
+_Static_assert(ARRAY_SIZE(knobs) <= KNOB_MAX, "KNOB_MAX is too small");
+
+static bool name_same(const char *a, const char *b)
+{
+    if (!a)
+        return false;
+    for (; *a && *b; a++, b++)
+        if ((*a == '-' ? '_' : *a) != (*b == '-' ? '_' : *b))
+            return false;
+    return *a == *b;
+}
+
+const struct knob *knob_find(const char *name, struct error *err)
+{
+    const char *best = NULL;
+    int best_d = 5;
+    for (int i = 0; i < n_knobs; i++) {
+        if (name_same(knobs[i].name, name) || name_same(knobs[i].alias, name))
+            return &knobs[i];
+        int d = word_distance(knobs[i].name, name);
+        if (d < best_d) {
+            best_d = d;
+            best = knobs[i].name;
+        }
+    }
+    if (best)
+        error_set(err, ERR_USAGE, "unknown setting '%s'; did you mean '%s'?", name, best);
+    else
+        error_set(err, ERR_USAGE, "unknown setting '%s'; 'rollcall train --help' lists them", name);
+    return NULL;
+}
+
+/* The shortest decimal text that reads back to the same double. */
+static void f64_print(struct buf *b, double v)
+{
+    char text[40];
+    for (int digits = 6; digits <= 17; digits++) {
+        double back;
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (parse_f64(text, &back) && back == v)
+            break;
+    }
+    buf_str(b, text);
+}
+
+const char *knob_text(const struct knob *k, const struct run_config *c, struct buf *buf)
+{
+    const char *at = (const char *)c + k->offset;
+    buf_clear(buf);
+    switch (k->type) {
+    case KNOB_BOOL: buf_str(buf, *(const bool *)at ? "true" : "false"); break;
+    case KNOB_I64: buf_fmt(buf, "%lld", (long long)*(const int64_t *)at); break;
+    case KNOB_F64: f64_print(buf, *(const double *)at); break;
+    case KNOB_RANGE: {
+        const double *r = (const double *)at;
+        if (isnan(r[0])) {
+            buf_str(buf, "none");
+        } else {
+            buf_char(buf, '[');
+            f64_print(buf, r[0]);
+            buf_str(buf, ", ");
+            f64_print(buf, r[1]);
+            buf_char(buf, ']');
+        }
+        break;
+    }
+    case KNOB_TEXT:
+    case KNOB_PATH:
+    case KNOB_JSON: buf_str(buf, at); break;
+    }
+    return buf_text(buf);
+}
+
+const char *knob_bounds_text(const struct knob *k, struct buf *buf)
+{
+    buf_clear(buf);
+    if (k->choices) {
+        buf_str(buf, "one of ");
+        for (const char *p = k->choices; *p; p++)
+            *p == '|' ? buf_str(buf, ", ") : buf_char(buf, *p);
+        return buf_text(buf);
+    }
+    switch (k->type) {
+    case KNOB_BOOL: buf_str(buf, "true or false"); break;
+    case KNOB_I64:
+    case KNOB_F64:
+        buf_str(buf, k->above_min ? "above " : k->max >= BIG ? "at least " : "");
+        f64_print(buf, k->min);
+        if (k->max < BIG) {
+            buf_str(buf, k->above_min ? ", at most " : " to ");
+            f64_print(buf, k->max);
+        }
+        break;
+    case KNOB_RANGE: buf_str(buf, "[LOW, HIGH] with 0 <= LOW < HIGH <= 1, or none"); break;
+    case KNOB_JSON: buf_str(buf, "a JSON object"); break;
+    case KNOB_TEXT: buf_str(buf, "text"); break;
+    case KNOB_PATH: buf_str(buf, "a path"); break;
+    }
+    return buf_text(buf);
+}
+
+bool knobs_propose(const struct run_config *c, const char *const *name, const char *const *value, int n,
+                   struct run_config *next, struct error *err)
+{
+    struct buf notes = BUF_INIT;
+    bool ok = false;
+    struct run_config draft = *c;
+    for (int i = 0; i < n; i++) {
+        const struct knob *k = knob_find(name[i], err);
+        if (!k)
+            goto out;
+        if (!knob_is_live(k)) {
+            error_set(err, ERR_REFUSED, "'%s' is fixed once a run has begun; start a new run to change it", k->name);
+            goto out;
+        }
+        TRY(run_config_set(&draft, k->name, value[i], FROM_COMMAND, NULL, err));
+    }
+    TRY(run_config_finish(&draft, &notes, err));
+    if (strstr(buf_text(&notes), "warning:")) {    // what a run file is clamped to, an operator is told to ask for
+        const char *at = strstr(buf_text(&notes), "warning:");
+        error_set(err, ERR_REFUSED, "%.*s", (int)strcspn(at + 9, "\n"), at + 9);
+        goto out;
+    }
+    *next = draft;
+    ok = true;
+out:
+    buf_release(&notes);
+    return ok;
+}
+
+void knobs_print_docs(struct buf *out)
+{
+    static const char *const when[] = { "start", "next rollout", "next step", "at once" };
+    const char *group = "";
+    struct buf b = BUF_INIT;
+    for (int i = 0; i < n_knobs; i++) {
+        const struct knob *k = &knobs[i];
+        if (strcmp(group, k->group) != 0) {
+            group = k->group;
+            buf_fmt(out, "\n### %s\n\n| setting | flag | default | bounds | changes | meaning |\n|---|---|---|---|---|---|\n", group);
+        }
+        buf_fmt(out, "| `%s`%s%s%s | `--%s`%s%s%s | `%s` | ", k->name, k->alias ? " (`" : "", k->alias ? k->alias : "",
+                k->alias ? "`)" : "", k->name, k->flag ? " `-" : "", k->flag ? k->flag : "", k->flag ? "`" : "", k->def);
+        for (const char *p = knob_bounds_text(k, &b); *p; p++)
+            *p == '|' ? buf_str(out, "\\|") : buf_char(out, *p);
+        buf_fmt(out, "%s%s | %s | ", k->unit[0] ? " " : "", k->unit, when[k->applies]);
+        for (const char *p = k->help; *p; p++)
+            *p == '|' ? buf_str(out, "\\|") : buf_char(out, *p);
+        buf_str(out, " |\n");
+    }
+    buf_release(&b);
+}

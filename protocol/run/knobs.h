@@ -1,0 +1,50 @@
+/* knobs.h - the table of settings: name, type, bounds, when a change takes effect
+ *
+ * One row a setting; adding one is one row here and one field in struct run_config. Settings that may change while the run
+ * goes are knobs. Read-only data: any thread. */
+#pragma once
+#include "protocol/run/run_config.h"
+
+enum knob_type { KNOB_BOOL, KNOB_I64, KNOB_F64, KNOB_TEXT, KNOB_PATH, KNOB_RANGE, KNOB_JSON };
+enum knob_applies {
+    APPLY_START,           // fixed once the run has begun
+    APPLY_NEXT_ROLLOUT,    // from an item number on; travels in the item
+    APPLY_NEXT_STEP,       // from an optimizer step on
+    APPLY_NOW,             // watching and saving: at once
+};
+struct knob {
+    const char *name;         // long flag with underscores, key of the run file, name for ctl set
+    const char *alias;        // other key that means the same (the seeds' grpo_config), or NULL
+    const char *flag;         // short flag without the dash, or NULL
+    const char *group;        // heading in help and docs
+    enum knob_type type;
+    const char *unit;         // "" when it has none
+    double min, max;          // bounds of numbers, inclusive
+    bool above_min;           // min itself is excluded
+    const char *choices;      // "a|b|c" for texts that must be one of these, or NULL
+    enum knob_applies applies;
+    size_t offset;            // in struct run_config
+    size_t size;              // bytes of a text field
+    const char *def;          // the default as text
+    const char *help;         // one line
+};
+extern const struct knob knobs[];
+extern const int n_knobs;
+
+/* By name, alias or either with hyphens; ERR_USAGE names the nearest. */
+const struct knob *knob_find(const char *name, struct error *err);
+/* The value as text, as the run file would hold it; borrowed from buf. */
+const char *knob_text(const struct knob *k, const struct run_config *c, struct buf *buf);
+/* "0 to 1", "one of a, b" ... into buf; for help and messages. */
+const char *knob_bounds_text(const struct knob *k, struct buf *buf);
+/* May it change while the run goes? */
+static inline bool knob_is_live(const struct knob *k)
+{
+    return k->applies != APPLY_START;
+}
+/* A proposal of several changes, all or none: names and values as text; checked one by one and then by the size rules on a
+ * copy. On success next holds the new settings; on failure err names the first that cannot be. c stays as it is. */
+MUST_USE bool knobs_propose(const struct run_config *c, const char *const *name, const char *const *value, int n,
+                            struct run_config *next, struct error *err);
+/* All settings as a table in Markdown, for the docs. */
+void knobs_print_docs(struct buf *out);

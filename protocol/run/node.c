@@ -1,0 +1,109 @@
+#include "protocol/run/node.h"
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/cli.h"
+#include "protocol/base/file.h"
+#include "protocol/base/digest.h"
+
+bool node_here(const char *run_dir)
+{
+    char path[4200];
+    return path_join(path, sizeof path, run_dir, NODE_FILE) && path_exists(path);
+}
+
+bool node_name_check(const char *name, struct error *err)
+{
+    size_t len = strlen(name);
+    bool ok = len > 0 && len <= NODE_NAME_MAX && name[0] != '.' && name[0] != '-';
+    for (size_t i = 0; ok && i < len; i++)
+        ok = isalnum((unsigned char)name[i]) || strchr("._-", name[i]);
+    return ok || error_set(err, ERR_USAGE, "'%.60s' is no name for a node: letters, digits, '.', '_' and '-', at most %d, not "
+                           "beginning with '.' or '-'", name, NODE_NAME_MAX);
+}
+
+bool node_address(const char *text, const char *what, char out[280], struct error *err)
+{
+    const char *at = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text, *colon = strrchr(at, ':');
+    int64_t port;
+    if (!colon || colon == at || strlen(at) >= 280 || !parse_i64(colon + 1, &port) || port < 1 || port > 65535 || strpbrk(at, "/ "))
+        return error_set(err, ERR_USAGE, "%s '%.100s' is not HOST:PORT, as tcp://10.0.0.1:29506", what, text);
+    snprintf(out, 280, "%s", at);
+    return true;
+}
+
+bool node_file_name_ok(const char *name)
+{
+    const char *rest = strncmp(name, "model/", 6) == 0 ? name + 6 : strncmp(name, "data/", 5) == 0 ? name + 5 : "";
+    return rest[0] && rest[0] != '.' && !strchr(rest, '/') && strlen(name) < 160;
+}
+
+bool node_file_hash(const char *path, char hex[65], int64_t *size_bytes, void (*tick)(void *ctx), void *ctx, struct error *err)
+{
+    struct digest d;
+    ssize_t n = -1;
+    char *piece = malloc((size_t)NODE_PIECE_BYTES);
+    int fd = piece ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    *size_bytes = 0;
+    digest_init(&d, true);
+    while (fd >= 0 && (n = read(fd, piece, (size_t)NODE_PIECE_BYTES)) > 0) {
+        digest_add(&d, piece, (size_t)n);
+        *size_bytes += n;
+        if (tick)
+            tick(ctx);
+    }
+    bool ok = fd >= 0 && n == 0;
+    if (!ok)
+        error_errno(err, "cannot read '%s'", path);
+    if (fd >= 0)
+        close(fd);
+    free(piece);
+    digest_hex(&d, hex);
+    return ok;
+}
+
+bool node_read(struct node *n, const char *run_dir, struct error *err)
+{
+    char path[4200];
+    json_error_t why;
+    struct buf text = BUF_INIT;
+    *n = (struct node){ 0 };
+    snprintf(path, sizeof path, "%s/" NODE_FILE, run_dir);
+    if (!file_read(&text, path, 65536, err))
+        return false;
+    json_t *o = json_loadb(buf_text(&text), text.len, 0, &why);
+    const char *name = json_string_value(json_object_get(o, "name")), *id = json_string_value(json_object_get(o, "id"));
+    const char *head = json_string_value(json_object_get(o, "head")), *hash = json_string_value(json_object_get(o, "hash"));
+    bool ok = name && id && head && strlen(id) == 32;
+    if (ok) {
+        snprintf(n->name, sizeof n->name, "%.32s", name);
+        snprintf(n->id, sizeof n->id, "%.32s", id);
+        snprintf(n->head, sizeof n->head, "%.270s", head);
+        snprintf(n->hash, sizeof n->hash, "%.64s", hash ? hash : "");
+        n->wait_s = json_number_value(json_object_get(o, "wait_s"));
+        gethostname(n->host, sizeof n->host - 1);
+        ok = node_name_check(n->name, err);
+    } else {
+        error_set(err, ERR_DATA, "'%s' is not a node's file", path);
+    }
+    json_decref(o);
+    buf_release(&text);
+    return ok;
+}
+
+bool node_write(const struct node *n, const char *run_dir, struct error *err)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/" NODE_FILE, run_dir);
+    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:f}", "name", n->name, "id", n->id, "head", n->head, "hash", n->hash, "wait_s", n->wait_s);
+    char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
+    json_decref(o);
+    bool ok = text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
+    free(text);
+    return ok;
+}

@@ -1,0 +1,279 @@
+#include "protocol/run/rollout_file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zstd.h>
+#include "protocol/base/file.h"
+
+#define RECORD_LEVEL 3    // zstd's default; rollouts are text and ids, higher levels gain little and cost much
+
+struct rollout_file {
+    int fd;
+    char *path;
+    int64_t size_bytes;    // whole records end here, and so does the file
+    ZSTD_CCtx *cctx;
+    char *scratch;         // one compressed record
+    size_t scratch_size;
+};
+
+static bool zstd_broken(struct error *err, const char *path, int64_t offset, const char *why)
+{
+    return error_set(err, ERR_DATA, "'%s' is damaged at byte %lld: %s", path, (long long)offset, why);
+}
+
+/* The compressed size of the record that starts at data, its checksum verified; 0: there is no whole one. */
+static size_t record_check(ZSTD_DCtx *dctx, const uint8_t *data, size_t len, struct buf *scratch)
+{
+    size_t size = ZSTD_findFrameCompressedSize(data, len);
+    if (ZSTD_isError(size))
+        return 0;
+    unsigned long long content = ZSTD_getFrameContentSize(data, size);
+    if (content > ROLLOUT_RECORD_MAX)    // also "unknown" and "error", which are the largest values
+        return 0;
+    buf_clear(scratch);
+    char *out = buf_reserve(scratch, (size_t)content);
+    if (!out || ZSTD_decompressDCtx(dctx, out, (size_t)content, data, size) != content)
+        return 0;
+    scratch->len = (size_t)content;
+    return size;
+}
+
+/* Where whole records end in map, from start on. A broken place with a whole record behind it is damage, not a torn
+ * tail. */
+static bool records_scan(const struct file_map *map, const char *path, int64_t start, struct rollout_opened *o,
+                         struct error *err)
+{
+    static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };
+    struct buf scratch = { .max = ROLLOUT_RECORD_MAX + 1 };
+    ZSTD_DCtx *dctx = ZSTD_createDCtx();
+    size_t at = (size_t)start, size;
+    bool ok = false;
+    if (!dctx) {
+        error_set(err, ERR_NO_MEMORY, "no memory to check '%s'", path);
+        goto out;
+    }
+    while (at < map->size_bytes && (size = record_check(dctx, map->data + at, map->size_bytes - at, &scratch)) > 0) {
+        at += size;
+        o->n_record++;
+    }
+    for (size_t next = at + 1; next + 4 <= map->size_bytes; next++) {
+        const uint8_t *found = memmem(map->data + next, map->size_bytes - next, magic, sizeof magic);
+        if (!found)
+            break;
+        next = (size_t)(found - map->data);
+        if (record_check(dctx, found, map->size_bytes - next, &scratch) > 0) {
+            zstd_broken(err, path, (int64_t)at, "no whole record there, but whole ones behind it");
+            goto out;
+        }
+    }
+    o->size_bytes = (int64_t)at;
+    o->cut_bytes = (int64_t)(map->size_bytes - at);
+    ok = true;
+out:
+    ZSTD_freeDCtx(dctx);
+    buf_release(&scratch);
+    return ok;
+}
+
+struct rollout_file *rollout_file_open(const char *path, int64_t known_size, struct rollout_opened *opened,
+                                       struct error *err)
+{
+    struct rollout_opened o = { 0 };
+    struct file_map map = { 0 };
+    bool ok = false;
+    struct rollout_file *f = calloc(1, sizeof *f);
+    if (!f || !(f->path = strdup(path)) || !(f->cctx = ZSTD_createCCtx())) {
+        error_set(err, ERR_NO_MEMORY, "no memory to open '%s'", path);
+        if (f)
+            f->fd = -1;
+        goto out;
+    }
+    ZSTD_CCtx_setParameter(f->cctx, ZSTD_c_checksumFlag, 1);
+    ZSTD_CCtx_setParameter(f->cctx, ZSTD_c_compressionLevel, RECORD_LEVEL);
+    f->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (f->fd < 0) {
+        error_errno(err, "cannot open '%s'", path);
+        goto out;
+    }
+    TRY(file_map_open(&map, path, err));
+    if ((int64_t)map.size_bytes < known_size) {
+        error_set(err, ERR_DATA, "'%s' has %zu bytes, but its index knows %lld", path, map.size_bytes,
+                  (long long)known_size);
+        goto out;
+    }
+    TRY(records_scan(&map, path, known_size, &o, err));
+    if (o.cut_bytes > 0 && ftruncate(f->fd, o.size_bytes) != 0) {
+        error_errno(err, "cannot cut the broken end off '%s'", path);
+        goto out;
+    }
+    if (lseek(f->fd, o.size_bytes, SEEK_SET) < 0) {
+        error_errno(err, "cannot append to '%s'", path);
+        goto out;
+    }
+    f->size_bytes = o.size_bytes;
+    if (opened)
+        *opened = o;
+    ok = true;
+out:
+    file_map_close(&map);
+    if (!ok) {
+        rollout_file_close(f);
+        f = NULL;
+    }
+    return f;
+}
+
+void rollout_file_close(struct rollout_file *f)
+{
+    if (!f)
+        return;
+    if (f->fd >= 0)
+        close(f->fd);
+    ZSTD_freeCCtx(f->cctx);
+    free(f->scratch);
+    free(f->path);
+    free(f);
+}
+
+bool rollout_file_append(struct rollout_file *f, const void *data, size_t len, int64_t *offset, int64_t *size_bytes,
+                         struct error *err)
+{
+    if (len > ROLLOUT_RECORD_MAX)
+        return error_set(err, ERR_SHAPE, "a rollout record of %zu bytes is larger than the %zu allowed", len,
+                         ROLLOUT_RECORD_MAX);
+    size_t bound = ZSTD_compressBound(len);
+    if (bound > f->scratch_size) {
+        char *grown = realloc(f->scratch, bound);
+        if (!grown)
+            return error_set(err, ERR_NO_MEMORY, "no memory for a rollout record of %zu bytes", len);
+        f->scratch = grown;
+        f->scratch_size = bound;
+    }
+    size_t size = ZSTD_compress2(f->cctx, f->scratch, f->scratch_size, data, len);
+    if (ZSTD_isError(size))
+        return error_set(err, ERR_INTERNAL, "cannot compress a rollout record: %s", ZSTD_getErrorName(size));
+    for (size_t done = 0; done < size;) {
+        ssize_t n = pwrite(f->fd, f->scratch + done, size - done, f->size_bytes + (int64_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            error_errno(err, "cannot append to '%s'", f->path);
+            // what was written is behind size_bytes: the next append overwrites it, the next open cuts it
+            if (ftruncate(f->fd, f->size_bytes) != 0)
+                error_wrap(err, "and the piece written could not be removed");
+            return false;
+        }
+        done += (size_t)n;
+    }
+    *offset = f->size_bytes;
+    *size_bytes = (int64_t)size;
+    f->size_bytes += (int64_t)size;
+    return true;
+}
+
+bool rollout_file_sync(struct rollout_file *f, struct error *err)
+{
+    if (fsync(f->fd) != 0)
+        return error_errno(err, "cannot sync '%s'", f->path);
+    return true;
+}
+
+struct rollout_reader {
+    struct file_map map;
+    char *path;
+    size_t at;
+    ZSTD_DCtx *dctx;
+};
+
+struct rollout_reader *rollout_reader_new(const char *path, struct error *err)
+{
+    struct rollout_reader *r = calloc(1, sizeof *r);
+    if (!r || !(r->path = strdup(path)) || !(r->dctx = ZSTD_createDCtx())) {
+        error_set(err, ERR_NO_MEMORY, "no memory to read '%s'", path);
+        rollout_reader_free(r);
+        return NULL;
+    }
+    if (!file_map_open(&r->map, path, err)) {
+        rollout_reader_free(r);
+        return NULL;
+    }
+    return r;
+}
+
+void rollout_reader_free(struct rollout_reader *r)
+{
+    if (!r)
+        return;
+    file_map_close(&r->map);
+    ZSTD_freeDCtx(r->dctx);
+    free(r->path);
+    free(r);
+}
+
+/* Unpack the one frame in data[0..size) onto out. */
+static bool record_unpack(ZSTD_DCtx *dctx, const uint8_t *data, size_t size, const char *path, int64_t offset,
+                          struct buf *out, struct error *err)
+{
+    unsigned long long content = ZSTD_getFrameContentSize(data, size);
+    if (content > ROLLOUT_RECORD_MAX)
+        return zstd_broken(err, path, offset, "the record does not say its size, or is too large");
+    char *to = buf_reserve(out, (size_t)content);
+    if (!to)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a record of %llu bytes of '%s'", content, path);
+    size_t n = ZSTD_decompressDCtx(dctx, to, (size_t)content, data, size);
+    if (ZSTD_isError(n) || n != content)
+        return zstd_broken(err, path, offset,
+                           ZSTD_isError(n) ? ZSTD_getErrorName(n) : "the record is shorter than it says");
+    out->len += n;
+    out->data[out->len] = 0;
+    return true;
+}
+
+bool rollout_reader_next(struct rollout_reader *r, struct buf *out, bool *more, struct error *err)
+{
+    buf_clear(out);
+    *more = false;
+    if (r->at >= r->map.size_bytes)
+        return true;
+    const uint8_t *data = r->map.data + r->at;
+    size_t left = r->map.size_bytes - r->at, size = ZSTD_findFrameCompressedSize(data, left);
+    if (ZSTD_isError(size)) {
+        static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };
+        if (memcmp(data, magic, MIN(left, sizeof magic)) ==
+            0) // cut short, or damaged so that it seems longer than the file
+            return true;
+        return zstd_broken(err, r->path, (int64_t)r->at, "no record starts there");
+    }
+    if (!record_unpack(r->dctx, data, size, r->path, (int64_t)r->at, out, err))
+        return false;
+    r->at += size;
+    *more = true;
+    return true;
+}
+
+bool rollout_file_read(const char *path, int64_t offset, int64_t size_bytes, struct buf *out, struct error *err)
+{
+    struct file_map map = { 0 };
+    bool ok = false;
+    ZSTD_DCtx *dctx = ZSTD_createDCtx();
+    if (!dctx) {
+        error_set(err, ERR_NO_MEMORY, "no memory to read '%s'", path);
+        goto out;
+    }
+    TRY(file_map_open(&map, path, err));
+    if (offset < 0 || size_bytes <= 0 || (uint64_t)offset > map.size_bytes ||
+        (uint64_t)size_bytes > map.size_bytes - (uint64_t)offset) {
+        error_set(err, ERR_DATA, "'%s' of %zu bytes has no record of %lld bytes at byte %lld", path, map.size_bytes,
+                  (long long)size_bytes, (long long)offset);
+        goto out;
+    }
+    TRY(record_unpack(dctx, map.data + offset, (size_t)size_bytes, path, offset, out, err));
+    ok = true;
+out:
+    file_map_close(&map);
+    ZSTD_freeDCtx(dctx);
+    return ok;
+}

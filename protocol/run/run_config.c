@@ -1,0 +1,578 @@
+#include "protocol/run/run_config.h"
+#include <jansson.h>
+#include <libfyaml.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/cli.h"
+#include "protocol/base/file.h"
+#include "protocol/run/knobs.h"
+
+#define RUN_FILE_MAX ((size_t)1 << 20)
+
+void run_config_init(struct run_config *c)
+{
+    *c = (struct run_config){ 0 };
+    for (int i = 0; i < n_knobs; i++) {
+        struct error err = { 0 };
+        bool ok = run_config_set(c, knobs[i].name, knobs[i].def, FROM_DEFAULT, NULL, &err);
+        BUG_IF(!ok, "default of '%s': %s", knobs[i].name, err.text);
+    }
+}
+
+/* ---- one value from text ---- */
+
+static bool bool_read(const char *text, bool *out)
+{
+    static const char *const yes[] = { "true", "yes", "on", "1" }, *const no[] = { "false", "no", "off", "0" };
+    for (size_t i = 0; i < ARRAY_SIZE(yes); i++) {
+        if (strcasecmp(text, yes[i]) == 0 || strcasecmp(text, no[i]) == 0) {
+            *out = strcasecmp(text, yes[i]) == 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "[0.01, 0.99]", "0.01,0.99" or "none". */
+static bool range_read(const char *text, double out[2])
+{
+    if (!text[0] || strcmp(text, "none") == 0 || strcmp(text, "null") == 0) {
+        out[0] = out[1] = NAN;
+        return true;
+    }
+    char low[64], high[64], extra;
+    const char *p = text + strspn(text, "[ ");
+    if (sscanf(p, "%63[^, ] , %63[^] ,] %c", low, high, &extra) < 2)
+        return false;
+    return parse_f64(low, &out[0]) && parse_f64(high, &out[1]) && out[0] >= 0 && out[1] <= 1 && out[0] < out[1];
+}
+
+static bool choice_has(const char *choices, const char *text)
+{
+    size_t len = strlen(text);
+    for (const char *p = choices; *p; p += strcspn(p, "|") + (p[strcspn(p, "|")] != 0))
+        if (strcspn(p, "|") == len && strncmp(p, text, len) == 0)
+            return true;
+    return false;
+}
+
+/* A path as it stands from now on; the model may also be org/name in the hub's cache, which is left alone. */
+static bool path_absolute(const struct knob *k, char *at, const char *text, const char *base_dir, struct error *err)
+{
+    char cwd[PATH_MAX], path[PATH_MAX];
+    if (!text[0] || text[0] == '/') {
+        snprintf(at, k->size, "%s", text);
+        return true;
+    }
+    if (!base_dir)
+        base_dir = getcwd(cwd, sizeof cwd) ? cwd : ".";
+    if (!path_join(path, sizeof path, base_dir, text) || strlen(path) >= k->size)
+        return error_set(err, ERR_USAGE, "'%s': the path '%s' is too long", k->name, text);
+    bool hub_name = strcmp(k->name, "model") == 0 && text[0] != '.' && !path_exists(path);
+    char *plain = hub_name ? NULL : realpath(path, NULL);    // NULL too when it is not there yet: then as it was written
+    snprintf(at, k->size, "%s", plain && strlen(plain) < k->size ? plain : hub_name ? text : path);
+    free(plain);
+    return true;
+}
+
+/* Make the paths inside the JSON of eval_dataset absolute, and check its form. */
+static bool eval_json_read(char *at, size_t size, const char *text, const char *base_dir, struct error *err)
+{
+    if (!text[0]) {
+        at[0] = 0;
+        return true;
+    }
+    json_error_t je;
+    char cwd[PATH_MAX];
+    if (!base_dir)
+        base_dir = getcwd(cwd, sizeof cwd) ? cwd : ".";
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &je);
+    bool ok = false;
+    char *out = NULL;
+    if (!root || !json_is_object(root)) {
+        error_set(err, ERR_USAGE, "'eval_dataset' must be a JSON object {\"NAME\": \"FILE\"}%s%s", root ? "" : ": ",
+                  root ? "" : je.text);
+        goto out;
+    }
+    const char *name;
+    json_t *v;
+    void *next;
+    json_object_foreach_safe(root, next, name, v) {
+        json_t *set = json_is_string(v) ? json_pack("{sO}", "path", v) : json_incref(v);
+        const char *path = json_string_value(json_object_get(set, "path"));
+        char full[PATH_MAX];
+        if (!path || !path_join(full, sizeof full, base_dir, path)) {
+            json_decref(set);
+            error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' names no file", name);
+            goto out;
+        }
+        char *plain = realpath(full, NULL);
+        json_object_set_new(set, "path", json_string(plain ? plain : full));
+        free(plain);
+        json_object_set_new(root, name, set);
+    }
+    out = json_dumps(root, JSON_COMPACT);
+    if (!out || strlen(out) >= size) {
+        error_set(err, ERR_USAGE, "'eval_dataset' is longer than %zu bytes", size - 1);
+        goto out;
+    }
+    strcpy(at, out);
+    ok = true;
+out:
+    free(out);
+    json_decref(root);
+    return ok;
+}
+
+static bool value_refused(const struct knob *k, const char *text, struct error *err)
+{
+    struct buf b = BUF_INIT;
+    error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; it is %s%s%s", k->name, text, knob_bounds_text(k, &b),
+              k->unit[0] ? " " : "", k->unit);
+    buf_release(&b);
+    return false;
+}
+
+bool run_config_set(struct run_config *c, const char *name, const char *text, enum knob_source source, const char *base_dir,
+                    struct error *err)
+{
+    const struct knob *k = knob_find(name, err);
+    if (!k)
+        return false;
+    char *at = (char *)c + k->offset;
+    int64_t n;
+    double v, range[2];
+    switch (k->type) {
+    case KNOB_BOOL:
+        if (!bool_read(text, (bool *)at))
+            return value_refused(k, text, err);
+        break;
+    case KNOB_I64:
+        /* "none" switches top-k off, as in the seeds */
+        if (strcmp(k->name, "top_k") == 0 && (strcasecmp(text, "none") == 0 || strcmp(text, "-1") == 0))
+            text = "0";
+        if (!parse_i64(text, &n) || (double)n < k->min || (double)n > k->max)
+            return value_refused(k, text, err);
+        *(int64_t *)at = n;
+        break;
+    case KNOB_F64:
+        if (!parse_f64(text, &v) || v < k->min || v > k->max || (k->above_min && v == k->min))
+            return value_refused(k, text, err);
+        *(double *)at = v;
+        break;
+    case KNOB_RANGE:
+        if (!range_read(text, range))
+            return value_refused(k, text, err);
+        memcpy(at, range, sizeof range);
+        break;
+    case KNOB_TEXT:
+        if (strlen(text) >= k->size)
+            return error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes", k->name, k->size - 1);
+        if (k->choices && !choice_has(k->choices, text))
+            return value_refused(k, text, err);
+        strcpy(at, text);
+        break;
+    case KNOB_PATH:
+        if (!path_absolute(k, at, text, base_dir, err))
+            return false;
+        break;
+    case KNOB_JSON:
+        if (!eval_json_read(at, k->size, text, base_dir, err))
+            return false;
+        break;
+    }
+    c->source[k - knobs] = (unsigned char)source;
+    return true;
+}
+
+/* ---- the run file ---- */
+
+/* A YAML node as JSON: what eval_dataset is written with. NULL for what JSON cannot say or out of memory. */
+static json_t *yaml_to_json(struct fy_node *node, int depth)
+{
+    void *it = NULL;
+    if (depth > 8)
+        return NULL;
+    switch (fy_node_get_type(node)) {
+    case FYNT_SCALAR: {
+        const char *s = fy_node_get_scalar0(node);
+        int64_t n;
+        double v;
+        if (!s)
+            return json_null();
+        if (fy_node_get_style(node) == FYNS_PLAIN && parse_i64(s, &n))
+            return json_integer(n);
+        if (fy_node_get_style(node) == FYNS_PLAIN && parse_f64(s, &v))
+            return json_real(v);
+        return json_string(s);
+    }
+    case FYNT_SEQUENCE: {
+        json_t *a = json_array();
+        for (struct fy_node *e; a && (e = fy_node_sequence_iterate(node, &it));)
+            json_array_append_new(a, yaml_to_json(e, depth + 1));
+        return a;
+    }
+    case FYNT_MAPPING: {
+        json_t *o = json_object();
+        for (struct fy_node_pair *p; o && (p = fy_node_mapping_iterate(node, &it));) {
+            const char *key = fy_node_get_scalar0(fy_node_pair_key(p));
+            json_t *v = key ? yaml_to_json(fy_node_pair_value(p), depth + 1) : NULL;
+            if (v)
+                json_object_set_new(o, key, v);
+        }
+        return o;
+    }
+    }
+    return NULL;
+}
+
+static int node_line(struct fy_node *node)
+{
+    struct fy_token *t = fy_node_get_scalar_token(node);
+    const struct fy_mark *m = t ? fy_token_start_mark(t) : NULL;
+    return m ? m->line + 1 : 0;
+}
+
+static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, bool nested,
+                         bool seen[KNOB_MAX], struct error *err);
+
+static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const char *path, const char *dir, bool nested,
+                      bool seen[KNOB_MAX], struct error *err)
+{
+    struct fy_node *key = fy_node_pair_key(pair), *value = fy_node_pair_value(pair);
+    const char *name = key ? fy_node_get_scalar0(key) : NULL;
+    int line = key ? node_line(key) : 0;
+    struct error why = { 0 };
+    if (!name)
+        return error_set(err, ERR_USAGE, "%s: a key is not plain text", path);
+    if (!nested && strcmp(name, "grpo_config") == 0 && value && fy_node_is_mapping(value))
+        return mapping_read(c, value, path, dir, true, seen, err);
+    const struct knob *k = knob_find(name, &why);
+    if (!k)
+        return error_set(err, ERR_USAGE, "%s:%d: %s", path, line, why.text);
+    if (seen[k - knobs])
+        return error_set(err, ERR_USAGE, "%s:%d: '%s' is there twice", path, line, name);
+    seen[k - knobs] = true;
+    bool ok;
+    if (!value || fy_node_is_null(value)) {
+        ok = run_config_set(c, k->name, k->type == KNOB_RANGE ? "none" : k->type == KNOB_I64 ? k->def : "", FROM_FILE, dir,
+                            &why);
+    } else if (fy_node_is_scalar(value)) {
+        const char *text = fy_node_get_scalar0(value);
+        ok = fy_node_is_alias(value) ? error_set(&why, ERR_USAGE, "YAML aliases are not used in run files")
+                                     : run_config_set(c, k->name, text ? text : "", FROM_FILE, dir, &why);
+    } else if (k->type == KNOB_JSON || k->type == KNOB_RANGE) {
+        json_t *j = yaml_to_json(value, 0);
+        char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
+        ok = text ? run_config_set(c, k->name, text, FROM_FILE, dir, &why)
+                  : error_set(&why, ERR_USAGE, "'%s' cannot be read", name);
+        free(text);
+        json_decref(j);
+    } else {
+        ok = error_set(&why, ERR_USAGE, "'%s' must be a single value", name);
+    }
+    return ok || error_set(err, ERR_USAGE, "%s:%d: %s", path, line, why.text);
+}
+
+static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, bool nested,
+                         bool seen[KNOB_MAX], struct error *err)
+{
+    void *it = NULL;
+    for (struct fy_node_pair *p; (p = fy_node_mapping_iterate(map, &it));)
+        if (!pair_read(c, p, path, dir, nested, seen, err))
+            return false;
+    return true;
+}
+
+/* The first thing libfyaml found wrong, with its line. */
+static bool yaml_refused(struct fy_diag *diag, const char *path, struct error *err)
+{
+    void *it = NULL;
+    struct fy_diag_error *e = fy_diag_errors_iterate(diag, &it);
+    if (!e)
+        return error_set(err, ERR_USAGE, "%s: not a YAML document", path);
+    return error_set(err, ERR_USAGE, "%s:%d: %s", path, e->line > 0 ? e->line : 1, e->msg);
+}
+
+bool run_config_read(struct run_config *c, const char *path, struct error *err)
+{
+    struct buf text = BUF_INIT;
+    struct fy_diag_cfg diag_cfg;
+    struct fy_diag *diag = NULL;
+    struct fy_document *doc = NULL;
+    bool ok = false, seen[KNOB_MAX] = { false };
+    char dir[PATH_MAX], full[PATH_MAX];
+    if (!file_read(&text, path, RUN_FILE_MAX, err)) {
+        err->code = ERR_USAGE;
+        goto out;
+    }
+    if (!realpath(path, full)) {
+        error_errno(err, "cannot resolve '%s'", path);
+        goto out;
+    }
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(full, '/') - full), full);
+    fy_diag_cfg_default(&diag_cfg);
+    diag_cfg.fp = NULL;
+    diag = fy_diag_create(&diag_cfg);
+    if (!diag) {
+        error_set(err, ERR_NO_MEMORY, "no memory to read '%s'", path);
+        goto out;
+    }
+    fy_diag_set_collect_errors(diag, true);
+    struct fy_parse_cfg cfg = { .flags = FYPCF_DEFAULT_DOC & ~FYPCF_RESOLVE_DOCUMENT, .diag = diag };
+    doc = fy_document_build_from_string(&cfg, buf_text(&text), text.len);
+    if (!doc) {
+        yaml_refused(diag, path, err);
+        goto out;
+    }
+    struct fy_node *root = fy_document_root(doc);
+    if (root && !fy_node_is_null(root)) {
+        if (!fy_node_is_mapping(root)) {
+            error_set(err, ERR_USAGE, "%s:1: a run file is 'setting: value' lines", path);
+            goto out;
+        }
+        TRY(mapping_read(c, root, path, dir, false, seen, err));
+    }
+    ok = true;
+out:
+    fy_document_destroy(doc);
+    fy_diag_destroy(diag);
+    buf_release(&text);
+    return ok;
+}
+
+bool run_config_print(const struct run_config *c, struct buf *out, struct error *err)
+{
+    struct buf b = BUF_INIT;
+    buf_str(out, "# every setting of this run, as resolved\n");
+    for (int i = 0; i < n_knobs; i++) {
+        const struct knob *k = &knobs[i];
+        const char *text = knob_text(k, c, &b);
+        if (k->type == KNOB_TEXT || k->type == KNOB_PATH || k->type == KNOB_JSON) {
+            json_t *s = json_string(text);    // a JSON string is a YAML string too
+            char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
+            if (!quoted)
+                error_set(err, ERR_DATA, "'%s' is not UTF-8", k->name);
+            else
+                buf_fmt(out, "%s: %s\n", k->name, quoted);
+            json_decref(s);
+            free(quoted);
+            if (!quoted) {
+                buf_release(&b);
+                return false;
+            }
+        } else {
+            buf_fmt(out, "%s: %s\n", k->name, text);
+        }
+    }
+    buf_release(&b);
+    return !out->failed || error_set(err, ERR_NO_MEMORY, "no memory for the run file");
+}
+
+/* ---- rules ---- */
+
+static bool from_default(const struct run_config *c, const char *name)
+{
+    struct error err;
+    const struct knob *k = knob_find(name, &err);
+    return c->source[k - knobs] <= FROM_PRESET;
+}
+
+/* What an algorithm's preset sets unless somebody else did; seeds/001 (DAPO) and seeds/002 (GRPO). */
+static bool preset_apply(struct run_config *c, struct error *err)
+{
+    static const struct { const char *algo, *name, *value; } rows[] = {
+        { "DAPO", "kl_coeff", "0" },
+        { "DAPO", "clip_eps_low", "0.2" },
+        { "DAPO", "clip_eps_high", "0.28" },
+        { "DAPO", "loss_variation", "token_level" },
+        { "DAPO", "filter_range", "[0.01, 0.99]" },
+        { "DAPO", "soft_over_length_punishment", "true" },
+        { "DAPO", "filter_truncated_response", "true" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (strcmp(rows[i].algo, c->algo) == 0 && from_default(c, rows[i].name)
+            && !run_config_set(c, rows[i].name, rows[i].value, FROM_PRESET, NULL, err))
+            return false;
+    if (c->cache_length == 0)
+        c->cache_length = MIN((int64_t)1024, c->max_new_tokens / 4);
+    return true;
+}
+
+static void clamp(int64_t *field, int64_t to, const char *name, const char *why, struct buf *notes)
+{
+    if (*field == to)
+        return;
+    buf_fmt(notes, "warning: '%s' is %lld and is taken as %lld: %s\n", name, (long long)*field, (long long)to, why);
+    *field = to;
+}
+
+static bool sizes_check(struct run_config *c, struct buf *notes, struct error *err)
+{
+    int64_t prompts = c->inference_batch_size * c->num_inferencer;
+    if (c->inference_microbatch_size > c->inference_batch_size)
+        clamp(&c->inference_microbatch_size, c->inference_batch_size, "inference_microbatch_size",
+              "it cannot exceed inference_batch_size", notes);
+    if (c->inference_batch_size % c->inference_microbatch_size != 0)
+        return error_set(err, ERR_USAGE,
+                         "'inference_batch_size' (%lld) must be a multiple of 'inference_microbatch_size' (%lld)",
+                         (long long)c->inference_batch_size, (long long)c->inference_microbatch_size);
+    /* The seeds' own example lines ask for train batches larger than a rollout step. */
+    if (prompts < c->train_batch_size * c->num_trainers && prompts % c->num_trainers == 0)
+        clamp(&c->train_batch_size, prompts / c->num_trainers, "train_batch_size",
+              "a rollout step (inference_batch_size x num_inferencer prompts) holds no more for each trainer", notes);
+    if (prompts % (c->train_batch_size * c->num_trainers) != 0)
+        return error_set(err, ERR_USAGE,
+                         "a rollout step of %lld prompts (inference_batch_size %lld x num_inferencer %lld) is no multiple of "
+                         "the %lld of an optimizer step (train_batch_size %lld x num_trainers %lld)",
+                         (long long)prompts, (long long)c->inference_batch_size, (long long)c->num_inferencer,
+                         (long long)(c->train_batch_size * c->num_trainers), (long long)c->train_batch_size,
+                         (long long)c->num_trainers);
+    if (c->train_minibatch_size > c->train_batch_size)
+        clamp(&c->train_minibatch_size, c->train_batch_size, "train_minibatch_size", "it cannot exceed train_batch_size",
+              notes);
+    if (c->train_batch_size % c->train_minibatch_size != 0)
+        return error_set(err, ERR_USAGE, "'train_batch_size' (%lld) must be a multiple of 'train_minibatch_size' (%lld)",
+                         (long long)c->train_batch_size, (long long)c->train_minibatch_size);
+    if (c->train_microbatch_size > c->train_minibatch_size * c->num_generations)
+        clamp(&c->train_microbatch_size, c->train_minibatch_size * c->num_generations, "train_microbatch_size",
+              "a minibatch holds no more samples (train_minibatch_size x num_generations)", notes);
+    return true;
+}
+
+static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
+{
+    static const struct { const char *name; size_t offset; } only_one[] = {
+        { "tensor_parallel_size", offsetof(struct run_config, tensor_parallel_size) },
+        { "pipeline_parallel_size", offsetof(struct run_config, pipeline_parallel_size) },
+        { "producer_tensor_parallel_size", offsetof(struct run_config, producer_tensor_parallel_size) },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(only_one); i++) {
+        int64_t v = *(const int64_t *)((const char *)c + only_one[i].offset);
+        if (v != 1)
+            return error_set(err, ERR_USAGE, "'%s' is %lld, but a model is held whole on each device here: only 1 works",
+                             only_one[i].name, (long long)v);
+    }
+    if (c->free_running && strcmp(c->placement, "apart") != 0)
+        return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait have devices of their own");
+    if (c->free_running && c->n_behind > 0)
+        return error_set(err, ERR_USAGE, "'n_behind' (%lld) has no meaning with 'free_running'; 'max_staleness' is its bound",
+                         (long long)c->n_behind);
+    if (c->ray_dir[0])
+        buf_str(notes, "note: 'ray_dir' has no meaning here: there is no Ray\n");
+    if (strcmp(c->backend, "rollcall") != 0)
+        buf_fmt(notes, "note: 'backend' %s is accepted; rollcall's own engine generates\n", c->backend);
+    if (c->zero_stage != 0)
+        buf_fmt(notes, "note: 'zero_stage' %lld is accepted; optimizer state is not sharded\n", (long long)c->zero_stage);
+    if (strcmp(c->algo, "DAPO") == 0 && c->beta > 0)
+        buf_fmt(notes, "note: DAPO uses no KL penalty as published; 'kl_coeff' %g is used because it was asked for\n", c->beta);
+    if (c->soft_over_length_punishment && c->cache_length >= c->max_new_tokens)
+        return error_set(err, ERR_USAGE, "'cache_length' (%lld) must be below 'max_new_tokens' (%lld)",
+                         (long long)c->cache_length, (long long)c->max_new_tokens);
+    if (c->stuck_s < c->slow_s)
+        return error_set(err, ERR_USAGE, "'stuck_s' (%g) must not be below 'slow_s' (%g)", c->stuck_s, c->slow_s);
+    return true;
+}
+
+bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)
+{
+    struct eval_set sets[EVAL_SET_MAX];
+    return preset_apply(c, err) && sizes_check(c, notes, err) && meaning_check(c, notes, err)
+        && run_config_eval_sets(c, sets, err) >= 0;
+}
+
+bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err)
+{
+    *p = (struct run_plan){ .producers = c->num_inferencer, .dp = c->num_trainers };
+    p->prompts_per_rollout_step = c->inference_batch_size * p->producers;
+    p->prompts_per_train_batch = c->train_batch_size * p->dp;
+    p->k = p->prompts_per_rollout_step / p->prompts_per_train_batch;
+    if (n_row < 1)
+        return error_set(err, ERR_DATA, "'%s' holds no usable line", c->dataset);
+    if (n_row < p->prompts_per_rollout_step && c->max_steps == 0)
+        return error_set(err, ERR_USAGE,
+                         "'%s' has %lld usable lines, fewer than the %lld prompts of a rollout step; lower "
+                         "'inference_batch_size' or set 'max_steps'",
+                         c->dataset, (long long)n_row, (long long)p->prompts_per_rollout_step);
+    p->rollout_steps_per_episode = MAX((int64_t)1, n_row / p->prompts_per_rollout_step);
+    p->total_steps = c->max_steps ? c->max_steps : c->num_episodes * p->rollout_steps_per_episode * p->k;
+    p->max_age_steps = c->free_running ? c->max_staleness : (c->n_behind + 1) * p->k - 1;
+    p->on_policy = c->n_behind == 0 && p->k == 1 && !c->free_running;
+    return true;
+}
+
+int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SET_MAX], struct error *err)
+{
+    int n = 0;
+    if (!c->eval_dataset[0])
+        return 0;
+    json_t *root = json_loads(c->eval_dataset, 0, NULL), *v;
+    const char *name;
+    bool ok = json_is_object(root) || error_set(err, ERR_USAGE, "'eval_dataset' must be a JSON object");
+    json_object_foreach(root, name, v) {
+        double t = c->eval_temperature;
+        json_int_t samples = 1, limit = 0;
+        const char *path = NULL;
+        json_error_t je;
+        if (ok && n == EVAL_SET_MAX)
+            ok = error_set(err, ERR_USAGE, "'eval_dataset' names more than %d sets", EVAL_SET_MAX);
+        if (!ok)
+            break;
+        if (json_unpack_ex(v, &je, JSON_STRICT, "{s:s, s?F, s?I, s?I}", "path", &path, "temperature", &t, "n", &samples,
+                           "limit", &limit) != 0)
+            ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s': %s", name, je.text);
+        else if (t < 0 || t > 100 || samples < 1 || samples > 1024 || limit < 0)
+            ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' has a temperature, n or limit out of bounds", name);
+        else if (strlen(name) >= sizeof out->name || strlen(path) >= sizeof out->path)
+            ok = error_set(err, ERR_USAGE, "'eval_dataset': the name or path of '%.40s' is too long", name);
+        if (!ok)
+            break;
+        struct eval_set *s = &out[n++];
+        *s = (struct eval_set){ .temperature = t, .n = samples, .limit = limit };
+        strcpy(s->name, name);
+        strcpy(s->path, path);
+    }
+    json_decref(root);
+    return ok ? n : -1;
+}
+
+int64_t run_config_n_device(const struct run_config *c)
+{
+    return strcmp(c->placement, "apart") == 0 ? c->num_trainers + c->num_inferencer : MAX(c->num_trainers, c->num_inferencer);
+}
+
+bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err)
+{
+    size_t len = strlen(device);
+    int64_t k = 0, first = strcmp(c->placement, "apart") == 0 ? c->num_trainers : 0;
+    const char *at = c->devices;
+    while (strncmp(at, device, len) != 0 || (at[len] && at[len] != ',')) {
+        if (!(at = strchr(at, ',')))
+            return error_set(err, ERR_USAGE, "'%s' is not among the run's devices '%s'", device, c->devices);
+        at++;
+        k++;
+    }
+    part->rank = k < c->num_trainers && !c->node_only ? k : -1;
+    part->producer = k >= first && k < first + c->num_inferencer ? k - first : -1;
+    return true;
+}
+
+const char *run_part_text(const struct run_part *part, char *out, size_t size)
+{
+    char trainer[32] = "", producer[32] = "";
+    if (part->rank >= 0)
+        snprintf(trainer, sizeof trainer, "trainer %lld", (long long)part->rank);
+    if (part->producer >= 0)
+        snprintf(producer, sizeof producer, "producer %lld", (long long)part->producer);
+    snprintf(out, size, "%s%s%s", trainer, trainer[0] && producer[0] ? ", " : "", producer);
+    return out;
+}
+
+bool run_config_travels(const struct run_config *c)
+{
+    return strcmp(c->placement, "apart") == 0 || c->num_inferencer > c->num_trainers || (c->n_behind > 0 && c->num_inferencer > 1);
+}

@@ -1,0 +1,165 @@
+/* run_config.h - everything a run can be told, as one struct
+ *
+ * Filled in order from the defaults (knobs.c), the algorithm's preset, the run file, the command line; a later one wins, and
+ * where each value came from is kept. The table in knobs.c drives parsing, help, the run's own run.yaml, ctl, the console and
+ * the docs. A plain value: copying it is fine; it owns no memory. One thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/error.h"
+
+#define RUN_TEXT_MAX 1024    // bytes of one text setting, with its NUL
+#define RUN_JSON_MAX 4096
+#define KNOB_MAX 160         // most rows the knob table may have
+
+enum knob_source { FROM_DEFAULT, FROM_PRESET, FROM_FILE, FROM_FLAG, FROM_COMMAND };
+
+struct run_config {
+    /* the run */
+    char name[128];                 // "" : a free name is taken
+    char project[128];
+    char model[RUN_TEXT_MAX];       // directory or org/name
+    char checkpoint_path[RUN_TEXT_MAX];    // start a new run from this checkpoint
+    int64_t seed;
+    int64_t max_steps;              // optimizer steps; 0: what num_episodes gives
+    int64_t num_episodes;           // passes over the dataset
+    char dtype[8];                  // fp32 | bf16: weights and activations
+    char devices[256];              // "auto" or a list: cpu:0,cuda:0
+    char placement[16];             // shared: workers play both roles; apart: trainers and producers on their own devices
+    char weights[8];                // auto | files | copy | nccl: how they get to samplers on other devices
+    int64_t threads;                // of a CPU device; 0: its share of the cores
+    /* data */
+    char dataset[RUN_TEXT_MAX];
+    char eval_dataset[RUN_JSON_MAX];    // JSON object {name: path or {"path","temperature","n","limit"}}
+    char prompt_column[64], answer_column[64];    // "" : messages and gt_answer
+    char long_prompt[16];           // drop | cut_left
+    int64_t max_prompt_tokens;
+    bool shuffle;
+    /* workers */
+    int64_t num_trainers, num_inferencer;
+    int64_t tensor_parallel_size, pipeline_parallel_size, zero_stage, producer_tensor_parallel_size;
+    char ray_dir[RUN_TEXT_MAX], master_address[128], backend[16];
+    int64_t master_port;
+    char listen[280];               // "" : no other nodes; HOST:PORT
+    int64_t n_behind;
+    bool free_running;
+    int64_t max_staleness;          // of a token in free-running mode, optimizer steps
+    /* batch sizes, in prompts but for the micro-batches (samples) */
+    int64_t inference_batch_size, inference_microbatch_size;
+    int64_t train_batch_size, train_minibatch_size, train_microbatch_size;
+    int64_t token_budget;           // tokens of a packed micro-batch; 0: from the micro-batch size
+    /* sampling */
+    int64_t num_generations;
+    double temperature, top_p, min_p;
+    int64_t top_k;                  // 0: off
+    int64_t max_new_tokens;
+    char system_prompt[RUN_TEXT_MAX];    // "" : the reward type's
+    bool ignore_eos;                // force full-length responses (profiling)
+    /* algorithm */
+    char algo[24];                  // GRPO | DAPO | RLOO | REINFORCE_PPB
+    double beta;                    // KL coefficient
+    double clip_eps_low, clip_eps_high;
+    char loss_variation[16];        // token_level | sample_level
+    double filter_range[2];         // NAN: no filter
+    bool dynamic_batching;
+    bool filter_truncated_response;
+    bool soft_over_length_punishment;
+    int64_t cache_length;           // tokens
+    double skip_threshold;          // 0: off
+    bool ppb_as_upstream;           // multiply by the spread instead of dividing (compatibility)
+    bool control_shuffle_rewards;   // experiment: rewards exchanged between the samples of a batch; must not learn
+    /* optimizer */
+    double learning_rate;
+    char lr_schedule[16];           // constant | linear | cosine
+    double lr_min_ratio;            // of learning_rate, at the end of the schedule
+    int64_t warmup_steps;
+    double weight_decay, adam_beta1, adam_beta2, adam_eps, max_norm;
+    bool recompute_full;            // full-block recompute in training
+    bool offload_optimizer;         // moments and masters in host memory (the seeds' HybridAdam)
+    /* reward */
+    char reward_type[256];
+    char code_verifier_api_url[RUN_TEXT_MAX];
+    double reward_timeout_s;        // an own reward program's answer, or the external verifier's
+    int64_t scorer_threads;
+    /* evaluation, saving, logging: intervals in optimizer steps */
+    int64_t eval_interval;          // <= 0: off
+    double eval_temperature;
+    bool eval_at_end, save_at_end;
+    int64_t save_interval;          // 0: only at the end
+    int64_t keep_checkpoints;       // complete ones kept; 0: all
+    char save_dir[RUN_TEXT_MAX], eval_save_dir[RUN_TEXT_MAX], rollout_save_dir[RUN_TEXT_MAX];
+    int64_t rollout_log_interval;   // optimizer steps between readable rollout logs
+    bool enable_profiling;
+    /* watching */
+    char view_group[64];            // "" : nobody else may look
+    double slow_s, stuck_s;         // a phase without progress for so long is called slow, stuck
+    double restart_stuck_s;         // 0: never restart by rule
+    double heartbeat_s;
+    double telemetry_s;             // between two samples in the journal
+    /* exporters */
+    char wandb[16];                 // off | online | offline
+    char wandb_entity[128], wandb_base_url[RUN_TEXT_MAX], wandb_group[128], wandb_tags[256], wandb_notes[RUN_TEXT_MAX];
+    char wandb_ca[RUN_TEXT_MAX];
+    bool wandb_completions, wandb_console, wandb_host;
+    bool tensorboard;
+    char metrics_listen[64];        // "" : off; host:port
+    char metrics_token_file[RUN_TEXT_MAX];
+    /* not a setting: these are the settings of a node's processes, where nobody trains (protocol/run/node.h) */
+    bool node_only;
+    /* where each value came from, by row of the knob table */
+    unsigned char source[KNOB_MAX];
+};
+
+/* All defaults. */
+void run_config_init(struct run_config *c);
+/* Read a YAML run file over c; relative paths become relative to its folder. Messages carry file:line. */
+MUST_USE bool run_config_read(struct run_config *c, const char *path, struct error *err);
+/* One setting from text (a flag's value, NAME=VALUE of ctl). ERR_USAGE names the setting, the value and the bounds.
+ * A relative path is taken relative to base_dir; NULL: the working directory. */
+MUST_USE bool run_config_set(struct run_config *c, const char *name, const char *text, enum knob_source source,
+                             const char *base_dir, struct error *err);
+/* Presets of the algorithm for what nobody set, then the size rules. Clamps are appended to notes, one a line ("warning: ..."
+ * or "note: ..."); what cannot work fails with one sentence naming the values. Call after all sources. */
+MUST_USE bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err);
+/* The struct as YAML, every setting, absolute paths: the run directory's run.yaml. */
+MUST_USE bool run_config_print(const struct run_config *c, struct buf *out, struct error *err);
+
+/* What follows from the sizes; DESIGN section 2. */
+struct run_plan {
+    int64_t producers, dp;
+    int64_t prompts_per_rollout_step;     // inference_batch_size x producers
+    int64_t prompts_per_train_batch;      // train_batch_size x dp
+    int64_t k;                            // optimizer steps of a rollout step, without filtering
+    int64_t rollout_steps_per_episode;    // whole ones in the dataset (at least 1)
+    int64_t total_steps;                  // optimizer steps of the run
+    int64_t max_age_steps;                // a token's greatest age when trained on, in optimizer steps
+    bool on_policy;                       // n_behind 0 and k 1
+};
+/* n_row: usable lines of the dataset. */
+MUST_USE bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err);
+
+/* What a device of the run does, by its place in the list of devices: the first num_trainers train. With placement shared the first
+ * num_inferencer sample; with apart those after the trainers do. */
+struct run_part {
+    int64_t rank;        // among the trainers; -1: it does not train
+    int64_t producer;    // among the producers; -1: it does not sample
+};
+int64_t run_config_n_device(const struct run_config *c);    // that the counts and the placement ask for
+MUST_USE bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err);
+/* "trainer 0, producer 0"; returns out. */
+const char *run_part_text(const struct run_part *part, char *out, size_t size);
+/* Must weights travel between devices? Not when every producer's samples are of its own trainer's present weights. */
+bool run_config_travels(const struct run_config *c);
+
+/* One evaluation set as eval_dataset names it. */
+struct eval_set {
+    char name[64];
+    char path[RUN_TEXT_MAX];
+    double temperature;       // 0: greedy
+    int64_t n;                // samples a prompt
+    int64_t limit;            // first so many lines; 0: all
+};
+#define EVAL_SET_MAX 16
+/* The sets in the order they are named; returns how many, or -1 with err. */
+int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SET_MAX], struct error *err);

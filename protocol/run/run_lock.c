@@ -1,0 +1,41 @@
+#include "protocol/run/run_lock.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+
+int run_lock_take(const char *run_dir, struct error *err)
+{
+    char path[PATH_MAX];
+    if (!path_join(path, sizeof path, run_dir, "lock")) {
+        error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
+        return -1;
+    }
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        error_errno(err, "cannot open '%s'", path);
+        return -1;
+    }
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+    if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+        return fd;
+    if (errno == EAGAIN || errno == EACCES)
+        error_set(err, ERR_EXISTS, "the run '%s' is already going in another process", run_dir);
+    else
+        error_errno(err, "cannot lock '%s'", path);
+    close(fd);
+    return -1;
+}
+
+bool run_is_live(const char *run_dir)
+{
+    char path[PATH_MAX];
+    int fd = path_join(path, sizeof path, run_dir, "lock") ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)    // somebody else's: who may look at it sees the socket
+        return errno == EACCES && path_join(path, sizeof path, run_dir, "view/view") && path_exists(path);
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+    bool live = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    close(fd);
+    return live;
+}

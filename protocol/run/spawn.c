@@ -1,0 +1,195 @@
+#include "protocol/run/spawn.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/file.h"
+#include "protocol/base/secret.h"
+
+extern char **environ;
+
+/* The environment for a process of the run: keys only for exporters, and for agent and keeper, which pass them on. The list is
+ * the caller's to free, its texts are not. */
+static char **environment_for(const char *command)
+{
+    bool keys = strcmp(command, "exporter") == 0 || strcmp(command, "agent") == 0;
+    size_t n = 0, k = 0;
+    while (environ[n])
+        n++;
+    char **list = calloc(n + 1, sizeof *list);
+    for (size_t i = 0; list && i < n; i++)
+        if (keys || !secret_env_is(environ[i]))
+            list[k++] = environ[i];
+    return list;
+}
+
+pid_t process_spawn(const char *command, const char *run_dir, const char *name, int lock_fd, bool session, struct error *err)
+{
+    char file[64], path[4300];
+    pid_t pid = -1;
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attr;
+    sigset_t none, all;
+    process_file_name(name, file, sizeof file);
+    snprintf(path, sizeof path, "%s/logs/%s.log", run_dir, file);
+    char *argv[] = { "rollcall", (char *)command, "--run", (char *)run_dir, "--name", (char *)name, NULL };
+    int parked = fcntl(lock_fd, F_DUPFD_CLOEXEC, 64);    // out of the way of the descriptors the child is given
+    if (parked < 0) {
+        error_errno(err, "cannot pass the run's lock on");
+        return -1;
+    }
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attr);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, path, O_WRONLY | O_CREAT | O_APPEND, 0644);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    posix_spawn_file_actions_adddup2(&actions, parked, RUN_LOCK_FD);
+    sigemptyset(&none);
+    sigfillset(&all);
+    sigdelset(&all, SIGPIPE);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigdefault(&attr, &all);
+    posix_spawnattr_setflags(&attr, (short)(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | (session ? POSIX_SPAWN_SETSID : 0)));
+    char **env = environment_for(command);
+    int rv = env ? posix_spawn(&pid, "/proc/self/exe", &actions, &attr, argv, env) : ENOMEM;
+    free(env);
+    if (rv != 0) {
+        errno = rv;
+        error_errno(err, "cannot start '%s'", name);
+        pid = -1;
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attr);
+    close(parked);
+    return pid;
+}
+
+void process_file_name(const char *name, char *out, size_t size)
+{
+    snprintf(out, size, "%s", name);
+    for (char *c = out; *c; c++)
+        if (*c == ' ' || *c == ':' || *c == '/')
+            *c = '-';
+}
+
+static void pid_path(const char *run_dir, const char *name, char *out, size_t size)
+{
+    char file[64];
+    process_file_name(name, file, sizeof file);
+    snprintf(out, size, "%s/sock/%s.pid", run_dir, file);
+}
+
+bool process_note(const char *run_dir, const char *name, struct error *err)
+{
+    char path[4300], temp[4320], text[32];
+    pid_path(run_dir, name, path, sizeof path);
+    snprintf(temp, sizeof temp, "%s.%d", path, (int)getpid());
+    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int n = snprintf(text, sizeof text, "%d\n", (int)getpid());
+    bool ok = fd >= 0 && write(fd, text, (size_t)n) == n;
+    if (fd >= 0)
+        ok = close(fd) == 0 && ok;
+    ok = ok && rename(temp, path) == 0;
+    return ok || error_errno(err, "cannot write '%s'", path);
+}
+
+/* Does /proc/PID/cmdline hold these two as whole arguments? */
+static bool cmdline_has(pid_t pid, const char *first, const char *second)
+{
+    char path[64], chunk[1024];
+    struct buf b = BUF_INIT;
+    bool has_first = false, has_second = false;
+    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n;
+    while ((n = read(fd, chunk, sizeof chunk)) > 0 && b.len < 65536)
+        buf_add(&b, chunk, (size_t)n);
+    close(fd);
+    for (size_t at = 0; at < b.len; at += strlen(b.data + at) + 1) {
+        has_first = has_first || strcmp(b.data + at, first) == 0;
+        has_second = has_second || strcmp(b.data + at, second) == 0;
+    }
+    buf_release(&b);
+    return has_first && has_second;
+}
+
+pid_t process_find(const char *run_dir, const char *name)
+{
+    char path[4300];
+    struct error err;
+    struct buf text = BUF_INIT;
+    int64_t pid = 0;
+    pid_path(run_dir, name, path, sizeof path);
+    if (path_exists(path) && file_read(&text, path, 64, &err)) {
+        if (text.len && text.data[text.len - 1] == '\n')
+            text.data[--text.len] = 0;
+        if (!parse_i64(buf_text(&text), &pid) || pid <= 1 || !cmdline_has((pid_t)pid, run_dir, name))
+            pid = 0;
+    }
+    buf_release(&text);
+    return (pid_t)pid;
+}
+
+void run_kill(const char *run_dir)
+{
+    static const char *const first[] = { "keeper", "agent" };
+    for (int round = 0; round < 3; round++) {    // what a dying parent has just started is found in the next round
+        for (size_t i = 0; i < ARRAY_SIZE(first); i++) {
+            pid_t pid = process_find(run_dir, first[i]);
+            if (pid > 0)
+                kill(pid, SIGKILL);
+        }
+        DIR *d = opendir("/proc");
+        const struct dirent *e;
+        while (d && (e = readdir(d))) {
+            int64_t pid;
+            if (parse_i64(e->d_name, &pid) && pid != getpid() && cmdline_has((pid_t)pid, run_dir, "--name"))
+                kill((pid_t)pid, SIGKILL);
+        }
+        if (d)
+            closedir(d);
+    }
+}
+
+void run_weights_remove(const char *run_dir)
+{
+    char path[4300];
+    snprintf(path, sizeof path, "%s/sock", run_dir);
+    DIR *d = opendir(path);
+    const struct dirent *e;
+    while (d && (e = readdir(d)))
+        if (strncmp(e->d_name, "weights-", 8) == 0)
+            unlinkat(dirfd(d), e->d_name, 0);    // what cannot be removed now is tried again at the next start
+    if (d)
+        closedir(d);
+}
+
+void log_last_line(const char *run_dir, const char *name, char *out, size_t size)
+{
+    char file[64], path[4300], tail[2048];
+    process_file_name(name, file, sizeof file);
+    snprintf(path, sizeof path, "%s/logs/%s.log", run_dir, file);
+    out[0] = 0;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return;
+    if (fseek(f, -(long)(sizeof tail - 1), SEEK_END) != 0)
+        rewind(f);
+    size_t n = fread(tail, 1, sizeof tail - 1, f);
+    fclose(f);
+    while (n > 0 && tail[n - 1] == '\n')
+        n--;
+    tail[n] = 0;
+    const char *line = strrchr(tail, '\n');
+    snprintf(out, size, "%s", line ? line + 1 : tail);
+}

@@ -1,0 +1,29 @@
+/* spawn.h - starting processes of a run and finding those that live
+ *
+ * A process of a run keeps its id in RUN/sock/NAME.pid and is known by its command line, which holds the run's directory and its
+ * name. The run's lock (protocol/run/run_lock.h) is one open file description that every process of the run has inherited (descriptor RUN_LOCK_FD): it is
+ * held until the last of them has ended, however they end. Any thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include "protocol/base/error.h"
+
+#define RUN_LOCK_FD 3
+
+/* Start `rollcall COMMAND --run run_dir --name name`, its output appended to RUN/logs/NAME.log, RUN_LOCK_FD from lock_fd.
+ * session: in a session of its own, so that it outlives the terminal. -1 on failure. */
+pid_t process_spawn(const char *command, const char *run_dir, const char *name, int lock_fd, bool session, struct error *err);
+/* The living process of this name, by its pid file and command line; 0: none. */
+pid_t process_find(const char *run_dir, const char *name);
+/* Write our own pid file. */
+MUST_USE bool process_note(const char *run_dir, const char *name, struct error *err);
+/* Kill every process of the run at once: keeper and agent first, then the rest. */
+void run_kill(const char *run_dir);
+/* Remove the weights that trainers left in sock/ for producers: when a life of the run begins and when it ends, since another
+ * life may make other weights under the same version's name. */
+void run_weights_remove(const char *run_dir);
+/* The last line of a process's log into out; "" when there is none. */
+void log_last_line(const char *run_dir, const char *name, char *out, size_t size);
+/* The file a name's process id is kept in: "worker cpu:0" -> "worker-cpu-0". */
+void process_file_name(const char *name, char *out, size_t size);

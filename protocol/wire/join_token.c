@@ -1,0 +1,134 @@
+#include "protocol/wire/join_token.h"
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <mbedtls/ecp.h>
+#include <mbedtls/hkdf.h>
+#include <mbedtls/md.h>
+#include <mbedtls/pk.h>
+#include <mbedtls/x509_crt.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+
+static int random_fill(UNUSED void *ctx, unsigned char *out, size_t len)
+{
+    return getrandom(out, len, 0) == (ssize_t)len ? 0 : MBEDTLS_ERR_ECP_RANDOM_FAILED;
+}
+
+bool join_token_check(char *text, struct error *err)
+{
+    char *from = text + strspn(text, " \t\r\n");
+    size_t len = strcspn(from, " \t\r\n");
+    if (from[len + strspn(from + len, " \t\r\n")] != 0 || len != JOIN_TOKEN_LEN)
+        return error_set(err, ERR_DATA, "a join token is %d hexadecimal digits", JOIN_TOKEN_LEN);
+    memmove(text, from, len);
+    text[len] = 0;
+    for (size_t i = 0; i < len; i++)
+        if (!isxdigit((unsigned char)text[i]) || isupper((unsigned char)text[i]))
+            return error_set(err, ERR_DATA, "a join token is %d hexadecimal digits in lower case", JOIN_TOKEN_LEN);
+    return true;
+}
+
+bool join_token_write(const char *path, const char *token, struct error *err)
+{
+    char temp[4300];
+    snprintf(temp, sizeof temp, "%s.new", path);
+    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool ok = fd >= 0 && fchmod(fd, 0600) == 0 && write(fd, token, JOIN_TOKEN_LEN) == JOIN_TOKEN_LEN && write(fd, "\n", 1) == 1;
+    if (fd >= 0)
+        ok = close(fd) == 0 && ok;
+    ok = ok && rename(temp, path) == 0;
+    return ok || error_errno(err, "cannot write '%s'", path);
+}
+
+bool join_token_make(const char *path, struct error *err)
+{
+    unsigned char bytes[JOIN_TOKEN_LEN / 2];
+    char token[JOIN_TOKEN_LEN + 1];
+    if (path_exists(path))
+        return join_token_read(token, path, err);
+    if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
+        return error_errno(err, "cannot get random bytes for a join token");
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(token + 2 * i, 3, "%02x", bytes[i]);
+    return join_token_write(path, token, err);
+}
+
+bool join_token_read(char token[JOIN_TOKEN_LEN + 1], const char *path, struct error *err)
+{
+    struct stat st;
+    char text[JOIN_TOKEN_LEN + 64] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_errno(err, "cannot open the join token '%s'", path);
+    bool private = fstat(fd, &st) == 0 && (st.st_mode & 077) == 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (!private)
+        return error_set(err, ERR_REFUSED, "others can read the join token '%s' (mode %03o); make it chmod 600", path, (unsigned)(st.st_mode & 0777));
+    if (n < 0)
+        return error_errno(err, "cannot read the join token '%s'", path);
+    if (!join_token_check(text, err))
+        return error_wrap(err, "'%s'", path);
+    memcpy(token, text, JOIN_TOKEN_LEN + 1);
+    return true;
+}
+
+/* The private key: 48 bytes of HKDF taken modulo n - 1, plus 1 (FIPS 186-4, B.4.1: 128 bits more than n leave no bias that
+ * matters); the public key with it. */
+static int key_derive(mbedtls_pk_context *pk, const char *token)
+{
+    static const char salt[] = "rollcall join token", info[] = "P-256 node key 1";
+    unsigned char bytes[48];
+    mbedtls_mpi n;
+    int rv;
+    mbedtls_mpi_init(&n);
+    if ((rv = mbedtls_pk_setup(pk, mbedtls_pk_info_from_type(MBEDTLS_PK_ECKEY))) != 0)
+        goto out;
+    mbedtls_ecp_keypair *k = mbedtls_pk_ec(*pk);
+    if ((rv = mbedtls_ecp_group_load(&k->grp, MBEDTLS_ECP_DP_SECP256R1)) != 0
+        || (rv = mbedtls_hkdf(mbedtls_md_info_from_type(MBEDTLS_MD_SHA256), (const void *)salt, sizeof salt - 1, (const void *)token,
+                              JOIN_TOKEN_LEN, (const void *)info, sizeof info - 1, bytes, sizeof bytes)) != 0
+        || (rv = mbedtls_mpi_read_binary(&k->d, bytes, sizeof bytes)) != 0 || (rv = mbedtls_mpi_sub_int(&n, &k->grp.N, 1)) != 0
+        || (rv = mbedtls_mpi_mod_mpi(&k->d, &k->d, &n)) != 0 || (rv = mbedtls_mpi_add_int(&k->d, &k->d, 1)) != 0)
+        goto out;
+    rv = mbedtls_ecp_mul(&k->grp, &k->Q, &k->d, &k->grp.G, random_fill, NULL);
+out:
+    mbedtls_mpi_free(&n);
+    return rv;
+}
+
+bool join_identity_make(struct join_identity *out, const char *token, struct error *err)
+{
+    static const char name[] = "CN=" JOIN_SERVER_NAME;
+    mbedtls_pk_context pk;
+    mbedtls_x509write_cert cert;
+    mbedtls_mpi serial;
+    int rv;
+    mbedtls_pk_init(&pk);
+    mbedtls_x509write_crt_init(&cert);
+    mbedtls_mpi_init(&serial);
+    if ((rv = key_derive(&pk, token)) != 0)
+        goto out;
+    mbedtls_x509write_crt_set_version(&cert, MBEDTLS_X509_CRT_VERSION_3);
+    mbedtls_x509write_crt_set_md_alg(&cert, MBEDTLS_MD_SHA256);
+    mbedtls_x509write_crt_set_subject_key(&cert, &pk);
+    mbedtls_x509write_crt_set_issuer_key(&cert, &pk);
+    /* No end that matters: a token lives as long as its file, and hosts' clocks need not agree. */
+    if ((rv = mbedtls_mpi_lset(&serial, 1)) != 0 || (rv = mbedtls_x509write_crt_set_serial(&cert, &serial)) != 0
+        || (rv = mbedtls_x509write_crt_set_subject_name(&cert, name)) != 0 || (rv = mbedtls_x509write_crt_set_issuer_name(&cert, name)) != 0
+        || (rv = mbedtls_x509write_crt_set_validity(&cert, "19700101000000", "20991231235959")) != 0
+        || (rv = mbedtls_x509write_crt_set_basic_constraints(&cert, 1, 0)) != 0
+        || (rv = mbedtls_x509write_crt_pem(&cert, (unsigned char *)out->cert, sizeof out->cert, random_fill, NULL)) != 0)
+        goto out;
+    rv = mbedtls_pk_write_key_pem(&pk, (unsigned char *)out->key, sizeof out->key);
+out:
+    mbedtls_mpi_free(&serial);
+    mbedtls_x509write_crt_free(&cert);
+    mbedtls_pk_free(&pk);
+    return rv == 0 || error_set(err, ERR_INTERNAL, "cannot make a TLS identity from the join token (mbedtls -0x%04x)", (unsigned)-rv);
+}

@@ -1,0 +1,126 @@
+#include "protocol/wire/listen.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+
+#define PROBE_MS 500           // without a new connection, until we dial ourselves
+#define PROBE_LIMIT_MS 1500    // until a connection of ours must have arrived
+#define GAP_MS 500
+
+bool net_error(struct error *err, int rv, const char *what, const char *name)
+{
+    enum error_code code = rv == NNG_ETIMEDOUT ? ERR_TIMEOUT : rv == NNG_ENOMEM ? ERR_NO_MEMORY
+        : rv == NNG_EADDRINUSE ? ERR_EXISTS : rv == NNG_ECLOSED || rv == NNG_ECONNRESET || rv == NNG_ECANCELED ? ERR_CLOSED : ERR_IO;
+    return error_set(err, code, "%s '%s': %s", what, name, rv == NNG_EADDRINUSE ? "a live process answers there already"
+                                                                                : nng_strerror(rv));
+}
+
+static void added_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
+{
+    (void)pipe;
+    (void)ev;
+    atomic_fetch_add(&((struct listen *)arg)->n_added, 1);
+}
+
+static bool listen_begin(struct listen *l, struct error *err)
+{
+    struct stat st;
+    mode_t mask = umask(077);
+    int rv = nng_listen(l->socket, l->url, &l->listener, 0);
+    umask(mask);
+    if (rv != 0)
+        return net_error(err, rv, "cannot listen on", l->name);
+    l->is_open = true;
+    if (l->group && fchmodat(l->dir_fd, l->name, 0660, 0) != 0)
+        return error_errno(err, "cannot open the socket '%s' to its group", l->name);
+    l->probed_ms = l->ticked_ms = clock_ms();
+    if (fstatat(l->dir_fd, l->name, &st, 0) == 0) {
+        l->dev = st.st_dev;
+        l->ino = st.st_ino;
+    }
+    return true;
+}
+
+bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, int dir_fd, const char *name, const char *url,
+                 bool group, struct error *err)
+{
+    *l = (struct listen){ .socket = socket, .peer_protocol = peer_protocol, .dir_fd = dir_fd, .probe_fd = -1, .group = group };
+    snprintf(l->name, sizeof l->name, "%s", name);
+    snprintf(l->url, sizeof l->url, "%s", url);
+    nng_pipe_notify(socket, NNG_PIPE_EV_ADD_POST, added_cb, l);
+    return listen_begin(l, err);
+}
+
+bool listen_is_ours(const struct listen *l)
+{
+    struct stat st;
+    return fstatat(l->dir_fd, l->name, &st, 0) == 0 && st.st_dev == l->dev && st.st_ino == l->ino;
+}
+
+void listen_close(struct listen *l)
+{
+    char greeting[64];
+    if (l->probe_fd < 0)
+        return;
+    ssize_t n = recv(l->probe_fd, greeting, sizeof greeting, MSG_DONTWAIT);    // closing over unread bytes is a reset
+    (void)n;
+    close(l->probe_fd);
+    l->probe_fd = -1;
+}
+
+/* Connect and say what a peer of nng says first: RFC of SP over stream transports, 0 'S' 'P' 0, protocol, 0 0. */
+static void probe_begin(struct listen *l)
+{
+    const uint8_t greeting[8] = { 0, 'S', 'P', 0, (uint8_t)(l->peer_protocol >> 8), (uint8_t)l->peer_protocol, 0, 0 };
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    snprintf(to.sun_path, sizeof to.sun_path, "/proc/self/fd/%d/%s", l->dir_fd, l->name);
+    l->probe_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (l->probe_fd < 0)
+        return;    // no descriptor is left: a moment later
+    if (connect(l->probe_fd, (const struct sockaddr *)&to, sizeof to) != 0
+        || send(l->probe_fd, greeting, sizeof greeting, MSG_NOSIGNAL) != (ssize_t)sizeof greeting)
+        listen_close(l);
+}
+
+void listen_tick(struct listen *l)
+{
+    struct error err;
+    int64_t now = clock_ms(), gap_ms = now - l->ticked_ms;
+    l->ticked_ms = now;
+    if (gap_ms > GAP_MS)    // this process was stopped or starved: time in which nng's threads did not run either
+        l->probed_ms += gap_ms;
+    int n = atomic_load(&l->n_added);
+    if (l->is_open && n != l->n_seen) {    // our probe or anybody else
+        l->n_seen = n;
+        l->probed_ms = now;
+        listen_close(l);
+        return;
+    }
+    if (l->is_open && l->probe_fd < 0) {
+        if (now >= l->probed_ms + PROBE_MS && listen_is_ours(l)) {
+            l->probed_ms = now;
+            probe_begin(l);
+        }
+        return;
+    }
+    if (now < l->probed_ms + PROBE_LIMIT_MS)
+        return;
+    listen_close(l);
+    if (!listen_is_ours(l)) {    // not ours to take back
+        l->probed_ms = now;
+        return;
+    }
+    log_warn("'%s' no longer hears new connections; it listens anew", l->name);
+    if (l->is_open)
+        nng_listener_close(l->listener);
+    l->is_open = false;
+    if (!listen_begin(l, &err)) {
+        log_error("%s", err.text);
+        l->probed_ms = now;
+    }
+}

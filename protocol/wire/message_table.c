@@ -1,0 +1,240 @@
+/* The tables of messages and commands, and their printing; message.c writes and reads by them. */
+#include "protocol/wire/message.h"
+#include <string.h>
+#include "protocol/base/cli.h"
+
+#define FIELDS(...) ((const struct msg_field[]){ __VA_ARGS__ { .name = NULL } })
+#define NO_FIELDS FIELDS()
+
+const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
+    [MSG_OK] = { "ok", "", "", "the answer to a request that was taken; its fields are those of the request's answer",
+        NO_FIELDS, NO_FIELDS },
+    [MSG_REFUSED] = { "refused", "", "", "the answer to a request that was not taken",
+        FIELDS({ "code", KIND_STR, false, "error_code_name: usage, refused, timeout, ..." },
+               { "reason", KIND_STR, false, "one sentence" },), NO_FIELDS },
+    [MSG_HEARTBEAT] = { "heartbeat", "every process", "agent", "I live, this is what I do; every heartbeat_s seconds and at each phase",
+        FIELDS({ "name", KIND_STR, false, "controller, worker cpu:0, scorer, agent" },
+               { "pid", KIND_I64, false, "process id" },
+               { "start", KIND_I64, false, "random number taken at start; tells two lives of one name apart" },
+               { "phase", KIND_STR, false, "starting, generating, scoring, training, saving, waiting, ..." },
+               { "phase_s", KIND_F64, false, "seconds since the phase began" },
+               { "progress", KIND_F64, false, "grows with each piece of work done; standing still is a sign" },
+               { "waits_for", KIND_STR, false, "what it waits for, empty when it works" },
+               { "gauges", KIND_MAP, true, "numbers of the moment, by name" },
+               { "processes", KIND_LIST, true, "gate: those of other nodes, as in the answer to status" },
+               { "nodes", KIND_LIST, true, "gate: figures of other nodes, as in the answer to status" },
+               { "detail", KIND_MAP, true, "controller: the run's state, as in the answer to status" },),
+        FIELDS({ "order", KIND_STR, false, "go, or stop: end yourself" },) },
+    [MSG_PUBLISH] = { "publish", "every process", "agent, controller",
+        "hand body to everybody who listens on the telemetry socket; listeners hear this message itself. Topics: step "
+        "(step, time, incarnation, metrics), rollout (as a group of rollouts), event (as a row of events), process (a heartbeat). The controller takes event and sample (node, time, figures by name), from the agent: they go into the journal, an event once by the id in its body",
+        FIELDS({ "topic", KIND_STR, false, "a word" }, { "body", KIND_MAP, false, "by topic" },), NO_FIELDS },
+    [MSG_STATUS] = { "status", "console, ctl", "agent", "how the run stands",
+        FIELDS({ "fresh", KIND_BOOL, true, "false: do not ask the controller, take its last heartbeat" },),
+        FIELDS({ "name", KIND_STR, false, "of the run" },
+               { "dir", KIND_STR, false, "its directory" },
+               { "state", KIND_STR, false, "starting, running, paused, stopping, finished, failed, stopped (by an operator)" },
+               { "reason", KIND_STR, true, "why it failed or stopped, or what it waits for" },
+               { "failure", KIND_STR, true, "why the agent has given the run up, whatever state says" },
+               { "pause_depth", KIND_STR, true, "rollouts, step or drain, when paused or on the way" },
+               { "step", KIND_I64, false, "optimizer steps done" },
+               { "max_steps", KIND_I64, true, "optimizer steps it will end at" },
+               { "rollout_step", KIND_I64, true, "the oldest rollout step not yet trained on" },
+               { "incarnation", KIND_I64, true, "grows with each return to a checkpoint" },
+               { "elapsed_s", KIND_F64, true, "seconds of this controller's life" },
+               { "step_s", KIND_F64, true, "seconds an optimizer step takes, mean of the last ones" },
+               { "left_s", KIND_F64, true, "estimated seconds to the end" },
+               { "knobs", KIND_MAP, true, "every setting by name: number, boolean or text" },
+               { "buffer", KIND_MAP, true, "items: issued, generating, returned, waiting, filtered, stale (free-running), trained, items (opened)" },
+               { "metrics", KIND_MAP, true, "of the last step, by name" },
+               { "eval", KIND_MAP, true, "last evaluation: SET -> {step, n, mean}" },
+               { "checkpoint", KIND_I64, true, "step of the last complete checkpoint; absent: none" },
+               { "controller_s", KIND_F64, true, "seconds since the controller was last heard" },
+               { "processes", KIND_LIST, false, "{name, node, kind, plays (a worker: trainer 0, producer 0), pid, phase, phase_s, progress, "
+                                                "waits_for, verdict, heard_s, restarts, cpu (processors in use), rss_mib, gauges}; "
+                                                "verdict is ok, slow or stuck; those of another node have its name in node, and before their own: NODE/NAME" },
+               { "node", KIND_STR, true, "name of the agent's node" },
+               { "host", KIND_MAP, true, "its figures by name (protocol/run/telemetry.h); what is not known is not there" },
+               { "devices", KIND_LIST, true, "{name, what, uuid, bus, state, throttle, figures, processes: [{pid, mem_bytes, "
+                                             "util_percent}]}; state is ok, lost or needs reset, throttle what slows the clocks" },
+               { "no_gpu", KIND_STR, true, "why there are no GPUs" },
+               { "nodes", KIND_LIST, true, "{node, host, devices, no_gpu} of other nodes" },) },
+    [MSG_COMMAND] = { "command", "console, ctl", "agent, controller",
+        "ask for a change; carried out once by id, answered when it has taken effect or failed",
+        FIELDS({ "id", KIND_STR, false, "unique; a repeated id gets the first outcome" },
+               { "command", KIND_STR, false, "name in the table of commands" },
+               { "args", KIND_MAP, true, "by command" },
+               { "who", KIND_STR, false, "for the audit trail: user@host, console or ctl" },
+               { "limit_s", KIND_F64, true, "give up after so many seconds and name who is late" },),
+        FIELDS({ "effect", KIND_STR, false, "what has happened, one sentence" },
+               { "step", KIND_I64, false, "the optimizer step it takes effect at" },) },
+    [MSG_STEPS] = { "steps", "console, exporters", "agent, controller", "metrics of past steps, oldest first",
+        FIELDS({ "from", KIND_I64, false, "first step wanted" }, { "limit", KIND_I64, true, "most steps in the answer" },),
+        FIELDS({ "names", KIND_LIST, false, "names of the metrics" },
+               { "step", KIND_BIN, false, "int64 (n)" }, { "time", KIND_BIN, false, "float64 (n) seconds since 1970" },
+               { "value", KIND_BIN, false, "float64 (n, names), NaN where unknown" },
+               { "more", KIND_BOOL, false, "there are later steps" },) },
+    [MSG_EVENTS] = { "events", "console", "agent, controller", "the audit trail and what happened, oldest first",
+        FIELDS({ "after", KIND_I64, false, "id of the last one known; 0: from the start" },
+               { "limit", KIND_I64, true, "the newest so many of them" },),
+        FIELDS({ "events", KIND_LIST, false, "{id, time, step, kind, who, text}" },) },
+    [MSG_ROLLOUTS] = { "rollouts", "console", "agent, controller", "the newest rollout groups as text",
+        FIELDS({ "limit", KIND_I64, true, "most groups" },),
+        FIELDS({ "groups", KIND_LIST, false, "{item, step, prompt_text, samples: [{text, reward, score, n_tok, finish, reason}]}, "
+                                             "newest first" },) },
+    [MSG_CHECKPOINTS] = { "checkpoints", "console, ctl", "agent, controller", "the run's checkpoints, newest first",
+        FIELDS({ "verify", KIND_BOOL, true, "read every file and compare its hash" },),
+        FIELDS({ "checkpoints", KIND_LIST, false, "{step, path, time, size_bytes, complete, reason}" },) },
+    [MSG_WORK] = { "work", "worker", "controller", "I am free: what next? Held open until there is something, at most 2 s",
+        FIELDS({ "name", KIND_STR, false, "the worker" }, { "start", KIND_I64, false, "as in its heartbeat" },
+               { "incarnation", KIND_I64, false, "the last one it was told; -1: none" },
+               { "step", KIND_I64, false, "optimizer steps its weights have had; -1: nothing is loaded" },
+               { "version", KIND_I64, false, "of the weights it samples with; -1: none" },
+               { "made", KIND_I64, false, "the incarnation that made version; 0: none, as the run's first weights" },
+               { "produces", KIND_BOOL, false, "it samples" }, { "consumes", KIND_BOOL, false, "it trains" },
+               { "rank", KIND_I64, true, "among the trainers" },
+               { "round", KIND_I64, true, "in which the trainers have met; 0: it has met nobody" },
+               { "items_max", KIND_I64, false, "most items it takes now" },
+               { "busy", KIND_BOOL, true, "it is sampling: only items, cancel or none are wanted, at once" },
+               { "n_row", KIND_I64, true, "usable prompts of the dataset, once it is loaded" },
+               { "shared", KIND_LIST, true, "versions that it keeps for other samplers (weights by copy or nccl)" },),
+        FIELDS({ "kind", KIND_STR, false, "none, load, items, train, share (keep the weights for other samplers: in path, or as the run's setting weights says), publish (sample with version from now on: from there, or the trainer's own), save, eval, cancel (drop what is being sampled), stop" },
+               { "task", KIND_I64, false, "number of the task, for done; 0 with none and stop" },
+               { "incarnation", KIND_I64, false, "to be quoted from now on" },
+               { "step", KIND_I64, true, "load, save, eval: optimizer step; train: the step it makes is step + 1" },
+               { "path", KIND_STR, true, "load: directory; save: where to; share, publish: file, in share only when somebody needs one" },
+               { "round", KIND_I64, true, "load: in which the trainers meet, when there are several" },
+               { "items", KIND_LIST, true, "items: {item, row}; train: numbers in batch order" },
+               { "rollout_step", KIND_I64, true, "items" },
+               { "version", KIND_I64, true, "items, publish: the weights to sample with; -1: those it has" },
+               { "made", KIND_I64, true, "load, share, publish: the incarnation that made version" },
+               { "max_steps", KIND_I64, true, "train: optimizer steps of the whole run, for the schedule" },
+               { "knobs", KIND_MAP, true, "items, train, eval: settings that differ from run.yaml for this task, as text by name" },) },
+    [MSG_GROUP] = { "group", "worker", "controller", "a finished rollout group; acknowledged when it is on disk",
+        FIELDS({ "incarnation", KIND_I64, false, "" }, { "item", KIND_I64, false, "" }, { "row", KIND_I64, false, "line of the dataset" },
+               { "rollout_step", KIND_I64, false, "" }, { "version", KIND_I64, false, "of the weights, optimizer steps" },
+               { "made", KIND_I64, true, "the incarnation that made version; a group of weights that are undone since is refused" },
+               { "temperature", KIND_F64, false, "" }, { "top_p", KIND_F64, false, "" }, { "top_k", KIND_I64, false, "" },
+               { "max_new_tok", KIND_I64, false, "" },
+               { "prompt", KIND_BIN, false, "int32 token ids" }, { "token", KIND_BIN, false, "int32, sample after sample" },
+               { "logp", KIND_BIN, false, "float32, as token" },
+               { "newer", KIND_BIN, true, "int32, as token: optimizer steps by which the weights that drew it are newer than version; absent: all 0" },
+               { "samples", KIND_LIST, false, "{n_tok, seed, finish, score, reward, format_acc, ans_acc, parts, reason, text}" },
+               { "prompt_text", KIND_STR, true, "" },
+               { "gen_s", KIND_F64, true, "seconds" }, { "score_s", KIND_F64, true, "seconds from asking for scores to having them" },
+               { "verify_s", KIND_F64, true, "seconds that the verifiers worked, added up" },),
+        FIELDS({ "known", KIND_BOOL, true, "it was there already" },) },
+    [MSG_FETCH] = { "fetch", "worker", "controller", "the groups of a train batch, by item; the answer may hold fewer than asked",
+        FIELDS({ "items", KIND_LIST, false, "item numbers" },),
+        FIELDS({ "groups", KIND_LIST, false, "maps as in group, from the first on" },) },
+    [MSG_DONE] = { "done", "worker", "controller", "a task has ended; acknowledged when it is in the journal",
+        FIELDS({ "name", KIND_STR, false, "the worker" }, { "task", KIND_I64, false, "" },
+               { "kind", KIND_STR, false, "as in work" }, { "incarnation", KIND_I64, false, "" },
+               { "step", KIND_I64, false, "optimizer steps done" }, { "ok", KIND_BOOL, false, "" },
+               { "error", KIND_STR, true, "why not" },
+               { "rank", KIND_I64, true, "among the trainers" }, { "round", KIND_I64, true, "load, train: it was done in" },
+               { "version", KIND_I64, true, "publish: of the weights" },
+               { "left", KIND_BOOL, true, "not done because another trainer has left or died, or does not come" },
+               { "again", KIND_BOOL, true, "publish: the weights did not come; it may be asked again" },
+               { "metrics", KIND_MAP, true, "train: numbers by name (protocol/run/metrics.h)" },
+               { "eval", KIND_MAP, true, "eval: SET -> {n, mean, temperature}" },
+               { "size_bytes", KIND_I64, true, "save" }, { "hash", KIND_STR, true, "save: of the manifest" },),
+        NO_FIELDS },
+    [MSG_SCORE] = { "score", "worker", "scorer", "score the completions of one prompt with the run's reward",
+        FIELDS({ "row", KIND_STR, false, "the dataset's line, JSON" },
+               { "samples", KIND_LIST, false, "{text, n_tok, finish: 0 stop, 1 length}" },
+               { "eval", KIND_BOOL, true, "score as evaluation does: no length rules" },),
+        FIELDS({ "results", KIND_LIST, false, "as samples: {score: 1 ok, left out because the verifier 2 cannot tell, 3 ran out "
+                                              "of time or 4 failed, reward, format_acc, ans_acc, parts, rule, "
+                                              "pred, gold, tests: 1 byte each: 1 passed, 0 wrong answer, -1 failed, -2 no program, us}" },) },
+    [MSG_JOIN] = { "join", "another node", "gate", "I would like to sample for this run: what do I need?",
+        FIELDS({ "node", KIND_STR, false, "the node's name: letters, digits, '.', '_' and '-', at most 32" },
+               { "id", KIND_STR, false, "random, kept in the node's folder: who comes back with it takes its own place" },
+               { "host", KIND_STR, false, "host name, for the operator" },
+               { "device", KIND_STR, false, "kind of its devices, cpu or cuda: bits are the same only on the same kind" },
+               { "producers", KIND_I64, false, "how many" },),
+        FIELDS({ "name", KIND_STR, false, "of the run" },
+               { "settings", KIND_STR, false, "its run.yaml" },
+               { "hash", KIND_STR, false, "SHA-256 of settings and files, to be quoted in node" },
+               { "files", KIND_LIST, false, "{name, size_bytes, hash}: what the node needs; SHA-256 in hexadecimal" },) },
+    [MSG_NODE] = { "node", "another node", "gate", "I am here, this is what my processes do; every heartbeat_s seconds. Who is not heard for "
+                                                   "three of them and slow_s is given up: its items are issued again",
+        FIELDS({ "node", KIND_STR, false, "as in join" }, { "id", KIND_STR, false, "as in join" }, { "host", KIND_STR, false, "as in join" },
+               { "start", KIND_I64, false, "random, of this life; an older life of the id is refused" },
+               { "hash", KIND_STR, false, "as in the answer to join" },
+               { "leaving", KIND_BOOL, true, "this is the last one" },
+               { "reason", KIND_STR, true, "why it leaves" },
+               { "processes", KIND_LIST, false, "as in the answer to status" },
+               { "figures", KIND_MAP, true, "node, host, devices, no_gpu as in the answer to status" },),
+        FIELDS({ "order", KIND_STR, false, "go, join (what the node holds is out of date), or stop" },
+               { "reason", KIND_STR, false, "why, with join and stop" },
+               { "state", KIND_STR, false, "of the run, as in the answer to status" },
+               { "step", KIND_I64, false, "optimizer steps done" },
+               { "restart", KIND_STR, true, "a process of the node that an operator wants restarted" },
+               { "restart_pid", KIND_I64, true, "its process id when that was asked: together they are the restart's identity, carried out once" },) },
+    [MSG_FILE] = { "file", "another node", "gate", "a piece of a file: one of those that join has named, or weights",
+        FIELDS({ "name", KIND_STR, true, "as in the answer to join" },
+               { "version", KIND_I64, true, "weights of this version" }, { "made", KIND_I64, true, "... that this incarnation made" },
+               { "offset", KIND_I64, false, "bytes" }, { "n_bytes", KIND_I64, false, "at most 4 MiB" },),
+        FIELDS({ "size_bytes", KIND_I64, false, "of the whole file" },
+               { "stamp", KIND_I64, false, "another number: another file has come in its place, begin anew" },
+               { "data", KIND_BIN, false, "shorter than asked at the end only" },) },
+    [MSG_GONE] = { "gone", "gate", "controller", "a node has left or is lost: issue what it had again, and do not wait for its workers",
+        FIELDS({ "node", KIND_STR, false, "its name" }, { "reason", KIND_STR, false, "for the journal" },), NO_FIELDS },
+};
+
+const struct command_spec command_specs[] = {
+    { "pause", "depth", "hold the run: rollouts (issue no new items), step (finish the optimizer step), drain (finish what is in "
+                        "flight, save, hold)", 120, false },
+    { "resume", "", "go on after a pause", 30, false },
+    { "set", "values", "change knobs (values: NAME -> text), all or none", 60, false },
+    { "revert", "", "take back the last change of knobs", 60, false },
+    { "checkpoint", "", "save at the end of the optimizer step", 300, false },
+    { "eval", "", "evaluate at the end of the optimizer step", 600, false },
+    { "stop", "", "finish the optimizer step, save, end the run", 600, true },
+    { "restart", "process", "kill a process; its parent starts it again", 60, true },
+    { "dismiss", "node", "send a node away; its items are issued again", 30, true },
+    { "quarantine", "row", "issue a line of the dataset no more", 30, true },
+};
+const int n_command_specs = ARRAY_SIZE(command_specs);
+
+const struct command_spec *command_find(const char *name, struct error *err)
+{
+    const struct command_spec *nearest = &command_specs[0];
+    for (int i = 0; i < n_command_specs; i++) {
+        if (strcmp(command_specs[i].name, name) == 0)
+            return &command_specs[i];
+        if (word_distance(command_specs[i].name, name) < word_distance(nearest->name, name))
+            nearest = &command_specs[i];
+    }
+    error_set(err, ERR_USAGE, "unknown command '%.40s'; did you mean '%s'?", name, nearest->name);
+    return NULL;
+}
+
+static void fields_print(struct buf *out, const char *title, const struct msg_field *f)
+{
+    static const char *const kinds[] = { "integer", "number", "text", "boolean", "bytes", "map", "list" };
+    if (!f->name)
+        return;
+    buf_fmt(out, "\n| %s | kind | meaning |\n|---|---|---|\n", title);
+    for (; f->name; f++)
+        buf_fmt(out, "| `%s`%s | %s | %s |\n", f->name, f->optional ? " (optional)" : "", kinds[f->kind], f->help);
+}
+
+void msg_print_docs(struct buf *out)
+{
+    buf_str(out, "## Messages\n");
+    for (int i = 0; i < MSG_TYPE_COUNT; i++) {
+        const struct msg_spec *s = &msg_specs[i];
+        if (s->from[0])
+            buf_fmt(out, "\n### `%s`: %s → %s\n%s.\n", s->name, s->from, s->to, s->help);
+        else
+            buf_fmt(out, "\n### `%s`\n%s.\n", s->name, s->help);
+        fields_print(out, "field", s->request);
+        fields_print(out, "answer", s->answer);
+    }
+    buf_str(out, "\n## Commands\n\n| command | args | what it does | default time limit, s |\n|---|---|---|---|\n");
+    for (int i = 0; i < n_command_specs; i++)
+        buf_fmt(out, "| `%s` | %s | %s | %g |\n", command_specs[i].name, command_specs[i].args, command_specs[i].help,
+                command_specs[i].limit_s);
+}

@@ -1,0 +1,70 @@
+/* transport_parts.h - the inside of the transport; only for transport*.c. How it works is told in transport.c. */
+#pragma once
+#include <nng/nng.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include "protocol/wire/listen.h"
+#include "protocol/wire/transport.h"
+
+struct call;          // a request of ours that is under way
+struct pipe_entry;    // a connection that came or went
+struct heard;         // a publication
+
+/* ---- transport_queue.c: what nng's threads hand to the loop ---- */
+enum entry_kind { ENTRY_CALL, ENTRY_REQUEST, ENTRY_HEARD, ENTRY_PIPE };
+struct entry {                  // the first member of a slot, which the slot's part makes, reads and frees
+    struct entry *next;
+    enum entry_kind kind;
+};
+struct entry_queue {
+    int event_fd;               // readable when there may be an entry
+    pthread_mutex_t lock;       // guards: first, last, n_heard
+    struct entry *first, **last;
+    int n_heard;                // publications in it
+};
+MUST_USE bool entry_queue_init(struct entry_queue *q, struct error *err);
+void entry_queue_release(struct entry_queue *q);    // it must be empty
+void entry_push(struct entry_queue *q, struct entry *e);    // any thread
+struct entry *entry_pop(struct entry_queue *q);             // NULL: none
+bool entry_room(struct entry_queue *q);                     // for one publication more; any thread
+/* Take out the entries of one owner, and give each to release, if that is not NULL. */
+void entry_remove(struct entry_queue *q, bool (*owned)(const struct entry *e, const void *owner), const void *owner,
+                  void (*release)(struct entry *e));
+void entry_wake(struct entry_queue *q);                     // make event_fd readable; any thread
+
+/* ---- transport.c ---- */
+struct transport {
+    struct entry_queue queue;
+    int dir_fd;                 // O_PATH of the socket folder
+    int view_fd;                // of the folder for sockets called "view..."; -1: the same
+    bool view_group;            // its group may connect
+    struct peer *peers;
+    struct server *servers;
+    struct publisher *publishers;
+    int64_t ticked_ms;
+    atomic_bool woken;          // set by any thread
+    bool left_open;             // a socket of ours could not be closed: nng may still call back
+};
+#define URL_SIZE 320            // of an address, or of a path in /proc/self/fd
+/* The url of a socket of ours, or of another of our processes, by its name. */
+MUST_USE bool transport_url(const struct transport *t, const char *name, char *out, size_t size, struct error *err);
+/* Listen under name in the folder where it belongs; sockets of peer_protocol dial it. On failure l can be closed. */
+MUST_USE bool transport_listen(struct transport *t, struct listen *l, nng_socket socket, uint16_t peer_protocol, const char *name,
+                               struct error *err);
+nng_msg *nng_msg_of(const void *data, size_t len);    // a copy; NULL: no memory
+
+/* ---- transport_close.c: closing with a limit ---- */
+/* False: nng hangs in it, and may go on using what it was given. */
+bool transport_close(struct transport *t, nng_socket socket);
+
+/* ---- transport_server.c, transport_peer.c, transport_telemetry.c: the kinds of sockets ---- */
+/* What an entry that has left the queue means; false: nothing to tell the owner. Takes it. */
+void request_event(struct request *r, struct net_event *ev);
+bool call_event(struct call *c, struct net_event *ev);
+void pipe_event(struct transport *t, struct pipe_entry *e);
+void heard_event(struct heard *h, struct net_event *ev);
+void heard_free(struct entry *e);
+/* A few times a second: time limits of calls (true: one has passed) and silent dialers; deaf listeners. */
+bool peers_tick(struct transport *t, int64_t now, struct net_event *ev);
+void servers_tick(struct transport *t);
+void publishers_tick(struct transport *t);

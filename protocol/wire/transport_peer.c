@@ -1,0 +1,339 @@
+/* Peers: sockets that send our requests, each in a slot of its own, and bring the answers; dialing, and dialing anew. */
+#include "protocol/wire/transport_parts.h"
+#include <inttypes.h>
+#include <nng/protocol/reqrep0/req.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "protocol/wire/tls.h"
+
+#define REDIAL_MS 3000
+#define SILENT_MS 6000          // of a connection to another host, while requests on it go unanswered
+#define CALLS_MAX 256           // open at one peer
+
+struct call {
+    struct entry entry;
+    struct call *next;      // in the peer's list
+    struct peer *peer;
+    nng_ctx ctx;
+    nng_aio *aio;
+    nng_msg *msg;           // the answer
+    int rv;
+    bool receiving;         // the request is out
+    uint64_t tag;           // the loop's from here
+    int64_t limit_ms;       // on the monotonic clock
+    bool answered;          // the owner has been told that the limit has passed
+};
+struct peer {
+    struct peer *next;
+    struct transport *transport;
+    nng_socket socket;
+    bool is_open;
+    char name[280];
+    nng_tls_config *tls;        // NULL: a Unix socket of this host
+    int n_pipe;                 // connections
+    int64_t unconnected_ms;     // since when there is none, on the monotonic clock
+    int64_t heard_ms;           // when it was connected or has answered last
+    struct call *calls;
+    int n_open;
+};
+struct pipe_entry {    // a connection of a peer's socket came or went
+    struct entry entry;
+    int socket_id;
+    int change;
+};
+
+static void call_cb(void *arg)
+{
+    struct call *c = arg;
+    int rv = nng_aio_result(c->aio);
+    if (rv == 0 && !c->receiving) {
+        c->receiving = true;
+        nng_ctx_recv(c->ctx, c->aio);
+        return;
+    }
+    c->rv = rv;
+    c->msg = rv == 0 ? nng_aio_get_msg(c->aio) : NULL;
+    entry_push(&c->peer->transport->queue, &c->entry);
+}
+
+static void pipe_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
+{
+    struct pipe_entry *e = calloc(1, sizeof *e);
+    if (!e)
+        return;
+    e->entry.kind = ENTRY_PIPE;
+    e->socket_id = nng_socket_id(nng_pipe_socket(pipe));
+    e->change = ev == NNG_PIPE_EV_ADD_POST ? 1 : -1;
+    entry_push(&((struct transport *)arg)->queue, &e->entry);
+}
+
+static bool peer_open(struct peer *p, struct error *err)
+{
+    char url[URL_SIZE];
+    if (p->tls)
+        snprintf(url, sizeof url, "tls+tcp://%s", p->name);
+    else if (!transport_url(p->transport, p->name, url, sizeof url, err))
+        return false;
+    int rv = nng_req0_open(&p->socket);
+    if (rv != 0)
+        return net_error(err, rv, "cannot open a socket for", p->name);
+    nng_socket_set_size(p->socket, NNG_OPT_RECVMAXSZ, MSG_BYTES_MAX);
+    nng_socket_set_ms(p->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    nng_socket_set_ms(p->socket, NNG_OPT_RECONNMINT, 20);
+    nng_socket_set_ms(p->socket, NNG_OPT_RECONNMAXT, 250);
+    nng_pipe_notify(p->socket, NNG_PIPE_EV_ADD_POST, pipe_cb, p->transport);
+    nng_pipe_notify(p->socket, NNG_PIPE_EV_REM_POST, pipe_cb, p->transport);
+    rv = tls_dial(p->socket, url, p->tls);
+    if (rv != 0) {
+        nng_close(p->socket);
+        return net_error(err, rv, "cannot dial", p->name);
+    }
+    p->is_open = true;
+    p->n_pipe = 0;
+    p->unconnected_ms = p->heard_ms = clock_ms();
+    return true;
+}
+
+/* tls: NULL, or taken. */
+static struct peer *peer_make(struct transport *t, const char *name, nng_tls_config *tls, struct error *err)
+{
+    struct peer *p = calloc(1, sizeof *p);
+    if (!p) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a peer");
+        goto fail;
+    }
+    p->transport = t;
+    p->tls = tls;
+    snprintf(p->name, sizeof p->name, "%s", name);
+    if (!peer_open(p, err))
+        goto fail;
+    p->next = t->peers;
+    t->peers = p;
+    return p;
+fail:
+    if (tls)
+        nng_tls_config_free(tls);
+    free(p);
+    return NULL;
+}
+
+struct peer *peer_new(struct transport *t, const char *name, struct error *err)
+{
+    return peer_make(t, name, NULL, err);
+}
+
+struct peer *peer_new_tls(struct transport *t, const char *address, const struct join_identity *id, struct error *err)
+{
+    nng_tls_config *tls = tls_config_new(id, NNG_TLS_MODE_CLIENT, err);
+    return tls ? peer_make(t, address, tls, err) : NULL;
+}
+
+bool peer_is_connected(const struct peer *p)
+{
+    return p->n_pipe > 0;
+}
+
+const char *peer_name(const struct peer *p)
+{
+    return p->name;
+}
+
+int peer_n_open(const struct peer *p)
+{
+    return p->n_open;
+}
+
+/* Give a call its context on the peer's socket of now, and send msg (taken). */
+static bool call_start(struct call *c, nng_msg *msg, struct error *err)
+{
+    int rv = nng_ctx_open(&c->ctx, c->peer->socket);
+    if (rv != 0) {
+        nng_msg_free(msg);
+        return net_error(err, rv, "cannot ask", c->peer->name);
+    }
+    c->receiving = false;
+    nng_aio_set_timeout(c->aio, NNG_DURATION_INFINITE);
+    nng_aio_set_msg(c->aio, msg);
+    nng_ctx_send(c->ctx, c->aio);
+    return true;
+}
+
+static void call_free(struct call *c)
+{
+    for (struct call **at = &c->peer->calls; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            break;
+        }
+    nng_aio_stop(c->aio);
+    nng_aio_free(c->aio);
+    nng_ctx_close(c->ctx);
+    if (c->msg)
+        nng_msg_free(c->msg);
+    c->peer->n_open--;
+    free(c);
+}
+
+bool peer_ask(struct peer *p, const struct msg_out *m, int64_t timeout_ms, uint64_t tag, struct error *err)
+{
+    if (p->n_open >= CALLS_MAX)
+        return error_set(err, ERR_FULL, "%d requests to '%s' are open already", p->n_open, p->name);
+    struct call *c = calloc(1, sizeof *c);
+    nng_msg *msg = nng_msg_of(m->buf.data, m->buf.len);
+    if (!c || !msg || nng_aio_alloc(&c->aio, call_cb, c) != 0) {
+        free(c);
+        if (msg)
+            nng_msg_free(msg);
+        return error_set(err, ERR_NO_MEMORY, "no memory for a request to '%s'", p->name);
+    }
+    c->entry.kind = ENTRY_CALL;
+    c->peer = p;
+    c->tag = tag;
+    c->limit_ms = clock_ms() + timeout_ms;
+    if (!call_start(c, msg, err)) {
+        nng_aio_free(c->aio);
+        free(c);
+        return false;
+    }
+    c->next = p->calls;
+    p->calls = c;
+    p->n_open++;
+    return true;
+}
+
+static bool entry_of_peer(const struct entry *e, const void *owner)
+{
+    return e->kind == ENTRY_CALL && ((const struct call *)(const void *)e)->peer == owner;
+}
+
+void peer_free(struct peer *p)
+{
+    if (!p)
+        return;
+    struct transport *t = p->transport;
+    for (struct peer **at = &t->peers; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    if (p->is_open && !transport_close(t, p->socket))
+        return;
+    for (struct call *c = p->calls; c; c = c->next)
+        nng_aio_stop(c->aio);    // its callback has run to its end: the call is in the queue, or was never going to be
+    entry_remove(&t->queue, entry_of_peer, p, NULL);
+    while (p->calls) {
+        struct call *c = p->calls;
+        if (!c->receiving && c->rv != 0)    // an unsent request is still the aio's
+            nng_msg_free(nng_aio_get_msg(c->aio));
+        call_free(c);
+    }
+    if (p->tls)
+        nng_tls_config_free(p->tls);
+    free(p);
+}
+
+/* Replace a socket that does not connect, or whose connection is dead. What was never sent comes back through the queue and is sent again. */
+static void peer_reopen(struct peer *p)
+{
+    struct error err;
+    log_debug("dialing '%s' anew", p->name);
+    if (p->is_open)
+        transport_close(p->transport, p->socket);
+    p->is_open = false;
+    if (!peer_open(p, &err)) {
+        log_warn("%s", err.text);
+        p->unconnected_ms = clock_ms();
+    }
+}
+
+/* A call has come back from nng: its answer, its failure, or nothing that anybody still waits for. */
+bool call_event(struct call *c, struct net_event *ev)
+{
+    struct peer *p = c->peer;
+    if (c->rv != 0 && !c->receiving) {    // never sent: it may go to the socket of now
+        nng_msg *msg = nng_aio_get_msg(c->aio);
+        if (!c->answered && p->is_open) {
+            nng_ctx_close(c->ctx);
+            if (call_start(c, msg, &ev->err))
+                return false;
+        } else {
+            nng_msg_free(msg);
+        }
+    }
+    bool tell = !c->answered;
+    if (tell) {
+        *ev = (struct net_event){ .kind = NET_ANSWER, .peer = p, .tag = c->tag, .failed = c->rv != 0 };
+        if (c->rv != 0) {
+            net_error(&ev->err, c->rv, "no answer from", p->name);
+        } else {
+            p->heard_ms = clock_ms();
+            ev->msg = c->msg;
+            ev->data = nng_msg_body(c->msg);
+            ev->len = nng_msg_len(c->msg);
+            c->msg = NULL;
+        }
+    }
+    call_free(c);
+    return tell;
+}
+
+void pipe_event(struct transport *t, struct pipe_entry *e)
+{
+    for (struct peer *p = t->peers; p; p = p->next)
+        if (p->is_open && nng_socket_id(p->socket) == e->socket_id) {
+            p->n_pipe += e->change;
+            p->unconnected_ms = p->heard_ms = clock_ms();
+        }
+    free(e);
+}
+
+bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
+{
+    for (struct peer *p = t->peers; p; p = p->next) {
+        bool waits = false, late = false;
+        for (struct call *c = p->calls; c; c = c->next) {
+            if (!c->answered && now >= c->limit_ms) {
+                c->answered = true;
+                *ev = (struct net_event){ .kind = NET_ANSWER, .peer = p, .tag = c->tag, .failed = true };
+                error_set(&ev->err, ERR_TIMEOUT, "'%s' has not answered in time%s", p->name,
+                          p->n_pipe > 0 ? "" : "; it is not there");
+                return true;
+            }
+            waits = waits || !c->answered;
+            late = late || c->answered;
+        }
+        bool dead = p->tls && late && now >= p->heard_ms + SILENT_MS;
+        if (dead && p->n_pipe > 0)
+            log_warn("'%s' has answered nothing for %" PRId64 " ms; dialing it anew", p->name, now - p->heard_ms);
+        if (dead || ((waits || !p->is_open) && p->n_pipe <= 0 && now >= p->unconnected_ms + REDIAL_MS))
+            peer_reopen(p);
+    }
+    return false;
+}
+
+bool peer_call(struct peer *p, enum msg_type type, const struct msg_out *m, int64_t timeout_ms, struct msg_in *answer,
+               struct net_event *ev, struct error *err)
+{
+    const uint64_t tag = UINT64_MAX;
+    if (!peer_ask(p, m, timeout_ms, tag, err))
+        return false;
+    while (transport_wait(p->transport, ev, timeout_ms + 1000)) {
+        if (ev->kind == NET_ANSWER && ev->peer == p && ev->tag == tag) {
+            if (ev->failed) {
+                *err = ev->err;
+                return false;
+            }
+            if (msg_read_answer(answer, type, ev->data, ev->len, err))
+                return true;
+            net_event_release(ev);
+            return false;
+        }
+        if (ev->kind == NET_REQUEST)
+            request_drop(ev->request);
+        net_event_release(ev);
+    }
+    return error_set(err, ERR_TIMEOUT, "'%s' has not answered in time", p->name);
+}

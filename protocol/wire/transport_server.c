@@ -1,0 +1,209 @@
+/* Servers: sockets that take requests, each in a slot of its own, and send what the loop answers. */
+#include "protocol/wire/transport_parts.h"
+#include <nng/protocol/reqrep0/rep.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "protocol/base/log.h"
+#include "protocol/wire/tls.h"
+
+#define SP_REQ 0x30    // SP's number of the protocol that dials ours (not all of nng's headers tell)
+
+struct request {
+    struct entry entry;
+    struct server *server;
+    nng_ctx ctx;
+    nng_aio *aio;
+    nng_msg *msg;       // what was asked; the loop's while it holds the request
+    bool sending;       // the aio is sending our answer
+};
+struct server {
+    struct server *next;
+    struct transport *transport;
+    nng_socket socket;
+    struct listen listen;       // of a Unix socket
+    nng_tls_config *tls;        // not NULL: a listener of TLS, without a file
+    int n_request;
+    struct request *request;
+};
+
+static void request_cb(void *arg)
+{
+    struct request *r = arg;
+    int rv = nng_aio_result(r->aio);
+    if (rv == NNG_ECLOSED)
+        return;
+    if (r->sending || rv != 0) {
+        if (r->sending && rv != 0)
+            nng_msg_free(nng_aio_get_msg(r->aio));
+        r->sending = false;
+        nng_ctx_recv(r->ctx, r->aio);
+        return;
+    }
+    r->msg = nng_aio_get_msg(r->aio);
+    entry_push(&r->server->transport->queue, &r->entry);
+}
+
+static bool server_listen(struct server *s, const char *name, struct error *err)
+{
+    char url[URL_SIZE];
+    nng_listener listener;
+    if (!s->tls)
+        return transport_listen(s->transport, &s->listen, s->socket, SP_REQ, name, err);
+    snprintf(url, sizeof url, "tls+tcp://%s", name);
+    int rv = tls_listen(s->socket, url, s->tls, &listener);
+    return rv == 0 || net_error(err, rv, "cannot listen on", name);
+}
+
+/* tls: NULL, or taken. */
+static struct server *server_make(struct transport *t, const char *name, nng_tls_config *tls, int n_wait, struct error *err)
+{
+    int rv;
+    struct server *s = calloc(1, sizeof *s);
+    struct request *requests = calloc((size_t)n_wait, sizeof *requests);
+    if (!s || !requests) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a server");
+        goto fail;
+    }
+    s->transport = t;
+    s->request = requests;
+    s->tls = tls;
+    if ((rv = nng_rep0_open(&s->socket)) != 0) {
+        net_error(err, rv, "cannot open a socket for", name);
+        goto fail;
+    }
+    nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, MSG_BYTES_MAX);
+    if (!server_listen(s, name, err)) {
+        nng_close(s->socket);
+        goto fail;
+    }
+    for (; s->n_request < n_wait; s->n_request++) {
+        struct request *r = &s->request[s->n_request];
+        r->entry.kind = ENTRY_REQUEST;
+        r->server = s;
+        if ((rv = nng_ctx_open(&r->ctx, s->socket)) != 0)
+            break;
+        if ((rv = nng_aio_alloc(&r->aio, request_cb, r)) != 0) {
+            nng_ctx_close(r->ctx);
+            break;
+        }
+        nng_aio_set_timeout(r->aio, NNG_DURATION_INFINITE);
+    }
+    s->next = t->servers;
+    t->servers = s;
+    if (s->n_request < n_wait) {
+        net_error(err, rv, "cannot open a context for", name);
+        server_free(s);
+        return NULL;
+    }
+    for (int i = 0; i < n_wait; i++)
+        nng_ctx_recv(s->request[i].ctx, s->request[i].aio);
+    return s;
+fail:
+    if (tls)
+        nng_tls_config_free(tls);
+    free(requests);
+    free(s);
+    return NULL;
+}
+
+struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err)
+{
+    return server_make(t, name, NULL, n_wait, err);
+}
+
+struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err)
+{
+    nng_tls_config *tls = tls_config_new(id, NNG_TLS_MODE_SERVER, err);
+    return tls ? server_make(t, address, tls, n_wait, err) : NULL;
+}
+
+bool server_is_ours(const struct server *s)
+{
+    return s->tls || listen_is_ours(&s->listen);
+}
+
+static bool entry_of_server(const struct entry *e, const void *owner)
+{
+    return e->kind == ENTRY_REQUEST && ((const struct request *)(const void *)e)->server == owner;
+}
+
+void server_free(struct server *s)
+{
+    if (!s)
+        return;
+    struct transport *t = s->transport;
+    for (struct server **at = &t->servers; *at; at = &(*at)->next)
+        if (*at == s) {
+            *at = s->next;
+            break;
+        }
+    if (!s->tls)
+        listen_close(&s->listen);
+    if (!server_is_ours(s)) {
+        /* Closing would remove the socket file of the one who took our place. The socket stays open until the process ends. */
+        log_warn("socket '%s' belongs to another process now; left alone", s->listen.name);
+        return;
+    }
+    if (!transport_close(t, s->socket))
+        return;
+    for (int i = 0; i < s->n_request; i++) {
+        nng_aio_stop(s->request[i].aio);
+        nng_aio_free(s->request[i].aio);
+    }
+    entry_remove(&t->queue, entry_of_server, s, NULL);
+    for (int i = 0; i < s->n_request; i++)
+        if (s->request[i].msg)
+            nng_msg_free(s->request[i].msg);
+    if (s->tls)
+        nng_tls_config_free(s->tls);
+    free(s->request);
+    free(s);
+}
+
+void request_answer(struct request *r, const struct msg_out *m)
+{
+    nng_msg *msg = nng_msg_of(m->buf.data, m->buf.len);
+    if (!msg) {
+        request_drop(r);
+        return;
+    }
+    if (r->msg)
+        nng_msg_free(r->msg);
+    r->msg = NULL;
+    r->sending = true;
+    nng_aio_set_msg(r->aio, msg);
+    nng_ctx_send(r->ctx, r->aio);
+}
+
+void request_refuse(struct request *r, const struct error *why)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    msg_refuse(&m, why);
+    request_answer(r, &m);
+    msg_release(&m);
+}
+
+void request_drop(struct request *r)
+{
+    if (r->msg)
+        nng_msg_free(r->msg);
+    r->msg = NULL;
+    nng_ctx_recv(r->ctx, r->aio);    // receiving anew forgets who asked
+}
+
+const struct server *request_server(const struct request *r)
+{
+    return r->server;
+}
+
+void request_event(struct request *r, struct net_event *ev)
+{
+    *ev = (struct net_event){ .kind = NET_REQUEST, .request = r, .data = nng_msg_body(r->msg), .len = nng_msg_len(r->msg) };
+}
+
+void servers_tick(struct transport *t)
+{
+    for (struct server *s = t->servers; s; s = s->next)
+        if (!s->tls)
+            listen_tick(&s->listen);
+}

@@ -1,0 +1,100 @@
+"""Includes point one way, and a system's header stays in its folder: the rules of ARCHITECTURE.md, held against every #include."""
+import os
+import re
+import subprocess
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BASE, WIRE, RUN, KERNELS = "protocol/base", "protocol/wire", "protocol/run", "kernels"
+ENGINE, HOST, PROCESS = "workers/engine", "workers/host", "workers/process"
+PROTOCOL = (BASE, WIRE, RUN)
+# Who may include what. The longest folder that a file stands in decides; a folder may always include itself.
+MAY = {
+    BASE: (),
+    WIRE: (BASE,),
+    RUN: (BASE, WIRE),
+    KERNELS: (BASE,),
+    ENGINE: (*PROTOCOL, KERNELS),
+    HOST: PROTOCOL,
+    PROCESS: PROTOCOL,
+    "workers/worker": (*PROTOCOL, KERNELS, ENGINE, PROCESS),
+    "workers/controller": (*PROTOCOL, KERNELS, ENGINE, PROCESS),
+    "workers/scorer": (*PROTOCOL, ENGINE, PROCESS),
+    "workers/node": (*PROTOCOL, KERNELS, ENGINE, HOST, PROCESS),
+    "workers/agent": (*PROTOCOL, HOST, PROCESS, "workers/node"),
+    "workers/export": PROTOCOL,
+    "console/fleet": PROTOCOL,
+    "console/tui": (*PROTOCOL, "console/fleet"),
+    "console/batch": (*PROTOCOL, "console/fleet"),
+    "console/train": (*PROTOCOL, KERNELS, ENGINE, "console/batch"),
+    "console/tools": (*PROTOCOL, KERNELS, ENGINE, HOST),
+    "console/bench": (*PROTOCOL, KERNELS, ENGINE, "console/tools"),
+    "console": (*PROTOCOL, KERNELS, ENGINE, "console/fleet", "console/tui", "console/batch", "console/train"),
+}
+# Inside the engine: what is below what.
+ENGINE_MAY = {
+    "text": (), "hub": (), "data": (), "reward": (), "template": ("text",), "model": (), "publish": ("model",),
+    "sampler": ("model", "text", "template", "reward"), "trainer": ("model", "text", "template", "data"),
+    "plan": ("model", "sampler", "trainer"),
+}
+# System headers and the one place they may be included from.
+ONLY = {
+    "ncurses.h": ("console/tui/terminal.c",),
+    "cuda_runtime.h": ("kernels/cuda/", "kernels/collective/"),
+    "nccl.h": ("kernels/collective/",),
+    "nng/": ("protocol/wire/", "workers/export/openmetrics.c"),
+    "sqlite3.h": ("protocol/run/",),
+}
+
+
+def folder(path, folders):
+    return max((f for f in folders if path.startswith(f + "/")), key=len, default=None)
+
+
+def broken(path, text):
+    """A sentence for each rule that a file's includes break."""
+    own = folder(path, MAY)
+    for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.M):
+        if "/" not in name:
+            continue    # made by the build
+        to = folder(name, MAY)
+        if to is None:
+            yield f"{path} includes {name}: no layer of the product stands there"
+        elif to != own and not any(to == f or to.startswith(f + "/") for f in MAY[own]):
+            yield f"{path} includes {name}: {own} may use {', '.join(MAY[own]) or 'nothing of ours'}"
+        elif own == to == ENGINE:
+            a, b = path.split("/")[2], name.split("/")[2]
+            if a != b and b not in ENGINE_MAY.get(a, ()):
+                yield f"{path} includes {name}: {ENGINE}/{a} may use {', '.join(ENGINE_MAY.get(a, ())) or 'no other part of the engine'}"
+    for name in re.findall(r"^\s*#\s*include\s+<([^>]+)>", text, re.M):
+        for header, places in ONLY.items():
+            if name.startswith(header) and not path.startswith(places):
+                yield f"{path} includes <{name}>: only {', '.join(places)} may"
+
+
+class Layers(unittest.TestCase):
+    def test_every_include_points_down(self):
+        files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "console", "workers", "kernels", "protocol"], cwd=ROOT, text=True,
+                               capture_output=True, check=True).stdout.split("\n")
+        files = [f for f in files if re.search(r"\.(c|h|cu|cuh)$", f) and os.path.exists(os.path.join(ROOT, f))]
+        self.assertGreater(len(files), 300)
+        wrong = []
+        for f in files:
+            with open(os.path.join(ROOT, f), encoding="utf-8") as file:
+                wrong += broken(f, file.read())
+        self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
+
+    def test_a_new_include_is_told_which_rule_it_breaks(self):
+        cases = {
+            ("console/tui/app.c", '#include "kernels/ops.h"\n'): "console/tui may use",
+            ("protocol/base/buf.c", '#include "protocol/wire/message.h"\n'): "nothing of ours",
+            ("workers/engine/model/run.c", '#include "workers/engine/sampler/generator.h"\n'): "no other part of the engine",
+            ("workers/agent/x.c", "#include <nng/nng.h>\n"): "protocol/wire/",
+            ("workers/export/x.c", '#include "workers/controller/ledger.h"\n'): "workers/export may use",
+        }
+        for (path, text), words in cases.items():
+            self.assertIn(words, " ".join(broken(path, text)), path)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,607 @@
+/* model.c - the weights of a model: the table of tensors, and everything that walks it */
+#include "workers/engine/model/model.h"
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/safetensors.h"
+
+#define ALIGN_ELEM 128               // parts start on 256 bytes in bf16 too: vector loads, cuBLASLt's alignment
+#define DRAW_THREADS 64
+#define SHARD_BYTES (5ull << 30)     // as transformers' save_pretrained
+
+/* ---- the table */
+struct table {
+    struct model *m;
+    int64_t cap;
+    int64_t at;        // elements laid out so far
+};
+
+/* The next tensor, right behind the one before it. */
+static int64_t tensor_put(struct table *t, int64_t rows, int64_t cols, const char *fmt, int64_t layer)
+{
+    struct model *m = t->m;
+    BUG_IF(m->n_tensor >= t->cap, "table of %lld tensors is too small", (long long)t->cap);
+    struct tensor *x = &m->tensor[m->n_tensor++];
+    char suffix[64];
+    if (layer < 0)
+        snprintf(x->name, sizeof x->name, "%s", fmt);
+    else {
+        snprintf(suffix, sizeof suffix, "%s", fmt);
+        snprintf(x->name, sizeof x->name, "model.layers.%lld.%s", (long long)layer, suffix);
+    }
+    x->n_dim = cols ? 2 : 1;
+    x->dim[0] = rows;
+    x->dim[1] = cols;
+    x->n_elem = rows * (cols ? cols : 1);
+    x->offset = t->at;
+    t->at += x->n_elem;
+    return x->offset;
+}
+
+/* Start a part: tensors put after it are neighbours until the next part. */
+static void part_begin(struct table *t)
+{
+    t->at = (t->at + ALIGN_ELEM - 1) / ALIGN_ELEM * ALIGN_ELEM;
+}
+
+static int64_t part_put(struct table *t, int64_t rows, int64_t cols, const char *name, int64_t layer)
+{
+    part_begin(t);
+    return tensor_put(t, rows, cols, name, layer);
+}
+
+static void layer_put(struct table *t, int64_t l)
+{
+    const struct model_config *c = &t->m->c;
+    struct layer_at *at = &t->m->at[l];
+    int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
+    *at = (struct layer_at){ .qkv_bias = AT_NONE, .q_norm = AT_NONE, .k_norm = AT_NONE };
+    at->ln1 = part_put(t, d, 0, "input_layernorm.weight", l);
+    at->qkv = part_put(t, q, d, "self_attn.q_proj.weight", l);
+    tensor_put(t, kv, d, "self_attn.k_proj.weight", l);
+    tensor_put(t, kv, d, "self_attn.v_proj.weight", l);
+    if (c->qkv_bias) {
+        at->qkv_bias = part_put(t, q, 0, "self_attn.q_proj.bias", l);
+        tensor_put(t, kv, 0, "self_attn.k_proj.bias", l);
+        tensor_put(t, kv, 0, "self_attn.v_proj.bias", l);
+    }
+    if (c->qk_norm) {
+        at->q_norm = part_put(t, c->d_head, 0, "self_attn.q_norm.weight", l);
+        at->k_norm = part_put(t, c->d_head, 0, "self_attn.k_norm.weight", l);
+    }
+    at->o = part_put(t, d, q, "self_attn.o_proj.weight", l);
+    at->ln2 = part_put(t, d, 0, "post_attention_layernorm.weight", l);
+    at->gate_up = part_put(t, c->d_ff, d, "mlp.gate_proj.weight", l);
+    tensor_put(t, c->d_ff, d, "mlp.up_proj.weight", l);
+    at->down = part_put(t, d, c->d_ff, "mlp.down_proj.weight", l);
+}
+
+static bool table_make(struct model *m, struct error *err)
+{
+    const struct model_config *c = &m->c;
+    struct table t = { .m = m, .cap = 14 * c->n_layer + 3 };
+    m->tensor = calloc((size_t)t.cap, sizeof *m->tensor);
+    m->at = calloc((size_t)c->n_layer, sizeof *m->at);
+    m->layer = calloc((size_t)c->n_layer, sizeof *m->layer);
+    if (!m->tensor || !m->at || !m->layer)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the table of %lld tensors", (long long)t.cap);
+    m->embed_at = part_put(&t, c->vocab, c->d_model, "model.embed_tokens.weight", -1);
+    for (int64_t l = 0; l < c->n_layer; l++)
+        layer_put(&t, l);
+    m->norm_at = part_put(&t, c->d_model, 0, "model.norm.weight", -1);
+    m->head_at = c->tied ? m->embed_at : part_put(&t, c->vocab, c->d_model, "lm_head.weight", -1);
+    part_begin(&t);
+    m->n_flat = t.at;
+    return true;
+}
+
+/* ---- life */
+static void handles_free(struct model *m)
+{
+    for (int64_t l = 0; m->layer && l < m->c.n_layer; l++) {
+        struct weight **w[] = { &m->layer[l].qkv, &m->layer[l].o, &m->layer[l].gate_up, &m->layer[l].down };
+        for (size_t i = 0; i < ARRAY_SIZE(w); i++) {
+            if (*w[i])
+                weight_free(m->dev, *w[i]);
+            *w[i] = NULL;
+        }
+    }
+    if (m->head)
+        weight_free(m->dev, m->head);
+    m->head = NULL;
+}
+
+static bool handle_new(struct model *m, struct weight **w, int64_t at, int64_t n_out, int64_t n_in, struct error *err)
+{
+    *w = weight_new(m->dev, model_at(m, at), m->dtype, n_out, n_in, m->for_bwd, err);
+    return *w != NULL;
+}
+
+static bool handles_new(struct model *m, struct error *err)
+{
+    const struct model_config *c = &m->c;
+    int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
+    for (int64_t l = 0; l < c->n_layer; l++) {
+        struct layer_w *w = &m->layer[l];
+        const struct layer_at *at = &m->at[l];
+        if (!handle_new(m, &w->qkv, at->qkv, q + 2 * kv, d, err) || !handle_new(m, &w->o, at->o, d, q, err)
+            || !handle_new(m, &w->gate_up, at->gate_up, 2 * c->d_ff, d, err)
+            || !handle_new(m, &w->down, at->down, d, c->d_ff, err))
+            return false;
+    }
+    return handle_new(m, &m->head, m->head_at, c->vocab, d, err);
+}
+
+bool model_want_bwd(struct model *m, struct error *err)
+{
+    if (m->for_bwd)
+        return true;
+    handles_free(m);
+    m->for_bwd = true;
+    return handles_new(m, err);
+}
+
+void model_free(struct model *m)
+{
+    if (!m)
+        return;
+    handles_free(m);
+    if (m->weights)
+        mem_free(m->dev, m->weights);
+    free(m->layer);
+    free(m->at);
+    free(m->tensor);
+    free(m);
+}
+
+/* A model with its table and zeroed arena, but no handles. */
+static struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
+{
+    struct model *m = calloc(1, sizeof *m);
+    if (!m) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a model");
+        return NULL;
+    }
+    m->c = *c;
+    m->dev = dev;
+    m->dtype = dtype;
+    m->n_live = c->vocab;
+    size_t size;
+    if (!table_make(m, err))
+        goto fail;
+    size = (size_t)m->n_flat * dtype_size(dtype);
+    if (!(m->weights = mem_new(dev, size, "weights", err))
+        || !OP(dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0))
+        goto fail;
+    return m;
+fail:
+    model_free(m);
+    return NULL;
+}
+
+/* Put host values of one tensor into the arena. */
+static bool tensor_set(struct model *m, const struct tensor *t, const void *values, struct error *err)
+{
+    size_t e = dtype_size(m->dtype);
+    return mem_copy(m->dev, m->weights + (size_t)t->offset * e, values, (size_t)t->n_elem * e, COPY_H2D, err);
+}
+
+static bool name_is_extra(const struct model *m, const char *name)
+{
+    // old files keep RoPE's frequencies; files of tied models may hold the head once more
+    const char *tail = strrchr(name, '.');
+    return (tail && strcmp(tail, ".inv_freq") == 0) || (m->c.tied && strcmp(name, "lm_head.weight") == 0);
+}
+
+/* Whether the files have every tensor with its shape, and none that the model does not have; only headers are read. */
+static bool tensors_check(const struct model *m, const struct shards *s, const char *dir, struct error *err)
+{
+    for (int64_t i = 0; i < m->n_tensor; i++) {
+        const struct tensor *t = &m->tensor[i];
+        const struct st_tensor *f = shards_find(s, t->name);
+        if (!f)
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
+        if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] ||
+            (t->n_dim == 2 && f->dim[1] != t->dim[1]))
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' must be float of (%lld%s%.0lld), it is %s of (%lld%s%.0lld)",
+                             f->file, t->name, (long long)t->dim[0], t->n_dim == 2 ? ", " : "", (long long)t->dim[1],
+                             f->dtype == ST_OTHER ? "another type" : "float", (long long)f->dim[0], f->n_dim > 1 ? ", " : "",
+                             (long long)(f->n_dim > 1 ? f->dim[1] : 0));
+    }
+    for (int64_t i = 0; i < shards_n(s); i++) {
+        const char *name = shards_at(s, i)->name;
+        bool known = name_is_extra(m, name);
+        for (int64_t k = 0; !known && k < m->n_tensor; k++)
+            known = strcmp(m->tensor[k].name, name) == 0;
+        if (!known)
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to a model of this config.json",
+                             shards_at(s, i)->file, name);
+    }
+    return true;
+}
+
+bool model_files_check(const char *dir, struct model_config *c, struct error *err)
+{
+    struct model *m = NULL;    // its table alone
+    struct shards *s = NULL;
+    bool ok = false;
+    TRY(config_load(c, dir, err));
+    TRY(s = shards_open(dir, err));
+    if (!(m = calloc(1, sizeof *m))) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a model");
+        goto out;
+    }
+    m->c = *c;
+    TRY(table_make(m, err));
+    TRY(tensors_check(m, s, dir, err));
+    ok = true;
+out:
+    model_free(m);
+    shards_close(s);
+    return ok;
+}
+
+static bool tensors_load(struct model *m, const struct shards *s, struct error *err)
+{
+    bool ok = false;
+    int64_t most = 0;
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        most = MAX(most, m->tensor[i].n_elem);
+    void *stage = malloc((size_t)most * dtype_size(m->dtype));
+    if (!stage) {
+        error_set(err, ERR_NO_MEMORY, "no memory to load a tensor of %lld elements", (long long)most);
+        goto out;
+    }
+    for (int64_t i = 0; i < m->n_tensor; i++) {
+        const struct st_tensor *f = shards_find(s, m->tensor[i].name);
+        if (m->dtype == DT_F32)
+            st_to_f32(stage, f);
+        else
+            st_to_bf16(stage, f);
+        TRY(tensor_set(m, &m->tensor[i], stage, err));
+    }
+    ok = true;
+out:
+    free(stage);
+    return ok;
+}
+
+struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, struct error *err)
+{
+    struct model *m = NULL;
+    struct shards *s = NULL;
+    struct model_config c;
+    bool ok = false;
+    TRY(config_load(&c, dir, err));
+    TRY(s = shards_open(dir, err));
+    TRY(m = model_alloc(&c, dev, dtype, err));
+    TRY(tensors_check(m, s, dir, err));
+    TRY(tensors_load(m, s, err));
+    TRY(handles_new(m, err));
+    ok = true;
+out:
+    shards_close(s);
+    if (!ok) {
+        model_free(m);
+        m = NULL;
+    }
+    return m;
+}
+
+static uint64_t mix64(uint64_t x)    // splitmix64's finaliser, Steele et al. 2014
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* Close to normal(0, 1): the sum of twelve uniform numbers less its mean (Irwin-Hall). Only exact integer arithmetic,
+ * so that a seed gives the same bytes with any C library. */
+static float normal_draw(uint64_t key, uint64_t i)
+{
+    int64_t sum = 0;
+    for (uint64_t k = 0; k < 3; k++) {
+        uint64_t h = mix64(key + (3 * i + k + 1) * 0x9e3779b97f4a7c15u);
+        sum += (int64_t)((h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48));
+    }
+    return (float)((double)(sum - 6 * 0xffff) / 65536.0);
+}
+
+/* Standard deviation of a tensor's first values; 0 for biases, -1 for norms (which are all ones). */
+static double init_std(const struct model_config *c, const struct tensor *t)
+{
+    if (t->n_dim == 1)
+        return strstr(t->name, "norm") ? -1 : 0;
+    if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head"))
+        return c->initializer_range;
+    double std = 1 / sqrt((double)t->dim[1]);
+    bool residual = strstr(t->name, "o_proj") || strstr(t->name, "down_proj");
+    return residual ? std / sqrt(2.0 * (double)c->n_layer) : std;    // GPT-2's scaling of residual outputs
+}
+
+/* A thread's share of a tensor that is drawn. */
+struct draw {
+    void *out;               // (n_elem) of dtype
+    enum dtype dtype;
+    uint64_t key;
+    double std;              // as init_std
+    int64_t first, last;
+};
+static void *draw_run(void *arg)
+{
+    const struct draw *d = arg;
+    for (int64_t k = d->first; k < d->last; k++) {
+        float v = d->std < 0 ? 1.0f : d->std == 0 ? 0.0f : (float)(d->std * (double)normal_draw(d->key, (uint64_t)k));
+        if (d->dtype == DT_F32)
+            ((float *)d->out)[k] = v;
+        else
+            ((uint16_t *)d->out)[k] = bf16_from_f32(v);
+    }
+    return NULL;
+}
+
+/* Draw n elements with as many threads as there are processors: 7 G of them take 16 cores 5 s. A thread that cannot be
+ * started leaves its share to the caller. */
+static void tensor_draw(struct draw all, int64_t n)
+{
+    struct draw part[DRAW_THREADS];
+    pthread_t thread[DRAW_THREADS];
+    bool started[DRAW_THREADS] = { false };
+    int64_t n_part = MIN(MIN(MAX(sysconf(_SC_NPROCESSORS_ONLN), 1), DRAW_THREADS), n / 100000 + 1);
+    for (int64_t i = 0; i < n_part; i++) {
+        part[i] = all;
+        part[i].first = n * i / n_part;
+        part[i].last = n * (i + 1) / n_part;
+        started[i] = i > 0 && pthread_create(&thread[i], NULL, draw_run, &part[i]) == 0;
+    }
+    for (int64_t i = 0; i < n_part; i++)
+        if (!started[i])
+            draw_run(&part[i]);
+    for (int64_t i = 0; i < n_part; i++)
+        if (started[i])
+            pthread_join(thread[i], NULL);
+}
+
+struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype,
+                               struct error *err)
+{
+    int64_t most = 0;
+    void *stage = NULL;
+    bool ok = false;
+    struct model *m = model_alloc(c, dev, dtype, err);
+    if (!m)
+        return NULL;
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        most = MAX(most, m->tensor[i].n_elem);
+    if (!(stage = malloc((size_t)most * dtype_size(dtype)))) {
+        error_set(err, ERR_NO_MEMORY, "no memory to draw a tensor of %lld elements", (long long)most);
+        goto out;
+    }
+    for (int64_t i = 0; i < m->n_tensor; i++) {
+        const struct tensor *t = &m->tensor[i];
+        uint64_t key = mix64(seed + 0x9e3779b97f4a7c15u * (uint64_t)(i + 1));
+        tensor_draw((struct draw){ .out = stage, .dtype = dtype, .key = key, .std = init_std(c, t) }, t->n_elem);
+        TRY(tensor_set(m, t, stage, err));
+    }
+    TRY(handles_new(m, err));
+    ok = true;
+out:
+    free(stage);
+    if (!ok) {
+        model_free(m);
+        m = NULL;
+    }
+    return m;
+}
+
+struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
+{
+    struct model *m = model_alloc(c, dev, dtype, err);
+    if (m && !handles_new(m, err)) {
+        model_free(m);
+        return NULL;
+    }
+    return m;
+}
+
+struct model *model_new_like(const struct model *m, struct error *err)
+{
+    struct model *n = model_alloc(&m->c, m->dev, m->dtype, err);
+    if (!n)
+        return NULL;
+    n->n_live = m->n_live;
+    n->for_bwd = m->for_bwd;
+    if (!handles_new(n, err)) {
+        model_free(n);
+        return NULL;
+    }
+    return n;
+}
+
+/* ---- looking at it */
+const struct model_config *model_config(const struct model *m)
+{
+    return &m->c;
+}
+
+enum dtype model_dtype(const struct model *m)
+{
+    return m->dtype;
+}
+
+struct device *model_device(const struct model *m)
+{
+    return m->dev;
+}
+
+int64_t model_n_live(const struct model *m)
+{
+    return m->n_live;
+}
+
+void model_n_live_set(struct model *m, int64_t n_live)
+{
+    BUG_IF(n_live < 1 || n_live > m->c.vocab, "n_live is %lld of %lld", (long long)n_live, (long long)m->c.vocab);
+    m->n_live = n_live;
+}
+
+int64_t model_n_tensor(const struct model *m)
+{
+    return m->n_tensor;
+}
+
+const struct tensor *model_tensor(const struct model *m, int64_t i)
+{
+    return &m->tensor[i];
+}
+
+int64_t model_n_flat(const struct model *m)
+{
+    return m->n_flat;
+}
+
+void *model_weights(const struct model *m, size_t *size_bytes)
+{
+    *size_bytes = (size_t)m->n_flat * dtype_size(m->dtype);
+    return m->weights;
+}
+
+bool model_weights_changed(struct model *m, struct error *err)
+{
+    for (int64_t l = 0; l < m->c.n_layer; l++) {
+        struct layer_w *w = &m->layer[l];
+        if (!weight_refresh(m->dev, w->qkv, err) || !weight_refresh(m->dev, w->o, err)
+            || !weight_refresh(m->dev, w->gate_up, err) || !weight_refresh(m->dev, w->down, err))
+            return false;
+    }
+    return weight_refresh(m->dev, m->head, err);
+}
+
+bool model_weights_copy(struct model *dst, const struct model *src, struct error *err)
+{
+    if (dst->n_flat != src->n_flat || dst->dtype != src->dtype || dst->dev != src->dev)
+        return error_set(err, ERR_SHAPE, "weights can only be copied between models of one shape, type and device");
+    size_t size = (size_t)src->n_flat * dtype_size(src->dtype);
+    return mem_copy(dst->dev, dst->weights, src->weights, size, COPY_D2D, err) && model_weights_changed(dst, err);
+}
+
+bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err)
+{
+    bool ok = false;
+    uint64_t *out = mem_new(m->dev, sizeof *out, "hash", err);
+    if (!out)
+        return false;
+    size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
+    TRY(OP(m->dev, err, mem_hash, .hash = out, .x = m->weights, .size_bytes = size));
+    TRY(mem_copy(m->dev, hash, out, sizeof *out, COPY_D2H, err));
+    TRY(device_sync(m->dev, err));
+    ok = true;
+out:
+    mem_free(m->dev, out);
+    return ok;
+}
+
+/* ---- saving */
+static bool index_write(const struct model *m, const int64_t *shard, int64_t n_shard, const char *dir,
+                        struct error *err)
+{
+    char path[4096];
+    struct buf b = BUF_INIT;
+    uint64_t total = 0;
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        total += (uint64_t)m->tensor[i].n_elem * dtype_size(m->dtype);
+    buf_fmt(&b, "{\"metadata\": {\"total_size\": %llu}, \"weight_map\": {\n", (unsigned long long)total);
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        buf_fmt(&b, "  \"%s\": \"model-%05lld-of-%05lld.safetensors\"%s\n", m->tensor[i].name, (long long)shard[i] + 1,
+                (long long)n_shard, i + 1 < m->n_tensor ? "," : "");
+    buf_str(&b, "}}\n");
+    bool ok = b.failed
+                  ? error_set(err, ERR_NO_MEMORY, "no memory for the index of %lld tensors", (long long)m->n_tensor)
+              : !path_join(path, sizeof path, dir, "model.safetensors.index.json")
+                  ? error_set(err, ERR_USAGE, "the path '%s' is too long", dir)
+                  : file_write(path, b.data, b.len, err);
+    buf_release(&b);
+    return ok;
+}
+
+bool model_save_copy(const struct model *m, const void *weights, const char *dir, struct error *err)
+{
+    bool ok = false;
+    char path[4096];
+    size_t e = dtype_size(m->dtype);
+    struct st_out *out = calloc((size_t)m->n_tensor, sizeof *out);
+    int64_t *shard = calloc((size_t)m->n_tensor, sizeof *shard);
+    if (!out || !shard) {
+        error_set(err, ERR_NO_MEMORY, "no memory to list %lld tensors", (long long)m->n_tensor);
+        goto out;
+    }
+    int64_t n_shard = 1;
+    uint64_t in_shard = 0;
+    for (int64_t i = 0; i < m->n_tensor; i++) {
+        const struct tensor *t = &m->tensor[i];
+        uint64_t size = (uint64_t)t->n_elem * e;
+        if (in_shard > 0 && in_shard + size > SHARD_BYTES) {
+            n_shard++;
+            in_shard = 0;
+        }
+        in_shard += size;
+        shard[i] = n_shard - 1;
+        out[i] = (struct st_out){.name = t->name,
+                                 .dtype = m->dtype == DT_F32 ? ST_F32 : ST_BF16,
+                                 .n_dim = t->n_dim,
+                                 .dim = {t->dim[0], t->dim[1]},
+                                 .data = (const char *)weights + (size_t)t->offset * e};
+    }
+    for (int64_t k = 0, i = 0; k < n_shard; k++) {
+        int64_t first = i;
+        while (i < m->n_tensor && shard[i] == k)
+            i++;
+        char name[64];
+        snprintf(name, sizeof name, n_shard == 1 ? "model.safetensors" : "model-%05lld-of-%05lld.safetensors",
+                 (long long)k + 1, (long long)n_shard);
+        if (!path_join(path, sizeof path, dir, name)) {
+            error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
+            goto out;
+        }
+        TRY(st_write(path, out + first, i - first, err));
+    }
+    // of two layouts a reader takes the single file, so an older model's must not stay beside shards
+    if (n_shard > 1) {
+        TRY(index_write(m, shard, n_shard, dir, err));
+        if (path_join(path, sizeof path, dir, "model.safetensors") && unlink(path) != 0 && errno != ENOENT) {
+            error_errno(err, "cannot remove '%s'", path);
+            goto out;
+        }
+    }
+    TRY(config_save(&m->c, dir, m->dtype == DT_F32 ? "float32" : "bfloat16", err));
+    ok = true;
+out:
+    free(out);
+    free(shard);
+    return ok;
+}
+
+bool model_save(const struct model *m, const char *dir, struct error *err)
+{
+    size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
+    if (m->dev->host_memory)
+        return device_sync(m->dev, err) && model_save_copy(m, m->weights, dir, err);
+    bool ok = false;
+    void *copy = malloc(size);
+    if (!copy)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a host copy of %zu bytes of weights", size);
+    TRY(mem_copy(m->dev, copy, m->weights, size, COPY_D2H, err));
+    TRY(device_sync(m->dev, err));
+    TRY(model_save_copy(m, copy, dir, err));
+    ok = true;
+out:
+    free(copy);
+    return ok;
+}

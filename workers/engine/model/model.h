@@ -1,0 +1,158 @@
+/* model.h - a decoder-only transformer (Qwen2, Qwen3, Llama-3): weights, forward for every use, backward
+ *
+ * One struct model is one copy of the weights on one device, all in one arena described by one table of tensors; the
+ * table serves loading, saving, publication, the optimizer's flat buffers and debugging. The forward pass is written
+ * once against kernels/ops.h: prefill, decode, scoring and training run the same operations with the same order of
+ * every sum, so that a token's log-prob has the same bits wherever it is computed (DESIGN section 4).
+ *
+ * Everything here is called by the one thread that drives the device. Pointers marked (device) lie in the memory of the
+ * device, which on a CPU is the host's; work on them is asynchronous on CUDA (device_sync). */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "kernels/ops.h"
+#include "protocol/base/error.h"
+#include "workers/engine/model/config.h"
+
+struct model;
+struct model_run;
+struct kv_pool;
+
+/* ---- weights */
+/* Load a Hugging Face directory (config.json, model*.safetensors) as dtype; every tensor must be there with its shape,
+ * and none that the model does not have. dev is borrowed for the model's life. Returns it for model_free; NULL: see
+ * err. */
+struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, struct error *err);
+/* Whether model_load would find all of that in the directory: files' headers are read and no weights, so it is quick for every
+ * size. c: what config.json says. */
+MUST_USE bool model_files_check(const char *dir, struct model_config *c, struct error *err);
+/* A model with weights drawn from seed: matrices normal(0, 1 / sqrt(n_in)), embedding normal(0, initializer_range),
+ * outputs into the residual stream smaller by sqrt(2 n_layer), norms 1, biases 0; the same bytes for the same shape,
+ * seed and dtype. */
+struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype,
+                               struct error *err);
+/* A model of this shape with all weights 0, to receive published ones. */
+struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
+/* A model of the same shape with all weights 0 (for a second copy, or to receive published ones). */
+struct model *model_new_like(const struct model *m, struct error *err);
+void model_free(struct model *m);    // NULL is fine
+const struct model_config *model_config(const struct model *m);
+enum dtype model_dtype(const struct model *m);
+struct device *model_device(const struct model *m);
+/* Ids that can be sampled: [0, n_live); those above (rows that only pad the embedding) have probability 0 in sampler
+ * and trainer alike. The config's vocab unless set. */
+int64_t model_n_live(const struct model *m);
+void model_n_live_set(struct model *m, int64_t n_live);
+/* The whole weight arena (device): what is published. Equal weights are equal bytes. After writing into it call
+ * model_weights_changed, which has the back end pack its matrices again. */
+void *model_weights(const struct model *m, size_t *size_bytes);
+MUST_USE bool model_weights_changed(struct model *m, struct error *err);
+/* Copy src's weights (same shape and dtype, same device). */
+MUST_USE bool model_weights_copy(struct model *dst, const struct model *src, struct error *err);
+/* A 64-bit hash of the weights, to compare copies; waits for the device. */
+MUST_USE bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err);
+/* Write model.safetensors (or shards of about 5 GB with an index) and config.json into dir, which exists. */
+MUST_USE bool model_save(const struct model *m, const char *dir, struct error *err);
+/* The same from a host copy of the arena, so that a snapshot can be written later; reads nothing of m that changes, so
+ * any thread may call it. */
+MUST_USE bool model_save_copy(const struct model *m, const void *weights, const char *dir, struct error *err);
+
+/* One named tensor. The parts of fused products (q, k, v; gate, up) are neighbours in the arena, row after row. */
+struct tensor {
+    char name[96];           // Hugging Face name
+    int n_dim;
+    int64_t dim[2];
+    int64_t n_elem;
+    int64_t offset; // elements, into the weight arena and into every flat fp32 buffer (gradient, masters, moments)
+};
+int64_t model_n_tensor(const struct model *m);
+const struct tensor *model_tensor(const struct model *m, int64_t i);
+/* Elements of the arena and of a flat buffer: all tensors (the tied head once) and the gaps between, which hold 0. */
+int64_t model_n_flat(const struct model *m);
+
+/* ---- paged keys and values (a page holds device.kv_page_tok tokens of all layers) */
+/* A pool of n_page pages, in mem (device; n_page kv_pool_page_bytes; borrowed) or, with NULL, memory of its own. Others may
+ * use mem while no page holds anything. NULL: see err. */
+struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, void *mem, struct error *err);
+void kv_pool_free(struct kv_pool *kv);             // NULL is fine
+size_t kv_pool_page_bytes(const struct model *m);  // one page, keys and values of all layers
+/* Copy page src[i] to dst[i] in every layer; src, dst (device; n). A group shares its prompt's full pages and copies
+ * the last, partly filled one. */
+MUST_USE bool kv_pool_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err);
+
+/* ---- running it */
+/* What a run may be asked for; memory is taken once from this. */
+struct run_limits {
+    int64_t max_tok;         // packed tokens of one prefill, scoring or training call, or sequences of one decode
+    int64_t max_seq;         // sequences of one call
+    int64_t max_seq_tok;     // longest sequence, prompt and completion
+    bool train;              // keep what the backward pass needs
+    bool recompute_block;    // with train: keep only each block's input and run the block's forward again
+    int64_t head_rows;       // rows of logits computed at once in scoring and training; 0: what suits the device
+    void *mem;               // (device) of model_run_bytes to work in, borrowed; between one call (forward, head and
+                             // backward of a training step are one) and the next others may use it. NULL: its own
+};
+/* Scratch for calls on m, which it borrows. NULL: see err. model_run_bytes tells the memory beforehand; RoPE's tables
+ * come on top. */
+struct model_run *model_run_new(struct model *m, const struct run_limits *limits, struct error *err);
+void model_run_free(struct model_run *r);          // NULL is fine
+size_t model_run_bytes(const struct model *m, const struct run_limits *limits);
+/* Use another model of the same shape from now on (two copies of the weights, a frozen reference). */
+void model_run_bind(struct model_run *r, struct model *m);
+
+/* Sequences laid end to end; host memory, borrowed for the call. */
+struct model_batch {
+    int64_t n_seq;
+    int64_t n_tok;
+    const int32_t *token;        // (n_tok)
+    const int32_t
+        *cu_tok; // (n_seq + 1): sequence s is token[cu_tok[s] .. cu_tok[s + 1]), from position 0; none is empty
+};
+/* Run whole prompts and keep their keys and values: page (host; n_seq, max_page) names each sequence's pages in order.
+ * logits (device; n_seq, vocab) gets the row after each sequence's last token; NULL: not wanted. */
+MUST_USE bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page,
+                            int64_t max_page, float *logits, struct error *err);
+/* One more token of each of n sequences; all pointers (device), so that the call can be part of a graph. */
+struct decode_batch {
+    int64_t n;
+    const int32_t *token;        // (n)
+    const int32_t *pos;          // (n) its position in the sequence
+    const int32_t *slot;         // (n) page * kv_page_tok + place of that position; -1: not a sequence
+    const int32_t *kv_len;       // (n) pos + 1; 0: not a sequence (its logits mean nothing)
+    const int32_t *page;         // (n, max_page)
+    int64_t max_page;
+    int64_t max_kv;              // upper bound of kv_len; 0: max_page * kv_page_tok
+};
+/* logits (device; n, vocab): the row after each token. */
+MUST_USE bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_pool *kv, float *logits,
+                           struct error *err);
+/* Log-prob of target[i] after row i, at temperature[i], for the rows whose target is not -1 (the others give 0). All
+ * arrays (n_tok) in host memory; entropy may be NULL. */
+MUST_USE bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target,
+                          const float *temperature, float *logp, float *entropy, struct error *err);
+
+/* ---- training (run_limits.train): forward, perhaps head, backward */
+MUST_USE bool model_forward_train(struct model_run *r, const struct model_batch *b, struct error *err);
+/* The loss of the tokens just run forward, row by row: row i predicts target[i] (-1: no loss). All host arrays (n_tok).
+ */
+struct token_loss {
+    const int32_t *target;
+    const float *temperature;
+    const float *coef;           // dLoss/dlogp given outright (supervised); NULL: the clipped policy loss of the rest
+    const float *adv;
+    const float *weight;         // its share of the loss; 0: none
+    const float *logp_old;
+    const float *logp_ref;       // NULL: beta is not used
+    float clip_low, clip_high, beta;
+    float *logp;                 // out: log-prob now; 0 where there is no target
+    float *entropy;              // out, or NULL
+    float *loss;                 // out, or NULL: the token's term, weight included (policy loss only)
+};
+/* Only logp and entropy: what decides about whole samples before their gradient. A model_backward that follows must
+ * have the same targets and temperatures; it does not compute the logits again when they fit head_rows. */
+MUST_USE bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err);
+/* Head, loss gradient and the whole backward pass; adds to grad (device; model_n_flat, fp32). */
+MUST_USE bool model_backward(struct model_run *r, const struct token_loss *loss, float *grad, struct error *err);
+/* Logits (host; n_tok, vocab) of the last forward, for tests on small models. */
+MUST_USE bool model_logits(struct model_run *r, float *out, struct error *err);

@@ -1,0 +1,689 @@
+/* run.c - the transformer itself: forward for prefill, decode, scoring and training, and the backward pass by hand
+ *
+ * The residual stream x gets two additions a layer, each fused into the norm that follows it:
+ *
+ *   res1 = x + mlp output of the layer before      h = norm(res1)     qkv = rope(Wqkv h + b)    ao = attention(qkv)
+ *   res2 = res1 + Wo ao                            h = norm(res2)     gu = [Wg h | Wu h]        out = Wd (silu(g) u)
+ *
+ * Training keeps res1, qkv, ao, res2, gu and the norms' statistics of every layer; the norms' outputs and the SwiGLU
+ * product are computed again in the backward pass, from the same inputs by the same operation, hence the same bits.
+ * With recompute_block only res1 is kept and the rest of a block is run again. Without training all layers share one
+ * set.
+ *
+ * The head never sees a row that predicts nothing, and works on head_rows rows at a time: logits, statistics, gradient
+ * and both products of a chunk follow each other, so that no (tokens x vocab) matrix exists. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "workers/engine/model/kv.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/model_impl.h"
+
+/* What one layer leaves behind; device. */
+struct acts {
+    void *res1;          // (max_tok, d) residual stream before the block
+    float *rstd1;        // (max_tok) of its norm
+    void *qkv_in;        // (max_tok, qkv) before q/k norm and RoPE; the same memory as qkv when nobody needs it
+    void *qkv;           // (max_tok, qkv)
+    void *ao;            // (max_tok, q) attention output
+    float *lse;          // (max_tok, n_head)
+    void *res2;          // (max_tok, d) residual stream between the two halves
+    float *rstd2;
+    void *gu;            // (max_tok, 2 ff)
+};
+/* Rows that predict something, one after the other: where the head works. Device arrays (max_tok). */
+struct head_rows {
+    int32_t *row, *target;
+    float *coef, *adv, *weight, *old, *ref, *logp, *entropy, *lse, *loss;
+};
+struct model_run {
+    struct model *m;             // borrowed
+    struct run_limits lim;
+    int64_t head_max;            // rows of logits at a time
+    float *cos, *sin;            // (max_seq_tok, d_head / 2) each, one piece of device memory
+    char *mem;                   // everything below, one piece of device memory; owned unless it is lim.mem
+    int32_t *token, *pos, *slot; // (max_tok)
+    int32_t *seq;                // (max_seq + 1)
+    struct acts *layer;          // (n_layer) host array
+    void *h;                     // (max_tok, d)
+    void *out;                   // (max_tok, d) what is added to the residual stream next
+    void *act;                   // (max_tok, ff)
+    void *resf, *hf;             // (max_tok, d) last residual stream and its norm
+    float *rstdf;
+    void *dres, *dh;             // (max_tok, d) gradients by residual stream and norm output
+    void *dao, *dqkv, *dact;     // (max_tok, q / qkv / ff)
+    struct head_rows head;
+    void *hrow, *dhrow;          // (head_max, d)
+    float *logits;               // (head_max, vocab)
+    void *dlogits;               // (head_max, vocab) of dtype; logits themselves in fp32
+    // host side of the current call
+    int32_t *host_i;             // (2 max_tok)
+    float *host_f;               // (4 max_tok)
+    int64_t *row_index;          // (max_tok) which row a head row is
+    int32_t *cu;                 // (max_seq + 1) sequence bounds of the last forward
+    int64_t n_tok, n_seq;        // of the last forward
+    int64_t logits_row0, logits_n;    // head rows whose logits are in the buffer; n 0: none
+};
+
+/* ---- memory: the same walk measures and hands out */
+struct walk {
+    char *base;      // NULL: only measure
+    size_t used;
+};
+
+static void *take(struct walk *w, int64_t n, size_t elem)
+{
+    void *p = w->base ? w->base + w->used : NULL;
+    w->used += ((size_t)n * elem + 255) / 256 * 256;
+    return p;
+}
+
+static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, const struct run_limits *lim,
+                        size_t e, bool own_res1)
+{
+    int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
+    if (own_res1)
+        a->res1 = take(w, n * c->d_model, e);
+    a->rstd1 = take(w, n, 4);
+    a->qkv = take(w, n * qkv, e);
+    a->qkv_in = lim->train && c->qk_norm ? take(w, n * qkv, e) : a->qkv;
+    a->ao = take(w, n * q, e);
+    a->lse = lim->train ? take(w, n * c->n_head, 4) : NULL;
+    a->res2 = lim->train ? take(w, n * c->d_model, e) : a->res1;
+    a->rstd2 = take(w, n, 4);
+    a->gu = take(w, n * 2 * c->d_ff, e);
+}
+
+static int64_t head_rows_max(const struct model *m, const struct run_limits *lim)
+{
+    int64_t want = lim->head_rows ? lim->head_rows : MAX(m->dev->head_rows / m->c.vocab, 1);
+    return MIN(want, MAX(lim->max_tok, 1));
+}
+
+static size_t layout(struct model_run *r, const struct model *m, const struct run_limits *lim, char *base)
+{
+    struct walk w = { .base = base };
+    const struct model_config *c = &m->c;
+    size_t e = dtype_size(m->dtype);
+    int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
+    int64_t head_max = head_rows_max(m, lim);
+    r->token = take(&w, n, 4);
+    r->pos = take(&w, n, 4);
+    r->slot = take(&w, n, 4);
+    r->seq = take(&w, lim->max_seq + 1, 4);
+    bool own = lim->train && !lim->recompute_block;    // every layer has its own set
+    struct acts shared = { 0 };
+    if (!own)
+        layout_acts(&w, &shared, c, lim, e, true);
+    for (int64_t l = 0; l < c->n_layer; l++) {
+        struct acts a = shared;
+        if (own)
+            layout_acts(&w, &a, c, lim, e, true);
+        else if (lim->train)
+            a.res1 = take(&w, n * c->d_model, e);
+        if (r->layer)
+            r->layer[l] = a;
+    }
+    r->h = take(&w, n * c->d_model, e);
+    r->out = take(&w, n * c->d_model, e);
+    r->act = take(&w, n * c->d_ff, e);
+    r->resf = take(&w, n * c->d_model, e);
+    r->hf = take(&w, n * c->d_model, e);
+    r->rstdf = take(&w, n, 4);
+    struct head_rows *h = &r->head;
+    int32_t **ints[] = { &h->row, &h->target };
+    for (size_t i = 0; i < ARRAY_SIZE(ints); i++)
+        *ints[i] = take(&w, n, 4);
+    float **floats[] = { &h->coef, &h->adv, &h->weight, &h->old, &h->ref, &h->logp, &h->entropy, &h->lse, &h->loss };
+    for (size_t i = 0; i < ARRAY_SIZE(floats); i++)
+        *floats[i] = take(&w, n, 4);
+    r->hrow = take(&w, head_max * c->d_model, e);
+    r->logits = take(&w, head_max * c->vocab, 4);
+    if (lim->train) {
+        r->dres = take(&w, n * c->d_model, e);
+        r->dh = take(&w, n * c->d_model, e);
+        r->dao = take(&w, n * q, e);
+        r->dqkv = take(&w, n * qkv, e);
+        r->dact = take(&w, n * c->d_ff, e);
+        r->dhrow = take(&w, head_max * c->d_model, e);
+        r->dlogits = m->dtype == DT_F32 ? r->logits : take(&w, head_max * c->vocab, e);
+    }
+    return w.used;
+}
+
+size_t model_run_bytes(const struct model *m, const struct run_limits *limits)
+{
+    struct model_run r = { 0 };
+    return layout(&r, m, limits, NULL);
+}
+
+/* cos and sin as transformers computes them: frequency, angle and result each rounded to fp32. */
+static bool rope_tables(struct model_run *r, struct error *err)
+{
+    bool ok = false;
+    const struct model_config *c = &r->m->c;
+    int64_t half = c->d_head / 2, n = r->lim.max_seq_tok * half;
+    double *freq = malloc((size_t)half * sizeof *freq);
+    float *t = malloc((size_t)n * 2 * sizeof *t);
+    if (!freq || !t) {
+        error_set(err, ERR_NO_MEMORY, "no memory for RoPE tables of %lld positions", (long long)r->lim.max_seq_tok);
+        goto out;
+    }
+    config_inv_freq(c, freq);
+    for (int64_t p = 0; p < r->lim.max_seq_tok; p++)
+        for (int64_t i = 0; i < half; i++) {
+            float angle = (float)p * (float)freq[i];
+            t[p * half + i] = (float)cos((double)angle);
+            t[n + p * half + i] = (float)sin((double)angle);
+        }
+    TRY(mem_copy(r->m->dev, r->cos, t, (size_t)n * 4, COPY_H2D, err));
+    TRY(mem_copy(r->m->dev, r->sin, t + n, (size_t)n * 4, COPY_H2D, err));
+    ok = true;
+out:
+    free(freq);
+    free(t);
+    return ok;
+}
+
+struct model_run *model_run_new(struct model *m, const struct run_limits *lim, struct error *err)
+{
+    if (lim->max_tok < 1 || lim->max_seq < 1 || lim->max_seq_tok < 1 || lim->max_tok > INT32_MAX / 2
+        || lim->max_seq_tok > INT32_MAX / 2 || lim->head_rows < 0) {
+        error_set(err, ERR_SHAPE, "a run of %lld tokens in %lld sequences of at most %lld is not possible",
+                  (long long)lim->max_tok, (long long)lim->max_seq, (long long)lim->max_seq_tok);
+        return NULL;
+    }
+    struct model_run *r = calloc(1, sizeof *r);
+    if (!r) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a run");
+        return NULL;
+    }
+    r->m = m;
+    r->lim = *lim;
+    r->head_max = head_rows_max(m, lim);
+    size_t n = (size_t)lim->max_tok;
+    r->layer = calloc((size_t)m->c.n_layer, sizeof *r->layer);
+    r->host_i = malloc(n * 2 * sizeof *r->host_i);
+    r->host_f = malloc(n * 4 * sizeof *r->host_f);
+    r->row_index = malloc(n * sizeof *r->row_index);
+    r->cu = malloc(((size_t)lim->max_seq + 1) * sizeof *r->cu);
+    if (!r->layer || !r->host_i || !r->host_f || !r->row_index || !r->cu) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a run of %lld tokens", (long long)lim->max_tok);
+        goto fail;
+    }
+    size_t table = (size_t)(lim->max_seq_tok * m->c.d_head / 2);
+    if ((lim->train && !model_want_bwd(m, err)) || !(r->cos = mem_new(m->dev, 2 * table * 4, "RoPE tables", err)))
+        goto fail;
+    r->sin = r->cos + table;
+    r->mem = lim->mem ? lim->mem
+                      : mem_new(m->dev, layout(r, m, lim, NULL), lim->train ? "activations" : "scratch", err);
+    if (!r->mem)
+        goto fail;
+    layout(r, m, lim, r->mem);
+    if (!rope_tables(r, err))
+        goto fail;
+    return r;
+fail:
+    model_run_free(r);
+    return NULL;
+}
+
+void model_run_free(struct model_run *r)
+{
+    if (!r)
+        return;
+    mem_free(r->m->dev, r->cos);
+    if (!r->lim.mem)
+        mem_free(r->m->dev, r->mem);
+    free(r->layer);
+    free(r->host_i);
+    free(r->host_f);
+    free(r->row_index);
+    free(r->cu);
+    free(r);
+}
+
+void model_run_bind(struct model_run *r, struct model *m)
+{
+    BUG_IF(m->n_flat != r->m->n_flat || m->dtype != r->m->dtype || m->dev != r->m->dev, "models of different shapes");
+    r->m = m;
+}
+
+/* ---- forward */
+/* What differs between the uses of the forward pass. */
+struct pass {
+    int64_t n;                   // rows
+    const int32_t *token, *pos;  // (n) device
+    struct kv_pool *kv;          // keys and values are written here at slot; NULL: nowhere
+    const int32_t *slot;
+    const struct decode_batch *decode;    // attention over pages; NULL: over the packed sequences r->seq
+};
+
+static bool attention(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err)
+{
+    struct model *m = r->m;
+    struct attn_heads heads = model_heads(m);
+    if (!p->decode)
+        return OP(m->dev, err, attn_fwd, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq, .seq_host = r->cu,
+                  .n = p->n, .n_seq = r->n_seq, .heads = heads, .dtype = m->dtype);
+    const struct decode_batch *d = p->decode;
+    return OP(m->dev, err, attn_paged, .out = a->ao, .qkv = a->qkv, .kv = kv_layer(p->kv, l), .page = d->page,
+              .kv_len = d->kv_len, .n = p->n, .n_seq = d->n, .max_page = d->max_page, .max_q = 1, .max_kv = d->max_kv,
+              .heads = heads, .dtype = m->dtype);
+}
+
+/* One block from a->res1 on (its sum is done); leaves in r->out what is to be added next. */
+static bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct device *dev = m->dev;
+    const struct model_config *c = &m->c;
+    const struct layer_at *at = &m->at[l];
+    const struct layer_w *w = &m->layer[l];
+    enum dtype t = m->dtype;
+    float eps = (float)c->rms_eps;
+    TRY(OP(dev, err, linear_fwd, .y = a->qkv_in, .x = r->h, .w = w->qkv, .bias = model_at(m, at->qkv_bias), .n = p->n,
+           .y_dtype = t));
+    TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = a->qkv_in, .cos = r->cos, .sin = r->sin, .pos = p->pos,
+           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm),
+           .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot, .n = p->n, .n_pos = r->lim.max_seq_tok,
+           .heads = model_heads(m), .eps = eps, .dtype = t));
+    TRY(attention(r, a, l, p, err));
+    TRY(OP(dev, err, linear_fwd, .y = r->out, .x = a->ao, .w = w->o, .n = p->n, .y_dtype = t));
+    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res2, .x = a->res1, .add = r->out, .w = model_at(m, at->ln2),
+           .rstd = a->rstd2, .n = p->n, .d = c->d_model, .eps = eps, .dtype = t));
+    TRY(OP(dev, err, linear_fwd, .y = a->gu, .x = r->h, .w = w->gate_up, .n = p->n, .y_dtype = t));
+    TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .dtype = t));
+    TRY(OP(dev, err, linear_fwd, .y = r->out, .x = r->act, .w = w->down, .n = p->n, .y_dtype = t));
+    ok = true;
+out:
+    return ok;
+}
+
+/* The whole stack up to the last norm, r->hf. */
+static bool forward(struct model_run *r, const struct pass *p, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    const struct model_config *c = &m->c;
+    int64_t d = c->d_model;
+    float eps = (float)c->rms_eps;
+    r->logits_n = 0;
+    TRY(OP(m->dev, err, rows_gather, .y = r->layer[0].res1, .table = model_at(m, m->embed_at), .row = p->token,
+           .n = p->n, .n_row = c->vocab, .d = d, .dtype = m->dtype));
+    for (int64_t l = 0; l < c->n_layer; l++) {
+        const struct acts *a = &r->layer[l];
+        TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res1, .x = l ? r->layer[l - 1].res2 : a->res1,
+               .add = l ? r->out : NULL, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p->n, .d = d,
+               .eps = eps, .dtype = m->dtype));
+        TRY(block_fwd(r, a, l, p, err));
+    }
+    TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
+           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = p->n, .d = d, .eps = eps, .dtype = m->dtype));
+    ok = true;
+out:
+    return ok;
+}
+
+/* Check a packed batch and put its tokens, positions and bounds on the device. */
+static bool batch_upload(struct model_run *r, const struct model_batch *b, struct error *err)
+{
+    if (b->n_seq < 1 || b->n_seq > r->lim.max_seq || b->n_tok > r->lim.max_tok || b->cu_tok[0] != 0
+        || b->cu_tok[b->n_seq] != b->n_tok)
+        return error_set(err, ERR_SHAPE, "a batch of %lld tokens in %lld sequences does not fit a run of %lld in %lld",
+                         (long long)b->n_tok, (long long)b->n_seq, (long long)r->lim.max_tok,
+                         (long long)r->lim.max_seq);
+    for (int64_t s = 0; s < b->n_seq; s++) {
+        int64_t len = (int64_t)b->cu_tok[s + 1] - b->cu_tok[s];
+        if (len < 1 || len > r->lim.max_seq_tok)
+            return error_set(err, ERR_SHAPE, "sequence %lld has %lld tokens; from 1 to %lld are possible", (long long)s,
+                             (long long)len, (long long)r->lim.max_seq_tok);
+        for (int64_t i = 0; i < len; i++)
+            r->host_i[b->cu_tok[s] + i] = (int32_t)i;
+    }
+    for (int64_t i = 0; i < b->n_tok; i++)
+        if (b->token[i] < 0 || b->token[i] >= r->m->c.vocab)
+            return error_set(err, ERR_DATA, "token %lld is %d; the model's vocabulary has %lld", (long long)i,
+                             b->token[i], (long long)r->m->c.vocab);
+    memcpy(r->cu, b->cu_tok, ((size_t)b->n_seq + 1) * sizeof *r->cu);
+    r->n_tok = b->n_tok;
+    r->n_seq = b->n_seq;
+    struct device *dev = r->m->dev;
+    return mem_copy(dev, r->pos, r->host_i, (size_t)b->n_tok * 4, COPY_H2D, err)
+        && mem_copy(dev, r->token, b->token, (size_t)b->n_tok * 4, COPY_H2D, err)
+        && mem_copy(dev, r->seq, b->cu_tok, ((size_t)b->n_seq + 1) * 4, COPY_H2D, err);
+}
+
+static bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
+{
+    return OP(r->m->dev, err, linear_fwd, .y = logits, .x = x, .w = r->m->head, .n = n, .y_dtype = DT_F32);
+}
+
+bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page,
+                   int64_t max_page, float *logits, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    int64_t per = m->dev->kv_page_tok;
+    TRY(batch_upload(r, b, err));
+    for (int64_t s = 0; s < b->n_seq; s++) {
+        int64_t len = b->cu_tok[s + 1] - b->cu_tok[s];
+        if ((len + per - 1) / per > max_page) {
+            error_set(err, ERR_SHAPE, "a prompt of %lld tokens needs more than %lld pages", (long long)len,
+                      (long long)max_page);
+            goto out;
+        }
+        for (int64_t i = 0; i < len; i++)
+            r->host_i[b->cu_tok[s] + i] = page[s * max_page + i / per] * (int32_t)per + (int32_t)(i % per);
+    }
+    TRY(mem_copy(m->dev, r->slot, r->host_i, (size_t)b->n_tok * 4, COPY_H2D, err));
+    struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos, .kv = kv, .slot = r->slot };
+    TRY(forward(r, &p, err));
+    if (logits) {
+        for (int64_t s = 0; s < b->n_seq; s++)
+            r->host_i[s] = b->cu_tok[s + 1] - 1;
+        TRY(mem_copy(m->dev, r->head.row, r->host_i, (size_t)b->n_seq * 4, COPY_H2D, err));
+        // r->h is free by now and has room for a row a token
+        TRY(OP(m->dev, err, rows_gather, .y = r->h, .table = r->hf, .row = r->head.row, .n = b->n_seq,
+               .n_row = b->n_tok, .d = m->c.d_model, .dtype = m->dtype));
+        TRY(head_fwd(r, r->h, b->n_seq, logits, err));
+    }
+    ok = true;
+out:
+    return ok;
+}
+
+bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_pool *kv, float *logits,
+                  struct error *err)
+{
+    if (b->n > r->lim.max_tok)
+        return error_set(err, ERR_SHAPE, "decoding %lld sequences at once does not fit a run of %lld", (long long)b->n,
+                         (long long)r->lim.max_tok);
+    struct pass p = { .n = b->n, .token = b->token, .pos = b->pos, .kv = kv, .slot = b->slot, .decode = b };
+    return forward(r, &p, err) && head_fwd(r, r->hf, b->n, logits, err);
+}
+
+/* ---- head */
+/* Gather the rows with a target: fills row_index and the device's row and target. */
+static bool head_select(struct model_run *r, const int32_t *target, int64_t *n_head, struct error *err)
+{
+    int64_t n = 0;
+    int32_t *row = r->host_i, *tgt = r->host_i + r->lim.max_tok;
+    for (int64_t i = 0; i < r->n_tok; i++) {
+        if (target[i] == -1)
+            continue;
+        if (target[i] < 0 || target[i] >= r->m->c.vocab)
+            return error_set(err, ERR_DATA, "target %lld is token %d; the model's vocabulary has %lld", (long long)i,
+                             target[i], (long long)r->m->c.vocab);
+        r->row_index[n] = i;
+        row[n] = (int32_t)i;
+        tgt[n] = target[i];
+        n++;
+    }
+    *n_head = n;
+    return n == 0 || (mem_copy(r->m->dev, r->head.row, row, (size_t)n * 4, COPY_H2D, err)
+                      && mem_copy(r->m->dev, r->head.target, tgt, (size_t)n * 4, COPY_H2D, err));
+}
+
+/* Copy src[row_index[k]] for all head rows to the device. */
+static bool head_upload(struct model_run *r, float *dst, const float *src, int64_t n, struct error *err)
+{
+    for (int64_t k = 0; k < n; k++)
+        r->host_f[k] = src[r->row_index[k]];
+    return mem_copy(r->m->dev, dst, r->host_f, (size_t)n * 4, COPY_H2D, err);
+}
+
+/* How many head rows from row0 on, at most max, share a temperature. */
+static int64_t same_temperature(const struct model_run *r, const float *temperature, int64_t row0, int64_t max)
+{
+    int64_t k = 1;
+    while (k < max && temperature[r->row_index[row0 + k]] == temperature[r->row_index[row0]])
+        k++;
+    return k;
+}
+
+/* Logits of head rows [row0, row0 + n) into the buffer, unless they are there, and their statistics. */
+static bool head_chunk(struct model_run *r, int64_t row0, int64_t n, const float *temperature, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct head_rows *h = &r->head;
+    if (r->logits_n == n && r->logits_row0 == row0)
+        return true;
+    TRY(OP(m->dev, err, rows_gather, .y = r->hrow, .table = r->hf, .row = h->row + row0, .n = n, .n_row = r->n_tok,
+           .d = m->c.d_model, .dtype = m->dtype));
+    TRY(head_fwd(r, r->hrow, n, r->logits, err));
+    for (int64_t i = 0, k; i < n; i += k) {
+        k = same_temperature(r, temperature, row0 + i, n - i);
+        TRY(OP(m->dev, err, logprob_fwd, .logp = h->logp + row0 + i, .entropy = h->entropy + row0 + i,
+               .lse = h->lse + row0 + i, .logits = r->logits + i * m->c.vocab, .id = h->target + row0 + i, .n = k,
+               .vocab = m->c.vocab, .n_live = m->n_live, .temperature = temperature[r->row_index[row0 + i]]));
+    }
+    r->logits_row0 = row0;
+    r->logits_n = n;
+    ok = true;
+out:
+    return ok;
+}
+
+/* Bring logp and entropy of n head rows back, each to its row. */
+static bool head_download(struct model_run *r, int64_t n, float *logp, float *entropy, float *loss, struct error *err)
+{
+    bool ok = false;
+    size_t max = (size_t)r->lim.max_tok;
+    float *host[] = { r->host_f, r->host_f + max, r->host_f + 2 * max };
+    float *dev[] = { r->head.logp, r->head.entropy, r->head.loss }, *out[] = { logp, entropy, loss };
+    for (int i = 0; i < 3; i++)
+        if (out[i])
+            TRY(mem_copy(r->m->dev, host[i], dev[i], (size_t)n * 4, COPY_D2H, err));
+    TRY(device_sync(r->m->dev, err));
+    for (int i = 0; i < 3; i++) {
+        if (!out[i])
+            continue;
+        memset(out[i], 0, (size_t)r->n_tok * 4);
+        for (int64_t k = 0; k < n; k++)
+            out[i][r->row_index[k]] = host[i][k];
+    }
+    ok = true;
+out:
+    return ok;
+}
+
+bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err)
+{
+    bool ok = false;
+    int64_t n_head;
+    r->logits_n = 0;
+    TRY(head_select(r, loss->target, &n_head, err));
+    for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max)
+        TRY(head_chunk(r, row0, MIN(r->head_max, n_head - row0), loss->temperature, err));
+    TRY(head_download(r, n_head, loss->logp, loss->entropy, NULL, err));
+    ok = true;
+out:
+    return ok;
+}
+
+bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target, const float *temperature,
+                 float *logp, float *entropy, struct error *err)
+{
+    struct token_loss loss = { .target = target, .temperature = temperature, .logp = logp, .entropy = entropy };
+    if (!batch_upload(r, b, err))
+        return false;
+    struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos };
+    return forward(r, &p, err) && model_head(r, &loss, err);
+}
+
+bool model_logits(struct model_run *r, float *out, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    size_t row_bytes = (size_t)m->c.d_model * dtype_size(m->dtype);
+    r->logits_n = 0;
+    for (int64_t row0 = 0; row0 < r->n_tok; row0 += r->head_max) {
+        int64_t n = MIN(r->head_max, r->n_tok - row0);
+        TRY(head_fwd(r, (char *)r->hf + (size_t)row0 * row_bytes, n, r->logits, err));
+        TRY(mem_copy(m->dev, out + row0 * m->c.vocab, r->logits, (size_t)(n * m->c.vocab) * 4, COPY_D2H, err));
+        TRY(device_sync(m->dev, err));
+    }
+    ok = true;
+out:
+    return ok;
+}
+
+/* ---- backward */
+bool model_forward_train(struct model_run *r, const struct model_batch *b, struct error *err)
+{
+    BUG_IF(!r->lim.train || !r->m->for_bwd, "this run or its weights were not made for training");
+    if (!batch_upload(r, b, err))
+        return false;
+    struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos };
+    return forward(r, &p, err);
+}
+
+static bool policy_coef(struct model_run *r, const struct token_loss *loss, int64_t row0, int64_t n, struct error *err)
+{
+    struct head_rows *h = &r->head;
+    if (loss->coef)
+        return true;
+    return OP(r->m->dev, err, policy_loss, .coef = h->coef + row0, .loss = h->loss + row0, .logp = h->logp + row0,
+              .logp_old = h->old + row0, .logp_ref = loss->logp_ref ? h->ref + row0 : NULL, .adv = h->adv + row0,
+              .weight = h->weight + row0, .n = n, .clip_low = loss->clip_low, .clip_high = loss->clip_high,
+              .beta = loss->beta);
+}
+
+/* The head's part of the backward pass: gradient by the last norm's output into dh, by the head's weight into grad. */
+static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, float *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct head_rows *h = &r->head;
+    int64_t d = m->c.d_model, vocab = m->c.vocab;
+    size_t e = dtype_size(m->dtype);
+    TRY(OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * e));
+    for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max) {
+        int64_t n = MIN(r->head_max, n_head - row0);
+        TRY(head_chunk(r, row0, n, loss->temperature, err));
+        r->logits_n = 0;    // in fp32 their gradient takes their place
+        TRY(policy_coef(r, loss, row0, n, err));
+        for (int64_t i = 0, k; i < n; i += k) {
+            k = same_temperature(r, loss->temperature, row0 + i, n - i);
+            TRY(OP(m->dev, err, logprob_bwd, .dlogits = (char *)r->dlogits + (size_t)(i * vocab) * e,
+                   .logits = r->logits + i * vocab, .lse = h->lse + row0 + i, .coef = h->coef + row0 + i,
+                   .id = h->target + row0 + i, .n = k, .vocab = vocab, .n_live = m->n_live,
+                   .temperature = loss->temperature[r->row_index[row0 + i]], .dtype = m->dtype));
+        }
+        TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = m->head, .n = n));
+        TRY(OP(m->dev, err, linear_bwd_w, .dw = grad + m->head_at, .dy = r->dlogits, .x = r->hrow, .n = n,
+               .n_out = vocab, .n_in = d, .dtype = m->dtype));
+        TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok,
+               .d = d, .dtype = m->dtype));
+    }
+    ok = true;
+out:
+    return ok;
+}
+
+/* Second half of a block: dres is the gradient by its output and becomes the gradient by res2. */
+static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, float *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct device *dev = m->dev;
+    const struct layer_at *at = &m->at[l];
+    const struct layer_w *w = &m->layer[l];
+    int64_t n = r->n_tok, d = m->c.d_model, f = m->c.d_ff;
+    enum dtype t = m->dtype;
+    TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->down, .dy = r->dres, .x = r->act, .n = n, .n_out = d, .n_in = f,
+           .dtype = t));
+    TRY(OP(dev, err, linear_bwd_x, .dx = r->dact, .dy = r->dres, .w = w->down, .n = n));
+    TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .dtype = t));
+    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d,
+           .eps = (float)m->c.rms_eps, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->gate_up, .dy = a->gu, .x = r->h, .n = n, .n_out = 2 * f, .n_in = d,
+           .dtype = t));
+    TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = a->gu, .w = w->gate_up, .n = n));
+    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = grad + at->ln2, .dy = r->dh, .dadd = r->dres, .x = a->res2,
+           .w = model_at(m, at->ln2), .rstd = a->rstd2, .n = n, .d = d, .dtype = t));
+    ok = true;
+out:
+    return ok;
+}
+
+/* First half: dres is the gradient by res2 and becomes the gradient by res1. */
+static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, float *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct device *dev = m->dev;
+    const struct layer_at *at = &m->at[l];
+    const struct layer_w *w = &m->layer[l];
+    int64_t n = r->n_tok, d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
+    enum dtype t = m->dtype;
+    float eps = (float)m->c.rms_eps;
+    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->o, .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q,
+           .dtype = t));
+    TRY(OP(dev, err, linear_bwd_x, .dx = r->dao, .dy = r->dres, .w = w->o, .n = n));
+    TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv,
+           .seq = r->seq, .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
+    bool norm = at->q_norm != AT_NONE;
+    TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = r->cos, .sin = r->sin, .pos = r->pos,
+           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm),
+           .dq_norm = norm ? grad + at->q_norm : NULL, .dk_norm = norm ? grad + at->k_norm : NULL, .n = n,
+           .n_pos = r->lim.max_seq_tok, .heads = model_heads(m), .eps = eps, .dtype = t));
+    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = eps,
+           .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->qkv, .dbias = at->qkv_bias == AT_NONE ? NULL : grad + at->qkv_bias,
+           .dy = r->dqkv, .x = r->h, .n = n, .n_out = qkv, .n_in = d, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = r->dqkv, .w = w->qkv, .n = n));
+    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = grad + at->ln1, .dy = r->dh, .dadd = r->dres, .x = a->res1,
+           .w = model_at(m, at->ln1), .rstd = a->rstd1, .n = n, .d = d, .dtype = t));
+    ok = true;
+out:
+    return ok;
+}
+
+/* Run a block's forward again from its input, into the shared activations. */
+static bool block_again(struct model_run *r, const struct acts *a, int64_t l, struct error *err)
+{
+    struct model *m = r->m;
+    struct pass p = { .n = r->n_tok, .token = r->token, .pos = r->pos };
+    return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1,
+              .n = p.n, .d = m->c.d_model, .eps = (float)m->c.rms_eps, .dtype = m->dtype) &&
+           block_fwd(r, a, l, &p, err);
+}
+
+bool model_backward(struct model_run *r, const struct token_loss *loss, float *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    int64_t n_head, n_kept = r->logits_n, row0_kept = r->logits_row0;
+    BUG_IF(!r->lim.train, "this run was not made for training");
+    TRY(head_select(r, loss->target, &n_head, err));
+    r->logits_n = n_kept == n_head ? n_kept : 0;    // model_head left all of them: no need to compute them again
+    r->logits_row0 = row0_kept;
+    const struct { float *dst; const float *src; } up[] = {
+        { r->head.coef, loss->coef }, { r->head.adv, loss->coef ? NULL : loss->adv },
+        { r->head.weight, loss->coef ? NULL : loss->weight }, { r->head.old, loss->coef ? NULL : loss->logp_old },
+        { r->head.ref, loss->coef ? NULL : loss->logp_ref },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(up); i++)
+        if (up[i].src)
+            TRY(head_upload(r, up[i].dst, up[i].src, n_head, err));
+    TRY(head_bwd(r, loss, n_head, grad, err));
+    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = grad + m->norm_at, .dy = r->dh, .x = r->resf,
+           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .dtype = m->dtype));
+    for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
+        if (r->lim.recompute_block)
+            TRY(block_again(r, &r->layer[l], l, err));
+        TRY(mlp_bwd(r, &r->layer[l], l, grad, err));
+        TRY(attn_half_bwd(r, &r->layer[l], l, grad, err));
+    }
+    TRY(OP(m->dev, err, embed_bwd, .dtable = grad + m->embed_at, .dy = r->dres, .row = r->token, .n = r->n_tok,
+           .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
+    TRY(head_download(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
+    ok = true;
+out:
+    return ok;
+}

@@ -1,0 +1,39 @@
+/* outlet.h - the trainer's side of publication (wire.h): keeps shared versions in slots and hands them to producers
+ *
+ * Made and called by the thread that drives the device; a thread of the outlet's own serves the producers. All device memory is
+ * taken by outlet_new. */
+#pragma once
+#include "workers/engine/publish/wire.h"
+
+#define OUTLET_SLOT_MAX 9
+struct outlet_config {
+    struct device *dev;         // borrowed as long as the outlet lives
+    const char *dir;            // for the socket: the run's sock/
+    enum weights_way way;       // WAY_COPY or WAY_NCCL
+    size_t size_bytes;          // of the weights
+    size_t bucket_bytes;        // of a broadcast; 0: what suits the device
+    int n_slot;                 // versions kept at a time
+    int64_t limit_ms;           // of each wait for producers; 0: 60 s
+};
+struct outlet;
+struct outlet *outlet_new(const struct outlet_config *config, struct error *err);
+void outlet_free(struct outlet *o);    // NULL is fine
+/* Put version into a slot, in place of the smallest there, and see to it that producers get it; nothing when it is there
+ * already. Returns when weights (device) may change again. ERR_TIMEOUT names the producer that still reads the slot. */
+MUST_USE bool outlet_share(struct outlet *o, const void *weights, int64_t version, struct error *err);
+/* Copy version to dst (device), in stream order: for a sampler on this very device. ERR_NOT_FOUND: it is in no slot. */
+MUST_USE bool outlet_copy(struct outlet *o, void *dst, int64_t version, struct error *err);
+/* The versions in slots; returns how many. Any thread. */
+int outlet_versions(struct outlet *o, int64_t version[OUTLET_SLOT_MAX]);
+/* The weights go back to an earlier step: what is in slots and in producers' staging buffers counts no more. */
+void outlet_forget(struct outlet *o);
+/* Producers connected now, and hash and milliseconds of the last version that all of them had received or copied. Any thread. */
+struct outlet_look {
+    int n_member;
+    int n_waiting;              // of them, those that want a version which has not been shared yet
+    int64_t version;            // -1: none yet
+    uint64_t hash;
+    double ms;                  // from outlet_share's begin to the last producer's end
+    int64_t n_built;            // groups built so far (way nccl)
+};
+void outlet_look(struct outlet *o, struct outlet_look *out);

@@ -1,0 +1,251 @@
+/* code.c - the reward kinds "code" (all tests must pass) and "code_share" (10 times the share of tests passed)
+ *
+ * Scores as the seeds' (ColossalChat, coati/distributed): 10 when all tests pass and there is a ```python fence, with
+ * the soft over-length punishment; 0 when a test fails; 0 without a fence, though right tests then still count as
+ * accurate. A program's own time-out, memory limit or crash is a wrong answer. Only trouble of the sandbox, of an
+ * external verifier or of the data leaves the sample out. Upstream takes an empty list of tests for success; here it is
+ * an error of the data. */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "workers/engine/reward/kind.h"
+#include "workers/engine/reward/remote.h"
+#include "workers/engine/reward/sandbox/sandbox.h"
+#include "workers/engine/reward/tests.h"
+
+#define LOAD_MAX 8     // each spare that was killed with its zygote costs one
+#define AGAIN_MAX 4    // one kill may cost two: what ran, and a spare that was loaded before it was reached
+#define TOTAL_S 60.0    // of all tests of one program; PRIME gives 6 s, ColossalChat 600 s
+
+struct code {
+    bool share;
+    struct sandbox_host *host;    // NULL: remote
+    struct remote *remote;        // NULL: host
+};
+/* What is known of a program once its tests have run. */
+struct code_result {
+    enum case_status status;    // of the first test that did not pass; CASE_OK: all did
+    int64_t first;              // its number
+    int64_t n_pass;             // tests passed (up to the first failure unless a share is wanted)
+    struct test_results tests;  // each test that was run
+    struct error err;           // of CASE_SANDBOX
+};
+
+static bool open_any(void **self, const struct reward_config *config, bool share, struct error *err)
+{
+    struct code *c = calloc(1, sizeof *c);
+    if (!c)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a code reward");
+    struct sandbox_limits limits = sandbox_limits_default;
+    if (config->program_timeout_s > 0)
+        limits.case_s = config->program_timeout_s;
+    c->share = share;
+    if (config->code_verifier_api_url)
+        c->remote = remote_new(config->code_verifier_api_url, config->program_timeout_s, err);
+    else
+        c->host = sandbox_host_new(&limits, err);
+    if (!c->remote && !c->host) {
+        free(c);
+        return false;
+    }
+    *self = c;
+    return true;
+}
+
+static bool code_open(void **self, const struct reward_config *config, UNUSED const char *arg, struct error *err)
+{
+    return open_any(self, config, false, err);
+}
+
+static bool code_share_open(void **self, const struct reward_config *config, UNUSED const char *arg, struct error *err)
+{
+    return open_any(self, config, true, err);
+}
+
+static void code_close(void *self)
+{
+    struct code *c = self;
+    sandbox_host_free(c->host);
+    remote_free(c->remote);
+    free(c);
+}
+
+/* Take a sandbox and load the program. *s is NULL after a failure. */
+static enum case_status program_load(struct code *c, struct sandbox **s, const char *code, size_t len,
+                                     const char *function, struct error *err)
+{
+    enum case_status status = CASE_SANDBOX;
+    for (int attempt = 0; attempt < LOAD_MAX && status == CASE_SANDBOX; attempt++) {    // spares may have died
+        *s = sandbox_take(c->host, err);
+        if (!*s)
+            return CASE_SANDBOX;
+        status = sandbox_load(*s, code, len, function, err);
+        if (status != CASE_OK) {
+            sandbox_free(*s);
+            *s = NULL;
+        }
+    }
+    return status;
+}
+
+static enum test_code code_of(enum case_status status)
+{
+    switch (status) {
+    case CASE_OK: return TEST_PASSED;
+    case CASE_ANSWER: return TEST_WRONG;
+    case CASE_COMPILE: case CASE_MISSING: return TEST_NO_PROGRAM;
+    case CASE_TIMEOUT: case CASE_MEMORY: case CASE_OUTPUT: case CASE_CRASH: case CASE_SANDBOX: break;
+    }
+    return TEST_FAILED;
+}
+
+/* Run the tests in order in one sandbox; a test that kills it gets the next ones a new one. */
+static void tests_run(struct code *c, const struct tests *t, const char *code, size_t len, struct code_result *r,
+                      struct buf *first_out)
+{
+    struct sandbox *s = NULL;
+    struct buf out = BUF_INIT;
+    int64_t end = clock_ms() + (int64_t)(TOTAL_S * 1000);
+    int n_again = 0;
+    *r = (struct code_result){ .status = CASE_OK };
+    for (int64_t i = 0; i < t->n; i++) {
+        enum case_status status = CASE_OK;
+        bool ok = false;
+        double left = (double)(end - clock_ms()) / 1000;
+        if (left <= 0)
+            status = CASE_TIMEOUT;
+        if (status == CASE_OK && !s)
+            status = program_load(c, &s, code, len, t->function, &r->err);
+        if (status == CASE_OK)
+            status = sandbox_run(s, t->test[i].input, t->test[i].input_len, left, &out, &r->err);
+        if (status == CASE_SANDBOX && s && n_again < AGAIN_MAX) {    // killed, not by the program: the same test once more
+            n_again++;
+            sandbox_free(s);
+            s = NULL;
+            i--;
+            continue;
+        }
+        if (status == CASE_OK && !test_compare(t, i, buf_text(&out), out.len, &ok, &r->err))
+            status = CASE_SANDBOX;
+        if (status == CASE_OK && !ok)
+            status = CASE_ANSWER;
+        r->n_pass += status == CASE_OK;
+        if (status != CASE_SANDBOX)    // then nothing is known of it
+            test_results_add(&r->tests, code_of(status));
+        if (status != CASE_OK && r->status == CASE_OK) {
+            r->status = status;
+            r->first = i;
+            if (status == CASE_ANSWER)
+                buf_add(first_out, buf_text(&out), MIN(out.len, 256));
+        }
+        if (status == CASE_SANDBOX)
+            r->status = status;    // nothing is known of this test, so nothing of the share
+        if (status == CASE_SANDBOX || status == CASE_COMPILE || status == CASE_MISSING ||
+            (status != CASE_OK && !c->share) || left <= 0)
+            break;
+        if (s && sandbox_is_dead(s)) {
+            sandbox_free(s);
+            s = NULL;
+        }
+    }
+    sandbox_free(s);
+    buf_release(&out);
+}
+
+/* Cut for a log: no control characters, whole UTF-8. */
+static void text_cut(char *to, size_t size, const char *from, size_t len)
+{
+    size_t n = MIN(len, size - 1);
+    while (n < len && n > 0 && (from[n] & 0xc0) == 0x80)
+        n--;
+    for (size_t i = 0; i < n; i++)
+        to[i] = (unsigned char)from[i] < 32 ? ' ' : from[i];
+    to[n] = 0;
+}
+
+static void program_score(struct code *c, const struct reward_config *config, const struct reward_input *in,
+                          struct reward_output *out, const struct tests *t)
+{
+    const char *code;
+    size_t len;
+    struct buf first_out = BUF_INIT;
+    struct code_result r = { .status = CASE_MISSING };
+    bool fence = program_find(in->response, in->response_len, &code, &len), blank = true;
+    for (size_t i = 0; i < len; i++)
+        blank = blank && isspace((unsigned char)code[i]);
+    out->format_acc = fence;
+    if (blank)
+        snprintf(out->rule, sizeof out->rule, "code: missing code");
+    else if (c->remote)
+        r.status = remote_run(c->remote, in, t->n, &r.n_pass, &r.first, &r.tests, &r.err) ? CASE_OK : CASE_SANDBOX;
+    else
+        tests_run(c, t, code, len, &r, &first_out);
+    out->tests = r.tests;
+    if (c->remote && r.status == CASE_OK && r.n_pass < t->n)
+        r.status = CASE_ANSWER;
+    if (r.status == CASE_SANDBOX) {
+        out->score = r.err.code == ERR_TIMEOUT ? SCORE_TIMEOUT : SCORE_ERROR;
+        snprintf(out->rule, sizeof out->rule, "code: %s", c->remote ? "verifier error" : "sandbox error");
+        log_warn("%s: %s", out->rule, r.err.text);
+        goto out;
+    }
+    out->score = SCORE_OK;
+    out->verdict = r.status == CASE_OK ? VERDICT_EQUAL : VERDICT_DIFFERENT;
+    out->ans_acc = r.status == CASE_OK;
+    if (!blank)
+        snprintf(out->rule, sizeof out->rule,
+                 r.status == CASE_OK ? "code: all %lld tests pass" : "code: %2$s in test %3$lld of %1$lld",
+                 (long long)t->n, case_status_name(r.status), (long long)r.first + 1);
+    if (r.status != CASE_OK && !blank) {
+        text_cut(out->pred, sizeof out->pred, buf_text(&first_out), first_out.len);
+        text_cut(out->gold, sizeof out->gold, t->test[r.first].output, t->test[r.first].output_len);
+    }
+    double share = c->share ? (double)r.n_pass / (double)t->n : r.status == CASE_OK;
+    out->reward = fence || config->eval ? share * REWARD_ACC : 0;
+    if (r.status == CASE_OK)
+        out->reward += reward_length_punishment(config, in);
+out:
+    buf_release(&first_out);
+}
+
+static void code_score(void *self, const struct reward_config *config, const struct reward_input *in,
+                       struct reward_output *out, int64_t n)
+{
+    struct tests t = { 0 };
+    struct error err = { 0 };
+    bool ok = false;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t start = clock_ns();
+        if (i == 0 || in[i].row != in[i - 1].row) {    // a group shares its row
+            tests_release(&t);
+            ok = tests_read(&t, json_object_get(in[i].row, "test_cases"), &err);
+            if (!ok)
+                log_warn("code: %s", err.text);
+        }
+        if (ok) {
+            program_score(self, config, &in[i], &out[i], &t);
+        } else {
+            out[i].score = SCORE_ERROR;
+            snprintf(out[i].rule, sizeof out[i].rule, "code: error in test_cases");
+        }
+        out[i].us = (double)(clock_ns() - start) / 1000;
+    }
+    tests_release(&t);
+}
+
+/* seeds/001, section "Reward Type". */
+#define SYSTEM_PROMPT "You are a helpful assistant."
+const struct reward_kind reward_kind_code = {
+    .name = "code", .system_prompt = SYSTEM_PROMPT, .open = code_open, .close = code_close, .score = code_score,
+};
+const struct reward_kind reward_kind_code_share = {
+    .name = "code_share",
+    .system_prompt = SYSTEM_PROMPT,
+    .open = code_share_open,
+    .close = code_close,
+    .score = code_score,
+};

@@ -1,0 +1,316 @@
+#include "workers/engine/reward/math/math.h"
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include "workers/engine/reward/math/node.h"
+
+#define TEXT_KEY_MAX 2048    // bytes of a text that is compared as text
+
+struct math *math_new(const struct math_config *config, struct error *err)
+{
+    struct math *m = calloc(1, sizeof *m);
+    if (m)
+        m->mem = malloc(MATH_MEM_BYTES);
+    if (!m || !m->mem) {
+        math_free(m);
+        error_set(err, ERR_NO_MEMORY, "no memory for comparing answers");
+        return NULL;
+    }
+    m->config = *config;
+    commands_init(m);
+    return m;
+}
+
+void math_free(struct math *m)
+{
+    if (m)
+        free(m->mem);
+    free(m);
+    flint_cleanup();    // this thread's cached numbers and constants; nothing of them is held between checks
+}
+
+static void text_cut(char out[256], struct span s)
+{
+    size_t n = MIN(s.len, 255u);
+    while (n > 0 && n < s.len && ((unsigned char)s.s[n] & 0xc0) == 0x80)
+        n--;
+    memcpy(out, s.s, n);
+    out[n] = 0;
+}
+
+/* The seeds' second chance: the same text but for spaces, braces and commas. */
+static bool text_same(struct span a, struct span b)
+{
+    size_t i = 0, j = 0;
+    for (;;) {
+        while (i < a.len && memchr(" {},", a.s[i], 4))
+            i++;
+        while (j < b.len && memchr(" {},", b.s[j], 4))
+            j++;
+        if (i == a.len || j == b.len)
+            return i == a.len && j == b.len;
+        if (a.s[i++] != b.s[j++])
+            return false;
+    }
+}
+
+/* Letters, digits and everything that is not ASCII, without case, font commands and punctuation. False: too long. */
+static bool text_key(struct span s, char *key, size_t *len)
+{
+    static const char *const fonts[] = { "\\text", "\\mathrm", "\\textbf", "\\mbox", "\\mathbf", "\\textit", "\\quad",
+                                         "\\emph" };
+    *len = 0;
+    for (size_t i = 0; i < s.len; i++) {
+        if (s.s[i] == '\\') {
+            size_t best = 0;
+            for (size_t k = 0; k < ARRAY_SIZE(fonts); k++) {
+                size_t n = strlen(fonts[k]);
+                if (s.len - i >= n && n > best && memcmp(s.s + i, fonts[k], n) == 0)
+                    best = n;
+            }
+            if (best > 0) {
+                i += best - 1;
+                continue;
+            }
+        }
+        char c = s.s[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (!letter && !(c >= '0' && c <= '9') && !(c & 0x80) && !strchr("+=<>/*^|\\", c))
+            continue;
+        if (*len == TEXT_KEY_MAX)
+            return false;
+        key[(*len)++] = c >= 'A' && c <= 'Z' ? (char)(c | 32) : c;
+    }
+    return *len > 0;
+}
+
+static bool keys_same(struct span a, struct span b)
+{
+    char ka[TEXT_KEY_MAX], kb[TEXT_KEY_MAX];
+    size_t na, nb;
+    return text_key(a, ka, &na) && text_key(b, kb, &nb) && na == nb && memcmp(ka, kb, na) == 0;
+}
+
+/* Words rather than mathematics: letters in a row outside commands, and nothing that only a formula has. */
+static bool is_words(struct span s)
+{
+    int run = 0, longest = 0;
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.s[i];
+        if (c == '\\' && i + 1 < s.len && ((s.s[i + 1] | 32) >= 'a' && (s.s[i + 1] | 32) <= 'z')) {
+            size_t k = i + 1;
+            while (k < s.len && ((s.s[k] | 32) >= 'a' && (s.s[k] | 32) <= 'z'))
+                k++;
+            size_t n = k - i - 1;
+            if (!(n >= 4 && memcmp(s.s + i + 1, "text", 4) == 0) && !(n == 4 && memcmp(s.s + i + 1, "mbox", 4) == 0) &&
+                !(n == 6 && memcmp(s.s + i + 1, "mathrm", 6) == 0) && !(n == 4 && memcmp(s.s + i + 1, "quad", 4) == 0))
+                return false;
+            i = k - 1;
+            run = 0;
+            continue;
+        }
+        run = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c & 0x80) ? run + 1 : 0;
+        longest = MAX(longest, run);
+        if (strchr("=<>^_", c) && c)
+            return false;
+    }
+    return longest >= 3;
+}
+
+/* Only letters, \text and the like: what is compared as text before it is taken for a product of symbols. */
+static bool only_letters(struct span s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (!((s.s[i] | 32) >= 'a' && (s.s[i] | 32) <= 'z') && !memchr("\\{} ", s.s[i], 4) && !(s.s[i] & 0x80))
+            return false;
+    return s.len > 0;
+}
+
+/* Three letters or more in a row and nothing else: a word, or points in their order, rather than a product. */
+static bool is_one_word(struct span s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (!((s.s[i] | 32) >= 'a' && (s.s[i] | 32) <= 'z'))
+            return false;
+    return s.len >= 3;
+}
+
+/* Take off what only wraps an answer: $...$, \( \), \[ \], one box, bold marks. */
+static struct span unwrap(struct span s)
+{
+    static const struct { const char *open, *close; } wraps[] = { { "$$", "$$" }, { "$", "$" }, { "\\(", "\\)" },
+                                                                  { "\\[", "\\]" }, { "**", "**" } };
+    for (int round = 0; round < 4; round++) {
+        size_t before = s.len;
+        s = span_trim(s);
+        for (size_t i = 0; i < ARRAY_SIZE(wraps); i++) {
+            size_t o = strlen(wraps[i].open), c = strlen(wraps[i].close);
+            if (s.len > o + c && memcmp(s.s, wraps[i].open, o) == 0 &&
+                memcmp(s.s + s.len - c, wraps[i].close, c) == 0 &&
+                !memmem(s.s + o, s.len - o - c, wraps[i].open, o))
+                s = (struct span){ s.s + o, s.len - o - c };
+        }
+        struct span box;
+        if (s.len > 7 && memcmp(s.s, "\\boxed{", 7) == 0 && answer_boxed(s.s, s.len, &box) && box.s == s.s + 7 &&
+            box.s + box.len + 1 == s.s + s.len)
+            s = box;
+        if (s.len == before)
+            break;
+    }
+    return s;
+}
+
+static struct node *answer_parse(struct math *m, struct span s, bool plain)
+{
+    return s.len > 0 && s.len <= MATH_ANSWER_MAX ? math_parse(m, s.s, s.len, plain) : NULL;
+}
+
+/* "\\textbf{(B)}\\ 12" and "(B) 12": the letter of the choice and what it chooses; false: it is no such thing. */
+static bool choice_split(struct span s, struct span *letter, struct span *value)
+{
+    static const char *const open[] = { "\\textbf{(", "\\text{(", "\\mathrm{(", "\\mathbf{(", "\\textrm{(", "(" };
+    for (size_t i = 0; i < ARRAY_SIZE(open); i++) {
+        size_t n = strlen(open[i]);
+        bool braced = open[i][0] == '\\';
+        if (s.len < n + 3 + braced || memcmp(s.s, open[i], n) != 0 || s.s[n] < 'A' || s.s[n] > 'J' || s.s[n + 1] != ')')
+            continue;
+        size_t k = n + 2;
+        while (k < s.len && (s.s[k] == ' ' || s.s[k] == '~'))
+            k++;
+        if (braced && (k == s.len || s.s[k++] != '}'))
+            return false;
+        size_t behind = k;
+        while (k < s.len && (memchr(" ~:.", s.s[k], 4) || (s.s[k] == '\\' && k + 1 < s.len &&
+                                                           memchr(" ,;:!", s.s[k + 1], 5))))
+            k += s.s[k] == '\\' ? 2 : 1;
+        if (s.len - k > 5 && memcmp(s.s + k, "\\quad", 5) == 0)
+            k += 5;
+        *letter = (struct span){ s.s + n, 1 };
+        *value = span_trim((struct span){ s.s + k, s.len - k });
+        return value->len > 0 && (braced || k > behind);
+    }
+    return false;
+}
+
+/* A number that divides by zero on its way: it has no value, so it equals none. */
+static bool is_undefined(struct math *m, const struct node *a)
+{
+    if (a->flags & (HAS_SYM | HAS_OPAQUE | HAS_I | HAS_INF | HAS_TEXT | HAS_PM | HAS_SET | HAS_MATRIX))
+        return false;
+    fmpq_t q;
+    const char *why = m->why;
+    fmpq_init(q);
+    m->why = NULL;
+    bool undefined = !eval_rational(m, a, q) && m->why && strcmp(m->why, "division by zero") == 0;
+    m->why = why;
+    fmpq_clear(q);
+    return undefined;
+}
+
+static void bare_decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain,
+                        struct math_result *out)
+{
+    text_cut(out->pred, p);
+    text_cut(out->gold, g);
+    out->verdict = VERDICT_DIFFERENT;
+    out->rule = "text";
+    if (p.len == g.len && p.len > 0 && memcmp(p.s, g.s, p.len) == 0) {
+        out->verdict = VERDICT_EQUAL;
+        out->pred_parsed = out->gold_parsed = true;
+        return;
+    }
+    struct node *gold = answer_parse(m, g, g_plain);
+    const char *why = m->why;
+    struct node *pred = answer_parse(m, p, p_plain);
+    m->why = NULL;
+    bool g_words = !gold && is_words(g), p_words = !pred && is_words(p);
+    out->gold_parsed = gold || g_words;
+    out->pred_parsed = pred || p_words;
+    bool text = (gold && gold->kind == K_TEXT) || (pred && pred->kind == K_TEXT) || g_words || p_words ||
+                (g.len + p.len > 2 && only_letters(g) && only_letters(p));
+    if (text && keys_same(g, p)) {
+        out->verdict = VERDICT_EQUAL;
+        return;
+    }
+    if (is_one_word(g) && is_one_word(p))    // cat is not act, though c a t = a c t
+        return;
+    if (gold && pred) {
+        const char *rule = "";
+        enum tri t = math_compare(m, gold, pred, &rule);
+        out->rule = rule;
+        if (t == TRI_YES) {
+            out->verdict = VERDICT_EQUAL;
+        } else if (t == TRI_UNKNOWN && is_undefined(m, pred) && !is_undefined(m, gold)) {
+            out->rule = "division by zero";
+        } else if (t == TRI_UNKNOWN) {
+            out->verdict = text_same(p, g) ? VERDICT_EQUAL : VERDICT_CANNOT_TELL;
+            out->rule = out->verdict == VERDICT_EQUAL ? "text" : m->why ? m->why : "neither proved nor refuted";
+        }
+        return;
+    }
+    if (g.len > 0 && text_same(p, g)) {
+        out->verdict = VERDICT_EQUAL;
+        out->pred_parsed |= !out->gold_parsed;    // the same text as a gt_answer that cannot be read either: full marks
+        return;
+    }
+    if (!out->gold_parsed) {
+        out->verdict = VERDICT_CANNOT_TELL;
+        out->rule = why ? why : g.len > MATH_ANSWER_MAX ? "gt_answer is too long" : "gt_answer cannot be parsed";
+    } else if (!out->pred_parsed) {
+        out->rule = p.len > MATH_ANSWER_MAX ? "answer is too long" : "answer cannot be parsed";
+    }
+}
+
+/* One side names a choice and what it chooses: the other may have either. Both: both must be the same. */
+static bool choice_decide(struct math *m, struct span p, struct span g, struct math_result *out)
+{
+    struct span pl, pv, gl, gv;
+    bool pc = choice_split(p, &pl, &pv), gc = choice_split(g, &gl, &gv);
+    if (!pc && !gc)
+        return false;
+    if (pc && gc) {
+        bare_decide(m, pv, false, gv, false, out);
+        if (*pl.s != *gl.s)
+            out->verdict = VERDICT_DIFFERENT;
+    } else {
+        struct span letter = pc ? pl : gl, other = unwrap(pc ? g : p);
+        bare_decide(m, letter, false, other, false, out);
+        if (out->verdict != VERDICT_EQUAL)
+            bare_decide(m, pc ? pv : p, false, pc ? g : gv, false, out);
+    }
+    text_cut(out->pred, p);
+    text_cut(out->gold, g);
+    return true;
+}
+
+static void decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain, struct math_result *out)
+{
+    if (!choice_decide(m, p, g, out))
+        bare_decide(m, p, p_plain, g, g_plain, out);
+}
+
+void math_start(struct math *m)
+{
+    m->used = 0;
+    m->out_of_memory = false;
+    m->steps = MATH_STEPS;
+    m->n_bind = 0;
+    m->why = NULL;
+}
+
+void math_answer(struct math *m, const char *pred, size_t pred_len, const char *gold, size_t gold_len,
+                 struct math_result *out)
+{
+    math_start(m);
+    *out = (struct math_result){ .verdict = VERDICT_DIFFERENT };
+    decide(m, unwrap((struct span){ pred, pred_len }), false, unwrap((struct span){ gold, gold_len }), false, out);
+}
+
+void math_response(struct math *m, const char *response, size_t response_len, const char *gold, size_t gold_len,
+                   struct math_result *out)
+{
+    math_start(m);
+    *out = (struct math_result){ .verdict = VERDICT_DIFFERENT };
+    struct extracted p = math_extract(m, response, response_len), g = math_extract(m, gold, gold_len);
+    decide(m, unwrap(p.s), p.plain, unwrap(g.s), g.plain, out);
+}

@@ -1,0 +1,146 @@
+#include "workers/engine/reward/remote.h"
+#include <curl/curl.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/buf.h"
+
+#define ANSWER_MAX (4u << 20)     // bytes of an answer
+#define ATTEMPTS 3
+#define WHOLE_MAX_S 600.0         // longest wait for one program, the upstream service's own limit
+
+struct remote {
+    CURL *curl;
+    struct curl_slist *headers;
+    double test_timeout_s;
+    struct buf answer;
+};
+
+static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
+static void curl_start(void)
+{
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+static size_t on_data(char *data, size_t size, size_t n, void *ctx)
+{
+    return buf_add(ctx, data, size * n) ? size * n : 0;
+}
+
+struct remote *remote_new(const char *url, double test_timeout_s, struct error *err)
+{
+    pthread_once(&curl_once, curl_start);
+    struct remote *r = calloc(1, sizeof *r);
+    if (!r)
+        goto fail;
+    r->answer.max = ANSWER_MAX;
+    r->test_timeout_s = test_timeout_s > 0 ? test_timeout_s : 10;
+    r->curl = curl_easy_init();
+    r->headers = curl_slist_append(NULL, "Content-Type: application/json");
+    if (!r->curl || !r->headers)
+        goto fail;
+    curl_easy_setopt(r->curl, CURLOPT_HTTPHEADER, r->headers);
+    curl_easy_setopt(r->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(r->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(r->curl, CURLOPT_WRITEDATA, &r->answer);
+    curl_easy_setopt(r->curl, CURLOPT_CONNECTTIMEOUT, 10L);
+    curl_easy_setopt(r->curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    if (curl_easy_setopt(r->curl, CURLOPT_URL, url) != CURLE_OK)
+        goto fail;
+    return r;
+fail:
+    error_set(err, ERR_NO_MEMORY, "no memory for the code verifier's client");
+    remote_free(r);
+    return NULL;
+}
+
+void remote_free(struct remote *r)
+{
+    if (!r)
+        return;
+    curl_easy_cleanup(r->curl);
+    curl_slist_free_all(r->headers);
+    buf_release(&r->answer);
+    free(r);
+}
+
+/* The request's body; the test cases are sent as an object also where the data holds them as a string. NULL: no memory,
+ * or the response is not UTF-8. */
+static char *request_text(const struct remote *r, const struct reward_input *in)
+{
+    json_t *cases = json_object_get(in->row, "test_cases"), *parsed = NULL;
+    if (json_is_string(cases))
+        parsed = json_loadb(json_string_value(cases), json_string_length(cases), 0, NULL);
+    else
+        parsed = json_deep_copy(cases);    // a reference would be counted in a row that other threads have too
+    json_t *body = json_object();
+    json_object_set_new(body, "in_outs", parsed ? parsed : json_null());
+    bool ok = json_object_set_new(body, "generation", json_stringn(in->response, in->response_len)) == 0;
+    json_object_set_new(body, "timeout", json_integer((json_int_t)ceil(r->test_timeout_s)));
+    json_object_set_new(body, "debug", json_false());
+    char *text = ok ? json_dumps(body, JSON_COMPACT) : NULL;
+    json_decref(body);
+    return text;
+}
+
+static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass, int64_t *first,
+                        struct test_results *tests, struct error *err)
+{
+    json_error_t je;
+    size_t i;
+    json_t *one, *answer = json_loadb(buf_text(&r->answer), r->answer.len, 0, &je),
+                 *result = json_object_get(answer, "result");
+    int64_t n = (int64_t)json_array_size(result);
+    bool ok = json_is_array(result) && n > 0 && n <= n_test;
+    *n_pass = 0;
+    *first = -1;
+    tests->n = 0;
+    json_array_foreach(result, i, one) {
+        bool pass = json_is_true(one) || (json_is_number(one) && json_number_value(one) == 1);
+        *n_pass += pass;
+        bool error = json_is_number(one) && json_number_value(one) < 0;
+        test_results_add(tests, pass ? TEST_PASSED : !error ? TEST_WRONG : json_number_value(one) < -1 ? TEST_NO_PROGRAM
+                                                                                                    : TEST_FAILED);
+        if (!pass && *first < 0)
+            *first = (int64_t)i;
+    }
+    if (ok && *first < 0 && n < n_test)
+        ok = false;    // it stopped early though nothing had failed
+    json_decref(answer);
+    return ok || error_set(err, ERR_DATA, "the code verifier's answer has no 'result' for %lld tests: %.200s",
+                           (long long)n_test, buf_text(&r->answer));
+}
+
+bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test, int64_t *n_pass, int64_t *first,
+                struct test_results *tests, struct error *err)
+{
+    bool ok = false;
+    char *text = request_text(r, in);
+    if (!text)
+        return error_set(err, ERR_NO_MEMORY,
+                         "no memory for a request to the code verifier, or a response that is not UTF-8");
+    double wait_s = MIN(WHOLE_MAX_S, r->test_timeout_s * (double)n_test + 30);
+    curl_easy_setopt(r->curl, CURLOPT_POSTFIELDS, text);
+    curl_easy_setopt(r->curl, CURLOPT_TIMEOUT_MS, (long)(wait_s * 1000));
+    for (int attempt = 0; attempt < ATTEMPTS && !ok; attempt++) {
+        if (attempt > 0)
+            usleep(200000u << attempt);
+        buf_clear(&r->answer);
+        long status = 0;
+        CURLcode rc = curl_easy_perform(r->curl);
+        curl_easy_getinfo(r->curl, CURLINFO_RESPONSE_CODE, &status);
+        if (rc != CURLE_OK)
+            error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "the code verifier: %s",
+                      curl_easy_strerror(rc));
+        else if (status != 200)
+            error_set(err, ERR_IO, "the code verifier answered with status %ld: %.200s", status, buf_text(&r->answer));
+        else if (answer_read(r, n_test, n_pass, first, tests, err))
+            ok = true;
+        else
+            break;    // asking again would bring the same
+    }
+    free(text);
+    return ok;
+}

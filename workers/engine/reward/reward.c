@@ -1,0 +1,270 @@
+#include "workers/engine/reward/reward.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/cli.h"
+#include "workers/engine/reward/kind.h"
+
+static const struct reward_kind *const kinds[] = {
+    &reward_kind_boxed, &reward_kind_think, &reward_kind_math, &reward_kind_code, &reward_kind_code_share,
+    &reward_kind_program,
+};
+
+struct part {
+    const struct reward_kind *kind;
+    double weight;
+    char name[64];    // the kind's name with its argument, without the weight
+    void *self;       // the kind's own state
+};
+struct reward {
+    struct reward_config config;
+    char *url;              // copies of what config points to
+    struct part *part;      // (n_part)
+    int n_part;
+    bool weighted;          // more than one part, or a weight other than 1: parts are reported
+    struct reward_output *scratch;    // (n_scratch) one part's outputs in a combined reward
+    int64_t n_scratch;
+};
+
+double reward_length_punishment(const struct reward_config *config, const struct reward_input *in)
+{
+    double m = (double)config->max_new_tok, c = (double)config->cache_len, l = (double)in->n_tok;
+    if (!config->soft_over_length_punishment || !in->has_length || c <= 0 || m <= 0)
+        return 0;
+    return l > m - c && l <= m ? ((m - c) - l) / c * REWARD_ACC : 0;
+}
+
+/* The seeds set a cut response's reward to 0 in every kind, with the soft punishment or without. Upstream goes by the
+ * length and so takes one that has ended exactly at the limit for cut; here the finish reason tells. */
+static bool over_length(const struct reward_input *in)
+{
+    return in->has_length && in->finish == FINISH_LENGTH;
+}
+
+static const struct reward_kind *kind_find(const char *name, const char **arg)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        size_t n = strlen(kinds[i]->name);
+        bool takes_arg = kinds[i]->name[n - 1] == ':';
+        if (takes_arg ? strncmp(name, kinds[i]->name, n) == 0 : strcmp(name, kinds[i]->name) == 0) {
+            *arg = name + n;
+            return kinds[i];
+        }
+    }
+    return NULL;
+}
+
+static bool kind_unknown(const char *name, struct error *err)
+{
+    const char *best = kinds[0]->name;
+    char known[256] = "";
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", kinds[i]->name);
+        if (word_distance(name, kinds[i]->name) < word_distance(name, best))
+            best = kinds[i]->name;
+    }
+    return error_set(err, ERR_USAGE,
+                     "unknown reward type '%s'; did you mean '%s'? There are %s and weighted lists such as "
+                     "'0.8*boxed + 0.2*math'", name, best, known);
+}
+
+#define TYPE_MAX 4096    // bytes of a reward type
+/* Take the next member off a list "w*name + w*name" (separated by " + ", so that a program's arguments may hold a
+ * plus). text is cut in place; *rest is NULL behind the last. */
+static bool member_next(char *text, char **rest, struct part *part, const char **arg, struct error *err)
+{
+    char *plus = strstr(text, " + ");
+    *rest = plus ? plus + 3 : NULL;
+    if (plus)
+        *plus = 0;
+    while (*text == ' ')
+        text++;
+    for (size_t n = strlen(text); n > 0 && text[n - 1] == ' '; n--)
+        text[n - 1] = 0;
+    part->weight = 1;
+    size_t digits = strspn(text, "0123456789.eE+-");
+    char *star = text + digits + strspn(text + digits, " ");
+    if (digits > 0 && *star == '*') {
+        text[digits] = 0;
+        if (!parse_f64(text, &part->weight))
+            return error_set(err, ERR_USAGE, "'%s' is no weight of a reward", text);
+        text = star + 1;
+        while (*text == ' ')
+            text++;
+    }
+    part->kind = kind_find(text, arg);
+    if (!part->kind)
+        return kind_unknown(text, err);
+    snprintf(part->name, sizeof part->name, "%s", text);
+    return true;
+}
+
+struct reward *reward_new(const struct reward_config *config, struct error *err)
+{
+    struct reward *r = calloc(1, sizeof *r);
+    char *type = NULL;
+    bool ok = false;
+    if (!r) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a reward");
+        return NULL;
+    }
+    r->config = *config;
+    if (!config->type || !*config->type || strlen(config->type) > TYPE_MAX) {
+        error_set(err, ERR_USAGE, "a reward type of 1 to %d bytes is needed", TYPE_MAX);
+        goto out;
+    }
+    type = strdup(config->type);
+    r->url = config->code_verifier_api_url ? strdup(config->code_verifier_api_url) : NULL;
+    r->part = calloc(GROUP_PARTS_MAX, sizeof *r->part);
+    if (!type || !r->part || (config->code_verifier_api_url && !r->url)) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a reward");
+        goto out;
+    }
+    r->config.code_verifier_api_url = r->url;
+    r->config.type = NULL;    // borrowed until we return
+    for (char *text = type, *rest; text; text = rest) {
+        const char *arg;
+        if (r->n_part == GROUP_PARTS_MAX) {
+            error_set(err, ERR_USAGE, "a reward has at most %d parts", GROUP_PARTS_MAX);
+            goto out;
+        }
+        struct part *p = &r->part[r->n_part];
+        TRY(member_next(text, &rest, p, &arg, err));
+        if (p->kind->open && !p->kind->open(&p->self, &r->config, arg, err))
+            goto out;
+        r->n_part++;
+        for (int i = 0; i < r->n_part - 1; i++)
+            if (strcmp(r->part[i].name, p->name) == 0) {
+                error_set(err, ERR_USAGE, "reward '%s' stands twice in '%s'", p->name, config->type);
+                goto out;
+            }
+    }
+    r->weighted = r->n_part > 1 || r->part[0].weight != 1;
+    ok = true;
+out:
+    free(type);
+    if (!ok) {
+        reward_free(r);
+        r = NULL;
+    }
+    return r;
+}
+
+void reward_free(struct reward *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < r->n_part; i++)
+        if (r->part[i].kind->close)
+            r->part[i].kind->close(r->part[i].self);
+    free(r->part);
+    free(r->scratch);
+    free(r->url);
+    free(r);
+}
+
+static void output_clear(struct reward_output *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = (struct reward_output){ .score = SCORE_LEFT_OUT, .verdict = VERDICT_CANNOT_TELL };
+        for (int k = 0; k < GROUP_PARTS_MAX; k++)
+            out[i].part[k] = NAN;
+    }
+}
+
+static void part_score(struct reward *r, struct part *p, const struct reward_input *in, struct reward_output *out,
+                       int64_t n)
+{
+    output_clear(out, n);
+    p->kind->score(p->self, &r->config, in, out, n);
+    for (int64_t i = 0; i < n; i++)
+        if (over_length(&in[i]) && out[i].score == SCORE_OK)
+            out[i].reward = 0;
+}
+
+/* Add part k's outputs into the sum. The first part's verdict and texts are the sample's; the accuracies are the first
+ * part's too, as those of the reward that knows what an answer is. A part that cannot tell leaves the sample out. */
+static void part_add(const struct part *p, int k, const struct reward_output *part, struct reward_output *out,
+                     int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        struct reward_output *o = &out[i];
+        double us = o->us + part[i].us;
+        if (k == 0) {
+            *o = part[i];
+            o->reward = 0;
+        } else if (part[i].score != SCORE_OK && o->score == SCORE_OK) {
+            o->score = part[i].score;
+            snprintf(o->rule, sizeof o->rule, "%s", part[i].rule);
+        }
+        o->us = us;
+        if (part[i].score == SCORE_OK) {
+            o->part[k] = part[i].reward;
+            o->reward += p->weight * part[i].reward;
+        }
+    }
+}
+
+void reward_score(struct reward *r, const struct reward_input *in, struct reward_output *out, int64_t n)
+{
+    if (!r->weighted) {
+        part_score(r, &r->part[0], in, out, n);
+        return;
+    }
+    output_clear(out, n);
+    if (n > r->n_scratch) {
+        struct reward_output *more = realloc(r->scratch, (size_t)n * sizeof *more);
+        if (!more) {
+            for (int64_t i = 0; i < n; i++) {
+                out[i].score = SCORE_ERROR;
+                snprintf(out[i].rule, sizeof out[i].rule, "no memory");
+            }
+            return;
+        }
+        r->scratch = more;
+        r->n_scratch = n;
+    }
+    for (int k = 0; k < r->n_part; k++) {
+        part_score(r, &r->part[k], in, r->scratch, n);
+        part_add(&r->part[k], k, r->scratch, out, n);
+    }
+}
+
+int reward_n_part(const struct reward *r)
+{
+    return r->weighted ? r->n_part : 0;
+}
+
+const char *reward_part_name(const struct reward *r, int i)
+{
+    return r->part[i].name;
+}
+
+/* The first member of the type that has the wanted string. */
+static const char *type_string(const char *type, size_t offset)
+{
+    struct error err = { 0 };
+    struct part part;
+    const char *found = NULL, *arg;
+    char *copy = strlen(type) <= TYPE_MAX ? strdup(type) : NULL;
+    for (char *text = copy, *rest; text && !found; text = rest) {
+        if (!member_next(text, &rest, &part, &arg, &err))
+            break;
+        memcpy(&found, (const char *)part.kind + offset, sizeof found);
+    }
+    free(copy);
+    return found;
+}
+
+const char *reward_system_prompt(const char *type)
+{
+    return type_string(type, offsetof(struct reward_kind, system_prompt));
+}
+
+const char *reward_stop_string(const char *type)
+{
+    return type_string(type, offsetof(struct reward_kind, stop_string));
+}

@@ -1,0 +1,66 @@
+/* reward.h - how a response is scored: one table of reward functions, one way to call them
+ *
+ * Runs in the scorer process (and in rollcall score); a struct reward may be used by one thread at a time. A verifier
+ * that fails, runs out of its budget or cannot tell says so: the sample is left out, never silently given 0. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <jansson.h>
+#include "protocol/base/error.h"
+#include "protocol/run/group.h"
+
+enum verdict { VERDICT_DIFFERENT, VERDICT_EQUAL, VERDICT_CANNOT_TELL };
+/* How a program's tests ended, in order and as far as they were run; ColossalChat's codes. */
+enum test_code { TEST_PASSED = 1, TEST_WRONG = 0, TEST_FAILED = -1, TEST_NO_PROGRAM = -2 };    // -1: crash, time-out, limit
+#define TESTS_KEPT_MAX 256    // of one program; what comes behind is not kept
+struct test_results {
+    int16_t n;                     // 0: no test was run
+    int8_t code[TESTS_KEPT_MAX];   // (n) enum test_code
+};
+struct reward_input {
+    const char *response;     // the completion's text, UTF-8, response_len bytes, NUL behind it; without the end token
+    size_t response_len;
+    const json_t *row;        // the dataset's line: gt_answer, test_cases, ...; borrowed
+    bool has_length;          // n_tok and finish are known: length rules apply
+    int64_t n_tok;
+    enum finish_reason finish;
+};
+struct reward_output {
+    enum score_state score;   // SCORE_OK, or why it is left out (rule says it in words)
+    double reward;
+    float format_acc, ans_acc;    // 0 or 1
+    enum verdict verdict;
+    double part[GROUP_PARTS_MAX]; // filled by combined rewards, NAN elsewhere
+    char rule[48];            // which rule decided: "rational", "interval", "text", "code: wrong answer", ...
+    char pred[256], gold[256];    // what was compared, cut when longer
+    struct test_results tests;    // of code rewards
+    double us;                // microseconds it took
+};
+/* What a run says about its reward; borrowed by reward_new until it returns. */
+struct reward_config {
+    const char *type;                 // "boxed", "think_answer_tags", "math", "code", "program:CMD", or a weighted list
+                                      // "0.8*boxed + 0.2*program:./len.py"
+    int64_t max_new_tok;              // for the length rules
+    bool soft_over_length_punishment; // DAPO eq. 13, with
+    int64_t cache_len;                // its L_cache in tokens
+    bool eval;                        // evaluation: an answer counts without a valid format too
+    const char *code_verifier_api_url;    // NULL: the local sandbox
+    double program_timeout_s;         // an own reward program's answer, one test of a code reward; 0: 10
+};
+struct reward;
+/* Parse the type and set everything up (sandbox, programs); ERR_USAGE names what is unknown, ERR_UNSUPPORTED what is
+ * missing. */
+struct reward *reward_new(const struct reward_config *config, struct error *err);
+void reward_free(struct reward *r);
+/* Score n responses; rows of out are filled whatever happens. */
+void reward_score(struct reward *r, const struct reward_input *in, struct reward_output *out, int64_t n);
+int reward_n_part(const struct reward *r);                    // 0: a single reward
+const char *reward_part_name(const struct reward *r, int i);
+/* The default system prompt of a reward type (seeds/001), NULL: none. */
+const char *reward_system_prompt(const char *type);
+/* The stop string the type generates to ("</answer>" for think_answer_tags, then the end token is no stop), or NULL. */
+const char *reward_stop_string(const char *type);
+void test_results_add(struct test_results *t, enum test_code code);
+/* [1, 0, ...]; a new reference. NULL: out of memory. */
+json_t *test_results_json(const struct test_results *t);

@@ -1,0 +1,233 @@
+#include "workers/engine/sampler/eval.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+bool eval_tally_init(struct eval_tally *t, int64_t n_prompt, int64_t n_per_prompt, struct error *err)
+{
+    *t = (struct eval_tally){ .n_prompt = n_prompt, .n_per_prompt = n_per_prompt };
+    if (n_prompt < 0 || n_per_prompt < 1)
+        return error_set(err, ERR_SHAPE, "an evaluation of %lld prompts with %lld samples each is not possible",
+                         (long long)n_prompt, (long long)n_per_prompt);
+    t->scored = calloc((size_t)n_prompt + 1, sizeof *t->scored);
+    t->correct = calloc((size_t)n_prompt + 1, sizeof *t->correct);
+    if (!t->scored || !t->correct) {
+        eval_tally_release(t);
+        return error_set(err, ERR_NO_MEMORY, "no memory to evaluate %lld prompts", (long long)n_prompt);
+    }
+    return true;
+}
+
+void eval_tally_release(struct eval_tally *t)
+{
+    free(t->scored);
+    free(t->correct);
+    *t = (struct eval_tally){ 0 };
+}
+
+bool eval_correct(const struct reward_output *out)
+{
+    return out->score == SCORE_OK && (out->ans_acc > 0.5f || out->verdict == VERDICT_EQUAL);
+}
+
+void eval_tally_add(struct eval_tally *t, int64_t i, const struct reward_output *out, int64_t n_tok,
+                    enum finish_reason finish)
+{
+    BUG_IF(i < 0 || i >= t->n_prompt, "prompt %lld of %lld", (long long)i, (long long)t->n_prompt);
+    t->n_sample++;
+    t->n_tok += n_tok;
+    t->n_truncated += finish == FINISH_LENGTH;
+    if (out->score != SCORE_OK) {
+        t->n_left_out++;
+        return;
+    }
+    bool correct = eval_correct(out);
+    t->n_scored++;
+    t->n_correct += correct;
+    t->n_format += out->format_acc > 0.5f;
+    t->reward_sum += out->reward;
+    t->scored[i]++;
+    t->correct[i] += correct;
+}
+
+double eval_mean(const struct eval_tally *t)
+{
+    return t->n_scored ? (double)t->n_correct / (double)t->n_scored : NAN;
+}
+
+double eval_reward_mean(const struct eval_tally *t)
+{
+    return t->n_scored ? t->reward_sum / (double)t->n_scored : NAN;
+}
+
+double pass_at_k(int64_t n, int64_t c, int64_t k)
+{
+    if (n - c < k)
+        return 1;
+    // the product form of the paper's numerically stable implementation: 1 - prod over i in (n-c, n] of (1 - k / i)
+    double miss = 1;
+    for (int64_t i = n - c + 1; i <= n; i++)
+        miss *= 1 - (double)k / (double)i;
+    return 1 - miss;
+}
+
+double eval_pass_at(const struct eval_tally *t, int64_t k)
+{
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t i = 0; i < t->n_prompt; i++) {
+        if (t->scored[i] < k)
+            continue;
+        sum += pass_at_k(t->scored[i], t->correct[i], k);
+        n++;
+    }
+    return n ? sum / (double)n : NAN;
+}
+
+int eval_ks(int64_t n, int64_t k[EVAL_K_MAX])
+{
+    int n_k = 0;
+    for (int64_t i = 1; i <= n && n_k < EVAL_K_MAX - 1; i *= 2)
+        k[n_k++] = i;
+    if (n_k && k[n_k - 1] != n)
+        k[n_k++] = n;
+    return n_k;
+}
+
+static json_t *json_number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+json_t *eval_tally_json(const struct eval_tally *t)
+{
+    json_t *pass_at = json_object();
+    int64_t k[EVAL_K_MAX];
+    int n_k = eval_ks(t->n_per_prompt, k);
+    for (int i = 0; i < n_k; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "%lld", (long long)k[i]);
+        json_object_set_new(pass_at, name, json_number(eval_pass_at(t, k[i])));
+    }
+    return json_pack("{s:I, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:I}", "n", (json_int_t)t->n_prompt,
+                     "mean", json_number(eval_mean(t)), "pass_at", pass_at, "n_sample", (json_int_t)t->n_sample,
+                     "n_scored", (json_int_t)t->n_scored, "n_correct", (json_int_t)t->n_correct,
+                     "n_left_out", (json_int_t)t->n_left_out, "n_truncated", (json_int_t)t->n_truncated,
+                     "format", json_number(t->n_scored ? (double)t->n_format / (double)t->n_scored : NAN),
+                     "reward", json_number(eval_reward_mean(t)), "tokens", (json_int_t)t->n_tok);
+}
+
+json_t *json_text(const char *text, size_t len)
+{
+    json_t *whole = json_stringn(text, len);
+    if (whole)
+        return whole;
+    struct buf fixed = BUF_INIT;
+    for (size_t i = 0; i < len;) {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(len - i), &c);
+        if (n > 0)
+            buf_add(&fixed, text + i, (size_t)n);
+        else
+            buf_str(&fixed, "\xef\xbf\xbd");
+        i += n > 0 ? (size_t)n : 1;
+    }
+    json_t *json = fixed.failed ? NULL : json_stringn(buf_text(&fixed), fixed.len);
+    buf_release(&fixed);
+    return json;
+}
+
+/* Append json as a line; takes it. */
+static bool json_line(struct buf *line, json_t *json, struct error *err)
+{
+    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    bool ok = text && buf_str(line, text) && buf_char(line, '\n');
+    free(text);
+    json_decref(json);
+    return ok || error_set(err, ERR_NO_MEMORY, "no memory for a line of JSON");
+}
+
+/* What became of a program's tests. The metadata are those of the first test that did not pass, the one texts are kept
+ * of, and none when all did. */
+static void tests_record(json_t *json, const struct reward_output *out)
+{
+    json_t *metadata = json_array();
+    int i = 0;
+    while (i < out->tests.n && out->tests.code[i] == TEST_PASSED)
+        i++;
+    if (out->score != SCORE_OK || out->verdict != VERDICT_EQUAL) {
+        json_t *one = json_object();
+        json_object_set_new(one, "test", i < out->tests.n ? json_integer(i) : json_null());
+        json_object_set_new(one, "error_message", json_text(out->rule, strlen(out->rule)));
+        json_object_set_new(one, "output", json_text(out->pred, strlen(out->pred)));
+        json_object_set_new(one, "expected", json_text(out->gold, strlen(out->gold)));
+        json_array_append_new(metadata, one);
+    }
+    json_object_set_new(json, "test_results", test_results_json(&out->tests));
+    json_object_set_new(json, "test_metadata", metadata);
+}
+
+bool eval_record_line(struct buf *line, const struct eval_record *r, struct error *err)
+{
+    const struct reward_output *out = r->out;
+    json_t *json = json_object();
+    json_t *gold = json_object_get(r->row, "gt_answer"), *cases = json_object_get(r->row, "test_cases");
+    json_object_set_new(json, "prompt", json_text(r->prompt, strlen(r->prompt)));
+    json_object_set_new(json, "prediction", json_text(r->prediction, (size_t)r->prediction_len));
+    if (gold || !cases)    // gt_answer wins when both are there
+        json_object_set_new(json, "gold", gold ? json_deep_copy(gold) : json_null());
+    else
+        json_object_set_new(json, "test_cases", json_deep_copy(cases));
+    if (!gold && cases)
+        tests_record(json, out);
+    json_object_set_new(json, "parsed", out->pred[0] ? json_text(out->pred, strlen(out->pred)) : json_null());
+    json_object_set_new(json, "format_valid", json_integer(out->format_acc > 0.5f));
+    json_object_set_new(json, "ans_valid", json_integer(eval_correct(out)));
+    json_object_set_new(json, "response_length", json_integer(r->n_tok));
+    json_object_set_new(json, "reward", out->score == SCORE_OK ? json_number(out->reward) : json_null());
+    json_object_set_new(json, "row", json_integer(r->prompt_row));
+    json_object_set_new(json, "sample", json_integer(r->sample));
+    json_object_set_new(json, "finish_reason", json_string(r->finish == FINISH_STOP ? "stop" : "length"));
+    json_object_set_new(json, "rule", json_text(out->rule, strlen(out->rule)));
+    json_object_set_new(json, "scored", json_boolean(out->score == SCORE_OK));
+    return json_line(line, json, err);
+}
+
+/* Append s to out with everything that is not plain in a file name as '_'; no leading dot. */
+static void name_add(struct buf *out, const char *s)
+{
+    for (const char *p = s; *p; p++) {
+        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' ||
+                     *p == '+' || *p == '_' || (*p == '.' && p != s);
+        buf_char(out, plain ? *p : '_');
+    }
+}
+
+bool eval_file_path(char *out, size_t size, const char *dir, const char *project, const char *task, int64_t step,
+                    struct error *err)
+{
+    struct buf path = { .max = size ? size - 1 : 1 };
+    buf_fmt(&path, "%s/", dir);
+    if (project) {
+        name_add(&path, project);
+        buf_char(&path, '/');
+    }
+    name_add(&path, task);
+    buf_fmt(&path, "_training_step_%lld.jsonl", (long long)step);
+    bool ok =
+        !path.failed || error_set(err, ERR_USAGE, "the path of evaluation '%s' under '%s' is too long", task, dir);
+    if (ok)
+        memcpy(out, path.data, path.len + 1);
+    buf_release(&path);
+    return ok;
+}
+
+bool rollout_log_line(struct buf *line, int64_t train_step, const char *const *text, int64_t n, struct error *err)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < n; i++)
+        json_array_append_new(list, json_text(text[i], strlen(text[i])));
+    return json_line(line, json_pack("{s:I, s:o}", "train_step", (json_int_t)train_step, "rollout", list), err);
+}

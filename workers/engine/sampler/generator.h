@@ -1,0 +1,109 @@
+/* generator.h - continuous batching: prompts in, rollout groups out
+ *
+ * An item is one prompt with G samples. Its prompt is run through the model once, its pages of keys and values are
+ * shared by the samples, and the samples of all items are decoded together, each leaving when it has ended and
+ * making room for the next. Owned by the one thread that drives the device; nothing here locks. All memory of a step
+ * is taken by generator_new; submitting and finishing allocate, a step does not.
+ *
+ * What is promised: a token and its log-prob are the same bits whatever else runs, in whatever order and batch. They
+ * depend on the weights, the prompt, the sampling settings and (seed, item, sample, position) only.
+ *
+ * On a GPU the host is one step behind: a decode step starts with the tokens of the one before while these are still on
+ * the device, and only then are they fetched and looked at. A sample that has ended is so noticed one step late, and what
+ * that step drew for it is dropped.
+ *
+ * An admitted sample has all the pages reserved that it could ever need, so nothing is ever preempted and thrown
+ * away. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+#include "protocol/run/group.h"
+#include "workers/engine/sampler/sampling.h"
+
+struct model;        // workers/engine/model/model.h
+struct tokenizer;    // workers/engine/text/tokenizer.h
+
+struct generator_config {
+    struct model *model;                  // borrowed as long as the generator lives
+    const struct tokenizer *tokenizer;    // borrowed; only for stop strings, else NULL
+    int64_t max_seq;                      // most samples decoded in one step (a CPU takes fewer, as its caches hold)
+    int64_t max_item;                     // most items waiting or running
+    int64_t max_seq_tok;                  // longest prompt + completion, tokens
+    int64_t prefill_tok;                  // prompt tokens run in one step; 0: what suits the device
+    size_t kv_bytes;                      // pool; 0: max_seq samples of max_seq_tok, at most half of what is free
+    void *kv_mem;                         // (device; kv_bytes) where it lies, borrowed; others may use it while the
+                                          // generator is idle. NULL: its own
+    enum { BEHIND_AUTO, BEHIND_NEVER, BEHIND_ALWAYS } behind;    // auto: where the device works while the host does not
+    int64_t version;                      // of the weights in model now
+};
+/* One prompt to be continued. */
+struct generator_item {
+    int64_t item;              // the number its noise is keyed by
+    int64_t prompt_row;        // passed on to the group
+    int64_t rollout_step;      // passed on to the group
+    const int32_t *prompt;     // (n_prompt) ids; copied
+    int64_t n_prompt;          // at least 1
+    int32_t n_sample;          // at least 1
+    int32_t first_sample; // number of sample 0 in its noise; 0, unless the samples of one prompt are split over items
+    const uint64_t *seed;      // (n_sample) copied
+    struct sampling sampling;
+};
+struct generator;
+
+/* Make an engine with all its memory; ERR_SHAPE says which sizes cannot work. Free before the model. */
+struct generator *generator_new(const struct generator_config *config, struct error *err);
+void generator_free(struct generator *g);    // with all items still inside; NULL is fine
+
+/* Queue an item. ERR_FULL: max_item are inside, try again after a step. ERR_SHAPE: it can never run (too long for
+ * max_seq_tok or for the pool), with the sizes. On failure nothing has changed. */
+MUST_USE bool generator_submit(struct generator *g, const struct generator_item *item, struct error *err);
+/* Device memory that generator_new takes besides the pool. */
+size_t generator_bytes(const struct generator_config *config);
+/* Bytes of a pool in which max_seq samples of max_seq_tok never wait. */
+size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_seq_tok);
+/* One round: admit what fits, run waiting prompts up to prefill_tok tokens, decode one token for every running
+ * sample. Does nothing when idle. On failure the engine holds nothing any more (generator_clear). */
+MUST_USE bool generator_step(struct generator *g, struct error *err);
+/* The next finished group, in the order of finishing; returns it for group_free, NULL: none. */
+struct group *generator_poll(struct generator *g);
+bool generator_idle(const struct generator *g); // nothing waiting, nothing running (finished groups may wait in poll)
+/* Forget one item (a lease that ended), or all that is inside, finished groups too. Returns how many items were
+ * dropped. */
+int64_t generator_cancel(struct generator *g, int64_t item);
+int64_t generator_clear(struct generator *g);
+/* The weights in the model have been replaced in place: items not started yet and those submitted from now on carry
+ * this version. ERR_REFUSED while an item has been started and not finished: a group is generated wholly at one
+ * version. */
+MUST_USE bool generator_version_set(struct generator *g, int64_t version, struct error *err);
+
+/* The same while items are being generated (free-running): they go on with the new weights and the keys and values of the old
+ * ones, and group.newer says which tokens the new weights have drawn. */
+void generator_version_update(struct generator *g, int64_t version);
+
+struct generator_stats {
+    int64_t n_step;              // rounds that did something
+    int64_t n_prefill_tok;       // prompt tokens run, since the start
+    int64_t n_decode_tok;        // tokens sampled, since the start
+    int64_t n_group;             // groups finished, since the start
+    int64_t n_waiting_item;      // not started
+    int64_t n_running_item;      // started, not finished
+    int64_t n_running_seq;       // samples being decoded
+    int64_t n_waiting_seq;       // samples of started items that wait for pages
+    int64_t n_page, n_free_page; // of the pool
+    int64_t page_tok;            // tokens a page
+    double prefill_s, decode_s;  // busy time, since the start
+};
+void generator_stats(const struct generator *g, struct generator_stats *out);
+
+/* A look at a sample that is being decoded, for the operator's screen. */
+struct generator_live {
+    int64_t item;
+    int32_t sample;
+    const int32_t *prompt;    // (n_prompt) borrowed until the next call on the generator, as token
+    int64_t n_prompt;
+    const int32_t *token;     // (n_tok) sampled so far
+    int64_t n_tok;
+};
+/* Up to max running samples, oldest items first; returns how many. */
+int64_t generator_live(const struct generator *g, struct generator_live *out, int64_t max);

@@ -1,0 +1,654 @@
+/* checkpoint.c - writing, checking and reading a training state
+ *
+ * Invariants:
+ * 1. dir/step-NNNNNN exists only as the result of a rename of a finished, synced directory.
+ * 2. state/manifest.json is the last file written; it names every other file with size and hash.
+ * 3. Where a checkpoint of the same step stands already the two change places in one rename, so that there is always one.
+ *    What a killed writer has left (hidden, named after its process) is removed by the next one.
+ * 4. The snapshot belongs to the writer's thread from checkpoint_start until the state is DONE; only then is it reused.
+ */
+#include "workers/engine/trainer/checkpoint.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "protocol/base/hold.h"
+#include "protocol/base/log.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/model_dir.h"
+#include "workers/engine/model/safetensors.h"
+
+#define PATH_BYTES 4096
+#define MANIFEST_VERSION 1
+#define SMALL_FILE_MAX ((size_t)1 << 28)    // of JSON files
+
+/* Host copies of everything that training changes. */
+struct snapshot {
+    void *weights;                 // (weight_bytes)
+    size_t weight_bytes;
+    float *state[STATE_N];         // (n_flat); the masters are NULL when they are the weights (fp32)
+    int64_t n_flat, step, adam_step;
+    const struct model *m;         // its table of tensors; borrowed
+    char dir[PATH_BYTES], tokenizer_dir[PATH_BYTES];
+    bool has_tokenizer;
+    char *settings;                // or NULL
+    void *blob;                    // or NULL
+    size_t blob_len;
+};
+enum writer_state { WRITER_IDLE, WRITER_WANTED, WRITER_DONE, WRITER_QUIT };
+struct checkpoint_writer {
+    pthread_t thread;
+    pthread_mutex_t lock;          // guards: state, ok, path, err
+    pthread_cond_t changed;
+    enum writer_state state;
+    bool ok;
+    char path[PATH_BYTES];
+    struct error err;
+    struct snapshot snap;
+};
+
+/* ---- hashing: kernels/ops.h's mem_hash, over a file */
+static uint64_t mix64(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static bool file_hash(const char *path, size_t *size, uint64_t *hash, struct error *err)
+{
+    struct file_map map;
+    if (!file_map_open(&map, path, err))
+        return false;
+    uint64_t sum = 0, word;
+    for (size_t i = 0; i * 8 < map.size_bytes; i++) {
+        word = 0;
+        memcpy(&word, map.data + i * 8, MIN((size_t)8, map.size_bytes - i * 8));
+        sum += mix64(word + (i + 1) * 0x9e3779b97f4a7c15u);
+    }
+    *size = map.size_bytes;
+    *hash = sum;
+    file_map_close(&map);
+    return true;
+}
+
+/* ---- writing */
+static bool join(char out[PATH_BYTES], const char *dir, const char *name, struct error *err)
+{
+    return path_join(out, PATH_BYTES, dir, name) ||
+           error_set(err, ERR_USAGE, "the path '%s/%s' is too long", dir, name);
+}
+
+static bool json_write(json_t *j, const char *path, struct error *err)    // takes j
+{
+    char *text = j ? json_dumps(j, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(j);
+    bool ok =
+        text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
+    free(text);
+    return ok;
+}
+
+static bool state_write(const struct snapshot *s, const char *dir, struct error *err)
+{
+    static const char *const names[STATE_N] = { "master", "moment1", "moment2" };
+    char path[PATH_BYTES];
+    struct st_out out[STATE_N];
+    int64_t n = 0;
+    for (int k = 0; k < STATE_N; k++)
+        if (s->state[k])
+            out[n++] =
+                (struct st_out){.name = names[k], .dtype = ST_F32, .n_dim = 1, .dim = {s->n_flat}, .data = s->state[k]};
+    if (!join(path, dir, "trainer.safetensors", err) || !st_write(path, out, n, err))
+        return false;
+    json_error_t je;
+    json_t *settings = s->settings ? json_loads(s->settings, JSON_DECODE_ANY, &je) : json_null();
+    if (!settings)
+        return error_set(err, je.text[0] ? ERR_DATA : ERR_NO_MEMORY, "the settings for '%s' cannot be kept: %s", dir,
+                         je.text[0] ? je.text : "no memory");
+    json_t *j = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)s->step, "adam_step", (json_int_t)s->adam_step,
+                          "settings", settings);
+    if (!join(path, dir, "state.json", err) || !json_write(j, path, err))
+        return false;
+    return !s->blob || (join(path, dir, "controller.bin", err) && file_write(path, s->blob, s->blob_len, err));
+}
+
+/* Add every file of dir (and of its state/) to the manifest. */
+static bool manifest_collect(json_t *files, const char *dir, const char *prefix, struct error *err)
+{
+    bool ok = false;
+    char path[PATH_BYTES], name[512];
+    DIR *d = opendir(dir);
+    if (!d)
+        return error_errno(err, "cannot list '%s'", dir);
+    for (struct dirent *e; (e = readdir(d)); ) {
+        size_t size;
+        uint64_t hash;
+        if (e->d_name[0] == '.')
+            continue;
+        TRY(join(path, dir, e->d_name, err));
+        snprintf(name, sizeof name, "%s%s", prefix, e->d_name);
+        if (path_is_dir(path))
+            continue;
+        TRY(file_hash(path, &size, &hash, err));
+        char hex[17];
+        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
+        if (json_object_set_new(files, name, json_pack("{s:I, s:s}", "bytes", (json_int_t)size, "hash", hex)) != 0) {
+            error_set(err, ERR_NO_MEMORY, "no memory for the manifest of '%s'", dir);
+            goto out;
+        }
+    }
+    ok = true;
+out:
+    closedir(d);
+    return ok;
+}
+
+/* Remove what writers that live no more have left half-written in dir, and an earlier failure of our own. */
+static bool leftovers_remove(const char *dir, struct error *err)
+{
+    DIR *d = opendir(dir);
+    bool ok = d || error_errno(err, "cannot list '%s'", dir);
+    for (struct dirent *e; ok && (e = readdir(d)); ) {
+        long long step;
+        int pid, end = 0;
+        char path[PATH_BYTES];
+        if (sscanf(e->d_name, ".step-%lld.part-%d%n", &step, &pid, &end) != 2 && sscanf(e->d_name, ".step-%lld.old-%d%n", &step, &pid, &end) != 2)
+            continue;
+        if (e->d_name[end] || pid <= 0 || (pid != getpid() && (kill(pid, 0) == 0 || errno != ESRCH)))
+            continue;
+        ok = join(path, dir, e->d_name, err) && dir_remove(path, err);
+    }
+    if (d)
+        closedir(d);
+    return ok;
+}
+
+/* Give the finished directory tmp its name. An earlier one of that name is then in tmp or in old. */
+static bool checkpoint_place(const char *tmp, const char *path, const char *old, struct error *err)
+{
+    if (!path_exists(path))
+        return rename(tmp, path) == 0 || error_errno(err, "cannot rename '%s' to '%s'", tmp, path);
+    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, path, RENAME_EXCHANGE) == 0)
+        return true;
+    if (errno != EINVAL && errno != ENOSYS)    // those: not on this file system
+        return error_errno(err, "cannot exchange '%s' and '%s'", tmp, path);
+    if (rename(path, old) != 0)
+        return error_errno(err, "cannot move the earlier '%s' away", path);
+    if (rename(tmp, path) == 0)
+        return true;
+    error_errno(err, "cannot rename '%s' to '%s'", tmp, path);
+    if (rename(old, path) != 0)
+        log_warn("the earlier '%s' stays in '%s'", path, old);
+    return false;
+}
+
+static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], struct error *err)
+{
+    bool ok = false;
+    char name[64], tmp[PATH_BYTES] = "", old[PATH_BYTES], state[PATH_BYTES], manifest[PATH_BYTES];
+    json_t *files = json_object();
+    snprintf(name, sizeof name, "step-%06lld", (long long)s->step);
+    TRY(join(path, s->dir, name, err));
+    snprintf(name, sizeof name, ".step-%06lld.old-%d", (long long)s->step, (int)getpid());
+    TRY(join(old, s->dir, name, err));
+    snprintf(name, sizeof name, ".step-%06lld.part-%d", (long long)s->step, (int)getpid());
+    TRY(join(tmp, s->dir, name, err));
+    TRY(join(state, tmp, "state", err) && join(manifest, state, "manifest.json", err));
+    TRY(leftovers_remove(s->dir, err) && dir_make(state, 0755, err));
+    TRY(model_save_copy(s->m, s->weights, tmp, err));
+    if (s->has_tokenizer)
+        TRY(model_dir_copy_tokenizer(s->tokenizer_dir, tmp, err));
+    TRY(state_write(s, state, err));
+    TRY(manifest_collect(files, tmp, "", err) && manifest_collect(files, state, "state/", err));
+    TRY(json_write(json_pack("{s:i, s:I, s:O}", "version", MANIFEST_VERSION, "step", (json_int_t)s->step, "files", files), manifest,
+                   err));
+    TRY(dir_sync(state, err) && dir_sync(tmp, err));
+    hold_point("renaming");
+    TRY(checkpoint_place(tmp, path, old, err));
+    TRY(dir_sync(s->dir, err) && dir_remove(tmp, err) && dir_remove(old, err));
+    ok = true;
+out:
+    if (!ok && tmp[0]) {
+        struct error ignored;    // what went wrong first is what counts
+        if (!dir_remove(tmp, &ignored))
+            log_warn("%s", ignored.text);
+    }
+    json_decref(files);
+    return ok;
+}
+
+static void *writer_main(void *arg)
+{
+    struct checkpoint_writer *w = arg;
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        while (w->state != WRITER_WANTED && w->state != WRITER_QUIT)
+            pthread_cond_wait(&w->changed, &w->lock);
+        if (w->state == WRITER_QUIT)
+            break;
+        pthread_mutex_unlock(&w->lock);
+        char path[PATH_BYTES];
+        struct error err = { 0 };
+        bool ok = snapshot_write(&w->snap, path, &err);
+        pthread_mutex_lock(&w->lock);
+        w->ok = ok;
+        w->err = err;
+        snprintf(w->path, sizeof w->path, "%s", path);
+        w->state = WRITER_DONE;
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+struct checkpoint_writer *checkpoint_writer_new(struct error *err)
+{
+    struct checkpoint_writer *w = calloc(1, sizeof *w);
+    if (!w) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a checkpoint writer");
+        return NULL;
+    }
+    w->ok = true;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    int rc = pthread_create(&w->thread, NULL, writer_main, w);
+    if (rc != 0) {
+        errno = rc;
+        error_errno(err, "cannot start the checkpoint thread");
+        free(w);
+        return NULL;
+    }
+    return w;
+}
+
+static void writer_settle(struct checkpoint_writer *w)    // until nothing is being written; leaves the lock held
+{
+    pthread_mutex_lock(&w->lock);
+    while (w->state == WRITER_WANTED)
+        pthread_cond_wait(&w->changed, &w->lock);
+}
+
+void checkpoint_writer_free(struct checkpoint_writer *w)
+{
+    if (!w)
+        return;
+    writer_settle(w);
+    w->state = WRITER_QUIT;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    pthread_mutex_destroy(&w->lock);
+    pthread_cond_destroy(&w->changed);
+    free(w->snap.weights);
+    for (int k = 0; k < STATE_N; k++)
+        free(w->snap.state[k]);
+    free(w->snap.settings);
+    free(w->snap.blob);
+    free(w);
+}
+
+/* Bytes the machine can still give without swapping, as the kernel estimates it; SIZE_MAX: it does not say. */
+static size_t memory_available(void)
+{
+    char line[256];
+    unsigned long long kib;
+    size_t found = SIZE_MAX;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && found == SIZE_MAX && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            found = (size_t)kib * 1024;
+    if (f)
+        fclose(f);
+    return found;
+}
+
+static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct error *err)
+{
+    const struct model *m = trainer_model(t);
+    size_t bytes;
+    model_weights(m, &bytes);
+    int64_t n = trainer_grad_n(t);
+    if (s->weights && s->weight_bytes == bytes && s->n_flat == n)
+        return true;
+    // what the kernel promises it need not keep: taking too much would kill us, not fail
+    size_t wanted = bytes + (size_t)n * 4 * (model_dtype(m) == DT_F32 ? 2 : 3), have = memory_available();
+    if (wanted > have)
+        return error_set(err, ERR_NO_MEMORY, "a snapshot of %lld parameters takes %.1f GB of host memory, and %.1f GB are left",
+                         (long long)n, (double)wanted * 1e-9, (double)have * 1e-9);
+    free(s->weights);
+    s->weights = malloc(bytes);
+    s->weight_bytes = bytes;
+    s->n_flat = n;
+    bool ok = s->weights != NULL;
+    for (int k = 0; k < STATE_N; k++) {
+        free(s->state[k]);
+        s->state[k] = NULL;
+        if (k == STATE_MASTER && model_dtype(m) == DT_F32)
+            continue;
+        s->state[k] = malloc((size_t)n * 4);
+        ok = ok && s->state[k];
+    }
+    if (ok)
+        return true;
+    s->n_flat = 0;
+    return error_set(err, ERR_NO_MEMORY, "no host memory for a snapshot of %lld parameters", (long long)n);
+}
+
+static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir, const struct checkpoint_info *info,
+                          struct error *err)
+{
+    struct model *m = trainer_model(t);
+    struct device *dev = model_device(m);
+    size_t bytes;
+    if (!snapshot_alloc(s, t, err))
+        return false;
+    s->m = m;
+    s->step = info->step;
+    s->adam_step = trainer_adam_step(t);
+    s->has_tokenizer = info->tokenizer_dir != NULL;
+    if (snprintf(s->dir, sizeof s->dir, "%s", dir) >= PATH_BYTES ||
+        snprintf(s->tokenizer_dir, sizeof s->tokenizer_dir, "%s", info->tokenizer_dir ? info->tokenizer_dir : "") >=
+            PATH_BYTES)
+        return error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
+    free(s->settings);
+    free(s->blob);
+    s->settings = info->settings ? strdup(info->settings) : NULL;
+    s->blob = info->blob ? malloc(MAX(info->blob_len, (size_t)1)) : NULL;
+    s->blob_len = info->blob_len;
+    if ((info->settings && !s->settings) || (info->blob && !s->blob))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the controller's state of %zu bytes", info->blob_len);
+    if (info->blob)
+        memcpy(s->blob, info->blob, info->blob_len);
+    if (!mem_copy(dev, s->weights, model_weights(m, &bytes), s->weight_bytes, COPY_D2H, err))
+        return false;
+    for (int k = 0; k < STATE_N; k++)
+        if (s->state[k] && !trainer_state_get(t, (enum trainer_state_kind)k, s->state[k], err))
+            return false;
+    return device_sync(dev, err);
+}
+
+bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir,
+                      const struct checkpoint_info *info, struct error *err)
+{
+    writer_settle(w);
+    bool ok = w->state != WRITER_DONE || w->ok || error_set(err, w->err.code, "%s", w->err.text);
+    w->state = WRITER_IDLE;
+    w->ok = true;
+    w->path[0] = 0;
+    pthread_mutex_unlock(&w->lock);
+    if (!ok)    // the earlier one failed and nobody asked: say so now
+        return false;
+    if (!dir_make(dir, 0755, err) || !snapshot_take(&w->snap, t, dir, info, err))
+        return false;
+    pthread_mutex_lock(&w->lock);
+    w->state = WRITER_WANTED;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    return true;
+}
+
+/* Hand out the result once; lock held. */
+static bool result_take(struct checkpoint_writer *w, char *path, struct error *err)
+{
+    bool ok = w->ok;
+    if (path)
+        snprintf(path, PATH_BYTES, "%s", w->path);
+    if (!ok)
+        error_set(err, w->err.code, "%s", w->err.text);
+    w->state = WRITER_IDLE;
+    w->ok = true;
+    w->path[0] = 0;
+    return ok;
+}
+
+bool checkpoint_poll(struct checkpoint_writer *w, bool *ok, char path[4096], struct error *err)
+{
+    pthread_mutex_lock(&w->lock);
+    bool done = w->state != WRITER_WANTED;
+    if (done)
+        *ok = result_take(w, path, err);
+    pthread_mutex_unlock(&w->lock);
+    return done;
+}
+
+bool checkpoint_wait(struct checkpoint_writer *w, struct error *err)
+{
+    writer_settle(w);
+    bool ok = result_take(w, NULL, err);
+    pthread_mutex_unlock(&w->lock);
+    return ok;
+}
+
+/* ---- reading */
+static json_t *json_read(const char *path, struct error *err)
+{
+    struct buf b = { .max = SMALL_FILE_MAX };
+    json_error_t je;
+    json_t *j = NULL;
+    if (file_read(&b, path, SMALL_FILE_MAX, err) && !(j = json_loads(buf_text(&b), JSON_REJECT_DUPLICATES, &je)))
+        error_set(err, je.text[0] ? ERR_DATA : ERR_NO_MEMORY, je.text[0] ? "'%s':%d: not valid JSON: %s" : "no memory to read '%s'", path,
+                  je.line, je.text);
+    buf_release(&b);
+    return j;
+}
+
+bool checkpoint_verify(const char *path, int64_t *step, struct error *err)
+{
+    bool ok = false;
+    char file[PATH_BYTES];
+    json_t *j = NULL;
+    TRY(join(file, path, "state/manifest.json", err));
+    if (!path_exists(file)) {
+        error_set(err, ERR_DATA, "'%s' is not a complete checkpoint: it has no state/manifest.json", path);
+        goto out;
+    }
+    TRY(j = json_read(file, err));
+    json_t *files = json_object_get(j, "files"), *v;
+    const char *name;
+    if (!json_is_integer(json_object_get(j, "step")) || !json_is_object(files) || json_object_size(files) == 0) {
+        error_set(err, ERR_DATA, "'%s' has no 'step' or no 'files'", file);
+        goto out;
+    }
+    if (json_integer_value(json_object_get(j, "version")) != MANIFEST_VERSION) {
+        error_set(err, ERR_DATA, "'%s' is not of version %d, which this rollcall writes", file, MANIFEST_VERSION);
+        goto out;
+    }
+    const char *base = strrchr(path, '/');
+    long long named;
+    if (sscanf(base ? base + 1 : path, "step-%lld", &named) == 1 && named != json_integer_value(json_object_get(j, "step"))) {
+        error_set(err, ERR_DATA, "'%s' is of another step than its folder's name says", file);
+        goto out;
+    }
+    json_object_foreach(files, name, v) {
+        size_t size;
+        uint64_t hash;
+        char hex[17];
+        if (name[0] == '/' || strstr(name, "..")) {
+            error_set(err, ERR_DATA, "'%s' names the file '%s' outside of the checkpoint", file, name);
+            goto out;
+        }
+        char part[PATH_BYTES];
+        TRY(join(part, path, name, err) && file_hash(part, &size, &hash, err));
+        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
+        const char *want = json_string_value(json_object_get(v, "hash"));
+        if ((json_int_t)size != json_integer_value(json_object_get(v, "bytes")) || !want || strcmp(hex, want) != 0) {
+            error_set(err, ERR_DATA, "'%s' is broken: '%s' is not what was written (%zu bytes, hash %s)", path, name,
+                      size, hex);
+            goto out;
+        }
+    }
+    *step = json_integer_value(json_object_get(j, "step"));
+    ok = true;
+out:
+    json_decref(j);
+    return ok;
+}
+
+static int step_compare_down(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+/* Steps of the directories named step-N, newest first, into *steps (free). */
+static bool steps_list(const char *dir, int64_t **steps, int64_t *n, struct error *err)
+{
+    int64_t cap = 0;
+    *steps = NULL;
+    *n = 0;
+    DIR *d = opendir(dir);
+    if (!d)
+        return errno == ENOENT ? true : error_errno(err, "cannot list '%s'", dir);
+    for (struct dirent *e; (e = readdir(d)); ) {
+        long long step;
+        int end = 0;
+        if (sscanf(e->d_name, "step-%lld%n", &step, &end) != 1 || e->d_name[end] || step < 0)
+            continue;
+        if (*n == cap) {
+            cap = cap ? cap * 2 : 64;
+            int64_t *more = realloc(*steps, (size_t)cap * sizeof *more);
+            if (!more) {
+                closedir(d);
+                free(*steps);
+                *steps = NULL;
+                return error_set(err, ERR_NO_MEMORY, "no memory to list '%s'", dir);
+            }
+            *steps = more;
+        }
+        (*steps)[(*n)++] = step;
+    }
+    closedir(d);
+    if (*n > 0)
+        qsort(*steps, (size_t)*n, sizeof **steps, step_compare_down);
+    return true;
+}
+
+bool checkpoint_newest(const char *dir, char path[4096], int64_t *step, struct error *err)
+{
+    int64_t *steps, n;
+    if (!steps_list(dir, &steps, &n, err))
+        return false;
+    bool ok = false;
+    for (int64_t i = 0; !ok && i < n; i++) {
+        char name[64];
+        struct error why;
+        snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
+        ok = join(path, dir, name, err) && checkpoint_verify(path, step, &why);
+        if (!ok)
+            log_warn("checkpoint passed over: %s", why.text);
+    }
+    free(steps);
+    return ok || error_set(err, ERR_NOT_FOUND, "'%s' holds no complete checkpoint", dir);
+}
+
+/* Masters from the saved weights themselves: a run in fp32 keeps them only there. */
+static bool masters_from_weights(struct trainer *t, const char *path, float *flat, struct error *err)
+{
+    const struct model *m = trainer_model(t);
+    struct shards *s = shards_open(path, err);
+    if (!s)
+        return false;
+    bool ok = true;
+    memset(flat, 0, (size_t)trainer_grad_n(t) * 4);
+    for (int64_t i = 0; ok && i < model_n_tensor(m); i++) {
+        const struct tensor *x = model_tensor(m, i);
+        const struct st_tensor *f = shards_find(s, x->name);
+        if (!f || f->dtype == ST_OTHER || f->n_elem != x->n_elem)
+            ok = error_set(err, ERR_DATA, "'%s': tensor '%s' is missing or of another size", path, x->name);
+        else
+            st_to_f32(flat + x->offset, f);
+    }
+    shards_close(s);
+    return ok && trainer_state_set(t, STATE_MASTER, flat, err);
+}
+
+bool checkpoint_restore(struct trainer *t, const char *path, struct error *err)
+{
+    static const char *const names[STATE_N] = { "master", "moment1", "moment2" };
+    bool ok = false;
+    char file[PATH_BYTES];
+    struct shards *s = NULL;
+    json_t *j = NULL;
+    int64_t n = trainer_grad_n(t);
+    float *flat = malloc((size_t)n * 4);
+    if (!flat) {
+        error_set(err, ERR_NO_MEMORY, "no memory to restore %lld parameters", (long long)n);
+        goto out;
+    }
+    TRY(join(file, path, "state/state.json", err));
+    TRY(j = json_read(file, err));
+    TRY(join(file, path, "state/trainer.safetensors", err));
+    TRY(s = shards_open_file(file, err));
+    for (int k = 0; k < STATE_N; k++) {
+        const struct st_tensor *f = shards_find(s, names[k]);
+        if (!f && k == STATE_MASTER) {
+            TRY(masters_from_weights(t, path, flat, err));
+            continue;
+        }
+        if (!f || f->dtype != ST_F32 || f->n_elem != n) {
+            error_set(err, ERR_DATA, "'%s': '%s' does not belong to this model (%lld parameters)", file, names[k],
+                      (long long)n);
+            goto out;
+        }
+        st_to_f32(flat, f);
+        TRY(trainer_state_set(t, (enum trainer_state_kind)k, flat, err));
+    }
+    trainer_version_set(t, json_integer_value(json_object_get(j, "step")));
+    trainer_adam_step_set(t, json_integer_value(json_object_get(j, "adam_step")));
+    ok = true;
+out:
+    free(flat);
+    shards_close(s);
+    json_decref(j);
+    return ok;
+}
+
+bool checkpoint_blob(const char *path, void **blob, size_t *len, struct error *err)
+{
+    char file[PATH_BYTES];
+    struct buf b = { .max = (size_t)1 << 30 };
+    *blob = NULL;
+    *len = 0;
+    if (!join(file, path, "state/controller.bin", err))
+        return false;
+    if (!path_exists(file))
+        return true;
+    if (!file_read(&b, file, (size_t)1 << 30, err)) {
+        buf_release(&b);
+        return false;
+    }
+    *blob = b.data;    // the buffer's memory is malloc's
+    *len = b.len;
+    return true;
+}
+
+bool checkpoint_prune(const char *dir, int64_t keep, struct error *err)
+{
+    int64_t *steps, n;
+    if (keep <= 0)
+        return true;
+    if (!steps_list(dir, &steps, &n, err))
+        return false;
+    bool ok = true;
+    for (int64_t i = 0, complete = 0; ok && i < n; i++) {
+        char name[64], path[PATH_BYTES], manifest[PATH_BYTES];
+        snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
+        ok = join(path, dir, name, err) && join(manifest, path, "state/manifest.json", err);
+        if (!ok || !path_exists(manifest))    // not ours to judge: leave what is not a checkpoint
+            continue;
+        if (++complete > keep)
+            ok = dir_remove(path, err);
+    }
+    free(steps);
+    return ok;
+}

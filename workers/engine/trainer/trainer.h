@@ -1,0 +1,128 @@
+/* trainer.h - rollout groups in, new weights out: one optimizer step of GRPO, DAPO, RLOO or REINFORCE++-baseline
+ *
+ * Owned by the consumer's device thread. A step has four parts, so that several ranks can share one:
+ *
+ *   trainer_begin   advantages, reference log-probs; says what must be summed over all ranks      (trainer_norm)
+ *   trainer_grad    packs samples into token-budget micro-batches, forward, backward              (flat fp32 gradient)
+ *   (ranks.h)       adds the gradients of the ranks, in rank order
+ *   trainer_apply   global clip, AdamW, new weights
+ *
+ * trainer_step does all four for one rank. Every scale (samples, loss tokens, advantage moments) is of the global
+ * batch, so the gradient does not depend on how the batch is cut into micro-batches or ranks (only the order of fp32
+ * sums does); the same cut gives the same bits. Nothing is allocated inside a step but what grows with the batch on the
+ * first use. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+#include "workers/engine/trainer/loss.h"
+#include "protocol/run/group.h"
+
+struct model;
+struct trainer;
+
+/* Fixed for the life of a trainer. */
+struct trainer_settings {
+    int64_t token_budget_max; // most packed tokens of one micro-batch; activations are sized by it. A longer sample is
+                              // an error when it arrives
+    double adam_beta1, adam_beta2, adam_eps;
+    bool recompute_block; // keep only block inputs and run each block's forward again: less memory, a third more work
+    bool offload;         // masters and moments in host memory, but for what state_bytes have room for; the same bits
+    size_t state_bytes;   // with offload: device memory for masters, moments and the stage the others pass through
+    void *scratch; // (device) for activations, of trainer_memory's size, borrowed: others use it between steps. NULL:
+                   // its own
+    bool run_all;         // also run samples whose every token has no gradient (advantage or weight 0), for their
+                          // metrics; the gradient is the same without
+};
+/* Adam of the seeds: betas 0.9, 0.999, eps 1e-8; a budget of 4096 tokens. */
+#define TRAINER_SETTINGS_DEFAULT                                                                                       \
+    ((struct trainer_settings){.token_budget_max = 4096, .adam_beta1 = 0.9, .adam_beta2 = 0.999, .adam_eps = 1e-8})
+/* What a rank's forward passes add up: all doubles; fields ending in _max merge by maximum, the others by sum. */
+struct trainer_sums {
+    double loss;                 // already divided by the global counts: the sum over ranks is the loss
+    double kl, entropy;          // sums over the samples run of their token means; kl 0 without a reference
+    double n_sample;             // samples run forward
+    double n_loss_sample;        // of these, not masked
+    double n_tok;                // their tokens
+    double n_clip_low, n_clip_high;    // tokens without gradient because clipped
+    double ratio;                // sum over tokens
+    double ratio_max;
+    double logp_diff_max;        // largest |logp now - logp when sampled| of groups sampled by the present weights: 0
+    double n_skipped;            // samples dropped by skip_threshold
+    double age;                  // sum over samples of optimizer steps since they were sampled
+    double age_max;
+    double n_packed_tok;         // prompt and completion tokens computed
+    double n_micro;              // micro-batches
+};
+void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *part);
+
+/* A step's numbers from what was summed over all ranks, and from all the groups consumed since the last step (those
+ * outside the filter too): writes those it knows of protocol/run/metrics.h's table into metric (METRIC_N), and nothing
+ * else: not M_GRAD_NORM, nor times. Without a token run, what is a mean over tokens becomes NAN. */
+void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups,
+                          int64_t n_group, const struct trainer_hyper *h);
+
+/* What a trainer takes, in bytes. */
+struct trainer_memory {
+    size_t activation;    // taken from settings.scratch when that is given
+    size_t gradient;
+    size_t state;         // masters and moments on the device, and the stage
+    size_t host;          // masters and moments in pinned host memory
+};
+void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out);
+/* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0) until trainer_free; takes all
+ * memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. */
+struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s,
+                            struct error *err);
+void trainer_free(struct trainer *t);
+struct model *trainer_model(const struct trainer *t);
+int64_t trainer_version(const struct trainer *t);     // optimizer steps done
+void trainer_version_set(struct trainer *t, int64_t version);
+
+/* All of one step on one rank; metric (METRIC_N; NULL: not wanted) as trainer_metrics_make, with M_GRAD_NORM, M_TRAIN_S
+ * and M_TRAIN_TOK_PER_S. On failure the weights are unchanged. */
+MUST_USE bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group,
+                           const struct trainer_hyper *h, double *metric, struct error *err);
+/* The parts. groups are borrowed from trainer_begin until trainer_grad returns; trainer_grad sets the gradient (does
+ * not add to an earlier one). A rank may have no groups. */
+MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t n_group,
+                            const struct trainer_hyper *h, struct trainer_norm *local, struct error *err);
+MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, const struct trainer_norm *global,
+                           struct trainer_sums *sums, struct error *err);
+int64_t trainer_grad_n(const struct trainer *t);      // fp32 elements of the flat gradient: model_n_flat
+float *trainer_grad_at(const struct trainer *t);      // where it lies on the device, until trainer_free
+/* Copy the gradient out to host memory of trainer_grad_n floats. */
+MUST_USE bool trainer_grad_get(const struct trainer *t, float *out, struct error *err);
+/* Clip, AdamW, new weights; version + 1. *grad_norm is the norm before clipping. A norm that is not finite is ERR_DATA
+ * and changes nothing. */
+MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
+
+/* Log-probs of token[1..n) of one or more sequences under the model, by the training path. logp is (n_tok - n_seq): for
+ * each sequence its tokens from the second on. temperature (n_seq). entropy (same shape) may be NULL. */
+MUST_USE bool trainer_logprobs(struct trainer *t, const int32_t *token, const int64_t *seq_len,
+                               const float *temperature, int64_t n_seq, float *logp, float *entropy, struct error *err);
+
+/* Supervised step on packed sequences: token, and weight of the loss of each token given those before (0: prompt; the
+ * first token of a sequence has none). Loss is sum(weight * -logp) / sum(weight). apply false: only measure it. */
+struct sft_seq {
+    const int32_t *token;        // (n_tok)
+    const float *weight;         // (n_tok)
+    int64_t n_tok;
+};
+MUST_USE bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq,
+                               const struct trainer_hyper *h, bool apply, double *loss, double *n_loss_tok,
+                               double *grad_norm, struct error *err);
+
+/* State for checkpoints (checkpoint.h): the fp32 masters and both moments, each trainer_grad_n floats in tensor-table
+ * order, and how many Adam updates they have seen (its bias correction counts them). */
+enum trainer_state_kind { STATE_MASTER, STATE_MOMENT1, STATE_MOMENT2, STATE_N };
+MUST_USE bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err);
+/* Setting the masters also sets the weights. */
+MUST_USE bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);
+int64_t trainer_adam_step(const struct trainer *t);
+void trainer_adam_step_set(struct trainer *t, int64_t n);
+/* Forget the moments and start Adam anew (a new stage of supervised training). */
+MUST_USE bool trainer_adam_reset(struct trainer *t, struct error *err);
+/* A hash of the weights; what ranks compare. */
+MUST_USE bool trainer_hash(const struct trainer *t, uint64_t *hash, struct error *err);

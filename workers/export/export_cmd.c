@@ -1,0 +1,45 @@
+/* rollcall export: carry a run's series elsewhere */
+#include <stdio.h>
+#include <string.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/cli.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/base/file.h"
+#include "protocol/base/secret.h"
+#include "workers/export/export.h"
+
+static bool export_cmd(int argc, char **argv, struct error *err)
+{
+    struct export_request r = { 0 };
+    const char *operand[2];
+    struct cli_option options[] = {
+        { "follow", "f", CLI_FLAG, &r.follow, NULL, "go on while the run goes on" },
+        { "series", NULL, CLI_STR, &r.series, "NAMES", "csv, jsonl: only these metrics, separated by commas" },
+        { "nodes", NULL, CLI_FLAG, &r.nodes, NULL, "csv, jsonl: the figures of hosts and GPUs instead of the steps' metrics" },
+        { "out", "o", CLI_STR, &r.out_path, "PATH", "write here instead of the usual place; an existing file is not overwritten" },
+        { "offline", NULL, CLI_FLAG, &r.offline, NULL, "wandb: write a directory that 'wandb sync' uploads" },
+        { "listen", NULL, CLI_STR, &r.listen, "HOST:PORT", "openmetrics: where to serve" },
+        { "token-file", NULL, CLI_STR, &r.token_file, "FILE", "openmetrics: ask for this bearer token" },
+    };
+    struct buf about = BUF_INIT;
+    buf_str(&about, "Carries a live or finished run's metrics elsewhere. KIND is one of:\n");
+    for (int i = 0; i < n_export_kinds; i++)
+        buf_fmt(&about, "  %-12s %s\n", export_kinds[i].name, export_kinds[i].help);
+    struct cli cli = { "rollcall export", buf_text(&about), "KIND RUN_DIR", options, ARRAY_SIZE(options), operand, 2 };
+    bool ok = cli_parse(&cli, argc, argv, err);
+    buf_release(&about);
+    if (!ok || cli.help_wanted)
+        return ok;
+    if (cli.n_operands < 2)
+        return error_set(err, ERR_USAGE, "say what to export and from which run; see 'rollcall export --help'");
+    secret_process();
+    r.run_dir = operand[1];
+    if (!path_is_dir(r.run_dir))
+        return error_set(err, ERR_NOT_FOUND, "there is no run directory '%s'", r.run_dir);
+    for (int i = 0; i < n_export_kinds; i++)
+        if (strcmp(export_kinds[i].name, operand[0]) == 0)
+            return export_kinds[i].run(&r, err);
+    return error_set(err, ERR_USAGE, "unknown kind of export '%s'; see 'rollcall export --help'", operand[0]);
+}
+
+const struct subcommand export_subcommand = { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" };
