@@ -144,17 +144,17 @@ static void the_readme_holds_the_table(UNUSED void **state)
     struct error err = { 0 };
     struct buf docs = BUF_INIT, readme = BUF_INIT;
     msg_print_docs(&docs);
-    if (getenv("UPDATE_DOCS")) {    // write the table's half of protocol/README.md anew
-        assert_true(file_read(&readme, TEST_DATA_DIR "/../protocol/README.md", 1 << 20, &err));
+    if (getenv("UPDATE_DOCS")) {    // write the table's half of protocol/wire/README.md anew
+        assert_true(file_read(&readme, TEST_DATA_DIR "/../protocol/wire/README.md", 1 << 20, &err));
         char *at = strstr(readme.data, "## Messages\n");
         readme.len = at ? (size_t)(at - readme.data) : readme.len;
         buf_str(&readme, buf_text(&docs));
-        assert_true(file_write(TEST_DATA_DIR "/../protocol/README.md", readme.data, readme.len, &err));
+        assert_true(file_write(TEST_DATA_DIR "/../protocol/wire/README.md", readme.data, readme.len, &err));
         buf_clear(&readme);
     }
-    assert_true(file_read(&readme, TEST_DATA_DIR "/../protocol/README.md", 1 << 20, &err));
+    assert_true(file_read(&readme, TEST_DATA_DIR "/../protocol/wire/README.md", 1 << 20, &err));
     if (!strstr(buf_text(&readme), buf_text(&docs)))
-        fail_msg("protocol/README.md is not what the table says; run UPDATE_DOCS=1 message_test");
+        fail_msg("protocol/wire/README.md is not what the table says; run UPDATE_DOCS=1 message_test");
     buf_release(&docs);
     buf_release(&readme);
 }

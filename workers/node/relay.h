@@ -1,7 +1,7 @@
 /* relay.h - requests passed on to another process, and its answers passed back
  *
  * A request that comes in is asked of a peer, again and again until it is answered or its time is over: an answer may be lost
- * on its way, and whatever is relayed may be asked twice (protocol/README.md, rule 3). Owned by the process's loop thread. */
+ * on its way, and whatever is relayed may be asked twice (protocol/wire/README.md, rule 3). Owned by the process's loop thread. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,0 +1,62 @@
+"""The documents name only what is there: files, folders, tests and subcommands."""
+import glob
+import os
+import re
+import subprocess
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall")))
+TOP = ("console", "workers", "kernels", "protocol", "themes", "tests", "examples", ".ci")
+SHORT = {f"{folder}/README.md": 40 for folder in ("console", "workers", "kernels", "protocol", "tests")}
+
+
+def documents():
+    out = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, text=True, capture_output=True, check=True)
+    return sorted(f for f in out.stdout.split() if os.path.exists(os.path.join(ROOT, f)))
+
+
+def read(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as f:
+        return f.read()
+
+
+def there(word, folder):
+    """A path of the repository, from its root or from the document's folder, or a test by the runner's name."""
+    places = [os.path.join(ROOT, word), os.path.join(ROOT, folder, word)]
+    m = re.fullmatch(r"(unit|integration|tui)/(\w+_test)", word)
+    if m:
+        places += [os.path.join(ROOT, "tests", m[1], m[2] + ext) for ext in (".c", ".py")]
+    return any(glob.glob(p) for p in places)
+
+
+class Docs(unittest.TestCase):
+    def test_every_path_that_a_document_names_is_there(self):
+        wrong = []
+        for doc in documents():
+            folder = os.path.dirname(doc)
+            for quoted in re.findall(r"`([^`\n]+)`", read(doc)):
+                for word in quoted.split():
+                    word = word.strip("',;:()")
+                    own = re.match(r"[\w.]+", word)
+                    if (own and own[0] in TOP and "/" in word or re.fullmatch(r"(unit|integration|tui)/\w+_test", word)) \
+                            and not re.search(r"NAME|\.\.\.|…|[<>{}|]", word) and not there(word, folder):
+                        wrong.append(f"{doc}: `{word}`")
+        self.assertEqual(wrong, [])
+
+    def test_every_subcommand_that_a_document_names_is_there(self):
+        told = subprocess.run([ROLLCALL, "--help"], capture_output=True, text=True, check=True).stdout
+        known = set(re.findall(r"(?m)^  ([a-z][a-z-]*)", told)) | {"COMMAND"}
+        wrong = []
+        for doc in documents():
+            code = "".join(re.findall(r"(?s)```.*?```", read(doc))) + "\n".join(re.findall(r"`[^`\n]+`", read(doc)))
+            wrong += [f"{doc}: rollcall {w}" for w in re.findall(r"(?m)(?:^|`)rollcall ([a-z][a-z-]*)", code) if w not in known]
+        self.assertEqual(wrong, [])
+
+    def test_what_is_to_be_short_is_short(self):
+        for doc, most in SHORT.items():
+            self.assertLessEqual(len(read(doc).splitlines()), most, doc)
+
+
+if __name__ == "__main__":
+    unittest.main()
