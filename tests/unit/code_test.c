@@ -80,6 +80,11 @@ static void values_compare_as_python_compares_them(UNUSED void **state)
         { "{\"a\":1}", "{\"b\":1}", false, "" },
         { "[]", "{}", false, "" },
         { "{}", "{}", true, "" },
+        { "{\"a\":1,\"b\":2}", "{\"a\":1}", false, "fewer keys" },
+        { "{\"b\":1,\"a\":2}", "{\"a\":1,\"b\":2}", false, "values go with their keys" },
+        { "{\"a\":1,\"aa\":2}", "{\"a\":1,\"ab\":2}", false, "keys of one length" },
+        { "{\"\":1,\"\\u0000\":2}", "{\"\\u0000\":2,\"\":1}", true, "a NUL is a character of a key" },
+        { "{\"x\":{\"b\":1,\"a\":[]}}", "{\"x\":{\"a\":[],\"b\":1.0}}", true, "nested" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
@@ -99,7 +104,7 @@ static void what_is_no_json_is_refused_at_its_byte(UNUSED void **state)
         "{",        "{1:2}",     "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\" 1}",  "\"",    "\"\\",
         "\"\\x\"",  "\"\\u12\"", "\"\n\"",  "1 2",      "-",          "1e",         "1.2.3", "+1",
         "--1",      "tru",       "nul",     "'a'",      "[1]]",       "{\"a\":1}}", "1,",    "\"\\ud83d\\u12",
-        "{\"a\":1",
+        "{\"a\":1",  "{\"1\":1,\"1\":1}",     "[{\"a\":1,\"b\":2,\"\\u0061\":1}]",
     };
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct error err = { 0 };
@@ -202,6 +207,11 @@ static void a_call_may_return_the_first_member_of_an_expected_list(UNUSED void *
     } cases[] = {
         {"[5]", "5", true},         {"[5]", "[5]", true}, {"5", "[5]", false}, {"[5,6]", "5", true}, {"[]", "[]", true},
         {"[[1,2]]", "[1,2]", true}, {"5", "", false},     {"5", "5 5", false}, {"5", "5.0\n", true},
+        {"{\"1\":1,\"2\":2}", "{\"1\":1,\"1\":1}", false},    // of {1: 1, "1": 1}
+        {"{\"1\":1,\"2\":2}", "{\"2\":2,\"1\":1}", true},     // of {2: 2, 1: 1}
+        {"[{\"1\":1,\"2\":2}]", "{\"1\":1,\"1\":1}", false},
+        {"{\"1\":1}", "{\"1\":1,\"1\":1}", false},
+        {"[[1,1],[2,2]]", "[[1,1],[1,1]]", false},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };

@@ -199,6 +199,29 @@ static struct value *number_read(struct reader *r)
 
 static struct value *value_parse(struct reader *r, int depth);
 
+struct pair {
+    struct value *key, *value;
+};
+
+static int pair_compare(const void *a, const void *b)
+{
+    const struct value *x = ((const struct pair *)a)->key, *y = ((const struct pair *)b)->key;
+    if (x->len != y->len)
+        return x->len < y->len ? -1 : 1;
+    return memcmp(x->text, y->text, x->len);
+}
+
+/* Put an object's pairs in order, so that two objects are compared in one walk. False: a key is there twice. */
+static bool pairs_sort(struct reader *r, struct value *v)
+{
+    if (v->n > 1)
+        qsort(v->item, (size_t)v->n, sizeof(struct pair), pair_compare);
+    for (int64_t i = 1; i < v->n; i++)
+        if (pair_compare(&v->item[2 * i - 2], &v->item[2 * i]) == 0)
+            return fail(r, "an object has the same key twice");
+    return true;
+}
+
 /* A list or, with keys, an object; r stands on the bracket. */
 static struct value *members_read(struct reader *r, bool dict, int depth)
 {
@@ -252,7 +275,7 @@ static struct value *members_read(struct reader *r, bool dict, int depth)
         }
     }
     r->at++;
-    ok = true;
+    ok = !dict || pairs_sort(r, v);
 out:
     if (!ok) {
         if (dict && n % 2)
@@ -316,16 +339,6 @@ static bool int_equals_float(const struct value *a, double d)
     return strcmp(text, a->text) == 0;
 }
 
-static const struct value *dict_find(const struct value *v, const struct value *key, int64_t hint)
-{
-    for (int64_t k = 0; k < v->n; k++) {
-        int64_t i = (hint + k) % v->n;
-        if (value_equal(v->item[2 * i], key))
-            return v->item[2 * i + 1];
-    }
-    return NULL;
-}
-
 bool value_equal(const struct value *a, const struct value *b)
 {
     if (a->kind == VALUE_INT && b->kind == VALUE_FLOAT)
@@ -343,17 +356,13 @@ bool value_equal(const struct value *a, const struct value *b)
     case VALUE_FLOAT:
         return a->number == b->number;
     case VALUE_LIST:
-        for (int64_t i = 0; i < a->n && a->n == b->n; i++)
+    case VALUE_DICT:    // keys and values by turns, both in the order of their keys
+        if (a->n != b->n)
+            return false;
+        for (int64_t i = 0; i < (a->kind == VALUE_DICT ? 2 : 1) * a->n; i++)
             if (!value_equal(a->item[i], b->item[i]))
                 return false;
-        return a->n == b->n;
-    case VALUE_DICT:
-        for (int64_t i = 0; i < a->n && a->n == b->n; i++) {
-            const struct value *other = dict_find(b, a->item[2 * i], i);
-            if (!other || !value_equal(a->item[2 * i + 1], other))
-                return false;
-        }
-        return a->n == b->n;
+        return true;
     }
     return false;
 }

@@ -1,6 +1,8 @@
 /* value.h - JSON values compared as Python compares what they stand for
  *
- * 1 equals 1.0 and true, numbers of any length are exact, objects compare without order. One thread a struct value. */
+ * 1 equals 1.0 and true, numbers of any length are exact, objects compare without order. An object with the same key
+ * twice is refused: JSON turns every key into a text, so {1: 1, "1": 1} is written with two keys "1", and Python holds
+ * that for equal to no object of texts or of numbers. One thread per struct value. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,7 +14,7 @@ struct value {
     char *text; // INT: its digits without leading zeros; STR: len bytes, UTF-8 (a lone surrogate as 3 bytes)
     size_t len;
     double number;             // FLOAT
-    struct value **item;       // (n) LIST: members. DICT: (2n) keys and values by turns, keys are STR
+    struct value **item;       // (n) LIST: members. DICT: (2n) keys and values by turns; keys are STR, in order and all different
     int64_t n;
 };
 /* Read one JSON value (NaN and Infinity too, as Python writes them) with nothing behind it but white space; ERR_DATA
