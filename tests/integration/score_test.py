@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 import unittest
 
 ROLLCALL = os.environ.get("ROLLCALL", "build/release/rollcall")
@@ -56,6 +57,38 @@ class Score(unittest.TestCase):
         _, out, _ = score([{"response": "\\boxed{5}", "gt_answer": "5"}], "--reward-type", "0.5*boxed + 0.5*think_answer_tags")
         self.assertEqual(out[0]["reward"], 5)
         self.assertEqual(out[0]["parts"], {"boxed": 10, "think_answer_tags": 0})
+
+    def test_a_killed_scorer_takes_along_what_its_reward_program_has_started(self):
+        def alive(pid):
+            try:
+                with open("/proc/%d/stat" % pid) as f:
+                    return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+            except OSError:
+                return False
+
+        with tempfile.TemporaryDirectory() as folder:
+            with open(folder + "/in.jsonl", "w") as f:
+                f.write('{"response": "x"}\n')
+            # a grandchild that the end of neither its parent nor its input would end
+            command = "cd %s && { (trap '' HUP; exec sleep 1000 < /dev/null) & echo $! > child; read -r line; exec sleep 1000; }" % folder
+            scorer = subprocess.Popen([ROLLCALL, "score", "-i", folder + "/in.jsonl", "--reward-type", "program:" + command,
+                                       "--program-timeout", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            end, child = time.monotonic() + 60, ""
+            while not child.endswith("\n") and time.monotonic() < end:
+                time.sleep(0.02)
+                if os.path.exists(folder + "/child"):
+                    with open(folder + "/child") as f:
+                        child = f.read()
+            scorer.kill()
+            scorer.wait()
+            child = int(child)
+            end = time.monotonic() + 60
+            while alive(child) and time.monotonic() < end:
+                time.sleep(0.02)
+            left = alive(child)
+            if left:
+                os.kill(child, 9)
+            self.assertFalse(left, "the program's child lives on")
 
     def test_a_bad_line_is_named(self):
         for line, text in (("{", "FILE:2:"), ('{"gt_answer": "1"}', "FILE:2: 'response' must be a string"),

@@ -80,8 +80,12 @@ static void what_is_no_answer_leaves_the_sample_out(void **state)
 {
     static const struct { const char *script, *rule; enum score_state score;
     } cases[] = {
-        {"while read -r line; do echo nonsense; done", "program: not an answer", SCORE_ERROR},
+        {"while read -r line; do echo nonsense; done", "program: time-out after stray lines", SCORE_TIMEOUT},
+        {"exec yes", "program: not an answer", SCORE_ERROR},
         {"while read -r line; do echo '{\"id\":99,\"reward\":1}'; done", "program: not an answer", SCORE_ERROR},
+        {"while read -r line; do echo '{\"id\":0,\"reward\":1}'; done", "program: not an answer", SCORE_ERROR},
+        {"while read -r line; do echo '{\"id\":\"1\",\"reward\":1}'; done", "program: not an answer", SCORE_ERROR},
+        {"while read -r line; do echo '{\"reward\":1}'; done", "program: not an answer", SCORE_ERROR},
         {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id}\"; done", "program: no reward", SCORE_ERROR},
         {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":\\\"1\\\"}\"; done",
          "program: no reward", SCORE_ERROR},
@@ -109,6 +113,29 @@ static void a_program_that_ends_is_started_again_and_asked_once_more(void **stat
     assert_true(score(r, "x").reward == 3);    // the second life ended before its answer: the third was asked the same
     assert_true(score(r, "x").reward == 4);
     reward_free(r);
+}
+
+static void a_line_too_many_costs_no_sample_its_score(void **state)
+{
+    static const struct { const char *extra, *why; } cases[] = {
+        { "echo stray", "a print that was forgotten" },
+        { "echo; echo 3; echo '{\"loss\":1}'", "lines that JSON has, too" },
+        { "echo \"{\\\"id\\\":$id,\\\"reward\\\":-1}\"", "a second answer to the same id" },
+        { "[ $id = 2 ] && echo '{\"id\":77,\"reward\":-1}'", "an answer to an id to come" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char script[600];
+        snprintf(script, sizeof script,
+                 "while read -r line; do %s echo \"{\\\"id\\\":$id,\\\"reward\\\":$id}\"; %s; done\n", GET_ID,
+                 cases[i].extra);
+        struct reward *r = script_reward(*state, script, 60);
+        for (int k = 1; k <= 5; k++) {
+            struct reward_output out = score(r, "x");
+            if (out.score != SCORE_OK || out.reward != k)
+                fail_msg("%s: sample %d has %g, %s", cases[i].why, k, out.reward, out.rule);
+        }
+        reward_free(r);
+    }
 }
 
 static void a_late_program_is_killed_with_its_children_and_works_again(void **state)
@@ -179,6 +206,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_no_answer_leaves_the_sample_out, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_program_that_ends_is_started_again_and_asked_once_more, folder_make,
                                         folder_remove),
+        cmocka_unit_test_setup_teardown(a_line_too_many_costs_no_sample_its_score, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_late_program_is_killed_with_its_children_and_works_again, folder_make,
                                         folder_remove),
         cmocka_unit_test_setup_teardown(parts_are_weighed_and_named, folder_make, folder_remove),

@@ -4,11 +4,21 @@
  *     in   {"id": 7, "response": "...", "row": {the dataset's line}, "n_tok": 120, "finish": "stop" or "length"}
  *     out  {"id": 7, "reward": 0.5, "format_acc": 1, "ans_acc": 0, "rule": "a word on why"}
  *     or   {"id": 7, "error": "why there is no score"}
- * n_tok and finish are absent when unknown; of an answer only id and reward are needed; true and false are 1 and 0. A
- * line that is not an answer to id, an error, or none within the time limit leaves the sample out of the group. A
- * program that ends is started again and asked once more; one that overruns is killed with its process group and
- * started again for the next sample. It runs with the scorer's rights: it is the user's own and not contained. Its
- * standard error goes to the scorer's log. Closing its input asks it to end. */
+ * n_tok and finish are absent when unknown; of an answer only id and reward are needed; true and false are 1 and 0. An
+ * error, or no answer within the time limit, leaves the sample out of the group.
+ *
+ * One line too many must not shift all later answers by one, so each is held against the id that was asked:
+ *   - an answer to an earlier id, and a line that is no JSON object (a stray print), are skipped and counted;
+ *   - an object with an id that was never asked, or a reward without an id, says that program and scorer no longer
+ *     mean the same: the program is killed and started again, and asked once more if it had answered before.
+ * The log says how many of each there were. A program that ends is started again and asked once more; one that overruns
+ * is killed with its process group and started again for the next sample. It runs with the scorer's rights: it is the
+ * user's own and not contained. Its standard error goes to the scorer's log. Closing its input asks it to end.
+ *
+ * The leader of its process group is a watcher: a shell that waits for the end of a pipe whose other end only the
+ * scorer holds, and then kills the group. So nothing in the group outlives the scorer, however that ends. Killing the
+ * recorded group at the next start was considered: nobody does that after `rollcall score`, and its number may belong
+ * to somebody else by then. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -28,15 +38,18 @@
 
 #define LINE_MAX_BYTES (1u << 20)    // of an answer
 #define END_MS 1000                  // that a program may take to end when its input is closed
+#define SKIPPED_MAX 1000             // lines skipped for one answer
 
 struct program {
     char *command;
     double timeout_s;
-    pid_t pid;             // of the shell, leader of its process group; 0: not running
+    pid_t watcher;         // leader of the process group; 0: not running
+    pid_t pid;             // of the shell that runs the command; 0: not running
+    int leash;             // its other end is the watcher's input; only our own end's closing is ever seen there
     int to, from;          // our ends, non-blocking; -1: not running
     struct buf request, answer;    // answer keeps what was read beyond a line
     int64_t id;
-    int64_t n_start;       // counted for the log
+    int64_t n_start, n_late, n_stray, n_mismatch;    // starts, and lines of each kind; counted for the log
 };
 
 static void fd_close(int *fd)
@@ -46,73 +59,110 @@ static void fd_close(int *fd)
     *fd = -1;
 }
 
+/* The 1st, 2nd, 4th, 8th and so on: what happens for every sample fills no log. */
+static bool is_worth_a_line(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+static void child_collect(pid_t *pid)
+{
+    while (*pid > 0 && waitpid(*pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    *pid = 0;
+}
+
 /* End the program: politely with wait_ms > 0, then its whole process group. */
 static void program_stop(struct program *p, int64_t wait_ms)
 {
-    int status = 0;
     fd_close(&p->to);
     fd_close(&p->from);
     buf_clear(&p->answer);
-    if (p->pid <= 0)
-        return;
     pid_t done = 0;
-    for (int64_t end = clock_ms() + wait_ms; done == 0 && clock_ms() < end; usleep(1000))
-        done = waitpid(p->pid, &status, WNOHANG);
-    kill(-p->pid, SIGKILL);    // what it started too
-    while (done == 0 && waitpid(p->pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    p->pid = 0;
+    for (int64_t end = clock_ms() + wait_ms; p->pid > 0 && done == 0 && clock_ms() < end; usleep(1000))
+        done = waitpid(p->pid, NULL, WNOHANG);
+    if (done != 0)
+        p->pid = 0;
+    if (p->watcher > 0)
+        kill(-p->watcher, SIGKILL);    // what it started too; the number is the watcher's until that is collected
+    child_collect(&p->pid);
+    child_collect(&p->watcher);
+    fd_close(&p->leash);
+}
+
+/* In the forked child, of which only system calls are asked: take in and out as descriptors 0 and 1, and become a shell
+ * that runs command in group (0: one of its own). */
+static void __attribute__((noreturn)) shell_exec(const char *command, pid_t group, int in, int out)
+{
+    struct rlimit none = { 0, 0 };
+    sigset_t empty;
+    sigemptyset(&empty);
+    sigprocmask(SIG_SETMASK, &empty, NULL);
+    signal(SIGPIPE, SIG_DFL);
+    setrlimit(RLIMIT_CORE, &none);
+    if (setpgid(0, group) != 0 || dup2(in, 0) < 0 || (out >= 0 && dup2(out, 1) < 0))
+        _exit(126);
+    close_range(3, ~0u, 0);
+    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    _exit(127);
 }
 
 static bool program_start(struct program *p, struct error *err)
 {
-    int in[2] = { -1, -1 }, out[2] = { -1, -1 };
-    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) {
-        fd_close(&in[0]);
-        fd_close(&in[1]);
-        return error_errno(err, "cannot make the pipes of the reward program '%s'", p->command);
+    int in[2] = { -1, -1 }, out[2] = { -1, -1 }, leash[2] = { -1, -1 };
+    pid_t scorer = getpid();
+    bool ok = false;
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 || pipe2(leash, O_CLOEXEC) != 0) {
+        error_errno(err, "cannot make the pipes of the reward program '%s'", p->command);
+        goto out;
     }
-    pid_t pid = fork();
-    if (pid == 0) {    // only system calls from here
-        struct rlimit none = { 0, 0 };
-        sigset_t empty;
-        sigemptyset(&empty);
-        sigprocmask(SIG_SETMASK, &empty, NULL);
-        signal(SIGPIPE, SIG_DFL);
-        setpgid(0, 0);
+    p->watcher = fork();
+    if (p->watcher == 0)
+        shell_exec("read -r line; kill -KILL 0", 0, leash[0], -1);
+    if (p->watcher < 0) {
+        error_errno(err, "cannot start the watcher of the reward program '%s'", p->command);
+        goto out;
+    }
+    setpgid(p->watcher, p->watcher);    // by whichever of us is first
+    p->pid = fork();
+    if (p->pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        setrlimit(RLIMIT_CORE, &none);
-        if (dup2(in[0], 0) < 0 || dup2(out[1], 1) < 0)
+        if (getppid() != scorer)    // it died before it was set: the watcher may have looked already
             _exit(126);
-        close_range(3, ~0u, 0);
-        execl("/bin/sh", "sh", "-c", p->command, (char *)NULL);
-        _exit(127);
+        shell_exec(p->command, p->watcher, in[0], out[1]);
     }
-    fd_close(&in[0]);
-    fd_close(&out[1]);
-    if (pid < 0) {
-        fd_close(&in[1]);
-        fd_close(&out[0]);
-        return error_errno(err, "cannot start the reward program '%s'", p->command);
+    if (p->pid < 0) {
+        error_errno(err, "cannot start the reward program '%s'", p->command);
+        goto out;
     }
-    setpgid(pid, pid);    // by whichever of us is first
-    p->pid = pid;
+    p->leash = leash[1];
     p->to = in[1];
     p->from = out[0];
+    leash[1] = in[1] = out[0] = -1;
     fcntl(p->to, F_SETFL, O_NONBLOCK);
     fcntl(p->from, F_SETFL, O_NONBLOCK);
     p->n_start++;
-    if (p->n_start > 1 && (p->n_start & (p->n_start - 1)) == 0)    // a program that always ends fills no log
+    if (p->n_start > 1 && is_worth_a_line(p->n_start))
         log_warn("reward program '%s' was started again (%lld)", p->command, (long long)p->n_start);
-    return true;
+    ok = true;
+out:
+    for (int i = 0; i < 2; i++) {
+        fd_close(&in[i]);
+        fd_close(&out[i]);
+        fd_close(&leash[i]);
+    }
+    if (!ok) {
+        p->pid = MAX(p->pid, 0);
+        p->watcher = MAX(p->watcher, 0);
+        program_stop(p, 0);
+    }
+    return ok;
 }
 
-/* Write the request and read one line, within the time limit. On failure ERR_TIMEOUT, ERR_CLOSED or ERR_FULL; then the
- * program must be stopped. */
-static bool line_exchange(struct program *p, size_t *line_len, struct error *err)
+/* Write what is left of the request and read one line, until end. On failure ERR_TIMEOUT, ERR_CLOSED or ERR_FULL; then
+ * the program must be stopped. */
+static bool line_exchange(struct program *p, size_t *sent, int64_t end, size_t *line_len, struct error *err)
 {
-    int64_t end = clock_ms() + (int64_t)(p->timeout_s * 1000);
-    size_t sent = 0;
     for (;;) {
         const char *newline = memchr(buf_text(&p->answer), '\n', p->answer.len);
         if (newline) {
@@ -125,13 +175,13 @@ static bool line_exchange(struct program *p, size_t *line_len, struct error *err
         if (left <= 0)
             return error_set(err, ERR_TIMEOUT, "no answer within %g s", p->timeout_s);
         struct pollfd fds[2] = { { .fd = p->from, .events = POLLIN },
-                                 { .fd = sent < p->request.len ? p->to : -1, .events = POLLOUT } };
+                                 { .fd = *sent < p->request.len ? p->to : -1, .events = POLLOUT } };
         if (poll(fds, 2, (int)MIN(left, 1000)) < 0 && errno != EINTR)
             return error_errno(err, "cannot wait for the reward program");
         if (fds[1].revents) {
-            ssize_t n = write(p->to, p->request.data + sent, p->request.len - sent);
+            ssize_t n = write(p->to, p->request.data + *sent, p->request.len - *sent);
             if (n > 0)
-                sent += (size_t)n;
+                *sent += (size_t)n;
             else if (n < 0 && errno != EAGAIN && errno != EINTR)
                 return error_set(err, ERR_CLOSED, "it ended");
         }
@@ -180,19 +230,69 @@ static bool number_get(const json_t *o, const char *key, double *out)
     return (json_is_number(v) || json_is_boolean(v)) && isfinite(*out);
 }
 
-static void answer_read(struct program *p, size_t len, struct reward_output *out)
+/* What a line of the program is, by the id in it. */
+enum line_kind { LINE_ANSWER, LINE_LATE, LINE_STRAY, LINE_MISMATCH };
+static enum line_kind line_kind(const struct program *p, const json_t *o)
 {
-    json_error_t je;
-    json_t *o = json_loadb(p->answer.data, len, 0, &je);
+    const json_t *id = json_object_get(o, "id");
+    if (!json_is_integer(id)) {
+        bool meant = id || json_object_get(o, "reward") || json_object_get(o, "error");
+        return meant ? LINE_MISMATCH : LINE_STRAY;
+    }
+    json_int_t n = json_integer_value(id);
+    return n == p->id ? LINE_ANSWER : n > 0 && n < p->id ? LINE_LATE : LINE_MISMATCH;
+}
+
+/* Count a line that is not the answer and say so in the log. */
+static void line_count(struct program *p, enum line_kind kind)
+{
+    static const char *const what[] = {
+        [LINE_LATE] = "skipped an answer to an earlier id",
+        [LINE_STRAY] = "skipped a line that is no answer",
+        [LINE_MISMATCH] = "starting it again after an answer to an id that was not asked",
+    };
+    int64_t *n = kind == LINE_LATE ? &p->n_late : kind == LINE_STRAY ? &p->n_stray : &p->n_mismatch;
+    ++*n;
+    if (is_worth_a_line(*n))
+        log_warn("reward program '%s': %s, while %lld was asked (%lld so far): %.200s", p->command, what[kind],
+                 (long long)p->id, (long long)*n, p->answer.data);
+}
+
+/* Ask and read lines until one is the answer. On success *answer is it, the caller's. On failure as line_exchange, and
+ * ERR_DATA when the program has lost track or writes line after line that is no answer. */
+static bool answer_get(struct program *p, json_t **answer, struct error *err)
+{
+    int64_t end = clock_ms() + (int64_t)(p->timeout_s * 1000);
+    size_t sent = 0, len = 0;
+    for (int n_skipped = 0;;) {
+        if (!line_exchange(p, &sent, end, &len, err))
+            return false;
+        p->answer.data[len] = 0;
+        json_t *o = json_loadb(p->answer.data, len, 0, NULL);
+        enum line_kind kind = line_kind(p, o);
+        if (kind != LINE_ANSWER)
+            line_count(p, kind);
+        p->answer.len -= len + 1;
+        memmove(p->answer.data, p->answer.data + len + 1, p->answer.len + 1);
+        if (kind == LINE_ANSWER) {
+            *answer = o;
+            return true;
+        }
+        json_decref(o);
+        if (kind == LINE_MISMATCH)
+            return error_set(err, ERR_DATA, "an answer to what was not asked");
+        if (++n_skipped == SKIPPED_MAX)
+            return error_set(err, ERR_DATA, "%d lines, but no answer", SKIPPED_MAX);
+    }
+}
+
+static void answer_use(const json_t *o, struct reward_output *out)
+{
     const char *error = json_string_value(json_object_get(o, "error")),
                *rule = json_string_value(json_object_get(o, "rule"));
     double format = 0, right = 0;
     out->score = SCORE_ERROR;
-    if (!json_is_object(o) || json_integer_value(json_object_get(o, "id")) != p->id) {
-        snprintf(out->rule, sizeof out->rule, "program: not an answer");
-        log_warn("reward program '%s' wrote what is no answer to id %lld: %.200s", p->command, (long long)p->id,
-                 p->answer.data);
-    } else if (error) {
+    if (error) {
         snprintf(out->rule, sizeof out->rule, "program: error: %s", error);
     } else if (!number_get(o, "reward", &out->reward)) {
         snprintf(out->rule, sizeof out->rule, "program: no reward");
@@ -205,36 +305,37 @@ static void answer_read(struct program *p, size_t len, struct reward_output *out
         out->verdict = out->ans_acc > 0 ? VERDICT_EQUAL : VERDICT_DIFFERENT;
         snprintf(out->rule, sizeof out->rule, "%s", rule ? rule : "program");
     }
-    json_decref(o);
-    p->answer.len -= len + 1;
-    memmove(p->answer.data, p->answer.data + len + 1, p->answer.len + 1);
 }
 
 static void sample_score(struct program *p, const struct reward_input *in, struct reward_output *out)
 {
     struct error err = { 0 };
-    size_t len = 0;
+    json_t *answer = NULL;
+    int64_t n_stray = p->n_stray;
+    out->score = SCORE_ERROR;
     if (!request_make(p, in)) {
         snprintf(out->rule, sizeof out->rule, "program: not UTF-8");
         return;
     }
-    bool old = p->pid != 0;    // one that has ended since its last answer says nothing about this sample
+    bool old = p->pid != 0;    // what one does that has answered before may be owed to an earlier sample
     for (int attempt = old ? -1 : 0; attempt < 2; attempt++) {
         if (p->pid == 0 && !program_start(p, &err))
             break;
-        if (line_exchange(p, &len, &err)) {
-            answer_read(p, len, out);
+        if (answer_get(p, &answer, &err)) {
+            answer_use(answer, out);
+            json_decref(answer);
             return;
         }
         program_stop(p, err.code == ERR_CLOSED ? END_MS : 0);
-        if (err.code != ERR_CLOSED)
+        if (err.code != ERR_CLOSED && !(err.code == ERR_DATA && attempt < 0))
             break;
     }
-    if ((p->n_start & (p->n_start - 1)) == 0)
+    if (is_worth_a_line(p->n_start))
         log_warn("reward program '%s': %s", p->command, err.text);
     out->score = err.code == ERR_TIMEOUT ? SCORE_TIMEOUT : SCORE_ERROR;
-    snprintf(out->rule, sizeof out->rule, "program: %s", err.code == ERR_TIMEOUT ? "time-out" :
-             err.code == ERR_CLOSED ? "it ended" : "error");
+    snprintf(out->rule, sizeof out->rule, "program: %s",
+             err.code == ERR_TIMEOUT ? p->n_stray > n_stray ? "time-out after stray lines" : "time-out" :
+             err.code == ERR_CLOSED ? "it ended" : err.code == ERR_DATA ? "not an answer" : "error");
 }
 
 static void program_score(void *self, UNUSED const struct reward_config *config, const struct reward_input *in,
@@ -266,6 +367,7 @@ static bool program_open(void **self, const struct reward_config *config, const 
         return error_set(err, ERR_NO_MEMORY, "no memory for a reward program");
     *p = (struct program){.to = -1,
                           .from = -1,
+                          .leash = -1,
                           .timeout_s = config->program_timeout_s > 0 ? config->program_timeout_s : 10,
                           .answer = {.max = LINE_MAX_BYTES + 65537}};
     p->command = strdup(arg);
