@@ -15,7 +15,9 @@
  * Conventions: all pointers are device memory of that device unless "host" is said; matrices are row-major; sizes are
  * elements; n = 0 rows is allowed and does nothing. `dtype` is the type of weights and activations (and of gradients of
  * activations) in the call; sums are fp32 inside whatever it is. Statistics, logits, log-probs, gradients of weights,
- * masters and moments are fp32 always. "+=" means: added to what is there, so clear it first where needed.
+ * masters and moments are fp32 always. "+=" means: what the call sums up itself begins at 0, and that sum is added to what is
+ * there in one fp32 addition. So a call that adds to y leaves the bits of the same call on zeros followed by axpy, and gradients
+ * may be summed up in place or apart. Clear y first where needed.
  * A call that fails (sizes, memory, launch) has done nothing that may be relied on. */
 #pragma once
 #include <stdbool.h>
@@ -155,7 +157,7 @@ struct rows_scatter {
     int64_t n, n_row, d;
     enum dtype dtype;
 };
-/* dtable[row[i]] += dy[i], in order of i: gradient of the embedding. */
+/* dtable[r] += sum of dy[i] over the i with row[i] == r, in order of i: gradient of the embedding. */
 struct embed_bwd {
     float *dtable;          // (n_row, d) +=
     const void *dy;         // (n, d) dtype

@@ -12,7 +12,7 @@ static void rows_mul(int64_t m, int n, bool cols, int64_t n_k, const float *a, i
     for (int64_t t = 0; t < n_tile; t++) {
         int64_t i = m * t / n_tile;
         block_mul((int)(m * (t + 1) / n_tile - i), n, cols, n_k, a + i * (cols ? 1 : lda), lda, b, ldb, init + i * ldi, ldi,
-                  c + i * ldc, ldc, (const char *)a, 0);
+                  c + i * ldc, ldc, false, (const char *)a, 0);
     }
 }
 

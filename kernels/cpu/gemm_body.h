@@ -6,10 +6,10 @@
  * cache and a in the first. So the next tile of a is asked for, little by little, while this one is worked on: 10 to 20 %
  * on Sapphire Rapids; asking for it in bursts, or for c or b, gains nothing. */
 
-/* c = init + a b for one tile; mr, nv, cols are constants where it is inlined. init may be c. The memory from `ahead` on is
- * asked for, `step` bytes a step of k. */
+/* c = init + a b for one tile, or c += that with `add`; mr, nv, cols are constants where it is inlined. init may be c without
+ * `add`. The memory from `ahead` on is asked for, `step` bytes a step of k. */
 VEC_FN void tile_mul(const int mr, const int nv, const bool cols, int64_t n_k, const float *restrict a, int64_t lda,
-                     const float *restrict b, int64_t ldb, const float *init, int64_t ldi, float *c, int64_t ldc,
+                     const float *restrict b, int64_t ldb, const float *init, int64_t ldi, float *c, int64_t ldc, bool add,
                      const char *ahead, int64_t step)
 {
     v16 acc[TILE_MR][TILE_NV];
@@ -40,16 +40,17 @@ VEC_FN void tile_mul(const int mr, const int nv, const bool cols, int64_t n_k, c
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 2
         for (int j = 0; j < nv; j++)
-            v_store(c + i * ldc + 16 * j, acc[i][j]);
+            v_store(c + i * ldc + 16 * j, add ? v_add(v_load(c + i * ldc + 16 * j), acc[i][j]) : acc[i][j]);
 }
 
 typedef void tile_fn(int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb, const float *init, int64_t ldi,
-                     float *c, int64_t ldc, const char *ahead, int64_t step);
+                     float *c, int64_t ldc, bool add, const char *ahead, int64_t step);
 #define TILE_ONE(mr, nv, cols) \
     static void tile_##mr##_##nv##_##cols(int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb, \
-                                          const float *init, int64_t ldi, float *c, int64_t ldc, const char *ahead, int64_t step) \
+                                          const float *init, int64_t ldi, float *c, int64_t ldc, bool add, const char *ahead, \
+                                          int64_t step) \
     { \
-        tile_mul(mr, nv, cols, n_k, a, lda, b, ldb, init, ldi, c, ldc, ahead, step); \
+        tile_mul(mr, nv, cols, n_k, a, lda, b, ldb, init, ldi, c, ldc, add, ahead, step); \
     }
 #if TILE_MR == 12
 #define TILE_ROWS(X, nv, cols) X(1, nv, cols) X(2, nv, cols) X(3, nv, cols) X(4, nv, cols) X(5, nv, cols) X(6, nv, cols) \
@@ -80,13 +81,13 @@ static tile_fn *const tile_table[2][TILE_NV][TILE_MR] = {
     },
 };
 
-/* An mr x n (n <= PANEL, a multiple of 16) block at c, which starts from init. */
+/* An mr x n (n <= PANEL, a multiple of 16) block at c, which starts from init, or has that added. */
 static void block_mul(int mr, int n, bool cols, int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                      const float *init, int64_t ldi, float *c, int64_t ldc, const char *ahead, int64_t step)
+                      const float *init, int64_t ldi, float *c, int64_t ldc, bool add, const char *ahead, int64_t step)
 {
     for (int j = 0; j < n; ) {
         int nv = MIN(TILE_NV, (n - j) / 16);
-        tile_table[cols][nv - 1][mr - 1](n_k, a, lda, b + j, ldb, init + j, ldi, c + j, ldc, ahead, step);
+        tile_table[cols][nv - 1][mr - 1](n_k, a, lda, b + j, ldb, init + j, ldi, c + j, ldc, add, ahead, step);
         j += 16 * nv;
     }
 }
@@ -106,28 +107,30 @@ static void path_gemm(const struct gemm *g)
             int n = (int)MIN(PANEL, g->n - j0), wide = (n + 15) / 16 * 16;
             const char *ahead = (const char *)(a + (step ? mr * g->lda : 0)) + j0 / PANEL * step * g->k;
             float *c = g->c_dtype == DT_F32 ? (float *)g->c + i0 * g->ldc + j0 : NULL;
-            if (c && wide == n) {
-                const float *init = g->accumulate ? c : g->bias ? g->bias + j0 : zero;
-                block_mul(mr, n, g->a_cols, g->k, a, g->lda, b, g->ldb, init, g->accumulate ? g->ldc : 0, c, g->ldc,
-                          ahead, step);
-                continue;
-            }
             const float *init = zero;
             int64_t ldi = 0;
-            if (g->accumulate) {
-                for (int i = 0; i < mr; i++)
-                    for (int j = 0; j < n; j += 16)
-                        v_store(part + i * PANEL + j, v_get(g->c, (i0 + i) * g->ldc + j0 + j, MIN(16, n - j), g->c_dtype));
-                init = part;
-                ldi = PANEL;
+            if (g->from) {
+                init = g->from + i0 * g->ld_from + j0;
+                ldi = g->ld_from;
             } else if (g->bias) {
+                init = g->bias + j0;
+            }
+            if (c && wide == n) {
+                block_mul(mr, n, g->a_cols, g->k, a, g->lda, b, g->ldb, init, ldi, c, g->ldc, g->add, ahead, step);
+                continue;
+            }
+            if (g->bias && wide != n) {
                 memcpy(start, g->bias + j0, (size_t)n * sizeof *start);
                 init = start;
             }
-            block_mul(mr, wide, g->a_cols, g->k, a, g->lda, b, g->ldb, init, ldi, part, PANEL, ahead, step);
+            block_mul(mr, wide, g->a_cols, g->k, a, g->lda, b, g->ldb, init, ldi, part, PANEL, false, ahead, step);
             for (int i = 0; i < mr; i++)
-                for (int j = 0; j < n; j += 16)
-                    v_put(g->c, (i0 + i) * g->ldc + j0 + j, MIN(16, n - j), g->c_dtype, v_load(part + i * PANEL + j));
+                for (int j = 0; j < n; j += 16) {
+                    int64_t at = (i0 + i) * g->ldc + j0 + j;
+                    int w = MIN(16, n - j);
+                    v16 x = v_load(part + i * PANEL + j);
+                    v_put(g->c, at, w, g->c_dtype, g->add ? v_add(v_get(g->c, at, w, g->c_dtype), x) : x);
+                }
         }
     }
 }

@@ -170,14 +170,15 @@ bool linear_bwd_x_cpu(struct device *dev, const struct linear_bwd_x *a, struct e
     if (!w->for_bwd)
         return error_set(err, ERR_SHAPE, "linear_bwd_x: the weight was not made for it");
     struct gemm g = { .m = a->n, .n = w->n_in, .k = w->n_out, .lda = a->lddy ? a->lddy : w->n_out, .b = pack->bwd, .ldb = PANEL,
-                      .panel_step = PANEL * w->n_out, .accumulate = a->accumulate, .c = a->dx,
+                      .panel_step = PANEL * w->n_out, .add = a->accumulate, .c = a->dx,
                       .ldc = a->ldx ? a->ldx : w->n_in, .c_dtype = w->dtype };
     return gemm_run(cpu_of(dev), &g, a->dy, w->dtype, "linear_bwd_x", err);
 }
 
-/* dw, in two jobs. The first turns all of x into panels, a block of WGRAD_K tokens behind the other. In the second each piece
+/* dw, in two jobs. The first turns all of x into panels, one block of WGRAD_K tokens after the other. In the second each piece
  * owns some rows of dw: a block of tokens at a time it turns its columns of dy into tiles and adds their products with every
- * panel. So x and dy are read once, row by row, and what the inner loop reads lies in the second-level cache. */
+ * panel. So x and dy are read once, row by row, and what the inner loop reads lies in the second-level cache. The chain over
+ * the blocks lies in scratch until the last one, which is added to dw. */
 struct wgrad_job {
     const struct cpu_path *path;
     const struct linear_bwd_w *a;
@@ -188,6 +189,8 @@ struct wgrad_job {
     float *dy;                     // (n_thread)(rows / GRAD_TILE)(WGRAD_K, GRAD_TILE), tiles tile_step apart
     int64_t tile_step;
     size_t dy_bytes;               // of one thread's
+    float *sum;                    // (n_thread)(rows, panels of n_in * PANEL), with more than one block of tokens
+    size_t sum_bytes;              // of one thread's
 };
 static void wgrad_x_piece(void *arg, int64_t piece, UNUSED int thread)
 {
@@ -203,20 +206,27 @@ static void wgrad_piece(void *arg, int64_t piece, int thread)
     const struct wgrad_job *job = arg;
     const struct linear_bwd_w *a = job->a;
     int64_t o0 = piece * job->rows, rows = MIN(job->rows, a->n_out - o0), n_panel = panels(a->n_in);
+    int64_t ld_sum = n_panel * PANEL;
     float *dy = (float *)((char *)job->dy + (size_t)thread * job->dy_bytes);
+    float *sum = (float *)((char *)job->sum + (size_t)thread * job->sum_bytes);
     const char *from = (const char *)a->dy + (size_t)o0 * dtype_size(a->dtype);
     const float *x = job->x;
     for (int64_t k0 = 0; k0 < a->n; k0 += WGRAD_K) {
         int64_t n_k = MIN(WGRAD_K, a->n - k0);
         job->path->tiles_load(dy, GRAD_TILE, job->tile_step, from + (size_t)(k0 * job->lddy) * dtype_size(a->dtype), a->dtype,
                               job->lddy, n_k, rows);
-        for (int64_t panel = 0; panel < n_panel; panel++, x += job->panel_step)
+        bool last = k0 + n_k == a->n;
+        for (int64_t panel = 0; panel < n_panel; panel++, x += job->panel_step) {
+            int64_t n = MIN(PANEL, a->n_in - panel * PANEL);
             for (int64_t i = 0; i < rows; i += GRAD_TILE) {
-                struct gemm g = { .m = MIN(GRAD_TILE, rows - i), .n = MIN(PANEL, a->n_in - panel * PANEL), .k = n_k,
+                float *chain = sum + i * ld_sum + panel * PANEL;
+                struct gemm g = { .m = MIN(GRAD_TILE, rows - i), .n = last ? n : (n + 15) / 16 * 16, .k = n_k,
                                   .a = dy + i / GRAD_TILE * job->tile_step, .lda = GRAD_TILE, .a_cols = true, .b = x, .ldb = PANEL,
-                                  .accumulate = true, .c = a->dw + (o0 + i) * a->n_in + panel * PANEL, .ldc = a->n_in };
+                                  .from = k0 > 0 ? chain : NULL, .ld_from = ld_sum, .add = last,
+                                  .c = last ? a->dw + (o0 + i) * a->n_in + panel * PANEL : chain, .ldc = last ? a->n_in : ld_sum };
                 job->path->gemm(&g);
             }
+        }
     }
     if (a->dbias)
         job->path->rows_sum(a->dbias + o0, from, a->dtype, job->lddy, rows, 0, a->n, true);
@@ -235,11 +245,13 @@ bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct e
     job.tile_step = GRAD_TILE * WGRAD_K + 16;
     job.dy_bytes = scratch_floats(job.rows / GRAD_TILE * job.tile_step);
     size_t x_bytes = scratch_floats((a->n + WGRAD_K - 1) / WGRAD_K * panels(a->n_in) * job.panel_step);
-    char *scratch = cpu_scratch(cpu, x_bytes + job.dy_bytes * (size_t)n_thread, "linear_bwd_w", err);
+    job.sum_bytes = a->n > WGRAD_K ? scratch_floats(job.rows * panels(a->n_in) * PANEL) : 0;
+    char *scratch = cpu_scratch(cpu, x_bytes + (job.dy_bytes + job.sum_bytes) * (size_t)n_thread, "linear_bwd_w", err);
     if (!scratch)
         return false;
     job.x = (float *)scratch;
     job.dy = (float *)(scratch + x_bytes);
+    job.sum = (float *)(scratch + x_bytes + job.dy_bytes * (size_t)n_thread);
     pool_run(cpu->pool, wgrad_x_piece, &job, (a->n + WGRAD_X_ROWS - 1) / WGRAD_X_ROWS);
     pool_run(cpu->pool, wgrad_piece, &job, (a->n_out + job.rows - 1) / job.rows);
     return true;

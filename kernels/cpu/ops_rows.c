@@ -43,19 +43,71 @@ bool clip_coef_cpu(struct device *dev, const struct clip_coef *a, struct error *
     return clip_coef_ref(dev, a, err);
 }
 
+/* Tokens of the same id as a list in their order, so that an id's rows are summed from 0 and added to the table once. */
+#define EMBED_COLS 64
+#define EMBED_NONE (-1)    // as bytes: all bits set
+struct embed_job {
+    const struct embed_bwd *a;
+    int32_t *first;    // (n_id) the first token of each id
+    int32_t *next;     // (n) the id's next token, or EMBED_NONE
+    int64_t n_id;
+};
+/* last (n) is the last token of a list so far, by its first one; slot (n_slot, a power of two above n) the first tokens by
+ * their id's hash. */
+static void embed_lists_make(struct embed_job *job, int32_t *last, int32_t *slot, size_t n_slot)
+{
+    const struct embed_bwd *a = job->a;
+    memset(slot, 0xff, n_slot * sizeof *slot);
+    for (int64_t i = 0; i < a->n; i++) {
+        size_t at = (uint32_t)a->row[i] * 2654435761u & (n_slot - 1);    // Knuth's multiplicative hash
+        while (slot[at] != EMBED_NONE && a->row[slot[at]] != a->row[i])
+            at = (at + 1) & (n_slot - 1);
+        job->next[i] = EMBED_NONE;
+        if (slot[at] == EMBED_NONE) {
+            job->first[job->n_id++] = slot[at] = (int32_t)i;
+        } else {
+            job->next[last[slot[at]]] = (int32_t)i;
+        }
+        last[slot[at]] = (int32_t)i;
+    }
+}
 /* Columns i0 .. i1 - 1 of all rows. */
 static void embed_columns(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
 {
-    const struct embed_bwd *a = args;
-    for (int64_t i = 0; i < a->n; i++)
-        path->rows_sum(a->dtable + a->row[i] * a->d + i0, (const char *)a->dy + (size_t)(i * a->d + i0) * dtype_size(a->dtype),
-                       a->dtype, a->d, i1 - i0, 0, 1, true);
+    const struct embed_job *job = args;
+    const struct embed_bwd *a = job->a;
+    const char *dy = (const char *)a->dy + (size_t)i0 * dtype_size(a->dtype);
+    size_t row_bytes = (size_t)a->d * dtype_size(a->dtype);
+    float sum[EMBED_COLS];
+    for (int64_t k = 0; k < job->n_id; k++) {
+        int32_t i = job->first[k];
+        float *out = a->dtable + a->row[i] * a->d + i0;
+        if (job->next[i] == EMBED_NONE) {
+            path->rows_sum(out, dy + (size_t)i * row_bytes, a->dtype, a->d, i1 - i0, 0, 1, true);
+            continue;
+        }
+        path->rows_sum(sum, dy + (size_t)i * row_bytes, a->dtype, a->d, i1 - i0, 0, 1, false);
+        while ((i = job->next[i]) != EMBED_NONE)
+            path->rows_sum(sum, dy + (size_t)i * row_bytes, a->dtype, a->d, i1 - i0, 0, 1, true);
+        path->rows_sum(out, sum, DT_F32, EMBED_COLS, i1 - i0, 0, 1, true);
+    }
 }
 bool embed_bwd_cpu(struct device *dev, const struct embed_bwd *a, struct error *err)
 {
+    struct cpu_device *cpu = cpu_of(dev);
+    if (a->n == 0)
+        return true;
     if (!row_ids_check("embed_bwd", a->row, a->n, a->n_row, err))
         return false;
-    cpu_ranges(cpu_of(dev), embed_columns, a, a->d, 64);
+    size_t n = (size_t)a->n, n_slot = 1;
+    while (n_slot <= n)
+        n_slot *= 2;
+    int32_t *mem = cpu_scratch(cpu, (3 * n + n_slot) * sizeof *mem, "embed_bwd", err);
+    if (!mem)
+        return false;
+    struct embed_job job = { .a = a, .first = mem, .next = mem + n };
+    embed_lists_make(&job, mem + 2 * n, mem + 3 * n, n_slot);
+    cpu_ranges(cpu, embed_columns, &job, a->d, EMBED_COLS);
     return true;
 }
 
@@ -226,9 +278,9 @@ bool sumsq_cpu(struct device *dev, const struct sumsq *a, struct error *err)
     if (!job.part && job.n_block)
         return false;
     pool_run(cpu->pool, sumsq_piece, &job, (job.n_block + 3) / 4);
-    double sum = a->accumulate ? *a->sum : 0;
+    double sum = 0;
     for (int64_t b = 0; b < job.n_block; b++)
         sum += job.part[b];
-    *a->sum = sum;
+    *a->sum = (a->accumulate ? *a->sum : 0) + sum;
     return true;
 }

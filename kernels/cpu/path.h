@@ -8,7 +8,7 @@
 #define GRAD_TILE 12    // columns of a tile of dy in linear_bwd_w: the height of the widest register tile
 #define PANEL 32    // columns of a packed panel of a product's right side; also the tokens of a KV page
 
-/* c (m, n) = init + a b, each element one chain of fused multiply-adds in order of k. Element (i, k) of a is
+/* c (m, n) = init + a b, each element one chain of fused multiply-adds in order of k; or c += that, in one addition. Element (i, k) of a is
  * a[i * lda + k], or a[k * lda + i] with a_cols. b is in panels of PANEL columns, panel_step apart; rows of a panel ldb
  * apart, and readable to a multiple of 16 columns. */
 struct gemm {
@@ -19,7 +19,9 @@ struct gemm {
     const float *b;
     int64_t ldb, panel_step;
     const float *bias;      // (n) init, or NULL
-    bool accumulate;        // init is c (bias NULL); neither: 0
+    const float *from;      // (m, n) init, rows ld_from apart and readable to a multiple of 16 columns, or NULL; neither: 0
+    int64_t ld_from;
+    bool add;               // c += instead of c =
     void *c;                // (m, n) c_dtype, rows ldc apart
     int64_t ldc;
     enum dtype c_dtype;
@@ -77,7 +79,7 @@ struct cpu_path {
     void (*add)(const struct add_fwd *a, int64_t i0, int64_t i1);
     void (*cast)(const struct cast *a, int64_t i0, int64_t i1);
     void (*axpy)(const struct axpy *a, int64_t i0, int64_t i1);
-    /* y (n) = sum of rows i0 .. i1 - 1 of x, in order, or += with accumulate */
+    /* y (n) = sum of rows i0 .. i1 - 1 of x, in order from 0, or += that sum with accumulate */
     void (*rows_sum)(float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t i0, int64_t i1, bool accumulate);
     /* dst (n, d) fp32 dense = rows of x, ld apart */
     void (*rows_load)(float *dst, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d);

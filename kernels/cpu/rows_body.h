@@ -229,15 +229,28 @@ static void path_axpy(const struct axpy *a, int64_t i0, int64_t i1)
     }
 }
 
+#define SUM_WIDE 4
 static void path_rows_sum(float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t i0, int64_t i1, bool accumulate)
 {
-    if (!accumulate)
-        memset(y, 0, (size_t)n * sizeof *y);
-    for (int64_t i = i0; i < i1; i++)
-        for (int64_t j = 0; j < n; j += 16) {
-            int w = (int)MIN(16, n - j);
-            v_put(y, j, w, DT_F32, v_add(v_get(y, j, w, DT_F32), v_get(x, i * ld + j, w, t)));
+    for (int64_t j0 = 0; j0 < n; j0 += 16 * SUM_WIDE) {    // some columns at a time, whose sums stay in registers
+        v16 sum[SUM_WIDE];
+        int n_v = (int)MIN(SUM_WIDE, (n - j0 + 15) / 16), last = (int)MIN(16, n - j0 - 16 * (n_v - 1));
+        for (int k = 0; k < SUM_WIDE; k++)
+            sum[k] = v_set1(0);
+        if (n_v == SUM_WIDE && last == 16)
+            for (int64_t i = i0; i < i1; i++)
+                for (int k = 0; k < SUM_WIDE; k++)
+                    sum[k] = v_add(sum[k], v_get(x, i * ld + j0 + 16 * k, 16, t));
+        else
+            for (int64_t i = i0; i < i1; i++)
+                for (int k = 0; k < n_v; k++)
+                    sum[k] = v_add(sum[k], v_get(x, i * ld + j0 + 16 * k, k + 1 < n_v ? 16 : last, t));
+        for (int k = 0; k < n_v; k++) {
+            int64_t j = j0 + 16 * k;
+            int w = k + 1 < n_v ? 16 : last;
+            v_put(y, j, w, DT_F32, accumulate ? v_add(v_get(y, j, w, DT_F32), sum[k]) : sum[k]);
         }
+    }
 }
 static void path_rows_load(float *dst, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d)
 {

@@ -47,8 +47,8 @@ static int k_split(int64_t n_out, int64_t n_in)
 /* --- the plain kernel ------------------------------------------------------------------------------------------------ */
 #define TILE 64
 #define TILE_K 16
-/* c (m, n) = init + sum over k of a[i am + k ak] b[j bn + k bk]; 256 threads a 64 x 64 tile, 4 x 4 elements each, one fused
- * chain an element. init: bias by column, c itself with accumulate, else 0. */
+/* c (m, n) = bias by column + sum over k of a[i am + k ak] b[j bn + k bk]; 256 threads a 64 x 64 tile, 4 x 4 elements each, one
+ * fused chain an element. With accumulate the finished chain is added to c. */
 template <typename T, typename C>
 __global__ static void plain_kernel(C *c, int64_t ldc, const T *__restrict__ a, int64_t am, int64_t ak, const T *__restrict__ b,
                                     int64_t bn, int64_t bk, const T *__restrict__ bias, int64_t m, int64_t n, int64_t n_k, bool accumulate)
@@ -62,7 +62,7 @@ __global__ static void plain_kernel(C *c, int64_t ldc, const T *__restrict__ a, 
 #pragma unroll
         for (int y = 0; y < 4; y++) {
             int64_t i = i0 + ti + 16 * x, j = j0 + tj + 16 * y;
-            acc[x][y] = i >= m || j >= n ? 0 : accumulate ? to_float(c[i * ldc + j]) : bias ? to_float(bias[j]) : 0;
+            acc[x][y] = i < m && j < n && bias ? to_float(bias[j]) : 0;
         }
     for (int64_t k0 = 0; k0 < n_k; k0 += TILE_K) {
         for (int e = threadIdx.x; e < TILE * TILE_K; e += 256) {
@@ -87,7 +87,7 @@ __global__ static void plain_kernel(C *c, int64_t ldc, const T *__restrict__ a, 
         for (int y = 0; y < 4; y++) {
             int64_t i = i0 + ti + 16 * x, j = j0 + tj + 16 * y;
             if (i < m && j < n)
-                c[i * ldc + j] = from_float<C>(acc[x][y]);
+                c[i * ldc + j] = from_float<C>(accumulate ? to_float(c[i * ldc + j]) + acc[x][y] : acc[x][y]);
         }
 }
 struct plain {

@@ -152,10 +152,10 @@ bool sample_fwd_ref(struct device *dev, const struct sample_fwd *a, struct error
 
 bool sumsq_ref(UNUSED struct device *dev, const struct sumsq *a, UNUSED struct error *err)
 {
-    double sum = a->accumulate ? *a->sum : 0;
+    double sum = 0;
     for (int64_t i = 0; i < a->n; i++)
         sum += (double)a->x[i] * a->x[i];
-    *a->sum = sum;
+    *a->sum = (a->accumulate ? *a->sum : 0) + sum;
     return true;
 }
 

@@ -2,13 +2,30 @@
 #include <stdlib.h>
 #include "kernels/ref/ref.h"
 
+/* Does the id of row i stand in an earlier row? */
+static bool id_seen(const int32_t *row, int64_t i)
+{
+    for (int64_t k = 0; k < i; k++)
+        if (row[k] == row[i])
+            return true;
+    return false;
+}
+
 bool embed_bwd_ref(UNUSED struct device *dev, const struct embed_bwd *a, struct error *err)
 {
     if (!row_ids_check("embed_bwd", a->row, a->n, a->n_row, err))
         return false;
-    for (int64_t i = 0; i < a->n; i++)
-        for (int64_t j = 0; j < a->d; j++)
-            a->dtable[a->row[i] * a->d + j] += (float)elem_get(a->dy, i * a->d + j, a->dtype);
+    for (int64_t i = 0; i < a->n; i++) {
+        if (id_seen(a->row, i))
+            continue;
+        for (int64_t j = 0; j < a->d; j++) {
+            double sum = 0;
+            for (int64_t k = i; k < a->n; k++)
+                if (a->row[k] == a->row[i])
+                    sum += elem_get(a->dy, k * a->d + j, a->dtype);
+            a->dtable[a->row[i] * a->d + j] += (float)sum;
+        }
+    }
     return true;
 }
 
@@ -86,10 +103,10 @@ bool linear_bwd_x_ref(UNUSED struct device *dev, const struct linear_bwd_x *a, s
         return error_set(err, ERR_SHAPE, "linear_bwd_x: the weight was not made for it");
     for (int64_t i = 0; i < a->n; i++)
         for (int64_t k = 0; k < w->n_in; k++) {
-            double sum = a->accumulate ? elem_get(a->dx, i * ldx + k, w->dtype) : 0;
+            double sum = 0;
             for (int64_t o = 0; o < w->n_out; o++)
                 sum += elem_get(a->dy, i * lddy + o, w->dtype) * elem_get(w->data, o * w->n_in + k, w->dtype);
-            elem_put(a->dx, i * ldx + k, w->dtype, sum);
+            elem_put(a->dx, i * ldx + k, w->dtype, a->accumulate ? elem_get(a->dx, i * ldx + k, w->dtype) + (float)sum : sum);
         }
     return true;
 }
@@ -99,10 +116,10 @@ bool linear_bwd_w_ref(UNUSED struct device *dev, const struct linear_bwd_w *a, U
     int64_t ldx = a->ldx ? a->ldx : a->n_in, lddy = a->lddy ? a->lddy : a->n_out;
     for (int64_t o = 0; o < a->n_out; o++) {
         for (int64_t k = 0; k < a->n_in; k++) {
-            double sum = a->dw[o * a->n_in + k];
+            double sum = 0;
             for (int64_t i = 0; i < a->n; i++)
                 sum += elem_get(a->dy, i * lddy + o, a->dtype) * elem_get(a->x, i * ldx + k, a->dtype);
-            a->dw[o * a->n_in + k] = (float)sum;
+            a->dw[o * a->n_in + k] += (float)sum;
         }
         double sum = 0;
         for (int64_t i = 0; a->dbias && i < a->n; i++)

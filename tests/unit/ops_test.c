@@ -569,7 +569,6 @@ static void code_paths_and_thread_counts_give_the_same_bits(UNUSED void **state)
     assert_int_equal(bad, 0);
 }
 
-/* --- a row alone and in a batch ------------------------------------------------------------------------------------ */
 static void get(struct run *r, void *host, const void *p, size_t size_bytes)
 {
     assert_true(mem_copy(r->dev, host, p, size_bytes, COPY_D2H, &r->err));
@@ -577,6 +576,157 @@ static void get(struct run *r, void *host, const void *p, size_t size_bytes)
         fail_msg("%s", r->err.text);
 }
 
+/* --- what an operation adds, it adds once --------------------------------------------------------------------------- */
+struct adds_size {
+    int64_t n, n_out, n_in;    // rows and widths; operations of one width take n_out
+};
+/* The call with inputs by r's seed, added to y (n_y of the size) and, where the operation has two results, y2. */
+typedef bool adds_fn(struct run *r, const struct adds_size *s, void *y, void *y2);
+static bool embed_bwd_adds(struct run *r, const struct adds_size *s, void *y, UNUSED void *y2)
+{
+    return OP(r->dev, &r->err, embed_bwd, .dtable = y, .dy = values(r, s->n * s->n_out), .row = ints(r, s->n, (int32_t)s->n_in),
+              .n = s->n, .n_row = s->n_in, .d = s->n_out, .dtype = r->dtype);
+}
+static bool rmsnorm_bwd_adds(struct run *r, const struct adds_size *s, void *y, UNUSED void *y2)
+{
+    int64_t n = s->n, d = s->n_out;
+    return OP(r->dev, &r->err, rmsnorm_bwd, .dw = y, .dy = values(r, n * d), .x = values(r, n * d), .w = values(r, d),
+              .rstd = values_of(r, n, DT_F32, 1, 0.1), .n = n, .d = d, .dtype = r->dtype, .dx = mem_take(r, (size_t)(n * d) * 4));
+}
+static bool linear_bwd_w_adds(struct run *r, const struct adds_size *s, void *y, void *y2)
+{
+    return OP(r->dev, &r->err, linear_bwd_w, .dw = y, .dbias = y2, .dy = values(r, s->n * s->n_out), .x = values(r, s->n * s->n_in),
+              .n = s->n, .n_out = s->n_out, .n_in = s->n_in, .dtype = r->dtype);
+}
+static bool linear_bwd_x_adds(struct run *r, const struct adds_size *s, void *y, UNUSED void *y2)
+{
+    return OP(r->dev, &r->err, linear_bwd_x, .dx = y, .dy = values(r, s->n * s->n_out), .w = weight_of(r, s->n_out, s->n_in),
+              .n = s->n, .accumulate = true);
+}
+static bool rope_bwd_adds(struct run *r, const struct adds_size *s, void *y, void *y2)
+{
+    struct attn_heads h = { (int)s->n_in, 2, (int)s->n_out };
+    int64_t n = s->n, wide = (h.n_q + 2 * h.n_kv) * h.hd;
+    return OP(r->dev, &r->err, rope_bwd, .dq_norm = y, .dk_norm = y2, .dqkv = values(r, n * wide), .qkv = values(r, n * wide),
+              .cos = floats(r, N_POS * h.hd / 2), .sin = floats(r, N_POS * h.hd / 2), .pos = ints(r, n, N_POS),
+              .q_norm = values(r, h.hd), .k_norm = values(r, h.hd), .n = n, .n_pos = N_POS, .heads = h, .eps = 1e-6f,
+              .dtype = r->dtype);
+}
+enum adds_y { Y_NONE, Y_OUT, Y_IN, Y_TABLE, Y_ROWS };    // how many elements: n_out, n_in, their product, n * n_in
+static const struct {
+    const char *what;
+    adds_fn *fn;
+    enum adds_y y, y2;
+    bool heads;    // n_out is a head's size, n_in the number of query heads
+    bool f32;      // in bf16 y is not a gradient of weights, and axpy has nothing to say about it
+} adders[] = {
+    { "embed_bwd", embed_bwd_adds, Y_TABLE, Y_NONE, false, false },
+    { "rmsnorm_bwd", rmsnorm_bwd_adds, Y_OUT, Y_NONE, false, false },
+    { "linear_bwd_w", linear_bwd_w_adds, Y_TABLE, Y_OUT, false, false },
+    { "linear_bwd_x", linear_bwd_x_adds, Y_ROWS, Y_NONE, false, true },
+    { "rope_bwd", rope_bwd_adds, Y_OUT, Y_OUT, true, false },
+};
+static int64_t adds_count(enum adds_y y, const struct adds_size *s)
+{
+    const int64_t n[] = { 0, s->n_out, s->n_in, s->n_out * s->n_in, s->n * s->n_in };
+    return n[y];
+}
+/* Add to random numbers, and to zeros and then by axpy: the same bytes. Random y as large as what is added, so that where the
+ * sum begins can be seen. Returns whether the call added anything at all. */
+static bool adds_once(struct device *dev, size_t a, const struct adds_size *s, enum dtype t, uint64_t seed)
+{
+    struct run r = { .dev = dev, .rng = seed, .dtype = t };
+    const int64_t n[2] = { adds_count(adders[a].y, s), adds_count(adders[a].y2, s) };
+    void *begin[2], *once[2], *apart[2];
+    double spread = sqrt((double)s->n + 1);
+    bool moved = false;
+    for (int k = 0; k < 2; k++) {
+        begin[k] = n[k] ? values_of(&r, n[k], DT_F32, 0, spread) : NULL;
+        once[k] = n[k] ? mem_take(&r, (size_t)n[k] * 4) : NULL;
+        apart[k] = n[k] ? mem_take(&r, (size_t)n[k] * 4) : NULL;
+        if (n[k] && (!mem_copy(dev, once[k], begin[k], (size_t)n[k] * 4, COPY_D2D, &r.err)
+                     || !OP(dev, &r.err, mem_fill, .y = apart[k], .size_bytes = (size_t)n[k] * 4)))
+            fail_msg("%s: %s", adders[a].what, r.err.text);
+    }
+    uint64_t inputs = r.rng;
+    for (int k = 0; k < 2; k++) {
+        r.rng = inputs;
+        if (!adders[a].fn(&r, s, k ? apart[0] : once[0], k ? apart[1] : once[1]))
+            fail_msg("%s: %s", adders[a].what, r.err.text);
+    }
+    for (int k = 0; k < 2 && n[k]; k++) {
+        float *x = malloc((size_t)n[k] * 4), *y = malloc((size_t)n[k] * 4), *from = malloc((size_t)n[k] * 4);
+        if (!OP(dev, &r.err, axpy, .y = begin[k], .x = apart[k], .n = n[k], .scale = 1))
+            fail_msg("%s", r.err.text);
+        get(&r, x, once[k], (size_t)n[k] * 4);
+        get(&r, y, begin[k], (size_t)n[k] * 4);
+        get(&r, from, apart[k], (size_t)n[k] * 4);
+        for (int64_t i = 0; i < n[k]; i++) {
+            moved = moved || from[i] != 0;
+            if (memcmp(&x[i], &y[i], 4) != 0)
+                fail_msg("%s on %s, %s, %lld rows, %lld x %lld: element %lld of result %d is %.9g added in place, %.9g added once",
+                         adders[a].what, dev->what, t == DT_BF16 ? "bf16" : "fp32", (long long)s->n, (long long)s->n_out,
+                         (long long)s->n_in, (long long)i, k, (double)x[i], (double)y[i]);
+        }
+        free(x);
+        free(y);
+        free(from);
+    }
+    run_release(&r);
+    return moved;
+}
+
+static void what_an_operation_adds_it_adds_once(UNUSED void **state)
+{
+    static const int64_t rows[] = { 0, 1, 2, 3, 63, 64, 65, 130, 511, 513, 1031 }, heads[] = { 16, 32, 64, 128 };
+    static const char *const names[] = { "ref", "avx512", "avx2", "scalar" };
+    const char *given = getenv("OPS_DEVICE");
+    for (size_t v = 0; v < (given ? 1 : ARRAY_SIZE(names)); v++) {
+        struct device *dev = given ? device_of(given, NULL, 0) : v == 0 ? device_of("ref", NULL, 0) : device_of("cpu:0", names[v], 2);
+        struct run r = { .rng = 99 };
+        if (!dev)
+            continue;
+        for (size_t a = 0; a < ARRAY_SIZE(adders); a++)
+            for (int i = 0; i < 3 * (int)ARRAY_SIZE(rows); i++)
+                for (enum dtype t = DT_F32; t <= (adders[a].f32 ? DT_F32 : DT_BF16); t++) {
+                    bool eights = i % 3 == 0;    // widths that a library of products takes
+                    struct adds_size s = { rows[i % (int)ARRAY_SIZE(rows)], 1 + (int64_t)(rng_next(&r) * 70), 1 + (int64_t)(rng_next(&r) * 70) };
+                    if (eights)
+                        s.n_out = (s.n_out + 7) / 8 * 8, s.n_in = (s.n_in + 7) / 8 * 8;
+                    if (adders[a].heads)
+                        s.n_out = heads[s.n_out % 4], s.n_in = 2 + s.n_in % 3 * 2;
+                    bool moved = adds_once(dev, a, &s, t, 7 + (uint64_t)i);
+                    assert_true(moved == (s.n > 0));
+                }
+        device_free(dev);
+    }
+}
+
+/* The gradients of real models' weights, where the library that multiplies chooses by shape. */
+static void gradients_of_real_shapes_are_added_once(UNUSED void **state)
+{
+    static const struct { int64_t n_out, n_in; } shapes[] = {
+        { 1152, 896 }, { 896, 896 }, { 9728, 896 }, { 896, 4864 }, { 151936, 896 }, { 2048, 1536 }, { 17920, 1536 }, { 1536, 8960 },
+        { 4608, 3584 }, { 3584, 3584 }, { 37888, 3584 }, { 3584, 18944 },
+    };
+    static const int64_t rows[] = { 1, 7, 64, 100, 333, 1000, 2048, 4096, 8192 };
+    const char *name = getenv("OPS_DEVICE");
+    if (!name || strncmp(name, "cuda", 4) != 0) {
+        print_message("left out: a CPU's products do not depend on shape\n");
+        skip();
+    }
+    struct device *dev = device_of(name, NULL, 0);
+    for (size_t c = 0; c < ARRAY_SIZE(shapes); c++)
+        for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+            struct adds_size s = { rows[i], shapes[c].n_out, shapes[c].n_in };
+            if (s.n * (s.n_out + s.n_in) > (int64_t)48 << 20)
+                continue;    // the host makes the numbers
+            assert_true(adds_once(dev, 2, &s, DT_BF16, 3));
+        }
+    device_free(dev);
+}
+
+/* --- a row alone and in a batch ------------------------------------------------------------------------------------ */
 static void a_row_alone_gives_the_bits_it_has_in_a_batch(UNUSED void **state)
 {
     const char *name = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0";
@@ -1037,6 +1187,8 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "short") == 0) {
         static const struct CMUnitTest few[] = {
             cmocka_unit_test(each_operation_agrees_with_ref),
+            cmocka_unit_test(what_an_operation_adds_it_adds_once),
+            cmocka_unit_test(gradients_of_real_shapes_are_added_once),
             cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
             cmocka_unit_test(draws_follow_the_filtered_distribution),
         };
@@ -1047,6 +1199,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(backwards_of_ref_are_the_slopes_of_its_forwards),
         cmocka_unit_test(each_operation_agrees_with_ref),
         cmocka_unit_test(code_paths_and_thread_counts_give_the_same_bits),
+        cmocka_unit_test(what_an_operation_adds_it_adds_once),
+        cmocka_unit_test(gradients_of_real_shapes_are_added_once),
         cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
         cmocka_unit_test(real_shapes_keep_a_rows_bits_whatever_the_batch),
         cmocka_unit_test(attention_gives_the_same_bits_packed_alone_and_decoded),
