@@ -37,15 +37,6 @@ struct eval {
     FILE *records;
 };
 
-/* The scorer must find what the reward type compares with; a missing answer must not look like a wrong one. */
-static bool row_check(const struct eval *e, const json_t *row, struct error *err)
-{
-    bool own = strstr(e->reward_type, "program:") != NULL;
-    if (!own && !json_object_get(row, "gt_answer") && !json_object_get(row, "test_cases"))
-        return error_set(err, ERR_DATA, "the field 'gt_answer' (or 'test_cases') is missing");
-    return true;
-}
-
 static bool problems_read(struct eval *e, struct error *err)
 {
     struct prompt_maker maker = {.encoder = e->tool.encoder,
@@ -63,7 +54,7 @@ static bool problems_read(struct eval *e, struct error *err)
         struct problem *p = &e->problem[e->n_problem++];
         if (!(p->row = dataset_row(e->data, i, err)))
             return false;
-        if (!row_check(e, p->row, err) || !prompt_make(&maker, p->row, &p->token, &p->dropped, err))
+        if (!reward_row_check(e->reward, p->row, err) || !prompt_make(&maker, p->row, &p->token, &p->dropped, err))
             return error_wrap(err, "%s:%lld", e->dataset, (long long)dataset_line(e->data, i));
     }
     e->n_dropped = maker.n_dropped;

@@ -39,33 +39,51 @@ static bool model_check(struct train *t, struct error *err)
     return ok;
 }
 
-static bool data_check(struct train *t, struct error *err)
-{
-    struct eval_set set[EVAL_SET_MAX];
-    struct dataset_columns columns = { t->config.prompt_column, t->config.answer_column };
-    struct dataset *d = dataset_open(t->config.dataset, &columns, err);
-    if (!d)
-        return false;
-    t->n_row = dataset_n_row(d);
-    dataset_free(d);
-    int n = run_config_eval_sets(&t->config, set, err);
-    for (int i = 0; i < n; i++) {
-        if (!(d = dataset_open(set[i].path, &columns, err)))
-            return error_wrap(err, "evaluation set '%s'", set[i].name);
-        dataset_free(d);
-    }
-    return n >= 0;
-}
-
-static bool reward_check(const struct train *t, struct error *err)
+/* The reward of the run; the caller frees it. */
+static struct reward *reward_make(const struct train *t, struct error *err)
 {
     struct reward_config c = { .type = t->config.reward_type, .max_new_tok = t->config.max_new_tokens,
         .soft_over_length_punishment = t->config.soft_over_length_punishment, .cache_len = t->config.cache_length,
         .program_timeout_s = t->config.reward_timeout_s,
         .code_verifier_api_url = t->config.code_verifier_api_url[0] ? t->config.code_verifier_api_url : NULL };
-    struct reward *r = reward_new(&c, err);
-    reward_free(r);
-    return r != NULL;
+    return reward_new(&c, err);
+}
+
+static bool row_check(void *reward, const json_t *row, struct error *err)
+{
+    return reward_row_check(reward, row, err);
+}
+
+/* Every row must be one that the reward can score: a run whose samples are all left out learns nothing. */
+static bool data_check(struct train *t, struct error *err)
+{
+    struct eval_set set[EVAL_SET_MAX];
+    struct dataset_columns columns = { t->config.prompt_column, t->config.answer_column };
+    struct dataset *d;
+    struct reward *reward = NULL;
+    struct error none;
+    bool ok = false;
+    int n = run_config_eval_sets(&t->config, set, err);
+    if (n < 0)
+        return false;
+    if (t->config.source[knob_find("dataset", &none) - knobs] == FROM_DEFAULT && !path_exists(t->config.dataset))
+        return error_set(err, ERR_USAGE, "no dataset is named, and there is no 'data.jsonl' here; give a file of JSON lines with --dataset, or "
+                         "as 'dataset' in the run file");
+    TRY(reward = reward_make(t, err));
+    TRY(d = dataset_open_checked(t->config.dataset, &columns, row_check, reward, err));
+    t->n_row = dataset_n_row(d);
+    dataset_free(d);
+    for (int i = 0; i < n; i++) {
+        if (!(d = dataset_open_checked(set[i].path, &columns, row_check, reward, err))) {
+            error_wrap(err, "evaluation set '%s'", set[i].name);
+            goto out;
+        }
+        dataset_free(d);
+    }
+    ok = true;
+out:
+    reward_free(reward);
+    return ok;
 }
 
 /* `auto` becomes a list of as many devices as the counts ask for: GPUs when the machine has one, else CPUs. A list that was given
@@ -137,5 +155,5 @@ static bool sizes_check(struct train *t, struct error *err)
 
 bool train_check(struct train *t, struct error *err)
 {
-    return model_check(t, err) && data_check(t, err) && reward_check(t, err) && sizes_check(t, err);
+    return model_check(t, err) && data_check(t, err) && sizes_check(t, err);
 }

@@ -155,12 +155,52 @@ static void a_wrong_line_is_named_with_its_field(UNUSED void **state)
     assert_null(dataset_open("/nonexistent/rows", NULL, &err));
 }
 
+static void a_file_of_another_kind_is_named_with_what_to_do(UNUSED void **state)
+{
+    static const struct { const char *text, *kind, *remedy; } cases[] = {
+        { "PAR1\x15\x04\n\nPAR1", "Parquet", "pandas.read_parquet(" },
+        { "ARROW1 rows", "Arrow", "pandas.read_feather(" },
+        { "question,answer\n1+1,2\n", "CSV", "pandas.read_csv(" },
+        { "\n[" SEEDS_ROW "]", "JSON array", "jq -c '.[]'" },
+        { "{\n \"messages\": 1\n}\n", "over several lines", "jq -c ." },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        bytes_write(cases[i].text, strlen(cases[i].text));
+        assert_null(dataset_open(path, NULL, &err));
+        if (!strstr(err.text, cases[i].kind) || !strstr(err.text, cases[i].remedy) || !strstr(err.text, path))
+            fail_msg("case %zu: '%s'", i, err.text);
+    }
+    struct error err = { 0 };
+    assert_null(dataset_open("/nowhere/openai/gsm8k", NULL, &err));
+    assert_non_null(strstr(err.text, "there is no file '/nowhere/openai/gsm8k'"));
+    assert_null(dataset_open(dir, NULL, &err));
+    assert_non_null(strstr(err.text, "is a folder"));
+}
+
+/* The second row is the one that is asked for. */
+static bool second_refused(void *arg, const json_t *row, struct error *err)
+{
+    return ++*(int *)arg < 2 || error_set(err, ERR_DATA, "'%s' it is", json_string_value(json_object_get(row, "gt_answer")));
+}
+
+static void what_a_check_finds_wrong_is_told_with_its_line(UNUSED void **state)
+{
+    struct error err = { 0 };
+    int n = 0;
+    bytes_write(THREE, strlen(THREE));
+    assert_null(dataset_open_checked(path, NULL, second_refused, &n, &err));
+    assert_non_null(strstr(err.text, "rows.jsonl:4: '7' it is"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_the_same_plain_and_compressed),
         cmocka_unit_test(questions_and_answers_become_messages),
         cmocka_unit_test(a_wrong_line_is_named_with_its_field),
+        cmocka_unit_test(a_file_of_another_kind_is_named_with_what_to_do),
+        cmocka_unit_test(what_a_check_finds_wrong_is_told_with_its_line),
     };
     return cmocka_run_group_tests(tests, dir_setup, dir_teardown);
 }

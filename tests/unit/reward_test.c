@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "protocol/base/macros.h"
 #include "workers/engine/reward/reward.h"
@@ -103,6 +104,41 @@ static void a_missing_gt_answer_leaves_the_sample_out(UNUSED void **state)
     assert_string_equal(o.rule, "no gt_answer");
 }
 
+static void a_row_without_what_a_part_needs_is_named(UNUSED void **state)
+{
+    static const struct { const char *type, *row, *text; } cases[] = {    // text NULL: the row will do
+        { "boxed", "{'gt_answer':'1'}", NULL },
+        { "math", "{'gt_answer':1.5}", NULL },
+        { "boxed", "{}", "'gt_answer' is missing; name the column" },
+        { "think_answer_tags", "{'gt_answer':''}", "'gt_answer' is empty" },
+        { "math", "{'test_cases':{'inputs':['1'],'outputs':['2']}}", "for the reward types code and code_share" },
+        { "code", "{'test_cases':{'inputs':['1'],'outputs':['2']}}", NULL },
+        { "code", "{'gt_answer':'1'}", "'test_cases' is missing; the row has 'gt_answer', for the reward types boxed" },
+        { "code_share", "{'test_cases':{'inputs':[{}],'outputs':['2']}}", "'inputs' 0 of test_cases must be a string" },
+        { "code", "{'test_cases':{'assert_case':['f(1)==1']}}", "'assert_case'" },
+        { "program:cat", "{}", NULL },
+        { "0.5*boxed + 0.5*program:cat", "{'gt_answer':'1'}", NULL },
+        { "0.5*program:cat + 0.5*code", "{'gt_answer':'1'}", "reward 'code' cannot score this row: 'test_cases'" },
+        { "0.5*code + 0.5*boxed", "{'test_cases':{'inputs':['1'],'outputs':['2']}}", "reward 'boxed' cannot score this row" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        char text[128];
+        snprintf(text, sizeof text, "%s", cases[i].row);
+        for (char *c = text; *c; c++)
+            *c = *c == '\'' ? '"' : *c;
+        json_t *row = json_loads(text, 0, NULL);
+        struct reward *r = reward_new(&(struct reward_config){ .type = cases[i].type }, &err);
+        assert_non_null(row);
+        assert_non_null(r);
+        bool ok = reward_row_check(r, row, &err);
+        if (ok != !cases[i].text || (!ok && !strstr(err.text, cases[i].text)))
+            fail_msg("%s on %s: '%s'", cases[i].type, cases[i].row, ok ? "will do" : err.text);
+        reward_free(r);
+        json_decref(row);
+    }
+}
+
 static void a_weighted_list_reports_its_parts(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -154,6 +190,7 @@ int main(void)
         cmocka_unit_test(evaluation_needs_no_valid_format),
         cmocka_unit_test(length_rules_follow_the_vectors),
         cmocka_unit_test(a_missing_gt_answer_leaves_the_sample_out),
+        cmocka_unit_test(a_row_without_what_a_part_needs_is_named),
         cmocka_unit_test(a_weighted_list_reports_its_parts),
         cmocka_unit_test(a_wrong_type_is_named_with_the_nearest),
         cmocka_unit_test(prompts_and_stops_belong_to_the_type),

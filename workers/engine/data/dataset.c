@@ -1,4 +1,5 @@
 #include "workers/engine/data/dataset.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -273,12 +274,45 @@ static bool place_add(struct dataset *d, struct place at, struct error *err)
     return true;
 }
 
+/* Is this a file of a kind that people have data in, but not JSON lines? Then say which, and what to do. p: behind the byte
+ * order mark. */
+static bool kind_check(const struct dataset *d, const char *p, struct error *err)
+{
+    static const struct { const char *magic, *name, *pandas; } kinds[] = {
+        { "PAR1", "Parquet", "read_parquet" }, { "ARROW1", "Arrow", "read_feather" }, { "ORC", "ORC", "read_orc" },
+    };
+    const char *end = d->text + d->text_len;
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        if (d->text_len >= strlen(kinds[i].magic) && memcmp(d->text, kinds[i].magic, strlen(kinds[i].magic)) == 0)
+            return error_set(err, ERR_DATA, "'%s' is a %s file, and only JSON lines can be read; convert it: python3 -c \"import pandas; "
+                             "pandas.%s('%s').to_json('data.jsonl', orient='records', lines=True)\"", d->path, kinds[i].name,
+                             kinds[i].pandas, d->path);
+    while (p < end && strchr(" \t\r\n", *p) && *p)
+        p++;
+    const char *eol = p < end ? memchr(p, '\n', (size_t)(end - p)) : NULL;
+    size_t len = (size_t)((eol ? eol : end) - p);
+    while (len > 0 && strchr(" \t\r", p[len - 1]))
+        len--;
+    if (len > 0 && p[0] == '[')
+        return error_set(err, ERR_DATA, "'%s' is one JSON array, and JSON lines are needed, one object on each; convert it: jq -c '.[]' '%s' "
+                         "> data.jsonl", d->path, d->path);
+    if (len == 1 && p[0] == '{' && eol && end - eol > 1)
+        return error_set(err, ERR_DATA, "'%s' has JSON objects over several lines, and JSON lines are needed, one object on each; convert "
+                         "it: jq -c . '%s' > data.jsonl", d->path, d->path);
+    if (len > 0 && p[0] != '{' && (memchr(p, ',', len) || memchr(p, '\t', len)))
+        return error_set(err, ERR_DATA, "'%s' looks like CSV, and only JSON lines can be read; convert it: python3 -c \"import pandas; "
+                         "pandas.read_csv('%s').to_json('data.jsonl', orient='records', lines=True)\"", d->path, d->path);
+    return true;
+}
+
 /* Find the lines, and check each by reading it. */
-static bool rows_find(struct dataset *d, struct error *err)
+static bool rows_find(struct dataset *d, dataset_check_fn *check, void *arg, struct error *err)
 {
     const char *p = d->text, *end = d->text + d->text_len;
     if (d->text_len >= 3 && memcmp(p, "\xEF\xBB\xBF", 3) == 0)
         p += 3;    // a byte order mark
+    if (!kind_check(d, p, err))
+        return false;
     for (int64_t line = 1; p < end; line++) {
         const char *eol = memchr(p, '\n', (size_t)(end - p));
         size_t len = (size_t)((eol ? eol : end) - p), blank = 0;
@@ -293,7 +327,10 @@ static bool rows_find(struct dataset *d, struct error *err)
             json_t *row = dataset_row(d, d->n_row - 1, err);
             if (!row)
                 return false;
+            bool ok = !check || check(arg, row, err) || error_wrap(err, "%s:%lld", d->path, (long long)line);
             json_decref(row);
+            if (!ok)
+                return false;
         }
         p = eol ? eol + 1 : end;
     }
@@ -316,6 +353,12 @@ static uint64_t text_hash(const char *p, size_t len)
 
 struct dataset *dataset_open(const char *path, const struct dataset_columns *columns, struct error *err)
 {
+    return dataset_open_checked(path, columns, NULL, NULL, err);
+}
+
+struct dataset *dataset_open_checked(const char *path, const struct dataset_columns *columns, dataset_check_fn *check, void *arg,
+                                     struct error *err)
+{
     struct dataset *d = calloc(1, sizeof *d);
     bool ok = false;
     if (!d || !(d->path = strdup(path)) || (columns && columns->prompt && !(d->prompt = strdup(columns->prompt))) ||
@@ -324,6 +367,15 @@ struct dataset *dataset_open(const char *path, const struct dataset_columns *col
         goto out;
     }
     d->inflated.max = TEXT_BYTES_MAX;
+    if (!path_exists(path) && (errno == ENOENT || errno == ENOTDIR)) {
+        error_set(err, ERR_NOT_FOUND, "there is no file '%s'; data are read from a file of JSON lines, so a data set of the Hugging Face Hub "
+                  "must be downloaded and converted first", path);
+        goto out;
+    }
+    if (path_is_dir(path)) {
+        error_set(err, ERR_DATA, "'%s' is a folder; name the file of JSON lines in it", path);
+        goto out;
+    }
     TRY(file_map_open(&d->map, path, err));
     const uint8_t *m = d->map.data;
     size_t n = d->map.size_bytes;
@@ -336,7 +388,7 @@ struct dataset *dataset_open(const char *path, const struct dataset_columns *col
     d->text_len = packed ? d->inflated.len : n;
     if (packed)
         file_map_close(&d->map);
-    TRY(rows_find(d, err));
+    TRY(rows_find(d, check, arg, err));
     d->hash = text_hash(d->text, d->text_len);
     ok = true;
 out:

@@ -19,8 +19,14 @@ struct dataset_columns {
     const char *prompt;    // column of the question's text; NULL or "": `messages`
     const char *answer;    // column of the answer; NULL or "": `gt_answer`
 };
-/* Open path; columns may be NULL. Errors name file, line and field. No rows at all is an error too. */
+/* Open path; columns may be NULL. Errors name file, line and field. No rows at all is an error too, and a
+ * file of another kind (Parquet, CSV, one JSON array ...) is named with the way to make JSON lines of it. */
 struct dataset *dataset_open(const char *path, const struct dataset_columns *columns, struct error *err);
+/* The same, and check is asked of each row, too (in the form that dataset_row gives): what it finds wrong fails the opening
+ * with file and line before its words. */
+typedef bool dataset_check_fn(void *arg, const json_t *row, struct error *err);
+struct dataset *dataset_open_checked(const char *path, const struct dataset_columns *columns, dataset_check_fn *check, void *arg,
+                                     struct error *err);
 void dataset_free(struct dataset *d);
 int64_t dataset_n_row(const struct dataset *d);
 /* The line in the file, from 1, on which row i (from 0) stands. */

@@ -237,15 +237,30 @@ static void code_score(void *self, const struct reward_config *config, const str
     tests_release(&t);
 }
 
+static bool code_row_check(const json_t *row, struct error *err)
+{
+    struct tests t;
+    if (!json_object_get(row, "test_cases"))
+        return error_set(err, ERR_DATA, "'test_cases' is missing; %s", json_object_get(row, "gt_answer")
+                         ? "the row has 'gt_answer', for the reward types boxed, think_answer_tags and math"
+                         : "use data with tests, or another reward_type");
+    if (!tests_read(&t, json_object_get(row, "test_cases"), err))
+        return false;
+    tests_release(&t);
+    return true;
+}
+
 /* seeds/001, section "Reward Type". */
 #define SYSTEM_PROMPT "You are a helpful assistant."
 const struct reward_kind reward_kind_code = {
-    .name = "code", .system_prompt = SYSTEM_PROMPT, .open = code_open, .close = code_close, .score = code_score,
+    .name = "code", .system_prompt = SYSTEM_PROMPT, .open = code_open, .close = code_close,
+    .row_check = code_row_check, .score = code_score,
 };
 const struct reward_kind reward_kind_code_share = {
     .name = "code_share",
     .system_prompt = SYSTEM_PROMPT,
     .open = code_share_open,
     .close = code_close,
+    .row_check = code_row_check,
     .score = code_score,
 };

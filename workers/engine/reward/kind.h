@@ -14,6 +14,9 @@ struct reward_kind {
      * do. */
     bool (*open)(void **self, const struct reward_config *config, const char *arg, struct error *err);
     void (*close)(void *self);
+    /* Does a dataset's row hold what this kind compares with? ERR_DATA names the field and what to do. NULL: nothing of a
+     * row is needed. */
+    bool (*row_check)(const json_t *row, struct error *err);
     void (*score)(void *self, const struct reward_config *config, const struct reward_input *in,
                   struct reward_output *out,
                   int64_t n);

@@ -105,6 +105,20 @@ static void all_score(struct math *m, enum answer_form form, const struct reward
     }
 }
 
+static bool gold_check(const json_t *row, struct error *err)
+{
+    char number[64];
+    size_t len;
+    if (gold_text(row, &len, number, sizeof number))
+        return true;
+    if (json_object_get(row, "gt_answer"))
+        return error_set(err, ERR_DATA, "'gt_answer' is %s; give the answer, or take the row out",
+                         json_is_string(json_object_get(row, "gt_answer")) ? "empty" : "neither a text nor a number");
+    return error_set(err, ERR_DATA, "'gt_answer' is missing; %s", json_object_get(row, "test_cases")
+                     ? "the row has 'test_cases', for the reward types code and code_share"
+                     : "name the column that holds it with answer_column, or use another reward_type");
+}
+
 static bool math_open(void **self, UNUSED const struct reward_config *config, UNUSED const char *arg, struct error *err)
 {
     struct math_config mc = MATH_CONFIG_DEFAULT;
@@ -138,7 +152,7 @@ static void math_score(void *self, const struct reward_config *config, const str
 const struct reward_kind reward_kind_boxed = {
     .name = "boxed",
     .system_prompt = "Please reason step by step, and put your final answer within \\boxed{}.",
-    .open = math_open, .close = math_close, .score = boxed_score,
+    .open = math_open, .close = math_close, .row_check = gold_check, .score = boxed_score,
 };
 const struct reward_kind reward_kind_think = {
     .name = "think_answer_tags",
@@ -150,9 +164,9 @@ const struct reward_kind reward_kind_think = {
         "conclusion, clearly output the final answer without explanation within the <answer> </answer> tags, i.e., "
         "<answer> 123 </answer>.\n\n",
     .stop_string = "</answer>",
-    .open = math_open, .close = math_close, .score = think_score,
+    .open = math_open, .close = math_close, .row_check = gold_check, .score = think_score,
 };
 const struct reward_kind reward_kind_math = {
     .name = "math",
-    .open = math_open, .close = math_close, .score = math_score,
+    .open = math_open, .close = math_close, .row_check = gold_check, .score = math_score,
 };

@@ -233,6 +233,14 @@ void reward_score(struct reward *r, const struct reward_input *in, struct reward
     }
 }
 
+bool reward_row_check(const struct reward *r, const json_t *row, struct error *err)
+{
+    for (int i = 0; i < r->n_part; i++)
+        if (r->part[i].kind->row_check && !r->part[i].kind->row_check(row, err))
+            return error_wrap(err, "reward '%s' cannot score this row", r->part[i].name);
+    return true;
+}
+
 int reward_n_part(const struct reward *r)
 {
     return r->weighted ? r->n_part : 0;

@@ -55,6 +55,9 @@ struct reward *reward_new(const struct reward_config *config, struct error *err)
 void reward_free(struct reward *r);
 /* Score n responses; rows of out are filled whatever happens. */
 void reward_score(struct reward *r, const struct reward_input *in, struct reward_output *out, int64_t n);
+/* Does a dataset's row hold what each part of the reward needs? ERR_DATA names the part, the field and what to do, but not
+ * the line. A row that passes may still be one that a verifier cannot tell about. */
+MUST_USE bool reward_row_check(const struct reward *r, const json_t *row, struct error *err);
 int reward_n_part(const struct reward *r);                    // 0: a single reward
 const char *reward_part_name(const struct reward *r, int i);
 /* The default system prompt of a reward type (seeds/001), NULL: none. */
