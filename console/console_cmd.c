@@ -149,10 +149,14 @@ static bool simulate_cmd(int argc, char **argv, struct error *err)
         return cli.help_wanted;
     if (!screen_options(&o, color, glyphs, ascii, err))
         return false;
-    if (s.steps < 1 || s.steps > 1000000 || s.done < 0 || s.done > s.steps || !(s.step_s >= 0.01 && s.step_s <= 3600) || s.workers < 1
-        || s.workers > 200 || s.stall_after_s < 0)
-        return error_set(err, ERR_USAGE, "steps (1 to 1000000), done (up to steps), step-seconds (0.01 to 3600) or workers (1 to 200) "
-                         "is out of bounds");
+    const struct { const char *option; double value, min, max; } bounds[] = {
+        { "steps", (double)s.steps, 1, 1000000 }, { "done", (double)s.done, 0, (double)s.steps }, { "step-seconds", s.step_s, 0.01, 3600 },
+        { "workers", (double)s.workers, 1, 200 }, { "stall-after", (double)s.stall_after_s, 0, 1e9 },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(bounds); i++)
+        if (!(bounds[i].value >= bounds[i].min && bounds[i].value <= bounds[i].max))
+            return error_set(err, ERR_USAGE, "--%s is %.10g; it is from %.10g to %.10g", bounds[i].option, bounds[i].value, bounds[i].min,
+                             bounds[i].max);
     s.seed = (uint64_t)seed;
     o.terminal.mouse = !no_mouse;
     struct model *m = model_new(err);

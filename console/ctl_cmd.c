@@ -315,8 +315,16 @@ static bool events_list(struct ctl *c, struct error *err)
 static bool args_write(struct ctl *c, const struct command_spec *spec, const char **operand, int n, struct msg_out *m, struct error *err)
 {
     msg_map(m, "args");
-    if (strcmp(spec->name, "pause") == 0 && c->depth)
-        msg_str(m, "depth", c->depth);
+    if (strcmp(spec->name, "pause") == 0) {
+        const char *depth = n > 0 ? operand[0] : c->depth;
+        if (n > 1 || (n == 1 && c->depth && strcmp(c->depth, operand[0]) != 0))
+            return error_set(err, ERR_USAGE, "'pause' takes one depth: rollouts, step or drain");
+        if (depth && strcmp(depth, "rollouts") != 0 && strcmp(depth, "step") != 0 && strcmp(depth, "drain") != 0)
+            return error_set(err, ERR_USAGE, "'pause' does not know the depth '%s'; it is rollouts, step or drain", depth);
+        if (depth)
+            msg_str(m, "depth", depth);
+        n = 0;
+    }
     if (strcmp(spec->name, "set") == 0) {
         msg_map(m, "values");
         for (int i = 0; i < n; i++) {
@@ -348,6 +356,17 @@ static bool args_write(struct ctl *c, const struct command_spec *spec, const cha
     }
     msg_end(m);
     return true;
+}
+
+/* What is wrong with a command's words, whether the run is there or not. */
+static bool args_check(struct ctl *c, const char **operand, int n, struct error *err)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    const struct command_spec *spec = command_find(operand[0], err);
+    msg_begin(&m, MSG_COMMAND);
+    bool ok = spec && args_write(c, spec, operand + 1, n - 1, &m, err);
+    msg_release(&m);
+    return ok;
 }
 
 static bool command_send(struct ctl *c, const char *name, const char **operand, int n, struct error *err)
@@ -403,7 +422,7 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         { "run", NULL, CLI_STR, &c.run, "DIR", "the run's directory; without it the one live run" },
         { "runs-dir", NULL, CLI_STR, &c.runs_dir, "DIR", "where runs are looked for (runs)" },
         { "json", NULL, CLI_FLAG, &c.json, NULL, "status, checkpoints: as JSON" },
-        { "depth", NULL, CLI_STR, &c.depth, "DEPTH", "pause: rollouts, step (without it) or drain" },
+        { "depth", NULL, CLI_STR, &c.depth, "DEPTH", "pause: the same as pause DEPTH" },
         { "verify", NULL, CLI_FLAG, &c.verify, NULL, "checkpoints: read every file and compare its hash" },
         { "id", NULL, CLI_STR, &c.id, "ID", "commands: carried out once under this id; asked again it gets the first outcome" },
         { "read-only", NULL, CLI_FLAG, &c.read_only, NULL, "ask by the socket that only shows the run; always so for who is not its owner" },
@@ -414,7 +433,8 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
                     "  status                 state, step and processes\n  checkpoints            those on disk\n"
                     "  events                 what happened, and who asked for what\n");
     for (int i = 0; i < n_command_specs; i++)
-        buf_fmt(&about, "  %-22s %s\n", strcmp(command_specs[i].name, "set") == 0 ? "set NAME=VALUE..." : command_specs[i].name,
+        buf_fmt(&about, "  %-22s %s\n", strcmp(command_specs[i].name, "set") == 0 ? "set NAME=VALUE..." : strcmp(command_specs[i].name, "pause") == 0
+                ? "pause [DEPTH]" : command_specs[i].name,
                 command_specs[i].help);
     struct cli cli = { .command = "rollcall ctl", .about = buf_text(&about), .operands = "COMMAND [...]", .options = options,
                        .n_options = ARRAY_SIZE(options), .operand = operand, .max_operands = ARRAY_SIZE(operand) };
@@ -428,7 +448,7 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         goto out;
     }
     bool question = strcmp(operand[0], "status") == 0 || strcmp(operand[0], "checkpoints") == 0 || strcmp(operand[0], "events") == 0;
-    if (!question && !command_find(operand[0], err))
+    if (!question && !args_check(&c, operand, cli.n_operands, err))
         goto out;
     if (c.id && (!c.id[0] || strlen(c.id) > 60)) {
         error_set(err, ERR_USAGE, "--id is 1 to 60 bytes");

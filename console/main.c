@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include "protocol/base/cli.h"
 #include "protocol/base/error.h"
 #include "protocol/base/secret.h"
 #include "protocol/base/subcommand.h"
@@ -37,6 +38,21 @@ static void usage_print(FILE *out)
     fprintf(out, "\n'rollcall COMMAND --help' tells a command's options.\n");
 }
 
+/* The command for people that a mistyped word is nearest to; NULL: none is near. */
+static const char *command_nearest(const char *word)
+{
+    const char *best = NULL;
+    int best_d = 3;
+    for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++) {
+        int d = subcommands[i]->help ? word_distance(subcommands[i]->name, word) : 64;
+        if (d < best_d && d < (int)strlen(word)) {
+            best_d = d;
+            best = subcommands[i]->name;
+        }
+    }
+    return best;
+}
+
 int main(int argc, char **argv)
 {
     struct error err = { 0 };
@@ -64,6 +80,10 @@ int main(int argc, char **argv)
             fprintf(stderr, "rollcall %s: %s\n", argv[1], err.text);
         return error_exit_status(err.code);
     }
-    fprintf(stderr, "rollcall: unknown command '%s'; see 'rollcall --help'\n", argv[1]);
+    const char *nearest = command_nearest(argv[1]);
+    if (nearest)
+        fprintf(stderr, "rollcall: unknown command '%s'; did you mean '%s'?\n", argv[1], nearest);
+    else
+        fprintf(stderr, "rollcall: unknown command '%s'; see 'rollcall --help'\n", argv[1]);
     return 2;
 }

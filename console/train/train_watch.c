@@ -29,11 +29,24 @@ struct watch {
     bool stop_open, stop_sent;
 };
 
-static volatile sig_atomic_t n_signal;    // a signal handler has no argument to hang state on
+static volatile sig_atomic_t n_signal, first_signal;    // a signal handler has no argument to hang state on
 
-static void on_signal(UNUSED int sig)
+static void on_signal(int sig)
 {
+    if (n_signal == 0)
+        first_signal = sig;
     n_signal = n_signal + 1;
+}
+
+/* Who asks the run to stop: the operator's key, another process, or an output that nobody takes any more. */
+static const char *stop_cause(void)
+{
+    switch (first_signal) {
+    case SIGINT: return "Ctrl-C in train --batch (SIGINT)";
+    case SIGTERM: return "SIGTERM to train --batch";
+    case SIGHUP: return "train --batch, whose terminal was closed (SIGHUP)";
+    default: return "train --batch, whose output can no longer be written";
+    }
 }
 
 void train_watch_signals(void)
@@ -133,7 +146,7 @@ static bool signals_look(struct watch *w, struct error *err)
         msg_begin(&m, MSG_COMMAND);
         msg_str(&m, "id", id);
         msg_str(&m, "command", "stop");
-        msg_str(&m, "who", "a signal");
+        msg_str(&m, "who", stop_cause());
         msg_f64(&m, "limit_s", STOP_LIMIT_S);
         bool ok = msg_finish(&m, err) && peer_ask(w->agent, &m, STOP_LIMIT_S * 1000, 1, err);
         msg_release(&m);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include "protocol/base/cli.h"
 #include "protocol/wire/message.h"
 
 #define FLASH_NS ((int64_t)8 * 1000000000)
@@ -171,6 +172,7 @@ const struct local_command local_commands[] = {
     { "save-screen", "FILE", "write the screen's text to a file", local_save_screen },
     { "help", "", "keys and commands", local_help },
     { "quit", "", "close this console; training goes on", local_quit },
+    { "q", "", "the same", local_quit },
 };
 const int n_local_commands = ARRAY_SIZE(local_commands);
 
@@ -192,6 +194,24 @@ static void command_send(struct app *a, const char *line, int64_t now_ns)
         app_flash(a, ROLE_CRIT, now_ns, "%s: %s", line, err.text);
 }
 
+/* The command, the run's or the console's own, that a mistyped word of n bytes is nearest to; NULL: none is near. */
+static const char *command_nearest(const char *word, size_t n)
+{
+    const char *best = NULL;
+    char verb[32];
+    int best_d = MIN(3, (int)n);
+    snprintf(verb, sizeof(verb), "%.*s", (int)MIN(n, sizeof(verb) - 1), word);
+    for (int i = 0; i < n_command_specs + n_local_commands; i++) {
+        const char *name = i < n_command_specs ? command_specs[i].name : local_commands[i - n_command_specs].name;
+        int d = word_distance(name, verb);
+        if (d < best_d) {
+            best_d = d;
+            best = name;
+        }
+    }
+    return best;
+}
+
 void app_command(struct app *a, const char *line, int64_t now_ns)
 {
     line += strspn(line, " ");
@@ -205,7 +225,16 @@ void app_command(struct app *a, const char *line, int64_t now_ns)
                 app_flash(a, ROLE_CRIT, now_ns, "usage: %s %s", local_commands[i].name, local_commands[i].args);
             return;
         }
-    command_send(a, line, now_ns);
+    for (int i = 0; i < n_command_specs; i++)
+        if (strlen(command_specs[i].name) == n && strncmp(command_specs[i].name, line, n) == 0) {
+            command_send(a, line, now_ns);
+            return;
+        }
+    const char *nearest = command_nearest(line, n);
+    if (nearest)
+        app_flash(a, ROLE_CRIT, now_ns, "unknown command '%.*s'; did you mean '%s'?", (int)MIN(n, (size_t)40), line, nearest);
+    else
+        app_flash(a, ROLE_CRIT, now_ns, "unknown command '%.*s'; :help lists the commands", (int)MIN(n, (size_t)40), line);
 }
 
 void app_confirm(struct app *a, bool danger, const char *title, const char *line1, const char *line2, const char *command)

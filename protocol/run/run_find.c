@@ -1,5 +1,6 @@
 #include "protocol/run/run_find.h"
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,8 @@ bool run_find(const char *given, const char *runs_dir, char *out, size_t size, s
     if (given) {
         if (!path_is_dir(given) || !realpath(given, real) || strlen(real) >= size)
             return error_set(err, ERR_NOT_FOUND, "there is no run directory '%.400s'", given);
+        if (path_join(path, sizeof path, real, "run.yaml") && !path_exists(path) && errno == ENOENT)    // others may not look into it
+            return error_set(err, ERR_NOT_FOUND, "'%.400s' is no run: it has no run.yaml; name a run's own directory, such as runs/NAME", given);
         snprintf(out, size, "%s", real);
         return true;
     }

@@ -16,7 +16,7 @@ bool net_error(struct error *err, int rv, const char *what, const char *name)
 {
     enum error_code code = rv == NNG_ETIMEDOUT ? ERR_TIMEOUT : rv == NNG_ENOMEM ? ERR_NO_MEMORY
         : rv == NNG_EADDRINUSE ? ERR_EXISTS : rv == NNG_ECLOSED || rv == NNG_ECONNRESET || rv == NNG_ECANCELED ? ERR_CLOSED : ERR_IO;
-    return error_set(err, code, "%s '%s': %s", what, name, rv == NNG_EADDRINUSE ? "a live process answers there already"
+    return error_set(err, code, "%s '%s': %s", what, name, rv == NNG_EADDRINUSE ? "another process listens there already"
                                                                                 : nng_strerror(rv));
 }
 

@@ -1,5 +1,6 @@
 /* The tables of messages and commands, and their printing; message.c writes and reads by them. */
 #include "protocol/wire/message.h"
+#include <stdio.h>
 #include <string.h>
 #include "protocol/base/cli.h"
 
@@ -200,14 +201,24 @@ const int n_command_specs = ARRAY_SIZE(command_specs);
 
 const struct command_spec *command_find(const char *name, struct error *err)
 {
-    const struct command_spec *nearest = &command_specs[0];
+    const char *nearest = NULL;
+    char list[256] = "";
+    int best = MIN(4, (int)strlen(name));    // a word of which nothing is right is like none
     for (int i = 0; i < n_command_specs; i++) {
-        if (strcmp(command_specs[i].name, name) == 0)
+        int d = word_distance(command_specs[i].name, name);
+        if (d == 0)
             return &command_specs[i];
-        if (word_distance(command_specs[i].name, name) < word_distance(nearest->name, name))
-            nearest = &command_specs[i];
+        if (d < best) {
+            best = d;
+            nearest = command_specs[i].name;
+        }
+        size_t at = strlen(list);
+        snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", command_specs[i].name);
     }
-    error_set(err, ERR_USAGE, "unknown command '%.40s'; did you mean '%s'?", name, nearest->name);
+    if (nearest)
+        error_set(err, ERR_USAGE, "unknown command '%.40s'; did you mean '%s'?", name, nearest);
+    else
+        error_set(err, ERR_USAGE, "unknown command '%.40s'; the commands are %s", name, list);
     return NULL;
 }
 

@@ -4,7 +4,10 @@ Bad models, run files and places: one clear sentence, exit code 1 or 2, and noth
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
+import time
 import unittest
 from run_tools import LIMIT, ROLLCALL, Run, Task
 
@@ -152,6 +155,100 @@ class BadInput(unittest.TestCase):
         self.one_sentence(self.train(self.task.run_file(), "--reward-type", "praise"), 2, "praise", "boxed")
         self.one_sentence(self.rollcall("eval", "--model", self.task.path("model"), "--dataset", self.task.path("train.jsonl"),
                                         "--reward-type", "praise"), 2, "praise")
+
+    def data(self, name, text):
+        path = self.task.path(name)
+        with open(path, "wb") as f:
+            f.write(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def test_data_that_the_reward_cannot_score_are_refused_by_every_command_that_scores(self):
+        model, good = self.task.path("model"), self.task.path("train.jsonl")
+        ask = '{"messages": {"role": "user", "content": "1+1"}'
+        code = self.data("code.jsonl", ask + ', "test_cases": {"inputs": ["1"], "outputs": ["2"]}}\n')
+        half = self.data("half.jsonl", ask + ', "gt_answer": "2"}\n\n' + ask + ', "gt_answer": " "}\n' + ask + "}\n")
+        cases = [("code", good, ["train.jsonl:1: ", "'code'", "'test_cases' is missing", "boxed"]),
+                 ("boxed", code, ["code.jsonl:1: ", "'boxed'", "'gt_answer' is missing", "code_share"]),
+                 ("math", half, ["half.jsonl:4: ", "'gt_answer' is missing", "answer_column"]),
+                 ("0.9*boxed + 0.1*code", good, ["train.jsonl:1: ", "reward 'code'", "'test_cases'"])]
+        for reward, data, words in cases:
+            with self.subTest(reward=reward, data=data):
+                args = ["--reward-type", reward, "--dataset", data]
+                for more in (["--dry-run"], []):
+                    self.one_sentence(self.train(self.task.run_file(), *args, *more), 1, *words)
+                self.one_sentence(self.rollcall("eval", "--model", model, *args), 1, *words)
+        self.one_sentence(self.train(self.task.run_file(), "--reward-type", "boxed", "--eval-dataset", json.dumps({"hard": code})), 1,
+                          "evaluation set 'hard'", "code.jsonl:1: ", "'gt_answer'")
+
+    def test_a_newcomer_s_mistake_is_answered_with_one_sentence_that_helps(self):
+        run_file, no_data = self.task.run_file(), self.task.run_file("no_data.yaml")
+        with open(no_data) as f:
+            lines = [line for line in f if not line.startswith("dataset:")]
+        self.data("no_data.yaml", "".join(lines))
+        data = {"parquet": b"PAR1\x15\x04\nPAR1", "csv": "question,answer\n1+1,2\n", "array": '[{"question": "1+1", "answer": "2"}]',
+                "pretty": '{\n "question": "1+1"\n}\n'}
+        path = {name: self.data("data." + name, text) for name, text in data.items()}
+
+        def train(*args):
+            return ["train", run_file, "--dry-run", *args]
+
+        cases = [    # what is typed, exit code, words that must be in the answer
+            (train("-d", path["parquet"]), 1, ["Parquet", path["parquet"], "read_parquet"]),
+            (train("-d", path["csv"]), 1, ["CSV", "read_csv"]),
+            (train("-d", path["array"]), 1, ["JSON array", "jq"]),
+            (train("-d", path["pretty"]), 1, ["several lines", "jq"]),
+            (train("-d", "openai/gsm8k"), 1, ["there is no file", "openai/gsm8k", "Hugging Face", "downloaded"]),
+            (train("-d", self.task.dir), 1, ["is a folder", "JSON lines"]),
+            (["train", no_data, "--dry-run"], 2, ["no dataset is named", "--dataset"]),
+            (["console", "/etc"], 1, ["'/etc' is no run", "run.yaml"]),
+            (["ctl", "--run", "/etc", "status"], 1, ["'/etc' is no run"]),
+            (["ctl", "pause", "deep"], 2, ["'deep'", "rollouts, step or drain"]),
+            (["ctl", "pause", "step", "--depth", "drain"], 2, ["one depth"]),
+            (["ctl", "dance-and-sing"], 2, ["unknown command", "pause", "resume"]),
+            (["tarin"], 2, ["unknown command 'tarin'", "did you mean 'train'?"]),
+            (["consol"], 2, ["did you mean 'console'?"]),
+            (["xyzzy"], 2, ["unknown command 'xyzzy'", "--help"]),
+            (["simulate", "--workers", "512"], 2, ["--workers is 512", "from 1 to 200"]),
+            (["simulate", "--done", "500"], 2, ["--done is 500", "from 0 to 400"]),
+        ]
+        for args, code, words in cases:
+            with self.subTest(args=args):
+                self.one_sentence(self.rollcall(*args), code, *words)
+
+    def test_prompts_that_are_all_too_long_are_told_with_their_lengths(self):
+        run = Run(self.task, "long-prompts", self.task.run_file("long.yaml", system_prompt="Think. " * 8, max_prompt_tokens=8))
+        self.addCleanup(run.kill)
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (1, "failed"))
+        self.assertRegex(last["reason"], r"no prompt of .*max_prompt_tokens 8: the shortest has \d+ tokens, \d\d of them the system prompt; "
+                         r"raise max_prompt_tokens or give a shorter system_prompt")
+
+    def test_a_port_that_is_taken_from_a_run_is_named_in_its_failure(self):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        address = f"127.0.0.1:{port}"
+        run = Run(self.task, "port", self.task.run_file(), ["--max-steps", "100000", "--listen", address])
+        self.addCleanup(run.kill)
+        run.wait_step(1)
+        agent, gate = run.processes()["agent"], run.processes()["gate"]
+        os.kill(agent, signal.SIGSTOP)
+        os.kill(gate, signal.SIGKILL)
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            end = time.monotonic() + LIMIT
+            while True:
+                try:
+                    s.bind(("127.0.0.1", port))
+                    break
+                except OSError:    # the gate is still ending
+                    self.assertLess(time.monotonic(), end)
+            s.listen()
+            os.kill(agent, signal.SIGCONT)
+            code, last = run.wait()
+        self.assertEqual((code, last["event"]), (1, "failed"))
+        for words in ("'gate' cannot run", "choose another HOST:PORT as 'listen'", address, "another process listens there already"):
+            self.assertIn(words, last["reason"])
 
     def test_a_live_run_s_directory_is_taken_by_nobody_else(self):
         run = Run(self.task, "live", self.task.run_file(), ["--max-steps", "100000"])

@@ -42,6 +42,7 @@ class Control(RunCase):
         self.ok(run, "stop")
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
+        self.assertRegex(last["reason"], "^stopped by .*, ctl$")
         self.assertEqual(run.processes(), {})
         self.assertTrue(run.weights(last["step"]))
         done = run.ctl("status", "--json")
@@ -125,6 +126,7 @@ class Control(RunCase):
         run.process.send_signal(signal.SIGINT)
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
+        self.assertEqual(last["reason"], "stopped by Ctrl-C in train --batch (SIGINT)")
         step = last["step"]
         self.assertTrue(run.weights(step))
         again = Run(self.task, os.path.basename(run.dir), resume=True, extra=["--max-steps", str(step + 2)])

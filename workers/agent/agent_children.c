@@ -95,7 +95,7 @@ static void exporter_ended(struct agent *a, struct child *c, const char *how, bo
         return;
     }
     log_last_line(a->run_dir, c->name, last, sizeof last);
-    snprintf(text, sizeof text, "'%s' %s and is not started again; its last words: %.150s", c->name, how, last);
+    snprintf(text, sizeof text, "'%s' %s and is not started again: %.150s", c->name, how, last);
     note_add(a, "alert", "agent", text);
 }
 
@@ -129,7 +129,7 @@ static void child_died(struct agent *a, struct child *c)
         exporter_ended(a, c, how, true);
     } else if (c->n_quick >= DEATHS_MAX) {
         log_last_line(a->run_dir, c->name, last, sizeof last);
-        snprintf(text, sizeof text, "'%s' has ended %d times soon after its start; its last words: %.600s", c->name, c->n_quick, last);
+        snprintf(text, sizeof text, "'%s' cannot run, it was started %d times: %.600s", c->name, c->n_quick, last);
         agent_fail(a, text);
     }
 }

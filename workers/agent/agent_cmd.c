@@ -64,8 +64,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         return;
     }
     if (request_server(ev->request) == a->view && !is_question(in.type)) {
-        error_set(&err, ERR_REFUSED, "this socket only shows the run; '%s' needs '%.600s/sock/agent', which is its owner's", msg_specs[in.type].name,
-                  a->run_dir);
+        error_set(&err, ERR_REFUSED, "a read-only view cannot change the run; only its owner can, without --read-only");
         request_refuse(ev->request, &err);
         msg_in_release(&in);
         return;

@@ -58,7 +58,7 @@ bool keeper_run(const char *run_dir, struct error *err)
         log_warn("the agent has ended before its work was done");
         if (n_quick >= 10) {
             log_last_line(run_dir, "agent", last, sizeof last);
-            snprintf(text, sizeof text, "the agent has ended %d times soon after its start; its last words: %.600s", n_quick, last);
+            snprintf(text, sizeof text, "the agent cannot run, it was started %d times: %.600s", n_quick, last);
             return run_failure_write(run_dir, text, err) && error_set(err, ERR_INTERNAL, "%s", text);
         }
         if (n_quick > 1)

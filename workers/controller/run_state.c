@@ -80,10 +80,11 @@ void state_set(struct controller *c, enum run_state state, const char *who, cons
 {
     if (c->state == state)
         return;
-    c->state = state;
-    snprintf(c->reason, sizeof c->reason, "%s", text);
     char line[1200];
     snprintf(line, sizeof line, "%s%s%s", state_name(state), text[0] ? ": " : "", text);
+    c->state = state;
+    if (text != c->reason)    // a reason that stays must not be printed onto itself
+        snprintf(c->reason, sizeof c->reason, "%s", text);
     event_add(c, "state", who, line, "");
     if (run_is_over(c)) {
         c->ended_ms = clock_ms();

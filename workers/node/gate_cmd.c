@@ -175,9 +175,10 @@ static bool gate_open(struct gate *g, struct error *err)
         return false;
     snprintf(g->device, sizeof g->device, "%.*s", (int)MIN(strcspn(g->config.devices, ":"), sizeof g->device - 1), g->config.devices);
     snprintf(g->state, sizeof g->state, "starting");
-    if (!(g->local = server_new(g->process.transport, "gate", 16, err)) || !(g->controller = peer_new(g->process.transport, "controller", err))
-        || !(g->nodes = server_new_tls(g->process.transport, address, &id, N_OPEN, err)))
+    if (!(g->local = server_new(g->process.transport, "gate", 16, err)) || !(g->controller = peer_new(g->process.transport, "controller", err)))
         return false;
+    if (!(g->nodes = server_new_tls(g->process.transport, address, &id, N_OPEN, err)))
+        return error_wrap(err, "no node can join: choose another HOST:PORT as 'listen', or end who has it");
     log_info("nodes join at %s with the token in '%s'", address, path);
     return true;
 }

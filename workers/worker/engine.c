@@ -219,6 +219,28 @@ static void engine_unload(struct engine *e)
     e->step = e->version = -1;
 }
 
+/* None of the prompts fits: how long they are, and how much of that is the system prompt. */
+static bool prompts_too_long(struct engine *e, struct error *err)
+{
+    const struct run_config *c = &e->config;
+    struct prompt_maker with = e->maker, without = e->maker;
+    struct token_list ids = { 0 };
+    struct error none;
+    bool dropped;
+    json_t *row = dataset_row(e->data, 0, err);
+    with.shortest = without.shortest = 0;
+    with.max_tok = without.max_tok = 0;    // no limit: nothing is dropped
+    without.system_prompt = NULL;
+    bool known = row && prompt_make(&with, row, &ids, &dropped, &none) && prompt_make(&without, row, &ids, &dropped, &none);
+    int64_t system = known ? MAX(with.shortest - without.shortest, (int64_t)0) : 0;
+    json_decref(row);
+    token_list_release(&ids);
+    error_set(err, ERR_DATA, "no prompt of '%s' fits into max_prompt_tokens %" PRId64 ": the shortest has %" PRId64 " tokens, %" PRId64
+              " of them the system prompt%s; raise max_prompt_tokens%s", c->dataset, c->max_prompt_tokens, e->maker.shortest, system,
+              c->system_prompt[0] || system == 0 ? "" : " of the reward_type", system > 0 ? " or give a shorter system_prompt ('none' for none)" : "");
+    return false;
+}
+
 /* The data set with the rows whose prompts fit; once. */
 static bool data_load(struct engine *e, struct error *err)
 {
@@ -254,10 +276,7 @@ static bool data_load(struct engine *e, struct error *err)
         if (i % 1000 == 0)
             progress_add(e, 1);
     }
-    if (e->n_row == 0) {
-        error_set(err, ERR_DATA, "no prompt of '%s' fits into max_prompt_tokens %" PRId64, c->dataset, c->max_prompt_tokens);
-        goto out;
-    }
+    TRY(e->n_row > 0 || prompts_too_long(e, err));
     log_info("%" PRId64 " prompts, %" PRId64 " left out for their length", e->n_row, n - e->n_row);
     ok = true;
 out:

@@ -66,6 +66,7 @@ bool prompt_make(struct prompt_maker *p, const json_t *row, struct token_list *o
     if (out->n == 0)
         return error_set(err, ERR_DATA, "the prompt has no token");
     p->longest = out->n > p->longest ? out->n : p->longest;
+    p->shortest = p->shortest == 0 || out->n < p->shortest ? out->n : p->shortest;
     if (p->max_tok == 0 || out->n <= p->max_tok)
         return true;
     switch (p->long_prompt) {

@@ -24,6 +24,7 @@ struct prompt_maker {
     enum long_prompt long_prompt;
     int64_t n_dropped, n_cut;           // so far
     int64_t longest;                    // tokens of the longest prompt seen, before cutting
+    int64_t shortest;                   // ... of the shortest; 0: none was seen
 };
 /* "refuse", "drop" or "cut_left". */
 MUST_USE bool long_prompt_parse(const char *name, enum long_prompt *out, struct error *err);
