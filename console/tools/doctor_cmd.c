@@ -1,5 +1,5 @@
 /* rollcall doctor: what this machine has of what rollcall uses, and what to do about the rest. Changes nothing.
- * With --devices: what NVML tells of each GPU, a JSON line each. */
+ * With RUN: how that run's journal lies on the disk. With --devices: what NVML tells of each GPU, a JSON line each. */
 #include <jansson.h>
 #include <langinfo.h>
 #include <limits.h>
@@ -16,8 +16,12 @@
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
+#include "protocol/run/journal.h"
+#include "protocol/run/run_lock.h"
 #include "workers/host/nvml.h"
 #include "workers/engine/reward/sandbox/sandbox.h"
+
+#define LOG_LONG_BYTES (32 << 20)    // of a journal's log; it is cut at half of that
 
 enum finding { FINE, WORTH_KNOWING, MISSING };
 struct checkup {
@@ -171,17 +175,46 @@ static void sandbox_check(struct checkup *c)
     sandbox_host_free(h);
 }
 
+/* The journal and its log: a log that is not folded is found here before it fills the disk. */
+static bool run_check(struct checkup *c, const char *dir, struct error *err)
+{
+    struct journal_wal wal;
+    struct error why = { 0 };
+    const double mib = 1 << 20;
+    int64_t step;
+    journal_wal_look(dir, &wal);    // before we are a reader, and perhaps the last one, whose going folds it
+    struct journal *j = journal_open_reader(dir, err);
+    if (!j)
+        return false;
+    if (journal_last_step(j, &step, &why))
+        say(c, FINE, "journal: %.1f MiB, step %lld", (double)wal.db_bytes / mib, (long long)step);
+    else
+        say(c, MISSING, "journal: %s", why.text);
+    journal_close(j);
+    bool live = run_is_live(dir), long_log = wal.wal_bytes > LOG_LONG_BYTES;
+    const char *remedy = !long_log ? "" : wal.reader_pid ? "; it cannot be folded while that goes on: end it"
+                       : live ? "; it is cut when all readers have let go of it" : "; the next --resume folds it";
+    say(c, long_log ? WORTH_KNOWING : FINE, "journal's log: %.1f MiB%s%s%s", (double)wal.wal_bytes / mib, wal.reader_pid ? ", read by " : "",
+        wal.reader, remedy);
+    return true;
+}
+
 static bool doctor_cmd(int argc, char **argv, struct error *err)
 {
     bool devices = false;
+    const char *run[1] = { NULL };
     struct cli_option options[] = { { "devices", NULL, CLI_FLAG, &devices, NULL, "print only what NVML tells of each GPU, as JSON lines" } };
-    struct cli cli = { "rollcall doctor", "Tells what this machine has of what rollcall uses. Changes nothing.", NULL, options,
-                       ARRAY_SIZE(options) };
+    struct cli cli = { .command = "rollcall doctor", .operands = "[RUN]", .options = options, .n_options = ARRAY_SIZE(options),
+                       .operand = run, .max_operands = 1,
+                       .about = "Says what this machine has of what rollcall uses; with RUN, how that run's journal lies on the disk.\n"
+                                "Changes nothing." };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (devices)
         return devices_print(err);
     struct checkup c = { 0 };
+    if (run[0] && !run_check(&c, run[0], err))
+        return false;
     devices_check(&c);
     host_check(&c);
     terminal_check(&c);

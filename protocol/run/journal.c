@@ -2,8 +2,12 @@
  * 1. One writer connection, one reader connection a reading process; WAL, so that neither waits for the other.
  * 2. A commit touches as few pages as it can: steps have no index but their rowid (seq, which only grows since no row is ever
  *    removed), and a step's metrics are one blob: (series id u32, value f64) pairs, little endian; names stand once in the table series.
- * 3. Automatic checkpoints of the write-ahead log are off; a thread folds it in with a connection of its own every second
- *    (PASSIVE: it never blocks the writer), so that the 99th percentile of an append is an append and nothing else. */
+ * 3. Automatic checkpoints of the write-ahead log are off; a thread folds it in with a connection of its own, every second and
+ *    when it has grown by FOLD_PAGES (PASSIVE: it never blocks the writer), so that the 99th percentile of an append is an append
+ *    and nothing else. When all of it is folded and it is longer than CUT_BYTES, it is cut to nothing; only that holds the writer
+ *    up, for the few frames that came meanwhile and for at most CUT_WAIT_MS.
+ * 4. A reader copies a page of rows and lets go of its snapshot before it calls anybody: what a callback waits for (a pipe nobody
+ *    reads, a network) does not keep the log from being folded. A reader that holds one all the same is named (journal_wal_look). */
 #include "protocol/run/journal.h"
 #include <limits.h>
 #include <math.h>
@@ -12,6 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 
@@ -20,6 +27,11 @@
 #define NAME_MAX_BYTES 96
 #define ROW_PAIR_BYTES 12
 #define FOLD_MS 1000             // between two foldings of the write-ahead log
+#define FOLD_PAGES 1024          // of 4 KiB: so much longer, it is folded at once
+#define SLOW_PAGES (6 * FOLD_PAGES)      // from here on the writer waits for the folding
+#define CUT_BYTES ((int64_t)16 << 20)    // of the log, from which on it is cut once it is folded
+#define CUT_WAIT_MS 50           // for the writer, or for readers, to let the log be cut
+#define PAGE_ROWS 256            // that a reader copies at once
 
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);"
@@ -56,7 +68,7 @@ static const char *const queries[Q_N] = {
     [Q_SAMPLE_READ] = "SELECT seq, node, wall_s, figures FROM sample WHERE seq>? ORDER BY seq",
     [Q_SAMPLE_LAST] = "SELECT max(seq) FROM sample",
     [Q_ITEM_PUT] = "INSERT OR REPLACE INTO item VALUES(?,?,?,?,?,?,?,?,?)",
-    [Q_ITEM_READ] = "SELECT * FROM item WHERE item>=? ORDER BY item",
+    [Q_ITEM_READ] = "SELECT * FROM item WHERE item>? ORDER BY item",
     [Q_ITEM_FORGET] = "DELETE FROM item WHERE item>=?",
     [Q_EVENT_ADD] = "INSERT INTO event(incarnation, step, wall_s, kind, who, text, detail) VALUES(?,?,?,?,?,?,?)",
     [Q_EVENT_READ] = "SELECT seq, incarnation, step, wall_s, kind, who, text, detail FROM event"
@@ -86,12 +98,15 @@ struct journal {
     struct buf row;               // the step row being built
     struct journal_metric *metric;    // (cap_metric) the row being read
     int cap_metric;
+    int fold_at;                  // pages of the log at which the folding thread is woken
     /* the folding thread */
     pthread_t folder;
     bool folder_runs;
-    pthread_mutex_t lock;         // guards: stop
-    pthread_cond_t wake;
-    bool stop;
+    pthread_mutex_t lock;         // guards: stop, wanted, folding, n_fold, fold
+    pthread_cond_t wake, folded;
+    bool stop, wanted, folding;
+    int64_t n_fold;               // how often it has folded
+    struct error fold;            // why the last folding failed; code ERR_NONE: it did not
 };
 
 static bool db_failed(struct journal *j, const char *what, struct error *err)
@@ -144,25 +159,210 @@ static bool query_done(struct journal *j, sqlite3_stmt *s, int code, struct erro
     return ok;
 }
 
+/* ---- pages of rows ---- */
+
+/* Copies of rows, so that the statement that read them holds nothing while they are looked at. */
+struct page {
+    sqlite3_value **value;    // (n * n_column)
+    int n, cap, n_column;
+};
+
+static void page_release(struct page *p)
+{
+    for (int i = 0; i < p->n * p->n_column; i++)
+        sqlite3_value_free(p->value[i]);
+    free(p->value);
+    *p = (struct page){ 0 };
+}
+
+/* Copy at most max rows of s into p, and reset s. False: nothing is in p. */
+static bool page_read(struct journal *j, sqlite3_stmt *s, int max, struct page *p, struct error *err)
+{
+    int code;
+    bool ok = true;
+    *p = (struct page){ .n_column = sqlite3_column_count(s) };
+    while (ok && p->n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
+        if (p->n == p->cap) {
+            int cap = MAX(2 * p->cap, 32);
+            sqlite3_value **grown = realloc(p->value, (size_t)(cap * p->n_column) * sizeof *grown);
+            ok = grown != NULL;
+            p->value = grown ? grown : p->value;
+            p->cap = grown ? cap : p->cap;
+        }
+        if (!ok)
+            break;
+        for (int i = 0; i < p->n_column; i++) {
+            sqlite3_value *copy = sqlite3_value_dup(sqlite3_column_value(s, i));
+            p->value[p->n * p->n_column + i] = copy;
+            ok = ok && copy;
+        }
+        p->n++;
+    }
+    if (!ok)
+        error_set(err, ERR_NO_MEMORY, "no memory to read the journal '%s'", j->path);
+    else
+        ok = p->n == max || code == SQLITE_DONE || db_failed(j, "read", err);
+    sqlite3_reset(s);
+    if (!ok)
+        page_release(p);
+    return ok;
+}
+
+static sqlite3_value *cell(const struct page *p, int row, int column)
+{
+    return p->value[row * p->n_column + column];
+}
+
+static int64_t cell_i64(const struct page *p, int row, int column)
+{
+    return sqlite3_value_int64(cell(p, row, column));
+}
+
+static double cell_f64(const struct page *p, int row, int column)
+{
+    return sqlite3_value_double(cell(p, row, column));
+}
+
+static const char *cell_text(const struct page *p, int row, int column)
+{
+    const char *t = (const char *)sqlite3_value_text(cell(p, row, column));
+    return t ? t : "";
+}
+
+/* Called for a row of a page; false with *ok true ends the reading, with *ok false it has failed. */
+typedef bool page_row_fn(struct journal *j, const struct page *p, int row, void *ctx, bool *ok, struct error *err);
+
+/* All rows of q whose first column is beyond after, in its order, a page at a time. bind: the second parameter, a text; NULL: none. */
+static bool pages_read(struct journal *j, enum statement q, int64_t after, const char *bind, page_row_fn *fn, void *ctx, struct error *err)
+{
+    for (bool more = true; more;) {
+        struct page p;
+        sqlite3_stmt *s = query(j, q, err);
+        if (!s)
+            return false;
+        bool keyed = sqlite3_bind_parameter_count(s) > 0, ok = true;    // those without a key are few: one page takes them all
+        if (keyed)
+            sqlite3_bind_int64(s, 1, after);
+        if (sqlite3_bind_parameter_count(s) > 1)
+            bind_text(s, 2, bind);
+        if (!page_read(j, s, keyed ? PAGE_ROWS : INT_MAX, &p, err))
+            return false;
+        more = keyed && p.n == PAGE_ROWS;
+        for (int i = 0; i < p.n && ok; i++) {
+            if (!fn(j, &p, i, ctx, &ok, err)) {
+                more = false;
+                break;
+            }
+            after = cell_i64(&p, i, 0);
+        }
+        page_release(&p);
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
 /* ---- opening ---- */
+
+/* Fold what can be folded, and cut the log when it is long and nothing in it is needed any more. */
+static int fold_once(sqlite3 *db)
+{
+    int n_frame = -1, n_folded = -1;
+    int code = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, &n_frame, &n_folded);
+    if (code == SQLITE_OK && n_frame < 0)    // SQLite does nothing, and says so only here, on a connection that has not read yet
+        code = sqlite3_exec(db, "SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
+    else if (code == SQLITE_OK && n_folded >= n_frame && (int64_t)n_frame * 4096 > CUT_BYTES)
+        code = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+    return code;
+}
 
 static void *fold_run(void *arg)
 {
     struct journal *j = arg;
     sqlite3 *db = NULL;
-    if (sqlite3_open_v2(j->path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) == SQLITE_OK) {
-        pthread_mutex_lock(&j->lock);
-        while (!j->stop) {
-            struct timespec until = clock_after(FOLD_MS);
-            pthread_cond_timedwait(&j->wake, &j->lock, &until);
-            pthread_mutex_unlock(&j->lock);
-            sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);    // failing only means: later
-            pthread_mutex_lock(&j->lock);
-        }
-        pthread_mutex_unlock(&j->lock);
+    int code = sqlite3_open_v2(j->path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_busy_timeout(db, CUT_WAIT_MS);
+        code = sqlite3_exec(db, "PRAGMA synchronous=NORMAL; SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
     }
+    pthread_mutex_lock(&j->lock);
+    while (!j->stop) {
+        j->fold = (struct error){ 0 };
+        if (code != SQLITE_OK && code != SQLITE_BUSY && code != SQLITE_LOCKED)    // those: later
+            error_set(&j->fold, ERR_IO, "cannot fold the journal's log '%s-wal': %s", j->path, db ? sqlite3_errmsg(db) : "no memory");
+        struct timespec until = clock_after(FOLD_MS);
+        while (!j->stop && !j->wanted && pthread_cond_timedwait(&j->wake, &j->lock, &until) == 0)
+            ;
+        j->wanted = false;
+        if (j->stop || !db)
+            continue;
+        j->folding = true;
+        pthread_mutex_unlock(&j->lock);
+        code = fold_once(db);
+        pthread_mutex_lock(&j->lock);
+        j->folding = false;
+        j->n_fold++;
+        pthread_cond_broadcast(&j->folded);
+    }
+    pthread_mutex_unlock(&j->lock);
     sqlite3_close(db);
     return NULL;
+}
+
+/* After each commit: wake the folding thread when the log has become FOLD_PAGES longer. A writer that is faster than the folding
+ * waits for it once in FOLD_PAGES. */
+static int log_grown(void *arg, UNUSED sqlite3 *db, UNUSED const char *name, int n_page)
+{
+    struct journal *j = arg;
+    if (n_page < j->fold_at - FOLD_PAGES)    // it has begun again
+        j->fold_at = FOLD_PAGES;
+    if (n_page < j->fold_at)
+        return SQLITE_OK;
+    j->fold_at = n_page + FOLD_PAGES;
+    pthread_mutex_lock(&j->lock);
+    j->wanted = true;
+    pthread_cond_signal(&j->wake);
+    struct timespec until = clock_after(FOLD_MS);
+    int64_t wanted = n_page > SLOW_PAGES ? j->n_fold + 1 + j->folding : 0;    // one that begins now
+    while (j->n_fold < wanted && pthread_cond_timedwait(&j->folded, &j->lock, &until) == 0)
+        ;
+    pthread_mutex_unlock(&j->lock);
+    return SQLITE_OK;
+}
+
+/* Who holds a lock of a reader on the log, as the kernel lists them: "1: POSIX  ADVISORY  READ 7534 fe:00:10953417 123 123". */
+static void readers_find(const struct stat *shm, struct journal_wal *out)
+{
+    enum { READ_LOCK_FIRST = 120 + 3, READ_LOCK_LAST = READ_LOCK_FIRST + 4 };    // SQLite's wal.c, WAL_READ_LOCK
+    char line[256];
+    FILE *f = fopen("/proc/locks", "re");
+    while (f && fgets(line, sizeof line, f)) {
+        unsigned dev_major, dev_minor;
+        unsigned long long inode, first, last;
+        int pid;
+        if (sscanf(line, "%*d: POSIX %*s READ %d %x:%x:%llu %llu %llu", &pid, &dev_major, &dev_minor, &inode, &first, &last) != 6
+            || inode != shm->st_ino || dev_major != major(shm->st_dev) || dev_minor != minor(shm->st_dev) || first > READ_LOCK_LAST
+            || last < READ_LOCK_FIRST || pid <= 0 || pid == getpid())
+            continue;
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+        out->reader_pid = pid;
+        snprintf(out->reader, sizeof out->reader, "process %d", pid);
+        FILE *c = fopen(path, "re");
+        size_t n = c ? fread(line, 1, sizeof line - 1, c) : 0;
+        if (c)
+            fclose(c);
+        while (n > 0 && !line[n - 1])
+            n--;
+        line[n] = 0;
+        for (size_t i = 0; i < n; i++)
+            line[i] = line[i] ? line[i] : ' ';
+        if (n > 0)
+            snprintf(out->reader, sizeof out->reader, "process %d (%.180s)", pid, line);
+        break;
+    }
+    if (f)
+        fclose(f);
 }
 
 static bool series_load(struct journal *j, struct error *err)
@@ -213,6 +413,8 @@ static bool db_open(struct journal *j, struct error *err)
     if (code != SQLITE_OK)
         return db_failed(j, "open", err);
     sqlite3_busy_timeout(j->db, 10000);
+    if (j->reader)    // the last one to go would fold the log: that is the writer's business
+        sqlite3_db_config(j->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
     if (!j->reader && !db_exec(j, "PRAGMA journal_mode=WAL", "open", err))
         return false;
     if (!db_exec(j, "PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0; PRAGMA temp_store=MEMORY", "open", err)
@@ -235,6 +437,7 @@ static struct journal *open_any(const char *run_dir, bool reader, struct error *
     }
     pthread_mutex_init(&j->lock, NULL);
     clock_cond_init(&j->wake);
+    clock_cond_init(&j->folded);
     j->reader = reader;
     bool ok = path_join(j->path, sizeof j->path, run_dir, "journal.db")
            || error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
@@ -245,8 +448,17 @@ static struct journal *open_any(const char *run_dir, bool reader, struct error *
         journal_close(j);
         return NULL;
     }
-    if (!reader)
-        j->folder_runs = pthread_create(&j->folder, NULL, fold_run, j) == 0;
+    if (reader)
+        return j;
+    j->fold_at = FOLD_PAGES;
+    sqlite3_wal_hook(j->db, log_grown, j);
+    int code = pthread_create(&j->folder, NULL, fold_run, j);
+    j->folder_runs = code == 0;
+    if (!j->folder_runs) {    // its log would grow without end
+        error_set(err, ERR_NO_MEMORY, "cannot start the thread of the journal '%s': %s", j->path, strerror(code));
+        journal_close(j);
+        return NULL;
+    }
     return j;
 }
 
@@ -258,6 +470,27 @@ struct journal *journal_open(const char *run_dir, struct error *err)
 struct journal *journal_open_reader(const char *run_dir, struct error *err)
 {
     return open_any(run_dir, true, err);
+}
+
+void journal_wal_look(const char *run_dir, struct journal_wal *out)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    *out = (struct journal_wal){ 0 };
+    if (snprintf(path, sizeof path, "%s/journal.db", run_dir) < (int)sizeof path && stat(path, &st) == 0)
+        out->db_bytes = st.st_size;
+    if (snprintf(path, sizeof path, "%s/journal.db-wal", run_dir) < (int)sizeof path && stat(path, &st) == 0)
+        out->wal_bytes = st.st_size;
+    if (snprintf(path, sizeof path, "%s/journal.db-shm", run_dir) < (int)sizeof path && stat(path, &st) == 0)
+        readers_find(&st, out);
+}
+
+bool journal_folds(struct journal *j, struct error *err)
+{
+    pthread_mutex_lock(&j->lock);
+    struct error last = j->fold;
+    pthread_mutex_unlock(&j->lock);
+    return !last.text[0] || error_set(err, last.code, "%s", last.text);
 }
 
 void journal_close(struct journal *j)
@@ -283,6 +516,7 @@ void journal_close(struct journal *j)
     buf_release(&j->row);
     pthread_mutex_destroy(&j->lock);
     pthread_cond_destroy(&j->wake);
+    pthread_cond_destroy(&j->folded);
     free(j);
 }
 
@@ -341,16 +575,21 @@ int64_t journal_incarnation_begin(struct journal *j, int64_t from_step, struct e
     return query_run(j, s, err) ? sqlite3_last_insert_rowid(j->db) : -1;
 }
 
+struct incarnation_told {
+    journal_incarnation_fn *fn;
+    void *arg;
+};
+
+static bool incarnation_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
+{
+    const struct incarnation_told *t = ctx;
+    return t->fn(t->arg, cell_i64(p, row, 0), cell_i64(p, row, 1));
+}
+
 bool journal_incarnations_read(struct journal *j, journal_incarnation_fn *fn, void *arg, struct error *err)
 {
-    sqlite3_stmt *s = query(j, Q_INCARNATION_READ, err);
-    if (!s)
-        return false;
-    int code;
-    while ((code = sqlite3_step(s)) == SQLITE_ROW)
-        if (!fn(arg, sqlite3_column_int64(s, 0), sqlite3_column_int64(s, 1)))
-            break;
-    return query_done(j, s, code, err);
+    struct incarnation_told t = { fn, arg };
+    return pages_read(j, Q_INCARNATION_READ, 0, NULL, incarnation_tell, &t, err);
 }
 
 /* ---- steps ---- */
@@ -419,9 +658,10 @@ bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, doub
 }
 
 /* Unpack a row's blob into j->metric; returns how many, or -1 with err. */
-static int row_unpack(struct journal *j, const unsigned char *blob, int size, struct error *err)
+static int row_unpack(struct journal *j, sqlite3_value *cell, struct error *err)
 {
-    int n = size / ROW_PAIR_BYTES;
+    const unsigned char *blob = sqlite3_value_blob(cell);
+    int n = sqlite3_value_bytes(cell) / ROW_PAIR_BYTES;
     if (n > j->cap_metric) {
         struct journal_metric *more = realloc(j->metric, (size_t)n * sizeof *more);
         if (!more) {
@@ -446,26 +686,25 @@ static int row_unpack(struct journal *j, const unsigned char *blob, int size, st
     return n;
 }
 
+struct step_told {
+    journal_step_fn *fn;
+    void *arg;
+};
+
+static bool step_tell(struct journal *j, const struct page *p, int row, void *ctx, bool *ok, struct error *err)
+{
+    const struct step_told *t = ctx;
+    struct journal_step step = { cell_i64(p, row, 0), cell_i64(p, row, 1), cell_i64(p, row, 2), cell_f64(p, row, 3) };
+    step.n = row_unpack(j, cell(p, row, 4), err);
+    step.metric = j->metric;
+    *ok = step.n >= 0;
+    return *ok && t->fn(t->arg, &step);
+}
+
 bool journal_steps_read(struct journal *j, int64_t after_seq, journal_step_fn *fn, void *arg, struct error *err)
 {
-    sqlite3_stmt *s = query(j, Q_STEP_READ, err);
-    if (!s)
-        return false;
-    sqlite3_bind_int64(s, 1, after_seq);
-    int code;
-    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        struct journal_step row = { sqlite3_column_int64(s, 0), sqlite3_column_int64(s, 1), sqlite3_column_int64(s, 2),
-                                    sqlite3_column_double(s, 3) };
-        row.n = row_unpack(j, sqlite3_column_blob(s, 4), sqlite3_column_bytes(s, 4), err);
-        row.metric = j->metric;
-        if (row.n < 0) {
-            sqlite3_reset(s);
-            return false;
-        }
-        if (!fn(arg, &row))
-            break;
-    }
-    return query_done(j, s, code, err);
+    struct step_told t = { fn, arg };
+    return pages_read(j, Q_STEP_READ, after_seq, NULL, step_tell, &t, err);
 }
 
 bool journal_last_step(struct journal *j, int64_t *step, struct error *err)
@@ -501,27 +740,27 @@ static bool samples_there(struct journal *j)
     return there;
 }
 
+struct sample_told {
+    journal_sample_fn *fn;
+    void *arg;
+};
+
+static bool sample_tell(struct journal *j, const struct page *p, int row, void *ctx, bool *ok, struct error *err)
+{
+    const struct sample_told *t = ctx;
+    struct journal_sample sample = { cell_i64(p, row, 0), cell_text(p, row, 1), cell_f64(p, row, 2) };
+    sample.n = row_unpack(j, cell(p, row, 3), err);
+    sample.figure = j->metric;
+    *ok = sample.n >= 0;
+    return *ok && t->fn(t->arg, &sample);
+}
+
 bool journal_samples_read(struct journal *j, int64_t after_seq, journal_sample_fn *fn, void *arg, struct error *err)
 {
     if (!j->stmt[Q_SAMPLE_READ] && !samples_there(j))
         return true;
-    sqlite3_stmt *s = query(j, Q_SAMPLE_READ, err);
-    if (!s)
-        return false;
-    sqlite3_bind_int64(s, 1, after_seq);
-    int code;
-    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        struct journal_sample row = { sqlite3_column_int64(s, 0), column_text(s, 1), sqlite3_column_double(s, 2) };
-        row.n = row_unpack(j, sqlite3_column_blob(s, 3), sqlite3_column_bytes(s, 3), err);
-        row.figure = j->metric;
-        if (row.n < 0) {
-            sqlite3_reset(s);
-            return false;
-        }
-        if (!fn(arg, &row))
-            break;
-    }
-    return query_done(j, s, code, err);
+    struct sample_told t = { fn, arg };
+    return pages_read(j, Q_SAMPLE_READ, after_seq, NULL, sample_tell, &t, err);
 }
 
 int64_t journal_last_sample(struct journal *j)
@@ -553,25 +792,27 @@ bool journal_item_put(struct journal *j, const struct journal_item *it, struct e
     return query_run(j, s, err);
 }
 
+struct item_told {
+    journal_item_fn *fn;
+    void *arg;
+};
+
+static bool item_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
+{
+    const struct item_told *t = ctx;
+    struct journal_item it = {
+        .item = cell_i64(p, row, 0), .prompt_row = cell_i64(p, row, 1), .rollout_step = cell_i64(p, row, 2),
+        .weight_version = cell_i64(p, row, 3), .fate = (enum item_fate)cell_i64(p, row, 4), .step = cell_i64(p, row, 5),
+        .reward_mean = sqlite3_value_type(cell(p, row, 6)) == SQLITE_NULL ? (double)NAN : cell_f64(p, row, 6),
+        .file_offset = cell_i64(p, row, 7), .file_bytes = cell_i64(p, row, 8),
+    };
+    return t->fn(t->arg, &it);
+}
+
 bool journal_items_read(struct journal *j, int64_t first, journal_item_fn *fn, void *arg, struct error *err)
 {
-    sqlite3_stmt *s = query(j, Q_ITEM_READ, err);
-    if (!s)
-        return false;
-    sqlite3_bind_int64(s, 1, first);
-    int code;
-    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        struct journal_item it = {
-            .item = sqlite3_column_int64(s, 0), .prompt_row = sqlite3_column_int64(s, 1),
-            .rollout_step = sqlite3_column_int64(s, 2), .weight_version = sqlite3_column_int64(s, 3),
-            .fate = (enum item_fate)sqlite3_column_int(s, 4), .step = sqlite3_column_int64(s, 5),
-            .reward_mean = sqlite3_column_type(s, 6) == SQLITE_NULL ? (double)NAN : sqlite3_column_double(s, 6),
-            .file_offset = sqlite3_column_int64(s, 7), .file_bytes = sqlite3_column_int64(s, 8),
-        };
-        if (!fn(arg, &it))
-            break;
-    }
-    return query_done(j, s, code, err);
+    struct item_told t = { fn, arg };
+    return pages_read(j, Q_ITEM_READ, first - 1, NULL, item_tell, &t, err);
 }
 
 bool journal_items_forget(struct journal *j, int64_t first, struct error *err)
@@ -601,23 +842,24 @@ bool journal_event_add(struct journal *j, int64_t incarnation, int64_t step, con
     return query_run(j, s, err);
 }
 
+struct event_told {
+    journal_event_fn *fn;
+    void *arg;
+};
+
+static bool event_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
+{
+    const struct event_told *t = ctx;
+    struct journal_event e = { cell_i64(p, row, 0), cell_i64(p, row, 1), cell_i64(p, row, 2), cell_f64(p, row, 3), cell_text(p, row, 4),
+                               cell_text(p, row, 5), cell_text(p, row, 6), cell_text(p, row, 7) };
+    return t->fn(t->arg, &e);
+}
+
 bool journal_events_read(struct journal *j, int64_t after_seq, const char *kind, journal_event_fn *fn, void *arg,
                          struct error *err)
 {
-    sqlite3_stmt *s = query(j, Q_EVENT_READ, err);
-    if (!s)
-        return false;
-    sqlite3_bind_int64(s, 1, after_seq);
-    bind_text(s, 2, kind);
-    int code;
-    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        struct journal_event e = { sqlite3_column_int64(s, 0), sqlite3_column_int64(s, 1), sqlite3_column_int64(s, 2),
-                                   sqlite3_column_double(s, 3), column_text(s, 4), column_text(s, 5), column_text(s, 6),
-                                   column_text(s, 7) };
-        if (!fn(arg, &e))
-            break;
-    }
-    return query_done(j, s, code, err);
+    struct event_told t = { fn, arg };
+    return pages_read(j, Q_EVENT_READ, after_seq, kind, event_tell, &t, err);
 }
 
 bool journal_command_put(struct journal *j, const char *id, const char *answer, struct error *err)
@@ -683,20 +925,23 @@ bool journal_eval_put(struct journal *j, int64_t incarnation, int64_t step, cons
     return query_run(j, s, err);
 }
 
+struct eval_told {
+    journal_eval_fn *fn;
+    void *arg;
+};
+
+static bool eval_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
+{
+    const struct eval_told *t = ctx;
+    struct journal_eval e = { .step = cell_i64(p, row, 0), .set = cell_text(p, row, 1), .incarnation = cell_i64(p, row, 2),
+                              .n = cell_i64(p, row, 3), .mean = cell_f64(p, row, 4), .detail = cell_text(p, row, 5) };
+    return t->fn(t->arg, &e);
+}
+
 bool journal_evals_read(struct journal *j, journal_eval_fn *fn, void *arg, struct error *err)
 {
-    sqlite3_stmt *s = query(j, Q_EVAL_READ, err);
-    if (!s)
-        return false;
-    int code;
-    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        struct journal_eval e = { .step = sqlite3_column_int64(s, 0), .set = column_text(s, 1),
-                                  .incarnation = sqlite3_column_int64(s, 2), .n = sqlite3_column_int64(s, 3),
-                                  .mean = sqlite3_column_double(s, 4), .detail = column_text(s, 5) };
-        if (!fn(arg, &e))
-            break;
-    }
-    return query_done(j, s, code, err);
+    struct eval_told t = { fn, arg };
+    return pages_read(j, Q_EVAL_READ, 0, NULL, eval_tell, &t, err);
 }
 
 bool journal_checkpoint_put(struct journal *j, int64_t step, const char *path, const char *state, double stall_s, double write_s,
@@ -714,17 +959,21 @@ bool journal_checkpoint_put(struct journal *j, int64_t step, const char *path, c
     return query_run(j, s, err);
 }
 
+struct checkpoint_told {
+    journal_checkpoint_fn *fn;
+    void *arg;
+};
+
+static bool checkpoint_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
+{
+    const struct checkpoint_told *t = ctx;
+    struct journal_checkpoint c = { cell_i64(p, row, 0), cell_text(p, row, 1), cell_text(p, row, 2), cell_f64(p, row, 3), cell_f64(p, row, 4),
+                                    cell_f64(p, row, 5) };
+    return t->fn(t->arg, &c);
+}
+
 bool journal_checkpoints_read(struct journal *j, journal_checkpoint_fn *fn, void *arg, struct error *err)
 {
-    sqlite3_stmt *s = query(j, Q_CHECKPOINT_READ, err);
-    if (!s)
-        return false;
-    int code;
-    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        struct journal_checkpoint c = { sqlite3_column_int64(s, 0), column_text(s, 1), column_text(s, 2),
-                                        sqlite3_column_double(s, 3), sqlite3_column_double(s, 4), sqlite3_column_double(s, 5) };
-        if (!fn(arg, &c))
-            break;
-    }
-    return query_done(j, s, code, err);
+    struct checkpoint_told t = { fn, arg };
+    return pages_read(j, Q_CHECKPOINT_READ, 0, NULL, checkpoint_tell, &t, err);
 }

@@ -3,7 +3,8 @@
  * Written by the controller's loop thread alone, inside transactions (journal_begin … journal_commit): what was committed
  * survives kill -9 of every process (WAL, synchronous NORMAL; a power cut may take the last moments but never leaves a part).
  * The write-ahead log is folded into the file by a thread of the journal's own, so that no append waits for it.
- * Readers (console back-fill, exporters, tools) open it read-only, in any process.
+ * Readers (console back-fill, exporters, tools) open it read-only, in any process. What is read is copied a page at a time before a
+ * callback is called, which may therefore take its time and read the journal itself.
  *
  * Step rows are keyed by (incarnation, step). Beginning a new incarnation at step s marks every older row beyond s as
  * superseded; reading sees only what was not. seq grows with every step row, so that an exporter tails by it. */
@@ -18,6 +19,16 @@ struct journal;
 struct journal *journal_open(const char *run_dir, struct error *err);
 /* The same for reading only; fails when there is none. */
 struct journal *journal_open_reader(const char *run_dir, struct error *err);
+/* How long the files are that the journal consists of, and who keeps the log from being folded at this moment: a process that is in
+ * the middle of a read (a moment, for those that read as this module does). Reads no byte of them; a missing file has 0 bytes. */
+struct journal_wal {
+    int64_t db_bytes, wal_bytes;
+    int reader_pid;          // 0: none is seen
+    char reader[256];        // "process 123 (sqlite3 journal.db)"
+};
+void journal_wal_look(const char *run_dir, struct journal_wal *out);
+/* False when the last attempt to fold the log has failed (a full disk): err says why. Waiting for a reader is no failure. */
+bool journal_folds(struct journal *j, struct error *err);
 void journal_close(struct journal *j);    // NULL is fine; an open transaction is rolled back
 
 MUST_USE bool journal_begin(struct journal *j, struct error *err);

@@ -1,9 +1,11 @@
 """tags: asan limit=900
 
 What an operator does to a run with ctl and signals, and what bad input gets."""
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import time
 import unittest
@@ -152,6 +154,32 @@ class Control(RunCase):
         self.ok(run, "restart", "worker cpu:0")
         self.assertNotEqual(run.processes()["worker cpu:0"], pid)
         run.wait_step(run.step() + 2)
+
+    def test_who_keeps_the_journal_s_log_from_being_folded_is_named_and_it_is_cut_afterwards(self):
+        def files():
+            return [os.path.getsize(os.path.join(run.dir, name)) for name in ("journal.db", "journal.db-wal")]
+
+        def until(condition, what):
+            end = time.monotonic() + LIMIT
+            while not condition():
+                self.assertTrue(time.monotonic() < end and run.process.poll() is None, what + run.logs())
+                time.sleep(0.05)
+
+        run = self.start(save_interval=0, max_new_tokens=2)
+        run.wait_step(2)
+        with contextlib.closing(sqlite3.connect(os.path.join(run.dir, "journal.db"))) as db:
+            db.execute("begin")
+            db.execute("select count(*) from step").fetchall()
+            until(lambda: "cannot be folded" in self.ok(run, "events"), "no alert")
+            alert = [line for line in self.ok(run, "events").splitlines() if "cannot be folded" in line][0]
+            self.assertIn(f"process {os.getpid()} (", alert)
+            found = subprocess.run([ROLLCALL, "doctor", run.dir], capture_output=True, text=True, timeout=LIMIT).stdout
+            self.assertRegex(found, f"note +journal's log: [0-9.]+ MiB, read by process {os.getpid()} ")
+            self.assertGreater(files()[1], 32 << 20)
+        until(lambda: files()[1] < 17 << 20, "the log is not cut")
+        self.assertGreater(files()[0], 1 << 18)    # what was written is in the file
+        found = subprocess.run([ROLLCALL, "doctor", run.dir], capture_output=True, text=True, timeout=LIMIT).stdout
+        self.assertRegex(found, "ok +journal's log: ")
 
     def test_bad_input_gets_one_sentence_and_leaves_nothing_behind(self):
         good = self.task.run_file()

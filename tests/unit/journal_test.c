@@ -235,6 +235,167 @@ static void samples_are_read_once_in_order_and_an_older_journal_has_none(void **
     journal_close(r);
 }
 
+enum { BULK_BYTES = 24 << 10, N_BULK = 5000, LOG_BOUND = 48 << 20 };    // 5000 rows are 120 MiB of log: without folding, far beyond
+
+static void bulk_put(struct journal *j, int i)
+{
+    static char bulk[BULK_BYTES];
+    struct error err = { 0 };
+    memset(bulk, i & 0xff, sizeof bulk);
+    assert_true(journal_begin(j, &err));
+    assert_true(journal_value_put(j, i % 2 ? "odd" : "even", bulk, sizeof bulk, &err));
+    assert_true(journal_event_add(j, 1, i, "alert", "test", "a row more", "", &err));
+    if (!journal_commit(j, &err))
+        fail_msg("%s", err.text);
+}
+
+static bool event_seen(void *arg, const struct journal_event *e)
+{
+    *(int64_t *)arg = e->seq;
+    return true;
+}
+
+static void the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_read(void **state)
+{
+    struct error err = { 0 };
+    struct journal_wal wal;
+    struct journal *j = journal_open(*state, &err), *r = journal_open_reader(*state, &err);
+    int64_t seq = 0, longest = 0;
+    assert_true(j && r);
+    for (int i = 0; i < N_BULK; i++) {
+        bulk_put(j, i);
+        if (i % 50 == 0) {
+            assert_true(journal_events_read(r, seq, NULL, event_seen, &seq, &err));
+            journal_wal_look(*state, &wal);
+            longest = wal.wal_bytes > longest ? wal.wal_bytes : longest;
+        }
+    }
+    assert_true(journal_folds(j, &err));
+    assert_true(longest > 0 && longest < LOG_BOUND);
+    for (int i = 0; i < 400; i++) {    // and the file itself has got what was written
+        journal_wal_look(*state, &wal);
+        if (wal.db_bytes > 200000)
+            break;
+        bulk_put(j, i);
+        usleep(10000);
+    }
+    assert_true(wal.db_bytes > 200000);
+    journal_close(r);
+    journal_close(j);
+}
+
+/* A child that reads the journal in its own way, and stays in the middle of it until its pipe is closed. */
+static pid_t child_begin(const char *dir, int mine[2], void (*hold)(const char *dir, int ready, int end))
+{
+    int ready[2], end[2];
+    assert_true(pipe(ready) == 0 && pipe(end) == 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        close(ready[0]);
+        close(end[1]);
+        hold(dir, ready[1], end[0]);
+        _exit(0);
+    }
+    close(ready[1]);
+    close(end[0]);
+    mine[0] = ready[0];
+    mine[1] = end[1];
+    char c;
+    assert_int_equal(read(mine[0], &c, 1), 1);
+    return pid;
+}
+
+static void child_end(pid_t pid, const int mine[2])
+{
+    close(mine[0]);
+    close(mine[1]);
+    waitpid(pid, NULL, 0);
+}
+
+static void snapshot_hold(const char *dir, int ready, int end)
+{
+    char path[200], c;
+    sqlite3 *db;
+    snprintf(path, sizeof path, "%s/journal.db", dir);
+    if (sqlite3_open(path, &db) == SQLITE_OK && sqlite3_exec(db, "BEGIN; SELECT count(*) FROM event", NULL, NULL, NULL) == SQLITE_OK
+        && write(ready, "x", 1) == 1 && read(end, &c, 1) == 0)
+        sqlite3_close(db);
+}
+
+struct hold {
+    int ready, end;
+};
+
+static bool event_hold(void *arg, UNUSED const struct journal_event *e)
+{
+    const struct hold *h = arg;
+    char c;
+    return write(h->ready, "x", 1) == 1 && read(h->end, &c, 1) == 0 && false;
+}
+
+static void callback_hold(const char *dir, int ready, int end)
+{
+    struct error err;
+    struct hold h = { ready, end };
+    struct journal *r = journal_open_reader(dir, &err);
+    if (!r || !journal_events_read(r, 0, NULL, event_hold, &h, &err))
+        _exit(1);
+}
+
+static void a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_lets_go(void **state)
+{
+    struct error err = { 0 };
+    struct journal_wal wal;
+    int mine[2];
+    char name[64];
+    struct journal *j = journal_open(*state, &err);
+    assert_non_null(j);
+    bulk_put(j, 0);
+    journal_close(j);    // a child may not have SQLite's locks of its parent
+    pid_t pid = child_begin(*state, mine, snapshot_hold);
+    assert_non_null(j = journal_open(*state, &err));
+    for (int i = 1; i < N_BULK / 2; i++)
+        bulk_put(j, i);
+    journal_wal_look(*state, &wal);
+    snprintf(name, sizeof name, "process %d (", (int)pid);
+    assert_true(wal.wal_bytes > LOG_BOUND);
+    assert_int_equal(wal.reader_pid, pid);
+    assert_memory_equal(wal.reader, name, strlen(name));
+    assert_true(journal_folds(j, &err));    // waiting is no failure
+    child_end(pid, mine);
+    for (int i = 0; i < 1000 && wal.wal_bytes > LOG_BOUND; i++) {
+        usleep(10000);
+        journal_wal_look(*state, &wal);
+    }
+    assert_true(wal.wal_bytes <= LOG_BOUND);
+    assert_int_equal(wal.reader_pid, 0);
+    journal_close(j);
+}
+
+static void a_reader_whose_callback_waits_for_ever_holds_no_snapshot(void **state)
+{
+    struct error err = { 0 };
+    struct journal_wal wal;
+    int mine[2];
+    int64_t longest = 0;
+    struct journal *j = journal_open(*state, &err);
+    assert_non_null(j);
+    bulk_put(j, 0);
+    journal_close(j);    // a child may not have SQLite's locks of its parent
+    pid_t pid = child_begin(*state, mine, callback_hold);
+    assert_non_null(j = journal_open(*state, &err));
+    for (int i = 1; i < N_BULK; i++) {
+        bulk_put(j, i);
+        journal_wal_look(*state, &wal);
+        longest = wal.wal_bytes > longest ? wal.wal_bytes : longest;
+    }
+    assert_int_equal(wal.reader_pid, 0);
+    assert_true(longest < LOG_BOUND);
+    child_end(pid, mine);
+    journal_close(j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -244,6 +405,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(items_commands_and_values_are_kept_by_key, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(what_is_no_journal_is_named, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_read_once_in_order_and_an_older_journal_has_none, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_read, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_lets_go, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(a_reader_whose_callback_waits_for_ever_holds_no_snapshot, dir_setup, dir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * run_state.c        building the state from run directory and journal; returning to a checkpoint; ending
  * work.c             what workers ask and report: work, group, fetch, done
  * orders.c           what operators ask: command, steps, events, rollouts, checkpoints
+ * storage.c          the disk under the run: the journal's log
  *
  * Invariants:
  * 1. What is answered is committed: handlers queue answers (answer_later), the loop commits the journal, then sends them.
@@ -164,6 +165,8 @@ struct controller {
     double host_mem_bytes;             // of the run's processes, as last sampled; 0: not yet
     struct totals total;
     struct score_sums scored;          // since the last step
+    int64_t storage_ms, log_told_bytes;    // when the journal's log was looked at; how long it was when an alert said so, 0: none did
+    bool fold_told;                    // that it cannot be folded
 };
 
 /* run_state.c */
@@ -219,6 +222,9 @@ MUST_USE bool orders_resumed_read(struct controller *c, struct error *err);
 MUST_USE bool orders_resumed_apply(struct controller *c, struct error *err);
 void orders_restore(struct controller *c);    // what pause or stop was wanted before this controller began
 void orders_refuse_all(struct controller *c, const char *why);
+
+/* storage.c */
+void storage_tick(struct controller *c);    // each turn of the loop; looks once a second
 
 /* controller_cmd.c */
 void answer_later(struct controller *c, struct request *r, struct msg_out *m);    // takes m

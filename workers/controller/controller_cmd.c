@@ -291,6 +291,7 @@ static bool controller_cmd(int argc, char **argv, struct error *err)
         run_tick(c);
         work_tick(c);
         orders_tick(c);
+        storage_tick(c);
         commit_and_answer(c);
         if (c->ledger)    // after the answers: nobody waits for it
             rollout_log_turn(c->log, c->ledger, c->rollout_path, c->now.rollout_log_interval);
