@@ -37,7 +37,7 @@ static bool screen_options(struct console_options *o, const char *color, const c
 static void farewell_print(const struct model *m, const char *run_dir)
 {
     char took[16];
-    bool over = m->state == RUN_FINISHED || m->state == RUN_FAILED || m->state == RUN_STOPPED;
+    bool over = run_state_is_over(m->state);
     printf("%s: %s at step %lld", m->name, run_state_name(m->state), (long long)m->step);
     if (m->max_steps > 0)
         printf(" of %lld", (long long)m->max_steps);

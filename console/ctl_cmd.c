@@ -19,6 +19,7 @@
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_find.h"
 #include "protocol/run/run_lock.h"
+#include "protocol/run/run_state.h"
 #include "protocol/wire/run_door.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "protocol/run/journal.h"
@@ -120,7 +121,7 @@ static bool ended_status(struct ctl *c, struct error *err)
         return false;
     const char *colon = strstr(text, ": ");
     snprintf(state, sizeof state, "%.*s", (int)(colon ? (size_t)(colon - text) : strlen(text)), text);
-    if (strcmp(state, "finished") && strcmp(state, "failed") && strcmp(state, "stopped")) {
+    if (!run_state_is_over(run_state_find(state))) {
         snprintf(text, sizeof text, "dead");    // killed: it ended in the middle
         if (run_failure_read(c->run_dir, text + 8, sizeof text - 8))    // or it could not write its journal any more
             memcpy(text, "failed: ", 8);

@@ -48,7 +48,7 @@ static void news_tell(struct watch *w, const struct model *m)
             w->eval[i] = m->eval[i];
             batch_eval(w->batch, m->eval[i].step, m->eval[i].set, m->eval[i].n, m->eval[i].mean);
         }
-    if (m->state != w->state && m->state != RUN_FINISHED && m->state != RUN_STOPPED && m->state != RUN_FAILED) {
+    if (m->state != w->state && !run_state_is_over(m->state)) {
         snprintf(note, sizeof(note), "%s%s%s", run_state_name(m->state), m->reason[0] ? ": " : "", m->reason);
         batch_note(w->batch, note);
     }
@@ -88,7 +88,7 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
         if (fds[1].revents || now >= feed->due_ns(feed))
             feed->pump(feed, m, now);
         news_tell(&w, m);
-        bool over = m->state == RUN_FINISHED || m->state == RUN_FAILED || m->state == RUN_STOPPED;
+        bool over = run_state_is_over(m->state);
         if (signalled || batch_broken(w.batch) || (over && m->n_step > m->step))    // the last steps have arrived
             break;
         if (over && now - m->link_ns > (int64_t)2000000000 && m->link == LINK_LOST)

@@ -95,7 +95,7 @@ static bool alarm_add(struct alarm *out, int max, int *n, const struct alarm *a)
 int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int max)
 {
     int n = 0;
-    bool over = m->state == RUN_FINISHED || m->state == RUN_STOPPED || m->state == RUN_FAILED;
+    bool over = run_state_is_over(m->state);
     if (m->state == RUN_FAILED) {
         struct alarm a = { .crit = true, .remedy = "see the log (5), then: rollcall train --resume" };
         snprintf(a.text, sizeof(a.text), "the run failed: %.120s", m->reason);

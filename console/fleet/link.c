@@ -280,7 +280,7 @@ static void status_read(struct link *l, struct model *m, const struct mval *v, i
         events_ask(l, m);
     if (l->rollouts_stale)
         rollouts_ask(l);
-    l->over = m->state == RUN_FINISHED || m->state == RUN_FAILED || m->state == RUN_STOPPED;
+    l->over = run_state_is_over(m->state);
     model_link(m, LINK_LIVE, "", now_ns);
     model_changed(m);
 }
@@ -422,7 +422,7 @@ static void event_heard(struct link *l, struct model *m, const struct mval *v, i
         return;
     m->state = state;
     snprintf(m->reason, sizeof(m->reason), "%s", text[n] ? text + n + 1 + strspn(text + n + 1, " ") : "");
-    l->over = state == RUN_FINISHED || state == RUN_FAILED || state == RUN_STOPPED;
+    l->over = run_state_is_over(state);
     model_changed(m);
 }
 
@@ -570,7 +570,7 @@ static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
         return;
     }
     model_link(m, LINK_LOST, "the run's processes have ended", now_ns);
-    if (m->state != RUN_FINISHED && m->state != RUN_FAILED && m->state != RUN_STOPPED) {
+    if (!run_state_is_over(m->state)) {
         if (!run_failure_read(l->run_dir, m->reason, sizeof(m->reason)))
             snprintf(m->reason, sizeof(m->reason),
                      "all its processes have ended; 'rollcall train --resume' goes on from the last checkpoint");

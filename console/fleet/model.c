@@ -15,26 +15,9 @@ const struct phase_row phase_table[] = {
 };
 const int n_phases = ARRAY_SIZE(phase_table);
 
-static const char *const state_names[] = {
-    [RUN_UNKNOWN] = "unknown",   [RUN_STARTING] = "starting", [RUN_RUNNING] = "running",   [RUN_PAUSED] = "paused",
-    [RUN_STOPPING] = "stopping", [RUN_FINISHED] = "finished", [RUN_FAILED] = "failed",     [RUN_STOPPED] = "stopped",
-};
 static const char *const verdict_names[] = {
     [PROC_OK] = "ok", [PROC_SLOW] = "slow", [PROC_STUCK] = "stuck", [PROC_SILENT] = "silent",
 };
-
-enum run_state run_state_find(const char *name)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(state_names); i++)
-        if (strcmp(state_names[i], name) == 0)
-            return (enum run_state)i;
-    return RUN_UNKNOWN;
-}
-
-const char *run_state_name(enum run_state s)
-{
-    return state_names[s];
-}
 
 enum proc_verdict proc_verdict_find(const char *name)
 {
@@ -220,7 +203,7 @@ void model_lane(struct model *m, struct proc *p, int64_t now_ns)
 
 enum proc_verdict model_verdict(const struct model *m, const struct proc *p, int64_t now_ns)
 {
-    if (m->state == RUN_FINISHED || m->state == RUN_FAILED || m->state == RUN_STOPPED)
+    if (run_state_is_over(m->state))
         return PROC_OK;
     double age_s = (double)(now_ns - p->heard_ns) * 1e-9 + (isnan(p->heard_s) ? 0 : p->heard_s);
     if (p->verdict != PROC_STUCK && age_s > SILENT_S)

@@ -9,6 +9,7 @@
 #include "protocol/base/error.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/metrics.h"
+#include "protocol/run/run_state.h"
 
 #define MODEL_PROCS 256
 #define MODEL_ROLLOUTS 64
@@ -24,7 +25,6 @@
 #define LANE_SECONDS 256         // history of a process's phases, one letter a second
 #define ROLLOUT_TEXT_MAX 16384   // bytes of one prompt or completion kept
 
-enum run_state { RUN_UNKNOWN, RUN_STARTING, RUN_RUNNING, RUN_PAUSED, RUN_STOPPING, RUN_FINISHED, RUN_FAILED, RUN_STOPPED };
 enum link_state { LINK_CONNECTING, LINK_LIVE, LINK_LOST };
 enum proc_verdict { PROC_OK, PROC_SLOW, PROC_STUCK, PROC_SILENT };    // SILENT: the console itself has not heard of it
 
@@ -156,8 +156,6 @@ void fleet_model_free(struct model *m);
 void model_changed(struct model *m);
 
 /* The names on the wire; RUN_UNKNOWN and PROC_OK for others. */
-enum run_state run_state_find(const char *name);
-const char *run_state_name(enum run_state s);
 enum proc_verdict proc_verdict_find(const char *name);
 const char *proc_verdict_name(enum proc_verdict v);
 /* A phase's letter in the lanes, its colour role number (0..7: ROLE_SERIES1 + n), and its row's help. */

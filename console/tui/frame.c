@@ -23,7 +23,7 @@ static const struct state_row {
 
 static bool run_over(const struct model *m)
 {
-    return m->state == RUN_FINISHED || m->state == RUN_FAILED || m->state == RUN_STOPPED;
+    return run_state_is_over(m->state);
 }
 
 /* "PAUSED", "LOST 12s", ... */

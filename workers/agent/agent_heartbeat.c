@@ -1,4 +1,5 @@
 /* Heartbeats: what processes tell of themselves, and who is slow or stuck by it. */
+#include "protocol/run/run_state.h"
 #include "workers/agent/agent_parts.h"
 #include <math.h>
 #include <stdio.h>
@@ -89,7 +90,7 @@ static void detail_take(struct agent *a, const struct mval *detail, int64_t now,
     a->config.stuck_s = mval_f64(mval_get(knobs, "stuck_s"), a->config.stuck_s);
     a->config.restart_stuck_s = mval_f64(mval_get(knobs, "restart_stuck_s"), a->config.restart_stuck_s);
     mval_text(detail, "state", state, sizeof state);
-    if (!a->over && (!strcmp(state, "finished") || !strcmp(state, "failed") || !strcmp(state, "stopped"))) {
+    if (!a->over && run_state_is_over(run_state_find(state))) {
         log_info("the run is over: %s", state);
         a->over = true;
         a->ended_ms = now;

@@ -30,6 +30,7 @@
 #include "protocol/run/metrics.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/journal.h"
+#include "protocol/run/run_state.h"
 #include "workers/controller/ledger.h"
 #include "workers/controller/rollout_log.h"
 #include "workers/process/process.h"
@@ -42,7 +43,6 @@
 #define BATCH_MAX 4096           // groups of a train batch
 #define CHECKPOINT_MAX 256       // remembered
 
-enum run_state { RUN_STARTING, RUN_RUNNING, RUN_PAUSED, RUN_STOPPING, RUN_FINISHED, RUN_FAILED, RUN_STOPPED };
 enum pause_depth { PAUSE_NONE, PAUSE_ROLLOUTS, PAUSE_STEP, PAUSE_DRAIN };
 
 struct worker {
@@ -54,7 +54,7 @@ struct worker {
     int64_t rank;                // among the trainers; -1
     int64_t round, given_round;  // it has met the other trainers in; it was told to meet them in
     int64_t task;                // given and not reported; 0: none
-    char task_kind[16];
+    enum task_kind task_kind;    // TASK_NONE when there is none
     int64_t task_step;
     int64_t shared[OUTLET_SLOT_MAX];    // (n_shared) versions that it keeps for others, as it said last
     int n_shared, n_again;       // n_again: weights that did not come, in a row
@@ -176,7 +176,6 @@ MUST_USE bool ledger_prepare(struct controller *c, int64_t n_row, struct error *
 MUST_USE bool state_save(struct controller *c, struct error *err);                       // ledger state, cursors
 MUST_USE bool totals_add(struct controller *c, const struct group_summary *group, struct error *err);
 void state_set(struct controller *c, enum run_state state, const char *who, const char *text);
-const char *state_name(enum run_state s);
 void run_fail(struct controller *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 bool run_is_over(const struct controller *c);
 /* The newest step that can be returned to, its checkpoint's path ("" for the start). */
@@ -207,7 +206,7 @@ void gone_told(struct controller *c, struct request *r, const struct msg_in *in)
 /* The file that version's weights are shared in. */
 void weights_path(const struct controller *c, int64_t version, char *out, size_t size);
 void work_tick(struct controller *c);    // answer held requests that can be
-int64_t workers_in_task(const struct controller *c, const char *kind);
+int64_t workers_in_task(const struct controller *c, enum task_kind kind);
 
 /* orders.c */
 void command_came(struct controller *c, struct request *r, const struct msg_in *in);

@@ -190,7 +190,7 @@ static void detail_write(void *ctx, struct msg_out *m)
 {
     static const char *const depth_names[] = { "", "rollouts", "step", "drain" };
     struct controller *c = ctx;
-    msg_str(m, "state", state_name(c->state));
+    msg_str(m, "state", run_state_name(c->state));
     msg_str(m, "reason", c->reason);
     msg_str(m, "pause_depth", depth_names[c->pause]);
     msg_i64(m, "step", c->step);
@@ -259,7 +259,7 @@ static void phase_tell(struct controller *c)
         snprintf(waits, sizeof waits, "a worker that has loaded the model");
     else if (c->n_pending > 0)
         snprintf(waits, sizeof waits, "command '%s' to take effect", c->pending[0].name);
-    process_phase(&c->process, state_name(c->state), waits);
+    process_phase(&c->process, run_state_name(c->state), waits);
 }
 
 static bool controller_cmd(int argc, char **argv, struct error *err)
@@ -305,7 +305,7 @@ static bool controller_cmd(int argc, char **argv, struct error *err)
             }
         }
     }
-    log_info("ends at step %" PRId64 ", %s", c->step, state_name(c->state));
+    log_info("ends at step %" PRId64 ", %s", c->step, run_state_name(c->state));
     ok = true;
 out:
     controller_close(c);

@@ -422,7 +422,7 @@ static void late_name(const struct controller *c, char *out, size_t size)
 {
     for (int i = 0; i < c->n_worker; i++)
         if (c->worker[i].task) {
-            snprintf(out, size, "%s, which is in '%s'", c->worker[i].name, c->worker[i].task_kind);
+            snprintf(out, size, "%s, which is in '%s'", c->worker[i].name, task_kind_name(c->worker[i].task_kind));
             return;
         }
     snprintf(out, size, c->n_worker ? "%s, which has not asked for work" : "no worker is there", c->n_worker ? c->worker[0].name : "");
@@ -496,7 +496,7 @@ void command_came(struct controller *c, struct request *r, const struct msg_in *
             goto out;
         }
     if (run_is_over(c)) {
-        error_set(&err, ERR_REFUSED, "the run has ended (%s)", state_name(c->state));
+        error_set(&err, ERR_REFUSED, "the run has ended (%s)", run_state_name(c->state));
         command_fail(c, r, p.id, p.who, &err);
         goto out;
     }

@@ -18,15 +18,9 @@
 #include "workers/controller/controller.h"
 #include "protocol/run/group_msg.h"
 
-const char *state_name(enum run_state s)
-{
-    static const char *const names[] = { "starting", "running", "paused", "stopping", "finished", "failed", "stopped" };
-    return names[s];
-}
-
 bool run_is_over(const struct controller *c)
 {
-    return c->state == RUN_FINISHED || c->state == RUN_FAILED || c->state == RUN_STOPPED;
+    return run_state_is_over(c->state);
 }
 
 bool transaction(struct controller *c, struct error *err)
@@ -81,7 +75,7 @@ void state_set(struct controller *c, enum run_state state, const char *who, cons
     if (c->state == state)
         return;
     char line[1200];
-    snprintf(line, sizeof line, "%s%s%s", state_name(state), text[0] ? ": " : "", text);
+    snprintf(line, sizeof line, "%s%s%s", run_state_name(state), text[0] ? ": " : "", text);
     c->state = state;
     if (text != c->reason)    // a reason that stays must not be printed onto itself
         snprintf(c->reason, sizeof c->reason, "%s", text);
@@ -90,8 +84,8 @@ void state_set(struct controller *c, enum run_state state, const char *who, cons
         c->ended_ms = clock_ms();
         orders_refuse_all(c, "the run has ended");
     }
-    process_phase(&c->process, state_name(state), "");
-    hold_point(state_name(state));
+    process_phase(&c->process, run_state_name(state), "");
+    hold_point(run_state_name(state));
 }
 
 void run_fail(struct controller *c, const char *fmt, ...)
@@ -331,6 +325,7 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     c->checkpoint = calloc(CHECKPOINT_MAX, sizeof *c->checkpoint);
     if (!c->checkpoint)
         return error_set(err, ERR_NO_MEMORY, "no memory for the controller");
+    c->state = RUN_STARTING;
     c->started_ms = c->step_ms = clock_ms();
     c->save_wanted = c->saving = c->eval_wanted = c->evaluating = c->loading_step = -1;
     run_config_init(&c->config);
@@ -630,7 +625,7 @@ bool controller_return(struct controller *c, int64_t step, struct error *err)
 {
     struct put p = { c, err, true };
     for (int i = 0; i < c->n_worker; i++)
-        if (strcmp(c->worker[i].task_kind, "load") != 0)
+        if (c->worker[i].task_kind != TASK_LOAD)
             c->worker[i].task = 0;
     c->saving = c->evaluating = -1;
     if (c->ledger)
@@ -709,7 +704,7 @@ bool step_begin(struct controller *c, struct error *err)
 
 bool step_is_open(const struct controller *c)
 {
-    return workers_in_task(c, "train") > 0 || c->begun == c->step;
+    return workers_in_task(c, TASK_TRAIN) > 0 || c->begun == c->step;
 }
 
 /* ---- the end ---- */
@@ -763,6 +758,6 @@ void run_tick(struct controller *c)
         state_set(c, RUN_STOPPED, "controller", c->reason);
     }
     if (c->state == RUN_STOPPING && c->save_wanted < 0 && c->saving < 0 && c->eval_wanted < 0 && c->evaluating < 0
-        && workers_in_task(c, NULL) == 0)
+        && workers_in_task(c, TASK_NONE) == 0)
         state_set(c, c->stop_wanted ? RUN_STOPPED : RUN_FINISHED, "controller", c->reason);
 }

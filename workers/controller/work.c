@@ -18,11 +18,11 @@
 #define AGAIN_MAX 20             // weights that did not come to a worker, in a row
 #define FETCH_BYTES ((size_t)32 << 20)
 
-int64_t workers_in_task(const struct controller *c, const char *kind)
+int64_t workers_in_task(const struct controller *c, enum task_kind kind)
 {
     int64_t n = 0;
     for (int i = 0; i < c->n_worker; i++)
-        n += c->worker[i].task != 0 && (!kind || strcmp(c->worker[i].task_kind, kind) == 0);
+        n += c->worker[i].task != 0 && (kind == TASK_NONE || c->worker[i].task_kind == kind);
     return n;
 }
 
@@ -57,14 +57,14 @@ static void worker_lost(struct controller *c, struct worker *w)
         c->save_wanted = MAX(c->save_wanted, c->saving);
         c->saving = -1;
     }
-    if (c->evaluating >= 0 && strcmp(w->task_kind, "eval") == 0) {
+    if (c->evaluating >= 0 && w->task_kind == TASK_EVAL) {
         c->eval_wanted = c->evaluating;
         c->evaluating = -1;
     }
-    if (strcmp(w->task_kind, "load") == 0)
+    if (w->task_kind == TASK_LOAD)
         c->loading_step = -1;
     w->task = 0;
-    w->task_kind[0] = 0;
+    w->task_kind = TASK_NONE;
 }
 
 static bool trainer_in_step(const struct controller *c, const struct worker *w)
@@ -123,12 +123,12 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
     for (int i = 0; i < w->n_shared; i++)
         w->shared[i] = mval_i64(mval_at(shared, i), -1);
     if (!w->busy) {    // whatever it was given is over
-        if (w->task && strcmp(w->task_kind, "eval") == 0 && c->evaluating >= 0) {
+        if (w->task && w->task_kind == TASK_EVAL && c->evaluating >= 0) {
             c->eval_wanted = c->evaluating;
             c->evaluating = -1;
         }
         w->task = 0;
-        w->task_kind[0] = 0;
+        w->task_kind = TASK_NONE;
         if (c->ledger)
             ledger_lease_end(c->ledger, worker_id(c, w));
     }
@@ -259,7 +259,7 @@ static bool weights_coming(const struct controller *c, const struct worker *w, i
 {
     const struct worker *from = sharer(c);
     return weights_shared_with(c, w, version) || (weights_by_memory(c) && !worker_is_away(w) && from
-                                                  && strcmp(from->task_kind, "share") == 0 && from->task_step == version);
+                                                  && from->task_kind == TASK_SHARE && from->task_step == version);
 }
 
 /* Can the present version be shared, in memory in place of one that nobody will want? Free-running, nobody insists on an older one. */
@@ -285,12 +285,12 @@ static void weights_forget(const struct controller *c, int64_t step)
         }
 }
 
-static void task_begin(struct controller *c, struct worker *w, struct msg_out *m, const char *kind, int64_t step)
+static void task_begin(struct controller *c, struct worker *w, struct msg_out *m, enum task_kind kind, int64_t step)
 {
     *m = MSG_OUT_INIT;
     msg_begin(m, MSG_OK);
-    msg_str(m, "kind", kind);
-    bool is_task = strcmp(kind, "none") != 0 && strcmp(kind, "stop") != 0 && strcmp(kind, "cancel") != 0;
+    msg_str(m, "kind", task_kind_name(kind));
+    bool is_task = kind != TASK_NONE && kind != TASK_STOP && kind != TASK_CANCEL;
     int64_t task = is_task ? ++c->next_task : 0;
     msg_i64(m, "task", task);
     msg_i64(m, "incarnation", c->incarnation);
@@ -298,7 +298,7 @@ static void task_begin(struct controller *c, struct worker *w, struct msg_out *m
     if (is_task) {
         w->task = task;
         w->task_step = step;
-        snprintf(w->task_kind, sizeof w->task_kind, "%s", kind);
+        w->task_kind = kind;
     }
 }
 
@@ -321,7 +321,7 @@ static void load_give(struct controller *c, struct worker *w)
     c->loading_step = c->step;
     w->given_round = c->round;
     log_info("%s loads step %" PRId64 " from '%s'", w->name, c->step, path[0] ? path : c->config.model);
-    task_begin(c, w, &m, "load", c->step);
+    task_begin(c, w, &m, TASK_LOAD, c->step);
     msg_str(&m, "path", path);
     msg_i64(&m, "made", version_made(c, c->step));
     msg_i64(&m, "round", c->round);
@@ -335,7 +335,7 @@ static void items_give(struct controller *c, struct worker *w)
     int64_t s = i->rollout_step, n = 0;
     bool fresh = w->task == 0;
     int64_t task = w->task;
-    task_begin(c, w, &m, "items", w->step);
+    task_begin(c, w, &m, TASK_ITEMS, w->step);
     if (!fresh)
         w->task = task;    // more of the same
     msg_i64(&m, "rollout_step", s);
@@ -371,7 +371,7 @@ static void train_give(struct controller *c, struct worker *w)
         return;
     }
     free(at);
-    task_begin(c, w, &m, "train", c->step);
+    task_begin(c, w, &m, TASK_TRAIN, c->step);
     msg_i64(&m, "max_steps", plan.total_steps);
     msg_list(&m, "items");
     for (int64_t k = 0; k < n; k++)
@@ -381,21 +381,21 @@ static void train_give(struct controller *c, struct worker *w)
     task_give(c, w, &m);
 }
 
-static void simple_give(struct controller *c, struct worker *w, const char *kind, int64_t step)
+static void simple_give(struct controller *c, struct worker *w, enum task_kind kind, int64_t step)
 {
     struct msg_out m;
     task_begin(c, w, &m, kind, step);
-    if (strcmp(kind, "save") == 0)
+    if (kind == TASK_SAVE)
         msg_str(&m, "path", c->checkpoint_dir);
-    if (strcmp(kind, "publish") == 0 || strcmp(kind, "share") == 0) {
+    if (kind == TASK_PUBLISH || kind == TASK_SHARE) {
         char path[4200];
         weights_path(c, step, path, sizeof path);
         msg_i64(&m, "version", step);
         msg_i64(&m, "made", version_made(c, step));
-        if (strcmp(kind, "publish") == 0 || !weights_by_memory(c) || others_sample_away(c))
+        if (kind == TASK_PUBLISH || !weights_by_memory(c) || others_sample_away(c))
             msg_str(&m, "path", path);
     }
-    if (strcmp(kind, "eval") == 0 || strcmp(kind, "save") == 0)
+    if (kind == TASK_EVAL || kind == TASK_SAVE)
         knobs_write(c, c->step, INT64_MAX, &m);
     task_give(c, w, &m);
 }
@@ -423,7 +423,7 @@ static bool step_is_due(const struct controller *c)
 static void worker_decide(struct controller *c, struct worker *w)
 {
     if (run_is_over(c)) {
-        simple_give(c, w, "stop", c->step);
+        simple_give(c, w, TASK_STOP, c->step);
         return;
     }
     bool stopping = c->stop_wanted || c->state == RUN_STOPPING, first = w->rank == 0;
@@ -431,17 +431,17 @@ static void worker_decide(struct controller *c, struct worker *w)
     bool several = others_sample(c), to_be_made = c->config.num_trainers > 1 && c->begun == c->step;
     bool undone = version_undone(c, w);
     if (w->busy && (stopping || !in_step || undone)) {
-        simple_give(c, w, "cancel", c->step);
+        simple_give(c, w, TASK_CANCEL, c->step);
         return;
     }
     if (c->config.free_running && !w->consumes && in_step && !stopping && (w->version != c->step || undone) && c->ledger
         && weights_shared(c, c->step)) {    // in the middle of what it samples, too
-        simple_give(c, w, "publish", c->step);
+        simple_give(c, w, TASK_PUBLISH, c->step);
         return;
     }
     if (!w->busy) {
         if (!in_step && !w->consumes) {
-            simple_give(c, w, "load", 0);
+            simple_give(c, w, TASK_LOAD, 0);
             return;
         }
         if (!in_step && trainer_is_ahead(c, w))
@@ -456,35 +456,35 @@ static void worker_decide(struct controller *c, struct worker *w)
             int64_t version = ledger_version_issued(c->ledger);
             if (!c->config.free_running && c->state == RUN_RUNNING && !stopping && version >= 0
                 && (undone || !ledger_issued(c->ledger, w->version)) && weights_coming(c, w, version)) {
-                simple_give(c, w, "publish", version);
+                simple_give(c, w, TASK_PUBLISH, version);
                 return;
             }
         } else if (first && several && !stopping && (c->config.free_running || !ledger_version_done(c->ledger, c->step))
                    && !weights_shared(c, c->step) && weights_room(c, w)) {
-            simple_give(c, w, "share", c->step);
+            simple_give(c, w, TASK_SHARE, c->step);
             return;
         }
         if (c->save_wanted >= 0 && c->saving < 0 && first) {
             c->saving = c->step;
             c->save_wanted = -1;
-            simple_give(c, w, "save", c->step);
+            simple_give(c, w, TASK_SAVE, c->step);
             return;
         }
         if (c->eval_wanted >= 0 && c->evaluating < 0 && first) {
             c->evaluating = c->step;
             c->eval_wanted = -1;
-            simple_give(c, w, "eval", c->step);
+            simple_give(c, w, TASK_EVAL, c->step);
             return;
         }
         if (w->consumes && w->produces && c->state == RUN_RUNNING && w->version != w->step
             && ledger_version_issued(c->ledger) == w->step) {
-            simple_give(c, w, "publish", w->step);
+            simple_give(c, w, TASK_PUBLISH, w->step);
             return;
         }
         if (w->consumes && w->produces && c->config.n_behind > 0 && c->state == RUN_RUNNING && !stopping) {
             int64_t version = ledger_version_issued(c->ledger);
             if (version >= 0 && version != w->version && !ledger_issued(c->ledger, w->version) && weights_shared_with(c, w, version)) {
-                simple_give(c, w, "publish", version);
+                simple_give(c, w, TASK_PUBLISH, version);
                 return;
             }
         }
@@ -502,7 +502,7 @@ static void worker_decide(struct controller *c, struct worker *w)
     }
 none:
     if (w->busy || clock_ms() - w->held_ms >= HOLD_MS)
-        simple_give(c, w, "none", c->step);
+        simple_give(c, w, TASK_NONE, c->step);
 }
 
 void work_tick(struct controller *c)
@@ -866,31 +866,36 @@ static void load_failed(struct controller *c, const char *why)
 void done_came(struct controller *c, struct request *r, const struct msg_in *in)
 {
     struct error err = { 0 };
-    char name[64], kind[16], why[512];
+    char name[64], word[16], why[512];
+    enum task_kind kind;
     bool good = true, ok = mval_bool(mval_get(in->root, "ok"), false);
     int64_t task = mval_i64(mval_get(in->root, "task"), 0), step = mval_i64(mval_get(in->root, "step"), -1);
     int64_t incarnation = mval_i64(mval_get(in->root, "incarnation"), -1);
     int64_t rank = mval_i64(mval_get(in->root, "rank"), 0), round = mval_i64(mval_get(in->root, "round"), 0);
     bool left = mval_bool(mval_get(in->root, "left"), false);
     struct worker *w = worker_find(c, mval_text(in->root, "name", name, sizeof name));
-    mval_text(in->root, "kind", kind, sizeof kind);
+    if (!task_kind_find(mval_text(in->root, "kind", word, sizeof word), &kind)) {
+        error_set(&err, ERR_REFUSED, "a '%s' is no kind of work", word);
+        refuse_later(c, r, &err);
+        return;
+    }
     mval_text(in->root, "error", why, sizeof why);
     int64_t version = mval_i64(mval_get(in->root, "version"), -1);    // what w has been given since may be newer
     if (w)
         w->heard_ms = clock_ms();
     if (w && w->task == task) {
         w->task = 0;
-        w->task_kind[0] = 0;
+        w->task_kind = TASK_NONE;
     }
-    if (!c->ledger && strcmp(kind, "load") != 0) {
+    if (!c->ledger && kind != TASK_LOAD) {
         error_set(&err, ERR_REFUSED, "the controller has not loaded its ledger yet");
         refuse_later(c, r, &err);
         return;
     }
-    if ((rank > 0 && ok) || left || (rank >= 0 && round != c->round && strcmp(kind, "load") == 0)) {
+    if ((rank > 0 && ok) || left || (rank >= 0 && round != c->round && kind == TASK_LOAD)) {
         if (left)
-            log_info("%s has left the others in a %s: %s", name, kind, why);
-    } else if (strcmp(kind, "train") == 0 && ok) {
+            log_info("%s has left the others in a %s: %s", name, word, why);
+    } else if (kind == TASK_TRAIN && ok) {
         if (incarnation != c->incarnation || round != c->round || step > c->step + 1) {
             error_set(&err, ERR_REFUSED, "step %" PRId64 " of incarnation %" PRId64 " is not wanted: the run is at step %" PRId64
                       " of incarnation %" PRId64, step, incarnation, c->step, c->incarnation);
@@ -899,13 +904,13 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
         }
         if (step == c->step + 1)
             good = train_done(c, in, step, &err);
-    } else if (strcmp(kind, "save") == 0) {
+    } else if (kind == TASK_SAVE) {
         if (incarnation == c->incarnation)
             good = save_done(c, in, step, ok, why, &err);
-    } else if (strcmp(kind, "eval") == 0 && ok) {
+    } else if (kind == TASK_EVAL && ok) {
         if (incarnation == c->incarnation && c->evaluating >= 0)
             good = eval_done(c, in, step, &err);
-    } else if (strcmp(kind, "load") == 0) {
+    } else if (kind == TASK_LOAD) {
         if (rank >= 0) {
             if (!ok)
                 load_failed(c, why);
@@ -913,17 +918,17 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
         } else if (!ok) {
             run_fail(c, "%s: load: %s", name, why);
         }
-    } else if (strcmp(kind, "publish") == 0 && !ok && (!w || !weights_shared_with(c, w, version))) {
+    } else if (kind == TASK_PUBLISH && !ok && (!w || !weights_shared_with(c, w, version))) {
         log_info("%s comes too late for version %" PRId64 ": nobody samples with it any more", name, version);
     } else if (w && !ok && mval_bool(mval_get(in->root, "again"), false) && ++w->n_again < AGAIN_MAX) {
         log_warn("%s did not get version %" PRId64 ": %s", name, version, why);
     } else if (!ok) {
-        run_fail(c, "%s: %s: %s", name, kind, why);
-    } else if (w && strcmp(kind, "publish") == 0) {
+        run_fail(c, "%s: %s: %s", name, word, why);
+    } else if (w && kind == TASK_PUBLISH) {
         w->n_again = 0;
     }
     if (!good) {
-        run_fail(c, "cannot note that a %s has ended: %s", kind, err.text);
+        run_fail(c, "cannot note that a %s has ended: %s", word, err.text);
         refuse_later(c, r, &err);
         return;
     }

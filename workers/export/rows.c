@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/run/run_lock.h"
+#include "protocol/run/run_state.h"
 
 static bool cursor_path(char *path, const char *run_dir, const char *name, const char *file, struct error *err)
 {
@@ -70,12 +71,7 @@ bool rows_read(struct journal *j, struct cursor *c, journal_step_fn *fn, void *a
 
 static bool state_see(void *arg, const struct journal_event *e)
 {
-    static const struct { const char *word; int code; } ends[] = { { "finished", 0 }, { "stopped", 3 }, { "failed", 1 } };
-    int *code = arg;
-    *code = -1;
-    for (size_t i = 0; i < ARRAY_SIZE(ends); i++)
-        if (strncmp(e->text, ends[i].word, strlen(ends[i].word)) == 0)
-            *code = ends[i].code;
+    *(int *)arg = run_state_exit_code(run_state_find(e->text));
     return true;
 }
 

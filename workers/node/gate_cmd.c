@@ -11,6 +11,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/log.h"
+#include "protocol/run/run_state.h"
 #include "protocol/wire/join_token.h"
 #include "workers/node/gate_parts.h"
 
@@ -25,7 +26,7 @@
 
 bool run_over(const struct gate *g)
 {
-    return !strcmp(g->state, "finished") || !strcmp(g->state, "failed") || !strcmp(g->state, "stopped");
+    return run_state_is_over(run_state_find(g->state));
 }
 
 /* ---- requests ---- */

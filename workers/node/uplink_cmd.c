@@ -15,6 +15,7 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/run/run_state.h"
 #include "protocol/wire/join_token.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_failure.h"
@@ -76,7 +77,7 @@ static void node_end(struct uplink *u, const char *state, const char *reason)
     snprintf(u->state, sizeof u->state, "%s", state);
     snprintf(u->reason, sizeof u->reason, "%s", reason);
     log_info("the node ends: %s: %s", state, reason);
-    if (strcmp(state, "failed") == 0 && !run_failure_write(u->process.run_dir, reason, &err))
+    if (run_state_find(state) == RUN_FAILED && !run_failure_write(u->process.run_dir, reason, &err))
         log_error("%s", err.text);
     process_phase(&u->process, state, "");
 }
@@ -149,7 +150,7 @@ static void beat_came(struct uplink *u, const struct net_event *ev)
     if (ev->failed)
         return;
     if (!msg_read_answer(&in, MSG_NODE, ev->data, ev->len, &err)) {
-        node_end(u, "failed", err.text);
+        node_end(u, run_state_name(RUN_FAILED), err.text);
         return;
     }
     u->heard_ms = clock_ms();
@@ -163,12 +164,9 @@ static void beat_came(struct uplink *u, const struct net_event *ev)
         snprintf(path, sizeof path, "%s/" NODE_REJOIN_FILE, u->process.run_dir);
         if (!file_write(path, reason, strlen(reason), &err))
             log_error("%s", err.text);
-        node_end(u, "stopped", reason);
+        node_end(u, run_state_name(RUN_STOPPED), reason);
     } else if (strcmp(order, "stop") == 0) {
-        bool over = !strcmp(u->state, "finished") || !strcmp(u->state, "failed") || !strcmp(u->state, "stopped");
-        char state[32];
-        snprintf(state, sizeof state, "%s", over && strcmp(u->state, "failed") ? u->state : "stopped");
-        node_end(u, state, reason);
+        node_end(u, run_state_name(run_state_find(u->state) == RUN_FINISHED ? RUN_FINISHED : RUN_STOPPED), reason);
     } else if (mval_text(in.root, "restart", restart, sizeof restart)[0]) {
         restart_ask(u, restart, mval_i64(mval_get(in.root, "restart_pid"), 0));
     }
@@ -192,7 +190,7 @@ static void head_tick(struct uplink *u)
     snprintf(text, sizeof text, "head %s", u->node.head);
     if (silent_s > u->node.wait_s) {
         snprintf(text, sizeof text, "no sign of life of the head %s for %.0f s", u->node.head, silent_s);
-        node_end(u, "failed", text);
+        node_end(u, run_state_name(RUN_FAILED), text);
     } else if (silent_s > MAX(u->config.slow_s, 3 * u->config.heartbeat_s)) {
         process_phase(&u->process, "waiting", text);
     } else if (u->fetch) {
@@ -292,7 +290,7 @@ static void orders_tick(struct uplink *u)
         fetch_free(u->fetch);
         u->fetch = NULL;
         if (state == FETCH_FAILED && err.code != ERR_NOT_FOUND && err.code != ERR_CLOSED)
-            node_end(u, "failed", err.text);
+            node_end(u, run_state_name(RUN_FAILED), err.text);
     }
     for (int i = 0; i < WORKERS_MAX && !u->fetch && !u->ends; i++) {
         const struct order *o = &u->order[i];
@@ -305,7 +303,7 @@ static void orders_tick(struct uplink *u)
         u->fetch_tag += FETCH_TAGS;    // late answers of an earlier one are not taken for this one's
         u->fetch = fetch_new(NULL, o->made, o->version, path, WEIGHTS_MAX, u->stream, N_STREAM, u->fetch_tag, &err);
         if (!u->fetch)
-            node_end(u, "failed", err.text);
+            node_end(u, run_state_name(RUN_FAILED), err.text);
     }
 }
 
@@ -378,7 +376,7 @@ static void task_failed(struct uplink *u, struct request *r, const struct msg_in
     mval_text(in->root, "kind", kind, sizeof kind);
     mval_text(in->root, "error", why, sizeof why);
     snprintf(text, sizeof text, "%s: %s: %s", name, kind, why);
-    node_end(u, "failed", text);
+    node_end(u, run_state_name(RUN_FAILED), text);
     msg_begin(&m, MSG_OK);
     if (msg_finish(&m, &err))
         request_answer(r, &m);

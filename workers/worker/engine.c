@@ -1109,7 +1109,9 @@ static void task_run(struct engine *e, struct task *t)
             generator_clear(e->generator);
         task_free(t);
         return;
-    case TASK_QUIT:
+    case TASK_NONE:
+    case TASK_STOP:
+    case N_TASK_KIND:
         break;
     }
     look_versions(e);
@@ -1124,7 +1126,7 @@ static void *engine_main(void *arg)
     for (;;) {
         struct error err = { 0 };
         struct task *t = task_wait(e);
-        if (t && t->kind == TASK_QUIT) {
+        if (t && t->kind == TASK_STOP) {
             task_free(t);
             break;
         }
@@ -1181,7 +1183,7 @@ void engine_free(struct engine *e)
     struct task *quit;
     if (!e)
         return;
-    while (!(quit = task_new(TASK_QUIT, &err)))
+    while (!(quit = task_new(TASK_STOP, &err)))
         ;
     engine_put(e, quit);
     pthread_join(e->thread, NULL);

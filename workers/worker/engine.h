@@ -9,9 +9,9 @@
 #include "protocol/run/metrics.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/group.h"
+#include "protocol/run/run_state.h"
 #include "workers/engine/publish/outlet.h"
 
-enum task_kind { TASK_LOAD, TASK_ITEMS, TASK_TRAIN, TASK_SHARE, TASK_PUBLISH, TASK_SAVE, TASK_EVAL, TASK_CANCEL, TASK_QUIT };
 struct task_item {
     int64_t item, row;
 };

@@ -57,7 +57,6 @@ struct worker_process {
 };
 enum { TAG_WORK = 1, TAG_FETCH = 2, TAG_FIRST = 16 };
 
-static const char *const task_names[] = { "load", "items", "train", "share", "publish", "save", "eval", "cancel", "quit" };
 
 static void wake(void *ctx)
 {
@@ -272,7 +271,7 @@ static void done_send(struct worker_process *w, const struct report *r)
     msg_begin(m, MSG_DONE);
     msg_str(m, "name", w->process.name);
     msg_i64(m, "task", r->task);
-    msg_str(m, "kind", task_names[r->task_kind]);
+    msg_str(m, "kind", task_kind_name(r->task_kind));
     msg_i64(m, "incarnation", r->incarnation);
     msg_i64(m, "step", r->step);
     msg_i64(m, "rank", w->part.rank);
@@ -310,7 +309,7 @@ static void reports_take(struct worker_process *w)
     while ((r = engine_take(w->engine))) {
         if (r->kind == REPORT_DONE) {
             if (!r->ok)
-                log_at(r->left || r->again ? LOG_WARN : LOG_ERROR, "%s: %s", task_names[r->task_kind], r->error);
+                log_at(r->left || r->again ? LOG_WARN : LOG_ERROR, "%s: %s", task_kind_name(r->task_kind), r->error);
             done_send(w, r);
             report_free(r);
             continue;
@@ -401,20 +400,21 @@ static bool task_items_read(struct worker_process *w, struct task *t, const stru
 static void work_came(struct worker_process *w, const struct msg_in *in)
 {
     struct error err;
-    char kind[16];
-    mval_text(in->root, "kind", kind, sizeof kind);
-    if (strcmp(kind, "none") == 0)
+    char word[16];
+    enum task_kind kind;
+    if (!task_kind_find(mval_text(in->root, "kind", word, sizeof word), &kind)) {
+        log_error("cannot do '%s': unknown kind of work", word);
         return;
-    if (strcmp(kind, "stop") == 0) {
+    }
+    if (kind == TASK_NONE)
+        return;
+    if (kind == TASK_STOP) {
         w->rest_ms = clock_ms() + REST_MS;
         return;
     }
-    int k = 0;
-    while (k < TASK_QUIT && strcmp(task_names[k], kind) != 0)
-        k++;
-    struct task *t = k < TASK_QUIT ? task_new((enum task_kind)k, &err) : NULL;
+    struct task *t = task_new(kind, &err);
     if (!t) {
-        log_error("cannot do '%s': %s", kind, k < TASK_QUIT ? err.text : "unknown kind of work");
+        log_error("cannot do '%s': %s", word, err.text);
         return;
     }
     w->incarnation = mval_i64(mval_get(in->root, "incarnation"), -1);
