@@ -15,10 +15,9 @@ static const char *const verdict_name[] = {
     [VERDICT_DIFFERENT] = "different", [VERDICT_EQUAL] = "equal", [VERDICT_CANNOT_TELL] = "cannot_tell",
 };
 
-/* Fill in from the line; the row keeps the text alive. */
-static bool input_read(const char *path, int64_t line, const char *text, size_t len, struct reward_input *in,
-                       json_t **row,
-                       struct error *err)
+/* Fill in from the line; the row keeps the text alive. max_new_tok: cut is what is so long and does not say how it ended; 0: nothing. */
+static bool input_read(const char *path, int64_t line, const char *text, size_t len, int64_t max_new_tok,
+                       struct reward_input *in, json_t **row, struct error *err)
 {
     json_error_t je;
     *row = json_loadb(text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &je);
@@ -31,17 +30,18 @@ static bool input_read(const char *path, int64_t line, const char *text, size_t 
         return error_set(err, ERR_DATA, "%s:%lld: 'response' must be a string", path, (long long)line);
     *in = (struct reward_input){ .response = json_string_value(response), .response_len = json_string_length(response),
                                  .row = *row };
-    if (!n_tok || !finish)
+    if (!n_tok && !finish)
         return true;
-    if (!json_is_integer(n_tok) || json_integer_value(n_tok) < 0)
+    if (n_tok && (!json_is_integer(n_tok) || json_integer_value(n_tok) < 0))
         return error_set(err, ERR_DATA, "%s:%lld: 'n_tok' must be a count", path, (long long)line);
     const char *why = json_string_value(finish);
-    if (!why || (strcmp(why, "stop") != 0 && strcmp(why, "length") != 0))
+    if (finish && (!why || (strcmp(why, "stop") != 0 && strcmp(why, "length") != 0)))
         return error_set(err, ERR_DATA, "%s:%lld: 'finish_reason' must be \"stop\" or \"length\"", path,
                          (long long)line);
     in->has_length = true;
-    in->n_tok = json_integer_value(n_tok);
-    in->finish = why[0] == 'l' ? FINISH_LENGTH : FINISH_STOP;
+    in->n_tok = n_tok ? json_integer_value(n_tok) : -1;
+    bool cut = finish ? why[0] == 'l' : max_new_tok > 0 && in->n_tok >= max_new_tok;
+    in->finish = cut ? FINISH_LENGTH : FINISH_STOP;
     return true;
 }
 
@@ -104,7 +104,7 @@ static bool batch_score(struct reward *r, struct reward_input *in, json_t **row,
     return ok;
 }
 
-static bool file_score(struct reward *r, const char *path, FILE *f, struct tally *t, struct error *err)
+static bool file_score(struct reward *r, const char *path, FILE *f, int64_t max_new_tok, struct tally *t, struct error *err)
 {
     struct reward_input in[BATCH];
     json_t *row[BATCH] = { 0 };
@@ -121,7 +121,7 @@ static bool file_score(struct reward *r, const char *path, FILE *f, struct tally
         }
         if (strspn(text, " \t\r\n") == (size_t)len)
             continue;
-        TRY(input_read(path, line, text, (size_t)len, &in[n], &row[n], err));
+        TRY(input_read(path, line, text, (size_t)len, max_new_tok, &in[n], &row[n], err));
         if (++n < BATCH)
             continue;
         int64_t full = n;
@@ -143,7 +143,7 @@ out:
 
 static bool score_cmd(int argc, char **argv, struct error *err)
 {
-    struct reward_config config = { .cache_len = -1, .program_timeout_s = 10 };
+    struct reward_config config = { .program_timeout_s = 10 };
     const char *input = NULL;
     bool summary = false;
     struct cli_option options[] = {
@@ -152,11 +152,12 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         { "input", "i", CLI_STR, &input, "FILE", "JSON lines with response and gt_answer; - reads standard input" },
         { "eval", NULL, CLI_FLAG, &config.eval, NULL,
           "score as an evaluation does: a right answer needs no valid format" },
-        { "max-new-tokens", "mnt", CLI_I64, &config.max_new_tok, "N", "for the length rules, where a line has n_tok" },
+        { "max-new-tokens", "mnt", CLI_I64, &config.max_new_tok, "N", "longest response, for the length rules: a line's n_tok says how long it is, its finish_reason (stop or length) whether it "
+          "was cut; without one, N tokens or more were" },
         { "soft-over-length-punishment", NULL, CLI_FLAG, &config.soft_over_length_punishment, NULL,
           "punish lengths near the limit (DAPO, eq. 13)" },
         { "cache-length", NULL, CLI_I64, &config.cache_len, "N",
-          "how near (default: the smaller of 1024 and a quarter of N)" },
+          "how near (0, the default: the smaller of 1024 and a quarter of N)" },
         { "code-verifier-api-url", NULL, CLI_STR, &config.code_verifier_api_url, "URL",
           "an external verifier for code" },
         { "program-timeout", NULL, CLI_F64, &config.program_timeout_s, "S", "seconds an own reward program may take" },
@@ -168,15 +169,13 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         return cli.help_wanted;
     if (!config.type || !input)
         return error_set(err, ERR_USAGE, "--reward-type and --input are needed");
-    if (config.cache_len < 0)
-        config.cache_len = MIN(1024, config.max_new_tok / 4);
     struct reward *r = reward_new(&config, err);
     if (!r)
         return false;
     bool is_stdin = strcmp(input, "-") == 0;
     FILE *f = is_stdin ? stdin : fopen(input, "re");
     struct tally t = { 0 };
-    bool ok = f ? file_score(r, is_stdin ? "<stdin>" : input, f, &t, err) : error_errno(err, "cannot open '%s'", input);
+    bool ok = f ? file_score(r, is_stdin ? "<stdin>" : input, f, config.max_new_tok, &t, err) : error_errno(err, "cannot open '%s'", input);
     if (f && !is_stdin)
         fclose(f);
     reward_free(r);

@@ -36,13 +36,19 @@ class Score(unittest.TestCase):
         self.assertEqual([o["rule"] for o in out], ["gt_answer cannot be parsed", "no gt_answer"])
         self.assertIn("left out 2", err)
 
-    def test_length_rules_apply_only_where_the_length_is_known(self):
+    def test_length_rules_use_what_a_line_tells(self):
         row = {"response": "\\boxed{1}", "gt_answer": "1"}
-        _, out, _ = score([row, {**row, "n_tok": 3136, "finish_reason": "stop"}, {**row, "n_tok": 3136},
-                           {**row, "n_tok": 3584, "finish_reason": "length"}],
-                          "--reward-type", "boxed", "--max-new-tokens", "3584", "--soft-over-length-punishment", "--cache-length", "896")
-        self.assertEqual([o["reward"] for o in out], [10, 5, 10, 0])
-        self.assertEqual([o["ans_acc"] for o in out], [1, 1, 1, 1])
+        cases = [({}, 10),    # nothing is known
+                 ({"n_tok": 3136, "finish_reason": "stop"}, 5), ({"n_tok": 3136}, 5), ({"n_tok": 3136, "finish_reason": "length"}, 0),
+                 ({"n_tok": 3584, "finish_reason": "stop"}, 0), ({"n_tok": 3584}, 0),    # 10 - 10, and cut
+                 ({"finish_reason": "stop"}, 10), ({"finish_reason": "length"}, 0)]
+        for more in ((), ("--cache-length", "896"), ("--cache-length", "0")):
+            _, out, _ = score([{**row, **known} for known, _ in cases],
+                              "--reward-type", "boxed", "--max-new-tokens", "3584", "--soft-over-length-punishment", *more)
+            self.assertEqual([o["reward"] for o in out], [reward for _, reward in cases])
+            self.assertEqual([o["ans_acc"] for o in out], [1] * len(cases))
+        _, out, _ = score([{**row, **known} for known, _ in cases], "--reward-type", "boxed", "--max-new-tokens", "3584")
+        self.assertEqual([o["reward"] for o in out], [10, 10, 10, 0, 10, 0, 10, 0])    # no punishment, but cut is cut
 
     def test_math_compares_the_whole_response(self):
         _, out, _ = score([{"response": "We get $x = 7$, so the answer is $14$.", "gt_answer": "14"}], "--reward-type", "math")

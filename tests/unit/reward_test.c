@@ -85,7 +85,7 @@ static void length_rules_follow_the_vectors(UNUSED void **state)
         { true, -1, FINISH_STOP, "\\boxed{1}", 10 },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct reward_config config = { .type = "boxed", .max_new_tok = 3584, .cache_len = 896,
+        struct reward_config config = { .type = "boxed", .max_new_tok = 3584, .cache_len = i % 2 ? 896 : 0,    // 3584 / 4
                                         .soft_over_length_punishment = cases[i].soft };
         struct reward_output o = score(&config, cases[i].response, "1", cases[i].n_tok, cases[i].finish);
         assert_float_equal(o.reward, cases[i].want, 1e-12);

@@ -141,7 +141,8 @@ static void the_process_answers_over_its_socket(UNUSED void **state)
     struct error err = { 0 };
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/run.yaml", dir);
-    static const char yaml[] = "reward_type: '0.5*boxed + 0.5*math'\nmax_new_tokens: 10\nscorer_threads: 2\n";
+    static const char yaml[] = "reward_type: '0.5*boxed + 0.5*math'\nmax_new_tokens: 10\n"
+                               "soft_over_length_punishment: true\nscorer_threads: 2\n";
     assert_true(file_write(path, yaml, sizeof yaml - 1, &err));
     snprintf(path, sizeof path, "%s/sock", dir);
     assert_true(dir_make(path, 0700, &err));
@@ -164,10 +165,12 @@ static void the_process_answers_over_its_socket(UNUSED void **state)
         {"so \\boxed{12}", 5, 0, true, 10},
         {"so \\boxed{13}", 5, 0, false, 0},
         {"so \\boxed{12}", 10, 1, true, 0},
+        {"so \\boxed{12}", 18, 0, true, 4},    // DAPO eq. 13 at the request's M = 20, L_cache = 5: -0.6 x 10
     };
     struct msg_out m = MSG_OUT_INIT;
     msg_begin(&m, MSG_SCORE);
     msg_str(&m, "row", "{\"gt_answer\":\"12\"}");
+    msg_i64(&m, "max_new_tokens", 20);    // changed since the scorer began
     msg_list(&m, "samples");
     for (size_t i = 0; i < ARRAY_SIZE(samples); i++) {
         msg_map(&m, NULL);

@@ -81,6 +81,7 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
         return NULL;
     }
     job->eval = mval_bool(mval_get(root, "eval"), false);
+    int64_t max_new_tok = mval_i64(mval_get(root, "max_new_tokens"), 0);    // a knob: the samples' own, not the start's
     char *text = job->text;
     for (int64_t i = 0; i < n; i++) {
         const struct mval *sample = mval_at(samples, i), *n_tok = mval_get(sample, "n_tok");
@@ -95,6 +96,7 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
             .has_length = n_tok && !job->eval,
             .n_tok = mval_i64(n_tok, 0),
             .finish = mval_i64(mval_get(sample, "finish"), 0) == 1 ? FINISH_LENGTH : FINISH_STOP,
+            .max_new_tok = max_new_tok,
         };
         text += len + 1;
     }

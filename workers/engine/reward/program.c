@@ -204,10 +204,10 @@ static bool request_make(struct program *p, const struct reward_input *in)
     json_t *o = json_object();
     json_object_set_new(o, "id", json_integer(++p->id));
     bool ok = json_object_set_new(o, "response", json_stringn(in->response, in->response_len)) == 0;
-    if (in->has_length) {
+    if (in->has_length && in->n_tok >= 0)
         json_object_set_new(o, "n_tok", json_integer(in->n_tok));
+    if (in->has_length)
         json_object_set_new(o, "finish", json_string(in->finish == FINISH_LENGTH ? "length" : "stop"));
-    }
     char *line = json_dumps(o, JSON_COMPACT), *row = in->row ? json_dumps(in->row, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     json_decref(o);
     buf_clear(&p->request);

@@ -30,7 +30,9 @@ struct reward {
 
 double reward_length_punishment(const struct reward_config *config, const struct reward_input *in)
 {
-    double m = (double)config->max_new_tok, c = (double)config->cache_len, l = (double)in->n_tok;
+    int64_t limit = in->max_new_tok > 0 ? in->max_new_tok : config->max_new_tok;
+    int64_t cache_len = config->cache_len > 0 ? config->cache_len : MIN((int64_t)1024, limit / 4);
+    double m = (double)limit, c = (double)cache_len, l = (double)in->n_tok;
     if (!config->soft_over_length_punishment || !in->has_length || c <= 0 || m <= 0)
         return 0;
     return l > m - c && l <= m ? ((m - c) - l) / c * REWARD_ACC : 0;

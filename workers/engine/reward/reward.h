@@ -22,9 +22,10 @@ struct reward_input {
     const char *response;     // the completion's text, UTF-8, response_len bytes, NUL behind it; without the end token
     size_t response_len;
     const json_t *row;        // the dataset's line: gt_answer, test_cases, ...; borrowed
-    bool has_length;          // n_tok and finish are known: length rules apply
+    bool has_length;          // finish is known, and n_tok unless it is -1: length rules apply
     int64_t n_tok;
     enum finish_reason finish;
+    int64_t max_new_tok;      // it was sampled with; 0: reward_config's
 };
 struct reward_output {
     enum score_state score;   // SCORE_OK, or why it is left out (rule says it in words)
@@ -43,7 +44,7 @@ struct reward_config {
                                       // "0.8*boxed + 0.2*program:./len.py"
     int64_t max_new_tok;              // for the length rules
     bool soft_over_length_punishment; // DAPO eq. 13, with
-    int64_t cache_len;                // its L_cache in tokens
+    int64_t cache_len;                // its L_cache in tokens; 0: the smaller of 1024 and max_new_tok / 4
     bool eval;                        // evaluation: an answer counts without a valid format too
     const char *code_verifier_api_url;    // NULL: the local sandbox
     double program_timeout_s;         // an own reward program's answer, one test of a code reward; 0: 10
@@ -62,7 +63,8 @@ int reward_n_part(const struct reward *r);                    // 0: a single rew
 const char *reward_part_name(const struct reward *r, int i);
 /* The default system prompt of a reward type (seeds/001), NULL: none. */
 const char *reward_system_prompt(const char *type);
-/* The stop string the type generates to ("</answer>" for think_answer_tags, then the end token is no stop), or NULL. */
+/* The stop string the type generates to ("</answer>" for think_answer_tags), or NULL. The end token ends a response too:
+ * ColossalChat ignores it for this type, so that a response without the tag runs to the limit; either has the wrong format. */
 const char *reward_stop_string(const char *type);
 void test_results_add(struct test_results *t, enum test_code code);
 /* [1, 0, ...]; a new reference. NULL: out of memory. */
