@@ -74,7 +74,7 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
         }
         options[n++] = (struct cli_option){ knobs[i].name, knobs[i].flag, CLI_STR, &t->value[i], NULL, knobs[i].help };
         if (knobs[i].alias)
-            options[n++] = (struct cli_option){ knobs[i].alias, NULL, CLI_STR, &t->value[i], NULL, "the seeds' name for the one above" };
+            options[n++] = (struct cli_option){ knobs[i].alias, NULL, CLI_STR, &t->value[i], NULL, "another name of the one above" };
     }
     struct cli cli = { .command = "rollcall train", .operands = "[RUN.yaml]", .options = options, .n_options = n,
                        .operand = operand, .max_operands = 1,
@@ -119,6 +119,8 @@ static bool settings_read(struct train *t, struct error *err)
                          before.free_running ? "true" : "false");
     if (t->resume)
         workers_change(t, &before, &notes);
+    if (t->resume && !knob_given(t, "train_minibatch_size"))    // it has no effect; what the run began with is in nobody's way
+        t->config.train_minibatch_size = t->config.train_batch_size;
     bool ok = run_config_finish(&t->config, &notes, err);
     if (ok && notes.len)
         fprintf(stderr, "%s", buf_text(&notes));
@@ -182,7 +184,8 @@ static void plan_print(const struct train *t)
     memory_print(t);
     const struct run_config *c = &t->config;
     const char *own = strcmp(c->placement, "apart") == 0 ? "" : c->n_behind == 0 ? "shared by sampler and trainer of a device"
-        : "copied on the device for its sampler", *way = strcmp(c->weights, "files") == 0 ? "by file" : strcmp(c->weights, "copy") == 0 ? "by copy" : "by nccl";
+        : "copied on the device for its sampler", *way = strcmp(c->weights, "files") == 0 ? "by file" : strcmp(c->weights, "copy") == 0 ? "by copy"
+        : strncmp(c->devices, "cpu:", 4) == 0 ? "through shared memory" : "by nccl";
     bool far = run_config_travels(c);
     printf("weights:        %s%s%s%s\n", own, own[0] && far ? "; " : "", far ? way : "",
            far ? " from the first trainer to other samplers" : "");
@@ -191,6 +194,7 @@ static void plan_print(const struct train *t)
 static bool train_cmd(int argc, char **argv, struct error *err)
 {
     bool help = false, ok = false;
+    struct buf notes = BUF_INIT;
     struct watch_seen seen = { 0 };
     struct train *t = calloc(1, sizeof *t);
     if (!t)
@@ -206,6 +210,8 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     TRY(batch_format_parse(t->format, &format, err));
     TRY(settings_read(t, err));
     TRY(train_check(t, err));
+    knobs_note_idle(&t->config, t->resume ? FROM_FLAG : FROM_FILE, &notes);    // a resumed run's run.yaml was checked when it began
+    fprintf(stderr, "%s", buf_text(&notes));
     if (t->dry_run) {
         plan_print(t);
         ok = true;
@@ -226,6 +232,7 @@ static bool train_cmd(int argc, char **argv, struct error *err)
         ok = console_subcommand.run(2, words, err);
     }
 out:
+    buf_release(&notes);
     buf_release(&t->flags);
     free(t);
     return ok;

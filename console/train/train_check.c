@@ -116,6 +116,8 @@ static bool weights_choose(struct run_config *c, struct error *err)
     }
     if (!run_config_travels(c))
         return true;
+    if (all_cpu && strcmp(c->weights, "nccl") == 0)
+        fprintf(stderr, "note: 'weights' nccl is for GPUs; between CPUs they go the same way through shared memory, as with copy\n");
     bool asked = strcmp(c->weights, "auto") != 0, nccl = strcmp(c->weights, "nccl") == 0;
     if (asked && strcmp(c->weights, "files") != 0 && !all_cuda && !all_cpu)
         return error_set(err, ERR_USAGE, "weights '%s' goes between GPUs or between CPUs, but devices are '%s'; leave it at 'auto', or say "
@@ -148,8 +150,6 @@ static bool sizes_check(struct train *t, struct error *err)
     char address[280];
     if ((c->listen[0] && !node_address(c->listen, "listen", address, err)) || (c->view_group[0] && !run_view_group_check(c->view_group, err)))
         return false;
-    if (c->train_batch_size * c->num_trainers > 4096)
-        return error_set(err, ERR_USAGE, "train_batch_size %" PRId64 " is more than 4096 prompts an optimizer step", c->train_batch_size);
     return run_plan_make(&t->plan, c, t->n_row, err);
 }
 

@@ -37,7 +37,8 @@ static void devices_fit(struct run_config *c)
     }
 }
 
-/* One of the two sizes that count prompts a worker: keep what all workers together have, when it can be shared out. */
+/* One of the two sizes that count prompts of a worker: keep what all workers together have, when it can be shared out. part: the
+ * setting that must divide it, or NULL. */
 static void size_keep(const struct train *t, const char *what, const char *name, int64_t *size, int64_t n_before, int64_t n,
                       const char *part_name, int64_t *part, struct buf *notes)
 {
@@ -46,7 +47,7 @@ static void size_keep(const struct train *t, const char *what, const char *name,
         return;
     if (!knob_given(t, name) && all % n == 0) {
         *size = all / n;
-        if (!knob_given(t, part_name))
+        if (part && !knob_given(t, part_name))
             *part = common_divisor(*part, *size);
         buf_fmt(notes, "note: '%s' is %" PRId64 " instead of %" PRId64 ", so that %s stays %" PRId64 " prompts\n", name, *size, was, what, all);
     } else {
@@ -66,7 +67,7 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
     size_keep(t, "a rollout step", "inference_batch_size", &c->inference_batch_size, before->num_inferencer, c->num_inferencer,
               "inference_microbatch_size", &c->inference_microbatch_size, notes);
     size_keep(t, "an optimizer step", "train_batch_size", &c->train_batch_size, before->num_trainers, c->num_trainers,
-              "train_minibatch_size", &c->train_minibatch_size, notes);
+              NULL, NULL, notes);
     if (c->num_trainers != before->num_trainers)
         buf_fmt(notes, "note: 'num_trainers' is %" PRId64 " instead of %" PRId64 ": prompt order, random numbers and optimizer state are kept; "
                 "gradients are added in another order from here on, so the weights agree up to fp32 rounding and not in their bytes\n",

@@ -6,10 +6,11 @@
 
 #define AT(field) .offset = offsetof(struct run_config, field), .size = sizeof(((struct run_config *)0)->field)
 #define BIG 9007199254740992.0    // 2^53: every whole number up to here is exact in a double
+#define NO_EFFECT(why) .no_effect = why, .help = "accepted, without effect: " why
 
 const struct knob knobs[] = {
     { "name", NULL, "n", "run", KNOB_TEXT, "", AT(name), .def = "", .help = "name of the run's directory; without it a free name is taken" },
-    { "project", NULL, "p", "run", KNOB_TEXT, "", AT(project), .def = "GRPO", .help = "project name, for wandb and logs" },
+    { "project", NULL, "p", "run", KNOB_TEXT, "", AT(project), .def = "GRPO", .help = "project name: wandb's, and a folder in eval_save_dir" },
     { "model", NULL, "m", "run", KNOB_PATH, "", AT(model), .def = "", .help = "model directory, or org/name in the Hugging Face cache" },
     { "checkpoint_path", NULL, "cp", "run", KNOB_PATH, "", AT(checkpoint_path), .def = "", .help = "start this new run from a saved checkpoint" },
     { "seed", NULL, NULL, "run", KNOB_I64, "", 0, BIG, AT(seed), .def = "1", .help = "fixes prompt order and all sampling" },
@@ -17,7 +18,7 @@ const struct knob knobs[] = {
     { "num_episodes", NULL, "e", "run", KNOB_I64, "", 1, 1e6, AT(num_episodes), .def = "1", .help = "passes over the dataset" },
     { "dtype", NULL, NULL, "run", KNOB_TEXT, "", .choices = "fp32|bf16|auto", AT(dtype), .def = "auto", .help = "weights and activations; auto: fp32 on CPUs, bf16 on GPUs" },
     { "devices", NULL, NULL, "run", KNOB_TEXT, "", AT(devices), .def = "auto", .help = "devices to use, e.g. cuda:0,cuda:1 or cpu:0" },
-    { "weights", NULL, NULL, "run", KNOB_TEXT, "", .choices = "auto|files|copy|nccl", AT(weights), .def = "auto", .help = "how weights get to samplers on other devices: nccl (broadcast between GPUs), copy (from the trainer's memory, GPUs or CPUs of one host), files; auto: nccl, else copy between GPUs, files otherwise" },
+    { "weights", NULL, NULL, "run", KNOB_TEXT, "", .choices = "auto|files|copy|nccl", AT(weights), .def = "auto", .help = "how weights get to samplers on other devices: nccl (broadcast between GPUs), copy (out of the trainer's memory, GPUs or CPUs of one host), files; auto: nccl, else copy between GPUs, files otherwise" },
     { "placement", NULL, NULL, "run", KNOB_TEXT, "", .choices = "shared|apart", AT(placement), .def = "shared", .help = "shared: each device rolls out and trains; apart: trainers and producers have devices of their own" },
     { "threads", NULL, NULL, "run", KNOB_I64, "", 0, 1024, AT(threads), .def = "0", .help = "threads of a CPU device; 0: its share of the cores" },
 
@@ -33,30 +34,30 @@ const struct knob knobs[] = {
     { "num_inferencer", NULL, "i", "workers", KNOB_I64, "", 1, 64, AT(num_inferencer), .def = "1", .help = "producers of rollouts" },
     { "tensor_parallel_size", NULL, "tp", "workers", KNOB_I64, "", 1, 64, AT(tensor_parallel_size), .def = "1", .help = "only 1: a model is held whole on a device" },
     { "pipeline_parallel_size", NULL, "pp", "workers", KNOB_I64, "", 1, 64, AT(pipeline_parallel_size), .def = "1", .help = "only 1, as tensor_parallel_size" },
-    { "zero_stage", NULL, "zero", "workers", KNOB_I64, "", 0, 2, AT(zero_stage), .def = "0", .help = "accepted; optimizer state is not sharded" },
+    { "zero_stage", NULL, "zero", "workers", KNOB_I64, "", 0, 2, AT(zero_stage), .def = "0", NO_EFFECT("optimizer state is not sharded; 'offload_optimizer' keeps it in host memory") },
     { "producer_tensor_parallel_size", NULL, "ptp", "workers", KNOB_I64, "", 1, 64, AT(producer_tensor_parallel_size), .def = "1", .help = "only 1, as tensor_parallel_size" },
-    { "ray_dir", NULL, NULL, "workers", KNOB_TEXT, "", AT(ray_dir), .def = "", .help = "accepted and without meaning here: there is no Ray" },
-    { "master_address", NULL, NULL, "workers", KNOB_TEXT, "", AT(master_address), .def = "", .help = "address of the head agent" },
-    { "master_port", NULL, NULL, "workers", KNOB_I64, "", 1, 65535, AT(master_port), .def = "29506", .help = "port of the head agent" },
+    { "ray_dir", NULL, NULL, "workers", KNOB_TEXT, "", AT(ray_dir), .def = "", NO_EFFECT("there is no Ray; 'rollcall train' starts the processes itself") },
+    { "master_address", NULL, NULL, "workers", KNOB_TEXT, "", AT(master_address), .def = "", NO_EFFECT("a host's processes meet in the run's directory; 'listen' takes in other nodes") },
+    { "master_port", NULL, NULL, "workers", KNOB_I64, "", 1, 65535, AT(master_port), .def = "29506", NO_EFFECT("a host's processes meet in the run's directory; 'listen' takes in other nodes") },
     { "listen", NULL, NULL, "workers", KNOB_TEXT, "", AT(listen), .def = "", .help = "take in other nodes at HOST:PORT ('rollcall agent --join', with the token in RUN/sock/join); without it not at all" },
-    { "backend", NULL, "b", "workers", KNOB_TEXT, "", .choices = "rollcall|vllm|transformers", AT(backend), .def = "rollcall", .help = "accepted; rollcall's own engine generates" },
+    { "backend", NULL, "b", "workers", KNOB_TEXT, "", .choices = "rollcall|vllm|transformers", AT(backend), .def = "rollcall", NO_EFFECT("rollcall's own engine generates") },
     { "n_behind", NULL, "nb", "workers", KNOB_I64, "rollout step", 0, 8, AT(n_behind), .def = "0", .help = "rollout steps that generation may run ahead of training" },
     { "free_running", NULL, NULL, "workers", KNOB_BOOL, "", AT(free_running), .def = "false", .help = "producers never wait: new weights reach them in the middle of samples, batches form by arrival; faster on long tails, and not repeatable" },
     { "max_staleness", NULL, NULL, "workers", KNOB_I64, "step", 1, 1000, AT(max_staleness), .def = "4", .help = "free_running: most optimizer steps between a group's first token and its training; older groups are left out" },
 
     { "inference_batch_size", NULL, "ibs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(inference_batch_size), .def = "64", .applies = APPLY_NEXT_ROLLOUT, .help = "prompts of a producer in a rollout step" },
-    { "inference_microbatch_size", NULL, "imbs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(inference_microbatch_size), .def = "8", .applies = APPLY_NEXT_ROLLOUT, .help = "prompts a producer holds at a time" },
+    { "inference_microbatch_size", NULL, "imbs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(inference_microbatch_size), .def = "8", .applies = APPLY_NEXT_ROLLOUT, .help = "prompts a producer holds at a time; while the run goes, at most what it started with" },
     { "train_batch_size", NULL, "tbs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(train_batch_size), .def = "32", .applies = APPLY_NEXT_STEP, .help = "prompts of a trainer in an optimizer step" },
-    { "train_minibatch_size", NULL, "tMbs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(train_minibatch_size), .def = "8", .applies = APPLY_NEXT_STEP, .help = "prompts of a trainer handled together" },
-    { "train_microbatch_size", NULL, "tmbs", "batch sizes", KNOB_I64, "sample", 1, 1 << 20, AT(train_microbatch_size), .def = "2", .applies = APPLY_NEXT_STEP, .help = "samples of one forward and backward; token_budget wins over it" },
-    { "token_budget", NULL, NULL, "batch sizes", KNOB_I64, "tok", 0, 1 << 24, AT(token_budget), .def = "0", .applies = APPLY_NEXT_STEP, .help = "tokens packed into one forward and backward; 0: train_microbatch_size decides" },
+    { "train_minibatch_size", NULL, "tMbs", "batch sizes", KNOB_I64, "prompt", 1, 1 << 20, AT(train_minibatch_size), .def = "8", NO_EFFECT("a gradient is the mean over the whole optimizer step, however it is cut; 'train_microbatch_size' or 'token_budget' says what one forward and backward takes") },
+    { "train_microbatch_size", NULL, "tmbs", "batch sizes", KNOB_I64, "sample", 1, 1 << 20, AT(train_microbatch_size), .def = "2", .applies = APPLY_NEXT_STEP, .help = "one forward and backward has room for so many of the longest samples (max_prompt_tokens + max_new_tokens); shorter ones are packed, so it takes more of them" },
+    { "token_budget", NULL, NULL, "batch sizes", KNOB_I64, "tok", 0, 1 << 24, AT(token_budget), .def = "0", .applies = APPLY_NEXT_STEP, .help = "tokens packed into one forward and backward; 0: train_microbatch_size decides. While the run goes, at most what it started with" },
 
     { "num_generations", NULL, "g", "sampling", KNOB_I64, "sample", 2, 1024, AT(num_generations), .def = "8", .applies = APPLY_NEXT_ROLLOUT, .help = "completions for each prompt (group size)" },
     { "temperature", NULL, "temp", "sampling", KNOB_F64, "", 0, 100, .above_min = true, AT(temperature), .def = "1.0", .applies = APPLY_NEXT_ROLLOUT, .help = "sampling temperature" },
     { "top_k", NULL, "topk", "sampling", KNOB_I64, "", 0, 1 << 20, AT(top_k), .def = "0", .applies = APPLY_NEXT_ROLLOUT, .help = "sample among the k likeliest tokens; 0: all" },
     { "top_p", NULL, "topp", "sampling", KNOB_F64, "", 0, 1, .above_min = true, AT(top_p), .def = "1.0", .applies = APPLY_NEXT_ROLLOUT, .help = "sample among the likeliest tokens that hold this much probability" },
     { "min_p", NULL, NULL, "sampling", KNOB_F64, "", 0, 1, AT(min_p), .def = "0", .applies = APPLY_NEXT_ROLLOUT, .help = "sample among tokens at least this likely beside the likeliest" },
-    { "max_new_tokens", NULL, "mnt", "sampling", KNOB_I64, "tok", 1, 1 << 20, AT(max_new_tokens), .def = "3584", .applies = APPLY_NEXT_ROLLOUT, .help = "longest completion" },
+    { "max_new_tokens", NULL, "mnt", "sampling", KNOB_I64, "tok", 1, 1 << 20, AT(max_new_tokens), .def = "3584", .applies = APPLY_NEXT_ROLLOUT, .help = "longest completion; while the run goes, at most what it started with" },
     { "system_prompt", NULL, "s", "sampling", KNOB_TEXT, "", AT(system_prompt), .def = "", .help = "system prompt; without it the reward type's; 'none' for none" },
     { "ignore_eos", NULL, NULL, "sampling", KNOB_BOOL, "", AT(ignore_eos), .def = "false", .help = "never stop before max_new_tokens, and do not call that cut (for profiling)" },
 
@@ -69,7 +70,7 @@ const struct knob knobs[] = {
     { "dynamic_batching", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(dynamic_batching), .def = "true", .help = "filtered groups do not count: a batch waits until it is full" },
     { "filter_truncated_response", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(filter_truncated_response), .def = "false", .applies = APPLY_NEXT_STEP, .help = "cut responses give no loss (DAPO: true)" },
     { "soft_over_length_punishment", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(soft_over_length_punishment), .def = "false", .help = "lower rewards near the length limit, DAPO eq. 13 (DAPO: true)" },
-    { "cache_length", NULL, NULL, "algorithm", KNOB_I64, "tok", 0, 1 << 20, AT(cache_length), .def = "0", .help = "L_cache of that punishment; 0: min(1024, max_new_tokens / 4)" },
+    { "cache_length", NULL, NULL, "algorithm", KNOB_I64, "tok", 0, 1 << 20, AT(cache_length), .def = "0", .help = "L_cache of that punishment; 0: the smaller of 1024 and max_new_tokens / 4" },
     { "skip_threshold", NULL, NULL, "algorithm", KNOB_F64, "", 0, 1e9, AT(skip_threshold), .def = "20", .applies = APPLY_NEXT_STEP, .help = "skip a sample whose largest per-token ratio exceeds this; 0: never" },
     { "ppb_as_upstream", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(ppb_as_upstream), .def = "false", .help = "REINFORCE_PPB: multiply by the spread, as the seeds' code does, instead of dividing" },
     { "control_shuffle_rewards", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(control_shuffle_rewards), .def = "false", .help = "experiment: exchange rewards inside the batch; such a run must not learn" },
@@ -226,33 +227,50 @@ const char *knob_bounds_text(const struct knob *k, struct buf *buf)
     return buf_text(buf);
 }
 
-bool knobs_propose(const struct run_config *c, const char *const *name, const char *const *value, int n,
+/* Memory is taken once, when a process starts. What needs more of it than the run started with waits for a resume. */
+static bool start_allows(const struct run_config *start, const struct run_config *next, struct error *err)
+{
+    const struct { const char *name; int64_t now, most; } rows[] = {
+        { "max_new_tokens", next->max_new_tokens, start->max_new_tokens },
+        { "inference_microbatch_size", next->inference_microbatch_size, start->inference_microbatch_size },
+        { next->token_budget > 0 ? "token_budget" : "train_microbatch_size", run_config_micro_tok(next), run_config_micro_tok_max(start) },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        if (rows[i].now <= rows[i].most)
+            continue;
+        if (strcmp(rows[i].name, "train_microbatch_size") == 0)
+            return error_set(err, ERR_REFUSED, "'train_microbatch_size' %lld means %lld tokens, and the run took memory for %lld when it "
+                             "started; stop it and give the new value to 'rollcall train --resume'",
+                             (long long)next->train_microbatch_size, (long long)rows[i].now, (long long)rows[i].most);
+        return error_set(err, ERR_REFUSED, "'%s' cannot exceed the %lld that the run took memory for when it started; stop it and give "
+                         "the new value to 'rollcall train --resume'", rows[i].name, (long long)rows[i].most);
+    }
+    if (next->beta > 0 && start->beta == 0)
+        return error_set(err, ERR_REFUSED, "'kl_coeff' was 0 when the run started, so it holds no reference model; stop it and give the new "
+                         "value to 'rollcall train --resume'");
+    return true;
+}
+
+bool knobs_propose(const struct run_config *start, const struct run_config *c, const char *const *name, const char *const *value, int n,
                    struct run_config *next, struct error *err)
 {
-    struct buf notes = BUF_INIT;
-    bool ok = false;
     struct run_config draft = *c;
     for (int i = 0; i < n; i++) {
         const struct knob *k = knob_find(name[i], err);
         if (!k)
-            goto out;
-        if (!knob_is_live(k)) {
-            error_set(err, ERR_REFUSED, "'%s' is fixed once a run has begun; start a new run to change it", k->name);
-            goto out;
-        }
-        TRY(run_config_set(&draft, k->name, value[i], FROM_COMMAND, NULL, err));
+            return false;
+        if (k->no_effect)
+            return error_set(err, ERR_REFUSED, "'%s' has no effect: %s", k->name, k->no_effect);
+        if (!knob_is_live(k))
+            return error_set(err, ERR_REFUSED, "'%s' is fixed once a run has begun; start a new run to change it", k->name);
+        if (!run_config_set(&draft, k->name, value[i], FROM_COMMAND, NULL, err))
+            return false;
     }
-    TRY(run_config_finish(&draft, &notes, err));
-    if (strstr(buf_text(&notes), "warning:")) {    // what a run file is clamped to, an operator is told to ask for
-        const char *at = strstr(buf_text(&notes), "warning:");
-        error_set(err, ERR_REFUSED, "%.*s", (int)strcspn(at + 9, "\n"), at + 9);
-        goto out;
-    }
+    /* without notes: what a run file is clamped to, an operator is asked to say */
+    if (!run_config_finish(&draft, NULL, err) || !start_allows(start, &draft, err))
+        return false;
     *next = draft;
-    ok = true;
-out:
-    buf_release(&notes);
-    return ok;
+    return true;
 }
 
 void knobs_print_docs(struct buf *out)

@@ -27,6 +27,7 @@ struct knob {
     size_t size;              // bytes of a text field
     const char *def;          // the default as text
     const char *help;         // one line
+    const char *no_effect;    // taken for other systems' command lines and read by nothing: why, and what to use; else NULL
 };
 extern const struct knob knobs[];
 extern const int n_knobs;
@@ -42,9 +43,15 @@ static inline bool knob_is_live(const struct knob *k)
 {
     return k->applies != APPLY_START;
 }
-/* A proposal of several changes, all or none: names and values as text; checked one by one and then by the size rules on a
- * copy. On success next holds the new settings; on failure err names the first that cannot be. c stays as it is. */
-MUST_USE bool knobs_propose(const struct run_config *c, const char *const *name, const char *const *value, int n,
-                            struct run_config *next, struct error *err);
+/* A proposal of several changes, all or none: names and values as text; checked one by one, then by the size rules on a copy,
+ * then against what memory was taken for when the run's processes started with `start`. On success next holds the new
+ * settings; on failure err names the first that cannot be. start and c stay as they are. */
+MUST_USE bool knobs_propose(const struct run_config *start, const struct run_config *c, const char *const *name,
+                            const char *const *value, int n, struct run_config *next, struct error *err);
+/* Why k's value in c has no effect, and what to use instead; NULL: it has one, or it is the default. One row of a table for
+ * each setting that needs others: a bound of free_running without free_running, a name for wandb without wandb. */
+const char *knob_idle(const struct knob *k, const struct run_config *c);
+/* A line "note: ..." for each setting given by `from` or later that has no effect; devices must be known. */
+void knobs_note_idle(const struct run_config *c, enum knob_source from, struct buf *notes);
 /* All settings as a table in Markdown, for the docs. */
 void knobs_print_docs(struct buf *out);

@@ -28,6 +28,7 @@ const struct metric metrics[METRIC_N] = {
     [M_RATIO_MEAN] = { "train/ratio_mean", "ratio", "", CHART_NONE, "mean importance ratio" },
     [M_RATIO_MAX] = { "train/ratio_max", "ratio max", "", CHART_NONE, "largest importance ratio" },
     [M_SKIPPED] = { "train/skipped_ratio", "skipped", "", CHART_NONE, "share of samples beyond skip_threshold" },
+    [M_MICRO_BATCHES] = { "train/micro_batches", "micro-batches", "", CHART_NONE, "forward and backward passes of the step, of all trainers" },
     [M_AGE_MEAN] = { "train/age_mean", "age", "step", CHART_NONE, "mean age of the trained tokens, in optimizer steps" },
     [M_AGE_MAX] = { "train/age_max", "age max", "step", CHART_NONE, "greatest age of a trained token" },
     [M_SAMPLER_TRAINER_DIFF] = { "train/sampler_trainer_diff", "sampler diff", "nat", CHART_KL, "largest difference of log-probs, sampler against trainer, on tokens sampled by the present weights: 0 unless something is wrong" },

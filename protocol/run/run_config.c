@@ -398,33 +398,58 @@ static bool preset_apply(struct run_config *c, struct error *err)
         if (strcmp(rows[i].algo, c->algo) == 0 && from_default(c, rows[i].name)
             && !run_config_set(c, rows[i].name, rows[i].value, FROM_PRESET, NULL, err))
             return false;
-    if (c->cache_length == 0)
-        c->cache_length = MIN((int64_t)1024, c->max_new_tokens / 4);
     return true;
 }
 
-static void clamp(int64_t *field, int64_t to, const char *name, const char *why, struct buf *notes)
+int64_t run_config_micro_tok(const struct run_config *c)
 {
-    if (*field == to)
-        return;
+    return c->token_budget > 0 ? c->token_budget : c->train_microbatch_size * (c->max_prompt_tokens + c->max_new_tokens);
+}
+
+int64_t run_config_micro_tok_max(const struct run_config *c)
+{
+    return MAX(run_config_micro_tok(c), c->max_prompt_tokens + c->max_new_tokens);
+}
+
+/* Bring *field down to `to`, with a warning; without notes it is refused. */
+static bool clamp(int64_t *field, int64_t to, const char *name, const char *why, struct buf *notes, struct error *err)
+{
+    if (*field <= to)
+        return true;
+    if (!notes)
+        return error_set(err, ERR_REFUSED, "'%s' would be %lld, and %lld is the most: %s; give '%s' a value too", name, (long long)*field,
+                         (long long)to, why, name);
     buf_fmt(notes, "warning: '%s' is %lld and is taken as %lld: %s\n", name, (long long)*field, (long long)to, why);
     *field = to;
+    return true;
+}
+
+/* It has no effect, so it stands in nobody's way; ColossalChat refuses what does not divide, and a line that it refuses is
+ * refused here too. */
+static bool minibatch_check(const struct run_config *c, struct error *err)
+{
+    int64_t size = c->train_minibatch_size;
+    if (from_default(c, "train_minibatch_size") || size >= c->train_batch_size || c->train_batch_size % size == 0)
+        return true;
+    return error_set(err, ERR_USAGE, "'train_batch_size' (%lld) must be a multiple of 'train_minibatch_size' (%lld), which has no effect "
+                     "here and can be left out", (long long)c->train_batch_size, (long long)size);
 }
 
 static bool sizes_check(struct run_config *c, struct buf *notes, struct error *err)
 {
     int64_t prompts = c->inference_batch_size * c->num_inferencer;
-    if (c->inference_microbatch_size > c->inference_batch_size)
-        clamp(&c->inference_microbatch_size, c->inference_batch_size, "inference_microbatch_size",
-              "it cannot exceed inference_batch_size", notes);
+    if (!clamp(&c->inference_microbatch_size, c->inference_batch_size, "inference_microbatch_size",
+               "it cannot exceed inference_batch_size", notes, err))
+        return false;
     if (c->inference_batch_size % c->inference_microbatch_size != 0)
         return error_set(err, ERR_USAGE,
                          "'inference_batch_size' (%lld) must be a multiple of 'inference_microbatch_size' (%lld)",
                          (long long)c->inference_batch_size, (long long)c->inference_microbatch_size);
     /* The seeds' own example lines ask for train batches larger than a rollout step. */
-    if (prompts < c->train_batch_size * c->num_trainers && prompts % c->num_trainers == 0)
-        clamp(&c->train_batch_size, prompts / c->num_trainers, "train_batch_size",
-              "a rollout step (inference_batch_size x num_inferencer prompts) holds no more for each trainer", notes);
+    if (prompts % c->num_trainers == 0
+        && !clamp(&c->train_batch_size, prompts / c->num_trainers, "train_batch_size",
+                  "a rollout step (inference_batch_size x num_inferencer prompts) holds no more for each trainer", notes, err))
+        return false;
     if (prompts % (c->train_batch_size * c->num_trainers) != 0)
         return error_set(err, ERR_USAGE,
                          "a rollout step of %lld prompts (inference_batch_size %lld x num_inferencer %lld) is no multiple of "
@@ -432,16 +457,14 @@ static bool sizes_check(struct run_config *c, struct buf *notes, struct error *e
                          (long long)prompts, (long long)c->inference_batch_size, (long long)c->num_inferencer,
                          (long long)(c->train_batch_size * c->num_trainers), (long long)c->train_batch_size,
                          (long long)c->num_trainers);
-    if (c->train_minibatch_size > c->train_batch_size)
-        clamp(&c->train_minibatch_size, c->train_batch_size, "train_minibatch_size", "it cannot exceed train_batch_size",
-              notes);
-    if (c->train_batch_size % c->train_minibatch_size != 0)
-        return error_set(err, ERR_USAGE, "'train_batch_size' (%lld) must be a multiple of 'train_minibatch_size' (%lld)",
-                         (long long)c->train_batch_size, (long long)c->train_minibatch_size);
-    if (c->train_microbatch_size > c->train_minibatch_size * c->num_generations)
-        clamp(&c->train_microbatch_size, c->train_minibatch_size * c->num_generations, "train_microbatch_size",
-              "a minibatch holds no more samples (train_minibatch_size x num_generations)", notes);
-    return true;
+    if (c->train_batch_size * c->num_trainers > TRAIN_BATCH_MAX)
+        return error_set(err, ERR_USAGE, "an optimizer step of %lld prompts (train_batch_size %lld x num_trainers %lld) is more than the %d "
+                         "that are possible", (long long)(c->train_batch_size * c->num_trainers), (long long)c->train_batch_size,
+                         (long long)c->num_trainers, TRAIN_BATCH_MAX);
+    /* without notes the run goes already: the check was made when it started */
+    return (!notes || minibatch_check(c, err))
+        && clamp(&c->train_microbatch_size, c->train_batch_size * c->num_generations, "train_microbatch_size",
+                 "a trainer's part of an optimizer step holds no more samples (train_batch_size x num_generations)", notes, err);
 }
 
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
@@ -462,16 +485,10 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
     if (c->free_running && c->n_behind > 0)
         return error_set(err, ERR_USAGE, "'n_behind' (%lld) has no meaning with 'free_running'; 'max_staleness' is its bound",
                          (long long)c->n_behind);
-    if (c->ray_dir[0])
-        buf_str(notes, "note: 'ray_dir' has no meaning here: there is no Ray\n");
-    if (strcmp(c->backend, "rollcall") != 0)
-        buf_fmt(notes, "note: 'backend' %s is accepted; rollcall's own engine generates\n", c->backend);
-    if (c->zero_stage != 0)
-        buf_fmt(notes, "note: 'zero_stage' %lld is accepted; optimizer state is not sharded\n", (long long)c->zero_stage);
-    if (strcmp(c->algo, "DAPO") == 0 && c->beta > 0)
+    if (notes && strcmp(c->algo, "DAPO") == 0 && c->beta > 0)
         buf_fmt(notes, "note: DAPO uses no KL penalty as published; 'kl_coeff' %g is used because it was asked for\n", c->beta);
     if (c->soft_over_length_punishment && c->cache_length >= c->max_new_tokens)
-        return error_set(err, ERR_USAGE, "'cache_length' (%lld) must be below 'max_new_tokens' (%lld)",
+        return error_set(err, ERR_USAGE, "'cache_length' (%lld) must be below 'max_new_tokens' (%lld); 0 takes a quarter of it",
                          (long long)c->cache_length, (long long)c->max_new_tokens);
     if (c->stuck_s < c->slow_s)
         return error_set(err, ERR_USAGE, "'stuck_s' (%g) must not be below 'slow_s' (%g)", c->stuck_s, c->slow_s);
@@ -499,7 +516,9 @@ bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row
                          "'inference_batch_size' or set 'max_steps'",
                          c->dataset, (long long)n_row, (long long)p->prompts_per_rollout_step);
     p->rollout_steps_per_episode = MAX((int64_t)1, n_row / p->prompts_per_rollout_step);
-    p->total_steps = c->max_steps ? c->max_steps : c->num_episodes * p->rollout_steps_per_episode * p->k;
+    /* not by way of k, which is 0 where sizes that follow each other are in force together for a while */
+    p->total_steps = c->max_steps ? c->max_steps
+        : c->num_episodes * p->rollout_steps_per_episode * p->prompts_per_rollout_step / p->prompts_per_train_batch;
     p->max_age_steps = c->free_running ? c->max_staleness : (c->n_behind + 1) * p->k - 1;
     p->on_policy = c->n_behind == 0 && p->k == 1 && !c->free_running;
     return true;

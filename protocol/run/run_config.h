@@ -12,6 +12,7 @@
 #define RUN_TEXT_MAX 1024    // bytes of one text setting, with its NUL
 #define RUN_JSON_MAX 4096
 #define KNOB_MAX 160         // most rows the knob table may have
+#define TRAIN_BATCH_MAX 4096 // most prompts of an optimizer step, of all trainers together
 
 enum knob_source { FROM_DEFAULT, FROM_PRESET, FROM_FILE, FROM_FLAG, FROM_COMMAND };
 
@@ -65,7 +66,7 @@ struct run_config {
     bool dynamic_batching;
     bool filter_truncated_response;
     bool soft_over_length_punishment;
-    int64_t cache_length;           // tokens
+    int64_t cache_length;           // tokens; 0: from max_new_tokens (reward.h)
     double skip_threshold;          // 0: off
     bool ppb_as_upstream;           // multiply by the spread instead of dividing (compatibility)
     bool control_shuffle_rewards;   // experiment: rewards exchanged between the samples of a batch; must not learn
@@ -119,9 +120,14 @@ MUST_USE bool run_config_read(struct run_config *c, const char *path, struct err
  * A relative path is taken relative to base_dir; NULL: the working directory. */
 MUST_USE bool run_config_set(struct run_config *c, const char *name, const char *text, enum knob_source source,
                              const char *base_dir, struct error *err);
-/* Presets of the algorithm for what nobody set, then the size rules. Clamps are appended to notes, one a line ("warning: ..."
- * or "note: ..."); what cannot work fails with one sentence naming the values. Call after all sources. */
+/* Presets of the algorithm for what nobody set, then the size rules. Clamps are appended to notes, one per line ("warning: ..."
+ * or "note: ..."); notes NULL: what would be clamped is refused. What cannot work fails with one sentence naming the values.
+ * Call after all sources. */
 MUST_USE bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err);
+/* Tokens that one forward and backward is filled up to: token_budget, else room for train_microbatch_size of the longest samples. */
+int64_t run_config_micro_tok(const struct run_config *c);
+/* Tokens that memory for one forward and backward is taken for: those, or one of the longest samples when it is longer. */
+int64_t run_config_micro_tok_max(const struct run_config *c);
 /* The struct as YAML, every setting, absolute paths: the run directory's run.yaml. */
 MUST_USE bool run_config_print(const struct run_config *c, struct buf *out, struct error *err);
 

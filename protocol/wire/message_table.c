@@ -95,7 +95,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "produces", KIND_BOOL, false, "it samples" }, { "consumes", KIND_BOOL, false, "it trains" },
                { "rank", KIND_I64, true, "among the trainers" },
                { "round", KIND_I64, true, "in which the trainers have met; 0: it has met nobody" },
-               { "items_max", KIND_I64, false, "most items it takes now" },
+               { "items", KIND_I64, false, "inside its sampler" },
                { "busy", KIND_BOOL, true, "it is sampling: only items, cancel or none are wanted, at once" },
                { "n_row", KIND_I64, true, "usable prompts of the dataset, once it is loaded" },
                { "shared", KIND_LIST, true, "versions that it keeps for other samplers (weights by copy or nccl)" },),

@@ -94,7 +94,7 @@ class Control(RunCase):
             self.assertIn("first", both.stderr)
             self.assertIn("second", both.stderr)
         self.assertEqual(ctl("--run", "runs/first", "resume").returncode, 0)
-        sizes = ctl("--run", "runs/first", "set", "beta=0", "lr=0.002", "train_batch_size=4", "train_minibatch_size=4")
+        sizes = ctl("--run", "runs/first", "set", "beta=0", "lr=0.002", "train_batch_size=4")
         self.assertEqual(sizes.returncode, 0, sizes.stderr)
         first.wait_step(first.step() + 3)
         self.assertEqual(ctl("--run", "runs/first", "stop").returncode, 0)

@@ -129,7 +129,6 @@ static void the_dapo_preset_fills_what_nobody_set(UNUSED void **state)
     assert_true(run_config_set(&c, "clip_eps_high", "0.3", FROM_FLAG, NULL, &err));
     assert_true(run_config_finish(&c, &notes, &err));
     assert_true(c.beta == 0 && c.clip_eps_high == 0.3 && c.soft_over_length_punishment && c.filter_truncated_response);
-    assert_int_equal(c.cache_length, 896);    // min(1024, 3584 / 4)
     assert_string_equal(c.loss_variation, "token_level");
     buf_release(&notes);
 }
@@ -141,6 +140,9 @@ static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UN
         { { "ibs", "64", "tbs", "24" }, false, "is no multiple of the 24 of an optimizer step" },
         { { "tbs", "8", "tMbs", "3" }, false, "must be a multiple of 'train_minibatch_size' (3)" },
         { { "tp", "2" }, false, "only 1 works" },
+        { { "t", "2", "ibs", "8192", "tbs", "4096" }, false, "is more than the 4096 that are possible" },
+        { { "ibs", "8", "tbs", "4", "tmbs", "99" }, true, "warning: 'train_microbatch_size' is 99 and is taken as 32" },
+        { { "tbs", "12", "ibs", "24" }, true, "" },    // a default without effect is in nobody's way
         /* the two example lines of seeds/001 */
         { { "t", "4", "i", "4", "ibs", "1", "tbs", "2", "tMbs", "8", "tmbs", "2", "imbs", "1", "g", "4" }, true,
           "warning: 'train_batch_size' is 2 and is taken as 1" },
@@ -184,13 +186,111 @@ static void a_proposal_is_taken_whole_or_not_at_all(UNUSED void **state)
     run_config_init(&c);
     assert_true(run_config_finish(&c, &notes, &err));
     const char *both[] = { "inference_batch_size", "train_batch_size" }, *good[] = { "48", "24" }, *bad[] = { "48", "32" };
-    assert_true(knobs_propose(&c, both, good, 2, &next, &err));
-    assert_false(knobs_propose(&c, both, bad, 2, &next, &err));
+    assert_true(knobs_propose(&c, &c, both, good, 2, &next, &err));
+    assert_false(knobs_propose(&c, &c, both, bad, 2, &next, &err));
     const char *lr[] = { "lr" }, *value[] = { "1e-5" }, *fixed[] = { "algo" }, *dapo[] = { "DAPO" };
-    assert_true(knobs_propose(&c, lr, value, 1, &next, &err));
+    assert_true(knobs_propose(&c, &c, lr, value, 1, &next, &err));
     assert_true(next.learning_rate == 1e-5 && c.learning_rate == 1e-6);
-    assert_false(knobs_propose(&c, fixed, dapo, 1, &next, &err));
+    assert_false(knobs_propose(&c, &c, fixed, dapo, 1, &next, &err));
     assert_non_null(strstr(err.text, "fixed once a run has begun"));
+    buf_release(&notes);
+}
+
+static void what_needs_more_memory_than_the_run_started_with_waits_for_a_resume(UNUSED void **state)
+{
+    static const struct { const char *set[4]; const char *says; } cases[] = {    // start: 8 prompts, 2 samples of 512 + 3584 tokens, beta 0
+        { { "max_new_tokens", "3584" }, NULL },
+        { { "max_new_tokens", "3585" }, "'max_new_tokens' cannot exceed the 3584" },
+        { { "inference_microbatch_size", "4" }, NULL },
+        { { "inference_microbatch_size", "16" }, "'inference_microbatch_size' cannot exceed the 8" },
+        { { "token_budget", "8192" }, NULL },
+        { { "token_budget", "8193" }, "'token_budget' cannot exceed the 8192" },
+        { { "train_microbatch_size", "1" }, NULL },
+        { { "train_microbatch_size", "3" }, "'train_microbatch_size' 3 means 12288 tokens, and the run took memory for 8192" },
+        { { "train_microbatch_size", "3", "max_new_tokens", "2000" }, NULL },    // 3 x 2512
+        { { "kl_coeff", "0.01" }, "'kl_coeff' was 0 when the run started" },
+        { { "train_minibatch_size", "4" }, "'train_minibatch_size' has no effect: a gradient is the mean over the whole optimizer step" },
+        { { "inference_batch_size", "4" }, "'inference_microbatch_size' would be 8, and 4 is the most: it cannot exceed inference_batch_size; "
+                                           "give 'inference_microbatch_size' a value too" },
+    };
+    struct run_config c, next;
+    struct buf notes = BUF_INIT;
+    struct error err = { 0 };
+    run_config_init(&c);
+    c.beta = 0;
+    assert_true(run_config_finish(&c, &notes, &err));
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const char *name[2] = { cases[i].set[0], cases[i].set[2] }, *value[2] = { cases[i].set[1], cases[i].set[3] };
+        bool ok = knobs_propose(&c, &c, name, value, name[1] ? 2 : 1, &next, &err);
+        if (ok != !cases[i].says || (!ok && !strstr(err.text, cases[i].says)))
+            fail_msg("case %zu: '%s' lacks '%s'", i, ok ? "taken" : err.text, cases[i].says ? cases[i].says : "");
+    }
+    buf_release(&notes);
+}
+
+/* Each rule of knob_idle.c: a setting that has no effect, and the others that give it one. */
+static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **state)
+{
+    static const struct { const char *name, *value, *with[3][2]; } cases[] = {
+        { "zero_stage", "2" }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" }, { "backend", "vllm" },
+        { "train_minibatch_size", "4" },
+        { "project", "p", { { "wandb", "online" } } },
+        { "num_episodes", "3", { { "max_steps", "0" } } },
+        { "weights", "copy", { { "placement", "apart" } } },
+        { "threads", "3", { { "devices", "cuda:0,cpu:0" } } },
+        { "max_staleness", "9", { { "free_running", "true" } } },
+        { "train_microbatch_size", "3", { { "token_budget", "0" } } },
+        { "cache_length", "100", { { "soft_over_length_punishment", "true" } } },
+        { "ppb_as_upstream", "true", { { "algo", "REINFORCE_PPB" } } },
+        { "lr_min_ratio", "0.5", { { "lr_schedule", "cosine" } } },
+        { "offload_optimizer", "true", { { "devices", "cuda:0" } } },
+        { "code_verifier_api_url", "http://h", { { "reward_type", "0.5*boxed + 0.5 * code" } } },
+        { "reward_timeout_s", "3", { { "reward_type", "program:./x" } } },
+        { "eval_interval", "3", { { "eval_dataset", "{\"a\": \"b\"}" } } },
+        { "eval_temperature", "1", { { "eval_dataset", "{\"a\": \"b\"}" } } },
+        { "eval_save_dir", "/tmp", { { "eval_dataset", "{\"a\": \"b\"}" } } },
+        { "wandb_entity", "x", { { "wandb", "online" } } }, { "wandb_base_url", "x", { { "wandb", "online" } } },
+        { "wandb_group", "x", { { "wandb", "online" } } }, { "wandb_tags", "x", { { "wandb", "online" } } },
+        { "wandb_notes", "x", { { "wandb", "online" } } }, { "wandb_ca", "/x", { { "wandb", "online" } } },
+        { "wandb_completions", "true", { { "wandb", "offline" } } }, { "wandb_console", "true", { { "wandb", "offline" } } },
+        { "wandb_host", "true", { { "wandb", "offline" } } },
+        { "metrics_token_file", "/x", { { "metrics_listen", "127.0.0.1:1" } } },
+        { "learning_rate", "0.5", { { "seed", "2" } } },    // always read: no note either way
+    };
+    /* where each of them is idle */
+    static const char *const base[][2] = { { "max_steps", "9" }, { "lr_schedule", "constant" }, { "token_budget", "999" }, { "reward_type", "boxed" } };
+    struct buf notes = BUF_INIT;
+    struct error err = { 0 };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct run_config c;
+        char want[128];
+        run_config_init(&c);
+        for (size_t k = 0; k < ARRAY_SIZE(base); k++)
+            assert_true(run_config_set(&c, base[k][0], base[k][1], FROM_FILE, NULL, &err));
+        const char *devices = strcmp(cases[i].name, "threads") == 0 ? "cuda:0,cuda:1" : "cpu:0,cpu:1";
+        assert_true(run_config_set(&c, "devices", devices, FROM_FILE, NULL, &err));
+        assert_true(run_config_set(&c, cases[i].name, cases[i].value, FROM_FLAG, NULL, &err));
+        snprintf(want, sizeof want, "note: '%s' has no effect: ", cases[i].name);
+        bool always_read = strcmp(cases[i].name, "learning_rate") == 0;
+        buf_clear(&notes);
+        knobs_note_idle(&c, FROM_FLAG, &notes);
+        if ((strstr(buf_text(&notes), want) == NULL) != always_read)
+            fail_msg("'%s' alone: '%s'", cases[i].name, buf_text(&notes));
+        if (!cases[i].with[0][0])
+            continue;
+        for (int k = 0; k < 3 && cases[i].with[k][0]; k++)
+            assert_true(run_config_set(&c, cases[i].with[k][0], cases[i].with[k][1], FROM_FLAG, NULL, &err));
+        buf_clear(&notes);
+        knobs_note_idle(&c, FROM_FLAG, &notes);
+        if (strstr(buf_text(&notes), want))
+            fail_msg("'%s' where it is read: '%s'", cases[i].name, buf_text(&notes));
+    }
+    struct run_config c;
+    run_config_init(&c);    // a default is nobody's wish
+    assert_true(run_config_set(&c, "master_port", "29506", FROM_FLAG, NULL, &err));
+    buf_clear(&notes);
+    knobs_note_idle(&c, FROM_FLAG, &notes);
+    assert_int_equal(notes.len, 0);
     buf_release(&notes);
 }
 
@@ -214,6 +314,8 @@ int main(void)
         cmocka_unit_test(sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped),
         cmocka_unit_test(a_plan_counts_steps_and_ages_as_the_design_says),
         cmocka_unit_test(a_proposal_is_taken_whole_or_not_at_all),
+        cmocka_unit_test(what_needs_more_memory_than_the_run_started_with_waits_for_a_resume),
+        cmocka_unit_test(a_setting_without_effect_is_noted_with_what_to_use),
         cmocka_unit_test(every_metric_has_a_name_and_a_meaning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

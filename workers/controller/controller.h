@@ -40,7 +40,7 @@
 #define WORKER_MAX 64
 #define HOLD_MS 2000             // a request for work is held open so long
 #define RECENT_MAX 16            // groups kept as bytes for the operator's screen
-#define BATCH_MAX 4096           // groups of a train batch
+#define BATCH_MAX TRAIN_BATCH_MAX    // groups of a train batch
 #define CHECKPOINT_MAX 256       // remembered
 
 enum pause_depth { PAUSE_NONE, PAUSE_ROLLOUTS, PAUSE_STEP, PAUSE_DRAIN };
@@ -48,7 +48,7 @@ enum pause_depth { PAUSE_NONE, PAUSE_ROLLOUTS, PAUSE_STEP, PAUSE_DRAIN };
 struct worker {
     char name[64];
     int64_t start;               // its life; 0: the slot is free
-    int64_t incarnation, step, items_max;
+    int64_t incarnation, step, items;    // items: inside its sampler
     int64_t version, made;       // of the weights it samples with: optimizer steps, and the incarnation that made them so
     bool produces, consumes, busy;
     int64_t rank;                // among the trainers; -1
@@ -172,6 +172,8 @@ struct controller {
 /* run_state.c */
 MUST_USE bool controller_open(struct controller *c, const char *run_dir, struct error *err);
 void controller_close(struct controller *c);
+/* How far the run goes, from max_steps or num_episodes as they are now. */
+MUST_USE bool length_set(struct controller *c, struct error *err);
 MUST_USE bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err);    // once n_row is known
 MUST_USE bool state_save(struct controller *c, struct error *err);                       // ledger state, cursors
 MUST_USE bool totals_add(struct controller *c, const struct group_summary *group, struct error *err);

@@ -204,12 +204,17 @@ const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int wo
     return ledger_lease_of(l, version, -1, worker);
 }
 
-bool ledger_issued(const struct ledger *l, int64_t version)
+const struct ledger_item *ledger_next(const struct ledger *l, int64_t version)
 {
     for (int64_t k = 0; k < l->n; k++)
         if (l->item[k].fate == LEDGER_ISSUED && (l->rules.free || l->item[k].version == version))
-            return true;
-    return false;
+            return &l->item[k];
+    return NULL;
+}
+
+bool ledger_issued(const struct ledger *l, int64_t version)
+{
+    return ledger_next(l, version) != NULL;
 }
 
 int64_t ledger_version_issued(const struct ledger *l)
@@ -437,7 +442,8 @@ void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_cou
     *out = (struct ledger_counts){ .n_batch = l->state.n_batch, .n_cut = l->state.n_cut, .n_open = l->state.n_open,
                                    .n_item = l->state.n_item,
                                    .exhausted = n_per_step > l->rules.n_item_max - l->state.n_item };
-    for (int64_t k = 0; k < l->n; k++)
+    for (int64_t k = 0; k < l->n; k++) {
+        out->unbatched += l->item[k].fate <= LEDGER_RETURNED && l->item[k].batch < 0;
         switch (l->item[k].fate) {
         case LEDGER_ISSUED: out->issued++; break;
         case LEDGER_LEASED: out->leased++; break;
@@ -449,4 +455,10 @@ void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_cou
         case LEDGER_STALE: out->stale++; break;
         case LEDGER_TRAINED: out->trained++; break;
         }
+    }
+}
+
+void ledger_item_max_set(struct ledger *l, int64_t n_item_max)
+{
+    l->rules.n_item_max = n_item_max;
 }

@@ -46,6 +46,7 @@ struct ledger_item {
 struct ledger;
 struct ledger *ledger_new(const struct ledger_rules *rules, struct error *err);
 void ledger_free(struct ledger *l);    // NULL is fine
+void ledger_item_max_set(struct ledger *l, int64_t n_item_max);    // the run has become longer or shorter
 
 /* Restore from the journal: items in order with fate ISSUED, RETURNED, FILTERED or TRAINED, then the state that
  * ledger_state told when they were written. */
@@ -71,7 +72,9 @@ bool ledger_forbid(struct ledger *l, int64_t row);
 const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int worker);
 /* The same, of one rollout step (whose items share their settings). */
 const struct ledger_item *ledger_lease_of(struct ledger *l, int64_t version, int64_t rollout_step, int worker);
-bool ledger_issued(const struct ledger *l, int64_t version);    // would ledger_lease find one?
+/* The one that ledger_lease would find; NULL: none. */
+const struct ledger_item *ledger_next(const struct ledger *l, int64_t version);
+bool ledger_issued(const struct ledger *l, int64_t version);    // would it find one?
 int64_t ledger_version_issued(const struct ledger *l);          // the smallest version it would find one of; -1: none
 int64_t ledger_first(const struct ledger *l);                   // the oldest item that is held
 /* Leases of a worker end: its items can be leased again. Returns how many. */
@@ -112,6 +115,7 @@ const struct ledger_item *ledger_find(const struct ledger *l, int64_t item);    
 struct ledger_counts {
     int64_t issued, leased, returned, filtered, stale, trained;    // items still held, by fate
     int64_t pool;               // returned, cut, and in no batch yet
+    int64_t unbatched;          // issued, leased or returned, and in no batch yet
     int64_t n_batch;            // batches cut
     int64_t n_cut, n_open;      // rollout steps
     int64_t n_item;             // items opened in the whole run

@@ -151,20 +151,9 @@ static bool knobs_set(struct controller *c, const char *const *name, const char 
     bool ok = false;
     if (!next)
         return error_set(err, ERR_NO_MEMORY, "no memory for settings");
-    TRY(knobs_propose(&c->now, name, value, n, next, err));
-    if (next->max_new_tokens > c->config.max_new_tokens) {
-        error_set(err, ERR_REFUSED, "max_new_tokens cannot go beyond the %" PRId64 " that memory was taken for at the start",
-                  c->config.max_new_tokens);
-        goto out;
-    }
-    if (next->beta > 0 && c->config.beta == 0) {
-        error_set(err, ERR_REFUSED, "kl_coeff was 0 at the start, so no reference model is held; start a run with it above 0");
-        goto out;
-    }
-    if (next->train_batch_size > BATCH_MAX) {
-        error_set(err, ERR_REFUSED, "train_batch_size is at most %d", BATCH_MAX);
-        goto out;
-    }
+    TRY(knobs_propose(&c->config, &c->now, name, value, n, next, err));
+    struct run_plan plan;
+    TRY(c->n_row == 0 || run_plan_make(&plan, next, c->n_row, err));
     c->change_group++;
     for (int i = 0; i < n; i++) {
         const struct knob *k = knob_find(name[i], err);
@@ -178,11 +167,13 @@ static bool knobs_set(struct controller *c, const char *const *name, const char 
         else if (k->applies == APPLY_NEXT_ROLLOUT)
             snprintf(from, sizeof from, "rollout step %" PRId64, added->rollout_step + 1);
         buf_fmt(text, "%s%s: %s -> %s from %s on", i ? "; " : "", k->name, buf_text(&before), buf_text(&after), from);
+        const char *idle = knob_idle(k, next);
+        if (idle)
+            buf_fmt(text, " (without effect: %s)", idle);
     }
     TRY(changes_save(c, err));
     c->now = *next;
-    if (c->now.max_steps > 0)
-        c->max_steps = c->now.max_steps;
+    TRY(length_set(c, err));
     ok = !c->ledger || ledger_advance(c, err);
 out:
     free(next);

@@ -462,21 +462,35 @@ bool state_save(struct controller *c, struct error *err)
     return ok;
 }
 
+bool length_set(struct controller *c, struct error *err)
+{
+    struct run_plan plan;
+    struct ledger_counts n;
+    c->max_steps = c->now.max_steps;
+    if (!c->ledger)
+        return true;
+    if (c->max_steps > 0) {
+        ledger_item_max_set(c->ledger, INT64_MAX / 2);
+        return true;
+    }
+    if (!run_plan_make(&plan, &c->config, c->n_row, err))
+        return false;
+    int64_t n_item = c->config.num_episodes * plan.rollout_steps_per_episode * plan.prompts_per_rollout_step;
+    ledger_item_max_set(c->ledger, n_item);
+    ledger_counts(c->ledger, 1, &n);
+    /* as many as the data still give in batches of today's size; the data decide, filtered groups make it fewer */
+    c->max_steps = n.n_batch + (MAX(n_item - n.n_item, (int64_t)0) + n.unbatched) / (c->now.train_batch_size * c->config.num_trainers);
+    return true;
+}
+
 bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
 {
     bool found, ok = false;
     struct buf text = BUF_INIT;
     json_t *o = NULL;
     json_error_t jerr;
-    struct run_plan plan;
-    if (!run_plan_make(&plan, &c->config, n_row, err))
-        return false;
-    if (c->max_steps == 0)
-        c->max_steps = plan.total_steps;
     struct ledger_rules rules = { .seed = c->config.seed, .n_row = n_row, .shuffle = c->config.shuffle, .n_behind = c->config.n_behind,
-        .free = c->config.free_running, .max_age = c->config.max_staleness,
-        .n_item_max = c->now.max_steps > 0 || c->config.max_steps > 0 ? INT64_MAX / 2
-            : MAX(c->config.num_episodes * plan.rollout_steps_per_episode, 1) * plan.prompts_per_rollout_step };
+        .free = c->config.free_running, .max_age = c->config.max_staleness };
     if (!(c->ledger = ledger_new(&rules, err)))
         return false;
     TRY(journal_value_get(c->journal, "ledger", &text, &found, err));
@@ -505,6 +519,7 @@ bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
         ledger_forbid(c->ledger, strtoll(at, NULL, 10));
     c->n_row = n_row;
     TRY(number_put(c, "n_row", n_row, err));
+    TRY(length_set(c, err));
     TRY(ledger_advance(c, err));
     ok = true;
 out:

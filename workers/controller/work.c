@@ -116,7 +116,7 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
     w->consumes = mval_bool(mval_get(in->root, "consumes"), false);
     w->rank = mval_i64(mval_get(in->root, "rank"), w->consumes ? 0 : -1);
     w->round = mval_i64(mval_get(in->root, "round"), 0);
-    w->items_max = mval_i64(mval_get(in->root, "items_max"), 0);
+    w->items = mval_i64(mval_get(in->root, "items"), 0);
     w->busy = mval_bool(mval_get(in->root, "busy"), false);
     const struct mval *shared = mval_get(in->root, "shared");
     w->n_shared = (int)MIN(mval_n(shared), (int64_t)ARRAY_SIZE(w->shared));
@@ -328,7 +328,20 @@ static void load_give(struct controller *c, struct worker *w)
     task_give(c, w, &m);
 }
 
-static void items_give(struct controller *c, struct worker *w)
+/* How many more items w may hold, by the settings of the next one's rollout step; 0: none waits for it. */
+static int64_t items_room(const struct controller *c, const struct worker *w)
+{
+    const struct ledger_item *next = ledger_next(c->ledger, w->version);
+    struct run_config *at = next ? malloc(sizeof *at) : NULL;
+    if (!at)
+        return 0;
+    config_at(c, -1, next->rollout_step, at);
+    int64_t most = MIN(at->inference_microbatch_size, c->config.inference_microbatch_size);    // before a resume it may have been more
+    free(at);
+    return MAX(most - w->items, (int64_t)0);
+}
+
+static void items_give(struct controller *c, struct worker *w, int64_t room)
 {
     struct msg_out m;
     const struct ledger_item *i = ledger_lease(c->ledger, w->version, worker_id(c, w));
@@ -346,7 +359,7 @@ static void items_give(struct controller *c, struct worker *w)
         msg_i64(&m, "item", i->item);
         msg_i64(&m, "row", i->row);
         msg_end(&m);
-        if (++n >= w->items_max)
+        if (++n >= room)
             break;
         i = ledger_lease_of(c->ledger, w->version, s, worker_id(c, w));
     }
@@ -363,8 +376,9 @@ static void train_give(struct controller *c, struct worker *w)
     struct run_plan plan;
     struct run_config *at = malloc(sizeof *at);
     int64_t n = ledger_batch(c->ledger, c->step, item, ARRAY_SIZE(item));
+    int64_t rollout_step = n > 0 ? item[n - 1]->rollout_step : -1;    // the newest: what is told of sampling is true of it
     if (at)
-        config_at(c, c->step, -1, at);
+        config_at(c, c->step, rollout_step, at);
     if (!at || !run_plan_make(&plan, at, c->n_row, &err) || !step_begin(c, &err)) {
         run_fail(c, "cannot begin step %" PRId64 ": %s", c->step + 1, at ? err.text : "no memory");
         free(at);
@@ -377,7 +391,7 @@ static void train_give(struct controller *c, struct worker *w)
     for (int64_t k = 0; k < n; k++)
         msg_i64(&m, NULL, item[k]->item);
     msg_end(&m);
-    knobs_write(c, c->step, -1, &m);
+    knobs_write(c, c->step, rollout_step, &m);
     task_give(c, w, &m);
 }
 
@@ -495,10 +509,12 @@ static void worker_decide(struct controller *c, struct worker *w)
     }
     /* Several trainers would wait for the one that samples on. */
     bool awaited = w->consumes && c->config.num_trainers > 1 && c->ledger && (to_be_made || step_is_due(c));
-    if (c->ledger && c->state == RUN_RUNNING && !stopping && c->pause == PAUSE_NONE && w->produces && w->items_max > 0 && !awaited
-        && w->version >= 0 && !undone && ledger_issued(c->ledger, w->version)) {
-        items_give(c, w);
-        return;
+    if (c->ledger && c->state == RUN_RUNNING && !stopping && c->pause == PAUSE_NONE && w->produces && !awaited && w->version >= 0 && !undone) {
+        int64_t room = items_room(c, w);
+        if (room > 0) {
+            items_give(c, w, room);
+            return;
+        }
     }
 none:
     if (w->busy || clock_ms() - w->held_ms >= HOLD_MS)

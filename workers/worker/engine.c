@@ -171,11 +171,6 @@ void engine_look(struct engine *e, struct engine_look *out)
     pthread_mutex_unlock(&e->lock);
 }
 
-int64_t engine_items_max(const struct engine *e)
-{
-    return e->config.inference_microbatch_size;
-}
-
 static void phase_set(struct engine *e, const char *phase)
 {
     pthread_mutex_lock(&e->lock);
@@ -431,7 +426,7 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
     }
     int64_t longest = c->max_prompt_tokens + c->max_new_tokens;
     struct trainer_settings settings = TRAINER_SETTINGS_DEFAULT;
-    settings.token_budget_max = MAX(c->token_budget > 0 ? c->token_budget : c->train_microbatch_size * longest, longest);
+    settings.token_budget_max = run_config_micro_tok_max(c);
     settings.adam_beta1 = c->adam_beta1;
     settings.adam_beta2 = c->adam_beta2;
     settings.adam_eps = c->adam_eps;
@@ -586,6 +581,9 @@ static bool items_begin(struct engine *e, struct task *t, struct error *err)
 {
     struct sampling s;
     bool dropped;
+    pthread_mutex_lock(&e->lock);
+    e->look.items_max = t->config.inference_microbatch_size;
+    pthread_mutex_unlock(&e->lock);
     sampling_make(e, &t->config, t->config.temperature, &s);
     if (t->version >= 0 && t->version != e->version)
         return error_set(err, ERR_INTERNAL, "items want version %" PRId64 ", the sampler has %" PRId64, t->version, e->version);
@@ -653,7 +651,7 @@ static bool hyper_make(const struct run_config *c, int64_t step, int64_t max_ste
     h->filter_high = c->filter_range[1];
     h->mask_truncated = c->filter_truncated_response;
     h->ppb_as_coded = c->ppb_as_upstream;
-    h->token_budget = c->token_budget;
+    h->token_budget = run_config_micro_tok(c);
     return true;
 }
 
@@ -1165,6 +1163,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
     e->report_last = &e->report_first;
     e->step = e->version = e->look.step = e->look.version = -1;
     e->look.publish_ms = NAN;
+    e->look.items_max = config->inference_microbatch_size;
     snprintf(e->look.phase, sizeof e->look.phase, "starting");
     pthread_mutex_init(&e->lock, NULL);
     clock_cond_init(&e->some);

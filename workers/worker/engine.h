@@ -71,6 +71,7 @@ struct engine_look {
     bool idle;                    // no task waits or runs
     bool sampling;                // it runs items: more may be put in
     int64_t n_item;               // items inside the sampler
+    int64_t items_max;            // most that the controller lets it hold, as of the last items
     int64_t step, version, n_row; // of the weights; -1, 0 before the first load
     int64_t made;                 // the incarnation that made version
     int64_t round;                // in which it has met the other trainers; 0: none
@@ -89,4 +90,3 @@ void engine_put(struct engine *e, struct task *t);       // takes t
 struct report *engine_take(struct engine *e);            // NULL: none waits
 void engine_scored(struct engine *e, struct report *r);  // an evaluation's group with its scores; takes r
 void engine_look(struct engine *e, struct engine_look *out);
-int64_t engine_items_max(const struct engine *e);        // most items the sampler holds

@@ -97,6 +97,7 @@ static void parcel_score_make(struct parcel *p)
     const struct report *r = p->report;
     msg_begin(&p->msg, MSG_SCORE);
     msg_str(&p->msg, "row", r->row);
+    msg_i64(&p->msg, "max_new_tokens", r->group->max_new_tok);
     if (r->eval)
         msg_bool(&p->msg, "eval", true);
     msg_list(&p->msg, "samples");
@@ -341,7 +342,7 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
     msg_bool(&m, "consumes", w->part.rank >= 0);
     msg_i64(&m, "rank", w->part.rank);
     msg_i64(&m, "round", look->round);
-    msg_i64(&m, "items_max", MAX(engine_items_max(w->engine) - look->n_item, (int64_t)0));
+    msg_i64(&m, "items", look->n_item);
     msg_bool(&m, "busy", busy);
     msg_i64(&m, "n_row", look->n_row);
     msg_list(&m, "shared");
@@ -544,7 +545,7 @@ static void worker_turn(struct worker_process *w)
     if (look.idle && saving_only)
         work_ask(w, &look, false);
     else if ((look.sampling || (look.idle && w->n_score_open > 0)) && (since > (w->config.free_running ? FREE_ASK_MS : BUSY_ASK_MS)
-             || (look.sampling && look.n_item * 4 <= engine_items_max(w->engine) * 3 && since > 10)))
+             || (look.sampling && look.n_item * 4 <= look.items_max * 3 && since > 10)))
         work_ask(w, &look, true);
 }
 

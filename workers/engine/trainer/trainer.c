@@ -736,6 +736,7 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
     metric[M_LEFT_OUT] = out / n_all;
     metric[M_SAMPLE_UTILIZATION] = (used - sums->n_skipped) / n_all;
     metric[M_SKIPPED] = sums->n_skipped / n_all;
+    metric[M_MICRO_BATCHES] = sums->n_micro;
     metric[M_NO_SPREAD] = flat / (double)n_group;
     metric[M_FILTERED] = filtered / (double)n_group;
     metric[M_TEMPERATURE] = n_group ? (double)groups[0]->temperature : NAN;

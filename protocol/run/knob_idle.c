@@ -1,0 +1,107 @@
+/* Settings that were given and have no effect, because another setting that they belong to is not as they need it. */
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/run/knobs.h"
+
+/* Is one of the reward's parts of a kind that begins so? "0.8*code + 0.2*program:./len.py" has code and program:. */
+static bool reward_has(const struct run_config *c, const char *kind)
+{
+    for (const char *part = c->reward_type; part; part = strstr(part, " + ") ? strstr(part, " + ") + 3 : NULL) {
+        char *after;
+        (void)strtod(part, &after);
+        const char *at = after + strspn(after, " ");    // a weight may go before: 0.5 * code
+        at += *at == '*' ? 1 + strspn(at + 1, " ") : 0;
+        if (strncmp(at, kind, strlen(kind)) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Does every device begin so? Not while they are still to be chosen. */
+static bool devices_all(const struct run_config *c, const char *kind)
+{
+    for (const char *at = c->devices; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (strncmp(at, kind, strlen(kind)) != 0)
+            return false;
+    return true;
+}
+
+static bool ends_by_steps(const struct run_config *c) { return c->max_steps > 0; }
+static bool on_gpus(const struct run_config *c) { return devices_all(c, "cuda:"); }
+static bool on_cpus(const struct run_config *c) { return devices_all(c, "cpu:"); }
+static bool weights_stay(const struct run_config *c) { return !run_config_travels(c); }
+static bool in_logical_time(const struct run_config *c) { return !c->free_running; }
+static bool has_budget(const struct run_config *c) { return c->token_budget > 0; }
+static bool no_punishment(const struct run_config *c) { return !c->soft_over_length_punishment; }
+static bool not_ppb(const struct run_config *c) { return strcmp(c->algo, "REINFORCE_PPB") != 0; }
+static bool rate_constant(const struct run_config *c) { return strcmp(c->lr_schedule, "constant") == 0; }
+static bool no_code(const struct run_config *c) { return !reward_has(c, "code"); }
+static bool no_wait(const struct run_config *c) { return !reward_has(c, "code") && !reward_has(c, "program:"); }
+static bool no_eval(const struct run_config *c) { return !c->eval_dataset[0]; }
+static bool no_metrics(const struct run_config *c) { return !c->metrics_listen[0]; }
+static bool no_wandb(const struct run_config *c) { return strcmp(c->wandb, "off") == 0; }
+static bool no_project(const struct run_config *c) { return no_wandb(c) && !c->eval_save_dir[0]; }
+
+#define EVAL_WHY "there is no evaluation set; 'eval_dataset' names them"
+#define WANDB_WHY "'wandb' is off; 'wandb' online or offline uses it"
+
+static const struct idle_rule {
+    const char *name;
+    bool (*idle)(const struct run_config *c);
+    const char *why;
+} rules[] = {
+    { "project", no_project, "it names a project of wandb and a folder in 'eval_save_dir', and neither is set" },
+    { "num_episodes", ends_by_steps, "'max_steps' ends the run; 'max_steps' 0 leaves it to 'num_episodes'" },
+    { "weights", weights_stay, "no weights travel: each device samples with its own" },
+    { "threads", on_gpus, "it is for CPU devices, and there are GPUs only" },
+    { "max_staleness", in_logical_time, "it is for 'free_running'; 'n_behind' bounds the age of samples otherwise" },
+    { "train_microbatch_size", has_budget, "'token_budget' wins over it; 'token_budget' 0 leaves it to 'train_microbatch_size'" },
+    { "cache_length", no_punishment, "'soft_over_length_punishment' is false" },
+    { "ppb_as_upstream", not_ppb, "it is for 'algo' REINFORCE_PPB" },
+    { "lr_min_ratio", rate_constant, "'lr_schedule' is constant; linear and cosine end there" },
+    { "offload_optimizer", on_cpus, "on CPUs the optimizer's state is in host memory anyway; for less memory there is 'recompute_full'" },
+    { "code_verifier_api_url", no_code, "no part of 'reward_type' is code or code_share" },
+    { "reward_timeout_s", no_wait, "no part of 'reward_type' is code, code_share or a program" },
+    { "eval_interval", no_eval, EVAL_WHY },
+    { "eval_temperature", no_eval, EVAL_WHY },
+    { "eval_save_dir", no_eval, EVAL_WHY },
+    { "wandb_entity", no_wandb, WANDB_WHY },
+    { "wandb_base_url", no_wandb, WANDB_WHY },
+    { "wandb_group", no_wandb, WANDB_WHY },
+    { "wandb_tags", no_wandb, WANDB_WHY },
+    { "wandb_notes", no_wandb, WANDB_WHY },
+    { "wandb_ca", no_wandb, WANDB_WHY },
+    { "wandb_completions", no_wandb, WANDB_WHY },
+    { "wandb_console", no_wandb, WANDB_WHY },
+    { "wandb_host", no_wandb, WANDB_WHY },
+    { "metrics_token_file", no_metrics, "'metrics_listen' is not set, so nothing is served" },
+};
+
+static bool is_default(const struct knob *k, const struct run_config *c)
+{
+    struct run_config d;
+    struct buf now = BUF_INIT, def = BUF_INIT;
+    run_config_init(&d);
+    bool same = strcmp(knob_text(k, c, &now), knob_text(k, &d, &def)) == 0;
+    buf_release(&now);
+    buf_release(&def);
+    return same;
+}
+
+const char *knob_idle(const struct knob *k, const struct run_config *c)
+{
+    const char *why = k->no_effect;
+    for (size_t i = 0; !why && i < ARRAY_SIZE(rules); i++)
+        if (strcmp(rules[i].name, k->name) == 0 && rules[i].idle(c))
+            why = rules[i].why;
+    return why && !is_default(k, c) ? why : NULL;
+}
+
+void knobs_note_idle(const struct run_config *c, enum knob_source from, struct buf *notes)
+{
+    for (int i = 0; i < n_knobs; i++) {
+        const char *why = c->source[i] >= from ? knob_idle(&knobs[i], c) : NULL;
+        if (why)
+            buf_fmt(notes, "note: '%s' has no effect: %s\n", knobs[i].name, why);
+    }
+}
