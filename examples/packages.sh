@@ -1,13 +1,37 @@
-# packages.sh - sourced by examples/quickstart.sh and tests/run.sh: which Debian packages are needed, and getting them
+# packages.sh - sourced by examples/quickstart.sh and tests/run.sh: which packages are needed here, and getting them
 #
+# packages_list NEED...: prints what this distribution calls the packages that building (build) and testing (test) need, one a
+# line.
 # packages_install YES NAME...: prints the one apt line for what is missing and runs it when root, else asks to run it with
 # sudo (YES=1: no question). Nothing to do when all is there.
 
-packages_build="cmake gcc libarb-dev libc6-dev libcurl4-openssl-dev libflint-dev libfyaml-dev libgmp-dev libjansson-dev
-libmpfr-dev libmsgpack-dev libncurses-dev libnng-dev libpcre2-dev libseccomp-dev libsqlite3-dev libutf8proc-dev
-libzstd-dev ninja-build pkg-config python3-minimal zlib1g-dev"
-# Debian 12 names Arb's headers libflint-arb-dev; FLINT 3 (later releases) holds Arb itself.
-packages_build=${packages_build/libarb-dev/libflint-arb-dev}
+# Need, distributions as ID-VERSION_ID of /etc/os-release, packages. 'all' are these four and whatever else there is; what is
+# not among the four is taken for newer. FLINT 3 holds Arb itself.
+packages_table='
+build | all                                    | cmake gcc libc6-dev libcurl4-openssl-dev libflint-dev libfyaml-dev libgmp-dev
+build | all                                    | libjansson-dev libmbedtls-dev libmpfr-dev libncurses-dev libnng-dev libpcre2-dev
+build | all                                    | libseccomp-dev libsqlite3-dev libutf8proc-dev libzstd-dev ninja-build pkg-config
+build | all                                    | python3-minimal zlib1g-dev
+build | debian-12 ubuntu-22.04                 | libflint-arb-dev
+build | debian-12 ubuntu-22.04 ubuntu-24.04    | libmsgpack-dev
+build | debian-13 newer                        | libmsgpack-c-dev
+test  | all                                    | bubblewrap clang libcmocka-dev libvterm-dev procps python3 tmux valgrind
+test  | debian-12 debian-13 ubuntu-24.04 newer | libclang-rt-dev
+test  | ubuntu-22.04                           | libclang-common-14-dev
+'
+
+packages_list() {
+    local here need where names
+    # shellcheck source=/dev/null
+    here=$(. "${PACKAGES_OS_RELEASE:-/etc/os-release}" && echo "${ID:-}-${VERSION_ID:-}")
+    [[ $packages_table =~ \ $here\  ]] || here=newer
+    while IFS='|' read -r need where names; do
+        if [[ " $* " == *" ${need%% *} "* && " $where " =~ \ (all|$here)\  ]]; then
+            # shellcheck disable=SC2086 # a list of words
+            printf '%s\n' $names
+        fi
+    done <<<"$packages_table"
+}
 
 packages_install() {
     local yes=$1 missing=() p

@@ -12,7 +12,7 @@ yes=0 prepare=0 batch=0
 while [ $# -gt 0 ]; do
     case $1 in
     --yes) yes=1 ;;
-    --packages) printf '%s\n' $packages_build; exit 0 ;;
+    --packages) packages_list build; exit 0 ;;
     --prepare) prepare=1 ;;
     --batch) batch=1 ;;
     --) shift; break ;;
@@ -22,7 +22,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 # shellcheck disable=SC2086 # a list of words
-packages_install $yes $packages_build
+packages_install $yes $(packages_list build)
 [ -t 0 ] && [ -t 1 ] || batch=1
 
 echo "building ..." >&2

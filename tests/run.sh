@@ -7,12 +7,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . examples/packages.sh
-packages="$packages_build bubblewrap clang libclang-rt-14-dev libcmocka-dev libvterm-dev procps python3 tmux valgrind"
 yes=0 runner=()
 while [ $# -gt 0 ]; do
     case $1 in
     --yes) yes=1 ;;
-    --packages) printf '%s\n' $packages; exit 0 ;;
+    --packages) packages_list build test; exit 0 ;;
     --long) runner+=(--long) ;;
     --only) runner+=(--only "$2"); shift ;;
     -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
@@ -21,5 +20,5 @@ while [ $# -gt 0 ]; do
     shift
 done
 # shellcheck disable=SC2086 # a list of words
-packages_install $yes $packages
+packages_install $yes $(packages_list build test)
 exec /usr/bin/python3 tests/runner.py "${runner[@]}"

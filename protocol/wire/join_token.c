@@ -6,6 +6,7 @@
 #include <mbedtls/hkdf.h>
 #include <mbedtls/md.h>
 #include <mbedtls/pk.h>
+#include <mbedtls/version.h>
 #include <mbedtls/x509_crt.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+
+#define SECRET_BYTES 32    // of a private key of P-256
 
 static int random_fill(UNUSED void *ctx, unsigned char *out, size_t len)
 {
@@ -78,28 +81,74 @@ bool join_token_read(char token[JOIN_TOKEN_LEN + 1], const char *path, struct er
     return true;
 }
 
-/* The private key: 48 bytes of HKDF taken modulo n - 1, plus 1 (FIPS 186-4, B.4.1: 128 bits more than n leave no bias that
- * matters); the public key with it. */
-static int key_derive(mbedtls_pk_context *pk, const char *token)
+/* Write the private key for a group of the order order_n: 48 bytes of HKDF taken modulo n - 1, plus 1 (FIPS 186-4, B.4.1: 128 bits more than
+ * n leave no bias that matters). 0, or mbedTLS's error. */
+static int secret_derive(unsigned char secret[SECRET_BYTES], const mbedtls_mpi *order_n, const char *token)
 {
     static const char salt[] = "rollcall join token", info[] = "P-256 node key 1";
     unsigned char bytes[48];
-    mbedtls_mpi n;
-    int rv;
+    mbedtls_mpi n, d;
     mbedtls_mpi_init(&n);
-    if ((rv = mbedtls_pk_setup(pk, mbedtls_pk_info_from_type(MBEDTLS_PK_ECKEY))) != 0)
-        goto out;
-    mbedtls_ecp_keypair *k = mbedtls_pk_ec(*pk);
-    if ((rv = mbedtls_ecp_group_load(&k->grp, MBEDTLS_ECP_DP_SECP256R1)) != 0
-        || (rv = mbedtls_hkdf(mbedtls_md_info_from_type(MBEDTLS_MD_SHA256), (const void *)salt, sizeof salt - 1, (const void *)token,
-                              JOIN_TOKEN_LEN, (const void *)info, sizeof info - 1, bytes, sizeof bytes)) != 0
-        || (rv = mbedtls_mpi_read_binary(&k->d, bytes, sizeof bytes)) != 0 || (rv = mbedtls_mpi_sub_int(&n, &k->grp.N, 1)) != 0
-        || (rv = mbedtls_mpi_mod_mpi(&k->d, &k->d, &n)) != 0 || (rv = mbedtls_mpi_add_int(&k->d, &k->d, 1)) != 0)
-        goto out;
-    rv = mbedtls_ecp_mul(&k->grp, &k->Q, &k->d, &k->grp.G, random_fill, NULL);
-out:
+    mbedtls_mpi_init(&d);
+    int rv = mbedtls_hkdf(mbedtls_md_info_from_type(MBEDTLS_MD_SHA256), (const void *)salt, sizeof salt - 1, (const void *)token,
+                          JOIN_TOKEN_LEN, (const void *)info, sizeof info - 1, bytes, sizeof bytes);
+    if (rv == 0)
+        rv = mbedtls_mpi_read_binary(&d, bytes, sizeof bytes);
+    if (rv == 0)
+        rv = mbedtls_mpi_sub_int(&n, order_n, 1);
+    if (rv == 0)
+        rv = mbedtls_mpi_mod_mpi(&d, &d, &n);
+    if (rv == 0)
+        rv = mbedtls_mpi_add_int(&d, &d, 1);
+    if (rv == 0)
+        rv = mbedtls_mpi_write_binary(&d, secret, SECRET_BYTES);
+    mbedtls_mpi_free(&d);
     mbedtls_mpi_free(&n);
     return rv;
+}
+
+/* Compute the public key of a pair that has its group and private key. mbedTLS 3 hides the members that 2 wants here. */
+static int public_derive(mbedtls_ecp_keypair *k)
+{
+#if MBEDTLS_VERSION_NUMBER >= 0x03060000
+    return mbedtls_ecp_keypair_calc_public(k, random_fill, NULL);
+#else
+    return mbedtls_ecp_mul(&k->grp, &k->Q, &k->d, &k->grp.G, random_fill, NULL);
+#endif
+}
+
+static int key_derive(mbedtls_pk_context *pk, const char *token)
+{
+    unsigned char secret[SECRET_BYTES];
+    mbedtls_ecp_group group;
+    mbedtls_ecp_group_init(&group);
+    int rv = mbedtls_ecp_group_load(&group, MBEDTLS_ECP_DP_SECP256R1);
+    if (rv == 0)
+        rv = secret_derive(secret, &group.N, token);
+    if (rv == 0)
+        rv = mbedtls_pk_setup(pk, mbedtls_pk_info_from_type(MBEDTLS_PK_ECKEY));
+    if (rv == 0)
+        rv = mbedtls_ecp_read_key(MBEDTLS_ECP_DP_SECP256R1, mbedtls_pk_ec(*pk), secret, sizeof secret);
+    if (rv == 0)
+        rv = public_derive(mbedtls_pk_ec(*pk));
+    mbedtls_ecp_group_free(&group);
+    return rv;
+}
+
+static int serial_set(mbedtls_x509write_cert *cert)
+{
+#if MBEDTLS_VERSION_NUMBER >= 0x03060000
+    unsigned char one[] = { 1 };
+    return mbedtls_x509write_crt_set_serial_raw(cert, one, sizeof one);
+#else
+    mbedtls_mpi one;
+    mbedtls_mpi_init(&one);
+    int rv = mbedtls_mpi_lset(&one, 1);
+    if (rv == 0)
+        rv = mbedtls_x509write_crt_set_serial(cert, &one);
+    mbedtls_mpi_free(&one);
+    return rv;
+#endif
 }
 
 bool join_identity_make(struct join_identity *out, const char *token, struct error *err)
@@ -107,11 +156,9 @@ bool join_identity_make(struct join_identity *out, const char *token, struct err
     static const char name[] = "CN=" JOIN_SERVER_NAME;
     mbedtls_pk_context pk;
     mbedtls_x509write_cert cert;
-    mbedtls_mpi serial;
     int rv;
     mbedtls_pk_init(&pk);
     mbedtls_x509write_crt_init(&cert);
-    mbedtls_mpi_init(&serial);
     if ((rv = key_derive(&pk, token)) != 0)
         goto out;
     mbedtls_x509write_crt_set_version(&cert, MBEDTLS_X509_CRT_VERSION_3);
@@ -119,15 +166,13 @@ bool join_identity_make(struct join_identity *out, const char *token, struct err
     mbedtls_x509write_crt_set_subject_key(&cert, &pk);
     mbedtls_x509write_crt_set_issuer_key(&cert, &pk);
     /* No end that matters: a token lives as long as its file, and hosts' clocks need not agree. */
-    if ((rv = mbedtls_mpi_lset(&serial, 1)) != 0 || (rv = mbedtls_x509write_crt_set_serial(&cert, &serial)) != 0
-        || (rv = mbedtls_x509write_crt_set_subject_name(&cert, name)) != 0 || (rv = mbedtls_x509write_crt_set_issuer_name(&cert, name)) != 0
+    if ((rv = serial_set(&cert)) != 0 || (rv = mbedtls_x509write_crt_set_subject_name(&cert, name)) != 0 || (rv = mbedtls_x509write_crt_set_issuer_name(&cert, name)) != 0
         || (rv = mbedtls_x509write_crt_set_validity(&cert, "19700101000000", "20991231235959")) != 0
         || (rv = mbedtls_x509write_crt_set_basic_constraints(&cert, 1, 0)) != 0
         || (rv = mbedtls_x509write_crt_pem(&cert, (unsigned char *)out->cert, sizeof out->cert, random_fill, NULL)) != 0)
         goto out;
     rv = mbedtls_pk_write_key_pem(&pk, (unsigned char *)out->key, sizeof out->key);
 out:
-    mbedtls_mpi_free(&serial);
     mbedtls_x509write_crt_free(&cert);
     mbedtls_pk_free(&pk);
     return rv == 0 || error_set(err, ERR_INTERNAL, "cannot make a TLS identity from the join token (mbedtls -0x%04x)", (unsigned)-rv);

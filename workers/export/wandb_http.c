@@ -8,6 +8,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/http.h"
 #include "workers/export/wandb.h"
 
 #define REPLY_MAX ((size_t)4 << 20)
@@ -136,7 +137,7 @@ bool http_do(struct http *h, const char *method, const char *url, bool with_key,
     curl_easy_setopt(c, CURLOPT_URL, url);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);    // a redirect must not carry the key elsewhere
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+    http_only(c, true);
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, 20000L);
     curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)(limit_s * 1000));
     curl_easy_setopt(c, CURLOPT_ACCEPT_ENCODING, "gzip");

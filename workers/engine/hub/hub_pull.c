@@ -16,6 +16,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/digest.h"
+#include "protocol/base/http.h"
 #include "workers/engine/hub/hub.h"
 
 #define API_BYTES_MAX ((size_t)64 << 20)
@@ -167,9 +168,7 @@ static void request_reset(struct pull *p)
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 30L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);     // nothing at all for a minute
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 60L);
-    bool plain = strncmp(p->endpoint, "http://", 7) == 0;
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, plain ? "http,https" : "https");
-    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, plain ? "http,https" : "https");
+    http_only(c, strncmp(p->endpoint, "http://", 7) == 0);
 }
 
 static bool text_escaped(struct pull *p, struct buf *out, const char *text, size_t len, struct error *err)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/buf.h"
+#include "protocol/base/http.h"
 
 #define ANSWER_MAX (4u << 20)     // bytes of an answer
 #define ATTEMPTS 3
@@ -46,7 +47,7 @@ struct remote *remote_new(const char *url, double test_timeout_s, struct error *
     curl_easy_setopt(r->curl, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(r->curl, CURLOPT_WRITEDATA, &r->answer);
     curl_easy_setopt(r->curl, CURLOPT_CONNECTTIMEOUT, 10L);
-    curl_easy_setopt(r->curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    http_only(r->curl, true);
     if (curl_easy_setopt(r->curl, CURLOPT_URL, url) != CURLE_OK)
         goto fail;
     return r;

@@ -151,7 +151,8 @@ struct value jinja_from_json(struct render *r, const json_t *j, int depth)
         d.dict->cap = (int64_t)n;
         for (void *it = json_object_iter((json_t *)(uintptr_t)j); it;
              it = json_object_iter_next((json_t *)(uintptr_t)j, it)) {
-            d.dict->key[d.dict->n] = jinja_str(json_object_iter_key(it), json_object_iter_key_len(it));
+            const char *key = json_object_iter_key(it);    // jansson refuses NUL in keys
+            d.dict->key[d.dict->n] = jinja_str(key, strlen(key));
             d.dict->value[d.dict->n++] = jinja_from_json(r, json_object_iter_value(it), depth + 1);
         }
         return d;

@@ -8,10 +8,17 @@
  * smaller than 2^-400 of the value (2^-100 at each of 8 points with free symbols) are taken for equal. */
 #include <string.h>
 #include "workers/engine/reward/math/node.h"
-#include <arb.h>
+#if __has_include(<flint/arb.h>)    // FLINT 3 holds Arb
+#include <flint/acb.h>
+#include <flint/acb_hypgeom.h>
+#include <flint/arb.h>
+#include <flint/arb_hypgeom.h>
+#else
 #include <acb.h>
-#include <arb_hypgeom.h>
 #include <acb_hypgeom.h>
+#include <arb.h>
+#include <arb_hypgeom.h>
+#endif
 
 #define P61 ((UINT64_C(1) << 61) - 1)
 #define N_POINT 8           // points at which trees with free symbols are compared
