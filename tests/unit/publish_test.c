@@ -200,28 +200,30 @@ static void every_version_arrives_with_its_bytes(void **state)
     enum weights_way way = (enum weights_way)(intptr_t)*state;
     struct producer p[2];
     struct trainer_side t;
+    trainer_open(&t, way, 1, LIMIT_MS);
+    share(&t, 0);    // gone before anybody comes, so that no producer can have it
+    share(&t, 1);
     for (int k = 0; k < n_producer; k++)
         p[k] = producer_start(way, k, k ? "two" : "one");
-    trainer_open(&t, way, 1, LIMIT_MS);
-    share(&t, 0);    // perhaps before anybody is there
-    for (int64_t v = 0; v < 4; v++) {
-        if (v == 2)
+    share(&t, 2);    // perhaps before anybody is there
+    for (int64_t v = 2; v < 6; v++) {
+        if (v == 4)
             for (int k = 0; k < n_producer; k++)
                 ask(&p[k], v);    // wanted before it is shared: received straight into the weights
-        if (v == 2)
+        if (v == 4)
             members_wait(&t, n_producer, n_producer);
-        if (v > 0)
+        if (v > 2)
             share(&t, v);
-        if (v != 2)
+        if (v != 4)
             for (int k = 0; k < n_producer; k++)
                 ask(&p[k], v);
         for (int k = 0; k < n_producer; k++)
             expect(&p[k], v, ERR_NONE);
     }
-    ask(&p[0], 3);    // once more, as after its weights were lost
-    expect(&p[0], 3, ERR_NONE);
-    ask(&p[n_producer - 1], 1);
-    expect(&p[n_producer - 1], 1, ERR_NOT_FOUND);
+    ask(&p[0], 5);    // once more, as after its weights were lost
+    expect(&p[0], 5, ERR_NONE);
+    ask(&p[n_producer - 1], 0);
+    expect(&p[n_producer - 1], 0, ERR_NOT_FOUND);
     for (int k = 0; k < n_producer; k++)
         producer_end(&p[k], 0);
     trainer_close(&t);

@@ -158,7 +158,7 @@ static void receive_begin(struct inlet *in)
     struct comm_broadcast b = { .size_bytes = in->config.size_bytes, .bucket_bytes = in->announced[0].bucket_bytes };
     pthread_mutex_lock(&in->lock);
     in->direct = in->want == WANT_ASKED && in->want_version == in->announced[0].version;
-    if (!in->direct && in->copying) {
+    if (!in->direct && (in->copying || in->want == WANT_STAGED)) {    // the latter: it has been told to copy, and has not begun
         pthread_mutex_unlock(&in->lock);
         return;
     }
