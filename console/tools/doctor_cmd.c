@@ -169,7 +169,9 @@ static void sandbox_check(struct checkup *c)
     struct error err = { 0 };
     struct sandbox_host *h = sandbox_host_new(&sandbox_limits_default, &err);
     if (h)
-        say(c, FINE, "the sandbox of code rewards works");
+        say(c, FINE, "the sandbox of code rewards works%s%s%s",
+            sandbox_host_no_cgroups(h) ? "; without cgroups programs get no shared anonymous memory: " : "",
+            sandbox_host_no_cgroups(h) ? sandbox_host_no_cgroups(h) : "", sandbox_host_no_cgroups(h) ? "" : ", its memory limited by cgroups");
     else
         say(c, WORTH_KNOWING, "no code rewards here: %s", err.text);
     sandbox_host_free(h);

@@ -3,9 +3,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/file.h"
+#include "workers/engine/reward/sandbox/cgroup.h"
 #include "workers/engine/reward/sandbox/output.h"
 #include "workers/engine/reward/sandbox/value.h"
 #include "workers/engine/reward/tests.h"
@@ -227,6 +230,40 @@ static void a_call_may_return_the_first_member_of_an_expected_list(UNUSED void *
     }
 }
 
+/* On a folder with a cgroup's files; a real one needs a machine that gives one away (hostile_test.py on such a machine). */
+static void where_no_cgroup_can_be_made_the_reason_is_said_and_nothing_is_left(UNUSED void **state)
+{
+    static const struct { const char *own, *controllers, *subtree, *says; } cases[] = {
+        { "/../x", "memory", "memory", "is not below" },
+        { "/none", "memory", "memory", "cannot make a cgroup" },
+        { "/own", "cpu pids", "", "has no memory controller" },
+        { "/own", "cpu memory2", "", "has no memory controller" },
+        { "/own", "cpu memory", "memory", "cannot have groups with a memory limit" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char mount[] = "/tmp/code_test_XXXXXX", path[64], listing[128] = "";
+        struct error err = { 0 };
+        assert_non_null(mkdtemp(mount));
+        snprintf(path, sizeof path, "%s/own", mount);
+        assert_true(dir_make(path, 0700, &err));
+        snprintf(path, sizeof path, "%s/own/cgroup.controllers", mount);
+        assert_true(file_write(path, cases[i].controllers, strlen(cases[i].controllers), &err));
+        snprintf(path, sizeof path, "%s/own/cgroup.subtree_control", mount);
+        assert_true(file_write(path, cases[i].subtree, strlen(cases[i].subtree), &err));
+        assert_null(cgroup_set_new(mount, cases[i].own, 1 << 20, &err));
+        if (!strstr(err.text, cases[i].says))
+            fail_msg("%s: %s", cases[i].own, err.text);
+        snprintf(path, sizeof path, "%s/own", mount);
+        DIR *d = opendir(path);
+        for (struct dirent *e; (e = readdir(d));)
+            if (strncmp(e->d_name, "rollcall", 8) == 0)
+                snprintf(listing, sizeof listing, "%s", e->d_name);
+        closedir(d);
+        assert_string_equal(listing, "");
+        assert_true(dir_remove(mount, &err));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +273,7 @@ int main(void)
         cmocka_unit_test(the_last_python_fence_holds_the_program),
         cmocka_unit_test(test_cases_are_read_in_all_their_spellings),
         cmocka_unit_test(test_cases_that_cannot_be_used_are_an_error_of_the_data),
+        cmocka_unit_test(where_no_cgroup_can_be_made_the_reason_is_said_and_nothing_is_left),
         cmocka_unit_test(a_call_may_return_the_first_member_of_an_expected_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

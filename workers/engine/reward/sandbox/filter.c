@@ -1,5 +1,6 @@
 #include "workers/engine/reward/sandbox/filter.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/ioctl.h>
@@ -14,10 +15,10 @@ static const char *const allowed[] = {
     "fstat", "lstat", "newfstatat", "statx", "statfs", "fstatfs", "lseek", "access", "faccessat", "faccessat2",
     "getdents64", "getcwd", "chdir", "fchdir", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir",
     "unlink", "unlinkat", "link", "linkat", "symlink", "symlinkat", "readlink", "readlinkat", "chmod", "fchmod",
-    "fchmodat", "umask", "truncate", "ftruncate", "fallocate", "fsync", "fdatasync", "flock", "fcntl", "utimensat",
+    "fchmodat", "umask", "truncate", "ftruncate", "fallocate", "fsync", "fdatasync", "flock", "utimensat",
     "dup", "dup2", "dup3", "pipe", "pipe2", "sendfile", "copy_file_range", "fadvise64",
     /* memory */
-    "mmap", "mprotect", "munmap", "mremap", "madvise", "brk", "membarrier",
+    "mprotect", "munmap", "mremap", "madvise", "brk", "membarrier",
     /* processes and threads */
     "fork", "vfork", "execve", "exit", "exit_group", "wait4", "waitid", "kill", "tgkill", "getpid", "getppid",
     "gettid", "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups", "getpgrp", "getpgid",
@@ -34,11 +35,24 @@ static const char *const allowed[] = {
 };
 
 /* Calls allowed with some arguments only. */
-static bool filter_partly(scmp_filter_ctx f)
+static bool filter_partly(scmp_filter_ctx f, bool shared_memory)
 {
+    /* no locks of ranges, leases or signals: each costs the kernel memory that no limit counts */
+    static const int commands[] = { F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL };
     static const unsigned long requests[] = { TCGETS, TIOCGWINSZ, FIOCLEX, FIONCLEX, FIONBIO, FIONREAD };
     static const int options[] = { PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE, 0x53564d41 /* PR_SET_VMA, of malloc */ };
     int bad = 0;
+    if (shared_memory) {
+        bad |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 0);
+    } else {
+        bad |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1, SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS, 0));
+        bad |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1,
+                                SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS | MAP_TYPE, MAP_ANONYMOUS | MAP_PRIVATE));
+        bad |= seccomp_rule_add(f, SCMP_ACT_ERRNO(ENOMEM), SCMP_SYS(mmap), 1,
+                                SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS | MAP_SHARED, MAP_ANONYMOUS | MAP_SHARED));
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
+        bad |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 1, SCMP_A1(SCMP_CMP_EQ, (scmp_datum_t)commands[i]));
     for (size_t i = 0; i < ARRAY_SIZE(requests); i++)
         bad |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_EQ, requests[i]));
     for (size_t i = 0; i < ARRAY_SIZE(options); i++)
@@ -54,7 +68,7 @@ static bool filter_partly(scmp_filter_ctx f)
     return bad == 0;
 }
 
-int filter_make(struct error *err)
+int filter_make(bool shared_memory, struct error *err)
 {
     int fd = -1;
     bool ok = false;
@@ -73,7 +87,7 @@ int filter_make(struct error *err)
             goto out;
         }
     }
-    if (!filter_partly(f)) {
+    if (!filter_partly(f, shared_memory)) {
         error_set(err, ERR_UNSUPPORTED, "libseccomp refuses a rule of the sandbox");
         goto out;
     }

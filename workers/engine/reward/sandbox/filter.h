@@ -2,9 +2,11 @@
  *
  * A list of what is allowed: what CPython and the C library need to compute, to read and write files, to start threads
  * and children. All else fails with EPERM, so that a program sees an ordinary error: no sockets but pairs, no
- * namespaces, mounts, tracing, reading of other processes' memory, keys, io_uring, perf, bpf, memory files or System V
- * memory. Any thread. */
+ * namespaces, mounts, tracing, reading of other processes' memory, keys, io_uring, perf, bpf, memory files, System V
+ * memory or file locks. Any thread. */
 #pragma once
 #include "protocol/base/error.h"
-/* The compiled filter as a memory file (CLOEXEC), ready for bwrap's --seccomp; -1: see err. The caller closes it. */
-int filter_make(struct error *err);
+/* The compiled filter as a memory file (CLOEXEC); -1: see err. The caller closes it. With shared_memory a program may map
+ * anonymous memory that processes share. That is for where a cgroup limits a program's memory: such pages stay when no
+ * process has them mapped, and then belong to nobody. Without it mmap fails with ENOMEM, as at any memory limit. */
+int filter_make(bool shared_memory, struct error *err);

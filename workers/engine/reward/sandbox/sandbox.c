@@ -12,6 +12,9 @@
  *     otherwise it is the program's.
  *  5. The driver is pid 1 inside: no signal of the program can end or stop it, and there is no /proc, ptrace or
  *     process_vm_* to reach into it.
+ *  6. All that a sandbox holds in memory is limited. Where we may make cgroups the kernel does it (cgroup.h). Elsewhere
+ *     the filter refuses memory that no process needs to have mapped, and what is mapped is summed up every TICK_MS
+ *     (memory.h). Should the machine run out all the same, sandboxes are what the kernel ends first.
  * States: asked for (sandbox_start) -> ready (sandbox_ready) -> loaded (sandbox_load) -> dead (sandbox_kill). */
 #include "workers/engine/reward/sandbox/sandbox.h"
 #include <dirent.h>
@@ -32,7 +35,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "workers/engine/reward/sandbox/cgroup.h"
 #include "workers/engine/reward/sandbox/filter.h"
+#include "workers/engine/reward/sandbox/memory.h"
 #include "driver_py.h"    // made from driver.py by sandbox.cmake: driver_py, the file's text
 
 #define BWRAP "/usr/bin/bwrap"
@@ -43,8 +48,8 @@
 #define SANDBOX_UID 65533
 #define N_SPARE 2           // sandboxes started ahead
 #define START_MS 60000      // for bwrap and the interpreter to come up; milliseconds on an idle machine
+#define KERNEL_BYTES (64 << 20)    // memory that the kernel may take for a sandbox: buffers, page tables, in- and output
 #define TICK_MS 10          // between two looks at the memory of a running sandbox
-#define TREE_MAX 512        // processes looked at
 
 const struct sandbox_limits sandbox_limits_default = {
     .case_s = 10, .mem_bytes = 1 << 30, .out_bytes = 4 << 20, .tmp_bytes = 16 << 20, .n_task = 32,
@@ -57,9 +62,12 @@ struct sandbox {
     int control;      // packets to and from the driver
     int input, output, errors;    // memory files; errors is what the program writes to descriptor 2
     bool ready, loaded, dead;
+    int cgroup;       // of the host's groups; -1: none
 };
 struct sandbox_host {
     struct sandbox_limits limits;
+    struct cgroup_set *cgroups;       // NULL: the machine lets us make none, as no_cgroups says
+    char no_cgroups[512];
     int filter;                       // memory file: the compiled seccomp filter
     int driver;                       // memory file: driver.py as marshalled code
     pid_t bwrap;                      // our child, the outer box with the zygote in it; 0: none
@@ -92,6 +100,16 @@ struct limit {
 #define N_LIMIT 6
 #define N_FD 7
 
+/* Have the kernel end this process and its children before all others when the machine has no memory left. */
+static bool oom_first(void)
+{
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY);
+    bool ok = fd >= 0 && write(fd, "1000", 4) == 4;    // proc(5): the most; anybody may raise it
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
 /* The forked child's half of zygote_start: only system calls. fds become descriptors 2, 3 and so on; -1: none there. */
 static void __attribute__((noreturn))
 bwrap_exec(char *const *argv, const int fds[N_FD], const struct limit limits[N_LIMIT])
@@ -116,7 +134,7 @@ bwrap_exec(char *const *argv, const int fds[N_FD], const struct limit limits[N_L
     sigemptyset(&empty);
     sigprocmask(SIG_SETMASK, &empty, NULL);
     signal(SIGPIPE, SIG_DFL);
-    if (chdir("/") != 0)
+    if (chdir("/") != 0 || !oom_first())
         _exit(126);
     if (geteuid() == 0 && (setgroups(0, NULL) != 0 || setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) != 0 ||
                            setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) != 0)) {
@@ -242,7 +260,7 @@ static struct sandbox *sandbox_start(struct sandbox_host *h, struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory for a sandbox");
         return NULL;
     }
-    *s = (struct sandbox){ .host = h, .control = -1, .pidfd = -1 };
+    *s = (struct sandbox){ .host = h, .control = -1, .pidfd = -1, .cgroup = -1 };
     /* without MFD_ALLOW_SEALING: the program cannot seal a file against us */
     s->input = memfd_create("sandbox-input", MFD_CLOEXEC);
     s->output = memfd_create("sandbox-output", MFD_CLOEXEC);
@@ -298,6 +316,8 @@ void sandbox_free(struct sandbox *s)
     if (!s)
         return;
     sandbox_kill(s, false);
+    if (s->cgroup >= 0)
+        cgroup_give(s->host->cgroups, s->cgroup);
     fd_close(&s->pidfd);
     fd_close(&s->control);    // a driver that has not come up yet ends by itself
     fd_close(&s->input);
@@ -326,6 +346,8 @@ static bool sandbox_ready(struct sandbox *s, struct error *err)
     s->pidfd = (int)syscall(SYS_pidfd_open, s->driver, 0);    // it waits for us, so the number is still its own
     if (s->pidfd < 0)
         return error_errno(err, "cannot hold on to a sandbox");
+    if (s->host->cgroups && (s->cgroup = cgroup_take(s->host->cgroups, s->driver, err)) < 0)
+        return false;
     s->ready = true;
     return true;
 }
@@ -353,69 +375,6 @@ struct sandbox *sandbox_take(struct sandbox_host *h, struct error *err)
     return NULL;
 }
 
-/* The driver and all processes below it: everything inside, since orphans become the driver's. Returns how many. */
-static int tree_list(pid_t driver, pid_t out[TREE_MAX])
-{
-    int n = 1;
-    out[0] = driver;
-    for (int i = 0; i < n; i++) {
-        char path[320], text[4096];
-        snprintf(path, sizeof path, "/proc/%d/task", (int)out[i]);
-        DIR *tasks = opendir(path);
-        for (struct dirent *d; tasks && (d = readdir(tasks));) {
-            if (d->d_name[0] == '.')
-                continue;
-            snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)out[i], d->d_name);
-            int fd = open(path, O_RDONLY | O_CLOEXEC);
-            ssize_t got = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
-            fd_close(&fd);
-            text[got > 0 ? got : 0] = 0;
-            char *at = text, *end;
-            for (long pid = strtol(at, &end, 10); end != at && n < TREE_MAX; pid = strtol(at, &end, 10)) {
-                out[n++] = (pid_t)pid;
-                at = end;
-            }
-        }
-        if (tasks)
-            closedir(tasks);
-    }
-    return n;
-}
-
-/* Sum of the lines of /proc/PID/file that begin with one of two names, in bytes; -1: cannot be read. */
-static int64_t proc_sum(pid_t pid, const char *file, const char *name, const char *other)
-{
-    char path[64], line[256];
-    int64_t sum = 0;
-    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return -1;
-    while (fgets(line, sizeof line, f)) {
-        size_t n = strcspn(line, ":");
-        if ((n == strlen(name) && memcmp(line, name, n) == 0) || (n == strlen(other) && memcmp(line, other, n) == 0))
-            sum += strtoll(line + n + 1, NULL, 10) * 1024;
-    }
-    fclose(f);
-    return sum;
-}
-
-/* Do all processes together hold more memory than one may? First by what each has resident, where pages they share
- * count for each; only if that is too much by proportional shares, which cost the kernel more to tell. */
-static bool memory_is_over(pid_t driver, int64_t limit)
-{
-    pid_t pid[TREE_MAX];
-    int n = tree_list(driver, pid);
-    int64_t rough = 0, exact = 0;
-    for (int i = 0; i < n; i++)
-        rough += MAX(proc_sum(pid[i], "status", "RssAnon", "RssShmem"), 0);
-    for (int i = 0; i < n && rough > limit; i++) {
-        int64_t share = proc_sum(pid[i], "smaps_rollup", "Pss_Anon", "Pss_Shmem");
-        exact += share >= 0 ? share : MAX(proc_sum(pid[i], "status", "RssAnon", "RssShmem"), 0);
-    }
-    return rough > limit && exact > limit;
-}
-
 static bool input_fill(struct sandbox *s, const char *data, size_t len, struct error *err)
 {
     if (ftruncate(s->input, 0) != 0 || ftruncate(s->output, 0) != 0)
@@ -437,6 +396,13 @@ static bool zygote_has_gone(const struct sandbox_host *h)
     return h->bwrap == 0 || (poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)));
 }
 
+/* Does all inside together hold more memory than it may, or was it ended for that? */
+static bool sandbox_is_over(const struct sandbox *s)
+{
+    const struct sandbox_host *h = s->host;
+    return h->cgroups ? cgroup_is_over(h->cgroups, s->cgroup) : memory_is_over(s->driver, h->limits.mem_bytes);
+}
+
 /* Send a command and wait for its answer, watching clock and memory. CASE_OK: text is the answer. */
 static enum case_status command_run(struct sandbox *s, const char *command, double wall_s, char *text, size_t size)
 {
@@ -454,10 +420,10 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
             return CASE_OK;
         enum case_status status = CASE_OK;
         if (n >= 0)
-            status = gone ? CASE_SANDBOX : CASE_CRASH;
+            status = gone ? CASE_SANDBOX : s->host->cgroups && sandbox_is_over(s) ? CASE_MEMORY : CASE_CRASH;
         else if (left <= 0)
             status = CASE_TIMEOUT;
-        else if (memory_is_over(s->driver, s->host->limits.mem_bytes))
+        else if (sandbox_is_over(s))
             status = CASE_MEMORY;
         if (status != CASE_OK) {
             sandbox_kill(s, true);
@@ -524,6 +490,10 @@ enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, d
     if (status != CASE_OK)
         return status;
     status = status_read(text);
+    if (status == CASE_CRASH && s->host->cgroups && sandbox_is_over(s)) {    // the kernel is about to end the rest
+        sandbox_kill(s, true);
+        return CASE_MEMORY;
+    }
     if (fstat(s->output, &st) != 0) {
         error_errno(err, "cannot look at a sandbox's output");
         return CASE_SANDBOX;
@@ -649,7 +619,12 @@ struct sandbox_host *sandbox_host_new(const struct sandbox_limits *limits, struc
                       needed[i].path, needed[i].package);
             goto out;
         }
-    h->filter = filter_make(err);
+    /* The limit of one process is met first, by an ordinary MemoryError: files and the kernel's own share come on top. */
+    struct error no_cgroups = { 0 };
+    h->cgroups = cgroup_set_here(limits->mem_bytes + limits->tmp_bytes + KERNEL_BYTES, &no_cgroups);
+    if (!h->cgroups)
+        snprintf(h->no_cgroups, sizeof h->no_cgroups, "%s", no_cgroups.text);
+    h->filter = filter_make(h->cgroups != NULL, err);
     if (h->filter < 0)
         goto out;
     h->driver = driver_compile(err);
@@ -669,11 +644,17 @@ out:
     return h;
 }
 
+const char *sandbox_host_no_cgroups(const struct sandbox_host *h)
+{
+    return h->cgroups ? NULL : h->no_cgroups;
+}
+
 void sandbox_host_free(struct sandbox_host *h)
 {
     if (!h)
         return;
     zygote_stop(h);
+    cgroup_set_free(h->cgroups);
     fd_close(&h->filter);
     fd_close(&h->driver);
     free(h);

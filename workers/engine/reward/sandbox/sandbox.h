@@ -16,7 +16,7 @@
 
 struct sandbox_limits {
     double case_s;         // wall time of one case, and as much processor time (rounded up) of each of its processes
-    int64_t mem_bytes;     // address space of a process, and resident memory of all processes of a sandbox together
+    int64_t mem_bytes;     // address space of a process, and memory of all processes of a sandbox together
     int64_t out_bytes;     // of a case's output and of any one file
     int64_t tmp_bytes;     // of /tmp
     int64_t n_task;        // processes and threads of a sandbox, the driver included
@@ -42,6 +42,9 @@ struct sandbox;
  * it contains. ERR_UNSUPPORTED says precisely what is missing. limits are copied. */
 struct sandbox_host *sandbox_host_new(const struct sandbox_limits *limits, struct error *err);
 void sandbox_host_free(struct sandbox_host *h);
+/* Why the kernel does not limit the memory of whole sandboxes (cgroup.h), so that shared anonymous memory is refused
+ * instead; NULL: it does. Borrowed from h. */
+const char *sandbox_host_no_cgroups(const struct sandbox_host *h);
 /* Take a sandbox; the next is started in the background meanwhile. Returns it for sandbox_free. NULL: see err. */
 struct sandbox *sandbox_take(struct sandbox_host *h, struct error *err);
 /* Give it its program: stdin and stdout (function NULL) or call-based. CASE_OK: cases may be run. CASE_SANDBOX: see
