@@ -1,15 +1,21 @@
+#!/usr/bin/python3
 """Build the variants and run the tests, one more at a time than there are cores since many wait; called by tests/run.sh.
 
 A test is a program that ends with 0 (passed), 77 (skipped, its last line says why) or anything else (failed). What a test
 file is for is in its 'tags:' comment line: 'asan', 'tsan', 'valgrind' add a run of it under that tool ('only-tsan': and take
 the plain one away); 'alone' keeps others from running beside it; 'long' leaves it for --long, 'long-asan' only its run under
 AddressSanitizer; 'limit=SECONDS' replaces the time limit.
+
+A test that fails is run once more when the others are over, alone. If it passes then it is called flaky and counts as passed, with
+its first log kept; if not it has failed. --repeat looks for such tests: it runs each N times and takes no second try.
 """
-import argparse, concurrent.futures, glob, os, re, shutil, signal, subprocess, sys, time
+import argparse, concurrent.futures, contextlib, glob, os, re, shutil, signal, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOGS = os.path.join(ROOT, "build", "test-logs")
 CORES = os.cpu_count() or 2
+AGAIN_MAX = 10    # more failures than this are no bad luck, and trying all again could take hours
+N_SLOWEST = 10
 
 
 class Test:
@@ -67,7 +73,7 @@ def unit_sources():
 
 
 def collect(long):
-    tests, asan, tsan = [], [], []
+    tests, tsan = [], []
     sources = unit_sources()
     for name, path in sources.items():
         tags = tags_of(path)
@@ -76,7 +82,6 @@ def collect(long):
         limit, alone = limit_of(tags, 300), "alone" in tags
         tests.append(Test(f"unit/{name}", [f"build/release/tests/{name}"], {}, limit, alone))
         if "noasan" not in tags:
-            asan.append(name)
             tests.append(Test(f"asan/{name}", [f"build/asan/tests/{name}"], {}, 3 * limit, alone))
         if "tsan" in tags:
             tsan.append(name)
@@ -114,11 +119,16 @@ def collect(long):
                    "-close_fd_mask=1", "-error_exitcode=1", f"-artifact_prefix={LOGS}/{name}-", grown]
         tests.append(Test(f"fuzz/{name}", command + ([corpus] if os.path.isdir(corpus) else []),
                           {"LONG": "1" if long else ""}, seconds * 10 + 120))
-    return tests, asan, tsan
+    return tests, tsan
 
 
-def run(test):
-    log = os.path.join(LOGS, test.name.replace("/", "-") + ".log")
+def log_of(test, suffix=""):
+    return os.path.join(LOGS, test.name.replace("/", "-") + suffix + ".log")
+
+
+def run(test, suffix=""):
+    """Run it, with its output in log_of(test, suffix): (test, exit code, log, seconds)."""
+    log = log_of(test, suffix)
     env = dict(os.environ, ASAN_OPTIONS="detect_leaks=1:abort_on_error=0", UBSAN_OPTIONS="print_stacktrace=1",
                TSAN_OPTIONS=f"halt_on_error=0:exitcode=66:suppressions={ROOT}/tests/tsan.supp",
                LSAN_OPTIONS=f"suppressions={ROOT}/tests/lsan.supp:print_suppressions=0", **test.env)
@@ -149,6 +159,29 @@ TELLING = re.compile(r"\[  (ERROR|FAILED) |Sanitizer|runtime error:|^(FAIL|ERROR
 NO_LEAK_CHECK = "LeakSanitizer has encountered a fatal error"
 
 
+def lines_of(log):
+    with open(log, errors="replace") as f:
+        return f.readlines()
+
+
+def make(tests, tsan):
+    """Build what the tests are, and the starter model when it is missing."""
+    wanted = {t.command[0].split("/")[1] for t in tests if t.command[0].startswith("build/")}
+    wanted |= {t.env["RC_VARIANT"] for t in tests if "RC_VARIANT" in t.env}
+    if any(t.name.startswith("valgrind") for t in tests):
+        wanted.add("release")
+    starter = None
+    for preset in ("release", "asan", "tsan", "fuzz"):
+        targets = {"tsan": ["rollcall", *tsan]}.get(preset, [])
+        if preset in wanted and not build(preset, targets):
+            if starter:
+                starter[0].kill()
+            return False
+        if preset == "release" and not os.path.exists("build/starter/config.json"):
+            starter = starter_begin()    # beside the other builds, whose longest files leave a core idle
+    return not starter or starter_end(*starter)
+
+
 def telling(lines):
     """The lines of a failed test's log that say why, few enough to survive where a log is cut: first those that name an error,
     each with the two after it, then the end."""
@@ -160,66 +193,123 @@ def telling(lines):
     return [x.rstrip("\n")[:200] + "\n" for x in first + (["...\n"] if first else []) + end]
 
 
+def workers():
+    return concurrent.futures.ThreadPoolExecutor(max(3, min(CORES + 1, 6)))
+
+
+def run_each(jobs):
+    """Yield each job's result as it comes: a job is a test and its log's suffix; those with the tag 'alone' come last."""
+    with workers() as pool:
+        for f in concurrent.futures.as_completed([pool.submit(run, *job) for job in jobs if not job[0].alone]):
+            yield f.result()
+    for job in jobs:
+        if job[0].alone:
+            yield run(*job)
+
+
+def say_failed(log, code):
+    print(f"        exit {code}; of {os.path.relpath(log, ROOT)}:\n"
+          + "".join("        | " + x for x in telling(lines_of(log))), flush=True)
+
+
+def run_once(tests):
+    """Each test once, what failed once more; prints the summary and returns the exit status."""
+    began = time.monotonic()
+    passed, failed, flaky, skipped, seconds_of = [], [], [], [], {}
+    for test, code, log, seconds in run_each([(t,) for t in tests]):
+        if code != 0 and any(NO_LEAK_CHECK in x for x in lines_of(log)):    # that says nothing of the test: once more
+            print(f"again   {test.name}: its leak check could not stop all threads", flush=True)
+            test, code, log, seconds = run(test)
+        seconds_of[test.name] = seconds
+        word = "ok" if code == 0 else "skipped" if code == 77 else "FAILED"
+        print(f"{word:8}{test.name} ({seconds:.1f} s)", flush=True)
+        if code == 0:
+            passed.append(test)
+        elif code == 77:
+            lines = lines_of(log)
+            skipped.append(test)
+            print("        " + (lines[-1].strip() if lines else "no reason given"), flush=True)
+        else:
+            failed.append(test)
+            say_failed(log, code)
+    for test in list(failed) if len(failed) <= AGAIN_MAX else []:
+        os.replace(log_of(test), log_of(test, ".first"))
+        _, code, log, seconds = run(test)
+        print(f"{'flaky' if code == 0 else 'FAILED':8}{test.name}, again and alone ({seconds:.1f} s)", flush=True)
+        if code == 0:
+            failed.remove(test)
+            flaky.append(test)
+        else:
+            say_failed(log, code)
+    print("slowest:")
+    for name in sorted(seconds_of, key=seconds_of.get, reverse=True)[:N_SLOWEST]:
+        print(f"{seconds_of[name]:7.0f} s  {name}")
+    for test in flaky:
+        print(f"flaky   {test.name}: failed once and passed alone; the failure is in {os.path.relpath(log_of(test, '.first'), ROOT)}")
+    for test in failed:
+        print(f"FAILED  {test.name}")
+    print(f"the tests took {time.monotonic() - began:.0f} s")
+    print(f"{len(passed) + len(flaky)} passed, {len(failed)} failed, {len(skipped)} skipped")
+    return 1 if failed or not passed + flaky else 0
+
+
+def run_repeated(tests, repeat):
+    """Each test 'repeat' times; prints how often each failed, with the logs of that, and returns the exit status."""
+    codes, longest, kept = {t.name: [] for t in tests}, {}, {}
+    for test, code, log, seconds in run_each([(t, f".{k}") for k in range(1, repeat + 1) for t in tests]):
+        if code != 0 and any(NO_LEAK_CHECK in x for x in lines_of(log)):
+            code = 77
+        codes[test.name].append(code)
+        longest[test.name] = max(seconds, longest.get(test.name, 0))
+        if code in (0, 77):
+            os.unlink(log)
+        else:
+            print(f"FAILED  {test.name} ({seconds:.1f} s)", flush=True)
+            say_failed(log, code)
+            kept.setdefault(test.name, []).append(os.path.relpath(log, ROOT))
+    n_failed = {name: sum(code not in (0, 77) for code in c) for name, c in codes.items()}
+    print("failed  of runs  longest  test")
+    for name in sorted(codes, key=lambda name: (-n_failed[name], name)):
+        print(f"{n_failed[name]:6}  {len(codes[name]):7}  {longest[name]:5.0f} s  {name}")
+        for log in kept.get(name, []):
+            print(f"{'':26}  {log}")
+    bad, skipped = sum(n > 0 for n in n_failed.values()), sum(set(c) == {77} for c in codes.values())
+    print(f"{len(codes) - bad - skipped} passed, {bad} failed, {skipped} skipped")
+    return 1 if bad or bad + skipped == len(codes) else 0
+
+
+@contextlib.contextmanager
+def load(n):
+    """n processes that do nothing but compute, and end with this one."""
+    spin = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1000000): pass"
+    spinning = [subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.DEVNULL) for _ in range(n)]
+    try:
+        yield
+    finally:
+        for p in spinning:
+            p.kill()
+            p.wait()
+
+
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("--long", action="store_true")
     a.add_argument("--only", default="")
+    a.add_argument("--repeat", type=int, default=0, metavar="N", help="run each test N times and print how often it failed")
+    a.add_argument("--load", type=int, default=0, metavar="L", help="keep L busy processes beside the tests")
     a = a.parse_args()
     os.chdir(ROOT)
     os.makedirs(LOGS, exist_ok=True)
     began = time.monotonic()
-    tests, asan, tsan = collect(a.long)
+    tests, tsan = collect(a.long)
     tests = [t for t in tests if re.search(a.only, t.name)]
-    wanted = {t.command[0].split("/")[1] for t in tests if t.command[0].startswith("build/")}
-    wanted |= {t.env["RC_VARIANT"] for t in tests if "RC_VARIANT" in t.env}
-    if any(t.name.startswith("valgrind") for t in tests):
-        wanted.add("release")
-    starter = None
-    for preset in ("release", "asan", "tsan", "fuzz"):
-        targets = {"tsan": ["rollcall", *tsan]}.get(preset, [])
-        if preset in wanted and not build(preset, targets):
-            if starter:
-                starter[0].kill()
-            print("0 passed, 1 failed")
-            return 1
-        if preset == "release" and not os.path.exists("build/starter/config.json"):
-            starter = starter_begin()    # beside the other builds, whose longest files leave a core idle
-    if starter and not starter_end(*starter):
-        print("0 passed, 1 failed")
+    if not make(tests, tsan):
+        print("0 passed, 1 failed, 0 skipped")
         return 1
-    passed, failed, skipped = 0, [], []
-
-    def note(result):
-        nonlocal passed
-        test, code, log, seconds = result
-        if code != 0 and NO_LEAK_CHECK in open(log, errors="replace").read():    # that says nothing of the test: once more
-            print(f"again   {test.name}: its leak check could not stop all threads", flush=True)
-            test, code, log, seconds = run(test)
-        word = "ok" if code == 0 else "skipped" if code == 77 else "FAILED"
-        print(f"{word:8}{test.name} ({seconds:.1f} s)", flush=True)
-        if code == 0:
-            passed += 1
-            return
-        lines = open(log, errors="replace").readlines()
-        if code == 77:
-            skipped.append(test.name)
-            print("        " + (lines[-1].strip() if lines else "no reason given"), flush=True)
-        else:
-            failed.append(test.name)
-            print(f"        exit {code}; of {os.path.relpath(log, ROOT)}:\n" + "".join("        | " + x for x in telling(lines)),
-                  flush=True)
-
-    with concurrent.futures.ThreadPoolExecutor(max(3, min(CORES + 1, 6))) as pool:
-        for f in concurrent.futures.as_completed([pool.submit(run, t) for t in tests if not t.alone]):
-            note(f.result())
-    for t in tests:
-        if t.alone:
-            note(run(t))
-    for name in failed:
-        print(f"FAILED  {name}")
-    print(f"took {time.monotonic() - began:.0f} s")
-    print(f"{passed} passed, {len(failed)} failed, {len(skipped)} skipped")
-    return 1 if failed or passed == 0 else 0
+    print(f"building took {time.monotonic() - began:.0f} s", flush=True)
+    with load(a.load):
+        return run_repeated(tests, a.repeat) if a.repeat > 0 else run_once(tests)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
