@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_wandb import FakeWandb
 from protobuf_read import fields
-from run_tools import LIMIT, ROLLCALL, Run, Task, written
+from run_tools import Holds, LIMIT, ROLLCALL, Run, Task, written
 
 KEY = "s3cretkeyOfTheLiveTest" + "0123456789" * 2
 
@@ -145,9 +145,14 @@ class LiveExport(unittest.TestCase):
     def test_an_offline_run_holds_all_that_was_asked_for(self):
         task = Task()
         self.addCleanup(task.close)
+        holds = Holds(task.path("holds"))
+        holds.arm("worker cpu:0", "trained")
         run = Run(task, "offline", task.run_file(wandb="offline", max_steps=60, project="proj", wandb_completions=True, wandb_console=True,
-                                                wandb_host=True, rollout_log_interval=20))
+                                                wandb_host=True, rollout_log_interval=20), env={"RC_TEST_HOLD": holds.dir})
         self.addCleanup(run.kill)
+        # Quick hosts make 60 steps before the first figures of the host are in.
+        self.until(lambda: holds.held("worker cpu:0", "trained") and run.n_sample() > 0)
+        holds.release("worker cpu:0", "trained", holds.held("worker cpu:0", "trained"))
         self.assertEqual(run.wait()[0], 0, run.logs())
         made = lambda: glob.glob(os.path.join(run.dir, "export/wandb/offline-run-*/run-*.wandb"))
         self.until(lambda: made() and records(made()[0])[-1][0] == EXIT)

@@ -148,16 +148,24 @@ class Run:
                 out.append(f"--- {name}\n" + f.read()[most:])
         return "\n".join(out)
 
-    def step(self):
-        """The last step in the journal; -1: there is none yet."""
+    def journal_number(self, query):
+        """What a query of one number finds in the journal; -1: there is no such table yet."""
         path = os.path.join(self.dir, "journal.db")
         if not os.path.exists(path):
             return -1
         try:
             with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10) as db:
-                return db.execute("select coalesce(max(step), 0) from step where superseded = 0").fetchone()[0]
+                return db.execute(query).fetchone()[0]
         except sqlite3.Error:
             return -1
+
+    def step(self):
+        """The last step in the journal; -1: there is none yet."""
+        return self.journal_number("select coalesce(max(step), 0) from step where superseded = 0")
+
+    def n_sample(self):
+        """How many samples of hosts' and devices' figures are in the journal."""
+        return self.journal_number("select count(*) from sample")
 
     def wait_step(self, step):
         end = time.monotonic() + LIMIT
