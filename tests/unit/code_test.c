@@ -7,9 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "protocol/base/file.h"
 #include "workers/engine/reward/sandbox/cgroup.h"
 #include "workers/engine/reward/sandbox/output.h"
+#include "workers/engine/reward/sandbox/userns.h"
 #include "workers/engine/reward/sandbox/value.h"
 #include "workers/engine/reward/tests.h"
 
@@ -264,9 +267,46 @@ static void where_no_cgroup_can_be_made_the_reason_is_said_and_nothing_is_left(U
     }
 }
 
+static void a_host_without_user_namespaces_is_told_the_command_that_allows_them(UNUSED void **state)
+{
+    static const struct { const char *file, *value; bool root; const char *want, *why; } cases[] = {
+        { "kernel/apparmor_restrict_unprivileged_userns", "1\n", false, "/etc/apparmor.d/bwrap", "Ubuntu 24.04" },
+        { "kernel/apparmor_restrict_unprivileged_userns", "0\n", false, "no setting", "lifted" },
+        { "kernel/apparmor_restrict_unprivileged_userns", "1\n", true, "no setting", "it is not root's trouble" },
+        { "kernel/unprivileged_userns_clone", "0\n", false, "kernel.unprivileged_userns_clone=1", "hardened Debian" },
+        { "kernel/unprivileged_userns_clone", "1\n", false, "no setting", "Debian as it comes" },
+        { "user/max_user_namespaces", "0\n", true, "user.max_user_namespaces=", "for root, too" },
+        { "user/max_user_namespaces", "", false, "no setting", "unreadable" },
+        { NULL, NULL, false, "bwrap --unshare-all", "a kernel that knows none of them" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char dir[] = "/tmp/userns-XXXXXX", path[128], said[600];
+        assert_non_null(mkdtemp(dir));
+        for (const char *const *d = (const char *const[]){ "kernel", "user", NULL }; *d; d++) {
+            snprintf(path, sizeof path, "%s/%s", dir, *d);
+            assert_int_equal(mkdir(path, 0700), 0);
+        }
+        if (cases[i].file) {
+            snprintf(path, sizeof path, "%s/%s", dir, cases[i].file);
+            FILE *f = fopen(path, "w");
+            assert_true(f && fputs(cases[i].value, f) >= 0 && fclose(f) == 0);
+        }
+        userns_remedy(said, sizeof said, dir, cases[i].root);
+        if (!strstr(said, cases[i].want))
+            fail_msg("%s: '%s'", cases[i].why, said);
+        if (cases[i].file)
+            assert_int_equal(unlink(path), 0);
+        for (const char *const *d = (const char *const[]){ "kernel", "user", "", NULL }; *d; d++) {
+            snprintf(path, sizeof path, "%s/%s", dir, *d);
+            assert_int_equal(rmdir(path), 0);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_host_without_user_namespaces_is_told_the_command_that_allows_them),
         cmocka_unit_test(outputs_compare_as_primes_runner_does),
         cmocka_unit_test(values_compare_as_python_compares_them),
         cmocka_unit_test(what_is_no_json_is_refused_at_its_byte),

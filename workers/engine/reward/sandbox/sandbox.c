@@ -38,6 +38,7 @@
 #include "workers/engine/reward/sandbox/cgroup.h"
 #include "workers/engine/reward/sandbox/filter.h"
 #include "workers/engine/reward/sandbox/memory.h"
+#include "workers/engine/reward/sandbox/userns.h"
 #include "driver_py.h"    // made from driver.py by sandbox.cmake: driver_py, the file's text
 
 #define BWRAP "/usr/bin/bwrap"
@@ -631,8 +632,10 @@ struct sandbox_host *sandbox_host_new(const struct sandbox_limits *limits, struc
     if (h->driver < 0)
         goto out;
     if (!zygote_start(h, err)) {
-        error_wrap(err, "code rewards need bubblewrap with user namespaces (kernel.unprivileged_userns_clone, "
-                   "user.max_user_namespaces, AppArmor's userns restriction)");
+        char remedy[600], failed[400];
+        snprintf(failed, sizeof failed, "%s", err->text);
+        userns_remedy(remedy, sizeof remedy, "/proc/sys", geteuid() == 0);
+        error_set(err, err->code, "code rewards need user namespaces for bubblewrap: %s; %s", failed, remedy);
         goto out;
     }
     ok = canary_run(h, err);
