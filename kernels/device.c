@@ -8,23 +8,22 @@
 #include <string.h>
 #include <unistd.h>
 
-/* librollcall_cuda.so: beside the executable, else where the loader looks. */
+#define CUDA_LIB "librollcall_cuda.so"
+/* Where it may be, from the executable's folder, before where the loader looks: built, beside a test program, installed. */
+static const char *const cuda_lib_at[] = { CUDA_LIB, "../" CUDA_LIB, "../lib/rollcall/" CUDA_LIB };
+
 static struct device *cuda_open(int index, struct error *err)
 {
-    char path[PATH_MAX + 32];
+    char path[PATH_MAX + 64];
     ssize_t len = readlink("/proc/self/exe", path, PATH_MAX);
     char *slash = len > 0 ? memrchr(path, '/', (size_t)len) : NULL;
     void *lib = NULL;
-    if (slash) {
-        strcpy(slash + 1, "librollcall_cuda.so");
+    for (size_t i = 0; slash && !lib && i < ARRAY_SIZE(cuda_lib_at); i++) {
+        snprintf(slash + 1, 64, "%s", cuda_lib_at[i]);
         lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (!lib) {
-            strcpy(slash + 1, "../librollcall_cuda.so");    // a test program in build/release/tests
-            lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        }
     }
     if (!lib)
-        lib = dlopen("librollcall_cuda.so", RTLD_NOW | RTLD_LOCAL);
+        lib = dlopen(CUDA_LIB, RTLD_NOW | RTLD_LOCAL);
     if (!lib) {
         error_set(err, ERR_UNSUPPORTED, "cuda:%d: this build has no CUDA back end: %s", index, dlerror());
         return NULL;
@@ -32,7 +31,7 @@ static struct device *cuda_open(int index, struct error *err)
     rc_ops_cuda_fn *open_fn;
     *(void **)&open_fn = dlsym(lib, "rc_ops_cuda");
     if (!open_fn) {
-        error_set(err, ERR_UNSUPPORTED, "cuda:%d: librollcall_cuda.so has no rc_ops_cuda: %s", index, dlerror());
+        error_set(err, ERR_UNSUPPORTED, "cuda:%d: " CUDA_LIB " has no rc_ops_cuda: %s", index, dlerror());
         return NULL;
     }
     return open_fn(index, err);    // the library stays open: its code is in use until the process ends

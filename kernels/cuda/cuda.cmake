@@ -25,5 +25,7 @@ if(RC_HAVE_CUDA)
                         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   target_compile_options(rollcall_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
   target_link_libraries(rollcall_cuda PRIVATE ${CUBLASLT_LIB} ${CMAKE_DL_LIBS} Threads::Threads)
-  install(TARGETS rollcall_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS rollcall_cuda LIBRARY DESTINATION lib/rollcall)    # ../lib/rollcall of the executable: kernels/device.c
+  get_filename_component(RC_CUBLASLT_DIR ${CUBLASLT_LIB} DIRECTORY)
+  list(APPEND CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${RC_CUBLASLT_DIR})    # from no package, when NVIDIA's installer put it there
 endif()
