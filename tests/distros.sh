@@ -1,0 +1,123 @@
+#!/bin/bash
+# Try a fresh clone on other distributions, from nothing: a minimal system, the quickstart, the tests, the .deb. Needs root,
+# debootstrap and a network; ends with a line for each suite. What is committed is tried, and compilers' warnings are errors.
+#   SUITE ...       as debootstrap calls them: bookworm, trixie; with a mirror of Ubuntu: jammy, noble
+#   --quick         of the tests only the unit tests of the release build
+#   --only RE       of the tests only these (see tests/run.sh)
+#   --mirror URL    where packages come from (else: the first archive of that distribution in this host's apt sources)
+#   --keyring FILE  whose signatures count (else: debootstrap's choice)
+#   --keep          leave the systems in $TMPDIR or build/distros; the logs stay in any case
+set -euo pipefail
+cd "$(dirname "$0")/.."
+LIMIT_S=5400    # of each stage: two busy cores need about 25 minutes for all tests
+
+suites=() quick=0 only='' mirror='' keyring='' keep=0
+while [ $# -gt 0 ]; do
+    case $1 in
+    --quick) quick=1 ;;
+    --only) only=$2; shift ;;
+    --mirror) mirror=$2; shift ;;
+    --keyring) keyring=$2; shift ;;
+    --keep) keep=1 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -*) echo "distros.sh: unknown option '$1'; see --help" >&2; exit 2 ;;
+    *) suites+=("$1") ;;
+    esac
+    shift
+done
+[ ${#suites[@]} -gt 0 ] || { echo "distros.sh: name a suite, such as trixie; see --help" >&2; exit 2; }
+[ "$(id -u)" = 0 ] || { echo "distros.sh: a system in a folder can only be made and entered by root; run it with sudo" >&2; exit 1; }
+command -v debootstrap >/dev/null || { echo "distros.sh: 'debootstrap' is not there; install the package debootstrap" >&2; exit 1; }
+
+work=${TMPDIR:-$PWD/build}/distros logs=$PWD/build/distros
+mkdir -p "$work" "$logs"
+root=''
+clean() { [ $keep = 1 ] || [ -z "$root" ] || rm -rf --one-file-system "$root"; }
+trap clean EXIT
+trap 'exit 130' INT TERM
+
+# The first archive of this host's apt sources that is of the suite's distribution, security updates and the like left out.
+mirror_find() {
+    local origin=Debian
+    case $1 in jammy | noble | resolute) origin=Ubuntu ;; esac
+    apt-get indextargets --format '$(ORIGIN) $(LABEL) $(REPO_URI)' 'Created-By: Packages' | awk -v o=$origin '$1 == o && $2 == o { print $3; exit }'
+}
+
+# enter COMMAND...: run it with $root as the root of mounts and processes of its own, which end with it. Not chroot: in that no
+# user namespace can be made, and the sandbox of code rewards needs one.
+enter() {
+    local cache=''
+    command -v ccache >/dev/null && cache=$(ccache --get-config cache_dir) && mkdir -p "$cache"
+    # shellcheck disable=SC2016 # expanded inside
+    timeout $LIMIT_S unshare --mount --pid --fork --kill-child --propagation private bash -euc '
+        root=$1 cache=$2
+        shift 2
+        mount --bind "$root" "$root"
+        mount -t proc proc "$root/proc"
+        mount --rbind /sys "$root/sys"
+        mount --rbind /dev "$root/dev"
+        mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
+        mkdir -p "$root/var/cache/ccache" "$root/outside"
+        [ -z "$cache" ] || mount --bind "$cache" "$root/var/cache/ccache"
+        cp /etc/resolv.conf "$root/etc/resolv.conf"
+        cd "$root"
+        pivot_root . outside
+        umount -l /outside
+        cd /src
+        exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 CCACHE_DIR=/var/cache/ccache \
+            CMAKE_C_COMPILER_LAUNCHER=ccache CFLAGS=-Werror DEBIAN_FRONTEND=noninteractive "$@"
+    ' enter "$root" "$cache" "$@"
+}
+
+# stage NAME COMMAND...: with a log, whose end is shown on failure.
+stage() {
+    local name=$1 log=$logs/$suite-$1.log start=$SECONDS
+    shift
+    if "$@" >"$log" 2>&1 </dev/null; then
+        echo "ok      $suite: $name ($((SECONDS - start)) s)$(sed -n '$s/\(.* passed, .*\)/: \1/p' "$log")"
+    else
+        echo "FAILED  $suite: $name ($((SECONDS - start)) s); the whole log is in ${log#"$PWD"/}"
+        tail -n 30 "$log" | sed 's/^/        | /'
+        return 1
+    fi
+}
+
+system_make() {
+    local from=${mirror:-$(mirror_find "$suite")} script='' components=main
+    [ -n "$from" ] || { echo "no archive of $suite's distribution is in this host's apt sources; give one with --mirror"; return 1; }
+    case $suite in jammy | noble | resolute) components=main,universe script=jammy ;; esac
+    # A debootstrap older than the suite has no script for it; scripts of neighbours do.
+    [ ! -e "/usr/share/debootstrap/scripts/$suite" ] || script=''
+    debootstrap --variant=minbase --components=$components ${keyring:+--keyring="$keyring"} --include=ca-certificates,ccache \
+        "$suite" "$root" "$from" ${script:+"/usr/share/debootstrap/scripts/$script"}
+    git clone --quiet --no-hardlinks . "$root/src"
+}
+
+try() {
+    local tests=(tests/run.sh --yes)
+    if [ $quick = 1 ]; then
+        tests+=(--only '^unit/')
+    elif [ -n "$only" ]; then
+        tests+=(--only "$only")
+    fi
+    stage system system_make || return 1
+    stage quickstart enter examples/quickstart.sh --yes --batch -- --max_steps 3 || return 1
+    stage tests enter "${tests[@]}" || return 1
+    stage package enter bash -euxc "
+        apt-get install -y --no-install-recommends dpkg-dev
+        cmake --build --preset release --target package
+        apt-get install -y --no-install-recommends ./build/release/rollcall_*.deb
+        cd /tmp
+        rollcall doctor
+        rollcall train /src/examples/arithmetic.yaml --batch --max_steps 2" || return 1
+}
+
+status=0
+for suite in "${suites[@]}"; do
+    root=$work/$suite
+    [ ! -e "$root" ] || { echo "distros.sh: '$root' is there already; remove it first" >&2; exit 1; }
+    if try; then echo "ok      $suite"; else echo "FAILED  $suite"; status=1; fi
+    clean
+    root=''
+done
+exit $status
