@@ -415,6 +415,7 @@ JUDGED = {
     ('$9$', 'Answer $ \n 9 \n $'): 'rollcall: the 9 is there, on a line of its own',
     ('$9$', 'Answer \\( \n 9 \n \\)'): 'rollcall: the 9 is there, on a line of its own',
     ('$x \\in [-2,7]$', '$-2 \\\\le x \\\\le 7$'): 'rollcall: the same set; upstream asks for an option to say so',
+    ('$10/9$', 'Answer $ \\frac{1}{2} \\$ = \\frac{10}{9} $'): 'rollcall: 1/2 is not 10/9, and a false equation is not its right side',
     ('$f(x)$', '$f(y)$'): 'either: upstream renames variables in its non-strict mode, which rollcall has not',
 }
 

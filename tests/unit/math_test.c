@@ -20,11 +20,16 @@ static struct math *scratch(int decimals)
     return m;
 }
 
-static enum verdict answer(struct math *m, const char *gold, const char *pred)
+static struct math_result result(struct math *m, const char *gold, const char *pred)
 {
     struct math_result r;
     math_answer(m, pred, strlen(pred), gold, strlen(gold), &r);
-    return r.verdict;
+    return r;
+}
+
+static enum verdict answer(struct math *m, const char *gold, const char *pred)
+{
+    return result(m, gold, pred).verdict;
 }
 
 typedef void case_fn(struct math *m, const json_t *row, const char *gold, const char *pred, const char *want);
@@ -60,13 +65,16 @@ static const char *name_of(enum verdict v)
 
 static void answer_case(struct math *m, UNUSED const json_t *row, const char *gold, const char *pred, const char *want)
 {
-    enum verdict v = answer(m, gold, pred);
-    if (strcmp(name_of(v), want) != 0)
-        print_error("gold %s, pred %s: want %s\n", gold, pred, want);
-    assert_string_equal(name_of(v), want);
-    if (!strstr(pred, "}{0}"))    // a gt_answer without a value is left out instead
-        assert_string_equal(name_of(answer(m, pred, gold)), strcmp(want, "cannot_tell") == 0
-                        ? name_of(answer(m, pred, gold)) : want);
+    struct math_result r = result(m, gold, pred), back = result(m, pred, gold);
+    if (strcmp(name_of(r.verdict), want) != 0)
+        print_error("gold %s, pred %s: want %s, got %s by '%s'\n", gold, pred, want, name_of(r.verdict), r.rule);
+    assert_string_equal(name_of(r.verdict), want);
+    if (!math_rule_one_sided(r.rule) && !math_rule_one_sided(back.rule) && r.pred_parsed && back.pred_parsed) {
+        if (back.verdict != r.verdict)
+            print_error("gold %s, pred %s: %s by '%s' the other way round\n", gold, pred, name_of(back.verdict),
+                        back.rule);
+        assert_int_equal(back.verdict, r.verdict);
+    }
     assert_int_equal(answer(m, gold, gold), VERDICT_EQUAL);
     assert_int_equal(answer(m, pred, pred), VERDICT_EQUAL);
 }
@@ -137,6 +145,35 @@ static void a_response_is_searched_in_the_stated_order(UNUSED void **state)
         math_response(m, cases[i].response, strlen(cases[i].response), cases[i].gold, strlen(cases[i].gold), &r);
         if (r.verdict != cases[i].want)
             print_error("%s: '%s', rule %s\n", cases[i].why, r.pred, r.rule);
+        assert_int_equal(r.verdict, cases[i].want);
+    }
+    math_free(m);
+}
+
+static void a_gt_answer_in_a_text_is_its_answer_or_cannot_be_told(UNUSED void **state)
+{
+    static const struct { const char *response, *gold; enum verdict want; const char *why; } cases[] = {
+        { "so $x = 5$", "$\nx=3\ny=5\n$", VERDICT_DIFFERENT, "two lines are two statements" },
+        { "so $x = 3, y = 5$", "$\nx=3\ny=5\n$", VERDICT_EQUAL, "both of them" },
+        { "2", "$x=1$\n$y=2$", VERDICT_DIFFERENT, "a formula a line: not the last of them" },
+        { "$x=1$, $y=2$", "$x=1$\n$y=2$", VERDICT_EQUAL, "all of them" },
+        { "5", "the value is $x^2$ for all $5$", VERDICT_CANNOT_TELL, "prose around formulas" },
+        { "5", "$x^2$ is the area of a square with $5$", VERDICT_CANNOT_TELL, "prose around formulas" },
+        { "0", "The local minimum is at 0", VERDICT_CANNOT_TELL, "prose around a number" },
+        { "5", "The answer depends on 5", VERDICT_CANNOT_TELL, "prose with the word answer" },
+        { "5", "The answer is 5", VERDICT_EQUAL, "a text that names its answer" },
+        { "72", "She sold 48+24 = 72 clips.\n#### 72", VERDICT_EQUAL, "GSM8K's gt_answer" },
+        { "125", "$125$ miles", VERDICT_EQUAL, "a formula and its unit" },
+        { "so $\\begin{pmatrix}\n1 & 2 \\\\\n3 & 4\n\\end{pmatrix}$", "$\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}$",
+          VERDICT_EQUAL, "a matrix over several lines" },
+        { "it costs $5 and\nnot $6", "6", VERDICT_EQUAL, "an amount in dollars opens no formula over lines" },
+    };
+    struct math *m = scratch(6);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct math_result r;
+        math_response(m, cases[i].response, strlen(cases[i].response), cases[i].gold, strlen(cases[i].gold), &r);
+        if (r.verdict != cases[i].want)
+            print_error("%s: %s, '%s' against '%s', rule %s\n", cases[i].why, name_of(r.verdict), r.pred, r.gold, r.rule);
         assert_int_equal(r.verdict, cases[i].want);
     }
     math_free(m);
@@ -255,6 +292,7 @@ int main(void)
         cmocka_unit_test(every_right_expectation_of_math_verifys_suite_holds),
         cmocka_unit_test(decimals_can_be_made_exact),
         cmocka_unit_test(a_response_is_searched_in_the_stated_order),
+        cmocka_unit_test(a_gt_answer_in_a_text_is_its_answer_or_cannot_be_told),
         cmocka_unit_test(what_cannot_be_told_says_why),
         cmocka_unit_test(an_unreadable_answer_is_different_unless_its_text_matches),
         cmocka_unit_test(hostile_answers_come_back),

@@ -1,30 +1,18 @@
 /* compare.c - what it means for two answers to be the same: lists, tuples, sets, relations, matrices, and scalars at
  * the end
  *
- * The relation is symmetric. Lists and sets are compared without order, a tuple against a list in written order; "x =
- * 5" is 5 for a side that names nothing; an inequality in one unknown is its set of solutions; a percentage stands for
- * its number and for a hundredth of it; a unit counts only when both sides have known ones. */
+ * The relation is symmetric. Sets are compared without order; so are lists, but each element counts as often as it
+ * stands there; a tuple or a list of named values against a bare list in written order. "x = 5" is 5 for a side that
+ * names nothing; an equation between two numbers is either of them when it is true and nothing when it is false; an
+ * inequality in one unknown is its set of solutions; letters bound to a set count by their places; a percentage stands
+ * for its number and for a hundredth of it; a unit counts only when both sides have known ones. */
 #include <string.h>
 #include "workers/engine/reward/math/node.h"
 
 #define ELEMENTS_MAX 256
 
 static enum tri compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth);
-
-static struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child)
-{
-    struct node *c = node_list(m, kind, child, a->n);
-    if (c) {
-        c->op = a->op;
-        c->s = a->s;
-        c->len = a->len;
-        c->scale = a->scale;
-        c->base = a->base;
-        c->small = a->small;
-        c->flags |= a->flags & (HAS_DECIMAL | HAS_TRANS | HAS_I | HAS_PI | HAS_INF);
-    }
-    return c;
-}
+static enum tri ordered(struct math *m, struct node **a, struct node **b, int n, const char **rule, int depth);
 
 /* The tree with every plus-minus decided: sign +1 takes the upper signs. */
 static struct node *decide_sign(struct math *m, struct node *a, int sign)
@@ -89,7 +77,7 @@ static bool is_name(const struct node *a)
     case K_DEG: case K_NUM: case K_ADD: case K_POW: case K_NEG: case K_ROOT: case K_LOG: case K_SUM: case K_PROD:
     case K_OPAQUE:
     case K_PCT: case K_PM: case K_LIST: case K_SET: case K_REL: case K_UNION: case K_INTER: case K_MINUS:
-    case K_NAMED_SET:
+    case K_NAMED_SET: case K_JUXT:
     case K_BUILDER: case K_MATRIX:
         break;
     }
@@ -99,6 +87,42 @@ static bool is_name(const struct node *a)
 static bool is_closed(const struct node *a)    // a number, whatever it looks like
 {
     return !(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT | HAS_SET));
+}
+
+static enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth);
+
+static struct node *named_part(struct node *a)    // what is said to be equal
+{
+    return a->kind == K_UNIT ? a->child[0] : a;
+}
+
+/* A chain of equalities that two of its neighbours, both numbers, refute: 3 + 2 = 4, \sqrt{2} \approx 1.7. Not one that
+ * begins with a name: x = 3 + 2 = 4 gives x the value 4, as Math-Verify has it. */
+static bool chain_false(struct math *m, struct node *a)
+{
+    if (is_name(named_part(a->child[0])))
+        return false;
+    for (int i = 0; i < a->len; i++) {
+        struct node *l = a->child[i], *r = a->child[i + 1];
+        const char *rule;
+        if ((a->s[i] != REL_EQ && a->s[i] != REL_APPROX) || !is_closed(l) || !is_closed(r) ||
+            ((l->flags | r->flags) & (HAS_MATRIX | HAS_PM)))
+            continue;
+        if (scalar_compare(m, l, r, &rule, 0) == TRI_NO && !scalar_near(m, l, r, a->s[i] == REL_APPROX))
+            return true;
+    }
+    return false;
+}
+
+bool relation_false(struct math *m, struct node *a)
+{
+    if (a->kind == K_REL)
+        return chain_false(m, a);
+    bool any = false;
+    if (a->kind == K_LIST || a->kind == K_SET)
+        for (int i = 0; i < a->n && !any; i++)
+            any = relation_false(m, a->child[i]);
+    return any;
 }
 
 /* A chain of equalities in its shortest form: first = last, what follows an approximation sign dropped. Others
@@ -126,6 +150,16 @@ static struct node *shorten(struct math *m, struct node *a)
     return b;
 }
 
+bool relation_identity(struct math *m, struct node *a)
+{
+    const char *rule;
+    if (a->kind != K_REL || !(a = shorten(m, a)) || a->kind != K_REL || a->len != 1 || a->s[0] != REL_EQ)
+        return false;
+    struct node *l = a->child[0], *r = a->child[1];
+    return !((l->flags | r->flags) & (HAS_SET | HAS_MATRIX | HAS_TEXT | HAS_PM)) && !(is_closed(l) && is_closed(r)) &&
+           scalar_equal(m, l, r, 0, &rule) == TRI_YES;
+}
+
 /* What an assignment (name = value, 1 = ... = value, x in S) gives; NULL: the relation is none. */
 static struct node *assigned(struct node *a)
 {
@@ -137,7 +171,32 @@ static struct node *assigned(struct node *a)
         return NULL;
     if (is_name(a->child[0]))
         return a->child[1];
+    if (is_closed(a->child[0]) && a->child[1]->kind == K_SYM)    // 5 = x
+        return a->child[0];
     return is_closed(a->child[0]) && is_closed(a->child[1]) ? a->child[1] : NULL;
+}
+
+static bool has_function(const struct node *a)
+{
+    if (a->kind == K_APP || a->kind == K_FUNC || a->kind == K_LOG || a->kind == K_OPAQUE || a->kind == K_SUM ||
+        a->kind == K_PROD)
+        return true;
+    for (int i = 0; i < a->n; i++)
+        if (has_function(a->child[i]))
+            return true;
+    return false;
+}
+
+/* What f(9) - f(3) = 210 gives to a question for that difference. A polynomial that is 0 is an equation to be solved. */
+struct node *relation_value(struct math *m, struct node *a)
+{
+    const unsigned open = HAS_SYM | HAS_OPAQUE | HAS_TEXT;
+    if (a->kind != K_REL || !(a = shorten(m, a)) || a->kind != K_REL || a->len != 1 || a->s[0] != REL_EQ)
+        return NULL;
+    struct node *l = a->child[0], *r = a->child[1];
+    if (!(l->flags & open) || (r->flags & open) || (scalar_sign(m, r) == 0 && !has_function(l)))
+        return NULL;
+    return r;
 }
 
 /* ---- sets of real numbers ---- */
@@ -225,7 +284,7 @@ static bool pieces_of(struct math *m, struct node *a, struct pieces *s, int dept
 
 static bool is_inequality(const struct node *a)
 {
-    return a->kind == K_REL && a->s[0] != REL_EQ && a->s[0] != REL_APPROX && a->s[0] != REL_CONG;
+    return a->kind == K_REL && a->s[0] != REL_EQ && a->s[0] != REL_APPROX && a->s[0] != REL_CONG && a->s[0] != REL_MOD;
 }
 
 static bool same_unknown(const struct node *a, const struct node *b)
@@ -321,8 +380,12 @@ static bool relation_solve(struct math *m, struct node *left, struct node *right
 {
     int inf;
     const char *rule;
-    if (is_infinite(left, &inf) || is_infinite(right, &inf)) {    // -infinity < x
-        *s = (struct pieces){ .n = 1, .p = { { .lo_open = true, .hi_open = true } } };
+    bool left_inf = is_infinite(left, &inf);
+    if (left_inf || is_infinite(right, &inf)) {    // -infinity < x holds always, x > infinity never
+        bool less = op == REL_LT || op == REL_LE;
+        if (!less && op != REL_GT && op != REL_GE)
+            return false;
+        *s = (struct pieces){ .n = (less == left_inf) == (inf < 0), .p = { { .lo_open = true, .hi_open = true } } };
         return true;
     }
     struct node *d = minus(m, left, right);    // d = A u + B
@@ -399,6 +462,20 @@ static bool relation_pieces(struct math *m, struct node *a, struct pieces *s, co
     return true;
 }
 
+/* { x | x > 2 }, { x in S | x > 2 }: what stands before the bar must be the unknown itself. */
+static bool builder_pieces(struct math *m, struct node *a, struct pieces *s, int depth)
+{
+    struct node *head = a->child[0], *name = head->kind == K_REL && head->len == 1 && head->s[0] == REL_IN
+        ? head->child[0] : head;
+    bool many = false;
+    const struct node *u = unknown_find(a->child[1], NULL, &many);
+    struct pieces in;
+    if (name->kind != K_SYM || !u || many || !name_same(u->kind == K_FUNC ? u->child[0] : u, name) || u->kind == K_APP)
+        return false;
+    return pieces_of(m, a->child[1], s, depth - 1) &&
+           (head == name || (pieces_of(m, head->child[1], &in, depth - 1) && pieces_join(m, s, &in, K_INTER)));
+}
+
 /* A tree as pieces of the real line; false: it is none. */
 static bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
 {
@@ -436,7 +513,7 @@ static bool pieces_of(struct math *m, struct node *a, struct pieces *s, int dept
         return pieces_of(m, a->child[0], s, depth - 1) && pieces_of(m, a->child[1], &t, depth - 1) &&
                pieces_join(m, s, &t, (enum node_kind)a->kind);
     case K_BUILDER:
-        return pieces_of(m, a->child[1], s, depth - 1);
+        return builder_pieces(m, a, s, depth);
     case K_REL:
         return relation_pieces(m, a, s, &u);
     case K_LIST: {    // x < 1 or x > 3; x > 1, x < 3: a union of what is apart, else what they have in common
@@ -465,7 +542,7 @@ static bool pieces_of(struct math *m, struct node *a, struct pieces *s, int dept
     case K_NUM: case K_CONST: case K_SYM: case K_TEXT: case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_NEG:
     case K_ROOT:
     case K_LOG: case K_FUNC: case K_APP: case K_SUM: case K_PROD: case K_OPAQUE: case K_DEG: case K_PCT: case K_PM:
-    case K_RATIO:
+    case K_RATIO: case K_JUXT:
     case K_UNIT: case K_MATRIX:
         break;
     }
@@ -633,11 +710,11 @@ static enum tri scalar_compare(struct math *m, struct node *a, struct node *b, c
     if (a->kind == K_UNIT && b->kind == K_UNIT) {
         int pa, pb;
         const struct unit *ua = unit_find(a, &pa), *ub = unit_find(b, &pb);
-        if (ua && ub && ua != ub && ua->dim != ub->dim) {
+        if (ua && ub && (ua->dim != ub->dim || pa != pb)) {
             *rule = "units";
             return TRI_NO;
         }
-        if (ua && ub && (ua->num != ub->num || ua->den != ub->den) && pa == pb) {
+        if (ua && ub && (ua->num != ub->num || ua->den != ub->den)) {
             struct node *va = in_base_unit(m, a->child[0], ua, pa), *vb = in_base_unit(m, b->child[0], ub, pb);
             return va && vb ? scalar_compare(m, va, vb, rule, depth + 1) : TRI_UNKNOWN;
         }
@@ -673,9 +750,9 @@ static enum tri scalar_compare(struct math *m, struct node *a, struct node *b, c
     if (a->kind == K_RATIO && b->kind == K_RATIO)
         return ratio_compare(m, a, b, rule);
     bool ia = is_infinite(a, &sa), ib = is_infinite(b, &sb);
-    if (ia || ib) {
+    if ((ia && ib) || ((ia || ib) && !((a->flags & b->flags) & HAS_INF))) {
         *rule = "infinity";
-        return ia && ib ? sa == sb ? TRI_YES : TRI_NO : (a->flags & b->flags) & HAS_INF ? TRI_UNKNOWN : TRI_NO;
+        return ia && ib && sa == sb ? TRI_YES : TRI_NO;
     }
     // the base left out: the same digits
     if (a->kind == K_NUM && b->kind == K_NUM && (a->base > 0) != (b->base > 0)) {
@@ -839,8 +916,57 @@ static struct node *parameters_placed(struct math *m, struct node *value, const 
     return value;
 }
 
+struct congruence {
+    struct node *left;    // NULL: only "3 (mod 5)"
+    struct node *right, *modulus;
+};
+
+static bool congruence_of(const struct node *a, struct congruence *c)
+{
+    bool whole = a->len == 2 && (a->s[0] == REL_CONG || a->s[0] == REL_EQ) && a->s[1] == REL_MOD;
+    if (!whole && !(a->len == 1 && a->s[0] == REL_MOD))
+        return false;
+    *c = (struct congruence){ whole ? a->child[0] : NULL, a->child[whole], a->child[whole + 1] };
+    return true;
+}
+
+/* The same left side, the same modulus, and right sides that are apart by a multiple of it. */
+static enum tri congruence_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+{
+    struct congruence x, y;
+    *rule = "congruence";
+    if (!congruence_of(a, &x) || !congruence_of(b, &y))
+        return a->len == b->len && memcmp(a->s, b->s, (size_t)a->len) == 0
+               ? ordered(m, a->child, b->child, a->n, rule, depth) : TRI_NO;
+    enum tri mod = compare(m, x.modulus, y.modulus, rule, depth + 1), left = TRI_YES;
+    if (x.left && y.left && mod != TRI_NO)
+        left = compare(m, x.left, y.left, rule, depth + 1);
+    else if (x.left || y.left)
+        left = is_name(x.left ? x.left : y.left) ? TRI_YES : TRI_NO;
+    if (mod == TRI_NO || left == TRI_NO)
+        return TRI_NO;
+    enum tri right = compare(m, x.right, y.right, rule, depth + 1);
+    if (right != TRI_YES) {
+        struct node *rest = node_new(m, K_FUNC, 2, minus(m, x.right, y.right), x.modulus);
+        if (!rest)
+            return TRI_UNKNOWN;
+        rest->op = FN_MOD;
+        enum tri multiple = scalar_equal(m, rest, node_int(m, 0), 0, rule);
+        right = either(right, multiple);
+    }
+    *rule = "congruence";
+    return right == TRI_YES && mod == TRI_YES && left == TRI_YES ? TRI_YES : right == TRI_NO ? TRI_NO : TRI_UNKNOWN;
+}
+
+static bool has_modulus(const struct node *a)
+{
+    return memchr(a->s, REL_MOD, (size_t)a->len) != NULL;
+}
+
 static enum tri relation_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
 {
+    if (has_modulus(a) || has_modulus(b))
+        return congruence_compare(m, a, b, rule, depth);
     struct node *va = assigned(a), *vb = assigned(b);
     if (va && vb) {
         const struct node *fa = a->child[0], *fb = b->child[0];
@@ -913,6 +1039,61 @@ static enum tri unordered(struct math *m, struct node **a, int na, struct node *
     return unknown ? TRI_UNKNOWN : TRI_YES;
 }
 
+struct matching {
+    struct math *m;
+    struct node **a, **b;
+    int n, depth;
+    const char **rule;
+    int8_t *known;      // (n, n) enum tri + 1 of a[i] and b[j]; 0: not compared yet
+    int16_t *partner;   // (n) of b[j], -1: none
+    bool *seen;         // (n) b[j] in this search
+};
+
+static bool partner_find(struct matching *s, int i, bool unknown)
+{
+    for (int k = 0; k < s->n; k++) {
+        int j = (i + k) % s->n;    // written in the same order, most often
+        if (s->seen[j])
+            continue;
+        int8_t *t = &s->known[i * s->n + j];
+        if (*t == 0)
+            *t = (int8_t)(compare(s->m, s->a[i], s->b[j], s->rule, s->depth + 1) + 1);
+        if (*t != TRI_YES + 1 && !(unknown && *t == TRI_UNKNOWN + 1))
+            continue;
+        s->seen[j] = true;
+        if (s->partner[j] < 0 || partner_find(s, s->partner[j], unknown)) {
+            s->partner[j] = (int16_t)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Has each element of a one of b for itself? 1, 1, 2 is not 1, 2, 2. A largest matching (Kuhn's), so that the order does
+ * not count where two numbers both equal a third but not each other. */
+static enum tri matched(struct math *m, struct node **a, struct node **b, int n, const char **rule, int depth)
+{
+    struct matching s = { .m = m, .a = a, .b = b, .n = n, .depth = depth, .rule = rule };
+    s.known = math_take(m, (size_t)n * (size_t)n + 1);
+    s.partner = math_take(m, (size_t)n * sizeof *s.partner + 1);
+    s.seen = math_take(m, (size_t)n * sizeof *s.seen + 1);
+    if (!s.known || !s.partner || !s.seen)
+        return TRI_UNKNOWN;
+    memset(s.known, 0, (size_t)n * (size_t)n);
+    for (int unknown = 0; unknown < 2; unknown++) {
+        bool all = true;
+        for (int j = 0; j < n; j++)
+            s.partner[j] = -1;
+        for (int i = 0; i < n && all; i++) {
+            memset(s.seen, 0, (size_t)n * sizeof *s.seen);
+            all = partner_find(&s, i, unknown);
+        }
+        if (all)
+            return unknown ? TRI_UNKNOWN : TRI_YES;
+    }
+    return TRI_NO;
+}
+
 static enum tri ordered(struct math *m, struct node **a, struct node **b, int n, const char **rule, int depth)
 {
     bool unknown = false;
@@ -966,6 +1147,133 @@ static int elements(struct math *m, struct node *a, struct node **out, int max)
     return 1;
 }
 
+/* ---- letters that stand for any element of a set ---- */
+
+#define BOUND_MAX 8
+struct bound {
+    int n;
+    struct node *set[BOUND_MAX];
+};
+
+/* The letter that an element of a list binds: "k in Z", "k is an integer". NULL: it binds none. */
+static struct node *binder(struct math *m, struct node *a, struct node **set)
+{
+    if (a->kind == K_REL && a->len == 1 && a->s[0] == REL_IN && a->child[0]->kind == K_SYM) {
+        *set = a->child[1];
+        return a->child[0];
+    }
+    static const char *const integer[] = { "is an integer", "is any integer", "is an arbitrary integer" };
+    for (size_t i = 0; i < ARRAY_SIZE(integer) && a->kind == K_UNIT && a->child[0]->kind == K_SYM; i++)
+        if ((size_t)a->len == strlen(integer[i]) && memcmp(a->s, integer[i], (size_t)a->len) == 0) {
+            *set = node_new(m, K_NAMED_SET, 0);
+            if (*set)
+                (*set)->op = 'Z';
+            return *set ? a->child[0] : NULL;
+        }
+    return NULL;
+}
+
+static bool occurs(const struct node *a, const struct node *name)
+{
+    if (a->kind == K_SYM)
+        return name_same(a, name);
+    for (int i = 0; i < a->n; i++)
+        if ((a->flags & HAS_SYM) && occurs(a->child[i], name))
+            return true;
+    return false;
+}
+
+static struct node *place_name(struct math *m, int i)    // a name that cannot be written
+{
+    static const char place[BOUND_MAX] = "\16\17\20\21\22\23\24\25";
+    struct node *a = node_new(m, K_SYM, 0);
+    if (a) {
+        a->s = place + i;
+        a->len = 1;
+    }
+    return a;
+}
+
+/* Take what binds a letter out of e[0..n) and give the letter the name of its place in the rest, so that "k\pi, k in Z"
+ * and "n\pi, n in Z" have the same elements. Returns how many are left; -1: no room. */
+static int bound_take(struct math *m, struct node **e, int n, struct bound *out)
+{
+    out->n = 0;
+    for (int i = 0; i < n; i++) {
+        struct node *set, *name = binder(m, e[i], &set);
+        bool used = false;
+        for (int k = 0; k < n && name; k++)
+            used |= k != i && occurs(e[k], name);
+        if (!used || out->n == BOUND_MAX)
+            continue;
+        struct node *place = place_name(m, out->n);
+        out->set[out->n++] = set;
+        memmove(e + i, e + i + 1, (size_t)(--n - i) * sizeof *e);
+        i--;
+        /* "k, n in Z": letters alone right before it are bound to the same set */
+        for (int k = 0; k < n; k++)
+            if (!place || !(e[k] = substitute(m, e[k], name, place)))
+                return -1;
+        while (i >= 0 && e[i]->kind == K_SYM && (unsigned char)e[i]->s[0] >= ' ' && out->n < BOUND_MAX) {
+            struct node *also = e[i];
+            used = false;
+            for (int k = 0; k < i; k++)
+                used |= occurs(e[k], also);
+            if (!used || !(place = place_name(m, out->n)))
+                break;
+            out->set[out->n++] = set;
+            memmove(e + i, e + i + 1, (size_t)(--n - i) * sizeof *e);
+            i--;
+            for (int k = 0; k < n; k++)
+                if (!(e[k] = substitute(m, e[k], also, place)))
+                    return -1;
+        }
+    }
+    return n;
+}
+
+static bool bound_same(struct math *m, const struct bound *a, const struct bound *b, int depth)
+{
+    const char *rule;
+    if (a->n != b->n)
+        return false;
+    for (int i = 0; i < a->n; i++)
+        if (compare(m, a->set[i], b->set[i], &rule, depth + 1) != TRI_YES)
+            return false;
+    return true;
+}
+
+/* ---- lists as a whole ---- */
+
+/* x = 1, y = 2: names for the places. */
+static bool all_named(struct node **e, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (e[i]->kind != K_REL || e[i]->len != 1 || e[i]->s[0] != REL_EQ || e[i]->child[0]->kind != K_SYM)
+            return false;
+        for (int k = 0; k < i; k++)
+            if (name_same(e[k]->child[0], e[i]->child[0]))
+                return false;
+    }
+    return n > 1;
+}
+
+static bool all_tuples(struct node **e, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (e[i]->kind != K_TUPLE)
+            return false;
+    return true;
+}
+
+static bool none_named(struct node **e, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (e[i]->kind == K_REL)
+            return false;
+    return true;
+}
+
 static enum tri list_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
 {
     struct node **ea = math_take(m, sizeof *ea * ELEMENTS_MAX), **eb = math_take(m, sizeof *eb * ELEMENTS_MAX);
@@ -977,7 +1285,27 @@ static enum tri list_compare(struct math *m, struct node *a, struct node *b, con
         return TRI_UNKNOWN;
     }
     *rule = "set";
-    return unordered(m, ea, na, eb, nb, rule, depth);
+    struct node **fa = math_take(m, sizeof *fa * (size_t)na + 8), **fb = math_take(m, sizeof *fb * (size_t)nb + 8);
+    if (!fa || !fb)
+        return TRI_UNKNOWN;
+    memcpy(fa, ea, sizeof *fa * (size_t)na);
+    memcpy(fb, eb, sizeof *fb * (size_t)nb);
+    struct bound ba, bb;
+    int ra = bound_take(m, fa, na, &ba), rb = bound_take(m, fb, nb, &bb);
+    if (ra < 0 || rb < 0)
+        return TRI_UNKNOWN;
+    if (ba.n > 0 && bound_same(m, &ba, &bb, depth)) {
+        ea = fa;
+        eb = fb;
+        na = ra;
+        nb = rb;
+    }
+    if (na == nb && ((all_named(ea, na) && none_named(eb, nb)) || (all_named(eb, nb) && none_named(ea, na))))
+        return ordered(m, ea, eb, na, rule, depth);
+    bool points = all_tuples(ea, na) && all_tuples(eb, nb);    // a set, as what plus-minus gives
+    if (a->kind == K_SET || b->kind == K_SET || points || ((a->flags | b->flags) & HAS_PM))
+        return unordered(m, ea, na, eb, nb, rule, depth);
+    return na == nb ? matched(m, ea, eb, na, rule, depth) : TRI_NO;
 }
 
 static bool is_set_tree(const struct node *a)
@@ -998,6 +1326,45 @@ static int union_flat(struct node *a, struct node **out, int max)
     return 1;
 }
 
+/* What stands before the bar, what binds its letters, and the conditions: all with the letters named by their places. */
+static int builder_parts(struct math *m, struct node *a, struct node **part, struct bound *bound)
+{
+    struct node *head = a->child[0];
+    int n = 0;
+    part[n++] = head;
+    if (head->kind == K_REL && head->len == 1 && head->s[0] == REL_IN) {    // { x in R | x > 2 }
+        part[0] = head->child[0];
+        part[n++] = head;
+    }
+    int k = elements(m, a->child[1], part + n, ELEMENTS_MAX - n);
+    if (k < 0)
+        return -1;
+    n = bound_take(m, part, n + k, bound);
+    if (n < 1 || part[0]->kind != K_SYM || bound->n == BOUND_MAX || (unsigned char)part[0]->s[0] < ' ')
+        return n;
+    struct node *name = part[0], *place = place_name(m, BOUND_MAX - 1);
+    for (int i = 0; i < n; i++)
+        if (!place || !(part[i] = substitute(m, part[i], name, place)))
+            return -1;
+    return n;
+}
+
+static enum tri builder_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+{
+    struct node **pa = math_take(m, sizeof *pa * ELEMENTS_MAX), **pb = math_take(m, sizeof *pb * ELEMENTS_MAX);
+    struct bound ba, bb;
+    int na = pa ? builder_parts(m, a, pa, &ba) : -1, nb = pb ? builder_parts(m, b, pb, &bb) : -1;
+    m->why = "sets that could not be compared";
+    if (na < 1 || nb < 1)
+        return TRI_UNKNOWN;
+    enum tri head = compare(m, pa[0], pb[0], rule, depth + 1);
+    if (head == TRI_YES && na == nb && bound_same(m, &ba, &bb, depth) &&
+        matched(m, pa + 1, pb + 1, na - 1, rule, depth) == TRI_YES)
+        return TRI_YES;
+    *rule = "set";
+    return TRI_UNKNOWN;    // { 2k | k in Z } is { 2k + 2 | k in Z }
+}
+
 static enum tri set_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
 {
     struct pieces pa, pb;
@@ -1007,7 +1374,7 @@ static enum tri set_compare(struct math *m, struct node *a, struct node *b, cons
     if (pieces_of(m, a, &pa, 24) && pieces_of(m, b, &pb, 24))
         return pieces_equal(m, &pa, &pb, rule);
     if (a->kind == K_BUILDER && b->kind == K_BUILDER)
-        return compare(m, a->child[1], b->child[1], rule, depth + 1);
+        return builder_compare(m, a, b, rule, depth);
     struct node *fa[PIECES_MAX], *fb[PIECES_MAX];
     int na = union_flat(a, fa, PIECES_MAX), nb = union_flat(b, fb, PIECES_MAX);
     enum tri t = TRI_NO;
@@ -1041,15 +1408,53 @@ static enum tri tuple_compare(struct math *m, struct node *a, struct node *b, co
     return ordered(m, a->child, b->child, a->n, rule, depth);
 }
 
+/* Two numbers said to be the same: each is what is meant. */
+static bool two_values(const struct node *a)
+{
+    return a->len == 1 && (a->s[0] == REL_EQ || a->s[0] == REL_APPROX) && is_closed(a->child[0]) &&
+           is_closed(a->child[1]) && !is_name(a->child[0]) && !((a->child[0]->flags | a->child[1]->flags) & HAS_PM);
+}
+
+/* Lines of a derivation that end in the answer: the last says what a name is, all before are about that name and none
+ * gives it another value. Others unchanged. */
+static struct node *derived(struct node *a)
+{
+    if (a->kind != K_LIST || a->scale != 1 || a->op != 0)
+        return a;
+    struct node *last = a->child[a->n - 1];
+    if (last->kind != K_REL || last->s[0] != REL_EQ || last->child[0]->kind != K_SYM)
+        return a;
+    for (int i = 0; i + 1 < a->n; i++) {
+        struct node *line = a->child[i];
+        if (line->kind != K_REL || !occurs(line, last->child[0]) ||
+            (node_is(line->child[0], K_SYM) && is_closed(line->child[line->n - 1])))
+            return a;
+    }
+    return last;
+}
+
 static enum tri compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
 {
     if (!a || !b || depth > 24 || m->steps < 0)
         return TRI_UNKNOWN;
     m->steps -= 4;
+    if (!is_list(a) || !is_list(b)) {
+        a = derived(a);
+        b = derived(b);
+    }
+    if ((a->kind == K_REL && chain_false(m, a)) || (b->kind == K_REL && chain_false(m, b))) {
+        m->why = "a false equation";
+        return TRI_UNKNOWN;
+    }
     while (a->kind == K_SET && a->n == 1 && !is_list(b))
         a = a->child[0];
     while (b->kind == K_SET && b->n == 1 && !is_list(a))
         b = b->child[0];
+    if ((a->kind == K_REL) != (b->kind == K_REL) && two_values(a->kind == K_REL ? a : b)) {    // 1/3 = 0.33
+        struct node *r = a->kind == K_REL ? a : b, *o = r == a ? b : a;
+        enum tri t = compare(m, r->child[1], o, rule, depth + 1);
+        return t == TRI_YES ? t : either(t, compare(m, r->child[0], o, rule, depth + 1));
+    }
     if (a->kind == K_REL)
         a = shorten(m, a);
     if (b->kind == K_REL)
@@ -1131,7 +1536,7 @@ static enum tri compare(struct math *m, struct node *a, struct node *b, const ch
 enum tri math_compare(struct math *m, struct node *gold, struct node *pred, const char **rule)
 {
     *rule = "";
-    enum tri t = compare(m, gold, pred, rule, 0);
+    enum tri t = readings_decide(m, &gold, &pred) ? compare(m, gold, pred, rule, 0) : TRI_UNKNOWN;
     if (t == TRI_NO && (m->steps < 0 || m->out_of_memory))
         t = TRI_UNKNOWN;    // another rule may have been passed over for want of either
     if (t == TRI_UNKNOWN && !m->why)

@@ -272,7 +272,7 @@ bool eval_rational(struct math *m, const struct node *a, fmpq_t out)
         return func_exact(m, a, out);
     case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_ROOT: case K_RATIO: case K_SUM: case K_PROD:
         break;
-    case K_CONST: case K_TEXT: case K_LOG: case K_APP: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET:
+    case K_CONST: case K_TEXT: case K_LOG: case K_APP: case K_JUXT: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET:
     case K_TUPLE:
     case K_REL: case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET: case K_BUILDER: case K_MATRIX:
         return false;
@@ -383,13 +383,34 @@ struct residue {
 
 static bool residue(struct residue *r, const struct node *a, uint64_t *out);
 
+static bool commutes(const struct node *a)
+{
+    return a->kind == K_FUNC && (a->op == FN_GCD || a->op == FN_LCM || a->op == FN_MAX || a->op == FN_MIN);
+}
+
+/* A bound of a sum, a product or an integral may be infinite; as an operand infinity has no residue, or it would cancel
+ * like a number. */
+static bool infinite_bound(const struct node *a, int i, uint64_t seed, uint64_t *out)
+{
+    if (i == 0 || (a->kind != K_SUM && a->kind != K_PROD && a->kind != K_OPAQUE))
+        return false;
+    const struct node *bound = a->child[i];
+    bool minus = bound->kind == K_NEG;
+    if (minus)
+        bound = bound->child[0];
+    *out = mix(seed, minus ? 81 : 80);
+    return node_is(bound, K_CONST) && bound->op == CONST_INF;
+}
+
 /* The residue of an unknown that is named by its kind and its children. */
 static bool unknown(struct residue *r, const struct node *a, uint64_t *out)
 {
-    uint64_t h = mix(mix(mix(r->seed, a->kind), (uint64_t)(uint8_t)a->op), (uint64_t)a->n), v;
+    uint64_t h = mix(mix(mix(r->seed, a->kind), (uint64_t)(uint8_t)a->op), (uint64_t)a->n), v, all = 0;
     bool index = (a->kind == K_SUM || a->kind == K_PROD) && r->m->n_bind < MATH_BIND_MAX;
-    if (a->kind == K_APP)
+    if (a->kind == K_APP || a->kind == K_REL)
         h = mix_text(h, a->s, a->len);
+    if (a->kind == K_MATRIX)
+        h = mix(h, (uint64_t)a->scale);
     for (int i = 0; i < a->n; i++) {
         bool bound = index && i == 0;    // the index by its place, not by its name
         if (bound) {
@@ -398,12 +419,16 @@ static bool unknown(struct residue *r, const struct node *a, uint64_t *out)
             r->m->bind[k].len = a->len;
             r->m->bind[k].value = (int64_t)(mix(r->seed, (uint64_t)k) >> 4);
         }
-        bool ok = residue(r, a->child[i], &v);
+        bool ok = infinite_bound(a, i, r->seed, &v) || residue(r, a->child[i], &v);
         r->m->n_bind -= bound;
         if (!ok)
             return false;
-        h = mix(h, v);
+        if (commutes(a))
+            all += mix(r->seed + 7, v);
+        else
+            h = mix(h, v);
     }
+    h = mix(h, all);
     r->opaque |= a->kind != K_APP;
     *out = h % P61;
     return true;
@@ -531,10 +556,12 @@ static bool residue(struct residue *r, const struct node *a, uint64_t *out)
         }
         return unknown(r, a, out);
     case K_CONST:
+        if (a->op == CONST_INF)
+            return false;
         r->opaque = true;    // numbers, not unknowns
         *out = mix(mix(r->seed, 79), (uint64_t)a->op) % P61;
         return true;
-    case K_ROOT: case K_LOG: case K_APP: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET: case K_TUPLE:
+    case K_ROOT: case K_LOG: case K_APP: case K_JUXT: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET: case K_TUPLE:
     case K_REL:
     case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET: case K_BUILDER: case K_MATRIX:
         return unknown(r, a, out);
@@ -548,19 +575,44 @@ struct ball {
     struct math *m;
     slong prec;
     int point;          // where free symbols are put
+    bool whole;         // free symbols are positive integers: gcd, lcm and mod ask for them
+    bool lenient;       // what cannot be computed here counts as some number; what has no value still fails
 };
 
 static bool ball(struct ball *b, const struct node *a, acb_t z);
 
-/* A value between 1/4 and 3 for the unknown with this hash; negative at every other of the later points. */
+/* A value between 1/4 and 3 for the unknown with this hash; negative at every other of the later points. At three
+ * points it is 64 times that, of either sign, so that |x+5| and x+5 do not agree everywhere. */
 static void unknown_value(const struct ball *b, uint64_t h, acb_t z)
 {
+    uint64_t name = h;
     h = mix(h, (uint64_t)b->point + 1000);
+    if (b->whole) {    // with common factors at every other point
+        static const uint8_t prime[] = { 2, 2, 2, 3, 3, 5, 7 };
+        slong v = 1;
+        for (size_t i = 0; i < ARRAY_SIZE(prime); i++)
+            v *= h >> i & 1 ? prime[i] : 1;
+        acb_set_si(z, b->point % 2 ? (slong)(h % 997) + 1 : v);
+        return;
+    }
     slong v = (slong)(h % 2816) + 256;
-    if (b->point >= N_POINT / 2 && (mix(h, 3) & 1))
+    bool far = b->point == 3 || b->point == 5 || b->point == 7;
+    bool minus = far ? (mix(name, 3) & 1) == (b->point == 7) : mix(h, 3) & 1;
+    if (b->point >= N_POINT / 2 && minus)
         v = -v;
     acb_set_si(z, v);
-    acb_mul_2exp_si(z, z, -10);
+    acb_mul_2exp_si(z, z, far ? -4 : -10);
+}
+
+/* Some number in the place of what cannot be computed. */
+static bool stand_in(const struct ball *b, const struct node *a, acb_t z)
+{
+    struct residue r = { .m = b->m, .seed = 5 };
+    uint64_t h;
+    if (!residue(&r, a, &h))
+        return false;
+    unknown_value(b, h, z);
+    return true;
 }
 
 static bool too_big(const acb_t z, slong bits)
@@ -603,7 +655,7 @@ static bool ball_power(struct ball *b, const struct node *exp, bool inverse, con
         if (inverse)
             fmpq_inv(q, q);
         if (fmpz_is_one(fmpq_denref(q)) && fmpz_bits(fmpq_numref(q)) <= 62) {
-            ok = fmpz_sgn(fmpq_numref(q)) >= 0 || !acb_contains_zero(x);
+            ok = fmpz_sgn(fmpq_numref(q)) > 0 || !acb_contains_zero(x);    // 0^0 has no value
             if (ok)
                 acb_pow_fmpz(z, x, fmpq_numref(q), b->prec);
         } else if (fmpz_bits(fmpq_numref(q)) <= 62 && fmpz_bits(fmpq_denref(q)) <= 62) {
@@ -633,6 +685,33 @@ static bool ball_power(struct ball *b, const struct node *exp, bool inverse, con
     }
     fmpq_clear(q);
     return ok && acb_is_finite(z);
+}
+
+/* gcd, lcm or remainder of whole numbers, the first of which is x. */
+static bool whole_func(struct ball *b, const struct node *a, const acb_t x, acb_t z)
+{
+    fmpz_t u, v;
+    acb_t y;
+    fmpz_init(u);
+    fmpz_init(v);
+    acb_init(y);
+    bool ok = acb_is_real(x) && arb_get_unique_fmpz(u, acb_realref(x)) && arb_is_int(acb_realref(x));
+    for (int i = 1; ok && i < a->n; i++) {
+        ok = ball(b, a->child[i], y) && acb_is_real(y) && arb_is_int(acb_realref(y)) &&
+             arb_get_unique_fmpz(v, acb_realref(y)) && !(a->op == FN_MOD && fmpz_is_zero(v));
+        if (ok && a->op == FN_GCD)
+            fmpz_gcd(u, u, v);
+        else if (ok && a->op == FN_LCM)
+            fmpz_lcm(u, u, v);
+        else if (ok)
+            fmpz_fdiv_r(u, u, v);
+    }
+    if (ok)
+        acb_set_fmpz(z, u);
+    fmpz_clear(u);
+    fmpz_clear(v);
+    acb_clear(y);
+    return ok;
 }
 
 static bool ball_func(struct ball *b, const struct node *a, acb_t z)
@@ -788,8 +867,11 @@ static bool ball_func(struct ball *b, const struct node *a, acb_t z)
         else
             acb_arg(acb_realref(z), x, prec);
         break;
+    case FN_GCD: case FN_LCM: case FN_MOD:
+        ok = whole_func(b, a, x, z) || (b->lenient && stand_in(b, a, z));
+        break;
     default:
-        ok = false;
+        ok = b->lenient && stand_in(b, a, z);
         break;
     }
     acb_clear(x);
@@ -828,14 +910,8 @@ static bool ball(struct ball *b, const struct node *a, acb_t z)
         else
             unknown_value(b, mix_text(77, a->s, a->len), z);
         return true;
-    case K_TEXT: case K_APP: case K_OPAQUE: {
-        struct residue r = { .m = m, .seed = 5 };
-        uint64_t h;
-        if (!residue(&r, a, &h))
-            return false;
-        unknown_value(b, h, z);
-        return true;
-    }
+    case K_TEXT: case K_APP: case K_OPAQUE:
+        return stand_in(b, a, z);
     case K_NEG:
         ok = ball(b, a->child[0], z);
         acb_neg(z, z);
@@ -899,7 +975,7 @@ static bool ball(struct ball *b, const struct node *a, acb_t z)
              eval_rational(m, a->child[2], q) && int_get(q, -1000000000, 1000000000, &last) && last - v < SUM_TERMS_MAX;
         fmpq_clear(q);
         if (!ok)
-            return false;
+            return b->lenient && stand_in(b, a, z);
         int k = m->n_bind++;
         m->bind[k].s = a->s;
         m->bind[k].len = a->len;
@@ -918,7 +994,7 @@ static bool ball(struct ball *b, const struct node *a, acb_t z)
         return ok && acb_is_finite(z);
     }
     case K_PM: case K_LIST: case K_SET: case K_TUPLE: case K_REL: case K_UNION: case K_INTER: case K_MINUS:
-    case K_NAMED_SET:
+    case K_NAMED_SET: case K_JUXT:
     case K_BUILDER: case K_MATRIX:
         return false;
     }
@@ -960,7 +1036,7 @@ static bool decimal_atom(const struct node *a)
 }
 
 /* The tolerance for decimals: half a unit of the last decimal, but never more than the smaller value times
- * 10^-(decimals / 2) - a thousandth at 6 - so that small numbers do not all become equal. */
+ * 10^-(decimals * 2 / 3), a ten-thousandth at 6, so that small numbers do not all become equal. */
 static void tolerance_set(arb_t tol, const acb_t x, const acb_t y, int decimals, slong prec)
 {
     arb_t rel, other;
@@ -975,7 +1051,7 @@ static void tolerance_set(arb_t tol, const acb_t x, const acb_t y, int decimals,
     acb_abs(rel, x, prec);
     acb_abs(other, y, prec);
     arb_min(rel, rel, other, prec);
-    for (int i = 0; i < decimals / 2; i++)
+    for (int i = 0; i < decimals * 2 / 3; i++)
         arb_div_ui(rel, rel, 10, prec);
     arb_min(tol, tol, rel, prec);
     arb_clear(rel);
@@ -1056,6 +1132,19 @@ static bool real_ball(const acb_t z)
     return arb_contains_zero(acb_imagref(z)) && mag_cmp_2exp_si(arb_radref(acb_imagref(z)), -40) < 0;
 }
 
+/* Is there a function of whole numbers of something that is not known? */
+static bool asks_whole(struct math *m, const struct node *a)
+{
+    if (!(a->flags & (HAS_SYM | HAS_OPAQUE)) || !spend(m, 1))
+        return false;
+    if (a->kind == K_FUNC && (a->op == FN_GCD || a->op == FN_LCM || a->op == FN_MOD))
+        return true;
+    for (int i = 0; i < a->n; i++)
+        if (asks_whole(m, a->child[i]))
+            return true;
+    return false;
+}
+
 /* Compare at N_POINT points. Real values only, at first: where one side is not real, nothing is asked. */
 static enum tri functions_equal(struct math *m, const struct node *a, const struct node *b, const char **rule)
 {
@@ -1065,12 +1154,13 @@ static enum tri functions_equal(struct math *m, const struct node *a, const stru
     acb_init(y);
     acb_init(d);
     *rule = "interval";
-    bool complex = ((a->flags | b->flags) & HAS_I) != 0;
+    bool complex = ((a->flags | b->flags) & HAS_I) != 0, whole = asks_whole(m, a) || asks_whole(m, b);
+    int wanted = whole ? 3 * N_POINT : N_POINT;    // gcds agree by chance more often
     for (int pass = complex; pass < 2 && answer == TRI_UNKNOWN; pass++) {
         int agree = 0;
-        for (int point = 0; point < 2 * N_POINT && agree < N_POINT && answer == TRI_UNKNOWN; point++)
+        for (int point = 0; point < 2 * wanted && agree < wanted && answer == TRI_UNKNOWN; point++)
             for (slong prec = 160; prec <= 640; prec *= 4) {
-                struct ball ba = { .m = m, .prec = prec, .point = point };
+                struct ball ba = { .m = m, .prec = prec, .point = point, .whole = whole };
                 if (!ball(&ba, a, x) || !ball(&ba, b, y))
                     break;
                 bool ra = real_ball(x), rb = real_ball(y);
@@ -1086,7 +1176,7 @@ static enum tri functions_equal(struct math *m, const struct node *a, const stru
                     break;
                 }
             }
-        if (answer == TRI_UNKNOWN && agree >= N_POINT / 2)
+        if (answer == TRI_UNKNOWN && agree >= wanted / 2)
             answer = TRI_YES;
         if (m->steps < 0)
             break;
@@ -1107,6 +1197,203 @@ static bool has_kind(const struct node *a, enum node_kind kind)
         if ((a->flags & HAS_OPAQUE) && has_kind(a->child[i], kind))
             return true;
     return false;
+}
+
+/* Has the tree a value at some point at least? ln(0) - ln(0) has a residue, but none. What is only too large to be
+ * computed has one. */
+static bool has_value(struct math *m, const struct node *a)
+{
+    const char *why = m->why;
+    acb_t z;
+    acb_init(z);
+    m->why = NULL;
+    bool ok = false, closed = !(a->flags & (HAS_SYM | HAS_OPAQUE));
+    for (int point = 0; point < (closed ? 1 : N_POINT) && !ok; point++)
+        for (slong prec = 128; prec <= 512 && !ok; prec *= 4) {
+            struct ball b = { .m = m, .prec = prec, .point = point, .lenient = true };
+            ok = ball(&b, a, z) || (m->why && strcmp(m->why, "division by zero") != 0);
+        }
+    acb_clear(z);
+    m->why = why;
+    return ok;
+}
+
+/* ---- infinity ---- */
+
+enum extent { EXT_UNKNOWN, EXT_UNDEFINED, EXT_MINUS_INF, EXT_NEGATIVE, EXT_ZERO, EXT_POSITIVE, EXT_PLUS_INF };
+
+static bool extent_infinite(enum extent e)
+{
+    return e == EXT_MINUS_INF || e == EXT_PLUS_INF;
+}
+
+static int extent_sign(enum extent e)
+{
+    return e == EXT_MINUS_INF || e == EXT_NEGATIVE ? -1 : e == EXT_ZERO ? 0 : 1;
+}
+
+static enum extent extent_sum(enum extent a, enum extent b)
+{
+    if (extent_infinite(a) && extent_infinite(b))
+        return a == b ? a : EXT_UNDEFINED;
+    if (extent_infinite(a) || extent_infinite(b))
+        return extent_infinite(a) ? a : b;
+    return a == EXT_ZERO ? b : b == EXT_ZERO || a == b ? a : EXT_UNKNOWN;
+}
+
+static enum extent extent_product(enum extent a, enum extent b)
+{
+    int sign = extent_sign(a) * extent_sign(b);
+    if (extent_infinite(a) || extent_infinite(b))
+        return sign > 0 ? EXT_PLUS_INF : sign < 0 ? EXT_MINUS_INF : EXT_UNDEFINED;
+    return sign > 0 ? EXT_POSITIVE : sign < 0 ? EXT_NEGATIVE : EXT_ZERO;
+}
+
+static enum extent extent_inverse(enum extent a)
+{
+    return extent_infinite(a) ? EXT_ZERO : a == EXT_ZERO ? EXT_UNDEFINED : a;
+}
+
+static enum extent extent_of(struct math *m, const struct node *a);
+
+static enum extent extent_power(struct math *m, const struct node *base, enum extent b, enum extent e)
+{
+    if (e == EXT_MINUS_INF || e == EXT_NEGATIVE) {
+        enum extent up = extent_power(m, base, b, e == EXT_NEGATIVE ? EXT_POSITIVE : EXT_PLUS_INF);
+        return up == EXT_UNKNOWN || up == EXT_UNDEFINED ? up : extent_inverse(up);
+    }
+    if (e == EXT_PLUS_INF && (b == EXT_POSITIVE || b == EXT_PLUS_INF)) {
+        struct node *d = b == EXT_PLUS_INF ? NULL : node_new(m, K_ADD, 2, base, node_new(m, K_NEG, 1, node_int(m, 1)));
+        int above = b == EXT_PLUS_INF ? 1 : d ? scalar_sign(m, d) : -2;
+        return above == -2 ? EXT_UNKNOWN : above > 0 ? EXT_PLUS_INF : above < 0 ? EXT_ZERO : EXT_UNDEFINED;
+    }
+    if (b == EXT_PLUS_INF)
+        return e == EXT_ZERO ? EXT_UNDEFINED : EXT_PLUS_INF;
+    return EXT_UNKNOWN;
+}
+
+/* Where a tree without free symbols lies on the real line with its two ends; EXT_UNDEFINED: nowhere, as with
+ * infinity - infinity, 0 * infinity, infinity / infinity, 1^infinity. */
+static enum extent extent_of(struct math *m, const struct node *a)
+{
+    if (!(a->flags & HAS_INF)) {
+        int sign = scalar_sign(m, a);
+        return sign == -2 ? EXT_UNKNOWN : sign < 0 ? EXT_NEGATIVE : sign > 0 ? EXT_POSITIVE : EXT_ZERO;
+    }
+    if (a->kind == K_CONST)
+        return EXT_PLUS_INF;
+    enum extent all = EXT_UNKNOWN, e;
+    for (int i = 0; i < a->n; i++) {
+        e = extent_of(m, a->child[i]);
+        if (e == EXT_UNKNOWN || e == EXT_UNDEFINED)
+            return e;
+        if (i == 0)
+            all = e;
+        else if (a->kind == K_ADD)
+            all = extent_sum(all, e);
+        else if (a->kind == K_MUL)
+            all = extent_product(all, e);
+        else if (a->kind == K_DIV)
+            all = extent_infinite(all) && extent_infinite(e) ? EXT_UNDEFINED
+                  : e == EXT_ZERO ? EXT_UNDEFINED : extent_product(all, extent_inverse(e));
+        else if (a->kind == K_POW)
+            all = extent_power(m, a->child[0], all, e);
+        else if (!(a->kind == K_ROOT && all == EXT_PLUS_INF && e == EXT_POSITIVE))
+            return EXT_UNKNOWN;
+        if (all == EXT_UNKNOWN || all == EXT_UNDEFINED)
+            return all;
+    }
+    switch ((enum node_kind)a->kind) {
+    case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_ROOT: case K_UNIT:
+        return all;
+    case K_NEG:
+        return all == EXT_PLUS_INF ? EXT_MINUS_INF : all == EXT_MINUS_INF ? EXT_PLUS_INF
+               : all == EXT_POSITIVE ? EXT_NEGATIVE : all == EXT_NEGATIVE ? EXT_POSITIVE : all;
+    case K_FUNC:
+        if (a->op == FN_ABS)
+            return extent_infinite(all) ? EXT_PLUS_INF : all == EXT_NEGATIVE ? EXT_POSITIVE : all;
+        if (a->op == FN_EXP && extent_infinite(all))
+            return all == EXT_PLUS_INF ? EXT_PLUS_INF : EXT_ZERO;
+        return a->op == FN_LN && all == EXT_PLUS_INF ? EXT_PLUS_INF : EXT_UNKNOWN;
+    default:    // no operation on the line
+        return EXT_UNKNOWN;
+    }
+}
+
+static enum tri extents_equal(struct math *m, const struct node *a, const struct node *b, const char **rule)
+{
+    enum extent x = extent_of(m, a), y = extent_of(m, b);
+    *rule = "infinity";
+    m->why = x == EXT_UNDEFINED || y == EXT_UNDEFINED ? "undefined form" : "infinity in an expression";
+    if (x == EXT_UNKNOWN || y == EXT_UNKNOWN || x == EXT_UNDEFINED || y == EXT_UNDEFINED)
+        return TRI_UNKNOWN;
+    if (extent_infinite(x) || extent_infinite(y) || x == EXT_ZERO || y == EXT_ZERO)
+        return x == y ? TRI_YES : TRI_NO;
+    return x == y ? TRI_UNKNOWN : TRI_NO;    // two numbers of one sign may be one
+}
+
+/* The unit of the last digit of a number as written; false: a is no such number. whole: integers count too. */
+static bool last_unit(const struct node *a, bool whole, arb_t unit, slong prec)
+{
+    slong power = 0;
+    while (a->kind == K_NEG || a->kind == K_UNIT || a->kind == K_PCT) {
+        power -= a->kind == K_PCT ? 2 : 0;
+        a = a->child[0];
+    }
+    if (a->kind == K_MUL && decimal_atom(a) && node_is(a->child[1]->child[1], K_NUM))
+        power += (slong)a->child[1]->child[1]->small;
+    else if (a->kind == K_MUL && decimal_atom(a) && node_is(a->child[1]->child[1], K_NEG))
+        power -= (slong)a->child[1]->child[1]->child[0]->small;
+    const struct node *n = a->kind == K_MUL && decimal_atom(a) ? a->child[0] : a;
+    if (!node_is(n, K_NUM) || n->base > 0 || !(whole || (n->flags & HAS_DECIMAL)))
+        return false;
+    power -= n->scale;
+    if (power > 1000 || power < -1000)
+        return false;
+    arb_set_ui(unit, 10);
+    arb_pow_ui(unit, unit, (ulong)(power < 0 ? -power : power), prec);
+    if (power < 0)
+        arb_inv(unit, unit, prec);
+    return true;
+}
+
+bool scalar_near(struct math *m, const struct node *a, const struct node *b, bool approx)
+{
+    const slong prec = 256;
+    struct ball ba = { .m = m, .prec = prec };
+    acb_t x, y;
+    arb_t tol, one;
+    acb_init(x);
+    acb_init(y);
+    arb_init(tol);
+    arb_init(one);
+    bool near = false;
+    if (!((a->flags | b->flags) & (HAS_SYM | HAS_OPAQUE | HAS_INF)) && ball(&ba, a, x) && ball(&ba, b, y)) {
+        acb_sub(y, x, y, prec);
+        if (last_unit(a, approx, one, prec))
+            arb_set(tol, one);
+        if (last_unit(b, approx, one, prec))
+            arb_max(tol, tol, one, prec);
+        if (approx) {
+            acb_abs(one, x, prec);
+            arb_div_ui(one, one, 100, prec);
+            arb_max(tol, tol, one, prec);
+        }
+        acb_abs(one, y, prec);
+        near = arb_le(one, tol);
+    }
+    acb_clear(x);
+    acb_clear(y);
+    arb_clear(tol);
+    arb_clear(one);
+    return near;
+}
+
+bool scalar_undefined(struct math *m, const struct node *a)
+{
+    if (a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT | HAS_PM | HAS_SET | HAS_MATRIX))
+        return false;
+    return a->flags & HAS_INF ? extent_of(m, a) == EXT_UNDEFINED : !has_value(m, a);
 }
 
 enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b, int decimals, const char **rule)
@@ -1137,16 +1424,18 @@ enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b
         opaque |= ra.opaque || rb.opaque;
     }
     *rule = "polynomial";
+    if (defined && all && opaque && !(has_value(m, a) && has_value(m, b))) {
+        m->why = "undefined form";
+        return TRI_UNKNOWN;
+    }
     if (defined && all)
         return TRI_YES;
     if (defined && !opaque && (flags & (HAS_SYM | HAS_OPAQUE)))
         return TRI_NO;
     if (m->steps < 0)
         return TRI_UNKNOWN;
-    if (flags & HAS_INF) {
-        m->why = "infinity in an expression";
-        return TRI_UNKNOWN;
-    }
+    if (flags & HAS_INF)
+        return extents_equal(m, a, b, rule);
     m->why = NULL;
     enum tri answer = flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT) ? functions_equal(m, a, b, rule)
                                                                 : constants_equal(m, a, b, decimals, rule);
@@ -1204,6 +1493,12 @@ enum tri scalar_proportional(struct math *m, const struct node *a, const struct 
         return TRI_UNKNOWN;
     /* zero is proportional to zero only: 0 = 0 is no condition, and x = 5 is one */
     bool za = !(va[0] | va[1] | va[2]), zb = !(vb[0] | vb[1] | vb[2]);
+    bool ca = va[0] == va[1] && va[1] == va[2], cb = vb[0] == vb[1] && vb[1] == vb[2];
+    unsigned open = HAS_SYM | HAS_OPAQUE | HAS_TEXT;
+    if ((ca || !(a->flags & open)) && (cb || !(b->flags & open))) {    // neither depends on anything
+        m->why = "a relation that is no condition";
+        return TRI_UNKNOWN;
+    }
     bool same = za == zb && mul61(va[0], vb[1]) == mul61(va[1], vb[0]) && mul61(va[0], vb[2]) == mul61(va[2], vb[0]);
     if (!same && !opaque)
         return TRI_NO;

@@ -180,11 +180,12 @@ struct formula {
     const char *start, *end;
 };
 
-/* The formula that opens at p ($...$, $$...$$, \(...\), \[...\]); inline ones stay on one line. */
+/* The formula that opens at p ($...$, $$...$$, \(...\), \[...\]); $...$ has no line end
+ * but in a matrix or the like, for an amount in dollars opens none. */
 static bool formula_at(const char *text, const char *p, const char *end, struct formula *f)
 {
     static const struct { const char *open, *close; bool lines; } kinds[] = {
-        { "$$", "$$", true }, { "\\[", "\\]", true }, { "\\(", "\\)", false }, { "$", "$", false },
+        { "$$", "$$", true }, { "\\[", "\\]", true }, { "\\(", "\\)", true }, { "$", "$", false },
     };
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
         if (!starts(p, end, kinds[i].open))
@@ -194,9 +195,11 @@ static bool formula_at(const char *text, const char *p, const char *end, struct 
         const char *q = p + strlen(kinds[i].open);
         f->start = p;
         f->in.s = q;
+        int inside = 0;    // of \begin ... \end, which may have lines
         for (; q < end; q++) {
-            if (*q == '\n' && !kinds[i].lines)
+            if (*q == '\n' && !kinds[i].lines && inside == 0)
                 return false;
+            inside += starts(q, end, "\\begin{") - (inside > 0 && starts(q, end, "\\end{"));
             if (*q == '\\' && q + 1 < end && !starts(q, end, kinds[i].close)) {
                 q++;
                 continue;
@@ -210,6 +213,15 @@ static bool formula_at(const char *text, const char *p, const char *end, struct 
         return false;
     }
     return false;
+}
+
+/* The whole text between its only two dollar signs, line ends and all. */
+static bool whole_formula(const char *text, const char *end, struct formula *f)
+{
+    if (end - text < 3 || *text != '$' || end[-1] != '$' || memchr(text + 1, '$', (size_t)(end - text - 2)))
+        return false;
+    *f = (struct formula){ .in = { text + 1, (size_t)(end - text - 2) }, .start = text, .end = end };
+    return span_trim(f->in).len > 0;
 }
 
 static const char *joiner_skip(const char *p, const char *end)    // "and", "or", "," between two formulas; NULL: none
@@ -422,7 +434,51 @@ static bool sentence(const char *text, const char *end)
     return words >= 3;
 }
 
-struct extracted math_extract(struct math *m, const char *text, size_t len)
+/* Formulas and nothing but white space and commas between them: all of them. */
+static bool formulas_only(struct math *m, const char *text, const char *end, struct extracted *out)
+{
+    struct span all[BOXES_MAX];
+    struct formula f;
+    int n = 0;
+    for (const char *p = text; p < end;) {
+        if (is_space(*p) || *p == ',') {
+            p++;
+            continue;
+        }
+        if (n == BOXES_MAX || !formula_at(text, p, end, &f))
+            return false;
+        all[n++] = span_trim(f.in);
+        p = f.end;
+    }
+    if (n > 1)
+        found_spans(m, out, all, n, false);
+    return n > 1;
+}
+
+/* Words around a formula that are more than its unit: before it, more than three after it, or those of a sentence. */
+static bool has_prose(const char *text, const char *formula, const char *behind, const char *end)
+{
+    static const char *const verbs[] = { "is", "are", "was", "if", "when", "where", "for", "has", "not", "the" };
+    if (memchr(text, '$', (size_t)(formula - text)) && formula - text > 2)
+        return true;
+    for (const char *p = text; p < formula; p++)
+        if (((*p | 32) >= 'a' && (*p | 32) <= 'z') || is_digit(*p))
+            return true;
+    int words = 0;
+    for (const char *p = behind; p < end;) {
+        const char *q = p;
+        while (q < end && (*q | 32) >= 'a' && (*q | 32) <= 'z')
+            q++;
+        words += q > p;
+        for (size_t i = 0; i < ARRAY_SIZE(verbs); i++)
+            if ((size_t)(q - p) == strlen(verbs[i]) && strncasecmp(p, verbs[i], (size_t)(q - p)) == 0)
+                return true;
+        p = q > p ? q : p + 1;
+    }
+    return words > 3;
+}
+
+struct extracted math_extract(struct math *m, const char *text, size_t len, bool gold)
 {
     struct extracted out = { 0 };
     struct candidate c;
@@ -472,6 +528,13 @@ struct extracted math_extract(struct math *m, const char *text, size_t len)
         }
     }
     const char *answer = word_last(text, end, "answer");
+    if (answer && gold) {    // "the answer depends on 5" names none
+        const char *p = answer + strlen("answer");
+        while (p < end && (is_space(*p) || *p == '*'))
+            p++;
+        if (p == end || !(memchr(":=$\\", *p, 4) || starts_case(p, end, "is")))
+            answer = NULL;
+    }
     if (answer) {
         const char *p = answer + strlen("answer"), *stop = MIN(end, p + 70);
         const char *open = p, *choice = choice_at(p, end);
@@ -500,15 +563,23 @@ struct extracted math_extract(struct math *m, const char *text, size_t len)
             return out;
         }
     }
-    if (formula_at(text, text, end, &f) && f.end == end) {
+    if (whole_formula(text, end, &f) || (formula_at(text, text, end, &f) && f.end == end)) {
         out.found = true;
         out.plain = false;
         out.s = span_trim(f.in);
         return out;
     }
     out.plain = false;
+    if (gold && formulas_only(m, text, end, &out))
+        return out;
+    const char *mark = word_last(text, end, "####");    // GSM8K's
+    if (mark && candidate_find(text, mark + 4, end, true, &c)) {
+        candidate_take(m, &c, &out);
+        return out;
+    }
     if (candidate_find(text, text, end, false, &c)) {
         candidate_take(m, &c, &out);
+        out.prose = gold && has_prose(text, c.n_joined > 0 ? c.joined[0].s : c.s.s, c.end, end);
         return out;
     }
     out.s = (struct span){ text, len };

@@ -6,6 +6,18 @@
 
 #define TEXT_KEY_MAX 2048    // bytes of a text that is compared as text
 
+static const char RULE_FALSE[] = "a false equation", RULE_UNDEFINED[] = "undefined form",
+                  RULE_IDENTITY[] = "gt_answer is an identity", RULE_VALUE[] = "value of an equation";
+
+bool math_rule_one_sided(const char *rule)
+{
+    static const char *const rules[] = { RULE_FALSE, RULE_UNDEFINED, RULE_IDENTITY, RULE_VALUE };
+    for (size_t i = 0; i < ARRAY_SIZE(rules); i++)
+        if (strcmp(rule, rules[i]) == 0)
+            return true;
+    return false;
+}
+
 struct math *math_new(const struct math_config *config, struct error *err)
 {
     struct math *m = calloc(1, sizeof *m);
@@ -38,28 +50,52 @@ static void text_cut(char out[256], struct span s)
     out[n] = 0;
 }
 
-/* The seeds' second chance: the same text but for spaces, braces and commas. */
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_alnum(char c)
+{
+    return is_digit(c) || ((c | 32) >= 'a' && (c | 32) <= 'z');
+}
+
+/* Pass over spaces, braces and commas from *i on. True: a brace or comma stood there, or a space between two digits, so
+ * that 1{23} is not 12{3}. */
+static bool fill_skip(struct span s, size_t *i)
+{
+    bool mark = false, space = false;
+    size_t from = *i;
+    for (; *i < s.len && memchr(" {},", s.s[*i], 4); ++*i) {
+        mark |= s.s[*i] != ' ';
+        space |= s.s[*i] == ' ';
+    }
+    bool digits = from > 0 && *i < s.len && is_digit(s.s[from - 1]) && is_digit(s.s[*i]);
+    return (mark && from > 0 && *i < s.len && is_alnum(s.s[from - 1]) && is_alnum(s.s[*i])) || (space && digits);
+}
+
+/* The seeds' second chance: the same text but for spaces, braces and commas that separate nothing. */
 static bool text_same(struct span a, struct span b)
 {
-    size_t i = 0, j = 0;
+    size_t i = 0, j = 0, n = 0;
     for (;;) {
-        while (i < a.len && memchr(" {},", a.s[i], 4))
-            i++;
-        while (j < b.len && memchr(" {},", b.s[j], 4))
-            j++;
+        bool apart = fill_skip(a, &i) != fill_skip(b, &j);
         if (i == a.len || j == b.len)
-            return i == a.len && j == b.len;
-        if (a.s[i++] != b.s[j++])
+            return i == a.len && j == b.len && n > 0;
+        if (apart || a.s[i++] != b.s[j++])
             return false;
+        n++;
     }
 }
 
-/* Letters, digits and everything that is not ASCII, without case, font commands and punctuation. False: too long. */
+/* Letters, numbers with their signs and everything that is not ASCII, without case, font commands and other
+ * punctuation. False: too long. */
 static bool text_key(struct span s, char *key, size_t *len)
 {
     static const char *const fonts[] = { "\\text", "\\mathrm", "\\textbf", "\\mbox", "\\mathbf", "\\textit", "\\quad",
                                          "\\emph" };
     *len = 0;
+    bool gap = false;    // something was left out since the last character
     for (size_t i = 0; i < s.len; i++) {
         if (s.s[i] == '\\') {
             size_t best = 0;
@@ -74,11 +110,18 @@ static bool text_key(struct span s, char *key, size_t *len)
             }
         }
         char c = s.s[i];
-        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-        if (!letter && !(c >= '0' && c <= '9') && !(c & 0x80) && !strchr("+=<>/*^|\\", c))
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'), digit = is_digit(c);
+        bool before = i + 1 < s.len && is_digit(s.s[i + 1]), after = i > 0 && is_digit(s.s[i - 1]);
+        bool part = (c == '.' && before && after) || (c == '-' && before && !(i > 0 && is_alnum(s.s[i - 1])));
+        if (!letter && !digit && !part && !(c & 0x80) && !(c && strchr("+=<>/*^|\\%[]", c))) {
+            gap = true;
             continue;
-        if (*len == TEXT_KEY_MAX)
+        }
+        if (*len + 2 > TEXT_KEY_MAX)
             return false;
+        if (gap && digit && *len > 0 && is_digit(key[*len - 1]))    // 1, 23 is not 12, 3
+            key[(*len)++] = ' ';
+        gap = false;
         key[(*len)++] = c >= 'A' && c <= 'Z' ? (char)(c | 32) : c;
     }
     return *len > 0;
@@ -192,19 +235,49 @@ static bool choice_split(struct span s, struct span *letter, struct span *value)
     return false;
 }
 
-/* A number that divides by zero on its way: it has no value, so it equals none. */
-static bool is_undefined(struct math *m, const struct node *a)
+/* Why an answer cannot be anybody's: it has no value, or says that 3 + 2 = 4. NULL: it may be. */
+static const char *nonsense(struct math *m, struct node *a)
 {
-    if (a->flags & (HAS_SYM | HAS_OPAQUE | HAS_I | HAS_INF | HAS_TEXT | HAS_PM | HAS_SET | HAS_MATRIX))
-        return false;
-    fmpq_t q;
     const char *why = m->why;
-    fmpq_init(q);
-    m->why = NULL;
-    bool undefined = !eval_rational(m, a, q) && m->why && strcmp(m->why, "division by zero") == 0;
+    const char *out = relation_false(m, a) ? RULE_FALSE : scalar_undefined(m, a) ? RULE_UNDEFINED : NULL;
     m->why = why;
-    fmpq_clear(q);
-    return undefined;
+    return out;
+}
+
+/* A gold value against "expression = value". */
+static bool value_stated(struct math *m, struct node *gold, struct node *pred)
+{
+    const char *rule;
+    struct node *value = gold->flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT) ? NULL : relation_value(m, pred);
+    return value && math_compare(m, gold, value, &rule) == TRI_YES;
+}
+
+static void trees_decide(struct math *m, struct node *gold, struct node *pred, bool same_text, struct math_result *out)
+{
+    const char *rule = "";
+    if (!readings_decide(m, &gold, &pred)) {
+        out->verdict = VERDICT_CANNOT_TELL;
+        out->rule = m->why;
+        return;
+    }
+    if (relation_identity(m, gold)) {    // what is to be proved tells nothing of an answer
+        out->verdict = same_text ? VERDICT_EQUAL : VERDICT_CANNOT_TELL;
+        out->rule = same_text ? "text" : RULE_IDENTITY;
+        return;
+    }
+    enum tri t = math_compare(m, gold, pred, &rule);
+    out->rule = rule;
+    if (t == TRI_YES) {
+        out->verdict = VERDICT_EQUAL;
+    } else if (t == TRI_NO && value_stated(m, gold, pred)) {
+        out->verdict = VERDICT_EQUAL;
+        out->rule = RULE_VALUE;
+    } else if (t == TRI_UNKNOWN) {
+        const char *why = m->why ? m->why : "neither proved nor refuted", *bad = same_text ? NULL : nonsense(m, pred);
+        bool wrong = bad && !nonsense(m, gold);
+        out->verdict = same_text ? VERDICT_EQUAL : wrong ? VERDICT_DIFFERENT : VERDICT_CANNOT_TELL;
+        out->rule = same_text ? "text" : wrong ? bad : why;
+    }
 }
 
 static void bare_decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain,
@@ -235,17 +308,7 @@ static void bare_decide(struct math *m, struct span p, bool p_plain, struct span
     if (is_one_word(g) && is_one_word(p))    // cat is not act, though c a t = a c t
         return;
     if (gold && pred) {
-        const char *rule = "";
-        enum tri t = math_compare(m, gold, pred, &rule);
-        out->rule = rule;
-        if (t == TRI_YES) {
-            out->verdict = VERDICT_EQUAL;
-        } else if (t == TRI_UNKNOWN && is_undefined(m, pred) && !is_undefined(m, gold)) {
-            out->rule = "division by zero";
-        } else if (t == TRI_UNKNOWN) {
-            out->verdict = text_same(p, g) ? VERDICT_EQUAL : VERDICT_CANNOT_TELL;
-            out->rule = out->verdict == VERDICT_EQUAL ? "text" : m->why ? m->why : "neither proved nor refuted";
-        }
+        trees_decide(m, gold, pred, text_same(p, g), out);
         return;
     }
     if (g.len > 0 && text_same(p, g)) {
@@ -311,6 +374,17 @@ void math_response(struct math *m, const char *response, size_t response_len, co
 {
     math_start(m);
     *out = (struct math_result){ .verdict = VERDICT_DIFFERENT };
-    struct extracted p = math_extract(m, response, response_len), g = math_extract(m, gold, gold_len);
+    struct extracted p = math_extract(m, response, response_len, false), g = math_extract(m, gold, gold_len, true);
+    if (g.prose) {    // which of its numbers is the answer?
+        struct span whole = span_trim((struct span){ gold, gold_len });
+        struct span all = span_trim((struct span){ response, response_len });
+        bool same = keys_same(whole, all) || keys_same(whole, unwrap(p.s));
+        text_cut(out->pred, p.s);
+        text_cut(out->gold, whole);
+        out->verdict = same ? VERDICT_EQUAL : VERDICT_CANNOT_TELL;
+        out->pred_parsed = same;
+        out->rule = same ? "text" : "gt_answer is prose around its formula";
+        return;
+    }
     decide(m, unwrap(p.s), p.plain, unwrap(g.s), g.plain, out);
 }

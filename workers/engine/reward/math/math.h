@@ -11,7 +11,7 @@
 
 struct math_config {
     /* 0 to 15: an answer that is one decimal number stands for all within half a unit of that decimal (Math-Verify's
-     * float_rounding), and within 10^-(decimals/2) of its value; 0: decimals are exact */
+     * float_rounding), and within 10^-(decimals*2/3) of its value; 0: decimals are exact */
     int decimals;
 };
 #define MATH_CONFIG_DEFAULT ((struct math_config){ .decimals = 6 })
@@ -33,3 +33,7 @@ void math_answer(struct math *m, const char *pred, size_t pred_len, const char *
 /* Find the answer in a whole response and compare it. */
 void math_response(struct math *m, const char *response, size_t response_len, const char *gold, size_t gold_len,
                    struct math_result *out);
+/* Is the rule one that treats the two sides differently? An answer without a value, or one that says 3 + 2 = 4, is wrong;
+ * as gt_answer it cannot be judged by, nor can an identity; "f(2) = 5" gives the value 5, but 5 does not give the
+ * equation. */
+bool math_rule_one_sided(const char *rule);

@@ -29,6 +29,7 @@ enum node_kind {
     K_LOG,         // of child[0] to the base child[1]
     K_FUNC,        // op: enum math_func, of its children
     K_APP,         // unknown function s of its children
+    K_JUXT,        // letter s before a parenthesis: child[0] is the product, child[1] with a function; see readings.c
     K_SUM, K_PROD, // child: body, first, last; index name s
     K_OPAQUE,      // integral, limit, ...: op tells which; equal only when its children are
     K_DEG,         // child[0] degrees
@@ -36,7 +37,7 @@ enum node_kind {
     K_PM,          // op +1: plus or minus child[0]; -1: minus or plus
     K_RATIO,       // child[0] : child[1] : ...
     K_UNIT,        // child[0] with unit s
-    K_LIST,        // a, b, c as written at top level, in no order; groups: separated by ';'
+    K_LIST,        // a, b, c as written at top level, in no order; groups: separated by ';'; scale 1: a line each
     K_SET,         // braces
     K_TUPLE,       // round or square brackets, open/close in op: (op & 1) '[' at the start, (op & 2) ']' at the end
     K_REL,         // child[0] rel child[1] rel ... ; relation i between i and i+1 is s[i] (enum math_rel)
@@ -52,10 +53,13 @@ enum math_func {
     FN_EXP, FN_LN, FN_ABS, FN_FLOOR, FN_CEIL, FN_FACT, FN_FACT2, FN_BINOM, FN_GCD, FN_LCM, FN_MAX, FN_MIN, FN_MOD,
     FN_GAMMA, FN_RE, FN_IM, FN_ARG, FN_CONJ, FN_DET, FN_SQRT, FN_LOG, FN_PERM, FN_SIGN, FN_NUM,
 };
-enum math_rel { REL_EQ, REL_NE, REL_LT, REL_LE, REL_GT, REL_GE, REL_IN, REL_NOTIN, REL_APPROX, REL_SUBSET, REL_CONG };
+enum math_rel { REL_EQ, REL_NE, REL_LT, REL_LE, REL_GT, REL_GE, REL_IN, REL_NOTIN, REL_APPROX, REL_SUBSET, REL_CONG,
+                REL_MOD,    // between what is congruent and the modulus
+};
 enum node_flag {
     HAS_SYM = 1, HAS_DECIMAL = 2, HAS_PM = 4, HAS_I = 8, HAS_MATRIX = 16, HAS_SET = 32, HAS_OPAQUE = 64, HAS_PI = 128,
     HAS_INF = 256, HAS_TEXT = 512, HAS_TRANS = 1024,    // roots, logarithms, trigonometry, ...: no rational number
+    HAS_JUXT = 2048,     // a letter before a parenthesis that is not decided yet
 };
 struct node {
     uint8_t kind;
@@ -96,12 +100,19 @@ void *math_take(struct math *m, size_t size);    // NULL: the block is full
 struct node *node_new(struct math *m, enum node_kind kind, int n, ...);    // with n children; NULL when one of them is
 struct node *node_list(struct math *m, enum node_kind kind, struct node **child, int n);    // copies the array
 struct node *node_int(struct math *m, int64_t v);
+/* A node as a is, of that kind, with other children: (a->n), copied. */
+struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child);
 bool node_is(const struct node *a, enum node_kind kind);
 bool name_same(const struct node *a, const struct node *b);
 
 /* parse.c: NULL when s is no mathematics. plain: numbers with a decimal comma are such. */
 void commands_init(struct math *m);
 struct node *math_parse(struct math *m, const char *s, size_t len, bool plain);
+
+/* readings.c: decide what a letter before a parenthesis means in two answers that are compared. Afterwards neither has a
+ * K_JUXT. false: no room. */
+#define FUNCTION_LETTERS "fghFGHPQRSTW"    // the usual names of functions
+bool readings_decide(struct math *m, struct node **a, struct node **b);
 
 /* eval.c */
 enum tri { TRI_NO, TRI_YES, TRI_UNKNOWN };
@@ -111,17 +122,28 @@ bool eval_rational(struct math *m, const struct node *a, fmpq_t out);
 enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b, int decimals, const char **rule);
 /* The sign of a tree without free symbols, -2: not known. */
 int scalar_sign(struct math *m, const struct node *a);
+/* Has a tree without free symbols no value at all, as 1/0, infinity - infinity, ln(0)? */
+bool scalar_undefined(struct math *m, const struct node *a);
+/* Is one of two numbers the other to the last digit that is written (rounded or cut off)? Integers count as written
+ * numbers only with approx, which also lets pass what is within a hundredth. */
+bool scalar_near(struct math *m, const struct node *a, const struct node *b, bool approx);
 /* Are two scalar trees the same up to a constant factor? *sign is the factor's, 0 when not known. */
 enum tri scalar_proportional(struct math *m, const struct node *a, const struct node *b, int *sign);
 
-/* compare.c */
+/* compare.c; the first three of trees without a K_JUXT */
+bool relation_false(struct math *m, struct node *a);       // says 3 + 2 = 4, itself or in one of its elements
+bool relation_identity(struct math *m, struct node *a);    // says a = a
+/* The right side of an equation whose left side is an expression and whose right side is a value; NULL: it is no such
+ * equation. */
+struct node *relation_value(struct math *m, struct node *a);
 enum tri math_compare(struct math *m, struct node *gold, struct node *pred, const char **rule);
 
-/* extract.c: where the answer stands in a text. */
+/* extract.c: where the answer stands in a text; gold: in a gt_answer. */
 struct extracted {
     struct span s;     // one span, or
     char *joined;      // several boxes joined with commas, in the scratch
     bool plain;        // a number or expression out of plain text
     bool found;
+    bool prose;        // nothing marks it as the answer: the last formula or number among words
 };
-struct extracted math_extract(struct math *m, const char *text, size_t len);
+struct extracted math_extract(struct math *m, const char *text, size_t len, bool gold);

@@ -187,6 +187,7 @@ static uint16_t own_flags(enum node_kind kind)
     case K_OPAQUE: return HAS_OPAQUE;
     case K_PM: return HAS_PM;
     case K_MATRIX: return HAS_MATRIX;
+    case K_JUXT: return HAS_JUXT;
     case K_TEXT: return HAS_TEXT | HAS_SYM;
     case K_LIST: case K_SET: case K_TUPLE: case K_REL: case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET:
     case K_BUILDER: return HAS_SET;
@@ -237,6 +238,21 @@ struct node *node_int(struct math *m, int64_t v)
         a->s = "";
     }
     return a;
+}
+
+struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child)
+{
+    struct node *c = node_list(m, kind, child, a->n);
+    if (c) {
+        c->op = a->op;
+        c->s = a->s;
+        c->len = a->len;
+        c->scale = a->scale;
+        c->base = a->base;
+        c->small = a->small;
+        c->flags |= a->flags & (HAS_DECIMAL | HAS_TRANS | HAS_I | HAS_PI | HAS_INF);
+    }
+    return c;
 }
 
 static struct node *node_named(struct math *m, enum node_kind kind, const char *s, size_t len)
@@ -290,6 +306,7 @@ static const struct command *command_find(const struct math *m, const char *s, s
 struct token {
     enum tk kind;
     bool space;             // white space stood before it
+    bool line;              // a ',' that is a new line
     char c;                 // T_CHAR; T_REL: enum math_rel
     const char *s;          // T_WORD, T_CMD (without the backslash), T_TEXT; T_NUM: digits
     int32_t len;
@@ -310,7 +327,9 @@ struct parser {
     int n_index;
     int abs_depth;          // of |...|
     bool no_bar;            // in a set's braces: a bar behind an operand is "such that"
-    bool plain, has_matrix, in_matrix;
+    bool plain, in_matrix;
+    bool has_lines;         // a doubled backslash ends one, whatever follows
+    bool in_func;           // in a function's argument without parentheses: \sin x(1+y) ends before them
     bool comma_seen;        // a comma separated something at the top level
     bool failed;
     const char *unit;       // of the element being parsed
@@ -510,7 +529,8 @@ static void text_token(struct parser *p, const char *from, const char *to, const
         p->p = behind;
         token_next(p);
         t->space = true;
-    } else if (n == 0 || word_is(f, n, "and") || word_is(f, n, "or") || word_is(f, n, ";")) {
+    } else if (n == 0 || word_is(f, n, "and") || word_is(f, n, "or") || word_is(f, n, ";") ||
+               word_is(f, n, "where") || word_is(f, n, "for") || word_is(f, n, "with")) {
         t->kind = T_CHAR;
         t->c = ',';
     } else if (is_percent_word(f, n)) {
@@ -546,6 +566,19 @@ static bool after_number(const struct parser *p, const char *s)
     return s > p->start && (is_digit(s[-1]) || s[-1] == '}');
 }
 
+/* A new line: a new row, the next answer, or nothing where a chain of equations goes on. */
+static void line_token(struct parser *p, const char *behind)
+{
+    const char *q = space_skip(behind, p->end);
+    if (!p->in_matrix && (starts(q, p->end, "=") || starts(q, p->end, "\\approx"))) {
+        p->p = q;
+        token_next(p);
+        return;
+    }
+    char_token(p, p->in_matrix ? 'n' : ',', behind);
+    p->t.line = !p->in_matrix;
+}
+
 static void command_token(struct parser *p, const char *s)    // s stands on the backslash
 {
     struct token *t = &p->t;
@@ -555,7 +588,7 @@ static void command_token(struct parser *p, const char *s)    // s stands on the
         t->end = q;
         return;
     }
-    if (*q == '\\' && q + 1 < p->end && (is_letter(q[1]) || q[1] == '{') && !p->has_matrix) {
+    if (*q == '\\' && q + 1 < p->end && (is_letter(q[1]) || q[1] == '{') && !p->has_lines) {
         command_token(p, q);    // a doubled backslash before a command: escaped once too often
         return;
     }
@@ -569,7 +602,7 @@ static void command_token(struct parser *p, const char *s)    // s stands on the
             t->space = true;
             return;
         case '\\':
-            char_token(p, p->in_matrix ? 'n' : ',', q + 1);    // a new line: a new row, or the next answer
+            line_token(p, q + 1);
             return;
         case '{': case '}': case '%': case '&': case '|':
             break;
@@ -672,6 +705,7 @@ static void token_next(struct parser *p)
     struct token *t = &p->t;
     const char *s = space_skip(p->p, p->end);
     t->space = s > p->p;
+    t->line = false;
     t->cmd = NULL;
     p->p = s;
     if (s >= p->end) {
@@ -800,6 +834,7 @@ static struct node *product_parse(struct parser *p);
 static struct node *factor_parse(struct parser *p);
 static struct node *set_parse(struct parser *p);
 static struct node *atom_parse(struct parser *p);
+static struct node *postfix_parse(struct parser *p, struct node *a);
 
 static bool deeper(struct parser *p)
 {
@@ -1021,9 +1056,12 @@ static struct node *func_args(struct parser *p, enum math_func fn)
             return NULL;
         struct node *part[32];
         int n = 0;
+        bool was = p->in_func;
+        p->in_func = true;
         do
             part[n++] = factor_parse(p);
         while (n < 32 && part[n - 1] && starts_factor(p) && !is_function(p) && !is_char(p, '(') && p->t.kind != T_TEXT);
+        p->in_func = was;
         p->depth--;
         if (!part[n - 1])
             return NULL;
@@ -1089,11 +1127,11 @@ static struct node *func_parse(struct parser *p, int fn)
 static struct node *bracket_parse(struct parser *p, char open)
 {
     int abs_depth = p->abs_depth;
-    bool matrix = p->in_matrix, no_bar = p->no_bar;
+    bool matrix = p->in_matrix, no_bar = p->no_bar, in_func = p->in_func;
     if (!deeper(p))
         return NULL;
     p->abs_depth = 0;
-    p->in_matrix = false;
+    p->in_matrix = p->in_func = false;
     p->no_bar = open == '{';
     token_take(p);
     struct node *a = NULL;
@@ -1106,6 +1144,7 @@ static struct node *bracket_parse(struct parser *p, char open)
     p->abs_depth = abs_depth;
     p->in_matrix = matrix;
     p->no_bar = no_bar;
+    p->in_func = in_func;
     if (!a && !empty)
         return fail(p);
     switch (open) {
@@ -1173,6 +1212,7 @@ static struct node *abs_parse(struct parser *p)
     return node_op(node_new(p->m, K_FUNC, 1, a), FN_ABS);
 }
 
+#define OPAQUE_DERIVATIVE 16    // beside the ops of the table's C_OPAQUE commands
 #define CELLS_MAX 144
 static struct node *environment_parse(struct parser *p)
 {
@@ -1364,6 +1404,35 @@ static struct node *text_node(struct parser *p, const char *s, size_t len)
     return node_named(p->m, K_TEXT, s, len);
 }
 
+/* Does a parenthesis follow at once, with nothing between but what sets its size? */
+static bool paren_follows(const struct parser *p)
+{
+    static const char *const sizes[] = { "\\left", "\\big", "\\Big", "\\bigl", "\\Bigl", "\\bigg", "\\Bigg", "\\!" };
+    if (!is_char(p, '('))
+        return false;
+    const char *q = p->t.s;
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        size_t n = strlen(sizes[i]);
+        if ((size_t)(q - p->start) >= n && memcmp(q - n, sizes[i], n) == 0) {
+            q -= n;
+            i = (size_t)-1;
+        }
+    }
+    return q > p->start && !strchr(" \t\r\n~", q[-1]);
+}
+
+/* Do parentheses follow that say what a letter stands for: 2k\pi (k \in \mathbb{Z})? */
+static bool binder_follows(const struct parser *p)
+{
+    if (!is_char(p, '(') || p->depth > 0)
+        return false;
+    const char *q = space_skip(p->t.end, p->end), *close = q < p->end ? memchr(q, ')', (size_t)(p->end - q)) : NULL;
+    if (!close || !is_letter(*q))
+        return false;
+    const char *in = memmem(q, (size_t)(close - q), "\\in", 3);
+    return (in && in + 3 < close && !is_letter(in[3])) || memmem(q, (size_t)(close - q), "∈", strlen("∈"));
+}
+
 /* One word of letters: a function, a constant, a name such as AB, words of text, or letters one by one. */
 static struct node *word_parse(struct parser *p)
 {
@@ -1416,7 +1485,7 @@ static struct node *word_parse(struct parser *p)
         return const_node(p, CONST_E);
     if (t.s[0] == 'i' && !is_char(p, '_') && !is_index)
         return const_node(p, CONST_I);
-    bool apply = strchr("fghFGHPQRSTW", t.s[0]) != NULL;
+    bool apply = strchr(FUNCTION_LETTERS, t.s[0]) != NULL;
     static const char *const inverse[] = { "^{-1}(", "^{-1}\\left(", "^{-1} (" };
     for (size_t i = 0; apply && i < ARRAY_SIZE(inverse); i++)    // f^{-1}(x) is a function of its own
         if (starts(p->p, p->end, inverse[i])) {
@@ -1437,7 +1506,7 @@ static struct node *word_parse(struct parser *p)
             return f;
         }
     struct node *sym = symbol_node(p, t.s, 1);
-    if (sym && t.s[0] == 'C' && sym->len == 1 && is_char(p, '(') && !p->t.space) {    // C(10,3); C(x+1) is a product
+    if (sym && t.s[0] == 'C' && sym->len == 1 && paren_follows(p)) {    // C(10,3); C(x+1) is a product
         struct node *arg = bracket_parse(p, '(');
         if (!arg)
             return fail(p);
@@ -1445,19 +1514,101 @@ static struct node *word_parse(struct parser *p)
                    ? node_op(node_new(p->m, K_FUNC, 2, arg->child[0], arg->child[1]), FN_BINOM)
                        : node_new(p->m, K_MUL, 2, sym, arg);
     }
-    if (sym && apply && is_char(p, '(') && !p->t.space) {
-        struct node *args = bracket_parse(p, '(');
-        if (!args)
-            return fail(p);
-        struct node *a = args->kind == K_TUPLE ? node_list(p->m, K_APP, args->child, args->n)
-            : node_new(p->m, K_APP, 1, args);
-        if (a) {
-            a->s = sym->s;
-            a->len = sym->len;
-        }
-        return a;
-    }
     return sym;
+}
+
+/* The content of a font command: digits with spaces between them are one number. */
+static struct node *font_parse(struct parser *p)
+{
+    const char *q = space_skip(p->t.end, p->end), *from, *to;
+    bool digits = q < p->end && *q == '{' && group_raw(q, p->end, &from, &to) && to > from;
+    for (const char *r = from; digits && r < to; r++)
+        digits = is_digit(*r) || *r == ' ';
+    char *joined = digits ? math_take(p->m, (size_t)(to - from)) : NULL;
+    size_t n = 0;
+    for (const char *r = from; joined && r < to; r++)
+        if (*r != ' ')
+            joined[n++] = *r;
+    token_take(p);
+    if (n == 0)
+        return argument_parse(p, true);
+    p->p = to + 1;
+    token_next(p);
+    struct node *a = sub_parse(p, joined, n);
+    return a ? a : fail(p);
+}
+
+/* What stands under a bar, dot or tilde: a letter with one is another symbol, several capitals are a segment's name,
+ * other letters a number by its digits, and what is computed is conjugated. */
+static struct node *mark_parse(struct parser *p)
+{
+    const char *mark = p->t.cmd->name, *q = space_skip(p->t.end, p->end), *from = q, *to = q, *behind;
+    bool bar = starts(mark, mark + strlen(mark), "bar") || mark[0] == 'o';
+    if (q < p->end && *q == '{' && group_raw(q, p->end, &from, &to)) {
+        behind = to + 1;
+        from = space_skip(from, to);
+        while (to > from && to[-1] == ' ')
+            to--;
+    } else {
+        from = q;
+        to = q + (q < p->end);
+        while (to > from && *q == '\\' && to < p->end && is_letter(*to))
+            to++;
+        behind = to;
+    }
+    bool command = to - from > 1 && *from == '\\';
+    const struct command *sym = command ? command_find(p->m, from + 1, (size_t)(to - from - 1)) : NULL;
+    bool capitals = to > from, letters = to > from, digits = true;
+    for (const char *r = from; r < to; r++) {
+        capitals &= *r >= 'A' && *r <= 'Z';
+        letters &= is_letter(*r) || is_digit(*r);
+        digits &= is_digit(*r);
+    }
+    if ((letters && !digits && !(capitals && to - from > 1)) || (sym && sym->class == C_SYM)) {
+        size_t n = (size_t)(to - from), k = bar ? 3 : strlen(mark);
+        char *name = math_take(p->m, n + k + 1);
+        if (!name)
+            return fail(p);
+        memcpy(name, from, n);
+        name[n] = '^';    // no written name has one
+        memcpy(name + n + 1, bar ? "bar" : mark, k);
+        p->p = behind;
+        token_next(p);
+        return symbol_node(p, name, n + k + 1);
+    }
+    token_take(p);
+    struct node *a = argument_parse(p, true);
+    return a && bar && !digits && !capitals ? node_op(node_new(p->m, K_FUNC, 1, a), FN_CONJ) : a;
+}
+
+static bool is_differential(const struct node *a)    // dx
+{
+    return node_is(a, K_MUL) && a->n == 2 && node_is(a->child[0], K_SYM) && a->child[0]->len == 1 &&
+           a->child[0]->s[0] == 'd' && node_is(a->child[1], K_SYM);
+}
+
+/* a over b; dy/dx is a name, and d/dx of what follows is not evaluated: neither is a quotient. */
+static struct node *fraction_node(struct parser *p, struct node *a, struct node *b)
+{
+    bool d = node_is(a, K_SYM) && a->len == 1 && a->s[0] == 'd', dy = is_differential(a);
+    if (!is_differential(b) || !(d || dy))
+        return node_new(p->m, K_DIV, 2, a, b);
+    if (d) {
+        if (!starts_factor(p))
+            return node_new(p->m, K_DIV, 2, a, b);
+        struct node *body = deeper(p) ? product_parse(p) : NULL;
+        p->depth -= body != NULL;
+        return body ? node_op(node_new(p->m, K_OPAQUE, 2, body, b->child[1]), OPAQUE_DERIVATIVE) : fail(p);
+    }
+    size_t ny = (size_t)a->child[1]->len, nx = (size_t)b->child[1]->len;
+    char *name = math_take(p->m, ny + nx + 3);
+    if (!name)
+        return fail(p);
+    name[0] = 'd';
+    memcpy(name + 1, a->child[1]->s, ny);
+    memcpy(name + 1 + ny, "/d", 2);
+    memcpy(name + 3 + ny, b->child[1]->s, nx);
+    return node_named(p->m, K_SYM, name, ny + nx + 3);
 }
 
 static struct node *command_parse(struct parser *p)
@@ -1479,7 +1630,7 @@ static struct node *command_parse(struct parser *p)
         token_take(p);
         a = argument_parse(p, true);
         b = a ? argument_parse(p, true) : NULL;
-        return b ? node_new(p->m, K_DIV, 2, a, b) : fail(p);
+        return b ? fraction_node(p, a, b) : fail(p);
     case C_BINOM:
         token_take(p);
         a = argument_parse(p, true);
@@ -1502,24 +1653,13 @@ static struct node *command_parse(struct parser *p)
     }
     case C_FUNC:
         return func_parse(p, t.cmd->arg);
-    case C_FONT: case C_ACCENT: case C_BOX:
+    case C_FONT:
+        return font_parse(p);
+    case C_ACCENT: case C_BOX:
         token_take(p);
         return argument_parse(p, true);
-    case C_MARK: {    // a bar over one letter is another symbol; over more, a name such as a segment's
-        const char *q = space_skip(t.end, p->end), *from, *to;
-        token_take(p);
-        if (q < p->end && *q == '{' && group_raw(q, p->end, &from, &to) && to - from == 1) {
-            char *name = math_take(p->m, 8);
-            if (!name)
-                return fail(p);
-            name[0] = *from;
-            name[1] = t.cmd->name[0] == 'o' ? 'b' : t.cmd->name[0];
-            p->p = to + 1;
-            token_next(p);
-            return symbol_node(p, name, 2);
-        }
-        return argument_parse(p, true);
-    }
+    case C_MARK:
+        return mark_parse(p);
     case C_BB: {
         int set = t.cmd->arg;
         token_take(p);
@@ -1612,10 +1752,70 @@ static struct node *transpose(struct parser *p, const struct node *a)
     return b;
 }
 
+/* The chain of powers and other postfixes a, with new in the place of old at its bottom. */
+static struct node *bottom_replaced(struct parser *p, struct node *a, const struct node *old, struct node *new)
+{
+    if (a == old)
+        return new;
+    struct node *child[2] = { bottom_replaced(p, a->child[0], old, new), a->n > 1 ? a->child[1] : NULL };
+    return child[0] ? node_like(p->m, a, (enum node_kind)a->kind, child) : NULL;
+}
+
+static bool is_one_number(const struct node *a)
+{
+    while (a->kind == K_NEG || a->kind == K_PCT || a->kind == K_DEG)
+        a = a->child[0];
+    return a->kind == K_NUM || a->kind == K_CONST ||
+           (a->kind == K_DIV && is_one_number(a->child[0]) && is_one_number(a->child[1]));
+}
+
+/* A letter and the parentheses right behind it: a function's value or a product; readings.c decides. */
+static struct node *applied_parse(struct parser *p, struct node *letter)
+{
+    struct node *group = bracket_parse(p, '(');
+    if (!group)
+        return fail(p);
+    bool tuple = group->kind == K_TUPLE;
+    struct node *app = tuple ? node_list(p->m, K_APP, group->child, group->n) : node_new(p->m, K_APP, 1, group);
+    if (!app)
+        return fail(p);
+    app->s = letter->s;
+    app->len = letter->len;
+    if (tuple || (group->flags & (HAS_SET | HAS_TEXT)) || is_one_number(group))
+        return postfix_parse(p, app);
+    struct node *factor = postfix_parse(p, group), *product = node_new(p->m, K_MUL, 2, letter, factor);
+    if (!product)
+        return fail(p);
+    if (letter->len == 1 && memchr(p->index, letter->s[0], (size_t)p->n_index))
+        return product;
+    app = bottom_replaced(p, factor, group, app);
+    struct node *a = app ? node_new(p->m, K_JUXT, 3, product, app, group) : NULL;
+    if (!a)
+        return fail(p);
+    a->s = letter->s;
+    a->len = letter->len;
+    return a;
+}
+
+/* May a function be called so? A letter, with what hangs on it, or a Greek one; not the points of a segment. */
+static bool may_apply(const struct parser *p, const struct node *a)
+{
+    if (a->kind != K_SYM || !paren_follows(p) || binder_follows(p))
+        return false;
+    if (p->in_func && !(a->len == 1 && strchr(FUNCTION_LETTERS, a->s[0])))
+        return false;
+    return a->len == 1 || !(a->s[1] >= 'A' && a->s[1] <= 'Z');
+}
+
 /* A factor: an atom with its powers, factorials, percent and degree marks. */
 static struct node *factor_parse(struct parser *p)
 {
     struct node *a = atom_parse(p);
+    return a && may_apply(p, a) ? applied_parse(p, a) : postfix_parse(p, a);
+}
+
+static struct node *postfix_parse(struct parser *p, struct node *a)
+{
     while (a && !p->failed) {
         if (is_char(p, '^')) {
             token_take(p);
@@ -1652,7 +1852,7 @@ static struct node *factor_parse(struct parser *p)
                 bool minus = is_char(p, '-');
                 if (minus || is_char(p, '+'))
                     token_take(p);
-                e = atom_parse(p);
+                e = p->t.kind == T_NUM ? number_node(p) : atom_parse(p);    // the 1 of x^2_1 is no number's base
                 if (e && is_char(p, '^') && !minus) {    // 2^3^4 is 2^(3^4)
                     token_take(p);
                     struct node *e2 = is_char(p, '{') ? argument_parse(p, false) : factor_parse(p);
@@ -1662,7 +1862,9 @@ static struct node *factor_parse(struct parser *p)
                     e = node_new(p->m, K_NEG, 1, e);
                 p->depth--;
             }
-            a = e ? node_new(p->m, K_POW, 2, a, e) : fail(p);
+            if (e && a->kind == K_SYM && is_char(p, '_'))    // x^2_i is x_i^2
+                a = symbol_node(p, a->s, (size_t)a->len);
+            a = e && a ? node_new(p->m, K_POW, 2, a, e) : fail(p);
         } else if (is_char(p, '!')) {
             token_take(p);
             bool twice = is_char(p, '!') && !p->t.space;
@@ -1748,7 +1950,7 @@ static struct node *implicit_parse(struct parser *p)
                 break;
             return fail(p);    // 3 hours 20 minutes
         }
-        if (n > 0 && !starts_factor(p))
+        if (n > 0 && (!starts_factor(p) || binder_follows(p)))
             break;
         bool number = p->t.kind == T_NUM;
         struct node *a = factor_parse(p);
@@ -1866,7 +2068,7 @@ static struct node *ratio_parse(struct parser *p)
 {
     struct node *part[16], *a = sum_parse(p);
     int n = 0;
-    if (!a || !is_char(p, ':') || p->depth > MATH_DEPTH_MAX)
+    if (!a || !is_char(p, ':') || p->no_bar || p->depth > MATH_DEPTH_MAX)    // in a set's braces: "such that"
         return a;
     part[n++] = a;
     while (n < 16 && is_char(p, ':')) {
@@ -1916,7 +2118,7 @@ static struct node *relation_parse(struct parser *p)
         bool pmod = is_class(p, C_PMOD);
         if (n == RELS_MAX)
             return fail(p);
-        rel[n] = pmod ? REL_CONG : p->t.c;
+        rel[n] = pmod ? REL_MOD : p->t.c;
         token_take(p);
         p->unit = NULL;
         side[n + 1] = pmod ? argument_parse(p, false) : set_parse(p);
@@ -1932,6 +2134,12 @@ static struct node *relation_parse(struct parser *p)
             p->unit = NULL;
         }
         n++;
+        struct node *last = side[n];
+        if (rel[n - 1] == REL_CONG && last->kind == K_FUNC && last->op == FN_MOD && n < RELS_MAX) {    // a = b mod n
+            side[n] = last->child[0];
+            side[n + 1] = last->child[1];
+            rel[n++] = REL_MOD;
+        }
     }
     if (n == 0)
         return a;
@@ -1950,10 +2158,11 @@ static struct node *list_parse(struct parser *p)
 {
     struct node *elem[LIST_MAX], *group[64];
     int n = 0, n_group = 0, from = 0;
-    bool separated = false;
+    bool separated = false, lines = true;
     for (;;) {
         while (is_char(p, ',') || is_char(p, ';') || (is_char(p, '.') && p->depth == 0)) {
             bool semi = is_char(p, ';'), dot = is_char(p, '.');
+            lines &= p->t.line || dot;
             if (semi && n > from && n_group < 63) {
                 group[n_group++] = n - from == 1 ? elem[from] : node_list(p->m, K_LIST, elem + from, n - from);
                 from = n;
@@ -1983,6 +2192,14 @@ static struct node *list_parse(struct parser *p)
         if (!a)
             return fail(p);
         elem[n++] = a;
+        if (binder_follows(p) && n + 2 < LIST_MAX) {
+            a = bracket_parse(p, '(');
+            if (!a)
+                return fail(p);
+            lines = false;
+            for (int i = 0; i < (a->kind == K_TUPLE ? a->n : 1) && n < LIST_MAX; i++)
+                elem[n++] = a->kind == K_TUPLE ? a->child[i] : a;
+        }
         if (!is_char(p, ',') && !is_char(p, ';') && !is_char(p, '.') && !is_class(p, C_DOTS))
             break;
     }
@@ -1995,7 +2212,12 @@ static struct node *list_parse(struct parser *p)
             return node_op(node_list(p->m, K_LIST, group, n_group), 1);
         return group[0];
     }
-    return n == 1 ? elem[0] : node_list(p->m, K_LIST, elem, n);
+    if (n == 1)
+        return elem[0];
+    struct node *list = node_list(p->m, K_LIST, elem, n);
+    if (list)
+        list->scale = lines;
+    return list;
 }
 
 /* Replace the characters that stand for plain ones (minus signs, exponents, fractions); NULL: no room. */
@@ -2056,6 +2278,51 @@ static const char *layout_strip(struct math *m, const char *s, size_t *len)
     return out;
 }
 
+/* Does the line state something by itself: a relation with something on both sides? */
+static bool line_states(const char *from, const char *to)
+{
+    static const char *const rels[] = { "=", "<", ">", "\\le", "\\ge", "\\approx", "\\in " };
+    from = space_skip(from, to);
+    while (to > from && space_skip(to - 1, to) == to)
+        to--;
+    for (const char *p = from; p < to; p++)
+        for (size_t i = 0; i < ARRAY_SIZE(rels); i++)
+            if (starts(p, to, rels[i]))
+                return p > from && p + strlen(rels[i]) < to;
+    return false;
+}
+
+/* Lines that each state something are separate statements: x = 3 above y = 5 is not x = 3y = 5. NULL: no room. */
+static const char *lines_separate(struct math *m, const char *s, size_t *len)
+{
+    const char *end = s + *len;
+    int n = 0;
+    for (const char *p = s, *q; p < end; p = q + 1) {
+        q = memchr(p, '\n', (size_t)(end - p));
+        q = q ? q : end;
+        if (space_skip(p, q) == q)
+            continue;
+        if (!line_states(p, q))
+            return s;
+        n++;
+    }
+    char *out = n > 1 ? math_take(m, *len * 2 + 1) : NULL;
+    if (n < 2 || !out)
+        return n < 2 ? s : NULL;
+    size_t k = 0;
+    for (const char *p = s; p < end; p++) {
+        bool line = *p == '\n' && k > 0 && space_skip(p, end) < end && space_skip(s, p) < p;
+        if (line && !(k > 1 && out[k - 1] == '\\' && out[k - 2] == '\\')) {
+            out[k++] = '\\';
+            out[k++] = '\\';
+        } else if (!line) {
+            out[k++] = *p == '\n' ? ' ' : *p;
+        }
+    }
+    *len = k;
+    return out;
+}
+
 struct node *math_parse(struct math *m, const char *s, size_t len, bool plain)
 {
     bool high = false;
@@ -2064,9 +2331,14 @@ struct node *math_parse(struct math *m, const char *s, size_t len, bool plain)
     if (high && !(s = ascii_copy(m, s, &len)))
         return NULL;
     bool matrix = memmem(s, len, "matrix", 6) || memmem(s, len, "{array}", 7);
-    if (!matrix && memmem(s, len, "\\begin", 6) && !(s = layout_strip(m, s, &len)))
+    bool lines = matrix || memmem(s, len, "\\begin", 6);
+    if (!matrix && lines && !(s = layout_strip(m, s, &len)))
         return NULL;
-    struct parser p = { .m = m, .p = s, .start = s, .end = s + len, .plain = plain, .has_matrix = matrix };
+    const char *whole = s;
+    if (!matrix && memchr(s, '\n', len) && !(s = lines_separate(m, s, &len)))
+        return NULL;
+    lines |= s != whole;
+    struct parser p = { .m = m, .p = s, .start = s, .end = s + len, .plain = plain, .has_lines = lines };
     token_next(&p);
     struct node *a = list_parse(&p);
     while (a && is_char(&p, '.'))
