@@ -108,7 +108,7 @@ static bool chain_false(struct math *m, struct node *a)
         if ((a->s[i] != REL_EQ && a->s[i] != REL_APPROX) || !is_closed(l) || !is_closed(r) ||
             ((l->flags | r->flags) & (HAS_MATRIX | HAS_PM)))
             continue;
-        if (scalar_compare(m, l, r, &rule, 0) == TRI_NO && !scalar_near(m, l, r, a->s[i] == REL_APPROX))
+        if (scalar_compare(m, l, r, &rule, 0) == TRI_NO && !scalar_near(m, l, r))
             return true;
     }
     return false;
@@ -160,6 +160,16 @@ bool relation_identity(struct math *m, struct node *a)
            scalar_equal(m, l, r, 0, &rule) == TRI_YES;
 }
 
+static bool occurs(const struct node *a, const struct node *name)    // name: a symbol, or a function's value
+{
+    if (a->kind == name->kind && (a->kind == K_SYM || a->kind == K_APP) && name_same(a, name))
+        return true;
+    for (int i = 0; i < a->n; i++)
+        if ((a->flags & HAS_SYM) && occurs(a->child[i], name))
+            return true;
+    return false;
+}
+
 /* What an assignment (name = value, 1 = ... = value, x in S) gives; NULL: the relation is none. */
 static struct node *assigned(struct node *a)
 {
@@ -168,6 +178,8 @@ static struct node *assigned(struct node *a)
     if (a->s[0] == REL_IN && is_name(a->child[0]))
         return a->child[1];
     if (a->s[0] != REL_EQ)
+        return NULL;
+    if (occurs(a->child[1], a->child[0]))    // x = x + 1 gives x no value
         return NULL;
     if (is_name(a->child[0]))
         return a->child[1];
@@ -734,6 +746,10 @@ static enum tri scalar_compare(struct math *m, struct node *a, struct node *b, c
         }
         return t;
     }
+    if (a->kind != b->kind && (node_is(a, K_RATIO) ? a->n : node_is(b, K_RATIO) ? b->n : 0) > 2) {
+        *rule = "ratio";
+        return TRI_NO;    // 1:1:1 is no number
+    }
     if (a->kind == K_PCT && b->kind == K_PCT)
         return scalar_compare(m, a->child[0], b->child[0], rule, depth + 1);
     if (a->kind == K_PCT || b->kind == K_PCT) {    // 10% is 0.1, and the 10 of a question that asks for percent
@@ -1173,16 +1189,6 @@ static struct node *binder(struct math *m, struct node *a, struct node **set)
     return NULL;
 }
 
-static bool occurs(const struct node *a, const struct node *name)
-{
-    if (a->kind == K_SYM)
-        return name_same(a, name);
-    for (int i = 0; i < a->n; i++)
-        if ((a->flags & HAS_SYM) && occurs(a->child[i], name))
-            return true;
-    return false;
-}
-
 static struct node *place_name(struct math *m, int i)    // a name that cannot be written
 {
     static const char place[BOUND_MAX] = "\16\17\20\21\22\23\24\25";
@@ -1468,6 +1474,8 @@ static enum tri compare(struct math *m, struct node *a, struct node *b, const ch
     if (a->kind == K_REL || b->kind == K_REL) {
         struct node *r = a->kind == K_REL ? a : b, *o = r == a ? b : a, *v = assigned(r);
         struct pieces pr, po;
+        if (v && relation_identity(m, r))
+            return TRI_NO;
         if (v)
             return r == a ? compare(m, v, b, rule, depth + 1) : compare(m, a, v, rule, depth + 1);
         *rule = "relation";

@@ -8,17 +8,10 @@
  * smaller than 2^-400 of the value (2^-100 at each of 8 points with free symbols) are taken for equal. */
 #include <string.h>
 #include "workers/engine/reward/math/node.h"
-#if __has_include(<flint/arb.h>)    // FLINT 3 holds Arb
-#include <flint/acb.h>
-#include <flint/acb_hypgeom.h>
-#include <flint/arb.h>
-#include <flint/arb_hypgeom.h>
-#else
-#include <acb.h>
-#include <acb_hypgeom.h>
 #include <arb.h>
+#include <acb.h>
 #include <arb_hypgeom.h>
-#endif
+#include <acb_hypgeom.h>
 
 #define P61 ((UINT64_C(1) << 61) - 1)
 #define N_POINT 8           // points at which trees with free symbols are compared
@@ -1332,8 +1325,8 @@ static enum tri extents_equal(struct math *m, const struct node *a, const struct
     return x == y ? TRI_UNKNOWN : TRI_NO;    // two numbers of one sign may be one
 }
 
-/* The unit of the last digit of a number as written; false: a is no such number. whole: integers count too. */
-static bool last_unit(const struct node *a, bool whole, arb_t unit, slong prec)
+/* The unit of the last digit of a number as written; false: a is no such number. */
+static bool last_unit(const struct node *a, arb_t unit, slong prec)
 {
     slong power = 0;
     while (a->kind == K_NEG || a->kind == K_UNIT || a->kind == K_PCT) {
@@ -1345,7 +1338,7 @@ static bool last_unit(const struct node *a, bool whole, arb_t unit, slong prec)
     else if (a->kind == K_MUL && decimal_atom(a) && node_is(a->child[1]->child[1], K_NEG))
         power -= (slong)a->child[1]->child[1]->child[0]->small;
     const struct node *n = a->kind == K_MUL && decimal_atom(a) ? a->child[0] : a;
-    if (!node_is(n, K_NUM) || n->base > 0 || !(whole || (n->flags & HAS_DECIMAL)))
+    if (!node_is(n, K_NUM) || n->base > 0)
         return false;
     power -= n->scale;
     if (power > 1000 || power < -1000)
@@ -1357,35 +1350,40 @@ static bool last_unit(const struct node *a, bool whole, arb_t unit, slong prec)
     return true;
 }
 
-bool scalar_near(struct math *m, const struct node *a, const struct node *b, bool approx)
+bool scalar_near(struct math *m, const struct node *a, const struct node *b)
 {
     const slong prec = 256;
     struct ball ba = { .m = m, .prec = prec };
     acb_t x, y;
-    arb_t tol, one;
+    arb_t ua, ub, tol;
     acb_init(x);
     acb_init(y);
+    arb_init(ua);
+    arb_init(ub);
     arb_init(tol);
-    arb_init(one);
     bool near = false;
     if (!((a->flags | b->flags) & (HAS_SYM | HAS_OPAQUE | HAS_INF)) && ball(&ba, a, x) && ball(&ba, b, y)) {
+        bool wa = last_unit(a, ua, prec), wb = last_unit(b, ub, prec);
+        if (wa && wb)    // the finer one is rounded to the coarser one; two as fine as each other are two numbers
+            near = !arb_overlaps(ua, ub);
+        else
+            near = wa || wb;
+        arb_max(tol, wa ? ua : ub, wb ? ub : ua, prec);
+        bool integer = (wa && arb_is_int(acb_realref(x))) || (wb && arb_is_int(acb_realref(y)));
+        if ((wa && wb) || integer)
+            arb_mul_2exp_si(tol, tol, -1);
         acb_sub(y, x, y, prec);
-        if (last_unit(a, approx, one, prec))
-            arb_set(tol, one);
-        if (last_unit(b, approx, one, prec))
-            arb_max(tol, tol, one, prec);
-        if (approx) {
-            acb_abs(one, x, prec);
-            arb_div_ui(one, one, 100, prec);
-            arb_max(tol, tol, one, prec);
-        }
-        acb_abs(one, y, prec);
-        near = arb_le(one, tol);
+        acb_abs(ua, y, prec);
+        near = near && arb_le(ua, tol);
+        acb_abs(ub, x, prec);
+        arb_div_ui(ub, ub, 20, prec);    // 1/3 is not 0.3, and 0.5 not 1
+        near = near && arb_le(ua, ub);
     }
     acb_clear(x);
     acb_clear(y);
+    arb_clear(ua);
+    arb_clear(ub);
     arb_clear(tol);
-    arb_clear(one);
     return near;
 }
 

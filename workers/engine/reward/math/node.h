@@ -124,9 +124,8 @@ enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b
 int scalar_sign(struct math *m, const struct node *a);
 /* Has a tree without free symbols no value at all, as 1/0, infinity - infinity, ln(0)? */
 bool scalar_undefined(struct math *m, const struct node *a);
-/* Is one of two numbers the other to the last digit that is written (rounded or cut off)? Integers count as written
- * numbers only with approx, which also lets pass what is within a hundredth. */
-bool scalar_near(struct math *m, const struct node *a, const struct node *b, bool approx);
+/* Is one of two numbers the other to the last digit that is written, rounded or cut off, and within a twentieth? */
+bool scalar_near(struct math *m, const struct node *a, const struct node *b);
 /* Are two scalar trees the same up to a constant factor? *sign is the factor's, 0 when not known. */
 enum tri scalar_proportional(struct math *m, const struct node *a, const struct node *b, int *sign);
 
