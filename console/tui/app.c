@@ -12,24 +12,40 @@
 
 #define FLASH_NS ((int64_t)8 * 1000000000)
 
-static const struct pane *pane_at(enum pane_id id)
-{
-    static const struct pane *const all[N_PANE] = {
-        [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts,
-        [PANE_KNOBS] = &pane_knobs,       [PANE_LOG] = &pane_log,         [PANE_EVENTS] = &pane_events,
-    };
-    return all[id];
-}
+static const struct pane_type *const pane_types[N_PANE] = {
+    [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts,
+    [PANE_KNOBS] = &pane_knobs,       [PANE_LOG] = &pane_log,         [PANE_EVENTS] = &pane_events,
+};
 
 const char *pane_name(enum pane_id id)
 {
-    return pane_at(id)->name;
+    return pane_types[id]->name;
 }
 
-void app_init(struct app *a, struct model *m, struct feed *feed, int w, int h)
+bool app_init(struct app *a, struct model *m, struct feed *feed, int w, int h, struct error *err)
 {
-    *a = (struct app){ .model = m, .feed = feed, .w = w, .h = h, .color = true, .mouse = true, .cursor = -1, .rollout = -1,
-                       .log_end = -1, .log_level = LINE_OTHER };
+    *a = (struct app){ .model = m, .feed = feed, .w = w, .h = h, .color = true, .mouse = true };
+    for (int i = 0; i < N_PANE; i++)
+        if (!(a->pane[i] = pane_new(pane_types[i]))) {
+            app_release(a);
+            return error_set(err, ERR_NO_MEMORY, "no memory for the console's panes");
+        }
+    return true;
+}
+
+void app_release(struct app *a)
+{
+    for (int i = 0; i < N_PANE; i++) {
+        pane_free(a->pane[i]);
+        a->pane[i] = NULL;
+    }
+}
+
+void app_show(struct app *a, enum pane_id id)
+{
+    pane_close(app_pane(a));
+    a->shown = id;
+    pane_fix(app_pane(a), a);
 }
 
 struct rect app_body(const struct app *a)
@@ -45,13 +61,6 @@ void app_flash(struct app *a, enum role role, int64_t now_ns, const char *fmt, .
     va_end(args);
     a->flash_role = role;
     a->flash_ns = now_ns;
-}
-
-bool filter_matches(const char *filter, const char *text)
-{
-    if (filter[0] == '!' && filter[1])
-        return strcasestr(text, filter + 1) == NULL;
-    return filter[0] == 0 || strcasestr(text, filter) != NULL;
 }
 
 enum role verdict_role(enum proc_verdict v)
@@ -85,31 +94,11 @@ enum role level_role(enum line_level l)
     return ROLE_TEXT;
 }
 
-int64_t list_top(int64_t top, int64_t sel, int64_t n, int page)
-{
-    page = MAX(page, 1);
-    if (sel < top)
-        top = sel;
-    if (sel >= top + page)
-        top = sel - page + 1;
-    return MAX(MIN(top, n - page), 0);
-}
-
-static void list_fix(struct app *a)
-{
-    const struct pane *p = pane_at(a->pane);
-    if (!p->rows)
-        return;
-    int64_t n = p->rows(a);
-    a->sel[a->pane] = MAX(MIN(a->sel[a->pane], n - 1), 0);
-    a->top[a->pane] = list_top(a->top[a->pane], a->sel[a->pane], n, p->page(a, app_body(a)));
-}
-
 void app_resize(struct app *a, int w, int h)
 {
     a->w = w;
     a->h = h;
-    list_fix(a);
+    pane_fix(app_pane(a), a);
 }
 
 /* ---- commands: what stands behind ':' ---- */
@@ -118,7 +107,7 @@ static bool local_pane(struct app *a, const char *rest, UNUSED int64_t now_ns)
 {
     for (int i = 0; i < N_PANE; i++)
         if (strncasecmp(pane_name((enum pane_id)i), rest, strlen(rest)) == 0 && rest[0]) {
-            a->pane = (enum pane_id)i;
+            app_show(a, (enum pane_id)i);
             return true;
         }
     return false;
@@ -153,7 +142,7 @@ static bool local_save_screen(struct app *a, const char *rest, UNUSED int64_t no
 
 static bool local_filter(struct app *a, const char *rest, UNUSED int64_t now_ns)
 {
-    snprintf(a->filter[a->pane], INPUT_MAX, "%s", rest);
+    snprintf(app_pane(a)->filter, INPUT_MAX, "%s", rest);
     return true;
 }
 
@@ -332,48 +321,45 @@ static bool help_key(struct app *a, enum request req)
 
 static void list_move(struct app *a, int64_t delta)
 {
-    a->sel[a->pane] += delta;
-    list_fix(a);
+    app_pane(a)->sel += delta;
+    pane_fix(app_pane(a), a);
 }
 
 static void step_back(struct app *a, int64_t now_ns)
 {
-    if (a->open)
-        a->open = false;
-    else if (a->filter[a->pane][0])
-        a->filter[a->pane][0] = 0;
-    else if (a->frozen)
-        a->frozen = false;
-    else if (now_ns - a->flash_ns < FLASH_NS)
-        a->flash[0] = 0;
-    list_fix(a);
+    struct pane *p = app_pane(a);
+    if (!pane_close(p)) {
+        if (p->filter[0])
+            p->filter[0] = 0;
+        else if (a->frozen)
+            a->frozen = false;
+        else if (now_ns - a->flash_ns < FLASH_NS)
+            a->flash[0] = 0;
+    }
+    pane_fix(p, a);
 }
 
 /* What a request means when the pane does not take it. */
 static void common_act(struct app *a, enum request req, int64_t now_ns)
 {
-    const struct pane *p = pane_at(a->pane);
-    int64_t n = p->rows ? p->rows(a) : 0;
-    int page = p->rows ? p->page(a, app_body(a)) : 1;
+    struct pane *p = app_pane(a);
+    int64_t n = p->type->rows ? p->type->rows(p, a) : 0;
+    int page = p->type->rows ? p->type->page(a, app_body(a)) : 1;
     switch (req) {
     case REQ_HELP: local_help(a, "", now_ns); break;
     case REQ_QUIT:
-        if (a->open)
-            a->open = false;
-        else
+        if (!pane_close(p))
             a->wish |= WISH_QUIT;
         break;
     case REQ_INTERRUPT: app_confirm(a, false, "Quit this console?", "Training goes on.", "", "quit"); break;
     case REQ_BACK: step_back(a, now_ns); break;
     case REQ_PROMPT: prompt_open(a, PROMPT_COMMAND, ""); break;
-    case REQ_FILTER: prompt_open(a, PROMPT_FILTER, a->filter[a->pane]); break;
+    case REQ_FILTER: prompt_open(a, PROMPT_FILTER, p->filter); break;
     case REQ_PANE_1: case REQ_PANE_2: case REQ_PANE_3: case REQ_PANE_4: case REQ_PANE_5: case REQ_PANE_6:
-        a->pane = (enum pane_id)(req - REQ_PANE_1);
-        a->open = false;
+        app_show(a, (enum pane_id)(req - REQ_PANE_1));
         break;
     case REQ_PANE_NEXT: case REQ_PANE_PREV:
-        a->pane = (enum pane_id)((a->pane + (req == REQ_PANE_NEXT ? 1 : N_PANE - 1)) % N_PANE);
-        a->open = false;
+        app_show(a, (enum pane_id)((a->shown + (req == REQ_PANE_NEXT ? 1 : N_PANE - 1)) % N_PANE));
         break;
     case REQ_UP: list_move(a, -1); break;
     case REQ_DOWN: list_move(a, 1); break;
@@ -397,17 +383,18 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_SUSPEND: a->wish |= WISH_SUSPEND; break;
     default: break;
     }
-    list_fix(a);
+    pane_fix(app_pane(a), a);
 }
 
 /* A click on a tab goes there, on a row of a list selects it; the wheel moves like the arrows. */
 static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
 {
     struct layout l = layout_make(a->w, a->h);
+    struct pane *p = app_pane(a);
     if (k->key == KEY_WHEEL_UP || k->key == KEY_WHEEL_DOWN) {
         enum request req = k->key == KEY_WHEEL_UP ? REQ_UP : REQ_DOWN;
         for (int i = 0; i < 3; i++)
-            if (!help_key(a, req) && !pane_at(a->pane)->act(a, req, now_ns))
+            if (!help_key(a, req) && !pane_act(app_pane(a), a, req, now_ns))
                 common_act(a, req, now_ns);
         return;
     }
@@ -422,12 +409,12 @@ static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
             }
             x += w;
         }
-    } else if (k->y >= l.body.y && k->y < l.body.y + l.body.h && pane_at(a->pane)->rows) {
-        int first = l.body.h - pane_at(a->pane)->page(a, l.body) - 1;    // heading rows above the list
-        int64_t row = a->top[a->pane] + (k->y - l.body.y) - MAX(first, 1);
-        if (row >= 0 && row < pane_at(a->pane)->rows(a))
-            a->sel[a->pane] = row;
-        list_fix(a);
+    } else if (k->y >= l.body.y && k->y < l.body.y + l.body.h && p->type->rows) {
+        int first = l.body.h - p->type->page(a, l.body) - 1;    // heading rows above the list
+        int64_t row = p->top + (k->y - l.body.y) - MAX(first, 1);
+        if (row >= 0 && row < p->type->rows(p, a))
+            p->sel = row;
+        pane_fix(p, a);
     }
 }
 
@@ -440,14 +427,14 @@ void app_key(struct app *a, const struct key_event *k, int64_t now_ns)
     }
     if (dialog_key(a, k->key, now_ns) || prompt_key(a, k->key, now_ns))
         return;
-    enum request req = key_request(k->key, a->pane);
+    enum request req = key_request(k->key, a->shown);
     if (req == REQ_NONE)
         return;
     if (help_key(a, req))
         return;
-    if (!pane_at(a->pane)->act(a, req, now_ns))
+    if (!pane_act(app_pane(a), a, req, now_ns))
         common_act(a, req, now_ns);
-    list_fix(a);
+    pane_fix(app_pane(a), a);
 }
 
 void app_news(struct app *a, int64_t now_ns)
@@ -460,7 +447,7 @@ void app_news(struct app *a, int64_t now_ns)
         a->answered = c->answered_ns;
         app_flash(a, c->state == COMMAND_DONE ? ROLE_OK : ROLE_CRIT, now_ns, "%s: %s", c->text, c->answer);
     }
-    list_fix(a);
+    pane_fix(app_pane(a), a);
 }
 
 void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_s)
@@ -468,7 +455,7 @@ void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_
     struct layout l = layout_make(c->w, c->h);
     cells_clear(c);
     if (!l.tiny && !a->help)
-        pane_at(a->pane)->draw(a, c, l.body, now_ns);
+        app_pane(a)->type->draw(app_pane(a), a, c, l.body, now_ns);
     frame_draw(a, c, &l, now_ns, wall_s);
     if (a->help && !l.tiny)
         help_draw(a, c);

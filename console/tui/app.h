@@ -1,7 +1,7 @@
 /* app.h - the console's state and its two pure ends: keys change it, drawing reads it
  *
- * No I/O, no clock (now is passed in), no ncurses. What an operator asks of the run leaves through the `ask` callback, what
- * concerns the terminal through `wish`. Owned by the console's loop thread. */
+ * No I/O, no clock (now is passed in), no ncurses. What an operator asks of the run leaves through `feed`, what concerns
+ * the terminal through `wish`. What belongs to one pane is that pane's (pane.h). Owned by the console's loop thread. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,9 +10,9 @@
 #include "console/tui/cells.h"
 #include "console/tui/keys.h"
 #include "console/tui/layout.h"
+#include "console/tui/pane.h"
 #include "console/tui/widget.h"
 
-#define INPUT_MAX 256        // bytes of one typed line
 #define HISTORY_MAX 50
 
 enum wish {                  // bits: what the loop shall do after a key
@@ -42,7 +42,8 @@ struct app {
     struct model *model;          // borrowed
     struct feed *feed;            // borrowed; NULL: commands are refused (tests)
     int w, h;
-    enum pane_id pane;
+    struct pane *pane[N_PANE];    // owned
+    enum pane_id shown;
     enum chart_glyphs glyphs;
     bool color;                   // false: lanes and bars use letters
     bool mouse;
@@ -59,30 +60,11 @@ struct app {
     enum role flash_role;
     int64_t flash_ns;             // when
     int64_t answered;             // commands whose answer has been shown
-    /* panes */
-    char filter[N_PANE][INPUT_MAX];
-    int64_t sel[N_PANE], top[N_PANE];    // selected row and first row drawn, of what the filter leaves
-    bool open;                    // overview: one chart in full; rollouts: the text in full
-    int chart;                    // overview: which chart; when open: row of the metric list
-    int64_t chart_steps;          // overview: steps shown; 0: the whole run
-    int64_t cursor;               // open chart: step under the time cursor; -1: none
-    int64_t rollout;              // rollouts: absolute number of the group shown; -1: follow the newest
-    int rollout_top;              // its first text row drawn
-    bool all_knobs;
-    int64_t log_end;              // log: absolute number after the last line shown; -1: follow
-    int log_left;                 // columns scrolled
-    enum line_level log_level;    // worst that is hidden above: lines with a level beyond are not shown
 };
-struct pane {
-    const char *name;
-    void (*draw)(const struct app *a, struct cells *c, struct rect r, int64_t now_ns);
-    bool (*act)(struct app *a, enum request req, int64_t now_ns);    // false: not mine, the common meaning holds
-    int64_t (*rows)(const struct app *a);    // rows that can be selected; NULL: no list
-    int (*page)(const struct app *a, struct rect body);    // rows that are seen at once
-};
-extern const struct pane pane_overview, pane_workers, pane_rollouts, pane_knobs, pane_log, pane_events;
 
-void app_init(struct app *a, struct model *m, struct feed *feed, int w, int h);
+/* On failure (no memory) a holds nothing. */
+MUST_USE bool app_init(struct app *a, struct model *m, struct feed *feed, int w, int h, struct error *err);
+void app_release(struct app *a);
 void app_resize(struct app *a, int w, int h);
 void app_key(struct app *a, const struct key_event *k, int64_t now_ns);
 /* Draw everything into c (already of the right size). now_ns is monotonic, wall_s since 1970. */
@@ -104,13 +86,16 @@ extern const struct local_command local_commands[];
 extern const int n_local_commands;
 
 /* for panes */
+static inline struct pane *app_pane(const struct app *a)    // the one that is shown
+{
+    return a->pane[a->shown];
+}
+/* Show another pane; what the one until now has opened is closed. */
+void app_show(struct app *a, enum pane_id id);
 const char *pane_name(enum pane_id id);
-bool filter_matches(const char *filter, const char *text);    // "" all, "!x" not holding x, else holding x; no case
 struct rect app_body(const struct app *a);
 enum role verdict_role(enum proc_verdict v);
 enum role level_role(enum line_level l);
-/* A scroll bar's worth of knowledge: first row drawn so that sel is seen. */
-int64_t list_top(int64_t top, int64_t sel, int64_t n, int page);
 /* frame.c */
 void frame_draw(const struct app *a, struct cells *c, const struct layout *l, int64_t now_ns, double wall_s);
 int tab_width(const struct app *a, int i);    // columns of pane i's tab with the gap behind it

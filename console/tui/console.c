@@ -216,7 +216,7 @@ bool console_run(struct feed *feed, struct model *m, const struct console_option
     for (size_t i = 0; i < ARRAY_SIZE(signals); i++)
         sigaddset(&set, signals[i]);
     pthread_sigmask(SIG_BLOCK, &set, &before);
-    app_init(&l.app, m, feed, 80, 24);
+    TRY(app_init(&l.app, m, feed, 80, 24, err));
     l.app.glyphs = options->glyphs >= 0 ? (enum chart_glyphs)options->glyphs : glyphs_default();
     l.ascii = l.app.glyphs == GLYPHS_ASCII;
     l.app.mouse = options->terminal.mouse;
@@ -241,6 +241,7 @@ bool console_run(struct feed *feed, struct model *m, const struct console_option
     ok = loop_run(&l, err);
 out:
     terminal_free(l.term);
+    app_release(&l.app);
     cells_release(&l.cells);
     if (l.signal_fd >= 0)
         close(l.signal_fd);

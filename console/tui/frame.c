@@ -103,7 +103,7 @@ static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_
 /* Only the number of a pane that is not shown. */
 static bool tab_is_short(const struct app *a, int i)
 {
-    return a->w < 70 && a->pane != (enum pane_id)i;
+    return a->w < 70 && a->shown != (enum pane_id)i;
 }
 
 int tab_width(const struct app *a, int i)
@@ -116,7 +116,7 @@ static void tabs_draw(const struct app *a, struct cells *c, struct rect r, int64
 {
     int x = r.x + 1;
     for (int i = 0; i < N_PANE; i++) {
-        bool here = a->pane == (enum pane_id)i;
+        bool here = a->shown == (enum pane_id)i;
         int n = cells_fmt(c, x, r.y, r.x + r.w - x, here ? ROLE_TITLE : ROLE_DIM, tab_is_short(a, i) ? " %d " : " %d %s ", i + 1,
                           pane_name((enum pane_id)i));
         if (here)
@@ -133,8 +133,8 @@ static void tabs_draw(const struct app *a, struct cells *c, struct rect r, int64
     } else if (worst) {
         snprintf(note, sizeof(note), " %s %s ", worst->name, proc_verdict_name(verdict));
         role = verdict_role(verdict);
-    } else if (a->filter[a->pane][0]) {
-        snprintf(note, sizeof(note), " filter: %.60s ", a->filter[a->pane]);
+    } else if (app_pane(a)->filter[0]) {
+        snprintf(note, sizeof(note), " filter: %.60s ", app_pane(a)->filter);
         role = ROLE_MATCH;
     } else if (!a->mouse) {
         snprintf(note, sizeof(note), " mouse off ");
@@ -191,7 +191,7 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
     bool paused = a->model->state == RUN_PAUSED;
     for (int i = 0; i < n_key_rows && n < 32; i++) {
         const struct key_row *k = &key_table[i];
-        if (!k->label || !(k->panes & ON(a->pane)) || (k->request == REQ_PAUSE && paused) || (k->request == REQ_RESUME && !paused)
+        if (!k->label || !(k->panes & ON(a->shown)) || (k->request == REQ_PAUSE && paused) || (k->request == REQ_RESUME && !paused)
             || (run_over(a->model) && strcmp(k->group, "the run") == 0))
             continue;
         int at = n++;

@@ -5,26 +5,32 @@
 #include "console/tui/app.h"
 #include "protocol/base/buf.h"
 
-static bool knob_shown(const struct app *a, int i)
+struct knob_pane {
+    struct pane pane;
+    bool all;                // also those that cannot change now
+};
+
+static bool knob_shown(const struct knob_pane *kp, const struct app *a, int i)
 {
     char row[320];
     snprintf(row, sizeof(row), "%s %s %s %s", knobs[i].name, knobs[i].group, a->model->knob[i].text, knobs[i].help);
-    return (a->all_knobs || knob_is_live(&knobs[i])) && filter_matches(a->filter[PANE_KNOBS], row);
+    return (kp->all || knob_is_live(&knobs[i])) && filter_matches(kp->pane.filter, row);
 }
 
-static int knob_row(const struct app *a, int64_t row)
+static int knob_row(const struct knob_pane *kp, const struct app *a, int64_t row)
 {
     for (int i = 0; i < n_knobs; i++)
-        if (knob_shown(a, i) && row-- == 0)
+        if (knob_shown(kp, a, i) && row-- == 0)
             return i;
     return -1;
 }
 
-static int64_t knobs_rows(const struct app *a)
+static int64_t knobs_rows(const struct pane *p, const struct app *a)
 {
+    const struct knob_pane *kp = (const struct knob_pane *)p;
     int64_t n = 0;
     for (int i = 0; i < n_knobs; i++)
-        n += knob_shown(a, i);
+        n += knob_shown(kp, a, i);
     return n;
 }
 
@@ -63,9 +69,10 @@ static void detail_draw(const struct app *a, struct cells *c, struct rect r, int
         cells_fmt(c, r.x, r.y + 2, r.w, ROLE_DIM, "Enter changes it: %s", applies_text(k->applies));
 }
 
-static void knobs_draw(const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
+static void knobs_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
 {
-    struct rect in = cells_box(c, r, a->all_knobs ? "all settings" : "knobs: settings that can change now", ROLE_FOCUS, ROLE_TITLE);
+    const struct knob_pane *kp = (const struct knob_pane *)p;
+    struct rect in = cells_box(c, r, kp->all ? "all settings" : "knobs: settings that can change now", ROLE_FOCUS, ROLE_TITLE);
     if (in.h < 1)
         return;
     int name_w = MIN(28, in.w / 2), value_w = in.w >= 76 ? 16 : in.w - name_w - 3, page = knobs_page(a, r);
@@ -79,8 +86,8 @@ static void knobs_draw(const struct app *a, struct cells *c, struct rect r, UNUS
     if (help_at)
         cells_text(c, help_at, in.y, in.x + in.w - help_at, "meaning", ROLE_TITLE);
     for (int i = 0; i < page && i + 1 < in.h; i++) {
-        int64_t row = a->top[PANE_KNOBS] + i;
-        int k = knob_row(a, row), y = in.y + 1 + i;
+        int64_t row = p->top + i;
+        int k = knob_row(kp, a, row), y = in.y + 1 + i;
         if (k < 0)
             break;
         const struct knob_value *v = &a->model->knob[k];
@@ -93,7 +100,7 @@ static void knobs_draw(const struct app *a, struct cells *c, struct rect r, UNUS
         }
         if (help_at)
             cells_text(c, help_at, y, in.x + in.w - help_at - 1, knobs[k].help, ROLE_DIM);
-        if (row == a->sel[PANE_KNOBS]) {
+        if (row == p->sel) {
             cells_select(c, (struct rect){ in.x, y, in.w, 1 });
             c->cursor_x = in.x + 1;
             c->cursor_y = y;
@@ -101,15 +108,16 @@ static void knobs_draw(const struct app *a, struct cells *c, struct rect r, UNUS
                 detail_draw(a, c, (struct rect){ in.x + 1, in.y + in.h - 3, in.w - 2, 3 }, k);
         }
     }
-    if (knobs_rows(a) == 0 && in.h > 1)
+    if (knobs_rows(p, a) == 0 && in.h > 1)
         cells_text(c, in.x + 1, in.y + 1, in.w - 2, "none holds the filter's text", ROLE_DIM);
 }
 
-static bool knobs_act(struct app *a, enum request req, int64_t now_ns)
+static bool knobs_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
 {
-    int k = knob_row(a, a->sel[PANE_KNOBS]);
+    struct knob_pane *kp = (struct knob_pane *)p;
+    int k = knob_row(kp, a, p->sel);
     if (req == REQ_ALL_KNOBS) {
-        a->all_knobs = !a->all_knobs;
+        kp->all = !kp->all;
         return true;
     }
     if (req != REQ_EDIT)
@@ -125,4 +133,11 @@ static bool knobs_act(struct app *a, enum request req, int64_t now_ns)
     return true;
 }
 
-const struct pane pane_knobs = { "Knobs", knobs_draw, knobs_act, knobs_rows, knobs_page };
+const struct pane_type pane_knobs = {
+    .name = "Knobs",
+    .size = sizeof(struct knob_pane),
+    .draw = knobs_draw,
+    .act = knobs_act,
+    .rows = knobs_rows,
+    .page = knobs_page,
+};

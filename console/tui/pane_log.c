@@ -7,12 +7,19 @@
 
 /* ---- log: newest at the bottom ---- */
 
-static bool line_shown(const struct app *a, const struct log_view *l)
+struct log_pane {
+    struct pane pane;
+    int64_t end;             // absolute number after the last line shown; -1: follow
+    int left;                // columns scrolled
+    enum line_level level;   // worst that is hidden above: lines with a level beyond are not shown
+};
+
+static bool line_shown(const struct log_pane *lp, const struct log_view *l)
 {
     static const int rank[] = { [LINE_ERROR] = 0, [LINE_WARN] = 1, [LINE_INFO] = 2, [LINE_DEBUG] = 3, [LINE_OTHER] = 3 };
-    if (a->log_level != LINE_OTHER && rank[l->level] > rank[a->log_level])
+    if (lp->level != LINE_OTHER && rank[l->level] > rank[lp->level])
         return false;
-    return filter_matches(a->filter[PANE_LOG], l->text) || (a->filter[PANE_LOG][0] != '!' && filter_matches(a->filter[PANE_LOG], l->proc));
+    return filter_matches(lp->pane.filter, l->text) || (lp->pane.filter[0] != '!' && filter_matches(lp->pane.filter, l->proc));
 }
 
 /* By absolute number, 0 the first ever; NULL when it has left the ring or is not there yet. */
@@ -21,18 +28,19 @@ static const struct log_view *line_at(const struct model *m, int64_t number)
     return model_log_at(m, m->n_log - 1 - number);
 }
 
-static int64_t log_end(const struct app *a)
+static int64_t log_end(const struct log_pane *lp, const struct model *m)
 {
-    return a->log_end < 0 ? a->model->n_log : MAX(MIN(a->log_end, a->model->n_log), a->model->n_log - MODEL_LOG + 1);
+    return lp->end < 0 ? m->n_log : MAX(MIN(lp->end, m->n_log), m->n_log - MODEL_LOG + 1);
 }
 
-static void log_draw(const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
+static void log_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
 {
+    const struct log_pane *lp = (const struct log_pane *)p;
     static const char *const level_names[] = { [LINE_ERROR] = "errors", [LINE_WARN] = "warnings", [LINE_INFO] = "info", [LINE_DEBUG] = "debug", [LINE_OTHER] = "" };
     const struct model *m = a->model;
     char title[160];
-    int64_t end = log_end(a), below = m->n_log - end, lost = m->n_log - MODEL_LOG;
-    int n = snprintf(title, sizeof(title), "log%s%s", a->log_level == LINE_OTHER ? "" : ", up to ", level_names[a->log_level]);
+    int64_t end = log_end(lp, m), below = m->n_log - end, lost = m->n_log - MODEL_LOG;
+    int n = snprintf(title, sizeof(title), "log%s%s", lp->level == LINE_OTHER ? "" : ", up to ", level_names[lp->level]);
     if (below > 0)
         n += snprintf(title + n, sizeof(title) - (size_t)n, ", %lld newer below: f follows", (long long)below);
     if (lost > 0)
@@ -41,13 +49,13 @@ static void log_draw(const struct app *a, struct cells *c, struct rect r, UNUSED
     int proc_w = MIN(14, in.w / 4), y = in.y + in.h - 1;
     const struct log_view *l;
     for (int64_t i = end - 1; y >= in.y && (l = line_at(m, i)) != NULL; i--) {
-        if (!line_shown(a, l))
+        if (!line_shown(lp, l))
             continue;
         int x = in.x + 1;
         x += cells_fmt(c, x, y, MIN(9, in.w), ROLE_DIM, "%-8s ", l->clock);
         cells_text(c, x, y, proc_w, l->proc, ROLE_TITLE);
         x += proc_w + 1;
-        size_t len = strlen(l->text), skip = MIN((size_t)a->log_left, len);
+        size_t len = strlen(l->text), skip = MIN((size_t)lp->left, len);
         while (skip < len && ((unsigned char)l->text[skip] & 0xc0) == 0x80)
             skip++;
         cells_text(c, x, y, in.x + in.w - x, l->text + skip, level_role(l->level));
@@ -61,68 +69,77 @@ static void log_draw(const struct app *a, struct cells *c, struct rect r, UNUSED
         cells_text(c, in.x + 1, in.y, in.w - 2, m->n_log ? "no line holds the filter's text" : "no lines yet", ROLE_DIM);
 }
 
-static void log_move(struct app *a, int64_t delta)
+static void log_move(struct log_pane *lp, const struct model *m, int64_t delta)
 {
-    const struct model *m = a->model;
     const struct log_view *l;
-    int64_t end = log_end(a), at = end;
+    int64_t end = log_end(lp, m), at = end;
     while (delta < 0 && (l = line_at(m, at - 2)) != NULL) {    // at least one line stays
         at--;
-        delta += line_shown(a, l);
+        delta += line_shown(lp, l);
     }
     while (delta > 0 && (l = line_at(m, at)) != NULL) {
         at++;
-        delta -= line_shown(a, l);
+        delta -= line_shown(lp, l);
     }
-    a->log_end = at >= m->n_log ? -1 : at;
+    lp->end = at >= m->n_log ? -1 : at;
 }
 
-static bool log_act(struct app *a, enum request req, int64_t now_ns)
+static bool log_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
 {
+    struct log_pane *lp = (struct log_pane *)p;
     static const char *const names[] = { "errors only", "errors and warnings", "errors, warnings and info", "errors to debug", "all lines" };
     int page = MAX(app_body(a).h - 2, 1);
     switch (req) {
-    case REQ_UP: log_move(a, -1); return true;
-    case REQ_DOWN: log_move(a, 1); return true;
-    case REQ_PAGE_UP: log_move(a, -page); return true;
-    case REQ_PAGE_DOWN: log_move(a, page); return true;
-    case REQ_TOP: log_move(a, -MODEL_LOG); log_move(a, page - 1); return true;
-    case REQ_BOTTOM: a->log_end = -1; return true;
-    case REQ_LEFT: a->log_left = MAX(a->log_left - 20, 0); return true;
-    case REQ_RIGHT: a->log_left = MIN(a->log_left + 20, 2000); return true;
-    case REQ_FOLLOW: a->log_end = a->log_end < 0 ? a->model->n_log : -1; return true;
+    case REQ_UP: log_move(lp, a->model, -1); return true;
+    case REQ_DOWN: log_move(lp, a->model, 1); return true;
+    case REQ_PAGE_UP: log_move(lp, a->model, -page); return true;
+    case REQ_PAGE_DOWN: log_move(lp, a->model, page); return true;
+    case REQ_TOP: log_move(lp, a->model, -MODEL_LOG); log_move(lp, a->model, page - 1); return true;
+    case REQ_BOTTOM: lp->end = -1; return true;
+    case REQ_LEFT: lp->left = MAX(lp->left - 20, 0); return true;
+    case REQ_RIGHT: lp->left = MIN(lp->left + 20, 2000); return true;
+    case REQ_FOLLOW: lp->end = lp->end < 0 ? a->model->n_log : -1; return true;
     case REQ_LEVEL:
-        a->log_level = (enum line_level)((a->log_level + LINE_OTHER) % (LINE_OTHER + 1));
-        if (a->log_level == LINE_DEBUG)
-            a->log_level = LINE_INFO;
-        app_flash(a, ROLE_DIM, now_ns, "log: %s", names[a->log_level]);
+        lp->level = (enum line_level)((lp->level + LINE_OTHER) % (LINE_OTHER + 1));
+        if (lp->level == LINE_DEBUG)
+            lp->level = LINE_INFO;
+        app_flash(a, ROLE_DIM, now_ns, "log: %s", names[lp->level]);
         return true;
     default: return false;
     }
 }
 
-const struct pane pane_log = { "Log", log_draw, log_act, NULL, NULL };
+static void log_init(struct pane *p)
+{
+    struct log_pane *lp = (struct log_pane *)p;
+    lp->end = -1;
+    lp->level = LINE_OTHER;
+}
+
+const struct pane_type pane_log = {
+    .name = "Log", .size = sizeof(struct log_pane), .init = log_init, .draw = log_draw, .act = log_act,
+};
 
 /* ---- events: newest first ---- */
 
-static const struct event_view *event_row(const struct app *a, int64_t row)
+static const struct event_view *event_row(const struct pane *p, const struct app *a, int64_t row)
 {
     const struct event_view *e;
     char text[400];
     for (int64_t i = 0; (e = model_event_at(a->model, i)) != NULL; i++) {
         snprintf(text, sizeof(text), "%s %s %s", e->kind, e->who, e->text);
-        if (filter_matches(a->filter[PANE_EVENTS], text) && row-- == 0)
+        if (filter_matches(p->filter, text) && row-- == 0)
             return e;
     }
     return NULL;
 }
 
-static int64_t events_rows(const struct app *a)
+static int64_t events_rows(const struct pane *p, const struct app *a)
 {
     int64_t n = 0;
-    while (a->filter[PANE_EVENTS][0] && event_row(a, n))
+    while (p->filter[0] && event_row(p, a, n))
         n++;
-    return a->filter[PANE_EVENTS][0] ? n : MIN(a->model->n_event, MODEL_EVENTS);
+    return p->filter[0] ? n : MIN(a->model->n_event, MODEL_EVENTS);
 }
 
 static int events_page(UNUSED const struct app *a, struct rect body)
@@ -130,7 +147,7 @@ static int events_page(UNUSED const struct app *a, struct rect body)
     return MAX(body.h - 3, 1);
 }
 
-static void events_draw(const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
+static void events_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
 {
     struct rect in = cells_box(c, r, "events: what happened, and who asked for it", ROLE_FOCUS, ROLE_TITLE);
     if (in.h < 1)
@@ -138,8 +155,8 @@ static void events_draw(const struct app *a, struct cells *c, struct rect r, UNU
     bool wide = in.w >= 76;
     cells_text(c, in.x + 1, in.y, in.w - 2, wide ? "time       step  kind        what" : "time       step  what", ROLE_TITLE);
     for (int i = 0; i < events_page(a, r) && i + 1 < in.h; i++) {
-        int64_t row = a->top[PANE_EVENTS] + i;
-        const struct event_view *e = event_row(a, row);
+        int64_t row = p->top + i;
+        const struct event_view *e = event_row(p, a, row);
         int y = in.y + 1 + i, x = in.x + 1;
         if (!e)
             break;
@@ -156,19 +173,16 @@ static void events_draw(const struct app *a, struct cells *c, struct rect r, UNU
         x += cells_text(c, x, y, in.x + in.w - x - 1, e->text, strcmp(e->kind, "error") == 0 ? ROLE_CRIT : ROLE_TEXT);
         if (e->who[0] && strcmp(e->who, "controller") != 0)    // who is the run itself needs no name
             cells_fmt(c, x + 2, y, in.x + in.w - x - 3, ROLE_DIM, "by %s", e->who);
-        if (row == a->sel[PANE_EVENTS]) {
+        if (row == p->sel) {
             cells_select(c, (struct rect){ in.x, y, in.w, 1 });
             c->cursor_x = in.x + 1;
             c->cursor_y = y;
         }
     }
-    if (events_rows(a) == 0 && in.h > 1)
+    if (events_rows(p, a) == 0 && in.h > 1)
         cells_text(c, in.x + 1, in.y + 1, in.w - 2, a->model->n_event ? "none holds the filter's text" : "none yet", ROLE_DIM);
 }
 
-static bool events_act(UNUSED struct app *a, UNUSED enum request req, UNUSED int64_t now_ns)
-{
-    return false;
-}
-
-const struct pane pane_events = { "Events", events_draw, events_act, events_rows, events_page };
+const struct pane_type pane_events = {
+    .name = "Events", .size = sizeof(struct pane), .draw = events_draw, .rows = events_rows, .page = events_page,
+};

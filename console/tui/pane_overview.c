@@ -16,6 +16,14 @@ static const struct chart_row {
 };
 #define MARKS_MAX 32
 
+struct overview {
+    struct pane pane;
+    bool open;               // one chart in full
+    int chart;               // which; when open: row of the metric list
+    int64_t chart_steps;     // steps shown; 0: the whole run
+    int64_t cursor;          // open: step under the time cursor; -1: none
+};
+
 static bool has_data(const struct model *m, int metric)
 {
     return m->metric[metric].n > 0 && !isnan(m->metric[metric].last);
@@ -32,20 +40,20 @@ static int marks_find(const struct model *m, int64_t *mark)
     return n;
 }
 
-static struct chart chart_of(const struct app *a, const struct series *s, const int64_t *mark, int n_mark)
+static struct chart chart_of(const struct overview *o, const struct app *a, const struct series *s, const int64_t *mark, int n_mark)
 {
     const struct model *m = a->model;
     struct chart c = { .series = s, .mark = mark, .n_mark = n_mark, .cursor = -1, .glyphs = a->glyphs };
     int64_t n = MAX(m->n_step, 1);
-    if (a->chart_steps == 0) {
+    if (o->chart_steps == 0) {
         c.from = 0;
         if (m->n_step > 0 && isnan(series_at(s, 0)) && series_query(s, 0, 1).n == 0)
             c.from = s->n > 1 ? 1 : 0;    // steps are counted from 1: no empty place for step 0
         c.to = c.from + chart_width_steps(n - c.from, m->max_steps > 0 ? m->max_steps + 1 - c.from : 0);
     } else {
-        c.to = a->open && a->cursor >= 0 ? MIN(MAX(a->cursor + a->chart_steps / 2, a->chart_steps), n) : n;
-        c.to = MAX(c.to, a->chart_steps);
-        c.from = c.to - a->chart_steps;
+        c.to = o->open && o->cursor >= 0 ? MIN(MAX(o->cursor + o->chart_steps / 2, o->chart_steps), n) : n;
+        c.to = MAX(c.to, o->chart_steps);
+        c.from = c.to - o->chart_steps;
     }
     return c;
 }
@@ -61,8 +69,8 @@ static const char *trend(const struct series *s)
     return d > 0 ? " \u25b2" : " \u25bc";
 }
 
-static void chart_box_draw(const struct app *a, struct cells *c, struct rect r, int metric, bool selected,
-                           const int64_t *mark, int n_mark)
+static void chart_box_draw(const struct overview *o, const struct app *a, struct cells *c, struct rect r, int metric,
+                           bool selected, const int64_t *mark, int n_mark)
 {
     const struct series *s = &a->model->metric[metric];
     char value[16];
@@ -75,7 +83,7 @@ static void chart_box_draw(const struct app *a, struct cells *c, struct rect r, 
         c->cursor_x = r.x + 3;
         c->cursor_y = r.y;
     }
-    struct chart chart = chart_of(a, s, mark, n_mark);
+    struct chart chart = chart_of(o, a, s, mark, n_mark);
     chart_draw(c, in, &chart);
 }
 
@@ -213,28 +221,28 @@ static int metric_rows(const struct model *m)
     return n;
 }
 
-static void full_draw(const struct app *a, struct cells *c, struct rect r)
+static void full_draw(const struct overview *o, const struct app *a, struct cells *c, struct rect r)
 {
     const struct model *m = a->model;
     int64_t mark[MARKS_MAX];
     int n_mark = marks_find(m, mark), list_w = r.w >= 70 ? 28 : 0, rows = metric_rows(m);
-    int at = MIN(a->chart, rows - 1), id = metric_row(m, MAX(at, 0));
+    int at = MIN(o->chart, rows - 1), id = metric_row(m, MAX(at, 0));
     char title[160], value[16];
     if (id < 0) {
         cells_text(c, r.x + 2, r.y + 1, r.w - 4, "no data yet", ROLE_DIM);
         return;
     }
-    struct chart chart = chart_of(a, &m->metric[id], mark, n_mark);
-    chart.cursor = a->cursor;
+    struct chart chart = chart_of(o, a, &m->metric[id], mark, n_mark);
+    chart.cursor = o->cursor;
     snprintf(title, sizeof(title), "%s", metrics[id].name);
     struct rect in = cells_box(c, (struct rect){ r.x, r.y, r.w - list_w, r.h }, title, ROLE_FOCUS, ROLE_TITLE);
     cells_text(c, in.x, in.y, in.w, metrics[id].help, ROLE_DIM);
     struct series_span span = series_query(&m->metric[id], chart.from, chart.to);
     char mean[16], min[16], max[16];
     if (in.h >= 8) {
-        if (a->cursor >= 0)
-            cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %lld: %s %s   (Left/Right move, 0 lets go)", (long long)a->cursor,
-                      value_format(value, series_at(&m->metric[id], a->cursor)), metrics[id].unit);
+        if (o->cursor >= 0)
+            cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %lld: %s %s   (Left/Right move, 0 lets go)", (long long)o->cursor,
+                      value_format(value, series_at(&m->metric[id], o->cursor)), metrics[id].unit);
         else
             cells_fmt(c, in.x, in.y + 1, in.w, ROLE_TEXT, "now %s %s   mean %s   min %s   max %s", value_format(value, m->metric[id].last),
                       metrics[id].unit, value_format(mean, span.mean), value_format(min, span.min), value_format(max, span.max));
@@ -243,14 +251,14 @@ static void full_draw(const struct app *a, struct cells *c, struct rect r)
     chart_draw(c, (struct rect){ in.x, in.y + head, in.w, in.h - head }, &chart);
     if (list_w == 0)
         return;
-    struct rect list = cells_box(c, (struct rect){ r.x + r.w - list_w, r.y, list_w, r.h }, a->cursor >= 0 ? "at the cursor" : "now",
+    struct rect list = cells_box(c, (struct rect){ r.x + r.w - list_w, r.y, list_w, r.h }, o->cursor >= 0 ? "at the cursor" : "now",
                                  ROLE_BORDER, ROLE_TITLE);
     int64_t top = list_top(0, at, rows, list.h);
     for (int i = 0; i < list.h; i++) {
         int row = metric_row(m, (int)top + i);
         if (row < 0)
             break;
-        double v = a->cursor >= 0 ? series_at(&m->metric[row], a->cursor) : m->metric[row].last;
+        double v = o->cursor >= 0 ? series_at(&m->metric[row], o->cursor) : m->metric[row].last;
         cells_text(c, list.x + 1, list.y + i, list.w - 11, metrics[row].label, ROLE_TEXT);
         cells_text_right(c, list.x + list.w - 9, list.y + i, 8, value_format(value, v), ROLE_TEXT);
         if (top + i == at) {
@@ -269,75 +277,97 @@ static int charts_known(const struct model *m, int *metric)
     return LAYOUT_CHARTS;
 }
 
-static void overview_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+static void overview_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
-    if (a->open) {
-        full_draw(a, c, r);
+    const struct overview *o = (const struct overview *)p;
+    if (o->open) {
+        full_draw(o, a, c, r);
         return;
     }
     const struct model *m = a->model;
-    struct overview_layout o = layout_overview(r, m->n_proc);
+    struct overview_layout l = layout_overview(r, m->n_proc);
     int64_t mark[MARKS_MAX];
     int n_mark = marks_find(m, mark), metric[LAYOUT_CHARTS], n = charts_known(m, metric);
-    for (int i = 0; i < o.n_chart && i < n; i++)
-        chart_box_draw(a, c, o.chart[i], metric[i], a->chart == i, mark, n_mark);
-    if (o.procs.h > 2)
-        procs_draw(a, c, o.procs, now_ns);
-    if (o.side.h > 2 && o.side.w > 12)
-        side_draw(a, c, o.side, now_ns);
+    for (int i = 0; i < l.n_chart && i < n; i++)
+        chart_box_draw(o, a, c, l.chart[i], metric[i], o->chart == i, mark, n_mark);
+    if (l.procs.h > 2)
+        procs_draw(a, c, l.procs, now_ns);
+    if (l.side.h > 2 && l.side.w > 12)
+        side_draw(a, c, l.side, now_ns);
 }
 
-static void zoom(struct app *a, bool in)
+static void zoom(struct overview *o, const struct model *m, bool in)
 {
-    int64_t n = MAX(a->model->n_step, 8), now = a->chart_steps ? a->chart_steps : n;
+    int64_t n = MAX(m->n_step, 8), now = o->chart_steps ? o->chart_steps : n;
     int64_t next = in ? now * 2 / 3 : now * 3 / 2;
-    a->chart_steps = next >= n ? 0 : MAX(next, 8);
+    o->chart_steps = next >= n ? 0 : MAX(next, 8);
 }
 
-static bool overview_act(struct app *a, enum request req, UNUSED int64_t now_ns)
+static bool overview_act(struct pane *p, struct app *a, enum request req, UNUSED int64_t now_ns)
 {
+    struct overview *o = (struct overview *)p;
     const struct model *m = a->model;
-    struct overview_layout o = layout_overview(app_body(a), m->n_proc);
-    int metric[LAYOUT_CHARTS], n = MIN(charts_known(m, metric), o.n_chart), across = 1;
-    while (across < o.n_chart && o.chart[across].y == o.chart[0].y)
+    struct overview_layout l = layout_overview(app_body(a), m->n_proc);
+    int metric[LAYOUT_CHARTS], n = MIN(charts_known(m, metric), l.n_chart), across = 1;
+    while (across < l.n_chart && l.chart[across].y == l.chart[0].y)
         across++;
     int rows = metric_rows(m);
-    if (!a->open)
-        a->chart = MAX(MIN(a->chart, n - 1), 0);
+    if (!o->open)
+        o->chart = MAX(MIN(o->chart, n - 1), 0);
     switch (req) {
-    case REQ_ZOOM_IN: zoom(a, true); return true;
-    case REQ_ZOOM_OUT: zoom(a, false); return true;
+    case REQ_ZOOM_IN: zoom(o, m, true); return true;
+    case REQ_ZOOM_OUT: zoom(o, m, false); return true;
     case REQ_ZOOM_RESET:
-        a->chart_steps = 0;
-        a->cursor = -1;
+        o->chart_steps = 0;
+        o->cursor = -1;
         return true;
     case REQ_ENTER:
-        if (!a->open && a->chart < n)
+        if (!o->open && o->chart < n)
             for (int i = 0; i < rows; i++)
-                if (metric_row(m, i) == metric[a->chart]) {
-                    a->chart = i;
-                    a->open = true;
+                if (metric_row(m, i) == metric[o->chart]) {
+                    o->chart = i;
+                    o->open = true;
                     return true;
                 }
-        if (a->open)
-            a->chart = 0;
-        a->open = false;
+        if (o->open)
+            o->chart = 0;
+        o->open = false;
         return true;
     case REQ_LEFT: case REQ_RIGHT:
-        if (a->open) {
-            int64_t from = a->cursor < 0 ? m->n_step : a->cursor, by = MAX((a->chart_steps ? a->chart_steps : m->n_step) / 60, 1);
-            a->cursor = MAX(MIN(from + (req == REQ_LEFT ? -by : by), m->n_step - 1), 0);
+        if (o->open) {
+            int64_t from = o->cursor < 0 ? m->n_step : o->cursor, by = MAX((o->chart_steps ? o->chart_steps : m->n_step) / 60, 1);
+            o->cursor = MAX(MIN(from + (req == REQ_LEFT ? -by : by), m->n_step - 1), 0);
             return true;
         }
-        a->chart = MAX(MIN(a->chart + (req == REQ_LEFT ? -1 : 1), n - 1), 0);
+        o->chart = MAX(MIN(o->chart + (req == REQ_LEFT ? -1 : 1), n - 1), 0);
         return true;
     case REQ_UP: case REQ_DOWN:
-        a->chart = a->open ? MAX(MIN(a->chart + (req == REQ_UP ? -1 : 1), rows - 1), 0)
-                           : a->chart + (req == REQ_UP ? (a->chart >= across ? -across : 0) : a->chart + across < n ? across : 0);
+        o->chart = o->open ? MAX(MIN(o->chart + (req == REQ_UP ? -1 : 1), rows - 1), 0)
+                           : o->chart + (req == REQ_UP ? (o->chart >= across ? -across : 0) : o->chart + across < n ? across : 0);
         return true;
     default:
         return false;
     }
 }
 
-const struct pane pane_overview = { "Overview", overview_draw, overview_act, NULL, NULL };
+static bool overview_close(struct pane *p)
+{
+    struct overview *o = (struct overview *)p;
+    bool was_open = o->open;
+    o->open = false;
+    return was_open;
+}
+
+static void overview_init(struct pane *p)
+{
+    ((struct overview *)p)->cursor = -1;
+}
+
+const struct pane_type pane_overview = {
+    .name = "Overview",
+    .size = sizeof(struct overview),
+    .init = overview_init,
+    .draw = overview_draw,
+    .act = overview_act,
+    .close = overview_close,
+};

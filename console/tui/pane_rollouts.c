@@ -7,9 +7,16 @@
 #include "console/tui/app.h"
 #include "console/tui/text.h"
 
-static bool group_shown(const struct app *a, const struct rollout_view *g)
+struct rollouts {
+    struct pane pane;
+    bool open;               // the text alone, in full
+    int64_t group;           // absolute number of the group shown; -1: follow the newest
+    int top;                 // its first text row drawn
+};
+
+static bool group_shown(const struct rollouts *o, const struct rollout_view *g)
 {
-    const char *filter = a->filter[PANE_ROLLOUTS];
+    const char *filter = o->pane.filter;
     if (!filter[0])
         return true;
     bool found = filter[0] == '!' ? filter_matches(filter, g->prompt) : filter_matches(filter, g->prompt);
@@ -19,37 +26,37 @@ static bool group_shown(const struct app *a, const struct rollout_view *g)
 }
 
 /* The group in a row of the list; *number: its absolute number. */
-static const struct rollout_view *group_row(const struct app *a, int64_t row, int64_t *number)
+static const struct rollout_view *group_row(const struct rollouts *o, const struct app *a, int64_t row, int64_t *number)
 {
     const struct rollout_view *g;
     for (int64_t i = 0; (g = model_rollout_at(a->model, i)) != NULL; i++)
-        if (group_shown(a, g) && row-- == 0) {
+        if (group_shown(o, g) && row-- == 0) {
             *number = a->model->n_rollout - 1 - i;
             return g;
         }
     return NULL;
 }
 
-static int64_t rollouts_rows(const struct app *a)
+static int64_t rollouts_rows(const struct rollouts *o, const struct app *a)
 {
     const struct rollout_view *g;
     int64_t n = 0;
     for (int64_t i = 0; (g = model_rollout_at(a->model, i)) != NULL; i++)
-        n += group_shown(a, g);
+        n += group_shown(o, g);
     return n;
 }
 
-static int rollouts_page(UNUSED const struct app *a, struct rect body)
+static int rollouts_page(struct rect body)
 {
     return MAX(body.h - 3, 1);
 }
 
 /* The row of the group that is shown: the one chosen stays chosen when new ones come above it. */
-static int64_t selected_row(const struct app *a)
+static int64_t selected_row(const struct rollouts *o, const struct app *a)
 {
-    int64_t n = rollouts_rows(a), number;
-    for (int64_t row = 0; a->rollout >= 0 && row < n; row++)
-        if (group_row(a, row, &number) && number <= a->rollout)
+    int64_t n = rollouts_rows(o, a), number;
+    for (int64_t row = 0; o->group >= 0 && row < n; row++)
+        if (group_row(o, a, row, &number) && number <= o->group)
             return row;
     return 0;
 }
@@ -130,26 +137,27 @@ static int group_draw(struct cells *c, struct rect r, const struct rollout_view 
     return v.row;
 }
 
-static struct rect text_rect(const struct app *a, struct rect r)
+static struct rect text_rect(const struct rollouts *o, struct rect r)
 {
-    int list_w = a->open || r.w < 60 ? 0 : MIN(MAX(r.w / 3, 30), 46);
+    int list_w = o->open || r.w < 60 ? 0 : MIN(MAX(r.w / 3, 30), 46);
     return (struct rect){ r.x + list_w, r.y, r.w - list_w, r.h };
 }
 
-static void rollouts_draw(const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
+static void rollouts_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
 {
-    struct rect text = text_rect(a, r), list = { r.x, r.y, text.x > r.x ? text.x - r.x : r.w, r.h };
-    int64_t number = 0, sel = selected_row(a);
-    const struct rollout_view *g = group_row(a, sel, &number);
-    bool show_list = !a->open, show_text = a->open || r.w >= 60;
+    const struct rollouts *o = (const struct rollouts *)p;
+    struct rect text = text_rect(o, r), list = { r.x, r.y, text.x > r.x ? text.x - r.x : r.w, r.h };
+    int64_t number = 0, sel = selected_row(o, a);
+    const struct rollout_view *g = group_row(o, a, sel, &number);
+    bool show_list = !o->open, show_text = o->open || r.w >= 60;
     if (show_list) {
-        struct rect in = cells_box(c, list, a->rollout < 0 ? "newest groups, following" : "newest groups", ROLE_FOCUS, ROLE_TITLE);
+        struct rect in = cells_box(c, list, o->group < 0 ? "newest groups, following" : "newest groups", ROLE_FOCUS, ROLE_TITLE);
         if (in.h > 0)
             cells_text(c, in.x, in.y, in.w, " step    item  mean samples", ROLE_TITLE);
-        int page = rollouts_page(a, r);
-        int64_t n = rollouts_rows(a), top = list_top(a->top[PANE_ROLLOUTS], sel, n, page), unused;
+        int page = rollouts_page(r);
+        int64_t n = rollouts_rows(o, a), top = list_top(0, sel, n, page), unused;
         for (int i = 0; i < page && i + 1 < in.h; i++) {
-            const struct rollout_view *row = group_row(a, top + i, &unused);
+            const struct rollout_view *row = group_row(o, a, top + i, &unused);
             if (!row)
                 break;
             row_draw(a, c, (struct rect){ in.x, in.y + 1 + i, in.w, 1 }, row);
@@ -169,67 +177,68 @@ static void rollouts_draw(const struct app *a, struct cells *c, struct rect r, U
         snprintf(title, sizeof(title), "item %lld, step %lld: %d samples", (long long)g->item, (long long)g->step, g->n_sample);
     else
         snprintf(title, sizeof(title), "text");
-    struct rect in = cells_box(c, text, title, a->open ? ROLE_FOCUS : ROLE_BORDER, ROLE_TITLE);
+    struct rect in = cells_box(c, text, title, o->open ? ROLE_FOCUS : ROLE_BORDER, ROLE_TITLE);
     struct rect inner = { in.x + 1, in.y, in.w - 2, in.h };
     if (!g || inner.w < 1 || inner.h < 1)
         return;
-    int rows = group_draw(c, inner, g, a->rollout_top, NULL);
+    int rows = group_draw(c, inner, g, o->top, NULL);
     if (rows > inner.h && text.w > 24) {
         char at[32];
-        snprintf(at, sizeof(at), " %d%% PgDn ", (int)(100.0 * MIN(a->rollout_top + inner.h, rows) / rows));
+        snprintf(at, sizeof(at), " %d%% PgDn ", (int)(100.0 * MIN(o->top + inner.h, rows) / rows));
         cells_text_right(c, text.x + 2, text.y + text.h - 1, text.w - 4, at, ROLE_DIM);
     }
 }
 
-static bool rollouts_act(struct app *a, enum request req, int64_t now_ns)
+static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
 {
-    struct rect text = text_rect(a, app_body(a));
-    int64_t number = 0, sel = selected_row(a), n = rollouts_rows(a);
-    const struct rollout_view *g = group_row(a, sel, &number);
+    struct rollouts *o = (struct rollouts *)p;
+    struct rect text = text_rect(o, app_body(a));
+    int64_t number = 0, sel = selected_row(o, a), n = rollouts_rows(o, a);
+    const struct rollout_view *g = group_row(o, a, sel, &number);
     int rows = g ? group_draw(NULL, (struct rect){ 0, 0, text.w - 4, 0 }, g, 0, NULL) : 0;
     int page = MAX(text.h - 2, 1), last = MAX(rows - page, 0), first_row[MODEL_SAMPLES];
     int64_t next = -2;
     switch (req) {
     case REQ_UP: case REQ_DOWN:
-        if (a->open)
-            a->rollout_top += req == REQ_UP ? -1 : 1;
+        if (o->open)
+            o->top += req == REQ_UP ? -1 : 1;
         else
             next = sel + (req == REQ_UP ? -1 : 1);
         break;
-    case REQ_PAGE_UP: a->rollout_top -= page; break;
-    case REQ_PAGE_DOWN: a->rollout_top += page; break;
+    case REQ_PAGE_UP: o->top -= page; break;
+    case REQ_PAGE_DOWN: o->top += page; break;
     case REQ_TOP:
-        if (a->open)
-            a->rollout_top = 0;
+        if (o->open)
+            o->top = 0;
         else
             next = 0;
         break;
     case REQ_BOTTOM:
-        if (a->open)
-            a->rollout_top = last;
+        if (o->open)
+            o->top = last;
         else
             next = n - 1;
         break;
     case REQ_LEFT: case REQ_RIGHT: next = sel + (req == REQ_LEFT ? -1 : 1); break;
-    case REQ_FOLLOW: a->rollout = a->rollout < 0 ? number : -1; return true;
+    case REQ_FOLLOW: o->group = o->group < 0 ? number : -1; return true;
     case REQ_ENTER:
-        a->open = !a->open;
-        a->rollout = number;    // what is read stays
+        o->open = !o->open;
+        o->group = number;    // what is read stays
         return true;
     case REQ_MATCH_NEXT: case REQ_MATCH_PREV:
         if (!g)
             return true;
         group_draw(NULL, (struct rect){ 0, 0, text.w - 4, 0 }, g, 0, first_row);
-        int to = req == REQ_MATCH_NEXT ? a->rollout_top : 0;
+        int to = req == REQ_MATCH_NEXT ? o->top : 0;
         for (int i = 0; i < g->n_sample; i++) {
-            if (req == REQ_MATCH_NEXT && first_row[i] > a->rollout_top) {
+            if (req == REQ_MATCH_NEXT && first_row[i] > o->top) {
                 to = first_row[i];
                 break;
             }
-            if (req == REQ_MATCH_PREV && first_row[i] < a->rollout_top)
+            if (req == REQ_MATCH_PREV && first_row[i] < o->top)
                 to = first_row[i];
         }
-        a->rollout_top = to;
+        o->top = to;
         break;
     case REQ_QUARANTINE: {
         char line[160], command[INPUT_MAX];
@@ -249,13 +258,32 @@ static bool rollouts_act(struct app *a, enum request req, int64_t now_ns)
     }
     if (next >= -1 && n > 0) {
         next = MAX(MIN(next, n - 1), 0);
-        a->sel[PANE_ROLLOUTS] = next;
-        a->rollout_top = 0;
-        if (group_row(a, next, &number))
-            a->rollout = next == 0 && req == REQ_TOP ? -1 : number;
+        o->top = 0;
+        if (group_row(o, a, next, &number))
+            o->group = next == 0 && req == REQ_TOP ? -1 : number;
     }
-    a->rollout_top = MAX(MIN(a->rollout_top, last), 0);
+    o->top = MAX(MIN(o->top, last), 0);
     return true;
 }
 
-const struct pane pane_rollouts = { "Rollouts", rollouts_draw, rollouts_act, NULL, NULL };
+static bool rollouts_close(struct pane *p)
+{
+    struct rollouts *o = (struct rollouts *)p;
+    bool was_open = o->open;
+    o->open = false;
+    return was_open;
+}
+
+static void rollouts_init(struct pane *p)
+{
+    ((struct rollouts *)p)->group = -1;
+}
+
+const struct pane_type pane_rollouts = {
+    .name = "Rollouts",
+    .size = sizeof(struct rollouts),
+    .init = rollouts_init,
+    .draw = rollouts_draw,
+    .act = rollouts_act,
+    .close = rollouts_close,
+};

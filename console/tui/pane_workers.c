@@ -4,26 +4,26 @@
 #include <string.h>
 #include "console/tui/app.h"
 
-static bool proc_shown(const struct app *a, const struct proc *p)
+static bool proc_shown(const struct pane *pane, const struct proc *p)
 {
     char row[320];
     snprintf(row, sizeof(row), "%s %s %s %s %s", p->name, p->plays, p->phase, p->waits_for, proc_verdict_name(p->verdict));
-    return filter_matches(a->filter[PANE_WORKERS], row);
+    return filter_matches(pane->filter, row);
 }
 
-static const struct proc *proc_row(const struct app *a, int64_t row)
+static const struct proc *proc_row(const struct pane *pane, const struct app *a, int64_t row)
 {
     for (int i = 0; i < a->model->n_proc; i++)
-        if (proc_shown(a, &a->model->proc[i]) && row-- == 0)
+        if (proc_shown(pane, &a->model->proc[i]) && row-- == 0)
             return &a->model->proc[i];
     return NULL;
 }
 
-static int64_t workers_rows(const struct app *a)
+static int64_t workers_rows(const struct pane *pane, const struct app *a)
 {
     int64_t n = 0;
     for (int i = 0; i < a->model->n_proc; i++)
-        n += proc_shown(a, &a->model->proc[i]);
+        n += proc_shown(pane, &a->model->proc[i]);
     return n;
 }
 
@@ -225,7 +225,7 @@ static void devices_draw(const struct model *m, struct cells *c, struct rect r)
         }
 }
 
-static void workers_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+static void workers_draw(const struct pane *pane, const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     const struct model *m = a->model;
     struct rect in = cells_box(c, r, "processes and devices", ROLE_FOCUS, ROLE_TITLE);
@@ -247,9 +247,9 @@ static void workers_draw(const struct app *a, struct cells *c, struct rect r, in
     if (lane.w >= 8)
         cells_fmt(c, lane.x, lane.y, lane.w, ROLE_TITLE, "last %d s", lane.w);
     int page = workers_page(a, r), n_line = device_lines(a, r);
-    int64_t top = a->top[PANE_WORKERS], sel = a->sel[PANE_WORKERS];
+    int64_t top = pane->top, sel = pane->sel;
     for (int i = 0; i < page && i + 1 < in.h; i++) {
-        const struct proc *p = proc_row(a, top + i);
+        const struct proc *p = proc_row(pane, a, top + i);
         if (!p)
             break;
         int y = in.y + 1 + i;
@@ -276,13 +276,13 @@ static void workers_draw(const struct app *a, struct cells *c, struct rect r, in
         items_draw(m, c, (struct rect){ in.x + 1, in.y + in.h - 3, in.w - 2, 1 });
     if (r.h >= 14)
         legend_draw(a, c, (struct rect){ in.x + 1, in.y + in.h - 1, in.w - 2, 1 });
-    if (workers_rows(a) == 0 && in.h > 1)
+    if (workers_rows(pane, a) == 0 && in.h > 1)
         cells_text(c, in.x + 1, in.y + 1, in.w - 2, m->n_proc ? "none holds the filter's text" : "none has been heard of yet", ROLE_DIM);
 }
 
-static bool workers_act(struct app *a, enum request req, UNUSED int64_t now_ns)
+static bool workers_act(struct pane *pane, struct app *a, enum request req, UNUSED int64_t now_ns)
 {
-    const struct proc *p = proc_row(a, a->sel[PANE_WORKERS]);
+    const struct proc *p = proc_row(pane, a, pane->sel);
     if (req != REQ_RESTART || !p)
         return req == REQ_RESTART;
     char title[96], line[160], command[INPUT_MAX];
@@ -293,4 +293,11 @@ static bool workers_act(struct app *a, enum request req, UNUSED int64_t now_ns)
     return true;
 }
 
-const struct pane pane_workers = { "Workers", workers_draw, workers_act, workers_rows, workers_page };
+const struct pane_type pane_workers = {
+    .name = "Workers",
+    .size = sizeof(struct pane),
+    .draw = workers_draw,
+    .act = workers_act,
+    .rows = workers_rows,
+    .page = workers_page,
+};

@@ -161,8 +161,8 @@ static void submit(struct app *a, int64_t now_ns)
     case PROMPT_NONE:
         break;
     case PROMPT_FILTER:
-        snprintf(a->filter[a->pane], INPUT_MAX, "%s", p->text);
-        a->sel[a->pane] = a->top[a->pane] = 0;
+        snprintf(app_pane(a)->filter, INPUT_MAX, "%s", p->text);
+        app_pane(a)->sel = app_pane(a)->top = 0;
         p->kind = PROMPT_NONE;
         break;
     case PROMPT_KNOB:
@@ -196,7 +196,7 @@ bool prompt_key(struct app *a, uint32_t key, int64_t now_ns)
     switch (key) {
     case KEY_ESCAPE: case KEY_CTRL('c'): case KEY_CTRL('g'):
         if (p->kind == PROMPT_FILTER)
-            a->filter[a->pane][0] = 0;
+            app_pane(a)->filter[0] = 0;
         p->kind = PROMPT_NONE;
         break;
     case KEY_RETURN: case '\n': submit(a, now_ns); break;
@@ -229,6 +229,6 @@ bool prompt_key(struct app *a, uint32_t key, int64_t now_ns)
         break;
     }
     if (p->kind == PROMPT_FILTER)    // as it is typed
-        snprintf(a->filter[a->pane], INPUT_MAX, "%s", p->text);
+        snprintf(app_pane(a)->filter, INPUT_MAX, "%s", p->text);
     return true;
 }

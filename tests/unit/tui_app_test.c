@@ -31,11 +31,12 @@ static void stage_make(struct stage *s, const struct simulate_options *o, int w,
     assert_non_null(s->m);
     s->feed = simulate_new(o, s->m, s->now, &err);
     assert_non_null(s->feed);
-    app_init(&s->app, s->m, s->feed, w, h);
+    assert_true(app_init(&s->app, s->m, s->feed, w, h, &err));
 }
 
 static void stage_release(struct stage *s)
 {
+    app_release(&s->app);
     s->feed->free(s->feed);
     fleet_model_free(s->m);
     cells_release(&s->cells);
@@ -131,9 +132,11 @@ static void every_pane_is_drawn_at_every_size(UNUSED void **state)
         for (size_t k = 0; k < ARRAY_SIZE(heights); k++)
             for (int pane = 0; pane < N_PANE; pane++)
                 for (int extra = 0; extra < 4; extra++) {
+                    app_resize(&s.app, 80, 24);
+                    app_show(&s.app, (enum pane_id)pane);
+                    if (extra == 1 && (pane == PANE_OVERVIEW || pane == PANE_ROLLOUTS))
+                        press(&s, KEY_RETURN);    // a chart, a group in full
                     app_resize(&s.app, widths[i], heights[k]);
-                    s.app.pane = (enum pane_id)pane;
-                    s.app.open = extra == 1;
                     s.app.help = extra == 2;
                     s.app.glyphs = (enum chart_glyphs)(extra % 3);
                     if (extra == 3)
@@ -350,7 +353,7 @@ static void a_click_on_a_tab_goes_there_at_any_width(UNUSED void **state)
                 if (s.cells.cell[s.cells.w + k].ch == (uint32_t)('1' + pane))
                     x = k;
             app_key(&s.app, &(struct key_event){ .key = KEY_CLICK, .x = x, .y = 1 }, s.now);
-            assert_int_equal(s.app.pane, pane);
+            assert_int_equal(s.app.shown, pane);
         }
         stage_release(&s);
     }
@@ -424,17 +427,35 @@ static void esc_undoes_one_layer_at_a_time(UNUSED void **state)
     press(&s, KEY_RETURN);
     press(&s, '?');
     press(&s, KEY_ESCAPE);
-    assert_true(!s.app.help && s.app.open);
+    assert_true(!s.app.help && !shows(&s, "newest groups") && shows(&s, "filter: box"));
     press(&s, KEY_ESCAPE);
-    assert_true(!s.app.open && s.app.filter[PANE_ROLLOUTS][0]);
+    assert_true(shows(&s, "newest groups") && shows(&s, "filter: box"));
     press(&s, KEY_ESCAPE);
-    assert_int_equal(s.app.filter[PANE_ROLLOUTS][0], 0);
+    assert_true(shows(&s, "newest groups") && !shows(&s, "filter: box"));
     assert_int_equal(s.app.wish & WISH_QUIT, 0);
     press(&s, KEY_CTRL('c'));    // never quits at once
     assert_int_equal(s.app.wish & WISH_QUIT, 0);
     assert_true(shows(&s, "Training goes on."));
     press(&s, 'y');
     assert_true(s.app.wish & WISH_QUIT);
+    stage_release(&s);
+}
+
+static void what_one_pane_has_opened_filtered_or_chosen_changes_no_other(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 100, 30);
+    type(&s, "2/or\rj");
+    int64_t sel = app_pane(&s.app)->sel;
+    type(&s, "1\r");
+    assert_true(shows(&s, "mean"));    // a chart in full
+    type(&s, ":pane rollouts\r");
+    assert_true(shows(&s, "newest groups") && !shows(&s, "filter:"));
+    type(&s, "1");
+    assert_true(shows(&s, "processes"));    // closed when another pane was shown
+    type(&s, "2");
+    assert_true(shows(&s, "filter: or"));
+    assert_int_equal(app_pane(&s.app)->sel, sel);
     stage_release(&s);
 }
 
@@ -464,7 +485,7 @@ static void hostile_text_reaches_the_screen_only_as_signs(UNUSED void **state)
     rollout_sample(g, evil, sizeof(evil) - 1, NAN, 3, true, evil);
     model_log(s.m, "x\x1b[1m", evil, sizeof(evil) - 1);
     for (int pane = 0; pane < N_PANE; pane++) {
-        s.app.pane = (enum pane_id)pane;
+        app_show(&s.app, (enum pane_id)pane);
         screen(&s);
         for (int i = 0; i < s.cells.w * s.cells.h; i++) {
             uint32_t ch = s.cells.cell[i].ch;
@@ -566,6 +587,7 @@ int main(void)
         cmocka_unit_test(alarms_say_what_is_wrong_and_what_to_try),
         cmocka_unit_test(a_counter_that_rose_is_an_alarm_until_a_step_without),
         cmocka_unit_test(esc_undoes_one_layer_at_a_time),
+        cmocka_unit_test(what_one_pane_has_opened_filtered_or_chosen_changes_no_other),
         cmocka_unit_test(a_chosen_rollout_stays_while_new_ones_come),
         cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),
         cmocka_unit_test(rings_keep_the_newest_and_forget_the_oldest),
