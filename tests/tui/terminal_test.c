@@ -233,7 +233,7 @@ static void what_cannot_be_a_screen_is_refused_in_one_sentence(UNUSED void **sta
         { { "TERM=nosuchterm", NULL }, NULL, NULL, "is not known here", 1 },
         { { NULL }, "--theme", "nosuch", "there is no theme 'nosuch'", 1 },
         { { NULL }, "--color", "16", "--color does not know '16'", 2 },
-        { { NULL }, "--done", "-3", "done (up to steps)", 2 },
+        { { NULL }, "--done", "-3", "--done is -3", 2 },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct pty p;
