@@ -152,7 +152,9 @@ struct token_loss {
 /* Only logp and entropy: what decides about whole samples before their gradient. A model_backward that follows must
  * have the same targets and temperatures; it does not compute the logits again when they fit head_rows. */
 MUST_USE bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err);
-/* Head, loss gradient and the whole backward pass; adds to grad (device; model_n_flat, fp32). */
+/* Head, loss gradient and the whole backward pass; adds to grad (device; model_n_flat, fp32): each element's own sum begins at 0
+ * and is added once, so that micro-batches run one after the other into one gradient leave the bits of micro-batches that are
+ * run apart and added up in the same order. */
 MUST_USE bool model_backward(struct model_run *r, const struct token_loss *loss, float *grad, struct error *err);
 /* Logits (host; n_tok, vocab) of the last forward, for tests on small models. */
 MUST_USE bool model_logits(struct model_run *r, float *out, struct error *err);

@@ -11,7 +11,10 @@
  * set.
  *
  * The head never sees a row that predicts nothing, and works on head_rows rows at a time: logits, statistics, gradient
- * and both products of a chunk follow each other, so that no (tokens x vocab) matrix exists. */
+ * and both products of a chunk follow each other, so that no (tokens x vocab) matrix exists.
+ *
+ * A backward pass adds to each element of the gradient once: what it makes in several parts (the head's weight by chunks
+ * of rows, with the embedding's where they are tied) is summed up in dhead first. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +59,7 @@ struct model_run {
     void *hrow, *dhrow;          // (head_max, d)
     float *logits;               // (head_max, vocab)
     void *dlogits;               // (head_max, vocab) of dtype; logits themselves in fp32
+    float *dhead;                // (vocab, d) gradient of the head's weight, where it is made in several parts; or NULL
     // host side of the current call
     int32_t *host_i;             // (2 max_tok)
     float *host_f;               // (4 max_tok)
@@ -98,6 +102,13 @@ static int64_t head_rows_max(const struct model *m, const struct run_limits *lim
 {
     int64_t want = lim->head_rows ? lim->head_rows : MAX(m->dev->head_rows / m->c.vocab, 1);
     return MIN(want, MAX(lim->max_tok, 1));
+}
+
+/* Is the head's gradient made in parts, which must be summed up before they are added to what is there? In the tied case the
+ * embedding's is one of them. */
+static bool head_in_parts(const struct model *m, const struct run_limits *lim)
+{
+    return lim->train && (m->head_at == m->embed_at || head_rows_max(m, lim) < lim->max_tok);
 }
 
 static size_t layout(struct model_run *r, const struct model *m, const struct run_limits *lim, char *base)
@@ -147,6 +158,7 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
         r->dact = take(&w, n * c->d_ff, e);
         r->dhrow = take(&w, head_max * c->d_model, e);
         r->dlogits = m->dtype == DT_F32 ? r->logits : take(&w, head_max * c->vocab, e);
+        r->dhead = head_in_parts(m, lim) ? take(&w, c->vocab * c->d_model, 4) : NULL;
     }
     return w.used;
 }
@@ -552,7 +564,15 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
               .beta = loss->beta);
 }
 
-/* The head's part of the backward pass: gradient by the last norm's output into dh, by the head's weight into grad. */
+/* Add what dhead holds to the gradient of the head's weight. */
+static bool dhead_add(struct model_run *r, float *grad, struct error *err)
+{
+    const struct model *m = r->m;
+    return OP(m->dev, err, axpy, .y = grad + m->head_at, .x = r->dhead, .n = m->c.vocab * m->c.d_model, .scale = 1);
+}
+
+/* The head's part of the backward pass: gradient by the last norm's output into dh, by the head's weight into grad; of a tied
+ * one into dhead, and the embedding's follows. */
 static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, float *grad, struct error *err)
 {
     bool ok = false;
@@ -560,6 +580,9 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
     struct head_rows *h = &r->head;
     int64_t d = m->c.d_model, vocab = m->c.vocab;
     size_t e = dtype_size(m->dtype);
+    bool tied = m->head_at == m->embed_at, parts = tied || n_head > r->head_max;
+    if (parts)
+        TRY(OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)(vocab * d) * 4));
     TRY(OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * e));
     for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max) {
         int64_t n = MIN(r->head_max, n_head - row0);
@@ -574,12 +597,12 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
                    .temperature = loss->temperature[r->row_index[row0 + i]], .dtype = m->dtype));
         }
         TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = m->head, .n = n));
-        TRY(OP(m->dev, err, linear_bwd_w, .dw = grad + m->head_at, .dy = r->dlogits, .x = r->hrow, .n = n,
-               .n_out = vocab, .n_in = d, .dtype = m->dtype));
+        TRY(OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : grad + m->head_at, .dy = r->dlogits, .x = r->hrow,
+               .n = n, .n_out = vocab, .n_in = d, .dtype = m->dtype));
         TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok,
                .d = d, .dtype = m->dtype));
     }
-    ok = true;
+    ok = !parts || tied || dhead_add(r, grad, err);
 out:
     return ok;
 }
@@ -680,8 +703,10 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, float *g
         TRY(mlp_bwd(r, &r->layer[l], l, grad, err));
         TRY(attn_half_bwd(r, &r->layer[l], l, grad, err));
     }
-    TRY(OP(m->dev, err, embed_bwd, .dtable = grad + m->embed_at, .dy = r->dres, .row = r->token, .n = r->n_tok,
-           .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
+    bool tied = m->head_at == m->embed_at;
+    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : grad + m->embed_at, .dy = r->dres, .row = r->token,
+           .n = r->n_tok, .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
+    TRY(!tied || dhead_add(r, grad, err));
     TRY(head_download(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
     ok = true;
 out:
