@@ -180,14 +180,13 @@ static void rewards_shuffle(struct learn *l, struct group **g, int64_t n)
 /* The gradient of these groups, model_n_flat floats for free; NULL: see err. */
 static float *gradient_of(struct trainer *t, struct group *const *g, int64_t n, const struct trainer_hyper *h, struct error *err)
 {
-    struct trainer_norm norm;
     struct trainer_sums sums;
     float *out = malloc((size_t)trainer_grad_n(t) * sizeof *out);
     if (!out) {
         error_set(err, ERR_NO_MEMORY, "no memory for a gradient");
         return NULL;
     }
-    if (trainer_begin(t, (const struct group *const *)g, n, h, &norm, err) && trainer_grad(t, h, &norm, &sums, err)
+    if (trainer_begin(t, (const struct group *const *)g, n, h, err) && trainer_grad(t, h, &sums, err)
         && trainer_grad_get(t, out, err))
         return out;
     free(out);

@@ -114,11 +114,10 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     b->host_bytes = need.host;
     TRY(t = trainer_new(m, NULL, &set, err));
     for (int r = -2; r < b->rounds; r++) {
-        struct trainer_norm norm;
         struct trainer_sums sums;
         int64_t t0 = clock_ns();
-        TRY(trainer_begin(t, (const struct group *const *)g, n_group, &h, &norm, err));
-        TRY(trainer_grad(t, &h, &norm, &sums, err));
+        TRY(trainer_begin(t, (const struct group *const *)g, n_group, &h, err));
+        TRY(trainer_grad(t, &h, &sums, err));
         TRY(trainer_apply(t, &h, &grad_norm, err));
         if (r >= 0)
             took[r] = (double)(clock_ns() - t0) * 1e-9;
@@ -156,7 +155,6 @@ static float *gradient_of(const struct model_config *c, const char *device, enum
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     struct trainer *t = NULL;
     struct trainer_hyper h;
-    struct trainer_norm norm;
     struct trainer_sums sums;
     hyper_make(&h);
     set.token_budget_max = CHECK_LEN * CHECK_SEQ / 2;    // two micro-batches
@@ -166,7 +164,7 @@ static float *gradient_of(const struct model_config *c, const char *device, enum
         error_set(err, ERR_NO_MEMORY, "no memory for a gradient of %lld elements", (long long)*n_flat);
         goto out;
     }
-    TRY(trainer_begin(t, g, n_group, &h, &norm, err) && trainer_grad(t, &h, &norm, &sums, err));
+    TRY(trainer_begin(t, g, n_group, &h, err) && trainer_grad(t, &h, &sums, err));
     ok = trainer_grad_get(t, grad, err);
 out:
     trainer_free(t);

@@ -69,11 +69,10 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
     size_keep(t, "an optimizer step", "train_batch_size", &c->train_batch_size, before->num_trainers, c->num_trainers,
               NULL, NULL, notes);
     if (c->num_trainers != before->num_trainers)
-        buf_fmt(notes, "note: 'num_trainers' is %" PRId64 " instead of %" PRId64 ": prompt order, random numbers and optimizer state are kept; "
-                "gradients are added in another order from here on, so the weights agree up to fp32 rounding and not in their bytes\n",
-                c->num_trainers, before->num_trainers);
-    else if (c->inference_batch_size * c->num_inferencer == before->inference_batch_size * before->num_inferencer
-             && c->train_batch_size == before->train_batch_size)
+        buf_fmt(notes, "note: 'num_trainers' is %" PRId64 " instead of %" PRId64 ": prompt order, random numbers and optimizer state are kept, "
+                "and so is the order in which gradients are added\n", c->num_trainers, before->num_trainers);
+    if (c->inference_batch_size * c->num_inferencer == before->inference_batch_size * before->num_inferencer
+        && c->train_batch_size * c->num_trainers == before->train_batch_size * before->num_trainers)
         buf_str(notes, "note: everything is kept: the weights will have the bytes of a run without this change\n");
 }
 

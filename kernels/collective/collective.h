@@ -1,11 +1,12 @@
-/* collective.h - what the ranks of one computation do together: sums in rank order, gathering, broadcast
+/* collective.h - what the ranks of one computation do together: sums in rank order by shards, gathering, broadcast
  *
  * A struct collective is one rank's end of a group that has met once, by name, and stays together until a member leaves or dies;
- * then it is over for all of them, every call fails with ERR_CLOSED, and they meet anew under another name. All ranks make the
+ * then it is over for all of them, every call fails with ERR_CLOSED, and they meet again under another name. All ranks make the
  * same calls in the same order with the same sizes. One thread a rank. Kinds: "local" (ranks of one host, local.c).
  *
  * Promises of every kind:
- *  1. collective_sum gives every rank the same bits, ((x0 + x1) + x2) + ... element by element: the same ranks, the same sum.
+ *  1. collective_reduce adds in rank order, element by element and one fp32 addition each: ((sum + x0) + x1) + ..., whatever the
+ *     shards and whichever way the memory takes. No sum is made by a library.
  *  2. No wait is longer than its limit: ERR_TIMEOUT names the rank that is late. A member that dies ends the waits of the others
  *     within a fraction of a second.
  *  3. Nothing of the meeting has a name once all have joined; of one that failed a small file may be left in dir. */
@@ -19,6 +20,7 @@
 #define COLLECTIVE_GATHER_MAX ((size_t)1024)    // bytes a rank may give to collective_gather
 
 struct device;
+struct mem_handle;
 struct collective_config {
     const char *kind;             // "local"
     const char *dir;              // a folder of this host where the ranks meet, e.g. the run's sock/
@@ -44,8 +46,20 @@ int collective_n_rank(const struct collective *c);
 
 /* all (n_rank x size_bytes, host) = every rank's mine (size_bytes, host; at most COLLECTIVE_GATHER_MAX), in rank order. */
 MUST_USE bool collective_gather(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
-/* x (n, device memory) of every rank becomes the sum of all of them. */
-MUST_USE bool collective_sum(struct collective *c, float *x, int64_t n, struct error *err);
+/* Rank r's shard of n elements: begins at *first; returns its length. Shards begin at multiples of COLLECTIVE_BLOCK, so that
+ * partial sums over blocks do not depend on the ranks; rank 0's is the longest, and the last ones may be empty. */
+#define COLLECTIVE_BLOCK 8192
+int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first);
+/* Let the other ranks read this memory (of mem_share_new, h its handle) until collective_leave: collective_reduce and
+ * collective_all_gather on what lies in it need no host memory then. All ranks call it, each for its own. Where one of them
+ * cannot open the others' (another kind of device, no access from GPU to GPU), nothing is shared and nothing fails.
+ * After leaving, memory that was offered may be freed. */
+MUST_USE bool collective_offer(struct collective *c, const void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err);
+/* sum (this rank's shard of n elements) = ((sum + x_0) + x_1) + ... + x_(n_given - 1), where x_q is rank q's x (n). Ranks from
+ * n_given on give nothing, and their x is not read. */
+MUST_USE bool collective_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
+/* x (n) of every rank = the shards that all ranks have in sum, end to end. */
+MUST_USE bool collective_all_gather(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);
 /* x (size_bytes, device memory) becomes that of rank `from`. */
 MUST_USE bool collective_broadcast(struct collective *c, void *x, size_t size_bytes, int from, struct error *err);
 
@@ -53,12 +67,21 @@ MUST_USE bool collective_broadcast(struct collective *c, void *x, size_t size_by
 struct collective_kind {
     const char *name;
     struct collective *(*join)(const struct collective_config *config, struct error *err);
-    void (*leave)(struct collective *c);
+    void (*leave)(struct collective *c);             // once nobody reads this rank's memory, or a limit has passed
+    void (*reads)(struct collective *c, bool now);   // this rank reads the others' memory from now on, or no longer
     bool (*gather)(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
-    bool (*sum)(struct collective *c, float *x, int64_t n, struct error *err);
+    bool (*reduce)(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
+    bool (*all_gather)(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);
     bool (*broadcast)(struct collective *c, void *x, size_t size_bytes, int from, struct error *err);
 };
+#define COLLECTIVE_OFFER_MAX 4
 struct collective {
     const struct collective_kind *kind;
     int rank, n_rank;
+    struct device *dev;
+    struct offer {
+        size_t size_bytes;
+        const char *of[COLLECTIVE_RANK_MAX];    // where this rank sees every rank's; its own where it is
+    } offer[COLLECTIVE_OFFER_MAX];
+    int n_offer;
 };

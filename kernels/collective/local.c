@@ -5,7 +5,7 @@
  * 2. member[q].arrived counts the barriers rank q has reached, and is a futex. 1: it has joined; 2: it has seen that all have.
  * 3. What a rank writes between two barriers is its own part of the memory; what it reads was written before the last one.
  * 4. Large arrays go through in chunks, so the memory does not grow with them and stays in the processors' caches: every rank
- *    copies its chunk in, adds up its share of the elements in rank order, copies the whole sum out.
+ *    copies a piece of each rank's shard in, and each adds up its own piece in rank order.
  * 5. `over` only ever becomes true. It is set by a rank that leaves, fails a wait or finds another dead. */
 #include "kernels/collective/local.h"
 #include <errno.h>
@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,10 +29,12 @@
 #define CHUNK ((int64_t)1 << 20)    // floats that go through at a time
 #define TICK_MS 50                  // between looks at whether the others live
 #define TELL_MS 100                 // a wait that is told to the operator
+#define READ_MS 5000                // to wait for a rank that reads our memory when we leave; it takes milliseconds
 
 struct member {
     _Alignas(64) _Atomic uint32_t arrived;
     _Atomic int32_t pid;            // valid from arrived 1 on
+    _Atomic uint32_t reads;         // the others' memory, now; a futex
 };
 struct meeting {                    // the mapped file: this, then small, slot, sum
     _Atomic uint32_t n_rank;        // 0: nobody has joined yet
@@ -150,11 +153,31 @@ static bool barrier(struct local *l, int64_t limit_ms, struct error *err)
     return ok;
 }
 
+static void local_reads(struct collective *c, bool now)
+{
+    struct local *l = (struct local *)c;
+    atomic_store(&l->m->member[c->rank].reads, now);
+    if (!now)
+        futex_wake(&l->m->member[c->rank].reads);
+}
+
+/* Until no living member reads our memory; none begins to, since it is over. */
+static void readers_wait(struct local *l)
+{
+    int64_t end = clock_ms() + READ_MS;
+    for (int q = 0; q < l->base.n_rank; q++) {
+        struct member *m = &l->m->member[q];
+        while (q != l->base.rank && atomic_load(&m->reads) && clock_ms() < end && (kill(atomic_load(&m->pid), 0) == 0 || errno != ESRCH))
+            futex_wait(&m->reads, 1, TICK_MS);
+    }
+}
+
 static void local_leave(struct collective *c)
 {
     struct local *l = (struct local *)c;
     if (l->m) {
         over_set(l);
+        readers_wait(l);
         munmap(l->m, l->size_bytes);
     }
     if (l->fd >= 0) {    // it has failed to begin
@@ -201,7 +224,7 @@ static struct collective *local_join(const struct collective_config *config, str
         error_set(err, ERR_NO_MEMORY, "no memory for the exchange between ranks");
         return NULL;
     }
-    l->base = (struct collective){ &collective_local, config->rank, config->n_rank };
+    l->base = (struct collective){ .kind = &collective_local, .rank = config->rank, .n_rank = config->n_rank, .dev = config->dev };
     l->dev = config->dev;
     l->fd = -1;
     for (int q = 0; q < COLLECTIVE_RANK_MAX; q++)
@@ -255,19 +278,53 @@ static void add(float *restrict y, const float *restrict x, int64_t n)
         y[i] += x[i];
 }
 
-static bool local_sum(struct collective *c, float *x, int64_t n, struct error *err)
+/* This rank's piece of the sum, with what the ranks have put into their slots. */
+static bool piece_add(struct local *l, float *sum, int64_t m, int64_t at, int n_given, struct error *err)
+{
+    float *piece = l->sum + at;
+    if (m <= 0)
+        return true;
+    if (!mem_copy(l->dev, piece, sum, (size_t)m * sizeof *sum, COPY_D2H, err) || !device_sync(l->dev, err))
+        return false;
+    for (int q = 0; q < n_given; q++)
+        add(piece, l->slot + q * CHUNK + at, m);
+    return mem_copy(l->dev, sum, piece, (size_t)m * sizeof *sum, COPY_H2D, err);
+}
+
+static bool local_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err)
 {
     struct local *l = (struct local *)c;
-    for (int64_t at = 0; at < n; at += CHUNK) {
-        int64_t m = MIN(n - at, CHUNK), first = m * c->rank / c->n_rank, share = m * (c->rank + 1) / c->n_rank - first;
-        if (!mem_copy(l->dev, l->slot + c->rank * CHUNK, x + at, (size_t)m * sizeof *x, COPY_D2H, err) || !device_sync(l->dev, err)
-            || !barrier(l, l->wait_ms, err))
+    int64_t each = CHUNK / c->n_rank, first, most = collective_shard(n, c->n_rank, 0, &first);
+    for (int64_t at = 0; at < most; at += each) {
+        for (int q = 0; q < c->n_rank && c->rank < n_given; q++) {
+            int64_t m = MIN(collective_shard(n, c->n_rank, q, &first) - at, each);
+            if (m > 0 && !mem_copy(l->dev, l->slot + c->rank * CHUNK + q * each, x + first + at, (size_t)m * sizeof *x, COPY_D2H, err))
+                return false;
+        }
+        if (!device_sync(l->dev, err) || !barrier(l, l->wait_ms, err)
+            || !piece_add(l, sum + at, MIN(collective_shard(n, c->n_rank, c->rank, &first) - at, each), c->rank * each, n_given, err)
+            || !device_sync(l->dev, err) || !barrier(l, l->wait_ms, err))
             return false;
-        memcpy(l->sum + first, l->slot + first, (size_t)share * sizeof *x);
-        for (int q = 1; q < c->n_rank; q++)
-            add(l->sum + first, l->slot + q * CHUNK + first, share);
-        if (!barrier(l, l->wait_ms, err) || !mem_copy(l->dev, x + at, l->sum, (size_t)m * sizeof *x, COPY_H2D, err)
-            || !device_sync(l->dev, err))
+    }
+    return true;
+}
+
+static bool local_all_gather(struct collective *c, float *x, const float *sum, int64_t n, struct error *err)
+{
+    struct local *l = (struct local *)c;
+    int64_t first, most = collective_shard(n, c->n_rank, 0, &first);
+    for (int64_t at = 0; at < most; at += CHUNK) {
+        int64_t m = MIN(collective_shard(n, c->n_rank, c->rank, &first) - at, CHUNK);
+        if (m > 0 && !mem_copy(l->dev, l->slot + c->rank * CHUNK, sum + at, (size_t)m * sizeof *x, COPY_D2H, err))
+            return false;
+        if (!device_sync(l->dev, err) || !barrier(l, l->wait_ms, err))
+            return false;
+        for (int q = 0; q < c->n_rank; q++) {
+            m = MIN(collective_shard(n, c->n_rank, q, &first) - at, CHUNK);
+            if (m > 0 && !mem_copy(l->dev, x + first + at, l->slot + q * CHUNK, (size_t)m * sizeof *x, COPY_H2D, err))
+                return false;
+        }
+        if (!device_sync(l->dev, err) || !barrier(l, l->wait_ms, err))
             return false;
     }
     return true;
@@ -277,7 +334,7 @@ static bool local_broadcast(struct collective *c, void *x, size_t size_bytes, in
 {
     struct local *l = (struct local *)c;
     const size_t most = (size_t)CHUNK * sizeof(float);
-    float *slot = l->slot + from * CHUNK;    // a sum before us may still be read by a slow rank, its slots are not
+    float *slot = l->slot + from * CHUNK;
     for (size_t at = 0; at < size_bytes; at += most) {
         size_t m = MIN(size_bytes - at, most);
         if (c->rank == from && (!mem_copy(l->dev, slot, (char *)x + at, m, COPY_D2H, err) || !device_sync(l->dev, err)))
@@ -293,5 +350,6 @@ static bool local_broadcast(struct collective *c, void *x, size_t size_bytes, in
 }
 
 const struct collective_kind collective_local = {
-    .name = "local", .join = local_join, .leave = local_leave, .gather = local_gather, .sum = local_sum, .broadcast = local_broadcast,
+    .name = "local", .join = local_join, .leave = local_leave, .reads = local_reads, .gather = local_gather, .reduce = local_reduce,
+    .all_gather = local_all_gather, .broadcast = local_broadcast,
 };

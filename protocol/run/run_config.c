@@ -463,8 +463,8 @@ static bool sizes_check(struct run_config *c, struct buf *notes, struct error *e
                          (long long)c->num_trainers, TRAIN_BATCH_MAX);
     /* without notes the run goes already: the check was made when it started */
     return (!notes || minibatch_check(c, err))
-        && clamp(&c->train_microbatch_size, c->train_batch_size * c->num_generations, "train_microbatch_size",
-                 "a trainer's part of an optimizer step holds no more samples (train_batch_size x num_generations)", notes, err);
+        && clamp(&c->train_microbatch_size, c->train_batch_size * c->num_trainers * c->num_generations, "train_microbatch_size",
+                 "an optimizer step holds no more samples (train_batch_size x num_trainers x num_generations)", notes, err);
 }
 
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 #include <dirent.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 
 #define LIMIT_MS 60000    // a wait of the tests that has not ended by then never will
 #define RANKS 3
+#define SHARED_N ((int64_t)70001)    // elements of the sums whose memory the ranks offer each other
 
 static char dir[256];
 
@@ -95,29 +97,52 @@ static float value(int rank, int64_t i, int round)
     return rank == 0 ? small : rank == 1 ? 1e7f + small : rank == 2 ? -1e7f + small : small;
 }
 
+/* Rounds of sums over shards, the last one without all ranks; from memory of this rank alone, or from what they can read. */
+static bool chain_is_made(struct collective *c, struct device *dev, int64_t n, int round, struct error *err)
+{
+    int rank = collective_rank(c), n_rank = collective_n_rank(c);
+    int64_t first, m = collective_shard(n, n_rank, rank, &first);
+    bool offered = round == 0 && n == SHARED_N;
+    struct mem_handle hx, hs;
+    float *x = mem_share_new(dev, (size_t)n * 4, "a test", &hx, err), *sum = x ? mem_share_new(dev, (size_t)n * 4, "a test", &hs, err) : NULL;
+    bool ok = sum && (!offered || (collective_offer(c, x, (size_t)n * 4, &hx, err) && collective_offer(c, sum, (size_t)n * 4, &hs, err)));
+    for (int64_t i = 0; ok && i < n; i++)
+        sum[i] = i < m ? value(3, first + i, 7) : NAN;
+    for (int given = n_rank; ok && given >= 0; given--) {    // one more each time that gives nothing
+        for (int64_t i = 0; i < n; i++)
+            x[i] = rank < given ? value(rank, i, round + given) : NAN;
+        ok = collective_reduce(c, sum, x, n, given, err);
+    }
+    ok = ok && collective_all_gather(c, x, sum, n, err);
+    for (int64_t i = 0; ok && i < n; i++) {
+        float want = value(3, i, 7);
+        for (int given = n_rank; given >= 0; given--)
+            for (int q = 0; q < given; q++)
+                want += value(q, i, round + given);
+        if (memcmp(&want, &x[i], 4) != 0)
+            ok = error_set(err, ERR_DATA, "element %lld of %lld is %.9g, in rank order %.9g", (long long)i, (long long)n, (double)x[i],
+                           (double)want);
+        if (i >= m && ok && !isnan(sum[i]))
+            ok = error_set(err, ERR_DATA, "element %lld behind a shard of %lld was written", (long long)i, (long long)m);
+    }
+    if (!offered) {    // else the others may still look at it, until the meeting is over
+        mem_share_free(dev, x, (size_t)n * 4, &hx);
+        mem_share_free(dev, sum, (size_t)n * 4, &hs);
+    }
+    return ok;
+}
+
 static bool sums_and_more(struct collective *c, struct device *dev, struct error *err)
 {
-    static const int64_t sizes[] = { 1, 2, 7, 1000, ((int64_t)1 << 20) + 5, 3 };
+    static const int64_t sizes[] = { 1, 2, 7, 1000, SHARED_N, 8192, 8193, ((int64_t)3 << 20) + 5, 0, 3 };
     int rank = collective_rank(c), n_rank = collective_n_rank(c);
     for (int round = 0; round < 4; round++)
         for (size_t s = 0; s < ARRAY_SIZE(sizes); s++) {
             int64_t n = sizes[s];
-            float *x = mem_new(dev, (size_t)n * 4, "a test", err);
             double mine[3] = { rank, (double)n, round }, all[RANKS][3];
-            if (!x)
+            float *x = mem_new(dev, (size_t)n * 4, "a test", err);
+            if (!x || !chain_is_made(c, dev, n, round, err))
                 return false;
-            for (int64_t i = 0; i < n; i++)
-                x[i] = value(rank, i, round);
-            if (!collective_sum(c, x, n, err))
-                return false;
-            for (int64_t i = 0; i < n; i++) {
-                float want = value(0, i, round);
-                for (int q = 1; q < n_rank; q++)
-                    want += value(q, i, round);
-                if (memcmp(&want, &x[i], 4) != 0)
-                    return error_set(err, ERR_DATA, "element %lld of %lld is %.9g, in rank order %.9g", (long long)i, (long long)n,
-                                     (double)x[i], (double)want);
-            }
             for (int from = 0; from < n_rank; from++) {
                 for (int64_t i = 0; i < n; i++)
                     x[i] = value(rank, i, round + 100);
@@ -145,7 +170,7 @@ static bool sums_and_more(struct collective *c, struct device *dev, struct error
     return true;
 }
 
-static void every_rank_gets_the_sum_in_rank_order(UNUSED void **state)
+static void sums_are_made_in_rank_order(UNUSED void **state)
 {
     for (int n_rank = 1; n_rank <= RANKS; n_rank++) {
         pid_t pid[RANKS];
@@ -322,7 +347,7 @@ static int dir_close(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_rank_gets_the_sum_in_rank_order),
+        cmocka_unit_test(sums_are_made_in_rank_order),
         cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),
         cmocka_unit_test(a_rank_that_does_not_come_is_named_and_waited_for_only_so_long),
         cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),

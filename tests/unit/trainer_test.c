@@ -8,7 +8,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "kernels/ops.h"
 #include "protocol/run/metrics.h"
+#include "workers/engine/trainer/cut.h"
+#include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
@@ -76,11 +79,11 @@ struct fixture {
     struct trainer_hyper h;
 };
 
-static void fixture_open(struct fixture *f, enum algo algo, const char *device, enum dtype dtype)
+static void fixture_open_model(struct fixture *f, enum algo algo, const char *device, enum dtype dtype, const char *model)
 {
     struct error err = { 0 };
     char dir[1024], path[1024];
-    snprintf(dir, sizeof dir, "%s/golden/models/qwen2-tied", TEST_DATA_DIR);
+    snprintf(dir, sizeof dir, "%s/golden/models/%s", TEST_DATA_DIR, model);
     snprintf(path, sizeof path, "%s/golden/rl/%s.safetensors", TEST_DATA_DIR, algo_name(algo));
     *f = (struct fixture){ 0 };
     if (!(f->dev = device_new(device, 2, &err)) || !(f->m = model_load(dir, f->dev, dtype, &err))
@@ -92,6 +95,11 @@ static void fixture_open(struct fixture *f, enum algo algo, const char *device, 
     f->h.beta = algo == ALGO_DAPO ? 0 : 0.05;
     f->h.has_filter = false;
     f->h.skip_threshold = 0;
+}
+
+static void fixture_open(struct fixture *f, enum algo algo, const char *device, enum dtype dtype)
+{
+    fixture_open_model(f, algo, device, dtype, "qwen2-tied");
 }
 
 static void fixture_close(struct fixture *f)
@@ -146,38 +154,18 @@ static void twenty_steps_are_pytorchs(UNUSED void **state)
     }
 }
 
-/* The gradient of the first step's groups, split over ranks that each hold some of them; returned for free. */
-static float *gradient(struct fixture *f, int64_t token_budget, int n_rank)
+/* The gradient of the first step's groups; returned for free. */
+static float *gradient(struct fixture *f, int64_t token_budget)
 {
     struct error err = { 0 };
-    const struct group *const *groups = (const struct group *const *)f->g;
     struct trainer *t = trainer_open(f, token_budget);
-    int64_t n = trainer_grad_n(t);
-    float *part[GROUPS], *sum = malloc((size_t)n * 4);
-    struct trainer_norm norm, global = { 0 };
     struct trainer_sums sums;
-    for (int r = 0; r < n_rank; r++) {    // what each rank would say
-        if (!trainer_begin(t, groups + r * GROUPS / n_rank, (r + 1) * GROUPS / n_rank - r * GROUPS / n_rank, &f->h,
-                           &norm, &err))
-            fail_msg("%s", err.text);
-        trainer_norm_add(&global, &norm);
-    }
-    for (int r = 0; r < n_rank; r++) {
-        part[r] = malloc((size_t)n * 4);
-        if (!trainer_begin(t, groups + r * GROUPS / n_rank, (r + 1) * GROUPS / n_rank - r * GROUPS / n_rank, &f->h,
-                           &norm, &err) ||
-            !trainer_grad(t, &f->h, &global, &sums, &err) || !trainer_grad_get(t, part[r], &err))
-            fail_msg("%s", err.text);
-    }
-    for (int64_t i = 0; i < n; i++) {    // in rank order, as collective_sum does
-        sum[i] = part[0][i];
-        for (int r = 1; r < n_rank; r++)
-            sum[i] += part[r][i];
-    }
-    for (int r = 0; r < n_rank; r++)
-        free(part[r]);
+    float *g = malloc((size_t)trainer_grad_n(t) * 4);
+    if (!trainer_begin(t, (const struct group *const *)f->g, GROUPS, &f->h, &err) || !trainer_grad(t, &f->h, &sums, &err)
+        || !trainer_grad_get(t, g, &err))
+        fail_msg("%s", err.text);
     trainer_free(t);
-    return sum;
+    return g;
 }
 
 static void the_gradient_does_not_depend_on_the_cut(UNUSED void **state)
@@ -186,24 +174,154 @@ static void the_gradient_does_not_depend_on_the_cut(UNUSED void **state)
         struct fixture f;
         fixture_open(&f, a, DEVICE, DT_F32);
         int64_t n = model_n_flat(f.m);
-        float *whole = gradient(&f, 4096, 1), *again = gradient(&f, 4096, 1);
+        float *whole = gradient(&f, 4096), *again = gradient(&f, 4096);
         assert_memory_equal(whole, again, (size_t)n * 4);    // the same cut: the same bits
-        static const struct { int64_t budget; int n_rank; } cuts[] = { { 13, 1 }, { 40, 1 }, { 4096, 3 }, { 13, 2 } };
-        for (size_t i = 0; i < ARRAY_SIZE(cuts); i++) {
-            float *g = gradient(&f, cuts[i].budget, cuts[i].n_rank);
+        static const int64_t budgets[] = { 13, 40, 64 };
+        for (size_t i = 0; i < ARRAY_SIZE(budgets); i++) {
+            float *g = gradient(&f, budgets[i]);
             double d = 0, s = 0;
             for (int64_t k = 0; k < n; k++) {
                 d += ((double)g[k] - (double)whole[k]) * ((double)g[k] - (double)whole[k]);
                 s += (double)whole[k] * (double)whole[k];
             }
             if (!(sqrt(d / s) < 1e-6))
-                fail_msg("%s: micro-batches of %lld tokens on %d ranks move the gradient by %g", algo_name(a),
-                         (long long)cuts[i].budget, cuts[i].n_rank, sqrt(d / s));
+                fail_msg("%s: micro-batches of %lld tokens move the gradient by %g", algo_name(a), (long long)budgets[i],
+                         sqrt(d / s));
             free(g);
         }
         free(whole);
         free(again);
         fixture_close(&f);
+    }
+}
+
+/* What some steps by so many ranks leave behind; all of it must be the same bytes for any number. */
+struct outcome {
+    size_t weight_bytes;
+    void *weights;               // of rank 0; every other rank's were compared with them
+    float *state[STATE_N];
+    double metric[3][METRIC_N];
+};
+
+/* Three steps by n_rank ranks that this process plays in turn, each with weights of its own. */
+static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, const char *model, int n_rank, int64_t budget)
+{
+    struct error err = { 0 };
+    struct fixture f[4];
+    struct trainer *t[4];
+    for (int r = 0; r < n_rank; r++) {
+        struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+        fixture_open_model(&f[r], algo, DEVICE, dtype, model);
+        f[r].dev->head_rows = 7 * 40;    // the head's gradient in several parts, of 7 rows with 40 ids each
+        f[r].h.mask_truncated = true;    // some samples are only in the batch's moments
+        set.token_budget_max = budget;
+        set.n_rank = n_rank;
+        if (!(t[r] = trainer_new(f[r].m, f[r].ref, &set, &err)))
+            fail_msg("%s", err.text);
+    }
+    struct ranks *ranks = ranks_new_here(t, n_rank, &err);
+    assert_non_null(ranks);
+    for (int i = 0; i < 3; i++) {
+        int64_t n_group = i == 1 ? 1 : GROUPS;    // a batch with fewer micro-batches than ranks among them
+        for (int m = 0; m < METRIC_N; m++)
+            o->metric[i][m] = NAN;
+        if (!ranks_step(ranks, (const struct group *const *)f[0].g + i * GROUPS, n_group, &f[0].h, o->metric[i], &err))
+            fail_msg("%d ranks: %s", n_rank, err.text);
+        o->metric[i][M_TRAIN_S] = o->metric[i][M_TRAIN_TOK_PER_S] = o->metric[i][M_RANKS_S] = NAN;    // times
+    }
+    void *w = model_weights(f[0].m, &o->weight_bytes);
+    assert_non_null(o->weights = malloc(o->weight_bytes));
+    memcpy(o->weights, w, o->weight_bytes);
+    for (int k = 0; k < STATE_N; k++) {
+        o->state[k] = malloc((size_t)trainer_grad_n(t[0]) * 4);
+        assert_true(trainer_state_get(t[0], (enum trainer_state_kind)k, o->state[k], &err));
+    }
+    for (int r = 1; r < n_rank; r++)
+        assert_memory_equal(model_weights(f[r].m, &o->weight_bytes), o->weights, o->weight_bytes);
+    ranks_free(ranks);
+    for (int r = 0; r < n_rank; r++) {
+        trainer_free(t[r]);
+        fixture_close(&f[r]);
+    }
+}
+
+static void outcome_free(struct outcome *o)
+{
+    free(o->weights);
+    for (int k = 0; k < STATE_N; k++)
+        free(o->state[k]);
+}
+
+static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
+{
+    static const char *const models[] = { "qwen2-tied", "qwen3-untied" };
+    static const enum algo algos[] = { ALGO_GRPO, ALGO_DAPO, ALGO_REINFORCE_PPB };
+    static const int64_t budgets[] = { 13, 30 };    // micro-batches of one sample, and of two or three
+    for (size_t k = 0; k < ARRAY_SIZE(models) * ARRAY_SIZE(algos) * ARRAY_SIZE(budgets) * 2; k++) {
+        const char *model = models[k % 2];
+        enum dtype dtype = k / 2 % 2 ? DT_BF16 : DT_F32;
+        int64_t budget = budgets[k / 4 % 2];
+        enum algo algo = algos[k / 8];
+        struct outcome one, several;
+        outcome_make(&one, algo, dtype, model, 1, budget);
+        for (int n_rank = 2; n_rank <= 4; n_rank++) {
+            outcome_make(&several, algo, dtype, model, n_rank, budget);
+            bool same = memcmp(one.weights, several.weights, one.weight_bytes) == 0;
+            for (int s = 0; s < STATE_N; s++)
+                same = same && memcmp(one.state[s], several.state[s], one.weight_bytes / (dtype == DT_F32 ? 4 : 2) * 4) == 0;
+            if (!same)
+                fail_msg("%s, %s, %s, micro-batches of %d: %d ranks leave other weights than one", model, algo_name(algo),
+                         dtype == DT_F32 ? "fp32" : "bf16", (int)budget, n_rank);
+            assert_memory_equal(one.metric, several.metric, sizeof one.metric);
+            outcome_free(&several);
+        }
+        outcome_free(&one);
+    }
+}
+
+/* The smallest possible size of the largest of n_micro pieces, by trying every last border. */
+static int64_t smallest_largest(const int64_t *rows, int64_t n, int64_t n_micro)
+{
+    int64_t best = INT64_MAX, piece = 0;
+    for (int64_t i = n; i > 0 && (n_micro > 1 || i == n); i--) {
+        int64_t last = 0;
+        for (int64_t k = n_micro > 1 ? i - 1 : 0; k < n; k++)
+            last += rows[k];
+        piece = n_micro > 1 && i > 1 ? smallest_largest(rows, i - 1, n_micro - 1) : 0;
+        best = MIN(best, MAX(last, piece));
+    }
+    return best;
+}
+
+static void a_batch_is_cut_in_order_and_as_evenly_as_can_be(UNUSED void **state)
+{
+    uint64_t rng = 3;
+    for (int round = 0; round < 300; round++) {
+        int64_t rows[10], first[11], n = round % 11, total = 0, largest = 0, budget = 20 + round % 37, least = n ? 1 : 0, room = budget;
+        for (int64_t i = 0; i < n; i++) {
+            rng = rng * 6364136223846793005u + 1442695040888963407u;
+            rows[i] = 1 + (int64_t)((rng >> 33) % 20);
+            total += rows[i];
+            if (rows[i] > room) {
+                least++;
+                room = budget;
+            }
+            room -= rows[i];
+        }
+        int64_t k = batch_cut(rows, n, budget, first);
+        int64_t allowed = least > 2 ? (least + 3) / 4 * 4 : least;
+        assert_true(first[0] == 0 && first[k] == n && k >= least && k <= allowed);
+        for (int64_t m = 0; m < k; m++) {
+            int64_t size = 0;
+            assert_true(first[m + 1] > first[m]);
+            for (int64_t i = first[m]; i < first[m + 1]; i++)
+                size += rows[i];
+            assert_true(size <= budget);
+            largest = MAX(largest, size);
+            total -= size;
+        }
+        assert_true(total == 0);
+        assert_true(n == 0 || largest == smallest_largest(rows, n, MIN(allowed, n)));
     }
 }
 
@@ -248,11 +366,10 @@ static void running_blocks_again_changes_no_bit(UNUSED void **state)
         float *g[2];
         for (int again = 0; again < 2; again++) {
             struct trainer *t = trainer_open_as(&f, 64, again);
-            struct trainer_norm norm;
             struct trainer_sums sums;
             g[again] = malloc((size_t)n * 4);
-            if (!trainer_begin(t, (const struct group *const *)f.g, GROUPS, &f.h, &norm, &err)
-                || !trainer_grad(t, &f.h, &norm, &sums, &err) || !trainer_grad_get(t, g[again], &err))
+            if (!trainer_begin(t, (const struct group *const *)f.g, GROUPS, &f.h, &err)
+                || !trainer_grad(t, &f.h, &sums, &err) || !trainer_grad_get(t, g[again], &err))
                 fail_msg("%s", err.text);
             trainer_free(t);
         }
@@ -423,6 +540,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(twenty_steps_are_pytorchs), cmocka_unit_test(the_gradient_does_not_depend_on_the_cut),
+        cmocka_unit_test(any_number_of_ranks_leaves_the_same_bytes),
+        cmocka_unit_test(a_batch_is_cut_in_order_and_as_evenly_as_can_be),
         cmocka_unit_test(log_probs_are_the_same_bits_in_any_packing),
         cmocka_unit_test(running_blocks_again_changes_no_bit), cmocka_unit_test(where_the_state_lies_changes_no_bit),
         cmocka_unit_test(masters_collect_what_bf16_weights_cannot_show),

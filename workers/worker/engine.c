@@ -66,7 +66,8 @@ struct engine {
     void *region;                // (plan.region) of trainer and sampler by turns; NULL: each has its own
     size_t free_at_start, memory_peak;    // bytes of the device: free before anything was loaded; most seen in use
     struct publication *publication;      // NULL: weights stay here, or travel by file
-    struct collective *ranks;    // the trainers; NULL: it is the only one, or they have parted
+    struct collective *meeting;  // of the trainers; NULL: it is the only one, or they have parted
+    struct ranks *ranks;         // the step that they share; NULL likewise
     struct checkpoint_writer *writer;
     int64_t step, version, round;
     int64_t made;                // the incarnation that made version
@@ -192,8 +193,10 @@ static void progress_add(struct engine *e, double n)
 /* Leave the other trainers; they meet again with the next load. */
 static void ranks_leave(struct engine *e)
 {
-    collective_leave(e->ranks);
+    ranks_free(e->ranks);
+    collective_leave(e->meeting);
     e->ranks = NULL;
+    e->meeting = NULL;
     e->round = 0;
 }
 
@@ -367,9 +370,10 @@ static bool ranks_meet(struct engine *e, const struct task *t, struct error *err
     struct collective_config c = { .kind = "local", .dir = dir, .name = name, .rank = (int)e->rank,
         .n_rank = (int)e->config.num_trainers, .dev = e->dev, .join_ms = RANKS_WAIT_MS, .wait_ms = RANKS_WAIT_MS,
         .waits = ranks_wait_told, .ctx = e };
-    e->ranks = collective_join(&c, err);
-    e->round = e->ranks ? t->round : 0;
-    return e->ranks != NULL;
+    if (!(e->meeting = collective_join(&c, err)))
+        return false;
+    e->round = t->round;
+    return (e->ranks = ranks_new(e->trainer, e->meeting, err)) != NULL;
 }
 
 static void saving_look(struct engine *e, bool wait);
@@ -431,6 +435,7 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
     settings.adam_beta2 = c->adam_beta2;
     settings.adam_eps = c->adam_eps;
     settings.recompute_block = c->recompute_full;
+    settings.n_rank = (int)c->num_trainers;
     settings.offload = c->offload_optimizer && !e->dev->host_memory;
     if (e->trains && e->produces && c->n_behind > 0) {
         if (!(e->sampler = model_new_like(e->model, err)))
@@ -693,7 +698,7 @@ static bool engine_train(struct engine *e, struct task *t, double *metric, struc
     const struct group *const *group = (const struct group *const *)t->group;
     if (e->config.num_trainers > 1 && !e->ranks)
         return error_set(err, ERR_CLOSED, "the trainers have parted");
-    if (e->ranks ? !ranks_step(e->trainer, e->ranks, group, t->n_group, &h, metric, err)
+    if (e->ranks ? !ranks_step(e->ranks, group, t->n_group, &h, metric, err)
                  : !trainer_step(e->trainer, group, t->n_group, &h, metric, err))
         return false;
     hold_point("trained");

@@ -1,8 +1,14 @@
-/* ranks.h - one optimizer step shared by several trainers: data parallel
+/* ranks.h - one optimizer step shared by several ranks: data parallel, with the bytes of one rank
  *
- * Every rank holds all the weights and the whole batch's groups, and calls ranks_step with the same arguments on its device thread.
- * Each takes its share of the groups, gradients are added in rank order, all make the same update, and the new weights are compared
- * by hash: the same number of ranks gives the same bytes; another number gives another order of fp32 sums and no other difference. */
+ * Every rank holds all the weights and the whole batch's groups. The batch is cut into micro-batches without regard to the
+ * ranks (cut.h); of R ranks, rank i mod R runs micro-batch i, in round i div R. After each round every rank adds the gradients
+ * of that round to its shard of the sum, in rank order, so that the sum is ((g0 + g1) + g2) + ... over the micro-batches in
+ * their order: the same bytes for any R, and for one rank that adds up in place. A rank without a micro-batch in the last round
+ * gives nothing. Then all get the whole sum, make the same update, and the new weights are compared by hash. Sums of metrics
+ * go the same way. Other bytes come from another batch, another token budget, or another kind of device.
+ *
+ * The ranks are processes that have met (ranks_new), or one process plays all of them in turn (ranks_new_here): the step is the
+ * same code, only gathering and adding differ. What holds for the one, tests show with the other. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,14 +18,19 @@
 #include "protocol/run/group.h"
 
 struct collective;    // kernels/collective/collective.h
+struct ranks;
 struct trainer;
 
 /* The name of a meeting of the trainers (collective_call, collective_join): of a round that the controller has numbered. */
 void ranks_name(int64_t round, char *out, size_t size);
-/* Cut a batch for n_rank ranks: rank r has groups [first[r], first[r + 1]). In the order of the groups, balanced by the tokens that
- * have to be computed, as near as whole groups allow; a pure function of its arguments. first: (n_rank + 1). */
-void ranks_cut(const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h, int n_rank, int64_t *first);
-/* As trainer_step. ERR_CLOSED, ERR_TIMEOUT: another rank has gone, or does not come. After any failure the caller leaves the
- * collective, which lets the others go, and its weights are not to be used. Other weights than another rank's are ERR_INTERNAL. */
-MUST_USE bool ranks_step(struct trainer *t, struct collective *c, const struct group *const *groups, int64_t n_group,
-                         const struct trainer_hyper *h, double *metric, struct error *err);
+/* This process is one rank: c is its end of the meeting, and t was made for so many ranks (settings.n_rank). Borrows both until
+ * ranks_free. All ranks call it. NULL: see err, as of ranks_step. */
+struct ranks *ranks_new(struct trainer *t, struct collective *c, struct error *err);
+/* This process plays all n ranks: t[r] is rank r's trainer, made for n ranks; borrowed until ranks_free. */
+struct ranks *ranks_new_here(struct trainer *const *t, int n, struct error *err);
+void ranks_free(struct ranks *r);    // NULL is fine
+/* As trainer_step, with the same arguments on every rank. ERR_CLOSED, ERR_TIMEOUT: another rank has gone, or does not come. After
+ * any failure the caller leaves the collective, which lets the others go, and its weights are not to be used. Other weights than
+ * another rank's are ERR_INTERNAL. */
+MUST_USE bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
+                         double *metric, struct error *err);

@@ -1,16 +1,17 @@
 /* trainer.h - rollout groups in, new weights out: one optimizer step of GRPO, DAPO, RLOO or REINFORCE++-baseline
  *
- * Owned by the consumer's device thread. A step has four parts, so that several ranks can share one:
+ * Owned by the consumer's device thread. A step is the same whether one rank makes it or several do; ranks.h puts its parts
+ * together:
  *
- *   trainer_begin   advantages, reference log-probs; says what must be summed over all ranks      (trainer_norm)
- *   trainer_grad    packs samples into token-budget micro-batches, forward, backward              (flat fp32 gradient)
- *   (ranks.h)       adds the gradients of the ranks, in rank order
- *   trainer_apply   global clip, AdamW, new weights
+ *   trainer_begin       advantages, and the cut of the whole batch into micro-batches: the same on every rank
+ *   trainer_reference   log-probs of a micro-batch under the reference, where there is one
+ *   trainer_micro       forward and backward of a micro-batch, added to the gradient (flat, fp32)
+ *   trainer_apply       global clip, AdamW, new weights
  *
- * trainer_step does all four for one rank. Every scale (samples, loss tokens, advantage moments) is of the global
- * batch, so the gradient does not depend on how the batch is cut into micro-batches or ranks (only the order of fp32
- * sums does); the same cut gives the same bits. Nothing is allocated inside a step but what grows with the batch on the
- * first use. */
+ * trainer_step does all four for one rank. Every scale (samples, loss tokens, advantage moments) is of the whole batch, and
+ * the gradient is the sum over micro-batches in their order, ((g0 + g1) + g2) + ..., each g summed up from 0: its bytes depend
+ * on the batch, the token budget and the kind of device, not on the number of ranks. Nothing is allocated inside a step but
+ * what grows with the batch on the first use. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,6 +20,8 @@
 #include "workers/engine/trainer/loss.h"
 #include "protocol/run/group.h"
 
+struct device;
+struct mem_handle;
 struct model;
 struct trainer;
 
@@ -32,15 +35,18 @@ struct trainer_settings {
     size_t state_bytes;   // with offload: device memory for masters, moments and the stage the others pass through
     void *scratch; // (device) for activations, of trainer_memory's size, borrowed: others use it between steps. NULL:
                    // its own
+    int n_rank;           // ranks that share a step (ranks.h); above 1 the gradient lies where the others can read it, and
+                          // beside it this rank's shard of the sum
     bool run_all;         // also run samples whose every token has no gradient (advantage or weight 0), for their
                           // metrics; the gradient is the same without
 };
 /* Adam of the seeds: betas 0.9, 0.999, eps 1e-8; a budget of 4096 tokens. */
 #define TRAINER_SETTINGS_DEFAULT                                                                                       \
     ((struct trainer_settings){.token_budget_max = 4096, .adam_beta1 = 0.9, .adam_beta2 = 0.999, .adam_eps = 1e-8})
-/* What a rank's forward passes add up: all doubles; fields ending in _max merge by maximum, the others by sum. */
+/* What a micro-batch's forward pass adds up: all doubles; fields ending in _max merge by maximum, the others by sum. Merged in
+ * the order of the micro-batches they are the same bytes for any number of ranks. */
 struct trainer_sums {
-    double loss;                 // already divided by the global counts: the sum over ranks is the loss
+    double loss;                 // already divided by the counts of the batch: the sum over micro-batches is the loss
     double kl, entropy;          // sums over the samples run of their token means; kl 0 without a reference
     double n_sample;             // samples run forward
     double n_loss_sample;        // of these, not masked
@@ -57,7 +63,7 @@ struct trainer_sums {
 };
 void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *part);
 
-/* A step's numbers from what was summed over all ranks, and from all the groups consumed since the last step (those
+/* A step's numbers from what was summed over all micro-batches, and from all the groups consumed since the last step (those
  * outside the filter too): writes those it knows of protocol/run/metrics.h's table into metric (METRIC_N), and nothing
  * else: not M_GRAD_NORM, nor times. Without a token run, what is a mean over tokens becomes NAN. */
 void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups,
@@ -66,7 +72,7 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
 /* What a trainer takes, in bytes. */
 struct trainer_memory {
     size_t activation;    // taken from settings.scratch when that is given
-    size_t gradient;
+    size_t gradient;      // with the shard of the sum, where ranks share a step
     size_t state;         // masters and moments on the device, and the stage
     size_t host;          // masters and moments in pinned host memory
 };
@@ -84,14 +90,32 @@ void trainer_version_set(struct trainer *t, int64_t version);
  * and M_TRAIN_TOK_PER_S. On failure the weights are unchanged. */
 MUST_USE bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group,
                            const struct trainer_hyper *h, double *metric, struct error *err);
-/* The parts. groups are borrowed from trainer_begin until trainer_grad returns; trainer_grad sets the gradient (does
- * not add to an earlier one). A rank may have no groups. */
-MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t n_group,
-                            const struct trainer_hyper *h, struct trainer_norm *local, struct error *err);
-MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, const struct trainer_norm *global,
-                           struct trainer_sums *sums, struct error *err);
+/* The parts. groups are the whole batch, and borrowed until its gradient is made. */
+MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
+                            struct error *err);
+int64_t trainer_n_micro(const struct trainer *t);        // micro-batches of the batch that was begun
+int64_t trainer_n_reference(const struct trainer *t);    // those to be run under the reference: 0 without a penalty
+/* Micro-batch k under the reference: what trainer_micro(k) needs on this rank. part: what its tokens add to the batch's sums of
+ * token advantages (REINFORCE_PPB); the sums of all k, in their order, are then given to every rank by trainer_norm_more. */
+MUST_USE bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part,
+                                struct error *err);
+void trainer_norm_more(struct trainer *t, const struct trainer_norm *part);
+/* Micro-batch k, forward and backward: added to the gradient in one addition an element. */
+MUST_USE bool trainer_micro(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_sums *part,
+                            struct error *err);
+MUST_USE bool trainer_grad_clear(struct trainer *t, struct error *err);
+/* All micro-batches by this rank alone: sets the gradient (does not add to an earlier one). */
+MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err);
 int64_t trainer_grad_n(const struct trainer *t);      // fp32 elements of the flat gradient: model_n_flat
-float *trainer_grad_at(const struct trainer *t);      // where it lies on the device, until trainer_free
+/* Where things lie on the device, until trainer_free; handles and sum only with several ranks. */
+struct trainer_buffers {
+    float *grad;          // (trainer_grad_n)
+    float *sum;           // (n_sum) this rank's shard of the sum, collective_shard
+    const struct mem_handle *grad_handle, *sum_handle;
+    int64_t n_sum;
+};
+struct trainer_buffers trainer_buffers(const struct trainer *t);
+struct device *trainer_device(const struct trainer *t);
 /* Copy the gradient out to host memory of trainer_grad_n floats. */
 MUST_USE bool trainer_grad_get(const struct trainer *t, float *out, struct error *err);
 /* Clip, AdamW, new weights; version + 1. *grad_norm is the norm before clipping. A norm that is not finite is ERR_DATA

@@ -1,0 +1,386 @@
+/* step.c - a batch's way to its gradient
+ *
+ * 1. A sample is one sequence: prompt and completion without its last token, whose successor nobody asks for. Row p - 1
+ * + t predicts completion token t.
+ * 2. Samples are packed whole, in the order of the groups, into micro-batches (cut.h); the cut depends on the batch and the
+ * token budget, and each token's numbers do not depend on the cut.
+ * 3. Weights of tokens come from counts of the whole batch (trainer_norm), so the gradients of micro-batches are simply
+ * added: ((g0 + g1) + g2) + ..., whichever rank runs which (ranks.h).
+ * 4. A sample whose tokens all have no gradient (no spread in its group, masked) is not run, unless run_all. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "workers/engine/trainer/cut.h"
+#include "workers/engine/trainer/trainer_impl.h"
+
+/* ---- packing */
+static float train_temperature(const struct group *g)
+{
+    return g->temperature > 0 ? g->temperature : 1;    // greedy samples are recorded at temperature 1
+}
+
+/* Rows a sample takes in a micro-batch. */
+static int64_t item_rows(const struct item *it)
+{
+    return it->g->n_prompt + it->s->n_tok - 1;
+}
+
+void micro_clear(struct micro *mb)
+{
+    mb->n_tok = mb->n_seq = 0;
+    mb->cu[0] = 0;
+}
+
+int64_t micro_seq(struct micro *mb, const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b, float temperature)
+{
+    int64_t at = mb->n_tok, n = n_a + n_b;
+    if (n_a)
+        memcpy(mb->token + at, a, (size_t)n_a * 4);
+    if (n_b)
+        memcpy(mb->token + at + n_a, b, (size_t)n_b * 4);
+    for (int64_t i = 0; i < n; i++) {
+        mb->target[at + i] = -1;
+        mb->temperature[at + i] = temperature;
+        mb->adv[at + i] = mb->weight[at + i] = mb->old[at + i] = mb->ref[at + i] = mb->coef[at + i] = 0;
+    }
+    mb->n_tok += n;
+    mb->cu[++mb->n_seq] = (int32_t)mb->n_tok;
+    return at;
+}
+
+/* Append a sample with its targets; returns the row that predicts its first token. */
+static int64_t micro_item(struct micro *mb, const struct item *it)
+{
+    const int32_t *tok = it->g->token + it->s->first_tok;
+    int64_t n = it->s->n_tok;
+    int64_t row =
+        micro_seq(mb, it->g->prompt, it->g->n_prompt, tok, n - 1, train_temperature(it->g)) + it->g->n_prompt - 1;
+    memcpy(mb->target + row, tok, (size_t)n * 4);
+    memcpy(mb->old + row, it->g->logp + it->s->first_tok, (size_t)n * 4);
+    return row;
+}
+
+struct model_batch micro_batch(const struct micro *mb)
+{
+    return (struct model_batch){ .n_seq = mb->n_seq, .n_tok = mb->n_tok, .token = mb->token, .cu_tok = mb->cu };
+}
+
+int64_t micro_budget(const struct trainer *t, const struct trainer_hyper *h)
+{
+    return h->token_budget > 0 ? MIN(h->token_budget, t->set.token_budget_max) : t->set.token_budget_max;
+}
+
+/* ---- begin: advantages, reference, sums */
+static bool items_reserve(struct trainer *t, int64_t n, struct error *err)
+{
+    if (n <= t->cap_item)
+        return true;
+    void **mem[] = { (void **)&t->item, (void **)&t->order, (void **)&t->first, (void **)&t->rows, (void **)&t->packed,
+                     (void **)&t->adv };
+    const size_t each[] = { sizeof *t->item, sizeof *t->order, sizeof *t->first, sizeof *t->rows, sizeof *t->packed,
+                            sizeof *t->adv };
+    t->cap_item = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(mem); i++) {
+        free(*mem[i]);
+        if (!(*mem[i] = malloc((size_t)(n + 2) * each[i])))
+            return error_set(err, ERR_NO_MEMORY, "no memory for a batch of %lld samples", (long long)n);
+    }
+    t->cap_item = n;
+    return true;
+}
+
+static bool items_make(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < t->n_group; i++)
+        n += t->groups[i]->n_sample;
+    if (!items_reserve(t, n, err))
+        return false;
+    t->n_item = t->n_ref = 0;
+    for (int64_t i = 0; i < t->n_group; i++) {
+        const struct group *g = t->groups[i];
+        advantage_group(t->adv, h->algo, g);
+        for (int32_t k = 0; k < g->n_sample; k++) {
+            struct item it = { .g = g, .s = &g->sample[k], .adv = t->adv[k], .in_loss = sample_in_loss(g, k, h),
+                               .ref_at = t->n_ref };
+            if (it.s->score != SCORE_OK || it.s->n_tok == 0)
+                continue;
+            t->n_ref += it.s->n_tok;
+            t->item[t->n_item++] = it;
+        }
+    }
+    return true;
+}
+
+static bool item_check(const struct trainer *t, const struct item *it, struct error *err)
+{
+    const struct group *g = it->g;
+    if (g->n_prompt < 1)
+        return error_set(err, ERR_DATA, "item %lld has an empty prompt", (long long)g->item);
+    if (item_rows(it) > t->set.token_budget_max)
+        return error_set(err, ERR_SHAPE,
+                         "a sample of item %lld has %lld tokens; the trainer was made for micro-batches of %lld",
+                         (long long)g->item, (long long)item_rows(it), (long long)t->set.token_budget_max);
+    if (it->s->first_tok < 0 || it->s->first_tok > g->n_tok || it->s->n_tok > g->n_tok - it->s->first_tok)
+        return error_set(err, ERR_DATA, "a sample of item %lld points outside of its group's tokens",
+                         (long long)g->item);
+    return true;
+}
+
+/* Token advantage of REINFORCE_PPB before normalisation: the penalty uses the recorded log-probs, so it has no
+ * gradient. */
+static double ppb_advantage(const struct trainer *t, const struct item *it, int64_t k, const struct trainer_hyper *h)
+{
+    if (!(h->beta > 0))
+        return it->adv;
+    double d = (double)t->ref_logp[it->ref_at + k] - (double)it->g->logp[it->s->first_tok + k];
+    return it->adv - h->beta * (exp(d) - d - 1);    // k3
+}
+
+/* Does any token of it have a gradient? Before the reference has run this is known all the same: with a penalty every token
+ * of the loss has one. */
+static bool item_active(const struct trainer *t, const struct item *it, const struct trainer_hyper *h)
+{
+    if (!it->in_loss)
+        return t->set.run_all;
+    if (h->beta > 0 || t->set.run_all)
+        return true;
+    return advantage_normalise(it->adv, h, &t->norm) != 0;
+}
+
+/* Counts of the batch, and the token sums of REINFORCE_PPB as far as they need no reference. */
+static void norm_make(struct trainer *t, const struct trainer_hyper *h)
+{
+    t->norm = (struct trainer_norm){ 0 };
+    for (int64_t i = 0; i < t->n_item; i++) {
+        const struct item *it = &t->item[i];
+        double n = (double)it->s->n_tok;
+        t->norm.n_sample++;
+        t->norm.n_tok += n;
+        t->norm.n_loss_tok += it->in_loss ? n : 0;
+        if (h->algo == ALGO_REINFORCE_PPB && !(h->beta > 0)) {
+            t->norm.sum_a += n * it->adv;
+            t->norm.sum_a2 += n * it->adv * it->adv;
+        }
+    }
+}
+
+/* Cut items order[at] .. order[at + n - 1] into micro-batches, numbered from k; returns how many they are. */
+static int64_t order_cut(struct trainer *t, const struct trainer_hyper *h, int64_t at, int64_t n, int64_t k)
+{
+    for (int64_t i = 0; i < n; i++)
+        t->rows[i] = item_rows(&t->item[t->order[at + i]]);
+    int64_t n_micro = batch_cut(t->rows, n, micro_budget(t, h), t->first + k);
+    for (int64_t i = 0; i <= n_micro; i++)
+        t->first[k + i] += at;
+    return n_micro;
+}
+
+/* The active items, and after them those of which only the reference's log-probs are wanted: REINFORCE_PPB takes mean and
+ * variance over all tokens. */
+static void micros_make(struct trainer *t, const struct trainer_hyper *h)
+{
+    int64_t n = 0, n_active;
+    for (int64_t i = 0; i < t->n_item; i++)
+        if ((t->item[i].active = item_active(t, &t->item[i], h)))
+            t->order[n++] = i;
+    n_active = n;
+    for (int64_t i = 0; i < t->n_item; i++)
+        if (!t->item[i].active)
+            t->order[n++] = i;
+    t->n_micro = order_cut(t, h, 0, n_active, 0);
+    t->n_reference = h->beta > 0 ? t->n_micro : 0;
+    if (h->beta > 0 && h->algo == ALGO_REINFORCE_PPB)
+        t->n_reference += order_cut(t, h, n_active, n - n_active, t->n_micro);
+}
+
+static bool ref_reserve(struct trainer *t, struct error *err)
+{
+    if (t->n_ref <= t->cap_ref)
+        return true;
+    float *more = realloc(t->ref_logp, (size_t)t->n_ref * sizeof *more);
+    if (!more)
+        return error_set(err, ERR_NO_MEMORY, "no memory for %lld reference log-probs", (long long)t->n_ref);
+    t->ref_logp = more;
+    t->cap_ref = t->n_ref;
+    return true;
+}
+
+bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
+                   struct error *err)
+{
+    bool ok = false;
+    t->groups = groups;
+    t->n_group = n_group;
+    t->n_item = t->n_micro = t->n_reference = 0;
+    if (h->beta > 0 && !t->ref)
+        return error_set(err, ERR_USAGE,
+                         "a KL coefficient of %g needs a reference model, and the run started without one", h->beta);
+    TRY(items_make(t, h, err));
+    for (int64_t i = 0; i < t->n_item; i++)
+        TRY(item_check(t, &t->item[i], err));
+    TRY(!(h->beta > 0) || ref_reserve(t, err));
+    norm_make(t, h);
+    micros_make(t, h);
+    ok = true;
+out:
+    return ok;
+}
+
+int64_t trainer_n_micro(const struct trainer *t)
+{
+    return t->n_micro;
+}
+
+int64_t trainer_n_reference(const struct trainer *t)
+{
+    return t->n_reference;
+}
+
+bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part, struct error *err)
+{
+    bool ok = false;
+    struct micro *mb = &t->mb;
+    int64_t from = t->first[k], n = t->first[k + 1] - from;
+    *part = (struct trainer_norm){ 0 };
+    micro_clear(mb);
+    for (int64_t i = 0; i < n; i++)
+        micro_item(mb, &t->item[t->order[from + i]]);
+    struct model_batch b = micro_batch(mb);
+    model_run_bind(t->run, t->ref);
+    TRY(model_score(t->run, &b, mb->target, mb->temperature, mb->logp, NULL, err));
+    for (int64_t i = 0; i < n; i++) {
+        const struct item *it = &t->item[t->order[from + i]];
+        memcpy(t->ref_logp + it->ref_at, mb->logp + mb->cu[i] + it->g->n_prompt - 1, (size_t)it->s->n_tok * 4);
+        for (int64_t q = 0; h->algo == ALGO_REINFORCE_PPB && q < it->s->n_tok; q++) {
+            double a = ppb_advantage(t, it, q, h);
+            part->sum_a += a;
+            part->sum_a2 += a * a;
+        }
+    }
+    ok = true;
+out:
+    model_run_bind(t->run, t->m);
+    return ok;
+}
+
+void trainer_norm_more(struct trainer *t, const struct trainer_norm *part)
+{
+    trainer_norm_add(&t->norm, part);
+}
+
+/* ---- gradient */
+/* Pack a sample with its advantages and weights. */
+static void item_pack(struct trainer *t, const struct item *it, const struct trainer_hyper *h)
+{
+    struct micro *mb = &t->mb;
+    bool ppb = h->algo == ALGO_REINFORCE_PPB;
+    int64_t row = micro_item(mb, it);
+    float weight = it->in_loss ? (float)token_weight(h, &t->norm, it->s->n_tok) : 0;
+    for (int64_t k = 0; k < it->s->n_tok; k++) {
+        mb->adv[row + k] = (float)advantage_normalise(ppb ? ppb_advantage(t, it, k, h) : it->adv, h, &t->norm);
+        mb->weight[row + k] = weight;
+        mb->ref[row + k] = h->beta > 0 ? t->ref_logp[it->ref_at + k] : 0;
+    }
+}
+
+/* Leave out samples with a ratio beyond the threshold: needs log-probs before the loss. */
+static void samples_skip(struct trainer *t, const struct item *const *it, const struct trainer_hyper *h,
+                         struct trainer_sums *s)
+{
+    struct micro *mb = &t->mb;
+    for (int64_t q = 0; q < mb->n_seq; q++) {
+        int64_t row = mb->cu[q] + it[q]->g->n_prompt - 1, n = it[q]->s->n_tok;
+        double most = 0;
+        for (int64_t k = 0; k < n; k++)
+            most = fmax(most, exp((double)mb->logp[row + k] - (double)mb->old[row + k]));
+        if (most <= h->skip_threshold)
+            continue;
+        s->n_skipped++;
+        for (int64_t k = 0; k < n; k++)
+            mb->weight[row + k] = 0;
+    }
+}
+
+static void item_sums(const struct trainer *t, const struct item *it, int64_t row, const struct trainer_hyper *h,
+                      struct trainer_sums *s)
+{
+    const struct micro *mb = &t->mb;
+    double kl = 0, entropy = 0, newer = 0;
+    int64_t n = it->s->n_tok;
+    for (int64_t k = 0; k < n; k++)
+        newer += (double)it->g->newer[it->s->first_tok + k];
+    for (int64_t k = row; k < row + n; k++) {
+        double d = (double)mb->logp[k] - (double)mb->old[k], r = exp(d), x = (double)mb->ref[k] - (double)mb->logp[k];
+        if (mb->weight[k] != 0)
+            s->loss += (double)mb->loss[k];
+        s->ratio += r;
+        s->ratio_max = fmax(s->ratio_max, r);
+        if (it->g->weight_version == t->version)
+            s->logp_diff_max = fmax(s->logp_diff_max, fabs(d));
+        s->n_clip_high += mb->adv[k] > 0 && r > 1 + h->clip_high;
+        s->n_clip_low += mb->adv[k] < 0 && r < 1 - h->clip_low;
+        entropy += (double)mb->entropy[k];
+        kl += h->beta > 0 ? exp(x) - x - 1 : 0;
+    }
+    double age = fmax((double)(t->version - it->g->weight_version), 0);    // of its first token; below 0 after a return
+    s->kl += kl / (double)n;
+    s->entropy += entropy / (double)n;
+    s->n_sample++;
+    s->n_loss_sample += mb->weight[row] != 0;
+    s->n_tok += (double)n;
+    s->age += fmax((double)(t->version - it->g->weight_version) - newer / (double)n, 0);
+    s->age_max = fmax(s->age_max, age);
+}
+
+/* Run what is packed: forward, backward, sums. */
+static bool micro_run(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *s, struct error *err)
+{
+    bool ok = false, stale = false;
+    const struct item *const *it = t->packed;
+    struct micro *mb = &t->mb;
+    struct model_batch b = micro_batch(mb);
+    struct token_loss loss = {
+        .target = mb->target,
+        .temperature = mb->temperature,
+        .adv = mb->adv,
+        .weight = mb->weight,
+        .logp_old = mb->old,
+        // REINFORCE_PPB has its penalty in the advantage
+        .logp_ref = h->beta > 0 && h->algo != ALGO_REINFORCE_PPB ? mb->ref : NULL,
+        .clip_low = (float)h->clip_low,
+        .clip_high = (float)h->clip_high,
+        .beta = (float)h->beta,
+        .logp = mb->logp,
+        .entropy = mb->entropy,
+        .loss = mb->loss,
+    };
+    TRY(model_forward_train(t->run, &b, err));
+    for (int64_t q = 0; q < mb->n_seq; q++)
+        stale = stale || it[q]->g->weight_version != t->version;
+    if (h->skip_threshold > 0 && stale) {    // ratios of fresh samples are 1
+        TRY(model_head(t->run, &loss, err));
+        samples_skip(t, it, h, s);
+    }
+    TRY(model_backward(t->run, &loss, t->grad, err));
+    for (int64_t q = 0; q < mb->n_seq; q++)
+        item_sums(t, it[q], mb->cu[q] + it[q]->g->n_prompt - 1, h, s);
+    s->n_micro++;
+    s->n_packed_tok += (double)mb->n_tok;
+    ok = true;
+out:
+    return ok;
+}
+
+bool trainer_micro(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_sums *part, struct error *err)
+{
+    struct micro *mb = &t->mb;
+    *part = (struct trainer_sums){ 0 };
+    micro_clear(mb);
+    for (int64_t i = t->first[k]; i < t->first[k + 1]; i++) {
+        const struct item *it = &t->item[t->order[i]];
+        t->packed[mb->n_seq] = it;
+        item_pack(t, it, h);
+    }
+    return micro_run(t, h, part, err);
+}
