@@ -15,8 +15,8 @@ static const char *const programs[] = {
     "```python\nimport sys\n\ndef main():\n    n = int(sys.stdin.readline())\n    print(sum([n, n]))\n\nif __name__ == "
     "'__main__':\n"
     "    main()\n```",
-    "```python\nfrom collections import Counter\nc = Counter([int(input())] * 2)\nprint(sum(k * v for k, v in "
-    "c.items()))\n```",
+    ("```python\nfrom collections import Counter\nc = Counter([int(input())] * 2)\nprint(sum(k * v for k, v in "
+     "c.items()))\n```"),
     "```python\nn = int(input())\nprint(n * 3)\n```",
 };
 static const bool right[] = { true, true, true, false };

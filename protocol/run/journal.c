@@ -71,8 +71,8 @@ static const char *const queries[Q_N] = {
     [Q_ITEM_READ] = "SELECT * FROM item WHERE item>? ORDER BY item",
     [Q_ITEM_FORGET] = "DELETE FROM item WHERE item>=?",
     [Q_EVENT_ADD] = "INSERT INTO event(incarnation, step, wall_s, kind, who, text, detail) VALUES(?,?,?,?,?,?,?)",
-    [Q_EVENT_READ] = "SELECT seq, incarnation, step, wall_s, kind, who, text, detail FROM event"
-                     " WHERE seq>?1 AND (?2 IS NULL OR kind=?2) ORDER BY seq",
+    [Q_EVENT_READ] = ("SELECT seq, incarnation, step, wall_s, kind, who, text, detail FROM event"
+                      " WHERE seq>?1 AND (?2 IS NULL OR kind=?2) ORDER BY seq"),
     [Q_COMMAND_PUT] = "INSERT OR REPLACE INTO command VALUES(?,?,?)",
     [Q_COMMAND_GET] = "SELECT answer FROM command WHERE id=?",
     [Q_VALUE_PUT] = "INSERT OR REPLACE INTO value VALUES(?,?)",
