@@ -87,7 +87,7 @@ static void a_restored_trainer_goes_on_with_the_same_bits(UNUSED void **state)
         struct error err = { 0 };
         char dir[256], path[4096];
         int64_t step;
-        void *blob;
+        void *blob = NULL;
         size_t len;
         snprintf(dir, sizeof dir, "%s/same-%d", root, type);
         struct checkpoint_writer *w = checkpoint_writer_new(&err);

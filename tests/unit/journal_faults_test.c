@@ -79,7 +79,7 @@ static int64_t steps_there(struct journal *j)
     struct buf cursor = BUF_INIT, answer = BUF_INIT;
     int64_t n_step = 0, n_item = 0, n_event = 0, last = 0;
     char name[32];
-    bool found, known;
+    bool found = false, known;
     if (!journal_steps_read(j, 0, step_count, &n_step, &err) || !journal_items_read(j, 0, item_count, &n_item, &err)
         || !journal_events_read(j, 0, NULL, event_count, &n_event, &err) || !journal_value_get(j, "cursor", &cursor, &found, &err))
         fail_msg("%s", err.text);

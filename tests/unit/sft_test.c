@@ -112,7 +112,7 @@ static void training_lowers_the_loss_and_repeats_to_the_bit(UNUSED void **state)
         struct trainer *t = trainer_new(m, NULL, &set, &err);
         struct sft_stage stage = { .data = d, .n_step = 20, .batch_rows = 2, .lr = 3e-3, .max_norm = 1, .seed = 1,
                                    .schedule = { .kind = SCHEDULE_CONSTANT } };
-        double before, after, n;
+        double before, after, n = 0;
         if (!t || !sft_evaluate(t, d, &before, &n, &err) || !sft_run(t, &stage, NULL, NULL, &err)
             || !sft_evaluate(t, d, &after, &n, &err) || !model_weights_hash(m, &hash[run], &err))
             fail_msg("%s", err.text);
