@@ -22,8 +22,6 @@ static bool dir_take(struct train *t, struct error *err)
         return false;
     if (!realpath(runs, parent))
         return error_errno(err, "cannot find '%s'", runs);
-    if (strchr(t->config.name, '/') || strcmp(t->config.name, ".") == 0 || strcmp(t->config.name, "..") == 0)
-        return error_set(err, ERR_USAGE, "'%s' is no name for a run: it is a folder's name", t->config.name);
     for (int i = 1; i < 100000; i++) {
         if (t->config.name[0])
             snprintf(name, sizeof name, "%s", t->config.name);

@@ -149,7 +149,7 @@ bool theme_parse(struct theme *t, const char *text, const char *path, struct err
 static bool theme_read(struct theme *t, const char *path, struct error *err)
 {
     struct buf text = BUF_INIT;
-    bool ok = file_read(&text, path, 64 << 10, err) && theme_parse(t, buf_text(&text), path, err);
+    bool ok = file_read_text(&text, path, 64 << 10, err) && theme_parse(t, buf_text(&text), path, err);
     buf_release(&text);
     return ok;
 }

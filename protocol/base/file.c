@@ -9,12 +9,33 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "protocol/base/utf8.h"
+
+/* Open a regular file for reading; -1: see err. Anything else could make open or read wait for ever. */
+static int file_open(const char *path, struct stat *st, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        error_errno(err, "cannot open '%s'", path);
+        return -1;
+    }
+    if (fstat(fd, st) != 0)
+        error_errno(err, "cannot look at '%s'", path);
+    else if (!S_ISREG(st->st_mode))
+        error_set(err, ERR_DATA, "'%s' is %s, not a file", path, S_ISDIR(st->st_mode) ? "a folder" : S_ISFIFO(st->st_mode) ? "a FIFO"
+                  : S_ISSOCK(st->st_mode) ? "a socket" : "a device");
+    else
+        return fd;
+    close(fd);
+    return -1;
+}
 
 bool file_read(struct buf *b, const char *path, size_t max_bytes, struct error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    int fd = file_open(path, &st, err);
     if (fd < 0)
-        return error_errno(err, "cannot open '%s'", path);
+        return false;
     bool ok = false;
     size_t total = 0;
     for (;;) {
@@ -45,6 +66,12 @@ bool file_read(struct buf *b, const char *path, size_t max_bytes, struct error *
         b->data[b->len] = 0;
     close(fd);
     return ok;
+}
+
+bool file_read_text(struct buf *b, const char *path, size_t max_bytes, struct error *err)
+{
+    size_t had = b->len;
+    return file_read(b, path, max_bytes, err) && utf8_check(buf_text(b) + had, b->len - had, path, err);
 }
 
 static bool fd_write_all(int fd, const char *data, size_t len)
@@ -173,14 +200,12 @@ bool path_join(char *out, size_t size, const char *dir, const char *name)
 bool file_map_open(struct file_map *map, const char *path, struct error *err)
 {
     *map = (struct file_map){ 0 };
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return error_errno(err, "cannot open '%s'", path);
     struct stat st;
-    bool ok = fstat(fd, &st) == 0 || error_errno(err, "cannot look at '%s'", path);
-    if (ok && !S_ISREG(st.st_mode))
-        ok = error_set(err, ERR_DATA, "'%s' is not a regular file", path);
-    if (ok && st.st_size > 0) {
+    int fd = file_open(path, &st, err);
+    if (fd < 0)
+        return false;
+    bool ok = true;
+    if (st.st_size > 0) {
         void *at = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (at == MAP_FAILED)
             ok = error_errno(err, "cannot map '%s'", path);

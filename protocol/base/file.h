@@ -7,8 +7,10 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-/* Append a file's bytes to b; fails when it is larger than max_bytes. */
+/* Append a file's bytes to b; fails when it is larger than max_bytes, or no regular file: a FIFO has no end to wait for. */
 MUST_USE bool file_read(struct buf *b, const char *path, size_t max_bytes, struct error *err);
+/* The same for a text: ERR_DATA names the line of the first byte that is not UTF-8, or that is NUL. */
+MUST_USE bool file_read_text(struct buf *b, const char *path, size_t max_bytes, struct error *err);
 /* Write data to path by way of a temporary file, fsync and rename, and sync the folder: after a crash the old file stands or
  * the new one, never a part. */
 MUST_USE bool file_write(const char *path, const void *data, size_t len, struct error *err);

@@ -74,7 +74,7 @@ bool node_read(struct node *n, const char *run_dir, struct error *err)
     struct buf text = BUF_INIT;
     *n = (struct node){ 0 };
     snprintf(path, sizeof path, "%s/" NODE_FILE, run_dir);
-    if (!file_read(&text, path, 65536, err))
+    if (!file_read_text(&text, path, 65536, err))
         return false;
     json_t *o = json_loadb(buf_text(&text), text.len, 0, &why);
     const char *name = json_string_value(json_object_get(o, "name")), *id = json_string_value(json_object_get(o, "id"));

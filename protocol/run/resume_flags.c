@@ -43,7 +43,7 @@ bool resume_flags_read(const char *run_dir, resume_flags_fn *fn, void *arg, stru
         return false;
     if (!path_exists(path))
         return true;
-    bool ok = file_read(&text, path, FLAGS_MAX_BYTES, err);
+    bool ok = file_read_text(&text, path, FLAGS_MAX_BYTES, err);
     for (const char *at = buf_text(&text); ok && *at; at += strcspn(at, "\n") + (strchr(at, '\n') != NULL)) {
         json_error_t je;
         json_t *o = json_loadb(at, strcspn(at, "\n"), 0, &je);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
+#include "protocol/base/utf8.h"
 #include "protocol/run/knobs.h"
 
 #define RUN_FILE_MAX ((size_t)1 << 20)
@@ -195,39 +196,56 @@ bool run_config_set(struct run_config *c, const char *name, const char *text, en
 static json_t *yaml_to_json(struct fy_node *node, int depth)
 {
     void *it = NULL;
+    json_t *all = NULL;
+    bool ok = true;
     if (depth > 8)
         return NULL;
     switch (fy_node_get_type(node)) {
     case FYNT_SCALAR: {
         const char *s = fy_node_get_scalar0(node);
+        size_t len = 0;
         int64_t n;
         double v;
         if (!s)
             return json_null();
+        if (!fy_node_get_scalar(node, &len) || strlen(s) != len)
+            return NULL;    // a NUL, written as an escape
         if (fy_node_get_style(node) == FYNS_PLAIN && parse_i64(s, &n))
             return json_integer(n);
         if (fy_node_get_style(node) == FYNS_PLAIN && parse_f64(s, &v))
             return json_real(v);
         return json_string(s);
     }
-    case FYNT_SEQUENCE: {
-        json_t *a = json_array();
-        for (struct fy_node *e; a && (e = fy_node_sequence_iterate(node, &it));)
-            json_array_append_new(a, yaml_to_json(e, depth + 1));
-        return a;
-    }
-    case FYNT_MAPPING: {
-        json_t *o = json_object();
-        for (struct fy_node_pair *p; o && (p = fy_node_mapping_iterate(node, &it));) {
+    case FYNT_SEQUENCE:
+        all = json_array();
+        for (struct fy_node *e; ok && (e = fy_node_sequence_iterate(node, &it));)
+            ok = json_array_append_new(all, yaml_to_json(e, depth + 1)) == 0;    // NULL fails: nothing is left out
+        break;
+    case FYNT_MAPPING:
+        all = json_object();
+        for (struct fy_node_pair *p; ok && (p = fy_node_mapping_iterate(node, &it));) {
             const char *key = fy_node_get_scalar0(fy_node_pair_key(p));
-            json_t *v = key ? yaml_to_json(fy_node_pair_value(p), depth + 1) : NULL;
-            if (v)
-                json_object_set_new(o, key, v);
+            ok = key && json_object_set_new(all, key, yaml_to_json(fy_node_pair_value(p), depth + 1)) == 0;
         }
-        return o;
+        break;
     }
-    }
+    if (ok)
+        return all;
+    json_decref(all);
     return NULL;
+}
+
+/* The text of a scalar; NULL and why when it holds a NUL (written as an escape): what stands after it would be lost. */
+static const char *scalar_text(struct fy_node *node, struct error *why)
+{
+    const char *text = fy_node_get_scalar0(node);
+    size_t len = 0;
+    fy_node_get_scalar(node, &len);
+    if (text && strlen(text) == len)
+        return text;
+    if (text || len)
+        error_set(why, ERR_USAGE, "a text holds a NUL; remove it");
+    return text || len ? NULL : "";
 }
 
 static int node_line(struct fy_node *node)
@@ -262,9 +280,9 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
         ok = run_config_set(c, k->name, k->type == KNOB_RANGE ? "none" : k->type == KNOB_I64 ? k->def : "", FROM_FILE, dir,
                             &why);
     } else if (fy_node_is_scalar(value)) {
-        const char *text = fy_node_get_scalar0(value);
+        const char *text = fy_node_is_alias(value) ? "" : scalar_text(value, &why);
         ok = fy_node_is_alias(value) ? error_set(&why, ERR_USAGE, "YAML aliases are not used in run files")
-                                     : run_config_set(c, k->name, text ? text : "", FROM_FILE, dir, &why);
+                                     : text && run_config_set(c, k->name, text, FROM_FILE, dir, &why);
     } else if (k->type == KNOB_JSON || k->type == KNOB_RANGE) {
         json_t *j = yaml_to_json(value, 0);
         char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
@@ -298,15 +316,22 @@ static bool yaml_refused(struct fy_diag *diag, const char *path, struct error *e
     return error_set(err, ERR_USAGE, "%s:%d: %s", path, e->line > 0 ? e->line : 1, e->msg);
 }
 
+static int document_line(struct fy_document *doc)
+{
+    const struct fy_mark *m = fy_document_state_start_mark(fy_document_get_document_state(doc));
+    return m ? m->line + 1 : 0;
+}
+
 bool run_config_read(struct run_config *c, const char *path, struct error *err)
 {
     struct buf text = BUF_INIT;
     struct fy_diag_cfg diag_cfg;
     struct fy_diag *diag = NULL;
-    struct fy_document *doc = NULL;
+    struct fy_parser *parser = NULL;
+    struct fy_document *doc = NULL, *second = NULL;
     bool ok = false, seen[KNOB_MAX] = { false };
     char dir[PATH_MAX], full[PATH_MAX];
-    if (!file_read(&text, path, RUN_FILE_MAX, err)) {
+    if (!file_read_text(&text, path, RUN_FILE_MAX, err)) {
         err->code = ERR_USAGE;
         goto out;
     }
@@ -324,12 +349,23 @@ bool run_config_read(struct run_config *c, const char *path, struct error *err)
     }
     fy_diag_set_collect_errors(diag, true);
     struct fy_parse_cfg cfg = { .flags = FYPCF_DEFAULT_DOC & ~FYPCF_RESOLVE_DOCUMENT, .diag = diag };
-    doc = fy_document_build_from_string(&cfg, buf_text(&text), text.len);
-    if (!doc) {
+    parser = fy_parser_create(&cfg);
+    if (!parser || fy_parser_set_string(parser, buf_text(&text), text.len) != 0) {
+        error_set(err, ERR_NO_MEMORY, "no memory to read '%s'", path);
+        goto out;
+    }
+    doc = fy_parse_load_document(parser);
+    second = doc ? fy_parse_load_document(parser) : NULL;    // NULL too for what is wrong after the first: that is an error
+    if (fy_parser_get_stream_error(parser)) {
         yaml_refused(diag, path, err);
         goto out;
     }
-    struct fy_node *root = fy_document_root(doc);
+    if (second) {
+        error_set(err, ERR_USAGE, "%s:%d: a second document begins; a run file is one, so remove the '---' or '...' before it", path,
+                  document_line(second));
+        goto out;
+    }
+    struct fy_node *root = doc ? fy_document_root(doc) : NULL;    // an empty file has none
     if (root && !fy_node_is_null(root)) {
         if (!fy_node_is_mapping(root)) {
             error_set(err, ERR_USAGE, "%s:1: a run file is 'setting: value' lines", path);
@@ -339,7 +375,9 @@ bool run_config_read(struct run_config *c, const char *path, struct error *err)
     }
     ok = true;
 out:
-    fy_document_destroy(doc);
+    fy_parse_document_destroy(parser, second);
+    fy_parse_document_destroy(parser, doc);
+    fy_parser_destroy(parser);
     fy_diag_destroy(diag);
     buf_release(&text);
     return ok;
@@ -467,8 +505,24 @@ static bool sizes_check(struct run_config *c, struct buf *notes, struct error *e
                  "an optimizer step holds no more samples (train_batch_size x num_trainers x num_generations)", notes, err);
 }
 
+/* A run's name is a folder's name, and stands in one line of a screen or a log. */
+static bool name_check(const char *name, struct error *err)
+{
+    bool plain = utf8_check(name, strlen(name), "'name'", err);
+    for (const unsigned char *p = (const unsigned char *)name; *p && plain; p++)    // C0, DEL, and C1 in UTF-8
+        if (*p < 0x20 || *p == 0x7f || (*p == 0xc2 && p[1] < 0xa0))
+            plain = error_set(err, ERR_USAGE, "'name' holds the control character 0x%02x; a run's name is a folder's name",
+                              (unsigned)(*p == 0xc2 ? p[1] : *p));
+    if (plain && (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
+        plain = error_set(err, ERR_USAGE, "'%s' is no name for a run: it is a folder's name", name);
+    err->code = plain ? err->code : ERR_USAGE;
+    return plain;
+}
+
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
+    if (!name_check(c->name, err))
+        return false;
     static const struct { const char *name; size_t offset; } only_one[] = {
         { "tensor_parallel_size", offsetof(struct run_config, tensor_parallel_size) },
         { "pipeline_parallel_size", offsetof(struct run_config, pipeline_parallel_size) },

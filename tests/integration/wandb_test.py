@@ -216,7 +216,7 @@ class Wandb(unittest.TestCase):
         self.cwd = here
         self.assertEqual(asked(self.finished()), ("user-team", "of-user", "of-user", None))    # the project's file is not here
         for text, why in ((b"[default]\nentity = a\n  b\n", "settings:3: '  b' is not a line"), (b"entity = a\n", "settings:1: 'entity = a'"),
-                          (b"[default]\nentity\n", "settings:2: 'entity'"), (b"[default]\n\0", "is no text"),
+                          (b"[default]\nentity\n", "settings:2: 'entity'"), (b"[default]\n\0", "settings:2: a NUL byte"),
                           (b"[default]\n" + b"#" * 70000, "65536")):
             with open(user + "/settings", "wb") as f:
                 f.write(text)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
@@ -75,6 +76,37 @@ static void options_come_from_the_table_and_wrong_ones_name_the_nearest(UNUSED v
     assert_non_null(strstr(err.text, "did you mean '--train-batch-size'"));
 }
 
+static void only_a_regular_file_is_read_and_a_text_only_in_utf8(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct buf b = BUF_INIT;
+    struct file_map map;
+    char dir[] = "/tmp/rollcall-base-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/f", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);    // nobody writes: to open it the usual way would wait for ever
+    assert_false(file_read(&b, path, 100, &err));
+    assert_non_null(strstr(err.text, "is a FIFO, not a file"));
+    assert_false(file_map_open(&map, path, &err));
+    assert_non_null(strstr(err.text, "is a FIFO, not a file"));
+    assert_false(file_read(&b, dir, 100, &err));
+    assert_non_null(strstr(err.text, "is a folder, not a file"));
+    assert_false(file_read(&b, "/dev/zero", 100, &err));
+    unlink(path);
+    assert_true(file_write(path, "one\ntw\0o\n", 9, &err));
+    assert_true(file_read(&b, path, 100, &err));
+    assert_int_equal(b.len, 9);
+    assert_false(file_read_text(&b, path, 100, &err));
+    assert_non_null(strstr(err.text, "/f:2: a NUL byte"));
+    assert_true(file_write(path, "one\ntwo\n\xc3(", 10, &err));
+    buf_clear(&b);
+    assert_false(file_read_text(&b, path, 100, &err));
+    assert_non_null(strstr(err.text, "/f:3: the byte 0xc3 is not UTF-8"));
+    buf_release(&b);
+    unlink(path);
+    rmdir(dir);
+}
+
 static void a_written_file_reads_back_and_a_limit_is_kept(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -100,6 +132,7 @@ int main(void)
         cmocka_unit_test(a_buffer_stops_at_its_bound_and_keeps_what_it_had),
         cmocka_unit_test(numbers_are_read_whole_or_not_at_all),
         cmocka_unit_test(options_come_from_the_table_and_wrong_ones_name_the_nearest),
+        cmocka_unit_test(only_a_regular_file_is_read_and_a_text_only_in_utf8),
         cmocka_unit_test(a_written_file_reads_back_and_a_limit_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

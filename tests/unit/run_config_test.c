@@ -14,17 +14,22 @@
 #include "protocol/run/metrics.h"
 
 /* Write text into a temporary run file and read it. */
-static bool yaml_try(struct run_config *c, const char *text, struct error *err)
+static bool yaml_try_bytes(struct run_config *c, const char *text, size_t len, struct error *err)
 {
     char path[] = "/tmp/rc_config_XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    assert_int_equal(write(fd, text, len), (ssize_t)len);
     close(fd);
     run_config_init(c);
     bool ok = run_config_read(c, path, err);
     unlink(path);
     return ok;
+}
+
+static bool yaml_try(struct run_config *c, const char *text, struct error *err)
+{
+    return yaml_try_bytes(c, text, strlen(text), err);
 }
 
 static void every_setting_has_a_default_within_its_bounds_and_a_name_of_its_own(UNUSED void **state)
@@ -117,6 +122,62 @@ static void bad_run_files_get_one_sentence_with_the_line(UNUSED void **state)
         if (!strstr(err.text, cases[i].want))
             fail_msg("case %zu: '%s' lacks '%s'", i, err.text, cases[i].want);
     }
+}
+
+/* A library that takes such a byte for the end of its input would leave the later settings at their defaults. */
+static void a_run_file_is_read_to_its_end_or_refused_with_the_line(UNUSED void **state)
+{
+#define CASE(text, want) { text, sizeof text - 1, want }
+    static const struct { const char *text; size_t len; const char *want; } cases[] = {
+        CASE("model: x\nname: a\xffz\nlearning_rate: 3e-4\n", ":2: the byte 0xff is not UTF-8"),
+        CASE("# caf\xe9\nlearning_rate: 3e-4\n", ":1: the byte 0xe9 is not UTF-8"),
+        CASE("model: x\n\0learning_rate: 3e-4\n", ":2: a NUL byte"),
+        CASE("model: x\n# \0\nlearning_rate: 3e-4\n", ":2: a NUL byte"),
+        CASE("\xff\xfem\0o\0d\0", ":1: the byte 0xff"),
+        CASE("model: x\n---\nlearning_rate: 3e-4\n", ":2: a second document begins"),
+        CASE("model: x\n...\nlearning_rate: 3e-4\n", ":3: a second document begins"),
+        CASE("model: x\n---\nlearning_rate: {\n", ":"),
+        CASE("model: x\n...\n}\n", ":3:"),
+        CASE("model: \"a\\0b\"\n", ":1: a text holds a NUL"),
+        CASE("eval_dataset: {a: \"x\\0y\"}\n", ":1: 'eval_dataset' cannot be read"),
+    };
+#undef CASE
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct run_config c;
+        struct error err = { 0 };
+        if (yaml_try_bytes(&c, cases[i].text, cases[i].len, &err))
+            fail_msg("case %zu is accepted", i);
+        assert_int_equal(err.code, ERR_USAGE);
+        if (!strstr(err.text, cases[i].want))
+            fail_msg("case %zu: '%s' lacks '%s'", i, err.text, cases[i].want);
+    }
+    static const char *const whole[] = { "", "# nothing\n", "---\nlearning_rate: 1e-6\n", "learning_rate: 1e-6\n...\n", "---\n...\n" };
+    for (size_t i = 0; i < ARRAY_SIZE(whole); i++) {
+        struct run_config c;
+        struct error err = { 0 };
+        if (!yaml_try(&c, whole[i], &err))
+            fail_msg("case %zu: %s", i, err.text);
+        assert_true(c.learning_rate == 1e-6);
+    }
+}
+
+static void a_runs_name_is_one_line_and_a_folders_name(UNUSED void **state)
+{
+    static const char *const bad[] = { "a\nb", "a\033[2Jb", "a\177", "a\xc2\x9b", "a\xff", "a/b", ".", ".." };
+    struct run_config c;
+    struct buf notes = BUF_INIT;
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        struct error err = { 0 };
+        run_config_init(&c);
+        assert_true(run_config_set(&c, "name", bad[i], FROM_FLAG, NULL, &err));
+        assert_false(run_config_finish(&c, &notes, &err));
+        assert_int_equal(err.code, ERR_USAGE);
+    }
+    struct error err = { 0 };
+    run_config_init(&c);
+    assert_true(run_config_set(&c, "name", "Übung \xe2\x82\xac 1", FROM_FLAG, NULL, &err));
+    assert_true(run_config_finish(&c, &notes, &err));
+    buf_release(&notes);
 }
 
 static void the_dapo_preset_fills_what_nobody_set(UNUSED void **state)
@@ -310,6 +371,8 @@ int main(void)
         cmocka_unit_test(the_seeds_flags_have_their_names_and_defaults),
         cmocka_unit_test(a_run_file_is_read_and_what_is_printed_reads_back_the_same),
         cmocka_unit_test(bad_run_files_get_one_sentence_with_the_line),
+        cmocka_unit_test(a_run_file_is_read_to_its_end_or_refused_with_the_line),
+        cmocka_unit_test(a_runs_name_is_one_line_and_a_folders_name),
         cmocka_unit_test(the_dapo_preset_fills_what_nobody_set),
         cmocka_unit_test(sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped),
         cmocka_unit_test(a_plan_counts_steps_and_ages_as_the_design_says),

@@ -256,7 +256,7 @@ static bool listen_parse(const char *listen, char *url, size_t size, struct erro
 static bool token_read(struct endpoint *e, const char *path, struct error *err)
 {
     struct buf b = BUF_INIT;
-    bool ok = file_read(&b, path, TOKEN_MAX - 1, err);
+    bool ok = file_read_text(&b, path, TOKEN_MAX - 1, err);
     size_t len = strcspn(buf_text(&b), "\r\n");
     if (ok && len == 0)
         ok = error_set(err, ERR_DATA, "'%s' holds no token", path);

@@ -84,10 +84,8 @@ static bool one_read(struct buf *text, const char *path, struct error *err)
 {
     if (!path_exists(path))
         return true;
-    if (!file_read(text, path, WANDB_SETTINGS_MAX, err))
+    if (!file_read_text(text, path, WANDB_SETTINGS_MAX, err))
         return error_wrap(err, "wandb's settings");
-    if (memchr(buf_text(text), 0, text->len))
-        return error_set(err, ERR_DATA, "'%s' is no text, so no file of wandb settings", path);
     return wandb_settings_check(buf_text(text), path, err);
 }
 

@@ -266,14 +266,14 @@ bool config_load(struct model_config *c, const char *dir, struct error *err)
     json_t *gen = NULL;
     if (!path_join(path, sizeof path, dir, "config.json"))
         return error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
-    TRY(file_read(&text, path, CONFIG_BYTES_MAX, err));
+    TRY(file_read_text(&text, path, CONFIG_BYTES_MAX, err));
     TRY(config_parse(c, buf_text(&text), path, err));
     if (!path_join(path, sizeof path, dir, "generation_config.json") || !path_exists(path)) {
         ok = true;
         goto out;
     }
     buf_clear(&text);
-    TRY(file_read(&text, path, CONFIG_BYTES_MAX, err));
+    TRY(file_read_text(&text, path, CONFIG_BYTES_MAX, err));
     TRY(gen = text_parse(buf_text(&text), path, err));
     struct reader r = { gen, path, "" };
     TRY(eos_get(&r, c, err));

@@ -202,7 +202,7 @@ static struct shards *index_open(const char *dir, const char *path, struct error
     struct buf text = BUF_INIT;
     json_t *root = NULL, *seen = json_object();
     json_error_t je;
-    TRY(file_read(&text, path, HEADER_BYTES_MAX, err));
+    TRY(file_read_text(&text, path, HEADER_BYTES_MAX, err));
     root = json_loads(buf_text(&text), 0, &je);
     json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0) {

@@ -490,7 +490,7 @@ struct template *template_load_file(const char *path, struct error *err)
 {
     struct buf text = { .max = (size_t)4 << 20 };
     struct template *t = NULL;
-    if (file_read(&text, path, TEMPLATE_BYTES_MAX, err))
+    if (file_read_text(&text, path, TEMPLATE_BYTES_MAX, err))
         t = template_new(buf_text(&text), text.len, path, err);
     buf_release(&text);
     return t;
@@ -537,7 +537,7 @@ struct template *template_load(const char *dir, struct error *err)
         return NULL;
     }
     if (path_exists(config_path)) {
-        TRY(file_read(&text, config_path, (size_t)64 << 20, err));
+        TRY(file_read_text(&text, config_path, (size_t)64 << 20, err));
         config = json_loadb(buf_text(&text), text.len, JSON_REJECT_DUPLICATES, &why);
         if (!config) {
             error_set(err, ERR_DATA, "%s:%d: %s", config_path, why.line, why.text);

@@ -523,7 +523,7 @@ static bool config_read(const char *dir, const char *name, json_t **out, struct 
         return error_set(err, ERR_IO, "the path of '%s' is too long", name);
     if (!path_exists(path))
         return true;
-    bool ok = file_read(&text, path, CONFIG_BYTES_MAX, err);
+    bool ok = file_read_text(&text, path, CONFIG_BYTES_MAX, err);
     if (ok && !(*out = json_loadb(buf_text(&text), text.len, JSON_REJECT_DUPLICATES, &why)))
         ok = error_set(err, ERR_DATA, "%s:%d: %s", path, why.line, why.text);
     buf_release(&text);

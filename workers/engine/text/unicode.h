@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
+#include "protocol/base/utf8.h"
 
 enum char_class {
     CHAR_LETTER = 1,      // \p{L}
@@ -51,9 +52,6 @@ static inline const uint8_t *utf8_before(const uint8_t *p)
 }
 /* Bytes of cp written to out (room for 4). */
 int utf8_put(uint8_t *out, uint32_t cp);
-/* How many bytes from the start are valid UTF-8 (len when all are). *is_ascii says whether those are all below 0x80,
- * *may_change whether any stands for a character from U+0300 up: below, NFC changes nothing. Both may be NULL. */
-size_t utf8_valid_len(const uint8_t *p, size_t len, bool *is_ascii, bool *may_change);
 
 enum normal_form { FORM_NONE, FORM_NFC, FORM_NFD, FORM_NFKC, FORM_NFKD };
 /* Append the text (valid UTF-8) in a normal form (UAX 15). Linear but for sorting runs of marks (n log n). */

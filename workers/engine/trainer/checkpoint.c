@@ -435,7 +435,7 @@ static json_t *json_read(const char *path, struct error *err)
     struct buf b = { .max = SMALL_FILE_MAX };
     json_error_t je;
     json_t *j = NULL;
-    if (file_read(&b, path, SMALL_FILE_MAX, err) && !(j = json_loads(buf_text(&b), JSON_REJECT_DUPLICATES, &je)))
+    if (file_read_text(&b, path, SMALL_FILE_MAX, err) && !(j = json_loads(buf_text(&b), JSON_REJECT_DUPLICATES, &je)))
         error_set(err, je.text[0] ? ERR_DATA : ERR_NO_MEMORY, je.text[0] ? "'%s':%d: not valid JSON: %s" : "no memory to read '%s'", path,
                   je.line, je.text);
     buf_release(&b);
