@@ -50,7 +50,7 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
 {
     struct cli_option own[] = {
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the command" },
-        { "resume", NULL, CLI_STR, &t->resume, "DIR", "go on with this run; settings given here hold from there on, whatever was set before" },
+        { "resume", NULL, CLI_STR, &t->resume, "DIR", "go on with this run (one that goes on already is looked at); settings given here hold from there on, whatever was set before" },
         { "runs-dir", NULL, CLI_STR, &t->runs_dir, "DIR", "where the run's directory is made (runs)" },
         { "batch", NULL, CLI_FLAG, &t->batch, NULL, "stay in the foreground and own the run: a signal stops it, a second at once" },
         { "format", NULL, CLI_STR, &t->format, "FORMAT", "with --batch: text or jsonl" },
@@ -96,11 +96,11 @@ bool knob_given(const struct train *t, const char *name)
     return t->value[knob_find(name, &err) - knobs] != NULL;
 }
 
-static bool settings_read(struct train *t, struct error *err)
+/* before: run.yaml's settings, when a run is resumed. */
+static bool settings_read(struct train *t, struct run_config *before, struct error *err)
 {
     char path[PATH_MAX];
     struct buf notes = BUF_INIT;
-    struct run_config before;
     run_config_init(&t->config);
     if (t->resume) {
         if (!realpath(t->resume, t->run_dir) || !path_join(path, sizeof path, t->run_dir, "run.yaml") || !path_exists(path))
@@ -110,21 +110,21 @@ static bool settings_read(struct train *t, struct error *err)
     } else if (t->run_file && !run_config_read(&t->config, t->run_file, err)) {
         return false;
     }
-    before = t->config;
+    *before = t->config;
     for (int i = 0; i < n_knobs; i++)
         if (t->value[i] && !run_config_set(&t->config, knobs[i].name, t->value[i], FROM_FLAG, NULL, err))
             return false;
-    if (t->resume && t->config.free_running != before.free_running)
+    if (t->resume && t->config.free_running != before->free_running)
         return error_set(err, ERR_USAGE, "'free_running' is %s in this run; its prompts are scheduled that way, and it cannot change",
-                         before.free_running ? "true" : "false");
+                         before->free_running ? "true" : "false");
     if (t->resume)
-        workers_change(t, &before, &notes);
+        workers_change(t, before, &notes);
     if (t->resume && !knob_given(t, "train_minibatch_size"))    // it has no effect; what the run began with is in nobody's way
         t->config.train_minibatch_size = t->config.train_batch_size;
     bool ok = run_config_finish(&t->config, &notes, err);
     if (ok && notes.len)
         fprintf(stderr, "%s", buf_text(&notes));
-    ok = ok && (!t->resume || flags_note(t, &before, err));
+    ok = ok && (!t->resume || flags_note(t, before, err));
     buf_release(&notes);
     return ok;
 }
@@ -196,10 +196,12 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     bool help = false, ok = false;
     struct buf notes = BUF_INIT;
     struct watch_seen seen = { 0 };
+    struct run_config before;
     struct train *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
     t->format = "text";
+    t->lock_fd = -1;
     t->interval_s = -1;
     TRY(options_read(t, argc, argv, &help, err));
     if (help) {
@@ -208,7 +210,11 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     }
     enum batch_format format;
     TRY(batch_format_parse(t->format, &format, err));
-    TRY(settings_read(t, err));
+    TRY(settings_read(t, &before, err));
+    if (t->resume && !t->dry_run) {
+        TRY(train_watch_skip(t, &seen, err));    // what an earlier life has told is not told again
+        TRY(train_take(t, &before, err));
+    }
     TRY(train_check(t, err));
     knobs_note_idle(&t->config, t->resume ? FROM_FLAG : FROM_FILE, &notes);    // a resumed run's run.yaml was checked when it began
     fprintf(stderr, "%s", buf_text(&notes));
@@ -217,8 +223,6 @@ static bool train_cmd(int argc, char **argv, struct error *err)
         ok = true;
         goto out;
     }
-    if (t->resume)    // what an earlier life has told is not told again
-        TRY(train_watch_skip(t, &seen, err));
     bool batch = t->batch || !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO);
     if (batch)
         train_watch_signals();
@@ -233,6 +237,8 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     }
 out:
     buf_release(&notes);
+    if (t->lock_fd >= 0)
+        close(t->lock_fd);
     buf_release(&t->flags);
     free(t);
     return ok;

@@ -17,6 +17,8 @@ struct train {
     double interval_s;
     char run_dir[PATH_MAX];
     struct buf flags;             // live settings given with --resume (resume_flags.h)
+    int lock_fd;                  // the run's lock; -1: not ours
+    bool attached;                // the run goes on already: it is only looked at, and told what to set
 };
 
 bool knob_given(const struct train *t, const char *name);    // on the command line
@@ -32,8 +34,13 @@ MUST_USE bool flags_note(struct train *t, const struct run_config *before, struc
 /* Model, data, reward, devices and sizes; on success config is as run.yaml will have it, and n_row and plan are known. */
 MUST_USE bool train_check(struct train *t, struct error *err);
 
+/* ---- train_take.c ---- */
+/* Take the lock of the run that is resumed. One that goes on (a keeper has revived it, or nobody ever ended it) is attached to
+ * instead, and gets the settings that were given; before: run.yaml's. What an ended life has left is waited for, with a limit. */
+MUST_USE bool train_take(struct train *t, const struct run_config *before, struct error *err);
+
 /* ---- train_start.c ---- */
-/* Make the run's directory, or take that of the run that is resumed, and start its keeper. On failure nothing new is left. */
+/* Make the run's directory, or fill that of the run that was taken, and start its keeper. On failure nothing new is left. */
 MUST_USE bool train_start(struct train *t, struct error *err);
 
 /* ---- train_watch.c: --batch ---- */

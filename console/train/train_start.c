@@ -86,23 +86,22 @@ out:
 
 bool train_start(struct train *t, struct error *err)
 {
-    int fd = -1;
     bool made = false, ok = false;
-    if (t->resume) {
-        if ((fd = run_lock_take(t->run_dir, err)) < 0)
-            return false;
-    } else {
+    if (t->attached)
+        return true;
+    if (!t->resume) {
         if (!dir_take(t, err))
             return false;
         made = true;
-        TRY((fd = run_lock_take(t->run_dir, err)) >= 0);
+        TRY((t->lock_fd = run_lock_take(t->run_dir, err)) >= 0);
     }
     TRY(room_check(t, err) && dir_fill(t, err));
-    TRY(process_spawn("agent", t->run_dir, "keeper", fd, true, err) > 0);
+    TRY(process_spawn("agent", t->run_dir, "keeper", t->lock_fd, true, err) > 0);
     ok = true;
 out:
-    if (fd >= 0)
-        close(fd);    // the keeper holds the lock now
+    if (t->lock_fd >= 0)
+        close(t->lock_fd);    // the keeper holds the lock now
+    t->lock_fd = -1;
     if (!ok && made) {
         struct error why;
         if (!dir_remove(t->run_dir, &why))

@@ -101,26 +101,38 @@ bool process_note(const char *run_dir, const char *name, struct error *err)
     return ok || error_errno(err, "cannot write '%s'", path);
 }
 
-/* Does /proc/PID/cmdline hold these two as whole arguments? */
-static bool cmdline_has(pid_t pid, const char *first, const char *second)
+/* The arguments of a process, each ended by a NUL; empty when it has gone. */
+static void cmdline_read(pid_t pid, struct buf *b)
 {
     char path[64], chunk[1024];
-    struct buf b = BUF_INIT;
-    bool has_first = false, has_second = false;
+    ssize_t n;
+    buf_clear(b);
     snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false;
-    ssize_t n;
-    while ((n = read(fd, chunk, sizeof chunk)) > 0 && b.len < 65536)
-        buf_add(&b, chunk, (size_t)n);
+        return;
+    while ((n = read(fd, chunk, sizeof chunk)) > 0 && b->len < 65536)
+        buf_add(b, chunk, (size_t)n);
     close(fd);
-    for (size_t at = 0; at < b.len; at += strlen(b.data + at) + 1) {
-        has_first = has_first || strcmp(b.data + at, first) == 0;
-        has_second = has_second || strcmp(b.data + at, second) == 0;
-    }
+}
+
+/* The argument after the one that is word, or "" when that is the last; NULL: word is no argument. */
+static const char *cmdline_after(const struct buf *b, const char *word)
+{
+    for (size_t at = 0; at < b->len; at += strlen(b->data + at) + 1)
+        if (strcmp(b->data + at, word) == 0)
+            return at + strlen(word) + 1 < b->len ? b->data + at + strlen(word) + 1 : "";
+    return NULL;
+}
+
+/* Does /proc/PID/cmdline hold these two as whole arguments? */
+static bool cmdline_has(pid_t pid, const char *first, const char *second)
+{
+    struct buf b = BUF_INIT;
+    cmdline_read(pid, &b);
+    bool has = cmdline_after(&b, first) && cmdline_after(&b, second);
     buf_release(&b);
-    return has_first && has_second;
+    return has;
 }
 
 pid_t process_find(const char *run_dir, const char *name)
@@ -140,24 +152,41 @@ pid_t process_find(const char *run_dir, const char *name)
     return (pid_t)pid;
 }
 
+int run_processes(const char *run_dir, struct run_process *out, int max)
+{
+    struct buf b = BUF_INIT;
+    const struct dirent *e;
+    int n = 0;
+    DIR *d = opendir("/proc");
+    while (d && n < max && (e = readdir(d))) {
+        int64_t pid;
+        if (!parse_i64(e->d_name, &pid) || pid == getpid())
+            continue;
+        cmdline_read((pid_t)pid, &b);
+        const char *name = cmdline_after(&b, run_dir) ? cmdline_after(&b, "--name") : NULL;
+        if (name) {
+            out[n].pid = (pid_t)pid;
+            snprintf(out[n++].name, sizeof out->name, "%s", name);
+        }
+    }
+    if (d)
+        closedir(d);
+    buf_release(&b);
+    return n;
+}
+
 void run_kill(const char *run_dir)
 {
     static const char *const first[] = { "keeper", "agent" };
+    struct run_process found[RUN_PROCESSES_MAX];
     for (int round = 0; round < 3; round++) {    // what a dying parent has just started is found in the next round
         for (size_t i = 0; i < ARRAY_SIZE(first); i++) {
             pid_t pid = process_find(run_dir, first[i]);
             if (pid > 0)
                 kill(pid, SIGKILL);
         }
-        DIR *d = opendir("/proc");
-        const struct dirent *e;
-        while (d && (e = readdir(d))) {
-            int64_t pid;
-            if (parse_i64(e->d_name, &pid) && pid != getpid() && cmdline_has((pid_t)pid, run_dir, "--name"))
-                kill((pid_t)pid, SIGKILL);
-        }
-        if (d)
-            closedir(d);
+        for (int n = run_processes(run_dir, found, RUN_PROCESSES_MAX); n > 0; n--)
+            kill(found[n - 1].pid, SIGKILL);
     }
 }
 

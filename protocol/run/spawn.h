@@ -10,6 +10,7 @@
 #include "protocol/base/error.h"
 
 #define RUN_LOCK_FD 3
+#define RUN_PROCESSES_MAX 256    // of one run on one host
 
 /* Start `rollcall COMMAND --run run_dir --name name`, its output appended to RUN/logs/NAME.log, RUN_LOCK_FD from lock_fd.
  * session: in a session of its own, so that it outlives the terminal. -1 on failure. */
@@ -18,6 +19,12 @@ pid_t process_spawn(const char *command, const char *run_dir, const char *name, 
 pid_t process_find(const char *run_dir, const char *name);
 /* Write our own pid file. */
 MUST_USE bool process_note(const char *run_dir, const char *name, struct error *err);
+struct run_process {
+    pid_t pid;
+    char name[64];
+};
+/* The living processes of the run but ourselves, at most max of them; returns how many. */
+int run_processes(const char *run_dir, struct run_process *out, int max);
 /* Kill every process of the run at once: keeper and agent first, then the rest. */
 void run_kill(const char *run_dir);
 /* Remove the weights that trainers left in sock/ for producers: when a life of the run begins and when it ends, since another

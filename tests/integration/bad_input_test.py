@@ -250,12 +250,11 @@ class BadInput(unittest.TestCase):
         for words in ("'gate' cannot run", "choose another HOST:PORT as 'listen'", address, "another process listens there already"):
             self.assertIn(words, last["reason"])
 
-    def test_a_live_run_s_directory_is_taken_by_nobody_else(self):
+    def test_a_live_run_s_name_is_taken_by_nobody_else(self):
         run = Run(self.task, "live", self.task.run_file(), ["--max-steps", "100000"])
         self.addCleanup(run.kill)
         run.wait_step(1)
         before = run.processes()
-        self.one_sentence(self.rollcall("train", "--batch", "--resume", run.dir), 1, run.dir)
         self.one_sentence(self.rollcall("train", self.task.run_file(), "--batch", "--runs-dir", self.task.path("runs"), "--name", "live"),
                           1, run.dir, "exists")
         self.assertEqual(run.processes(), before)

@@ -209,12 +209,62 @@ class Control(RunCase):
     def test_a_run_is_not_started_twice_and_a_name_not_taken_twice(self):
         run = self.start()
         run.wait_step(1)
-        twice = subprocess.run([ROLLCALL, "train", "--batch", "--resume", run.dir], capture_output=True, text=True, timeout=LIMIT)
-        self.assertEqual(twice.returncode, 1, twice.stderr)
+        before = run.processes()
+        again = Run(self.task, os.path.basename(run.dir), resume=True, extra=["--learning-rate", "3e-5"])
+        self.addCleanup(again.kill)
+        self.until("it looks at the run that goes on", lambda: "goes on already" in again.logs(), again)
+        self.assertEqual(run.processes(), before)
+        set_by = sqlite3.connect(os.path.join(run.dir, "journal.db"))
+        self.addCleanup(set_by.close)
+        self.assertEqual(set_by.execute("select who from event where text like '%learning_rate%3e-05%'").fetchall(), [("train --resume",)])
+        other = subprocess.run([ROLLCALL, "train", "--batch", "--resume", run.dir, "--seed", "77"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(other.returncode, 1, other.stderr)
+        self.assertIn("'seed'", other.stderr)
+        self.assertEqual(run.ctl("stop").returncode, 0)
+        for one in (run, again):
+            code, last = one.wait()
+            self.assertEqual((code, last.get("event")), (3, "stopped"), one.logs())
         same = subprocess.run([ROLLCALL, "train", self.task.run_file(), "--batch", "--runs-dir", self.task.path("runs"), "--name",
                                os.path.basename(run.dir)], capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(same.returncode, 1, same.stderr)
         self.assertIn("exists", same.stderr)
+
+    def test_a_resume_needs_no_second_try_whatever_is_left_of_the_run(self):
+        def resume(*extra):
+            again = Run(self.task, os.path.basename(run.dir), resume=True, extra=extra)
+            self.addCleanup(again.kill)
+            return again
+
+        def kill_but(*kept):
+            while left := {name: pid for name, pid in run.processes().items() if name not in kept}:
+                for pid in left.values():
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+
+        run = self.start()
+        run.wait_step(1)
+        scorer = run.processes()["scorer"]
+        run.process.kill()
+        run.process.wait()
+        kill_but("scorer")    # nobody leads it, so it would end by itself, in 10 s
+        again = resume()
+        self.until("the scorer is waited for", lambda: f"'scorer' (pid {scorer})" in again.logs(), again)
+        os.kill(scorer, signal.SIGKILL)
+        step = run.step()
+        again.wait_step(step + 1)
+        again.process.kill()    # what looks at it, not the run
+        again.process.wait()
+        os.kill(run.processes()["agent"], signal.SIGKILL)    # the keeper starts it again
+        again = resume()
+        self.until("it looks at the run that goes on", lambda: "goes on already" in again.logs(), again)
+        self.ok(run, "stop")
+        stopped = run.step()
+        last_one = resume("--max-steps", str(stopped + 1))    # its processes are still ending
+        code, last = last_one.wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", stopped + 1), last_one.logs())
+        self.assertEqual(again.wait()[1].get("event"), "stopped", again.logs())
 
 
 if __name__ == "__main__":

@@ -245,6 +245,14 @@ class RunCase(unittest.TestCase):
         self.addCleanup(run.kill)
         return run
 
+    def until(self, what, reached, *runs):
+        """Wait until reached() holds; the runs' logs are told when it never does."""
+        end = time.monotonic() + LIMIT
+        while not reached():
+            if time.monotonic() > end:
+                raise AssertionError("\n".join([what + ": not in time", *(run.logs() for run in runs)]))
+            time.sleep(0.01)
+
     def ok(self, run, *args):
         """What ctl prints; it must be carried out."""
         done = run.ctl(*args)
