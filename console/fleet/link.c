@@ -360,7 +360,7 @@ static void rollout_read(struct model *m, const struct mval *v)
     const struct mval *samples = mval_get(v, "samples");
     if (!g)
         return;
-    g->row = mval_i64(mval_get(v, "row"), -1);
+    g->line = mval_i64(mval_get(v, "line"), -1);
     for (int64_t i = 0; i < mval_n(samples); i++) {
         const struct mval *s = mval_at(samples, i);
         char reason[64];

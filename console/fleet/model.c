@@ -259,7 +259,7 @@ struct rollout_view *model_rollout(struct model *m, int64_t item, int64_t step, 
     }
     struct rollout_view *r = &m->rollout[m->n_rollout++ % MODEL_ROLLOUTS];
     rollout_release(r);
-    *r = (struct rollout_view){ .item = item, .step = step, .row = -1, .prompt = copy, .sample = sample };
+    *r = (struct rollout_view){ .item = item, .step = step, .line = -1, .prompt = copy, .sample = sample };
     model_changed(m);
     return r;
 }

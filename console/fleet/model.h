@@ -68,7 +68,7 @@ struct host_view {                // a node's; NAN: not known
 };
 struct rollout_view {
     int64_t item, step;
-    int64_t row;                  // line of the dataset; -1: not told
+    int64_t line;                 // of the data's file, from 1; -1: not told
     char *prompt;                 // owned
     struct sample_view *sample;   // (n_sample); owned
     int n_sample;

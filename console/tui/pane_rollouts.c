@@ -244,12 +244,12 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
         char line[160], command[INPUT_MAX];
         if (!g)
             return true;
-        if (g->row < 0) {
+        if (g->line < 0) {
             app_flash(a, ROLE_WARN, now_ns, "the run has not told which line of the dataset this prompt is");
             return true;
         }
-        snprintf(line, sizeof(line), "Line %lld of the dataset is issued no more in this run:", (long long)g->row);
-        snprintf(command, sizeof(command), "quarantine %lld", (long long)g->row);
+        snprintf(line, sizeof(line), "Line %lld of the dataset is issued no more in this run:", (long long)g->line);
+        snprintf(command, sizeof(command), "quarantine %lld", (long long)g->line);
         app_confirm(a, true, "Quarantine this prompt?", line, g->prompt, command);
         return true;
     }

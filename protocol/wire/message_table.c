@@ -81,7 +81,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         FIELDS({ "events", KIND_LIST, false, "{id, time, step, kind, who, text}" },) },
     [MSG_ROLLOUTS] = { "rollouts", "console", "agent, controller", "the newest rollout groups as text",
         FIELDS({ "limit", KIND_I64, true, "most groups" },),
-        FIELDS({ "groups", KIND_LIST, false, "{item, step, prompt_text, samples: [{text, reward, score, n_tok, finish, reason}]}, "
+        FIELDS({ "groups", KIND_LIST, false, "{item, step, line (of the data's file, from 1), prompt_text, samples: [{text, reward, score, n_tok, finish, reason}]}, "
                                              "newest first" },) },
     [MSG_CHECKPOINTS] = { "checkpoints", "console, ctl", "agent, controller", "the run's checkpoints, newest first",
         FIELDS({ "verify", KIND_BOOL, true, "read every file and compare its hash" },),
@@ -112,7 +112,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "max_steps", KIND_I64, true, "train: optimizer steps of the whole run, for the schedule" },
                { "knobs", KIND_MAP, true, "items, train, eval: settings that differ from run.yaml for this task, as text by name" },) },
     [MSG_GROUP] = { "group", "worker", "controller", "a finished rollout group; acknowledged when it is on disk",
-        FIELDS({ "incarnation", KIND_I64, false, "" }, { "item", KIND_I64, false, "" }, { "row", KIND_I64, false, "line of the dataset" },
+        FIELDS({ "incarnation", KIND_I64, false, "" }, { "item", KIND_I64, false, "" }, { "row", KIND_I64, false, "prompt, from 0, among the usable ones" },
                { "rollout_step", KIND_I64, false, "" }, { "version", KIND_I64, false, "of the weights, optimizer steps" },
                { "made", KIND_I64, true, "the incarnation that made version; a group of weights that are undone since is refused" },
                { "temperature", KIND_F64, false, "" }, { "top_p", KIND_F64, false, "" }, { "top_k", KIND_I64, false, "" },
@@ -137,6 +137,8 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "version", KIND_I64, true, "publish: of the weights" },
                { "left", KIND_BOOL, true, "not done because another trainer has left or died, or does not come" },
                { "again", KIND_BOOL, true, "publish: the weights did not come; it may be asked again" },
+               { "lines", KIND_BIN, true, "load: int64 pairs (usable prompt from 0, its line in the data's file from 1), one for each prompt that "
+                                          "does not stand on the line after its predecessor's" },
                { "metrics", KIND_MAP, true, "train: numbers by name (protocol/run/metrics.h)" },
                { "eval", KIND_MAP, true, "eval: SET -> {n, mean, temperature}" },
                { "size_bytes", KIND_I64, true, "save" }, { "hash", KIND_STR, true, "save: of the manifest" },),
@@ -196,7 +198,7 @@ const struct command_spec command_specs[] = {
     { "stop", "", "finish the optimizer step, save, end the run", 600, true },
     { "restart", "process", "kill a process; its parent starts it again", 60, true },
     { "dismiss", "node", "send a node away; its items are issued again", 30, true },
-    { "quarantine", "row", "issue a line of the dataset no more", 30, true },
+    { "quarantine", "line", "issue the prompt on this line of the data's file, from 1, no more", 30, true },
 };
 const int n_command_specs = ARRAY_SIZE(command_specs);
 

@@ -98,14 +98,23 @@ class Commands(RunCase):
         self.assertTrue([text for text, in self.query(run, "select text from event where kind = 'eval'") if f"step {step}" in text])
 
     def test_a_prompt_in_quarantine_is_issued_no_more(self):
-        run = self.start("--num-episodes", "1000")
+        with open(self.task.path("train.jsonl")) as f:    # the first line is too long a prompt, and the second one blank
+            rows = f.readlines()
+        long = json.loads(rows[0])
+        long["messages"] = [{"role": "user", "content": "1 + " * 4000}]
+        with open(self.task.path("gaps.jsonl"), "w") as f:
+            f.writelines([json.dumps(long) + "\n", "\n", *rows])
+        run = self.start("--num-episodes", "1000", "--dataset", self.task.path("gaps.jsonl"))
         self.ok(run, "pause", "--depth", "drain")
         last = self.query(run, "select max(item) from item")[0][0]
-        self.ok(run, "quarantine", "5")
-        done = run.ctl("quarantine", "5")
+        self.ok(run, "quarantine", "8")    # the sixth prompt that is used
+        done = run.ctl("quarantine", "8")
         self.assertEqual(done.returncode, 1)
         self.assertIn("already", done.stderr)
-        self.assertEqual(run.ctl("quarantine", "64").returncode, 2)
+        for line in ("1", "2", "67"):
+            done = run.ctl("quarantine", line)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(f"line {line} ", done.stderr)
         self.ok(run, "resume")
         end = time.monotonic() + LIMIT
         while self.query(run, "select max(item) from item")[0][0] < last + 3 * 64 and time.monotonic() < end:    # three rounds of the data
@@ -114,7 +123,7 @@ class Commands(RunCase):
         self.assertGreaterEqual(len(rows), 3 * 64)
         self.assertNotIn(5, rows[64:])    # what was issued already is not called back
         self.assertIn(6, rows[64:])
-        self.assertTrue(any("prompt 5" in text for _, text in self.commands(run)))
+        self.assertTrue(any("line 8" in text for _, text in self.commands(run)))
 
     def test_a_limit_that_passes_names_who_is_late(self):
         run = self.start()

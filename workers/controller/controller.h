@@ -123,6 +123,7 @@ struct controller {
     struct run_config now;             // with all changes
     struct ledger *ledger;             // NULL until n_row is known
     int64_t n_row, ledger_first;
+    struct buf lines;                  // int64 pairs (prompt, line of the data's file), as done has them; empty: not told
     enum run_state state;
     enum pause_depth pause;            // wanted
     char reason[1024];
@@ -214,6 +215,10 @@ int64_t workers_in_task(const struct controller *c, enum task_kind kind);
 void command_came(struct controller *c, struct request *r, const struct msg_in *in);
 void steps_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void events_asked(struct controller *c, struct request *r, const struct msg_in *in);
+/* The line of the data's file that a prompt stands on, as field line; nothing when it is not known. */
+void line_write(const struct controller *c, struct msg_out *m, const struct mval *row);
+/* Where the prompts stand, as a worker has told after loading; kept in the journal. */
+MUST_USE bool lines_take(struct controller *c, const struct mval *told, struct error *err);
 void rollouts_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void checkpoints_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void orders_tick(struct controller *c);

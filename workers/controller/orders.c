@@ -316,23 +316,69 @@ bool orders_resumed_apply(struct controller *c, struct error *err)
     return ok;
 }
 
+/* ---- prompts and the lines of the data's file that they stand on ---- */
+
+/* The pair at or before which x is found in column k (both columns ascend); NULL: none. */
+static const int64_t *line_pair(const struct controller *c, int k, int64_t x)
+{
+    const int64_t *pair = (const int64_t *)(const void *)c->lines.data;
+    size_t low = 0, high = c->lines.len / (2 * sizeof *pair);
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (pair[2 * mid + (size_t)k] <= x)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low > 0 ? pair + 2 * (low - 1) : NULL;
+}
+
+static int64_t prompt_on_line(const struct controller *c, int64_t line)
+{
+    const int64_t *p = line_pair(c, 1, line), *end = (const int64_t *)(const void *)(c->lines.data + c->lines.len);
+    int64_t row = p ? p[0] + (line - p[1]) : -1;
+    return p && row < (p + 2 < end ? p[2] : c->n_row) ? row : -1;
+}
+
+void line_write(const struct controller *c, struct msg_out *m, const struct mval *row)
+{
+    const int64_t *p = line_pair(c, 0, mval_i64(row, -1));
+    if (p)
+        msg_i64(m, "line", p[1] + (mval_i64(row, -1) - p[0]));
+}
+
+bool lines_take(struct controller *c, const struct mval *told, struct error *err)
+{
+    size_t len = 0;
+    const void *pair = told ? mval_bin(told, &len) : NULL;
+    if (!pair || len % (2 * sizeof(int64_t)) != 0 || (len == c->lines.len && memcmp(c->lines.data, pair, len) == 0))
+        return true;
+    buf_clear(&c->lines);
+    if (!buf_add(&c->lines, pair, len))
+        return error_set(err, ERR_NO_MEMORY, "no memory for where the prompts stand");
+    return transaction(c, err) && journal_value_put(c->journal, "lines", pair, len, err);
+}
+
 static void quarantine_command(struct controller *c, struct request *r, const char *id, const char *who, const struct mval *args)
 {
     struct error err;
     struct buf list = BUF_INIT;
     char text[128];
     bool found, ok = false;
-    int64_t row = mval_i64(mval_get(args, "row"), -1);
-    if (!c->ledger || row < 0 || row >= c->n_row)
-        error_set(&err, ERR_USAGE, "there is no prompt %" PRId64 "; they go from 0 to %" PRId64, row, c->n_row - 1);
+    int64_t line = mval_i64(mval_get(args, "line"), -1), row = prompt_on_line(c, line);
+    if (!c->ledger || c->lines.len == 0)
+        error_set(&err, ERR_REFUSED, "no worker has loaded the data yet");
+    else if (row < 0)
+        error_set(&err, ERR_USAGE, "no prompt of this run stands on line %" PRId64 " of '%.600s': it is blank, its prompt is too long, or the "
+                  "file ends before it", line, c->config.dataset);
     else if (!ledger_forbid(c->ledger, row))
-        error_set(&err, ERR_REFUSED, "prompt %" PRId64 " is in quarantine already, or the last one left", row);
+        error_set(&err, ERR_REFUSED, "the prompt on line %" PRId64 " is in quarantine already, or the last one left", line);
     else
         ok = journal_value_get(c->journal, "quarantine", &list, &found, &err);
     if (ok && !(buf_fmt(&list, "%" PRId64 "\n", row) && transaction(c, &err)
                 && journal_value_put(c->journal, "quarantine", list.data, list.len, &err)))
         ok = false;
-    snprintf(text, sizeof text, "prompt %" PRId64 " is issued no more", row);
+    snprintf(text, sizeof text, "the prompt on line %" PRId64 " is issued no more", line);
     if (ok)
         command_ok(c, r, id, who, c->step, text);
     else
@@ -408,15 +454,15 @@ static bool command_reached(struct controller *c, const struct pending_command *
     return false;    // stop: answered by orders_refuse_all when the run has ended
 }
 
-/* Who keeps a command waiting. */
+/* What keeps a command waiting: all workers with a task, since one of them may wait for the others; which is late, the agent adds. */
 static void late_name(const struct controller *c, char *out, size_t size)
 {
-    for (int i = 0; i < c->n_worker; i++)
-        if (c->worker[i].task) {
-            snprintf(out, size, "%s, which is in '%s'", c->worker[i].name, task_kind_name(c->worker[i].task_kind));
-            return;
-        }
-    snprintf(out, size, c->n_worker ? "%s, which has not asked for work" : "no worker is there", c->n_worker ? c->worker[0].name : "");
+    size_t at = 0;
+    for (int i = 0; i < c->n_worker && at < size; i++)
+        if (c->worker[i].task)
+            at += (size_t)snprintf(out + at, size - at, "%s%s in '%s'", at ? ", " : "", c->worker[i].name, task_kind_name(c->worker[i].task_kind));
+    if (at == 0)
+        snprintf(out, size, c->n_worker ? "%s, which has not asked for work" : "no worker is there", c->n_worker ? c->worker[0].name : "");
 }
 
 void orders_tick(struct controller *c)
@@ -711,6 +757,7 @@ void rollouts_asked(struct controller *c, struct request *r, const struct msg_in
         msg_map(&m, NULL);
         msg_copy(&m, "item", mval_get(g.root, "item"));
         msg_copy(&m, "step", mval_get(g.root, "version"));
+        line_write(c, &m, mval_get(g.root, "row"));
         msg_copy(&m, "prompt_text", mval_get(g.root, "prompt_text"));
         msg_copy(&m, "samples", mval_get(g.root, "samples"));
         msg_end(&m);

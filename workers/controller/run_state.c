@@ -388,6 +388,7 @@ void controller_close(struct controller *c)
     free(c->answer);
     for (int i = 0; i < RECENT_MAX; i++)
         buf_release(&c->recent[i]);
+    buf_release(&c->lines);
     if (c->in_transaction)
         journal_rollback(c->journal);
     journal_close(c->journal);
@@ -519,6 +520,8 @@ bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
         ledger_forbid(c->ledger, strtoll(at, NULL, 10));
     c->n_row = n_row;
     TRY(number_put(c, "n_row", n_row, err));
+    buf_clear(&c->lines);
+    TRY(journal_value_get(c->journal, "lines", &c->lines, &found, err));
     TRY(length_set(c, err));
     TRY(ledger_advance(c, err));
     ok = true;

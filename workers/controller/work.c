@@ -544,6 +544,7 @@ static void rollout_body(struct controller *c, struct msg_out *m)
         return;
     msg_copy(m, "item", mval_get(in.root, "item"));
     msg_copy(m, "step", mval_get(in.root, "version"));
+    line_write(c, m, mval_get(in.root, "row"));
     msg_copy(m, "prompt_text", mval_get(in.root, "prompt_text"));
     msg_copy(m, "samples", mval_get(in.root, "samples"));
     msg_in_release(&in);
@@ -927,6 +928,8 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
         if (incarnation == c->incarnation && c->evaluating >= 0)
             good = eval_done(c, in, step, &err);
     } else if (kind == TASK_LOAD) {
+        if (ok)
+            good = lines_take(c, mval_get(in->root, "lines"), &err);
         if (rank >= 0) {
             if (!ok)
                 load_failed(c, why);

@@ -90,3 +90,6 @@ void engine_put(struct engine *e, struct task *t);       // takes t
 struct report *engine_take(struct engine *e);            // NULL: none waits
 void engine_scored(struct engine *e, struct report *r);  // an evaluation's group with its scores; takes r
 void engine_look(struct engine *e, struct engine_look *out);
+/* Where the usable prompts stand in the data's file: pairs (prompt from 0, its line from 1), one for each prompt whose line is
+ * not the next one after its predecessor's. Returns how many of at most max, 0 before the first load or when there are more. */
+int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max);

@@ -18,6 +18,7 @@
 #include "workers/process/process.h"
 #include "workers/engine/reward/reward.h"
 
+#define LINES_MAX 65536           // gaps between the usable prompts of a file that are told; with more, no lines are
 #define WORK_LIMIT_MS 15000       // the controller holds a request for work 2 s
 #define SCORE_LIMIT_MS 120000
 #define SCORE_TRIES 6             // then the samples are left out
@@ -264,6 +265,15 @@ static void parcel_answered(struct worker_process *w, struct net_event *ev)
 
 /* ---- reports of the engine ---- */
 
+/* Which line of the data's file each usable prompt stands on. */
+static void lines_write(struct worker_process *w, struct msg_out *m)
+{
+    int64_t (*pair)[2] = calloc(LINES_MAX, sizeof *pair), n = pair ? engine_lines(w->engine, pair, LINES_MAX) : 0;
+    if (n > 0)
+        msg_bin(m, "lines", pair, (size_t)n * sizeof *pair);
+    free(pair);
+}
+
 static void done_send(struct worker_process *w, const struct report *r)
 {
     struct error err;
@@ -280,6 +290,8 @@ static void done_send(struct worker_process *w, const struct report *r)
     msg_bool(m, "ok", r->ok);
     if (r->task_kind == TASK_PUBLISH)
         msg_i64(m, "version", r->version);
+    if (r->task_kind == TASK_LOAD && r->ok)
+        lines_write(w, m);
     if (r->left)
         msg_bool(m, "left", true);
     if (r->again)
