@@ -95,8 +95,8 @@ static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m
         int64_t left = MAX(until - clock_ms(), (int64_t)1), again = MAX(clock_ms() - began, (int64_t)ASK_AGAIN_MS);
         if (peer_call(c->door.agent, type, m, MIN(left, again), in, ev, err))
             return true;
-        if ((err->code != ERR_TIMEOUT && err->code != ERR_CLOSED) || clock_ms() >= until || !run_is_live(c->run_dir))
-            return false;
+        if (!ev->failed || (err->code != ERR_TIMEOUT && err->code != ERR_CLOSED) || clock_ms() >= until || !run_is_live(c->run_dir))
+            return false;    // a refusal is an answer, also one that something came too late
     }
 }
 
@@ -348,10 +348,10 @@ static bool args_write(struct ctl *c, const struct command_spec *spec, const cha
             return error_set(err, ERR_USAGE, "'dismiss' needs the name of a node; 'rollcall ctl status' shows them as NODE/PROCESS");
         msg_str(m, "node", operand[0]);
     } else if (strcmp(spec->name, "quarantine") == 0) {
-        int64_t row;
-        if (n != 1 || !parse_i64(operand[0], &row) || row < 0)
-            return error_set(err, ERR_USAGE, "'quarantine' needs the number of a prompt");
-        msg_i64(m, "row", row);
+        int64_t line;
+        if (n != 1 || !parse_i64(operand[0], &line) || line < 1)
+            return error_set(err, ERR_USAGE, "'quarantine' needs the number of a line of the data's file, from 1");
+        msg_i64(m, "line", line);
     } else if (n > 0) {
         return error_set(err, ERR_USAGE, "'%s' takes no '%s'", spec->name, operand[0]);
     }

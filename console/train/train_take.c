@@ -86,14 +86,17 @@ static bool settings_command(const struct train *t, const struct run_config *bef
     return ok && msg_finish(m, err);
 }
 
-/* Look at the run that goes on. On failure it may have ended meanwhile. */
-static bool attach(struct train *t, struct peer *agent, const struct msg_out *set, bool any, struct error *err)
+/* Look at the run that goes on. On failure it may have ended meanwhile; lost: whether the settings are set is unknown. */
+static bool attach(struct train *t, struct peer *agent, const struct msg_out *set, bool any, bool *lost, struct error *err)
 {
     struct msg_in in;
     struct net_event ev;
+    *lost = false;
     if (any) {
-        if (!peer_call(agent, MSG_COMMAND, set, (SET_LIMIT_S + 5) * 1000, &in, &ev, err))
+        if (!peer_call(agent, MSG_COMMAND, set, (SET_LIMIT_S + 5) * 1000, &in, &ev, err)) {
+            *lost = ev.failed;
             return false;
+        }
         msg_in_release(&in);
         net_event_release(&ev);
     }
@@ -164,8 +167,9 @@ bool train_take(struct train *t, const struct run_config *before, struct error *
         if (stand == STAND_GOES_ON) {
             if (set.buf.len == 0)    // once: asked again it is the same command
                 TRY(settings_command(t, before, &set, &any, err));
-            ok = attach(t, agent, &set, any, err);
-            bool again = ok || err->code == ERR_CLOSED || err->code == ERR_TIMEOUT || stand_ask(agent) == STAND_OVER;
+            bool lost;
+            ok = attach(t, agent, &set, any, &lost, err);
+            bool again = ok || lost || stand_ask(agent) == STAND_OVER;
             if (!ok && (!again || clock_ms() > until))
                 goto out;
         } else if (clock_ms() > until) {

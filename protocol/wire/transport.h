@@ -78,7 +78,8 @@ const char *peer_name(const struct peer *p);
 int peer_n_open(const struct peer *p);
 /* Send m and hear back as NET_ANSWER with tag within timeout_ms. False: could not even be queued. */
 MUST_USE bool peer_ask(struct peer *p, const struct msg_out *m, int64_t timeout_ms, uint64_t tag, struct error *err);
-/* For tools: ask and wait. On success answer is filled (release it, then ev). Other events that come meanwhile are dropped. */
+/* For tools: ask and wait. On success answer is filled (release it, then ev). On failure ev holds nothing, and ev->failed says that no
+ * answer came, so that the outcome is unknown; without it, it was refused. Other events that come meanwhile are dropped. */
 MUST_USE bool peer_call(struct peer *p, enum msg_type type, const struct msg_out *m, int64_t timeout_ms,
                         struct msg_in *answer, struct net_event *ev, struct error *err);
 

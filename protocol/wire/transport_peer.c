@@ -318,6 +318,7 @@ bool peer_call(struct peer *p, enum msg_type type, const struct msg_out *m, int6
                struct net_event *ev, struct error *err)
 {
     const uint64_t tag = UINT64_MAX;
+    *ev = (struct net_event){ .failed = true };
     if (!peer_ask(p, m, timeout_ms, tag, err))
         return false;
     while (transport_wait(p->transport, ev, timeout_ms + 1000)) {
@@ -328,12 +329,13 @@ bool peer_call(struct peer *p, enum msg_type type, const struct msg_out *m, int6
             }
             if (msg_read_answer(answer, type, ev->data, ev->len, err))
                 return true;
-            net_event_release(ev);
+            net_event_release(ev);    // and ev->failed is false
             return false;
         }
         if (ev->kind == NET_REQUEST)
             request_drop(ev->request);
         net_event_release(ev);
     }
+    ev->failed = true;
     return error_set(err, ERR_TIMEOUT, "'%s' has not answered in time", p->name);
 }

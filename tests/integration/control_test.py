@@ -12,6 +12,13 @@ import unittest
 from run_tools import LIMIT, ROLLCALL, Run, RunCase
 
 
+def cpu_s(pid):
+    """Processor seconds of a process."""
+    with open(f"/proc/{pid}/stat") as f:
+        words = f.read().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Control(RunCase):
     def test_pause_set_checkpoint_resume_and_stop_take_effect_before_they_are_answered(self):
         run = self.start()
@@ -148,9 +155,13 @@ class Control(RunCase):
             verdict = worker["verdict"]
         self.assertEqual(verdict, "stuck")
         self.assertIn("no sign of life", worker["waits_for"])
+        agent = run.processes()["agent"]
+        before = cpu_s(agent)
         late = run.ctl("checkpoint", "--limit", "2")
         self.assertEqual(late.returncode, 1)
-        self.assertIn("worker cpu:0", late.stderr)
+        self.assertIn("'worker cpu:0' has given no sign of life", late.stderr)
+        self.assertIn("not taken effect in time", late.stderr)    # the refusal itself, and not the last of many
+        self.assertLess(cpu_s(agent) - before, 1, "the agent has been busy with one refusal")
         self.ok(run, "restart", "worker cpu:0")
         self.assertNotEqual(run.processes()["worker cpu:0"], pid)
         run.wait_step(run.step() + 2)
@@ -264,7 +275,7 @@ class Control(RunCase):
         last_one = resume("--max-steps", str(stopped + 1))    # its processes are still ending
         code, last = last_one.wait()
         self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", stopped + 1), last_one.logs())
-        self.assertEqual(again.wait()[1].get("event"), "stopped", again.logs())
+        self.assertIn(again.wait()[1].get("event"), ("stopped", "finished"), again.logs())    # the next life may begin before it looks
 
 
 if __name__ == "__main__":

@@ -32,6 +32,27 @@ const char *child_verdict(const struct agent *a, const struct child *c)
     return still_s > MAX(slow_s, 3 * c->longest_s) ? "slow" : "ok";
 }
 
+void late_tell(const struct agent *a, char *out, size_t size)
+{
+    int64_t now = clock_ms();
+    const struct child *silent = NULL, *busy = NULL;
+    out[0] = 0;
+    for (int i = 0; i < a->n_child; i++) {
+        const struct child *c = &a->child[i];
+        if (!c->command || c->exporter)
+            continue;
+        if ((double)(now - c->heard_ms) > 3000 * a->config.heartbeat_s && (!silent || c->heard_ms < silent->heard_ms))
+            silent = c;
+        bool waits = c->waits_for[0] || strcmp(c->phase, "waiting") == 0;
+        if (strcmp(c->command, "worker") == 0 && !waits && (!busy || c->progress_ms < busy->progress_ms))
+            busy = c;
+    }
+    if (silent)
+        snprintf(out, size, "'%s' has given no sign of life for %.1f s", silent->name, (double)(now - silent->heard_ms) / 1000);
+    else if (busy)
+        snprintf(out, size, "'%s' waits for nobody and has been in '%s' for %.1f s", busy->name, busy->phase, (double)(now - busy->phase_ms) / 1000);
+}
+
 /* Kill what has been stuck for restart_stuck_s; children_tick starts it again. Exporters and the keeper have no heartbeat,
  * so nothing is known of them. */
 void stuck_tick(struct agent *a)

@@ -94,6 +94,8 @@ double silence_s(const struct agent *a);    // so long a silence tells
 const char *child_verdict(const struct agent *a, const struct child *c);    // ok, slow or stuck
 void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in, const void *data, size_t len);
 void stuck_tick(struct agent *a);
+/* The process that others wait for, and why it is thought so; out stays "" when nothing is late. */
+void late_tell(const struct agent *a, char *out, size_t size);
 
 /* ---- agent_notes.c: events for the journal ---- */
 void note_add(struct agent *a, const char *kind, const char *who, const char *text);

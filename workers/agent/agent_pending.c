@@ -39,6 +39,24 @@ static void pending_end(struct pending *x)
     x->open = false;
 }
 
+/* A command that has not taken effect in time is refused with the name of what is late, which only we know. */
+static bool refused_late(const struct agent *a, struct request *r, const struct net_event *ev)
+{
+    struct msg_in in;
+    struct error err, named;
+    char late[200];
+    if (msg_read_answer(&in, MSG_COMMAND, ev->data, ev->len, &err)) {
+        msg_in_release(&in);
+        return false;
+    }
+    late_tell(a, late, sizeof late);
+    if (err.code != ERR_TIMEOUT || !late[0])
+        return false;
+    error_set(&named, ERR_TIMEOUT, "%.700s; %s", err.text, late);
+    request_refuse(r, &named);
+    return true;
+}
+
 /* An answer goes back as it came. A lost one is asked for again until the limit: commands carry ids, the rest only reads. */
 void pending_answered(struct agent *a, struct net_event *ev)
 {
@@ -48,6 +66,10 @@ void pending_answered(struct agent *a, struct net_event *ev)
     x->open = false;
     if (ev->failed) {
         x->again_ms = clock_ms() + 100;
+        return;
+    }
+    if (x->type == MSG_COMMAND && refused_late(a, x->request, ev)) {
+        pending_end(x);
         return;
     }
     struct msg_in in;
