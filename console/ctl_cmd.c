@@ -23,6 +23,7 @@
 #include "protocol/wire/run_door.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "protocol/run/journal.h"
+#include "protocol/run/spawn.h"
 
 #define ASK_AGAIN_MS 4000     // then after 8 s, 16 s, ...
 #define QUESTION_LIMIT_MS 12000
@@ -83,13 +84,39 @@ static void json_print(json_t *o)
     json_decref(o);
 }
 
+/* T: stopped (by SIGSTOP, or a debugger); 0: there is no such process. */
+static char process_state(pid_t pid)
+{
+    char path[64], line[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = pid > 0 ? fopen(path, "re") : NULL;
+    size_t n = f ? fread(line, 1, sizeof line - 1, f) : 0;
+    if (f)
+        fclose(f);
+    line[n] = 0;
+    const char *p = strrchr(line, ')');    // the name may hold anything
+    return p && p[1] ? p[2] : 0;
+}
+
+/* Who would answer is there, or will be: not when the agent is stopped, or has ended under a stopped keeper. */
+static bool agent_awaited(const char *run_dir, struct error *err)
+{
+    pid_t agent = process_find(run_dir, "agent"), keeper = process_find(run_dir, "keeper");
+    if (agent > 0 && process_state(agent) == 'T')
+        return error_set(err, ERR_TIMEOUT, "the run's agent (pid %d) is stopped; 'kill -CONT %d' lets it go on", (int)agent, (int)agent);
+    if (agent <= 0 && process_state(keeper) == 'T')
+        return error_set(err, ERR_TIMEOUT, "the run's agent has ended, and its keeper (pid %d), which starts it again, is stopped; "
+                         "'kill -CONT %d' lets it go on", (int)keeper, (int)keeper);
+    return true;
+}
+
 /* Ask the agent until the limit, in pieces: a question or its answer may be lost on the way (a process begins anew, a listener opens
  * again), and the same id is carried out only once. */
 static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m, int64_t limit_ms, struct msg_in *in,
                       struct net_event *ev, struct error *err)
 {
     int64_t began = clock_ms(), until = began + limit_ms;
-    if (!run_door_open(&c->door, c->run_dir, c->read_only, err))
+    if (!agent_awaited(c->run_dir, err) || !run_door_open(&c->door, c->run_dir, c->read_only, err))
         return false;
     for (;;) {
         int64_t left = MAX(until - clock_ms(), (int64_t)1), again = MAX(clock_ms() - began, (int64_t)ASK_AGAIN_MS);

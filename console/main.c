@@ -57,6 +57,7 @@ int main(int argc, char **argv)
 {
     struct error err = { 0 };
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);    // a file beyond "ulimit -f": the write fails with its reason instead
     secret_env_hide();
     if (argc < 2) {
         usage_print(stderr);

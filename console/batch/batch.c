@@ -294,7 +294,12 @@ bool batch_end(struct batch *b, enum batch_outcome outcome, int64_t step, const 
         closing_json_write(b, names[outcome], reason);
     else
         closing_table_write(b, names[outcome], reason);
+    char unwritten[160];
     const char *why = reason && reason[0] ? reason : "no reason was given";
+    if (b->write_errno && outcome == BATCH_STOPPED) {    // its command has stopped it for that
+        snprintf(unwritten, sizeof unwritten, "its progress could not be written: %s", strerror(b->write_errno));
+        why = unwritten;
+    }
     switch (outcome) {
     case BATCH_STOPPED:
         return error_set(err, ERR_STOPPED, "the run was stopped after step %lld: %s", (long long)step, why);

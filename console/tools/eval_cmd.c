@@ -4,6 +4,7 @@
 #include <string.h>
 #include "console/tools/sampling_options.h"
 #include "console/tools/tool_model.h"
+#include "console/tools/jsonl.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
@@ -182,7 +183,7 @@ static bool result_print(const struct eval *e, struct error *err)
     if (json)
         json_object_set_new(json, "n_long_prompts_cut", json_integer(e->n_cut));
     char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
-    bool ok = text && puts(text) >= 0;
+    bool ok = text && json_line_print(text, stdout);
     free(text);
     json_decref(json);
     return ok || error_set(err, ERR_IO, "cannot print the result");

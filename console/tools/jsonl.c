@@ -117,3 +117,21 @@ bool row_ids(const json_t *row, const char *field, int32_t **id, int64_t *n, str
     *n = (int64_t)len;
     return true;
 }
+
+bool json_line_print(const char *json, FILE *out)
+{
+    const unsigned char *from = (const unsigned char *)json, *p = from;
+    for (; *p; p++) {
+        bool c1 = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0;    // in JSON both stand inside strings only
+        if (!c1 && p[0] != 0x7f)
+            continue;
+        fwrite(from, 1, (size_t)(p - from), out);
+        fprintf(out, "\\u%04x", (unsigned)p[c1]);
+        p += c1;
+        from = p + 1;
+    }
+    fwrite(from, 1, (size_t)(p - from), out);
+    if (p == (const unsigned char *)json || p[-1] != '\n')
+        putc('\n', out);
+    return !ferror(out);
+}

@@ -30,3 +30,6 @@ MUST_USE bool row_i64(const json_t *row, const char *field, int64_t min, int64_t
 MUST_USE bool row_f64(const json_t *row, const char *field, double *out, struct error *err);
 /* The list of token ids in field, each at least 0; *id is malloc'd for the caller. */
 MUST_USE bool row_ids(const json_t *row, const char *field, int32_t **id, int64_t *n, struct error *err);
+/* Print a line of JSON; a newline is added unless it ends in one. DEL and C1 control characters, which JSON lets pass and a terminal
+ * obeys, are written as escapes. */
+MUST_USE bool json_line_print(const char *json, FILE *out);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "console/tools/jsonl.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
@@ -74,7 +75,7 @@ static bool sample_print(struct rollouts *r, const struct mval *map, const struc
     if (r->ids)
         ids_set(json, g, s);
     char *text = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    bool ok = text && puts(text) >= 0;
+    bool ok = text && json_line_print(text, stdout);
     free(text);
     json_decref(json);
     return ok || error_set(err, ERR_IO, "cannot print a rollout");
@@ -148,7 +149,7 @@ static bool log_print(struct rollouts *r, struct error *err)
         last = r->text[i].version;
         buf_clear(&r->line);
         ok = rollout_log_line(&r->line, last, text, n, err) &&
-             (fwrite(r->line.data, 1, r->line.len, stdout) == r->line.len || error_errno(err, "cannot print the log"));
+             (json_line_print(r->line.data, stdout) || error_errno(err, "cannot print the log"));
     }
     free(text);
     return ok;
@@ -169,7 +170,7 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
     struct cli_option options[] = {
         { "step", NULL, CLI_I64, &r.step, "N", "only rollout step N" },
         { "item", NULL, CLI_I64, &r.item, "N", "only item N" },
-        { "row", NULL, CLI_I64, &r.row, "N", "only line N of the dataset, from 0" },
+        { "row", NULL, CLI_I64, &r.row, "N", "only the prompt whose row is N" },
         { "ids", NULL, CLI_FLAG, &r.ids, NULL, "with prompt_ids, ids and logprobs" },
         { "log", NULL, CLI_FLAG, &r.log, NULL, "{\"train_step\":N,\"rollout\":[TEXT...]}: sample 0 of each prompt" },
         { "every", NULL, CLI_I64, &r.every, "N", "with --log: optimizer steps between two lines (default 20)" },

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "console/tools/jsonl.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 #include "workers/engine/reward/reward.h"
@@ -74,7 +75,7 @@ static bool output_print(const struct reward *r, const struct reward_output *o, 
     json_object_set_new(line, "us", json_real(round(o->us * 10) / 10));
     char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(10));
     json_decref(line);
-    bool done = text && puts(text) >= 0;
+    bool done = text && json_line_print(text, stdout);
     free(text);
     return done || error_set(err, ERR_IO, "cannot write a score");
 }

@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/run/journal.h"
 #include "protocol/run/resume_flags.h"
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_lock.h"
@@ -29,6 +30,8 @@ static bool dir_take(struct train *t, struct error *err)
             snprintf(name, sizeof name, "run-%d", i);
         if (!path_join(t->run_dir, sizeof t->run_dir, parent, name))
             return error_set(err, ERR_USAGE, "the path of run '%s' is too long", name);
+        if (!journal_path_check(t->run_dir, err))
+            return false;
         if (mkdir(t->run_dir, 0755) == 0) {
             snprintf(t->config.name, sizeof t->config.name, "%.127s", name);
             return true;

@@ -402,6 +402,15 @@ static bool version_check(struct journal *j, struct error *err)
     return true;
 }
 
+bool journal_path_check(const char *run_dir, struct error *err)
+{
+    const sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    size_t max = vfs ? (size_t)vfs->mxPathname : 512, name = strlen("/journal.db-journal");    // as SQLite counts
+    return strlen(run_dir) + name <= max
+        || error_set(err, ERR_USAGE, "the run's path has %zu bytes, and SQLite, which keeps its journal, takes at most %zu; choose a shorter "
+                     "--runs-dir: '%.200s...'", strlen(run_dir), max - name, run_dir);
+}
+
 static bool db_open(struct journal *j, struct error *err)
 {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (j->reader ? 0 : SQLITE_OPEN_CREATE);

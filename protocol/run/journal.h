@@ -15,6 +15,8 @@
 #include "protocol/base/error.h"
 
 struct journal;
+/* Can a run's journal be at all in run_dir? Not when SQLite finds its path too long; then the message says what is possible. */
+MUST_USE bool journal_path_check(const char *run_dir, struct error *err);
 /* Make or open RUN_DIR/journal.db for writing. A file made by a newer version is refused. */
 struct journal *journal_open(const char *run_dir, struct error *err);
 /* The same for reading only; fails when there is none. */

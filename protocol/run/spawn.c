@@ -41,7 +41,7 @@ pid_t process_spawn(const char *command, const char *run_dir, const char *name, 
     process_file_name(name, file, sizeof file);
     snprintf(path, sizeof path, "%s/logs/%s.log", run_dir, file);
     char *argv[] = { "rollcall", (char *)command, "--run", (char *)run_dir, "--name", (char *)name, NULL };
-    int parked = fcntl(lock_fd, F_DUPFD_CLOEXEC, 64);    // out of the way of the descriptors the child is given
+    int parked = fcntl(lock_fd, F_DUPFD_CLOEXEC, RUN_LOCK_FD + 1);    // out of the way of the descriptors the child is given
     if (parked < 0) {
         error_errno(err, "cannot pass the run's lock on");
         return -1;
@@ -55,6 +55,7 @@ pid_t process_spawn(const char *command, const char *run_dir, const char *name, 
     sigemptyset(&none);
     sigfillset(&all);
     sigdelset(&all, SIGPIPE);
+    sigdelset(&all, SIGXFSZ);
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setsigdefault(&attr, &all);
     posix_spawnattr_setflags(&attr, (short)(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | (session ? POSIX_SPAWN_SETSID : 0)));

@@ -3,9 +3,11 @@
 #include <nng/protocol/reqrep0/rep.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "protocol/base/log.h"
 #include "protocol/wire/tls.h"
 
+#define VIEW_BYTES_MAX 8192
 #define SP_REQ 0x30    // SP's number of the protocol that dials ours (not all of nng's headers tell)
 
 struct request {
@@ -71,7 +73,8 @@ static struct server *server_make(struct transport *t, const char *name, nng_tls
         net_error(err, rv, "cannot open a socket for", name);
         goto fail;
     }
-    nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, MSG_BYTES_MAX);
+    /* Memory for a message is taken as soon as its length has come; who may only look asks short questions. */
+    nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, strncmp(name, "view", 4) == 0 ? VIEW_BYTES_MAX : MSG_BYTES_MAX);
     if (!server_listen(s, name, err)) {
         nng_close(s->socket);
         goto fail;

@@ -275,6 +275,22 @@ class BadInput(unittest.TestCase):
         lines = done.stdout.splitlines()
         return done.returncode, [json.loads(x) for x in lines if x.startswith("{")], done.stderr, [x for x in lines if x.startswith("/")]
 
+    def test_a_hard_place_is_a_reason_and_no_riddle(self):
+        def train(limit, *args):
+            return subprocess.run(["sh", "-c", limit + '; exec "$@"', "sh", ROLLCALL, "train", self.task.run_file(), "--batch", "--runs-dir",
+                                   self.task.path("runs"), *args], capture_output=True, text=True, timeout=LIMIT)
+
+        done = train("ulimit -n 64", "--max-steps", "1", "--name", "narrow")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = train("ulimit -f 200", "--max-steps", "500", "--name", "short")    # files of at most 100 KiB
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("cannot be written", done.stderr)
+        self.assertNotIn("signal", done.stderr)
+        deep = os.path.join(self.task.path("runs"), *["d" * 200] * 3)
+        self.one_sentence(train("true", "--runs-dir", deep), 2, "shorter --runs-dir")
+        os.mkfifo(self.task.path("fifo.jsonl"))
+        self.one_sentence(train("true", "--dataset", self.task.path("fifo.jsonl")), 1, "fifo.jsonl", "FIFO")
+
     def test_a_disk_too_full_for_the_start_leaves_no_run(self):
         code, lines, errors, files = self.full_disk(4)
         self.assertEqual((code, lines, files), (1, [], []), errors)

@@ -240,6 +240,24 @@ class Control(RunCase):
         self.assertEqual(same.returncode, 1, same.stderr)
         self.assertIn("exists", same.stderr)
 
+    def test_a_stopped_keeper_or_agent_is_named_at_once(self):
+        run = self.start()
+        run.wait_step(1)
+        pids = run.processes()
+        self.addCleanup(lambda: [os.kill(pid, signal.SIGCONT) for pid in run.processes().values()])
+        os.kill(pids["agent"], signal.SIGSTOP)
+        began = time.monotonic()
+        done = run.ctl("status")
+        self.assertIn(f"agent (pid {pids['agent']}) is stopped", done.stderr)
+        os.kill(pids["keeper"], signal.SIGSTOP)
+        os.kill(pids["agent"], signal.SIGKILL)
+        self.until("the agent has ended", lambda: "agent" not in run.processes(), run)
+        done = run.ctl("status")
+        self.assertIn(f"keeper (pid {pids['keeper']})", done.stderr)
+        self.assertIn("kill -CONT", done.stderr)
+        self.assertLess(time.monotonic() - began, 8, "it has waited for an answer that nobody can give")
+        os.kill(pids["keeper"], signal.SIGCONT)
+
     def test_a_resume_needs_no_second_try_whatever_is_left_of_the_run(self):
         def resume(*extra):
             again = Run(self.task, os.path.basename(run.dir), resume=True, extra=extra)

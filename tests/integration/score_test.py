@@ -28,6 +28,13 @@ class Score(unittest.TestCase):
         self.assertEqual(list(out[0]), ["reward", "format_acc", "ans_acc", "verdict", "pred", "gold", "rule", "us"])
         self.assertEqual((out[0]["pred"], out[0]["gold"]), ("0.5", "\\frac12"))
 
+    def test_no_control_character_reaches_the_terminal(self):
+        row = {"response": "\\boxed{\x9b2J\x7f\x85\u00a0\u00e9}", "gt_answer": "4"}
+        done = subprocess.run([ROLLCALL, "score", "--input", "-", "--reward-type", "boxed"], input=json.dumps(row).encode(), stdout=subprocess.PIPE, timeout=120)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("\x9b2J", json.loads(done.stdout)["pred"])    # what it says is unchanged
+        self.assertFalse([c for c in done.stdout.decode() if "\x7f" <= c < "\xa0"], done.stdout)
+
     def test_what_cannot_be_told_is_left_out_not_zero(self):
         _, out, err = score([{"response": "\\boxed{3}", "gt_answer": "\\begin{cases} a \\\\ b \\end{cases}"}, {"response": "x"}],
                             "--reward-type", "boxed", "--summary")

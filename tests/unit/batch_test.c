@@ -113,6 +113,9 @@ static void a_full_disk_is_reported_at_the_end_and_stops_nothing(UNUSED void **s
     assert_true(batch_broken(b));
     assert_false(batch_end(b, BATCH_FINISHED, 3, NULL, &err));
     assert_int_equal(err.code, ERR_IO);
+    assert_false(batch_end(b, BATCH_STOPPED, 3, "", &err));    // what a signal did, since nobody could read on
+    assert_int_equal(err.code, ERR_STOPPED);
+    assert_non_null(strstr(err.text, "its progress could not be written: No space left"));
     batch_free(b);
     fclose(full);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -217,6 +218,32 @@ static void a_publication_reaches_its_listeners_with_its_topic(void **state)
     msg_release(&m);
 }
 
+/* Memory is taken when a message's length has come: with long ones, who may only look could make the agent take any amount. */
+static void a_server_for_onlookers_takes_short_requests_only(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct server *s = server_new(f->a, "view", 4, &err);
+    assert_non_null(s);
+    const uint8_t greeting[8] = { 0, 'S', 'P', 0, 0, 0x30, 0, 0 }, frame[9] = { 1, 0, 0, 0, 0, 0, 1, 0, 0 };    // 64 KiB follow
+    uint8_t answer[8];
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    int dir = open(f->dir, O_PATH | O_DIRECTORY), fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    struct timeval limit = { .tv_sec = 30 };
+    assert_true(dir >= 0 && fd >= 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "/proc/self/fd/%d/view", dir);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    assert_int_equal(write(fd, greeting, sizeof greeting), (ssize_t)sizeof greeting);
+    assert_int_equal(recv(fd, answer, sizeof answer, MSG_WAITALL), (ssize_t)sizeof answer);
+    assert_int_equal(write(fd, frame, sizeof frame), (ssize_t)sizeof frame);
+    ssize_t n = recv(fd, answer, 1, 0);
+    assert_true(n == 0 || (n < 0 && errno == ECONNRESET));    // it hangs up, and does not wait for the rest
+    close(fd);
+    close(dir);
+    server_free(s);
+}
+
 /* What a killed process or a tool that ends at once looks like from the other side: nng 1.5.2's listener goes deaf of a few dozen. */
 static void peers_come_and_leave(const struct fixture *f, const char *name)
 {
@@ -300,6 +327,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_request_is_answered_even_when_it_was_made_before_the_server, setup, teardown),
         cmocka_unit_test_setup_teardown(answers_may_come_in_another_order_and_a_refusal_carries_its_reason, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_server_for_onlookers_takes_short_requests_only, setup, teardown),
         cmocka_unit_test_setup_teardown(a_time_limit_is_kept_and_names_who_is_late, setup, teardown),
         cmocka_unit_test_setup_teardown(a_request_to_a_server_that_goes_ends_as_closed_and_the_next_finds_its_successor, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_server_on_a_live_name_is_refused_and_a_folder_open_to_others_too, setup, teardown),

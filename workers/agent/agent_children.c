@@ -82,6 +82,7 @@ static void child_start(struct agent *a, struct child *c)
         return;
     }
     child_watch(c, pid);
+    c->failed = false;
     log_info("started '%s', pid %d", c->name, (int)pid);
 }
 
@@ -90,6 +91,7 @@ static void exporter_ended(struct agent *a, struct child *c, const char *how, bo
 {
     char text[256], last[512];
     c->next_ms = INT64_MAX;
+    c->failed = failed;
     if (!failed) {
         log_info("'%s' %s", c->name, how);
         return;

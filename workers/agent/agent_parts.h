@@ -24,6 +24,7 @@ struct child {
     int pidfd;
     int64_t started_ms, next_ms; // next_ms: when it may be started
     int n_restart, n_quick;
+    bool failed;                 // an exporter: it has ended for good, and not because all was out
     int64_t stuck_ms;            // since when its verdict has been stuck; 0: it is not
     /* its last heartbeat */
     int64_t heard_ms, start, phase_ms;

@@ -100,7 +100,8 @@ static void processes_write(struct agent *a, struct msg_out *m)
         bool heard = c->command != NULL && !c->exporter;
         snprintf(waits, sizeof waits, "%s", c->waits_for);
         if (!c->pid)
-            snprintf(waits, sizeof waits, c->exporter && c->next_ms == INT64_MAX ? "ended; see its log" : "being started again");
+            snprintf(waits, sizeof waits, c->failed ? "an operator: it has failed, see its log; 'ctl restart' starts it again"
+                     : c->exporter && c->next_ms == INT64_MAX ? "ended; see its log" : "being started again");
         else if (heard && silent_s > silence_s(a))
             snprintf(waits, sizeof waits, "no sign of life for %.0f s", silent_s);
         msg_map(m, NULL);
@@ -109,11 +110,11 @@ static void processes_write(struct agent *a, struct msg_out *m)
         if (strncmp(c->name, "worker ", 7) == 0 && run_config_part(&a->config, c->name + 7, &part, &err))
             msg_str(m, "plays", run_part_text(&part, plays, sizeof plays));
         msg_i64(m, "pid", c->pid);
-        msg_str(m, "phase", c->exporter ? "exporting" : !heard ? "watching" : c->phase);
+        msg_str(m, "phase", c->failed ? "failed" : c->exporter ? "exporting" : !heard ? "watching" : c->phase);
         msg_f64(m, "phase_s", (double)(now - (heard ? c->phase_ms : c->started_ms)) / 1000);
         msg_f64(m, "progress", c->progress);
         msg_str(m, "waits_for", waits);
-        msg_str(m, "verdict", heard ? child_verdict(a, c) : c->pid || c->exporter ? "ok" : "stuck");
+        msg_str(m, "verdict", heard ? child_verdict(a, c) : c->pid || (c->exporter && !c->failed) ? "ok" : "stuck");
         msg_f64(m, "heard_s", heard ? silent_s : 0);
         msg_i64(m, "restarts", c->n_restart);
         msg_f64(m, "cpu", c->cpu_share);

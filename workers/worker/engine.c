@@ -57,6 +57,7 @@ struct engine {
     struct encoder *encoder;
     struct template *template;
     struct dataset *data;
+    struct task *quit;           // made at the start, so that ending needs no memory; the queue's once engine_free has begun
     int64_t *usable;             // (n_row) rows of data whose prompts are short enough
     int64_t n_row;
     struct prompt_maker maker;
@@ -1151,7 +1152,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
         error_set(err, ERR_NO_MEMORY, "no memory for the engine");
         return NULL;
     }
-    if (!run_config_part(config, device, &part, err)) {
+    if (!run_config_part(config, device, &part, err) || !(e->quit = task_new(TASK_STOP, err))) {
         free(e);
         return NULL;
     }
@@ -1174,6 +1175,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
     clock_cond_init(&e->some);
     if (pthread_create(&e->thread, NULL, engine_main, e) != 0) {
         error_set(err, ERR_IO, "cannot start the engine's thread");
+        task_free(e->quit);
         free(e);
         return NULL;
     }
@@ -1184,12 +1186,9 @@ void engine_free(struct engine *e)
 {
     struct error err;
     struct report *r;
-    struct task *quit;
     if (!e)
         return;
-    while (!(quit = task_new(TASK_STOP, &err)))
-        ;
-    engine_put(e, quit);
+    engine_put(e, e->quit);
     pthread_join(e->thread, NULL);
     if (e->writer && e->saving && !checkpoint_wait(e->writer, &err))
         log_warn("%s", err.text);

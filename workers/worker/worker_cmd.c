@@ -38,6 +38,7 @@ struct parcel {    // something that has to arrive
     bool open;
     int n_try;
     int64_t again_ms, began_ms;
+    bool saved;                 // a report of a checkpoint, which is written in the background
 };
 struct worker_process {
     struct process process;
@@ -279,6 +280,7 @@ static void done_send(struct worker_process *w, const struct report *r)
     struct error err;
     struct parcel *p = parcel_add(w, PARCEL_DONE);
     struct msg_out *m = &p->msg;
+    p->saved = r->task_kind == TASK_SAVE;
     msg_begin(m, MSG_DONE);
     msg_str(m, "name", w->process.name);
     msg_i64(m, "task", r->task);
@@ -552,7 +554,7 @@ static void worker_turn(struct worker_process *w)
         return;
     bool saving_only = true;    // a report of a background save does not keep us from work
     for (const struct parcel *p = w->parcels; p; p = p->next)
-        saving_only = false;
+        saving_only = saving_only && p->saved;
     int64_t since = clock_ms() - w->work_ms;
     if (look.idle && saving_only)
         work_ask(w, &look, false);

@@ -99,6 +99,7 @@ static void __attribute__((noreturn)) shell_exec(const char *command, pid_t grou
     sigemptyset(&empty);
     sigprocmask(SIG_SETMASK, &empty, NULL);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     setrlimit(RLIMIT_CORE, &none);
     if (setpgid(0, group) != 0 || dup2(in, 0) < 0 || (out >= 0 && dup2(out, 1) < 0))
         _exit(126);

@@ -135,6 +135,7 @@ bwrap_exec(char *const *argv, const int fds[N_FD], const struct limit limits[N_L
     sigemptyset(&empty);
     sigprocmask(SIG_SETMASK, &empty, NULL);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     if (chdir("/") != 0 || !oom_first())
         _exit(126);
     if (geteuid() == 0 && (setgroups(0, NULL) != 0 || setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) != 0 ||
