@@ -217,12 +217,11 @@ static bool choice_split(struct span s, struct span *letter, struct span *value)
         bool braced = open[i][0] == '\\';
         if (s.len < n + 3 + braced || memcmp(s.s, open[i], n) != 0 || s.s[n] < 'A' || s.s[n] > 'J' || s.s[n + 1] != ')')
             continue;
-        size_t k = n + 2;
+        size_t k = n + 2, behind = k;
         while (k < s.len && (s.s[k] == ' ' || s.s[k] == '~'))
             k++;
         if (braced && (k == s.len || s.s[k++] != '}'))
             return false;
-        size_t behind = k;
         while (k < s.len && (memchr(" ~:.", s.s[k], 4) || (s.s[k] == '\\' && k + 1 < s.len &&
                                                            memchr(" ,;:!", s.s[k + 1], 5))))
             k += s.s[k] == '\\' ? 2 : 1;
