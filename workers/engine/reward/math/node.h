@@ -100,13 +100,15 @@ void *math_take(struct math *m, size_t size);    // NULL: the block is full
 struct node *node_new(struct math *m, enum node_kind kind, int n, ...);    // with n children; NULL when one of them is
 struct node *node_list(struct math *m, enum node_kind kind, struct node **child, int n);    // copies the array
 struct node *node_int(struct math *m, int64_t v);
+struct node *node_named(struct math *m, enum node_kind kind, const char *s, size_t len);    // s is borrowed
+struct node *node_op(struct node *a, int op);    // a with that op; NULL stays NULL
 /* A node as a is, of that kind, with other children: (a->n), copied. */
 struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child);
 bool node_is(const struct node *a, enum node_kind kind);
 bool name_same(const struct node *a, const struct node *b);
 
+void commands_init(struct math *m);    // words.c
 /* parse.c: NULL when s is no mathematics. plain: numbers with a decimal comma are such. */
-void commands_init(struct math *m);
 struct node *math_parse(struct math *m, const char *s, size_t len, bool plain);
 
 /* readings.c: decide what a letter before a parenthesis means in two answers that are compared. Afterwards neither has a
@@ -114,7 +116,7 @@ struct node *math_parse(struct math *m, const char *s, size_t len, bool plain);
 #define FUNCTION_LETTERS "fghFGHPQRSTW"    // the usual names of functions
 bool readings_decide(struct math *m, struct node **a, struct node **b);
 
-/* eval.c */
+/* eval.c and the files of eval.h */
 enum tri { TRI_NO, TRI_YES, TRI_UNKNOWN };
 /* The exact rational value of a tree without free symbols; false: it has none, or too large a one. */
 bool eval_rational(struct math *m, const struct node *a, fmpq_t out);
@@ -129,7 +131,7 @@ bool scalar_near(struct math *m, const struct node *a, const struct node *b);
 /* Are two scalar trees the same up to a constant factor? *sign is the factor's, 0 when not known. */
 enum tri scalar_proportional(struct math *m, const struct node *a, const struct node *b, int *sign);
 
-/* compare.c; the first three of trees without a K_JUXT */
+/* relations.c and compare.c; the first three of trees without a K_JUXT */
 bool relation_false(struct math *m, struct node *a);       // says 3 + 2 = 4, itself or in one of its elements
 bool relation_identity(struct math *m, struct node *a);    // says a = a
 /* The right side of an equation whose left side is an expression and whose right side is a value; NULL: it is no such

@@ -1,0 +1,883 @@
+/* atom.c - what operators join: numbers, names, functions, groups and commands with their arguments */
+#include "workers/engine/reward/math/parser.h"
+
+bool parser_deeper(struct parser *p)
+{
+    if (++p->depth <= MATH_DEPTH_MAX)
+        return true;
+    p->m->why = "too deep";
+    parser_fail(p);
+    return false;
+}
+
+struct node *number_node(struct parser *p)
+{
+    struct token t = p->t;
+    struct node *a = node_new(p->m, K_NUM, 0);
+    if (!a)
+        return parser_fail(p);
+    a->s = t.s;
+    a->len = t.len;
+    a->scale = t.scale;
+    a->flags |= t.decimal && t.repeat == 0 ? HAS_DECIMAL : 0;
+    while (a->len > 1 && *a->s == '0')
+        a->s++, a->len--;
+    if (a->len <= 18)
+        for (int i = 0; i < a->len; i++)
+            a->small = a->small * 10 + (a->s[i] - '0');
+    token_take(p);
+    if (t.repeat > 0) {    // (all digits - those that do not repeat) / (10^scale - 10^(scale - repeat))
+        if (t.len > 18)
+            return parser_fail(p);
+        int64_t whole = a->small, head = whole, den = 1, shift = 1;
+        for (int i = 0; i < t.repeat; i++)
+            head /= 10, den *= 10;
+        for (int i = t.repeat; i < t.scale; i++)
+            shift *= 10;
+        return node_new(p->m, K_DIV, 2, node_int(p->m, whole - head), node_int(p->m, (den - 1) * shift));
+    }
+    if (is_class(p, C_DOTS) && t.decimal)    // 0.333... is its digits
+        token_take(p);
+    return a;
+}
+
+/* What a subscript says, as one piece of text without braces and spaces; p stands behind the '_'. */
+static bool subscript_take(struct parser *p, const char **s, size_t *len)
+{
+    const char *q = space_skip(p->p, p->end), *from, *to;
+    if (q >= p->end)
+        return false;
+    if (*q == '{') {
+        if (!group_find(q, p->end, &from, &to))
+            return false;
+        p->p = to + 1;
+    } else {
+        from = q;
+        to = q + 1;
+        if (*q == '\\')
+            while (to < p->end && is_letter(*to))
+                to++;
+        else
+            while (to < p->end && is_digit(*q) && is_digit(*to))
+                to++;
+        p->p = to;
+    }
+    char *out = math_take(p->m, (size_t)(to - from) + 1);
+    if (!out)
+        return false;
+    size_t n = 0;
+    for (q = from; q < to; q++) {
+        if (starts(q, to, "\\text"))
+            q += 4;
+        else if (starts(q, to, "\\mathrm"))
+            q += 6;
+        else if (*q != ' ' && *q != '{' && *q != '}')
+            out[n++] = *q;
+    }
+    *s = out;
+    *len = n;
+    token_next(p);
+    return true;
+}
+
+struct node *symbol_node(struct parser *p, const char *s, size_t len)
+{
+    for (;;) {
+        const char *sub;
+        size_t n = 0;
+        bool under = is_char(p, '_');
+        if (!under && !(is_char(p, '\'') && !p->t.space))
+            break;
+        p->p = p->t.end;
+        if (under) {
+            if (!subscript_take(p, &sub, &n))
+                return parser_fail(p);
+        } else {
+            sub = "'";
+            n = 1;
+            token_next(p);
+        }
+        char *name = math_take(p->m, len + n + 2);
+        if (!name)
+            return parser_fail(p);
+        memcpy(name, s, len);
+        if (under)
+            name[len] = '_';
+        memcpy(name + len + under, sub, n);
+        s = name;
+        len += n + under;
+    }
+    return node_named(p->m, K_SYM, s, len);
+}
+
+static struct node *const_node(struct parser *p, enum math_const which)
+{
+    struct node *a = node_op(node_new(p->m, K_CONST, 0), which);
+    if (a)
+        a->flags |= which == CONST_I ? HAS_I : which == CONST_PI ? HAS_PI | HAS_TRANS : which == CONST_INF ? HAS_INF
+            : HAS_TRANS;
+    return a;
+}
+
+struct node *argument_parse(struct parser *p, bool one_digit)
+{
+    struct node *a = NULL;
+    if (is_char(p, '{')) {
+        if (!parser_deeper(p))
+            return NULL;
+        token_take(p);
+        a = is_char(p, '}') ? NULL : list_parse(p);
+        p->depth--;
+        if (!a || !char_take(p, '}'))
+            return parser_fail(p);
+        return a;
+    }
+    if (one_digit && p->t.kind == T_NUM && p->t.s >= p->p && p->t.s < p->end && p->t.len > 1) {
+        a = node_int(p->m, p->t.s[0] - '0');
+        p->p = p->t.s + 1;
+        token_next(p);
+        return a;
+    }
+    if (!parser_deeper(p))
+        return NULL;
+    if (is_char(p, '-')) {
+        token_take(p);
+        a = node_new(p->m, K_NEG, 1, atom_parse(p));
+    } else {
+        a = atom_parse(p);
+    }
+    p->depth--;
+    return a;
+}
+
+static bool is_function(const struct parser *p)
+{
+    return is_class(p, C_FUNC) || is_class(p, C_SUM) || is_class(p, C_OPAQUE);
+}
+
+bool starts_factor(const struct parser *p)
+{
+    switch (p->t.kind) {
+    case T_NUM: case T_WORD: case T_TEXT:
+        return true;
+    case T_CHAR:
+        return p->t.c == '(' || p->t.c == '{' || p->t.c == '[' || (p->t.c == '|' && p->abs_depth == 0 && !p->no_bar);
+    case T_CMD:
+        if (!p->t.cmd)
+            return true;
+        switch ((enum cmd_class)p->t.cmd->class) {
+        case C_SYM: case C_CONST: case C_FRAC: case C_BINOM: case C_SQRT: case C_FUNC: case C_FONT: case C_ACCENT:
+        case C_MARK:
+        case C_OPEN: case C_BOX: case C_SUM: case C_OPAQUE: case C_OPNAME: case C_BB: case C_EMPTYSET:
+            return true;
+        case C_BEGIN:
+            return true;
+        default:
+            return false;
+        }
+    case T_END: case T_REL: case T_BAD:
+        return false;
+    }
+    return false;
+}
+
+static struct node *func_args(struct parser *p, enum math_func fn)
+{
+    struct node *arg;
+    if (is_char(p, '(') || is_char(p, '{') || is_char(p, '[')) {
+        char close = p->t.c == '(' ? ')' : p->t.c == '[' ? ']' : '}';
+        if (!parser_deeper(p))
+            return NULL;
+        int abs_depth = p->abs_depth;
+        p->abs_depth = 0;
+        token_take(p);
+        arg = list_parse(p);
+        p->abs_depth = abs_depth;
+        p->depth--;
+        if (!arg || !char_take(p, close))
+            return parser_fail(p);
+        if (arg->kind == K_LIST)
+            return node_op(node_list(p->m, K_FUNC, arg->child, arg->n), fn);
+        /* only the group is the argument: \sin(x)^2 is a power of the value, \sin(x)y a product */
+    } else {
+        bool minus = is_char(p, '-');
+        if (minus)
+            token_take(p);
+        if (!starts_factor(p) && !is_function(p))
+            return parser_fail(p);
+        if (!parser_deeper(p))
+            return NULL;
+        struct node *part[32];
+        int n = 0;
+        bool was = p->in_func;
+        p->in_func = true;
+        do
+            part[n++] = factor_parse(p);
+        while (n < 32 && part[n - 1] && starts_factor(p) && !is_function(p) && !is_char(p, '(') && p->t.kind != T_TEXT);
+        p->in_func = was;
+        p->depth--;
+        if (!part[n - 1])
+            return NULL;
+        arg = n == 1 ? part[0] : node_list(p->m, K_MUL, part, n);
+        if (minus)
+            arg = node_new(p->m, K_NEG, 1, arg);
+    }
+    return node_op(node_new(p->m, K_FUNC, 1, arg), fn);
+}
+
+static int func_inverse(int fn)
+{
+    return fn >= FN_SIN && fn <= FN_CSC ? fn + (FN_ASIN - FN_SIN) : fn >= FN_SINH && fn <= FN_TANH
+        ? fn + (FN_ASINH - FN_SINH) : -1;
+}
+
+static struct node *func_parse(struct parser *p, int fn)
+{
+    struct node *power = NULL, *base = NULL, *a;
+    token_take(p);
+    for (;;) {
+        if (is_char(p, '^') && !power) {
+            token_take(p);
+            power = argument_parse(p, false);
+            if (!power)
+                return parser_fail(p);
+        } else if (is_char(p, '_') && !base && (fn == FN_LOG || fn == FN_LN)) {
+            token_take(p);
+            base = argument_parse(p, true);
+            if (!base)
+                return parser_fail(p);
+        } else {
+            break;
+        }
+    }
+    if (fn == FN_GAMMA && !is_char(p, '('))
+        return const_node(p, CONST_GAMMA);
+    if (power && power->kind == K_NEG && node_is(power->child[0], K_NUM) && power->child[0]->small == 1 &&
+        func_inverse(fn) >= 0) {
+        fn = func_inverse(fn);
+        power = NULL;
+    }
+    a = func_args(p, (enum math_func)fn);
+    if (!a)
+        return parser_fail(p);
+    if (fn == FN_LOG) {
+        if (a->n != 1)
+            return parser_fail(p);
+        a = node_new(p->m, K_LOG, 2, a->child[0], base ? base : node_int(p->m, 10));
+    } else if (fn == FN_SQRT) {
+        a = node_new(p->m, K_ROOT, 2, a->child[0], node_int(p->m, 2));
+    } else {
+        bool exact = fn == FN_ABS || fn == FN_FLOOR || fn == FN_CEIL || fn >= FN_FACT;
+        if (!exact || fn == FN_GAMMA || fn == FN_ARG)
+            a->flags |= HAS_TRANS;
+        bool many = fn == FN_GCD || fn == FN_LCM || fn == FN_MAX || fn == FN_MIN;
+        if (a->n != 1 && !many)
+            return parser_fail(p);
+    }
+    return power ? node_new(p->m, K_POW, 2, a, power) : a;
+}
+
+struct node *bracket_parse(struct parser *p, char open)
+{
+    int abs_depth = p->abs_depth;
+    bool matrix = p->in_matrix, no_bar = p->no_bar, in_func = p->in_func;
+    if (!parser_deeper(p))
+        return NULL;
+    p->abs_depth = 0;
+    p->in_matrix = p->in_func = false;
+    p->no_bar = open == '{';
+    token_take(p);
+    struct node *a = NULL;
+    bool empty = false;
+    if (open == '{' ? is_class(p, C_CLOSE) && p->t.cmd->arg == '}' : open == 'b' && is_char(p, '}'))
+        empty = true;
+    else
+        a = list_parse(p);
+    p->depth--;
+    p->abs_depth = abs_depth;
+    p->in_matrix = matrix;
+    p->no_bar = no_bar;
+    p->in_func = in_func;
+    if (!a && !empty)
+        return parser_fail(p);
+    switch (open) {
+    case '(': case '[': {
+        if (!is_char(p, ')') && !is_char(p, ']'))
+            return parser_fail(p);
+        bool square = is_char(p, ']');
+        token_take(p);
+        if (a->kind != K_LIST)
+            return (open == '[') == square ? a : parser_fail(p);
+        return node_op(node_list(p->m, K_TUPLE, a->child, a->n), (open == '[') | square << 1);
+    }
+    case 'b':    // a brace that only groups: {1,2} without backslashes is a set too
+        if (empty)
+            return parser_fail(p);
+        /* fall through */
+    case '{': {
+        if (open == '{' && a && (is_char(p, '|') || is_char(p, ':'))) {    // { x | x > 2 }
+            token_take(p);
+            if (!parser_deeper(p))
+                return NULL;
+            struct node *cond = list_parse(p);
+            p->depth--;
+            a = cond ? node_new(p->m, K_BUILDER, 2, a, cond) : NULL;
+            if (!a)
+                return parser_fail(p);
+        }
+        bool closed = is_char(p, '}') || (is_class(p, C_CLOSE) && p->t.cmd->arg == '}');
+        if (!closed)
+            return parser_fail(p);
+        token_take(p);
+        if (empty)
+            return node_op(node_new(p->m, K_NAMED_SET, 0), '0');
+        if (a->kind == K_BUILDER)
+            return a;
+        if (a->kind == K_LIST)
+            return node_list(p->m, K_SET, a->child, a->n);
+        return open == '{' ? node_new(p->m, K_SET, 1, a) : a;
+    }
+    case 'f': case 'c': case '<':
+        if (!is_class(p, C_CLOSE) || p->t.cmd->arg != (open == '<' ? '>' : open))
+            return parser_fail(p);
+        token_take(p);
+        if (open == '<')
+            return a->kind == K_LIST ? node_list(p->m, K_TUPLE, a->child, a->n) : a;
+        return node_op(node_new(p->m, K_FUNC, 1, a), open == 'f' ? FN_FLOOR : FN_CEIL);
+    }
+    return parser_fail(p);
+}
+
+static struct node *abs_parse(struct parser *p)
+{
+    if (!parser_deeper(p))
+        return NULL;
+    int abs_depth = p->abs_depth;
+    p->abs_depth = 1;
+    token_take(p);
+    struct node *a = sum_parse(p);
+    p->abs_depth = abs_depth;
+    p->depth--;
+    if (!a || !is_char(p, '|'))
+        return parser_fail(p);
+    p->abs_depth = abs_depth;
+    token_take(p);
+    return node_op(node_new(p->m, K_FUNC, 1, a), FN_ABS);
+}
+
+#define OPAQUE_DERIVATIVE 16    // beside the ops of the table's C_OPAQUE commands
+
+static struct node *environment_parse(struct parser *p)
+{
+    const char *q = space_skip(p->t.end, p->end), *from, *to;
+    if (q >= p->end || *q != '{' || !group_find(q, p->end, &from, &to))
+        return parser_fail(p);
+    size_t len = (size_t)(to - from);
+    p->p = to + 1;
+    bool array = starts(from, to, "array"), det = starts(from, to, "vmatrix") || starts(from, to, "Vmatrix");
+    if (!array && !memmem(from, len, "matrix", 6))
+        return parser_fail(p);
+    if (array) {
+        const char *f2, *t2, *b = space_skip(p->p, p->end);
+        if (b < p->end && *b == '{' && group_find(b, p->end, &f2, &t2))
+            p->p = t2 + 1;
+    }
+    if (!parser_deeper(p))
+        return NULL;
+    bool was = p->in_matrix;
+    p->in_matrix = true;
+    struct node *cell[CELLS_MAX];
+    int n = 0, row = 0, cols = 0, in_row = 0;
+    token_next(p);
+    for (;;) {
+        bool end = is_class(p, C_END);
+        if (!end && !is_char(p, '&') && !is_char(p, 'n')) {
+            if (n == CELLS_MAX)
+                return parser_fail(p);
+            cell[n] = set_parse(p);
+            if (!cell[n])
+                return parser_fail(p);
+            n++;
+            in_row++;
+        }
+        if (is_char(p, '&')) {
+            token_take(p);
+            continue;
+        }
+        end = is_class(p, C_END);
+        if (!end && !is_char(p, 'n'))
+            return parser_fail(p);
+        if (in_row > 0) {
+            if (row > 0 && in_row != cols)
+                return parser_fail(p);
+            cols = in_row;
+            in_row = 0;
+            row++;
+        }
+        if (end)
+            break;
+        token_take(p);
+    }
+    q = space_skip(p->t.end, p->end);
+    if (row == 0 || q >= p->end || *q != '{' || !group_find(q, p->end, &from, &to))
+        return parser_fail(p);
+    p->in_matrix = was;
+    p->depth--;
+    p->p = to + 1;
+    token_next(p);
+    struct node *a = node_list(p->m, K_MATRIX, cell, n);
+    if (!a)
+        return parser_fail(p);
+    a->scale = row;
+    return det ? node_op(node_new(p->m, K_FUNC, 1, a), FN_DET) : a;
+}
+
+static struct node *big_parse(struct parser *p, bool opaque, int op)
+{
+    struct node *from = NULL, *to = NULL, *body, *limit = NULL;
+    const char *index = "";
+    size_t index_len = 0;
+    token_take(p);
+    for (int i = 0; i < 2; i++) {
+        if (is_char(p, '_')) {
+            p->p = p->t.end;
+            const char *q = space_skip(p->p, p->end), *a, *b;
+            if (q < p->end && *q == '{' && group_find(q, p->end, &a, &b)) {
+                const char *eq = memchr(a, '=', (size_t)(b - a));
+                if (!opaque && eq) {
+                    index = space_skip(a, eq);
+                    index_len = 1;
+                    if (index == eq || !is_letter(*index) || space_skip(index + 1, eq) != eq)
+                        return parser_fail(p);
+                    p->p = eq + 1;
+                    if (!parser_deeper(p))
+                        return NULL;
+                    token_next(p);
+                    from = sum_parse(p);
+                    p->depth--;
+                    if (!from || !char_take(p, '}'))
+                        return parser_fail(p);
+                } else if (opaque && op == 1) {
+                    token_next(p);
+                    from = argument_parse(p, true);
+                } else {
+                    limit = node_named(p->m, K_TEXT, a, (size_t)(b - a));
+                    p->p = b + 1;
+                    token_next(p);
+                }
+            } else {
+                token_next(p);
+                from = argument_parse(p, true);
+            }
+        } else if (is_char(p, '^')) {
+            token_take(p);
+            to = argument_parse(p, true);
+        }
+    }
+    if (p->failed || !parser_deeper(p))
+        return NULL;
+    bool named = index_len && p->n_index < MATH_BIND_MAX;
+    if (named)
+        p->index[p->n_index++] = *index;
+    body = product_parse(p);
+    p->n_index -= named;
+    p->depth--;
+    if (!body)
+        return parser_fail(p);
+    if (!opaque && from && to && index_len) {
+        struct node *a = node_new(p->m, (enum node_kind)op, 3, body, from, to);
+        if (a) {
+            a->s = index;
+            a->len = (int32_t)index_len;
+        }
+        return a;
+    }
+    struct node *child[4];
+    int n = 0;
+    child[n++] = body;
+    if (from)
+        child[n++] = from;
+    if (to)
+        child[n++] = to;
+    if (limit)
+        child[n++] = limit;
+    return node_op(node_list(p->m, K_OPAQUE, child, n), opaque ? op : op + 32);
+}
+
+/* From s on only words, up to the end of the text or a comma: how many bytes; 0 otherwise. */
+static size_t words_len(const struct parser *p, const char *s)
+{
+    const char *q = s, *last = s;
+    bool longer = false;
+    while (q < p->end) {
+        const char *w = q;
+        while (q < p->end && (is_letter(*q) || *q == '\'' || *q == '-'))
+            q++;
+        if (q == w)
+            break;
+        if (word_is(w, (size_t)(q - w), "and") || word_is(w, (size_t)(q - w), "or"))
+            break;
+        longer |= q - w >= 4;
+        last = q;
+        if (q < p->end && *q == '.' )
+            q++;
+        q = space_skip(q, p->end);
+    }
+    bool ends = q >= p->end || *q == ',' || *q == ';' || *q == ')' || *q == '}' ||
+        (q + 1 < p->end && q[0] == '\\' && q[1] == '\\');
+    return ends && longer ? (size_t)(last - s) : 0;
+}
+
+static struct node *sub_parse(struct parser *p, const char *s, size_t len)
+{
+    struct parser sub = { .m = p->m, .p = s, .start = s, .end = s + len, .depth = p->depth, .nest = p->nest };
+    if (!parser_deeper(&sub))
+        return parser_fail(p);
+    token_next(&sub);
+    struct node *a = list_parse(&sub);
+    return a && !sub.failed && sub.t.kind == T_END ? a : NULL;
+}
+
+/* Words; those that name a set are that set. */
+static struct node *text_node(struct parser *p, const char *s, size_t len)
+{
+    static const char *const reals[] = { "all real numbers", "real numbers", "all reals", "the set of all real numbers",
+                                         "the real numbers" };
+    for (size_t i = 0; i < ARRAY_SIZE(reals); i++)
+        if (word_is(s, len, reals[i]))
+            return node_op(node_new(p->m, K_NAMED_SET, 0), 'R');
+    return node_named(p->m, K_TEXT, s, len);
+}
+
+bool paren_follows(const struct parser *p)
+{
+    static const char *const sizes[] = { "\\left", "\\big", "\\Big", "\\bigl", "\\Bigl", "\\bigg", "\\Bigg", "\\!" };
+    if (!is_char(p, '('))
+        return false;
+    const char *q = p->t.s;
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        size_t n = strlen(sizes[i]);
+        if ((size_t)(q - p->start) >= n && memcmp(q - n, sizes[i], n) == 0) {
+            q -= n;
+            i = (size_t)-1;
+        }
+    }
+    return q > p->start && !strchr(" \t\r\n~", q[-1]);
+}
+
+bool binder_follows(const struct parser *p)
+{
+    if (!is_char(p, '(') || p->depth > 0)
+        return false;
+    const char *q = space_skip(p->t.end, p->end), *close = q < p->end ? memchr(q, ')', (size_t)(p->end - q)) : NULL;
+    if (!close || !is_letter(*q))
+        return false;
+    const char *in = memmem(q, (size_t)(close - q), "\\in", 3);
+    return (in && in + 3 < close && !is_letter(in[3])) || memmem(q, (size_t)(close - q), "∈", strlen("∈"));
+}
+
+/* One word of letters: a function, a constant, a name such as AB, words of text, or letters one by one. */
+static struct node *word_parse(struct parser *p)
+{
+    struct token t = p->t;
+    const struct command *c = t.len >= 2 ? math_command_find(p->m, t.s, (size_t)t.len) : NULL;
+    if (c && c->class == C_FUNC && c->arg != FN_GAMMA && t.s[0] >= 'a' && c->arg != FN_ARG)
+        return func_parse(p, c->arg);
+    if (c && (c->class == C_CONST) && strncmp(t.s, "imath", 5) != 0) {
+        token_take(p);
+        return const_node(p, (enum math_const)c->arg);
+    }
+    if (c && c->class == C_SQRT) {
+        token_take(p);
+        struct node *a = argument_parse(p, false);
+        return node_new(p->m, K_ROOT, 2, a, node_int(p->m, 2));
+    }
+    if (c && c->class == C_SYM && t.len >= 3) {
+        token_take(p);
+        return symbol_node(p, t.s, (size_t)t.len);
+    }
+    if (word_is(t.s, (size_t)t.len, "infinity")) {
+        token_take(p);
+        return const_node(p, CONST_INF);
+    }
+    size_t words = t.end == t.s + t.len ? words_len(p, t.s) : 0;
+    if (words > 0) {
+        p->p = t.s + words;
+        token_next(p);
+        return text_node(p, t.s, words);
+    }
+    bool upper = t.len >= 2 && t.len <= 5;
+    for (int i = 0; i < t.len; i++)
+        upper &= t.s[i] >= 'A' && t.s[i] <= 'Z';
+    if (upper) {
+        token_take(p);
+        return symbol_node(p, t.s, (size_t)t.len);
+    }
+    if (t.len >= 4)    // sinx, cosx, lnx; else a word where no word can be
+        for (int n = 4; n >= 3; n--) {
+            const struct command *f = math_command_find(p->m, t.s, (size_t)n);
+            if (f && f->class == C_FUNC && t.len - n <= 2 && t.len > n) {
+                p->t.end = t.s + n;
+                return func_parse(p, f->arg);
+            }
+        }
+    p->p = t.end == t.s + t.len ? t.s + 1 : t.end;    // \mathrm{e} ends behind its brace
+    token_next(p);
+    bool is_index = memchr(p->index, t.s[0], (size_t)p->n_index) != NULL;
+    if (t.s[0] == 'e' && !is_char(p, '_') && !is_index)
+        return const_node(p, CONST_E);
+    if (t.s[0] == 'i' && !is_char(p, '_') && !is_index)
+        return const_node(p, CONST_I);
+    bool apply = strchr(FUNCTION_LETTERS, t.s[0]) != NULL;
+    static const char *const inverse[] = { "^{-1}(", "^{-1}\\left(", "^{-1} (" };
+    for (size_t i = 0; apply && i < ARRAY_SIZE(inverse); i++)    // f^{-1}(x) is a function of its own
+        if (starts(p->p, p->end, inverse[i])) {
+            char *name = math_take(p->m, 8);
+            if (!name)
+                return parser_fail(p);
+            memcpy(name, t.s, 1);
+            memcpy(name + 1, "^-1", 3);
+            p->p += 5;
+            token_next(p);
+            p->t.space = false;
+            struct node *arg = is_char(p, '(') ? bracket_parse(p, '(') : NULL;
+            struct node *f = arg ? node_new(p->m, K_APP, 1, arg) : NULL;
+            if (!f)
+                return parser_fail(p);
+            f->s = name;
+            f->len = 4;
+            return f;
+        }
+    struct node *sym = symbol_node(p, t.s, 1);
+    if (sym && t.s[0] == 'C' && sym->len == 1 && paren_follows(p)) {    // C(10,3); C(x+1) is a product
+        struct node *arg = bracket_parse(p, '(');
+        if (!arg)
+            return parser_fail(p);
+        return arg->kind == K_TUPLE && arg->n == 2 && arg->op == 0
+                   ? node_op(node_new(p->m, K_FUNC, 2, arg->child[0], arg->child[1]), FN_BINOM)
+                       : node_new(p->m, K_MUL, 2, sym, arg);
+    }
+    return sym;
+}
+
+/* The content of a font command: digits with spaces between them are one number. */
+static struct node *font_parse(struct parser *p)
+{
+    const char *q = space_skip(p->t.end, p->end), *from = NULL, *to = NULL;
+    bool digits = q < p->end && *q == '{' && group_find(q, p->end, &from, &to) && to > from;
+    for (const char *r = from; digits && r < to; r++)
+        digits = is_digit(*r) || *r == ' ';
+    char *joined = digits ? math_take(p->m, (size_t)(to - from)) : NULL;
+    size_t n = 0;
+    for (const char *r = from; joined && r < to; r++)
+        if (*r != ' ')
+            joined[n++] = *r;
+    token_take(p);
+    if (n == 0)
+        return argument_parse(p, true);
+    p->p = to + 1;
+    token_next(p);
+    struct node *a = sub_parse(p, joined, n);
+    return a ? a : parser_fail(p);
+}
+
+/* What stands under a bar, dot or tilde: a letter with one is another symbol, several capitals are a segment's name,
+ * other letters a number by its digits, and what is computed is conjugated. */
+static struct node *mark_parse(struct parser *p)
+{
+    const char *mark = p->t.cmd->name, *q = space_skip(p->t.end, p->end), *from = q, *to = q, *behind;
+    bool bar = starts(mark, mark + strlen(mark), "bar") || mark[0] == 'o';
+    if (q < p->end && *q == '{' && group_find(q, p->end, &from, &to)) {
+        behind = to + 1;
+        from = space_skip(from, to);
+        while (to > from && to[-1] == ' ')
+            to--;
+    } else {
+        from = q;
+        to = q + (q < p->end);
+        while (to > from && *q == '\\' && to < p->end && is_letter(*to))
+            to++;
+        behind = to;
+    }
+    bool command = to - from > 1 && *from == '\\';
+    const struct command *sym = command ? math_command_find(p->m, from + 1, (size_t)(to - from - 1)) : NULL;
+    bool capitals = to > from, letters = to > from, digits = true;
+    for (const char *r = from; r < to; r++) {
+        capitals &= *r >= 'A' && *r <= 'Z';
+        letters &= is_letter(*r) || is_digit(*r);
+        digits &= is_digit(*r);
+    }
+    if ((letters && !digits && !(capitals && to - from > 1)) || (sym && sym->class == C_SYM)) {
+        size_t n = (size_t)(to - from), k = bar ? 3 : strlen(mark);
+        char *name = math_take(p->m, n + k + 1);
+        if (!name)
+            return parser_fail(p);
+        memcpy(name, from, n);
+        name[n] = '^';    // no written name has one
+        memcpy(name + n + 1, bar ? "bar" : mark, k);
+        p->p = behind;
+        token_next(p);
+        return symbol_node(p, name, n + k + 1);
+    }
+    token_take(p);
+    struct node *a = argument_parse(p, true);
+    return a && bar && !digits && !capitals ? node_op(node_new(p->m, K_FUNC, 1, a), FN_CONJ) : a;
+}
+
+static bool is_differential(const struct node *a)    // dx
+{
+    return node_is(a, K_MUL) && a->n == 2 && node_is(a->child[0], K_SYM) && a->child[0]->len == 1 &&
+           a->child[0]->s[0] == 'd' && node_is(a->child[1], K_SYM);
+}
+
+/* a over b; dy/dx is a name, and d/dx of what follows is not evaluated: neither is a quotient. */
+static struct node *fraction_node(struct parser *p, struct node *a, struct node *b)
+{
+    bool d = node_is(a, K_SYM) && a->len == 1 && a->s[0] == 'd', dy = is_differential(a);
+    if (!is_differential(b) || !(d || dy))
+        return node_new(p->m, K_DIV, 2, a, b);
+    if (d) {
+        if (!starts_factor(p))
+            return node_new(p->m, K_DIV, 2, a, b);
+        struct node *body = parser_deeper(p) ? product_parse(p) : NULL;
+        p->depth -= body != NULL;
+        return body ? node_op(node_new(p->m, K_OPAQUE, 2, body, b->child[1]), OPAQUE_DERIVATIVE) : parser_fail(p);
+    }
+    size_t ny = (size_t)a->child[1]->len, nx = (size_t)b->child[1]->len;
+    char *name = math_take(p->m, ny + nx + 3);
+    if (!name)
+        return parser_fail(p);
+    name[0] = 'd';
+    memcpy(name + 1, a->child[1]->s, ny);
+    memcpy(name + 1 + ny, "/d", 2);
+    memcpy(name + 3 + ny, b->child[1]->s, nx);
+    return node_named(p->m, K_SYM, name, ny + nx + 3);
+}
+
+static struct node *command_parse(struct parser *p)
+{
+    struct token t = p->t;
+    struct node *a, *b;
+    if (!t.cmd) {    // an unknown command is a symbol of that name
+        token_take(p);
+        return symbol_node(p, t.s, (size_t)t.len);
+    }
+    switch ((enum cmd_class)t.cmd->class) {
+    case C_SYM:
+        token_take(p);
+        return symbol_node(p, t.cmd->name, strlen(t.cmd->name));
+    case C_CONST:
+        token_take(p);
+        return const_node(p, (enum math_const)t.cmd->arg);
+    case C_FRAC:
+        token_take(p);
+        a = argument_parse(p, true);
+        b = a ? argument_parse(p, true) : NULL;
+        return b ? fraction_node(p, a, b) : parser_fail(p);
+    case C_BINOM:
+        token_take(p);
+        a = argument_parse(p, true);
+        b = a ? argument_parse(p, true) : NULL;
+        return b ? node_op(node_new(p->m, K_FUNC, 2, a, b), FN_BINOM) : parser_fail(p);
+    case C_SQRT: {
+        struct node *index = NULL;
+        token_take(p);
+        if (is_char(p, '[')) {
+            if (!parser_deeper(p))
+                return NULL;
+            token_take(p);
+            index = sum_parse(p);
+            p->depth--;
+            if (!index || !char_take(p, ']'))
+                return parser_fail(p);
+        }
+        a = argument_parse(p, true);
+        return a ? node_new(p->m, K_ROOT, 2, a, index ? index : node_int(p->m, 2)) : parser_fail(p);
+    }
+    case C_FUNC:
+        return func_parse(p, t.cmd->arg);
+    case C_FONT:
+        return font_parse(p);
+    case C_ACCENT: case C_BOX:
+        token_take(p);
+        return argument_parse(p, true);
+    case C_MARK:
+        return mark_parse(p);
+    case C_BB: {
+        int set = t.cmd->arg;
+        token_take(p);
+        if (!set) {
+            const char *q = is_char(p, '{') ? space_skip(p->t.end, p->end) : p->t.s;
+            if (q >= p->end || !strchr("RZNQCP", *q))
+                return argument_parse(p, true);
+            set = *q;
+            bool brace = is_char(p, '{');
+            p->p = q + 1;
+            token_next(p);
+            if (brace && !char_take(p, '}'))
+                return parser_fail(p);
+        }
+        return node_op(node_new(p->m, K_NAMED_SET, 0), set);
+    }
+    case C_EMPTYSET:
+        token_take(p);
+        return node_op(node_new(p->m, K_NAMED_SET, 0), '0');
+    case C_OPEN:
+        return bracket_parse(p, (char)t.cmd->arg);
+    case C_BEGIN:
+        return environment_parse(p);
+    case C_SUM:
+        return big_parse(p, false, t.cmd->arg);
+    case C_OPAQUE:
+        return big_parse(p, true, t.cmd->arg);
+    default:
+        return parser_fail(p);
+    }
+}
+
+struct node *atom_parse(struct parser *p)
+{
+    struct token t = p->t;
+    if (p->failed || p->m->out_of_memory)
+        return parser_fail(p);
+    switch (t.kind) {
+    case T_NUM: {
+        struct node *a = number_node(p);
+        if (a && is_char(p, '_')) {
+            const char *sub;
+            size_t n = 0;
+            p->p = p->t.end;
+            if (!subscript_take(p, &sub, &n) || n == 0 || n > 2)
+                return parser_fail(p);
+            for (size_t i = 0; i < n; i++)
+                if (is_digit(sub[i]))
+                    a->base = a->base * 10 + (sub[i] - '0');
+        }
+        return a;
+    }
+    case T_WORD:
+        return word_parse(p);
+    case T_TEXT: {
+        bool list = memchr(t.s, ',', (size_t)t.len) != NULL;    // \text{Navin, Luisa}
+        struct node *a = t.len > 0 && (list || is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' ||
+                                       *t.s == '\\')
+                             ? sub_parse(p, t.s, (size_t)t.len) : NULL;
+        p->failed = false;    // what is no mathematics in there is text
+        token_take(p);
+        return a ? a : text_node(p, t.s, (size_t)t.len);
+    }
+    case T_CMD:
+        return command_parse(p);
+    case T_CHAR:
+        if (t.c == '(' || t.c == '[')
+            return bracket_parse(p, t.c);
+        if (t.c == '{')
+            return bracket_parse(p, 'b');
+        if (t.c == '|')
+            return abs_parse(p);
+        return parser_fail(p);
+    case T_END: case T_REL: case T_BAD:
+        break;
+    }
+    return parser_fail(p);
+}

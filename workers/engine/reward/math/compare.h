@@ -1,0 +1,60 @@
+/* compare.h - what the parts of the comparison call in each other; math_compare (node.h) is their only entry
+ *
+ * compare.c has lists, tuples and set expressions, relations.c equations and inequalities, sets.c the real line, scalars.c
+ * units, percentages and matrices. All are symmetric in their two sides. New nodes are in the scratch of the check; a
+ * function that returns a node returns NULL when that is full. *rule is set to what decided. */
+#pragma once
+#include "workers/engine/reward/math/node.h"
+
+#define ELEMENTS_MAX 256    // of a list
+
+/* compare.c; depth: of the comparisons around */
+enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth);
+/* Are a[i] and b[i] equal, for all n? */
+enum tri ordered_compare(struct math *m, struct node **a, struct node **b, int n, const char **rule, int depth);
+/* The tree with another one in the place of each symbol of that name. */
+struct node *node_substitute(struct math *m, struct node *a, const struct node *name, struct node *with);
+static inline enum tri tri_either(enum tri a, enum tri b)
+{
+    return a == TRI_YES || b == TRI_YES ? TRI_YES : a == TRI_UNKNOWN || b == TRI_UNKNOWN ? TRI_UNKNOWN : TRI_NO;
+}
+
+/* relations.c */
+enum tri relation_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth);
+/* A left side that only names what is on the right: a symbol, a product or ratio of such, f(x), |AB|, a tuple of names. */
+bool node_names(const struct node *a);
+bool node_closed(const struct node *a);    // a number, whatever it looks like
+/* Does name, a symbol or a function's value, stand in a? */
+bool node_occurs(const struct node *a, const struct node *name);
+/* A chain of equalities that two of its neighbours, both numbers, refute: 3 + 2 = 4, \sqrt{2} \approx 1.7. Not one that
+ * begins with a name: x = 3 + 2 = 4 gives x the value 4, as Math-Verify has it. */
+bool relation_chain_false(struct math *m, struct node *a);
+/* A chain of equalities in its shortest form: first = last, what follows an approximation sign dropped. Others unchanged. */
+struct node *relation_shorten(struct math *m, struct node *a);
+/* What an assignment (name = value, 1 = ... = value, x in S) gives; NULL: the relation is none. */
+struct node *relation_assigned(struct node *a);
+
+/* sets.c: sets of real numbers as pieces of the line */
+#define PIECES_MAX 32
+struct piece {
+    struct node *lo, *hi;         // NULL: minus, plus infinity
+    bool lo_open, hi_open;
+};
+struct pieces {
+    int n;
+    struct piece p[PIECES_MAX];   // ascending and apart, once pieces_sort was there
+};
+/* A tree as pieces of the real line, depth levels of it; false: it is none. */
+bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth);
+bool relation_pieces(struct math *m, struct node *a, struct pieces *s, const struct node **unknown);    // its solutions
+enum tri pieces_equal(struct math *m, const struct pieces *a, const struct pieces *b, const char **rule);
+bool relation_inequality(const struct node *a);
+/* The one unknown of a relation: a symbol, f(x), or the absolute value of one; found: of what was searched before. */
+const struct node *unknown_find(const struct node *a, const struct node *found, bool *many);
+bool unknown_same(const struct node *a, const struct node *b);
+
+/* scalars.c */
+enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth);
+struct node *matrix_value(struct math *m, struct node *a, int depth);    // sums and products carried out
+struct node *node_minus(struct math *m, struct node *a, struct node *b);      // a - b
+bool node_infinite(const struct node *a, int *sign);                       // infinity itself, with that sign

@@ -1,0 +1,50 @@
+/* eval.h - what a tree is worth: exactly, as a residue, within a ball, or on the line with its two ends
+ *
+ * Four ways to compute with a tree, a file each; eval.c decides with them whether two trees are equal (node.h). All spend
+ * the steps of the check they are part of and fail when those are used up; m->why then says so. Nothing is kept between
+ * calls but the indices of the sums around (m->bind). */
+#pragma once
+#include <acb.h>
+#include <arb.h>
+#include "workers/engine/reward/math/node.h"
+
+#define N_POINT 8           // points at which trees with free symbols are compared
+#define SUM_TERMS_MAX 5000
+
+/* rational.c: exact values */
+bool math_spend(struct math *m, int64_t steps);    // false: the budget is spent
+bool bound_value(const struct math *m, const struct node *a, int64_t *v);    // of an index of the sums around
+bool number_value(struct math *m, const struct node *a, fmpq_t out);         // a K_NUM; false: too long
+bool func_exact(struct math *m, const struct node *a, fmpq_t out);           // a K_FUNC; false: as eval_rational
+bool int_get(const fmpq_t q, int64_t lo, int64_t hi, int64_t *v);            // q as an integer in [lo, hi]
+
+/* residue.c: values modulo 2^61 - 1 */
+#define P61 ((UINT64_C(1) << 61) - 1)
+struct residue {
+    struct math *m;
+    uint64_t seed;
+    bool opaque;    // something took part as an unknown that is none: only equality can be told
+};
+/* The residue of a at the point that r->seed stands for; false: it has none, or m->steps are spent. */
+bool residue_eval(struct residue *r, const struct node *a, uint64_t *out);
+uint64_t mul61(uint64_t a, uint64_t b);                             // a b mod P61
+uint64_t mix(uint64_t h, uint64_t v);                               // a hash of h and v
+uint64_t mix_text(uint64_t h, const char *s, int32_t len);
+
+/* ball.c: values within a ball */
+struct ball {
+    struct math *m;
+    slong prec;
+    int point;          // where free symbols are put
+    bool whole;         // free symbols are positive integers: gcd, lcm and mod ask for them
+    bool lenient;       // what cannot be computed here counts as some number; what has no value still fails
+};
+/* z: a ball of b->prec bits around the value of a; false: it has none here, or none that can be computed. */
+bool ball_eval(struct ball *b, const struct node *a, acb_t z);
+/* The largest integer not above the value of a (up: the smallest not below); false: it is not certain. */
+bool ball_floor(struct math *m, const struct node *a, bool up, fmpq_t out);
+
+/* extent.c: infinity */
+/* Are two trees equal, one of which has an infinity in it? TRI_UNKNOWN with m->why for undefined forms. */
+enum tri extents_equal(struct math *m, const struct node *a, const struct node *b, const char **rule);
+bool extent_undefined(struct math *m, const struct node *a);    // infinity - infinity and the like

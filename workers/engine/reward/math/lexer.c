@@ -1,0 +1,557 @@
+#include "workers/engine/reward/math/lexer.h"
+
+static bool three_digits(const char *p, const char *end)
+{
+    return end - p >= 3 && is_digit(p[0]) && is_digit(p[1]) && is_digit(p[2]) && !(end - p > 3 && is_digit(p[3]));
+}
+
+/* A separator of thousands at q and three digits behind it: where they are; NULL otherwise. */
+static const char *thousands_at(const struct parser *p, const char *q)
+{
+    static const char *const sure[] = { "{,}", ",\\!", "{,\\!}", "{, }", "\\,", "\\!", "{\\,}" };
+    const char *r = space_skip(q, p->end);
+    for (size_t i = 0; i < ARRAY_SIZE(sure); i++)
+        if (starts(r, p->end, sure[i])) {
+            r = space_skip(r + strlen(sure[i]), p->end);
+            return three_digits(r, p->end) ? r : NULL;
+        }
+    if (p->depth > 0 || p->comma_seen || p->in_matrix || q >= p->end)
+        return NULL;
+    if (*q == ',' || *q == ' ' || *q == '~')
+        return three_digits(q + 1, p->end) && (*q != ' ' || p->plain) ? q + 1 : NULL;
+    return NULL;
+}
+
+static void number_lex(struct parser *p, const char *s)
+{
+    struct token *t = &p->t;
+    const char *q = s;
+    while (q < p->end && is_digit(*q))
+        q++;
+    const char *digits = s;
+    size_t len = (size_t)(q - s);
+    const char *group = len >= 1 && len <= 3 && *s != '0' ? thousands_at(p, q) : NULL;
+    if (group) {    // read on as long as groups of three follow, all behind the same kind of separator
+        char *copy = math_take(p->m, (size_t)(p->end - s) + 1);
+        if (copy) {
+            memcpy(copy, s, len);
+            const char *r = group, *behind = q;
+            size_t n = len;
+            bool comma = *q == ',' && q[1] != '\\';
+            while (r) {
+                memcpy(copy + n, r, 3);
+                n += 3;
+                behind = r + 3;
+                bool more_comma = behind < p->end && *behind == ',' && !(behind + 1 < p->end && behind[1] == '\\');
+                r = thousands_at(p, behind);
+                if (r && more_comma != comma)
+                    r = NULL;
+            }
+            const char *next = space_skip(behind, p->end);
+            if (!(comma && next < p->end && *next == ',')) {    // "1,234, 5" is a list
+                digits = copy;
+                len = n;
+                q = behind;
+            }
+        }
+    }
+    t->scale = 0;
+    t->repeat = 0;
+    t->decimal = false;
+    bool point = q < p->end && *q == '.' && q + 1 < p->end &&
+                 (is_digit(q[1]) || starts(q + 1, p->end, "\\overline{") || starts(q + 1, p->end, "\\bar{"));
+    bool comma = p->plain && !group && q + 1 < p->end && *q == ',' && is_digit(q[1]) && len > 0;
+    if (point || comma) {
+        const char *f = q + 1, *fe = f;
+        while (fe < p->end && is_digit(*fe))
+            fe++;
+        const char *rep = NULL, *rep_end = NULL;
+        for (int i = 0; i < 2 && point; i++) {
+            const char *mark = i ? "\\bar{" : "\\overline{";
+            if (starts(fe, p->end, mark)) {
+                rep = rep_end = fe + strlen(mark);
+                while (rep_end < p->end && is_digit(*rep_end))
+                    rep_end++;
+                if (rep_end == rep || rep_end == p->end || *rep_end != '}')
+                    rep = NULL;
+            }
+        }
+        size_t nf = (size_t)(fe - f), nr = rep ? (size_t)(rep_end - rep) : 0;
+        char *copy = math_take(p->m, len + nf + nr + 1);
+        if (copy) {
+            memcpy(copy, digits, len);
+            memcpy(copy + len, f, nf);
+            if (rep)
+                memcpy(copy + len + nf, rep, nr);
+            digits = copy;
+            len += nf + nr;
+            t->scale = (int32_t)(nf + nr);
+            t->repeat = (int32_t)nr;
+            t->decimal = true;
+            q = rep ? rep_end + 1 : fe;
+        }
+    }
+    /* 1.5e-3 */
+    if (q < p->end && (*q == 'e' || *q == 'E') && t->repeat == 0) {
+        const char *x = q + 1;
+        bool minus = x < p->end && *x == '-';
+        x += x < p->end && (*x == '-' || *x == '+');
+        const char *xs = x;
+        int32_t e = 0;
+        while (x < p->end && is_digit(*x) && x - xs < 4)
+            e = e * 10 + (*x++ - '0');
+        if (x > xs && !(x < p->end && (is_letter(*x) || is_digit(*x) || *x == '.' || *x == '^'))) {
+            t->scale -= minus ? -e : e;
+            t->decimal = true;
+            q = x;
+        }
+    }
+    t->kind = T_NUM;
+    t->s = digits;
+    t->len = (int32_t)len;
+    t->end = q;
+}
+
+bool group_find(const char *p, const char *end, const char **from, const char **to)
+{
+    int64_t depth = 0;
+    for (const char *q = p; q < end; q++) {
+        if (*q == '\\' && q + 1 < end)
+            q++;
+        else if (*q == '{')
+            depth++;
+        else if (*q == '}' && --depth == 0) {
+            *from = p + 1;
+            *to = q;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_percent_word(const char *s, size_t len)
+{
+    return word_is(s, len, "percent") || word_is(s, len, "percentage") || word_is(s, len, "pct") ||
+        word_is(s, len, "\\%") ||
+           word_is(s, len, "%");
+}
+
+static void text_token(struct parser *p, const char *from, const char *to, const char *behind)
+{
+    struct token *t = &p->t;
+    while (from < to && (*from == ' ' || *from == '~' || *from == '\n' || *from == '\t'))
+        from++;
+    while (to > from && (to[-1] == ' ' || to[-1] == '\n' || to[-1] == '\t' || to[-1] == '~'))
+        to--;
+    const char *f = from, *e = to;
+    while (f < e && (*f == ',' || *f == ' '))
+        f++;
+    while (e > f && (e[-1] == ',' || e[-1] == ' '))
+        e--;
+    size_t n = (size_t)(e - f);
+    t->end = behind;
+    t->s = from;
+    t->len = (int32_t)(to - from);
+    if (t->len == 0) {
+        p->p = behind;
+        token_next(p);
+        t->space = true;
+    } else if (n == 0 || word_is(f, n, "and") || word_is(f, n, "or") || word_is(f, n, ";") ||
+               word_is(f, n, "where") || word_is(f, n, "for") || word_is(f, n, "with")) {
+        t->kind = T_CHAR;
+        t->c = ',';
+    } else if (is_percent_word(f, n)) {
+        t->kind = T_CHAR;
+        t->c = '%';
+    } else if (word_is(f, n, "degrees") || word_is(f, n, "degree")) {
+        t->kind = T_CMD;
+        t->cmd = math_command_find(p->m, "circ", 4);
+    } else {
+        t->kind = T_TEXT;
+    }
+}
+
+static void char_token(struct parser *p, char c, const char *behind)
+{
+    p->t.kind = T_CHAR;
+    p->t.c = c;
+    p->t.end = behind;
+}
+
+static void rel_token(struct parser *p, enum math_rel rel, const char *behind)
+{
+    p->t.kind = T_REL;
+    p->t.c = (char)rel;
+    p->t.end = behind;
+}
+
+/* Does a number or a closed brace stand before s? */
+static bool after_number(const struct parser *p, const char *s)
+{
+    while (s > p->start && (s[-1] == ' ' || s[-1] == '~' || (s[-1] == ',' && s - 1 > p->start && s[-2] == '\\')))
+        s -= s[-1] == ',' ? 2 : 1;
+    return s > p->start && (is_digit(s[-1]) || s[-1] == '}');
+}
+
+/* A new line: a new row, the next answer, or nothing where a chain of equations goes on. */
+static void line_token(struct parser *p, const char *behind)
+{
+    const char *q = space_skip(behind, p->end);
+    if (!p->in_matrix && (starts(q, p->end, "=") || starts(q, p->end, "\\approx"))) {
+        p->p = q;
+        token_next(p);
+        return;
+    }
+    char_token(p, p->in_matrix ? 'n' : ',', behind);
+    p->t.line = !p->in_matrix;
+}
+
+static void command_token(struct parser *p, const char *s)    // s stands on the backslash
+{
+    struct token *t = &p->t;
+    const char *q = s + 1;
+    if (q == p->end) {
+        t->kind = T_END;
+        t->end = q;
+        return;
+    }
+    if (*q == '\\' && q + 1 < p->end && (is_letter(q[1]) || q[1] == '{') && !p->has_lines) {
+        command_token(p, q);    // a doubled backslash before a command: escaped once too often
+        return;
+    }
+    if (!is_letter(*q)) {
+        t->end = q + 1;
+        switch (*q) {
+        case ' ': case '!': case ',': case ';': case ':': case '>': case '$': case '(': case ')': case '[': case ']': case '-':
+        case '"': case '/': case '\n':
+            p->p = q + 1;
+            token_next(p);
+            t->space = true;
+            return;
+        case '\\':
+            line_token(p, q + 1);
+            return;
+        case '{': case '}': case '%': case '&': case '|':
+            break;
+        default:
+            t->kind = T_BAD;
+            return;
+        }
+        t->cmd = math_command_find(p->m, q, 1);
+        t->s = q;
+        t->len = 1;
+        q++;
+    } else {
+        const char *name = q;
+        while (q < p->end && is_letter(*q))
+            q++;
+        t->cmd = math_command_find(p->m, name, (size_t)(q - name));
+        if (!t->cmd && starts(name, q, "quad")) {    // \quadx
+            q = name + 4;
+            t->cmd = math_command_find(p->m, "quad", 4);
+        }
+        if (!t->cmd)
+            for (size_t n = (size_t)(q - name) - 1; n >= 2 && !t->cmd; n--) {    // \cdotx, \pir
+                const struct command *c = math_command_find(p->m, name, n);
+                if (c && (c->class == C_CHAR || c->class == C_REL || c->class == C_CONST)) {
+                    t->cmd = c;
+                    q = name + n;
+                }
+            }
+        t->s = name;
+        t->len = (int32_t)(q - name);
+    }
+    t->kind = T_CMD;
+    t->end = q;
+    if (!t->cmd)
+        return;
+    const char *from, *to, *brace = space_skip(q, p->end);
+    switch ((enum cmd_class)t->cmd->class) {
+    case C_SPACE:
+        p->p = q;
+        if (strncmp(t->s, "left", 4) == 0 || strncmp(t->s, "right", 5) == 0)
+            if (brace < p->end && *brace == '.')    // \left. has no delimiter
+                p->p = brace + 1;
+        token_next(p);
+        t->space = true;
+        break;
+    case C_SKIP_ARG:
+        p->p = brace < p->end && *brace == '{' && group_find(brace, p->end, &from, &to) ? to + 1 : q;
+        token_next(p);
+        t->space = true;
+        break;
+    case C_CHAR:
+        char_token(p, (char)t->cmd->arg, q);
+        break;
+    case C_REL:
+        rel_token(p, (enum math_rel)t->cmd->arg, q);
+        break;
+    case C_TEXT:
+        if (brace < p->end && *brace == '{' && group_find(brace, p->end, &from, &to))
+            text_token(p, from, to, to + 1);
+        else
+            t->kind = T_BAD;
+        break;
+    case C_OPNAME:
+        if (brace < p->end && *brace == '{' && group_find(brace, p->end, &from, &to)) {
+            from = space_skip(from, to);
+            const struct command *fn = math_command_find(p->m, from, (size_t)(to - from));
+            t->end = to + 1;
+            if (fn && (fn->class == C_FUNC || fn->class == C_CONST || fn->class == C_SYM)) {
+                t->cmd = fn;
+                t->s = from;
+                t->len = (int32_t)(to - from);
+            } else if (to - from == 1 && after_number(p, s) && !strchr("ei", *from)) {    // 5 \mathrm{m}
+                text_token(p, from, to, to + 1);
+            } else if (to - from == 1) {    // \mathrm{e}
+                t->kind = T_WORD;
+                t->s = from;
+                t->len = 1;
+            } else if (to - from == 2 && starts(from, to, "th")) {
+                p->p = t->end;
+                token_next(p);
+            } else if (to > from && (*from == '\\' || is_digit(*from))) {    // a font for something written out
+                t->cmd = math_command_find(p->m, "mathbf", 6);
+                t->end = q;
+            } else {
+                text_token(p, from, to, to + 1);
+            }
+        } else {
+            p->p = q;    // \mathrm e
+            token_next(p);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+void token_next(struct parser *p)
+{
+    struct token *t = &p->t;
+    const char *s = space_skip(p->p, p->end);
+    t->space = s > p->p;
+    t->line = false;
+    t->cmd = NULL;
+    p->p = s;
+    if (s >= p->end) {
+        t->kind = T_END;
+        t->end = p->end;
+        t->s = p->end;
+        t->len = 0;
+        return;
+    }
+    t->s = s;
+    t->len = 1;
+    unsigned char c = (unsigned char)*s;
+    char next = s + 1 < p->end ? s[1] : 0;
+    if (is_digit((char)c) || (c == '.' && is_digit(next))) {
+        number_lex(p, s);
+        return;
+    }
+    if (is_letter((char)c)) {
+        const char *q = s;
+        while (q < p->end && is_letter(*q))
+            q++;
+        t->kind = T_WORD;
+        t->len = (int32_t)(q - s);
+        t->end = q;
+        size_t n = (size_t)t->len;
+        // 1orx, (1,2)or(2,1)
+        bool glued = s > p->start && (is_digit(s[-1]) || s[-1] == ')' || s[-1] == ']' || s[-1] == '}');
+        if (word_is(s, n, "and") || word_is(s, n, "or"))
+            char_token(p, ',', q);
+        else if (glued && (starts(s, q, "or") || starts(s, q, "and")))
+            char_token(p, ',', s + (*s == 'o' ? 2 : 3));
+        else if (is_percent_word(s, n))
+            char_token(p, '%', q);
+        else if (word_is(s, n, "degrees") || word_is(s, n, "degree")) {
+            t->kind = T_CMD;
+            t->cmd = math_command_find(p->m, "circ", 4);
+        }
+        return;
+    }
+    if (c == '\\') {
+        command_token(p, s);
+        return;
+    }
+    if (c >= 0x80) {
+        size_t len;
+        const char *name = unicode_command(s, p->end, &len);
+        if (name) {
+            const struct command *cmd = math_command_find(p->m, name, strlen(name));
+            t->kind = T_CMD;
+            t->cmd = cmd;
+            t->s = cmd->name;
+            t->len = (int32_t)strlen(cmd->name);
+            t->end = s + len;
+            if (cmd->class == C_CHAR)
+                char_token(p, (char)cmd->arg, t->end);
+            else if (cmd->class == C_REL)
+                rel_token(p, (enum math_rel)cmd->arg, t->end);
+            return;
+        }
+        t->kind = T_BAD;
+        t->end = s + 1;
+        return;
+    }
+    t->kind = T_CHAR;
+    t->c = (char)c;
+    t->end = s + 1;
+    switch (c) {
+    case '=':
+        rel_token(p, REL_EQ, s + 1 + (next == '='));
+        break;
+    case '<': case '>':
+        rel_token(p, c == '<' ? next == '=' ? REL_LE : REL_LT : next == '=' ? REL_GE : REL_GT, s + 1 + (next == '='));
+        break;
+    case '!':
+        if (next == '=' && !(s + 2 < p->end && s[2] == '='))
+            rel_token(p, REL_NE, s + 2);
+        break;
+    case ':':
+        if (next == '=')
+            rel_token(p, REL_EQ, s + 2);
+        break;
+    case '*':
+        if (next == '*')
+            char_token(p, '^', s + 2);    // Python's power, and bold text, which the caller has taken off
+        break;
+    case '$': case '~': case '`':
+        p->p = s + 1;
+        token_next(p);
+        t->space = true;
+        break;
+    case '?': case '@': case '#': case '"':
+        t->kind = T_BAD;
+        break;
+    default:
+        break;
+    }
+}
+
+void token_take(struct parser *p)
+{
+    p->p = p->t.end;
+    token_next(p);
+}
+
+/* ---- the text before it is read ---- */
+
+/* Replace the characters that stand for plain ones (minus signs, exponents, fractions); NULL: no room. */
+static const char *ascii_copy(struct math *m, const char *s, size_t *len)
+{
+    size_t room = *len * 3 + 1, n = 0;
+    char *out = math_take(m, room);
+    if (!out)
+        return NULL;
+    for (size_t i = 0; i < *len;) {
+        size_t from;
+        const char *plain = (unsigned char)s[i] >= 0x80 ? unicode_plain(s + i, s + *len, &from) : NULL;
+        if (!plain) {
+            out[n++] = s[i++];
+            continue;
+        }
+        size_t as = strlen(plain);
+        memcpy(out + n, plain, as);
+        if (plain[0] == '(' && as > 1 && n > 0 && is_digit(out[n - 1]))
+            out[n] = out[n + as - 1] = ' ';    // 3 and a half as the mixed number 3 1/2
+        n += as;
+        i += from;
+    }
+    *len = n;
+    return out;
+}
+
+/* Drop \begin{aligned}, \end{aligned} and the like, which only lay out. */
+static const char *layout_strip(struct math *m, const char *s, size_t *len)
+{
+    static const char *const env[] = { "aligned", "align", "align*", "gather", "gathered", "equation", "equation*",
+                                       "split",
+                                       "gather*", "displaymath", "center" };
+    char *out = math_take(m, *len + 1);
+    size_t n = 0;
+    if (!out)
+        return NULL;
+    for (size_t i = 0; i < *len;) {
+        bool dropped = false;
+        size_t skip = starts(s + i, s + *len, "\\begin{") ? 7 : starts(s + i, s + *len, "\\end{") ? 5 : 0;
+        for (size_t k = 0; skip && k < ARRAY_SIZE(env) && !dropped; k++) {
+            size_t el = strlen(env[k]);
+            if (*len - i > skip + el && memcmp(s + i + skip, env[k], el) == 0 && s[i + skip + el] == '}') {
+                i += skip + el + 1;
+                dropped = true;
+            }
+        }
+        if (dropped)
+            continue;
+        if (s[i] != '&')
+            out[n++] = s[i];
+        i++;
+    }
+    *len = n;
+    return out;
+}
+
+/* Does the line state something by itself: a relation with something on both sides? */
+static bool line_states(const char *from, const char *to)
+{
+    static const char *const rels[] = { "=", "<", ">", "\\le", "\\ge", "\\approx", "\\in " };
+    from = space_skip(from, to);
+    while (to > from && space_skip(to - 1, to) == to)
+        to--;
+    for (const char *p = from; p < to; p++)
+        for (size_t i = 0; i < ARRAY_SIZE(rels); i++)
+            if (starts(p, to, rels[i]))
+                return p > from && p + strlen(rels[i]) < to;
+    return false;
+}
+
+/* Lines that each state something are separate statements: x = 3 above y = 5 is not x = 3y = 5. NULL: no room. */
+static const char *lines_separate(struct math *m, const char *s, size_t *len)
+{
+    const char *end = s + *len;
+    int n = 0;
+    for (const char *p = s, *q; p < end; p = q + 1) {
+        q = memchr(p, '\n', (size_t)(end - p));
+        q = q ? q : end;
+        if (space_skip(p, q) == q)
+            continue;
+        if (!line_states(p, q))
+            return s;
+        n++;
+    }
+    char *out = n > 1 ? math_take(m, *len * 2 + 1) : NULL;
+    if (n < 2 || !out)
+        return n < 2 ? s : NULL;
+    size_t k = 0;
+    for (const char *p = s; p < end; p++) {
+        bool line = *p == '\n' && k > 0 && space_skip(p, end) < end && space_skip(s, p) < p;
+        if (line && !(k > 1 && out[k - 1] == '\\' && out[k - 2] == '\\')) {
+            out[k++] = '\\';
+            out[k++] = '\\';
+        } else if (!line) {
+            out[k++] = *p == '\n' ? ' ' : *p;
+        }
+    }
+    *len = k;
+    return out;
+}
+
+const char *text_prepare(struct math *m, const char *s, size_t *len, bool *lines)
+{
+    bool high = false;
+    for (size_t i = 0; i < *len; i++)
+        high |= (unsigned char)s[i] >= 0x80;
+    if (high && !(s = ascii_copy(m, s, len)))
+        return NULL;
+    bool matrix = memmem(s, *len, "matrix", 6) || memmem(s, *len, "{array}", 7);
+    *lines = matrix || memmem(s, *len, "\\begin", 6);
+    if (!matrix && *lines && !(s = layout_strip(m, s, len)))
+        return NULL;
+    const char *whole = s;
+    if (!matrix && memchr(s, '\n', *len) && !(s = lines_separate(m, s, len)))
+        return NULL;
+    *lines |= s != whole;
+    return s;
+}

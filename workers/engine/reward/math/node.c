@@ -1,0 +1,120 @@
+/* node.c - nodes out of the block of one check */
+#include "workers/engine/reward/math/node.h"
+#include <stdarg.h>
+#include <string.h>
+
+void *math_take(struct math *m, size_t size)
+{
+    size = (size + 7) & ~(size_t)7;
+    if (m->out_of_memory || size > MATH_MEM_BYTES - m->used) {
+        m->out_of_memory = true;
+        m->why = "too large";
+        return NULL;
+    }
+    void *p = m->mem + m->used;
+    m->used += size;
+    return p;
+}
+
+bool node_is(const struct node *a, enum node_kind kind)
+{
+    return a && a->kind == kind;
+}
+
+bool name_same(const struct node *a, const struct node *b)
+{
+    return a->len == b->len && memcmp(a->s, b->s, (size_t)a->len) == 0;
+}
+
+static uint16_t own_flags(enum node_kind kind)
+{
+    switch (kind) {
+    case K_SYM: return HAS_SYM;
+    case K_APP: return HAS_SYM | HAS_OPAQUE;
+    case K_OPAQUE: return HAS_OPAQUE;
+    case K_PM: return HAS_PM;
+    case K_MATRIX: return HAS_MATRIX;
+    case K_JUXT: return HAS_JUXT;
+    case K_TEXT: return HAS_TEXT | HAS_SYM;
+    case K_LIST: case K_SET: case K_TUPLE: case K_REL: case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET:
+    case K_BUILDER: return HAS_SET;
+    case K_ROOT: case K_LOG: return HAS_TRANS;
+    case K_NUM: case K_CONST: case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_NEG: case K_FUNC: case K_SUM:
+    case K_PROD: case K_DEG: case K_PCT: case K_RATIO: case K_UNIT: break;
+    }
+    return 0;
+}
+
+struct node *node_list(struct math *m, enum node_kind kind, struct node **child, int n)
+{
+    struct node *a = math_take(m, sizeof *a + (size_t)n * sizeof *child);
+    if (!a)
+        return NULL;
+    *a = (struct node){ .kind = (uint8_t)kind, .n = n, .child = (struct node **)(a + 1), .flags = own_flags(kind) };
+    for (int i = 0; i < n; i++) {
+        if (!child[i])
+            return NULL;
+        a->child[i] = child[i];
+        a->flags |= child[i]->flags;
+        a->depth = MAX(a->depth, (uint16_t)(child[i]->depth + 1));
+    }
+    if (a->depth > MATH_TREE_DEPTH_MAX) {
+        m->why = "too deep";
+        return NULL;
+    }
+    return a;
+}
+
+struct node *node_new(struct math *m, enum node_kind kind, int n, ...)
+{
+    struct node *child[4];
+    va_list ap;
+    va_start(ap, n);
+    for (int i = 0; i < n; i++)
+        child[i] = va_arg(ap, struct node *);
+    va_end(ap);
+    return node_list(m, kind, child, n);
+}
+
+struct node *node_int(struct math *m, int64_t v)
+{
+    struct node *a = node_new(m, K_NUM, 0);
+    if (a) {
+        a->small = v;    // the digits are not needed below 10^18
+        a->len = 1;
+        a->s = "";
+    }
+    return a;
+}
+
+struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child)
+{
+    struct node *c = node_list(m, kind, child, a->n);
+    if (c) {
+        c->op = a->op;
+        c->s = a->s;
+        c->len = a->len;
+        c->scale = a->scale;
+        c->base = a->base;
+        c->small = a->small;
+        c->flags |= a->flags & (HAS_DECIMAL | HAS_TRANS | HAS_I | HAS_PI | HAS_INF);
+    }
+    return c;
+}
+
+struct node *node_named(struct math *m, enum node_kind kind, const char *s, size_t len)
+{
+    struct node *a = node_new(m, kind, 0);
+    if (a) {
+        a->s = s;
+        a->len = (int32_t)len;
+    }
+    return a;
+}
+
+struct node *node_op(struct node *a, int op)
+{
+    if (a)
+        a->op = (int8_t)op;
+    return a;
+}

@@ -1,0 +1,29 @@
+/* parser.h - what the two halves of the parser call in each other: parse.c has the operators, atom.c what they join
+ *
+ * Recursive descent. Each function begins on p->t and returns the tree of what it took, with p->t behind it; NULL after
+ * parser_fail, or when a bound on depth or memory was reached. Nodes are in the scratch of the check. */
+#pragma once
+#include "workers/engine/reward/math/lexer.h"
+
+#define CELLS_MAX 144    // of a matrix
+
+/* atom.c: numbers, names, functions, groups, commands with their arguments */
+struct node *atom_parse(struct parser *p);
+struct node *number_node(struct parser *p);
+/* A symbol called s[0..len), with what hangs on it: subscripts and primes become part of the name. */
+struct node *symbol_node(struct parser *p, const char *s, size_t len);
+/* {...} as an argument, or the next single thing: one digit (else a whole number), one letter, one command. */
+struct node *argument_parse(struct parser *p, bool one_digit);
+/* A group that opens here; open: its character, 'b' a brace without backslash, 'f' floor, 'c' ceiling, '<' an angle. */
+struct node *bracket_parse(struct parser *p, char open);
+bool starts_factor(const struct parser *p);     // does p->t begin a factor, so that nothing between is a product?
+bool paren_follows(const struct parser *p);     // a parenthesis at once, with nothing between but what sets its size
+bool binder_follows(const struct parser *p);    // parentheses that say what a letter stands for: 2k\pi (k \in Z)
+bool parser_deeper(struct parser *p);           // one group deeper; false, and failed: too deep
+
+/* parse.c: from factors up to lists, and math_parse itself (node.h) */
+struct node *list_parse(struct parser *p);
+struct node *set_parse(struct parser *p);
+struct node *sum_parse(struct parser *p);
+struct node *product_parse(struct parser *p);
+struct node *factor_parse(struct parser *p);

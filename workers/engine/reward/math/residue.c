@@ -1,0 +1,229 @@
+/* residue.c - values modulo the prime 2^61 - 1 at a random point
+ *
+ * Polynomials and rational functions have true residues: different ones prove two trees different, equal ones at two
+ * points leave a chance of at most (degree / 2^61)^2 (Schwartz 1980, Zippel 1979). Roots, logarithms and unknown functions
+ * take part as unknowns named by their arguments' residues, so that only equality can be told of them this way. */
+#include "workers/engine/reward/math/eval.h"
+
+uint64_t mul61(uint64_t a, uint64_t b)
+{
+    unsigned __int128 t = (unsigned __int128)a * b;
+    uint64_t r = (uint64_t)(t & P61) + (uint64_t)(t >> 61);
+    return r >= P61 ? r - P61 : r;
+}
+
+static uint64_t add61(uint64_t a, uint64_t b)
+{
+    uint64_t r = a + b;
+    return r >= P61 ? r - P61 : r;
+}
+
+static uint64_t pow61(uint64_t a, uint64_t e)
+{
+    uint64_t r = 1;
+    for (; e; e >>= 1, a = mul61(a, a))
+        if (e & 1)
+            r = mul61(r, a);
+    return r;
+}
+
+uint64_t mix(uint64_t h, uint64_t v)    // splitmix64's finaliser
+{
+    h += v + UINT64_C(0x9e3779b97f4a7c15);
+    h = (h ^ (h >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    h = (h ^ (h >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return h ^ (h >> 31);
+}
+
+uint64_t mix_text(uint64_t h, const char *s, int32_t len)
+{
+    for (int32_t i = 0; i < len; i++)
+        h = mix(h, (unsigned char)s[i]);
+    return h;
+}
+
+static bool commutes(const struct node *a)
+{
+    return a->kind == K_FUNC && (a->op == FN_GCD || a->op == FN_LCM || a->op == FN_MAX || a->op == FN_MIN);
+}
+
+/* A bound of a sum, a product or an integral may be infinite; as an operand infinity has no residue, or it would cancel
+ * like a number. */
+static bool infinite_bound(const struct node *a, int i, uint64_t seed, uint64_t *out)
+{
+    if (i == 0 || (a->kind != K_SUM && a->kind != K_PROD && a->kind != K_OPAQUE))
+        return false;
+    const struct node *bound = a->child[i];
+    bool minus = bound->kind == K_NEG;
+    if (minus)
+        bound = bound->child[0];
+    *out = mix(seed, minus ? 81 : 80);
+    return node_is(bound, K_CONST) && bound->op == CONST_INF;
+}
+
+/* The residue of an unknown that is named by its kind and its children. */
+static bool unknown_eval(struct residue *r, const struct node *a, uint64_t *out)
+{
+    uint64_t h = mix(mix(mix(r->seed, a->kind), (uint64_t)(uint8_t)a->op), (uint64_t)a->n), v, all = 0;
+    bool index = (a->kind == K_SUM || a->kind == K_PROD) && r->m->n_bind < MATH_BIND_MAX;
+    if (a->kind == K_APP || a->kind == K_REL)
+        h = mix_text(h, a->s, a->len);
+    if (a->kind == K_MATRIX)
+        h = mix(h, (uint64_t)a->scale);
+    for (int i = 0; i < a->n; i++) {
+        bool bound = index && i == 0;    // the index by its place, not by its name
+        if (bound) {
+            int k = r->m->n_bind++;
+            r->m->bind[k].s = a->s;
+            r->m->bind[k].len = a->len;
+            r->m->bind[k].value = (int64_t)(mix(r->seed, (uint64_t)k) >> 4);
+        }
+        bool ok = infinite_bound(a, i, r->seed, &v) || residue_eval(r, a->child[i], &v);
+        r->m->n_bind -= bound;
+        if (!ok)
+            return false;
+        if (commutes(a))
+            all += mix(r->seed + 7, v);
+        else
+            h = mix(h, v);
+    }
+    h = mix(h, all);
+    r->opaque |= a->kind != K_APP;
+    *out = h % P61;
+    return true;
+}
+
+bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
+{
+    uint64_t v, w;
+    int64_t bound;
+    if (!math_spend(r->m, 1))
+        return false;
+    switch ((enum node_kind)a->kind) {
+    case K_NUM: {
+        if (a->base > 1) {
+            v = 0;
+            for (int i = 0; i < a->len; i++)
+                v = add61(mul61(v, (uint64_t)a->base), (uint64_t)(a->s[i] - '0'));
+            *out = v;
+            return true;
+        }
+        if (a->len <= 18) {
+            *out = (uint64_t)a->small % P61;
+        } else {
+            v = 0;
+            for (int i = 0; i < a->len; i++)
+                v = add61(mul61(v, 10), (uint64_t)(a->s[i] - '0'));
+            *out = v;
+            if (!math_spend(r->m, a->len / 4))
+                return false;
+        }
+        if (a->scale > 0)
+            *out = mul61(*out, pow61(pow61(10, P61 - 2), (uint64_t)a->scale));
+        else if (a->scale < 0)
+            *out = mul61(*out, pow61(10, (uint64_t)-(int64_t)a->scale));
+        return true;
+    }
+    case K_SYM:
+        if (bound_value(r->m, a, &bound))
+            *out = bound < 0 ? P61 - (uint64_t)-bound % P61 : (uint64_t)bound % P61;
+        else
+            *out = mix_text(mix(r->seed, 77), a->s, a->len) % P61;
+        return true;
+    case K_TEXT:
+        *out = mix(r->seed, 78);
+        for (int i = 0; i < a->len; i++)
+            if (a->s[i] != ' ')
+                *out = mix(*out, (unsigned char)(a->s[i] >= 'A' && a->s[i] <= 'Z' ? a->s[i] | 32 : a->s[i]));
+        *out %= P61;
+        return true;
+    case K_NEG:
+        if (!residue_eval(r, a->child[0], &v))
+            return false;
+        *out = v ? P61 - v : 0;
+        return true;
+    case K_ADD: case K_MUL:
+        *out = a->kind == K_MUL;
+        for (int i = 0; i < a->n; i++) {
+            if (!residue_eval(r, a->child[i], &v))
+                return false;
+            *out = a->kind == K_MUL ? mul61(*out, v) : add61(*out, v);
+        }
+        return true;
+    case K_RATIO: case K_DIV:
+        if (!residue_eval(r, a->child[0], out))
+            return false;
+        for (int i = 1; i < a->n; i++) {
+            if (!residue_eval(r, a->child[i], &w))
+                return false;
+            if (w == 0) {
+                r->m->why = "division by zero";
+                return false;
+            }
+            *out = mul61(*out, pow61(w, P61 - 2));
+        }
+        return true;
+    case K_PCT:
+        if (!residue_eval(r, a->child[0], &v))
+            return false;
+        *out = mul61(v, pow61(100, P61 - 2));
+        return true;
+    case K_UNIT:
+        return residue_eval(r, a->child[0], out);
+    case K_POW: {
+        const struct node *e = a->child[1];
+        bool minus = e->kind == K_NEG;
+        e = minus ? e->child[0] : e;
+        uint64_t exp = 0;
+        bool whole = e->kind == K_NUM && e->scale == 0 && e->len <= 18 && e->base == 0;
+        if (whole) {
+            exp = (uint64_t)e->small;
+        } else if (!(e->flags & (HAS_SYM | HAS_OPAQUE | HAS_TRANS | HAS_I | HAS_INF | HAS_DECIMAL | HAS_PM | HAS_TEXT))) {
+            fmpq_t q;
+            fmpq_init(q);
+            whole = eval_rational(r->m, e, q) && fmpz_is_one(fmpq_denref(q));
+            if (whole) {
+                minus ^= fmpz_sgn(fmpq_numref(q)) < 0;
+                fmpz_abs(fmpq_numref(q), fmpq_numref(q));
+                exp = fmpz_fdiv_ui(fmpq_numref(q), P61 - 1);    // Fermat: exponents count modulo p - 1
+                if (exp == 0 && !fmpz_is_zero(fmpq_numref(q)))
+                    exp = P61 - 1;
+            }
+            fmpq_clear(q);
+        }
+        if (!whole)
+            return unknown_eval(r, a, out);
+        if (!residue_eval(r, a->child[0], &v))
+            return false;
+        if (v == 0 && (minus || exp == 0))
+            return false;
+        v = pow61(v, exp);
+        *out = minus ? pow61(v, P61 - 2) : v;
+        return true;
+    }
+    case K_FUNC: case K_SUM: case K_PROD:
+        if (!(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TRANS | HAS_I | HAS_INF | HAS_PM)) || a->kind != K_FUNC) {
+            fmpq_t q;
+            fmpq_init(q);
+            bool ok = eval_rational(r->m, a, q);
+            if (ok) {
+                *out = mul61(fmpz_fdiv_ui(fmpq_numref(q), P61), pow61(fmpz_fdiv_ui(fmpq_denref(q), P61), P61 - 2));
+            }
+            fmpq_clear(q);
+            if (ok)
+                return true;
+        }
+        return unknown_eval(r, a, out);
+    case K_CONST:
+        if (a->op == CONST_INF)
+            return false;
+        r->opaque = true;    // numbers, not unknowns
+        *out = mix(mix(r->seed, 79), (uint64_t)a->op) % P61;
+        return true;
+    case K_ROOT: case K_LOG: case K_APP: case K_JUXT: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET: case K_TUPLE:
+    case K_REL:
+    case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET: case K_BUILDER: case K_MATRIX:
+        return unknown_eval(r, a, out);
+    }
+    return false;
+}

@@ -1,0 +1,28 @@
+/* words.h - the words of mathematics: commands and functions, characters that stand for them, units
+ *
+ * One constant table each, in words.c; a new command is one row there. Only the table's hash index is made at run time,
+ * in the scratch of each thread. Anybody may read them. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "workers/engine/reward/math/node.h"
+
+/* How the parser takes a command. */
+enum cmd_class {
+    C_SPACE, C_SYM, C_CONST, C_FRAC, C_BINOM, C_SQRT, C_FUNC, C_OPNAME, C_TEXT, C_FONT, C_BB, C_ACCENT, C_MARK, C_CHAR,
+    C_REL, C_OPEN, C_CLOSE, C_BEGIN, C_END, C_BOX, C_SUM, C_OPAQUE, C_OVER, C_CHOOSE, C_DEGREE, C_DOTS, C_EMPTYSET,
+    C_PMOD, C_PM, C_CUP, C_CAP, C_SETMINUS, C_SKIP_ARG, C_BAD,
+};
+struct command {
+    const char *name;     // without the backslash
+    uint8_t class;        // enum cmd_class
+    int16_t arg;          // of the class: enum math_func, enum math_const, enum math_rel, a character, an operation
+};
+/* The command called s[0..len), also as a word without backslash; NULL: there is none. m: after commands_init. */
+const struct command *math_command_find(const struct math *m, const char *s, size_t len);
+/* The name of the command that the character at p stands for, and its bytes; NULL: for none. */
+const char *unicode_command(const char *p, const char *end, size_t *len);
+/* The plain characters that stand for the one at p, and its bytes; NULL: none do. */
+const char *unicode_plain(const char *p, const char *end, size_t *len);
+bool unit_word(const char *s, size_t len);    // a unit's name as a word of its own
