@@ -10,7 +10,6 @@
 #include "protocol/wire/run_door.h"
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/model.h"
-#include "protocol/run/node.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/hub/hub.h"
@@ -147,13 +146,12 @@ static bool sizes_check(struct train *t, struct error *err)
     const struct run_config *c = &t->config;
     if (!devices_choose(&t->config, err) || !weights_choose(&t->config, err))
         return false;
-    char address[280];
-    if ((c->listen[0] && !node_address(c->listen, "listen", address, err)) || (c->view_group[0] && !run_view_group_check(c->view_group, err)))
+    if (c->view_group[0] && !run_view_group_check(c->view_group, err))
         return false;
     return run_plan_make(&t->plan, c, t->n_row, err);
 }
 
 bool train_check(struct train *t, struct error *err)
 {
-    return model_check(t, err) && data_check(t, err) && sizes_check(t, err);
+    return model_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err);
 }

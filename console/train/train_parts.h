@@ -30,6 +30,12 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
  * it, where the run goes on, and so the last word holds. Into t->flags; before: run.yaml's. */
 MUST_USE bool flags_note(struct train *t, const struct run_config *before, struct error *err);
 
+/* ---- train_machine.c: the last part of train_check ---- */
+/* Devices that open, sequences that fit the model, a free name, ports that can be listened at, room on the disk. */
+MUST_USE bool machine_check(const struct train *t, struct error *err);
+/* Room for one checkpoint (weights, in bf16 with their fp32 masters, and two moments) and a MiB of the rest; train_start.c. */
+MUST_USE bool room_check(const struct train *t, struct error *err);
+
 /* ---- train_check.c: before anything is made ---- */
 /* Model, data, reward, devices and sizes; on success config is as run.yaml will have it, and n_row and plan are known. */
 MUST_USE bool train_check(struct train *t, struct error *err);

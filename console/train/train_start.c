@@ -44,15 +44,31 @@ static bool dir_take(struct train *t, struct error *err)
     return error_set(err, ERR_EXISTS, "no free name for a run under '%s'", parent);
 }
 
-/* Is there room for one checkpoint (weights, in bf16 with their fp32 masters, and two moments) and a MiB of the rest? */
-static bool room_check(const struct train *t, struct error *err)
+/* The nearest folder above path that is there already, path itself too. */
+static void folder_above(char *path)
 {
-    const char *dir = t->config.save_dir[0] && path_is_dir(t->config.save_dir) ? t->config.save_dir : t->run_dir;
+    while (!path_is_dir(path)) {
+        char *slash = strrchr(path, '/');
+        if (!slash || slash == path) {
+            strcpy(path, slash ? "/" : ".");
+            return;
+        }
+        *slash = 0;
+    }
+}
+
+bool room_check(const struct train *t, struct error *err)
+{
+    char dir[PATH_MAX];
     const double mib = 1 << 20;
     struct model_config shape;
     struct statvfs fs;
+    snprintf(dir, sizeof dir, "%s", t->config.save_dir[0] ? t->config.save_dir : t->run_dir[0] ? t->run_dir : t->runs_dir ? t->runs_dir : "runs");
+    folder_above(dir);
     if (!config_load(&shape, t->config.model, err))
         return false;
+    if (access(dir, W_OK | X_OK) != 0)
+        return error_errno(err, "cannot write in '%s'", dir);
     if (statvfs(dir, &fs) != 0)
         return error_errno(err, "cannot look at the disk of '%s'", dir);
     bool saves = t->config.save_interval > 0 || t->config.save_at_end;

@@ -180,6 +180,41 @@ class BadInput(unittest.TestCase):
         self.one_sentence(self.train(self.task.run_file(), "--reward-type", "boxed", "--eval-dataset", json.dumps({"hard": code})), 1,
                           "evaluation set 'hard'", "code.jsonl:1: ", "'gt_answer'")
 
+    def test_a_dry_run_says_what_the_start_would_say(self):
+        runs = self.task.path("dry")
+        taken = os.path.join(runs, "taken")
+        os.makedirs(taken)
+        file = self.task.run_file(reward_type="boxed")    # no program to start
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            s.listen(1)
+            busy = "127.0.0.1:%d" % s.getsockname()[1]
+            cases = [    # settings, exit code, words
+                (["--devices", "gpu0"], 2, ["'devices'", "unknown device 'gpu0'", "cuda:N"]),
+                (["--devices", "cpu:0,cpu:0", "-i", "2", "-ibs", "4", "-imbs", "4"], 2, ["'cpu:0' twice"]),
+                (["--max-new-tokens", "4000"], 2, ["max_prompt_tokens (64)", "max_new_tokens (4000)", "4064", "takes 512"]),
+                (["--name", "taken"], 1, [taken, "exists", "--resume"]),
+                (["--name", "a/b"], 2, ["'a/b' is no name for a run"]),
+                (["--listen", busy], 1, ["'listen'", busy, "in use"]),
+                (["--metrics-listen", busy], 1, ["'metrics_listen'", busy, "in use"]),
+                (["--metrics-listen", "nowhere"], 2, ["'metrics_listen'", "HOST:PORT"]),
+                (["--save-dir", "/proc/checkpoints"], 1, ["/proc"]),    # a disk without room
+            ]
+            if not os.path.exists("/dev/nvidiactl"):
+                cases.append((["--devices", "cuda:0"], 1, ["'cuda:0' is not there", "cpu:0"]))
+            for args, code, words in cases:
+                for more in (["--dry-run"], []):
+                    with self.subTest(args=args, more=more):
+                        self.one_sentence(self.rollcall("train", file, "--batch", "--runs-dir", runs, *args, *more), code, *words)
+            self.assertEqual(os.listdir(runs), ["taken"])    # nothing is made
+        good = self.rollcall("train", file, "--dry-run", "-i", "2", "--devices", "cpu:0,cpu:1", "--offload-optimizer",
+                             "--master_address", "head", "--weights", "nccl")
+        self.assertEqual(good.returncode, 0, good.stderr)
+        self.assertIn("note: 'offload_optimizer' has no effect: ", good.stderr)
+        self.assertIn("note: 'master_address' has no effect: ", good.stderr)
+        self.assertIn("note: 'weights' nccl is for GPUs", good.stderr)
+        self.assertIn("through shared memory", good.stdout)
+
     def test_a_newcomer_s_mistake_is_answered_with_one_sentence_that_helps(self):
         run_file, no_data = self.task.run_file(), self.task.run_file("no_data.yaml")
         with open(no_data) as f:

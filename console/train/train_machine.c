@@ -1,0 +1,127 @@
+/* What the machine must have for a run: its devices, a free name, free ports, room on the disk, and a model that is long enough. */
+#include <errno.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "console/train/train_parts.h"
+#include "kernels/ops.h"
+#include "protocol/base/file.h"
+#include "protocol/run/node.h"
+#include "protocol/run/spawn.h"
+#include "workers/engine/model/config.h"
+
+/* ---- devices ---- */
+
+/* Open a device and let it go again. */
+static bool device_try(const char *name, struct error *err)
+{
+    if (strncmp(name, "cuda:", 5) == 0 && !path_exists("/dev/nvidiactl"))
+        return error_set(err, ERR_NOT_FOUND, "device '%s' is not there: this machine has no NVIDIA GPU, or its driver is not loaded; "
+                         "'devices' cpu:0 trains on the processor", name);
+    struct device *dev = device_new(name, 1, err);
+    if (!dev)
+        return error_wrap(err, "'devices': '%s'", name);
+    device_free(dev);
+    return true;
+}
+
+static bool devices_check(const struct run_config *c, struct error *err)
+{
+    char list[sizeof c->devices], *rest = list, *name;
+    int64_t n_cpu = 0, n_core = MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
+    memcpy(list, c->devices, sizeof list);
+    while ((name = strsep(&rest, ","))) {
+        for (char *same = rest; same && *same; same = strchr(same, ',') ? strchr(same, ',') + 1 : NULL)
+            if (strncmp(same, name, strlen(name)) == 0 && strchr(",", same[strlen(name)]))
+                return error_set(err, ERR_USAGE, "'devices' names '%s' twice; a device has one worker", name);
+        if (!device_try(name, err))
+            return false;
+        n_cpu += strncmp(name, "cpu:", 4) == 0;
+    }
+    if (n_cpu > n_core)
+        fprintf(stderr, "note: %" PRId64 " CPU devices share %" PRId64 " cores\n", n_cpu, n_core);
+    return true;
+}
+
+/* ---- the model ---- */
+
+static bool length_check(const struct run_config *c, const struct model_config *shape, struct error *err)
+{
+    int64_t longest = c->max_prompt_tokens + c->max_new_tokens;
+    return longest <= shape->max_pos
+        || error_set(err, ERR_USAGE, "max_prompt_tokens (%" PRId64 ") and max_new_tokens (%" PRId64 ") make sequences of %" PRId64 " tokens, and "
+                     "the model takes %" PRId64 " (its max_position_embeddings); lower one of them", c->max_prompt_tokens,
+                     c->max_new_tokens, longest, (int64_t)shape->max_pos);
+}
+
+/* ---- the name ---- */
+
+/* No path, and no folder of its own yet; the start may still find that another was quicker. */
+static bool name_check(const struct train *t, struct error *err)
+{
+    char path[PATH_MAX];
+    const char *name = t->config.name;
+    if (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return error_set(err, ERR_USAGE, "'%s' is no name for a run: it is a folder's name", name);
+    if (!name[0])
+        return true;
+    if (!path_join(path, sizeof path, t->runs_dir ? t->runs_dir : "runs", name))
+        return error_set(err, ERR_USAGE, "the path of run '%s' is too long", name);
+    return !path_exists(path)
+        || error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or go on with it: --resume %s", path, path);
+}
+
+/* ---- ports ---- */
+
+/* Can somebody listen at HOST:PORT now? Listens there for a moment. */
+static bool port_check(const char *setting, const char *text, struct error *err)
+{
+    char address[280];
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE }, *found = NULL;
+    const char *at = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text;
+    snprintf(address, sizeof address, "%s", at);
+    char *colon = strrchr(address, ':'), *host = address;
+    if (!colon)
+        return error_set(err, ERR_USAGE, "'%s' '%.100s' is not HOST:PORT", setting, text);
+    *colon = 0;
+    if (host[0] == '[' && colon[-1] == ']') {    // [::1]
+        host++;
+        colon[-1] = 0;
+    }
+    int rv = getaddrinfo(host[0] && strcmp(host, "*") != 0 ? host : NULL, colon + 1, &hints, &found);
+    if (rv != 0)
+        return error_set(err, ERR_USAGE, "'%s' '%.100s' is no address: %s", setting, text, gai_strerror(rv));
+    int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0), on = 1;
+    bool ok = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && bind(fd, found->ai_addr, found->ai_addrlen) == 0
+           && listen(fd, 1) == 0;
+    if (!ok && errno == EADDRINUSE)
+        error_set(err, ERR_EXISTS, "'%s' %.100s is in use by another process; choose another port", setting, text);
+    else if (!ok)
+        error_errno(err, "'%s': cannot listen at '%.100s'", setting, text);
+    if (fd >= 0)
+        close(fd);
+    freeaddrinfo(found);
+    return ok;
+}
+
+static bool ports_check(const struct train *t, struct error *err)
+{
+    const struct run_config *c = &t->config;
+    char address[280];
+    if (c->listen[0] && !node_address(c->listen, "listen", address, err))
+        return false;
+    if (t->resume && process_find(t->run_dir, "agent") > 0)    // it lives, and its ports are its own
+        return true;
+    return (!c->listen[0] || port_check("listen", c->listen, err)) && (!c->metrics_listen[0] || port_check("metrics_listen", c->metrics_listen, err));
+}
+
+bool machine_check(const struct train *t, struct error *err)
+{
+    struct model_config shape;
+    return config_load(&shape, t->config.model, err) && devices_check(&t->config, err) && length_check(&t->config, &shape, err)
+        && (t->resume || name_check(t, err)) && ports_check(t, err) && room_check(t, err);
+}
