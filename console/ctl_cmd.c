@@ -199,7 +199,7 @@ static void devices_print(const struct mval *node, const char *before)
 
 static void status_print(const struct msg_in *in)
 {
-    char name[64], state[32], reason[256], depth[32];
+    char name[64], state[32], reason[256], depth[32], alert[480];
     const struct mval *root = in->root, *list = mval_get(root, "processes"), *metrics_map = mval_get(root, "metrics");
     mval_text(root, "name", name, sizeof name);
     mval_text(root, "state", state, sizeof state);
@@ -213,6 +213,8 @@ static void status_print(const struct msg_in *in)
     if (mval_get(root, "left_s"))
         printf(", %.0f s left", mval_f64(mval_get(root, "left_s"), 0));
     printf("\n");
+    if (mval_text(root, "alert", alert, sizeof alert)[0])
+        printf("alert: %s\n", alert);
     if (mval_get(metrics_map, "metrics/reward"))
         printf("reward %.4f, length %.1f tok\n", mval_f64(mval_get(metrics_map, "metrics/reward"), NAN),
                mval_f64(mval_get(metrics_map, "metrics/response_length"), NAN));

@@ -101,6 +101,11 @@ int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int m
         snprintf(a.text, sizeof(a.text), "the run failed: %.120s", m->reason);
         alarm_add(out, max, &n, &a);
     }
+    if (m->alert[0] && !over) {
+        struct alarm a = { .crit = true, .remedy = m->alert_remedy };
+        snprintf(a.text, sizeof(a.text), "%s", m->alert);
+        alarm_add(out, max, &n, &a);
+    }
     bool lost = m->link == LINK_LOST && !over;
     if (lost) {    // one alarm for all: nothing is known of the others
         struct alarm a = { .crit = true, .remedy = "a dead agent is started again; values are old until then" };

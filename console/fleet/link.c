@@ -246,6 +246,10 @@ static void status_read(struct link *l, struct model *m, const struct mval *v, i
         memcpy(m->reason, failure, sizeof(m->reason));
     }
     mval_text(v, "pause_depth", m->pause_depth, sizeof(m->pause_depth));
+    char alert[sizeof(m->alert) + sizeof(m->alert_remedy)];
+    const char *end = strstr(mval_text(v, "alert", alert, sizeof(alert)), "; ");
+    snprintf(m->alert, sizeof(m->alert), "%.*s", (int)(end ? (size_t)(end - alert) : strlen(alert)), alert);
+    snprintf(m->alert_remedy, sizeof(m->alert_remedy), "%s", end ? end + 2 : "");
     m->step = mval_i64(mval_get(v, "step"), 0);
     m->max_steps = mval_i64(mval_get(v, "max_steps"), 0);
     m->rollout_step = mval_i64(mval_get(v, "rollout_step"), 0);

@@ -119,6 +119,7 @@ struct model {
     char name[96], dir[512];
     enum run_state state;
     char reason[256], pause_depth[16];
+    char alert[160], alert_remedy[320];    // what the controller wants looked at, and what to do; "": nothing
     int64_t step, max_steps;      // max_steps 0: unknown
     int64_t rollout_step, incarnation;
     int64_t checkpoint;           // -1: none

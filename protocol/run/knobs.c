@@ -108,6 +108,8 @@ const struct knob knobs[] = {
     { "slow_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, .above_min = true, AT(slow_s), .def = "3", .applies = APPLY_NOW, .help = "a phase without progress for so long is called slow" },
     { "stuck_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, .above_min = true, AT(stuck_s), .def = "30", .applies = APPLY_NOW, .help = "a phase without progress for so long is called stuck" },
     { "restart_stuck_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, AT(restart_stuck_s), .def = "0", .applies = APPLY_NOW, .help = "restart a process that is stuck for so long; 0: never" },
+    { "waste_alert", NULL, NULL, "watching", KNOB_I64, "sample", 0, BIG, AT(waste_alert), .def = "512", .applies = APPLY_NOW, .help = "raise an alert when so many samples in a row were left out by the verifier, or in groups outside filter_range; 0: never" },
+    { "waste_limit", NULL, NULL, "watching", KNOB_I64, "sample", 0, BIG, AT(waste_limit), .def = "8192", .applies = APPLY_NOW, .help = "fail the run when it is so many; 0: never. A run that ends without having learned from any sample fails in any case" },
     { "heartbeat_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 5, .above_min = true, AT(heartbeat_s), .def = "0.5", .help = "seconds between a process's signs of life" },
     { "telemetry_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 86400, .above_min = true, AT(telemetry_s), .def = "15", .help = "seconds between two samples of host and GPUs that the journal keeps" },
 

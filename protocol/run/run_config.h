@@ -96,6 +96,7 @@ struct run_config {
     char view_group[64];            // "" : nobody else may look
     double slow_s, stuck_s;         // a phase without progress for so long is called slow, stuck
     double restart_stuck_s;         // 0: never restart by rule
+    int64_t waste_alert, waste_limit;    // samples in a row that gave nothing, until an alert, until the run fails; 0: never
     double heartbeat_s;
     double telemetry_s;             // between two samples in the journal
     /* exporters */

@@ -36,6 +36,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "dir", KIND_STR, false, "its directory" },
                { "state", KIND_STR, false, "starting, running, paused, stopping, finished, failed, stopped (by an operator)" },
                { "reason", KIND_STR, true, "why it failed or stopped, or what it waits for" },
+               { "alert", KIND_STR, true, "what the operator should look at now, and after '; ' what to do about it; absent: nothing" },
                { "failure", KIND_STR, true, "why the agent has given the run up, whatever state says" },
                { "pause_depth", KIND_STR, true, "rollouts, step or drain, when paused or on the way" },
                { "step", KIND_I64, false, "optimizer steps done" },

@@ -258,6 +258,33 @@ class BadInput(unittest.TestCase):
         self.assertRegex(last["reason"], r"no prompt of .*max_prompt_tokens 8: the shortest has \d+ tokens, \d\d of them the system prompt; "
                          r"raise max_prompt_tokens or give a shorter system_prompt")
 
+    def test_a_run_that_learns_from_no_sample_says_so_and_fails(self):
+        """The reward always fails, always runs out of time, or scores alike what filter_range then takes out."""
+        def answer(fields):
+            return f"""program:while read -r line; do id=${{line#*'"id":'}}; echo '{{"id":'${{id%%,*}}',{fields}}}'; done"""
+
+        refuses, right = answer('"error":"judge away"'), answer('"reward":1,"ans_acc":1')
+        late = "program:sleep 3600"
+        cases = [    # reward, settings, words of the failure, whether a step was made
+            (refuses, dict(max_steps=2, waste_alert=16), ["nothing was learned: the last 64 samples were all left out", "64 errors",
+                                                          "judge away", "logs/scorer.log"], True),
+            (late, dict(max_steps=1, reward_timeout_s=0.01), ["nothing was learned: the last 32 samples were all left out", "32 time-outs",
+                                                              "raise reward_timeout_s"], True),
+            (refuses, dict(max_steps=1000, waste_alert=16, waste_limit=80), ["the last 80 samples were all left out", "waste_limit is 80"], True),
+            (right, dict(filter_range=[0.1, 0.9], num_episodes=1, waste_alert=16), ["nothing was learned: the groups of the last 256 samples were "
+                                                                                    "all filtered", "filter_range"], False),
+        ]
+        for i, (reward, settings, words, stepped) in enumerate(cases):
+            with self.subTest(settings=settings):
+                run = Run(self.task, f"waste-{i}", self.task.run_file("waste.yaml", reward_type=reward, **settings))
+                self.addCleanup(run.kill)
+                code, last = run.wait()
+                self.assertEqual((code, last["event"], last["step"] > 0), (1, "failed", stepped), run.logs())
+                for word in words:
+                    self.assertIn(word, last["reason"])
+                events = run.ctl("events").stdout
+                self.assertEqual(" alert " in events, "waste_alert" in settings, events)
+
     def test_a_port_that_is_taken_from_a_run_is_named_in_its_failure(self):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))

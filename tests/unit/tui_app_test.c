@@ -391,6 +391,14 @@ static void alarms_say_what_is_wrong_and_what_to_try(UNUSED void **state)
     model_metric(m, 3, metrics[M_SAMPLER_TRAINER_DIFF].name, 0.5);
     assert_int_equal(alarms_check(m, T0, a, 8), 2);
     assert_int_equal(alarms_check(m, T0, a, 1), 1);    // never more than there is room for
+    snprintf(m->alert, sizeof m->alert, "the last 512 samples were all left out");
+    snprintf(m->alert_remedy, sizeof m->alert_remedy, "look at logs/scorer.log");
+    assert_int_equal(alarms_check(m, T0, a, 8), 3);    // what the controller says comes before what the steps show
+    assert_true(a[0].crit);
+    assert_string_equal(a[0].text, m->alert);
+    assert_string_equal(a[0].remedy, m->alert_remedy);
+    m->state = RUN_FINISHED;
+    assert_int_equal(alarms_check(m, T0, a, 8), 0);
     fleet_model_free(m);
 }
 

@@ -5,6 +5,7 @@
  * work.c             what workers ask and report: work, group, fetch, done
  * orders.c           what operators ask: command, steps, events, rollouts, checkpoints
  * storage.c          the disk under the run: the journal's log
+ * waste.c            groups in a row that nothing can be learned from
  *
  * Invariants:
  * 1. What is answered is committed: handlers queue answers (answer_later), the loop commits the journal, then sends them.
@@ -22,7 +23,9 @@
  *      running, paused -> stopping     command stop, or the last step is done       orders.c, work.c
  *      stopping -> running             the trainer died and is back before the end  run_state.c, controller_return
  *      stopping -> finished | stopped  everything due is saved and evaluated        run_state.c, run_tick
- *      any -> failed                   a task failed for good, the journal cannot be written, a process keeps dying */
+ *      stopping -> failed              nothing was learned                          run_state.c, run_conclude
+ *      any -> failed                   a task failed for good, the journal cannot be written, a process keeps dying, or nothing
+ *                                      can be learned from what comes (work.c, waste_look) */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,6 +36,7 @@
 #include "protocol/run/run_state.h"
 #include "workers/controller/ledger.h"
 #include "workers/controller/rollout_log.h"
+#include "workers/controller/waste.h"
 #include "workers/process/process.h"
 #include "workers/engine/publish/outlet.h"
 #include "protocol/run/rollout_file.h"
@@ -103,6 +107,7 @@ struct answer {
 /* Of all groups that have come, each counted once in the transaction that keeps it; returning to an earlier step takes none away. */
 struct totals {
     int64_t n_tok, n_sample, n_timeout, n_error;
+    int64_t n_wasted;            // samples of groups that nothing could be learned from (waste.h)
 };
 /* Of the groups that came since something. */
 struct score_sums {
@@ -168,6 +173,7 @@ struct controller {
     struct score_sums scored;          // since the last step
     int64_t storage_ms, log_told_bytes;    // when the journal's log was looked at; how long it was when an alert said so, 0: none did
     bool fold_told;                    // that it cannot be folded
+    struct waste waste;                // up to the last group that came
 };
 
 /* run_state.c */

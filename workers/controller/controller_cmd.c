@@ -192,6 +192,10 @@ static void detail_write(void *ctx, struct msg_out *m)
     struct controller *c = ctx;
     msg_str(m, "state", run_state_name(c->state));
     msg_str(m, "reason", c->reason);
+    if (c->waste.told && !run_is_over(c)) {
+        char alert[WASTE_TEXT_MAX];
+        msg_str(m, "alert", waste_text(&c->waste, alert, sizeof alert));
+    }
     msg_str(m, "pause_depth", depth_names[c->pause]);
     msg_i64(m, "step", c->step);
     msg_i64(m, "max_steps", c->max_steps);

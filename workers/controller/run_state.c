@@ -222,6 +222,7 @@ static const struct total_name {
     { "samples", offsetof(struct totals, n_sample) },
     { "score_timeouts", offsetof(struct totals, n_timeout) },
     { "score_errors", offsetof(struct totals, n_error) },
+    { "wasted", offsetof(struct totals, n_wasted) },
 };
 
 static bool totals_load(struct controller *c, struct error *err)
@@ -239,6 +240,8 @@ bool totals_add(struct controller *c, const struct group_summary *group, struct 
     c->total.n_sample += group->n_sample;
     c->total.n_timeout += group->n_timeout;
     c->total.n_error += group->n_error;
+    if (waste_is(group, c->now.filter_range[0], c->now.filter_range[1]))
+        c->total.n_wasted += group->n_sample;
     for (size_t i = 0; i < ARRAY_SIZE(total_names); i++) {
         const char *now = (const char *)&c->total + total_names[i].offset, *then = (const char *)&before + total_names[i].offset;
         if (memcmp(now, then, sizeof(int64_t)) != 0 && !number_put(c, total_names[i].name, *(const int64_t *)(const void *)now, err))
@@ -758,6 +761,24 @@ static bool evaluated_at(const struct controller *c, int64_t step)
     return true;
 }
 
+/* The run is over by its own plan: has it learned anything? */
+static void run_conclude(struct controller *c)
+{
+    char why[WASTE_TEXT_MAX];
+    if (c->total.n_sample > 0 && c->total.n_wasted >= c->total.n_sample)
+        run_fail(c, "nothing was learned: %s", waste_text(&c->waste, why, sizeof why));
+    else if (c->step == 0 && c->total.n_sample == 0)
+        run_fail(c, "no optimizer step was made: a rollout step takes %" PRId64 " prompts (inference_batch_size x num_inferencer), and the %" PRId64
+                 " of '%s' that fit into max_prompt_tokens do not fill one; lower inference_batch_size, or raise num_episodes",
+                 open_n(c, &c->now), c->n_row, c->config.dataset);
+    else if (c->step == 0)
+        run_fail(c, "no optimizer step was made: fewer than the %" PRId64 " groups of one step (train_batch_size x num_trainers) came through "
+                 "filter_range; take more or other prompts, widen filter_range, or lower train_batch_size",
+                 c->now.train_batch_size * c->config.num_trainers);
+    else
+        state_set(c, RUN_FINISHED, "controller", c->reason);
+}
+
 void run_tick(struct controller *c)
 {
     if (c->state == RUN_RUNNING && c->ledger) {
@@ -776,6 +797,10 @@ void run_tick(struct controller *c)
         state_set(c, RUN_STOPPED, "controller", c->reason);
     }
     if (c->state == RUN_STOPPING && c->save_wanted < 0 && c->saving < 0 && c->eval_wanted < 0 && c->evaluating < 0
-        && workers_in_task(c, TASK_NONE) == 0)
-        state_set(c, c->stop_wanted ? RUN_STOPPED : RUN_FINISHED, "controller", c->reason);
+        && workers_in_task(c, TASK_NONE) == 0) {
+        if (c->stop_wanted)
+            state_set(c, RUN_STOPPED, "controller", c->reason);
+        else
+            run_conclude(c);
+    }
 }

@@ -566,6 +566,30 @@ static void recent_add(struct controller *c, int64_t item, const void *data, siz
     }
 }
 
+/* Why the last of a group's samples that were left out was so; "" when all were scored. */
+static const char *left_out_reason(const struct mval *samples, char *out, size_t size)
+{
+    out[0] = 0;
+    for (int64_t i = 0; i < mval_n(samples); i++)
+        if (mval_i64(mval_get(mval_at(samples, i), "score"), SCORE_OK) != SCORE_OK)
+            mval_text(mval_at(samples, i), "reason", out, size);
+    return out;
+}
+
+/* Groups that nothing can be learned from must not go by in silence, and not for ever. */
+static void waste_look(struct controller *c, const struct group_summary *group, const struct mval *samples)
+{
+    struct waste *w = &c->waste;
+    char why[64], text[WASTE_TEXT_MAX];
+    waste_add(w, group, c->now.filter_range[0], c->now.filter_range[1], left_out_reason(samples, why, sizeof why));
+    if (c->now.waste_limit > 0 && w->n_sample >= c->now.waste_limit) {
+        run_fail(c, "%s (waste_limit is %" PRId64 ")", waste_text(w, text, sizeof text), c->now.waste_limit);
+    } else if (c->now.waste_alert > 0 && w->n_sample >= c->now.waste_alert && !w->told) {
+        w->told = true;
+        event_add(c, "alert", "controller", waste_text(w, text, sizeof text), "");
+    }
+}
+
 void group_came(struct controller *c, struct request *r, const struct msg_in *in, const void *data, size_t len)
 {
     struct error err;
@@ -605,6 +629,7 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
         c->scored.verify_s += sum.verify_s;
         c->scored.n += sum.n_sample;
         recent_add(c, item, data, len);
+        waste_look(c, &sum, mval_get(in->root, "samples"));
     }
     msg_begin(&m, MSG_OK);
     msg_bool(&m, "known", known);

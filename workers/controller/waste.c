@@ -1,0 +1,53 @@
+#include "workers/controller/waste.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+bool waste_is(const struct group_summary *group, double low, double high)
+{
+    if (group->n_scored == 0)
+        return true;
+    double mean = group->ans_sum / (double)group->n_scored;
+    return !isnan(low) && !isnan(high) && !(mean > low && mean < high);    // as ledger.c's filter
+}
+
+void waste_add(struct waste *w, const struct group_summary *group, double low, double high, const char *reason)
+{
+    if (!waste_is(group, low, high)) {
+        *w = (struct waste){ 0 };
+        return;
+    }
+    w->n_sample += group->n_sample;
+    w->n_left_out += group->n_left_out;
+    w->n_timeout += group->n_timeout;
+    w->n_error += group->n_error;
+    if (reason[0])
+        snprintf(w->reason, sizeof w->reason, "%s", reason);
+}
+
+const char *waste_text(const struct waste *w, char *out, size_t size)
+{
+    int n;
+    if (w->n_sample == 0) {
+        snprintf(out, size, "every sample was left out or filtered; look at the rollouts, and at logs/scorer.log");
+        return out;
+    }
+    if (w->n_left_out == 0) {
+        snprintf(out, size, "the groups of the last %" PRId64 " samples were all filtered; look at the accuracy in the rollouts: filter_range "
+                 "keeps none of these prompts, so take easier or harder ones, or widen it", w->n_sample);
+        return out;
+    }
+    if (w->n_left_out == w->n_sample)
+        n = snprintf(out, size, "the last %" PRId64 " samples were all left out", w->n_sample);
+    else
+        n = snprintf(out, size, "of the last %" PRId64 " samples %" PRId64 " were left out and the others' groups filtered", w->n_sample,
+                     w->n_left_out);
+    n += snprintf(out + n, size - (size_t)n, " (%" PRId64 " time-outs, %" PRId64 " errors of the verifier%s%s); ", w->n_timeout, w->n_error,
+                  w->reason[0] ? ", the last: " : "", w->reason);
+    snprintf(out + n, size - (size_t)n, "%s", w->n_timeout > w->n_left_out / 2
+             ? "look at logs/scorer.log, and raise reward_timeout_s if the verifier only needs longer"
+             : w->n_error > 0 ? "look at logs/scorer.log for what the verifier says"
+             : "look at the rollouts: reward_type cannot tell about these answers");
+    return out;
+}
