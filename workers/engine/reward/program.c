@@ -136,6 +136,7 @@ static bool program_start(struct program *p, struct error *err)
         error_errno(err, "cannot start the reward program '%s'", p->command);
         goto out;
     }
+    setpgid(p->pid, p->watcher);    // here too: who is stopped at once must be in the group that is killed
     p->leash = leash[1];
     p->to = in[1];
     p->from = out[0];
