@@ -19,7 +19,7 @@ LIVE = dict(
     filter_truncated_response="true", skip_threshold="30", learning_rate="0.002", lr_schedule="linear", lr_min_ratio="0.2",
     warmup_steps="3", weight_decay="0.02", max_norm="2", eval_interval="1000", eval_temperature="0.3", eval_at_end="false",
     save_interval="50", save_at_end="false", keep_checkpoints="5", rollout_log_interval="7", slow_s="4", stuck_s="40", restart_stuck_s="300",
-    waste_alert="100", waste_limit="10000")
+    waste_alert="100", waste_limit="10000000")
 
 
 class Commands(RunCase):
