@@ -17,6 +17,9 @@ class Journal:
             CREATE TABLE series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
             CREATE TABLE step(seq INTEGER PRIMARY KEY, incarnation INTEGER, step INTEGER, superseded INTEGER DEFAULT 0,
                               wall_s REAL, metrics BLOB);
+            CREATE TABLE eval(step INTEGER, set_name TEXT, incarnation INTEGER, n INTEGER, mean REAL, detail TEXT, PRIMARY KEY(step, set_name));
+            CREATE TABLE event(seq INTEGER PRIMARY KEY AUTOINCREMENT, incarnation INTEGER, step INTEGER, wall_s REAL, kind TEXT, who TEXT,
+                               text TEXT, detail TEXT);
             CREATE TABLE sample(seq INTEGER PRIMARY KEY, node TEXT, wall_s REAL, figures BLOB);""")
         self.names = []
 
@@ -38,8 +41,16 @@ class Journal:
         self.db.execute("INSERT INTO step(incarnation, step, wall_s, metrics) VALUES(?,?,?,?)", (incarnation, step, 100.5 + step, blob))
         self.db.commit()
 
+    def evaluate(self, step, **means):
+        for name, mean in means.items():
+            self.db.execute("INSERT OR REPLACE INTO eval VALUES(?,?,1,8,?,'{}')", (step, name, mean))
+            self.db.execute("INSERT INTO event(incarnation, step, wall_s, kind, who, text, detail) VALUES(1,?,?,'eval','controller',?,'')",
+                            (step, 200.5 + step, name))
+        self.db.commit()
+
     def rollback(self, to):
         self.db.execute("UPDATE step SET superseded=1 WHERE step>?", (to,))
+        self.db.execute("DELETE FROM eval WHERE step>?", (to,))
         self.db.commit()
 
 
@@ -98,6 +109,41 @@ class Export(unittest.TestCase):
         self.assertEqual(rows[1]["metrics/reward"], "")
         self.assertEqual(float(rows[2]["late"]), 5e-324)
 
+    def test_evaluations_are_in_every_text_once(self):
+        self.journal.evaluate(0, hard=0.125)
+        self.journal.evaluate(2, easy=0.5, hard=0.25)
+        rows = [json.loads(x) for x in self.export("jsonl").splitlines()]
+        self.assertEqual([(r["step"], r["time"], r["metrics"]) for r in rows if "eval/hard" in r["metrics"]],
+                         [(0, 200.5, {"eval/hard": 0.125}), (2, 202.5, {"eval/easy": 0.5, "eval/hard": 0.25})])
+        self.assertEqual([r["step"] for r in rows if "train/loss" in r["metrics"]], [1, 2, 3])
+        rows = list(csv.DictReader(self.export("csv").splitlines()))
+        self.assertEqual([(r["step"], r["eval/easy"], r["eval/hard"]) for r in rows],
+                         [("1", "", ""), ("2", "", ""), ("3", "", ""), ("0", "", "0.125"), ("2", "0.5", "0.25")])
+        with open(os.path.join(self.run_dir, "run.yaml"), "w") as f:    # a set that has not been evaluated yet has its column
+            f.write('eval_dataset: {"later": "later.jsonl"}\n')
+        self.assertIn("eval/later", self.export("csv").splitlines()[0].split(","))
+        rows = [json.loads(x) for x in self.export("jsonl", "--series", "eval/easy").splitlines()]
+        self.assertEqual([r["metrics"] for r in rows if r["metrics"]], [{"eval/easy": 0.5}])
+
+    def test_tensorboard_has_each_evaluation_once_also_when_it_goes_on(self):
+        path = os.path.join(self.run_dir, "export/tensorboard/events.out.tfevents.rollcall")
+
+        def tags():
+            values = [fields(value) for event in events(path) for number, summary in event if number == 5 for _, value in fields(summary)]
+            return [value[0][1] for value in values if value[0][1].startswith(b"eval/")]
+
+        self.journal.evaluate(2, hard=0.25)
+        for _ in range(2):
+            self.export("tensorboard")
+            self.assertEqual(tags(), [b"eval/hard"])
+        self.journal.evaluate(3, hard=0.5)    # no step has come since
+        self.export("tensorboard")
+        self.assertEqual(tags(), [b"eval/hard"] * 2)
+        cursor = os.path.join(self.run_dir, "export/tensorboard/cursor")
+        with open(cursor) as f:
+            words = f.read().split()
+        self.assertEqual(words[6:], ["eval", "3"])
+
     def test_figures_of_nodes_are_printed_too(self):
         self.journal.sample('a,"b"', {"host/load": 1.5, "gpu/0/util_percent": math.nan})
         self.journal.sample("c", {"gpu/0/util_percent": 87.0})
@@ -149,11 +195,14 @@ class Export(unittest.TestCase):
                     get(bad)
                 self.assertEqual(e.exception.code, 401)
             self.journal.add(4, {"train/loss": 0.25, "time/step_s": 1.5})
+            self.journal.evaluate(3, hard=0.75)
             with get("Bearer s3cret") as r:
                 self.assertIn("application/openmetrics-text", r.headers["Content-Type"])
                 page = r.read().decode()
             self.assertTrue(page.endswith("# EOF\n"))
             self.assertIn("\nrollcall_train_loss 0.25\n", page)
+            self.assertIn("\nrollcall_eval_hard 0.75\n", page)
+            self.assertIn("\nrollcall_optimizer_steps 4\n", page)
             self.assertIn("# UNIT rollcall_time_step_seconds seconds\n", page)
             self.assertIn("\nrollcall_time_step_seconds 1.5\n", page)
             self.assertIn("rollcall_up 0\n", page)

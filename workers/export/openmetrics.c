@@ -56,7 +56,7 @@ static const struct { const char *unit, *suffix, *tail; } units[] = {    // tail
 static bool newest_see(void *arg, const struct journal_step *row)
 {
     struct endpoint *e = arg;
-    e->step = row->step;
+    e->step = MAX(e->step, row->step);    // an evaluation's row is of a step before
     for (int i = 0; i < row->n; i++) {
         int at = 0;
         while (at < e->n_series && strcmp(e->series[at].name, row->metric[i].name) != 0)
@@ -276,7 +276,7 @@ static bool run_over(struct endpoint *e)
 
 bool export_openmetrics(const struct export_request *r, struct error *err)
 {
-    struct endpoint e = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct endpoint e = { .lock = PTHREAD_MUTEX_INITIALIZER, .cursor = CURSOR_START };
     nng_url *url = NULL;
     nng_http_server *server = NULL;
     nng_http_handler *handler = NULL;

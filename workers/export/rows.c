@@ -5,7 +5,10 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <unistd.h>
+#include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/log.h"
+#include "protocol/run/run_config.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/run_state.h"
 
@@ -19,18 +22,18 @@ bool cursor_read(struct cursor *c, const char *run_dir, const char *name, struct
 {
     char path[PATH_MAX];
     struct buf text = BUF_INIT;
-    *c = (struct cursor){ 0 };
+    *c = CURSOR_START;
     if (!cursor_path(path, run_dir, name, "", err) || !dir_make(path, 0755, err)
         || !cursor_path(path, run_dir, name, "cursor", err))
         return false;
     if (!path_exists(path))
         return true;
     bool ok = file_read(&text, path, 4096, err);
-    long long seq, step, extra;
-    if (ok && sscanf(buf_text(&text), "seq %lld step %lld extra %lld", &seq, &step, &extra) != 3)
+    long long seq, step, extra, eval_step = -1;    // evaluations were not sent by older versions
+    if (ok && sscanf(buf_text(&text), "seq %lld step %lld extra %lld eval %lld", &seq, &step, &extra, &eval_step) < 3)
         ok = error_set(err, ERR_DATA, "'%s' is not a cursor; remove it to send the run from its beginning", path);
     if (ok)
-        *c = (struct cursor){ seq, step, extra };
+        *c = (struct cursor){ .seq = seq, .step = step, .extra = extra, .eval_step = eval_step };
     buf_release(&text);
     return ok;
 }
@@ -40,8 +43,8 @@ bool cursor_write(const struct cursor *c, const char *run_dir, const char *name,
     char path[PATH_MAX], text[128];
     if (!cursor_path(path, run_dir, name, "cursor", err))
         return false;
-    int n = snprintf(text, sizeof text, "seq %lld step %lld extra %lld\n", (long long)c->seq, (long long)c->step,
-                     (long long)c->extra);
+    int n = snprintf(text, sizeof text, "seq %lld step %lld extra %lld eval %lld\n", (long long)c->seq, (long long)c->step,
+                     (long long)c->extra, (long long)c->eval_step);
     return file_write(path, text, (size_t)n, err);
 }
 
@@ -49,24 +52,87 @@ struct once {
     struct cursor *cursor;
     journal_step_fn *fn;
     void *arg;
+    bool stopped;
+    struct journal *journal;
+    double wall_s;           // of the newest step handed out now
+    /* an evaluation being put together: all sets of one step are one row */
+    int64_t eval_step;
+    int n_eval;
+    char name[EVAL_SET_MAX][96];
+    struct journal_metric eval[EVAL_SET_MAX];
 };
 
 static bool step_once(void *arg, const struct journal_step *row)
 {
     struct once *o = arg;
     if (row->step > o->cursor->step) {
-        if (!o->fn(o->arg, row))
+        if (!o->fn(o->arg, row)) {
+            o->stopped = true;
             return false;
+        }
         o->cursor->step = row->step;
     }
     o->cursor->seq = row->seq;
+    o->wall_s = row->wall_s;
+    return true;
+}
+
+struct eval_time {
+    int64_t step;
+    double wall_s;
+};
+
+static bool eval_time_see(void *arg, const struct journal_event *e)
+{
+    struct eval_time *t = arg;
+    if (e->step == t->step)
+        t->wall_s = e->wall_s;
+    return true;
+}
+
+static bool eval_flush(struct once *o)
+{
+    if (o->n_eval == 0 || o->stopped)
+        return !o->stopped;
+    /* the table of evaluations has no time, but an event was written with each */
+    struct eval_time t = { o->eval_step, o->wall_s > 0 ? o->wall_s : clock_wall_s() };
+    struct error ignored;
+    if (!journal_events_read(o->journal, 0, "eval", eval_time_see, &t, &ignored))
+        log_debug("no time of an evaluation: %s", ignored.text);
+    struct journal_step row = { .seq = o->cursor->seq, .step = o->eval_step, .wall_s = t.wall_s, .metric = o->eval, .n = o->n_eval };
+    o->n_eval = 0;
+    o->stopped = !o->fn(o->arg, &row);
+    if (!o->stopped)
+        o->cursor->eval_step = o->eval_step;
+    return !o->stopped;
+}
+
+/* They come in order of their steps. */
+static bool eval_once(void *arg, const struct journal_eval *e)
+{
+    struct once *o = arg;
+    if (e->step <= o->cursor->eval_step)
+        return true;
+    if (o->n_eval > 0 && e->step != o->eval_step && !eval_flush(o))
+        return false;
+    if (o->n_eval == EVAL_SET_MAX)
+        return true;
+    o->eval_step = e->step;
+    snprintf(o->name[o->n_eval], sizeof o->name[0], "eval/%s", e->set);
+    o->eval[o->n_eval] = (struct journal_metric){ o->name[o->n_eval], e->mean };
+    o->n_eval++;
     return true;
 }
 
 bool rows_read(struct journal *j, struct cursor *c, journal_step_fn *fn, void *arg, struct error *err)
 {
-    struct once once = { c, fn, arg };
-    return journal_steps_read(j, c->seq, step_once, &once, err);
+    struct once once = { .cursor = c, .fn = fn, .arg = arg, .journal = j };
+    if (!journal_steps_read(j, c->seq, step_once, &once, err))
+        return false;
+    if (!once.stopped && !journal_evals_read(j, eval_once, &once, err))
+        return false;
+    eval_flush(&once);
+    return true;
 }
 
 static bool state_see(void *arg, const struct journal_event *e)

@@ -2,7 +2,8 @@
  *
  * Reads the journal's tail behind a cursor that survives kills (a file in RUN/export/NAME/), in the exporter's own process, so
  * that nothing here can slow training. After a rollback the run repeats steps with the same numbers; a step that was handed
- * out is not handed out again. One thread. */
+ * out is not handed out again. Evaluations come as rows of their own, all sets of a step in one, with the mean of each as
+ * eval/SET, as wandb gets it, and the time at which it was done. One thread. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,13 +15,15 @@ struct cursor {
     int64_t seq;     // of the last journal row looked at
     int64_t step;    // the last step handed out
     int64_t extra;   // the exporter's own: bytes written, rows sent, ...
+    int64_t eval_step;    // the last step whose evaluations were handed out; -1: none
 };
-/* RUN_DIR/export/NAME/cursor; all zero when there is none. Makes the folder. */
+#define CURSOR_START ((struct cursor){ .eval_step = -1 })
+/* RUN_DIR/export/NAME/cursor; the start when there is none. Makes the folder. */
 MUST_USE bool cursor_read(struct cursor *c, const char *run_dir, const char *name, struct error *err);
 MUST_USE bool cursor_write(const struct cursor *c, const char *run_dir, const char *name, struct error *err);
 
-/* Hand every new step to fn (journal.h's form) and move the cursor in memory. fn returning false stops before that step is
- * counted as handed out. */
+/* Hand every new step to fn (journal.h's form), then every new evaluation in the same form, and move the cursor in memory. fn
+ * returning false stops before that row is counted as handed out. */
 MUST_USE bool rows_read(struct journal *j, struct cursor *c, journal_step_fn *fn, void *arg, struct error *err);
 
 /* How the run ended, from the newest state its journal tells: exit code 0 finished, 3 stopped, 1 failed; -1 while it has not. */

@@ -126,7 +126,7 @@ bool export_tensorboard(const struct export_request *r, struct error *err)
         bool last = !r->follow || !run_goes_on(j, r->run_dir);
         struct cursor was = cursor;
         TRY(rows_read(j, &cursor, step_write, &e, err) && !e.failed);
-        if (cursor.seq != was.seq || cursor.extra == 0) {
+        if (cursor.seq != was.seq || cursor.eval_step != was.eval_step || cursor.extra == 0) {
             struct stat st;
             if (fdatasync(e.fd) != 0 || fstat(e.fd, &st) != 0) {
                 error_errno(err, "cannot write '%s'", path);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/cli.h"
+#include "protocol/base/file.h"
+#include "protocol/run/run_config.h"
 #include "workers/export/export.h"
 #include "workers/export/rows.h"
 
@@ -169,11 +171,41 @@ static bool sample_print(void *arg, const struct journal_sample *row)
     return true;
 }
 
-/* The columns are those that the journal has now: later ones have no place in a CSV file that has begun. */
-static bool csv_head(struct printer *p, struct journal *j, struct error *err)
+static bool columns_of_eval(void *arg, const struct journal_eval *e)
+{
+    char name[96];
+    snprintf(name, sizeof name, "eval/%s", e->set);
+    columns_see(arg, &(struct journal_metric){ .name = name }, 1);
+    return true;
+}
+
+/* The run's evaluation sets, which may not have been evaluated yet; a folder without run.yaml has none. */
+static void columns_of_sets(struct columns *c, const char *run_dir)
+{
+    struct run_config *config = malloc(sizeof *config);
+    struct eval_set set[EVAL_SET_MAX];
+    struct error none;
+    char path[4200];
+    if (!config)
+        return;
+    run_config_init(config);
+    if (path_join(path, sizeof path, run_dir, "run.yaml") && path_exists(path) && run_config_read(config, path, &none)) {
+        int n = run_config_eval_sets(config, set, &none);
+        for (int i = 0; i < n; i++)
+            columns_of_eval(c, &(struct journal_eval){ .set = set[i].name });
+    }
+    free(config);
+}
+
+/* The columns are those that the journal has now, and one for each evaluation set: others that come later have no place in a CSV
+ * file that has begun. */
+static bool csv_head(struct printer *p, struct journal *j, const char *run_dir, struct error *err)
 {
     bool ok = p->columns.fixed || (p->nodes ? journal_samples_read(j, 0, columns_of_sample, &p->columns, err)
-                                            : journal_steps_read(j, 0, columns_of_step, &p->columns, err));
+                                            : journal_steps_read(j, 0, columns_of_step, &p->columns, err)
+                                                  && journal_evals_read(j, columns_of_eval, &p->columns, err));
+    if (ok && !p->columns.fixed && !p->nodes)
+        columns_of_sets(&p->columns, run_dir);
     fputs(p->nodes ? "node,time" : "step,time", p->out);
     for (int i = 0; i < p->columns.n; i++) {
         fputc(',', p->out);
@@ -186,7 +218,7 @@ static bool csv_head(struct printer *p, struct journal *j, struct error *err)
 static bool text_export(const struct export_request *r, bool csv, struct error *err)
 {
     struct printer p = { .out = stdout, .csv = csv, .nodes = r->nodes };
-    struct cursor cursor = { 0 };
+    struct cursor cursor = CURSOR_START;
     bool ok = false;
     struct journal *j = journal_open_reader(r->run_dir, err);
     if (!j)
@@ -198,7 +230,7 @@ static bool text_export(const struct export_request *r, bool csv, struct error *
     }
     columns_parse(&p.columns, r->series);
     if (csv)
-        TRY(csv_head(&p, j, err));
+        TRY(csv_head(&p, j, r->run_dir, err));
     for (;;) {
         bool last = !r->follow || !run_goes_on(j, r->run_dir);    // asked before reading, so that the end is not missed
         TRY(p.nodes ? journal_samples_read(j, p.sample_seq, sample_print, &p, err) : rows_read(j, &cursor, step_print, &p, err));
