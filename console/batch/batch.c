@@ -2,10 +2,12 @@
 #include "console/batch/batch.h"
 #include <errno.h>
 #include <math.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
 #include "protocol/base/clock.h"
+#include "protocol/run/run_state.h"
 
 #define SETS_MAX 16
 #define HEADING_EVERY 24    // text lines between two headings: one on every screen of 25 rows
@@ -210,7 +212,7 @@ void batch_step(struct batch *b, int64_t step, int64_t max_steps, const struct b
         held_flush(b);
 }
 
-void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, double mean)
+void batch_eval_known(struct batch *b, int64_t step, const char *set, int64_t n, double mean)
 {
     struct eval_row *row = NULL;
     for (int i = 0; i < b->n_eval; i++)
@@ -228,10 +230,81 @@ void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, doubl
         row->step_last = step;
         row->mean_last = mean;
     }
-    if (b->config.format == BATCH_JSONL)
-        return;    // told by the last line
+}
+
+/* One line of JSON that is no step; takes json. What is held back came before it. */
+static void event_write(struct batch *b, json_t *json)
+{
+    held_flush(b);
+    json_write(b, json);
+    json_decref(json);
+}
+
+void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, double mean)
+{
+    batch_eval_known(b, step, set, n, mean);
+    if (b->config.format == BATCH_JSONL) {
+        json_t *json = json_pack("{s:s, s:I, s:s, s:I}", "event", "eval", "step", (json_int_t)step, "set", set, "n", (json_int_t)n);
+        if (isfinite(mean))
+            json_object_set_new(json, "mean", json_real(mean));
+        event_write(b, json);
+        return;
+    }
     char line[160];
     snprintf(line, sizeof(line), "%11s evaluated '%.48s': %.1f %% of %lld", "", set, 100 * mean, (long long)n);
+    held_flush(b);
+    line_write(b, line);
+}
+
+/* Bytes that are not UTF-8 become '?': a name from outside must not cost the line. */
+static json_t *text_json(const char *text)
+{
+    json_t *json = json_string(text);
+    char *copy = json ? NULL : strdup(text);
+    for (char *c = copy; c && *c; c++)
+        *c = (unsigned char)*c < 0x80 ? *c : '?';
+    if (copy)
+        json = json_string(copy);
+    free(copy);
+    return json ? json : json_string("");
+}
+
+/* The event's line in jsonl; NULL: this kind is told elsewhere or nowhere. */
+static json_t *event_json(const struct batch_event *e)
+{
+    json_t *detail = e->detail[0] ? json_loads(e->detail, 0, NULL) : NULL, *json = NULL;
+    bool knob = strcmp(e->kind, "command") == 0 && json_is_array(json_object_get(detail, "changes"));
+    if (knob || strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0 || strcmp(e->kind, "return") == 0)
+        json = json_pack("{s:s, s:I, s:o, s:o}", "event", knob ? "knob" : e->kind, "step", (json_int_t)e->step, "who", text_json(e->who), "text",
+                         text_json(e->text));
+    else if (strcmp(e->kind, "checkpoint") == 0)
+        json = json_pack("{s:s, s:I, s:o}", "event", e->kind, "step", (json_int_t)e->step, "text", text_json(e->text));
+    else if (strcmp(e->kind, "state") == 0 && !run_state_is_over(run_state_find(e->text))) {
+        const char *colon = strstr(e->text, ": ");
+        json = json_pack("{s:s, s:I, s:s, s:o}", "event", "state", "step", (json_int_t)e->step, "state",
+                         run_state_name(run_state_find(e->text)), "reason", text_json(colon ? colon + 2 : ""));
+    }
+    if (json && json_is_object(detail))
+        json_object_update(json, detail);    // what is said in fields: changes, path, ...; a checkpoint's step is its own
+    json_decref(detail);
+    return json;
+}
+
+void batch_event(struct batch *b, const struct batch_event *e)
+{
+    json_t *json = event_json(e);
+    if (!json)
+        return;
+    if (b->config.format == BATCH_JSONL) {
+        event_write(b, json);
+        return;
+    }
+    char line[600];
+    bool alert = strcmp(e->kind, "alert") == 0, checkpoint = strcmp(e->kind, "checkpoint") == 0;
+    bool own = !e->who[0] || strcmp(e->who, "controller") == 0 || strcmp(e->who, "agent") == 0;
+    snprintf(line, sizeof(line), "%11s %s%.480s%s%.60s", "", alert ? "ALERT: " : checkpoint ? "checkpoint: " : strcmp(e->kind, "state") == 0 ? "state: " : "", e->text, own ? "" : ", by ",
+             own ? "" : e->who);
+    json_decref(json);
     held_flush(b);
     line_write(b, line);
 }
@@ -286,7 +359,7 @@ static void closing_json_write(struct batch *b, const char *outcome, const char 
 bool batch_end(struct batch *b, enum batch_outcome outcome, int64_t step, const char *reason, struct error *err)
 {
     static const char *const names[] = {
-        [BATCH_FINISHED] = "finished", [BATCH_FAILED] = "failed", [BATCH_STOPPED] = "stopped",
+        [BATCH_FINISHED] = "finished", [BATCH_FAILED] = "failed", [BATCH_STOPPED] = "stopped", [BATCH_LEFT] = "left",
     };
     held_flush(b);
     b->step = step;
@@ -305,6 +378,12 @@ bool batch_end(struct batch *b, enum batch_outcome outcome, int64_t step, const 
         return error_set(err, ERR_STOPPED, "the run was stopped after step %lld: %s", (long long)step, why);
     case BATCH_FAILED:
         return error_set(err, ERR_INTERNAL, "the run failed after step %lld: %s", (long long)step, why);
+    case BATCH_LEFT:
+        if (b->write_errno == EPIPE) {
+            __fpurge(b->config.out);    // what could not be written is not tried again at exit
+            return true;
+        }
+        break;
     case BATCH_FINISHED:
         break;
     }

@@ -1,9 +1,9 @@
 /* batch.h - a run told without a screen: aligned lines for people, or JSON lines for programs
  *
  * Used by `rollcall train --batch` and `rollcall console --batch`: both push what they see, this module decides what is
- * printed when. jsonl puts JSON lines and nothing else on the output and flushes each:
- *     {"event":"step","step":n,"metrics":{NAME:value}}        unknown and infinite values are left out
- *     {"event":"finished"|"failed"|"stopped","step":n,"eval":{"SET":{"n":500,"mean":0.84}},"reason":"..."}     the last line
+ * printed when. jsonl puts JSON lines and nothing else on the output and flushes each; console/tui/README.md lists the
+ * events and their fields. Unknown and infinite values are left out. The last line is the run's end (finished, failed or
+ * stopped), or `left`: the run goes on and only the one who told it has gone.
  * text prints a line a step (at most one every interval_s) and at the end a table of the evaluations: start, end, change.
  * Owned by one thread. A broken output never stops the caller: batch_broken tells, batch_end reports it. */
 #pragma once
@@ -13,7 +13,7 @@
 #include "protocol/base/error.h"
 
 enum batch_format { BATCH_TEXT, BATCH_JSONL };
-enum batch_outcome { BATCH_FINISHED, BATCH_FAILED, BATCH_STOPPED };
+enum batch_outcome { BATCH_FINISHED, BATCH_FAILED, BATCH_STOPPED, BATCH_LEFT };    // LEFT: the run goes on, only the telling ends
 struct batch_config {
     enum batch_format format;
     double interval_s;        // least time between two step lines; 0: every step. The last step is always printed
@@ -31,11 +31,22 @@ struct batch *batch_new(const struct batch_config *config, struct error *err);
 void batch_free(struct batch *b);    // NULL is fine
 /* Optimizer step `step` of max_steps (0: unknown) is done. A step not above the last one (a rollback) is told again. */
 void batch_step(struct batch *b, int64_t step, int64_t max_steps, const struct batch_metric *metric, int n_metric);
-/* An evaluation of a set (at most 16 different ones are kept) after `step` steps: n problems, mean score. */
+/* An evaluation of a set (at most 16 different ones are kept for the end) after `step` steps: n problems, mean score. */
 void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, double mean);
-/* Something an operator should read ("paused by alice"); text only, jsonl leaves it out. */
+/* The same, of one that was told before: it only counts for the table at the end. */
+void batch_eval_known(struct batch *b, int64_t step, const char *set, int64_t n, double mean);
+/* A row of the run's journal of events (protocol/run/journal.h), in its order: alerts, changes of knobs, commands, checkpoints,
+ * returns and states are told, the run's last state and evaluations are not (batch_end and batch_eval tell them). detail: JSON
+ * or "". */
+struct batch_event {
+    int64_t step;
+    const char *kind, *who, *text, *detail;    // borrowed
+};
+void batch_event(struct batch *b, const struct batch_event *e);
+/* Something an operator should read that is no event of the run ("the link is lost"); text only, jsonl leaves it out. */
 void batch_note(struct batch *b, const char *text);
 bool batch_broken(const struct batch *b);    // the output could not be written; nothing more will be
-/* Print the end and turn the outcome into the command's result: true when finished and all was written; false with
- * ERR_STOPPED (exit 3), ERR_INTERNAL (failed: exit 1) or ERR_IO, whose text holds the reason. reason may be NULL. */
+/* Print the end and turn the outcome into the command's result: true when finished, or left, and all was written; false with
+ * ERR_STOPPED (exit 3), ERR_INTERNAL (failed: exit 1) or ERR_IO, whose text holds the reason. reason may be NULL. A reader that
+ * has closed the pipe has seen what it wanted: for one who leaves that is no error. */
 MUST_USE bool batch_end(struct batch *b, enum batch_outcome outcome, int64_t step, const char *reason, struct error *err);

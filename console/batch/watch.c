@@ -10,11 +10,14 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 
+#define LAST_EVENTS_NS ((int64_t)2000000000)    // that the events of a run which is over are waited for: its agent goes soon
+
 struct watch {
     struct batch *batch;
     int64_t next;                      // the first step not told; -1: not known yet
     struct eval_view eval[MODEL_EVALS];    // as told
-    enum run_state state;
+    int64_t event;                     // the last one told; -1: none is known yet
+    bool met;                          // the run's state when we came has been told
     enum link_state link;
 };
 
@@ -30,6 +33,32 @@ static void step_tell(struct watch *w, const struct model *m, int64_t step)
             metric[n++] = (struct batch_metric){ m->extra[i].name, series_at(&m->extra[i].series, step) };
     if (n > 0)
         batch_step(w->batch, step, m->max_steps, metric, n);
+}
+
+/* Those that came after us; what was before them is told by steps and evaluations. */
+static void events_tell(struct watch *w, const struct model *m)
+{
+    int64_t n = 0;
+    const struct event_view *e;
+    if (w->event < 0 && (e = model_event_at(m, 0)))
+        w->event = e->id;
+    while ((e = model_event_at(m, n)) && e->id > w->event)
+        n++;
+    for (; n > 0; n--) {
+        e = model_event_at(m, n - 1);
+        w->event = e->id;
+        batch_event(w->batch, &(struct batch_event){ e->step, e->kind, e->who, e->text, e->detail });
+    }
+}
+
+/* Has the list of events come up to the run's end? */
+static bool end_is_told(const struct model *m)
+{
+    const struct event_view *e;
+    for (int64_t i = 0; (e = model_event_at(m, i)); i++)
+        if (strcmp(e->kind, "state") == 0)
+            return run_state_is_over(run_state_find(e->text));
+    return false;
 }
 
 static void news_tell(struct watch *w, const struct model *m)
@@ -48,20 +77,22 @@ static void news_tell(struct watch *w, const struct model *m)
             w->eval[i] = m->eval[i];
             batch_eval(w->batch, m->eval[i].step, m->eval[i].set, m->eval[i].n, m->eval[i].mean);
         }
-    if (m->state != w->state && !run_state_is_over(m->state)) {
-        snprintf(note, sizeof(note), "%s%s%s", run_state_name(m->state), m->reason[0] ? ": " : "", m->reason);
+    events_tell(w, m);
+    if (!w->met && !run_state_is_over(m->state)) {
+        snprintf(note, sizeof(note), "state: %s%s%s", run_state_name(m->state), m->reason[0] ? ": " : "", m->reason);
         batch_note(w->batch, note);
     }
+    w->met = true;
     if (m->link != w->link && m->link == LINK_LOST)
         batch_note(w->batch, m->link_text);
-    w->state = m->state;
     w->link = m->link;
 }
 
 bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *config, int64_t from, struct error *err)
 {
-    struct watch w = { .next = from };
+    struct watch w = { .next = from, .event = -1 };
     bool ok = false, signalled = false;
+    int64_t over_ns = 0;      // when we heard of the run's end; 0: not yet
     sigset_t set, before;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
@@ -89,7 +120,9 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
             feed->pump(feed, m, now);
         news_tell(&w, m);
         bool over = run_state_is_over(m->state);
-        if (signalled || batch_broken(w.batch) || (over && m->n_step > m->step))    // the last steps have arrived
+        over_ns = !over ? 0 : over_ns ? over_ns : now;
+        bool all_told = m->n_step > m->step && (end_is_told(m) || now - over_ns > LAST_EVENTS_NS);
+        if (signalled || batch_broken(w.batch) || (over && all_told))    // the last steps and events have arrived
             break;
         if (over && now - m->link_ns > (int64_t)2000000000 && m->link == LINK_LOST)
             break;
@@ -98,9 +131,11 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
         ok = batch_end(w.batch, BATCH_FINISHED, m->step, m->reason, err);
     else if (m->state == RUN_FAILED)
         ok = batch_end(w.batch, BATCH_FAILED, m->step, m->reason, err);
+    else if (m->state == RUN_STOPPED)
+        ok = batch_end(w.batch, BATCH_STOPPED, m->step, m->reason, err);
     else
-        ok = batch_end(w.batch, BATCH_STOPPED, m->step,
-                       m->state == RUN_STOPPED ? m->reason : signalled ? "this console was interrupted; the run goes on" : "", err);
+        ok = batch_end(w.batch, BATCH_LEFT, m->step, signalled ? "this console was interrupted; the run goes on" : "the run goes on", err)
+          && (!signalled || error_set(err, ERR_STOPPED, "this console was interrupted; the run goes on"));
 out:
     batch_free(w.batch);
     if (signal_fd >= 0)

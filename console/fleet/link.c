@@ -396,6 +396,10 @@ static void events_read(struct model *m, const struct mval *v)
         mval_text(row, "kind", e.kind, sizeof(e.kind));
         mval_text(row, "who", e.who, sizeof(e.who));
         mval_text(row, "text", e.text, sizeof(e.text));
+        size_t len = 0;
+        const char *detail = mval_str(mval_get(row, "detail"), &len);
+        if (detail && len < sizeof(e.detail))    // a part of it is no JSON
+            memcpy(e.detail, detail, len);
         model_event(m, &e);
         if (strcmp(e.kind, "eval") == 0)
             eval_event_read(m, e.text);

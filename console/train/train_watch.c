@@ -1,5 +1,7 @@
 /* train --batch: what the journal gets is told as it comes; the command owns the run in so far as a signal to it stops the run. */
 #include "console/train/train_parts.h"
+#include <jansson.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +24,6 @@ struct watch {
     struct journal *journal;
     struct batch *batch;
     struct watch_seen seen;
-    int64_t n_eval, n_eval_told;
     char state[32], reason[1024];
     struct transport *transport;
     struct peer *agent;
@@ -72,14 +73,22 @@ static bool step_told(void *arg, const struct journal_step *s)
     return true;
 }
 
-static bool eval_told(void *arg, const struct journal_eval *e)
+/* Evaluations that an earlier life has told: the table at the end begins with the first of them. */
+static bool eval_known(void *arg, const struct journal_eval *e)
 {
-    struct watch *w = arg;
-    if (w->n_eval++ >= w->n_eval_told) {
-        w->n_eval_told = w->n_eval;
-        batch_eval(w->batch, e->step, e->set, e->n, e->mean);
-    }
+    batch_eval_known(((struct watch *)arg)->batch, e->step, e->set, e->n, e->mean);
     return true;
+}
+
+static void eval_told(struct watch *w, const struct journal_event *e)
+{
+    json_t *detail = json_loads(e->detail, 0, NULL);
+    const char *set = json_string_value(json_object_get(detail, "set"));
+    json_t *mean = json_object_get(detail, "mean");
+    if (set)
+        batch_eval(w->batch, json_integer_value(json_object_get(detail, "step")), set, json_integer_value(json_object_get(detail, "n")),
+                   mean ? json_number_value(mean) : NAN);
+    json_decref(detail);
 }
 
 static bool event_told(void *arg, const struct journal_event *e)
@@ -90,9 +99,11 @@ static bool event_told(void *arg, const struct journal_event *e)
         const char *colon = strstr(e->text, ": ");
         snprintf(w->state, sizeof w->state, "%.*s", (int)(colon ? (size_t)(colon - e->text) : strlen(e->text)), e->text);
         snprintf(w->reason, sizeof w->reason, "%s", colon ? colon + 2 : "");
-    } else if (w->batch && (strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0)) {
-        batch_note(w->batch, e->text);
     }
+    if (w->batch && strcmp(e->kind, "eval") == 0)
+        eval_told(w, e);
+    else if (w->batch)
+        batch_event(w->batch, &(struct batch_event){ e->step, e->kind, e->who, e->text, e->detail });
     return true;
 }
 
@@ -112,9 +123,7 @@ static bool journal_look(struct watch *w, struct error *err)
         if (!(w->journal = journal_open_reader(w->train->run_dir, &why)))
             return true;    // it is being made
     }
-    w->n_eval = 0;
     return journal_steps_read(w->journal, w->seen.step_seq, step_told, w, err)
-        && (!w->batch || journal_evals_read(w->journal, eval_told, w, err))
         && journal_events_read(w->journal, w->seen.event_seq, NULL, event_told, w, err);
 }
 
@@ -181,6 +190,12 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
     TRY(path_join(path, sizeof path, t->run_dir, "sock"));
     TRY(w.transport = transport_new(path, false, err));
     TRY(w.agent = peer_new(w.transport, "agent", err));
+    if (seen->event_seq > 0) {    // resumed
+        struct journal *j = journal_open_reader(t->run_dir, err);
+        bool read = j && journal_evals_read(j, eval_known, &w, err);
+        journal_close(j);
+        TRY(read);
+    }
     int64_t ended_ms = 0;
     for (bool live = true; live;) {
         live = run_is_live(t->run_dir);    // before the look: what is written until then is seen

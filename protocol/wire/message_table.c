@@ -79,7 +79,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
     [MSG_EVENTS] = { "events", "console", "agent, controller", "the audit trail and what happened, oldest first",
         FIELDS({ "after", KIND_I64, false, "id of the last one known; 0: from the start" },
                { "limit", KIND_I64, true, "the newest so many of them" },),
-        FIELDS({ "events", KIND_LIST, false, "{id, time, step, kind, who, text}" },) },
+        FIELDS({ "events", KIND_LIST, false, "{id, time, step, kind, who, text, detail (optional): JSON}" },) },
     [MSG_ROLLOUTS] = { "rollouts", "console", "agent, controller", "the newest rollout groups as text",
         FIELDS({ "limit", KIND_I64, true, "most groups" },),
         FIELDS({ "groups", KIND_LIST, false, "{item, step, line (of the data's file, from 1), prompt_text, samples: [{text, reward, score, n_tok, finish, reason}]}, "

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, ROOT, RunCase
+from run_tools import LIMIT, ROLLCALL, ROOT, Run, RunCase
 
 DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # a terminal: waits for texts, presses keys
 
@@ -39,11 +39,13 @@ class Console(RunCase):
         self.assertEqual(console.wait(LIMIT), 3, console.stderr.read())
         lines = [json.loads(line) for line in out.splitlines()]
         self.assertEqual(lines[-1]["event"], "stopped")
-        self.assertTrue(all(line["event"] == "step" for line in lines[:-1]))
-        self.assertEqual([1] + [line["step"] for line in lines[:-1]], run.steps())
+        self.assertEqual({line["event"] for line in lines[:-1]} - {"step"}, {"state", "checkpoint", "command"})
+        self.assertIn("stopping", [line.get("state") for line in lines])
+        steps = [line for line in lines if line["event"] == "step"]
+        self.assertEqual([1] + [line["step"] for line in steps], run.steps())
         self.assertEqual(lines[-1]["step"], run.steps()[-1])
-        told = {line["step"]: line["metrics"] for line in run.output() if line["event"] == "step"}
-        for line in lines[:-1]:    # as train itself has told it (the console keeps single precision)
+        told = {line["step"]: line["metrics"] for line in run.told("step")}
+        for line in steps:    # as train itself has told it (the console keeps single precision)
             if line["step"] in told:
                 want, got = told[line["step"]]["metrics/reward"], line["metrics"]["metrics/reward"]
                 self.assertAlmostEqual(got, want, delta=1e-6 * max(abs(want), 1))
@@ -56,8 +58,54 @@ class Console(RunCase):
         console.send_signal(signal.SIGINT)
         out = console.stdout.read()
         self.assertEqual(console.wait(LIMIT), 3)
-        self.assertIn("the run goes on", json.loads(out.splitlines()[-1])["reason"])
+        last = json.loads(out.splitlines()[-1])
+        self.assertEqual(last["event"], "left")
+        self.assertIn("the run goes on", last["reason"])
         run.wait_step(run.step() + 2)
+
+    def test_a_reader_that_has_seen_enough_ends_the_console_quietly(self):
+        run = self.start()
+        run.wait_step(1)
+        for form in ("text", "jsonl"):
+            console = self.watch(run, "--format", form)
+            console.stdout.readline()
+            console.stdout.close()    # as head does
+            self.assertEqual((console.wait(LIMIT), console.stderr.read()), (0, ""))
+        run.wait_step(run.step() + 2)
+
+    def test_changes_checkpoints_and_evaluations_are_told_as_they_come(self):
+        """By train and by a console alike, with the same fields; a resumed run begins with what is new."""
+        sets = json.dumps({"all": {"path": self.task.path("train.jsonl"), "limit": 4}})
+        run = self.start("--eval-dataset", sets, save_interval=0)
+        run.wait_step(1)
+        console = self.watch(run, "--format", "jsonl", "--from", "0")
+        console.stdout.readline()    # it has met the run
+        self.ok(run, "set", "learning_rate=0.002", "temperature=0.9")
+        self.ok(run, "checkpoint")
+        self.ok(run, "eval")
+        self.ok(run, "stop")
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
+        by_console = [json.loads(line) for line in console.stdout.read().splitlines()]
+        for told in (run.output(), by_console):
+            kinds = [line["event"] for line in told]
+            knob = told[kinds.index("knob")]
+            self.assertEqual([(c["name"], c["before"], c["value"]) for c in knob["changes"]],
+                             [("learning_rate", "0.001", "0.002"), ("temperature", "1", "0.9")])
+            self.assertRegex(knob["who"], ", ctl$")
+            saved = told[kinds.index("checkpoint")]
+            self.assertEqual(saved["path"], os.path.join(run.dir, f"checkpoints/step-{saved['step']:06d}"))
+            done = told[kinds.index("eval")]
+            self.assertEqual((done["set"], done["n"], done["mean"]), ("all", 4, last["eval"]["all"]["mean"]))
+            self.assertEqual([line["state"] for line in told if line["event"] == "state"][-1], "stopping")
+            self.assertEqual(kinds[-1], "stopped")
+        again = Run(self.task, os.path.basename(run.dir), resume=True, extra=["--max-steps", str(last["step"] + 1)])
+        self.addCleanup(again.kill)
+        code, end = again.wait()
+        self.assertEqual((code, end["event"]), (0, "finished"), again.logs())
+        self.assertEqual([(line["step"], line["set"]) for line in again.told("eval")], [(end["step"], "all")])
+        self.assertEqual({line["changes"][0]["name"] for line in again.told("knob")} - {"max_steps"}, set())
+        self.assertEqual([line["step"] for line in again.told("step")], [last["step"] + 1])
 
     def test_the_screen_shows_the_run_and_steers_it(self):
         run = self.start()

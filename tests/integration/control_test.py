@@ -43,9 +43,9 @@ class Control(RunCase):
         self.ok(run, "resume")
         run.wait_step(step + 2)
         end = time.monotonic() + LIMIT
-        while len(run.output()) <= step and time.monotonic() < end:    # the journal is told a moment later
+        while len(run.told("step")) <= step and time.monotonic() < end:    # the journal is told a moment later
             time.sleep(0.05)
-        self.assertEqual(run.output()[step]["metrics"]["train/learning_rate"], 0.002)
+        self.assertEqual(run.told("step")[step]["metrics"]["train/learning_rate"], 0.002)
         self.ok(run, "revert")
         self.assertEqual(self.status(run)["knobs"]["learning_rate"], 0.001)
         self.ok(run, "stop")

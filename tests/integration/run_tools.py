@@ -124,6 +124,10 @@ class Run:
     def output(self):
         return [json.loads(line) for line in written(self.log).split("\n")[:-1]]    # the last one may be half written
 
+    def told(self, event):
+        """The lines of one kind of event."""
+        return [line for line in self.output() if line["event"] == event]
+
     def wait(self):
         """The exit code and the last line."""
         try:

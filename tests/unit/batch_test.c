@@ -42,24 +42,91 @@ static void jsonl_holds_json_lines_only_and_ends_with_the_outcome(UNUSED void **
     batch_step(b, 2, 2, (struct batch_metric[]){ { "metrics/reward", 0.75 } }, 1);
     batch_eval(b, 2, "sampled", 500, 0.84);
     assert_true(batch_end(b, BATCH_FINISHED, 2, NULL, &err));
-    int n = 0;
+    static const char *const want[] = { "eval", "step", "step", "eval", "finished" };
+    size_t n = 0;
     json_t *last = NULL;
     for (char *save = NULL, *line = strtok_r(s.text, "\n", &save); line; line = strtok_r(NULL, "\n", &save), n++) {
         json_decref(last);
         last = json_loads(line, 0, NULL);
         assert_non_null(last);
-        if (n == 0) {
-            assert_string_equal(json_string_value(json_object_get(last, "event")), "step");
+        assert_true(n < ARRAY_SIZE(want));
+        assert_string_equal(json_string_value(json_object_get(last, "event")), want[n]);
+        if (n == 1) {
             assert_int_equal(json_object_size(json_object_get(last, "metrics")), 1);    // unknown is left out, not 0
         }
     }
-    assert_int_equal(n, 3);
-    assert_string_equal(json_string_value(json_object_get(last, "event")), "finished");
+    assert_int_equal(n, ARRAY_SIZE(want));
     assert_int_equal(json_integer_value(json_object_get(last, "step")), 2);
     json_t *set = json_object_get(json_object_get(last, "eval"), "sampled");
     assert_int_equal(json_integer_value(json_object_get(set, "n")), 500);
     assert_float_equal(json_real_value(json_object_get(set, "mean")), 0.84, 1e-9);
     json_decref(last);
+    batch_free(b);
+    sink_release(&s);
+}
+
+static void events_are_told_as_they_come_in_both_formats(UNUSED void **state)
+{
+    static const struct {
+        struct batch_event event;
+        const char *json, *text;    // NULL: not told
+    } cases[] = {
+        { { 3, "alert", "controller", "the last 16 samples were all left out", "" },
+          "{\"event\":\"alert\",\"step\":3,\"who\":\"controller\",\"text\":\"the last 16 samples were all left out\"}",
+          "            ALERT: the last 16 samples were all left out\n" },
+        { { 4, "command", "ann@host, ctl", "lr: 1 -> 2 from now on", "{\"changes\":[{\"name\":\"lr\",\"before\":\"1\",\"value\":\"2\",\"from\":\"now\"}]}" },
+          "{\"event\":\"knob\",\"step\":4,\"who\":\"ann@host, ctl\",\"text\":\"lr: 1 -> 2 from now on\",\"changes\":[{\"name\":\"lr\",\"before\":\"1\","
+          "\"value\":\"2\",\"from\":\"now\"}]}", "            lr: 1 -> 2 from now on, by ann@host, ctl\n" },
+        { { 4, "command", "ann", "paused", "" }, "{\"event\":\"command\",\"step\":4,\"who\":\"ann\",\"text\":\"paused\"}", "            paused, by ann\n" },
+        { { 5, "checkpoint", "controller", "step 5 saved", "{\"path\":\"/r/step-000005\",\"size_bytes\":12}" },
+          "{\"event\":\"checkpoint\",\"step\":5,\"text\":\"step 5 saved\",\"path\":\"/r/step-000005\",\"size_bytes\":12}",
+          "            checkpoint: step 5 saved\n" },
+        { { 5, "state", "controller", "stopping: stopped by ann", "" },
+          "{\"event\":\"state\",\"step\":5,\"state\":\"stopping\",\"reason\":\"stopped by ann\"}", "            state: stopping: stopped by ann\n" },
+        { { 5, "state", "controller", "stopped: stopped by ann", "" }, NULL, NULL },    // the last line tells it
+        { { 6, "return", "controller", "back from step 6 to 5", "" },
+          "{\"event\":\"return\",\"step\":6,\"who\":\"controller\",\"text\":\"back from step 6 to 5\"}", "            back from step 6 to 5\n" },
+        { { 6, "alert", "a\xff", "no \xfe text", "{\"half\":" },
+          "{\"event\":\"alert\",\"step\":6,\"who\":\"a?\",\"text\":\"no ? text\"}", "            ALERT: no \xfe text, by a\xff\n" },
+    };
+    for (int format = BATCH_TEXT; format <= BATCH_JSONL; format++)
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+            struct sink s;
+            char want[1024] = "";
+            const char *line = format == BATCH_JSONL ? cases[i].json : cases[i].text;
+            struct batch *b = batch_make(&s, format, 0);
+            batch_event(b, &cases[i].event);
+            fflush(s.file);
+            if (line)
+                snprintf(want, sizeof want, "%s%s", line, format == BATCH_JSONL ? "\n" : "");
+            assert_string_equal(s.text, want);
+            batch_free(b);
+            sink_release(&s);
+        }
+}
+
+static void who_leaves_says_that_the_run_goes_on(UNUSED void **state)
+{
+    struct sink s;
+    struct error err = { 0 };
+    struct batch *b = batch_make(&s, BATCH_JSONL, 0);
+    assert_true(batch_end(b, BATCH_LEFT, 7, "the run goes on", &err));
+    assert_string_equal(s.text, "{\"event\":\"left\",\"step\":7,\"eval\":{},\"reason\":\"the run goes on\"}\n");
+    batch_free(b);
+    sink_release(&s);
+}
+
+static void an_evaluation_told_before_counts_for_the_table_only(UNUSED void **state)
+{
+    struct sink s;
+    struct error err = { 0 };
+    struct batch *b = batch_make(&s, BATCH_TEXT, 0);
+    batch_eval_known(b, 0, "greedy", 500, 0.25);
+    batch_eval(b, 9, "greedy", 500, 0.75);
+    assert_true(batch_end(b, BATCH_FINISHED, 9, "", &err));
+    assert_null(strstr(s.text, "evaluated 'greedy': 25.0"));
+    assert_non_null(strstr(s.text, "evaluated 'greedy': 75.0 % of 500"));
+    assert_non_null(strstr(s.text, "     25.0      75.0     +50.0      500"));
     batch_free(b);
     sink_release(&s);
 }
@@ -135,6 +202,9 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(jsonl_holds_json_lines_only_and_ends_with_the_outcome),
+        cmocka_unit_test(events_are_told_as_they_come_in_both_formats),
+        cmocka_unit_test(who_leaves_says_that_the_run_goes_on),
+        cmocka_unit_test(an_evaluation_told_before_counts_for_the_table_only),
         cmocka_unit_test(the_interval_holds_lines_back_but_never_the_last_step),
         cmocka_unit_test(text_ends_with_a_table_of_start_and_end),
         cmocka_unit_test(a_full_disk_is_reported_at_the_end_and_stops_nothing),

@@ -38,22 +38,24 @@ static void outcome_answer(struct controller *c, struct request *r, const char *
     answer_later(c, r, &m);
 }
 
-static void outcome_set(struct controller *c, struct request *r, const char *id, const char *who, const char *outcome)
+static void outcome_set(struct controller *c, struct request *r, const char *id, const char *who, const char *outcome, const char *detail)
 {
     struct error err;
-    event_add(c, "command", who, strchr(outcome, ' ') ? strchr(outcome, ' ') + 1 : outcome, "");
+    event_add(c, "command", who, strchr(outcome, ' ') ? strchr(outcome, ' ') + 1 : outcome, detail);
     if (!transaction(c, &err) || !journal_command_put(c->journal, id, outcome, &err))
         log_error("a command's outcome is not kept: %s", err.text);
     if (r)
         outcome_answer(c, r, outcome);
 }
 
-static void command_ok(struct controller *c, struct request *r, const char *id, const char *who, int64_t step, const char *text)
+/* detail: of the event, JSON or "". */
+static void command_ok_with(struct controller *c, struct request *r, const char *id, const char *who, int64_t step, const char *text,
+                            const char *detail)
 {
     struct buf outcome = BUF_INIT;
     struct error err;
     if (buf_fmt(&outcome, "+%" PRId64 " %s", step, text)) {
-        outcome_set(c, r, id, who, buf_text(&outcome));
+        outcome_set(c, r, id, who, buf_text(&outcome), detail);
     } else {
         error_set(&err, ERR_NO_MEMORY, "it has taken effect, but there is no memory to say it: %.200s", text);
         refuse_later(c, r, &err);
@@ -61,11 +63,16 @@ static void command_ok(struct controller *c, struct request *r, const char *id, 
     buf_release(&outcome);
 }
 
+static void command_ok(struct controller *c, struct request *r, const char *id, const char *who, int64_t step, const char *text)
+{
+    command_ok_with(c, r, id, who, step, text, "");
+}
+
 static void command_fail(struct controller *c, struct request *r, const char *id, const char *who, const struct error *err)
 {
     char outcome[1200];
     snprintf(outcome, sizeof outcome, "-%s %.1023s", error_code_name(err->code), err->text);
-    outcome_set(c, r, id, who, outcome);
+    outcome_set(c, r, id, who, outcome, "");
 }
 
 void orders_refuse_all(struct controller *c, const char *why)
@@ -143,14 +150,28 @@ static bool change_add(struct controller *c, const struct knob *k, const char *v
     return true;
 }
 
+/* The changes of one command as its event has them: {"changes":[{"name","before","value","from"}]}; returns text for free, NULL
+ * without memory. */
+static char *changes_detail(json_t *changes)
+{
+    json_t *o = json_pack("{s:o}", "changes", changes);
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    json_decref(o);
+    return text;
+}
+
+/* text gets the changes in words; *detail as JSON, for free, NULL when there is no memory for that. */
 static bool knobs_set(struct controller *c, const char *const *name, const char *const *value, int n, int64_t next_step, struct buf *text,
-                      struct error *err)
+                      char **detail, struct error *err)
 {
     struct run_config *next = malloc(sizeof *next);
     struct buf before = BUF_INIT, after = BUF_INIT;
+    json_t *changes = json_array();
     bool ok = false;
-    if (!next)
-        return error_set(err, ERR_NO_MEMORY, "no memory for settings");
+    if (!next || !changes) {
+        error_set(err, ERR_NO_MEMORY, "no memory for settings");
+        goto out;
+    }
     TRY(knobs_propose(&c->config, &c->now, name, value, n, next, err));
     struct run_plan plan;
     TRY(c->n_row == 0 || run_plan_make(&plan, next, c->n_row, err));
@@ -167,6 +188,8 @@ static bool knobs_set(struct controller *c, const char *const *name, const char 
         else if (k->applies == APPLY_NEXT_ROLLOUT)
             snprintf(from, sizeof from, "rollout step %" PRId64, added->rollout_step + 1);
         buf_fmt(text, "%s%s: %s -> %s from %s on", i ? "; " : "", k->name, buf_text(&before), buf_text(&after), from);
+        json_array_append_new(changes, json_pack("{s:s, s:s, s:s, s:s}", "name", k->name, "before", buf_text(&before), "value",
+                                                 buf_text(&after), "from", from));
         const char *idle = knob_idle(k, next);
         if (idle)
             buf_fmt(text, " (without effect: %s)", idle);
@@ -175,7 +198,9 @@ static bool knobs_set(struct controller *c, const char *const *name, const char 
     c->now = *next;
     TRY(length_set(c, err));
     ok = !c->ledger || ledger_advance(c, err);
+    *detail = ok ? changes_detail(json_incref(changes)) : NULL;
 out:
+    json_decref(changes);
     free(next);
     buf_release(&before);
     buf_release(&after);
@@ -194,6 +219,7 @@ static void set_command(struct controller *c, struct request *r, const char *id,
     static const int max = 64;
     char words[64][2][RUN_TEXT_MAX > 512 ? 512 : RUN_TEXT_MAX];
     struct buf text = { .max = OUTCOME_MAX };
+    char *detail = NULL;
     struct error err;
     const struct mval *values = mval_get(args, "values");
     int n = (int)MIN(mval_n(values), (int64_t)max + 1);
@@ -214,16 +240,18 @@ static void set_command(struct controller *c, struct request *r, const char *id,
             value[i] = words[i][1];
         }
     }
-    if (ok && knobs_set(c, name, value, n, next_step(c), &text, &err))
-        command_ok(c, r, id, who, c->step, buf_text(&text));
+    if (ok && knobs_set(c, name, value, n, next_step(c), &text, &detail, &err))
+        command_ok_with(c, r, id, who, c->step, buf_text(&text), detail ? detail : "");
     else
         command_fail(c, r, id, who, &err);
     buf_release(&text);
+    free(detail);
 }
 
 static void revert_command(struct controller *c, struct request *r, const char *id, const char *who)
 {
     const char *name[64], *value[64];
+    char *detail = NULL;
     struct buf text = { .max = OUTCOME_MAX };
     struct error err;
     int n = 0;
@@ -236,11 +264,12 @@ static void revert_command(struct controller *c, struct request *r, const char *
     }
     if (n == 0)
         error_set(&err, ERR_REFUSED, "no knob has been changed in this run");
-    if (n > 0 && knobs_set(c, name, value, n, next_step(c), &text, &err))
-        command_ok(c, r, id, who, c->step, buf_text(&text));
+    if (n > 0 && knobs_set(c, name, value, n, next_step(c), &text, &detail, &err))
+        command_ok_with(c, r, id, who, c->step, buf_text(&text), detail ? detail : "");
     else
         command_fail(c, r, id, who, &err);
     buf_release(&text);
+    free(detail);
     free(copy);
 }
 
@@ -281,6 +310,7 @@ bool orders_resumed_read(struct controller *c, struct error *err)
 
 bool orders_resumed_apply(struct controller *c, struct error *err)
 {
+    char *detail = NULL;
     const char *name[KNOB_MAX];
     struct buf value[KNOB_MAX] = { 0 }, was = BUF_INIT, text = { .max = OUTCOME_MAX };
     const char *values[KNOB_MAX];
@@ -297,10 +327,10 @@ bool orders_resumed_apply(struct controller *c, struct error *err)
         if (strcmp(values[n], knob_text(&knobs[i], &c->now, &was)) != 0)
             name[n++] = knobs[i].name;
     }
-    if (n > 0 && !knobs_set(c, name, values, n, from >= 0 ? from : c->step, &text, err))
+    if (n > 0 && !knobs_set(c, name, values, n, from >= 0 ? from : c->step, &text, &detail, err))
         run_fail(c, "the settings given at resume cannot be taken: %s", err->text);
     else if (n > 0)
-        event_add(c, "command", "train --resume", buf_text(&text), "");
+        event_add(c, "command", "train --resume", buf_text(&text), detail ? detail : "");
     if (c->in_transaction) {
         c->in_transaction = false;
         ok = journal_commit(c->journal, err);
@@ -313,6 +343,7 @@ bool orders_resumed_apply(struct controller *c, struct error *err)
         buf_release(&value[i]);
     buf_release(&was);
     buf_release(&text);
+    free(detail);
     return ok;
 }
 
@@ -718,6 +749,8 @@ static bool event_row(void *arg, const struct journal_event *e)
     msg_str(r->m, "kind", e->kind);
     msg_str(r->m, "who", e->who);
     msg_str(r->m, "text", e->text);
+    if (e->detail[0])
+        msg_str(r->m, "detail", e->detail);
     msg_end(r->m);
     return true;
 }

@@ -1,5 +1,6 @@
 /* What workers ask and report. One rule decides what a free worker does next: worker_decide. */
 #include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -828,7 +829,11 @@ static bool save_done(struct controller *c, const struct msg_in *in, int64_t ste
     if (!transaction(c, err) || !journal_checkpoint_put(c->journal, step, k->path, ok ? "complete" : "broken", k->stall_s, k->write_s, err))
         return false;
     snprintf(text, sizeof text, ok ? "step %" PRId64 " saved" : "step %" PRId64 " could not be saved: %.500s", step, why);
-    event_add(c, ok ? "checkpoint" : "alert", "controller", text, "");
+    json_t *o = ok ? json_pack("{s:I, s:s, s:I}", "step", (json_int_t)step, "path", k->path, "size_bytes", (json_int_t)k->size_bytes) : NULL;
+    char *detail = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    event_add(c, ok ? "checkpoint" : "alert", "controller", text, detail ? detail : "");
+    free(detail);
+    json_decref(o);
     if (!ok) {
         if (c->state == RUN_STOPPING)
             run_fail(c, "%s", text);
@@ -875,7 +880,13 @@ static bool eval_done(struct controller *c, const struct msg_in *in, int64_t ste
             c->eval[i].mean = mean;
         }
         snprintf(text, sizeof text, "%s %.4f of %" PRId64 " at step %" PRId64, name, mean, n, step);
-        event_add(c, "eval", "controller", text, "");
+        json_t *o = json_pack("{s:I, s:s, s:I}", "step", (json_int_t)step, "set", name, "n", (json_int_t)n);
+        if (isfinite(mean))
+            json_object_set_new(o, "mean", json_real(mean));
+        char *detail = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+        event_add(c, "eval", "controller", text, detail ? detail : "");
+        free(detail);
+        json_decref(o);
     }
     return true;
 }
