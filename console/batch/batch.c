@@ -251,7 +251,8 @@ void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, doubl
         return;
     }
     char line[160];
-    snprintf(line, sizeof(line), "%11s evaluated '%.48s': %.1f %% of %lld", "", set, 100 * mean, (long long)n);
+    snprintf(line, sizeof(line), "%11s evaluated '%.48s' after step %lld: %.1f %% of %lld", "", set, (long long)step, 100 * mean,
+             (long long)n);
     held_flush(b);
     line_write(b, line);
 }

@@ -24,6 +24,7 @@ struct watch {
     struct journal *journal;
     struct batch *batch;
     struct watch_seen seen;
+    double until_s;           // events that happened later are not told yet
     char state[32], reason[1024];
     struct transport *transport;
     struct peer *agent;
@@ -58,21 +59,6 @@ void train_watch_signals(void)
     sigaction(SIGHUP, &sa, NULL);
 }
 
-static bool step_told(void *arg, const struct journal_step *s)
-{
-    struct watch *w = arg;
-    struct batch_metric metric[128];
-    int n = MIN(s->n, (int)ARRAY_SIZE(metric));
-    w->seen.step_seq = s->seq;
-    w->seen.last_step = s->step;
-    if (!w->batch)
-        return true;
-    for (int i = 0; i < n; i++)
-        metric[i] = (struct batch_metric){ s->metric[i].name, s->metric[i].value };
-    batch_step(w->batch, s->step, w->train->config.max_steps > 0 ? w->train->config.max_steps : w->train->plan.total_steps, metric, n);
-    return true;
-}
-
 /* Evaluations that an earlier life has told: the table at the end begins with the first of them. */
 static bool eval_known(void *arg, const struct journal_eval *e)
 {
@@ -94,6 +80,8 @@ static void eval_told(struct watch *w, const struct journal_event *e)
 static bool event_told(void *arg, const struct journal_event *e)
 {
     struct watch *w = arg;
+    if (e->wall_s > w->until_s)
+        return false;
     w->seen.event_seq = e->seq;
     if (strcmp(e->kind, "state") == 0) {
         const char *colon = strstr(e->text, ": ");
@@ -104,6 +92,31 @@ static bool event_told(void *arg, const struct journal_event *e)
         eval_told(w, e);
     else if (w->batch)
         batch_event(w->batch, &(struct batch_event){ e->step, e->kind, e->who, e->text, e->detail });
+    return true;
+}
+
+/* Those that happened up to until_s (seconds since 1970). */
+static bool events_tell(struct watch *w, double until_s, struct error *err)
+{
+    w->until_s = until_s;
+    return journal_events_read(w->journal, w->seen.event_seq, NULL, event_told, w, err);
+}
+
+static bool step_told(void *arg, const struct journal_step *s)
+{
+    struct watch *w = arg;
+    struct batch_metric metric[128];
+    int n = MIN(s->n, (int)ARRAY_SIZE(metric));
+    struct error why;
+    if (!events_tell(w, s->wall_s, &why))    // those before this step; read again with the rest, where it fails the look
+        return false;
+    w->seen.step_seq = s->seq;
+    w->seen.last_step = s->step;
+    if (!w->batch)
+        return true;
+    for (int i = 0; i < n; i++)
+        metric[i] = (struct batch_metric){ s->metric[i].name, s->metric[i].value };
+    batch_step(w->batch, s->step, w->train->config.max_steps > 0 ? w->train->config.max_steps : w->train->plan.total_steps, metric, n);
     return true;
 }
 
@@ -124,7 +137,7 @@ static bool journal_look(struct watch *w, struct error *err)
             return true;    // it is being made
     }
     return journal_steps_read(w->journal, w->seen.step_seq, step_told, w, err)
-        && journal_events_read(w->journal, w->seen.event_seq, NULL, event_told, w, err);
+        && events_tell(w, INFINITY, err);
 }
 
 bool train_watch_skip(struct train *t, struct watch_seen *seen, struct error *err)

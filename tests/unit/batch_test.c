@@ -124,8 +124,8 @@ static void an_evaluation_told_before_counts_for_the_table_only(UNUSED void **st
     batch_eval_known(b, 0, "greedy", 500, 0.25);
     batch_eval(b, 9, "greedy", 500, 0.75);
     assert_true(batch_end(b, BATCH_FINISHED, 9, "", &err));
-    assert_null(strstr(s.text, "evaluated 'greedy': 25.0"));
-    assert_non_null(strstr(s.text, "evaluated 'greedy': 75.0 % of 500"));
+    assert_null(strstr(s.text, "evaluated 'greedy' after step 0"));
+    assert_non_null(strstr(s.text, "evaluated 'greedy' after step 9: 75.0 % of 500"));
     assert_non_null(strstr(s.text, "     25.0      75.0     +50.0      500"));
     batch_free(b);
     sink_release(&s);
