@@ -16,7 +16,8 @@ struct watch {
     struct batch *batch;
     int64_t next;                      // the first step not told; -1: not known yet
     struct eval_view eval[MODEL_EVALS];    // as told
-    int64_t event;                     // the last one told; -1: none is known yet
+    int64_t event;                     // the last one told or passed over
+    double since_s;                    // when we came, seconds since 1970
     bool met;                          // the run's state when we came has been told
     enum link_state link;
 };
@@ -35,18 +36,18 @@ static void step_tell(struct watch *w, const struct model *m, int64_t step)
         batch_step(w->batch, step, m->max_steps, metric, n);
 }
 
-/* Those that came after us; what was before them is told by steps and evaluations. */
+/* Those that came after us; what was before is told by steps and evaluations. The first list may come late: time tells. */
 static void events_tell(struct watch *w, const struct model *m)
 {
     int64_t n = 0;
     const struct event_view *e;
-    if (w->event < 0 && (e = model_event_at(m, 0)))
-        w->event = e->id;
     while ((e = model_event_at(m, n)) && e->id > w->event)
         n++;
     for (; n > 0; n--) {
         e = model_event_at(m, n - 1);
         w->event = e->id;
+        if (e->time_s < w->since_s)
+            continue;
         batch_event(w->batch, &(struct batch_event){ e->step, e->kind, e->who, e->text, e->detail });
     }
 }
@@ -90,7 +91,7 @@ static void news_tell(struct watch *w, const struct model *m)
 
 bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *config, int64_t from, struct error *err)
 {
-    struct watch w = { .next = from, .event = -1 };
+    struct watch w = { .next = from, .since_s = clock_wall_s() };
     bool ok = false, signalled = false;
     int64_t over_ns = 0;      // when we heard of the run's end; 0: not yet
     sigset_t set, before;
