@@ -81,8 +81,10 @@ static void events_ask(struct link *l, const struct model *model)
 {
     struct msg_out m = MSG_OUT_INIT;
     const struct event_view *last = model_event_at(model, 0);
-    if (l->open[TAG_EVENTS])
+    if (l->open[TAG_EVENTS]) {    // its answer may have been written before what is asked for now
+        l->events_stale = true;
         return;
+    }
     l->events_stale = false;
     msg_begin(&m, MSG_EVENTS);
     msg_i64(&m, "after", last ? last->id : 0);
@@ -559,7 +561,11 @@ static void answered(struct link *l, struct model *m, const struct net_event *ev
     switch (ev->tag) {
     case TAG_STATUS: status_read(l, m, in.root, now_ns); break;
     case TAG_STEPS: steps_read(l, m, in.root); break;
-    case TAG_EVENTS: events_read(m, in.root); break;
+    case TAG_EVENTS:
+        events_read(m, in.root);
+        if (l->events_stale)
+            events_ask(l, m);
+        break;
     case TAG_ROLLOUTS: rollouts_read(m, in.root); break;
     default: break;
     }
