@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import time
@@ -239,6 +240,18 @@ class Control(RunCase):
                                os.path.basename(run.dir)], capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(same.returncode, 1, same.stderr)
         self.assertIn("exists", same.stderr)
+
+    def test_an_exporter_whose_port_is_taken_is_not_ok(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            run = self.start("--metrics-listen", f"127.0.0.1:{taken.getsockname()[1]}")
+            run.wait_step(1)
+
+            def exporter():
+                return [p for p in self.status(run)["processes"] if p["name"] == "export openmetrics"][0]
+
+            self.until("it has failed", lambda: exporter()["phase"] == "failed", run)
+            self.assertEqual(exporter()["verdict"], "stuck")
+            self.assertIn("see its log", exporter()["waits_for"])
 
     def test_a_stopped_keeper_or_agent_is_named_at_once(self):
         run = self.start()
