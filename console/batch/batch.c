@@ -280,10 +280,12 @@ static json_t *event_json(const struct batch_event *e)
                          text_json(e->text));
     else if (strcmp(e->kind, "checkpoint") == 0)
         json = json_pack("{s:s, s:I, s:o}", "event", e->kind, "step", (json_int_t)e->step, "text", text_json(e->text));
-    else if (strcmp(e->kind, "state") == 0 && !run_state_is_over(run_state_find(e->text))) {
-        const char *colon = strstr(e->text, ": ");
-        json = json_pack("{s:s, s:I, s:s, s:o}", "event", "state", "step", (json_int_t)e->step, "state",
-                         run_state_name(run_state_find(e->text)), "reason", text_json(colon ? colon + 2 : ""));
+    else if (strcmp(e->kind, "state") == 0) {
+        char reason[1100];
+        enum run_state state = run_state_read(e->detail, strlen(e->detail), reason, sizeof reason);
+        if (state != RUN_UNKNOWN && !run_state_is_over(state))
+            json = json_pack("{s:s, s:I, s:s, s:s}", "event", "state", "step", (json_int_t)e->step, "state", run_state_name(state),
+                             "reason", reason);
     }
     if (json && json_is_object(detail))
         json_object_update(json, detail);    // what is said in fields: changes, path, ...; a checkpoint's step is its own

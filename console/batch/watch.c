@@ -56,9 +56,10 @@ static void events_tell(struct watch *w, const struct model *m)
 static bool end_is_told(const struct model *m)
 {
     const struct event_view *e;
+    char reason[8];
     for (int64_t i = 0; (e = model_event_at(m, i)); i++)
         if (strcmp(e->kind, "state") == 0)
-            return run_state_is_over(run_state_find(e->text));
+            return run_state_is_over(run_state_read(e->detail, strlen(e->detail), reason, sizeof reason));
     return false;
 }
 

@@ -4,6 +4,7 @@
  * tags tell the answers apart. What is missing is asked for when the status (every second) shows it is missing, so that a
  * lost answer is only a second's delay. */
 #include "console/fleet/link.h"
+#include <jansson.h>
 #include <math.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -378,14 +379,16 @@ static void rollout_read(struct model *m, const struct mval *v)
     }
 }
 
-/* "greedy 0.9620 of 500 at step 60": evaluations from before this console came. */
-static void eval_event_read(struct model *m, const char *text)
+/* What the console uses of an event's facts; those of evaluations are from before it came, too. */
+static void event_facts_read(struct model *m, struct event_view *e, const char *detail, size_t len)
 {
-    char set[48];
-    double mean;
-    long long n, step;
-    if (sscanf(text, "%47s %lf of %lld at step %lld", set, &mean, &n, &step) == 4)
-        model_eval(m, set, step, n, mean);
+    json_t *facts = json_loadb(detail, len, 0, NULL), *mean = json_object_get(facts, "mean");
+    const char *set = json_string_value(json_object_get(facts, "set"));
+    e->changed = json_is_array(json_object_get(facts, "changes"));
+    if (strcmp(e->kind, "eval") == 0 && set && json_is_number(mean))
+        model_eval(m, set, json_integer_value(json_object_get(facts, "step")), json_integer_value(json_object_get(facts, "n")),
+                   json_number_value(mean));
+    json_decref(facts);
 }
 
 static void events_read(struct model *m, const struct mval *v)
@@ -402,9 +405,9 @@ static void events_read(struct model *m, const struct mval *v)
         const char *detail = mval_str(mval_get(row, "detail"), &len);
         if (detail && len < sizeof(e.detail))    // a part of it is no JSON
             memcpy(e.detail, detail, len);
+        if (detail)
+            event_facts_read(m, &e, detail, len);
         model_event(m, &e);
-        if (strcmp(e.kind, "eval") == 0)
-            eval_event_read(m, e.text);
     }
 }
 
@@ -419,19 +422,18 @@ static void rollouts_read(struct model *m, const struct mval *v)
  * that is over goes within a second. */
 static void event_heard(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
 {
-    char kind[24], text[256], word[24];
+    char kind[24], reason[sizeof(m->reason)];
+    size_t len;
     events_ask(l, m);
     l->status_ns = now_ns;
     if (strcmp(mval_text(v, "kind", kind, sizeof(kind)), "state") != 0)
         return;
-    mval_text(v, "text", text, sizeof(text));
-    size_t n = strcspn(text, ":");
-    snprintf(word, sizeof(word), "%.*s", (int)MIN(n, sizeof(word) - 1), text);
-    enum run_state state = run_state_find(word);
+    const char *detail = mval_str(mval_get(v, "detail"), &len);
+    enum run_state state = detail ? run_state_read(detail, len, reason, sizeof(reason)) : RUN_UNKNOWN;
     if (state == RUN_UNKNOWN)
         return;
     m->state = state;
-    snprintf(m->reason, sizeof(m->reason), "%s", text[n] ? text + n + 1 + strspn(text + n + 1, " ") : "");
+    snprintf(m->reason, sizeof(m->reason), "%s", reason);
     l->over = run_state_is_over(state);
     model_changed(m);
 }

@@ -78,7 +78,8 @@ struct event_view {
     double time_s;                // since 1970
     int64_t step;                 // -1: unknown
     char kind[24], who[48], text[240];
-    char detail[768];             // JSON, "" when there is none or it is longer
+    char detail[2048];            // JSON, "" when there is none or it is longer
+    bool changed;                 // settings were changed
 };
 enum line_level { LINE_ERROR, LINE_WARN, LINE_INFO, LINE_DEBUG, LINE_OTHER };
 struct log_view {

@@ -49,9 +49,11 @@ static double noise(struct simulate *s)    // about normal: mean 0, spread 1
     return sum - 6;
 }
 
-static void event_tell(struct simulate *s, struct model *m, const char *kind, const char *who, const char *text, int64_t back)
+/* changed: it is a command that changed settings. */
+static void event_tell(struct simulate *s, struct model *m, const char *kind, const char *who, const char *text, bool changed,
+                       int64_t back)
 {
-    struct event_view e = { .id = ++s->event_id, .time_s = clock_wall_s() - (double)back * s->options.step_s, .step = s->step };
+    struct event_view e = { .id = ++s->event_id, .time_s = clock_wall_s() - (double)back * s->options.step_s, .step = s->step, .changed = changed };
     snprintf(e.kind, sizeof(e.kind), "%s", kind);
     snprintf(e.who, sizeof(e.who), "%s", who);
     snprintf(e.text, sizeof(e.text), "%s", text);
@@ -172,7 +174,7 @@ static void answers_due(struct simulate *s, struct model *m, int64_t now_ns)
         char answer[200];
         snprintf(answer, sizeof(answer), "takes effect at step %lld", (long long)s->step + 1);
         model_command_answer(m, p->tag, COMMAND_DONE, answer, now_ns);
-        event_tell(s, m, "command", "you@here, console", p->text, 0);
+        event_tell(s, m, "command", "you@here, console", p->text, false, 0);
         s->pending[i] = s->pending[--s->n_pending];
     }
 }
@@ -204,7 +206,7 @@ static void simulate_pump(struct feed *f, struct model *m, int64_t now_ns)
         rollout_tell(s, m);
         if (s->step % 20 == 0) {
             log_tell(m, "controller", "INFO", "checkpoint written and verified");
-            event_tell(s, m, "checkpoint", "", "checkpoint complete", 0);
+            event_tell(s, m, "checkpoint", "", "checkpoint complete", false, 0);
         }
         if (s->step >= s->options.steps || s->stopping)
             s->over = true;
@@ -268,7 +270,7 @@ struct feed *simulate_new(const struct simulate_options *options, struct model *
     model_link(m, LINK_LIVE, "", now_ns);
     for (int i = 0; i < n_knobs; i++)
         model_knob(m, knobs[i].name, knobs[i].def && knobs[i].def[0] ? knobs[i].def : "-", now_ns);
-    event_tell(s, m, "start", "", "a simulated run: every number is made up", options->done);
+    event_tell(s, m, "start", "", "a simulated run: every number is made up", false, options->done);
     log_tell(m, "agent", "INFO", "a simulated run: every number is made up");
     log_tell(m, "worker cpu:0", "WARN", "this line shows what a warning looks like");
     for (int64_t i = 0; i < options->done; i++) {
@@ -276,7 +278,7 @@ struct feed *simulate_new(const struct simulate_options *options, struct model *
         if (i > options->done - 12)
             rollout_tell(s, m);
         if (i == options->done * 2 / 3)
-            event_tell(s, m, "command", "you@here, console", "learning_rate: 6e-4 -> 4e-4 from step 101 on", options->done - i);
+            event_tell(s, m, "command", "you@here, console", "learning_rate: 6e-4 -> 4e-4 from step 101 on", true, options->done - i);
     }
     model_eval(m, "sampled", 0, 500, 0.24);
     simulate_pump(&s->feed, m, now_ns);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "console/batch/batch.h"
+#include "protocol/run/run_state.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/run/run_failure.h"
@@ -84,9 +85,8 @@ static bool event_told(void *arg, const struct journal_event *e)
         return false;
     w->seen.event_seq = e->seq;
     if (strcmp(e->kind, "state") == 0) {
-        const char *colon = strstr(e->text, ": ");
-        snprintf(w->state, sizeof w->state, "%.*s", (int)(colon ? (size_t)(colon - e->text) : strlen(e->text)), e->text);
-        snprintf(w->reason, sizeof w->reason, "%s", colon ? colon + 2 : "");
+        enum run_state s = run_state_read(e->detail, strlen(e->detail), w->reason, sizeof w->reason);
+        snprintf(w->state, sizeof w->state, "%s", run_state_name(s));
     }
     if (w->batch && strcmp(e->kind, "eval") == 0)
         eval_told(w, e);

@@ -35,7 +35,7 @@ static int marks_find(const struct model *m, int64_t *mark)
     int n = 0;
     const struct event_view *e;
     for (int64_t i = 0; n < MARKS_MAX && (e = model_event_at(m, i)) != NULL; i++)
-        if (e->step > 0 && (strcmp(e->kind, "return") == 0 || (strcmp(e->kind, "command") == 0 && strstr(e->text, " -> "))))
+        if (e->step > 0 && (strcmp(e->kind, "return") == 0 || e->changed))
             mark[n++] = e->step;
     return n;
 }

@@ -1,4 +1,6 @@
 #include "protocol/run/run_state.h"
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "protocol/base/macros.h"
 
@@ -27,6 +29,32 @@ enum run_state run_state_find(const char *text)
         if (strlen(states[i].name) == len && strncmp(states[i].name, text, len) == 0)
             return (enum run_state)i;
     return RUN_UNKNOWN;
+}
+
+json_t *run_state_facts(enum run_state s, const char *reason)
+{
+    json_t *facts = json_pack("{s:s}", "state", run_state_name(s)), *text = json_string(reason);
+    char *copy = text ? NULL : strdup(reason);
+    for (char *c = copy; c && *c; c++)
+        *c = (unsigned char)*c < 0x80 ? *c : '?';
+    if (copy)
+        text = json_string(copy);
+    free(copy);
+    if (facts && text && reason[0])
+        json_object_set(facts, "reason", text);
+    json_decref(text);
+    return facts;
+}
+
+enum run_state run_state_read(const char *detail, size_t len, char *reason, size_t size)
+{
+    json_t *facts = json_loadb(detail, len, 0, NULL);
+    const char *state = json_string_value(json_object_get(facts, "state")),
+               *why = json_string_value(json_object_get(facts, "reason"));
+    enum run_state s = state ? run_state_find(state) : RUN_UNKNOWN;
+    snprintf(reason, size, "%s", why ? why : "");
+    json_decref(facts);
+    return s;
 }
 
 bool run_state_is_over(enum run_state s)

@@ -64,16 +64,17 @@ class FakeRun:
         self.db.execute("UPDATE step SET superseded=1 WHERE step>?", (to,))
         self.db.commit()
 
-    def event(self, kind, text):
-        self.db.execute("INSERT INTO event(incarnation,step,wall_s,kind,who,text,detail) VALUES(1,1,?,?,'op',?,'')",
-                        (time.time(), kind, text))
+    def event(self, kind, text, **facts):
+        self.db.execute("INSERT INTO event(incarnation,step,wall_s,kind,who,text,detail) VALUES(1,1,?,?,'op',?,?)",
+                        (time.time(), kind, text, json.dumps(facts) if facts else ""))
         self.db.commit()
 
     def change(self, name, before, value):
         """A change of a knob, as the controller keeps it and tells of it."""
         self.changes.append({"step": 1, "rollout_step": 1, "group": len(self.changes), "name": name, "value": value, "before": before})
         self.db.execute("INSERT OR REPLACE INTO value VALUES('changes', ?)", (json.dumps(self.changes).encode(),))
-        self.event("command", f"{name}: {before} -> {value} from optimizer step 2 on")
+        self.event("command", f"{name} is another one now",
+                   changes=[{"name": name, "before": before, "value": value, "from": "optimizer step 2"}])
 
     def sample(self, node, figures):
         blob = b""
@@ -141,7 +142,7 @@ class Wandb(unittest.TestCase):
         self.run_.change("learning_rate", "1e-06", "1e-05")
         self.run_.event("command", "paused: step")
         self.run_.event("alert", "KL is high")
-        self.run_.event("state", "finished")
+        self.run_.event("state", "over, whatever the words", state="finished")
         p = self.start()
         out, err = p.communicate(timeout=120)
         self.assertEqual(p.returncode, 0, err)
@@ -181,7 +182,7 @@ class Wandb(unittest.TestCase):
 
     def test_group_tags_and_notes_come_from_the_run_file_then_from_the_environment(self):
         self.run_.steps(1, 3)
-        self.run_.event("state", "finished")
+        self.run_.event("state", "over, whatever the words", state="finished")
         asked = lambda v: (v["groupName"], v["tags"], v["notes"], v["jobType"], v["displayName"])
         self.assertEqual(asked(self.finished()), (None, None, None, "train", None))
         theirs = dict(WANDB_RUN_GROUP="theirs", WANDB_TAGS="x,,y", WANDB_NOTES="say \"so\"\n\u00fc", WANDB_JOB_TYPE="rl", WANDB_NAME="their name")
@@ -192,7 +193,7 @@ class Wandb(unittest.TestCase):
 
     def test_settings_files_of_wandb_stand_behind_the_environment(self):
         self.run_.steps(1, 3)
-        self.run_.event("state", "finished")
+        self.run_.event("state", "over, whatever the words", state="finished")
         user, project = os.path.join(self.tmp.name, ".config/wandb"), os.path.join(self.tmp.name, "wandb")
         os.makedirs(user)
         os.mkdir(project)
@@ -227,7 +228,7 @@ class Wandb(unittest.TestCase):
 
     def test_an_identity_token_is_refused_where_there_is_no_key(self):
         self.run_.steps(1, 1)
-        self.run_.event("state", "finished")
+        self.run_.event("state", "over, whatever the words", state="finished")
         self.finished(WANDB_IDENTITY_TOKEN_FILE="/nowhere")
         del self.env["WANDB_API_KEY"]
         self.env["WANDB_IDENTITY_TOKEN_FILE"] = "/nowhere"
@@ -389,7 +390,7 @@ class Wandb(unittest.TestCase):
         self.server.features = ["SOMETHING_ELSE", "FILESTREAM_GZIP"]
         self.server.faults = [{"drop": "after"}, {"status": 500}]
         self.run_.steps(1, 300)
-        self.run_.event("state", "finished")
+        self.run_.event("state", "over, whatever the words", state="finished")
         p = self.start()
         out, err = p.communicate(timeout=120)
         self.assertEqual(p.returncode, 0, err)
@@ -502,7 +503,7 @@ class Wandb(unittest.TestCase):
 
     def test_a_finished_run_is_sent_with_a_bar_that_fills(self):
         self.run_.steps(1, 500)
-        self.run_.event("state", "finished")
+        self.run_.event("state", "over, whatever the words", state="finished")
         master, slave = pty.openpty()
         p = subprocess.Popen([ROLLCALL, "export", "wandb", self.tmp.name], env=self.env, stdout=subprocess.DEVNULL, stderr=slave)
         self.processes.append(p)
@@ -567,7 +568,7 @@ class Wandb(unittest.TestCase):
         self.run_.sample("head", {"gpu/0/util_percent": 50.0, "gpu/0/run_mem_bytes": 1e9, "host/run_mem_bytes": 2e6})
         self.run_.sample("node7", {"gpu/0/util_percent": 60.0, "gpu/0/mem_total_bytes": 1.0})
         self.run_.sample("head", {"gpu/0/util_percent": math.nan})
-        self.run_.event("state", "finished")
+        self.run_.event("state", "over, whatever the words", state="finished")
         p = self.start()
         p.communicate(timeout=120)
         self.assertNotIn("wandb-events.jsonl", self.sent().files)
@@ -596,7 +597,7 @@ class Wandb(unittest.TestCase):
 
     def test_an_offline_directory_holds_records_in_whole_chunks(self):
         self.run_.steps(1, 3000)
-        self.run_.event("state", "finished")
+        self.run_.event("state", "over, whatever the words", state="finished")
         p = self.start("--offline")
         out, err = p.communicate(timeout=120)
         self.assertEqual(p.returncode, 0, err)

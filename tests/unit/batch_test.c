@@ -81,9 +81,9 @@ static void events_are_told_as_they_come_in_both_formats(UNUSED void **state)
         { { 5, "checkpoint", "controller", "step 5 saved", "{\"path\":\"/r/step-000005\",\"size_bytes\":12}" },
           "{\"event\":\"checkpoint\",\"step\":5,\"text\":\"step 5 saved\",\"path\":\"/r/step-000005\",\"size_bytes\":12}",
           "            checkpoint: step 5 saved\n" },
-        { { 5, "state", "controller", "stopping: stopped by ann", "" },
+        { { 5, "state", "controller", "stopping: stopped by ann", "{\"state\":\"stopping\",\"reason\":\"stopped by ann\"}" },
           "{\"event\":\"state\",\"step\":5,\"state\":\"stopping\",\"reason\":\"stopped by ann\"}", "            state: stopping: stopped by ann\n" },
-        { { 5, "state", "controller", "stopped: stopped by ann", "" }, NULL, NULL },    // the last line tells it
+        { { 5, "state", "controller", "stopped: stopped by ann", "{\"state\":\"stopped\",\"reason\":\"stopped by ann\"}" }, NULL, NULL },    // the last line tells it
         { { 6, "return", "controller", "back from step 6 to 5", "" },
           "{\"event\":\"return\",\"step\":6,\"who\":\"controller\",\"text\":\"back from step 6 to 5\"}", "            back from step 6 to 5\n" },
         { { 6, "alert", "a\xff", "no \xfe text", "{\"half\":" },

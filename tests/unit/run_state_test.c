@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
 #include "protocol/base/macros.h"
 #include "protocol/run/run_state.h"
 
@@ -22,6 +24,25 @@ static void a_state_is_found_by_its_word_alone(UNUSED void **state)
         assert_int_equal(run_state_find(cases[i].text), cases[i].want);
     for (int s = 0; s < N_RUN_STATE; s++)
         assert_int_equal(run_state_find(run_state_name((enum run_state)s)), s);
+}
+
+static void the_facts_of_a_change_of_state_are_read_back(UNUSED void **state)
+{
+    static const struct { const char *reason, *want; } cases[] = {
+        { "", "" }, { "stopped by ann: \"enough\"", "stopped by ann: \"enough\"" }, { "no UTF-8: \xff", "no UTF-8: ?" },
+    };
+    char reason[64];
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        for (int s = 1; s < N_RUN_STATE; s++) {
+            json_t *facts = run_state_facts((enum run_state)s, cases[i].reason);
+            char *text = json_dumps(facts, JSON_COMPACT);
+            assert_int_equal(run_state_read(text, strlen(text), reason, sizeof reason), s);
+            assert_string_equal(reason, cases[i].want);
+            free(text);
+            json_decref(facts);
+        }
+    assert_int_equal(run_state_read("", 0, reason, sizeof reason), RUN_UNKNOWN);
+    assert_int_equal(run_state_read("{\"state\":7}", 11, reason, sizeof reason), RUN_UNKNOWN);
 }
 
 static void only_an_ended_run_has_an_exit_code(UNUSED void **state)
@@ -49,6 +70,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_state_is_found_by_its_word_alone),
+        cmocka_unit_test(the_facts_of_a_change_of_state_are_read_back),
         cmocka_unit_test(only_an_ended_run_has_an_exit_code),
         cmocka_unit_test(a_kind_of_work_is_found_by_its_word),
     };

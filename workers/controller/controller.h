@@ -202,7 +202,11 @@ void run_tick(struct controller *c);
 void config_at(const struct controller *c, int64_t step, int64_t rollout_step, struct run_config *out);
 void knobs_write(const struct controller *c, int64_t step, int64_t rollout_step, struct msg_out *m);    // the changed ones
 MUST_USE bool changes_save(struct controller *c, struct error *err);
+/* Into the journal and to the listeners: text is for people, detail (JSON or "") for programs, by kind as in
+ * protocol/wire/README.md. */
 void event_add(struct controller *c, const char *kind, const char *who, const char *text, const char *detail);
+/* The same with an object; takes facts. NULL: there are none, or there was no memory for them. */
+void event_add_facts(struct controller *c, const char *kind, const char *who, const char *text, json_t *facts);
 void publish(struct controller *c, const char *topic, void (*body)(struct controller *c, struct msg_out *m));
 MUST_USE bool transaction(struct controller *c, struct error *err);    // begin one if none is open
 

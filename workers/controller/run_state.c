@@ -64,10 +64,20 @@ void event_add(struct controller *c, const char *kind, const char *who, const ch
     msg_str(&m, "kind", kind);
     msg_str(&m, "who", who);
     msg_str(&m, "text", text);
+    if (detail[0])
+        msg_str(&m, "detail", detail);
     msg_end(&m);
     if (!msg_finish(&m, &err) || !peer_ask(c->process.agent, &m, 2000, 0, &err))
         log_debug("not published: %s", err.text);
     msg_release(&m);
+}
+
+void event_add_facts(struct controller *c, const char *kind, const char *who, const char *text, json_t *facts)
+{
+    char *detail = facts ? json_dumps(facts, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    event_add(c, kind, who, text, detail ? detail : "");
+    free(detail);
+    json_decref(facts);
 }
 
 void state_set(struct controller *c, enum run_state state, const char *who, const char *text)
@@ -79,7 +89,7 @@ void state_set(struct controller *c, enum run_state state, const char *who, cons
     c->state = state;
     if (text != c->reason)    // a reason that stays must not be printed onto itself
         snprintf(c->reason, sizeof c->reason, "%s", text);
-    event_add(c, "state", who, line, "");
+    event_add_facts(c, "state", who, line, run_state_facts(state, text));
     if (run_is_over(c)) {
         c->ended_ms = clock_ms();
         orders_refuse_all(c, "the run has ended");
@@ -673,7 +683,8 @@ bool controller_return(struct controller *c, int64_t step, struct error *err)
     c->step = step;
     c->step_ms = clock_ms();
     c->scored = (struct score_sums){ 0 };
-    event_add(c, "return", "controller", text, "");
+    event_add_facts(c, "return", "controller", text,
+                    json_pack("{s:I, s:I}", "step", (json_int_t)step, "incarnation", (json_int_t)incarnation));
     if (c->state == RUN_STOPPING && !c->stop_wanted) {    // the last steps are to be made again
         c->save_wanted = c->eval_wanted = -1;
         state_set(c, RUN_RUNNING, "controller", "");

@@ -830,10 +830,7 @@ static bool save_done(struct controller *c, const struct msg_in *in, int64_t ste
         return false;
     snprintf(text, sizeof text, ok ? "step %" PRId64 " saved" : "step %" PRId64 " could not be saved: %.500s", step, why);
     json_t *o = ok ? json_pack("{s:I, s:s, s:I}", "step", (json_int_t)step, "path", k->path, "size_bytes", (json_int_t)k->size_bytes) : NULL;
-    char *detail = o ? json_dumps(o, JSON_COMPACT) : NULL;
-    event_add(c, ok ? "checkpoint" : "alert", "controller", text, detail ? detail : "");
-    free(detail);
-    json_decref(o);
+    event_add_facts(c, ok ? "checkpoint" : "alert", "controller", text, o);
     if (!ok) {
         if (c->state == RUN_STOPPING)
             run_fail(c, "%s", text);
@@ -883,10 +880,7 @@ static bool eval_done(struct controller *c, const struct msg_in *in, int64_t ste
         json_t *o = json_pack("{s:I, s:s, s:I}", "step", (json_int_t)step, "set", name, "n", (json_int_t)n);
         if (isfinite(mean))
             json_object_set_new(o, "mean", json_real(mean));
-        char *detail = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-        event_add(c, "eval", "controller", text, detail ? detail : "");
-        free(detail);
-        json_decref(o);
+        event_add_facts(c, "eval", "controller", text, o);
     }
     return true;
 }

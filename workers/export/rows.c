@@ -137,7 +137,11 @@ bool rows_read(struct journal *j, struct cursor *c, journal_step_fn *fn, void *a
 
 static bool state_see(void *arg, const struct journal_event *e)
 {
-    *(int *)arg = run_state_exit_code(run_state_find(e->text));
+    char reason[8];
+    enum run_state s = run_state_read(e->detail, strlen(e->detail), reason, sizeof reason);
+    if (!e->detail[0])
+        s = run_state_find(e->text);    // written before events had facts
+    *(int *)arg = run_state_exit_code(s);
     return true;
 }
 

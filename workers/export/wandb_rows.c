@@ -182,7 +182,9 @@ static bool event_take(void *arg, const struct journal_event *e)
 {
     struct reading *r = arg;
     bool alert = strcmp(e->kind, "alert") == 0, tell = alert || strcmp(e->kind, "command") == 0;
-    bool change = strstr(e->text, " -> ") != NULL;    // how the controller writes changes of knobs
+    json_t *facts = json_loads(e->detail, 0, NULL);
+    bool change = json_is_array(json_object_get(facts, "changes"));
+    json_decref(facts);
     struct journal_metric marker = { alert ? "run/alert" : change ? "run/changed" : "run/command", 1 };
     if (tell && !row_hand(r, e->step, e->wall_s, &marker, 1, e))
         return false;
