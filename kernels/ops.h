@@ -415,19 +415,26 @@ struct sample_fwd {
     int64_t n, vocab, n_live, ld;    // n_live 0: vocab; ld 0: vocab
 };
 
-/* sum (+)= sum of x^2, in a fixed order of blocks; double. For the global gradient norm. */
+/* part[b] = sum of x^2 over elements b SUMSQ_BLOCK and on, each in a fixed order. For the global gradient norm: the parts of a
+ * shard that begins at a multiple of SUMSQ_BLOCK are the whole's, so the norm does not depend on who has which shard. */
+#define SUMSQ_BLOCK 8192
 struct sumsq {
-    double *sum;            // (1)
+    double *part;           // (n / SUMSQ_BLOCK, rounded up)
     const float *x;         // (n)
     int64_t n;
-    bool accumulate;
+};
+/* sum = sum of the parts, in an order that n alone decides. */
+struct sum_parts {
+    double *sum;            // (1)
+    const double *part;     // (n)
+    int64_t n;
 };
 /* norm = sqrt(sum) grad_scale; coef = grad_scale min(1, max_norm / (norm + 1e-6)) as torch's clip_grad_norm_ does;
  * max_norm 0: no clipping. */
 struct clip_coef {
     float *norm;            // (1)
     float *coef;            // (1) for adamw
-    const double *sum;      // (1) from sumsq
+    const double *sum;      // (1) from sum_parts
     float max_norm, grad_scale;
 };
 /* One AdamW step over a flat shard: g = grad coef[0]; master -= lr (mhat / (sqrt(vhat) + eps) + decay master), as torch's
@@ -459,8 +466,8 @@ struct mem_hash {
 #define OPS_TABLE(X) \
     X(rows_gather) X(rows_scatter) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(linear_bwd_x) \
     X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
-    X(add_fwd) X(cast) X(axpy) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(clip_coef) X(adamw) \
-    X(adamw_host) X(mem_hash)
+    X(add_fwd) X(cast) X(axpy) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
+    X(adamw) X(adamw_host) X(mem_hash)
 /* A back end: its life cycle and one function an operation. */
 struct ops {
     void (*device_free)(struct device *);

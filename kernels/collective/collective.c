@@ -78,7 +78,7 @@ bool collective_gather(struct collective *c, const void *mine, size_t size_bytes
 
 int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first)
 {
-    int64_t n_block = (n + COLLECTIVE_BLOCK - 1) / COLLECTIVE_BLOCK, each = (n_block + n_rank - 1) / n_rank * COLLECTIVE_BLOCK;
+    int64_t n_block = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK, each = (n_block + n_rank - 1) / n_rank * SUMSQ_BLOCK;
     *first = MIN(n, each * r);
     return MIN(n, *first + each) - *first;
 }

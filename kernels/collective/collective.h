@@ -46,9 +46,8 @@ int collective_n_rank(const struct collective *c);
 
 /* all (n_rank x size_bytes, host) = every rank's mine (size_bytes, host; at most COLLECTIVE_GATHER_MAX), in rank order. */
 MUST_USE bool collective_gather(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
-/* Rank r's shard of n elements: begins at *first; returns its length. Shards begin at multiples of COLLECTIVE_BLOCK, so that
- * partial sums over blocks do not depend on the ranks; rank 0's is the longest, and the last ones may be empty. */
-#define COLLECTIVE_BLOCK 8192
+/* Rank r's shard of n elements: begins at *first; returns its length. Shards begin at multiples of SUMSQ_BLOCK (ops.h); rank 0's
+ * is the longest, and the last ones may be empty. */
 int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first);
 /* Let the other ranks read this memory (of mem_share_new, h its handle) until collective_leave: collective_reduce and
  * collective_all_gather on what lies in it need no host memory then. All ranks call it, each for its own. Where one of them

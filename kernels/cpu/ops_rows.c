@@ -6,7 +6,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/ref/ref.h"
 #define SUM_ROWS 64         // rows summed into one part
-#define SUMSQ_BLOCK 4096    // elements summed in fp32 before they join the double
+#define SUMSQ_F32 4096      // elements summed in fp32 before they join the double
 
 bool rows_gather_cpu(struct device *dev, const struct rows_gather *a, struct error *err)
 {
@@ -261,26 +261,26 @@ bool adamw_host_cpu(struct device *dev, const struct adamw_host *a, struct error
 struct sumsq_job {
     const struct cpu_path *path;
     const struct sumsq *a;
-    double *part;      // (blocks)
-    int64_t n_block;
 };
 static void sumsq_piece(void *arg, int64_t piece, UNUSED int thread)
 {
     const struct sumsq_job *job = arg;
-    for (int64_t b = piece * 4; b < MIN(job->n_block, piece * 4 + 4); b++)
-        job->part[b] = job->path->sumsq(job->a->x + b * SUMSQ_BLOCK, MIN(SUMSQ_BLOCK, job->a->n - b * SUMSQ_BLOCK));
+    const struct sumsq *a = job->a;
+    int64_t end = MIN(a->n, (piece + 1) * SUMSQ_BLOCK);
+    double sum = 0;
+    for (int64_t i = piece * SUMSQ_BLOCK; i < end; i += SUMSQ_F32)
+        sum += job->path->sumsq(a->x + i, MIN(SUMSQ_F32, end - i));
+    a->part[piece] = sum;
 }
-bool sumsq_cpu(struct device *dev, const struct sumsq *a, struct error *err)
+bool sumsq_cpu(struct device *dev, const struct sumsq *a, UNUSED struct error *err)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    struct sumsq_job job = { .path = cpu->path, .a = a, .n_block = (a->n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK };
-    job.part = cpu_scratch(cpu, (size_t)job.n_block * sizeof *job.part, "sumsq", err);
-    if (!job.part && job.n_block)
-        return false;
-    pool_run(cpu->pool, sumsq_piece, &job, (job.n_block + 3) / 4);
-    double sum = 0;
-    for (int64_t b = 0; b < job.n_block; b++)
-        sum += job.part[b];
-    *a->sum = (a->accumulate ? *a->sum : 0) + sum;
+    struct sumsq_job job = { .path = cpu->path, .a = a };
+    pool_run(cpu->pool, sumsq_piece, &job, (a->n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK);
     return true;
+}
+
+bool sum_parts_cpu(struct device *dev, const struct sum_parts *a, struct error *err)
+{
+    return sum_parts_ref(dev, a, err);    // one addition for thousands of elements
 }

@@ -10,7 +10,6 @@
  * Elements do not depend on each other, so the bits are those of adamw. 24 bytes of host memory traffic an element (16 when
  * the weight is the master): 12 of them in each direction at about 50 GB/s are 0.24 ns an element, NOTES.md has the sums. */
 #include "kernels/cuda/cuda.h"
-#define SUMSQ_BLOCK 8192    // elements of one partial sum
 __global__ static void sumsq_kernel(double *__restrict__ part, const float *__restrict__ x, int64_t n)
 {
     __shared__ float tmp[33];
@@ -23,7 +22,7 @@ __global__ static void sumsq_kernel(double *__restrict__ part, const float *__re
         part[blockIdx.x] = sum;
 }
 /* One block: thread t adds parts t, t + 1024, ... and the 1024 sums are folded by halves. */
-__global__ static void sumsq_join_kernel(double *sum, const double *__restrict__ part, int64_t n_part, bool accumulate)
+__global__ static void sum_parts_kernel(double *sum, const double *__restrict__ part, int64_t n_part)
 {
     __shared__ double s[1024];
     double own = 0;
@@ -36,19 +35,19 @@ __global__ static void sumsq_join_kernel(double *sum, const double *__restrict__
             s[threadIdx.x] += s[threadIdx.x + w];
     }
     if (threadIdx.x == 0)
-        *sum = (accumulate ? *sum : 0) + s[0];
+        *sum = s[0];
 }
 extern "C" bool sumsq_cuda(struct device *dev, const struct sumsq *a, struct error *err)
 {
-    struct cuda_device *cu = cuda_of(dev);
-    unsigned n_part = blocks_for(a->n, SUMSQ_BLOCK);
-    double *part = (double *)cuda_scratch(cu, (size_t)(n_part + 1) * sizeof *part, "sumsq", err);
-    if (!part)
-        return false;
-    if (n_part)
-        sumsq_kernel<<<n_part, 256, 0, cu->stream>>>(part, a->x, a->n);
-    sumsq_join_kernel<<<1, 1024, 0, cu->stream>>>(a->sum, part, n_part, a->accumulate);
+    if (a->n == 0)
+        return true;
+    sumsq_kernel<<<blocks_for(a->n, SUMSQ_BLOCK), 256, 0, cuda_of(dev)->stream>>>(a->part, a->x, a->n);
     return launch_ok("sumsq", err);
+}
+extern "C" bool sum_parts_cuda(struct device *dev, const struct sum_parts *a, struct error *err)
+{
+    sum_parts_kernel<<<1, 1024, 0, cuda_of(dev)->stream>>>(a->sum, a->part, a->n);
+    return launch_ok("sum_parts", err);
 }
 __global__ static void clip_coef_kernel(struct clip_coef a)
 {

@@ -152,10 +152,21 @@ bool sample_fwd_ref(struct device *dev, const struct sample_fwd *a, struct error
 
 bool sumsq_ref(UNUSED struct device *dev, const struct sumsq *a, UNUSED struct error *err)
 {
+    for (int64_t b = 0; b * SUMSQ_BLOCK < a->n; b++) {
+        double sum = 0;
+        for (int64_t i = b * SUMSQ_BLOCK; i < MIN(a->n, (b + 1) * SUMSQ_BLOCK); i++)
+            sum += (double)a->x[i] * a->x[i];
+        a->part[b] = sum;
+    }
+    return true;
+}
+
+bool sum_parts_ref(UNUSED struct device *dev, const struct sum_parts *a, UNUSED struct error *err)
+{
     double sum = 0;
     for (int64_t i = 0; i < a->n; i++)
-        sum += (double)a->x[i] * a->x[i];
-    *a->sum = (a->accumulate ? *a->sum : 0) + sum;
+        sum += a->part[i];
+    *a->sum = sum;
     return true;
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "kernels/collective/collective.h"
 #include "kernels/ops.h"
 #include "kernels/philox.h"
 
@@ -373,10 +374,10 @@ static bool sample_case(struct run *r)
 static bool clip_case(struct run *r)
 {
     int64_t n = row_sizes[r->size] * width_sizes[r->size];
-    double *sum = mem_take(r, sizeof *sum);
+    double *sum = mem_take(r, sizeof *sum), *part = mem_take(r, (size_t)(n / SUMSQ_BLOCK + 1) * sizeof *part);
     float *x = floats(r, n);
-    return OP(r->dev, &r->err, sumsq, .sum = sum, .x = x, .n = n) &&
-           OP(r->dev, &r->err, sumsq, .sum = sum, .x = x, .n = n / 2, .accumulate = true) &&
+    return OP(r->dev, &r->err, sumsq, .part = part, .x = x, .n = n) &&
+           OP(r->dev, &r->err, sum_parts, .sum = sum, .part = part, .n = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) &&
            OP(r->dev, &r->err, clip_coef, .sum = sum, .max_norm = r->size & 1 ? 1.0f : 0, .grad_scale = 0.5f,
               .norm = result_of(r, "norm", 1, DT_F32), .coef = result_of(r, "coef", 1, DT_F32));
 }
@@ -703,6 +704,37 @@ static void what_an_operation_adds_it_adds_once(UNUSED void **state)
                     bool moved = adds_once(dev, a, &s, t, 7 + (uint64_t)i);
                     assert_true(moved == (s.n > 0));
                 }
+        device_free(dev);
+    }
+}
+
+/* The parts of shards, end to end, are the parts of the whole: by bytes, for any number of shards. */
+static void a_norms_parts_do_not_depend_on_the_shards(UNUSED void **state)
+{
+    static const int64_t sizes[] = { 1, 5, SUMSQ_BLOCK, SUMSQ_BLOCK + 1, 7 * SUMSQ_BLOCK - 3, 70001 };
+    const char *given = getenv("OPS_DEVICE");
+    for (int v = 0; v < (given ? 1 : 2); v++) {
+        struct device *dev = device_of(given ? given : v ? "cpu:0" : "ref", NULL, 2);
+        assert_non_null(dev);
+        for (size_t k = 0; k < ARRAY_SIZE(sizes); k++) {
+            struct run r = { .dev = dev, .rng = 11 };
+            int64_t n = sizes[k], n_part = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK;
+            float *x = floats(&r, n);
+            double *part = mem_take(&r, (size_t)n_part * sizeof *part), whole[16], shards[16];
+            assert_true(OP(dev, &r.err, sumsq, .part = part, .x = x, .n = n));
+            get(&r, whole, part, (size_t)n_part * sizeof *part);
+            for (int n_rank = 1; n_rank <= 4; n_rank++) {
+                double *apart = mem_take(&r, (size_t)n_part * sizeof *apart);
+                for (int q = 0; q < n_rank; q++) {
+                    int64_t first, m = collective_shard(n, n_rank, q, &first);
+                    assert_true(m == 0 || first % SUMSQ_BLOCK == 0);
+                    assert_true(OP(dev, &r.err, sumsq, .part = apart + (first + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK, .x = x + first, .n = m));
+                }
+                get(&r, shards, apart, (size_t)n_part * sizeof *apart);
+                assert_memory_equal(shards, whole, (size_t)n_part * sizeof *whole);
+            }
+            run_release(&r);
+        }
         device_free(dev);
     }
 }
@@ -1194,6 +1226,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(each_operation_agrees_with_ref),
             cmocka_unit_test(what_an_operation_adds_it_adds_once),
             cmocka_unit_test(gradients_of_real_shapes_are_added_once),
+            cmocka_unit_test(a_norms_parts_do_not_depend_on_the_shards),
             cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
             cmocka_unit_test(draws_follow_the_filtered_distribution),
         };
@@ -1206,6 +1239,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(code_paths_and_thread_counts_give_the_same_bits),
         cmocka_unit_test(what_an_operation_adds_it_adds_once),
         cmocka_unit_test(gradients_of_real_shapes_are_added_once),
+        cmocka_unit_test(a_norms_parts_do_not_depend_on_the_shards),
         cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
         cmocka_unit_test(real_shapes_keep_a_rows_bits_whatever_the_batch),
         cmocka_unit_test(attention_gives_the_same_bits_packed_alone_and_decoded),

@@ -150,12 +150,13 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->set = *s;
     t->dev = model_device(model);
     t->n_flat = model_n_flat(model);
+    t->n_sumsq = (t->n_flat + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK;
     t->own_master = model_dtype(model) != DT_F32;
     struct run_limits limits;
     limits_make(&limits, s);
     if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !state_new(t, err)
         || !grad_new(t, err)
-        || !(t->sumsq = mem_new(t->dev, sizeof *t->sumsq, "gradient norm", err))
+        || !(t->sumsq = mem_new(t->dev, (size_t)(1 + t->n_sumsq) * sizeof *t->sumsq, "gradient norm", err))
         || !(t->hash = mem_new(t->dev, sizeof *t->hash, "hash of the weights", err))
         || !(t->clip = mem_new(t->dev, 2 * sizeof *t->clip, "gradient norm", err)))
         goto fail;
@@ -237,7 +238,8 @@ bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *gra
     float norm;
     size_t bytes;
     void *weights = model_weights(t->m, &bytes);
-    TRY(OP(t->dev, err, sumsq, .sum = t->sumsq, .x = t->grad, .n = t->n_flat));
+    TRY(OP(t->dev, err, sumsq, .part = t->sumsq + 1, .x = t->grad, .n = t->n_flat));
+    TRY(OP(t->dev, err, sum_parts, .sum = t->sumsq, .part = t->sumsq + 1, .n = t->n_sumsq));
     TRY(OP(t->dev, err, clip_coef, .norm = t->clip, .coef = t->clip + 1, .sum = t->sumsq,
            .max_norm = (float)h->max_norm, .grad_scale = 1));
     TRY(mem_copy(t->dev, &norm, t->clip, sizeof norm, COPY_D2H, err));

@@ -36,7 +36,8 @@ struct trainer {
     void *stage;                     // (stage_bytes) device; NULL without host state
     size_t stage_bytes;
     bool own_master;
-    double *sumsq;                   // (1) device
+    double *sumsq;                   // (1 + n_sumsq) device: of the whole gradient, then of its blocks
+    int64_t n_sumsq;
     uint64_t *hash;                  // (1) device
     float *clip;                     // (2) device: norm, coefficient
     struct micro mb;
