@@ -13,7 +13,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,20 +86,24 @@ static bool behind(const struct local *l, int q, uint32_t seq)
     return (int32_t)(atomic_load(&l->m->member[q].arrived) - seq) < 0;
 }
 
-/* A joined member that has died before it reached barrier seq; -1: none. */
+/* Has a joined member's process ended? False where that cannot be seen. */
+static bool member_dead(struct local *l, int q)
+{
+    pid_t pid = atomic_load(&l->m->member[q].arrived) ? atomic_load(&l->m->member[q].pid) : 0;
+    if (!pid || pid == getpid())
+        return false;
+    if (l->pidfd[q] < 0 && (l->pidfd[q] = (int)syscall(SYS_pidfd_open, pid, 0)) < 0 && errno != ESRCH)
+        return false;    // no such call here: the limit of the wait is left
+    struct pollfd p = { .fd = l->pidfd[q], .events = POLLIN };
+    return l->pidfd[q] < 0 || poll(&p, 1, 0) > 0;
+}
+
+/* A member that has died before it reached barrier seq; -1: none. */
 static int dead_find(struct local *l, uint32_t seq)
 {
-    for (int q = 0; q < l->base.n_rank; q++) {
-        pid_t pid = atomic_load(&l->m->member[q].arrived) ? atomic_load(&l->m->member[q].pid) : 0;
-        if (!pid || pid == getpid() || !behind(l, q, seq))
-            continue;
-        if (l->pidfd[q] < 0 && (l->pidfd[q] = (int)syscall(SYS_pidfd_open, pid, 0)) < 0 && errno != ESRCH)
-            continue;    // no such call here: the limit of the wait is left
-        struct pollfd p = { .fd = l->pidfd[q], .events = POLLIN };
-        bool dead = l->pidfd[q] < 0 || poll(&p, 1, 0) > 0;
-        if (dead && behind(l, q, seq))    // it may have arrived before it died
+    for (int q = 0; q < l->base.n_rank; q++)
+        if (behind(l, q, seq) && member_dead(l, q) && behind(l, q, seq))    // it may have arrived before it died
             return q;
-    }
     return -1;
 }
 
@@ -167,7 +170,7 @@ static void readers_wait(struct local *l)
     int64_t end = clock_ms() + READ_MS;
     for (int q = 0; q < l->base.n_rank; q++) {
         struct member *m = &l->m->member[q];
-        while (q != l->base.rank && atomic_load(&m->reads) && clock_ms() < end && (kill(atomic_load(&m->pid), 0) == 0 || errno != ESRCH))
+        while (q != l->base.rank && atomic_load(&m->reads) && clock_ms() < end && !member_dead(l, q))
             futex_wait(&m->reads, 1, TICK_MS);
     }
 }

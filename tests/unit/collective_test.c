@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "kernels/collective/collective.h"
@@ -182,24 +183,36 @@ static void sums_are_made_in_rank_order(UNUSED void **state)
     }
 }
 
-static bool gathers_until_closed(struct collective *c, UNUSED struct device *dev, struct error *err)
+/* One of each call, from memory that the others cannot read. */
+static bool turn_take(struct collective *c, struct error *err)
 {
-    int64_t mine = 0, all[RANKS], began = clock_ms();
-    while (collective_gather(c, &mine, sizeof mine, all, err))
-        mine++;
+    static float x[9000], sum[9000];
+    int64_t mine = 0, all[RANKS];
+    return collective_gather(c, &mine, sizeof mine, all, err) && collective_reduce(c, sum, x, ARRAY_SIZE(x), RANKS, err)
+        && collective_all_gather(c, x, sum, ARRAY_SIZE(x), err);
+}
+
+static bool takes_turns_until_closed(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    int64_t began = clock_ms();
+    while (turn_take(c, err))
+        ;
     if (err->code != ERR_CLOSED)
         return error_wrap(err, "not closed, but");
     if (clock_ms() - began > LIMIT_MS / 2)
         return error_set(err, ERR_TIMEOUT, "a limit was waited for");
-    return !collective_gather(c, &mine, sizeof mine, all, err);    // and it stays closed
+    return !turn_take(c, err);    // and it stays closed
 }
 
+/* Dies somewhere in the calls of the others: its own are cut short after so many. */
 static bool stands_still(struct collective *c, UNUSED struct device *dev, struct error *err)
 {
     int64_t mine = 0, all[RANKS];
     for (int i = 0; i < 10; i++)
-        if (!collective_gather(c, &mine, sizeof mine, all, err))
+        if (!turn_take(c, err))
             return false;
+    if (collective_rank(c) > 0 && !collective_gather(c, &mine, sizeof mine, all, err))
+        return false;    // the others are in the sum already
     kill(getpid(), SIGKILL);
     return false;
 }
@@ -220,12 +233,67 @@ static void the_others_leave_when_a_rank_dies_or_leaves(UNUSED void **state)
             pid_t lost = rank_start("deaths", victim, RANKS, LIMIT_MS, dies ? stands_still : leaves);
             for (int r = 0; r < RANKS; r++)
                 if (r != victim)
-                    pid[n++] = rank_start("deaths", r, RANKS, LIMIT_MS, gathers_until_closed);
+                    pid[n++] = rank_start("deaths", r, RANKS, LIMIT_MS, takes_turns_until_closed);
             ranks_end(pid, n);
             assert_int_equal(waitpid(lost, &status, 0), lost);
             assert_true(dies ? WIFSIGNALED(status) : WIFEXITED(status));
             assert_no_name_is_left();
         }
+}
+
+static char *page;    // that parent and ranks share
+
+static bool reads_for_a_while(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    int64_t mine = 0, all[2];
+    c->kind->reads(c, true);
+    if (!collective_gather(c, &mine, sizeof mine, all, err))
+        return false;
+    for (int i = 0; i < 3; i++)    // the reading itself: some waits that end when the other one leaves, or by their limit
+        (void)!collective_gather(c, &mine, sizeof mine, all, err);
+    *page = 1;
+    c->kind->reads(c, false);
+    return true;
+}
+
+static bool dies_reading(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    int64_t mine = 0, all[2];
+    c->kind->reads(c, true);
+    if (!collective_gather(c, &mine, sizeof mine, all, err))
+        return false;
+    kill(getpid(), SIGKILL);
+    return false;
+}
+
+/* What a rank has offered may be freed when it has left; so it must not leave while another one reads. */
+static void a_rank_leaves_when_nobody_reads_its_memory_any_more(UNUSED void **state)
+{
+    page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(page != MAP_FAILED);
+    for (int dies = 0; dies < 2; dies++) {
+        struct error err = { 0 };
+        struct device *dev = device_new("ref", 1, &err);
+        int64_t mine = 0, all[2];
+        int status;
+        call("reading");
+        pid_t pid = rank_start("reading", 1, 2, LIMIT_MS, dies ? dies_reading : reads_for_a_while);
+        struct collective *c = join(dev, "reading", 0, 2, LIMIT_MS, NULL, &err);
+        if (!c || !collective_gather(c, &mine, sizeof mine, all, &err))
+            fail_msg("%s", err.text);
+        if (dies) {    // ended, and not waited for by its parent: it reads no more
+            siginfo_t info;
+            assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+        }
+        int64_t began = clock_ms();
+        collective_leave(c);
+        assert_true(dies ? clock_ms() - began < 2500 : *page == 1);    // a dead one is not waited for: 5 s
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(dies ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        device_free(dev);
+    }
+    munmap(page, 4096);
+    assert_no_name_is_left();
 }
 
 static bool is_late(UNUSED struct collective *c, UNUSED struct device *dev, UNUSED struct error *err)
@@ -349,6 +417,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_made_in_rank_order),
         cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),
+        cmocka_unit_test(a_rank_leaves_when_nobody_reads_its_memory_any_more),
         cmocka_unit_test(a_rank_that_does_not_come_is_named_and_waited_for_only_so_long),
         cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),
         cmocka_unit_test(a_place_is_taken_once_and_all_count_the_same),
