@@ -186,6 +186,8 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
                  "while the run goes on."};
     struct rollout_reader *reader = NULL;
     struct buf record = { .max = ROLLOUT_RECORD_MAX + 1 };
+    struct error damage;
+    int n_damaged = 0;
     bool ok = false, more;
     if (!cli_parse(&cli, argc, argv, err))
         return false;
@@ -198,7 +200,16 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
     TRY(file_find(&r, operand[0], err));
     TRY((reader = rollout_reader_new(r.path, err)) != NULL);
     for (;;) {
-        TRY(rollout_reader_next(reader, &record, &more, err));
+        struct error why = { 0 };
+        if (!rollout_reader_next(reader, &record, &more, &why)) {
+            if (why.code != ERR_DATA) {
+                *err = why;
+                goto out;
+            }
+            if (n_damaged++ == 0)
+                damage = why;
+            continue;
+        }
         if (!more)
             break;
         if (!record_take(&r, &record, err)) {
@@ -207,7 +218,8 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
         }
     }
     TRY(!r.log || log_print(&r, err));
-    ok = true;
+    ok = n_damaged == 0 || error_set(err, ERR_DATA, "%s (%d damaged place%s; all other records are printed)", damage.text, n_damaged,
+                                     n_damaged == 1 ? "" : "s");
 out:
     rollout_reader_free(reader);
     for (int64_t i = 0; i < r.n_text; i++)

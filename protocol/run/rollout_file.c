@@ -41,40 +41,55 @@ static size_t record_check(ZSTD_DCtx *dctx, const uint8_t *data, size_t len, str
     return size;
 }
 
-/* Where whole records end in map, from start on. A broken place with a whole record behind it is damage, not a torn
- * tail. */
+/* Where the first whole record begins in map, from `from` on; the end of the map: there is none. */
+static size_t record_find(ZSTD_DCtx *dctx, const struct file_map *map, size_t from, struct buf *scratch)
+{
+    static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };
+    for (size_t at = from; at + sizeof magic <= map->size_bytes; at++) {
+        const uint8_t *found = memmem(map->data + at, map->size_bytes - at, magic, sizeof magic);
+        if (!found)
+            break;
+        at = (size_t)(found - map->data);
+        if (record_check(dctx, found, map->size_bytes - at, scratch) > 0)
+            return at;
+    }
+    return map->size_bytes;
+}
+
+/* Where the last whole record ends in map, from start on. A broken place with a whole record after it is damage, and is stepped
+ * over; one with none after it is a torn tail. */
 static bool records_scan(const struct file_map *map, const char *path, int64_t start, struct rollout_opened *o,
                          struct error *err)
 {
-    static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };
     struct buf scratch = { .max = ROLLOUT_RECORD_MAX + 1 };
     ZSTD_DCtx *dctx = ZSTD_createDCtx();
-    size_t at = (size_t)start, size;
-    bool ok = false;
-    if (!dctx) {
-        error_set(err, ERR_NO_MEMORY, "no memory to check '%s'", path);
-        goto out;
-    }
-    while (at < map->size_bytes && (size = record_check(dctx, map->data + at, map->size_bytes - at, &scratch)) > 0) {
-        at += size;
-        o->n_record++;
-    }
-    for (size_t next = at + 1; next + 4 <= map->size_bytes; next++) {
-        const uint8_t *found = memmem(map->data + next, map->size_bytes - next, magic, sizeof magic);
-        if (!found)
-            break;
-        next = (size_t)(found - map->data);
-        if (record_check(dctx, found, map->size_bytes - next, &scratch) > 0) {
-            zstd_broken(err, path, (int64_t)at, "no whole record there, but whole ones behind it");
-            goto out;
+    size_t at = (size_t)start, end = at, size;
+    if (!dctx)
+        return error_set(err, ERR_NO_MEMORY, "no memory to check '%s'", path);
+    while (at < map->size_bytes) {
+        if ((size = record_check(dctx, map->data + at, map->size_bytes - at, &scratch)) > 0) {
+            o->damaged_bytes += (int64_t)(at - end);
+            end = at += size;
+            o->n_record++;
+        } else {
+            at = record_find(dctx, map, at + 1, &scratch);
         }
     }
-    o->size_bytes = (int64_t)at;
-    o->cut_bytes = (int64_t)(map->size_bytes - at);
-    ok = true;
-out:
+    o->size_bytes = (int64_t)end;
+    o->cut_bytes = (int64_t)(map->size_bytes - end);
     ZSTD_freeDCtx(dctx);
     buf_release(&scratch);
+    return true;
+}
+
+/* The file's name survives a power cut too. */
+static bool parent_sync(const char *path, struct error *err)
+{
+    char *dir = strdup(path), *slash = dir ? strrchr(dir, '/') : NULL;
+    if (slash)
+        slash[slash == dir] = 0;
+    bool ok = dir ? dir_sync(slash ? dir : ".", err) : error_set(err, ERR_NO_MEMORY, "no memory to open '%s'", path);
+    free(dir);
     return ok;
 }
 
@@ -99,12 +114,11 @@ struct rollout_file *rollout_file_open(const char *path, int64_t known_size, str
         goto out;
     }
     TRY(file_map_open(&map, path, err));
-    if ((int64_t)map.size_bytes < known_size) {
-        error_set(err, ERR_DATA, "'%s' has %zu bytes, but its index knows %lld", path, map.size_bytes,
-                  (long long)known_size);
-        goto out;
-    }
-    TRY(records_scan(&map, path, known_size, &o, err));
+    if (map.size_bytes == 0)
+        TRY(parent_sync(path, err));
+    bool is_short = (int64_t)map.size_bytes < known_size;
+    o.lost_bytes = is_short ? known_size - (int64_t)map.size_bytes : 0;
+    TRY(records_scan(&map, path, is_short ? 0 : known_size, &o, err));
     if (o.cut_bytes > 0 && ftruncate(f->fd, o.size_bytes) != 0) {
         error_errno(err, "cannot cut the broken end off '%s'", path);
         goto out;
@@ -176,7 +190,7 @@ bool rollout_file_append(struct rollout_file *f, const void *data, size_t len, i
 
 bool rollout_file_sync(struct rollout_file *f, struct error *err)
 {
-    if (fsync(f->fd) != 0)
+    if (fdatasync(f->fd) != 0)
         return error_errno(err, "cannot sync '%s'", f->path);
     return true;
 }
@@ -240,18 +254,22 @@ bool rollout_reader_next(struct rollout_reader *r, struct buf *out, bool *more, 
         return true;
     const uint8_t *data = r->map.data + r->at;
     size_t left = r->map.size_bytes - r->at, size = ZSTD_findFrameCompressedSize(data, left);
-    if (ZSTD_isError(size)) {
-        static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };
-        if (memcmp(data, magic, MIN(left, sizeof magic)) ==
-            0) // cut short, or damaged so that it seems longer than the file
-            return true;
-        return zstd_broken(err, r->path, (int64_t)r->at, "no record starts there");
-    }
-    if (!record_unpack(r->dctx, data, size, r->path, (int64_t)r->at, out, err))
+    bool ok = !ZSTD_isError(size) && record_unpack(r->dctx, data, size, r->path, (int64_t)r->at, out, err);
+    if (!ok && !ZSTD_isError(size) && err->code != ERR_DATA)
         return false;
-    r->at += size;
-    *more = true;
-    return true;
+    if (ok) {
+        r->at += size;
+        *more = true;
+        return true;
+    }
+    static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };
+    struct buf scratch = { .max = ROLLOUT_RECORD_MAX + 1 };
+    size_t damaged = r->at;
+    r->at = record_find(r->dctx, &r->map, damaged + 1, &scratch);
+    buf_release(&scratch);
+    if (ZSTD_isError(size) && r->at == r->map.size_bytes && memcmp(data, magic, MIN(left, sizeof magic)) == 0)    // cut short
+        return true;
+    return !ZSTD_isError(size) ? false : zstd_broken(err, r->path, (int64_t)damaged, "no record starts there");
 }
 
 bool rollout_file_read(const char *path, int64_t offset, int64_t size_bytes, struct buf *out, struct error *err)

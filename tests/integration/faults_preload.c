@@ -2,7 +2,9 @@
  *
  * Preloaded by faults_test.py. While the folder RC_FAULTS holds the file "full" or "readonly", calls that need room, or change
  * anything, under RC_FAULTS_UNDER fail with ENOSPC or EROFS. While it holds "jump" the wall clock is wrong by a day, ahead and
- * behind by turns of a tenth of a second; the monotonic clock is right, as on a real machine. */
+ * behind by turns of a tenth of a second; the monotonic clock is right, as on a real machine.
+ *
+ * The file "synced" in RC_FAULTS keeps how long groups.zst was when it was synced last: what a power cut leaves of it at least. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -109,6 +111,28 @@ int fallocate64(int fd, int mode, off64_t at, off64_t n)
 size_t fwrite(const void *data, size_t size, size_t n, FILE *f)
 {
     return fd_fails(fileno(f), end_of(fileno(f), size * n)) ? 0 : NEXT(fwrite)(data, size, n, f);
+}
+static void synced_note(int fd, off_t size)
+{
+    char path[PATH_MAX], link[64], text[32];
+    const char *dir = getenv("RC_FAULTS");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (!dir || n < 10 || memcmp(path + n - 10, "groups.zst", 10) != 0 || snprintf(path, sizeof path, "%s/synced", dir) >= (int)sizeof path)
+        return;
+    int out = NEXT(open)(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int len = snprintf(text, sizeof text, "%lld", (long long)size);
+    if (out >= 0 && NEXT(write)(out, text, (size_t)len) == len)
+        close(out);
+}
+int fdatasync(int fd)
+{
+    struct stat st;
+    bool known = fstat(fd, &st) == 0;    // what is written from here on need not be among it
+    int code = NEXT(fdatasync)(fd);
+    if (code == 0 && known)
+        synced_note(fd, st.st_size);
+    return code;
 }
 int mkdir(const char *path, mode_t mode)
 {

@@ -98,6 +98,60 @@ class Faults(unittest.TestCase):
     def test_a_disk_that_becomes_read_only_ends_the_run_which_can_be_resumed(self):
         self.disk_fails("readonly", "worker cpu:0", "training", "--resume")    # the reason has no place to be kept
 
+    def groups_indexed(self, run):
+        """How long the rollout file must be for each group that the journal names."""
+        with sqlite3.connect(os.path.join(run.dir, "journal.db")) as db:
+            return db.execute("select max(file_offset + file_bytes) from item").fetchone()[0]
+
+    def test_the_journal_names_no_group_that_a_power_cut_could_take(self):
+        run = self.start()
+        for step in (2, 5):    # killed while something is under way; what had not been synced is gone
+            run.wait_step(step)
+        run.kill()
+        with open(os.path.join(self.flags, "synced")) as f:
+            synced = int(f.read())
+        self.assertGreater(synced, 0)
+        self.assertLessEqual(self.groups_indexed(run), synced)
+        os.truncate(os.path.join(run.dir, "rollouts/groups.zst"), synced)
+        again = self.resume_and_compare()
+        self.assertNotIn("cannot be read again", again.ctl("events").stdout)
+
+    def lost_groups_are_sampled_again(self, spoil):
+        run = self.start(n_behind=1, save_interval=3)
+        run.wait_step(8)
+        run.kill()
+        before = self.groups_indexed(run)
+        spoil(os.path.join(run.dir, "rollouts/groups.zst"), run)
+        again = Run(self.task, self.name, resume=True)
+        self.addCleanup(again.kill)
+        code, last = again.wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), again.logs())
+        straight = Run(self.task, self.name + "-straight", self.task.run_file(n_behind=1, save_interval=3), ["--max-steps", str(STEPS)])
+        self.addCleanup(straight.kill)
+        self.assertEqual(straight.wait()[0], 0)
+        self.assertEqual((straight.weights(STEPS), straight.ledger()), (again.weights(STEPS), again.ledger()))
+        self.assertRegex(again.ctl("events").stdout, "alert +controller +[0-9]+ groups? cannot be read again")
+        self.assertGreater(before, 0)
+
+    def test_a_rollout_file_that_a_power_cut_has_shortened_does_not_stop_a_resume(self):
+        def cut(path, run):
+            os.truncate(path, os.path.getsize(path) // 4)
+
+        self.lost_groups_are_sampled_again(cut)
+
+    def test_damaged_groups_do_not_stop_a_resume(self):
+        def damage(path, run):
+            with sqlite3.connect(os.path.join(run.dir, "journal.db")) as db:
+                places = db.execute("select file_offset, file_bytes from item where file_bytes > 0 order by item desc limit 12").fetchall()
+            with open(path, "r+b") as f:
+                for offset, size in places:
+                    f.seek(offset + size // 2)
+                    byte = f.read(1)[0]
+                    f.seek(offset + size // 2)
+                    f.write(bytes([byte ^ 0x55]))
+
+        self.lost_groups_are_sampled_again(damage)
+
     def test_a_read_only_place_for_a_run_is_refused_in_one_sentence(self):
         self.flag("readonly", True)
         run = self.start()

@@ -282,6 +282,57 @@ static void free_running_batches_form_by_arrival_and_leave_out_what_is_too_old(U
     ledger_free(l);
 }
 
+static void group_back(struct ledger *l, int64_t item)
+{
+    struct group_summary sum = summary_of(item);
+    assert_int_equal(ledger_return(l, item, ledger_find(l, item)->version, &sum), LEDGER_NEW);
+}
+
+static void a_lost_group_is_sampled_again_for_its_batch_and_only_if_it_is_still_needed(void **state)
+{
+    (void)state;
+    struct log *log = calloc(1, sizeof *log);
+    const struct ledger_item *batch[8];
+    struct ledger *l = ledger_make(0);
+    int64_t first, oldest;
+    assert_true(ledger_open(l, 8, &first));
+    opened(log, l, first, 8);
+    for (int64_t i = 0; i < 8; i++)
+        group_back(l, i);
+    assert_int_equal(ledger_cut(l, &rules_all, changed, log), 2);    // batches 0 and 1, of items 0 to 3 and 4 to 7
+    ledger_trained(l, 0, changed, log);
+    ledger_lose(l, 1);    // has been trained on: nobody needs it now
+    ledger_lose(l, 6);
+    assert_int_equal(ledger_reissue(l, &oldest, changed, log), 1);
+    assert_int_equal(oldest, 0);
+    assert_int_equal(log->item[6].fate, LEDGER_ISSUED);
+    assert_int_equal(log->item[6].batch, 1);
+    assert_int_equal(ledger_batch(l, 1, batch, 8), 0);    // not before it is whole
+    assert_int_equal(ledger_batch(l, 0, batch, 8), 4);
+    assert_false(ledger_can_return(l, 1));    // item 6 wants the weights of step 0
+    assert_true(ledger_can_return(l, 0));
+    ledger_return_to(l, 0, changed, log);
+    assert_int_equal(log->item[1].fate, LEDGER_ISSUED);    // now it is needed again
+    assert_int_equal(log->item[0].fate, LEDGER_RETURNED);
+    assert_int_equal(ledger_batch(l, 0, batch, 8), 0);
+    assert_true(ledger_open(l, 8, &first));
+    for (int64_t i = 8; i < 16; i++)
+        group_back(l, i);
+    assert_false(ledger_can_cut(l));    // what is cut must not depend on when they come back
+    group_back(l, 1);
+    group_back(l, 6);
+    assert_int_equal(ledger_batch(l, 0, batch, 8), 4);
+    assert_int_equal(ledger_batch(l, 1, batch, 8), 4);
+    assert_int_equal(batch[2]->item, 6);
+    assert_true(ledger_can_cut(l));
+    ledger_trained(l, 0, changed, log);
+    ledger_forget(l, 1);
+    assert_false(ledger_can_return(l, 0));    // its items are not held any more
+    assert_true(ledger_can_return(l, 1));
+    ledger_free(l);
+    free(log);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +343,7 @@ int main(void)
         cmocka_unit_test(a_prompt_in_quarantine_gives_its_places_to_others),
         cmocka_unit_test(free_running_batches_form_by_arrival_and_leave_out_what_is_too_old),
         cmocka_unit_test(the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened),
+        cmocka_unit_test(a_lost_group_is_sampled_again_for_its_batch_and_only_if_it_is_still_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

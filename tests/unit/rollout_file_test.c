@@ -142,40 +142,89 @@ static void a_tail_of_zeros_or_noise_is_cut_off(UNUSED void **state)
     }
 }
 
-static void damage_in_the_middle_is_an_error_and_changes_nothing(UNUSED void **state)
+static void byte_flip(int64_t at)
 {
-    struct place place[6];
-    struct buf before = BUF_INIT, after = BUF_INIT;
-    unlink(path);
-    records_write(0, 6, place);
     FILE *file = fopen(path, "r+");
-    fseek(file, place[2].offset + place[2].size - 2, SEEK_SET);    // in its checksum
+    fseek(file, at, SEEK_SET);
     int c = fgetc(file);
     fseek(file, -1, SEEK_CUR);
     fputc(c ^ 1, file);
     fclose(file);
-    assert_true(file_read(&before, path, 1 << 20, &err));
-    assert_null(rollout_file_open(path, 0, NULL, &err));
-    assert_non_null(strstr(err.text, "damaged at byte"));
-    assert_true(file_read(&after, path, 1 << 20, &err));
-    assert_int_equal(before.len, after.len);
-    assert_memory_equal(before.data, after.data, before.len);
-    // the index vouches for what is before its size, so only the tail is looked at
-    struct rollout_file *f = rollout_file_open(path, place[5].offset, NULL, &err);
-    assert_non_null(f);
-    rollout_file_close(f);
-    buf_release(&before);
-    buf_release(&after);
 }
 
-static void a_file_shorter_than_its_index_is_refused(UNUSED void **state)
+static void damage_in_the_middle_costs_one_record_and_nothing_is_cut(UNUSED void **state)
 {
-    struct place place[2];
+    static const struct { int64_t back; const char *why; } cases[] = { { 2, "in its checksum" }, { 40, "in its data" } };
+    for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
+        struct place place[7];
+        struct rollout_opened opened;
+        struct buf before = BUF_INIT, after = BUF_INIT, out = BUF_INIT;
+        unlink(path);
+        records_write(0, 6, place);
+        byte_flip(place[2].offset + place[2].size - cases[k].back);
+        assert_true(file_read(&before, path, 1 << 20, &err));
+        struct rollout_file *f = rollout_file_open(path, 0, &opened, &err);
+        assert_non_null(f);
+        assert_int_equal(opened.n_record, 5);
+        assert_int_equal(opened.damaged_bytes, place[2].size);
+        assert_int_equal(opened.cut_bytes, 0);
+        assert_true(rollout_file_append(f, record_text(6), strlen(record_text(6)), &place[6].offset, &place[6].size, &err));
+        assert_int_equal(place[6].offset, place[5].offset + place[5].size);
+        rollout_file_close(f);
+        assert_true(file_read(&after, path, 1 << 20, &err));
+        assert_memory_equal(before.data, after.data, before.len);
+        assert_false(rollout_file_read(path, place[2].offset, place[2].size, &out, &err));
+        assert_int_equal(err.code, ERR_DATA);
+        struct rollout_reader *r = rollout_reader_new(path, &err);    // it says where, once, and goes on after it
+        bool more = true;
+        int seen[7] = { 0 }, n_bad = 0;
+        for (int i = 0; more && i < 20; i++) {
+            if (!rollout_reader_next(r, &out, &more, &err)) {
+                assert_non_null(strstr(err.text, "damaged at byte"));
+                assert_int_equal(err.code, ERR_DATA);
+                n_bad++;
+                more = true;
+            } else if (more) {
+                seen[atoi(buf_text(&out) + strlen("{\"item\":"))]++;
+            }
+        }
+        assert_int_equal(n_bad, 1);
+        for (int i = 0; i < 7; i++)
+            assert_int_equal(seen[i], i != 2);
+        rollout_reader_free(r);
+        // the index vouches for what is before its size, so only the tail is looked at
+        assert_non_null(f = rollout_file_open(path, place[5].offset, &opened, &err));
+        assert_int_equal(opened.damaged_bytes, 0);
+        rollout_file_close(f);
+        buf_release(&out);
+        buf_release(&before);
+        buf_release(&after);
+    }
+}
+
+static void a_file_shorter_than_its_index_keeps_its_whole_records_and_says_what_is_lost(UNUSED void **state)
+{
+    struct place place[5];
+    struct rollout_opened opened;
+    struct buf out = BUF_INIT;
     unlink(path);
-    records_write(0, 2, place);
-    assert_null(rollout_file_open(path, place[1].offset + place[1].size + 1, NULL, &err));
-    assert_int_equal(err.code, ERR_DATA);
-    assert_non_null(strstr(err.text, "index"));
+    records_write(0, 5, place);
+    int64_t known = place[4].offset + place[4].size, left = place[3].offset + place[3].size / 2;
+    assert_int_equal(truncate(path, left), 0);
+    struct rollout_file *f = rollout_file_open(path, known, &opened, &err);
+    assert_non_null(f);
+    assert_int_equal(opened.lost_bytes, known - left);
+    assert_int_equal(opened.n_record, 3);
+    assert_int_equal(opened.size_bytes, place[3].offset);
+    for (int i = 0; i < 5; i++) {
+        bool ok = rollout_file_read(path, place[i].offset, place[i].size, &out, &err);
+        assert_int_equal(ok, i < 3);
+        assert_true(ok || err.code == ERR_DATA);
+    }
+    assert_true(rollout_file_append(f, record_text(3), strlen(record_text(3)), &place[3].offset, &place[3].size, &err));
+    assert_int_equal(records_count(), 4);
+    rollout_file_close(f);
+    buf_release(&out);
 }
 
 /* A limit on the file's size makes pwrite write a part and then fail, as a full disk does. */
@@ -211,8 +260,8 @@ int main(void)
         cmocka_unit_test(records_come_back_in_order_and_by_their_place),
         cmocka_unit_test(a_file_cut_anywhere_keeps_its_whole_records_and_goes_on),
         cmocka_unit_test(a_tail_of_zeros_or_noise_is_cut_off),
-        cmocka_unit_test(damage_in_the_middle_is_an_error_and_changes_nothing),
-        cmocka_unit_test(a_file_shorter_than_its_index_is_refused),
+        cmocka_unit_test(damage_in_the_middle_costs_one_record_and_nothing_is_cut),
+        cmocka_unit_test(a_file_shorter_than_its_index_keeps_its_whole_records_and_says_what_is_lost),
         cmocka_unit_test(a_full_disk_leaves_the_file_as_it_was),
     };
     return cmocka_run_group_tests(tests, dir_setup, dir_teardown);

@@ -4,7 +4,7 @@
  * run_state.c        building the state from run directory and journal; returning to a checkpoint; ending
  * work.c             what workers ask and report: work, group, fetch, done
  * orders.c           what operators ask: command, steps, events, rollouts, checkpoints
- * storage.c          the disk under the run: the journal's log
+ * storage.c          the disk under the run: groups that are synced before they are noted; the journal's log
  * waste.c            groups in a row that nothing can be learned from
  *
  * Invariants:
@@ -174,6 +174,7 @@ struct controller {
     int64_t storage_ms, log_told_bytes;    // when the journal's log was looked at; how long it was when an alert said so, 0: none did
     bool fold_told;                    // that it cannot be folded
     struct waste waste;                // up to the last group that came
+    struct storage *storage;           // storage.c's own
 };
 
 /* run_state.c */
@@ -189,9 +190,13 @@ void run_fail(struct controller *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 bool run_is_over(const struct controller *c);
 /* The newest step that can be returned to, its checkpoint's path ("" for the start). */
 int64_t return_target(struct controller *c, char path[4096]);
+/* The same, also further back than the ledger keeps in reach: its items are then read from the journal again. -1: there is none. */
+int64_t return_find(struct controller *c, char path[4096]);
 MUST_USE bool controller_return(struct controller *c, int64_t step, struct error *err);
 /* The incarnation that made version, or will; 0: none, the weights the run began with. */
 int64_t version_made(const struct controller *c, int64_t version);
+/* Records of groups that were marked lost in the ledger: what is still needed of them is sampled again; n, where and why: for the alert. */
+MUST_USE bool groups_lost(struct controller *c, int64_t n, const struct error *why, struct error *err);
 /* All trainers go back to the newest step that can be returned to; several of them meet anew. False: the run has failed. */
 bool trainers_return(struct controller *c, char path[4096]);
 MUST_USE bool step_begin(struct controller *c, struct error *err);    // a trainer is told to make the next step
@@ -213,6 +218,9 @@ MUST_USE bool transaction(struct controller *c, struct error *err);    // begin 
 /* work.c */
 void work_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void group_came(struct controller *c, struct request *r, const struct msg_in *in, const void *data, size_t len);
+/* What storage_put was given is on disk: the group belongs to the run. sum: with its place in the file. */
+void group_note(struct controller *c, struct request *r, const struct msg_in *in, const struct group_summary *sum, const void *data,
+                size_t len);
 void fetch_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void done_came(struct controller *c, struct request *r, const struct msg_in *in);
 void gone_told(struct controller *c, struct request *r, const struct msg_in *in);
@@ -240,6 +248,13 @@ void orders_restore(struct controller *c);    // what pause or stop was wanted b
 void orders_refuse_all(struct controller *c, const char *why);
 
 /* storage.c */
+MUST_USE bool storage_open(struct controller *c, struct error *err);    // once c->rollouts is open
+void storage_close(struct controller *c);
+/* Append a group to the rollout file; r is answered by group_note once it is on disk, and taken on success only. A group of an item that
+ * is on its way already is not appended again. */
+MUST_USE bool storage_put(struct controller *c, struct request *r, int64_t item, const struct group_summary *sum, const void *data, size_t len,
+                          struct error *err);
+void storage_note(struct controller *c);    // each turn of the loop: note what has reached the disk
 void storage_tick(struct controller *c);    // each turn of the loop; looks once a second
 
 /* controller_cmd.c */

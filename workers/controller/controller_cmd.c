@@ -292,6 +292,7 @@ static bool controller_cmd(int argc, char **argv, struct error *err)
                 request_dispatch(c, &ev);
             net_event_release(&ev);
         }
+        storage_note(c);
         run_tick(c);
         work_tick(c);
         orders_tick(c);

@@ -1,5 +1,6 @@
 #include "workers/controller/ledger.h"
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -254,7 +255,45 @@ enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version
     i->fate = LEDGER_RETURNED;
     i->version = version;
     i->summary = *summary;
+    i->lost = false;
     return LEDGER_NEW;
+}
+
+static void item_reissue(struct ledger *l, struct ledger_item *i)
+{
+    i->fate = LEDGER_ISSUED;
+    i->version = l->rules.free ? -1 : i->version;
+    i->summary = (struct group_summary){ 0 };
+    i->lost = false;
+}
+
+void ledger_lose(struct ledger *l, int64_t item)
+{
+    struct ledger_item *i = at(l, item);
+    if (i && i->fate > LEDGER_LEASED)
+        i->lost = true;
+}
+
+int64_t ledger_reissue(struct ledger *l, int64_t *oldest, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
+{
+    int64_t n = 0;
+    *oldest = INT64_MAX;
+    for (int64_t k = 0; k < l->n; k++) {
+        struct ledger_item *i = &l->item[k];
+        if (!i->lost || i->fate != LEDGER_RETURNED)
+            continue;
+        *oldest = MIN(*oldest, i->version);
+        item_reissue(l, i);
+        changed(ctx, i);
+        n++;
+    }
+    return n;
+}
+
+/* Is group i on its way (again)? */
+static bool is_out(const struct ledger_item *i)
+{
+    return i->fate == LEDGER_ISSUED || i->fate == LEDGER_LEASED;
 }
 
 bool ledger_can_cut(const struct ledger *l)
@@ -263,8 +302,8 @@ bool ledger_can_cut(const struct ledger *l)
     if (l->state.n_cut >= l->state.n_open)
         return false;
     for (int64_t k = 0; k < l->n; k++)
-        if (l->item[k].rollout_step == l->state.n_cut) {
-            any = true;
+        if (l->item[k].rollout_step <= l->state.n_cut) {    // an earlier one can only be one that is sampled again
+            any = any || l->item[k].rollout_step == l->state.n_cut;
             if (l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED)
                 return false;
         }
@@ -351,6 +390,9 @@ bool ledger_form(struct ledger *l, const struct ledger_cut *cut, void (*changed)
 int64_t ledger_batch(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max)
 {
     int64_t found = 0;
+    for (int64_t k = 0; k < l->n; k++)
+        if (l->item[k].batch == n && n >= 0 && is_out(&l->item[k]))    // it is sampled again: the batch is not there yet
+            return 0;
     for (int64_t k = 0; k < l->n && found < max; k++)
         if (l->item[k].batch == n && n >= 0 && (l->item[k].fate == LEDGER_RETURNED || l->item[k].fate == LEDGER_TRAINED))
             out[found++] = &l->item[k];
@@ -392,14 +434,17 @@ void ledger_forget(struct ledger *l, int64_t step)
     memmove(l->item, l->item + n, (size_t)(l->n - n) * sizeof *l->item);
     l->first += n;
     l->n -= n;
+    l->state.floor = MAX(l->state.floor, step);
 }
 
 bool ledger_can_return(const struct ledger *l, int64_t step)
 {
+    if (step < l->state.floor)
+        return false;
     if (l->rules.free)
         return true;
     for (int64_t k = 0; k < l->n; k++)
-        if ((l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED) && l->item[k].version < step)
+        if ((is_out(&l->item[k]) || (l->item[k].lost && l->item[k].batch >= step)) && l->item[k].version < step)
             return false;
     return true;
 }
@@ -412,6 +457,8 @@ void ledger_return_to(struct ledger *l, int64_t step, void (*changed)(void *ctx,
             i->fate = LEDGER_ISSUED;
         if (i->fate == LEDGER_TRAINED && i->batch >= step) {
             i->fate = LEDGER_RETURNED;
+            if (i->lost)
+                item_reissue(l, i);
             changed(ctx, i);
         }
     }

@@ -41,6 +41,7 @@ struct ledger_item {
     enum ledger_fate fate;
     int64_t batch;            // it belongs to batch n, which makes optimizer step n + 1; -1: to none (yet)
     int worker;               // who has the lease
+    bool lost;                // its group is not kept any more: the record of it is damaged or missing
     struct group_summary summary;
 };
 struct ledger;
@@ -56,10 +57,18 @@ struct ledger_state {
     int64_t n_batch;                          // batches cut
     int64_t n_open;                           // rollout steps opened
     int64_t n_item;                           // items opened
+    int64_t floor;                            // no return to before this optimizer step: its items have been forgotten
     int64_t after[LEDGER_BEHIND_MAX + 2];     // batches cut when rollout step s had been cut, at s % (LEDGER_BEHIND_MAX + 2)
 };
 void ledger_state(const struct ledger *l, struct ledger_state *out);
 void ledger_restore_state(struct ledger *l, const struct ledger_state *state);
+
+/* A group that is back, and whose record turns out to be damaged or missing, is marked lost (before: ledger_restore_item, or here).
+ * Those that are still to be trained on become issued again, with the batch they belong to: their items make the same bytes again.
+ * Those that have been trained on do so only when the run returns to before that. changed as below; returns how many were issued, and
+ * in *oldest the smallest version they are to be sampled with. */
+void ledger_lose(struct ledger *l, int64_t item);
+int64_t ledger_reissue(struct ledger *l, int64_t *oldest, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
 
 /* Open the next rollout step with n items, if rule 1 allows and items are left (fewer than n: it is not opened, since a part of
  * one would change later ones). False: nothing to open now. */
@@ -102,7 +111,8 @@ int64_t ledger_batch_seen(const struct ledger *l, int64_t n, const struct ledger
 void ledger_trained(struct ledger *l, int64_t n, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
 /* Forget items that no return to optimizer step `step` or later can need. */
 void ledger_forget(struct ledger *l, int64_t step);
-/* Can the run return to optimizer step `step`? Only when no group is still to be made with older weights. */
+/* Can the run return to optimizer step `step`? Only when its items are still held, and no group is still to be made (again) with older
+ * weights. */
 bool ledger_can_return(const struct ledger *l, int64_t step);
 /* Return to it: what was trained later is untrained, leases end. */
 void ledger_return_to(struct ledger *l, int64_t step, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);

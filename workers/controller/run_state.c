@@ -377,6 +377,12 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     struct rollout_opened opened;
     if (!(c->rollouts = rollout_file_open(c->rollout_path, rollout_bytes, &opened, err)))
         return false;
+    if (!storage_open(c, err))
+        return false;
+    if (opened.lost_bytes > 0)
+        log_warn("'%s' is %" PRId64 " bytes shorter than what had been written", c->rollout_path, opened.lost_bytes);
+    if (opened.damaged_bytes > 0)
+        log_warn("%" PRId64 " bytes at the end of '%s' are no records", opened.damaged_bytes, c->rollout_path);
     if (opened.cut_bytes > 0)
         log_warn("cut %" PRId64 " bytes of a half-written group from '%s'", opened.cut_bytes, c->rollout_path);
     if (c->incarnation == 0) {
@@ -404,6 +410,7 @@ void controller_close(struct controller *c)
     buf_release(&c->lines);
     if (c->in_transaction)
         journal_rollback(c->journal);
+    storage_close(c);
     journal_close(c->journal);
     rollout_file_close(c->rollouts);
     while (c->log && c->ledger && rollout_log_turn(c->log, c->ledger, c->rollout_path, c->now.rollout_log_interval))
@@ -422,6 +429,9 @@ struct restore {
     struct controller *c;
     struct error *err;
     bool ok;
+    struct ledger *ledger;       // that is being built
+    int64_t n_lost;              // groups whose records are damaged or missing
+    struct error lost;           // the first of them
 };
 
 /* The journal keeps fate and place; what the filters and metrics need of a group is read from its record. */
@@ -449,12 +459,18 @@ static bool item_restore(void *arg, const struct journal_item *row)
         buf_release(&record);
         item.summary.file_offset = row->file_offset;
         item.summary.file_bytes = row->file_bytes;
+        if (!r->ok && r->err->code == ERR_DATA) {
+            if (r->n_lost++ == 0)
+                r->lost = *r->err;
+            item.summary = (struct group_summary){ 0 };
+            item.lost = r->ok = true;
+        }
         if (!r->ok) {
             error_wrap(r->err, "while reading group %" PRId64 " again", row->item);
             return false;
         }
     }
-    r->ok = ledger_restore_item(r->c->ledger, &item, r->err);
+    r->ok = ledger_restore_item(r->ledger, &item, r->err);
     return r->ok;
 }
 
@@ -465,7 +481,7 @@ bool state_save(struct controller *c, struct error *err)
     json_t *after = json_array();
     for (size_t i = 0; i < ARRAY_SIZE(s.after); i++)
         json_array_append_new(after, json_integer(s.after[i]));
-    json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I,s:o}", "n_cut", (json_int_t)s.n_cut, "n_batch", (json_int_t)s.n_batch, "n_open",
+    json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "floor", (json_int_t)s.floor, "n_cut", (json_int_t)s.n_cut, "n_batch", (json_int_t)s.n_batch, "n_open",
                           (json_int_t)s.n_open, "n_item", (json_int_t)s.n_item, "first", (json_int_t)c->ledger_first, "after", after);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
@@ -497,51 +513,76 @@ bool length_set(struct controller *c, struct error *err)
     return true;
 }
 
-bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
+/* The ledger as the journal has it, with the items from first on; first < 0: from where the run held them. NULL: see r->err. */
+static struct ledger *ledger_load(struct controller *c, int64_t n_row, int64_t first, struct restore *r)
 {
     bool found, ok = false;
     struct buf text = BUF_INIT;
     json_t *o = NULL;
     json_error_t jerr;
+    struct ledger_state s = { 0 };
+    struct ledger *l = NULL;
     struct ledger_rules rules = { .seed = c->config.seed, .n_row = n_row, .shuffle = c->config.shuffle, .n_behind = c->config.n_behind,
         .free = c->config.free_running, .max_age = c->config.max_staleness };
-    if (!(c->ledger = ledger_new(&rules, err)))
-        return false;
-    TRY(journal_value_get(c->journal, "ledger", &text, &found, err));
+    if (!(r->ledger = l = ledger_new(&rules, r->err)))
+        return NULL;
+    TRY(journal_value_get(c->journal, "ledger", &text, &found, r->err));
     if (found) {
-        struct ledger_state s = { 0 };
-        struct restore r = { c, err, true };
         o = json_loadb(text.data, text.len, 0, &jerr);
         json_t *after = json_object_get(o, "after");
         if (!o || json_array_size(after) != ARRAY_SIZE(s.after)) {
-            error_set(err, ERR_DATA, "the journal's ledger cannot be read");
+            error_set(r->err, ERR_DATA, "the journal's ledger cannot be read");
             goto out;
         }
         s.n_cut = json_integer_value(json_object_get(o, "n_cut"));
         s.n_batch = json_integer_value(json_object_get(o, "n_batch"));
         s.n_open = json_integer_value(json_object_get(o, "n_open"));
         s.n_item = json_integer_value(json_object_get(o, "n_item"));
-        c->ledger_first = json_integer_value(json_object_get(o, "first"));
+        s.floor = first < 0 ? json_integer_value(json_object_get(o, "floor")) : 0;
+        c->ledger_first = first < 0 ? json_integer_value(json_object_get(o, "first")) : first;
         for (size_t i = 0; i < ARRAY_SIZE(s.after); i++)
             s.after[i] = json_integer_value(json_array_get(after, i));
-        TRY(journal_items_read(c->journal, c->ledger_first, item_restore, &r, err) && r.ok);
-        ledger_restore_state(c->ledger, &s);
+        TRY(journal_items_read(c->journal, c->ledger_first, item_restore, r, r->err) && r->ok);
+        ledger_restore_state(l, &s);
     }
     buf_clear(&text);
-    TRY(journal_value_get(c->journal, "quarantine", &text, &found, err));
+    TRY(journal_value_get(c->journal, "quarantine", &text, &found, r->err));
     for (const char *at = buf_text(&text); found && *at; at += strcspn(at, "\n") + (strchr(at, '\n') != NULL))
-        ledger_forbid(c->ledger, strtoll(at, NULL, 10));
-    c->n_row = n_row;
-    TRY(number_put(c, "n_row", n_row, err));
-    buf_clear(&c->lines);
-    TRY(journal_value_get(c->journal, "lines", &c->lines, &found, err));
-    TRY(length_set(c, err));
-    TRY(ledger_advance(c, err));
+        ledger_forbid(l, strtoll(at, NULL, 10));
     ok = true;
 out:
     json_decref(o);
     buf_release(&text);
-    return ok;
+    if (!ok)
+        ledger_free(l);
+    return ok ? l : NULL;
+}
+
+bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
+{
+    struct restore r = { .c = c, .err = err, .ok = true };
+    if (!(c->ledger = ledger_load(c, n_row, -1, &r)))
+        return false;
+    c->n_row = n_row;
+    bool found;
+    buf_clear(&c->lines);
+    return number_put(c, "n_row", n_row, err) && journal_value_get(c->journal, "lines", &c->lines, &found, err) && length_set(c, err) && (r.n_lost == 0 || groups_lost(c, r.n_lost, &r.lost, err))
+        && ledger_advance(c, err);
+}
+
+/* Hold all items again that the run has had, from the journal, so that it can go back further than it kept in reach. */
+static bool ledger_reload(struct controller *c, struct error *err)
+{
+    struct restore r = { .c = c, .err = err, .ok = true };
+    struct ledger *all = ledger_load(c, c->n_row, 0, &r);
+    if (!all)
+        return false;
+    ledger_free(c->ledger);
+    c->ledger = all;
+    if (!length_set(c, err))
+        return false;
+    log_info("all items are held again, %" PRId64 " of their groups cannot be read", r.n_lost);
+    return state_save(c, err);
 }
 
 /* ---- the ledger and the journal move together ---- */
@@ -652,6 +693,19 @@ int64_t return_target(struct controller *c, char path[4096])
     return c->ledger_first == 0 ? 0 : -1;
 }
 
+int64_t return_find(struct controller *c, char path[4096])
+{
+    struct error err;
+    int64_t step = return_target(c, path);
+    if (step >= 0 || c->ledger_first == 0)
+        return step;
+    if (!ledger_reload(c, &err)) {
+        log_error("cannot go back further: %s", err.text);
+        return -1;
+    }
+    return return_target(c, path);
+}
+
 bool controller_return(struct controller *c, int64_t step, struct error *err)
 {
     struct put p = { c, err, true };
@@ -718,7 +772,7 @@ static bool round_begin(struct controller *c, struct error *err)
 bool trainers_return(struct controller *c, char path[4096])
 {
     struct error err;
-    int64_t step = return_target(c, path);
+    int64_t step = return_find(c, path);
     if (step < 0)
         run_fail(c, "no checkpoint in '%s' can be gone on from", c->checkpoint_dir);
     else if (!controller_return(c, step, &err) || (c->config.num_trainers > 1 && !round_begin(c, &err)))
@@ -737,6 +791,22 @@ bool step_begin(struct controller *c, struct error *err)
 bool step_is_open(const struct controller *c)
 {
     return workers_in_task(c, TASK_TRAIN) > 0 || c->begun == c->step;
+}
+
+bool groups_lost(struct controller *c, int64_t n, const struct error *why, struct error *err)
+{
+    struct put p = { c, err, true };
+    char text[640], path[4096];
+    int64_t oldest, n_again = ledger_reissue(c->ledger, &oldest, item_put, &p);
+    if (!p.ok)
+        return false;
+    snprintf(text, sizeof text, "%" PRId64 " group%s cannot be read again, and what is still needed of that is sampled again: %.400s", n,
+             n == 1 ? "" : "s", why->text);
+    event_add(c, "alert", "controller", text, "");
+    /* Weights older than the trainer's may be gone, and several trainers may have begun on a batch: they begin again together. */
+    bool back = n_again > 0 && (c->config.num_trainers > 1 || (!c->config.free_running && oldest < c->step));
+    (void)(back && trainers_return(c, path));    // it fails the run itself
+    return true;
 }
 
 /* ---- the end ---- */

@@ -1,7 +1,14 @@
-/* The disk under the run. The journal's log is folded by a thread of the journal; who keeps it from that is named here, long before the
- * disk is full. */
+/* The disk under the run.
+ *
+ * The journal's log is folded by a thread of the journal; who keeps it from that is named here, long before the disk is full.
+ *
+ * A group is in the rollout file for good before the journal names it, also when the power fails. Waiting for the disk would hold up
+ * the loop, so a thread of this file syncs: what has been appended waits in a queue, as its message, until the thread says that the
+ * file is on disk up to there; then the group is noted and answered (group_note). One sync serves all that came meanwhile. */
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include "protocol/base/clock.h"
 #include "workers/controller/controller.h"
 
@@ -33,5 +40,154 @@ void storage_tick(struct controller *c)
                  wal.wal_bytes >> 20, wal.reader);
         event_add(c, "alert", "controller", text, "");
         c->log_told_bytes = wal.wal_bytes;
+    }
+}
+
+/* ---- groups on their way to the disk ---- */
+
+struct storage {
+    pthread_t thread;
+    bool runs;
+    pthread_mutex_t lock;              // guards: wanted, synced, failed, stop
+    pthread_cond_t wake;
+    int64_t wanted, synced;            // bytes of the rollout file
+    struct error failed;               // code ERR_NONE: it has not
+    bool stop;
+    struct controller *c;
+    /* the loop's own */
+    struct unsynced *first, **last;
+};
+struct unsynced {
+    struct unsynced *next;
+    struct request *request;
+    int64_t end, item;                 // of the file, when its record is there
+    struct group_summary sum;
+    struct buf message;
+};
+
+static void *sync_run(void *arg)
+{
+    struct storage *s = arg;
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop) {
+        if (s->wanted <= s->synced || s->failed.code != ERR_NONE) {
+            pthread_cond_wait(&s->wake, &s->lock);    // no limit: the loop asks or ends it
+            continue;
+        }
+        int64_t wanted = s->wanted;
+        struct error err = { 0 };
+        pthread_mutex_unlock(&s->lock);
+        bool ok = rollout_file_sync(s->c->rollouts, &err);
+        pthread_mutex_lock(&s->lock);
+        if (ok)
+            s->synced = wanted;
+        else
+            s->failed = err;
+        process_wake(&s->c->process);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+bool storage_open(struct controller *c, struct error *err)
+{
+    struct storage *s = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the controller");
+    s->c = c;
+    s->last = &s->first;
+    pthread_mutex_init(&s->lock, NULL);
+    clock_cond_init(&s->wake);
+    s->runs = pthread_create(&s->thread, NULL, sync_run, s) == 0;
+    c->storage = s;
+    return s->runs || error_set(err, ERR_NO_MEMORY, "cannot start the thread that syncs the rollouts");
+}
+
+static struct unsynced *queue_take(struct storage *s)
+{
+    struct unsynced *u = s->first;
+    s->first = u->next;
+    if (!s->first)
+        s->last = &s->first;
+    return u;
+}
+
+void storage_close(struct controller *c)
+{
+    struct storage *s = c->storage;
+    if (!s)
+        return;
+    if (s->runs) {
+        pthread_mutex_lock(&s->lock);
+        s->stop = true;
+        pthread_cond_signal(&s->wake);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+    }
+    while (s->first) {    // never acknowledged: their worker sends them to the next controller
+        struct unsynced *u = queue_take(s);
+        request_drop(u->request);
+        buf_release(&u->message);
+        free(u);
+    }
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->wake);
+    free(s);
+    c->storage = NULL;
+}
+
+bool storage_put(struct controller *c, struct request *r, int64_t item, const struct group_summary *sum, const void *data, size_t len,
+                 struct error *err)
+{
+    struct storage *s = c->storage;
+    const struct unsynced *same = s->first;
+    while (same && same->item != item)
+        same = same->next;
+    struct unsynced *u = calloc(1, sizeof *u);
+    if (!u || !buf_add(&u->message, data, len)) {
+        free(u);
+        return error_set(err, ERR_NO_MEMORY, "no memory for group %" PRId64, item);
+    }
+    u->item = item;
+    u->request = r;
+    u->sum = same ? same->sum : *sum;
+    if (!same && !rollout_file_append(c->rollouts, data, len, &u->sum.file_offset, &u->sum.file_bytes, err)) {
+        buf_release(&u->message);
+        free(u);
+        return false;
+    }
+    u->end = u->sum.file_offset + u->sum.file_bytes;
+    *s->last = u;
+    s->last = &u->next;
+    pthread_mutex_lock(&s->lock);
+    s->wanted = MAX(s->wanted, u->end);
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    return true;
+}
+
+void storage_note(struct controller *c)
+{
+    struct storage *s = c->storage;
+    pthread_mutex_lock(&s->lock);
+    int64_t synced = s->synced;
+    struct error failed = s->failed;
+    pthread_mutex_unlock(&s->lock);
+    if (failed.code != ERR_NONE)
+        run_fail(c, "cannot keep a rollout group: %s", failed.text);
+    while (s->first && (s->first->end <= synced || failed.code != ERR_NONE)) {
+        struct unsynced *u = queue_take(s);
+        struct msg_in in;
+        struct error err;
+        if (failed.code != ERR_NONE) {
+            refuse_later(c, u->request, &failed);
+        } else if (!msg_read_request(&in, u->message.data, u->message.len, &err)) {
+            refuse_later(c, u->request, &err);
+        } else {
+            group_note(c, u->request, &in, &u->sum, u->message.data, u->message.len);
+            msg_in_release(&in);
+        }
+        buf_release(&u->message);
+        free(u);
     }
 }

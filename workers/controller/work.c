@@ -591,50 +591,80 @@ static void waste_look(struct controller *c, const struct group_summary *group, 
     }
 }
 
-void group_came(struct controller *c, struct request *r, const struct msg_in *in, const void *data, size_t len)
+/* Is the group that in tells of known, or wanted? False: neither, and r is refused. */
+static bool group_is_ours(struct controller *c, struct request *r, const struct msg_in *in, bool *known)
 {
     struct error err;
-    struct msg_out m = MSG_OUT_INIT;
-    struct group_summary sum;
     int64_t item = mval_i64(mval_get(in->root, "item"), -1), version = mval_i64(mval_get(in->root, "version"), -1);
     bool undone = mval_i64(mval_get(in->root, "made"), 0) != version_made(c, version);
     const struct ledger_item *i = c->ledger ? ledger_find(c->ledger, item) : NULL;
-    bool known = c->ledger && !i && item >= 0 && item < c->ledger_first;
-    if (i)
-        known = i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED;
-    if (!known && (!i || (!c->config.free_running && (i->version != version || undone)))) {
-        error_set(&err, ERR_REFUSED, "item %" PRId64 " at version %" PRId64 " is not wanted", item, version);
+    *known = i ? i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED : c->ledger && item >= 0 && item < c->ledger_first;
+    if (*known || (i && (c->config.free_running || (i->version == version && !undone))))
+        return true;
+    error_set(&err, ERR_REFUSED, "item %" PRId64 " at version %" PRId64 " is not wanted", item, version);
+    refuse_later(c, r, &err);
+    return false;
+}
+
+static void group_taken(struct controller *c, struct request *r, bool known)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_OK);
+    msg_bool(&m, "known", known);
+    answer_later(c, r, &m);
+}
+
+void group_came(struct controller *c, struct request *r, const struct msg_in *in, const void *data, size_t len)
+{
+    struct error err;
+    struct group_summary sum;
+    bool known;
+    if (!group_is_ours(c, r, in, &known))
+        return;
+    if (known) {
+        group_taken(c, r, true);
+        return;
+    }
+    if (!group_summary_read(in->root, &sum, &err)) {
+        refuse_later(c, r, &err);
+        return;
+    }
+    if (run_is_over(c) || !storage_put(c, r, mval_i64(mval_get(in->root, "item"), -1), &sum, data, len, &err)) {
+        if (!run_is_over(c))
+            run_fail(c, "cannot keep a rollout group: %s", err.text);
+        error_set(&err, ERR_REFUSED, "the run has ended");
+        refuse_later(c, r, &err);
+    }
+}
+
+void group_note(struct controller *c, struct request *r, const struct msg_in *in, const struct group_summary *sum, const void *data,
+                size_t len)
+{
+    struct error err;
+    bool known;
+    int64_t item = mval_i64(mval_get(in->root, "item"), -1), version = mval_i64(mval_get(in->root, "version"), -1);
+    if (!group_is_ours(c, r, in, &known))    // the run has gone back meanwhile
+        return;
+    if (!known && run_is_over(c)) {
+        error_set(&err, ERR_REFUSED, "the run has ended");
         refuse_later(c, r, &err);
         return;
     }
     if (!known) {
-        if (!group_summary_read(in->root, &sum, &err)) {
-            refuse_later(c, r, &err);
-            return;
-        }
-        if (run_is_over(c) || !rollout_file_append(c->rollouts, data, len, &sum.file_offset, &sum.file_bytes, &err)) {
-            if (!run_is_over(c))
-                run_fail(c, "cannot keep a rollout group: %s", err.text);
-            error_set(&err, ERR_REFUSED, "the run has ended");
-            refuse_later(c, r, &err);
-            return;
-        }
-        if (ledger_return(c->ledger, item, version, &sum) != LEDGER_NEW || !item_write(c, ledger_find(c->ledger, item), &err)
-            || !totals_add(c, &sum, &err) || !ledger_advance(c, &err)) {
+        if (ledger_return(c->ledger, item, version, sum) != LEDGER_NEW || !item_write(c, ledger_find(c->ledger, item), &err)
+            || !totals_add(c, sum, &err) || !ledger_advance(c, &err)) {
             run_fail(c, "cannot note group %" PRId64 ": %s", item, err.text);
             refuse_later(c, r, &err);
             return;
         }
-        c->scored.wait_s += sum.score_s;
-        c->scored.response_s += sum.score_s * (double)sum.n_sample;
-        c->scored.verify_s += sum.verify_s;
-        c->scored.n += sum.n_sample;
+        c->scored.wait_s += sum->score_s;
+        c->scored.response_s += sum->score_s * (double)sum->n_sample;
+        c->scored.verify_s += sum->verify_s;
+        c->scored.n += sum->n_sample;
         recent_add(c, item, data, len);
-        waste_look(c, &sum, mval_get(in->root, "samples"));
+        waste_look(c, sum, mval_get(in->root, "samples"));
     }
-    msg_begin(&m, MSG_OK);
-    msg_bool(&m, "known", known);
-    answer_later(c, r, &m);
+    group_taken(c, r, known);
 }
 
 void fetch_asked(struct controller *c, struct request *r, const struct msg_in *in)
@@ -659,6 +689,11 @@ void fetch_asked(struct controller *c, struct request *r, const struct msg_in *i
         if (ok) {
             msg_copy(&m, NULL, group.root);
             msg_in_release(&group);
+        } else if (err.code == ERR_DATA && i->fate == LEDGER_RETURNED) {    // it was well when it was written
+            struct error why = err;
+            ledger_lose(c->ledger, i->item);
+            if (!groups_lost(c, 1, &why, &err))
+                run_fail(c, "cannot have a lost group sampled again: %s", err.text);
         }
     }
     msg_end(&m);
@@ -900,7 +935,7 @@ static void load_failed(struct controller *c, const char *why)
             snprintf(c->checkpoint[i].reason, sizeof c->checkpoint[i].reason, "%s", why);
             if (!transaction(c, &err) || !journal_checkpoint_put(c->journal, step, c->checkpoint[i].path, "broken", NAN, NAN, &err))
                 log_error("%s", err.text);
-            if (return_target(c, path) >= 0) {
+            if (return_find(c, path) >= 0) {
                 char text[640];
                 snprintf(text, sizeof text, "checkpoint of step %" PRId64 " is broken (%.400s); the one before is used", step, why);
                 event_add(c, "alert", "controller", text, "");
