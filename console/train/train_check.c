@@ -153,5 +153,5 @@ static bool sizes_check(struct train *t, struct error *err)
 
 bool train_check(struct train *t, struct error *err)
 {
-    return model_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err);
+    return model_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err) && folders_check(t, err);
 }

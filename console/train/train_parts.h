@@ -45,6 +45,12 @@ MUST_USE bool train_check(struct train *t, struct error *err);
  * instead, and gets the settings that were given; before: run.yaml's. What an ended life has left is waited for, with a limit. */
 MUST_USE bool train_take(struct train *t, const struct run_config *before, struct error *err);
 
+/* ---- train_folders.c ---- */
+/* No folder that the run keeps things in may belong to another run. */
+MUST_USE bool folders_check(const struct train *t, struct error *err);
+/* The run gets its id, if it has none, and its folders are its own from now on. */
+MUST_USE bool folders_take(const struct train *t, struct error *err);
+
 /* ---- train_start.c ---- */
 /* Make the run's directory, or fill that of the run that was taken, and start its keeper. On failure nothing new is left. */
 MUST_USE bool train_start(struct train *t, struct error *err);

@@ -184,6 +184,19 @@ static bool signals_look(struct watch *w, struct error *err)
     return true;
 }
 
+/* Does the disk of the run's directory take nothing any more? err: why, and where. */
+static bool disk_refuses(const char *run_dir, struct error *err)
+{
+    char path[PATH_MAX];
+    if (!path_join(path, sizeof path, run_dir, "sock/probe"))
+        return false;
+    if (file_write(path, "", 0, err)) {
+        unlink(path);
+        return false;
+    }
+    return error_wrap(err, "the disk of '%s' cannot be written to any more", run_dir) || true;
+}
+
 static void failure_read(struct watch *w)
 {
     if (run_failure_read(w->train->run_dir, w->reason, sizeof w->reason))
@@ -209,6 +222,7 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
         journal_close(j);
         TRY(read);
     }
+    struct error why;
     int64_t ended_ms = 0;
     for (bool live = true; live;) {
         live = run_is_live(t->run_dir);    // before the look: what is written until then is seen
@@ -231,6 +245,10 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
     }
     if (!ended(&w))
         failure_read(&w);
+    if (!ended(&w) && disk_refuses(t->run_dir, &why)) {    // then the reason had no place to be kept
+        snprintf(w.state, sizeof w.state, "failed");
+        snprintf(w.reason, sizeof w.reason, "%.600s; when that is mended, go on with 'rollcall train --resume %.300s'", why.text, t->run_dir);
+    }
     if (!ended(&w)) {
         snprintf(w.state, sizeof w.state, "failed");
         snprintf(w.reason, sizeof w.reason, "all processes of the run have ended before its time; go on with 'rollcall train --resume %.800s'",

@@ -96,7 +96,7 @@ class Faults(unittest.TestCase):
         self.disk_fails("full", "controller", "answering", FULL)
 
     def test_a_disk_that_becomes_read_only_ends_the_run_which_can_be_resumed(self):
-        self.disk_fails("readonly", "worker cpu:0", "training", "--resume")    # the reason has no place to be kept
+        self.disk_fails("readonly", "worker cpu:0", "training", "cannot be written to any more.*Read-only file system.*--resume")
 
     def groups_indexed(self, run):
         """How long the rollout file must be for each group that the journal names."""

@@ -1,11 +1,14 @@
 """tags: asan limit=900
 
 Train 20 steps; train 10, kill -9 everything, resume, train 10 more: the same bytes. And what a setting given at resume means."""
+import glob
 import json
 import os
+import shutil
 import sqlite3
+import subprocess
 import unittest
-from run_tools import Run, Task
+from run_tools import LIMIT, ROLLCALL, Run, Task
 
 
 class Resume(unittest.TestCase):
@@ -86,6 +89,51 @@ class Resume(unittest.TestCase):
         self.finish(last_one, step + 4)
         self.assertEqual(set(rates(last_one).values()), {0.0005})
         self.assertFalse(os.path.exists(os.path.join(run.dir, "resume")))
+
+    def refused(self, args, *words):
+        done = subprocess.run([ROLLCALL, "train", "--batch", *args], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        lines = done.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, lines)
+        for word in words:
+            self.assertIn(word, lines[0])
+
+    def test_a_folder_belongs_to_one_run_and_another_is_refused_with_both_names(self):
+        file = self.task.run_file(eval_dataset=json.dumps({"some": self.task.path("train.jsonl")}), eval_at_end=True)
+        folders = {name: self.task.path(name) for name in ("save-dir", "eval-save-dir", "rollout-save-dir")}
+        given = [word for name, path in folders.items() for word in ("--" + name, path)]
+        first = self.start("first", file, ["--max-steps", "4", *given])
+        code, last = first.wait()
+        self.assertEqual((code, last.get("event")), (0, "finished"), first.logs())
+        kept = sorted((path, os.stat(path).st_mtime_ns) for path in glob.glob(folders["save-dir"] + "/**", recursive=True))
+        other = os.path.join(self.task.path("runs"), "second")
+        for name, path in folders.items():
+            for more in ([], ["--dry-run"]):
+                self.refused([file, "--runs-dir", self.task.path("runs"), "--name", "second", "--" + name, path, *more],
+                             path, first.dir, "folder of its own")
+                self.assertFalse(os.path.exists(other))
+        # a run that has begun with folders of its own is not led into them at resume either
+        second = self.start("second", file, ["--max-steps", "4"])
+        self.assertEqual(second.wait()[0], 0, second.logs())
+        for name, path in folders.items():
+            self.refused(["--resume", second.dir, "--" + name, path], path, first.dir, second.dir)
+        self.assertEqual(kept, sorted((path, os.stat(path).st_mtime_ns) for path in glob.glob(folders["save-dir"] + "/**", recursive=True)))
+        # nor does it load, replace or remove what another run has left in its own
+        theirs = os.path.join(second.dir, "checkpoints")
+        with open(os.path.join(first.dir, "run.id")) as f:
+            first_id = f.read().strip()
+        for step in (2, 4):
+            shutil.rmtree(os.path.join(theirs, f"step-{step:06d}"), ignore_errors=True)
+            shutil.copytree(os.path.join(folders["save-dir"], "step-000004"), os.path.join(theirs, f"step-{step:06d}"))
+        again = self.start("second", resume=True, extra=["--max-steps", "6", "--keep-checkpoints", "1"])
+        code, last = again.wait()
+        self.assertEqual((code, last["event"]), (1, "failed"), again.logs())
+        self.assertIn("belongs to another run (" + first_id, last["reason"])
+        self.assertEqual(len(os.listdir(theirs)), 3, os.listdir(theirs))    # with the folder's mark
+        # the first run itself goes on there
+        self.finish(self.start("first", resume=True, extra=["--max-steps", "8"]), 8)
+        with open(glob.glob(folders["eval-save-dir"] + "/*/some_training_step_*.jsonl")[0]) as f:
+            self.assertEqual({json.loads(line)["run"] for line in f}, {first_id})
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ static void broken_checkpoints_are_passed_over(UNUSED void **state)
     }
     save(w, &a, dir);    // the broken step 4 is replaced
     assert_true(checkpoint_newest(dir, path, &step, &err) && step == 4);
-    assert_true(checkpoint_prune(dir, 1, &err) && checkpoint_newest(dir, path, &step, &err) && step == 4);
+    assert_true(checkpoint_prune(dir, 1, NULL, &err) && checkpoint_newest(dir, path, &step, &err) && step == 4);
     snprintf(path, sizeof path, "%s/step-%06d", dir, 1);
     assert_false(path_exists(path));
     checkpoint_writer_free(w);

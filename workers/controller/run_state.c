@@ -14,6 +14,7 @@
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "protocol/run/run_failure.h"
+#include "protocol/run/run_owner.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/controller/controller.h"
 #include "protocol/run/group_msg.h"
@@ -352,7 +353,9 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     snprintf(path, sizeof path, "%s/rollouts", c->config.rollout_save_dir[0] ? c->config.rollout_save_dir : run_dir);
     if (c->config.rollout_save_dir[0])
         snprintf(path, sizeof path, "%s", c->config.rollout_save_dir);
-    if (!dir_make(path, 0755, err) || !dir_make(c->checkpoint_dir, 0755, err))
+    char id[RUN_ID_BYTES];
+    if (!run_id_read(run_dir, id, err) || !folder_take(path, "rollout_save_dir", run_dir, id, err)
+        || !folder_take(c->checkpoint_dir, "save_dir", run_dir, id, err))
         return false;
     snprintf(c->rollout_path, sizeof c->rollout_path, "%.4100s/groups.zst", path);
     if (!(c->log = rollout_log_open(path, err)))

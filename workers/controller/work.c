@@ -920,8 +920,9 @@ static bool eval_done(struct controller *c, const struct msg_in *in, int64_t ste
     return true;
 }
 
-/* A trainer's; the first to fail of several is heard, they read the same files. */
-static void load_failed(struct controller *c, const char *why)
+/* A trainer's load. Only what is wrong in the checkpoint itself (broken) marks it so: with too little memory, or another model, the run ends
+ * and can be gone on from the same checkpoint. The first to fail of several is heard, they read the same files. */
+static void load_failed(struct controller *c, const char *why, bool broken)
 {
     struct error err;
     char path[4096];
@@ -930,7 +931,7 @@ static void load_failed(struct controller *c, const char *why)
         return;
     c->loading_step = -1;
     for (int i = 0; i < c->n_checkpoint; i++)
-        if (step > 0 && c->checkpoint[i].step == step && c->checkpoint[i].complete) {
+        if (broken && step > 0 && c->checkpoint[i].step == step && c->checkpoint[i].complete) {
             c->checkpoint[i].complete = false;
             snprintf(c->checkpoint[i].reason, sizeof c->checkpoint[i].reason, "%s", why);
             if (!transaction(c, &err) || !journal_checkpoint_put(c->journal, step, c->checkpoint[i].path, "broken", NAN, NAN, &err))
@@ -997,7 +998,7 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
             good = lines_take(c, mval_get(in->root, "lines"), &err);
         if (rank >= 0) {
             if (!ok)
-                load_failed(c, why);
+                load_failed(c, why, mval_bool(mval_get(in->root, "broken"), false));
             c->loading_step = -1;
         } else if (!ok) {
             run_fail(c, "%s: load: %s", name, why);

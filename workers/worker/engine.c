@@ -15,6 +15,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
+#include "protocol/run/run_owner.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/schedule.h"
@@ -37,7 +38,7 @@
 
 struct engine {
     struct run_config config;
-    char run_dir[4096], device_name[32];
+    char run_dir[4096], device_name[32], run_id[RUN_ID_BYTES];
     int n_thread;
     bool trains, produces;
     int64_t rank;                // among the trainers; -1: it does not train
@@ -78,7 +79,7 @@ struct engine {
     int64_t items_inside;
     struct task *items_task;     // the last one, for its report
     struct eval_run *eval;
-    bool broken;                 // a load has failed: nothing is loaded
+    bool load_broken;            // the last load has failed for what is wrong in its checkpoint
     double generate_s, idle_s;   // since the last train step
     int64_t generated_tok, idle_ms, sampled_ms, sampled_tok;
 };
@@ -395,20 +396,31 @@ static bool publication_prepare(struct engine *e, struct error *err)
     return (e->publication = publication_new(&p, err)) != NULL;
 }
 
+/* Is what is to be loaded whole, and ours? Another run's is only where a new run begins (checkpoint_path). */
+static bool checkpoint_find(struct engine *e, const struct task *t, const char *path, struct error *err)
+{
+    int64_t found = 0;
+    char owner[64];
+    bool ok = checkpoint_verify(path, &found, err) && checkpoint_owner(path, owner, err)
+        && (!t->path[0] || found == t->step
+            || error_set(err, ERR_DATA, "checkpoint '%s' is of step %" PRId64 ", not %" PRId64, path, found, t->step));
+    e->load_broken = !ok && err->code != ERR_NO_MEMORY;
+    if (ok && t->path[0] && owner[0] && e->run_id[0] && strcmp(owner, e->run_id) != 0)
+        ok = error_set(err, ERR_EXISTS, "checkpoint '%s' belongs to another run (%s; this one is %s): two runs have been given one save_dir",
+                       path, owner, e->run_id);
+    return ok;
+}
+
 static bool engine_load(struct engine *e, const struct task *t, struct error *err)
 {
     const struct run_config *c = &e->config;
     const char *path = t->path[0] ? t->path : e->trains ? c->checkpoint_path : "";
-    int64_t found = 0;
     phase_set(e, "loading");
+    e->load_broken = false;
     saving_look(e, true);
     engine_unload(e);
-    if (path[0]) {
-        if (!checkpoint_verify(path, &found, err))
-            return false;
-        if (t->path[0] && found != t->step)
-            return error_set(err, ERR_DATA, "checkpoint '%s' is of step %" PRId64 ", not %" PRId64, path, found, t->step);
-    }
+    if (path[0] && !checkpoint_find(e, t, path, err))
+        return false;
     size_t total;
     if (!e->dev && (!(e->dev = device_new(e->device_name, e->n_thread, err)) || !mem_info(e->dev, &e->free_at_start, &total, err)))
         return false;
@@ -453,8 +465,10 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
     if (e->trains) {
         if (!(e->trainer = trainer_new(e->model, e->ref, &settings, err)))
             return false;
-        if (path[0] && !checkpoint_restore(e->trainer, path, err))
+        if (path[0] && !checkpoint_restore(e->trainer, path, err)) {
+            e->load_broken = err->code == ERR_DATA;
             return false;
+        }
         trainer_version_set(e->trainer, t->step);
     }
     if (e->sampler && !model_weights_copy(e->sampler, e->model, err))
@@ -794,6 +808,8 @@ static void done_report(struct engine *e, const struct task *t, bool ok, const s
     r->again = !ok && t->kind == TASK_PUBLISH
         && (err->code == ERR_NOT_FOUND
             || (e->publication && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT || err->code == ERR_DATA)));
+    r->broken = !ok && t->kind == TASK_LOAD && e->load_broken;
+    r->code = ok ? ERR_NONE : err->code;
     r->left = !ok && t->round > 0 && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT);
     for (int i = 0; i < METRIC_N; i++)
         r->metric[i] = metric ? metric[i] : NAN;
@@ -805,7 +821,7 @@ static void done_report(struct engine *e, const struct task *t, bool ok, const s
 static bool engine_save(struct engine *e, struct task *t, struct error *err)
 {
     int64_t before = clock_ns();
-    struct checkpoint_info info = { .step = t->step, .tokenizer_dir = e->config.model };
+    struct checkpoint_info info = { .step = t->step, .tokenizer_dir = e->config.model, .run = e->run_id };
     phase_set(e, "saving");
     if (!checkpoint_start(e->writer, e->trainer, t->path, &info, err))
         return false;
@@ -830,7 +846,7 @@ static void saving_look(struct engine *e, bool wait)
         metric[i] = NAN;
     metric[M_CHECKPOINT_STALL_S] = e->save_stall_s;
     metric[M_CHECKPOINT_WRITE_S] = (double)(clock_ms() - e->save_began_ms) / 1000;
-    if (ok && !checkpoint_prune(e->saving->path, e->saving->config.keep_checkpoints, &why))
+    if (ok && !checkpoint_prune(e->saving->path, e->saving->config.keep_checkpoints, e->run_id, &why))
         log_warn("old checkpoints stay: %s", why.text);
     done_report(e, e->saving, ok, &err, metric);
     task_free(e->saving);
@@ -845,6 +861,7 @@ struct eval_run {
     struct eval_tally tally;
     int64_t n_prompt, next, n_out;    // n_out: groups submitted and not tallied
     struct buf lines;
+    const char *run;                  // id
 };
 
 static void eval_tally_report(struct eval_run *x, const struct report *r)
@@ -858,7 +875,7 @@ static void eval_tally_report(struct eval_run *x, const struct report *r)
         json_t *row = json_loads(r->row, 0, &je);
         struct eval_record record = { .prompt = r->prompt_text, .prediction = r->text[i], .prediction_len = (int64_t)strlen(r->text[i]),
                                       .row = row, .prompt_row = r->group->prompt_row, .sample = i, .n_tok = s->n_tok,
-                                      .finish = s->finish, .out = out };
+                                      .finish = s->finish, .out = out, .run = x->run };
         if (!eval_record_line(&x->lines, &record, &err))
             log_warn("an evaluation's record: %s", err.text);
         json_decref(row);
@@ -971,7 +988,7 @@ static bool engine_eval(struct engine *e, const struct task *t, struct report *o
     if (n < 0)
         return false;
     for (int i = 0; i < n; i++) {
-        struct eval_run x = { .set = set[i] };
+        struct eval_run x = { .set = set[i], .run = e->run_id };
         bool ok = eval_one(e, t, i, &set[i], &x, err);
         if (ok) {
             snprintf(out->evals[out->n_eval].set, sizeof out->evals[0].set, "%s", set[i].name);
@@ -1152,7 +1169,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
         error_set(err, ERR_NO_MEMORY, "no memory for the engine");
         return NULL;
     }
-    if (!run_config_part(config, device, &part, err) || !(e->quit = task_new(TASK_STOP, err))) {
+    if (!run_config_part(config, device, &part, err) || !run_id_read(run_dir, e->run_id, err) || !(e->quit = task_new(TASK_STOP, err))) {
         free(e);
         return NULL;
     }

@@ -6,6 +6,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "protocol/base/error.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/group.h"
@@ -54,7 +55,9 @@ struct report {
     int64_t task, incarnation, step, round;
     int64_t version;              // publish: which one
     bool ok;
+    enum error_code code;         // of what went wrong
     bool left;                    // not ok because another trainer has gone
+    bool broken;                  // load, not ok: the checkpoint is
     bool again;                   // publish, not ok: the weights did not come, and may yet
     char error[512];
     double metric[METRIC_N];      // NAN: unknown

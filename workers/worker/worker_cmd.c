@@ -298,6 +298,10 @@ static void done_send(struct worker_process *w, const struct report *r)
         msg_bool(m, "left", true);
     if (r->again)
         msg_bool(m, "again", true);
+    if (r->broken)
+        msg_bool(m, "broken", true);
+    if (!r->ok)
+        msg_str(m, "code", error_code_name(r->code));
     msg_str(m, "error", r->error);
     msg_map(m, "metrics");
     for (int i = 0; i < METRIC_N; i++)
@@ -450,6 +454,7 @@ static void work_came(struct worker_process *w, const struct msg_in *in)
         for (int i = 0; i < METRIC_N; i++)
             r.metric[i] = NAN;
         snprintf(r.error, sizeof r.error, "%.500s", err.text);
+        r.code = err.code;
         done_send(w, &r);
         task_free(t);
         return;

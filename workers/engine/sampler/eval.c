@@ -192,6 +192,8 @@ bool eval_record_line(struct buf *line, const struct eval_record *r, struct erro
     json_object_set_new(json, "finish_reason", json_string(r->finish == FINISH_STOP ? "stop" : "length"));
     json_object_set_new(json, "rule", json_text(out->rule, strlen(out->rule)));
     json_object_set_new(json, "scored", json_boolean(out->score == SCORE_OK));
+    if (r->run && r->run[0])
+        json_object_set_new(json, "run", json_string(r->run));
     return json_line(line, json, err);
 }
 

@@ -65,6 +65,7 @@ struct eval_record {
     int64_t n_tok;
     enum finish_reason finish;
     const struct reward_output *out;
+    const char *run;             // id of the run that evaluates; NULL or "": none does
 };
 /* Append the record as one line of JSON. False: out of memory (bytes that are no UTF-8 are replaced by U+FFFD). */
 MUST_USE bool eval_record_line(struct buf *line, const struct eval_record *record, struct error *err);

@@ -38,7 +38,7 @@ struct snapshot {
     float *state[STATE_N];         // (n_flat); the masters are NULL when they are the weights (fp32)
     int64_t n_flat, step, adam_step;
     const struct model *m;         // its table of tensors; borrowed
-    char dir[PATH_BYTES], tokenizer_dir[PATH_BYTES];
+    char dir[PATH_BYTES], tokenizer_dir[PATH_BYTES], run[64];
     bool has_tokenizer;
     char *settings;                // or NULL
     void *blob;                    // or NULL
@@ -192,6 +192,19 @@ static bool checkpoint_place(const char *tmp, const char *path, const char *old,
     return false;
 }
 
+/* What stands at path, if anything, may be replaced: it is no checkpoint of another run. */
+static bool place_is_ours(const struct snapshot *s, const char *path, struct error *err)
+{
+    char manifest[PATH_BYTES], run[64];
+    if (!s->run[0] || !join(manifest, path, "state/manifest.json", err) || !path_exists(manifest))
+        return true;
+    struct error broken;
+    if (!checkpoint_owner(path, run, &broken) || !run[0] || strcmp(run, s->run) == 0)
+        return true;
+    return error_set(err, ERR_EXISTS, "'%s' belongs to another run (%s; this one is %s) and is not replaced; give each run a save_dir of its own",
+                     path, run, s->run);
+}
+
 static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], struct error *err)
 {
     bool ok = false;
@@ -210,10 +223,11 @@ static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], stru
         TRY(model_dir_copy_tokenizer(s->tokenizer_dir, tmp, err));
     TRY(state_write(s, state, err));
     TRY(manifest_collect(files, tmp, "", err) && manifest_collect(files, state, "state/", err));
-    TRY(json_write(json_pack("{s:i, s:I, s:O}", "version", MANIFEST_VERSION, "step", (json_int_t)s->step, "files", files), manifest,
-                   err));
+    TRY(json_write(json_pack("{s:i, s:I, s:s, s:O}", "version", MANIFEST_VERSION, "step", (json_int_t)s->step, "run", s->run, "files",
+                             files), manifest, err));
     TRY(dir_sync(state, err) && dir_sync(tmp, err));
     hold_point("renaming");
+    TRY(place_is_ours(s, path, err));
     TRY(checkpoint_place(tmp, path, old, err));
     TRY(dir_sync(s->dir, err) && dir_remove(tmp, err) && dir_remove(old, err));
     ok = true;
@@ -356,6 +370,7 @@ static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir
     s->step = info->step;
     s->adam_step = trainer_adam_step(t);
     s->has_tokenizer = info->tokenizer_dir != NULL;
+    snprintf(s->run, sizeof s->run, "%s", info->run ? info->run : "");
     if (snprintf(s->dir, sizeof s->dir, "%s", dir) >= PATH_BYTES ||
         snprintf(s->tokenizer_dir, sizeof s->tokenizer_dir, "%s", info->tokenizer_dir ? info->tokenizer_dir : "") >=
             PATH_BYTES)
@@ -490,6 +505,17 @@ bool checkpoint_verify(const char *path, int64_t *step, struct error *err)
     *step = json_integer_value(json_object_get(j, "step"));
     ok = true;
 out:
+    json_decref(j);
+    return ok;
+}
+
+bool checkpoint_owner(const char *path, char run[64], struct error *err)
+{
+    char file[PATH_BYTES];
+    json_t *j = join(file, path, "state/manifest.json", err) ? json_read(file, err) : NULL;
+    const char *owner = json_string_value(json_object_get(j, "run"));
+    snprintf(run, 64, "%s", owner ? owner : "");
+    bool ok = j != NULL;
     json_decref(j);
     return ok;
 }
@@ -632,7 +658,7 @@ bool checkpoint_blob(const char *path, void **blob, size_t *len, struct error *e
     return true;
 }
 
-bool checkpoint_prune(const char *dir, int64_t keep, struct error *err)
+bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct error *err)
 {
     int64_t *steps, n;
     if (keep <= 0)
@@ -645,6 +671,10 @@ bool checkpoint_prune(const char *dir, int64_t keep, struct error *err)
         snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
         ok = join(path, dir, name, err) && join(manifest, path, "state/manifest.json", err);
         if (!ok || !path_exists(manifest))    // not ours to judge: leave what is not a checkpoint
+            continue;
+        char owner[64];
+        struct error broken;
+        if (run && (!checkpoint_owner(path, owner, &broken) || (owner[0] && strcmp(owner, run) != 0)))
             continue;
         if (++complete > keep)
             ok = dir_remove(path, err);

@@ -21,6 +21,7 @@ struct checkpoint_info {
     const char
         *tokenizer_dir; // tokenizer*.json, special_tokens_map.json, generation_config.json, ... come from here; or NULL
     const char *settings;        // JSON text kept as state.json's "settings"; or NULL
+    const char *run;             // id of the run it belongs to; or NULL
     const void *blob;            // the controller's state, opaque; or NULL
     size_t blob_len;
 };
@@ -28,7 +29,7 @@ struct checkpoint_info {
 struct checkpoint_writer *checkpoint_writer_new(struct error *err);
 void checkpoint_writer_free(struct checkpoint_writer *w);
 /* Copy weights and state to host memory and start writing dir/step-NNNNNN. Waits first for an unfinished earlier one.
- * An existing complete checkpoint of that name is replaced. */
+ * An existing complete checkpoint of that name is replaced, but never one of another run. */
 MUST_USE bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir,
                                const struct checkpoint_info *info, struct error *err);
 /* False while one is being written; true once it is done or none was: then *path (if any was written) names it and a
@@ -38,6 +39,8 @@ bool checkpoint_poll(struct checkpoint_writer *w, bool *ok, char path[4096], str
 MUST_USE bool checkpoint_wait(struct checkpoint_writer *w, struct error *err);
 /* Is path a complete checkpoint? Reads and hashes every file; err says what is wrong. *step from its manifest. */
 MUST_USE bool checkpoint_verify(const char *path, int64_t *step, struct error *err);
+/* The id of the run that a checkpoint belongs to, from its manifest, at most 63 bytes; "": it does not say. */
+MUST_USE bool checkpoint_owner(const char *path, char run[64], struct error *err);
 /* The newest complete checkpoint of dir into path; broken ones are passed over (and logged). ERR_NOT_FOUND: none. */
 MUST_USE bool checkpoint_newest(const char *dir, char path[4096], int64_t *step, struct error *err);
 /* Set the trainer's masters, moments and version (and so the model's weights) from a checkpoint that has been verified.
@@ -45,5 +48,6 @@ MUST_USE bool checkpoint_newest(const char *dir, char path[4096], int64_t *step,
 MUST_USE bool checkpoint_restore(struct trainer *t, const char *path, struct error *err);
 /* The controller's blob; returns malloc'd memory in *blob for free(), NULL with length 0 when there is none. */
 MUST_USE bool checkpoint_blob(const char *path, void **blob, size_t *len, struct error *err);
-/* Remove all but the newest keep complete checkpoints of dir; 0 keeps all. */
-MUST_USE bool checkpoint_prune(const char *dir, int64_t keep, struct error *err);
+/* Remove all but the newest keep complete checkpoints of dir; 0 keeps all. run: only those of this run count and go, and those that do
+ * not say whose they are; NULL: all. */
+MUST_USE bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct error *err);
