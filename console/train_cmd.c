@@ -51,6 +51,7 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
     struct cli_option own[] = {
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the command" },
         { "resume", NULL, CLI_STR, &t->resume, "DIR", "go on with this run (one that goes on already is looked at); settings given here hold from there on, whatever was set before" },
+        { "accept-changed", NULL, CLI_STR, &t->accept, "PART,...", "with --resume: go on although these are not what the run began with: dataset, \"eval_dataset NAME\", model, tokenizer, chat_template; noted in the journal" },
         { "runs-dir", NULL, CLI_STR, &t->runs_dir, "DIR", "where the run's directory is made (runs)" },
         { "batch", NULL, CLI_FLAG, &t->batch, NULL, "stay in the foreground and own the run: a signal stops it, a second at once" },
         { "format", NULL, CLI_STR, &t->format, "FORMAT", "with --batch: text or jsonl" },
@@ -85,6 +86,8 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
     *help = ok && cli.help_wanted;
     free(options);
     free(words);
+    if (ok && t->accept && !t->resume)
+        return error_set(err, ERR_USAGE, "--accept-changed is for a run that is gone on with; give --resume, too");
     if (ok && t->resume && t->run_file)
         return error_set(err, ERR_USAGE, "--resume takes the run's own run.yaml; leave '%s' away", t->run_file);
     return ok;
@@ -240,6 +243,7 @@ out:
     if (t->lock_fd >= 0)
         close(t->lock_fd);
     buf_release(&t->flags);
+    json_decref(t->identity);
     free(t);
     return ok;
 }

@@ -12,6 +12,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/data/dataset.h"
+#include "workers/engine/data/identity.h"
 #include "workers/engine/hub/hub.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
@@ -32,7 +33,7 @@ static bool model_check(struct train *t, struct error *err)
     struct tokenizer *tokenizer = NULL;
     struct template *chat = NULL;
     bool ok = model_files_check(full, &shape, err) && (tokenizer = tokenizer_load(full, err))
-           && tokenizer_fits(tokenizer, shape.vocab, full, err) && template_find(full, &chat, err);
+           && tokenizer_fits(tokenizer, shape.vocab, full, err) && template_find(full, &chat, err) && identity_model(t->identity, full, err);
     tokenizer_free(tokenizer);
     template_free(chat);
     return ok;
@@ -59,6 +60,7 @@ static bool data_check(struct train *t, struct error *err)
     struct eval_set set[EVAL_SET_MAX];
     struct dataset_columns columns = { t->config.prompt_column, t->config.answer_column };
     struct dataset *d;
+    char name[96];
     struct reward *reward = NULL;
     struct error none;
     bool ok = false;
@@ -71,13 +73,19 @@ static bool data_check(struct train *t, struct error *err)
     TRY(reward = reward_make(t, err));
     TRY(d = dataset_open_checked(t->config.dataset, &columns, row_check, reward, err));
     t->n_row = dataset_n_row(d);
+    ok = identity_add(t->identity, "dataset", dataset_hash(d), err);
     dataset_free(d);
+    TRY(ok);
+    ok = false;
     for (int i = 0; i < n; i++) {
         if (!(d = dataset_open_checked(set[i].path, &columns, row_check, reward, err))) {
             error_wrap(err, "evaluation set '%s'", set[i].name);
             goto out;
         }
+        snprintf(name, sizeof name, "eval_dataset %s", set[i].name);
+        bool kept = identity_add(t->identity, name, dataset_hash(d), err);
         dataset_free(d);
+        TRY(kept);
     }
     ok = true;
 out:
@@ -153,5 +161,8 @@ static bool sizes_check(struct train *t, struct error *err)
 
 bool train_check(struct train *t, struct error *err)
 {
-    return model_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err) && folders_check(t, err);
+    if (!(t->identity = json_object()))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
+    return model_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err)
+        && folders_check(t, err) && (!t->resume || kept_check(t, err));
 }

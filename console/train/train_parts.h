@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <jansson.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
 #include "protocol/run/knobs.h"
@@ -16,6 +17,8 @@ struct train {
     bool batch, dry_run;
     double interval_s;
     char run_dir[PATH_MAX];
+    json_t *identity;             // hashes of data, model, tokenizer and template (identity.h); owned
+    const char *accept;           // parts that may have changed since the run began; NULL: none
     struct buf flags;             // live settings given with --resume (resume_flags.h)
     int lock_fd;                  // the run's lock; -1: not ours
     bool attached;                // the run goes on already: it is only looked at, and told what to set
@@ -44,6 +47,10 @@ MUST_USE bool train_check(struct train *t, struct error *err);
 /* Take the lock of the run that is resumed. One that goes on (a keeper has revived it, or nobody ever ended it) is attached to
  * instead, and gets the settings that were given; before: run.yaml's. What an ended life has left is waited for, with a limit. */
 MUST_USE bool train_take(struct train *t, const struct run_config *before, struct error *err);
+
+/* ---- train_kept.c: a run that is resumed ---- */
+/* Its journal is there and knows what the run has saved; and data, model, tokenizer and template are what it was begun with. */
+MUST_USE bool kept_check(const struct train *t, struct error *err);
 
 /* ---- train_folders.c ---- */
 /* No folder that the run keeps things in may belong to another run. */

@@ -13,6 +13,7 @@
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/spawn.h"
+#include "workers/engine/data/identity.h"
 #include "workers/engine/model/config.h"
 
 static bool dir_take(struct train *t, struct error *err)
@@ -87,7 +88,7 @@ static bool dir_fill(struct train *t, struct error *err)
     bool ok = false;
     for (size_t i = 0; i < ARRAY_SIZE(dirs); i++)
         TRY(path_join(path, sizeof path, t->run_dir, dirs[i]) && dir_make(path, 0755, err));
-    TRY(folders_take(t, err));
+    TRY(folders_take(t, err) && identity_write(t->run_dir, t->identity, err));
     TRY(path_join(path, sizeof path, t->run_dir, "sock") && dir_make(path, 0700, err));
     for (size_t i = 0; i < ARRAY_SIZE(old); i++) {
         snprintf(path, sizeof path, "%.4000s/sock/%s", t->run_dir, old[i]);

@@ -1,10 +1,12 @@
 """tags: asan limit=900
 
 Train 20 steps; train 10, kill -9 everything, resume, train 10 more: the same bytes. And what a setting given at resume means."""
+import contextlib
 import glob
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import unittest
@@ -134,6 +136,106 @@ class Resume(unittest.TestCase):
         self.finish(self.start("first", resume=True, extra=["--max-steps", "8"]), 8)
         with open(glob.glob(folders["eval-save-dir"] + "/*/some_training_step_*.jsonl")[0]) as f:
             self.assertEqual({json.loads(line)["run"] for line in f}, {first_id})
+
+    def test_a_run_whose_journal_is_gone_is_refused_before_it_writes_over_what_it_has_saved(self):
+        run = self.start("kept", self.task.run_file(), ["--max-steps", "8"])
+        self.finish(run, 8)
+        journal = os.path.join(run.dir, "journal.db")
+        checkpoints = os.path.join(run.dir, "checkpoints")
+        with open(journal, "rb") as f:
+            whole = f.read()
+        files = [path for path in glob.glob(run.dir + "/[cr]*/**", recursive=True) if os.path.isfile(path)]
+        self.assertGreater(len(files), 10)
+        kept = {path: os.stat(path).st_mtime_ns for path in files}
+        for content, why in ((None, "holds no journal"), (b"", "cannot be used"), (b"no database", "cannot be used")):
+            os.unlink(journal)
+            if content is not None:
+                with open(journal, "wb") as f:
+                    f.write(content)
+            self.refused(["--resume", run.dir, "--max-steps", "12"], why, "checkpoint of step 8", f"--checkpoint-path '{checkpoints}/step-000008'")
+            if content is None:
+                open(journal, "wb").close()
+        # a journal that is older than the checkpoints: its log was left behind
+        with open(journal, "wb") as f:
+            f.write(whole)
+        with contextlib.closing(sqlite3.connect(journal)) as db, db:
+            db.execute("delete from step where step > 3")
+            db.execute("delete from checkpoint")
+        self.refused(["--resume", run.dir, "--max-steps", "12"], "knows nothing beyond step 3", "checkpoint of step 8")
+        # without checkpoints there are still rollouts
+        shutil.move(checkpoints, checkpoints + ".away")
+        os.mkdir(checkpoints)
+        os.unlink(journal)
+        self.refused(["--resume", run.dir, "--max-steps", "12"], "groups.zst' holds rollouts")
+        os.rmdir(checkpoints)
+        shutil.move(checkpoints + ".away", checkpoints)
+        self.assertEqual(kept, {path: os.stat(path).st_mtime_ns for path in files})
+        with open(journal, "wb") as f:
+            f.write(whole)
+        self.finish(self.start("kept", resume=True, extra=["--max-steps", "12"]), 12)    # it is all there again, and trains on
+        new = self.start("fresh", self.task.run_file(), ["--max-steps", "2", "--checkpoint-path", checkpoints + "/step-000008"])
+        self.finish(new, 2)    # the remedy named
+
+    def test_what_was_exchanged_under_a_run_is_named_and_refused_unless_it_is_accepted(self):
+        def edit(file, change):
+            path = self.task.path(file)
+            with open(path) as f:
+                text = f.read()
+            with open(path, "w") as f:
+                f.write(change(text))
+
+            def back():
+                with open(path, "w") as f:
+                    f.write(text)
+
+            return back
+
+        def template(text):
+            config = json.loads(text)
+            config["chat_template"] = (config.get("chat_template") or "{{ messages[0].content }}") + " "
+            return json.dumps(config)
+
+        self.task.run_file()
+        with open(self.task.path("train.jsonl")) as f, open(self.task.path("few.jsonl"), "w") as few:
+            few.writelines(f.readlines()[:4])
+        sets = json.dumps({"some": self.task.path("few.jsonl")})
+        run = self.start("same", self.task.run_file(eval_dataset=sets), ["--max-steps", "4"])
+        self.finish(run, 4)
+        cases = (("train.jsonl", lambda text: "".join(reversed(text.splitlines(True))), "dataset"),
+                 ("train.jsonl", lambda text: text.replace('"gt_answer": "1', '"gt_answer": "2'), "dataset"),
+                 ("few.jsonl", lambda text: text.replace("messages", "messages ", 0) + "\n", "eval_dataset some"),
+                 ("model/tokenizer_config.json", template, "chat_template"),
+                 ("model/tokenizer.json", lambda text: text + " ", "tokenizer"),
+                 ("model/config.json", lambda text: text + " ", "model"))
+        for file, change, part in cases:
+            back = edit(file, change)
+            self.refused(["--resume", run.dir, "--max-steps", "8"], part + ": not what the run", f"--accept-changed '{part}'")
+            self.refused(["--resume", run.dir, "--max-steps", "8", "--accept-changed", "nothing"], part)
+            back()
+        edit(*cases[1][:2])
+        again = self.start("same", resume=True, extra=["--max-steps", "8", "--accept-changed", "dataset"])
+        self.finish(again, 8)
+        self.assertIn("not what the run was begun with, on purpose: dataset", again.ctl("events").stdout)
+        self.finish(self.start("same", resume=True, extra=["--max-steps", "10"]), 10)    # from now on that is what it is made of
+
+    def test_data_exchanged_while_a_run_goes_on_are_noticed_when_a_process_starts_again(self):
+        run = self.start("live", self.task.run_file(), ["--max-steps", "100000"])
+        run.wait_step(2)
+        path = self.task.path("train.jsonl")
+        with open(path) as f:
+            lines = f.readlines()
+        with open(path + ".new", "w") as f:
+            f.writelines(reversed(lines))
+        os.rename(path + ".new", path)
+        os.kill(run.processes()["worker cpu:0"], signal.SIGKILL)
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (1, "failed"), run.logs())
+        self.assertIn("dataset: changed while the run goes on", last["reason"])
+        with open(path, "w") as f:
+            f.writelines(lines)
+        again = self.start("live", resume=True, extra=["--max-steps", str(last["step"] + 2)])
+        code, end = again.wait()
+        self.assertEqual((code, end["event"]), (0, "finished"), again.logs())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@
 #include "protocol/base/log.h"
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_owner.h"
+#include "workers/engine/data/identity.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/controller/controller.h"
 #include "protocol/run/group_msg.h"
@@ -333,6 +334,32 @@ int64_t version_made(const struct controller *c, int64_t version)
     return 0;
 }
 
+/* What the run is made of is in the journal; what has been changed on purpose since (train --accept-changed) is an event. */
+static bool identity_note(struct controller *c, struct error *err)
+{
+    struct buf text = BUF_INIT;
+    bool found, ok = false;
+    json_error_t je;
+    char changed[512], line[600];
+    json_t *was = NULL, *is = NULL;
+    char *now = NULL;
+    TRY(identity_read(c->process.run_dir, &is, err) && journal_value_get(c->journal, "identity", &text, &found, err));
+    now = is ? json_dumps(is, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    was = found ? json_loadb(text.data, text.len, 0, &je) : NULL;
+    if (now && identity_changed(was, is, changed, sizeof changed)) {
+        snprintf(line, sizeof line, "not what the run was begun with, on purpose: %s", changed);
+        event_add(c, "alert", "train --accept-changed", line, "");
+    }
+    ok = !now || (found && strcmp(now, buf_text(&text)) == 0)
+      || (transaction(c, err) && journal_value_put(c->journal, "identity", now, strlen(now), err));
+out:
+    free(now);
+    json_decref(was);
+    json_decref(is);
+    buf_release(&text);
+    return ok;
+}
+
 bool controller_open(struct controller *c, const char *run_dir, struct error *err)
 {
     char path[4200];
@@ -395,6 +422,8 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     }
     struct line_restore r = { c, err, true };
     if (!journal_incarnations_read(c->journal, line_restore_row, &r, err) || !r.ok)
+        return false;
+    if (!identity_note(c, err))
         return false;
     orders_restore(c);
     return (c->n_row == 0 || ledger_prepare(c, c->n_row, err)) && orders_resumed_apply(c, err);

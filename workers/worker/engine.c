@@ -28,6 +28,7 @@
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/data/dataset.h"
+#include "workers/engine/data/identity.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
 
@@ -411,6 +412,36 @@ static bool checkpoint_find(struct engine *e, const struct task *t, const char *
     return ok;
 }
 
+/* Are data, model, tokenizer and template what the run was begun with? Another node's copies have come from there. */
+static bool identity_check(const struct engine *e, struct error *err)
+{
+    char changed[256] = "";
+    json_t *was = NULL, *is = json_object();
+    bool ok = identity_read(e->run_dir, &was, err) && (!was || (identity_model(is, e->config.model, err)
+                                                               && identity_add(is, "dataset", dataset_hash(e->data), err)));
+    if (ok && was && identity_changed(was, is, changed, sizeof changed))
+        ok = error_set(err, ERR_DATA, "%s: changed while the run goes on (dataset '%.200s', model '%.200s'); put back what it was and go on with "
+                       "--resume, or, if that is wanted, --resume with --accept-changed '%s'", changed, e->config.dataset, e->config.model, changed);
+    json_decref(was);
+    json_decref(is);
+    return ok;
+}
+
+/* The same of an evaluation's data, which are opened each time. */
+static bool eval_identity_check(const struct engine *e, const struct eval_set *set, const struct dataset *d, struct error *err)
+{
+    char changed[256] = "", name[96];
+    json_t *was = NULL, *is = json_object();
+    snprintf(name, sizeof name, "eval_dataset %s", set->name);
+    bool ok = identity_read(e->run_dir, &was, err) && (!was || identity_add(is, name, dataset_hash(d), err));
+    if (ok && was && identity_changed(was, is, changed, sizeof changed))
+        ok = error_set(err, ERR_DATA, "'%.200s' has changed while the run goes on; put back what it was and go on with --resume, or, if that is "
+                       "wanted, --resume with --accept-changed '%s'", set->path, changed);
+    json_decref(was);
+    json_decref(is);
+    return ok;
+}
+
 static bool engine_load(struct engine *e, const struct task *t, struct error *err)
 {
     const struct run_config *c = &e->config;
@@ -424,7 +455,7 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
     size_t total;
     if (!e->dev && (!(e->dev = device_new(e->device_name, e->n_thread, err)) || !mem_info(e->dev, &e->free_at_start, &total, err)))
         return false;
-    if (!data_load(e, err))
+    if (!data_load(e, err) || (!c->node_only && !identity_check(e, err)))
         return false;
     bool bf16 = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && e->dev->kind == DEVICE_CUDA);
     enum dtype dtype = bf16 ? DT_BF16 : DT_F32;
@@ -913,7 +944,7 @@ static bool eval_one(struct engine *e, const struct task *t, int index, const st
     struct group *g;
     bool dropped;
     struct dataset_columns columns = { e->config.prompt_column, e->config.answer_column };
-    if (!(x->data = dataset_open(set->path, &columns, err)))
+    if (!(x->data = dataset_open(set->path, &columns, err)) || !eval_identity_check(e, set, x->data, err))
         return false;
     x->n_prompt = dataset_n_row(x->data);
     if (set->limit > 0)

@@ -658,6 +658,32 @@ bool checkpoint_blob(const char *path, void **blob, size_t *len, struct error *e
     return true;
 }
 
+/* Is the checkpoint run's, or nobody's? */
+static bool belongs_to(const char *path, const char *run)
+{
+    char owner[64];
+    struct error broken;
+    return !run || (checkpoint_owner(path, owner, &broken) && (!owner[0] || strcmp(owner, run) == 0));
+}
+
+bool checkpoint_last(const char *dir, const char *run, int64_t *step, struct error *err)
+{
+    int64_t *steps, n;
+    *step = -1;
+    if (!steps_list(dir, &steps, &n, err))
+        return false;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < n && *step < 0; i++) {
+        char name[64], path[PATH_BYTES], manifest[PATH_BYTES];
+        snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
+        ok = join(path, dir, name, err) && join(manifest, path, "state/manifest.json", err);
+        if (ok && path_exists(manifest) && belongs_to(path, run))
+            *step = steps[i];
+    }
+    free(steps);
+    return ok;
+}
+
 bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct error *err)
 {
     int64_t *steps, n;
@@ -672,9 +698,7 @@ bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct err
         ok = join(path, dir, name, err) && join(manifest, path, "state/manifest.json", err);
         if (!ok || !path_exists(manifest))    // not ours to judge: leave what is not a checkpoint
             continue;
-        char owner[64];
-        struct error broken;
-        if (run && (!checkpoint_owner(path, owner, &broken) || (owner[0] && strcmp(owner, run) != 0)))
+        if (!belongs_to(path, run))
             continue;
         if (++complete > keep)
             ok = dir_remove(path, err);

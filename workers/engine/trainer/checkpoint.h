@@ -48,6 +48,8 @@ MUST_USE bool checkpoint_newest(const char *dir, char path[4096], int64_t *step,
 MUST_USE bool checkpoint_restore(struct trainer *t, const char *path, struct error *err);
 /* The controller's blob; returns malloc'd memory in *blob for free(), NULL with length 0 when there is none. */
 MUST_USE bool checkpoint_blob(const char *path, void **blob, size_t *len, struct error *err);
+/* The step of the newest checkpoint of dir that looks complete, not read; run as for checkpoint_prune. -1: none, or no such folder. */
+MUST_USE bool checkpoint_last(const char *dir, const char *run, int64_t *step, struct error *err);
 /* Remove all but the newest keep complete checkpoints of dir; 0 keeps all. run: only those of this run count and go, and those that do
  * not say whose they are; NULL: all. */
 MUST_USE bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct error *err);

@@ -1,0 +1,23 @@
+/* identity.h - what a run was begun with, as hashes: data, model, tokenizer, chat template
+ *
+ * Exchanged under a run, each of them makes it another run without a word: the same item is another prompt, the same reward is paid for
+ * another answer. So the hashes are kept (RUN/identity.json, and in the journal) and compared at start, at each start of a worker and at
+ * resume. The hashes find what was exchanged or edited; they are not for secrets. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <jansson.h>
+#include "protocol/base/error.h"
+
+/* The parts of a model directory into out: "model" (config.json and the weights; of large files each MiB's first 4 KiB), "tokenizer" and
+ * "chat_template". */
+MUST_USE bool identity_model(json_t *out, const char *dir, struct error *err);
+/* One more part. */
+MUST_USE bool identity_add(json_t *out, const char *name, uint64_t hash, struct error *err);
+/* Names of the parts of was that are there in is, with another hash, separated by ", "; how many. */
+int identity_changed(const json_t *was, const json_t *is, char *names, size_t size);
+
+/* RUN/identity.json. *out is NULL when there is none (an older run, or another node's). */
+MUST_USE bool identity_read(const char *run_dir, json_t **out, struct error *err);
+MUST_USE bool identity_write(const char *run_dir, const json_t *parts, struct error *err);
