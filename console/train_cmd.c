@@ -214,6 +214,7 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     enum batch_format format;
     TRY(batch_format_parse(t->format, &format, err));
     TRY(settings_read(t, &before, err));
+    TRY(!t->resume || kept_journal_check(t, err));
     if (t->resume && !t->dry_run) {
         TRY(train_watch_skip(t, &seen, err));    // what an earlier life has told is not told again
         TRY(train_take(t, &before, err));

@@ -99,12 +99,21 @@ static bool identity_check(const struct train *t, const json_t *was, struct erro
                                  t->config.dataset, t->config.model, changed);
 }
 
+bool kept_journal_check(const struct train *t, struct error *err)
+{
+    struct journal_seen seen;
+    json_t *was;
+    journal_see(t, &seen, &was);
+    json_decref(was);
+    return journal_fits(t, &seen, err);
+}
+
 bool kept_check(const struct train *t, struct error *err)
 {
     struct journal_seen seen;
     json_t *was;
     journal_see(t, &seen, &was);
-    bool ok = journal_fits(t, &seen, err) && (was || identity_read(t->run_dir, &was, err)) && (!was || identity_check(t, was, err));
+    bool ok = (was || identity_read(t->run_dir, &was, err)) && (!was || identity_check(t, was, err));
     json_decref(was);
     return ok;
 }

@@ -49,7 +49,9 @@ MUST_USE bool train_check(struct train *t, struct error *err);
 MUST_USE bool train_take(struct train *t, const struct run_config *before, struct error *err);
 
 /* ---- train_kept.c: a run that is resumed ---- */
-/* Its journal is there and knows what the run has saved; and data, model, tokenizer and template are what it was begun with. */
+/* Its journal is there and knows what the run has saved. */
+MUST_USE bool kept_journal_check(const struct train *t, struct error *err);
+/* Data, model, tokenizer and template are what it was begun with (t->identity). */
 MUST_USE bool kept_check(const struct train *t, struct error *err);
 
 /* ---- train_folders.c ---- */
