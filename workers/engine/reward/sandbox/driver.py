@@ -299,7 +299,9 @@ def zygote():
         except ChildProcessError:
             pass
         fds = array.array("i", extra[0][2])
-        pid = libc.syscall(clone_call, NEWNS | NEWIPC | NEWPID | SIGCHLD, 0, 0, 0, 0)
+        # As os.fork does it, with the interpreter's lock held: Python 3.13 aborts on locks that were not taken before.
+        ctypes.pythonapi.PyOS_BeforeFork()
+        pid = ctypes.pythonapi.syscall(clone_call, NEWNS | NEWIPC | NEWPID | SIGCHLD, 0, 0, 0, 0)
         if pid == 0:
             try:
                 ctypes.pythonapi.PyOS_AfterFork_Child()
@@ -314,6 +316,7 @@ def zygote():
                 posix.write(2, ("%s: %s" % (type(error).__name__, error)).encode())
             finally:
                 posix._exit(0)
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
         for fd in fds:
             posix.close(fd)
 
