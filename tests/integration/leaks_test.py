@@ -71,7 +71,7 @@ class Leaks(unittest.TestCase):
         self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs())
         self.assertEqual(run.processes(), {})
         self.assertEqual(set(os.listdir(os.path.join(run.dir, "sock"))) - NAMES, set())
-        self.assertEqual([d for d in os.listdir(os.path.join(run.dir, "checkpoints")) if not d.startswith("step-")], [])
+        self.assertEqual([d for d in os.listdir(os.path.join(run.dir, "checkpoints")) if not d.startswith(("step-", ".rollcall-run"))], [])
         self.assertEqual(mine & shared_names(), set())
 
     def until(self, run, condition):
