@@ -1,13 +1,17 @@
 /* Servers: sockets that take requests, each in a slot of its own, and send what the loop answers. */
 #include "protocol/wire/transport_parts.h"
+#include <arpa/inet.h>
 #include <nng/protocol/reqrep0/rep.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/wire/front.h"
 #include "protocol/wire/tls.h"
 
 #define VIEW_BYTES_MAX 8192
+#define CHECK_MS 1000
 #define SP_REQ 0x30    // SP's number of the protocol that dials ours (not all of nng's headers tell)
 
 struct request {
@@ -24,6 +28,9 @@ struct server {
     nng_socket socket;
     struct listen listen;       // of a Unix socket
     nng_tls_config *tls;        // not NULL: a listener of TLS, without a file
+    struct front *front;        // of TLS: accepts for nng
+    nng_listener listener;      // of TLS: nng's, on 127.0.0.1
+    int64_t checked_ms;         // of TLS: when connections past the front were looked for
     int n_request;
     struct request *request;
 };
@@ -45,15 +52,55 @@ static void request_cb(void *arg)
     entry_push(&r->server->transport->queue, &r->entry);
 }
 
+/* A connection of TLS has shown the token and greeted: its front may let it be. */
+static void admitted_cb(nng_pipe pipe, UNUSED nng_pipe_ev ev, void *arg)
+{
+    nng_sockaddr from;
+    if (nng_pipe_get_addr(pipe, NNG_OPT_REMADDR, &from) == 0 && from.s_family == NNG_AF_INET)
+        front_admit(((struct server *)arg)->front, ntohs(from.s_in.sa_port));
+}
+
+/* Let nng listen for TLS on a free port of 127.0.0.1, for the front. */
+static bool tls_begin(struct server *s, uint16_t *port, struct error *err)
+{
+    nng_sockaddr at;
+    int rv = tls_listen(s->socket, "tls+tcp://127.0.0.1:0", s->tls, &s->listener);
+    if (rv == 0)
+        rv = nng_listener_get_addr(s->listener, NNG_OPT_LOCADDR, &at);
+    if (rv != 0)
+        return net_error(err, rv, "cannot listen on", "127.0.0.1");
+    *port = ntohs(at.s_in.sa_port);
+    return true;
+}
+
 static bool server_listen(struct server *s, const char *name, struct error *err)
 {
-    char url[URL_SIZE];
-    nng_listener listener;
+    uint16_t port;
     if (!s->tls)
         return transport_listen(s->transport, &s->listen, s->socket, SP_REQ, name, err);
-    snprintf(url, sizeof url, "tls+tcp://%s", name);
-    int rv = tls_listen(s->socket, url, s->tls, &listener);
-    return rv == 0 || net_error(err, rv, "cannot listen on", name);
+    if (!(s->front = front_new(name, FRONT_LIMIT_MS, err)))
+        return false;
+    nng_pipe_notify(s->socket, NNG_PIPE_EV_ADD_POST, admitted_cb, s);
+    return tls_begin(s, &port, err) && front_start(s->front, port, err);
+}
+
+static void tls_tick(struct server *s)
+{
+    struct error err;
+    uint16_t port;
+    int64_t now = clock_ms();
+    if (now >= s->checked_ms + CHECK_MS) {
+        s->checked_ms = now;
+        front_check(s->front);
+    }
+    if (!front_is_deaf(s->front))
+        return;
+    log_warn("nng no longer hears new connections of nodes; it listens anew");
+    nng_listener_close(s->listener);
+    if (tls_begin(s, &port, &err))
+        front_target(s->front, port);
+    else
+        log_error("%s", err.text);
 }
 
 /* tls: NULL, or taken. */
@@ -77,6 +124,7 @@ static struct server *server_make(struct transport *t, const char *name, nng_tls
     nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, strncmp(name, "view", 4) == 0 ? VIEW_BYTES_MAX : MSG_BYTES_MAX);
     if (!server_listen(s, name, err)) {
         nng_close(s->socket);
+        front_free(s->front);
         goto fail;
     }
     for (; s->n_request < n_wait; s->n_request++) {
@@ -157,6 +205,7 @@ void server_free(struct server *s)
     for (int i = 0; i < s->n_request; i++)
         if (s->request[i].msg)
             nng_msg_free(s->request[i].msg);
+    front_free(s->front);
     if (s->tls)
         nng_tls_config_free(s->tls);
     free(s->request);
@@ -207,6 +256,8 @@ void request_event(struct request *r, struct net_event *ev)
 void servers_tick(struct transport *t)
 {
     for (struct server *s = t->servers; s; s = s->next)
-        if (!s->tls)
+        if (s->tls)
+            tls_tick(s);
+        else
             listen_tick(&s->listen);
 }

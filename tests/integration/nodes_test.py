@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import sqlite3
+import ssl
 import subprocess
 import tempfile
 import time
@@ -24,6 +25,27 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def gate_log(run):
+    path = os.path.join(run.dir, "logs", "gate.log")
+    if not os.path.exists(path):
+        return ""
+    with open(path, errors="replace") as f:
+        return f.read()
+
+
+def ended(s):
+    """Has the other side closed this connection? What it had said before is thrown away."""
+    s.setblocking(False)
+    try:
+        while s.recv(65536):
+            pass
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 class Node(Run):
@@ -180,6 +202,40 @@ class Nodes(RunCase):
         self.assertEqual(stranger.process.wait(LIMIT), 1, stranger.logs())
         self.assertIn("lets nobody in with this join token", written(stranger.errors))
         self.assertFalse(os.path.exists(os.path.join(stranger.dir, "run.yaml")))
+        self.assertEqual(run.ctl("stop").returncode, 0)
+        self.assertEqual(run.wait()[0], 3)
+
+    def client_hello(self):
+        """What a TLS client of this host says first."""
+        out, context = ssl.MemoryBIO(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="rollcall").do_handshake()
+        except ssl.SSLWantReadError:
+            return out.read()
+
+    def test_hundreds_of_strangers_who_say_nothing_or_half_keep_no_node_out(self):
+        port, files = free_port(), 128
+        run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", files=files, slow_s=1, heartbeat_s=0.1)
+        self.until(run, None, "the gate listens", lambda: "nodes join at" in gate_log(run))
+        hello, strangers = self.client_hello(), []
+        for i in range(600):
+            strangers.append(socket.create_connection(("127.0.0.1", port), timeout=LIMIT))
+            self.addCleanup(strangers[-1].close)
+            if i % 2:
+                strangers[-1].sendall(hello)
+        gate = run.processes()["gate"]
+        opened = lambda: len(os.listdir(f"/proc/{gate}/fd"))
+        self.assertLess(opened(), files)
+        node = self.node(run, port)
+        self.until(run, node, "the node's worker is there", lambda: "b/worker cpu:0" in self.phases(run))
+        step = run.step()
+        self.until(run, node, "the run goes on", lambda: run.step() >= step + 2)
+        for s in strangers:    # each is sent away by and by: the crowd at once, the rest when their time has passed
+            self.until(run, node, "a stranger is sent away", lambda: ended(s))
+        self.assertEqual(run.processes()["gate"], gate)
+        self.assertLess(opened(), files)
+        self.assertRegex(gate_log(run), r"connections? to '127\.0\.0\.1:\d+' (was|were) sent away, the last from 127\.0\.0\.1:\d+")
+        self.assertNotIn("listens anew", gate_log(run))
         self.assertEqual(run.ctl("stop").returncode, 0)
         self.assertEqual(run.wait()[0], 3)
 

@@ -112,9 +112,11 @@ def written(file):
 class Run:
     """One run as `train --batch --format jsonl` starts it."""
 
-    def __init__(self, task, name, run_file=None, extra=(), resume=False, env=None):
+    def __init__(self, task, name, run_file=None, extra=(), resume=False, env=None, files=None):
+        """files: how many each process may open, with no way to raise it."""
         self.dir = os.path.join(task.path("runs"), name)
-        args = [ROLLCALL, "train", "--batch", "--format", "jsonl"]
+        args = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
+        args += [ROLLCALL, "train", "--batch", "--format", "jsonl"]
         args += ["--resume", self.dir] if resume else [run_file, "--runs-dir", task.path("runs"), "--name", name]
         self.log = tempfile.TemporaryFile("w+")
         self.errors = tempfile.TemporaryFile("w+")    # both are closed by kill
@@ -242,10 +244,10 @@ class RunCase(unittest.TestCase):
     def tearDownClass(cls):
         cls.task.close()
 
-    def start(self, *extra, env=None, **settings):
+    def start(self, *extra, env=None, files=None, **settings):
         """A run that goes on until the test ends it, unless extra says otherwise."""
         type(self).n += 1
-        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", "100000", *extra], env=env)
+        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", "100000", *extra], env=env, files=files)
         self.addCleanup(run.kill)
         return run
 
