@@ -129,38 +129,40 @@ static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m
 
 /* ---- a run that has ended ---- */
 
+struct last_state {
+    enum run_state state;
+    char reason[1100];
+};
+
 static bool last_state(void *arg, const struct journal_event *e)
 {
-    snprintf(arg, 1200, "%s", e->text);
+    struct last_state *last = arg;
+    last->state = run_state_read(e->detail, strlen(e->detail), last->reason, sizeof last->reason);
     return true;
 }
 
 static bool ended_status(struct ctl *c, struct error *err)
 {
-    char text[1200] = "unknown", state[64];
+    struct last_state last = { 0 };
     int64_t step = 0;
     struct journal *j = journal_open_reader(c->run_dir, err);
     if (!j)
         return error_wrap(err, "the run '%s' is not alive", c->run_dir);
-    bool ok = journal_events_read(j, 0, "state", last_state, text, err) && journal_last_step(j, &step, err);
+    bool ok = journal_events_read(j, 0, "state", last_state, &last, err) && journal_last_step(j, &step, err);
     journal_close(j);
     if (!ok)
         return false;
-    const char *colon = strstr(text, ": ");
-    snprintf(state, sizeof state, "%.*s", (int)(colon ? (size_t)(colon - text) : strlen(text)), text);
-    if (!run_state_is_over(run_state_find(state))) {
-        snprintf(text, sizeof text, "dead");    // killed: it ended in the middle
-        if (run_failure_read(c->run_dir, text + 8, sizeof text - 8))    // or it could not write its journal any more
-            memcpy(text, "failed: ", 8);
-        colon = strstr(text, ": ");
-        snprintf(state, sizeof state, "%.*s", (int)(colon ? (size_t)(colon - text) : strlen(text)), text);
+    if (!run_state_is_over(last.state)) {    // killed: it ended in the middle
+        last.reason[0] = 0;
+        if (run_failure_read(c->run_dir, last.reason, sizeof last.reason))    // or it could not write its journal any more
+            last.state = RUN_FAILED;
     }
+    const char *state = run_state_is_over(last.state) ? run_state_name(last.state) : "dead";
     if (c->json)
-        json_print(json_pack("{s:s,s:s,s:I,s:{},s:[]}", "state", state, "reason", colon ? colon + 2 : "", "step", (json_int_t)step,
-                             "knobs", "processes"));
+        json_print(json_pack("{s:s,s:s,s:I,s:{},s:[]}", "state", state, "reason", last.reason, "step", (json_int_t)step, "knobs", "processes"));
     else
-        printf("%s: %s at step %" PRId64 "%s%s; no process of it is alive\n", c->run_dir, state, step, colon ? ": " : "",
-               colon ? colon + 2 : "");
+        printf("%s: %s at step %" PRId64 "%s%s; no process of it is alive\n", c->run_dir, state, step, last.reason[0] ? ": " : "",
+               last.reason);
     return true;
 }
 
@@ -208,7 +210,7 @@ static void status_print(const struct msg_in *in)
     printf("run %s: %s%s%s, step %" PRId64, name, state, reason[0] ? ": " : "", reason, mval_i64(mval_get(root, "step"), 0));
     if (mval_i64(mval_get(root, "max_steps"), 0) > 0)
         printf(" of %" PRId64, mval_i64(mval_get(root, "max_steps"), 0));
-    if (depth[0] && strcmp(state, "paused") != 0)
+    if (depth[0] && run_state_find(state) != RUN_PAUSED)
         printf(", pausing (%s)", depth);
     if (mval_get(root, "left_s"))
         printf(", %.0f s left", mval_f64(mval_get(root, "left_s"), 0));

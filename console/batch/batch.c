@@ -7,7 +7,6 @@
 #include <string.h>
 #include <jansson.h>
 #include "protocol/base/clock.h"
-#include "protocol/run/run_state.h"
 
 #define SETS_MAX 16
 #define HEADING_EVERY 24    // text lines between two headings: one on every screen of 25 rows
@@ -359,36 +358,28 @@ static void closing_json_write(struct batch *b, const char *outcome, const char 
     json_decref(json);
 }
 
-bool batch_end(struct batch *b, enum batch_outcome outcome, int64_t step, const char *reason, struct error *err)
+bool batch_end(struct batch *b, enum run_state state, int64_t step, const char *reason, struct error *err)
 {
-    static const char *const names[] = {
-        [BATCH_FINISHED] = "finished", [BATCH_FAILED] = "failed", [BATCH_STOPPED] = "stopped", [BATCH_LEFT] = "left",
-    };
+    const char *word = run_state_is_over(state) ? run_state_name(state) : "left";
     held_flush(b);
     b->step = step;
     if (b->config.format == BATCH_JSONL)
-        closing_json_write(b, names[outcome], reason);
+        closing_json_write(b, word, reason);
     else
-        closing_table_write(b, names[outcome], reason);
+        closing_table_write(b, word, reason);
     char unwritten[160];
     const char *why = reason && reason[0] ? reason : "no reason was given";
-    if (b->write_errno && outcome == BATCH_STOPPED) {    // its command has stopped it for that
+    if (b->write_errno && state == RUN_STOPPED) {    // its command has stopped it for that
         snprintf(unwritten, sizeof unwritten, "its progress could not be written: %s", strerror(b->write_errno));
         why = unwritten;
     }
-    switch (outcome) {
-    case BATCH_STOPPED:
+    if (state == RUN_STOPPED)
         return error_set(err, ERR_STOPPED, "the run was stopped after step %lld: %s", (long long)step, why);
-    case BATCH_FAILED:
+    if (state == RUN_FAILED)
         return error_set(err, ERR_INTERNAL, "the run failed after step %lld: %s", (long long)step, why);
-    case BATCH_LEFT:
-        if (b->write_errno == EPIPE) {
-            __fpurge(b->config.out);    // what could not be written is not tried again at exit
-            return true;
-        }
-        break;
-    case BATCH_FINISHED:
-        break;
+    if (!run_state_is_over(state) && b->write_errno == EPIPE) {
+        __fpurge(b->config.out);    // what could not be written is not tried again at exit
+        return true;
     }
     if (b->write_errno) {
         errno = b->write_errno;

@@ -11,9 +11,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "protocol/base/error.h"
+#include "protocol/run/run_state.h"
 
 enum batch_format { BATCH_TEXT, BATCH_JSONL };
-enum batch_outcome { BATCH_FINISHED, BATCH_FAILED, BATCH_STOPPED, BATCH_LEFT };    // LEFT: the run goes on, only the telling ends
 struct batch_config {
     enum batch_format format;
     double interval_s;        // least time between two step lines; 0: every step. The last step is always printed
@@ -46,7 +46,8 @@ void batch_event(struct batch *b, const struct batch_event *e);
 /* Something an operator should read that is no event of the run ("the link is lost"); text only, jsonl leaves it out. */
 void batch_note(struct batch *b, const char *text);
 bool batch_broken(const struct batch *b);    // the output could not be written; nothing more will be
-/* Print the end and turn the outcome into the command's result: true when finished, or left, and all was written; false with
+/* Print the end and turn the run's state into the command's result. A state that is not over is told as `left`: the run goes on,
+ * only the telling ends. True when finished, or left, and all was written; false with
  * ERR_STOPPED (exit 3), ERR_INTERNAL (failed: exit 1) or ERR_IO, whose text holds the reason. reason may be NULL. A reader that
  * has closed the pipe has seen what it wanted: for one who leaves that is no error. */
-MUST_USE bool batch_end(struct batch *b, enum batch_outcome outcome, int64_t step, const char *reason, struct error *err);
+MUST_USE bool batch_end(struct batch *b, enum run_state state, int64_t step, const char *reason, struct error *err);

@@ -129,14 +129,10 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
         if (over && now - m->link_ns > (int64_t)2000000000 && m->link == LINK_LOST)
             break;
     }
-    if (m->state == RUN_FINISHED)
-        ok = batch_end(w.batch, BATCH_FINISHED, m->step, m->reason, err);
-    else if (m->state == RUN_FAILED)
-        ok = batch_end(w.batch, BATCH_FAILED, m->step, m->reason, err);
-    else if (m->state == RUN_STOPPED)
-        ok = batch_end(w.batch, BATCH_STOPPED, m->step, m->reason, err);
+    if (run_state_is_over(m->state))
+        ok = batch_end(w.batch, m->state, m->step, m->reason, err);
     else
-        ok = batch_end(w.batch, BATCH_LEFT, m->step, signalled ? "this console was interrupted; the run goes on" : "the run goes on", err)
+        ok = batch_end(w.batch, m->state, m->step, signalled ? "this console was interrupted; the run goes on" : "the run goes on", err)
           && (!signalled || error_set(err, ERR_STOPPED, "this console was interrupted; the run goes on"));
 out:
     batch_free(w.batch);

@@ -14,6 +14,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/run/run_lock.h"
+#include "protocol/run/run_state.h"
 #include "protocol/run/spawn.h"
 #include "protocol/wire/transport.h"
 
@@ -37,8 +38,8 @@ static enum stand stand_ask(struct peer *agent)
     msg_bool(&m, "fresh", true);    // what is cached may be from before the end
     if (msg_finish(&m, &err) && peer_call(agent, MSG_STATUS, &m, ASK_MS, &in, &ev, &err)) {
         mval_text(in.root, "state", state, sizeof state);
-        if (strcmp(state, "stopping") == 0 || strcmp(state, "stopped") == 0 || strcmp(state, "finished") == 0
-            || strcmp(state, "failed") == 0 || mval_get(in.root, "failure"))
+        enum run_state s = run_state_find(state);
+        if (s == RUN_STOPPING || run_state_is_over(s) || mval_get(in.root, "failure"))
             stand = STAND_OVER;
         else if (mval_get(in.root, "incarnation"))    // a controller of this life has told it
             stand = STAND_GOES_ON;

@@ -26,7 +26,8 @@ struct watch {
     struct batch *batch;
     struct watch_seen seen;
     double until_s;           // events that happened later are not told yet
-    char state[32], reason[1024];
+    enum run_state state;
+    char reason[1024];
     struct transport *transport;
     struct peer *agent;
     bool stop_open, stop_sent;
@@ -84,10 +85,8 @@ static bool event_told(void *arg, const struct journal_event *e)
     if (e->wall_s > w->until_s)
         return false;
     w->seen.event_seq = e->seq;
-    if (strcmp(e->kind, "state") == 0) {
-        enum run_state s = run_state_read(e->detail, strlen(e->detail), w->reason, sizeof w->reason);
-        snprintf(w->state, sizeof w->state, "%s", run_state_name(s));
-    }
+    if (strcmp(e->kind, "state") == 0)
+        w->state = run_state_read(e->detail, strlen(e->detail), w->reason, sizeof w->reason);
     if (w->batch && strcmp(e->kind, "eval") == 0)
         eval_told(w, e);
     else if (w->batch)
@@ -120,11 +119,6 @@ static bool step_told(void *arg, const struct journal_step *s)
     return true;
 }
 
-static bool ended(const struct watch *w)
-{
-    return strcmp(w->state, "finished") == 0 || strcmp(w->state, "failed") == 0 || strcmp(w->state, "stopped") == 0;
-}
-
 /* Everything the journal holds that has not been told. */
 static bool journal_look(struct watch *w, struct error *err)
 {
@@ -155,11 +149,11 @@ static bool signals_look(struct watch *w, struct error *err)
     struct net_event ev;
     if (n_signal >= 2) {
         run_kill(w->train->run_dir);
-        snprintf(w->state, sizeof w->state, "stopped");
+        w->state = RUN_STOPPED;
         snprintf(w->reason, sizeof w->reason, "stopped at once by a second signal; the last checkpoint stands");
         return true;
     }
-    if (n_signal >= 1 && !w->stop_open && !ended(w)) {
+    if (n_signal >= 1 && !w->stop_open && !run_state_is_over(w->state)) {
         struct msg_out m = MSG_OUT_INIT;
         char id[64];
         if (!w->stop_sent)
@@ -200,7 +194,7 @@ static bool disk_refuses(const char *run_dir, struct error *err)
 static void failure_read(struct watch *w)
 {
     if (run_failure_read(w->train->run_dir, w->reason, sizeof w->reason))
-        snprintf(w->state, sizeof w->state, "failed");
+        w->state = RUN_FAILED;
 }
 
 bool train_watch(struct train *t, const struct watch_seen *seen, struct error *err)
@@ -233,7 +227,7 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
         }
         if (batch_broken(w.batch))
             n_signal = MAX(n_signal, 1);    // nobody reads any more: as a signal
-        if (ended(&w) && !ended_ms)
+        if (run_state_is_over(w.state) && !ended_ms)
             ended_ms = clock_ms();
         if (ended_ms && clock_ms() - ended_ms > END_LIMIT_S * 1000) {
             fprintf(stderr, "processes of the run have not ended in %d s; they are killed\n", END_LIMIT_S);
@@ -243,21 +237,20 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
         if (live)
             poll(&fd, 1, 100);
     }
-    if (!ended(&w))
+    if (!run_state_is_over(w.state))
         failure_read(&w);
-    if (!ended(&w) && disk_refuses(t->run_dir, &why)) {    // then the reason had no place to be kept
-        snprintf(w.state, sizeof w.state, "failed");
+    if (!run_state_is_over(w.state) && disk_refuses(t->run_dir, &why)) {    // then the reason had no place to be kept
+        w.state = RUN_FAILED;
         snprintf(w.reason, sizeof w.reason, "%.600s; when that is mended, go on with 'rollcall train --resume %.300s'", why.text, t->run_dir);
     }
-    if (!ended(&w)) {
-        snprintf(w.state, sizeof w.state, "failed");
+    if (!run_state_is_over(w.state)) {
+        w.state = RUN_FAILED;
         snprintf(w.reason, sizeof w.reason, "all processes of the run have ended before its time; go on with 'rollcall train --resume %.800s'",
                  t->run_dir);
     }
     if (w.journal && !journal_last_step(w.journal, &w.seen.last_step, err))    // a step that was told may have been gone back from
         goto out;
-    ok = batch_end(w.batch, strcmp(w.state, "finished") == 0 ? BATCH_FINISHED : strcmp(w.state, "stopped") == 0 ? BATCH_STOPPED
-                   : BATCH_FAILED, w.seen.last_step, w.reason, err);
+    ok = batch_end(w.batch, w.state, w.seen.last_step, w.reason, err);
     fflush(stdout);
     exporters_wait(t->run_dir);
 out:

@@ -41,7 +41,7 @@ static void jsonl_holds_json_lines_only_and_ends_with_the_outcome(UNUSED void **
     batch_note(b, "this is for people");
     batch_step(b, 2, 2, (struct batch_metric[]){ { "metrics/reward", 0.75 } }, 1);
     batch_eval(b, 2, "sampled", 500, 0.84);
-    assert_true(batch_end(b, BATCH_FINISHED, 2, NULL, &err));
+    assert_true(batch_end(b, RUN_FINISHED, 2, NULL, &err));
     static const char *const want[] = { "eval", "step", "step", "eval", "finished" };
     size_t n = 0;
     json_t *last = NULL;
@@ -78,8 +78,8 @@ static void events_are_told_as_they_come_in_both_formats(UNUSED void **state)
           "{\"event\":\"knob\",\"step\":4,\"who\":\"ann@host, ctl\",\"text\":\"lr: 1 -> 2 from now on\",\"changes\":[{\"name\":\"lr\",\"before\":\"1\","
           "\"value\":\"2\",\"from\":\"now\"}]}", "            lr: 1 -> 2 from now on, by ann@host, ctl\n" },
         { { 4, "command", "ann", "paused", "" }, "{\"event\":\"command\",\"step\":4,\"who\":\"ann\",\"text\":\"paused\"}", "            paused, by ann\n" },
-        { { 5, "checkpoint", "controller", "step 5 saved", "{\"path\":\"/r/step-000005\",\"size_bytes\":12}" },
-          "{\"event\":\"checkpoint\",\"step\":5,\"text\":\"step 5 saved\",\"path\":\"/r/step-000005\",\"size_bytes\":12}",
+        { { 5, "checkpoint", "controller", "step 5 saved", "{\"path\":\"/r/step-000005\"}" },
+          "{\"event\":\"checkpoint\",\"step\":5,\"text\":\"step 5 saved\",\"path\":\"/r/step-000005\"}",
           "            checkpoint: step 5 saved\n" },
         { { 5, "state", "controller", "stopping: stopped by ann", "{\"state\":\"stopping\",\"reason\":\"stopped by ann\"}" },
           "{\"event\":\"state\",\"step\":5,\"state\":\"stopping\",\"reason\":\"stopped by ann\"}", "            state: stopping: stopped by ann\n" },
@@ -110,7 +110,7 @@ static void who_leaves_says_that_the_run_goes_on(UNUSED void **state)
     struct sink s;
     struct error err = { 0 };
     struct batch *b = batch_make(&s, BATCH_JSONL, 0);
-    assert_true(batch_end(b, BATCH_LEFT, 7, "the run goes on", &err));
+    assert_true(batch_end(b, RUN_RUNNING, 7, "the run goes on", &err));
     assert_string_equal(s.text, "{\"event\":\"left\",\"step\":7,\"eval\":{},\"reason\":\"the run goes on\"}\n");
     batch_free(b);
     sink_release(&s);
@@ -123,7 +123,7 @@ static void an_evaluation_told_before_counts_for_the_table_only(UNUSED void **st
     struct batch *b = batch_make(&s, BATCH_TEXT, 0);
     batch_eval_known(b, 0, "greedy", 500, 0.25);
     batch_eval(b, 9, "greedy", 500, 0.75);
-    assert_true(batch_end(b, BATCH_FINISHED, 9, "", &err));
+    assert_true(batch_end(b, RUN_FINISHED, 9, "", &err));
     assert_null(strstr(s.text, "evaluated 'greedy' after step 0"));
     assert_non_null(strstr(s.text, "evaluated 'greedy' after step 9: 75.0 % of 500"));
     assert_non_null(strstr(s.text, "     25.0      75.0     +50.0      500"));
@@ -138,7 +138,7 @@ static void the_interval_holds_lines_back_but_never_the_last_step(UNUSED void **
     struct batch *b = batch_make(&s, BATCH_JSONL, 3600);
     for (int i = 1; i <= 50; i++)
         batch_step(b, i, 50, NULL, 0);
-    assert_false(batch_end(b, BATCH_STOPPED, 50, "signal", &err));
+    assert_false(batch_end(b, RUN_STOPPED, 50, "signal", &err));
     assert_int_equal(err.code, ERR_STOPPED);
     assert_int_equal(error_exit_status(err.code), 3);
     assert_non_null(strstr(s.text, "\"step\":1,"));
@@ -157,7 +157,7 @@ static void text_ends_with_a_table_of_start_and_end(UNUSED void **state)
     batch_eval(b, 0, "greedy", 500, 0.412);
     batch_step(b, 1, 1, (struct batch_metric[]){ { "metrics/reward", 0.5 } }, 1);
     batch_eval(b, 1, "greedy", 500, 0.9);
-    assert_false(batch_end(b, BATCH_FAILED, 1, "disk is full", &err));
+    assert_false(batch_end(b, RUN_FAILED, 1, "disk is full", &err));
     assert_int_equal(error_exit_status(err.code), 1);
     assert_non_null(strstr(err.text, "disk is full"));
     assert_non_null(strstr(s.text, "1/1"));
@@ -178,9 +178,9 @@ static void a_full_disk_is_reported_at_the_end_and_stops_nothing(UNUSED void **s
     for (int i = 1; i <= 3; i++)
         batch_step(b, i, 3, NULL, 0);
     assert_true(batch_broken(b));
-    assert_false(batch_end(b, BATCH_FINISHED, 3, NULL, &err));
+    assert_false(batch_end(b, RUN_FINISHED, 3, NULL, &err));
     assert_int_equal(err.code, ERR_IO);
-    assert_false(batch_end(b, BATCH_STOPPED, 3, "", &err));    // what a signal did, since nobody could read on
+    assert_false(batch_end(b, RUN_STOPPED, 3, "", &err));    // what a signal did, since nobody could read on
     assert_int_equal(err.code, ERR_STOPPED);
     assert_non_null(strstr(err.text, "its progress could not be written: No space left"));
     batch_free(b);
