@@ -165,9 +165,3 @@ bool collective_all_gather(struct collective *c, float *x, const float *sum, int
     }
     return read_end(c, ok, err);
 }
-
-bool collective_broadcast(struct collective *c, void *x, size_t size_bytes, int from, struct error *err)
-{
-    BUG_IF(from < 0 || from >= c->n_rank, "a broadcast from rank %d of %d", from, c->n_rank);
-    return c->kind->broadcast(c, x, size_bytes, from, err);
-}

@@ -1,4 +1,4 @@
-/* collective.h - what the ranks of one computation do together: sums in rank order by shards, gathering, broadcast
+/* collective.h - what the ranks of one computation do together: sums in rank order by shards, and gathering
  *
  * A struct collective is one rank's end of a group that has met once, by name, and stays together until a member leaves or dies;
  * then it is over for all of them, every call fails with ERR_CLOSED, and they meet again under another name. All ranks make the
@@ -26,7 +26,7 @@ struct collective_config {
     const char *dir;              // a folder of this host where the ranks meet, e.g. the run's sock/
     const char *name;             // of this meeting: used once
     int rank, n_rank;
-    struct device *dev;           // whose memory is summed and broadcast; borrowed as long as the collective lives
+    struct device *dev;           // whose memory is summed; borrowed as long as the collective lives
     int64_t join_ms, wait_ms;     // limits: until all have joined, and of each wait after that
     /* Called on the rank's thread when a wait for another rank has gone on for a moment, and with -1 when it is over; or NULL. */
     void (*waits)(void *ctx, int rank);
@@ -59,8 +59,6 @@ MUST_USE bool collective_offer(struct collective *c, const void *mem, size_t siz
 MUST_USE bool collective_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
 /* x (n) of every rank = the shards that all ranks have in sum, end to end. */
 MUST_USE bool collective_all_gather(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);
-/* x (size_bytes, device memory) becomes that of rank `from`. */
-MUST_USE bool collective_broadcast(struct collective *c, void *x, size_t size_bytes, int from, struct error *err);
 
 /* What a kind implements; its own struct starts with struct collective. */
 struct collective_kind {
@@ -71,7 +69,6 @@ struct collective_kind {
     bool (*gather)(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
     bool (*reduce)(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
     bool (*all_gather)(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);
-    bool (*broadcast)(struct collective *c, void *x, size_t size_bytes, int from, struct error *err);
 };
 #define COLLECTIVE_OFFER_MAX 4
 struct collective {

@@ -333,26 +333,7 @@ static bool local_all_gather(struct collective *c, float *x, const float *sum, i
     return true;
 }
 
-static bool local_broadcast(struct collective *c, void *x, size_t size_bytes, int from, struct error *err)
-{
-    struct local *l = (struct local *)c;
-    const size_t most = (size_t)CHUNK * sizeof(float);
-    float *slot = l->slot + from * CHUNK;
-    for (size_t at = 0; at < size_bytes; at += most) {
-        size_t m = MIN(size_bytes - at, most);
-        if (c->rank == from && (!mem_copy(l->dev, slot, (char *)x + at, m, COPY_D2H, err) || !device_sync(l->dev, err)))
-            return false;
-        if (!barrier(l, l->wait_ms, err))
-            return false;
-        if (c->rank != from && (!mem_copy(l->dev, (char *)x + at, slot, m, COPY_H2D, err) || !device_sync(l->dev, err)))
-            return false;
-        if (!barrier(l, l->wait_ms, err))
-            return false;
-    }
-    return true;
-}
-
 const struct collective_kind collective_local = {
     .name = "local", .join = local_join, .leave = local_leave, .reads = local_reads, .gather = local_gather, .reduce = local_reduce,
-    .all_gather = local_all_gather, .broadcast = local_broadcast,
+    .all_gather = local_all_gather,
 };

@@ -52,7 +52,7 @@ static const char schema[] =
 
 enum statement {
     Q_SERIES_ADD, Q_STEP_ADD, Q_STEP_READ, Q_STEP_LAST, Q_SUPERSEDE, Q_INCARNATION_ADD, Q_INCARNATION_READ, Q_ITEM_PUT, Q_ITEM_READ,
-    Q_ITEM_FORGET, Q_EVENT_ADD, Q_EVENT_READ, Q_COMMAND_PUT, Q_COMMAND_GET, Q_VALUE_PUT, Q_VALUE_GET, Q_EVAL_PUT,
+    Q_EVENT_ADD, Q_EVENT_READ, Q_COMMAND_PUT, Q_COMMAND_GET, Q_VALUE_PUT, Q_VALUE_GET, Q_EVAL_PUT,
     Q_SAMPLE_ADD, Q_SAMPLE_READ, Q_SAMPLE_LAST, Q_EVAL_READ, Q_EVAL_FORGET, Q_CHECKPOINT_PUT, Q_CHECKPOINT_READ, Q_BEGIN,
     Q_COMMIT, Q_ROLLBACK, Q_N
 };
@@ -69,7 +69,6 @@ static const char *const queries[Q_N] = {
     [Q_SAMPLE_LAST] = "SELECT max(seq) FROM sample",
     [Q_ITEM_PUT] = "INSERT OR REPLACE INTO item VALUES(?,?,?,?,?,?,?,?,?)",
     [Q_ITEM_READ] = "SELECT * FROM item WHERE item>? ORDER BY item",
-    [Q_ITEM_FORGET] = "DELETE FROM item WHERE item>=?",
     [Q_EVENT_ADD] = "INSERT INTO event(incarnation, step, wall_s, kind, who, text, detail) VALUES(?,?,?,?,?,?,?)",
     [Q_EVENT_READ] = ("SELECT seq, incarnation, step, wall_s, kind, who, text, detail FROM event"
                       " WHERE seq>?1 AND (?2 IS NULL OR kind=?2) ORDER BY seq"),
@@ -822,15 +821,6 @@ bool journal_items_read(struct journal *j, int64_t first, journal_item_fn *fn, v
 {
     struct item_told t = { fn, arg };
     return pages_read(j, Q_ITEM_READ, first - 1, NULL, item_tell, &t, err);
-}
-
-bool journal_items_forget(struct journal *j, int64_t first, struct error *err)
-{
-    sqlite3_stmt *s = query(j, Q_ITEM_FORGET, err);
-    if (!s)
-        return false;
-    sqlite3_bind_int64(s, 1, first);
-    return query_run(j, s, err);
 }
 
 /* ---- events, commands, values ---- */

@@ -76,8 +76,6 @@ MUST_USE bool journal_item_put(struct journal *j, const struct journal_item *ite
 typedef bool journal_item_fn(void *arg, const struct journal_item *item);
 /* Items from first on, in order. */
 MUST_USE bool journal_items_read(struct journal *j, int64_t first, journal_item_fn *fn, void *arg, struct error *err);
-/* Forget items from first on: they will be issued again. */
-MUST_USE bool journal_items_forget(struct journal *j, int64_t first, struct error *err);
 
 /* The audit trail: state changes, commands, knob changes, alerts, evaluations. detail is JSON or "". */
 MUST_USE bool journal_event_add(struct journal *j, int64_t incarnation, int64_t step, const char *kind, const char *who,

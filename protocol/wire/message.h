@@ -22,7 +22,7 @@ enum msg_type {
     /* to the agent */
     MSG_HEARTBEAT, MSG_PUBLISH, MSG_STATUS,
     /* to the controller; an agent passes these on for console and ctl */
-    MSG_COMMAND, MSG_STEPS, MSG_EVENTS, MSG_ROLLOUTS, MSG_CHECKPOINTS,
+    MSG_COMMAND, MSG_STEPS, MSG_EVENTS, MSG_ROLLOUTS,
     /* worker to controller */
     MSG_WORK, MSG_GROUP, MSG_FETCH, MSG_DONE,
     /* to the scorer */

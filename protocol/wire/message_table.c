@@ -84,9 +84,6 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         FIELDS({ "limit", KIND_I64, true, "most groups" },),
         FIELDS({ "groups", KIND_LIST, false, "{item, step, line (of the data's file, from 1), prompt_text, samples: [{text, reward, score, n_tok, finish, reason}]}, "
                                              "newest first" },) },
-    [MSG_CHECKPOINTS] = { "checkpoints", "console, ctl", "agent, controller", "the run's checkpoints, newest first",
-        FIELDS({ "verify", KIND_BOOL, true, "read every file and compare its hash" },),
-        FIELDS({ "checkpoints", KIND_LIST, false, "{step, path, time, size_bytes, complete, reason}" },) },
     [MSG_WORK] = { "work", "worker", "controller", "I am free: what next? Held open until there is something, at most 2 s",
         FIELDS({ "name", KIND_STR, false, "the worker" }, { "start", KIND_I64, false, "as in its heartbeat" },
                { "incarnation", KIND_I64, false, "the last one it was told; -1: none" },
@@ -125,7 +122,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "prompt_text", KIND_STR, true, "" },
                { "gen_s", KIND_F64, true, "seconds" }, { "score_s", KIND_F64, true, "seconds from asking for scores to having them" },
                { "verify_s", KIND_F64, true, "seconds that the verifiers worked, added up" },),
-        FIELDS({ "known", KIND_BOOL, true, "it was there already" },) },
+        NO_FIELDS },
     [MSG_FETCH] = { "fetch", "worker", "controller", "the groups of a train batch, by item; the answer may hold fewer than asked",
         FIELDS({ "items", KIND_LIST, false, "item numbers" },),
         FIELDS({ "groups", KIND_LIST, false, "maps as in group, from the first on" },) },
@@ -142,8 +139,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "lines", KIND_BIN, true, "load: int64 pairs (usable prompt from 0, its line in the data's file from 1), one for each prompt that "
                                           "does not stand on the line after its predecessor's" },
                { "metrics", KIND_MAP, true, "train: numbers by name (protocol/run/metrics.h)" },
-               { "eval", KIND_MAP, true, "eval: SET -> {n, mean, temperature}" },
-               { "size_bytes", KIND_I64, true, "save" }, { "hash", KIND_STR, true, "save: of the manifest" },),
+               { "eval", KIND_MAP, true, "eval: SET -> {n, mean, temperature}" },),
         NO_FIELDS },
     [MSG_SCORE] = { "score", "worker", "scorer", "score the completions of one prompt with the run's reward",
         FIELDS({ "row", KIND_STR, false, "the dataset's line, JSON" },

@@ -65,18 +65,13 @@ void publisher_free(struct publisher *p)
         free(p);
 }
 
-void publisher_send_bytes(struct publisher *p, const char *topic, const void *data, size_t len)
+void publisher_send(struct publisher *p, const char *topic, const void *data, size_t len)
 {
     nng_msg *m = nng_msg_of(topic, strlen(topic) + 1);    // with its NUL
     if (!m)
         return;
     if (nng_msg_append(m, data, len) != 0 || nng_sendmsg(p->socket, m, NNG_FLAG_NONBLOCK) != 0)
         nng_msg_free(m);
-}
-
-void publisher_send(struct publisher *p, const char *topic, const struct msg_out *m)
-{
-    publisher_send_bytes(p, topic, m->buf.data, m->buf.len);
 }
 
 static void heard_cb(void *arg)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "faults.h"
 #include "protocol/base/file.h"
+#include "tests/unit/checkpoint_newest.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
@@ -51,8 +52,7 @@ static int teardown(UNUSED void **state)
 /* Save step into dir with a writer of its own, and read it back whole. */
 static bool save(const char *dir, int64_t step, struct error *err)
 {
-    struct checkpoint_info info = { .step = step, .tokenizer_dir = model_dir, .settings = "{\"lr\": 0.01}", .blob = "ledger",
-                                    .blob_len = 6 };
+    struct checkpoint_info info = { .step = step, .tokenizer_dir = model_dir, .settings = "{\"lr\": 0.01}" };
     char path[4096];
     int64_t found;
     struct checkpoint_writer *w = checkpoint_writer_new(err);

@@ -468,28 +468,8 @@ static void what_can_never_run_is_refused_with_its_sizes(UNUSED void **state)
     generator_free(g);
 }
 
-static void cancelling_frees_pages_and_leaves_the_others_alone(UNUSED void **state)
+static void clearing_in_the_middle_frees_all_pages(UNUSED void **state)
 {
-    struct group *want[N_ITEM], *got[N_ITEM] = { NULL };
-    reference(want);
-    for (int at = 0; at < 12; at++) {
-        struct generator *g = engine(6, 14, NULL);
-        memset(got, 0, sizeof got);
-        for (int i = 0; i < N_ITEM; i++) {
-            struct generator_item item = item_of(i);
-            submit(g, &item);
-        }
-        for (int k = 0; k < at * 3; k++)
-            assert_true(generator_step(g, &err));
-        int64_t n = generator_cancel(g, 100 + at % N_ITEM) + generator_cancel(g, 106);
-        assert_in_range(n, 0, 2);
-        run_all(g, got);
-        for (int i = 0; i < N_ITEM; i++)
-            if (got[i])
-                groups_same(got[i], want[i]);
-        groups_free(got);
-        generator_free(g);
-    }
     struct generator *g = engine(6, 14, NULL);
     for (int i = 0; i < N_ITEM; i++) {
         struct generator_item item = item_of(i);
@@ -501,7 +481,6 @@ static void cancelling_frees_pages_and_leaves_the_others_alone(UNUSED void **sta
     pages_all_free(g);
     assert_true(generator_idle(g));
     generator_free(g);
-    groups_free(want);
 }
 
 static void weights_may_only_change_between_items(UNUSED void **state)
@@ -598,7 +577,7 @@ int main(void)
         cmocka_unit_test(an_end_token_at_the_limit_is_a_stop_and_ignored_ones_go_on),
         cmocka_unit_test(samples_of_a_prompt_may_be_split_over_items),
         cmocka_unit_test(what_can_never_run_is_refused_with_its_sizes),
-        cmocka_unit_test(cancelling_frees_pages_and_leaves_the_others_alone),
+        cmocka_unit_test(clearing_in_the_middle_frees_all_pages),
         cmocka_unit_test(weights_may_only_change_between_items),
         cmocka_unit_test(running_samples_can_be_looked_at),
     };

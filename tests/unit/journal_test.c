@@ -158,7 +158,6 @@ static void items_commands_and_values_are_kept_by_key(void **state)
     int64_t sum = 0;
     assert_true(journal_items_read(j, 0, item_count, &sum, &err));
     assert_int_equal(sum, 30 + 2 * ITEM_TRAINED);    // each item once, with its last fate
-    assert_true(journal_items_forget(j, 2, &err));
     struct buf b = BUF_INIT;
     bool found;
     assert_true(journal_command_get(j, "id", &b, &found, &err) && !found);

@@ -200,7 +200,7 @@ static void a_publication_reaches_its_listeners_with_its_topic(void **state)
     ok_make(&m);
     bool heard = false;
     for (int i = 0; i < 600 && !heard; i++) {    // what is sent before the listener is there is lost by design
-        publisher_send(p, "step", &m);
+        publisher_send(p, "step", m.buf.data, m.buf.len);
         heard = transport_wait(f->b, &ev, 100);
     }
     assert_true(heard);
@@ -311,7 +311,7 @@ static void a_publisher_hears_again_after_listeners_left_while_they_connected(vo
     ok_make(&m);
     bool heard = false;
     for (int i = 0; i < 600 && !heard; i++) {
-        publisher_send(p, "step", &m);
+        publisher_send(p, "step", m.buf.data, m.buf.len);
         assert_false(transport_wait(f->a, &ev, 50));    // its loop turns
         heard = transport_wait(f->b, &ev, 50);
     }

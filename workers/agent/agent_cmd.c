@@ -50,7 +50,7 @@ static bool command_of_node(const struct agent *a, const struct msg_in *in)
 /* May those ask it who may only look? */
 static bool is_question(enum msg_type type)
 {
-    return type == MSG_STATUS || type == MSG_STEPS || type == MSG_EVENTS || type == MSG_ROLLOUTS || type == MSG_CHECKPOINTS;
+    return type == MSG_STATUS || type == MSG_STEPS || type == MSG_EVENTS || type == MSG_ROLLOUTS;
 }
 
 static void request_dispatch(struct agent *a, struct net_event *ev)
@@ -105,7 +105,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         }
         break;
     }
-    case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS: case MSG_CHECKPOINTS:
+    case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS:
         if ((x = pending_new(a, ev->request, in.type, ev->data, ev->len, 10000)))
             pending_ask(a, x);
         break;

@@ -9,8 +9,8 @@
 
 void telemetry_send(struct agent *a, const char *topic, const void *data, size_t len)
 {
-    publisher_send_bytes(a->telemetry, topic, data, len);
-    publisher_send_bytes(a->view_telemetry, topic, data, len);
+    publisher_send(a->telemetry, topic, data, len);
+    publisher_send(a->view_telemetry, topic, data, len);
 }
 
 /* Processor time and memory of a process, from /proc. */

@@ -79,9 +79,6 @@ struct checkpoint_row {
     int64_t step;
     char path[4096];
     bool complete;
-    double wall_s, stall_s, write_s;
-    int64_t size_bytes;
-    char reason[256];
 };
 struct eval_row {
     char set[64];
@@ -238,7 +235,6 @@ void line_write(const struct controller *c, struct msg_out *m, const struct mval
 /* Where the prompts stand, as a worker has told after loading; kept in the journal. */
 MUST_USE bool lines_take(struct controller *c, const struct mval *told, struct error *err);
 void rollouts_asked(struct controller *c, struct request *r, const struct msg_in *in);
-void checkpoints_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void orders_tick(struct controller *c);
 /* Look whether settings were given at resume: then now is as it was without them. */
 MUST_USE bool orders_resumed_read(struct controller *c, struct error *err);

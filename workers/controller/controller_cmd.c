@@ -155,7 +155,6 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     case MSG_STEPS: steps_asked(c, ev->request, &in); break;
     case MSG_EVENTS: events_asked(c, ev->request, &in); break;
     case MSG_ROLLOUTS: rollouts_asked(c, ev->request, &in); break;
-    case MSG_CHECKPOINTS: checkpoints_asked(c, ev->request, &in); break;
     case MSG_STATUS: status_asked(c, ev->request); break;
     case MSG_PUBLISH: event_told(c, ev->request, &in); break;
     case MSG_HEARTBEAT: case MSG_SCORE: case MSG_JOIN: case MSG_NODE: case MSG_FILE: case MSG_OK: case MSG_REFUSED: case MSG_TYPE_COUNT:

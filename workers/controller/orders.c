@@ -799,25 +799,3 @@ void rollouts_asked(struct controller *c, struct request *r, const struct msg_in
     msg_end(&m);
     answer_later(c, r, &m);
 }
-
-void checkpoints_asked(struct controller *c, struct request *r, UNUSED const struct msg_in *in)
-{
-    struct msg_out m = MSG_OUT_INIT;
-    msg_begin(&m, MSG_OK);
-    msg_list(&m, "checkpoints");
-    for (int i = c->n_checkpoint - 1; i >= 0; i--) {
-        const struct checkpoint_row *k = &c->checkpoint[i];
-        if (k->complete && !path_is_dir(k->path))
-            continue;    // removed: only the newest are kept
-        msg_map(&m, NULL);
-        msg_i64(&m, "step", k->step);
-        msg_str(&m, "path", k->path);
-        msg_f64(&m, "time", k->wall_s);
-        msg_i64(&m, "size_bytes", k->size_bytes);
-        msg_bool(&m, "complete", k->complete);
-        msg_str(&m, "reason", k->reason);
-        msg_end(&m);
-    }
-    msg_end(&m);
-    answer_later(c, r, &m);
-}

@@ -272,11 +272,8 @@ static bool checkpoint_restore_row(void *arg, const struct journal_checkpoint *r
         c->n_checkpoint--;
     }
     struct checkpoint_row *k = &c->checkpoint[c->n_checkpoint++];
-    *k = (struct checkpoint_row){ .step = row->step, .complete = strcmp(row->state, "complete") == 0, .wall_s = row->wall_s,
-                                  .stall_s = row->stall_s, .write_s = row->write_s };
+    *k = (struct checkpoint_row){ .step = row->step, .complete = strcmp(row->state, "complete") == 0 };
     snprintf(k->path, sizeof k->path, "%s", row->path);
-    if (!k->complete)
-        snprintf(k->reason, sizeof k->reason, "%s", row->state);
     return true;
 }
 

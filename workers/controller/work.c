@@ -606,11 +606,10 @@ static bool group_is_ours(struct controller *c, struct request *r, const struct 
     return false;
 }
 
-static void group_taken(struct controller *c, struct request *r, bool known)
+static void group_taken(struct controller *c, struct request *r)
 {
     struct msg_out m = MSG_OUT_INIT;
     msg_begin(&m, MSG_OK);
-    msg_bool(&m, "known", known);
     answer_later(c, r, &m);
 }
 
@@ -622,7 +621,7 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
     if (!group_is_ours(c, r, in, &known))
         return;
     if (known) {
-        group_taken(c, r, true);
+        group_taken(c, r);
         return;
     }
     if (!group_summary_read(in->root, &sum, &err)) {
@@ -664,7 +663,7 @@ void group_note(struct controller *c, struct request *r, const struct msg_in *in
         recent_add(c, item, data, len);
         waste_look(c, sum, mval_get(in->root, "samples"));
     }
-    group_taken(c, r, known);
+    group_taken(c, r);
 }
 
 void fetch_asked(struct controller *c, struct request *r, const struct msg_in *in)
@@ -855,16 +854,13 @@ static bool save_done(struct controller *c, const struct msg_in *in, int64_t ste
     if (c->saving == step)
         c->saving = -1;
     k->complete = ok;
-    k->wall_s = clock_wall_s();
-    k->size_bytes = mval_i64(mval_get(in->root, "size_bytes"), 0);
-    k->stall_s = c->save_stall_s = mval_f64(mval_get(given, metrics[M_CHECKPOINT_STALL_S].name), NAN);
-    k->write_s = c->save_write_s = mval_f64(mval_get(given, metrics[M_CHECKPOINT_WRITE_S].name), NAN);
+    c->save_stall_s = mval_f64(mval_get(given, metrics[M_CHECKPOINT_STALL_S].name), NAN);
+    c->save_write_s = mval_f64(mval_get(given, metrics[M_CHECKPOINT_WRITE_S].name), NAN);
     snprintf(k->path, sizeof k->path, "%.4000s/step-%06" PRId64, c->checkpoint_dir, step);
-    snprintf(k->reason, sizeof k->reason, "%.250s", ok ? "" : why);
-    if (!transaction(c, err) || !journal_checkpoint_put(c->journal, step, k->path, ok ? "complete" : "broken", k->stall_s, k->write_s, err))
+    if (!transaction(c, err) || !journal_checkpoint_put(c->journal, step, k->path, ok ? "complete" : "broken", c->save_stall_s, c->save_write_s, err))
         return false;
     snprintf(text, sizeof text, ok ? "step %" PRId64 " saved" : "step %" PRId64 " could not be saved: %.500s", step, why);
-    json_t *o = ok ? json_pack("{s:I, s:s, s:I}", "step", (json_int_t)step, "path", k->path, "size_bytes", (json_int_t)k->size_bytes) : NULL;
+    json_t *o = ok ? json_pack("{s:I, s:s}", "step", (json_int_t)step, "path", k->path) : NULL;
     event_add_facts(c, ok ? "checkpoint" : "alert", "controller", text, o);
     if (!ok) {
         if (c->state == RUN_STOPPING)
@@ -933,7 +929,6 @@ static void load_failed(struct controller *c, const char *why, bool broken)
     for (int i = 0; i < c->n_checkpoint; i++)
         if (broken && step > 0 && c->checkpoint[i].step == step && c->checkpoint[i].complete) {
             c->checkpoint[i].complete = false;
-            snprintf(c->checkpoint[i].reason, sizeof c->checkpoint[i].reason, "%s", why);
             if (!transaction(c, &err) || !journal_checkpoint_put(c->journal, step, c->checkpoint[i].path, "broken", NAN, NAN, &err))
                 log_error("%s", err.text);
             if (return_find(c, path) >= 0) {

@@ -74,7 +74,7 @@ static void request_of_node(struct gate *g, struct net_event *ev)
             request_refuse(ev->request, &err);
         break;
     case MSG_GROUP: case MSG_PUBLISH: pass_on(g, ev, &in, g->controller, GROUP_LIMIT_MS, ""); break;
-    case MSG_STATUS: case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS: case MSG_CHECKPOINTS:
+    case MSG_STATUS: case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS:
         pass_on(g, ev, &in, g->process.agent, QUESTION_LIMIT_MS, "");
         break;
     case MSG_COMMAND:

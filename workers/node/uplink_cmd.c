@@ -436,7 +436,7 @@ static void request_came(struct uplink *u, struct net_event *ev)
         else
             task_failed(u, ev->request, &in);
         break;
-    case MSG_STATUS: case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS: case MSG_CHECKPOINTS:
+    case MSG_STATUS: case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS:
         pass_on(u, ev, &in, false, QUESTION_LIMIT_MS);
         break;
     case MSG_COMMAND:

@@ -951,21 +951,6 @@ static void entry_drop(struct generator *g, struct entry_list *l, struct entry *
     entry_free(e);
 }
 
-int64_t generator_cancel(struct generator *g, int64_t item)
-{
-    struct entry_list *lists[] = { &g->waiting, &g->running };
-    int64_t n = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
-        for (struct entry *e = lists[i]->first, *next; e; e = next) {
-            next = e->next;
-            if (e->spec.item == item) {
-                entry_drop(g, lists[i], e);
-                n++;
-            }
-        }
-    return n;
-}
-
 int64_t generator_clear(struct generator *g)
 {
     struct entry_list *lists[] = { &g->waiting, &g->running };

@@ -68,9 +68,7 @@ MUST_USE bool generator_step(struct generator *g, struct error *err);
 /* The next finished group, in the order of finishing; returns it for group_free, NULL: none. */
 struct group *generator_poll(struct generator *g);
 bool generator_idle(const struct generator *g); // nothing waiting, nothing running (finished groups may wait in poll)
-/* Forget one item (a lease that ended), or all that is inside, finished groups too. Returns how many items were
- * dropped. */
-int64_t generator_cancel(struct generator *g, int64_t item);
+/* Forget all that is inside, finished groups too. Returns how many items were dropped. */
 int64_t generator_clear(struct generator *g);
 /* The weights in the model have been replaced in place: items not started yet and those submitted from now on carry
  * this version. ERR_REFUSED while an item has been started and not finished: a group is generated wholly at one

@@ -297,11 +297,6 @@ bool tokenizer_has_id(const struct tokenizer *t, int32_t id)
     return id >= 0 && id < t->n_id && t->spelling[id].bytes;
 }
 
-bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
-{
-    return tokenizer_has_id(t, id) && t->spelling[id].special;
-}
-
 const int32_t *tokenizer_eos(const struct tokenizer *t, int *n_eos)
 {
     *n_eos = (int)t->eos.n;
@@ -314,20 +309,6 @@ bool tokenizer_is_eos(const struct tokenizer *t, int32_t id)
         if (t->eos.id[i] == id)
             return true;
     return false;
-}
-
-bool tokenizer_pad(const struct tokenizer *t, int32_t *id)
-{
-    if (t->has_pad)
-        *id = t->pad;
-    return t->has_pad;
-}
-
-bool tokenizer_bos(const struct tokenizer *t, int32_t *id)
-{
-    if (t->has_bos)
-        *id = t->bos;
-    return t->has_bos;
 }
 
 bool tokenizer_find(const struct tokenizer *t, const char *text, int32_t *id)

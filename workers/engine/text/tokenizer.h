@@ -13,8 +13,8 @@
 #include "workers/engine/text/unicode.h"
 
 struct tokenizer;
-/* Load FILE (a tokenizer.json) or DIR/tokenizer.json. From the directory it also reads the end, begin and pad tokens,
- * from tokenizer_config.json, generation_config.json and config.json, where they are. NULL: see err. */
+/* Load FILE (a tokenizer.json) or DIR/tokenizer.json. From the directory it also reads the end tokens, from
+ * tokenizer_config.json, generation_config.json and config.json, where they are. NULL: see err. */
 struct tokenizer *tokenizer_load(const char *path, struct error *err);
 /* The same from memory; name stands in messages. */
 struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name, struct error *err);
@@ -27,14 +27,10 @@ MUST_USE bool tokenizer_fits(const struct tokenizer *t, int64_t vocab, const cha
 /* The id of a token by its text, e.g. "<|im_end|>" or "Ġthe" (the file's spelling): added tokens first. */
 MUST_USE bool tokenizer_find(const struct tokenizer *t, const char *text, int32_t *id);
 bool tokenizer_has_id(const struct tokenizer *t, int32_t id);
-bool tokenizer_is_special(const struct tokenizer *t, int32_t id);    // an added token with the flag special
 /* Ids that end a completion: eos_token_id of generation_config.json (else config.json) and tokenizer_config's
  * eos_token, without repeats; n_eos may be 0. Borrowed. */
 const int32_t *tokenizer_eos(const struct tokenizer *t, int *n_eos);
 bool tokenizer_is_eos(const struct tokenizer *t, int32_t id);
-/* tokenizer_config's pad_token, else generation_config's pad_token_id. */
-MUST_USE bool tokenizer_pad(const struct tokenizer *t, int32_t *id);
-MUST_USE bool tokenizer_bos(const struct tokenizer *t, int32_t *id);
 
 struct token_list {
     int32_t *id;       // (n) owned: token_list_release

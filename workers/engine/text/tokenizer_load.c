@@ -559,15 +559,6 @@ static bool named_token(const struct tokenizer *t, const json_t *config, const c
     return text && tokenizer_find(t, text, id);
 }
 
-static bool id_read(const json_t *config, const char *key, int32_t *id)
-{
-    const json_t *v = json_object_get(config, key);
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= BPE_IDS_MAX)
-        return false;
-    *id = (int32_t)json_integer_value(v);
-    return true;
-}
-
 static bool beside_read(struct tokenizer *t, const char *dir, struct error *err)
 {
     json_t *tok = NULL, *gen = NULL, *config = NULL;
@@ -579,8 +570,6 @@ static bool beside_read(struct tokenizer *t, const char *dir, struct error *err)
     TRY(eos_read(t, json_object_get(json_object_get(gen, "eos_token_id") ? gen : config, "eos_token_id"), err));
     if (named_token(t, tok, "eos_token", &id))
         TRY(eos_add(t, id, err));
-    t->has_pad = named_token(t, tok, "pad_token", &t->pad) || id_read(gen, "pad_token_id", &t->pad);
-    t->has_bos = named_token(t, tok, "bos_token", &t->bos) || id_read(gen, "bos_token_id", &t->bos);
     ok = true;
 out:
     json_decref(tok);

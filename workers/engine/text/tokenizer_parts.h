@@ -25,8 +25,6 @@ struct tokenizer {
     int32_t n_id;
     struct token_list before, after;  // what the post-processor puts around a text
     struct token_list eos;
-    bool has_pad, has_bos;
-    int32_t pad, bos;
 };
 /* Undo the printable alphabet of byte-level files (GPT-2's bytes_to_unicode): append the bytes that a token's text
  * stands for. *raw: some character is outside the alphabet, then its UTF-8 is appended as it is. text is valid UTF-8.

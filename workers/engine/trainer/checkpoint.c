@@ -41,8 +41,6 @@ struct snapshot {
     char dir[PATH_BYTES], tokenizer_dir[PATH_BYTES], run[64];
     bool has_tokenizer;
     char *settings;                // or NULL
-    void *blob;                    // or NULL
-    size_t blob_len;
 };
 enum writer_state { WRITER_IDLE, WRITER_WANTED, WRITER_DONE, WRITER_QUIT };
 struct checkpoint_writer {
@@ -117,9 +115,7 @@ static bool state_write(const struct snapshot *s, const char *dir, struct error 
                          je.text[0] ? je.text : "no memory");
     json_t *j = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)s->step, "adam_step", (json_int_t)s->adam_step,
                           "settings", settings);
-    if (!join(path, dir, "state.json", err) || !json_write(j, path, err))
-        return false;
-    return !s->blob || (join(path, dir, "controller.bin", err) && file_write(path, s->blob, s->blob_len, err));
+    return join(path, dir, "state.json", err) && json_write(j, path, err);
 }
 
 /* Add every file of dir (and of its state/) to the manifest. */
@@ -307,7 +303,6 @@ void checkpoint_writer_free(struct checkpoint_writer *w)
     for (int k = 0; k < STATE_N; k++)
         free(w->snap.state[k]);
     free(w->snap.settings);
-    free(w->snap.blob);
     free(w);
 }
 
@@ -376,14 +371,9 @@ static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir
             PATH_BYTES)
         return error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
     free(s->settings);
-    free(s->blob);
     s->settings = info->settings ? strdup(info->settings) : NULL;
-    s->blob = info->blob ? malloc(MAX(info->blob_len, (size_t)1)) : NULL;
-    s->blob_len = info->blob_len;
-    if ((info->settings && !s->settings) || (info->blob && !s->blob))
-        return error_set(err, ERR_NO_MEMORY, "no memory for the controller's state of %zu bytes", info->blob_len);
-    if (info->blob)
-        memcpy(s->blob, info->blob, info->blob_len);
+    if (info->settings && !s->settings)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the settings in '%s'", dir);
     if (!mem_copy(dev, s->weights, model_weights(m, &bytes), s->weight_bytes, COPY_D2H, err))
         return false;
     for (int k = 0; k < STATE_N; k++)
@@ -559,24 +549,6 @@ static bool steps_list(const char *dir, int64_t **steps, int64_t *n, struct erro
     return true;
 }
 
-bool checkpoint_newest(const char *dir, char path[4096], int64_t *step, struct error *err)
-{
-    int64_t *steps, n;
-    if (!steps_list(dir, &steps, &n, err))
-        return false;
-    bool ok = false;
-    for (int64_t i = 0; !ok && i < n; i++) {
-        char name[64];
-        struct error why;
-        snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
-        ok = join(path, dir, name, err) && checkpoint_verify(path, step, &why);
-        if (!ok)
-            log_warn("checkpoint passed over: %s", why.text);
-    }
-    free(steps);
-    return ok || error_set(err, ERR_NOT_FOUND, "'%s' holds no complete checkpoint", dir);
-}
-
 /* Masters from the saved weights themselves: a run in fp32 keeps them only there. */
 static bool masters_from_weights(struct trainer *t, const char *path, float *flat, struct error *err)
 {
@@ -637,25 +609,6 @@ out:
     shards_close(s);
     json_decref(j);
     return ok;
-}
-
-bool checkpoint_blob(const char *path, void **blob, size_t *len, struct error *err)
-{
-    char file[PATH_BYTES];
-    struct buf b = { .max = (size_t)1 << 30 };
-    *blob = NULL;
-    *len = 0;
-    if (!join(file, path, "state/controller.bin", err))
-        return false;
-    if (!path_exists(file))
-        return true;
-    if (!file_read(&b, file, (size_t)1 << 30, err)) {
-        buf_release(&b);
-        return false;
-    }
-    *blob = b.data;    // the buffer's memory is malloc's
-    *len = b.len;
-    return true;
 }
 
 /* Is the checkpoint run's, or nobody's? */

@@ -1,7 +1,7 @@
 /* checkpoint.h - a training state on disk: a Hugging Face directory plus state/, complete or recognisably not
  *
  *   step-000120/  model.safetensors config.json tokenizer.json tokenizer_config.json ...   (loads in transformers)
- *     state/      trainer.safetensors (masters, moments)  state.json (step, settings)  controller.bin (opaque blob)
+ *     state/      trainer.safetensors (masters, moments)  state.json (step, settings)
  *     state/manifest.json: size and hash of every other file; written last
  *
  * Written into a hidden sibling, synced, then renamed: a directory of the final name with a good manifest is complete.
@@ -15,15 +15,13 @@
 
 struct trainer;
 struct checkpoint_writer;
-/* What stands beside the model; strings and blob are copied. */
+/* What stands beside the model; strings are copied. */
 struct checkpoint_info {
     int64_t step;                // optimizer steps: names the directory
     const char
         *tokenizer_dir; // tokenizer*.json, special_tokens_map.json, generation_config.json, ... come from here; or NULL
     const char *settings;        // JSON text kept as state.json's "settings"; or NULL
     const char *run;             // id of the run it belongs to; or NULL
-    const void *blob;            // the controller's state, opaque; or NULL
-    size_t blob_len;
 };
 /* A writer with one background thread; NULL: see err. The destructor waits for what is being written. */
 struct checkpoint_writer *checkpoint_writer_new(struct error *err);
@@ -41,13 +39,9 @@ MUST_USE bool checkpoint_wait(struct checkpoint_writer *w, struct error *err);
 MUST_USE bool checkpoint_verify(const char *path, int64_t *step, struct error *err);
 /* The id of the run that a checkpoint belongs to, from its manifest, at most 63 bytes; "": it does not say. */
 MUST_USE bool checkpoint_owner(const char *path, char run[64], struct error *err);
-/* The newest complete checkpoint of dir into path; broken ones are passed over (and logged). ERR_NOT_FOUND: none. */
-MUST_USE bool checkpoint_newest(const char *dir, char path[4096], int64_t *step, struct error *err);
 /* Set the trainer's masters, moments and version (and so the model's weights) from a checkpoint that has been verified.
  */
 MUST_USE bool checkpoint_restore(struct trainer *t, const char *path, struct error *err);
-/* The controller's blob; returns malloc'd memory in *blob for free(), NULL with length 0 when there is none. */
-MUST_USE bool checkpoint_blob(const char *path, void **blob, size_t *len, struct error *err);
 /* The step of the newest checkpoint of dir that looks complete, not read; run as for checkpoint_prune. -1: none, or no such folder. */
 MUST_USE bool checkpoint_last(const char *dir, const char *run, int64_t *step, struct error *err);
 /* Remove all but the newest keep complete checkpoints of dir; 0 keeps all. run: only those of this run count and go, and those that do
