@@ -237,6 +237,7 @@ class Effects(RunCase):
     def test_the_loss_goes_by_its_knobs(self):
         # two optimizer steps for each rollout step: the second sees ratios that are not 1
         run = self.start(ignore_eos=True, learning_rate=1e-4, train_batch_size=4, clip_eps_low=1, clip_eps_high=100, kl_coeff=0.1, skip_threshold=0)
+        run.wait_step(4)
         for name, value, metric in (("clip_eps_low", 0, "train/clip_low_ratio"), ("clip_eps_high", 0, "train/clip_high_ratio"),
                                     ("skip_threshold", 1e-9, "train/skipped_ratio")):
             with self.subTest(name):
@@ -250,6 +251,7 @@ class Effects(RunCase):
     @proves("loss_variation", "filter_range", "filter_truncated_response")
     def test_what_is_in_the_loss_goes_by_its_knobs(self):
         run = self.start(max_new_tokens=40)
+        run.wait_step(4)    # so that there are steps before the change
         # on fresh samples the ratio is 1: the mean over samples of their advantages is 0, that over all tokens is not
         first = self.change(run, loss_variation="token_level")["loss_variation"]
         self.assertLess(max(map(abs, self.series(run, "train/loss", max(first - 3, 1), 3))), 1e-6)
@@ -262,6 +264,22 @@ class Effects(RunCase):
         first = self.change(run, filter_range="[0.3, 0.7]")["filter_range"]
         self.assertEqual(max(self.series(run, "metrics/filtered_ratio", max(first - 5, 1), 5)), 0)
         self.assertGreater(max(self.series(run, "metrics/filtered_ratio", first, 5)), 0)
+
+    @proves("waste_alert", "waste_limit")
+    def test_a_run_that_learns_nothing_goes_by_its_knobs(self):
+        # no mean reward of a group is so near to 1: every group is filtered
+        run = super().start(filter_range=[0.999, 0.9999], waste_alert=0, waste_limit=0)    # it never ends a step
+        items = lambda: self.query(run, "select count(*) from item where fate >= 2")[0][0]
+        alerts = lambda: self.query(run, "select text from event where kind = 'alert'")
+        self.until(run, "64 samples are filtered", lambda: items() >= 16)
+        self.assertEqual(alerts(), [])
+        self.change(run, waste_alert=32)
+        self.until(run, "an alert", alerts)
+        self.assertIsNone(run.process.poll())
+        self.change(run, waste_limit=64)
+        code, end = run.wait()
+        self.assertEqual((code, end["event"]), (1, "failed"), run.logs())
+        self.assertIn("waste_limit is 64", end["reason"])
 
     @proves("max_norm", "weight_decay", "learning_rate")
     def test_the_update_goes_by_its_knobs(self):
