@@ -269,6 +269,7 @@ class Effects(RunCase):
     def test_a_run_that_learns_nothing_goes_by_its_knobs(self):
         # no mean reward of a group is so near to 1: every group is filtered
         run = super().start(filter_range=[0.999, 0.9999], waste_alert=0, waste_limit=0)    # it never ends a step
+        self.until(run, "a journal", lambda: run.step() >= 0)
         items = lambda: self.query(run, "select count(*) from item where fate >= 2")[0][0]
         alerts = lambda: self.query(run, "select text from event where kind = 'alert'")
         self.until(run, "64 samples are filtered", lambda: items() >= 16)
