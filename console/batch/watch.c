@@ -10,12 +10,11 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 
-#define LAST_EVENTS_NS ((int64_t)2000000000)    // that the events of a run which is over are waited for: its agent goes soon
-
 struct watch {
     struct batch *batch;
     int64_t next;                      // the first step not told; -1: not known yet
-    struct eval_view eval[MODEL_EVALS];    // as told
+    struct eval_view eval[MODEL_EVALS];    // (n_eval) the last of each set, as told
+    int n_eval;
     int64_t event;                     // the last one told or passed over
     double since_s;                    // when we came, seconds since 1970
     bool met;                          // the run's state when we came has been told
@@ -36,6 +35,22 @@ static void step_tell(struct watch *w, const struct model *m, int64_t step)
         batch_step(w->batch, step, m->max_steps, metric, n);
 }
 
+/* Once: the one that was the last when we came is told by status, and perhaps by an event again. */
+static void eval_tell(struct watch *w, const struct eval_view *e)
+{
+    struct eval_view *told = NULL;
+    for (int i = 0; i < w->n_eval && !told; i++)
+        if (strcmp(w->eval[i].set, e->set) == 0)
+            told = &w->eval[i];
+    if (told && told->step == e->step && told->mean == e->mean)
+        return;
+    if (!told && w->n_eval < MODEL_EVALS)
+        told = &w->eval[w->n_eval++];
+    if (told)
+        *told = *e;
+    batch_eval(w->batch, e->step, e->set, e->n, e->mean);
+}
+
 /* Those that came after us; what was before is told by steps and evaluations. The first list may come late: time tells. */
 static void events_tell(struct watch *w, const struct model *m)
 {
@@ -48,19 +63,11 @@ static void events_tell(struct watch *w, const struct model *m)
         w->event = e->id;
         if (e->time_s < w->since_s)
             continue;
-        batch_event(w->batch, &(struct batch_event){ e->step, e->kind, e->who, e->text, e->detail });
+        if (e->eval.set[0])
+            eval_tell(w, &e->eval);
+        else
+            batch_event(w->batch, &(struct batch_event){ e->step, e->kind, e->who, e->text, e->detail });
     }
-}
-
-/* Has the list of events come up to the run's end? */
-static bool end_is_told(const struct model *m)
-{
-    const struct event_view *e;
-    char reason[8];
-    for (int64_t i = 0; (e = model_event_at(m, i)); i++)
-        if (strcmp(e->kind, "state") == 0)
-            return run_state_is_over(run_state_read(e->detail, strlen(e->detail), reason, sizeof reason));
-    return false;
 }
 
 static void news_tell(struct watch *w, const struct model *m)
@@ -74,11 +81,8 @@ static void news_tell(struct watch *w, const struct model *m)
         w->next = MAX(m->n_step, 0);    // the run went back to a checkpoint: these are told again
     for (; w->next < m->n_step; w->next++)
         step_tell(w, m, w->next);
-    for (int i = 0; i < m->n_eval; i++)
-        if (strcmp(w->eval[i].set, m->eval[i].set) != 0 || w->eval[i].step != m->eval[i].step || w->eval[i].mean != m->eval[i].mean) {
-            w->eval[i] = m->eval[i];
-            batch_eval(w->batch, m->eval[i].step, m->eval[i].set, m->eval[i].n, m->eval[i].mean);
-        }
+    for (int i = 0; i < m->n_eval && !w->met; i++)
+        eval_tell(w, &m->eval[i]);
     events_tell(w, m);
     if (!w->met && !run_state_is_over(m->state)) {
         snprintf(note, sizeof(note), "state: %s%s%s", run_state_name(m->state), m->reason[0] ? ": " : "", m->reason);
@@ -94,7 +98,6 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
 {
     struct watch w = { .next = from, .since_s = clock_wall_s() };
     bool ok = false, signalled = false;
-    int64_t over_ns = 0;      // when we heard of the run's end; 0: not yet
     sigset_t set, before;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
@@ -121,12 +124,7 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
         if (fds[1].revents || now >= feed->due_ns(feed))
             feed->pump(feed, m, now);
         news_tell(&w, m);
-        bool over = run_state_is_over(m->state);
-        over_ns = !over ? 0 : over_ns ? over_ns : now;
-        bool all_told = m->n_step > m->step && (end_is_told(m) || now - over_ns > LAST_EVENTS_NS);
-        if (signalled || batch_broken(w.batch) || (over && all_told))    // the last steps and events have arrived
-            break;
-        if (over && now - m->link_ns > (int64_t)2000000000 && m->link == LINK_LOST)
+        if (signalled || batch_broken(w.batch) || m->ended)
             break;
     }
     if (run_state_is_over(m->state))

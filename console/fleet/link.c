@@ -4,7 +4,6 @@
  * tags tell the answers apart. What is missing is asked for when the status (every second) shows it is missing, so that a
  * lost answer is only a second's delay. */
 #include "console/fleet/link.h"
-#include <jansson.h>
 #include <math.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 #include "console/fleet/logtail.h"
+#include "console/fleet/run_end.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/run/run_failure.h"
@@ -25,6 +25,7 @@
 #define STEPS_A_TIME 5000
 #define COMMANDS_OPEN 16
 #define LOST_NS ((int64_t)3500 * 1000000)    // without an answer to a status
+#define LAST_ANSWERS_NS ((int64_t)12000 * 1000000)    // after the run's end; longer than its agent stays
 
 enum { TAG_STATUS = 1, TAG_STEPS, TAG_EVENTS, TAG_ROLLOUTS, TAG_COMMAND };    // TAG_COMMAND and above: commands
 struct open_command {
@@ -42,7 +43,9 @@ struct link {
     struct subscriber *telemetry;
     struct logtail *log;
     bool open[TAG_COMMAND];  // by tag
-    bool events_stale, rollouts_stale, over;
+    bool events_stale, rollouts_stale;
+    bool over, last;         // the run is; by a status, so that what is asked now is the last of it
+    int64_t over_ns;         // when we heard; 0: it is not
     int64_t status_ns, log_ns;      // when next
     int64_t answered_ns;            // when the agent last answered
     struct open_command command[COMMANDS_OPEN];
@@ -89,7 +92,7 @@ static void events_ask(struct link *l, const struct model *model)
     l->events_stale = false;
     msg_begin(&m, MSG_EVENTS);
     msg_i64(&m, "after", last ? last->id : 0);
-    msg_i64(&m, "limit", 500);
+    msg_i64(&m, "limit", last ? MODEL_EVENTS : 500);    // what came meanwhile is wanted whole
     ask(l, TAG_EVENTS, &m);
 }
 
@@ -236,6 +239,27 @@ static void hosts_read(struct model *m, const struct mval *v)
         host_read(m, mval_at(others, i));
 }
 
+/* The run's state may be another one: at its end ask for the last of everything, and begin again when it is resumed. */
+static void over_look(struct link *l, const struct model *m, int64_t now_ns)
+{
+    l->over = run_state_is_over(m->state);
+    if (!l->over)
+        l->last = false;
+    l->over_ns = !l->over ? 0 : l->over_ns ? l->over_ns : now_ns;
+}
+
+/* A run that was over has been resumed: listen again. */
+static void resumed_look(struct link *l, struct model *m)
+{
+    struct error err;
+    if (l->over || (l->telemetry && !m->ended))
+        return;
+    m->ended = false;
+    l->events_stale = l->rollouts_stale = true;
+    if (!l->telemetry)
+        l->telemetry = run_door_listen(&l->door, &err);    // NULL: with the next status
+}
+
 static void status_read(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
 {
     char word[24], failure[256];
@@ -283,11 +307,14 @@ static void status_read(struct link *l, struct model *m, const struct mval *v, i
     m->told_ns = now_ns;
     if (m->step >= m->n_step)
         steps_ask(l, m);
+    over_look(l, m, now_ns);
+    resumed_look(l, m);
+    if (l->over && !l->last)
+        l->last = l->events_stale = l->rollouts_stale = true;
     if (l->events_stale)
         events_ask(l, m);
     if (l->rollouts_stale)
         rollouts_ask(l);
-    l->over = run_state_is_over(m->state);
     model_link(m, LINK_LIVE, "", now_ns);
     model_changed(m);
 }
@@ -379,18 +406,6 @@ static void rollout_read(struct model *m, const struct mval *v)
     }
 }
 
-/* What the console uses of an event's facts; those of evaluations are from before it came, too. */
-static void event_facts_read(struct model *m, struct event_view *e, const char *detail, size_t len)
-{
-    json_t *facts = json_loadb(detail, len, 0, NULL), *mean = json_object_get(facts, "mean");
-    const char *set = json_string_value(json_object_get(facts, "set"));
-    e->changed = json_is_array(json_object_get(facts, "changes"));
-    if (strcmp(e->kind, "eval") == 0 && set && json_is_number(mean))
-        model_eval(m, set, json_integer_value(json_object_get(facts, "step")), json_integer_value(json_object_get(facts, "n")),
-                   json_number_value(mean));
-    json_decref(facts);
-}
-
 static void events_read(struct model *m, const struct mval *v)
 {
     const struct mval *list = mval_get(v, "events");
@@ -403,11 +418,7 @@ static void events_read(struct model *m, const struct mval *v)
         mval_text(row, "text", e.text, sizeof(e.text));
         size_t len = 0;
         const char *detail = mval_str(mval_get(row, "detail"), &len);
-        if (detail && len < sizeof(e.detail))    // a part of it is no JSON
-            memcpy(e.detail, detail, len);
-        if (detail)
-            event_facts_read(m, &e, detail, len);
-        model_event(m, &e);
+        model_event_facts(m, &e, detail ? detail : "", len);
     }
 }
 
@@ -418,8 +429,7 @@ static void rollouts_read(struct model *m, const struct mval *v)
         rollout_read(m, mval_at(list, i));
 }
 
-/* An event comes without its number, so the list is asked for; a change of state is taken at once, since the agent of a run
- * that is over goes within a second. */
+/* An event comes without its number, so the list is asked for; a change of state is taken at once. */
 static void event_heard(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
 {
     char kind[24], reason[sizeof(m->reason)];
@@ -434,7 +444,7 @@ static void event_heard(struct link *l, struct model *m, const struct mval *v, i
         return;
     m->state = state;
     snprintf(m->reason, sizeof(m->reason), "%s", reason);
-    l->over = run_state_is_over(state);
+    over_look(l, m, now_ns);
     model_changed(m);
 }
 
@@ -576,8 +586,36 @@ static void answered(struct link *l, struct model *m, const struct net_event *ev
 
 /* ---- the feed ---- */
 
+/* Nothing more will come: hang up, so that the run's agent need not wait for us. */
+static void end_take(struct link *l, struct model *m)
+{
+    m->ended = true;
+    subscriber_free(l->telemetry);
+    l->telemetry = NULL;
+    model_changed(m);
+}
+
+/* Have the questions asked at the run's end been answered? */
+static bool last_answers_had(const struct link *l, const struct model *m)
+{
+    return l->last && !l->open[TAG_STEPS] && !l->open[TAG_EVENTS] && !l->open[TAG_ROLLOUTS] && !l->events_stale && !l->rollouts_stale
+        && (m->step == 0 || m->n_step > MIN(m->step, (int64_t)SERIES_MAX - 1));
+}
+
+/* The run has ended and its agent has not answered all: what is missing is in the journal, for who may read it. */
+static void end_judge(struct link *l, struct model *m, int64_t now_ns)
+{
+    struct error err;
+    if (!l->over || m->ended || (run_is_live(l->run_dir) && now_ns - l->over_ns < LAST_ANSWERS_NS))
+        return;
+    if (!run_end_read(m, l->run_dir, &err))
+        model_link(m, LINK_LOST, "the run's processes have ended, and its journal cannot be read from here", now_ns);
+    end_take(l, m);
+}
+
 static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
 {
+    struct error err;
     if (l->over || now_ns - l->answered_ns < LOST_NS)
         return;
     if (run_is_live(l->run_dir)) {
@@ -586,14 +624,15 @@ static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
         return;
     }
     model_link(m, LINK_LOST, "the run's processes have ended", now_ns);
+    bool read = run_end_read(m, l->run_dir, &err);
     if (!run_state_is_over(m->state)) {
         if (!run_failure_read(l->run_dir, m->reason, sizeof(m->reason)))
-            snprintf(m->reason, sizeof(m->reason),
-                     "all its processes have ended; 'rollcall train --resume' goes on from the last checkpoint");
+            snprintf(m->reason, sizeof(m->reason), read ? "all its processes have ended; 'rollcall train --resume' goes on from the last checkpoint"
+                     : "all its processes have ended; how is in its journal, which cannot be read from here");
         m->state = RUN_FAILED;
-        l->over = true;
     }
-    model_changed(m);
+    over_look(l, m, now_ns);
+    end_take(l, m);
 }
 
 static void link_pump(struct feed *f, struct model *m, int64_t now_ns)
@@ -608,10 +647,13 @@ static void link_pump(struct feed *f, struct model *m, int64_t now_ns)
         }
         net_event_release(&ev);
     }
+    if (!m->ended && last_answers_had(l, m))
+        end_take(l, m);
     if (now_ns >= l->status_ns) {
         struct error err;
         status_ask(l, now_ns);
         silence_judge(l, m, now_ns);
+        end_judge(l, m, now_ns);
         for (int i = 0; i < COMMANDS_OPEN && m->link == LINK_LIVE; i++)
             if (l->command[i].tag && !l->command[i].asked && !command_ask(l, &l->command[i], now_ns, &err)) {
                 model_command_answer(m, l->command[i].tag, COMMAND_LOST, err.text, now_ns);

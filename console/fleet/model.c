@@ -1,5 +1,6 @@
 /* model.c - see model.h */
 #include "console/fleet/model.h"
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -289,6 +290,26 @@ void model_event(struct model *m, const struct event_view *e)
         return;
     m->event[m->n_event++ % MODEL_EVENTS] = *e;
     model_changed(m);
+}
+
+void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len)
+{
+    struct event_view full = *e;
+    json_t *o = json_loadb(facts, len, 0, NULL), *mean = json_object_get(o, "mean");
+    const char *set = json_string_value(json_object_get(o, "set"));
+    full.changed = json_is_array(json_object_get(o, "changes"));
+    if (len < sizeof full.detail)    // a part of it is no JSON
+        snprintf(full.detail, sizeof full.detail, "%.*s", (int)len, facts);
+    if (strcmp(e->kind, "eval") == 0 && set && json_is_number(mean)) {
+        struct eval_view *v = &full.eval;
+        snprintf(v->set, sizeof v->set, "%s", set);
+        v->step = json_integer_value(json_object_get(o, "step"));
+        v->n = json_integer_value(json_object_get(o, "n"));
+        v->mean = json_number_value(mean);
+        model_eval(m, set, v->step, v->n, v->mean);
+    }
+    json_decref(o);
+    model_event(m, &full);
 }
 
 const struct event_view *model_event_at(const struct model *m, int64_t i)

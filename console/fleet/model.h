@@ -73,6 +73,13 @@ struct rollout_view {
     struct sample_view *sample;   // (n_sample); owned
     int n_sample;
 };
+struct eval_view {
+    char set[48];
+    int64_t n, step;
+    double mean;                  // the last
+    int64_t first_step;
+    double first_mean;
+};
 struct event_view {
     int64_t id;
     double time_s;                // since 1970
@@ -80,6 +87,7 @@ struct event_view {
     char kind[24], who[48], text[240];
     char detail[2048];            // JSON, "" when there is none or it is longer
     bool changed;                 // settings were changed
+    struct eval_view eval;        // an evaluation's set, step, n and mean; set "": it is none
 };
 enum line_level { LINE_ERROR, LINE_WARN, LINE_INFO, LINE_DEBUG, LINE_OTHER };
 struct log_view {
@@ -87,13 +95,6 @@ struct log_view {
     char proc[32];                // whose log
     char clock[12];               // "22:33:50" as the line has it
     char *text;                   // owned
-};
-struct eval_view {
-    char set[48];
-    int64_t n, step;
-    double mean;                  // the last
-    int64_t first_step;
-    double first_mean;
 };
 enum command_state { COMMAND_SENT, COMMAND_DONE, COMMAND_REFUSED, COMMAND_LOST };
 struct command_view {
@@ -121,6 +122,7 @@ struct model {
     char name[96], dir[512];
     enum run_state state;
     char reason[256], pause_depth[16];
+    bool ended;                   // it is over, and all of it that can be had is here
     char alert[160], alert_remedy[320];    // what the controller wants looked at, and what to do; "": nothing
     int64_t step, max_steps;      // max_steps 0: unknown
     int64_t rollout_step, incarnation;
@@ -194,6 +196,8 @@ void rollout_sample(struct rollout_view *r, const char *text, size_t len, double
 const struct rollout_view *model_rollout_at(const struct model *m, int64_t i);
 /* An event with an id above the last one's (others are known already and dropped). */
 void model_event(struct model *m, const struct event_view *e);
+/* The same, with its facts: JSON of any length, or "". Those of an evaluation are taken from an event that is known, too. */
+void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len);
 const struct event_view *model_event_at(const struct model *m, int64_t i);    // i-th newest
 void model_log(struct model *m, const char *proc, const char *line, size_t len);    // one line of a process's log file
 const struct log_view *model_log_at(const struct model *m, int64_t i);             // i-th newest

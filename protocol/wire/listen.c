@@ -27,6 +27,13 @@ static void added_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
     atomic_fetch_add(&((struct listen *)arg)->n_added, 1);
 }
 
+/* nng tells the end of each connection whose beginning it has told, but not always that it was accepted in between. */
+static void open_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
+{
+    (void)pipe;
+    atomic_fetch_add(&((struct listen *)arg)->n_open, ev == NNG_PIPE_EV_ADD_PRE ? 1 : -1);
+}
+
 static bool listen_begin(struct listen *l, struct error *err)
 {
     struct stat st;
@@ -53,6 +60,8 @@ bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, in
     snprintf(l->name, sizeof l->name, "%s", name);
     snprintf(l->url, sizeof l->url, "%s", url);
     nng_pipe_notify(socket, NNG_PIPE_EV_ADD_POST, added_cb, l);
+    nng_pipe_notify(socket, NNG_PIPE_EV_ADD_PRE, open_cb, l);
+    nng_pipe_notify(socket, NNG_PIPE_EV_REM_POST, open_cb, l);
     return listen_begin(l, err);
 }
 

@@ -27,6 +27,7 @@ struct listen {
     ino_t ino;
     atomic_int n_added;         // connections that have been accepted; nng's threads count
     int n_seen;                 // n_added when last looked at
+    atomic_int n_open;          // connections there are now; nng's threads count
     int probe_fd;               // -1: none
     int64_t probed_ms;          // when the probe was opened, or the listener last known to hear
     int64_t ticked_ms;

@@ -86,6 +86,8 @@ MUST_USE bool peer_call(struct peer *p, enum msg_type type, const struct msg_out
 /* Telemetry: lossy, to any number of listeners, never waits. A topic is a word; it stands before the message's bytes. */
 struct publisher *publisher_new(struct transport *t, const char *name, struct error *err);
 void publisher_send(struct publisher *p, const char *topic, const void *data, size_t len);
+/* How many listen now. Our own look at whether we still hear (listen.h) counts for a moment, too. */
+int publisher_n_listener(const struct publisher *p);
 void publisher_free(struct publisher *p);
 struct subscriber *subscriber_new(struct transport *t, const char *name, struct error *err);    // all topics
 void subscriber_free(struct subscriber *s);

@@ -74,6 +74,11 @@ void publisher_send(struct publisher *p, const char *topic, const void *data, si
         nng_msg_free(m);
 }
 
+int publisher_n_listener(const struct publisher *p)
+{
+    return atomic_load(&p->listen.n_open);
+}
+
 static void heard_cb(void *arg)
 {
     struct subscriber *s = arg;

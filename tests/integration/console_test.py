@@ -4,6 +4,7 @@ tags: limit=400
 """
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -39,7 +40,8 @@ class Console(RunCase):
         self.assertEqual(console.wait(LIMIT), 3, console.stderr.read())
         lines = [json.loads(line) for line in out.splitlines()]
         self.assertEqual(lines[-1]["event"], "stopped")
-        self.assertLessEqual({line["event"] for line in lines[:-1]}, {"step", "state", "checkpoint", "command"})
+        self.assertEqual({line["event"] for line in lines[:-1]} - {"step"}, {"state", "checkpoint", "command"})
+        self.assertIn("stopping", [line.get("state") for line in lines])
         steps = [line for line in lines if line["event"] == "step"]
         self.assertEqual([1] + [line["step"] for line in steps], run.steps())
         self.assertEqual(lines[-1]["step"], run.steps()[-1])
@@ -73,28 +75,31 @@ class Console(RunCase):
         run.wait_step(run.step() + 2)
 
     def test_changes_checkpoints_and_evaluations_are_told_as_they_come(self):
-        """A resumed run begins with what is new."""
+        """By train and by a console alike, with the same fields; a resumed run begins with what is new."""
         sets = json.dumps({"all": {"path": self.task.path("train.jsonl"), "limit": 4}})
         run = self.start("--eval-dataset", sets, save_interval=0)
         run.wait_step(1)
+        console = self.watch(run, "--format", "jsonl", "--from", "0")
+        console.stdout.readline()    # it has met the run
         self.ok(run, "set", "learning_rate=0.002", "temperature=0.9")
         self.ok(run, "checkpoint")
         self.ok(run, "eval")
         self.ok(run, "stop")
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
-        told = run.output()
-        kinds = [line["event"] for line in told]
-        knob = told[kinds.index("knob")]
-        self.assertEqual([(c["name"], c["before"], c["value"]) for c in knob["changes"]],
-                         [("learning_rate", "0.001", "0.002"), ("temperature", "1", "0.9")])
-        self.assertRegex(knob["who"], ", ctl$")
-        saved = told[kinds.index("checkpoint")]
-        self.assertEqual(saved["path"], os.path.join(run.dir, f"checkpoints/step-{saved['step']:06d}"))
-        done = told[kinds.index("eval")]
-        self.assertEqual((done["set"], done["n"], done["mean"]), ("all", 4, last["eval"]["all"]["mean"]))
-        self.assertEqual([line["state"] for line in told if line["event"] == "state"][-1], "stopping")
-        self.assertEqual(kinds[-1], "stopped")
+        by_console = [json.loads(line) for line in console.stdout.read().splitlines()]
+        for told in (run.output(), by_console):
+            kinds = [line["event"] for line in told]
+            knob = told[kinds.index("knob")]
+            self.assertEqual([(c["name"], c["before"], c["value"]) for c in knob["changes"]],
+                             [("learning_rate", "0.001", "0.002"), ("temperature", "1", "0.9")])
+            self.assertRegex(knob["who"], ", ctl$")
+            saved = told[kinds.index("checkpoint")]
+            self.assertEqual(saved["path"], os.path.join(run.dir, f"checkpoints/step-{saved['step']:06d}"))
+            done = told[kinds.index("eval")]
+            self.assertEqual((done["set"], done["n"], done["mean"]), ("all", 4, last["eval"]["all"]["mean"]))
+            self.assertEqual([line["state"] for line in told if line["event"] == "state"][-1], "stopping")
+            self.assertEqual(kinds[-1], "stopped")
         again = Run(self.task, os.path.basename(run.dir), resume=True, extra=["--max-steps", str(last["step"] + 1)])
         self.addCleanup(again.kill)
         code, end = again.wait()
@@ -102,6 +107,70 @@ class Console(RunCase):
         self.assertEqual([(line["step"], line["set"]) for line in again.told("eval")], [(end["step"], "all")])
         self.assertEqual({line["changes"][0]["name"] for line in again.told("knob")} - {"max_steps"}, set())
         self.assertEqual([line["step"] for line in again.told("step")], [last["step"] + 1])
+
+    def stopped_console(self, run, *args):
+        """A console that stands still while a run ends, and so has missed its last changes."""
+        console = self.watch(run, "--format", "jsonl", "--from", "0", *args)
+        console.stdout.readline()    # it has met the run
+        os.kill(console.pid, signal.SIGSTOP)
+        self.ok(run, "set", "learning_rate=0.002")
+        run.wait_step(run.step() + 2)
+        self.ok(run, "stop")
+        return console
+
+    def assert_told_whole(self, run, console, text):
+        told = [json.loads(line) for line in text.splitlines()]
+        kinds = [line["event"] for line in told]
+        self.assertEqual(console.wait(LIMIT), 3, console.stderr.read())
+        self.assertEqual([1] + [line["step"] for line in told if line["event"] == "step"], run.steps())
+        self.assertEqual((kinds[-1], told[-1]["step"]), ("stopped", run.steps()[-1]))
+        self.assertLessEqual({"knob", "checkpoint", "state"}, set(kinds))
+        self.assertRegex(told[-1]["reason"], "^stopped by .*, ctl$")
+
+    def test_the_agent_stays_until_those_who_only_look_have_had_their_last_answers(self):
+        run = self.start()
+        run.wait_step(1)
+        console = self.stopped_console(run, "--read-only")
+        self.until("the agent waits for it", lambda: "agent: waiting for" in run.logs(whole=True), run)
+        os.rename(os.path.join(run.dir, "journal.db"), os.path.join(run.dir, "hidden"))    # so it cannot help itself
+        os.kill(console.pid, signal.SIGCONT)
+        text = console.stdout.read()
+        os.rename(os.path.join(run.dir, "hidden"), os.path.join(run.dir, "journal.db"))
+        run.wait()
+        self.assertNotIn("still listen or ask", run.logs(whole=True))
+        self.assert_told_whole(run, console, text)
+
+    def test_a_console_reads_what_it_has_missed_when_the_agent_has_gone(self):
+        run = self.start()
+        run.wait_step(1)
+        console = self.stopped_console(run)
+        run.kill()
+        os.kill(console.pid, signal.SIGCONT)
+        self.assert_told_whole(run, console, console.stdout.read())
+
+    def test_a_screen_that_has_missed_the_end_shows_it_with_the_last_step(self):
+        if not os.path.exists(DRIVER):
+            self.skipTest("libvterm or cmocka was not there when the tests were built")
+        run = self.start()
+        run.wait_step(1)
+        svg = self.task.path("missed.svg")
+        screen = subprocess.Popen([DRIVER, svg, "100x30", "dark", "keys::set temperature=0.9\\r", "wait:STOPPED", "keys:6",
+                                   "wait:learning_rate: 0.001 -> 0.002", "--", ROLLCALL, "console", run.dir],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (screen.poll() is None and screen.kill(), screen.wait(), screen.stderr.close()))
+        self.until("the screen has met the run", lambda: "temperature: 1 -> 0.9" in self.ok(run, "events"), run)
+        with open(f"/proc/{screen.pid}/task/{screen.pid}/children") as f:
+            console = int(f.read())
+        os.kill(console, signal.SIGSTOP)
+        self.ok(run, "set", "learning_rate=0.002")
+        run.wait_step(run.step() + 2)
+        self.ok(run, "stop")
+        run.kill()
+        os.kill(console, signal.SIGCONT)
+        _, err = screen.communicate(timeout=LIMIT + 100)
+        self.assertEqual(screen.returncode, 0, err)
+        with open(svg) as f:
+            self.assertIn(f"step{run.steps()[-1]}/", re.sub("<[^>]*>", "", f.read()))    # words are apart by their places
 
     def test_the_screen_shows_the_run_and_steers_it(self):
         run = self.start()

@@ -5,7 +5,7 @@
  * started again; either is told to the controller, which journals it. A new agent finds the processes of the one before by
  * their pid files and keeps them. All processes are watched through pidfds, which work for those that are not our children too.
  * The end: the controller's heartbeat tells that the run is over (or the agent gives up on a process that keeps dying, and
- * writes why into sock/failure); everybody is ordered to stop; who has not after STOP_S is killed; sock/ended tells the keeper. */
+ * writes why into sock/failure); consoles get their last answers; everybody is ordered to stop; who has not after STOP_S is killed; sock/ended tells the keeper. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,6 +27,7 @@ SUBCOMMAND_DECLARE(join)
 
 #define VIEW_OPEN 24         // questions of those who may only look, held open at once
 #define LINGER_MS 700        // after the end is known, for consoles to see it
+#define LAST_ANSWERS_MS 10000    // ... for those that are connected to ask what they have not heard
 #define STOP_S 20            // for processes that were ordered to stop
 
 static volatile sig_atomic_t signalled;    // a signal handler has no argument to hang state on
@@ -137,6 +138,38 @@ static bool all_gone(const struct agent *a)
     return true;
 }
 
+/* Consoles and tools that still wait for an answer. A console that has had its last ones hangs up its telemetry. When the controller
+ * has gone nobody can be answered; on a node it is the head's, which goes when the head's own consoles have been answered. */
+static int n_unanswered(const struct agent *a)
+{
+    int n = 0;
+    bool answers = false;
+    for (int i = 0; i < a->n_child && !answers; i++)
+        answers = a->child[i].command && strcmp(a->child[i].command, "controller") == 0 && a->child[i].pid;
+    if (!answers)
+        return 0;
+    for (int i = 0; i < PENDING_MAX; i++)
+        n += a->pending[i].request && !a->pending[i].restart;
+    return n + publisher_n_listener(a->telemetry) + publisher_n_listener(a->view_telemetry);
+}
+
+/* The run is over: may its processes be told to end? */
+static bool last_answers_given(struct agent *a, int64_t over_ms)
+{
+    int n = over_ms >= LINGER_MS ? n_unanswered(a) : 0;
+    if (over_ms < LINGER_MS)
+        return false;
+    if (n > 0 && over_ms < LAST_ANSWERS_MS) {
+        if (!a->waits_told)
+            log_info("waiting for %d that listen or ask, for at most %d s", n, LAST_ANSWERS_MS / 1000);
+        a->waits_told = true;
+        return false;
+    }
+    if (n > 0)
+        log_warn("%d still listen or ask, %d s after the run's end; they are left", n, LAST_ANSWERS_MS / 1000);
+    return true;
+}
+
 /* True when there is nothing left to do. */
 static bool end_tick(struct agent *a)
 {
@@ -156,7 +189,7 @@ static bool end_tick(struct agent *a)
             log_warn("%s", err.text);
         msg_release(&m);
     }
-    if (a->over && !a->stop_ms && now - a->ended_ms >= LINGER_MS)
+    if (a->over && !a->stop_ms && last_answers_given(a, now - a->ended_ms))
         a->stop_ms = now;
     if (!a->stop_ms)
         return false;

@@ -78,6 +78,7 @@ struct agent {
     struct buf detail;           // the controller's last heartbeat
     int64_t detail_ms, ended_ms, stop_ms, sampled_ms;
     bool over;
+    bool waits_told;             // that the end waits for last answers: said in the log
     char failure[1024];
 };
 

@@ -1,0 +1,63 @@
+#include "console/fleet/run_end.h"
+#include <stdio.h>
+#include <string.h>
+#include "protocol/run/journal.h"
+
+struct last_state {
+    enum run_state state;
+    char reason[256];
+};
+
+static bool step_take(void *arg, const struct journal_step *s)
+{
+    struct model *m = arg;
+    if (s->incarnation > m->incarnation && s->step < m->n_step)    // gone back, and made again
+        model_steps_cut(m, s->step);
+    m->incarnation = MAX(m->incarnation, s->incarnation);
+    if (s->step < m->n_step)
+        return true;
+    model_step_begin(m, s->step, s->wall_s);
+    for (int i = 0; i < s->n; i++)
+        model_metric(m, s->step, s->metric[i].name, s->metric[i].value);
+    return true;
+}
+
+static bool event_take(void *arg, const struct journal_event *j)
+{
+    struct event_view e = { .id = j->seq, .time_s = j->wall_s, .step = j->step };
+    snprintf(e.kind, sizeof e.kind, "%s", j->kind);
+    snprintf(e.who, sizeof e.who, "%s", j->who);
+    snprintf(e.text, sizeof e.text, "%s", j->text);
+    model_event_facts(arg, &e, j->detail, strlen(j->detail));
+    return true;
+}
+
+static bool state_take(void *arg, const struct journal_event *j)
+{
+    struct last_state *s = arg;
+    s->state = run_state_read(j->detail, strlen(j->detail), s->reason, sizeof s->reason);
+    return true;
+}
+
+bool run_end_read(struct model *m, const char *run_dir, struct error *err)
+{
+    const struct event_view *newest = model_event_at(m, 0);
+    struct last_state last = { RUN_UNKNOWN, "" };
+    int64_t step = 0;
+    struct journal *j = journal_open_reader(run_dir, err);
+    bool ok = j && journal_steps_read(j, 0, step_take, m, err) && journal_last_step(j, &step, err)
+           && journal_events_read(j, newest ? newest->id : 0, NULL, event_take, m, err)
+           && journal_events_read(j, 0, "state", state_take, &last, err);
+    journal_close(j);
+    if (!ok)
+        return false;
+    if (step + 1 < m->n_step)
+        model_steps_cut(m, step + 1);
+    m->step = step;
+    if (run_state_is_over(last.state)) {
+        m->state = last.state;
+        snprintf(m->reason, sizeof m->reason, "%s", last.reason);
+    }
+    model_changed(m);
+    return true;
+}
