@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, Task
+from run_tools import LIMIT, ROLLCALL, Run, RunCase
 
 
 def json_change(path, change):
@@ -42,15 +42,7 @@ def tensors_change(path, change):
         f.write(len(text).to_bytes(8, "little") + text + data)
 
 
-class BadInput(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.task = Task()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.task.close()
-
+class BadInput(RunCase):
     def rollcall(self, *args, text=""):
         return subprocess.run([ROLLCALL, *args], input=text, capture_output=True, text=True, timeout=LIMIT)
 
@@ -284,6 +276,25 @@ class BadInput(unittest.TestCase):
                     self.assertIn(word, last["reason"])
                 self.assertEqual(len(run.told("alert")), "waste_alert" in settings)
                 self.assertEqual(" alert " in run.ctl("events").stdout, "waste_alert" in settings)
+
+    def test_samples_in_a_row_are_counted_on_when_the_controller_is_killed_and_begin_anew_when_the_run_is_resumed(self):
+        refuses = """program:while read -r line; do id=${line#*'"id":'}; echo '{"id":'${id%%,*}',"error":"judge away"}'; done"""
+        samples = "select coalesce(max(cast(value as integer)), 0) from value where name = 'samples'"
+        file = self.task.run_file("row.yaml", reward_type=refuses, waste_alert=16, waste_limit=960)
+        run = Run(self.task, "row", file, ["--max-steps", "100000"])
+        self.addCleanup(run.kill)
+        for least in (32, 320):
+            self.until("samples come", lambda: run.journal_number(samples) >= least, run)
+            os.kill(run.processes()["controller"], signal.SIGKILL)
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (1, "failed"), run.logs())
+        self.assertIn("the last 960 samples were all left out (0 time-outs, 960 errors of the verifier, the last: program: error: judge away)", last["reason"])
+        self.assertEqual(run.journal_number(samples), 960)
+        self.assertEqual(len(run.told("alert")), 1, run.told("alert"))
+        again = Run(self.task, "row", resume=True)
+        self.addCleanup(again.kill)
+        self.assertEqual(again.wait()[1]["event"], "failed", again.logs())
+        self.assertEqual(again.journal_number(samples), 2 * 960)
 
     def test_a_port_that_is_taken_from_a_run_is_named_in_its_failure(self):
         with socket.socket() as s:

@@ -4,6 +4,7 @@
  * run_state.c        building the state from run directory and journal; returning to a checkpoint; ending
  * work.c             what workers ask and report: work, group, fetch, done
  * orders.c           what operators ask: command, steps, events, rollouts, checkpoints
+ * counts.c           what is counted over all lives of the controller: totals, and groups in a row that gave nothing
  * storage.c          the disk under the run: groups that are synced before they are noted; the journal's log
  * waste.c            groups in a row that nothing can be learned from
  *
@@ -46,6 +47,7 @@
 #define RECENT_MAX 16            // groups kept as bytes for the operator's screen
 #define BATCH_MAX TRAIN_BATCH_MAX    // groups of a train batch
 #define CHECKPOINT_MAX 256       // remembered
+#define COUNT_MAX 12             // numbers in totals and waste
 
 enum pause_depth { PAUSE_NONE, PAUSE_ROLLOUTS, PAUSE_STEP, PAUSE_DRAIN };
 
@@ -167,6 +169,7 @@ struct controller {
     double step_s_mean;
     double host_mem_bytes;             // of the run's processes, as last sampled; 0: not yet
     struct totals total;
+    int64_t count_kept[COUNT_MAX];     // total and waste as the journal has them (counts.c)
     struct score_sums scored;          // since the last step
     int64_t storage_ms, log_told_bytes;    // when the journal's log was looked at; how long it was when an alert said so, 0: none did
     bool fold_told;                    // that it cannot be folded
@@ -181,7 +184,9 @@ void controller_close(struct controller *c);
 MUST_USE bool length_set(struct controller *c, struct error *err);
 MUST_USE bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err);    // once n_row is known
 MUST_USE bool state_save(struct controller *c, struct error *err);                       // ledger state, cursors
-MUST_USE bool totals_add(struct controller *c, const struct group_summary *group, struct error *err);
+/* Small numbers in the journal, by name; get: otherwise when there is none. */
+MUST_USE bool number_get(struct controller *c, const char *name, int64_t otherwise, int64_t *out, struct error *err);
+MUST_USE bool number_put(struct controller *c, const char *name, int64_t v, struct error *err);
 void state_set(struct controller *c, enum run_state state, const char *who, const char *text);
 void run_fail(struct controller *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 bool run_is_over(const struct controller *c);
@@ -211,6 +216,13 @@ void event_add(struct controller *c, const char *kind, const char *who, const ch
 void event_add_facts(struct controller *c, const char *kind, const char *who, const char *text, json_t *facts);
 void publish(struct controller *c, const char *topic, void (*body)(struct controller *c, struct msg_out *m));
 MUST_USE bool transaction(struct controller *c, struct error *err);    // begin one if none is open
+
+/* counts.c */
+/* total and waste as the journal has them. A run that was over begins a new row: its operator has seen to the cause. */
+MUST_USE bool counts_load(struct controller *c, struct error *err);
+/* Put what has changed of them into the journal, in the open transaction. */
+MUST_USE bool counts_keep(struct controller *c, struct error *err);
+void totals_add(struct controller *c, const struct group_summary *group);
 
 /* work.c */
 void work_asked(struct controller *c, struct request *r, const struct msg_in *in);

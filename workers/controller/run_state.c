@@ -206,7 +206,7 @@ out:
 
 /* ---- building the state ---- */
 
-static bool number_get(struct controller *c, const char *name, int64_t otherwise, int64_t *out, struct error *err)
+bool number_get(struct controller *c, const char *name, int64_t otherwise, int64_t *out, struct error *err)
 {
     bool found;
     struct buf text = BUF_INIT;
@@ -218,48 +218,11 @@ static bool number_get(struct controller *c, const char *name, int64_t otherwise
     return ok;
 }
 
-static bool number_put(struct controller *c, const char *name, int64_t v, struct error *err)
+bool number_put(struct controller *c, const char *name, int64_t v, struct error *err)
 {
     char text[32];
     int n = snprintf(text, sizeof text, "%" PRId64, v);
     return transaction(c, err) && journal_value_put(c->journal, name, text, (size_t)n, err);
-}
-
-/* The journal's name of each of c->total. */
-static const struct total_name {
-    const char *name;
-    size_t offset;
-} total_names[] = {
-    { "tokens", offsetof(struct totals, n_tok) },
-    { "samples", offsetof(struct totals, n_sample) },
-    { "score_timeouts", offsetof(struct totals, n_timeout) },
-    { "score_errors", offsetof(struct totals, n_error) },
-    { "wasted", offsetof(struct totals, n_wasted) },
-};
-
-static bool totals_load(struct controller *c, struct error *err)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(total_names); i++)
-        if (!number_get(c, total_names[i].name, 0, (int64_t *)(void *)((char *)&c->total + total_names[i].offset), err))
-            return false;
-    return true;
-}
-
-bool totals_add(struct controller *c, const struct group_summary *group, struct error *err)
-{
-    struct totals before = c->total;
-    c->total.n_tok += group->n_tok;
-    c->total.n_sample += group->n_sample;
-    c->total.n_timeout += group->n_timeout;
-    c->total.n_error += group->n_error;
-    if (waste_is(group, c->now.filter_range[0], c->now.filter_range[1]))
-        c->total.n_wasted += group->n_sample;
-    for (size_t i = 0; i < ARRAY_SIZE(total_names); i++) {
-        const char *now = (const char *)&c->total + total_names[i].offset, *then = (const char *)&before + total_names[i].offset;
-        if (memcmp(now, then, sizeof(int64_t)) != 0 && !number_put(c, total_names[i].name, *(const int64_t *)(const void *)now, err))
-            return false;
-    }
-    return true;
 }
 
 static bool checkpoint_restore_row(void *arg, const struct journal_checkpoint *row)
@@ -390,7 +353,7 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     if (!changes_load(c, err) || !journal_checkpoints_read(c->journal, checkpoint_restore_row, c, err)
         || !journal_evals_read(c->journal, eval_restore_row, c, err) || !journal_last_step(c->journal, &c->step, err)
         || !number_get(c, "incarnation", 0, &c->incarnation, err) || !number_get(c, "n_row", 0, &c->n_row, err)
-        || !number_get(c, "rollout_bytes", 0, &rollout_bytes, err) || !totals_load(c, err)
+        || !number_get(c, "rollout_bytes", 0, &rollout_bytes, err) || !counts_load(c, err)
         || !number_get(c, "round", 0, &c->round, err) || !number_get(c, "begun", -1, &c->begun, err))
         return false;
     if (c->config.num_trainers == 1) {    // an earlier life may have had more

@@ -1,6 +1,7 @@
 /* waste.h - groups in a row that nothing can be learned from: left out by their verifier, or outside filter_range
  *
- * A run may go on for days on such groups and end as if all were well. The controller counts them as they come, tells
+ * A run may go on for days on such groups and end as if all were well. The controller counts them as they come (over its own deaths,
+ * counts.c), tells
  * the operator when there are many (setting waste_alert), and gives up when there are too many (waste_limit). Pure: no
  * clock, socket or file. Owned by the controller's loop thread. */
 #pragma once
@@ -16,7 +17,7 @@ struct waste {
     int64_t n_left_out;                      // of these: by the verifier; the others' groups were filtered
     int64_t n_timeout, n_error;              // of these: its time-outs, its failures
     char reason[64];                         // of the last one left out, in the reward's words; ""
-    bool told;                               // the operator knows
+    int64_t told;                            // 1: the operator knows
 };
 /* Is there nothing to learn from in this group? low, high: filter_range, NAN: none is set. */
 bool waste_is(const struct group_summary *group, double low, double high);

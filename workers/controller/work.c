@@ -586,7 +586,7 @@ static void waste_look(struct controller *c, const struct group_summary *group, 
     if (c->now.waste_limit > 0 && w->n_sample >= c->now.waste_limit) {
         run_fail(c, "%s (waste_limit is %" PRId64 ")", waste_text(w, text, sizeof text), c->now.waste_limit);
     } else if (c->now.waste_alert > 0 && w->n_sample >= c->now.waste_alert && !w->told) {
-        w->told = true;
+        w->told = 1;
         event_add(c, "alert", "controller", waste_text(w, text, sizeof text), "");
     }
 }
@@ -651,17 +651,23 @@ void group_note(struct controller *c, struct request *r, const struct msg_in *in
     }
     if (!known) {
         if (ledger_return(c->ledger, item, version, sum) != LEDGER_NEW || !item_write(c, ledger_find(c->ledger, item), &err)
-            || !totals_add(c, sum, &err) || !ledger_advance(c, &err)) {
+            || !ledger_advance(c, &err)) {
             run_fail(c, "cannot note group %" PRId64 ": %s", item, err.text);
             refuse_later(c, r, &err);
             return;
         }
+        totals_add(c, sum);
         c->scored.wait_s += sum->score_s;
         c->scored.response_s += sum->score_s * (double)sum->n_sample;
         c->scored.verify_s += sum->verify_s;
         c->scored.n += sum->n_sample;
         recent_add(c, item, data, len);
         waste_look(c, sum, mval_get(in->root, "samples"));
+        if (!counts_keep(c, &err)) {
+            run_fail(c, "cannot note group %" PRId64 ": %s", item, err.text);
+            refuse_later(c, r, &err);
+            return;
+        }
     }
     group_taken(c, r);
 }
