@@ -242,16 +242,30 @@ class Control(RunCase):
         self.assertIn("exists", same.stderr)
 
     def test_an_exporter_whose_port_is_taken_is_not_ok(self):
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            run = self.start("--metrics-listen", f"127.0.0.1:{taken.getsockname()[1]}")
-            run.wait_step(1)
+        def exporter():
+            return [p for p in self.status(run)["processes"] if p["name"] == "export openmetrics"][0]
 
-            def exporter():
-                return [p for p in self.status(run)["processes"] if p["name"] == "export openmetrics"][0]
+        def take():
+            with contextlib.suppress(OSError):
+                taken = socket.create_server(address)
+                self.addCleanup(taken.close)
+                return True
+            return False
 
-            self.until("it has failed", lambda: exporter()["phase"] == "failed", run)
-            self.assertEqual(exporter()["verdict"], "stuck")
-            self.assertIn("see its log", exporter()["waits_for"])
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = free.getsockname()
+        run = self.start("--metrics-listen", f"127.0.0.1:{address[1]}")
+        run.wait_step(1)
+        agent, pid = run.processes()["agent"], exporter()["pid"]
+        os.kill(agent, signal.SIGSTOP)    # so that it starts the exporter again only when the port is taken
+        try:
+            os.kill(pid, signal.SIGKILL)
+            self.until("the exporter's port is taken", take, run)
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        self.until("it has failed", lambda: exporter()["phase"] == "failed", run)
+        self.assertEqual(exporter()["verdict"], "stuck")
+        self.assertIn("see its log", exporter()["waits_for"])
 
     def test_a_stopped_keeper_or_agent_is_named_at_once(self):
         run = self.start()

@@ -337,7 +337,7 @@ class Kills(unittest.TestCase):
         text = d.run.ctl("status").stdout
         self.assertRegex(text, r"worker cpu:0.*stuck")
         refused = d.run.ctl("checkpoint", "--limit", "1")
-        self.assertIn("it waits for worker cpu:0, which is in 'train'", refused.stderr)
+        self.assertIn("it waits for worker cpu:0 in 'train'", refused.stderr)
         os.kill(pid, signal.SIGCONT)
 
     def test_a_stalled_worker_is_named_with_what_it_has_not_done(self):
