@@ -35,6 +35,13 @@ static void step_tell(struct watch *w, const struct model *m, int64_t step)
         batch_step(w->batch, step, m->max_steps, metric, n);
 }
 
+/* Those before `end` that are here and have not been told. */
+static void steps_tell(struct watch *w, const struct model *m, int64_t end)
+{
+    for (; w->next < MIN(end, m->n_step); w->next++)
+        step_tell(w, m, w->next);
+}
+
 /* Once: the one that was the last when we came is told by status, and perhaps by an event again. */
 static void eval_tell(struct watch *w, const struct eval_view *e)
 {
@@ -51,7 +58,8 @@ static void eval_tell(struct watch *w, const struct eval_view *e)
     batch_eval(w->batch, e->step, e->set, e->n, e->mean);
 }
 
-/* Those that came after us; what was before is told by steps and evaluations. The first list may come late: time tells. */
+/* Those that came after us, each after the step it happened after; what was before is told by steps and evaluations. The first list may
+ * come late: time tells. */
 static void events_tell(struct watch *w, const struct model *m)
 {
     int64_t n = 0;
@@ -63,6 +71,7 @@ static void events_tell(struct watch *w, const struct model *m)
         w->event = e->id;
         if (e->time_s < w->since_s)
             continue;
+        steps_tell(w, m, e->step + 1);
         if (e->eval.set[0])
             eval_tell(w, &e->eval);
         else
@@ -70,25 +79,33 @@ static void events_tell(struct watch *w, const struct model *m)
     }
 }
 
-static void news_tell(struct watch *w, const struct model *m)
+/* How the run stood when we came, after the steps before it. */
+static void first_tell(struct watch *w, const struct model *m)
 {
     char note[320];
-    if (m->told_ns == 0)
-        return;
-    if (w->next < 0)
-        w->next = MAX(m->step, 1);
-    if (m->n_step < w->next)
-        w->next = MAX(m->n_step, 0);    // the run went back to a checkpoint: these are told again
-    for (; w->next < m->n_step; w->next++)
-        step_tell(w, m, w->next);
-    for (int i = 0; i < m->n_eval && !w->met; i++)
+    w->next = w->next < 0 ? MAX(m->step, 1) : w->next;
+    steps_tell(w, m, m->step + 1);
+    for (int i = 0; i < m->n_eval; i++)
         eval_tell(w, &m->eval[i]);
-    events_tell(w, m);
-    if (!w->met && !run_state_is_over(m->state)) {
+    if (!run_state_is_over(m->state)) {
         snprintf(note, sizeof(note), "state: %s%s%s", run_state_name(m->state), m->reason[0] ? ": " : "", m->reason);
         batch_note(w->batch, note);
     }
     w->met = true;
+}
+
+static void news_tell(struct watch *w, const struct model *m)
+{
+    bool whole = m->ended || (m->told_ns != 0 && model_steps_whole(m));    // else steps are on their way that come before events
+    if (!w->met && !whole)
+        return;
+    if (!w->met)
+        first_tell(w, m);
+    if (m->n_step < w->next)
+        w->next = MAX(m->n_step, 0);    // the run went back to a checkpoint: these are told again
+    if (whole)
+        events_tell(w, m);
+    steps_tell(w, m, m->n_step);
     if (m->link != w->link && m->link == LINK_LOST)
         batch_note(w->batch, m->link_text);
     w->link = m->link;

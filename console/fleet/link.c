@@ -599,7 +599,7 @@ static void end_take(struct link *l, struct model *m)
 static bool last_answers_had(const struct link *l, const struct model *m)
 {
     return l->last && !l->open[TAG_STEPS] && !l->open[TAG_EVENTS] && !l->open[TAG_ROLLOUTS] && !l->events_stale && !l->rollouts_stale
-        && (m->step == 0 || m->n_step > MIN(m->step, (int64_t)SERIES_MAX - 1));
+        && model_steps_whole(m);
 }
 
 /* The run has ended and its agent has not answered all: what is missing is in the journal, for who may read it. */

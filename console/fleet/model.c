@@ -107,6 +107,11 @@ void model_steps_cut(struct model *m, int64_t step)
     model_changed(m);
 }
 
+bool model_steps_whole(const struct model *m)
+{
+    return m->step == 0 || m->n_step > MIN(m->step, (int64_t)SERIES_MAX - 1);
+}
+
 void model_step_begin(struct model *m, int64_t step, double time_s)
 {
     if (step < 0 || step >= SERIES_MAX)

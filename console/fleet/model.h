@@ -175,6 +175,8 @@ const struct phase_row *phase_find(const char *phase);    // the last row (other
 
 /* Values of one step; those at or after it from an older life are forgotten when the step is not above the last one. */
 void model_step_begin(struct model *m, int64_t step, double time_s);
+/* Is every step here that the run is known to have made? */
+bool model_steps_whole(const struct model *m);
 /* Forget the steps from `step` on: the run went back to a checkpoint. */
 void model_steps_cut(struct model *m, int64_t step);
 void model_metric(struct model *m, int64_t step, const char *name, double value);
