@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# kernels, step, learn, compare, publish (two GPUs).
+# kernels, step, ranks (two or four GPUs), learn, compare, publish (two GPUs).
 # Uses .gpu (tests/gpu/pack.sh) when it is there, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
 set -u
@@ -119,6 +119,9 @@ for group in "$@"; do
                 --rollcall "$rollcall" --dump "$dump"
         done
         ;;
+    ranks)
+        ROLLCALL=$rollcall LINES_SHOWN=30 note "the same runs on one, two and four GPUs" $python tests/gpu/ranks.py ${RANKS_CASES:-}
+        ;;
     publish)
         if [ "$(nvidia-smi -L | wc -l)" -lt 2 ]; then
             table+=("skipped publish: it needs two GPUs")
@@ -147,7 +150,7 @@ for group in "$@"; do
             END { exit n != 4 || seen[0] == "differ" || seen[1] == "differ" }' "$hashes"
         ;;
     *)
-        echo "unknown group '$group': tests, sanitize, decode, train, kernels, step, learn, compare, publish"
+        echo "unknown group '$group': tests, sanitize, decode, train, kernels, step, ranks, learn, compare, publish"
         exit 2
         ;;
     esac

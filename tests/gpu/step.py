@@ -58,30 +58,44 @@ def log_values(run, sentence):
     return found
 
 
-def run(name, c, device, work, steps):
+def whole_run(c, devices, work, label, steps, more=()):
+    """A whole run of a case on these devices ("cuda:0,cuda:1"), all of them training and sampling. Returns its directory, the metrics
+    of its steps, and how many ids its tokenizer has. The batch is the same whole batch however many devices there are."""
     data = data_make(work)
+    n = devices.count(",") + 1
+    if c["prompts"] % n:
+        sys.exit(f"step.py: {c['prompts']} prompts cannot be dealt to {n} devices")
     model, n_live = model_make(work, c["shape"], data)
     runs = os.path.join(work, "runs")
-    label = f"step-{name}-{os.getpid()}"
+    each = str(c["prompts"] // n)
     text = out([ROLLCALL, "train", "--batch", "--format", "jsonl", "--runs-dir", runs, "--name", label, "--model", model,
-                "--dataset", os.path.join(data, "train.jsonl"), "--devices", device, "--system_prompt", "none",
+                "--dataset", os.path.join(data, "train.jsonl"), "--devices", devices, "-t", str(n), "-i", str(n), "--system_prompt", "none",
                 "--reward_type", f"program:{sys.executable} {os.path.join(ROOT, 'tests/gpu/spread.py')}",
-                "--max_steps", str(steps), "--num_episodes", "1000", "--num_generations", str(c["group"]),
-                "--inference_batch_size", str(c["prompts"]), "--inference_microbatch_size", str(c["prompts"]),
-                "--train_batch_size", str(c["prompts"]), "--train_minibatch_size", str(c["prompts"]),
+                "--max_steps", str(steps), "--num_generations", str(c["group"]),
+                "--inference_batch_size", each, "--inference_microbatch_size", each, "--train_batch_size", each,
                 "--train_microbatch_size", "1", "--token_budget", str(c["budget"]), "--max_prompt_tokens", "64",
                 "--max_new_tokens", str(c["new"]), "--ignore_eos", "true", "--algo", "GRPO", "--kl_coeff", "0",
-                "--save_interval", "0", "--save_at_end", "false", "--rollout_log_interval", "0", *c.get("more", [])])
+                "--save_interval", "0", "--rollout_log_interval", "0", *c.get("more", []), *more])
     events = [json.loads(x) for x in text.splitlines()]
     step = [e["metrics"] for e in events if e["event"] == "step"]
     if len(step) != steps or events[-1]["event"] != "finished":
         sys.exit(f"step.py: the run ended with {events[-1]} after {len(step)} steps")
-    late = step[1:]    # the first one records graphs
-    got = {k: round(statistics.median(m.get("time/" + k, float("nan")) for m in late), 4) for k in PHASES}
+    return os.path.join(runs, label), step, n_live
+
+
+def medians(step, phases=PHASES):
+    """Of all steps but the first one, which records graphs; None: not measured in this run."""
+    return {k: round(statistics.median(m["time/" + k] for m in step[1:]), 4) if "time/" + k in step[-1] else None for k in phases}
+
+
+def run(name, c, device, work, steps):
+    path, step, n_live = whole_run(c, device, work, f"step-{name}-{os.getpid()}", steps, ["--save_at_end", "false"])
+    late = step[1:]
+    got = medians(step)
     got["train_tok_per_s"] = round(statistics.median(m["perf/train_tok_per_s"] for m in late))
     got["rollout_tok_per_s"] = round(statistics.median(m["perf/rollout_tok_per_s"] for m in late))
     got["sampler_trainer_diff"] = max(m["train/sampler_trainer_diff"] for m in step)
-    plan, used = log_values(os.path.join(runs, label), "memory planned"), log_values(os.path.join(runs, label), "memory used")
+    plan, used = log_values(path, "memory planned"), log_values(path, "memory used")
     got["memory"] = {k: float(v) if k != "by_turns" else v for k, v in plan[-1].items() if k.endswith("_gb") or k == "by_turns"} if plan else None
     got["used_gb"] = float(used[-1]["used_gb"]) if used else None
     got["used_of_planned"] = float(used[-1]["ratio"]) if used else None
@@ -125,4 +139,5 @@ def main():
     sys.exit(bool(missed))
 
 
-main()
+if __name__ == "__main__":
+    main()
