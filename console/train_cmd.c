@@ -18,15 +18,6 @@ SUBCOMMAND_DECLARE(console)
 
 /* ---- settings ---- */
 
-static bool is_bool_word(const char *s)
-{
-    static const char *const words[] = { "true", "false", "yes", "no", "on", "off", "1", "0" };
-    for (size_t i = 0; s && i < ARRAY_SIZE(words); i++)
-        if (strcmp(words[i], s) == 0)
-            return true;
-    return false;
-}
-
 /* --shuffle means --shuffle true: a switch's value may be left out. Returns a new argv whose words are borrowed. */
 static char **switches_complete(int *argc, char **argv)
 {
@@ -38,7 +29,7 @@ static char **switches_complete(int *argc, char **argv)
         if (i == 0 || strncmp(argv[i], "--", 2) != 0 || strchr(argv[i], '='))
             continue;
         const struct knob *k = knob_find(argv[i] + 2, &err);
-        if (k && k->type == KNOB_BOOL && (i + 1 == *argc || !is_bool_word(argv[i + 1])))
+        if (k && k->type == KNOB_BOOL && (i + 1 == *argc || !knob_check(k, argv[i + 1], &err)))
             out[n++] = "true";
     }
     *argc = n;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <jansson.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 
 #define SETS_MAX 16
 #define HEADING_EVERY 24    // text lines between two headings: one on every screen of 25 rows
@@ -256,29 +257,16 @@ void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, doubl
     line_write(b, line);
 }
 
-/* Bytes that are not UTF-8 become '?': a name from outside must not cost the line. */
-static json_t *text_json(const char *text)
-{
-    json_t *json = json_string(text);
-    char *copy = json ? NULL : strdup(text);
-    for (char *c = copy; c && *c; c++)
-        *c = (unsigned char)*c < 0x80 ? *c : '?';
-    if (copy)
-        json = json_string(copy);
-    free(copy);
-    return json ? json : json_string("");
-}
-
 /* The event's line in jsonl; NULL: this kind is told elsewhere or nowhere. */
 static json_t *event_json(const struct batch_event *e)
 {
     json_t *detail = e->detail[0] ? json_loads(e->detail, 0, NULL) : NULL, *json = NULL;
     bool knob = strcmp(e->kind, "command") == 0 && json_is_array(json_object_get(detail, "changes"));
     if (knob || strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0 || strcmp(e->kind, "return") == 0)
-        json = json_pack("{s:s, s:I, s:o, s:o}", "event", knob ? "knob" : e->kind, "step", (json_int_t)e->step, "who", text_json(e->who), "text",
-                         text_json(e->text));
+        json = json_pack("{s:s, s:I, s:o, s:o}", "event", knob ? "knob" : e->kind, "step", (json_int_t)e->step, "who", json_text_new(e->who), "text",
+                         json_text_new(e->text));
     else if (strcmp(e->kind, "checkpoint") == 0)
-        json = json_pack("{s:s, s:I, s:o}", "event", e->kind, "step", (json_int_t)e->step, "text", text_json(e->text));
+        json = json_pack("{s:s, s:I, s:o}", "event", e->kind, "step", (json_int_t)e->step, "text", json_text_new(e->text));
     else if (strcmp(e->kind, "state") == 0) {
         char reason[1100];
         enum run_state state = run_state_read(e->detail, strlen(e->detail), reason, sizeof reason);

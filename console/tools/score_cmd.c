@@ -6,6 +6,7 @@
 #include <string.h>
 #include "console/tools/jsonl.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
 #include "workers/engine/reward/reward.h"
 
@@ -46,13 +47,6 @@ static bool input_read(const char *path, int64_t line, const char *text, size_t 
     return true;
 }
 
-/* The longest start of s that is UTF-8 all through, as JSON wants it. */
-static json_t *text_json(const char *s)
-{
-    json_t *v = json_string(s);
-    return v ? v : json_string("");
-}
-
 static bool output_print(const struct reward *r, const struct reward_output *o, struct error *err)
 {
     bool ok = o->score == SCORE_OK;
@@ -61,9 +55,9 @@ static bool output_print(const struct reward *r, const struct reward_output *o, 
     json_object_set_new(line, "format_acc", json_integer(o->format_acc > 0));
     json_object_set_new(line, "ans_acc", json_integer(o->ans_acc > 0));
     json_object_set_new(line, "verdict", json_string(verdict_name[o->verdict]));
-    json_object_set_new(line, "pred", text_json(o->pred));
-    json_object_set_new(line, "gold", text_json(o->gold));
-    json_object_set_new(line, "rule", text_json(o->rule));
+    json_object_set_new(line, "pred", json_text_new(o->pred));
+    json_object_set_new(line, "gold", json_text_new(o->gold));
+    json_object_set_new(line, "rule", json_text_new(o->rule));
     for (int k = 0; k < reward_n_part(r); k++) {
         if (k == 0)
             json_object_set_new(line, "parts", json_object());

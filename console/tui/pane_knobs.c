@@ -53,12 +53,9 @@ static void detail_draw(const struct app *a, struct cells *c, struct rect r, int
     const struct knob_value *v = &a->model->knob[i];
     char text[256];
     int n = snprintf(text, sizeof(text), "%s%s%s", k->name, k->unit[0] ? ", " : "", k->unit);
-    if (k->choices)
-        snprintf(text + n, sizeof(text) - (size_t)n, ": %s", k->choices);
-    else if ((k->type == KNOB_I64 || k->type == KNOB_F64) && k->max >= 0x1p53)
-        snprintf(text + n, sizeof(text) - (size_t)n, ": %s %.15g", k->above_min ? "above" : "at least", k->min);
-    else if (k->type == KNOB_I64 || k->type == KNOB_F64)
-        snprintf(text + n, sizeof(text) - (size_t)n, ": %s%.15g to %.15g", k->above_min ? "above " : "", k->min, k->max);
+    struct buf bounds = BUF_INIT;
+    snprintf(text + n, sizeof(text) - (size_t)n, ": %s", knob_bounds_text(k, &bounds));
+    buf_release(&bounds);
     cells_text(c, r.x, r.y, r.w, text, ROLE_TITLE);
     cells_text(c, r.x, r.y + 1, r.w, k->help, ROLE_TEXT);
     if (!knob_is_live(k))

@@ -1,11 +1,11 @@
 #include "protocol/run/knobs.h"
-#include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "protocol/base/cli.h"
+#include "protocol/base/json_text.h"
 
 #define AT(field) .offset = offsetof(struct run_config, field), .size = sizeof(((struct run_config *)0)->field)
-#define BIG 9007199254740992.0    // 2^53: every whole number up to here is exact in a double
+#define BIG KNOB_UNBOUNDED
 #define NO_EFFECT(why) .no_effect = why, .help = "accepted, without effect: " why
 
 const struct knob knobs[] = {
@@ -160,73 +160,47 @@ const struct knob *knob_find(const char *name, struct error *err)
     return NULL;
 }
 
-/* The shortest decimal text that reads back to the same double. */
-static void f64_print(struct buf *b, double v)
-{
-    char text[40];
-    for (int digits = 6; digits <= 17; digits++) {
-        double back;
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        if (parse_f64(text, &back) && back == v)
-            break;
-    }
-    buf_str(b, text);
-}
-
 const char *knob_text(const struct knob *k, const struct run_config *c, struct buf *buf)
 {
     const char *at = (const char *)c + k->offset;
     buf_clear(buf);
-    switch (k->type) {
-    case KNOB_BOOL: buf_str(buf, *(const bool *)at ? "true" : "false"); break;
-    case KNOB_I64: buf_fmt(buf, "%lld", (long long)*(const int64_t *)at); break;
-    case KNOB_F64: f64_print(buf, *(const double *)at); break;
-    case KNOB_RANGE: {
-        const double *r = (const double *)at;
-        if (isnan(r[0])) {
-            buf_str(buf, "none");
-        } else {
-            buf_char(buf, '[');
-            f64_print(buf, r[0]);
-            buf_str(buf, ", ");
-            f64_print(buf, r[1]);
-            buf_char(buf, ']');
-        }
-        break;
-    }
-    case KNOB_TEXT:
-    case KNOB_PATH:
-    case KNOB_JSON: buf_str(buf, at); break;
-    }
+    knob_types[k->type].print(at, buf);
     return buf_text(buf);
 }
 
 const char *knob_bounds_text(const struct knob *k, struct buf *buf)
 {
     buf_clear(buf);
-    if (k->choices) {
-        buf_str(buf, "one of ");
-        for (const char *p = k->choices; *p; p++)
-            *p == '|' ? buf_str(buf, ", ") : buf_char(buf, *p);
-        return buf_text(buf);
-    }
-    switch (k->type) {
-    case KNOB_BOOL: buf_str(buf, "true or false"); break;
-    case KNOB_I64:
-    case KNOB_F64:
-        buf_str(buf, k->above_min ? "above " : k->max >= BIG ? "at least " : "");
-        f64_print(buf, k->min);
-        if (k->max < BIG) {
-            buf_str(buf, k->above_min ? ", at most " : " to ");
-            f64_print(buf, k->max);
-        }
-        break;
-    case KNOB_RANGE: buf_str(buf, "[LOW, HIGH] with 0 <= LOW < HIGH <= 1, or none"); break;
-    case KNOB_JSON: buf_str(buf, "a JSON object"); break;
-    case KNOB_TEXT: buf_str(buf, "text"); break;
-    case KNOB_PATH: buf_str(buf, "a path"); break;
-    }
+    knob_types[k->type].bounds(k, buf);
     return buf_text(buf);
+}
+
+void knob_json(const struct knob *k, const struct run_config *c, struct buf *out)
+{
+    struct buf text = BUF_INIT;
+    knob_text(k, c, &text);
+    if (knob_types[k->type].json_bare)
+        buf_str(out, buf_text(&text));
+    else
+        json_text_print(out, buf_text(&text), text.len, JSON_TEXT_UTF8);
+    buf_release(&text);
+}
+
+bool knob_check(const struct knob *k, const char *text, struct error *err)
+{
+    void *scratch = calloc(1, k->size);
+    bool ok = scratch ? knob_types[k->type].read(k, scratch, text, NULL, err)
+                      : error_set(err, ERR_NO_MEMORY, "no memory to check '%s'", k->name);
+    free(scratch);
+    return ok;
+}
+
+bool knob_may_change(const struct knob *k, struct error *err)
+{
+    if (k->no_effect)
+        return error_set(err, ERR_REFUSED, "'%s' has no effect: %s", k->name, k->no_effect);
+    return knob_is_live(k)
+        || error_set(err, ERR_REFUSED, "'%s' is fixed once a run has begun; start a new run to change it", k->name);
 }
 
 /* Memory is taken once, when a process starts. What needs more of it than the run started with waits for a resume. */
@@ -259,13 +233,7 @@ bool knobs_propose(const struct run_config *start, const struct run_config *c, c
     struct run_config draft = *c;
     for (int i = 0; i < n; i++) {
         const struct knob *k = knob_find(name[i], err);
-        if (!k)
-            return false;
-        if (k->no_effect)
-            return error_set(err, ERR_REFUSED, "'%s' has no effect: %s", k->name, k->no_effect);
-        if (!knob_is_live(k))
-            return error_set(err, ERR_REFUSED, "'%s' is fixed once a run has begun; start a new run to change it", k->name);
-        if (!run_config_set(&draft, k->name, value[i], FROM_COMMAND, NULL, err))
+        if (!k || !knob_may_change(k, err) || !run_config_set(&draft, k->name, value[i], FROM_COMMAND, NULL, err))
             return false;
     }
     /* without notes: what a run file is clamped to, an operator is asked to say */

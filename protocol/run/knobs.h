@@ -3,9 +3,10 @@
  * One row a setting; adding one is one row here and one field in struct run_config. Settings that may change while the run
  * goes are knobs. Read-only data: any thread. */
 #pragma once
+#include "protocol/run/knob_type.h"
 #include "protocol/run/run_config.h"
 
-enum knob_type { KNOB_BOOL, KNOB_I64, KNOB_F64, KNOB_TEXT, KNOB_PATH, KNOB_RANGE, KNOB_JSON };
+#define KNOB_UNBOUNDED 9007199254740992.0    // a max that is none: 2^53, up to which every whole number is exact in a double
 enum knob_applies {
     APPLY_START,           // fixed once the run has begun
     APPLY_NEXT_ROLLOUT,    // from an item number on; travels in the item
@@ -24,7 +25,7 @@ struct knob {
     const char *choices;      // "a|b|c" for texts that must be one of these, or NULL
     enum knob_applies applies;
     size_t offset;            // in struct run_config
-    size_t size;              // bytes of a text field
+    size_t size;              // bytes of the field
     const char *def;          // the default as text
     const char *help;         // one line
     const char *no_effect;    // taken for other systems' command lines and read by nothing: why, and what to use; else NULL
@@ -36,6 +37,12 @@ extern const int n_knobs;
 const struct knob *knob_find(const char *name, struct error *err);
 /* The value as text, as the run file would hold it; borrowed from buf. */
 const char *knob_text(const struct knob *k, const struct run_config *c, struct buf *buf);
+/* The value as JSON, appended to out: a bare number or boolean, else a string. */
+void knob_json(const struct knob *k, const struct run_config *c, struct buf *out);
+/* Would run_config_set take this text? ERR_USAGE says why not; what settings must be together, only the run knows. */
+MUST_USE bool knob_check(const struct knob *k, const char *text, struct error *err);
+/* May it be changed while the run goes? ERR_REFUSED says why not. */
+MUST_USE bool knob_may_change(const struct knob *k, struct error *err);
 /* "0 to 1", "one of a, b" ... into buf; for help and messages. */
 const char *knob_bounds_text(const struct knob *k, struct buf *buf);
 /* May it change while the run goes? */

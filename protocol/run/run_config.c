@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/utf8.h"
 #include "protocol/run/knobs.h"
 
@@ -24,168 +25,12 @@ void run_config_init(struct run_config *c)
     }
 }
 
-/* ---- one value from text ---- */
-
-static bool bool_read(const char *text, bool *out)
-{
-    static const char *const yes[] = { "true", "yes", "on", "1" }, *const no[] = { "false", "no", "off", "0" };
-    for (size_t i = 0; i < ARRAY_SIZE(yes); i++) {
-        if (strcasecmp(text, yes[i]) == 0 || strcasecmp(text, no[i]) == 0) {
-            *out = strcasecmp(text, yes[i]) == 0;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* "[0.01, 0.99]", "0.01,0.99" or "none". */
-static bool range_read(const char *text, double out[2])
-{
-    if (!text[0] || strcmp(text, "none") == 0 || strcmp(text, "null") == 0) {
-        out[0] = out[1] = NAN;
-        return true;
-    }
-    char low[64], high[64], extra;
-    const char *p = text + strspn(text, "[ ");
-    if (sscanf(p, "%63[^, ] , %63[^] ,] %c", low, high, &extra) < 2)
-        return false;
-    return parse_f64(low, &out[0]) && parse_f64(high, &out[1]) && out[0] >= 0 && out[1] <= 1 && out[0] < out[1];
-}
-
-static bool choice_has(const char *choices, const char *text)
-{
-    size_t len = strlen(text);
-    for (const char *p = choices; *p; p += strcspn(p, "|") + (p[strcspn(p, "|")] != 0))
-        if (strcspn(p, "|") == len && strncmp(p, text, len) == 0)
-            return true;
-    return false;
-}
-
-/* A path as it stands from now on; the model may also be org/name in the hub's cache, which is left alone. */
-static bool path_absolute(const struct knob *k, char *at, const char *text, const char *base_dir, struct error *err)
-{
-    char cwd[PATH_MAX], path[PATH_MAX];
-    if (!text[0] || text[0] == '/') {
-        snprintf(at, k->size, "%s", text);
-        return true;
-    }
-    if (!base_dir)
-        base_dir = getcwd(cwd, sizeof cwd) ? cwd : ".";
-    if (!path_join(path, sizeof path, base_dir, text) || strlen(path) >= k->size)
-        return error_set(err, ERR_USAGE, "'%s': the path '%s' is too long", k->name, text);
-    bool hub_name = strcmp(k->name, "model") == 0 && text[0] != '.' && !path_exists(path);
-    char *plain = hub_name ? NULL : realpath(path, NULL);    // NULL too when it is not there yet: then as it was written
-    snprintf(at, k->size, "%s", plain && strlen(plain) < k->size ? plain : hub_name ? text : path);
-    free(plain);
-    return true;
-}
-
-/* Make the paths inside the JSON of eval_dataset absolute, and check its form. */
-static bool eval_json_read(char *at, size_t size, const char *text, const char *base_dir, struct error *err)
-{
-    if (!text[0]) {
-        at[0] = 0;
-        return true;
-    }
-    json_error_t je;
-    char cwd[PATH_MAX];
-    if (!base_dir)
-        base_dir = getcwd(cwd, sizeof cwd) ? cwd : ".";
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &je);
-    bool ok = false;
-    char *out = NULL;
-    if (!root || !json_is_object(root)) {
-        error_set(err, ERR_USAGE, "'eval_dataset' must be a JSON object {\"NAME\": \"FILE\"}%s%s", root ? "" : ": ",
-                  root ? "" : je.text);
-        goto out;
-    }
-    const char *name;
-    json_t *v;
-    void *next;
-    json_object_foreach_safe(root, next, name, v) {
-        json_t *set = json_is_string(v) ? json_pack("{sO}", "path", v) : json_incref(v);
-        const char *path = json_string_value(json_object_get(set, "path"));
-        char full[PATH_MAX];
-        if (!path || !path_join(full, sizeof full, base_dir, path)) {
-            json_decref(set);
-            error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' names no file", name);
-            goto out;
-        }
-        char *plain = realpath(full, NULL);
-        json_object_set_new(set, "path", json_string(plain ? plain : full));
-        free(plain);
-        json_object_set_new(root, name, set);
-    }
-    out = json_dumps(root, JSON_COMPACT);
-    if (!out || strlen(out) >= size) {
-        error_set(err, ERR_USAGE, "'eval_dataset' is longer than %zu bytes", size - 1);
-        goto out;
-    }
-    strcpy(at, out);
-    ok = true;
-out:
-    free(out);
-    json_decref(root);
-    return ok;
-}
-
-static bool value_refused(const struct knob *k, const char *text, struct error *err)
-{
-    struct buf b = BUF_INIT;
-    error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; it is %s%s%s", k->name, text, knob_bounds_text(k, &b),
-              k->unit[0] ? " " : "", k->unit);
-    buf_release(&b);
-    return false;
-}
-
 bool run_config_set(struct run_config *c, const char *name, const char *text, enum knob_source source, const char *base_dir,
                     struct error *err)
 {
     const struct knob *k = knob_find(name, err);
-    if (!k)
+    if (!k || !knob_types[k->type].read(k, (char *)c + k->offset, text, base_dir, err))
         return false;
-    char *at = (char *)c + k->offset;
-    int64_t n;
-    double v, range[2];
-    switch (k->type) {
-    case KNOB_BOOL:
-        if (!bool_read(text, (bool *)at))
-            return value_refused(k, text, err);
-        break;
-    case KNOB_I64:
-        /* "none" switches top-k off, as in the seeds */
-        if (strcmp(k->name, "top_k") == 0 && (strcasecmp(text, "none") == 0 || strcmp(text, "-1") == 0))
-            text = "0";
-        if (!parse_i64(text, &n) || (double)n < k->min || (double)n > k->max)
-            return value_refused(k, text, err);
-        *(int64_t *)at = n;
-        break;
-    case KNOB_F64:
-        if (!parse_f64(text, &v) || v < k->min || v > k->max || (k->above_min && v == k->min))
-            return value_refused(k, text, err);
-        *(double *)at = v;
-        break;
-    case KNOB_RANGE:
-        if (!range_read(text, range))
-            return value_refused(k, text, err);
-        memcpy(at, range, sizeof range);
-        break;
-    case KNOB_TEXT:
-        if (strlen(text) >= k->size)
-            return error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes", k->name, k->size - 1);
-        if (k->choices && !choice_has(k->choices, text))
-            return value_refused(k, text, err);
-        strcpy(at, text);
-        break;
-    case KNOB_PATH:
-        if (!path_absolute(k, at, text, base_dir, err))
-            return false;
-        break;
-    case KNOB_JSON:
-        if (!eval_json_read(at, k->size, text, base_dir, err))
-            return false;
-        break;
-    }
     c->source[k - knobs] = (unsigned char)source;
     return true;
 }
@@ -277,13 +122,13 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
     seen[k - knobs] = true;
     bool ok;
     if (!value || fy_node_is_null(value)) {
-        ok = run_config_set(c, k->name, k->type == KNOB_RANGE ? "none" : k->type == KNOB_I64 ? k->def : "", FROM_FILE, dir,
-                            &why);
+        const char *null = knob_types[k->type].null;
+        ok = run_config_set(c, k->name, null ? null : k->def, FROM_FILE, dir, &why);
     } else if (fy_node_is_scalar(value)) {
         const char *text = fy_node_is_alias(value) ? "" : scalar_text(value, &why);
         ok = fy_node_is_alias(value) ? error_set(&why, ERR_USAGE, "YAML aliases are not used in run files")
                                      : text && run_config_set(c, k->name, text, FROM_FILE, dir, &why);
-    } else if (k->type == KNOB_JSON || k->type == KNOB_RANGE) {
+    } else if (knob_types[k->type].yaml_nested) {
         json_t *j = yaml_to_json(value, 0);
         char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
         ok = text ? run_config_set(c, k->name, text, FROM_FILE, dir, &why)
@@ -390,22 +235,16 @@ bool run_config_print(const struct run_config *c, struct buf *out, struct error 
     for (int i = 0; i < n_knobs; i++) {
         const struct knob *k = &knobs[i];
         const char *text = knob_text(k, c, &b);
-        if (k->type == KNOB_TEXT || k->type == KNOB_PATH || k->type == KNOB_JSON) {
-            json_t *s = json_string(text);    // a JSON string is a YAML string too
-            char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
-            if (!quoted)
-                error_set(err, ERR_DATA, "'%s' is not UTF-8", k->name);
-            else
-                buf_fmt(out, "%s: %s\n", k->name, quoted);
-            json_decref(s);
-            free(quoted);
-            if (!quoted) {
-                buf_release(&b);
-                return false;
-            }
-        } else {
-            buf_fmt(out, "%s: %s\n", k->name, text);
+        buf_fmt(out, "%s: ", k->name);
+        if (utf8_valid_len((const uint8_t *)text, b.len, NULL, NULL) < b.len) {
+            buf_release(&b);
+            return error_set(err, ERR_DATA, "'%s' is not UTF-8", k->name);
         }
+        if (knob_types[k->type].yaml_bare)
+            buf_str(out, text);
+        else
+            json_text_print(out, text, b.len, JSON_TEXT_UTF8);    // a JSON string is a YAML string too
+        buf_char(out, '\n');
     }
     buf_release(&b);
     return !out->failed || error_set(err, ERR_NO_MEMORY, "no memory for the run file");

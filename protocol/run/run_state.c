@@ -1,7 +1,7 @@
 #include "protocol/run/run_state.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "protocol/base/macros.h"
 
 static const struct {
@@ -33,13 +33,7 @@ enum run_state run_state_find(const char *text)
 
 json_t *run_state_facts(enum run_state s, const char *reason)
 {
-    json_t *facts = json_pack("{s:s}", "state", run_state_name(s)), *text = json_string(reason);
-    char *copy = text ? NULL : strdup(reason);
-    for (char *c = copy; c && *c; c++)
-        *c = (unsigned char)*c < 0x80 ? *c : '?';
-    if (copy)
-        text = json_string(copy);
-    free(copy);
+    json_t *facts = json_pack("{s:s}", "state", run_state_name(s)), *text = json_text_new(reason);
     if (facts && text && reason[0])
         json_object_set(facts, "reason", text);
     json_decref(text);

@@ -167,21 +167,10 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
 
 static void knob_values_write(const struct run_config *now, struct msg_out *m)
 {
-    struct buf text = BUF_INIT;
     msg_map(m, "knobs");
-    for (int i = 0; i < n_knobs; i++) {
-        const char *at = (const char *)now + knobs[i].offset;
-        switch (knobs[i].type) {
-        case KNOB_BOOL: msg_bool(m, knobs[i].name, *(const bool *)at); break;
-        case KNOB_I64: msg_i64(m, knobs[i].name, *(const int64_t *)(const void *)at); break;
-        case KNOB_F64: msg_f64(m, knobs[i].name, *(const double *)(const void *)at); break;
-        case KNOB_TEXT: case KNOB_PATH: case KNOB_RANGE: case KNOB_JSON:
-            msg_str(m, knobs[i].name, knob_text(&knobs[i], now, &text));
-            break;
-        }
-    }
+    for (int i = 0; i < n_knobs; i++)
+        knob_types[knobs[i].type].send(&knobs[i], (const char *)now + knobs[i].offset, m);
     msg_end(m);
-    buf_release(&text);
 }
 
 /* The heartbeat's detail: the fields of the answer to status that are the controller's. */

@@ -62,10 +62,6 @@ typedef bool wandb_row_fn(void *arg, const struct wandb_row *row);
 MUST_USE bool wandb_rows_read(struct journal *j, struct wandb_cursor *c, wandb_row_fn *fn, void *arg, struct error *err);
 /* One history line as the file stream wants it: extended JSON, bare NaN and Infinity. */
 void wandb_line_print(struct buf *out, const struct wandb_row *row, double start_s);
-/* A JSON string with its quotes; bytes that are no UTF-8 become U+FFFD. */
-void json_text_print(struct buf *out, const char *s, size_t len);
-/* A number as JSON, with NaN, Infinity and -Infinity as bare words. */
-void json_number_print(struct buf *out, double v);
 
 /* The last value of every series: what the summary holds. Bounded; lives in the exporter. */
 struct wandb_summary;

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "workers/export/wandb.h"
 
 #define TAKE_MAX ((size_t)256 << 10)
@@ -90,7 +91,7 @@ static bool line_add(void *arg, const char *text, size_t len, bool is_error, dou
     buf_clear(&l->text);
     if (l->structured) {
         buf_fmt(&l->text, "{%s\"ts\":\"%s\",\"content\":", is_error ? "\"level\":\"error\"," : "", when);
-        json_text_print(&l->text, text, len);
+        json_text_print(&l->text, text, len, JSON_TEXT_UTF8);
         buf_char(&l->text, '}');
     } else {
         buf_fmt(&l->text, "%s%s ", is_error ? "ERROR " : "", when);
@@ -98,7 +99,7 @@ static bool line_add(void *arg, const char *text, size_t len, bool is_error, dou
     }
     if (l->n++)
         buf_char(l->out, ',');
-    json_text_print(l->out, buf_text(&l->text), l->text.len);
+    json_text_print(l->out, buf_text(&l->text), l->text.len, JSON_TEXT_UTF8);
     return true;
 }
 

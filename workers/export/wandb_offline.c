@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/knobs.h"
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
@@ -91,22 +92,15 @@ static bool header_write(struct offline *o, struct error *err)
 static void settings_add(struct offline *o, struct buf *out)
 {
     const struct wandb_setup *s = o->setup;
-    struct buf text = BUF_INIT;
     for (int i = 0; i < n_knobs; i++) {
         const struct knob *k = &knobs[i];
-        bool bare = k->type == KNOB_BOOL || k->type == KNOB_I64 || k->type == KNOB_F64;
-        knob_text(k, &s->config, &text);
         buf_clear(&o->value);
-        if (bare)
-            buf_str(&o->value, buf_text(&text));
-        else
-            json_text_print(&o->value, buf_text(&text), text.len);
+        knob_json(k, &s->config, &o->value);
         buf_clear(&o->item);
         pb_text(&o->item, 1, k->name);
         pb_text(&o->item, 16, buf_text(&o->value));
         pb_bytes(out, 1, buf_text(&o->item), o->item.len);
     }
-    buf_release(&text);
 }
 
 static bool run_write(struct offline *o, struct error *err)

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
@@ -102,7 +103,7 @@ static bool row_take(void *arg, const struct wandb_row *row)
     if (o->line.len <= LINE_MAX_BYTES) {
         if (o->n_line++)
             buf_char(&o->lines, ',');
-        json_text_print(&o->lines, buf_text(&o->line), o->line.len);
+        json_text_print(&o->lines, buf_text(&o->line), o->line.len, JSON_TEXT_UTF8);
     }
     wandb_summary_add(o->summary, row);
     if (row->event && strcmp(row->event->kind, "alert") == 0 && o->n_alert < (int)ARRAY_SIZE(o->alert))
@@ -119,7 +120,7 @@ static bool sample_take(void *arg, const struct journal_sample *sample)
     wandb_system_print(&o->line, sample, o->head, o->setup.start_s);
     if (o->n_system++)
         buf_char(&o->system, ',');
-    json_text_print(&o->system, buf_text(&o->line), o->line.len);
+    json_text_print(&o->system, buf_text(&o->line), o->line.len, JSON_TEXT_UTF8);
     o->ahead.n_system++;
     o->ahead.sample_seq = sample->seq;
     return true;
@@ -152,7 +153,7 @@ static bool table_add(struct online *o, bool over, struct error *err)
                     fmax(0, wall_s - o->setup.start_s), wall_s, (long long)t.version, buf_text(&o->table));
             if (o->n_line++)
                 buf_char(&o->lines, ',');
-            json_text_print(&o->lines, buf_text(&o->line), o->line.len);
+            json_text_print(&o->lines, buf_text(&o->line), o->line.len, JSON_TEXT_UTF8);
             wandb_summary_reach(o->summary, o->ahead.n_row++);
         }
     }
@@ -202,7 +203,7 @@ static bool request_build(struct online *o, bool complete, int exit_code, bool *
         }
         const struct buf *summary = o->table.len ? &o->config : &o->line;
         buf_str(b, "\"wandb-summary.json\":{\"offset\":0,\"content\":[");
-        json_text_print(b, buf_text(summary), summary->len);
+        json_text_print(b, buf_text(summary), summary->len, JSON_TEXT_UTF8);
         buf_str(b, "]}}");
         if (o->uploaded[0])
             buf_fmt(b, ",\"uploaded\":[\"%s\"]", o->uploaded);

@@ -3,99 +3,13 @@
 #include <string.h>
 #include <jansson.h>
 #include "protocol/base/cli.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/metrics.h"
 #include "workers/export/wandb.h"
 
 #define SUMMARY_MAX 4096
 #define EVAL_VALUES 64
-
-/* ---- JSON pieces ---- */
-
-/* Length of the valid UTF-8 sequence at s (RFC 3629), 0 when it is none. */
-static size_t utf8_len(const unsigned char *s, size_t left)
-{
-    unsigned c = s[0];
-    size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
-    if (n == 0 || n > left)
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if ((c == 0xe0 && s[1] < 0xa0) || (c == 0xed && s[1] > 0x9f) || (c == 0xf0 && s[1] < 0x90) || (c == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return n;
-}
-
-/* Bytes at s that a JSON string holds as they are. */
-static size_t plain_len(const char *s, size_t len)
-{
-    size_t n = 0;
-    while (n < len && (unsigned char)s[n] >= 32 && (unsigned char)s[n] < 0x80 && s[n] != '"' && s[n] != '\\')
-        n++;
-    return n;
-}
-
-void json_text_print(struct buf *out, const char *s, size_t len)
-{
-    buf_char(out, '"');
-    for (size_t i = 0; i < len;) {
-        size_t plain = plain_len(s + i, len - i);
-        buf_add(out, s + i, plain);
-        i += plain;
-        if (i == len)
-            break;
-        unsigned char c = (unsigned char)s[i];
-        size_t n = utf8_len((const unsigned char *)s + i, len - i);
-        if (n == 0)
-            buf_str(out, "\xef\xbf\xbd");
-        else if (c == '"' || c == '\\')
-            buf_add(out, (char[]){ '\\', (char)c }, 2);
-        else if (c < 32)
-            buf_fmt(out, "\\u%04x", c);
-        else
-            buf_add(out, s + i, n);
-        i += n ? n : 1;
-    }
-    buf_char(out, '"');
-}
-
-static void count_print(struct buf *out, int64_t v, bool negative)
-{
-    char text[24], *at = text + sizeof text;
-    uint64_t left = v < 0 ? (uint64_t)-v : (uint64_t)v;
-    do {
-        *--at = (char)('0' + left % 10);
-        left /= 10;
-    } while (left);
-    if (negative)
-        *--at = '-';
-    buf_add(out, at, (size_t)(text + sizeof text - at));
-}
-
-/* Integers by hand, everything else with as few digits as read back to the same double. */
-void json_number_print(struct buf *out, double v)
-{
-    char text[40];
-    if (isnan(v)) {
-        buf_str(out, "NaN");
-        return;
-    }
-    if (isinf(v)) {
-        buf_str(out, v > 0 ? "Infinity" : "-Infinity");
-        return;
-    }
-    if (fabs(v) < 1e15 && v == (double)(int64_t)v) {    // counts
-        count_print(out, (int64_t)v, signbit(v));
-        return;
-    }
-    for (int digits = 15; digits <= 17; digits++) {    // %g drops zeros at the end; 17 always read back
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        if (digits == 17 || strtod(text, NULL) == v)
-            break;
-    }
-    buf_str(out, text);
-}
 
 void wandb_line_print(struct buf *out, const struct wandb_row *row, double start_s)
 {
@@ -104,7 +18,7 @@ void wandb_line_print(struct buf *out, const struct wandb_row *row, double start
     buf_fmt(out, ",\"_timestamp\":%.6f,\"trainer/step\":%lld", row->wall_s, (long long)row->step);
     for (int i = 0; i < row->n_metric; i++) {
         buf_char(out, ',');
-        json_text_print(out, row->metric[i].name, strlen(row->metric[i].name));
+        json_text_print(out, row->metric[i].name, strlen(row->metric[i].name), JSON_TEXT_UTF8);
         buf_char(out, ':');
         json_number_print(out, row->metric[i].value);
     }
@@ -259,7 +173,7 @@ void wandb_summary_print(const struct wandb_summary *s, struct buf *out, double 
 {
     buf_char(out, '{');
     for (int i = 0; i < s->n; i++) {
-        json_text_print(out, s->row[i].name, strlen(s->row[i].name));
+        json_text_print(out, s->row[i].name, strlen(s->row[i].name), JSON_TEXT_UTF8);
         buf_char(out, ':');
         json_number_print(out, s->row[i].value);
         buf_char(out, ',');
@@ -292,14 +206,10 @@ void wandb_summary_last(const struct wandb_summary *s, int64_t *n, int64_t *step
 
 /* ---- config ---- */
 
-static void config_setting(struct buf *out, const struct knob *k, const struct run_config *c, struct buf *text)
+static void config_setting(struct buf *out, const struct knob *k, const struct run_config *c)
 {
-    knob_text(k, c, text);
     buf_fmt(out, "\"%s\":{\"value\":", k->name);
-    if (k->type == KNOB_BOOL || k->type == KNOB_I64 || k->type == KNOB_F64)
-        buf_str(out, buf_text(text));
-    else
-        json_text_print(out, buf_text(text), text->len);
+    knob_json(k, c, out);
     buf_str(out, "},");
 }
 
@@ -336,12 +246,12 @@ bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const stru
     struct buf text = BUF_INIT;
     buf_char(out, '{');
     for (int i = 0; i < n_knobs; i++)
-        config_setting(out, &knobs[i], &s->config, &text);
+        config_setting(out, &knobs[i], &s->config);
     /* t marks a run as really started (the resume query asks for it); m: trainer/step is everybody's x-axis */
     buf_str(out, "\"_wandb\":{\"value\":{\"t\":{\"5\":\"rollcall\",\"13\":\"linux-x86_64\"},\"m\":[{\"1\":\"trainer/step\",\"6\":[3],\"7\":[]}");
     for (int i = 0; i < names->n; i++) {
         buf_str(out, ",{\"1\":");
-        json_text_print(out, names->row[i].name, strlen(names->row[i].name));
+        json_text_print(out, names->row[i].name, strlen(names->row[i].name), JSON_TEXT_UTF8);
         buf_str(out, ",\"5\":1,\"6\":[1,3],\"7\":[]}");
     }
     buf_str(out, "]}}}");

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "protocol/run/telemetry.h"
 #include "workers/export/wandb.h"
 
@@ -64,7 +65,7 @@ static void key_print(void *arg, const char *key, double v)
     char full[280];
     int n = snprintf(full, sizeof full, "system.%s", key);
     buf_char(out, ',');
-    json_text_print(out, full, (size_t)n);
+    json_text_print(out, full, (size_t)n, JSON_TEXT_UTF8);
     buf_char(out, ':');
     json_number_print(out, v);
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/wire/message.h"
 #include "protocol/run/group_msg.h"
@@ -74,9 +75,9 @@ static void text_add(struct buf *out, const struct mval *v)
         char cut[TABLE_TEXT_BYTES + 4];
         int n = snprintf(cut, sizeof cut, "%.*s", (int)keep, text);
         memcpy(cut + n, "\xe2\x80\xa6", 3);    // …
-        json_text_print(out, cut, (size_t)n + 3);
+        json_text_print(out, cut, (size_t)n + 3, JSON_TEXT_UTF8);
     } else {
-        json_text_print(out, text ? text : "", keep);
+        json_text_print(out, text ? text : "", keep, JSON_TEXT_UTF8);
     }
 }
 
@@ -105,7 +106,7 @@ static void rows_add(struct wandb_table *t, const struct mval *map, const struct
             number_add(b, value[k] + scored);
         }
         buf_fmt(b, ",%lld,\"%s\",", (long long)s->n_tok, s->finish == FINISH_STOP ? "stop" : "length");
-        json_text_print(b, s->reason, strlen(s->reason));
+        json_text_print(b, s->reason, strlen(s->reason), JSON_TEXT_UTF8);
         buf_char(b, ']');
     }
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
+#include "protocol/base/json_text.h"
 #include "workers/engine/template/template_parts.h"
 #include "workers/engine/text/unicode.h"
 
@@ -600,27 +601,6 @@ void jinja_text_escape(struct buf *b, struct str s)
 
 /* ---- tojson: json.dumps as transformers calls it ---- */
 
-static void json_str(struct buf *b, struct str s, bool ascii)
-{
-    buf_char(b, '"');
-    for (size_t i = 0; i < s.len;) {
-        int n;
-        uint32_t c = utf8_at((const uint8_t *)s.p + i, &n);
-        static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
-        const char *f = c && c < 0x80 ? strchr(from, (int)c) : NULL;
-        if (f)
-            buf_fmt(b, "\\%c", to[f - from]);
-        else if (c < 0x20 || (ascii && c >= 0x7F && c < 0x10000))
-            buf_fmt(b, "\\u%04x", c);
-        else if (ascii && c >= 0x10000)
-            buf_fmt(b, "\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10), 0xDC00 + ((c - 0x10000) & 0x3FF));
-        else
-            buf_add(b, s.p + i, (size_t)n);
-        i += (size_t)n;
-    }
-    buf_char(b, '"');
-}
-
 static void json_newline(struct buf *b, struct value indent, int depth)
 {
     if (indent.kind == V_MISSING || indent.kind == V_NONE)
@@ -644,7 +624,7 @@ static void json_fail(struct render *r, struct buf *b, struct value v)
 static void json_key(struct render *r, struct buf *b, struct value k, bool ascii)
 {
     if (k.kind == V_STR) {
-        json_str(b, k.s, ascii);
+        json_text_print(b, k.s.p, k.s.len, ascii ? JSON_TEXT_ASCII : JSON_TEXT_UTF8);
         return;
     }
     buf_char(b, '"');
@@ -696,7 +676,7 @@ void jinja_json(struct render *r, struct buf *b, struct value v, const struct va
             jinja_repr(r, b, v, 0);
         return;
     case V_STR:
-        json_str(b, v.s, ascii);
+        json_text_print(b, v.s.p, v.s.len, ascii ? JSON_TEXT_ASCII : JSON_TEXT_UTF8);
         return;
     case V_LIST: case V_TUPLE:
         if (v.list->n == 0) {

@@ -1,0 +1,303 @@
+#include "protocol/run/knob_type.h"
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+#include "protocol/base/cli.h"
+#include "protocol/base/file.h"
+#include "protocol/run/knobs.h"
+#include "protocol/wire/message.h"
+
+static bool value_refused(const struct knob *k, const char *text, struct error *err)
+{
+    struct buf b = BUF_INIT;
+    error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; it is %s%s%s", k->name, text, knob_bounds_text(k, &b),
+              k->unit[0] ? " " : "", k->unit);
+    buf_release(&b);
+    return false;
+}
+
+/* ---- booleans ---- */
+
+static bool bool_parse(const char *text, bool *out)
+{
+    static const char *const yes[] = { "true", "yes", "on", "1" }, *const no[] = { "false", "no", "off", "0" };
+    for (size_t i = 0; i < ARRAY_SIZE(yes); i++) {
+        if (strcasecmp(text, yes[i]) == 0 || strcasecmp(text, no[i]) == 0) {
+            *out = strcasecmp(text, yes[i]) == 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool bool_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
+{
+    return bool_parse(text, at) || value_refused(k, text, err);
+}
+
+static void bool_print(const void *at, struct buf *out)
+{
+    buf_str(out, *(const bool *)at ? "true" : "false");
+}
+
+static void bool_bounds(UNUSED const struct knob *k, struct buf *out)
+{
+    buf_str(out, "true or false");
+}
+
+static void bool_send(const struct knob *k, const void *at, struct msg_out *m)
+{
+    msg_bool(m, k->name, *(const bool *)at);
+}
+
+/* ---- numbers ---- */
+
+static bool i64_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
+{
+    int64_t n;
+    /* "none" switches top-k off, as in the seeds */
+    const char *number = strcmp(k->name, "top_k") == 0 && (strcasecmp(text, "none") == 0 || strcmp(text, "-1") == 0) ? "0" : text;
+    if (!parse_i64(number, &n) || (double)n < k->min || (double)n > k->max)
+        return value_refused(k, text, err);
+    *(int64_t *)at = n;
+    return true;
+}
+
+static void i64_print(const void *at, struct buf *out)
+{
+    buf_fmt(out, "%lld", (long long)*(const int64_t *)at);
+}
+
+static void i64_send(const struct knob *k, const void *at, struct msg_out *m)
+{
+    msg_i64(m, k->name, *(const int64_t *)at);
+}
+
+static bool f64_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
+{
+    double v;
+    if (!parse_f64(text, &v) || v < k->min || v > k->max || (k->above_min && v == k->min))
+        return value_refused(k, text, err);
+    *(double *)at = v;
+    return true;
+}
+
+/* The shortest decimal text that reads back to the same double. */
+static void number_print(struct buf *b, double v)
+{
+    char text[40];
+    for (int digits = 6; digits <= 17; digits++) {
+        double back;
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (parse_f64(text, &back) && back == v)
+            break;
+    }
+    buf_str(b, text);
+}
+
+static void f64_print(const void *at, struct buf *out)
+{
+    number_print(out, *(const double *)at);
+}
+
+static void f64_send(const struct knob *k, const void *at, struct msg_out *m)
+{
+    msg_f64(m, k->name, *(const double *)at);
+}
+
+static void number_bounds(const struct knob *k, struct buf *out)
+{
+    buf_str(out, k->above_min ? "above " : k->max >= KNOB_UNBOUNDED ? "at least " : "");
+    number_print(out, k->min);
+    if (k->max < KNOB_UNBOUNDED) {
+        buf_str(out, k->above_min ? ", at most " : " to ");
+        number_print(out, k->max);
+    }
+}
+
+/* ---- ranges: two numbers, or none ---- */
+
+/* "[0.01, 0.99]", "0.01,0.99" or "none". */
+static bool range_parse(const char *text, double out[2])
+{
+    if (!text[0] || strcmp(text, "none") == 0 || strcmp(text, "null") == 0) {
+        out[0] = out[1] = NAN;
+        return true;
+    }
+    char low[64], high[64], extra;
+    const char *p = text + strspn(text, "[ ");
+    if (sscanf(p, "%63[^, ] , %63[^] ,] %c", low, high, &extra) < 2)
+        return false;
+    return parse_f64(low, &out[0]) && parse_f64(high, &out[1]) && out[0] >= 0 && out[1] <= 1 && out[0] < out[1];
+}
+
+static bool range_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
+{
+    double range[2];
+    if (!range_parse(text, range))
+        return value_refused(k, text, err);
+    memcpy(at, range, sizeof range);
+    return true;
+}
+
+static void range_print(const void *at, struct buf *out)
+{
+    const double *r = at;
+    if (isnan(r[0])) {
+        buf_str(out, "none");
+        return;
+    }
+    buf_char(out, '[');
+    number_print(out, r[0]);
+    buf_str(out, ", ");
+    number_print(out, r[1]);
+    buf_char(out, ']');
+}
+
+static void range_bounds(UNUSED const struct knob *k, struct buf *out)
+{
+    buf_str(out, "[LOW, HIGH] with 0 <= LOW < HIGH <= 1, or none");
+}
+
+static void range_send(const struct knob *k, const void *at, struct msg_out *m)
+{
+    struct buf text = BUF_INIT;
+    range_print(at, &text);
+    msg_str(m, k->name, buf_text(&text));
+    buf_release(&text);
+}
+
+/* ---- texts ---- */
+
+static bool choice_has(const char *choices, const char *text)
+{
+    size_t len = strlen(text);
+    for (const char *p = choices; *p; p += strcspn(p, "|") + (p[strcspn(p, "|")] != 0))
+        if (strcspn(p, "|") == len && strncmp(p, text, len) == 0)
+            return true;
+    return false;
+}
+
+static bool text_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
+{
+    if (strlen(text) >= k->size)
+        return error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes", k->name, k->size - 1);
+    if (k->choices && !choice_has(k->choices, text))
+        return value_refused(k, text, err);
+    strcpy(at, text);
+    return true;
+}
+
+static void text_print(const void *at, struct buf *out)
+{
+    buf_str(out, at);
+}
+
+static void text_bounds(const struct knob *k, struct buf *out)
+{
+    buf_str(out, k->choices ? "one of " : "text");
+    for (const char *p = k->choices ? k->choices : ""; *p; p++)
+        *p == '|' ? buf_str(out, ", ") : buf_char(out, *p);
+}
+
+static void text_send(const struct knob *k, const void *at, struct msg_out *m)
+{
+    msg_str(m, k->name, at);
+}
+
+/* ---- paths, and the JSON that names them ---- */
+
+/* A path as it stands from now on; the model may also be org/name in the hub's cache, which is left alone. */
+static bool path_read(const struct knob *k, void *at, const char *text, const char *base_dir, struct error *err)
+{
+    char cwd[PATH_MAX], path[PATH_MAX];
+    if (strlen(text) >= k->size)
+        return error_set(err, ERR_USAGE, "'%s': the path '%s' is too long", k->name, text);
+    if (!text[0] || text[0] == '/') {
+        strcpy(at, text);
+        return true;
+    }
+    if (!base_dir)
+        base_dir = getcwd(cwd, sizeof cwd) ? cwd : ".";
+    if (!path_join(path, sizeof path, base_dir, text) || strlen(path) >= k->size)
+        return error_set(err, ERR_USAGE, "'%s': the path '%s' is too long", k->name, text);
+    bool hub_name = strcmp(k->name, "model") == 0 && text[0] != '.' && !path_exists(path);
+    char *plain = hub_name ? NULL : realpath(path, NULL);    // NULL too when it is not there yet: then as it was written
+    snprintf(at, k->size, "%s", plain && strlen(plain) < k->size ? plain : hub_name ? text : path);
+    free(plain);
+    return true;
+}
+
+static void path_bounds(UNUSED const struct knob *k, struct buf *out)
+{
+    buf_str(out, "a path");
+}
+
+/* Make the paths inside the JSON of eval_dataset absolute, and check its form. */
+static bool json_read(const struct knob *k, void *at, const char *text, const char *base_dir, struct error *err)
+{
+    if (!text[0]) {
+        *(char *)at = 0;
+        return true;
+    }
+    json_error_t je;
+    char cwd[PATH_MAX];
+    if (!base_dir)
+        base_dir = getcwd(cwd, sizeof cwd) ? cwd : ".";
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &je);
+    bool ok = false;
+    char *out = NULL;
+    if (!root || !json_is_object(root)) {
+        error_set(err, ERR_USAGE, "'eval_dataset' must be a JSON object {\"NAME\": \"FILE\"}%s%s", root ? "" : ": ",
+                  root ? "" : je.text);
+        goto out;
+    }
+    const char *name;
+    json_t *v;
+    void *next;
+    json_object_foreach_safe(root, next, name, v) {
+        json_t *set = json_is_string(v) ? json_pack("{sO}", "path", v) : json_incref(v);
+        const char *path = json_string_value(json_object_get(set, "path"));
+        char full[PATH_MAX];
+        if (!path || !path_join(full, sizeof full, base_dir, path)) {
+            json_decref(set);
+            error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' names no file", name);
+            goto out;
+        }
+        char *plain = realpath(full, NULL);
+        json_object_set_new(set, "path", json_string(plain ? plain : full));
+        free(plain);
+        json_object_set_new(root, name, set);
+    }
+    out = json_dumps(root, JSON_COMPACT);
+    if (!out || strlen(out) >= k->size) {
+        error_set(err, ERR_USAGE, "'eval_dataset' is longer than %zu bytes", k->size - 1);
+        goto out;
+    }
+    strcpy(at, out);
+    ok = true;
+out:
+    free(out);
+    json_decref(root);
+    return ok;
+}
+
+static void json_bounds(UNUSED const struct knob *k, struct buf *out)
+{
+    buf_str(out, "a JSON object");
+}
+
+const struct knob_type_row knob_types[KNOB_TYPE_N] = {
+    [KNOB_BOOL] = { bool_read, bool_print, bool_bounds, bool_send, .null = "", .json_bare = true, .yaml_bare = true },
+    [KNOB_I64] = { i64_read, i64_print, number_bounds, i64_send, .json_bare = true, .yaml_bare = true },
+    [KNOB_F64] = { f64_read, f64_print, number_bounds, f64_send, .null = "", .json_bare = true, .yaml_bare = true },
+    [KNOB_TEXT] = { text_read, text_print, text_bounds, text_send, .null = "" },
+    [KNOB_PATH] = { path_read, text_print, path_bounds, text_send, .null = "" },
+    [KNOB_RANGE] = { range_read, range_print, range_bounds, range_send, .null = "none", .yaml_bare = true, .yaml_nested = true },
+    [KNOB_JSON] = { json_read, text_print, json_bounds, text_send, .null = "", .yaml_nested = true },
+};
