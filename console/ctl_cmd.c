@@ -12,6 +12,7 @@
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
+#include "console/fleet/command.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
@@ -344,71 +345,27 @@ static bool events_list(struct ctl *c, struct error *err)
 
 /* ---- commands ---- */
 
-static bool args_write(struct ctl *c, const struct command_spec *spec, const char **operand, int n, struct msg_out *m, struct error *err)
+/* The command of the operands and of --depth, which is another form of pause DEPTH. */
+static bool command_read(const struct ctl *c, struct command *out, const char **operand, int n, struct error *err)
 {
-    msg_map(m, "args");
-    if (strcmp(spec->name, "pause") == 0) {
-        const char *depth = n > 0 ? operand[0] : c->depth;
-        if (n > 1 || (n == 1 && c->depth && strcmp(c->depth, operand[0]) != 0))
+    const char *words[2] = { operand[0], c->depth };
+    if (c->depth && strcmp(operand[0], "pause") == 0) {
+        if (n > 2 || (n == 2 && strcmp(c->depth, operand[1]) != 0))
             return error_set(err, ERR_USAGE, "'pause' takes one depth: rollouts, step or drain");
-        if (depth && strcmp(depth, "rollouts") != 0 && strcmp(depth, "step") != 0 && strcmp(depth, "drain") != 0)
-            return error_set(err, ERR_USAGE, "'pause' does not know the depth '%s'; it is rollouts, step or drain", depth);
-        if (depth)
-            msg_str(m, "depth", depth);
-        n = 0;
+        operand = words;
+        n = 2;
     }
-    if (strcmp(spec->name, "set") == 0) {
-        msg_map(m, "values");
-        for (int i = 0; i < n; i++) {
-            const char *eq = strchr(operand[i], '=');
-            char name[128];
-            if (!eq || eq == operand[i] || (size_t)(eq - operand[i]) >= sizeof name)
-                return error_set(err, ERR_USAGE, "'%s' is not NAME=VALUE", operand[i]);
-            snprintf(name, sizeof name, "%.*s", (int)(eq - operand[i]), operand[i]);
-            msg_str(m, name, eq + 1);
-        }
-        msg_end(m);
-        if (n == 0)
-            return error_set(err, ERR_USAGE, "'set' needs NAME=VALUE");
-    } else if (strcmp(spec->name, "restart") == 0) {
-        if (n != 1)
-            return error_set(err, ERR_USAGE, "'restart' needs the name of a process; 'rollcall ctl status' lists them");
-        msg_str(m, "process", operand[0]);
-    } else if (strcmp(spec->name, "dismiss") == 0) {
-        if (n != 1)
-            return error_set(err, ERR_USAGE, "'dismiss' needs the name of a node; 'rollcall ctl status' shows them as NODE/PROCESS");
-        msg_str(m, "node", operand[0]);
-    } else if (strcmp(spec->name, "quarantine") == 0) {
-        int64_t line;
-        if (n != 1 || !parse_i64(operand[0], &line) || line < 1)
-            return error_set(err, ERR_USAGE, "'quarantine' needs the number of a line of the data's file, from 1");
-        msg_i64(m, "line", line);
-    } else if (n > 0) {
-        return error_set(err, ERR_USAGE, "'%s' takes no '%s'", spec->name, operand[0]);
-    }
-    msg_end(m);
-    return true;
+    return command_words_parse(out, operand[0], operand + 1, n - 1, err);
 }
 
-/* What is wrong with a command's words, whether the run is there or not. */
-static bool args_check(struct ctl *c, const char **operand, int n, struct error *err)
-{
-    struct msg_out m = MSG_OUT_INIT;
-    const struct command_spec *spec = command_find(operand[0], err);
-    msg_begin(&m, MSG_COMMAND);
-    bool ok = spec && args_write(c, spec, operand + 1, n - 1, &m, err);
-    msg_release(&m);
-    return ok;
-}
-
-static bool command_send(struct ctl *c, const char *name, const char **operand, int n, struct error *err)
+static bool command_send(struct ctl *c, const struct command *command, struct error *err)
 {
     uint64_t id[2];
     char text[64], who[160], host[64] = "";
     struct msg_out m = MSG_OUT_INIT;
     struct msg_in in;
     struct net_event ev;
-    const struct command_spec *spec = command_find(name, err);
+    const struct command_spec *spec = command_find(command->name, err);
     const struct passwd *pw = getpwuid(geteuid());
     if (!spec)
         return false;
@@ -425,11 +382,11 @@ static bool command_send(struct ctl *c, const char *name, const char **operand, 
     msg_str(&m, "command", spec->name);
     msg_str(&m, "who", who);
     msg_f64(&m, "limit_s", limit_s);
-    bool ok = args_write(c, spec, operand, n, &m, err) && msg_finish(&m, err)
-        && agent_ask(c, MSG_COMMAND, &m, (int64_t)(1000 * limit_s) + 10000, &in, &ev, err);
+    command_args_write(command, &m);
+    bool ok = msg_finish(&m, err) && agent_ask(c, MSG_COMMAND, &m, (int64_t)(1000 * limit_s) + 10000, &in, &ev, err);
     msg_release(&m);
     if (!ok) {
-        if (strcmp(name, "stop") == 0 && !run_is_live(c->run_dir)) {    // it ended before the answer came
+        if (strcmp(command->name, "stop") == 0 && !run_is_live(c->run_dir)) {    // it ended before the answer came
             printf("the run has ended\n");
             return true;
         }
@@ -448,7 +405,8 @@ static bool command_send(struct ctl *c, const char *name, const char **operand, 
 static bool ctl_cmd(int argc, char **argv, struct error *err)
 {
     struct ctl c = { 0 };
-    const char *operand[72];
+    struct command command;
+    const char *operand[COMMAND_ARGS + 1];
     bool ok = false;
     struct cli_option options[] = {
         { "run", NULL, CLI_STR, &c.run, "DIR", "the run's directory; without it the one live run" },
@@ -465,9 +423,8 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
                     "  status                 state, step and processes\n  checkpoints            those on disk\n"
                     "  events                 what happened, and who asked for what\n");
     for (int i = 0; i < n_command_specs; i++)
-        buf_fmt(&about, "  %-22s %s\n", strcmp(command_specs[i].name, "set") == 0 ? "set NAME=VALUE..." : strcmp(command_specs[i].name, "pause") == 0
-                ? "pause [DEPTH]" : command_specs[i].name,
-                command_specs[i].help);
+        buf_fmt(&about, "  %-22s %s\n", command_specs[i].arg == ARG_VALUES ? "set NAME=VALUE..."
+                : command_specs[i].arg == ARG_CHOICE ? "pause [DEPTH]" : command_specs[i].name, command_specs[i].help);
     struct cli cli = { .command = "rollcall ctl", .about = buf_text(&about), .operands = "COMMAND [...]", .options = options,
                        .n_options = ARRAY_SIZE(options), .operand = operand, .max_operands = ARRAY_SIZE(operand) };
     TRY(cli_parse(&cli, argc, argv, err));
@@ -480,7 +437,7 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         goto out;
     }
     bool question = strcmp(operand[0], "status") == 0 || strcmp(operand[0], "checkpoints") == 0 || strcmp(operand[0], "events") == 0;
-    if (!question && !args_check(&c, operand, cli.n_operands, err))
+    if (!question && !command_read(&c, &command, operand, cli.n_operands, err))
         goto out;
     if (c.id && (!c.id[0] || strlen(c.id) > 60)) {
         error_set(err, ERR_USAGE, "--id is 1 to 60 bytes");
@@ -500,7 +457,7 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         ok = question ? ended_status(&c, err) : error_set(err, ERR_CLOSED, "the run '%s' is not alive", c.run_dir);
         goto out;
     }
-    ok = question ? status_ask(&c, err) : command_send(&c, operand[0], operand + 1, cli.n_operands - 1, err);
+    ok = question ? status_ask(&c, err) : command_send(&c, &command, err);
 out:
     run_door_close(&c.door);
     buf_release(&about);

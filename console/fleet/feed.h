@@ -5,17 +5,10 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "console/fleet/command.h"
 #include "console/fleet/model.h"
 #include "protocol/base/error.h"
 
-#define COMMAND_ARGS 12
-struct command {                  // what an operator asks of the run; names as in protocol/wire/message.h's command_specs
-    char name[24];
-    struct {
-        char key[48], value[192];
-    } arg[COMMAND_ARGS];          // pause: depth; set: a knob each; restart: process; quarantine: row
-    int n_arg;
-};
 struct feed {
     int fd;                       // readable: pump; -1: none
     void (*pump)(struct feed *f, struct model *m, int64_t now_ns);
@@ -25,6 +18,3 @@ struct feed {
                     struct error *err);
     void (*free)(struct feed *f);
 };
-/* Parse "pause step", "set learning_rate=1e-4 temperature=0.9", "stop", ... into c; checks names, counts and, for knobs,
- * that they are live and inside their bounds. ERR_USAGE says what is wrong. */
-MUST_USE bool command_parse(struct command *c, const char *text, struct error *err);

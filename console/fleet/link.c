@@ -479,17 +479,7 @@ static bool command_ask(struct link *l, struct open_command *o, int64_t now_ns, 
     msg_begin(&m, MSG_COMMAND);
     msg_str(&m, "id", o->id);
     msg_str(&m, "command", c->name);
-    msg_map(&m, "args");
-    if (strcmp(c->name, "set") == 0)
-        msg_map(&m, "values");
-    for (int i = 0; i < c->n_arg; i++)
-        if (strcmp(c->name, "quarantine") == 0)
-            msg_i64(&m, c->arg[i].key, strtoll(c->arg[i].value, NULL, 10));
-        else
-            msg_str(&m, c->arg[i].key, c->arg[i].value);
-    if (strcmp(c->name, "set") == 0)
-        msg_end(&m);
-    msg_end(&m);
+    command_args_write(c, &m);
     msg_str(&m, "who", l->who);
     msg_f64(&m, "limit_s", limit_s);
     bool ok = msg_finish(&m, err) && peer_ask(l->door.agent, &m, (int64_t)(1000 * limit_s) + 2000, o->tag, err);

@@ -50,9 +50,19 @@ struct msg_spec {
 extern const struct msg_spec msg_specs[MSG_TYPE_COUNT];
 
 /* What an operator may ask of a run, by "command" (MSG_COMMAND). */
+enum command_arg {         // what stands after the command's name
+    ARG_NONE,
+    ARG_CHOICE,            // one word of choices; left out: the first of them
+    ARG_TEXT,              // a text, blanks and all
+    ARG_LINE,              // a whole number from 1
+    ARG_VALUES,            // NAME=VALUE, once or more: a map of texts
+};
 struct command_spec {
     const char *name;
-    const char *args;      // fields of its args map, for help
+    const char *args;      // the field of its args map, for help; "" with ARG_NONE
+    enum command_arg arg;
+    const char *choices;   // "step|drain", with ARG_CHOICE
+    const char *needs;     // what is missing without an argument, for the message
     const char *help;
     double limit_s;        // default time limit
     bool costs;            // the console asks before it sends this

@@ -186,17 +186,17 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
 };
 
 const struct command_spec command_specs[] = {
-    { "pause", "depth", "hold the run: rollouts (issue no new items), step (finish the optimizer step), drain (finish what is in "
-                        "flight, save, hold)", 120, false },
-    { "resume", "", "go on after a pause", 30, false },
-    { "set", "values", "change knobs (values: NAME -> text), all or none", 60, false },
-    { "revert", "", "take back the last change of knobs", 60, false },
-    { "checkpoint", "", "save at the end of the optimizer step", 300, false },
-    { "eval", "", "evaluate at the end of the optimizer step", 600, false },
-    { "stop", "", "finish the optimizer step, save, end the run", 600, true },
-    { "restart", "process", "kill a process; its parent starts it again", 60, true },
-    { "dismiss", "node", "send a node away; its items are issued again", 30, true },
-    { "quarantine", "line", "issue the prompt on this line of the data's file, from 1, no more", 30, true },
+    { "pause", "depth", ARG_CHOICE, "step|rollouts|drain", "", "hold the run: rollouts (issue no new items), step (finish the optimizer "
+                        "step), drain (finish what is in flight, save, hold)", 120, false },
+    { "resume", "", ARG_NONE, "", "", "go on after a pause", 30, false },
+    { "set", "values", ARG_VALUES, "", "NAME=VALUE", "change knobs (values: NAME -> text), all or none", 60, false },
+    { "revert", "", ARG_NONE, "", "", "take back the last change of knobs", 60, false },
+    { "checkpoint", "", ARG_NONE, "", "", "save at the end of the optimizer step", 300, false },
+    { "eval", "", ARG_NONE, "", "", "evaluate at the end of the optimizer step", 600, false },
+    { "stop", "", ARG_NONE, "", "", "finish the optimizer step, save, end the run", 600, true },
+    { "restart", "process", ARG_TEXT, "", "the name of a process; 'rollcall ctl status' lists them", "kill a process; its parent starts it again", 60, true },
+    { "dismiss", "node", ARG_TEXT, "", "the name of a node; 'rollcall ctl status' shows them as NODE/PROCESS", "send a node away; its items are issued again", 30, true },
+    { "quarantine", "line", ARG_LINE, "", "the number of a line of the data's file, from 1", "issue the prompt on this line of the data's file, from 1, no more", 30, true },
 };
 const int n_command_specs = ARRAY_SIZE(command_specs);
 

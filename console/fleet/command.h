@@ -1,0 +1,24 @@
+/* command.h - what an operator asks of a run: words as ctl and the console's prompt take them, and as the wire has them
+ *
+ * One parser by the table of commands (protocol/wire/message.h). Pure; any thread. */
+#pragma once
+#include <stdbool.h>
+#include "protocol/base/error.h"
+
+struct msg_out;
+#define COMMAND_ARGS 72
+struct command {
+    char name[24];
+    struct {
+        char key[48], value[192];
+    } arg[COMMAND_ARGS];          // pause: depth; set: a knob each; restart: process; dismiss: node; quarantine: line
+    int n_arg;
+};
+/* Parse a command's name and the n words after it into c; names, counts and forms are checked, a setting's name and value are not:
+ * those the run refuses. ERR_USAGE says what is wrong. */
+MUST_USE bool command_words_parse(struct command *c, const char *name, const char *const *word, int n, struct error *err);
+/* The same of a line ("pause step", "set learning_rate=1e-4 temperature=0.9"), as the console's prompt takes it: settings are checked
+ * too, that they may change and are inside their bounds, and stand in c by their full name. */
+MUST_USE bool command_parse(struct command *c, const char *text, struct error *err);
+/* The map "args" of MSG_COMMAND, added to an open message. */
+void command_args_write(const struct command *c, struct msg_out *m);
