@@ -42,6 +42,7 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
     struct cli_option own[] = {
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the command" },
         { "resume", NULL, CLI_STR, &t->resume, "DIR", "go on with this run (one that goes on already is looked at); settings given here hold from there on, whatever was set before" },
+        { "from-checkpoint", NULL, CLI_FLAG, &t->from_checkpoint, NULL, "with --resume, when the run's journal is lost: make it again from the newest whole checkpoint; says what is lost" },
         { "accept-changed", NULL, CLI_STR, &t->accept, "PART,...", "with --resume: go on although these are not what the run began with: dataset, \"eval_dataset NAME\", model, tokenizer, chat_template; noted in the journal" },
         { "runs-dir", NULL, CLI_STR, &t->runs_dir, "DIR", "where the run's directory is made (runs)" },
         { "batch", NULL, CLI_FLAG, &t->batch, NULL, "stay in the foreground and own the run: a signal stops it, a second at once" },
@@ -77,6 +78,9 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
     *help = ok && cli.help_wanted;
     free(options);
     free(words);
+    if (ok && t->from_checkpoint && !t->resume)
+        return error_set(err, ERR_USAGE, "--from-checkpoint is for a run that has lost its journal; give --resume, too (a new run begins from a "
+                         "checkpoint with --checkpoint-path)");
     if (ok && t->accept && !t->resume)
         return error_set(err, ERR_USAGE, "--accept-changed is for a run that is gone on with; give --resume, too");
     if (ok && t->resume && t->run_file)
@@ -207,10 +211,11 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     TRY(settings_read(t, &before, err));
     TRY(!t->resume || kept_journal_check(t, err));
     if (t->resume && !t->dry_run) {
-        TRY(train_watch_skip(t, &seen, err));    // what an earlier life has told is not told again
+        TRY(t->from_checkpoint || train_watch_skip(t, &seen, err));    // what an earlier life has told is not told again
         TRY(train_take(t, &before, err));
     }
     TRY(train_check(t, err));
+    TRY(!t->from_checkpoint || kept_checkpoint_find(t, err));
     knobs_note_idle(&t->config, t->resume ? FROM_FLAG : FROM_FILE, &notes);    // a resumed run's run.yaml was checked when it began
     fprintf(stderr, "%s", buf_text(&notes));
     if (t->dry_run) {

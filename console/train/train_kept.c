@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include "protocol/base/file.h"
 #include "protocol/run/journal.h"
+#include "protocol/run/journal_rebuild.h"
 #include "protocol/run/run_owner.h"
 #include "workers/engine/data/identity.h"
 #include "workers/engine/trainer/checkpoint.h"
@@ -47,17 +48,24 @@ static void journal_see(const struct train *t, struct journal_seen *s, json_t **
     buf_release(&text);
 }
 
+/* The run's folder of checkpoints. */
+static bool folder_find(const struct train *t, char folder[PATH_MAX], struct error *err)
+{
+    bool fits = t->config.save_dir[0] ? snprintf(folder, PATH_MAX, "%s", t->config.save_dir) < PATH_MAX
+                                      : path_join(folder, PATH_MAX, t->run_dir, "checkpoints");
+    return fits || error_set(err, ERR_USAGE, "the path of the run '%s' is too long", t->run_dir);
+}
+
 /* The journal and what lies in the run's folders belong together. */
 static bool journal_fits(const struct train *t, const struct journal_seen *s, struct error *err)
 {
     char folder[PATH_MAX], path[PATH_MAX], id[RUN_ID_BYTES], why[300];
     int64_t newest;
     struct stat st;
-    bool fits = t->config.save_dir[0] ? snprintf(folder, sizeof folder, "%s", t->config.save_dir) < (int)sizeof folder
-                                      : path_join(folder, sizeof folder, t->run_dir, "checkpoints");
-    fits = fits && (t->config.rollout_save_dir[0] ? path_join(path, sizeof path, t->config.rollout_save_dir, "groups.zst")
-                                                  : path_join(path, sizeof path, t->run_dir, "rollouts/groups.zst"));
-    if (!fits)
+    if (!folder_find(t, folder, err))
+        return false;
+    if (!(t->config.rollout_save_dir[0] ? path_join(path, sizeof path, t->config.rollout_save_dir, "groups.zst")
+                                        : path_join(path, sizeof path, t->run_dir, "rollouts/groups.zst")))
         return error_set(err, ERR_USAGE, "the path of the run '%s' is too long", t->run_dir);
     if (!run_id_read(t->run_dir, id, err) || !checkpoint_last(folder, id, &newest, err))
         return false;
@@ -67,7 +75,8 @@ static bool journal_fits(const struct train *t, const struct journal_seen *s, st
         snprintf(why, sizeof why, "%s%.250s", s->readable ? "is empty" : "cannot be used: ", s->readable ? "" : s->why.text);
     if (newest > MAX(s->last_step, s->last_checkpoint))
         return error_set(err, ERR_DATA, "the journal of '%s' %s, but '%s' holds a checkpoint of step %" PRId64 ", which the run would write over; "
-                         "put journal.db and journal.db-wal back as they were, or begin a new run from it: --checkpoint-path '%s/step-%06" PRId64 "'",
+                         "put journal.db and journal.db-wal back as they were, or add --from-checkpoint, which goes on from it without the journal "
+                         "and says what is lost, or begin a new run from it: --checkpoint-path '%s/step-%06" PRId64 "'",
                          t->run_dir, why, folder, newest, folder, newest);
     if (s->n_incarnation == 0 && stat(path, &st) == 0 && st.st_size > 0)
         return error_set(err, ERR_DATA, "the journal of '%s' %s, but '%s' holds rollouts, to which the run would append those of a new beginning; "
@@ -105,7 +114,61 @@ bool kept_journal_check(const struct train *t, struct error *err)
     json_t *was;
     journal_see(t, &seen, &was);
     json_decref(was);
-    return journal_fits(t, &seen, err);
+    struct error lost;
+    bool fits = journal_fits(t, &seen, t->from_checkpoint ? &lost : err);
+    if (fits && t->from_checkpoint)
+        return error_set(err, ERR_EXISTS, "the journal of '%s' is there and knows what the run has saved; leave --from-checkpoint away", t->run_dir);
+    return fits || t->from_checkpoint;
+}
+
+bool kept_checkpoint_find(struct train *t, struct error *err)
+{
+    char folder[PATH_MAX], id[RUN_ID_BYTES];
+    struct buf broken = BUF_INIT;
+    bool ok = false;
+    if (t->attached)
+        return error_set(err, ERR_EXISTS, "the run '%s' goes on, although its journal's file is gone; stop it ('rollcall ctl --run %s stop'), then "
+                         "resume it with --from-checkpoint", t->run_dir, t->run_dir);
+    TRY(folder_find(t, folder, err) && run_id_read(t->run_dir, id, err));
+    TRY(checkpoint_newest_whole(folder, id[0] ? id : NULL, t->kept_path, &t->kept_step, &broken, err));
+    if (t->kept_step <= 0) {
+        const char *text = buf_text(&broken);
+        error_set(err, ERR_NOT_FOUND, "'%s' holds no whole checkpoint of the run to make its journal again from%s%.*s; put journal.db and "
+                  "journal.db-wal back as they were, or begin a new run", folder, *text ? ": " : "", (int)strcspn(text, "\n"), text);
+        goto out;
+    }
+    for (const char *at = buf_text(&broken); *at; at += strcspn(at, "\n") + 1)
+        fprintf(stderr, "note: a broken checkpoint is passed over and moved aside: %.*s\n", (int)strcspn(at, "\n"), at);
+    ok = true;
+out:
+    buf_release(&broken);
+    return ok;
+}
+
+bool kept_rebuild(const struct train *t, struct error *err)
+{
+    char folder[PATH_MAX], id[RUN_ID_BYTES], aside[PATH_MAX];
+    struct journal_seen seen;
+    struct journal_rebuild r = { .run_dir = t->run_dir, .checkpoint = t->kept_path, .step = t->kept_step,
+                                 .item = run_plan_item_after(&t->plan, t->kept_step) };
+    json_t *was;
+    journal_see(t, &seen, &was);    // an old one may still know
+    bool ok = (was || identity_read(t->run_dir, &was, err)) && folder_find(t, folder, err) && run_id_read(t->run_dir, id, err)
+        && checkpoint_set_aside(folder, id[0] ? id : NULL, t->kept_step, err);
+    r.identity = was;
+    ok = ok && journal_rebuild(&r, aside, err);
+    json_decref(was);
+    if (!ok)
+        return false;
+    fprintf(stderr, "note: the journal of '%s' is made again from '%s'; the run goes on after step %" PRId64 "\n", t->run_dir, t->kept_path, r.step);
+    if (aside[0])
+        fprintf(stderr, "note: what there was of the old journal is kept as '%s'\n", aside);
+    fprintf(stderr, "note: lost: metrics of steps 1 to %" PRId64 ", evaluations and events of before\n", r.step);
+    fprintf(stderr, "note: lost: steps after %" PRId64 ", which are made again, not with the same bytes\n", r.step);
+    fprintf(stderr, "note: lost: changes of settings while the run went; those of run.yaml and of this command line hold\n");
+    fprintf(stderr, "note: lost: the record of items; prompts go on at item %" PRId64 ", as if no group had been filtered out; samples that waited "
+            "are not trained on, and stay in the rollout file, to which new ones are appended\n", r.item);
+    return true;
 }
 
 bool kept_check(const struct train *t, struct error *err)

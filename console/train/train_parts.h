@@ -19,6 +19,9 @@ struct train {
     char run_dir[PATH_MAX];
     json_t *identity;             // hashes of data, model, tokenizer and template (identity.h); owned
     const char *accept;           // parts that may have changed since the run began; NULL: none
+    bool from_checkpoint;         // with resume: make a lost journal again
+    char kept_path[PATH_MAX];     // the checkpoint to do that from, once kept_checkpoint_find has found it
+    int64_t kept_step;
     struct buf flags;             // live settings given with --resume (resume_flags.h)
     int lock_fd;                  // the run's lock; -1: not ours
     bool attached;                // the run goes on already: it is only looked at, and told what to set
@@ -49,8 +52,12 @@ MUST_USE bool train_check(struct train *t, struct error *err);
 MUST_USE bool train_take(struct train *t, const struct run_config *before, struct error *err);
 
 /* ---- train_kept.c: a run that is resumed ---- */
-/* Its journal is there and knows what the run has saved. */
+/* Its journal is there and knows what the run has saved; with --from-checkpoint, it is not, or does not. */
 MUST_USE bool kept_journal_check(const struct train *t, struct error *err);
+/* --from-checkpoint: find the newest whole checkpoint of the run, which nobody writes any more. Broken ones are named on stderr. */
+MUST_USE bool kept_checkpoint_find(struct train *t, struct error *err);
+/* --from-checkpoint: make the journal again from what was found, and say on stderr what is lost, a line each. */
+MUST_USE bool kept_rebuild(const struct train *t, struct error *err);
 /* Data, model, tokenizer and template are what it was begun with (t->identity). */
 MUST_USE bool kept_check(const struct train *t, struct error *err);
 

@@ -116,7 +116,7 @@ bool train_start(struct train *t, struct error *err)
         made = true;
         TRY((t->lock_fd = run_lock_take(t->run_dir, err)) >= 0);
     }
-    TRY(room_check(t, err) && dir_fill(t, err));
+    TRY(room_check(t, err) && (!t->from_checkpoint || kept_rebuild(t, err)) && dir_fill(t, err));
     TRY(process_spawn("agent", t->run_dir, "keeper", t->lock_fd, true, err) > 0);
     ok = true;
 out:

@@ -51,7 +51,7 @@ static const char schema[] =
     " wall_s REAL);";
 
 enum statement {
-    Q_SERIES_ADD, Q_STEP_ADD, Q_STEP_READ, Q_STEP_LAST, Q_SUPERSEDE, Q_INCARNATION_ADD, Q_INCARNATION_READ, Q_ITEM_PUT, Q_ITEM_READ,
+    Q_SERIES_ADD, Q_STEP_ADD, Q_STEP_READ, Q_STEP_LAST, Q_SEQ_STEP, Q_SEQ_EVENT, Q_SUPERSEDE, Q_INCARNATION_ADD, Q_INCARNATION_READ, Q_ITEM_PUT, Q_ITEM_READ,
     Q_EVENT_ADD, Q_EVENT_READ, Q_COMMAND_PUT, Q_COMMAND_GET, Q_VALUE_PUT, Q_VALUE_GET, Q_EVAL_PUT,
     Q_SAMPLE_ADD, Q_SAMPLE_READ, Q_SAMPLE_LAST, Q_EVAL_READ, Q_EVAL_FORGET, Q_CHECKPOINT_PUT, Q_CHECKPOINT_READ, Q_BEGIN,
     Q_COMMIT, Q_ROLLBACK, Q_N
@@ -60,7 +60,10 @@ static const char *const queries[Q_N] = {
     [Q_SERIES_ADD] = "INSERT INTO series(id, name) VALUES(?,?)",
     [Q_STEP_ADD] = "INSERT INTO step(incarnation, step, wall_s, metrics) VALUES(?,?,?,?)",
     [Q_STEP_READ] = "SELECT seq, incarnation, step, wall_s, metrics FROM step WHERE seq>? AND superseded=0 ORDER BY seq",
-    [Q_STEP_LAST] = "SELECT max(step) FROM step WHERE superseded=0",
+    [Q_STEP_LAST] = ("SELECT max(ifnull((SELECT max(step) FROM step WHERE superseded=0), 0),"
+                     " ifnull((SELECT from_step FROM incarnation ORDER BY id DESC LIMIT 1), 0))"),
+    [Q_SEQ_STEP] = "INSERT INTO step(seq, incarnation, step, wall_s, metrics, superseded) VALUES(?,0,0,0,x'',1)",
+    [Q_SEQ_EVENT] = "INSERT INTO sqlite_sequence(name, seq) VALUES('event',?)",
     [Q_SUPERSEDE] = "UPDATE step SET superseded=1 WHERE superseded=0 AND step>?",
     [Q_INCARNATION_ADD] = "INSERT INTO incarnation(from_step, wall_s) VALUES(?,?)",
     [Q_INCARNATION_READ] = "SELECT id, from_step FROM incarnation ORDER BY id",
@@ -723,6 +726,20 @@ bool journal_last_step(struct journal *j, int64_t *step, struct error *err)
     int code = sqlite3_step(s);
     *step = code == SQLITE_ROW ? sqlite3_column_int64(s, 0) : 0;
     return query_done(j, s, code, err);
+}
+
+bool journal_seq_begin(struct journal *j, int64_t first, struct error *err)
+{
+    static const int kinds[] = { Q_SEQ_STEP, Q_SEQ_EVENT };
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        sqlite3_stmt *s = query(j, kinds[i], err);
+        if (!s)
+            return false;
+        sqlite3_bind_int64(s, 1, first - 1);
+        if (!query_run(j, s, err))
+            return false;
+    }
+    return true;
 }
 
 /* ---- samples ---- */

@@ -60,8 +60,12 @@ struct journal_step {
 typedef bool journal_step_fn(void *arg, const struct journal_step *row);
 /* Rows with seq > after_seq that are not superseded. */
 MUST_USE bool journal_steps_read(struct journal *j, int64_t after_seq, journal_step_fn *fn, void *arg, struct error *err);
-/* The last step that is not superseded, 0 when there is none. */
+/* The last step that is not superseded, or, where there is none since, the one that the newest incarnation goes on from. 0: none. */
 MUST_USE bool journal_last_step(struct journal *j, int64_t *step, struct error *err);
+
+/* In a new journal: number its steps and events from first on. A journal that is made again goes on above the numbers of the lost one, so
+ * that whoever tails the run by seq misses nothing. */
+MUST_USE bool journal_seq_begin(struct journal *j, int64_t first, struct error *err);
 
 /* What happened to an item; each has one row, and its fate only moves on within an incarnation. */
 enum item_fate { ITEM_ISSUED, ITEM_RETURNED, ITEM_FILTERED, ITEM_STALE, ITEM_TRAINED, ITEM_DROPPED };

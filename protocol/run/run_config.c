@@ -417,6 +417,12 @@ bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row
     return true;
 }
 
+int64_t run_plan_item_after(const struct run_plan *p, int64_t step)
+{
+    int64_t n = step * p->prompts_per_train_batch, whole = p->prompts_per_rollout_step;
+    return (n + whole - 1) / whole * whole;
+}
+
 int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SET_MAX], struct error *err)
 {
     int n = 0;

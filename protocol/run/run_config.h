@@ -146,6 +146,10 @@ struct run_plan {
 /* n_row: usable lines of the dataset. */
 MUST_USE bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err);
 
+/* The first item that no batch up to optimizer step `step` has taken, when the sizes of p were in force from the beginning and no group
+ * was filtered out: whole rollout steps. With filtering, more items had been taken than that. */
+int64_t run_plan_item_after(const struct run_plan *p, int64_t step);
+
 /* What a device of the run does, by its place in the list of devices: the first num_trainers train. With placement shared the first
  * num_inferencer sample; with apart those after the trainers do. */
 struct run_part {

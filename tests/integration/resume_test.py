@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, Task
+from run_tools import LIMIT, ROLLCALL, Run, Task, written
 
 
 class Resume(unittest.TestCase):
@@ -175,6 +175,86 @@ class Resume(unittest.TestCase):
         self.finish(self.start("kept", resume=True, extra=["--max-steps", "12"]), 12)    # it is all there again, and trains on
         new = self.start("fresh", self.task.run_file(), ["--max-steps", "2", "--checkpoint-path", checkpoints + "/step-000008"])
         self.finish(new, 2)    # the remedy named
+
+    def test_a_run_whose_journal_is_gone_goes_on_from_its_newest_whole_checkpoint_when_told_to(self):
+        def state(folder):
+            return {path: (os.stat(path).st_mtime_ns, os.stat(path).st_size) for path in glob.glob(folder + "/**", recursive=True)
+                    if os.path.isfile(path)}
+
+        def rows(query):
+            with contextlib.closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True, timeout=10)) as db:
+                return db.execute(query).fetchall()
+
+        run = self.start("lost", self.task.run_file(), ["--max-steps", "8"])
+        self.finish(run, 8)    # so that there is a checkpoint of its end, whatever else was saved
+        self.finish(self.start("lost", resume=True, extra=["--max-steps", "12"]), 12)
+        journal = os.path.join(run.dir, "journal.db")
+        checkpoints = os.path.join(run.dir, "checkpoints")
+        flag = ["--resume", run.dir, "--from-checkpoint"]
+        self.refused([*flag, "--max-steps", "16"], "leave --from-checkpoint away")
+        # the newest is broken; the one before it is what there is
+        broken = os.path.join(checkpoints, "step-000012")
+        with open(os.path.join(broken, "model.safetensors"), "r+b") as f:
+            f.truncate(1000)
+        kept = {path: of for path, of in state(checkpoints).items() if "step-000012" not in path}
+        with open(os.path.join(run.dir, "rollouts/groups.zst"), "rb") as f:
+            groups = f.read()
+        prompts = [(item, row) for item, row, *_ in run.ledger() if item >= 64]
+        self.assertEqual(len(prompts), 32)
+        before = max(seq for seq, in rows("select seq from step"))
+        os.unlink(journal)
+        self.refused(["--resume", run.dir, "--max-steps", "16"], "holds no journal", "--from-checkpoint")
+        told = subprocess.run([ROLLCALL, "train", "--batch", *flag, "--dry-run", "--max-steps", "16"], capture_output=True, text=True,
+                              timeout=LIMIT)
+        self.assertEqual(told.returncode, 0, told.stderr)
+        self.assertFalse(os.path.exists(journal))
+        # it is still the data that the run was begun with
+        with open(self.task.path("train.jsonl")) as f:
+            lines = f.readlines()
+        with open(self.task.path("train.jsonl"), "w") as f:
+            f.writelines(reversed(lines))
+        self.refused([*flag, "--max-steps", "16"], "dataset: not what the run")
+        with open(self.task.path("train.jsonl"), "w") as f:
+            f.writelines(lines)
+        again = self.start("lost", resume=True, extra=["--from-checkpoint", "--max-steps", "16"])
+        code, last = again.wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", 16), again.logs())
+        self.assertEqual(again.steps(), list(range(9, 17)))
+        for words in ("is made again from '" + checkpoints + "/step-000008'", "lost: metrics of steps 1 to 8", "lost: steps after 8",
+                      "lost: changes of settings", "prompts go on at item 64", "passed over and moved aside: " + broken):
+            self.assertIn(words, written(again.errors))
+        # nothing is written over, and the prompts follow in the order that the run had
+        self.assertEqual(kept, {path: of for path, of in state(checkpoints).items() if path in kept})
+        self.assertTrue(os.path.isdir(broken + ".broken-1"))
+        with open(os.path.join(run.dir, "rollouts/groups.zst"), "rb") as f:
+            self.assertTrue(f.read().startswith(groups))
+        self.assertEqual(rows("select item, prompt_row from item where item < 96 order by item"), prompts)
+        self.assertEqual([item for item, in rows("select item from item order by item")], list(range(64, 128)))
+        self.assertGreater(min(seq for seq, in rows("select seq from step where superseded = 0")), before)
+        # from then on it resumes as any run does
+        code, last = self.start("lost", resume=True, extra=["--max-steps", "18"]).wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", 18), run.logs())
+        self.assertEqual(run.steps(), list(range(9, 19)))
+
+    def test_the_same_after_one_step_with_prompts_sampled_ahead_and_without_checkpoints_not_at_all(self):
+        run = self.start("early", self.task.run_file(save_interval=1, n_behind=1), ["--max-steps", "1"])
+        self.finish(run, 1)
+        journal = os.path.join(run.dir, "journal.db")
+        checkpoint = os.path.join(run.dir, "checkpoints/step-000001")
+        for path in glob.glob(journal + "-*"):    # a log that was not folded yet would be as good as the whole
+            os.unlink(path)
+        with open(journal, "wb") as f:
+            f.write(b"no database")
+        os.rename(checkpoint, checkpoint + ".away")
+        self.refused(["--resume", run.dir, "--from-checkpoint", "--max-steps", "4"], "no whole checkpoint")
+        with open(journal, "rb") as f:
+            self.assertEqual(f.read(), b"no database")
+        os.rename(checkpoint + ".away", checkpoint)
+        again = self.start("early", resume=True, extra=["--from-checkpoint", "--max-steps", "4"])
+        code, last = again.wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", 4), again.logs())
+        with open(journal + ".lost-1", "rb") as f:
+            self.assertEqual(f.read(), b"no database")
 
     def test_what_was_exchanged_under_a_run_is_named_and_refused_unless_it_is_accepted(self):
         def edit(file, change):

@@ -152,11 +152,29 @@ static void broken_checkpoints_are_passed_over(UNUSED void **state)
         assert_non_null(strstr(err.text, path));
         assert_true(checkpoint_newest(dir, path, &step, &err) && step == damage[i].step - 1);
     }
+    struct buf broken = BUF_INIT;
+    assert_true(checkpoint_newest_whole(dir, NULL, path, &step, &broken, &err) && step == 1);
+    assert_non_null(strstr(path, "/step-000001"));
+    for (size_t i = 0; i < ARRAY_SIZE(damage); i++)
+        assert_non_null(strstr(buf_text(&broken), damage[i].file));
+    buf_release(&broken);
+    assert_true(checkpoint_newest_whole(dir, "another", path, &step, &broken, &err));
+    assert_int_equal(step, 1);    // it does not say whose it is
+    buf_release(&broken);
     save(w, &a, dir);    // the broken step 4 is replaced
     assert_true(checkpoint_newest(dir, path, &step, &err) && step == 4);
     assert_true(checkpoint_prune(dir, 1, NULL, &err) && checkpoint_newest(dir, path, &step, &err) && step == 4);
     snprintf(path, sizeof path, "%s/step-%06d", dir, 1);
     assert_false(path_exists(path));
+    for (int i = 1; i <= 2; i++) {    // the second one finds the first one's name taken
+        assert_true(checkpoint_set_aside(dir, NULL, 4, &err));
+        assert_true(checkpoint_newest(dir, path, &step, &err) && step == 4);
+        assert_true(checkpoint_set_aside(dir, NULL, 3, &err));
+        assert_false(checkpoint_newest(dir, path, &step, &err));
+        snprintf(path, sizeof path, "%s/step-%06d.broken-%d", dir, 4, i);
+        assert_true(path_exists(path));
+        save(w, &a, dir);
+    }
     checkpoint_writer_free(w);
     job_close(&a);
 }

@@ -53,6 +53,12 @@ static void step_put(struct journal *j, int64_t incarnation, int64_t step, doubl
     assert_true(journal_commit(j, &err));
 }
 
+static bool seq_see(void *arg, const struct journal_event *e)
+{
+    *(int64_t *)arg = e->seq;
+    return true;
+}
+
 static void after_a_rollback_the_newer_incarnation_wins(void **state)
 {
     struct error err = { 0 };
@@ -83,6 +89,28 @@ static void after_a_rollback_the_newer_incarnation_wins(void **state)
     assert_true(journal_steps_read(r, 0, step_see, &seen, &err));
     assert_int_equal(seen.n, 5);
     journal_close(r);
+    journal_close(j);
+}
+
+/* The journal of a run that goes on from a checkpoint: it knows where, before any step is made, and numbers on above the lost one. */
+static void a_journal_that_begins_late_numbers_its_rows_on(void **state)
+{
+    struct error err = { 0 };
+    struct journal *j = journal_open(*state, &err);
+    struct seen seen = { 0 };
+    int64_t last;
+    assert_non_null(j);
+    assert_true(journal_begin(j, &err) && journal_seq_begin(j, 1000, &err));
+    int64_t one = journal_incarnation_begin(j, 8, &err);
+    assert_true(journal_event_add(j, one, 8, "alert", "test", "begins late", "", &err) && journal_commit(j, &err));
+    assert_true(journal_last_step(j, &last, &err) && last == 8);
+    assert_true(journal_steps_read(j, 0, step_see, &seen, &err) && seen.n == 0);
+    step_put(j, one, 9, 90);
+    assert_true(journal_last_step(j, &last, &err) && last == 9);
+    assert_true(journal_steps_read(j, 999, step_see, &seen, &err) && seen.n == 1);
+    int64_t seq = 0;
+    assert_true(journal_events_read(j, 0, NULL, seq_see, &seq, &err));
+    assert_int_equal(seq, 1000);
     journal_close(j);
 }
 
@@ -399,6 +427,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(after_a_rollback_the_newer_incarnation_wins, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(a_journal_that_begins_late_numbers_its_rows_on, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(what_was_committed_survives_kill_9_and_the_rest_leaves_no_trace, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(a_series_named_in_a_lost_transaction_does_not_shift_the_others, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(items_commands_and_values_are_kept_by_key, dir_setup, dir_teardown),

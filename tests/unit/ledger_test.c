@@ -333,6 +333,42 @@ static void a_lost_group_is_sampled_again_for_its_batch_and_only_if_it_is_still_
     free(log);
 }
 
+/* However many rollout steps are sampled ahead: the first items after step 2 are of version 2, and batch 2 takes them. */
+static void a_ledger_that_begins_at_a_step_goes_on_from_there(UNUSED void **state)
+{
+    for (int64_t n_behind = 0; n_behind < 3; n_behind++) {
+        struct ledger *l = ledger_make(n_behind);
+        struct log *log = calloc(1, sizeof *log);
+        const struct ledger_item *i, *batch[8];
+        int64_t first;
+        ledger_begin_at(l, 2, 1, 8);
+        assert_int_equal(ledger_first(l), 8);
+        assert_true(ledger_can_return(l, 2));
+        assert_false(ledger_can_return(l, 1));
+        for (int64_t s = 0; s <= n_behind; s++) {
+            assert_true(ledger_open(l, 8, &first));
+            assert_int_equal(first, 8 + 8 * s);
+            assert_int_equal(ledger_find(l, first)->version, 2);
+        }
+        assert_false(ledger_open(l, 8, &first));
+        while ((i = ledger_lease(l, 2, 1))) {
+            struct group_summary s = summary_of(i->item);
+            assert_int_equal(ledger_return(l, i->item, 2, &s), LEDGER_NEW);
+        }
+        assert_true(ledger_can_cut(l));
+        assert_int_equal(ledger_cut(l, &rules_all, changed, log), 2);
+        assert_int_equal(ledger_batch(l, 2, batch, 8), 4);
+        assert_int_equal(batch[0]->item, 8);
+        assert_int_equal(ledger_batch(l, 1, batch, 8), 0);
+        struct group_summary s = summary_of(3);
+        assert_int_equal(ledger_return(l, 3, 0, &s), LEDGER_KNOWN);    // of before
+        assert_true(ledger_open(l, 8, &first));
+        assert_int_equal(ledger_find(l, first)->version, 4);
+        ledger_free(l);
+        free(log);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -340,6 +376,7 @@ int main(void)
         cmocka_unit_test(without_a_filter_batches_are_the_items_in_order_and_ages_keep_their_bound),
         cmocka_unit_test(an_episode_shows_every_prompt_once_and_the_next_in_another_order),
         cmocka_unit_test(a_group_of_other_weights_or_of_no_item_is_not_taken),
+        cmocka_unit_test(a_ledger_that_begins_at_a_step_goes_on_from_there),
         cmocka_unit_test(a_prompt_in_quarantine_gives_its_places_to_others),
         cmocka_unit_test(free_running_batches_form_by_arrival_and_leave_out_what_is_too_old),
         cmocka_unit_test(the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened),

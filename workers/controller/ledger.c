@@ -150,6 +150,15 @@ void ledger_restore_state(struct ledger *l, const struct ledger_state *state)
     l->state = *state;
 }
 
+void ledger_begin_at(struct ledger *l, int64_t step, int64_t n_open, int64_t n_item)
+{
+    n_open = MAX(n_open, 1 + l->rules.n_behind);    // else the next rollout steps would count as the run's first, of version 0
+    l->first = n_item;
+    l->state = (struct ledger_state){ .n_cut = n_open, .n_batch = step, .n_open = n_open, .n_item = n_item, .floor = step };
+    for (size_t i = 0; i < AFTER_N; i++)
+        l->state.after[i] = step;
+}
+
 /* Items that are on their way, or wait to be trained on. */
 static int64_t unended(const struct ledger *l)
 {

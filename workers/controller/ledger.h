@@ -63,6 +63,10 @@ struct ledger_state {
 void ledger_state(const struct ledger *l, struct ledger_state *out);
 void ledger_restore_state(struct ledger *l, const struct ledger_state *state);
 
+/* Let a new ledger go on after optimizer step `step`, with n_item as the first item: those before it are not held, and no return leads
+ * to before that step. n_open: rollout steps that count as cut. */
+void ledger_begin_at(struct ledger *l, int64_t step, int64_t n_open, int64_t n_item);
+
 /* A group that is back, and whose record turns out to be damaged or missing, is marked lost (before: ledger_restore_item, or here).
  * Those that are still to be trained on become issued again, with the batch they belong to: their items make the same bytes again.
  * Those that have been trained on do so only when the run returns to before that. changed as below; returns how many were issued, and

@@ -13,6 +13,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
+#include "protocol/run/journal_rebuild.h"
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_owner.h"
 #include "workers/engine/data/identity.h"
@@ -354,8 +355,10 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
         || !journal_evals_read(c->journal, eval_restore_row, c, err) || !journal_last_step(c->journal, &c->step, err)
         || !number_get(c, "incarnation", 0, &c->incarnation, err) || !number_get(c, "n_row", 0, &c->n_row, err)
         || !number_get(c, "rollout_bytes", 0, &rollout_bytes, err) || !counts_load(c, err)
-        || !number_get(c, "round", 0, &c->round, err) || !number_get(c, "begun", -1, &c->begun, err))
+        || !number_get(c, "round", 0, &c->round, err) || !number_get(c, "begun", -1, &c->begun, err)
+        || !number_get(c, REBUILD_STEP, 0, &c->rebuild_step, err) || !number_get(c, REBUILD_ITEM, 0, &c->rebuild_item, err))
         return false;
+    c->ledger_first = c->rebuild_item;    // until the ledger is there
     if (c->config.num_trainers == 1) {    // an earlier life may have had more
         c->round = 0;
         c->begun = -1;
@@ -505,6 +508,12 @@ bool length_set(struct controller *c, struct error *err)
     return true;
 }
 
+/* Items that are opened at once: a rollout step's; free-running: as many as a batch takes. */
+static int64_t open_n(const struct controller *c, const struct run_config *at)
+{
+    return c->config.free_running ? at->train_batch_size * c->config.num_trainers : at->inference_batch_size * c->config.num_inferencer;
+}
+
 /* The ledger as the journal has it, with the items from first on; first < 0: from where the run held them. NULL: see r->err. */
 static struct ledger *ledger_load(struct controller *c, int64_t n_row, int64_t first, struct restore *r)
 {
@@ -530,12 +539,14 @@ static struct ledger *ledger_load(struct controller *c, int64_t n_row, int64_t f
         s.n_batch = json_integer_value(json_object_get(o, "n_batch"));
         s.n_open = json_integer_value(json_object_get(o, "n_open"));
         s.n_item = json_integer_value(json_object_get(o, "n_item"));
-        s.floor = first < 0 ? json_integer_value(json_object_get(o, "floor")) : 0;
+        s.floor = first < 0 ? json_integer_value(json_object_get(o, "floor")) : c->rebuild_step;
         c->ledger_first = first < 0 ? json_integer_value(json_object_get(o, "first")) : first;
         for (size_t i = 0; i < ARRAY_SIZE(s.after); i++)
             s.after[i] = json_integer_value(json_array_get(after, i));
         TRY(journal_items_read(c->journal, c->ledger_first, item_restore, r, r->err) && r->ok);
         ledger_restore_state(l, &s);
+    } else if (c->rebuild_step > 0) {
+        ledger_begin_at(l, c->rebuild_step, c->rebuild_item / open_n(c, &c->now), c->rebuild_item);
     }
     buf_clear(&text);
     TRY(journal_value_get(c->journal, "quarantine", &text, &found, r->err));
@@ -566,7 +577,7 @@ bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
 static bool ledger_reload(struct controller *c, struct error *err)
 {
     struct restore r = { .c = c, .err = err, .ok = true };
-    struct ledger *all = ledger_load(c, c->n_row, 0, &r);
+    struct ledger *all = ledger_load(c, c->n_row, c->rebuild_item, &r);
     if (!all)
         return false;
     ledger_free(c->ledger);
@@ -607,12 +618,6 @@ bool item_write(struct controller *c, const struct ledger_item *i, struct error 
     if (p.ok && i->summary.file_bytes > 0 && i->fate == LEDGER_RETURNED && i->batch < 0)
         p.ok = number_put(c, "rollout_bytes", i->summary.file_offset + i->summary.file_bytes, err);
     return p.ok;
-}
-
-/* Items that are opened at once: a rollout step's; free-running: as many as a batch takes. */
-static int64_t open_n(const struct controller *c, const struct run_config *at)
-{
-    return c->config.free_running ? at->train_batch_size * c->config.num_trainers : at->inference_batch_size * c->config.num_inferencer;
 }
 
 /* Open the next rollout step if it may be; at is scratch. */
@@ -682,14 +687,14 @@ int64_t return_target(struct controller *c, char path[4096])
         }
     }
     path[0] = 0;
-    return c->ledger_first == 0 ? 0 : -1;
+    return c->ledger_first == 0 && c->rebuild_step == 0 ? 0 : -1;
 }
 
 int64_t return_find(struct controller *c, char path[4096])
 {
     struct error err;
     int64_t step = return_target(c, path);
-    if (step >= 0 || c->ledger_first == 0)
+    if (step >= 0 || c->ledger_first == c->rebuild_item)
         return step;
     if (!ledger_reload(c, &err)) {
         log_error("cannot go back further: %s", err.text);

@@ -637,6 +637,53 @@ bool checkpoint_last(const char *dir, const char *run, int64_t *step, struct err
     return ok;
 }
 
+bool checkpoint_newest_whole(const char *dir, const char *run, char path[4096], int64_t *step, struct buf *broken, struct error *err)
+{
+    int64_t *steps, n, found;
+    *step = -1;
+    if (!steps_list(dir, &steps, &n, err))
+        return false;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < n && *step < 0; i++) {
+        char name[64], why[sizeof err->text + PATH_BYTES + 16];
+        struct error bad;
+        snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
+        ok = join(path, dir, name, err);
+        if (ok && checkpoint_verify(path, &found, &bad)) {
+            *step = belongs_to(path, run) ? found : -1;
+        } else if (ok) {
+            snprintf(why, sizeof why, "%s: %s\n", path, bad.text);
+            ok = buf_str(broken, why) || error_set(err, ERR_NO_MEMORY, "no memory to look through '%s'", dir);
+        }
+    }
+    free(steps);
+    return ok;
+}
+
+bool checkpoint_set_aside(const char *dir, const char *run, int64_t step, struct error *err)
+{
+    int64_t *steps, n;
+    if (!steps_list(dir, &steps, &n, err))
+        return false;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < n && steps[i] > step; i++) {
+        char name[64], path[PATH_BYTES], manifest[PATH_BYTES], owner[64], aside[PATH_BYTES];
+        struct error unread;
+        snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
+        ok = join(path, dir, name, err) && join(manifest, path, "state/manifest.json", err);
+        if (!ok || (run && path_exists(manifest) && checkpoint_owner(path, owner, &unread) && owner[0] && strcmp(owner, run) != 0))
+            continue;
+        for (int k = 1, wide = 1; ok && wide; k++) {
+            snprintf(name, sizeof name, "step-%06lld.broken-%d", (long long)steps[i], k);
+            ok = join(aside, dir, name, err);
+            wide = path_exists(aside);
+        }
+        ok = ok && (rename(path, aside) == 0 || error_errno(err, "cannot move '%s' to '%s'", path, aside));
+    }
+    free(steps);
+    return ok && dir_sync(dir, err);
+}
+
 bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct error *err)
 {
     int64_t *steps, n;
