@@ -247,6 +247,33 @@ static bool gradient_compare(struct learn *l, struct group *const *g, const stru
     return exact != NULL;
 }
 
+struct batch_means {
+    double reward, accuracy;    // of the scored samples
+    double length;              // of all, tokens
+    double no_spread;           // share of the groups
+};
+
+/* What a run's controller computes from the groups of a batch; here there is none. */
+static struct batch_means batch_means(struct group *const *g, int64_t n_group)
+{
+    struct batch_means m = { 0 };
+    double n = 0, n_scored = 0;
+    for (int64_t i = 0; i < n_group; i++) {
+        m.no_spread += !group_has_spread(g[i]);
+        for (int32_t k = 0; k < g[i]->n_sample; k++) {
+            const struct sample *s = &g[i]->sample[k];
+            n++;
+            m.length += (double)s->n_tok;
+            if (s->score != SCORE_OK)
+                continue;
+            n_scored++;
+            m.reward += s->reward;
+            m.accuracy += (double)s->ans_acc;
+        }
+    }
+    return (struct batch_means){ m.reward / n_scored, m.accuracy / n_scored, m.length / n, m.no_spread / (double)n_group };
+}
+
 static bool learn_steps(struct learn *l, const struct trainer_hyper *base, struct error *err)
 {
     bool ok = false;
@@ -269,13 +296,15 @@ static bool learn_steps(struct learn *l, const struct trainer_hyper *base, struc
             rewards_shuffle(l, g, l->batch);
         if (step == 0 && l->against)
             TRY(gradient_compare(l, g, &h, err));
+        int64_t before = clock_ns();
         TRY(trainer_step(l->trainer, (const struct group *const *)g, l->batch, &h, metric, err));
-        l->train_s += metric[M_TRAIN_S];
+        l->train_s += (double)(clock_ns() - before) * 1e-9;
+        struct batch_means mean = batch_means(g, l->batch);
         TRY(generator_version_set(l->gen, trainer_version(l->trainer), err));
         printf("{\"step\":%lld,\"reward\":%.4f,\"accuracy\":%.4f,\"length\":%.2f,\"entropy\":%.4f,\"grad_norm\":%.4f,"
                "\"no_spread\":%.3f,\"sampler_trainer_diff\":%.3g,\"gen_s\":%.2f,\"train_s\":%.2f}\n",
-               (long long)step + 1, metric[M_REWARD], metric[M_ANS_ACC], metric[M_RESPONSE_LENGTH],
-               isnan(metric[M_ENTROPY]) ? -1 : metric[M_ENTROPY], metric[M_GRAD_NORM], metric[M_NO_SPREAD],
+               (long long)step + 1, mean.reward, mean.accuracy, mean.length,
+               isnan(metric[M_ENTROPY]) ? -1 : metric[M_ENTROPY], metric[M_GRAD_NORM], mean.no_spread,
                isnan(metric[M_SAMPLER_TRAINER_DIFF]) ? 0 : metric[M_SAMPLER_TRAINER_DIFF], l->gen_s, l->train_s);
         fflush(stdout);
         groups_free(g, l->batch);

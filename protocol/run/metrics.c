@@ -2,59 +2,59 @@
 #include <string.h>
 
 const struct metric metrics[METRIC_N] = {
-    [M_REWARD] = { "metrics/reward", "reward", "", CHART_REWARD, "mean reward of all groups consumed since the last step, filtered ones included" },
-    [M_REWARD_STD] = { "metrics/reward_std", "reward std", "", CHART_NONE, "standard deviation of those rewards" },
-    [M_FORMAT_ACC] = { "metrics/format_acc", "format", "", CHART_REWARD, "share of those samples in the right format" },
-    [M_ANS_ACC] = { "metrics/ans_acc", "accuracy", "", CHART_REWARD, "share of those samples with the right answer" },
-    [M_RESPONSE_LENGTH] = { "metrics/response_length", "length", "tok", CHART_LENGTH, "mean response length" },
-    [M_LENGTH_P10] = { "metrics/response_length_p10", "length p10", "tok", CHART_NONE, "10th percentile of response length" },
-    [M_LENGTH_P50] = { "metrics/response_length_p50", "length p50", "tok", CHART_NONE, "median response length" },
-    [M_LENGTH_P90] = { "metrics/response_length_p90", "length p90", "tok", CHART_LENGTH, "90th percentile of response length" },
-    [M_LENGTH_MAX] = { "metrics/response_length_max", "length max", "tok", CHART_NONE, "longest response" },
-    [M_TRUNCATED] = { "metrics/truncated_ratio", "cut", "", CHART_NONE, "share of responses cut at max_new_tokens" },
-    [M_NO_SPREAD] = { "metrics/no_spread_ratio", "no spread", "", CHART_NONE, "share of groups whose rewards are all equal" },
-    [M_FILTERED] = { "metrics/filtered_ratio", "filtered", "", CHART_NONE, "share of groups outside filter_range" },
-    [M_LEFT_OUT] = { "metrics/left_out_ratio", "left out", "", CHART_NONE, "share of samples whose verifier failed or could not tell" },
-    [M_LOSS] = { "train/loss", "loss", "", CHART_LOSS, "policy loss of the optimizer step" },
-    [M_ADVANTAGES] = { "train/advantages", "advantage", "", CHART_NONE, "mean advantage (near 0)" },
-    [M_LEARNING_RATE] = { "train/learning_rate", "lr", "", CHART_NONE, "learning rate of the step" },
-    [M_SAMPLE_UTILIZATION] = { "train/sample_utilization", "used", "", CHART_NONE, "share of consumed samples that gave a loss" },
-    [M_ENTROPY] = { "train/entropy", "entropy", "nat", CHART_ENTROPY, "mean entropy of the policy on the trained tokens, at the sampling temperature" },
-    [M_OVERLENGTH] = { "train/overlength_samples_ratio", "over-length", "", CHART_NONE, "share of consumed samples at least max_new_tokens long" },
-    [M_KL] = { "train/kl", "KL", "nat", CHART_KL, "k3 estimate of the KL to the reference; only with kl_coeff above 0" },
-    [M_GRAD_NORM] = { "train/grad_norm", "grad norm", "", CHART_GRAD, "global gradient norm before clipping" },
-    [M_CLIP_LOW] = { "train/clip_low_ratio", "clip low", "", CHART_NONE, "share of tokens clipped below" },
-    [M_CLIP_HIGH] = { "train/clip_high_ratio", "clip high", "", CHART_NONE, "share of tokens clipped above" },
-    [M_RATIO_MEAN] = { "train/ratio_mean", "ratio", "", CHART_NONE, "mean importance ratio" },
-    [M_RATIO_MAX] = { "train/ratio_max", "ratio max", "", CHART_NONE, "largest importance ratio" },
-    [M_SKIPPED] = { "train/skipped_ratio", "skipped", "", CHART_NONE, "share of samples beyond skip_threshold" },
-    [M_MICRO_BATCHES] = { "train/micro_batches", "micro-batches", "", CHART_NONE, "forward and backward passes of the step, of all trainers" },
-    [M_AGE_MEAN] = { "train/age_mean", "age", "step", CHART_NONE, "mean age of the trained tokens, in optimizer steps" },
-    [M_AGE_MAX] = { "train/age_max", "age max", "step", CHART_NONE, "greatest age of a trained token" },
-    [M_SAMPLER_TRAINER_DIFF] = { "train/sampler_trainer_diff", "sampler diff", "nat", CHART_KL, "largest difference of log-probs, sampler against trainer, on tokens sampled by the present weights: 0 unless something is wrong" },
-    [M_TEMPERATURE] = { "rollout/temperature", "temperature", "", CHART_NONE, "sampling temperature" },
-    [M_ROLLOUT_TOK_PER_S] = { "perf/rollout_tok_per_s", "rollout", "tok/s", CHART_THROUGHPUT, "tokens sampled a second of generating" },
-    [M_TRAIN_TOK_PER_S] = { "perf/train_tok_per_s", "train", "tok/s", CHART_THROUGHPUT, "tokens trained on a second of training, prompts included" },
-    [M_GENERATE_S] = { "time/generate_s", "generate", "s", CHART_TIME, "time spent generating since the last step" },
-    [M_SCORE_S] = { "time/score_s", "score", "s", CHART_TIME, "time that groups waited for their scores, of those that came since the last step" },
-    [M_TRAIN_S] = { "time/train_s", "train", "s", CHART_TIME, "time of forward, backward and update" },
-    [M_RANKS_S] = { "time/ranks_s", "ranks", "s", CHART_NONE, "time the first trainer waited for the others' gradients and added them; only with several trainers" },
-    [M_PUBLISH_S] = { "time/publish_s", "publish", "s", CHART_NONE, "time to hand the new weights to the producers" },
-    [M_IDLE_S] = { "time/idle_s", "idle", "s", CHART_NONE, "time the trainer waited for groups" },
-    [M_STEP_S] = { "time/step_s", "step", "s", CHART_TIME, "wall time since the last optimizer step" },
-    [M_CHECKPOINT_STALL_S] = { "time/checkpoint_stall_s", "save stall", "s", CHART_NONE, "time training stood still for the last checkpoint" },
-    [M_CHECKPOINT_WRITE_S] = { "time/checkpoint_write_s", "save write", "s", CHART_NONE, "time to write and hash the last checkpoint in the background" },
-    [M_BUFFER_DEPTH] = { "rollout/buffer_depth", "buffer", "group", CHART_NONE, "groups waiting to be trained on" },
-    [M_LONG_PROMPTS] = { "rollout/long_prompts", "long prompts", "", CHART_NONE, "prompts dropped or cut for their length so far" },
-    [M_SCORE_QUEUE] = { "score/queue", "score queue", "", CHART_NONE, "responses that waited for their scores, on average since the last step" },
-    [M_SCORE_LATENCY_MS] = { "score/latency_ms", "score latency", "ms", CHART_NONE, "mean time that the verifier worked on a response, of those that came since the last step" },
-    [M_SCORE_TIMEOUTS] = { "score/timeouts", "score time-outs", "", CHART_NONE, "responses left out so far because their verifier ran out of time" },
-    [M_SCORE_ERRORS] = { "score/errors", "score errors", "", CHART_NONE, "responses left out so far because their verifier failed" },
-    [M_HOST_MEM_GIB] = { "host/mem_gib", "host mem", "GiB", CHART_NONE, "resident memory of the run's processes on the head node" },
-    [M_TOKENS_TOTAL] = { "rollout/tokens_total", "tokens", "tok", CHART_NONE, "tokens sampled so far" },
-    [M_SAMPLES_TOTAL] = { "rollout/samples_total", "samples", "", CHART_NONE, "completions sampled so far" },
-    [M_ROLLOUT_STEP] = { "rollout/step", "rollout step", "", CHART_NONE, "rollout step of the newest group trained on" },
-    [M_EPISODE] = { "rollout/episode", "episode", "", CHART_NONE, "pass over the dataset" },
+    [M_REWARD] = { "metrics/reward", "reward", "", CHART_REWARD, BY_CONTROLLER, "mean reward of all groups consumed since the last step, filtered ones included" },
+    [M_REWARD_STD] = { "metrics/reward_std", "reward std", "", CHART_NONE, BY_CONTROLLER, "standard deviation of those rewards" },
+    [M_FORMAT_ACC] = { "metrics/format_acc", "format", "", CHART_REWARD, BY_CONTROLLER, "share of those samples in the right format" },
+    [M_ANS_ACC] = { "metrics/ans_acc", "accuracy", "", CHART_REWARD, BY_CONTROLLER, "share of those samples with the right answer" },
+    [M_RESPONSE_LENGTH] = { "metrics/response_length", "length", "tok", CHART_LENGTH, BY_CONTROLLER, "mean response length" },
+    [M_LENGTH_P10] = { "metrics/response_length_p10", "length p10", "tok", CHART_NONE, BY_TRAINER, "10th percentile of response length" },
+    [M_LENGTH_P50] = { "metrics/response_length_p50", "length p50", "tok", CHART_NONE, BY_TRAINER, "median response length" },
+    [M_LENGTH_P90] = { "metrics/response_length_p90", "length p90", "tok", CHART_LENGTH, BY_TRAINER, "90th percentile of response length" },
+    [M_LENGTH_MAX] = { "metrics/response_length_max", "length max", "tok", CHART_NONE, BY_CONTROLLER, "longest response" },
+    [M_TRUNCATED] = { "metrics/truncated_ratio", "cut", "", CHART_NONE, BY_CONTROLLER, "share of responses cut at max_new_tokens" },
+    [M_NO_SPREAD] = { "metrics/no_spread_ratio", "no spread", "", CHART_NONE, BY_CONTROLLER, "share of groups whose rewards are all equal" },
+    [M_FILTERED] = { "metrics/filtered_ratio", "filtered", "", CHART_NONE, BY_CONTROLLER, "share of groups outside filter_range" },
+    [M_LEFT_OUT] = { "metrics/left_out_ratio", "left out", "", CHART_NONE, BY_CONTROLLER, "share of samples whose verifier failed or could not tell" },
+    [M_LOSS] = { "train/loss", "loss", "", CHART_LOSS, BY_TRAINER, "policy loss of the optimizer step" },
+    [M_ADVANTAGES] = { "train/advantages", "advantage", "", CHART_NONE, BY_TRAINER, "mean advantage (near 0)" },
+    [M_LEARNING_RATE] = { "train/learning_rate", "lr", "", CHART_NONE, BY_TRAINER, "learning rate of the step" },
+    [M_SAMPLE_UTILIZATION] = { "train/sample_utilization", "used", "", CHART_NONE, BY_TRAINER, "share of consumed samples that gave a loss" },
+    [M_ENTROPY] = { "train/entropy", "entropy", "nat", CHART_ENTROPY, BY_TRAINER, "mean entropy of the policy on the trained tokens, at the sampling temperature" },
+    [M_OVERLENGTH] = { "train/overlength_samples_ratio", "over-length", "", CHART_NONE, BY_TRAINER, "share of consumed samples at least max_new_tokens long" },
+    [M_KL] = { "train/kl", "KL", "nat", CHART_KL, BY_TRAINER, "k3 estimate of the KL to the reference; only with kl_coeff above 0" },
+    [M_GRAD_NORM] = { "train/grad_norm", "grad norm", "", CHART_GRAD, BY_TRAINER, "global gradient norm before clipping" },
+    [M_CLIP_LOW] = { "train/clip_low_ratio", "clip low", "", CHART_NONE, BY_TRAINER, "share of tokens clipped below" },
+    [M_CLIP_HIGH] = { "train/clip_high_ratio", "clip high", "", CHART_NONE, BY_TRAINER, "share of tokens clipped above" },
+    [M_RATIO_MEAN] = { "train/ratio_mean", "ratio", "", CHART_NONE, BY_TRAINER, "mean importance ratio" },
+    [M_RATIO_MAX] = { "train/ratio_max", "ratio max", "", CHART_NONE, BY_TRAINER, "largest importance ratio" },
+    [M_SKIPPED] = { "train/skipped_ratio", "skipped", "", CHART_NONE, BY_TRAINER, "share of samples beyond skip_threshold" },
+    [M_MICRO_BATCHES] = { "train/micro_batches", "micro-batches", "", CHART_NONE, BY_TRAINER, "forward and backward passes of the step, of all trainers" },
+    [M_AGE_MEAN] = { "train/age_mean", "age", "step", CHART_NONE, BY_TRAINER, "mean age of the trained tokens, in optimizer steps" },
+    [M_AGE_MAX] = { "train/age_max", "age max", "step", CHART_NONE, BY_TRAINER, "greatest age of a trained token" },
+    [M_SAMPLER_TRAINER_DIFF] = { "train/sampler_trainer_diff", "sampler diff", "nat", CHART_KL, BY_TRAINER, "largest difference of log-probs, sampler against trainer, on tokens sampled by the present weights: 0 unless something is wrong" },
+    [M_TEMPERATURE] = { "rollout/temperature", "temperature", "", CHART_NONE, BY_WORKER, "sampling temperature" },
+    [M_ROLLOUT_TOK_PER_S] = { "perf/rollout_tok_per_s", "rollout", "tok/s", CHART_THROUGHPUT, BY_WORKER, "tokens sampled a second of generating" },
+    [M_TRAIN_TOK_PER_S] = { "perf/train_tok_per_s", "train", "tok/s", CHART_THROUGHPUT, BY_TRAINER, "tokens trained on a second of training, prompts included" },
+    [M_GENERATE_S] = { "time/generate_s", "generate", "s", CHART_TIME, BY_WORKER, "time spent generating since the last step" },
+    [M_SCORE_S] = { "time/score_s", "score", "s", CHART_TIME, BY_CONTROLLER, "time that groups waited for their scores, of those that came since the last step" },
+    [M_TRAIN_S] = { "time/train_s", "train", "s", CHART_TIME, BY_WORKER, "time of forward, backward and update" },
+    [M_RANKS_S] = { "time/ranks_s", "ranks", "s", CHART_NONE, BY_TRAINER, "time the first trainer waited for the others' gradients and added them; only with several trainers" },
+    [M_PUBLISH_S] = { "time/publish_s", "publish", "s", CHART_NONE, BY_WORKER, "time to hand the new weights to the producers" },
+    [M_IDLE_S] = { "time/idle_s", "idle", "s", CHART_NONE, BY_WORKER, "time the trainer waited for groups" },
+    [M_STEP_S] = { "time/step_s", "step", "s", CHART_TIME, BY_CONTROLLER, "wall time since the last optimizer step" },
+    [M_CHECKPOINT_STALL_S] = { "time/checkpoint_stall_s", "save stall", "s", CHART_NONE, BY_WORKER, "time training stood still for the last checkpoint" },
+    [M_CHECKPOINT_WRITE_S] = { "time/checkpoint_write_s", "save write", "s", CHART_NONE, BY_WORKER, "time to write and hash the last checkpoint in the background" },
+    [M_BUFFER_DEPTH] = { "rollout/buffer_depth", "buffer", "group", CHART_NONE, BY_CONTROLLER, "groups waiting to be trained on" },
+    [M_LONG_PROMPTS] = { "rollout/long_prompts", "long prompts", "", CHART_NONE, BY_WORKER, "prompts dropped or cut for their length so far" },
+    [M_SCORE_QUEUE] = { "score/queue", "score queue", "", CHART_NONE, BY_CONTROLLER, "responses that waited for their scores, on average since the last step" },
+    [M_SCORE_LATENCY_MS] = { "score/latency_ms", "score latency", "ms", CHART_NONE, BY_CONTROLLER, "mean time that the verifier worked on a response, of those that came since the last step" },
+    [M_SCORE_TIMEOUTS] = { "score/timeouts", "score time-outs", "", CHART_NONE, BY_CONTROLLER, "responses left out so far because their verifier ran out of time" },
+    [M_SCORE_ERRORS] = { "score/errors", "score errors", "", CHART_NONE, BY_CONTROLLER, "responses left out so far because their verifier failed" },
+    [M_HOST_MEM_GIB] = { "host/mem_gib", "host mem", "GiB", CHART_NONE, BY_CONTROLLER, "resident memory of the run's processes on the head node" },
+    [M_TOKENS_TOTAL] = { "rollout/tokens_total", "tokens", "tok", CHART_NONE, BY_CONTROLLER, "tokens sampled so far" },
+    [M_SAMPLES_TOTAL] = { "rollout/samples_total", "samples", "", CHART_NONE, BY_CONTROLLER, "completions sampled so far" },
+    [M_ROLLOUT_STEP] = { "rollout/step", "rollout step", "", CHART_NONE, BY_CONTROLLER, "rollout step of the newest group trained on" },
+    [M_EPISODE] = { "rollout/episode", "episode", "", CHART_NONE, BY_CONTROLLER, "pass over the dataset" },
 };
 
 int metric_find(const char *name)
@@ -65,9 +65,16 @@ int metric_find(const char *name)
     return -1;
 }
 
+bool metric_is_controllers(const char *name)
+{
+    int i = metric_find(name);
+    return i >= 0 && metrics[i].by == BY_CONTROLLER;
+}
+
 void metrics_print_docs(struct buf *out)
 {
-    buf_str(out, "| metric | unit | meaning |\n|---|---|---|\n");
+    static const char *const by[] = { [BY_TRAINER] = "trainer", [BY_WORKER] = "worker", [BY_CONTROLLER] = "controller" };
+    buf_str(out, "| metric | unit | computed by | meaning |\n|---|---|---|---|\n");
     for (int i = 0; i < METRIC_N; i++)
-        buf_fmt(out, "| `%s` | %s | %s |\n", metrics[i].name, metrics[i].unit, metrics[i].help);
+        buf_fmt(out, "| `%s` | %s | %s | %s |\n", metrics[i].name, metrics[i].unit, by[metrics[i].by], metrics[i].help);
 }

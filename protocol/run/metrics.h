@@ -3,10 +3,16 @@
  * Names are those of the seeds' dashboards (train/..., metrics/..., rollout/..., eval/...), with rollcall's own beside them.
  * The table drives journal columns' meaning, charts, OpenMetrics help, exporters and docs. Read-only: any thread. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/buf.h"
 enum metric_chart {    // which chart of the overview shows it
     CHART_NONE, CHART_REWARD, CHART_KL, CHART_ENTROPY, CHART_LENGTH, CHART_THROUGHPUT, CHART_LOSS, CHART_GRAD, CHART_TIME,
+};
+enum metric_by {       // the one place that computes it
+    BY_TRAINER,        // from the step's sums (workers/engine/trainer)
+    BY_WORKER,         // what a worker's engine measures (workers/worker)
+    BY_CONTROLLER,     // from the ledger, from all groups that went by (workers/controller)
 };
 enum metric_id {
     M_REWARD, M_REWARD_STD, M_FORMAT_ACC, M_ANS_ACC, M_RESPONSE_LENGTH, M_LENGTH_P10, M_LENGTH_P50, M_LENGTH_P90, M_LENGTH_MAX,
@@ -23,10 +29,13 @@ struct metric {
     const char *label;     // short, for the screen
     const char *unit;      // "" when it has none
     enum metric_chart chart;
+    enum metric_by by;     // a worker sends what it and its trainer compute, and the controller adds its own
     const char *help;      // one line
 };
 extern const struct metric metrics[METRIC_N];
 /* By name: its id, or -1 (own reward parts "reward/NAME" and "eval/SET" are not in the table). */
 int metric_find(const char *name);
+/* Does the controller compute it? Then no worker may send it. */
+bool metric_is_controllers(const char *name);
 /* The table in Markdown. */
 void metrics_print_docs(struct buf *out);

@@ -95,6 +95,22 @@ class Layers(unittest.TestCase):
         for (path, text), words in cases.items():
             self.assertIn(words, " ".join(broken(path, text)), path)
 
+    def test_each_metric_is_computed_in_the_one_place_that_its_row_names(self):
+        with open(os.path.join(ROOT, "protocol/run/metrics.c"), encoding="utf-8") as file:
+            rows = dict(re.findall(r'\[(M_\w+)\] = \{ "[^"]*", "[^"]*", "[^"]*", CHART_\w+, (BY_\w+),', file.read()))
+        self.assertGreater(len(rows), 50)
+        places = {"workers/engine/trainer/": "BY_TRAINER", "workers/worker/": "BY_WORKER", "workers/controller/": "BY_CONTROLLER"}
+        found = {}
+        for f in subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "workers"], cwd=ROOT, text=True, capture_output=True,
+                                check=True).stdout.split():
+            if not f.endswith(".c") or not os.path.exists(os.path.join(ROOT, f)):
+                continue
+            with open(os.path.join(ROOT, f), encoding="utf-8") as file:
+                for name in re.findall(r"metric\[(M_\w+)\] = |metric_own\(c, (M_\w+),", file.read()):
+                    by = next((by for place, by in places.items() if f.startswith(place)), f)
+                    found.setdefault(name[0] or name[1], []).append(by)
+        self.assertEqual(found, {name: [by] for name, by in rows.items()})
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -359,6 +359,13 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
     buf_release(&notes);
 }
 
+static void what_the_controller_computes_is_no_workers(UNUSED void **state)
+{
+    assert_true(metric_is_controllers("metrics/reward") && metric_is_controllers("score/errors"));
+    assert_false(metric_is_controllers("train/loss") || metric_is_controllers("time/train_s"));
+    assert_false(metric_is_controllers("reward/own_part"));    // not in the table: a reward's own
+}
+
 static void every_metric_has_a_name_and_a_meaning(UNUSED void **state)
 {
     for (int i = 0; i < METRIC_N; i++) {
@@ -384,6 +391,7 @@ int main(void)
         cmocka_unit_test(what_needs_more_memory_than_the_run_started_with_waits_for_a_resume),
         cmocka_unit_test(a_setting_without_effect_is_noted_with_what_to_use),
         cmocka_unit_test(every_metric_has_a_name_and_a_meaning),
+        cmocka_unit_test(what_the_controller_computes_is_no_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

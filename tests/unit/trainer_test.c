@@ -227,7 +227,10 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
             o->metric[i][m] = NAN;
         if (!ranks_step(ranks, (const struct group *const *)f[0].g + i * GROUPS, n_group, &f[0].h, o->metric[i], &err))
             fail_msg("%d ranks: %s", n_rank, err.text);
-        o->metric[i][M_TRAIN_S] = o->metric[i][M_TRAIN_TOK_PER_S] = o->metric[i][M_RANKS_S] = NAN;    // times
+        for (int m = 0; m < METRIC_N; m++)
+            if (!isnan(o->metric[i][m]) && metrics[m].by != BY_TRAINER)
+                fail_msg("the trainer computes '%s', which is another's", metrics[m].name);
+        o->metric[i][M_TRAIN_TOK_PER_S] = o->metric[i][M_RANKS_S] = NAN;    // times
     }
     void *w = model_weights(f[0].m, &o->weight_bytes);
     assert_non_null(o->weights = malloc(o->weight_bytes));

@@ -727,6 +727,13 @@ static void metric_put(struct controller *c, const char *name, double value)
     c->metric[i].value = value;
 }
 
+/* One of the controller's own. */
+static void metric_own(struct controller *c, enum metric_id id, double value)
+{
+    BUG_IF(metrics[id].by != BY_CONTROLLER, "'%s' is not the controller's to compute", metrics[id].name);
+    metric_put(c, metrics[id].name, value);
+}
+
 /* What the ledger knows of the groups that went by since the step before. */
 static void batch_metrics(struct controller *c, int64_t batch)
 {
@@ -754,33 +761,33 @@ static void batch_metrics(struct controller *c, int64_t batch)
     }
     double scored = s.n_scored > 0 ? (double)s.n_scored : NAN, samples = s.n_sample > 0 ? (double)s.n_sample : NAN;
     double mean = s.reward_sum / scored;
-    metric_put(c, metrics[M_REWARD].name, mean);
-    metric_put(c, metrics[M_REWARD_STD].name, sqrt(fmax(s.reward_sum2 / scored - mean * mean, 0)));
-    metric_put(c, metrics[M_FORMAT_ACC].name, s.format_sum / scored);
-    metric_put(c, metrics[M_ANS_ACC].name, s.ans_sum / scored);
-    metric_put(c, metrics[M_RESPONSE_LENGTH].name, (double)s.n_tok / samples);
-    metric_put(c, metrics[M_LENGTH_MAX].name, (double)s.n_tok_max);
-    metric_put(c, metrics[M_TRUNCATED].name, (double)s.n_truncated / samples);
-    metric_put(c, metrics[M_LEFT_OUT].name, (double)s.n_left_out / samples);
-    metric_put(c, metrics[M_NO_SPREAD].name, n > 0 ? (double)same / (double)n : NAN);
-    metric_put(c, metrics[M_FILTERED].name, n > 0 ? (double)filtered / (double)n : NAN);
+    metric_own(c, M_REWARD, mean);
+    metric_own(c, M_REWARD_STD, sqrt(fmax(s.reward_sum2 / scored - mean * mean, 0)));
+    metric_own(c, M_FORMAT_ACC, s.format_sum / scored);
+    metric_own(c, M_ANS_ACC, s.ans_sum / scored);
+    metric_own(c, M_RESPONSE_LENGTH, (double)s.n_tok / samples);
+    metric_own(c, M_LENGTH_MAX, (double)s.n_tok_max);
+    metric_own(c, M_TRUNCATED, (double)s.n_truncated / samples);
+    metric_own(c, M_LEFT_OUT, (double)s.n_left_out / samples);
+    metric_own(c, M_NO_SPREAD, n > 0 ? (double)same / (double)n : NAN);
+    metric_own(c, M_FILTERED, n > 0 ? (double)filtered / (double)n : NAN);
     ledger_counts(c->ledger, 1, &counts);
-    metric_put(c, metrics[M_BUFFER_DEPTH].name, (double)counts.returned);
-    metric_put(c, metrics[M_ROLLOUT_STEP].name, (double)newest);
-    metric_put(c, metrics[M_EPISODE].name, n > 0 ? (double)(item[n - 1]->item / c->n_row) : NAN);
-    metric_put(c, metrics[M_TOKENS_TOTAL].name, (double)c->total.n_tok);
-    metric_put(c, metrics[M_SAMPLES_TOTAL].name, (double)c->total.n_sample);
+    metric_own(c, M_BUFFER_DEPTH, (double)counts.returned);
+    metric_own(c, M_ROLLOUT_STEP, (double)newest);
+    metric_own(c, M_EPISODE, n > 0 ? (double)(item[n - 1]->item / c->n_row) : NAN);
+    metric_own(c, M_TOKENS_TOTAL, (double)c->total.n_tok);
+    metric_own(c, M_SAMPLES_TOTAL, (double)c->total.n_sample);
 }
 
 /* What the groups know of their scoring that came in the step_s seconds since the step before. */
 static void score_metrics(struct controller *c, double step_s)
 {
     const struct score_sums *s = &c->scored;
-    metric_put(c, metrics[M_SCORE_S].name, s->wait_s);
-    metric_put(c, metrics[M_SCORE_LATENCY_MS].name, s->n > 0 ? 1000 * s->verify_s / (double)s->n : NAN);
-    metric_put(c, metrics[M_SCORE_QUEUE].name, step_s > 0 ? s->response_s / step_s : NAN);    // Little's law: number = rate x wait
-    metric_put(c, metrics[M_SCORE_TIMEOUTS].name, (double)c->total.n_timeout);
-    metric_put(c, metrics[M_SCORE_ERRORS].name, (double)c->total.n_error);
+    metric_own(c, M_SCORE_S, s->wait_s);
+    metric_own(c, M_SCORE_LATENCY_MS, s->n > 0 ? 1000 * s->verify_s / (double)s->n : NAN);
+    metric_own(c, M_SCORE_QUEUE, step_s > 0 ? s->response_s / step_s : NAN);    // Little's law: number = rate x wait
+    metric_own(c, M_SCORE_TIMEOUTS, (double)c->total.n_timeout);
+    metric_own(c, M_SCORE_ERRORS, (double)c->total.n_error);
     c->scored = (struct score_sums){ 0 };
 }
 
@@ -808,16 +815,18 @@ static bool train_done(struct controller *c, const struct msg_in *in, int64_t st
             continue;
         memcpy(name, key, len);
         name[len] = 0;
-        metric_put(c, name, mval_f64(mval_at(given, k), NAN));
+        if (!metric_is_controllers(name))    // what the ledger knows of all groups, one worker cannot know
+            metric_put(c, name, mval_f64(mval_at(given, k), NAN));
     }
     batch_metrics(c, step - 1);
     double s = (double)(now - c->step_ms) / 1000;
-    metric_put(c, metrics[M_STEP_S].name, s);
+    metric_own(c, M_STEP_S, s);
     score_metrics(c, s);
+    /* a worker measured these, and told them when the save was done */
     metric_put(c, metrics[M_CHECKPOINT_STALL_S].name, c->save_stall_s);
     metric_put(c, metrics[M_CHECKPOINT_WRITE_S].name, c->save_write_s);
     if (c->host_mem_bytes > 0)
-        metric_put(c, metrics[M_HOST_MEM_GIB].name, c->host_mem_bytes / (1 << 30));
+        metric_own(c, M_HOST_MEM_GIB, c->host_mem_bytes / (1 << 30));
     c->step_s_mean = c->step_s_mean > 0 ? 0.8 * c->step_s_mean + 0.2 * s : s;
     c->step_ms = now;
     if (!transaction(c, err) || !journal_step_add(c->journal, c->incarnation, step, clock_wall_s(), c->metric, c->n_metric, err)

@@ -755,7 +755,6 @@ static bool engine_train(struct engine *e, struct task *t, double *metric, struc
         if (e->generator && !generator_version_set(e->generator, e->version, err))
             return false;
     }
-    metric[M_LEARNING_RATE] = h.lr;
     metric[M_TEMPERATURE] = t->config.temperature;
     metric[M_GENERATE_S] = e->generate_s;
     metric[M_ROLLOUT_TOK_PER_S] = e->generate_s > 0 ? (double)e->generated_tok / e->generate_s : NAN;

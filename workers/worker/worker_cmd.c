@@ -304,9 +304,12 @@ static void done_send(struct worker_process *w, const struct report *r)
         msg_str(m, "code", error_code_name(r->code));
     msg_str(m, "error", r->error);
     msg_map(m, "metrics");
-    for (int i = 0; i < METRIC_N; i++)
-        if (!isnan(r->metric[i]))
-            msg_f64(m, metrics[i].name, r->metric[i]);
+    for (int i = 0; i < METRIC_N; i++) {
+        if (isnan(r->metric[i]))
+            continue;
+        BUG_IF(metrics[i].by == BY_CONTROLLER, "'%s' is the controller's to compute", metrics[i].name);
+        msg_f64(m, metrics[i].name, r->metric[i]);
+    }
     msg_end(m);
     if (r->n_eval > 0) {
         msg_map(m, "eval");

@@ -209,7 +209,6 @@ bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_gr
         double s = (double)(clock_ns() - t0) * 1e-9;
         trainer_metrics_make(metric, &sum, groups, n_group, h);
         metric[M_GRAD_NORM] = grad_norm;
-        metric[M_TRAIN_S] = s;
         metric[M_TRAIN_TOK_PER_S] = sum.n_packed_tok / s;
         if (r->n_rank > 1)
             metric[M_RANKS_S] = (double)r->exchange_ns * 1e-9;

@@ -39,68 +39,44 @@ static double percentile(const int64_t *sorted, int64_t n, double p)
 
 static void length_metrics(double *metric, const struct group *const *groups, int64_t n_group, int64_t n_sample)
 {
-    int64_t *len = malloc((size_t)MAX(n_sample, 1) * sizeof *len), n = 0, sum = 0;
+    int64_t *len = malloc((size_t)MAX(n_sample, 1) * sizeof *len), n = 0;
     for (int64_t i = 0; len && i < n_group; i++)
-        for (int32_t k = 0; k < groups[i]->n_sample; k++) {
-            sum += groups[i]->sample[k].n_tok;
+        for (int32_t k = 0; k < groups[i]->n_sample; k++)
             len[n++] = groups[i]->sample[k].n_tok;
-        }
     if (n > 0)
         qsort(len, (size_t)n, sizeof *len, i64_compare);
-    metric[M_RESPONSE_LENGTH] = n ? (double)sum / (double)n : NAN;
     metric[M_LENGTH_P10] = n ? percentile(len, n, 0.1) : NAN;
     metric[M_LENGTH_P50] = n ? percentile(len, n, 0.5) : NAN;
     metric[M_LENGTH_P90] = n ? percentile(len, n, 0.9) : NAN;
-    metric[M_LENGTH_MAX] = n ? (double)len[n - 1] : NAN;
     free(len);
 }
 
 void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups,
                           int64_t n_group, const struct trainer_hyper *h)
 {
-    double n = 0, n_all = 0, r = 0, r2 = 0, fmt = 0, ans = 0, cut = 0, full = 0, out = 0, flat = 0, filtered = 0,
-           used = 0;
-    double adv_sum = 0;
+    double n = 0, n_all = 0, full = 0, used = 0, adv_sum = 0;
     for (int64_t i = 0; i < n_group; i++) {
         const struct group *g = groups[i];
-        double acc = group_accuracy(g);
         double *adv = malloc((size_t)MAX(g->n_sample, 1) * sizeof *adv);
         if (adv)
             advantage_group(adv, h->algo, g);
-        flat += !group_has_spread(g);
-        filtered += h->has_filter && !(acc > h->filter_low && acc < h->filter_high);
         for (int32_t k = 0; k < g->n_sample; k++) {
             const struct sample *s = &g->sample[k];
             n_all++;
-            cut += s->finish == FINISH_LENGTH;
             full += g->max_new_tok > 0 && s->n_tok >= g->max_new_tok;
-            out += s->score != SCORE_OK;
             used += sample_in_loss(g, k, h);
             if (s->score != SCORE_OK)
                 continue;
             n++;
-            r += s->reward;
-            r2 += s->reward * s->reward;
-            fmt += (double)s->format_acc;
-            ans += (double)s->ans_acc;
             adv_sum += adv ? adv[k] : NAN;
         }
         free(adv);
     }
-    metric[M_REWARD] = r / n;    // 0 / 0 is the NAN of "unknown"
-    metric[M_REWARD_STD] = sqrt(fmax(r2 / n - r / n * (r / n), 0));
-    metric[M_FORMAT_ACC] = fmt / n;
-    metric[M_ANS_ACC] = ans / n;
-    metric[M_ADVANTAGES] = adv_sum / n;
-    metric[M_TRUNCATED] = cut / n_all;
+    metric[M_ADVANTAGES] = adv_sum / n;    // 0 / 0 is the NAN of "unknown"
     metric[M_OVERLENGTH] = full / n_all;
-    metric[M_LEFT_OUT] = out / n_all;
     metric[M_SAMPLE_UTILIZATION] = (used - sums->n_skipped) / n_all;
     metric[M_SKIPPED] = sums->n_skipped / n_all;
     metric[M_MICRO_BATCHES] = sums->n_micro;
-    metric[M_NO_SPREAD] = flat / (double)n_group;
-    metric[M_FILTERED] = filtered / (double)n_group;
-    metric[M_TEMPERATURE] = n_group ? (double)groups[0]->temperature : NAN;
     length_metrics(metric, groups, n_group, (int64_t)n_all);
     metric[M_LOSS] = sums->loss;
     metric[M_LEARNING_RATE] = h->lr;

@@ -64,8 +64,8 @@ struct trainer_sums {
 void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *part);
 
 /* A step's numbers from what was summed over all micro-batches, and from all the groups consumed since the last step (those
- * outside the filter too): writes those it knows of protocol/run/metrics.h's table into metric (METRIC_N), and nothing
- * else: not M_GRAD_NORM, nor times. Without a token run, what is a mean over tokens becomes NAN. */
+ * outside the filter too): writes the trainer's own of protocol/run/metrics.h's table (BY_TRAINER) into metric (METRIC_N),
+ * but M_GRAD_NORM and times, and nothing else. Without a token run, what is a mean over tokens becomes NAN. */
 void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups,
                           int64_t n_group, const struct trainer_hyper *h);
 
@@ -86,7 +86,7 @@ struct model *trainer_model(const struct trainer *t);
 int64_t trainer_version(const struct trainer *t);     // optimizer steps done
 void trainer_version_set(struct trainer *t, int64_t version);
 
-/* All of one step on one rank; metric (METRIC_N; NULL: not wanted) as trainer_metrics_make, with M_GRAD_NORM, M_TRAIN_S
+/* All of one step on one rank; metric (METRIC_N; NULL: not wanted) as trainer_metrics_make, with M_GRAD_NORM
  * and M_TRAIN_TOK_PER_S. On failure the weights are unchanged. */
 MUST_USE bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group,
                            const struct trainer_hyper *h, double *metric, struct error *err);
