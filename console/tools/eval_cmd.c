@@ -77,7 +77,7 @@ static bool group_score(struct eval *e, const struct group *g, struct error *err
         const int32_t *id = g->token + s->first_tok;
         bool ended = s->n_tok > 0 && tokenizer_is_eos(e->tool.tokenizer, id[s->n_tok - 1]);
         ok = tokenizer_decode(e->tool.tokenizer, id, s->n_tok - ended, true, &text[i]);
-        // no length rules in an evaluation (facts of the seeds, evaluation mode)
+        // no length rules in an evaluation (ColossalChat's evaluation mode)
         in[i] = (struct reward_input){ .response = buf_text(&text[i]), .response_len = text[i].len, .row = p->row };
     }
     if (!ok) {

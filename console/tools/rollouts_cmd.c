@@ -1,4 +1,4 @@
-/* rollcall rollouts: print the rollouts that a run has kept, as JSON lines or as the seeds' rollout log */
+/* rollcall rollouts: print the rollouts that a run has kept, as JSON lines or as ColossalChat's rollout log */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -36,7 +36,7 @@ struct sample {
 struct group {
     int64_t item;              // the controller's number for this prompt in this run
     int64_t prompt_row;        // line (from 0) of the prompt in the dataset
-    int64_t rollout_step;      // logical time, DESIGN section 2
+    int64_t rollout_step;      // logical time
     int64_t weight_version;    // optimizer steps done by the weights that sampled it; free-running: that began it
     float temperature;         // the sampling settings it was made with
     float top_p;

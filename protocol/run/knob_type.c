@@ -60,7 +60,7 @@ static void bool_send(const struct knob *k, const void *at, struct msg_out *m)
 static bool i64_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
 {
     int64_t n;
-    /* "none" switches top-k off, as in the seeds */
+    /* "none" switches top-k off, as in ColossalChat */
     const char *number = strcmp(k->name, "top_k") == 0 && (strcasecmp(text, "none") == 0 || strcmp(text, "-1") == 0) ? "0" : text;
     if (!parse_i64(number, &n) || (double)n < k->min || (double)n > k->max)
         return value_refused(k, text, err);

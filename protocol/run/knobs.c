@@ -72,7 +72,7 @@ const struct knob knobs[] = {
     { "soft_over_length_punishment", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(soft_over_length_punishment), .def = "false", .help = "lower rewards near the length limit, DAPO eq. 13 (DAPO: true)" },
     { "cache_length", NULL, NULL, "algorithm", KNOB_I64, "tok", 0, 1 << 20, AT(cache_length), .def = "0", .help = "L_cache of that punishment; 0: the smaller of 1024 and max_new_tokens / 4" },
     { "skip_threshold", NULL, NULL, "algorithm", KNOB_F64, "", 0, 1e9, AT(skip_threshold), .def = "20", .applies = APPLY_NEXT_STEP, .help = "skip a sample whose largest per-token ratio exceeds this; 0: never" },
-    { "ppb_as_upstream", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(ppb_as_upstream), .def = "false", .help = "REINFORCE_PPB: multiply by the spread, as the seeds' code does, instead of dividing" },
+    { "ppb_as_upstream", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(ppb_as_upstream), .def = "false", .help = "REINFORCE_PPB: multiply by the spread, as ColossalChat's code does, instead of dividing" },
     { "control_shuffle_rewards", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(control_shuffle_rewards), .def = "false", .help = "experiment: exchange rewards inside the batch; such a run must not learn" },
 
     { "learning_rate", "lr", "lr", "optimizer", KNOB_F64, "", 0, 1, AT(learning_rate), .def = "1e-6", .applies = APPLY_NEXT_STEP, .help = "AdamW learning rate" },

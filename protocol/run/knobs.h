@@ -15,7 +15,7 @@ enum knob_applies {
 };
 struct knob {
     const char *name;         // long flag with underscores, key of the run file, name for ctl set
-    const char *alias;        // other key that means the same (the seeds' grpo_config), or NULL
+    const char *alias;        // other key that means the same (ColossalChat's grpo_config), or NULL
     const char *flag;         // short flag without the dash, or NULL
     const char *group;        // heading in help and docs
     enum knob_type type;

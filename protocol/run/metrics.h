@@ -1,6 +1,6 @@
 /* metrics.h - the one table of metrics: name, unit, meaning, which chart
  *
- * Names are those of the seeds' dashboards (train/..., metrics/..., rollout/..., eval/...), with rollcall's own beside them.
+ * Names are those of ColossalChat's dashboards (train/..., metrics/..., rollout/..., eval/...), with rollcall's own beside them.
  * The table drives journal columns' meaning, charts, OpenMetrics help, exporters and docs. Read-only: any thread. */
 #pragma once
 #include <stdbool.h>

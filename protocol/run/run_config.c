@@ -259,7 +259,7 @@ static bool from_default(const struct run_config *c, const char *name)
     return c->source[k - knobs] <= FROM_PRESET;
 }
 
-/* What an algorithm's preset sets unless somebody else did; seeds/001 (DAPO) and seeds/002 (GRPO). */
+/* What an algorithm's preset sets unless somebody else did; ColossalChat's launchers for DAPO and GRPO. */
 static bool preset_apply(struct run_config *c, struct error *err)
 {
     static const struct { const char *algo, *name, *value; } rows[] = {
@@ -322,7 +322,7 @@ static bool sizes_check(struct run_config *c, struct buf *notes, struct error *e
         return error_set(err, ERR_USAGE,
                          "'inference_batch_size' (%lld) must be a multiple of 'inference_microbatch_size' (%lld)",
                          (long long)c->inference_batch_size, (long long)c->inference_microbatch_size);
-    /* The seeds' own example lines ask for train batches larger than a rollout step. */
+    /* ColossalChat's own example lines ask for train batches larger than a rollout step. */
     if (prompts % c->num_trainers == 0
         && !clamp(&c->train_batch_size, prompts / c->num_trainers, "train_batch_size",
                   "a rollout step (inference_batch_size x num_inferencer prompts) holds no more for each trainer", notes, err))

@@ -77,7 +77,7 @@ struct run_config {
     int64_t warmup_steps;
     double weight_decay, adam_beta1, adam_beta2, adam_eps, max_norm;
     bool recompute_full;            // full-block recompute in training
-    bool offload_optimizer;         // moments and masters in host memory (the seeds' HybridAdam)
+    bool offload_optimizer;         // moments and masters in host memory (ColossalAI's HybridAdam)
     /* reward */
     char reward_type[256];
     char code_verifier_api_url[RUN_TEXT_MAX];
@@ -132,7 +132,7 @@ int64_t run_config_micro_tok_max(const struct run_config *c);
 /* The struct as YAML, every setting, absolute paths: the run directory's run.yaml. */
 MUST_USE bool run_config_print(const struct run_config *c, struct buf *out, struct error *err);
 
-/* What follows from the sizes; DESIGN section 2. */
+/* What follows from the sizes. */
 struct run_plan {
     int64_t producers, dp;
     int64_t prompts_per_rollout_step;     // inference_batch_size x producers

@@ -11,7 +11,7 @@ Needs no network besides pip. Each models/NAME/ is a Hugging Face directory; gol
   grad.TENSOR                    gradients of sum coef * logp
   adam_loss, adam_norm           ten AdamW steps on the mean cross entropy (lr 1e-2, betas .9 .999, decay .01, clip 1)
 rl/ALGO.safetensors holds 20 optimizer steps of an implementation of the policy losses written here from the formulas
-(facts: DeepSeekMath eq. 3-4, DAPO eq. 8-12, RLOO eq. 8, REINFORCE++ eq. 8), with the rollouts it was fed.
+(DeepSeekMath eq. 3-4, DAPO eq. 8-12, RLOO eq. 8, REINFORCE++ eq. 8), with the rollouts it was fed.
 """
 import math
 import os

@@ -362,7 +362,7 @@ def math_verify(cases, kind):
     from latex2sympy2_extended import NormalizationConfig
     if kind == 'math':
         targets = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
-    else:    # as the seeds call it
+    else:    # as ColossalChat calls it
         norm = NormalizationConfig(basic_latex=True, units=True, malformed_operators=False, nits=False, boxed='all', equations=False)
         targets = [ExprExtractionConfig(), LatexExtractionConfig(boxed_match_priority=0, normalization_config=norm)]
     for c in cases:

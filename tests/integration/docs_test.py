@@ -8,7 +8,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall")))
 TOP = ("console", "workers", "kernels", "protocol", "themes", "tests", "examples", ".ci")
-SHORT = {f"{folder}/README.md": 40 for folder in ("console", "workers", "kernels", "protocol", "tests")}
+SHORT = {"README.md": 120, **{f"{folder}/README.md": 40 for folder in ("console", "workers", "kernels", "protocol", "tests")}}
 
 
 def documents():
@@ -52,6 +52,11 @@ class Docs(unittest.TestCase):
             code = "".join(re.findall(r"(?s)```.*?```", read(doc))) + "\n".join(re.findall(r"`[^`\n]+`", read(doc)))
             wrong += [f"{doc}: rollcall {w}" for w in re.findall(r"(?m)(?:^|`)rollcall ([a-z][a-z-]*)", code) if w not in known]
         self.assertEqual(wrong, [])
+
+    def test_nothing_points_outside_of_the_repository(self):
+        files = subprocess.run(["git", "grep", "-nE", r"seeds/0|facts/|\bDESIGN\b|\bSTYLE\b", "--", ".", ":!LICENSE", ":!tests/integration/docs_test.py"],
+                               cwd=ROOT, text=True, capture_output=True)
+        self.assertEqual((files.returncode, files.stdout), (1, ""))
 
     def test_what_is_to_be_short_is_short(self):
         for doc, most in SHORT.items():

@@ -16,7 +16,7 @@
 #include "workers/engine/reward/sandbox/value.h"
 #include "workers/engine/reward/tests.h"
 
-/* Expected by hand from PRIME's steps (facts: code rewards, comparison in stdin mode). */
+/* Expected by hand from PRIME's steps (the comparison in stdin mode). */
 static void outputs_compare_as_primes_runner_does(UNUSED void **state)
 {
     static const struct { const char *out, *expected; bool ok; const char *why; } cases[] = {

@@ -141,7 +141,7 @@ static void without_a_filter_batches_are_the_items_in_order_and_ages_keep_their_
         for (int64_t n = 0; n < 40; n++)
             for (int64_t k = 0; k < 4; k++) {
                 assert_int_equal(b[n][k], 4 * n + k);
-                /* DESIGN section 2: at most (n_behind + 1) K - 1 optimizer steps old, K = 8 / 4 */
+                /* at most (n_behind + 1) K - 1 optimizer steps old, K = 8 / 4 */
                 assert_in_range(n - version[4 * n + k], 0, (n_behind + 1) * 2 - 1);
             }
     }

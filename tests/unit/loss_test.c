@@ -1,4 +1,4 @@
-/* Advantages, masks, weights and schedules against the vectors of the facts (worked by hand from the formulas). */
+/* Advantages, masks, weights and schedules against vectors (worked by hand from the formulas). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -132,7 +132,7 @@ static void token_weights_add_up_to_one(UNUSED void **state)
     assert_true(fabs(20 * token_weight(&h, &norm, 7) - 1) < 1e-15);
 }
 
-static void presets_are_the_seeds(UNUSED void **state)
+static void presets_are_colossalchats(UNUSED void **state)
 {
     struct trainer_hyper h;
     struct error err;
@@ -169,7 +169,7 @@ int main(void)
         cmocka_unit_test(advantages_follow_each_algorithm), cmocka_unit_test(ppb_is_normalised_over_the_batch),
         cmocka_unit_test(a_sample_its_verifier_left_out_counts_nowhere),
         cmocka_unit_test(masks_and_filters_decide_about_whole_samples), cmocka_unit_test(token_weights_add_up_to_one),
-        cmocka_unit_test(presets_are_the_seeds), cmocka_unit_test(the_cosine_ends_at_its_floor_and_stays),
+        cmocka_unit_test(presets_are_colossalchats), cmocka_unit_test(the_cosine_ends_at_its_floor_and_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

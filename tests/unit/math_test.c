@@ -210,7 +210,7 @@ static void an_unreadable_answer_is_different_unless_its_text_matches(UNUSED voi
     assert_false(r.pred_parsed);
     math_answer(m, same, strlen(same), gold, strlen(gold), &r);
     assert_int_equal(r.verdict, VERDICT_EQUAL);
-    assert_false(r.pred_parsed);    // the seeds' half score
+    assert_false(r.pred_parsed);    // ColossalChat's half score
     math_free(m);
 }
 

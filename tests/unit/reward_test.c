@@ -26,7 +26,7 @@ static struct reward_output score(const struct reward_config *config, const char
     return out;
 }
 
-static void the_score_table_is_the_seeds(UNUSED void **state)
+static void the_score_table_is_colossalchats(UNUSED void **state)
 {
     static const struct { const char *type, *response, *gold; double reward; int format,
                           ans; const char *why; } cases[] = {
@@ -67,7 +67,7 @@ static void evaluation_needs_no_valid_format(UNUSED void **state)
     assert_float_equal(o.reward, 10, 0);
 }
 
-/* The vectors of the seeds' formula ((M - c) - L) / c * 10 at M = 3584, c = 896. */
+/* The vectors of ColossalChat's formula ((M - c) - L) / c * 10 at M = 3584, c = 896. */
 static void length_rules_follow_the_vectors(UNUSED void **state)
 {
     static const struct { bool soft; int64_t n_tok; enum finish_reason finish; const char *response; double want; } cases[] = {
@@ -186,7 +186,7 @@ static void prompts_and_stops_belong_to_the_type(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_score_table_is_the_seeds),
+        cmocka_unit_test(the_score_table_is_colossalchats),
         cmocka_unit_test(evaluation_needs_no_valid_format),
         cmocka_unit_test(length_rules_follow_the_vectors),
         cmocka_unit_test(a_missing_gt_answer_leaves_the_sample_out),

@@ -48,7 +48,7 @@ static void every_setting_has_a_default_within_its_bounds_and_a_name_of_its_own(
 
 static void the_seeds_flags_have_their_names_and_defaults(UNUSED void **state)
 {
-    static const struct { const char *flag, *name, *def; } cases[] = {    // seeds/001, facts/colossal.md section 2.1
+    static const struct { const char *flag, *name, *def; } cases[] = {    // ColossalChat's README and argument parser
         { "m", "model", NULL }, { "d", "dataset", "data.jsonl" }, { "ed", "eval_dataset", "" }, { "p", "project", "GRPO" },
         { "e", "num_episodes", "1" }, { "t", "num_trainers", NULL }, { "i", "num_inferencer", NULL },
         { "g", "num_generations", "8" }, { "ibs", "inference_batch_size", "64" },
@@ -204,7 +204,7 @@ static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UN
         { { "t", "2", "ibs", "8192", "tbs", "4096" }, false, "is more than the 4096 that are possible" },
         { { "ibs", "8", "tbs", "4", "tmbs", "99" }, true, "warning: 'train_microbatch_size' is 99 and is taken as 32" },
         { { "tbs", "12", "ibs", "24" }, true, "" },    // a default without effect is in nobody's way
-        /* the two example lines of seeds/001 */
+        /* the two example lines of ColossalChat's README */
         { { "t", "4", "i", "4", "ibs", "1", "tbs", "2", "tMbs", "8", "tmbs", "2", "imbs", "1", "g", "4" }, true,
           "warning: 'train_batch_size' is 2 and is taken as 1" },
         { { "t", "16", "i", "16", "g", "2", "ibs", "1", "tbs", "2", "tMbs", "1", "tmbs", "2", "imbs", "1" }, true,

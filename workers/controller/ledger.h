@@ -1,7 +1,7 @@
 /* ledger.h - what becomes of every item: which prompt it is, who generates it, in which train batch it ends
  *
  * Pure: no clock, socket or file; the controller writes the same facts to the journal and builds the ledger from it again. The
- * order of everything follows from the seed and from what the groups hold, never from when they arrive (DESIGN section 2):
+ * order of everything follows from the seed and from what the groups hold, never from when they arrive:
  *
  * 1. Rollout step s holds the next items in the shuffled order. It is opened (its items numbered, its weight version fixed)
  *    when rollout step s - 1 - n_behind has been cut, in the moment of that cut; the first 1 + n_behind at once, version 0.

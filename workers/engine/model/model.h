@@ -3,7 +3,7 @@
  * One struct model is one copy of the weights on one device, all in one arena described by one table of tensors; the
  * table serves loading, saving, publication, the optimizer's flat buffers and debugging. The forward pass is written
  * once against kernels/ops.h: prefill, decode, scoring and training run the same operations with the same order of
- * every sum, so that a token's log-prob has the same bits wherever it is computed (DESIGN section 4).
+ * every sum, so that a token's log-prob has the same bits wherever it is computed.
  *
  * Everything here is called by the one thread that drives the device. Pointers marked (device) lie in the memory of the
  * device, which on a CPU is the host's; work on them is asynchronous on CUDA (device_sync). */

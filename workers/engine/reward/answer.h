@@ -1,4 +1,4 @@
-/* answer.h - where the answer stands in a response: the seeds' rules for boxes and tags */
+/* answer.h - where the answer stands in a response: ColossalChat's rules for boxes and tags */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* code.c - the reward kinds "code" (all tests must pass) and "code_share" (10 times the share of tests passed)
  *
- * Scores as the seeds' (ColossalChat, coati/distributed): 10 when all tests pass and there is a ```python fence, with
+ * Scores as ColossalChat's (coati/distributed): 10 when all tests pass and there is a ```python fence, with
  * the soft over-length punishment; 0 when a test fails; 0 without a fence, though right tests then still count as
  * accurate. A program's own time-out, memory limit or crash is a wrong answer. Only trouble of the sandbox, of an
  * external verifier or of the data leaves the sample out. Upstream takes an empty list of tests for success; here it is
@@ -250,7 +250,7 @@ static bool code_row_check(const json_t *row, struct error *err)
     return true;
 }
 
-/* seeds/001, section "Reward Type". */
+/* ColossalChat's README, section "Reward Type". */
 #define SYSTEM_PROMPT "You are a helpful assistant."
 const struct reward_kind reward_kind_code = {
     .name = "code", .system_prompt = SYSTEM_PROMPT, .open = code_open, .close = code_close,

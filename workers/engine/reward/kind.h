@@ -21,9 +21,9 @@ struct reward_kind {
                   struct reward_output *out,
                   int64_t n);
 };
-// the seeds' score of a right answer; what the soft over-length punishment is scaled by, too
+// ColossalChat's score of a right answer; what the soft over-length punishment is scaled by, too
 #define REWARD_ACC 10.0
-/* The soft over-length punishment p of a response (0 or negative), DAPO, arXiv 2503.14476, eq. 13 in the seeds' scale:
+/* The soft over-length punishment p of a response (0 or negative), DAPO, arXiv 2503.14476, eq. 13 in ColossalChat's scale:
  * ((M - c) - L) / c * 10 for M - c < L < M; 0 where length rules do not apply or the option is off. A kind adds it to
  * the rewards that are due one (math: an answer was found; code: all tests pass). */
 double reward_length_punishment(const struct reward_config *config, const struct reward_input *in);

@@ -1,6 +1,6 @@
 /* math_kinds.c - the rewards that compare a mathematical answer with gt_answer: boxed, think_answer_tags, math
  *
- * Scores as the seeds give them (ColossalChat's distributed GRPO, reward functions): 10 for a right answer in a valid
+ * Scores as ColossalChat gives them (its distributed GRPO, reward functions): 10 for a right answer in a valid
  * format, 5 when only the text matches because the answer is no mathematics we can read, 0 otherwise; the soft
  * over-length punishment is added wherever an answer was found. Left on purpose: there an answer the verifier fails on
  * is wrong; here "cannot tell" leaves the sample out. */
@@ -148,7 +148,7 @@ static void math_score(void *self, const struct reward_config *config, const str
     all_score(self, FORM_WHOLE, config, in, out, n);
 }
 
-/* The prompts are the seeds' own, the missing space between "and" and "<answer>" and the two line ends included. */
+/* The prompts are ColossalChat's own, the missing space between "and" and "<answer>" and the two line ends included. */
 const struct reward_kind reward_kind_boxed = {
     .name = "boxed",
     .system_prompt = "Please reason step by step, and put your final answer within \\boxed{}.",

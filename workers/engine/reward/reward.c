@@ -38,7 +38,7 @@ double reward_length_punishment(const struct reward_config *config, const struct
     return l > m - c && l <= m ? ((m - c) - l) / c * REWARD_ACC : 0;
 }
 
-/* The seeds set a cut response's reward to 0 in every kind, with the soft punishment or without. Upstream goes by the
+/* ColossalChat sets a cut response's reward to 0 in every kind, with the soft punishment or without. Upstream goes by the
  * length and so takes one that has ended exactly at the limit for cut; here the finish reason tells. */
 static bool over_length(const struct reward_input *in)
 {

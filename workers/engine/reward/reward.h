@@ -61,7 +61,7 @@ void reward_score(struct reward *r, const struct reward_input *in, struct reward
 MUST_USE bool reward_row_check(const struct reward *r, const json_t *row, struct error *err);
 int reward_n_part(const struct reward *r);                    // 0: a single reward
 const char *reward_part_name(const struct reward *r, int i);
-/* The default system prompt of a reward type (seeds/001), NULL: none. */
+/* The default system prompt of a reward type (ColossalChat's README), NULL: none. */
 const char *reward_system_prompt(const char *type);
 /* The stop string the type generates to ("</answer>" for think_answer_tags), or NULL. The end token ends a response too:
  * ColossalChat ignores it for this type, so that a response without the tag runs to the limit; either has the wrong format. */

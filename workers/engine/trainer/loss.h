@@ -1,7 +1,7 @@
 /* loss.h - advantages, masks and weights: everything of a policy loss that is decided before the forward pass
  *
  * Pure functions of groups and settings; any thread. The per-token loss itself is kernels/ops.h's policy_loss. Formulas
- * are those of colossal-chat's distributed GRPO (seeds/001, seeds/002) as intended; where its code does something else,
+ * are those of ColossalChat's distributed GRPO as intended; where its code does something else,
  * a switch says so. */
 #pragma once
 #include <stdbool.h>
@@ -17,7 +17,7 @@ struct trainer_hyper {
     enum algo algo;
     enum loss_variation loss;
     double lr;                   // of this step, after the schedule (schedule.h)
-    double weight_decay;         // decoupled; on every tensor, as the seeds' HybridAdam
+    double weight_decay;         // decoupled; on every tensor, as ColossalAI's HybridAdam
     double max_norm;             // global L2 clip; 0: no clip
     double clip_low, clip_high;  // ratio is clipped to [1 - clip_low, 1 + clip_high]
     double beta;                 // KL coefficient; above 0 needs a reference model
@@ -25,10 +25,10 @@ struct trainer_hyper {
     bool has_filter;             // leave groups out of the loss unless filter_low < mean accuracy < filter_high
     double filter_low, filter_high;
     bool mask_truncated;         // leave samples cut at max_new_tokens out of the loss (they stay in mean and spread)
-    bool ppb_as_coded;           // compatibility: REINFORCE_PPB multiplies by the deviation, as the seeds' code does
+    bool ppb_as_coded;           // compatibility: REINFORCE_PPB multiplies by the deviation, as ColossalChat's code does
     int64_t token_budget;        // packed tokens of a micro-batch; 0: token_budget_max
 };
-/* Presets: GRPO, RLOO, REINFORCE_PPB as seeds/002 (clip 0.2/0.2, sample level, beta 0.01), DAPO as seeds/001 (0.2/0.28,
+/* Presets: GRPO, RLOO, REINFORCE_PPB as ColossalChat's zero-bubble launcher (clip 0.2/0.2, sample level, beta 0.01), DAPO as its README (0.2/0.28,
  * token level, beta 0, filter 0.01..0.99, truncated masked, skip_threshold 20); lr 1e-6, weight decay 0.01, clip 1. */
 void trainer_hyper_init(struct trainer_hyper *h, enum algo algo);
 /* "GRPO", "DAPO", "RLOO", "REINFORCE_PPB"; false: unknown (err names the four). */
@@ -61,6 +61,6 @@ struct trainer_norm {
 void trainer_norm_add(struct trainer_norm *sum, const struct trainer_norm *part);
 /* Share in the loss of one token of a sample of n_tok tokens that is in the loss. */
 double token_weight(const struct trainer_hyper *h, const struct trainer_norm *global, int64_t n_tok);
-/* REINFORCE_PPB's second stage over the global batch: (a - mean) / sqrt(v + 1e-8), denominators + 1e-4 as the seeds';
+/* REINFORCE_PPB's second stage over the global batch: (a - mean) / sqrt(v + 1e-8), denominators + 1e-4 as ColossalChat's;
  * other algorithms: a. */
 double advantage_normalise(double a, const struct trainer_hyper *h, const struct trainer_norm *global);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 struct schedule {
     enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT } kind;
-    double min_ratio;       // floor as a share of the base rate; the seeds' cosine has 0.1
+    double min_ratio;       // floor as a share of the base rate; ColossalChat's cosine has 0.1
     int64_t n_warmup;       // steps of linear warm-up from 0 before it starts
     int64_t n_step;         // steps until the floor; from there on it stays (upstream's cosine rises again)
 };

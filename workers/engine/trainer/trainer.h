@@ -40,7 +40,7 @@ struct trainer_settings {
     bool run_all;         // also run samples whose every token has no gradient (advantage or weight 0), for their
                           // metrics; the gradient is the same without
 };
-/* Adam of the seeds: betas 0.9, 0.999, eps 1e-8; a budget of 4096 tokens. */
+/* Adam as ColossalChat sets it: betas 0.9, 0.999, eps 1e-8; a budget of 4096 tokens. */
 #define TRAINER_SETTINGS_DEFAULT                                                                                       \
     ((struct trainer_settings){.token_budget_max = 4096, .adam_beta1 = 0.9, .adam_beta2 = 0.999, .adam_eps = 1e-8})
 /* What a micro-batch's forward pass adds up: all doubles; fields ending in _max merge by maximum, the others by sum. Merged in

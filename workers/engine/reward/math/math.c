@@ -74,7 +74,7 @@ static bool fill_skip(struct span s, size_t *i)
     return (mark && from > 0 && *i < s.len && is_alnum(s.s[from - 1]) && is_alnum(s.s[*i])) || (space && digits);
 }
 
-/* The seeds' second chance: the same text but for spaces, braces and commas that separate nothing. */
+/* ColossalChat's second chance: the same text but for spaces, braces and commas that separate nothing. */
 static bool text_same(struct span a, struct span b)
 {
     size_t i = 0, j = 0, n = 0;
