@@ -705,6 +705,7 @@ struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int6
     if (!(l->log = logtail_new(path, err)))
         goto fail;
     l->feed.fd = transport_fd(l->door.transport);
+    l->feed.read_only = l->door.read_only;
     const char *base = strrchr(run_dir, '/');
     snprintf(m->name, sizeof(m->name), "%s", base ? base + 1 : run_dir);
     model_link(m, LINK_CONNECTING, "waiting for the run's agent", now_ns);

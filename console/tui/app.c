@@ -128,16 +128,20 @@ static bool local_help(struct app *a, UNUSED const char *rest, UNUSED int64_t no
 
 static bool local_theme(struct app *a, const char *rest, UNUSED int64_t now_ns)
 {
+    if (!rest[0])
+        return false;
     snprintf(a->theme, sizeof(a->theme), "%s", rest);
     a->wish |= WISH_THEME;
-    return rest[0] != 0;
+    return true;
 }
 
 static bool local_save_screen(struct app *a, const char *rest, UNUSED int64_t now_ns)
 {
+    if (!rest[0])
+        return false;
     snprintf(a->path, sizeof(a->path), "%s", rest);
     a->wish |= WISH_SAVE_SCREEN;
-    return rest[0] != 0;
+    return true;
 }
 
 static bool local_filter(struct app *a, const char *rest, UNUSED int64_t now_ns)
@@ -165,10 +169,24 @@ const struct local_command local_commands[] = {
 };
 const int n_local_commands = ARRAY_SIZE(local_commands);
 
+bool app_looks_only(const struct app *a)
+{
+    return a->feed && a->feed->read_only;
+}
+
+static void refuse_to_act(struct app *a, int64_t now_ns)
+{
+    app_flash(a, ROLE_CRIT, now_ns, "this console only looks; the run's owner can change it, without --read-only");
+}
+
 static void command_send(struct app *a, const char *line, int64_t now_ns)
 {
     struct command c;
     struct error err = { 0 };
+    if (app_looks_only(a)) {
+        refuse_to_act(a, now_ns);
+        return;
+    }
     if (!command_parse(&c, line, &err)) {
         app_flash(a, ROLE_CRIT, now_ns, "%s", err.text);
         return;
@@ -432,6 +450,10 @@ void app_key(struct app *a, const struct key_event *k, int64_t now_ns)
         return;
     if (help_key(a, req))
         return;
+    if (request_acts(req) && app_looks_only(a)) {
+        refuse_to_act(a, now_ns);
+        return;
+    }
     if (!pane_act(app_pane(a), a, req, now_ns))
         common_act(a, req, now_ns);
     pane_fix(app_pane(a), a);

@@ -72,6 +72,7 @@ void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_
 /* After news: keep selections valid and show answers to commands. */
 void app_news(struct app *a, int64_t now_ns);
 void app_flash(struct app *a, enum role role, int64_t now_ns, const char *fmt, ...) PRINTF_LIKE(4, 5);
+bool app_looks_only(const struct app *a);    // the run takes no commands from this console
 /* Carry out a line as typed behind ':'. */
 void app_command(struct app *a, const char *line, int64_t now_ns);
 /* Ask before a command: yes sends `command`. */

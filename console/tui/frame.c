@@ -192,7 +192,7 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
     for (int i = 0; i < n_key_rows && n < 32; i++) {
         const struct key_row *k = &key_table[i];
         if (!k->label || !(k->panes & ON(a->shown)) || (k->request == REQ_PAUSE && paused) || (k->request == REQ_RESUME && !paused)
-            || (run_over(a->model) && strcmp(k->group, "the run") == 0))
+            || (request_acts(k->request) && (run_over(a->model) || app_looks_only(a))))
             continue;
         int at = n++;
         for (; at > 0 && row[at - 1]->rank > k->rank; at--)
@@ -201,6 +201,8 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
     }
     int reserve = 8;    // "? help "
     int x = r.x + 1;
+    if (app_looks_only(a))
+        x += cells_text(c, x, r.y, MAX(r.w - reserve, 0), "read-only", ROLE_DIM) + 2;
     for (int i = 0; i < n; i++) {
         char keys[16];
         snprintf(keys, sizeof(keys), "%.*s", (int)strcspn(row[i]->keys + 1, " ") + 1, row[i]->keys);

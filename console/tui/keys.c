@@ -52,6 +52,11 @@ const struct key_row key_table[] = {
 };
 const int n_key_rows = ARRAY_SIZE(key_table);
 
+bool request_acts(enum request r)
+{
+    return r >= REQ_PAUSE && r <= REQ_QUARANTINE;
+}
+
 enum request key_request(uint32_t key, enum pane_id pane)
 {
     for (int i = 0; i < n_key_rows; i++)

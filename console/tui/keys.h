@@ -28,7 +28,9 @@ enum request {
     REQ_HELP, REQ_QUIT, REQ_BACK, REQ_PROMPT, REQ_FILTER, REQ_MATCH_NEXT, REQ_MATCH_PREV,
     REQ_PANE_1, REQ_PANE_2, REQ_PANE_3, REQ_PANE_4, REQ_PANE_5, REQ_PANE_6, REQ_PANE_NEXT, REQ_PANE_PREV,
     REQ_UP, REQ_DOWN, REQ_LEFT, REQ_RIGHT, REQ_PAGE_UP, REQ_PAGE_DOWN, REQ_TOP, REQ_BOTTOM, REQ_ENTER,
+    /* these change the run, the others only what is shown of it: */
     REQ_PAUSE, REQ_RESUME, REQ_CHECKPOINT, REQ_EVAL, REQ_STOP, REQ_EDIT, REQ_REVERT, REQ_RESTART, REQ_QUARANTINE,
+    /* ... up to here */
     REQ_ZOOM_IN, REQ_ZOOM_OUT, REQ_ZOOM_RESET, REQ_ALL_KNOBS, REQ_FOLLOW, REQ_LEVEL, REQ_FREEZE, REQ_MOUSE, REQ_THEME,
     REQ_REDRAW, REQ_SUSPEND, REQ_INTERRUPT,
 };
@@ -44,5 +46,6 @@ struct key_row {
 };
 extern const struct key_row key_table[];
 extern const int n_key_rows;
+bool request_acts(enum request r);    // does it change the run?
 /* What a key means on a pane. */
 enum request key_request(uint32_t key, enum pane_id pane);

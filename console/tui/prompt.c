@@ -102,7 +102,7 @@ static void complete(struct app *a, int64_t now_ns)
     snprintf(verb, sizeof(verb), "%.*s", (int)MIN(strcspn(p->text, " "), sizeof(verb) - 1), p->text);
     struct completion c = { .n = 0 };
     if (from == 0) {
-        for (int i = 0; i < n_command_specs; i++)
+        for (int i = 0; i < n_command_specs && !app_looks_only(a); i++)
             candidate_add(&c, prefix, command_specs[i].name);
         for (int i = 0; i < n_local_commands; i++)
             candidate_add(&c, prefix, local_commands[i].name);
@@ -178,7 +178,7 @@ static void submit(struct app *a, int64_t now_ns)
         char verb[32];
         snprintf(verb, sizeof(verb), "%.*s", (int)MIN(strcspn(line, " "), sizeof(verb) - 1), line);
         for (int i = 0; i < n_command_specs; i++)
-            if (strcmp(command_specs[i].name, verb) == 0 && command_specs[i].costs) {    // typed or pressed: asked all the same
+            if (strcmp(command_specs[i].name, verb) == 0 && command_specs[i].costs && !app_looks_only(a)) {    // typed or pressed: asked all the same
                 app_confirm(a, true, "Are you sure?", line, command_specs[i].help, line);
                 return;
             }

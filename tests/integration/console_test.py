@@ -2,10 +2,12 @@
 
 tags: limit=400
 """
+import contextlib
 import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import time
 import unittest
@@ -181,6 +183,31 @@ class Console(RunCase):
                     "keys:6", "wait:console", "keys:r", "wait:RUNNING", "keys:S", "wait:Stop the run?", "keys:y", "wait:STOPPED")
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (3, "stopped"))
+
+    def test_a_prompt_is_put_into_quarantine_by_its_key(self):
+        run = self.start()
+        run.wait_step(2)
+        self.ok(run, "pause", "--depth", "step")    # so that the prompt shown stays
+        self.screen(run, "wait:PAUSED", "keys:3", "wait:#1  reward", "keys:x", "wait:Quarantine this prompt?", "wait:of the dataset is issued no more",
+                    "keys:n", "keys:x", "wait:Quarantine this prompt?", "keys:y", "wait:quarantine", "wait:is issued no more", "keys:x",
+                    "wait:Quarantine this prompt?", "keys:y", "wait:is in quarantine already")
+        with contextlib.closing(sqlite3.connect(os.path.join(run.dir, "journal.db"))) as db:
+            text, = db.execute("select text from event where who like '%, console' and text like '%is issued no more'").fetchone()
+            line = int(re.search(r"line (\d+) is issued no more", text).group(1))
+            issued = [row for row, in db.execute("select prompt_row from item order by item")]
+            self.assertIn(line - 1, issued)    # one that the screen can have shown
+            before = len(issued)
+            self.ok(run, "resume")
+            self.until("two rounds of the data", lambda: run.journal_number("select count(*) from item") >= before + 3 * 64, run)
+            later = [row for row, in db.execute("select prompt_row from item order by item")][before + 64:]
+        self.assertNotIn(line - 1, later)
+        self.assertGreater(later.count(line % 64), 0)    # another one is issued still
+
+    def test_a_screen_that_may_only_look_offers_and_does_nothing_else(self):
+        run = self.start()
+        run.wait_step(1)
+        self.screen(run, "wait:RUNNING", "wait:read-only", "keys:S", "wait:only looks", "keys:4\\r", "wait:only looks", options=["--read-only"])
+        self.assertEqual(self.status(run)["state"], "running")
 
     def test_a_reward_that_hangs_and_one_that_fails_are_alarms(self):
         run = self.start(reward_type=self.task.poor_reward(), reward_timeout_s=1)

@@ -307,6 +307,80 @@ static void commands_are_checked_before_they_are_sent(UNUSED void **state)
     assert_string_equal(c.arg[0].value, "step");
 }
 
+static void colon_q_quits_and_a_mistyped_command_gets_the_nearest(UNUSED void **state)
+{
+    static const struct { const char *line, *want; } cases[] = {
+        { ":foo\r", "unknown command 'foo'; :help lists the commands" },
+        { ":qiut\r", "unknown command 'qiut'; did you mean 'quit'?" },
+        { ":stpo\r", "unknown command 'stpo'; did you mean 'stop'?" },
+        { ":theme\r", "usage: theme NAME|FILE" },
+        { ":save-screen\r", "usage: save-screen FILE" },
+    };
+    struct stage s;
+    stage_make(&s, &usual, 100, 24);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        type(&s, cases[i].line);
+        assert_string_equal(s.app.flash, cases[i].want);
+        assert_true(shows(&s, cases[i].want));
+        assert_int_equal(s.app.wish, 0);
+    }
+    assert_int_equal(s.m->n_command, 0);
+    type(&s, ":q\r");
+    assert_int_equal(s.app.wish, WISH_QUIT);
+    s.app.wish = 0;
+    type(&s, ":quit\r");
+    assert_int_equal(s.app.wish, WISH_QUIT);
+    stage_release(&s);
+}
+
+static const char *footer(struct stage *s)
+{
+    static char row[2000];
+    (void)screen(s);
+    cells_row(&s->cells, s->cells.h - 1, row, sizeof(row));
+    return row;
+}
+
+static void who_may_only_look_is_offered_nothing_else_and_refused_at_once(UNUSED void **state)
+{
+    static const char *const acts[] = { "pause", "resume", "checkpoint", "stop", "change", "restart" };
+    static const char *const typed[] = { ":stop\r", ":set temperature=0.9\r", ":pause\r", ":quarantine 3\r", ":restart scorer\r" };
+    struct stage s;
+    stage_make(&s, &usual, 160, 24);
+    for (char pane = '1'; pane <= '6'; pane++) {
+        press(&s, (uint32_t)pane);
+        s.feed->read_only = false;
+        assert_non_null(strstr(footer(&s), "pause"));
+        assert_null(strstr(footer(&s), "read-only"));
+        s.feed->read_only = true;
+        for (size_t i = 0; i < ARRAY_SIZE(acts); i++)
+            assert_null(strstr(footer(&s), acts[i]));
+        for (const char *const *word = (const char *[]){ "read-only", "command", "quit", "help", NULL }; *word; word++)
+            assert_non_null(strstr(footer(&s), *word));
+        for (int i = 0; i < n_key_rows; i++) {
+            if (!request_acts(key_table[i].request) || key_request(key_table[i].key[0], s.app.shown) != key_table[i].request)
+                continue;
+            s.app.flash[0] = 0;
+            press(&s, key_table[i].key[0]);
+            assert_non_null(strstr(s.app.flash, "only looks"));
+            assert_string_equal(s.app.dialog.title, "");
+            assert_int_equal(s.app.prompt.kind, PROMPT_NONE);
+        }
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(typed); i++) {
+        s.app.flash[0] = 0;
+        type(&s, typed[i]);
+        assert_non_null(strstr(s.app.flash, "only looks"));
+        assert_string_equal(s.app.dialog.title, "");
+    }
+    assert_int_equal(s.m->n_command, 0);
+    type(&s, ":pa\t");
+    assert_string_equal(s.app.prompt.text, "pane ");    // the run's 'pause' is not offered
+    type(&s, "log\r");
+    assert_int_equal(s.app.shown, PANE_LOG);
+    stage_release(&s);
+}
+
 static void completion_finds_commands_and_knobs(UNUSED void **state)
 {
     struct stage s;
@@ -588,6 +662,8 @@ int main(void)
         cmocka_unit_test(what_costs_is_confirmed_also_when_typed),
         cmocka_unit_test(a_knob_is_edited_inside_its_bounds_and_reverted),
         cmocka_unit_test(commands_are_checked_before_they_are_sent),
+        cmocka_unit_test(colon_q_quits_and_a_mistyped_command_gets_the_nearest),
+        cmocka_unit_test(who_may_only_look_is_offered_nothing_else_and_refused_at_once),
         cmocka_unit_test(completion_finds_commands_and_knobs),
         cmocka_unit_test(a_stuck_worker_is_named_everywhere_within_five_seconds),
         cmocka_unit_test(a_click_on_a_tab_goes_there_at_any_width),
