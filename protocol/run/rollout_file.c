@@ -188,6 +188,14 @@ bool rollout_file_append(struct rollout_file *f, const void *data, size_t len, i
     return true;
 }
 
+bool rollout_file_cut(struct rollout_file *f, int64_t size_bytes, struct error *err)
+{
+    if (ftruncate(f->fd, size_bytes) != 0)
+        return error_errno(err, "cannot cut '%s' to %lld bytes", f->path, (long long)size_bytes);
+    f->size_bytes = size_bytes;
+    return true;
+}
+
 bool rollout_file_sync(struct rollout_file *f, struct error *err)
 {
     if (fdatasync(f->fd) != 0)

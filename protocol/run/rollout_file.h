@@ -29,6 +29,8 @@ struct rollout_opened {
  * damaged place, is lost; rollout_file_read says so of each record. opened may be NULL. */
 struct rollout_file *rollout_file_open(const char *path, int64_t known_size, struct rollout_opened *opened,
                                        struct error *err);
+/* Cut off the records from size_bytes on, which begins one. */
+MUST_USE bool rollout_file_cut(struct rollout_file *f, int64_t size_bytes, struct error *err);
 /* Close without syncing; NULL is fine. */
 void rollout_file_close(struct rollout_file *f);
 /* Add one record; offset and size_bytes say where it lies. On failure (disk full) the file is as before. */

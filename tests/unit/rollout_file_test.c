@@ -254,6 +254,20 @@ static void a_full_disk_leaves_the_file_as_it_was(UNUSED void **state)
     rollout_file_close(f);
 }
 
+static void what_is_cut_off_makes_room_for_the_next_record(UNUSED void **state)
+{
+    struct place place[8];
+    unlink(path);
+    records_write(0, 5, place);
+    struct rollout_file *f = rollout_file_open(path, place[3].offset, NULL, &err);
+    assert_non_null(f);
+    assert_true(rollout_file_cut(f, place[3].offset, &err));
+    assert_int_equal(records_count(), 3);
+    rollout_file_close(f);
+    records_write(3, 1, place);
+    assert_int_equal(records_count(), 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +277,7 @@ int main(void)
         cmocka_unit_test(damage_in_the_middle_costs_one_record_and_nothing_is_cut),
         cmocka_unit_test(a_file_shorter_than_its_index_keeps_its_whole_records_and_says_what_is_lost),
         cmocka_unit_test(a_full_disk_leaves_the_file_as_it_was),
+        cmocka_unit_test(what_is_cut_off_makes_room_for_the_next_record),
     };
     return cmocka_run_group_tests(tests, dir_setup, dir_teardown);
 }

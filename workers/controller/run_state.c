@@ -321,6 +321,27 @@ out:
     return ok;
 }
 
+/* The groups' file up to where the journal names them (known, bytes; -1: it has named none yet). What stands after that is whole, but no
+ * group of the run: its controller died before it was noted, and its worker sends it again or samples it again. */
+static bool rollouts_open(struct controller *c, int64_t known, struct error *err)
+{
+    struct rollout_opened opened;
+    if (!(c->rollouts = rollout_file_open(c->rollout_path, MAX(known, (int64_t)0), &opened, err)))
+        return false;
+    if (opened.lost_bytes > 0)
+        log_warn("'%s' is %" PRId64 " bytes shorter than what had been written", c->rollout_path, opened.lost_bytes);
+    if (opened.damaged_bytes > 0)
+        log_warn("%" PRId64 " bytes at the end of '%s' are no records", opened.damaged_bytes, c->rollout_path);
+    if (opened.cut_bytes > 0)
+        log_warn("cut %" PRId64 " bytes of a half-written group from '%s'", opened.cut_bytes, c->rollout_path);
+    if (known < 0)
+        return number_put(c, "rollout_bytes", opened.size_bytes, err);
+    if (opened.size_bytes <= known)
+        return true;
+    log_info("cut %" PRId64 " groups from '%s' that had not been noted", opened.n_record, c->rollout_path);
+    return rollout_file_cut(c->rollouts, known, err);
+}
+
 bool controller_open(struct controller *c, const char *run_dir, struct error *err)
 {
     char path[4200];
@@ -354,7 +375,7 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     if (!changes_load(c, err) || !journal_checkpoints_read(c->journal, checkpoint_restore_row, c, err)
         || !journal_evals_read(c->journal, eval_restore_row, c, err) || !journal_last_step(c->journal, &c->step, err)
         || !number_get(c, "incarnation", 0, &c->incarnation, err) || !number_get(c, "n_row", 0, &c->n_row, err)
-        || !number_get(c, "rollout_bytes", 0, &rollout_bytes, err) || !counts_load(c, err)
+        || !number_get(c, "rollout_bytes", -1, &rollout_bytes, err) || !counts_load(c, err)
         || !number_get(c, "round", 0, &c->round, err) || !number_get(c, "begun", -1, &c->begun, err)
         || !number_get(c, REBUILD_STEP, 0, &c->rebuild_step, err) || !number_get(c, REBUILD_ITEM, 0, &c->rebuild_item, err))
         return false;
@@ -367,17 +388,8 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     if (!orders_resumed_read(c, err))
         return false;
     c->max_steps = c->now.max_steps;
-    struct rollout_opened opened;
-    if (!(c->rollouts = rollout_file_open(c->rollout_path, rollout_bytes, &opened, err)))
+    if (!rollouts_open(c, rollout_bytes, err) || !storage_open(c, err))
         return false;
-    if (!storage_open(c, err))
-        return false;
-    if (opened.lost_bytes > 0)
-        log_warn("'%s' is %" PRId64 " bytes shorter than what had been written", c->rollout_path, opened.lost_bytes);
-    if (opened.damaged_bytes > 0)
-        log_warn("%" PRId64 " bytes at the end of '%s' are no records", opened.damaged_bytes, c->rollout_path);
-    if (opened.cut_bytes > 0)
-        log_warn("cut %" PRId64 " bytes of a half-written group from '%s'", opened.cut_bytes, c->rollout_path);
     if (c->incarnation == 0) {
         if (!transaction(c, err) || (c->incarnation = journal_incarnation_begin(c->journal, c->step, err)) < 0
             || !number_put(c, "incarnation", c->incarnation, err))
