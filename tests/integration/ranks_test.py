@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, RunCase, written
+from run_tools import LIMIT, ROLLCALL, Holds, Run, RunCase, written
 
 LONG = bool(os.environ.get("LONG"))
 STEPS = 8
@@ -91,19 +91,45 @@ class Ranks(RunCase):
             run.kill()
 
     def test_producers_generate_while_trainers_train_and_the_screen_shows_it(self):
-        run = Run(self.task, "overlap", self.task.run_file(**dict(APART, n_behind=1, heartbeat_s=0.05)), ["--max-steps", "100000"])
+        holds = Holds(self.task.path("overlap-holds"))
+        producers = ("worker cpu:2", "worker cpu:3")
+
+        def until(found):
+            end = time.monotonic() + LIMIT
+            while not (what := found()):
+                self.assertLess(time.monotonic(), end, run.logs())
+                time.sleep(0.005)
+            return what
+
+        def trainer():
+            return holds.held("worker cpu:0", "training")
+
+        def producer():
+            return next((name for name in producers if holds.held(name, "generating")), None)
+
+        holds.arm("worker cpu:0", "training")
+        run = Run(self.task, "overlap", self.task.run_file(**dict(APART, n_behind=1, heartbeat_s=0.05)), ["--max-steps", "100000"],
+                  env=dict(RC_TEST_HOLD=holds.dir))
         try:
-            end, seen, parts = time.monotonic() + LIMIT, False, {}
-            while not seen and time.monotonic() < end:
+            # The first step waits until the next one's samples are there. What is sampled then needs the first step's weights, so its
+            # samplers can be held without keeping the trainers from their second step.
+            pid = until(trainer)
+            until(lambda: run.journal_number("select count(*) from item where rollout_step = 1 and fate > 0") == 8)
+            for name in producers:
+                holds.arm(name, "generating")
+            holds.arm("worker cpu:0", "training")
+            holds.release("worker cpu:0", "training", pid)
+            held = until(lambda: producer() if trainer() else None)
+            self.assertEqual(run.step(), 1)
+
+            def shown():
                 status = run.ctl("--json", "status")
-                if status.returncode == 0:
-                    now = {p["name"]: p for p in json.loads(status.stdout)["processes"]}
-                    phase = {name: p["phase"] for name, p in now.items()}
-                    parts = {name: p["plays"] for name, p in now.items() if "plays" in p}
-                    seen = "training" in (phase.get("worker cpu:0"), phase.get("worker cpu:1")) \
-                        and "generating" in (phase.get("worker cpu:2"), phase.get("worker cpu:3"))
-            self.assertTrue(seen)
-            self.assertEqual(parts, {"worker cpu:0": "trainer 0", "worker cpu:1": "trainer 1", "worker cpu:2": "producer 0",
+                now = {p["name"]: p for p in json.loads(status.stdout)["processes"]} if status.returncode == 0 else {}
+                phase = {name: p["phase"] for name, p in now.items()}
+                both = phase.get("worker cpu:0") == "training" and phase.get(held) == "generating"
+                return {name: p["plays"] for name, p in now.items() if "plays" in p} if both else None
+
+            self.assertEqual(until(shown), {"worker cpu:0": "trainer 0", "worker cpu:1": "trainer 1", "worker cpu:2": "producer 0",
                                      "worker cpu:3": "producer 1"})
         finally:
             run.kill()
