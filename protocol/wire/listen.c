@@ -10,7 +10,7 @@
 
 #define PROBE_MS 500           // without a new connection, until we dial ourselves
 #define PROBE_LIMIT_MS 1500    // until a connection of ours must have arrived
-#define GAP_MS 500
+#define LATE_MS 500            // past the time it asked for: this process was stopped or starved, and nng's threads did not run either
 
 bool net_error(struct error *err, int rv, const char *what, const char *name)
 {
@@ -45,7 +45,7 @@ static bool listen_begin(struct listen *l, struct error *err)
     l->is_open = true;
     if (l->group && fchmodat(l->dir_fd, l->name, 0660, 0) != 0)
         return error_errno(err, "cannot open the socket '%s' to its group", l->name);
-    l->probed_ms = l->ticked_ms = clock_ms();
+    l->probed_ms = clock_ms();
     if (fstatat(l->dir_fd, l->name, &st, 0) == 0) {
         l->dev = st.st_dev;
         l->ino = st.st_ino;
@@ -96,13 +96,17 @@ static void probe_begin(struct listen *l)
         listen_close(l);
 }
 
+int64_t listen_due(const struct listen *l)
+{
+    return l->probed_ms + (l->is_open && l->probe_fd < 0 ? PROBE_MS : PROBE_LIMIT_MS);
+}
+
 void listen_tick(struct listen *l)
 {
     struct error err;
-    int64_t now = clock_ms(), gap_ms = now - l->ticked_ms;
-    l->ticked_ms = now;
-    if (gap_ms > GAP_MS)    // this process was stopped or starved: time in which nng's threads did not run either
-        l->probed_ms += gap_ms;
+    int64_t now = clock_ms();
+    if (now > listen_due(l) + LATE_MS)
+        l->probed_ms = now;
     int n = atomic_load(&l->n_added);
     if (l->is_open && n != l->n_seen) {    // our probe or anybody else
         l->n_seen = n;
@@ -111,9 +115,10 @@ void listen_tick(struct listen *l)
         return;
     }
     if (l->is_open && l->probe_fd < 0) {
-        if (now >= l->probed_ms + PROBE_MS && listen_is_ours(l)) {
+        if (now >= l->probed_ms + PROBE_MS) {
             l->probed_ms = now;
-            probe_begin(l);
+            if (listen_is_ours(l))
+                probe_begin(l);
         }
         return;
     }

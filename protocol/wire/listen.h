@@ -30,14 +30,15 @@ struct listen {
     atomic_int n_open;          // connections there are now; nng's threads count
     int probe_fd;               // -1: none
     int64_t probed_ms;          // when the probe was opened, or the listener last known to hear
-    int64_t ticked_ms;
 };
 /* Listen on url, which is name in the folder dir_fd, with a socket that sockets of peer_protocol dial. group: those of
  * the file's group may connect, too. On failure l can be closed. */
 MUST_USE bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, int dir_fd, const char *name, const char *url,
                           bool group, struct error *err);
-/* Look whether it still hears, and listen anew when it does not; a few times a second. */
+/* Look whether it still hears, and listen anew when it does not; when listen_due says so, or before. */
 void listen_tick(struct listen *l);
+/* When to look again, on the monotonic clock. */
+int64_t listen_due(const struct listen *l);
 /* Is the socket file under our name still the one we made? */
 bool listen_is_ours(const struct listen *l);
 /* End the probe; the listener ends with its socket. */

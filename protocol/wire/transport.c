@@ -24,6 +24,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 
+#define TICK_MS 20    // between two looks at what is due, however many messages come
+
 /* O_PATH of a folder that is ours alone; shared: one that is not everybody's. */
 static int folder_open(const char *dir, bool shared, struct error *err)
 {
@@ -138,7 +140,7 @@ nng_msg *nng_msg_of(const void *data, size_t len)
 static bool transport_tick(struct transport *t, struct net_event *ev)
 {
     int64_t now = clock_ms();
-    if (now < t->ticked_ms + 20)
+    if (now < t->ticked_ms + TICK_MS)
         return false;
     if (peers_tick(t, now, ev))
         return true;
@@ -180,6 +182,12 @@ bool transport_next(struct transport *t, struct net_event *ev)
     return transport_tick(t, ev);
 }
 
+int64_t transport_due(const struct transport *t)
+{
+    int64_t due = MIN(peers_due(t), MIN(servers_due(t), publishers_due(t)));
+    return MAX(due, t->ticked_ms + TICK_MS);
+}
+
 bool transport_wait(struct transport *t, struct net_event *ev, int64_t timeout_ms)
 {
     int64_t end = clock_ms() + timeout_ms;
@@ -190,7 +198,7 @@ bool transport_wait(struct transport *t, struct net_event *ev, int64_t timeout_m
         if (left <= 0)
             return false;
         struct pollfd fd = { .fd = t->queue.event_fd, .events = POLLIN };
-        poll(&fd, 1, (int)MIN(left, 50));    // time limits of calls are looked at in transport_next
+        poll(&fd, 1, (int)MAX(MIN(left, transport_due(t) - clock_ms()), (int64_t)0));
     }
 }
 

@@ -48,6 +48,8 @@ void transport_free(struct transport *t);
 int transport_fd(const struct transport *t);    // readable when an event waits
 /* Take the next event; false: none waits. */
 bool transport_next(struct transport *t, struct net_event *ev);
+/* When transport_next must be called although the descriptor is not readable, for time limits and the like; on the monotonic clock. */
+int64_t transport_due(const struct transport *t);
 /* Wait for one up to timeout_ms; for tools that do one thing at a time. */
 bool transport_wait(struct transport *t, struct net_event *ev, int64_t timeout_ms);
 void net_event_release(struct net_event *ev);

@@ -64,7 +64,11 @@ bool call_event(struct call *c, struct net_event *ev);
 void pipe_event(struct transport *t, struct pipe_entry *e);
 void heard_event(struct heard *h, struct net_event *ev);
 void heard_free(struct entry *e);
-/* A few times a second: time limits of calls (true: one has passed) and silent dialers; deaf listeners. */
+/* When it is due: time limits of calls (true: one has passed) and silent dialers; deaf listeners. */
 bool peers_tick(struct transport *t, int64_t now, struct net_event *ev);
 void servers_tick(struct transport *t);
 void publishers_tick(struct transport *t);
+/* When that is, on the monotonic clock; INT64_MAX: not before something comes. */
+int64_t peers_due(const struct transport *t);
+int64_t servers_due(const struct transport *t);
+int64_t publishers_due(const struct transport *t);

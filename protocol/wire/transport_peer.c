@@ -290,6 +290,25 @@ void pipe_event(struct transport *t, struct pipe_entry *e)
     free(e);
 }
 
+int64_t peers_due(const struct transport *t)
+{
+    int64_t due = INT64_MAX;
+    for (const struct peer *p = t->peers; p; p = p->next) {
+        bool waits = false, late = false;
+        for (const struct call *c = p->calls; c; c = c->next) {
+            if (!c->answered)
+                due = MIN(due, c->limit_ms);
+            waits = waits || !c->answered;
+            late = late || c->answered;
+        }
+        if (p->tls && late)
+            due = MIN(due, p->heard_ms + SILENT_MS);
+        if ((waits || !p->is_open) && p->n_pipe <= 0)
+            due = MIN(due, p->unconnected_ms + REDIAL_MS);
+    }
+    return due;
+}
+
 bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
 {
     for (struct peer *p = t->peers; p; p = p->next) {

@@ -261,3 +261,11 @@ void servers_tick(struct transport *t)
         else
             listen_tick(&s->listen);
 }
+
+int64_t servers_due(const struct transport *t)
+{
+    int64_t due = INT64_MAX;
+    for (const struct server *s = t->servers; s; s = s->next)
+        due = MIN(due, s->tls ? s->checked_ms + CHECK_MS : listen_due(&s->listen));
+    return due;
+}

@@ -183,3 +183,11 @@ void publishers_tick(struct transport *t)
     for (struct publisher *p = t->publishers; p; p = p->next)
         listen_tick(&p->listen);
 }
+
+int64_t publishers_due(const struct transport *t)
+{
+    int64_t due = INT64_MAX;
+    for (const struct publisher *p = t->publishers; p; p = p->next)
+        due = MIN(due, listen_due(&p->listen));
+    return due;
+}

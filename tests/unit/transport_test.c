@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/wire/transport.h"
 
@@ -326,6 +327,34 @@ static void a_publisher_hears_again_after_listeners_left_while_they_connected(vo
     msg_release(&m);
 }
 
+static void a_transport_sleeps_until_a_limit_passes_and_for_ever_without_one(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct net_event ev;
+    struct msg_out m = MSG_OUT_INIT;
+    assert_false(transport_next(f->b, &ev));
+    assert_true(transport_due(f->b) == INT64_MAX);
+    struct peer *p = peer_new(f->b, "nobody", &err);
+    assert_non_null(p);
+    assert_true(transport_due(f->b) == INT64_MAX);
+    status_make(&m);
+    int64_t before_ms = clock_ms();
+    assert_true(peer_ask(p, &m, 300, 1, &err));
+    assert_in_range(transport_due(f->b) - before_ms, 300, LONG_MS);
+    assert_true(transport_due(f->b) <= clock_ms() + 300);
+    assert_true(transport_wait(f->b, &ev, LONG_MS));
+    assert_true(ev.failed && clock_ms() >= before_ms + 300);
+    net_event_release(&ev);
+    assert_true(transport_due(f->b) == INT64_MAX);
+    struct server *s = server_new(f->b, "here", 1, &err);    // whether it still hears is looked at
+    assert_non_null(s);
+    assert_true(transport_due(f->b) < clock_ms() + LONG_MS);
+    server_free(s);
+    peer_free(p);
+    msg_release(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -337,6 +366,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_second_server_on_a_live_name_is_refused_and_a_folder_open_to_others_too, setup, teardown),
         cmocka_unit_test_setup_teardown(a_publication_reaches_its_listeners_with_its_topic, setup, teardown),
         cmocka_unit_test_setup_teardown(a_server_hears_again_after_peers_left_while_they_connected, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_transport_sleeps_until_a_limit_passes_and_for_ever_without_one, setup, teardown),
         cmocka_unit_test_setup_teardown(a_publisher_hears_again_after_listeners_left_while_they_connected, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -166,6 +166,7 @@ struct controller {
     struct journal_metric metric[96];
     char metric_name[96][96];
     int n_metric;
+    int64_t worked_ms;              // when work_tick was called last
     int64_t started_ms, step_ms, ended_ms;
     double step_s_mean;
     double host_mem_bytes;             // of the run's processes, as last sampled; 0: not yet
@@ -236,7 +237,8 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
 void gone_told(struct controller *c, struct request *r, const struct msg_in *in);
 /* The file that version's weights are shared in. */
 void weights_path(const struct controller *c, int64_t version, char *out, size_t size);
-void work_tick(struct controller *c);    // answer held requests that can be
+bool work_tick(struct controller *c);    // answer held requests that can be; true: it has freed what others may take, so call it again
+int64_t work_due(const struct controller *c);    // these three: when the tick must be called next, on the monotonic clock
 int64_t workers_in_task(const struct controller *c, enum task_kind kind);
 
 /* orders.c */
@@ -249,6 +251,7 @@ void line_write(const struct controller *c, struct msg_out *m, const struct mval
 MUST_USE bool lines_take(struct controller *c, const struct mval *told, struct error *err);
 void rollouts_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void orders_tick(struct controller *c);
+int64_t orders_due(const struct controller *c);
 /* Look whether settings were given at resume: then now is as it was without them. */
 MUST_USE bool orders_resumed_read(struct controller *c, struct error *err);
 /* ... and make them changes, from where the run goes on; once the ledger is there. A proposal that cannot be fails the run. */
@@ -265,6 +268,7 @@ MUST_USE bool storage_put(struct controller *c, struct request *r, int64_t item,
                           struct error *err);
 void storage_note(struct controller *c);    // each turn of the loop: note what has reached the disk
 void storage_tick(struct controller *c);    // each turn of the loop; looks once a second
+int64_t storage_due(const struct controller *c);
 
 /* controller_cmd.c */
 void answer_later(struct controller *c, struct request *r, struct msg_out *m);    // takes m

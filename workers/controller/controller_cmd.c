@@ -13,6 +13,7 @@
 #include "workers/controller/controller.h"
 
 #define CONTROLLER_WAITING 96    // requests held open at once
+#define LOOK_MS 1000             // whether our place is still ours
 #define SAMPLE_FIGURES (HOST_FIELD_N + NODE_GPUS * GPU_FIELD_N)
 
 void answer_later(struct controller *c, struct request *r, struct msg_out *m)
@@ -254,6 +255,12 @@ static void phase_tell(struct controller *c)
     process_phase(&c->process, run_state_name(c->state), waits);
 }
 
+/* When the next turn has something to do though nothing has come. */
+static int64_t controller_due(const struct controller *c)
+{
+    return MIN(work_due(c), MIN(orders_due(c), storage_due(c)));
+}
+
 static bool controller_cmd(int argc, char **argv, struct error *err)
 {
     const char *run_dir = NULL, *name = "controller";
@@ -273,24 +280,29 @@ static bool controller_cmd(int argc, char **argv, struct error *err)
     TRY(c->server = server_new(c->process.transport, "controller", CONTROLLER_WAITING, err));
     log_info("run '%s' at step %" PRId64 " of %" PRId64 ", incarnation %" PRId64, run_dir, c->step, c->max_steps, c->incarnation);
     int64_t looked_ms = clock_ms();
+    bool again = true;    // the last turn changed something, which its earlier parts have not seen
     while (!process_is_over(&c->process)) {
         int n = 0;
-        while (n++ < 256 && process_wait(&c->process, &ev, n == 1 ? 50 : 0)) {
+        int64_t pause_ms = again ? 0 : process_pause_ms(&c->process, MIN(controller_due(c), looked_ms + LOOK_MS));
+        again = false;
+        while (n++ < 256 && process_wait(&c->process, &ev, n == 1 ? pause_ms : 0)) {
+            again = true;
             if (ev.kind == NET_REQUEST)
                 request_dispatch(c, &ev);
             net_event_release(&ev);
         }
         storage_note(c);
         run_tick(c);
-        work_tick(c);
+        again = work_tick(c) || again;
         orders_tick(c);
         storage_tick(c);
+        again = again || c->in_transaction || c->n_answer > 0;
         commit_and_answer(c);
         if (c->ledger)    // after the answers: nobody waits for it
-            rollout_log_turn(c->log, c->ledger, c->rollout_path, c->now.rollout_log_interval);
+            again = rollout_log_turn(c->log, c->ledger, c->rollout_path, c->now.rollout_log_interval) || again;
         phase_tell(c);
         c->process.progress++;    // its work is to turn this loop: it is late only when it is not heard
-        if (clock_ms() - looked_ms > 1000) {
+        if (clock_ms() >= looked_ms + LOOK_MS) {
             looked_ms = clock_ms();
             if (!server_is_ours(c->server)) {
                 log_error("another controller has taken our place; ending");

@@ -496,6 +496,14 @@ static void late_name(const struct controller *c, char *out, size_t size)
         snprintf(out, size, c->n_worker ? "%s, which has not asked for work" : "no worker is there", c->n_worker ? c->worker[0].name : "");
 }
 
+int64_t orders_due(const struct controller *c)
+{
+    int64_t due = INT64_MAX;
+    for (int i = 0; i < c->n_pending; i++)
+        due = MIN(due, c->pending[i].limit_ms);
+    return due;
+}
+
 void orders_tick(struct controller *c)
 {
     char text[256];

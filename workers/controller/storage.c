@@ -16,13 +16,18 @@
 #define LOG_TOLD_BYTES ((int64_t)32 << 20)    // twice what it is cut at: somebody is in the way; told again at each doubling
 #define LOG_MAX_BYTES ((int64_t)4 << 30)      // tens of thousands of steps
 
+int64_t storage_due(const struct controller *c)
+{
+    return run_is_over(c) ? INT64_MAX : c->storage_ms + LOOK_MS;
+}
+
 void storage_tick(struct controller *c)
 {
     struct journal_wal wal;
     struct error err;
     char text[640];
     int64_t now = clock_ms();
-    if (now - c->storage_ms < LOOK_MS || run_is_over(c))
+    if (now < storage_due(c))
         return;
     c->storage_ms = now;
     bool folds = journal_folds(c->journal, &err);

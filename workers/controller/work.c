@@ -522,16 +522,33 @@ none:
         simple_give(c, w, TASK_NONE, c->step);
 }
 
-void work_tick(struct controller *c)
+int64_t work_due(const struct controller *c)
 {
-    int64_t now = clock_ms();
+    int64_t due = INT64_MAX;
+    for (int i = 0; i < c->n_worker; i++) {
+        const struct worker *w = &c->worker[i];
+        const int64_t at[] = { w->held ? w->held_ms + HOLD_MS : INT64_MAX, w->heard_ms + SILENT_MS + 1, w->heard_ms + AWAY_MS };
+        for (size_t k = 0; k < ARRAY_SIZE(at); k++)
+            if (at[k] > c->worked_ms)    // what was before has been seen to
+                due = MIN(due, at[k]);
+    }
+    return due;
+}
+
+bool work_tick(struct controller *c)
+{
+    bool leases_ended = false;
+    int64_t now = c->worked_ms = clock_ms();
     for (int i = 0; i < c->n_worker; i++) {
         struct worker *w = &c->worker[i];
-        if (w->held)
+        if (w->held) {
             worker_decide(c, w);
-        else if (c->ledger && now - w->heard_ms > SILENT_MS && ledger_lease_end(c->ledger, worker_id(c, w)) > 0)
+        } else if (c->ledger && now - w->heard_ms > SILENT_MS && ledger_lease_end(c->ledger, worker_id(c, w)) > 0) {
             log_warn("%s has been silent for %d s: its items are issued again", w->name, SILENT_MS / 1000);
+            leases_ended = true;
+        }
     }
+    return leases_ended;
 }
 
 /* ---- groups ---- */

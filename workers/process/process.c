@@ -1,4 +1,5 @@
 #include "workers/process/process.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -18,11 +19,19 @@
 #define TAG_BEAT (UINT64_MAX - 1)
 #define BEAT_LIMIT_MS 2000    // for the agent's answer; a lost one must not cost a fast pace its next beats
 
-static volatile sig_atomic_t signalled;    // a signal handler has no argument to hang state on
+/* A signal handler has no argument to hang state on. */
+static volatile sig_atomic_t signalled, signal_fd = -1;    // signal_fd: made readable, so that a wait that is just beginning ends
 
 static void on_signal(int sig)
 {
+    uint64_t one = 1;
+    int before = errno;
     signalled = sig;
+    if (signal_fd >= 0) {
+        ssize_t n = write(signal_fd, &one, sizeof one);
+        (void)n;
+    }
+    errno = before;
 }
 
 /* The run's lock came with us; what we start ourselves (sandboxes, reward programs) must not hold it. */
@@ -58,6 +67,7 @@ bool process_init(struct process *p, const char *run_dir, const char *name, stru
     p->transport = transport_new(dir, false, err);
     if (!p->transport)
         return false;
+    signal_fd = transport_fd(p->transport);
     p->agent = peer_new(p->transport, "agent", err);
     if (!p->agent) {
         process_release(p);
@@ -68,6 +78,7 @@ bool process_init(struct process *p, const char *run_dir, const char *name, stru
 
 void process_release(struct process *p)
 {
+    signal_fd = -1;
     transport_free(p->transport);
     p->transport = NULL;
     p->agent = NULL;
@@ -145,7 +156,7 @@ static void beat_heard(struct process *p, const struct net_event *ev)
 static void process_tick(struct process *p)
 {
     int64_t now = clock_ms();
-    if (now - p->looked_ms > 3000)    // we were stopped or starved ourselves: the agent gets its time again
+    if (now - p->looked_ms > 3000)    // later than we meant to: stopped or starved ourselves, so the agent gets its time again
         p->heard_ms = now;
     p->looked_ms = now;
     if (!p->beat_open && now - p->beat_ms >= p->pace_ms) {
@@ -156,6 +167,18 @@ static void process_tick(struct process *p)
         log_error("no agent has answered for %d s; ending", ORPHAN_S);
         _exit(1);    // without closing sockets: their files may be a successor's by now
     }
+}
+
+/* When the next heartbeat is due; INT64_MAX: when the last one has been answered. */
+static int64_t beat_due(const struct process *p)
+{
+    return p->beat_open ? INT64_MAX : p->beat_ms + p->pace_ms;
+}
+
+int64_t process_pause_ms(const struct process *p, int64_t due_ms)
+{
+    int64_t now = clock_ms();
+    return MAX(MIN(MIN(due_ms, beat_due(p)), now + p->pace_ms) - now, (int64_t)0);
 }
 
 bool process_wait(struct process *p, struct net_event *ev, int64_t timeout_ms)
@@ -169,11 +192,14 @@ bool process_wait(struct process *p, struct net_event *ev, int64_t timeout_ms)
             beat_heard(p, ev);
             net_event_release(ev);
         }
-        int64_t left = end - clock_ms();
-        if (left <= 0 || transport_woken(p->transport) || process_is_over(p))
+        int64_t now = clock_ms();
+        if (now >= end || transport_woken(p->transport) || process_is_over(p))
             return false;
+        int64_t due = MIN(MIN(end, beat_due(p)), MIN(transport_due(p->transport), p->heard_ms + ORPHAN_S * 1000 + 1));
         struct pollfd fd = { .fd = transport_fd(p->transport), .events = POLLIN };
-        poll(&fd, 1, (int)MIN(left, 50));
+        p->looked_ms = MAX(now, due);
+        if (poll(&fd, 1, (int)MAX(due - now, (int64_t)0)) == 0 && clock_ms() >= end)
+            return false;    // the owner's turn comes before the heartbeat that may be due with it
     }
 }
 

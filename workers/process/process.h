@@ -1,9 +1,12 @@
 /* process.h - what every process of a run has in common: its transport, its heartbeat to the agent, and when it must end
  *
  * One struct a process, owned by its loop thread. The loop is
- *     while (!process_is_over(p))
- *         if (process_wait(p, &ev, 100)) { handle ev; net_event_release(&ev); }
- * process_wait sends the heartbeats and keeps their answers to itself. A process that no agent has answered for
+ *     while (!process_is_over(p)) {
+ *         if (process_wait(p, &ev, process_pause_ms(p, due_ms))) { handle ev; net_event_release(&ev); }
+ *         do what is due, and say in due_ms when something will be
+ *     }
+ * It sleeps until a message comes, another thread calls process_wake, or something is due: nothing polls. process_wait sends
+ * the heartbeats and keeps their answers to itself. A process that no agent has answered for
  * ORPHAN_S ends itself, so that nothing outlives its run. */
 #pragma once
 #include <stdbool.h>
@@ -42,6 +45,9 @@ void process_pace(struct process *p, double heartbeat_s);
 void process_phase(struct process *p, const char *phase, const char *waits_for);
 /* Wait up to timeout_ms for an event that is not the process's own business. False: none came. */
 bool process_wait(struct process *p, struct net_event *ev, int64_t timeout_ms);
+/* How long to wait when the owner has nothing to do before due_ms on the monotonic clock (INT64_MAX: until something comes). Not longer
+ * than to the next heartbeat, so that the owner has its turn, and can say what is new, before each. */
+int64_t process_pause_ms(const struct process *p, int64_t due_ms);
 /* End process_wait early; the only function here that any thread may call. */
 void process_wake(struct process *p);
 /* A stop was ordered, by the agent or a signal. */

@@ -176,7 +176,7 @@ static bool scorer_loop(struct scorer *s, struct error *err)
 {
     struct net_event ev;
     while (!process_is_over(&s->process)) {
-        if (process_wait(&s->process, &ev, 100)) {
+        if (process_wait(&s->process, &ev, process_pause_ms(&s->process, INT64_MAX))) {
             if (ev.kind == NET_REQUEST)
                 request_take(s, &ev);
             net_event_release(&ev);

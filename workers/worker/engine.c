@@ -181,6 +181,7 @@ static void phase_set(struct engine *e, const char *phase)
     snprintf(e->look.phase, sizeof e->look.phase, "%s", phase);
     e->look.progress++;
     pthread_mutex_unlock(&e->lock);
+    e->wake(e->wake_ctx);
     hold_point(phase);
 }
 

@@ -25,6 +25,7 @@
 #define REPEAT_MS 200
 #define OPEN_MAX 48               // of groups at once, to scorer and controller each
 #define BUSY_ASK_MS 1000          // while it samples: also a sign of life
+#define FULL_ASK_MS 10            // while it samples, and has room for a quarter more
 #define FREE_ASK_MS 50            // the same, free-running: new weights are taken in the middle of it
 #define REST_MS 1000              // at the end of a run; a controller that was killed then ends it once more, and needs us
 
@@ -49,6 +50,7 @@ struct worker_process {
     struct run_part part;
     bool work_open;
     int64_t work_ms, rest_ms;     // when it asked last; told that the run is over, it does not ask before
+    int64_t turned_ms;            // when the last turn began: what was due then has been done
     struct task *fetching;        // a train task whose groups are being fetched
     bool fetch_open;
     int64_t *fetch_item;          // (fetching->n_group) those that are missing from n_fetched on
@@ -552,6 +554,7 @@ static void phase_tell(struct worker_process *w, const struct engine_look *look)
 static void worker_turn(struct worker_process *w)
 {
     struct engine_look look;
+    w->turned_ms = clock_ms();
     reports_take(w);
     parcels_send(w);
     if (w->fetching && !w->fetch_open && clock_ms() >= w->fetch_ms)
@@ -567,8 +570,30 @@ static void worker_turn(struct worker_process *w)
     if (look.idle && saving_only)
         work_ask(w, &look, false);
     else if ((look.sampling || (look.idle && w->n_score_open > 0)) && (since > (w->config.free_running ? FREE_ASK_MS : BUSY_ASK_MS)
-             || (look.sampling && look.n_item * 4 <= look.items_max * 3 && since > 10)))
+             || (look.sampling && look.n_item * 4 <= look.items_max * 3 && since > FULL_ASK_MS)))
         work_ask(w, &look, true);
+}
+
+/* When the next turn has something to do though nothing has come; the engine's thread wakes us when anything of it changes. */
+static int64_t worker_due(struct worker_process *w)
+{
+    struct engine_look look;
+    int64_t due = INT64_MAX;
+    for (const struct parcel *p = w->parcels; p; p = p->next)
+        if (!p->open && p->again_ms > w->turned_ms)    // one that was due and has not been sent waits for an answer to another
+            due = MIN(due, p->again_ms);
+    if (w->fetching && !w->fetch_open)
+        due = MIN(due, w->fetch_ms);
+    if (w->work_open || w->fetching)
+        return due;
+    if (w->turned_ms < w->rest_ms)
+        return MIN(due, w->rest_ms);
+    engine_look(w->engine, &look);
+    if (look.sampling && look.n_item * 4 <= look.items_max * 3)
+        return MIN(due, w->work_ms + FULL_ASK_MS + 1);
+    if (look.sampling || (look.idle && w->n_score_open > 0))
+        return MIN(due, w->work_ms + (w->config.free_running ? FREE_ASK_MS : BUSY_ASK_MS) + 1);
+    return look.idle ? MIN(due, w->turned_ms + REPEAT_MS) : due;    // it could not be asked for
 }
 
 static bool worker_loop(struct worker_process *w)
@@ -578,7 +603,7 @@ static bool worker_loop(struct worker_process *w)
     struct error err;
     while (!process_is_over(&w->process)) {
         int n = 0;
-        while (n++ < 64 && process_wait(&w->process, &ev, n == 1 ? 50 : 0)) {
+        while (n++ < 64 && process_wait(&w->process, &ev, n == 1 ? process_pause_ms(&w->process, worker_due(w)) : 0)) {
             if (ev.kind == NET_ANSWER && ev.tag == TAG_WORK) {
                 w->work_open = false;
                 if (!ev.failed && msg_read_answer(&in, MSG_WORK, ev.data, ev.len, &err)) {
