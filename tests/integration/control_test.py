@@ -241,6 +241,25 @@ class Control(RunCase):
         self.assertEqual(same.returncode, 1, same.stderr)
         self.assertIn("exists", same.stderr)
 
+    def test_a_paused_run_sleeps_between_heartbeats(self):
+        run = self.start(heartbeat_s=2)
+        run.wait_step(1)
+        self.assertEqual(run.ctl("pause").returncode, 0)
+
+        def switches(pid):
+            with open(f"/proc/{pid}/status") as f:
+                return next(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt_switches"))
+        # 12 a second: what heartbeats, their answers and looks at the listeners ask for, twice over; a loop that polls has 20 or more.
+        pids, seconds = {n: p for n, p in run.processes().items() if n != "keeper"}, 3
+        self.assertEqual(set(pids), {"agent", "controller", "scorer", "worker cpu:0"})
+        before, began = {name: switches(pid) for name, pid in pids.items()}, time.monotonic()
+        time.sleep(seconds)    # what is measured is a span of time
+        passed = time.monotonic() - began
+        woken = {name: (switches(pid) - before[name]) / passed for name, pid in pids.items()}
+        self.assertEqual({name: n for name, n in woken.items() if n > 12}, {})
+        self.assertEqual(run.ctl("resume").returncode, 0)
+        run.wait_step(run.step() + 1)
+
     def test_an_exporter_whose_port_is_taken_is_not_ok(self):
         def exporter():
             return [p for p in self.status(run)["processes"] if p["name"] == "export openmetrics"][0]

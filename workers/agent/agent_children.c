@@ -136,6 +136,15 @@ static void child_died(struct agent *a, struct child *c)
     }
 }
 
+int64_t children_due(const struct agent *a)
+{
+    int64_t due = INT64_MAX;
+    for (int i = 0; i < a->n_child && !a->stop_ms && !a->over; i++)
+        if (!a->child[i].pid)
+            due = MIN(due, a->child[i].next_ms);
+    return due;
+}
+
 void children_tick(struct agent *a)
 {
     int64_t now = clock_ms();

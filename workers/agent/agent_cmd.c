@@ -7,6 +7,7 @@
  * The end: the controller's heartbeat tells that the run is over (or the agent gives up on a process that keeps dying, and
  * writes why into sock/failure); consoles get their last answers; everybody is ordered to stop; who has not after STOP_S is killed; sock/ended tells the keeper. */
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,7 @@ SUBCOMMAND_DECLARE(join)
 #define LINGER_MS 700        // after the end is known, for consoles to see it
 #define LAST_ANSWERS_MS 10000    // ... for those that are connected to ask what they have not heard
 #define STOP_S 20            // for processes that were ordered to stop
+#define LOOK_MS 250          // between two looks at what has no due time
 
 static volatile sig_atomic_t signalled;    // a signal handler has no argument to hang state on
 
@@ -235,6 +237,27 @@ static void children_make(struct agent *a)
     exporters_make(a);
 }
 
+/* Wait for an event. False: none came until something is due, a child has ended, or LOOK_MS have passed, in which verdicts, figures and the
+ * stages of the end are looked at anew. A signal that comes just before the wait is seen after it. */
+static bool agent_wait(struct agent *a, struct net_event *ev)
+{
+    struct pollfd fd[CHILD_MAX + 1];
+    int64_t end = MIN(MIN(children_due(a), MIN(pendings_due(a), notes_due(a))), clock_ms() + LOOK_MS);
+    for (;;) {
+        if (transport_next(a->transport, ev))
+            return true;
+        int64_t now = clock_ms(), due = MIN(end, transport_due(a->transport));
+        if (now >= end)
+            return false;
+        for (int i = 0; i < a->n_child; i++)
+            fd[i] = (struct pollfd){ .fd = a->child[i].pidfd, .events = POLLIN };
+        fd[a->n_child] = (struct pollfd){ .fd = transport_fd(a->transport), .events = POLLIN };
+        int n = poll(fd, (nfds_t)a->n_child + 1, (int)MAX(due - now, (int64_t)0));
+        if (n < 0 || (n > 0 && !(fd[a->n_child].revents & POLLIN)))
+            return false;
+    }
+}
+
 static bool agent_run(const char *run_dir, struct error *err)
 {
     char path[4200];
@@ -276,7 +299,7 @@ static bool agent_run(const char *run_dir, struct error *err)
     while (!end_tick(a)) {
         int n = 0;
         children_tick(a);
-        while (n++ < 256 && transport_wait(a->transport, &ev, n == 1 ? 20 : 0)) {
+        while (n++ < 256 && (n == 1 ? agent_wait(a, &ev) : transport_next(a->transport, &ev))) {
             if (ev.kind == NET_REQUEST)
                 request_dispatch(a, &ev);
             else if (ev.kind == NET_ANSWER)

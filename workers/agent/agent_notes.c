@@ -23,6 +23,15 @@ void note_add(struct agent *a, const char *kind, const char *who, const char *te
         }
 }
 
+int64_t notes_due(const struct agent *a)
+{
+    int64_t due = INT64_MAX;
+    for (int i = 0; i < NOTE_MAX; i++)
+        if (a->note[i].text[0] && !a->note[i].open)
+            due = MIN(due, a->note[i].again_ms);
+    return due;
+}
+
 void notes_tick(struct agent *a)
 {
     struct error err;

@@ -88,6 +88,7 @@ struct child *child_find(struct agent *a, const char *name);                    
 void child_watch(struct child *c, pid_t pid);    // it lives, with this number
 void child_kill(const struct child *c);
 void children_tick(struct agent *a);
+int64_t children_due(const struct agent *a);    // these three: when the tick must be called next; INT64_MAX: not before something comes
 void agent_fail(struct agent *a, const char *text);    // the run is given up
 int pidfd_of(pid_t pid);    // -1: it does not live
 
@@ -102,6 +103,7 @@ void late_tell(const struct agent *a, char *out, size_t size);
 /* ---- agent_notes.c: events for the journal ---- */
 void note_add(struct agent *a, const char *kind, const char *who, const char *text);
 void notes_tick(struct agent *a);
+int64_t notes_due(const struct agent *a);
 void note_answered(struct agent *a, const struct net_event *ev);
 
 /* ---- agent_status.c: the answer to status; samples for the journal ---- */
@@ -116,6 +118,7 @@ struct pending *pending_new(struct agent *a, struct request *r, enum msg_type ty
 void pending_ask(struct agent *a, struct pending *x);
 void pending_answered(struct agent *a, struct net_event *ev);
 void pendings_tick(struct agent *a);
+int64_t pendings_due(const struct agent *a);
 bool restart_asked(struct agent *a, struct request *r, const struct msg_in *in);    // false: it is another command
 
 /* ---- agent_keeper.c ---- */

@@ -93,6 +93,21 @@ static bool child_lives_anew(const struct child *c, const struct restart *r)
     return c->pid && c->pid != r->pid && (!beats || (c->start && c->start != r->start));
 }
 
+int64_t pendings_due(const struct agent *a)
+{
+    int64_t due = INT64_MAX;
+    for (int i = 0; i < PENDING_MAX; i++) {
+        const struct pending *x = &a->pending[i];
+        if (x->request && (x->restart || x->type == MSG_STATUS))
+            due = MIN(due, x->limit_ms + 1);
+        else if (x->request)
+            due = MIN(due, x->limit_ms + 501);
+        if (x->request && !x->restart && !x->open && x->again_ms < x->limit_ms)
+            due = MIN(due, x->again_ms);
+    }
+    return due;
+}
+
 void pendings_tick(struct agent *a)
 {
     struct error err;

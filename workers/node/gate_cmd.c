@@ -108,12 +108,17 @@ static void request_of_agent(struct gate *g, struct net_event *ev)
 
 /* ---- the loop ---- */
 
+static int64_t status_due(const struct gate *g)
+{
+    return g->status_open ? INT64_MAX : g->status_ms + (int64_t)(1000 * g->config.heartbeat_s);
+}
+
 static void status_tick(struct gate *g)
 {
     struct error err;
     struct msg_out m = MSG_OUT_INIT;
     int64_t now = clock_ms();
-    if (g->status_open || now - g->status_ms < (int64_t)(1000 * g->config.heartbeat_s))
+    if (now < status_due(g))
         return;
     g->status_ms = now;
     msg_begin(&m, MSG_STATUS);
@@ -149,6 +154,11 @@ static void event_take(struct gate *g, struct net_event *ev)
     } else if (ev->kind == NET_ANSWER && !letter_answered(g, ev) && (x = relay_answered(&g->relays, ev))) {
         relay_end(x, ev);
     }
+}
+
+static int64_t gate_due(const struct gate *g)
+{
+    return MIN(MIN(relays_due(&g->relays), letters_due(g)), MIN(nodes_due(g), status_due(g)));
 }
 
 static void turn(struct gate *g, int64_t timeout_ms)
@@ -204,7 +214,7 @@ static bool gate_cmd(int argc, char **argv, struct error *err)
     g->process.ctx = g;
     process_phase(&g->process, "listening", "");
     while (!process_is_over(&g->process))
-        turn(g, 50);
+        turn(g, process_pause_ms(&g->process, gate_due(g)));
     process_phase(&g->process, "stopping", "");
     for (int64_t end = clock_ms() + FAREWELL_MS; !nodes_told(g) && clock_ms() < end;) {
         struct pollfd fd = { .fd = transport_fd(g->process.transport), .events = POLLIN };

@@ -46,6 +46,15 @@ void letters_tick(struct gate *g)
     }
 }
 
+int64_t letters_due(const struct gate *g)
+{
+    int64_t due = INT64_MAX;
+    for (int i = 0; i < LETTERS_MAX; i++)
+        if (g->letter[i].msg.buf.len && !g->letter[i].open)
+            due = MIN(due, g->letter[i].again_ms);
+    return due;
+}
+
 bool letter_answered(struct gate *g, const struct net_event *ev)
 {
     if (ev->peer != g->controller || ev->tag < LETTER_TAG || ev->tag >= LETTER_TAG + LETTERS_MAX)

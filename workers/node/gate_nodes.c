@@ -240,11 +240,27 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
         node_remove(g, n);
 }
 
+static int64_t silence_ms_of(const struct gate *g)
+{
+    return (int64_t)(1000 * MAX(g->config.slow_s, 3 * g->config.heartbeat_s));
+}
+
+int64_t nodes_due(const struct gate *g)
+{
+    int64_t due = INT64_MAX;
+    for (int i = 0; i < g->n_node; i++) {
+        if (g->node[i].here)
+            due = MIN(due, g->node[i].heard_ms + silence_ms_of(g) + 1);
+        if (g->node[i].restarter)
+            due = MIN(due, g->node[i].restart_limit_ms + 1);
+    }
+    return due;
+}
+
 void nodes_tick(struct gate *g)
 {
     struct error err;
-    int64_t now = clock_ms();
-    int64_t silence_ms = (int64_t)(1000 * MAX(g->config.slow_s, 3 * g->config.heartbeat_s));
+    int64_t now = clock_ms(), silence_ms = silence_ms_of(g);
     for (int i = 0; i < g->n_node; i++) {
         struct node_seen *n = &g->node[i];
         if (n->here && now - n->heard_ms > silence_ms) {

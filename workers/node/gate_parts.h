@@ -51,6 +51,7 @@ bool run_over(const struct gate *g);
 struct msg_out *letter_begin(struct gate *g, enum msg_type type);    // finish it; NULL: too many wait, the log has it
 void event_tell(struct gate *g, const char *kind, const char *who, const char *text);
 void letters_tick(struct gate *g);
+int64_t letters_due(const struct gate *g);    // these two: when the tick must be called next; INT64_MAX: not before something comes
 bool letter_answered(struct gate *g, const struct net_event *ev);    // false: that was no letter
 
 /* ---- gate_nodes.c: who is here ---- */
@@ -59,6 +60,7 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in);
 void node_asked(struct gate *g, struct request *r, const struct msg_in *in, const void *data, size_t len);
 void node_command(struct gate *g, struct request *r, const struct msg_in *in);    // an operator's: dismiss, or restart a process
 void nodes_tick(struct gate *g);
+int64_t nodes_due(const struct gate *g);
 void nodes_write(void *ctx, struct msg_out *m);    // for the heartbeat: all nodes' processes, named NODE/NAME, and the figures of those here
 bool nodes_told(const struct gate *g);                            // has everybody who is here been ordered to stop?
 

@@ -69,6 +69,15 @@ void relay_end(struct relay *x, const struct net_event *ev)
     msg_release(&m);
 }
 
+int64_t relays_due(const struct relays *rs)
+{
+    int64_t due = INT64_MAX;
+    for (int i = 0; i < RELAYS_MAX; i++)
+        if (rs->relay[i].request && !rs->relay[i].open)
+            due = MIN(due, rs->relay[i].again_ms);
+    return due;
+}
+
 void relays_tick(struct relays *rs)
 {
     struct error err;

@@ -35,5 +35,7 @@ void relay_end(struct relay *x, const struct net_event *ev);
 struct request *relay_take(struct relay *x);
 /* Ask what is due; let go of what is too late: its asker runs into its own limit. */
 void relays_tick(struct relays *rs);
+/* When it must be called next, on the monotonic clock; INT64_MAX: not before something comes. */
+int64_t relays_due(const struct relays *rs);
 void relays_release(struct relays *rs);
 #define RELAY_TAG ((uint64_t)1 << 32)    // tags of relays are these and above

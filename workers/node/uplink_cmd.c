@@ -26,6 +26,8 @@
 #include "workers/process/process.h"
 #include "workers/engine/publish/publication.h"
 
+#define FETCH_LOOK_MS 20
+#define LOOK_MS 1000             // the loop turns so often at least
 #define N_OPEN 160
 #define WORKERS_MAX 64
 #define N_STREAM 4               // connections that weights come over
@@ -260,6 +262,16 @@ static void order_end(struct uplink *u, struct order *o, bool have)
     msg_release(&m);
     buf_release(&o->answer);
     *o = (struct order){ 0 };
+}
+
+/* When the next turn has something to do though nothing has come. Weights that are on their way are looked after all the time. */
+static int64_t uplink_due(const struct uplink *u)
+{
+    bool busy = u->fetch != NULL;
+    for (int i = 0; i < WORKERS_MAX; i++)
+        busy = busy || u->order[i].worker[0];
+    int64_t beat_ms = u->beat_ms + (int64_t)(1000 * u->config.heartbeat_s);
+    return MIN(MIN(relays_due(&u->relays), beat_ms), busy ? clock_ms() + FETCH_LOOK_MS : INT64_MAX);
 }
 
 static void orders_tick(struct uplink *u)
@@ -593,7 +605,7 @@ static bool uplink_cmd(int argc, char **argv, struct error *err)
     int64_t looked_ms = clock_ms();
     while (!process_is_over(&u->process)) {
         int n = 0;
-        while (n++ < 256 && process_wait(&u->process, &ev, n == 1 ? 20 : 0)) {
+        while (n++ < 256 && process_wait(&u->process, &ev, n == 1 ? process_pause_ms(&u->process, MIN(uplink_due(u), looked_ms + LOOK_MS)) : 0)) {
             event_take(u, &ev);
             net_event_release(&ev);
         }
