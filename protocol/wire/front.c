@@ -56,6 +56,7 @@ struct visit {
     enum stage stage;
     struct end caller, nng;
     uint16_t port;              // of 127.0.0.1, by which nng knows us
+    int64_t n;                  // accepted before it; a millisecond may have many
     int64_t since_ms;           // accepted, or since when it leaves
     int64_t passed_ms;          // to nng
     bool answered;              // by nng
@@ -77,7 +78,7 @@ struct front {
     struct visit *visit[VISITS_MAX];      // NULL: free
     int visits_max, strangers_max, n_visit;
     bool listens;                         // epoll looks at listen_fd
-    int64_t ticked_ms, logged_ms, answered_ms;
+    int64_t n_accepted, ticked_ms, logged_ms, answered_ms;
     int64_t n_away[WHY_COUNT];            // sent away since logged_ms
     char last_away[80];
 };
@@ -363,7 +364,7 @@ static int victim_find(const struct front *f)
             continue;
         for (int k = 0; k < f->visits_max; k++)
             n += is_stranger(f->visit[k]) && same_host(&f->visit[k]->from, &f->visit[i]->from);
-        if (n > n_best || (n == n_best && f->visit[i]->since_ms < f->visit[best]->since_ms)) {
+        if (n > n_best || (n == n_best && f->visit[i]->n < f->visit[best]->n)) {
             best = i;
             n_best = n;
         }
@@ -414,6 +415,7 @@ static void visit_accept(struct front *f)
     v->caller.fd = fd;
     v->nng.fd = -1;
     v->from = from;
+    v->n = f->n_accepted++;
     v->since_ms = clock_ms();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);    // a host that has gone says nothing: let go of it after two minutes
