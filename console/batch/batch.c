@@ -14,8 +14,7 @@
 
 struct eval_row {
     char set[48];
-    int64_t n_first, n_last;
-    int64_t step_first, step_last;
+    int64_t n_last;
     double mean_first, mean_last;
 };
 struct batch {
@@ -212,7 +211,7 @@ void batch_step(struct batch *b, int64_t step, int64_t max_steps, const struct b
         held_flush(b);
 }
 
-void batch_eval_known(struct batch *b, int64_t step, const char *set, int64_t n, double mean)
+void batch_eval_known(struct batch *b, const char *set, int64_t n, double mean)
 {
     struct eval_row *row = NULL;
     for (int i = 0; i < b->n_eval; i++)
@@ -221,13 +220,10 @@ void batch_eval_known(struct batch *b, int64_t step, const char *set, int64_t n,
     if (!row && b->n_eval < SETS_MAX) {
         row = &b->eval[b->n_eval++];
         snprintf(row->set, sizeof(row->set), "%s", set);
-        row->n_first = n;
-        row->step_first = step;
         row->mean_first = mean;
     }
     if (row) {
         row->n_last = n;
-        row->step_last = step;
         row->mean_last = mean;
     }
 }
@@ -242,7 +238,7 @@ static void event_write(struct batch *b, json_t *json)
 
 void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, double mean)
 {
-    batch_eval_known(b, step, set, n, mean);
+    batch_eval_known(b, set, n, mean);
     if (b->config.format == BATCH_JSONL) {
         json_t *json = json_pack("{s:s, s:I, s:s, s:I}", "event", "eval", "step", (json_int_t)step, "set", set, "n", (json_int_t)n);
         if (isfinite(mean))

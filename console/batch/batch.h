@@ -34,7 +34,7 @@ void batch_step(struct batch *b, int64_t step, int64_t max_steps, const struct b
 /* An evaluation of a set (at most 16 different ones are kept for the end) after `step` steps: n problems, mean score. */
 void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, double mean);
 /* The same, of one that was told before: it only counts for the table at the end. */
-void batch_eval_known(struct batch *b, int64_t step, const char *set, int64_t n, double mean);
+void batch_eval_known(struct batch *b, const char *set, int64_t n, double mean);
 /* A row of the run's journal of events (protocol/run/journal.h), in its order: alerts, changes of knobs, commands, checkpoints,
  * returns and states are told, the run's last state and evaluations are not (batch_end and batch_eval tell them). detail: JSON
  * or "". */

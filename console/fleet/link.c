@@ -284,7 +284,6 @@ static void status_read(struct link *l, struct model *m, const struct mval *v, i
     m->step_s = mval_f64(mval_get(v, "step_s"), NAN);
     m->left_s = mval_f64(mval_get(v, "left_s"), NAN);
     m->checkpoint = mval_i64(mval_get(v, "checkpoint"), -1);
-    m->controller_s = mval_f64(mval_get(v, "controller_s"), NAN);
     m->n_buffer = 0;
     gauges_read(m->buffer, &m->n_buffer, MODEL_GAUGES, mval_get(v, "buffer"));
     knobs_read(m, mval_get(v, "knobs"), now_ns);
@@ -342,7 +341,7 @@ static void steps_read(struct link *l, struct model *m, const struct mval *v)
         memcpy(&t, wall + i * 8, 8);
         if (at < m->n_step)
             continue;
-        model_step_begin(m, at, t);
+        model_step_begin(m, at);
         for (size_t k = 0; k < w; k++) {
             memcpy(&x, value + (i * w + k) * 8, 8);
             if (name[k][0])
@@ -366,7 +365,7 @@ static void step_heard(struct link *l, struct model *m, const struct mval *v)
     if (step < m->n_step && incarnation <= m->incarnation)
         return;    // known already
     m->incarnation = MAX(incarnation, m->incarnation);
-    model_step_begin(m, step, mval_f64(mval_get(v, "time"), NAN));
+    model_step_begin(m, step);
     const struct mval *metric = mval_get(v, "metrics");
     for (int64_t i = 0; i < mval_n(metric); i++) {
         char name[64];
@@ -504,7 +503,7 @@ static bool link_command(struct feed *f, struct model *m, const struct command *
             o->tag = 0;
             return false;
         }
-        model_command_sent(m, o->tag, text, now_ns);
+        model_command_sent(m, o->tag, text);
         return true;
     }
     return error_set(err, ERR_FULL, "%d commands wait for their answers already", COMMANDS_OPEN);

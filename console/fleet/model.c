@@ -58,7 +58,7 @@ struct model *model_new(struct error *err)
     }
     for (int i = 0; i < METRIC_N; i++)
         series_init(&m->metric[i]);
-    m->elapsed_s = m->step_s = m->left_s = m->controller_s = m->step_time_s = NAN;
+    m->elapsed_s = m->step_s = m->left_s = NAN;
     m->checkpoint = -1;
     return m;
 }
@@ -112,14 +112,13 @@ bool model_steps_whole(const struct model *m)
     return m->step == 0 || m->n_step > MIN(m->step, (int64_t)SERIES_MAX - 1);
 }
 
-void model_step_begin(struct model *m, int64_t step, double time_s)
+void model_step_begin(struct model *m, int64_t step)
 {
     if (step < 0 || step >= SERIES_MAX)
         return;
     if (step < m->n_step)    // a rollback: what an older life said about later steps is void
         model_steps_cut(m, step);
     m->n_step = step + 1;
-    m->step_time_s = time_s;
     model_changed(m);
 }
 
@@ -437,10 +436,10 @@ void model_link(struct model *m, enum link_state state, const char *text, int64_
     snprintf(m->link_text, sizeof(m->link_text), "%s", text);
 }
 
-struct command_view *model_command_sent(struct model *m, uint64_t tag, const char *text, int64_t now_ns)
+struct command_view *model_command_sent(struct model *m, uint64_t tag, const char *text)
 {
     struct command_view *c = &m->command[m->n_command++ % MODEL_COMMANDS];
-    *c = (struct command_view){ .tag = tag, .sent_ns = now_ns };
+    *c = (struct command_view){ .tag = tag };
     snprintf(c->text, sizeof(c->text), "%s", text);
     model_changed(m);
     return c;

@@ -102,7 +102,7 @@ struct command_view {
     char text[160];               // as typed
     enum command_state state;
     char answer[320];
-    int64_t sent_ns, answered_ns;
+    int64_t answered_ns;
 };
 struct knob_value {
     char text[128];               // "": not told yet
@@ -128,7 +128,6 @@ struct model {
     int64_t rollout_step, incarnation;
     int64_t checkpoint;           // -1: none
     double elapsed_s, step_s, left_s;    // NAN: unknown
-    double controller_s;          // seconds since the agent heard of the controller
     int64_t told_ns;              // when the last status came; 0: never
     struct host_view host[MODEL_HOSTS];    // the agent's own first
     int n_host;
@@ -143,7 +142,6 @@ struct model {
     struct extra_metric *extra;   // (MODEL_EXTRA); owned
     int n_extra;
     int64_t n_step;               // steps known: last one told, plus 1
-    double step_time_s;           // wall time of the newest step told
     struct proc *proc;            // (MODEL_PROCS); owned
     int n_proc;
     struct rollout_view rollout[MODEL_ROLLOUTS];    // ring; newest at (n_rollout - 1) % MODEL_ROLLOUTS
@@ -174,7 +172,7 @@ extern const int n_phases;
 const struct phase_row *phase_find(const char *phase);    // the last row (other) when unknown
 
 /* Values of one step; those at or after it from an older life are forgotten when the step is not above the last one. */
-void model_step_begin(struct model *m, int64_t step, double time_s);
+void model_step_begin(struct model *m, int64_t step);
 /* Is every step here that the run is known to have made? */
 bool model_steps_whole(const struct model *m);
 /* Forget the steps from `step` on: the run went back to a checkpoint. */
@@ -206,5 +204,5 @@ const struct log_view *model_log_at(const struct model *m, int64_t i);          
 void model_knob(struct model *m, const char *name, const char *text, int64_t now_ns);
 void model_eval(struct model *m, const char *set, int64_t step, int64_t n, double mean);
 void model_link(struct model *m, enum link_state state, const char *text, int64_t now_ns);
-struct command_view *model_command_sent(struct model *m, uint64_t tag, const char *text, int64_t now_ns);
+struct command_view *model_command_sent(struct model *m, uint64_t tag, const char *text);
 void model_command_answer(struct model *m, uint64_t tag, enum command_state state, const char *answer, int64_t now_ns);

@@ -16,7 +16,7 @@ static bool step_take(void *arg, const struct journal_step *s)
     m->incarnation = MAX(m->incarnation, s->incarnation);
     if (s->step < m->n_step)
         return true;
-    model_step_begin(m, s->step, s->wall_s);
+    model_step_begin(m, s->step);
     for (int i = 0; i < s->n; i++)
         model_metric(m, s->step, s->metric[i].name, s->metric[i].value);
     return true;

@@ -76,7 +76,7 @@ static double skill(const struct simulate *s)
     return 1 / (1 + exp(-6.0 * ((double)s->step / (double)MAX(s->options.steps, 1) - 0.35)));
 }
 
-static void step_tell(struct simulate *s, struct model *m, int64_t back)
+static void step_tell(struct simulate *s, struct model *m)
 {
     double k = skill(s), reward = fmin(fmax(0.24 + 0.7 * k + 0.035 * noise(s), 0), 1), length = 21 + 34 * k + 1.2 * noise(s);
     const struct { enum metric_id id; double value; } values[] = {
@@ -90,7 +90,7 @@ static void step_tell(struct simulate *s, struct model *m, int64_t back)
         { M_CLIP_HIGH, 0.004 }, { M_CLIP_LOW, 0.003 }, { M_RATIO_MEAN, 1 }, { M_TOKENS_TOTAL, 14000.0 * (double)s->step },
     };
     s->step++;
-    model_step_begin(m, s->step, clock_wall_s() - (double)back * s->options.step_s);
+    model_step_begin(m, s->step);
     for (size_t i = 0; i < ARRAY_SIZE(values); i++)
         model_metric(m, s->step, metrics[values[i].id].name, values[i].value);
 }
@@ -202,7 +202,7 @@ static void simulate_pump(struct feed *f, struct model *m, int64_t now_ns)
         s->step_begin_s = now_s - s->paused_s;
     while (!s->over && !s->paused && now_s - s->step_begin_s >= s->options.step_s) {
         s->step_begin_s += s->options.step_s;
-        step_tell(s, m, 0);
+        step_tell(s, m);
         rollout_tell(s, m);
         if (s->step % 20 == 0) {
             log_tell(m, "controller", "INFO", "checkpoint written and verified");
@@ -232,7 +232,7 @@ static bool simulate_command(struct feed *f, struct model *m, const struct comma
     struct pending *p = &s->pending[s->n_pending++];
     *p = (struct pending){ .tag = ++s->tag, .due_ns = now_ns + 300 * (int64_t)1000000 };
     snprintf(p->text, sizeof(p->text), "%s", text);
-    model_command_sent(m, p->tag, text, now_ns);
+    model_command_sent(m, p->tag, text);
     double now_s = (double)(now_ns - s->start_ns) * 1e-9;
     if (strcmp(c->name, "pause") == 0 && !s->paused) {
         s->paused = true;
@@ -274,7 +274,7 @@ struct feed *simulate_new(const struct simulate_options *options, struct model *
     log_tell(m, "agent", "INFO", "a simulated run: every number is made up");
     log_tell(m, "worker cpu:0", "WARN", "this line shows what a warning looks like");
     for (int64_t i = 0; i < options->done; i++) {
-        step_tell(s, m, options->done - i);
+        step_tell(s, m);
         if (i > options->done - 12)
             rollout_tell(s, m);
         if (i == options->done * 2 / 3)

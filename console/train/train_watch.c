@@ -64,7 +64,7 @@ void train_watch_signals(void)
 /* Evaluations that an earlier life has told: the table at the end begins with the first of them. */
 static bool eval_known(void *arg, const struct journal_eval *e)
 {
-    batch_eval_known(((struct watch *)arg)->batch, e->step, e->set, e->n, e->mean);
+    batch_eval_known(((struct watch *)arg)->batch, e->set, e->n, e->mean);
     return true;
 }
 

@@ -58,7 +58,6 @@ struct terminal {
     int pair[N_ROLE][2];
     struct { int fg, bg; } known_pair[PAIRS_MAX];
     int n_pair;
-    bool is_utf8;
 };
 
 /* ---- the thread's side ---- */

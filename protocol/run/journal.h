@@ -68,7 +68,7 @@ MUST_USE bool journal_last_step(struct journal *j, int64_t *step, struct error *
 MUST_USE bool journal_seq_begin(struct journal *j, int64_t first, struct error *err);
 
 /* What happened to an item; each has one row, and its fate only moves on within an incarnation. */
-enum item_fate { ITEM_ISSUED, ITEM_RETURNED, ITEM_FILTERED, ITEM_STALE, ITEM_TRAINED, ITEM_DROPPED };
+enum item_fate { ITEM_ISSUED, ITEM_RETURNED, ITEM_FILTERED, ITEM_STALE, ITEM_TRAINED };
 struct journal_item {
     int64_t item, prompt_row, rollout_step, weight_version;
     enum item_fate fate;

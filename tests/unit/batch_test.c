@@ -121,7 +121,7 @@ static void an_evaluation_told_before_counts_for_the_table_only(UNUSED void **st
     struct sink s;
     struct error err = { 0 };
     struct batch *b = batch_make(&s, BATCH_TEXT, 0);
-    batch_eval_known(b, 0, "greedy", 500, 0.25);
+    batch_eval_known(b, "greedy", 500, 0.25);
     batch_eval(b, 9, "greedy", 500, 0.75);
     assert_true(batch_end(b, RUN_FINISHED, 9, "", &err));
     assert_null(strstr(s.text, "evaluated 'greedy' after step 0"));

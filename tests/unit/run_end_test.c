@@ -70,7 +70,7 @@ static void what_was_missed_is_added_to_what_is_known(void **state)
     m->incarnation = 1;
     m->state = RUN_RUNNING;
     for (int64_t s = 1; s <= 3; s++) {    // as telemetry has told them
-        model_step_begin(m, s, 0);
+        model_step_begin(m, s);
         model_metric(m, s, metrics[M_REWARD].name, 0.75);
     }
     model_event(m, &(struct event_view){ .id = 1, .kind = "state", .text = "running" });
@@ -100,7 +100,7 @@ static void steps_that_were_gone_back_from_are_forgotten(void **state)
     steps_put(f, 1, 1, 6, 0.5);
     m->incarnation = 1;
     for (int64_t s = 1; s <= 6; s++) {
-        model_step_begin(m, s, 0);
+        model_step_begin(m, s);
         model_metric(m, s, metrics[M_REWARD].name, 0.5);
     }
     assert_true(journal_begin(f->journal, &err));
@@ -110,7 +110,7 @@ static void steps_that_were_gone_back_from_are_forgotten(void **state)
     assert_int_equal(m->n_step, 5);
     assert_int_equal(m->step, 4);
     steps_put(f, 2, 5, 5, 0.125);
-    model_step_begin(m, 5, 0);    // of the first life, as if its return had not been heard of
+    model_step_begin(m, 5);    // of the first life, as if its return had not been heard of
     model_metric(m, 5, metrics[M_REWARD].name, 0.5);
     assert_true(run_end_read(m, f->dir, &err));
     assert_int_equal(m->n_step, 6);

@@ -454,7 +454,7 @@ static void alarms_say_what_is_wrong_and_what_to_try(UNUSED void **state)
     m->state = RUN_RUNNING;
     for (int i = 1; i <= 3; i++) {
         assert_int_equal(alarms_check(m, T0, a, 8), 0);
-        model_step_begin(m, i, 0);
+        model_step_begin(m, i);
         model_metric(m, i, metrics[M_REWARD].name, 0);
         model_metric(m, i, metrics[M_SAMPLER_TRAINER_DIFF].name, 0);
     }
@@ -491,7 +491,7 @@ static void a_counter_that_rose_is_an_alarm_until_a_step_without(UNUSED void **s
     assert_non_null(m);
     m->state = RUN_RUNNING;
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
-        model_step_begin(m, (int64_t)i + 1, 0);
+        model_step_begin(m, (int64_t)i + 1);
         model_metric(m, (int64_t)i + 1, metrics[M_SCORE_TIMEOUTS].name, steps[i].timeouts);
         model_metric(m, (int64_t)i + 1, metrics[M_SCORE_ERRORS].name, steps[i].errors);
         assert_int_equal(alarms_check(m, T0, a, 8), steps[i].want ? 1 : 0);

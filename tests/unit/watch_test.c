@@ -19,7 +19,7 @@ struct story {    // a feed that has something new each time it is asked
 static void steps_add(struct model *m, int64_t end)
 {
     for (int64_t s = MAX(m->n_step, (int64_t)1); s < end; s++) {
-        model_step_begin(m, s, 0);
+        model_step_begin(m, s);
         model_metric(m, s, metrics[M_REWARD].name, 0.5);
     }
 }

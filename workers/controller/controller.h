@@ -133,7 +133,6 @@ struct controller {
     enum pause_depth pause;            // wanted
     char reason[1024];
     bool stop_wanted;
-    int64_t stopped_by_operator;
     int64_t step, max_steps, incarnation, next_task;
     struct line_part *line;            // (n_line) who made the steps that are not undone; from grows
     int64_t n_line, line_cap;

@@ -14,7 +14,7 @@ struct node_seen {
     struct node node;            // name, id, host
     bool here;                   // heard lately
     bool told;                   // it has been ordered to stop
-    int64_t start, heard_ms, n_producer;
+    int64_t start, heard_ms;
     char dismissed[200];         // by whom; "": it is welcome
     char restart[64];            // a process of it that an operator wants restarted
     int64_t restart_pid;         // its process id until then

@@ -77,7 +77,6 @@ struct engine {
     struct task *saving;         // whose checkpoint is being written
     double save_stall_s;
     int64_t save_began_ms;
-    int64_t items_inside;
     struct task *items_task;     // the last one, for its report
     struct eval_run *eval;
     bool load_broken;            // the last load has failed for what is wrong in its checkpoint
@@ -978,7 +977,6 @@ static bool eval_one(struct engine *e, const struct task *t, int index, const st
                 report_free(r);
                 return error_set(err, ERR_NO_MEMORY, "no memory for a group's scores");
             }
-            r->eval_set = index;
             report_put(e, r);
         }
         if (!eval_collect(e, x, false, err))

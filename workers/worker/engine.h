@@ -49,7 +49,6 @@ struct report {
     char **text;                  // (group->n_sample) decoded completions
     bool eval;                    // goes back to the engine when scored (engine_scored)
     struct reward_output *out;    // of eval: (group->n_sample) as the scorer says; owned
-    int eval_set;
     /* REPORT_DONE */
     enum task_kind task_kind;
     int64_t task, incarnation, step, round;

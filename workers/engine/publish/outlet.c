@@ -330,7 +330,6 @@ static void group_tick(struct outlet *o)
     } else if (s == COMM_READY && o->group == GROUP_BUILDING) {
         o->group = GROUP_READY;
         pthread_mutex_lock(&o->lock);
-        o->look.n_built++;
         pthread_mutex_unlock(&o->lock);
         log_info("weights: the group stands after %" PRId64 " ms", clock_ms() - o->group_ms);
     } else if (s == COMM_READY && o->group == GROUP_SENDING) {

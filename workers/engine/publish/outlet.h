@@ -34,6 +34,5 @@ struct outlet_look {
     int64_t version;            // -1: none yet
     uint64_t hash;
     double ms;                  // from outlet_share's begin to the last producer's end
-    int64_t n_built;            // groups built so far (way nccl)
 };
 void outlet_look(struct outlet *o, struct outlet_look *out);

@@ -782,7 +782,6 @@ static bool prompts_start(struct generator *g, struct error *err)
     struct model_batch batch = { .n_seq = n, .n_tok = n_tok, .token = g->prefill_token, .cu_tok = g->prefill_cu };
     if (!model_prefill(g->run, &batch, g->kv, g->prefill_table, g->max_page, g->prefill_logits, err))
         return false;
-    g->stats.n_prefill_tok += n_tok;
     for (int64_t i = 0; i < n; i++) {
         struct entry *e = g->batch[i];
         while (e->n_admitted < e->spec.n_sample && row_admit(g, e))
@@ -985,10 +984,7 @@ bool generator_version_set(struct generator *g, int64_t version, struct error *e
 void generator_stats(const struct generator *g, struct generator_stats *out)
 {
     *out = g->stats;
-    out->n_waiting_item = g->waiting.n;
-    out->n_running_item = g->running.n;
     out->n_running_seq = g->n_run;
-    out->n_waiting_seq = g->partial ? g->partial->spec.n_sample - g->partial->n_admitted : 0;
     out->n_page = g->pages.n_page;
     out->n_free_page = g->pages.n_free;
     out->page_tok = g->pages.page_tok;

@@ -81,13 +81,9 @@ void generator_version_update(struct generator *g, int64_t version);
 
 struct generator_stats {
     int64_t n_step;              // rounds that did something
-    int64_t n_prefill_tok;       // prompt tokens run, since the start
     int64_t n_decode_tok;        // tokens sampled, since the start
     int64_t n_group;             // groups finished, since the start
-    int64_t n_waiting_item;      // not started
-    int64_t n_running_item;      // started, not finished
     int64_t n_running_seq;       // samples being decoded
-    int64_t n_waiting_seq;       // samples of started items that wait for pages
     int64_t n_page, n_free_page; // of the pool
     int64_t page_tok;            // tokens a page
     double prefill_s, decode_s;  // busy time, since the start

@@ -440,7 +440,6 @@ bool template_render(const struct template *t, const json_t *variables, double n
     if (!setjmp(r->fail.at)) {
         const json_t *sources[] = { t->tokens, variables };    // the later wins
         struct scope *given = scope_new(r, NULL);
-        r->globals = given;
         for (size_t i = 0; i < ARRAY_SIZE(sources); i++) {
             if (!sources[i])
                 continue;

@@ -112,7 +112,6 @@ struct render {
     struct fail fail;              // first: a struct render * is a struct fail *
     struct pool pool;
     const struct template *t;
-    struct scope *globals;         // the variables given, above the functions
     struct buf *out;               // where text goes now
     struct buf text;               // the whole
     struct temp *temps;

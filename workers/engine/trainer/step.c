@@ -327,7 +327,6 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
     s->kl += kl / (double)n;
     s->entropy += entropy / (double)n;
     s->n_sample++;
-    s->n_loss_sample += mb->weight[row] != 0;
     s->n_tok += (double)n;
     s->age += fmax((double)(t->version - it->g->weight_version) - newer / (double)n, 0);
     s->age_max = fmax(s->age_max, age);

@@ -10,7 +10,6 @@ void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *par
     sum->kl += part->kl;
     sum->entropy += part->entropy;
     sum->n_sample += part->n_sample;
-    sum->n_loss_sample += part->n_loss_sample;
     sum->n_tok += part->n_tok;
     sum->n_clip_low += part->n_clip_low;
     sum->n_clip_high += part->n_clip_high;

@@ -49,7 +49,6 @@ struct trainer_sums {
     double loss;                 // already divided by the counts of the batch: the sum over micro-batches is the loss
     double kl, entropy;          // sums over the samples run of their token means; kl 0 without a reference
     double n_sample;             // samples run forward
-    double n_loss_sample;        // of these, not masked
     double n_tok;                // their tokens
     double n_clip_low, n_clip_high;    // tokens without gradient because clipped
     double ratio;                // sum over tokens
