@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, RunCase
+from run_tools import LIMIT, ROLLCALL, Holds, Run, RunCase
 
 
 def json_change(path, change):
@@ -276,6 +276,36 @@ class BadInput(RunCase):
                     self.assertIn(word, last["reason"])
                 self.assertEqual(len(run.told("alert")), "waste_alert" in settings)
                 self.assertEqual(" alert " in run.ctl("events").stdout, "waste_alert" in settings)
+
+    def assert_no_step(self, run, *words):
+        code, last = run.wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (1, "failed", 0), run.logs())
+        for word in words:
+            self.assertIn(word, last["reason"])
+
+    def test_prompts_that_do_not_fill_one_rollout_step_are_counted_in_the_failure(self):
+        one_long = self.task.path("one_long.jsonl")
+        with open(self.task.path("train.jsonl")) as f, open(one_long, "w") as out:
+            out.writelines([*f.readlines()[:63], json.dumps({"messages": [{"role": "user", "content": "1+1=" * 100}], "gt_answer": "2"}) + "\n"])
+        run = Run(self.task, "few", self.task.run_file("few.yaml", dataset=one_long, inference_batch_size=64, num_episodes=1))
+        self.addCleanup(run.kill)
+        self.assert_no_step(run, f"'{one_long}' has 63 usable lines, fewer than the 64 prompts of a rollout step; lower 'inference_batch_size'")
+        holds = Holds(self.task.path("few-holds"))
+        holds.arm("worker cpu:0", "starting")
+        run = Run(self.task, "grown", self.task.run_file("grown.yaml", num_episodes=1), env={"RC_TEST_HOLD": holds.dir})
+        self.addCleanup(run.kill)
+        self.until("the worker is held", lambda: holds.held("worker cpu:0", "starting"), run)
+        self.ok(run, "set", "inference_batch_size=128")    # before anybody knows how many prompts there are
+        holds.release("worker cpu:0", "starting", holds.held("worker cpu:0", "starting"))
+        self.assert_no_step(run, "no optimizer step was made: a rollout step takes 128 prompts (inference_batch_size x num_inferencer), and the 64 of ",
+                            "do not fill one; lower inference_batch_size")
+
+    def test_groups_that_do_not_fill_one_batch_are_named_in_the_failure(self):
+        once = """program:good=1; while read -r line; do id=${line#*'"id":'}; echo '{"id":'${id%%,*}',"reward":'$good',"ans_acc":'$good'}'; good=0; done"""
+        run = Run(self.task, "once", self.task.run_file("once.yaml", reward_type=once, filter_range=[0.1, 0.9], num_episodes=1))
+        self.addCleanup(run.kill)
+        self.assert_no_step(run, "no optimizer step was made: fewer than the 8 groups of one step (train_batch_size x num_trainers) came through "
+                            "filter_range; ", "or lower train_batch_size")    # one group of 64 is useful
 
     def test_samples_in_a_row_are_counted_on_when_the_controller_is_killed_and_begin_anew_when_the_run_is_resumed(self):
         refuses = """program:while read -r line; do id=${line#*'"id":'}; echo '{"id":'${id%%,*}',"error":"judge away"}'; done"""
