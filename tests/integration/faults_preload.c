@@ -120,8 +120,8 @@ static void synced_note(int fd, off_t size)
     ssize_t n = readlink(link, path, sizeof path - 1);
     if (!dir || n < 10 || memcmp(path + n - 10, "groups.zst", 10) != 0 || snprintf(path, sizeof path, "%s/synced", dir) >= (int)sizeof path)
         return;
-    int out = NEXT(open)(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    int len = snprintf(text, sizeof text, "%lld", (long long)size);
+    int out = NEXT(open)(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    int len = snprintf(text, sizeof text, "%020lld", (long long)size);    // in one write over the last one: a kill leaves one or the other
     if (out >= 0 && NEXT(write)(out, text, (size_t)len) == len)
         close(out);
 }
