@@ -32,6 +32,19 @@ static bool is_choice(const char *choices, const char *word)
     return false;
 }
 
+/* "a|b|c" -> "a, b, c". */
+static const char *choices_say(const char *choices, char *out, size_t size)
+{
+    size_t at = 0;
+    for (const char *c = choices; *c && at + 3 < size; c++) {
+        out[at++] = *c == '|' ? ',' : *c;
+        if (*c == '|')
+            out[at++] = ' ';
+    }
+    out[at] = 0;
+    return out;
+}
+
 /* The one argument of a command: "30", or "line=30". */
 static bool single_add(struct command *c, const struct command_spec *spec, const char *word, struct error *err)
 {
@@ -39,8 +52,10 @@ static bool single_add(struct command *c, const struct command_spec *spec, const
     if (strncmp(word, spec->args, key_len) == 0 && word[key_len] == '=')
         word += key_len + 1;
     int64_t line;
+    char all[128];
     if (spec->arg == ARG_CHOICE && !is_choice(spec->choices, word))
-        return error_set(err, ERR_USAGE, "'%s' does not know the %s '%.60s'; it is one of %s", spec->name, spec->args, word, spec->choices);
+        return error_set(err, ERR_USAGE, "'%s' does not know the %s '%.60s'; it is one of %s", spec->name, spec->args, word,
+                         choices_say(spec->choices, all, sizeof all));
     if (!word[0] || (spec->arg == ARG_LINE && (!parse_i64(word, &line) || line < 1)))
         return error_set(err, ERR_USAGE, "'%s' needs %s", spec->name, spec->needs);
     return arg_add(c, spec->args, key_len, word, err);

@@ -229,7 +229,7 @@ class BadInput(RunCase):
             (["train", no_data, "--dry-run"], 2, ["no dataset is named", "--dataset"]),
             (["console", "/etc"], 1, ["'/etc' is no run", "run.yaml"]),
             (["ctl", "--run", "/etc", "status"], 1, ["'/etc' is no run"]),
-            (["ctl", "pause", "deep"], 2, ["'deep'", "rollouts, step or drain"]),
+            (["ctl", "pause", "deep"], 2, ["'deep'", "it is one of step, rollouts, drain"]),
             (["ctl", "pause", "step", "--depth", "drain"], 2, ["one depth"]),
             (["ctl", "dance-and-sing"], 2, ["unknown command", "pause", "resume"]),
             (["tarin"], 2, ["unknown command 'tarin'", "did you mean 'train'?"]),

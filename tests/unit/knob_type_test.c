@@ -131,7 +131,7 @@ static void words_that_are_no_command_are_refused_alike(UNUSED void **state)
         { "quarantine", "quarantine", { NULL }, 0, "needs the number of a line" },
         { "quarantine 1 2", "quarantine", { "1", "2" }, 2, "takes no '2'" },
         { "restart", "restart", { NULL }, 0, "needs the name of a process" },
-        { "pause deeply", "pause", { "deeply" }, 1, "step|rollouts|drain" },
+        { "pause deeply", "pause", { "deeply" }, 1, "it is one of step, rollouts, drain" },
         { "stop now", "stop", { "now" }, 1, "takes no 'now'" },
         { "set =1", "set", { "=1" }, 1, "NAME=VALUE" },
         { "pauze", "pauze", { NULL }, 0, "did you mean 'pause'" },
