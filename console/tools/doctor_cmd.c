@@ -184,7 +184,7 @@ static bool run_check(struct checkup *c, const char *dir, struct error *err)
     struct error why = { 0 };
     const double mib = 1 << 20;
     int64_t step;
-    journal_wal_look(dir, &wal);    // before we are a reader, and perhaps the last one, whose going folds it
+    journal_wal_look(dir, 0, &wal);    // before we are a reader, and perhaps the last one, whose going folds it
     struct journal *j = journal_open_reader(dir, err);
     if (!j)
         return false;

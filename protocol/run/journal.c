@@ -332,8 +332,28 @@ static int log_grown(void *arg, UNUSED sqlite3 *db, UNUSED const char *name, int
     return SQLITE_OK;
 }
 
-/* Who holds a lock of a reader on the log, as the kernel lists them: "1: POSIX  ADVISORY  READ 7534 fe:00:10953417 123 123". */
-static void readers_find(const struct stat *shm, struct journal_wal *out)
+/* "process 7534 (rollcall ctl events)" */
+static void process_say(int pid, char *out, size_t size)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    snprintf(out, size, "process %d", pid);
+    FILE *c = fopen(path, "re");
+    size_t n = c ? fread(line, 1, sizeof line - 1, c) : 0;
+    if (c)
+        fclose(c);
+    while (n > 0 && !line[n - 1])
+        n--;
+    line[n] = 0;
+    for (size_t i = 0; i < n; i++)
+        line[i] = line[i] ? line[i] : ' ';
+    if (n > 0)
+        snprintf(out, size, "process %d (%.180s)", pid, line);
+}
+
+/* Who holds a lock of a reader on the log, as the kernel lists them: "1: POSIX  ADVISORY  READ 7534 fe:00:10953417 123 123". The one
+ * of last time is found again when it is still there. */
+static void reader_find(const struct stat *shm, int last_pid, struct journal_wal *out)
 {
     enum { READ_LOCK_FIRST = 120 + 3, READ_LOCK_LAST = READ_LOCK_FIRST + 4 };    // SQLite's wal.c, WAL_READ_LOCK
     char line[256];
@@ -346,25 +366,13 @@ static void readers_find(const struct stat *shm, struct journal_wal *out)
             || inode != shm->st_ino || dev_major != major(shm->st_dev) || dev_minor != minor(shm->st_dev) || first > READ_LOCK_LAST
             || last < READ_LOCK_FIRST || pid <= 0 || pid == getpid())
             continue;
-        char path[64];
-        snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
-        out->reader_pid = pid;
-        snprintf(out->reader, sizeof out->reader, "process %d", pid);
-        FILE *c = fopen(path, "re");
-        size_t n = c ? fread(line, 1, sizeof line - 1, c) : 0;
-        if (c)
-            fclose(c);
-        while (n > 0 && !line[n - 1])
-            n--;
-        line[n] = 0;
-        for (size_t i = 0; i < n; i++)
-            line[i] = line[i] ? line[i] : ' ';
-        if (n > 0)
-            snprintf(out->reader, sizeof out->reader, "process %d (%.180s)", pid, line);
-        break;
+        if (!out->reader_pid || pid == last_pid)
+            out->reader_pid = pid;
     }
     if (f)
         fclose(f);
+    if (out->reader_pid)
+        process_say(out->reader_pid, out->reader, sizeof out->reader);
 }
 
 static bool series_load(struct journal *j, struct error *err)
@@ -483,7 +491,7 @@ struct journal *journal_open_reader(const char *run_dir, struct error *err)
     return open_any(run_dir, true, err);
 }
 
-void journal_wal_look(const char *run_dir, struct journal_wal *out)
+void journal_wal_look(const char *run_dir, int last_pid, struct journal_wal *out)
 {
     char path[PATH_MAX];
     struct stat st;
@@ -493,7 +501,7 @@ void journal_wal_look(const char *run_dir, struct journal_wal *out)
     if (snprintf(path, sizeof path, "%s/journal.db-wal", run_dir) < (int)sizeof path && stat(path, &st) == 0)
         out->wal_bytes = st.st_size;
     if (snprintf(path, sizeof path, "%s/journal.db-shm", run_dir) < (int)sizeof path && stat(path, &st) == 0)
-        readers_find(&st, out);
+        reader_find(&st, last_pid, out);
 }
 
 bool journal_folds(struct journal *j, struct error *err)

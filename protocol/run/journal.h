@@ -22,13 +22,15 @@ struct journal *journal_open(const char *run_dir, struct error *err);
 /* The same for reading only; fails when there is none. */
 struct journal *journal_open_reader(const char *run_dir, struct error *err);
 /* How long the files are that the journal consists of, and who keeps the log from being folded at this moment: a process that is in
- * the middle of a read (a moment, for those that read as this module does). Reads no byte of them; a missing file has 0 bytes. */
+ * the middle of a read (a moment, for those that read as this module does). The reader of an earlier look is found again when it
+ * still reads (last_pid; 0: none), so two looks with one answer are a reader that stays. Reads no byte of them; a missing file has
+ * 0 bytes. */
 struct journal_wal {
     int64_t db_bytes, wal_bytes;
     int reader_pid;          // 0: none is seen
     char reader[256];        // "process 123 (sqlite3 journal.db)"
 };
-void journal_wal_look(const char *run_dir, struct journal_wal *out);
+void journal_wal_look(const char *run_dir, int last_pid, struct journal_wal *out);
 /* False when the last attempt to fold the log has failed (a full disk): err says why. Waiting for a reader is no failure. */
 bool journal_folds(struct journal *j, struct error *err);
 void journal_close(struct journal *j);    // NULL is fine; an open transaction is rolled back

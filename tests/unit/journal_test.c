@@ -293,14 +293,14 @@ static void the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_re
         bulk_put(j, i);
         if (i % 50 == 0) {
             assert_true(journal_events_read(r, seq, NULL, event_seen, &seq, &err));
-            journal_wal_look(*state, &wal);
+            journal_wal_look(*state, 0, &wal);
             longest = wal.wal_bytes > longest ? wal.wal_bytes : longest;
         }
     }
     assert_true(journal_folds(j, &err));
     assert_true(longest > 0 && longest < LOG_BOUND);
     for (int i = 0; i < 400; i++) {    // and the file itself has got what was written
-        journal_wal_look(*state, &wal);
+        journal_wal_look(*state, 0, &wal);
         if (wal.db_bytes > 200000)
             break;
         bulk_put(j, i);
@@ -384,7 +384,7 @@ static void a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_l
     assert_non_null(j = journal_open(*state, &err));
     for (int i = 1; i < N_BULK / 2; i++)
         bulk_put(j, i);
-    journal_wal_look(*state, &wal);
+    journal_wal_look(*state, 0, &wal);
     snprintf(name, sizeof name, "process %d (", (int)pid);
     assert_true(wal.wal_bytes > LOG_BOUND);
     assert_int_equal(wal.reader_pid, pid);
@@ -393,7 +393,7 @@ static void a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_l
     child_end(pid, mine);
     for (int i = 0; i < 1000 && wal.wal_bytes > LOG_BOUND; i++) {
         usleep(10000);
-        journal_wal_look(*state, &wal);
+        journal_wal_look(*state, 0, &wal);
     }
     assert_true(wal.wal_bytes <= LOG_BOUND);
     assert_int_equal(wal.reader_pid, 0);
@@ -414,7 +414,7 @@ static void a_reader_whose_callback_waits_for_ever_holds_no_snapshot(void **stat
     assert_non_null(j = journal_open(*state, &err));
     for (int i = 1; i < N_BULK; i++) {
         bulk_put(j, i);
-        journal_wal_look(*state, &wal);
+        journal_wal_look(*state, 0, &wal);
         longest = wal.wal_bytes > longest ? wal.wal_bytes : longest;
     }
     assert_int_equal(wal.reader_pid, 0);

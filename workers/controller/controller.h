@@ -174,6 +174,7 @@ struct controller {
     struct score_sums scored;          // since the last step
     int64_t storage_ms, log_told_bytes;    // when the journal's log was looked at; how long it was when an alert said so, 0: none did
     bool fold_told;                    // that it cannot be folded
+    int log_reader_pid;                // that read the log at the last look; 0: nobody did
     struct waste waste;                // up to the last group that came
     struct storage *storage;           // storage.c's own
 };

@@ -34,13 +34,15 @@ void storage_tick(struct controller *c)
     if (!folds && !c->fold_told)
         event_add(c, "alert", "controller", err.text, "");
     c->fold_told = !folds;
-    journal_wal_look(c->process.run_dir, &wal);
+    journal_wal_look(c->process.run_dir, c->log_reader_pid, &wal);
+    bool stays = wal.reader_pid && wal.reader_pid == c->log_reader_pid;    // others read for a moment, and are in nobody's way
+    c->log_reader_pid = wal.reader_pid;
     if (wal.wal_bytes < LOG_TOLD_BYTES) {
         c->log_told_bytes = 0;
     } else if (wal.wal_bytes >= LOG_MAX_BYTES) {
         run_fail(c, "the journal's log '%.400s/journal.db-wal' has %" PRId64 " MiB and cannot be folded: %s has been reading it all the "
                  "time; end that, then go on with --resume", c->process.run_dir, wal.wal_bytes >> 20, wal.reader_pid ? wal.reader : "a process");
-    } else if (wal.reader_pid && wal.wal_bytes >= 2 * c->log_told_bytes) {
+    } else if (stays && wal.wal_bytes >= 2 * c->log_told_bytes) {
         snprintf(text, sizeof text, "the journal's log has %" PRId64 " MiB and cannot be folded: %s has been reading it all the time; end that",
                  wal.wal_bytes >> 20, wal.reader);
         event_add(c, "alert", "controller", text, "");
