@@ -21,6 +21,8 @@
 #include "workers/host/nvml.h"
 #include "workers/engine/reward/sandbox/sandbox.h"
 
+#define LOOKS 10
+#define LOOK_GAP_MS 100
 #define LOG_LONG_BYTES (32 << 20)    // of a journal's log; it is cut at half of that
 
 enum finding { FINE, WORTH_KNOWING, MISSING };
@@ -177,6 +179,22 @@ static void sandbox_check(struct checkup *c)
     sandbox_host_free(h);
 }
 
+/* With the reader that two looks have found, if any: others read for a moment, and are in nobody's way. */
+static void wal_look(const char *dir, struct journal_wal *out)
+{
+    int last = 0;
+    journal_wal_look(dir, last, out);
+    for (int i = 0; i < LOOKS && out->reader_pid && out->reader_pid != last; i++) {
+        last = out->reader_pid;
+        poll(NULL, 0, LOOK_GAP_MS);
+        journal_wal_look(dir, last, out);
+    }
+    if (out->reader_pid != last) {
+        out->reader_pid = 0;
+        out->reader[0] = 0;
+    }
+}
+
 /* The journal and its log: a log that is not folded is found here before it fills the disk. */
 static bool run_check(struct checkup *c, const char *dir, struct error *err)
 {
@@ -184,7 +202,7 @@ static bool run_check(struct checkup *c, const char *dir, struct error *err)
     struct error why = { 0 };
     const double mib = 1 << 20;
     int64_t step;
-    journal_wal_look(dir, 0, &wal);    // before we are a reader, and perhaps the last one, whose going folds it
+    wal_look(dir, &wal);    // before we are a reader, and perhaps the last one, whose going folds it
     struct journal *j = journal_open_reader(dir, err);
     if (!j)
         return false;

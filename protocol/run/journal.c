@@ -21,6 +21,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/run/spawn.h"
 
 #define JOURNAL_VERSION 1
 #define SERIES_MAX 4096          // different metric names of a run
@@ -352,8 +353,8 @@ static void process_say(int pid, char *out, size_t size)
 }
 
 /* Who holds a lock of a reader on the log, as the kernel lists them: "1: POSIX  ADVISORY  READ 7534 fe:00:10953417 123 123". The one
- * of last time is found again when it is still there. */
-static void reader_find(const struct stat *shm, int last_pid, struct journal_wal *out)
+ * of last time is found again when it is still there. writer: it is not in its own way. */
+static void reader_find(const struct stat *shm, int writer, int last_pid, struct journal_wal *out)
 {
     enum { READ_LOCK_FIRST = 120 + 3, READ_LOCK_LAST = READ_LOCK_FIRST + 4 };    // SQLite's wal.c, WAL_READ_LOCK
     char line[256];
@@ -364,7 +365,7 @@ static void reader_find(const struct stat *shm, int last_pid, struct journal_wal
         int pid;
         if (sscanf(line, "%*d: POSIX %*s READ %d %x:%x:%llu %llu %llu", &pid, &dev_major, &dev_minor, &inode, &first, &last) != 6
             || inode != shm->st_ino || dev_major != major(shm->st_dev) || dev_minor != minor(shm->st_dev) || first > READ_LOCK_LAST
-            || last < READ_LOCK_FIRST || pid <= 0 || pid == getpid())
+            || last < READ_LOCK_FIRST || pid <= 0 || pid == getpid() || pid == writer)
             continue;
         if (!out->reader_pid || pid == last_pid)
             out->reader_pid = pid;
@@ -501,7 +502,7 @@ void journal_wal_look(const char *run_dir, int last_pid, struct journal_wal *out
     if (snprintf(path, sizeof path, "%s/journal.db-wal", run_dir) < (int)sizeof path && stat(path, &st) == 0)
         out->wal_bytes = st.st_size;
     if (snprintf(path, sizeof path, "%s/journal.db-shm", run_dir) < (int)sizeof path && stat(path, &st) == 0)
-        reader_find(&st, last_pid, out);
+        reader_find(&st, process_find(run_dir, "controller"), last_pid, out);
 }
 
 bool journal_folds(struct journal *j, struct error *err)

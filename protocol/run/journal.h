@@ -23,7 +23,8 @@ struct journal *journal_open(const char *run_dir, struct error *err);
 struct journal *journal_open_reader(const char *run_dir, struct error *err);
 /* How long the files are that the journal consists of, and who keeps the log from being folded at this moment: a process that is in
  * the middle of a read (a moment, for those that read as this module does). The reader of an earlier look is found again when it
- * still reads (last_pid; 0: none), so two looks with one answer are a reader that stays. Reads no byte of them; a missing file has
+ * still reads (last_pid; 0: none), so two looks with one answer are a reader that stays; the run's controller, whose own reads are in
+ * nobody's way, is not looked at. Reads no byte of them; a missing file has
  * 0 bytes. */
 struct journal_wal {
     int64_t db_bytes, wal_bytes;
