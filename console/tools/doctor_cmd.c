@@ -1,5 +1,5 @@
 /* rollcall doctor: what this machine has of what rollcall uses, and what to do about the rest. Changes nothing.
- * With RUN: how that run's journal lies on the disk. With --devices: what NVML tells of each GPU, a JSON line each. */
+ * With RUN: the state of that run's journal on disk. With --devices: what NVML reports for each GPU, one JSON line each. */
 #include <jansson.h>
 #include <langinfo.h>
 #include <limits.h>

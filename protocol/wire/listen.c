@@ -129,7 +129,7 @@ void listen_tick(struct listen *l)
         l->probed_ms = now;
         return;
     }
-    log_warn("'%s' no longer hears new connections; it listens anew", l->name);
+    log_warn("'%s' no longer hears new connections; it listens again", l->name);
     if (l->is_open)
         nng_listener_close(l->listener);
     l->is_open = false;

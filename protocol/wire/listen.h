@@ -3,7 +3,7 @@
  * nng 1.5.2 stops accepting for ever when a peer leaves while its connection is being negotiated: the failure reaches the listener
  * as NNG_ECLOSED, which it takes for its own closing. A killed process or a tool that ends at once is enough. So a listener that has
  * had no new connection for half a second is dialed by its own process (a bare connection and nng's greeting, since an nng socket may
- * hang when it is closed), and listens anew when that connection has not arrived in time; its peers then lose their connections
+ * hang when it is closed), and listens again when that connection has not arrived in time; its peers then lose their connections
  * and dial again.
  *
  * Owned by the transport, on its loop thread; nng's threads only count connections. */
@@ -35,7 +35,7 @@ struct listen {
  * the file's group may connect, too. On failure l can be closed. */
 MUST_USE bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, int dir_fd, const char *name, const char *url,
                           bool group, struct error *err);
-/* Look whether it still hears, and listen anew when it does not; when listen_due says so, or before. */
+/* Look whether it still hears, and listen again when it does not; when listen_due says so, or before. */
 void listen_tick(struct listen *l);
 /* When to look again, on the monotonic clock. */
 int64_t listen_due(const struct listen *l);

@@ -179,7 +179,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "version", KIND_I64, true, "weights of this version" }, { "made", KIND_I64, true, "... that this incarnation made" },
                { "offset", KIND_I64, false, "bytes" }, { "n_bytes", KIND_I64, false, "at most 4 MiB" },),
         FIELDS({ "size_bytes", KIND_I64, false, "of the whole file" },
-               { "stamp", KIND_I64, false, "another number: another file has come in its place, begin anew" },
+               { "stamp", KIND_I64, false, "another number: another file is there now, start over" },
                { "data", KIND_BIN, false, "shorter than asked at the end only" },) },
     [MSG_GONE] = { "gone", "gate", "controller", "a node has left or is lost: issue what it had again, and do not wait for its workers",
         FIELDS({ "node", KIND_STR, false, "its name" }, { "reason", KIND_STR, false, "for the journal" },), NO_FIELDS },

@@ -9,7 +9,7 @@
  *    stops dialing for ever after its peer was killed. Calls that were never sent move to the new socket.
  * 5. Closing a socket may hang for ever in 1.5.2 (its issue 1543). It is done on a thread of its own and waited for CLOSE_MS;
  *    what does not end is left as it is, with all that nng may still touch.
- * 6. A listener that nng has let go deaf listens anew (listen.h).
+ * 6. A listener that nng has let go deaf listens again (listen.h).
  * 7. A connection to another host may be dead and nobody has said so: the host is gone, or 1.5.2 has not noticed under TLS that
  *    the peer was killed. When nothing has been answered on it for SILENT_MS and requests have passed their limits, the socket is
  *    replaced. */

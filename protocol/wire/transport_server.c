@@ -95,7 +95,7 @@ static void tls_tick(struct server *s)
     }
     if (!front_is_deaf(s->front))
         return;
-    log_warn("nng no longer hears new connections of nodes; it listens anew");
+    log_warn("nng no longer hears new connections of nodes; it listens again");
     nng_listener_close(s->listener);
     if (tls_begin(s, &port, &err))
         front_target(s->front, port);

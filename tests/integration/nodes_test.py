@@ -235,7 +235,7 @@ class Nodes(RunCase):
         self.assertEqual(run.processes()["gate"], gate)
         self.assertLess(opened(), files)
         self.assertRegex(gate_log(run), r"connections? to '127\.0\.0\.1:\d+' (was|were) sent away, the last from 127\.0\.0\.1:\d+")
-        self.assertNotIn("listens anew", gate_log(run))
+        self.assertNotIn("listens again", gate_log(run))
         self.assertEqual(run.ctl("stop").returncode, 0)
         self.assertEqual(run.wait()[0], 3)
 

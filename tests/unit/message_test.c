@@ -144,7 +144,7 @@ static void the_readme_holds_the_table(UNUSED void **state)
     struct error err = { 0 };
     struct buf docs = BUF_INIT, readme = BUF_INIT;
     msg_print_docs(&docs);
-    if (getenv("UPDATE_DOCS")) {    // write the table's half of protocol/wire/README.md anew
+    if (getenv("UPDATE_DOCS")) {    // write the table's half of protocol/wire/README.md again
         assert_true(file_read(&readme, TEST_DATA_DIR "/../protocol/wire/README.md", 1 << 20, &err));
         char *at = strstr(readme.data, "## Messages\n");
         readme.len = at ? (size_t)(at - readme.data) : readme.len;

@@ -238,7 +238,7 @@ static void children_make(struct agent *a)
 }
 
 /* Wait for an event. False: none came until something is due, a child has ended, or LOOK_MS have passed, in which verdicts, figures and the
- * stages of the end are looked at anew. A signal that comes just before the wait is seen after it. */
+ * stages of the end are looked at again. A signal that comes just before the wait is seen after it. */
 static bool agent_wait(struct agent *a, struct net_event *ev)
 {
     struct pollfd fd[CHILD_MAX + 1];
