@@ -23,7 +23,7 @@ note() {
     shift
     echo "== $name"
     SECONDS=0
-    if out=$(timeout 300 "$@" 2>&1) && ! grep -q '"check": *false' <<<"$out"; then
+    if out=$(timeout "${LIMIT_S:-300}" "$@" 2>&1) && ! grep -q '"check": *false' <<<"$out"; then
         table+=("passed  $name  ${SECONDS}s  $(grep '^{' <<<"$out" | tail -1)")
     else
         table+=("FAILED  $name  ${SECONDS}s  $(grep '^{' <<<"$out" | tail -1)")
@@ -120,7 +120,7 @@ for group in "$@"; do
         done
         ;;
     ranks)
-        ROLLCALL=$rollcall LINES_SHOWN=30 note "the same runs on one, two and four GPUs" $python tests/gpu/ranks.py ${RANKS_CASES:-}
+        ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "the same runs on one, two and four GPUs" $python tests/gpu/ranks.py ${RANKS_CASES:-}
         ;;
     publish)
         if [ "$(nvidia-smi -L | wc -l)" -lt 2 ]; then
