@@ -1,4 +1,5 @@
 /* console_cmd.c - rollcall console and rollcall simulate */
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,22 +39,22 @@ static void farewell_print(const struct model *m, const char *run_dir)
 {
     char took[16];
     bool over = run_state_is_over(m->state);
-    printf("%s: %s at step %lld", m->name, run_state_name(m->state), (long long)m->step);
+    printf("%s: %s at step %" PRId64, m->name, run_state_name(m->state), m->step);
     if (m->max_steps > 0)
-        printf(" of %lld", (long long)m->max_steps);
+        printf(" of %" PRId64, m->max_steps);
     if (m->elapsed_s == m->elapsed_s)
         printf(" after %s", duration_format(took, m->elapsed_s));
     printf("%s%s\n", over && m->reason[0] ? ": " : "", over ? m->reason : "");
     for (int i = 0; i < m->n_eval; i++)
-        printf("  %-12s %5.1f %% -> %5.1f %% of %lld problems\n", m->eval[i].set, 100 * m->eval[i].first_mean, 100 * m->eval[i].mean,
-               (long long)m->eval[i].n);
+        printf("  %-12s %5.1f %% -> %5.1f %% of %" PRId64 " problems\n", m->eval[i].set, 100 * m->eval[i].first_mean, 100 * m->eval[i].mean,
+               m->eval[i].n);
     if (!over)
         printf("  it goes on; come back with: rollcall console %s\n", run_dir);
 }
 
 /* Open a run on the screen or tell it line by line; console's own exit is never the run's. */
-static bool run_watch(const char *run_dir, bool read_only, const struct console_options *o, const struct batch_config *batch,
-                      int64_t from, struct error *err)
+static bool run_watch(const char *run_dir, bool read_only, const struct console_options *o, const struct batch_config *batch, int64_t from,
+                      struct error *err)
 {
     /* the transport's threads inherit the mask: a signal must find no thread that would die of it, only the loop's signalfd */
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT };
@@ -87,7 +88,8 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         { NULL, NULL, CLI_HEADING, NULL, NULL, "which run" },
         { "run", NULL, CLI_STR, &run, "DIR", "its directory; without it the one live run" },
         { "runs-dir", NULL, CLI_STR, &runs_dir, "DIR", "where runs are looked for (runs)" },
-        { "read-only", NULL, CLI_FLAG, &read_only, NULL, "only look; always so for who is not the run's owner (see the setting view_group)" },
+        { "read-only", NULL, CLI_FLAG, &read_only, NULL,
+          "only look; always so for who is not the run's owner (see the setting view_group)" },
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the screen" },
         { "theme", NULL, CLI_STR, &o.theme, "NAME|FILE", "colours: dark, light or a theme file" },
         { "color", NULL, CLI_STR, &color, "WHEN", "auto, never, 8, 256 or true; NO_COLOR=1 in the environment means never" },
@@ -103,7 +105,11 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     };
     struct cli cli = { .command = "rollcall console",
                        .about = "Shows a live run and lets you steer it. Training never depends on a console; any number may be open.",
-                       .operands = "[RUN_DIR]", .options = options, .n_options = ARRAY_SIZE(options), .operand = operand, .max_operands = 1 };
+                       .operands = "[RUN_DIR]",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
+                       .operand = operand,
+                       .max_operands = 1 };
     char run_dir[4096];
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
@@ -143,15 +149,21 @@ static bool simulate_cmd(int argc, char **argv, struct error *err)
         { "ascii", NULL, CLI_FLAG, &ascii, NULL, "draw with ASCII only" },
         { "no-mouse", NULL, CLI_FLAG, &no_mouse, NULL, "leave the mouse to the terminal" },
     };
-    struct cli cli = { .command = "rollcall simulate", .about = "Shows the console on a made-up run: every number is invented.",
-                       .options = options, .n_options = ARRAY_SIZE(options) };
+    struct cli cli = { .command = "rollcall simulate",
+                       .about = "Shows the console on a made-up run: every number is invented.",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (!screen_options(&o, color, glyphs, ascii, err))
         return false;
-    const struct { const char *option; double value, min, max; } bounds[] = {
-        { "steps", (double)s.steps, 1, 1000000 }, { "done", (double)s.done, 0, (double)s.steps }, { "step-seconds", s.step_s, 0.01, 3600 },
-        { "workers", (double)s.workers, 1, 200 }, { "stall-after", (double)s.stall_after_s, 0, 1e9 },
+    const struct {
+        const char *option;
+        double value, min, max;
+    } bounds[] = {
+        { "steps", (double)s.steps, 1, 1000000 },           { "done", (double)s.done, 0, (double)s.steps },
+        { "step-seconds", s.step_s, 0.01, 3600 },           { "workers", (double)s.workers, 1, 200 },
+        { "stall-after", (double)s.stall_after_s, 0, 1e9 },
     };
     for (size_t i = 0; i < ARRAY_SIZE(bounds); i++)
         if (!(bounds[i].value >= bounds[i].min && bounds[i].value <= bounds[i].max))

@@ -26,7 +26,7 @@
 #include "protocol/run/journal.h"
 #include "protocol/run/spawn.h"
 
-#define ASK_AGAIN_MS 4000     // then after 8 s, 16 s, ...
+#define ASK_AGAIN_MS 4000    // then after 8 s, 16 s, ...
 #define QUESTION_LIMIT_MS 12000
 
 struct ctl {
@@ -106,15 +106,17 @@ static bool agent_awaited(const char *run_dir, struct error *err)
     if (agent > 0 && process_state(agent) == 'T')
         return error_set(err, ERR_TIMEOUT, "the run's agent (pid %d) is stopped; 'kill -CONT %d' lets it go on", (int)agent, (int)agent);
     if (agent <= 0 && process_state(keeper) == 'T')
-        return error_set(err, ERR_TIMEOUT, "the run's agent has ended, and its keeper (pid %d), which starts it again, is stopped; "
-                         "'kill -CONT %d' lets it go on", (int)keeper, (int)keeper);
+        return error_set(err, ERR_TIMEOUT,
+                         "the run's agent has ended, and its keeper (pid %d), which starts it again, is stopped; "
+                         "'kill -CONT %d' lets it go on",
+                         (int)keeper, (int)keeper);
     return true;
 }
 
 /* Ask the agent until the limit, in pieces: a question or its answer may be lost on the way (a process begins anew, a listener opens
  * again), and the same id is carried out only once. */
-static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m, int64_t limit_ms, struct msg_in *in,
-                      struct net_event *ev, struct error *err)
+static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m, int64_t limit_ms, struct msg_in *in, struct net_event *ev,
+                      struct error *err)
 {
     int64_t began = clock_ms(), until = began + limit_ms;
     if (!agent_awaited(c->run_dir, err) || !run_door_open(&c->door, c->run_dir, c->read_only, err))
@@ -160,7 +162,8 @@ static bool ended_status(struct ctl *c, struct error *err)
     }
     const char *state = run_state_is_over(last.state) ? run_state_name(last.state) : "dead";
     if (c->json)
-        json_print(json_pack("{s:s,s:s,s:I,s:{},s:[]}", "state", state, "reason", last.reason, "step", (json_int_t)step, "knobs", "processes"));
+        json_print(
+            json_pack("{s:s,s:s,s:I,s:{},s:[]}", "state", state, "reason", last.reason, "step", (json_int_t)step, "knobs", "processes"));
     else
         printf("%s: %s at step %" PRId64 "%s%s; no process of it is alive\n", c->run_dir, state, step, last.reason[0] ? ": " : "",
                last.reason);
@@ -321,9 +324,12 @@ static bool events_ask(struct ctl *c, struct error *err)
     for (int64_t i = 0; i < mval_n(list); i++) {
         const struct mval *v = mval_at(list, i);
         char kind[32], who[128], text[1024];
-        struct journal_event e = { .step = mval_i64(mval_get(v, "step"), 0), .wall_s = mval_f64(mval_get(v, "time"), 0),
-                                   .kind = mval_text(v, "kind", kind, sizeof kind), .who = mval_text(v, "who", who, sizeof who),
-                                   .text = mval_text(v, "text", text, sizeof text), .detail = "" };
+        struct journal_event e = { .step = mval_i64(mval_get(v, "step"), 0),
+                                   .wall_s = mval_f64(mval_get(v, "time"), 0),
+                                   .kind = mval_text(v, "kind", kind, sizeof kind),
+                                   .who = mval_text(v, "who", who, sizeof who),
+                                   .text = mval_text(v, "text", text, sizeof text),
+                                   .detail = "" };
         event_print(NULL, &e);
     }
     msg_in_release(&in);
@@ -415,7 +421,8 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         { "depth", NULL, CLI_STR, &c.depth, "DEPTH", "pause: the same as pause DEPTH" },
         { "verify", NULL, CLI_FLAG, &c.verify, NULL, "checkpoints: read every file and compare its hash" },
         { "id", NULL, CLI_STR, &c.id, "ID", "commands: carried out once under this id; asked again it gets the first outcome" },
-        { "read-only", NULL, CLI_FLAG, &c.read_only, NULL, "ask by the socket that only shows the run; always so for who is not its owner" },
+        { "read-only", NULL, CLI_FLAG, &c.read_only, NULL,
+          "ask by the socket that only shows the run; always so for who is not its owner" },
         { "limit", NULL, CLI_F64, &c.limit_s, "SECONDS", "give up after so long and name who is late" },
     };
     struct buf about = BUF_INIT;
@@ -423,10 +430,18 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
                     "  status                 state, step and processes\n  checkpoints            those on disk\n"
                     "  events                 what happened, and who asked for what\n");
     for (int i = 0; i < n_command_specs; i++)
-        buf_fmt(&about, "  %-22s %s\n", command_specs[i].arg == ARG_VALUES ? "set NAME=VALUE..."
-                : command_specs[i].arg == ARG_CHOICE ? "pause [DEPTH]" : command_specs[i].name, command_specs[i].help);
-    struct cli cli = { .command = "rollcall ctl", .about = buf_text(&about), .operands = "COMMAND [...]", .options = options,
-                       .n_options = ARRAY_SIZE(options), .operand = operand, .max_operands = ARRAY_SIZE(operand) };
+        buf_fmt(&about, "  %-22s %s\n",
+                command_specs[i].arg == ARG_VALUES   ? "set NAME=VALUE..."
+                : command_specs[i].arg == ARG_CHOICE ? "pause [DEPTH]"
+                                                     : command_specs[i].name,
+                command_specs[i].help);
+    struct cli cli = { .command = "rollcall ctl",
+                       .about = buf_text(&about),
+                       .operands = "COMMAND [...]",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
+                       .operand = operand,
+                       .max_operands = ARRAY_SIZE(operand) };
     TRY(cli_parse(&cli, argc, argv, err));
     if (cli.help_wanted) {
         ok = true;

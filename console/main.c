@@ -13,14 +13,16 @@ static bool version_cmd(int argc, char **argv, struct error *err);
 
 static const struct subcommand version_subcommand = { "version", version_cmd, "print the version" };
 /* In the order of --help. */
+// clang-format off
 #define SUBCOMMANDS(X) \
     X(train) X(ctl) X(score) X(pull) X(template) X(tokenize) X(bench) X(doctor) X(settings) X(metrics) X(sft) \
     X(random_model) X(export) X(agent) X(gate) X(uplink) X(controller) X(worker) X(scorer) X(exporter) X(console) \
     X(simulate) X(generate) X(eval) X(rollouts) X(logprobs)
+// clang-format on
 SUBCOMMANDS(SUBCOMMAND_DECLARE)
 
 #define ROW(name_) &name_##_subcommand,
-static const struct subcommand *const subcommands[] = { SUBCOMMANDS(ROW) &version_subcommand };
+static const struct subcommand *const subcommands[] = { SUBCOMMANDS(ROW) & version_subcommand };
 
 static bool version_cmd(UNUSED int argc, UNUSED char **argv, UNUSED struct error *err)
 {

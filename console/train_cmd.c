@@ -41,9 +41,12 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
 {
     struct cli_option own[] = {
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the command" },
-        { "resume", NULL, CLI_STR, &t->resume, "DIR", "go on with this run (one that goes on already is looked at); settings given here hold from there on, whatever was set before" },
-        { "from-checkpoint", NULL, CLI_FLAG, &t->from_checkpoint, NULL, "with --resume, when the run's journal is lost: make it again from the newest whole checkpoint; says what is lost" },
-        { "accept-changed", NULL, CLI_STR, &t->accept, "PART,...", "with --resume: go on although these are not what the run began with: dataset, \"eval_dataset NAME\", model, tokenizer, chat_template; noted in the journal" },
+        { "resume", NULL, CLI_STR, &t->resume, "DIR",
+          "go on with this run (one that goes on already is looked at); settings given here hold from there on, whatever was set before" },
+        { "from-checkpoint", NULL, CLI_FLAG, &t->from_checkpoint, NULL,
+          "with --resume, when the run's journal is lost: make it again from the newest whole checkpoint; says what is lost" },
+        { "accept-changed", NULL, CLI_STR, &t->accept, "PART,...",
+          "with --resume: go on although these are not what the run began with: dataset, \"eval_dataset NAME\", model, tokenizer, chat_template; noted in the journal" },
         { "runs-dir", NULL, CLI_STR, &t->runs_dir, "DIR", "where the run's directory is made (runs)" },
         { "batch", NULL, CLI_FLAG, &t->batch, NULL, "stay in the foreground and own the run: a signal stops it, a second at once" },
         { "format", NULL, CLI_STR, &t->format, "FORMAT", "with --batch: text or jsonl" },
@@ -69,8 +72,12 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
         if (knobs[i].alias)
             options[n++] = (struct cli_option){ knobs[i].alias, NULL, CLI_STR, &t->value[i], NULL, "another name of the one above" };
     }
-    struct cli cli = { .command = "rollcall train", .operands = "[RUN.yaml]", .options = options, .n_options = n,
-                       .operand = operand, .max_operands = 1,
+    struct cli cli = { .command = "rollcall train",
+                       .operands = "[RUN.yaml]",
+                       .options = options,
+                       .n_options = n,
+                       .operand = operand,
+                       .max_operands = 1,
                        .about = "Trains a model by reinforcement learning. On a terminal the run goes on in the background and the\n"
                                 "console opens on it; with --batch, or without a terminal, progress is printed here." };
     bool ok = cli_parse(&cli, argc, words, err);
@@ -79,7 +86,8 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
     free(options);
     free(words);
     if (ok && t->from_checkpoint && !t->resume)
-        return error_set(err, ERR_USAGE, "--from-checkpoint is for a run that has lost its journal; give --resume, too (a new run begins from a "
+        return error_set(err, ERR_USAGE,
+                         "--from-checkpoint is for a run that has lost its journal; give --resume, too (a new run begins from a "
                          "checkpoint with --checkpoint-path)");
     if (ok && t->accept && !t->resume)
         return error_set(err, ERR_USAGE, "--accept-changed is for a run that is gone on with; give --resume, too");
@@ -154,7 +162,7 @@ static void memory_print(const struct train *t)
     if (!config_load(&shape, t->config.model, &err))
         return;
     bool half = strcmp(t->config.dtype, "bf16") == 0
-             || (strcmp(t->config.dtype, "auto") == 0 && strncmp(t->config.devices, "cuda", 4) == 0);
+                || (strcmp(t->config.dtype, "auto") == 0 && strncmp(t->config.devices, "cuda", 4) == 0);
     double n = (double)config_n_param(&shape), weight = n * (half ? 2 : 4), mib = 1 << 20;
     double copies = 1 + (t->config.n_behind > 0) + (t->config.beta > 0);
     printf("memory:         %.0f MiB for %.1f M parameters: %g x weights %s, fp32 masters, moments and gradient; activations and\n"
@@ -170,20 +178,27 @@ static void plan_print(const struct train *t)
     printf("data:           %s, %" PRId64 " prompts\n", t->config.dataset, t->n_row);
     placement_print(t);
     printf("rollout step:   %" PRId64 " prompts x %" PRId64 " completions\n", p->prompts_per_rollout_step, t->config.num_generations);
-    printf("optimizer step: %" PRId64 " prompts (train_batch_size %" PRId64 " x %" PRId64 " trainers), %" PRId64 " of them a rollout step\n",
+    printf("optimizer step: %" PRId64 " prompts (train_batch_size %" PRId64 " x %" PRId64 " trainers), %" PRId64
+           " of them a rollout step\n",
            p->prompts_per_train_batch, t->config.train_batch_size, p->dp, p->k);
     printf("length:         %" PRId64 " optimizer steps\n", t->config.max_steps > 0 ? t->config.max_steps : p->total_steps);
     if (t->config.free_running)
-        printf("free-running:   not repeatable; a group's first token is at most %" PRId64 " optimizer steps old when trained on\n", p->max_age_steps);
+        printf("free-running:   not repeatable; a group's first token is at most %" PRId64 " optimizer steps old when trained on\n",
+               p->max_age_steps);
     else if (p->on_policy)
         printf("on-policy:      strictly (n_behind 0, one optimizer step a rollout step)\n");
     else
-        printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n", p->max_age_steps);
+        printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n",
+               p->max_age_steps);
     memory_print(t);
     const struct run_config *c = &t->config;
-    const char *own = strcmp(c->placement, "apart") == 0 ? "" : c->n_behind == 0 ? "shared by sampler and trainer of a device"
-        : "copied on the device for its sampler", *way = strcmp(c->weights, "files") == 0 ? "by file" : strcmp(c->weights, "copy") == 0 ? "by copy"
-        : strncmp(c->devices, "cpu:", 4) == 0 ? "through shared memory" : "by nccl";
+    const char *own = strcmp(c->placement, "apart") == 0 ? ""
+                      : c->n_behind == 0                 ? "shared by sampler and trainer of a device"
+                                                         : "copied on the device for its sampler",
+               *way = strcmp(c->weights, "files") == 0      ? "by file"
+                      : strcmp(c->weights, "copy") == 0     ? "by copy"
+                      : strncmp(c->devices, "cpu:", 4) == 0 ? "through shared memory"
+                                                            : "by nccl";
     bool far = run_config_travels(c);
     printf("weights:        %s%s%s%s\n", own, own[0] && far ? "; " : "", far ? way : "",
            far ? " from the first trainer to other samplers" : "");
@@ -230,7 +245,8 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     if (batch) {
         ok = train_watch(t, &seen, err);
     } else {
-        fprintf(stderr, "the run goes on in the background: %s\n  come back: rollcall console %s\n  stop:      rollcall ctl --run %s stop\n",
+        fprintf(stderr,
+                "the run goes on in the background: %s\n  come back: rollcall console %s\n  stop:      rollcall ctl --run %s stop\n",
                 t->run_dir, t->run_dir, t->run_dir);
         char *words[] = { "console", t->run_dir, NULL };
         ok = console_subcommand.run(2, words, err);

@@ -1,6 +1,7 @@
 /* device.c - opening devices by name, and what every back end shares */
 #include "kernels/ops.h"
 #include "kernels/philox.h"
+#include <inttypes.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -140,7 +141,7 @@ struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype
                           struct error *err)
 {
     if (n_out < 1 || n_in < 1 || n_out > INT32_MAX || n_in > INT32_MAX) {
-        error_set(err, ERR_SHAPE, "a weight of %lld x %lld", (long long)n_out, (long long)n_in);
+        error_set(err, ERR_SHAPE, "a weight of %" PRId64 " x %" PRId64, n_out, n_in);
         return NULL;
     }
     struct weight *w = calloc(1, sizeof *w);

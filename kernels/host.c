@@ -1,5 +1,6 @@
 /* host.c - memory, copies and checks of the back ends on host memory */
 #include "kernels/host.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -65,8 +66,7 @@ bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row,
 {
     for (int64_t i = 0; i < n; i++)
         if (row[i] < 0 || row[i] >= n_row)
-            return error_set(err, ERR_SHAPE, "%s: id %d of row %lld is not in a table of %lld", op, row[i], (long long)i,
-                             (long long)n_row);
+            return error_set(err, ERR_SHAPE, "%s: id %d of row %" PRId64 " is not in a table of %" PRId64, op, row[i], i, n_row);
     return true;
 }
 
@@ -131,8 +131,10 @@ bool host_mem_hash(UNUSED struct device *dev, const struct mem_hash *a, UNUSED s
 bool attn_heads_check(const char *op, struct attn_heads h, struct error *err)
 {
     if (h.n_q < 1 || h.n_kv < 1 || h.n_q % h.n_kv || h.hd < 16 || h.hd > 256 || h.hd % 16)
-        return error_set(err, ERR_SHAPE, "%s: %d query heads, %d key heads of size %d; the first must be a multiple of the second, "
-                         "the size a multiple of 16 up to 256", op, h.n_q, h.n_kv, h.hd);
+        return error_set(err, ERR_SHAPE,
+                         "%s: %d query heads, %d key heads of size %d; the first must be a multiple of the second, "
+                         "the size a multiple of 16 up to 256",
+                         op, h.n_q, h.n_kv, h.hd);
     return true;
 }
 
@@ -140,9 +142,9 @@ bool attn_seq_check(const char *op, const int32_t *seq, int64_t n_seq, int64_t n
 {
     for (int64_t s = 0; s < n_seq; s++)
         if (seq[s] < 0 || seq[s + 1] < seq[s])
-            return error_set(err, ERR_SHAPE, "%s: sequence %lld goes from row %d to row %d", op, (long long)s, seq[s], seq[s + 1]);
+            return error_set(err, ERR_SHAPE, "%s: sequence %" PRId64 " goes from row %d to row %d", op, s, seq[s], seq[s + 1]);
     if (seq[0] != 0 || seq[n_seq] != n)
-        return error_set(err, ERR_SHAPE, "%s: sequences cover rows %d to %d of %lld", op, seq[0], seq[n_seq], (long long)n);
+        return error_set(err, ERR_SHAPE, "%s: sequences cover rows %d to %d of %" PRId64, op, seq[0], seq[n_seq], n);
     return true;
 }
 
@@ -155,12 +157,14 @@ bool attn_paged_check(const struct attn_paged *a, int page_tok, struct error *er
         if (a->kv_len[s] == 0)
             continue;
         if (n_q < 0 || q0 < 0 || q0 + n_q > a->n || a->kv_len[s] < n_q || a->kv_len[s] > a->max_page * page_tok)
-            return error_set(err, ERR_SHAPE, "attn_paged: sequence %lld has %lld queries from row %lld of %lld and %d keys in %lld "
-                             "pages of %d", (long long)s, (long long)n_q, (long long)q0, (long long)a->n, a->kv_len[s],
-                             (long long)a->max_page, page_tok);
+            return error_set(err, ERR_SHAPE,
+                             "attn_paged: sequence %" PRId64 " has %" PRId64 " queries from row %" PRId64 " of %" PRId64
+                             " and %d keys in %" PRId64 " "
+                             "pages of %d",
+                             s, n_q, q0, a->n, a->kv_len[s], a->max_page, page_tok);
         for (int64_t p = 0; p * page_tok < a->kv_len[s]; p++)
             if (a->page[s * a->max_page + p] < 0)
-                return error_set(err, ERR_SHAPE, "attn_paged: page %lld of sequence %lld is %d", (long long)p, (long long)s,
+                return error_set(err, ERR_SHAPE, "attn_paged: page %" PRId64 " of sequence %" PRId64 " is %d", p, s,
                                  a->page[s * a->max_page + p]);
     }
     return true;
@@ -172,15 +176,14 @@ bool rope_check(const char *op, const int32_t *pos, int64_t n, int64_t n_pos, st
         return false;
     for (int64_t i = 0; i < n; i++)
         if (pos[i] < 0 || pos[i] >= n_pos)
-            return error_set(err, ERR_SHAPE, "%s: position %d of row %lld is not below %lld", op, pos[i], (long long)i,
-                             (long long)n_pos);
+            return error_set(err, ERR_SHAPE, "%s: position %d of row %" PRId64 " is not below %" PRId64, op, pos[i], i, n_pos);
     return true;
 }
 
 bool logits_check(const char *op, int64_t n, int64_t vocab, int64_t n_live, int64_t ld, struct error *err)
 {
     if (n < 0 || vocab < 1 || n_live < 0 || n_live > vocab || (ld && ld < vocab))
-        return error_set(err, ERR_SHAPE, "%s: %lld rows of %lld logits, %lld live, %lld apart", op, (long long)n, (long long)vocab,
-                         (long long)n_live, (long long)ld);
+        return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows of %" PRId64 " logits, %" PRId64 " live, %" PRId64 " apart", op, n, vocab,
+                         n_live, ld);
     return true;
 }

@@ -25,27 +25,40 @@
 #include <stdint.h>
 #include "protocol/base/error.h"
 
-enum dtype { DT_F32, DT_BF16 };
+enum dtype {
+    DT_F32,
+    DT_BF16,
+};
 static inline size_t dtype_size(enum dtype t)
 {
     return t == DT_BF16 ? 2 : 4;
 }
 static inline uint16_t bf16_from_f32(float x)    // round to nearest even; a NaN stays one
 {
-    union { float f; uint32_t u; } v = { x };
+    union {
+        float f;
+        uint32_t u;
+    } v = { x };
     if ((v.u & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)(v.u >> 16 | 0x40);
     return (uint16_t)((v.u + 0x7fffu + (v.u >> 16 & 1)) >> 16);
 }
 static inline float bf16_to_f32(uint16_t h)
 {
-    union { uint32_t u; float f; } v = { (uint32_t)h << 16 };
+    union {
+        uint32_t u;
+        float f;
+    } v = { (uint32_t)h << 16 };
     return v.f;
 }
 
 struct comm_ops;
 struct ops;
-enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_CUDA };
+enum device_kind {
+    DEVICE_REF,
+    DEVICE_CPU,
+    DEVICE_CUDA,
+};
 /* What is known of every device; a back end's own struct starts with it. Read only for users. */
 struct device {
     const struct ops *op;
@@ -64,7 +77,7 @@ struct device {
 /* Open "ref", "cpu:N" or "cuda:N". n_thread: cpu threads, 0 for all cores this process may use. RC_CPU=avx512|avx2|scalar
  * picks a cpu code path (an unsupported one is an error). NULL: see err. */
 struct device *device_new(const char *name, int n_thread, struct error *err);
-void device_free(struct device *dev);     // memory still held on it is lost; NULL is fine
+void device_free(struct device *dev);    // memory still held on it is lost; NULL is fine
 /* Wait until everything asked for is done; reports an error of an earlier asynchronous operation. */
 MUST_USE bool device_sync(struct device *dev, struct error *err);
 
@@ -77,17 +90,20 @@ void *host_new(struct device *dev, size_t size_bytes, const char *what, struct e
 void host_free(struct device *dev, void *p);
 /* Free and total device memory in bytes; for cpu and ref the machine's. */
 MUST_USE bool mem_info(struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err);
-enum copy_dir { COPY_H2D, COPY_D2H, COPY_D2D };
+enum copy_dir {
+    COPY_H2D,
+    COPY_D2H,
+    COPY_D2D,
+};
 /* Copy in stream order. H2D from ordinary host memory may be reused on return; from host_new memory only after the copy is
  * done. D2H: the bytes are there after device_sync. */
-MUST_USE bool mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes, enum copy_dir dir,
-                       struct error *err);
+MUST_USE bool mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes, enum copy_dir dir, struct error *err);
 
 /* A point in the order of work, so that the host can wait for one call's results while later ones run. Waiting for a mark
  * that was never set returns at once. */
 struct mark;
 struct mark *mark_new(struct device *dev, struct error *err);
-void mark_free(struct device *dev, struct mark *m);      // NULL is fine
+void mark_free(struct device *dev, struct mark *m);                                // NULL is fine
 MUST_USE bool mark_set(struct device *dev, struct mark *m, struct error *err);     // after all that was asked for so far
 MUST_USE bool mark_wait(struct device *dev, struct mark *m, struct error *err);    // until what was asked for before it is done
 
@@ -107,11 +123,11 @@ void mem_share_close(struct device *dev, const void *p, size_t size_bytes);
 /* A matrix (n_out, n_in) row-major as in Hugging Face (y = x W^T), with whatever form the back end computes best from: a
  * packed copy on cpu, the K split and chosen algorithms on cuda. data is borrowed until weight_free. */
 struct weight {
-    const void *data;       // (n_out, n_in) of dtype
+    const void *data;    // (n_out, n_in) of dtype
     enum dtype dtype;
     int64_t n_out, n_in;
-    bool for_bwd;           // linear_bwd_x will be asked for
-    void *pack;             // the back end's
+    bool for_bwd;    // linear_bwd_x will be asked for
+    void *pack;      // the back end's
 };
 /* Make the handle; packs at once, so data must hold its values (or weight_refresh later). NULL: see err. */
 struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, bool for_bwd,
@@ -126,8 +142,8 @@ struct linear_cost {
     int64_t n, n_out, n_in;
     bool bias;
     enum dtype y_dtype;
-    double rule_us;         // out: linear_fwd
-    double best_us;         // out: the best of eight algorithms that may add up in any order
+    double rule_us;    // out: linear_fwd
+    double best_us;    // out: the best of eight algorithms that may add up in any order
 };
 
 /* --- graphs (cuda; device.can_capture) ------------------------------------------------------------------------------ */
@@ -143,25 +159,25 @@ void graph_free(struct device *dev, struct graph *g);
 /* y[i] = table[row[i]]: token embedding, or picking rows of activations. Ids outside [0, n_row) are an error on cpu and
  * ref, and give a row of zeros on cuda. */
 struct rows_gather {
-    void *y;                // (n, d) dtype
-    const void *table;      // (n_row, d) dtype
-    const int32_t *row;     // (n)
+    void *y;               // (n, d) dtype
+    const void *table;     // (n_row, d) dtype
+    const int32_t *row;    // (n)
     int64_t n, n_row, d;
     enum dtype dtype;
 };
 /* y[row[i]] = x[i]; each row named at most once, other rows untouched. */
 struct rows_scatter {
-    void *y;                // (n_row, d) dtype
-    const void *x;          // (n, d) dtype
-    const int32_t *row;     // (n)
+    void *y;               // (n_row, d) dtype
+    const void *x;         // (n, d) dtype
+    const int32_t *row;    // (n)
     int64_t n, n_row, d;
     enum dtype dtype;
 };
 /* dtable[r] += sum of dy[i] over the i with row[i] == r, in order of i: gradient of the embedding. */
 struct embed_bwd {
-    float *dtable;          // (n_row, d) +=
-    const void *dy;         // (n, d) dtype
-    const int32_t *row;     // (n)
+    float *dtable;         // (n_row, d) +=
+    const void *dy;        // (n, d) dtype
+    const int32_t *row;    // (n)
     int64_t n, n_row, d;
     enum dtype dtype;
 };
@@ -169,33 +185,33 @@ struct embed_bwd {
 /* sum = x + add (or x when add is NULL); y = w * sum / sqrt(mean(sum^2) + eps), normalised value rounded to dtype before
  * the product with w as Hugging Face does. RMSNorm, arXiv 1910.07467, eq. 4. */
 struct rmsnorm_fwd {
-    void *y;                // (n, d) dtype
-    void *sum;              // (n, d) dtype: where x + add goes; may be x; needed with add
-    const void *x;          // (n, d) dtype
-    const void *add;        // (n, d) dtype, or NULL
-    const void *w;          // (d) dtype
-    float *rstd;            // (n) 1 / root of the mean square, for the backward; NULL: not wanted
+    void *y;            // (n, d) dtype
+    void *sum;          // (n, d) dtype: where x + add goes; may be x; needed with add
+    const void *x;      // (n, d) dtype
+    const void *add;    // (n, d) dtype, or NULL
+    const void *w;      // (d) dtype
+    float *rstd;        // (n) 1 / root of the mean square, for the backward; NULL: not wanted
     int64_t n, d;
     float eps;
     enum dtype dtype;
 };
 /* dx = dadd + gradient through the norm; dw += ... . x is the forward's sum. dx may be dadd or dy. */
 struct rmsnorm_bwd {
-    void *dx;               // (n, d) dtype
-    float *dw;              // (d) +=; NULL: not wanted
-    const void *dy;         // (n, d) dtype
-    const void *dadd;       // (n, d) dtype gradient that reaches sum past the norm, or NULL
-    const void *x;          // (n, d) dtype
-    const void *w;          // (d) dtype
-    const float *rstd;      // (n)
+    void *dx;             // (n, d) dtype
+    float *dw;            // (d) +=; NULL: not wanted
+    const void *dy;       // (n, d) dtype
+    const void *dadd;     // (n, d) dtype gradient that reaches sum past the norm, or NULL
+    const void *x;        // (n, d) dtype
+    const void *w;        // (d) dtype
+    const float *rstd;    // (n)
     int64_t n, d;
     enum dtype dtype;
 };
 
 /* y = x W^T + bias. */
 struct linear_fwd {
-    void *y;                // (n, n_out) y_dtype, rows ldy apart
-    const void *x;          // (n, n_in) of the weight's dtype, rows ldx apart
+    void *y;          // (n, n_out) y_dtype, rows ldy apart
+    const void *x;    // (n, n_in) of the weight's dtype, rows ldx apart
     const struct weight *w;
     const void *bias;       // (n_out) of the weight's dtype, or NULL
     int64_t n, ldx, ldy;    // ldx, ldy 0: dense
@@ -203,25 +219,25 @@ struct linear_fwd {
 };
 /* dx = dy W, or dx += dy W with `accumulate`. */
 struct linear_bwd_x {
-    void *dx;               // (n, n_in) of the weight's dtype
-    const void *dy;         // (n, n_out) of the weight's dtype
-    const struct weight *w; // made with for_bwd
-    int64_t n, ldx, lddy;   // row distance of dx and of dy; 0: dense
+    void *dx;                  // (n, n_in) of the weight's dtype
+    const void *dy;            // (n, n_out) of the weight's dtype
+    const struct weight *w;    // made with for_bwd
+    int64_t n, ldx, lddy;      // row distance of dx and of dy; 0: dense
     bool accumulate;
 };
 /* dw += dy^T x; dbias += sum of dy over rows. */
 struct linear_bwd_w {
-    float *dw;              // (n_out, n_in) +=, dense
-    float *dbias;           // (n_out) +=, or NULL
-    const void *dy;         // (n, n_out) dtype
-    const void *x;          // (n, n_in) dtype
+    float *dw;                            // (n_out, n_in) +=, dense
+    float *dbias;                         // (n_out) +=, or NULL
+    const void *dy;                       // (n, n_out) dtype
+    const void *x;                        // (n, n_in) dtype
     int64_t n, n_out, n_in, lddy, ldx;    // row distances; 0: dense
     enum dtype dtype;
 };
 
 /* Heads of one projection row are [q: n_q heads | k: n_kv | v: n_kv], each hd wide. */
 struct attn_heads {
-    int n_q, n_kv, hd;      // hd: a multiple of 16, at most 256 (cuda: 16, 32, 64 or 128)
+    int n_q, n_kv, hd;    // hd: a multiple of 16, at most 256 (cuda: 16, 32, 64 or 128)
 };
 /* A KV pool of one layer: pages of kv_page_bytes each, K and V of kv_page_tok tokens of all KV heads; the layout inside is
  * the back end's, so a page is copied whole (kv_copy) or not at all. */
@@ -233,27 +249,27 @@ static inline size_t kv_page_bytes(const struct device *dev, struct attn_heads h
  * Face: (a, b) -> (a cos - b sin, b cos + a sin) for a in the first half, b in the second. v is copied when out is not
  * qkv. K and V also go to the KV pool where slot says so. RoPE, arXiv 2104.09864. */
 struct rope_fwd {
-    void *out;              // (n, (n_q + 2 n_kv) hd) dtype; may be qkv (then nothing is left for a q/k norm's backward)
-    const void *qkv;        // same shape, dtype
-    const float *cos, *sin; // (n_pos, hd / 2)
-    const int32_t *pos;     // (n) position of the row in its sequence
-    const void *q_norm;     // (hd) dtype, or NULL
-    const void *k_norm;     // (hd) dtype, or NULL
-    void *kv;               // pool, or NULL
-    const int32_t *slot;    // (n) page * kv_page_tok + place in it, or -1: do not write; NULL without a pool
+    void *out;                 // (n, (n_q + 2 n_kv) hd) dtype; may be qkv (then nothing is left for a q/k norm's backward)
+    const void *qkv;           // same shape, dtype
+    const float *cos, *sin;    // (n_pos, hd / 2)
+    const int32_t *pos;        // (n) position of the row in its sequence
+    const void *q_norm;        // (hd) dtype, or NULL
+    const void *k_norm;        // (hd) dtype, or NULL
+    void *kv;                  // pool, or NULL
+    const int32_t *slot;       // (n) page * kv_page_tok + place in it, or -1: do not write; NULL without a pool
     int64_t n, n_pos;
     struct attn_heads heads;
-    float eps;              // of the q/k norm
+    float eps;    // of the q/k norm
     enum dtype dtype;
 };
 /* dqkv (gradient by out) becomes the gradient by qkv, in place. */
 struct rope_bwd {
-    void *dqkv;             // (n, (n_q + 2 n_kv) hd) dtype, in and out
-    const void *qkv;        // the forward's input; needed with q/k norm
+    void *dqkv;         // (n, (n_q + 2 n_kv) hd) dtype, in and out
+    const void *qkv;    // the forward's input; needed with q/k norm
     const float *cos, *sin;
     const int32_t *pos;
-    const void *q_norm, *k_norm;      // (hd) dtype or NULL
-    float *dq_norm, *dk_norm;         // (hd) +=
+    const void *q_norm, *k_norm;    // (hd) dtype or NULL
+    float *dq_norm, *dk_norm;       // (hd) +=
     int64_t n, n_pos;
     struct attn_heads heads;
     float eps;
@@ -261,7 +277,7 @@ struct rope_bwd {
 };
 /* Copy whole pages inside a pool: page[dst[i]] = page[src[i]]; for the unfinished last page of a shared prompt. */
 struct kv_copy {
-    void *kv;               // pool of one layer
+    void *kv;                    // pool of one layer
     const int32_t *src, *dst;    // (n) page numbers
     int64_t n;
     struct attn_heads heads;
@@ -271,22 +287,22 @@ struct kv_copy {
 /* Causal attention over sequences packed end to end: out = softmax(q k^T scale) v, scale 1 / sqrt(hd).
  * One pass over keys in ascending order with running maximum, arXiv 2205.14135 algorithm 1 (cpu: two passes). */
 struct attn_fwd {
-    void *out;              // (n, n_q hd) dtype
-    float *lse;             // (n, n_q) natural log of the softmax's sum, scaled scores; NULL: not wanted
-    const void *qkv;        // (n, (n_q + 2 n_kv) hd) dtype, after rope_fwd
-    const int32_t *seq;     // (n_seq + 1) first row of each sequence; seq[n_seq] == n
-    const int32_t *seq_host;     // the same on the host
+    void *out;                  // (n, n_q hd) dtype
+    float *lse;                 // (n, n_q) natural log of the softmax's sum, scaled scores; NULL: not wanted
+    const void *qkv;            // (n, (n_q + 2 n_kv) hd) dtype, after rope_fwd
+    const int32_t *seq;         // (n_seq + 1) first row of each sequence; seq[n_seq] == n
+    const int32_t *seq_host;    // the same on the host
     int64_t n, n_seq;
     struct attn_heads heads;
     enum dtype dtype;
 };
 /* dqkv from dout; arXiv 2205.14135 algorithm 4. Deterministic. */
 struct attn_bwd {
-    void *dqkv;             // (n, (n_q + 2 n_kv) hd) dtype
-    const void *dout;       // (n, n_q hd) dtype
-    const void *out;        // (n, n_q hd) dtype, of the forward
-    const float *lse;       // (n, n_q)
-    const void *qkv;        // as in the forward
+    void *dqkv;          // (n, (n_q + 2 n_kv) hd) dtype
+    const void *dout;    // (n, n_q hd) dtype
+    const void *out;     // (n, n_q hd) dtype, of the forward
+    const float *lse;    // (n, n_q)
+    const void *qkv;     // as in the forward
     const int32_t *seq, *seq_host;
     int64_t n, n_seq;
     struct attn_heads heads;
@@ -296,53 +312,53 @@ struct attn_bwd {
  * q_seq[s] .. q_seq[s + 1] - 1, the last of them at position kv_len[s] - 1; K and V of all its positions are in the pool
  * already (rope_fwd writes them). */
 struct attn_paged {
-    void *out;              // (n, n_q hd) dtype
-    const void *qkv;        // (n, (n_q + 2 n_kv) hd) dtype, after rope_fwd: its k and v are not read
-    const void *kv;         // pool of this layer
-    const int32_t *page;    // (n_seq, max_page) page numbers in order
-    const int32_t *kv_len;  // (n_seq) tokens in the pool, this call's with them; 0: the sequence is not there, out untouched
-    const int32_t *q_seq;   // (n_seq + 1); NULL: one query each, row s for sequence s
+    void *out;                // (n, n_q hd) dtype
+    const void *qkv;          // (n, (n_q + 2 n_kv) hd) dtype, after rope_fwd: its k and v are not read
+    const void *kv;           // pool of this layer
+    const int32_t *page;      // (n_seq, max_page) page numbers in order
+    const int32_t *kv_len;    // (n_seq) tokens in the pool, this call's with them; 0: the sequence is not there, out untouched
+    const int32_t *q_seq;     // (n_seq + 1); NULL: one query each, row s for sequence s
     int64_t n, n_seq, max_page;
-    int64_t max_q;          // upper bound on queries of a sequence (1 for decode)
-    int64_t max_kv;         // upper bound on kv_len in this call; 0: max_page * kv_page_tok
+    int64_t max_q;     // upper bound on queries of a sequence (1 for decode)
+    int64_t max_kv;    // upper bound on kv_len in this call; 0: max_page * kv_page_tok
     struct attn_heads heads;
     enum dtype dtype;
 };
 
 /* y = silu(gate) * up; gu rows are [gate: f | up: f]. arXiv 2002.05202, eq. 6. */
 struct swiglu_fwd {
-    void *y;                // (n, f) dtype
-    const void *gu;         // (n, 2 f) dtype
+    void *y;           // (n, f) dtype
+    const void *gu;    // (n, 2 f) dtype
     int64_t n, f;
     enum dtype dtype;
 };
 struct swiglu_bwd {
-    void *dgu;              // (n, 2 f) dtype; may be gu
-    const void *dy;         // (n, f) dtype
-    const void *gu;         // (n, 2 f) dtype
+    void *dgu;         // (n, 2 f) dtype; may be gu
+    const void *dy;    // (n, f) dtype
+    const void *gu;    // (n, 2 f) dtype
     int64_t n, f;
     enum dtype dtype;
 };
 
 /* y = a + b. */
 struct add_fwd {
-    void *y;                // (n) dtype; may be a or b
-    const void *a, *b;      // (n) dtype
+    void *y;              // (n) dtype; may be a or b
+    const void *a, *b;    // (n) dtype
     int64_t n;
     enum dtype dtype;
 };
 /* y = x * scale, between any two dtypes (cast: scale 1). */
 struct cast {
-    void *y;                // (n) y_dtype; may be x when the types are the same
-    const void *x;          // (n) x_dtype
+    void *y;          // (n) y_dtype; may be x when the types are the same
+    const void *x;    // (n) x_dtype
     int64_t n;
     float scale;
     enum dtype y_dtype, x_dtype;
 };
 /* y += x * scale, fp32: sums of gradients. */
 struct axpy {
-    float *y;               // (n)
-    const float *x;         // (n)
+    float *y;          // (n)
+    const float *x;    // (n)
     int64_t n;
     float scale;
 };
@@ -356,22 +372,22 @@ struct mem_fill {
 /* Statistics of rows of logits at temperature T (z = logits / T): log-prob of the given id z_id - lse, entropy
  * -sum p ln p. Ids at or above n_live get probability 0. The same code gives sample_fwd's log-prob. */
 struct logprob_fwd {
-    float *logp;            // (n), or NULL
-    float *entropy;         // (n) nat, or NULL
-    float *lse;             // (n) of z, for logprob_bwd; or NULL
-    int32_t *argmax;        // (n) lowest index of the largest logit, or NULL
-    const float *logits;    // (n, vocab), rows ld apart
-    const int32_t *id;      // (n); an id outside [0, n_live) gives logp -INFINITY
+    float *logp;                     // (n), or NULL
+    float *entropy;                  // (n) nat, or NULL
+    float *lse;                      // (n) of z, for logprob_bwd; or NULL
+    int32_t *argmax;                 // (n) lowest index of the largest logit, or NULL
+    const float *logits;             // (n, vocab), rows ld apart
+    const int32_t *id;               // (n); an id outside [0, n_live) gives logp -INFINITY
     int64_t n, vocab, n_live, ld;    // n_live 0: vocab; ld 0: vocab
-    float temperature;      // above 0
+    float temperature;               // above 0
 };
 /* dlogits[j] = coef (1{j = id} - p_j) / T: gradient of sum coef_i logp_i. */
 struct logprob_bwd {
-    void *dlogits;          // (n, vocab) dtype, rows ldd apart; fp32 may be logits themselves, in place
-    const float *logits;    // (n, vocab), rows ld apart
-    const float *lse;       // (n)
-    const float *coef;      // (n) dL/dlogp
-    const int32_t *id;      // (n)
+    void *dlogits;                        // (n, vocab) dtype, rows ldd apart; fp32 may be logits themselves, in place
+    const float *logits;                  // (n, vocab), rows ld apart
+    const float *lse;                     // (n)
+    const float *coef;                    // (n) dL/dlogp
+    const int32_t *id;                    // (n)
     int64_t n, vocab, n_live, ld, ldd;    // 0: as above
     float temperature;
     enum dtype dtype;
@@ -381,13 +397,13 @@ struct logprob_bwd {
  *   r = exp(logp - logp_old), x = logp_ref - logp;    coef = dloss/dlogp.
  * PPO, arXiv 1707.06347, eq. 7; two widths: DAPO, arXiv 2503.14476, section 3.1; k3: DeepSeekMath, arXiv 2402.03300, eq. 4. */
 struct policy_loss {
-    float *coef;            // (n)
-    float *loss;            // (n), or NULL
-    float *ratio;           // (n) r, or NULL
+    float *coef;                     // (n)
+    float *loss;                     // (n), or NULL
+    float *ratio;                    // (n) r, or NULL
     const float *logp, *logp_old;    // (n)
-    const float *logp_ref;  // (n), or NULL: beta is not used
-    const float *adv;       // (n) advantage of the token
-    const float *weight;    // (n) its share of the loss; 0 masks it out whatever the other values are
+    const float *logp_ref;           // (n), or NULL: beta is not used
+    const float *adv;                // (n) advantage of the token
+    const float *weight;             // (n) its share of the loss; 0 masks it out whatever the other values are
     int64_t n;
     float clip_low, clip_high, beta;
 };
@@ -397,20 +413,20 @@ struct sample_row {
     uint64_t seed;
     int64_t item;
     int32_t sample;
-    int32_t pos;            // of the token drawn, in its sequence
-    float temperature;      // 0: the largest logit, lowest id of equals; its logp is then at temperature 1
-    float top_p;            // keep the likeliest whose probabilities reach top_p (of what top_k left); 1: off
-    float min_p;            // keep those with at least min_p times the largest probability; 0: off
-    int32_t top_k;          // keep those not below the k-th largest logit; 0: off
+    int32_t pos;          // of the token drawn, in its sequence
+    float temperature;    // 0: the largest logit, lowest id of equals; its logp is then at temperature 1
+    float top_p;          // keep the likeliest whose probabilities reach top_p (of what top_k left); 1: off
+    float min_p;          // keep those with at least min_p times the largest probability; 0: off
+    int32_t top_k;        // keep those not below the k-th largest logit; 0: off
 };
 /* Draw one token a row. logp is that of the whole tempered distribution, before top-k, top-p and min-p, the same bits as
  * logprob_fwd gives for these logits, id and temperature. Noise: Philox-4x32-10 (Salmon et al., SC11) at counter
  * (item, sample, pos), key seed; one uniform number, inverted over the cumulative distribution in id order. */
 struct sample_fwd {
-    int32_t *id;            // (n)
-    float *logp;            // (n), or NULL
-    float *entropy;         // (n) nat at the row's temperature (1 when greedy), or NULL
-    const float *logits;    // (n, vocab), rows ld apart
+    int32_t *id;                     // (n)
+    float *logp;                     // (n), or NULL
+    float *entropy;                  // (n) nat at the row's temperature (1 when greedy), or NULL
+    const float *logits;             // (n, vocab), rows ld apart
     const struct sample_row *row;    // (n)
     int64_t n, vocab, n_live, ld;    // n_live 0: vocab; ld 0: vocab
 };
@@ -419,55 +435,57 @@ struct sample_fwd {
  * shard that begins at a multiple of SUMSQ_BLOCK are the whole's, so the norm does not depend on who has which shard. */
 #define SUMSQ_BLOCK 8192
 struct sumsq {
-    double *part;           // (n / SUMSQ_BLOCK, rounded up)
-    const float *x;         // (n)
+    double *part;      // (n / SUMSQ_BLOCK, rounded up)
+    const float *x;    // (n)
     int64_t n;
 };
 /* sum = sum of the parts, in an order that n alone decides. */
 struct sum_parts {
-    double *sum;            // (1)
-    const double *part;     // (n)
+    double *sum;           // (1)
+    const double *part;    // (n)
     int64_t n;
 };
 /* norm = sqrt(sum) grad_scale; coef = grad_scale min(1, max_norm / (norm + 1e-6)) as torch's clip_grad_norm_ does;
  * max_norm 0: no clipping. */
 struct clip_coef {
-    float *norm;            // (1)
-    float *coef;            // (1) for adamw
-    const double *sum;      // (1) from sum_parts
+    float *norm;          // (1)
+    float *coef;          // (1) for adamw
+    const double *sum;    // (1) from sum_parts
     float max_norm, grad_scale;
 };
 /* One AdamW step over a flat shard: g = grad coef[0]; master -= lr (mhat / (sqrt(vhat) + eps) + decay master), as torch's
  * AdamW (arXiv 1711.05101, algorithm 2: decay first, times lr); weight = master rounded to dtype. */
 struct adamw {
-    void *weight;           // (n) dtype, or NULL; in fp32 it may be master
-    float *master, *m, *v;  // (n)
-    const float *grad;      // (n)
-    const float *coef;      // (1), or NULL: 1
-    int64_t n, step;        // step: this one's number, from 1
+    void *weight;             // (n) dtype, or NULL; in fp32 it may be master
+    float *master, *m, *v;    // (n)
+    const float *grad;        // (n)
+    const float *coef;        // (1), or NULL: 1
+    int64_t n, step;          // step: this one's number, from 1
     float lr, beta1, beta2, eps, decay;
     enum dtype dtype;
 };
 /* The same step with master, m and v in host_new memory, brought to the device piece by piece and back; the same bits. Weights
  * are new for the next operation; master, m, v and the stage are in use until device_sync. */
 struct adamw_host {
-    struct adamw step;      // master NULL: the fp32 weight is the master, and stays on the device
-    void *stage;            // device memory that the pieces pass through
-    size_t stage_bytes;     // some 100 MB keep a bus busy; at least 64 KiB
+    struct adamw step;     // master NULL: the fp32 weight is the master, and stays on the device
+    void *stage;           // device memory that the pieces pass through
+    size_t stage_bytes;    // some 100 MB keep a bus busy; at least 64 KiB
 };
 /* A 64-bit hash of memory, for comparing weights between processes and back ends (the same everywhere):
  * sum over words i of mix(word_i + (i + 1) * 0x9e3779b97f4a7c15), mix: splitmix64's; a last part of a word is zero-filled. */
 struct mem_hash {
-    uint64_t *hash;         // (1)
+    uint64_t *hash;    // (1)
     const void *x;
     size_t size_bytes;
 };
 
+// clang-format off
 #define OPS_TABLE(X) \
     X(rows_gather) X(rows_scatter) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(linear_bwd_x) \
     X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
     X(add_fwd) X(cast) X(axpy) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
     X(adamw) X(adamw_host) X(mem_hash)
+// clang-format on
 /* A back end: its life cycle and one function an operation. */
 struct ops {
     void (*device_free)(struct device *);
@@ -486,12 +504,12 @@ struct ops {
     void (*mem_share_free)(struct device *, void *, size_t, const struct mem_handle *);
     const void *(*mem_share_open)(struct device *, const struct mem_handle *, size_t, struct error *);
     void (*mem_share_close)(struct device *, const void *, size_t);
-    const struct comm_ops *comm;                                                // kernels/collective/comm.h
-    bool (*weight_init)(struct device *, struct weight *, struct error *);      // fills pack
+    const struct comm_ops *comm;                                              // kernels/collective/comm.h
+    bool (*weight_init)(struct device *, struct weight *, struct error *);    // fills pack
     void (*weight_release)(struct device *, struct weight *);
     bool (*weight_refresh)(struct device *, struct weight *, struct error *);
-    bool (*linear_cost)(struct device *, struct linear_cost *, struct error *); // NULL: not offered
-    bool (*graph_begin)(struct device *, struct error *);                       // NULL without can_capture
+    bool (*linear_cost)(struct device *, struct linear_cost *, struct error *);    // NULL: not offered
+    bool (*graph_begin)(struct device *, struct error *);                          // NULL without can_capture
     struct graph *(*graph_end)(struct device *, struct error *);
     bool (*graph_launch)(struct device *, struct graph *, struct error *);
     void (*graph_free)(struct device *, struct graph *);

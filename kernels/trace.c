@@ -1,21 +1,26 @@
 /* trace.c - a table of operations that notes the time around another */
 #include "kernels/trace.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "protocol/base/clock.h"
 
 enum trace_op {
 #define TRACE_ENUM(name) TRACE_##name,
-    OPS_TABLE(TRACE_ENUM) TRACE_weight_refresh, TRACE_mem_copy, N_TRACE
+    OPS_TABLE(TRACE_ENUM) TRACE_weight_refresh,
+    TRACE_mem_copy,
+    N_TRACE,
 };
 static const char *const trace_name[] = {
 #define TRACE_NAME(name) #name,
     OPS_TABLE(TRACE_NAME) "weight_refresh", "mem_copy"
 };
 struct trace {
-    struct ops table;                // what dev->op points to while tracing
+    struct ops table;    // what dev->op points to while tracing
     const struct ops *inner;
-    struct { int64_t n, ns; } total[N_TRACE];
+    struct {
+        int64_t n, ns;
+    } total[N_TRACE];
     int64_t t0_ns;
     int64_t n_event, max_events;
     struct trace_event {
@@ -33,13 +38,13 @@ static void trace_note(struct trace *t, enum trace_op op, int64_t start_ns)
         t->event[t->n_event++] = (struct trace_event){ start_ns - t->t0_ns, end_ns - t->t0_ns, op };
 }
 
-#define TRACE_FN(name) \
-    static bool name##_trace(struct device *dev, const struct name *a, struct error *err) \
-    { \
-        int64_t start_ns = clock_ns(); \
-        bool ok = dev->trace->inner->name(dev, a, err) && (dev->host_memory || dev->trace->inner->device_sync(dev, err)); \
-        trace_note(dev->trace, TRACE_##name, start_ns); \
-        return ok; \
+#define TRACE_FN(name)                                                                                                                     \
+    static bool name##_trace(struct device *dev, const struct name *a, struct error *err)                                                  \
+    {                                                                                                                                      \
+        int64_t start_ns = clock_ns();                                                                                                     \
+        bool ok = dev->trace->inner->name(dev, a, err) && (dev->host_memory || dev->trace->inner->device_sync(dev, err));                  \
+        trace_note(dev->trace, TRACE_##name, start_ns);                                                                                    \
+        return ok;                                                                                                                         \
     }
 OPS_TABLE(TRACE_FN)
 
@@ -64,7 +69,7 @@ bool trace_start(struct device *dev, int64_t max_events, struct error *err)
     BUG_IF(dev->trace, "%s is being traced already", dev->name);
     struct trace *t = calloc(1, sizeof *t + (size_t)max_events * sizeof t->event[0]);
     if (!t)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a trace of %lld events", (long long)max_events);
+        return error_set(err, ERR_NO_MEMORY, "no memory for a trace of %" PRId64 " events", max_events);
     t->table = *dev->op;
     t->inner = dev->op;
     t->max_events = max_events;
@@ -119,7 +124,7 @@ void trace_print(const struct device *dev)
         if (best < 0)
             return;
         done[best] = true;
-        fprintf(stderr, "%-16s %8lld calls %10.3f ms %5.1f %%\n", trace_name[best], (long long)t->total[best].n,
+        fprintf(stderr, "%-16s %8" PRId64 " calls %10.3f ms %5.1f %%\n", trace_name[best], t->total[best].n,
                 (double)t->total[best].ns * 1e-6, 100.0 * (double)t->total[best].ns / (double)(all_ns ? all_ns : 1));
     }
 }

@@ -7,7 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-struct nvmlDevice_st { int index; };
+struct nvmlDevice_st {
+    int index;
+};
 static struct nvmlDevice_st devices[16];
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, LOST = 15 };
 
@@ -72,11 +74,21 @@ int nvmlInit_v2(void)
     return value_find("init", text, sizeof text) ? atoi(text) : OK;
 }
 int nvmlShutdown(void);
-int nvmlShutdown(void) { return OK; }
+int nvmlShutdown(void)
+{
+    return OK;
+}
 const char *nvmlErrorString(int rv);
-const char *nvmlErrorString(int rv) { return rv == DRIVER_NOT_LOADED ? "Driver Not Loaded" : "some error"; }
+const char *nvmlErrorString(int rv)
+{
+    return rv == DRIVER_NOT_LOADED ? "Driver Not Loaded" : "some error";
+}
 int nvmlSystemGetDriverVersion(char *out, unsigned size);
-int nvmlSystemGetDriverVersion(char *out, unsigned size) { snprintf(out, size, "580.1"); return OK; }
+int nvmlSystemGetDriverVersion(char *out, unsigned size)
+{
+    snprintf(out, size, "580.1");
+    return OK;
+}
 int nvmlDeviceGetCount_v2(unsigned *n);
 int nvmlDeviceGetCount_v2(unsigned *n)
 {
@@ -94,12 +106,18 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned i, struct nvmlDevice_st **d)
     return OK;
 }
 
-#define TEXT(function, word) \
-    int function(struct nvmlDevice_st *d, char *out, unsigned size); \
-    int function(struct nvmlDevice_st *d, char *out, unsigned size) { return text_of(d, word, out, size); }
-#define SMALL(function, word) \
-    int function(struct nvmlDevice_st *d, unsigned *out); \
-    int function(struct nvmlDevice_st *d, unsigned *out) { return small_of(d, word, out); }
+#define TEXT(function, word)                                                                                                               \
+    int function(struct nvmlDevice_st *d, char *out, unsigned size);                                                                       \
+    int function(struct nvmlDevice_st *d, char *out, unsigned size)                                                                        \
+    {                                                                                                                                      \
+        return text_of(d, word, out, size);                                                                                                \
+    }
+#define SMALL(function, word)                                                                                                              \
+    int function(struct nvmlDevice_st *d, unsigned *out);                                                                                  \
+    int function(struct nvmlDevice_st *d, unsigned *out)                                                                                   \
+    {                                                                                                                                      \
+        return small_of(d, word, out);                                                                                                     \
+    }
 TEXT(nvmlDeviceGetName, "name")
 TEXT(nvmlDeviceGetUUID, "uuid")
 SMALL(nvmlDeviceGetPowerUsage, "power_mw")
@@ -110,17 +128,28 @@ SMALL(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_gen_max")
 SMALL(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width")
 SMALL(nvmlDeviceGetMaxPcieLinkWidth, "pcie_width_max")
 
-struct pci { char legacy[16]; unsigned numbers[5]; char bus[32]; };
+struct pci {
+    char legacy[16];
+    unsigned numbers[5];
+    char bus[32];
+};
 int nvmlDeviceGetPciInfo_v3(struct nvmlDevice_st *d, struct pci *out);
-int nvmlDeviceGetPciInfo_v3(struct nvmlDevice_st *d, struct pci *out) { return text_of(d, "bus", out->bus, sizeof out->bus); }
-struct use { unsigned gpu, memory; };
+int nvmlDeviceGetPciInfo_v3(struct nvmlDevice_st *d, struct pci *out)
+{
+    return text_of(d, "bus", out->bus, sizeof out->bus);
+}
+struct use {
+    unsigned gpu, memory;
+};
 int nvmlDeviceGetUtilizationRates(struct nvmlDevice_st *d, struct use *out);
 int nvmlDeviceGetUtilizationRates(struct nvmlDevice_st *d, struct use *out)
 {
     int rv = small_of(d, "util", &out->gpu);
     return rv == OK ? small_of(d, "mem_util", &out->memory) : rv;
 }
-struct memory { unsigned long long total, free, used; };
+struct memory {
+    unsigned long long total, free, used;
+};
 int nvmlDeviceGetMemoryInfo(struct nvmlDevice_st *d, struct memory *out);
 int nvmlDeviceGetMemoryInfo(struct nvmlDevice_st *d, struct memory *out)
 {
@@ -128,7 +157,10 @@ int nvmlDeviceGetMemoryInfo(struct nvmlDevice_st *d, struct memory *out)
     return rv == OK ? number_of(d, "mem_used", &out->used) : rv;
 }
 int nvmlDeviceGetTemperature(struct nvmlDevice_st *d, int sensor, unsigned *out);
-int nvmlDeviceGetTemperature(struct nvmlDevice_st *d, int sensor, unsigned *out) { return sensor ? INVALID : small_of(d, "temp", out); }
+int nvmlDeviceGetTemperature(struct nvmlDevice_st *d, int sensor, unsigned *out)
+{
+    return sensor ? INVALID : small_of(d, "temp", out);
+}
 int nvmlDeviceGetClockInfo(struct nvmlDevice_st *d, int kind, unsigned *out);
 int nvmlDeviceGetClockInfo(struct nvmlDevice_st *d, int kind, unsigned *out)
 {
@@ -136,9 +168,15 @@ int nvmlDeviceGetClockInfo(struct nvmlDevice_st *d, int kind, unsigned *out)
     return kind > 2 ? INVALID : small_of(d, words[kind], out);
 }
 int nvmlDeviceGetMaxClockInfo(struct nvmlDevice_st *d, int kind, unsigned *out);
-int nvmlDeviceGetMaxClockInfo(struct nvmlDevice_st *d, int kind, unsigned *out) { return kind != 1 ? INVALID : small_of(d, "clock_sm_max", out); }
+int nvmlDeviceGetMaxClockInfo(struct nvmlDevice_st *d, int kind, unsigned *out)
+{
+    return kind != 1 ? INVALID : small_of(d, "clock_sm_max", out);
+}
 int nvmlDeviceGetCurrentClocksThrottleReasons(struct nvmlDevice_st *d, unsigned long long *out);    // the older name only
-int nvmlDeviceGetCurrentClocksThrottleReasons(struct nvmlDevice_st *d, unsigned long long *out) { return number_of(d, "throttle", out); }
+int nvmlDeviceGetCurrentClocksThrottleReasons(struct nvmlDevice_st *d, unsigned long long *out)
+{
+    return number_of(d, "throttle", out);
+}
 int nvmlDeviceGetTotalEccErrors(struct nvmlDevice_st *d, int kind, int since, unsigned long long *out);
 int nvmlDeviceGetTotalEccErrors(struct nvmlDevice_st *d, int kind, int since, unsigned long long *out)
 {
@@ -178,7 +216,11 @@ int nvmlDeviceGetFieldValues(struct nvmlDevice_st *d, int n, struct field *f)
     }
     return n > 0 && f[0].result == LOST ? LOST : OK;
 }
-struct process { unsigned pid; unsigned long long bytes; unsigned instance[2]; };
+struct process {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned instance[2];
+};
 int nvmlDeviceGetComputeRunningProcesses_v3(struct nvmlDevice_st *d, unsigned *n, struct process *out);
 int nvmlDeviceGetComputeRunningProcesses_v3(struct nvmlDevice_st *d, unsigned *n, struct process *out)
 {
@@ -187,7 +229,11 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct nvmlDevice_st *d, unsigned *n
     *n = rv == OK && sscanf(text, "%u %llu", &out[0].pid, &out[0].bytes) == 2;
     return rv;
 }
-struct process_use { unsigned pid; unsigned long long time; unsigned sm, memory, encoder, decoder; };
+struct process_use {
+    unsigned pid;
+    unsigned long long time;
+    unsigned sm, memory, encoder, decoder;
+};
 int nvmlDeviceGetProcessUtilization(struct nvmlDevice_st *d, struct process_use *out, unsigned *n, unsigned long long since);
 int nvmlDeviceGetProcessUtilization(struct nvmlDevice_st *d, struct process_use *out, unsigned *n, unsigned long long since)
 {

@@ -1,5 +1,6 @@
 /* batch.c - see batch.h */
 #include "console/batch/batch.h"
+#include <inttypes.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio_ext.h>
@@ -20,20 +21,21 @@ struct eval_row {
 struct batch {
     struct batch_config config;
     char run[128];
-    int64_t start_ns;         // monotonic, when the batch was made
-    int64_t printed_ns;       // when the last step line was printed; 0: none yet
-    int64_t n_line;           // step lines printed
-    int64_t step, max_steps;  // of the last batch_step
-    int64_t first_step;       // the first step told; for the time left
+    int64_t start_ns;           // monotonic, when the batch was made
+    int64_t printed_ns;         // when the last step line was printed; 0: none yet
+    int64_t n_line;             // step lines printed
+    int64_t step, max_steps;    // of the last batch_step
+    int64_t first_step;         // the first step told; for the time left
     int64_t first_step_ns;
-    json_t *held;             // (jsonl) or
-    char *held_text;          // (text) a step not printed yet because of the interval; owned
+    json_t *held;       // (jsonl) or
+    char *held_text;    // (text) a step not printed yet because of the interval; owned
     struct eval_row eval[SETS_MAX];
     int n_eval;
-    int write_errno;          // 0: all written so far
+    int write_errno;    // 0: all written so far
 };
 
 /* The columns of the text form, in order; a metric that a run does not have shows as '-'. */
+// clang-format off
 static const struct column {
     const char *metric;
     const char *heading;
@@ -49,6 +51,7 @@ static const struct column {
     { "perf/rollout_tok_per_s",  "tok/s",   9, 0, 1 },
     { "time/step_s",             "step s",  8, 2, 1 },
 };
+// clang-format on
 
 bool batch_format_parse(const char *text, enum batch_format *format, struct error *err)
 {
@@ -136,9 +139,9 @@ static char *step_text(const struct batch *b, const struct batch_metric *metric,
 {
     char line[256], count[32], left[24];
     if (b->max_steps > 0)
-        snprintf(count, sizeof(count), "%lld/%lld", (long long)b->step, (long long)b->max_steps);
+        snprintf(count, sizeof(count), "%" PRId64 "/%" PRId64, b->step, b->max_steps);
     else
-        snprintf(count, sizeof(count), "%lld", (long long)b->step);
+        snprintf(count, sizeof(count), "%" PRId64, b->step);
     int at = snprintf(line, sizeof(line), "%11s", count);
     for (size_t i = 0; i < ARRAY_SIZE(columns); i++) {
         double v = NAN;
@@ -152,8 +155,7 @@ static char *step_text(const struct batch *b, const struct batch_metric *metric,
     }
     double left_s = NAN;
     if (b->max_steps > b->step && b->step > b->first_step)
-        left_s = (double)(clock_ns() - b->first_step_ns) * 1e-9 / (double)(b->step - b->first_step)
-                 * (double)(b->max_steps - b->step);
+        left_s = (double)(clock_ns() - b->first_step_ns) * 1e-9 / (double)(b->step - b->first_step) * (double)(b->max_steps - b->step);
     duration_format(left, sizeof(left), b->max_steps == b->step ? 0 : left_s);
     snprintf(line + at, sizeof(line) - (size_t)at, " %8s", left);
     return strdup(line);
@@ -247,8 +249,7 @@ void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, doubl
         return;
     }
     char line[160];
-    snprintf(line, sizeof(line), "%11s evaluated '%.48s' after step %lld: %.1f %% of %lld", "", set, (long long)step, 100 * mean,
-             (long long)n);
+    snprintf(line, sizeof(line), "%11s evaluated '%.48s' after step %" PRId64 ": %.1f %% of %" PRId64, "", set, step, 100 * mean, n);
     held_flush(b);
     line_write(b, line);
 }
@@ -259,8 +260,8 @@ static json_t *event_json(const struct batch_event *e)
     json_t *detail = e->detail[0] ? json_loads(e->detail, 0, NULL) : NULL, *json = NULL;
     bool knob = strcmp(e->kind, "command") == 0 && json_is_array(json_object_get(detail, "changes"));
     if (knob || strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0 || strcmp(e->kind, "return") == 0)
-        json = json_pack("{s:s, s:I, s:o, s:o}", "event", knob ? "knob" : e->kind, "step", (json_int_t)e->step, "who", json_text_new(e->who), "text",
-                         json_text_new(e->text));
+        json = json_pack("{s:s, s:I, s:o, s:o}", "event", knob ? "knob" : e->kind, "step", (json_int_t)e->step, "who",
+                         json_text_new(e->who), "text", json_text_new(e->text));
     else if (strcmp(e->kind, "checkpoint") == 0)
         json = json_pack("{s:s, s:I, s:o}", "event", e->kind, "step", (json_int_t)e->step, "text", json_text_new(e->text));
     else if (strcmp(e->kind, "state") == 0) {
@@ -288,8 +289,12 @@ void batch_event(struct batch *b, const struct batch_event *e)
     char line[600];
     bool alert = strcmp(e->kind, "alert") == 0, checkpoint = strcmp(e->kind, "checkpoint") == 0;
     bool own = !e->who[0] || strcmp(e->who, "controller") == 0 || strcmp(e->who, "agent") == 0;
-    snprintf(line, sizeof(line), "%11s %s%.480s%s%.60s", "", alert ? "ALERT: " : checkpoint ? "checkpoint: " : strcmp(e->kind, "state") == 0 ? "state: " : "", e->text, own ? "" : ", by ",
-             own ? "" : e->who);
+    snprintf(line, sizeof(line), "%11s %s%.480s%s%.60s", "",
+             alert                           ? "ALERT: "
+             : checkpoint                    ? "checkpoint: "
+             : strcmp(e->kind, "state") == 0 ? "state: "
+                                             : "",
+             e->text, own ? "" : ", by ", own ? "" : e->who);
     json_decref(json);
     held_flush(b);
     line_write(b, line);
@@ -310,19 +315,17 @@ static void closing_table_write(struct batch *b, const char *outcome, const char
     char line[512], took[24];
     duration_format(took, sizeof(took), (double)(clock_ns() - b->start_ns) * 1e-9);
     line_write(b, "");
-    snprintf(line, sizeof(line), "%s%s%s after step %lld in %s%s%.300s", b->run, b->run[0] ? " " : "", outcome,
-             (long long)b->step, took, reason && reason[0] ? ": " : "", reason ? reason : "");
+    snprintf(line, sizeof(line), "%s%s%s after step %" PRId64 " in %s%s%.300s", b->run, b->run[0] ? " " : "", outcome, b->step, took,
+             reason && reason[0] ? ": " : "", reason ? reason : "");
     line_write(b, line);
     if (b->n_eval == 0)
         return;
-    snprintf(line, sizeof(line), "\n%-20s %9s %9s %9s %8s %9s", "evaluation", "start %", "end %", "change", "problems",
-             "seconds");
+    snprintf(line, sizeof(line), "\n%-20s %9s %9s %9s %8s %9s", "evaluation", "start %", "end %", "change", "problems", "seconds");
     line_write(b, line);
     for (int i = 0; i < b->n_eval; i++) {
         const struct eval_row *e = &b->eval[i];
-        snprintf(line, sizeof(line), "%-20s %9.1f %9.1f %+9.1f %8lld %9.1f", e->set, 100 * e->mean_first,
-                 100 * e->mean_last, 100 * (e->mean_last - e->mean_first), (long long)e->n_last,
-                 (double)(clock_ns() - b->start_ns) * 1e-9);
+        snprintf(line, sizeof(line), "%-20s %9.1f %9.1f %+9.1f %8" PRId64 " %9.1f", e->set, 100 * e->mean_first, 100 * e->mean_last,
+                 100 * (e->mean_last - e->mean_first), e->n_last, (double)(clock_ns() - b->start_ns) * 1e-9);
         line_write(b, line);
     }
 }
@@ -336,8 +339,8 @@ static void closing_json_write(struct batch *b, const char *outcome, const char 
             json_object_set_new(row, "mean", json_real(b->eval[i].mean_last));
         json_object_set_new(evals, b->eval[i].set, row);
     }
-    json_t *json = json_pack("{s:s, s:I, s:o, s:s}", "event", outcome, "step", (json_int_t)b->step, "eval", evals,
-                             "reason", reason ? reason : "");
+    json_t *json = json_pack("{s:s, s:I, s:o, s:s}", "event", outcome, "step", (json_int_t)b->step, "eval", evals, "reason",
+                             reason ? reason : "");
     json_write(b, json);
     json_decref(json);
 }
@@ -358,9 +361,9 @@ bool batch_end(struct batch *b, enum run_state state, int64_t step, const char *
         why = unwritten;
     }
     if (state == RUN_STOPPED)
-        return error_set(err, ERR_STOPPED, "the run was stopped after step %lld: %s", (long long)step, why);
+        return error_set(err, ERR_STOPPED, "the run was stopped after step %" PRId64 ": %s", step, why);
     if (state == RUN_FAILED)
-        return error_set(err, ERR_INTERNAL, "the run failed after step %lld: %s", (long long)step, why);
+        return error_set(err, ERR_INTERNAL, "the run failed after step %" PRId64 ": %s", step, why);
     if (!run_state_is_over(state) && b->write_errno == EPIPE) {
         __fpurge(b->config.out);    // what could not be written is not tried again at exit
         return true;

@@ -13,16 +13,19 @@
 #include "protocol/base/error.h"
 #include "protocol/run/run_state.h"
 
-enum batch_format { BATCH_TEXT, BATCH_JSONL };
+enum batch_format {
+    BATCH_TEXT,
+    BATCH_JSONL,
+};
 struct batch_config {
     enum batch_format format;
-    double interval_s;        // least time between two step lines; 0: every step. The last step is always printed
-    FILE *out;                // borrowed until batch_free
-    const char *run;          // the run's name for the text's first line, or NULL; borrowed by batch_new
+    double interval_s;    // least time between two step lines; 0: every step. The last step is always printed
+    FILE *out;            // borrowed until batch_free
+    const char *run;      // the run's name for the text's first line, or NULL; borrowed by batch_new
 };
 struct batch_metric {
-    const char *name;         // as in protocol/run/metrics.h; borrowed
-    double value;             // NAN: unknown
+    const char *name;    // as in protocol/run/metrics.h; borrowed
+    double value;        // NAN: unknown
 };
 struct batch;
 /* "text" or "jsonl"; ERR_USAGE names the two. */

@@ -12,12 +12,12 @@
 
 struct watch {
     struct batch *batch;
-    int64_t next;                      // the first step not told; -1: not known yet
+    int64_t next;                          // the first step not told; -1: not known yet
     struct eval_view eval[MODEL_EVALS];    // (n_eval) the last of each set, as told
     int n_eval;
-    int64_t event;                     // the last one told or passed over
-    double since_s;                    // when we came, seconds since 1970
-    bool met;                          // the run's state when we came has been told
+    int64_t event;     // the last one told or passed over
+    double since_s;    // when we came, seconds since 1970
+    bool met;          // the run's state when we came has been told
     enum link_state link;
 };
 
@@ -148,7 +148,7 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
         ok = batch_end(w.batch, m->state, m->step, m->reason, err);
     else
         ok = batch_end(w.batch, m->state, m->step, signalled ? "this console was interrupted; the run goes on" : "the run goes on", err)
-          && (!signalled || error_set(err, ERR_STOPPED, "this console was interrupted; the run goes on"));
+             && (!signalled || error_set(err, ERR_STOPPED, "this console was interrupted; the run goes on"));
 out:
     batch_free(w.batch);
     if (signal_fd >= 0)

@@ -1,5 +1,6 @@
 /* rollcall bench code: how many short programs a second the code reward scores, with as many threads as the scorer
  * takes */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,8 +38,8 @@ static bool programs_score(struct score_queue *q, int64_t n, int64_t n_test, int
                 return error_set(err, ERR_NO_MEMORY, "no memory for a job");
             json_t *inputs = json_array(), *outputs = json_array();
             for (int64_t k = 1; k <= n_test; k++) {
-                json_array_append_new(inputs, json_sprintf("%lld\n", (long long)k));
-                json_array_append_new(outputs, json_sprintf("%lld\n", (long long)(2 * k)));
+                json_array_append_new(inputs, json_sprintf("%" PRId64 "\n", k));
+                json_array_append_new(outputs, json_sprintf("%" PRId64 "\n", (2 * k)));
             }
             job->row = json_pack("{s:{s:o,s:o}}", "test_cases", "inputs", inputs, "outputs", outputs);
             for (int64_t i = 0; i < size; i++) {
@@ -76,10 +77,10 @@ bool bench_code(int argc, char **argv, struct error *err)
         { "tests", NULL, CLI_I64, &n_test, "N", "tests of each (default 1)" },
         { "threads", NULL, CLI_I64, &threads, "N", "scoring threads (default: one a core)" },
     };
-    struct cli cli = {.command = "rollcall bench code",
-                      .about = "Scores short programs in the sandbox, a quarter of them wrong.",
-                      .options = options,
-                      .n_options = ARRAY_SIZE(options)};
+    struct cli cli = { .command = "rollcall bench code",
+                       .about = "Scores short programs in the sandbox, a quarter of them wrong.",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (n < 1 || n > 1000000 || threads < 1 || threads > 256 || n_test < 1 || n_test > 1000)
@@ -96,10 +97,9 @@ bool bench_code(int argc, char **argv, struct error *err)
     if (!ok)
         return false;
     if (right_n != n)
-        return error_set(err, ERR_DATA, "%lld of %lld programs were judged wrongly", (long long)(n - right_n),
-                         (long long)n);
-    printf("{\"bench\":\"code\",\"programs\":%lld,\"tests_each\":%lld,\"threads\":%lld,\"wall_s\":%.3f,\"programs_per_"
+        return error_set(err, ERR_DATA, "%" PRId64 " of %" PRId64 " programs were judged wrongly", (n - right_n), n);
+    printf("{\"bench\":\"code\",\"programs\":%" PRId64 ",\"tests_each\":%" PRId64 ",\"threads\":%" PRId64 ",\"wall_s\":%.3f,\"programs_per_"
            "s\":%.1f}\n",
-           (long long)n, (long long)n_test, (long long)threads, wall, (double)n / wall);
+           n, n_test, threads, wall, (double)n / wall);
     return true;
 }

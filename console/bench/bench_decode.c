@@ -2,6 +2,7 @@
  * sampling and recording of log-probs, end tokens ignored. Before the figure is printed the recorded log-probs are
  * compared with packed scoring, byte by byte. On a CPU the bar is 50k tokens/s a core for a model of 0.6 M
  * parameters at batch 32. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +34,8 @@ static void prompt_fill(const struct decode_bench *b, int64_t i, int32_t *prompt
 }
 
 /* A full batch of samples, each n_new tokens long; one of its groups goes to *kept when that is not NULL. */
-static bool round_run(const struct decode_bench *b, struct generator *g, int32_t *prompt, struct decode_times *t,
-                      struct group **kept, struct error *err)
+static bool round_run(const struct decode_bench *b, struct generator *g, int32_t *prompt, struct decode_times *t, struct group **kept,
+                      struct error *err)
 {
     struct generator_stats before, after;
     int64_t start = clock_ns();
@@ -43,12 +44,9 @@ static bool round_run(const struct decode_bench *b, struct generator *g, int32_t
     for (int i = 0; i < GROUP_MAX; i++)
         seed[i] = 1;
     for (int64_t i = 0; i < b->batch / b->group; i++) {
-        struct generator_item item = {.item = i,
-                                      .prompt = prompt,
-                                      .n_prompt = b->n_prompt,
-                                      .n_sample = (int32_t)b->group,
-                                      .seed = seed,
-                                      .sampling = SAMPLING_DEFAULT};
+        struct generator_item item = {
+            .item = i, .prompt = prompt, .n_prompt = b->n_prompt, .n_sample = (int32_t)b->group, .seed = seed, .sampling = SAMPLING_DEFAULT
+        };
         item.sampling.max_new_tok = b->n_new;
         prompt_fill(b, i, prompt);
         if (!generator_submit(g, &item, err))
@@ -80,7 +78,7 @@ static bool group_check(const struct decode_bench *b, const struct group *g, boo
     struct model_run *run = NULL;
     bool ok = false;
     if (!token || !target || !temperature || !logp) {
-        error_set(err, ERR_NO_MEMORY, "no memory to check %lld tokens", (long long)n);
+        error_set(err, ERR_NO_MEMORY, "no memory to check %" PRId64 " tokens", n);
         goto out;
     }
     memcpy(token, g->prompt, (size_t)g->n_prompt * sizeof *token);
@@ -144,10 +142,13 @@ bool bench_decode(int argc, char **argv, struct error *err)
         { "new", NULL, CLI_I64, &b.n_new, "N", "new tokens a sample (default 128)" },
         { "group", NULL, CLI_I64, &b.group, "G", "samples that share a prompt (default 1)" },
         { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this may be drawn, as with a tokenizer that has no more (0: all)" },
-        { "profile", NULL, CLI_STR, &b.profile, "FILE", "one more round with the time of each operation: a table, and the timeline to FILE" },
+        { "profile", NULL, CLI_STR, &b.profile, "FILE",
+          "one more round with the time of each operation: a table, and the timeline to FILE" },
         { "rounds", NULL, CLI_I64, &b.rounds, "R", "measured rounds; the median is printed (default 5)" },
     };
-    struct cli cli = { .command = "rollcall bench decode", .options = options, .n_options = ARRAY_SIZE(options),
+    struct cli cli = { .command = "rollcall bench decode",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
                        .about = "Generates full batches and prints tokens a second." };
     struct generator *g = NULL;
     int32_t *prompt = NULL;
@@ -159,13 +160,15 @@ bool bench_decode(int argc, char **argv, struct error *err)
         return false;
     if (cli.help_wanted)
         return true;
-    if (b.batch < 1 || b.batch > 65536 || b.n_prompt < 1 || b.n_prompt > 1 << 20 || b.n_new < 2 || b.n_new > 1 << 20 ||
-        b.rounds < 1 || b.rounds > 1000 || b.group < 1 || b.group > GROUP_MAX || b.batch % b.group)
-        return error_set(err, ERR_USAGE, "--batch and --prompt must be at least 1, --new at least 2, --rounds 1 to 1000, --group 1 to "
-                         "%d and a divisor of --batch", GROUP_MAX);
+    if (b.batch < 1 || b.batch > 65536 || b.n_prompt < 1 || b.n_prompt > 1 << 20 || b.n_new < 2 || b.n_new > 1 << 20 || b.rounds < 1
+        || b.rounds > 1000 || b.group < 1 || b.group > GROUP_MAX || b.batch % b.group)
+        return error_set(err, ERR_USAGE,
+                         "--batch and --prompt must be at least 1, --new at least 2, --rounds 1 to 1000, --group 1 to "
+                         "%d and a divisor of --batch",
+                         GROUP_MAX);
     TRY(model_make(&b, err));
     if (b.n_live < 0 || b.n_live > model_config(b.tool.model)->vocab) {
-        error_set(err, ERR_USAGE, "--live is %lld; the model knows %lld ids", (long long)b.n_live, (long long)model_config(b.tool.model)->vocab);
+        error_set(err, ERR_USAGE, "--live is %" PRId64 "; the model knows %" PRId64 " ids", b.n_live, model_config(b.tool.model)->vocab);
         goto out;
     }
     if (b.n_live)
@@ -176,8 +179,9 @@ bool bench_decode(int argc, char **argv, struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory for the measurement");
         goto out;
     }
-    struct generator_config config = { .model = b.tool.model, .max_seq = b.batch, .max_item = b.batch,
-                                       .max_seq_tok = b.n_prompt + b.n_new };
+    struct generator_config config = {
+        .model = b.tool.model, .max_seq = b.batch, .max_item = b.batch, .max_seq_tok = b.n_prompt + b.n_new
+    };
     TRY((g = generator_new(&config, err)) != NULL);
     TRY(round_run(&b, g, prompt, &times[0], &kept, err));    // warm-up, and the tokens to check
     TRY(group_check(&b, kept, &same, err));
@@ -194,16 +198,14 @@ bool bench_decode(int argc, char **argv, struct error *err)
     char roofline[32] = "null";
     if (dev->kind == DEVICE_CUDA)
         snprintf(roofline, sizeof roofline, "%.3f", step_floor_s(&b) * n_step / t->decode_s);
-    printf(
-        "{\"bench\":\"decode\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%lld,\"batch\":%lld,"
-        "\"prompt\":%lld,\"new\":%lld,\"tok_per_s\":%.0f,\"ms\":%.2f,\"decode_tok_per_s\":%.0f,"
-        "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"check\":%s}\n",
-        b.shape ? b.shape : b.tool.name, dev->name, dev->what, (long long)config_n_param(model_config(b.tool.model)),
-        (long long)b.batch, (long long)b.n_prompt, (long long)b.n_new, n_new / t->all_s, t->all_s * 1e3,
-        (n_new - (double)b.batch) / t->decode_s,
-        (n_new - (double)b.batch) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1),
-        t->decode_s * 1e6 / n_step, (double)(b.batch * b.n_prompt) / t->prefill_s, roofline,
-        free_before > free_after ? (double)(free_before - free_after) * 1e-6 : 0, same ? "true" : "false");
+    printf("{\"bench\":\"decode\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%" PRId64 ",\"batch\":%" PRId64 ","
+           "\"prompt\":%" PRId64 ",\"new\":%" PRId64 ",\"tok_per_s\":%.0f,\"ms\":%.2f,\"decode_tok_per_s\":%.0f,"
+           "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"check\":%s}\n",
+           b.shape ? b.shape : b.tool.name, dev->name, dev->what, config_n_param(model_config(b.tool.model)), b.batch, b.n_prompt, b.n_new,
+           n_new / t->all_s, t->all_s * 1e3, (n_new - (double)b.batch) / t->decode_s,
+           (n_new - (double)b.batch) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1), t->decode_s * 1e6 / n_step,
+           (double)(b.batch * b.n_prompt) / t->prefill_s, roofline,
+           free_before > free_after ? (double)(free_before - free_after) * 1e-6 : 0, same ? "true" : "false");
     if (b.profile) {
         struct decode_times traced;
         TRY(trace_start(b.tool.dev, 100000, err));

@@ -36,7 +36,11 @@ static double seconds(void)
 /* OpenBLAS through its C interface: row-major, transposition by the constants of cblas.h. */
 typedef void sgemm_fn(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                       int ldb, float beta, float *c, int ldc);
-enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
+enum {
+    ROW_MAJOR = 101,
+    NO_TRANS = 111,
+    TRANS = 112,
+};
 struct openblas {
     sgemm_fn *sgemm;
     const char *core;    // whose kernels it uses: OPENBLAS_CORETYPE, or its choice
@@ -80,7 +84,11 @@ static double sgemm_gflops(sgemm_fn *sgemm, int m, int n, int k, int rounds)
     return result;
 }
 
-enum product { PRODUCT_FWD, PRODUCT_BWD_X, PRODUCT_BWD_W };
+enum product {
+    PRODUCT_FWD,
+    PRODUCT_BWD_X,
+    PRODUCT_BWD_W,
+};
 static const char *const product_name[] = { "fwd", "bwd_x", "bwd_w" };
 static bool product_gflops(struct device *dev, enum product kind, int64_t m, int64_t n, int64_t k, int rounds, double *gflops,
                            struct error *err)
@@ -135,15 +143,19 @@ bool bench_gemm(int argc, char **argv, struct error *err)
         { "rows", NULL, CLI_I64, &rows, "N", "cuda: sequences of a decode step, or tokens of a micro-batch (256)" },
         { "step-us", NULL, CLI_F64, &step_us, "T", "cuda: measured time of the whole step, to give the cost as its share" },
     };
-    struct cli cli = { .command = "rollcall bench gemm", .about = "Matrix products: of the CPU engine against OpenBLAS' sgemm; on a "
-                       "GPU, those under the rule of one order\nof sums against the best of eight unrestricted algorithms.\n",
-                       .options = options, .n_options = ARRAY_SIZE(options) };
+    struct cli cli = { .command = "rollcall bench gemm",
+                       .about = "Matrix products: of the CPU engine against OpenBLAS' sgemm; on a "
+                                "GPU, those under the rule of one order\nof sums against the best of eight unrestricted algorithms.\n",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options) };
+    // clang-format off
     static const struct { int m, n, k; enum product kind; } shapes[] = {
         { 1024, 1024, 1024, PRODUCT_FWD }, { 2048, 768, 256, PRODUCT_FWD }, { 2048, 192, 192, PRODUCT_FWD },
         { 2048, 1024, 192, PRODUCT_FWD }, { 2048, 1024, 192, PRODUCT_BWD_X }, { 2048, 1024, 192, PRODUCT_BWD_W },
         { 2048, 192, 512, PRODUCT_BWD_W }, { 256, 2048, 192, PRODUCT_FWD }, { 256, 2048, 192, PRODUCT_BWD_W },
         { 32, 768, 128, PRODUCT_FWD }, { 32, 128, 128, PRODUCT_FWD }, { 1, 768, 256, PRODUCT_FWD },
     };
+    // clang-format on
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (rounds < 1 || rounds > ROUNDS_MAX || n_thread < 1 || n_thread > 256)
@@ -159,8 +171,8 @@ bool bench_gemm(int argc, char **argv, struct error *err)
     for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
         double own, theirs = blas.sgemm ? sgemm_gflops(blas.sgemm, shapes[i].m, shapes[i].n, shapes[i].k, (int)rounds) : NAN;
         TRY(product_gflops(dev, shapes[i].kind, shapes[i].m, shapes[i].n, shapes[i].k, (int)rounds, &own, err));
-        printf("{\"bench\":\"gemm\",\"op\":\"linear_%s\",\"m\":%d,\"n\":%d,\"k\":%d,\"threads\":%d,\"gflops\":%.1f", product_name[shapes[i].kind],
-               shapes[i].m, shapes[i].n, shapes[i].k, (int)n_thread, own);
+        printf("{\"bench\":\"gemm\",\"op\":\"linear_%s\",\"m\":%d,\"n\":%d,\"k\":%d,\"threads\":%d,\"gflops\":%.1f",
+               product_name[shapes[i].kind], shapes[i].m, shapes[i].n, shapes[i].k, (int)n_thread, own);
         if (blas.sgemm)
             printf(",\"openblas_gflops\":%.1f,\"openblas_core\":\"%s\",\"ratio\":%.3f", theirs, blas.core, own / theirs);
         printf("}\n");
@@ -179,10 +191,21 @@ struct bench_shape {
 };
 static struct model_config shape_config(const struct bench_shape *s)
 {
-    return (struct model_config){ .family = FAMILY_QWEN2, .n_layer = s->n_layer, .d_model = s->d, .n_head = s->n_head,
-                              .n_kv_head = s->n_kv, .d_head = s->hd, .d_ff = s->ff, .vocab = s->vocab, .max_pos = 4096,
-                              .rms_eps = 1e-6, .rope_theta = 10000, .tied = true, .qkv_bias = true, .bos = -1,
-                              .initializer_range = 0.02 };
+    return (struct model_config){ .family = FAMILY_QWEN2,
+                                  .n_layer = s->n_layer,
+                                  .d_model = s->d,
+                                  .n_head = s->n_head,
+                                  .n_kv_head = s->n_kv,
+                                  .d_head = s->hd,
+                                  .d_ff = s->ff,
+                                  .vocab = s->vocab,
+                                  .max_pos = 4096,
+                                  .rms_eps = 1e-6,
+                                  .rope_theta = 10000,
+                                  .tied = true,
+                                  .qkv_bias = true,
+                                  .bos = -1,
+                                  .initializer_range = 0.02 };
 }
 /* Tokens a second of decoding, all of the generator with it: batch samples, prompts of 16, new_tok new tokens, one thread. */
 static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch, int new_tok, const char *profile, double *out,
@@ -208,8 +231,10 @@ static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch
             struct sampling sampling = SAMPLING_DEFAULT;
             sampling.max_new_tok = new_tok;
             sampling.ignore_eos = true;
-            TRY(generator_submit(g, &(struct generator_item){ .item = i, .prompt = prompt, .n_prompt = 16, .n_sample = 1,
-                                                              .seed = seed, .sampling = sampling }, err));
+            TRY(generator_submit(
+                g,
+                &(struct generator_item){ .item = i, .prompt = prompt, .n_prompt = 16, .n_sample = 1, .seed = seed, .sampling = sampling },
+                err));
         }
         if (profile && round == 0)
             TRY(trace_start(dev, 100000, err));
@@ -218,7 +243,7 @@ static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch
             TRY(generator_step(g, err));
         if (round >= 0)
             took[round] = seconds() - t0;
-        for (struct group *done; (done = generator_poll(g)); )
+        for (struct group *done; (done = generator_poll(g));)
             group_free(done);
     }
     *out = batch * new_tok / median(took, 3);
@@ -245,10 +270,13 @@ bool bench_cpu(int argc, char **argv, struct error *err)
         { "bf16", NULL, CLI_FLAG, &bf16, NULL, "weights and activations in bf16" },
         { "profile", NULL, CLI_STR, &profile, "FILE", "time of each operation: a table, and the last timeline to FILE" },
     };
-    struct cli cli = { .command = "rollcall bench cpu", .options = options, .n_options = ARRAY_SIZE(options),
+    struct cli cli = { .command = "rollcall bench cpu",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
                        .about = "Training steps against OpenBLAS' sgemm (1024 x 1024 x 1024), and decoding.\n" };
     static const struct bench_shape shapes[] = {
-        { "2M", 2048, 192, 4, 6, 2, 32, 512 }, { "0.6M", 512, 128, 3, 4, 2, 32, 352 },
+        { "2M", 2048, 192, 4, 6, 2, 32, 512 },
+        { "0.6M", 512, 128, 3, 4, 2, 32, 352 },
     };
     static const struct bench_shape decode = { "0.63M", 300, 128, 3, 4, 2, 32, 384 };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
@@ -261,14 +289,20 @@ bool bench_cpu(int argc, char **argv, struct error *err)
         const struct bench_shape *s = &shapes[i];
         struct model_config c = shape_config(s);
         double theirs = blas.sgemm ? sgemm_gflops(blas.sgemm, 1024, 1024, 1024, 15) : NAN, n_tok = 8 * 256;
-        struct train_bench train = { .config = &c, .device = "cpu:0", .n_thread = (int)n_thread, .dtype = dtype, .n_seq = 8,
-                                     .len = 256, .rounds = (int)rounds, .profile = profile };
+        struct train_bench train = { .config = &c,
+                                     .device = "cpu:0",
+                                     .n_thread = (int)n_thread,
+                                     .dtype = dtype,
+                                     .n_seq = 8,
+                                     .len = 256,
+                                     .rounds = (int)rounds,
+                                     .profile = profile };
         if (!train_bench_run(&train, err))
             return false;
         double flops = train_flops(&c, 8, 256), took = train.step_s;
         printf("{\"bench\":\"cpu_train\",\"model\":\"%s\",\"params\":%.0f,\"batch\":\"8x256\",\"dtype\":\"%s\",\"threads\":%d,\"ms\":%.2f,"
-               "\"tok_per_s\":%.0f,\"gflops\":%.1f", s->name, train_params(&c), bf16 ? "bf16" : "fp32", (int)n_thread, took * 1e3,
-               n_tok / took, flops / took * 1e-9);
+               "\"tok_per_s\":%.0f,\"gflops\":%.1f",
+               s->name, train_params(&c), bf16 ? "bf16" : "fp32", (int)n_thread, took * 1e3, n_tok / took, flops / took * 1e-9);
         if (blas.sgemm)
             printf(",\"openblas_gflops\":%.1f,\"openblas_core\":\"%s\",\"ratio\":%.3f", theirs, blas.core, flops / took * 1e-9 / theirs);
         printf("}\n");
@@ -282,7 +316,8 @@ bool bench_cpu(int argc, char **argv, struct error *err)
         if (!decode_rate(&decode, dtype, batch, 100, profile, &rate, err))
             return false;
         printf("{\"bench\":\"cpu_decode\",\"model\":\"%s\",\"params\":%.0f,\"batch\":%d,\"dtype\":\"%s\",\"threads\":1,\"tok_per_s\":%.0f,"
-               "\"of_50k\":%.2f}\n", decode.name, train_params(&decode_config), batch, bf16 ? "bf16" : "fp32", rate, rate / 50000);
+               "\"of_50k\":%.2f}\n",
+               decode.name, train_params(&decode_config), batch, bf16 ? "bf16" : "fp32", rate, rate / 50000);
         fflush(stdout);
     }
     return true;

@@ -3,6 +3,7 @@
  * of the exporter / seconds that the steps stand for), 30 bytes on disk a value. check: every step arrived exactly once, in order,
  * with all its series. The server is a thread of this process on a free port of the loopback; the exporter is a process of its
  * own, as in a run. */
+#include <inttypes.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <math.h>
@@ -90,8 +91,8 @@ static void rows_count(struct sink *s, const char *body)
 static void sink_answer(int fd, const char *status, const char *more, const char *body)
 {
     char text[1024];
-    int n = snprintf(text, sizeof text, "HTTP/1.1 %s\r\n%sContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s", status,
-                     more, strlen(body), body);
+    int n = snprintf(text, sizeof text, "HTTP/1.1 %s\r\n%sContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s", status, more,
+                     strlen(body), body);
     if (write(fd, text, (size_t)n) != n)
         shutdown(fd, SHUT_RDWR);
 }
@@ -107,8 +108,9 @@ static void request_take(struct sink *s, int fd, const char *body)
         return;
     }
     if (!stream) {
-        sink_answer(fd, "200 OK", "", "{\"data\":{\"upsertBucket\":{\"bucket\":{\"id\":\"s\",\"name\":\"bench\",\"displayName\":\"bench\",\"project\":{"
-                                      "\"id\":\"p\",\"name\":\"p\",\"entity\":{\"id\":\"e\",\"name\":\"e\"}},\"historyLineCount\":0}}}}");
+        sink_answer(fd, "200 OK", "",
+                    "{\"data\":{\"upsertBucket\":{\"bucket\":{\"id\":\"s\",\"name\":\"bench\",\"displayName\":\"bench\",\"project\":{"
+                    "\"id\":\"p\",\"name\":\"p\",\"entity\":{\"id\":\"e\",\"name\":\"e\"}},\"historyLineCount\":0}}}}");
         return;
     }
     s->bytes += (int64_t)strlen(body);
@@ -184,8 +186,8 @@ static bool steps_write(const char *dir, int64_t n_step, struct error *err)
     for (int64_t step = 1; ok && step <= n_step; step++) {
         for (int i = 0; i < N_SERIES; i++)
             m[i].value = value_make(step, i);
-        ok = journal_begin(j, err)
-          && journal_step_add(j, 1, step, start_s + (double)step / STEPS_A_SECOND, m, N_SERIES, err) && journal_commit(j, err);
+        ok = journal_begin(j, err) && journal_step_add(j, 1, step, start_s + (double)step / STEPS_A_SECOND, m, N_SERIES, err)
+             && journal_commit(j, err);
     }
     ok = ok && journal_event_add(j, 1, n_step, "state", "bench", "finished", "", err);
     journal_close(j);
@@ -222,12 +224,12 @@ bool bench_export(int argc, char **argv, struct error *err)
 {
     int64_t n_step = 72000;
     struct cli_option options[] = { { "steps", NULL, CLI_I64, &n_step, "N", "steps of 200 series (72000: an hour)" } };
-    struct cli cli = { "rollcall bench export", "Sends a fast run to a wandb server of its own that refuses half of the requests.",
-                       NULL, options, ARRAY_SIZE(options) };
+    struct cli cli = { "rollcall bench export", "Sends a fast run to a wandb server of its own that refuses half of the requests.", NULL,
+                       options, ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (n_step < 100 || n_step > 1000000)
-        return error_set(err, ERR_USAGE, "'--steps' is %lld; it is 100 to 1000000", (long long)n_step);
+        return error_set(err, ERR_USAGE, "'--steps' is %" PRId64 "; it is 100 to 1000000", n_step);
     char dir[] = "/tmp/rollcall-bench-XXXXXX", path[128];
     struct sink sink = { .listen_fd = -1, .wake_fd = { -1, -1 }, .next_step = 1, .body = { .max = BODY_MAX + (1 << 17) } };
     struct error ignored;
@@ -270,15 +272,16 @@ out:
     journal_close(made);
     if (ok) {
         double cpu_s = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec)
-                     + 1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+                       + 1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
         bool whole = WIFEXITED(status) && WEXITSTATUS(status) == 0 && sink.wrong == 0 && sink.next_step == n_step + 1 && sink.complete;
         int64_t disk = file_bytes(dir, "journal.db") + file_bytes(dir, "journal.db-wal");
-        printf("{\"bench\":\"export wandb\",\"steps\":%lld,\"series\":%d,\"requests\":%lld,\"refused\":%lld,\"sent_mb\":%.1f,"
+        printf("{\"bench\":\"export wandb\",\"steps\":%" PRId64 ",\"series\":%d,\"requests\":%" PRId64 ",\"refused\":%" PRId64
+               ",\"sent_mb\":%.1f,"
                "\"cpu_s\":%.2f,\"core_share\":%.5f,\"bar_core_share\":0.02,\"peak_rss_mb\":%.1f,\"disk_bytes_a_value\":%.2f,"
                "\"bar_disk_bytes_a_value\":30,\"wall_s\":%.1f,\"check\":%s}\n",
-               (long long)n_step, N_SERIES, (long long)sink.n_request, (long long)sink.n_refused, (double)sink.bytes / 1e6, cpu_s,
-               cpu_s / ((double)n_step / STEPS_A_SECOND), (double)used.ru_maxrss / 1024, (double)disk / ((double)n_step * N_SERIES),
-               (double)(clock_ns() - t) / 1e9, whole ? "true" : "false");
+               n_step, N_SERIES, sink.n_request, sink.n_refused, (double)sink.bytes / 1e6, cpu_s, cpu_s / ((double)n_step / STEPS_A_SECOND),
+               (double)used.ru_maxrss / 1024, (double)disk / ((double)n_step * N_SERIES), (double)(clock_ns() - t) / 1e9,
+               whole ? "true" : "false");
     }
     for (size_t i = 0; i < 3; i++) {
         int fd = (int[]){ lock, sink.listen_fd, sink.wake_fd[0] }[i];

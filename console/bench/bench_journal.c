@@ -1,5 +1,6 @@
 /* bench journal: the cost of appending a step's metrics in the training path (bar: 50 us at the 99th percentile), and the time
  * a console that attaches late needs to read a 100,000-step run (bar: 1 s). On a real file, in a temporary directory. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,14 +45,14 @@ bool bench_journal(int argc, char **argv, struct error *err)
 {
     int64_t n_step = 100000;
     struct cli_option options[] = { { "steps", NULL, CLI_I64, &n_step, "N", "steps to append and to read back (100000)" } };
-    struct cli cli = { "rollcall bench journal", "Appends a step's metrics again and again, then reads the run back.", NULL,
-                       options, ARRAY_SIZE(options) };
+    struct cli cli = { "rollcall bench journal", "Appends a step's metrics again and again, then reads the run back.", NULL, options,
+                       ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err))
         return false;
     if (cli.help_wanted)
         return true;
     if (n_step < 100 || n_step > 10000000)
-        return error_set(err, ERR_USAGE, "'--steps' is %lld; it is 100 to 10000000", (long long)n_step);
+        return error_set(err, ERR_USAGE, "'--steps' is %" PRId64 "; it is 100 to 10000000", n_step);
     bool ok = false;
     char dir[] = "/tmp/rollcall-bench-XXXXXX";
     struct error ignored;
@@ -68,16 +69,15 @@ bool bench_journal(int argc, char **argv, struct error *err)
         took[s] = clock_ns() - t;
     }
     qsort(took, (size_t)n_step, sizeof *took, ns_compare);
-    printf("{\"bench\":\"journal append\",\"metrics\":%d,\"steps\":%lld,\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f,"
+    printf("{\"bench\":\"journal append\",\"metrics\":%d,\"steps\":%" PRId64 ",\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f,"
            "\"bar_p99_us\":50}\n",
-           METRIC_N, (long long)n_step, (double)took[n_step / 2] / 1e3, (double)took[n_step * 99 / 100] / 1e3,
-           (double)took[n_step - 1] / 1e3);
+           METRIC_N, n_step, (double)took[n_step / 2] / 1e3, (double)took[n_step * 99 / 100] / 1e3, (double)took[n_step - 1] / 1e3);
     TRY(r = journal_open_reader(dir, err));
     struct read_sum sum = { 0 };
     int64_t t = clock_ns();
     TRY(journal_steps_read(r, 0, row_count, &sum, err));
-    printf("{\"bench\":\"journal read\",\"steps\":%lld,\"values\":%lld,\"s\":%.3f,\"bar_s\":1,\"check\":%s}\n",
-           (long long)sum.rows, (long long)sum.values, (double)(clock_ns() - t) / 1e9, sum.rows == n_step ? "true" : "false");
+    printf("{\"bench\":\"journal read\",\"steps\":%" PRId64 ",\"values\":%" PRId64 ",\"s\":%.3f,\"bar_s\":1,\"check\":%s}\n", sum.rows,
+           sum.values, (double)(clock_ns() - t) / 1e9, sum.rows == n_step ? "true" : "false");
     ok = true;
 out:
     journal_close(r);

@@ -1,6 +1,7 @@
 /* rollcall bench attention, and bench gemm on a GPU: single operations against what the card can do
  *
  * Ceilings are those measured on an H200: 790 TFLOP/s of bf16 products on random data, 4.3 TB/s of memory. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,15 +24,17 @@ static int double_compare(const void *a, const void *b)
 
 /* ---- the price of equal bits ---- */
 
-static bool cost_one(struct device *dev, const char *what, int64_t n, int64_t n_out, int64_t n_in, bool bias, enum dtype y,
-                     double times, double *rule_us, double *best_us, struct error *err)
+static bool cost_one(struct device *dev, const char *what, int64_t n, int64_t n_out, int64_t n_in, bool bias, enum dtype y, double times,
+                     double *rule_us, double *best_us, struct error *err)
 {
     struct linear_cost c = { .n = n, .n_out = n_out, .n_in = n_in, .bias = bias, .y_dtype = y };
     if (!dev->op->linear_cost(dev, &c, err))
         return false;
-    printf("{\"bench\":\"gemm\",\"weight\":\"%s\",\"rows\":%lld,\"n_out\":%lld,\"n_in\":%lld,\"rule_us\":%.2f,\"best_us\":%.2f,"
-           "\"tflops\":%.1f,\"tb_per_s\":%.2f}\n", what, (long long)n, (long long)n_out, (long long)n_in, c.rule_us, c.best_us,
-           2.0 * (double)n * (double)n_out * (double)n_in / c.rule_us * 1e-6, (double)(n_out * n_in) * 2 / c.rule_us * 1e-6);
+    printf("{\"bench\":\"gemm\",\"weight\":\"%s\",\"rows\":%" PRId64 ",\"n_out\":%" PRId64 ",\"n_in\":%" PRId64
+           ",\"rule_us\":%.2f,\"best_us\":%.2f,"
+           "\"tflops\":%.1f,\"tb_per_s\":%.2f}\n",
+           what, n, n_out, n_in, c.rule_us, c.best_us, 2.0 * (double)n * (double)n_out * (double)n_in / c.rule_us * 1e-6,
+           (double)(n_out * n_in) * 2 / c.rule_us * 1e-6);
     *rule_us += times * c.rule_us;
     *best_us += times * fmin(c.best_us, c.rule_us);    // never thank noise
     return true;
@@ -59,8 +62,8 @@ bool bench_gemm_rule(const char *device, const char *shape, int64_t rows, double
     TRY(cost_one(dev, "gate_up", rows, 2 * c->d_ff, c->d_model, false, DT_BF16, layers, &rule, &best, err));
     TRY(cost_one(dev, "down", rows, c->d_model, c->d_ff, false, DT_BF16, layers, &rule, &best, err));
     TRY(cost_one(dev, "head", head_rows, c->vocab, c->d_model, false, DT_F32, (double)rows / (double)head_rows, &rule, &best, err));
-    printf("{\"bench\":\"gemm\",\"model\":\"%s\",\"device\":\"%s\",\"rows\":%lld,\"rule_us\":%.1f,\"best_us\":%.1f", shape, dev->name,
-           (long long)rows, rule, best);
+    printf("{\"bench\":\"gemm\",\"model\":\"%s\",\"device\":\"%s\",\"rows\":%" PRId64 ",\"rule_us\":%.1f,\"best_us\":%.1f", shape,
+           dev->name, rows, rule, best);
     if (step_us > 0)
         printf(",\"step_us\":%.1f,\"cost_of_step\":%.4f", step_us, (rule - best) / step_us);
     printf(",\"cost_of_products\":%.4f}\n", (rule - best) / best);
@@ -175,8 +178,8 @@ static bool attn_fill_pages(struct attn *a, struct error *err)
     TRY(dev_table = mem_new(a->dev, (size_t)half * 2 * 4, "a measurement", err));
     TRY(mem_copy(a->dev, dev_pos, host, (size_t)a->n * 2 * 4, COPY_H2D, err));
     TRY(mem_copy(a->dev, dev_table, table, (size_t)half * 2 * 4, COPY_H2D, err));
-    TRY(OP(a->dev, err, rope_fwd, .out = a->dqkv, .qkv = a->qkv, .cos = dev_table, .sin = dev_table + half, .pos = dev_pos,
-           .kv = a->kv, .slot = dev_pos + a->n, .n = a->n, .n_pos = 1, .heads = a->heads, .dtype = a->dtype));
+    TRY(OP(a->dev, err, rope_fwd, .out = a->dqkv, .qkv = a->qkv, .cos = dev_table, .sin = dev_table + half, .pos = dev_pos, .kv = a->kv,
+           .slot = dev_pos + a->n, .n = a->n, .n_pos = 1, .heads = a->heads, .dtype = a->dtype));
     ok = device_sync(a->dev, err);
 out:
     mem_free(a->dev, dev_pos);
@@ -186,18 +189,23 @@ out:
     return ok;
 }
 
-enum attn_kind { ATTN_FWD, ATTN_BWD, ATTN_DECODE, ATTN_N };
+enum attn_kind {
+    ATTN_FWD,
+    ATTN_BWD,
+    ATTN_DECODE,
+    ATTN_N,
+};
 static const char *const attn_name[ATTN_N] = { "forward", "backward", "decode" };
 static bool attn_run(struct attn *a, enum attn_kind kind, struct error *err)
 {
     if (kind == ATTN_FWD)
-        return OP(a->dev, err, attn_fwd, .out = a->out, .lse = a->lse, .qkv = a->qkv, .seq = a->seq, .seq_host = a->seq_host,
-                  .n = a->n, .n_seq = a->n_seq, .heads = a->heads, .dtype = a->dtype);
+        return OP(a->dev, err, attn_fwd, .out = a->out, .lse = a->lse, .qkv = a->qkv, .seq = a->seq, .seq_host = a->seq_host, .n = a->n,
+                  .n_seq = a->n_seq, .heads = a->heads, .dtype = a->dtype);
     if (kind == ATTN_BWD)
-        return OP(a->dev, err, attn_bwd, .dqkv = a->dqkv, .dout = a->dout, .out = a->out, .lse = a->lse, .qkv = a->qkv,
-                  .seq = a->seq, .seq_host = a->seq_host, .n = a->n, .n_seq = a->n_seq, .heads = a->heads, .dtype = a->dtype);
-    return OP(a->dev, err, attn_paged, .out = a->dqkv, .qkv = a->q_last, .kv = a->kv, .page = a->page, .kv_len = a->kv_len,
-              .n = a->n_seq, .n_seq = a->n_seq, .max_page = a->max_page, .max_q = 1, .heads = a->heads, .dtype = a->dtype);
+        return OP(a->dev, err, attn_bwd, .dqkv = a->dqkv, .dout = a->dout, .out = a->out, .lse = a->lse, .qkv = a->qkv, .seq = a->seq,
+                  .seq_host = a->seq_host, .n = a->n, .n_seq = a->n_seq, .heads = a->heads, .dtype = a->dtype);
+    return OP(a->dev, err, attn_paged, .out = a->dqkv, .qkv = a->q_last, .kv = a->kv, .page = a->page, .kv_len = a->kv_len, .n = a->n_seq,
+              .n_seq = a->n_seq, .max_page = a->max_page, .max_q = 1, .heads = a->heads, .dtype = a->dtype);
 }
 
 /* What a run leaves, as floats on the host, for free; poisoned before. */
@@ -211,7 +219,7 @@ static float *attn_result(struct attn *a, enum attn_kind kind, int64_t *n, struc
     void *raw = malloc(bytes);
     bool ok = out && raw ? true : error_set(err, ERR_NO_MEMORY, "no memory for a measurement");
     ok = ok && OP(a->dev, err, mem_fill, .y = at, .size_bytes = bytes, .byte = 0xff) && attn_run(a, kind, err)
-        && mem_copy(a->dev, raw, at, bytes, COPY_D2H, err) && device_sync(a->dev, err);
+         && mem_copy(a->dev, raw, at, bytes, COPY_D2H, err) && device_sync(a->dev, err);
     for (int64_t i = 0; ok && i < *n; i++)
         out[i] = a->dtype == DT_BF16 ? bf16_to_f32(((uint16_t *)raw)[i]) : ((float *)raw)[i];
     free(raw);
@@ -222,12 +230,13 @@ static float *attn_result(struct attn *a, enum attn_kind kind, int64_t *n, struc
 }
 
 /* The same small problem on this device and on ref: |difference| / |result| of each kind. */
-static bool attn_check(const char *device, struct attn_heads heads, enum dtype t, const void *values, int64_t n_value,
-                       double *apart, struct error *err)
+static bool attn_check(const char *device, struct attn_heads heads, enum dtype t, const void *values, int64_t n_value, double *apart,
+                       struct error *err)
 {
     struct attn here = { 0 }, ref = { 0 };
-    bool ok = attn_init(&here, device, heads, t, 3, 197, values, n_value, err) &&
-              attn_init(&ref, "ref", heads, t, 3, 197, values, n_value, err) && attn_fill_pages(&here, err) && attn_fill_pages(&ref, err);
+    bool ok = attn_init(&here, device, heads, t, 3, 197, values, n_value, err)
+              && attn_init(&ref, "ref", heads, t, 3, 197, values, n_value, err) && attn_fill_pages(&here, err)
+              && attn_fill_pages(&ref, err);
     for (enum attn_kind k = ATTN_FWD; ok && k < ATTN_N; k++) {
         int64_t n;
         float *a = attn_result(&here, k, &n, err), *b = a ? attn_result(&ref, k, &n, err) : NULL;
@@ -296,14 +305,18 @@ bool bench_attention(int argc, char **argv, struct error *err)
         { "context", NULL, CLI_I64, &context, "N", "tokens each of them has (256)" },
         { "calls", NULL, CLI_I64, &calls, "N", "calls a timing; the median of nine counts (5)" },
     };
-    struct cli cli = { .command = "rollcall bench attention", .options = options, .n_options = ARRAY_SIZE(options),
+    struct cli cli = { .command = "rollcall bench attention",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
                        .about = "Causal attention: packed forward and backward, and decode over pages.\n" };
     struct attn packed = { 0 }, decode = { 0 };
     bool ok = false;
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
-    if (seq < 1 || n_seq < 1 || seq * n_seq > 1 << 24 || batch < 1 || context < 1 || batch * context > 1 << 26 || calls < 1 || calls > 10000)
-        return error_set(err, ERR_USAGE, "--seq times --n-seq is at most %d, --batch times --context %d, all of them at least 1", 1 << 24, 1 << 26);
+    if (seq < 1 || n_seq < 1 || seq * n_seq > 1 << 24 || batch < 1 || context < 1 || batch * context > 1 << 26 || calls < 1
+        || calls > 10000)
+        return error_set(err, ERR_USAGE, "--seq times --n-seq is at most %d, --batch times --context %d, all of them at least 1", 1 << 24,
+                         1 << 26);
     bool bf16 = strcmp(dtype_name, "bfloat16") == 0 || (strncmp(device, "cuda:", 5) == 0 && strcmp(dtype_name, "auto") == 0);
     if (!bf16 && strcmp(dtype_name, "auto") != 0 && strcmp(dtype_name, "float32") != 0)
         return error_set(err, ERR_USAGE, "--dtype is '%s'; it may be auto, float32 or bfloat16", dtype_name);
@@ -326,9 +339,11 @@ bool bench_attention(int argc, char **argv, struct error *err)
         // two products forward and five backward over half the square; decode reads every key and value once
         double flops = (k == ATTN_BWD ? 5 : 2) * (double)n_seq * (double)seq * (double)(seq + 1) * (double)(c->n_head * c->d_head);
         double bytes = 2.0 * (double)(batch * context * c->n_kv_head * c->d_head) * (double)dtype_size(t);
-        printf("{\"bench\":\"attention\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"what\":\"%s\",\"n_seq\":%lld,\"len\":%lld,"
-               "\"ms\":%.4f", shape, device, bf16 ? "bf16" : "fp32", attn_name[k], (long long)(k == ATTN_DECODE ? batch : n_seq),
-               (long long)(k == ATTN_DECODE ? context : seq), s * 1e3);
+        printf("{\"bench\":\"attention\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"what\":\"%s\",\"n_seq\":%" PRId64
+               ",\"len\":%" PRId64 ","
+               "\"ms\":%.4f",
+               shape, device, bf16 ? "bf16" : "fp32", attn_name[k], (k == ATTN_DECODE ? batch : n_seq), (k == ATTN_DECODE ? context : seq),
+               s * 1e3);
         if (k == ATTN_DECODE)
             printf(",\"tb_per_s\":%.3f", bytes / s * 1e-12);
         else

@@ -4,6 +4,7 @@
  * What the processes of a run do over messages, done by calls: sample groups, score them, one optimizer step, again;
  * with an evaluation before and after. It shows what a recipe can reach, and separates the engine's speed from the
  * plumbing's. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ struct learn {
     struct token_list ids;
     struct buf text;
     uint64_t rng;
-    int64_t n_item;              // items so far: numbers their noise
+    int64_t n_item;    // items so far: numbers their noise
     double gen_s, score_s, train_s;
 };
 
@@ -65,12 +66,12 @@ static bool group_score(struct learn *l, struct group *g, const struct dataset *
             json_decref(row);
             return error_set(err, ERR_NO_MEMORY, "no memory for a response");
         }
-        struct reward_input in = {.response = buf_text(&l->text),
-                                  .response_len = l->text.len,
-                                  .row = row,
-                                  .has_length = true,
-                                  .n_tok = s->n_tok,
-                                  .finish = s->finish};
+        struct reward_input in = { .response = buf_text(&l->text),
+                                   .response_len = l->text.len,
+                                   .row = row,
+                                   .has_length = true,
+                                   .n_tok = s->n_tok,
+                                   .finish = s->finish };
         reward_score(l->reward, &in, &out, 1);
         s->score = out.score;
         s->reward = out.reward;
@@ -82,8 +83,8 @@ static bool group_score(struct learn *l, struct group *g, const struct dataset *
 }
 
 /* Sample n_sample completions of n rows (row_at(i)) into group[i], scored. */
-static bool rollout(struct learn *l, const struct dataset *set, const int64_t *row, int64_t n, int32_t n_sample,
-                    double temperature, struct group **group, struct error *err)
+static bool rollout(struct learn *l, const struct dataset *set, const int64_t *row, int64_t n, int32_t n_sample, double temperature,
+                    struct group **group, struct error *err)
 {
     int64_t first = l->n_item, next = 0, got = 0, t0 = clock_ns();
     struct sampling sampling = SAMPLING_DEFAULT;
@@ -105,13 +106,13 @@ static bool rollout(struct learn *l, const struct dataset *set, const int64_t *r
             json_decref(j);
             if (!made)
                 return false;
-            struct generator_item item = {.item = first + next,
-                                          .prompt_row = row[next],
-                                          .prompt = l->ids.id,
-                                          .n_prompt = l->ids.n,
-                                          .n_sample = n_sample,
-                                          .seed = seed,
-                                          .sampling = sampling};
+            struct generator_item item = { .item = first + next,
+                                           .prompt_row = row[next],
+                                           .prompt = l->ids.id,
+                                           .n_prompt = l->ids.n,
+                                           .n_sample = n_sample,
+                                           .seed = seed,
+                                           .sampling = sampling };
             struct error full;
             if (!generator_submit(l->gen, &item, &full)) {
                 if (full.code == ERR_FULL)
@@ -186,8 +187,7 @@ static float *gradient_of(struct trainer *t, struct group *const *g, int64_t n, 
         error_set(err, ERR_NO_MEMORY, "no memory for a gradient");
         return NULL;
     }
-    if (trainer_begin(t, (const struct group *const *)g, n, h, err) && trainer_grad(t, h, &sums, err)
-        && trainer_grad_get(t, out, err))
+    if (trainer_begin(t, (const struct group *const *)g, n, h, err) && trainer_grad(t, h, &sums, err) && trainer_grad_get(t, out, err))
         return out;
     free(out);
     return NULL;
@@ -238,8 +238,8 @@ static bool gradient_compare(struct learn *l, struct group *const *g, const stru
         double apart = distance(here, there, n), own = distance(here, exact, n), other = distance(there, exact, n);
         bool same = apart <= (dtype == DT_F32 ? 1e-4 : 1e-2) || (dtype == DT_BF16 && own <= 1.25 * other);
         printf("{\"bench\":\"gradient\",\"device\":\"%s\",\"against\":\"%s\",\"dtype\":\"%s\",\"distance\":%.3g,"
-               "\"here_to_fp32\":%.3g,\"there_to_fp32\":%.3g,\"check\":%s}\n", l->tool.dev->name, l->against,
-               dtype == DT_BF16 ? "bf16" : "fp32", apart, own, other, same ? "true" : "false");
+               "\"here_to_fp32\":%.3g,\"there_to_fp32\":%.3g,\"check\":%s}\n",
+               l->tool.dev->name, l->against, dtype == DT_BF16 ? "bf16" : "fp32", apart, own, other, same ? "true" : "false");
     }
     free(here);
     free(there);
@@ -279,10 +279,11 @@ static bool learn_steps(struct learn *l, const struct trainer_hyper *base, struc
     bool ok = false;
     struct group **g = calloc((size_t)l->batch, sizeof *g);
     int64_t *row = calloc((size_t)l->batch, sizeof *row);
-    struct schedule schedule = { .kind = SCHEDULE_LINEAR, .min_ratio = l->min_ratio, .n_warmup = l->warmup,
-                                 .n_step = MAX(l->n_step - l->warmup, 1) };
+    struct schedule schedule = {
+        .kind = SCHEDULE_LINEAR, .min_ratio = l->min_ratio, .n_warmup = l->warmup, .n_step = MAX(l->n_step - l->warmup, 1)
+    };
     if (!g || !row) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a batch of %lld prompts", (long long)l->batch);
+        error_set(err, ERR_NO_MEMORY, "no memory for a batch of %" PRId64 " prompts", l->batch);
         goto out;
     }
     for (int64_t step = 0; step < l->n_step; step++) {
@@ -301,11 +302,10 @@ static bool learn_steps(struct learn *l, const struct trainer_hyper *base, struc
         l->train_s += (double)(clock_ns() - before) * 1e-9;
         struct batch_means mean = batch_means(g, l->batch);
         TRY(generator_version_set(l->gen, trainer_version(l->trainer), err));
-        printf("{\"step\":%lld,\"reward\":%.4f,\"accuracy\":%.4f,\"length\":%.2f,\"entropy\":%.4f,\"grad_norm\":%.4f,"
+        printf("{\"step\":%" PRId64 ",\"reward\":%.4f,\"accuracy\":%.4f,\"length\":%.2f,\"entropy\":%.4f,\"grad_norm\":%.4f,"
                "\"no_spread\":%.3f,\"sampler_trainer_diff\":%.3g,\"gen_s\":%.2f,\"train_s\":%.2f}\n",
-               (long long)step + 1, mean.reward, mean.accuracy, mean.length,
-               isnan(metric[M_ENTROPY]) ? -1 : metric[M_ENTROPY], metric[M_GRAD_NORM], mean.no_spread,
-               isnan(metric[M_SAMPLER_TRAINER_DIFF]) ? 0 : metric[M_SAMPLER_TRAINER_DIFF], l->gen_s, l->train_s);
+               step + 1, mean.reward, mean.accuracy, mean.length, isnan(metric[M_ENTROPY]) ? -1 : metric[M_ENTROPY], metric[M_GRAD_NORM],
+               mean.no_spread, isnan(metric[M_SAMPLER_TRAINER_DIFF]) ? 0 : metric[M_SAMPLER_TRAINER_DIFF], l->gen_s, l->train_s);
         fflush(stdout);
         groups_free(g, l->batch);
     }
@@ -328,35 +328,38 @@ static bool learn_open(struct learn *l, enum algo algo, struct trainer_hyper *h,
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     set.token_budget_max = l->token_budget;
     set.adam_beta2 = l->beta2;
-    struct generator_config gc = { .model = l->tool.model, .tokenizer = l->tool.tokenizer,
-                                   .max_seq = MIN(l->batch * l->group_size, (int64_t)512), .max_item = l->batch,
+    struct generator_config gc = { .model = l->tool.model,
+                                   .tokenizer = l->tool.tokenizer,
+                                   .max_seq = MIN(l->batch * l->group_size, (int64_t)512),
+                                   .max_item = l->batch,
                                    .max_seq_tok = 256 + l->max_new };
     struct reward_config rc = { .type = "boxed", .max_new_tok = l->max_new };
     l->prompts = (struct prompt_maker){ .encoder = l->tool.encoder, .template = l->tool.template, .max_tok = 256 };
     l->rng = (uint64_t)l->seed;
     return (l->train = dataset_open(l->train_path, NULL, err)) && (l->eval = dataset_open(l->eval_path, NULL, err))
-        && (h->beta <= 0 || (l->ref = model_load(l->tool.dir, dev, model_dtype(l->tool.model), err)))
-        && (l->trainer = trainer_new(l->tool.model, l->ref, &set, err)) && (l->gen = generator_new(&gc, err))
-        && (l->reward = reward_new(&rc, err));
+           && (h->beta <= 0 || (l->ref = model_load(l->tool.dir, dev, model_dtype(l->tool.model), err)))
+           && (l->trainer = trainer_new(l->tool.model, l->ref, &set, err)) && (l->gen = generator_new(&gc, err))
+           && (l->reward = reward_new(&rc, err));
 }
 
 bool bench_learn(int argc, char **argv, struct error *err)
 {
     bool ok = false;
-    struct learn l = {.tool = TOOL_MODEL_DEFAULT,
-                      .algo = "GRPO",
-                      .n_step = 60,
-                      .batch = 64,
-                      .group_size = 8,
-                      .max_new = 64,
-                      .seed = 1,
-                      .eval_n = 500,
-                      .token_budget = 4096,
-                      .warmup = 5,
-                      .lr = 4e-4,
-                      .min_ratio = 0.1,
-                      .beta2 = 0.95,
-                      .temperature = 1};
+    struct learn l = { .tool = TOOL_MODEL_DEFAULT,
+                       .algo = "GRPO",
+                       .n_step = 60,
+                       .batch = 64,
+                       .group_size = 8,
+                       .max_new = 64,
+                       .seed = 1,
+                       .eval_n = 500,
+                       .token_budget = 4096,
+                       .warmup = 5,
+                       .lr = 4e-4,
+                       .min_ratio = 0.1,
+                       .beta2 = 0.95,
+                       .temperature = 1 };
+    // clang-format off
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&l.tool),
         {.name = "dataset", .kind = CLI_STR, .value = &l.train_path, .arg = "FILE", .help = "training problems"},
@@ -402,11 +405,12 @@ bool bench_learn(int argc, char **argv, struct error *err)
         {.name = "out", .kind = CLI_STR, .value = &l.out, .arg = "DIR", .help = "write the trained model here"},
         {.name = "force", .kind = CLI_FLAG, .value = &l.force, .help = "write over a model that is there"},
     };
-    struct cli cli = {.command = "rollcall bench learn",
-                      .about = "Trains in one process on problems with boxed answers, and says "
-                               "how much was learned.",
-                      .options = options,
-                      .n_options = ARRAY_SIZE(options)};
+    // clang-format on
+    struct cli cli = { .command = "rollcall bench learn",
+                       .about = "Trains in one process on problems with boxed answers, and says "
+                                "how much was learned.",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options) };
     enum algo algo;
     struct trainer_hyper h;
     double sampled[2], greedy[2];
@@ -414,10 +418,9 @@ bool bench_learn(int argc, char **argv, struct error *err)
         return false;
     if (cli.help_wanted)
         return true;
-    if (!l.train_path || !l.eval_path || l.batch < 1 || l.group_size < 2 || l.group_size > 64 || l.n_step < 0 ||
-        l.max_new < 1 || l.eval_n < 1)
-        return error_set(err, ERR_USAGE,
-                         "--dataset and --eval-dataset are needed, and sizes of at least 1 (groups: 2 to 64)");
+    if (!l.train_path || !l.eval_path || l.batch < 1 || l.group_size < 2 || l.group_size > 64 || l.n_step < 0 || l.max_new < 1
+        || l.eval_n < 1)
+        return error_set(err, ERR_USAGE, "--dataset and --eval-dataset are needed, and sizes of at least 1 (groups: 2 to 64)");
     TRY(algo_parse(&algo, l.algo, err));
     if (l.out)
         TRY(model_dir_check(l.out, l.force, err));
@@ -429,12 +432,11 @@ bool bench_learn(int argc, char **argv, struct error *err)
     double wall = (double)(clock_ns() - t0) * 1e-9, gen_s = l.gen_s, score_s = l.score_s;
     TRY(evaluate(&l, 1, &sampled[1], err) && evaluate(&l, 0, &greedy[1], err));
     if (l.out)
-        TRY(dir_make(l.out, 0755, err) && model_dir_copy_tokenizer(l.tool.dir, l.out, err) &&
-            model_save(l.tool.model, l.out, err));
-    printf("{\"bench\":\"learn\",\"algo\":\"%s\",\"seed\":%lld,\"steps\":%lld,\"shuffled\":%s,\"sampled\":[%.4f,%.4f],"
+        TRY(dir_make(l.out, 0755, err) && model_dir_copy_tokenizer(l.tool.dir, l.out, err) && model_save(l.tool.model, l.out, err));
+    printf("{\"bench\":\"learn\",\"algo\":\"%s\",\"seed\":%" PRId64 ",\"steps\":%" PRId64 ",\"shuffled\":%s,\"sampled\":[%.4f,%.4f],"
            "\"greedy\":[%.4f,%.4f],\"wall_s\":%.1f,\"generate_s\":%.1f,\"score_s\":%.2f,\"train_s\":%.1f}\n",
-           algo_name(algo), (long long)l.seed, (long long)l.n_step, l.shuffle ? "true" : "false", sampled[0],
-           sampled[1], greedy[0], greedy[1], wall, gen_s, score_s, l.train_s);
+           algo_name(algo), l.seed, l.n_step, l.shuffle ? "true" : "false", sampled[0], sampled[1], greedy[0], greedy[1], wall, gen_s,
+           score_s, l.train_s);
     ok = true;
 out:
     reward_free(l.reward);

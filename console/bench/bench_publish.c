@@ -24,7 +24,13 @@
 #define WAIT_MS 60000
 #define PATTERN_BYTES ((size_t)97 << 20 | 13 * 256)    // no part of a bucket: equal buckets could be mixed up unseen
 
-enum order { ORDER_TAKE, ORDER_JOIN, ORDER_RAW, ORDER_HASH, ORDER_END };
+enum order {
+    ORDER_TAKE,
+    ORDER_JOIN,
+    ORDER_RAW,
+    ORDER_HASH,
+    ORDER_END,
+};
 struct order_msg {
     enum order order;
     int64_t version;
@@ -41,7 +47,7 @@ struct side {    // one of the two processes
     void *weights;
     size_t size_bytes;
     struct comm *raw;
-    int fd;      // the other one
+    int fd;    // the other one
 };
 
 static int double_compare(const void *a, const void *b)
@@ -70,8 +76,9 @@ static bool comm_wait(struct comm *c, struct error *err)
 
 static bool raw_broadcast(struct side *s, struct error *err)
 {
-    struct comm_broadcast b = { .buf = s->weights, .size_bytes = s->size_bytes, .bucket_bytes = (s->size_bytes + 255) / 256 * 256,
-                                .unchecked = true };
+    struct comm_broadcast b = {
+        .buf = s->weights, .size_bytes = s->size_bytes, .bucket_bytes = (s->size_bytes + 255) / 256 * 256, .unchecked = true
+    };
     return comm_broadcast(s->raw, &b, err) && comm_wait(s->raw, err);
 }
 
@@ -79,7 +86,7 @@ static bool weights_hash(struct side *s, uint64_t *hash, struct error *err)
 {
     uint64_t *out = mem_new(s->dev, sizeof *out, "a hash", err);
     bool ok = out && OP(s->dev, err, mem_hash, .hash = out, .x = s->weights, .size_bytes = s->size_bytes)
-        && mem_copy(s->dev, hash, out, sizeof *hash, COPY_D2H, err) && device_sync(s->dev, err);
+              && mem_copy(s->dev, hash, out, sizeof *hash, COPY_D2H, err) && device_sync(s->dev, err);
     mem_free(s->dev, out);
     return ok;
 }
@@ -104,16 +111,11 @@ static bool order_do(struct side *s, struct inlet *in, const struct order_msg *m
 {
     r->begun_ns = clock_ns();
     switch (m->order) {
-    case ORDER_TAKE:
-        return inlet_take(in, s->weights, m->version, WAIT_MS, &r->hash, err);
-    case ORDER_JOIN:
-        return (s->raw = comm_new(s->dev, &m->id, 2, 1, err)) && comm_wait(s->raw, err);
-    case ORDER_RAW:
-        return raw_broadcast(s, err);
-    case ORDER_HASH:
-        return weights_hash(s, &r->hash, err);
-    case ORDER_END:
-        break;
+    case ORDER_TAKE: return inlet_take(in, s->weights, m->version, WAIT_MS, &r->hash, err);
+    case ORDER_JOIN: return (s->raw = comm_new(s->dev, &m->id, 2, 1, err)) && comm_wait(s->raw, err);
+    case ORDER_RAW: return raw_broadcast(s, err);
+    case ORDER_HASH: return weights_hash(s, &r->hash, err);
+    case ORDER_END: break;
     }
     return true;
 }
@@ -193,8 +195,9 @@ static bool outlet_wait(struct outlet *o, int n_waiting, int64_t version, struct
 
 static bool hashes_equal(uint64_t a, uint64_t b, int64_t version, struct error *err)
 {
-    return a == b || error_set(err, ERR_DATA, "version %" PRId64 ": hash %016" PRIx64 " on the trainer's side, %016" PRIx64 " on the producer's",
-                               version, a, b);
+    return a == b
+           || error_set(err, ERR_DATA, "version %" PRId64 ": hash %016" PRIx64 " on the trainer's side, %016" PRIx64 " on the producer's",
+                        version, a, b);
 }
 
 struct result {
@@ -231,7 +234,7 @@ static bool rounds_run(struct side *s, struct outlet *o, enum weights_way way, i
     }
     uint64_t own;
     return weights_hash(s, &own, err) && order_give(s, (struct order_msg){ .order = ORDER_HASH }, err) && reply_wait(s, &r, err)
-        && hashes_equal(own, r.hash, version, err);
+           && hashes_equal(own, r.hash, version, err);
 }
 
 static bool raw_run(struct side *s, int rounds, struct result *out, struct error *err)
@@ -262,7 +265,9 @@ static bool trainer_run(struct side *s, const char *device, const char *dir, enu
     struct error none;
     struct outlet *o = NULL;
     TRY(side_open(s, device, err) && weights_fill(s, err) && reply_wait(s, &r, err));
-    struct outlet_config c = { .dev = s->dev, .dir = dir, .way = way, .size_bytes = s->size_bytes, .bucket_bytes = bucket_bytes, .n_slot = 1 };
+    struct outlet_config c = {
+        .dev = s->dev, .dir = dir, .way = way, .size_bytes = s->size_bytes, .bucket_bytes = bucket_bytes, .n_slot = 1
+    };
     TRY(o = outlet_new(&c, err));
     TRY(rounds_run(s, o, way, rounds, out, err));
     for (int k = 0; k < rounds; k++)
@@ -300,7 +305,9 @@ bool bench_publish(int argc, char **argv, struct error *err)
         { "bucket", NULL, CLI_I64, &bucket_mib, "MIB", "of a broadcast; 0: as in a run" },
         { "rounds", NULL, CLI_I64, &rounds, "N", "publications timed; the median counts (9)" },
     };
-    struct cli cli = { .command = "rollcall bench publish", .options = options, .n_options = ARRAY_SIZE(options),
+    struct cli cli = { .command = "rollcall bench publish",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
                        .about = "Weights from one device to another as in a run, against the bare broadcast.\n" };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
@@ -336,8 +343,8 @@ bool bench_publish(int argc, char **argv, struct error *err)
     if (!ok)
         return false;
     double ms = median(result.direct, (int)rounds), raw = median(result.raw, (int)rounds), bytes = (double)side.size_bytes;
-    printf("{\"bench\":\"publish\",\"model\":\"%s\",\"way\":\"%s\",\"devices\":\"%s\",\"bytes\":%.0f,\"ms\":%.3f,\"gb_per_s\":%.1f", shape, way_name,
-           devices, bytes, ms, bytes / ms * 1e-6);
+    printf("{\"bench\":\"publish\",\"model\":\"%s\",\"way\":\"%s\",\"devices\":\"%s\",\"bytes\":%.0f,\"ms\":%.3f,\"gb_per_s\":%.1f", shape,
+           way_name, devices, bytes, ms, bytes / ms * 1e-6);
     if (!isnan(raw))
         printf(",\"raw_ms\":%.3f,\"raw_gb_per_s\":%.1f,\"roofline\":%.3f", raw, bytes / raw * 1e-6, raw / ms);
     if (way == WAY_NCCL)

@@ -1,4 +1,5 @@
 /* bench_tokenize.c - how fast text becomes tokens and back, on one thread */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -20,8 +21,8 @@ static int64_t cpu_ns(void)
 
 /* Encode text in pieces of about 20 kB (documents), again and again for at least seconds. Returns MB/s; 0 and err:
  * failed. */
-static double encode_speed(const struct tokenizer *t, const struct buf *text, bool cache, double seconds,
-                           struct token_list *ids, struct error *err)
+static double encode_speed(const struct tokenizer *t, const struct buf *text, bool cache, double seconds, struct token_list *ids,
+                           struct error *err)
 {
     struct encoder *e = encoder_new(t, cache, err);
     double best = 0, spent = 0;
@@ -52,8 +53,7 @@ static double decode_speed(const struct tokenizer *t, const struct token_list *i
     while (ok && (spent < seconds || best == 0)) {
         int64_t from = cpu_ns();
         buf_clear(&out);
-        ok = tokenizer_decode(t, ids->id, ids->n, false, &out) ||
-             error_set(err, ERR_NO_MEMORY, "no memory for the text");
+        ok = tokenizer_decode(t, ids->id, ids->n, false, &out) || error_set(err, ERR_NO_MEMORY, "no memory for the text");
         double took = (double)(cpu_ns() - from) * 1e-9;
         best = MAX(best, (double)out.len / took / 1e6);
         spent += took;
@@ -67,22 +67,21 @@ bool bench_tokenize(int argc, char **argv, struct error *err)
     const char *path = NULL, *file = NULL;
     double seconds = 2;
     struct cli_option options[] = {
-        {"tokenizer", "t", CLI_STR, &path, "PATH|ORG/NAME",
-         "a tokenizer.json, a model directory, or a model in the hub's cache"},
-        {"text", NULL, CLI_STR, &file, "FILE", "the text, UTF-8; a few megabytes at least"},
-        {"seconds", NULL, CLI_F64, &seconds, "S", "time for each measurement (2)"},
+        { "tokenizer", "t", CLI_STR, &path, "PATH|ORG/NAME", "a tokenizer.json, a model directory, or a model in the hub's cache" },
+        { "text", NULL, CLI_STR, &file, "FILE", "the text, UTF-8; a few megabytes at least" },
+        { "seconds", NULL, CLI_F64, &seconds, "S", "time for each measurement (2)" },
     };
-    struct cli cli = {"rollcall bench tokenize",
-                      "Encodes a text with and without the word cache and decodes it again: MB/s of the best pass, in "
-                      "processor time of one thread.\n"
-                      "tests/golden/make_tokenizers.py bench runs it beside the tokenizers library and tiktoken.",
-                      NULL,
-                      options,
-                      ARRAY_SIZE(options),
-                      NULL,
-                      0,
-                      0,
-                      false};
+    struct cli cli = { "rollcall bench tokenize",
+                       "Encodes a text with and without the word cache and decodes it again: MB/s of the best pass, in "
+                       "processor time of one thread.\n"
+                       "tests/golden/make_tokenizers.py bench runs it beside the tokenizers library and tiktoken.",
+                       NULL,
+                       options,
+                       ARRAY_SIZE(options),
+                       NULL,
+                       0,
+                       0,
+                       false };
     char dir[4096];
     if (!cli_parse(&cli, argc, argv, err))
         return false;
@@ -112,8 +111,7 @@ bool bench_tokenize(int argc, char **argv, struct error *err)
     printf("%-24s %10.1f MB/s\n", "encode, no word cache", plain);
     printf("%-24s %10.1f MB/s   %.2f x without\n", "encode, word cache", cached, cached / plain);
     printf("%-24s %10.1f MB/s   %.2f x encoding\n", "decode", decoded, decoded / cached);
-    printf("%-24s %10.2f bytes a token, %zu bytes, %lld tokens\n", "text", (double)text.len / (double)ids.n, text.len,
-           (long long)ids.n);
+    printf("%-24s %10.2f bytes a token, %zu bytes, %" PRId64 " tokens\n", "text", (double)text.len / (double)ids.n, text.len, ids.n);
     ok = true;
 out:
     tokenizer_free(t);

@@ -1,6 +1,7 @@
 /* rollcall bench train: optimizer steps of the trainer itself (packing, forward, backward, clip, AdamW) on random sequences,
  * and where their memory goes. Before that the gradient of one GRPO step of a small model is held against another back
  * end's: the shape itself when it is small, else a model with its kind of heads. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +13,8 @@
 #include "protocol/base/clock.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
-#define SAMPLES_MAX 64           // of one group
-#define CHECK_PARAMS 5000000     // shapes up to this are checked themselves
+#define SAMPLES_MAX 64          // of one group
+#define CHECK_PARAMS 5000000    // shapes up to this are checked themselves
 #define CHECK_SEQ 4
 #define CHECK_LEN 128
 
@@ -48,7 +49,7 @@ static struct group **groups_make(int64_t vocab, int64_t n_seq, int64_t len, int
     struct group **out = calloc((size_t)*n_group, sizeof *out);
     uint64_t rng = 1;
     if (!out) {
-        error_set(err, ERR_NO_MEMORY, "no memory for %lld sequences", (long long)n_seq);
+        error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " sequences", n_seq);
         return NULL;
     }
     for (int64_t i = 0; i < *n_group; i++) {
@@ -62,8 +63,12 @@ static struct group **groups_make(int64_t vocab, int64_t n_seq, int64_t len, int
         g->max_new_tok = len;
         g->prompt[0] = (int32_t)(i % vocab);
         for (int32_t k = 0; k < n; k++)
-            g->sample[k] = (struct sample){ .first_tok = k * len, .n_tok = len, .score = SCORE_OK, .finish = FINISH_STOP,
-                                            .reward = (i + k) % 3 == 0, .ans_acc = (float)((i + k) % 3 == 0) };
+            g->sample[k] = (struct sample){ .first_tok = k * len,
+                                            .n_tok = len,
+                                            .score = SCORE_OK,
+                                            .finish = FINISH_STOP,
+                                            .reward = (i + k) % 3 == 0,
+                                            .ans_acc = (float)((i + k) % 3 == 0) };
         for (int64_t k = 0; k < n * len; k++) {
             rng = rng * 6364136223846793005u + 1442695040888963407u;
             g->token[k] = (int32_t)((rng >> 33) % (uint64_t)vocab);
@@ -145,8 +150,8 @@ out:
 }
 
 /* The gradient of one GRPO step on this device (model_n_flat floats, for free); NULL: see err. */
-static float *gradient_of(const struct model_config *c, const char *device, enum dtype dtype, const struct group *const *g,
-                          int64_t n_group, int64_t *n_flat, struct error *err)
+static float *gradient_of(const struct model_config *c, const char *device, enum dtype dtype, const struct group *const *g, int64_t n_group,
+                          int64_t *n_flat, struct error *err)
 {
     bool ok = false;
     float *grad = NULL;
@@ -161,7 +166,7 @@ static float *gradient_of(const struct model_config *c, const char *device, enum
     TRY(m && (t = trainer_new(m, NULL, &set, err)));
     *n_flat = model_n_flat(m);
     if (!(grad = malloc((size_t)*n_flat * 4))) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a gradient of %lld elements", (long long)*n_flat);
+        error_set(err, ERR_NO_MEMORY, "no memory for a gradient of %" PRId64 " elements", *n_flat);
         goto out;
     }
     TRY(trainer_begin(t, g, n_group, &h, err) && trainer_grad(t, &h, &sums, err));
@@ -248,7 +253,9 @@ bool bench_train(int argc, char **argv, struct error *err)
         { "rounds", NULL, CLI_I64, &rounds, "N", "steps timed; the median counts (7)" },
         { "profile", NULL, CLI_STR, &b.profile, "FILE", "time of each operation: a table, and the timeline to FILE" },
     };
-    struct cli cli = { .command = "rollcall bench train", .options = options, .n_options = ARRAY_SIZE(options),
+    struct cli cli = { .command = "rollcall bench train",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
                        .about = "Whole training steps: forward, backward, clip, AdamW, on packed random sequences.\n" };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
@@ -268,15 +275,16 @@ bool bench_train(int argc, char **argv, struct error *err)
     if (!(b.config = config_shape(shape, err)))
         return false;
     if (b.n_live < 0 || b.n_live > b.config->vocab)
-        return error_set(err, ERR_USAGE, "--live is %lld; the model knows %lld ids", (long long)b.n_live, (long long)b.config->vocab);
-    if ( !gradient_check(b.config, b.device, b.dtype, &apart, &same, err) || !train_bench_run(&b, err))
+        return error_set(err, ERR_USAGE, "--live is %" PRId64 "; the model knows %" PRId64 " ids", b.n_live, b.config->vocab);
+    if (!gradient_check(b.config, b.device, b.dtype, &apart, &same, err) || !train_bench_run(&b, err))
         return false;
     double rate = train_flops(b.config, b.n_seq, b.len) / b.step_s * 1e-12;
-    printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"seq\":%lld,\"tokens\":%lld,\"micro\":%lld,"
+    printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"seq\":%" PRId64 ",\"tokens\":%" PRId64
+           ",\"micro\":%" PRId64 ","
            "\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops\":%.3f,\"memory_gb\":%.3f,\"planned_gb\":%.3f,\"host_gb\":%.3f,\"grown_mb\":%.1f,"
-           "\"gradient_distance\":%.2g,\"check\":%s", shape, b.device, bf16 ? "bf16" : "fp32", (long long)b.len,
-           (long long)(b.n_seq * b.len), (long long)(b.token_budget ? b.token_budget : b.n_seq * b.len), b.step_s * 1e3,
-           (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9,
+           "\"gradient_distance\":%.2g,\"check\":%s",
+           shape, b.device, bf16 ? "bf16" : "fp32", b.len, (b.n_seq * b.len), (b.token_budget ? b.token_budget : b.n_seq * b.len),
+           b.step_s * 1e3, (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9,
            (double)b.host_bytes * 1e-9, (double)b.grown_bytes * 1e-6, apart, same ? "true" : "false");
     if (cuda && bf16)    // a large bf16 product on an H200, random data
         printf(",\"roofline\":%.3f", rate / 790);

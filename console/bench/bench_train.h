@@ -11,7 +11,7 @@
 struct train_bench {
     const struct model_config *config;
     const char *device;
-    int n_thread;            // of a CPU; 0: all
+    int n_thread;    // of a CPU; 0: all
     enum dtype dtype;
     int64_t n_seq, len;      // sequences of an optimizer step, tokens of each
     int64_t token_budget;    // of a micro-batch; 0: all in one
@@ -19,12 +19,12 @@ struct train_bench {
     double host_share;       // of masters and moments in host memory, 0 to 1
     bool recompute_block;
     int rounds;
-    const char *profile;     // timeline of the last steps to this file, or NULL
+    const char *profile;    // timeline of the last steps to this file, or NULL
     /* out */
-    double step_s;           // median
+    double step_s;                       // median
     size_t planned_bytes, used_bytes;    // device memory: from the tables of tensors, and as the device says
-    size_t host_bytes;       // pinned
-    size_t grown_bytes;      // device memory taken after the first step
+    size_t host_bytes;                   // pinned
+    size_t grown_bytes;                  // device memory taken after the first step
 };
 /* Steps of the trainer on random sequences, one sample each, at the log-probs of a uniform policy. */
 MUST_USE bool train_bench_run(struct train_bench *b, struct error *err);

@@ -1,6 +1,7 @@
 /* bench verify: how many answers one core compares a second, on short answers and on whole responses with known
  * verdicts, and how many of those come out as expected; beside Math-Verify in the same run where a Python that has it
  * is given. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "workers/engine/reward/math/math.h"
 
 /* Short answers as MATH, GSM8K and AIME have them; every other pair is different. */
+// clang-format off
 static const struct { const char *gold, *pred; bool equal; } short_answers[] = {
     { "42", "42", true }, { "204", "205", false }, { "72", "72.0", true }, { "1,234", "1235", false },
     { "\\frac{3}{4}", "0.75", true }, { "\\frac{3}{4}", "\\frac{4}{3}", false }, { "18", "\\$18", true },
@@ -27,6 +29,7 @@ static const struct { const char *gold, *pred; bool equal; } short_answers[] = {
     { "6 - 5i", "6 + 5i", false }, { "p - q", "-q+p", true }, { "3,5,7", "3,5", false }, { "70000", "70,000", true },
     { "11\\sqrt{2}", "11", false }, { "5\\text{ cm}", "5", true }, { "2k+2", "2k+1", false },
 };
+// clang-format on
 
 struct pair {
     const char *gold, *pred;    // in the JSON line
@@ -63,8 +66,7 @@ static bool measure(const char *what, const struct pair *pair, int n, bool whole
                 if (!use)
                     goto out;
             }
-            (whole ? math_response : math_answer)(use, pair[i].pred, strlen(pair[i].pred), pair[i].gold,
-                                                  strlen(pair[i].gold), &r);
+            (whole ? math_response : math_answer)(use, pair[i].pred, strlen(pair[i].pred), pair[i].gold, strlen(pair[i].gold), &r);
             if (round == 0) {
                 judged += pair[i].judged;
                 right += !pair[i].judged && (r.verdict == VERDICT_EQUAL) == pair[i].equal;
@@ -75,33 +77,33 @@ static bool measure(const char *what, const struct pair *pair, int n, bool whole
         took = cpu_s() - start;
     }
     printf("{\"bench\":\"verify\",\"case\":\"%s\",\"pairs\":%d,\"as_expected\":%d,\"judged_otherwise\":%d,\"cannot_tell\":%d,"
-           "\"checks_per_s\":%.0f,\"us_per_check\":%.2f}\n", what, n, right, judged, unknown, (double)done / took,
-               took / (double)done * 1e6);
+           "\"checks_per_s\":%.0f,\"us_per_check\":%.2f}\n",
+           what, n, right, judged, unknown, (double)done / took, took / (double)done * 1e6);
 out:
     math_free(m);
     math_free(special);
     return took > 0;
 }
 
-static const char peer[] =
-    "import json, sys, time\n"
-    "from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify\n"
-    "t = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]\n"
-    "cases = [json.loads(line) for line in open(sys.argv[1])]\n"
-    "right = judged = 0\n"
-    "verify(parse('$1$', t), parse('$1$', t))\n"
-    "start = time.process_time()\n"
-    "for c in cases:\n"
-    "    try:\n"
-    "        got = verify(parse(c['gold'], t), parse(c['pred'], t), float_rounding=c.get('precision', 6))\n"
-    "    except Exception:\n"
-    "        got = False\n"
-    "    judged += 'judged' in c\n"
-    "    right += 'judged' not in c and got == (c['want'] == 'equal')\n"
-    "took = time.process_time() - start\n"
-    "print(json.dumps({'bench': 'verify', 'case': 'math-verify on the suite', 'pairs': len(cases), 'as_expected': right,\n"
-    "                  'judged_otherwise': judged, 'checks_per_s': round(len(cases) / took),\n"
-    "                  'us_per_check': round(took / len(cases) * 1e6, 2)}))\n";
+static const char
+    peer[] = "import json, sys, time\n"
+             "from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify\n"
+             "t = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]\n"
+             "cases = [json.loads(line) for line in open(sys.argv[1])]\n"
+             "right = judged = 0\n"
+             "verify(parse('$1$', t), parse('$1$', t))\n"
+             "start = time.process_time()\n"
+             "for c in cases:\n"
+             "    try:\n"
+             "        got = verify(parse(c['gold'], t), parse(c['pred'], t), float_rounding=c.get('precision', 6))\n"
+             "    except Exception:\n"
+             "        got = False\n"
+             "    judged += 'judged' in c\n"
+             "    right += 'judged' not in c and got == (c['want'] == 'equal')\n"
+             "took = time.process_time() - start\n"
+             "print(json.dumps({'bench': 'verify', 'case': 'math-verify on the suite', 'pairs': len(cases), 'as_expected': right,\n"
+             "                  'judged_otherwise': judged, 'checks_per_s': round(len(cases) / took),\n"
+             "                  'us_per_check': round(took / len(cases) * 1e6, 2)}))\n";
 
 static bool peer_run(const char *python, const char *suite, struct error *err)
 {
@@ -117,8 +119,7 @@ static bool peer_run(const char *python, const char *suite, struct error *err)
     if (waitpid(pid, &status, 0) < 0)
         return error_errno(err, "cannot wait for '%s'", python);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "'%s' did not run Math-Verify (exit %d); it needs the package math-verify", python,
+        return error_set(err, ERR_UNSUPPORTED, "'%s' did not run Math-Verify (exit %d); it needs the package math-verify", python,
                          WIFEXITED(status) ? WEXITSTATUS(status) : -1);
     return true;
 }
@@ -140,10 +141,9 @@ static bool suite_read(const char *path, struct pair **pair, json_t **all, int *
             continue;
         json_t *row = json_loadb(s, len, 0, &je);
         const char *want = json_string_value(json_object_get(row, "want"));
-        if (!row || !want || !json_string_value(json_object_get(row, "gold")) ||
-            !json_string_value(json_object_get(row, "pred"))) {
+        if (!row || !want || !json_string_value(json_object_get(row, "gold")) || !json_string_value(json_object_get(row, "pred"))) {
             json_decref(row);
-            error_set(err, ERR_DATA, "%s:%lld: a line needs 'gold', 'pred' and 'want'", path, (long long)line);
+            error_set(err, ERR_DATA, "%s:%" PRId64 ": a line needs 'gold', 'pred' and 'want'", path, line);
             goto out;
         }
         json_array_append_new(*all, row);
@@ -156,8 +156,7 @@ static bool suite_read(const char *path, struct pair **pair, json_t **all, int *
     }
     for (int i = 0; i < *n; i++) {
         const json_t *row = json_array_get(*all, (size_t)i), *precision = json_object_get(row, "precision");
-        (*pair)[i] = (struct pair){ json_string_value(json_object_get(row, "gold")),
-                                    json_string_value(json_object_get(row, "pred")),
+        (*pair)[i] = (struct pair){ json_string_value(json_object_get(row, "gold")), json_string_value(json_object_get(row, "pred")),
                                     strcmp(json_string_value(json_object_get(row, "want")), "equal") == 0,
                                     json_object_get(row, "judged") != NULL,
                                     precision ? (int)json_integer_value(precision) : MATH_CONFIG_DEFAULT.decimals };
@@ -177,13 +176,14 @@ bool bench_verify(int argc, char **argv, struct error *err)
         { "seconds", NULL, CLI_F64, &seconds, "S", "processor time to measure for (1)" },
         { "math-verify", NULL, CLI_STR, &python, "PYTHON", "a Python that has math-verify; needs --suite" },
     };
-    struct cli cli = { .command = "rollcall bench verify", .about = "Compares answers again and again on one core.",
-                       .options = options, .n_options = ARRAY_SIZE(options) };
+    struct cli cli = { .command = "rollcall bench verify",
+                       .about = "Compares answers again and again on one core.",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (python && !suite)
-        return error_set(err, ERR_USAGE,
-                         "'--math-verify' needs '--suite', tests/golden/math/math_verify_suite.jsonl for one");
+        return error_set(err, ERR_USAGE, "'--math-verify' needs '--suite', tests/golden/math/math_verify_suite.jsonl for one");
     struct pair small[ARRAY_SIZE(short_answers)], *pair = NULL;
     for (size_t i = 0; i < ARRAY_SIZE(small); i++)
         small[i] = (struct pair){ short_answers[i].gold, short_answers[i].pred, short_answers[i].equal, false,
@@ -194,8 +194,8 @@ bool bench_verify(int argc, char **argv, struct error *err)
         return true;
     json_t *all = NULL;
     int n = 0;
-    bool ok = suite_read(suite, &pair, &all, &n, err) && measure("suite", pair, n, true, seconds, err) &&
-              (!python || peer_run(python, suite, err));
+    bool ok = suite_read(suite, &pair, &all, &n, err) && measure("suite", pair, n, true, seconds, err)
+              && (!python || peer_run(python, suite, err));
     free(pair);
     json_decref(all);
     return ok;

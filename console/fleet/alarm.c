@@ -4,7 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum rule_kind { RULE_ABOVE, RULE_BELOW, RULE_EXACTLY, RULE_SPIKE, RULE_ROSE };
+enum rule_kind {
+    RULE_ABOVE,
+    RULE_BELOW,
+    RULE_EXACTLY,
+    RULE_SPIKE,
+    RULE_ROSE,
+};
+// clang-format off
 static const struct rule {
     enum metric_id metric;
     enum rule_kind kind;
@@ -36,6 +43,7 @@ static const struct rule {
     { M_GRAD_NORM, RULE_SPIKE, 5, 1, false, "gradient norm jumped to %s", "lower learning_rate; look at the rollouts" },
     { M_STEP_S, RULE_SPIKE, 2.5, 1, false, "the last step took %s s", "see who waits for whom (2)" },
 };
+// clang-format on
 
 /* The median of the known values of up to 32 steps before `step`; NAN with fewer than 8. */
 static double median_before(const struct series *s, int64_t step)
@@ -60,12 +68,9 @@ static bool rule_holds(const struct rule *r, const struct series *s, int64_t ste
     if (isnan(v))
         return false;
     switch (r->kind) {
-    case RULE_ABOVE:
-        return v > r->limit;
-    case RULE_BELOW:
-        return v < r->limit;
-    case RULE_EXACTLY:
-        return v == r->limit;
+    case RULE_ABOVE: return v > r->limit;
+    case RULE_BELOW: return v < r->limit;
+    case RULE_EXACTLY: return v == r->limit;
     case RULE_SPIKE: {
         double median = median_before(s, step);
         return median > 0 && v > r->limit * median;
@@ -117,8 +122,8 @@ int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int m
         enum proc_verdict v = model_verdict(m, p, now_ns);
         if (v == PROC_OK)
             continue;
-        struct alarm a = { .crit = v != PROC_SLOW, .remedy = v == PROC_SLOW ? "it works, but longer than it used to"
-                                                             : "pane 2, K restarts it" };
+        struct alarm a = { .crit = v != PROC_SLOW,
+                           .remedy = v == PROC_SLOW ? "it works, but longer than it used to" : "pane 2, K restarts it" };
         double age_s = (double)(now_ns - p->heard_ns) * 1e-9 + (isnan(p->heard_s) ? 0 : p->heard_s);
         if (v == PROC_SILENT)
             snprintf(a.text, sizeof(a.text), "%s silent %.0f s, last %s", p->name, age_s, p->phase);

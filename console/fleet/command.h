@@ -11,7 +11,7 @@ struct command {
     char name[24];
     struct {
         char key[48], value[192];
-    } arg[COMMAND_ARGS];          // pause: depth; set: a knob each; restart: process; dismiss: node; quarantine: line
+    } arg[COMMAND_ARGS];    // pause: depth; set: a knob each; restart: process; dismiss: node; quarantine: line
     int n_arg;
 };
 /* Parse a command's name and the n words after it into c; names, counts and forms are checked, a setting's name and value are not:

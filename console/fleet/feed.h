@@ -10,12 +10,11 @@
 #include "protocol/base/error.h"
 
 struct feed {
-    int fd;                       // readable: pump; -1: none
-    bool read_only;               // commands would be refused: its console may only look
+    int fd;            // readable: pump; -1: none
+    bool read_only;    // commands would be refused: its console may only look
     void (*pump)(struct feed *f, struct model *m, int64_t now_ns);
     int64_t (*due_ns)(const struct feed *f);    // call pump then at the latest; INT64_MAX: never
     /* Send c; its fate goes into the model under a tag. text is what the operator sees of it. */
-    bool (*command)(struct feed *f, struct model *m, const struct command *c, const char *text, int64_t now_ns,
-                    struct error *err);
+    bool (*command)(struct feed *f, struct model *m, const struct command *c, const char *text, int64_t now_ns, struct error *err);
     void (*free)(struct feed *f);
 };

@@ -4,6 +4,7 @@
  * tags tell the answers apart. What is missing is asked for when the status (every second) shows it is missing, so that a
  * lost answer is only a second's delay. */
 #include "console/fleet/link.h"
+#include <inttypes.h>
 #include <math.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -24,16 +25,22 @@
 #define ASK_MS 5000
 #define STEPS_A_TIME 5000
 #define COMMANDS_OPEN 16
-#define LOST_NS ((int64_t)3500 * 1000000)    // without an answer to a status
+#define LOST_NS ((int64_t)3500 * 1000000)             // without an answer to a status
 #define LAST_ANSWERS_NS ((int64_t)12000 * 1000000)    // after the run's end; longer than its agent stays
 
-enum { TAG_STATUS = 1, TAG_STEPS, TAG_EVENTS, TAG_ROLLOUTS, TAG_COMMAND };    // TAG_COMMAND and above: commands
+enum {
+    TAG_STATUS = 1,
+    TAG_STEPS,
+    TAG_EVENTS,
+    TAG_ROLLOUTS,
+    TAG_COMMAND,
+};    // TAG_COMMAND and above: commands
 struct open_command {
-    uint64_t tag;            // 0: free
+    uint64_t tag;    // 0: free
     struct command command;
     char id[64];
-    int64_t until_ns;        // the end of its time
-    bool asked;              // an answer is awaited; else to be asked again
+    int64_t until_ns;    // the end of its time
+    bool asked;          // an answer is awaited; else to be asked again
 };
 struct link {
     struct feed feed;
@@ -42,12 +49,12 @@ struct link {
     struct run_door door;
     struct subscriber *telemetry;
     struct logtail *log;
-    bool open[TAG_COMMAND];  // by tag
+    bool open[TAG_COMMAND];    // by tag
     bool events_stale, rollouts_stale;
-    bool over, last;         // the run is; by a status, so that what is asked now is the last of it
-    int64_t over_ns;         // when we heard; 0: it is not
-    int64_t status_ns, log_ns;      // when next
-    int64_t answered_ns;            // when the agent last answered
+    bool over, last;              // the run is; by a status, so that what is asked now is the last of it
+    int64_t over_ns;              // when we heard; 0: it is not
+    int64_t status_ns, log_ns;    // when next
+    int64_t answered_ns;          // when the agent last answered
     struct open_command command[COMMANDS_OPEN];
     uint64_t next_tag, random;
 };
@@ -162,7 +169,7 @@ static void value_text(const struct mval *v, char *out, size_t size)
     else if (mval_is(v, KIND_BOOL))
         snprintf(out, size, "%s", mval_bool(v, false) ? "true" : "false");
     else if (mval_is(v, KIND_I64))
-        snprintf(out, size, "%lld", (long long)mval_i64(v, 0));
+        snprintf(out, size, "%" PRId64, mval_i64(v, 0));
     else if (mval_is(v, KIND_F64))
         snprintf(out, size, "%.10g", mval_f64(v, NAN));
 }
@@ -328,7 +335,7 @@ static void steps_read(struct link *l, struct model *m, const struct mval *v)
     size_t n = n_bytes / sizeof(int64_t), w = (size_t)mval_n(names);
     if (!step || !wall || !value || n == 0 || time_bytes != n * 8 || value_bytes / 8 != n * w || value_bytes % 8)
         return;
-    char (*name)[64] = calloc(MAX(w, (size_t)1), sizeof(*name));
+    char(*name)[64] = calloc(MAX(w, (size_t)1), sizeof(*name));
     for (size_t k = 0; name && k < w; k++) {
         size_t len;
         const char *s = mval_str(mval_at(names, (int64_t)k), &len);
@@ -410,7 +417,8 @@ static void events_read(struct model *m, const struct mval *v)
     const struct mval *list = mval_get(v, "events");
     for (int64_t i = 0; i < mval_n(list); i++) {
         const struct mval *row = mval_at(list, i);
-        struct event_view e = { .id = mval_i64(mval_get(row, "id"), 0), .time_s = mval_f64(mval_get(row, "time"), 0),
+        struct event_view e = { .id = mval_i64(mval_get(row, "id"), 0),
+                                .time_s = mval_f64(mval_get(row, "time"), 0),
                                 .step = mval_i64(mval_get(row, "step"), -1) };
         mval_text(row, "kind", e.kind, sizeof(e.kind));
         mval_text(row, "who", e.who, sizeof(e.who));
@@ -498,7 +506,7 @@ static bool link_command(struct feed *f, struct model *m, const struct command *
         if (o->tag != 0)
             continue;
         *o = (struct open_command){ .tag = l->next_tag++, .command = *c, .until_ns = now_ns + (int64_t)(spec->limit_s * 1e9) };
-        snprintf(o->id, sizeof(o->id), "console-%d-%llx-%llu", (int)getpid(), (unsigned long long)l->random, (unsigned long long)o->tag);
+        snprintf(o->id, sizeof(o->id), "console-%d-%" PRIx64 "-%" PRIu64, (int)getpid(), l->random, o->tag);
         if (!command_ask(l, o, now_ns, err)) {
             o->tag = 0;
             return false;
@@ -539,7 +547,10 @@ static void command_answered(struct link *l, struct model *m, const struct net_e
 static void answered(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
 {
     static const enum msg_type asked[TAG_COMMAND] = {
-        [TAG_STATUS] = MSG_STATUS, [TAG_STEPS] = MSG_STEPS, [TAG_EVENTS] = MSG_EVENTS, [TAG_ROLLOUTS] = MSG_ROLLOUTS,
+        [TAG_STATUS] = MSG_STATUS,
+        [TAG_STEPS] = MSG_STEPS,
+        [TAG_EVENTS] = MSG_EVENTS,
+        [TAG_ROLLOUTS] = MSG_ROLLOUTS,
     };
     struct msg_in in;
     struct error err;
@@ -588,7 +599,7 @@ static void end_take(struct link *l, struct model *m)
 static bool last_answers_had(const struct link *l, const struct model *m)
 {
     return l->last && !l->open[TAG_STEPS] && !l->open[TAG_EVENTS] && !l->open[TAG_ROLLOUTS] && !l->events_stale && !l->rollouts_stale
-        && model_steps_whole(m);
+           && model_steps_whole(m);
 }
 
 /* The run has ended and its agent has not answered all: what is missing is in the journal, for who may read it. */
@@ -608,16 +619,17 @@ static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
     if (l->over || now_ns - l->answered_ns < LOST_NS)
         return;
     if (run_is_live(l->run_dir)) {
-        model_link(m, m->told_ns ? LINK_LOST : LINK_CONNECTING, m->told_ns ? "the run's agent does not answer; trying on"
-                   : "waiting for the run's agent", now_ns);
+        model_link(m, m->told_ns ? LINK_LOST : LINK_CONNECTING,
+                   m->told_ns ? "the run's agent does not answer; trying on" : "waiting for the run's agent", now_ns);
         return;
     }
     model_link(m, LINK_LOST, "the run's processes have ended", now_ns);
     bool read = run_end_read(m, l->run_dir, &err);
     if (!run_state_is_over(m->state)) {
         if (!run_failure_read(l->run_dir, m->reason, sizeof(m->reason)))
-            snprintf(m->reason, sizeof(m->reason), read ? "all its processes have ended; 'rollcall train --resume' goes on from the last checkpoint"
-                     : "all its processes have ended; how is in its journal, which cannot be read from here");
+            snprintf(m->reason, sizeof(m->reason),
+                     read ? "all its processes have ended; 'rollcall train --resume' goes on from the last checkpoint"
+                          : "all its processes have ended; how is in its journal, which cannot be read from here");
         m->state = RUN_FAILED;
     }
     over_look(l, m, now_ns);

@@ -1,5 +1,6 @@
 /* logtail.c - see logtail.h */
 #include "console/fleet/logtail.h"
+#include <inttypes.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@
 
 struct tail_file {
     char name[64];
-    int64_t at;          // read so far
+    int64_t at;    // read so far
 };
 struct tail_line {
     const char *text;    // in struct logtail.text
@@ -28,7 +29,7 @@ struct logtail {
     char dir[4096];
     struct tail_file file[FILES_MAX];
     int n_file;
-    char *text;          // FILES_MAX chunks would be 4 MiB: one buffer that grows to what is needed
+    char *text;    // FILES_MAX chunks would be 4 MiB: one buffer that grows to what is needed
     size_t cap;
 };
 
@@ -145,7 +146,7 @@ void logtail_pump(struct logtail *t, struct model *m)
         start[i + 1] = used;
         if (skipped > 0) {
             char note[96];
-            int n = snprintf(note, sizeof(note), "%lld bytes of %s are skipped: it grows too fast", (long long)skipped, t->file[i].name);
+            int n = snprintf(note, sizeof(note), "%" PRId64 " bytes of %s are skipped: it grows too fast", skipped, t->file[i].name);
             model_log(m, "console", note, (size_t)n);
         }
     }

@@ -9,15 +9,17 @@
 #define SILENT_S 4.0    // an agent tells of its processes every second: 4 s leave room for a slow moment, 5 s are promised
 
 const struct phase_row phase_table[] = {
-    { "generating", 'g', 0 }, { "scoring", 's', 1 },  { "training", 't', 2 },  { "publishing", 'p', 3 },
-    { "saving", 'c', 4 },     { "evaluating", 'e', 5 }, { "loading", 'l', 6 }, { "starting", 'l', 6 },
-    { "waiting", '.', 7 },    { "idle", '.', 7 },     { "paused", '.', 7 },    { "holding", '.', 7 },
-    { "running", 'r', 2 },    { "watching", '.', 7 },   { "other", 'x', 5 },
+    { "generating", 'g', 0 }, { "scoring", 's', 1 }, { "training", 't', 2 }, { "publishing", 'p', 3 }, { "saving", 'c', 4 },
+    { "evaluating", 'e', 5 }, { "loading", 'l', 6 }, { "starting", 'l', 6 }, { "waiting", '.', 7 },    { "idle", '.', 7 },
+    { "paused", '.', 7 },     { "holding", '.', 7 }, { "running", 'r', 2 },  { "watching", '.', 7 },   { "other", 'x', 5 },
 };
 const int n_phases = ARRAY_SIZE(phase_table);
 
 static const char *const verdict_names[] = {
-    [PROC_OK] = "ok", [PROC_SLOW] = "slow", [PROC_STUCK] = "stuck", [PROC_SILENT] = "silent",
+    [PROC_OK] = "ok",
+    [PROC_SLOW] = "slow",
+    [PROC_STUCK] = "stuck",
+    [PROC_SILENT] = "silent",
 };
 
 enum proc_verdict proc_verdict_find(const char *name)
@@ -269,8 +271,7 @@ struct rollout_view *model_rollout(struct model *m, int64_t item, int64_t step, 
     return r;
 }
 
-void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut,
-                    const char *reason)
+void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut, const char *reason)
 {
     if (r->n_sample == MODEL_SAMPLES)
         return;

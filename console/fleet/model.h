@@ -16,17 +16,26 @@
 #define MODEL_SAMPLES 64
 #define MODEL_EVENTS 1024
 #define MODEL_LOG 4096
-#define MODEL_EXTRA 48           // metrics that are not in the table ("reward/NAME", "eval/SET")
+#define MODEL_EXTRA 48    // metrics that are not in the table ("reward/NAME", "eval/SET")
 #define MODEL_EVALS 16
 #define MODEL_GAUGES 12
 #define MODEL_COMMANDS 64
-#define MODEL_HOSTS 65            // the run's node and others
+#define MODEL_HOSTS 65    // the run's node and others
 #define MODEL_DEVICES 256
-#define LANE_SECONDS 256         // history of a process's phases, one letter a second
-#define ROLLOUT_TEXT_MAX 16384   // bytes of one prompt or completion kept
+#define LANE_SECONDS 256          // history of a process's phases, one letter a second
+#define ROLLOUT_TEXT_MAX 16384    // bytes of one prompt or completion kept
 
-enum link_state { LINK_CONNECTING, LINK_LIVE, LINK_LOST };
-enum proc_verdict { PROC_OK, PROC_SLOW, PROC_STUCK, PROC_SILENT };    // SILENT: the console itself has not heard of it
+enum link_state {
+    LINK_CONNECTING,
+    LINK_LIVE,
+    LINK_LOST,
+};
+enum proc_verdict {
+    PROC_OK,
+    PROC_SLOW,
+    PROC_STUCK,
+    PROC_SILENT,
+};    // SILENT: the console itself has not heard of it
 
 struct gauge {
     char name[24];
@@ -34,80 +43,91 @@ struct gauge {
 };
 struct proc {
     char name[40], kind[16];
-    int64_t pid;                  // 0: not running
+    int64_t pid;    // 0: not running
     char phase[24];
-    double phase_s;               // seconds in this phase when told
-    double progress;              // grows with each piece of work
-    char waits_for[96];           // "": it works
-    char plays[48];               // a worker's part: "trainer 0, producer 0"
+    double phase_s;        // seconds in this phase when told
+    double progress;       // grows with each piece of work
+    char waits_for[96];    // "": it works
+    char plays[48];        // a worker's part: "trainer 0, producer 0"
     enum proc_verdict verdict;
-    int64_t heard_ns;             // when we were told; monotonic
-    double heard_s;               // how old the agent's news of it were then
+    int64_t heard_ns;    // when we were told; monotonic
+    double heard_s;      // how old the agent's news of it were then
     int64_t restarts;
     struct gauge gauge[MODEL_GAUGES];
     int n_gauge;
-    char lane[LANE_SECONDS];      // phase_letter of each second, ring; ' ': not known
-    int64_t lane_s;               // the second (monotonic) of the last letter; 0: none yet
+    char lane[LANE_SECONDS];    // phase_letter of each second, ring; ' ': not known
+    int64_t lane_s;             // the second (monotonic) of the last letter; 0: none yet
 };
 struct sample_view {
-    char *text;                   // owned, NUL-terminated UTF-8 or not quite
-    double reward;                // NAN: left out or not scored
+    char *text;       // owned, NUL-terminated UTF-8 or not quite
+    double reward;    // NAN: left out or not scored
     int64_t n_tok;
-    bool cut;                     // finish reason length
+    bool cut;    // finish reason length
     char reason[64];
 };
-struct device_view {              // a GPU as the agent last sampled it; NAN: not known
+struct device_view {    // a GPU as the agent last sampled it; NAN: not known
     char name[16], what[64], state[16], throttle[96];
     double util_percent, mem_used_bytes, mem_total_bytes, temp_celsius, power_watts, power_limit_watts, sm_clock_mhz;
     double ecc_uncorrected;
 };
-struct host_view {                // a node's; NAN: not known
+struct host_view {    // a node's; NAN: not known
     char node[64];
     double cpu_percent, mem_used_bytes, mem_total_bytes, disk_percent;
-    int n_device;                 // so many of the model's are its own, behind those of the hosts before
+    int n_device;    // so many of the model's are its own, behind those of the hosts before
 };
 struct rollout_view {
     int64_t item, step;
-    int64_t line;                 // of the data's file, from 1; -1: not told
-    char *prompt;                 // owned
-    struct sample_view *sample;   // (n_sample); owned
+    int64_t line;                  // of the data's file, from 1; -1: not told
+    char *prompt;                  // owned
+    struct sample_view *sample;    // (n_sample); owned
     int n_sample;
 };
 struct eval_view {
     char set[48];
     int64_t n, step;
-    double mean;                  // the last
+    double mean;    // the last
     int64_t first_step;
     double first_mean;
 };
 struct event_view {
     int64_t id;
-    double time_s;                // since 1970
-    int64_t step;                 // -1: unknown
+    double time_s;    // since 1970
+    int64_t step;     // -1: unknown
     char kind[24], who[48], text[240];
-    char detail[2048];            // JSON, "" when there is none or it is longer
-    bool changed;                 // settings were changed
-    struct eval_view eval;        // an evaluation's set, step, n and mean; set "": it is none
+    char detail[2048];        // JSON, "" when there is none or it is longer
+    bool changed;             // settings were changed
+    struct eval_view eval;    // an evaluation's set, step, n and mean; set "": it is none
 };
-enum line_level { LINE_ERROR, LINE_WARN, LINE_INFO, LINE_DEBUG, LINE_OTHER };
+enum line_level {
+    LINE_ERROR,
+    LINE_WARN,
+    LINE_INFO,
+    LINE_DEBUG,
+    LINE_OTHER,
+};
 struct log_view {
     enum line_level level;
-    char proc[32];                // whose log
-    char clock[12];               // "22:33:50" as the line has it
-    char *text;                   // owned
+    char proc[32];     // whose log
+    char clock[12];    // "22:33:50" as the line has it
+    char *text;        // owned
 };
-enum command_state { COMMAND_SENT, COMMAND_DONE, COMMAND_REFUSED, COMMAND_LOST };
+enum command_state {
+    COMMAND_SENT,
+    COMMAND_DONE,
+    COMMAND_REFUSED,
+    COMMAND_LOST,
+};
 struct command_view {
     uint64_t tag;
-    char text[160];               // as typed
+    char text[160];    // as typed
     enum command_state state;
     char answer[320];
     int64_t answered_ns;
 };
 struct knob_value {
-    char text[128];               // "": not told yet
-    char before[128];             // the value before the last change seen here; "": none
-    int64_t changed_ns;           // 0: not changed since the console started
+    char text[128];        // "": not told yet
+    char before[128];      // the value before the last change seen here; "": none
+    int64_t changed_ns;    // 0: not changed since the console started
 };
 struct extra_metric {
     char name[64];
@@ -116,43 +136,43 @@ struct extra_metric {
 struct model {
     uint64_t version;
     enum link_state link;
-    char link_text[256];          // what is wrong, when it is not LIVE
-    int64_t link_ns;              // since when
+    char link_text[256];    // what is wrong, when it is not LIVE
+    int64_t link_ns;        // since when
     /* the run, as last told */
     char name[96], dir[512];
     enum run_state state;
     char reason[256], pause_depth[16];
-    bool ended;                   // it is over, and all of it that can be had is here
+    bool ended;                            // it is over, and all of it that can be had is here
     char alert[160], alert_remedy[320];    // what the controller wants looked at, and what to do; "": nothing
-    int64_t step, max_steps;      // max_steps 0: unknown
+    int64_t step, max_steps;               // max_steps 0: unknown
     int64_t rollout_step, incarnation;
-    int64_t checkpoint;           // -1: none
-    double elapsed_s, step_s, left_s;    // NAN: unknown
-    int64_t told_ns;              // when the last status came; 0: never
+    int64_t checkpoint;                    // -1: none
+    double elapsed_s, step_s, left_s;      // NAN: unknown
+    int64_t told_ns;                       // when the last status came; 0: never
     struct host_view host[MODEL_HOSTS];    // the agent's own first
     int n_host;
     struct device_view device[MODEL_DEVICES];
     int n_device;
-    struct gauge buffer[MODEL_GAUGES];   // items: issued, returned, ...
+    struct gauge buffer[MODEL_GAUGES];    // items: issued, returned, ...
     int n_buffer;
     struct eval_view eval[MODEL_EVALS];
     int n_eval;
     /* what happened */
     struct series metric[METRIC_N];
-    struct extra_metric *extra;   // (MODEL_EXTRA); owned
+    struct extra_metric *extra;    // (MODEL_EXTRA); owned
     int n_extra;
-    int64_t n_step;               // steps known: last one told, plus 1
-    struct proc *proc;            // (MODEL_PROCS); owned
+    int64_t n_step;       // steps known: last one told, plus 1
+    struct proc *proc;    // (MODEL_PROCS); owned
     int n_proc;
     struct rollout_view rollout[MODEL_ROLLOUTS];    // ring; newest at (n_rollout - 1) % MODEL_ROLLOUTS
-    int64_t n_rollout;            // ever
-    struct event_view *event;     // (MODEL_EVENTS) ring; owned
-    int64_t n_event;              // ever
-    struct log_view *log;         // (MODEL_LOG) ring; owned
-    int64_t n_log;                // ever
-    struct knob_value *knob;      // (n_knobs); owned
+    int64_t n_rollout;                              // ever
+    struct event_view *event;                       // (MODEL_EVENTS) ring; owned
+    int64_t n_event;                                // ever
+    struct log_view *log;                           // (MODEL_LOG) ring; owned
+    int64_t n_log;                                  // ever
+    struct knob_value *knob;                        // (n_knobs); owned
     struct command_view command[MODEL_COMMANDS];    // ring
-    int64_t n_command;            // ever
+    int64_t n_command;                              // ever
 };
 struct model *model_new(struct error *err);
 void fleet_model_free(struct model *m);
@@ -190,17 +210,16 @@ const struct proc *model_worst(const struct model *m, int64_t now_ns, enum proc_
 double proc_gauge(const struct proc *p, const char *name);    // NAN: not told
 /* A new rollout group at the end of the ring, the oldest gives way; fill it with the two below. NULL: no memory. */
 struct rollout_view *model_rollout(struct model *m, int64_t item, int64_t step, const char *prompt, size_t len);
-void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut,
-                    const char *reason);
+void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut, const char *reason);
 /* i-th newest, 0 the newest; NULL beyond. */
 const struct rollout_view *model_rollout_at(const struct model *m, int64_t i);
 /* An event with an id above the last one's (others are known already and dropped). */
 void model_event(struct model *m, const struct event_view *e);
 /* The same, with its facts: JSON of any length, or "". Those of an evaluation are taken from an event that is known, too. */
 void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len);
-const struct event_view *model_event_at(const struct model *m, int64_t i);    // i-th newest
+const struct event_view *model_event_at(const struct model *m, int64_t i);          // i-th newest
 void model_log(struct model *m, const char *proc, const char *line, size_t len);    // one line of a process's log file
-const struct log_view *model_log_at(const struct model *m, int64_t i);             // i-th newest
+const struct log_view *model_log_at(const struct model *m, int64_t i);              // i-th newest
 void model_knob(struct model *m, const char *name, const char *text, int64_t now_ns);
 void model_eval(struct model *m, const char *set, int64_t step, int64_t n, double mean);
 void model_link(struct model *m, enum link_state state, const char *text, int64_t now_ns);

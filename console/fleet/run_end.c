@@ -46,8 +46,8 @@ bool run_end_read(struct model *m, const char *run_dir, struct error *err)
     int64_t step = 0;
     struct journal *j = journal_open_reader(run_dir, err);
     bool ok = j && journal_steps_read(j, 0, step_take, m, err) && journal_last_step(j, &step, err)
-           && journal_events_read(j, newest ? newest->id : 0, NULL, event_take, m, err)
-           && journal_events_read(j, 0, "state", state_take, &last, err);
+              && journal_events_read(j, newest ? newest->id : 0, NULL, event_take, m, err)
+              && journal_events_read(j, 0, "state", state_take, &last, err);
     journal_close(j);
     if (!ok)
         return false;

@@ -10,20 +10,20 @@
 #include "protocol/base/macros.h"
 
 #define SERIES_FAN 8
-#define SERIES_LEVELS 7                 // 8^7 = 2,097,152 steps
-#define SERIES_MAX ((int64_t)1 << 21)   // steps beyond are not kept
+#define SERIES_LEVELS 7                  // 8^7 = 2,097,152 steps
+#define SERIES_MAX ((int64_t)1 << 21)    // steps beyond are not kept
 
 struct series_node {
-    float min, max;      // of the known values; min > max: none
-    float sum;           // of the known values
-    int32_t n;           // how many are known
+    float min, max;    // of the known values; min > max: none
+    float sum;         // of the known values
+    int32_t n;         // how many are known
 };
 struct series {
-    int64_t n;           // steps 0..n-1 have a place
-    int64_t cap;         // places allocated
-    float *value;        // (cap) NAN: unknown; owned
+    int64_t n;                                   // steps 0..n-1 have a place
+    int64_t cap;                                 // places allocated
+    float *value;                                // (cap) NAN: unknown; owned
     struct series_node *level[SERIES_LEVELS];    // level[k]: ceil(cap / 8^(k+1)) nodes; owned
-    double last;         // the newest value set, at full precision; NAN: none yet
+    double last;                                 // the newest value set, at full precision; NAN: none yet
 };
 /* What is known of a range of steps. */
 struct series_span {

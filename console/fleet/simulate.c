@@ -3,6 +3,7 @@
  * A run that learns arithmetic: reward rises, entropy falls, answers grow longer. Time is divided into steps; inside a step
  * the workers go through generating, scoring, training and publishing. */
 #include "console/fleet/simulate.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #define SAMPLES 8
 #define PENDING_MAX 8
 
-struct pending {              // a command whose answer is due
+struct pending {    // a command whose answer is due
     uint64_t tag;
     int64_t due_ns;
     char text[160];
@@ -21,11 +22,11 @@ struct pending {              // a command whose answer is due
 struct simulate {
     struct feed feed;
     struct simulate_options options;
-    uint64_t random;          // state of splitmix64
+    uint64_t random;    // state of splitmix64
     int64_t start_ns, next_ns;
-    double step_begin_s;      // since start_ns, when this step began
-    double paused_s;          // time spent paused inside this step
-    int64_t step;             // done
+    double step_begin_s;    // since start_ns, when this step began
+    double paused_s;        // time spent paused inside this step
+    int64_t step;           // done
     bool paused, stopping, over;
     uint64_t tag;
     int64_t event_id;
@@ -50,10 +51,11 @@ static double noise(struct simulate *s)    // about normal: mean 0, spread 1
 }
 
 /* changed: it is a command that changed settings. */
-static void event_tell(struct simulate *s, struct model *m, const char *kind, const char *who, const char *text, bool changed,
-                       int64_t back)
+static void event_tell(struct simulate *s, struct model *m, const char *kind, const char *who, const char *text, bool changed, int64_t back)
 {
-    struct event_view e = { .id = ++s->event_id, .time_s = clock_wall_s() - (double)back * s->options.step_s, .step = s->step, .changed = changed };
+    struct event_view e = {
+        .id = ++s->event_id, .time_s = clock_wall_s() - (double)back * s->options.step_s, .step = s->step, .changed = changed
+    };
     snprintf(e.kind, sizeof(e.kind), "%s", kind);
     snprintf(e.who, sizeof(e.who), "%s", who);
     snprintf(e.text, sizeof(e.text), "%s", text);
@@ -79,6 +81,7 @@ static double skill(const struct simulate *s)
 static void step_tell(struct simulate *s, struct model *m)
 {
     double k = skill(s), reward = fmin(fmax(0.24 + 0.7 * k + 0.035 * noise(s), 0), 1), length = 21 + 34 * k + 1.2 * noise(s);
+    // clang-format off
     const struct { enum metric_id id; double value; } values[] = {
         { M_REWARD, reward }, { M_ANS_ACC, reward }, { M_FORMAT_ACC, fmin(reward + 0.1, 1) }, { M_REWARD_STD, 0.45 - 0.3 * k },
         { M_RESPONSE_LENGTH, length }, { M_LENGTH_P90, length * 1.4 }, { M_ENTROPY, 0.62 - 0.48 * k + 0.012 * noise(s) },
@@ -89,6 +92,7 @@ static void step_tell(struct simulate *s, struct model *m)
         { M_TRAIN_S, 0.4 * s->options.step_s }, { M_NO_SPREAD, 0.15 + 0.3 * k }, { M_TRUNCATED, 0.01 }, { M_TEMPERATURE, 1 },
         { M_CLIP_HIGH, 0.004 }, { M_CLIP_LOW, 0.003 }, { M_RATIO_MEAN, 1 }, { M_TOKENS_TOTAL, 14000.0 * (double)s->step },
     };
+    // clang-format on
     s->step++;
     model_step_begin(m, s->step);
     for (size_t i = 0; i < ARRAY_SIZE(values); i++)
@@ -137,27 +141,41 @@ static void proc_tell(struct simulate *s, struct model *m, const char *name, con
 
 static void procs_tell(struct simulate *s, struct model *m, double in_step, int64_t now_ns)
 {
-    static const struct { const char *phase; double until; } plan[] = {
-        { "generating", 0.45 }, { "scoring", 0.52 }, { "training", 0.93 }, { "publishing", 1.0 },
+    static const struct {
+        const char *phase;
+        double until;
+    } plan[] = {
+        { "generating", 0.45 },
+        { "scoring", 0.52 },
+        { "training", 0.93 },
+        { "publishing", 1.0 },
     };
     double t = in_step / s->options.step_s, began = 0, run_s = (double)(now_ns - s->start_ns) * 1e-9;
     size_t at = 0;
     while (at + 1 < ARRAY_SIZE(plan) && t >= plan[at].until)
         began = plan[at++].until;
     bool hold = s->paused || s->over;
-    proc_tell(s, m, "controller", "controller", 4101, s->over ? "waiting" : s->paused ? "paused" : "running", run_s, hold ? "an operator" : "",
-              PROC_OK, now_ns);
+    proc_tell(s, m, "controller", "controller", 4101,
+              s->over     ? "waiting"
+              : s->paused ? "paused"
+                          : "running",
+              run_s, hold ? "an operator" : "", PROC_OK, now_ns);
     for (int64_t i = 0; i < s->options.workers; i++) {
         char name[40];
-        snprintf(name, sizeof(name), "worker cpu:%lld", (long long)i);
+        snprintf(name, sizeof(name), "worker cpu:%" PRId64, i);
         double stalled_s = run_s - (double)s->options.stall_after_s;
         bool stalled = s->options.stall_after_s > 0 && stalled_s > 0 && i == s->options.workers - 1;
         if (stalled)
-            proc_tell(s, m, name, "worker", 4110 + i, "training", stalled_s, "", stalled_s > 4 ? PROC_STUCK : stalled_s > 2 ? PROC_SLOW : PROC_OK, now_ns);
+            proc_tell(s, m, name, "worker", 4110 + i, "training", stalled_s, "",
+                      stalled_s > 4   ? PROC_STUCK
+                      : stalled_s > 2 ? PROC_SLOW
+                                      : PROC_OK,
+                      now_ns);
         else if (hold)
             proc_tell(s, m, name, "worker", 4110 + i, "waiting", in_step, "controller: work", PROC_OK, now_ns);
         else
-            proc_tell(s, m, name, "worker", 4110 + i, plan[at].phase, (t - began) * s->options.step_s, at == 1 ? "scorer" : "", PROC_OK, now_ns);
+            proc_tell(s, m, name, "worker", 4110 + i, plan[at].phase, (t - began) * s->options.step_s, at == 1 ? "scorer" : "", PROC_OK,
+                      now_ns);
     }
     proc_tell(s, m, "scorer", "scorer", 4120, !hold && at == 1 ? "scoring" : "waiting", 0.3, at == 1 ? "" : "responses", PROC_OK, now_ns);
     proc_tell(s, m, "agent", "agent", 4100, "running", run_s, "", PROC_OK, now_ns);
@@ -172,7 +190,7 @@ static void answers_due(struct simulate *s, struct model *m, int64_t now_ns)
             continue;
         }
         char answer[200];
-        snprintf(answer, sizeof(answer), "takes effect at step %lld", (long long)s->step + 1);
+        snprintf(answer, sizeof(answer), "takes effect at step %" PRId64, s->step + 1);
         model_command_answer(m, p->tag, COMMAND_DONE, answer, now_ns);
         event_tell(s, m, "command", "you@here, console", p->text, false, 0);
         s->pending[i] = s->pending[--s->n_pending];
@@ -211,7 +229,7 @@ static void simulate_pump(struct feed *f, struct model *m, int64_t now_ns)
         if (s->step >= s->options.steps || s->stopping)
             s->over = true;
         char text[200];
-        snprintf(text, sizeof(text), "step %lld done: reward %.3f", (long long)s->step, m->metric[M_REWARD].last);
+        snprintf(text, sizeof(text), "step %" PRId64 " done: reward %.3f", s->step, m->metric[M_REWARD].last);
         log_tell(m, "controller", "INFO", text);
     }
     procs_tell(s, m, now_s - s->step_begin_s, now_ns);

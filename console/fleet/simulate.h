@@ -5,11 +5,11 @@
 #pragma once
 #include "console/fleet/feed.h"
 struct simulate_options {
-    int64_t steps;          // of the run
-    int64_t done;           // of them at the start
-    double step_s;          // seconds a step takes
-    int64_t workers;        // devices
-    int64_t stall_after_s;  // the last worker stops working then; 0: never
+    int64_t steps;            // of the run
+    int64_t done;             // of them at the start
+    double step_s;            // seconds a step takes
+    int64_t workers;          // devices
+    int64_t stall_after_s;    // the last worker stops working then; 0: never
     uint64_t seed;
 };
 /* Returns the feed; its free frees it. */

@@ -1,5 +1,6 @@
 /* rollcall doctor: what this machine has of what rollcall uses, and what to do about the rest. Changes nothing.
  * With RUN: the state of that run's journal on disk. With --devices: what NVML reports for each GPU, one JSON line each. */
+#include <inttypes.h>
 #include <jansson.h>
 #include <langinfo.h>
 #include <limits.h>
@@ -25,7 +26,11 @@
 #define LOOK_GAP_MS 100
 #define LOG_LONG_BYTES (32 << 20)    // of a journal's log; it is cut at half of that
 
-enum finding { FINE, WORTH_KNOWING, MISSING };
+enum finding {
+    FINE,
+    WORTH_KNOWING,
+    MISSING,
+};
 struct checkup {
     int n_missing;
 };
@@ -70,8 +75,7 @@ static void devices_check(struct checkup *c)
             break;
         size_t free_bytes = 0, total_bytes = 0;
         if (mem_info(gpu, &free_bytes, &total_bytes, &err))
-            say(c, FINE, "%s: %s, %.1f of %.1f GiB free", name, gpu->what, (double)free_bytes / (1 << 30),
-                (double)total_bytes / (1 << 30));
+            say(c, FINE, "%s: %s, %.1f of %.1f GiB free", name, gpu->what, (double)free_bytes / (1 << 30), (double)total_bytes / (1 << 30));
         device_free(gpu);
     }
     if (n_gpu == 0)
@@ -90,15 +94,16 @@ static void device_print(const struct gpu_sample *g, int i, const char *driver)
     static const char *const states[] = { [GPU_FINE] = "ok", [GPU_GONE] = "lost", [GPU_NEEDS_RESET] = "needs reset" };
     char name[32], throttle[160];
     snprintf(name, sizeof name, "gpu %d", i);
-    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "device", name, "name", g->name, "uuid", g->uuid, "bus", g->bus, "driver", driver,
-                          "state", states[g->state], "throttle", throttle_text(g->value[GPU_THROTTLE], throttle, sizeof throttle));
+    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "device", name, "name", g->name, "uuid", g->uuid, "bus", g->bus, "driver",
+                          driver, "state", states[g->state], "throttle", throttle_text(g->value[GPU_THROTTLE], throttle, sizeof throttle));
     for (int k = 0; k < GPU_FIELD_N; k++)    // null: not known here
         json_object_set_new(o, gpu_fields[k].name, isnan(g->value[k]) ? json_null() : json_real(g->value[k]));
     json_t *list = json_array();
     for (int k = 0; k < g->n_process; k++)
-        json_array_append_new(list, json_pack("{s:I,s:o,s:o}", "pid", (json_int_t)g->process[k].pid, "mem_bytes",
-                                              isnan(g->process[k].mem_bytes) ? json_null() : json_real(g->process[k].mem_bytes), "util_percent",
-                                              isnan(g->process[k].util_percent) ? json_null() : json_real(g->process[k].util_percent)));
+        json_array_append_new(list,
+                              json_pack("{s:I,s:o,s:o}", "pid", (json_int_t)g->process[k].pid, "mem_bytes",
+                                        isnan(g->process[k].mem_bytes) ? json_null() : json_real(g->process[k].mem_bytes), "util_percent",
+                                        isnan(g->process[k].util_percent) ? json_null() : json_real(g->process[k].util_percent)));
     json_object_set_new(o, "processes", list);
     char *text = json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
     if (text)
@@ -151,7 +156,9 @@ static void terminal_check(struct checkup *c)
 
 static void programs_check(struct checkup *c)
 {
-    static const struct { const char *name, *needed_for; } programs[] = {
+    static const struct {
+        const char *name, *needed_for;
+    } programs[] = {
         { "bwrap", "code rewards (package bubblewrap)" },
         { "python3", "code rewards and the examples' data (package python3)" },
         { "nvidia-smi", "looking at GPUs by hand" },
@@ -173,7 +180,8 @@ static void sandbox_check(struct checkup *c)
     if (h)
         say(c, FINE, "the sandbox of code rewards works%s%s%s",
             sandbox_host_no_cgroups(h) ? "; without cgroups programs get no shared anonymous memory: " : "",
-            sandbox_host_no_cgroups(h) ? sandbox_host_no_cgroups(h) : "", sandbox_host_no_cgroups(h) ? "" : ", its memory limited by cgroups");
+            sandbox_host_no_cgroups(h) ? sandbox_host_no_cgroups(h) : "",
+            sandbox_host_no_cgroups(h) ? "" : ", its memory limited by cgroups");
     else
         say(c, WORTH_KNOWING, "no code rewards here: %s", err.text);
     sandbox_host_free(h);
@@ -207,15 +215,17 @@ static bool run_check(struct checkup *c, const char *dir, struct error *err)
     if (!j)
         return false;
     if (journal_last_step(j, &step, &why))
-        say(c, FINE, "journal: %.1f MiB, step %lld", (double)wal.db_bytes / mib, (long long)step);
+        say(c, FINE, "journal: %.1f MiB, step %" PRId64, (double)wal.db_bytes / mib, step);
     else
         say(c, MISSING, "journal: %s", why.text);
     journal_close(j);
     bool live = run_is_live(dir), long_log = wal.wal_bytes > LOG_LONG_BYTES;
-    const char *remedy = !long_log ? "" : wal.reader_pid ? "; it cannot be folded while that goes on: end it"
-                       : live ? "; it is cut when all readers have let go of it" : "; the next --resume folds it";
-    say(c, long_log ? WORTH_KNOWING : FINE, "journal's log: %.1f MiB%s%s%s", (double)wal.wal_bytes / mib, wal.reader_pid ? ", read by " : "",
-        wal.reader, remedy);
+    const char *remedy = !long_log        ? ""
+                         : wal.reader_pid ? "; it cannot be folded while that goes on: end it"
+                         : live           ? "; it is cut when all readers have let go of it"
+                                          : "; the next --resume folds it";
+    say(c, long_log ? WORTH_KNOWING : FINE, "journal's log: %.1f MiB%s%s%s", (double)wal.wal_bytes / mib,
+        wal.reader_pid ? ", read by " : "", wal.reader, remedy);
     return true;
 }
 
@@ -223,9 +233,14 @@ static bool doctor_cmd(int argc, char **argv, struct error *err)
 {
     bool devices = false;
     const char *run[1] = { NULL };
-    struct cli_option options[] = { { "devices", NULL, CLI_FLAG, &devices, NULL, "print only what NVML tells of each GPU, as JSON lines" } };
-    struct cli cli = { .command = "rollcall doctor", .operands = "[RUN]", .options = options, .n_options = ARRAY_SIZE(options),
-                       .operand = run, .max_operands = 1,
+    struct cli_option options[] = { { "devices", NULL, CLI_FLAG, &devices, NULL,
+                                      "print only what NVML tells of each GPU, as JSON lines" } };
+    struct cli cli = { .command = "rollcall doctor",
+                       .operands = "[RUN]",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
+                       .operand = run,
+                       .max_operands = 1,
                        .about = "Says what this machine has of what rollcall uses; with RUN, how that run's journal lies on the disk.\n"
                                 "Changes nothing." };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)

@@ -1,4 +1,5 @@
 /* rollcall eval: sample answers to a dataset's problems, score them, print the counts as one line of JSON */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ struct problem {
     json_t *row;                // owned
     struct token_list token;    // its prompt
     bool dropped;
-    struct buf lines;           // its records, until they are written in order
+    struct buf lines;    // its records, until they are written in order
     bool done;
 };
 struct eval {
@@ -28,7 +29,7 @@ struct eval {
     struct sampling_options sampling;
     struct dataset *data;
     const char *dataset, *reward_type, *system_prompt, *output, *code_url;
-    bool own_system_prompt;     // use the reward type's
+    bool own_system_prompt;    // use the reward type's
     int64_t n, seed, limit;
     struct reward *reward;
     struct problem *problem;    // (n_problem)
@@ -40,23 +41,23 @@ struct eval {
 
 static bool problems_read(struct eval *e, struct error *err)
 {
-    struct prompt_maker maker = {.encoder = e->tool.encoder,
-                                 .template = e->tool.template,
-                                 .system_prompt = e->system_prompt,
-                                 .max_tok = sampling_options_max_prompt(&e->sampling, e->tool.model),
-                                 .long_prompt = e->sampling.long_prompt};
+    struct prompt_maker maker = { .encoder = e->tool.encoder,
+                                  .template = e->tool.template,
+                                  .system_prompt = e->system_prompt,
+                                  .max_tok = sampling_options_max_prompt(&e->sampling, e->tool.model),
+                                  .long_prompt = e->sampling.long_prompt };
     int64_t n = dataset_n_row(e->data);
     if (e->limit > 0)
         n = MIN(n, e->limit);
     e->problem = calloc((size_t)n, sizeof *e->problem);
     if (!e->problem)
-        return error_set(err, ERR_NO_MEMORY, "no memory for %lld problems", (long long)n);
+        return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " problems", n);
     for (int64_t i = 0; i < n; i++) {
         struct problem *p = &e->problem[e->n_problem++];
         if (!(p->row = dataset_row(e->data, i, err)))
             return false;
         if (!reward_row_check(e->reward, p->row, err) || !prompt_make(&maker, p->row, &p->token, &p->dropped, err))
-            return error_wrap(err, "%s:%lld", e->dataset, (long long)dataset_line(e->data, i));
+            return error_wrap(err, "%s:%" PRId64, e->dataset, dataset_line(e->data, i));
     }
     e->n_dropped = maker.n_dropped;
     e->n_cut = maker.n_cut;
@@ -87,15 +88,15 @@ static bool group_score(struct eval *e, const struct group *g, struct error *err
     reward_score(e->reward, in, out, (int64_t)n);
     for (size_t i = 0; i < n; i++) {
         const struct sample *s = &g->sample[i];
-        struct eval_record record = {.prompt = buf_text(&prompt),
-                                     .prediction = buf_text(&text[i]),
-                                     .prediction_len = (int64_t)text[i].len,
-                                     .row = p->row,
-                                     .prompt_row = g->prompt_row,
-                                     .sample = (int64_t)i,
-                                     .n_tok = s->n_tok,
-                                     .finish = s->finish,
-                                     .out = &out[i]};
+        struct eval_record record = { .prompt = buf_text(&prompt),
+                                      .prediction = buf_text(&text[i]),
+                                      .prediction_len = (int64_t)text[i].len,
+                                      .row = p->row,
+                                      .prompt_row = g->prompt_row,
+                                      .sample = (int64_t)i,
+                                      .n_tok = s->n_tok,
+                                      .finish = s->finish,
+                                      .out = &out[i] };
         eval_tally_add(&e->tally, g->prompt_row, &out[i], s->n_tok, s->finish);
         if (e->records && !(ok = eval_record_line(&p->lines, &record, err)))
             goto out;
@@ -134,7 +135,7 @@ static bool problems_run(struct eval *e, struct error *err)
     int64_t longest = 1, next = 0, window = 4 * e->sampling.batch;
     bool ok = false;
     if (!seed) {
-        error_set(err, ERR_NO_MEMORY, "no memory for %lld seeds", (long long)e->n);
+        error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " seeds", e->n);
         goto out;
     }
     if (stop && !e->sampling.stop) {    // the type's own stop rule: its tag ends the answer, the end token does not
@@ -149,12 +150,9 @@ static bool problems_run(struct eval *e, struct error *err)
     while (e->n_written < e->n_problem) {
         for (; next < e->n_problem && next < e->n_written + window; next++) {
             const struct problem *p = &e->problem[next];
-            struct generator_item item = {.item = next,
-                                          .prompt_row = next,
-                                          .prompt = p->token.id,
-                                          .n_prompt = p->token.n,
-                                          .n_sample = (int32_t)e->n,
-                                          .seed = seed};
+            struct generator_item item = {
+                .item = next, .prompt_row = next, .prompt = p->token.id, .n_prompt = p->token.n, .n_sample = (int32_t)e->n, .seed = seed
+            };
             if (p->dropped)
                 continue;
             sampling_options_for(&e->sampling, &e->tool, p->token.n, &item.sampling);
@@ -191,8 +189,9 @@ static bool result_print(const struct eval *e, struct error *err)
 
 static bool reward_open(struct eval *e, struct error *err)
 {
-    struct reward_config config = { .type = e->reward_type, .max_new_tok = e->sampling.max_new_tok,
-                                    .code_verifier_api_url = e->code_url, .program_timeout_s = 60 };
+    struct reward_config config = {
+        .type = e->reward_type, .max_new_tok = e->sampling.max_new_tok, .code_verifier_api_url = e->code_url, .program_timeout_s = 60
+    };
     if (e->system_prompt && strcmp(e->system_prompt, "none") == 0)    // as in a run file
         e->system_prompt = NULL;
     else if (!e->system_prompt && e->own_system_prompt)
@@ -202,7 +201,8 @@ static bool reward_open(struct eval *e, struct error *err)
 
 static bool eval_cmd(int argc, char **argv, struct error *err)
 {
-    struct eval e = {.tool = TOOL_MODEL_DEFAULT, .sampling = SAMPLING_OPTIONS_DEFAULT, .reward_type = "boxed", .n = 1};
+    struct eval e = { .tool = TOOL_MODEL_DEFAULT, .sampling = SAMPLING_OPTIONS_DEFAULT, .reward_type = "boxed", .n = 1 };
+    // clang-format off
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&e.tool),
         {"dataset", "d", CLI_STR, &e.dataset, "FILE", "lines of {\"messages\":...,\"gt_answer\":...}"},
@@ -219,7 +219,10 @@ static bool eval_cmd(int argc, char **argv, struct error *err)
         {"code-verifier-api-url", NULL, CLI_STR, &e.code_url, "URL", "check code there (default: the local sandbox)"},
         SAMPLING_OPTIONS(&e.sampling),
     };
-    struct cli cli = { .command = "rollcall eval", .options = options, .n_options = ARRAY_SIZE(options),
+    // clang-format on
+    struct cli cli = { .command = "rollcall eval",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
                        .about = "Samples answers to a dataset's problems, scores them, and prints\n"
                                 "{\"n\":problems,\"mean\":share of right answers,\"pass_at\":{\"1\":...},...}." };
     bool ok = false;
@@ -230,9 +233,9 @@ static bool eval_cmd(int argc, char **argv, struct error *err)
     if (!e.dataset)
         return error_set(err, ERR_USAGE, "--dataset is needed");
     if (e.n < 1 || e.n > 65536)
-        return error_set(err, ERR_USAGE, "--n is %lld; it must be between 1 and 65536", (long long)e.n);
+        return error_set(err, ERR_USAGE, "--n is %" PRId64 "; it must be between 1 and 65536", e.n);
     if (e.limit < 0)
-        return error_set(err, ERR_USAGE, "--limit is %lld; it must be at least 1, or 0 for all", (long long)e.limit);
+        return error_set(err, ERR_USAGE, "--limit is %" PRId64 "; it must be at least 1, or 0 for all", e.limit);
     if (!sampling_options_check(&e.sampling, err))
         return false;
     TRY(reward_open(&e, err));

@@ -1,4 +1,5 @@
 /* rollcall generate: prompts in, samples out, a line each, in the order of the input */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "console/tools/jsonl.h"
@@ -14,10 +15,10 @@
 #include "workers/engine/text/tokenizer.h"
 
 struct prompt {
-    int64_t number;             // its line, from 1
+    int64_t number;    // its line, from 1
     struct token_list token;
     bool dropped;
-    struct group *group;        // once generated, until printed
+    struct group *group;    // once generated, until printed
 };
 struct generate {
     struct tool_model tool;
@@ -25,7 +26,7 @@ struct generate {
     const char *input, *system_prompt;
     int64_t n, seed;
     bool json;
-    struct prompt *prompt;      // (n_prompt)
+    struct prompt *prompt;    // (n_prompt)
     int64_t n_prompt, n_printed;
     int64_t n_dropped, n_cut;
     struct buf text, line;
@@ -34,11 +35,11 @@ struct generate {
 static bool prompts_read(struct generate *g, struct error *err)
 {
     struct jsonl in = { 0 };
-    struct prompt_maker maker = {.encoder = g->tool.encoder,
-                                 .template = g->tool.template,
-                                 .system_prompt = g->system_prompt,
-                                 .max_tok = sampling_options_max_prompt(&g->sampling, g->tool.model),
-                                 .long_prompt = g->sampling.long_prompt};
+    struct prompt_maker maker = { .encoder = g->tool.encoder,
+                                  .template = g->tool.template,
+                                  .system_prompt = g->system_prompt,
+                                  .max_tok = sampling_options_max_prompt(&g->sampling, g->tool.model),
+                                  .long_prompt = g->sampling.long_prompt };
     json_t *row = NULL;
     bool ok = false;
     TRY(jsonl_open(&in, g->input, err));
@@ -50,7 +51,7 @@ static bool prompts_read(struct generate *g, struct error *err)
             cap = cap ? cap * 2 : 256;
             struct prompt *grown = realloc(g->prompt, (size_t)cap * sizeof *grown);
             if (!grown) {
-                error_set(err, ERR_NO_MEMORY, "no memory for %lld prompts", (long long)cap);
+                error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " prompts", cap);
                 goto out;
             }
             g->prompt = grown;
@@ -108,7 +109,7 @@ static bool sample_print(struct generate *g, const struct prompt *p, const struc
         buf_fmt(&g->line, "%s%s\n", buf_text(&g->text), s->finish == FINISH_LENGTH ? " [cut]" : "");
     }
     if (!ok || g->line.failed)
-        return error_set(err, ERR_NO_MEMORY, "no memory for the text of line %lld", (long long)p->number);
+        return error_set(err, ERR_NO_MEMORY, "no memory for the text of line %" PRId64, p->number);
     return fwrite(g->line.data, 1, g->line.len, stdout) == g->line.len || error_errno(err, "cannot write the output");
 }
 
@@ -120,7 +121,7 @@ static bool prompts_print(struct generate *g, struct error *err)
         if (!p->group && !p->dropped)
             return true;
         if (p->dropped)
-            printf("{\"dropped\":true,\"line\":%lld}\n", (long long)p->number);
+            printf("{\"dropped\":true,\"line\":%" PRId64 "}\n", p->number);
         for (int32_t i = 0; p->group && i < p->group->n_sample; i++)
             if (!sample_print(g, p, &p->group->sample[i], err))
                 return false;
@@ -138,7 +139,7 @@ static bool prompts_run(struct generate *g, struct error *err)
     int64_t longest = 1, next = 0, window = 4 * g->sampling.batch;
     bool ok = false;
     if (!seed) {
-        error_set(err, ERR_NO_MEMORY, "no memory for %lld seeds", (long long)g->n);
+        error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " seeds", g->n);
         goto out;
     }
     for (int64_t i = 0; i < g->n; i++)
@@ -149,13 +150,17 @@ static bool prompts_run(struct generate *g, struct error *err)
     while (g->n_printed < g->n_prompt) {
         for (; next < g->n_prompt && next < g->n_printed + window; next++) {
             const struct prompt *p = &g->prompt[next];
-            struct generator_item item = { .item = p->number, .prompt_row = next, .prompt = p->token.id,
-                                           .n_prompt = p->token.n, .n_sample = (int32_t)g->n, .seed = seed };
+            struct generator_item item = { .item = p->number,
+                                           .prompt_row = next,
+                                           .prompt = p->token.id,
+                                           .n_prompt = p->token.n,
+                                           .n_sample = (int32_t)g->n,
+                                           .seed = seed };
             if (p->dropped)
                 continue;
             sampling_options_for(&g->sampling, &g->tool, p->token.n, &item.sampling);
             if (!generator_submit(engine, &item, err)) {
-                error_wrap(err, "line %lld", (long long)p->number);
+                error_wrap(err, "line %" PRId64, p->number);
                 goto out;
             }
         }
@@ -174,6 +179,7 @@ out:
 static bool generate_cmd(int argc, char **argv, struct error *err)
 {
     struct generate g = { .tool = TOOL_MODEL_DEFAULT, .sampling = SAMPLING_OPTIONS_DEFAULT, .n = 1 };
+    // clang-format off
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&g.tool),
         {"input", "i", CLI_STR, &g.input, "FILE",
@@ -186,27 +192,26 @@ static bool generate_cmd(int argc, char **argv, struct error *err)
         {"system-prompt", "s", CLI_STR, &g.system_prompt, "TEXT", "put before messages that have no system message"},
         SAMPLING_OPTIONS(&g.sampling),
     };
-    struct cli cli = {
-        .command = "rollcall generate",
-        .options = options,
-        .n_options = ARRAY_SIZE(options),
-        .about = "Continues prompts. The samples of a prompt stand together, in the order of the input; the same seed "
-                 "gives the same samples whatever else is generated."};
+    // clang-format on
+    struct cli cli = { .command = "rollcall generate",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
+                       .about = "Continues prompts. The samples of a prompt stand together, in the order of the input; the same seed "
+                                "gives the same samples whatever else is generated." };
     bool ok = false;
     if (!cli_parse(&cli, argc, argv, err))
         return false;
     if (cli.help_wanted)
         return true;
     if (g.n < 1 || g.n > 65536)
-        return error_set(err, ERR_USAGE, "--n is %lld; it must be between 1 and 65536", (long long)g.n);
+        return error_set(err, ERR_USAGE, "--n is %" PRId64 "; it must be between 1 and 65536", g.n);
     if (!sampling_options_check(&g.sampling, err))
         return false;
     TRY(tool_model_load(&g.tool, true, err));
     TRY(prompts_read(&g, err));
     TRY(prompts_run(&g, err));
     if (g.n_dropped || g.n_cut)
-        fprintf(stderr, "%lld prompts were too long and left out, %lld were cut from the left\n",
-                (long long)g.n_dropped, (long long)g.n_cut);
+        fprintf(stderr, "%" PRId64 " prompts were too long and left out, %" PRId64 " were cut from the left\n", g.n_dropped, g.n_cut);
     ok = true;
 out:
     for (int64_t i = 0; i < g.n_prompt; i++) {

@@ -1,4 +1,5 @@
 #include "console/tools/jsonl.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@ bool jsonl_wrap(const struct jsonl *j, int64_t number, struct error *err)
 {
     char text[sizeof err->text];
     memcpy(text, err->text, sizeof text);
-    return error_set(err, err->code, "%s:%lld: %s", j->name, (long long)number, text);
+    return error_set(err, err->code, "%s:%" PRId64 ": %s", j->name, number, text);
 }
 
 /* Read one line into j->line, without its end; *len is -1 at the end of the input. */
@@ -81,8 +82,7 @@ bool row_i64(const json_t *row, const char *field, int64_t min, int64_t max, int
     if (!value)
         return error_set(err, ERR_DATA, "the field '%s' is missing", field);
     if (!json_is_integer(value) || json_integer_value(value) < min || json_integer_value(value) > max)
-        return error_set(err, ERR_DATA, "'%s' must be a whole number from %lld to %lld", field, (long long)min,
-                         (long long)max);
+        return error_set(err, ERR_DATA, "'%s' must be a whole number from %" PRId64 " to %" PRId64, field, min, max);
     *out = json_integer_value(value);
     return true;
 }

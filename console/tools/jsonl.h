@@ -15,7 +15,7 @@ struct jsonl {
     const char *name;    // borrowed; what messages call the input
     char *line;          // owned
     size_t line_cap;
-    int64_t number;      // of the line read last, from 1
+    int64_t number;    // of the line read last, from 1
 };
 /* Open path, or standard input when it is NULL. */
 MUST_USE bool jsonl_open(struct jsonl *j, const char *path, struct error *err);

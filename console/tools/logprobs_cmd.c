@@ -1,4 +1,5 @@
 /* rollcall logprobs: log-probs of given ids by the trainer's path, a line each, in the order of the input */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +11,8 @@
 #include "workers/engine/model/model.h"
 
 struct request {
-    int64_t number;        // its line, from 1
-    int32_t *id;           // (n) owned
+    int64_t number;    // its line, from 1
+    int32_t *id;       // (n) owned
     int64_t n, prompt_len;
     float temperature;
 };
@@ -31,22 +32,19 @@ struct logprobs {
 static bool request_parse(const json_t *row, const struct model_config *mc, struct request *r, struct error *err)
 {
     double temperature = 1;
-    if (!row_ids(row, "ids", &r->id, &r->n, err) || !row_i64(row, "prompt_len", 1, INT32_MAX, &r->prompt_len, err) ||
-        (json_object_get(row, "temperature") && !row_f64(row, "temperature", &temperature, err)))
+    if (!row_ids(row, "ids", &r->id, &r->n, err) || !row_i64(row, "prompt_len", 1, INT32_MAX, &r->prompt_len, err)
+        || (json_object_get(row, "temperature") && !row_f64(row, "temperature", &temperature, err)))
         return false;
     r->temperature = temperature > 0 ? (float)temperature : 1;    // greedy samples are recorded at 1
     if (!(temperature >= 0) || temperature > 100)
         return error_set(err, ERR_DATA, "'temperature' is %g; it must be between 0 and 100", temperature);
     if (r->prompt_len > r->n)
-        return error_set(err, ERR_DATA, "'prompt_len' is %lld, but there are only %lld ids", (long long)r->prompt_len,
-                         (long long)r->n);
+        return error_set(err, ERR_DATA, "'prompt_len' is %" PRId64 ", but there are only %" PRId64 " ids", r->prompt_len, r->n);
     if (r->n > mc->max_pos)
-        return error_set(err, ERR_DATA, "'ids' has %lld tokens; the model takes at most %lld", (long long)r->n,
-                         (long long)mc->max_pos);
+        return error_set(err, ERR_DATA, "'ids' has %" PRId64 " tokens; the model takes at most %" PRId64, r->n, mc->max_pos);
     for (int64_t i = 0; i < r->n; i++)
         if (r->id[i] >= mc->vocab)
-            return error_set(err, ERR_DATA, "'ids'[%lld] is %d; the model knows 0 to %lld", (long long)i, r->id[i],
-                             (long long)mc->vocab - 1);
+            return error_set(err, ERR_DATA, "'ids'[%" PRId64 "] is %d; the model knows 0 to %" PRId64, i, r->id[i], mc->vocab - 1);
     return true;
 }
 
@@ -64,7 +62,7 @@ static bool requests_read(struct logprobs *l, struct error *err)
             cap = cap ? cap * 2 : 256;
             struct request *grown = realloc(l->request, (size_t)cap * sizeof *grown);
             if (!grown) {
-                error_set(err, ERR_NO_MEMORY, "no memory for %lld lines", (long long)cap);
+                error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " lines", cap);
                 goto out;
             }
             l->request = grown;
@@ -114,12 +112,12 @@ static bool request_print(struct logprobs *l, const struct request *r, const flo
             buf_fmt(&l->line, k >= r->prompt_len ? ",%.9g" : "%.9g", (double)logp[k]);
         else
             return error_set(err, ERR_DATA,
-                             "line %lld: the log-prob of ids[%lld] is %g; the weights hold numbers that are not "
+                             "line %" PRId64 ": the log-prob of ids[%" PRId64 "] is %g; the weights hold numbers that are not "
                              "finite, or it is no token",
-                             (long long)r->number, (long long)k + 1, (double)logp[k]);
+                             r->number, k + 1, (double)logp[k]);
     buf_str(&l->line, "]}\n");
     if (l->line.failed)
-        return error_set(err, ERR_NO_MEMORY, "no memory for the output of line %lld", (long long)r->number);
+        return error_set(err, ERR_NO_MEMORY, "no memory for the output of line %" PRId64, r->number);
     return fwrite(l->line.data, 1, l->line.len, stdout) == l->line.len || error_errno(err, "cannot write the output");
 }
 
@@ -158,6 +156,7 @@ out:
 static bool logprobs_cmd(int argc, char **argv, struct error *err)
 {
     struct logprobs l = { .tool = TOOL_MODEL_DEFAULT, .batch_tok = 4096 };
+    // clang-format off
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&l.tool),
         {"input", "i", CLI_STR, &l.input, "FILE",
@@ -166,20 +165,19 @@ static bool logprobs_cmd(int argc, char **argv, struct error *err)
         {"batch-tokens", NULL, CLI_I64, &l.batch_tok, "N",
          "tokens in one pass (default 4096); changes the speed, never the result"},
     };
-    struct cli cli = {
-        .command = "rollcall logprobs",
-        .options = options,
-        .n_options = ARRAY_SIZE(options),
-        .about = "Prints {\"logprobs\":[...]} of the ids behind the prompt, computed as in training. Numbers read back "
-                 "to the same bits."};
+    // clang-format on
+    struct cli cli = { .command = "rollcall logprobs",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
+                       .about = "Prints {\"logprobs\":[...]} of the ids behind the prompt, computed as in training. Numbers read back "
+                                "to the same bits." };
     bool ok = false;
     if (!cli_parse(&cli, argc, argv, err))
         return false;
     if (cli.help_wanted)
         return true;
     if (l.batch_tok < 1 || l.batch_tok > 1 << 24)
-        return error_set(err, ERR_USAGE, "--batch-tokens is %lld; it must be between 1 and %d", (long long)l.batch_tok,
-                         1 << 24);
+        return error_set(err, ERR_USAGE, "--batch-tokens is %" PRId64 "; it must be between 1 and %d", l.batch_tok, 1 << 24);
     TRY(tool_model_load(&l.tool, false, err));
     TRY(requests_read(&l, err));
     TRY(l.n_request == 0 || requests_run(&l, err));

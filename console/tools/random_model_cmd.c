@@ -1,5 +1,6 @@
 /* random_model_cmd.c - rollcall random-model: a model directory with weights drawn from a seed, for tests and for
  * starting anew */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/subcommand.h"
@@ -32,6 +33,7 @@ static bool random_model_cmd(int argc, char **argv, struct error *err)
     const char *shape = NULL, *out = NULL, *tokenizer = NULL, *dtype = "bfloat16";
     int64_t seed = 1, n_id = 0;
     bool force = false, keep_vocab = false, ok = false;
+    // clang-format off
     struct cli_option options[] = {
         {.name = "shape",
          .kind = CLI_STR,
@@ -56,10 +58,11 @@ static bool random_model_cmd(int argc, char **argv, struct error *err)
         {.name = "dtype", .kind = CLI_STR, .value = &dtype, .arg = "TYPE", .help = "float32 or bfloat16 (default)"},
         {.name = "force", .kind = CLI_FLAG, .value = &force, .help = "write over a model that is there"},
     };
-    struct cli cli = {.command = "rollcall random-model",
-                      .about = "Writes a Hugging Face directory with random weights.",
-                      .options = options,
-                      .n_options = ARRAY_SIZE(options)};
+    // clang-format on
+    struct cli cli = { .command = "rollcall random-model",
+                       .about = "Writes a Hugging Face directory with random weights.",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options) };
     struct device *dev = NULL;
     struct model *m = NULL;
     if (!cli_parse(&cli, argc, argv, err))
@@ -82,9 +85,9 @@ static bool random_model_cmd(int argc, char **argv, struct error *err)
     if (tokenizer)
         TRY(model_dir_copy_tokenizer(tokenizer, out, err));
     TRY(model_save(m, out, err));
-    printf("{\"out\":\"%s\",\"shape\":\"%s\",\"parameters\":%lld", out, shape, (long long)config_n_param(&c));
+    printf("{\"out\":\"%s\",\"shape\":\"%s\",\"parameters\":%" PRId64, out, shape, config_n_param(&c));
     if (tokenizer)
-        printf(",\"tokenizer_ids\":%lld", (long long)n_id);
+        printf(",\"tokenizer_ids\":%" PRId64, n_id);
     printf("}\n");
     ok = true;
 out:

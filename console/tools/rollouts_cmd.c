@@ -1,4 +1,5 @@
 /* rollcall rollouts: print the rollouts that a run has kept, as JSON lines or as ColossalChat's rollout log */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,14 +56,13 @@ static void ids_set(json_t *json, const struct group *g, const struct sample *s)
     json_object_set_new(json, "logprobs", logp);
 }
 
-static bool sample_print(struct rollouts *r, const struct mval *map, const struct group *g, int32_t i,
-                         struct error *err)
+static bool sample_print(struct rollouts *r, const struct mval *map, const struct group *g, int32_t i, struct error *err)
 {
     const struct sample *s = &g->sample[i];
     bool scored = s->score == SCORE_OK;
-    json_t *json = json_pack("{s:I, s:I, s:I, s:I, s:i, s:f}", "item", (json_int_t)g->item, "row",
-                             (json_int_t)g->prompt_row, "rollout_step", (json_int_t)g->rollout_step, "version",
-                             (json_int_t)g->weight_version, "sample", (int)i, "temperature", (double)g->temperature);
+    json_t *json = json_pack("{s:I, s:I, s:I, s:I, s:i, s:f}", "item", (json_int_t)g->item, "row", (json_int_t)g->prompt_row,
+                             "rollout_step", (json_int_t)g->rollout_step, "version", (json_int_t)g->weight_version, "sample", (int)i,
+                             "temperature", (double)g->temperature);
     json_object_set_new(json, "prompt", text_field(map, "prompt_text"));
     json_object_set_new(json, "text", text_field(mval_at(mval_get(map, "samples"), i), "text"));
     json_object_set_new(json, "n_tok", json_integer(s->n_tok));
@@ -88,7 +88,7 @@ static bool text_keep(struct rollouts *r, const struct mval *map, const struct g
         int64_t cap = r->cap ? r->cap * 2 : 256;
         struct log_text *grown = realloc(r->text, (size_t)cap * sizeof *grown);
         if (!grown)
-            return error_set(err, ERR_NO_MEMORY, "no memory for %lld texts", (long long)cap);
+            return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " texts", cap);
         r->text = grown;
         r->cap = cap;
     }
@@ -107,8 +107,8 @@ static bool record_take(struct rollouts *r, const struct buf *record, struct err
         return false;
     struct group *g = in.type == MSG_GROUP ? group_read(in.root, err) : NULL;
     bool ok = g != NULL || (in.type != MSG_GROUP && error_set(err, ERR_DATA, "a record is no rollout group"));
-    bool wanted = ok && (r->step < 0 || g->rollout_step == r->step) && (r->item < 0 || g->item == r->item) &&
-                  (r->row < 0 || g->prompt_row == r->row);
+    bool wanted = ok && (r->step < 0 || g->rollout_step == r->step) && (r->item < 0 || g->item == r->item)
+                  && (r->row < 0 || g->prompt_row == r->row);
     if (wanted && r->log)
         ok = text_keep(r, in.root, g, err);
     for (int32_t i = 0; ok && wanted && !r->log && i < g->n_sample; i++)
@@ -137,7 +137,7 @@ static bool log_print(struct rollouts *r, struct error *err)
         qsort(r->text, (size_t)r->n_text, sizeof *r->text, text_compare);
     const char **text = malloc(((size_t)r->n_text + 1) * sizeof *text);
     if (!text)
-        return error_set(err, ERR_NO_MEMORY, "no memory for %lld texts", (long long)r->n_text);
+        return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " texts", r->n_text);
     for (int64_t i = 0, next; ok && i < r->n_text; i = next) {
         int64_t n = 0;
         for (next = i; next < r->n_text && r->text[next].rollout_step == r->text[i].rollout_step; next++)
@@ -148,8 +148,8 @@ static bool log_print(struct rollouts *r, struct error *err)
         any = true;
         last = r->text[i].version;
         buf_clear(&r->line);
-        ok = rollout_log_line(&r->line, last, text, n, err) &&
-             (json_line_print(r->line.data, stdout) || error_errno(err, "cannot print the log"));
+        ok = rollout_log_line(&r->line, last, text, n, err)
+             && (json_line_print(r->line.data, stdout) || error_errno(err, "cannot print the log"));
     }
     free(text);
     return ok;
@@ -175,15 +175,14 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
         { "log", NULL, CLI_FLAG, &r.log, NULL, "{\"train_step\":N,\"rollout\":[TEXT...]}: sample 0 of each prompt" },
         { "every", NULL, CLI_I64, &r.every, "N", "with --log: optimizer steps between two lines (default 20)" },
     };
-    struct cli cli = {
-        .command = "rollcall rollouts",
-        .operands = "RUN|FILE.zst",
-        .operand = operand,
-        .max_operands = 1,
-        .options = options,
-        .n_options = ARRAY_SIZE(options),
-        .about = "Prints what a run has sampled, a line of JSON for each sample, in the order of arrival. Works "
-                 "while the run goes on."};
+    struct cli cli = { .command = "rollcall rollouts",
+                       .operands = "RUN|FILE.zst",
+                       .operand = operand,
+                       .max_operands = 1,
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
+                       .about = "Prints what a run has sampled, a line of JSON for each sample, in the order of arrival. Works "
+                                "while the run goes on." };
     struct rollout_reader *reader = NULL;
     struct buf record = { .max = ROLLOUT_RECORD_MAX + 1 };
     struct error damage;
@@ -196,7 +195,7 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
     if (cli.n_operands != 1)
         return error_set(err, ERR_USAGE, "the run's directory or a rollout file is needed");
     if (r.every < 1)
-        return error_set(err, ERR_USAGE, "--every is %lld; it must be at least 1", (long long)r.every);
+        return error_set(err, ERR_USAGE, "--every is %" PRId64 "; it must be at least 1", r.every);
     TRY(file_find(&r, operand[0], err));
     TRY((reader = rollout_reader_new(r.path, err)) != NULL);
     for (;;) {
@@ -218,8 +217,9 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
         }
     }
     TRY(!r.log || log_print(&r, err));
-    ok = n_damaged == 0 || error_set(err, ERR_DATA, "%s (%d damaged place%s; all other records are printed)", damage.text, n_damaged,
-                                     n_damaged == 1 ? "" : "s");
+    ok = n_damaged == 0
+         || error_set(err, ERR_DATA, "%s (%d damaged place%s; all other records are printed)", damage.text, n_damaged,
+                      n_damaged == 1 ? "" : "s");
 out:
     rollout_reader_free(reader);
     for (int64_t i = 0; i < r.n_text; i++)

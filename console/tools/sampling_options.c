@@ -1,4 +1,5 @@
 #include "console/tools/sampling_options.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "console/tools/tool_model.h"
@@ -7,16 +8,18 @@
 
 bool sampling_options_check(struct sampling_options *o, struct error *err)
 {
-    struct sampling s = { .temperature = (float)o->temperature, .top_p = (float)o->top_p, .min_p = (float)o->min_p,
-                          .top_k = o->top_k > INT32_MAX ? -1 : (int32_t)o->top_k, .max_new_tok = o->max_new_tok };
+    struct sampling s = { .temperature = (float)o->temperature,
+                          .top_p = (float)o->top_p,
+                          .min_p = (float)o->min_p,
+                          .top_k = o->top_k > INT32_MAX ? -1 : (int32_t)o->top_k,
+                          .max_new_tok = o->max_new_tok };
     if (o->stop && (!*o->stop || strlen(o->stop) > SAMPLING_STOP_STRING_MAX))
         return error_set(err, ERR_USAGE, "--stop must have between 1 and %d bytes", SAMPLING_STOP_STRING_MAX);
     if (o->batch < 1 || o->batch > 65536)
-        return error_set(err, ERR_USAGE, "--batch is %lld; it must be between 1 and 65536", (long long)o->batch);
+        return error_set(err, ERR_USAGE, "--batch is %" PRId64 "; it must be between 1 and 65536", o->batch);
     if (o->max_prompt_tok < 0)
-        return error_set(err, ERR_USAGE,
-                         "--max-prompt-tokens is %lld; it must be at least 1, or 0 for what the model can take",
-                         (long long)o->max_prompt_tok);
+        return error_set(err, ERR_USAGE, "--max-prompt-tokens is %" PRId64 "; it must be at least 1, or 0 for what the model can take",
+                         o->max_prompt_tok);
     return long_prompt_parse(o->long_prompt_name, &o->long_prompt, err) && sampling_check(&s, err);
 }
 
@@ -26,12 +29,14 @@ int64_t sampling_options_max_prompt(const struct sampling_options *o, const stru
     return o->max_prompt_tok > 0 ? MIN(o->max_prompt_tok, most) : most;
 }
 
-void sampling_options_for(const struct sampling_options *o, const struct tool_model *t, int64_t n_prompt,
-                          struct sampling *out)
+void sampling_options_for(const struct sampling_options *o, const struct tool_model *t, int64_t n_prompt, struct sampling *out)
 {
     const struct model_config *mc = model_config(t->model);
-    *out = (struct sampling){ .temperature = (float)o->temperature, .top_p = (float)o->top_p, .min_p = (float)o->min_p,
-                              .top_k = (int32_t)o->top_k, .ignore_eos = o->ignore_eos,
+    *out = (struct sampling){ .temperature = (float)o->temperature,
+                              .top_p = (float)o->top_p,
+                              .min_p = (float)o->min_p,
+                              .top_k = (int32_t)o->top_k,
+                              .ignore_eos = o->ignore_eos,
                               .max_new_tok = MIN(o->max_new_tok, mc->max_pos - n_prompt) };
     int n_eos = 0;
     const int32_t *eos = t->tokenizer ? tokenizer_eos(t->tokenizer, &n_eos) : NULL;
@@ -44,12 +49,15 @@ void sampling_options_for(const struct sampling_options *o, const struct tool_mo
         snprintf(out->stop_string, sizeof out->stop_string, "%s", o->stop);
 }
 
-struct generator *sampling_options_engine(const struct sampling_options *o, const struct tool_model *t, int64_t longest,
-                                          int64_t max_item, struct error *err)
+struct generator *sampling_options_engine(const struct sampling_options *o, const struct tool_model *t, int64_t longest, int64_t max_item,
+                                          struct error *err)
 {
     int64_t max_pos = model_config(t->model)->max_pos;
     struct generator_config config = {
-        .model = t->model, .tokenizer = t->tokenizer, .max_seq = o->batch, .max_item = max_item,
+        .model = t->model,
+        .tokenizer = t->tokenizer,
+        .max_seq = o->batch,
+        .max_item = max_item,
         .max_seq_tok = MAX(2, MIN(max_pos, longest + MIN(o->max_new_tok, max_pos))),
     };
     return generator_new(&config, err);

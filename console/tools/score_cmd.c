@@ -1,4 +1,5 @@
 /* score_cmd.c - rollcall score: JSON lines with a response and its gt_answer in, one line with the score each out */
+#include <inttypes.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,36 +11,35 @@
 #include "protocol/base/subcommand.h"
 #include "workers/engine/reward/reward.h"
 
-#define BATCH 64                        // lines scored at a time, so that programs and sandboxes work side by side
+#define BATCH 64    // lines scored at a time, so that programs and sandboxes work side by side
 #define LINE_MAX_BYTES (64u << 20)
 
 static const char *const verdict_name[] = {
-    [VERDICT_DIFFERENT] = "different", [VERDICT_EQUAL] = "equal", [VERDICT_CANNOT_TELL] = "cannot_tell",
+    [VERDICT_DIFFERENT] = "different",
+    [VERDICT_EQUAL] = "equal",
+    [VERDICT_CANNOT_TELL] = "cannot_tell",
 };
 
 /* Fill in from the line; the row keeps the text alive. max_new_tok: cut is what is so long and does not say how it ended; 0: nothing. */
-static bool input_read(const char *path, int64_t line, const char *text, size_t len, int64_t max_new_tok,
-                       struct reward_input *in, json_t **row, struct error *err)
+static bool input_read(const char *path, int64_t line, const char *text, size_t len, int64_t max_new_tok, struct reward_input *in,
+                       json_t **row, struct error *err)
 {
     json_error_t je;
     *row = json_loadb(text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &je);
     if (!*row || !json_is_object(*row))
-        return error_set(err, ERR_DATA, "%s:%lld: not a JSON object: %s", path, (long long)line, *row ? "another kind"
-                         : je.text);
+        return error_set(err, ERR_DATA, "%s:%" PRId64 ": not a JSON object: %s", path, line, *row ? "another kind" : je.text);
     const json_t *response = json_object_get(*row, "response"), *n_tok = json_object_get(*row, "n_tok");
     const json_t *finish = json_object_get(*row, "finish_reason");
     if (!json_is_string(response))
-        return error_set(err, ERR_DATA, "%s:%lld: 'response' must be a string", path, (long long)line);
-    *in = (struct reward_input){ .response = json_string_value(response), .response_len = json_string_length(response),
-                                 .row = *row };
+        return error_set(err, ERR_DATA, "%s:%" PRId64 ": 'response' must be a string", path, line);
+    *in = (struct reward_input){ .response = json_string_value(response), .response_len = json_string_length(response), .row = *row };
     if (!n_tok && !finish)
         return true;
     if (n_tok && (!json_is_integer(n_tok) || json_integer_value(n_tok) < 0))
-        return error_set(err, ERR_DATA, "%s:%lld: 'n_tok' must be a count", path, (long long)line);
+        return error_set(err, ERR_DATA, "%s:%" PRId64 ": 'n_tok' must be a count", path, line);
     const char *why = json_string_value(finish);
     if (finish && (!why || (strcmp(why, "stop") != 0 && strcmp(why, "length") != 0)))
-        return error_set(err, ERR_DATA, "%s:%lld: 'finish_reason' must be \"stop\" or \"length\"", path,
-                         (long long)line);
+        return error_set(err, ERR_DATA, "%s:%" PRId64 ": 'finish_reason' must be \"stop\" or \"length\"", path, line);
     in->has_length = true;
     in->n_tok = n_tok ? json_integer_value(n_tok) : -1;
     bool cut = finish ? why[0] == 'l' : max_new_tok > 0 && in->n_tok >= max_new_tok;
@@ -79,8 +79,7 @@ struct tally {
     double reward;
 };
 
-static bool batch_score(struct reward *r, struct reward_input *in, json_t **row, int64_t n, struct tally *t,
-                        struct error *err)
+static bool batch_score(struct reward *r, struct reward_input *in, json_t **row, int64_t n, struct tally *t, struct error *err)
 {
     struct reward_output out[BATCH];
     bool ok = true;
@@ -111,7 +110,7 @@ static bool file_score(struct reward *r, const char *path, FILE *f, int64_t max_
     while (errno = 0, (len = getline(&text, &cap, f)) >= 0) {
         line++;
         if ((size_t)len > LINE_MAX_BYTES) {
-            error_set(err, ERR_DATA, "%s:%lld: a line of more than %u bytes", path, (long long)line, LINE_MAX_BYTES);
+            error_set(err, ERR_DATA, "%s:%" PRId64 ": a line of more than %u bytes", path, line, LINE_MAX_BYTES);
             goto out;
         }
         if (strspn(text, " \t\r\n") == (size_t)len)
@@ -141,6 +140,7 @@ static bool score_cmd(int argc, char **argv, struct error *err)
     struct reward_config config = { .program_timeout_s = 10 };
     const char *input = NULL;
     bool summary = false;
+    // clang-format off
     struct cli_option options[] = {
         { "reward-type", "rt", CLI_STR, &config.type, "TYPE",
           "boxed, think_answer_tags, math, code, program:CMD or '0.8*boxed + 0.2*program:CMD'" },
@@ -158,8 +158,11 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         { "program-timeout", NULL, CLI_F64, &config.program_timeout_s, "S", "seconds an own reward program may take" },
         { "summary", NULL, CLI_FLAG, &summary, NULL, "print the mean scores to stderr at the end" },
     };
-    struct cli cli = { .command = "rollcall score", .about = "Scores responses as training and evaluation do.",
-                       .options = options, .n_options = ARRAY_SIZE(options) };
+    // clang-format on
+    struct cli cli = { .command = "rollcall score",
+                       .about = "Scores responses as training and evaluation do.",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (!config.type || !input)
@@ -175,9 +178,9 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         fclose(f);
     reward_free(r);
     if (ok && summary && t.n > 0)
-        fprintf(stderr, "%lld scored: reward %.4f, format_acc %.4f, ans_acc %.4f, left out %lld\n", (long long)t.n,
+        fprintf(stderr, "%" PRId64 " scored: reward %.4f, format_acc %.4f, ans_acc %.4f, left out %" PRId64 "\n", t.n,
                 t.n > t.n_left_out ? t.reward / (double)(t.n - t.n_left_out) : NAN, (double)t.n_format / (double)t.n,
-                (double)t.n_right / (double)t.n, (long long)t.n_left_out);
+                (double)t.n_right / (double)t.n, t.n_left_out);
     return ok;
 }
 

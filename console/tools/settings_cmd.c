@@ -6,8 +6,7 @@
 #include "protocol/run/metrics.h"
 #include "protocol/run/telemetry.h"
 
-static bool table_print(const char *command, const char *about, void (*print)(struct buf *), int argc, char **argv,
-                        struct error *err)
+static bool table_print(const char *command, const char *about, void (*print)(struct buf *), int argc, char **argv, struct error *err)
 {
     struct cli cli = { command, about, NULL, NULL, 0 };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
@@ -35,7 +34,8 @@ static void metrics_all_print(struct buf *out)
 
 static bool metrics_cmd(int argc, char **argv, struct error *err)
 {
-    return table_print("rollcall metrics", "Prints every metric of a step and every figure of a node: name, unit, meaning.", metrics_all_print, argc, argv, err);
+    return table_print("rollcall metrics", "Prints every metric of a step and every figure of a node: name, unit, meaning.",
+                       metrics_all_print, argc, argv, err);
 }
 
 const struct subcommand settings_subcommand = { "settings", settings_cmd, "print every setting of a run" };

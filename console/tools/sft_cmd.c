@@ -1,4 +1,5 @@
 /* sft_cmd.c - rollcall sft: teach a model from conversations, in one or more stages */
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +16,10 @@
 #include "workers/engine/text/tokenizer.h"
 
 #define STAGES_MAX 16
-static const char about[] =
-    "Trains a model on conversations; only assistant turns carry loss.\n\n"
-    "A stage is DATA[,steps=N][,lr=X][,schedule=cosine|linear|constant][,warmup=N][,min_ratio=X][,batch=ROWS];\n"
-    "stages run one after the other, each with a fresh optimizer. DATA is a file of JSON lines with messages\n"
-    "(the last one the assistant's, or the answer in \"answer\").";
+static const char about[] = "Trains a model on conversations; only assistant turns carry loss.\n\n"
+                            "A stage is DATA[,steps=N][,lr=X][,schedule=cosine|linear|constant][,warmup=N][,min_ratio=X][,batch=ROWS];\n"
+                            "stages run one after the other, each with a fresh optimizer. DATA is a file of JSON lines with messages\n"
+                            "(the last one the assistant's, or the answer in \"answer\").";
 
 struct sft_options {
     const char *model, *out, *device, *dtype, *eval;
@@ -42,15 +42,14 @@ static void stop_ask(UNUSED int sig)
 /* "DATA,steps=100,lr=1e-3" into s. */
 static bool stage_parse(struct stage_spec *s, const char *text, struct error *err)
 {
-    static const char *const kinds[] = { [SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
-                                         [SCHEDULE_CONSTANT] = "constant" };
-    s->stage = (struct sft_stage){ .n_step = 100, .batch_rows = 64, .lr = 1e-5,
-                                   .schedule = { .kind = SCHEDULE_COSINE, .min_ratio = 0.1 } };
+    static const char *const kinds[] = { [SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear", [SCHEDULE_CONSTANT] = "constant" };
+    s->stage = (struct sft_stage){ .n_step = 100, .batch_rows = 64, .lr = 1e-5, .schedule = { .kind = SCHEDULE_COSINE, .min_ratio = 0.1 } };
     size_t len = strcspn(text, ",");
     if (len == 0 || len >= sizeof s->path)
         return error_set(err, ERR_USAGE, "stage '%s' names no data file", text);
     memcpy(s->path, text, len);
     s->path[len] = 0;
+    // clang-format off
     const struct { const char *key; int64_t *n; double *x;
     } keys[] = {
         {"steps", &s->stage.n_step, NULL},
@@ -59,7 +58,8 @@ static bool stage_parse(struct stage_spec *s, const char *text, struct error *er
         {"lr", NULL, &s->stage.lr},
         {"min_ratio", NULL, &s->stage.schedule.min_ratio},
     };
-    for (const char *p = text + len; *p == ','; ) {
+    // clang-format on
+    for (const char *p = text + len; *p == ',';) {
         char key[32], value[64];
         int used = 0;
         if (sscanf(p, ",%31[a-z_]=%63[^,]%n", key, value, &used) != 2)
@@ -69,9 +69,8 @@ static bool stage_parse(struct stage_spec *s, const char *text, struct error *er
         for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
             if (strcmp(key, keys[i].key) == 0) {
                 known = true;
-                good = keys[i].n
-                           ? parse_i64(value, keys[i].n) && *keys[i].n >= (keys[i].n != &s->stage.schedule.n_warmup)
-                           : parse_f64(value, keys[i].x) && *keys[i].x >= 0;
+                good = keys[i].n ? parse_i64(value, keys[i].n) && *keys[i].n >= (keys[i].n != &s->stage.schedule.n_warmup)
+                                 : parse_f64(value, keys[i].x) && *keys[i].x >= 0;
             }
         for (size_t i = 0; strcmp(key, "schedule") == 0 && i < ARRAY_SIZE(kinds); i++) {
             known = true;
@@ -81,8 +80,7 @@ static bool stage_parse(struct stage_spec *s, const char *text, struct error *er
             }
         }
         if (!known || !good)
-            return error_set(err, ERR_USAGE, known ? "stage '%s': '%s' cannot be '%s'" : "stage '%s': there is no '%s'",
-                             text, key, value);
+            return error_set(err, ERR_USAGE, known ? "stage '%s': '%s' cannot be '%s'" : "stage '%s': there is no '%s'", text, key, value);
     }
     s->stage.schedule.n_step = MAX(s->stage.n_step - s->stage.schedule.n_warmup, 1);
     return true;
@@ -91,7 +89,7 @@ static bool stage_parse(struct stage_spec *s, const char *text, struct error *er
 struct teller {
     int64_t interval;
     int stage, n_stage;
-    double sum;        // of losses since the last line
+    double sum;    // of losses since the last line
     int64_t n;
 };
 
@@ -101,8 +99,8 @@ static bool progress_tell(void *arg, const struct sft_progress *p)
     t->sum += p->loss;
     t->n++;
     if (p->step % t->interval == 0 || p->step == p->n_step) {
-        log_info("sft stage=%d/%d step=%lld/%lld loss=%.4f lr=%.3g grad_norm=%.3f tok_per_s=%.0f", t->stage, t->n_stage,
-                 (long long)p->step, (long long)p->n_step, t->sum / (double)t->n, p->lr, p->grad_norm, p->tok_per_s);
+        log_info("sft stage=%d/%d step=%" PRId64 "/%" PRId64 " loss=%.4f lr=%.3g grad_norm=%.3f tok_per_s=%.0f", t->stage, t->n_stage,
+                 p->step, p->n_step, t->sum / (double)t->n, p->lr, p->grad_norm, p->tok_per_s);
         t->sum = 0;
         t->n = 0;
     }
@@ -138,8 +136,8 @@ static bool sft_all(const struct sft_options *o, struct stage_spec *spec, int n_
     for (int i = 0; i < n_stage; i++) {
         TRY(spec[i].data = sft_data_open(spec[i].path, tok, chat, max_tok, err));
         spec[i].stage.data = spec[i].data;
-        log_info("sft data=%s rows=%lld left_out_as_too_long=%lld", spec[i].path, (long long)sft_data_n(spec[i].data),
-                 (long long)sft_data_n_too_long(spec[i].data));
+        log_info("sft data=%s rows=%" PRId64 " left_out_as_too_long=%" PRId64, spec[i].path, sft_data_n(spec[i].data),
+                 sft_data_n_too_long(spec[i].data));
     }
     if (o->eval)
         TRY(eval = sft_data_open(o->eval, tok, chat, max_tok, err));
@@ -178,8 +176,17 @@ out:
 
 static bool sft_cmd(int argc, char **argv, struct error *err)
 {
-    struct sft_options o = { .device = "cpu:0", .dtype = "float32", .token_budget = 4096, .max_tokens = 4096, .seed = 1,
-                             .log_interval = 50, .beta1 = 0.9, .beta2 = 0.999, .weight_decay = 0.01, .max_norm = 1 };
+    struct sft_options o = { .device = "cpu:0",
+                             .dtype = "float32",
+                             .token_budget = 4096,
+                             .max_tokens = 4096,
+                             .seed = 1,
+                             .log_interval = 50,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .weight_decay = 0.01,
+                             .max_norm = 1 };
+    // clang-format off
     struct cli_option options[] = {
         {.name = "model", .kind = CLI_STR, .value = &o.model, .arg = "DIR", .help = "where to start from"},
         {.name = "out",
@@ -237,9 +244,15 @@ static bool sft_cmd(int argc, char **argv, struct error *err)
          .help = "steps between lines (default 50)"},
         {.name = "force", .kind = CLI_FLAG, .value = &o.force, .help = "write over a model that is there"},
     };
+    // clang-format on
     const char *operand[STAGES_MAX];
-    struct cli cli = { .command = "rollcall sft", .about = about, .operands = "STAGE...", .options = options,
-                       .n_options = ARRAY_SIZE(options), .operand = operand, .max_operands = STAGES_MAX };
+    struct cli cli = { .command = "rollcall sft",
+                       .about = about,
+                       .operands = "STAGE...",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options),
+                       .operand = operand,
+                       .max_operands = STAGES_MAX };
     if (!cli_parse(&cli, argc, argv, err))
         return false;
     if (cli.help_wanted)
@@ -247,8 +260,7 @@ static bool sft_cmd(int argc, char **argv, struct error *err)
     if (!o.model || !o.out || cli.n_operands == 0)
         return error_set(err, ERR_USAGE, "--model, --out and at least one stage are needed; see 'rollcall sft --help'");
     if (o.token_budget < 2 || o.max_tokens < 2 || o.log_interval < 1)
-        return error_set(err, ERR_USAGE,
-                         "--token-budget and --max-tokens must be at least 2, --log-interval at least 1");
+        return error_set(err, ERR_USAGE, "--token-budget and --max-tokens must be at least 2, --log-interval at least 1");
     struct stage_spec *spec = calloc(STAGES_MAX, sizeof *spec);
     if (!spec)
         return error_set(err, ERR_NO_MEMORY, "no memory for the stages");

@@ -38,9 +38,7 @@ static bool lines_run(const struct template *t, double now_s, long *n_failed, st
         struct error failed = { 0 };
         if (strspn(line, " \t\r\n") == (size_t)len)
             continue;
-        json_t *vars = (size_t)len > LINE_BYTES_MAX
-                           ? NULL
-                           : json_loadb(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+        json_t *vars = (size_t)len > LINE_BYTES_MAX ? NULL : json_loadb(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!json_is_object(vars))
             error_set(&failed, ERR_DATA, "stdin:%ld: %s", n,
                       (size_t)len > LINE_BYTES_MAX ? "the line is too long"
@@ -69,17 +67,16 @@ static bool template_cmd(int argc, char **argv, struct error *err)
         { "template", NULL, CLI_STR, &file, "FILE", "a file that holds only the template" },
         { "now", NULL, CLI_STR, &now, "YYYY-MM-DD", "the day that strftime_now tells (today)" },
     };
-    struct cli cli = {
-        "rollcall template",
-        "Renders a chat template: reads JSON lines of its variables (messages, tools, add_generation_prompt, ...)\n"
-        "and writes {\"text\":...} for each, or {\"error\":...} when the template raises or is refused (then exit 1).",
-        NULL,
-        options,
-        ARRAY_SIZE(options),
-        NULL,
-        0,
-        0,
-        false};
+    struct cli cli = { "rollcall template",
+                       "Renders a chat template: reads JSON lines of its variables (messages, tools, add_generation_prompt, ...)\n"
+                       "and writes {\"text\":...} for each, or {\"error\":...} when the template raises or is refused (then exit 1).",
+                       NULL,
+                       options,
+                       ARRAY_SIZE(options),
+                       NULL,
+                       0,
+                       0,
+                       false };
     char dir[4096];
     double now_s = clock_wall_s();
     if (!cli_parse(&cli, argc, argv, err))

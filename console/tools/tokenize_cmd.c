@@ -40,7 +40,8 @@ static bool line_decode(struct tokenize *k, const json_t *row, struct error *err
     if (!json_is_array(ids))
         return error_set(err, ERR_DATA, "no list 'ids'");
     k->ids.n = 0;
-    json_array_foreach (ids, i, one) {
+    json_array_foreach(ids, i, one)
+    {
         if (!json_is_integer(one) || json_integer_value(one) < 0 || json_integer_value(one) > INT32_MAX)
             return error_set(err, ERR_DATA, "ids[%zu] is not an id", i);
         int32_t id = (int32_t)json_integer_value(one);
@@ -52,8 +53,8 @@ static bool line_decode(struct tokenize *k, const json_t *row, struct error *err
     json_t *s = NULL;
     bool ok = tokenizer_decode(k->tokenizer, k->ids.id, k->ids.n, k->skip_special, &text);
     if (ok)
-        ok = (s = json_stringn(buf_text(&text), text.len)) && (dumped = json_dumps(s, JSON_ENCODE_ANY)) &&
-             buf_fmt(&k->out, "{\"text\":%s}\n", dumped);
+        ok = (s = json_stringn(buf_text(&text), text.len)) && (dumped = json_dumps(s, JSON_ENCODE_ANY))
+             && buf_fmt(&k->out, "{\"text\":%s}\n", dumped);
     if (!ok)
         error_set(err, ERR_NO_MEMORY, "no memory for the text");
     json_decref(s);
@@ -72,12 +73,9 @@ static bool lines_run(struct tokenize *k, struct error *err)
         json_error_t why;
         if (strspn(line, " \t\r\n") == (size_t)len)
             continue;
-        json_t *row = (size_t)len > LINE_BYTES_MAX
-                          ? NULL
-                          : json_loadb(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+        json_t *row = (size_t)len > LINE_BYTES_MAX ? NULL : json_loadb(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!row)
-            ok = error_set(err, ERR_DATA, "stdin:%ld: %s", n,
-                           (size_t)len > LINE_BYTES_MAX ? "the line is too long" : why.text);
+            ok = error_set(err, ERR_DATA, "stdin:%ld: %s", n, (size_t)len > LINE_BYTES_MAX ? "the line is too long" : why.text);
         else if (!(ok = k->decode ? line_decode(k, row, err) : line_encode(k, row, err)))
             error_wrap(err, "stdin:%ld", n);
         json_decref(row);
@@ -95,6 +93,7 @@ static bool tokenize_cmd(int argc, char **argv, struct error *err)
 {
     const char *path = NULL;
     struct tokenize k = { .out.max = (size_t)1 << 34 };
+    // clang-format off
     struct cli_option options[] = {
         {"tokenizer", "t", CLI_STR, &path, "PATH|ORG/NAME",
          "a tokenizer.json, a model directory, or a model in the hub's cache"},
@@ -103,10 +102,17 @@ static bool tokenize_cmd(int argc, char **argv, struct error *err)
         {"decode", NULL, CLI_FLAG, &k.decode, NULL, "read {\"ids\":[...]}, write {\"text\":...}"},
         {"skip-special", NULL, CLI_FLAG, &k.skip_special, NULL, "leave special tokens out of decoded text"},
     };
+    // clang-format on
     struct cli cli = { "rollcall tokenize",
                        "Reads JSON lines {\"text\":...} and writes {\"ids\":[...]}, or back with --decode.\n"
                        "Added tokens in the text are recognised; none is added unless asked for.",
-                       NULL, options, ARRAY_SIZE(options), NULL, 0, 0, false };
+                       NULL,
+                       options,
+                       ARRAY_SIZE(options),
+                       NULL,
+                       0,
+                       0,
+                       false };
     char dir[4096];
     if (!cli_parse(&cli, argc, argv, err))
         return false;

@@ -1,4 +1,5 @@
 #include "console/tools/tool_model.h"
+#include <inttypes.h>
 #include <string.h>
 #include "kernels/ops.h"
 #include "protocol/base/file.h"
@@ -37,8 +38,7 @@ bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
     if (!t->name)
         return error_set(err, ERR_USAGE, "--model is needed: a directory with config.json and model.safetensors");
     if (t->n_thread < 0 || t->n_thread > 4096)
-        return error_set(err, ERR_USAGE, "--threads is %lld; it must be between 1 and 4096, or 0 for all cores",
-                         (long long)t->n_thread);
+        return error_set(err, ERR_USAGE, "--threads is %" PRId64 "; it must be between 1 and 4096, or 0 for all cores", t->n_thread);
     TRY(hub_find(t->dir, sizeof t->dir, t->name, NULL, err));
     TRY((t->dev = device_new(t->device, (int)t->n_thread, err)) != NULL);
     TRY(dtype_find(t->dtype, t->dev, &dtype, err));

@@ -33,7 +33,8 @@ static bool model_check(struct train *t, struct error *err)
     struct tokenizer *tokenizer = NULL;
     struct template *chat = NULL;
     bool ok = model_files_check(full, &shape, err) && (tokenizer = tokenizer_load(full, err))
-           && tokenizer_fits(tokenizer, shape.vocab, full, err) && template_find(full, &chat, err) && identity_model(t->identity, full, err);
+              && tokenizer_fits(tokenizer, shape.vocab, full, err) && template_find(full, &chat, err)
+              && identity_model(t->identity, full, err);
     tokenizer_free(tokenizer);
     template_free(chat);
     return ok;
@@ -42,10 +43,12 @@ static bool model_check(struct train *t, struct error *err)
 /* The reward of the run; the caller frees it. */
 static struct reward *reward_make(const struct train *t, struct error *err)
 {
-    struct reward_config c = { .type = t->config.reward_type, .max_new_tok = t->config.max_new_tokens,
-        .soft_over_length_punishment = t->config.soft_over_length_punishment, .cache_len = t->config.cache_length,
-        .program_timeout_s = t->config.reward_timeout_s,
-        .code_verifier_api_url = t->config.code_verifier_api_url[0] ? t->config.code_verifier_api_url : NULL };
+    struct reward_config c = { .type = t->config.reward_type,
+                               .max_new_tok = t->config.max_new_tokens,
+                               .soft_over_length_punishment = t->config.soft_over_length_punishment,
+                               .cache_len = t->config.cache_length,
+                               .program_timeout_s = t->config.reward_timeout_s,
+                               .code_verifier_api_url = t->config.code_verifier_api_url[0] ? t->config.code_verifier_api_url : NULL };
     return reward_new(&c, err);
 }
 
@@ -68,7 +71,8 @@ static bool data_check(struct train *t, struct error *err)
     if (n < 0)
         return false;
     if (t->config.source[knob_find("dataset", &none) - knobs] == FROM_DEFAULT && !path_exists(t->config.dataset))
-        return error_set(err, ERR_USAGE, "no dataset is named, and there is no 'data.jsonl' here; give a file of JSON lines with --dataset, or "
+        return error_set(err, ERR_USAGE,
+                         "no dataset is named, and there is no 'data.jsonl' here; give a file of JSON lines with --dataset, or "
                          "as 'dataset' in the run file");
     TRY(reward = reward_make(t, err));
     TRY(d = dataset_open_checked(t->config.dataset, &columns, row_check, reward, err));
@@ -102,9 +106,11 @@ static bool devices_choose(struct run_config *c, struct error *err)
     for (const char *at = c->devices; (at = strchr(at, ',')); at++)
         n_given++;
     if (strcmp(c->devices, "auto") != 0)
-        return n_given == n || error_set(err, ERR_USAGE, "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 " and num_inferencer %"
-                                         PRId64 " with placement '%s' need %" PRId64, c->devices, n_given, c->num_trainers,
-                                         c->num_inferencer, c->placement, n);
+        return n_given == n
+               || error_set(err, ERR_USAGE,
+                            "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 " and num_inferencer %" PRId64
+                            " with placement '%s' need %" PRId64,
+                            c->devices, n_given, c->num_trainers, c->num_inferencer, c->placement, n);
     struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
     size_t at = 0;
     for (int64_t i = 0; i < n && at < sizeof c->devices; i++)
@@ -127,8 +133,10 @@ static bool weights_choose(struct run_config *c, struct error *err)
         fprintf(stderr, "note: 'weights' nccl is for GPUs; between CPUs they go the same way through shared memory, as with copy\n");
     bool asked = strcmp(c->weights, "auto") != 0, nccl = strcmp(c->weights, "nccl") == 0;
     if (asked && strcmp(c->weights, "files") != 0 && !all_cuda && !all_cpu)
-        return error_set(err, ERR_USAGE, "weights '%s' goes between GPUs or between CPUs, but devices are '%s'; leave it at 'auto', or say "
-                         "'files'", c->weights, c->devices);
+        return error_set(err, ERR_USAGE,
+                         "weights '%s' goes between GPUs or between CPUs, but devices are '%s'; leave it at 'auto', or say "
+                         "'files'",
+                         c->weights, c->devices);
     if (asked && !(nccl && all_cuda))
         return true;
     if (!all_cuda) {
@@ -163,6 +171,6 @@ bool train_check(struct train *t, struct error *err)
 {
     if (!(t->identity = json_object()))
         return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
-    return model_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err)
-        && folders_check(t, err) && (!t->resume || kept_check(t, err));
+    return model_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err) && folders_check(t, err)
+           && (!t->resume || kept_check(t, err));
 }

@@ -20,8 +20,8 @@ static void wandb_status_tell(const char *run_dir)
     char path[4200];
     struct buf text = BUF_INIT;
     struct error ignored;
-    if (path_join(path, sizeof path, run_dir, "export/wandb/status") && path_exists(path)
-        && file_read(&text, path, 4096, &ignored) && strncmp(buf_text(&text), "ok", 2) != 0)
+    if (path_join(path, sizeof path, run_dir, "export/wandb/status") && path_exists(path) && file_read(&text, path, 4096, &ignored)
+        && strncmp(buf_text(&text), "ok", 2) != 0)
         fprintf(stderr, "wandb: %s", buf_text(&text));
     buf_release(&text);
 }

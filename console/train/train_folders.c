@@ -5,7 +5,9 @@
 #include "protocol/run/run_owner.h"
 #include "workers/engine/sampler/eval.h"
 
-enum { FOLDERS_MAX = 3 };
+enum {
+    FOLDERS_MAX = 3,
+};
 struct folder {
     const char *setting;
     char path[PATH_MAX];

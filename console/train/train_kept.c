@@ -15,7 +15,7 @@
 struct journal_seen {
     int64_t last_step, last_checkpoint, n_incarnation;    // -1: none
     bool readable;
-    struct error why;            // it is not
+    struct error why;    // it is not
 };
 
 static bool checkpoint_seen(void *arg, const struct journal_checkpoint *k)
@@ -41,7 +41,7 @@ static void journal_see(const struct train *t, struct journal_seen *s, json_t **
     *identity = NULL;
     struct journal *j = journal_open_reader(t->run_dir, &s->why);
     s->readable = j && journal_last_step(j, &s->last_step, &s->why) && journal_checkpoints_read(j, checkpoint_seen, s, &s->why)
-        && journal_incarnations_read(j, incarnation_seen, s, &s->why) && journal_value_get(j, "identity", &text, &found, &s->why);
+                  && journal_incarnations_read(j, incarnation_seen, s, &s->why) && journal_value_get(j, "identity", &text, &found, &s->why);
     if (s->readable && found)
         *identity = json_loadb(text.data, text.len, 0, &je);
     journal_close(j);
@@ -74,13 +74,17 @@ static bool journal_fits(const struct train *t, const struct journal_seen *s, st
     else
         snprintf(why, sizeof why, "%s%.250s", s->readable ? "is empty" : "cannot be used: ", s->readable ? "" : s->why.text);
     if (newest > MAX(s->last_step, s->last_checkpoint))
-        return error_set(err, ERR_DATA, "the journal of '%s' %s, but '%s' holds a checkpoint of step %" PRId64 ", which the run would write over; "
-                         "put journal.db and journal.db-wal back as they were, or add --from-checkpoint, which goes on from it without the journal "
-                         "and says what is lost, or begin a new run from it: --checkpoint-path '%s/step-%06" PRId64 "'",
-                         t->run_dir, why, folder, newest, folder, newest);
+        return error_set(
+            err, ERR_DATA,
+            "the journal of '%s' %s, but '%s' holds a checkpoint of step %" PRId64 ", which the run would write over; "
+            "put journal.db and journal.db-wal back as they were, or add --from-checkpoint, which goes on from it without the journal "
+            "and says what is lost, or begin a new run from it: --checkpoint-path '%s/step-%06" PRId64 "'",
+            t->run_dir, why, folder, newest, folder, newest);
     if (s->n_incarnation == 0 && stat(path, &st) == 0 && st.st_size > 0)
-        return error_set(err, ERR_DATA, "the journal of '%s' %s, but '%s' holds rollouts, to which the run would append those of a new beginning; "
-                         "put journal.db and journal.db-wal back as they were, or begin a new run", t->run_dir, why, path);
+        return error_set(err, ERR_DATA,
+                         "the journal of '%s' %s, but '%s' holds rollouts, to which the run would append those of a new beginning; "
+                         "put journal.db and journal.db-wal back as they were, or begin a new run",
+                         t->run_dir, why, path);
     return true;
 }
 
@@ -103,9 +107,11 @@ static bool identity_check(const struct train *t, const json_t *was, struct erro
     bool accepted = true;
     for (const char *at = changed; *at && accepted; at += strcspn(at, ","), at += strspn(at, ", "))
         accepted = is_listed(t->accept, at, strcspn(at, ","));
-    return accepted || error_set(err, ERR_DATA, "%s: not what the run '%s' was begun with (dataset '%.200s', model '%.200s'); put back what it was, "
-                                 "or, if that is wanted, go on with --accept-changed '%s', which is noted in the journal", changed, t->run_dir,
-                                 t->config.dataset, t->config.model, changed);
+    return accepted
+           || error_set(err, ERR_DATA,
+                        "%s: not what the run '%s' was begun with (dataset '%.200s', model '%.200s'); put back what it was, "
+                        "or, if that is wanted, go on with --accept-changed '%s', which is noted in the journal",
+                        changed, t->run_dir, t->config.dataset, t->config.model, changed);
 }
 
 bool kept_journal_check(const struct train *t, struct error *err)
@@ -117,7 +123,8 @@ bool kept_journal_check(const struct train *t, struct error *err)
     struct error lost;
     bool fits = journal_fits(t, &seen, t->from_checkpoint ? &lost : err);
     if (fits && t->from_checkpoint)
-        return error_set(err, ERR_EXISTS, "the journal of '%s' is there and knows what the run has saved; leave --from-checkpoint away", t->run_dir);
+        return error_set(err, ERR_EXISTS, "the journal of '%s' is there and knows what the run has saved; leave --from-checkpoint away",
+                         t->run_dir);
     return fits || t->from_checkpoint;
 }
 
@@ -127,14 +134,18 @@ bool kept_checkpoint_find(struct train *t, struct error *err)
     struct buf broken = BUF_INIT;
     bool ok = false;
     if (t->attached)
-        return error_set(err, ERR_EXISTS, "the run '%s' goes on, although its journal's file is gone; stop it ('rollcall ctl --run %s stop'), then "
-                         "resume it with --from-checkpoint", t->run_dir, t->run_dir);
+        return error_set(err, ERR_EXISTS,
+                         "the run '%s' goes on, although its journal's file is gone; stop it ('rollcall ctl --run %s stop'), then "
+                         "resume it with --from-checkpoint",
+                         t->run_dir, t->run_dir);
     TRY(folder_find(t, folder, err) && run_id_read(t->run_dir, id, err));
     TRY(checkpoint_newest_whole(folder, id[0] ? id : NULL, t->kept_path, &t->kept_step, &broken, err));
     if (t->kept_step <= 0) {
         const char *text = buf_text(&broken);
-        error_set(err, ERR_NOT_FOUND, "'%s' holds no whole checkpoint of the run to make its journal again from%s%.*s; put journal.db and "
-                  "journal.db-wal back as they were, or begin a new run", folder, *text ? ": " : "", (int)strcspn(text, "\n"), text);
+        error_set(err, ERR_NOT_FOUND,
+                  "'%s' holds no whole checkpoint of the run to make its journal again from%s%.*s; put journal.db and "
+                  "journal.db-wal back as they were, or begin a new run",
+                  folder, *text ? ": " : "", (int)strcspn(text, "\n"), text);
         goto out;
     }
     for (const char *at = buf_text(&broken); *at; at += strcspn(at, "\n") + 1)
@@ -149,25 +160,29 @@ bool kept_rebuild(const struct train *t, struct error *err)
 {
     char folder[PATH_MAX], id[RUN_ID_BYTES], aside[PATH_MAX];
     struct journal_seen seen;
-    struct journal_rebuild r = { .run_dir = t->run_dir, .checkpoint = t->kept_path, .step = t->kept_step,
-                                 .item = run_plan_item_after(&t->plan, t->kept_step) };
+    struct journal_rebuild r = {
+        .run_dir = t->run_dir, .checkpoint = t->kept_path, .step = t->kept_step, .item = run_plan_item_after(&t->plan, t->kept_step)
+    };
     json_t *was;
     journal_see(t, &seen, &was);    // an old one may still know
     bool ok = (was || identity_read(t->run_dir, &was, err)) && folder_find(t, folder, err) && run_id_read(t->run_dir, id, err)
-        && checkpoint_set_aside(folder, id[0] ? id : NULL, t->kept_step, err);
+              && checkpoint_set_aside(folder, id[0] ? id : NULL, t->kept_step, err);
     r.identity = was;
     ok = ok && journal_rebuild(&r, aside, err);
     json_decref(was);
     if (!ok)
         return false;
-    fprintf(stderr, "note: the journal of '%s' is made again from '%s'; the run goes on after step %" PRId64 "\n", t->run_dir, t->kept_path, r.step);
+    fprintf(stderr, "note: the journal of '%s' is made again from '%s'; the run goes on after step %" PRId64 "\n", t->run_dir, t->kept_path,
+            r.step);
     if (aside[0])
         fprintf(stderr, "note: what there was of the old journal is kept as '%s'\n", aside);
     fprintf(stderr, "note: lost: metrics of steps 1 to %" PRId64 ", evaluations and events of before\n", r.step);
     fprintf(stderr, "note: lost: steps after %" PRId64 ", which are made again, not with the same bytes\n", r.step);
     fprintf(stderr, "note: lost: changes of settings while the run went; those of run.yaml and of this command line hold\n");
-    fprintf(stderr, "note: lost: the record of items; prompts go on at item %" PRId64 ", as if no group had been filtered out; samples that waited "
-            "are not trained on, and stay in the rollout file, to which new ones are appended\n", r.item);
+    fprintf(stderr,
+            "note: lost: the record of items; prompts go on at item %" PRId64 ", as if no group had been filtered out; samples that waited "
+            "are not trained on, and stay in the rollout file, to which new ones are appended\n",
+            r.item);
     return true;
 }
 

@@ -20,8 +20,10 @@
 static bool device_try(const char *name, struct error *err)
 {
     if (strncmp(name, "cuda:", 5) == 0 && !path_exists("/dev/nvidiactl"))
-        return error_set(err, ERR_NOT_FOUND, "device '%s' is not there: this machine has no NVIDIA GPU, or its driver is not loaded; "
-                         "'devices' cpu:0 trains on the processor", name);
+        return error_set(err, ERR_NOT_FOUND,
+                         "device '%s' is not there: this machine has no NVIDIA GPU, or its driver is not loaded; "
+                         "'devices' cpu:0 trains on the processor",
+                         name);
     struct device *dev = device_new(name, 1, err);
     if (!dev)
         return error_wrap(err, "'devices': '%s'", name);
@@ -53,9 +55,10 @@ static bool length_check(const struct run_config *c, const struct model_config *
 {
     int64_t longest = c->max_prompt_tokens + c->max_new_tokens;
     return longest <= shape->max_pos
-        || error_set(err, ERR_USAGE, "max_prompt_tokens (%" PRId64 ") and max_new_tokens (%" PRId64 ") make sequences of %" PRId64 " tokens, and "
-                     "the model takes %" PRId64 " (its max_position_embeddings); lower one of them", c->max_prompt_tokens,
-                     c->max_new_tokens, longest, (int64_t)shape->max_pos);
+           || error_set(err, ERR_USAGE,
+                        "max_prompt_tokens (%" PRId64 ") and max_new_tokens (%" PRId64 ") make sequences of %" PRId64 " tokens, and "
+                        "the model takes %" PRId64 " (its max_position_embeddings); lower one of them",
+                        c->max_prompt_tokens, c->max_new_tokens, longest, (int64_t)shape->max_pos);
 }
 
 /* ---- the name ---- */
@@ -72,7 +75,7 @@ static bool name_check(const struct train *t, struct error *err)
     if (!path_join(path, sizeof path, t->runs_dir ? t->runs_dir : "runs", name))
         return error_set(err, ERR_USAGE, "the path of run '%s' is too long", name);
     return !path_exists(path)
-        || error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or go on with it: --resume %s", path, path);
+           || error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or go on with it: --resume %s", path, path);
 }
 
 /* ---- ports ---- */
@@ -97,7 +100,7 @@ static bool port_check(const char *setting, const char *text, struct error *err)
         return error_set(err, ERR_USAGE, "'%s' '%.100s' is no address: %s", setting, text, gai_strerror(rv));
     int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0), on = 1;
     bool ok = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && bind(fd, found->ai_addr, found->ai_addrlen) == 0
-           && listen(fd, 1) == 0;
+              && listen(fd, 1) == 0;
     if (!ok && errno == EADDRINUSE)
         error_set(err, ERR_EXISTS, "'%s' %.100s is in use by another process; choose another port", setting, text);
     else if (!ok)
@@ -116,12 +119,13 @@ static bool ports_check(const struct train *t, struct error *err)
         return false;
     if (t->resume && process_find(t->run_dir, "agent") > 0)    // it lives, and its ports are its own
         return true;
-    return (!c->listen[0] || port_check("listen", c->listen, err)) && (!c->metrics_listen[0] || port_check("metrics_listen", c->metrics_listen, err));
+    return (!c->listen[0] || port_check("listen", c->listen, err))
+           && (!c->metrics_listen[0] || port_check("metrics_listen", c->metrics_listen, err));
 }
 
 bool machine_check(const struct train *t, struct error *err)
 {
     struct model_config shape;
     return config_load(&shape, t->config.model, err) && devices_check(&t->config, err) && length_check(&t->config, &shape, err)
-        && (t->resume || name_check(t, err)) && ports_check(t, err) && room_check(t, err);
+           && (t->resume || name_check(t, err)) && ports_check(t, err) && room_check(t, err);
 }

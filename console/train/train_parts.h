@@ -17,14 +17,14 @@ struct train {
     bool batch, dry_run;
     double interval_s;
     char run_dir[PATH_MAX];
-    json_t *identity;             // hashes of data, model, tokenizer and template (identity.h); owned
-    const char *accept;           // parts that may have changed since the run began; NULL: none
-    bool from_checkpoint;         // with resume: make a lost journal again
-    char kept_path[PATH_MAX];     // the checkpoint to do that from, once kept_checkpoint_find has found it
+    json_t *identity;            // hashes of data, model, tokenizer and template (identity.h); owned
+    const char *accept;          // parts that may have changed since the run began; NULL: none
+    bool from_checkpoint;        // with resume: make a lost journal again
+    char kept_path[PATH_MAX];    // the checkpoint to do that from, once kept_checkpoint_find has found it
     int64_t kept_step;
-    struct buf flags;             // live settings given with --resume (resume_flags.h)
-    int lock_fd;                  // the run's lock; -1: not ours
-    bool attached;                // the run goes on already: it is only looked at, and told what to set
+    struct buf flags;    // live settings given with --resume (resume_flags.h)
+    int lock_fd;         // the run's lock; -1: not ours
+    bool attached;       // the run goes on already: it is only looked at, and told what to set
 };
 
 bool knob_given(const struct train *t, const char *name);    // on the command line
@@ -72,7 +72,7 @@ MUST_USE bool folders_take(const struct train *t, struct error *err);
 MUST_USE bool train_start(struct train *t, struct error *err);
 
 /* ---- train_watch.c: --batch ---- */
-struct watch_seen {           // how far the journal has been told
+struct watch_seen {    // how far the journal has been told
     int64_t step_seq, event_seq, last_step;
 };
 /* What an earlier life of the run has told. */

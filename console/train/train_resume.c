@@ -49,10 +49,13 @@ static void size_keep(const struct train *t, const char *what, const char *name,
         *size = all / n;
         if (part && !knob_given(t, part_name))
             *part = common_divisor(*part, *size);
-        buf_fmt(notes, "note: '%s' is %" PRId64 " instead of %" PRId64 ", so that %s stays %" PRId64 " prompts\n", name, *size, was, what, all);
+        buf_fmt(notes, "note: '%s' is %" PRId64 " instead of %" PRId64 ", so that %s stays %" PRId64 " prompts\n", name, *size, was, what,
+                all);
     } else {
-        buf_fmt(notes, "note: %s is %" PRId64 " prompts instead of %" PRId64 " from the next one on: not the bytes of a run without "
-                "this change\n", what, *size * n, all);
+        buf_fmt(notes,
+                "note: %s is %" PRId64 " prompts instead of %" PRId64 " from the next one on: not the bytes of a run without "
+                "this change\n",
+                what, *size * n, all);
     }
 }
 
@@ -66,11 +69,12 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
         devices_fit(c);
     size_keep(t, "a rollout step", "inference_batch_size", &c->inference_batch_size, before->num_inferencer, c->num_inferencer,
               "inference_microbatch_size", &c->inference_microbatch_size, notes);
-    size_keep(t, "an optimizer step", "train_batch_size", &c->train_batch_size, before->num_trainers, c->num_trainers,
-              NULL, NULL, notes);
+    size_keep(t, "an optimizer step", "train_batch_size", &c->train_batch_size, before->num_trainers, c->num_trainers, NULL, NULL, notes);
     if (c->num_trainers != before->num_trainers)
-        buf_fmt(notes, "note: 'num_trainers' is %" PRId64 " instead of %" PRId64 ": prompt order, random numbers and optimizer state are kept, "
-                "and so is the order in which gradients are added\n", c->num_trainers, before->num_trainers);
+        buf_fmt(notes,
+                "note: 'num_trainers' is %" PRId64 " instead of %" PRId64 ": prompt order, random numbers and optimizer state are kept, "
+                "and so is the order in which gradients are added\n",
+                c->num_trainers, before->num_trainers);
     if (c->inference_batch_size * c->num_inferencer == before->inference_batch_size * before->num_inferencer
         && c->train_batch_size * c->num_trainers == before->train_batch_size * before->num_trainers)
         buf_str(notes, "note: everything is kept: the weights will have the bytes of a run without this change\n");

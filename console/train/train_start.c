@@ -64,7 +64,11 @@ bool room_check(const struct train *t, struct error *err)
     const double mib = 1 << 20;
     struct model_config shape;
     struct statvfs fs;
-    snprintf(dir, sizeof dir, "%s", t->config.save_dir[0] ? t->config.save_dir : t->run_dir[0] ? t->run_dir : t->runs_dir ? t->runs_dir : "runs");
+    snprintf(dir, sizeof dir, "%s",
+             t->config.save_dir[0] ? t->config.save_dir
+             : t->run_dir[0]       ? t->run_dir
+             : t->runs_dir         ? t->runs_dir
+                                   : "runs");
     folder_above(dir);
     if (!config_load(&shape, t->config.model, err))
         return false;
@@ -74,8 +78,11 @@ bool room_check(const struct train *t, struct error *err)
         return error_errno(err, "cannot look at the disk of '%s'", dir);
     bool saves = t->config.save_interval > 0 || t->config.save_at_end;
     double needed = (saves ? 12 * (double)config_n_param(&shape) : 0) + mib, left = (double)fs.f_bavail * (double)fs.f_frsize;
-    return left >= needed || error_set(err, ERR_IO, "no space for a run on the disk of '%s': %.1f MiB are left, and one checkpoint of this "
-                                       "model and the journal take %.1f MiB", dir, left / mib, needed / mib);
+    return left >= needed
+           || error_set(err, ERR_IO,
+                        "no space for a run on the disk of '%s': %.1f MiB are left, and one checkpoint of this "
+                        "model and the journal take %.1f MiB",
+                        dir, left / mib, needed / mib);
 }
 
 /* Fill the directory: run.yaml, folders, and away with what an earlier life left in sock/. */

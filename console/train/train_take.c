@@ -18,12 +18,16 @@
 #include "protocol/run/spawn.h"
 #include "protocol/wire/transport.h"
 
-#define TAKE_LIMIT_S 60      // an orphan ends after 10 s, and an agent kills what has not ended 20 s after a run's end
-#define ASK_MS 2000          // for the agent's answer
-#define LOOK_MS 200          // between two looks where no descriptor says more
-#define SET_LIMIT_S 60       // for settings to take effect in a run that goes on
+#define TAKE_LIMIT_S 60    // an orphan ends after 10 s, and an agent kills what has not ended 20 s after a run's end
+#define ASK_MS 2000        // for the agent's answer
+#define LOOK_MS 200        // between two looks where no descriptor says more
+#define SET_LIMIT_S 60     // for settings to take effect in a run that goes on
 
-enum stand { STAND_GOES_ON, STAND_UNKNOWN, STAND_OVER };
+enum stand {
+    STAND_GOES_ON,
+    STAND_UNKNOWN,
+    STAND_OVER,
+};
 
 /* What the run's agent says; STAND_UNKNOWN: it does not answer, or has not heard of a controller yet. */
 static enum stand stand_ask(struct peer *agent)
@@ -76,8 +80,9 @@ static bool settings_command(const struct train *t, const struct run_config *bef
             msg_str(m, knobs[i].name, now);
             *any = true;
         } else if (strcmp(now, then) != 0) {
-            ok = error_set(err, ERR_EXISTS, "the run '%s' goes on, with '%s' %s; stop it ('rollcall ctl --run %s stop') to resume it with %s",
-                           t->run_dir, knobs[i].name, then, t->run_dir, now);
+            ok = error_set(err, ERR_EXISTS,
+                           "the run '%s' goes on, with '%s' %s; stop it ('rollcall ctl --run %s stop') to resume it with %s", t->run_dir,
+                           knobs[i].name, then, t->run_dir, now);
         }
     }
     msg_end(m);
@@ -138,8 +143,10 @@ static void late_name(const char *run_dir, struct error *err)
     while (i < n && strncmp(p[i].name, "export ", 7) == 0)
         i++;
     if (i < n)
-        error_set(err, ERR_EXISTS, "the run '%s' cannot be resumed: its process '%s' (pid %d) has neither ended nor answered in %d s; "
-                  "kill it, and resume again", run_dir, p[i].name, (int)p[i].pid, TAKE_LIMIT_S);
+        error_set(err, ERR_EXISTS,
+                  "the run '%s' cannot be resumed: its process '%s' (pid %d) has neither ended nor answered in %d s; "
+                  "kill it, and resume again",
+                  run_dir, p[i].name, (int)p[i].pid, TAKE_LIMIT_S);
     else
         error_set(err, ERR_EXISTS, "the run '%s' cannot be resumed: another process has held its lock for %d s", run_dir, TAKE_LIMIT_S);
 }

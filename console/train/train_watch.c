@@ -17,15 +17,15 @@
 #include "protocol/run/spawn.h"
 #include "protocol/run/journal.h"
 
-#define END_LIMIT_S 60        // from the run's last event until its processes are gone
-#define STOP_LIMIT_S 3600     // of the command that a signal sends
+#define END_LIMIT_S 60       // from the run's last event until its processes are gone
+#define STOP_LIMIT_S 3600    // of the command that a signal sends
 
 struct watch {
     struct train *train;
     struct journal *journal;
     struct batch *batch;
     struct watch_seen seen;
-    double until_s;           // events that happened later are not told yet
+    double until_s;    // events that happened later are not told yet
     enum run_state state;
     char reason[1024];
     struct transport *transport;
@@ -130,8 +130,7 @@ static bool journal_look(struct watch *w, struct error *err)
         if (!(w->journal = journal_open_reader(w->train->run_dir, &why)))
             return true;    // it is being made
     }
-    return journal_steps_read(w->journal, w->seen.step_seq, step_told, w, err)
-        && events_tell(w, INFINITY, err);
+    return journal_steps_read(w->journal, w->seen.step_seq, step_told, w, err) && events_tell(w, INFINITY, err);
 }
 
 bool train_watch_skip(struct train *t, struct watch_seen *seen, struct error *err)
@@ -241,12 +240,13 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
         failure_read(&w);
     if (!run_state_is_over(w.state) && disk_refuses(t->run_dir, &why)) {    // then the reason had no place to be kept
         w.state = RUN_FAILED;
-        snprintf(w.reason, sizeof w.reason, "%.600s; when that is mended, go on with 'rollcall train --resume %.300s'", why.text, t->run_dir);
+        snprintf(w.reason, sizeof w.reason, "%.600s; when that is mended, go on with 'rollcall train --resume %.300s'", why.text,
+                 t->run_dir);
     }
     if (!run_state_is_over(w.state)) {
         w.state = RUN_FAILED;
-        snprintf(w.reason, sizeof w.reason, "all processes of the run have ended before its time; go on with 'rollcall train --resume %.800s'",
-                 t->run_dir);
+        snprintf(w.reason, sizeof w.reason,
+                 "all processes of the run have ended before its time; go on with 'rollcall train --resume %.800s'", t->run_dir);
     }
     if (w.journal && !journal_last_step(w.journal, &w.seen.last_step, err))    // a step that was told may have been gone back from
         goto out;

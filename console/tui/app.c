@@ -3,6 +3,7 @@
  * A key goes, in this order, to the dialog, the prompt, the help page, the pane, and then to what all panes share: the first
  * that takes it ends its way. Esc undoes one of these layers at a time. */
 #include "console/tui/app.h"
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,14 +67,10 @@ void app_flash(struct app *a, enum role role, int64_t now_ns, const char *fmt, .
 enum role verdict_role(enum proc_verdict v)
 {
     switch (v) {
-    case PROC_OK:
-        return ROLE_OK;
-    case PROC_SLOW:
-        return ROLE_WARN;
-    case PROC_STUCK:
-        return ROLE_CRIT;
-    case PROC_SILENT:
-        return ROLE_STALE;
+    case PROC_OK: return ROLE_OK;
+    case PROC_SLOW: return ROLE_WARN;
+    case PROC_STUCK: return ROLE_CRIT;
+    case PROC_SILENT: return ROLE_STALE;
     }
     return ROLE_TEXT;
 }
@@ -81,15 +78,11 @@ enum role verdict_role(enum proc_verdict v)
 enum role level_role(enum line_level l)
 {
     switch (l) {
-    case LINE_ERROR:
-        return ROLE_CRIT;
-    case LINE_WARN:
-        return ROLE_WARN;
-    case LINE_DEBUG:
-        return ROLE_DIM;
+    case LINE_ERROR: return ROLE_CRIT;
+    case LINE_WARN: return ROLE_WARN;
+    case LINE_DEBUG: return ROLE_DIM;
     case LINE_INFO:
-    case LINE_OTHER:
-        break;
+    case LINE_OTHER: break;
     }
     return ROLE_TEXT;
 }
@@ -259,7 +252,10 @@ void app_confirm(struct app *a, bool danger, const char *title, const char *line
 
 static void pause_ask(struct app *a)
 {
-    static const struct { uint32_t key; const char *label, *command; } depths[] = {
+    static const struct {
+        uint32_t key;
+        const char *label, *command;
+    } depths[] = {
         { 'r', "issue no new rollouts", "pause rollouts" },
         { 's', "hold after this optimizer step", "pause step" },
         { 'd', "finish what is in flight, save, hold", "pause drain" },
@@ -277,8 +273,8 @@ static void pause_ask(struct app *a)
 static void stop_ask(struct app *a)
 {
     char line[160];
-    snprintf(line, sizeof(line), "'%.30s' finishes step %lld of %lld, saves, and ends.", a->model->name,
-             (long long)a->model->step + 1, (long long)MAX(a->model->max_steps, a->model->step + 1));
+    snprintf(line, sizeof(line), "'%.30s' finishes step %" PRId64 " of %" PRId64 ", saves, and ends.", a->model->name, a->model->step + 1,
+             MAX(a->model->max_steps, a->model->step + 1));
     app_confirm(a, true, "Stop the run?", line, "It can be resumed later with: rollcall train --resume", "stop");
 }
 
@@ -289,12 +285,10 @@ static void revert_ask(struct app *a, int64_t now_ns)
     for (int i = 0; i < n_knobs; i++)
         if (a->model->knob[i].changed_ns > newest && a->model->knob[i].before[0]) {
             newest = a->model->knob[i].changed_ns;
-            snprintf(text, sizeof(text), "%s: %.40s back to %.40s", knobs[i].name, a->model->knob[i].text,
-                     a->model->knob[i].before);
+            snprintf(text, sizeof(text), "%s: %.40s back to %.40s", knobs[i].name, a->model->knob[i].text, a->model->knob[i].before);
         }
     (void)now_ns;
-    app_confirm(a, false, "Take back the last change of knobs?", text[0] ? text : "The controller knows which it was.", "",
-                "revert");
+    app_confirm(a, false, "Take back the last change of knobs?", text[0] ? text : "The controller knows which it was.", "", "revert");
 }
 
 /* ---- keys ---- */
@@ -330,7 +324,10 @@ static bool help_key(struct app *a, enum request req)
     case REQ_PAGE_DOWN: a->help_top += page; break;
     case REQ_TOP: a->help_top = 0; break;
     case REQ_BOTTOM: a->help_top = last; break;
-    case REQ_HELP: case REQ_BACK: case REQ_QUIT: case REQ_INTERRUPT: a->help = false; break;
+    case REQ_HELP:
+    case REQ_BACK:
+    case REQ_QUIT:
+    case REQ_INTERRUPT: a->help = false; break;
     default: return req != REQ_REDRAW && req != REQ_SUSPEND;
     }
     a->help_top = MAX(MIN(a->help_top, last), 0);
@@ -373,12 +370,14 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_BACK: step_back(a, now_ns); break;
     case REQ_PROMPT: prompt_open(a, PROMPT_COMMAND, ""); break;
     case REQ_FILTER: prompt_open(a, PROMPT_FILTER, p->filter); break;
-    case REQ_PANE_1: case REQ_PANE_2: case REQ_PANE_3: case REQ_PANE_4: case REQ_PANE_5: case REQ_PANE_6:
-        app_show(a, (enum pane_id)(req - REQ_PANE_1));
-        break;
-    case REQ_PANE_NEXT: case REQ_PANE_PREV:
-        app_show(a, (enum pane_id)((a->shown + (req == REQ_PANE_NEXT ? 1 : N_PANE - 1)) % N_PANE));
-        break;
+    case REQ_PANE_1:
+    case REQ_PANE_2:
+    case REQ_PANE_3:
+    case REQ_PANE_4:
+    case REQ_PANE_5:
+    case REQ_PANE_6: app_show(a, (enum pane_id)(req - REQ_PANE_1)); break;
+    case REQ_PANE_NEXT:
+    case REQ_PANE_PREV: app_show(a, (enum pane_id)((a->shown + (req == REQ_PANE_NEXT ? 1 : N_PANE - 1)) % N_PANE)); break;
     case REQ_UP: list_move(a, -1); break;
     case REQ_DOWN: list_move(a, 1); break;
     case REQ_PAGE_UP: list_move(a, -page); break;

@@ -15,19 +15,29 @@
 
 #define HISTORY_MAX 50
 
-enum wish {                  // bits: what the loop shall do after a key
-    WISH_QUIT = 1, WISH_REDRAW = 2, WISH_SUSPEND = 4, WISH_THEME = 8, WISH_MOUSE = 16, WISH_SAVE_SCREEN = 32,
+enum wish {    // bits: what the loop shall do after a key
+    WISH_QUIT = 1,
+    WISH_REDRAW = 2,
+    WISH_SUSPEND = 4,
+    WISH_THEME = 8,
+    WISH_MOUSE = 16,
+    WISH_SAVE_SCREEN = 32,
 };
-enum prompt_kind { PROMPT_NONE, PROMPT_COMMAND, PROMPT_FILTER, PROMPT_KNOB };
+enum prompt_kind {
+    PROMPT_NONE,
+    PROMPT_COMMAND,
+    PROMPT_FILTER,
+    PROMPT_KNOB,
+};
 struct prompt {
     enum prompt_kind kind;
     char text[INPUT_MAX];
-    int len, at;             // bytes; at: the cursor
-    int knob;                // PROMPT_KNOB: row of knobs[]
-    int recall;              // lines back in the history; 0: the line being typed
+    int len, at;    // bytes; at: the cursor
+    int knob;       // PROMPT_KNOB: row of knobs[]
+    int recall;     // lines back in the history; 0: the line being typed
 };
 #define DIALOG_CHOICES 4
-struct dialog {              // asks before an act; title "" : none is open
+struct dialog {    // asks before an act; title "" : none is open
     char title[96];
     char line[4][160];
     bool danger;
@@ -39,27 +49,27 @@ struct dialog {              // asks before an act; title "" : none is open
     } choice[DIALOG_CHOICES];
 };
 struct app {
-    struct model *model;          // borrowed
-    struct feed *feed;            // borrowed; NULL: commands are refused (tests)
+    struct model *model;    // borrowed
+    struct feed *feed;      // borrowed; NULL: commands are refused (tests)
     int w, h;
     struct pane *pane[N_PANE];    // owned
     enum pane_id shown;
     enum chart_glyphs glyphs;
-    bool color;                   // false: lanes and bars use letters
+    bool color;    // false: lanes and bars use letters
     bool mouse;
     bool frozen, help;
     int help_top;
-    char theme[64];               // wanted, with WISH_THEME
-    char path[512];               // with WISH_SAVE_SCREEN
-    unsigned wish;                // enum wish bits; the loop clears them
+    char theme[64];    // wanted, with WISH_THEME
+    char path[512];    // with WISH_SAVE_SCREEN
+    unsigned wish;     // enum wish bits; the loop clears them
     struct prompt prompt;
     struct dialog dialog;
     char history[HISTORY_MAX][INPUT_MAX];
     int n_history;
-    char flash[320];              // the newest message
+    char flash[320];    // the newest message
     enum role flash_role;
-    int64_t flash_ns;             // when
-    int64_t answered;             // commands whose answer has been shown
+    int64_t flash_ns;    // when
+    int64_t answered;    // commands whose answer has been shown
 };
 
 /* On failure (no memory) a holds nothing. */

@@ -69,21 +69,21 @@ void cells_put(struct cells *c, int x, int y, uint32_t ch, enum role role)
     }
     struct cell *right = w == 2 ? cell_at(c, x + 1, y) : NULL;
     halves_clear(c, x, y);
-    if (w == 2 && !right) {               // its right half would be off the grid
+    if (w == 2 && !right) {    // its right half would be off the grid
         *here = (struct cell){ .ch = ' ', .role = (uint8_t)role };
         return;
     }
     *here = (struct cell){ .ch = ch, .role = (uint8_t)role };
     if (right) {
         halves_clear(c, x + 1, y);
-        here->ch = ch;                    // halves_clear may have taken it for an old half
+        here->ch = ch;    // halves_clear may have taken it for an old half
         *right = (struct cell){ .ch = 0, .role = (uint8_t)role };
     }
 }
 
 int cells_textn(struct cells *c, int x, int y, int w, const char *text, size_t len, enum role role)
 {
-    int at = 0, prev_at = 0;              // column after, and of, the last character written
+    int at = 0, prev_at = 0;    // column after, and of, the last character written
     for (size_t i = 0; i < len;) {
         uint32_t cp;
         i += text_decode(text + i, len - i, &cp);
@@ -177,6 +177,7 @@ struct rect cells_box(struct cells *c, struct rect r, const char *title, enum ro
 
 void cells_ascii(struct cells *c)
 {
+    // clang-format off
     static const struct { uint32_t ch; char ascii; } table[] = {
         { 0x2500, '-' }, { 0x2502, '|' }, { 0x256d, '+' }, { 0x256e, '+' }, { 0x2570, '+' }, { 0x256f, '+' },
         { 0x253c, '+' }, { 0x251c, '+' }, { 0x2524, '+' }, { 0x2504, '-' }, { 0x2506, ':' }, { ELLIPSIS, '~' },
@@ -187,6 +188,7 @@ void cells_ascii(struct cells *c)
         { 0x2014, '-' }, { 0x2018, '\'' }, { 0x2019, '\'' }, { 0x201c, '"' }, { 0x201d, '"' }, { 0x03c3, 's' },
         { 0x2212, '-' }, { 0x2264, '<' }, { 0x2265, '>' }, { 0x00b1, '~' }, { 0x258f, '|' }, { 0x2503, '|' },
     };
+    // clang-format on
     for (size_t i = 0; i < (size_t)c->w * (size_t)c->h; i++) {
         struct cell *cell = &c->cell[i];
         cell->mark = 0;

@@ -11,21 +11,21 @@
 #include "protocol/base/error.h"
 
 struct cell {
-    uint32_t ch;          // code point; 0: the right half of the wide one before it
-    uint32_t mark;        // a combining mark on it, or 0
-    uint8_t role;         // enum role
-    uint8_t attr;         // enum attr, besides the role's own
-    uint8_t selected;     // 1: on the selected row; the background is ROLE_SELECT's
-    uint8_t pad;          // 0, so that rows can be compared as bytes
+    uint32_t ch;         // code point; 0: the right half of the wide one before it
+    uint32_t mark;       // a combining mark on it, or 0
+    uint8_t role;        // enum role
+    uint8_t attr;        // enum attr, besides the role's own
+    uint8_t selected;    // 1: on the selected row; the background is ROLE_SELECT's
+    uint8_t pad;         // 0, so that rows can be compared as bytes
 };
 struct cells {
     int w, h;
-    struct cell *cell;    // (h, w); owned
-    size_t cap;           // cells allocated
+    struct cell *cell;         // (h, w); owned
+    size_t cap;                // cells allocated
     int cursor_x, cursor_y;    // where the terminal's cursor belongs (the selected row, the prompt); -1: nowhere
 };
 struct rect {
-    int x, y, w, h;       // w or h <= 0: empty
+    int x, y, w, h;    // w or h <= 0: empty
 };
 #define CELLS_MAX_SIDE 2000    // columns and rows beyond are not drawn
 
@@ -42,8 +42,8 @@ int cells_fmt(struct cells *c, int x, int y, int w, enum role role, const char *
 /* As cells_text, ending at column x + w. */
 void cells_text_right(struct cells *c, int x, int y, int w, const char *text, enum role role);
 void cells_fill(struct cells *c, struct rect r, uint32_t ch, enum role role);
-void cells_select(struct cells *c, struct rect r);                      // mark as the selected row
-void cells_attr(struct cells *c, struct rect r, unsigned attr);         // add attributes
+void cells_select(struct cells *c, struct rect r);                 // mark as the selected row
+void cells_attr(struct cells *c, struct rect r, unsigned attr);    // add attributes
 /* A border around r with a title in its upper edge (NULL: none); returns what is inside. */
 struct rect cells_box(struct cells *c, struct rect r, const char *title, enum role border, enum role title_role);
 /* Replace what is not ASCII by the nearest ASCII sign; braille and blocks become '#' or ':'. */

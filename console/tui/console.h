@@ -5,8 +5,8 @@
 #include "console/fleet/feed.h"
 #include "console/tui/terminal.h"
 struct console_options {
-    const char *theme;        // name or file; NULL: dark or light by $COLORFGBG
-    int glyphs;               // -1: what locale and terminal can show; else enum chart_glyphs
+    const char *theme;    // name or file; NULL: dark or light by $COLORFGBG
+    int glyphs;           // -1: what locale and terminal can show; else enum chart_glyphs
     struct terminal_options terminal;
 };
 /* Show m as feed fills it. True: the operator or a signal closed the console. ERR_CLOSED: the terminal has gone. */

@@ -1,4 +1,5 @@
 /* frame.c - what stands around the panes: bar, tabs, message line, footer, help page, dialogs */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -74,9 +75,9 @@ static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_
         return;
     }
     if (m->max_steps > 0)
-        snprintf(step, sizeof(step), "step %lld/%lld", (long long)m->step, (long long)m->max_steps);
+        snprintf(step, sizeof(step), "step %" PRId64 "/%" PRId64, m->step, m->max_steps);
     else
-        snprintf(step, sizeof(step), "step %lld", (long long)m->step);
+        snprintf(step, sizeof(step), "step %" PRId64, m->step);
     x += cells_text(c, x, r.y, end - x, step, role) + 1;
     if (paused)
         snprintf(left, sizeof(left), "training waits: r resumes");
@@ -165,8 +166,8 @@ static void prompt_draw(const struct app *a, struct cells *c, struct rect r)
 static void line_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     const struct model *m = a->model;
-    if (a->prompt.kind != PROMPT_NONE && !(a->prompt.kind == PROMPT_KNOB && a->flash_role == ROLE_CRIT
-                                           && now_ns - a->flash_ns < FLASH_NS / 4))
+    if (a->prompt.kind != PROMPT_NONE
+        && !(a->prompt.kind == PROMPT_KNOB && a->flash_role == ROLE_CRIT && now_ns - a->flash_ns < FLASH_NS / 4))
         prompt_draw(a, c, r);
     else if (a->flash[0] && now_ns - a->flash_ns < FLASH_NS)
         cells_text(c, r.x + 1, r.y, r.w - 2, a->flash, a->flash_role);
@@ -224,9 +225,9 @@ static void tiny_draw(const struct app *a, struct cells *c, struct rect r, int64
     const struct state_row *row = state_word(a, now_ns, word);
     enum proc_verdict verdict;
     const struct proc *worst = model_worst(m, now_ns, &verdict);
-    int n = snprintf(line, sizeof(line), "%s %lld", word, (long long)m->step);
+    int n = snprintf(line, sizeof(line), "%s %" PRId64, word, m->step);
     if (m->max_steps > 0)
-        n += snprintf(line + n, sizeof(line) - (size_t)n, "/%lld", (long long)m->max_steps);
+        n += snprintf(line + n, sizeof(line) - (size_t)n, "/%" PRId64, m->max_steps);
     if (worst)
         n += snprintf(line + n, sizeof(line) - (size_t)n, " %s %s", worst->name, proc_verdict_name(verdict));
     n += snprintf(line + n, sizeof(line) - (size_t)n, " reward %s %s", value_format(number, m->metric[M_REWARD].last), m->name);
@@ -251,7 +252,11 @@ void frame_draw(const struct app *a, struct cells *c, const struct layout *l, in
 
 /* ---- help: the key table, then the commands ---- */
 
-enum help_kind { HELP_BLANK, HELP_HEADING, HELP_ROW };
+enum help_kind {
+    HELP_BLANK,
+    HELP_HEADING,
+    HELP_ROW,
+};
 struct help_line {
     enum help_kind kind;
     const char *left, *args, *right;
@@ -262,7 +267,13 @@ static bool help_line(int want, struct help_line *out)
 {
     const char *group = "";
     int at = 0;
-#define LINE(...) do { if (at++ == want) { *out = (struct help_line){ __VA_ARGS__ }; return true; } } while (0)
+#define LINE(...)                                                                                                                          \
+    do {                                                                                                                                   \
+        if (at++ == want) {                                                                                                                \
+            *out = (struct help_line){ __VA_ARGS__ };                                                                                      \
+            return true;                                                                                                                   \
+        }                                                                                                                                  \
+    } while (0)
     for (int i = 0; i < n_key_rows; i++) {
         if (strcmp(key_table[i].group, group) != 0) {
             if (group[0])

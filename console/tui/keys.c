@@ -3,6 +3,7 @@
 #include "protocol/base/macros.h"
 
 #define LISTS (ON(PANE_WORKERS) | ON(PANE_ROLLOUTS) | ON(PANE_KNOBS) | ON(PANE_EVENTS))
+// clang-format off
 const struct key_row key_table[] = {
     { REQ_HELP,       { '?', KEY_F1_ },                     ON_ALL, "? F1", "help", 90, "everywhere", "this page" },
     { REQ_PROMPT,     { ':' },                              ON_ALL, ":", "command", 60, "everywhere", "type a command; Tab completes, Up recalls" },
@@ -50,6 +51,7 @@ const struct key_row key_table[] = {
     { REQ_RESTART,    { 'K' },                              ON(PANE_WORKERS), "K", "restart", 15, "panes", "workers: kill the process, its parent starts it again (asks first)" },
     { REQ_QUARANTINE, { 'x' },                              ON(PANE_ROLLOUTS), "x", NULL, 0, "panes", "rollouts: issue this prompt no more (asks first)" },
 };
+// clang-format on
 const int n_key_rows = ARRAY_SIZE(key_table);
 
 bool request_acts(enum request r)

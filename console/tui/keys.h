@@ -7,42 +7,103 @@
 #include <stdint.h>
 
 enum key {
-    KEY_NONE_ = 0x110000, KEY_ARROW_UP, KEY_ARROW_DOWN, KEY_ARROW_LEFT, KEY_ARROW_RIGHT, KEY_PAGE_UP, KEY_PAGE_DOWN,
-    KEY_TO_HOME, KEY_TO_END, KEY_DEL, KEY_ERASE, KEY_SHIFT_TAB, KEY_F1_, KEY_CLICK, KEY_WHEEL_UP, KEY_WHEEL_DOWN,
+    KEY_NONE_ = 0x110000,
+    KEY_ARROW_UP,
+    KEY_ARROW_DOWN,
+    KEY_ARROW_LEFT,
+    KEY_ARROW_RIGHT,
+    KEY_PAGE_UP,
+    KEY_PAGE_DOWN,
+    KEY_TO_HOME,
+    KEY_TO_END,
+    KEY_DEL,
+    KEY_ERASE,
+    KEY_SHIFT_TAB,
+    KEY_F1_,
+    KEY_CLICK,
+    KEY_WHEEL_UP,
+    KEY_WHEEL_DOWN,
 };
-#define KEY_CTRL(c) ((c) & 0x1f)
+#define KEY_CTRL(c) ((c)&0x1f)
 #define KEY_ESCAPE 0x1b
 #define KEY_RETURN '\r'
 #define KEY_TABULATOR '\t'
 
 struct key_event {
-    uint32_t key;      // code point or enum key
-    int x, y;          // KEY_CLICK and wheel: the cell
+    uint32_t key;    // code point or enum key
+    int x, y;        // KEY_CLICK and wheel: the cell
 };
-enum pane_id { PANE_OVERVIEW, PANE_WORKERS, PANE_ROLLOUTS, PANE_KNOBS, PANE_LOG, PANE_EVENTS, N_PANE };
+enum pane_id {
+    PANE_OVERVIEW,
+    PANE_WORKERS,
+    PANE_ROLLOUTS,
+    PANE_KNOBS,
+    PANE_LOG,
+    PANE_EVENTS,
+    N_PANE,
+};
 #define ON(pane) (1u << (pane))
 #define ON_ALL ((1u << N_PANE) - 1)
 
 enum request {
     REQ_NONE,
-    REQ_HELP, REQ_QUIT, REQ_BACK, REQ_PROMPT, REQ_FILTER, REQ_MATCH_NEXT, REQ_MATCH_PREV,
-    REQ_PANE_1, REQ_PANE_2, REQ_PANE_3, REQ_PANE_4, REQ_PANE_5, REQ_PANE_6, REQ_PANE_NEXT, REQ_PANE_PREV,
-    REQ_UP, REQ_DOWN, REQ_LEFT, REQ_RIGHT, REQ_PAGE_UP, REQ_PAGE_DOWN, REQ_TOP, REQ_BOTTOM, REQ_ENTER,
+    REQ_HELP,
+    REQ_QUIT,
+    REQ_BACK,
+    REQ_PROMPT,
+    REQ_FILTER,
+    REQ_MATCH_NEXT,
+    REQ_MATCH_PREV,
+    REQ_PANE_1,
+    REQ_PANE_2,
+    REQ_PANE_3,
+    REQ_PANE_4,
+    REQ_PANE_5,
+    REQ_PANE_6,
+    REQ_PANE_NEXT,
+    REQ_PANE_PREV,
+    REQ_UP,
+    REQ_DOWN,
+    REQ_LEFT,
+    REQ_RIGHT,
+    REQ_PAGE_UP,
+    REQ_PAGE_DOWN,
+    REQ_TOP,
+    REQ_BOTTOM,
+    REQ_ENTER,
     /* these change the run, the others only what is shown of it: */
-    REQ_PAUSE, REQ_RESUME, REQ_CHECKPOINT, REQ_EVAL, REQ_STOP, REQ_EDIT, REQ_REVERT, REQ_RESTART, REQ_QUARANTINE,
+    REQ_PAUSE,
+    REQ_RESUME,
+    REQ_CHECKPOINT,
+    REQ_EVAL,
+    REQ_STOP,
+    REQ_EDIT,
+    REQ_REVERT,
+    REQ_RESTART,
+    REQ_QUARANTINE,
     /* ... up to here */
-    REQ_ZOOM_IN, REQ_ZOOM_OUT, REQ_ZOOM_RESET, REQ_ALL_KNOBS, REQ_FOLLOW, REQ_LEVEL, REQ_FREEZE, REQ_MOUSE, REQ_THEME,
-    REQ_REDRAW, REQ_SUSPEND, REQ_INTERRUPT,
+    REQ_ZOOM_IN,
+    REQ_ZOOM_OUT,
+    REQ_ZOOM_RESET,
+    REQ_ALL_KNOBS,
+    REQ_FOLLOW,
+    REQ_LEVEL,
+    REQ_FREEZE,
+    REQ_MOUSE,
+    REQ_THEME,
+    REQ_REDRAW,
+    REQ_SUSPEND,
+    REQ_INTERRUPT,
 };
 struct key_row {
     enum request request;
-    uint32_t key[3];          // any of them; 0: none
-    unsigned panes;           // ON(...)s where it works
-    const char *keys;         // as written for people
-    const char *label;        // in the footer; NULL: not there
-    int rank;                 // footer order; small first, cut from the end when there is no room
-    const char *group;        // heading on the ? page
-    const char *help;         // on the ? page
+    uint32_t key[3];      // any of them; 0: none
+    unsigned panes;       // ON(...)s where it works
+    const char *keys;     // as written for people
+    const char *label;    // in the footer; NULL: not there
+    int rank;             // footer order; small first, cut from the end when there is no room
+    const char *group;    // heading on the ? page
+    const char *help;     // on the ? page
 };
 extern const struct key_row key_table[];
 extern const int n_key_rows;

@@ -6,20 +6,20 @@
 #include "console/tui/cells.h"
 #define LAYOUT_CHARTS 9
 struct layout {
-    bool tiny;               // only bar is there: one line of status
-    struct rect bar;         // run, state, progress
-    struct rect tabs;        // panes
-    struct rect body;        // the pane
-    struct rect line;        // messages, prompt
-    struct rect footer;      // keys
+    bool tiny;             // only bar is there: one line of status
+    struct rect bar;       // run, state, progress
+    struct rect tabs;      // panes
+    struct rect body;      // the pane
+    struct rect line;      // messages, prompt
+    struct rect footer;    // keys
 };
 struct layout layout_make(int w, int h);
 
 struct overview_layout {
     struct rect chart[LAYOUT_CHARTS];
     int n_chart;
-    struct rect procs;       // processes, a line each
-    struct rect side;        // newest rollout and alarms
+    struct rect procs;    // processes, a line each
+    struct rect side;     // newest rollout and alarms
 };
 /* n_proc: processes to be shown; they get lines as far as there are. */
 struct overview_layout layout_overview(struct rect body, int n_proc);

@@ -10,12 +10,12 @@
 #include "console/tui/cells.h"
 #include "console/tui/keys.h"
 
-#define INPUT_MAX 256        // bytes of one typed line
+#define INPUT_MAX 256    // bytes of one typed line
 struct app;
 struct pane;
 struct pane_type {
     const char *name;
-    size_t size;             // bytes of the pane's own struct
+    size_t size;                     // bytes of the pane's own struct
     void (*init)(struct pane *p);    // sets what does not begin as 0; NULL: all does
     void (*draw)(const struct pane *p, const struct app *a, struct cells *c, struct rect r, int64_t now_ns);
     /* Carry out a request; false: not this pane's, the common meaning holds. NULL: none is. */
@@ -29,8 +29,8 @@ struct pane_type {
 };
 struct pane {
     const struct pane_type *type;
-    char filter[INPUT_MAX];  // what its rows must hold (filter_matches)
-    int64_t sel, top;        // with rows: the selected one and the first one drawn, of what the filter leaves
+    char filter[INPUT_MAX];    // what its rows must hold (filter_matches)
+    int64_t sel, top;          // with rows: the selected one and the first one drawn, of what the filter leaves
 };
 extern const struct pane_type pane_overview, pane_workers, pane_rollouts, pane_knobs, pane_log, pane_events;
 

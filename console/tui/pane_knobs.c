@@ -7,7 +7,7 @@
 
 struct knob_pane {
     struct pane pane;
-    bool all;                // also those that cannot change now
+    bool all;    // also those that cannot change now
 };
 
 static bool knob_shown(const struct knob_pane *kp, const struct app *a, int i)
@@ -42,7 +42,10 @@ static int knobs_page(UNUSED const struct app *a, struct rect body)
 static const char *applies_text(enum knob_applies a)
 {
     static const char *const words[] = {
-        [APPLY_START] = "fixed", [APPLY_NEXT_ROLLOUT] = "next rollout", [APPLY_NEXT_STEP] = "next step", [APPLY_NOW] = "at once",
+        [APPLY_START] = "fixed",
+        [APPLY_NEXT_ROLLOUT] = "next rollout",
+        [APPLY_NEXT_STEP] = "next step",
+        [APPLY_NOW] = "at once",
     };
     return words[a];
 }
@@ -90,7 +93,10 @@ static void knobs_draw(const struct pane *p, const struct app *a, struct cells *
         const struct knob_value *v = &a->model->knob[k];
         bool live = knob_is_live(&knobs[k]);
         cells_text(c, in.x + 1, y, name_w, knobs[k].name, live ? ROLE_TEXT : ROLE_DIM);
-        cells_text(c, in.x + 2 + name_w, y, value_w, v->text[0] ? v->text : "\u00b7", v->changed_ns ? ROLE_CHANGED : live ? ROLE_TEXT : ROLE_DIM);
+        cells_text(c, in.x + 2 + name_w, y, value_w, v->text[0] ? v->text : "\u00b7",
+                   v->changed_ns ? ROLE_CHANGED
+                   : live        ? ROLE_TEXT
+                                 : ROLE_DIM);
         if (in.w >= 76) {
             cells_text(c, when_at, y, 13, applies_text(knobs[k].applies), ROLE_DIM);
             cells_text(c, group_at, y, (help_at ? help_at : in.x + in.w) - group_at - 1, knobs[k].group, ROLE_DIM);

@@ -1,4 +1,5 @@
 /* pane_log.c - two lists of what happened: the processes' log lines, and the run's events with this console's commands */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +10,9 @@
 
 struct log_pane {
     struct pane pane;
-    int64_t end;             // absolute number after the last line shown; -1: follow
-    int left;                // columns scrolled
-    enum line_level level;   // worst that is hidden above: lines with a level beyond are not shown
+    int64_t end;              // absolute number after the last line shown; -1: follow
+    int left;                 // columns scrolled
+    enum line_level level;    // worst that is hidden above: lines with a level beyond are not shown
 };
 
 static bool line_shown(const struct log_pane *lp, const struct log_view *l)
@@ -36,15 +37,17 @@ static int64_t log_end(const struct log_pane *lp, const struct model *m)
 static void log_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
 {
     const struct log_pane *lp = (const struct log_pane *)p;
-    static const char *const level_names[] = { [LINE_ERROR] = "errors", [LINE_WARN] = "warnings", [LINE_INFO] = "info", [LINE_DEBUG] = "debug", [LINE_OTHER] = "" };
+    static const char *const level_names[] = {
+        [LINE_ERROR] = "errors", [LINE_WARN] = "warnings", [LINE_INFO] = "info", [LINE_DEBUG] = "debug", [LINE_OTHER] = ""
+    };
     const struct model *m = a->model;
     char title[160];
     int64_t end = log_end(lp, m), below = m->n_log - end, lost = m->n_log - MODEL_LOG;
     int n = snprintf(title, sizeof(title), "log%s%s", lp->level == LINE_OTHER ? "" : ", up to ", level_names[lp->level]);
     if (below > 0)
-        n += snprintf(title + n, sizeof(title) - (size_t)n, ", %lld newer below: f follows", (long long)below);
+        n += snprintf(title + n, sizeof(title) - (size_t)n, ", %" PRId64 " newer below: f follows", below);
     if (lost > 0)
-        snprintf(title + n, sizeof(title) - (size_t)n, ", %lld older only in the files", (long long)lost);
+        snprintf(title + n, sizeof(title) - (size_t)n, ", %" PRId64 " older only in the files", lost);
     struct rect in = cells_box(c, r, title, ROLE_FOCUS, ROLE_TITLE);
     int proc_w = MIN(14, in.w / 4), y = in.y + in.h - 1;
     const struct log_view *l;
@@ -87,14 +90,18 @@ static void log_move(struct log_pane *lp, const struct model *m, int64_t delta)
 static bool log_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
 {
     struct log_pane *lp = (struct log_pane *)p;
-    static const char *const names[] = { "errors only", "errors and warnings", "errors, warnings and info", "errors to debug", "all lines" };
+    static const char *const names[] = { "errors only", "errors and warnings", "errors, warnings and info", "errors to debug",
+                                         "all lines" };
     int page = MAX(app_body(a).h - 2, 1);
     switch (req) {
     case REQ_UP: log_move(lp, a->model, -1); return true;
     case REQ_DOWN: log_move(lp, a->model, 1); return true;
     case REQ_PAGE_UP: log_move(lp, a->model, -page); return true;
     case REQ_PAGE_DOWN: log_move(lp, a->model, page); return true;
-    case REQ_TOP: log_move(lp, a->model, -MODEL_LOG); log_move(lp, a->model, page - 1); return true;
+    case REQ_TOP:
+        log_move(lp, a->model, -MODEL_LOG);
+        log_move(lp, a->model, page - 1);
+        return true;
     case REQ_BOTTOM: lp->end = -1; return true;
     case REQ_LEFT: lp->left = MAX(lp->left - 20, 0); return true;
     case REQ_RIGHT: lp->left = MIN(lp->left + 20, 2000); return true;
@@ -117,7 +124,11 @@ static void log_init(struct pane *p)
 }
 
 const struct pane_type pane_log = {
-    .name = "Log", .size = sizeof(struct log_pane), .init = log_init, .draw = log_draw, .act = log_act,
+    .name = "Log",
+    .size = sizeof(struct log_pane),
+    .init = log_init,
+    .draw = log_draw,
+    .act = log_act,
 };
 
 /* ---- events: newest first ---- */
@@ -166,7 +177,7 @@ static void events_draw(const struct pane *p, const struct app *a, struct cells 
         localtime_r(&t, &tm);
         strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
         if (e->step >= 0)
-            snprintf(step, sizeof(step), "%lld", (long long)e->step);
+            snprintf(step, sizeof(step), "%" PRId64, e->step);
         x += cells_fmt(c, x, y, 17, ROLE_DIM, "%s %6s  ", clock, step);
         if (wide)
             x += cells_fmt(c, x, y, 12, ROLE_TITLE, "%-11.11s ", e->kind);
@@ -184,5 +195,9 @@ static void events_draw(const struct pane *p, const struct app *a, struct cells 
 }
 
 const struct pane_type pane_events = {
-    .name = "Events", .size = sizeof(struct pane), .draw = events_draw, .rows = events_rows, .page = events_page,
+    .name = "Events",
+    .size = sizeof(struct pane),
+    .draw = events_draw,
+    .rows = events_rows,
+    .page = events_page,
 };

@@ -1,4 +1,5 @@
 /* pane_overview.c - the run on one screen: charts, processes, newest rollout, alarms; one chart in full */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,18 +11,24 @@
 static const struct chart_row {
     enum metric_id metric, instead;
 } chart_rows[LAYOUT_CHARTS] = {
-    { M_REWARD, M_ANS_ACC },       { M_RESPONSE_LENGTH, M_LENGTH_P50 },  { M_ENTROPY, M_LOSS },
-    { M_KL, M_SAMPLER_TRAINER_DIFF }, { M_ROLLOUT_TOK_PER_S, M_TRAIN_TOK_PER_S }, { M_GRAD_NORM, M_LOSS },
-    { M_ANS_ACC, M_FORMAT_ACC },   { M_LOSS, M_ADVANTAGES },             { M_STEP_S, M_GENERATE_S },
+    { M_REWARD, M_ANS_ACC },
+    { M_RESPONSE_LENGTH, M_LENGTH_P50 },
+    { M_ENTROPY, M_LOSS },
+    { M_KL, M_SAMPLER_TRAINER_DIFF },
+    { M_ROLLOUT_TOK_PER_S, M_TRAIN_TOK_PER_S },
+    { M_GRAD_NORM, M_LOSS },
+    { M_ANS_ACC, M_FORMAT_ACC },
+    { M_LOSS, M_ADVANTAGES },
+    { M_STEP_S, M_GENERATE_S },
 };
 #define MARKS_MAX 32
 
 struct overview {
     struct pane pane;
-    bool open;               // one chart in full
-    int chart;               // which; when open: row of the metric list
-    int64_t chart_steps;     // steps shown; 0: the whole run
-    int64_t cursor;          // open: step under the time cursor; -1: none
+    bool open;              // one chart in full
+    int chart;              // which; when open: row of the metric list
+    int64_t chart_steps;    // steps shown; 0: the whole run
+    int64_t cursor;         // open: step under the time cursor; -1: none
 };
 
 static bool has_data(const struct model *m, int metric)
@@ -69,8 +76,8 @@ static const char *trend(const struct series *s)
     return d > 0 ? " \u25b2" : " \u25bc";
 }
 
-static void chart_box_draw(const struct overview *o, const struct app *a, struct cells *c, struct rect r, int metric,
-                           bool selected, const int64_t *mark, int n_mark)
+static void chart_box_draw(const struct overview *o, const struct app *a, struct cells *c, struct rect r, int metric, bool selected,
+                           const int64_t *mark, int n_mark)
 {
     const struct series *s = &a->model->metric[metric];
     char value[16];
@@ -241,7 +248,7 @@ static void full_draw(const struct overview *o, const struct app *a, struct cell
     char mean[16], min[16], max[16];
     if (in.h >= 8) {
         if (o->cursor >= 0)
-            cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %lld: %s %s   (Left/Right move, 0 lets go)", (long long)o->cursor,
+            cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %" PRId64 ": %s %s   (Left/Right move, 0 lets go)", o->cursor,
                       value_format(value, series_at(&m->metric[id], o->cursor)), metrics[id].unit);
         else
             cells_fmt(c, in.x, in.y + 1, in.w, ROLE_TEXT, "now %s %s   mean %s   min %s   max %s", value_format(value, m->metric[id].last),
@@ -273,7 +280,7 @@ static int charts_known(const struct model *m, int *metric)
 {
     for (int i = 0; i < LAYOUT_CHARTS; i++)
         metric[i] = (int)(has_data(m, chart_rows[i].metric) || !has_data(m, chart_rows[i].instead) ? chart_rows[i].metric
-                                                                                                  : chart_rows[i].instead);
+                                                                                                   : chart_rows[i].instead);
     return LAYOUT_CHARTS;
 }
 
@@ -333,7 +340,8 @@ static bool overview_act(struct pane *p, struct app *a, enum request req, UNUSED
             o->chart = 0;
         o->open = false;
         return true;
-    case REQ_LEFT: case REQ_RIGHT:
+    case REQ_LEFT:
+    case REQ_RIGHT:
         if (o->open) {
             int64_t from = o->cursor < 0 ? m->n_step : o->cursor, by = MAX((o->chart_steps ? o->chart_steps : m->n_step) / 60, 1);
             o->cursor = MAX(MIN(from + (req == REQ_LEFT ? -by : by), m->n_step - 1), 0);
@@ -341,12 +349,15 @@ static bool overview_act(struct pane *p, struct app *a, enum request req, UNUSED
         }
         o->chart = MAX(MIN(o->chart + (req == REQ_LEFT ? -1 : 1), n - 1), 0);
         return true;
-    case REQ_UP: case REQ_DOWN:
+    case REQ_UP:
+    case REQ_DOWN:
         o->chart = o->open ? MAX(MIN(o->chart + (req == REQ_UP ? -1 : 1), rows - 1), 0)
-                           : o->chart + (req == REQ_UP ? (o->chart >= across ? -across : 0) : o->chart + across < n ? across : 0);
+                           : o->chart
+                                 + (req == REQ_UP           ? (o->chart >= across ? -across : 0)
+                                    : o->chart + across < n ? across
+                                                            : 0);
         return true;
-    default:
-        return false;
+    default: return false;
     }
 }
 

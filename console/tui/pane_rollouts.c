@@ -1,6 +1,7 @@
 /* pane_rollouts.c - what the model writes: the newest groups, their prompts, every sample's text and reward
  *
  * The list shows newest first; the text of the selected group stands beside it, or alone when opened. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +10,9 @@
 
 struct rollouts {
     struct pane pane;
-    bool open;               // the text alone, in full
-    int64_t group;           // absolute number of the group shown; -1: follow the newest
-    int top;                 // its first text row drawn
+    bool open;        // the text alone, in full
+    int64_t group;    // absolute number of the group shown; -1: follow the newest
+    int top;          // its first text row drawn
 };
 
 static bool group_shown(const struct rollouts *o, const struct rollout_view *g)
@@ -84,7 +85,7 @@ static void row_draw(const struct app *a, struct cells *c, struct rect r, const 
     char value[16];
     int n, x = r.x;
     double mean = group_mean(g, &n);
-    x += cells_fmt(c, x, r.y, MIN(14, r.w), ROLE_DIM, "%5lld %7lld ", (long long)g->step, (long long)g->item);
+    x += cells_fmt(c, x, r.y, MIN(14, r.w), ROLE_DIM, "%5" PRId64 " %7" PRId64 " ", g->step, g->item);
     x += cells_fmt(c, x, r.y, MIN(6, r.x + r.w - x), reward_role(mean), "%5s ", value_format(value, mean));
     for (int i = 0; i < g->n_sample && x < r.x + r.w; i++, x++) {
         double v = g->sample[i].reward;
@@ -95,11 +96,11 @@ static void row_draw(const struct app *a, struct cells *c, struct rect r, const 
     }
 }
 
-struct text_view {           // counts rows, and draws those that are seen
-    struct cells *c;         // NULL: only count
+struct text_view {      // counts rows, and draws those that are seen
+    struct cells *c;    // NULL: only count
     struct rect r;
-    int top;                 // first row seen
-    int row;                 // rows so far
+    int top;    // first row seen
+    int row;    // rows so far
 };
 
 static void line_out(struct text_view *v, int indent, const char *text, size_t len, enum role role)
@@ -129,8 +130,9 @@ static int group_draw(struct cells *c, struct rect r, const struct rollout_view 
         line_out(&v, 0, "", 0, ROLE_TEXT);
         if (first_row)
             first_row[i] = v.row;
-        snprintf(head, sizeof(head), "#%d  reward %s  %lld tok%s%s%s", i + 1, isnan(s->reward) ? "left out" : value_format(value, s->reward),
-                 (long long)s->n_tok, s->cut ? ", cut" : "", s->reason[0] ? "  " : "", s->reason);
+        snprintf(head, sizeof(head), "#%d  reward %s  %" PRId64 " tok%s%s%s", i + 1,
+                 isnan(s->reward) ? "left out" : value_format(value, s->reward), s->n_tok, s->cut ? ", cut" : "", s->reason[0] ? "  " : "",
+                 s->reason);
         line_out(&v, 0, head, strlen(head), reward_role(s->reward));
         wrapped_out(&v, 2, s->text, ROLE_TEXT);
     }
@@ -174,7 +176,7 @@ static void rollouts_draw(const struct pane *p, const struct app *a, struct cell
         return;
     char title[96];
     if (g)
-        snprintf(title, sizeof(title), "item %lld, step %lld: %d samples", (long long)g->item, (long long)g->step, g->n_sample);
+        snprintf(title, sizeof(title), "item %" PRId64 ", step %" PRId64 ": %d samples", g->item, g->step, g->n_sample);
     else
         snprintf(title, sizeof(title), "text");
     struct rect in = cells_box(c, text, title, o->open ? ROLE_FOCUS : ROLE_BORDER, ROLE_TITLE);
@@ -199,7 +201,8 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
     int page = MAX(text.h - 2, 1), last = MAX(rows - page, 0), first_row[MODEL_SAMPLES];
     int64_t next = -2;
     switch (req) {
-    case REQ_UP: case REQ_DOWN:
+    case REQ_UP:
+    case REQ_DOWN:
         if (o->open)
             o->top += req == REQ_UP ? -1 : 1;
         else
@@ -219,13 +222,15 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
         else
             next = n - 1;
         break;
-    case REQ_LEFT: case REQ_RIGHT: next = sel + (req == REQ_LEFT ? -1 : 1); break;
+    case REQ_LEFT:
+    case REQ_RIGHT: next = sel + (req == REQ_LEFT ? -1 : 1); break;
     case REQ_FOLLOW: o->group = o->group < 0 ? number : -1; return true;
     case REQ_ENTER:
         o->open = !o->open;
         o->group = number;    // what is read stays
         return true;
-    case REQ_MATCH_NEXT: case REQ_MATCH_PREV:
+    case REQ_MATCH_NEXT:
+    case REQ_MATCH_PREV:
         if (!g)
             return true;
         group_draw(NULL, (struct rect){ 0, 0, text.w - 4, 0 }, g, 0, first_row);
@@ -248,13 +253,12 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
             app_flash(a, ROLE_WARN, now_ns, "the run has not told which line of the dataset this prompt is");
             return true;
         }
-        snprintf(line, sizeof(line), "Line %lld of the dataset is issued no more in this run:", (long long)g->line);
-        snprintf(command, sizeof(command), "quarantine %lld", (long long)g->line);
+        snprintf(line, sizeof(line), "Line %" PRId64 " of the dataset is issued no more in this run:", g->line);
+        snprintf(command, sizeof(command), "quarantine %" PRId64, g->line);
         app_confirm(a, true, "Quarantine this prompt?", line, g->prompt, command);
         return true;
     }
-    default:
-        return false;
+    default: return false;
     }
     if (next >= -1 && n > 0) {
         next = MAX(MIN(next, n - 1), 0);

@@ -1,4 +1,5 @@
 /* pane_workers.c - every process: what it does, for how long, whom it waits for, and its last minutes as a lane; hosts and GPUs */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,8 +46,8 @@ static const struct column {
     const char *heading;
     int width;
 } columns[] = {
-    { "process", 14 }, { "verdict", 7 }, { "phase", 11 }, { "for", 7 }, { "pid", 7 }, { "died", 4 }, { "mem", 9 }, { "cpu", 5 },
-    { "part", 21 },
+    { "process", 14 }, { "verdict", 7 }, { "phase", 11 }, { "for", 7 },   { "pid", 7 },
+    { "died", 4 },     { "mem", 9 },     { "cpu", 5 },    { "part", 21 },
 };
 
 static void cell_text(const struct proc *p, size_t column, enum proc_verdict v, double for_s, char out[64], enum role *role)
@@ -64,9 +65,9 @@ static void cell_text(const struct proc *p, size_t column, enum proc_verdict v, 
         *role = (enum role)(ROLE_SERIES1 + phase_find(p->phase)->series);
         break;
     case 3: snprintf(out, 64, "%6s", duration_format(number, for_s)); break;
-    case 4: snprintf(out, 64, p->pid ? "%lld" : "-", (long long)p->pid); break;
+    case 4: snprintf(out, 64, p->pid ? "%" PRId64 : "-", p->pid); break;
     case 5:
-        snprintf(out, 64, "%lld", (long long)p->restarts);
+        snprintf(out, 64, "%" PRId64, p->restarts);
         *role = p->restarts ? ROLE_WARN : ROLE_DIM;
         break;
     case 6: {
@@ -152,9 +153,9 @@ static void items_draw(const struct model *m, struct cells *c, struct rect r)
     char value[16];
     int x = r.x;
     if (m->checkpoint >= 0)
-        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_TEXT, "checkpoint %lld", (long long)m->checkpoint) + 2;
+        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_TEXT, "checkpoint %" PRId64, m->checkpoint) + 2;
     if (m->incarnation > 1)
-        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_WARN, "life %lld", (long long)m->incarnation) + 2;
+        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_WARN, "life %" PRId64, m->incarnation) + 2;
     if (m->n_buffer > 0 && x < r.x + r.w)
         x += cells_text(c, x, r.y, r.x + r.w - x, "items:", ROLE_DIM) + 1;
     for (int i = 0; i < m->n_buffer && x < r.x + r.w; i++) {
@@ -189,8 +190,11 @@ static void device_draw(struct cells *c, struct rect r, const struct device_view
                    bytes_format(used, d->mem_used_bytes), bytes_format(total, d->mem_total_bytes), known(temp, d->temp_celsius),
                    known(power, d->power_watts), known(limit, d->power_limit_watts), known(clock, d->sm_clock_mhz));
     if (x < r.x + r.w)
-        cells_fmt(c, x, r.y, r.x + r.w - x, errors ? ROLE_CRIT : d->throttle[0] ? ROLE_WARN : ROLE_DIM, "  %s%s%s", d->what, ecc,
-                  d->throttle[0] ? "  clocks: " : "");
+        cells_fmt(c, x, r.y, r.x + r.w - x,
+                  errors           ? ROLE_CRIT
+                  : d->throttle[0] ? ROLE_WARN
+                                   : ROLE_DIM,
+                  "  %s%s%s", d->what, ecc, d->throttle[0] ? "  clocks: " : "");
     int used_w = (int)strlen(d->what) + 2 + (int)strlen(ecc) + (d->throttle[0] ? 10 : 0);
     if (d->throttle[0] && x + used_w < r.x + r.w)
         cells_text(c, x + used_w, r.y, r.x + r.w - x - used_w, d->throttle, ROLE_WARN);
@@ -287,7 +291,7 @@ static bool workers_act(struct pane *pane, struct app *a, enum request req, UNUS
         return req == REQ_RESTART;
     char title[96], line[160], command[INPUT_MAX];
     snprintf(title, sizeof(title), "Kill '%s'?", p->name);
-    snprintf(line, sizeof(line), "Process %lld ends at once; its parent starts it again and", (long long)p->pid);
+    snprintf(line, sizeof(line), "Process %" PRId64 " ends at once; its parent starts it again and", p->pid);
     snprintf(command, sizeof(command), "restart %s", p->name);
     app_confirm(a, true, title, line, "what it had not finished is done again, with the same result.", command);
     return true;

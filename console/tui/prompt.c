@@ -71,7 +71,7 @@ static void history_recall(struct app *a, int delta)
 struct completion {
     char common[INPUT_MAX];    // what all candidates begin with
     int n;
-    char list[320];            // them, for the message line
+    char list[320];    // them, for the message line
 };
 
 static void candidate_add(struct completion *c, const char *prefix, const char *word)
@@ -149,8 +149,9 @@ static void knob_submit(struct app *a, int64_t now_ns)
     }
     snprintf(line, sizeof(line), "%s: %.50s \u2192 %.50s %s", k->name, a->model->knob[a->prompt.knob].text, a->prompt.text, k->unit);
     snprintf(when, sizeof(when), "It takes effect %s; u takes it back.",
-             k->applies == APPLY_NEXT_ROLLOUT ? "with the next rollouts" : k->applies == APPLY_NEXT_STEP
-             ? "with the next optimizer step" : "at once");
+             k->applies == APPLY_NEXT_ROLLOUT ? "with the next rollouts"
+             : k->applies == APPLY_NEXT_STEP  ? "with the next optimizer step"
+                                              : "at once");
     app_confirm(a, false, "Change this knob?", line, when, command);
 }
 
@@ -158,16 +159,13 @@ static void submit(struct app *a, int64_t now_ns)
 {
     struct prompt *p = &a->prompt;
     switch (p->kind) {
-    case PROMPT_NONE:
-        break;
+    case PROMPT_NONE: break;
     case PROMPT_FILTER:
         snprintf(app_pane(a)->filter, INPUT_MAX, "%s", p->text);
         app_pane(a)->sel = app_pane(a)->top = 0;
         p->kind = PROMPT_NONE;
         break;
-    case PROMPT_KNOB:
-        knob_submit(a, now_ns);
-        break;
+    case PROMPT_KNOB: knob_submit(a, now_ns); break;
     case PROMPT_COMMAND: {
         char line[INPUT_MAX];
         memcpy(line, p->text, sizeof(line));
@@ -178,7 +176,8 @@ static void submit(struct app *a, int64_t now_ns)
         char verb[32];
         snprintf(verb, sizeof(verb), "%.*s", (int)MIN(strcspn(line, " "), sizeof(verb) - 1), line);
         for (int i = 0; i < n_command_specs; i++)
-            if (strcmp(command_specs[i].name, verb) == 0 && command_specs[i].costs && !app_looks_only(a)) {    // typed or pressed: asked all the same
+            if (strcmp(command_specs[i].name, verb) == 0 && command_specs[i].costs
+                && !app_looks_only(a)) {    // typed or pressed: asked all the same
                 app_confirm(a, true, "Are you sure?", line, command_specs[i].help, line);
                 return;
             }
@@ -194,25 +193,37 @@ bool prompt_key(struct app *a, uint32_t key, int64_t now_ns)
     if (p->kind == PROMPT_NONE)
         return false;
     switch (key) {
-    case KEY_ESCAPE: case KEY_CTRL('c'): case KEY_CTRL('g'):
+    case KEY_ESCAPE:
+    case KEY_CTRL('c'):
+    case KEY_CTRL('g'):
         if (p->kind == PROMPT_FILTER)
             app_pane(a)->filter[0] = 0;
         p->kind = PROMPT_NONE;
         break;
-    case KEY_RETURN: case '\n': submit(a, now_ns); break;
+    case KEY_RETURN:
+    case '\n': submit(a, now_ns); break;
     case KEY_TABULATOR: complete(a, now_ns); break;
-    case KEY_ARROW_LEFT: case KEY_CTRL('b'): p->at = char_before(p, p->at); break;
-    case KEY_ARROW_RIGHT: case KEY_CTRL('f'): p->at = char_after(p, p->at); break;
-    case KEY_TO_HOME: case KEY_CTRL('a'): p->at = 0; break;
-    case KEY_TO_END: case KEY_CTRL('e'): p->at = p->len; break;
-    case KEY_ARROW_UP: case KEY_CTRL('p'): history_recall(a, 1); break;
-    case KEY_ARROW_DOWN: case KEY_CTRL('n'): history_recall(a, -1); break;
-    case KEY_ERASE: case 0x7f: case KEY_CTRL('h'):
+    case KEY_ARROW_LEFT:
+    case KEY_CTRL('b'): p->at = char_before(p, p->at); break;
+    case KEY_ARROW_RIGHT:
+    case KEY_CTRL('f'): p->at = char_after(p, p->at); break;
+    case KEY_TO_HOME:
+    case KEY_CTRL('a'): p->at = 0; break;
+    case KEY_TO_END:
+    case KEY_CTRL('e'): p->at = p->len; break;
+    case KEY_ARROW_UP:
+    case KEY_CTRL('p'): history_recall(a, 1); break;
+    case KEY_ARROW_DOWN:
+    case KEY_CTRL('n'): history_recall(a, -1); break;
+    case KEY_ERASE:
+    case 0x7f:
+    case KEY_CTRL('h'):
         if (p->len == 0 && p->kind != PROMPT_KNOB)
             p->kind = PROMPT_NONE;
         text_cut(p, char_before(p, p->at), p->at);
         break;
-    case KEY_DEL: case KEY_CTRL('d'): {
+    case KEY_DEL:
+    case KEY_CTRL('d'): {
         int at = p->at;
         text_cut(p, at, char_after(p, at));
         break;
@@ -220,7 +231,8 @@ bool prompt_key(struct app *a, uint32_t key, int64_t now_ns)
     case KEY_CTRL('u'): text_cut(p, 0, p->at); break;
     case KEY_CTRL('k'): text_cut(p, p->at, p->len); break;
     case KEY_CTRL('w'): text_cut(p, word_before(p, p->at), p->at); break;
-    case KEY_CTRL('l'): case KEY_CTRL('z'): return false;
+    case KEY_CTRL('l'):
+    case KEY_CTRL('z'): return false;
     default:
         if (key >= 0x20 && key < 0x110000 && key != 0x7f) {
             char bytes[4];

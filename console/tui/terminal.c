@@ -31,21 +31,21 @@
 struct terminal {
     struct terminal_options options;
     pthread_t thread;
-    int wake_fd;               // to the thread: the mailbox has something
-    int keys_fd;               // to the loop: keys wait
-    struct termios saved;      // modes before we came
-    int stderr_fd;             // the real one, while messages go to memory; -1
-    int notes_fd;              // what libraries wrote to stderr meanwhile; -1
+    int wake_fd;             // to the thread: the mailbox has something
+    int keys_fd;             // to the loop: keys wait
+    struct termios saved;    // modes before we came
+    int stderr_fd;           // the real one, while messages go to memory; -1
+    int notes_fd;            // what libraries wrote to stderr meanwhile; -1
     enum color_depth depth;
-    bool sync;                 // frames are put between synchronised-output marks
+    bool sync;    // frames are put between synchronised-output marks
 
-    pthread_mutex_t lock;      // guards: all up to the next blank line
+    pthread_mutex_t lock;    // guards: all up to the next blank line
     pthread_cond_t started;
     bool is_started, is_done;
     struct error start_err;    // code ERR_NONE: it started
     struct cells frame;        // newest frame
     bool has_frame, want_redraw, want_suspend, want_stop, want_look;
-    int want_mouse;            // -1: no change
+    int want_mouse;    // -1: no change
     struct theme theme;
     struct key_event key[KEYS_MAX];
     int key_first, n_key;
@@ -53,10 +53,12 @@ struct terminal {
 
     /* the thread's own */
     SCREEN *screen;
-    struct cells shown;        // what ncurses has been told
+    struct cells shown;    // what ncurses has been told
     struct look look[N_ROLE][2];
     int pair[N_ROLE][2];
-    struct { int fg, bg; } known_pair[PAIRS_MAX];
+    struct {
+        int fg, bg;
+    } known_pair[PAIRS_MAX];
     int n_pair;
 };
 
@@ -167,10 +169,13 @@ static void mouse_set(bool on)
 
 static bool key_translate(bool is_function_key, wint_t ch, struct key_event *k)
 {
-    static const struct { int curses; uint32_t key; } table[] = {
-        { KEY_UP, KEY_ARROW_UP }, { KEY_DOWN, KEY_ARROW_DOWN }, { KEY_LEFT, KEY_ARROW_LEFT }, { KEY_RIGHT, KEY_ARROW_RIGHT },
-        { KEY_PPAGE, KEY_PAGE_UP }, { KEY_NPAGE, KEY_PAGE_DOWN }, { KEY_HOME, KEY_TO_HOME }, { KEY_END, KEY_TO_END },
-        { KEY_DC, KEY_DEL }, { KEY_BACKSPACE, KEY_ERASE }, { KEY_BTAB, KEY_SHIFT_TAB }, { KEY_F(1), KEY_F1_ },
+    static const struct {
+        int curses;
+        uint32_t key;
+    } table[] = {
+        { KEY_UP, KEY_ARROW_UP },   { KEY_DOWN, KEY_ARROW_DOWN }, { KEY_LEFT, KEY_ARROW_LEFT }, { KEY_RIGHT, KEY_ARROW_RIGHT },
+        { KEY_PPAGE, KEY_PAGE_UP }, { KEY_NPAGE, KEY_PAGE_DOWN }, { KEY_HOME, KEY_TO_HOME },    { KEY_END, KEY_TO_END },
+        { KEY_DC, KEY_DEL },        { KEY_BACKSPACE, KEY_ERASE }, { KEY_BTAB, KEY_SHIFT_TAB },  { KEY_F(1), KEY_F1_ },
         { KEY_ENTER, KEY_RETURN },
     };
     *k = (struct key_event){ .key = ch };
@@ -274,8 +279,9 @@ static bool start_here(struct terminal *t, struct error *err)
     enum color_depth most = has > 256 ? DEPTH_TRUE : has >= 256 ? DEPTH_256 : has >= 8 ? DEPTH_8 : DEPTH_NONE;
     t->depth = MIN(t->depth, most);
     t->n_pair = 1;
-    t->sync = term && (strncmp(term, "xterm", 5) == 0 || strncmp(term, "tmux", 4) == 0 || strncmp(term, "screen", 6) == 0
-                       || strstr(term, "kitty") || strstr(term, "alacritty") || strstr(term, "foot") || strstr(term, "ghostty"));
+    t->sync = term
+              && (strncmp(term, "xterm", 5) == 0 || strncmp(term, "tmux", 4) == 0 || strncmp(term, "screen", 6) == 0
+                  || strstr(term, "kitty") || strstr(term, "alacritty") || strstr(term, "foot") || strstr(term, "ghostty"));
     looks_make(t, &t->theme);
     mouse_set(t->options.mouse);
     return true;

@@ -13,9 +13,9 @@
 #include "protocol/base/error.h"
 
 struct terminal_options {
-    int color;            // -1: what the terminal has and NO_COLOR allows; else enum color_depth
+    int color;    // -1: what the terminal has and NO_COLOR allows; else enum color_depth
     bool mouse;
-    int escape_ms;        // how long an Esc waits for the rest of a key's sequence
+    int escape_ms;    // how long an Esc waits for the rest of a key's sequence
 };
 struct terminal;
 /* Take over standard input and output. ERR_UNSUPPORTED: no terminal, or a TERM that nobody knows or that cannot move its
@@ -24,10 +24,10 @@ struct terminal *terminal_new(const struct terminal_options *options, const stru
 /* Put the terminal back as it was. Waits up to 2 s for a stalled one, then leaves it its screen but restores its modes. */
 void terminal_free(struct terminal *t);
 enum color_depth terminal_depth(const struct terminal *t);
-int terminal_fd(const struct terminal *t);    // readable: keys wait, or the terminal has gone
+int terminal_fd(const struct terminal *t);                     // readable: keys wait, or the terminal has gone
 bool terminal_key(struct terminal *t, struct key_event *k);    // false: no key waits
 bool terminal_gone(const struct terminal *t);
-void terminal_size(int *w, int *h);           // as the kernel has it now
+void terminal_size(int *w, int *h);    // as the kernel has it now
 /* Hand over a frame; its cells are exchanged with those of an older frame (any size, to be resized by the caller). */
 void terminal_frame(struct terminal *t, struct cells *frame);
 void terminal_redraw(struct terminal *t);     // at the next frame, from scratch

@@ -28,19 +28,22 @@ uint32_t text_visible(uint32_t cp)
     if (cp == '\t')
         return ' ';
     if (cp == '\n')
-        return 0x21b5;                     // return arrow
+        return 0x21b5;    // return arrow
     if (cp < 0x20)
-        return 0x2400 + cp;                // control pictures: ESC is shown as one sign
+        return 0x2400 + cp;    // control pictures: ESC is shown as one sign
     if (cp == 0x7f)
         return 0x2421;
     if (cp == 0x200d || (cp >= 0xfe00 && cp <= 0xfe0f))
-        return 0;                          // joiner and variation selectors: terminals disagree on them, so none gets them
+        return 0;    // joiner and variation selectors: terminals disagree on them, so none gets them
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_CC: case UTF8PROC_CATEGORY_CF: case UTF8PROC_CATEGORY_CS: case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN: case UTF8PROC_CATEGORY_ZL: case UTF8PROC_CATEGORY_ZP:
-        return 0xfffd;                     // direction overrides, zero-width and private characters
-    default:
-        return cp;
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP: return 0xfffd;    // direction overrides, zero-width and private characters
+    default: return cp;
     }
 }
 
@@ -49,10 +52,9 @@ int text_width(uint32_t cp)
     if (cp >= 0x20 && cp < 0x7f)
         return 1;
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_ME:
-        return 0;
-    default:
-        break;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME: return 0;
+    default: break;
     }
     int w = utf8proc_charwidth((utf8proc_int32_t)cp);
     return w < 1 ? 1 : w;
@@ -73,7 +75,7 @@ int text_columns(const char *s, size_t len)
 size_t text_wrap(const char *s, size_t len, int w, size_t *next)
 {
     int columns = 0;
-    size_t blank = 0, i = 0;               // blank: where the last blank that fits ends
+    size_t blank = 0, i = 0;    // blank: where the last blank that fits ends
     bool has_blank = false;
     while (i < len) {
         uint32_t cp;
@@ -89,7 +91,7 @@ size_t text_wrap(const char *s, size_t len, int w, size_t *next)
         uint32_t shown = text_visible(cp);
         int cw = shown ? text_width(shown) : 0;
         if (columns + cw > w && cw > 0) {
-            if (cp == ' ') {               // the blank falls off the end of the line
+            if (cp == ' ') {    // the blank falls off the end of the line
                 *next = i + n;
                 return i;
             }
@@ -98,7 +100,7 @@ size_t text_wrap(const char *s, size_t len, int w, size_t *next)
                 return blank - 1;
             }
             if (i == 0)
-                i = n;                     // narrower than one character: go on all the same
+                i = n;    // narrower than one character: go on all the same
             *next = i;
             return i;
         }

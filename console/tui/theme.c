@@ -8,8 +8,18 @@
 #include "protocol/base/data.h"
 #include "protocol/base/file.h"
 
-enum { BLACK, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, WHITE };
+enum {
+    BLACK,
+    RED,
+    GREEN,
+    YELLOW,
+    BLUE,
+    MAGENTA,
+    CYAN,
+    WHITE,
+};
 #define D COLOR_DEFAULT
+// clang-format off
 const struct role_row role_table[N_ROLE] = {
     [ROLE_TEXT]       = { "text",       D,       D,      0,                          0,                "plain text" },
     [ROLE_DIM]        = { "dim",        D,       D,      ATTR_DIM,                   ATTR_DIM,         "less important" },
@@ -44,6 +54,7 @@ const struct role_row role_table[N_ROLE] = {
     [ROLE_SERIES7]    = { "series7",    RED,     D,      0,                          0,                "load" },
     [ROLE_SERIES8]    = { "series8",    D,       D,      ATTR_DIM,                   ATTR_DIM,         "idle" },
 };
+// clang-format on
 #undef D
 
 void theme_init(struct theme *t)
@@ -67,8 +78,14 @@ static bool color_parse(const char *word, int32_t *rgb)
 
 static bool style_parse(struct style *s, char *words, const char *where, struct error *err)
 {
-    static const struct { const char *name; unsigned attr; } attrs[] = {
-        { "bold", ATTR_BOLD }, { "dim", ATTR_DIM }, { "underline", ATTR_UNDERLINE }, { "reverse", ATTR_REVERSE },
+    static const struct {
+        const char *name;
+        unsigned attr;
+    } attrs[] = {
+        { "bold", ATTR_BOLD },
+        { "dim", ATTR_DIM },
+        { "underline", ATTR_UNDERLINE },
+        { "reverse", ATTR_REVERSE },
     };
     *s = (struct style){ .fg = COLOR_DEFAULT, .bg = COLOR_DEFAULT, .set = true };
     char *save = NULL;
@@ -77,8 +94,7 @@ static bool style_parse(struct style *s, char *words, const char *where, struct 
         if (strcmp(word, "on") == 0) {
             word = strtok_r(NULL, " \t", &save);
             if (!word || !color_parse(word, &s->bg))
-                return error_set(err, ERR_DATA, "%s: after 'on' stands a colour (#RRGGBB or default), not '%s'", where,
-                                 word ? word : "");
+                return error_set(err, ERR_DATA, "%s: after 'on' stands a colour (#RRGGBB or default), not '%s'", where, word ? word : "");
             continue;
         }
         unsigned attr = 0;
@@ -87,8 +103,10 @@ static bool style_parse(struct style *s, char *words, const char *where, struct 
                 attr = attrs[i].attr;
         s->attr |= attr;
         if (!attr && !(first && color_parse(word, &s->fg)))
-            return error_set(err, ERR_DATA, "%s: '%s' is neither a colour (#RRGGBB or default) nor bold, dim, "
-                             "underline or reverse", where, word);
+            return error_set(err, ERR_DATA,
+                             "%s: '%s' is neither a colour (#RRGGBB or default) nor bold, dim, "
+                             "underline or reverse",
+                             where, word);
     }
     if (first)
         return error_set(err, ERR_DATA, "%s: nothing stands after '='", where);
@@ -199,13 +217,10 @@ struct look theme_look(const struct theme *t, enum role role, bool selected, enu
     const struct role_row *row = &role_table[role], *select = &role_table[ROLE_SELECT];
     const struct style *s = &t->style[role], *ss = &t->style[ROLE_SELECT];
     switch (depth) {
-    case DEPTH_NONE:
-        return (struct look){ COLOR_DEFAULT, COLOR_DEFAULT, row->attr0 | (selected ? select->attr0 : 0) };
-    case DEPTH_8:
-        return (struct look){ row->fg8, row->bg8, selected ? (row->attr8 & ~(unsigned)ATTR_DIM) | select->attr8 : row->attr8 };
+    case DEPTH_NONE: return (struct look){ COLOR_DEFAULT, COLOR_DEFAULT, row->attr0 | (selected ? select->attr0 : 0) };
+    case DEPTH_8: return (struct look){ row->fg8, row->bg8, selected ? (row->attr8 & ~(unsigned)ATTR_DIM) | select->attr8 : row->attr8 };
     case DEPTH_256:
-    case DEPTH_TRUE:
-        break;
+    case DEPTH_TRUE: break;
     }
     struct look look = { s->fg, s->bg, s->attr };
     if (!s->set)

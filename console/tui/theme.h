@@ -11,18 +11,23 @@
 #include "protocol/base/error.h"
 
 struct style {
-    int32_t fg, bg;       // 0xRRGGBB or COLOR_DEFAULT
+    int32_t fg, bg;    // 0xRRGGBB or COLOR_DEFAULT
     unsigned attr;
-    bool set;             // named by the file
+    bool set;    // named by the file
 };
 struct theme {
     char name[64];
-    bool light;           // made for a light background
+    bool light;    // made for a light background
     struct style style[N_ROLE];
 };
-enum color_depth { DEPTH_NONE, DEPTH_8, DEPTH_256, DEPTH_TRUE };
-struct look {             // a style as one terminal can show it
-    int32_t fg, bg;       // DEPTH_TRUE: 0xRRGGBB (0..7: the palette's own); else a palette index; COLOR_DEFAULT
+enum color_depth {
+    DEPTH_NONE,
+    DEPTH_8,
+    DEPTH_256,
+    DEPTH_TRUE,
+};
+struct look {          // a style as one terminal can show it
+    int32_t fg, bg;    // DEPTH_TRUE: 0xRRGGBB (0..7: the palette's own); else a palette index; COLOR_DEFAULT
     unsigned attr;
 };
 /* The built-in looks only. */

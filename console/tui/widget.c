@@ -1,11 +1,12 @@
 /* widget.c - see widget.h */
 #include "console/tui/widget.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define LABEL_W 6     // columns of the numbers beside a chart
-#define SMOOTH 24     // the line is a mean over 1/24 of the range shown
+#define LABEL_W 6    // columns of the numbers beside a chart
+#define SMOOTH 24    // the line is a mean over 1/24 of the range shown
 
 const char *value_format(char out[16], double v)
 {
@@ -112,12 +113,12 @@ struct column {
     int band_lo, band_hi;    // single values
     int line_lo, line_hi;    // the smoothed line, joined with the column before
 };
-struct plot {                // how steps and values become dots
+struct plot {    // how steps and values become dots
     const struct series *s;
     int64_t from, to;
-    int columns, rows;       // dots
+    int columns, rows;    // dots
     double lo, hi;
-    int64_t smooth;          // steps
+    int64_t smooth;    // steps
 };
 
 static int dot_of(const struct plot *p, double v)
@@ -278,15 +279,15 @@ void chart_draw(struct cells *out, struct rect r, const struct chart *c)
     }
     if (axis) {
         int y = r.y + r.h - 1;
-        snprintf(text, sizeof(text), "%lld", (long long)from);
+        snprintf(text, sizeof(text), "%" PRId64, from);
         cells_text(out, area.x, y, area.w, text, ROLE_AXIS);
-        snprintf(text, sizeof(text), "%lld", (long long)(to - 1));
+        snprintf(text, sizeof(text), "%" PRId64, (to - 1));
         cells_text_right(out, area.x, y, area.w, text, ROLE_AXIS);
         for (int i = 0; i < c->n_mark; i++)
             if (c->mark[i] >= from && c->mark[i] < to)
                 cells_put(out, area.x + column_of(&p, area.w, c->mark[i]), y, 0x25b2, ROLE_MARK);
         if (c->cursor >= from && c->cursor < to) {
-            snprintf(text, sizeof(text), "%lld", (long long)c->cursor);
+            snprintf(text, sizeof(text), "%" PRId64, c->cursor);
             int x = column_of(&p, area.w, c->cursor), n = (int)strlen(text);
             cells_text(out, area.x + MAX(0, MIN(x, area.w - n)), y, n, text, ROLE_FOCUS);
         }

@@ -5,13 +5,17 @@
 #include "console/fleet/series.h"
 #include "console/tui/cells.h"
 
-enum chart_glyphs { GLYPHS_BRAILLE, GLYPHS_BLOCK, GLYPHS_ASCII };
+enum chart_glyphs {
+    GLYPHS_BRAILLE,
+    GLYPHS_BLOCK,
+    GLYPHS_ASCII,
+};
 struct chart {
-    const struct series *series;     // NULL: no data
-    int64_t from, to;                // steps shown: from <= step < to
-    const int64_t *mark;             // (n_mark) steps with a change, drawn as a line and a sign on the axis
+    const struct series *series;    // NULL: no data
+    int64_t from, to;               // steps shown: from <= step < to
+    const int64_t *mark;            // (n_mark) steps with a change, drawn as a line and a sign on the axis
     int n_mark;
-    int64_t cursor;                  // step under the time cursor; -1: none
+    int64_t cursor;    // step under the time cursor; -1: none
     enum chart_glyphs glyphs;
 };
 /* The values of a range of steps as a line (a mean over 1/24 of the range) over the single values, with axes when there is

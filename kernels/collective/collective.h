@@ -22,12 +22,12 @@
 struct device;
 struct mem_handle;
 struct collective_config {
-    const char *kind;             // "local"
-    const char *dir;              // a folder of this host where the ranks meet, e.g. the run's sock/
-    const char *name;             // of this meeting: used once
+    const char *kind;    // "local"
+    const char *dir;     // a folder of this host where the ranks meet, e.g. the run's sock/
+    const char *name;    // of this meeting: used once
     int rank, n_rank;
-    struct device *dev;           // whose memory is summed; borrowed as long as the collective lives
-    int64_t join_ms, wait_ms;     // limits: until all have joined, and of each wait after that
+    struct device *dev;          // whose memory is summed; borrowed as long as the collective lives
+    int64_t join_ms, wait_ms;    // limits: until all have joined, and of each wait after that
     /* Called on the rank's thread when a wait for another rank has gone on for a moment, and with -1 when it is over; or NULL. */
     void (*waits)(void *ctx, int rank);
     void *ctx;
@@ -64,8 +64,8 @@ MUST_USE bool collective_all_gather(struct collective *c, float *x, const float 
 struct collective_kind {
     const char *name;
     struct collective *(*join)(const struct collective_config *config, struct error *err);
-    void (*leave)(struct collective *c);             // once nobody reads this rank's memory, or a limit has passed
-    void (*reads)(struct collective *c, bool now);   // this rank reads the others' memory from now on, or no longer
+    void (*leave)(struct collective *c);              // once nobody reads this rank's memory, or a limit has passed
+    void (*reads)(struct collective *c, bool now);    // this rank reads the others' memory from now on, or no longer
     bool (*gather)(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
     bool (*reduce)(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
     bool (*all_gather)(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);

@@ -35,7 +35,8 @@ bool comm_broadcast(struct comm *c, const struct comm_broadcast *b, struct error
 {
     if (b->bucket_bytes == 0 || b->bucket_bytes % 256 != 0 || b->size_bytes == 0
         || (b->size_bytes + b->bucket_bytes - 1) / b->bucket_bytes > COMM_BUCKET_MAX)
-        return error_set(err, ERR_SHAPE, "a broadcast of %zu bytes in buckets of %zu: a bucket is a multiple of 256, and they are at most %d",
+        return error_set(err, ERR_SHAPE,
+                         "a broadcast of %zu bytes in buckets of %zu: a bucket is a multiple of 256, and they are at most %d",
                          b->size_bytes, b->bucket_bytes, COMM_BUCKET_MAX);
     return c->op->broadcast(c, b, err);
 }

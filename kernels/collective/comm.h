@@ -14,19 +14,23 @@
 #define COMM_ID_BYTES 128
 #define COMM_RANK_MAX 64
 #define COMM_BUCKET_MAX 4096    // buckets of one broadcast
-struct device;    // kernels/ops.h
+struct device;                  // kernels/ops.h
 struct comm;
 struct comm_id {
     uint8_t bytes[COMM_ID_BYTES];
 };
 struct comm_broadcast {
-    void *buf;               // (size_bytes) device: rank 0's is sent, the others' is filled
-    const void *src;         // rank 0: (size_bytes) device, copied into buf bucket by bucket ahead of the sending; NULL: buf holds it
+    void *buf;          // (size_bytes) device: rank 0's is sent, the others' is filled
+    const void *src;    // rank 0: (size_bytes) device, copied into buf bucket by bucket ahead of the sending; NULL: buf holds it
     size_t size_bytes;
-    size_t bucket_bytes;     // a multiple of 256; the same on all ranks
-    bool unchecked;          // no hash is made
+    size_t bucket_bytes;    // a multiple of 256; the same on all ranks
+    bool unchecked;         // no hash is made
 };
-enum comm_state { COMM_BUSY, COMM_READY, COMM_FAILED };
+enum comm_state {
+    COMM_BUSY,
+    COMM_READY,
+    COMM_FAILED,
+};
 
 /* Can this device be in a group? False: err says what is missing. */
 MUST_USE bool comm_available(struct device *dev, struct error *err);
@@ -40,7 +44,7 @@ void comm_free(struct comm *c);    // aborts what is under way; NULL is fine
 enum comm_state comm_poll(struct comm *c, struct error *err);
 /* Begin a broadcast from rank 0; c is ready. All ranks call it for the same bytes. */
 MUST_USE bool comm_broadcast(struct comm *c, const struct comm_broadcast *b, struct error *err);
-bool comm_copied(struct comm *c);          // rank 0: src is not read any more (the whole is in buf)
+bool comm_copied(struct comm *c);    // rank 0: src is not read any more (the whole is in buf)
 /* Hash of buf after the broadcast, the same on all ranks that hold the same bytes: over buckets k the sum of
  * mix(hash_k + (k + 1) * 0x9e3779b97f4a7c15), hash_k as of mem_hash in ops.h. */
 uint64_t comm_hash(const struct comm *c);

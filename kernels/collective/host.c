@@ -5,6 +5,7 @@
  * bytes, which rank 0 fills and all others copy out before it is filled again. Progress is counted in the header by atomics;
  * nobody sleeps on it, comm_poll looks. */
 #include "kernels/collective/comm.h"
+#include <inttypes.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -59,16 +60,16 @@ static void *handle_map(const struct mem_handle *h, size_t size_bytes, struct er
     struct host_handle other;
     char path[64];
     memcpy(&other, h->bytes, sizeof other);
-    snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)other.pid, (int)other.fd);
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/fd/%d", other.pid, (int)other.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) {
-        error_errno(err, "cannot open the memory of process %lld", (long long)other.pid);
+        error_errno(err, "cannot open the memory of process %" PRId64, other.pid);
         return NULL;
     }
     off_t size = lseek(fd, 0, SEEK_END);    // a shorter file would kill who reads beyond its end
     void *p = NULL;
     if (size < (off_t)size_bytes)
-        error_set(err, ERR_DATA, "the memory of process %lld has %lld bytes, not %zu", (long long)other.pid, (long long)size, size_bytes);
+        error_set(err, ERR_DATA, "the memory of process %" PRId64 " has %" PRId64 " bytes, not %zu", other.pid, size, size_bytes);
     else
         p = memfd_map(fd, size_bytes, "another process's memory", err);
     close(fd);
@@ -87,22 +88,22 @@ void host_mem_share_close(UNUSED struct device *dev, const void *p, size_t size_
 
 /* ---- a group ---- */
 
-struct board {    // what the members share
-    int64_t made_ns;                           // tells it from what came to stand at its descriptor after it
-    atomic_int n_joined;                       // ranks above 0
-    _Atomic uint64_t n_filled;                 // pieces that rank 0 has filled
-    _Atomic uint64_t n_taken[COMM_RANK_MAX];   // pieces that a rank has copied out
+struct board {                                  // what the members share
+    int64_t made_ns;                            // tells it from what came to stand at its descriptor after it
+    atomic_int n_joined;                        // ranks above 0
+    _Atomic uint64_t n_filled;                  // pieces that rank 0 has filled
+    _Atomic uint64_t n_taken[COMM_RANK_MAX];    // pieces that a rank has copied out
 };
 #define BOARD_BYTES ((sizeof(struct board) + 4095) & ~(size_t)4095)
 struct host_comm {
-    struct comm base;            // first
+    struct comm base;    // first
     struct mem_handle handle;
     struct board *board;
     char *chunk;
     struct comm_broadcast job;
     bool joined, busy;
-    size_t done;                 // bytes of the job filled or taken
-    uint64_t n_piece;            // pieces filled or taken since the group began
+    size_t done;         // bytes of the job filled or taken
+    uint64_t n_piece;    // pieces filled or taken since the group began
 };
 
 static bool group_available(UNUSED struct device *dev, UNUSED struct error *err)
@@ -207,7 +208,8 @@ static bool job_hash(struct host_comm *c, struct error *err)
     uint64_t hash[COMM_BUCKET_MAX];
     int n = 0;
     for (size_t at = 0; at < c->job.size_bytes; at += c->job.bucket_bytes, n++) {
-        struct mem_hash h = { .hash = &hash[n], .x = (const char *)c->job.buf + at,
+        struct mem_hash h = { .hash = &hash[n],
+                              .x = (const char *)c->job.buf + at,
                               .size_bytes = MIN(c->job.bucket_bytes, c->job.size_bytes - at) };
         if (!host_mem_hash(c->base.dev, &h, err))
             return false;

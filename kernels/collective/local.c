@@ -8,6 +8,7 @@
  *    copies a piece of each rank's shard in, and each adds up its own piece in rank order.
  * 5. `over` only ever becomes true. It is set by a rank that leaves, fails a wait or finds another dead. */
 #include "kernels/collective/local.h"
+#include <inttypes.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -32,11 +33,11 @@
 
 struct member {
     _Alignas(64) _Atomic uint32_t arrived;
-    _Atomic int32_t pid;            // valid from arrived 1 on
-    _Atomic uint32_t reads;         // the others' memory, now; a futex
+    _Atomic int32_t pid;       // valid from arrived 1 on
+    _Atomic uint32_t reads;    // the others' memory, now; a futex
 };
-struct meeting {                    // the mapped file: this, then small, slot, sum
-    _Atomic uint32_t n_rank;        // 0: nobody has joined yet
+struct meeting {                // the mapped file: this, then small, slot, sum
+    _Atomic uint32_t n_rank;    // 0: nobody has joined yet
     _Atomic uint32_t over;
     struct member member[COLLECTIVE_RANK_MAX];
 };
@@ -44,13 +45,13 @@ struct local {
     struct collective base;
     struct device *dev;
     char path[4200];
-    int fd;                         // until everybody has joined
+    int fd;    // until everybody has joined
     struct meeting *m;
     size_t size_bytes;
-    char *small;                    // (2, n_rank, COLLECTIVE_GATHER_MAX)
-    float *slot;                    // (n_rank, CHUNK) what each rank gives
-    float *sum;                     // (CHUNK)
-    uint32_t seq;                   // barriers reached
+    char *small;     // (2, n_rank, COLLECTIVE_GATHER_MAX)
+    float *slot;     // (n_rank, CHUNK) what each rank gives
+    float *sum;      // (CHUNK)
+    uint32_t seq;    // barriers reached
     uint32_t n_gather;
     int pidfd[COLLECTIVE_RANK_MAX];
     int64_t wait_ms;
@@ -130,7 +131,7 @@ static bool wait_one(struct local *l, int q, uint32_t seq, int64_t end_ms, int *
             return error_set(err, ERR_CLOSED, "the meeting of the ranks was called off");
         int64_t now = clock_ms();
         if (now >= end_ms)
-            return error_set(err, ERR_TIMEOUT, "rank %d has not come in %lld s", q, (long long)(end_ms - began + 999) / 1000);
+            return error_set(err, ERR_TIMEOUT, "rank %d has not come in %" PRId64 " s", q, (end_ms - began + 999) / 1000);
         if (l->waits && *told != q && now - began >= TELL_MS)
             l->waits(l->ctx, *told = q);
         futex_wait(&l->m->member[q].arrived, value, MIN(end_ms - now, (int64_t)TICK_MS));
@@ -204,8 +205,7 @@ static bool file_take(struct local *l, struct error *err)
     if (l->fd < 0)
         return error_errno(err, "cannot open '%s'", l->path);
     /* blocks now: a full disk would be a SIGBUS later */
-    if (fallocate(l->fd, 0, 0, (off_t)l->size_bytes) != 0
-        && (errno != EOPNOTSUPP || ftruncate(l->fd, (off_t)l->size_bytes) != 0))
+    if (fallocate(l->fd, 0, 0, (off_t)l->size_bytes) != 0 && (errno != EOPNOTSUPP || ftruncate(l->fd, (off_t)l->size_bytes) != 0))
         return error_errno(err, "cannot take %zu bytes for the exchange between ranks in '%s'", l->size_bytes, l->path);
     char *p = mmap(NULL, l->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, l->fd, 0);
     if (p == MAP_FAILED)
@@ -334,6 +334,11 @@ static bool local_all_gather(struct collective *c, float *x, const float *sum, i
 }
 
 const struct collective_kind collective_local = {
-    .name = "local", .join = local_join, .leave = local_leave, .reads = local_reads, .gather = local_gather, .reduce = local_reduce,
+    .name = "local",
+    .join = local_join,
+    .leave = local_leave,
+    .reads = local_reads,
+    .gather = local_gather,
+    .reduce = local_reduce,
     .all_gather = local_all_gather,
 };

@@ -22,7 +22,13 @@ struct nccl_config {    // ncclConfig_t as of 2.14: later versions take what is 
     unsigned magic, version;
     int blocking, cga;
 };
-enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7, NCCL_UINT8 = 1, NCCL_MAGIC = (int)0xcafebeef, NCCL_CONFIG_VERSION = 21400 };
+enum {
+    NCCL_SUCCESS = 0,
+    NCCL_IN_PROGRESS = 7,
+    NCCL_UINT8 = 1,
+    NCCL_MAGIC = (int)0xcafebeef,
+    NCCL_CONFIG_VERSION = 21400,
+};
 typedef struct ncclComm *nccl_handle;
 struct nccl_api {
     int (*get_unique_id)(struct comm_id *);
@@ -36,28 +42,35 @@ struct nccl_api {
 /* Of the hash of a bucket while others are on their way: a multiprocessor that hashes has no room for a block of NCCL, which
  * would wait for it. 24 of them keep up with NVLink. */
 #define HASH_BLOCKS 24
-enum phase { PHASE_JOINING, PHASE_IDLE, PHASE_SENDING };
+enum phase {
+    PHASE_JOINING,
+    PHASE_IDLE,
+    PHASE_SENDING,
+};
 struct nccl_comm {
-    struct comm base;            // first
+    struct comm base;    // first
     const struct nccl_api *api;
     nccl_handle handle;
     enum phase phase;
     cudaStream_t copy, net, check;
     cudaEvent_t copied, first, arrived, checked;    // first: bucket 0 has arrived
-    uint64_t *hash;              // (n_bucket) device
-    uint64_t *hash_host;         // (n_bucket) pinned
-    int n_hash;                  // room in both
+    uint64_t *hash;                                 // (n_bucket) device
+    uint64_t *hash_host;                            // (n_bucket) pinned
+    int n_hash;                                     // room in both
     struct comm_broadcast job;
-    int n_bucket, at;            // of the job; the bucket whose turn it is
-    bool issued;                 // its call is under way
-    bool closed;                 // all are, and the event at the end is recorded
+    int n_bucket, at;    // of the job; the bucket whose turn it is
+    bool issued;         // its call is under way
+    bool closed;         // all are, and the event at the end is recorded
 };
 
 /* The library, or NULL with the reason. */
 static const struct nccl_api *nccl_open(struct error *err)
 {
     static struct nccl_api api;
-    static const struct { const char *name; size_t at; } entry[] = {
+    static const struct {
+        const char *name;
+        size_t at;
+    } entry[] = {
         { "ncclGetUniqueId", offsetof(struct nccl_api, get_unique_id) },
         { "ncclCommInitRankConfig", offsetof(struct nccl_api, init_rank_config) },
         { "ncclCommAbort", offsetof(struct nccl_api, abort) },
@@ -150,14 +163,14 @@ static struct comm *nccl_new(struct device *dev, const struct comm_id *id, int n
     cudaSetDevice(dev->index);
     int low, high;    // of what is ready to run, the sending goes first: decoding on the same device would starve it
     bool ok = cuda_ok(cudaDeviceGetStreamPriorityRange(&low, &high), "NCCL", err)
-        && cuda_ok(cudaStreamCreateWithPriority(&c->copy, cudaStreamNonBlocking, high), "NCCL", err)
-        && cuda_ok(cudaStreamCreateWithPriority(&c->net, cudaStreamNonBlocking, high), "NCCL", err)
-        && cuda_ok(cudaStreamCreateWithPriority(&c->check, cudaStreamNonBlocking, low), "NCCL", err)
-        && cuda_ok(cudaEventCreateWithFlags(&c->copied, cudaEventDisableTiming), "NCCL", err)
-        && cuda_ok(cudaEventCreateWithFlags(&c->first, cudaEventDisableTiming), "NCCL", err)
-        && cuda_ok(cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming), "NCCL", err)
-        && cuda_ok(cudaEventCreateWithFlags(&c->checked, cudaEventDisableTiming), "NCCL", err)
-        && nccl_ok(c, api->init_rank_config(&c->handle, n_rank, *id, rank, &config), "joining a group", err);
+              && cuda_ok(cudaStreamCreateWithPriority(&c->copy, cudaStreamNonBlocking, high), "NCCL", err)
+              && cuda_ok(cudaStreamCreateWithPriority(&c->net, cudaStreamNonBlocking, high), "NCCL", err)
+              && cuda_ok(cudaStreamCreateWithPriority(&c->check, cudaStreamNonBlocking, low), "NCCL", err)
+              && cuda_ok(cudaEventCreateWithFlags(&c->copied, cudaEventDisableTiming), "NCCL", err)
+              && cuda_ok(cudaEventCreateWithFlags(&c->first, cudaEventDisableTiming), "NCCL", err)
+              && cuda_ok(cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming), "NCCL", err)
+              && cuda_ok(cudaEventCreateWithFlags(&c->checked, cudaEventDisableTiming), "NCCL", err)
+              && nccl_ok(c, api->init_rank_config(&c->handle, n_rank, *id, rank, &config), "joining a group", err);
     if (!ok) {
         nccl_free(&c->base);
         return NULL;
@@ -201,12 +214,14 @@ static int bucket_begin(struct nccl_comm *c, struct error *err)
 {
     size_t from = (size_t)c->at * c->job.bucket_bytes;
     char *buf = (char *)c->job.buf + from;
-    if (c->job.src && c->at > 0 && (!cuda_ok(cudaMemcpyAsync(buf, (const char *)c->job.src + from, bucket_bytes(c, c->at), cudaMemcpyDeviceToDevice,
-                                                c->copy), "NCCL", err)
-                       || !cuda_ok(cudaEventRecord(c->copied, c->copy), "NCCL", err)
-                       || !cuda_ok(cudaStreamWaitEvent(c->net, c->copied, 0), "NCCL", err)))
+    if (c->job.src && c->at > 0
+        && (!cuda_ok(cudaMemcpyAsync(buf, (const char *)c->job.src + from, bucket_bytes(c, c->at), cudaMemcpyDeviceToDevice, c->copy),
+                     "NCCL", err)
+            || !cuda_ok(cudaEventRecord(c->copied, c->copy), "NCCL", err)
+            || !cuda_ok(cudaStreamWaitEvent(c->net, c->copied, 0), "NCCL", err)))
         return -1;
-    int status = c->api->broadcast(c->job.src && c->at == 0 ? c->job.src : buf, buf, bucket_bytes(c, c->at), NCCL_UINT8, 0, c->handle, c->net);
+    int status = c->api->broadcast(c->job.src && c->at == 0 ? c->job.src : buf, buf, bucket_bytes(c, c->at), NCCL_UINT8, 0, c->handle,
+                                   c->net);
     return nccl_ok(c, status, "broadcast", err) ? status : -1;
 }
 
@@ -221,7 +236,7 @@ static bool bucket_end(struct nccl_comm *c, struct error *err)
     if (c->at++ == 0 && !cuda_ok(cudaEventRecord(c->first, c->net), "NCCL", err))
         return false;
     return cuda_ok(cudaEventRecord(c->arrived, c->net), "NCCL", err) && cuda_ok(cudaStreamWaitEvent(c->check, c->arrived, 0), "NCCL", err)
-        && (c->job.unchecked || cuda_hash(c->check, c->at < c->n_bucket ? HASH_BLOCKS : 2 * cuda_of(c->base.dev)->n_sm, &h, err));
+           && (c->job.unchecked || cuda_hash(c->check, c->at < c->n_bucket ? HASH_BLOCKS : 2 * cuda_of(c->base.dev)->n_sm, &h, err));
 }
 
 static enum comm_state send_go_on(struct nccl_comm *c, struct error *err)
@@ -240,7 +255,9 @@ static enum comm_state send_go_on(struct nccl_comm *c, struct error *err)
     }
     if (!c->closed) {
         c->closed = true;
-        if ((!c->job.unchecked && !cuda_ok(cudaMemcpyAsync(c->hash_host, c->hash, (size_t)c->n_bucket * sizeof *c->hash, cudaMemcpyDeviceToHost, c->check), "NCCL", err))
+        if ((!c->job.unchecked
+             && !cuda_ok(cudaMemcpyAsync(c->hash_host, c->hash, (size_t)c->n_bucket * sizeof *c->hash, cudaMemcpyDeviceToHost, c->check),
+                         "NCCL", err))
             || !cuda_ok(cudaEventRecord(c->checked, c->check), "NCCL", err))
             return COMM_FAILED;
     }
@@ -274,8 +291,8 @@ static bool nccl_copied(struct comm *base)
 {
     struct nccl_comm *c = nccl_of(base);
     cudaSetDevice(base->dev->index);
-    return c->phase != PHASE_SENDING || !c->job.src || (c->at == c->n_bucket && cudaEventQuery(c->copied) == cudaSuccess
-                                                        && cudaEventQuery(c->first) == cudaSuccess);
+    return c->phase != PHASE_SENDING || !c->job.src
+           || (c->at == c->n_bucket && cudaEventQuery(c->copied) == cudaSuccess && cudaEventQuery(c->first) == cudaSuccess);
 }
 
 extern const struct comm_ops nccl_comm_ops = {

@@ -5,14 +5,14 @@
  * adds exactly nothing; so neither the rows handled together nor where keys lie (packed or in pages) changes a bit. */
 
 /* As block_mul for any number of rows. */
-static void rows_mul(int64_t m, int n, bool cols, int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                     const float *init, int64_t ldi, float *c, int64_t ldc)
+static void rows_mul(int64_t m, int n, bool cols, int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb, const float *init,
+                     int64_t ldi, float *c, int64_t ldc)
 {
     int64_t n_tile = (m + TILE_MR - 1) / TILE_MR;
     for (int64_t t = 0; t < n_tile; t++) {
         int64_t i = m * t / n_tile;
-        block_mul((int)(m * (t + 1) / n_tile - i), n, cols, n_k, a + i * (cols ? 1 : lda), lda, b, ldb, init + i * ldi, ldi,
-                  c + i * ldc, ldc, false, (const char *)a, 0);
+        block_mul((int)(m * (t + 1) / n_tile - i), n, cols, n_k, a + i * (cols ? 1 : lda), lda, b, ldb, init + i * ldi, ldi, c + i * ldc,
+                  ldc, false, (const char *)a, 0);
     }
 }
 
@@ -57,8 +57,8 @@ static void path_attend(const struct attend *a)
                      t ? sum : zero, t ? hd : 0, sum, hd);
         for (int h = PANEL; h < hd; h += PANEL)
             for (int64_t t = 0; t < n_tile; t++)
-                rows_mul(m, MIN(PANEL, hd - h), false, MIN(PANEL, max_len - t * PANEL), score + t * PANEL, wide,
-                         a->kv.v[t] + h, hd, t ? sum + h : zero, t ? hd : 0, sum + h, hd);
+                rows_mul(m, MIN(PANEL, hd - h), false, MIN(PANEL, max_len - t * PANEL), score + t * PANEL, wide, a->kv.v[t] + h, hd,
+                         t ? sum + h : zero, t ? hd : 0, sum + h, hd);
         for (int64_t i = 0; i < m; i++)
             for (int j = 0; j < hd; j += 16)
                 v_put(a->out, (i0 + i) * a->out_step + j, 16, a->out_dtype, v_mul(v_load(sum + i * hd + j), v_set1(inv[i])));

@@ -5,10 +5,10 @@
 #include "kernels/host.h"
 
 struct cpu_device {
-    struct device base;          // first: struct device * is cast to this
+    struct device base;    // first: struct device * is cast to this
     const struct cpu_path *path;
     struct pool *pool;
-    char *scratch;               // of the operation that runs; grows when a larger one comes, so not in a steady step
+    char *scratch;    // of the operation that runs; grows when a larger one comes, so not in a steady step
     size_t scratch_bytes;
 };
 static inline struct cpu_device *cpu_of(struct device *dev)

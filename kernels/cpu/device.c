@@ -18,8 +18,8 @@ static const struct cpu_path *path_choose(struct error *err)
     __builtin_cpu_init();
     bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const struct path_choice choice[] = {
-        { &cpu_path_avx512, fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") },
+        { &cpu_path_avx512, fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+                                && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") },
         { &cpu_path_avx2, fma },
         { &cpu_path_scalar, true },
     };
@@ -83,29 +83,27 @@ static void cpu_device_free(struct device *dev)
 }
 
 #define CPU_ENTRY(name) .name = name##_cpu,
-static const struct ops cpu_ops = {
-    .device_free = cpu_device_free,
-    .device_sync = host_sync,
-    .mem_new = host_mem_new,
-    .mem_free = host_mem_free,
-    .host_new = host_mem_new,
-    .host_free = host_mem_free,
-    .mem_info = host_mem_info,
-    .mem_copy = host_mem_copy,
-    .mark_new = host_mark_new,
-    .mark_free = host_mark_free,
-    .mark_set = host_mark_set,
-    .mark_wait = host_mark_set,
-    .mem_share_new = host_mem_share_new,
-    .mem_share_free = host_mem_share_free,
-    .mem_share_open = host_mem_share_open,
-    .mem_share_close = host_mem_share_close,
-    .comm = &host_comm_ops,
-    .weight_init = cpu_weight_init,
-    .weight_release = cpu_weight_release,
-    .weight_refresh = cpu_weight_refresh,
-    OPS_TABLE(CPU_ENTRY)
-};
+static const struct ops cpu_ops = { .device_free = cpu_device_free,
+                                    .device_sync = host_sync,
+                                    .mem_new = host_mem_new,
+                                    .mem_free = host_mem_free,
+                                    .host_new = host_mem_new,
+                                    .host_free = host_mem_free,
+                                    .mem_info = host_mem_info,
+                                    .mem_copy = host_mem_copy,
+                                    .mark_new = host_mark_new,
+                                    .mark_free = host_mark_free,
+                                    .mark_set = host_mark_set,
+                                    .mark_wait = host_mark_set,
+                                    .mem_share_new = host_mem_share_new,
+                                    .mem_share_free = host_mem_share_free,
+                                    .mem_share_open = host_mem_share_open,
+                                    .mem_share_close = host_mem_share_close,
+                                    .comm = &host_comm_ops,
+                                    .weight_init = cpu_weight_init,
+                                    .weight_release = cpu_weight_release,
+                                    .weight_refresh = cpu_weight_refresh,
+                                    OPS_TABLE(CPU_ENTRY) };
 
 /* The processor's name from /proc/cpuinfo, or "CPU". */
 static void processor_name(char *out, size_t size)
@@ -145,8 +143,13 @@ struct device *device_new_cpu(int index, int n_thread, struct error *err)
     }
     char name[64];
     processor_name(name, sizeof name);
-    cpu->base = (struct device){ .op = &cpu_ops, .kind = DEVICE_CPU, .index = index, .n_thread = n_thread,
-                                 .kv_page_tok = PANEL, .head_rows = 1 << 19, .host_memory = true };
+    cpu->base = (struct device){ .op = &cpu_ops,
+                                 .kind = DEVICE_CPU,
+                                 .index = index,
+                                 .n_thread = n_thread,
+                                 .kv_page_tok = PANEL,
+                                 .head_rows = 1 << 19,
+                                 .host_memory = true };
     snprintf(cpu->base.name, sizeof cpu->base.name, "cpu:%d", index);
     snprintf(cpu->base.what, sizeof cpu->base.what, "%.60s, %s, %d thread%s", name, path->name, n_thread, n_thread > 1 ? "s" : "");
     return &cpu->base;

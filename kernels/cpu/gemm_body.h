@@ -43,15 +43,15 @@ VEC_FN void tile_mul(const int mr, const int nv, const bool cols, int64_t n_k, c
             v_store(c + i * ldc + 16 * j, add ? v_add(v_load(c + i * ldc + 16 * j), acc[i][j]) : acc[i][j]);
 }
 
-typedef void tile_fn(int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb, const float *init, int64_t ldi,
-                     float *c, int64_t ldc, bool add, const char *ahead, int64_t step);
-#define TILE_ONE(mr, nv, cols) \
-    static void tile_##mr##_##nv##_##cols(int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb, \
-                                          const float *init, int64_t ldi, float *c, int64_t ldc, bool add, const char *ahead, \
-                                          int64_t step) \
-    { \
-        tile_mul(mr, nv, cols, n_k, a, lda, b, ldb, init, ldi, c, ldc, add, ahead, step); \
+typedef void tile_fn(int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb, const float *init, int64_t ldi, float *c,
+                     int64_t ldc, bool add, const char *ahead, int64_t step);
+#define TILE_ONE(mr, nv, cols)                                                                                                             \
+    static void tile_##mr##_##nv##_##cols(int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb, const float *init,        \
+                                          int64_t ldi, float *c, int64_t ldc, bool add, const char *ahead, int64_t step)                   \
+    {                                                                                                                                      \
+        tile_mul(mr, nv, cols, n_k, a, lda, b, ldb, init, ldi, c, ldc, add, ahead, step);                                                  \
     }
+// clang-format off
 #if TILE_MR == 12
 #define TILE_ROWS(X, nv, cols) X(1, nv, cols) X(2, nv, cols) X(3, nv, cols) X(4, nv, cols) X(5, nv, cols) X(6, nv, cols) \
     X(7, nv, cols) X(8, nv, cols) X(9, nv, cols) X(10, nv, cols) X(11, nv, cols) X(12, nv, cols)
@@ -60,6 +60,7 @@ typedef void tile_fn(int64_t n_k, const float *a, int64_t lda, const float *b, i
 #else
 #define TILE_ROWS(X, nv, cols) X(1, nv, cols) X(2, nv, cols) X(3, nv, cols) X(4, nv, cols)
 #endif
+// clang-format on
 #define TILE_NAME(mr, nv, cols) tile_##mr##_##nv##_##cols,
 TILE_ROWS(TILE_ONE, 1, 0)
 TILE_ROWS(TILE_ONE, 1, 1)
@@ -69,23 +70,25 @@ TILE_ROWS(TILE_ONE, 2, 1)
 #endif
 /* [cols][columns / 16 - 1][rows - 1] */
 static tile_fn *const tile_table[2][TILE_NV][TILE_MR] = {
-    { { TILE_ROWS(TILE_NAME, 1, 0) },
+    {
+        { TILE_ROWS(TILE_NAME, 1, 0) },
 #if TILE_NV == 2
-      { TILE_ROWS(TILE_NAME, 2, 0) },
+        { TILE_ROWS(TILE_NAME, 2, 0) },
 #endif
     },
-    { { TILE_ROWS(TILE_NAME, 1, 1) },
+    {
+        { TILE_ROWS(TILE_NAME, 1, 1) },
 #if TILE_NV == 2
-      { TILE_ROWS(TILE_NAME, 2, 1) },
+        { TILE_ROWS(TILE_NAME, 2, 1) },
 #endif
     },
 };
 
 /* An mr x n (n <= PANEL, a multiple of 16) block at c, which starts from init, or has that added. */
-static void block_mul(int mr, int n, bool cols, int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                      const float *init, int64_t ldi, float *c, int64_t ldc, bool add, const char *ahead, int64_t step)
+static void block_mul(int mr, int n, bool cols, int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb, const float *init,
+                      int64_t ldi, float *c, int64_t ldc, bool add, const char *ahead, int64_t step)
 {
-    for (int j = 0; j < n; ) {
+    for (int j = 0; j < n;) {
         int nv = MIN(TILE_NV, (n - j) / 16);
         tile_table[cols][nv - 1][mr - 1](n_k, a, lda, b + j, ldb, init + j, ldi, c + j, ldc, add, ahead, step);
         j += 16 * nv;

@@ -112,12 +112,18 @@ static void path_logprob_bwd(const struct logprob_bwd *a, int64_t i0, int64_t i1
 /* Floats as integers in the same order, and back. */
 static uint32_t order_key(float x)
 {
-    union { float f; uint32_t u; } v = { x };
+    union {
+        float f;
+        uint32_t u;
+    } v = { x };
     return v.u >> 31 ? ~v.u : v.u | 0x80000000u;
 }
 static float order_float(uint32_t key)
 {
-    union { uint32_t u; float f; } v = { key >> 31 ? key & 0x7fffffffu : ~key };
+    union {
+        uint32_t u;
+        float f;
+    } v = { key >> 31 ? key & 0x7fffffffu : ~key };
     return v.f;
 }
 

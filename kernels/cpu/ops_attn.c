@@ -39,11 +39,11 @@ struct attn_job {
     const struct cpu_path *path;
     const struct attn_fwd *a;
     const int32_t *seq;
-    int64_t n_tile;            // of all sequences
+    int64_t n_tile;    // of all sequences
     int64_t max_len;
-    int64_t n_block;           // query blocks of the longest sequence
-    float *kt, *v;             // (n_kv)(n_tile)(PANEL hd)
-    char *own;                 // (n_thread) of own_bytes: tile pointers, then scores, then queries in fp32
+    int64_t n_block;    // query blocks of the longest sequence
+    float *kt, *v;      // (n_kv)(n_tile)(PANEL hd)
+    char *own;          // (n_thread) of own_bytes: tile pointers, then scores, then queries in fp32
     size_t own_bytes;
 };
 static void attn_gather_piece(void *arg, int64_t piece, int thread)
@@ -86,11 +86,19 @@ static void attn_piece(void *arg, int64_t piece, int thread)
     }
     for (int g = 0; g < group; g++) {
         int64_t q_head = head * group + g, q_at = (row0 + i0) * ld + q_head * h.hd;
-        struct attend t = { .kv = { tile, tile + n_tile }, .q = (const float *)a->qkv + q_at, .q_step = ld,
+        struct attend t = { .kv = { tile, tile + n_tile },
+                            .q = (const float *)a->qkv + q_at,
+                            .q_step = ld,
                             .out = (char *)a->out + (size_t)(((row0 + i0) * h.n_q + q_head) * h.hd) * dtype_size(a->dtype),
-                            .out_step = (int64_t)h.n_q * h.hd, .out_dtype = a->dtype, .lse_step = h.n_q,
-                            .lse = a->lse ? a->lse + (row0 + i0) * h.n_q + q_head : NULL, .n_row = n_row, .first_len = i0 + 1,
-                            .len_step = 1, .hd = h.hd, .score = score };
+                            .out_step = (int64_t)h.n_q * h.hd,
+                            .out_dtype = a->dtype,
+                            .lse_step = h.n_q,
+                            .lse = a->lse ? a->lse + (row0 + i0) * h.n_q + q_head : NULL,
+                            .n_row = n_row,
+                            .first_len = i0 + 1,
+                            .len_step = 1,
+                            .hd = h.hd,
+                            .score = score };
         if (a->dtype == DT_BF16) {
             job->path->rows_load(q32, (const uint16_t *)a->qkv + q_at, DT_BF16, ld, n_row, h.hd);
             t.q = q32;
@@ -111,8 +119,8 @@ bool attn_fwd_cpu(struct device *dev, const struct attn_fwd *a, struct error *er
     for (int64_t s = 0; s < a->n_seq; s++)
         job.max_len = MAX(job.max_len, a->seq_host[s + 1] - a->seq_host[s]);
     job.n_block = (job.max_len + Q_ROWS - 1) / Q_ROWS;
-    job.own_bytes = (size_t)(2 * tiles(job.max_len)) * sizeof(float *) +
-                    scratch_floats(attend_scratch(job.max_len, h.hd) + Q_ROWS * h.hd + 16);
+    job.own_bytes = (size_t)(2 * tiles(job.max_len)) * sizeof(float *)
+                    + scratch_floats(attend_scratch(job.max_len, h.hd) + Q_ROWS * h.hd + 16);
     job.own_bytes = (job.own_bytes + 63) / 64 * 64;
     size_t kv_bytes = scratch_floats((int64_t)h.n_kv * job.n_tile * PANEL * h.hd);
     char *scratch = cpu_scratch(cpu, 2 * kv_bytes + job.own_bytes * (size_t)cpu->base.n_thread, "attn_fwd", err);
@@ -131,8 +139,8 @@ struct paged_job {
     const struct attn_paged *a;
     int64_t max_tile;
     int64_t n_block;
-    size_t page_elems;         // elements of a page
-    char *own;                 // (n_thread) of own_bytes: tile pointers, scores, queries, tiles in fp32
+    size_t page_elems;    // elements of a page
+    char *own;            // (n_thread) of own_bytes: tile pointers, scores, queries, tiles in fp32
     size_t own_bytes;
 };
 static void paged_piece(void *arg, int64_t piece, int thread)
@@ -169,11 +177,17 @@ static void paged_piece(void *arg, int64_t piece, int thread)
     int64_t n_call = n_q == 1 ? 1 : group;
     for (int64_t g = 0; g < n_call; g++) {
         int64_t q_head = head * group + g, q_at = (q0 + i0) * ld + q_head * h.hd;
-        struct attend t = { .kv = { tile, tile + n_tile }, .q = (const float *)a->qkv + q_at, .q_step = n_q == 1 ? h.hd : ld,
+        struct attend t = { .kv = { tile, tile + n_tile },
+                            .q = (const float *)a->qkv + q_at,
+                            .q_step = n_q == 1 ? h.hd : ld,
                             .out = (char *)a->out + (size_t)(((q0 + i0) * h.n_q + q_head) * h.hd) * dtype_size(a->dtype),
-                            .out_step = n_q == 1 ? h.hd : (int64_t)h.n_q * h.hd, .out_dtype = a->dtype,
-                            .n_row = n_q == 1 ? group : n_row, .first_len = first_len, .len_step = n_q == 1 ? 0 : 1,
-                            .hd = h.hd, .score = score };
+                            .out_step = n_q == 1 ? h.hd : (int64_t)h.n_q * h.hd,
+                            .out_dtype = a->dtype,
+                            .n_row = n_q == 1 ? group : n_row,
+                            .first_len = first_len,
+                            .len_step = n_q == 1 ? 0 : 1,
+                            .hd = h.hd,
+                            .score = score };
         if (a->dtype == DT_BF16) {
             job->path->rows_load(q32, (const uint16_t *)a->qkv + q_at, DT_BF16, t.q_step, t.n_row, h.hd);
             t.q = q32;
@@ -195,9 +209,9 @@ bool attn_paged_cpu(struct device *dev, const struct attn_paged *a, struct error
         max_q = MAX(max_q, a->kv_len[s] ? a->q_seq ? a->q_seq[s + 1] - a->q_seq[s] : 1 : 0);
     }
     job.n_block = (max_q + Q_ROWS - 1) / Q_ROWS;
-    job.own_bytes = (size_t)(2 * job.max_tile) * sizeof(float *) +
-                    scratch_floats(attend_scratch(job.max_tile * PANEL, h.hd) + MAX(Q_ROWS, group) * h.hd + 16) +
-                    (a->dtype == DT_BF16 ? scratch_floats(2 * job.max_tile * PANEL * h.hd) : 0);
+    job.own_bytes = (size_t)(2 * job.max_tile) * sizeof(float *)
+                    + scratch_floats(attend_scratch(job.max_tile * PANEL, h.hd) + MAX(Q_ROWS, group) * h.hd + 16)
+                    + (a->dtype == DT_BF16 ? scratch_floats(2 * job.max_tile * PANEL * h.hd) : 0);
     job.own_bytes = (job.own_bytes + 63) / 64 * 64;
     job.own = cpu_scratch(cpu, job.own_bytes * (size_t)cpu->base.n_thread, "attn_paged", err);
     if (!job.own)
@@ -211,7 +225,7 @@ struct attn_bwd_job {
     const struct attn_bwd *a;
     const int32_t *seq;
     int64_t max_len;
-    char *own;                 // (n_thread) of own_bytes
+    char *own;    // (n_thread) of own_bytes
     size_t own_bytes;
 };
 static void attn_bwd_piece(void *arg, int64_t piece, int thread)
@@ -238,9 +252,22 @@ static void attn_bwd_piece(void *arg, int64_t piece, int thread)
     for (int g = 0; g < group; g++) {
         int64_t q_head = head * group + g;
         size_t q_at = (size_t)(row0 * ld + q_head * hd), o_at = (size_t)(row0 * ldo + q_head * hd);
-        struct attend_bwd t = { .n = n, .hd = hd, .kt = kt, .vt = vt, .k = k, .q = (const float *)a->qkv + q_at, .q_step = ld,
-                                .dout = (const float *)a->dout + o_at, .dout_step = ldo, .lse = a->lse + row0 * h.n_q + q_head,
-                                .lse_step = h.n_q, .dot = dot, .dq = (float *)a->dqkv + q_at, .dk = dk, .dv = dv, .prob = prob,
+        struct attend_bwd t = { .n = n,
+                                .hd = hd,
+                                .kt = kt,
+                                .vt = vt,
+                                .k = k,
+                                .q = (const float *)a->qkv + q_at,
+                                .q_step = ld,
+                                .dout = (const float *)a->dout + o_at,
+                                .dout_step = ldo,
+                                .lse = a->lse + row0 * h.n_q + q_head,
+                                .lse_step = h.n_q,
+                                .dot = dot,
+                                .dq = (float *)a->dqkv + q_at,
+                                .dk = dk,
+                                .dv = dv,
+                                .prob = prob,
                                 .ds = prob + ATTEND_BWD_ROWS * wide };
         path->rows_dot(dot, (const char *)a->dout + o_at * es, (const char *)a->out + o_at * es, a->dtype, ldo, n, hd);
         if (a->dtype == DT_F32) {

@@ -28,9 +28,9 @@ bool logprob_bwd_cpu(struct device *dev, const struct logprob_bwd *a, struct err
 struct sample_job {
     const struct cpu_path *path;
     const struct sample_fwd *a;
-    int64_t step;          // rows of a piece
-    char *scratch;         // (n_thread)
-    size_t scratch_bytes;  // of one
+    int64_t step;            // rows of a piece
+    char *scratch;           // (n_thread)
+    size_t scratch_bytes;    // of one
 };
 static void sample_piece(void *arg, int64_t piece, int thread)
 {
@@ -43,8 +43,9 @@ bool sample_fwd_cpu(struct device *dev, const struct sample_fwd *a, struct error
     struct cpu_device *cpu = cpu_of(dev);
     if (!logits_check("sample_fwd", a->n, a->vocab, a->n_live, a->ld, err))
         return false;
-    struct sample_job job = { .path = cpu->path, .a = a, .step = rows_per_piece(a->vocab * 16),
-                              .scratch_bytes = scratch_floats(a->vocab + 16) };
+    struct sample_job job = {
+        .path = cpu->path, .a = a, .step = rows_per_piece(a->vocab * 16), .scratch_bytes = scratch_floats(a->vocab + 16)
+    };
     job.scratch = cpu_scratch(cpu, job.scratch_bytes * (size_t)cpu->base.n_thread, "sample_fwd", err);
     if (!job.scratch)
         return false;

@@ -3,6 +3,7 @@
  * A weight is kept as fp32 panels of PANEL output columns, (panel)(n_in, PANEL), made once an update; with for_bwd a second
  * time as panels of input columns, (panel)(n_out, PANEL). How a product is cut into blocks for threads and caches changes
  * no bit, since every element is one chain in order of k (gemm_body.h). */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/cpu/cpu.h"
@@ -73,8 +74,8 @@ static void pack_piece(void *arg, int64_t piece, UNUSED int thread)
     piece -= panels(w->n_out);
     int64_t width = MIN(PANEL, w->n_in - piece * PANEL);
     float *to = pack->bwd + piece * PANEL * w->n_out;
-    job->path->tiles_load(to, PANEL, 0, (const char *)w->data + (size_t)(piece * PANEL) * dtype_size(w->dtype), w->dtype, w->n_in,
-                          w->n_out, width);
+    job->path->tiles_load(to, PANEL, 0, (const char *)w->data + (size_t)(piece * PANEL) * dtype_size(w->dtype), w->dtype, w->n_in, w->n_out,
+                          width);
 }
 bool cpu_weight_refresh(struct device *dev, struct weight *w, UNUSED struct error *err)
 {
@@ -88,10 +89,10 @@ bool cpu_weight_refresh(struct device *dev, struct weight *w, UNUSED struct erro
 struct gemm_job {
     const struct cpu_path *path;
     struct gemm g;
-    int64_t rows, n_rows;          // of a block; blocks
+    int64_t rows, n_rows;    // of a block; blocks
     int64_t cols, n_cols;
-    const void *a16;               // bf16 left side, turned to fp32 a block at a time
-    float *a32;                    // (n_thread)(rows, k)
+    const void *a16;    // bf16 left side, turned to fp32 a block at a time
+    float *a32;         // (n_thread)(rows, k)
 };
 static void gemm_piece(void *arg, int64_t piece, int thread)
 {
@@ -113,8 +114,7 @@ static void gemm_piece(void *arg, int64_t piece, int thread)
     g.c = (char *)g.c + (size_t)(i0 * g.ldc + j0) * dtype_size(g.c_dtype);
     job->path->gemm(&g);
 }
-static bool gemm_run(struct cpu_device *cpu, const struct gemm *g, const void *a, enum dtype a_dtype, const char *op,
-                     struct error *err)
+static bool gemm_run(struct cpu_device *cpu, const struct gemm *g, const void *a, enum dtype a_dtype, const char *op, struct error *err)
 {
     struct gemm_job job = { .path = cpu->path, .g = *g };
     if (g->m == 0)
@@ -147,13 +147,21 @@ bool linear_fwd_cpu(struct device *dev, const struct linear_fwd *a, struct error
     const struct weight *w = a->w;
     const struct weight_pack *pack = w->pack;
     float small[1024], *bias = NULL;
-    struct gemm g = { .m = a->n, .n = w->n_out, .k = w->n_in, .lda = a->ldx ? a->ldx : w->n_in, .b = pack->fwd, .ldb = PANEL,
-                      .panel_step = PANEL * w->n_in, .bias = a->bias, .c = a->y, .ldc = a->ldy ? a->ldy : w->n_out,
+    struct gemm g = { .m = a->n,
+                      .n = w->n_out,
+                      .k = w->n_in,
+                      .lda = a->ldx ? a->ldx : w->n_in,
+                      .b = pack->fwd,
+                      .ldb = PANEL,
+                      .panel_step = PANEL * w->n_in,
+                      .bias = a->bias,
+                      .c = a->y,
+                      .ldc = a->ldy ? a->ldy : w->n_out,
                       .c_dtype = a->y_dtype };
     if (a->bias && w->dtype == DT_BF16) {
         bias = w->n_out <= (int64_t)ARRAY_SIZE(small) ? small : malloc((size_t)w->n_out * sizeof *bias);
         if (!bias)
-            return error_set(err, ERR_NO_MEMORY, "linear_fwd: no memory for a bias of %lld", (long long)w->n_out);
+            return error_set(err, ERR_NO_MEMORY, "linear_fwd: no memory for a bias of %" PRId64, w->n_out);
         cpu->path->rows_load(bias, a->bias, DT_BF16, w->n_out, 1, w->n_out);
         g.bias = bias;
     }
@@ -169,9 +177,17 @@ bool linear_bwd_x_cpu(struct device *dev, const struct linear_bwd_x *a, struct e
     const struct weight_pack *pack = w->pack;
     if (!w->for_bwd)
         return error_set(err, ERR_SHAPE, "linear_bwd_x: the weight was not made for it");
-    struct gemm g = { .m = a->n, .n = w->n_in, .k = w->n_out, .lda = a->lddy ? a->lddy : w->n_out, .b = pack->bwd, .ldb = PANEL,
-                      .panel_step = PANEL * w->n_out, .add = a->accumulate, .c = a->dx,
-                      .ldc = a->ldx ? a->ldx : w->n_in, .c_dtype = w->dtype };
+    struct gemm g = { .m = a->n,
+                      .n = w->n_in,
+                      .k = w->n_out,
+                      .lda = a->lddy ? a->lddy : w->n_out,
+                      .b = pack->bwd,
+                      .ldb = PANEL,
+                      .panel_step = PANEL * w->n_out,
+                      .add = a->accumulate,
+                      .c = a->dx,
+                      .ldc = a->ldx ? a->ldx : w->n_in,
+                      .c_dtype = w->dtype };
     return gemm_run(cpu_of(dev), &g, a->dy, w->dtype, "linear_bwd_x", err);
 }
 
@@ -183,14 +199,14 @@ struct wgrad_job {
     const struct cpu_path *path;
     const struct linear_bwd_w *a;
     int64_t lddy, ldx;
-    int64_t rows;                  // of dw a piece: whole tiles
-    float *x;                      // (blocks of WGRAD_K tokens)(panels of n_in)(WGRAD_K, PANEL), panels panel_step apart
+    int64_t rows;    // of dw a piece: whole tiles
+    float *x;        // (blocks of WGRAD_K tokens)(panels of n_in)(WGRAD_K, PANEL), panels panel_step apart
     int64_t panel_step;
-    float *dy;                     // (n_thread)(rows / GRAD_TILE)(WGRAD_K, GRAD_TILE), tiles tile_step apart
+    float *dy;    // (n_thread)(rows / GRAD_TILE)(WGRAD_K, GRAD_TILE), tiles tile_step apart
     int64_t tile_step;
-    size_t dy_bytes;               // of one thread's
-    float *sum;                    // (n_thread)(rows, panels of n_in * PANEL), with more than one block of tokens
-    size_t sum_bytes;              // of one thread's
+    size_t dy_bytes;     // of one thread's
+    float *sum;          // (n_thread)(rows, panels of n_in * PANEL), with more than one block of tokens
+    size_t sum_bytes;    // of one thread's
 };
 static void wgrad_x_piece(void *arg, int64_t piece, UNUSED int thread)
 {
@@ -213,17 +229,26 @@ static void wgrad_piece(void *arg, int64_t piece, int thread)
     const float *x = job->x;
     for (int64_t k0 = 0; k0 < a->n; k0 += WGRAD_K) {
         int64_t n_k = MIN(WGRAD_K, a->n - k0);
-        job->path->tiles_load(dy, GRAD_TILE, job->tile_step, from + (size_t)(k0 * job->lddy) * dtype_size(a->dtype), a->dtype,
-                              job->lddy, n_k, rows);
+        job->path->tiles_load(dy, GRAD_TILE, job->tile_step, from + (size_t)(k0 * job->lddy) * dtype_size(a->dtype), a->dtype, job->lddy,
+                              n_k, rows);
         bool last = k0 + n_k == a->n;
         for (int64_t panel = 0; panel < n_panel; panel++, x += job->panel_step) {
             int64_t n = MIN(PANEL, a->n_in - panel * PANEL);
             for (int64_t i = 0; i < rows; i += GRAD_TILE) {
                 float *chain = sum + i * ld_sum + panel * PANEL;
-                struct gemm g = { .m = MIN(GRAD_TILE, rows - i), .n = last ? n : (n + 15) / 16 * 16, .k = n_k,
-                                  .a = dy + i / GRAD_TILE * job->tile_step, .lda = GRAD_TILE, .a_cols = true, .b = x, .ldb = PANEL,
-                                  .from = k0 > 0 ? chain : NULL, .ld_from = ld_sum, .add = last,
-                                  .c = last ? a->dw + (o0 + i) * a->n_in + panel * PANEL : chain, .ldc = last ? a->n_in : ld_sum };
+                struct gemm g = { .m = MIN(GRAD_TILE, rows - i),
+                                  .n = last ? n : (n + 15) / 16 * 16,
+                                  .k = n_k,
+                                  .a = dy + i / GRAD_TILE * job->tile_step,
+                                  .lda = GRAD_TILE,
+                                  .a_cols = true,
+                                  .b = x,
+                                  .ldb = PANEL,
+                                  .from = k0 > 0 ? chain : NULL,
+                                  .ld_from = ld_sum,
+                                  .add = last,
+                                  .c = last ? a->dw + (o0 + i) * a->n_in + panel * PANEL : chain,
+                                  .ldc = last ? a->n_in : ld_sum };
                 job->path->gemm(&g);
             }
         }
@@ -241,7 +266,7 @@ bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct e
     int64_t n_tile = (a->n_out + GRAD_TILE - 1) / GRAD_TILE, n_thread = cpu->base.n_thread;
     int64_t each = (n_tile + n_thread * WGRAD_TILES - 1) / (n_thread * WGRAD_TILES);
     job.rows = (n_tile + n_thread * each - 1) / (n_thread * each) * GRAD_TILE;
-    job.panel_step = PANEL * WGRAD_K + 16;     // steps that are no multiple of a page: stores spread over a cache's sets
+    job.panel_step = PANEL * WGRAD_K + 16;    // steps that are no multiple of a page: stores spread over a cache's sets
     job.tile_step = GRAD_TILE * WGRAD_K + 16;
     job.dy_bytes = scratch_floats(job.rows / GRAD_TILE * job.tile_step);
     size_t x_bytes = scratch_floats((a->n + WGRAD_K - 1) / WGRAD_K * panels(a->n_in) * job.panel_step);

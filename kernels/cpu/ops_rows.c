@@ -2,11 +2,12 @@
  *
  * Sums over rows (gradients of norms, of the embedding, the gradient norm) are cut at fixed places, whatever the number of
  * threads, and their parts added in order. */
+#include <inttypes.h>
 #include <string.h>
 #include "kernels/cpu/cpu.h"
 #include "kernels/ref/ref.h"
-#define SUM_ROWS 64         // rows summed into one part
-#define SUMSQ_F32 4096      // elements summed in fp32 before they join the double
+#define SUM_ROWS 64       // rows summed into one part
+#define SUMSQ_F32 4096    // elements summed in fp32 before they join the double
 
 bool rows_gather_cpu(struct device *dev, const struct rows_gather *a, struct error *err)
 {
@@ -126,8 +127,8 @@ bool rmsnorm_fwd_cpu(struct device *dev, const struct rmsnorm_fwd *a, struct err
 struct norm_bwd_job {
     const struct cpu_path *path;
     const struct rmsnorm_bwd *a;
-    float *part;       // (pieces)(d)
-    int64_t step;      // floats of a part
+    float *part;     // (pieces)(d)
+    int64_t step;    // floats of a part
 };
 static void rmsnorm_bwd_piece(void *arg, int64_t piece, UNUSED int thread)
 {
@@ -164,13 +165,12 @@ bool rope_fwd_cpu(struct device *dev, const struct rope_fwd *a, struct error *er
 struct rope_bwd_job {
     const struct cpu_path *path;
     const struct rope_bwd *a;
-    float *part;       // (pieces)(2, hd)
+    float *part;    // (pieces)(2, hd)
 };
 static void rope_bwd_piece(void *arg, int64_t piece, UNUSED int thread)
 {
     const struct rope_bwd_job *job = arg;
-    job->path->rope_bwd(job->a, piece * SUM_ROWS, MIN(job->a->n, (piece + 1) * SUM_ROWS),
-                        job->part + piece * 2 * job->a->heads.hd);
+    job->path->rope_bwd(job->a, piece * SUM_ROWS, MIN(job->a->n, (piece + 1) * SUM_ROWS), job->part + piece * 2 * job->a->heads.hd);
 }
 bool rope_bwd_cpu(struct device *dev, const struct rope_bwd *a, struct error *err)
 {
@@ -247,7 +247,7 @@ static void adamw_range(const struct cpu_path *path, const void *args, int64_t i
 bool adamw_cpu(struct device *dev, const struct adamw *a, struct error *err)
 {
     if (a->step < 1)
-        return error_set(err, ERR_SHAPE, "adamw: step %lld; the first is 1", (long long)a->step);
+        return error_set(err, ERR_SHAPE, "adamw: step %" PRId64 "; the first is 1", a->step);
     cpu_ranges(cpu_of(dev), adamw_range, a, a->n, 16384);
     return true;
 }

@@ -6,7 +6,7 @@
 #include "kernels/ops.h"
 
 #define GRAD_TILE 12    // columns of a tile of dy in linear_bwd_w: the height of the widest register tile
-#define PANEL 32    // columns of a packed panel of a product's right side; also the tokens of a KV page
+#define PANEL 32        // columns of a packed panel of a product's right side; also the tokens of a KV page
 
 /* c (m, n) = init + a b, each element one chain of fused multiply-adds in order of k; or c += that, in one addition. Element (i, k) of a is
  * a[i * lda + k], or a[k * lda + i] with a_cols. b is in panels of PANEL columns, panel_step apart; rows of a panel ldb
@@ -18,52 +18,52 @@ struct gemm {
     bool a_cols;
     const float *b;
     int64_t ldb, panel_step;
-    const float *bias;      // (n) init, or NULL
-    const float *from;      // (m, n) init, rows ld_from apart and readable to a multiple of 16 columns, or NULL; neither: 0
+    const float *bias;    // (n) init, or NULL
+    const float *from;    // (m, n) init, rows ld_from apart and readable to a multiple of 16 columns, or NULL; neither: 0
     int64_t ld_from;
-    bool add;               // c += instead of c =
-    void *c;                // (m, n) c_dtype, rows ldc apart
+    bool add;    // c += instead of c =
+    void *c;     // (m, n) c_dtype, rows ldc apart
     int64_t ldc;
     enum dtype c_dtype;
 };
 
 /* The keys of one sequence and KV head, as tiles of PANEL tokens in fp32. */
 struct kv_tiles {
-    const float *const *k;  // tile t: (hd, PANEL), keys in columns
-    const float *const *v;  // tile t: (PANEL, hd)
+    const float *const *k;    // tile t: (hd, PANEL), keys in columns
+    const float *const *v;    // tile t: (PANEL, hd)
 };
 /* n_row queries (step apart in q and out) against those keys; query i sees keys 0 .. first_len - 1 + i * len_step. */
 struct attend {
     struct kv_tiles kv;
-    const float *q;         // row i at q + i * q_step, hd wide
+    const float *q;    // row i at q + i * q_step, hd wide
     int64_t q_step;
-    void *out;              // row i at out + i * out_step elements
+    void *out;    // row i at out + i * out_step elements
     int64_t out_step;
-    float *lse;             // value i at lse + i * lse_step, or NULL
+    float *lse;    // value i at lse + i * lse_step, or NULL
     int64_t lse_step;
     int64_t n_row, first_len, len_step;
     int hd;
     enum dtype out_dtype;
-    float *score;           // scratch: TILE rows x (keys rounded up to PANEL), see attend_scratch
+    float *score;    // scratch: TILE rows x (keys rounded up to PANEL), see attend_scratch
 };
-#define ATTEND_ROWS 12      // rows handled at a time: floats of score and, behind it, ATTEND_ROWS * hd of sums
+#define ATTEND_ROWS 12    // rows handled at a time: floats of score and, behind it, ATTEND_ROWS * hd of sums
 static inline int64_t attend_scratch(int64_t max_len, int hd)
 {
     return ATTEND_ROWS * ((max_len + PANEL - 1) / PANEL * PANEL + hd);
 }
 /* Backward of one query head: gradients by its queries, added gradients by the keys and values of its KV head. */
 struct attend_bwd {
-    int64_t n;              // tokens of the sequence
+    int64_t n;    // tokens of the sequence
     int hd;
-    const float *kt, *vt;   // (tiles of PANEL tokens)(hd, PANEL): keys and values in columns, 0 behind the end
-    const float *k;         // (n, hd)
-    const float *q, *dout;  // (n, hd), rows q_step and dout_step apart
-    const float *lse;       // value i at lse + i * lse_step
+    const float *kt, *vt;     // (tiles of PANEL tokens)(hd, PANEL): keys and values in columns, 0 behind the end
+    const float *k;           // (n, hd)
+    const float *q, *dout;    // (n, hd), rows q_step and dout_step apart
+    const float *lse;         // value i at lse + i * lse_step
     int64_t q_step, dout_step, lse_step;
-    const float *dot;       // (n) sum over the head of dout out
-    float *dq;              // (n, hd) written, rows q_step apart
-    float *dk, *dv;         // (n, hd) +=
-    float *prob, *ds;       // scratch: ATTEND_BWD_ROWS x (n rounded up to PANEL) each
+    const float *dot;    // (n) sum over the head of dout out
+    float *dq;           // (n, hd) written, rows q_step apart
+    float *dk, *dv;      // (n, hd) +=
+    float *prob, *ds;    // scratch: ATTEND_BWD_ROWS x (n rounded up to PANEL) each
 };
 #define ATTEND_BWD_ROWS 60
 
@@ -73,7 +73,7 @@ struct cpu_path {
     void (*rmsnorm_fwd)(const struct rmsnorm_fwd *a, int64_t i0, int64_t i1);
     void (*rmsnorm_bwd)(const struct rmsnorm_bwd *a, int64_t i0, int64_t i1, float *dw);    // dw (d): written
     void (*rope_fwd)(const struct rope_fwd *a, int64_t i0, int64_t i1);
-    void (*rope_bwd)(const struct rope_bwd *a, int64_t i0, int64_t i1, float *dnorm);       // (2, hd): written
+    void (*rope_bwd)(const struct rope_bwd *a, int64_t i0, int64_t i1, float *dnorm);    // (2, hd): written
     void (*swiglu_fwd)(const struct swiglu_fwd *a, int64_t i0, int64_t i1);
     void (*swiglu_bwd)(const struct swiglu_bwd *a, int64_t i0, int64_t i1);
     void (*add)(const struct add_fwd *a, int64_t i0, int64_t i1);

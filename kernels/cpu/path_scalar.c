@@ -6,6 +6,7 @@
 #include "kernels/cpu/attend_body.h"
 #include "kernels/cpu/head_body.h"
 
-const struct cpu_path cpu_path_scalar = { .name = "scalar",
+const struct cpu_path cpu_path_scalar = {
+    .name = "scalar",
 #include "kernels/cpu/path_rows.h"
 };

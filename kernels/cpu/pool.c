@@ -20,7 +20,7 @@ struct pool {
     int64_t n_piece;
     _Alignas(64) atomic_int_fast64_t next;
     _Alignas(64) atomic_uint epoch;
-    atomic_int n_asleep;         // threads that wait in the kernel for epoch
+    atomic_int n_asleep;    // threads that wait in the kernel for epoch
     _Alignas(64) atomic_uint busy;
     atomic_int caller_asleep;
     atomic_bool stop;
@@ -29,7 +29,7 @@ struct pool {
         pthread_t thread;
         int index;
         bool started;
-    } member[];                  // (n_thread - 1)
+    } member[];    // (n_thread - 1)
 };
 
 static void futex_wait(atomic_uint *word, unsigned seen)

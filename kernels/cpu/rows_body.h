@@ -1,8 +1,13 @@
 /* rows_body.h - operations on rows and elements: norm, rotation, SwiGLU, sums, casts, optimizer
  *
  * Each loop is written once for a dtype known at compile time (VEC_FN) and called for both. */
-#define BOTH_TYPES(t, fn, ...) \
-    do { if ((t) == DT_BF16) fn(__VA_ARGS__, DT_BF16); else fn(__VA_ARGS__, DT_F32); } while (0)
+#define BOTH_TYPES(t, fn, ...)                                                                                                             \
+    do {                                                                                                                                   \
+        if ((t) == DT_BF16)                                                                                                                \
+            fn(__VA_ARGS__, DT_BF16);                                                                                                      \
+        else                                                                                                                               \
+            fn(__VA_ARGS__, DT_F32);                                                                                                       \
+    } while (0)
 
 VEC_FN void rmsnorm_fwd_rows(const struct rmsnorm_fwd *a, int64_t i0, int64_t i1, const enum dtype t)
 {
@@ -89,8 +94,7 @@ VEC_FN void kv_write(const struct rope_fwd *a, int64_t i, const enum dtype t)
             else
                 ((uint16_t *)a->kv)[at + ((int64_t)h * hd + j) * PANEL + tok] = ((const uint16_t *)a->out)[from + h * hd + j];
         for (int j = 0; j < hd; j += 16)
-            v_put(a->kv, at + half + ((int64_t)h * PANEL + tok) * hd + j, 16, t,
-                  v_get(a->out, from + (int64_t)(n_kv + h) * hd + j, 16, t));
+            v_put(a->kv, at + half + ((int64_t)h * PANEL + tok) * hd + j, 16, t, v_get(a->out, from + (int64_t)(n_kv + h) * hd + j, 16, t));
     }
 }
 
@@ -117,8 +121,7 @@ VEC_FN void rope_fwd_rows(const struct rope_fwd *a, int64_t i0, int64_t i1, cons
         }
         if (a->out != a->qkv)
             memcpy((char *)a->out + (size_t)((i * n_head + n_q + n_kv) * hd) * dtype_size(t),
-                   (const char *)a->qkv + (size_t)((i * n_head + n_q + n_kv) * hd) * dtype_size(t),
-                   (size_t)(n_kv * hd) * dtype_size(t));
+                   (const char *)a->qkv + (size_t)((i * n_head + n_q + n_kv) * hd) * dtype_size(t), (size_t)(n_kv * hd) * dtype_size(t));
         if (a->kv && a->slot[i] >= 0)
             kv_write(a, i, t);
     }

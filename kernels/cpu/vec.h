@@ -12,24 +12,72 @@
 #if defined(__AVX512F__)
 #include <immintrin.h>
 typedef __m512 v16;
-VEC_FN v16 v_set1(float x) { return _mm512_set1_ps(x); }
-VEC_FN v16 v_load(const float *p) { return _mm512_loadu_ps(p); }
-VEC_FN v16 v_loadn(const float *p, int n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
-VEC_FN void v_store(float *p, v16 x) { _mm512_storeu_ps(p, x); }
-VEC_FN void v_storen(float *p, v16 x, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), x); }
-VEC_FN v16 v_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
-VEC_FN v16 v_sub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
-VEC_FN v16 v_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
-VEC_FN v16 v_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
-VEC_FN v16 v_sqrt(v16 a) { return _mm512_sqrt_ps(a); }
-VEC_FN v16 v_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
-VEC_FN v16 v_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
-VEC_FN v16 v_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
+VEC_FN v16 v_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+VEC_FN v16 v_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+VEC_FN v16 v_loadn(const float *p, int n)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+VEC_FN void v_store(float *p, v16 x)
+{
+    _mm512_storeu_ps(p, x);
+}
+VEC_FN void v_storen(float *p, v16 x, int n)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), x);
+}
+VEC_FN v16 v_add(v16 a, v16 b)
+{
+    return _mm512_add_ps(a, b);
+}
+VEC_FN v16 v_sub(v16 a, v16 b)
+{
+    return _mm512_sub_ps(a, b);
+}
+VEC_FN v16 v_mul(v16 a, v16 b)
+{
+    return _mm512_mul_ps(a, b);
+}
+VEC_FN v16 v_div(v16 a, v16 b)
+{
+    return _mm512_div_ps(a, b);
+}
+VEC_FN v16 v_sqrt(v16 a)
+{
+    return _mm512_sqrt_ps(a);
+}
+VEC_FN v16 v_fma(v16 a, v16 b, v16 c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+VEC_FN v16 v_max(v16 a, v16 b)
+{
+    return _mm512_max_ps(a, b);
+}
+VEC_FN v16 v_min(v16 a, v16 b)
+{
+    return _mm512_min_ps(a, b);
+}
 /* x where not a < t, else 0. */
-VEC_FN v16 v_keep_nlt(v16 a, v16 t, v16 x) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, t, _CMP_NLT_UQ), x); }
-VEC_FN int v_count_ge(v16 a, v16 t) { return __builtin_popcount(_mm512_cmp_ps_mask(a, t, _CMP_GE_OQ)); }
+VEC_FN v16 v_keep_nlt(v16 a, v16 t, v16 x)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, t, _CMP_NLT_UQ), x);
+}
+VEC_FN int v_count_ge(v16 a, v16 t)
+{
+    return __builtin_popcount(_mm512_cmp_ps_mask(a, t, _CMP_GE_OQ));
+}
 /* The first n lanes of a, the others of b. */
-VEC_FN v16 v_first(v16 a, v16 b, int n) { return _mm512_mask_mov_ps(b, (__mmask16)((1u << n) - 1), a); }
+VEC_FN v16 v_first(v16 a, v16 b, int n)
+{
+    return _mm512_mask_mov_ps(b, (__mmask16)((1u << n) - 1), a);
+}
 /* 2^n for t = 1.5 * 2^23 + n, n in [-126, 127]. */
 VEC_FN v16 v_pow2(v16 t)
 {
@@ -66,11 +114,23 @@ VEC_FN float v_hmax(v16 x)
 
 #elif defined(__AVX2__)
 #include <immintrin.h>
-typedef struct { __m256 a, b; } v16;
+typedef struct {
+    __m256 a, b;
+} v16;
 #define V_EACH(x, y) ((v16){ (x), (y) })
-VEC_FN v16 v_set1(float x) { return V_EACH(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
-VEC_FN v16 v_load(const float *p) { return V_EACH(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
-VEC_FN void v_store(float *p, v16 x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+VEC_FN v16 v_set1(float x)
+{
+    return V_EACH(_mm256_set1_ps(x), _mm256_set1_ps(x));
+}
+VEC_FN v16 v_load(const float *p)
+{
+    return V_EACH(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8));
+}
+VEC_FN void v_store(float *p, v16 x)
+{
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
 VEC_FN v16 v_loadn(const float *p, int n)
 {
     float t[16] = { 0 };
@@ -83,22 +143,46 @@ VEC_FN void v_storen(float *p, v16 x, int n)
     v_store(t, x);
     memcpy(p, t, (size_t)n * sizeof *t);
 }
-VEC_FN v16 v_add(v16 x, v16 y) { return V_EACH(_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)); }
-VEC_FN v16 v_sub(v16 x, v16 y) { return V_EACH(_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)); }
-VEC_FN v16 v_mul(v16 x, v16 y) { return V_EACH(_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)); }
-VEC_FN v16 v_div(v16 x, v16 y) { return V_EACH(_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)); }
-VEC_FN v16 v_sqrt(v16 x) { return V_EACH(_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)); }
-VEC_FN v16 v_fma(v16 x, v16 y, v16 z) { return V_EACH(_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)); }
-VEC_FN v16 v_max(v16 x, v16 y) { return V_EACH(_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)); }
-VEC_FN v16 v_min(v16 x, v16 y) { return V_EACH(_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)); }
+VEC_FN v16 v_add(v16 x, v16 y)
+{
+    return V_EACH(_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b));
+}
+VEC_FN v16 v_sub(v16 x, v16 y)
+{
+    return V_EACH(_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b));
+}
+VEC_FN v16 v_mul(v16 x, v16 y)
+{
+    return V_EACH(_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b));
+}
+VEC_FN v16 v_div(v16 x, v16 y)
+{
+    return V_EACH(_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b));
+}
+VEC_FN v16 v_sqrt(v16 x)
+{
+    return V_EACH(_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b));
+}
+VEC_FN v16 v_fma(v16 x, v16 y, v16 z)
+{
+    return V_EACH(_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b));
+}
+VEC_FN v16 v_max(v16 x, v16 y)
+{
+    return V_EACH(_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b));
+}
+VEC_FN v16 v_min(v16 x, v16 y)
+{
+    return V_EACH(_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b));
+}
 VEC_FN v16 v_keep_nlt(v16 a, v16 t, v16 x)
 {
     return V_EACH(_mm256_and_ps(_mm256_cmp_ps(a.a, t.a, _CMP_NLT_UQ), x.a), _mm256_and_ps(_mm256_cmp_ps(a.b, t.b, _CMP_NLT_UQ), x.b));
 }
 VEC_FN int v_count_ge(v16 a, v16 t)
 {
-    return __builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.a, t.a, _CMP_GE_OQ))) +
-           __builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.b, t.b, _CMP_GE_OQ)));
+    return __builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.a, t.a, _CMP_GE_OQ)))
+           + __builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.b, t.b, _CMP_GE_OQ)));
 }
 VEC_FN v16 v_first(v16 x, v16 y, int n)
 {
@@ -112,12 +196,18 @@ VEC_FN __m256 y_pow2(__m256 t)
 {
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(t), 23), _mm256_set1_epi32(0x3f800000)));
 }
-VEC_FN v16 v_pow2(v16 t) { return V_EACH(y_pow2(t.a), y_pow2(t.b)); }
+VEC_FN v16 v_pow2(v16 t)
+{
+    return V_EACH(y_pow2(t.a), y_pow2(t.b));
+}
 VEC_FN __m256 y_load_bf16(const uint16_t *p)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
-VEC_FN v16 v_load_bf16(const uint16_t *p) { return V_EACH(y_load_bf16(p), y_load_bf16(p + 8)); }
+VEC_FN v16 v_load_bf16(const uint16_t *p)
+{
+    return V_EACH(y_load_bf16(p), y_load_bf16(p + 8));
+}
 VEC_FN __m256i y_to_bf16(__m256 x)
 {
     __m256i u = _mm256_castps_si256(x), hi = _mm256_srli_epi32(u, 16);
@@ -148,22 +238,72 @@ VEC_FN float v_hmax(v16 x)
 #define TILE_NV 1
 
 #else
-typedef struct { float x[16]; } v16;
-#define V_LANES(expr) do { v16 r_; for (int i = 0; i < 16; i++) r_.x[i] = (expr); return r_; } while (0)
-VEC_FN v16 v_set1(float x) { V_LANES(x); }
-VEC_FN v16 v_load(const float *p) { V_LANES(p[i]); }
-VEC_FN v16 v_loadn(const float *p, int n) { V_LANES(i < n ? p[i] : 0); }
-VEC_FN void v_store(float *p, v16 x) { memcpy(p, x.x, sizeof x.x); }
-VEC_FN void v_storen(float *p, v16 x, int n) { memcpy(p, x.x, (size_t)n * sizeof *p); }
-VEC_FN v16 v_add(v16 a, v16 b) { V_LANES(a.x[i] + b.x[i]); }
-VEC_FN v16 v_sub(v16 a, v16 b) { V_LANES(a.x[i] - b.x[i]); }
-VEC_FN v16 v_mul(v16 a, v16 b) { V_LANES(a.x[i] * b.x[i]); }
-VEC_FN v16 v_div(v16 a, v16 b) { V_LANES(a.x[i] / b.x[i]); }
-VEC_FN v16 v_sqrt(v16 a) { V_LANES(sqrtf(a.x[i])); }
-VEC_FN v16 v_fma(v16 a, v16 b, v16 c) { V_LANES(fmaf(a.x[i], b.x[i], c.x[i])); }
-VEC_FN v16 v_max(v16 a, v16 b) { V_LANES(a.x[i] > b.x[i] ? a.x[i] : b.x[i]); }    // the second when unordered, as x86
-VEC_FN v16 v_min(v16 a, v16 b) { V_LANES(a.x[i] < b.x[i] ? a.x[i] : b.x[i]); }
-VEC_FN v16 v_keep_nlt(v16 a, v16 t, v16 x) { V_LANES(!(a.x[i] < t.x[i]) ? x.x[i] : 0); }
+typedef struct {
+    float x[16];
+} v16;
+#define V_LANES(expr)                                                                                                                      \
+    do {                                                                                                                                   \
+        v16 r_;                                                                                                                            \
+        for (int i = 0; i < 16; i++)                                                                                                       \
+            r_.x[i] = (expr);                                                                                                              \
+        return r_;                                                                                                                         \
+    } while (0)
+VEC_FN v16 v_set1(float x)
+{
+    V_LANES(x);
+}
+VEC_FN v16 v_load(const float *p)
+{
+    V_LANES(p[i]);
+}
+VEC_FN v16 v_loadn(const float *p, int n)
+{
+    V_LANES(i < n ? p[i] : 0);
+}
+VEC_FN void v_store(float *p, v16 x)
+{
+    memcpy(p, x.x, sizeof x.x);
+}
+VEC_FN void v_storen(float *p, v16 x, int n)
+{
+    memcpy(p, x.x, (size_t)n * sizeof *p);
+}
+VEC_FN v16 v_add(v16 a, v16 b)
+{
+    V_LANES(a.x[i] + b.x[i]);
+}
+VEC_FN v16 v_sub(v16 a, v16 b)
+{
+    V_LANES(a.x[i] - b.x[i]);
+}
+VEC_FN v16 v_mul(v16 a, v16 b)
+{
+    V_LANES(a.x[i] * b.x[i]);
+}
+VEC_FN v16 v_div(v16 a, v16 b)
+{
+    V_LANES(a.x[i] / b.x[i]);
+}
+VEC_FN v16 v_sqrt(v16 a)
+{
+    V_LANES(sqrtf(a.x[i]));
+}
+VEC_FN v16 v_fma(v16 a, v16 b, v16 c)
+{
+    V_LANES(fmaf(a.x[i], b.x[i], c.x[i]));
+}
+VEC_FN v16 v_max(v16 a, v16 b)
+{
+    V_LANES(a.x[i] > b.x[i] ? a.x[i] : b.x[i]);
+}    // the second when unordered, as x86
+VEC_FN v16 v_min(v16 a, v16 b)
+{
+    V_LANES(a.x[i] < b.x[i] ? a.x[i] : b.x[i]);
+}
+VEC_FN v16 v_keep_nlt(v16 a, v16 t, v16 x)
+{
+    V_LANES(!(a.x[i] < t.x[i]) ? x.x[i] : 0);
+}
 VEC_FN int v_count_ge(v16 a, v16 t)
 {
     int n = 0;
@@ -171,15 +311,27 @@ VEC_FN int v_count_ge(v16 a, v16 t)
         n += a.x[i] >= t.x[i];
     return n;
 }
-VEC_FN v16 v_first(v16 a, v16 b, int n) { V_LANES(i < n ? a.x[i] : b.x[i]); }
+VEC_FN v16 v_first(v16 a, v16 b, int n)
+{
+    V_LANES(i < n ? a.x[i] : b.x[i]);
+}
 VEC_FN float f_pow2(float t)
 {
-    union { float f; uint32_t u; } v = { t };
+    union {
+        float f;
+        uint32_t u;
+    } v = { t };
     v.u = (v.u << 23) + 0x3f800000u;
     return v.f;
 }
-VEC_FN v16 v_pow2(v16 t) { V_LANES(f_pow2(t.x[i])); }
-VEC_FN v16 v_load_bf16(const uint16_t *p) { V_LANES(bf16_to_f32(p[i])); }
+VEC_FN v16 v_pow2(v16 t)
+{
+    V_LANES(f_pow2(t.x[i]));
+}
+VEC_FN v16 v_load_bf16(const uint16_t *p)
+{
+    V_LANES(bf16_to_f32(p[i]));
+}
 VEC_FN void v_store_bf16(uint16_t *p, v16 x)
 {
     for (int i = 0; i < 16; i++)

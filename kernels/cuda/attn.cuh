@@ -42,17 +42,24 @@ template <int HD> __device__ static inline void tile_load(bf16 *to, const bf16 *
 }
 __device__ static inline void ldsm4(uint32_t (&r)[4], const bf16 *p)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_at(p)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(smem_at(p))
+                 : "memory");
 }
 __device__ static inline void ldsm4_t(uint32_t (&r)[4], const bf16 *p)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_at(p)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(smem_at(p))
+                 : "memory");
 }
 /* d += a b; a: 16 x 16, b: 16 x 8. */
 __device__ static inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ static inline uint32_t pack2(float lo, float hi)
 {
@@ -90,9 +97,9 @@ __device__ static inline void left_from(uint32_t (&a)[4], const float (&x)[4], c
 
 /* Rows of one head: where they are, packed or in pages. */
 struct kv_source {
-    const bf16 *k, *v;         // packed: first key and value of the sequence and head; paged: of the head in page 0
-    int64_t step;              // elements between tokens
-    const int32_t *page;       // NULL: packed
+    const bf16 *k, *v;      // packed: first key and value of the sequence and head; paged: of the head in page 0
+    int64_t step;           // elements between tokens
+    const int32_t *page;    // NULL: packed
     int64_t page_elems;
 };
 template <int HD> __device__ static inline void kv_load(bf16 *ks, bf16 *vs, const kv_source &src, int t, int kv_len)

@@ -5,13 +5,14 @@
  * of a tile of keys, which walks over the heads of the group and all later queries; dQ by the block of a tile of queries. Seven
  * products instead of five, no gradient in fp32 in memory, the same bits each run. A warp owns 16 rows of the result; all
  * operands come from shared memory. */
+#include <inttypes.h>
 #include "kernels/cuda/attn.cuh"
 
 struct bwd_args {
     void *dqkv;
     const void *dout, *out, *qkv;
     const float *lse;
-    float *dot;                // (n, n_q) D; scratch
+    float *dot;    // (n, n_q) D; scratch
     const int32_t *seq;
     int n_q, n_kv;
 };
@@ -289,7 +290,8 @@ template <int HD> __global__ static void dkdv_f32_kernel(bwd_args a)
 }
 
 /* --- launching ------------------------------------------------------------------------------------------------------- */
-template <int HD> static bool bwd_launch(struct cuda_device *cu, const bwd_args &a, const struct attn_bwd *args, int64_t max_len, struct error *err)
+template <int HD>
+static bool bwd_launch(struct cuda_device *cu, const bwd_args &a, const struct attn_bwd *args, int64_t max_len, struct error *err)
 {
     constexpr int bytes = 4 * tile<HD>::BYTES;
     unsigned n_seq = (unsigned)args->n_seq, n_q = (unsigned)a.n_q, n_kv = (unsigned)a.n_kv;
@@ -300,8 +302,8 @@ template <int HD> static bool bwd_launch(struct cuda_device *cu, const bwd_args 
         dkdv_f32_kernel<HD><<<dim3(blocks_for(max_len, 4), n_kv, n_seq), 128, 0, cu->stream>>>(a);
         return launch_ok("attn_bwd", err);
     }
-    if (!cuda_ok(cudaFuncSetAttribute(dkdv_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err) ||
-        !cuda_ok(cudaFuncSetAttribute(dq_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err))
+    if (!cuda_ok(cudaFuncSetAttribute(dkdv_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err)
+        || !cuda_ok(cudaFuncSetAttribute(dq_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err))
         return false;
     dot_kernel<bf16><<<blocks_for(n_work, 4), 128, 0, cu->stream>>>(a, HD, n_work);
     dkdv_kernel<HD><<<dim3(blocks_for(max_len, 64), n_kv, n_seq), 128, bytes, cu->stream>>>(a);
@@ -314,25 +316,28 @@ extern "C" bool attn_bwd_cuda(struct device *dev, const struct attn_bwd *args, s
     struct attn_heads h = args->heads;
     int64_t max_len = 0;
     if (h.n_q < 1 || h.n_kv < 1 || h.n_q % h.n_kv || args->n_seq > 65535)
-        return error_set(err, ERR_SHAPE, "attn_bwd: %d query heads, %d key heads, %lld sequences", h.n_q, h.n_kv, (long long)args->n_seq);
+        return error_set(err, ERR_SHAPE, "attn_bwd: %d query heads, %d key heads, %" PRId64 " sequences", h.n_q, h.n_kv, args->n_seq);
     for (int64_t s = 0; s < args->n_seq; s++)
         max_len = args->seq_host[s + 1] - args->seq_host[s] > max_len ? args->seq_host[s + 1] - args->seq_host[s] : max_len;
     if (max_len == 0)
         return true;
-    bwd_args a = { .dqkv = args->dqkv, .dout = args->dout, .out = args->out, .qkv = args->qkv, .lse = args->lse, .dot = NULL,
-                   .seq = args->seq, .n_q = h.n_q, .n_kv = h.n_kv };
+    bwd_args a = { .dqkv = args->dqkv,
+                   .dout = args->dout,
+                   .out = args->out,
+                   .qkv = args->qkv,
+                   .lse = args->lse,
+                   .dot = NULL,
+                   .seq = args->seq,
+                   .n_q = h.n_q,
+                   .n_kv = h.n_kv };
     a.dot = (float *)cuda_scratch(cu, (size_t)(args->n * h.n_q) * 4, "attn_bwd", err);
     if (!a.dot)
         return false;
     switch (h.hd) {
-    case 16:
-        return bwd_launch<16>(cu, a, args, max_len, err);
-    case 32:
-        return bwd_launch<32>(cu, a, args, max_len, err);
-    case 64:
-        return bwd_launch<64>(cu, a, args, max_len, err);
-    case 128:
-        return bwd_launch<128>(cu, a, args, max_len, err);
+    case 16: return bwd_launch<16>(cu, a, args, max_len, err);
+    case 32: return bwd_launch<32>(cu, a, args, max_len, err);
+    case 64: return bwd_launch<64>(cu, a, args, max_len, err);
+    case 128: return bwd_launch<128>(cu, a, args, max_len, err);
     }
     return error_set(err, ERR_SHAPE, "attn_bwd: heads of size %d; 16, 32, 64 and 128 are possible", h.hd);
 }

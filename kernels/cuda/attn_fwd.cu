@@ -4,14 +4,15 @@
  * tiles deep in flight; decode runs one block a sequence and KV head, the heads of the group as rows of one 16-row tile, the
  * four warps sharing a tile's keys and then the head's columns. Both do every element's sums in the order of attn.cuh, so a
  * query's result is the same bits in both. fp32: one warp a query and head, 32 keys at a time, for tests and small models. */
+#include <inttypes.h>
 #include "kernels/cuda/attn.cuh"
 
 struct fwd_args {
     void *out;
     float *lse;
     const void *qkv, *kv;
-    const int32_t *seq;        // first query row of each sequence (n_seq + 1), or NULL: row s
-    const int32_t *kv_len;     // paged; NULL: as many as queries
+    const int32_t *seq;       // first query row of each sequence (n_seq + 1), or NULL: row s
+    const int32_t *kv_len;    // paged; NULL: as many as queries
     const int32_t *page;
     int64_t max_page;
     int n_q, n_kv;
@@ -237,8 +238,8 @@ template <int HD> __global__ void __launch_bounds__(128) attn_decode_kernel(fwd_
         for (int j = 0; j < 2; j++)
 #pragma unroll
             for (int r = 0; r < 2; r++)
-                *(uint32_t *)&weight[lane / 4 + 8 * r][warp * 16 + j * 8 + lane % 4 * 2] =
-                    pack2(weight_of(p[j][2 * r], c, mc[r]), weight_of(p[j][2 * r + 1], c, mc[r]));
+                *(uint32_t *)&weight[lane / 4 + 8 * r][warp * 16 + j * 8 + lane % 4 * 2] = pack2(weight_of(p[j][2 * r], c, mc[r]),
+                                                                                                 weight_of(p[j][2 * r + 1], c, mc[r]));
 #pragma unroll
         for (int j = 0; j < 2 * OWN; j++)
 #pragma unroll
@@ -342,12 +343,15 @@ template <int HD> __global__ static void attn_fwd_f32_kernel(fwd_args a)
 static bool attn_sizes_ok(const char *op, struct attn_heads h, int64_t n_seq, struct error *err)
 {
     if (h.n_q < 1 || h.n_kv < 1 || h.n_q % h.n_kv || (h.hd != 16 && h.hd != 32 && h.hd != 64 && h.hd != 128) || n_seq > 65535)
-        return error_set(err, ERR_SHAPE, "%s: %d query heads, %d key heads of size %d, %lld sequences; the size must be 16, 32, 64 or 128, "
-                         "the sequences at most 65535", op, h.n_q, h.n_kv, h.hd, (long long)n_seq);
+        return error_set(err, ERR_SHAPE,
+                         "%s: %d query heads, %d key heads of size %d, %" PRId64 " sequences; the size must be 16, 32, 64 or 128, "
+                         "the sequences at most 65535",
+                         op, h.n_q, h.n_kv, h.hd, n_seq);
     return true;
 }
-template <int HD> static bool fwd_launch(struct cuda_device *cu, const fwd_args &a, enum dtype t, int64_t n_seq, int64_t max_q, const char *op,
-                                         struct error *err)
+template <int HD>
+static bool fwd_launch(struct cuda_device *cu, const fwd_args &a, enum dtype t, int64_t n_seq, int64_t max_q, const char *op,
+                       struct error *err)
 {
     constexpr int bytes = 4 * tile<HD>::BYTES;
     if (t == DT_F32) {
@@ -369,12 +373,9 @@ static bool fwd_run(struct cuda_device *cu, const fwd_args &a, int hd, enum dtyp
                     struct error *err)
 {
     switch (hd) {
-    case 16:
-        return fwd_launch<16>(cu, a, t, n_seq, max_q, op, err);
-    case 32:
-        return fwd_launch<32>(cu, a, t, n_seq, max_q, op, err);
-    case 64:
-        return fwd_launch<64>(cu, a, t, n_seq, max_q, op, err);
+    case 16: return fwd_launch<16>(cu, a, t, n_seq, max_q, op, err);
+    case 32: return fwd_launch<32>(cu, a, t, n_seq, max_q, op, err);
+    case 64: return fwd_launch<64>(cu, a, t, n_seq, max_q, op, err);
     }
     return fwd_launch<128>(cu, a, t, n_seq, max_q, op, err);
 }
@@ -387,8 +388,16 @@ extern "C" bool attn_fwd_cuda(struct device *dev, const struct attn_fwd *a, stru
         max_q = a->seq_host[s + 1] - a->seq_host[s] > max_q ? a->seq_host[s + 1] - a->seq_host[s] : max_q;
     if (max_q == 0)
         return true;
-    fwd_args f = { .out = a->out, .lse = a->lse, .qkv = a->qkv, .kv = NULL, .seq = a->seq, .kv_len = NULL, .page = NULL, .max_page = 0,
-                   .n_q = a->heads.n_q, .n_kv = a->heads.n_kv };
+    fwd_args f = { .out = a->out,
+                   .lse = a->lse,
+                   .qkv = a->qkv,
+                   .kv = NULL,
+                   .seq = a->seq,
+                   .kv_len = NULL,
+                   .page = NULL,
+                   .max_page = 0,
+                   .n_q = a->heads.n_q,
+                   .n_kv = a->heads.n_kv };
     return fwd_run(cuda_of(dev), f, a->heads.hd, a->dtype, a->n_seq, max_q, "attn_fwd", err);
 }
 extern "C" bool attn_paged_cuda(struct device *dev, const struct attn_paged *a, struct error *err)
@@ -399,8 +408,16 @@ extern "C" bool attn_paged_cuda(struct device *dev, const struct attn_paged *a, 
         return true;
     int64_t max_q = a->q_seq ? a->max_q : 1;
     if (max_q < 1)
-        return error_set(err, ERR_SHAPE, "attn_paged: max_q is %lld", (long long)max_q);
-    fwd_args f = { .out = a->out, .lse = NULL, .qkv = a->qkv, .kv = a->kv, .seq = a->q_seq, .kv_len = a->kv_len, .page = a->page,
-                   .max_page = a->max_page, .n_q = a->heads.n_q, .n_kv = a->heads.n_kv };
+        return error_set(err, ERR_SHAPE, "attn_paged: max_q is %" PRId64, max_q);
+    fwd_args f = { .out = a->out,
+                   .lse = NULL,
+                   .qkv = a->qkv,
+                   .kv = a->kv,
+                   .seq = a->q_seq,
+                   .kv_len = a->kv_len,
+                   .page = a->page,
+                   .max_page = a->max_page,
+                   .n_q = a->heads.n_q,
+                   .n_kv = a->heads.n_kv };
     return fwd_run(cuda_of(dev), f, a->heads.hd, a->dtype, a->n_seq, max_q, "attn_paged", err);
 }

@@ -19,17 +19,17 @@ typedef __nv_bfloat16 bf16;
 #define CUDA_PIPES 3        // pieces of optimizer state between host and device at a time: one in, one computed, one out
 struct gemm_plan;
 struct cuda_device {
-    struct device base;           // first
+    struct device base;    // first
     cudaStream_t stream;
     cublasLtHandle_t lt;
-    void *workspace;              // of cuBLASLt, one stream
+    void *workspace;    // of cuBLASLt, one stream
     size_t workspace_bytes;
-    void *scratch;                // of the operation that runs
+    void *scratch;    // of the operation that runs
     size_t scratch_bytes;
-    void *old[32];                // smaller pieces of scratch from before
+    void *old[32];    // smaller pieces of scratch from before
     int n_old;
     bool capturing;
-    struct gemm_plan *plan;       // chosen algorithms (gemm.cu), a list
+    struct gemm_plan *plan;    // chosen algorithms (gemm.cu), a list
     int n_sm;
     /* optimizer state in host memory (optim.cu); made by its first step */
     cudaStream_t in, out;
@@ -74,13 +74,28 @@ extern const struct comm_ops nccl_comm_ops;    // kernels/collective/nccl.cu
 #define BY_TYPE(t, fn, ...) ((t) == DT_BF16 ? fn<bf16>(__VA_ARGS__) : fn<float>(__VA_ARGS__))
 
 #ifdef __CUDACC__
-__device__ static inline float to_float(float x) { return x; }
-__device__ static inline float to_float(bf16 x) { return __bfloat162float(x); }
+__device__ static inline float to_float(float x)
+{
+    return x;
+}
+__device__ static inline float to_float(bf16 x)
+{
+    return __bfloat162float(x);
+}
 template <typename T> __device__ static inline T from_float(float x);
-template <> __device__ inline float from_float<float>(float x) { return x; }
-template <> __device__ inline bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ inline float from_float<float>(float x)
+{
+    return x;
+}
+template <> __device__ inline bf16 from_float<bf16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
 /* V elements at p (aligned to their size) as floats, and back. */
-template <typename T, int V> struct __align__(sizeof(T) * V) vec_of { T x[V]; };
+template <typename T, int V> struct __align__(sizeof(T) * V) vec_of
+{
+    T x[V];
+};
 template <typename T, int V> __device__ static inline void load_v(float (&out)[V], const T *p)
 {
     vec_of<T, V> v = *(const vec_of<T, V> *)p;

@@ -20,7 +20,8 @@ void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, st
         return NULL;
     }
     /* recorded graphs hold the old piece's address, so it stays; doubling bounds what all old pieces take to the last one's size */
-    size_t wanted = size_bytes > 2 * cu->scratch_bytes ? size_bytes : 2 * cu->scratch_bytes, rounded = (wanted + 0xfffff) & ~(size_t)0xfffff;
+    size_t wanted = size_bytes > 2 * cu->scratch_bytes ? size_bytes : 2 * cu->scratch_bytes,
+           rounded = (wanted + 0xfffff) & ~(size_t)0xfffff;
     void *next = NULL;
     if (cu->n_old == ARRAY_SIZE(cu->old) || !cuda_ok(cudaMalloc(&next, rounded), op, err)) {
         if (cu->n_old == ARRAY_SIZE(cu->old))
@@ -55,8 +56,8 @@ static void cuda_device_free(struct device *dev)
 static bool cuda_sync(struct device *dev, struct error *err)
 {
     struct cuda_device *cu = cuda_of(dev);
-    return cuda_ok(cudaStreamSynchronize(cu->stream), "waiting for the device", err) &&
-           (!cu->out || cuda_ok(cudaStreamSynchronize(cu->out), "waiting for the optimizer's state", err));
+    return cuda_ok(cudaStreamSynchronize(cu->stream), "waiting for the device", err)
+           && (!cu->out || cuda_ok(cudaStreamSynchronize(cu->out), "waiting for the optimizer's state", err));
 }
 
 static struct mark *cuda_mark_new(struct device *dev, struct error *err)
@@ -96,8 +97,7 @@ static void *cuda_mem_new(struct device *dev, size_t size_bytes, const char *wha
     if (status == cudaSuccess)
         return p;
     (void)cudaGetLastError();    // forget it: the caller may ask for less
-    error_set(err, ERR_NO_MEMORY, "%s: no device memory for %s: %zu bytes: %s", dev->name, what, size_bytes,
-              cudaGetErrorString(status));
+    error_set(err, ERR_NO_MEMORY, "%s: no device memory for %s: %zu bytes: %s", dev->name, what, size_bytes, cudaGetErrorString(status));
     return NULL;
 }
 
@@ -256,7 +256,8 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
         error_set(err, ERR_UNSUPPORTED, "cuda:%d: %s", index, status != cudaSuccess ? cudaGetErrorString(status) : "there is no such GPU");
         return NULL;
     }
-    if (!cuda_ok(cudaSetDevice(index), "opening the device", err) || !cuda_ok(cudaGetDeviceProperties(&prop, index), "opening the device", err))
+    if (!cuda_ok(cudaSetDevice(index), "opening the device", err)
+        || !cuda_ok(cudaGetDeviceProperties(&prop, index), "opening the device", err))
         return NULL;
     struct cuda_device *cu = (struct cuda_device *)calloc(1, sizeof *cu);
     if (!cu) {
@@ -275,9 +276,9 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
     snprintf(cu->base.what, sizeof cu->base.what, "%.50s, %d multiprocessors, %zu GiB", prop.name, prop.multiProcessorCount,
              (size_t)(prop.totalGlobalMem >> 30));
     cu->workspace_bytes = WORKSPACE_BYTES;
-    if (!cuda_ok(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), "opening the device", err) ||
-        !cuda_ok(cudaMalloc(&cu->workspace, cu->workspace_bytes), "opening the device", err) ||
-        (cublasLtCreate(&cu->lt) != CUBLAS_STATUS_SUCCESS && !error_set(err, ERR_INTERNAL, "cuda:%d: cuBLASLt does not start", index))) {
+    if (!cuda_ok(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), "opening the device", err)
+        || !cuda_ok(cudaMalloc(&cu->workspace, cu->workspace_bytes), "opening the device", err)
+        || (cublasLtCreate(&cu->lt) != CUBLAS_STATUS_SUCCESS && !error_set(err, ERR_INTERNAL, "cuda:%d: cuBLASLt does not start", index))) {
         cuda_device_free(&cu->base);
         return NULL;
     }

@@ -8,15 +8,21 @@
  * bits each run: the heuristic's choice without in-place reduction, kept for each power of two of rows.
  * fp32 (tests, small models) and shapes that are no multiple of 8 take the plain kernel: one fused chain in order of k. */
 #include "kernels/cuda/cuda.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#define ROW_BUCKETS 15         // 1, 2, 4 ... 16384 rows; more rows use the last
+#define ROW_BUCKETS 15    // 1, 2, 4 ... 16384 rows; more rows use the last
 #define CHECK_ROWS 256
 #define CHECK_OUT 4096
 #define CANDIDATES 8
 #define TIMED_ROWS 512
 
-enum product { PRODUCT_FWD, PRODUCT_FWD_F32, PRODUCT_BWD_X, PRODUCT_BWD_W };
+enum product {
+    PRODUCT_FWD,
+    PRODUCT_FWD_F32,
+    PRODUCT_BWD_X,
+    PRODUCT_BWD_W,
+};
 struct gemm_plan {
     struct gemm_plan *next;
     enum product kind;
@@ -50,8 +56,8 @@ static int k_split(int64_t n_out, int64_t n_in)
 /* c (m, n) = bias by column + sum over k of a[i am + k ak] b[j bn + k bk]; 256 threads a 64 x 64 tile, 4 x 4 elements each, one
  * fused chain an element. With accumulate the finished chain is added to c. */
 template <typename T, typename C>
-__global__ static void plain_kernel(C *c, int64_t ldc, const T *__restrict__ a, int64_t am, int64_t ak, const T *__restrict__ b,
-                                    int64_t bn, int64_t bk, const T *__restrict__ bias, int64_t m, int64_t n, int64_t n_k, bool accumulate)
+__global__ static void plain_kernel(C *c, int64_t ldc, const T *__restrict__ a, int64_t am, int64_t ak, const T *__restrict__ b, int64_t bn,
+                                    int64_t bk, const T *__restrict__ bias, int64_t m, int64_t n, int64_t n_k, bool accumulate)
 {
     __shared__ float as[TILE_K][TILE + 1], bs[TILE_K][TILE + 1];
     int64_t i0 = (int64_t)blockIdx.y * TILE, j0 = (int64_t)blockIdx.x * TILE;
@@ -101,12 +107,13 @@ struct plain {
 template <typename T, typename C> static void plain_launch(cudaStream_t s, const struct plain *p)
 {
     plain_kernel<T, C><<<dim3(blocks_for(p->n, TILE), blocks_for(p->m, TILE)), 256, 0, s>>>(
-        (C *)p->c, p->ldc, (const T *)p->a, p->am, p->ak, (const T *)p->b, p->bn, p->bk, (const T *)p->bias, p->m, p->n, p->k, p->accumulate);
+        (C *)p->c, p->ldc, (const T *)p->a, p->am, p->ak, (const T *)p->b, p->bn, p->bk, (const T *)p->bias, p->m, p->n, p->k,
+        p->accumulate);
 }
 static bool plain_run(struct cuda_device *cu, const struct plain *p, const char *op, struct error *err)
 {
     if (p->m > 65535 * TILE)
-        return error_set(err, ERR_SHAPE, "%s: %lld rows in one call", op, (long long)p->m);
+        return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows in one call", op, p->m);
     if (p->dtype == DT_F32)
         plain_launch<float, float>(cu->stream, p);
     else if (p->c_dtype == DT_F32)
@@ -121,10 +128,10 @@ struct lt_call {
     enum product kind;
     int64_t rows, n_out, n_in;
     int split;
-    const void *weight;          // W
+    const void *weight;    // W
     const void *x, *bias;
-    void *y;                     // y, dx, or the fp32 gradient of W
-    const void *x2;              // dy, for PRODUCT_BWD_W
+    void *y;           // y, dx, or the fp32 gradient of W
+    const void *x2;    // dy, for PRODUCT_BWD_W
     int64_t ldx, ldy;
     bool accumulate;
 };
@@ -135,7 +142,8 @@ struct lt_setup {
     void *pd;
     float beta;
 };
-static void layout_init(cublasLtMatrixLayoutOpaque_t *l, cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld, int batch, int64_t step)
+static void layout_init(cublasLtMatrixLayoutOpaque_t *l, cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld, int batch,
+                        int64_t step)
 {
     cublasLtMatrixLayoutInit(l, type, (uint64_t)rows, (uint64_t)cols, ld);
     if (batch > 1) {
@@ -171,7 +179,7 @@ static void lt_setup_make(struct lt_setup *s, const struct lt_call *c)
         s->pa = c->weight;
         s->pb = c->x;
         s->pd = c->y;
-    } else {                                  // dw^T (n_in, n_out) += x^T (n_in, rows) dy (rows, n_out)
+    } else {    // dw^T (n_in, n_out) += x^T (n_in, rows) dy (rows, n_out)
         cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_TRANSB, &trans, sizeof trans);
         layout_init(&s->a, CUDA_R_16BF, c->n_in, c->rows, c->ldx, 1, 0);
         layout_init(&s->b, CUDA_R_16BF, c->n_out, c->rows, c->ldy, 1, 0);
@@ -189,7 +197,11 @@ static cublasStatus_t lt_multiply(struct cuda_device *cu, struct lt_setup *s, co
 }
 
 /* What an algorithm may do: keep to one order of sums; be the same each run; anything. */
-enum freedom { FREE_NOT, FREE_ORDER, FREE_ALL };
+enum freedom {
+    FREE_NOT,
+    FREE_ORDER,
+    FREE_ALL,
+};
 /* Up to CANDIDATES algorithms for this product, best first. */
 static int lt_candidates(struct cuda_device *cu, struct lt_setup *s, enum freedom freedom, cublasLtMatmulAlgo_t *out)
 {
@@ -205,7 +217,8 @@ static int lt_candidates(struct cuda_device *cu, struct lt_setup *s, enum freedo
     cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align);
     cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align);
     cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align);
-    if (cublasLtMatmulAlgoGetHeuristic(cu->lt, &s->op, &s->a, &s->b, &s->d, &s->d, &pref, CANDIDATES * 2, found, &n) != CUBLAS_STATUS_SUCCESS)
+    if (cublasLtMatmulAlgoGetHeuristic(cu->lt, &s->op, &s->a, &s->b, &s->d, &s->d, &pref, CANDIDATES * 2, found, &n)
+        != CUBLAS_STATUS_SUCCESS)
         return 0;
     for (int i = 0; i < n && kept < CANDIDATES; i++) {
         int32_t id = 0;
@@ -276,8 +289,7 @@ __global__ static void noise_kernel(bf16 *x, int64_t n, uint32_t salt)
 
 static bool lt_ok(cublasStatus_t status, const char *op, struct error *err)
 {
-    return status == CUBLAS_STATUS_SUCCESS ||
-           error_set(err, ERR_INTERNAL, "%s: cuBLASLt says %s", op, cublasLtGetStatusString(status));
+    return status == CUBLAS_STATUS_SUCCESS || error_set(err, ERR_INTERNAL, "%s: cuBLASLt says %s", op, cublasLtGetStatusString(status));
 }
 
 /* --- timing products ------------------------------------------------------------------------------------------------- */
@@ -339,8 +351,18 @@ static bool cost_call(struct cuda_device *cu, struct cost_run *r, int k, struct 
         a.y_dtype = c->y_dtype;
         return linear_fwd_cuda(&cu->base, &a, err);
     }
-    struct lt_call call = { .kind = c->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, .rows = c->n, .n_out = c->n_out, .n_in = c->n_in,
-                            .split = r->split, .weight = weight, .x = r->x, .bias = r->split == 1 ? r->bias : NULL, .y = r->y, .x2 = NULL, .ldx = c->n_in, .ldy = c->n_out };
+    struct lt_call call = { .kind = c->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD,
+                            .rows = c->n,
+                            .n_out = c->n_out,
+                            .n_in = c->n_in,
+                            .split = r->split,
+                            .weight = weight,
+                            .x = r->x,
+                            .bias = r->split == 1 ? r->bias : NULL,
+                            .y = r->y,
+                            .x2 = NULL,
+                            .ldx = c->n_in,
+                            .ldy = c->n_out };
     struct lt_setup setup;
     lt_setup_make(&setup, &call);
     return lt_ok(lt_multiply(cu, &setup, r->algo), "linear_cost", err);
@@ -361,8 +383,8 @@ static bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, st
     g = cu->base.op->graph_end(&cu->base, ok ? err : &ignored);
     ok = ok && g && cuda_ok(cudaEventCreate(&from), "linear_cost", err) && cuda_ok(cudaEventCreate(&to), "linear_cost", err);
     for (int i = -1; ok && i < r->runs; i++) {
-        ok = cuda_ok(cudaEventRecord(from, cu->stream), "linear_cost", err) && cu->base.op->graph_launch(&cu->base, g, err) &&
-             cuda_ok(cudaEventRecord(to, cu->stream), "linear_cost", err) && cuda_ok(cudaEventSynchronize(to), "linear_cost", err);
+        ok = cuda_ok(cudaEventRecord(from, cu->stream), "linear_cost", err) && cu->base.op->graph_launch(&cu->base, g, err)
+             && cuda_ok(cudaEventRecord(to, cu->stream), "linear_cost", err) && cuda_ok(cudaEventSynchronize(to), "linear_cost", err);
         if (ok && i >= 0)
             ok = cuda_ok(cudaEventElapsedTime(&took[i], from, to), "linear_cost", err);
     }
@@ -385,8 +407,13 @@ static bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, st
 /* Of n algorithms, all of the same bits, the one that is fastest for this many rows; the first where nothing can be timed. */
 static int plan_fastest(struct cuda_device *cu, const struct gemm_plan *p, int64_t rows, const cublasLtMatmulAlgo_t *algo, int n)
 {
-    struct linear_cost c = { .n = rows, .n_out = p->n_out, .n_in = p->n_in, .bias = p->bias,
-                             .y_dtype = p->kind == PRODUCT_FWD_F32 ? DT_F32 : DT_BF16, .rule_us = 0, .best_us = 0 };
+    struct linear_cost c = { .n = rows,
+                             .n_out = p->n_out,
+                             .n_in = p->n_in,
+                             .bias = p->bias,
+                             .y_dtype = p->kind == PRODUCT_FWD_F32 ? DT_F32 : DT_BF16,
+                             .rule_us = 0,
+                             .best_us = 0 };
     struct cost_run r;
     struct error ignored;    // without memory for it the heuristic's order stands
     int best = 0;
@@ -430,8 +457,14 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
     for (int round = 0; round < ROW_BUCKETS; round++) {
         /* 256 rows first: its first choice is what the others are held against */
         int bucket = round == 0 ? 8 : round <= 8 ? round - 1 : round;
-        struct lt_call call = { .kind = p->kind, .rows = (int64_t)1 << bucket, .n_out = p->n_out, .n_in = p->n_in, .split = p->split,
-                                .bias = p->bias && p->split == 1 ? mem : NULL, .ldx = p->n_in, .ldy = p->n_out };
+        struct lt_call call = { .kind = p->kind,
+                                .rows = (int64_t)1 << bucket,
+                                .n_out = p->n_out,
+                                .n_in = p->n_in,
+                                .split = p->split,
+                                .bias = p->bias && p->split == 1 ? mem : NULL,
+                                .ldx = p->n_in,
+                                .ldy = p->n_out };
         struct lt_setup setup;
         cublasLtMatmulAlgo_t found[CANDIDATES + 1];
         lt_setup_make(&setup, &call);
@@ -452,8 +485,8 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
             if (lt_multiply(cu, &setup, &found[i]) != CUBLAS_STATUS_SUCCESS)
                 continue;
             char *to = have_first ? got : want;
-            if (!cuda_ok(cudaMemcpyAsync(to, check.y, out_bytes, cudaMemcpyDeviceToHost, cu->stream), "checking products", err) ||
-                !cuda_ok(cudaStreamSynchronize(cu->stream), "checking products", err))
+            if (!cuda_ok(cudaMemcpyAsync(to, check.y, out_bytes, cudaMemcpyDeviceToHost, cu->stream), "checking products", err)
+                || !cuda_ok(cudaStreamSynchronize(cu->stream), "checking products", err))
                 goto out;
             bool same = true;
             size_t part = (size_t)(rows * n_out) * es, full = (size_t)(CHECK_ROWS * n_out) * es;
@@ -470,8 +503,10 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
             p->algo[bucket] = found[plan_fastest(cu, p, call.rows, found, n_same)];
             p->known[bucket] = true;
         } else {
-            error_set(err, ERR_UNSUPPORTED, "cuBLASLt has no algorithm for %lld rows of a %lld x %lld product that keeps to one order of sums",
-                      (long long)call.rows, (long long)p->n_out, (long long)p->n_in);
+            error_set(err, ERR_UNSUPPORTED,
+                      "cuBLASLt has no algorithm for %" PRId64 " rows of a %" PRId64 " x %" PRId64
+                      " product that keeps to one order of sums",
+                      call.rows, p->n_out, p->n_in);
             goto out;
         }
     }
@@ -531,17 +566,39 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     if (a->n == 0)
         return true;
     if (!fits_lt(w)) {
-        struct plain p = { .c = a->y, .c_dtype = a->y_dtype, .dtype = w->dtype, .ldc = ldy, .a = a->x, .b = w->data, .bias = a->bias,
-                           .am = ldx, .ak = 1, .bn = w->n_in, .bk = 1, .m = a->n, .n = w->n_out, .k = w->n_in, .accumulate = false };
+        struct plain p = { .c = a->y,
+                           .c_dtype = a->y_dtype,
+                           .dtype = w->dtype,
+                           .ldc = ldy,
+                           .a = a->x,
+                           .b = w->data,
+                           .bias = a->bias,
+                           .am = ldx,
+                           .ak = 1,
+                           .bn = w->n_in,
+                           .bk = 1,
+                           .m = a->n,
+                           .n = w->n_out,
+                           .k = w->n_in,
+                           .accumulate = false };
         return plain_run(cu, &p, "linear_fwd", err);
     }
     if (ldx % 8 || ldy % 8)
-        return error_set(err, ERR_SHAPE, "linear_fwd: rows %lld and %lld apart; they must be multiples of 8", (long long)ldx, (long long)ldy);
+        return error_set(err, ERR_SHAPE, "linear_fwd: rows %" PRId64 " and %" PRId64 " apart; they must be multiples of 8", ldx, ldy);
     struct gemm_plan *p = plan_ready(cu, a->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, w->n_out, w->n_in, a->bias != NULL, err);
     if (!p)
         return false;
-    struct lt_call call = { .kind = p->kind, .rows = a->n, .n_out = w->n_out, .n_in = w->n_in, .split = p->split, .weight = w->data,
-                            .x = a->x, .bias = p->split == 1 ? a->bias : NULL, .y = a->y, .ldx = ldx, .ldy = ldy };
+    struct lt_call call = { .kind = p->kind,
+                            .rows = a->n,
+                            .n_out = w->n_out,
+                            .n_in = w->n_in,
+                            .split = p->split,
+                            .weight = w->data,
+                            .x = a->x,
+                            .bias = p->split == 1 ? a->bias : NULL,
+                            .y = a->y,
+                            .ldx = ldx,
+                            .ldy = ldy };
     float *part = NULL;
     if (p->split > 1) {
         part = (float *)cuda_scratch(cu, (size_t)p->split * (size_t)a->n * (size_t)w->n_out * 4, "linear_fwd", err);
@@ -580,8 +637,7 @@ static bool bwd_run(struct cuda_device *cu, const struct lt_call *call, const ch
         full.rows = (int64_t)1 << bucket;
         lt_setup_make(&ask, &full);
         if (lt_candidates(cu, &ask, FREE_ORDER, found) == 0)
-            return error_set(err, ERR_UNSUPPORTED, "%s: cuBLASLt has no algorithm for %lld x %lld", op, (long long)call->n_out,
-                             (long long)call->n_in);
+            return error_set(err, ERR_UNSUPPORTED, "%s: cuBLASLt has no algorithm for %" PRId64 " x %" PRId64, op, call->n_out, call->n_in);
         p->algo[bucket] = found[0];
         p->known[bucket] = true;
     }
@@ -596,12 +652,36 @@ extern "C" bool linear_bwd_x_cuda(struct device *dev, const struct linear_bwd_x 
     if (a->n == 0)
         return true;
     if (!fits_lt(w) || ldx % 8 || lddy % 8) {
-        struct plain p = { .c = a->dx, .c_dtype = w->dtype, .dtype = w->dtype, .ldc = ldx, .a = a->dy, .b = w->data, .bias = NULL,
-                           .am = lddy, .ak = 1, .bn = 1, .bk = w->n_in, .m = a->n, .n = w->n_in, .k = w->n_out, .accumulate = a->accumulate };
+        struct plain p = { .c = a->dx,
+                           .c_dtype = w->dtype,
+                           .dtype = w->dtype,
+                           .ldc = ldx,
+                           .a = a->dy,
+                           .b = w->data,
+                           .bias = NULL,
+                           .am = lddy,
+                           .ak = 1,
+                           .bn = 1,
+                           .bk = w->n_in,
+                           .m = a->n,
+                           .n = w->n_in,
+                           .k = w->n_out,
+                           .accumulate = a->accumulate };
         return plain_run(cu, &p, "linear_bwd_x", err);
     }
-    struct lt_call call = { .kind = PRODUCT_BWD_X, .rows = a->n, .n_out = w->n_out, .n_in = w->n_in, .split = 1, .weight = w->data,
-                            .x = a->dy, .bias = NULL, .y = a->dx, .x2 = NULL, .ldx = lddy, .ldy = ldx, .accumulate = a->accumulate };
+    struct lt_call call = { .kind = PRODUCT_BWD_X,
+                            .rows = a->n,
+                            .n_out = w->n_out,
+                            .n_in = w->n_in,
+                            .split = 1,
+                            .weight = w->data,
+                            .x = a->dy,
+                            .bias = NULL,
+                            .y = a->dx,
+                            .x2 = NULL,
+                            .ldx = lddy,
+                            .ldy = ldx,
+                            .accumulate = a->accumulate };
     return bwd_run(cu, &call, "linear_bwd_x", err);
 }
 
@@ -615,12 +695,36 @@ extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w 
     if (a->dbias && !cuda_rows_sum(cu, a->dbias, a->dy, a->dtype, lddy, a->n, a->n_out, err))
         return false;
     if (a->dtype == DT_F32 || a->n_out % 8 || a->n_in % 8 || ldx % 8 || lddy % 8) {
-        struct plain p = { .c = a->dw, .c_dtype = DT_F32, .dtype = a->dtype, .ldc = a->n_in, .a = a->dy, .b = a->x, .bias = NULL, .am = 1,
-                           .ak = lddy, .bn = 1, .bk = ldx, .m = a->n_out, .n = a->n_in, .k = a->n, .accumulate = true };
+        struct plain p = { .c = a->dw,
+                           .c_dtype = DT_F32,
+                           .dtype = a->dtype,
+                           .ldc = a->n_in,
+                           .a = a->dy,
+                           .b = a->x,
+                           .bias = NULL,
+                           .am = 1,
+                           .ak = lddy,
+                           .bn = 1,
+                           .bk = ldx,
+                           .m = a->n_out,
+                           .n = a->n_in,
+                           .k = a->n,
+                           .accumulate = true };
         return plain_run(cu, &p, "linear_bwd_w", err);
     }
-    struct lt_call call = { .kind = PRODUCT_BWD_W, .rows = a->n, .n_out = a->n_out, .n_in = a->n_in, .split = 1, .weight = NULL, .x = a->x,
-                            .bias = NULL, .y = a->dw, .x2 = a->dy, .ldx = ldx, .ldy = lddy, .accumulate = true };
+    struct lt_call call = { .kind = PRODUCT_BWD_W,
+                            .rows = a->n,
+                            .n_out = a->n_out,
+                            .n_in = a->n_in,
+                            .split = 1,
+                            .weight = NULL,
+                            .x = a->x,
+                            .bias = NULL,
+                            .y = a->dw,
+                            .x2 = a->dy,
+                            .ldx = ldx,
+                            .ldy = lddy,
+                            .accumulate = true };
     return bwd_run(cu, &call, "linear_bwd_w", err);
 }
 
@@ -633,14 +737,23 @@ bool cuda_linear_cost(struct device *dev, struct linear_cost *c, struct error *e
     struct lt_setup setup;
     cublasLtMatmulAlgo_t found[CANDIDATES];
     if (c->n < 1 || c->n_out % 8 || c->n_in % 8 || c->n_out < 8 || c->n_in < 8)
-        return error_set(err, ERR_SHAPE, "linear_cost: %lld rows, %lld x %lld", (long long)c->n, (long long)c->n_out, (long long)c->n_in);
+        return error_set(err, ERR_SHAPE, "linear_cost: %" PRId64 " rows, %" PRId64 " x %" PRId64, c->n, c->n_out, c->n_in);
     if (cost_open(cu, &r, c, 1, err) && cuda_weight_init(dev, &r.w, err) && cost_time(cu, &r, &c->rule_us, err)) {
-        struct lt_call call = { .kind = c->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, .rows = c->n, .n_out = c->n_out,
-                                .n_in = c->n_in, .split = 1, .weight = r.weights, .x = r.x, .bias = r.bias, .y = r.y, .x2 = NULL,
-                                .ldx = c->n_in, .ldy = c->n_out };
+        struct lt_call call = { .kind = c->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD,
+                                .rows = c->n,
+                                .n_out = c->n_out,
+                                .n_in = c->n_in,
+                                .split = 1,
+                                .weight = r.weights,
+                                .x = r.x,
+                                .bias = r.bias,
+                                .y = r.y,
+                                .x2 = NULL,
+                                .ldx = c->n_in,
+                                .ldy = c->n_out };
         lt_setup_make(&setup, &call);
         int n = lt_candidates(cu, &setup, FREE_ALL, found);
-        ok = n > 0 || error_set(err, ERR_UNSUPPORTED, "cuBLASLt has no algorithm for %lld x %lld", (long long)c->n_out, (long long)c->n_in);
+        ok = n > 0 || error_set(err, ERR_UNSUPPORTED, "cuBLASLt has no algorithm for %" PRId64 " x %" PRId64, c->n_out, c->n_in);
         c->best_us = INFINITY;
         for (int i = 0; ok && i < n; i++) {
             double us = INFINITY;

@@ -3,15 +3,16 @@
  * One block of HEAD_THREADS a row; element j always belongs to thread j / 4 mod HEAD_THREADS (or j mod HEAD_THREADS when rows
  * are not 16-byte multiples), so a row's sums depend on its length alone. logprob_fwd and sample_fwd share row_stat: equal
  * bits. Bound by reading the row from the second-level cache two or three times. */
+#include <inttypes.h>
 #include "kernels/cuda/cuda.h"
 #include "kernels/philox.h"
 #define HEAD_THREADS 512
 #define HEAD_WARPS (HEAD_THREADS / 32)
 
 struct row_stat {
-    float top;          // largest z = logit inv_t
-    float sum;          // of e^(z - top)
-    float weighted;     // of e^(z - top) (z - top)
+    float top;         // largest z = logit inv_t
+    float sum;         // of e^(z - top)
+    float weighted;    // of e^(z - top) (z - top)
 };
 /* Call f(j, logit) for this thread's elements of the row. */
 template <typename F> __device__ static inline void row_each(const float *__restrict__ z, int64_t n, bool wide, F f)
@@ -101,8 +102,8 @@ __global__ static void logprob_fwd_kernel(struct logprob_fwd a, bool wide)
 static bool sizes_ok(const char *op, int64_t n, int64_t vocab, int64_t n_live, int64_t ld, struct error *err)
 {
     if (n < 0 || n > INT32_MAX || vocab < 1 || vocab > INT32_MAX || n_live < 0 || n_live > vocab || (ld && ld < vocab))
-        return error_set(err, ERR_SHAPE, "%s: %lld rows of %lld logits, %lld live, %lld apart", op, (long long)n, (long long)vocab,
-                         (long long)n_live, (long long)ld);
+        return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows of %" PRId64 " logits, %" PRId64 " live, %" PRId64 " apart", op, n, vocab,
+                         n_live, ld);
     return true;
 }
 extern "C" bool logprob_fwd_cuda(struct device *dev, const struct logprob_fwd *args, struct error *err)
@@ -236,8 +237,8 @@ __global__ static void sample_kernel(struct sample_fwd a, bool wide)
         if (row.top_k > 0 && row.top_k < n)
             least = mass_threshold(z, n, wide, -INFINITY, highest, (float)row.top_k, true, inv_t, r.top, tmp);
         if (row.top_p < 1)
-            least = mass_threshold(z, n, wide, least, highest,
-                                   row.top_p * mass_from(z, n, wide, least, false, inv_t, r.top, tmp), false, inv_t, r.top, tmp);
+            least = mass_threshold(z, n, wide, least, highest, row.top_p * mass_from(z, n, wide, least, false, inv_t, r.top, tmp), false,
+                                   inv_t, r.top, tmp);
         if (row.min_p > 0)
             least = fmaxf(least, fminf(highest, highest + logf(row.min_p) / inv_t));
         int64_t step = (n + HEAD_WARPS - 1) / HEAD_WARPS, j0 = warp * step, j1 = j0 + step < n ? j0 + step : n;

@@ -9,6 +9,7 @@
  *
  * Elements do not depend on each other, so the bits are those of adamw. 24 bytes of host memory traffic an element (16 when
  * the weight is the master): 12 of them in each direction at about 50 GB/s are 0.24 ns an element, NOTES.md has the sums. */
+#include <inttypes.h>
 #include "kernels/cuda/cuda.h"
 __global__ static void sumsq_kernel(double *__restrict__ part, const float *__restrict__ x, int64_t n)
 {
@@ -61,8 +62,7 @@ extern "C" bool clip_coef_cuda(struct device *dev, const struct clip_coef *a, st
     return launch_ok("clip_coef", err);
 }
 /* 30 bytes an element with bf16 weights; one element a thread. */
-template <typename T>
-__global__ static void adamw_kernel(struct adamw a, float fix1, float fix2, float c1, float c2, float keep)
+template <typename T> __global__ static void adamw_kernel(struct adamw a, float fix1, float fix2, float c1, float c2, float keep)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= a.n)
@@ -86,7 +86,7 @@ template <typename T> static bool adamw_run(struct cuda_device *cu, const struct
 extern "C" bool adamw_cuda(struct device *dev, const struct adamw *a, struct error *err)
 {
     if (a->step < 1)
-        return error_set(err, ERR_SHAPE, "adamw: step %lld; the first is 1", (long long)a->step);
+        return error_set(err, ERR_SHAPE, "adamw: step %" PRId64 "; the first is 1", a->step);
     return a->n == 0 || BY_TYPE(a->dtype, adamw_run, cuda_of(dev), a, err);
 }
 
@@ -96,9 +96,9 @@ static bool pipes_open(struct cuda_device *cu, struct error *err)
     if (cu->in)
         return true;
     cudaEvent_t *const event[] = { cu->loaded, cu->done, cu->out_done };
-    bool ok = cuda_ok(cudaEventCreateWithFlags(&cu->begun, cudaEventDisableTiming), "adamw_host", err) &&
-              cuda_ok(cudaStreamCreateWithFlags(&cu->out, cudaStreamNonBlocking), "adamw_host", err) &&
-              cuda_ok(cudaStreamCreateWithFlags(&cu->in, cudaStreamNonBlocking), "adamw_host", err);
+    bool ok = cuda_ok(cudaEventCreateWithFlags(&cu->begun, cudaEventDisableTiming), "adamw_host", err)
+              && cuda_ok(cudaStreamCreateWithFlags(&cu->out, cudaStreamNonBlocking), "adamw_host", err)
+              && cuda_ok(cudaStreamCreateWithFlags(&cu->in, cudaStreamNonBlocking), "adamw_host", err);
     for (int k = 0; k < 3; k++)
         for (int i = 0; ok && i < CUDA_PIPES; i++)
             ok = cuda_ok(cudaEventCreateWithFlags(&event[k][i], cudaEventDisableTiming), "adamw_host", err);
@@ -129,7 +129,8 @@ static bool slot_copy(const struct slot *s, int64_t at, int64_t n, bool in, cuda
     for (int k = 0; k < s->n; k++) {
         float *dev = s->part[k], *host = s->host[k] + at;
         if (!cuda_ok(cudaMemcpyAsync(in ? dev : host, in ? host : dev, (size_t)n * 4, in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
-                                     stream), "adamw_host", err))
+                                     stream),
+                     "adamw_host", err))
             return false;
     }
     return true;
@@ -142,8 +143,8 @@ extern "C" bool adamw_host_cuda(struct device *dev, const struct adamw_host *a, 
     if (most < 1024 || (!a->step.master && a->step.dtype != DT_F32))
         return error_set(err, ERR_SHAPE, "adamw_host: %zu bytes to pass pieces through, %s", a->stage_bytes,
                          a->step.master ? "too few" : "and no master");
-    if (!pipes_open(cu, err) || !cuda_ok(cudaEventRecord(cu->begun, cu->stream), "adamw_host", err) ||
-        !cuda_ok(cudaStreamWaitEvent(cu->in, cu->begun, 0), "adamw_host", err))
+    if (!pipes_open(cu, err) || !cuda_ok(cudaEventRecord(cu->begun, cu->stream), "adamw_host", err)
+        || !cuda_ok(cudaStreamWaitEvent(cu->in, cu->begun, 0), "adamw_host", err))
         return false;
     for (int64_t at = 0, k = 0; at < a->step.n; at += most, k++) {
         int i = (int)(k % CUDA_PIPES);
@@ -158,12 +159,12 @@ extern "C" bool adamw_host_cuda(struct device *dev, const struct adamw_host *a, 
         piece.v = s.part[1];
         piece.master = a->step.master ? s.part[2] : (float *)piece.weight;
         /* an event never recorded counts as reached; a slot's last piece out also means that every piece before it is */
-        if (!cuda_ok(cudaStreamWaitEvent(cu->in, cu->out_done[i], 0), "adamw_host", err) || !slot_copy(&s, at, n, true, cu->in, err) ||
-            !cuda_ok(cudaEventRecord(cu->loaded[i], cu->in), "adamw_host", err) ||
-            !cuda_ok(cudaStreamWaitEvent(cu->stream, cu->loaded[i], 0), "adamw_host", err) || !adamw_cuda(dev, &piece, err) ||
-            !cuda_ok(cudaEventRecord(cu->done[i], cu->stream), "adamw_host", err) ||
-            !cuda_ok(cudaStreamWaitEvent(cu->out, cu->done[i], 0), "adamw_host", err) || !slot_copy(&s, at, n, false, cu->out, err) ||
-            !cuda_ok(cudaEventRecord(cu->out_done[i], cu->out), "adamw_host", err))
+        if (!cuda_ok(cudaStreamWaitEvent(cu->in, cu->out_done[i], 0), "adamw_host", err) || !slot_copy(&s, at, n, true, cu->in, err)
+            || !cuda_ok(cudaEventRecord(cu->loaded[i], cu->in), "adamw_host", err)
+            || !cuda_ok(cudaStreamWaitEvent(cu->stream, cu->loaded[i], 0), "adamw_host", err) || !adamw_cuda(dev, &piece, err)
+            || !cuda_ok(cudaEventRecord(cu->done[i], cu->stream), "adamw_host", err)
+            || !cuda_ok(cudaStreamWaitEvent(cu->out, cu->done[i], 0), "adamw_host", err) || !slot_copy(&s, at, n, false, cu->out, err)
+            || !cuda_ok(cudaEventRecord(cu->out_done[i], cu->out), "adamw_host", err))
             return false;
     }
     return true;

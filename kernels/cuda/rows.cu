@@ -2,6 +2,7 @@
  *
  * All are bound by memory: V elements a thread (16 bytes or so) where the row length allows. A row is one block, its sums a
  * fixed tree that depends on the row length alone; sums over rows are cut every SUM_ROWS rows and added in order. */
+#include <inttypes.h>
 #include "kernels/cuda/cuda.h"
 #define ROW_THREADS 128
 #define SUM_ROWS 64
@@ -34,16 +35,16 @@ extern "C" bool rows_gather_cuda(struct device *dev, const struct rows_gather *a
 {
     if (a->n == 0)
         return true;
-    rows_gather_kernel<<<(unsigned)a->n, ROW_THREADS, 0, cuda_of(dev)->stream>>>(
-        (uint8_t *)a->y, (const uint8_t *)a->table, a->row, a->n_row, a->d * (int64_t)dtype_size(a->dtype), false);
+    rows_gather_kernel<<<(unsigned)a->n, ROW_THREADS, 0, cuda_of(dev)->stream>>>((uint8_t *)a->y, (const uint8_t *)a->table, a->row,
+                                                                                 a->n_row, a->d * (int64_t)dtype_size(a->dtype), false);
     return launch_ok("rows_gather", err);
 }
 extern "C" bool rows_scatter_cuda(struct device *dev, const struct rows_scatter *a, struct error *err)
 {
     if (a->n == 0)
         return true;
-    rows_gather_kernel<<<(unsigned)a->n, ROW_THREADS, 0, cuda_of(dev)->stream>>>(
-        (uint8_t *)a->y, (const uint8_t *)a->x, a->row, a->n_row, a->d * (int64_t)dtype_size(a->dtype), true);
+    rows_gather_kernel<<<(unsigned)a->n, ROW_THREADS, 0, cuda_of(dev)->stream>>>((uint8_t *)a->y, (const uint8_t *)a->x, a->row, a->n_row,
+                                                                                 a->d * (int64_t)dtype_size(a->dtype), true);
     return launch_ok("rows_scatter", err);
 }
 
@@ -53,8 +54,8 @@ extern "C" bool rows_scatter_cuda(struct device *dev, const struct rows_scatter 
 #define EMBED_EACH 8
 #define EMBED_COLS (ROW_THREADS * EMBED_EACH)
 template <typename T>
-__global__ static void embed_bwd_kernel(float *__restrict__ dtable, const T *__restrict__ dy, const int32_t *__restrict__ row,
-                                        int64_t n, int64_t n_row, int64_t d)
+__global__ static void embed_bwd_kernel(float *__restrict__ dtable, const T *__restrict__ dy, const int32_t *__restrict__ row, int64_t n,
+                                        int64_t n_row, int64_t d)
 {
     __shared__ int32_t match[ROW_THREADS];
     int64_t i = blockIdx.x;
@@ -88,7 +89,8 @@ __global__ static void embed_bwd_kernel(float *__restrict__ dtable, const T *__r
 }
 template <typename T> static bool embed_bwd_run(struct cuda_device *cu, const struct embed_bwd *a, struct error *err)
 {
-    embed_bwd_kernel<T><<<dim3((unsigned)a->n, blocks_for(a->d, EMBED_COLS)), ROW_THREADS, 0, cu->stream>>>(a->dtable, (const T *)a->dy, a->row, a->n, a->n_row, a->d);
+    embed_bwd_kernel<T><<<dim3((unsigned)a->n, blocks_for(a->d, EMBED_COLS)), ROW_THREADS, 0, cu->stream>>>(a->dtable, (const T *)a->dy,
+                                                                                                            a->row, a->n, a->n_row, a->d);
     return launch_ok("embed_bwd", err);
 }
 extern "C" bool embed_bwd_cuda(struct device *dev, const struct embed_bwd *a, struct error *err)
@@ -264,8 +266,7 @@ extern "C" bool rmsnorm_bwd_cuda(struct device *dev, const struct rmsnorm_bwd *a
 
 /* --- rotation, q/k norm, KV write: one warp a head of a row; lane l holds elements l, l + 32, ... of each half -------- */
 #define ROPE_HALF_MAX 4    // hd up to 256
-template <typename T>
-__global__ static void rope_fwd_kernel(struct rope_fwd a, int64_t n_work)
+template <typename T> __global__ static void rope_fwd_kernel(struct rope_fwd a, int64_t n_work)
 {
     int64_t work = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     if (work >= n_work)
@@ -341,8 +342,7 @@ extern "C" bool rope_fwd_cuda(struct device *dev, const struct rope_fwd *a, stru
 }
 
 /* Backward of the same; with a q/k norm each row's xhat g goes to scratch (n, heads, hd) and is summed in order after. */
-template <typename T>
-__global__ static void rope_bwd_kernel(struct rope_bwd a, float *__restrict__ dnorm, int64_t n_work)
+template <typename T> __global__ static void rope_bwd_kernel(struct rope_bwd a, float *__restrict__ dnorm, int64_t n_work)
 {
     int64_t work = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     if (work >= n_work)
@@ -454,7 +454,7 @@ extern "C" bool kv_copy_cuda(struct device *dev, const struct kv_copy *a, struct
 {
     int64_t page_words = (int64_t)(kv_page_bytes(dev, a->heads, a->dtype) / 16);
     if (a->n > 65535)
-        return error_set(err, ERR_SHAPE, "kv_copy: %lld pages at once; 65535 are possible", (long long)a->n);
+        return error_set(err, ERR_SHAPE, "kv_copy: %" PRId64 " pages at once; 65535 are possible", a->n);
     if (a->n == 0)
         return true;
     kv_copy_kernel<<<dim3(blocks_for(page_words, 256), (unsigned)a->n), 256, 0, cuda_of(dev)->stream>>>((uint4 *)a->kv, a->src, a->dst,
@@ -463,8 +463,7 @@ extern "C" bool kv_copy_cuda(struct device *dev, const struct kv_copy *a, struct
 }
 
 /* --- elements -------------------------------------------------------------------------------------------------------- */
-template <typename T, int V>
-__global__ static void swiglu_fwd_kernel(T *__restrict__ y, const T *__restrict__ gu, int64_t n, int64_t f)
+template <typename T, int V> __global__ static void swiglu_fwd_kernel(T *__restrict__ y, const T *__restrict__ gu, int64_t n, int64_t f)
 {
     int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
     if (k >= n * f)
@@ -490,8 +489,7 @@ extern "C" bool swiglu_fwd_cuda(struct device *dev, const struct swiglu_fwd *a, 
 {
     return a->n == 0 || BY_TYPE(a->dtype, swiglu_fwd_run, cuda_of(dev), a, err);
 }
-template <typename T, int V>
-__global__ static void swiglu_bwd_kernel(T *dgu, const T *__restrict__ dy, const T *gu, int64_t n, int64_t f)
+template <typename T, int V> __global__ static void swiglu_bwd_kernel(T *dgu, const T *__restrict__ dy, const T *gu, int64_t n, int64_t f)
 {
     int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
     if (k >= n * f)
@@ -513,11 +511,11 @@ __global__ static void swiglu_bwd_kernel(T *dgu, const T *__restrict__ dy, const
 template <typename T> static bool swiglu_bwd_run(struct cuda_device *cu, const struct swiglu_bwd *a, struct error *err)
 {
     if (wide_rows(a->f))
-        swiglu_bwd_kernel<T, 8><<<blocks_for(a->n * a->f / 8, 256), 256, 0, cu->stream>>>((T *)a->dgu, (const T *)a->dy, (const T *)a->gu,
-                                                                                          a->n, a->f);
+        swiglu_bwd_kernel<T, 8>
+            <<<blocks_for(a->n * a->f / 8, 256), 256, 0, cu->stream>>>((T *)a->dgu, (const T *)a->dy, (const T *)a->gu, a->n, a->f);
     else
-        swiglu_bwd_kernel<T, 1><<<blocks_for(a->n * a->f, 256), 256, 0, cu->stream>>>((T *)a->dgu, (const T *)a->dy, (const T *)a->gu,
-                                                                                      a->n, a->f);
+        swiglu_bwd_kernel<T, 1>
+            <<<blocks_for(a->n * a->f, 256), 256, 0, cu->stream>>>((T *)a->dgu, (const T *)a->dy, (const T *)a->gu, a->n, a->f);
     return launch_ok("swiglu_bwd", err);
 }
 extern "C" bool swiglu_bwd_cuda(struct device *dev, const struct swiglu_bwd *a, struct error *err)

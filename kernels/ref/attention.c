@@ -1,4 +1,5 @@
 /* attention.c - rotation, the KV pool and causal attention, as plain as their formulas */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/ref/ref.h"
@@ -85,8 +86,7 @@ bool rope_bwd_ref(UNUSED struct device *dev, const struct rope_bwd *a, struct er
                 dot += g[j] * xhat;
             }
             for (int j = 0; j < h.hd; j++)
-                elem_put(a->dqkv, at + j, a->dtype,
-                         norm ? rstd * (g[j] - elem_get(a->qkv, at + j, a->dtype) * rstd * dot / h.hd) : g[j]);
+                elem_put(a->dqkv, at + j, a->dtype, norm ? rstd * (g[j] - elem_get(a->qkv, at + j, a->dtype) * rstd * dot / h.hd) : g[j]);
         }
     }
     for (int j = 0; j < h.hd; j++) {
@@ -102,20 +102,20 @@ bool rope_bwd_ref(UNUSED struct device *dev, const struct rope_bwd *a, struct er
 /* Where key or value j of position p of a sequence lies: in the packed rows, or in the pool. */
 struct kv_view {
     struct attn_heads h;
-    int64_t row0;              // first row, packed
-    const int32_t *page;       // pages of this sequence, or NULL when packed
+    int64_t row0;           // first row, packed
+    const int32_t *page;    // pages of this sequence, or NULL when packed
 };
 static int64_t kv_index(const struct kv_view *v, int64_t p, int head, int j, bool value)
 {
     if (v->page)
-        return kv_at(v->h, (int64_t)v->page[p / HOST_PAGE_TOK] * HOST_PAGE_TOK + p % HOST_PAGE_TOK, head, j) +
-               (value ? (int64_t)v->h.n_kv * HOST_PAGE_TOK * v->h.hd : 0);
+        return kv_at(v->h, (int64_t)v->page[p / HOST_PAGE_TOK] * HOST_PAGE_TOK + p % HOST_PAGE_TOK, head, j)
+               + (value ? (int64_t)v->h.n_kv * HOST_PAGE_TOK * v->h.hd : 0);
     return ((v->row0 + p) * (v->h.n_q + 2 * v->h.n_kv) + v->h.n_q + (value ? v->h.n_kv : 0) + head) * v->h.hd + j;
 }
 
 /* One query row and head against keys 0 .. n_key - 1; prob has room for n_key doubles. Returns the lse. */
-static double query_attend(void *out, int64_t out_at, const void *q, int64_t q_at, const void *kv, const struct kv_view *v,
-                           int head, int64_t n_key, double *prob, enum dtype t)
+static double query_attend(void *out, int64_t out_at, const void *q, int64_t q_at, const void *kv, const struct kv_view *v, int head,
+                           int64_t n_key, double *prob, enum dtype t)
 {
     struct attn_heads h = v->h;
     double max = -INFINITY, sum = 0;
@@ -145,7 +145,7 @@ bool attn_fwd_ref(UNUSED struct device *dev, const struct attn_fwd *a, struct er
         return false;
     double *prob = malloc((size_t)(a->n + 1) * sizeof *prob);
     if (!prob)
-        return error_set(err, ERR_NO_MEMORY, "attn_fwd: no memory for %lld scores", (long long)a->n);
+        return error_set(err, ERR_NO_MEMORY, "attn_fwd: no memory for %" PRId64 " scores", a->n);
     for (int64_t s = 0; s < a->n_seq; s++)
         for (int64_t i = a->seq_host[s]; i < a->seq_host[s + 1]; i++)
             for (int head = 0; head < h.n_q; head++) {

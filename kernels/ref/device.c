@@ -43,29 +43,27 @@ bool mem_hash_ref(struct device *dev, const struct mem_hash *a, struct error *er
 }
 
 #define REF_ENTRY(name) .name = name##_ref,
-static const struct ops ref_ops = {
-    .device_free = ref_device_free,
-    .device_sync = host_sync,
-    .mem_new = host_mem_new,
-    .mem_free = host_mem_free,
-    .host_new = host_mem_new,
-    .host_free = host_mem_free,
-    .mem_info = host_mem_info,
-    .mem_copy = host_mem_copy,
-    .mark_new = host_mark_new,
-    .mark_free = host_mark_free,
-    .mark_set = host_mark_set,
-    .mark_wait = host_mark_set,
-    .mem_share_new = host_mem_share_new,
-    .mem_share_free = host_mem_share_free,
-    .mem_share_open = host_mem_share_open,
-    .mem_share_close = host_mem_share_close,
-    .comm = &host_comm_ops,
-    .weight_init = ref_weight_init,
-    .weight_release = ref_weight_release,
-    .weight_refresh = ref_weight_init,
-    OPS_TABLE(REF_ENTRY)
-};
+static const struct ops ref_ops = { .device_free = ref_device_free,
+                                    .device_sync = host_sync,
+                                    .mem_new = host_mem_new,
+                                    .mem_free = host_mem_free,
+                                    .host_new = host_mem_new,
+                                    .host_free = host_mem_free,
+                                    .mem_info = host_mem_info,
+                                    .mem_copy = host_mem_copy,
+                                    .mark_new = host_mark_new,
+                                    .mark_free = host_mark_free,
+                                    .mark_set = host_mark_set,
+                                    .mark_wait = host_mark_set,
+                                    .mem_share_new = host_mem_share_new,
+                                    .mem_share_free = host_mem_share_free,
+                                    .mem_share_open = host_mem_share_open,
+                                    .mem_share_close = host_mem_share_close,
+                                    .comm = &host_comm_ops,
+                                    .weight_init = ref_weight_init,
+                                    .weight_release = ref_weight_release,
+                                    .weight_refresh = ref_weight_init,
+                                    OPS_TABLE(REF_ENTRY) };
 
 struct device *device_new_ref(struct error *err)
 {
@@ -74,8 +72,13 @@ struct device *device_new_ref(struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory for a device");
         return NULL;
     }
-    *dev = (struct device){ .op = &ref_ops, .kind = DEVICE_REF, .n_thread = 1, .name = "ref",
-                            .what = "reference, double accumulators", .kv_page_tok = HOST_PAGE_TOK,
-                            .head_rows = 1 << 20, .host_memory = true };
+    *dev = (struct device){ .op = &ref_ops,
+                            .kind = DEVICE_REF,
+                            .n_thread = 1,
+                            .name = "ref",
+                            .what = "reference, double accumulators",
+                            .kv_page_tok = HOST_PAGE_TOK,
+                            .head_rows = 1 << 20,
+                            .host_memory = true };
     return dev;
 }

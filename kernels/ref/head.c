@@ -1,4 +1,5 @@
 /* head.c - log-probs, their gradient, the policy loss, sampling and the optimizer, as plain as their formulas */
+#include <inttypes.h>
 #include <stdlib.h>
 #include "kernels/ref/ref.h"
 
@@ -121,7 +122,7 @@ bool sample_fwd_ref(struct device *dev, const struct sample_fwd *a, struct error
         return false;
     struct ranked *order = malloc((size_t)n_live * sizeof *order);
     if (!order)
-        return error_set(err, ERR_NO_MEMORY, "sample_fwd: no memory for %lld ids", (long long)n_live);
+        return error_set(err, ERR_NO_MEMORY, "sample_fwd: no memory for %" PRId64 " ids", n_live);
     bool ok = true;
     for (int64_t i = 0; ok && i < a->n; i++) {
         const struct sample_row *row = &a->row[i];
@@ -141,10 +142,17 @@ bool sample_fwd_ref(struct device *dev, const struct sample_fwd *a, struct error
                 }
         }
         a->id[i] = id;
-        ok = logprob_fwd_ref(dev, &(struct logprob_fwd){ .logp = a->logp ? a->logp + i : NULL,
-                                                         .entropy = a->entropy ? a->entropy + i : NULL, .logits = z,
-                                                         .id = a->id + i, .n = 1, .vocab = a->vocab, .n_live = a->n_live,
-                                                         .ld = ld, .temperature = temperature }, err);
+        ok = logprob_fwd_ref(dev,
+                             &(struct logprob_fwd){ .logp = a->logp ? a->logp + i : NULL,
+                                                    .entropy = a->entropy ? a->entropy + i : NULL,
+                                                    .logits = z,
+                                                    .id = a->id + i,
+                                                    .n = 1,
+                                                    .vocab = a->vocab,
+                                                    .n_live = a->n_live,
+                                                    .ld = ld,
+                                                    .temperature = temperature },
+                             err);
     }
     free(order);
     return ok;
@@ -181,7 +189,7 @@ bool clip_coef_ref(UNUSED struct device *dev, const struct clip_coef *a, UNUSED 
 bool adamw_ref(UNUSED struct device *dev, const struct adamw *a, struct error *err)
 {
     if (a->step < 1)
-        return error_set(err, ERR_SHAPE, "adamw: step %lld; the first is 1", (long long)a->step);
+        return error_set(err, ERR_SHAPE, "adamw: step %" PRId64 "; the first is 1", a->step);
     double fix1 = 1 - pow(a->beta1, (double)a->step), fix2 = 1 - pow(a->beta2, (double)a->step);
     for (int64_t i = 0; i < a->n; i++) {
         double g = a->grad[i] * (double)(a->coef ? *a->coef : 1);

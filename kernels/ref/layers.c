@@ -68,8 +68,8 @@ bool rmsnorm_bwd_ref(UNUSED struct device *dev, const struct rmsnorm_bwd *a, UNU
     for (int64_t i = 0; i < a->n; i++) {
         double dot = 0;
         for (int64_t j = 0; j < a->d; j++)
-            dot += elem_get(a->dy, i * a->d + j, a->dtype) * elem_get(a->w, j, a->dtype) *
-                   elem_get(a->x, i * a->d + j, a->dtype) * a->rstd[i];
+            dot += elem_get(a->dy, i * a->d + j, a->dtype) * elem_get(a->w, j, a->dtype) * elem_get(a->x, i * a->d + j, a->dtype)
+                   * a->rstd[i];
         for (int64_t j = 0; j < a->d; j++) {
             int64_t at = i * a->d + j;
             double g = elem_get(a->dy, at, a->dtype) * elem_get(a->w, j, a->dtype);

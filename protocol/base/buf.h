@@ -7,10 +7,10 @@
 #include <stddef.h>
 #include "protocol/base/macros.h"
 struct buf {
-    char *data;       // NUL-terminated; "" before the first append
-    size_t len;       // bytes, without the NUL
-    size_t cap;       // bytes allocated
-    size_t max;       // most bytes it may hold; 0: 1 GiB
+    char *data;    // NUL-terminated; "" before the first append
+    size_t len;    // bytes, without the NUL
+    size_t cap;    // bytes allocated
+    size_t max;    // most bytes it may hold; 0: 1 GiB
     bool failed;
 };
 #define BUF_INIT ((struct buf){ .data = NULL })

@@ -76,8 +76,7 @@ static struct cli_option *option_find(struct cli *cli, const char *word)
 
 static void help_print(const struct cli *cli)
 {
-    printf("usage: %s [options]%s%s\n\n%s\n", cli->command, cli->operands ? " " : "", cli->operands ? cli->operands : "",
-           cli->about);
+    printf("usage: %s [options]%s%s\n\n%s\n", cli->command, cli->operands ? " " : "", cli->operands ? cli->operands : "", cli->about);
     if (cli->n_options)
         printf("\noptions:\n");
     for (int i = 0; i < cli->n_options; i++) {
@@ -87,8 +86,11 @@ static void help_print(const struct cli *cli)
             continue;
         }
         char left[96];
-        snprintf(left, sizeof left, "%s%s%s--%s%s%s", o->alias ? "-" : "", o->alias ? o->alias : "", o->alias ? ", " : "",
-                 o->name, o->kind == CLI_FLAG ? "" : " ", o->kind == CLI_FLAG ? "" : o->arg ? o->arg : "VALUE");
+        snprintf(left, sizeof left, "%s%s%s--%s%s%s", o->alias ? "-" : "", o->alias ? o->alias : "", o->alias ? ", " : "", o->name,
+                 o->kind == CLI_FLAG ? "" : " ",
+                 o->kind == CLI_FLAG ? ""
+                 : o->arg            ? o->arg
+                                     : "VALUE");
         printf("  %-38s %s\n", left, o->help);
     }
     printf("  %-38s %s\n", "-h, --help", "print this");
@@ -98,18 +100,11 @@ static bool option_store(struct cli_option *o, const char *word, const char *val
 {
     o->given = true;
     switch (o->kind) {
-    case CLI_FLAG:
-        *(bool *)o->value = true;
-        return true;
-    case CLI_STR:
-        *(const char **)o->value = value;
-        return true;
-    case CLI_I64:
-        return parse_i64(value, o->value) || error_set(err, ERR_USAGE, "'%s' takes a whole number, not '%s'", word, value);
-    case CLI_F64:
-        return parse_f64(value, o->value) || error_set(err, ERR_USAGE, "'%s' takes a number, not '%s'", word, value);
-    case CLI_HEADING:
-        break;
+    case CLI_FLAG: *(bool *)o->value = true; return true;
+    case CLI_STR: *(const char **)o->value = value; return true;
+    case CLI_I64: return parse_i64(value, o->value) || error_set(err, ERR_USAGE, "'%s' takes a whole number, not '%s'", word, value);
+    case CLI_F64: return parse_f64(value, o->value) || error_set(err, ERR_USAGE, "'%s' takes a number, not '%s'", word, value);
+    case CLI_HEADING: break;
     }
     return true;
 }
@@ -148,8 +143,7 @@ bool cli_parse(struct cli *cli, int argc, char **argv, struct error *err)
         }
         if (options_over || word[0] != '-' || word[1] == 0) {
             if (cli->n_operands >= cli->max_operands)
-                return error_set(err, ERR_USAGE, "'%s' is one word too many for '%s'; see '%s --help'", word, cli->command,
-                                 cli->command);
+                return error_set(err, ERR_USAGE, "'%s' is one word too many for '%s'; see '%s --help'", word, cli->command, cli->command);
             cli->operand[cli->n_operands++] = word;
             continue;
         }

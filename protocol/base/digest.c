@@ -20,10 +20,7 @@ static void sha1_block(uint32_t h[8], const uint8_t *p)
     for (int i = 0; i < 80; i++)
         w[i] = i < 16 ? word_at(p + 4 * i) : rol(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
     for (int i = 0; i < 80; i++) {
-        uint32_t f = i < 20   ? (b & c) | (~b & d)
-                     : i < 40 ? b ^ c ^ d
-                     : i < 60 ? (b & c) | (b & d) | (c & d)
-                              : b ^ c ^ d;
+        uint32_t f = i < 20 ? (b & c) | (~b & d) : i < 40 ? b ^ c ^ d : i < 60 ? (b & c) | (b & d) | (c & d) : b ^ c ^ d;
         uint32_t k = i < 20 ? 0x5A827999 : i < 40 ? 0x6ED9EBA1 : i < 60 ? 0x8F1BBCDC : 0xCA62C1D6;
         uint32_t t = rol(a, 5) + f + e + k + w[i];
         e = d;
@@ -40,6 +37,7 @@ static void sha1_block(uint32_t h[8], const uint8_t *p)
 }
 
 /* The first 32 bits of the fractional parts of the cube roots of the first 64 primes (FIPS 180-4, section 4.2.2). */
+// clang-format off
 static const uint32_t sha256_k[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -50,6 +48,7 @@ static const uint32_t sha256_k[64] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 };
+// clang-format on
 
 /* FIPS 180-4, section 6.2.2. */
 static void sha256_block(uint32_t h[8], const uint8_t *p)
@@ -58,12 +57,11 @@ static void sha256_block(uint32_t h[8], const uint8_t *p)
     for (int i = 0; i < 16; i++)
         w[i] = word_at(p + 4 * i);
     for (int i = 16; i < 64; i++)
-        w[i] = w[i - 16] + w[i - 7] + (rol(w[i - 15], 25) ^ rol(w[i - 15], 14) ^ w[i - 15] >> 3) +
-               (rol(w[i - 2], 15) ^ rol(w[i - 2], 13) ^ w[i - 2] >> 10);
+        w[i] = w[i - 16] + w[i - 7] + (rol(w[i - 15], 25) ^ rol(w[i - 15], 14) ^ w[i - 15] >> 3)
+               + (rol(w[i - 2], 15) ^ rol(w[i - 2], 13) ^ w[i - 2] >> 10);
     memcpy(s, h, sizeof s);
     for (int i = 0; i < 64; i++) {
-        uint32_t t1 = s[7] + (rol(s[4], 26) ^ rol(s[4], 21) ^ rol(s[4], 7)) + ((s[4] & s[5]) ^ (~s[4] & s[6])) +
-                      sha256_k[i] + w[i];
+        uint32_t t1 = s[7] + (rol(s[4], 26) ^ rol(s[4], 21) ^ rol(s[4], 7)) + ((s[4] & s[5]) ^ (~s[4] & s[6])) + sha256_k[i] + w[i];
         uint32_t t2 = (rol(s[0], 30) ^ rol(s[0], 19) ^ rol(s[0], 10)) + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
         memmove(s + 1, s, 7 * sizeof s[0]);
         s[4] += t1;
@@ -76,8 +74,7 @@ static void sha256_block(uint32_t h[8], const uint8_t *p)
 void digest_init(struct digest *d, bool sha256)
 {
     static const uint32_t start1[8] = { 0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0 };
-    static const uint32_t start256[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    static const uint32_t start256[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19 };
     *d = (struct digest){ .sha256 = sha256 };
     memcpy(d->h, sha256 ? start256 : start1, sizeof d->h);
 }

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 struct digest {
-    bool sha256;           // else SHA-1
+    bool sha256;    // else SHA-1
     uint32_t h[8];
     uint64_t n_bytes;
     uint8_t block[64];

@@ -59,10 +59,14 @@ int error_exit_status(enum error_code code)
 const char *error_code_name(enum error_code code)
 {
     static const char *const names[] = {
-        [ERR_NONE] = "none", [ERR_USAGE] = "usage", [ERR_DATA] = "data", [ERR_IO] = "io", [ERR_NO_MEMORY] = "no_memory",
-        [ERR_SHAPE] = "shape", [ERR_FULL] = "full", [ERR_NOT_FOUND] = "not_found", [ERR_EXISTS] = "exists",
-        [ERR_TIMEOUT] = "timeout", [ERR_CLOSED] = "closed", [ERR_REFUSED] = "refused", [ERR_STOPPED] = "stopped",
-        [ERR_UNSUPPORTED] = "unsupported", [ERR_INTERNAL] = "internal",
+        [ERR_NONE] = "none",           [ERR_USAGE] = "usage",
+        [ERR_DATA] = "data",           [ERR_IO] = "io",
+        [ERR_NO_MEMORY] = "no_memory", [ERR_SHAPE] = "shape",
+        [ERR_FULL] = "full",           [ERR_NOT_FOUND] = "not_found",
+        [ERR_EXISTS] = "exists",       [ERR_TIMEOUT] = "timeout",
+        [ERR_CLOSED] = "closed",       [ERR_REFUSED] = "refused",
+        [ERR_STOPPED] = "stopped",     [ERR_UNSUPPORTED] = "unsupported",
+        [ERR_INTERNAL] = "internal",
     };
     return (size_t)code < ARRAY_SIZE(names) ? names[code] : "unknown";
 }

@@ -9,14 +9,14 @@
 
 enum error_code {
     ERR_NONE,
-    ERR_USAGE,      // the command line or a setting is wrong: exit 2
-    ERR_DATA,       // a file, message or answer does not hold what it must
-    ERR_IO,         // the operating system refused
+    ERR_USAGE,    // the command line or a setting is wrong: exit 2
+    ERR_DATA,     // a file, message or answer does not hold what it must
+    ERR_IO,       // the operating system refused
     ERR_NO_MEMORY,
-    ERR_SHAPE,      // sizes that do not fit each other
-    ERR_FULL,       // a bounded thing has no room
+    ERR_SHAPE,    // sizes that do not fit each other
+    ERR_FULL,     // a bounded thing has no room
     ERR_NOT_FOUND,
-    ERR_EXISTS,     // would overwrite something
+    ERR_EXISTS,    // would overwrite something
     ERR_TIMEOUT,
     ERR_CLOSED,     // the other side has gone
     ERR_REFUSED,    // understood and declined
@@ -41,6 +41,9 @@ int error_exit_status(enum error_code code);
 const char *error_code_name(enum error_code code);
 
 /* A broken invariant of ours: say where and with which values, and abort; in release builds too. */
-#define BUG_IF(cond, ...) do { if (__builtin_expect(!!(cond), 0)) bug_found(__FILE__, __LINE__, #cond, __VA_ARGS__); } while (0)
-void bug_found(const char *file, int line, const char *cond, const char *fmt, ...)
-    PRINTF_LIKE(4, 5) __attribute__((noreturn, cold));
+#define BUG_IF(cond, ...)                                                                                                                  \
+    do {                                                                                                                                   \
+        if (__builtin_expect(!!(cond), 0))                                                                                                 \
+            bug_found(__FILE__, __LINE__, #cond, __VA_ARGS__);                                                                             \
+    } while (0)
+void bug_found(const char *file, int line, const char *cond, const char *fmt, ...) PRINTF_LIKE(4, 5) __attribute__((noreturn, cold));

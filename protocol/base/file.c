@@ -22,8 +22,11 @@ static int file_open(const char *path, struct stat *st, struct error *err)
     if (fstat(fd, st) != 0)
         error_errno(err, "cannot look at '%s'", path);
     else if (!S_ISREG(st->st_mode))
-        error_set(err, ERR_DATA, "'%s' is %s, not a file", path, S_ISDIR(st->st_mode) ? "a folder" : S_ISFIFO(st->st_mode) ? "a FIFO"
-                  : S_ISSOCK(st->st_mode) ? "a socket" : "a device");
+        error_set(err, ERR_DATA, "'%s' is %s, not a file", path,
+                  S_ISDIR(st->st_mode)    ? "a folder"
+                  : S_ISFIFO(st->st_mode) ? "a FIFO"
+                  : S_ISSOCK(st->st_mode) ? "a socket"
+                                          : "a device");
     else
         return fd;
     close(fd);

@@ -6,7 +6,10 @@
 #include <stddef.h>
 #include "protocol/base/buf.h"
 
-enum json_text_form { JSON_TEXT_UTF8, JSON_TEXT_ASCII };    // ASCII: what lies beyond it is escaped, as Python's json.dumps does
+enum json_text_form {
+    JSON_TEXT_UTF8,
+    JSON_TEXT_ASCII,
+};    // ASCII: what lies beyond it is escaped, as Python's json.dumps does
 /* A JSON string with its quotes; bytes that are not UTF-8 become U+FFFD. */
 void json_text_print(struct buf *out, const char *s, size_t len, enum json_text_form form);
 /* A number with as few digits as read back to the same double; NaN, Infinity and -Infinity as bare words. */

@@ -4,7 +4,12 @@
  * Nothing per token, nothing secret. Any thread: a line is one write. */
 #pragma once
 #include "protocol/base/macros.h"
-enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+enum log_level {
+    LOG_ERROR,
+    LOG_WARN,
+    LOG_INFO,
+    LOG_DEBUG,
+};
 /* Set what stands before each line of this process, e.g. "worker cpu:0"; called once, before other threads start. */
 void log_component(const char *name);
 const char *log_component_name(void);

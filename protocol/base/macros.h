@@ -8,4 +8,8 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 /* The only macro that hides a jump: leave through the function's one cleanup label. */
-#define TRY(call) do { if (!(call)) goto out; } while (0)
+#define TRY(call)                                                                                                                          \
+    do {                                                                                                                                   \
+        if (!(call))                                                                                                                       \
+            goto out;                                                                                                                      \
+    } while (0)

@@ -1,11 +1,12 @@
 #include "protocol/run/group.h"
+#include <inttypes.h>
 #include <stdlib.h>
 
 struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struct error *err)
 {
     if (n_prompt < 0 || n_sample < 0 || n_tok < 0 || n_prompt > INT32_MAX || n_tok > INT32_MAX) {
-        error_set(err, ERR_SHAPE, "a rollout group of %lld prompt tokens, %d samples and %lld tokens is not possible",
-                  (long long)n_prompt, n_sample, (long long)n_tok);
+        error_set(err, ERR_SHAPE, "a rollout group of %" PRId64 " prompt tokens, %d samples and %" PRId64 " tokens is not possible",
+                  n_prompt, n_sample, n_tok);
         return NULL;
     }
     size_t samples = (size_t)n_sample * sizeof(struct sample);

@@ -12,26 +12,26 @@ enum finish_reason {
     FINISH_LENGTH,    // cut at max_new_tokens without having ended
 };
 enum score_state {
-    SCORE_NONE,         // not scored yet
+    SCORE_NONE,    // not scored yet
     SCORE_OK,
     /* out of mean, spread and loss: the verifier */
-    SCORE_LEFT_OUT,     // cannot tell
-    SCORE_TIMEOUT,      // ran out of its time
-    SCORE_ERROR,        // failed, or the row does not hold what it needs
+    SCORE_LEFT_OUT,    // cannot tell
+    SCORE_TIMEOUT,     // ran out of its time
+    SCORE_ERROR,       // failed, or the row does not hold what it needs
 };
 #define GROUP_PARTS_MAX 8    // named parts a reward may be made of
 
 struct sample {
-    int64_t first_tok;            // where its tokens start in group.token / group.logp
-    int64_t n_tok;                // sampled tokens, with the end token when there was one
-    uint64_t seed;                // of its noise; with (item, sample, position) it fixes the draw
+    int64_t first_tok;    // where its tokens start in group.token / group.logp
+    int64_t n_tok;        // sampled tokens, with the end token when there was one
+    uint64_t seed;        // of its noise; with (item, sample, position) it fixes the draw
     enum finish_reason finish;
     enum score_state score;
-    double reward;                // only when score is SCORE_OK, as the two below
-    float format_acc;             // 0 or 1
-    float ans_acc;                // 0 or 1
-    double part[GROUP_PARTS_MAX]; // rewards by part, in the order of the run's reward table; NAN where not given
-    char reason[48];              // short rule or failure, e.g. "boxed: equal", "code: time-out"
+    double reward;                   // only when score is SCORE_OK, as the two below
+    float format_acc;                // 0 or 1
+    float ans_acc;                   // 0 or 1
+    double part[GROUP_PARTS_MAX];    // rewards by part, in the order of the run's reward table; NAN where not given
+    char reason[48];                 // short rule or failure, e.g. "boxed: equal", "code: time-out"
 };
 struct group {
     int64_t item;              // the controller's number for this prompt in this run
@@ -40,19 +40,19 @@ struct group {
     int64_t weight_version;    // optimizer steps done by the weights that sampled it; free-running: that began it
     float temperature;         // the sampling settings it was made with
     float top_p;
-    int32_t top_k;             // 0: off
+    int32_t top_k;    // 0: off
     int64_t max_new_tok;
-    int64_t n_prompt;          // prompt tokens
-    int32_t *prompt;           // (n_prompt)
+    int64_t n_prompt;    // prompt tokens
+    int32_t *prompt;     // (n_prompt)
     int32_t n_sample;
-    struct sample *sample;     // (n_sample)
-    int64_t n_tok;             // all sampled tokens
-    int32_t *token;            // (n_tok) sample after sample
-    float *logp;               // (n_tok) log-prob when sampled, natural log, at the sampling temperature
-    int32_t *newer;            // (n_tok) by how many optimizer steps the weights that drew it are newer; 0 but for free-running
-    double gen_s;              // seconds from prefill to last token
-    double score_s;            // seconds from asking for its scores to having them
-    double verify_s;           // seconds that verifiers worked on its samples, added up
+    struct sample *sample;    // (n_sample)
+    int64_t n_tok;            // all sampled tokens
+    int32_t *token;           // (n_tok) sample after sample
+    float *logp;              // (n_tok) log-prob when sampled, natural log, at the sampling temperature
+    int32_t *newer;           // (n_tok) by how many optimizer steps the weights that drew it are newer; 0 but for free-running
+    double gen_s;             // seconds from prefill to last token
+    double score_s;           // seconds from asking for its scores to having them
+    double verify_s;          // seconds that verifiers worked on its samples, added up
 };
 /* A group with room for exactly these sizes, zeroed, first_tok not set. Returns it for group_free; NULL: out of memory. */
 struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struct error *err);
@@ -60,7 +60,7 @@ void group_free(struct group *g);
 /* What the controller keeps of a returned group, for filters and the metrics of its batch. */
 struct group_summary {
     int64_t n_sample, n_scored, n_truncated, n_tok, n_tok_max;
-    int64_t n_left_out, n_timeout, n_error;    // n_sample - n_scored; of these by the verifier's time-out, its failure
+    int64_t n_left_out, n_timeout, n_error;                 // n_sample - n_scored; of these by the verifier's time-out, its failure
     double reward_sum, reward_sum2, format_sum, ans_sum;    // over scored samples
     double gen_s, score_s, verify_s;
     int64_t file_offset, file_bytes;    // where the group lies in the rollout file

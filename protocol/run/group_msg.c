@@ -74,8 +74,9 @@ static bool sample_check(const struct mval *s, int64_t i, int64_t *left, struct 
 
 bool group_summary_read(const struct mval *map, struct group_summary *out, struct error *err)
 {
-    struct group_summary sum = { .gen_s = mval_f64(mval_get(map, "gen_s"), 0), .score_s = mval_f64(mval_get(map, "score_s"), 0),
-                                  .verify_s = mval_f64(mval_get(map, "verify_s"), 0) };
+    struct group_summary sum = { .gen_s = mval_f64(mval_get(map, "gen_s"), 0),
+                                 .score_s = mval_f64(mval_get(map, "score_s"), 0),
+                                 .verify_s = mval_f64(mval_get(map, "verify_s"), 0) };
     const struct mval *samples = mval_get(map, "samples");
     if (!array_field(map, "token", sizeof(int32_t), -1, &sum.n_tok, err) || !array_field(map, "logp", sizeof(float), sum.n_tok, NULL, err))
         return false;

@@ -9,6 +9,7 @@
  * 4. A reader copies a page of rows and lets go of its snapshot before it calls anybody: what a callback waits for (a pipe nobody
  *    reads, a network) does not keep the log from being folded. A reader that holds one all the same is named (journal_wal_look). */
 #include "protocol/run/journal.h"
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
@@ -24,15 +25,15 @@
 #include "protocol/run/spawn.h"
 
 #define JOURNAL_VERSION 1
-#define SERIES_MAX 4096          // different metric names of a run
+#define SERIES_MAX 4096    // different metric names of a run
 #define NAME_MAX_BYTES 96
 #define ROW_PAIR_BYTES 12
-#define FOLD_MS 1000             // between two foldings of the write-ahead log
-#define FOLD_PAGES 1024          // of 4 KiB: so much longer, it is folded at once
+#define FOLD_MS 1000                     // between two foldings of the write-ahead log
+#define FOLD_PAGES 1024                  // of 4 KiB: so much longer, it is folded at once
 #define SLOW_PAGES (6 * FOLD_PAGES)      // from here on the writer waits for the folding
 #define CUT_BYTES ((int64_t)16 << 20)    // of the log, from which on it is cut once it is folded
-#define CUT_WAIT_MS 50           // for the writer, or for readers, to let the log be cut
-#define PAGE_ROWS 256            // that a reader copies at once
+#define CUT_WAIT_MS 50                   // for the writer, or for readers, to let the log be cut
+#define PAGE_ROWS 256                    // that a reader copies at once
 
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);"
@@ -52,10 +53,35 @@ static const char schema[] =
     " wall_s REAL);";
 
 enum statement {
-    Q_SERIES_ADD, Q_STEP_ADD, Q_STEP_READ, Q_STEP_LAST, Q_SEQ_STEP, Q_SEQ_EVENT, Q_SUPERSEDE, Q_INCARNATION_ADD, Q_INCARNATION_READ, Q_ITEM_PUT, Q_ITEM_READ,
-    Q_EVENT_ADD, Q_EVENT_READ, Q_COMMAND_PUT, Q_COMMAND_GET, Q_VALUE_PUT, Q_VALUE_GET, Q_EVAL_PUT,
-    Q_SAMPLE_ADD, Q_SAMPLE_READ, Q_SAMPLE_LAST, Q_EVAL_READ, Q_EVAL_FORGET, Q_CHECKPOINT_PUT, Q_CHECKPOINT_READ, Q_BEGIN,
-    Q_COMMIT, Q_ROLLBACK, Q_N
+    Q_SERIES_ADD,
+    Q_STEP_ADD,
+    Q_STEP_READ,
+    Q_STEP_LAST,
+    Q_SEQ_STEP,
+    Q_SEQ_EVENT,
+    Q_SUPERSEDE,
+    Q_INCARNATION_ADD,
+    Q_INCARNATION_READ,
+    Q_ITEM_PUT,
+    Q_ITEM_READ,
+    Q_EVENT_ADD,
+    Q_EVENT_READ,
+    Q_COMMAND_PUT,
+    Q_COMMAND_GET,
+    Q_VALUE_PUT,
+    Q_VALUE_GET,
+    Q_EVAL_PUT,
+    Q_SAMPLE_ADD,
+    Q_SAMPLE_READ,
+    Q_SAMPLE_LAST,
+    Q_EVAL_READ,
+    Q_EVAL_FORGET,
+    Q_CHECKPOINT_PUT,
+    Q_CHECKPOINT_READ,
+    Q_BEGIN,
+    Q_COMMIT,
+    Q_ROLLBACK,
+    Q_N,
 };
 static const char *const queries[Q_N] = {
     [Q_SERIES_ADD] = "INSERT INTO series(id, name) VALUES(?,?)",
@@ -94,29 +120,28 @@ struct journal {
     sqlite3 *db;
     char path[PATH_MAX];
     bool reader, in_transaction;
-    sqlite3_stmt *stmt[Q_N];      // prepared when first used
-    char **series;                // (n_series) names by id - 1
+    sqlite3_stmt *stmt[Q_N];    // prepared when first used
+    char **series;              // (n_series) names by id - 1
     int n_series;
-    bool series_unread;           // the file may hold other ones: read them before use
-    struct buf row;               // the step row being built
+    bool series_unread;               // the file may hold other ones: read them before use
+    struct buf row;                   // the step row being built
     struct journal_metric *metric;    // (cap_metric) the row being read
     int cap_metric;
-    int fold_at;                  // pages of the log at which the folding thread is woken
+    int fold_at;    // pages of the log at which the folding thread is woken
     /* the folding thread */
     pthread_t folder;
     bool folder_runs;
-    pthread_mutex_t lock;         // guards: stop, wanted, folding, n_fold, fold
+    pthread_mutex_t lock;    // guards: stop, wanted, folding, n_fold, fold
     pthread_cond_t wake, folded;
     bool stop, wanted, folding;
-    int64_t n_fold;               // how often it has folded
-    struct error fold;            // why the last folding failed; code ERR_NONE: it did not
+    int64_t n_fold;       // how often it has folded
+    struct error fold;    // why the last folding failed; code ERR_NONE: it did not
 };
 
 static bool db_failed(struct journal *j, const char *what, struct error *err)
 {
     int code = j->db ? sqlite3_errcode(j->db) : SQLITE_NOMEM;
-    enum error_code kind = code == SQLITE_NOMEM ? ERR_NO_MEMORY
-                         : code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? ERR_DATA : ERR_IO;
+    enum error_code kind = code == SQLITE_NOMEM ? ERR_NO_MEMORY : code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? ERR_DATA : ERR_IO;
     return error_set(err, kind, "cannot %s the journal '%s': %s", what, j->path, j->db ? sqlite3_errmsg(j->db) : "no memory");
 }
 
@@ -356,14 +381,19 @@ static void process_say(int pid, char *out, size_t size)
  * of last time is found again when it is still there. writer: it is not in its own way. */
 static void reader_find(const struct stat *shm, int writer, int last_pid, struct journal_wal *out)
 {
-    enum { READ_LOCK_FIRST = 120 + 3, READ_LOCK_LAST = READ_LOCK_FIRST + 4 };    // SQLite's wal.c, WAL_READ_LOCK
+    enum {
+        READ_LOCK_FIRST = 120 + 3,
+        READ_LOCK_LAST = READ_LOCK_FIRST + 4,
+    };    // SQLite's wal.c, WAL_READ_LOCK
     char line[256];
     FILE *f = fopen("/proc/locks", "re");
     while (f && fgets(line, sizeof line, f)) {
         unsigned dev_major, dev_minor;
-        unsigned long long inode, first, last;
+        uint64_t inode, first, last;
         int pid;
-        if (sscanf(line, "%*d: POSIX %*s READ %d %x:%x:%llu %llu %llu", &pid, &dev_major, &dev_minor, &inode, &first, &last) != 6
+        if (sscanf(line, "%*d: POSIX %*s READ %d %x:%x:%" PRIu64 " %" PRIu64 " %" PRIu64, &pid, &dev_major, &dev_minor, &inode, &first,
+                   &last)
+                != 6
             || inode != shm->st_ino || dev_major != major(shm->st_dev) || dev_minor != minor(shm->st_dev) || first > READ_LOCK_LAST
             || last < READ_LOCK_FIRST || pid <= 0 || pid == getpid() || pid == writer)
             continue;
@@ -408,8 +438,8 @@ static bool version_check(struct journal *j, struct error *err)
     if (version < 0)
         return db_failed(j, "open", err);
     if (version > JOURNAL_VERSION)
-        return error_set(err, ERR_DATA, "the journal '%s' was written by a newer rollcall (version %d; this one knows %d)",
-                         j->path, version, JOURNAL_VERSION);
+        return error_set(err, ERR_DATA, "the journal '%s' was written by a newer rollcall (version %d; this one knows %d)", j->path,
+                         version, JOURNAL_VERSION);
     return true;
 }
 
@@ -418,8 +448,10 @@ bool journal_path_check(const char *run_dir, struct error *err)
     const sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
     size_t max = vfs ? (size_t)vfs->mxPathname : 512, name = strlen("/journal.db-journal");    // as SQLite counts
     return strlen(run_dir) + name <= max
-        || error_set(err, ERR_USAGE, "the run's path has %zu bytes, and SQLite, which keeps its journal, takes at most %zu; choose a shorter "
-                     "--runs-dir: '%.200s...'", strlen(run_dir), max - name, run_dir);
+           || error_set(err, ERR_USAGE,
+                        "the run's path has %zu bytes, and SQLite, which keeps its journal, takes at most %zu; choose a shorter "
+                        "--runs-dir: '%.200s...'",
+                        strlen(run_dir), max - name, run_dir);
 }
 
 static bool db_open(struct journal *j, struct error *err)
@@ -443,8 +475,8 @@ static bool db_open(struct journal *j, struct error *err)
     if (j->reader)
         return db_exec(j, "PRAGMA query_only=ON", "open", err);
     return db_exec(j, "BEGIN IMMEDIATE", "open", err) && db_exec(j, schema, "make", err)
-        && db_exec(j, "PRAGMA user_version=1; COMMIT", "make", err)
-        && query(j, Q_ROLLBACK, err);    // made now, so that it needs no memory when there is none
+           && db_exec(j, "PRAGMA user_version=1; COMMIT", "make", err)
+           && query(j, Q_ROLLBACK, err);    // made now, so that it needs no memory when there is none
 }
 
 static struct journal *open_any(const char *run_dir, bool reader, struct error *err)
@@ -459,8 +491,7 @@ static struct journal *open_any(const char *run_dir, bool reader, struct error *
     clock_cond_init(&j->wake);
     clock_cond_init(&j->folded);
     j->reader = reader;
-    bool ok = path_join(j->path, sizeof j->path, run_dir, "journal.db")
-           || error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
+    bool ok = path_join(j->path, sizeof j->path, run_dir, "journal.db") || error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
     if (ok && reader && !path_exists(j->path))
         ok = error_set(err, ERR_NOT_FOUND, "'%s' holds no journal; is it a run directory?", run_dir);
     ok = ok && db_open(j, err) && series_load(j, err);
@@ -626,8 +657,8 @@ static uint32_t series_id(struct journal *j, const char *name, int *guess, struc
         }
     }
     if (j->n_series == SERIES_MAX || strlen(name) > NAME_MAX_BYTES || !name[0]) {
-        error_set(err, ERR_FULL, "the metric '%.100s' cannot be recorded: a run holds %d names of at most %d bytes", name,
-                  SERIES_MAX, NAME_MAX_BYTES);
+        error_set(err, ERR_FULL, "the metric '%.100s' cannot be recorded: a run holds %d names of at most %d bytes", name, SERIES_MAX,
+                  NAME_MAX_BYTES);
         return 0;
     }
     sqlite3_stmt *s = query(j, Q_SERIES_ADD, err);
@@ -664,8 +695,8 @@ static bool row_pack(struct journal *j, const struct journal_metric *metric, int
     return !j->row.failed || error_set(err, ERR_NO_MEMORY, "no memory for the journal");
 }
 
-bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, double wall_s, const struct journal_metric *metric,
-                      int n, struct error *err)
+bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, double wall_s, const struct journal_metric *metric, int n,
+                      struct error *err)
 {
     sqlite3_stmt *s = row_pack(j, metric, n, err) ? query(j, Q_STEP_ADD, err) : NULL;
     if (!s)
@@ -769,7 +800,7 @@ static bool samples_there(struct journal *j)
 {
     sqlite3_stmt *s = NULL;
     bool there = sqlite3_prepare_v2(j->db, "SELECT 1 FROM sqlite_master WHERE name='sample'", -1, &s, NULL) == SQLITE_OK
-              && sqlite3_step(s) == SQLITE_ROW;
+                 && sqlite3_step(s) == SQLITE_ROW;
     sqlite3_finalize(s);
     return there;
 }
@@ -835,10 +866,15 @@ static bool item_tell(UNUSED struct journal *j, const struct page *p, int row, v
 {
     const struct item_told *t = ctx;
     struct journal_item it = {
-        .item = cell_i64(p, row, 0), .prompt_row = cell_i64(p, row, 1), .rollout_step = cell_i64(p, row, 2),
-        .weight_version = cell_i64(p, row, 3), .fate = (enum item_fate)cell_i64(p, row, 4), .step = cell_i64(p, row, 5),
+        .item = cell_i64(p, row, 0),
+        .prompt_row = cell_i64(p, row, 1),
+        .rollout_step = cell_i64(p, row, 2),
+        .weight_version = cell_i64(p, row, 3),
+        .fate = (enum item_fate)cell_i64(p, row, 4),
+        .step = cell_i64(p, row, 5),
         .reward_mean = sqlite3_value_type(cell(p, row, 6)) == SQLITE_NULL ? (double)NAN : cell_f64(p, row, 6),
-        .file_offset = cell_i64(p, row, 7), .file_bytes = cell_i64(p, row, 8),
+        .file_offset = cell_i64(p, row, 7),
+        .file_bytes = cell_i64(p, row, 8),
     };
     return t->fn(t->arg, &it);
 }
@@ -875,13 +911,12 @@ struct event_told {
 static bool event_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
 {
     const struct event_told *t = ctx;
-    struct journal_event e = { cell_i64(p, row, 0), cell_i64(p, row, 1), cell_i64(p, row, 2), cell_f64(p, row, 3), cell_text(p, row, 4),
-                               cell_text(p, row, 5), cell_text(p, row, 6), cell_text(p, row, 7) };
+    struct journal_event e = { cell_i64(p, row, 0),  cell_i64(p, row, 1),  cell_i64(p, row, 2),  cell_f64(p, row, 3),
+                               cell_text(p, row, 4), cell_text(p, row, 5), cell_text(p, row, 6), cell_text(p, row, 7) };
     return t->fn(t->arg, &e);
 }
 
-bool journal_events_read(struct journal *j, int64_t after_seq, const char *kind, journal_event_fn *fn, void *arg,
-                         struct error *err)
+bool journal_events_read(struct journal *j, int64_t after_seq, const char *kind, journal_event_fn *fn, void *arg, struct error *err)
 {
     struct event_told t = { fn, arg };
     return pages_read(j, Q_EVENT_READ, after_seq, kind, event_tell, &t, err);
@@ -935,8 +970,8 @@ bool journal_value_get(struct journal *j, const char *name, struct buf *value, b
 
 /* ---- evaluations and checkpoints ---- */
 
-bool journal_eval_put(struct journal *j, int64_t incarnation, int64_t step, const char *set, int64_t n, double mean,
-                      const char *detail, struct error *err)
+bool journal_eval_put(struct journal *j, int64_t incarnation, int64_t step, const char *set, int64_t n, double mean, const char *detail,
+                      struct error *err)
 {
     sqlite3_stmt *s = query(j, Q_EVAL_PUT, err);
     if (!s)
@@ -958,8 +993,12 @@ struct eval_told {
 static bool eval_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
 {
     const struct eval_told *t = ctx;
-    struct journal_eval e = { .step = cell_i64(p, row, 0), .set = cell_text(p, row, 1), .incarnation = cell_i64(p, row, 2),
-                              .n = cell_i64(p, row, 3), .mean = cell_f64(p, row, 4), .detail = cell_text(p, row, 5) };
+    struct journal_eval e = { .step = cell_i64(p, row, 0),
+                              .set = cell_text(p, row, 1),
+                              .incarnation = cell_i64(p, row, 2),
+                              .n = cell_i64(p, row, 3),
+                              .mean = cell_f64(p, row, 4),
+                              .detail = cell_text(p, row, 5) };
     return t->fn(t->arg, &e);
 }
 
@@ -992,8 +1031,8 @@ struct checkpoint_told {
 static bool checkpoint_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
 {
     const struct checkpoint_told *t = ctx;
-    struct journal_checkpoint c = { cell_i64(p, row, 0), cell_text(p, row, 1), cell_text(p, row, 2), cell_f64(p, row, 3), cell_f64(p, row, 4),
-                                    cell_f64(p, row, 5) };
+    struct journal_checkpoint c = { cell_i64(p, row, 0), cell_text(p, row, 1), cell_text(p, row, 2),
+                                    cell_f64(p, row, 3), cell_f64(p, row, 4),  cell_f64(p, row, 5) };
     return t->fn(t->arg, &c);
 }
 

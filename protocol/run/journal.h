@@ -28,8 +28,8 @@ struct journal *journal_open_reader(const char *run_dir, struct error *err);
  * 0 bytes. */
 struct journal_wal {
     int64_t db_bytes, wal_bytes;
-    int reader_pid;          // 0: none is seen
-    char reader[256];        // "process 123 (sqlite3 journal.db)"
+    int reader_pid;      // 0: none is seen
+    char reader[256];    // "process 123 (sqlite3 journal.db)"
 };
 void journal_wal_look(const char *run_dir, int last_pid, struct journal_wal *out);
 /* False when the last attempt to fold the log has failed (a full disk): err says why. Waiting for a reader is no failure. */
@@ -51,8 +51,8 @@ struct journal_metric {
     const char *name;
     double value;
 };
-MUST_USE bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, double wall_s,
-                               const struct journal_metric *metric, int n, struct error *err);
+MUST_USE bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, double wall_s, const struct journal_metric *metric,
+                               int n, struct error *err);
 /* Called for each step row in order of seq; metric is borrowed during the call. Returning false ends the reading. */
 struct journal_step {
     int64_t seq, incarnation, step;
@@ -71,12 +71,18 @@ MUST_USE bool journal_last_step(struct journal *j, int64_t *step, struct error *
 MUST_USE bool journal_seq_begin(struct journal *j, int64_t first, struct error *err);
 
 /* What happened to an item; each has one row, and its fate only moves on within an incarnation. */
-enum item_fate { ITEM_ISSUED, ITEM_RETURNED, ITEM_FILTERED, ITEM_STALE, ITEM_TRAINED };
+enum item_fate {
+    ITEM_ISSUED,
+    ITEM_RETURNED,
+    ITEM_FILTERED,
+    ITEM_STALE,
+    ITEM_TRAINED,
+};
 struct journal_item {
     int64_t item, prompt_row, rollout_step, weight_version;
     enum item_fate fate;
-    int64_t step;            // of training, when fate is ITEM_TRAINED
-    double reward_mean;      // NAN: not known
+    int64_t step;                       // of training, when fate is ITEM_TRAINED
+    double reward_mean;                 // NAN: not known
     int64_t file_offset, file_bytes;    // in the rollout files; -1: not stored
 };
 MUST_USE bool journal_item_put(struct journal *j, const struct journal_item *item, struct error *err);
@@ -85,8 +91,8 @@ typedef bool journal_item_fn(void *arg, const struct journal_item *item);
 MUST_USE bool journal_items_read(struct journal *j, int64_t first, journal_item_fn *fn, void *arg, struct error *err);
 
 /* The audit trail: state changes, commands, knob changes, alerts, evaluations. detail is JSON or "". */
-MUST_USE bool journal_event_add(struct journal *j, int64_t incarnation, int64_t step, const char *kind, const char *who,
-                                const char *text, const char *detail, struct error *err);
+MUST_USE bool journal_event_add(struct journal *j, int64_t incarnation, int64_t step, const char *kind, const char *who, const char *text,
+                                const char *detail, struct error *err);
 struct journal_event {
     int64_t seq, incarnation, step;
     double wall_s;
@@ -133,8 +139,8 @@ typedef bool journal_eval_fn(void *arg, const struct journal_eval *e);
 MUST_USE bool journal_evals_read(struct journal *j, journal_eval_fn *fn, void *arg, struct error *err);
 
 /* Checkpoints by step. state: "writing", "complete", "broken", "removed". */
-MUST_USE bool journal_checkpoint_put(struct journal *j, int64_t step, const char *path, const char *state, double stall_s,
-                                     double write_s, struct error *err);
+MUST_USE bool journal_checkpoint_put(struct journal *j, int64_t step, const char *path, const char *state, double stall_s, double write_s,
+                                     struct error *err);
 struct journal_checkpoint {
     int64_t step;
     const char *path, *state;

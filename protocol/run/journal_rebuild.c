@@ -64,8 +64,8 @@ bool journal_rebuild(const struct journal_rebuild *r, char *aside, struct error 
     TRY(number_put(j, REBUILD_STEP, r->step, err) && number_put(j, REBUILD_ITEM, r->item, err));
     TRY(!identity || journal_value_put(j, "identity", identity, strlen(identity), err));
     TRY(journal_checkpoint_put(j, r->step, r->checkpoint, "complete", NAN, NAN, err));
-    snprintf(text, sizeof text, "the journal was lost and made again from the checkpoint of step %" PRId64 "; items go on at %" PRId64, r->step,
-             r->item);
+    snprintf(text, sizeof text, "the journal was lost and made again from the checkpoint of step %" PRId64 "; items go on at %" PRId64,
+             r->step, r->item);
     TRY(journal_event_add(j, incarnation, r->step, "alert", "train --from-checkpoint", text, "", err));
     ok = journal_commit(j, err);
 out:

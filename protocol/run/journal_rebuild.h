@@ -14,7 +14,7 @@
 struct journal_rebuild {
     const char *run_dir, *checkpoint;    // the checkpoint's path
     int64_t step, item;
-    const json_t *identity;              // what the run was begun with (identity.h); NULL: not known
+    const json_t *identity;    // what the run was begun with (identity.h); NULL: not known
 };
 /* Move RUN_DIR/journal.db and its log aside, to the first names journal.db.lost-N that are free, and make the new one. aside (PATH_MAX
  * bytes) gets the new name of the old one; "": there was none. On failure the old files may have been moved; nothing is removed or

@@ -26,21 +26,66 @@ static bool devices_all(const struct run_config *c, const char *kind)
     return true;
 }
 
-static bool ends_by_steps(const struct run_config *c) { return c->max_steps > 0; }
-static bool on_gpus(const struct run_config *c) { return devices_all(c, "cuda:"); }
-static bool on_cpus(const struct run_config *c) { return devices_all(c, "cpu:"); }
-static bool weights_stay(const struct run_config *c) { return !run_config_travels(c); }
-static bool in_logical_time(const struct run_config *c) { return !c->free_running; }
-static bool has_budget(const struct run_config *c) { return c->token_budget > 0; }
-static bool no_punishment(const struct run_config *c) { return !c->soft_over_length_punishment; }
-static bool not_ppb(const struct run_config *c) { return strcmp(c->algo, "REINFORCE_PPB") != 0; }
-static bool rate_constant(const struct run_config *c) { return strcmp(c->lr_schedule, "constant") == 0; }
-static bool no_code(const struct run_config *c) { return !reward_has(c, "code"); }
-static bool no_wait(const struct run_config *c) { return !reward_has(c, "code") && !reward_has(c, "program:"); }
-static bool no_eval(const struct run_config *c) { return !c->eval_dataset[0]; }
-static bool no_metrics(const struct run_config *c) { return !c->metrics_listen[0]; }
-static bool no_wandb(const struct run_config *c) { return strcmp(c->wandb, "off") == 0; }
-static bool no_project(const struct run_config *c) { return no_wandb(c) && !c->eval_save_dir[0]; }
+static bool ends_by_steps(const struct run_config *c)
+{
+    return c->max_steps > 0;
+}
+static bool on_gpus(const struct run_config *c)
+{
+    return devices_all(c, "cuda:");
+}
+static bool on_cpus(const struct run_config *c)
+{
+    return devices_all(c, "cpu:");
+}
+static bool weights_stay(const struct run_config *c)
+{
+    return !run_config_travels(c);
+}
+static bool in_logical_time(const struct run_config *c)
+{
+    return !c->free_running;
+}
+static bool has_budget(const struct run_config *c)
+{
+    return c->token_budget > 0;
+}
+static bool no_punishment(const struct run_config *c)
+{
+    return !c->soft_over_length_punishment;
+}
+static bool not_ppb(const struct run_config *c)
+{
+    return strcmp(c->algo, "REINFORCE_PPB") != 0;
+}
+static bool rate_constant(const struct run_config *c)
+{
+    return strcmp(c->lr_schedule, "constant") == 0;
+}
+static bool no_code(const struct run_config *c)
+{
+    return !reward_has(c, "code");
+}
+static bool no_wait(const struct run_config *c)
+{
+    return !reward_has(c, "code") && !reward_has(c, "program:");
+}
+static bool no_eval(const struct run_config *c)
+{
+    return !c->eval_dataset[0];
+}
+static bool no_metrics(const struct run_config *c)
+{
+    return !c->metrics_listen[0];
+}
+static bool no_wandb(const struct run_config *c)
+{
+    return strcmp(c->wandb, "off") == 0;
+}
+static bool no_project(const struct run_config *c)
+{
+    return no_wandb(c) && !c->eval_save_dir[0];
+}
 
 #define EVAL_WHY "there is no evaluation set; 'eval_dataset' names them"
 #define WANDB_WHY "'wandb' is off; 'wandb' online or offline uses it"

@@ -1,4 +1,5 @@
 #include "protocol/run/knob_type.h"
+#include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
@@ -15,8 +16,8 @@
 static bool value_refused(const struct knob *k, const char *text, struct error *err)
 {
     struct buf b = BUF_INIT;
-    error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; it is %s%s%s", k->name, text, knob_bounds_text(k, &b),
-              k->unit[0] ? " " : "", k->unit);
+    error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; it is %s%s%s", k->name, text, knob_bounds_text(k, &b), k->unit[0] ? " " : "",
+              k->unit);
     buf_release(&b);
     return false;
 }
@@ -70,7 +71,7 @@ static bool i64_read(const struct knob *k, void *at, const char *text, UNUSED co
 
 static void i64_print(const void *at, struct buf *out)
 {
-    buf_fmt(out, "%lld", (long long)*(const int64_t *)at);
+    buf_fmt(out, "%" PRId64, *(const int64_t *)at);
 }
 
 static void i64_send(const struct knob *k, const void *at, struct msg_out *m)
@@ -253,14 +254,14 @@ static bool json_read(const struct knob *k, void *at, const char *text, const ch
     bool ok = false;
     char *out = NULL;
     if (!root || !json_is_object(root)) {
-        error_set(err, ERR_USAGE, "'eval_dataset' must be a JSON object {\"NAME\": \"FILE\"}%s%s", root ? "" : ": ",
-                  root ? "" : je.text);
+        error_set(err, ERR_USAGE, "'eval_dataset' must be a JSON object {\"NAME\": \"FILE\"}%s%s", root ? "" : ": ", root ? "" : je.text);
         goto out;
     }
     const char *name;
     json_t *v;
     void *next;
-    json_object_foreach_safe(root, next, name, v) {
+    json_object_foreach_safe(root, next, name, v)
+    {
         json_t *set = json_is_string(v) ? json_pack("{sO}", "path", v) : json_incref(v);
         const char *path = json_string_value(json_object_get(set, "path"));
         char full[PATH_MAX];

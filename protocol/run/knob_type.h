@@ -9,17 +9,26 @@
 
 struct knob;
 struct msg_out;
-enum knob_type { KNOB_BOOL, KNOB_I64, KNOB_F64, KNOB_TEXT, KNOB_PATH, KNOB_RANGE, KNOB_JSON, KNOB_TYPE_N };
+enum knob_type {
+    KNOB_BOOL,
+    KNOB_I64,
+    KNOB_F64,
+    KNOB_TEXT,
+    KNOB_PATH,
+    KNOB_RANGE,
+    KNOB_JSON,
+    KNOB_TYPE_N,
+};
 struct knob_type_row {
     /* Read text into at (k->size bytes), which stays as it was on failure. ERR_USAGE names the setting, the text and the bounds.
      * A relative path is taken relative to base_dir; NULL: the working directory. */
     bool (*read)(const struct knob *k, void *at, const char *text, const char *base_dir, struct error *err);
-    void (*print)(const void *at, struct buf *out);                        // the text that read takes
-    void (*bounds)(const struct knob *k, struct buf *out);                 // "0 to 1", "true or false", ...
+    void (*print)(const void *at, struct buf *out);                           // the text that read takes
+    void (*bounds)(const struct knob *k, struct buf *out);                    // "0 to 1", "true or false", ...
     void (*send)(const struct knob *k, const void *at, struct msg_out *m);    // as a field of an open map
-    const char *null;     // what a run file's null stands for; NULL: the setting's default
-    bool json_bare;       // its text is JSON as it stands; else it is quoted there
-    bool yaml_bare;       // the same in a run file
-    bool yaml_nested;     // a run file may hold it as a list or a mapping
+    const char *null;    // what a run file's null stands for; NULL: the setting's default
+    bool json_bare;      // its text is JSON as it stands; else it is quoted there
+    bool yaml_bare;      // the same in a run file
+    bool yaml_nested;    // a run file may hold it as a list or a mapping
 };
 extern const struct knob_type_row knob_types[KNOB_TYPE_N];

@@ -1,4 +1,5 @@
 #include "protocol/run/knobs.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/cli.h"
@@ -8,6 +9,7 @@
 #define BIG KNOB_UNBOUNDED
 #define NO_EFFECT(why) .no_effect = why, .help = "accepted, without effect: " why
 
+// clang-format off
 const struct knob knobs[] = {
     { "name", NULL, "n", "run", KNOB_TEXT, "", AT(name), .def = "", .help = "name of the run's directory; without it a free name is taken" },
     { "project", NULL, "p", "run", KNOB_TEXT, "", AT(project), .def = "GRPO", .help = "project name: wandb's, and a folder in eval_save_dir" },
@@ -127,6 +129,7 @@ const struct knob knobs[] = {
     { "metrics_listen", NULL, NULL, "exporters", KNOB_TEXT, "", AT(metrics_listen), .def = "", .help = "serve OpenMetrics at HOST:PORT; without it not at all" },
     { "metrics_token_file", NULL, NULL, "exporters", KNOB_PATH, "", AT(metrics_token_file), .def = "", .help = "file with the bearer token that a scrape must bring" },
 };
+// clang-format on
 const int n_knobs = ARRAY_SIZE(knobs);
 _Static_assert(ARRAY_SIZE(knobs) <= KNOB_MAX, "KNOB_MAX is too small");
 
@@ -199,14 +202,16 @@ bool knob_may_change(const struct knob *k, struct error *err)
 {
     if (k->no_effect)
         return error_set(err, ERR_REFUSED, "'%s' has no effect: %s", k->name, k->no_effect);
-    return knob_is_live(k)
-        || error_set(err, ERR_REFUSED, "'%s' is fixed once a run has begun; start a new run to change it", k->name);
+    return knob_is_live(k) || error_set(err, ERR_REFUSED, "'%s' is fixed once a run has begun; start a new run to change it", k->name);
 }
 
 /* Memory is taken once, when a process starts. What needs more of it than the run started with waits for a resume. */
 static bool start_allows(const struct run_config *start, const struct run_config *next, struct error *err)
 {
-    const struct { const char *name; int64_t now, most; } rows[] = {
+    const struct {
+        const char *name;
+        int64_t now, most;
+    } rows[] = {
         { "max_new_tokens", next->max_new_tokens, start->max_new_tokens },
         { "inference_microbatch_size", next->inference_microbatch_size, start->inference_microbatch_size },
         { next->token_budget > 0 ? "token_budget" : "train_microbatch_size", run_config_micro_tok(next), run_config_micro_tok_max(start) },
@@ -215,14 +220,19 @@ static bool start_allows(const struct run_config *start, const struct run_config
         if (rows[i].now <= rows[i].most)
             continue;
         if (strcmp(rows[i].name, "train_microbatch_size") == 0)
-            return error_set(err, ERR_REFUSED, "'train_microbatch_size' %lld means %lld tokens, and the run took memory for %lld when it "
+            return error_set(err, ERR_REFUSED,
+                             "'train_microbatch_size' %" PRId64 " means %" PRId64 " tokens, and the run took memory for %" PRId64
+                             " when it "
                              "started; stop it and give the new value to 'rollcall train --resume'",
-                             (long long)next->train_microbatch_size, (long long)rows[i].now, (long long)rows[i].most);
-        return error_set(err, ERR_REFUSED, "'%s' cannot exceed the %lld that the run took memory for when it started; stop it and give "
-                         "the new value to 'rollcall train --resume'", rows[i].name, (long long)rows[i].most);
+                             next->train_microbatch_size, rows[i].now, rows[i].most);
+        return error_set(err, ERR_REFUSED,
+                         "'%s' cannot exceed the %" PRId64 " that the run took memory for when it started; stop it and give "
+                         "the new value to 'rollcall train --resume'",
+                         rows[i].name, rows[i].most);
     }
     if (next->beta > 0 && start->beta == 0)
-        return error_set(err, ERR_REFUSED, "'kl_coeff' was 0 when the run started, so it holds no reference model; stop it and give the new "
+        return error_set(err, ERR_REFUSED,
+                         "'kl_coeff' was 0 when the run started, so it holds no reference model; stop it and give the new "
                          "value to 'rollcall train --resume'");
     return true;
 }

@@ -14,15 +14,15 @@ enum knob_applies {
     APPLY_NOW,             // watching and saving: at once
 };
 struct knob {
-    const char *name;         // long flag with underscores, key of the run file, name for ctl set
-    const char *alias;        // other key that means the same (ColossalChat's grpo_config), or NULL
-    const char *flag;         // short flag without the dash, or NULL
-    const char *group;        // heading in help and docs
+    const char *name;     // long flag with underscores, key of the run file, name for ctl set
+    const char *alias;    // other key that means the same (ColossalChat's grpo_config), or NULL
+    const char *flag;     // short flag without the dash, or NULL
+    const char *group;    // heading in help and docs
     enum knob_type type;
-    const char *unit;         // "" when it has none
-    double min, max;          // bounds of numbers, inclusive
-    bool above_min;           // min itself is excluded
-    const char *choices;      // "a|b|c" for texts that must be one of these, or NULL
+    const char *unit;       // "" when it has none
+    double min, max;        // bounds of numbers, inclusive
+    bool above_min;         // min itself is excluded
+    const char *choices;    // "a|b|c" for texts that must be one of these, or NULL
     enum knob_applies applies;
     size_t offset;            // in struct run_config
     size_t size;              // bytes of the field
@@ -53,8 +53,8 @@ static inline bool knob_is_live(const struct knob *k)
 /* A proposal of several changes, all or none: names and values as text; checked one by one, then by the size rules on a copy,
  * then against what memory was taken for when the run's processes started with `start`. On success next holds the new
  * settings; on failure err names the first that cannot be. start and c stay as they are. */
-MUST_USE bool knobs_propose(const struct run_config *start, const struct run_config *c, const char *const *name,
-                            const char *const *value, int n, struct run_config *next, struct error *err);
+MUST_USE bool knobs_propose(const struct run_config *start, const struct run_config *c, const char *const *name, const char *const *value,
+                            int n, struct run_config *next, struct error *err);
 /* Why k's value in c has no effect, and what to use instead; NULL: it has one, or it is the default. One row of a table for
  * each setting that needs others: a bound of free_running without free_running, a name for wandb without wandb. */
 const char *knob_idle(const struct knob *k, const struct run_config *c);

@@ -1,6 +1,7 @@
 #include "protocol/run/metrics.h"
 #include <string.h>
 
+// clang-format off
 const struct metric metrics[METRIC_N] = {
     [M_REWARD] = { "metrics/reward", "reward", "", CHART_REWARD, BY_CONTROLLER, "mean reward of all groups consumed since the last step, filtered ones included" },
     [M_REWARD_STD] = { "metrics/reward_std", "reward std", "", CHART_NONE, BY_CONTROLLER, "standard deviation of those rewards" },
@@ -56,6 +57,7 @@ const struct metric metrics[METRIC_N] = {
     [M_ROLLOUT_STEP] = { "rollout/step", "rollout step", "", CHART_NONE, BY_CONTROLLER, "rollout step of the newest group trained on" },
     [M_EPISODE] = { "rollout/episode", "episode", "", CHART_NONE, BY_CONTROLLER, "pass over the dataset" },
 };
+// clang-format on
 
 int metric_find(const char *name)
 {

@@ -7,30 +7,84 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 enum metric_chart {    // which chart of the overview shows it
-    CHART_NONE, CHART_REWARD, CHART_KL, CHART_ENTROPY, CHART_LENGTH, CHART_THROUGHPUT, CHART_LOSS, CHART_GRAD, CHART_TIME,
+    CHART_NONE,
+    CHART_REWARD,
+    CHART_KL,
+    CHART_ENTROPY,
+    CHART_LENGTH,
+    CHART_THROUGHPUT,
+    CHART_LOSS,
+    CHART_GRAD,
+    CHART_TIME,
 };
-enum metric_by {       // the one place that computes it
-    BY_TRAINER,        // from the step's sums (workers/engine/trainer)
-    BY_WORKER,         // what a worker's engine measures (workers/worker)
-    BY_CONTROLLER,     // from the ledger, from all groups that went by (workers/controller)
+enum metric_by {      // the one place that computes it
+    BY_TRAINER,       // from the step's sums (workers/engine/trainer)
+    BY_WORKER,        // what a worker's engine measures (workers/worker)
+    BY_CONTROLLER,    // from the ledger, from all groups that went by (workers/controller)
 };
 enum metric_id {
-    M_REWARD, M_REWARD_STD, M_FORMAT_ACC, M_ANS_ACC, M_RESPONSE_LENGTH, M_LENGTH_P10, M_LENGTH_P50, M_LENGTH_P90, M_LENGTH_MAX,
-    M_TRUNCATED, M_NO_SPREAD, M_FILTERED, M_LEFT_OUT, M_LOSS, M_ADVANTAGES, M_LEARNING_RATE, M_SAMPLE_UTILIZATION, M_ENTROPY,
-    M_OVERLENGTH, M_KL, M_GRAD_NORM, M_CLIP_LOW, M_CLIP_HIGH, M_RATIO_MEAN, M_RATIO_MAX, M_SKIPPED, M_MICRO_BATCHES, M_AGE_MEAN, M_AGE_MAX,
-    M_SAMPLER_TRAINER_DIFF, M_TEMPERATURE, M_ROLLOUT_TOK_PER_S, M_TRAIN_TOK_PER_S, M_GENERATE_S, M_SCORE_S, M_TRAIN_S, M_RANKS_S,
-    M_PUBLISH_S, M_IDLE_S, M_STEP_S, M_CHECKPOINT_STALL_S, M_CHECKPOINT_WRITE_S, M_BUFFER_DEPTH, M_LONG_PROMPTS,
-    M_SCORE_QUEUE, M_SCORE_LATENCY_MS, M_SCORE_TIMEOUTS, M_SCORE_ERRORS, M_HOST_MEM_GIB, M_TOKENS_TOTAL, M_SAMPLES_TOTAL,
-    M_ROLLOUT_STEP, M_EPISODE,
-    METRIC_N
+    M_REWARD,
+    M_REWARD_STD,
+    M_FORMAT_ACC,
+    M_ANS_ACC,
+    M_RESPONSE_LENGTH,
+    M_LENGTH_P10,
+    M_LENGTH_P50,
+    M_LENGTH_P90,
+    M_LENGTH_MAX,
+    M_TRUNCATED,
+    M_NO_SPREAD,
+    M_FILTERED,
+    M_LEFT_OUT,
+    M_LOSS,
+    M_ADVANTAGES,
+    M_LEARNING_RATE,
+    M_SAMPLE_UTILIZATION,
+    M_ENTROPY,
+    M_OVERLENGTH,
+    M_KL,
+    M_GRAD_NORM,
+    M_CLIP_LOW,
+    M_CLIP_HIGH,
+    M_RATIO_MEAN,
+    M_RATIO_MAX,
+    M_SKIPPED,
+    M_MICRO_BATCHES,
+    M_AGE_MEAN,
+    M_AGE_MAX,
+    M_SAMPLER_TRAINER_DIFF,
+    M_TEMPERATURE,
+    M_ROLLOUT_TOK_PER_S,
+    M_TRAIN_TOK_PER_S,
+    M_GENERATE_S,
+    M_SCORE_S,
+    M_TRAIN_S,
+    M_RANKS_S,
+    M_PUBLISH_S,
+    M_IDLE_S,
+    M_STEP_S,
+    M_CHECKPOINT_STALL_S,
+    M_CHECKPOINT_WRITE_S,
+    M_BUFFER_DEPTH,
+    M_LONG_PROMPTS,
+    M_SCORE_QUEUE,
+    M_SCORE_LATENCY_MS,
+    M_SCORE_TIMEOUTS,
+    M_SCORE_ERRORS,
+    M_HOST_MEM_GIB,
+    M_TOKENS_TOTAL,
+    M_SAMPLES_TOTAL,
+    M_ROLLOUT_STEP,
+    M_EPISODE,
+    METRIC_N,
 };
 struct metric {
-    const char *name;      // "train/loss"
-    const char *label;     // short, for the screen
-    const char *unit;      // "" when it has none
+    const char *name;     // "train/loss"
+    const char *label;    // short, for the screen
+    const char *unit;     // "" when it has none
     enum metric_chart chart;
-    enum metric_by by;     // a worker sends what it and its trainer compute, and the controller adds its own
-    const char *help;      // one line
+    enum metric_by by;    // a worker sends what it and its trainer compute, and the controller adds its own
+    const char *help;     // one line
 };
 extern const struct metric metrics[METRIC_N];
 /* By name: its id, or -1 (own reward parts "reward/NAME" and "eval/SET" are not in the table). */

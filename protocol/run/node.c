@@ -23,8 +23,11 @@ bool node_name_check(const char *name, struct error *err)
     bool ok = len > 0 && len <= NODE_NAME_MAX && name[0] != '.' && name[0] != '-';
     for (size_t i = 0; ok && i < len; i++)
         ok = isalnum((unsigned char)name[i]) || strchr("._-", name[i]);
-    return ok || error_set(err, ERR_USAGE, "'%.60s' is no name for a node: letters, digits, '.', '_' and '-', at most %d, not "
-                           "beginning with '.' or '-'", name, NODE_NAME_MAX);
+    return ok
+           || error_set(err, ERR_USAGE,
+                        "'%.60s' is no name for a node: letters, digits, '.', '_' and '-', at most %d, not "
+                        "beginning with '.' or '-'",
+                        name, NODE_NAME_MAX);
 }
 
 bool node_address(const char *text, const char *what, char out[280], struct error *err)

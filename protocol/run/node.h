@@ -21,20 +21,20 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
 
-#define NODE_NAME_MAX 32                      // bytes
-#define NODE_FILE "node"                      // in the node's folder
-#define NODE_TOKEN_FILE "sock/join"           // of run and node
-#define NODE_REJOIN_FILE "sock/rejoin"        // left by the uplink: what the node holds is out of date
+#define NODE_NAME_MAX 32                  // bytes
+#define NODE_FILE "node"                  // in the node's folder
+#define NODE_TOKEN_FILE "sock/join"       // of run and node
+#define NODE_REJOIN_FILE "sock/rejoin"    // left by the uplink: what the node holds is out of date
 #define NODE_PIECE_BYTES ((int64_t)4 << 20)
 #define NODE_FILES_MAX 64
 
 struct node {
     char name[NODE_NAME_MAX + 1];
-    char id[33];                  // random, made once a folder
-    char host[256];               // our host's name
-    char head[280];               // HOST:PORT
-    char hash[65];                // of the settings and files we hold
-    double wait_s;                // for a head that is away
+    char id[33];       // random, made once a folder
+    char host[256];    // our host's name
+    char head[280];    // HOST:PORT
+    char hash[65];     // of the settings and files we hold
+    double wait_s;     // for a head that is away
 };
 /* Is run_dir a node's folder? */
 bool node_here(const char *run_dir);
@@ -47,10 +47,10 @@ MUST_USE bool node_address(const char *text, const char *what, char out[280], st
 
 /* What a node needs of the head's files. */
 struct node_file {
-    char name[160];               // "model/config.json", "data/train.jsonl": where it goes in the node's folder
-    char path[4096];              // on the head; "" on a node
+    char name[160];     // "model/config.json", "data/train.jsonl": where it goes in the node's folder
+    char path[4096];    // on the head; "" on a node
     int64_t size_bytes;
-    char hash[65];                // SHA-256
+    char hash[65];    // SHA-256
 };
 /* Is name one that may be written under a node's folder? */
 bool node_file_name_ok(const char *name);

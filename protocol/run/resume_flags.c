@@ -50,7 +50,7 @@ bool resume_flags_read(const char *run_dir, resume_flags_fn *fn, void *arg, stru
         const char *name = json_string_value(json_object_get(o, "name")), *before = json_string_value(json_object_get(o, "before"));
         const char *value = json_string_value(json_object_get(o, "value"));
         ok = name && before && value ? fn(arg, name, before, value, err)
-            : error_set(err, ERR_DATA, "'%s' holds no settings: remove it, and give them again", path);
+                                     : error_set(err, ERR_DATA, "'%s' holds no settings: remove it, and give them again", path);
         json_decref(o);
     }
     buf_release(&text);

@@ -1,4 +1,5 @@
 #include "protocol/run/rollout_file.h"
+#include <inttypes.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -15,13 +16,13 @@ struct rollout_file {
     char *path;
     int64_t size_bytes;    // whole records end here, and so does the file
     ZSTD_CCtx *cctx;
-    char *scratch;         // one compressed record
+    char *scratch;    // one compressed record
     size_t scratch_size;
 };
 
 static bool zstd_broken(struct error *err, const char *path, int64_t offset, const char *why)
 {
-    return error_set(err, ERR_DATA, "'%s' is damaged at byte %lld: %s", path, (long long)offset, why);
+    return error_set(err, ERR_DATA, "'%s' is damaged at byte %" PRId64 ": %s", path, offset, why);
 }
 
 /* The compressed size of the record that starts at data, its checksum verified; 0: there is no whole one. */
@@ -30,7 +31,7 @@ static size_t record_check(ZSTD_DCtx *dctx, const uint8_t *data, size_t len, str
     size_t size = ZSTD_findFrameCompressedSize(data, len);
     if (ZSTD_isError(size))
         return 0;
-    unsigned long long content = ZSTD_getFrameContentSize(data, size);
+    uint64_t content = ZSTD_getFrameContentSize(data, size);
     if (content > ROLLOUT_RECORD_MAX)    // also "unknown" and "error", which are the largest values
         return 0;
     buf_clear(scratch);
@@ -58,8 +59,7 @@ static size_t record_find(ZSTD_DCtx *dctx, const struct file_map *map, size_t fr
 
 /* Where the last whole record ends in map, from start on. A broken place with a whole record after it is damage, and is stepped
  * over; one with none after it is a torn tail. */
-static bool records_scan(const struct file_map *map, const char *path, int64_t start, struct rollout_opened *o,
-                         struct error *err)
+static bool records_scan(const struct file_map *map, const char *path, int64_t start, struct rollout_opened *o, struct error *err)
 {
     struct buf scratch = { .max = ROLLOUT_RECORD_MAX + 1 };
     ZSTD_DCtx *dctx = ZSTD_createDCtx();
@@ -93,8 +93,7 @@ static bool parent_sync(const char *path, struct error *err)
     return ok;
 }
 
-struct rollout_file *rollout_file_open(const char *path, int64_t known_size, struct rollout_opened *opened,
-                                       struct error *err)
+struct rollout_file *rollout_file_open(const char *path, int64_t known_size, struct rollout_opened *opened, struct error *err)
 {
     struct rollout_opened o = { 0 };
     struct file_map map = { 0 };
@@ -152,12 +151,10 @@ void rollout_file_close(struct rollout_file *f)
     free(f);
 }
 
-bool rollout_file_append(struct rollout_file *f, const void *data, size_t len, int64_t *offset, int64_t *size_bytes,
-                         struct error *err)
+bool rollout_file_append(struct rollout_file *f, const void *data, size_t len, int64_t *offset, int64_t *size_bytes, struct error *err)
 {
     if (len > ROLLOUT_RECORD_MAX)
-        return error_set(err, ERR_SHAPE, "a rollout record of %zu bytes is larger than the %zu allowed", len,
-                         ROLLOUT_RECORD_MAX);
+        return error_set(err, ERR_SHAPE, "a rollout record of %zu bytes is larger than the %zu allowed", len, ROLLOUT_RECORD_MAX);
     size_t bound = ZSTD_compressBound(len);
     if (bound > f->scratch_size) {
         char *grown = realloc(f->scratch, bound);
@@ -191,7 +188,7 @@ bool rollout_file_append(struct rollout_file *f, const void *data, size_t len, i
 bool rollout_file_cut(struct rollout_file *f, int64_t size_bytes, struct error *err)
 {
     if (ftruncate(f->fd, size_bytes) != 0)
-        return error_errno(err, "cannot cut '%s' to %lld bytes", f->path, (long long)size_bytes);
+        return error_errno(err, "cannot cut '%s' to %" PRId64 " bytes", f->path, size_bytes);
     f->size_bytes = size_bytes;
     return true;
 }
@@ -236,19 +233,18 @@ void rollout_reader_free(struct rollout_reader *r)
 }
 
 /* Unpack the one frame in data[0..size) onto out. */
-static bool record_unpack(ZSTD_DCtx *dctx, const uint8_t *data, size_t size, const char *path, int64_t offset,
-                          struct buf *out, struct error *err)
+static bool record_unpack(ZSTD_DCtx *dctx, const uint8_t *data, size_t size, const char *path, int64_t offset, struct buf *out,
+                          struct error *err)
 {
-    unsigned long long content = ZSTD_getFrameContentSize(data, size);
+    uint64_t content = ZSTD_getFrameContentSize(data, size);
     if (content > ROLLOUT_RECORD_MAX)
         return zstd_broken(err, path, offset, "the record does not say its size, or is too large");
     char *to = buf_reserve(out, (size_t)content);
     if (!to)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a record of %llu bytes of '%s'", content, path);
+        return error_set(err, ERR_NO_MEMORY, "no memory for a record of %" PRIu64 " bytes of '%s'", content, path);
     size_t n = ZSTD_decompressDCtx(dctx, to, (size_t)content, data, size);
     if (ZSTD_isError(n) || n != content)
-        return zstd_broken(err, path, offset,
-                           ZSTD_isError(n) ? ZSTD_getErrorName(n) : "the record is shorter than it says");
+        return zstd_broken(err, path, offset, ZSTD_isError(n) ? ZSTD_getErrorName(n) : "the record is shorter than it says");
     out->len += n;
     out->data[out->len] = 0;
     return true;
@@ -290,10 +286,9 @@ bool rollout_file_read(const char *path, int64_t offset, int64_t size_bytes, str
         goto out;
     }
     TRY(file_map_open(&map, path, err));
-    if (offset < 0 || size_bytes <= 0 || (uint64_t)offset > map.size_bytes ||
-        (uint64_t)size_bytes > map.size_bytes - (uint64_t)offset) {
-        error_set(err, ERR_DATA, "'%s' of %zu bytes has no record of %lld bytes at byte %lld", path, map.size_bytes,
-                  (long long)size_bytes, (long long)offset);
+    if (offset < 0 || size_bytes <= 0 || (uint64_t)offset > map.size_bytes || (uint64_t)size_bytes > map.size_bytes - (uint64_t)offset) {
+        error_set(err, ERR_DATA, "'%s' of %zu bytes has no record of %" PRId64 " bytes at byte %" PRId64, path, map.size_bytes, size_bytes,
+                  offset);
         goto out;
     }
     TRY(record_unpack(dctx, map.data + offset, (size_t)size_bytes, path, offset, out, err));

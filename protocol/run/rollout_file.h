@@ -17,32 +17,30 @@
 
 struct rollout_file;
 struct rollout_opened {
-    int64_t n_record;        // whole records found after known_size; of a file shorter than that, all
-    int64_t size_bytes;      // the file's size now
-    int64_t cut_bytes;       // of a broken tail that were removed
-    int64_t damaged_bytes;   // that are no records, between whole ones; they are left as they are
-    int64_t lost_bytes;      // by which the file was shorter than known_size
+    int64_t n_record;         // whole records found after known_size; of a file shorter than that, all
+    int64_t size_bytes;       // the file's size now
+    int64_t cut_bytes;        // of a broken tail that were removed
+    int64_t damaged_bytes;    // that are no records, between whole ones; they are left as they are
+    int64_t lost_bytes;       // by which the file was shorter than known_size
 };
 /* Open path for appending, made when missing. The first known_size bytes are taken to be whole records (from the
  * index; 0: everything is checked); after them, whole records are kept and what follows the last one is cut off. A power cut may
  * have left the file shorter than known_size: then everything is checked, and what the index names beyond size_bytes, or in a
  * damaged place, is lost; rollout_file_read says so of each record. opened may be NULL. */
-struct rollout_file *rollout_file_open(const char *path, int64_t known_size, struct rollout_opened *opened,
-                                       struct error *err);
+struct rollout_file *rollout_file_open(const char *path, int64_t known_size, struct rollout_opened *opened, struct error *err);
 /* Cut off the records from size_bytes on, which begins one. */
 MUST_USE bool rollout_file_cut(struct rollout_file *f, int64_t size_bytes, struct error *err);
 /* Close without syncing; NULL is fine. */
 void rollout_file_close(struct rollout_file *f);
 /* Add one record; offset and size_bytes say where it lies. On failure (disk full) the file is as before. */
-MUST_USE bool rollout_file_append(struct rollout_file *f, const void *data, size_t len, int64_t *offset,
-                                  int64_t *size_bytes, struct error *err);
+MUST_USE bool rollout_file_append(struct rollout_file *f, const void *data, size_t len, int64_t *offset, int64_t *size_bytes,
+                                  struct error *err);
 /* Return when all that was appended before would survive a power cut. Do this before the index names a record. Another thread may
  * call it while this one appends. */
 MUST_USE bool rollout_file_sync(struct rollout_file *f, struct error *err);
 
 /* Read the record at offset with this size; appends it to out. ERR_DATA: it is not there, or damaged. */
-MUST_USE bool rollout_file_read(const char *path, int64_t offset, int64_t size_bytes, struct buf *out,
-                                struct error *err);
+MUST_USE bool rollout_file_read(const char *path, int64_t offset, int64_t size_bytes, struct buf *out, struct error *err);
 /* All records in order. */
 struct rollout_reader;
 struct rollout_reader *rollout_reader_new(const char *path, struct error *err);

@@ -1,4 +1,5 @@
 #include "protocol/run/run_config.h"
+#include <inttypes.h>
 #include <jansson.h>
 #include <libfyaml.h>
 #include <limits.h>
@@ -100,11 +101,11 @@ static int node_line(struct fy_node *node)
     return m ? m->line + 1 : 0;
 }
 
-static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, bool nested,
-                         bool seen[KNOB_MAX], struct error *err);
+static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, bool nested, bool seen[KNOB_MAX],
+                         struct error *err);
 
-static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const char *path, const char *dir, bool nested,
-                      bool seen[KNOB_MAX], struct error *err)
+static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const char *path, const char *dir, bool nested, bool seen[KNOB_MAX],
+                      struct error *err)
 {
     struct fy_node *key = fy_node_pair_key(pair), *value = fy_node_pair_value(pair);
     const char *name = key ? fy_node_get_scalar0(key) : NULL;
@@ -131,8 +132,7 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
     } else if (knob_types[k->type].yaml_nested) {
         json_t *j = yaml_to_json(value, 0);
         char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
-        ok = text ? run_config_set(c, k->name, text, FROM_FILE, dir, &why)
-                  : error_set(&why, ERR_USAGE, "'%s' cannot be read", name);
+        ok = text ? run_config_set(c, k->name, text, FROM_FILE, dir, &why) : error_set(&why, ERR_USAGE, "'%s' cannot be read", name);
         free(text);
         json_decref(j);
     } else {
@@ -141,8 +141,8 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
     return ok || error_set(err, ERR_USAGE, "%s:%d: %s", path, line, why.text);
 }
 
-static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, bool nested,
-                         bool seen[KNOB_MAX], struct error *err)
+static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, bool nested, bool seen[KNOB_MAX],
+                         struct error *err)
 {
     void *it = NULL;
     for (struct fy_node_pair *p; (p = fy_node_mapping_iterate(map, &it));)
@@ -262,7 +262,9 @@ static bool from_default(const struct run_config *c, const char *name)
 /* What an algorithm's preset sets unless somebody else did; ColossalChat's launchers for DAPO and GRPO. */
 static bool preset_apply(struct run_config *c, struct error *err)
 {
-    static const struct { const char *algo, *name, *value; } rows[] = {
+    static const struct {
+        const char *algo, *name, *value;
+    } rows[] = {
         { "DAPO", "kl_coeff", "0" },
         { "DAPO", "clip_eps_low", "0.2" },
         { "DAPO", "clip_eps_high", "0.28" },
@@ -294,9 +296,9 @@ static bool clamp(int64_t *field, int64_t to, const char *name, const char *why,
     if (*field <= to)
         return true;
     if (!notes)
-        return error_set(err, ERR_REFUSED, "'%s' would be %lld, and %lld is the most: %s; give '%s' a value too", name, (long long)*field,
-                         (long long)to, why, name);
-    buf_fmt(notes, "warning: '%s' is %lld and is taken as %lld: %s\n", name, (long long)*field, (long long)to, why);
+        return error_set(err, ERR_REFUSED, "'%s' would be %" PRId64 ", and %" PRId64 " is the most: %s; give '%s' a value too", name,
+                         *field, to, why, name);
+    buf_fmt(notes, "warning: '%s' is %" PRId64 " and is taken as %" PRId64 ": %s\n", name, *field, to, why);
     *field = to;
     return true;
 }
@@ -308,20 +310,22 @@ static bool minibatch_check(const struct run_config *c, struct error *err)
     int64_t size = c->train_minibatch_size;
     if (from_default(c, "train_minibatch_size") || size >= c->train_batch_size || c->train_batch_size % size == 0)
         return true;
-    return error_set(err, ERR_USAGE, "'train_batch_size' (%lld) must be a multiple of 'train_minibatch_size' (%lld), which has no effect "
-                     "here and can be left out", (long long)c->train_batch_size, (long long)size);
+    return error_set(err, ERR_USAGE,
+                     "'train_batch_size' (%" PRId64 ") must be a multiple of 'train_minibatch_size' (%" PRId64 "), which has no effect "
+                     "here and can be left out",
+                     c->train_batch_size, size);
 }
 
 static bool sizes_check(struct run_config *c, struct buf *notes, struct error *err)
 {
     int64_t prompts = c->inference_batch_size * c->num_inferencer;
-    if (!clamp(&c->inference_microbatch_size, c->inference_batch_size, "inference_microbatch_size",
-               "it cannot exceed inference_batch_size", notes, err))
+    if (!clamp(&c->inference_microbatch_size, c->inference_batch_size, "inference_microbatch_size", "it cannot exceed inference_batch_size",
+               notes, err))
         return false;
     if (c->inference_batch_size % c->inference_microbatch_size != 0)
         return error_set(err, ERR_USAGE,
-                         "'inference_batch_size' (%lld) must be a multiple of 'inference_microbatch_size' (%lld)",
-                         (long long)c->inference_batch_size, (long long)c->inference_microbatch_size);
+                         "'inference_batch_size' (%" PRId64 ") must be a multiple of 'inference_microbatch_size' (%" PRId64 ")",
+                         c->inference_batch_size, c->inference_microbatch_size);
     /* ColossalChat's own example lines ask for train batches larger than a rollout step. */
     if (prompts % c->num_trainers == 0
         && !clamp(&c->train_batch_size, prompts / c->num_trainers, "train_batch_size",
@@ -329,19 +333,21 @@ static bool sizes_check(struct run_config *c, struct buf *notes, struct error *e
         return false;
     if (prompts % (c->train_batch_size * c->num_trainers) != 0)
         return error_set(err, ERR_USAGE,
-                         "a rollout step of %lld prompts (inference_batch_size %lld x num_inferencer %lld) is no multiple of "
-                         "the %lld of an optimizer step (train_batch_size %lld x num_trainers %lld)",
-                         (long long)prompts, (long long)c->inference_batch_size, (long long)c->num_inferencer,
-                         (long long)(c->train_batch_size * c->num_trainers), (long long)c->train_batch_size,
-                         (long long)c->num_trainers);
+                         "a rollout step of %" PRId64 " prompts (inference_batch_size %" PRId64 " x num_inferencer %" PRId64
+                         ") is no multiple of "
+                         "the %" PRId64 " of an optimizer step (train_batch_size %" PRId64 " x num_trainers %" PRId64 ")",
+                         prompts, c->inference_batch_size, c->num_inferencer, (c->train_batch_size * c->num_trainers), c->train_batch_size,
+                         c->num_trainers);
     if (c->train_batch_size * c->num_trainers > TRAIN_BATCH_MAX)
-        return error_set(err, ERR_USAGE, "an optimizer step of %lld prompts (train_batch_size %lld x num_trainers %lld) is more than the %d "
-                         "that are possible", (long long)(c->train_batch_size * c->num_trainers), (long long)c->train_batch_size,
-                         (long long)c->num_trainers, TRAIN_BATCH_MAX);
+        return error_set(err, ERR_USAGE,
+                         "an optimizer step of %" PRId64 " prompts (train_batch_size %" PRId64 " x num_trainers %" PRId64
+                         ") is more than the %d "
+                         "that are possible",
+                         (c->train_batch_size * c->num_trainers), c->train_batch_size, c->num_trainers, TRAIN_BATCH_MAX);
     /* without notes the run goes already: the check was made when it started */
     return (!notes || minibatch_check(c, err))
-        && clamp(&c->train_microbatch_size, c->train_batch_size * c->num_trainers * c->num_generations, "train_microbatch_size",
-                 "an optimizer step holds no more samples (train_batch_size x num_trainers x num_generations)", notes, err);
+           && clamp(&c->train_microbatch_size, c->train_batch_size * c->num_trainers * c->num_generations, "train_microbatch_size",
+                    "an optimizer step holds no more samples (train_batch_size x num_trainers x num_generations)", notes, err);
 }
 
 /* A run's name is a folder's name, and stands in one line of a screen or a log. */
@@ -362,7 +368,10 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
 {
     if (!name_check(c->name, err))
         return false;
-    static const struct { const char *name; size_t offset; } only_one[] = {
+    static const struct {
+        const char *name;
+        size_t offset;
+    } only_one[] = {
         { "tensor_parallel_size", offsetof(struct run_config, tensor_parallel_size) },
         { "pipeline_parallel_size", offsetof(struct run_config, pipeline_parallel_size) },
         { "producer_tensor_parallel_size", offsetof(struct run_config, producer_tensor_parallel_size) },
@@ -370,19 +379,20 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
     for (size_t i = 0; i < ARRAY_SIZE(only_one); i++) {
         int64_t v = *(const int64_t *)((const char *)c + only_one[i].offset);
         if (v != 1)
-            return error_set(err, ERR_USAGE, "'%s' is %lld, but a model is held whole on each device here: only 1 works",
-                             only_one[i].name, (long long)v);
+            return error_set(err, ERR_USAGE, "'%s' is %" PRId64 ", but a model is held whole on each device here: only 1 works",
+                             only_one[i].name, v);
     }
     if (c->free_running && strcmp(c->placement, "apart") != 0)
         return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait have devices of their own");
     if (c->free_running && c->n_behind > 0)
-        return error_set(err, ERR_USAGE, "'n_behind' (%lld) has no meaning with 'free_running'; 'max_staleness' is its bound",
-                         (long long)c->n_behind);
+        return error_set(err, ERR_USAGE, "'n_behind' (%" PRId64 ") has no meaning with 'free_running'; 'max_staleness' is its bound",
+                         c->n_behind);
     if (notes && strcmp(c->algo, "DAPO") == 0 && c->beta > 0)
         buf_fmt(notes, "note: DAPO uses no KL penalty as published; 'kl_coeff' %g is used because it was asked for\n", c->beta);
     if (c->soft_over_length_punishment && c->cache_length >= c->max_new_tokens)
-        return error_set(err, ERR_USAGE, "'cache_length' (%lld) must be below 'max_new_tokens' (%lld); 0 takes a quarter of it",
-                         (long long)c->cache_length, (long long)c->max_new_tokens);
+        return error_set(err, ERR_USAGE,
+                         "'cache_length' (%" PRId64 ") must be below 'max_new_tokens' (%" PRId64 "); 0 takes a quarter of it",
+                         c->cache_length, c->max_new_tokens);
     if (c->stuck_s < c->slow_s)
         return error_set(err, ERR_USAGE, "'stuck_s' (%g) must not be below 'slow_s' (%g)", c->stuck_s, c->slow_s);
     return true;
@@ -391,8 +401,7 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
 bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)
 {
     struct eval_set sets[EVAL_SET_MAX];
-    return preset_apply(c, err) && sizes_check(c, notes, err) && meaning_check(c, notes, err)
-        && run_config_eval_sets(c, sets, err) >= 0;
+    return preset_apply(c, err) && sizes_check(c, notes, err) && meaning_check(c, notes, err) && run_config_eval_sets(c, sets, err) >= 0;
 }
 
 bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err)
@@ -405,13 +414,14 @@ bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row
         return error_set(err, ERR_DATA, "'%s' holds no usable line", c->dataset);
     if (n_row < p->prompts_per_rollout_step && c->max_steps == 0)
         return error_set(err, ERR_USAGE,
-                         "'%s' has %lld usable lines, fewer than the %lld prompts of a rollout step; lower "
+                         "'%s' has %" PRId64 " usable lines, fewer than the %" PRId64 " prompts of a rollout step; lower "
                          "'inference_batch_size' or set 'max_steps'",
-                         c->dataset, (long long)n_row, (long long)p->prompts_per_rollout_step);
+                         c->dataset, n_row, p->prompts_per_rollout_step);
     p->rollout_steps_per_episode = MAX((int64_t)1, n_row / p->prompts_per_rollout_step);
     /* not by way of k, which is 0 where sizes that follow each other are in force together for a while */
-    p->total_steps = c->max_steps ? c->max_steps
-        : c->num_episodes * p->rollout_steps_per_episode * p->prompts_per_rollout_step / p->prompts_per_train_batch;
+    p->total_steps = c->max_steps
+                         ? c->max_steps
+                         : c->num_episodes * p->rollout_steps_per_episode * p->prompts_per_rollout_step / p->prompts_per_train_batch;
     p->max_age_steps = c->free_running ? c->max_staleness : (c->n_behind + 1) * p->k - 1;
     p->on_policy = c->n_behind == 0 && p->k == 1 && !c->free_running;
     return true;
@@ -431,7 +441,8 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
     json_t *root = json_loads(c->eval_dataset, 0, NULL), *v;
     const char *name;
     bool ok = json_is_object(root) || error_set(err, ERR_USAGE, "'eval_dataset' must be a JSON object");
-    json_object_foreach(root, name, v) {
+    json_object_foreach(root, name, v)
+    {
         double t = c->eval_temperature;
         json_int_t samples = 1, limit = 0;
         const char *path = NULL;
@@ -440,8 +451,8 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
             ok = error_set(err, ERR_USAGE, "'eval_dataset' names more than %d sets", EVAL_SET_MAX);
         if (!ok)
             break;
-        if (json_unpack_ex(v, &je, JSON_STRICT, "{s:s, s?F, s?I, s?I}", "path", &path, "temperature", &t, "n", &samples,
-                           "limit", &limit) != 0)
+        if (json_unpack_ex(v, &je, JSON_STRICT, "{s:s, s?F, s?I, s?I}", "path", &path, "temperature", &t, "n", &samples, "limit", &limit)
+            != 0)
             ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s': %s", name, je.text);
         else if (t < 0 || t > 100 || samples < 1 || samples > 1024 || limit < 0)
             ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' has a temperature, n or limit out of bounds", name);
@@ -483,9 +494,9 @@ const char *run_part_text(const struct run_part *part, char *out, size_t size)
 {
     char trainer[32] = "", producer[32] = "";
     if (part->rank >= 0)
-        snprintf(trainer, sizeof trainer, "trainer %lld", (long long)part->rank);
+        snprintf(trainer, sizeof trainer, "trainer %" PRId64, part->rank);
     if (part->producer >= 0)
-        snprintf(producer, sizeof producer, "producer %lld", (long long)part->producer);
+        snprintf(producer, sizeof producer, "producer %" PRId64, part->producer);
     snprintf(out, size, "%s%s%s", trainer, trainer[0] && producer[0] ? ", " : "", producer);
     return out;
 }

@@ -11,30 +11,36 @@
 
 #define RUN_TEXT_MAX 1024    // bytes of one text setting, with its NUL
 #define RUN_JSON_MAX 4096
-#define KNOB_MAX 160         // most rows the knob table may have
-#define TRAIN_BATCH_MAX 4096 // most prompts of an optimizer step, of all trainers together
+#define KNOB_MAX 160            // most rows the knob table may have
+#define TRAIN_BATCH_MAX 4096    // most prompts of an optimizer step, of all trainers together
 
-enum knob_source { FROM_DEFAULT, FROM_PRESET, FROM_FILE, FROM_FLAG, FROM_COMMAND };
+enum knob_source {
+    FROM_DEFAULT,
+    FROM_PRESET,
+    FROM_FILE,
+    FROM_FLAG,
+    FROM_COMMAND,
+};
 
 struct run_config {
     /* the run */
-    char name[128];                 // "" : a free name is taken
+    char name[128];    // "" : a free name is taken
     char project[128];
-    char model[RUN_TEXT_MAX];       // directory or org/name
+    char model[RUN_TEXT_MAX];              // directory or org/name
     char checkpoint_path[RUN_TEXT_MAX];    // start a new run from this checkpoint
     int64_t seed;
-    int64_t max_steps;              // optimizer steps; 0: what num_episodes gives
-    int64_t num_episodes;           // passes over the dataset
-    char dtype[8];                  // fp32 | bf16: weights and activations
-    char devices[256];              // "auto" or a list: cpu:0,cuda:0
-    char placement[16];             // shared: workers play both roles; apart: trainers and producers on their own devices
-    char weights[8];                // auto | files | copy | nccl: how they get to samplers on other devices
-    int64_t threads;                // of a CPU device; 0: its share of the cores
+    int64_t max_steps;       // optimizer steps; 0: what num_episodes gives
+    int64_t num_episodes;    // passes over the dataset
+    char dtype[8];           // fp32 | bf16: weights and activations
+    char devices[256];       // "auto" or a list: cpu:0,cuda:0
+    char placement[16];      // shared: workers play both roles; apart: trainers and producers on their own devices
+    char weights[8];         // auto | files | copy | nccl: how they get to samplers on other devices
+    int64_t threads;         // of a CPU device; 0: its share of the cores
     /* data */
     char dataset[RUN_TEXT_MAX];
-    char eval_dataset[RUN_JSON_MAX];    // JSON object {name: path or {"path","temperature","n","limit"}}
+    char eval_dataset[RUN_JSON_MAX];              // JSON object {name: path or {"path","temperature","n","limit"}}
     char prompt_column[64], answer_column[64];    // "" : messages and gt_answer
-    char long_prompt[16];           // drop | cut_left
+    char long_prompt[16];                         // drop | cut_left
     int64_t max_prompt_tokens;
     bool shuffle;
     /* workers */
@@ -42,70 +48,70 @@ struct run_config {
     int64_t tensor_parallel_size, pipeline_parallel_size, zero_stage, producer_tensor_parallel_size;
     char ray_dir[RUN_TEXT_MAX], master_address[128], backend[16];
     int64_t master_port;
-    char listen[280];               // "" : no other nodes; HOST:PORT
+    char listen[280];    // "" : no other nodes; HOST:PORT
     int64_t n_behind;
     bool free_running;
-    int64_t max_staleness;          // of a token in free-running mode, optimizer steps
+    int64_t max_staleness;    // of a token in free-running mode, optimizer steps
     /* batch sizes, in prompts but for the micro-batches (samples) */
     int64_t inference_batch_size, inference_microbatch_size;
     int64_t train_batch_size, train_minibatch_size, train_microbatch_size;
-    int64_t token_budget;           // tokens of a packed micro-batch; 0: from the micro-batch size
+    int64_t token_budget;    // tokens of a packed micro-batch; 0: from the micro-batch size
     /* sampling */
     int64_t num_generations;
     double temperature, top_p, min_p;
-    int64_t top_k;                  // 0: off
+    int64_t top_k;    // 0: off
     int64_t max_new_tokens;
     char system_prompt[RUN_TEXT_MAX];    // "" : the reward type's
-    bool ignore_eos;                // force full-length responses (profiling)
+    bool ignore_eos;                     // force full-length responses (profiling)
     /* algorithm */
-    char algo[24];                  // GRPO | DAPO | RLOO | REINFORCE_PPB
-    double beta;                    // KL coefficient
+    char algo[24];    // GRPO | DAPO | RLOO | REINFORCE_PPB
+    double beta;      // KL coefficient
     double clip_eps_low, clip_eps_high;
-    char loss_variation[16];        // token_level | sample_level
-    double filter_range[2];         // NAN: no filter
+    char loss_variation[16];    // token_level | sample_level
+    double filter_range[2];     // NAN: no filter
     bool dynamic_batching;
     bool filter_truncated_response;
     bool soft_over_length_punishment;
-    int64_t cache_length;           // tokens; 0: from max_new_tokens (reward.h)
-    double skip_threshold;          // 0: off
-    bool ppb_as_upstream;           // multiply by the spread instead of dividing (compatibility)
-    bool control_shuffle_rewards;   // experiment: rewards exchanged between the samples of a batch; must not learn
+    int64_t cache_length;            // tokens; 0: from max_new_tokens (reward.h)
+    double skip_threshold;           // 0: off
+    bool ppb_as_upstream;            // multiply by the spread instead of dividing (compatibility)
+    bool control_shuffle_rewards;    // experiment: rewards exchanged between the samples of a batch; must not learn
     /* optimizer */
     double learning_rate;
-    char lr_schedule[16];           // constant | linear | cosine
-    double lr_min_ratio;            // of learning_rate, at the end of the schedule
+    char lr_schedule[16];    // constant | linear | cosine
+    double lr_min_ratio;     // of learning_rate, at the end of the schedule
     int64_t warmup_steps;
     double weight_decay, adam_beta1, adam_beta2, adam_eps, max_norm;
-    bool recompute_full;            // full-block recompute in training
-    bool offload_optimizer;         // moments and masters in host memory (ColossalAI's HybridAdam)
+    bool recompute_full;       // full-block recompute in training
+    bool offload_optimizer;    // moments and masters in host memory (ColossalAI's HybridAdam)
     /* reward */
     char reward_type[256];
     char code_verifier_api_url[RUN_TEXT_MAX];
-    double reward_timeout_s;        // an own reward program's answer, or the external verifier's
+    double reward_timeout_s;    // an own reward program's answer, or the external verifier's
     int64_t scorer_threads;
     /* evaluation, saving, logging: intervals in optimizer steps */
-    int64_t eval_interval;          // <= 0: off
+    int64_t eval_interval;    // <= 0: off
     double eval_temperature;
     bool eval_at_end, save_at_end;
-    int64_t save_interval;          // 0: only at the end
-    int64_t keep_checkpoints;       // complete ones kept; 0: all
+    int64_t save_interval;       // 0: only at the end
+    int64_t keep_checkpoints;    // complete ones kept; 0: all
     char save_dir[RUN_TEXT_MAX], eval_save_dir[RUN_TEXT_MAX], rollout_save_dir[RUN_TEXT_MAX];
-    int64_t rollout_log_interval;   // optimizer steps between readable rollout logs
+    int64_t rollout_log_interval;    // optimizer steps between readable rollout logs
     bool enable_profiling;
     /* watching */
-    char view_group[64];            // "" : nobody else may look
-    double slow_s, stuck_s;         // a phase without progress for so long is called slow, stuck
-    double restart_stuck_s;         // 0: never restart by rule
+    char view_group[64];                 // "" : nobody else may look
+    double slow_s, stuck_s;              // a phase without progress for so long is called slow, stuck
+    double restart_stuck_s;              // 0: never restart by rule
     int64_t waste_alert, waste_limit;    // samples in a row that gave nothing, until an alert, until the run fails; 0: never
     double heartbeat_s;
-    double telemetry_s;             // between two samples in the journal
+    double telemetry_s;    // between two samples in the journal
     /* exporters */
-    char wandb[16];                 // off | online | offline
+    char wandb[16];    // off | online | offline
     char wandb_entity[128], wandb_base_url[RUN_TEXT_MAX], wandb_group[128], wandb_tags[256], wandb_notes[RUN_TEXT_MAX];
     char wandb_ca[RUN_TEXT_MAX];
     bool wandb_completions, wandb_console, wandb_host;
     bool tensorboard;
-    char metrics_listen[64];        // "" : off; host:port
+    char metrics_listen[64];    // "" : off; host:port
     char metrics_token_file[RUN_TEXT_MAX];
     /* not a setting: these are the settings of a node's processes, where nobody trains (protocol/run/node.h) */
     bool node_only;
@@ -119,8 +125,8 @@ void run_config_init(struct run_config *c);
 MUST_USE bool run_config_read(struct run_config *c, const char *path, struct error *err);
 /* One setting from text (a flag's value, NAME=VALUE of ctl). ERR_USAGE names the setting, the value and the bounds.
  * A relative path is taken relative to base_dir; NULL: the working directory. */
-MUST_USE bool run_config_set(struct run_config *c, const char *name, const char *text, enum knob_source source,
-                             const char *base_dir, struct error *err);
+MUST_USE bool run_config_set(struct run_config *c, const char *name, const char *text, enum knob_source source, const char *base_dir,
+                             struct error *err);
 /* Presets of the algorithm for what nobody set, then the size rules. Clamps are appended to notes, one per line ("warning: ..."
  * or "note: ..."); notes NULL: what would be clamped is refused. What cannot work fails with one sentence naming the values.
  * Call after all sources. */
@@ -167,9 +173,9 @@ bool run_config_travels(const struct run_config *c);
 struct eval_set {
     char name[64];
     char path[RUN_TEXT_MAX];
-    double temperature;       // 0: greedy
-    int64_t n;                // samples a prompt
-    int64_t limit;            // first so many lines; 0: all
+    double temperature;    // 0: greedy
+    int64_t n;             // samples a prompt
+    int64_t limit;         // first so many lines; 0: all
 };
 #define EVAL_SET_MAX 16
 /* The sets in the order they are named; returns how many, or -1 with err. */

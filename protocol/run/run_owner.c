@@ -1,4 +1,5 @@
 #include "protocol/run/run_owner.h"
+#include <inttypes.h>
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -45,7 +46,7 @@ bool run_id_make(const char *run_dir, char id[RUN_ID_BYTES], struct error *err)
         snprintf(id + 2 * i, 3, "%02x", bytes[i]);
     int n = snprintf(line, sizeof line, "%s\n", id);
     return (path_join(path, sizeof path, run_dir, "run.id") || error_set(err, ERR_USAGE, "the path '%s' is too long", run_dir))
-        && file_write(path, line, (size_t)n, err);
+           && file_write(path, line, (size_t)n, err);
 }
 
 /* The folder's mark; *found false: it has none. */
@@ -73,11 +74,11 @@ static bool left_find(const char *folder, char name[NAME_MAX + 1])
 {
     bool found = false;
     DIR *d = opendir(folder);
-    for (struct dirent *e; d && !found && (e = readdir(d)); ) {
-        long long step;
+    for (struct dirent *e; d && !found && (e = readdir(d));) {
+        int64_t step;
         int end = 0;
-        found = (sscanf(e->d_name, "step-%lld%n", &step, &end) == 1 && !e->d_name[end]) || strcmp(e->d_name, "groups.zst") == 0
-             || strcmp(e->d_name, "log.jsonl") == 0 || strstr(e->d_name, "_training_step_");
+        found = (sscanf(e->d_name, "step-%" PRId64 "%n", &step, &end) == 1 && !e->d_name[end]) || strcmp(e->d_name, "groups.zst") == 0
+                || strcmp(e->d_name, "log.jsonl") == 0 || strstr(e->d_name, "_training_step_");
         if (found)
             snprintf(name, NAME_MAX + 1, "%s", e->d_name);
     }
@@ -102,17 +103,21 @@ bool folder_check(const char *folder, const char *setting, const char *run_dir, 
         return false;
     const char *mine = run_dir[0] ? run_dir : "this new run";
     if (!found && !id[0] && left_find(folder, left))
-        return error_set(err, ERR_EXISTS, "%s '%s' holds '%s' of another run, and %s would write over it; give each run a folder of its own",
-                         setting, folder, left, mine);
+        return error_set(err, ERR_EXISTS,
+                         "%s '%s' holds '%s' of another run, and %s would write over it; give each run a folder of its own", setting,
+                         folder, left, mine);
     if (!found)
         return true;
     if (strcmp(owner, id) != 0)
-        return error_set(err, ERR_EXISTS, "%s '%s' belongs to the run '%s', and '%s' would write over what that has saved; give each run a "
-                         "folder of its own", setting, folder, dir, mine);
+        return error_set(err, ERR_EXISTS,
+                         "%s '%s' belongs to the run '%s', and '%s' would write over what that has saved; give each run a "
+                         "folder of its own",
+                         setting, folder, dir, mine);
     struct error none;
     bool copied = !is_inside(folder, run_dir) && strcmp(dir, run_dir) != 0 && run_id_read(dir, there, &none) && strcmp(there, id) == 0;
-    return !copied || error_set(err, ERR_EXISTS, "%s '%s' belongs to the run '%s', of which '%s' is a copy; give the copy a folder of its own",
-                                setting, folder, dir, run_dir);
+    return !copied
+           || error_set(err, ERR_EXISTS, "%s '%s' belongs to the run '%s', of which '%s' is a copy; give the copy a folder of its own",
+                        setting, folder, dir, run_dir);
 }
 
 bool folder_take(const char *folder, const char *setting, const char *run_dir, const char *id, struct error *err)
@@ -135,7 +140,7 @@ bool folder_take(const char *folder, const char *setting, const char *run_dir, c
     bool made = link(tmp, path) == 0;    // of two runs that start at once, one
     int why = errno;
     unlink(tmp);
-    if (!made && why != EEXIST)          // no links on this file system
+    if (!made && why != EEXIST)    // no links on this file system
         return file_write(path, line, (size_t)n, err);
     return (made || folder_check(folder, setting, run_dir, id, err)) && dir_sync(folder, err);
 }

@@ -8,9 +8,9 @@ static const struct {
     const char *name;
     int exit_code;    // -1: not over
 } states[N_RUN_STATE] = {
-    [RUN_UNKNOWN] = { "unknown", -1 },   [RUN_STARTING] = { "starting", -1 }, [RUN_RUNNING] = { "running", -1 },
-    [RUN_PAUSED] = { "paused", -1 },     [RUN_STOPPING] = { "stopping", -1 }, [RUN_FINISHED] = { "finished", 0 },
-    [RUN_FAILED] = { "failed", 1 },      [RUN_STOPPED] = { "stopped", 3 },
+    [RUN_UNKNOWN] = { "unknown", -1 }, [RUN_STARTING] = { "starting", -1 }, [RUN_RUNNING] = { "running", -1 },
+    [RUN_PAUSED] = { "paused", -1 },   [RUN_STOPPING] = { "stopping", -1 }, [RUN_FINISHED] = { "finished", 0 },
+    [RUN_FAILED] = { "failed", 1 },    [RUN_STOPPED] = { "stopped", 3 },
 };
 static const char *const kinds[N_TASK_KIND] = {
     [TASK_NONE] = "none",       [TASK_LOAD] = "load", [TASK_ITEMS] = "items", [TASK_TRAIN] = "train",   [TASK_SHARE] = "share",
@@ -43,8 +43,7 @@ json_t *run_state_facts(enum run_state s, const char *reason)
 enum run_state run_state_read(const char *detail, size_t len, char *reason, size_t size)
 {
     json_t *facts = json_loadb(detail, len, 0, NULL);
-    const char *state = json_string_value(json_object_get(facts, "state")),
-               *why = json_string_value(json_object_get(facts, "reason"));
+    const char *state = json_string_value(json_object_get(facts, "state")), *why = json_string_value(json_object_get(facts, "reason"));
     enum run_state s = state ? run_state_find(state) : RUN_UNKNOWN;
     snprintf(reason, size, "%s", why ? why : "");
     json_decref(facts);

@@ -6,7 +6,17 @@
 #include <stddef.h>
 #include <jansson.h>
 
-enum run_state { RUN_UNKNOWN, RUN_STARTING, RUN_RUNNING, RUN_PAUSED, RUN_STOPPING, RUN_FINISHED, RUN_FAILED, RUN_STOPPED, N_RUN_STATE };
+enum run_state {
+    RUN_UNKNOWN,
+    RUN_STARTING,
+    RUN_RUNNING,
+    RUN_PAUSED,
+    RUN_STOPPING,
+    RUN_FINISHED,
+    RUN_FAILED,
+    RUN_STOPPED,
+    N_RUN_STATE,
+};
 const char *run_state_name(enum run_state s);
 /* By its word; what follows a colon ("failed: why") does not matter. RUN_UNKNOWN when there is no such state. */
 enum run_state run_state_find(const char *text);
@@ -29,8 +39,8 @@ enum task_kind {
     TASK_PUBLISH,    // sample with this version from now on
     TASK_SAVE,
     TASK_EVAL,
-    TASK_CANCEL,     // drop what is being sampled
-    TASK_STOP,       // end yourself
+    TASK_CANCEL,    // drop what is being sampled
+    TASK_STOP,      // end yourself
     N_TASK_KIND,
 };
 const char *task_kind_name(enum task_kind k);

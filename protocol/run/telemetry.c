@@ -40,8 +40,10 @@ const struct telemetry_field gpu_fields[GPU_FIELD_N] = {
     [GPU_GRAPHICS_CLOCK] = { "graphics_clock_mhz", "mhz", "graphicsClock", 1, "clock of the graphics domain" },
     [GPU_THROTTLE] = { "throttle_reasons", "", NULL, 1, "NVML's bits of what holds the clocks back" },
     [GPU_SLOWED] = { "slowed", "", "slowed", 1, "1 while power, heat or hardware hold the clocks back" },
-    [GPU_ECC_CORRECTED] = { "ecc_corrected", "", "correctedMemoryErrors", 1, "memory errors that were corrected, since the driver was loaded" },
-    [GPU_ECC_UNCORRECTED] = { "ecc_uncorrected", "", "uncorrectedMemoryErrors", 1, "memory errors that were not, since the driver was loaded" },
+    [GPU_ECC_CORRECTED] = { "ecc_corrected", "", "correctedMemoryErrors", 1,
+                            "memory errors that were corrected, since the driver was loaded" },
+    [GPU_ECC_UNCORRECTED] = { "ecc_uncorrected", "", "uncorrectedMemoryErrors", 1,
+                              "memory errors that were not, since the driver was loaded" },
     [GPU_ROWS_REMAPPED] = { "rows_remapped", "", NULL, 1, "memory rows replaced by spare ones after uncorrectable errors" },
     [GPU_FAN] = { "fan_percent", "percent", "fanSpeed", 1, "speed of the fan" },
     [GPU_ENCODER] = { "encoder_percent", "percent", "encoderUtilization", 1, "use of the video encoder" },
@@ -82,10 +84,20 @@ const struct telemetry_field *telemetry_find(const char *full_name, int *gpu)
 }
 
 /* nvmlClocksEventReasons of NVML's documentation; slows: work takes longer for it. */
-static const struct { unsigned long long bit; const char *words; bool slows; } reasons[] = {
-    { 0x1, "idle", false }, { 0x2, "clocks set by a program", false }, { 0x4, "power limit", true },
-    { 0x8, "hardware slowdown", true }, { 0x10, "sync boost", true }, { 0x20, "heat", true },
-    { 0x40, "hardware heat protection", true }, { 0x80, "power brake", true }, { 0x100, "display clocks", false },
+static const struct {
+    unsigned long long bit;
+    const char *words;
+    bool slows;
+} reasons[] = {
+    { 0x1, "idle", false },
+    { 0x2, "clocks set by a program", false },
+    { 0x4, "power limit", true },
+    { 0x8, "hardware slowdown", true },
+    { 0x10, "sync boost", true },
+    { 0x20, "heat", true },
+    { 0x40, "hardware heat protection", true },
+    { 0x80, "power brake", true },
+    { 0x100, "display clocks", false },
 };
 
 const char *throttle_text(double bits, char *out, size_t size)

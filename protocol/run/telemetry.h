@@ -11,23 +11,64 @@
 #define NODE_GPUS 16    // of one node, at most
 
 enum host_field {
-    HOST_CPU, HOST_LOAD, HOST_MEM_USED, HOST_MEM_TOTAL, HOST_MEM_PERCENT, HOST_RUN_CPU, HOST_RUN_MEM, HOST_RUN_THREADS,
-    HOST_DISK_PERCENT, HOST_DISK_USED, HOST_DISK_READ, HOST_DISK_WRITTEN, HOST_NET_SENT, HOST_NET_RECEIVED,
-    HOST_FIELD_N
+    HOST_CPU,
+    HOST_LOAD,
+    HOST_MEM_USED,
+    HOST_MEM_TOTAL,
+    HOST_MEM_PERCENT,
+    HOST_RUN_CPU,
+    HOST_RUN_MEM,
+    HOST_RUN_THREADS,
+    HOST_DISK_PERCENT,
+    HOST_DISK_USED,
+    HOST_DISK_READ,
+    HOST_DISK_WRITTEN,
+    HOST_NET_SENT,
+    HOST_NET_RECEIVED,
+    HOST_FIELD_N,
 };
 enum gpu_field {
-    GPU_UTIL, GPU_MEM_UTIL, GPU_MEM_PERCENT, GPU_MEM_USED, GPU_MEM_TOTAL, GPU_RUN_MEM, GPU_RUN_UTIL, GPU_TEMP, GPU_MEM_TEMP,
-    GPU_POWER, GPU_POWER_LIMIT, GPU_POWER_PERCENT, GPU_SM_CLOCK, GPU_SM_CLOCK_MAX, GPU_MEM_CLOCK, GPU_GRAPHICS_CLOCK,
-    GPU_THROTTLE, GPU_SLOWED, GPU_ECC_CORRECTED, GPU_ECC_UNCORRECTED, GPU_ROWS_REMAPPED, GPU_FAN, GPU_ENCODER, GPU_PCIE_GEN,
-    GPU_PCIE_GEN_MAX, GPU_PCIE_WIDTH, GPU_PCIE_WIDTH_MAX, GPU_PCIE_TX, GPU_PCIE_RX, GPU_NVLINKS, GPU_NVLINK_TX, GPU_NVLINK_RX,
-    GPU_NVLINK_ERRORS, GPU_LOST,
-    GPU_FIELD_N
+    GPU_UTIL,
+    GPU_MEM_UTIL,
+    GPU_MEM_PERCENT,
+    GPU_MEM_USED,
+    GPU_MEM_TOTAL,
+    GPU_RUN_MEM,
+    GPU_RUN_UTIL,
+    GPU_TEMP,
+    GPU_MEM_TEMP,
+    GPU_POWER,
+    GPU_POWER_LIMIT,
+    GPU_POWER_PERCENT,
+    GPU_SM_CLOCK,
+    GPU_SM_CLOCK_MAX,
+    GPU_MEM_CLOCK,
+    GPU_GRAPHICS_CLOCK,
+    GPU_THROTTLE,
+    GPU_SLOWED,
+    GPU_ECC_CORRECTED,
+    GPU_ECC_UNCORRECTED,
+    GPU_ROWS_REMAPPED,
+    GPU_FAN,
+    GPU_ENCODER,
+    GPU_PCIE_GEN,
+    GPU_PCIE_GEN_MAX,
+    GPU_PCIE_WIDTH,
+    GPU_PCIE_WIDTH_MAX,
+    GPU_PCIE_TX,
+    GPU_PCIE_RX,
+    GPU_NVLINKS,
+    GPU_NVLINK_TX,
+    GPU_NVLINK_RX,
+    GPU_NVLINK_ERRORS,
+    GPU_LOST,
+    GPU_FIELD_N,
 };
 struct telemetry_field {
-    const char *name;     // ends with its unit, where it has one
-    const char *unit;     // OpenMetrics' word for it, "": none
-    const char *wandb;    // behind "system." or "system.gpu.INDEX."; NULL: not sent there
-    double wandb_scale;   // wandb's unit / ours
+    const char *name;      // ends with its unit, where it has one
+    const char *unit;      // OpenMetrics' word for it, "": none
+    const char *wandb;     // behind "system." or "system.gpu.INDEX."; NULL: not sent there
+    double wandb_scale;    // wandb's unit / ours
     const char *help;
 };
 extern const struct telemetry_field host_fields[HOST_FIELD_N], gpu_fields[GPU_FIELD_N];

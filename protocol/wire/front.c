@@ -26,60 +26,72 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 
-#define LEAVE_MS 5000           // for nng to close its side
-#define DEAF_MS 4000            // nng answers a ClientHello in milliseconds
-#define TICK_MS 250             // while a limit runs
-#define GAP_MS 1000             // between two ticks: this process was stopped or starved
+#define LEAVE_MS 5000    // for nng to close its side
+#define DEAF_MS 4000     // nng answers a ClientHello in milliseconds
+#define TICK_MS 250      // while a limit runs
+#define GAP_MS 1000      // between two ticks: this process was stopped or starved
 #define LOG_MS 10000
-#define VISITS_MAX 600          // 64 nodes with up to nine connections each
+#define VISITS_MAX 600    // 64 nodes with up to nine connections each
 #define STRANGERS_MAX 64
-#define FDS_EACH 3              // the caller's, ours to nng, nng's
-#define FDS_KEPT 64             // for all else that the process opens
-#define WAY_BYTES 65536         // more than the largest ClientHello, 16384 + 5
-#define ROUNDS_MAX 16           // of one connection, before the others have their turn
+#define FDS_EACH 3         // the caller's, ours to nng, nng's
+#define FDS_KEPT 64        // for all else that the process opens
+#define WAY_BYTES 65536    // more than the largest ClientHello, 16384 + 5
+#define ROUNDS_MAX 16      // of one connection, before the others have their turn
 #define BACKLOG 128
 #define PORTS 65536
 #define EVENTS_MAX 64
 
-enum stage { STAGE_HELLO, STAGE_SHAKE, STAGE_IN, STAGE_LEAVES };
-enum why { WHY_LATE, WHY_MANY, WHY_NO_TLS, WHY_NO_TOKEN, WHY_LEFT, WHY_COUNT };
+enum stage {
+    STAGE_HELLO,
+    STAGE_SHAKE,
+    STAGE_IN,
+    STAGE_LEAVES,
+};
+enum why {
+    WHY_LATE,
+    WHY_MANY,
+    WHY_NO_TLS,
+    WHY_NO_TOKEN,
+    WHY_LEFT,
+    WHY_COUNT,
+};
 struct way {
     uint8_t byte[WAY_BYTES];
-    size_t begin, end;          // what waits to be sent
-    bool any, ended, told;      // something has come; nothing more comes; the other side knows
+    size_t begin, end;        // what waits to be sent
+    bool any, ended, told;    // something has come; nothing more comes; the other side knows
 };
 struct end {
-    int fd;                     // -1: closed
-    uint32_t watched;           // what epoll looks for; 0: not in it
+    int fd;              // -1: closed
+    uint32_t watched;    // what epoll looks for; 0: not in it
 };
 struct visit {
     enum stage stage;
     struct end caller, nng;
-    uint16_t port;              // of 127.0.0.1, by which nng knows us
-    int64_t n;                  // accepted before it; a millisecond may have many
-    int64_t since_ms;           // accepted, or since when it leaves
-    int64_t passed_ms;          // to nng
-    bool answered;              // by nng
+    uint16_t port;        // of 127.0.0.1, by which nng knows us
+    int64_t n;            // accepted before it; a millisecond may have many
+    int64_t since_ms;     // accepted, or since when it leaves
+    int64_t passed_ms;    // to nng
+    bool answered;        // by nng
     struct sockaddr_storage from;
-    struct way in, out;         // to nng, and from nng
+    struct way in, out;    // to nng, and from nng
 };
 struct front {
     char address[280];
-    int64_t limit_ms;           // from accept to a shown token
+    int64_t limit_ms;    // from accept to a shown token
     int listen_fd, epoll_fd, event_fd;
     pthread_t thread;
     bool started;
     atomic_bool over, deaf;
-    atomic_int target;                    // nng's port
-    atomic_uchar admitted[PORTS];         // ports that have shown the token
-    atomic_uchar ours[PORTS];             // ports of our connections to nng
-    uint8_t stray[PORTS];                 // the loop thread's: ports that were not ours the last time
+    atomic_int target;               // nng's port
+    atomic_uchar admitted[PORTS];    // ports that have shown the token
+    atomic_uchar ours[PORTS];        // ports of our connections to nng
+    uint8_t stray[PORTS];            // the loop thread's: ports that were not ours the last time
     /* the front's thread's: */
-    struct visit *visit[VISITS_MAX];      // NULL: free
+    struct visit *visit[VISITS_MAX];    // NULL: free
     int visits_max, strangers_max, n_visit;
-    bool listens;                         // epoll looks at listen_fd
+    bool listens;    // epoll looks at listen_fd
     int64_t n_accepted, ticked_ms, logged_ms, answered_ms;
-    int64_t n_away[WHY_COUNT];            // sent away since logged_ms
+    int64_t n_away[WHY_COUNT];    // sent away since logged_ms
     char last_away[80];
 };
 #define ID_LISTEN (2 * VISITS_MAX)
@@ -300,7 +312,8 @@ static void visit_pass_on(struct front *f, int at)
 {
     struct visit *v = f->visit[at];
     int one = 1;
-    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)atomic_load(&f->target)),
+    struct sockaddr_in to = { .sin_family = AF_INET,
+                              .sin_port = htons((uint16_t)atomic_load(&f->target)),
                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     v->nng.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (v->nng.fd < 0 || (connect(v->nng.fd, (const struct sockaddr *)&to, sizeof to) != 0 && errno != EINPROGRESS)) {
@@ -473,7 +486,8 @@ static void event_take(struct front *f, uint64_t id, uint32_t events)
         int at = (int)(id / 2);
         switch (f->visit[at]->stage) {
         case STAGE_HELLO: visit_hear(f, at); break;
-        case STAGE_SHAKE: case STAGE_IN:
+        case STAGE_SHAKE:
+        case STAGE_IN:
             if (events & EPOLLERR)    // a reset, which neither reading nor writing may be due to see
                 visit_drop(f, at, id % 2 ? WHY_NO_TOKEN : WHY_LEFT);
             else

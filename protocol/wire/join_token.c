@@ -72,7 +72,8 @@ bool join_token_read(char token[JOIN_TOKEN_LEN + 1], const char *path, struct er
     ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
     if (!private)
-        return error_set(err, ERR_REFUSED, "others can read the join token '%s' (mode %03o); make it chmod 600", path, (unsigned)(st.st_mode & 0777));
+        return error_set(err, ERR_REFUSED, "others can read the join token '%s' (mode %03o); make it chmod 600", path,
+                         (unsigned)(st.st_mode & 0777));
     if (n < 0)
         return error_errno(err, "cannot read the join token '%s'", path);
     if (!join_token_check(text, err))
@@ -166,7 +167,8 @@ bool join_identity_make(struct join_identity *out, const char *token, struct err
     mbedtls_x509write_crt_set_subject_key(&cert, &pk);
     mbedtls_x509write_crt_set_issuer_key(&cert, &pk);
     /* No end that matters: a token lives as long as its file, and hosts' clocks need not agree. */
-    if ((rv = serial_set(&cert)) != 0 || (rv = mbedtls_x509write_crt_set_subject_name(&cert, name)) != 0 || (rv = mbedtls_x509write_crt_set_issuer_name(&cert, name)) != 0
+    if ((rv = serial_set(&cert)) != 0 || (rv = mbedtls_x509write_crt_set_subject_name(&cert, name)) != 0
+        || (rv = mbedtls_x509write_crt_set_issuer_name(&cert, name)) != 0
         || (rv = mbedtls_x509write_crt_set_validity(&cert, "19700101000000", "20991231235959")) != 0
         || (rv = mbedtls_x509write_crt_set_basic_constraints(&cert, 1, 0)) != 0
         || (rv = mbedtls_x509write_crt_pem(&cert, (unsigned char *)out->cert, sizeof out->cert, random_fill, NULL)) != 0)

@@ -7,10 +7,10 @@
 #pragma once
 #include <stdbool.h>
 #include "protocol/base/error.h"
-#define JOIN_TOKEN_LEN 64             // digits
-#define JOIN_SERVER_NAME "rollcall"   // in the certificates, whatever the host's name is
+#define JOIN_TOKEN_LEN 64              // digits
+#define JOIN_SERVER_NAME "rollcall"    // in the certificates, whatever the host's name is
 struct join_identity {
-    char cert[2048], key[1024];       // PEM
+    char cert[2048], key[1024];    // PEM
 };
 /* Make a token in the file path (mode 0600) unless one is there already. */
 MUST_USE bool join_token_make(const char *path, struct error *err);

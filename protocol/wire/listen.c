@@ -14,10 +14,13 @@
 
 bool net_error(struct error *err, int rv, const char *what, const char *name)
 {
-    enum error_code code = rv == NNG_ETIMEDOUT ? ERR_TIMEOUT : rv == NNG_ENOMEM ? ERR_NO_MEMORY
-        : rv == NNG_EADDRINUSE ? ERR_EXISTS : rv == NNG_ECLOSED || rv == NNG_ECONNRESET || rv == NNG_ECANCELED ? ERR_CLOSED : ERR_IO;
-    return error_set(err, code, "%s '%s': %s", what, name, rv == NNG_EADDRINUSE ? "another process listens there already"
-                                                                                : nng_strerror(rv));
+    enum error_code code = rv == NNG_ETIMEDOUT                                                ? ERR_TIMEOUT
+                           : rv == NNG_ENOMEM                                                 ? ERR_NO_MEMORY
+                           : rv == NNG_EADDRINUSE                                             ? ERR_EXISTS
+                           : rv == NNG_ECLOSED || rv == NNG_ECONNRESET || rv == NNG_ECANCELED ? ERR_CLOSED
+                                                                                              : ERR_IO;
+    return error_set(err, code, "%s '%s': %s", what, name,
+                     rv == NNG_EADDRINUSE ? "another process listens there already" : nng_strerror(rv));
 }
 
 static void added_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
@@ -53,8 +56,8 @@ static bool listen_begin(struct listen *l, struct error *err)
     return true;
 }
 
-bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, int dir_fd, const char *name, const char *url,
-                 bool group, struct error *err)
+bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, int dir_fd, const char *name, const char *url, bool group,
+                 struct error *err)
 {
     *l = (struct listen){ .socket = socket, .peer_protocol = peer_protocol, .dir_fd = dir_fd, .probe_fd = -1, .group = group };
     snprintf(l->name, sizeof l->name, "%s", name);

@@ -16,20 +16,20 @@
 #include "protocol/base/error.h"
 
 struct listen {
-    nng_socket socket;          // borrowed: a REP or PUB socket
-    uint16_t peer_protocol;     // of the sockets that dial it, as the greeting has it
-    int dir_fd;                 // of the folder that holds the socket file
+    nng_socket socket;         // borrowed: a REP or PUB socket
+    uint16_t peer_protocol;    // of the sockets that dial it, as the greeting has it
+    int dir_fd;                // of the folder that holds the socket file
     char url[128], name[64];
-    bool group;                 // the file's group may connect
+    bool group;    // the file's group may connect
     nng_listener listener;
     bool is_open;
-    dev_t dev;                  // of the socket file we made
+    dev_t dev;    // of the socket file we made
     ino_t ino;
-    atomic_int n_added;         // connections that have been accepted; nng's threads count
-    int n_seen;                 // n_added when last looked at
-    atomic_int n_open;          // connections there are now; nng's threads count
-    int probe_fd;               // -1: none
-    int64_t probed_ms;          // when the probe was opened, or the listener last known to hear
+    atomic_int n_added;    // connections that have been accepted; nng's threads count
+    int n_seen;            // n_added when last looked at
+    atomic_int n_open;     // connections there are now; nng's threads count
+    int probe_fd;          // -1: none
+    int64_t probed_ms;     // when the probe was opened, or the listener last known to hear
 };
 /* Listen on url, which is name in the folder dir_fd, with a socket that sockets of peer_protocol dial. group: those of
  * the file's group may connect, too. On failure l can be closed. */

@@ -302,8 +302,8 @@ bool msg_read_request(struct msg_in *in, const void *data, size_t len, struct er
     if (!msg_open(in, data, len, err))
         return false;
     bool ok = in->type == MSG_OK || in->type == MSG_REFUSED
-        ? error_set(err, ERR_DATA, "'%s' is an answer, not a request", msg_specs[in->type].name)
-        : fields_check(msg_specs[in->type].request, in->root, msg_specs[in->type].name, err);
+                  ? error_set(err, ERR_DATA, "'%s' is an answer, not a request", msg_specs[in->type].name)
+                  : fields_check(msg_specs[in->type].request, in->root, msg_specs[in->type].name, err);
     if (!ok)
         msg_in_release(in);
     return ok;
@@ -324,8 +324,7 @@ bool msg_read_answer(struct msg_in *in, enum msg_type asked, const void *data, s
     bool ok = false;
     if (in->type == MSG_REFUSED) {
         char code[32], reason[sizeof err->text];
-        error_set(err, code_of(mval_text(in->root, "code", code, sizeof code)), "%s",
-                  mval_text(in->root, "reason", reason, sizeof reason));
+        error_set(err, code_of(mval_text(in->root, "code", code, sizeof code)), "%s", mval_text(in->root, "reason", reason, sizeof reason));
     } else if (in->type != MSG_OK) {
         error_set(err, ERR_DATA, "'%s' is not an answer", msg_specs[in->type].name);
     } else {
@@ -389,8 +388,7 @@ bool mval_is(const struct mval *v, enum msg_kind kind)
     const msgpack_object *o = object(v);
     if (!o)
         return false;
-    bool is_int = o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER
-        || (o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= INT64_MAX);
+    bool is_int = o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER || (o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= INT64_MAX);
     switch (kind) {
     case KIND_I64: return is_int;
     case KIND_F64: return is_int || o->type == MSGPACK_OBJECT_FLOAT32 || o->type == MSGPACK_OBJECT_FLOAT64;

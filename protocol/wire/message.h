@@ -18,22 +18,41 @@
 #define MSG_VALUES_MAX 4000000              // values in one message, everything counted
 
 enum msg_type {
-    MSG_OK, MSG_REFUSED,
+    MSG_OK,
+    MSG_REFUSED,
     /* to the agent */
-    MSG_HEARTBEAT, MSG_PUBLISH, MSG_STATUS,
+    MSG_HEARTBEAT,
+    MSG_PUBLISH,
+    MSG_STATUS,
     /* to the controller; an agent passes these on for console and ctl */
-    MSG_COMMAND, MSG_STEPS, MSG_EVENTS, MSG_ROLLOUTS,
+    MSG_COMMAND,
+    MSG_STEPS,
+    MSG_EVENTS,
+    MSG_ROLLOUTS,
     /* worker to controller */
-    MSG_WORK, MSG_GROUP, MSG_FETCH, MSG_DONE,
+    MSG_WORK,
+    MSG_GROUP,
+    MSG_FETCH,
+    MSG_DONE,
     /* to the scorer */
     MSG_SCORE,
     /* from another node to the head's gate */
-    MSG_JOIN, MSG_NODE, MSG_FILE,
+    MSG_JOIN,
+    MSG_NODE,
+    MSG_FILE,
     /* gate to controller */
     MSG_GONE,
-    MSG_TYPE_COUNT
+    MSG_TYPE_COUNT,
 };
-enum msg_kind { KIND_I64, KIND_F64, KIND_STR, KIND_BOOL, KIND_BIN, KIND_MAP, KIND_LIST };
+enum msg_kind {
+    KIND_I64,
+    KIND_F64,
+    KIND_STR,
+    KIND_BOOL,
+    KIND_BIN,
+    KIND_MAP,
+    KIND_LIST,
+};
 struct msg_field {
     const char *name;
     enum msg_kind kind;
@@ -41,31 +60,31 @@ struct msg_field {
     const char *help;    // meaning and unit
 };
 struct msg_spec {
-    const char *name;                 // "t" on the wire
-    const char *from, *to;            // who sends, who answers
+    const char *name;         // "t" on the wire
+    const char *from, *to;    // who sends, who answers
     const char *help;
-    const struct msg_field *request;  // up to a row without name
+    const struct msg_field *request;    // up to a row without name
     const struct msg_field *answer;
 };
 extern const struct msg_spec msg_specs[MSG_TYPE_COUNT];
 
 /* What an operator may ask of a run, by "command" (MSG_COMMAND). */
-enum command_arg {         // what stands after the command's name
+enum command_arg {    // what stands after the command's name
     ARG_NONE,
-    ARG_CHOICE,            // one word of choices; left out: the first of them
-    ARG_TEXT,              // a text, blanks and all
-    ARG_LINE,              // a whole number from 1
-    ARG_VALUES,            // NAME=VALUE, once or more: a map of texts
+    ARG_CHOICE,    // one word of choices; left out: the first of them
+    ARG_TEXT,      // a text, blanks and all
+    ARG_LINE,      // a whole number from 1
+    ARG_VALUES,    // NAME=VALUE, once or more: a map of texts
 };
 struct command_spec {
     const char *name;
-    const char *args;      // the field of its args map, for help; "" with ARG_NONE
+    const char *args;    // the field of its args map, for help; "" with ARG_NONE
     enum command_arg arg;
-    const char *choices;   // "step|drain", with ARG_CHOICE
-    const char *needs;     // what is missing without an argument, for the message
+    const char *choices;    // "step|drain", with ARG_CHOICE
+    const char *needs;      // what is missing without an argument, for the message
     const char *help;
-    double limit_s;        // default time limit
-    bool costs;            // the console asks before it sends this
+    double limit_s;    // default time limit
+    bool costs;        // the console asks before it sends this
 };
 extern const struct command_spec command_specs[];
 extern const int n_command_specs;
@@ -75,7 +94,11 @@ const struct command_spec *command_find(const char *name, struct error *err);   
 struct msg_out {
     struct buf buf;
     int depth;
-    struct { size_t at; uint32_t n; bool is_map; } level[MSG_DEPTH_MAX];
+    struct {
+        size_t at;
+        uint32_t n;
+        bool is_map;
+    } level[MSG_DEPTH_MAX];
 };
 #define MSG_OUT_INIT ((struct msg_out){ .buf = { .max = MSG_BYTES_MAX } })
 void msg_begin(struct msg_out *m, enum msg_type type);    // empties m
@@ -112,14 +135,14 @@ void msg_in_release(struct msg_in *in);
 
 /* Values; v may be NULL everywhere (then it is absent). */
 const struct mval *mval_get(const struct mval *map, const char *key);    // NULL: absent, nil or not a map
-int64_t mval_n(const struct mval *v);                                      // pairs of a map or members of a list; 0 else
-const struct mval *mval_at(const struct mval *list, int64_t i);            // member of a list, or value of a map's pair i
-const char *mval_key(const struct mval *map, int64_t i, size_t *len);      // key of pair i; not NUL-terminated; NULL: not text
+int64_t mval_n(const struct mval *v);                                    // pairs of a map or members of a list; 0 else
+const struct mval *mval_at(const struct mval *list, int64_t i);          // member of a list, or value of a map's pair i
+const char *mval_key(const struct mval *map, int64_t i, size_t *len);    // key of pair i; not NUL-terminated; NULL: not text
 bool mval_is(const struct mval *v, enum msg_kind kind);
 int64_t mval_i64(const struct mval *v, int64_t otherwise);
-double mval_f64(const struct mval *v, double otherwise);                   // integers too
+double mval_f64(const struct mval *v, double otherwise);    // integers too
 bool mval_bool(const struct mval *v, bool otherwise);
-const char *mval_str(const struct mval *v, size_t *len);                   // NULL when not text; not NUL-terminated
+const char *mval_str(const struct mval *v, size_t *len);    // NULL when not text; not NUL-terminated
 const void *mval_bin(const struct mval *v, size_t *len);
 /* Text of field key into out, cut to size, NUL-terminated; "" when absent. Returns out. */
 char *mval_text(const struct mval *map, const char *key, char *out, size_t size);

@@ -4,9 +4,10 @@
 #include <string.h>
 #include "protocol/base/cli.h"
 
-#define FIELDS(...) ((const struct msg_field[]){ __VA_ARGS__ { .name = NULL } })
+#define FIELDS(...) ((const struct msg_field[]){ __VA_ARGS__{ .name = NULL } })
 #define NO_FIELDS FIELDS()
 
+// clang-format off
 const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
     [MSG_OK] = { "ok", "", "", "the answer to a request that was taken; its fields are those of the request's answer",
         NO_FIELDS, NO_FIELDS },
@@ -184,7 +185,9 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
     [MSG_GONE] = { "gone", "gate", "controller", "a node has left or is lost: issue what it had again, and do not wait for its workers",
         FIELDS({ "node", KIND_STR, false, "its name" }, { "reason", KIND_STR, false, "for the journal" },), NO_FIELDS },
 };
+// clang-format on
 
+// clang-format off
 const struct command_spec command_specs[] = {
     { "pause", "depth", ARG_CHOICE, "step|rollouts|drain", "", "hold the run: rollouts (issue no new items), step (finish the optimizer "
                         "step), drain (finish what is in flight, save, hold)", 120, false },
@@ -198,6 +201,7 @@ const struct command_spec command_specs[] = {
     { "dismiss", "node", ARG_TEXT, "", "the name of a node; 'rollcall ctl status' shows them as NODE/PROCESS", "send a node away; its items are issued again", 30, true },
     { "quarantine", "line", ARG_LINE, "", "the number of a line of the data's file, from 1", "issue the prompt on this line of the data's file, from 1, no more", 30, true },
 };
+// clang-format on
 const int n_command_specs = ARRAY_SIZE(command_specs);
 
 const struct command_spec *command_find(const char *name, struct error *err)

@@ -6,7 +6,7 @@
 #include "protocol/wire/transport.h"
 #define VIEW_FOLDER "view"
 struct run_door {
-    struct transport *transport;      // NULL: not open
+    struct transport *transport;    // NULL: not open
     bool read_only;
     struct peer *agent;
 };

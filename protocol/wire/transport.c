@@ -117,12 +117,11 @@ bool transport_url(const struct transport *t, const char *name, char *out, size_
     return true;
 }
 
-bool transport_listen(struct transport *t, struct listen *l, nng_socket socket, uint16_t peer_protocol, const char *name,
-                      struct error *err)
+bool transport_listen(struct transport *t, struct listen *l, nng_socket socket, uint16_t peer_protocol, const char *name, struct error *err)
 {
     char url[URL_SIZE];
     return transport_url(t, name, url, sizeof url, err)
-        && listen_open(l, socket, peer_protocol, folder_of(t, name), name, url, is_view(t, name) && t->view_group, err);
+           && listen_open(l, socket, peer_protocol, folder_of(t, name), name, url, is_view(t, name) && t->view_group, err);
 }
 
 nng_msg *nng_msg_of(const void *data, size_t len)
@@ -160,15 +159,9 @@ bool transport_next(struct transport *t, struct net_event *ev)
     while ((e = entry_pop(&t->queue))) {
         bool tell = true;
         switch (e->kind) {
-        case ENTRY_CALL:
-            tell = call_event((void *)e, ev);
-            break;
-        case ENTRY_REQUEST:
-            request_event((void *)e, ev);
-            break;
-        case ENTRY_HEARD:
-            heard_event((void *)e, ev);
-            break;
+        case ENTRY_CALL: tell = call_event((void *)e, ev); break;
+        case ENTRY_REQUEST: request_event((void *)e, ev); break;
+        case ENTRY_HEARD: heard_event((void *)e, ev); break;
         case ENTRY_PIPE:
             pipe_event(t, (void *)e);
             tell = false;

@@ -14,9 +14,9 @@
 #include "protocol/wire/message.h"
 
 struct transport;
-struct server;      // answers requests on one name
-struct peer;        // sends requests to one name
-struct request;     // one that waits for our answer
+struct server;     // answers requests on one name
+struct peer;       // sends requests to one name
+struct request;    // one that waits for our answer
 struct publisher;
 struct subscriber;
 struct join_identity;    // join_token.h
@@ -33,9 +33,9 @@ struct net_event {
     uint64_t tag;               // NET_ANSWER: what peer_ask was given
     bool failed;                // NET_ANSWER: err says why (ERR_TIMEOUT, ERR_CLOSED); the outcome is unknown
     struct error err;
-    const void *data;           // the message's bytes, borrowed until net_event_release
+    const void *data;    // the message's bytes, borrowed until net_event_release
     size_t len;
-    void *msg;                  // transport's own
+    void *msg;    // transport's own
 };
 /* sock_dir: made with mode 0700 when missing and make is set; one that others may enter is refused. */
 struct transport *transport_new(const char *sock_dir, bool make, struct error *err);
@@ -67,7 +67,7 @@ bool server_is_ours(const struct server *s);
 /* Answer; takes the request, copies m. An answer to a peer that has gone is dropped. */
 void request_answer(struct request *r, const struct msg_out *m);
 void request_refuse(struct request *r, const struct error *why);
-void request_drop(struct request *r);    // no answer: the asker runs into its limit
+void request_drop(struct request *r);                            // no answer: the asker runs into its limit
 const struct server *request_server(const struct request *r);    // where it came in
 
 /* A peer under name; it need not be there yet, and may come and go. At most 256 requests may be open. */
@@ -82,8 +82,8 @@ int peer_n_open(const struct peer *p);
 MUST_USE bool peer_ask(struct peer *p, const struct msg_out *m, int64_t timeout_ms, uint64_t tag, struct error *err);
 /* For tools: ask and wait. On success answer is filled (release it, then ev). On failure ev holds nothing, and ev->failed says that no
  * answer came, so that the outcome is unknown; without it, it was refused. Other events that come meanwhile are dropped. */
-MUST_USE bool peer_call(struct peer *p, enum msg_type type, const struct msg_out *m, int64_t timeout_ms,
-                        struct msg_in *answer, struct net_event *ev, struct error *err);
+MUST_USE bool peer_call(struct peer *p, enum msg_type type, const struct msg_out *m, int64_t timeout_ms, struct msg_in *answer,
+                        struct net_event *ev, struct error *err);
 
 /* Telemetry: lossy, to any number of listeners, never waits. A topic is a word; it stands before the message's bytes. */
 struct publisher *publisher_new(struct transport *t, const char *name, struct error *err);

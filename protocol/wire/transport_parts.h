@@ -11,41 +11,46 @@ struct pipe_entry;    // a connection that came or went
 struct heard;         // a publication
 
 /* ---- transport_queue.c: what nng's threads hand to the loop ---- */
-enum entry_kind { ENTRY_CALL, ENTRY_REQUEST, ENTRY_HEARD, ENTRY_PIPE };
-struct entry {                  // the first member of a slot, which the slot's part makes, reads and frees
+enum entry_kind {
+    ENTRY_CALL,
+    ENTRY_REQUEST,
+    ENTRY_HEARD,
+    ENTRY_PIPE,
+};
+struct entry {    // the first member of a slot, which the slot's part makes, reads and frees
     struct entry *next;
     enum entry_kind kind;
 };
 struct entry_queue {
-    int event_fd;               // readable when there may be an entry
-    pthread_mutex_t lock;       // guards: first, last, n_heard
+    int event_fd;            // readable when there may be an entry
+    pthread_mutex_t lock;    // guards: first, last, n_heard
     struct entry *first, **last;
-    int n_heard;                // publications in it
+    int n_heard;    // publications in it
 };
 MUST_USE bool entry_queue_init(struct entry_queue *q, struct error *err);
-void entry_queue_release(struct entry_queue *q);    // it must be empty
+void entry_queue_release(struct entry_queue *q);            // it must be empty
 void entry_push(struct entry_queue *q, struct entry *e);    // any thread
 struct entry *entry_pop(struct entry_queue *q);             // NULL: none
 bool entry_room(struct entry_queue *q);                     // for one publication more; any thread
 /* Take out the entries of one owner, and give each to release, if that is not NULL. */
 void entry_remove(struct entry_queue *q, bool (*owned)(const struct entry *e, const void *owner), const void *owner,
                   void (*release)(struct entry *e));
-void entry_wake(struct entry_queue *q);                     // make event_fd readable; any thread
+void entry_wake(struct entry_queue *q);    // make event_fd readable; any thread
 
 /* ---- transport.c ---- */
 struct transport {
     struct entry_queue queue;
-    int dir_fd;                 // O_PATH of the socket folder
-    int view_fd;                // of the folder for sockets called "view..."; -1: the same
-    bool view_group;            // its group may connect
+    int dir_fd;         // O_PATH of the socket folder
+    int view_fd;        // of the folder for sockets called "view..."; -1: the same
+    bool view_group;    // its group may connect
     struct peer *peers;
     struct server *servers;
     struct publisher *publishers;
     int64_t ticked_ms;
-    atomic_bool woken;          // set by any thread
-    bool left_open;             // a socket of ours could not be closed: nng may still call back
+    atomic_bool woken;    // set by any thread
+    bool left_open;       // a socket of ours could not be closed: nng may still call back
 };
-#define URL_SIZE 320            // of an address, or of a path in /proc/self/fd
+#define URL_SIZE 320    // of an address, or of a path in /proc/self/fd
 /* The url of a socket of ours, or of another of our processes, by its name. */
 MUST_USE bool transport_url(const struct transport *t, const char *name, char *out, size_t size, struct error *err);
 /* Listen under name in the folder where it belongs; sockets of peer_protocol dial it. On failure l can be closed. */

@@ -10,21 +10,21 @@
 #include "protocol/wire/tls.h"
 
 #define REDIAL_MS 3000
-#define SILENT_MS 6000          // of a connection to another host, while requests on it go unanswered
-#define CALLS_MAX 256           // open at one peer
+#define SILENT_MS 6000    // of a connection to another host, while requests on it go unanswered
+#define CALLS_MAX 256     // open at one peer
 
 struct call {
     struct entry entry;
-    struct call *next;      // in the peer's list
+    struct call *next;    // in the peer's list
     struct peer *peer;
     nng_ctx ctx;
     nng_aio *aio;
-    nng_msg *msg;           // the answer
+    nng_msg *msg;    // the answer
     int rv;
-    bool receiving;         // the request is out
-    uint64_t tag;           // the loop's from here
-    int64_t limit_ms;       // on the monotonic clock
-    bool answered;          // the owner has been told that the limit has passed
+    bool receiving;      // the request is out
+    uint64_t tag;        // the loop's from here
+    int64_t limit_ms;    // on the monotonic clock
+    bool answered;       // the owner has been told that the limit has passed
 };
 struct peer {
     struct peer *next;
@@ -32,10 +32,10 @@ struct peer {
     nng_socket socket;
     bool is_open;
     char name[280];
-    nng_tls_config *tls;        // NULL: a Unix socket of this host
-    int n_pipe;                 // connections
-    int64_t unconnected_ms;     // since when there is none, on the monotonic clock
-    int64_t heard_ms;           // when it was connected or has answered last
+    nng_tls_config *tls;       // NULL: a Unix socket of this host
+    int n_pipe;                // connections
+    int64_t unconnected_ms;    // since when there is none, on the monotonic clock
+    int64_t heard_ms;          // when it was connected or has answered last
     struct call *calls;
     int n_open;
 };
@@ -317,8 +317,7 @@ bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
             if (!c->answered && now >= c->limit_ms) {
                 c->answered = true;
                 *ev = (struct net_event){ .kind = NET_ANSWER, .peer = p, .tag = c->tag, .failed = true };
-                error_set(&ev->err, ERR_TIMEOUT, "'%s' has not answered in time%s", p->name,
-                          p->n_pipe > 0 ? "" : "; it is not there");
+                error_set(&ev->err, ERR_TIMEOUT, "'%s' has not answered in time%s", p->name, p->n_pipe > 0 ? "" : "; it is not there");
                 return true;
             }
             waits = waits || !c->answered;
@@ -333,8 +332,8 @@ bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
     return false;
 }
 
-bool peer_call(struct peer *p, enum msg_type type, const struct msg_out *m, int64_t timeout_ms, struct msg_in *answer,
-               struct net_event *ev, struct error *err)
+bool peer_call(struct peer *p, enum msg_type type, const struct msg_out *m, int64_t timeout_ms, struct msg_in *answer, struct net_event *ev,
+               struct error *err)
 {
     const uint64_t tag = UINT64_MAX;
     *ev = (struct net_event){ .failed = true };

@@ -2,7 +2,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define HEARD_MAX 8192          // publications in the queue; later ones are dropped
+#define HEARD_MAX 8192    // publications in the queue; later ones are dropped
 
 bool entry_queue_init(struct entry_queue *q, struct error *err)
 {

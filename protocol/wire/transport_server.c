@@ -19,18 +19,18 @@ struct request {
     struct server *server;
     nng_ctx ctx;
     nng_aio *aio;
-    nng_msg *msg;       // what was asked; the loop's while it holds the request
-    bool sending;       // the aio is sending our answer
+    nng_msg *msg;    // what was asked; the loop's while it holds the request
+    bool sending;    // the aio is sending our answer
 };
 struct server {
     struct server *next;
     struct transport *transport;
     nng_socket socket;
-    struct listen listen;       // of a Unix socket
-    nng_tls_config *tls;        // not NULL: a listener of TLS, without a file
-    struct front *front;        // of TLS: accepts for nng
-    nng_listener listener;      // of TLS: nng's, on 127.0.0.1
-    int64_t checked_ms;         // of TLS: when connections past the front were looked for
+    struct listen listen;     // of a Unix socket
+    nng_tls_config *tls;      // not NULL: a listener of TLS, without a file
+    struct front *front;      // of TLS: accepts for nng
+    nng_listener listener;    // of TLS: nng's, on 127.0.0.1
+    int64_t checked_ms;       // of TLS: when connections past the front were looked for
     int n_request;
     struct request *request;
 };

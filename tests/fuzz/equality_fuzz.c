@@ -20,8 +20,8 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
 struct asked {
     enum tri t;
     const char *rule;
-    bool parsed;      // both were
-    bool bounded;     // the budget or the memory of a check ran out: how far it came depends on what was done first
+    bool parsed;     // both were
+    bool bounded;    // the budget or the memory of a check ran out: how far it came depends on what was done first
 };
 
 /* The relation alone, of two answers as they stand. */
@@ -41,8 +41,7 @@ static void relation_check(struct math *m, const char *a, const char *b)
 {
     struct asked ab = relation(m, a, b), ba = relation(m, b, a), aa = relation(m, a, a);
     if (ab.parsed && ba.parsed && !ab.bounded && !ba.bounded)
-        BUG_IF(ab.t != ba.t, "'%s' and '%s': %d by '%s' one way, %d by '%s' the other", a, b, ab.t, ab.rule, ba.t,
-               ba.rule);
+        BUG_IF(ab.t != ba.t, "'%s' and '%s': %d by '%s' one way, %d by '%s' the other", a, b, ab.t, ab.rule, ba.t, ba.rule);
     BUG_IF(aa.parsed && aa.t == TRI_NO, "'%s' is not itself: %s", a, aa.rule);
 }
 
@@ -86,11 +85,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
      * gt_answer (the data are at fault) and "different" as an answer. */
     bool one_sided = math_rule_one_sided(ab.rule) || math_rule_one_sided(ba.rule);
     if (!bounded && !one_sided && ab.pred_parsed && ab.gold_parsed && ba.pred_parsed && ba.gold_parsed)
-        BUG_IF(ab.verdict != ba.verdict, "'%s' and '%s': %d by '%s' one way, %d by '%s' the other", a, b, ab.verdict,
-               ab.rule, ba.verdict, ba.rule);
+        BUG_IF(ab.verdict != ba.verdict, "'%s' and '%s': %d by '%s' one way, %d by '%s' the other", a, b, ab.verdict, ab.rule, ba.verdict,
+               ba.rule);
     math_answer(m, a, na, a, na, &self);
-    BUG_IF(self.verdict != VERDICT_EQUAL && strspn(a, " \t\r\f\v") != na && self.pred[0], "'%s' is not itself: %s", a,
-           self.rule);
+    BUG_IF(self.verdict != VERDICT_EQUAL && strspn(a, " \t\r\f\v") != na && self.pred[0], "'%s' is not itself: %s", a, self.rule);
     if (strlen(a) == na && strlen(b) == nb)
         relation_check(m, a, b);
     free(a);

@@ -26,8 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct math_result a, b;
     math_response(m, text, size, gold, sizeof gold - 1, &a);
     math_response(m, text, size, gold, sizeof gold - 1, &b);
-    BUG_IF(a.verdict != b.verdict || strcmp(a.rule, b.rule) != 0, "%d by '%s', then %d by '%s'", a.verdict, a.rule,
-           b.verdict, b.rule);
+    BUG_IF(a.verdict != b.verdict || strcmp(a.rule, b.rule) != 0, "%d by '%s', then %d by '%s'", a.verdict, a.rule, b.verdict, b.rule);
     math_response(m, gold, sizeof gold - 1, text, size, &a);
     math_answer(m, text, size, gold, sizeof gold - 1, &a);
     free(text);

@@ -34,8 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         text[i] = (char)data[i];
     text[size] = 0;
     struct model_config c;
-    if (config_parse(&c, text, "config.json", &err) &&
-        (c.n_head % c.n_kv_head || c.d_head % 2 || c.n_eos > CONFIG_EOS_MAX))
+    if (config_parse(&c, text, "config.json", &err) && (c.n_head % c.n_kv_head || c.d_head % 2 || c.n_eos > CONFIG_EOS_MAX))
         abort();
     free(text);
     return sum == 12345.678f;

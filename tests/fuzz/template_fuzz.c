@@ -17,8 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                  "tool", "content");
     struct chat_options options = { .add_generation_prompt = true, .system = "be short" };
     struct buf out = BUF_INIT;
-    if (template_chat(t, messages, &options, &out, &err) &&
-        utf8_valid_len((const uint8_t *)buf_text(&out), out.len, NULL, NULL) != out.len)
+    if (template_chat(t, messages, &options, &out, &err) && utf8_valid_len((const uint8_t *)buf_text(&out), out.len, NULL, NULL) != out.len)
         abort();
     json_decref(messages);
     buf_release(&out);

@@ -35,8 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             for (int64_t i = 0; i < ids.n; i++)
                 if (!tokenizer_has_id(t, ids.id[i]))
                     abort();
-            if (tokenizer_decode(t, ids.id, ids.n, flags & 1, &out) &&
-                utf8_valid_len((const uint8_t *)buf_text(&out), out.len, NULL, NULL) != out.len)
+            if (tokenizer_decode(t, ids.id, ids.n, flags & 1, &out)
+                && utf8_valid_len((const uint8_t *)buf_text(&out), out.len, NULL, NULL) != out.len)
                 abort();
         }
         token_list_release(&ids);

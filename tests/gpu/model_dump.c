@@ -3,6 +3,7 @@
  *
  * TOKENS holds int32 ids, N_SEQ sequences of one length; each token predicts the next of its sequence. OUT becomes a
  * safetensors file: "logits" (n_tok, vocab), "loss" (1), and a gradient under each tensor's name, all fp32. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ static bool dump_run(struct dump *d, char **argv, struct error *err)
     TRY(file_map_open(&d->tokens, argv[4], err));
     int64_t n_seq = atoll(argv[5]), n = (int64_t)(d->tokens.size_bytes / 4), vocab = model_config(d->m)->vocab;
     if (n_seq < 1 || n < 2 * n_seq || n % n_seq) {
-        error_set(err, ERR_USAGE, "'%s' has %lld tokens, not %lld sequences of one length", argv[4], (long long)n, (long long)n_seq);
+        error_set(err, ERR_USAGE, "'%s' has %" PRId64 " tokens, not %" PRId64 " sequences of one length", argv[4], n, n_seq);
         goto out;
     }
     int64_t len = n / n_seq, n_flat = model_n_flat(d->m), n_tensor = model_n_tensor(d->m);
@@ -45,7 +46,7 @@ static bool dump_run(struct dump *d, char **argv, struct error *err)
     d->grad_host = malloc(flat);
     d->out = calloc((size_t)n_tensor + 2, sizeof *d->out);
     if (!d->target || !d->cu || !d->one || !d->coef || !d->logp || !d->logits || !d->grad_host || !d->out) {
-        error_set(err, ERR_NO_MEMORY, "no memory for %lld tokens", (long long)n);
+        error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " tokens", n);
         goto out;
     }
     const int32_t *token = (const int32_t *)(const void *)d->tokens.data;    // a mapping starts on a page
@@ -72,8 +73,9 @@ static bool dump_run(struct dump *d, char **argv, struct error *err)
     d->out[1] = (struct st_out){ .name = "loss", .dtype = ST_F32, .n_dim = 1, .dim = { 1 }, .data = &mean };
     for (int64_t i = 0; i < n_tensor; i++) {
         const struct tensor *t = model_tensor(d->m, i);
-        d->out[2 + i] = (struct st_out){ .name = t->name, .dtype = ST_F32, .n_dim = t->n_dim, .dim = { t->dim[0], t->dim[1] },
-                                         .data = d->grad_host + t->offset };
+        d->out[2 + i] = (struct st_out){
+            .name = t->name, .dtype = ST_F32, .n_dim = t->n_dim, .dim = { t->dim[0], t->dim[1] }, .data = d->grad_host + t->offset
+        };
     }
     ok = st_write(argv[6], d->out, n_tensor + 2, err);
 out:

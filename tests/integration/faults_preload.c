@@ -5,6 +5,7 @@
  * behind by turns of a tenth of a second; the monotonic clock is right, as on a real machine.
  *
  * The file "synced" in RC_FAULTS keeps how long groups.zst was when it was synced last: what a power cut leaves of it at least. */
+#include <inttypes.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -121,7 +122,7 @@ static void synced_note(int fd, off_t size)
     if (!dir || n < 10 || memcmp(path + n - 10, "groups.zst", 10) != 0 || snprintf(path, sizeof path, "%s/synced", dir) >= (int)sizeof path)
         return;
     int out = NEXT(open)(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-    int len = snprintf(text, sizeof text, "%020lld", (long long)size);    // in one write over the last one: a kill leaves one or the other
+    int len = snprintf(text, sizeof text, "%020" PRId64, size);    // in one write over the last one: a kill leaves one or the other
     if (out >= 0 && NEXT(write)(out, text, (size_t)len) == len)
         close(out);
 }

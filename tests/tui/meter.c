@@ -3,6 +3,7 @@
  *   tui_meter COLSxROWS SECONDS COMMAND...
  * Figures only: they are ratios of a quiet machine and no test fails on them. The processor time is the command's own process
  * (all threads), from /proc; a key is answered when the first byte comes back. */
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +22,10 @@ static double now_s(void)
 static double cpu_s(pid_t pid)
 {
     char path[64];
-    unsigned long long user = 0, kernel = 0;
+    uint64_t user = 0, kernel = 0;
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
     FILE *f = fopen(path, "re");
-    if (!f || fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &kernel) != 2)
+    if (!f || fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" PRIu64 " %" PRIu64, &user, &kernel) != 2)
         user = kernel = 0;
     if (f)
         fclose(f);
@@ -69,7 +70,9 @@ int main(int argc, char **argv)
     pty_read(&p, (int)(1000 * seconds), 0);
     double took = now_s() - start;
     printf("%dx%d: %.2f %% of a core, %.0f bytes/s", cols, rows, 100 * (cpu_s(p.pid) - cpu) / took, (double)(p.bytes_out - bytes) / took);
-    enum { KEYS = 60 };
+    enum {
+        KEYS = 60,
+    };
     double answer_ms[KEYS];
     for (int i = 0; i < KEYS; i++) {
         pty_read(&p, 200, 60);
@@ -80,10 +83,12 @@ int main(int argc, char **argv)
         answer_ms[i] = 1000 * (now_s() - sent);
     }
     qsort(answer_ms, KEYS, sizeof(*answer_ms), ascending);
-    printf(", key answered in %.1f ms (median), %.1f ms (95 of 100), %.1f ms (worst of %d)\n", answer_ms[KEYS / 2], answer_ms[KEYS * 95 / 100],
-           answer_ms[KEYS - 1], KEYS);
+    printf(", key answered in %.1f ms (median), %.1f ms (95 of 100), %.1f ms (worst of %d)\n", answer_ms[KEYS / 2],
+           answer_ms[KEYS * 95 / 100], answer_ms[KEYS - 1], KEYS);
     long before = rss_kib(p.pid);
-    enum { RESIZES = 2000 };
+    enum {
+        RESIZES = 2000,
+    };
     for (int i = 0; i < RESIZES; i++) {
         pty_resize(&p, 20 + i * 7 % 180, 5 + i * 3 % 55);
         pty_read(&p, 4, 0);

@@ -168,8 +168,7 @@ static bool is_blank(const VTermScreenCell *c)
 /* The same to the eye: of a blank, only the ground is seen. */
 static bool cell_same(const VTermScreenCell *a, const VTermScreenCell *b)
 {
-    if (a->attrs.underline != b->attrs.underline || a->attrs.reverse != b->attrs.reverse
-        || !vterm_color_is_equal(&a->bg, &b->bg))
+    if (a->attrs.underline != b->attrs.underline || a->attrs.reverse != b->attrs.reverse || !vterm_color_is_equal(&a->bg, &b->bg))
         return false;
     if (is_blank(a) || is_blank(b))
         return is_blank(a) && is_blank(b);
@@ -185,8 +184,7 @@ int pty_row_differs(const struct pty *a, const struct pty *b, int y, int end)
         for (int x = 0; x < a->cols; x++) {
             VTermPos at = { .row = y, .col = x };
             VTermScreenCell ca, cb;
-            if (!vterm_screen_get_cell(a->screen, at, &ca) || !vterm_screen_get_cell(b->screen, at, &cb)
-                || !cell_same(&ca, &cb))
+            if (!vterm_screen_get_cell(a->screen, at, &ca) || !vterm_screen_get_cell(b->screen, at, &cb) || !cell_same(&ca, &cb))
                 return y;
         }
     return -1;

@@ -13,15 +13,15 @@ struct pty {
     int rows, cols;
     VTerm *vt;
     VTermScreen *screen;
-    int64_t bytes_out;       // drawn by the program so far
-    bool ended;              // the program has closed its side
-    bool fixed;              // the terminal keeps its size, pty_resize tells only the program: libvterm 0.1.4 corrupts its
-                             // memory in storms of tiny resizes
+    int64_t bytes_out;    // drawn by the program so far
+    bool ended;           // the program has closed its side
+    bool fixed;           // the terminal keeps its size, pty_resize tells only the program: libvterm 0.1.4 corrupts its
+                          // memory in storms of tiny resizes
 };
 /* Start argv (found by PATH or with a '/') with these additional environment settings ("NAME=VALUE", "NAME" removes; NULL ends). */
 bool pty_start(struct pty *p, int cols, int rows, const char *const *env, char *const *argv);
 void pty_resize(struct pty *p, int cols, int rows);
-void pty_type(struct pty *p, const char *bytes);             // as if typed
+void pty_type(struct pty *p, const char *bytes);    // as if typed
 void pty_send(struct pty *p, const char *bytes, int len);
 /* Read what is drawn for ms milliseconds, or until nothing has come for quiet_ms (0: the whole time). */
 void pty_read(struct pty *p, int ms, int quiet_ms);

@@ -59,7 +59,8 @@ static bool shape_out(FILE *f, uint32_t ch, double x, double y, unsigned fg)
         return true;
     }
     if (ch >= 0x2589 && ch <= 0x258f) {
-        fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"#%06x\"/>", x, y, CELL_W * (double)(0x2590 - ch) / 8, CELL_H, fg);
+        fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"#%06x\"/>", x, y, CELL_W * (double)(0x2590 - ch) / 8,
+                CELL_H, fg);
         return true;
     }
     double cx = x + CELL_W / 2, cy = y + CELL_H / 2.0, r = x + CELL_W, b = y + CELL_H;
@@ -84,10 +85,12 @@ static bool svg_write(struct pty *p, const char *path, bool light)
     double w = p->cols * CELL_W + 2 * PAD, h = p->rows * CELL_H + 2 * PAD;
     if (!f)
         return false;
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
-               "font-family=\"ui-monospace,SFMono-Regular,Menlo,'DejaVu Sans Mono',Consolas,monospace\" font-size=\"14\">\n"
-               "<style>.d{stroke-width:3;stroke-linecap:round}.l{fill:none}</style>\n"
-               "<rect width=\"100%%\" height=\"100%%\" rx=\"8\" fill=\"#%06x\"/>\n", w, h, w, h, ground);
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
+            "font-family=\"ui-monospace,SFMono-Regular,Menlo,'DejaVu Sans Mono',Consolas,monospace\" font-size=\"14\">\n"
+            "<style>.d{stroke-width:3;stroke-linecap:round}.l{fill:none}</style>\n"
+            "<rect width=\"100%%\" height=\"100%%\" rx=\"8\" fill=\"#%06x\"/>\n",
+            w, h, w, h, ground);
     for (int y = 0; y < p->rows; y++) {
         for (int x = 0; x < p->cols; x++) {
             VTermScreenCell cell;
@@ -102,7 +105,8 @@ static bool svg_write(struct pty *p, const char *path, bool light)
             }
             double px = PAD + x * CELL_W, py = PAD + y * CELL_H;
             if (bg != ground)
-                fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"#%06x\"/>", px, py, CELL_W * cell.width + 0.3, CELL_H, bg);
+                fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"#%06x\"/>", px, py, CELL_W * cell.width + 0.3,
+                        CELL_H, bg);
             if (cell.chars[0] == 0 || cell.chars[0] == ' ' || shape_out(f, cell.chars[0], px, py, fg))
                 continue;
             char text[64];

@@ -94,12 +94,15 @@ static void colours_drawn(const char *const *env, const char *option, const char
 
 static void colours_are_those_the_terminal_has_and_the_user_wants(UNUSED void **state)
 {
-    static const struct { const char *env[3], *option, *value; bool any, many; } cases[] = {
+    static const struct {
+        const char *env[3], *option, *value;
+        bool any, many;
+    } cases[] = {
         { { NULL }, NULL, NULL, true, true },
         { { "TERM=xterm", NULL }, NULL, NULL, true, false },
         { { "NO_COLOR=1", NULL }, NULL, NULL, false, false },
-        { { "NO_COLOR=", NULL }, NULL, NULL, true, true },             // empty means nothing, no-color.org
-        { { "NO_COLOR=1", NULL }, "--color", "256", true, true },      // the option is nearer than the environment
+        { { "NO_COLOR=", NULL }, NULL, NULL, true, true },           // empty means nothing, no-color.org
+        { { "NO_COLOR=1", NULL }, "--color", "256", true, true },    // the option is nearer than the environment
         { { NULL }, "--color", "8", true, false },
         { { NULL }, "--color", "never", false, false },
         { { "TERM=vt100", NULL }, NULL, NULL, false, false },
@@ -156,6 +159,7 @@ static void keys_reach_panes_prompts_and_dialogs(UNUSED void **state)
     struct pty p;
     simulate_start(&p, 100, 30, NULL, NULL, NULL);
     must_show(&p, "? help");
+    // clang-format off
     static const struct { const char *keys, *shows; } story[] = {
         { "2", "processes and devices" }, { "\t", "newest groups" }, { "\r", "boxed" }, { "\x1b", "newest groups" },
         { "4", "learning_rate" }, { "/temp\r", "temperature" }, { "\r\x15" "0.8\r", "Change this knob?" }, { "y", "takes effect at step" },
@@ -165,6 +169,7 @@ static void keys_reach_panes_prompts_and_dialogs(UNUSED void **state)
         { "\x1b", "processes" }, { "m", "mouse off" }, { "T", NULL }, { "\x0c", "Overview" }, { " ", "FROZEN" }, { " ", "RUNNING" },
         { "\x1b[<0;18;2M", "Overview" }, { "\x03", "Quit this console?" },
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(story); i++) {
         VTermColor before = bar_ground(&p);
         pty_type(&p, story[i].keys);
@@ -228,7 +233,10 @@ static void a_lost_terminal_ends_the_console_even_without_a_hangup_signal(UNUSED
 
 static void what_cannot_be_a_screen_is_refused_in_one_sentence(UNUSED void **state)
 {
-    static const struct { const char *env[2], *option, *value, *want; int status; } cases[] = {
+    static const struct {
+        const char *env[2], *option, *value, *want;
+        int status;
+    } cases[] = {
         { { "TERM=dumb", NULL }, NULL, NULL, "use --batch", 1 },
         { { "TERM=nosuchterm", NULL }, NULL, NULL, "is not known here", 1 },
         { { NULL }, "--theme", "nosuch", "there is no theme 'nosuch'", 1 },
@@ -250,7 +258,11 @@ static void a_terminal_nobody_reads_does_not_stall_the_loop(UNUSED void **state)
     simulate_start(&p, 200, 60, NULL, "--step-seconds", "0.02");
     must_show(&p, "RUNNING");
     for (int i = 0; i < 40; i++) {    // fill the terminal's buffer: whole screens, unread
-        if (write(p.master, "2\x0c" "1\x0c", 4) < 0) {
+        if (write(p.master,
+                  "2\x0c"
+                  "1\x0c",
+                  4)
+            < 0) {
             /* full in the other direction too: enough */
         }
         poll(NULL, 0, 25);
@@ -286,8 +298,32 @@ static void a_storm_of_resizes_and_keys_leaves_a_right_screen(UNUSED void **stat
     srand(5);
     int rounds = getenv("LONG") ? 20000 : 400;
     for (int i = 0; i < rounds && !p.ended; i++) {
-        static const char *const bits[] = { "\x1b[A", "\x1b[B", "\x1b[<64;10;5M", "\x1b[200~x\x1b[201~", "\xe4\xb8", "\xf0\x9f\x98\x80", "?", ":", "/", "\t",
-                                            "\r", "\x1b", "2", "3", "4", "5", "1", "\x1b\x1b\x1b[", "j", "G", "\x0c", " ", "+", "p", "n", "\x1b[M !!" };
+        static const char *const bits[] = { "\x1b[A",
+                                            "\x1b[B",
+                                            "\x1b[<64;10;5M",
+                                            "\x1b[200~x\x1b[201~",
+                                            "\xe4\xb8",
+                                            "\xf0\x9f\x98\x80",
+                                            "?",
+                                            ":",
+                                            "/",
+                                            "\t",
+                                            "\r",
+                                            "\x1b",
+                                            "2",
+                                            "3",
+                                            "4",
+                                            "5",
+                                            "1",
+                                            "\x1b\x1b\x1b[",
+                                            "j",
+                                            "G",
+                                            "\x0c",
+                                            " ",
+                                            "+",
+                                            "p",
+                                            "n",
+                                            "\x1b[M !!" };
         if (rand() % 3 == 0)
             pty_resize(&p, 1 + rand() % (rand() % 4 ? STORM_COLS : 3), 1 + rand() % (rand() % 4 ? STORM_ROWS : 3));
         else
@@ -296,7 +332,8 @@ static void a_storm_of_resizes_and_keys_leaves_a_right_screen(UNUSED void **stat
     }
     assert_false(p.ended);
     pty_resize(&p, STORM_COLS, STORM_ROWS);
-    pty_type(&p, "\x1b\x1b\x1b\x1b\x1b\x1b\x1b\x1b" "1?");    // whatever is open is closed
+    pty_type(&p, "\x1b\x1b\x1b\x1b\x1b\x1b\x1b\x1b"
+                 "1?");    // whatever is open is closed
     simulate_start(&quiet, STORM_COLS, STORM_ROWS, NULL, NULL, NULL);
     must_show(&quiet, "RUNNING");
     pty_type(&quiet, "1?");

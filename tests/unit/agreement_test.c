@@ -14,7 +14,7 @@
 #include "workers/engine/model/model.h"
 
 #define SEQS 4
-#define NEW 20                     // decoded tokens of each
+#define NEW 20    // decoded tokens of each
 static const int64_t prompt_len[SEQS] = { 5, 71, 50, 1 };
 #define TOKS (5 + 71 + 50 + 1 + SEQS * NEW)
 static const float temperature[SEQS] = { 1, 1, 0.7f, 1.3f };
@@ -23,6 +23,7 @@ struct text {
     int32_t token[SEQS][128];
     int64_t len[SEQS];
 };
+// clang-format off
 static const struct model_config shapes[] = {
     {.family = FAMILY_QWEN2,
      .n_layer = 3,
@@ -52,6 +53,7 @@ static const struct model_config shapes[] = {
      .qk_norm = true,
      .initializer_range = 0.3},
 };
+// clang-format on
 
 static void text_make(struct text *t, int64_t vocab)
 {
@@ -76,8 +78,7 @@ static const char *device_name(void)
 }
 
 /* False: this processor does not have the code path. */
-static bool engine_open(struct engine *e, const struct model_config *c, enum dtype dtype, const char *path,
-                        int n_thread)
+static bool engine_open(struct engine *e, const struct model_config *c, enum dtype dtype, const char *path, int n_thread)
 {
     struct error err = { 0 };
     if (path)
@@ -117,7 +118,7 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
     struct run_limits lim = { .max_tok = 256, .max_seq = SEQS, .max_seq_tok = 128 };
     struct model_run *r = model_run_new(e->m, &lim, &err);
     struct kv_pool *kv = kv_pool_new(e->m, SEQS * max_page, NULL, &err);
-    int32_t token[256], cu[SEQS + 1] = {0}, page[SEQS * 8] = {0}, pos[SEQS] = {0}, slot[SEQS] = {0}, kv_len[SEQS] = {0};
+    int32_t token[256], cu[SEQS + 1] = { 0 }, page[SEQS * 8] = { 0 }, pos[SEQS] = { 0 }, slot[SEQS] = { 0 }, kv_len[SEQS] = { 0 };
     int32_t id[SEQS] = { 0 };
     float *logits = mem_new(e->dev, (size_t)(SEQS * vocab) * 4, "a test", &err), logp[SEQS];
     struct on_device {
@@ -149,19 +150,15 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
         copy(e, d->kv_len, kv_len, sizeof kv_len, COPY_H2D);
         copy(e, d->page, page, sizeof page, COPY_H2D);
         for (int i = 0; i < n; i++)
-            if (!OP(e->dev, &err, logprob_fwd, .logp = d->logp + i, .logits = logits + i * vocab, .id = d->id + i,
-                    .n = 1, .vocab = vocab, .temperature = temperature[list[i]]))
+            if (!OP(e->dev, &err, logprob_fwd, .logp = d->logp + i, .logits = logits + i * vocab, .id = d->id + i, .n = 1, .vocab = vocab,
+                    .temperature = temperature[list[i]]))
                 fail_msg("%s", err.text);
         copy(e, logp, d->logp, sizeof logp, COPY_D2H);
         for (int i = 0; i < n; i++)
             out[list[i]][k] = logp[i];
-        struct decode_batch batch = {.n = n,
-                                     .token = d->id,
-                                     .pos = d->pos,
-                                     .slot = d->slot,
-                                     .kv_len = d->kv_len,
-                                     .page = d->page,
-                                     .max_page = max_page};
+        struct decode_batch batch = {
+            .n = n, .token = d->id, .pos = d->pos, .slot = d->slot, .kv_len = d->kv_len, .page = d->page, .max_page = max_page
+        };
         if (!model_decode(r, &batch, kv, logits, &err))
             fail_msg("%s", err.text);
     }
@@ -206,8 +203,7 @@ static void decoding_and_training_agree_to_the_bit(UNUSED void **state)
         text_make(&t, shapes[c / 2].vocab);
         bool cpu = strncmp(device_name(), "cpu", 3) == 0;
         for (size_t p = 0; p < (cpu ? ARRAY_SIZE(paths) : 1); p++) {
-            for (int n_thread = 1; n_thread <= (cpu && p == 0 ? 3 : 1);
-                 n_thread += 2) { // threads on the best path only
+            for (int n_thread = 1; n_thread <= (cpu && p == 0 ? 3 : 1); n_thread += 2) {    // threads on the best path only
                 if (!engine_open(&e, &shapes[c / 2], dtype, paths[p], n_thread))
                     continue;
                 by_training(&e, &t, 4096, got);

@@ -42,9 +42,12 @@ static void a_buffer_stops_at_its_bound_and_keeps_what_it_had(UNUSED void **stat
 
 static void numbers_are_read_whole_or_not_at_all(UNUSED void **state)
 {
-    static const struct { const char *text; bool ok; } cases[] = {
-        { "1", true }, { "-1e-3", true }, { "1e-6", true }, { "", false }, { "1x", false }, { " 1", false },
-        { "0x10", false }, { "nan", false }, { "inf", false }, { "1e400", false },
+    static const struct {
+        const char *text;
+        bool ok;
+    } cases[] = {
+        { "1", true },   { "-1e-3", true }, { "1e-6", true }, { "", false },    { "1x", false },
+        { " 1", false }, { "0x10", false }, { "nan", false }, { "inf", false }, { "1e400", false },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         double v;

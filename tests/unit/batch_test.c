@@ -19,8 +19,7 @@ static struct batch *batch_make(struct sink *s, enum batch_format format, double
 {
     struct error err = { 0 };
     s->file = open_memstream(&s->text, &s->len);
-    struct batch *b =
-        batch_new(&(struct batch_config){ .format = format, .interval_s = interval_s, .out = s->file, .run = "demo" }, &err);
+    struct batch *b = batch_new(&(struct batch_config){ .format = format, .interval_s = interval_s, .out = s->file, .run = "demo" }, &err);
     assert_non_null(b);
     return b;
 }
@@ -67,6 +66,7 @@ static void jsonl_holds_json_lines_only_and_ends_with_the_outcome(UNUSED void **
 
 static void events_are_told_as_they_come_in_both_formats(UNUSED void **state)
 {
+    // clang-format off
     static const struct {
         struct batch_event event;
         const char *json, *text;    // NULL: not told
@@ -89,6 +89,7 @@ static void events_are_told_as_they_come_in_both_formats(UNUSED void **state)
         { { 6, "alert", "a\xff", "no \xfe text", "{\"half\":" },
           "{\"event\":\"alert\",\"step\":6,\"who\":\"a?\",\"text\":\"no ? text\"}", "            ALERT: no \xfe text, by a\xff\n" },
     };
+    // clang-format on
     for (int format = BATCH_TEXT; format <= BATCH_JSONL; format++)
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
             struct sink s;

@@ -3,7 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <cmocka.h>
 #include <dirent.h>
@@ -58,7 +58,7 @@ static bool save(const char *dir, int64_t step, struct error *err)
     struct checkpoint_writer *w = checkpoint_writer_new(err);
     bool ok = w && checkpoint_start(w, t, dir, &info, err) && checkpoint_wait(w, err);
     checkpoint_writer_free(w);
-    snprintf(path, sizeof path, "%s/step-%06lld", dir, (long long)step);
+    snprintf(path, sizeof path, "%s/step-%06" PRId64, dir, step);
     return ok && checkpoint_verify(path, &found, err);
 }
 
@@ -131,7 +131,7 @@ static void each_fails(int kinds, enum fault_mode mode, bool replaces)
         }
         int64_t step = newest(dir);
         if (step != 2 && (step != 1 || ok || replaces))
-            fail_msg("call %d, %s: the newest checkpoint is %lld (%s)", n, what, (long long)step, err.text);
+            fail_msg("call %d, %s: the newest checkpoint is %" PRId64 " (%s)", n, what, step, err.text);
         if (!save(dir, 2, &err))
             fail_msg("call %d, %s: trying again fails: %s", n, what, err.text);
         n_want = n_file(path);
@@ -180,7 +180,7 @@ static void death_at_any_call_leaves_whole_checkpoints_and_the_next_writer_clear
             assert_true(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == FAULT_EXIT);
             int64_t step = newest(dir);
             if (step != 2 && (step != 1 || replaces || WEXITSTATUS(status) == 0))
-                fail_msg("death at call %d: the newest checkpoint is %lld", n, (long long)step);
+                fail_msg("death at call %d: the newest checkpoint is %" PRId64, n, step);
             assert_true(save(dir, 2, &err));
             if (newest(dir) != 2 || entries(dir, true) != 0 || entries(dir, false) != 2)
                 fail_msg("death at call %d: something is left over in '%s'", n, dir);

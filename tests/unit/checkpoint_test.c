@@ -69,8 +69,7 @@ static uint64_t job_hash(const struct job *j)
 static void save(struct checkpoint_writer *w, struct job *j, const char *dir)
 {
     struct error err = { 0 };
-    struct checkpoint_info info = {
-        .step = trainer_version(j->t), .settings = "{\"lr\": 0.01}"};
+    struct checkpoint_info info = { .step = trainer_version(j->t), .settings = "{\"lr\": 0.01}" };
     bool ok;
     char path[4096];
     if (!checkpoint_start(w, j->t, dir, &info, &err))
@@ -140,8 +139,14 @@ static void broken_checkpoints_are_passed_over(UNUSED void **state)
         job_steps(&a, 1);
         save(w, &a, dir);
     }
-    static const struct { int step; const char *file; bool cut; } damage[] = {
-        { 4, "model.safetensors", true }, { 3, "state/trainer.safetensors", false }, { 2, "state/manifest.json", true },
+    static const struct {
+        int step;
+        const char *file;
+        bool cut;
+    } damage[] = {
+        { 4, "model.safetensors", true },
+        { 3, "state/trainer.safetensors", false },
+        { 2, "state/manifest.json", true },
     };
     for (size_t i = 0; i < ARRAY_SIZE(damage); i++) {
         snprintf(path, sizeof path, "%s/step-%06d", dir, damage[i].step);
@@ -179,7 +184,14 @@ static void broken_checkpoints_are_passed_over(UNUSED void **state)
     job_close(&a);
 }
 
-enum damage { CUT_BY_ONE, CUT_TO_NOTHING, CHANGED, LONGER, MISSING, DAMAGE_N };
+enum damage {
+    CUT_BY_ONE,
+    CUT_TO_NOTHING,
+    CHANGED,
+    LONGER,
+    MISSING,
+    DAMAGE_N,
+};
 
 /* Damage the file whose bytes are b; restore: write them again. */
 static void file_change(const char *path, const struct buf *b, enum damage kind, size_t at, bool restore)

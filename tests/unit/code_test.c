@@ -19,7 +19,11 @@
 /* Expected by hand from PRIME's steps (the comparison in stdin mode). */
 static void outputs_compare_as_primes_runner_does(UNUSED void **state)
 {
-    static const struct { const char *out, *expected; bool ok; const char *why; } cases[] = {
+    static const struct {
+        const char *out, *expected;
+        bool ok;
+        const char *why;
+    } cases[] = {
         { "1\n2\n", "1\n2\n", true, "the same" },
         { "1\n2", "1\n2\n", true, "1: both ends are trimmed" },
         { "  \n1\n2\n\n", "1\n2", true, "1: white space of any kind at the ends" },
@@ -43,7 +47,9 @@ static void outputs_compare_as_primes_runner_does(UNUSED void **state)
         { "Inf\n1.0\n", "inf\n1\n", true, "5: infinities are equal" },
         { "0x10\n1.0\n", "16\n1\n", false, "hexadecimal is no number in python's float" },
         { "1\r\n2\r\n", "1\n2\n", true, "2: \\r\\n ends a line" },
-        { "\xc2\xa0" "1\xe3\x80\x80", "1", true, "1: unicode white space" },
+        { "\xc2\xa0"
+          "1\xe3\x80\x80",
+          "1", true, "1: unicode white space" },
         { "", "", true, "nothing where nothing is expected" },
         { "", "1", false, "nothing" },
         { "1\n2\n3\n", "1\n2\n", false, "too much" },
@@ -52,8 +58,7 @@ static void outputs_compare_as_primes_runner_does(UNUSED void **state)
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
         bool ok = !cases[i].ok;
-        assert_true(output_compare(cases[i].out, strlen(cases[i].out), cases[i].expected, strlen(cases[i].expected),
-                                   &ok, &err));
+        assert_true(output_compare(cases[i].out, strlen(cases[i].out), cases[i].expected, strlen(cases[i].expected), &ok, &err));
         if (ok != cases[i].ok)
             fail_msg("'%s' against '%s': %s", cases[i].out, cases[i].expected, cases[i].why);
     }
@@ -61,7 +66,11 @@ static void outputs_compare_as_primes_runner_does(UNUSED void **state)
 
 static void values_compare_as_python_compares_them(UNUSED void **state)
 {
-    static const struct { const char *a, *b; bool equal; const char *why; } cases[] = {
+    static const struct {
+        const char *a, *b;
+        bool equal;
+        const char *why;
+    } cases[] = {
         { "1", "1.0", true, "a whole float" },
         { "true", "1", true, "True == 1" },
         { "false", "0.0", true, "False == 0.0" },
@@ -94,8 +103,7 @@ static void values_compare_as_python_compares_them(UNUSED void **state)
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
-        struct value *a = value_read(cases[i].a, strlen(cases[i].a), &err),
-                     *b = value_read(cases[i].b, strlen(cases[i].b), &err);
+        struct value *a = value_read(cases[i].a, strlen(cases[i].a), &err), *b = value_read(cases[i].b, strlen(cases[i].b), &err);
         if (!a || !b || value_equal(a, b) != cases[i].equal || value_equal(b, a) != cases[i].equal)
             fail_msg("%s against %s: %s %s", cases[i].a, cases[i].b, cases[i].why, err.text);
         value_free(a);
@@ -105,6 +113,7 @@ static void values_compare_as_python_compares_them(UNUSED void **state)
 
 static void what_is_no_json_is_refused_at_its_byte(UNUSED void **state)
 {
+    // clang-format off
     static const char *const bad[] = {
         "",         " ",         "[",       "]",        "[1",         "[1,",        "[1,]",  "[1 2]",
         "{",        "{1:2}",     "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\" 1}",  "\"",    "\"\\",
@@ -112,6 +121,7 @@ static void what_is_no_json_is_refused_at_its_byte(UNUSED void **state)
         "--1",      "tru",       "nul",     "'a'",      "[1]]",       "{\"a\":1}}", "1,",    "\"\\ud83d\\u12",
         "{\"a\":1",  "{\"1\":1,\"1\":1}",     "[{\"a\":1,\"b\":2,\"\\u0061\":1}]",
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct error err = { 0 };
         struct value *v = value_read(bad[i], strlen(bad[i]), &err);
@@ -127,7 +137,10 @@ static void what_is_no_json_is_refused_at_its_byte(UNUSED void **state)
 
 static void the_last_python_fence_holds_the_program(UNUSED void **state)
 {
-    static const struct { const char *text, *code; bool fence; } cases[] = {
+    static const struct {
+        const char *text, *code;
+        bool fence;
+    } cases[] = {
         { "a\n```python\nx=1\n```\nb", "\nx=1\n", true },
         { "```python\nold\n```\nthen\n```python\nnew\n```", "\nnew\n", true },
         { "```python\nno end", "\nno end", true },
@@ -156,7 +169,9 @@ static json_t *cases_json(const char *text)
 
 static void test_cases_are_read_in_all_their_spellings(UNUSED void **state)
 {
-    static const struct { const char *json, *input, *output; } cases[] = {
+    static const struct {
+        const char *json, *input, *output;
+    } cases[] = {
         { "{\"inputs\":[\"3\\n1 2\\n\"],\"outputs\":[\"1\\n\"]}", "3\n1 2\n", "1\n" },
         { "\"{\\\"inputs\\\":[\\\"3\\\"],\\\"outputs\\\":[\\\"1\\\"]}\"", "3", "1" },
         { "{\"inputs\":[[\"3\",\"4\"]],\"outputs\":[[\"1\",\"2\"]]}", "3\n4\n", "1\n2\n" },
@@ -180,7 +195,9 @@ static void test_cases_are_read_in_all_their_spellings(UNUSED void **state)
 
 static void test_cases_that_cannot_be_used_are_an_error_of_the_data(UNUSED void **state)
 {
-    static const struct { const char *json, *says; } cases[] = {
+    static const struct {
+        const char *json, *says;
+    } cases[] = {
         { "null", "must have lists" },
         { "\"{\"", "not JSON" },
         { "{\"inputs\":[],\"outputs\":[]}", "0 inputs" },
@@ -209,6 +226,7 @@ static void test_cases_that_cannot_be_used_are_an_error_of_the_data(UNUSED void 
 
 static void a_call_may_return_the_first_member_of_an_expected_list(UNUSED void **state)
 {
+    // clang-format off
     static const struct { const char *expected, *out; bool ok;
     } cases[] = {
         {"[5]", "5", true},         {"[5]", "[5]", true}, {"5", "[5]", false}, {"[5,6]", "5", true}, {"[]", "[]", true},
@@ -219,6 +237,7 @@ static void a_call_may_return_the_first_member_of_an_expected_list(UNUSED void *
         {"{\"1\":1}", "{\"1\":1,\"1\":1}", false},
         {"[[1,1],[2,2]]", "[[1,1],[1,1]]", false},
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
         struct tests t;
@@ -236,7 +255,9 @@ static void a_call_may_return_the_first_member_of_an_expected_list(UNUSED void *
 /* On a folder with a cgroup's files; a real one needs a machine that gives one away (hostile_test.py on such a machine). */
 static void where_no_cgroup_can_be_made_the_reason_is_said_and_nothing_is_left(UNUSED void **state)
 {
-    static const struct { const char *own, *controllers, *subtree, *says; } cases[] = {
+    static const struct {
+        const char *own, *controllers, *subtree, *says;
+    } cases[] = {
         { "/../x", "memory", "memory", "is not below" },
         { "/none", "memory", "memory", "cannot make a cgroup" },
         { "/own", "cpu pids", "", "has no memory controller" },
@@ -269,7 +290,11 @@ static void where_no_cgroup_can_be_made_the_reason_is_said_and_nothing_is_left(U
 
 static void a_host_without_user_namespaces_is_told_the_command_that_allows_them(UNUSED void **state)
 {
-    static const struct { const char *file, *value; bool root; const char *want, *why; } cases[] = {
+    static const struct {
+        const char *file, *value;
+        bool root;
+        const char *want, *why;
+    } cases[] = {
         { "kernel/apparmor_restrict_unprivileged_userns", "1\n", false, "/etc/apparmor.d/bwrap", "Ubuntu 24.04" },
         { "kernel/apparmor_restrict_unprivileged_userns", "0\n", false, "no setting", "lifted" },
         { "kernel/apparmor_restrict_unprivileged_userns", "1\n", true, "no setting", "it is not root's trouble" },

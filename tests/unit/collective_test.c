@@ -2,7 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <cmocka.h>
 #include <dirent.h>
@@ -39,8 +39,16 @@ static void waits_note(void *ctx, int rank)
 static struct collective *join(struct device *dev, const char *name, int rank, int n_rank, int64_t wait_ms, struct told *told,
                                struct error *err)
 {
-    struct collective_config c = { .kind = "local", .dir = dir, .name = name, .rank = rank, .n_rank = n_rank, .dev = dev,
-                                   .join_ms = LIMIT_MS, .wait_ms = wait_ms, .waits = told ? waits_note : NULL, .ctx = told };
+    struct collective_config c = { .kind = "local",
+                                   .dir = dir,
+                                   .name = name,
+                                   .rank = rank,
+                                   .n_rank = n_rank,
+                                   .dev = dev,
+                                   .join_ms = LIMIT_MS,
+                                   .wait_ms = wait_ms,
+                                   .waits = told ? waits_note : NULL,
+                                   .ctx = told };
     return collective_join(&c, err);
 }
 
@@ -105,7 +113,8 @@ static bool chain_is_made(struct collective *c, struct device *dev, int64_t n, i
     int64_t first, m = collective_shard(n, n_rank, rank, &first);
     bool offered = round == 0 && n == SHARED_N;
     struct mem_handle hx, hs;
-    float *x = mem_share_new(dev, (size_t)n * 4, "a test", &hx, err), *sum = x ? mem_share_new(dev, (size_t)n * 4, "a test", &hs, err) : NULL;
+    float *x = mem_share_new(dev, (size_t)n * 4, "a test", &hx, err),
+          *sum = x ? mem_share_new(dev, (size_t)n * 4, "a test", &hs, err) : NULL;
     bool ok = sum && (!offered || (collective_offer(c, x, (size_t)n * 4, &hx, err) && collective_offer(c, sum, (size_t)n * 4, &hs, err)));
     for (int64_t i = 0; ok && i < n; i++)
         sum[i] = i < m ? value(3, first + i, 7) : NAN;
@@ -121,10 +130,10 @@ static bool chain_is_made(struct collective *c, struct device *dev, int64_t n, i
             for (int q = 0; q < given; q++)
                 want += value(q, i, round + given);
         if (memcmp(&want, &x[i], 4) != 0)
-            ok = error_set(err, ERR_DATA, "element %lld of %lld is %.9g, in rank order %.9g", (long long)i, (long long)n, (double)x[i],
+            ok = error_set(err, ERR_DATA, "element %" PRId64 " of %" PRId64 " is %.9g, in rank order %.9g", i, n, (double)x[i],
                            (double)want);
         if (i >= m && ok && !isnan(sum[i]))
-            ok = error_set(err, ERR_DATA, "element %lld behind a shard of %lld was written", (long long)i, (long long)m);
+            ok = error_set(err, ERR_DATA, "element %" PRId64 " behind a shard of %" PRId64 " was written", i, m);
     }
     if (!offered) {    // else the others may still look at it, until the meeting is over
         mem_share_free(dev, x, (size_t)n * 4, &hx);
@@ -155,7 +164,7 @@ static bool sums_and_more(struct collective *c, struct device *dev, struct error
             return false;
         for (int q = 0; q < n_rank; q++)
             if (all[q] != i * n_rank + q)
-                return error_set(err, ERR_DATA, "gathering %lld: rank %d is ahead or behind", (long long)i, q);
+                return error_set(err, ERR_DATA, "gathering %" PRId64 ": rank %d is ahead or behind", i, q);
     }
     return true;
 }
@@ -178,7 +187,7 @@ static bool turn_take(struct collective *c, struct error *err)
     static float x[9000], sum[9000];
     int64_t mine = 0, all[RANKS];
     return collective_gather(c, &mine, sizeof mine, all, err) && collective_reduce(c, sum, x, ARRAY_SIZE(x), RANKS, err)
-        && collective_all_gather(c, x, sum, ARRAY_SIZE(x), err);
+           && collective_all_gather(c, x, sum, ARRAY_SIZE(x), err);
 }
 
 static bool takes_turns_until_closed(struct collective *c, UNUSED struct device *dev, struct error *err)
@@ -344,8 +353,10 @@ static void a_meeting_can_be_called_off_and_is_not_joined_uncalled(UNUSED void *
 
 static void a_place_is_taken_once_and_all_count_the_same(UNUSED void **state)
 {
-    static const struct { int rank, n_rank; enum error_code want; } cases[] = {
-        { 1, 3, ERR_USAGE }, { 0, 2, ERR_EXISTS }, { 2, 2, ERR_USAGE }, { -1, 2, ERR_USAGE }, { 0, 65, ERR_USAGE } };
+    static const struct {
+        int rank, n_rank;
+        enum error_code want;
+    } cases[] = { { 1, 3, ERR_USAGE }, { 0, 2, ERR_EXISTS }, { 2, 2, ERR_USAGE }, { -1, 2, ERR_USAGE }, { 0, 65, ERR_USAGE } };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
         int status, link[2];
@@ -355,8 +366,9 @@ static void a_place_is_taken_once_and_all_count_the_same(UNUSED void **state)
         pid_t pid = fork();
         if (pid == 0) {
             struct device *dev = device_new("ref", 1, &err);
-            struct collective_config c = { .kind = "local", .dir = dir, .name = "places", .rank = 0, .n_rank = 2, .dev = dev,
-                                           .join_ms = LIMIT_MS, .wait_ms = LIMIT_MS };
+            struct collective_config c = {
+                .kind = "local", .dir = dir, .name = "places", .rank = 0, .n_rank = 2, .dev = dev, .join_ms = LIMIT_MS, .wait_ms = LIMIT_MS
+            };
             close(link[0]);
             pid_t inner = fork();
             if (inner == 0) {    // looks until rank 0 has joined: the mapped file holds what it has reached at byte 64

@@ -38,11 +38,11 @@ static void bytes_write(const void *data, size_t len)
 }
 
 #define SEEDS_ROW "{\"messages\":{\"role\":\"user\",\"content\":\"1+2?\"},\"gt_answer\":\"3\"}\n"
-#define LIST_ROW                                                                                                       \
-    "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"q\"}],\"gt_answer\":7}"   \
+#define LIST_ROW                                                                                                                           \
+    "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"q\"}],\"gt_answer\":7}"                       \
     "\r\n"
-#define CODE_ROW                                                                                                       \
-    "{\"messages\":{\"role\":\"user\",\"content\":\"c\"},\"test_cases\":\"{\\\"inputs\\\":[\\\"1\\\"],"                \
+#define CODE_ROW                                                                                                                           \
+    "{\"messages\":{\"role\":\"user\",\"content\":\"c\"},\"test_cases\":\"{\\\"inputs\\\":[\\\"1\\\"],"                                    \
     "\\\"outputs\\\":[\\\"2\\\"]}\"}"
 #define THREE SEEDS_ROW "\n  \n" LIST_ROW CODE_ROW
 
@@ -55,8 +55,7 @@ static void three_check(void)
     assert_int_equal(dataset_n_row(d), 3);
     assert_int_equal(dataset_line(d, 1), 4);
     json_t *row = dataset_row(d, 0, &err);
-    assert_string_equal(
-        json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), 0), "content")), "1+2?");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), 0), "content")), "1+2?");
     assert_string_equal(json_string_value(json_object_get(row, "gt_answer")), "3");
     json_decref(row);
     row = dataset_row(d, 1, &err);
@@ -97,7 +96,9 @@ static void rows_are_the_same_plain_and_compressed(UNUSED void **state)
 
 static void questions_and_answers_become_messages(UNUSED void **state)
 {
-    static const struct { const char *line, *prompt, *answer, *want; } cases[] = {
+    static const struct {
+        const char *line, *prompt, *answer, *want;
+    } cases[] = {
         { "{\"question\":\"q\",\"answer\":\"we add\\n#### 1,234\"}", NULL, NULL, "1234" },
         { "{\"question\":\"q\",\"answer\":\"#### 5 #### (1, 2) \"}", NULL, NULL, "(1, 2)" },
         { "{\"question\":\"q\",\"answer\":\" \\\\frac{1}{2} \"}", NULL, NULL, "\\frac{1}{2}" },
@@ -121,6 +122,7 @@ static void questions_and_answers_become_messages(UNUSED void **state)
 
 static void a_wrong_line_is_named_with_its_field(UNUSED void **state)
 {
+    // clang-format off
     static const struct { const char *line, *want;
     } cases[] = {
         {"{", ":3: column"},
@@ -139,6 +141,7 @@ static void a_wrong_line_is_named_with_its_field(UNUSED void **state)
         {"{\"a\":1,\"a\":2}", "duplicate"},
         {"{\"question\":3,\"answer\":\"1\"}", "'question' is not a string"},
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         char text[1024];
         struct error err = { 0 };
@@ -157,6 +160,7 @@ static void a_wrong_line_is_named_with_its_field(UNUSED void **state)
 
 static void a_file_of_another_kind_is_named_with_what_to_do(UNUSED void **state)
 {
+    // clang-format off
     static const struct { const char *text, *kind, *remedy; } cases[] = {
         { "PAR1\x15\x04\n\nPAR1", "Parquet", "pandas.read_parquet(" },
         { "ARROW1 rows", "Arrow", "pandas.read_feather(" },
@@ -164,6 +168,7 @@ static void a_file_of_another_kind_is_named_with_what_to_do(UNUSED void **state)
         { "\n[" SEEDS_ROW "]", "JSON array", "jq -c '.[]'" },
         { "{\n \"messages\": 1\n}\n", "over several lines", "jq -c ." },
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
         bytes_write(cases[i].text, strlen(cases[i].text));
@@ -196,10 +201,8 @@ static void what_a_check_finds_wrong_is_told_with_its_line(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_the_same_plain_and_compressed),
-        cmocka_unit_test(questions_and_answers_become_messages),
-        cmocka_unit_test(a_wrong_line_is_named_with_its_field),
-        cmocka_unit_test(a_file_of_another_kind_is_named_with_what_to_do),
+        cmocka_unit_test(rows_are_the_same_plain_and_compressed),         cmocka_unit_test(questions_and_answers_become_messages),
+        cmocka_unit_test(a_wrong_line_is_named_with_its_field),           cmocka_unit_test(a_file_of_another_kind_is_named_with_what_to_do),
         cmocka_unit_test(what_a_check_finds_wrong_is_told_with_its_line),
     };
     return cmocka_run_group_tests(tests, dir_setup, dir_teardown);

@@ -12,7 +12,11 @@ static struct error err;
 
 static void pass_at_k_is_the_share_of_subsets_with_a_right_sample(UNUSED void **state)
 {
-    static const struct { int64_t n, c, k; double want; const char *why; } cases[] = {
+    static const struct {
+        int64_t n, c, k;
+        double want;
+        const char *why;
+    } cases[] = {
         { 1, 0, 1, 0, "the one sample is wrong" },
         { 1, 1, 1, 1, "the one sample is right" },
         { 4, 1, 1, 0.25, "k 1 is the mean" },
@@ -58,8 +62,7 @@ static void the_reported_k_are_powers_of_two_and_n(UNUSED void **state)
 static void a_sample_left_out_is_in_no_mean(UNUSED void **state)
 {
     struct eval_tally t;
-    struct reward_output right = {
-        .score = SCORE_OK, .reward = 10, .ans_acc = 1, .format_acc = 1, .verdict = VERDICT_EQUAL};
+    struct reward_output right = { .score = SCORE_OK, .reward = 10, .ans_acc = 1, .format_acc = 1, .verdict = VERDICT_EQUAL };
     struct reward_output wrong = { .score = SCORE_OK, .verdict = VERDICT_DIFFERENT };
     struct reward_output lost = { .score = SCORE_LEFT_OUT, .verdict = VERDICT_CANNOT_TELL };
     assert_true(eval_tally_init(&t, 3, 2, &err));
@@ -101,14 +104,13 @@ static void in_an_evaluation_a_right_answer_counts_in_any_format(UNUSED void **s
 
 static void a_record_has_upstreams_fields(UNUSED void **state)
 {
-    static const char *const fields[] = { "prompt", "prediction", "gold", "parsed", "format_valid", "ans_valid",
-                                          "response_length", "reward" };
+    static const char *const fields[] = {
+        "prompt", "prediction", "gold", "parsed", "format_valid", "ans_valid", "response_length", "reward"
+    };
     struct buf line = BUF_INIT;
-    struct reward_output out = {
-        .score = SCORE_OK, .reward = 10, .ans_acc = 1, .format_acc = 1, .pred = "7", .rule = "rational"};
+    struct reward_output out = { .score = SCORE_OK, .reward = 10, .ans_acc = 1, .format_acc = 1, .pred = "7", .rule = "rational" };
     json_t *row = json_pack("{s:s}", "gt_answer", "7");
-    struct eval_record r = {
-        .prompt = "3+4?", .prediction = "\\boxed{7}\xff", .prediction_len = 10, .row = row, .n_tok = 9, .out = &out};
+    struct eval_record r = { .prompt = "3+4?", .prediction = "\\boxed{7}\xff", .prediction_len = 10, .row = row, .n_tok = 9, .out = &out };
     assert_true(eval_record_line(&line, &r, &err));
     assert_int_equal(line.data[line.len - 1], '\n');
     json_t *json = json_loads(line.data, 0, NULL);
@@ -121,8 +123,9 @@ static void a_record_has_upstreams_fields(UNUSED void **state)
     json_decref(row);
     row = json_pack("{s:{s:[s,s,s], s:[s,s,s]}}", "test_cases", "inputs", "1", "2", "3", "outputs", "2", "4", "6");
     r.row = row;
-    out = (struct reward_output){ .score = SCORE_OK, .verdict = VERDICT_DIFFERENT, .pred = "5", .gold = "4",
-                                  .rule = "code: wrong answer in test 2 of 3" };
+    out = (struct reward_output){
+        .score = SCORE_OK, .verdict = VERDICT_DIFFERENT, .pred = "5", .gold = "4", .rule = "code: wrong answer in test 2 of 3"
+    };
     test_results_add(&out.tests, TEST_PASSED);
     test_results_add(&out.tests, TEST_WRONG);
     buf_clear(&line);

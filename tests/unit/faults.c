@@ -53,12 +53,12 @@ static bool fails(enum fault_kind kind, bool room, const char *what)
 
 /* ---- the C library, by the linker ---- */
 
-#define WRAP(type, name, params, args, kind, room, failed)                                                                     \
-    type __real_##name params;                                                                                                 \
-    type __wrap_##name params;                                                                                                 \
-    type __wrap_##name params                                                                                                  \
-    {                                                                                                                          \
-        return fails(kind, room, #name) ? failed : __real_##name args;                                                         \
+#define WRAP(type, name, params, args, kind, room, failed)                                                                                 \
+    type __real_##name params;                                                                                                             \
+    type __wrap_##name params;                                                                                                             \
+    type __wrap_##name params                                                                                                              \
+    {                                                                                                                                      \
+        return fails(kind, room, #name) ? failed : __real_##name args;                                                                     \
     }
 
 WRAP(void *, malloc, (size_t n), (n), FAULT_MEMORY, false, NULL)
@@ -75,7 +75,8 @@ WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode), FAULT_FILE, true
 WRAP(int, unlink, (const char *path), (path), FAULT_FILE, false, -1)
 WRAP(int, rmdir, (const char *path), (path), FAULT_FILE, false, -1)
 WRAP(DIR *, opendir, (const char *path), (path), FAULT_FILE, false, NULL)
-WRAP(void *, mmap, (void *at, size_t n, int prot, int flags, int fd, off_t off), (at, n, prot, flags, fd, off), FAULT_FILE, false, MAP_FAILED)
+WRAP(void *, mmap, (void *at, size_t n, int prot, int flags, int fd, off_t off), (at, n, prot, flags, fd, off), FAULT_FILE, false,
+     MAP_FAILED)
 
 int __real_close(int fd);
 int __wrap_close(int fd);
@@ -103,23 +104,24 @@ int __wrap_open(const char *path, int flags, ...)
 struct file {
     sqlite3_file base;
     sqlite3_io_methods methods;
-    sqlite3_file real[];         // the real VFS's file lies behind
+    sqlite3_file real[];    // the real VFS's file lies behind
 };
 static sqlite3_vfs *real_vfs;
 static sqlite3_vfs shim;
 
 #define REAL(f) (((struct file *)(f))->real)
-#define SHIM(name, room, code, params, args)                                                                                   \
-    static int file_##name params                                                                                              \
-    {                                                                                                                          \
-        return fails(FAULT_FILE, room, "sqlite " #name) ? code : REAL(f)->pMethods->name args;                                 \
+#define SHIM(name, room, code, params, args)                                                                                               \
+    static int file_##name params                                                                                                          \
+    {                                                                                                                                      \
+        return fails(FAULT_FILE, room, "sqlite " #name) ? code : REAL(f)->pMethods->name args;                                             \
     }
-SHIM(xRead, false, SQLITE_IOERR_READ, (sqlite3_file *f, void *to, int n, sqlite3_int64 at), (REAL(f), to, n, at))
-SHIM(xWrite, true, SQLITE_FULL, (sqlite3_file *f, const void *from, int n, sqlite3_int64 at), (REAL(f), from, n, at))
-SHIM(xTruncate, false, SQLITE_IOERR_TRUNCATE, (sqlite3_file *f, sqlite3_int64 n), (REAL(f), n))
-SHIM(xSync, true, SQLITE_IOERR_FSYNC, (sqlite3_file *f, int flags), (REAL(f), flags))
-SHIM(xFileSize, false, SQLITE_IOERR_FSTAT, (sqlite3_file *f, sqlite3_int64 *n), (REAL(f), n))
-SHIM(xShmMap, true, SQLITE_IOERR_SHMMAP, (sqlite3_file *f, int region, int n, int extend, void volatile **at), (REAL(f), region, n, extend, at))
+SHIM(xRead, false, SQLITE_IOERR_READ, (sqlite3_file * f, void *to, int n, sqlite3_int64 at), (REAL(f), to, n, at))
+SHIM(xWrite, true, SQLITE_FULL, (sqlite3_file * f, const void *from, int n, sqlite3_int64 at), (REAL(f), from, n, at))
+SHIM(xTruncate, false, SQLITE_IOERR_TRUNCATE, (sqlite3_file * f, sqlite3_int64 n), (REAL(f), n))
+SHIM(xSync, true, SQLITE_IOERR_FSYNC, (sqlite3_file * f, int flags), (REAL(f), flags))
+SHIM(xFileSize, false, SQLITE_IOERR_FSTAT, (sqlite3_file * f, sqlite3_int64 *n), (REAL(f), n))
+SHIM(xShmMap, true, SQLITE_IOERR_SHMMAP, (sqlite3_file * f, int region, int n, int extend, void volatile **at),
+     (REAL(f), region, n, extend, at))
 
 static int file_xClose(sqlite3_file *f)
 {
@@ -173,11 +175,23 @@ static int shim_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *f, int fl
         return code;
     sqlite3_io_methods *m = &((struct file *)f)->methods;
     *m = (sqlite3_io_methods){
-        .iVersion = 2, .xClose = file_xClose, .xRead = file_xRead, .xWrite = file_xWrite, .xTruncate = file_xTruncate,
-        .xSync = file_xSync, .xFileSize = file_xFileSize, .xLock = file_xLock, .xUnlock = file_xUnlock,
-        .xCheckReservedLock = file_xCheckReservedLock, .xFileControl = file_xFileControl, .xSectorSize = file_xSectorSize,
-        .xDeviceCharacteristics = file_xDeviceCharacteristics, .xShmMap = file_xShmMap, .xShmLock = file_xShmLock,
-        .xShmBarrier = file_xShmBarrier, .xShmUnmap = file_xShmUnmap,
+        .iVersion = 2,
+        .xClose = file_xClose,
+        .xRead = file_xRead,
+        .xWrite = file_xWrite,
+        .xTruncate = file_xTruncate,
+        .xSync = file_xSync,
+        .xFileSize = file_xFileSize,
+        .xLock = file_xLock,
+        .xUnlock = file_xUnlock,
+        .xCheckReservedLock = file_xCheckReservedLock,
+        .xFileControl = file_xFileControl,
+        .xSectorSize = file_xSectorSize,
+        .xDeviceCharacteristics = file_xDeviceCharacteristics,
+        .xShmMap = file_xShmMap,
+        .xShmLock = file_xShmLock,
+        .xShmBarrier = file_xShmBarrier,
+        .xShmUnmap = file_xShmUnmap,
     };
     f->pMethods = m;
     return code;

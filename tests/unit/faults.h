@@ -7,13 +7,16 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum fault_kind { FAULT_FILE = 1, FAULT_MEMORY = 2 };
-enum fault_mode {
-    FAULT_ONCE,        // only the n-th call fails
-    FAULT_FROM_THEN,   // it and all later ones that need room: a full disk, or no memory
-    FAULT_DEATH,       // the process ends there, as by kill -9
+enum fault_kind {
+    FAULT_FILE = 1,
+    FAULT_MEMORY = 2,
 };
-#define FAULT_EXIT 77  // its status
+enum fault_mode {
+    FAULT_ONCE,         // only the n-th call fails
+    FAULT_FROM_THEN,    // it and all later ones that need room: a full disk, or no memory
+    FAULT_DEATH,        // the process ends there, as by kill -9
+};
+#define FAULT_EXIT 77    // its status
 
 /* Let the n-th (1, 2, ...) call of these kinds fail. */
 void faults_begin(int kinds, enum fault_mode mode, int n);

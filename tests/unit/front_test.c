@@ -20,7 +20,7 @@
 #define LONG_MS 60000
 #define NEVER_MS 600000
 #define N_STRANGER 150
-#define STRANGERS_MAX 64        // with room for the most files
+#define STRANGERS_MAX 64    // with room for the most files
 
 /* A record of type handshake with a client_hello of 4 bytes of rubbish: the front does not look further. */
 static const uint8_t hello[] = { 22, 3, 1, 0, 8, 1, 0, 0, 4, 9, 9, 9, 9 };
@@ -147,7 +147,8 @@ static void who_shows_no_token_in_time_is_closed_and_nng_sees_an_end_and_no_rese
 static void what_is_no_client_hello_is_closed_at_once(void **state)
 {
     (void)state;
-    static const char *const said[] = { "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\xff\xff\x01", "\x16\x03\x01\x00\x08\x02", "\x15", "\x16\x02" };
+    static const char *const said[] = { "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\xff\xff\x01", "\x16\x03\x01\x00\x08\x02", "\x15",
+                                        "\x16\x02" };
     static const size_t len[] = { 18, 6, 6, 1, 2 };
     struct fixture f = { 0 };
     open_front(&f, NEVER_MS);

@@ -11,7 +11,11 @@
 #include "workers/engine/text/tokenizer.h"
 
 /* Everything on cpu:0, or on OPS_DEVICE what does not look into the device's memory. */
-enum { VOCAB = 97, N_ITEM = 9, SAMPLES = 4 };
+enum {
+    VOCAB = 97,
+    N_ITEM = 9,
+    SAMPLES = 4,
+};
 static struct error err;
 static struct device *dev;
 static struct model *model;
@@ -23,8 +27,20 @@ static bool behind;    // of the engines to come
 static int model_setup(UNUSED void **state)
 {
     static const struct model_config config = {
-        .family = FAMILY_QWEN2, .n_layer = 2, .d_model = 32, .n_head = 4, .n_kv_head = 2, .d_head = 16, .d_ff = 64,
-        .vocab = VOCAB, .max_pos = 512, .rms_eps = 1e-6f, .rope_theta = 1e4, .tied = true, .qkv_bias = true, .bos = -1,
+        .family = FAMILY_QWEN2,
+        .n_layer = 2,
+        .d_model = 32,
+        .n_head = 4,
+        .n_kv_head = 2,
+        .d_head = 16,
+        .d_ff = 64,
+        .vocab = VOCAB,
+        .max_pos = 512,
+        .rms_eps = 1e-6f,
+        .rope_theta = 1e4,
+        .tied = true,
+        .qkv_bias = true,
+        .bos = -1,
         .initializer_range = 0.3,    // far from uniform, so that a wrong context shows
     };
     uint32_t x = 7;
@@ -47,8 +63,13 @@ static int model_teardown(UNUSED void **state)
 
 static struct generator *engine(int64_t max_seq, int64_t n_page, const struct tokenizer *tokenizer)
 {
-    struct generator_config c = { .model = model, .tokenizer = tokenizer, .max_seq = max_seq, .max_item = N_ITEM,
-                                  .max_seq_tok = 256, .prefill_tok = 64, .version = 3,
+    struct generator_config c = { .model = model,
+                                  .tokenizer = tokenizer,
+                                  .max_seq = max_seq,
+                                  .max_item = N_ITEM,
+                                  .max_seq_tok = 256,
+                                  .prefill_tok = 64,
+                                  .version = 3,
                                   .behind = behind ? BEHIND_ALWAYS : BEHIND_NEVER,
                                   .kv_bytes = n_page ? (size_t)n_page * kv_pool_page_bytes(model) : 0 };
     struct generator *g = generator_new(&c, &err);
@@ -59,8 +80,13 @@ static struct generator *engine(int64_t max_seq, int64_t n_page, const struct to
 
 static struct generator_item item_of(int i)
 {
-    struct generator_item item = { .item = 100 + i, .prompt_row = i, .prompt = prompt[i], .n_prompt = prompt_len[i],
-                                   .n_sample = SAMPLES, .seed = seeds, .sampling = SAMPLING_DEFAULT };
+    struct generator_item item = { .item = 100 + i,
+                                   .prompt_row = i,
+                                   .prompt = prompt[i],
+                                   .n_prompt = prompt_len[i],
+                                   .n_sample = SAMPLES,
+                                   .seed = seeds,
+                                   .sampling = SAMPLING_DEFAULT };
     item.sampling.temperature = 0.7f + 0.1f * (float)(i % 5);
     item.sampling.max_new_tok = 3 + 7 * i;
     sampling_add_stop(&item.sampling, 5);
@@ -136,7 +162,11 @@ static void reference(struct group *out[N_ITEM])
 
 static void a_rollout_does_not_depend_on_its_neighbours(UNUSED void **state)
 {
-    static const struct { int64_t max_seq, n_page; bool backwards; const char *why; } cases[] = {
+    static const struct {
+        int64_t max_seq, n_page;
+        bool backwards;
+        const char *why;
+    } cases[] = {
         { 1, 0, false, "one sample at a time" },
         { 3, 0, false, "groups never fit at once" },
         { 32, 0, false, "all together" },
@@ -215,8 +245,7 @@ static void packed_logp_is_recorded(const struct packed *p, const struct group *
 {
     for (int k = 0; k < SAMPLES; k++) {
         const struct sample *s = &g->sample[k];
-        assert_memory_equal(p->logp + p->cu[k] + g->n_prompt - 1, g->logp + s->first_tok,
-                            (size_t)s->n_tok * sizeof *p->logp);
+        assert_memory_equal(p->logp + p->cu[k] + g->n_prompt - 1, g->logp + s->first_tok, (size_t)s->n_tok * sizeof *p->logp);
     }
 }
 
@@ -273,8 +302,8 @@ static void weights_replaced_in_place_are_those_of_the_next_item(UNUSED void **s
     run_all(g, want);
     groups_same(after[5], want[5]);
     assert_int_equal(after[5]->weight_version, 4);
-    assert_true(before[5]->n_tok != after[5]->n_tok ||
-                memcmp(before[5]->logp, after[5]->logp, (size_t)after[5]->n_tok * sizeof(float)) != 0);
+    assert_true(before[5]->n_tok != after[5]->n_tok
+                || memcmp(before[5]->logp, after[5]->logp, (size_t)after[5]->n_tok * sizeof(float)) != 0);
     assert_true(model_weights_copy(model, keep, &err));
     groups_free(before);
     groups_free(after);
@@ -344,8 +373,7 @@ static void greedy_samples_are_all_the_same(UNUSED void **state)
     const struct group *group = out[4];
     for (int k = 1; k < SAMPLES; k++) {
         assert_int_equal(group->sample[k].n_tok, group->sample[0].n_tok);
-        assert_memory_equal(group->token + group->sample[k].first_tok, group->token,
-                            (size_t)group->sample[0].n_tok * 4);
+        assert_memory_equal(group->token + group->sample[k].first_tok, group->token, (size_t)group->sample[0].n_tok * 4);
     }
     groups_free(out);
     generator_free(g);
@@ -437,7 +465,7 @@ static void what_can_never_run_is_refused_with_its_sizes(UNUSED void **state)
     assert_false(generator_submit(g, &item, &err));
     assert_int_equal(err.code, ERR_SHAPE);
     assert_non_null(strstr(err.text, "107"));
-    item.sampling.max_new_tok = 100;    // fits a sequence, not the pool of 4 pages
+    item.sampling.max_new_tok = 100;           // fits a sequence, not the pool of 4 pages
     if (generator_submit(g, &item, &err)) {    // pages larger than this test thinks
         struct generator_stats s;
         generator_stats(g, &s);
@@ -507,9 +535,8 @@ static void a_stop_string_ends_behind_the_token_that_completes_it(UNUSED void **
     buf_str(&json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{");
     for (int i = 0; i < 64; i++)
         buf_fmt(&json, "%s\"%s%c\":%d", i ? "," : "", '#' + i == '\\' ? "\\" : "", '#' + i, i);
-    buf_str(&json,
-            "},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
-            "\"decoder\":{\"type\":\"ByteLevel\"}}");
+    buf_str(&json, "},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+                   "\"decoder\":{\"type\":\"ByteLevel\"}}");
     struct tokenizer *tokenizer = tokenizer_parse(json.data, json.len, "test", &err);
     if (!tokenizer)
         fail_msg("%s", err.text);
@@ -583,7 +610,7 @@ int main(void)
     };
     const struct CMUnitTest on_a_cpu[] = {
         cmocka_unit_test(weights_replaced_in_place_are_those_of_the_next_item),    // writes into its memory
-        cmocka_unit_test(weights_that_come_in_flight_are_told_token_by_token),                 // so does this
+        cmocka_unit_test(weights_that_come_in_flight_are_told_token_by_token),     // so does this
         cmocka_unit_test(a_stop_string_ends_behind_the_token_that_completes_it),
     };
     int failed = 0;

@@ -21,8 +21,15 @@ static struct group *group_make(void)
         g->logp[i] = -0.1f * (float)(i + 1);
         g->newer[i] = i > 2;
     }
-    g->sample[0] = (struct sample){ .first_tok = 0, .n_tok = 2, .seed = UINT64_MAX, .finish = FINISH_STOP, .score = SCORE_OK,
-                                    .reward = 0.1, .format_acc = 1, .ans_acc = 1, .reason = "boxed: equal" };
+    g->sample[0] = (struct sample){ .first_tok = 0,
+                                    .n_tok = 2,
+                                    .seed = UINT64_MAX,
+                                    .finish = FINISH_STOP,
+                                    .score = SCORE_OK,
+                                    .reward = 0.1,
+                                    .format_acc = 1,
+                                    .ans_acc = 1,
+                                    .reason = "boxed: equal" };
     g->sample[1] = (struct sample){ .first_tok = 2, .n_tok = 3, .finish = FINISH_LENGTH, .score = SCORE_TIMEOUT };
     g->score_s = 0.75, g->verify_s = 1.5;
     return g;
@@ -78,9 +85,16 @@ static void what_was_sent_is_what_comes(UNUSED void **state)
 
 static void a_group_whose_sizes_disagree_is_refused(UNUSED void **state)
 {
-    static const struct { int64_t tok0, finish, score; const char *why; } cases[] = {
-        { 3, 0, 1, "more tokens in the samples than in the group" }, { 1, 0, 1, "fewer" }, { -1, 0, 1, "a negative count" },
-        { INT64_MAX, 0, 1, "a count that overflows a sum" }, { 2, 2, 1, "an unknown finish reason" }, { 2, 0, 5, "an unknown score" },
+    static const struct {
+        int64_t tok0, finish, score;
+        const char *why;
+    } cases[] = {
+        { 3, 0, 1, "more tokens in the samples than in the group" },
+        { 1, 0, 1, "fewer" },
+        { -1, 0, 1, "a negative count" },
+        { INT64_MAX, 0, 1, "a count that overflows a sum" },
+        { 2, 2, 1, "an unknown finish reason" },
+        { 2, 0, 5, "an unknown score" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };

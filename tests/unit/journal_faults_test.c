@@ -4,7 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <cmocka.h>
 #include <math.h>
@@ -40,12 +40,12 @@ static int dir_teardown(void **state)
 static bool step_put(struct journal *j, int64_t s, struct error *err)
 {
     char name[32];
-    snprintf(name, sizeof name, "new/%lld", (long long)s);    // a series of its own
+    snprintf(name, sizeof name, "new/%" PRId64, s);    // a series of its own
     struct journal_metric m[] = { { "train/loss", (double)s }, { name, 1 } };
     struct journal_item it = { .item = s, .prompt_row = s, .fate = ITEM_TRAINED, .step = s, .reward_mean = NAN };
     bool ok = journal_begin(j, err) && journal_step_add(j, 1, s, 0, m, 2, err) && journal_item_put(j, &it, err)
-           && journal_event_add(j, 1, s, "state", "test", "a step", "", err) && journal_command_put(j, name, "done", err)
-           && journal_value_put(j, "cursor", &s, sizeof s, err);
+              && journal_event_add(j, 1, s, "state", "test", "a step", "", err) && journal_command_put(j, name, "done", err)
+              && journal_value_put(j, "cursor", &s, sizeof s, err);
     if (!ok) {
         journal_rollback(j);
         return false;
@@ -85,11 +85,11 @@ static int64_t steps_there(struct journal *j)
         fail_msg("%s", err.text);
     if (found)
         memcpy(&last, cursor.data, sizeof last);
-    snprintf(name, sizeof name, "new/%lld", (long long)last);
+    snprintf(name, sizeof name, "new/%" PRId64, last);
     if (!journal_command_get(j, name, &answer, &known, &err))
         fail_msg("%s", err.text);
     if (n_item != n_step || n_event != n_step || last != n_step || known != (n_step > 0))
-        fail_msg("%lld steps, %lld items, %lld events, cursor %lld", (long long)n_step, (long long)n_item, (long long)n_event, (long long)last);
+        fail_msg("%" PRId64 " steps, %" PRId64 " items, %" PRId64 " events, cursor %" PRId64, n_step, n_item, n_event, last);
     buf_release(&cursor);
     buf_release(&answer);
     return n_step;
@@ -152,7 +152,7 @@ static void next_step(const char *dir, const struct buf *base, int kind, enum fa
         j = opened(dir);
     int64_t now = steps_there(j);
     if (now != before + ok)
-        fail_msg("call %d, %s: %lld steps, %d expected (%s)", n, what, (long long)now, (int)(before + ok), ok ? "" : err.text);
+        fail_msg("call %d, %s: %" PRId64 " steps, %d expected (%s)", n, what, now, (int)(before + ok), ok ? "" : err.text);
     if (!step_put(j, now + 1, &err))    // the same handle goes on
         fail_msg("call %d, %s: trying again fails: %s", n, what, err.text);
     journal_close(j);
@@ -164,9 +164,12 @@ static void next_step(const char *dir, const struct buf *base, int kind, enum fa
 
 static void a_failing_call_loses_nothing_that_was_committed(void **state)
 {
-    static const struct { int kind; enum fault_mode mode; } cases[] = {
-        { FAULT_FILE, FAULT_ONCE }, { FAULT_FILE, FAULT_FROM_THEN }, { FAULT_MEMORY, FAULT_ONCE },
-        { FAULT_MEMORY, FAULT_FROM_THEN } };
+    static const struct {
+        int kind;
+        enum fault_mode mode;
+    } cases[] = {
+        { FAULT_FILE, FAULT_ONCE }, { FAULT_FILE, FAULT_FROM_THEN }, { FAULT_MEMORY, FAULT_ONCE }, { FAULT_MEMORY, FAULT_FROM_THEN }
+    };
     struct buf base = BUF_INIT;
     journal_make(*state, &base);
     for (size_t k = 0; k < ARRAY_SIZE(cases); k++)
@@ -213,7 +216,7 @@ static void death_at_any_call_loses_nothing_that_was_committed(void **state)
         j = opened(*state);
         int64_t now = steps_there(j);
         if (now < before + told || now > before + 1)
-            fail_msg("death at call %d: %lld steps after %lld%s", n, (long long)now, (long long)before, told ? " and a commit" : "");
+            fail_msg("death at call %d: %" PRId64 " steps after %" PRId64 "%s", n, now, before, told ? " and a commit" : "");
         if (!step_put(j, now + 1, &err))
             fail_msg("death at call %d: %s", n, err.text);
         journal_close(j);

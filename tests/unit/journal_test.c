@@ -262,7 +262,11 @@ static void samples_are_read_once_in_order_and_an_older_journal_has_none(void **
     journal_close(r);
 }
 
-enum { BULK_BYTES = 24 << 10, N_BULK = 5000, LOG_BOUND = 48 << 20 };    // 5000 rows are 120 MiB of log: without folding, far beyond
+enum {
+    BULK_BYTES = 24 << 10,
+    N_BULK = 5000,
+    LOG_BOUND = 48 << 20,
+};    // 5000 rows are 120 MiB of log: without folding, far beyond
 
 static void bulk_put(struct journal *j, int i)
 {
@@ -434,7 +438,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_no_journal_is_named, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_read_once_in_order_and_an_older_journal_has_none, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_read, dir_setup, dir_teardown),
-        cmocka_unit_test_setup_teardown(a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_lets_go, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_lets_go, dir_setup,
+                                        dir_teardown),
         cmocka_unit_test_setup_teardown(a_reader_whose_callback_waits_for_ever_holds_no_snapshot, dir_setup, dir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,14 +11,18 @@
 #include "protocol/run/knobs.h"
 #include "protocol/wire/message.h"
 
-static const char *const samples[KNOB_TYPE_N][3] = {    // of a setting of each type: two values as they are printed, one refused
-    [KNOB_BOOL] = { "true", "false", "maybe" },      [KNOB_I64] = { "4", "1", "4.5" },
-    [KNOB_F64] = { "0.25", "1e-06", "nan" },         [KNOB_TEXT] = { "linear", "cosine", "square" },
-    [KNOB_PATH] = { "/a/b", "", NULL },              [KNOB_RANGE] = { "[0.01, 0.99]", "none", "[0.9, 0.1]" },
+static const char *const samples[KNOB_TYPE_N][3] = {
+    // of a setting of each type: two values as they are printed, one refused
+    [KNOB_BOOL] = { "true", "false", "maybe" },
+    [KNOB_I64] = { "4", "1", "4.5" },
+    [KNOB_F64] = { "0.25", "1e-06", "nan" },
+    [KNOB_TEXT] = { "linear", "cosine", "square" },
+    [KNOB_PATH] = { "/a/b", "", NULL },
+    [KNOB_RANGE] = { "[0.01, 0.99]", "none", "[0.9, 0.1]" },
     [KNOB_JSON] = { "{\"a\":{\"path\":\"/x\"}}", "", "[1]" },
 };
 static const char *const of_type[KNOB_TYPE_N] = {
-    [KNOB_BOOL] = "shuffle",  [KNOB_I64] = "num_episodes",       [KNOB_F64] = "learning_rate", [KNOB_TEXT] = "lr_schedule",
+    [KNOB_BOOL] = "shuffle",  [KNOB_I64] = "num_episodes",   [KNOB_F64] = "learning_rate", [KNOB_TEXT] = "lr_schedule",
     [KNOB_PATH] = "save_dir", [KNOB_RANGE] = "filter_range", [KNOB_JSON] = "eval_dataset",
 };
 
@@ -104,7 +108,11 @@ static void the_words_for_true_and_false_are_the_same_everywhere(UNUSED void **s
 
 static void a_line_and_words_make_the_same_command(UNUSED void **state)
 {
-    static const struct { const char *line, *name, *word[3]; int n; const char *key; } cases[] = {
+    static const struct {
+        const char *line, *name, *word[3];
+        int n;
+        const char *key;
+    } cases[] = {
         { "pause", "pause", { NULL }, 0, "depth" },
         { " pause  drain ", "pause", { "drain" }, 1, "depth" },
         { "pause depth=drain", "pause", { "drain" }, 1, "depth" },
@@ -126,7 +134,11 @@ static void a_line_and_words_make_the_same_command(UNUSED void **state)
 
 static void words_that_are_no_command_are_refused_alike(UNUSED void **state)
 {
-    static const struct { const char *line, *name, *word[2]; int n; const char *want; } cases[] = {
+    static const struct {
+        const char *line, *name, *word[2];
+        int n;
+        const char *want;
+    } cases[] = {
         { "quarantine 0", "quarantine", { "0" }, 1, "needs the number of a line" },
         { "quarantine", "quarantine", { NULL }, 0, "needs the number of a line" },
         { "quarantine 1 2", "quarantine", { "1", "2" }, 2, "takes no '2'" },
@@ -149,13 +161,20 @@ static void words_that_are_no_command_are_refused_alike(UNUSED void **state)
 
 static void text_is_printed_as_json_dumps_prints_it(UNUSED void **state)
 {
-    static const struct { const char *text, *utf8, *ascii; } cases[] = {    // Python 3: json.dumps(text, ensure_ascii=False), json.dumps(text)
+    static const struct {
+        const char *text, *utf8, *ascii;
+    } cases[] = {
+        // Python 3: json.dumps(text, ensure_ascii=False), json.dumps(text)
         { "a\"b\\c", "\"a\\\"b\\\\c\"", "\"a\\\"b\\\\c\"" },
         { "\n\r\t\f\b\x01\x1f", "\"\\n\\r\\t\\f\\b\\u0001\\u001f\"", "\"\\n\\r\\t\\f\\b\\u0001\\u001f\"" },
         { "\x7f", "\"\x7f\"", "\"\\u007f\"" },
         { "\xc3\xa9\xe2\x82\xac", "\"\xc3\xa9\xe2\x82\xac\"", "\"\\u00e9\\u20ac\"" },
         { "\xf0\x9f\x98\x80", "\"\xf0\x9f\x98\x80\"", "\"\\ud83d\\ude00\"" },
-        { "a\xff" "b\xc3", "\"a\xef\xbf\xbd" "b\xef\xbf\xbd\"", "\"a\\ufffdb\\ufffd\"" },    // not UTF-8
+        { "a\xff"
+          "b\xc3",
+          "\"a\xef\xbf\xbd"
+          "b\xef\xbf\xbd\"",
+          "\"a\\ufffdb\\ufffd\"" },    // not UTF-8
     };
     struct buf b = BUF_INIT;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -119,7 +119,10 @@ static int64_t play(int64_t n_behind, const struct ledger_cut *cut, unsigned noi
 static void batches_do_not_depend_on_arrival_or_kills(UNUSED void **state)
 {
     static int64_t want[64][8], got[64][8], version_want[4096], version_got[4096];
-    static const struct { int64_t n_behind; const struct ledger_cut *cut; } cases[] = {
+    static const struct {
+        int64_t n_behind;
+        const struct ledger_cut *cut;
+    } cases[] = {
         { 0, &rules_all }, { 1, &rules_all }, { 2, &rules_all }, { 0, &rules_filter }, { 1, &rules_filter },
     };
     for (size_t c = 0; c < ARRAY_SIZE(cases); c++) {
@@ -255,7 +258,7 @@ static void free_running_batches_form_by_arrival_and_leave_out_what_is_too_old(U
     assert_true(ledger_form(l, &rules_all, changed, &log));
     assert_int_equal(ledger_batch(l, 0, in, 8), 4);    // those that arrived first; told in item order
     assert_true(in[0]->item == 0 && in[1]->item == 2 && in[2]->item == 7 && in[3]->item == 11);
-    assert_false(ledger_open(l, 4, &first));            // they are being trained on
+    assert_false(ledger_open(l, 4, &first));    // they are being trained on
     ledger_trained(l, 0, changed, &log);
     assert_true(ledger_open(l, 4, &first));
     for (int64_t batch = 1; batch < 4; batch++) {
@@ -267,8 +270,8 @@ static void free_running_batches_form_by_arrival_and_leave_out_what_is_too_old(U
         while (ledger_open(l, 4, &first))
             ;
     }
-    assert_int_equal(ledger_find(l, 5)->batch, 1);       // it had waited longest
-    give_back(l, 1, 0, 900);                             // begun with the first weights: four steps old in batch 4
+    assert_int_equal(ledger_find(l, 5)->batch, 1);    // it had waited longest
+    give_back(l, 1, 0, 900);                          // begun with the first weights: four steps old in batch 4
     give_back(l, 3, 1, 901);
     assert_false(ledger_form(l, &rules_all, changed, &log));
     assert_int_equal(ledger_find(l, 1)->fate, LEDGER_STALE);
@@ -276,7 +279,7 @@ static void free_running_batches_form_by_arrival_and_leave_out_what_is_too_old(U
     assert_int_equal(ledger_batch_seen(l, 4, in, 8), 1);    // and it counts with that batch
     ledger_counts(l, 4, &n);
     assert_true(n.stale == 1 && n.trained == 16);
-    ledger_return_to(l, 2, changed, &log);               // as it was cut: batches stay
+    ledger_return_to(l, 2, changed, &log);    // as it was cut: batches stay
     assert_int_equal(ledger_batch(l, 3, in, 8), 4);
     assert_int_equal(in[0]->fate, LEDGER_RETURNED);
     ledger_free(l);

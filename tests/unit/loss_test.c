@@ -21,11 +21,9 @@ static struct group *group_of(const double *reward, const int64_t *len, int n)
     assert_non_null(g);
     int64_t at = 0;
     for (int i = 0; i < n; i++) {
-        g->sample[i] = (struct sample){.first_tok = at,
-                                       .n_tok = len ? len[i] : 1,
-                                       .score = SCORE_OK,
-                                       .reward = reward[i],
-                                       .ans_acc = reward[i] > 0};
+        g->sample[i] = (struct sample){
+            .first_tok = at, .n_tok = len ? len[i] : 1, .score = SCORE_OK, .reward = reward[i], .ans_acc = reward[i] > 0
+        };
         at += g->sample[i].n_tok;
     }
     return g;
@@ -33,6 +31,7 @@ static struct group *group_of(const double *reward, const int64_t *len, int n)
 
 static void advantages_follow_each_algorithm(UNUSED void **state)
 {
+    // clang-format off
     static const struct { enum algo algo; double reward[G], want[G]; double tol; const char *why;
     } cases[] = {
         {ALGO_GRPO, {10, 0, 0, 0}, {1.49997, -0.49999, -0.49999, -0.49999}, 1e-5, "one of four, unbiased deviation 5"},
@@ -43,6 +42,7 @@ static void advantages_follow_each_algorithm(UNUSED void **state)
         {ALGO_GRPO, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread: nothing, to the bit"},
         {ALGO_RLOO, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread"},
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct group *g = group_of(cases[i].reward, NULL, G);
         double adv[G];
@@ -56,7 +56,11 @@ static void advantages_follow_each_algorithm(UNUSED void **state)
 
 static void ppb_is_normalised_over_the_batch(UNUSED void **state)
 {
-    static const struct { int64_t len[G]; bool as_coded; double want[G]; } cases[] = {
+    static const struct {
+        int64_t len[G];
+        bool as_coded;
+        double want[G];
+    } cases[] = {
         { { 2, 1, 3, 2 }, false, { 1.732062, -0.577354, -0.577354, -0.577354 } },
         { { 2, 1, 3, 2 }, true, { 32.47575, -10.82525, -10.82525, -10.82525 } },
         { { 1, 2, 3, 4 }, false, { 3.000010, -0.333340, -0.333340, -0.333340 } },
@@ -69,16 +73,15 @@ static void ppb_is_normalised_over_the_batch(UNUSED void **state)
         double a[G] = { 7.5, -2.5, -2.5, -2.5 };
         struct trainer_norm norm = { 0 };
         for (int k = 0; k < G; k++) {
-            struct trainer_norm part = {.n_sample = 1,
-                                        .n_tok = (double)cases[i].len[k],
-                                        .sum_a = a[k] * (double)cases[i].len[k],
-                                        .sum_a2 = a[k] * a[k] * (double)cases[i].len[k]};
+            struct trainer_norm part = { .n_sample = 1,
+                                         .n_tok = (double)cases[i].len[k],
+                                         .sum_a = a[k] * (double)cases[i].len[k],
+                                         .sum_a2 = a[k] * a[k] * (double)cases[i].len[k] };
             trainer_norm_add(&norm, &part);    // as ranks would
         }
         for (int k = 0; k < G; k++)
             if (!(fabs(advantage_normalise(a[k], &h, &norm) - cases[i].want[k]) <= 1e-6 * fabs(cases[i].want[k]) * 2))
-                fail_msg("case %zu: sample %d has %.9g, not %.9g", i, k, advantage_normalise(a[k], &h, &norm),
-                         cases[i].want[k]);
+                fail_msg("case %zu: sample %d has %.9g, not %.9g", i, k, advantage_normalise(a[k], &h, &norm), cases[i].want[k]);
     }
 }
 
@@ -138,11 +141,9 @@ static void presets_are_colossalchats(UNUSED void **state)
     struct error err;
     enum algo a;
     trainer_hyper_init(&h, ALGO_GRPO);
-    assert_true(h.clip_low == 0.2 && h.clip_high == 0.2 && h.beta == 0.01 && h.loss == LOSS_SAMPLE_LEVEL &&
-                h.lr == 1e-6);
+    assert_true(h.clip_low == 0.2 && h.clip_high == 0.2 && h.beta == 0.01 && h.loss == LOSS_SAMPLE_LEVEL && h.lr == 1e-6);
     trainer_hyper_init(&h, ALGO_DAPO);
-    assert_true(h.clip_low == 0.2 && h.clip_high == 0.28 && h.beta == 0 && h.loss == LOSS_TOKEN_LEVEL &&
-                h.mask_truncated);
+    assert_true(h.clip_low == 0.2 && h.clip_high == 0.28 && h.beta == 0 && h.loss == LOSS_TOKEN_LEVEL && h.mask_truncated);
     assert_true(h.skip_threshold == 20 && h.filter_low == 0.01 && h.filter_high == 0.99);
     assert_true(algo_parse(&a, "reinforce_ppb", &err) && a == ALGO_REINFORCE_PPB);
     assert_false(algo_parse(&a, "PPO", &err));
@@ -152,7 +153,10 @@ static void presets_are_colossalchats(UNUSED void **state)
 static void the_cosine_ends_at_its_floor_and_stays(UNUSED void **state)
 {
     struct schedule s = { .kind = SCHEDULE_COSINE, .min_ratio = 0.1, .n_step = 100 };
-    static const struct { int64_t k; double want; } cases[] = {
+    static const struct {
+        int64_t k;
+        double want;
+    } cases[] = {
         { 0, 1e-6 }, { 25, 8.682e-7 }, { 50, 5.5e-7 }, { 100, 1e-7 }, { 150, 1e-7 },    // upstream: 5.5e-7 at 150
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
@@ -166,10 +170,13 @@ static void the_cosine_ends_at_its_floor_and_stays(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(advantages_follow_each_algorithm), cmocka_unit_test(ppb_is_normalised_over_the_batch),
+        cmocka_unit_test(advantages_follow_each_algorithm),
+        cmocka_unit_test(ppb_is_normalised_over_the_batch),
         cmocka_unit_test(a_sample_its_verifier_left_out_counts_nowhere),
-        cmocka_unit_test(masks_and_filters_decide_about_whole_samples), cmocka_unit_test(token_weights_add_up_to_one),
-        cmocka_unit_test(presets_are_colossalchats), cmocka_unit_test(the_cosine_ends_at_its_floor_and_stays),
+        cmocka_unit_test(masks_and_filters_decide_about_whole_samples),
+        cmocka_unit_test(token_weights_add_up_to_one),
+        cmocka_unit_test(presets_are_colossalchats),
+        cmocka_unit_test(the_cosine_ends_at_its_floor_and_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,8 +71,7 @@ static void answer_case(struct math *m, UNUSED const json_t *row, const char *go
     assert_string_equal(name_of(r.verdict), want);
     if (!math_rule_one_sided(r.rule) && !math_rule_one_sided(back.rule) && r.pred_parsed && back.pred_parsed) {
         if (back.verdict != r.verdict)
-            print_error("gold %s, pred %s: %s by '%s' the other way round\n", gold, pred, name_of(back.verdict),
-                        back.rule);
+            print_error("gold %s, pred %s: %s by '%s' the other way round\n", gold, pred, name_of(back.verdict), back.rule);
         assert_int_equal(back.verdict, r.verdict);
     }
     assert_int_equal(answer(m, gold, gold), VERDICT_EQUAL);
@@ -120,10 +119,14 @@ static void decimals_can_be_made_exact(UNUSED void **state)
 
 static void a_response_is_searched_in_the_stated_order(UNUSED void **state)
 {
-    static const struct { const char *response, *gold; enum verdict want; const char *why; } cases[] = {
+    static const struct {
+        const char *response, *gold;
+        enum verdict want;
+        const char *why;
+    } cases[] = {
         { "so $x=3$, hence \\boxed{4}. Check: 5", "4", VERDICT_EQUAL, "a box before all" },
-        { "\\boxed{1} and then much later, behind quite a lot of other words that say nothing at all: \\boxed{2}", "2",
-          VERDICT_EQUAL, "last box" },
+        { "\\boxed{1} and then much later, behind quite a lot of other words that say nothing at all: \\boxed{2}", "2", VERDICT_EQUAL,
+          "last box" },
         { "\\boxed{-2} and \\boxed{1}", "1,-2", VERDICT_EQUAL, "boxes close together are one answer" },
         { "The final answer is $7$. I hope it is correct. 9", "7", VERDICT_EQUAL, "the phrase before the last number" },
         { "The answer: 12 apples, not 13", "12", VERDICT_EQUAL, "behind the word answer" },
@@ -152,7 +155,11 @@ static void a_response_is_searched_in_the_stated_order(UNUSED void **state)
 
 static void a_gt_answer_in_a_text_is_its_answer_or_cannot_be_told(UNUSED void **state)
 {
-    static const struct { const char *response, *gold; enum verdict want; const char *why; } cases[] = {
+    static const struct {
+        const char *response, *gold;
+        enum verdict want;
+        const char *why;
+    } cases[] = {
         { "so $x = 5$", "$\nx=3\ny=5\n$", VERDICT_DIFFERENT, "two lines are two statements" },
         { "so $x = 3, y = 5$", "$\nx=3\ny=5\n$", VERDICT_EQUAL, "both of them" },
         { "2", "$x=1$\n$y=2$", VERDICT_DIFFERENT, "a formula a line: not the last of them" },
@@ -164,8 +171,8 @@ static void a_gt_answer_in_a_text_is_its_answer_or_cannot_be_told(UNUSED void **
         { "5", "The answer is 5", VERDICT_EQUAL, "a text that names its answer" },
         { "72", "She sold 48+24 = 72 clips.\n#### 72", VERDICT_EQUAL, "GSM8K's gt_answer" },
         { "125", "$125$ miles", VERDICT_EQUAL, "a formula and its unit" },
-        { "so $\\begin{pmatrix}\n1 & 2 \\\\\n3 & 4\n\\end{pmatrix}$", "$\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}$",
-          VERDICT_EQUAL, "a matrix over several lines" },
+        { "so $\\begin{pmatrix}\n1 & 2 \\\\\n3 & 4\n\\end{pmatrix}$", "$\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}$", VERDICT_EQUAL,
+          "a matrix over several lines" },
         { "it costs $5 and\nnot $6", "6", VERDICT_EQUAL, "an amount in dollars opens no formula over lines" },
     };
     struct math *m = scratch(6);
@@ -181,7 +188,9 @@ static void a_gt_answer_in_a_text_is_its_answer_or_cannot_be_told(UNUSED void **
 
 static void what_cannot_be_told_says_why(UNUSED void **state)
 {
-    static const struct { const char *gold, *pred, *rule; } cases[] = {
+    static const struct {
+        const char *gold, *pred, *rule;
+    } cases[] = {
         { "\\begin{cases} x \\\\ y \\end{cases}", "5", "gt_answer cannot be parsed" },
         { "\\frac{1}{0}", "5", "neither proved nor refuted" },
         { "\\int_0^1 x\\,dx", "\\frac12", "an integral, limit or the like is not evaluated" },
@@ -218,6 +227,7 @@ static void an_unreadable_answer_is_different_unless_its_text_matches(UNUSED voi
  * to it. */
 static void hostile_answers_come_back(UNUSED void **state)
 {
+    // clang-format off
     static const struct { const char *head, *part, *mid, *tail; int n; } cases[] = {
         { "", "(", "1", ")", 5000 }, { "", "{", "1", "}", 100000 }, { "", "1", "", "", 1000000 },
         { "", "-", "1", "", 15000 },
@@ -234,6 +244,7 @@ static void hostile_answers_come_back(UNUSED void **state)
         { "\\sum_{k=1}^{", "9", "} k", "", 9 }, { "", "(A) ", "1", "", 4000 }, { "", "\\text{(A)} ", "1", "", 1200 },
         { "", "\\lfloor ", "1", "\\rfloor ", 900 }, { "", "\\{", "1", "\\}", 3000 },
     };
+    // clang-format on
     struct math *m = scratch(6);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct buf b = BUF_INIT;

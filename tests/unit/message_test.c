@@ -62,7 +62,10 @@ static void what_is_wrong_is_named(UNUSED void **state)
     assert_true(msg_finish(&m, &err));
     assert_false(msg_read_request(&in, m.buf.data, m.buf.len, &err));
     assert_string_equal(err.text, "'from' of message 'steps' is not an integer");
-    assert_false(msg_read_request(&in, "\x82\xa1v\x01\xa1t\xa5"  "dance", 12, &err));
+    assert_false(msg_read_request(&in,
+                                  "\x82\xa1v\x01\xa1t\xa5"
+                                  "dance",
+                                  12, &err));
     assert_string_equal(err.text, "unknown message 'dance'");
     assert_false(msg_read_request(&in, "\x82\xa1v\x63\xa1t\xa5steps", 12, &err));
     assert_string_equal(err.text, "message 'steps' is of protocol version 99; this is version 1");
@@ -77,14 +80,22 @@ static void what_is_wrong_is_named(UNUSED void **state)
 
 static void hostile_bytes_are_refused_before_they_cost_memory(UNUSED void **state)
 {
-    static const struct { const char *bytes; size_t len; const char *why; } cases[] = {
+    static const struct {
+        const char *bytes;
+        size_t len;
+        const char *why;
+    } cases[] = {
         { "", 0, "nothing" },
         { "\xdd\x08\x00\x00\x00", 5, "a list that claims 134 million members" },
         { "\xdf\xff\xff\xff\xff", 5, "a map that claims four thousand million pairs" },
-        { "\xdb\xff\xff\xff\xff" "a", 6, "text longer than the message" },
+        { "\xdb\xff\xff\xff\xff"
+          "a",
+          6, "text longer than the message" },
         { "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\xc0", 17, "too deep" },
         { "\xc1", 1, "the byte that is never used" },
-        { "\xc7\x01\x05" "a", 4, "an extension type" },
+        { "\xc7\x01\x05"
+          "a",
+          4, "an extension type" },
         { "\xcf\x00", 2, "half an integer" },
         { "\xda\x00", 2, "half a length" },
         { "\xc0\xc0", 2, "a value behind the end" },

@@ -12,8 +12,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
 
-static const char *const names[] = {"qwen2-tied",   "qwen2-untied", "qwen3-tied",
-                                    "qwen3-untied", "llama-scaled", "llama-tied"};
+static const char *const names[] = { "qwen2-tied", "qwen2-untied", "qwen3-tied", "qwen3-untied", "llama-scaled", "llama-tied" };
 static const char *const devices[] = { "ref", "cpu:0" };
 #define MAX_TOK 64
 
@@ -53,8 +52,7 @@ static void golden_open(struct golden *g, const char *name, const char *device, 
     snprintf(dir, sizeof dir, "%s/golden/models/%s", data ? data : TEST_DATA_DIR, name);
     snprintf(path, sizeof path, "%s/golden.safetensors", dir);
     *g = (struct golden){ 0 };
-    if (!(g->dev = device_new(device, 2, &err)) || !(g->m = model_load(dir, g->dev, dtype, &err))
-        || !(g->g = shards_open_file(path, &err)))
+    if (!(g->dev = device_new(device, 2, &err)) || !(g->m = model_load(dir, g->dev, dtype, &err)) || !(g->g = shards_open_file(path, &err)))
         fail_msg("%s", err.text);
     g->n_tok = ints(g->g, "token", g->token);
     g->n_seq = ints(g->g, "cu_tok", g->cu) - 1;
@@ -99,8 +97,9 @@ static void logits_and_gradients_are_pytorchs(UNUSED void **state)
         struct error err = { 0 };
         golden_open(&g, name, device, DT_F32);
         // the second time with blocks run again in the backward pass, and the head in pieces
-        struct run_limits lim = { .max_tok = MAX_TOK, .max_seq = 8, .max_seq_tok = MAX_TOK, .train = true,
-                                  .recompute_block = k % 2, .head_rows = k % 2 ? 7 : 0 };
+        struct run_limits lim = {
+            .max_tok = MAX_TOK, .max_seq = 8, .max_seq_tok = MAX_TOK, .train = true, .recompute_block = k % 2, .head_rows = k % 2 ? 7 : 0
+        };
         struct model_run *r = model_run_new(g.m, &lim, &err);
         int64_t n_flat = model_n_flat(g.m), n_logit = g.n_tok * model_config(g.m)->vocab;
         float *logits = calloc((size_t)n_logit, 4), *want = calloc((size_t)MAX(n_logit, n_flat), 4);
@@ -220,8 +219,8 @@ static void ten_adamw_steps_are_pytorchs(UNUSED void **state)
                 fail_msg("%s", err.text);
             if (!(fabs(loss - (double)want_loss[i]) < 2e-5 * fabs((double)want_loss[i]))
                 || !(fabs(norm - (double)want_norm[i]) < 2e-4 * (double)want_norm[i]))
-                fail_msg("%s on %s, step %d: loss %.8g, norm %.8g; PyTorch has %.8g, %.8g", names[k / 2],
-                         devices[k % 2], i, loss, norm, (double)want_loss[i], (double)want_norm[i]);
+                fail_msg("%s on %s, step %d: loss %.8g, norm %.8g; PyTorch has %.8g, %.8g", names[k / 2], devices[k % 2], i, loss, norm,
+                         (double)want_loss[i], (double)want_norm[i]);
         }
         trainer_free(t);
         golden_close(&g);
@@ -256,7 +255,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_and_gradients_are_pytorchs),
-        cmocka_unit_test(the_gradient_is_the_slope_of_the_loss), cmocka_unit_test(ten_adamw_steps_are_pytorchs),
+        cmocka_unit_test(the_gradient_is_the_slope_of_the_loss),
+        cmocka_unit_test(ten_adamw_steps_are_pytorchs),
         cmocka_unit_test(bf16_stays_near_fp32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,10 +12,23 @@
 
 static void only_plain_files_under_model_and_data_are_taken(UNUSED void **state)
 {
-    static const struct { const char *name; bool ok; } cases[] = {
-        { "model/config.json", true }, { "data/train.jsonl", true }, { "data/a b.jsonl", true },
-        { "model/", false }, { "model/../run.yaml", false }, { "model/.hidden", false }, { "data/..", false }, { "sock/join", false },
-        { "/etc/passwd", false }, { "model//etc/passwd", false }, { "", false }, { "models/x", false }, { "run.yaml", false },
+    static const struct {
+        const char *name;
+        bool ok;
+    } cases[] = {
+        { "model/config.json", true },
+        { "data/train.jsonl", true },
+        { "data/a b.jsonl", true },
+        { "model/", false },
+        { "model/../run.yaml", false },
+        { "model/.hidden", false },
+        { "data/..", false },
+        { "sock/join", false },
+        { "/etc/passwd", false },
+        { "model//etc/passwd", false },
+        { "", false },
+        { "models/x", false },
+        { "run.yaml", false },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         if (node_file_name_ok(cases[i].name) != cases[i].ok)
@@ -42,7 +55,9 @@ static void names_and_addresses_are_checked(UNUSED void **state)
     assert_string_equal(out, "10.0.0.1:29506");
     assert_true(node_address("[::1]:29506", "--join", out, &err));
     assert_string_equal(out, "[::1]:29506");
-    static const char *const bad[] = { "", "host", "host:", ":29506", "host:0", "host:65536", "host:x", "http://host:80", "tcp://host:80/x" };
+    static const char *const bad[] = {
+        "", "host", "host:", ":29506", "host:0", "host:65536", "host:x", "http://host:80", "tcp://host:80/x"
+    };
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
         if (node_address(bad[i], "--join", out, &err))
             fail_msg("'%s'", bad[i]);
@@ -67,7 +82,8 @@ static void a_file_is_hashed_in_pieces_and_who_it_is_survives_being_written(UNUS
     assert_true(node_file_hash(path, hex, &size, tick, NULL, &err));
     assert_int_equal(size, n);
     assert_int_equal(n_tick, 2);
-    assert_string_equal(hex, "6ec7ee1f9dd1ff7ca5eac3e2c6abcf0250620ab9727a58d1a5c303f192f6b607");    // head -c 4194307 /dev/zero | sha256sum
+    assert_string_equal(hex,
+                        "6ec7ee1f9dd1ff7ca5eac3e2c6abcf0250620ab9727a58d1a5c303f192f6b607");    // head -c 4194307 /dev/zero | sha256sum
     free(data);
     assert_false(node_file_hash("/nowhere", hex, &size, NULL, NULL, &err));
     struct node a = { .name = "b", .id = "00112233445566778899aabbccddeeff", .head = "10.0.0.1:29506", .hash = "abc", .wait_s = 12.5 }, b;

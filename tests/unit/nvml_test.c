@@ -17,13 +17,13 @@
 #include "workers/host/nvml.h"
 #include "workers/host/sampler.h"
 
-static const char h200[] =
-    "count 1\ngpu.0.name NVIDIA H200\ngpu.0.uuid GPU-1234\ngpu.0.bus 00000000:5D:00.0\ngpu.0.util 87\ngpu.0.mem_util 41\n"
-    "gpu.0.mem_total 150754820096\ngpu.0.mem_used 37688705024\ngpu.0.temp 64\ngpu.0.power_mw 512345\ngpu.0.power_limit_mw 700000\n"
-    "gpu.0.clock_sm 1755\ngpu.0.clock_mem 3201\ngpu.0.clock_graphics 1755\ngpu.0.clock_sm_max 1980\ngpu.0.throttle 0x24\n"
-    "gpu.0.ecc_corrected 3\ngpu.0.ecc_uncorrected 0\ngpu.0.pcie_gen 5\ngpu.0.pcie_gen_max 5\ngpu.0.pcie_width 16\n"
-    "gpu.0.pcie_width_max 16\ngpu.0.links 18\ngpu.0.link_errors 7\ngpu.0.field_82 71\ngpu.0.field_138 1000\ngpu.0.field_139 2000\n"
-    "gpu.0.field_142 1\ngpu.0.field_143 2\ngpu.0.process 4242 12345678 55\n";
+static const char
+    h200[] = "count 1\ngpu.0.name NVIDIA H200\ngpu.0.uuid GPU-1234\ngpu.0.bus 00000000:5D:00.0\ngpu.0.util 87\ngpu.0.mem_util 41\n"
+             "gpu.0.mem_total 150754820096\ngpu.0.mem_used 37688705024\ngpu.0.temp 64\ngpu.0.power_mw 512345\ngpu.0.power_limit_mw 700000\n"
+             "gpu.0.clock_sm 1755\ngpu.0.clock_mem 3201\ngpu.0.clock_graphics 1755\ngpu.0.clock_sm_max 1980\ngpu.0.throttle 0x24\n"
+             "gpu.0.ecc_corrected 3\ngpu.0.ecc_uncorrected 0\ngpu.0.pcie_gen 5\ngpu.0.pcie_gen_max 5\ngpu.0.pcie_width 16\n"
+             "gpu.0.pcie_width_max 16\ngpu.0.links 18\ngpu.0.link_errors 7\ngpu.0.field_82 71\ngpu.0.field_138 1000\ngpu.0.field_139 2000\n"
+             "gpu.0.field_142 1\ngpu.0.field_143 2\ngpu.0.process 4242 12345678 55\n";
 
 static char script[64];
 
@@ -51,6 +51,7 @@ static int teardown(UNUSED void **state)
 
 static void every_figure_arrives_in_its_own_unit(UNUSED void **state)
 {
+    // clang-format off
     static const struct { enum gpu_field field; double want; } known[] = {
         { GPU_UTIL, 87 }, { GPU_MEM_UTIL, 41 }, { GPU_MEM_USED, 37688705024.0 }, { GPU_MEM_TOTAL, 150754820096.0 },
         { GPU_MEM_PERCENT, 25 }, { GPU_TEMP, 64 }, { GPU_MEM_TEMP, 71 }, { GPU_POWER, 512.345 }, { GPU_POWER_LIMIT, 700 },
@@ -59,9 +60,10 @@ static void every_figure_arrives_in_its_own_unit(UNUSED void **state)
         { GPU_PCIE_GEN, 5 }, { GPU_PCIE_GEN_MAX, 5 }, { GPU_PCIE_WIDTH, 16 }, { GPU_PCIE_WIDTH_MAX, 16 }, { GPU_NVLINKS, 18 },
         { GPU_NVLINK_ERRORS, 7 }, { GPU_LOST, 0 },
     };
+    // clang-format on
     /* a rate needs two samples; the rest this device has not (no fan, no encoder, an old driver without PCIe counters) */
-    static const enum gpu_field unknown[] = { GPU_NVLINK_TX, GPU_NVLINK_RX, GPU_PCIE_TX, GPU_PCIE_RX, GPU_FAN, GPU_ENCODER, GPU_RUN_MEM,
-                                              GPU_RUN_UTIL };
+    static const enum gpu_field unknown[] = { GPU_NVLINK_TX, GPU_NVLINK_RX, GPU_PCIE_TX, GPU_PCIE_RX,
+                                              GPU_FAN,       GPU_ENCODER,   GPU_RUN_MEM, GPU_RUN_UTIL };
     struct error err;
     struct gpu_sample g;
     char text[128];

@@ -7,7 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +21,8 @@
 struct run {
     struct device *dev;
     uint64_t rng;
-    enum dtype dtype;        // of activations in this run
-    int size;                // which of the case's sizes
+    enum dtype dtype;    // of activations in this run
+    int size;            // which of the case's sizes
     void *mem[MAX_MEM];
     int n_mem;
     struct weight *weight[4];
@@ -192,49 +192,52 @@ static bool scatter_case(struct run *r)
     int32_t *row = malloc((size_t)n * 4);
     for (int64_t i = 0; i < n; i++)
         row[i] = (int32_t)(2 * (n - 1 - i));
-    bool ok = OP(r->dev, &r->err, rows_scatter, .x = values(r, n * d), .row = put(r, row, (size_t)n * 4), .n = n, .d = d,
-                 .n_row = 2 * n, .dtype = r->dtype, .y = watch(r, "y", values(r, 2 * n * d), 2 * n * d, r->dtype));
+    bool ok = OP(r->dev, &r->err, rows_scatter, .x = values(r, n * d), .row = put(r, row, (size_t)n * 4), .n = n, .d = d, .n_row = 2 * n,
+                 .dtype = r->dtype, .y = watch(r, "y", values(r, 2 * n * d), 2 * n * d, r->dtype));
     free(row);
     return ok;
 }
 static bool embed_bwd_case(struct run *r)
 {
     int64_t n = row_sizes[r->size], d = width_sizes[r->size];
-    return OP(r->dev, &r->err, embed_bwd, .dy = values(r, n * d), .row = ints(r, n, 20), .n = n, .n_row = 20, .d = d,
-              .dtype = r->dtype, .dtable = watch(r, "dtable", floats(r, 20 * d), 20 * d, DT_F32));
+    return OP(r->dev, &r->err, embed_bwd, .dy = values(r, n * d), .row = ints(r, n, 20), .n = n, .n_row = 20, .d = d, .dtype = r->dtype,
+              .dtable = watch(r, "dtable", floats(r, 20 * d), 20 * d, DT_F32));
 }
 static bool rmsnorm_fwd_case(struct run *r)
 {
     int64_t n = row_sizes[r->size], d = width_sizes[r->size];
     bool add = r->size != 1;
-    return OP(r->dev, &r->err, rmsnorm_fwd, .x = values(r, n * d), .add = add ? values(r, n * d) : NULL, .w = values(r, d),
-              .n = n, .d = d, .eps = 1e-6f, .dtype = r->dtype, .sum = add ? result(r, "sum", n * d) : NULL,
-              .y = result(r, "y", n * d), .rstd = result_of(r, "rstd", n, DT_F32));
+    return OP(r->dev, &r->err, rmsnorm_fwd, .x = values(r, n * d), .add = add ? values(r, n * d) : NULL, .w = values(r, d), .n = n, .d = d,
+              .eps = 1e-6f, .dtype = r->dtype, .sum = add ? result(r, "sum", n * d) : NULL, .y = result(r, "y", n * d),
+              .rstd = result_of(r, "rstd", n, DT_F32));
 }
 static bool rmsnorm_bwd_case(struct run *r)
 {
     int64_t n = row_sizes[r->size], d = width_sizes[r->size];
     return OP(r->dev, &r->err, rmsnorm_bwd, .dy = values(r, n * d), .x = values(r, n * d), .w = values(r, d),
-              .dadd = r->size == 1 ? NULL : values(r, n * d), .rstd = values_of(r, n, DT_F32, 1, 0.1), .n = n, .d = d,
-              .dtype = r->dtype, .dx = result(r, "dx", n * d), .dw = watch(r, "dw", floats(r, d), d, DT_F32));
+              .dadd = r->size == 1 ? NULL : values(r, n * d), .rstd = values_of(r, n, DT_F32, 1, 0.1), .n = n, .d = d, .dtype = r->dtype,
+              .dx = result(r, "dx", n * d), .dw = watch(r, "dw", floats(r, d), d, DT_F32));
 }
-static const struct { int64_t n, n_out, n_in; } linear_sizes[N_SIZE] = {
-    { 1, 64, 48 }, { 13, 37, 51 }, { 100, 300, 128 }, { 333, 196, 260 },
+static const struct {
+    int64_t n, n_out, n_in;
+} linear_sizes[N_SIZE] = {
+    { 1, 64, 48 },
+    { 13, 37, 51 },
+    { 100, 300, 128 },
+    { 333, 196, 260 },
 };
 static bool linear_fwd_case(struct run *r)
 {
     int64_t n = linear_sizes[r->size].n, out = linear_sizes[r->size].n_out, in = linear_sizes[r->size].n_in;
     bool f32 = r->size == 2;
-    return OP(r->dev, &r->err, linear_fwd, .x = values(r, n * in), .w = weight_of(r, out, in),
-              .bias = r->size & 1 ? values(r, out) : NULL, .n = n, .y_dtype = f32 ? DT_F32 : r->dtype,
-              .y = result_of(r, "y", n * out, f32 ? DT_F32 : r->dtype));
+    return OP(r->dev, &r->err, linear_fwd, .x = values(r, n * in), .w = weight_of(r, out, in), .bias = r->size & 1 ? values(r, out) : NULL,
+              .n = n, .y_dtype = f32 ? DT_F32 : r->dtype, .y = result_of(r, "y", n * out, f32 ? DT_F32 : r->dtype));
 }
 static bool linear_bwd_x_case(struct run *r)
 {
     int64_t n = linear_sizes[r->size].n, out = linear_sizes[r->size].n_out, in = linear_sizes[r->size].n_in;
     bool accumulate = r->size == 3;
-    return OP(r->dev, &r->err, linear_bwd_x, .dy = values(r, n * out), .w = weight_of(r, out, in), .n = n,
-              .accumulate = accumulate,
+    return OP(r->dev, &r->err, linear_bwd_x, .dy = values(r, n * out), .w = weight_of(r, out, in), .n = n, .accumulate = accumulate,
               .dx = accumulate ? watch(r, "dx", values(r, n * in), n * in, r->dtype) : result(r, "dx", n * in));
 }
 static bool linear_bwd_w_case(struct run *r)
@@ -255,14 +258,13 @@ static bool rope_case(struct run *r, bool bwd)
     int32_t *pos = ints(r, n, N_POS);
     void *qkv = values(r, n * wide);
     if (!bwd)
-        return OP(r->dev, &r->err, rope_fwd, .qkv = qkv, .cos = cosine, .sin = sine, .pos = pos, .q_norm = q_norm,
-                  .k_norm = k_norm, .n = n, .n_pos = N_POS, .heads = h, .eps = 1e-6f, .dtype = r->dtype,
+        return OP(r->dev, &r->err, rope_fwd, .qkv = qkv, .cos = cosine, .sin = sine, .pos = pos, .q_norm = q_norm, .k_norm = k_norm, .n = n,
+                  .n_pos = N_POS, .heads = h, .eps = 1e-6f, .dtype = r->dtype,
                   .out = r->size == 2 ? watch(r, "qkv", qkv, n * wide, r->dtype) : result(r, "out", n * wide));
-    return OP(r->dev, &r->err, rope_bwd, .qkv = qkv, .cos = cosine, .sin = sine, .pos = pos, .q_norm = q_norm,
-              .k_norm = k_norm, .n = n, .n_pos = N_POS, .heads = h, .eps = 1e-6f, .dtype = r->dtype,
+    return OP(r->dev, &r->err, rope_bwd, .qkv = qkv, .cos = cosine, .sin = sine, .pos = pos, .q_norm = q_norm, .k_norm = k_norm, .n = n,
+              .n_pos = N_POS, .heads = h, .eps = 1e-6f, .dtype = r->dtype,
               .dqkv = watch(r, "dqkv", values(r, n * wide), n * wide, r->dtype),
-              .dq_norm = watch(r, "dq_norm", floats(r, h.hd), h.hd, DT_F32),
-              .dk_norm = watch(r, "dk_norm", floats(r, h.hd), h.hd, DT_F32));
+              .dq_norm = watch(r, "dq_norm", floats(r, h.hd), h.hd, DT_F32), .dk_norm = watch(r, "dk_norm", floats(r, h.hd), h.hd, DT_F32));
 }
 static bool rope_fwd_case(struct run *r)
 {
@@ -293,10 +295,10 @@ static bool attn_bwd_case(struct run *r)
     void *qkv = values(r, n * wide), *dout = values(r, n * h.n_q * h.hd), *out = mem_take(r, (size_t)(n * h.n_q * h.hd) * 4);
     float *lse = mem_take(r, (size_t)(n * h.n_q) * 4);
     int32_t *dev_seq = put(r, seq, (size_t)(n_seq + 1) * 4);
-    return OP(r->dev, &r->err, attn_fwd, .qkv = qkv, .n = n, .n_seq = n_seq, .seq = dev_seq, .seq_host = seq, .heads = h,
-              .dtype = r->dtype, .out = out, .lse = lse) &&
-           OP(r->dev, &r->err, attn_bwd, .qkv = qkv, .n = n, .n_seq = n_seq, .seq = dev_seq, .seq_host = seq, .heads = h,
-              .dtype = r->dtype, .out = out, .lse = lse, .dout = dout, .dqkv = result(r, "dqkv", n * wide));
+    return OP(r->dev, &r->err, attn_fwd, .qkv = qkv, .n = n, .n_seq = n_seq, .seq = dev_seq, .seq_host = seq, .heads = h, .dtype = r->dtype,
+              .out = out, .lse = lse)
+           && OP(r->dev, &r->err, attn_bwd, .qkv = qkv, .n = n, .n_seq = n_seq, .seq = dev_seq, .seq_host = seq, .heads = h,
+                 .dtype = r->dtype, .out = out, .lse = lse, .dout = dout, .dqkv = result(r, "dqkv", n * wide));
 }
 static bool swiglu_fwd_case(struct run *r)
 {
@@ -332,8 +334,8 @@ static const int64_t logit_rows[N_SIZE] = { 1, 33, 64, 3 };
 static bool logprob_fwd_case(struct run *r)
 {
     int64_t n = logit_rows[r->size], vocab = vocab_sizes[r->size], n_live = r->size & 1 ? vocab - 3 : 0;
-    return OP(r->dev, &r->err, logprob_fwd, .logits = values_of(r, n * vocab, DT_F32, 0, 3), .id = ints(r, n, (int32_t)vocab),
-              .n = n, .vocab = vocab, .n_live = n_live, .temperature = 0.8f, .logp = result_of(r, "logp", n, DT_F32),
+    return OP(r->dev, &r->err, logprob_fwd, .logits = values_of(r, n * vocab, DT_F32, 0, 3), .id = ints(r, n, (int32_t)vocab), .n = n,
+              .vocab = vocab, .n_live = n_live, .temperature = 0.8f, .logp = result_of(r, "logp", n, DT_F32),
               .entropy = result_of(r, "entropy", n, DT_F32), .lse = result_of(r, "lse", n, DT_F32));
 }
 static bool logprob_bwd_case(struct run *r)
@@ -341,20 +343,20 @@ static bool logprob_bwd_case(struct run *r)
     int64_t n = logit_rows[r->size], vocab = vocab_sizes[r->size], n_live = r->size & 1 ? vocab - 3 : 0;
     float *logits = values_of(r, n * vocab, DT_F32, 0, 3), *lse = mem_take(r, (size_t)n * 4);
     int32_t *id = ints(r, n, (int32_t)vocab - 3);
-    return OP(r->dev, &r->err, logprob_fwd, .logits = logits, .id = id, .n = n, .vocab = vocab, .n_live = n_live,
-              .temperature = 0.8f, .lse = lse) &&
-           OP(r->dev, &r->err, logprob_bwd, .logits = logits, .id = id, .n = n, .vocab = vocab, .n_live = n_live,
-              .temperature = 0.8f, .lse = lse, .coef = floats(r, n), .dtype = r->dtype,
-              .dlogits = r->dtype == DT_F32 && r->size == 1 ? watch(r, "logits", logits, n * vocab, DT_F32)
-                                                            : result(r, "dlogits", n * vocab));
+    return OP(r->dev, &r->err, logprob_fwd, .logits = logits, .id = id, .n = n, .vocab = vocab, .n_live = n_live, .temperature = 0.8f,
+              .lse = lse)
+           && OP(r->dev, &r->err, logprob_bwd, .logits = logits, .id = id, .n = n, .vocab = vocab, .n_live = n_live, .temperature = 0.8f,
+                 .lse = lse, .coef = floats(r, n), .dtype = r->dtype,
+                 .dlogits = r->dtype == DT_F32 && r->size == 1 ? watch(r, "logits", logits, n * vocab, DT_F32)
+                                                               : result(r, "dlogits", n * vocab));
 }
 static bool policy_loss_case(struct run *r)
 {
     int64_t n = row_sizes[r->size] * 3;
     float *logp = values_of(r, n, DT_F32, -1, 0.3);
     return OP(r->dev, &r->err, policy_loss, .logp = logp, .logp_old = values_of(r, n, DT_F32, -1, 0.3),
-              .logp_ref = r->size & 1 ? values_of(r, n, DT_F32, -1, 0.3) : NULL, .adv = floats(r, n), .weight = floats(r, n),
-              .n = n, .clip_low = 0.2f, .clip_high = 0.28f, .beta = 0.05f, .coef = result_of(r, "coef", n, DT_F32),
+              .logp_ref = r->size & 1 ? values_of(r, n, DT_F32, -1, 0.3) : NULL, .adv = floats(r, n), .weight = floats(r, n), .n = n,
+              .clip_low = 0.2f, .clip_high = 0.28f, .beta = 0.05f, .coef = result_of(r, "coef", n, DT_F32),
               .loss = result_of(r, "loss", n, DT_F32), .ratio = result_of(r, "ratio", n, DT_F32));
 }
 static bool sample_case(struct run *r)
@@ -362,32 +364,36 @@ static bool sample_case(struct run *r)
     int64_t n = logit_rows[r->size], vocab = vocab_sizes[r->size];
     struct sample_row row[64];
     for (int64_t i = 0; i < n; i++)
-        row[i] = (struct sample_row){ .seed = 7, .item = i, .sample = 3, .pos = (int32_t)(i * 5),
+        row[i] = (struct sample_row){ .seed = 7,
+                                      .item = i,
+                                      .sample = 3,
+                                      .pos = (int32_t)(i * 5),
                                       .temperature = i % 5 == 4 ? 0 : 0.7f + 0.1f * (float)(i % 4),
-                                      .top_p = i % 3 == 1 ? 0.8f : 1, .top_k = i % 4 == 1 ? 10 : 0,
+                                      .top_p = i % 3 == 1 ? 0.8f : 1,
+                                      .top_k = i % 4 == 1 ? 10 : 0,
                                       .min_p = i % 7 == 3 ? 0.05f : 0 };
     int32_t *id = mem_take(r, (size_t)n * 4);
     return OP(r->dev, &r->err, sample_fwd, .logits = values_of(r, n * vocab, DT_F32, 0, 3), .n = n, .vocab = vocab,
-              .row = put(r, row, (size_t)n * sizeof *row), .id = watch(r, "id", id, n, DT_F32),
-              .logp = result_of(r, "logp", n, DT_F32), .entropy = result_of(r, "entropy", n, DT_F32));
+              .row = put(r, row, (size_t)n * sizeof *row), .id = watch(r, "id", id, n, DT_F32), .logp = result_of(r, "logp", n, DT_F32),
+              .entropy = result_of(r, "entropy", n, DT_F32));
 }
 static bool clip_case(struct run *r)
 {
     int64_t n = row_sizes[r->size] * width_sizes[r->size];
     double *sum = mem_take(r, sizeof *sum), *part = mem_take(r, (size_t)(n / SUMSQ_BLOCK + 1) * sizeof *part);
     float *x = floats(r, n);
-    return OP(r->dev, &r->err, sumsq, .part = part, .x = x, .n = n) &&
-           OP(r->dev, &r->err, sum_parts, .sum = sum, .part = part, .n = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) &&
-           OP(r->dev, &r->err, clip_coef, .sum = sum, .max_norm = r->size & 1 ? 1.0f : 0, .grad_scale = 0.5f,
-              .norm = result_of(r, "norm", 1, DT_F32), .coef = result_of(r, "coef", 1, DT_F32));
+    return OP(r->dev, &r->err, sumsq, .part = part, .x = x, .n = n)
+           && OP(r->dev, &r->err, sum_parts, .sum = sum, .part = part, .n = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK)
+           && OP(r->dev, &r->err, clip_coef, .sum = sum, .max_norm = r->size & 1 ? 1.0f : 0, .grad_scale = 0.5f,
+                 .norm = result_of(r, "norm", 1, DT_F32), .coef = result_of(r, "coef", 1, DT_F32));
 }
 static bool adamw_case(struct run *r)
 {
     int64_t n = row_sizes[r->size] * width_sizes[r->size];
     return OP(r->dev, &r->err, adamw, .weight = result(r, "weight", n), .master = watch(r, "master", floats(r, n), n, DT_F32),
               .m = watch(r, "m", floats(r, n), n, DT_F32), .v = watch(r, "v", values_of(r, n, DT_F32, 5, 0.5), n, DT_F32),
-              .grad = floats(r, n), .coef = r->size & 1 ? values_of(r, 1, DT_F32, 0.5, 0) : NULL, .n = n, .step = 1 + r->size,
-              .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .dtype = r->dtype);
+              .grad = floats(r, n), .coef = r->size & 1 ? values_of(r, 1, DT_F32, 0.5, 0) : NULL, .n = n, .step = 1 + r->size, .lr = 1e-2f,
+              .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .dtype = r->dtype);
 }
 /* More elements than the stage holds at once, so that slots are used again and the last piece is a short one. */
 static bool adamw_host_case(struct run *r)
@@ -401,9 +407,19 @@ static bool adamw_host_case(struct run *r)
         copy[k] = watch(r, k == 0 ? "m" : k == 1 ? "v" : "master", mem_take(r, (size_t)n * 4), n, DT_F32);
     }
     size_t stage = (size_t)3 * 3 * 4 * 2048;
-    struct adamw step = { .weight = result(r, "weight", n), .m = state[0], .v = state[1], .master = state[2], .grad = floats(r, n),
-                          .coef = r->size & 1 ? values_of(r, 1, DT_F32, 0.5, 0) : NULL, .n = n, .lr = 1e-2f, .beta1 = 0.9f,
-                          .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .dtype = r->dtype };
+    struct adamw step = { .weight = result(r, "weight", n),
+                          .m = state[0],
+                          .v = state[1],
+                          .master = state[2],
+                          .grad = floats(r, n),
+                          .coef = r->size & 1 ? values_of(r, 1, DT_F32, 0.5, 0) : NULL,
+                          .n = n,
+                          .lr = 1e-2f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.95f,
+                          .eps = 1e-8f,
+                          .decay = 0.1f,
+                          .dtype = r->dtype };
     bool ok = true;
     for (step.step = 1; step.step <= 2 && ok; step.step++)    // the second step reads what the first has written back
         ok = OP(r->dev, &r->err, adamw_host, .step = step, .stage = mem_take(r, stage), .stage_bytes = stage);
@@ -419,8 +435,8 @@ static bool hash_case(struct run *r)
     int64_t n = row_sizes[r->size] * width_sizes[r->size];
     uint64_t *hash = mem_take(r, sizeof *hash);
     void *x = mem_take(r, (size_t)n + 8);
-    return OP(r->dev, &r->err, mem_fill, .y = x, .size_bytes = (size_t)n + 8, .byte = (uint8_t)n) &&
-           OP(r->dev, &r->err, mem_hash, .hash = watch(r, "hash", hash, 4, DT_BF16), .x = x, .size_bytes = (size_t)n);
+    return OP(r->dev, &r->err, mem_fill, .y = x, .size_bytes = (size_t)n + 8, .byte = (uint8_t)n)
+           && OP(r->dev, &r->err, mem_hash, .hash = watch(r, "hash", hash, 4, DT_BF16), .x = x, .size_bytes = (size_t)n);
 }
 /* rope_fwd into pages in scattered order, a page copied, then decode and prefill over them. */
 static bool paged_case(struct run *r)
@@ -440,25 +456,26 @@ static bool paged_case(struct run *r)
     int last = (len - 1) / page_tok;
     page[2 * max_page + last] = 0;
     int32_t src = (int32_t)(n_page - 1 - last), dst = 0;
-    ok = ok && OP(r->dev, &r->err, rope_fwd, .out = qkv, .qkv = qkv, .cos = floats(r, N_POS * h.hd / 2),
-                  .sin = floats(r, N_POS * h.hd / 2), .pos = put(r, pos, (size_t)len * 4), .kv = kv,
-                  .slot = put(r, slot, (size_t)len * 4), .n = len, .n_pos = N_POS, .heads = h, .dtype = r->dtype) &&
-         OP(r->dev, &r->err, kv_copy, .kv = kv, .src = put(r, &src, 4), .dst = put(r, &dst, 4), .n = 1, .heads = h,
-            .dtype = r->dtype);
+    ok = ok
+         && OP(r->dev, &r->err, rope_fwd, .out = qkv, .qkv = qkv, .cos = floats(r, N_POS * h.hd / 2), .sin = floats(r, N_POS * h.hd / 2),
+               .pos = put(r, pos, (size_t)len * 4), .kv = kv, .slot = put(r, slot, (size_t)len * 4), .n = len, .n_pos = N_POS, .heads = h,
+               .dtype = r->dtype)
+         && OP(r->dev, &r->err, kv_copy, .kv = kv, .src = put(r, &src, 4), .dst = put(r, &dst, 4), .n = 1, .heads = h, .dtype = r->dtype);
     /* queries: the whole first sequence again, and the last token of the third */
     void *all = mem_take(r, (size_t)((len + 1) * wide) * dtype_size(r->dtype));
     size_t row_bytes = (size_t)wide * dtype_size(r->dtype);
-    ok = ok && mem_copy(r->dev, all, qkv, (size_t)len * row_bytes, COPY_D2D, &r->err) &&
-         mem_copy(r->dev, (char *)all + (size_t)len * row_bytes, (char *)qkv + (size_t)(len - 1) * row_bytes, row_bytes, COPY_D2D,
-                  &r->err);
+    ok = ok && mem_copy(r->dev, all, qkv, (size_t)len * row_bytes, COPY_D2D, &r->err)
+         && mem_copy(r->dev, (char *)all + (size_t)len * row_bytes, (char *)qkv + (size_t)(len - 1) * row_bytes, row_bytes, COPY_D2D,
+                     &r->err);
     int32_t *dev_page = put(r, page, (size_t)(3 * max_page) * 4), *dev_len = put(r, kv_len, sizeof kv_len);
     int64_t n_out = (len + 1) * h.n_q * h.hd;
-    return ok && OP(r->dev, &r->err, attn_paged, .qkv = all, .kv = kv, .page = dev_page, .kv_len = dev_len,
-                    .q_seq = put(r, q_seq, sizeof q_seq), .n = len + 1, .n_seq = 3, .max_page = max_page, .max_q = len,
-                    .max_kv = len, .heads = h, .dtype = r->dtype, .out = result(r, "prefill", n_out)) &&
-           OP(r->dev, &r->err, attn_paged, .qkv = (char *)all + (size_t)len * row_bytes, .kv = kv,
-              .page = dev_page + 2 * max_page, .kv_len = dev_len + 2, .n = 1, .n_seq = 1, .max_page = max_page, .max_q = 1,
-              .max_kv = len, .heads = h, .dtype = r->dtype, .out = result(r, "decode", h.n_q * h.hd));
+    return ok
+           && OP(r->dev, &r->err, attn_paged, .qkv = all, .kv = kv, .page = dev_page, .kv_len = dev_len,
+                 .q_seq = put(r, q_seq, sizeof q_seq), .n = len + 1, .n_seq = 3, .max_page = max_page, .max_q = len, .max_kv = len,
+                 .heads = h, .dtype = r->dtype, .out = result(r, "prefill", n_out))
+           && OP(r->dev, &r->err, attn_paged, .qkv = (char *)all + (size_t)len * row_bytes, .kv = kv, .page = dev_page + 2 * max_page,
+                 .kv_len = dev_len + 2, .n = 1, .n_seq = 1, .max_page = max_page, .max_q = 1, .max_kv = len, .heads = h, .dtype = r->dtype,
+                 .out = result(r, "decode", h.n_q * h.hd));
 }
 static const struct {
     const char *name;
@@ -521,7 +538,8 @@ static void each_operation_agrees_with_ref(UNUSED void **state)
                 run_case(&got, cases[c].fn, dev, t, size);
                 for (int i = 0; i < want.n_out; i++) {
                     double apart = out_distance(&want.out[i], &got.out[i]);
-                    double tol = t == DT_BF16 || want.out[i].dtype == DT_BF16 ? MAX(cases[c].tol, cases[c].tol > 0 ? 4e-3 : 0) : cases[c].tol;
+                    double tol = t == DT_BF16 || want.out[i].dtype == DT_BF16 ? MAX(cases[c].tol, cases[c].tol > 0 ? 4e-3 : 0)
+                                                                              : cases[c].tol;
                     if (!(apart <= tol)) {
                         print_error("%s size %d %s: %s differs from ref by %.3g of its norm, more than %.3g\n", cases[c].name, size,
                                     t == DT_BF16 ? "bf16" : "fp32", want.out[i].name, apart, tol);
@@ -538,7 +556,10 @@ static void each_operation_agrees_with_ref(UNUSED void **state)
 
 static void code_paths_and_thread_counts_give_the_same_bits(UNUSED void **state)
 {
-    static const struct { const char *path; int n_thread; } variants[] = {
+    static const struct {
+        const char *path;
+        int n_thread;
+    } variants[] = {
         { "avx512", 1 }, { "avx512", 2 }, { "avx512", 3 }, { "avx512", 2 }, { "avx2", 1 }, { "avx2", 3 }, { "scalar", 1 }, { "scalar", 2 },
     };
     struct device *dev[ARRAY_SIZE(variants)];
@@ -588,8 +609,8 @@ struct adds_size {
 typedef bool adds_fn(struct run *r, const struct adds_size *s, void *y, void *y2);
 static bool embed_bwd_adds(struct run *r, const struct adds_size *s, void *y, UNUSED void *y2)
 {
-    return OP(r->dev, &r->err, embed_bwd, .dtable = y, .dy = values(r, s->n * s->n_out), .row = ints(r, s->n, (int32_t)s->n_in),
-              .n = s->n, .n_row = s->n_in, .d = s->n_out, .dtype = r->dtype);
+    return OP(r->dev, &r->err, embed_bwd, .dtable = y, .dy = values(r, s->n * s->n_out), .row = ints(r, s->n, (int32_t)s->n_in), .n = s->n,
+              .n_row = s->n_in, .d = s->n_out, .dtype = r->dtype);
 }
 static bool rmsnorm_bwd_adds(struct run *r, const struct adds_size *s, void *y, UNUSED void *y2)
 {
@@ -604,19 +625,24 @@ static bool linear_bwd_w_adds(struct run *r, const struct adds_size *s, void *y,
 }
 static bool linear_bwd_x_adds(struct run *r, const struct adds_size *s, void *y, UNUSED void *y2)
 {
-    return OP(r->dev, &r->err, linear_bwd_x, .dx = y, .dy = values(r, s->n * s->n_out), .w = weight_of(r, s->n_out, s->n_in),
-              .n = s->n, .accumulate = true);
+    return OP(r->dev, &r->err, linear_bwd_x, .dx = y, .dy = values(r, s->n * s->n_out), .w = weight_of(r, s->n_out, s->n_in), .n = s->n,
+              .accumulate = true);
 }
 static bool rope_bwd_adds(struct run *r, const struct adds_size *s, void *y, void *y2)
 {
     struct attn_heads h = { (int)s->n_in, 2, (int)s->n_out };
     int64_t n = s->n, wide = (h.n_q + 2 * h.n_kv) * h.hd;
     return OP(r->dev, &r->err, rope_bwd, .dq_norm = y, .dk_norm = y2, .dqkv = values(r, n * wide), .qkv = values(r, n * wide),
-              .cos = floats(r, N_POS * h.hd / 2), .sin = floats(r, N_POS * h.hd / 2), .pos = ints(r, n, N_POS),
-              .q_norm = values(r, h.hd), .k_norm = values(r, h.hd), .n = n, .n_pos = N_POS, .heads = h, .eps = 1e-6f,
-              .dtype = r->dtype);
+              .cos = floats(r, N_POS * h.hd / 2), .sin = floats(r, N_POS * h.hd / 2), .pos = ints(r, n, N_POS), .q_norm = values(r, h.hd),
+              .k_norm = values(r, h.hd), .n = n, .n_pos = N_POS, .heads = h, .eps = 1e-6f, .dtype = r->dtype);
 }
-enum adds_y { Y_NONE, Y_OUT, Y_IN, Y_TABLE, Y_ROWS };    // how many elements: n_out, n_in, their product, n * n_in
+enum adds_y {
+    Y_NONE,
+    Y_OUT,
+    Y_IN,
+    Y_TABLE,
+    Y_ROWS,
+};    // how many elements: n_out, n_in, their product, n * n_in
 static const struct {
     const char *what;
     adds_fn *fn;
@@ -648,8 +674,9 @@ static bool adds_once(struct device *dev, size_t a, const struct adds_size *s, e
         begin[k] = n[k] ? values_of(&r, n[k], DT_F32, 0, spread) : NULL;
         once[k] = n[k] ? mem_take(&r, (size_t)n[k] * 4) : NULL;
         apart[k] = n[k] ? mem_take(&r, (size_t)n[k] * 4) : NULL;
-        if (n[k] && (!mem_copy(dev, once[k], begin[k], (size_t)n[k] * 4, COPY_D2D, &r.err)
-                     || !OP(dev, &r.err, mem_fill, .y = apart[k], .size_bytes = (size_t)n[k] * 4)))
+        if (n[k]
+            && (!mem_copy(dev, once[k], begin[k], (size_t)n[k] * 4, COPY_D2D, &r.err)
+                || !OP(dev, &r.err, mem_fill, .y = apart[k], .size_bytes = (size_t)n[k] * 4)))
             fail_msg("%s: %s", adders[a].what, r.err.text);
     }
     uint64_t inputs = r.rng;
@@ -670,9 +697,10 @@ static bool adds_once(struct device *dev, size_t a, const struct adds_size *s, e
         bool same = memcmp(x, y, (size_t)n[k] * 4) == 0;
         for (int64_t i = 0; i < n[k] && !same; i++) {
             if (memcmp(&x[i], &y[i], 4) != 0)
-                fail_msg("%s on %s, %s, %lld rows, %lld x %lld: element %lld of result %d is %.9g added in place, %.9g added once",
-                         adders[a].what, dev->what, t == DT_BF16 ? "bf16" : "fp32", (long long)s->n, (long long)s->n_out,
-                         (long long)s->n_in, (long long)i, k, (double)x[i], (double)y[i]);
+                fail_msg("%s on %s, %s, %" PRId64 " rows, %" PRId64 " x %" PRId64 ": element %" PRId64
+                         " of result %d is %.9g added in place, %.9g added once",
+                         adders[a].what, dev->what, t == DT_BF16 ? "bf16" : "fp32", s->n, s->n_out, s->n_in, i, k, (double)x[i],
+                         (double)y[i]);
         }
         free(x);
         free(y);
@@ -696,7 +724,8 @@ static void what_an_operation_adds_it_adds_once(UNUSED void **state)
             for (int i = 0; i < 3 * (int)ARRAY_SIZE(rows); i++)
                 for (enum dtype t = DT_F32; t <= (adders[a].f32 ? DT_F32 : DT_BF16); t++) {
                     bool eights = i % 3 == 0;    // widths that a library of products takes
-                    struct adds_size s = { rows[i % (int)ARRAY_SIZE(rows)], 1 + (int64_t)(rng_next(&r) * 70), 1 + (int64_t)(rng_next(&r) * 70) };
+                    struct adds_size s = { rows[i % (int)ARRAY_SIZE(rows)], 1 + (int64_t)(rng_next(&r) * 70),
+                                           1 + (int64_t)(rng_next(&r) * 70) };
                     if (eights)
                         s.n_out = (s.n_out + 7) / 8 * 8, s.n_in = (s.n_in + 7) / 8 * 8;
                     if (adders[a].heads)
@@ -742,9 +771,11 @@ static void a_norms_parts_do_not_depend_on_the_shards(UNUSED void **state)
 /* The gradients of real models' weights, where the library that multiplies chooses by shape. */
 static void gradients_of_real_shapes_are_added_once(UNUSED void **state)
 {
-    static const struct { int64_t n_out, n_in; } shapes[] = {
-        { 1152, 896 }, { 896, 896 }, { 9728, 896 }, { 896, 4864 }, { 151936, 896 }, { 2048, 1536 }, { 17920, 1536 }, { 1536, 8960 },
-        { 4608, 3584 }, { 3584, 3584 }, { 37888, 3584 }, { 3584, 18944 },
+    static const struct {
+        int64_t n_out, n_in;
+    } shapes[] = {
+        { 1152, 896 },   { 896, 896 },   { 9728, 896 },  { 896, 4864 },  { 151936, 896 }, { 2048, 1536 },
+        { 17920, 1536 }, { 1536, 8960 }, { 4608, 3584 }, { 3584, 3584 }, { 37888, 3584 }, { 3584, 18944 },
     };
     static const int64_t rows[] = { 1, 7, 100, 333, 2048, 8192 };
     const char *name = getenv("OPS_DEVICE");
@@ -768,7 +799,12 @@ static void a_row_alone_gives_the_bits_it_has_in_a_batch(UNUSED void **state)
 {
     const char *name = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0";
     struct device *dev = device_of(name, NULL, 2);
-    enum { N = 75, D = 128, F = 96, V = 517 };
+    enum {
+        N = 75,
+        D = 128,
+        F = 96,
+        V = 517,
+    };
     for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
         struct run r = { .dev = dev, .rng = 5, .dtype = t };
         size_t es = dtype_size(t);
@@ -782,12 +818,12 @@ static void a_row_alone_gives_the_bits_it_has_in_a_batch(UNUSED void **state)
         for (size_t c = 0; c < ARRAY_SIZE(starts); c++) {
             int64_t i = starts[c], n = counts[c];
             assert_true(OP(dev, &r.err, rmsnorm_fwd, .x = (char *)x + i * D * (int64_t)es, .w = w_norm, .y = y, .n = n, .d = D,
-                           .eps = 1e-5f, .dtype = t) &&
-                        OP(dev, &r.err, linear_fwd, .x = y, .w = up, .y = g, .n = n, .y_dtype = t) &&
-                        OP(dev, &r.err, swiglu_fwd, .gu = g, .y = s, .n = n, .f = F, .dtype = t) &&
-                        OP(dev, &r.err, linear_fwd, .x = s, .w = head, .y = logits, .n = n, .y_dtype = DT_F32) &&
-                        OP(dev, &r.err, logprob_fwd, .logits = logits, .id = id + i, .n = n, .vocab = V, .temperature = 0.9f,
-                           .logp = logp, .lse = lse));
+                           .eps = 1e-5f, .dtype = t)
+                        && OP(dev, &r.err, linear_fwd, .x = y, .w = up, .y = g, .n = n, .y_dtype = t)
+                        && OP(dev, &r.err, swiglu_fwd, .gu = g, .y = s, .n = n, .f = F, .dtype = t)
+                        && OP(dev, &r.err, linear_fwd, .x = s, .w = head, .y = logits, .n = n, .y_dtype = DT_F32)
+                        && OP(dev, &r.err, logprob_fwd, .logits = logits, .id = id + i, .n = n, .vocab = V, .temperature = 0.9f,
+                              .logp = logp, .lse = lse));
             float *to = c ? got : want;
             get(&r, to, logits, (size_t)(n * V) * 4);
             get(&r, to + N * V, logp, (size_t)n * 4);
@@ -808,10 +844,14 @@ static void a_row_alone_gives_the_bits_it_has_in_a_batch(UNUSED void **state)
 /* The products of real models, where the library that multiplies chooses by shape: narrow deep weights, heads, biases. */
 static void real_shapes_keep_a_rows_bits_whatever_the_batch(UNUSED void **state)
 {
-    static const struct { int64_t n_out, n_in; bool bias, f32; const char *what; } shapes[] = {
-        { 1152, 896, true, false, "0.5B qkv" }, { 896, 4864, false, false, "0.5B down" }, { 9728, 896, false, false, "0.5B gate|up" },
-        { 151936, 896, false, true, "0.5B head" }, { 2048, 1536, true, false, "1.5B qkv" }, { 1536, 8960, false, false, "1.5B down" },
-        { 3584, 3584, false, false, "7B o" }, { 3584, 18944, false, false, "7B down" }, { 4096, 12288, false, false, "Qwen3-8B down" },
+    static const struct {
+        int64_t n_out, n_in;
+        bool bias, f32;
+        const char *what;
+    } shapes[] = {
+        { 1152, 896, true, false, "0.5B qkv" },    { 896, 4864, false, false, "0.5B down" }, { 9728, 896, false, false, "0.5B gate|up" },
+        { 151936, 896, false, true, "0.5B head" }, { 2048, 1536, true, false, "1.5B qkv" },  { 1536, 8960, false, false, "1.5B down" },
+        { 3584, 3584, false, false, "7B o" },      { 3584, 18944, false, false, "7B down" }, { 4096, 12288, false, false, "Qwen3-8B down" },
     };
     static const int64_t counts[] = { 1, 3, 8, 13, 64, 100, 256, 333, 600 };
     const char *name = getenv("OPS_DEVICE");
@@ -820,7 +860,9 @@ static void real_shapes_keep_a_rows_bits_whatever_the_batch(UNUSED void **state)
         skip();
     }
     struct device *dev = device_of(name, NULL, 0);
-    enum { N = 601 };
+    enum {
+        N = 601,
+    };
     for (size_t c = 0; c < ARRAY_SIZE(shapes); c++) {
         struct run r = { .dev = dev, .rng = 3, .dtype = DT_BF16 };
         int64_t n_out = shapes[c].n_out, n_in = shapes[c].n_in;
@@ -840,10 +882,11 @@ static void real_shapes_keep_a_rows_bits_whatever_the_batch(UNUSED void **state)
         for (size_t k = 0; k < ARRAY_SIZE(counts); k++) {
             int64_t n = counts[k], first = k % 2 ? N - n : 0;
             assert_true(OP(dev, &r.err, mem_fill, .y = y, .size_bytes = (size_t)n * row_bytes, .byte = 0xff));
-            assert_true(OP(dev, &r.err, linear_fwd, .y = y, .x = (char *)x + first * n_in * 2, .w = w, .bias = bias, .n = n, .y_dtype = y_dtype));
+            assert_true(
+                OP(dev, &r.err, linear_fwd, .y = y, .x = (char *)x + first * n_in * 2, .w = w, .bias = bias, .n = n, .y_dtype = y_dtype));
             get(&r, got, y, (size_t)n * row_bytes);
             if (memcmp(got, want + (size_t)first * row_bytes, (size_t)n * row_bytes) != 0)
-                fail_msg("%s: %lld rows do not have the bits they have among %d", shapes[c].what, (long long)n, N);
+                fail_msg("%s: %" PRId64 " rows do not have the bits they have among %d", shapes[c].what, n, N);
         }
         free(want);
         free(got);
@@ -857,7 +900,11 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
 {
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
     static const int32_t seq[] = { 0, 70, 71, 200 };
-    enum { N_SEQ = 3, N = 200, MAX_LEN = 129 };
+    enum {
+        N_SEQ = 3,
+        N = 200,
+        MAX_LEN = 129,
+    };
     for (int size = 0; size < N_SIZE; size++)
         for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
             struct run r = { .dev = dev, .rng = 5, .dtype = t };
@@ -866,10 +913,11 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
             int64_t max_page = (MAX_LEN + dev->kv_page_tok - 1) / dev->kv_page_tok;
             void *qkv = values(&r, N * (h.n_q + 2 * h.n_kv) * h.hd), *out = mem_take(&r, N * row_out);
             void *kv = mem_take(&r, (size_t)(N_SEQ * max_page) * kv_page_bytes(dev, h, t));
-            assert_true(OP(dev, &r.err, mem_fill, .y = kv, .byte = 0xff, .size_bytes = (size_t)(N_SEQ * max_page) * kv_page_bytes(dev, h, t)));
+            assert_true(
+                OP(dev, &r.err, mem_fill, .y = kv, .byte = 0xff, .size_bytes = (size_t)(N_SEQ * max_page) * kv_page_bytes(dev, h, t)));
             char *want = malloc(N * row_out), *got = malloc(N * row_out);
-            assert_true(OP(dev, &r.err, attn_fwd, .qkv = qkv, .n = N, .n_seq = N_SEQ, .seq = put(&r, seq, sizeof seq),
-                           .seq_host = seq, .heads = h, .dtype = t, .out = out));
+            assert_true(OP(dev, &r.err, attn_fwd, .qkv = qkv, .n = N, .n_seq = N_SEQ, .seq = put(&r, seq, sizeof seq), .seq_host = seq,
+                           .heads = h, .dtype = t, .out = out));
             get(&r, want, out, N * row_out);
             for (int s = 0; s < N_SEQ; s++) {
                 int32_t alone[2] = { 0, seq[s + 1] - seq[s] };
@@ -894,8 +942,8 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
                     bool there = i < seq[s + 1] - seq[s];
                     kv_len[s] = there ? i + 1 : 0;
                     slot[s] = there ? page[s * max_page + i / dev->kv_page_tok] * dev->kv_page_tok + i % dev->kv_page_tok : -1;
-                    assert_true(mem_copy(dev, (char *)batch + (size_t)s * row_in,
-                                         (char *)qkv + (size_t)(seq[s] + (there ? i : 0)) * row_in, row_in, COPY_D2D, &r.err));
+                    assert_true(mem_copy(dev, (char *)batch + (size_t)s * row_in, (char *)qkv + (size_t)(seq[s] + (there ? i : 0)) * row_in,
+                                         row_in, COPY_D2D, &r.err));
                 }
                 assert_true(mem_copy(dev, dev_len, kv_len, sizeof kv_len, COPY_H2D, &r.err));
                 assert_true(mem_copy(dev, dev_slot, slot, sizeof slot, COPY_H2D, &r.err));
@@ -920,7 +968,10 @@ static void a_sampled_token_has_the_bits_of_the_heads_logp(UNUSED void **state)
 {
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
     struct run r = { .dev = dev, .rng = 9 };
-    enum { N = 40, V = 1003 };
+    enum {
+        N = 40,
+        V = 1003,
+    };
     float *logits = values_of(&r, N * V, DT_F32, 0, 2), *logp = mem_take(&r, N * 4), *again = mem_take(&r, N * 4);
     int32_t *id = mem_take(&r, N * 4);
     struct sample_row row[N];
@@ -939,9 +990,17 @@ static void a_sampled_token_has_the_bits_of_the_heads_logp(UNUSED void **state)
 static void draws_follow_the_filtered_distribution(UNUSED void **state)
 {
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
-    enum { N = 4000, V = 8 };
+    enum {
+        N = 4000,
+        V = 8,
+    };
     static const float z[V] = { 2, 1, 0, -1, 1.5f, -3, 0.5f, 1 };
-    static const struct { float temperature, top_p, min_p; int top_k; double want[V]; const char *why; } rules[] = {
+    static const struct {
+        float temperature, top_p, min_p;
+        int top_k;
+        double want[V];
+        const char *why;
+    } rules[] = {
         { 1, 1, 0, 0, { 7.3891, 2.7183, 1, 0.3679, 4.4817, 0.0498, 1.6487, 2.7183 }, "softmax: e^z" },
         { 1, 1, 0, 2, { 0.6225, 0, 0, 0, 0.3775, 0, 0, 0 }, "the two largest" },
         { 1, 1, 0, 3, { 0.4270, 0.1571, 0, 0, 0.2589, 0, 0, 0.1571 }, "equals of the third stay with it" },
@@ -956,8 +1015,14 @@ static void draws_follow_the_filtered_distribution(UNUSED void **state)
         int32_t *id = malloc(N * sizeof *id), *dev_id = mem_take(&r, N * 4);
         for (int i = 0; i < N; i++) {
             memcpy(all + i * V, z, sizeof z);
-            row[i] = (struct sample_row){ .seed = 3, .item = i / 50, .sample = i % 50, .pos = 17, .temperature = rules[c].temperature,
-                                          .top_p = rules[c].top_p, .min_p = rules[c].min_p, .top_k = rules[c].top_k };
+            row[i] = (struct sample_row){ .seed = 3,
+                                          .item = i / 50,
+                                          .sample = i % 50,
+                                          .pos = 17,
+                                          .temperature = rules[c].temperature,
+                                          .top_p = rules[c].top_p,
+                                          .min_p = rules[c].min_p,
+                                          .top_k = rules[c].top_k };
         }
         assert_true(OP(dev, &r.err, sample_fwd, .logits = put(&r, all, N * V * 4), .row = put(&r, row, N * sizeof *row), .id = dev_id,
                        .n = N, .vocab = V));
@@ -996,14 +1061,14 @@ static void philox_gives_the_known_answers(UNUSED void **state)
 /* Loss sum(g y) of an operation's output y for its inputs; each input's gradient as the backward gives it. */
 struct gradient {
     struct run *r;
-    float *in[4], *din[4];     // inputs and their gradients
+    float *in[4], *din[4];    // inputs and their gradients
     int64_t n_in[4];
     float *y, *g;
     int64_t n_y;
     bool (*fwd)(struct gradient *q);
     bool (*bwd)(struct gradient *q);
     const char *name;
-    float *rstd;               // whatever the operation keeps between the two
+    float *rstd;    // whatever the operation keeps between the two
     struct weight *w;
     int64_t n, d;
     struct attn_heads heads;
@@ -1073,9 +1138,9 @@ static bool fd_linear(struct gradient *q)
 }
 static bool fd_linear_bwd(struct gradient *q)
 {
-    return OP(q->r->dev, &q->r->err, linear_bwd_x, .dx = q->din[0], .dy = q->g, .w = q->w, .n = q->n) &&
-           OP(q->r->dev, &q->r->err, linear_bwd_w, .dw = q->din[1], .dbias = q->din[2], .dy = q->g, .x = q->in[0], .n = q->n,
-              .n_out = q->w->n_out, .n_in = q->w->n_in);
+    return OP(q->r->dev, &q->r->err, linear_bwd_x, .dx = q->din[0], .dy = q->g, .w = q->w, .n = q->n)
+           && OP(q->r->dev, &q->r->err, linear_bwd_w, .dw = q->din[1], .dbias = q->din[2], .dy = q->g, .x = q->in[0], .n = q->n,
+                 .n_out = q->w->n_out, .n_in = q->w->n_in);
 }
 static bool fd_rope(struct gradient *q)
 {
@@ -1086,8 +1151,8 @@ static bool fd_rope_bwd(struct gradient *q)
 {
     memcpy(q->din[0], q->g, (size_t)q->n_y * 4);
     return OP(q->r->dev, &q->r->err, rope_bwd, .qkv = q->in[0], .q_norm = q->in[1], .k_norm = q->in[2], .dqkv = q->din[0],
-              .dq_norm = q->din[1], .dk_norm = q->din[2], .n = q->n, .n_pos = N_POS, .pos = q->pos, .cos = q->cosine,
-              .sin = q->sine, .heads = q->heads, .eps = 1e-6f);
+              .dq_norm = q->din[1], .dk_norm = q->din[2], .n = q->n, .n_pos = N_POS, .pos = q->pos, .cos = q->cosine, .sin = q->sine,
+              .heads = q->heads, .eps = 1e-6f);
 }
 static bool fd_attn(struct gradient *q)
 {
@@ -1096,8 +1161,8 @@ static bool fd_attn(struct gradient *q)
 }
 static bool fd_attn_bwd(struct gradient *q)
 {
-    return OP(q->r->dev, &q->r->err, attn_bwd, .qkv = q->in[0], .out = q->y, .lse = q->rstd, .dout = q->g, .dqkv = q->din[0],
-              .n = q->n, .n_seq = 3, .seq = q->seq, .seq_host = q->seq, .heads = q->heads);
+    return OP(q->r->dev, &q->r->err, attn_bwd, .qkv = q->in[0], .out = q->y, .lse = q->rstd, .dout = q->g, .dqkv = q->din[0], .n = q->n,
+              .n_seq = 3, .seq = q->seq, .seq_host = q->seq, .heads = q->heads);
 }
 static bool fd_swiglu(struct gradient *q)
 {
@@ -1125,29 +1190,87 @@ static void backwards_of_ref_are_the_slopes_of_its_forwards(UNUSED void **state)
     struct attn_heads h = { 4, 2, 16 };
     struct run r = { .dev = dev, .rng = 77 };
     int64_t n = 21, d = 40, wide = 8 * 16;
-    gradient_check(&(struct gradient){ .r = &r, .name = "rmsnorm", .in = { floats(&r, n * d), floats(&r, d) }, .n_in = { n * d, d },
-                                       .din = { zeros(&r, n * d), zeros(&r, d) }, .y = floats(&r, n * d), .g = floats(&r, n * d),
-                                       .n_y = n * d, .fwd = fd_rmsnorm, .bwd = fd_rmsnorm_bwd, .rstd = zeros(&r, n), .n = n, .d = d });
+    gradient_check(&(struct gradient){ .r = &r,
+                                       .name = "rmsnorm",
+                                       .in = { floats(&r, n * d), floats(&r, d) },
+                                       .n_in = { n * d, d },
+                                       .din = { zeros(&r, n * d), zeros(&r, d) },
+                                       .y = floats(&r, n * d),
+                                       .g = floats(&r, n * d),
+                                       .n_y = n * d,
+                                       .fwd = fd_rmsnorm,
+                                       .bwd = fd_rmsnorm_bwd,
+                                       .rstd = zeros(&r, n),
+                                       .n = n,
+                                       .d = d });
     struct weight *w = weight_of(&r, 30, d);
-    gradient_check(&(struct gradient){ .r = &r, .name = "linear", .in = { floats(&r, n * d), (float *)w->data, floats(&r, 30) },
-                                       .n_in = { n * d, 30 * d, 30 }, .din = { zeros(&r, n * d), zeros(&r, 30 * d), zeros(&r, 30) },
-                                       .y = floats(&r, n * 30), .g = floats(&r, n * 30), .n_y = n * 30, .fwd = fd_linear,
-                                       .bwd = fd_linear_bwd, .w = w, .n = n });
-    gradient_check(&(struct gradient){ .r = &r, .name = "swiglu", .in = { floats(&r, 2 * n * d) }, .n_in = { 2 * n * d },
-                                       .din = { zeros(&r, 2 * n * d) }, .y = floats(&r, n * d), .g = floats(&r, n * d), .n_y = n * d,
-                                       .fwd = fd_swiglu, .bwd = fd_swiglu_bwd, .n = n, .d = d });
-    gradient_check(&(struct gradient){ .r = &r, .name = "logprob", .in = { floats(&r, n * d) }, .n_in = { n * d },
-                                       .din = { zeros(&r, n * d) }, .y = floats(&r, n), .g = floats(&r, n), .n_y = n,
-                                       .fwd = fd_logprob, .bwd = fd_logprob_bwd, .rstd = zeros(&r, n), .pos = ints(&r, n, (int32_t)d),
-                                       .n = n, .d = d });
-    gradient_check(&(struct gradient){ .r = &r, .name = "rope with q/k norm", .in = { floats(&r, n * wide), floats(&r, 16), floats(&r, 16) },
-                                       .n_in = { n * wide, 16, 16 }, .din = { zeros(&r, n * wide), zeros(&r, 16), zeros(&r, 16) },
-                                       .y = floats(&r, n * wide), .g = floats(&r, n * wide), .n_y = n * wide, .fwd = fd_rope,
-                                       .bwd = fd_rope_bwd, .n = n, .pos = ints(&r, n, N_POS), .cosine = floats(&r, N_POS * 8),
-                                       .sine = floats(&r, N_POS * 8), .heads = h });
-    gradient_check(&(struct gradient){ .r = &r, .name = "attention", .in = { floats(&r, n * wide) }, .n_in = { n * wide },
-                                       .din = { zeros(&r, n * wide) }, .y = floats(&r, n * 64), .g = floats(&r, n * 64), .n_y = n * 64,
-                                       .fwd = fd_attn, .bwd = fd_attn_bwd, .rstd = zeros(&r, n * 4), .n = n, .seq = seq, .heads = h });
+    gradient_check(&(struct gradient){ .r = &r,
+                                       .name = "linear",
+                                       .in = { floats(&r, n * d), (float *)w->data, floats(&r, 30) },
+                                       .n_in = { n * d, 30 * d, 30 },
+                                       .din = { zeros(&r, n * d), zeros(&r, 30 * d), zeros(&r, 30) },
+                                       .y = floats(&r, n * 30),
+                                       .g = floats(&r, n * 30),
+                                       .n_y = n * 30,
+                                       .fwd = fd_linear,
+                                       .bwd = fd_linear_bwd,
+                                       .w = w,
+                                       .n = n });
+    gradient_check(&(struct gradient){ .r = &r,
+                                       .name = "swiglu",
+                                       .in = { floats(&r, 2 * n * d) },
+                                       .n_in = { 2 * n * d },
+                                       .din = { zeros(&r, 2 * n * d) },
+                                       .y = floats(&r, n * d),
+                                       .g = floats(&r, n * d),
+                                       .n_y = n * d,
+                                       .fwd = fd_swiglu,
+                                       .bwd = fd_swiglu_bwd,
+                                       .n = n,
+                                       .d = d });
+    gradient_check(&(struct gradient){ .r = &r,
+                                       .name = "logprob",
+                                       .in = { floats(&r, n * d) },
+                                       .n_in = { n * d },
+                                       .din = { zeros(&r, n * d) },
+                                       .y = floats(&r, n),
+                                       .g = floats(&r, n),
+                                       .n_y = n,
+                                       .fwd = fd_logprob,
+                                       .bwd = fd_logprob_bwd,
+                                       .rstd = zeros(&r, n),
+                                       .pos = ints(&r, n, (int32_t)d),
+                                       .n = n,
+                                       .d = d });
+    gradient_check(&(struct gradient){ .r = &r,
+                                       .name = "rope with q/k norm",
+                                       .in = { floats(&r, n * wide), floats(&r, 16), floats(&r, 16) },
+                                       .n_in = { n * wide, 16, 16 },
+                                       .din = { zeros(&r, n * wide), zeros(&r, 16), zeros(&r, 16) },
+                                       .y = floats(&r, n * wide),
+                                       .g = floats(&r, n * wide),
+                                       .n_y = n * wide,
+                                       .fwd = fd_rope,
+                                       .bwd = fd_rope_bwd,
+                                       .n = n,
+                                       .pos = ints(&r, n, N_POS),
+                                       .cosine = floats(&r, N_POS * 8),
+                                       .sine = floats(&r, N_POS * 8),
+                                       .heads = h });
+    gradient_check(&(struct gradient){ .r = &r,
+                                       .name = "attention",
+                                       .in = { floats(&r, n * wide) },
+                                       .n_in = { n * wide },
+                                       .din = { zeros(&r, n * wide) },
+                                       .y = floats(&r, n * 64),
+                                       .g = floats(&r, n * 64),
+                                       .n_y = n * 64,
+                                       .fwd = fd_attn,
+                                       .bwd = fd_attn_bwd,
+                                       .rstd = zeros(&r, n * 4),
+                                       .n = n,
+                                       .seq = seq,
+                                       .heads = h });
     run_release(&r);
     device_free(dev);
 }
@@ -1155,6 +1278,7 @@ static void backwards_of_ref_are_the_slopes_of_its_forwards(UNUSED void **state)
 /* The table of the clipped loss, by hand from PPO's equation 7. */
 static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
 {
+    // clang-format off
     static const struct { float ratio, adv, want; const char *why; } rules[] = {
         { 1.0f,  2.0f, -2.0f, "fresh sample: plain policy gradient" },
         { 1.5f,  1.0f,  0.0f, "good token already above 1 + 0.28" },
@@ -1162,6 +1286,7 @@ static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
         { 0.5f,  1.0f, -0.5f, "good token that became rarer is still pushed up" },
         { 0.5f, -1.0f,  0.0f, "bad token already below 1 - 0.2" },
     };
+    // clang-format on
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
     for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
         struct run r = { .dev = dev };
@@ -1179,7 +1304,9 @@ static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
 /* Enough for every thread of a GPU to take several words at a time, and a rest that fills none. */
 static void the_hash_of_many_bytes_is_refs(UNUSED void **state)
 {
-    enum { N = 40000000 + 5 };
+    enum {
+        N = 40000000 + 5,
+    };
     struct device *ref = device_of("ref", NULL, 1), *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
     struct run r = { .dev = dev };
     uint8_t *x = malloc(N);

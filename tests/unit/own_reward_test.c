@@ -60,13 +60,12 @@ static struct reward_output score(struct reward *r, const char *response)
 
 static void an_answer_is_taken_as_it_stands(void **state)
 {
-    struct reward *r =
-        script_reward(*state,
-                      "while read -r line; do " GET_ID
-                      "case $line in *good*) echo \"{\\\"id\\\":$id,\\\"reward\\\":2.5,\\\"ans_acc\\\":true,"
-                      "\\\"format_acc\\\":1,\\\"rule\\\":\\\"length\\\"}\";; *) echo "
-                      "\"{\\\"id\\\":$id,\\\"reward\\\":-1}\";; esac; done\n",
-                      60);
+    struct reward *r = script_reward(*state,
+                                     "while read -r line; do " GET_ID
+                                     "case $line in *good*) echo \"{\\\"id\\\":$id,\\\"reward\\\":2.5,\\\"ans_acc\\\":true,"
+                                     "\\\"format_acc\\\":1,\\\"rule\\\":\\\"length\\\"}\";; *) echo "
+                                     "\"{\\\"id\\\":$id,\\\"reward\\\":-1}\";; esac; done\n",
+                                     60);
     struct reward_output out = score(r, "a good one");
     assert_int_equal(out.score, SCORE_OK);
     assert_true(out.reward == 2.5 && out.ans_acc == 1 && out.format_acc == 1);
@@ -78,6 +77,7 @@ static void an_answer_is_taken_as_it_stands(void **state)
 
 static void what_is_no_answer_leaves_the_sample_out(void **state)
 {
+    // clang-format off
     static const struct { const char *script, *rule; enum score_state score;
     } cases[] = {
         {"while read -r line; do echo nonsense; done", "program: time-out after stray lines", SCORE_TIMEOUT},
@@ -95,6 +95,7 @@ static void what_is_no_answer_leaves_the_sample_out(void **state)
         {"read -r line; exec sleep 1000", "program: time-out", SCORE_TIMEOUT},
         {"exec yes | tr -d '\\n'", "program: error", SCORE_ERROR}, // a line without end
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct reward *r = script_reward(*state, cases[i].script, cases[i].score == SCORE_TIMEOUT ? 0.2 : 60);
         struct reward_output out = score(r, "x");
@@ -107,8 +108,10 @@ static void what_is_no_answer_leaves_the_sample_out(void **state)
 static void a_program_that_ends_is_started_again_and_asked_once_more(void **state)
 {
     /* it answers one request a life, and its second life is without an answer */
-    struct reward *r = script_reward(*state, "echo life >> lives; n=$(wc -l < lives); read -r line; " GET_ID
-                                     "[ $n = 2 ] && exit 1; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"\n", 60);
+    struct reward *r = script_reward(*state,
+                                     "echo life >> lives; n=$(wc -l < lives); read -r line; " GET_ID
+                                     "[ $n = 2 ] && exit 1; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"\n",
+                                     60);
     assert_true(score(r, "x").reward == 1);
     assert_true(score(r, "x").reward == 3);    // the second life ended before its answer: the third was asked the same
     assert_true(score(r, "x").reward == 4);
@@ -117,7 +120,9 @@ static void a_program_that_ends_is_started_again_and_asked_once_more(void **stat
 
 static void a_line_too_many_costs_no_sample_its_score(void **state)
 {
-    static const struct { const char *extra, *why; } cases[] = {
+    static const struct {
+        const char *extra, *why;
+    } cases[] = {
         { "echo stray", "a print that was forgotten" },
         { "echo; echo 3; echo '{\"loss\":1}'", "lines that JSON has, too" },
         { "echo \"{\\\"id\\\":$id,\\\"reward\\\":-1}\"", "a second answer to the same id" },
@@ -125,8 +130,7 @@ static void a_line_too_many_costs_no_sample_its_score(void **state)
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         char script[600];
-        snprintf(script, sizeof script,
-                 "while read -r line; do %s echo \"{\\\"id\\\":$id,\\\"reward\\\":$id}\"; %s; done\n", GET_ID,
+        snprintf(script, sizeof script, "while read -r line; do %s echo \"{\\\"id\\\":$id,\\\"reward\\\":$id}\"; %s; done\n", GET_ID,
                  cases[i].extra);
         struct reward *r = script_reward(*state, script, 60);
         for (int k = 1; k <= 5; k++) {
@@ -141,11 +145,10 @@ static void a_line_too_many_costs_no_sample_its_score(void **state)
 static void a_late_program_is_killed_with_its_children_and_works_again(void **state)
 {
     const struct folder *f = *state;
-    struct reward *r =
-        script_reward(f,
-                      "read -r line; [ -e late ] || { echo > late; sleep 1000 & echo $! > child; sleep 1000; }\n" GET_ID
-                      "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"; read -r line\n",
-                      2);
+    struct reward *r = script_reward(f,
+                                     "read -r line; [ -e late ] || { echo > late; sleep 1000 & echo $! > child; sleep 1000; }\n" GET_ID
+                                     "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"; read -r line\n",
+                                     2);
     assert_string_equal(score(r, "x").rule, "program: time-out");
     struct buf b = BUF_INIT;
     struct error err = { 0 };
@@ -171,8 +174,7 @@ static void parts_are_weighed_and_named(void **state)
     const struct folder *f = *state;
     char type[256];
     struct error err = { 0 };
-    struct reward *own =
-        script_reward(f, "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":4}\"; done\n", 60);
+    struct reward *own = script_reward(f, "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":4}\"; done\n", 60);
     reward_free(own);
     snprintf(type, sizeof type, "0.5*boxed + 0.25*program:cd %s && sh reward.sh", f->path);
     struct reward *r = reward_new(&(struct reward_config){ .type = type, .program_timeout_s = 60 }, &err);
@@ -204,11 +206,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_answer_is_taken_as_it_stands, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(what_is_no_answer_leaves_the_sample_out, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(a_program_that_ends_is_started_again_and_asked_once_more, folder_make,
-                                        folder_remove),
+        cmocka_unit_test_setup_teardown(a_program_that_ends_is_started_again_and_asked_once_more, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_line_too_many_costs_no_sample_its_score, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(a_late_program_is_killed_with_its_children_and_works_again, folder_make,
-                                        folder_remove),
+        cmocka_unit_test_setup_teardown(a_late_program_is_killed_with_its_children_and_works_again, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(parts_are_weighed_and_named, folder_make, folder_remove),
         cmocka_unit_test(a_program_needs_a_command),
     };

@@ -10,7 +10,9 @@
 static void pages_of_a_number_of_tokens_are_rounded_up(UNUSED void **state)
 {
     struct pagedkv p = { .page_tok = 16 };
-    static const struct { int64_t n_tok, want; } cases[] = { { 0, 0 }, { 1, 1 }, { 16, 1 }, { 17, 2 }, { 160, 10 } };
+    static const struct {
+        int64_t n_tok, want;
+    } cases[] = { { 0, 0 }, { 1, 1 }, { 16, 1 }, { 17, 2 }, { 160, 10 } };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         assert_int_equal(pagedkv_pages(&p, cases[i].n_tok), cases[i].want);
 }
@@ -56,13 +58,18 @@ static void a_shared_page_is_free_when_its_last_holder_has_gone(UNUSED void **st
  * left. */
 static void no_page_is_lost_or_given_twice_over_a_long_random_use(UNUSED void **state)
 {
-    enum { N_PAGE = 97, N_GROUP = 12, SAMPLES = 5, PAGES = 6 };
+    enum {
+        N_PAGE = 97,
+        N_GROUP = 12,
+        SAMPLES = 5,
+        PAGES = 6,
+    };
     struct pagedkv p;
     struct error err = { 0 };
     struct {
         int n_shared, n_sample, n_own[SAMPLES];
         int32_t shared[PAGES], own[SAMPLES][PAGES];
-    } group[N_GROUP] = {0};
+    } group[N_GROUP] = { 0 };
     int owner[N_PAGE] = { 0 };
     uint32_t x = 12345;
     assert_true(pagedkv_init(&p, N_PAGE, 16, &err));

@@ -23,9 +23,8 @@ static int text_setup(UNUSED void **state)
     buf_str(&json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{");
     for (int c = '!'; c <= '~'; c++)
         buf_fmt(&json, "%s\"%s%c\":%d", c > '!' ? "," : "", c == '"' || c == '\\' ? "\\" : "", c, c);
-    buf_str(&json,
-            "},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
-            "\"decoder\":{\"type\":\"ByteLevel\"}}");
+    buf_str(&json, "},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+                   "\"decoder\":{\"type\":\"ByteLevel\"}}");
     tokenizer = tokenizer_parse(json.data, json.len, "test", &err);
     encoder = tokenizer ? encoder_new(tokenizer, false, &err) : NULL;
     template = template_new(source, strlen(source), "test", &err);
@@ -64,7 +63,9 @@ static const char *make(struct prompt_maker *p, const char *json, bool *ok, bool
 
 static void every_form_of_a_row_becomes_ids(UNUSED void **state)
 {
-    static const struct { const char *row, *system, *want; } cases[] = {
+    static const struct {
+        const char *row, *system, *want;
+    } cases[] = {
         { "{\"prompt\":\"abc\"}", NULL, "abc" },
         { "{\"prompt\":\"abc\"}", "be-brief", "abc" },    // raw text stays raw
         { "{\"prompt_ids\":[97,98]}", NULL, "ab" },
@@ -86,7 +87,11 @@ static void every_form_of_a_row_becomes_ids(UNUSED void **state)
 
 static void a_long_prompt_is_refused_dropped_or_keeps_its_end(UNUSED void **state)
 {
-    static const struct { enum long_prompt how; bool ok, dropped; const char *want; } cases[] = {
+    static const struct {
+        enum long_prompt how;
+        bool ok, dropped;
+        const char *want;
+    } cases[] = {
         { LONG_REFUSE, false, false, "" },
         { LONG_DROP, true, true, "" },
         { LONG_CUT_LEFT, true, false, "56789" },
@@ -109,7 +114,9 @@ static void a_long_prompt_is_refused_dropped_or_keeps_its_end(UNUSED void **stat
 
 static void a_row_that_is_no_prompt_is_an_error_that_names_the_field(UNUSED void **state)
 {
-    static const struct { const char *row, *why; } cases[] = {
+    static const struct {
+        const char *row, *why;
+    } cases[] = {
         { "{}", "'messages' or 'prompt'" },
         { "{\"prompt\":1}", "'prompt' must be a string" },
         { "{\"prompt\":\"\"}", "no token" },

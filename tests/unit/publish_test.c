@@ -67,8 +67,8 @@ struct producer {
 };
 struct answer {
     int64_t version;
-    int code;                   // enum error_code
-    bool right;                 // the bytes are the version's
+    int code;      // enum error_code
+    bool right;    // the bytes are the version's
 };
 
 /* publish_test --producer WAY NAME DEVICE DIR, which reads versions from descriptor 3 and writes answers to 4. */
@@ -159,8 +159,9 @@ static void trainer_open(struct trainer_side *t, enum weights_way way, int n_slo
     assert_non_null(t->dev);
     t->w = mem_new(t->dev, SIZE, "weights", &err);
     assert_non_null(t->w);
-    struct outlet_config c = { .dev = t->dev, .dir = dir, .way = way, .size_bytes = SIZE, .bucket_bytes = 1 << 20, .n_slot = n_slot,
-                               .limit_ms = limit_ms };
+    struct outlet_config c = {
+        .dev = t->dev, .dir = dir, .way = way, .size_bytes = SIZE, .bucket_bytes = 1 << 20, .n_slot = n_slot, .limit_ms = limit_ms
+    };
     t->o = outlet_new(&c, &err);
     if (!t->o)
         fail_msg("%s", err.text);

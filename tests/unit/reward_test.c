@@ -10,8 +10,7 @@
 #include "workers/engine/reward/reward.h"
 
 /* Score one response; n_tok < 0: its length is not known. */
-static struct reward_output score(const struct reward_config *config, const char *response, const char *gold,
-                                  int64_t n_tok,
+static struct reward_output score(const struct reward_config *config, const char *response, const char *gold, int64_t n_tok,
                                   enum finish_reason finish)
 {
     struct error err = { 0 };
@@ -28,7 +27,11 @@ static struct reward_output score(const struct reward_config *config, const char
 
 static void the_score_table_is_colossalchats(UNUSED void **state)
 {
-    static const struct { const char *type, *response, *gold; double reward; int format,
+    static const struct {
+        const char *type, *response, *gold;
+        double reward;
+        int format,
+            // clang-format off
                           ans; const char *why; } cases[] = {
         { "boxed", "so \\boxed{42}", "42", 10, 1, 1, "right" },
         { "boxed", "so \\boxed{42}, no, \\boxed{43}", "42", 0, 1, 0, "the last box counts" },
@@ -197,3 +200,5 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+// clang-format on

@@ -119,7 +119,11 @@ static void a_file_cut_anywhere_keeps_its_whole_records_and_goes_on(UNUSED void 
 
 static void a_tail_of_zeros_or_noise_is_cut_off(UNUSED void **state)
 {
-    static const struct { const char *tail; size_t len; const char *why; } cases[] = {
+    static const struct {
+        const char *tail;
+        size_t len;
+        const char *why;
+    } cases[] = {
         { "\0\0\0\0\0\0\0\0", 8, "a file system that lost the data but kept the size" },
         { "x", 1, "one strange byte" },
         { "\x28\xb5\x2f", 3, "half a magic number" },
@@ -154,7 +158,10 @@ static void byte_flip(int64_t at)
 
 static void damage_in_the_middle_costs_one_record_and_nothing_is_cut(UNUSED void **state)
 {
-    static const struct { int64_t back; const char *why; } cases[] = { { 2, "in its checksum" }, { 40, "in its data" } };
+    static const struct {
+        int64_t back;
+        const char *why;
+    } cases[] = { { 2, "in its checksum" }, { 40, "in its data" } };
     for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
         struct place place[7];
         struct rollout_opened opened;

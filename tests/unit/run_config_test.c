@@ -48,21 +48,50 @@ static void every_setting_has_a_default_within_its_bounds_and_a_name_of_its_own(
 
 static void the_seeds_flags_have_their_names_and_defaults(UNUSED void **state)
 {
-    static const struct { const char *flag, *name, *def; } cases[] = {    // ColossalChat's README and argument parser
-        { "m", "model", NULL }, { "d", "dataset", "data.jsonl" }, { "ed", "eval_dataset", "" }, { "p", "project", "GRPO" },
-        { "e", "num_episodes", "1" }, { "t", "num_trainers", NULL }, { "i", "num_inferencer", NULL },
-        { "g", "num_generations", "8" }, { "ibs", "inference_batch_size", "64" },
-        { "imbs", "inference_microbatch_size", "8" }, { "tbs", "train_batch_size", "32" },
-        { "tMbs", "train_minibatch_size", "8" }, { "tmbs", "train_microbatch_size", "2" },
-        { "tp", "tensor_parallel_size", "1" }, { "pp", "pipeline_parallel_size", "1" }, { "zero", "zero_stage", "0" },
-        { NULL, "ray_dir", "" }, { NULL, "master_address", "" }, { NULL, "master_port", "29506" }, { "b", "backend", NULL },
-        { "temp", "temperature", "1.0" }, { "topk", "top_k", "0" }, { "topp", "top_p", "1.0" }, { "s", "system_prompt", "" },
-        { "mnt", "max_new_tokens", "3584" }, { "mpt", "max_prompt_tokens", "512" },
-        { "ptp", "producer_tensor_parallel_size", "1" }, { "a", "algo", "GRPO" }, { "lr", "learning_rate", "1e-6" },
-        { "kl", "kl_coeff", "0.01" }, { "rt", "reward_type", "think_answer_tags" }, { "cv", "code_verifier_api_url", "" },
-        { "ei", "eval_interval", "-1" }, { "nb", "n_behind", "0" }, { "si", "save_interval", "100" },
-        { "sd", "save_dir", NULL }, { "esd", "eval_save_dir", NULL }, { "rsd", "rollout_save_dir", NULL },
-        { "cp", "checkpoint_path", "" }, { NULL, "enable_profiling", "false" },
+    static const struct {
+        const char *flag, *name, *def;
+    } cases[] = {
+        // ColossalChat's README and argument parser
+        { "m", "model", NULL },
+        { "d", "dataset", "data.jsonl" },
+        { "ed", "eval_dataset", "" },
+        { "p", "project", "GRPO" },
+        { "e", "num_episodes", "1" },
+        { "t", "num_trainers", NULL },
+        { "i", "num_inferencer", NULL },
+        { "g", "num_generations", "8" },
+        { "ibs", "inference_batch_size", "64" },
+        { "imbs", "inference_microbatch_size", "8" },
+        { "tbs", "train_batch_size", "32" },
+        { "tMbs", "train_minibatch_size", "8" },
+        { "tmbs", "train_microbatch_size", "2" },
+        { "tp", "tensor_parallel_size", "1" },
+        { "pp", "pipeline_parallel_size", "1" },
+        { "zero", "zero_stage", "0" },
+        { NULL, "ray_dir", "" },
+        { NULL, "master_address", "" },
+        { NULL, "master_port", "29506" },
+        { "b", "backend", NULL },
+        { "temp", "temperature", "1.0" },
+        { "topk", "top_k", "0" },
+        { "topp", "top_p", "1.0" },
+        { "s", "system_prompt", "" },
+        { "mnt", "max_new_tokens", "3584" },
+        { "mpt", "max_prompt_tokens", "512" },
+        { "ptp", "producer_tensor_parallel_size", "1" },
+        { "a", "algo", "GRPO" },
+        { "lr", "learning_rate", "1e-6" },
+        { "kl", "kl_coeff", "0.01" },
+        { "rt", "reward_type", "think_answer_tags" },
+        { "cv", "code_verifier_api_url", "" },
+        { "ei", "eval_interval", "-1" },
+        { "nb", "n_behind", "0" },
+        { "si", "save_interval", "100" },
+        { "sd", "save_dir", NULL },
+        { "esd", "eval_save_dir", NULL },
+        { "rsd", "rollout_save_dir", NULL },
+        { "cp", "checkpoint_path", "" },
+        { NULL, "enable_profiling", "false" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
@@ -101,7 +130,9 @@ static void a_run_file_is_read_and_what_is_printed_reads_back_the_same(UNUSED vo
 
 static void bad_run_files_get_one_sentence_with_the_line(UNUSED void **state)
 {
-    static const struct { const char *text, *want; } cases[] = {
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
         { "model: x\nlerning_rate: 1\n", ":2: unknown setting 'lerning_rate'; did you mean 'learning_rate'?" },
         { "lr: 0.1\nlearning_rate: 0.2\n", ":2: 'learning_rate' is there twice" },
         { "\nnum_generations: 1\n", ":2: 'num_generations' cannot be '1'; it is 2 to 1024 sample" },
@@ -127,8 +158,15 @@ static void bad_run_files_get_one_sentence_with_the_line(UNUSED void **state)
 /* A library that takes such a byte for the end of its input would leave the later settings at their defaults. */
 static void a_run_file_is_read_to_its_end_or_refused_with_the_line(UNUSED void **state)
 {
-#define CASE(text, want) { text, sizeof text - 1, want }
-    static const struct { const char *text; size_t len; const char *want; } cases[] = {
+#define CASE(text, want)                                                                                                                   \
+    {                                                                                                                                      \
+        text, sizeof text - 1, want                                                                                                        \
+    }
+    static const struct {
+        const char *text;
+        size_t len;
+        const char *want;
+    } cases[] = {
         CASE("model: x\nname: a\xffz\nlearning_rate: 3e-4\n", ":2: the byte 0xff is not UTF-8"),
         CASE("# caf\xe9\nlearning_rate: 3e-4\n", ":1: the byte 0xe9 is not UTF-8"),
         CASE("model: x\n\0learning_rate: 3e-4\n", ":2: a NUL byte"),
@@ -196,7 +234,11 @@ static void the_dapo_preset_fills_what_nobody_set(UNUSED void **state)
 
 static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UNUSED void **state)
 {
-    static const struct { const char *set[16]; bool ok; const char *says; } cases[] = {
+    static const struct {
+        const char *set[16];
+        bool ok;
+        const char *says;
+    } cases[] = {
         { { "ibs", "10", "imbs", "4" }, false, "must be a multiple of 'inference_microbatch_size' (4)" },
         { { "ibs", "64", "tbs", "24" }, false, "is no multiple of the 24 of an optimizer step" },
         { { "tbs", "8", "tMbs", "3" }, false, "must be a multiple of 'train_minibatch_size' (3)" },
@@ -205,9 +247,11 @@ static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UN
         { { "ibs", "8", "tbs", "4", "tmbs", "99" }, true, "warning: 'train_microbatch_size' is 99 and is taken as 32" },
         { { "tbs", "12", "ibs", "24" }, true, "" },    // a default without effect is in nobody's way
         /* the two example lines of ColossalChat's README */
-        { { "t", "4", "i", "4", "ibs", "1", "tbs", "2", "tMbs", "8", "tmbs", "2", "imbs", "1", "g", "4" }, true,
+        { { "t", "4", "i", "4", "ibs", "1", "tbs", "2", "tMbs", "8", "tmbs", "2", "imbs", "1", "g", "4" },
+          true,
           "warning: 'train_batch_size' is 2 and is taken as 1" },
-        { { "t", "16", "i", "16", "g", "2", "ibs", "1", "tbs", "2", "tMbs", "1", "tmbs", "2", "imbs", "1" }, true,
+        { { "t", "16", "i", "16", "g", "2", "ibs", "1", "tbs", "2", "tMbs", "1", "tmbs", "2", "imbs", "1" },
+          true,
           "warning: 'train_batch_size' is 2 and is taken as 1" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -263,7 +307,11 @@ static void a_proposal_is_taken_whole_or_not_at_all(UNUSED void **state)
 
 static void what_needs_more_memory_than_the_run_started_with_waits_for_a_resume(UNUSED void **state)
 {
-    static const struct { const char *set[4]; const char *says; } cases[] = {    // start: 8 prompts, 2 samples of 512 + 3584 tokens, beta 0
+    static const struct {
+        const char *set[4];
+        const char *says;
+    } cases[] = {
+        // start: 8 prompts, 2 samples of 512 + 3584 tokens, beta 0
         { { "max_new_tokens", "3584" }, NULL },
         { { "max_new_tokens", "3585" }, "'max_new_tokens' cannot exceed the 3584" },
         { { "inference_microbatch_size", "4" }, NULL },
@@ -275,8 +323,9 @@ static void what_needs_more_memory_than_the_run_started_with_waits_for_a_resume(
         { { "train_microbatch_size", "3", "max_new_tokens", "2000" }, NULL },    // 3 x 2512
         { { "kl_coeff", "0.01" }, "'kl_coeff' was 0 when the run started" },
         { { "train_minibatch_size", "4" }, "'train_minibatch_size' has no effect: a gradient is the mean over the whole optimizer step" },
-        { { "inference_batch_size", "4" }, "'inference_microbatch_size' would be 8, and 4 is the most: it cannot exceed inference_batch_size; "
-                                           "give 'inference_microbatch_size' a value too" },
+        { { "inference_batch_size", "4" },
+          "'inference_microbatch_size' would be 8, and 4 is the most: it cannot exceed inference_batch_size; "
+          "give 'inference_microbatch_size' a value too" },
     };
     struct run_config c, next;
     struct buf notes = BUF_INIT;
@@ -296,6 +345,7 @@ static void what_needs_more_memory_than_the_run_started_with_waits_for_a_resume(
 /* Each rule of knob_idle.c: a setting that has no effect, and the others that give it one. */
 static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **state)
 {
+    // clang-format off
     static const struct { const char *name, *value, *with[3][2]; } cases[] = {
         { "zero_stage", "2" }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" }, { "backend", "vllm" },
         { "train_minibatch_size", "4" },
@@ -322,8 +372,11 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "metrics_token_file", "/x", { { "metrics_listen", "127.0.0.1:1" } } },
         { "learning_rate", "0.5", { { "seed", "2" } } },    // always read: no note either way
     };
+    // clang-format on
     /* where each of them is idle */
-    static const char *const base[][2] = { { "max_steps", "9" }, { "lr_schedule", "constant" }, { "token_budget", "999" }, { "reward_type", "boxed" } };
+    static const char *const base[][2] = {
+        { "max_steps", "9" }, { "lr_schedule", "constant" }, { "token_budget", "999" }, { "reward_type", "boxed" }
+    };
     struct buf notes = BUF_INIT;
     struct error err = { 0 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -11,7 +11,11 @@
 
 static void a_state_is_found_by_its_word_alone(UNUSED void **state)
 {
-    static const struct { const char *text; enum run_state want; const char *why; } cases[] = {
+    static const struct {
+        const char *text;
+        enum run_state want;
+        const char *why;
+    } cases[] = {
         { "finished", RUN_FINISHED, "the word" },
         { "failed: the disk is full: write", RUN_FAILED, "an event of the journal: the reason does not matter" },
         { "stopped:", RUN_STOPPED, "an empty reason" },
@@ -28,8 +32,12 @@ static void a_state_is_found_by_its_word_alone(UNUSED void **state)
 
 static void the_facts_of_a_change_of_state_are_read_back(UNUSED void **state)
 {
-    static const struct { const char *reason, *want; } cases[] = {
-        { "", "" }, { "stopped by ann: \"enough\"", "stopped by ann: \"enough\"" }, { "no UTF-8: \xff", "no UTF-8: ?" },
+    static const struct {
+        const char *reason, *want;
+    } cases[] = {
+        { "", "" },
+        { "stopped by ann: \"enough\"", "stopped by ann: \"enough\"" },
+        { "no UTF-8: \xff", "no UTF-8: ?" },
     };
     char reason[64];
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)

@@ -37,6 +37,7 @@ static const char *file_put(const char *name, const char *header, uint64_t heade
 
 static void hostile_files_are_refused_and_named(UNUSED void **state)
 {
+    // clang-format off
     static const struct { const char *header; int64_t len; size_t data; const char *want;
     } cases[] = {
         {"{}", -1, 0, NULL}, // an empty file is well-formed
@@ -58,6 +59,7 @@ static void hostile_files_are_refused_and_named(UNUSED void **state)
         {"{}", 1000, 0, "does not fit"},
         {"{}", INT64_MAX, 0, "does not fit"},
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
         const char *h = cases[i].header;
@@ -89,23 +91,27 @@ static void every_truncation_is_refused(UNUSED void **state)
 
 static void sixteen_bit_floats_convert_exactly(UNUSED void **state)
 {
-    static const struct { uint16_t half; float want; } cases[] = {
-        { 0x3c00, 1 }, { 0xc000, -2 }, { 0x0001, 0x1p-24f }, { 0x8000, -0.0f }, { 0x7bff, 65504 }, { 0x7c00, INFINITY },
-        { 0x3555, 0x1.554p-2f }, { 0x0400, 0x1p-14f },
+    static const struct {
+        uint16_t half;
+        float want;
+    } cases[] = {
+        { 0x3c00, 1 },     { 0xc000, -2 },       { 0x0001, 0x1p-24f },    { 0x8000, -0.0f },
+        { 0x7bff, 65504 }, { 0x7c00, INFINITY }, { 0x3555, 0x1.554p-2f }, { 0x0400, 0x1p-14f },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct st_tensor t = {
-            .name = "h", .dtype = ST_F16, .n_elem = 1, .data = (const uint8_t *)&cases[i].half, .size_bytes = 2};
+        struct st_tensor t = { .name = "h", .dtype = ST_F16, .n_elem = 1, .data = (const uint8_t *)&cases[i].half, .size_bytes = 2 };
         float f;
         st_to_f32(&f, &t);
         assert_memory_equal(&f, &cases[i].want, 4);
     }
-    static const struct { float f; uint16_t want; } round[] = {
+    static const struct {
+        float f;
+        uint16_t want;
+    } round[] = {
         { 1, 0x3f80 }, { 0x1.01p0f, 0x3f80 }, { 0x1.03p0f, 0x3f82 }, { 0x1.010002p0f, 0x3f81 }, { -0.0f, 0x8000 },
     };    // halves go to the even neighbour
     for (size_t i = 0; i < ARRAY_SIZE(round); i++) {
-        struct st_tensor t = {
-            .name = "f", .dtype = ST_F32, .n_elem = 1, .data = (const uint8_t *)&round[i].f, .size_bytes = 4};
+        struct st_tensor t = { .name = "f", .dtype = ST_F32, .n_elem = 1, .data = (const uint8_t *)&round[i].f, .size_bytes = 4 };
         uint16_t h;
         st_to_bf16(&h, &t);
         assert_int_equal(h, round[i].want);
@@ -129,8 +135,8 @@ static void a_saved_model_loads_and_is_the_same(UNUSED void **state)
             fail_msg("%s", err.text);
         assert_true(model_weights_hash(m, &a, &err) && model_weights_hash(n, &b, &err) && a == b);
         const struct model_config *x = model_config(m), *y = model_config(n);
-        assert_true(x->rope_factor == y->rope_factor && x->rope_theta == y->rope_theta && x->rms_eps == y->rms_eps
-                    && y->has_rope_llama3 && !y->tied && x->eos[0] == y->eos[0]);
+        assert_true(x->rope_factor == y->rope_factor && x->rope_theta == y->rope_theta && x->rms_eps == y->rms_eps && y->has_rope_llama3
+                    && !y->tied && x->eos[0] == y->eos[0]);
         model_free(m);
         model_free(n);
         device_free(dev);
@@ -156,8 +162,9 @@ static void shards_put(const char *from, const char *dir, const char *second)
         if (i < n / 2)    // 1.0 in fp16; the values do not matter, their type does
             for (int64_t k = 0; k < t->n_elem; k++)
                 h[k] = 0x3c00;
-        out[i] = (struct st_out){ .name = t->name, .dtype = i < n / 2 ? ST_F16 : ST_BF16, .n_dim = t->n_dim,
-                                  .dim = { t->dim[0], t->dim[1] }, .data = h };
+        out[i] = (struct st_out){
+            .name = t->name, .dtype = i < n / 2 ? ST_F16 : ST_BF16, .n_dim = t->n_dim, .dim = { t->dim[0], t->dim[1] }, .data = h
+        };
         buf_fmt(&index, "%s\"%s\":\"%s\"", i ? "," : "", t->name, i < n / 2 ? "a.safetensors" : second);
     }
     buf_str(&index, "}}");
@@ -201,11 +208,12 @@ static void sharded_models_of_any_float_type_load(UNUSED void **state)
     assert_true(ones > model_n_flat(m) / 4 && near > model_n_flat(m) / 4 && ones + near == model_n_flat(m));
     model_free(m);
     model_free(whole);
-    static const struct { const char *second, *want;
+    static const struct {
+        const char *second, *want;
     } cases[] = {
-        {"a.safetensors", "' is not in 'a.safetensors'"},
-        {"c.safetensors", "c.safetensors"},
-        {"../b", "not a plain file name"},
+        { "a.safetensors", "' is not in 'a.safetensors'" },
+        { "c.safetensors", "c.safetensors" },
+        { "../b", "not a plain file name" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         shards_put(from, dir, cases[i].second);
@@ -218,45 +226,46 @@ static void sharded_models_of_any_float_type_load(UNUSED void **state)
 
 static void configs_say_which_key_is_wrong(UNUSED void **state)
 {
-#define BASE "\"model_type\":\"qwen2\",\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4," \
-             "\"intermediate_size\":128,\"vocab_size\":100,\"rms_norm_eps\":1e-6"
-    static const struct { const char *text, *want;
+#define BASE                                                                                                                               \
+    "\"model_type\":\"qwen2\",\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4,"                                       \
+    "\"intermediate_size\":128,\"vocab_size\":100,\"rms_norm_eps\":1e-6"
+    static const struct {
+        const char *text, *want;
     } cases[] = {
-        {"{" BASE "}", NULL},
-        {"{" BASE ",\"num_key_value_heads\":2,\"head_dim\":null,\"eos_token_id\":[1,2]}", NULL},
-        {"{" BASE ",\"num_key_value_heads\":3}", "'num_key_value_heads' 3 does not divide"},
-        {"{\"model_type\":\"qwen2\"}", "'num_hidden_layers' is missing"},
-        {"{\"model_type\":\"mamba\"}", "'model_type' is 'mamba'"},
-        {"{\"hidden_size\":1}", "'model_type' is missing"},
-        {"{" BASE ",\"head_dim\":\"x\"}", "'head_dim' is not a whole number"},
-        {"{" BASE ",\"head_dim\":33}", "odd"},
-        {"{" BASE ",\"eos_token_id\":100}", "'eos_token_id'"},
-        {"{" BASE ",\"hidden_act\":\"gelu\"}", "'hidden_act'"},
-        {"{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "'yarn'"},
-        {"{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
-         "'rope_scaling.low_freq_factor' is missing"},
-        {"{" BASE ",\"use_sliding_window\":true}", "sliding"},
-        {"{" BASE ",\"vocab_size\":7}", "not valid JSON"}, // given twice
-        {"{" BASE, "not valid JSON"},
-        {"[]", "not a JSON object"},
+        { "{" BASE "}", NULL },
+        { "{" BASE ",\"num_key_value_heads\":2,\"head_dim\":null,\"eos_token_id\":[1,2]}", NULL },
+        { "{" BASE ",\"num_key_value_heads\":3}", "'num_key_value_heads' 3 does not divide" },
+        { "{\"model_type\":\"qwen2\"}", "'num_hidden_layers' is missing" },
+        { "{\"model_type\":\"mamba\"}", "'model_type' is 'mamba'" },
+        { "{\"hidden_size\":1}", "'model_type' is missing" },
+        { "{" BASE ",\"head_dim\":\"x\"}", "'head_dim' is not a whole number" },
+        { "{" BASE ",\"head_dim\":33}", "odd" },
+        { "{" BASE ",\"eos_token_id\":100}", "'eos_token_id'" },
+        { "{" BASE ",\"hidden_act\":\"gelu\"}", "'hidden_act'" },
+        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "'yarn'" },
+        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "'rope_scaling.low_freq_factor' is missing" },
+        { "{" BASE ",\"use_sliding_window\":true}", "sliding" },
+        { "{" BASE ",\"vocab_size\":7}", "not valid JSON" },    // given twice
+        { "{" BASE, "not valid JSON" },
+        { "[]", "not a JSON object" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
         struct model_config c;
         bool ok = config_parse(&c, cases[i].text, "dir/config.json", &err);
         if (ok != !cases[i].want || (!ok && (!strstr(err.text, cases[i].want) || !strstr(err.text, "dir/config.json"))))
-            fail_msg("case %zu: \"%s\" does not say '%s'", i, ok ? "(accepted)" : err.text,
-                     cases[i].want ? cases[i].want : "nothing");
+            fail_msg("case %zu: \"%s\" does not say '%s'", i, ok ? "(accepted)" : err.text, cases[i].want ? cases[i].want : "nothing");
     }
 }
 
 static void shapes_have_the_published_sizes(UNUSED void **state)
 {
-    static const struct { const char *name; double billion;
+    static const struct {
+        const char *name;
+        double billion;
     } cases[] = {
-        {"Qwen2.5-0.5B", 0.494}, {"Qwen2.5-1.5B", 1.544}, {"Qwen2.5-3B", 3.086}, {"Qwen2.5-7B", 7.616},
-        {"Qwen2.5-14B", 14.770}, {"Qwen3-0.6B", 0.596},   {"Qwen3-1.7B", 1.721}, {"Qwen3-4B", 4.022},
-        {"Qwen3-8B", 8.191},     {"Llama-3.1-8B", 8.030},
+        { "Qwen2.5-0.5B", 0.494 }, { "Qwen2.5-1.5B", 1.544 }, { "Qwen2.5-3B", 3.086 }, { "Qwen2.5-7B", 7.616 }, { "Qwen2.5-14B", 14.770 },
+        { "Qwen3-0.6B", 0.596 },   { "Qwen3-1.7B", 1.721 },   { "Qwen3-4B", 4.022 },   { "Qwen3-8B", 8.191 },   { "Llama-3.1-8B", 8.030 },
     };
     struct error err = { 0 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -282,10 +291,10 @@ static int teardown(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_files_are_refused_and_named), cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(sixteen_bit_floats_convert_exactly), cmocka_unit_test(a_saved_model_loads_and_is_the_same),
-        cmocka_unit_test(sharded_models_of_any_float_type_load),
-        cmocka_unit_test(configs_say_which_key_is_wrong), cmocka_unit_test(shapes_have_the_published_sizes),
+        cmocka_unit_test(hostile_files_are_refused_and_named),   cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(sixteen_bit_floats_convert_exactly),    cmocka_unit_test(a_saved_model_loads_and_is_the_same),
+        cmocka_unit_test(sharded_models_of_any_float_type_load), cmocka_unit_test(configs_say_which_key_is_wrong),
+        cmocka_unit_test(shapes_have_the_published_sizes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -160,12 +160,16 @@ static void the_process_answers_over_its_socket(UNUSED void **state)
     assert_non_null(agent);
     struct peer *scorer = peer_new(t, "scorer", &err);
     assert_non_null(scorer);
-    static const struct { const char *text; int64_t n_tok, finish; bool right; double reward;
+    static const struct {
+        const char *text;
+        int64_t n_tok, finish;
+        bool right;
+        double reward;
     } samples[] = {
-        {"so \\boxed{12}", 5, 0, true, 10},
-        {"so \\boxed{13}", 5, 0, false, 0},
-        {"so \\boxed{12}", 10, 1, true, 0},
-        {"so \\boxed{12}", 18, 0, true, 4},    // DAPO eq. 13 at the request's M = 20, L_cache = 5: -0.6 x 10
+        { "so \\boxed{12}", 5, 0, true, 10 },
+        { "so \\boxed{13}", 5, 0, false, 0 },
+        { "so \\boxed{12}", 10, 1, true, 0 },
+        { "so \\boxed{12}", 18, 0, true, 4 },    // DAPO eq. 13 at the request's M = 20, L_cache = 5: -0.6 x 10
     };
     struct msg_out m = MSG_OUT_INIT;
     msg_begin(&m, MSG_SCORE);

@@ -46,7 +46,9 @@ static void row_text(const struct sft_data *d, int64_t i, struct buf *out)
 
 static void only_answers_carry_loss(UNUSED void **state)
 {
-    static const struct { const char *line, *want; } cases[] = {
+    static const struct {
+        const char *line, *want;
+    } cases[] = {
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"1+1?\"},{\"role\":\"assistant\",\"content\":\"2\"}]}",
           "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n[2<|im_end|>]" },
         { "{\"messages\":{\"role\":\"user\",\"content\":\"1+1?\"},\"answer\":\"2\"}",
@@ -73,13 +75,13 @@ static void wrong_rows_are_named_and_long_ones_counted(UNUSED void **state)
 {
     struct error err = { 0 };
     assert_null(data_of("{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}],\"answer\":\"2\"}\n"
-                        "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]}\n", 100, &err));
+                        "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]}\n",
+                        100, &err));
     assert_non_null(strstr(err.text, "data.jsonl:2"));
     assert_non_null(strstr(err.text, "'answer'"));
-    struct sft_data *d =
-        data_of("{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}],\"answer\":\"2\"}\n"
-                "{\"messages\":[{\"role\":\"user\",\"content\":\"111111111111111111111111\"}],\"answer\":\"2\"}\n",
-                30, &err);
+    struct sft_data *d = data_of("{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}],\"answer\":\"2\"}\n"
+                                 "{\"messages\":[{\"role\":\"user\",\"content\":\"111111111111111111111111\"}],\"answer\":\"2\"}\n",
+                                 30, &err);
     assert_non_null(d);
     assert_true(sft_data_n(d) == 1 && sft_data_n_too_long(d) == 1);
     sft_data_free(d);
@@ -110,11 +112,12 @@ static void training_lowers_the_loss_and_repeats_to_the_bit(UNUSED void **state)
         struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
         set.token_budget_max = 64;
         struct trainer *t = trainer_new(m, NULL, &set, &err);
-        struct sft_stage stage = { .data = d, .n_step = 20, .batch_rows = 2, .lr = 3e-3, .max_norm = 1, .seed = 1,
-                                   .schedule = { .kind = SCHEDULE_CONSTANT } };
+        struct sft_stage stage = {
+            .data = d, .n_step = 20, .batch_rows = 2, .lr = 3e-3, .max_norm = 1, .seed = 1, .schedule = { .kind = SCHEDULE_CONSTANT }
+        };
         double before, after, n = 0;
-        if (!t || !sft_evaluate(t, d, &before, &n, &err) || !sft_run(t, &stage, NULL, NULL, &err)
-            || !sft_evaluate(t, d, &after, &n, &err) || !model_weights_hash(m, &hash[run], &err))
+        if (!t || !sft_evaluate(t, d, &before, &n, &err) || !sft_run(t, &stage, NULL, NULL, &err) || !sft_evaluate(t, d, &after, &n, &err)
+            || !model_weights_hash(m, &hash[run], &err))
             fail_msg("%s", err.text);
         assert_true(n == 6 && before > 4 && after < 1);    // two loss tokens a row; ln 320 is 5.8
         int64_t step = 0;
@@ -136,12 +139,10 @@ static int setup(UNUSED void **state)
     struct buf b = BUF_INIT;
     if (!mkdtemp(root))
         return -1;
-    buf_str(
-        &b,
-        "{\"added_tokens\":[{\"id\":256,\"content\":\"<|im_start|>\",\"special\":true},{\"id\":257,\"content\":"
-        "\"<|im_end|>\",\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
-        "\"add_prefix_space\":false,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
-        "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    buf_str(&b, "{\"added_tokens\":[{\"id\":256,\"content\":\"<|im_start|>\",\"special\":true},{\"id\":257,\"content\":"
+                "\"<|im_end|>\",\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+                "\"add_prefix_space\":false,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
+                "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
     for (int i = 0, other = 256; i < 256; i++) {    // GPT-2's stand-ins: printable bytes are themselves
         bool keep = (i >= 33 && i < 127) || (i >= 161 && i != 173);
         buf_fmt(&b, "%s\"\\u%04x\":%d", i ? "," : "", keep ? i : other, i);
@@ -150,14 +151,13 @@ static int setup(UNUSED void **state)
     buf_str(&b, "}}}");
     snprintf(path, sizeof path, "%s/tokenizer.json", root);
     bool ok = file_write(path, b.data, b.len, &err);
-    static const char config[] =
-        "{\"eos_token\":\"<|im_end|>\",\"chat_template\":\"{% for m in messages %}{{ '<|im_start|>' + m['role'] "
-        "+ '\\\\n' + m['content'] + '<|im_end|>\\\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
-        "'<|im_start|>assistant\\\\n' }}"
-        "{% endif %}\"}";
+    static const char config[] = "{\"eos_token\":\"<|im_end|>\",\"chat_template\":\"{% for m in messages %}{{ '<|im_start|>' + m['role'] "
+                                 "+ '\\\\n' + m['content'] + '<|im_end|>\\\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
+                                 "'<|im_start|>assistant\\\\n' }}"
+                                 "{% endif %}\"}";
     snprintf(path, sizeof path, "%s/tokenizer_config.json", root);
     ok = ok && file_write(path, config, sizeof config - 1, &err) && (tok = tokenizer_load(root, &err))
-        && (chat = template_load(root, &err));
+         && (chat = template_load(root, &err));
     buf_release(&b);
     if (!ok)
         fprintf(stderr, "%s\n", err.text);
@@ -175,7 +175,8 @@ static int teardown(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_answers_carry_loss), cmocka_unit_test(wrong_rows_are_named_and_long_ones_counted),
+        cmocka_unit_test(only_answers_carry_loss),
+        cmocka_unit_test(wrong_rows_are_named_and_long_ones_counted),
         cmocka_unit_test(training_lowers_the_loss_and_repeats_to_the_bit),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

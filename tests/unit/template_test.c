@@ -48,8 +48,7 @@ static void conversations_and_expressions_render_as_jinja2_renders_them(UNUSED v
         bool ok = t && template_render(t, name ? json_object_get(row, "variables") : vars, NOW, &out, &err);
         if (ok != (want != NULL))
             fail_msg("cases.jsonl:%d: %s", n, ok ? buf_text(&out) : err.text);
-        if (want &&
-            (out.len != json_string_length(want) || memcmp(buf_text(&out), json_string_value(want), out.len) != 0))
+        if (want && (out.len != json_string_length(want) || memcmp(buf_text(&out), json_string_value(want), out.len) != 0))
             fail_msg("cases.jsonl:%d: '%s'", n, buf_text(&out));
         template_free(t);
         buf_release(&out);
@@ -62,7 +61,9 @@ static void conversations_and_expressions_render_as_jinja2_renders_them(UNUSED v
 
 static void what_is_outside_the_subset_is_refused_with_line_and_construct(UNUSED void **state)
 {
-    static const struct { const char *source, *want; } cases[] = {
+    static const struct {
+        const char *source, *want;
+    } cases[] = {
         { "a\n{% include 'x' %}", "t:2: the statement 'include' is not supported" },
         { "{% extends 'x' %}", "t:1: the statement 'extends'" },
         { "\n\n{{ x|frobnicate }}", "t:3: the filter 'frobnicate' is not supported" },
@@ -134,8 +135,8 @@ static void hostile_templates_end_with_an_error(UNUSED void **state)
         template_free(t);
         buf_release(&out);
     }
-    static const char *const nested[] = {
-        "(", "[", "-", "not ", "{{x|", "{% if x %}", "x.", "{% for a in b %}", "1+", "a if b else ", "{'a':"};
+    static const char *const nested[] = { "(",    "[", "-", "not ", "{{x|", "{% if x %}", "x.", "{% for a in b %}", "1+", "a if b else ",
+                                          "{'a':" };
     for (size_t i = 0; i < ARRAY_SIZE(nested); i++) {
         struct error err = { 0 };
         struct buf source = BUF_INIT, out = BUF_INIT;
@@ -157,7 +158,11 @@ static void hostile_templates_end_with_an_error(UNUSED void **state)
 
 static void a_chat_takes_one_message_or_a_list_and_a_system_prompt(UNUSED void **state)
 {
-    static const struct { const char *messages, *system; bool prompt; const char *want; } cases[] = {
+    static const struct {
+        const char *messages, *system;
+        bool prompt;
+        const char *want;
+    } cases[] = {
         { "{\"role\":\"user\",\"content\":\"hi\"}", "S", true,
           "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n" },
         { "[{\"role\":\"system\",\"content\":\"T\"},{\"role\":\"user\",\"content\":\"hi\"}]", "S", false,
@@ -182,6 +187,7 @@ static void a_chat_takes_one_message_or_a_list_and_a_system_prompt(UNUSED void *
 
 static void a_directory_gives_its_template_and_its_tokens(UNUSED void **state)
 {
+    // clang-format off
     static const struct { const char *config, *jinja, *want;
     } cases[] = {
         {"{\"chat_template\":\"{{ bos_token }}{{ messages|length }}\",\"bos_token\":{\"content\":\"<s>\"}}", NULL,
@@ -192,6 +198,7 @@ static void a_directory_gives_its_template_and_its_tokens(UNUSED void **state)
         {"{\"chat_template\":\"old\"}", "new\n", "new"},
         {"{}", NULL, NULL},
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         char dir[] = "/tmp/template-test-XXXXXX", path[200];
         struct error err = { 0 };

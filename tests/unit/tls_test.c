@@ -95,7 +95,11 @@ static void a_token_is_made_once_and_only_for_its_owner(void **state)
 
 static void what_is_no_token_is_named(void **state)
 {
-    static const struct { const char *text; bool ok; const char *why; } cases[] = {
+    static const struct {
+        const char *text;
+        bool ok;
+        const char *why;
+    } cases[] = {
         { "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", true, "64 digits" },
         { " \n0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\r\n", true, "as pasted" },
         { "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde", false, "one digit short" },
@@ -239,7 +243,8 @@ static void strangers_that_come_and_go_leave_it_listening(void **state)
     struct error err;
     static struct join_identity id;
     int n_seen = 0;
-    static const char hello[] = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", plain[] = "\0SP\0\0\x30\0\0", http[] = "GET / HTTP/1.0\r\n\r\n";
+    static const char hello[] = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", plain[] = "\0SP\0\0\x30\0\0",
+                      http[] = "GET / HTTP/1.0\r\n\r\n";
     identity_of(f->path, &id);
     assert_non_null(server_new_tls(f->head, f->address, &id, 4, &err));
     for (int i = 0; i < 50; i++) {

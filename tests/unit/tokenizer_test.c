@@ -67,8 +67,7 @@ static void text_becomes_the_ids_that_tokenizers_gives_and_back(UNUSED void **st
             struct token_list ids = { 0 };
             for (int again = 0; again < 3; again++) {    // without the cache, filling it, and from it
                 ids.n = 0;
-                assert_true(
-                    encoder_encode(e[again > 0], json_string_value(text), json_string_length(text), 0, &ids, &err));
+                assert_true(encoder_encode(e[again > 0], json_string_value(text), json_string_length(text), 0, &ids, &err));
                 ids_check(json_object_get(row, "ids"), &ids, kinds[k], n);
             }
             struct buf out = BUF_INIT;
@@ -107,30 +106,10 @@ static bool piece_note(void *arg, UNUSED const uint8_t *piece, size_t len)
 
 static void matchers_by_hand_cut_where_pcre2_cuts(UNUSED void **state)
 {
-    static const char *const some[] = {" ",
-                                       "  ",
-                                       "\n",
-                                       "\r",
-                                       "\t",
-                                       "a",
-                                       "Z",
-                                       "\xC3\xA9",
-                                       "\xE4\xBD\xA0",
-                                       "1",
-                                       "23",
-                                       "\xC2\xBD",
-                                       ".",
-                                       "'",
-                                       "'s",
-                                       "'LL",
-                                       "'\xC5\xBF",
-                                       "-",
-                                       "\xCC\x81",
-                                       "\xC2\xA0",
-                                       "\xE3\x80\x80",
-                                       "\xF0\x9F\x91\xA9",
-                                       "don't",
-                                       "\x1c"};
+    static const char *const some[] = {
+        " ", "  ", "\n",  "\r",        "\t", "a",        "Z",        "\xC3\xA9",     "\xE4\xBD\xA0",     "1",     "23",  "\xC2\xBD", ".",
+        "'", "'s", "'LL", "'\xC5\xBF", "-",  "\xCC\x81", "\xC2\xA0", "\xE3\x80\x80", "\xF0\x9F\x91\xA9", "don't", "\x1c"
+    };
     struct unicode u;
     struct error err = { 0 };
     assert_true(unicode_init(&u, &err));
@@ -163,6 +142,7 @@ static void matchers_by_hand_cut_where_pcre2_cuts(UNUSED void **state)
 
 static void bytes_that_are_no_text_become_one_mark_a_maximal_part(UNUSED void **state)
 {
+    // clang-format off
     static const struct { const char *in, *want;
     } cases[] = {
         {"\x80", "\xEF\xBF\xBD"},
@@ -176,13 +156,13 @@ static void bytes_that_are_no_text_become_one_mark_a_maximal_part(UNUSED void **
         {"\xC0\xAF", "\xEF\xBF\xBD\xEF\xBF\xBD"},
         {"\xF4\x90\x80\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         for (size_t cut = 0; cut <= strlen(cases[i].in); cut++) {    // in one piece, and in two however cut
             struct utf8_stream s = { 0 };
             struct buf out = BUF_INIT;
             const uint8_t *p = (const uint8_t *)cases[i].in;
-            assert_true(utf8_stream_push(&s, p, cut, &out) &&
-                        utf8_stream_push(&s, p + cut, strlen(cases[i].in) - cut, &out));
+            assert_true(utf8_stream_push(&s, p, cut, &out) && utf8_stream_push(&s, p + cut, strlen(cases[i].in) - cut, &out));
             assert_true(utf8_stream_end(&s, &out));
             assert_string_equal(buf_text(&out), cases[i].want);
             buf_release(&out);
@@ -213,6 +193,7 @@ static void a_long_run_of_unordered_marks_is_sorted_in_time(UNUSED void **state)
 
 static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state)
 {
+    // clang-format off
     static const struct { const char *json, *want;
     } cases[] = {
         {"{" REST MODEL "}", NULL},
@@ -240,6 +221,7 @@ static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state
          "\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}",
          "the escape '\\h'"},
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
         struct tokenizer *t = tokenizer_parse(cases[i].json, strlen(cases[i].json), "t.json", &err);
@@ -263,11 +245,11 @@ static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state
 
 static void special_tokens_of_a_directory_are_found(UNUSED void **state)
 {
-    static const struct { const char *name, *text;
+    static const struct {
+        const char *name, *text;
     } files[] = {
-        {"tokenizer_config.json",
-         "{\"eos_token\":{\"content\":\"<|im_end|>\"},\"pad_token\":\"<|endoftext|>\",\"bos_token\":null}"},
-        {"generation_config.json", "{\"eos_token_id\":[602,600],\"pad_token_id\":1}"},
+        { "tokenizer_config.json", "{\"eos_token\":{\"content\":\"<|im_end|>\"},\"pad_token\":\"<|endoftext|>\",\"bos_token\":null}" },
+        { "generation_config.json", "{\"eos_token_id\":[602,600],\"pad_token_id\":1}" },
     };
     char dir[] = "/tmp/tokenizer-test-XXXXXX", path[600];
     struct error err = { 0 };

@@ -2,7 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <cmocka.h>
 #include <math.h>
@@ -36,8 +36,7 @@ static float *array(const struct shards *s, const char *name)
 static void groups_read(const struct shards *s, struct group **out)
 {
     struct error err;
-    float *token = array(s, "token"), *n_prompt = array(s, "n_prompt"), *n_tok = array(s, "n_tok"),
-          *old = array(s, "logp_old");
+    float *token = array(s, "token"), *n_prompt = array(s, "n_prompt"), *n_tok = array(s, "n_tok"), *old = array(s, "logp_old");
     float *reward = array(s, "reward"), *cut = array(s, "cut");
     int64_t at_tok = 0, at_old = 0;
     for (int64_t i = 0; i < STEPS * GROUPS; i++) {
@@ -53,11 +52,11 @@ static void groups_read(const struct shards *s, struct group **out)
             g->prompt[k] = (int32_t)token[at_tok++];
         for (int64_t k = 0, first = 0; k < SAMPLES; k++) {
             int64_t q = i * SAMPLES + k;
-            g->sample[k] = (struct sample){.first_tok = first,
-                                           .n_tok = (int64_t)n_tok[q],
-                                           .score = SCORE_OK,
-                                           .reward = (double)reward[q],
-                                           .finish = cut[q] != 0 ? FINISH_LENGTH : FINISH_STOP};
+            g->sample[k] = (struct sample){ .first_tok = first,
+                                            .n_tok = (int64_t)n_tok[q],
+                                            .score = SCORE_OK,
+                                            .reward = (double)reward[q],
+                                            .finish = cut[q] != 0 ? FINISH_LENGTH : FINISH_STOP };
             first += g->sample[k].n_tok;
         }
         for (int64_t k = 0; k < total; k++) {
@@ -144,8 +143,8 @@ static void twenty_steps_are_pytorchs(UNUSED void **state)
             // fp32 sums in another order, twenty updates deep
             if (!(fabs(metric[M_LOSS] - (double)loss[i]) < 1e-4 * fmax(fabs((double)loss[i]), 0.1))
                 || !(fabs(metric[M_GRAD_NORM] - (double)norm[i]) < 1e-3 * (double)norm[i]))
-                fail_msg("%s, step %d: loss %.7g, norm %.7g; PyTorch has %.7g, %.7g", algo_name(a), i, metric[M_LOSS],
-                         metric[M_GRAD_NORM], (double)loss[i], (double)norm[i]);
+                fail_msg("%s, step %d: loss %.7g, norm %.7g; PyTorch has %.7g, %.7g", algo_name(a), i, metric[M_LOSS], metric[M_GRAD_NORM],
+                         (double)loss[i], (double)norm[i]);
         }
         free(loss);
         free(norm);
@@ -185,8 +184,7 @@ static void the_gradient_does_not_depend_on_the_cut(UNUSED void **state)
                 s += (double)whole[k] * (double)whole[k];
             }
             if (!(sqrt(d / s) < 1e-6))
-                fail_msg("%s: micro-batches of %lld tokens move the gradient by %g", algo_name(a), (long long)budgets[i],
-                         sqrt(d / s));
+                fail_msg("%s: micro-batches of %" PRId64 " tokens move the gradient by %g", algo_name(a), budgets[i], sqrt(d / s));
             free(g);
         }
         free(whole);
@@ -198,7 +196,7 @@ static void the_gradient_does_not_depend_on_the_cut(UNUSED void **state)
 /* What some steps by so many ranks leave behind; all of it must be the same bytes for any number. */
 struct outcome {
     size_t weight_bytes;
-    void *weights;               // of rank 0; every other rank's were compared with them
+    void *weights;    // of rank 0; every other rank's were compared with them
     float *state[STATE_N];
     double metric[3][METRIC_N];
 };
@@ -371,8 +369,8 @@ static void running_blocks_again_changes_no_bit(UNUSED void **state)
             struct trainer *t = trainer_open_as(&f, 64, again);
             struct trainer_sums sums;
             g[again] = malloc((size_t)n * 4);
-            if (!trainer_begin(t, (const struct group *const *)f.g, GROUPS, &f.h, &err)
-                || !trainer_grad(t, &f.h, &sums, &err) || !trainer_grad_get(t, g[again], &err))
+            if (!trainer_begin(t, (const struct group *const *)f.g, GROUPS, &f.h, &err) || !trainer_grad(t, &f.h, &sums, &err)
+                || !trainer_grad_get(t, g[again], &err))
                 fail_msg("%s", err.text);
             trainer_free(t);
         }
@@ -542,11 +540,13 @@ static void a_gradient_that_is_not_finite_changes_nothing(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(twenty_steps_are_pytorchs), cmocka_unit_test(the_gradient_does_not_depend_on_the_cut),
+        cmocka_unit_test(twenty_steps_are_pytorchs),
+        cmocka_unit_test(the_gradient_does_not_depend_on_the_cut),
         cmocka_unit_test(any_number_of_ranks_leaves_the_same_bytes),
         cmocka_unit_test(a_batch_is_cut_in_order_and_as_evenly_as_can_be),
         cmocka_unit_test(log_probs_are_the_same_bits_in_any_packing),
-        cmocka_unit_test(running_blocks_again_changes_no_bit), cmocka_unit_test(where_the_state_lies_changes_no_bit),
+        cmocka_unit_test(running_blocks_again_changes_no_bit),
+        cmocka_unit_test(where_the_state_lies_changes_no_bit),
         cmocka_unit_test(masters_collect_what_bf16_weights_cannot_show),
         cmocka_unit_test(a_ratio_beyond_the_threshold_leaves_its_sample_out),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),

@@ -2,7 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
@@ -178,8 +178,8 @@ static void the_overview_tells_what_matters_in_80x24(UNUSED void **state)
     struct stage s;
     stage_make(&s, &usual, 80, 24);
     pass(&s, 1.25);
-    static const char *const wanted[] = { "simulated", "RUNNING", "step 151/400", "left", "reward", "KL", "entropy", "length", "tok/s",
-                                          "worker cpu:1", "generating", "? help", "p pause", "S stop" };
+    static const char *const wanted[] = { "simulated", "RUNNING", "step 151/400", "left",       "reward", "KL",      "entropy",
+                                          "length",    "tok/s",   "worker cpu:1", "generating", "? help", "p pause", "S stop" };
     for (size_t i = 0; i < ARRAY_SIZE(wanted); i++)
         if (!shows(&s, wanted[i]))
             fail_msg("'%s' is not on the screen:\n%s", wanted[i], screen(&s));
@@ -278,7 +278,9 @@ static void a_knob_is_edited_inside_its_bounds_and_reverted(UNUSED void **state)
 
 static void commands_are_checked_before_they_are_sent(UNUSED void **state)
 {
-    static const struct { const char *line, *want; } cases[] = {
+    static const struct {
+        const char *line, *want;
+    } cases[] = {
         { "set lr=2", "'learning_rate' cannot be '2'; it is 0 to 1" },
         { "set model=x", "'model' is fixed once a run has begun" },
         { "set temperature", "'temperature' is not of the form NAME=VALUE" },
@@ -309,7 +311,9 @@ static void commands_are_checked_before_they_are_sent(UNUSED void **state)
 
 static void colon_q_quits_and_a_mistyped_command_gets_the_nearest(UNUSED void **state)
 {
-    static const struct { const char *line, *want; } cases[] = {
+    static const struct {
+        const char *line, *want;
+    } cases[] = {
         { ":foo\r", "unknown command 'foo'; :help lists the commands" },
         { ":qiut\r", "unknown command 'qiut'; did you mean 'quit'?" },
         { ":stpo\r", "unknown command 'stpo'; did you mean 'stop'?" },
@@ -478,7 +482,10 @@ static void alarms_say_what_is_wrong_and_what_to_try(UNUSED void **state)
 
 static void a_counter_that_rose_is_an_alarm_until_a_step_without(UNUSED void **state)
 {
-    static const struct { double timeouts, errors; const char *want; } steps[] = {
+    static const struct {
+        double timeouts, errors;
+        const char *want;
+    } steps[] = {
         { 3, 0, "verifier time-outs, 3 so far" },    // the first step, too: counters begin at 0
         { 3, 0, NULL },
         { 3, 1, "verifier errors, 1 so far" },
@@ -547,12 +554,12 @@ static void a_chosen_rollout_stays_while_new_ones_come(UNUSED void **state)
     stage_make(&s, &usual, 120, 30);
     type(&s, "3jj");
     char title[64];
-    snprintf(title, sizeof(title), "item %lld,", (long long)model_rollout_at(s.m, 2)->item);
+    snprintf(title, sizeof(title), "item %" PRId64 ",", model_rollout_at(s.m, 2)->item);
     assert_true(shows(&s, title));
     pass(&s, 5);
     assert_true(shows(&s, title));
     press(&s, 'f');    // follow again
-    snprintf(title, sizeof(title), "item %lld,", (long long)model_rollout_at(s.m, 0)->item);
+    snprintf(title, sizeof(title), "item %" PRId64 ",", model_rollout_at(s.m, 0)->item);
     assert_true(shows(&s, title));
     stage_release(&s);
 }
@@ -561,7 +568,9 @@ static void hostile_text_reaches_the_screen_only_as_signs(UNUSED void **state)
 {
     struct stage s;
     stage_make(&s, &usual, 100, 30);
-    static const char evil[] = "\x1b]0;owned\x07\x1b[2J\xc2\x9b" "31m\xe2\x80\xae" "abc\xff\x00tail";
+    static const char evil[] = "\x1b]0;owned\x07\x1b[2J\xc2\x9b"
+                               "31m\xe2\x80\xae"
+                               "abc\xff\x00tail";
     struct rollout_view *g = model_rollout(s.m, 9999999, 1, evil, sizeof(evil) - 1);
     assert_non_null(g);
     rollout_sample(g, evil, sizeof(evil) - 1, NAN, 3, true, evil);
@@ -617,9 +626,16 @@ static void devices_stand_below_the_processes_and_what_is_not_known_is_a_dash(UN
     s.m->host[1] = (struct host_view){ "rack8", 7, 0x1p34, 0x1p35, 90, 2 };
     s.m->n_device = 5;
     for (int i = 0; i < 5; i++)
-        s.m->device[i] = (struct device_view){ .what = "NVIDIA H200", .state = "ok", .util_percent = NAN, .mem_used_bytes = NAN,
-                                               .mem_total_bytes = NAN, .temp_celsius = NAN, .power_watts = NAN, .power_limit_watts = NAN,
-                                               .sm_clock_mhz = NAN, .ecc_uncorrected = NAN };
+        s.m->device[i] = (struct device_view){ .what = "NVIDIA H200",
+                                               .state = "ok",
+                                               .util_percent = NAN,
+                                               .mem_used_bytes = NAN,
+                                               .mem_total_bytes = NAN,
+                                               .temp_celsius = NAN,
+                                               .power_watts = NAN,
+                                               .power_limit_watts = NAN,
+                                               .sm_clock_mhz = NAN,
+                                               .ecc_uncorrected = NAN };
     snprintf(s.m->device[0].name, sizeof(s.m->device[0].name), "gpu 0");
     snprintf(s.m->device[1].name, sizeof(s.m->device[1].name), "gpu 1");
     snprintf(s.m->device[2].name, sizeof(s.m->device[2].name), "gpu 2");

@@ -20,20 +20,39 @@ static struct cells cells_make(int w, int h)
 
 static void text_is_cut_and_sanitised(UNUSED void **state)
 {
-    static const struct { const char *text; int w; const char *want; int columns; const char *why; } cases[] = {
+    static const struct {
+        const char *text;
+        int w;
+        const char *want;
+        int columns;
+        const char *why;
+    } cases[] = {
         { "plain", 10, "plain", 5, "fits" },
         { "plain", 5, "plain", 5, "fits exactly" },
         { "plainer", 5, "plai\u2026", 5, "cut with an ellipsis" },
         { "a\x1b[31mb", 10, "a\u241b[31mb", 7, "an escape sequence is shown, not obeyed" },
-        { "a\xff\xfe" "b", 10, "a\ufffd\ufffd" "b", 4, "broken UTF-8" },
-        { "a\u202e" "b", 10, "a\ufffd" "b", 3, "a direction override is shown" },
+        { "a\xff\xfe"
+          "b",
+          10,
+          "a\ufffd\ufffd"
+          "b",
+          4, "broken UTF-8" },
+        { "a\u202e"
+          "b",
+          10,
+          "a\ufffd"
+          "b",
+          3, "a direction override is shown" },
         { "\u4e2d\u6587", 10, "\u4e2d\u6587", 4, "wide characters take two columns" },
         { "\u4e2d\u6587\u5b57", 5, "\u4e2d\u6587\u2026", 5, "cut between wide characters" },
         { "\u4e2d\u6587\u5b57", 3, "\u4e2d\u2026", 3, "cut where half a wide one would stand" },
         { "e\u0301x", 10, "e\u0301x", 2, "a combining mark stays on its letter" },
         { "\u0301x", 10, "x", 1, "a mark with nothing before it is not drawn" },
         { "a\u200db", 10, "ab", 2, "the joiner is left out" },
-        { "a\nb", 10, "a\u21b5" "b", 3, "a newline inside one row" },
+        { "a\nb", 10,
+          "a\u21b5"
+          "b",
+          3, "a newline inside one row" },
         { "abc", 0, "", 0, "no room at all" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -105,7 +124,12 @@ static void ascii_leaves_only_ascii(UNUSED void **state)
 
 static void wrapping_keeps_every_byte_and_fits(UNUSED void **state)
 {
-    static const struct { const char *text; int w; const char *lines[5]; const char *why; } cases[] = {
+    static const struct {
+        const char *text;
+        int w;
+        const char *lines[5];
+        const char *why;
+    } cases[] = {
         { "one two three", 7, { "one two", "three" }, "at the last blank that fits" },
         { "one two  three", 8, { "one two ", "three" }, "a second blank falls off the end" },
         { "abcdefgh", 3, { "abc", "def", "gh" }, "anywhere when there is no blank" },
@@ -154,7 +178,9 @@ static void both_shipped_themes_name_every_role(UNUSED void **state)
 
 static void a_wrong_theme_names_file_and_line(UNUSED void **state)
 {
-    static const struct { const char *text, *want; } cases[] = {
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
         { "# fine\nok = #00ff00\nokay = #00ff00\n", "x.theme:3: there is no role 'okay'" },
         { "ok = #00ff0\n", "x.theme:1: '#00ff0' is neither a colour" },
         { "ok = green\n", "x.theme:1: 'green' is neither a colour" },
@@ -197,6 +223,7 @@ static void poorer_terminals_get_what_they_can_show(UNUSED void **state)
 
 int main(void)
 {
+    // clang-format off
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_cut_and_sanitised),
         cmocka_unit_test(half_a_wide_character_never_remains),
@@ -207,5 +234,6 @@ int main(void)
         cmocka_unit_test(a_wrong_theme_names_file_and_line),
         cmocka_unit_test(poorer_terminals_get_what_they_can_show),
     };
+    // clang-format on
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,8 +69,7 @@ static const char *drawn(char *out, size_t size, struct series *s, int64_t from,
     struct cells c = { 0 };
     struct error err;
     assert_true(cells_resize(&c, 8, 4, &err));
-    chart_draw(&c, (struct rect){ 0, 0, 8, 4 },
-               &(struct chart){ .series = s, .from = from, .to = to, .cursor = -1, .glyphs = glyphs });
+    chart_draw(&c, (struct rect){ 0, 0, 8, 4 }, &(struct chart){ .series = s, .from = from, .to = to, .cursor = -1, .glyphs = glyphs });
     out[0] = 0;
     for (int y = 0; y < 4; y++) {
         char row[128];
@@ -137,7 +136,12 @@ static void charts_of_any_size_stay_inside(UNUSED void **state)
             for (int g = 0; g < 3; g++) {
                 assert_true(cells_resize(&c, 44, 16, &err));
                 chart_draw(&c, (struct rect){ 2, 2, w, h },
-                           &(struct chart){ .series = &s, .from = w, .to = w + h * 40, .mark = marks, .n_mark = 4, .cursor = 60,
+                           &(struct chart){ .series = &s,
+                                            .from = w,
+                                            .to = w + h * 40,
+                                            .mark = marks,
+                                            .n_mark = 4,
+                                            .cursor = 60,
                                             .glyphs = (enum chart_glyphs)g });
                 for (int y = 0; y < 16; y++)
                     for (int x = 0; x < 44; x++)
@@ -166,9 +170,13 @@ static void axes_are_round_and_hold_the_values(UNUSED void **state)
 
 static void numbers_fit_six_columns(UNUSED void **state)
 {
-    static const struct { double v; const char *want; } cases[] = {
-        { 0, "0" }, { 0.7341, "0.734" }, { 1.5, "1.50" }, { 12345, "12.3k" }, { 999.4, "999" }, { 999.6, "1.0k" },
-        { 1.23e-5, "1.2e-5" }, { -0.5, "-0.500" }, { -1.2e-5, "-1e-5" }, { 5.1e9, "5.1G" }, { 1e300, "1e+300" },
+    static const struct {
+        double v;
+        const char *want;
+    } cases[] = {
+        { 0, "0" },           { 0.7341, "0.734" }, { 1.5, "1.50" },       { 12345, "12.3k" },
+        { 999.4, "999" },     { 999.6, "1.0k" },   { 1.23e-5, "1.2e-5" }, { -0.5, "-0.500" },
+        { -1.2e-5, "-1e-5" }, { 5.1e9, "5.1G" },   { 1e300, "1e+300" },
     };
     char out[16];
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)

@@ -9,7 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <cmocka.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ struct item {
     char text[160];
     char key[KEYS_MAX][48];
     int n_key;
-    int solved;      // golds of the suites
+    int solved;    // golds of the suites
 };
 struct items {
     int n;
@@ -60,10 +60,14 @@ static int64_t gcd(int64_t a, int64_t b)
 static void key_rational(struct item *it, const char *kind, int64_t num, int64_t den)
 {
     int64_t g = gcd(num, den);
-    key(it, "%s:%lld/%lld", kind, (long long)(num / g), (long long)(den / g));
+    key(it, "%s:%" PRId64 "/%" PRId64, kind, (num / g), (den / g));
 }
 
-enum share { SHARE_NONE, SHARE_MAY, SHARE_MUST };
+enum share {
+    SHARE_NONE,
+    SHARE_MAY,
+    SHARE_MUST,
+};
 
 /* May, or must, the answer solve the gold? A key that begins with '?' is a value it may stand for. */
 static enum share share_key(const struct item *a, const struct item *b)
@@ -98,130 +102,130 @@ static void gold_make(struct items *l, int kind, uint64_t *r)
 {
     char t[160];
     int64_t a = between(r, -12, 60), b = between(r, 1, 12), c = between(r, 2, 9);
-    long long A = a, B = b, C = c;
+    int64_t A = a, B = b, C = c;
     char letter = (char)('a' + between(r, 0, 25));
     struct item *it;
     switch (kind) {
     case 0:    // integers, most of them small
-        snprintf(t, sizeof t, "%lld", A);
+        snprintf(t, sizeof t, "%" PRId64, A);
         key_rational(add(l, t), "q", a, 1);
         break;
     case 1:
-        snprintf(t, sizeof t, "\\frac{%lld}{%lld}", A, B);
+        snprintf(t, sizeof t, "\\frac{%" PRId64 "}{%" PRId64 "}", A, B);
         key_rational(add(l, t), "q", a, b);
         break;
     case 2:
-        snprintf(t, sizeof t, "%s%lld.%02lld", a < 0 ? "-" : "", llabs(A), B);
-        key_rational(add(l, t), "q", (llabs(A) * 100 + b) * (a < 0 ? -1 : 1), 100);
+        snprintf(t, sizeof t, "%s%" PRId64 ".%02" PRId64, a < 0 ? "-" : "", A < 0 ? -A : A, B);
+        key_rational(add(l, t), "q", (A < 0 ? -A : A * 100 + b) * (a < 0 ? -1 : 1), 100);
         break;
     case 3:    // 7 is not a square, and c is its multiplier
-        snprintf(t, sizeof t, "%lld\\sqrt{7}", C);
-        key(add(l, t), "root7:%lld", C);
+        snprintf(t, sizeof t, "%" PRId64 "\\sqrt{7}", C);
+        key(add(l, t), "root7:%" PRId64, C);
         break;
     case 4:
-        snprintf(t, sizeof t, "\\frac{%lld\\pi}{%lld}", B, C);
+        snprintf(t, sizeof t, "\\frac{%" PRId64 "\\pi}{%" PRId64 "}", B, C);
         key_rational(add(l, t), "pi", b, c);
         break;
     case 5:    // 10% is the number 1/10, and the 10 of a question that asks for percent
-        snprintf(t, sizeof t, "%lld\\%%", llabs(A));
+        snprintf(t, sizeof t, "%" PRId64 "\\%%", A < 0 ? -A : A);
         it = add(l, t);
-        key_rational(it, "q", llabs(A), 100);
-        key_rational(it, "q", llabs(A), 1);
+        key_rational(it, "q", A < 0 ? -A : A, 100);
+        key_rational(it, "q", A < 0 ? -A : A, 1);
         break;
     case 6:    // an angle is its number, or its radians
-        snprintf(t, sizeof t, "%lld^\\circ", llabs(A));
+        snprintf(t, sizeof t, "%" PRId64 "^\\circ", A < 0 ? -A : A);
         it = add(l, t);
-        key_rational(it, "q", llabs(A), 1);
+        key_rational(it, "q", A < 0 ? -A : A, 1);
         if (a != 0)
-            key_rational(it, "pi", llabs(A), 180);
+            key_rational(it, "pi", A < 0 ? -A : A, 180);
         break;
     case 7:
-        snprintf(t, sizeof t, "%lld \\text{ cm}", llabs(A));
-        key_rational(add(l, t), "q", llabs(A), 1);
+        snprintf(t, sizeof t, "%" PRId64 " \\text{ cm}", A < 0 ? -A : A);
+        key_rational(add(l, t), "q", A < 0 ? -A : A, 1);
         break;
     case 8:
-        snprintf(t, sizeof t, "(%lld, %lld)", A, A + B);
-        key(add(l, t), "pair:%lld,%lld", A, A + B);
+        snprintf(t, sizeof t, "(%" PRId64 ", %" PRId64 ")", A, A + B);
+        key(add(l, t), "pair:%" PRId64 ",%" PRId64, A, A + B);
         break;
     case 9:
-        snprintf(t, sizeof t, "[%lld, %lld]", A, A + B);
-        key(add(l, t), "closed:%lld,%lld", A, A + B);
+        snprintf(t, sizeof t, "[%" PRId64 ", %" PRId64 "]", A, A + B);
+        key(add(l, t), "closed:%" PRId64 ",%" PRId64, A, A + B);
         break;
     case 10:
-        snprintf(t, sizeof t, "(-\\infty, %lld)", A);
-        key(add(l, t), "below:%lld", A);
+        snprintf(t, sizeof t, "(-\\infty, %" PRId64 ")", A);
+        key(add(l, t), "below:%" PRId64, A);
         break;
     case 11:
-        snprintf(t, sizeof t, "[%lld, \\infty)", A);
-        key(add(l, t), "from:%lld", A);
+        snprintf(t, sizeof t, "[%" PRId64 ", \\infty)", A);
+        key(add(l, t), "from:%" PRId64, A);
         break;
     case 12:
-        snprintf(t, sizeof t, "\\{%lld, %lld\\}", A, A + B);
-        key(add(l, t), "set:%lld,%lld", A, A + B);
+        snprintf(t, sizeof t, "\\{%" PRId64 ", %" PRId64 "\\}", A, A + B);
+        key(add(l, t), "set:%" PRId64 ",%" PRId64, A, A + B);
         break;
     case 13:
         snprintf(t, sizeof t, "%c", letter);
         key(add(l, t), letter == 'e' ? "exp:1" : letter == 'i' ? "imaginary:1" : "?letter:%c", letter);
         break;
     case 14:
-        snprintf(t, sizeof t, "%lld%c + %lld", C, letter == 'e' || letter == 'i' ? 'x' : letter, B);
+        snprintf(t, sizeof t, "%" PRId64 "%c + %" PRId64, C, letter == 'e' || letter == 'i' ? 'x' : letter, B);
         key(add(l, t), "linear:%s", t);
         break;
     case 15:
-        snprintf(t, sizeof t, "%c = %lld", letter, A);
+        snprintf(t, sizeof t, "%c = %" PRId64, letter, A);
         it = add(l, t);
         key_rational(it, "named", a, 1);
         key_rational(it, "?q", a, 1);
         break;
     case 16:
-        snprintf(t, sizeof t, "y = %lldx %+lld", C, A);
-        key(add(l, t), "line:%lld,%lld", C, A);
+        snprintf(t, sizeof t, "y = %" PRId64 "x %+" PRId64, C, A);
+        key(add(l, t), "line:%" PRId64 ",%" PRId64, C, A);
         break;
     case 17:
-        snprintf(t, sizeof t, "x^2 + %lldy^2 = %lld", C, B);
-        key(add(l, t), "conic:%lld,%lld", C, B);
+        snprintf(t, sizeof t, "x^2 + %" PRId64 "y^2 = %" PRId64, C, B);
+        key(add(l, t), "conic:%" PRId64 ",%" PRId64, C, B);
         break;
     case 18:
-        snprintf(t, sizeof t, "\\begin{pmatrix} %lld & %lld \\\\ %lld & %lld \\end{pmatrix}", A, B, C, A + 1);
-        key(add(l, t), "matrix:%lld,%lld,%lld", A, B, C);
+        snprintf(t, sizeof t, "\\begin{pmatrix} %" PRId64 " & %" PRId64 " \\\\ %" PRId64 " & %" PRId64 " \\end{pmatrix}", A, B, C, A + 1);
+        key(add(l, t), "matrix:%" PRId64 ",%" PRId64 ",%" PRId64, A, B, C);
         break;
     case 19:
-        snprintf(t, sizeof t, "%lld + %lldi", A, C);
-        key(add(l, t), "complex:%lld,%lld", A, C);
+        snprintf(t, sizeof t, "%" PRId64 " + %" PRId64 "i", A, C);
+        key(add(l, t), "complex:%" PRId64 ",%" PRId64, A, C);
         break;
     case 20:
-        snprintf(t, sizeof t, "e^{%lld}", B);
-        key(add(l, t), "exp:%lld", B);
+        snprintf(t, sizeof t, "e^{%" PRId64 "}", B);
+        key(add(l, t), "exp:%" PRId64, B);
         break;
     case 21:
-        snprintf(t, sizeof t, "\\ln %lld", C);
-        key(add(l, t), "ln:%lld", C);
+        snprintf(t, sizeof t, "\\ln %" PRId64, C);
+        key(add(l, t), "ln:%" PRId64, C);
         break;
     case 22:
-        snprintf(t, sizeof t, "x > %lld", A);
-        key(add(l, t), "above:%lld", A);
+        snprintf(t, sizeof t, "x > %" PRId64, A);
+        key(add(l, t), "above:%" PRId64, A);
         break;
     case 23:
-        snprintf(t, sizeof t, "%lld\\pi + %lldk\\pi, k \\in \\mathbb{Z}", C, B);
-        key(add(l, t), "family:%lld,%lld", C, B);
+        snprintf(t, sizeof t, "%" PRId64 "\\pi + %" PRId64 "k\\pi, k \\in \\mathbb{Z}", C, B);
+        key(add(l, t), "family:%" PRId64 ",%" PRId64, C, B);
         break;
     case 24:
-        snprintf(t, sizeof t, "%lld, %lld, %lld", A, A, A + B);
-        key(add(l, t), "list:%lld,%lld,%lld", A, A, A + B);
+        snprintf(t, sizeof t, "%" PRId64 ", %" PRId64 ", %" PRId64, A, A, A + B);
+        key(add(l, t), "list:%" PRId64 ",%" PRId64 ",%" PRId64, A, A, A + B);
         break;
     case 25:
-        snprintf(t, sizeof t, "f(%c) = %lld", letter == 'e' || letter == 'i' ? 'x' : letter, A);
+        snprintf(t, sizeof t, "f(%c) = %" PRId64, letter == 'e' || letter == 'i' ? 'x' : letter, A);
         it = add(l, t);
         key_rational(it, "named", a, 1);
         key_rational(it, "?q", a, 1);
         break;
     case 26:
-        snprintf(t, sizeof t, "x \\equiv %lld \\pmod{%lld}", B, B + C);
-        key(add(l, t), "residue:%lld,%lld", B, B + C);
+        snprintf(t, sizeof t, "x \\equiv %" PRId64 " \\pmod{%" PRId64 "}", B, B + C);
+        key(add(l, t), "residue:%" PRId64 ",%" PRId64, B, B + C);
         break;
     case 27:
-        snprintf(t, sizeof t, "%lld \\times 10^{-%lld}", C, B + 3);
-        key(add(l, t), "tiny:%lld,%lld", C, B);
+        snprintf(t, sizeof t, "%" PRId64 " \\times 10^{-%" PRId64 "}", C, B + 3);
+        key(add(l, t), "tiny:%" PRId64 ",%" PRId64, C, B);
         break;
     }
 }
@@ -229,6 +233,7 @@ static void gold_make(struct items *l, int kind, uint64_t *r)
 
 static void golds_make(struct items *l, int each)
 {
+    // clang-format off
     static const struct { const char *text, *key; } fixed[] = {
         { "\\infty", "inf:+" }, { "-\\infty", "inf:-" }, { "\\emptyset", "set:" }, { "\\mathbb{R}", "set:R" },
         { "(-\\infty, \\infty)", "set:R" }, { "\\mathbb{Z}", "set:Z" }, { "\\mathbb{N}", "set:N" },
@@ -239,6 +244,7 @@ static void golds_make(struct items *l, int each)
         { "\\int_0^1 f(x)\\,dx", "int" }, { "\\frac{a}{b}", "a/b" }, { "n!", "n!" }, { "\\binom{n}{2}", "binom" },
         { "3N", "3N" }, { "\\gcd(a,b)", "gcd" }, { "\\vec{a} \\cdot \\vec{b}", "ab" }, { "k\\pi", "kpi" },
     };
+    // clang-format on
     uint64_t r = 20;
     for (int kind = 0; kind < GOLD_KINDS; kind++)
         for (int i = 0; i < each; i++)
@@ -252,12 +258,14 @@ static void golds_make(struct items *l, int each)
 /* Dresses of a whole number, %d; each is worth the number and what the second key says. */
 static void answers_numbers(struct items *l)
 {
+    // clang-format off
     static const struct { const char *format; int percent, degree; } dress[] = {
         { "%d", 0, 0 }, { "+%d", 0, 0 }, { "%d.0", 0, 0 }, { "\\frac{%d}{1}", 0, 0 }, { "x=%d", 0, 0 },
         { "\\{%d\\}", 0, 0 }, { "(%d)", 0, 0 }, { "%d\\text{ units}", 0, 0 }, { "%d\\%%", 1, 0 }, { "%d^\\circ", 0, 1 },
         { "\\text{The value is }%d", 0, 0 }, { "f(1)=%d", 0, 0 }, { "|%d|", 0, 0 }, { "%d=%d", 0, 0 }, { "%d^1", 0, 0 },
         { "\\max(%d,%d)", 0, 0 }, { "\\frac{d}{dx}%d", -1, 0 }, { "\\lim_{x\\to 0}%d", -1, 0 }, { "\\int %d", -1, 0 },
     };
+    // clang-format on
     for (int v = 0; v <= 10; v++)
         for (size_t i = 0; i < ARRAY_SIZE(dress); i++) {
             char t[96];
@@ -283,8 +291,9 @@ static void answers_numbers(struct items *l)
 
 static void answers_letters(struct items *l)
 {
-    static const char *const applied[] = { "%c(0)", "%c(1)", "%c(2-2)", "%c\\left(0\\right)", "%c(\\infty)", "%c(3)",
-                                           "\\frac{%c(1)}{%c(1)}-1" };
+    static const char *const applied[] = {
+        "%c(0)", "%c(1)", "%c(2-2)", "%c\\left(0\\right)", "%c(\\infty)", "%c(3)", "\\frac{%c(1)}{%c(1)}-1"
+    };
     for (char c = 'a'; c <= 'z'; c++) {
         char t[64] = { c };
         key(add(l, t), c == 'e' ? "exp:1" : c == 'i' ? "imaginary:1" : "?letter:%c", c);
@@ -311,6 +320,7 @@ static void answers_letters(struct items *l)
 }
 
 /* What has no value or says nothing: worth nothing at all. */
+// clang-format off
 static const char *const worthless[] = {
     "", " ", "{}", "()", "[]", ",", ";", ".", "?", "!", "-", "+", "=", "\\", "\\\\", "$", "$$", "$ $", "\\,", "\\quad", "&",
     "\\text{}", "\\text{ }", "\\boxed{}", "\\mathrm{}", "\\left(\\right)", "\\frac{}{}", "\\sqrt{}", "{{}}", "\\_", "^", "_",
@@ -334,9 +344,11 @@ static const char *const worthless[] = {
     "(-\\infty,-\\infty)", "(\\infty,\\infty)", "gt\\_answer", "\\text{gt\\_answer}", "\\phantom{5}", "\\label{5}", "\\square",
     "\\frac{d}{dx}x", "\\frac{d}{dx}", "\\frac{dx}{dx}", "f", "f^{-1}(x)", "\\overline{z}-z", "\\gcd()", "\\max()", "\\deg f",
 };
+// clang-format on
 
 static void answers_make(struct items *l)
 {
+    // clang-format off
     static const struct { const char *text, *key[KEYS_MAX]; } valued[] = {
         { "\\infty", { "inf:+" } }, { "+\\infty", { "inf:+" } }, { "2\\infty", { "inf:+" } }, { "-\\infty", { "inf:-" } },
         { "\\infty+1", { "inf:+" } }, { "1/\\infty", { "q:0/1" } }, { "\\emptyset", { "set:" } }, { "\\{\\}", { "set:" } },
@@ -357,6 +369,7 @@ static void answers_make(struct items *l)
         { "\\text{increasing}", { "word:increasing" } }, { "x^2", { "sq" } }, { "\\sqrt{7}", { "none" } }, { "1:2", { "q:1/2" } },
         { "50\\%", { "q:1/2", "q:50/1" } }, { "\\frac{n!}{1}", { "n!" } }, { "\\lfloor 0.5\\rfloor", { "q:0/1" } },
     };
+    // clang-format on
     answers_numbers(l);
     answers_letters(l);
     for (size_t i = 0; i < ARRAY_SIZE(worthless); i++)

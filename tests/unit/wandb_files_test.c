@@ -10,7 +10,9 @@
 
 static void a_value_is_what_python_s_configparser_reads(UNUSED void **state)
 {
-    static const struct { const char *text, *want, *why; } cases[] = {
+    static const struct {
+        const char *text, *want, *why;
+    } cases[] = {
         { "[default]\nentity = team\n", "team", "as wandb init writes it" },
         { "[default]\nentity=team", "team", "no blanks, no newline at the end" },
         { "[default]\r\nentity : team \t\r\n", "team", "a colon, carriage returns" },
@@ -36,8 +38,10 @@ static void a_value_is_what_python_s_configparser_reads(UNUSED void **state)
 
 static void what_is_no_settings_file_is_refused_by_line(UNUSED void **state)
 {
-    static const struct { const char *text, *want; } cases[] = {
-        { "entity = team\n", "f:1: 'entity = team'" },               // no section yet
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        { "entity = team\n", "f:1: 'entity = team'" },    // no section yet
         { "[default]\nentity\n", "f:2: 'entity'" },
         { "[default]\n= team\n", "f:2: '= team'" },
         { "[default\nentity = team\n", "f:1: '[default'" },

@@ -12,13 +12,19 @@
 
 static struct group_summary group(int64_t n_scored, double ans_sum, int64_t n_timeout, int64_t n_error)
 {
-    return (struct group_summary){ .n_sample = 8, .n_scored = n_scored, .n_left_out = 8 - n_scored, .n_timeout = n_timeout,
-                                   .n_error = n_error, .ans_sum = ans_sum };
+    return (struct group_summary){
+        .n_sample = 8, .n_scored = n_scored, .n_left_out = 8 - n_scored, .n_timeout = n_timeout, .n_error = n_error, .ans_sum = ans_sum
+    };
 }
 
 static void a_group_is_wasted_when_nothing_can_be_learned_from_it(UNUSED void **state)
 {
-    static const struct { int64_t n_scored; double ans_sum, low, high; bool wasted; const char *why; } cases[] = {
+    static const struct {
+        int64_t n_scored;
+        double ans_sum, low, high;
+        bool wasted;
+        const char *why;
+    } cases[] = {
         { 0, 0, NAN, NAN, true, "no sample was scored" },
         { 1, 0, NAN, NAN, false, "one was, and nothing is filtered" },
         { 8, 0, 0.01, 0.99, true, "all wrong" },
@@ -50,9 +56,13 @@ static void a_useful_group_begins_the_count_anew(UNUSED void **state)
 
 static void the_text_says_what_happened_and_what_to_look_at(UNUSED void **state)
 {
-    static const struct { struct waste w; const char *what, *remedy; } cases[] = {
+    static const struct {
+        struct waste w;
+        const char *what, *remedy;
+    } cases[] = {
         { { .n_sample = 16, .n_left_out = 16, .n_timeout = 12, .n_error = 4, .reason = "code: time" },
-          "the last 16 samples were all left out (12 time-outs, 4 errors of the verifier, the last: code: time); ", "raise reward_timeout_s" },
+          "the last 16 samples were all left out (12 time-outs, 4 errors of the verifier, the last: code: time); ",
+          "raise reward_timeout_s" },
         { { .n_sample = 16, .n_left_out = 16, .n_error = 16 }, "(0 time-outs, 16 errors of the verifier); ", "look at logs/scorer.log" },
         { { .n_sample = 16, .n_left_out = 16 }, "the last 16 samples were all left out", "reward_type cannot tell" },
         { { .n_sample = 16 }, "the groups of the last 16 samples were all filtered; ", "widen it" },

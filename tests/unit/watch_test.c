@@ -13,7 +13,7 @@
 
 struct story {    // a feed that has something new each time it is asked
     struct feed feed;
-    int n;        // how often it has been
+    int n;    // how often it has been
 };
 
 static void steps_add(struct model *m, int64_t end)
@@ -42,18 +42,14 @@ static void story_pump(struct feed *f, struct model *m, int64_t now_ns)
         model_eval(m, "all", 1, 4, 0.125);
         event_add(m, 1, 2, "checkpoint", "{\"step\":2,\"path\":\"step-2\"}");
         break;
-    case 1:
-        steps_add(m, 4);
-        break;
+    case 1: steps_add(m, 4); break;
     case 2:    // two evaluations of one set between two looks, and the end
         event_add(m, 2, 3, "eval", "{\"set\":\"all\",\"step\":3,\"n\":4,\"mean\":0.25}");
         event_add(m, 3, 5, "eval", "{\"set\":\"all\",\"step\":5,\"n\":4,\"mean\":0.5}");
         m->step = 5;
         m->state = RUN_FINISHED;
         break;
-    default:
-        steps_add(m, 6);
-        m->ended = true;
+    default: steps_add(m, 6); m->ended = true;
     }
 }
 
@@ -64,9 +60,12 @@ static int64_t story_due(UNUSED const struct feed *f)
 
 static void an_event_is_told_after_the_step_it_happened_after(UNUSED void **state)
 {
-    static const struct { const char *event; int64_t step; } want[] = {
-        { "step", 1 }, { "step", 2 }, { "step", 3 }, { "eval", 1 }, { "checkpoint", 2 }, { "eval", 3 }, { "step", 4 }, { "step", 5 },
-        { "eval", 5 }, { "finished", 5 },
+    static const struct {
+        const char *event;
+        int64_t step;
+    } want[] = {
+        { "step", 1 }, { "step", 2 }, { "step", 3 }, { "eval", 1 }, { "checkpoint", 2 },
+        { "eval", 3 }, { "step", 4 }, { "step", 5 }, { "eval", 5 }, { "finished", 5 },
     };
     struct error err;
     struct story story = { .feed = { .fd = -1, .pump = story_pump, .due_ns = story_due } };

@@ -12,7 +12,7 @@
 #include "protocol/run/run_failure.h"
 #include "protocol/run/spawn.h"
 
-#define DEATHS_MAX 6         // quick ones in a row
+#define DEATHS_MAX 6    // quick ones in a row
 
 int pidfd_of(pid_t pid)
 {

@@ -26,11 +26,11 @@
 
 SUBCOMMAND_DECLARE(join)
 
-#define VIEW_OPEN 24         // questions of those who may only look, held open at once
-#define LINGER_MS 700        // after the end is known, for consoles to see it
+#define VIEW_OPEN 24             // questions of those who may only look, held open at once
+#define LINGER_MS 700            // after the end is known, for consoles to see it
 #define LAST_ANSWERS_MS 10000    // ... for those that are connected to ask what they have not heard
-#define STOP_S 20            // for processes that were ordered to stop
-#define LOOK_MS 250          // between two looks at what has no due time
+#define STOP_S 20                // for processes that were ordered to stop
+#define LOOK_MS 250              // between two looks at what has no due time
 
 static volatile sig_atomic_t signalled;    // a signal handler has no argument to hang state on
 
@@ -73,9 +73,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         return;
     }
     switch (in.type) {
-    case MSG_HEARTBEAT:
-        heartbeat_came(a, ev->request, &in, ev->data, ev->len);
-        break;
+    case MSG_HEARTBEAT: heartbeat_came(a, ev->request, &in, ev->data, ev->len); break;
     case MSG_PUBLISH: {
         char topic[32];
         struct msg_out m = MSG_OUT_INIT;
@@ -108,12 +106,23 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         }
         break;
     }
-    case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS:
+    case MSG_STEPS:
+    case MSG_EVENTS:
+    case MSG_ROLLOUTS:
         if ((x = pending_new(a, ev->request, in.type, ev->data, ev->len, 10000)))
             pending_ask(a, x);
         break;
-    case MSG_WORK: case MSG_GROUP: case MSG_FETCH: case MSG_DONE: case MSG_SCORE: case MSG_JOIN: case MSG_NODE:
-    case MSG_FILE: case MSG_GONE: case MSG_OK: case MSG_REFUSED:
+    case MSG_WORK:
+    case MSG_GROUP:
+    case MSG_FETCH:
+    case MSG_DONE:
+    case MSG_SCORE:
+    case MSG_JOIN:
+    case MSG_NODE:
+    case MSG_FILE:
+    case MSG_GONE:
+    case MSG_OK:
+    case MSG_REFUSED:
     case MSG_TYPE_COUNT:
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the agent", msg_specs[in.type].name);
         request_refuse(ev->request, &err);
@@ -206,7 +215,10 @@ static bool end_tick(struct agent *a)
 
 static void exporters_make(struct agent *a)
 {
-    const struct { bool wanted; const char *name; } kinds[] = {
+    const struct {
+        bool wanted;
+        const char *name;
+    } kinds[] = {
         { strcmp(a->config.wandb, "off") != 0, "export wandb" },
         { a->config.tensorboard, "export tensorboard" },
         { a->config.metrics_listen[0] != 0, "export openmetrics" },

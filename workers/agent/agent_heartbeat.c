@@ -7,7 +7,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 
-#define GAP_MS 1000          // a turn that took so long: the agent itself was stopped or starved
+#define GAP_MS 1000    // a turn that took so long: the agent itself was stopped or starved
 
 /* A silence that tells: longer than a few heartbeats, however slow they are set. */
 double silence_s(const struct agent *a)
@@ -50,7 +50,8 @@ void late_tell(const struct agent *a, char *out, size_t size)
     if (silent)
         snprintf(out, size, "'%s' has given no sign of life for %.1f s", silent->name, (double)(now - silent->heard_ms) / 1000);
     else if (busy)
-        snprintf(out, size, "'%s' waits for nobody and has been in '%s' for %.1f s", busy->name, busy->phase, (double)(now - busy->phase_ms) / 1000);
+        snprintf(out, size, "'%s' waits for nobody and has been in '%s' for %.1f s", busy->name, busy->phase,
+                 (double)(now - busy->phase_ms) / 1000);
 }
 
 /* Kill what has been stuck for restart_stuck_s; children_tick starts it again. Exporters and the keeper have no heartbeat,
@@ -152,7 +153,7 @@ void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in,
         if (c->pid == 0)
             child_watch(c, pid);    // a life of before us
         else
-            stop = true;            // its place has been taken
+            stop = true;    // its place has been taken
     }
     if (c && c->pid == pid) {
         child_heard(c, in, now, data, len);

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 
-#define ASK_MS 5000          // until a request passed on is asked again
+#define ASK_MS 5000    // until a request passed on is asked again
 
 struct pending *pending_new(struct agent *a, struct request *r, enum msg_type type, const void *data, size_t len, int64_t limit_ms)
 {

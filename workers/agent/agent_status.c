@@ -1,5 +1,6 @@
 /* The answer to status, from what the processes and the controller have told; once a second, what the processes use. */
 #include "workers/agent/agent_parts.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,7 @@ void telemetry_send(struct agent *a, const char *topic, const void *data, size_t
 static void child_sample(struct child *c, double passed_s)
 {
     char path[64], line[1024];
-    unsigned long long utime, stime;
+    uint64_t utime, stime;
     long rss, n_thread;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)c->pid);
     FILE *f = c->pid ? fopen(path, "re") : NULL;
@@ -27,8 +28,10 @@ static void child_sample(struct child *c, double passed_s)
     fclose(f);
     line[n] = 0;
     const char *p = strrchr(line, ')');    // the name may hold anything
-    if (!p || sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d %ld %*d %*u %*u %ld", &utime,
-                     &stime, &n_thread, &rss) != 4)
+    if (!p
+        || sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" PRIu64 " %" PRIu64 " %*d %*d %*d %*d %ld %*d %*u %*u %ld", &utime,
+                  &stime, &n_thread, &rss)
+               != 4)
         return;
     double cpu_s = (double)(utime + stime) / (double)sysconf(_SC_CLK_TCK);
     if (passed_s > 0 && cpu_s >= c->cpu_s)
@@ -59,7 +62,8 @@ void telemetry_tick(struct agent *a)
     for (int i = 0; i < a->n_child; i++) {
         child_sample(&a->child[i], passed_s);
         if (a->child[i].pid)
-            process[n++] = (struct node_process){ a->child[i].pid, a->child[i].cpu_share, a->child[i].rss_mib * (1 << 20), a->child[i].n_thread };
+            process[n++] = (struct node_process){ a->child[i].pid, a->child[i].cpu_share, a->child[i].rss_mib * (1 << 20),
+                                                  a->child[i].n_thread };
     }
     node_watch_tick(a->node, process, n, alarm_note, a);
     if (!a->detail_ms || a->over || (a->kept_ms && (double)(now - a->kept_ms) < 1000 * a->config.telemetry_s))
@@ -100,8 +104,10 @@ static void processes_write(struct agent *a, struct msg_out *m)
         bool heard = c->command != NULL && !c->exporter;
         snprintf(waits, sizeof waits, "%s", c->waits_for);
         if (!c->pid)
-            snprintf(waits, sizeof waits, c->failed ? "an operator: it has failed, see its log; 'ctl restart' starts it again"
-                     : c->exporter && c->next_ms == INT64_MAX ? "ended; see its log" : "being started again");
+            snprintf(waits, sizeof waits,
+                     c->failed                                ? "an operator: it has failed, see its log; 'ctl restart' starts it again"
+                     : c->exporter && c->next_ms == INT64_MAX ? "ended; see its log"
+                                                              : "being started again");
         else if (heard && silent_s > silence_s(a))
             snprintf(waits, sizeof waits, "no sign of life for %.0f s", silent_s);
         msg_map(m, NULL);

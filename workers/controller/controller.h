@@ -43,39 +43,44 @@
 #include "protocol/run/rollout_file.h"
 
 #define WORKER_MAX 64
-#define HOLD_MS 2000             // a request for work is held open so long
-#define RECENT_MAX 16            // groups kept as bytes for the operator's screen
+#define HOLD_MS 2000                 // a request for work is held open so long
+#define RECENT_MAX 16                // groups kept as bytes for the operator's screen
 #define BATCH_MAX TRAIN_BATCH_MAX    // groups of a train batch
-#define CHECKPOINT_MAX 256       // remembered
-#define COUNT_MAX 12             // numbers in totals and waste
+#define CHECKPOINT_MAX 256           // remembered
+#define COUNT_MAX 12                 // numbers in totals and waste
 
-enum pause_depth { PAUSE_NONE, PAUSE_ROLLOUTS, PAUSE_STEP, PAUSE_DRAIN };
+enum pause_depth {
+    PAUSE_NONE,
+    PAUSE_ROLLOUTS,
+    PAUSE_STEP,
+    PAUSE_DRAIN,
+};
 
 struct worker {
     char name[64];
-    int64_t start;               // its life; 0: the slot is free
+    int64_t start;                       // its life; 0: the slot is free
     int64_t incarnation, step, items;    // items: inside its sampler
-    int64_t version, made;       // of the weights it samples with: optimizer steps, and the incarnation that made them so
+    int64_t version, made;               // of the weights it samples with: optimizer steps, and the incarnation that made them so
     bool produces, consumes, busy;
-    int64_t rank;                // among the trainers; -1
-    int64_t round, given_round;  // it has met the other trainers in; it was told to meet them in
-    int64_t task;                // given and not reported; 0: none
-    enum task_kind task_kind;    // TASK_NONE when there is none
+    int64_t rank;                  // among the trainers; -1
+    int64_t round, given_round;    // it has met the other trainers in; it was told to meet them in
+    int64_t task;                  // given and not reported; 0: none
+    enum task_kind task_kind;      // TASK_NONE when there is none
     int64_t task_step;
     int64_t shared[OUTLET_SLOT_MAX];    // (n_shared) versions that it keeps for others, as it said last
-    int n_shared, n_again;       // n_again: weights that did not come, in a row
-    struct request *held;        // a request for work that waits
+    int n_shared, n_again;              // n_again: weights that did not come, in a row
+    struct request *held;               // a request for work that waits
     int64_t held_ms, heard_ms;
 };
 struct line_part {
-    int64_t incarnation, from;   // it made the steps beyond from, up to the next part's
+    int64_t incarnation, from;    // it made the steps beyond from, up to the next part's
 };
 struct knob_change {
-    int64_t step, rollout_step;  // from when on it holds
+    int64_t step, rollout_step;    // from when on it holds
     const struct knob *knob;
     char value[RUN_TEXT_MAX];
     char before[RUN_TEXT_MAX];
-    int64_t group;               // changes of one command
+    int64_t group;    // changes of one command
 };
 struct checkpoint_row {
     int64_t step;
@@ -96,7 +101,7 @@ struct pending_command {
     struct request *request;
     char id[128], name[32], who[128];
     enum pause_depth depth;
-    int64_t step;                // checkpoint, eval: of which step
+    int64_t step;    // checkpoint, eval: of which step
     int64_t limit_ms;
 };
 struct answer {
@@ -106,14 +111,14 @@ struct answer {
 /* Of all groups that have come, each counted once in the transaction that keeps it; returning to an earlier step takes none away. */
 struct totals {
     int64_t n_tok, n_sample, n_timeout, n_error;
-    int64_t n_wasted;            // samples of groups that nothing could be learned from (waste.h)
+    int64_t n_wasted;    // samples of groups that nothing could be learned from (waste.h)
 };
 /* Of the groups that came since something. */
 struct score_sums {
-    double wait_s;                     // that groups waited for their scores
-    double response_s;                 // that responses did
-    double verify_s;                   // that verifiers worked
-    int64_t n;                         // responses
+    double wait_s;        // that groups waited for their scores
+    double response_s;    // that responses did
+    double verify_s;      // that verifiers worked
+    int64_t n;            // responses
 };
 struct controller {
     struct process process;
@@ -121,42 +126,42 @@ struct controller {
     struct journal *journal;
     bool in_transaction;
     struct rollout_file *rollouts;
-    struct rollout_log *log;           // the readable one
+    struct rollout_log *log;    // the readable one
     char rollout_path[4200], checkpoint_dir[4200];
-    struct run_config config;          // run.yaml
-    struct run_config now;             // with all changes
-    struct ledger *ledger;             // NULL until n_row is known
+    struct run_config config;    // run.yaml
+    struct run_config now;       // with all changes
+    struct ledger *ledger;       // NULL until n_row is known
     int64_t n_row, ledger_first;
     int64_t rebuild_step, rebuild_item;    // where a journal that was made again begins (journal_rebuild.h); 0: it never was
-    struct buf lines;                  // int64 pairs (prompt, line of the data's file), as done has them; empty: not told
+    struct buf lines;                      // int64 pairs (prompt, line of the data's file), as done has them; empty: not told
     enum run_state state;
-    enum pause_depth pause;            // wanted
+    enum pause_depth pause;    // wanted
     char reason[1024];
     bool stop_wanted;
     int64_t step, max_steps, incarnation, next_task;
-    struct line_part *line;            // (n_line) who made the steps that are not undone; from grows
+    struct line_part *line;    // (n_line) who made the steps that are not undone; from grows
     int64_t n_line, line_cap;
-    int64_t loading_step;              // where a load that is under way leads; -1: none
+    int64_t loading_step;    // where a load that is under way leads; -1: none
     /* several trainers; the first two are in the journal */
-    int64_t round;                     // the meeting they are in or are to be in; 0: none yet, or one trainer
-    int64_t begun;                     // the optimizer step that one of them has been told to make: then all are; -1
-    bool round_open;                   // nobody has been seen in it
+    int64_t round;      // the meeting they are in or are to be in; 0: none yet, or one trainer
+    int64_t begun;      // the optimizer step that one of them has been told to make: then all are; -1
+    bool round_open;    // nobody has been seen in it
     struct worker worker[WORKER_MAX];
     int n_worker;
     /* saving and evaluating */
-    int64_t save_wanted, saving;       // optimizer step; -1: none
+    int64_t save_wanted, saving;    // optimizer step; -1: none
     int64_t eval_wanted, evaluating;
     double save_stall_s, save_write_s;
-    struct checkpoint_row *checkpoint; // (n_checkpoint) newest last
+    struct checkpoint_row *checkpoint;    // (n_checkpoint) newest last
     int n_checkpoint;
     struct eval_row eval[EVAL_SET_MAX];
     int n_eval;
-    struct knob_change *change;        // (n_change)
+    struct knob_change *change;    // (n_change)
     int64_t n_change, change_cap, change_group;
-    struct resumed *resumed;           // NULL: none were given, or they are changes now
+    struct resumed *resumed;    // NULL: none were given, or they are changes now
     struct pending_command pending[32];
     int n_pending;
-    struct answer *answer;             // (n_answer) to be sent after the commit
+    struct answer *answer;    // (n_answer) to be sent after the commit
     int n_answer, answer_cap;
     /* the last groups, as their messages */
     struct buf recent[RECENT_MAX];
@@ -165,18 +170,18 @@ struct controller {
     struct journal_metric metric[96];
     char metric_name[96][96];
     int n_metric;
-    int64_t worked_ms;              // when work_tick was called last
+    int64_t worked_ms;    // when work_tick was called last
     int64_t started_ms, step_ms, ended_ms;
     double step_s_mean;
-    double host_mem_bytes;             // of the run's processes, as last sampled; 0: not yet
+    double host_mem_bytes;    // of the run's processes, as last sampled; 0: not yet
     struct totals total;
-    int64_t count_kept[COUNT_MAX];     // total and waste as the journal has them (counts.c)
-    struct score_sums scored;          // since the last step
+    int64_t count_kept[COUNT_MAX];         // total and waste as the journal has them (counts.c)
+    struct score_sums scored;              // since the last step
     int64_t storage_ms, log_told_bytes;    // when the journal's log was looked at; how long it was when an alert said so, 0: none did
-    bool fold_told;                    // that it cannot be folded
-    int log_reader_pid;                // that read the log at the last look; 0: nobody did
-    struct waste waste;                // up to the last group that came
-    struct storage *storage;           // storage.c's own
+    bool fold_told;                        // that it cannot be folded
+    int log_reader_pid;                    // that read the log at the last look; 0: nobody did
+    struct waste waste;                    // up to the last group that came
+    struct storage *storage;               // storage.c's own
 };
 
 /* run_state.c */
@@ -203,8 +208,8 @@ int64_t version_made(const struct controller *c, int64_t version);
 MUST_USE bool groups_lost(struct controller *c, int64_t n, const struct error *why, struct error *err);
 /* All trainers go back to the newest step that can be returned to; several of them meet anew. False: the run has failed. */
 bool trainers_return(struct controller *c, char path[4096]);
-MUST_USE bool step_begin(struct controller *c, struct error *err);    // a trainer is told to make the next step
-bool step_is_open(const struct controller *c);    // a trainer has been told to make it, and it is not done
+MUST_USE bool step_begin(struct controller *c, struct error *err);        // a trainer is told to make the next step
+bool step_is_open(const struct controller *c);                            // a trainer has been told to make it, and it is not done
 MUST_USE bool ledger_advance(struct controller *c, struct error *err);    // cut and open what can be
 void run_tick(struct controller *c);
 /* The settings as they hold for optimizer step `step` and rollout step `rollout_step` (INT64_MAX: all changes). */
@@ -264,8 +269,8 @@ MUST_USE bool storage_open(struct controller *c, struct error *err);    // once 
 void storage_close(struct controller *c);
 /* Append a group to the rollout file; r is answered by group_note once it is on disk, and taken on success only. A group of an item that
  * is on its way already is not appended again. */
-MUST_USE bool storage_put(struct controller *c, struct request *r, int64_t item, const struct group_summary *sum, const void *data, size_t len,
-                          struct error *err);
+MUST_USE bool storage_put(struct controller *c, struct request *r, int64_t item, const struct group_summary *sum, const void *data,
+                          size_t len, struct error *err);
 void storage_note(struct controller *c);    // each turn of the loop: note what has reached the disk
 void storage_tick(struct controller *c);    // each turn of the loop; looks once a second
 int64_t storage_due(const struct controller *c);

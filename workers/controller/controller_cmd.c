@@ -126,8 +126,9 @@ static void event_told(struct controller *c, struct request *r, const struct msg
         return;
     }
     bool has_id = mval_text(body, "id", id, sizeof id)[0] != 0;
-    if (has_id && !(transaction(c, &err) && journal_command_get(c->journal, id, &known, &found, &err)
-                    && (found || journal_command_put(c->journal, id, "told", &err)))) {
+    if (has_id
+        && !(transaction(c, &err) && journal_command_get(c->journal, id, &known, &found, &err)
+             && (found || journal_command_put(c->journal, id, "told", &err)))) {
         refuse_later(c, r, &err);
     } else {
         if (!found)
@@ -158,7 +159,14 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     case MSG_ROLLOUTS: rollouts_asked(c, ev->request, &in); break;
     case MSG_STATUS: status_asked(c, ev->request); break;
     case MSG_PUBLISH: event_told(c, ev->request, &in); break;
-    case MSG_HEARTBEAT: case MSG_SCORE: case MSG_JOIN: case MSG_NODE: case MSG_FILE: case MSG_OK: case MSG_REFUSED: case MSG_TYPE_COUNT:
+    case MSG_HEARTBEAT:
+    case MSG_SCORE:
+    case MSG_JOIN:
+    case MSG_NODE:
+    case MSG_FILE:
+    case MSG_OK:
+    case MSG_REFUSED:
+    case MSG_TYPE_COUNT:
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the controller", msg_specs[in.type].name);
         refuse_later(c, ev->request, &err);
         break;

@@ -46,7 +46,7 @@ bool counts_load(struct controller *c, struct error *err)
         *count_at(c, i) = c->count_kept[i];
     }
     bool ok = journal_value_get(c->journal, REASON, &reason, &found, err)
-           && journal_events_read(c->journal, 0, "state", over_see, &was_over, err);
+              && journal_events_read(c->journal, 0, "state", over_see, &was_over, err);
     if (ok)
         snprintf(c->waste.reason, sizeof c->waste.reason, "%s", found ? buf_text(&reason) : "");
     if (ok && was_over)
@@ -68,7 +68,7 @@ bool counts_keep(struct controller *c, struct error *err)
         waste_moved = waste_moved || counts[i].offset - offsetof(struct controller, waste) < sizeof c->waste;
     }
     return !waste_moved    // its reason changes only with it
-        || (transaction(c, err) && journal_value_put(c->journal, REASON, c->waste.reason, strlen(c->waste.reason), err));
+           || (transaction(c, err) && journal_value_put(c->journal, REASON, c->waste.reason, strlen(c->waste.reason), err));
 }
 
 void totals_add(struct controller *c, const struct group_summary *group)

@@ -1,6 +1,6 @@
 #include "workers/controller/ledger.h"
 #include <math.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +11,9 @@ struct ledger {
     struct ledger_item *item;    // (n) held items, in order; item[0].item is first
     int64_t first, n, cap;
     struct ledger_state state;
-    int64_t *order;              // (n_row) the prompt order of order_episode
-    int64_t order_episode;       // -1: none made yet
-    bool *forbidden;             // (n_row)
+    int64_t *order;           // (n_row) the prompt order of order_episode
+    int64_t order_episode;    // -1: none made yet
+    bool *forbidden;          // (n_row)
     int64_t n_forbidden;
 };
 
@@ -28,8 +28,8 @@ static uint64_t splitmix(uint64_t *x)    // Steele, Lea, Flood: Fast splittable 
 struct ledger *ledger_new(const struct ledger_rules *rules, struct error *err)
 {
     if (rules->n_row < 1 || rules->n_behind < 0 || rules->n_behind > LEDGER_BEHIND_MAX) {
-        error_set(err, ERR_SHAPE, "a run with %lld usable prompts and n_behind %lld cannot be scheduled",
-                  (long long)rules->n_row, (long long)rules->n_behind);
+        error_set(err, ERR_SHAPE, "a run with %" PRId64 " usable prompts and n_behind %" PRId64 " cannot be scheduled", rules->n_row,
+                  rules->n_behind);
         return NULL;
     }
     struct ledger *l = calloc(1, sizeof *l);
@@ -39,7 +39,7 @@ struct ledger *ledger_new(const struct ledger_rules *rules, struct error *err)
         free(l);
         free(order);
         free(forbidden);
-        error_set(err, ERR_NO_MEMORY, "no memory for the order of %lld prompts", (long long)rules->n_row);
+        error_set(err, ERR_NO_MEMORY, "no memory for the order of %" PRId64 " prompts", rules->n_row);
         return NULL;
     }
     l->rules = *rules;
@@ -131,8 +131,7 @@ bool ledger_restore_item(struct ledger *l, const struct ledger_item *item, struc
     if (l->n == 0)
         l->first = item->item;
     if (item->item != l->first + l->n)
-        return error_set(err, ERR_DATA, "the journal's item %lld follows item %lld", (long long)item->item,
-                         (long long)(l->first + l->n - 1));
+        return error_set(err, ERR_DATA, "the journal's item %" PRId64 " follows item %" PRId64, item->item, (l->first + l->n - 1));
     struct ledger_item *i = item_add(l);
     if (!i)
         return error_set(err, ERR_NO_MEMORY, "no memory for the ledger");
@@ -329,8 +328,7 @@ static bool group_counts(const struct ledger_cut *cut, const struct group_summar
     return mean > cut->filter_low && mean < cut->filter_high;
 }
 
-int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut,
-                   void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
+int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
 {
     int64_t s = l->state.n_cut, in_pool = 0, made = 0;
     for (int64_t k = 0; k < l->n; k++) {
@@ -436,7 +434,8 @@ void ledger_forget(struct ledger *l, int64_t step)
 {
     int64_t n = 0;
     while (n < l->n && l->item[n].rollout_step < l->state.n_cut
-           && (l->item[n].fate == LEDGER_FILTERED || l->item[n].fate == LEDGER_STALE || (l->item[n].fate == LEDGER_TRAINED && l->item[n].batch < step)))
+           && (l->item[n].fate == LEDGER_FILTERED || l->item[n].fate == LEDGER_STALE
+               || (l->item[n].fate == LEDGER_TRAINED && l->item[n].batch < step)))
         n++;
     if (n == 0)
         return;
@@ -487,15 +486,16 @@ int64_t ledger_version_wanted(const struct ledger *l)
 {
     int64_t version = -1;
     for (int64_t k = 0; k < l->n; k++)
-        if ((l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED)
-            && (version < 0 || l->item[k].version < version))
+        if ((l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED) && (version < 0 || l->item[k].version < version))
             version = l->item[k].version;
     return version;
 }
 
 void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_counts *out)
 {
-    *out = (struct ledger_counts){ .n_batch = l->state.n_batch, .n_cut = l->state.n_cut, .n_open = l->state.n_open,
+    *out = (struct ledger_counts){ .n_batch = l->state.n_batch,
+                                   .n_cut = l->state.n_cut,
+                                   .n_open = l->state.n_open,
                                    .n_item = l->state.n_item,
                                    .exhausted = n_per_step > l->rules.n_item_max - l->state.n_item };
     for (int64_t k = 0; k < l->n; k++) {

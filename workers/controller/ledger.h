@@ -27,38 +27,45 @@
 
 struct ledger_rules {
     int64_t seed;
-    int64_t n_row;            // usable prompts
-    int64_t n_item_max;       // items of the whole run: n_row x episodes
+    int64_t n_row;         // usable prompts
+    int64_t n_item_max;    // items of the whole run: n_row x episodes
     bool shuffle;
-    int64_t n_behind;         // rollout steps, at most LEDGER_BEHIND_MAX
-    bool free;                // free-running; then n_behind is not looked at
-    int64_t max_age;          // free: optimizer steps
+    int64_t n_behind;    // rollout steps, at most LEDGER_BEHIND_MAX
+    bool free;           // free-running; then n_behind is not looked at
+    int64_t max_age;     // free: optimizer steps
 };
-enum ledger_fate { LEDGER_ISSUED, LEDGER_LEASED, LEDGER_RETURNED, LEDGER_FILTERED, LEDGER_STALE, LEDGER_TRAINED };
+enum ledger_fate {
+    LEDGER_ISSUED,
+    LEDGER_LEASED,
+    LEDGER_RETURNED,
+    LEDGER_FILTERED,
+    LEDGER_STALE,
+    LEDGER_TRAINED,
+};
 struct ledger_item {
     int64_t item, row, rollout_step;
-    int64_t version;          // optimizer steps the weights have had; -1: any will do (free, not returned yet)
+    int64_t version;    // optimizer steps the weights have had; -1: any will do (free, not returned yet)
     enum ledger_fate fate;
-    int64_t batch;            // it belongs to batch n, which makes optimizer step n + 1; -1: to none (yet)
-    int worker;               // who has the lease
-    bool lost;                // its group is not kept any more: the record of it is damaged or missing
+    int64_t batch;    // it belongs to batch n, which makes optimizer step n + 1; -1: to none (yet)
+    int worker;       // who has the lease
+    bool lost;        // its group is not kept any more: the record of it is damaged or missing
     struct group_summary summary;
 };
 struct ledger;
 struct ledger *ledger_new(const struct ledger_rules *rules, struct error *err);
-void ledger_free(struct ledger *l);    // NULL is fine
+void ledger_free(struct ledger *l);                                // NULL is fine
 void ledger_item_max_set(struct ledger *l, int64_t n_item_max);    // the run has become longer or shorter
 
 /* Restore from the journal: items in order with fate ISSUED, RETURNED, FILTERED or TRAINED, then the state that
  * ledger_state told when they were written. */
 MUST_USE bool ledger_restore_item(struct ledger *l, const struct ledger_item *item, struct error *err);
 struct ledger_state {
-    int64_t n_cut;                            // rollout steps cut
-    int64_t n_batch;                          // batches cut
-    int64_t n_open;                           // rollout steps opened
-    int64_t n_item;                           // items opened
-    int64_t floor;                            // no return to before this optimizer step: its items have been forgotten
-    int64_t after[LEDGER_BEHIND_MAX + 2];     // batches cut when rollout step s had been cut, at s % (LEDGER_BEHIND_MAX + 2)
+    int64_t n_cut;                           // rollout steps cut
+    int64_t n_batch;                         // batches cut
+    int64_t n_open;                          // rollout steps opened
+    int64_t n_item;                          // items opened
+    int64_t floor;                           // no return to before this optimizer step: its items have been forgotten
+    int64_t after[LEDGER_BEHIND_MAX + 2];    // batches cut when rollout step s had been cut, at s % (LEDGER_BEHIND_MAX + 2)
 };
 void ledger_state(const struct ledger *l, struct ledger_state *out);
 void ledger_restore_state(struct ledger *l, const struct ledger_state *state);
@@ -92,19 +99,22 @@ int64_t ledger_version_issued(const struct ledger *l);          // the smallest 
 int64_t ledger_first(const struct ledger *l);                   // the oldest item that is held
 /* Leases of a worker end: its items can be leased again. Returns how many. */
 int64_t ledger_lease_end(struct ledger *l, int worker);
-enum ledger_return { LEDGER_NEW, LEDGER_KNOWN, LEDGER_NOT_OURS };
+enum ledger_return {
+    LEDGER_NEW,
+    LEDGER_KNOWN,
+    LEDGER_NOT_OURS,
+};
 enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version, const struct group_summary *summary);
 
 /* Rule 2, for one rollout step. Is there one that can be cut? */
 bool ledger_can_cut(const struct ledger *l);
 struct ledger_cut {
-    int64_t batch_size;              // groups of a train batch
-    bool dynamic;                    // only groups inside the filter count; else all do
-    double filter_low, filter_high;  // exclusive, on the mean of ans_acc; NAN: no filter
+    int64_t batch_size;                // groups of a train batch
+    bool dynamic;                      // only groups inside the filter count; else all do
+    double filter_low, filter_high;    // exclusive, on the mean of ans_acc; NAN: no filter
 };
 /* Cut the next rollout step; changed is called for each item whose fate or batch it has fixed. Returns batches made. */
-int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut,
-                   void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
+int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
 /* Free: form batch n_batch, which the trainer waits for, from what has arrived. changed as above; false: too little is there. */
 bool ledger_form(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
 /* The groups of batch n in item order into out (at most max); how many, 0: it has not been cut. */
@@ -128,11 +138,11 @@ const struct ledger_item *ledger_find(const struct ledger *l, int64_t item);    
 
 struct ledger_counts {
     int64_t issued, leased, returned, filtered, stale, trained;    // items still held, by fate
-    int64_t pool;               // returned, cut, and in no batch yet
-    int64_t unbatched;          // issued, leased or returned, and in no batch yet
-    int64_t n_batch;            // batches cut
-    int64_t n_cut, n_open;      // rollout steps
-    int64_t n_item;             // items opened in the whole run
-    bool exhausted;             // no further rollout step can be opened, ever
+    int64_t pool;                                                  // returned, cut, and in no batch yet
+    int64_t unbatched;                                             // issued, leased or returned, and in no batch yet
+    int64_t n_batch;                                               // batches cut
+    int64_t n_cut, n_open;                                         // rollout steps
+    int64_t n_item;                                                // items opened in the whole run
+    bool exhausted;                                                // no further rollout step can be opened, ever
 };
 void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_counts *out);

@@ -13,7 +13,7 @@
 #include "protocol/run/resume_flags.h"
 #include "workers/controller/controller.h"
 
-#define STEPS_MAX 20000      // rows in one answer
+#define STEPS_MAX 20000    // rows in one answer
 #define EVENTS_MAX 1000
 #define OUTCOME_MAX ((size_t)1 << 16)    // of one command, in words
 
@@ -114,8 +114,8 @@ void orders_restore(struct controller *c)
     struct buf text = BUF_INIT;
     int pause = 0, stop = 0;
     snprintf(path, sizeof path, "%s/sock/orders", c->process.run_dir);
-    if (path_exists(path) && file_read(&text, path, 64, &err) && sscanf(buf_text(&text), "%d %d", &pause, &stop) == 2
-        && pause >= PAUSE_NONE && pause <= PAUSE_DRAIN) {
+    if (path_exists(path) && file_read(&text, path, 64, &err) && sscanf(buf_text(&text), "%d %d", &pause, &stop) == 2 && pause >= PAUSE_NONE
+        && pause <= PAUSE_DRAIN) {
         c->pause = (enum pause_depth)pause;
         c->stop_wanted = stop;
         if (stop)
@@ -143,8 +143,9 @@ static bool change_add(struct controller *c, const struct knob *k, const char *v
     struct knob_change *n = &c->change[c->n_change++];
     /* batches that are cut and rollout steps that are open keep what they were made with */
     bool shapes = strcmp(k->name, "train_batch_size") == 0 || strcmp(k->name, "filter_range") == 0;
-    *n = (struct knob_change){ .step = shapes ? MAX(s.n_batch, next) : next, .rollout_step = s.n_open, .knob = k,
-                               .group = c->change_group };
+    *n = (struct knob_change){
+        .step = shapes ? MAX(s.n_batch, next) : next, .rollout_step = s.n_open, .knob = k, .group = c->change_group
+    };
     snprintf(n->value, sizeof n->value, "%s", value);
     snprintf(n->before, sizeof n->before, "%s", before);
     return true;
@@ -230,7 +231,8 @@ static void set_command(struct controller *c, struct request *r, const char *id,
         size_t klen = 0, vlen = 0;
         const char *k = mval_key(values, i, &klen), *v = mval_str(mval_at(values, i), &vlen);
         if (!k || !v || klen >= sizeof words[i][0] || vlen >= sizeof words[i][1])
-            ok = error_set(&err, ERR_USAGE, "value %d of 'set' is not a NAME and a text of at most %zu bytes", i + 1, sizeof words[i][1] - 1);
+            ok = error_set(&err, ERR_USAGE, "value %d of 'set' is not a NAME and a text of at most %zu bytes", i + 1,
+                           sizeof words[i][1] - 1);
         else {
             memcpy(words[i][0], k, klen);
             words[i][0][klen] = 0;
@@ -288,7 +290,7 @@ static bool flag_take(void *arg, const char *name, const char *before, const cha
     bool known = c->resumed->given[k - knobs];
     c->resumed->given[k - knobs] = true;
     return (known || run_config_set(&c->resumed->was, name, before, FROM_FILE, NULL, err))
-        && run_config_set(&c->resumed->wanted, name, value, FROM_COMMAND, NULL, err);
+           && run_config_set(&c->resumed->wanted, name, value, FROM_COMMAND, NULL, err);
 }
 
 bool orders_resumed_read(struct controller *c, struct error *err)
@@ -400,14 +402,17 @@ static void quarantine_command(struct controller *c, struct request *r, const ch
     if (!c->ledger || c->lines.len == 0)
         error_set(&err, ERR_REFUSED, "no worker has loaded the data yet");
     else if (row < 0)
-        error_set(&err, ERR_USAGE, "no prompt of this run stands on line %" PRId64 " of '%.600s': it is blank, its prompt is too long, or the "
-                  "file ends before it", line, c->config.dataset);
+        error_set(&err, ERR_USAGE,
+                  "no prompt of this run stands on line %" PRId64 " of '%.600s': it is blank, its prompt is too long, or the "
+                  "file ends before it",
+                  line, c->config.dataset);
     else if (!ledger_forbid(c->ledger, row))
         error_set(&err, ERR_REFUSED, "the prompt on line %" PRId64 " is in quarantine already, or the last one left", line);
     else
         ok = journal_value_get(c->journal, "quarantine", &list, &found, &err);
-    if (ok && !(buf_fmt(&list, "%" PRId64 "\n", row) && transaction(c, &err)
-                && journal_value_put(c->journal, "quarantine", list.data, list.len, &err)))
+    if (ok
+        && !(buf_fmt(&list, "%" PRId64 "\n", row) && transaction(c, &err)
+             && journal_value_put(c->journal, "quarantine", list.data, list.len, &err)))
         ok = false;
     snprintf(text, sizeof text, "the prompt on line %" PRId64 " is issued no more", line);
     if (ok)
@@ -427,17 +432,14 @@ static bool pause_reached(const struct controller *c, enum pause_depth depth)
         return true;
     ledger_counts(c->ledger, 1, &n);
     switch (depth) {
-    case PAUSE_NONE:
-        return true;
-    case PAUSE_STEP:
-        return !step_is_open(c);
+    case PAUSE_NONE: return true;
+    case PAUSE_STEP: return !step_is_open(c);
     case PAUSE_DRAIN:
-    case PAUSE_ROLLOUTS:
-        break;
+    case PAUSE_ROLLOUTS: break;
     }
     /* what was on its way has come back, and what could be trained on with it has been */
     return n.leased == 0 && !step_is_open(c)
-        && (c->step >= c->max_steps || !ledger_version_done(c->ledger, c->step) || ledger_batch(c->ledger, c->step, &one, 1) == 0);
+           && (c->step >= c->max_steps || !ledger_version_done(c->ledger, c->step) || ledger_batch(c->ledger, c->step, &one, 1) == 0);
 }
 
 static bool saved(const struct controller *c, int64_t step)
@@ -491,7 +493,8 @@ static void late_name(const struct controller *c, char *out, size_t size)
     size_t at = 0;
     for (int i = 0; i < c->n_worker && at < size; i++)
         if (c->worker[i].task)
-            at += (size_t)snprintf(out + at, size - at, "%s%s in '%s'", at ? ", " : "", c->worker[i].name, task_kind_name(c->worker[i].task_kind));
+            at += (size_t)snprintf(out + at, size - at, "%s%s in '%s'", at ? ", " : "", c->worker[i].name,
+                                   task_kind_name(c->worker[i].task_kind));
     if (at == 0)
         snprintf(out, size, c->n_worker ? "%s, which has not asked for work" : "no worker is there", c->n_worker ? c->worker[0].name : "");
 }
@@ -627,14 +630,16 @@ out:
 
 /* ---- questions ---- */
 
+struct journal_step_copy {
+    int64_t step;
+    double wall_s;
+    int32_t *name;    // (n) index into names
+    double *value;
+    int n;
+};
+
 struct steps_reader {
-    struct journal_step_copy {
-        int64_t step;
-        double wall_s;
-        int32_t *name;      // (n) index into names
-        double *value;
-        int n;
-    } *row;
+    struct journal_step_copy *row;
     int64_t n, cap, from, limit, last_step;
     char (*names)[96];
     int n_names;

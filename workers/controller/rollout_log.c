@@ -50,7 +50,7 @@ static bool tail_read(struct rollout_log *l, struct error *err)
 {
     struct stat st;
     char head[64] = "";
-    long long step;
+    int64_t step;
     if (fstat(l->fd, &st) != 0)
         return error_errno(err, "cannot read '%s'", l->path);
     off_t end = line_begin(l->fd, st.st_size), begin = end > 0 ? line_begin(l->fd, end - 1) : end;
@@ -58,7 +58,7 @@ static bool tail_read(struct rollout_log *l, struct error *err)
         return error_errno(err, "cannot read '%s'", l->path);
     if (end == 0)
         return true;
-    if (pread(l->fd, head, sizeof head - 1, begin) < 0 || sscanf(head, "{\"train_step\":%lld", &step) != 1)
+    if (pread(l->fd, head, sizeof head - 1, begin) < 0 || sscanf(head, "{\"train_step\":%" PRId64, &step) != 1)
         return error_set(err, ERR_DATA, "'%s' is no rollout log: its last line does not begin with a train_step", l->path);
     l->last = step;
     return true;

@@ -125,8 +125,9 @@ void config_at(const struct controller *c, int64_t step, int64_t rollout_step, s
     *out = c->config;
     for (int64_t i = 0; i < c->n_change; i++) {
         const struct knob_change *k = &c->change[i];
-        bool holds = k->knob->applies == APPLY_NEXT_STEP ? k->step <= step
-            : k->knob->applies == APPLY_NEXT_ROLLOUT ? k->rollout_step <= rollout_step : true;
+        bool holds = k->knob->applies == APPLY_NEXT_STEP      ? k->step <= step
+                     : k->knob->applies == APPLY_NEXT_ROLLOUT ? k->rollout_step <= rollout_step
+                                                              : true;
         if (holds && !run_config_set(out, k->knob->name, k->value, FROM_COMMAND, NULL, &err))
             log_error("an earlier change cannot be taken: %s", err.text);
     }
@@ -153,9 +154,8 @@ bool changes_save(struct controller *c, struct error *err)
     json_t *list = json_array();
     for (int64_t i = 0; i < c->n_change; i++)
         json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:s,s:s,s:s}", "step", (json_int_t)c->change[i].step, "rollout_step",
-                                              (json_int_t)c->change[i].rollout_step, "group", (json_int_t)c->change[i].group,
-                                              "name", c->change[i].knob->name, "value", c->change[i].value, "before",
-                                              c->change[i].before));
+                                              (json_int_t)c->change[i].rollout_step, "group", (json_int_t)c->change[i].group, "name",
+                                              c->change[i].knob->name, "value", c->change[i].value, "before", c->change[i].before));
     char *text = json_dumps(list, JSON_COMPACT);
     json_decref(list);
     if (!text)
@@ -184,7 +184,8 @@ static bool changes_load(struct controller *c, struct error *err)
         goto out;
     }
     c->change_cap = (int64_t)MAX(json_array_size(list), (size_t)1);
-    json_array_foreach (list, i, row) {
+    json_array_foreach(list, i, row)
+    {
         struct knob_change *k = &c->change[c->n_change];
         const char *name = json_string_value(json_object_get(row, "name"));
         const char *value = json_string_value(json_object_get(row, "value"));
@@ -312,7 +313,7 @@ static bool identity_note(struct controller *c, struct error *err)
         event_add(c, "alert", "train --accept-changed", line, "");
     }
     ok = !now || (found && strcmp(now, buf_text(&text)) == 0)
-      || (transaction(c, err) && journal_value_put(c->journal, "identity", now, strlen(now), err));
+         || (transaction(c, err) && journal_value_put(c->journal, "identity", now, strlen(now), err));
 out:
     free(now);
     json_decref(was);
@@ -375,9 +376,9 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     if (!changes_load(c, err) || !journal_checkpoints_read(c->journal, checkpoint_restore_row, c, err)
         || !journal_evals_read(c->journal, eval_restore_row, c, err) || !journal_last_step(c->journal, &c->step, err)
         || !number_get(c, "incarnation", 0, &c->incarnation, err) || !number_get(c, "n_row", 0, &c->n_row, err)
-        || !number_get(c, "rollout_bytes", -1, &rollout_bytes, err) || !counts_load(c, err)
-        || !number_get(c, "round", 0, &c->round, err) || !number_get(c, "begun", -1, &c->begun, err)
-        || !number_get(c, REBUILD_STEP, 0, &c->rebuild_step, err) || !number_get(c, REBUILD_ITEM, 0, &c->rebuild_item, err))
+        || !number_get(c, "rollout_bytes", -1, &rollout_bytes, err) || !counts_load(c, err) || !number_get(c, "round", 0, &c->round, err)
+        || !number_get(c, "begun", -1, &c->begun, err) || !number_get(c, REBUILD_STEP, 0, &c->rebuild_step, err)
+        || !number_get(c, REBUILD_ITEM, 0, &c->rebuild_item, err))
         return false;
     c->ledger_first = c->rebuild_item;    // until the ledger is there
     if (c->config.num_trainers == 1) {    // an earlier life may have had more
@@ -436,19 +437,25 @@ struct restore {
     struct controller *c;
     struct error *err;
     bool ok;
-    struct ledger *ledger;       // that is being built
-    int64_t n_lost;              // groups whose records are damaged or missing
-    struct error lost;           // the first of them
+    struct ledger *ledger;    // that is being built
+    int64_t n_lost;           // groups whose records are damaged or missing
+    struct error lost;        // the first of them
 };
 
 /* The journal keeps fate and place; what the filters and metrics need of a group is read from its record. */
 static bool item_restore(void *arg, const struct journal_item *row)
 {
     struct restore *r = arg;
-    static const enum ledger_fate fates[] = { [ITEM_ISSUED] = LEDGER_ISSUED, [ITEM_RETURNED] = LEDGER_RETURNED,
-        [ITEM_FILTERED] = LEDGER_FILTERED, [ITEM_STALE] = LEDGER_STALE, [ITEM_TRAINED] = LEDGER_TRAINED };
-    struct ledger_item item = { .item = row->item, .row = row->prompt_row, .rollout_step = row->rollout_step,
-                                .version = row->weight_version, .batch = row->step > 0 ? row->step - 1 : -1 };
+    static const enum ledger_fate fates[] = { [ITEM_ISSUED] = LEDGER_ISSUED,
+                                              [ITEM_RETURNED] = LEDGER_RETURNED,
+                                              [ITEM_FILTERED] = LEDGER_FILTERED,
+                                              [ITEM_STALE] = LEDGER_STALE,
+                                              [ITEM_TRAINED] = LEDGER_TRAINED };
+    struct ledger_item item = { .item = row->item,
+                                .row = row->prompt_row,
+                                .rollout_step = row->rollout_step,
+                                .version = row->weight_version,
+                                .batch = row->step > 0 ? row->step - 1 : -1 };
     if ((size_t)row->fate >= ARRAY_SIZE(fates)) {
         r->ok = error_set(r->err, ERR_DATA, "the journal gives item %" PRId64 " the unknown fate %d", row->item, (int)row->fate);
         return false;
@@ -458,7 +465,7 @@ static bool item_restore(void *arg, const struct journal_item *row)
         struct buf record = BUF_INIT;
         struct msg_in in;
         r->ok = rollout_file_read(r->c->rollout_path, row->file_offset, row->file_bytes, &record, r->err)
-            && msg_read_request(&in, record.data, record.len, r->err);
+                && msg_read_request(&in, record.data, record.len, r->err);
         if (r->ok) {
             r->ok = group_summary_read(in.root, &item.summary, r->err);
             msg_in_release(&in);
@@ -488,8 +495,9 @@ bool state_save(struct controller *c, struct error *err)
     json_t *after = json_array();
     for (size_t i = 0; i < ARRAY_SIZE(s.after); i++)
         json_array_append_new(after, json_integer(s.after[i]));
-    json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "floor", (json_int_t)s.floor, "n_cut", (json_int_t)s.n_cut, "n_batch", (json_int_t)s.n_batch, "n_open",
-                          (json_int_t)s.n_open, "n_item", (json_int_t)s.n_item, "first", (json_int_t)c->ledger_first, "after", after);
+    json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "floor", (json_int_t)s.floor, "n_cut", (json_int_t)s.n_cut, "n_batch",
+                          (json_int_t)s.n_batch, "n_open", (json_int_t)s.n_open, "n_item", (json_int_t)s.n_item, "first",
+                          (json_int_t)c->ledger_first, "after", after);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
     if (!text)
@@ -535,8 +543,12 @@ static struct ledger *ledger_load(struct controller *c, int64_t n_row, int64_t f
     json_error_t jerr;
     struct ledger_state s = { 0 };
     struct ledger *l = NULL;
-    struct ledger_rules rules = { .seed = c->config.seed, .n_row = n_row, .shuffle = c->config.shuffle, .n_behind = c->config.n_behind,
-        .free = c->config.free_running, .max_age = c->config.max_staleness };
+    struct ledger_rules rules = { .seed = c->config.seed,
+                                  .n_row = n_row,
+                                  .shuffle = c->config.shuffle,
+                                  .n_behind = c->config.n_behind,
+                                  .free = c->config.free_running,
+                                  .max_age = c->config.max_staleness };
     if (!(r->ledger = l = ledger_new(&rules, r->err)))
         return NULL;
     TRY(journal_value_get(c->journal, "ledger", &text, &found, r->err));
@@ -581,8 +593,8 @@ bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
     c->n_row = n_row;
     bool found;
     buf_clear(&c->lines);
-    return number_put(c, "n_row", n_row, err) && journal_value_get(c->journal, "lines", &c->lines, &found, err) && length_set(c, err) && (r.n_lost == 0 || groups_lost(c, r.n_lost, &r.lost, err))
-        && ledger_advance(c, err);
+    return number_put(c, "n_row", n_row, err) && journal_value_get(c->journal, "lines", &c->lines, &found, err) && length_set(c, err)
+           && (r.n_lost == 0 || groups_lost(c, r.n_lost, &r.lost, err)) && ledger_advance(c, err);
 }
 
 /* Hold all items again that the run has had, from the journal, so that it can go back further than it kept in reach. */
@@ -611,11 +623,17 @@ struct put {
 static void item_put(void *ctx, const struct ledger_item *i)
 {
     struct put *p = ctx;
-    static const enum item_fate fates[] = { [LEDGER_ISSUED] = ITEM_ISSUED, [LEDGER_LEASED] = ITEM_ISSUED,
-        [LEDGER_RETURNED] = ITEM_RETURNED, [LEDGER_FILTERED] = ITEM_FILTERED, [LEDGER_STALE] = ITEM_STALE, [LEDGER_TRAINED] = ITEM_TRAINED };
+    static const enum item_fate fates[] = {
+        [LEDGER_ISSUED] = ITEM_ISSUED,     [LEDGER_LEASED] = ITEM_ISSUED, [LEDGER_RETURNED] = ITEM_RETURNED,
+        [LEDGER_FILTERED] = ITEM_FILTERED, [LEDGER_STALE] = ITEM_STALE,   [LEDGER_TRAINED] = ITEM_TRAINED
+    };
     struct journal_item row = {
-        .item = i->item, .prompt_row = i->row, .rollout_step = i->rollout_step, .weight_version = i->version,
-        .fate = fates[i->fate], .step = i->batch + 1,
+        .item = i->item,
+        .prompt_row = i->row,
+        .rollout_step = i->rollout_step,
+        .weight_version = i->version,
+        .fate = fates[i->fate],
+        .step = i->batch + 1,
         .reward_mean = i->summary.n_scored > 0 ? i->summary.reward_sum / (double)i->summary.n_scored : NAN,
         .file_offset = i->summary.file_bytes > 0 ? i->summary.file_offset : -1,
         .file_bytes = i->summary.file_bytes > 0 ? i->summary.file_bytes : -1,
@@ -653,8 +671,10 @@ static bool cut_next(struct controller *c, struct run_config *at, struct put *p)
     struct ledger_state s;
     ledger_state(c->ledger, &s);
     config_at(c, s.n_batch, s.n_cut, at);
-    struct ledger_cut cut = { .batch_size = at->train_batch_size * c->config.num_trainers, .dynamic = at->dynamic_batching,
-                              .filter_low = at->filter_range[0], .filter_high = at->filter_range[1] };
+    struct ledger_cut cut = { .batch_size = at->train_batch_size * c->config.num_trainers,
+                              .dynamic = at->dynamic_batching,
+                              .filter_low = at->filter_range[0],
+                              .filter_high = at->filter_range[1] };
     if (c->config.free_running)
         return s.n_batch == c->step && s.n_batch < c->max_steps && ledger_form(c->ledger, &cut, item_put, p);
     if (!ledger_can_cut(c->ledger))
@@ -858,11 +878,14 @@ static void run_conclude(struct controller *c)
     if (c->total.n_sample > 0 && c->total.n_wasted >= c->total.n_sample)
         run_fail(c, "nothing was learned: %s", waste_text(&c->waste, why, sizeof why));
     else if (c->step == 0 && c->total.n_sample == 0)
-        run_fail(c, "no optimizer step was made: a rollout step takes %" PRId64 " prompts (inference_batch_size x num_inferencer), and the %" PRId64
+        run_fail(c,
+                 "no optimizer step was made: a rollout step takes %" PRId64
+                 " prompts (inference_batch_size x num_inferencer), and the %" PRId64
                  " of '%s' that fit into max_prompt_tokens do not fill one; lower inference_batch_size, or raise num_episodes",
                  open_n(c, &c->now), c->n_row, c->config.dataset);
     else if (c->step == 0)
-        run_fail(c, "no optimizer step was made: fewer than the %" PRId64 " groups of one step (train_batch_size x num_trainers) came through "
+        run_fail(c,
+                 "no optimizer step was made: fewer than the %" PRId64 " groups of one step (train_batch_size x num_trainers) came through "
                  "filter_range; take more or other prompts, widen filter_range, or lower train_batch_size",
                  c->now.train_batch_size * c->config.num_trainers);
     else

@@ -40,10 +40,13 @@ void storage_tick(struct controller *c)
     if (wal.wal_bytes < LOG_TOLD_BYTES) {
         c->log_told_bytes = 0;
     } else if (wal.wal_bytes >= LOG_MAX_BYTES) {
-        run_fail(c, "the journal's log '%.400s/journal.db-wal' has %" PRId64 " MiB and cannot be folded: %s has been reading it all the "
-                 "time; end that, then go on with --resume", c->process.run_dir, wal.wal_bytes >> 20, wal.reader_pid ? wal.reader : "a process");
+        run_fail(c,
+                 "the journal's log '%.400s/journal.db-wal' has %" PRId64 " MiB and cannot be folded: %s has been reading it all the "
+                 "time; end that, then go on with --resume",
+                 c->process.run_dir, wal.wal_bytes >> 20, wal.reader_pid ? wal.reader : "a process");
     } else if (stays && wal.wal_bytes >= 2 * c->log_told_bytes) {
-        snprintf(text, sizeof text, "the journal's log has %" PRId64 " MiB and cannot be folded: %s has been reading it all the time; end that",
+        snprintf(text, sizeof text,
+                 "the journal's log has %" PRId64 " MiB and cannot be folded: %s has been reading it all the time; end that",
                  wal.wal_bytes >> 20, wal.reader);
         event_add(c, "alert", "controller", text, "");
         c->log_told_bytes = wal.wal_bytes;
@@ -55,10 +58,10 @@ void storage_tick(struct controller *c)
 struct storage {
     pthread_t thread;
     bool runs;
-    pthread_mutex_t lock;              // guards: wanted, synced, failed, stop
+    pthread_mutex_t lock;    // guards: wanted, synced, failed, stop
     pthread_cond_t wake;
-    int64_t wanted, synced;            // bytes of the rollout file
-    struct error failed;               // code ERR_NONE: it has not
+    int64_t wanted, synced;    // bytes of the rollout file
+    struct error failed;       // code ERR_NONE: it has not
     bool stop;
     struct controller *c;
     /* the loop's own */
@@ -67,7 +70,7 @@ struct storage {
 struct unsynced {
     struct unsynced *next;
     struct request *request;
-    int64_t end, item;                 // of the file, when its record is there
+    int64_t end, item;    // of the file, when its record is there
     struct group_summary sum;
     struct buf message;
 };

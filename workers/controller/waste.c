@@ -34,8 +34,10 @@ const char *waste_text(const struct waste *w, char *out, size_t size)
         return out;
     }
     if (w->n_left_out == 0) {
-        snprintf(out, size, "the groups of the last %" PRId64 " samples were all filtered; look at the accuracy in the rollouts: filter_range "
-                 "keeps none of these prompts, so take easier or harder ones, or widen it", w->n_sample);
+        snprintf(out, size,
+                 "the groups of the last %" PRId64 " samples were all filtered; look at the accuracy in the rollouts: filter_range "
+                 "keeps none of these prompts, so take easier or harder ones, or widen it",
+                 w->n_sample);
         return out;
     }
     if (w->n_left_out == w->n_sample)
@@ -45,9 +47,9 @@ const char *waste_text(const struct waste *w, char *out, size_t size)
                      w->n_left_out);
     n += snprintf(out + n, size - (size_t)n, " (%" PRId64 " time-outs, %" PRId64 " errors of the verifier%s%s); ", w->n_timeout, w->n_error,
                   w->reason[0] ? ", the last: " : "", w->reason);
-    snprintf(out + n, size - (size_t)n, "%s", w->n_timeout > w->n_left_out / 2
-             ? "look at logs/scorer.log, and raise reward_timeout_s if the verifier only needs longer"
-             : w->n_error > 0 ? "look at logs/scorer.log for what the verifier says"
-             : "look at the rollouts: reward_type cannot tell about these answers");
+    snprintf(out + n, size - (size_t)n, "%s",
+             w->n_timeout > w->n_left_out / 2 ? "look at logs/scorer.log, and raise reward_timeout_s if the verifier only needs longer"
+             : w->n_error > 0                 ? "look at logs/scorer.log for what the verifier says"
+                                              : "look at the rollouts: reward_type cannot tell about these answers");
     return out;
 }

@@ -13,11 +13,11 @@
 #define WASTE_TEXT_MAX 480
 
 struct waste {
-    int64_t n_sample;                        // completions in a row, of groups that gave nothing
-    int64_t n_left_out;                      // of these: by the verifier; the others' groups were filtered
-    int64_t n_timeout, n_error;              // of these: its time-outs, its failures
-    char reason[64];                         // of the last one left out, in the reward's words; ""
-    int64_t told;                            // 1: the operator knows
+    int64_t n_sample;              // completions in a row, of groups that gave nothing
+    int64_t n_left_out;            // of these: by the verifier; the others' groups were filtered
+    int64_t n_timeout, n_error;    // of these: its time-outs, its failures
+    char reason[64];               // of the last one left out, in the reward's words; ""
+    int64_t told;                  // 1: the operator knows
 };
 /* Is there nothing to learn from in this group? low, high: filter_range, NAN: none is set. */
 bool waste_is(const struct group_summary *group, double low, double high);

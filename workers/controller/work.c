@@ -13,10 +13,10 @@
 #include "protocol/run/group_msg.h"
 #include "workers/engine/publish/publication.h"
 
-#define SILENT_MS 20000          // a worker unheard for so long loses its leases
-#define AWAY_MS 60000            // one of another node unheard for so long is given no weights
-#define ROLLOUT_MS 200           // between groups published on telemetry
-#define AGAIN_MAX 20             // weights that did not come to a worker, in a row
+#define SILENT_MS 20000    // a worker unheard for so long loses its leases
+#define AWAY_MS 60000      // one of another node unheard for so long is given no weights
+#define ROLLOUT_MS 200     // between groups published on telemetry
+#define AGAIN_MAX 20       // weights that did not come to a worker, in a row
 #define FETCH_BYTES ((size_t)32 << 20)
 
 int64_t workers_in_task(const struct controller *c, enum task_kind kind)
@@ -141,8 +141,10 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
         return;
     }
     if (n_row > 0 && c->n_row > 0 && n_row != c->n_row)
-        run_fail(c, "the dataset '%s' has %" PRId64 " usable prompts now and had %" PRId64 " when the run began; a run cannot go on "
-                 "with other data", c->config.dataset, n_row, c->n_row);
+        run_fail(c,
+                 "the dataset '%s' has %" PRId64 " usable prompts now and had %" PRId64 " when the run began; a run cannot go on "
+                 "with other data",
+                 c->config.dataset, n_row, c->n_row);
     else if (n_row > 0 && !c->ledger && !ledger_prepare(c, n_row, &err))
         run_fail(c, "%s", err.text);
     if (w->consumes && trainer_in_step(c, w))
@@ -259,8 +261,8 @@ static bool weights_shared(const struct controller *c, int64_t version)
 static bool weights_coming(const struct controller *c, const struct worker *w, int64_t version)
 {
     const struct worker *from = sharer(c);
-    return weights_shared_with(c, w, version) || (weights_by_memory(c) && !worker_is_away(w) && from
-                                                  && from->task_kind == TASK_SHARE && from->task_step == version);
+    return weights_shared_with(c, w, version)
+           || (weights_by_memory(c) && !worker_is_away(w) && from && from->task_kind == TASK_SHARE && from->task_step == version);
 }
 
 /* Can the present version be shared, in memory in place of one that nobody will want? Free-running, nobody insists on an older one. */
@@ -429,9 +431,11 @@ static bool step_is_due(const struct controller *c)
 {
     const struct ledger_item *one;
     bool shared = weights_shared(c, c->step);
-    bool may_leave = shared || (!c->config.free_running && (ledger_version_done(c->ledger, c->step) || (!others_sample(c) && sampler_is_fresh(c))));
-    return c->state == RUN_RUNNING && !c->stop_wanted && c->evaluating < 0 && c->pause != PAUSE_STEP && c->step < c->max_steps
-        && may_leave && ledger_batch(c->ledger, c->step, &one, 1) > 0;
+    bool may_leave = shared
+                     || (!c->config.free_running
+                         && (ledger_version_done(c->ledger, c->step) || (!others_sample(c) && sampler_is_fresh(c))));
+    return c->state == RUN_RUNNING && !c->stop_wanted && c->evaluating < 0 && c->pause != PAUSE_STEP && c->step < c->max_steps && may_leave
+           && ledger_batch(c->ledger, c->step, &one, 1) > 0;
 }
 
 /* The whole order of things for one worker that waits for work; leaves it waiting when there is none. */
@@ -491,8 +495,7 @@ static void worker_decide(struct controller *c, struct worker *w)
             simple_give(c, w, TASK_EVAL, c->step);
             return;
         }
-        if (w->consumes && w->produces && c->state == RUN_RUNNING && w->version != w->step
-            && ledger_version_issued(c->ledger) == w->step) {
+        if (w->consumes && w->produces && c->state == RUN_RUNNING && w->version != w->step && ledger_version_issued(c->ledger) == w->step) {
             simple_give(c, w, TASK_PUBLISH, w->step);
             return;
         }
@@ -510,7 +513,8 @@ static void worker_decide(struct controller *c, struct worker *w)
     }
     /* Several trainers would wait for the one that samples on. */
     bool awaited = w->consumes && c->config.num_trainers > 1 && c->ledger && (to_be_made || step_is_due(c));
-    if (c->ledger && c->state == RUN_RUNNING && !stopping && c->pause == PAUSE_NONE && w->produces && !awaited && w->version >= 0 && !undone) {
+    if (c->ledger && c->state == RUN_RUNNING && !stopping && c->pause == PAUSE_NONE && w->produces && !awaited && w->version >= 0
+        && !undone) {
         int64_t room = items_room(c, w);
         if (room > 0) {
             items_give(c, w, room);
@@ -707,7 +711,7 @@ void fetch_asked(struct controller *c, struct request *r, const struct msg_in *i
         }
         buf_clear(&record);
         ok = rollout_file_read(c->rollout_path, i->summary.file_offset, i->summary.file_bytes, &record, &err)
-            && msg_read_request(&group, record.data, record.len, &err);
+             && msg_read_request(&group, record.data, record.len, &err);
         if (ok) {
             msg_copy(&m, NULL, group.root);
             msg_in_release(&group);
@@ -889,7 +893,8 @@ static bool save_done(struct controller *c, const struct msg_in *in, int64_t ste
     c->save_stall_s = mval_f64(mval_get(given, metrics[M_CHECKPOINT_STALL_S].name), NAN);
     c->save_write_s = mval_f64(mval_get(given, metrics[M_CHECKPOINT_WRITE_S].name), NAN);
     snprintf(k->path, sizeof k->path, "%.4000s/step-%06" PRId64, c->checkpoint_dir, step);
-    if (!transaction(c, err) || !journal_checkpoint_put(c->journal, step, k->path, ok ? "complete" : "broken", c->save_stall_s, c->save_write_s, err))
+    if (!transaction(c, err)
+        || !journal_checkpoint_put(c->journal, step, k->path, ok ? "complete" : "broken", c->save_stall_s, c->save_write_s, err))
         return false;
     snprintf(text, sizeof text, ok ? "step %" PRId64 " saved" : "step %" PRId64 " could not be saved: %.500s", step, why);
     json_t *o = ok ? json_pack("{s:I, s:s}", "step", (json_int_t)step, "path", k->path) : NULL;
@@ -1007,8 +1012,9 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
             log_info("%s has left the others in a %s: %s", name, word, why);
     } else if (kind == TASK_TRAIN && ok) {
         if (incarnation != c->incarnation || round != c->round || step > c->step + 1) {
-            error_set(&err, ERR_REFUSED, "step %" PRId64 " of incarnation %" PRId64 " is not wanted: the run is at step %" PRId64
-                      " of incarnation %" PRId64, step, incarnation, c->step, c->incarnation);
+            error_set(&err, ERR_REFUSED,
+                      "step %" PRId64 " of incarnation %" PRId64 " is not wanted: the run is at step %" PRId64 " of incarnation %" PRId64,
+                      step, incarnation, c->step, c->incarnation);
             refuse_later(c, r, &err);
             return;
         }

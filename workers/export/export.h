@@ -9,13 +9,13 @@
 
 struct export_request {
     const char *run_dir;
-    bool follow;             // go on while the run goes on
-    const char *series;      // comma-separated names, NULL: all
-    bool nodes;              // csv, jsonl: what was sampled of hosts and GPUs instead of the steps' metrics
-    const char *out_path;    // file to write; NULL: standard output
-    const char *listen;      // openmetrics: HOST:PORT
-    const char *token_file;  // openmetrics: bearer token, or NULL
-    bool offline;            // wandb: write a directory for wandb sync instead of sending
+    bool follow;               // go on while the run goes on
+    const char *series;        // comma-separated names, NULL: all
+    bool nodes;                // csv, jsonl: what was sampled of hosts and GPUs instead of the steps' metrics
+    const char *out_path;      // file to write; NULL: standard output
+    const char *listen;        // openmetrics: HOST:PORT
+    const char *token_file;    // openmetrics: bearer token, or NULL
+    bool offline;              // wandb: write a directory for wandb sync instead of sending
 };
 struct export_kind {
     const char *name;

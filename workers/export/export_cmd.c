@@ -42,4 +42,5 @@ static bool export_cmd(int argc, char **argv, struct error *err)
     return error_set(err, ERR_USAGE, "unknown kind of export '%s'; see 'rollcall export --help'", operand[0]);
 }
 
-const struct subcommand export_subcommand = { "export", export_cmd, "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" };
+const struct subcommand export_subcommand = { "export", export_cmd,
+                                              "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" };

@@ -53,8 +53,7 @@ static bool exporter_cmd(int argc, char **argv, struct error *err)
     log_component(name);
     secret_process();
     run_config_init(&config);
-    if (!path_join(path, sizeof path, r.run_dir, "run.yaml") || !run_config_read(&config, path, err)
-        || !process_note(r.run_dir, name, err))
+    if (!path_join(path, sizeof path, r.run_dir, "run.yaml") || !run_config_read(&config, path, err) || !process_note(r.run_dir, name, err))
         return false;
     journal_await(r.run_dir);
     r.offline = strcmp(config.wandb, "offline") == 0;

@@ -23,7 +23,7 @@
 #define SERIES_MAX 4096
 #define TOKEN_MAX 512
 #define NODES_MAX 64
-#define STALE_S 60             // a sample that is older than this and three times what lay between the last two is not served
+#define STALE_S 60    // a sample that is older than this and three times what lay between the last two is not served
 
 struct newest {
     char name[128];    // as in the journal
@@ -31,26 +31,31 @@ struct newest {
 };
 struct node_newest {
     char name[128];
-    double wall_s, gap_s;                        // of the last sample; between it and the one before
+    double wall_s, gap_s;                                      // of the last sample; between it and the one before
     double host[HOST_FIELD_N], gpu[NODE_GPUS][GPU_FIELD_N];    // NAN: not known
 };
 struct endpoint {
-    pthread_mutex_t lock;        // guards: all below; handlers run on nng's threads
+    pthread_mutex_t lock;    // guards: all below; handlers run on nng's threads
     struct journal *journal;
     struct cursor cursor;
-    struct newest *series;       // (n_series)
+    struct newest *series;    // (n_series)
     int n_series;
     struct node_newest *node;    // (n_node), of NODES_MAX
     int n_node;
     int64_t step, sample_seq;
-    char token[TOKEN_MAX];       // "" : none asked for
+    char token[TOKEN_MAX];    // "" : none asked for
     char run_dir[PATH_MAX];
     struct buf text;
 };
 
-static const struct { const char *unit, *suffix, *tail; } units[] = {    // tail: how the journal's name says the unit, taken off
-    { "s", "seconds", "_s" }, { "ms", "milliseconds", "_ms" }, { "tok", "tokens", "" }, { "tok/s", "tokens_per_second", "_tok_per_s" },
-    { "nat", "nats", "" }, { "step", "steps", "" }, { "GiB", "gibibytes", "_gib" }, { "group", "groups", "" },
+static const struct {
+    const char *unit, *suffix, *tail;
+} units[] = {
+    // tail: how the journal's name says the unit, taken off
+    { "s", "seconds", "_s" },       { "ms", "milliseconds", "_ms" },
+    { "tok", "tokens", "" },        { "tok/s", "tokens_per_second", "_tok_per_s" },
+    { "nat", "nats", "" },          { "step", "steps", "" },
+    { "GiB", "gibibytes", "_gib" }, { "group", "groups", "" },
 };
 
 static bool newest_see(void *arg, const struct journal_step *row)
@@ -299,8 +304,7 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
     sigaddset(&stop, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &stop, NULL);    // before nng's threads, so that only the wait below sees them
     if ((rv = nng_url_parse(&url, address)) != 0 || (rv = nng_http_server_hold(&server, url)) != 0
-        || (rv = nng_http_handler_alloc(&handler, "/metrics", metrics_get)) != 0
-        || (rv = nng_http_handler_set_data(handler, &e, NULL)) != 0
+        || (rv = nng_http_handler_alloc(&handler, "/metrics", metrics_get)) != 0 || (rv = nng_http_handler_set_data(handler, &e, NULL)) != 0
         || (rv = nng_http_server_add_handler(server, handler)) != 0) {
         error_set(err, ERR_IO, "cannot serve metrics at '%s': %s", r->listen, nng_strerror(rv));
         goto out;

@@ -1,4 +1,5 @@
 #include "workers/export/rows.h"
+#include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 static bool cursor_path(char *path, const char *run_dir, const char *name, const char *file, struct error *err)
 {
     return snprintf(path, PATH_MAX, "%s/export/%s%s%s", run_dir, name, file[0] ? "/" : "", file) < PATH_MAX
-        || error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
+           || error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
 }
 
 bool cursor_read(struct cursor *c, const char *run_dir, const char *name, struct error *err)
@@ -23,14 +24,14 @@ bool cursor_read(struct cursor *c, const char *run_dir, const char *name, struct
     char path[PATH_MAX];
     struct buf text = BUF_INIT;
     *c = CURSOR_START;
-    if (!cursor_path(path, run_dir, name, "", err) || !dir_make(path, 0755, err)
-        || !cursor_path(path, run_dir, name, "cursor", err))
+    if (!cursor_path(path, run_dir, name, "", err) || !dir_make(path, 0755, err) || !cursor_path(path, run_dir, name, "cursor", err))
         return false;
     if (!path_exists(path))
         return true;
     bool ok = file_read(&text, path, 4096, err);
-    long long seq, step, extra, eval_step = -1;    // evaluations were not sent by older versions
-    if (ok && sscanf(buf_text(&text), "seq %lld step %lld extra %lld eval %lld", &seq, &step, &extra, &eval_step) < 3)
+    int64_t seq, step, extra, eval_step = -1;    // evaluations were not sent by older versions
+    if (ok
+        && sscanf(buf_text(&text), "seq %" PRId64 " step %" PRId64 " extra %" PRId64 " eval %" PRId64, &seq, &step, &extra, &eval_step) < 3)
         ok = error_set(err, ERR_DATA, "'%s' is not a cursor; remove it to send the run from its beginning", path);
     if (ok)
         *c = (struct cursor){ .seq = seq, .step = step, .extra = extra, .eval_step = eval_step };
@@ -43,8 +44,8 @@ bool cursor_write(const struct cursor *c, const char *run_dir, const char *name,
     char path[PATH_MAX], text[128];
     if (!cursor_path(path, run_dir, name, "cursor", err))
         return false;
-    int n = snprintf(text, sizeof text, "seq %lld step %lld extra %lld eval %lld\n", (long long)c->seq, (long long)c->step,
-                     (long long)c->extra, (long long)c->eval_step);
+    int n = snprintf(text, sizeof text, "seq %" PRId64 " step %" PRId64 " extra %" PRId64 " eval %" PRId64 "\n", c->seq, c->step, c->extra,
+                     c->eval_step);
     return file_write(path, text, (size_t)n, err);
 }
 
@@ -54,7 +55,7 @@ struct once {
     void *arg;
     bool stopped;
     struct journal *journal;
-    double wall_s;           // of the newest step handed out now
+    double wall_s;    // of the newest step handed out now
     /* an evaluation being put together: all sets of one step are one row */
     int64_t eval_step;
     int n_eval;

@@ -12,9 +12,9 @@
 
 /* Where an exporter stands; a plain value kept in its cursor file. */
 struct cursor {
-    int64_t seq;     // of the last journal row looked at
-    int64_t step;    // the last step handed out
-    int64_t extra;   // the exporter's own: bytes written, rows sent, ...
+    int64_t seq;          // of the last journal row looked at
+    int64_t step;         // the last step handed out
+    int64_t extra;        // the exporter's own: bytes written, rows sent, ...
     int64_t eval_step;    // the last step whose evaluations were handed out; -1: none
 };
 #define CURSOR_START ((struct cursor){ .eval_step = -1 })

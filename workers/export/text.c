@@ -1,5 +1,6 @@
 /* CSV and JSON lines. Numbers are printed so that they read back to the same double; what is not known is empty in CSV and
  * absent in JSON. Steps that a rollback took back are not printed twice: of a finished run one sees each step once. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 struct columns {
     char *name[COLUMN_MAX];    // owned
     int n;
-    bool fixed;                // --series: no others are added
+    bool fixed;    // --series: no others are added
 };
 
 static int column_find(const struct columns *c, const char *name)
@@ -81,9 +82,9 @@ static void f64_print(FILE *out, double v)
 
 struct printer {
     FILE *out;
-    bool csv, nodes;           // nodes: samples of hosts and GPUs rather than steps
+    bool csv, nodes;    // nodes: samples of hosts and GPUs rather than steps
     struct columns columns;
-    int64_t sample_seq;        // of the last sample printed
+    int64_t sample_seq;    // of the last sample printed
 };
 
 /* A CSV cell (RFC 4180): quoted where it must be, quotes in it doubled. */
@@ -147,7 +148,7 @@ static bool step_print(void *arg, const struct journal_step *row)
 {
     struct printer *p = arg;
     char key[32];
-    snprintf(key, sizeof key, "%lld", (long long)row->step);
+    snprintf(key, sizeof key, "%" PRId64, row->step);
     if (p->csv) {
         csv_line(p, key, row->wall_s, row->metric, row->n);
     } else {
@@ -201,9 +202,10 @@ static void columns_of_sets(struct columns *c, const char *run_dir)
  * file that has begun. */
 static bool csv_head(struct printer *p, struct journal *j, const char *run_dir, struct error *err)
 {
-    bool ok = p->columns.fixed || (p->nodes ? journal_samples_read(j, 0, columns_of_sample, &p->columns, err)
-                                            : journal_steps_read(j, 0, columns_of_step, &p->columns, err)
-                                                  && journal_evals_read(j, columns_of_eval, &p->columns, err));
+    bool ok = p->columns.fixed
+              || (p->nodes ? journal_samples_read(j, 0, columns_of_sample, &p->columns, err)
+                           : journal_steps_read(j, 0, columns_of_step, &p->columns, err)
+                                 && journal_evals_read(j, columns_of_eval, &p->columns, err));
     if (ok && !p->columns.fixed && !p->nodes)
         columns_of_sets(&p->columns, run_dir);
     fputs(p->nodes ? "node,time" : "step,time", p->out);

@@ -22,13 +22,13 @@ struct wandb_setup {
     char key[512];               // never printed, logged or put on a command line; wiped by wandb_setup_release
     char entity[128], project[129], run_id[65], display_name[129], group[129], job_type[129];
     char tags[256], notes[1024];
-    char resume[16];             // WANDB_RESUME: allow, must, never; "": allow
-    bool id_given;               // run_id is somebody's choice, so the run may be there already
-    char ca[1024];               // file of certificates, "" : the system's
-    double start_s;              // wall time of the run's beginning
-    double transmit_s;           // between two sends; 15 as the real client (WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL)
-    double retry_min_s;          // first wait before a repetition; 2 (WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS)
-    double finish_s;             // most seconds that the end of a run may wait for the server
+    char resume[16];       // WANDB_RESUME: allow, must, never; "": allow
+    bool id_given;         // run_id is somebody's choice, so the run may be there already
+    char ca[1024];         // file of certificates, "" : the system's
+    double start_s;        // wall time of the run's beginning
+    double transmit_s;     // between two sends; 15 as the real client (WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL)
+    double retry_min_s;    // first wait before a repetition; 2 (WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS)
+    double finish_s;       // most seconds that the end of a run may wait for the server
 };
 /* From the run's run.yaml where somebody set it there, else the environment (WANDB_*), else wandb's settings files (wandb_files.h); the
  * key from the environment, else netrc. need_key: fail without one. The run id is made once and kept in RUN/export/wandb/id. */
@@ -50,12 +50,12 @@ struct wandb_cursor {
     int64_t table_version;     // of the last table's weights, -1: none yet
 };
 struct wandb_row {
-    int64_t n;                 // _step
-    int64_t step;              // trainer/step
+    int64_t n;       // _step
+    int64_t step;    // trainer/step
     double wall_s;
     const struct journal_metric *metric;    // borrowed during the call
     int n_metric;
-    const struct journal_event *event;      // an alert or knob change to tell besides, or NULL
+    const struct journal_event *event;    // an alert or knob change to tell besides, or NULL
 };
 /* Called for each new row; false stops before the row is counted. */
 typedef bool wandb_row_fn(void *arg, const struct wandb_row *row);
@@ -78,16 +78,16 @@ void wandb_summary_last(const struct wandb_summary *s, int64_t *n, int64_t *step
 
 /* --- rollout tables and console text, each only when the run's settings ask for it --- */
 struct wandb_table {
-    struct buf json;     // {"columns":[…],"data":[[…],…]}
-    int64_t version;     // of the weights that sampled it
+    struct buf json;    // {"columns":[…],"data":[[…],…]}
+    int64_t version;    // of the weights that sampled it
     int n_row, n_col;
     char sha256[65];
 };
 /* The next table that is due behind the cursor: the first rollout step, then each whose weights are rollout_log_interval
  * optimizer steps past the last table's; only rollout steps that are behind us (over: that one may be the last). Bounded rows
  * and text. Moves c; t->n_row is 0 when none is due. t->json is the caller's to release. (wandb_table.c) */
-MUST_USE bool wandb_table_next(struct wandb_table *t, const struct wandb_setup *s, struct journal *j, bool over,
-                               struct wandb_cursor *c, struct error *err);
+MUST_USE bool wandb_table_next(struct wandb_table *t, const struct wandb_setup *s, struct journal *j, bool over, struct wandb_cursor *c,
+                               struct error *err);
 /* Append new lines of RUN/logs/controller.log to out, as members of a JSON list of strings; moves c and adds to *n. Only whole
  * lines, at most 256 KiB a call; a log that cannot be read has none. structured: as objects, for servers that have
  * STRUCTURED_CONSOLE_LOGS. (wandb_console.c) */
@@ -109,16 +109,14 @@ void wandb_system_print(struct buf *out, const struct journal_sample *s, const c
 /* The config string: {"lr":{"value":…},…,"_wandb":{"value":…}} with the metric definitions of all names seen. */
 /* Take changes of knobs that the journal tells of into s->config; changed: there were new ones. */
 MUST_USE bool wandb_config_refresh(struct wandb_setup *s, struct journal *j, bool *changed, struct error *err);
-MUST_USE bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const struct wandb_summary *names,
-                                 struct error *err);
+MUST_USE bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const struct wandb_summary *names, struct error *err);
 /* Set s->start_s to the earliest moment the journal tells of. */
 MUST_USE bool wandb_start_find(struct wandb_setup *s, struct journal *j, struct error *err);
 /* --- the .wandb file (wandb_file.c) --- */
 struct wandb_file;
 struct wandb_file *wandb_file_new(const char *path, struct error *err);    // fails when it exists
 /* Append one Record (serialized protobuf without num, which is added) and flush whole chunks. */
-MUST_USE bool wandb_file_add(struct wandb_file *f, int field, const struct buf *message, const struct buf *extra,
-                             struct error *err);
+MUST_USE bool wandb_file_add(struct wandb_file *f, int field, const struct buf *message, const struct buf *extra, struct error *err);
 MUST_USE bool wandb_file_sync(struct wandb_file *f, struct error *err);
 void wandb_file_close(struct wandb_file *f);
 /* protobuf pieces */
@@ -130,12 +128,12 @@ void pb_text(struct buf *b, int field, const char *text);
 /* --- HTTP (wandb_http.c) --- */
 struct http;
 struct http_reply {
-    long status;             // 0: no reply
-    struct buf body;         // at most 4 MiB
-    double retry_after_s;    // NAN: not said
+    long status;                       // 0: no reply
+    struct buf body;                   // at most 4 MiB
+    double retry_after_s;              // NAN: not said
     double rate_left, rate_reset_s;    // as the server's headers have them; NAN: not said
-    double rate_wait_s;      // until the next request may go, by the RateLimit headers; NAN: at once
-    bool stopped;            // we were asked to end while waiting
+    double rate_wait_s;                // until the next request may go, by the RateLimit headers; NAN: at once
+    bool stopped;                      // we were asked to end while waiting
 };
 /* One connection, one request in flight; redirects are never followed; TLS is verified (ca "" : the system's certificates).
  * key goes as Basic auth with the requests that ask for it. borrowed: setup. */
@@ -144,8 +142,8 @@ void http_free(struct http *h);
 /* Send; method POST with a JSON body, or PUT of bytes, which takes no Content-Type of ours; header: more of them (lines "Name:
  * value", NULL at the end; NULL: none). Waits up to limit_s. False: no reply came, err says why (ERR_UNSUPPORTED
  * when no repetition can help, as with certificates). The reply must be released with buf_release(&reply->body). */
-MUST_USE bool http_do(struct http *h, const char *method, const char *url, bool with_key, const char *const *header,
-                      const void *body, size_t len, double limit_s, struct http_reply *reply, struct error *err);
+MUST_USE bool http_do(struct http *h, const char *method, const char *url, bool with_key, const char *const *header, const void *body,
+                      size_t len, double limit_s, struct http_reply *reply, struct error *err);
 /* Statuses that no repetition mends: 400 401 403 404 409 410 413 422 501, and redirects, which are not followed. */
 bool http_is_final(long status);
 /* Seconds before try number n + 1 (n from 1), with jitter; what the server asked for wins. */
@@ -155,14 +153,14 @@ bool http_stop_wanted(const struct http *h);
 
 /* --- the server (wandb_client.c) --- */
 struct wandb_client {
-    struct wandb_setup *setup;       // borrowed
-    struct journal *journal;         // borrowed
+    struct wandb_setup *setup;    // borrowed
+    struct journal *journal;      // borrowed
     struct http *http;
-    bool follow;                     // the run's end sets the deadline
+    bool follow;    // the run's end sets the deadline
     char storage_id[256], stream_url[2048], graphql_url[1200];
-    bool gzip, structured_console;   // what the server offers
-    int64_t deadline_ms;             // for all that is still to be said; 0: none
-    int64_t rate_until_ms;           // the server's wish: not before
+    bool gzip, structured_console;    // what the server offers
+    int64_t deadline_ms;              // for all that is still to be said; 0: none
+    int64_t rate_until_ms;            // the server's wish: not before
     struct buf packed;
 };
 MUST_USE bool wandb_client_init(struct wandb_client *c, struct wandb_setup *setup, struct journal *j, bool follow, struct error *err);

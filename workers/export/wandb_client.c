@@ -14,26 +14,25 @@
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
 
-#define GRAPHQL_TRIES 20       // of who sends a finished run by hand; beside a live run there is no limit but its end
+#define GRAPHQL_TRIES 20    // of who sends a finished run by hand; beside a live run there is no limit but its end
 #define UPLOAD_TRIES 5
 #define UPLOAD_HEADERS 16
 #define RATE_WAIT_MAX_S 300    // the longest pause that a server's rate limit may ask for between two sends
 
-static const char upsert_query[] =
-    "mutation UpsertBucket($id: String, $name: String, $project: String, $entity: String, $groupName: String,"
-    " $displayName: String, $notes: String, $config: JSONString, $jobType: String, $tags: [String!]) {"
-    " upsertBucket(input: {id: $id, name: $name, modelName: $project, entityName: $entity, groupName: $groupName,"
-    " displayName: $displayName, notes: $notes, config: $config, jobType: $jobType, tags: $tags}) {"
-    " bucket { id name displayName config project { id name entity { id name } } historyLineCount } inserted } }";
+static const char
+    upsert_query[] = "mutation UpsertBucket($id: String, $name: String, $project: String, $entity: String, $groupName: String,"
+                     " $displayName: String, $notes: String, $config: JSONString, $jobType: String, $tags: [String!]) {"
+                     " upsertBucket(input: {id: $id, name: $name, modelName: $project, entityName: $entity, groupName: $groupName,"
+                     " displayName: $displayName, notes: $notes, config: $config, jobType: $jobType, tags: $tags}) {"
+                     " bucket { id name displayName config project { id name entity { id name } } historyLineCount } inserted } }";
 static const char features_query[] = "query ServerFeaturesQuery { serverInfo { features { name isEnabled } } }";
-static const char resume_query[] =
-    "query RunResumeStatus($project: String, $entity: String, $name: String!) {"
-    " model(name: $project, entityName: $entity) { id name entity { id name } bucket(name: $name, missingOk: true) {"
-    " id name historyLineCount eventsLineCount logLineCount historyTail wandbConfig(keys: [\"t\"]) } } }";
-static const char files_query[] =
-    "mutation CreateRunFiles($entity: String!, $project: String!, $run: String!, $files: [String!]!) {"
-    " createRunFiles(input: {entityName: $entity, projectName: $project, runName: $run, files: $files}) {"
-    " runID uploadHeaders files { name uploadUrl } } }";
+static const char
+    resume_query[] = "query RunResumeStatus($project: String, $entity: String, $name: String!) {"
+                     " model(name: $project, entityName: $entity) { id name entity { id name } bucket(name: $name, missingOk: true) {"
+                     " id name historyLineCount eventsLineCount logLineCount historyTail wandbConfig(keys: [\"t\"]) } } }";
+static const char files_query[] = "mutation CreateRunFiles($entity: String!, $project: String!, $run: String!, $files: [String!]!) {"
+                                  " createRunFiles(input: {entityName: $entity, projectName: $project, runName: $run, files: $files}) {"
+                                  " runID uploadHeaders files { name uploadUrl } } }";
 static const char alert_query[] =
     "mutation NotifyScriptableRunAlert($entityName: String!, $projectName: String!, $runName: String!, $title: String!,"
     " $text: String!, $severity: AlertSeverity = INFO, $waitDuration: Duration) {"
@@ -96,13 +95,17 @@ static void wait_out(struct wandb_client *c, double seconds)
 static bool refusal(const struct http_reply *reply, const char *what, struct error *err)
 {
     if (reply->status >= 300 && reply->status < 400)
-        return error_set(err, ERR_REFUSED, "the wandb server sends the %s elsewhere (HTTP %ld); no redirect is followed with a key: "
-                                           "name the right server in wandb_base_url", what, reply->status);
+        return error_set(err, ERR_REFUSED,
+                         "the wandb server sends the %s elsewhere (HTTP %ld); no redirect is followed with a key: "
+                         "name the right server in wandb_base_url",
+                         what, reply->status);
     json_t *root = json_loads(buf_text(&reply->body), 0, NULL);
     const char *text = json_string_value(json_object_get(root, "error"));
     const char *first = json_string_value(json_object_get(json_array_get(json_object_get(root, "errors"), 0), "message"));
     error_set(err, ERR_REFUSED, "wandb refuses the %s: HTTP %ld%s%.200s", what, reply->status, text || first ? ", " : "",
-              text ? text : first ? first : "");
+              text    ? text
+              : first ? first
+                      : "");
     json_decref(root);
     return false;
 }
@@ -150,8 +153,8 @@ static bool graphql(struct wandb_client *c, const char *operation, const char *q
     json_decref(request);
     if (!body)
         return error_set(err, ERR_NO_MEMORY, "no memory for a wandb request");
-    bool ok = post(c, c->graphql_url, operation, NULL, body, strlen(body), 30, c->follow ? 0 : GRAPHQL_TRIES, strcmp(operation, "UpsertBucket") == 0,
-                   &reply, err);
+    bool ok = post(c, c->graphql_url, operation, NULL, body, strlen(body), 30, c->follow ? 0 : GRAPHQL_TRIES,
+                   strcmp(operation, "UpsertBucket") == 0, &reply, err);
     free(body);
     if (!ok)
         return false;
@@ -179,7 +182,8 @@ void wandb_features_ask(struct wandb_client *c)
         log_debug("wandb: what the server offers is not known: %s", why.text);
         return;
     }
-    json_array_foreach (json_object_get(json_object_get(data, "serverInfo"), "features"), i, feature) {
+    json_array_foreach(json_object_get(json_object_get(data, "serverInfo"), "features"), i, feature)
+    {
         const char *name = json_string_value(json_object_get(feature, "name"));
         bool on = json_is_true(json_object_get(feature, "isEnabled"));
         c->gzip |= on && name && strcmp(name, "FILESTREAM_GZIP") == 0;
@@ -205,8 +209,8 @@ static int64_t tail_step(const char *tail)
 bool wandb_resume_ask(struct wandb_client *c, struct wandb_resume *r, struct error *err)
 {
     const struct wandb_setup *s = c->setup;
-    json_t *data = NULL, *v = json_pack("{s:s,s:o,s:s}", "project", s->project, "entity", s->entity[0] ? json_string(s->entity) : json_null(),
-                                        "name", s->run_id);
+    json_t *data = NULL, *v = json_pack("{s:s,s:o,s:s}", "project", s->project, "entity",
+                                        s->entity[0] ? json_string(s->entity) : json_null(), "name", s->run_id);
     *r = (struct wandb_resume){ .last_step = -1 };
     if (!graphql(c, "RunResumeStatus", resume_query, v, &data, err))
         return false;
@@ -264,15 +268,15 @@ bool wandb_upsert(struct wandb_client *c, const char *config, bool first, struct
                           s->project, "entity", text_or_null(s->entity), "groupName", first ? text_or_null(s->group) : json_null(),
                           "displayName", first ? text_or_null(s->display_name) : json_null(), "notes",
                           first ? text_or_null(s->notes) : json_null(), "config", config, "jobType",
-                          first ? text_or_null(s->job_type) : json_null(), "tags",
-                          first && s->tags[0] ? tags_list(s->tags) : json_null());
+                          first ? text_or_null(s->job_type) : json_null(), "tags", first && s->tags[0] ? tags_list(s->tags) : json_null());
     if (!graphql(c, "UpsertBucket", upsert_query, v, &data, err))
         return false;
     const char *id = NULL, *name = NULL, *project = NULL, *entity = NULL;
     json_error_t je;
     bool ok = json_unpack_ex(data, &je, 0, "{s:{s:{s:s,s:s,s:{s:s,s:{s:s}}}}}", "upsertBucket", "bucket", "id", &id, "name", &name,
-                             "project", "name", &project, "entity", "name", &entity) == 0
-           || error_set(err, ERR_DATA, "wandb's answer to UpsertBucket lacks a field: %s", je.text);
+                             "project", "name", &project, "entity", "name", &entity)
+                  == 0
+              || error_set(err, ERR_DATA, "wandb's answer to UpsertBucket lacks a field: %s", je.text);
     if (ok) {
         struct buf url = BUF_INIT;
         snprintf(c->storage_id, sizeof c->storage_id, "%s", id);

@@ -14,7 +14,7 @@
 
 struct wandb_file {
     int fd;
-    int64_t at;          // bytes written
+    int64_t at;    // bytes written
     int64_t n_record;
     struct buf record, chunks;
     char path[1024];

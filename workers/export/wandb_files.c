@@ -12,7 +12,12 @@ struct span {
     const char *at;
     size_t len;
 };
-enum line_kind { LINE_EMPTY, LINE_SECTION, LINE_PAIR, LINE_STRANGE };
+enum line_kind {
+    LINE_EMPTY,
+    LINE_SECTION,
+    LINE_PAIR,
+    LINE_STRANGE,
+};
 struct line {
     enum line_kind kind;
     struct span name, value;    // of a section, the name; of a pair, key and value; blanks at their ends taken off
@@ -59,8 +64,8 @@ bool wandb_settings_check(const char *text, const char *path, struct error *err)
         struct line line = line_next(&text);
         in_section = in_section || line.kind == LINE_SECTION;
         if (line.kind == LINE_STRANGE || (line.kind == LINE_PAIR && !in_section))
-            return error_set(err, ERR_DATA, "%s:%d: '%.*s' is not a line of wandb settings: [default], then KEY = VALUE, one on a line", path, n,
-                             (int)MIN(strcspn(start, "\n"), (size_t)60), start);
+            return error_set(err, ERR_DATA, "%s:%d: '%.*s' is not a line of wandb settings: [default], then KEY = VALUE, one on a line",
+                             path, n, (int)MIN(strcspn(start, "\n"), (size_t)60), start);
     }
     return true;
 }

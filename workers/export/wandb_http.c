@@ -127,12 +127,14 @@ static CURLcode transfer(struct http *h, double limit_s)
     return code;
 }
 
-bool http_do(struct http *h, const char *method, const char *url, bool with_key, const char *const *header, const void *body,
-             size_t len, double limit_s, struct http_reply *reply, struct error *err)
+bool http_do(struct http *h, const char *method, const char *url, bool with_key, const char *const *header, const void *body, size_t len,
+             double limit_s, struct http_reply *reply, struct error *err)
 {
     CURL *c = h->easy;
     struct curl_slist *headers = NULL;
-    *reply = (struct http_reply){ .retry_after_s = NAN, .rate_left = NAN, .rate_reset_s = NAN, .rate_wait_s = NAN, .body = { .max = REPLY_MAX } };
+    *reply = (struct http_reply){
+        .retry_after_s = NAN, .rate_left = NAN, .rate_reset_s = NAN, .rate_wait_s = NAN, .body = { .max = REPLY_MAX }
+    };
     curl_easy_reset(c);
     curl_easy_setopt(c, CURLOPT_URL, url);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
@@ -169,7 +171,7 @@ bool http_do(struct http *h, const char *method, const char *url, bool with_key,
     if (code == CURLE_OK)
         return true;
     bool final = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_URL_MALFORMAT || code == CURLE_SSL_CACERT_BADFILE
-              || code == CURLE_UNSUPPORTED_PROTOCOL;
+                 || code == CURLE_UNSUPPORTED_PROTOCOL;
     reply->status = 0;
     return error_set(err, final ? ERR_UNSUPPORTED : ERR_IO, "no answer from the wandb server: %s", curl_easy_strerror(code));
 }

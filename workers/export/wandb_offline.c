@@ -1,6 +1,7 @@
 /* An offline run: a directory that the real 'wandb sync' uploads. sync adds nothing of its own, so every history record holds
  * _step, _runtime and _timestamp, and the summary and one metric definition a name are written by us. The run record carries a
  * mailbox slot, without which released clients hang. */
+#include <inttypes.h>
 #include <errno.h>
 #include <jansson.h>
 #include <limits.h>
@@ -17,20 +18,31 @@
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
 
-enum { REC_HISTORY = 2, REC_SUMMARY = 3, REC_CONFIG = 5, REC_FILES = 6, REC_STATS = 7, REC_ALERT = 10, REC_METRIC = 12, REC_OUTPUT = 13,
-       REC_RUN = 17, REC_EXIT = 18, REC_HEADER = 21 };
+enum {
+    REC_HISTORY = 2,
+    REC_SUMMARY = 3,
+    REC_CONFIG = 5,
+    REC_FILES = 6,
+    REC_STATS = 7,
+    REC_ALERT = 10,
+    REC_METRIC = 12,
+    REC_OUTPUT = 13,
+    REC_RUN = 17,
+    REC_EXIT = 18,
+    REC_HEADER = 21,
+};
 
 struct offline {
     struct wandb_file *file;
     struct wandb_setup *setup;
     struct wandb_summary *summary;
-    int n_defined;              // names of the summary that have their metric record
+    int n_defined;    // names of the summary that have their metric record
     struct buf message, item, value;
     struct journal *journal;
     char dir[PATH_MAX];
-    char head[WANDB_NODE_MAX];  // the node the run began on
-    int64_t sample_seq;         // of the last sample written
-    struct buf table;           // the last table's place in a row, as items; empty before the first
+    char head[WANDB_NODE_MAX];    // the node the run began on
+    int64_t sample_seq;           // of the last sample written
+    struct buf table;             // the last table's place in a row, as items; empty before the first
     struct error *err;
     bool failed;
 };
@@ -218,7 +230,7 @@ static bool table_write(struct offline *o, const struct wandb_table *t, struct w
     char name[160], path[PATH_MAX], folder[PATH_MAX], json[256];
     int64_t n, step;
     double wall_s;
-    snprintf(name, sizeof name, "media/table/rollouts_%lld_%.20s.table.json", (long long)c->n_row, t->sha256);
+    snprintf(name, sizeof name, "media/table/rollouts_%" PRId64 "_%.20s.table.json", c->n_row, t->sha256);
     snprintf(folder, sizeof folder, "%.3900s/files/media/table", o->dir);
     snprintf(path, sizeof path, "%.3900s/files/%s", o->dir, name);
     if (!dir_make(folder, 0755, err) || !file_write(path, buf_text(&t->json), t->json.len, err))
@@ -238,9 +250,12 @@ static bool table_write(struct offline *o, const struct wandb_table *t, struct w
     nested_add(o, &o->table, "rollouts", "sha256", json);
     snprintf(json, sizeof json, "\"%s\"", name);
     nested_add(o, &o->table, "rollouts", "path", json);
-    const struct { const char *key; int64_t v; } counts[] = { { "size", (int64_t)t->json.len }, { "ncols", t->n_col }, { "nrows", t->n_row } };
+    const struct {
+        const char *key;
+        int64_t v;
+    } counts[] = { { "size", (int64_t)t->json.len }, { "ncols", t->n_col }, { "nrows", t->n_row } };
     for (size_t i = 0; i < ARRAY_SIZE(counts); i++) {
-        snprintf(json, sizeof json, "%lld", (long long)counts[i].v);
+        snprintf(json, sizeof json, "%" PRId64, counts[i].v);
         nested_add(o, &o->table, "rollouts", counts[i].key, json);
     }
     wandb_summary_last(o->summary, &n, &step, &wall_s);
@@ -306,8 +321,9 @@ static bool news_write(struct offline *o, struct wandb_cursor *c, bool over, str
         return false;
     if (s->wandb_completions && !tables_write(o, c, over, err))
         return false;
-    if (s->wandb_host && (!wandb_head_find(o->head, o->journal, err)
-                          || !journal_samples_read(o->journal, o->sample_seq, sample_take, o, err) || o->failed))
+    if (s->wandb_host
+        && (!wandb_head_find(o->head, o->journal, err) || !journal_samples_read(o->journal, o->sample_seq, sample_take, o, err)
+            || o->failed))
         return false;
     while (s->wandb_console && wandb_console_each(o->setup, c, console_line, o) > 0 && !o->failed)
         ;
@@ -329,7 +345,7 @@ static bool end_write(struct offline *o, int exit_code, struct error *err)
     number_item_add(o, "trainer/step", (double)step);
     number_item_add(o, "_timestamp", wall_s);
     number_item_add(o, "_runtime", floor(now - o->setup->start_s));
-    snprintf(runtime, sizeof runtime, "{\"runtime\":%lld}", (long long)(now - o->setup->start_s));
+    snprintf(runtime, sizeof runtime, "{\"runtime\":%" PRId64 "}", (int64_t)(now - o->setup->start_s));
     item_add(o, 1, "_wandb", runtime);
     buf_add(&o->message, buf_text(&o->table), o->table.len);    // the table stands beside the numbers
     bool ok = wandb_file_add(o->file, REC_SUMMARY, &o->message, NULL, err);

@@ -3,6 +3,7 @@
  * nothing); only then move the cursor and write it down. A kill -9 at any moment continues at the right row.
  * A final answer (401, 404, ...) ends sending, is said loudly and kept in RUN/export/wandb/status; training goes on, and
  * 'rollcall export wandb RUN_DIR' sends the rest later. */
+#include <inttypes.h>
 #include <errno.h>
 #include <jansson.h>
 #include <limits.h>
@@ -19,8 +20,8 @@
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
 
-#define LINE_MAX_BYTES ((size_t)10383360)         // the server's own limit of one line
-#define REQUEST_MAX_BYTES ((size_t)8 << 20)       // rows of one request
+#define LINE_MAX_BYTES ((size_t)10383360)      // the server's own limit of one line
+#define REQUEST_MAX_BYTES ((size_t)8 << 20)    // rows of one request
 #define HEARTBEAT_S 30
 #define BAR_WIDTH 30
 
@@ -30,21 +31,21 @@ struct online {
     struct wandb_client client;
     struct journal *journal;
     struct wandb_summary *summary;
-    struct wandb_cursor cursor;      // what the server has
-    struct wandb_cursor ahead;       // what the request being built would make it
-    struct buf lines;                // history lines of the request being built, as a JSON list's members
+    struct wandb_cursor cursor;    // what the server has
+    struct wandb_cursor ahead;     // what the request being built would make it
+    struct buf lines;              // history lines of the request being built, as a JSON list's members
     struct buf body, line, config;
-    struct buf system;               // lines of samples in that request
-    struct buf console;              // lines of the log in that request
-    struct buf table;                // what the last table's place in a row is, "" before the first
-    char uploaded[160];              // its file's name while the request tells of it
+    struct buf system;     // lines of samples in that request
+    struct buf console;    // lines of the log in that request
+    struct buf table;      // what the last table's place in a row is, "" before the first
+    char uploaded[160];    // its file's name while the request tells of it
     int n_line, n_system, n_config_names;
-    char head[WANDB_NODE_MAX];       // the node the run began on; "" before its first sample
-    bool known;                      // the cursor's file was there: the server has heard of the run
-    pid_t stopper;                   // asks the run to stop; 0: not asked
+    char head[WANDB_NODE_MAX];    // the node the run began on; "" before its first sample
+    bool known;                   // the cursor's file was there: the server has heard of the run
+    pid_t stopper;                // asks the run to stop; 0: not asked
     int64_t last_send_ms;
     int64_t total, began_row, began_ms;    // at the end: rows there will be; 0: not the end. What they were when it began
-    char alert[8][512];              // texts to be told, oldest first
+    char alert[8][512];                    // texts to be told, oldest first
     int n_alert;
 };
 
@@ -61,15 +62,25 @@ static bool place_read(struct online *o, struct error *err)
     bool ok = file_read_text(&text, path, 4096, err);
     json_t *root = ok ? json_loads(buf_text(&text), 0, NULL) : NULL;
     json_int_t v[12] = { [9] = -1 };
-    if (ok && json_unpack(root, "{s:I,s:I,s:I,s:I,s:I,s:I,s:F,s?I,s?I,s?I,s?I,s?I,s?I}", "step_seq", &v[0], "step", &v[1], "eval_step", &v[2], "event_seq",
-                          &v[3], "rows", &v[4], "system", &v[5], "start_s", &o->setup.start_s, "console", &v[6], "console_at", &v[7],
-                          "table_item", &v[8], "table_version", &v[9], "sample_seq", &v[10],
-                          "line_shift", &v[11]) != 0)
+    if (ok
+        && json_unpack(root, "{s:I,s:I,s:I,s:I,s:I,s:I,s:F,s?I,s?I,s?I,s?I,s?I,s?I}", "step_seq", &v[0], "step", &v[1], "eval_step", &v[2],
+                       "event_seq", &v[3], "rows", &v[4], "system", &v[5], "start_s", &o->setup.start_s, "console", &v[6], "console_at",
+                       &v[7], "table_item", &v[8], "table_version", &v[9], "sample_seq", &v[10], "line_shift", &v[11])
+               != 0)
         ok = error_set(err, ERR_DATA, "'%s' is not a cursor; remove the folder to send the run anew under another id", path);
     if (ok)
-        o->cursor = (struct wandb_cursor){ .step_seq = v[0], .step = v[1], .eval_step = v[2], .event_seq = v[3], .n_row = v[4], .n_system = v[5],
-                                          .n_console = v[6], .console_at = v[7], .table_item = v[8], .table_version = v[9],
-                                          .sample_seq = v[10], .line_shift = v[11] };
+        o->cursor = (struct wandb_cursor){ .step_seq = v[0],
+                                           .step = v[1],
+                                           .eval_step = v[2],
+                                           .event_seq = v[3],
+                                           .n_row = v[4],
+                                           .n_system = v[5],
+                                           .n_console = v[6],
+                                           .console_at = v[7],
+                                           .table_item = v[8],
+                                           .table_version = v[9],
+                                           .sample_seq = v[10],
+                                           .line_shift = v[11] };
     o->known = ok;
     json_decref(root);
     buf_release(&text);
@@ -82,12 +93,12 @@ static bool place_write(struct online *o, struct error *err)
     const struct wandb_cursor *c = &o->cursor;
     snprintf(path, sizeof path, "%s/export/wandb/cursor", o->setup.run_dir);
     int n = snprintf(text, sizeof text,
-                     "{\"step_seq\":%lld,\"step\":%lld,\"eval_step\":%lld,\"event_seq\":%lld,\"rows\":%lld,\"system\":%lld,"
-                     "\"console\":%lld,\"console_at\":%lld,\"table_item\":%lld,\"table_version\":%lld,\"sample_seq\":%lld,\"line_shift\":%lld,\"start_s\":%.6f}\n",
-                     (long long)c->step_seq, (long long)c->step, (long long)c->eval_step, (long long)c->event_seq,
-                     (long long)c->n_row, (long long)c->n_system, (long long)c->n_console, (long long)c->console_at,
-                     (long long)c->table_item, (long long)c->table_version, (long long)c->sample_seq, (long long)c->line_shift,
-                     o->setup.start_s);
+                     "{\"step_seq\":%" PRId64 ",\"step\":%" PRId64 ",\"eval_step\":%" PRId64 ",\"event_seq\":%" PRId64 ",\"rows\":%" PRId64
+                     ",\"system\":%" PRId64 ","
+                     "\"console\":%" PRId64 ",\"console_at\":%" PRId64 ",\"table_item\":%" PRId64 ",\"table_version\":%" PRId64
+                     ",\"sample_seq\":%" PRId64 ",\"line_shift\":%" PRId64 ",\"start_s\":%.6f}\n",
+                     c->step_seq, c->step, c->eval_step, c->event_seq, c->n_row, c->n_system, c->n_console, c->console_at, c->table_item,
+                     c->table_version, c->sample_seq, c->line_shift, o->setup.start_s);
     return file_write(path, text, (size_t)n, err);
 }
 
@@ -135,7 +146,7 @@ static bool table_add(struct online *o, bool over, struct error *err)
     double wall_s;
     bool ok = wandb_table_next(&t, &o->setup, o->journal, over, &o->ahead, err);
     if (ok && t.n_row > 0) {
-        snprintf(o->uploaded, sizeof o->uploaded, "media/table/rollouts_%lld_%.20s.table.json", (long long)o->ahead.n_row, t.sha256);
+        snprintf(o->uploaded, sizeof o->uploaded, "media/table/rollouts_%" PRId64 "_%.20s.table.json", o->ahead.n_row, t.sha256);
         if (!wandb_file_upload(&o->client, o->uploaded, &t.json, &why)) {
             log_warn("a table of rollouts is left out: %s", why.text);
             o->uploaded[0] = 0;
@@ -145,12 +156,13 @@ static bool table_add(struct online *o, bool over, struct error *err)
             wandb_summary_last(o->summary, &n, &step, &wall_s);
             wall_s = wall_s > 0 ? wall_s : clock_wall_s();
             buf_clear(&o->table);
-            buf_fmt(&o->table, "\"rollouts\":{\"_type\":\"table-file\",\"sha256\":\"%s\",\"size\":%zu,\"path\":\"%s\",\"ncols\":%d,"
-                               "\"nrows\":%d,\"log_mode\":\"IMMUTABLE\"}",
+            buf_fmt(&o->table,
+                    "\"rollouts\":{\"_type\":\"table-file\",\"sha256\":\"%s\",\"size\":%zu,\"path\":\"%s\",\"ncols\":%d,"
+                    "\"nrows\":%d,\"log_mode\":\"IMMUTABLE\"}",
                     t.sha256, t.json.len, o->uploaded, t.n_col, t.n_row);
             buf_clear(&o->line);
-            buf_fmt(&o->line, "{\"_step\":%lld,\"_runtime\":%.3f,\"_timestamp\":%.6f,\"trainer/step\":%lld,%s}", (long long)o->ahead.n_row,
-                    fmax(0, wall_s - o->setup.start_s), wall_s, (long long)t.version, buf_text(&o->table));
+            buf_fmt(&o->line, "{\"_step\":%" PRId64 ",\"_runtime\":%.3f,\"_timestamp\":%.6f,\"trainer/step\":%" PRId64 ",%s}",
+                    o->ahead.n_row, fmax(0, wall_s - o->setup.start_s), wall_s, t.version, buf_text(&o->table));
             if (o->n_line++)
                 buf_char(&o->lines, ',');
             json_text_print(&o->lines, buf_text(&o->line), o->line.len, JSON_TEXT_UTF8);
@@ -189,12 +201,12 @@ static bool request_build(struct online *o, bool complete, int exit_code, bool *
     if (*any_new) {
         buf_str(b, "\"files\":{");
         if (o->n_line)
-            buf_fmt(b, "\"wandb-history.jsonl\":{\"offset\":%lld,\"content\":[%s]},", (long long)(o->cursor.n_row + o->cursor.line_shift),
+            buf_fmt(b, "\"wandb-history.jsonl\":{\"offset\":%" PRId64 ",\"content\":[%s]},", (o->cursor.n_row + o->cursor.line_shift),
                     buf_text(&o->lines));
         if (n_console)
-            buf_fmt(b, "\"output.log\":{\"offset\":%lld,\"content\":[%s]},", (long long)o->cursor.n_console, buf_text(&o->console));
+            buf_fmt(b, "\"output.log\":{\"offset\":%" PRId64 ",\"content\":[%s]},", o->cursor.n_console, buf_text(&o->console));
         if (o->n_system)
-            buf_fmt(b, "\"wandb-events.jsonl\":{\"offset\":%lld,\"content\":[%s]},", (long long)o->cursor.n_system, buf_text(&o->system));
+            buf_fmt(b, "\"wandb-events.jsonl\":{\"offset\":%" PRId64 ",\"content\":[%s]},", o->cursor.n_system, buf_text(&o->system));
         buf_clear(&o->line);
         wandb_summary_print(o->summary, &o->line, o->setup.start_s, clock_wall_s());
         if (o->table.len) {    // the table stands beside the numbers: {"rollouts":{…},"train/loss":…
@@ -246,9 +258,9 @@ static bool request_send(struct online *o, struct error *err)
     if (!place_write(o, err))
         return false;
     if (o->total > 0)
-        wandb_status_write(&o->setup, "sending: %lld of %lld rows sent", (long long)o->cursor.n_row, (long long)o->total);
+        wandb_status_write(&o->setup, "sending: %" PRId64 " of %" PRId64 " rows sent", o->cursor.n_row, o->total);
     else
-        wandb_status_write(&o->setup, "ok: %lld rows sent", (long long)o->cursor.n_row);
+        wandb_status_write(&o->setup, "ok: %" PRId64 " rows sent", o->cursor.n_row);
     if (stopped)
         stop_pass_on(o);
     return true;
@@ -293,7 +305,7 @@ static void progress_draw(const struct online *o)
     memset(bar, '#', (size_t)full);
     memset(bar + full, '.', (size_t)(BAR_WIDTH - full));
     bar[BAR_WIDTH] = 0;
-    fprintf(stderr, "\r[%s] %3.0f %%  %lld of %lld rows", bar, 100 * share, (long long)o->cursor.n_row, (long long)MAX(o->total, o->cursor.n_row));
+    fprintf(stderr, "\r[%s] %3.0f %%  %" PRId64 " of %" PRId64 " rows", bar, 100 * share, o->cursor.n_row, MAX(o->total, o->cursor.n_row));
     if (done > 0 && done < all)
         fprintf(stderr, ", %.0f s left  ", passed_s * (double)(all - done) / (double)done);
     fputs("\033[K", stderr);    // whatever the line held before
@@ -421,7 +433,8 @@ out:
                            err->text, r->run_dir);
         char why[sizeof err->text];
         memcpy(why, err->text, sizeof why);
-        error_set(err, err->code, "%.600s; the run itself is not touched, 'rollcall export wandb %s' sends the rest later", why, r->run_dir);
+        error_set(err, err->code, "%.600s; the run itself is not touched, 'rollcall export wandb %s' sends the rest later", why,
+                  r->run_dir);
         log_error("%s", err->text);
     }
     wandb_client_release(&o.client);

@@ -1,3 +1,4 @@
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,9 @@
 
 void wandb_line_print(struct buf *out, const struct wandb_row *row, double start_s)
 {
-    buf_fmt(out, "{\"_step\":%lld,\"_runtime\":", (long long)row->n);
+    buf_fmt(out, "{\"_step\":%" PRId64 ",\"_runtime\":", row->n);
     json_number_print(out, MAX(0.0, row->wall_s - start_s));
-    buf_fmt(out, ",\"_timestamp\":%.6f,\"trainer/step\":%lld", row->wall_s, (long long)row->step);
+    buf_fmt(out, ",\"_timestamp\":%.6f,\"trainer/step\":%" PRId64, row->wall_s, row->step);
     for (int i = 0; i < row->n_metric; i++) {
         buf_char(out, ',');
         json_text_print(out, row->metric[i].name, strlen(row->metric[i].name), JSON_TEXT_UTF8);
@@ -119,7 +120,10 @@ bool wandb_rows_read(struct journal *j, struct wandb_cursor *c, wandb_row_fn *fn
 /* ---- summary ---- */
 
 struct wandb_summary {
-    struct { char name[100]; double value; } row[SUMMARY_MAX];
+    struct {
+        char name[100];
+        double value;
+    } row[SUMMARY_MAX];
     int n;
     int64_t n_row, step;
     double wall_s;
@@ -178,8 +182,10 @@ void wandb_summary_print(const struct wandb_summary *s, struct buf *out, double 
         json_number_print(out, s->row[i].value);
         buf_char(out, ',');
     }
-    buf_fmt(out, "\"trainer/step\":%lld,\"_step\":%lld,\"_timestamp\":%.6f,\"_runtime\":%lld,\"_wandb\":{\"runtime\":%lld}}",
-            (long long)s->step, (long long)s->n_row, s->wall_s, (long long)(now_s - start_s), (long long)(now_s - start_s));
+    buf_fmt(out,
+            "\"trainer/step\":%" PRId64 ",\"_step\":%" PRId64 ",\"_timestamp\":%.6f,\"_runtime\":%" PRId64
+            ",\"_wandb\":{\"runtime\":%" PRId64 "}}",
+            s->step, s->n_row, s->wall_s, (int64_t)(now_s - start_s), (int64_t)(now_s - start_s));
 }
 
 int wandb_summary_n(const struct wandb_summary *s)
@@ -222,7 +228,8 @@ bool wandb_config_refresh(struct wandb_setup *s, struct journal *j, bool *change
     json_t *list = ok && found ? json_loadb(buf_text(&text), text.len, 0, NULL) : NULL, *row;
     size_t i;
     *changed = false;
-    json_array_foreach (list, i, row) {
+    json_array_foreach(list, i, row)
+    {
         const char *name = json_string_value(json_object_get(row, "name")), *value = json_string_value(json_object_get(row, "value"));
         if ((int64_t)i < s->n_change || !name || !value)
             continue;    // taken already
@@ -248,7 +255,8 @@ bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const stru
     for (int i = 0; i < n_knobs; i++)
         config_setting(out, &knobs[i], &s->config);
     /* t marks a run as really started (the resume query asks for it); m: trainer/step is everybody's x-axis */
-    buf_str(out, "\"_wandb\":{\"value\":{\"t\":{\"5\":\"rollcall\",\"13\":\"linux-x86_64\"},\"m\":[{\"1\":\"trainer/step\",\"6\":[3],\"7\":[]}");
+    buf_str(out,
+            "\"_wandb\":{\"value\":{\"t\":{\"5\":\"rollcall\",\"13\":\"linux-x86_64\"},\"m\":[{\"1\":\"trainer/step\",\"6\":[3],\"7\":[]}");
     for (int i = 0; i < names->n; i++) {
         buf_str(out, ",{\"1\":");
         json_text_print(out, names->row[i].name, strlen(names->row[i].name), JSON_TEXT_UTF8);
@@ -275,6 +283,5 @@ static bool first_step(void *arg, const struct journal_step *row)
 
 bool wandb_start_find(struct wandb_setup *s, struct journal *j, struct error *err)
 {
-    return journal_events_read(j, 0, NULL, first_event, &s->start_s, err)
-        && journal_steps_read(j, 0, first_step, &s->start_s, err);
+    return journal_events_read(j, 0, NULL, first_event, &s->start_s, err) && journal_steps_read(j, 0, first_step, &s->start_s, err);
 }

@@ -84,8 +84,7 @@ static bool netrc_read(struct wandb_setup *s)
     if (!env("NETRC") && !path_exists(path))
         snprintf(path, sizeof path, "%s/_netrc", home);
     url_netloc(machine, sizeof machine, s->base_url);
-    bool ok = path_exists(path) && file_read(&text, path, 1 << 20, &ignored)
-           && netrc_key(s->key, sizeof s->key, buf_text(&text), machine);
+    bool ok = path_exists(path) && file_read(&text, path, 1 << 20, &ignored) && netrc_key(s->key, sizeof s->key, buf_text(&text), machine);
     if (text.data)
         explicit_bzero(text.data, text.len);
     buf_release(&text);
@@ -100,8 +99,9 @@ static bool key_find(struct wandb_setup *s, struct error *err)
         s->key[strcspn(s->key, " \t\r\n")] = 0;    // a newline behind a mounted secret is common
     }
     if (!s->key[0] && !netrc_read(s) && env("WANDB_IDENTITY_TOKEN_FILE"))
-        return error_set(err, ERR_UNSUPPORTED, "WANDB_IDENTITY_TOKEN_FILE is set, but identity tokens are not supported: set WANDB_API_KEY, "
-                                               "or put a key for this server into ~/.netrc");
+        return error_set(err, ERR_UNSUPPORTED,
+                         "WANDB_IDENTITY_TOKEN_FILE is set, but identity tokens are not supported: set WANDB_API_KEY, "
+                         "or put a key for this server into ~/.netrc");
     if (!s->key[0])
         return error_set(err, ERR_USAGE, "no wandb key: set WANDB_API_KEY or put one for this server into ~/.netrc");
     return true;

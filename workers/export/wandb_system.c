@@ -21,8 +21,8 @@ bool wandb_head_find(char head[WANDB_NODE_MAX], struct journal *j, struct error 
 
 static bool of_process(enum gpu_field f)
 {
-    static const enum gpu_field repeated[] = { GPU_UTIL, GPU_MEM_UTIL, GPU_MEM_PERCENT, GPU_MEM_USED, GPU_TEMP, GPU_POWER,
-                                               GPU_POWER_PERCENT, GPU_POWER_LIMIT };
+    static const enum gpu_field repeated[] = { GPU_UTIL, GPU_MEM_UTIL, GPU_MEM_PERCENT,   GPU_MEM_USED,
+                                               GPU_TEMP, GPU_POWER,    GPU_POWER_PERCENT, GPU_POWER_LIMIT };
     for (size_t i = 0; i < ARRAY_SIZE(repeated); i++)
         if (repeated[i] == f)
             return true;

@@ -1,5 +1,6 @@
 /* Tables of rollouts for wandb: which are due is seen in the journal's items, their text is read from the rollout file. A new
  * table each time, never a growing one: sending that again and again would cost the square of the run's length. */
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,25 +13,29 @@
 #include "protocol/run/rollout_file.h"
 #include "protocol/base/digest.h"
 
-#define TABLE_ITEMS 32              // prompts of a table
-#define TABLE_SAMPLES 4             // of each prompt
-#define TABLE_TEXT_BYTES 4096       // of a prompt and of a completion
+#define TABLE_ITEMS 32           // prompts of a table
+#define TABLE_SAMPLES 4          // of each prompt
+#define TABLE_TEXT_BYTES 4096    // of a prompt and of a completion
 
 static const char columns[] =
     "{\"columns\":[\"step\",\"item\",\"sample\",\"prompt\",\"completion\",\"reward\",\"ans_acc\",\"format_acc\",\"tokens\",\"finish\","
     "\"reason\"],\"data\":[";
-enum { N_COLUMNS = 11 };
+enum {
+    N_COLUMNS = 11,
+};
 
 struct search {
     int64_t interval, last_version;
-    bool any, over;               // any: a rollout step is being looked at
+    bool any, over;    // any: a rollout step is being looked at
     int64_t rollout_step, version;
-    int64_t next_item;            // the first one behind what was decided
-    int64_t boundary;             // the first item of the rollout step behind the one being looked at, -1: not seen
-    int64_t last_item;            // the last one seen
-    bool due, complete;           // of the rollout step being looked at
+    int64_t next_item;     // the first one behind what was decided
+    int64_t boundary;      // the first item of the rollout step behind the one being looked at, -1: not seen
+    int64_t last_item;     // the last one seen
+    bool due, complete;    // of the rollout step being looked at
     int n;
-    struct { int64_t offset, bytes; } place[TABLE_ITEMS];
+    struct {
+        int64_t offset, bytes;
+    } place[TABLE_ITEMS];
 };
 
 static bool item_look(void *arg, const struct journal_item *i)
@@ -40,7 +45,7 @@ static bool item_look(void *arg, const struct journal_item *i)
     if (s->any && i->rollout_step != s->rollout_step) {
         s->boundary = s->boundary < 0 ? i->item : s->boundary;
         if (i->file_offset < 0)
-            return true;          // issued ahead, but not back yet
+            return true;    // issued ahead, but not back yet
         s->next_item = s->boundary;
         s->boundary = -1;
         if (s->due && s->n > 0) {
@@ -96,7 +101,7 @@ static void rows_add(struct wandb_table *t, const struct mval *map, const struct
     for (int32_t i = 0; i < MIN(g->n_sample, TABLE_SAMPLES); i++) {
         const struct sample *s = &g->sample[i];
         double scored = s->score == SCORE_OK ? 0 : NAN;    // NAN: nothing is known
-        buf_fmt(b, "%s[%lld,%lld,%d,", t->n_row++ ? "," : "", (long long)g->weight_version, (long long)g->item, (int)i);
+        buf_fmt(b, "%s[%" PRId64 ",%" PRId64 ",%d,", t->n_row++ ? "," : "", g->weight_version, g->item, (int)i);
         text_add(b, mval_get(map, "prompt_text"));
         buf_char(b, ',');
         text_add(b, mval_get(mval_at(mval_get(map, "samples"), i), "text"));
@@ -105,7 +110,7 @@ static void rows_add(struct wandb_table *t, const struct mval *map, const struct
             buf_char(b, ',');
             number_add(b, value[k] + scored);
         }
-        buf_fmt(b, ",%lld,\"%s\",", (long long)s->n_tok, s->finish == FINISH_STOP ? "stop" : "length");
+        buf_fmt(b, ",%" PRId64 ",\"%s\",", s->n_tok, s->finish == FINISH_STOP ? "stop" : "length");
         json_text_print(b, s->reason, strlen(s->reason), JSON_TEXT_UTF8);
         buf_char(b, ']');
     }
@@ -129,8 +134,9 @@ bool wandb_table_next(struct wandb_table *t, const struct wandb_setup *s, struct
                       struct error *err)
 {
     const struct run_config *config = &s->config;
-    struct search found = { .interval = config->rollout_log_interval, .last_version = c->table_version, .next_item = c->table_item,
-                            .boundary = -1 };
+    struct search found = {
+        .interval = config->rollout_log_interval, .last_version = c->table_version, .next_item = c->table_item, .boundary = -1
+    };
     struct buf record = { .max = ROLLOUT_RECORD_MAX + 1 };
     struct error why;
     char path[PATH_MAX];

@@ -14,8 +14,8 @@ struct node_watch {
     char host[256];
     bool known, unsent, driver_late;
     struct node_sample now;
-    enum gpu_state told[NODE_GPUS];     // the last state that alarm heard of
-    double ecc_told[NODE_GPUS];         // the last count of uncorrected errors; NAN: none known
+    enum gpu_state told[NODE_GPUS];    // the last state that alarm heard of
+    double ecc_told[NODE_GPUS];        // the last count of uncorrected errors; NAN: none known
 };
 
 struct node_watch *node_watch_new(const char *run_dir, struct error *err)
@@ -86,13 +86,16 @@ static void device_share(struct gpu_sample *g, const struct node_process *proces
             }
 }
 
-void node_watch_tick(struct node_watch *n, const struct node_process *process, int n_process, void (*alarm)(void *ctx, const char *text), void *ctx)
+void node_watch_tick(struct node_watch *n, const struct node_process *process, int n_process, void (*alarm)(void *ctx, const char *text),
+                     void *ctx)
 {
     bool late = sampler_silent_s(n->sampler) > DRIVER_LIMIT_S;
     if (late != n->driver_late) {
         char text[256];
-        snprintf(text, sizeof text, late ? "the GPU driver of %.60s has not answered for %d s; telemetry stands still"
-                                         : "the GPU driver of %.60s answers again", n->host, DRIVER_LIMIT_S);
+        snprintf(text, sizeof text,
+                 late ? "the GPU driver of %.60s has not answered for %d s; telemetry stands still"
+                      : "the GPU driver of %.60s answers again",
+                 n->host, DRIVER_LIMIT_S);
         alarm(ctx, text);
         n->driver_late = late;
     }

@@ -17,7 +17,8 @@ struct node_watch *node_watch_new(const char *run_dir, struct error *err);
 void node_watch_free(struct node_watch *n);
 /* Take a new sample when there is one and add up what the run's processes use. What an operator must know at once (a device that
  * is gone, new uncorrectable memory errors, a driver that does not answer) goes to alarm, once each time it happens. */
-void node_watch_tick(struct node_watch *n, const struct node_process *process, int n_process, void (*alarm)(void *ctx, const char *text), void *ctx);
+void node_watch_tick(struct node_watch *n, const struct node_process *process, int n_process, void (*alarm)(void *ctx, const char *text),
+                     void *ctx);
 /* Add the node's figures (node, host, devices and no_gpu of the answer to status) to an open map. */
 void node_watch_status_write(const struct node_watch *n, struct msg_out *m);
 /* Is this one of their names? */

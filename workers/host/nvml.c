@@ -8,18 +8,45 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 
-enum { NVML_OK = 0, NVML_NOT_SUPPORTED = 3, NVML_GPU_IS_LOST = 15, NVML_RESET_REQUIRED = 16 };    // nvmlReturn_t
-enum { CLOCK_GRAPHICS = 0, CLOCK_SM = 1, CLOCK_MEM = 2 };                                             // nvmlClockType_t
-enum { FI_MEMORY_TEMP = 82, FI_NVLINK_TX_KIB = 138, FI_NVLINK_RX_KIB = 139, FI_REMAPPED_CORRECTED = 142, FI_REMAPPED_UNCORRECTED = 143,
-       FI_PCIE_TX_BYTES = 197, FI_PCIE_RX_BYTES = 198 };
-enum { VALUE_DOUBLE, VALUE_UINT, VALUE_ULONG, VALUE_ULONG_LONG, VALUE_LONG_LONG, VALUE_INT };         // nvmlValueType_t
+enum {
+    NVML_OK = 0,
+    NVML_NOT_SUPPORTED = 3,
+    NVML_GPU_IS_LOST = 15,
+    NVML_RESET_REQUIRED = 16,
+};    // nvmlReturn_t
+enum {
+    CLOCK_GRAPHICS = 0,
+    CLOCK_SM = 1,
+    CLOCK_MEM = 2,
+};    // nvmlClockType_t
+enum {
+    FI_MEMORY_TEMP = 82,
+    FI_NVLINK_TX_KIB = 138,
+    FI_NVLINK_RX_KIB = 139,
+    FI_REMAPPED_CORRECTED = 142,
+    FI_REMAPPED_UNCORRECTED = 143,
+    FI_PCIE_TX_BYTES = 197,
+    FI_PCIE_RX_BYTES = 198,
+};
+enum {
+    VALUE_DOUBLE,
+    VALUE_UINT,
+    VALUE_ULONG,
+    VALUE_ULONG_LONG,
+    VALUE_LONG_LONG,
+    VALUE_INT,
+};    // nvmlValueType_t
 #define NVLINK_MAX 18
 #define NVLINK_ALL UINT32_MAX    // as scope: the sum of all links
 #define NVLINK_COUNTERS 4        // replay, recovery, CRC of flits and of data
 
 typedef struct nvmlDevice_st *device_handle;
-struct utilization { unsigned gpu, memory; };
-struct memory { unsigned long long total, free, used; };
+struct utilization {
+    unsigned gpu, memory;
+};
+struct memory {
+    unsigned long long total, free, used;
+};
 struct pci_info {
     char legacy_bus_id[16];
     unsigned domain, bus, device, device_id, subsystem_id;
@@ -39,7 +66,14 @@ struct field_value {
     unsigned field, scope;
     long long time_us, latency_us;
     int type, result;
-    union { double d; unsigned u; unsigned long ul; unsigned long long ull; long long ll; int i; } value;
+    union {
+        double d;
+        unsigned u;
+        unsigned long ul;
+        unsigned long long ull;
+        long long ll;
+        int i;
+    } value;
 };
 
 struct calls {
@@ -74,7 +108,11 @@ struct calls {
     int (*process_utilization)(device_handle, struct process_utilization *, unsigned *, unsigned long long);
 };
 #define CALL(member) offsetof(struct calls, member)
-static const struct { size_t at; const char *symbol, *older; bool needed; } symbols[] = {
+static const struct {
+    size_t at;
+    const char *symbol, *older;
+    bool needed;
+} symbols[] = {
     { CALL(init), "nvmlInit_v2", NULL, true },
     { CALL(shutdown), "nvmlShutdown", NULL, true },
     { CALL(error_text), "nvmlErrorString", NULL, true },
@@ -106,14 +144,20 @@ static const struct { size_t at; const char *symbol, *older; bool needed; } symb
     { CALL(process_utilization), "nvmlDeviceGetProcessUtilization" },
 };
 
-enum { COUNT_NVLINK_TX, COUNT_NVLINK_RX, COUNT_PCIE_TX, COUNT_PCIE_RX, COUNT_N };
+enum {
+    COUNT_NVLINK_TX,
+    COUNT_NVLINK_RX,
+    COUNT_PCIE_TX,
+    COUNT_PCIE_RX,
+    COUNT_N,
+};
 struct gpu {
     device_handle handle;
-    enum gpu_state state;            // from finding it; later samples look anew
+    enum gpu_state state;    // from finding it; later samples look anew
     char name[96], uuid[96], bus[32];
-    double count[COUNT_N];           // bytes at count_ns; NAN: not known
+    double count[COUNT_N];    // bytes at count_ns; NAN: not known
     int64_t count_ns[COUNT_N];
-    unsigned long long process_us;   // time of the newest process sample seen
+    unsigned long long process_us;    // time of the newest process sample seen
 };
 struct nvml {
     void *library;
@@ -276,8 +320,9 @@ static double rate(struct gpu *g, int counter, double bytes)
 static void fields_take(const struct calls *c, struct gpu *g, double *value, enum gpu_state *state)
 {
     struct field_value f[] = {
-        { FI_MEMORY_TEMP }, { FI_NVLINK_TX_KIB, NVLINK_ALL }, { FI_NVLINK_RX_KIB, NVLINK_ALL }, { FI_REMAPPED_CORRECTED },
-        { FI_REMAPPED_UNCORRECTED }, { FI_PCIE_TX_BYTES }, { FI_PCIE_RX_BYTES },
+        { FI_MEMORY_TEMP },        { FI_NVLINK_TX_KIB, NVLINK_ALL }, { FI_NVLINK_RX_KIB, NVLINK_ALL },
+        { FI_REMAPPED_CORRECTED }, { FI_REMAPPED_UNCORRECTED },      { FI_PCIE_TX_BYTES },
+        { FI_PCIE_RX_BYTES },
     };
     for (size_t i = 0; i < ARRAY_SIZE(f); i++)
         f[i].result = NVML_NOT_SUPPORTED;    // until the library says otherwise

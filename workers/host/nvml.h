@@ -13,7 +13,7 @@
 
 enum gpu_state {
     GPU_FINE,
-    GPU_GONE,           // fallen off the bus: nothing is known of it until the machine or the device is reset
+    GPU_GONE,    // fallen off the bus: nothing is known of it until the machine or the device is reset
     GPU_NEEDS_RESET,
 };
 struct gpu_process {
@@ -23,7 +23,7 @@ struct gpu_process {
 struct gpu_sample {
     char name[96], uuid[96], bus[32];    // "": not told
     enum gpu_state state;
-    double value[GPU_FIELD_N];           // GPU_RUN_MEM and GPU_RUN_UTIL are left to who knows the run's processes
+    double value[GPU_FIELD_N];    // GPU_RUN_MEM and GPU_RUN_UTIL are left to who knows the run's processes
     struct gpu_process process[GPU_PROCESSES];
     int n_process;
 };

@@ -14,11 +14,11 @@
 struct sampler {
     pthread_t thread;
     char run_dir[4096];
-    pthread_mutex_t lock;          // guards: all below
+    pthread_mutex_t lock;    // guards: all below
     pthread_cond_t wake;
     bool stop, fresh;
     struct node_sample newest;
-    int64_t finished_ms;           // when the last sample was
+    int64_t finished_ms;    // when the last sample was
 };
 
 /* ---- the host, from /proc ---- */

@@ -10,12 +10,12 @@
 #include "workers/host/nvml.h"
 
 struct node_sample {
-    double wall_s;                    // when it was complete
-    double host[HOST_FIELD_N];        // HOST_RUN_* are left to who knows the run's processes
+    double wall_s;                // when it was complete
+    double host[HOST_FIELD_N];    // HOST_RUN_* are left to who knows the run's processes
     struct gpu_sample gpu[NODE_GPUS];
     int n_gpu;
-    char driver[80];                  // NVIDIA's version, "": none
-    char no_gpu[256];                 // why there are no GPUs, "": there are some
+    char driver[80];     // NVIDIA's version, "": none
+    char no_gpu[256];    // why there are no GPUs, "": there are some
 };
 struct sampler;
 /* Begin; run_dir: whose file system is told of. */
@@ -29,7 +29,7 @@ double sampler_silent_s(struct sampler *s);
 /* The host's figures now; before holds what rates are counted from (zeroed before the first call). */
 struct host_before {
     bool known;
-    double busy, total;                               // processor ticks
-    double read, written, sent, received;             // at the first sample; NAN: not known
+    double busy, total;                      // processor ticks
+    double read, written, sent, received;    // at the first sample; NAN: not known
 };
 void host_sample(double value[HOST_FIELD_N], struct host_before *before, const char *run_dir);

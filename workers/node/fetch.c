@@ -12,10 +12,10 @@
 
 #define PIECE_LIMIT_MS 20000
 #define AGAIN_MS 200
-#define BEGIN_ANEW_MAX 8     // another file in its place so often: something is wrong
+#define BEGIN_ANEW_MAX 8    // another file in its place so often: something is wrong
 
 struct piece {
-    int64_t offset;          // -1: free
+    int64_t offset;    // -1: free
     bool open;
     int64_t again_ms;
 };
@@ -140,7 +140,8 @@ static bool piece_take(struct fetch *f, struct piece *p, const struct mval *root
         f->stamp = stamp;
     }
     if (size < 0 || size > f->size_max)
-        return error_set(&f->err, ERR_DATA, "the head's '%s' has %" PRId64 " bytes; at most %" PRId64 " are taken", f->path, size, f->size_max);
+        return error_set(&f->err, ERR_DATA, "the head's '%s' has %" PRId64 " bytes; at most %" PRId64 " are taken", f->path, size,
+                         f->size_max);
     if (size != f->size_bytes || stamp != f->stamp) {
         if (++f->n_anew > BEGIN_ANEW_MAX)
             return error_set(&f->err, ERR_DATA, "the head's '%s' is written over again and again", f->path);

@@ -18,7 +18,11 @@ void fetch_free(struct fetch *f);    // what has not been finished is removed; N
 void fetch_tick(struct fetch *f);
 /* Take an answer; true: it was ours. */
 bool fetch_answered(struct fetch *f, const struct net_event *ev);
-enum fetch_state { FETCH_GOES, FETCH_DONE, FETCH_FAILED };
+enum fetch_state {
+    FETCH_GOES,
+    FETCH_DONE,
+    FETCH_FAILED,
+};
 /* err is filled when it has failed: ERR_NOT_FOUND when the head does not have it (any more). */
 enum fetch_state fetch_state(const struct fetch *f, struct error *err);
 /* Bytes that are here, and of the whole file (0: not known yet). */

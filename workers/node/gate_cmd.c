@@ -15,12 +15,12 @@
 #include "protocol/wire/join_token.h"
 #include "workers/node/gate_parts.h"
 
-#define N_OPEN 160               // requests of nodes held open at once
-#define WORK_LIMIT_MS 12000      // the controller holds a request for work 2 s; the worker gives up after 15
+#define N_OPEN 160             // requests of nodes held open at once
+#define WORK_LIMIT_MS 12000    // the controller holds a request for work 2 s; the worker gives up after 15
 #define GROUP_LIMIT_MS 20000
 #define QUESTION_LIMIT_MS 10000
 #define COMMAND_LIMIT_S 86400
-#define FAREWELL_MS 3000         // for every node to hear that it is over
+#define FAREWELL_MS 3000    // for every node to hear that it is over
 #define STATUS_LIMIT_MS 2000
 #define STATUS_TAG 1
 
@@ -67,20 +67,30 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_JOIN: join_asked(g, ev->request, &in); break;
     case MSG_NODE: node_asked(g, ev->request, &in, ev->data, ev->len); break;
     case MSG_FILE: file_asked(g, ev->request, &in); break;
-    case MSG_WORK: case MSG_DONE:
+    case MSG_WORK:
+    case MSG_DONE:
         if (worker_known(g, in.root, node, &err))
             pass_on(g, ev, &in, g->controller, in.type == MSG_WORK ? WORK_LIMIT_MS : GROUP_LIMIT_MS, node);
         else
             request_refuse(ev->request, &err);
         break;
-    case MSG_GROUP: case MSG_PUBLISH: pass_on(g, ev, &in, g->controller, GROUP_LIMIT_MS, ""); break;
-    case MSG_STATUS: case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS:
-        pass_on(g, ev, &in, g->process.agent, QUESTION_LIMIT_MS, "");
-        break;
+    case MSG_GROUP:
+    case MSG_PUBLISH: pass_on(g, ev, &in, g->controller, GROUP_LIMIT_MS, ""); break;
+    case MSG_STATUS:
+    case MSG_STEPS:
+    case MSG_EVENTS:
+    case MSG_ROLLOUTS: pass_on(g, ev, &in, g->process.agent, QUESTION_LIMIT_MS, ""); break;
     case MSG_COMMAND:
-        pass_on(g, ev, &in, g->process.agent, (int64_t)(1000 * MIN(MAX(mval_f64(mval_get(in.root, "limit_s"), 600), 0.1), COMMAND_LIMIT_S)) + 2000, "");
+        pass_on(g, ev, &in, g->process.agent,
+                (int64_t)(1000 * MIN(MAX(mval_f64(mval_get(in.root, "limit_s"), 600), 0.1), COMMAND_LIMIT_S)) + 2000, "");
         break;
-    case MSG_OK: case MSG_REFUSED: case MSG_HEARTBEAT: case MSG_FETCH: case MSG_SCORE: case MSG_GONE: case MSG_TYPE_COUNT:
+    case MSG_OK:
+    case MSG_REFUSED:
+    case MSG_HEARTBEAT:
+    case MSG_FETCH:
+    case MSG_SCORE:
+    case MSG_GONE:
+    case MSG_TYPE_COUNT:
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the gate", msg_specs[in.type].name);
         request_refuse(ev->request, &err);
         break;
@@ -186,7 +196,8 @@ static bool gate_open(struct gate *g, struct error *err)
         return false;
     snprintf(g->device, sizeof g->device, "%.*s", (int)MIN(strcspn(g->config.devices, ":"), sizeof g->device - 1), g->config.devices);
     snprintf(g->state, sizeof g->state, "starting");
-    if (!(g->local = server_new(g->process.transport, "gate", 16, err)) || !(g->controller = peer_new(g->process.transport, "controller", err)))
+    if (!(g->local = server_new(g->process.transport, "gate", 16, err))
+        || !(g->controller = peer_new(g->process.transport, "controller", err)))
         return false;
     if (!(g->nodes = server_new_tls(g->process.transport, address, &id, N_OPEN, err)))
         return error_wrap(err, "no node can join: choose another HOST:PORT as 'listen', or end who has it");

@@ -101,7 +101,8 @@ void file_asked(struct gate *g, struct request *r, const struct msg_in *in)
     }
     msg_begin(&m, MSG_OK);
     msg_i64(&m, "size_bytes", st.st_size);
-    msg_i64(&m, "stamp", (int64_t)(((uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec + (uint64_t)st.st_ino) & INT64_MAX));
+    msg_i64(&m, "stamp",
+            (int64_t)(((uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec + (uint64_t)st.st_ino) & INT64_MAX));
     msg_bin(&m, "data", piece, (size_t)n);
     if (msg_finish(&m, &err)) {
         request_answer(r, &m);

@@ -48,7 +48,8 @@ static struct node_seen *node_place(struct gate *g, const struct node *who, stru
     struct node_seen *n = node_find(g, who->name);
     if (n && strcmp(n->node.id, who->id) != 0) {
         if (n->here) {
-            error_set(err, ERR_EXISTS, "a node called '%s' is here already, from host '%s'; choose another --name", who->name, n->node.host);
+            error_set(err, ERR_EXISTS, "a node called '%s' is here already, from host '%s'; choose another --name", who->name,
+                      n->node.host);
             return NULL;
         }
         node_remove(g, n);
@@ -93,7 +94,8 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
         goto refuse;
     mval_text(in->root, "device", device, sizeof device);
     if (strcmp(device, g->device) != 0) {
-        error_set(&err, ERR_UNSUPPORTED, "this run samples on %s devices, the node has %s: the same seeds would give other bits", g->device, device);
+        error_set(&err, ERR_UNSUPPORTED, "this run samples on %s devices, the node has %s: the same seeds would give other bits", g->device,
+                  device);
         goto refuse;
     }
     if (run_over(g)) {
@@ -211,7 +213,8 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
         order = "join";
         why = "the run's settings or files are others now";
     } else if (!n->here || n->start != start) {
-        snprintf(text, sizeof text, n->here ? "node '%s' (host '%s') lives anew" : "node '%s' (host '%s') has come", n->node.name, n->node.host);
+        snprintf(text, sizeof text, n->here ? "node '%s' (host '%s') lives anew" : "node '%s' (host '%s') has come", n->node.name,
+                 n->node.host);
         event_tell(g, "node", "gate", text);
         n->here = true;
         n->start = start;
@@ -378,8 +381,8 @@ static void processes_write(const struct gate *g, struct msg_out *m)
             msg_map(m, NULL);
             msg_str(m, "name", name);
             msg_str(m, "node", n->node.name);
-            static const char *const same[] = { "kind", "plays", "pid", "phase", "phase_s", "progress", "waits_for", "verdict", "heard_s", "restarts",
-                                                "cpu", "rss_mib", "gauges" };
+            static const char *const same[] = { "kind",    "plays",   "pid",      "phase", "phase_s", "progress", "waits_for",
+                                                "verdict", "heard_s", "restarts", "cpu",   "rss_mib", "gauges" };
             for (size_t f = 0; f < ARRAY_SIZE(same); f++)
                 if (mval_get(p, same[f]))
                     msg_copy(m, same[f], mval_get(p, same[f]));

@@ -11,19 +11,19 @@
 #define LETTERS_MAX 64
 
 struct node_seen {
-    struct node node;            // name, id, host
-    bool here;                   // heard lately
-    bool told;                   // it has been ordered to stop
+    struct node node;    // name, id, host
+    bool here;           // heard lately
+    bool told;           // it has been ordered to stop
     int64_t start, heard_ms;
-    char dismissed[200];         // by whom; "": it is welcome
-    char restart[64];            // a process of it that an operator wants restarted
-    int64_t restart_pid;         // its process id until then
-    struct request *restarter;   // who waits for that
+    char dismissed[200];          // by whom; "": it is welcome
+    char restart[64];             // a process of it that an operator wants restarted
+    int64_t restart_pid;          // its process id until then
+    struct request *restarter;    // who waits for that
     int64_t restart_limit_ms;
-    struct buf beat;             // its last message node
+    struct buf beat;    // its last message node
 };
-struct letter {                  // asked of the controller until it has been answered
-    struct msg_out msg;          // empty: free
+struct letter {            // asked of the controller until it has been answered
+    struct msg_out msg;    // empty: free
     bool open;
     int64_t again_ms;
 };
@@ -40,10 +40,10 @@ struct gate {
     struct node_seen node[NODES_MAX];
     int n_node;
     struct letter letter[LETTERS_MAX];
-    char state[32];              // the run's, as its agent tells
+    char state[32];    // the run's, as its agent tells
     int64_t step, status_ms;
     bool status_open;
-    int64_t n_piece;             // pieces of files given
+    int64_t n_piece;    // pieces of files given
 };
 bool run_over(const struct gate *g);
 
@@ -61,8 +61,9 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
 void node_command(struct gate *g, struct request *r, const struct msg_in *in);    // an operator's: dismiss, or restart a process
 void nodes_tick(struct gate *g);
 int64_t nodes_due(const struct gate *g);
-void nodes_write(void *ctx, struct msg_out *m);    // for the heartbeat: all nodes' processes, named NODE/NAME, and the figures of those here
-bool nodes_told(const struct gate *g);                            // has everybody who is here been ordered to stop?
+void nodes_write(void *ctx,
+                 struct msg_out *m);      // for the heartbeat: all nodes' processes, named NODE/NAME, and the figures of those here
+bool nodes_told(const struct gate *g);    // has everybody who is here been ordered to stop?
 
 /* ---- gate_files.c: what a node needs, in pieces ---- */
 MUST_USE bool files_make(struct gate *g, struct error *err);

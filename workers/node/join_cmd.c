@@ -33,7 +33,7 @@
 
 #define JOIN_ASK_MS 3000
 #define CONNECT_MS 3000
-#define STRANGE_MS 30000         // the head can be reached, but lets nobody in with this token; one with 50 processes a core took 8 s
+#define STRANGE_MS 30000    // the head can be reached, but lets nobody in with this token; one with 50 processes a core took 8 s
 #define FILE_BYTES_MAX ((int64_t)1 << 40)
 #define LEAVE_LIMIT_MS 30000
 #define N_STREAM 2
@@ -70,13 +70,18 @@ static bool options_read(struct join *j, int argc, char **argv, bool *help, stru
         { "threads", NULL, CLI_I64, &j->threads, "N", "threads of a CPU device; 0: its share of the cores" },
         { "name", NULL, CLI_STR, &j->name, "NODE", "what the node is called in the console (the host's name)" },
         { "dir", NULL, CLI_STR, &j->dir, "DIR", "the node's folder: settings, tokenizer, data, logs (nodes/NODE)" },
-        { "token-file", NULL, CLI_STR, &j->token_file, "FILE", "the join token, a copy of the run's sock/join; else it is in ROLLCALL_JOIN_TOKEN" },
+        { "token-file", NULL, CLI_STR, &j->token_file, "FILE",
+          "the join token, a copy of the run's sock/join; else it is in ROLLCALL_JOIN_TOKEN" },
         { "wait", NULL, CLI_F64, &j->wait_s, "SECONDS", "for a head that is away, before the node gives up (600)" },
     };
-    struct cli cli = { .command = "rollcall agent", .options = options, .n_options = ARRAY_SIZE(options),
-                       .about = "Makes this host a node of a run that goes on another: it samples and scores for it, and may come and go.\n"
-                                "The head must have been started with 'listen: HOST:PORT'. All traffic is TLS; head and node show each other\n"
-                                "that they hold the run's join token, RUN/sock/join, which has to be brought here by a safe way (scp)." };
+    struct cli cli = {
+        .command = "rollcall agent",
+        .options = options,
+        .n_options = ARRAY_SIZE(options),
+        .about = "Makes this host a node of a run that goes on another: it samples and scores for it, and may come and go.\n"
+                 "The head must have been started with 'listen: HOST:PORT'. All traffic is TLS; head and node show each other\n"
+                 "that they hold the run's join token, RUN/sock/join, which has to be brought here by a safe way (scp)."
+    };
     bool ok = cli_parse(&cli, argc, argv, err);
     *help = ok && cli.help_wanted;
     return ok;
@@ -91,8 +96,8 @@ static bool devices_find(struct join *j, struct error *err)
         for (const char *p = j->devices; (p = strchr(p, ',')); p++)
             n++;
         if (j->n_inferencer > 0 && j->n_inferencer != n)
-            return error_set(err, ERR_USAGE, "--devices '%s' are %" PRId64 ", but --inferencers is %" PRId64 ": one producer a device", j->devices,
-                             n, j->n_inferencer);
+            return error_set(err, ERR_USAGE, "--devices '%s' are %" PRId64 ", but --inferencers is %" PRId64 ": one producer a device",
+                             j->devices, n, j->n_inferencer);
         if (strlen(j->devices) >= sizeof j->device_list)
             return error_set(err, ERR_USAGE, "--devices is too long");
         j->n_inferencer = n;
@@ -106,7 +111,7 @@ static bool devices_find(struct join *j, struct error *err)
         device_free(gpu);
     }
     return (j->n_inferencer >= 1 && j->n_inferencer <= 60)
-        || error_set(err, ERR_USAGE, "--inferencers %" PRId64 " is not within 1 to 60", j->n_inferencer);
+           || error_set(err, ERR_USAGE, "--inferencers %" PRId64 " is not within 1 to 60", j->n_inferencer);
 }
 
 static bool token_find(struct join *j, struct error *err)
@@ -258,8 +263,10 @@ static bool join_ask(struct join *j, struct error *err)
             if (!reached)
                 *err = why;
             else if (now - strange_ms > STRANGE_MS)
-                ok = error_set(err, ERR_REFUSED, "'%s' can be reached but lets nobody in with this join token: is it the token of the run "
-                               "that listens there?", j->node.head);
+                ok = error_set(err, ERR_REFUSED,
+                               "'%s' can be reached but lets nobody in with this join token: is it the token of the run "
+                               "that listens there?",
+                               j->node.head);
         }
         if (ok && (double)(now - began) / 1000 > j->wait_s)
             ok = false;
@@ -317,7 +324,8 @@ static bool file_bring(struct join *j, const struct node_file *f, struct error *
     if (state != FETCH_DONE)
         return false;
     return node_file_hash(path, hex, &size, NULL, NULL, err)
-        && (strcmp(hex, f->hash) == 0 || error_set(err, ERR_DATA, "'%s' has been changed on the head since the run was started", f->name));
+           && (strcmp(hex, f->hash) == 0
+               || error_set(err, ERR_DATA, "'%s' has been changed on the head since the run was started", f->name));
 }
 
 /* The run's settings, with what is this host's own. */
@@ -336,10 +344,23 @@ static bool settings_write(struct join *j, struct error *err)
     for (int i = 0; i < j->n_file; i++)
         if (strncmp(j->file[i].name, "data/", 5) == 0)
             data = j->file[i].name;
-    const struct { const char *name; const char *value; } own[] = {
-        { "listen", "" }, { "view_group", "" }, { "wandb", "off" }, { "tensorboard", "false" }, { "metrics_listen", "" }, { "eval_dataset", "" },
-        { "checkpoint_path", "" }, { "save_dir", "" }, { "eval_save_dir", "" }, { "rollout_save_dir", "" }, { "devices", j->device_list },
-        { "placement", "shared" }, { "num_trainers", "1" },
+    const struct {
+        const char *name;
+        const char *value;
+    } own[] = {
+        { "listen", "" },
+        { "view_group", "" },
+        { "wandb", "off" },
+        { "tensorboard", "false" },
+        { "metrics_listen", "" },
+        { "eval_dataset", "" },
+        { "checkpoint_path", "" },
+        { "save_dir", "" },
+        { "eval_save_dir", "" },
+        { "rollout_save_dir", "" },
+        { "devices", j->device_list },
+        { "placement", "shared" },
+        { "num_trainers", "1" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(own); i++)
         TRY(run_config_set(c, own[i].name, own[i].value, FROM_FLAG, NULL, err));
@@ -449,8 +470,8 @@ static bool join_loop(struct join *j, struct error *err)
         close(fd);    // the keeper holds it now
         if (!ok)
             return false;
-        fprintf(stderr, "node '%s' samples for run '%s' of %s on %s; Ctrl-C leaves, logs are in %s/logs\n", j->node.name, j->run, j->node.head,
-                j->device_list, j->run_dir);
+        fprintf(stderr, "node '%s' samples for run '%s' of %s on %s; Ctrl-C leaves, logs are in %s/logs\n", j->node.name, j->run,
+                j->node.head, j->device_list, j->run_dir);
         if (!node_watch(j, err))
             return false;
         snprintf(said, sizeof said, n_signal ? "has left" : "has ended with the run");

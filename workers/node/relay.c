@@ -3,7 +3,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 
-#define ASK_MS 10000     // until a request is taken for lost and asked again
+#define ASK_MS 10000    // until a request is taken for lost and asked again
 #define AGAIN_MS 100
 
 bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_type type, const struct msg_out *msg, int64_t limit_ms,

@@ -10,13 +10,13 @@
 #define RELAYS_MAX 192
 
 struct relay {
-    struct request *request;     // who waits; NULL, and not open: this place is free
+    struct request *request;    // who waits; NULL, and not open: this place is free
     struct peer *to;
     enum msg_type type;
-    struct msg_out msg;          // finished
+    struct msg_out msg;    // finished
     int64_t limit_ms, again_ms;
-    bool open;                   // asked, not answered; with no request: an answer that nobody waits for may still come
-    char owner[64];              // the node that the request came from; "": not said
+    bool open;         // asked, not answered; with no request: an answer that nobody waits for may still come
+    char owner[64];    // the node that the request came from; "": not said
 };
 struct relays {
     struct relay relay[RELAYS_MAX];

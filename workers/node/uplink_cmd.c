@@ -27,25 +27,25 @@
 #include "workers/engine/publish/publication.h"
 
 #define FETCH_LOOK_MS 20
-#define LOOK_MS 1000             // the loop turns so often at least
+#define LOOK_MS 1000    // the loop turns so often at least
 #define N_OPEN 160
 #define WORKERS_MAX 64
-#define N_STREAM 4               // connections that weights come over
+#define N_STREAM 4    // connections that weights come over
 #define WEIGHTS_MAX ((int64_t)1 << 42)
-#define WEIGHTS_KEPT 2           // versions
+#define WEIGHTS_KEPT 2    // versions
 #define WORK_LIMIT_MS 13000
-#define GROUP_LIMIT_MS 19000     // the worker asks again after 20 s
+#define GROUP_LIMIT_MS 19000    // the worker asks again after 20 s
 #define QUESTION_LIMIT_MS 10000
 #define BEAT_LIMIT_MS 3000
 #define FAREWELL_MS 2000
 #define FETCH_TAG ((uint64_t)1 << 40)
 
-struct order {                   // "sample with version": kept back until its weights are here
-    char worker[64];             // "": free
-    int64_t start;               // the worker's life
-    struct request *request;     // NULL: the worker has given up and will ask again
+struct order {                  // "sample with version": kept back until its weights are here
+    char worker[64];            // "": free
+    int64_t start;              // the worker's life
+    struct request *request;    // NULL: the worker has given up and will ask again
     struct buf answer;
-    int64_t version, made;       // made: by which incarnation
+    int64_t version, made;    // made: by which incarnation
 };
 struct uplink {
     struct process process;
@@ -58,15 +58,21 @@ struct uplink {
     struct fetch *fetch;
     int64_t fetch_version, fetch_made, fetch_ms;
     uint64_t fetch_tag;
-    double mib_per_s;            // of the last weights; NAN: none yet
-    struct { int64_t version, made; } here[WEIGHTS_KEPT];    // newest first; version -1: none
+    double mib_per_s;    // of the last weights; NAN: none yet
+    struct {
+        int64_t version, made;
+    } here[WEIGHTS_KEPT];    // newest first; version -1: none
     /* the head */
-    char state[32], reason[400]; // of the run, as the head tells; or why the node ends
+    char state[32], reason[400];    // of the run, as the head tells; or why the node ends
     int64_t step, beat_ms, heard_ms;
     bool beat_open, status_open, ends;
-    struct buf processes;        // the agent's last answer to status
+    struct buf processes;    // the agent's last answer to status
 };
-enum { TAG_BEAT = 1, TAG_STATUS, TAG_RESTART };
+enum {
+    TAG_BEAT = 1,
+    TAG_STATUS,
+    TAG_RESTART,
+};
 
 /* ---- ending ---- */
 
@@ -448,15 +454,24 @@ static void request_came(struct uplink *u, struct net_event *ev)
         else
             task_failed(u, ev->request, &in);
         break;
-    case MSG_STATUS: case MSG_STEPS: case MSG_EVENTS: case MSG_ROLLOUTS:
-        pass_on(u, ev, &in, false, QUESTION_LIMIT_MS);
-        break;
+    case MSG_STATUS:
+    case MSG_STEPS:
+    case MSG_EVENTS:
+    case MSG_ROLLOUTS: pass_on(u, ev, &in, false, QUESTION_LIMIT_MS); break;
     case MSG_COMMAND:
         pass_on(u, ev, &in, false, (int64_t)(1000 * MIN(MAX(mval_f64(mval_get(in.root, "limit_s"), 600), 0.1), 86400)) + 2000);
         break;
     case MSG_PUBLISH: publish_pass(u, ev, &in); break;
-    case MSG_OK: case MSG_REFUSED: case MSG_HEARTBEAT: case MSG_FETCH: case MSG_SCORE: case MSG_JOIN: case MSG_NODE: case MSG_FILE:
-    case MSG_GONE: case MSG_TYPE_COUNT:
+    case MSG_OK:
+    case MSG_REFUSED:
+    case MSG_HEARTBEAT:
+    case MSG_FETCH:
+    case MSG_SCORE:
+    case MSG_JOIN:
+    case MSG_NODE:
+    case MSG_FILE:
+    case MSG_GONE:
+    case MSG_TYPE_COUNT:
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for a node", msg_specs[in.type].name);
         request_refuse(ev->request, &err);
         break;
@@ -489,7 +504,9 @@ static void work_answered(struct uplink *u, struct relay *x, const struct net_ev
         relay_end(x, ev);
     } else {
         buf_release(&o->answer);
-        *o = (struct order){ .start = start, .version = mval_i64(mval_get(in.root, "version"), -1), .made = mval_i64(mval_get(in.root, "made"), 0) };
+        *o = (struct order){ .start = start,
+                             .version = mval_i64(mval_get(in.root, "version"), -1),
+                             .made = mval_i64(mval_get(in.root, "made"), 0) };
         snprintf(o->worker, sizeof o->worker, "%s", name + strlen(u->node.name) + 1);
         if (buf_add(&o->answer, ev->data, ev->len))
             o->request = relay_take(x);
@@ -605,7 +622,8 @@ static bool uplink_cmd(int argc, char **argv, struct error *err)
     int64_t looked_ms = clock_ms();
     while (!process_is_over(&u->process)) {
         int n = 0;
-        while (n++ < 256 && process_wait(&u->process, &ev, n == 1 ? process_pause_ms(&u->process, MIN(uplink_due(u), looked_ms + LOOK_MS)) : 0)) {
+        while (n++ < 256
+               && process_wait(&u->process, &ev, n == 1 ? process_pause_ms(&u->process, MIN(uplink_due(u), looked_ms + LOOK_MS)) : 0)) {
             event_take(u, &ev);
             net_event_release(&ev);
         }

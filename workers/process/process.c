@@ -219,8 +219,9 @@ bool process_args(int argc, char **argv, const char *command, const char **run_d
         { "run", NULL, CLI_STR, run_dir, "DIR", "the run's directory" },
         { "name", NULL, CLI_STR, name, "NAME", "what the process is called" },
     };
-    struct cli cli = { .command = command, .about = "A process of a run; started by the run's agent.", .options = options,
-                       .n_options = ARRAY_SIZE(options) };
+    struct cli cli = {
+        .command = command, .about = "A process of a run; started by the run's agent.", .options = options, .n_options = ARRAY_SIZE(options)
+    };
     if (!cli_parse(&cli, argc, argv, err))
         return false;
     if (cli.help_wanted)

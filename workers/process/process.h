@@ -17,9 +17,9 @@
 #define HEARTBEAT_MS 500    // until process_pace
 
 struct process {
-    char run_dir[4096];     // absolute
-    char name[64];          // "controller", "worker cpu:0", "scorer"
-    int64_t start;          // random; tells two lives of one name apart
+    char run_dir[4096];    // absolute
+    char name[64];         // "controller", "worker cpu:0", "scorer"
+    int64_t start;         // random; tells two lives of one name apart
     struct transport *transport;
     struct peer *agent;
     char phase[32];         // what it does now
@@ -32,7 +32,7 @@ struct process {
     void (*detail)(void *ctx, struct msg_out *m);
     void *ctx;
     /* own */
-    int64_t pace_ms;        // between two heartbeats
+    int64_t pace_ms;    // between two heartbeats
     int64_t beat_ms, heard_ms, looked_ms;
     bool beat_open, stop_ordered;
 };

@@ -4,6 +4,7 @@
  * the threads of queue.c do the work, which may be slow, crash a program or wait for a verifier. A request is answered
  * when all its samples are scored, refused when it is malformed or the queue is full, and answered by nobody when the
  * scorer dies: then the worker asks the next scorer again, which scores it anew. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +16,16 @@
 #include "workers/process/process.h"
 #include "workers/engine/reward/queue.h"
 
-#define N_OPEN 1024           // requests held open at once
-#define MAX_DEPTH 65536       // samples waiting
-#define SAMPLES_MAX 4096      // of one request
-#define STOP_WAIT_MS 3000     // for the threads to finish the sample they are at
+#define N_OPEN 1024          // requests held open at once
+#define MAX_DEPTH 65536      // samples waiting
+#define SAMPLES_MAX 4096     // of one request
+#define STOP_WAIT_MS 3000    // for the threads to finish the sample they are at
 
 struct scorer {
     struct process process;
     struct server *server;
     struct score_queue *queue;
-    int n_part;               // parts of the reward, for the answers
+    int n_part;    // parts of the reward, for the answers
 };
 
 static void gauges_add(void *ctx, struct msg_out *m)
@@ -58,20 +59,20 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
     const char *row = mval_str(mval_get(root, "row"), &row_len);
     int64_t n = mval_n(samples);
     if (n > SAMPLES_MAX) {
-        error_set(err, ERR_DATA, "a request of %lld samples; at most %d are taken", (long long)n, SAMPLES_MAX);
+        error_set(err, ERR_DATA, "a request of %" PRId64 " samples; at most %d are taken", n, SAMPLES_MAX);
         return NULL;
     }
     for (int64_t i = 0; i < n; i++) {
         size_t len;
         if (!mval_str(mval_get(mval_at(samples, i), "text"), &len)) {
-            error_set(err, ERR_DATA, "sample %lld has no 'text'", (long long)i);
+            error_set(err, ERR_DATA, "sample %" PRId64 " has no 'text'", i);
             return NULL;
         }
         text_bytes += len + 1;
     }
     struct score_job *job = job_new(n, text_bytes);
     if (!job) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a request of %lld samples", (long long)n);
+        error_set(err, ERR_NO_MEMORY, "no memory for a request of %" PRId64 " samples", n);
         return NULL;
     }
     job->row = json_loadb(row, row_len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);

@@ -42,11 +42,11 @@ struct engine {
     char run_dir[4096], device_name[32], run_id[RUN_ID_BYTES];
     int n_thread;
     bool trains, produces;
-    int64_t rank;                // among the trainers; -1: it does not train
+    int64_t rank;    // among the trainers; -1: it does not train
     void (*wake)(void *ctx);
     void *wake_ctx;
     pthread_t thread;
-    pthread_mutex_t lock;        // guards: tasks, reports, scored, look
+    pthread_mutex_t lock;    // guards: tasks, reports, scored, look
     pthread_cond_t some;
     struct task *task_first, **task_last;
     struct report *report_first, **report_last;
@@ -59,28 +59,28 @@ struct engine {
     struct encoder *encoder;
     struct template *template;
     struct dataset *data;
-    struct task *quit;           // made at the start, so that ending needs no memory; the queue's once engine_free has begun
-    int64_t *usable;             // (n_row) rows of data whose prompts are short enough
+    struct task *quit;    // made at the start, so that ending needs no memory; the queue's once engine_free has begun
+    int64_t *usable;      // (n_row) rows of data whose prompts are short enough
     int64_t n_row;
     struct prompt_maker maker;
     struct generator *generator;
     struct trainer *trainer;
     struct memory_plan plan;
-    void *region;                // (plan.region) of trainer and sampler by turns; NULL: each has its own
+    void *region;                         // (plan.region) of trainer and sampler by turns; NULL: each has its own
     size_t free_at_start, memory_peak;    // bytes of the device: free before anything was loaded; most seen in use
     struct publication *publication;      // NULL: weights stay here, or travel by file
-    struct collective *meeting;  // of the trainers; NULL: it is the only one, or they have parted
-    struct ranks *ranks;         // the step that they share; NULL likewise
+    struct collective *meeting;           // of the trainers; NULL: it is the only one, or they have parted
+    struct ranks *ranks;                  // the step that they share; NULL likewise
     struct checkpoint_writer *writer;
     int64_t step, version, round;
-    int64_t made;                // the incarnation that made version
-    struct task *saving;         // whose checkpoint is being written
+    int64_t made;           // the incarnation that made version
+    struct task *saving;    // whose checkpoint is being written
     double save_stall_s;
     int64_t save_began_ms;
-    struct task *items_task;     // the last one, for its report
+    struct task *items_task;    // the last one, for its report
     struct eval_run *eval;
-    bool load_broken;            // the last load has failed for what is wrong in its checkpoint
-    double generate_s, idle_s;   // since the last train step
+    bool load_broken;             // the last load has failed for what is wrong in its checkpoint
+    double generate_s, idle_s;    // since the last train step
     int64_t generated_tok, idle_ms, sampled_ms, sampled_tok;
 };
 
@@ -236,9 +236,11 @@ static bool prompts_too_long(struct engine *e, struct error *err)
     int64_t system = known ? MAX(with.shortest - without.shortest, (int64_t)0) : 0;
     json_decref(row);
     token_list_release(&ids);
-    error_set(err, ERR_DATA, "no prompt of '%s' fits into max_prompt_tokens %" PRId64 ": the shortest has %" PRId64 " tokens, %" PRId64
-              " of them the system prompt%s; raise max_prompt_tokens%s", c->dataset, c->max_prompt_tokens, e->maker.shortest, system,
-              c->system_prompt[0] || system == 0 ? "" : " of the reward_type", system > 0 ? " or give a shorter system_prompt ('none' for none)" : "");
+    error_set(err, ERR_DATA,
+              "no prompt of '%s' fits into max_prompt_tokens %" PRId64 ": the shortest has %" PRId64 " tokens, %" PRId64
+              " of them the system prompt%s; raise max_prompt_tokens%s",
+              c->dataset, c->max_prompt_tokens, e->maker.shortest, system, c->system_prompt[0] || system == 0 ? "" : " of the reward_type",
+              system > 0 ? " or give a shorter system_prompt ('none' for none)" : "");
     return false;
 }
 
@@ -256,9 +258,11 @@ static bool data_load(struct engine *e, struct error *err)
     struct dataset_columns columns = { c->prompt_column, c->answer_column };
     TRY(e->data = dataset_open(c->dataset, &columns, err));
     const char *system = c->system_prompt[0] ? c->system_prompt : reward_system_prompt(c->reward_type);
-    e->maker = (struct prompt_maker){ .encoder = e->encoder, .template = e->template, .max_tok = c->max_prompt_tokens,
-        .system_prompt = strcmp(c->system_prompt, "none") == 0 ? NULL : system,
-        .long_prompt = strcmp(c->long_prompt, "drop") == 0 ? LONG_DROP : LONG_CUT_LEFT };
+    e->maker = (struct prompt_maker){ .encoder = e->encoder,
+                                      .template = e->template,
+                                      .max_tok = c->max_prompt_tokens,
+                                      .system_prompt = strcmp(c->system_prompt, "none") == 0 ? NULL : system,
+                                      .long_prompt = strcmp(c->long_prompt, "drop") == 0 ? LONG_DROP : LONG_CUT_LEFT };
     int64_t n = dataset_n_row(e->data);
     if (!(e->usable = calloc((size_t)n, sizeof *e->usable))) {
         error_set(err, ERR_NO_MEMORY, "no memory for the index of %" PRId64 " prompts", n);
@@ -370,9 +374,16 @@ static bool ranks_meet(struct engine *e, const struct task *t, struct error *err
         return true;
     snprintf(dir, sizeof dir, "%s/sock", e->run_dir);
     ranks_name(t->round, name, sizeof name);
-    struct collective_config c = { .kind = "local", .dir = dir, .name = name, .rank = (int)e->rank,
-        .n_rank = (int)e->config.num_trainers, .dev = e->dev, .join_ms = RANKS_WAIT_MS, .wait_ms = RANKS_WAIT_MS,
-        .waits = ranks_wait_told, .ctx = e };
+    struct collective_config c = { .kind = "local",
+                                   .dir = dir,
+                                   .name = name,
+                                   .rank = (int)e->rank,
+                                   .n_rank = (int)e->config.num_trainers,
+                                   .dev = e->dev,
+                                   .join_ms = RANKS_WAIT_MS,
+                                   .wait_ms = RANKS_WAIT_MS,
+                                   .waits = ranks_wait_told,
+                                   .ctx = e };
     if (!(e->meeting = collective_join(&c, err)))
         return false;
     e->round = t->round;
@@ -388,11 +399,15 @@ static bool publication_prepare(struct engine *e, struct error *err)
     char name[64];
     enum weights_way way;
     publication_forget(e->publication);
-    if (e->publication || !run_config_travels(c) || c->node_only || (e->rank != 0 && !e->produces)
-        || !weights_way_parse(c->weights, &way) || way == WAY_FILES)    // it stays auto where nothing has to be chosen
+    if (e->publication || !run_config_travels(c) || c->node_only || (e->rank != 0 && !e->produces) || !weights_way_parse(c->weights, &way)
+        || way == WAY_FILES)    // it stays auto where nothing has to be chosen
         return true;
     snprintf(name, sizeof name, "worker %s", e->device_name);
-    struct publication_config p = { .model = e->model, .run_dir = e->run_dir, .name = name, .way = way, .gives = e->rank == 0,
+    struct publication_config p = { .model = e->model,
+                                    .run_dir = e->run_dir,
+                                    .name = name,
+                                    .way = way,
+                                    .gives = e->rank == 0,
                                     .n_slot = (int)MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1)) };
     return (e->publication = publication_new(&p, err)) != NULL;
 }
@@ -403,12 +418,13 @@ static bool checkpoint_find(struct engine *e, const struct task *t, const char *
     int64_t found = 0;
     char owner[64];
     bool ok = checkpoint_verify(path, &found, err) && checkpoint_owner(path, owner, err)
-        && (!t->path[0] || found == t->step
-            || error_set(err, ERR_DATA, "checkpoint '%s' is of step %" PRId64 ", not %" PRId64, path, found, t->step));
+              && (!t->path[0] || found == t->step
+                  || error_set(err, ERR_DATA, "checkpoint '%s' is of step %" PRId64 ", not %" PRId64, path, found, t->step));
     e->load_broken = !ok && err->code != ERR_NO_MEMORY;
     if (ok && t->path[0] && owner[0] && e->run_id[0] && strcmp(owner, e->run_id) != 0)
-        ok = error_set(err, ERR_EXISTS, "checkpoint '%s' belongs to another run (%s; this one is %s): two runs have been given one save_dir",
-                       path, owner, e->run_id);
+        ok = error_set(err, ERR_EXISTS,
+                       "checkpoint '%s' belongs to another run (%s; this one is %s): two runs have been given one save_dir", path, owner,
+                       e->run_id);
     return ok;
 }
 
@@ -417,11 +433,13 @@ static bool identity_check(const struct engine *e, struct error *err)
 {
     char changed[256] = "";
     json_t *was = NULL, *is = json_object();
-    bool ok = identity_read(e->run_dir, &was, err) && (!was || (identity_model(is, e->config.model, err)
-                                                               && identity_add(is, "dataset", dataset_hash(e->data), err)));
+    bool ok = identity_read(e->run_dir, &was, err)
+              && (!was || (identity_model(is, e->config.model, err) && identity_add(is, "dataset", dataset_hash(e->data), err)));
     if (ok && was && identity_changed(was, is, changed, sizeof changed))
-        ok = error_set(err, ERR_DATA, "%s: changed while the run goes on (dataset '%.200s', model '%.200s'); put back what it was and go on with "
-                       "--resume, or, if that is wanted, --resume with --accept-changed '%s'", changed, e->config.dataset, e->config.model, changed);
+        ok = error_set(err, ERR_DATA,
+                       "%s: changed while the run goes on (dataset '%.200s', model '%.200s'); put back what it was and go on with "
+                       "--resume, or, if that is wanted, --resume with --accept-changed '%s'",
+                       changed, e->config.dataset, e->config.model, changed);
     json_decref(was);
     json_decref(is);
     return ok;
@@ -435,8 +453,10 @@ static bool eval_identity_check(const struct engine *e, const struct eval_set *s
     snprintf(name, sizeof name, "eval_dataset %s", set->name);
     bool ok = identity_read(e->run_dir, &was, err) && (!was || identity_add(is, name, dataset_hash(d), err));
     if (ok && was && identity_changed(was, is, changed, sizeof changed))
-        ok = error_set(err, ERR_DATA, "'%.200s' has changed while the run goes on; put back what it was and go on with --resume, or, if that is "
-                       "wanted, --resume with --accept-changed '%s'", set->path, changed);
+        ok = error_set(err, ERR_DATA,
+                       "'%.200s' has changed while the run goes on; put back what it was and go on with --resume, or, if that is "
+                       "wanted, --resume with --accept-changed '%s'",
+                       set->path, changed);
     json_decref(was);
     json_decref(is);
     return ok;
@@ -487,9 +507,12 @@ static bool engine_load(struct engine *e, const struct task *t, struct error *er
         model_n_live_set(e->sampler, tokenizer_n_id(e->tokenizer));
     }
     struct generator_config g = {
-        .model = e->sampler ? e->sampler : e->model, .tokenizer = e->tokenizer,
+        .model = e->sampler ? e->sampler : e->model,
+        .tokenizer = e->tokenizer,
         .max_seq = c->inference_microbatch_size * c->num_generations,
-        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64), .max_seq_tok = longest, .version = t->step,
+        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64),
+        .max_seq_tok = longest,
+        .version = t->step,
     };
     if (!publication_prepare(e, err) || !memory_share(e, &settings, &g, err))
         return false;
@@ -543,8 +566,8 @@ static void sampling_make(const struct engine *e, const struct run_config *c, do
 }
 
 /* Submit one prompt with n samples. */
-static bool prompt_submit(struct engine *e, struct dataset *data, int64_t data_row, int64_t item, int64_t row_name,
-                          int64_t rollout_step, int64_t n, const struct sampling *s, bool *dropped, struct error *err)
+static bool prompt_submit(struct engine *e, struct dataset *data, int64_t data_row, int64_t item, int64_t row_name, int64_t rollout_step,
+                          int64_t n, const struct sampling *s, bool *dropped, struct error *err)
 {
     bool ok = false;
     struct token_list ids = { 0 };
@@ -562,8 +585,14 @@ static bool prompt_submit(struct engine *e, struct dataset *data, int64_t data_r
     }
     for (int64_t i = 0; i < n; i++)
         seed[i] = (uint64_t)e->config.seed;
-    struct generator_item it = { .item = item, .prompt_row = row_name, .rollout_step = rollout_step, .prompt = ids.id,
-                                 .n_prompt = ids.n, .n_sample = (int32_t)n, .seed = seed, .sampling = *s };
+    struct generator_item it = { .item = item,
+                                 .prompt_row = row_name,
+                                 .rollout_step = rollout_step,
+                                 .prompt = ids.id,
+                                 .n_prompt = ids.n,
+                                 .n_sample = (int32_t)n,
+                                 .seed = seed,
+                                 .sampling = *s };
     ok = generator_submit(e->generator, &it, err);
 out:
     json_decref(row);
@@ -591,7 +620,7 @@ static struct report *group_report(struct engine *e, struct group *g, struct dat
     r->row = json_dumps(row, JSON_COMPACT);
     r->text = calloc((size_t)g->n_sample, sizeof *r->text);
     ok = r->row && r->text && tokenizer_decode(e->tokenizer, g->prompt, g->n_prompt, false, &text)
-        && (r->prompt_text = strdup(buf_text(&text)));
+         && (r->prompt_text = strdup(buf_text(&text)));
     for (int32_t i = 0; ok && i < g->n_sample; i++) {
         const struct sample *s = &g->sample[i];
         const int32_t *id = g->token + s->first_tok;
@@ -678,10 +707,13 @@ static bool items_step(struct engine *e, struct error *err)
 
 static bool hyper_make(const struct run_config *c, int64_t step, int64_t max_steps, struct trainer_hyper *h, struct error *err)
 {
-    static const struct { const char *name; int kind; } kinds[] = {
-        { "cosine", SCHEDULE_COSINE }, { "linear", SCHEDULE_LINEAR }, { "constant", SCHEDULE_CONSTANT } };
-    struct schedule s = { .kind = SCHEDULE_CONSTANT, .min_ratio = c->lr_min_ratio, .n_warmup = c->warmup_steps,
-                          .n_step = max_steps - c->warmup_steps };
+    static const struct {
+        const char *name;
+        int kind;
+    } kinds[] = { { "cosine", SCHEDULE_COSINE }, { "linear", SCHEDULE_LINEAR }, { "constant", SCHEDULE_CONSTANT } };
+    struct schedule s = {
+        .kind = SCHEDULE_CONSTANT, .min_ratio = c->lr_min_ratio, .n_warmup = c->warmup_steps, .n_step = max_steps - c->warmup_steps
+    };
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (strcmp(kinds[i].name, c->lr_schedule) == 0)
             s.kind = kinds[i].kind;
@@ -785,7 +817,7 @@ static bool engine_share(struct engine *e, const struct task *t, struct error *e
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be shared at step %" PRId64, t->version, e->step);
     waits_for_set(e, "producers to take older weights");
     bool ok = (!e->publication || publication_share(e->publication, e->model, t->made, t->version, err))
-        && (!t->path[0] || weights_file_write(e->model, t->path, err));
+              && (!t->path[0] || weights_file_write(e->model, t->path, err));
     waits_for_set(e, "");
     return ok;
 }
@@ -801,9 +833,9 @@ static bool engine_publish(struct engine *e, const struct task *t, struct error 
     int64_t before = e->version;
     e->version = -1;    // until it is there, the weights are neither
     waits_for_set(e, own ? "" : "the trainer's weights");
-    bool ok = own             ? model_weights_copy(into, e->model, err)
-            : e->publication ? publication_take(e->publication, into, t->made, t->version, err)
-                             : weights_file_read(into, t->path, err);
+    bool ok = own              ? model_weights_copy(into, e->model, err)
+              : e->publication ? publication_take(e->publication, into, t->made, t->version, err)
+                               : weights_file_read(into, t->path, err);
     waits_for_set(e, "");
     if (ok && e->config.free_running)
         generator_version_update(e->generator, t->version);
@@ -836,8 +868,8 @@ static void done_report(struct engine *e, const struct task *t, bool ok, const s
     r->version = t->version;
     r->ok = ok;
     r->again = !ok && t->kind == TASK_PUBLISH
-        && (err->code == ERR_NOT_FOUND
-            || (e->publication && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT || err->code == ERR_DATA)));
+               && (err->code == ERR_NOT_FOUND
+                   || (e->publication && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT || err->code == ERR_DATA)));
     r->broken = !ok && t->kind == TASK_LOAD && e->load_broken;
     r->code = ok ? ERR_NONE : err->code;
     r->left = !ok && t->round > 0 && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT);
@@ -891,7 +923,7 @@ struct eval_run {
     struct eval_tally tally;
     int64_t n_prompt, next, n_out;    // n_out: groups submitted and not tallied
     struct buf lines;
-    const char *run;                  // id
+    const char *run;    // id
 };
 
 static void eval_tally_report(struct eval_run *x, const struct report *r)
@@ -903,9 +935,16 @@ static void eval_tally_report(struct eval_run *x, const struct report *r)
         struct error err;
         json_error_t je;
         json_t *row = json_loads(r->row, 0, &je);
-        struct eval_record record = { .prompt = r->prompt_text, .prediction = r->text[i], .prediction_len = (int64_t)strlen(r->text[i]),
-                                      .row = row, .prompt_row = r->group->prompt_row, .sample = i, .n_tok = s->n_tok,
-                                      .finish = s->finish, .out = out, .run = x->run };
+        struct eval_record record = { .prompt = r->prompt_text,
+                                      .prediction = r->text[i],
+                                      .prediction_len = (int64_t)strlen(r->text[i]),
+                                      .row = row,
+                                      .prompt_row = r->group->prompt_row,
+                                      .sample = i,
+                                      .n_tok = s->n_tok,
+                                      .finish = s->finish,
+                                      .out = out,
+                                      .run = x->run };
         if (!eval_record_line(&x->lines, &record, &err))
             log_warn("an evaluation's record: %s", err.text);
         json_decref(row);
@@ -936,8 +975,7 @@ static bool eval_collect(struct engine *e, struct eval_run *x, bool wait, struct
     return true;
 }
 
-static bool eval_one(struct engine *e, const struct task *t, int index, const struct eval_set *set, struct eval_run *x,
-                     struct error *err)
+static bool eval_one(struct engine *e, const struct task *t, int index, const struct eval_set *set, struct eval_run *x, struct error *err)
 {
     struct sampling s;
     struct group *g;
@@ -1124,12 +1162,8 @@ static void task_run(struct engine *e, struct task *t)
         if (!ok)
             ranks_leave(e);    // the others need not wait for us
         break;
-    case TASK_SHARE:
-        ok = engine_share(e, t, &err);
-        break;
-    case TASK_PUBLISH:
-        ok = engine_publish(e, t, &err);
-        break;
+    case TASK_SHARE: ok = engine_share(e, t, &err); break;
+    case TASK_PUBLISH: ok = engine_publish(e, t, &err); break;
     case TASK_SAVE:
         ok = engine_save(e, t, &err);
         if (ok)
@@ -1161,8 +1195,7 @@ static void task_run(struct engine *e, struct task *t)
         return;
     case TASK_NONE:
     case TASK_STOP:
-    case N_TASK_KIND:
-        break;
+    case N_TASK_KIND: break;
     }
     look_versions(e);
     done_report(e, t, ok, &err, metric);
@@ -1189,8 +1222,8 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
-struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread,
-                          void (*wake)(void *ctx), void *ctx, struct error *err)
+struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread, void (*wake)(void *ctx),
+                          void *ctx, struct error *err)
 {
     struct run_part part;
     struct engine *e = calloc(1, sizeof *e);

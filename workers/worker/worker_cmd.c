@@ -18,28 +18,32 @@
 #include "workers/process/process.h"
 #include "workers/engine/reward/reward.h"
 
-#define LINES_MAX 65536           // gaps between the usable prompts of a file that are told; with more, no lines are
-#define WORK_LIMIT_MS 15000       // the controller holds a request for work 2 s
+#define LINES_MAX 65536        // gaps between the usable prompts of a file that are told; with more, no lines are
+#define WORK_LIMIT_MS 15000    // the controller holds a request for work 2 s
 #define SCORE_LIMIT_MS 120000
-#define SCORE_TRIES 6             // then the samples are left out
+#define SCORE_TRIES 6    // then the samples are left out
 #define REPEAT_MS 200
-#define OPEN_MAX 48               // of groups at once, to scorer and controller each
-#define BUSY_ASK_MS 1000          // while it samples: also a sign of life
-#define FULL_ASK_MS 10            // while it samples, and has room for a quarter more
-#define FREE_ASK_MS 50            // the same, free-running: new weights are taken in the middle of it
-#define REST_MS 1000              // at the end of a run; a controller that was killed then ends it once more, and needs us
+#define OPEN_MAX 48         // of groups at once, to scorer and controller each
+#define BUSY_ASK_MS 1000    // while it samples: also a sign of life
+#define FULL_ASK_MS 10      // while it samples, and has room for a quarter more
+#define FREE_ASK_MS 50      // the same, free-running: new weights are taken in the middle of it
+#define REST_MS 1000        // at the end of a run; a controller that was killed then ends it once more, and needs us
 
-enum parcel_kind { PARCEL_SCORE, PARCEL_GROUP, PARCEL_DONE };
+enum parcel_kind {
+    PARCEL_SCORE,
+    PARCEL_GROUP,
+    PARCEL_DONE,
+};
 struct parcel {    // something that has to arrive
     struct parcel *next;
     enum parcel_kind kind;
     uint64_t tag;
-    struct report *report;        // score, group
+    struct report *report;    // score, group
     struct msg_out msg;
     bool open;
     int n_try;
     int64_t again_ms, began_ms;
-    bool saved;                 // a report of a checkpoint, which is written in the background
+    bool saved;    // a report of a checkpoint, which is written in the background
 };
 struct worker_process {
     struct process process;
@@ -49,18 +53,21 @@ struct worker_process {
     int64_t incarnation;
     struct run_part part;
     bool work_open;
-    int64_t work_ms, rest_ms;     // when it asked last; told that the run is over, it does not ask before
-    int64_t turned_ms;            // when the last turn began: what was due then has been done
-    struct task *fetching;        // a train task whose groups are being fetched
+    int64_t work_ms, rest_ms;    // when it asked last; told that the run is over, it does not ask before
+    int64_t turned_ms;           // when the last turn began: what was due then has been done
+    struct task *fetching;       // a train task whose groups are being fetched
     bool fetch_open;
-    int64_t *fetch_item;          // (fetching->n_group) those that are missing from n_fetched on
+    int64_t *fetch_item;    // (fetching->n_group) those that are missing from n_fetched on
     int64_t n_fetched, fetch_ms;
     struct parcel *parcels;
     int n_score_open, n_group_open;
     uint64_t next_tag;
 };
-enum { TAG_WORK = 1, TAG_FETCH = 2, TAG_FIRST = 16 };
-
+enum {
+    TAG_WORK = 1,
+    TAG_FETCH = 2,
+    TAG_FIRST = 16,
+};
 
 static void wake(void *ctx)
 {
@@ -271,7 +278,7 @@ static void parcel_answered(struct worker_process *w, struct net_event *ev)
 /* Which line of the data's file each usable prompt stands on. */
 static void lines_write(struct worker_process *w, struct msg_out *m)
 {
-    int64_t (*pair)[2] = calloc(LINES_MAX, sizeof *pair), n = pair ? engine_lines(w->engine, pair, LINES_MAX) : 0;
+    int64_t(*pair)[2] = calloc(LINES_MAX, sizeof *pair), n = pair ? engine_lines(w->engine, pair, LINES_MAX) : 0;
     if (n > 0)
         msg_bin(m, "lines", pair, (size_t)n * sizeof *pair);
     free(pair);
@@ -569,8 +576,9 @@ static void worker_turn(struct worker_process *w)
     int64_t since = clock_ms() - w->work_ms;
     if (look.idle && saving_only)
         work_ask(w, &look, false);
-    else if ((look.sampling || (look.idle && w->n_score_open > 0)) && (since > (w->config.free_running ? FREE_ASK_MS : BUSY_ASK_MS)
-             || (look.sampling && look.n_item * 4 <= look.items_max * 3 && since > FULL_ASK_MS)))
+    else if ((look.sampling || (look.idle && w->n_score_open > 0))
+             && (since > (w->config.free_running ? FREE_ASK_MS : BUSY_ASK_MS)
+                 || (look.sampling && look.n_item * 4 <= look.items_max * 3 && since > FULL_ASK_MS)))
         work_ask(w, &look, true);
 }
 

@@ -1,4 +1,5 @@
 #include "workers/engine/data/dataset.h"
+#include <inttypes.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +13,18 @@
 #define ROWS_MAX ((int64_t)1 << 31)
 
 struct place {
-    uint64_t at;       // first byte of the line in the text
+    uint64_t at;    // first byte of the line in the text
     uint32_t len;
-    int64_t line;      // from 1
+    int64_t line;    // from 1
 };
 struct dataset {
     char *path;
-    char *prompt, *answer;       // column names, NULL: the usual
-    struct file_map map;         // the file
-    struct buf inflated;         // its text when it was compressed
-    const char *text;            // in map or inflated
+    char *prompt, *answer;    // column names, NULL: the usual
+    struct file_map map;      // the file
+    struct buf inflated;      // its text when it was compressed
+    const char *text;         // in map or inflated
     size_t text_len;
-    struct place *place;         // (n_row)
+    struct place *place;    // (n_row)
     int64_t n_row, cap_row;
     uint64_t hash;
 };
@@ -56,8 +57,7 @@ static bool inflate_gzip(struct dataset *d, struct error *err)
         }
         char *out = buf_reserve(&d->inflated, 1 << 18);
         if (!out) {
-            ok = error_set(err, ERR_DATA, "'%s' is larger than %zu bytes when decompressed, or than memory", d->path,
-                           TEXT_BYTES_MAX);
+            ok = error_set(err, ERR_DATA, "'%s' is larger than %zu bytes when decompressed, or than memory", d->path, TEXT_BYTES_MAX);
             break;
         }
         z.next_out = (Bytef *)out;
@@ -82,8 +82,7 @@ static bool inflate_zstd(struct dataset *d, struct error *err)
     while (ok) {
         char *at = buf_reserve(&d->inflated, 1 << 18);
         if (!at) {
-            ok = error_set(err, ERR_DATA, "'%s' is larger than %zu bytes when decompressed, or than memory", d->path,
-                           TEXT_BYTES_MAX);
+            ok = error_set(err, ERR_DATA, "'%s' is larger than %zu bytes when decompressed, or than memory", d->path, TEXT_BYTES_MAX);
             break;
         }
         ZSTD_outBuffer out = { at, 1 << 18, 0 };
@@ -109,8 +108,8 @@ static bool message_check(const json_t *m, size_t i, const char *where, struct e
         return error_set(err, ERR_DATA, "%s: messages[%zu] is not an object with 'role' and 'content'", where, i);
     if (!json_is_string(json_object_get(m, "role")))
         return error_set(err, ERR_DATA, "%s: messages[%zu] has no string 'role'", where, i);
-    if (!json_is_string(content) && !json_is_array(content) &&
-        !(json_is_null(content) || !content ? json_object_get(m, "tool_calls") : NULL))
+    if (!json_is_string(content) && !json_is_array(content)
+        && !(json_is_null(content) || !content ? json_object_get(m, "tool_calls") : NULL))
         return error_set(err, ERR_DATA, "%s: messages[%zu] has no string 'content'", where, i);
     return true;
 }
@@ -122,8 +121,7 @@ static bool question_set(json_t *row, const char *column, const char *where, str
     if (!json_is_string(q))
         return error_set(err, ERR_DATA, "%s: '%s' is %s", where, column, q ? "not a string" : "missing");
     json_t *list = json_pack("[{s:s, s:O}]", "role", "user", "content", q);
-    return (list && json_object_set_new(row, "messages", list) == 0) ||
-           error_set(err, ERR_NO_MEMORY, "no memory for a row");
+    return (list && json_object_set_new(row, "messages", list) == 0) || error_set(err, ERR_NO_MEMORY, "no memory for a row");
 }
 
 /* A number as the text it has in the file, near enough: integers exactly, others in the shortest form that reads back.
@@ -164,8 +162,7 @@ static bool answer_set(json_t *row, const char *column, const char *where, struc
     json_t *a = json_object_get(row, column);
     json_t *s = json_is_string(a) ? answer_text(json_string_value(a)) : json_is_number(a) ? number_text(a) : NULL;
     if (!json_is_string(a) && !json_is_number(a))
-        return error_set(err, ERR_DATA, "%s: '%s' is %s", where, column,
-                         a ? "neither a string nor a number" : "missing");
+        return error_set(err, ERR_DATA, "%s: '%s' is %s", where, column, a ? "neither a string nor a number" : "missing");
     return (s && json_object_set_new(row, "gt_answer", s) == 0) || error_set(err, ERR_NO_MEMORY, "no memory for a row");
 }
 
@@ -187,9 +184,8 @@ static bool tests_check(json_t *row, const char *where, struct error *err)
     if (!json_is_array(in) || !json_is_array(out))
         return error_set(err, ERR_DATA, "%s: 'test_cases' needs the lists 'inputs' and 'outputs'", where);
     if (json_array_size(in) != json_array_size(out) || json_array_size(in) == 0)
-        return error_set(err, ERR_DATA,
-                         "%s: 'test_cases' has %zu inputs and %zu outputs; as many of both are needed, at least one",
-                         where, json_array_size(in), json_array_size(out));
+        return error_set(err, ERR_DATA, "%s: 'test_cases' has %zu inputs and %zu outputs; as many of both are needed, at least one", where,
+                         json_array_size(in), json_array_size(out));
     return true;
 }
 
@@ -216,9 +212,7 @@ static bool row_shape(json_t *row, const struct dataset_columns *columns, const 
     size_t i;
     if (json_array_size(messages) == 0)
         return error_set(err, ERR_DATA, "%s: 'messages' is neither a message nor a list of messages", where);
-    json_array_foreach (messages, i, one)
-        if (!message_check(one, i, where, err))
-            return false;
+    json_array_foreach(messages, i, one) if (!message_check(one, i, where, err)) return false;
     if (answer) {
         if (!answer_set(row, answer, where, err))
             return false;
@@ -236,8 +230,7 @@ static bool row_shape(json_t *row, const struct dataset_columns *columns, const 
     return tests_check(row, where, err);
 }
 
-json_t *dataset_line_parse(const char *line, size_t len, const struct dataset_columns *columns, const char *where,
-                           struct error *err)
+json_t *dataset_line_parse(const char *line, size_t len, const struct dataset_columns *columns, const char *where, struct error *err)
 {
     json_error_t why;
     json_t *row = json_loadb(line, len, JSON_REJECT_DUPLICATES, &why);
@@ -253,10 +246,10 @@ json_t *dataset_line_parse(const char *line, size_t len, const struct dataset_co
 
 json_t *dataset_row(const struct dataset *d, int64_t i, struct error *err)
 {
-    BUG_IF(i < 0 || i >= d->n_row, "row %lld of %lld", (long long)i, (long long)d->n_row);
+    BUG_IF(i < 0 || i >= d->n_row, "row %" PRId64 " of %" PRId64, i, d->n_row);
     char where[512];
     struct dataset_columns columns = { d->prompt, d->answer };
-    snprintf(where, sizeof where, "%.400s:%lld", d->path, (long long)d->place[i].line);
+    snprintf(where, sizeof where, "%.400s:%" PRId64, d->path, d->place[i].line);
     return dataset_line_parse(d->text + d->place[i].at, d->place[i].len, &columns, where, err);
 }
 
@@ -266,7 +259,7 @@ static bool place_add(struct dataset *d, struct place at, struct error *err)
         int64_t cap = MAX(d->cap_row * 2, (int64_t)1024);
         struct place *more = d->n_row >= ROWS_MAX ? NULL : realloc(d->place, (size_t)cap * sizeof *more);
         if (!more)
-            return error_set(err, ERR_NO_MEMORY, "no memory for %lld rows of '%s'", (long long)cap, d->path);
+            return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " rows of '%s'", cap, d->path);
         d->place = more;
         d->cap_row = cap;
     }
@@ -278,15 +271,20 @@ static bool place_add(struct dataset *d, struct place at, struct error *err)
  * order mark. */
 static bool kind_check(const struct dataset *d, const char *p, struct error *err)
 {
-    static const struct { const char *magic, *name, *pandas; } kinds[] = {
-        { "PAR1", "Parquet", "read_parquet" }, { "ARROW1", "Arrow", "read_feather" }, { "ORC", "ORC", "read_orc" },
+    static const struct {
+        const char *magic, *name, *pandas;
+    } kinds[] = {
+        { "PAR1", "Parquet", "read_parquet" },
+        { "ARROW1", "Arrow", "read_feather" },
+        { "ORC", "ORC", "read_orc" },
     };
     const char *end = d->text + d->text_len;
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (d->text_len >= strlen(kinds[i].magic) && memcmp(d->text, kinds[i].magic, strlen(kinds[i].magic)) == 0)
-            return error_set(err, ERR_DATA, "'%s' is a %s file, and only JSON lines can be read; convert it: python3 -c \"import pandas; "
-                             "pandas.%s('%s').to_json('data.jsonl', orient='records', lines=True)\"", d->path, kinds[i].name,
-                             kinds[i].pandas, d->path);
+            return error_set(err, ERR_DATA,
+                             "'%s' is a %s file, and only JSON lines can be read; convert it: python3 -c \"import pandas; "
+                             "pandas.%s('%s').to_json('data.jsonl', orient='records', lines=True)\"",
+                             d->path, kinds[i].name, kinds[i].pandas, d->path);
     while (p < end && strchr(" \t\r\n", *p) && *p)
         p++;
     const char *eol = p < end ? memchr(p, '\n', (size_t)(end - p)) : NULL;
@@ -294,14 +292,20 @@ static bool kind_check(const struct dataset *d, const char *p, struct error *err
     while (len > 0 && strchr(" \t\r", p[len - 1]))
         len--;
     if (len > 0 && p[0] == '[')
-        return error_set(err, ERR_DATA, "'%s' is one JSON array, and JSON lines are needed, one object on each; convert it: jq -c '.[]' '%s' "
-                         "> data.jsonl", d->path, d->path);
+        return error_set(err, ERR_DATA,
+                         "'%s' is one JSON array, and JSON lines are needed, one object on each; convert it: jq -c '.[]' '%s' "
+                         "> data.jsonl",
+                         d->path, d->path);
     if (len == 1 && p[0] == '{' && eol && end - eol > 1)
-        return error_set(err, ERR_DATA, "'%s' has JSON objects over several lines, and JSON lines are needed, one object on each; convert "
-                         "it: jq -c . '%s' > data.jsonl", d->path, d->path);
+        return error_set(err, ERR_DATA,
+                         "'%s' has JSON objects over several lines, and JSON lines are needed, one object on each; convert "
+                         "it: jq -c . '%s' > data.jsonl",
+                         d->path, d->path);
     if (len > 0 && p[0] != '{' && (memchr(p, ',', len) || memchr(p, '\t', len)))
-        return error_set(err, ERR_DATA, "'%s' looks like CSV, and only JSON lines can be read; convert it: python3 -c \"import pandas; "
-                         "pandas.read_csv('%s').to_json('data.jsonl', orient='records', lines=True)\"", d->path, d->path);
+        return error_set(err, ERR_DATA,
+                         "'%s' looks like CSV, and only JSON lines can be read; convert it: python3 -c \"import pandas; "
+                         "pandas.read_csv('%s').to_json('data.jsonl', orient='records', lines=True)\"",
+                         d->path, d->path);
     return true;
 }
 
@@ -319,15 +323,14 @@ static bool rows_find(struct dataset *d, dataset_check_fn *check, void *arg, str
         while (blank < len && strchr(" \t\r", p[blank]) && p[blank])
             blank++;
         if (len > LINE_BYTES_MAX)
-            return error_set(err, ERR_DATA, "%s:%lld: the line has %zu bytes, more than %zu", d->path, (long long)line,
-                             len, LINE_BYTES_MAX);
+            return error_set(err, ERR_DATA, "%s:%" PRId64 ": the line has %zu bytes, more than %zu", d->path, line, len, LINE_BYTES_MAX);
         if (blank < len) {
             if (!place_add(d, (struct place){ (uint64_t)(p - d->text), (uint32_t)len, line }, err))
                 return false;
             json_t *row = dataset_row(d, d->n_row - 1, err);
             if (!row)
                 return false;
-            bool ok = !check || check(arg, row, err) || error_wrap(err, "%s:%lld", d->path, (long long)line);
+            bool ok = !check || check(arg, row, err) || error_wrap(err, "%s:%" PRId64, d->path, line);
             json_decref(row);
             if (!ok)
                 return false;
@@ -361,15 +364,17 @@ struct dataset *dataset_open_checked(const char *path, const struct dataset_colu
 {
     struct dataset *d = calloc(1, sizeof *d);
     bool ok = false;
-    if (!d || !(d->path = strdup(path)) || (columns && columns->prompt && !(d->prompt = strdup(columns->prompt))) ||
-        (columns && columns->answer && !(d->answer = strdup(columns->answer)))) {
+    if (!d || !(d->path = strdup(path)) || (columns && columns->prompt && !(d->prompt = strdup(columns->prompt)))
+        || (columns && columns->answer && !(d->answer = strdup(columns->answer)))) {
         error_set(err, ERR_NO_MEMORY, "no memory to open '%s'", path);
         goto out;
     }
     d->inflated.max = TEXT_BYTES_MAX;
     if (!path_exists(path) && (errno == ENOENT || errno == ENOTDIR)) {
-        error_set(err, ERR_NOT_FOUND, "there is no file '%s'; data are read from a file of JSON lines, so a data set of the Hugging Face Hub "
-                  "must be downloaded and converted first", path);
+        error_set(err, ERR_NOT_FOUND,
+                  "there is no file '%s'; data are read from a file of JSON lines, so a data set of the Hugging Face Hub "
+                  "must be downloaded and converted first",
+                  path);
         goto out;
     }
     if (path_is_dir(path)) {

@@ -38,5 +38,4 @@ json_t *dataset_row(const struct dataset *d, int64_t i, struct error *err);
 /* A 64-bit hash of all bytes (after decompression): a run checks that it still has the data it began with (identity.h). */
 uint64_t dataset_hash(const struct dataset *d);
 /* The row of one line of text, as dataset_row gives it; where ("file:line") stands in errors. */
-json_t *dataset_line_parse(const char *line, size_t len, const struct dataset_columns *columns, const char *where,
-                           struct error *err);
+json_t *dataset_line_parse(const char *line, size_t len, const struct dataset_columns *columns, const char *where, struct error *err);

@@ -1,4 +1,5 @@
 #include "workers/engine/data/identity.h"
+#include <inttypes.h>
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
@@ -88,7 +89,7 @@ static bool tokenizer_config_add(struct digest *tokenizer, struct digest *chat, 
 bool identity_model(json_t *out, const char *dir, struct error *err)
 {
     static const char *const tokenizer_files[] = { "tokenizer.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-                                                   "merges.txt", "generation_config.json" };
+                                                   "merges.txt",     "generation_config.json" };
     struct digest model, tokenizer, chat;
     digest_init(&model, true);
     digest_init(&tokenizer, true);
@@ -97,13 +98,14 @@ bool identity_model(json_t *out, const char *dir, struct error *err)
     for (size_t i = 0; i < ARRAY_SIZE(tokenizer_files) && ok; i++)
         ok = file_add(&tokenizer, dir, tokenizer_files[i], err);
     return ok && file_add(&chat, dir, "chat_template.jinja", err) && tokenizer_config_add(&tokenizer, &chat, dir, err)
-        && part_set(out, "model", &model, err) && part_set(out, "tokenizer", &tokenizer, err) && part_set(out, "chat_template", &chat, err);
+           && part_set(out, "model", &model, err) && part_set(out, "tokenizer", &tokenizer, err)
+           && part_set(out, "chat_template", &chat, err);
 }
 
 bool identity_add(json_t *out, const char *name, uint64_t hash, struct error *err)
 {
     char hex[17];
-    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
+    snprintf(hex, sizeof hex, "%016" PRIx64, hash);
     return json_object_set_new(out, name, json_string(hex)) == 0 || error_set(err, ERR_NO_MEMORY, "no memory for the hash of '%s'", name);
 }
 
@@ -113,7 +115,8 @@ int identity_changed(const json_t *was, const json_t *is, char *names, size_t si
     json_t *hash;
     int n = 0;
     names[0] = 0;
-    json_object_foreach ((json_t *)was, name, hash) {
+    json_object_foreach((json_t *)was, name, hash)
+    {
         json_t *now = json_object_get(is, name);
         if (now && !json_equal(now, hash)) {
             size_t len = strlen(names);
@@ -132,7 +135,7 @@ bool identity_read(const char *run_dir, json_t **out, struct error *err)
     if (!path_join(path, sizeof path, run_dir, "identity.json") || !path_exists(path))
         return true;
     bool ok = file_read(&text, path, SMALL_FILE_MAX, err)
-        && ((*out = json_loadb(text.data, text.len, 0, &je)) || error_set(err, ERR_DATA, "'%s':%d: %s", path, je.line, je.text));
+              && ((*out = json_loadb(text.data, text.len, 0, &je)) || error_set(err, ERR_DATA, "'%s':%d: %s", path, je.line, je.text));
     buf_release(&text);
     return ok;
 }
@@ -142,7 +145,7 @@ bool identity_write(const char *run_dir, const json_t *parts, struct error *err)
     char path[PATH_MAX];
     char *text = json_dumps(parts, JSON_INDENT(1) | JSON_SORT_KEYS);
     bool ok = (path_join(path, sizeof path, run_dir, "identity.json") || error_set(err, ERR_USAGE, "the path '%s' is too long", run_dir))
-        && (text || error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path)) && file_write(path, text, strlen(text), err);
+              && (text || error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path)) && file_write(path, text, strlen(text), err);
     free(text);
     return ok;
 }

@@ -7,9 +7,14 @@
 
 bool hub_cache_dir(char *out, size_t size, struct error *err)
 {
-    static const struct { const char *variable, *below; } places[] = {
-        { "HF_HUB_CACHE", "" }, { "HUGGINGFACE_HUB_CACHE", "" }, { "HF_HOME", "/hub" },
-        { "XDG_CACHE_HOME", "/huggingface/hub" }, { "HOME", "/.cache/huggingface/hub" },
+    static const struct {
+        const char *variable, *below;
+    } places[] = {
+        { "HF_HUB_CACHE", "" },
+        { "HUGGINGFACE_HUB_CACHE", "" },
+        { "HF_HOME", "/hub" },
+        { "XDG_CACHE_HOME", "/huggingface/hub" },
+        { "HOME", "/.cache/huggingface/hub" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
         const char *at = getenv(places[i].variable);
@@ -51,8 +56,7 @@ bool hub_repo_dir(char *out, size_t size, const char *name, struct error *err)
 bool hub_revision_ok(const char *revision)
 {
     size_t len = strlen(revision);
-    if (len == 0 || len > 200 || revision[0] == '/' || revision[len - 1] == '/' || strstr(revision, "..") ||
-        strstr(revision, "//"))
+    if (len == 0 || len > 200 || revision[0] == '/' || revision[len - 1] == '/' || strstr(revision, "..") || strstr(revision, "//"))
         return false;
     return strspn(revision, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./+") == len;
 }
@@ -64,8 +68,8 @@ static bool ref_read(char *out, size_t size, const char *repo, const char *revis
     struct buf text = { .max = 1 << 17 };
     struct error ignored;    // a missing file only means that the revision is a commit, or absent
     bool ok = false;
-    if (snprintf(path, sizeof path, "%s/refs/%s", repo, revision) < (int)sizeof path && path_exists(path) &&
-        file_read(&text, path, 1024, &ignored)) {
+    if (snprintf(path, sizeof path, "%s/refs/%s", repo, revision) < (int)sizeof path && path_exists(path)
+        && file_read(&text, path, 1024, &ignored)) {
         size_t n = strcspn(buf_text(&text), " \r\n\t/");
         ok = n > 0 && n < size && buf_text(&text)[0] != '.';
         if (ok)
@@ -81,8 +85,7 @@ bool hub_find(char *out, size_t size, const char *name, const char *revision, st
     if (path_exists(name) && !revision)
         return snprintf(out, size, "%s", name) < (int)size || error_set(err, ERR_IO, "the path '%s' is too long", name);
     if (!hub_name_ok(name))
-        return error_set(err, ERR_NOT_FOUND, "'%s' is neither a file, a directory nor the name of a model on the hub",
-                         name);
+        return error_set(err, ERR_NOT_FOUND, "'%s' is neither a file, a directory nor the name of a model on the hub", name);
     if (!revision)
         revision = "main";
     if (!hub_revision_ok(revision))
@@ -96,7 +99,6 @@ bool hub_find(char *out, size_t size, const char *name, const char *revision, st
         return error_set(err, ERR_IO, "the path of '%s' in the cache is too long", name);
     if (path_is_dir(out))
         return true;
-    return error_set(err, ERR_NOT_FOUND,
-                     "no directory '%s', and revision '%s' is not in the cache '%s'; 'rollcall pull %s' gets it", name,
+    return error_set(err, ERR_NOT_FOUND, "no directory '%s', and revision '%s' is not in the cache '%s'; 'rollcall pull %s' gets it", name,
                      revision, repo, name);
 }

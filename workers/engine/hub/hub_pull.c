@@ -1,4 +1,5 @@
 #include "workers/engine/hub/hub_pull.h"
+#include <inttypes.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,19 +30,19 @@ struct pull {
     struct curl_slist *headers;    // with the token
     char endpoint[1024];
     char why[CURL_ERROR_SIZE];
-    char repo[PATH_MAX];           // folder in the cache
+    char repo[PATH_MAX];    // folder in the cache
     char commit[41];
-    int64_t total, done;           // bytes of the files wanted; those that are there
-    int64_t drawn_ms;              // when the bar was drawn last
+    int64_t total, done;    // bytes of the files wanted; those that are there
+    int64_t drawn_ms;       // when the bar was drawn last
 };
 /* One file being received. */
 struct receive {
     struct pull *p;
     const char *name;
     int fd;
-    int64_t size;                  // what the hub says
-    int64_t have;                  // bytes written
-    bool started;                  // the status of this answer has been looked at
+    int64_t size;    // what the hub says
+    int64_t have;    // bytes written
+    bool started;    // the status of this answer has been looked at
     bool failed;
     struct digest digest;
 };
@@ -107,8 +108,7 @@ static bool token_find(char *out, size_t size)
             return snprintf(out, size, "%s", v) < (int)size;
     }
     char path[PATH_MAX];
-    const char *file = getenv("HF_TOKEN_PATH"), *home = getenv("HF_HOME"), *cache = getenv("XDG_CACHE_HOME"),
-               *user = getenv("HOME");
+    const char *file = getenv("HF_TOKEN_PATH"), *home = getenv("HF_HOME"), *cache = getenv("XDG_CACHE_HOME"), *user = getenv("HOME");
     if (file && file[0])
         snprintf(path, sizeof path, "%s", file);
     else if (home && home[0])
@@ -166,7 +166,7 @@ static void request_reset(struct pull *p)
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
     curl_easy_setopt(c, CURLOPT_MAXREDIRS, 5L);
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 30L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);     // nothing at all for a minute
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);    // nothing at all for a minute
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 60L);
     http_only(c, strncmp(p->endpoint, "http://", 7) == 0);
 }
@@ -197,8 +197,7 @@ static bool status_check(const struct pull *p, long status, const char *what, bo
         return true;
     const char *name = p->want->name, *revision = p->want->revision ? p->want->revision : "main";
     if (status == 401 || status == 403)
-        return error_set(err, ERR_REFUSED, "the hub refuses '%s' (status %ld): it is private, gated or not there; %s",
-                         name, status,
+        return error_set(err, ERR_REFUSED, "the hub refuses '%s' (status %ld): it is private, gated or not there; %s", name, status,
                          p->headers ? "the token does not open it" : "set HF_TOKEN to a token that opens it");
     if (status == 404)
         return error_set(err, ERR_NOT_FOUND, "the hub has no '%s' at revision '%s'%s%s", name, revision,
@@ -258,7 +257,7 @@ static void progress_draw(struct pull *p, const char *name, int64_t have, int64_
         return;
     if (!isatty(fileno(f))) {
         if (last)
-            fprintf(f, "%s: %lld bytes\n", name, (long long)size);
+            fprintf(f, "%s: %" PRId64 " bytes\n", name, size);
         return;
     }
     int64_t now = clock_ms();
@@ -295,7 +294,7 @@ static size_t file_receive(char *data, size_t size, size_t n, void *arg)
             digest_init(&r->digest, sha256);
             if (!sha256) {
                 char head[64];
-                digest_add(&r->digest, head, (size_t)snprintf(head, sizeof head, "blob %lld", (long long)r->size) + 1);
+                digest_add(&r->digest, head, (size_t)snprintf(head, sizeof head, "blob %" PRId64, r->size) + 1);
             }
         }
     }
@@ -321,7 +320,7 @@ static bool receive_begin(struct receive *r, const char *path, bool sha256, stru
     char block[1 << 16];
     digest_init(&r->digest, sha256);
     if (!sha256)
-        digest_add(&r->digest, block, (size_t)snprintf(block, sizeof block, "blob %lld", (long long)r->size) + 1);
+        digest_add(&r->digest, block, (size_t)snprintf(block, sizeof block, "blob %" PRId64, r->size) + 1);
     r->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (r->fd < 0)
         return error_errno(err, "cannot create '%s'", path);
@@ -339,7 +338,7 @@ static bool receive_begin(struct receive *r, const char *path, bool sha256, stru
         return true;
     digest_init(&r->digest, sha256);    // longer than the file can be: from the beginning
     if (!sha256)
-        digest_add(&r->digest, block, (size_t)snprintf(block, sizeof block, "blob %lld", (long long)r->size) + 1);
+        digest_add(&r->digest, block, (size_t)snprintf(block, sizeof block, "blob %" PRId64, r->size) + 1);
     r->have = 0;
     return (ftruncate(r->fd, 0) == 0 && lseek(r->fd, 0, SEEK_SET) == 0) || error_errno(err, "cannot empty '%s'", path);
 }
@@ -370,7 +369,7 @@ static bool receive_all(struct pull *p, struct receive *r, const char *url, stru
         curl_easy_setopt(p->curl, CURLOPT_URL, url);
         curl_easy_setopt(p->curl, CURLOPT_WRITEFUNCTION, file_receive);
         curl_easy_setopt(p->curl, CURLOPT_WRITEDATA, r);
-        snprintf(from, sizeof from, "%lld-", (long long)r->have);
+        snprintf(from, sizeof from, "%" PRId64 "-", r->have);
         if (r->have > 0)
             curl_easy_setopt(p->curl, CURLOPT_RANGE, from);
         CURLcode code = curl_easy_perform(p->curl);
@@ -380,15 +379,13 @@ static bool receive_all(struct pull *p, struct receive *r, const char *url, stru
         if (code == CURLE_OK && !status_check(p, status, r->name, &again, err) && !again)
             return false;
         if (code == CURLE_WRITE_ERROR)
-            return error_set(err, ERR_DATA, "'%s' is longer than the %lld bytes the hub announced", r->name,
-                             (long long)r->size);
+            return error_set(err, ERR_DATA, "'%s' is longer than the %" PRId64 " bytes the hub announced", r->name, r->size);
         if (code == CURLE_OK && (status == 200 || status == 206) && r->have == r->size)
             return true;
         if (code != CURLE_OK)
             error_set(err, ERR_IO, "cannot get '%s': %s", r->name, p->why[0] ? p->why : curl_easy_strerror(code));
         else if (status == 200 || status == 206)
-            error_set(err, ERR_IO, "'%s' ends after %lld of %lld bytes", r->name, (long long)r->have,
-                      (long long)r->size);
+            error_set(err, ERR_IO, "'%s' ends after %" PRId64 " of %" PRId64 " bytes", r->name, r->have, r->size);
         if (r->have > before)
             tries = 0;    // it goes on, slowly
         if (tries + 1 >= TRIES)
@@ -406,8 +403,8 @@ static bool blob_get(struct pull *p, const char *name, const char *hash, int64_t
     struct buf url = { .max = 1 << 14 };
     struct stat st;
     bool ok = false;
-    if (snprintf(blob, sizeof blob, "%s/blobs/%s", p->repo, hash) >= (int)sizeof blob ||
-        snprintf(part, sizeof part, "%s.incomplete", blob) >= (int)sizeof part)
+    if (snprintf(blob, sizeof blob, "%s/blobs/%s", p->repo, hash) >= (int)sizeof blob
+        || snprintf(part, sizeof part, "%s.incomplete", blob) >= (int)sizeof part)
         return error_set(err, ERR_IO, "the path of '%s' in the cache is too long", name);
     if (stat(blob, &st) == 0 && st.st_size == size) {
         p->done += size;
@@ -440,8 +437,8 @@ out:
 static bool link_make(struct pull *p, const char *name, const char *hash, struct error *err)
 {
     char at[PATH_MAX], tmp[PATH_MAX], target[PATH_MAX] = "../../";
-    if (snprintf(at, sizeof at, "%s/snapshots/%s/%s", p->repo, p->commit, name) >= (int)sizeof at ||
-        snprintf(tmp, sizeof tmp, "%s.tmp-%d", at, (int)getpid()) >= (int)sizeof tmp)
+    if (snprintf(at, sizeof at, "%s/snapshots/%s/%s", p->repo, p->commit, name) >= (int)sizeof at
+        || snprintf(tmp, sizeof tmp, "%s.tmp-%d", at, (int)getpid()) >= (int)sizeof tmp)
         return error_set(err, ERR_IO, "the path of '%s' in the cache is too long", name);
     size_t n = 6;
     for (const char *s = strchr(name, '/'); s && n + 80 < sizeof target; s = strchr(s + 1, '/'))
@@ -472,8 +469,7 @@ static bool sibling_read(const json_t *one, const char **name, const char **hash
     *hash = json_string_value(json_is_object(lfs) ? json_object_get(lfs, "sha256") : json_object_get(one, "blobId"));
     *size = json_is_integer(bytes) ? json_integer_value(bytes) : -1;
     if (!*name || !file_name_ok(*name))
-        return error_set(err, ERR_DATA, "the hub names a file '%.80s', which is no name to write to",
-                         *name ? *name : "");
+        return error_set(err, ERR_DATA, "the hub names a file '%.80s', which is no name to write to", *name ? *name : "");
     if (!*hash || !is_hex(*hash, json_is_object(lfs) ? 64 : 40) || *size < 0)
         return error_set(err, ERR_DATA, "the hub gives no size and hash for '%s'", *name);
     return true;
@@ -488,7 +484,8 @@ static bool files_get(struct pull *p, const json_t *siblings, struct error *err)
     json_t *one;
     if (!json_is_array(siblings) || json_array_size(siblings) > FILES_MAX)
         return error_set(err, ERR_DATA, "the hub lists no files of '%s', or too many", p->want->name);
-    json_array_foreach (siblings, i, one) {
+    json_array_foreach(siblings, i, one)
+    {
         const char *raw = json_string_value(json_object_get(one, "rfilename"));
         if (raw && !file_wanted(p->want, raw))
             continue;
@@ -499,7 +496,8 @@ static bool files_get(struct pull *p, const json_t *siblings, struct error *err)
     }
     if (n_wanted == 0)
         return error_set(err, ERR_NOT_FOUND, "'%s' has none of the files wanted", p->want->name);
-    json_array_foreach (siblings, i, one) {
+    json_array_foreach(siblings, i, one)
+    {
         const char *raw = json_string_value(json_object_get(one, "rfilename"));
         if (!raw || !file_wanted(p->want, raw) || !sibling_read(one, &name, &hash, &size, err))
             continue;
@@ -515,7 +513,7 @@ static bool folders_make(const struct pull *p, struct error *err)
     char path[PATH_MAX];
     for (size_t i = 0; i < ARRAY_SIZE(below); i++)
         if (!path_join(path, sizeof path, p->repo, below[i]) ? !error_set(err, ERR_IO, "the cache's path is too long")
-                                                            : !dir_make(path, 0755, err))
+                                                             : !dir_make(path, 0755, err))
             return false;
     return true;
 }
@@ -566,8 +564,7 @@ bool hub_pull(const struct hub_pull *want, char *dir, size_t size, struct error 
     TRY(files_get(&p, json_object_get(answer, "siblings"), err));
     TRY(ref_write(&p, revision, err));
     int n = snprintf(dir, size, "%s/snapshots/%s", p.repo, p.commit);
-    ok =
-        (n >= 0 && (size_t)n < size) || error_set(err, ERR_IO, "the path of '%s' in the cache is too long", want->name);
+    ok = (n >= 0 && (size_t)n < size) || error_set(err, ERR_IO, "the path of '%s' in the cache is too long", want->name);
 out:
     json_decref(answer);
     curl_slist_free_all(p.headers);

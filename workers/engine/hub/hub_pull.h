@@ -11,12 +11,12 @@
 #include "protocol/base/error.h"
 
 struct hub_pull {
-    const char *name;          // org/name
-    const char *revision;      // branch, tag or commit; NULL: main
+    const char *name;              // org/name
+    const char *revision;          // branch, tag or commit; NULL: main
     const char *const *include;    // (n_include) shell patterns of files to get; 0: what a model needs (weights as
     int n_include;                 // safetensors, configurations, tokenizer, templates)
-    bool offline;              // ask the cache only
-    FILE *progress;            // where to draw a bar, or one line a file when it is no terminal; NULL: nowhere
+    bool offline;                  // ask the cache only
+    FILE *progress;                // where to draw a bar, or one line a file when it is no terminal; NULL: nowhere
 };
 /* Get it; the directory of the model goes into dir. The endpoint is $HF_ENDPOINT, else https://huggingface.co; the
  * token is $HF_TOKEN, $HUGGING_FACE_HUB_TOKEN or the file $HF_TOKEN_PATH, else token in $HF_HOME, and is sent only to

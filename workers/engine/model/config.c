@@ -1,4 +1,5 @@
 #include "workers/engine/model/config.h"
+#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,11 +10,11 @@
 #define CONFIG_BYTES_MAX (4u << 20)
 
 static const struct family {
-    const char *model_type;      // config.json's "model_type"
+    const char *model_type;    // config.json's "model_type"
     const char *architecture;
-    bool qkv_bias;               // when "attention_bias" does not say
+    bool qkv_bias;    // when "attention_bias" does not say
     bool qk_norm;
-    double rope_theta;           // transformers' defaults
+    double rope_theta;    // transformers' defaults
 } families[] = {
     [FAMILY_QWEN2] = { "qwen2", "Qwen2ForCausalLM", true, false, 10000 },
     [FAMILY_QWEN3] = { "qwen3", "Qwen3ForCausalLM", false, true, 10000 },
@@ -38,8 +39,8 @@ static bool int_get(const struct reader *r, const char *key, int64_t min, int64_
         return error_set(err, ERR_DATA, "'%s': '%s%s' is not a whole number", r->path, r->prefix, key);
     int64_t n = json_is_integer(v) ? json_integer_value(v) : (int64_t)real;
     if (n < min || n > max)
-        return error_set(err, ERR_DATA, "'%s': '%s%s' is %lld; it must be from %lld to %lld", r->path, r->prefix, key,
-                         (long long)n, (long long)min, (long long)max);
+        return error_set(err, ERR_DATA, "'%s': '%s%s' is %" PRId64 "; it must be from %" PRId64 " to %" PRId64, r->path, r->prefix, key, n,
+                         min, max);
     *out = n;
     return true;
 }
@@ -59,8 +60,7 @@ static bool real_get(const struct reader *r, const char *key, double min, double
         return error_set(err, ERR_DATA, "'%s': '%s%s' is not a number", r->path, r->prefix, key);
     double x = json_number_value(v);
     if (!(x >= min && x <= max))
-        return error_set(err, ERR_DATA, "'%s': '%s%s' is %g; it must be from %g to %g", r->path, r->prefix, key, x, min,
-                         max);
+        return error_set(err, ERR_DATA, "'%s': '%s%s' is %g; it must be from %g to %g", r->path, r->prefix, key, x, min, max);
     *out = x;
     return true;
 }
@@ -111,8 +111,7 @@ static bool rope_get(const struct reader *top, struct model_config *c, struct er
         if (strcmp(name, "default") == 0)
             continue;
         if (strcmp(name, "llama3") != 0)
-            return error_set(err, ERR_UNSUPPORTED, "'%s': '%srope_type' is '%s'; known are default and llama3", r.path,
-                             prefix, name);
+            return error_set(err, ERR_UNSUPPORTED, "'%s': '%srope_type' is '%s'; known are default and llama3", r.path, prefix, name);
         c->has_rope_llama3 = true;
         if (!real_get(&r, "factor", 1, 1e6, &c->rope_factor, err)
             || !real_get(&r, "low_freq_factor", 1e-6, 1e6, &c->rope_low_freq_factor, err)
@@ -120,8 +119,8 @@ static bool rope_get(const struct reader *top, struct model_config *c, struct er
             || !int_get(&r, "original_max_position_embeddings", 1, 1 << 28, &c->rope_original_max_pos, err))
             return false;
         if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
-            return error_set(err, ERR_DATA, "'%s': '%shigh_freq_factor' %g is not above 'low_freq_factor' %g", r.path,
-                             prefix, c->rope_high_freq_factor, c->rope_low_freq_factor);
+            return error_set(err, ERR_DATA, "'%s': '%shigh_freq_factor' %g is not above 'low_freq_factor' %g", r.path, prefix,
+                             c->rope_high_freq_factor, c->rope_low_freq_factor);
     }
     return true;
 }
@@ -134,13 +133,11 @@ static bool eos_get(const struct reader *r, struct model_config *c, struct error
         return true;
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     if (n > CONFIG_EOS_MAX)
-        return error_set(err, ERR_DATA, "'%s': 'eos_token_id' lists %zu tokens; at most %d are possible", r->path, n,
-                         CONFIG_EOS_MAX);
+        return error_set(err, ERR_DATA, "'%s': 'eos_token_id' lists %zu tokens; at most %d are possible", r->path, n, CONFIG_EOS_MAX);
     for (size_t i = 0; i < n; i++) {
         const json_t *e = json_is_array(v) ? json_array_get(v, i) : v;
         if (!json_is_integer(e) || json_integer_value(e) < 0 || json_integer_value(e) >= c->vocab)
-            return error_set(err, ERR_DATA, "'%s': 'eos_token_id' is not a token below vocab_size %lld", r->path,
-                             (long long)c->vocab);
+            return error_set(err, ERR_DATA, "'%s': 'eos_token_id' is not a token below vocab_size %" PRId64, r->path, c->vocab);
         c->eos[i] = (int32_t)json_integer_value(e);
     }
     c->n_eos = (int)n;
@@ -153,14 +150,11 @@ static bool unsupported_refuse(const struct reader *r, struct error *err)
     if (act && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0))
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'hidden_act' is not silu", r->path);
     if (json_is_true(json_object_get(r->obj, "use_sliding_window")))
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'use_sliding_window' is true; sliding windows are not supported",
-                         r->path);
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'use_sliding_window' is true; sliding windows are not supported", r->path);
     if (json_is_true(json_object_get(r->obj, "mlp_bias")))
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'mlp_bias' is true; biases in the MLP are not supported",
-                         r->path);
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'mlp_bias' is true; biases in the MLP are not supported", r->path);
     if (is_given(r, "quantization_config"))
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'quantization_config': quantised weights are not supported",
-                         r->path);
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'quantization_config': quantised weights are not supported", r->path);
     return true;
 }
 
@@ -169,19 +163,16 @@ static bool object_read(struct model_config *c, const struct reader *r, struct e
     if (!family_get(r, &c->family, err) || !unsupported_refuse(r, err))
         return false;
     const struct family *f = &families[c->family];
-    if (!int_get(r, "num_hidden_layers", 1, 1000, &c->n_layer, err)
-        || !int_get(r, "hidden_size", 1, 1 << 20, &c->d_model, err)
-        || !int_get(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err)
-        || !int_get(r, "intermediate_size", 1, 1 << 22, &c->d_ff, err)
-        || !int_get(r, "vocab_size", 1, 1 << 22, &c->vocab, err)
-        || !real_get(r, "rms_norm_eps", 0, 1, &c->rms_eps, err))
+    if (!int_get(r, "num_hidden_layers", 1, 1000, &c->n_layer, err) || !int_get(r, "hidden_size", 1, 1 << 20, &c->d_model, err)
+        || !int_get(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err) || !int_get(r, "intermediate_size", 1, 1 << 22, &c->d_ff, err)
+        || !int_get(r, "vocab_size", 1, 1 << 22, &c->vocab, err) || !real_get(r, "rms_norm_eps", 0, 1, &c->rms_eps, err))
         return false;
     c->n_kv_head = c->n_head;
     if (is_given(r, "num_key_value_heads") && !int_get(r, "num_key_value_heads", 1, 1 << 12, &c->n_kv_head, err))
         return false;
     if (c->n_head % c->n_kv_head)
-        return error_set(err, ERR_DATA, "'%s': 'num_key_value_heads' %lld does not divide 'num_attention_heads' %lld",
-                         r->path, (long long)c->n_kv_head, (long long)c->n_head);
+        return error_set(err, ERR_DATA, "'%s': 'num_key_value_heads' %" PRId64 " does not divide 'num_attention_heads' %" PRId64, r->path,
+                         c->n_kv_head, c->n_head);
     if (is_given(r, "head_dim")) {
         if (!int_get(r, "head_dim", 2, 1024, &c->d_head, err))
             return false;
@@ -190,17 +181,15 @@ static bool object_read(struct model_config *c, const struct reader *r, struct e
     } else {
         if (c->d_model % c->n_head)
             return error_set(err, ERR_DATA,
-                             "'%s': 'num_attention_heads' %lld does not divide 'hidden_size' %lld and there is "
+                             "'%s': 'num_attention_heads' %" PRId64 " does not divide 'hidden_size' %" PRId64 " and there is "
                              "no 'head_dim'",
-                             r->path, (long long)c->n_head, (long long)c->d_model);
+                             r->path, c->n_head, c->d_model);
         c->d_head = c->d_model / c->n_head;
     }
     if (c->d_head % 2)
-        return error_set(err, ERR_DATA, "'%s': 'head_dim' %lld is odd; RoPE turns pairs", r->path,
-                         (long long)c->d_head);
+        return error_set(err, ERR_DATA, "'%s': 'head_dim' %" PRId64 " is odd; RoPE turns pairs", r->path, c->d_head);
     c->max_pos = 32768;
-    if (is_given(r, "max_position_embeddings")
-        && !int_get(r, "max_position_embeddings", 1, 1 << 28, &c->max_pos, err))
+    if (is_given(r, "max_position_embeddings") && !int_get(r, "max_position_embeddings", 1, 1 << 28, &c->max_pos, err))
         return false;
     c->rope_theta = f->rope_theta;
     if (is_given(r, "rope_theta") && !real_get(r, "rope_theta", 1, 1e12, &c->rope_theta, err))
@@ -215,8 +204,7 @@ static bool object_read(struct model_config *c, const struct reader *r, struct e
     if (is_given(r, "attention_bias") && !bool_get(r, "attention_bias", &bias, err))
         return false;
     if (bias && c->family != FAMILY_QWEN2)    // there it would also put a bias on the output
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'attention_bias' is true; only Qwen2's q, k and v have biases",
-                         r->path);
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'attention_bias' is true; only Qwen2's q, k and v have biases", r->path);
     c->bos = -1;
     int64_t bos;
     if (is_given(r, "bos_token_id")) {
@@ -290,23 +278,22 @@ bool config_save(const struct model_config *c, const char *dir, const char *dtyp
     char path[4096];
     char *text = NULL;
     const struct family *f = &families[c->family];
-    json_t *j = json_pack(
-        "{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:s, s:f, s:s, s:b, s:f}",
-        "architectures", f->architecture, "model_type", f->model_type, "num_hidden_layers", (json_int_t)c->n_layer,
-        "hidden_size", (json_int_t)c->d_model, "num_attention_heads", (json_int_t)c->n_head, "num_key_value_heads",
-        (json_int_t)c->n_kv_head, "head_dim", (json_int_t)c->d_head, "intermediate_size", (json_int_t)c->d_ff,
-        "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos, "rms_norm_eps",
-        c->rms_eps, "rope_theta", c->rope_theta, "tie_word_embeddings", (int)c->tied, "attention_bias",
-        (int)(c->qkv_bias && c->family != FAMILY_QWEN2), "hidden_act", "silu", "attention_dropout", 0.0, "torch_dtype",
-        dtype, "use_cache", 1, "initializer_range", c->initializer_range);
+    json_t *j = json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:s, s:f, s:s, s:b, s:f}",
+                          "architectures", f->architecture, "model_type", f->model_type, "num_hidden_layers", (json_int_t)c->n_layer,
+                          "hidden_size", (json_int_t)c->d_model, "num_attention_heads", (json_int_t)c->n_head, "num_key_value_heads",
+                          (json_int_t)c->n_kv_head, "head_dim", (json_int_t)c->d_head, "intermediate_size", (json_int_t)c->d_ff,
+                          "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos, "rms_norm_eps", c->rms_eps,
+                          "rope_theta", c->rope_theta, "tie_word_embeddings", (int)c->tied, "attention_bias",
+                          (int)(c->qkv_bias && c->family != FAMILY_QWEN2), "hidden_act", "silu", "attention_dropout", 0.0, "torch_dtype",
+                          dtype, "use_cache", 1, "initializer_range", c->initializer_range);
     bool built = j != NULL;
     if (c->has_rope_llama3)
-        built = built &&
-                json_object_set_new(
-                    j, "rope_scaling",
-                    json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", c->rope_factor,
-                              "low_freq_factor", c->rope_low_freq_factor, "high_freq_factor", c->rope_high_freq_factor,
-                              "original_max_position_embeddings", (json_int_t)c->rope_original_max_pos)) == 0;
+        built = built
+                && json_object_set_new(j, "rope_scaling",
+                                       json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", c->rope_factor,
+                                                 "low_freq_factor", c->rope_low_freq_factor, "high_freq_factor", c->rope_high_freq_factor,
+                                                 "original_max_position_embeddings", (json_int_t)c->rope_original_max_pos))
+                       == 0;
     if (c->bos >= 0)
         built = built && json_object_set_new(j, "bos_token_id", json_integer(c->bos)) == 0;
     if (c->n_eos == 1)
@@ -333,19 +320,20 @@ out:
     return ok;
 }
 
-#define QWEN2(layers, d, heads, kv, ff, rows, is_tied)                                                                 \
-    {                                                                                                                  \
-        .family = FAMILY_QWEN2, .n_layer = layers, .d_model = d, .n_head = heads, .n_kv_head = kv,                     \
-        .d_head = (d) / (heads), .d_ff = ff, .vocab = rows, .max_pos = 32768, .rms_eps = 1e-6, .rope_theta = 1e6,      \
-        .tied = is_tied, .qkv_bias = true, .bos = -1, .eos = {151645, 151643}, .n_eos = 2, .initializer_range = 0.02   \
+#define QWEN2(layers, d, heads, kv, ff, rows, is_tied)                                                                                     \
+    {                                                                                                                                      \
+        .family = FAMILY_QWEN2, .n_layer = layers, .d_model = d, .n_head = heads, .n_kv_head = kv, .d_head = (d) / (heads), .d_ff = ff,    \
+        .vocab = rows, .max_pos = 32768, .rms_eps = 1e-6, .rope_theta = 1e6, .tied = is_tied, .qkv_bias = true, .bos = -1,                 \
+        .eos = { 151645, 151643 }, .n_eos = 2, .initializer_range = 0.02                                                                   \
     }
-#define QWEN3(layers, d, heads, kv, ff, is_tied)                                                                       \
-    {                                                                                                                  \
-        .family = FAMILY_QWEN3, .n_layer = layers, .d_model = d, .n_head = heads, .n_kv_head = kv, .d_head = 128,      \
-        .d_ff = ff, .vocab = 151936, .max_pos = 40960, .rms_eps = 1e-6, .rope_theta = 1e6, .tied = is_tied,            \
-        .qk_norm = true, .bos = -1, .eos = {151645, 151643}, .n_eos = 2, .initializer_range = 0.02                     \
+#define QWEN3(layers, d, heads, kv, ff, is_tied)                                                                                           \
+    {                                                                                                                                      \
+        .family = FAMILY_QWEN3, .n_layer = layers, .d_model = d, .n_head = heads, .n_kv_head = kv, .d_head = 128, .d_ff = ff,              \
+        .vocab = 151936, .max_pos = 40960, .rms_eps = 1e-6, .rope_theta = 1e6, .tied = is_tied, .qk_norm = true, .bos = -1,                \
+        .eos = { 151645, 151643 }, .n_eos = 2, .initializer_range = 0.02                                                                   \
     }
 /* Hugging Face config.json of each; parameter totals agree with the published sizes. */
+// clang-format off
 static const struct shape {
     const char *name;
     struct model_config c;
@@ -417,6 +405,7 @@ static const struct shape {
       .n_eos = 0,
       .initializer_range = 0.02}},
 };
+// clang-format on
 
 const struct model_config *config_shape(const char *name, struct error *err)
 {
@@ -441,8 +430,7 @@ void config_inv_freq(const struct model_config *c, double *inv_freq)
             if (wave > old / c->rope_low_freq_factor) {
                 f /= c->rope_factor;
             } else if (wave >= old / c->rope_high_freq_factor) {    // between: blend
-                double s =
-                    (old / wave - c->rope_low_freq_factor) / (c->rope_high_freq_factor - c->rope_low_freq_factor);
+                double s = (old / wave - c->rope_low_freq_factor) / (c->rope_high_freq_factor - c->rope_low_freq_factor);
                 f = (1 - s) * f / c->rope_factor + s * f;
             }
         }

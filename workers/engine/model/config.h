@@ -6,28 +6,32 @@
 #include <stdint.h>
 #include "protocol/base/error.h"
 
-enum model_family { FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_LLAMA };
+enum model_family {
+    FAMILY_QWEN2,
+    FAMILY_QWEN3,
+    FAMILY_LLAMA,
+};
 #define CONFIG_EOS_MAX 8
 
 struct model_config {
     enum model_family family;
     int64_t n_layer;
-    int64_t d_model;       // hidden_size
-    int64_t n_head;        // query heads
-    int64_t n_kv_head;     // divides n_head
-    int64_t d_head;        // head_dim; n_head * d_head need not be d_model (Qwen3)
-    int64_t d_ff;          // intermediate_size
-    int64_t vocab;         // rows of the embedding; may be more than the tokenizer's ids
-    int64_t max_pos;       // max_position_embeddings
+    int64_t d_model;      // hidden_size
+    int64_t n_head;       // query heads
+    int64_t n_kv_head;    // divides n_head
+    int64_t d_head;       // head_dim; n_head * d_head need not be d_model (Qwen3)
+    int64_t d_ff;         // intermediate_size
+    int64_t vocab;        // rows of the embedding; may be more than the tokenizer's ids
+    int64_t max_pos;      // max_position_embeddings
     double rms_eps;
     double rope_theta;
-    bool has_rope_llama3;  // rope_scaling of type "llama3"; the four below belong to it
+    bool has_rope_llama3;    // rope_scaling of type "llama3"; the four below belong to it
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     int64_t rope_original_max_pos;
-    bool tied;             // the head is the embedding
-    bool qkv_bias;         // Qwen2: yes; Llama: attention_bias
-    bool qk_norm;          // RMSNorm of every query and key head before RoPE (Qwen3)
-    int32_t bos;           // -1: none
+    bool tied;        // the head is the embedding
+    bool qkv_bias;    // Qwen2: yes; Llama: attention_bias
+    bool qk_norm;     // RMSNorm of every query and key head before RoPE (Qwen3)
+    int32_t bos;      // -1: none
     int32_t eos[CONFIG_EOS_MAX];
     int n_eos;
     double initializer_range;    // of random weights; 0.02 unless said

@@ -1,11 +1,12 @@
 #include "workers/engine/model/kv.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include "workers/engine/model/model_impl.h"
 
 struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, void *mem, struct error *err)
 {
     if (n_page < 1 || n_page > INT32_MAX / m->dev->kv_page_tok) {
-        error_set(err, ERR_SHAPE, "a pool of %lld pages of keys and values is not possible", (long long)n_page);
+        error_set(err, ERR_SHAPE, "a pool of %" PRId64 " pages of keys and values is not possible", n_page);
         return NULL;
     }
     struct kv_pool *kv = calloc(1, sizeof *kv);
@@ -44,8 +45,7 @@ size_t kv_pool_page_bytes(const struct model *m)
 bool kv_pool_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err)
 {
     for (int64_t l = 0; l < kv->n_layer; l++)
-        if (!OP(kv->dev, err, kv_copy, .kv = kv_layer(kv, l), .src = src, .dst = dst, .n = n, .heads = kv->heads,
-                .dtype = kv->dtype))
+        if (!OP(kv->dev, err, kv_copy, .kv = kv_layer(kv, l), .src = src, .dst = dst, .n = n, .heads = kv->heads, .dtype = kv->dtype))
             return false;
     return true;
 }

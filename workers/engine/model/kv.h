@@ -3,13 +3,13 @@
 #include "workers/engine/model/model.h"
 
 struct kv_pool {
-    struct device *dev;      // borrowed
+    struct device *dev;    // borrowed
     enum dtype dtype;
     struct attn_heads heads;
     int64_t n_page, n_layer;
     size_t layer_bytes;
-    char *mem;               // n_layer pools of n_page pages; device. No more is read of it than was written
-    bool borrowed;           // mem is somebody else's
+    char *mem;        // n_layer pools of n_page pages; device. No more is read of it than was written
+    bool borrowed;    // mem is somebody else's
 };
 static inline void *kv_layer(const struct kv_pool *kv, int64_t l)
 {

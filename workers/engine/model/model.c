@@ -1,5 +1,6 @@
 /* model.c - the weights of a model: the table of tensors, and everything that walks it */
 #include "workers/engine/model/model.h"
+#include <inttypes.h>
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -12,29 +13,29 @@
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/safetensors.h"
 
-#define ALIGN_ELEM 128               // parts start on 256 bytes in bf16 too: vector loads, cuBLASLt's alignment
+#define ALIGN_ELEM 128    // parts start on 256 bytes in bf16 too: vector loads, cuBLASLt's alignment
 #define DRAW_THREADS 64
-#define SHARD_BYTES (5ull << 30)     // as transformers' save_pretrained
+#define SHARD_BYTES (5ull << 30)    // as transformers' save_pretrained
 
 /* ---- the table */
 struct table {
     struct model *m;
     int64_t cap;
-    int64_t at;        // elements laid out so far
+    int64_t at;    // elements laid out so far
 };
 
 /* The next tensor, right behind the one before it. */
 static int64_t tensor_put(struct table *t, int64_t rows, int64_t cols, const char *fmt, int64_t layer)
 {
     struct model *m = t->m;
-    BUG_IF(m->n_tensor >= t->cap, "table of %lld tensors is too small", (long long)t->cap);
+    BUG_IF(m->n_tensor >= t->cap, "table of %" PRId64 " tensors is too small", t->cap);
     struct tensor *x = &m->tensor[m->n_tensor++];
     char suffix[64];
     if (layer < 0)
         snprintf(x->name, sizeof x->name, "%s", fmt);
     else {
         snprintf(suffix, sizeof suffix, "%s", fmt);
-        snprintf(x->name, sizeof x->name, "model.layers.%lld.%s", (long long)layer, suffix);
+        snprintf(x->name, sizeof x->name, "model.layers.%" PRId64 ".%s", layer, suffix);
     }
     x->n_dim = cols ? 2 : 1;
     x->dim[0] = rows;
@@ -91,7 +92,7 @@ static bool table_make(struct model *m, struct error *err)
     m->at = calloc((size_t)c->n_layer, sizeof *m->at);
     m->layer = calloc((size_t)c->n_layer, sizeof *m->layer);
     if (!m->tensor || !m->at || !m->layer)
-        return error_set(err, ERR_NO_MEMORY, "no memory for the table of %lld tensors", (long long)t.cap);
+        return error_set(err, ERR_NO_MEMORY, "no memory for the table of %" PRId64 " tensors", t.cap);
     m->embed_at = part_put(&t, c->vocab, c->d_model, "model.embed_tokens.weight", -1);
     for (int64_t l = 0; l < c->n_layer; l++)
         layer_put(&t, l);
@@ -132,8 +133,7 @@ static bool handles_new(struct model *m, struct error *err)
         struct layer_w *w = &m->layer[l];
         const struct layer_at *at = &m->at[l];
         if (!handle_new(m, &w->qkv, at->qkv, q + 2 * kv, d, err) || !handle_new(m, &w->o, at->o, d, q, err)
-            || !handle_new(m, &w->gate_up, at->gate_up, 2 * c->d_ff, d, err)
-            || !handle_new(m, &w->down, at->down, d, c->d_ff, err))
+            || !handle_new(m, &w->gate_up, at->gate_up, 2 * c->d_ff, d, err) || !handle_new(m, &w->down, at->down, d, c->d_ff, err))
             return false;
     }
     return handle_new(m, &m->head, m->head_at, c->vocab, d, err);
@@ -177,8 +177,7 @@ static struct model *model_alloc(const struct model_config *c, struct device *de
     if (!table_make(m, err))
         goto fail;
     size = (size_t)m->n_flat * dtype_size(dtype);
-    if (!(m->weights = mem_new(dev, size, "weights", err))
-        || !OP(dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0))
+    if (!(m->weights = mem_new(dev, size, "weights", err)) || !OP(dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0))
         goto fail;
     return m;
 fail:
@@ -208,12 +207,11 @@ static bool tensors_check(const struct model *m, const struct shards *s, const c
         const struct st_tensor *f = shards_find(s, t->name);
         if (!f)
             return error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
-        if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] ||
-            (t->n_dim == 2 && f->dim[1] != t->dim[1]))
-            return error_set(err, ERR_DATA, "'%s': tensor '%s' must be float of (%lld%s%.0lld), it is %s of (%lld%s%.0lld)",
-                             f->file, t->name, (long long)t->dim[0], t->n_dim == 2 ? ", " : "", (long long)t->dim[1],
-                             f->dtype == ST_OTHER ? "another type" : "float", (long long)f->dim[0], f->n_dim > 1 ? ", " : "",
-                             (long long)(f->n_dim > 1 ? f->dim[1] : 0));
+        if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] || (t->n_dim == 2 && f->dim[1] != t->dim[1]))
+            return error_set(
+                err, ERR_DATA, "'%s': tensor '%s' must be float of (%" PRId64 "%s%.0" PRId64 "), it is %s of (%" PRId64 "%s%.0" PRId64 ")",
+                f->file, t->name, t->dim[0], t->n_dim == 2 ? ", " : "", t->dim[1], f->dtype == ST_OTHER ? "another type" : "float",
+                f->dim[0], f->n_dim > 1 ? ", " : "", (f->n_dim > 1 ? f->dim[1] : 0));
     }
     for (int64_t i = 0; i < shards_n(s); i++) {
         const char *name = shards_at(s, i)->name;
@@ -221,8 +219,8 @@ static bool tensors_check(const struct model *m, const struct shards *s, const c
         for (int64_t k = 0; !known && k < m->n_tensor; k++)
             known = strcmp(m->tensor[k].name, name) == 0;
         if (!known)
-            return error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to a model of this config.json",
-                             shards_at(s, i)->file, name);
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to a model of this config.json", shards_at(s, i)->file,
+                             name);
     }
     return true;
 }
@@ -256,7 +254,7 @@ static bool tensors_load(struct model *m, const struct shards *s, struct error *
         most = MAX(most, m->tensor[i].n_elem);
     void *stage = malloc((size_t)most * dtype_size(m->dtype));
     if (!stage) {
-        error_set(err, ERR_NO_MEMORY, "no memory to load a tensor of %lld elements", (long long)most);
+        error_set(err, ERR_NO_MEMORY, "no memory to load a tensor of %" PRId64 " elements", most);
         goto out;
     }
     for (int64_t i = 0; i < m->n_tensor; i++) {
@@ -328,10 +326,10 @@ static double init_std(const struct model_config *c, const struct tensor *t)
 
 /* A thread's share of a tensor that is drawn. */
 struct draw {
-    void *out;               // (n_elem) of dtype
+    void *out;    // (n_elem) of dtype
     enum dtype dtype;
     uint64_t key;
-    double std;              // as init_std
+    double std;    // as init_std
     int64_t first, last;
 };
 static void *draw_run(void *arg)
@@ -369,8 +367,7 @@ static void tensor_draw(struct draw all, int64_t n)
             pthread_join(thread[i], NULL);
 }
 
-struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype,
-                               struct error *err)
+struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err)
 {
     int64_t most = 0;
     void *stage = NULL;
@@ -381,7 +378,7 @@ struct model *model_new_random(const struct model_config *c, uint64_t seed, stru
     for (int64_t i = 0; i < m->n_tensor; i++)
         most = MAX(most, m->tensor[i].n_elem);
     if (!(stage = malloc((size_t)most * dtype_size(dtype)))) {
-        error_set(err, ERR_NO_MEMORY, "no memory to draw a tensor of %lld elements", (long long)most);
+        error_set(err, ERR_NO_MEMORY, "no memory to draw a tensor of %" PRId64 " elements", most);
         goto out;
     }
     for (int64_t i = 0; i < m->n_tensor; i++) {
@@ -448,7 +445,7 @@ int64_t model_n_live(const struct model *m)
 
 void model_n_live_set(struct model *m, int64_t n_live)
 {
-    BUG_IF(n_live < 1 || n_live > m->c.vocab, "n_live is %lld of %lld", (long long)n_live, (long long)m->c.vocab);
+    BUG_IF(n_live < 1 || n_live > m->c.vocab, "n_live is %" PRId64 " of %" PRId64, n_live, m->c.vocab);
     m->n_live = n_live;
 }
 
@@ -477,8 +474,8 @@ bool model_weights_changed(struct model *m, struct error *err)
 {
     for (int64_t l = 0; l < m->c.n_layer; l++) {
         struct layer_w *w = &m->layer[l];
-        if (!weight_refresh(m->dev, w->qkv, err) || !weight_refresh(m->dev, w->o, err)
-            || !weight_refresh(m->dev, w->gate_up, err) || !weight_refresh(m->dev, w->down, err))
+        if (!weight_refresh(m->dev, w->qkv, err) || !weight_refresh(m->dev, w->o, err) || !weight_refresh(m->dev, w->gate_up, err)
+            || !weight_refresh(m->dev, w->down, err))
             return false;
     }
     return weight_refresh(m->dev, m->head, err);
@@ -509,21 +506,19 @@ out:
 }
 
 /* ---- saving */
-static bool index_write(const struct model *m, const int64_t *shard, int64_t n_shard, const char *dir,
-                        struct error *err)
+static bool index_write(const struct model *m, const int64_t *shard, int64_t n_shard, const char *dir, struct error *err)
 {
     char path[4096];
     struct buf b = BUF_INIT;
     uint64_t total = 0;
     for (int64_t i = 0; i < m->n_tensor; i++)
         total += (uint64_t)m->tensor[i].n_elem * dtype_size(m->dtype);
-    buf_fmt(&b, "{\"metadata\": {\"total_size\": %llu}, \"weight_map\": {\n", (unsigned long long)total);
+    buf_fmt(&b, "{\"metadata\": {\"total_size\": %" PRIu64 "}, \"weight_map\": {\n", total);
     for (int64_t i = 0; i < m->n_tensor; i++)
-        buf_fmt(&b, "  \"%s\": \"model-%05lld-of-%05lld.safetensors\"%s\n", m->tensor[i].name, (long long)shard[i] + 1,
-                (long long)n_shard, i + 1 < m->n_tensor ? "," : "");
+        buf_fmt(&b, "  \"%s\": \"model-%05" PRId64 "-of-%05" PRId64 ".safetensors\"%s\n", m->tensor[i].name, shard[i] + 1, n_shard,
+                i + 1 < m->n_tensor ? "," : "");
     buf_str(&b, "}}\n");
-    bool ok = b.failed
-                  ? error_set(err, ERR_NO_MEMORY, "no memory for the index of %lld tensors", (long long)m->n_tensor)
+    bool ok = b.failed ? error_set(err, ERR_NO_MEMORY, "no memory for the index of %" PRId64 " tensors", m->n_tensor)
               : !path_join(path, sizeof path, dir, "model.safetensors.index.json")
                   ? error_set(err, ERR_USAGE, "the path '%s' is too long", dir)
                   : file_write(path, b.data, b.len, err);
@@ -539,7 +534,7 @@ bool model_save_copy(const struct model *m, const void *weights, const char *dir
     struct st_out *out = calloc((size_t)m->n_tensor, sizeof *out);
     int64_t *shard = calloc((size_t)m->n_tensor, sizeof *shard);
     if (!out || !shard) {
-        error_set(err, ERR_NO_MEMORY, "no memory to list %lld tensors", (long long)m->n_tensor);
+        error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->n_tensor);
         goto out;
     }
     int64_t n_shard = 1;
@@ -553,19 +548,19 @@ bool model_save_copy(const struct model *m, const void *weights, const char *dir
         }
         in_shard += size;
         shard[i] = n_shard - 1;
-        out[i] = (struct st_out){.name = t->name,
-                                 .dtype = m->dtype == DT_F32 ? ST_F32 : ST_BF16,
-                                 .n_dim = t->n_dim,
-                                 .dim = {t->dim[0], t->dim[1]},
-                                 .data = (const char *)weights + (size_t)t->offset * e};
+        out[i] = (struct st_out){ .name = t->name,
+                                  .dtype = m->dtype == DT_F32 ? ST_F32 : ST_BF16,
+                                  .n_dim = t->n_dim,
+                                  .dim = { t->dim[0], t->dim[1] },
+                                  .data = (const char *)weights + (size_t)t->offset * e };
     }
     for (int64_t k = 0, i = 0; k < n_shard; k++) {
         int64_t first = i;
         while (i < m->n_tensor && shard[i] == k)
             i++;
         char name[64];
-        snprintf(name, sizeof name, n_shard == 1 ? "model.safetensors" : "model-%05lld-of-%05lld.safetensors",
-                 (long long)k + 1, (long long)n_shard);
+        snprintf(name, sizeof name, n_shard == 1 ? "model.safetensors" : "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", k + 1,
+                 n_shard);
         if (!path_join(path, sizeof path, dir, name)) {
             error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
             goto out;

@@ -30,8 +30,7 @@ MUST_USE bool model_files_check(const char *dir, struct model_config *c, struct 
 /* A model with weights drawn from seed: matrices normal(0, 1 / sqrt(n_in)), embedding normal(0, initializer_range),
  * outputs into the residual stream smaller by sqrt(2 n_layer), norms 1, biases 0; the same bytes for the same shape,
  * seed and dtype. */
-struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype,
-                               struct error *err);
+struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err);
 /* A model of this shape with all weights 0, to receive published ones. */
 struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
 /* A model of the same shape with all weights 0 (for a second copy, or to receive published ones). */
@@ -60,11 +59,11 @@ MUST_USE bool model_save_copy(const struct model *m, const void *weights, const 
 
 /* One named tensor. The parts of fused products (q, k, v; gate, up) are neighbours in the arena, row after row. */
 struct tensor {
-    char name[96];           // Hugging Face name
+    char name[96];    // Hugging Face name
     int n_dim;
     int64_t dim[2];
     int64_t n_elem;
-    int64_t offset; // elements, into the weight arena and into every flat fp32 buffer (gradient, masters, moments)
+    int64_t offset;    // elements, into the weight arena and into every flat fp32 buffer (gradient, masters, moments)
 };
 int64_t model_n_tensor(const struct model *m);
 const struct tensor *model_tensor(const struct model *m, int64_t i);
@@ -75,8 +74,8 @@ int64_t model_n_flat(const struct model *m);
 /* A pool of n_page pages, in mem (device; n_page kv_pool_page_bytes; borrowed) or, with NULL, memory of its own. Others may
  * use mem while no page holds anything. NULL: see err. */
 struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, void *mem, struct error *err);
-void kv_pool_free(struct kv_pool *kv);             // NULL is fine
-size_t kv_pool_page_bytes(const struct model *m);  // one page, keys and values of all layers
+void kv_pool_free(struct kv_pool *kv);               // NULL is fine
+size_t kv_pool_page_bytes(const struct model *m);    // one page, keys and values of all layers
 /* Copy page src[i] to dst[i] in every layer; src, dst (device; n). A group shares its prompt's full pages and copies
  * the last, partly filled one. */
 MUST_USE bool kv_pool_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err);
@@ -96,7 +95,7 @@ struct run_limits {
 /* Scratch for calls on m, which it borrows. NULL: see err. model_run_bytes tells the memory beforehand; RoPE's tables
  * come on top. */
 struct model_run *model_run_new(struct model *m, const struct run_limits *limits, struct error *err);
-void model_run_free(struct model_run *r);          // NULL is fine
+void model_run_free(struct model_run *r);    // NULL is fine
 size_t model_run_bytes(const struct model *m, const struct run_limits *limits);
 /* Use another model of the same shape from now on (two copies of the weights, a frozen reference). */
 void model_run_bind(struct model_run *r, struct model *m);
@@ -105,32 +104,30 @@ void model_run_bind(struct model_run *r, struct model *m);
 struct model_batch {
     int64_t n_seq;
     int64_t n_tok;
-    const int32_t *token;        // (n_tok)
-    const int32_t
-        *cu_tok; // (n_seq + 1): sequence s is token[cu_tok[s] .. cu_tok[s + 1]), from position 0; none is empty
+    const int32_t *token;     // (n_tok)
+    const int32_t *cu_tok;    // (n_seq + 1): sequence s is token[cu_tok[s] .. cu_tok[s + 1]), from position 0; none is empty
 };
 /* Run whole prompts and keep their keys and values: page (host; n_seq, max_page) names each sequence's pages in order.
  * logits (device; n_seq, vocab) gets the row after each sequence's last token; NULL: not wanted. */
-MUST_USE bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page,
-                            int64_t max_page, float *logits, struct error *err);
+MUST_USE bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page, int64_t max_page,
+                            float *logits, struct error *err);
 /* One more token of each of n sequences; all pointers (device), so that the call can be part of a graph. */
 struct decode_batch {
     int64_t n;
-    const int32_t *token;        // (n)
-    const int32_t *pos;          // (n) its position in the sequence
-    const int32_t *slot;         // (n) page * kv_page_tok + place of that position; -1: not a sequence
-    const int32_t *kv_len;       // (n) pos + 1; 0: not a sequence (its logits mean nothing)
-    const int32_t *page;         // (n, max_page)
+    const int32_t *token;     // (n)
+    const int32_t *pos;       // (n) its position in the sequence
+    const int32_t *slot;      // (n) page * kv_page_tok + place of that position; -1: not a sequence
+    const int32_t *kv_len;    // (n) pos + 1; 0: not a sequence (its logits mean nothing)
+    const int32_t *page;      // (n, max_page)
     int64_t max_page;
-    int64_t max_kv;              // upper bound of kv_len; 0: max_page * kv_page_tok
+    int64_t max_kv;    // upper bound of kv_len; 0: max_page * kv_page_tok
 };
 /* logits (device; n, vocab): the row after each token. */
-MUST_USE bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_pool *kv, float *logits,
-                           struct error *err);
+MUST_USE bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_pool *kv, float *logits, struct error *err);
 /* Log-prob of target[i] after row i, at temperature[i], for the rows whose target is not -1 (the others give 0). All
  * arrays (n_tok) in host memory; entropy may be NULL. */
-MUST_USE bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target,
-                          const float *temperature, float *logp, float *entropy, struct error *err);
+MUST_USE bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target, const float *temperature, float *logp,
+                          float *entropy, struct error *err);
 
 /* ---- training (run_limits.train): forward, perhaps head, backward */
 MUST_USE bool model_forward_train(struct model_run *r, const struct model_batch *b, struct error *err);
@@ -139,15 +136,15 @@ MUST_USE bool model_forward_train(struct model_run *r, const struct model_batch 
 struct token_loss {
     const int32_t *target;
     const float *temperature;
-    const float *coef;           // dLoss/dlogp given outright (supervised); NULL: the clipped policy loss of the rest
+    const float *coef;    // dLoss/dlogp given outright (supervised); NULL: the clipped policy loss of the rest
     const float *adv;
-    const float *weight;         // its share of the loss; 0: none
+    const float *weight;    // its share of the loss; 0: none
     const float *logp_old;
-    const float *logp_ref;       // NULL: beta is not used
+    const float *logp_ref;    // NULL: beta is not used
     float clip_low, clip_high, beta;
-    float *logp;                 // out: log-prob now; 0 where there is no target
-    float *entropy;              // out, or NULL
-    float *loss;                 // out, or NULL: the token's term, weight included (policy loss only)
+    float *logp;       // out: log-prob now; 0 where there is no target
+    float *entropy;    // out, or NULL
+    float *loss;       // out, or NULL: the token's term, weight included (policy loss only)
 };
 /* Only logp and entropy: what decides about whole samples before their gradient. A model_backward that follows must
  * have the same targets and temperatures; it does not compute the logits again when they fit head_rows. */

@@ -5,8 +5,8 @@
 #define FILE_BYTES_MAX ((size_t)1 << 28)
 #define PATH_BYTES 4096
 static const char *const tokenizer_files[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "added_tokens.json", "vocab.json",
+    "merges.txt",     "chat_template.jinja",   "chat_template.json",
 };
 
 const char *model_dir_file(int i)
@@ -50,8 +50,14 @@ out:
 
 bool model_dtype_parse(enum dtype *out, const char *name, struct error *err)
 {
-    static const struct { const char *name; enum dtype dtype; } names[] = {
-        { "float32", DT_F32 }, { "fp32", DT_F32 }, { "bfloat16", DT_BF16 }, { "bf16", DT_BF16 },
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } names[] = {
+        { "float32", DT_F32 },
+        { "fp32", DT_F32 },
+        { "bfloat16", DT_BF16 },
+        { "bf16", DT_BF16 },
     };
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (strcmp(name, names[i].name) == 0) {

@@ -13,18 +13,18 @@ struct layer_w {
 };
 struct model {
     struct model_config c;
-    struct device *dev;          // borrowed
+    struct device *dev;    // borrowed
     enum dtype dtype;
     int64_t n_live;
-    struct tensor *tensor;       // (n_tensor)
+    struct tensor *tensor;    // (n_tensor)
     int64_t n_tensor;
-    int64_t n_flat;              // elements of the arena
-    char *weights;               // (n_flat) of dtype; device
-    struct layer_at *at;         // (n_layer)
+    int64_t n_flat;                        // elements of the arena
+    char *weights;                         // (n_flat) of dtype; device
+    struct layer_at *at;                   // (n_layer)
     int64_t embed_at, norm_at, head_at;    // head_at is embed_at when tied
-    struct layer_w *layer;       // (n_layer); NULL until the handles are made
+    struct layer_w *layer;                 // (n_layer); NULL until the handles are made
     struct weight *head;
-    bool for_bwd;                // the handles can do linear_bwd_x
+    bool for_bwd;    // the handles can do linear_bwd_x
 };
 static inline struct attn_heads model_heads(const struct model *m)
 {

@@ -15,6 +15,7 @@
  *
  * A backward pass adds to each element of the gradient once: what it makes in several parts (the head's weight by chunks
  * of rows, with the embedding's where they are tied) is summed up in dhead first. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,15 +25,15 @@
 
 /* What one layer leaves behind; device. */
 struct acts {
-    void *res1;          // (max_tok, d) residual stream before the block
-    float *rstd1;        // (max_tok) of its norm
-    void *qkv_in;        // (max_tok, qkv) before q/k norm and RoPE; the same memory as qkv when nobody needs it
-    void *qkv;           // (max_tok, qkv)
-    void *ao;            // (max_tok, q) attention output
-    float *lse;          // (max_tok, n_head)
-    void *res2;          // (max_tok, d) residual stream between the two halves
+    void *res1;      // (max_tok, d) residual stream before the block
+    float *rstd1;    // (max_tok) of its norm
+    void *qkv_in;    // (max_tok, qkv) before q/k norm and RoPE; the same memory as qkv when nobody needs it
+    void *qkv;       // (max_tok, qkv)
+    void *ao;        // (max_tok, q) attention output
+    float *lse;      // (max_tok, n_head)
+    void *res2;      // (max_tok, d) residual stream between the two halves
     float *rstd2;
-    void *gu;            // (max_tok, 2 ff)
+    void *gu;    // (max_tok, 2 ff)
 };
 /* Rows that predict something, one after the other: where the head works. Device arrays (max_tok). */
 struct head_rows {
@@ -40,38 +41,38 @@ struct head_rows {
     float *coef, *adv, *weight, *old, *ref, *logp, *entropy, *lse, *loss;
 };
 struct model_run {
-    struct model *m;             // borrowed
+    struct model *m;    // borrowed
     struct run_limits lim;
-    int64_t head_max;            // rows of logits at a time
-    float *cos, *sin;            // (max_seq_tok, d_head / 2) each, one piece of device memory
-    char *mem;                   // everything below, one piece of device memory; owned unless it is lim.mem
-    int32_t *token, *pos, *slot; // (max_tok)
-    int32_t *seq;                // (max_seq + 1)
-    struct acts *layer;          // (n_layer) host array
-    void *h;                     // (max_tok, d)
-    void *out;                   // (max_tok, d) what is added to the residual stream next
-    void *act;                   // (max_tok, ff)
-    void *resf, *hf;             // (max_tok, d) last residual stream and its norm
+    int64_t head_max;               // rows of logits at a time
+    float *cos, *sin;               // (max_seq_tok, d_head / 2) each, one piece of device memory
+    char *mem;                      // everything below, one piece of device memory; owned unless it is lim.mem
+    int32_t *token, *pos, *slot;    // (max_tok)
+    int32_t *seq;                   // (max_seq + 1)
+    struct acts *layer;             // (n_layer) host array
+    void *h;                        // (max_tok, d)
+    void *out;                      // (max_tok, d) what is added to the residual stream next
+    void *act;                      // (max_tok, ff)
+    void *resf, *hf;                // (max_tok, d) last residual stream and its norm
     float *rstdf;
-    void *dres, *dh;             // (max_tok, d) gradients by residual stream and norm output
-    void *dao, *dqkv, *dact;     // (max_tok, q / qkv / ff)
+    void *dres, *dh;            // (max_tok, d) gradients by residual stream and norm output
+    void *dao, *dqkv, *dact;    // (max_tok, q / qkv / ff)
     struct head_rows head;
-    void *hrow, *dhrow;          // (head_max, d)
-    float *logits;               // (head_max, vocab)
-    void *dlogits;               // (head_max, vocab) of dtype; logits themselves in fp32
-    float *dhead;                // (vocab, d) gradient of the head's weight, where it is made in several parts; or NULL
+    void *hrow, *dhrow;    // (head_max, d)
+    float *logits;         // (head_max, vocab)
+    void *dlogits;         // (head_max, vocab) of dtype; logits themselves in fp32
+    float *dhead;          // (vocab, d) gradient of the head's weight, where it is made in several parts; or NULL
     // host side of the current call
-    int32_t *host_i;             // (2 max_tok)
-    float *host_f;               // (4 max_tok)
-    int64_t *row_index;          // (max_tok) which row a head row is
-    int32_t *cu;                 // (max_seq + 1) sequence bounds of the last forward
-    int64_t n_tok, n_seq;        // of the last forward
+    int32_t *host_i;                  // (2 max_tok)
+    float *host_f;                    // (4 max_tok)
+    int64_t *row_index;               // (max_tok) which row a head row is
+    int32_t *cu;                      // (max_seq + 1) sequence bounds of the last forward
+    int64_t n_tok, n_seq;             // of the last forward
     int64_t logits_row0, logits_n;    // head rows whose logits are in the buffer; n 0: none
 };
 
 /* ---- memory: the same walk measures and hands out */
 struct walk {
-    char *base;      // NULL: only measure
+    char *base;    // NULL: only measure
     size_t used;
 };
 
@@ -82,8 +83,7 @@ static void *take(struct walk *w, int64_t n, size_t elem)
     return p;
 }
 
-static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, const struct run_limits *lim,
-                        size_t e, bool own_res1)
+static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, const struct run_limits *lim, size_t e, bool own_res1)
 {
     int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
     if (own_res1)
@@ -178,7 +178,7 @@ static bool rope_tables(struct model_run *r, struct error *err)
     double *freq = malloc((size_t)half * sizeof *freq);
     float *t = malloc((size_t)n * 2 * sizeof *t);
     if (!freq || !t) {
-        error_set(err, ERR_NO_MEMORY, "no memory for RoPE tables of %lld positions", (long long)r->lim.max_seq_tok);
+        error_set(err, ERR_NO_MEMORY, "no memory for RoPE tables of %" PRId64 " positions", r->lim.max_seq_tok);
         goto out;
     }
     config_inv_freq(c, freq);
@@ -199,10 +199,10 @@ out:
 
 struct model_run *model_run_new(struct model *m, const struct run_limits *lim, struct error *err)
 {
-    if (lim->max_tok < 1 || lim->max_seq < 1 || lim->max_seq_tok < 1 || lim->max_tok > INT32_MAX / 2
-        || lim->max_seq_tok > INT32_MAX / 2 || lim->head_rows < 0) {
-        error_set(err, ERR_SHAPE, "a run of %lld tokens in %lld sequences of at most %lld is not possible",
-                  (long long)lim->max_tok, (long long)lim->max_seq, (long long)lim->max_seq_tok);
+    if (lim->max_tok < 1 || lim->max_seq < 1 || lim->max_seq_tok < 1 || lim->max_tok > INT32_MAX / 2 || lim->max_seq_tok > INT32_MAX / 2
+        || lim->head_rows < 0) {
+        error_set(err, ERR_SHAPE, "a run of %" PRId64 " tokens in %" PRId64 " sequences of at most %" PRId64 " is not possible",
+                  lim->max_tok, lim->max_seq, lim->max_seq_tok);
         return NULL;
     }
     struct model_run *r = calloc(1, sizeof *r);
@@ -220,15 +220,14 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
     r->row_index = malloc(n * sizeof *r->row_index);
     r->cu = malloc(((size_t)lim->max_seq + 1) * sizeof *r->cu);
     if (!r->layer || !r->host_i || !r->host_f || !r->row_index || !r->cu) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a run of %lld tokens", (long long)lim->max_tok);
+        error_set(err, ERR_NO_MEMORY, "no memory for a run of %" PRId64 " tokens", lim->max_tok);
         goto fail;
     }
     size_t table = (size_t)(lim->max_seq_tok * m->c.d_head / 2);
     if ((lim->train && !model_want_bwd(m, err)) || !(r->cos = mem_new(m->dev, 2 * table * 4, "RoPE tables", err)))
         goto fail;
     r->sin = r->cos + table;
-    r->mem = lim->mem ? lim->mem
-                      : mem_new(m->dev, layout(r, m, lim, NULL), lim->train ? "activations" : "scratch", err);
+    r->mem = lim->mem ? lim->mem : mem_new(m->dev, layout(r, m, lim, NULL), lim->train ? "activations" : "scratch", err);
     if (!r->mem)
         goto fail;
     layout(r, m, lim, r->mem);
@@ -264,9 +263,9 @@ void model_run_bind(struct model_run *r, struct model *m)
 /* ---- forward */
 /* What differs between the uses of the forward pass. */
 struct pass {
-    int64_t n;                   // rows
-    const int32_t *token, *pos;  // (n) device
-    struct kv_pool *kv;          // keys and values are written here at slot; NULL: nowhere
+    int64_t n;                     // rows
+    const int32_t *token, *pos;    // (n) device
+    struct kv_pool *kv;            // keys and values are written here at slot; NULL: nowhere
     const int32_t *slot;
     const struct decode_batch *decode;    // attention over pages; NULL: over the packed sequences r->seq
 };
@@ -276,12 +275,11 @@ static bool attention(struct model_run *r, const struct acts *a, int64_t l, cons
     struct model *m = r->m;
     struct attn_heads heads = model_heads(m);
     if (!p->decode)
-        return OP(m->dev, err, attn_fwd, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq, .seq_host = r->cu,
-                  .n = p->n, .n_seq = r->n_seq, .heads = heads, .dtype = m->dtype);
+        return OP(m->dev, err, attn_fwd, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq, .seq_host = r->cu, .n = p->n,
+                  .n_seq = r->n_seq, .heads = heads, .dtype = m->dtype);
     const struct decode_batch *d = p->decode;
-    return OP(m->dev, err, attn_paged, .out = a->ao, .qkv = a->qkv, .kv = kv_layer(p->kv, l), .page = d->page,
-              .kv_len = d->kv_len, .n = p->n, .n_seq = d->n, .max_page = d->max_page, .max_q = 1, .max_kv = d->max_kv,
-              .heads = heads, .dtype = m->dtype);
+    return OP(m->dev, err, attn_paged, .out = a->ao, .qkv = a->qkv, .kv = kv_layer(p->kv, l), .page = d->page, .kv_len = d->kv_len,
+              .n = p->n, .n_seq = d->n, .max_page = d->max_page, .max_q = 1, .max_kv = d->max_kv, .heads = heads, .dtype = m->dtype);
 }
 
 /* One block from a->res1 on (its sum is done); leaves in r->out what is to be added next. */
@@ -295,16 +293,14 @@ static bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, cons
     const struct layer_w *w = &m->layer[l];
     enum dtype t = m->dtype;
     float eps = (float)c->rms_eps;
-    TRY(OP(dev, err, linear_fwd, .y = a->qkv_in, .x = r->h, .w = w->qkv, .bias = model_at(m, at->qkv_bias), .n = p->n,
-           .y_dtype = t));
+    TRY(OP(dev, err, linear_fwd, .y = a->qkv_in, .x = r->h, .w = w->qkv, .bias = model_at(m, at->qkv_bias), .n = p->n, .y_dtype = t));
     TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = a->qkv_in, .cos = r->cos, .sin = r->sin, .pos = p->pos,
-           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm),
-           .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot, .n = p->n, .n_pos = r->lim.max_seq_tok,
-           .heads = model_heads(m), .eps = eps, .dtype = t));
+           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot,
+           .n = p->n, .n_pos = r->lim.max_seq_tok, .heads = model_heads(m), .eps = eps, .dtype = t));
     TRY(attention(r, a, l, p, err));
     TRY(OP(dev, err, linear_fwd, .y = r->out, .x = a->ao, .w = w->o, .n = p->n, .y_dtype = t));
-    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res2, .x = a->res1, .add = r->out, .w = model_at(m, at->ln2),
-           .rstd = a->rstd2, .n = p->n, .d = c->d_model, .eps = eps, .dtype = t));
+    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res2, .x = a->res1, .add = r->out, .w = model_at(m, at->ln2), .rstd = a->rstd2,
+           .n = p->n, .d = c->d_model, .eps = eps, .dtype = t));
     TRY(OP(dev, err, linear_fwd, .y = a->gu, .x = r->h, .w = w->gate_up, .n = p->n, .y_dtype = t));
     TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .dtype = t));
     TRY(OP(dev, err, linear_fwd, .y = r->out, .x = r->act, .w = w->down, .n = p->n, .y_dtype = t));
@@ -322,13 +318,12 @@ static bool forward(struct model_run *r, const struct pass *p, struct error *err
     int64_t d = c->d_model;
     float eps = (float)c->rms_eps;
     r->logits_n = 0;
-    TRY(OP(m->dev, err, rows_gather, .y = r->layer[0].res1, .table = model_at(m, m->embed_at), .row = p->token,
-           .n = p->n, .n_row = c->vocab, .d = d, .dtype = m->dtype));
+    TRY(OP(m->dev, err, rows_gather, .y = r->layer[0].res1, .table = model_at(m, m->embed_at), .row = p->token, .n = p->n,
+           .n_row = c->vocab, .d = d, .dtype = m->dtype));
     for (int64_t l = 0; l < c->n_layer; l++) {
         const struct acts *a = &r->layer[l];
-        TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res1, .x = l ? r->layer[l - 1].res2 : a->res1,
-               .add = l ? r->out : NULL, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p->n, .d = d,
-               .eps = eps, .dtype = m->dtype));
+        TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res1, .x = l ? r->layer[l - 1].res2 : a->res1, .add = l ? r->out : NULL,
+               .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p->n, .d = d, .eps = eps, .dtype = m->dtype));
         TRY(block_fwd(r, a, l, p, err));
     }
     TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
@@ -341,30 +336,28 @@ out:
 /* Check a packed batch and put its tokens, positions and bounds on the device. */
 static bool batch_upload(struct model_run *r, const struct model_batch *b, struct error *err)
 {
-    if (b->n_seq < 1 || b->n_seq > r->lim.max_seq || b->n_tok > r->lim.max_tok || b->cu_tok[0] != 0
-        || b->cu_tok[b->n_seq] != b->n_tok)
-        return error_set(err, ERR_SHAPE, "a batch of %lld tokens in %lld sequences does not fit a run of %lld in %lld",
-                         (long long)b->n_tok, (long long)b->n_seq, (long long)r->lim.max_tok,
-                         (long long)r->lim.max_seq);
+    if (b->n_seq < 1 || b->n_seq > r->lim.max_seq || b->n_tok > r->lim.max_tok || b->cu_tok[0] != 0 || b->cu_tok[b->n_seq] != b->n_tok)
+        return error_set(err, ERR_SHAPE,
+                         "a batch of %" PRId64 " tokens in %" PRId64 " sequences does not fit a run of %" PRId64 " in %" PRId64, b->n_tok,
+                         b->n_seq, r->lim.max_tok, r->lim.max_seq);
     for (int64_t s = 0; s < b->n_seq; s++) {
         int64_t len = (int64_t)b->cu_tok[s + 1] - b->cu_tok[s];
         if (len < 1 || len > r->lim.max_seq_tok)
-            return error_set(err, ERR_SHAPE, "sequence %lld has %lld tokens; from 1 to %lld are possible", (long long)s,
-                             (long long)len, (long long)r->lim.max_seq_tok);
+            return error_set(err, ERR_SHAPE, "sequence %" PRId64 " has %" PRId64 " tokens; from 1 to %" PRId64 " are possible", s, len,
+                             r->lim.max_seq_tok);
         for (int64_t i = 0; i < len; i++)
             r->host_i[b->cu_tok[s] + i] = (int32_t)i;
     }
     for (int64_t i = 0; i < b->n_tok; i++)
         if (b->token[i] < 0 || b->token[i] >= r->m->c.vocab)
-            return error_set(err, ERR_DATA, "token %lld is %d; the model's vocabulary has %lld", (long long)i,
-                             b->token[i], (long long)r->m->c.vocab);
+            return error_set(err, ERR_DATA, "token %" PRId64 " is %d; the model's vocabulary has %" PRId64, i, b->token[i], r->m->c.vocab);
     memcpy(r->cu, b->cu_tok, ((size_t)b->n_seq + 1) * sizeof *r->cu);
     r->n_tok = b->n_tok;
     r->n_seq = b->n_seq;
     struct device *dev = r->m->dev;
     return mem_copy(dev, r->pos, r->host_i, (size_t)b->n_tok * 4, COPY_H2D, err)
-        && mem_copy(dev, r->token, b->token, (size_t)b->n_tok * 4, COPY_H2D, err)
-        && mem_copy(dev, r->seq, b->cu_tok, ((size_t)b->n_seq + 1) * 4, COPY_H2D, err);
+           && mem_copy(dev, r->token, b->token, (size_t)b->n_tok * 4, COPY_H2D, err)
+           && mem_copy(dev, r->seq, b->cu_tok, ((size_t)b->n_seq + 1) * 4, COPY_H2D, err);
 }
 
 static bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
@@ -372,8 +365,8 @@ static bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logit
     return OP(r->m->dev, err, linear_fwd, .y = logits, .x = x, .w = r->m->head, .n = n, .y_dtype = DT_F32);
 }
 
-bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page,
-                   int64_t max_page, float *logits, struct error *err)
+bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page, int64_t max_page,
+                   float *logits, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
@@ -382,8 +375,7 @@ bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_p
     for (int64_t s = 0; s < b->n_seq; s++) {
         int64_t len = b->cu_tok[s + 1] - b->cu_tok[s];
         if ((len + per - 1) / per > max_page) {
-            error_set(err, ERR_SHAPE, "a prompt of %lld tokens needs more than %lld pages", (long long)len,
-                      (long long)max_page);
+            error_set(err, ERR_SHAPE, "a prompt of %" PRId64 " tokens needs more than %" PRId64 " pages", len, max_page);
             goto out;
         }
         for (int64_t i = 0; i < len; i++)
@@ -397,8 +389,8 @@ bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_p
             r->host_i[s] = b->cu_tok[s + 1] - 1;
         TRY(mem_copy(m->dev, r->head.row, r->host_i, (size_t)b->n_seq * 4, COPY_H2D, err));
         // r->h is free by now and has room for a row a token
-        TRY(OP(m->dev, err, rows_gather, .y = r->h, .table = r->hf, .row = r->head.row, .n = b->n_seq,
-               .n_row = b->n_tok, .d = m->c.d_model, .dtype = m->dtype));
+        TRY(OP(m->dev, err, rows_gather, .y = r->h, .table = r->hf, .row = r->head.row, .n = b->n_seq, .n_row = b->n_tok, .d = m->c.d_model,
+               .dtype = m->dtype));
         TRY(head_fwd(r, r->h, b->n_seq, logits, err));
     }
     ok = true;
@@ -406,12 +398,10 @@ out:
     return ok;
 }
 
-bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_pool *kv, float *logits,
-                  struct error *err)
+bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_pool *kv, float *logits, struct error *err)
 {
     if (b->n > r->lim.max_tok)
-        return error_set(err, ERR_SHAPE, "decoding %lld sequences at once does not fit a run of %lld", (long long)b->n,
-                         (long long)r->lim.max_tok);
+        return error_set(err, ERR_SHAPE, "decoding %" PRId64 " sequences at once does not fit a run of %" PRId64, b->n, r->lim.max_tok);
     struct pass p = { .n = b->n, .token = b->token, .pos = b->pos, .kv = kv, .slot = b->slot, .decode = b };
     return forward(r, &p, err) && head_fwd(r, r->hf, b->n, logits, err);
 }
@@ -426,16 +416,17 @@ static bool head_select(struct model_run *r, const int32_t *target, int64_t *n_h
         if (target[i] == -1)
             continue;
         if (target[i] < 0 || target[i] >= r->m->c.vocab)
-            return error_set(err, ERR_DATA, "target %lld is token %d; the model's vocabulary has %lld", (long long)i,
-                             target[i], (long long)r->m->c.vocab);
+            return error_set(err, ERR_DATA, "target %" PRId64 " is token %d; the model's vocabulary has %" PRId64, i, target[i],
+                             r->m->c.vocab);
         r->row_index[n] = i;
         row[n] = (int32_t)i;
         tgt[n] = target[i];
         n++;
     }
     *n_head = n;
-    return n == 0 || (mem_copy(r->m->dev, r->head.row, row, (size_t)n * 4, COPY_H2D, err)
-                      && mem_copy(r->m->dev, r->head.target, tgt, (size_t)n * 4, COPY_H2D, err));
+    return n == 0
+           || (mem_copy(r->m->dev, r->head.row, row, (size_t)n * 4, COPY_H2D, err)
+               && mem_copy(r->m->dev, r->head.target, tgt, (size_t)n * 4, COPY_H2D, err));
 }
 
 /* Copy src[row_index[k]] for all head rows to the device. */
@@ -463,14 +454,14 @@ static bool head_chunk(struct model_run *r, int64_t row0, int64_t n, const float
     struct head_rows *h = &r->head;
     if (r->logits_n == n && r->logits_row0 == row0)
         return true;
-    TRY(OP(m->dev, err, rows_gather, .y = r->hrow, .table = r->hf, .row = h->row + row0, .n = n, .n_row = r->n_tok,
-           .d = m->c.d_model, .dtype = m->dtype));
+    TRY(OP(m->dev, err, rows_gather, .y = r->hrow, .table = r->hf, .row = h->row + row0, .n = n, .n_row = r->n_tok, .d = m->c.d_model,
+           .dtype = m->dtype));
     TRY(head_fwd(r, r->hrow, n, r->logits, err));
     for (int64_t i = 0, k; i < n; i += k) {
         k = same_temperature(r, temperature, row0 + i, n - i);
-        TRY(OP(m->dev, err, logprob_fwd, .logp = h->logp + row0 + i, .entropy = h->entropy + row0 + i,
-               .lse = h->lse + row0 + i, .logits = r->logits + i * m->c.vocab, .id = h->target + row0 + i, .n = k,
-               .vocab = m->c.vocab, .n_live = m->n_live, .temperature = temperature[r->row_index[row0 + i]]));
+        TRY(OP(m->dev, err, logprob_fwd, .logp = h->logp + row0 + i, .entropy = h->entropy + row0 + i, .lse = h->lse + row0 + i,
+               .logits = r->logits + i * m->c.vocab, .id = h->target + row0 + i, .n = k, .vocab = m->c.vocab, .n_live = m->n_live,
+               .temperature = temperature[r->row_index[row0 + i]]));
     }
     r->logits_row0 = row0;
     r->logits_n = n;
@@ -516,8 +507,8 @@ out:
     return ok;
 }
 
-bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target, const float *temperature,
-                 float *logp, float *entropy, struct error *err)
+bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target, const float *temperature, float *logp,
+                 float *entropy, struct error *err)
 {
     struct token_loss loss = { .target = target, .temperature = temperature, .logp = logp, .entropy = entropy };
     if (!batch_upload(r, b, err))
@@ -560,8 +551,7 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
         return true;
     return OP(r->m->dev, err, policy_loss, .coef = h->coef + row0, .loss = h->loss + row0, .logp = h->logp + row0,
               .logp_old = h->old + row0, .logp_ref = loss->logp_ref ? h->ref + row0 : NULL, .adv = h->adv + row0,
-              .weight = h->weight + row0, .n = n, .clip_low = loss->clip_low, .clip_high = loss->clip_high,
-              .beta = loss->beta);
+              .weight = h->weight + row0, .n = n, .clip_low = loss->clip_low, .clip_high = loss->clip_high, .beta = loss->beta);
 }
 
 /* Add what dhead holds to the gradient of the head's weight. */
@@ -591,16 +581,15 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
         TRY(policy_coef(r, loss, row0, n, err));
         for (int64_t i = 0, k; i < n; i += k) {
             k = same_temperature(r, loss->temperature, row0 + i, n - i);
-            TRY(OP(m->dev, err, logprob_bwd, .dlogits = (char *)r->dlogits + (size_t)(i * vocab) * e,
-                   .logits = r->logits + i * vocab, .lse = h->lse + row0 + i, .coef = h->coef + row0 + i,
-                   .id = h->target + row0 + i, .n = k, .vocab = vocab, .n_live = m->n_live,
-                   .temperature = loss->temperature[r->row_index[row0 + i]], .dtype = m->dtype));
+            TRY(OP(m->dev, err, logprob_bwd, .dlogits = (char *)r->dlogits + (size_t)(i * vocab) * e, .logits = r->logits + i * vocab,
+                   .lse = h->lse + row0 + i, .coef = h->coef + row0 + i, .id = h->target + row0 + i, .n = k, .vocab = vocab,
+                   .n_live = m->n_live, .temperature = loss->temperature[r->row_index[row0 + i]], .dtype = m->dtype));
         }
         TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = m->head, .n = n));
-        TRY(OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : grad + m->head_at, .dy = r->dlogits, .x = r->hrow,
-               .n = n, .n_out = vocab, .n_in = d, .dtype = m->dtype));
-        TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok,
-               .d = d, .dtype = m->dtype));
+        TRY(OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : grad + m->head_at, .dy = r->dlogits, .x = r->hrow, .n = n,
+               .n_out = vocab, .n_in = d, .dtype = m->dtype));
+        TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok, .d = d,
+               .dtype = m->dtype));
     }
     ok = !parts || tied || dhead_add(r, grad, err);
 out:
@@ -618,14 +607,12 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, float 
     int64_t n = r->n_tok, d = m->c.d_model, f = m->c.d_ff;
     enum dtype t = m->dtype;
     TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->down, .dy = r->dres, .x = r->act, .n = n, .n_out = d, .n_in = f,
-           .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->down, .dy = r->dres, .x = r->act, .n = n, .n_out = d, .n_in = f, .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dact, .dy = r->dres, .w = w->down, .n = n));
     TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .dtype = t));
-    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d,
-           .eps = (float)m->c.rms_eps, .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->gate_up, .dy = a->gu, .x = r->h, .n = n, .n_out = 2 * f, .n_in = d,
+    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d, .eps = (float)m->c.rms_eps,
            .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->gate_up, .dy = a->gu, .x = r->h, .n = n, .n_out = 2 * f, .n_in = d, .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = a->gu, .w = w->gate_up, .n = n));
     TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = grad + at->ln2, .dy = r->dh, .dadd = r->dres, .x = a->res2,
            .w = model_at(m, at->ln2), .rstd = a->rstd2, .n = n, .d = d, .dtype = t));
@@ -645,20 +632,18 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     int64_t n = r->n_tok, d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
     enum dtype t = m->dtype;
     float eps = (float)m->c.rms_eps;
-    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->o, .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q,
-           .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->o, .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q, .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dao, .dy = r->dres, .w = w->o, .n = n));
-    TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv,
-           .seq = r->seq, .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
+    TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
+           .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
     bool norm = at->q_norm != AT_NONE;
     TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = r->cos, .sin = r->sin, .pos = r->pos,
-           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm),
-           .dq_norm = norm ? grad + at->q_norm : NULL, .dk_norm = norm ? grad + at->k_norm : NULL, .n = n,
-           .n_pos = r->lim.max_seq_tok, .heads = model_heads(m), .eps = eps, .dtype = t));
-    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = eps,
+           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .dq_norm = norm ? grad + at->q_norm : NULL,
+           .dk_norm = norm ? grad + at->k_norm : NULL, .n = n, .n_pos = r->lim.max_seq_tok, .heads = model_heads(m), .eps = eps,
            .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->qkv, .dbias = at->qkv_bias == AT_NONE ? NULL : grad + at->qkv_bias,
-           .dy = r->dqkv, .x = r->h, .n = n, .n_out = qkv, .n_in = d, .dtype = t));
+    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = eps, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->qkv, .dbias = at->qkv_bias == AT_NONE ? NULL : grad + at->qkv_bias, .dy = r->dqkv,
+           .x = r->h, .n = n, .n_out = qkv, .n_in = d, .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = r->dqkv, .w = w->qkv, .n = n));
     TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = grad + at->ln1, .dy = r->dh, .dadd = r->dres, .x = a->res1,
            .w = model_at(m, at->ln1), .rstd = a->rstd1, .n = n, .d = d, .dtype = t));
@@ -672,9 +657,9 @@ static bool block_again(struct model_run *r, const struct acts *a, int64_t l, st
 {
     struct model *m = r->m;
     struct pass p = { .n = r->n_tok, .token = r->token, .pos = r->pos };
-    return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1,
-              .n = p.n, .d = m->c.d_model, .eps = (float)m->c.rms_eps, .dtype = m->dtype) &&
-           block_fwd(r, a, l, &p, err);
+    return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p.n,
+              .d = m->c.d_model, .eps = (float)m->c.rms_eps, .dtype = m->dtype)
+           && block_fwd(r, a, l, &p, err);
 }
 
 bool model_backward(struct model_run *r, const struct token_loss *loss, float *grad, struct error *err)
@@ -686,17 +671,22 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, float *g
     TRY(head_select(r, loss->target, &n_head, err));
     r->logits_n = n_kept == n_head ? n_kept : 0;    // model_head left all of them: no need to compute them again
     r->logits_row0 = row0_kept;
-    const struct { float *dst; const float *src; } up[] = {
-        { r->head.coef, loss->coef }, { r->head.adv, loss->coef ? NULL : loss->adv },
-        { r->head.weight, loss->coef ? NULL : loss->weight }, { r->head.old, loss->coef ? NULL : loss->logp_old },
+    const struct {
+        float *dst;
+        const float *src;
+    } up[] = {
+        { r->head.coef, loss->coef },
+        { r->head.adv, loss->coef ? NULL : loss->adv },
+        { r->head.weight, loss->coef ? NULL : loss->weight },
+        { r->head.old, loss->coef ? NULL : loss->logp_old },
         { r->head.ref, loss->coef ? NULL : loss->logp_ref },
     };
     for (size_t i = 0; i < ARRAY_SIZE(up); i++)
         if (up[i].src)
             TRY(head_upload(r, up[i].dst, up[i].src, n_head, err));
     TRY(head_bwd(r, loss, n_head, grad, err));
-    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = grad + m->norm_at, .dy = r->dh, .x = r->resf,
-           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .dtype = m->dtype));
+    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = grad + m->norm_at, .dy = r->dh, .x = r->resf, .w = model_at(m, m->norm_at),
+           .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .dtype = m->dtype));
     for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
         if (r->lim.recompute_block)
             TRY(block_again(r, &r->layer[l], l, err));
@@ -704,8 +694,8 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, float *g
         TRY(attn_half_bwd(r, &r->layer[l], l, grad, err));
     }
     bool tied = m->head_at == m->embed_at;
-    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : grad + m->embed_at, .dy = r->dres, .row = r->token,
-           .n = r->n_tok, .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
+    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : grad + m->embed_at, .dy = r->dres, .row = r->token, .n = r->n_tok,
+           .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
     TRY(!tied || dhead_add(r, grad, err));
     TRY(head_download(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
     ok = true;

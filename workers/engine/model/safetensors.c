@@ -1,4 +1,5 @@
 #include "workers/engine/model/safetensors.h"
+#include <inttypes.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -15,7 +16,7 @@
 struct shard {
     struct file_map map;
     char *path;
-    json_t *header;      // keeps the tensors' names alive
+    json_t *header;    // keeps the tensors' names alive
 };
 struct shards {
     struct shard *file;
@@ -51,15 +52,14 @@ static const struct dtype_row {
     enum st_dtype dtype;
     size_t bits;
 } dtypes[] = {
-    {"F32", ST_F32, 32},   {"F16", ST_F16, 16},      {"BF16", ST_BF16, 16},    {"F64", ST_OTHER, 64},
-    {"I64", ST_OTHER, 64}, {"I32", ST_OTHER, 32},    {"I16", ST_OTHER, 16},    {"I8", ST_OTHER, 8},
-    {"U64", ST_OTHER, 64}, {"U32", ST_OTHER, 32},    {"U16", ST_OTHER, 16},    {"U8", ST_OTHER, 8},
-    {"BOOL", ST_OTHER, 8}, {"F8_E4M3", ST_OTHER, 8}, {"F8_E5M2", ST_OTHER, 8},
+    { "F32", ST_F32, 32 },   { "F16", ST_F16, 16 },   { "BF16", ST_BF16, 16 }, { "F64", ST_OTHER, 64 },    { "I64", ST_OTHER, 64 },
+    { "I32", ST_OTHER, 32 }, { "I16", ST_OTHER, 16 }, { "I8", ST_OTHER, 8 },   { "U64", ST_OTHER, 64 },    { "U32", ST_OTHER, 32 },
+    { "U16", ST_OTHER, 16 }, { "U8", ST_OTHER, 8 },   { "BOOL", ST_OTHER, 8 }, { "F8_E4M3", ST_OTHER, 8 }, { "F8_E5M2", ST_OTHER, 8 },
 };
 
 /* One entry of a header: {"dtype":…, "shape":[…], "data_offsets":[begin, end]}, offsets from the end of the header. */
-static bool tensor_read(struct st_tensor *t, const char *name, const json_t *v, const struct shard *f,
-                        const uint8_t *data, uint64_t data_bytes, struct error *err)
+static bool tensor_read(struct st_tensor *t, const char *name, const json_t *v, const struct shard *f, const uint8_t *data,
+                        uint64_t data_bytes, struct error *err)
 {
     const json_t *dtype = json_object_get(v, "dtype"), *shape = json_object_get(v, "shape");
     const json_t *off = json_object_get(v, "data_offsets");
@@ -83,25 +83,24 @@ static bool tensor_read(struct st_tensor *t, const char *name, const json_t *v, 
             t->dim[t->n_dim++] = n;
     }
     const json_t *b = json_array_get(off, 0), *e = json_array_get(off, 1);
-    if (!json_is_integer(b) || !json_is_integer(e) || json_integer_value(b) < 0 ||
-        json_integer_value(e) < json_integer_value(b) || (uint64_t)json_integer_value(e) > data_bytes)
+    if (!json_is_integer(b) || !json_is_integer(e) || json_integer_value(b) < 0 || json_integer_value(e) < json_integer_value(b)
+        || (uint64_t)json_integer_value(e) > data_bytes)
         return error_set(err, ERR_DATA,
-                         "'%s': tensor '%s' lies outside of the file, which has %llu bytes of data; it may be "
+                         "'%s': tensor '%s' lies outside of the file, which has %" PRIu64 " bytes of data; it may be "
                          "truncated",
-                         f->path, name, (unsigned long long)data_bytes);
+                         f->path, name, data_bytes);
     t->size_bytes = (size_t)(json_integer_value(e) - json_integer_value(b));
     t->data = data + json_integer_value(b);
     if (bits && ((uint64_t)t->n_elem > SIZE_MAX / 8 || (uint64_t)t->n_elem * (bits / 8) != t->size_bytes))
-        return error_set(err, ERR_DATA, "'%s': tensor '%s' has %zu bytes, its shape says %lld elements of %s", f->path,
-                         name, t->size_bytes, (long long)t->n_elem, json_string_value(dtype));
+        return error_set(err, ERR_DATA, "'%s': tensor '%s' has %zu bytes, its shape says %" PRId64 " elements of %s", f->path, name,
+                         t->size_bytes, t->n_elem, json_string_value(dtype));
     return true;
 }
 
 static int offset_compare(const void *a, const void *b)
 {
     const struct st_tensor *x = a, *y = b;
-    return x->data != y->data ? (x->data < y->data ? -1 : 1)
-                              : (x->size_bytes > y->size_bytes) - (x->size_bytes < y->size_bytes);
+    return x->data != y->data ? (x->data < y->data ? -1 : 1) : (x->size_bytes > y->size_bytes) - (x->size_bytes < y->size_bytes);
 }
 
 static int name_compare(const void *a, const void *b)
@@ -118,32 +117,29 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
     if (!file_map_open(&f->map, path, err))
         return false;
     if (f->map.size_bytes < 8 || le64_read(f->map.data) > f->map.size_bytes - 8)    // this way round nothing overflows
-        return error_set(err, ERR_DATA,
-                         "'%s': its header does not fit into its %zu bytes; not a safetensors file or truncated", path,
+        return error_set(err, ERR_DATA, "'%s': its header does not fit into its %zu bytes; not a safetensors file or truncated", path,
                          f->map.size_bytes);
     uint64_t len = le64_read(f->map.data);
     if (len > HEADER_BYTES_MAX)
-        return error_set(err, ERR_DATA, "'%s': a header of %llu bytes is too large", path, (unsigned long long)len);
+        return error_set(err, ERR_DATA, "'%s': a header of %" PRIu64 " bytes is too large", path, len);
     json_error_t je;
-    f->header =
-        json_loadb((const char *)f->map.data + 8, (size_t)len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &je);
+    f->header = json_loadb((const char *)f->map.data + 8, (size_t)len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &je);
     if (!json_is_object(f->header))
-        return error_set(err, ERR_DATA, "'%s': its header is not valid JSON: %s", path,
-                         f->header ? "not an object" : je.text);
+        return error_set(err, ERR_DATA, "'%s': its header is not valid JSON: %s", path, f->header ? "not an object" : je.text);
     const uint8_t *data = f->map.data + 8 + len;
     uint64_t data_bytes = f->map.size_bytes - 8 - len;
     const char *name;
     json_t *v;
     int64_t first = s->n_tensor;
-    json_object_foreach(f->header, name, v) {
+    json_object_foreach(f->header, name, v)
+    {
         if (strcmp(name, "__metadata__") == 0)
             continue;
         if (s->n_tensor == s->cap) {
             int64_t cap = s->cap ? s->cap * 2 : 256;
             struct st_tensor *more = cap <= TENSORS_MAX ? realloc(s->tensor, (size_t)cap * sizeof *more) : NULL;
             if (!more)
-                return error_set(err, ERR_NO_MEMORY, "'%s': no room for more than %lld tensors", path,
-                                 (long long)s->cap);
+                return error_set(err, ERR_NO_MEMORY, "'%s': no room for more than %" PRId64 " tensors", path, s->cap);
             s->tensor = more;
             s->cap = cap;
         }
@@ -156,8 +152,7 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
         qsort(s->tensor + first, (size_t)(s->n_tensor - first), sizeof *s->tensor, offset_compare);
     for (int64_t i = first + 1; i < s->n_tensor; i++)
         if (s->tensor[i].data < s->tensor[i - 1].data + s->tensor[i - 1].size_bytes)
-            return error_set(err, ERR_DATA, "'%s': tensors '%s' and '%s' overlap", path, s->tensor[i - 1].name,
-                             s->tensor[i].name);
+            return error_set(err, ERR_DATA, "'%s': tensors '%s' and '%s' overlap", path, s->tensor[i - 1].name, s->tensor[i].name);
     return true;
 }
 
@@ -167,8 +162,8 @@ static bool names_sort(struct shards *s, struct error *err)
         qsort(s->tensor, (size_t)s->n_tensor, sizeof *s->tensor, name_compare);
     for (int64_t i = 1; i < s->n_tensor; i++)
         if (strcmp(s->tensor[i].name, s->tensor[i - 1].name) == 0)
-            return error_set(err, ERR_DATA, "tensor '%s' is in '%s' and again in '%s'", s->tensor[i].name,
-                             s->tensor[i - 1].file, s->tensor[i].file);
+            return error_set(err, ERR_DATA, "tensor '%s' is in '%s' and again in '%s'", s->tensor[i].name, s->tensor[i - 1].file,
+                             s->tensor[i].file);
     return true;
 }
 
@@ -211,7 +206,8 @@ static struct shards *index_open(const char *dir, const char *path, struct error
     }
     const char *name;
     json_t *v;
-    json_object_foreach(map, name, v) {
+    json_object_foreach(map, name, v)
+    {
         const char *file = json_string_value(v);
         if (!file || !*file || strchr(file, '/') || strcmp(file, "..") == 0) {
             error_set(err, ERR_DATA, "'%s': the file of tensor '%s' is not a plain file name", path, name);
@@ -220,12 +216,12 @@ static struct shards *index_open(const char *dir, const char *path, struct error
         json_object_set_new(seen, file, json_true());
     }
     if (json_object_size(seen) > SHARDS_MAX) {
-        error_set(err, ERR_DATA, "'%s': names %zu files; at most %d are possible", path, json_object_size(seen),
-                  SHARDS_MAX);
+        error_set(err, ERR_DATA, "'%s': names %zu files; at most %d are possible", path, json_object_size(seen), SHARDS_MAX);
         goto out;
     }
     TRY(s = shards_alloc((int64_t)json_object_size(seen), err));
-    json_object_foreach(seen, name, v) {
+    json_object_foreach(seen, name, v)
+    {
         char file[4096];
         if (!path_join(file, sizeof file, dir, name)) {
             error_set(err, ERR_USAGE, "the path '%s/%s' is too long", dir, name);
@@ -234,7 +230,8 @@ static struct shards *index_open(const char *dir, const char *path, struct error
         TRY(file_open(s, file, err));
     }
     TRY(names_sort(s, err));
-    json_object_foreach(map, name, v) {
+    json_object_foreach(map, name, v)
+    {
         const struct st_tensor *t = shards_find(s, name);
         if (!t) {
             error_set(err, ERR_DATA, "'%s': tensor '%s' is not in '%s'", path, name, json_string_value(v));
@@ -370,16 +367,16 @@ static bool header_make(struct buf *h, const struct st_out *tensor, int64_t n, s
         uint64_t size = st_dtype_size(tensor[i].dtype);
         buf_fmt(h, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", tensor[i].name, names[tensor[i].dtype]);
         for (int d = 0; d < tensor[i].n_dim; d++) {
-            buf_fmt(h, "%s%lld", d ? "," : "", (long long)tensor[i].dim[d]);
+            buf_fmt(h, "%s%" PRId64, d ? "," : "", tensor[i].dim[d]);
             size *= (uint64_t)tensor[i].dim[d];
         }
-        buf_fmt(h, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at, (unsigned long long)(at + size));
+        buf_fmt(h, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at, (at + size));
         at += size;
     }
     buf_char(h, '}');
     while (h->len % 8 && !h->failed)
         buf_char(h, ' ');
-    return h->failed ? error_set(err, ERR_NO_MEMORY, "no memory for the header of %lld tensors", (long long)n) : true;
+    return h->failed ? error_set(err, ERR_NO_MEMORY, "no memory for the header of %" PRId64 " tensors", n) : true;
 }
 
 bool st_write(const char *path, const struct st_out *tensor, int64_t n, struct error *err)

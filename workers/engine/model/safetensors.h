@@ -8,17 +8,22 @@
 #include <stdint.h>
 #include "protocol/base/error.h"
 
-enum st_dtype { ST_F32, ST_F16, ST_BF16, ST_OTHER };    // ST_OTHER: well-formed but of a type we do not convert
+enum st_dtype {
+    ST_F32,
+    ST_F16,
+    ST_BF16,
+    ST_OTHER,
+};    // ST_OTHER: well-formed but of a type we do not convert
 #define ST_DIM_MAX 4
 struct st_tensor {
-    const char *name;         // borrowed from the shards
+    const char *name;    // borrowed from the shards
     enum st_dtype dtype;
     int n_dim;
     int64_t dim[ST_DIM_MAX];
     int64_t n_elem;
-    const uint8_t *data;      // little endian, maybe unaligned; borrowed from the mapping
+    const uint8_t *data;    // little endian, maybe unaligned; borrowed from the mapping
     size_t size_bytes;
-    const char *file;         // which file it is in, for messages
+    const char *file;    // which file it is in, for messages
 };
 struct shards;
 /* Open dir/model.safetensors, or the files named by dir/model.safetensors.index.json. NULL: err names file and fault.
@@ -42,7 +47,7 @@ struct st_out {
     enum st_dtype dtype;
     int n_dim;
     int64_t dim[ST_DIM_MAX];
-    const void *data;         // borrowed until the call returns
+    const void *data;    // borrowed until the call returns
 };
 /* Write one file (temporary name, fsync, rename) whose only metadata is {"format":"pt"}. */
 MUST_USE bool st_write(const char *path, const struct st_out *tensor, int64_t n, struct error *err);

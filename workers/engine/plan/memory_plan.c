@@ -25,8 +25,8 @@ void memory_plan_text(const struct memory_plan *p, char *out, size_t size)
              (double)p->total * 1e-9);
 }
 
-bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weight_bytes, struct trainer_settings *s,
-                      bool turns, const struct generator_config *g, struct error *err)
+bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weight_bytes, struct trainer_settings *s, bool turns,
+                      const struct generator_config *g, struct error *err)
 {
     struct device *dev = model_device(m);
     struct trainer_memory t = { 0 };
@@ -34,8 +34,9 @@ bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weigh
     bool cuda = dev->kind == DEVICE_CUDA;
     if (!mem_info(dev, &free_bytes, &total_bytes, err))
         return false;
-    *p = (struct memory_plan){ .weights = weight_bytes, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0,
-                               .turns = turns && s };
+    *p = (struct memory_plan){
+        .weights = weight_bytes, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s
+    };
     size_t kv_full = generator_kv_bytes(m, g->max_seq, g->max_seq_tok), page = kv_pool_page_bytes(m);
     if (s) {
         s->state_bytes = 0;
@@ -63,5 +64,6 @@ bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weigh
     memory_plan_text(p, text, sizeof text);
     return error_set(err, ERR_NO_MEMORY,
                      "%s has %.3f GB free behind the weights, too little for: %s; a smaller token_budget, recompute_full "
-                     "or offload_optimizer need less", dev->name, (double)free_bytes * 1e-9, text);
+                     "or offload_optimizer need less",
+                     dev->name, (double)free_bytes * 1e-9, text);
 }

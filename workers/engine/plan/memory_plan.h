@@ -24,7 +24,7 @@ struct memory_plan {
 };
 /* Plan for m, whose weights (weight_bytes with all copies) are loaded; s: of the trainer, NULL when it does not train here.
  * Sets s->state_bytes. ERR_NO_MEMORY names every part when they do not fit. */
-MUST_USE bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weight_bytes, struct trainer_settings *s,
-                               bool turns, const struct generator_config *g, struct error *err);
+MUST_USE bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weight_bytes, struct trainer_settings *s, bool turns,
+                               const struct generator_config *g, struct error *err);
 /* The parts in one line of text. */
 void memory_plan_text(const struct memory_plan *p, char *out, size_t size);

@@ -21,14 +21,28 @@
 #define GROUP_LIMIT_MS 150000    // beyond the outlet's own limit: it gives up first and says so
 #define SPIN_MS 200
 #define MAPPED_MAX 16
-#define ANNOUNCED_MAX 4          // the outlet begins one broadcast when its end of the last is over: 2
+#define ANNOUNCED_MAX 4    // the outlet begins one broadcast when its end of the last is over: 2
 
-enum want { WANT_NOTHING, WANT_ASKED, WANT_DIRECT, WANT_STAGED, WANT_SLOT, WANT_DONE, WANT_FAILED };
-enum group { GROUP_NONE, GROUP_JOINING, GROUP_READY, GROUP_RECEIVING, GROUP_RECEIVED };
-struct announced {               // a broadcast that the outlet has told of
+enum want {
+    WANT_NOTHING,
+    WANT_ASKED,
+    WANT_DIRECT,
+    WANT_STAGED,
+    WANT_SLOT,
+    WANT_DONE,
+    WANT_FAILED,
+};
+enum group {
+    GROUP_NONE,
+    GROUP_JOINING,
+    GROUP_READY,
+    GROUP_RECEIVING,
+    GROUP_RECEIVED,
+};
+struct announced {    // a broadcast that the outlet has told of
     int64_t version;
-    bool sent;                   // ... and that has left it, with this hash; small ones have before we begin
-    bool dropped;                // the outlet has forgotten it since: it counts no more
+    bool sent;       // ... and that has left it, with this hash; small ones have before we begin
+    bool dropped;    // the outlet has forgotten it since: it counts no more
     uint64_t hash, bucket_bytes;
 };
 struct mapped {
@@ -38,25 +52,25 @@ struct mapped {
 struct inlet {
     struct inlet_config config;
     char dir[4096], name[64];
-    void *staging;               // (size_bytes) device; way nccl
-    uint64_t *hash;              // (1) device
+    void *staging;     // (size_bytes) device; way nccl
+    uint64_t *hash;    // (1) device
     int wake_fd;
     pthread_t thread;
     bool thread_runs;
-    pthread_mutex_t lock;        // guards: fd's writing, want*, staged*, copying, quit, connection
+    pthread_mutex_t lock;    // guards: fd's writing, want*, staged*, copying, quit, connection
     pthread_cond_t changed;
-    int fd;                      // -1: not connected
-    int64_t connection;          // counts them
+    int fd;                // -1: not connected
+    int64_t connection;    // counts them
     enum want want;
     int64_t want_version;
     void *want_dst;
-    bool want_cancelled;         // the device's thread has waited long enough
+    bool want_cancelled;    // the device's thread has waited long enough
     uint64_t want_hash;
     struct mem_handle slot;
     struct error want_err;
-    int64_t staged;              // -1: nothing
+    int64_t staged;    // -1: nothing
     uint64_t staged_hash;
-    bool copying;                // the device's thread copies out of staging
+    bool copying;    // the device's thread copies out of staging
     bool quit;
     /* the thread's own */
     struct comm *comm;
@@ -64,7 +78,7 @@ struct inlet {
     int64_t group_ms;
     struct announced announced[ANNOUNCED_MAX];    // (n_announced) oldest first; [0] is received when the group is receiving
     int n_announced;
-    bool direct;                 // into the weights themselves
+    bool direct;    // into the weights themselves
     /* the device's thread's own: slots of this connection */
     struct mapped mapped[MAPPED_MAX];
     int n_mapped;
@@ -242,9 +256,7 @@ static void message_came(struct inlet *in, const struct wire *w)
 {
     char text[96];
     switch (w->kind) {
-    case WIRE_JOIN:
-        group_join(in, w);
-        return;
+    case WIRE_JOIN: group_join(in, w); return;
     case WIRE_SEND:
         if (in->n_announced == ANNOUNCED_MAX)
             break;
@@ -258,7 +270,9 @@ static void message_came(struct inlet *in, const struct wire *w)
                 return;
             }
         break;
-    case WIRE_SLOT: case WIRE_GONE: case WIRE_DROP:
+    case WIRE_SLOT:
+    case WIRE_GONE:
+    case WIRE_DROP:
         pthread_mutex_lock(&in->lock);
         if (w->kind == WIRE_DROP) {
             in->staged = -1;
@@ -275,8 +289,9 @@ static void message_came(struct inlet *in, const struct wire *w)
         }
         pthread_mutex_unlock(&in->lock);
         return;
-    case WIRE_HELLO: case WIRE_WANT: case WIRE_TOOK:
-        break;
+    case WIRE_HELLO:
+    case WIRE_WANT:
+    case WIRE_TOOK: break;
     }
     connection_end(in, "the trainer's process says what makes no sense here");
 }
@@ -428,8 +443,9 @@ static bool slot_copy(struct inlet *in, const struct mem_handle *h, int64_t conn
         || !OP(dev, err, mem_hash, .hash = in->hash, .x = weights, .size_bytes = in->config.size_bytes)
         || !mem_copy(dev, &hash, in->hash, sizeof hash, COPY_D2H, err) || !device_sync(dev, err))
         return false;
-    return hash == want || error_set(err, ERR_DATA, "version %" PRId64 " was copied with hash %016" PRIx64 " and shared with %016" PRIx64,
-                                     version_step(version), hash, want);
+    return hash == want
+           || error_set(err, ERR_DATA, "version %" PRId64 " was copied with hash %016" PRIx64 " and shared with %016" PRIx64,
+                        version_step(version), hash, want);
 }
 
 /* With the lock: wait until the want has an answer. False: the limit is over, and nothing writes to its memory any more. */
@@ -469,8 +485,9 @@ bool inlet_take(struct inlet *in, void *weights, int64_t version, int64_t limit_
         in->want_dst = weights;
         say(in, (struct wire){ .kind = WIRE_WANT, .version = version });
     }
-    bool ok = want_wait(in, limit_ms) || error_set(err, ERR_TIMEOUT, "version %" PRId64 " has not come from the trainer in %" PRId64 " s%s",
-                                                   version_step(version), limit_ms / 1000, in->fd < 0 ? ": its process is not there" : "");
+    bool ok = want_wait(in, limit_ms)
+              || error_set(err, ERR_TIMEOUT, "version %" PRId64 " has not come from the trainer in %" PRId64 " s%s", version_step(version),
+                           limit_ms / 1000, in->fd < 0 ? ": its process is not there" : "");
     enum want state = in->want;
     int64_t connection = in->connection;
     in->want = WANT_NOTHING;

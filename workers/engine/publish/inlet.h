@@ -6,9 +6,9 @@
 #include "workers/engine/publish/wire.h"
 
 struct inlet_config {
-    struct device *dev;         // borrowed as long as the inlet lives
-    const char *dir;            // where the outlet's socket is
-    const char *name;           // ours, for the other side's messages: "worker cuda:1"
+    struct device *dev;    // borrowed as long as the inlet lives
+    const char *dir;       // where the outlet's socket is
+    const char *name;      // ours, for the other side's messages: "worker cuda:1"
     enum weights_way way;
     size_t size_bytes;
 };

@@ -24,35 +24,47 @@
  * for each other's beginnings. */
 #define BUCKET_CUDA ((size_t)512 << 20)
 #define BUCKET_HOST ((size_t)16 << 20)
-#define SPIN_MS 200                        // a broadcast is looked after without sleeping for so long
-#define FAILURES_MAX 3                     // of groups in a row, until everybody is sent away
+#define SPIN_MS 200       // a broadcast is looked after without sleeping for so long
+#define FAILURES_MAX 3    // of groups in a row, until everybody is sent away
 
 struct slot {
     void *mem;
     struct mem_handle handle;
-    int64_t version;             // -1: none
-    uint64_t hash;               // way copy: of the whole
+    int64_t version;    // -1: none
+    uint64_t hash;      // way copy: of the whole
     int n_reader;
 };
 struct member {
-    int fd;                      // -1: free
-    char name[64];               // "" : has not said it yet
-    int64_t want;                // -1: nothing
-    int64_t sent;                // newest version that it has been sent; -1: none
-    int reading;                 // the slot it copies from; -1: none
-    int rank;                    // in the group; 0: in none
-    bool confirms;               // it has not said yet that it has what was sent
+    int fd;           // -1: free
+    char name[64];    // "" : has not said it yet
+    int64_t want;     // -1: nothing
+    int64_t sent;     // newest version that it has been sent; -1: none
+    int reading;      // the slot it copies from; -1: none
+    int rank;         // in the group; 0: in none
+    bool confirms;    // it has not said yet that it has what was sent
 };
-enum group { GROUP_NONE, GROUP_BUILDING, GROUP_READY, GROUP_SENDING, GROUP_CONFIRMING };
-enum share { SHARE_NONE, SHARE_ASKED, SHARE_RUNS, SHARE_COPIED, SHARE_FAILED };
+enum group {
+    GROUP_NONE,
+    GROUP_BUILDING,
+    GROUP_READY,
+    GROUP_SENDING,
+    GROUP_CONFIRMING,
+};
+enum share {
+    SHARE_NONE,
+    SHARE_ASKED,
+    SHARE_RUNS,
+    SHARE_COPIED,
+    SHARE_FAILED,
+};
 struct outlet {
     struct outlet_config config;
     char dir[4096];
     int listen_fd, wake_fd;
-    uint64_t *hash;              // (1) device
+    uint64_t *hash;    // (1) device
     pthread_t thread;
     bool thread_runs;
-    pthread_mutex_t lock;        // guards: slot, member, share*, look, drop, quit
+    pthread_mutex_t lock;    // guards: slot, member, share*, look, drop, quit
     pthread_cond_t changed;
     struct slot slot[OUTLET_SLOT_MAX];
     struct member member[MEMBER_MAX];
@@ -60,15 +72,15 @@ struct outlet {
     int share_slot;
     int64_t share_version;
     const void *share_src;
-    int64_t shared_ns;           // when the last share began
+    int64_t shared_ns;    // when the last share began
     struct outlet_look look;
-    bool drop;                   // members are to be told to forget
+    bool drop;    // members are to be told to forget
     bool quit;
     /* the thread's own */
     struct comm *comm;
     enum group group;
-    bool stale;                  // members have come or gone since it was built
-    bool broken;                 // one of the group has gone
+    bool stale;     // members have come or gone since it was built
+    bool broken;    // one of the group has gone
     int send_slot, n_failed;
     int64_t send_version, group_ms, group_limit_ms;
 };
@@ -603,8 +615,8 @@ static bool slot_wait(struct outlet *o, int slot, struct error *err)
             for (int i = 0; i < MEMBER_MAX; i++)
                 if (o->member[i].fd >= 0 && o->member[i].reading == slot)
                     who = o->member[i].name;
-            return error_set(err, ERR_TIMEOUT, "%s has been taking version %" PRId64 " for %" PRId64 " s", who, version_step(o->slot[slot].version),
-                             2 * limit_ms(o) / 1000);
+            return error_set(err, ERR_TIMEOUT, "%s has been taking version %" PRId64 " for %" PRId64 " s", who,
+                             version_step(o->slot[slot].version), 2 * limit_ms(o) / 1000);
         }
     return true;
 }
@@ -650,7 +662,7 @@ bool outlet_share(struct outlet *o, const void *weights, int64_t version, struct
     ok = ok && (copied || mem_copy(dev, mem, weights, o->config.size_bytes, COPY_D2D, err));
     if (ok && o->config.way == WAY_COPY)
         ok = OP(dev, err, mem_hash, .hash = o->hash, .x = mem, .size_bytes = o->config.size_bytes)
-            && mem_copy(dev, &hash, o->hash, sizeof hash, COPY_D2H, err);
+             && mem_copy(dev, &hash, o->hash, sizeof hash, COPY_D2H, err);
     ok = ok && (copied || device_sync(dev, err));
     if (!ok || copied)
         return ok;

@@ -7,13 +7,13 @@
 
 #define OUTLET_SLOT_MAX 9
 struct outlet_config {
-    struct device *dev;         // borrowed as long as the outlet lives
-    const char *dir;            // for the socket: the run's sock/
-    enum weights_way way;       // WAY_COPY or WAY_NCCL
-    size_t size_bytes;          // of the weights
-    size_t bucket_bytes;        // of a broadcast; 0: what suits the device
-    int n_slot;                 // versions kept at a time
-    int64_t limit_ms;           // of each wait for producers; 0: 60 s
+    struct device *dev;      // borrowed as long as the outlet lives
+    const char *dir;         // for the socket: the run's sock/
+    enum weights_way way;    // WAY_COPY or WAY_NCCL
+    size_t size_bytes;       // of the weights
+    size_t bucket_bytes;     // of a broadcast; 0: what suits the device
+    int n_slot;              // versions kept at a time
+    int64_t limit_ms;        // of each wait for producers; 0: 60 s
 };
 struct outlet;
 struct outlet *outlet_new(const struct outlet_config *config, struct error *err);
@@ -30,9 +30,9 @@ void outlet_forget(struct outlet *o);
 /* Producers connected now, and hash and milliseconds of the last version that all of them had received or copied. Any thread. */
 struct outlet_look {
     int n_member;
-    int n_waiting;              // of them, those that want a version which has not been shared yet
-    int64_t version;            // -1: none yet
+    int n_waiting;      // of them, those that want a version which has not been shared yet
+    int64_t version;    // -1: none yet
     uint64_t hash;
-    double ms;                  // from outlet_share's begin to the last producer's end
+    double ms;    // from outlet_share's begin to the last producer's end
 };
 void outlet_look(struct outlet *o, struct outlet_look *out);

@@ -12,9 +12,9 @@
 #define TAKE_LIMIT_MS 60000    // then the controller decides anew
 
 struct publication {
-    size_t bytes;              // of the device
-    struct outlet *outlet;     // who gives; else NULL
-    struct inlet *inlet;       // who takes; else NULL
+    size_t bytes;             // of the device
+    struct outlet *outlet;    // who gives; else NULL
+    struct inlet *inlet;      // who takes; else NULL
     double took_ms;
 };
 
@@ -99,7 +99,7 @@ bool weights_file_read(struct model *m, const char *path, struct error *err)
         return path_exists(path) ? false : error_set(err, ERR_NOT_FOUND, "'%s' is shared no longer", path);
     bool ok = map.size_bytes == size || error_set(err, ERR_DATA, "'%s' has %zu bytes, the weights %zu", path, map.size_bytes, size);
     ok = ok && mem_copy(model_device(m), weights, map.data, size, COPY_H2D, err) && device_sync(model_device(m), err)
-        && model_weights_changed(m, err);
+         && model_weights_changed(m, err);
     file_map_close(&map);
     return ok;
 }
@@ -122,8 +122,8 @@ bool publication_take(struct publication *p, struct model *m, int64_t made, int6
         return false;
     p->took_ms = (double)(clock_ns() - before) / 1e6;
     if (p->inlet)
-        log_info("weights of version %" PRId64 " are here, equal on both sides hash=%016" PRIx64 " ms=%.3f gb_per_s=%.1f", version, hash, p->took_ms,
-                 (double)size / p->took_ms * 1e-6);
+        log_info("weights of version %" PRId64 " are here, equal on both sides hash=%016" PRIx64 " ms=%.3f gb_per_s=%.1f", version, hash,
+                 p->took_ms, (double)size / p->took_ms * 1e-6);
     return true;
 }
 

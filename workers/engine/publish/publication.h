@@ -8,15 +8,15 @@
 
 struct model;    // workers/engine/model/model.h
 struct publication_config {
-    const struct model *model;   // for the size of its weights; borrowed for the call
-    const char *run_dir, *name;  // name: this worker, for messages
-    enum weights_way way;        // WAY_COPY or WAY_NCCL
-    bool gives;                  // it shares; else it takes
-    int n_slot;                  // versions that are kept at a time
+    const struct model *model;     // for the size of its weights; borrowed for the call
+    const char *run_dir, *name;    // name: this worker, for messages
+    enum weights_way way;          // WAY_COPY or WAY_NCCL
+    bool gives;                    // it shares; else it takes
+    int n_slot;                    // versions that are kept at a time
 };
 struct publication;
 struct publication *publication_new(const struct publication_config *config, struct error *err);
-void publication_free(struct publication *p);    // NULL is fine
+void publication_free(struct publication *p);             // NULL is fine
 size_t publication_bytes(const struct publication *p);    // of the device's memory
 /* Make version, that incarnation made has made (wire.h), available: m's weights as they are. */
 MUST_USE bool publication_share(struct publication *p, const struct model *m, int64_t made, int64_t version, struct error *err);

@@ -32,12 +32,26 @@ static inline int64_t version_step(int64_t key)
     return key & (((int64_t)1 << 40) - 1);
 }
 
-enum weights_way { WAY_FILES, WAY_COPY, WAY_NCCL };
+enum weights_way {
+    WAY_FILES,
+    WAY_COPY,
+    WAY_NCCL,
+};
 /* "files", "copy", "nccl"; NULL text or "auto": false. */
 bool weights_way_parse(const char *text, enum weights_way *way);
 const char *weights_way_name(enum weights_way way);
 
-enum wire_kind { WIRE_HELLO, WIRE_WANT, WIRE_TOOK, WIRE_SLOT, WIRE_JOIN, WIRE_SEND, WIRE_SENT, WIRE_GONE, WIRE_DROP };
+enum wire_kind {
+    WIRE_HELLO,
+    WIRE_WANT,
+    WIRE_TOOK,
+    WIRE_SLOT,
+    WIRE_JOIN,
+    WIRE_SEND,
+    WIRE_SENT,
+    WIRE_GONE,
+    WIRE_DROP,
+};
 struct wire {
     uint32_t magic;
     enum wire_kind kind;

@@ -42,8 +42,7 @@ bool answer_boxed(const char *text, size_t len, struct span *out)
     for (size_t i = len < n ? 0 : len - n + 1; i-- > 0;)
         if (memcmp(text + i, mark, n) == 0)
             /* ColossalChat counts every brace; a set's \{ \} balances both ways, a \left\{ ... \right. only when skipped */
-            return brace_content(text + i + n, text + len, true, out) ||
-                   brace_content(text + i + n, text + len, false, out);
+            return brace_content(text + i + n, text + len, true, out) || brace_content(text + i + n, text + len, false, out);
     return false;
 }
 

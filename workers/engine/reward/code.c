@@ -5,6 +5,7 @@
  * accurate. A program's own time-out, memory limit or crash is a wrong answer. Only trouble of the sandbox, of an
  * external verifier or of the data leaves the sample out. Upstream takes an empty list of tests for success; here it is
  * an error of the data. */
+#include <inttypes.h>
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,8 +18,8 @@
 #include "workers/engine/reward/sandbox/sandbox.h"
 #include "workers/engine/reward/tests.h"
 
-#define LOAD_MAX 8     // each spare that was killed with its zygote costs one
-#define AGAIN_MAX 4    // one kill may cost two: what ran, and a spare that was loaded before it was reached
+#define LOAD_MAX 8      // each spare that was killed with its zygote costs one
+#define AGAIN_MAX 4     // one kill may cost two: what ran, and a spare that was loaded before it was reached
 #define TOTAL_S 60.0    // of all tests of one program; PRIME gives 6 s, ColossalChat 600 s
 
 struct code {
@@ -28,11 +29,11 @@ struct code {
 };
 /* What is known of a program once its tests have run. */
 struct code_result {
-    enum case_status status;    // of the first test that did not pass; CASE_OK: all did
-    int64_t first;              // its number
-    int64_t n_pass;             // tests passed (up to the first failure unless a share is wanted)
-    struct test_results tests;  // each test that was run
-    struct error err;           // of CASE_SANDBOX
+    enum case_status status;      // of the first test that did not pass; CASE_OK: all did
+    int64_t first;                // its number
+    int64_t n_pass;               // tests passed (up to the first failure unless a share is wanted)
+    struct test_results tests;    // each test that was run
+    struct error err;             // of CASE_SANDBOX
 };
 
 static bool open_any(void **self, const struct reward_config *config, bool share, struct error *err)
@@ -75,8 +76,8 @@ static void code_close(void *self)
 }
 
 /* Take a sandbox and load the program. *s is NULL after a failure. */
-static enum case_status program_load(struct code *c, struct sandbox **s, const char *code, size_t len,
-                                     const char *function, struct error *err)
+static enum case_status program_load(struct code *c, struct sandbox **s, const char *code, size_t len, const char *function,
+                                     struct error *err)
 {
     enum case_status status = CASE_SANDBOX;
     for (int attempt = 0; attempt < LOAD_MAX && status == CASE_SANDBOX; attempt++) {    // spares may have died
@@ -97,15 +98,19 @@ static enum test_code code_of(enum case_status status)
     switch (status) {
     case CASE_OK: return TEST_PASSED;
     case CASE_ANSWER: return TEST_WRONG;
-    case CASE_COMPILE: case CASE_MISSING: return TEST_NO_PROGRAM;
-    case CASE_TIMEOUT: case CASE_MEMORY: case CASE_OUTPUT: case CASE_CRASH: case CASE_SANDBOX: break;
+    case CASE_COMPILE:
+    case CASE_MISSING: return TEST_NO_PROGRAM;
+    case CASE_TIMEOUT:
+    case CASE_MEMORY:
+    case CASE_OUTPUT:
+    case CASE_CRASH:
+    case CASE_SANDBOX: break;
     }
     return TEST_FAILED;
 }
 
 /* Run the tests in order in one sandbox; a test that kills it gets the next ones a new one. */
-static void tests_run(struct code *c, const struct tests *t, const char *code, size_t len, struct code_result *r,
-                      struct buf *first_out)
+static void tests_run(struct code *c, const struct tests *t, const char *code, size_t len, struct code_result *r, struct buf *first_out)
 {
     struct sandbox *s = NULL;
     struct buf out = BUF_INIT;
@@ -144,8 +149,7 @@ static void tests_run(struct code *c, const struct tests *t, const char *code, s
         }
         if (status == CASE_SANDBOX)
             r->status = status;    // nothing is known of this test, so nothing of the share
-        if (status == CASE_SANDBOX || status == CASE_COMPILE || status == CASE_MISSING ||
-            (status != CASE_OK && !c->share) || left <= 0)
+        if (status == CASE_SANDBOX || status == CASE_COMPILE || status == CASE_MISSING || (status != CASE_OK && !c->share) || left <= 0)
             break;
         if (s && sandbox_is_dead(s)) {
             sandbox_free(s);
@@ -167,8 +171,8 @@ static void text_cut(char *to, size_t size, const char *from, size_t len)
     to[n] = 0;
 }
 
-static void program_score(struct code *c, const struct reward_config *config, const struct reward_input *in,
-                          struct reward_output *out, const struct tests *t)
+static void program_score(struct code *c, const struct reward_config *config, const struct reward_input *in, struct reward_output *out,
+                          const struct tests *t)
 {
     const char *code;
     size_t len;
@@ -198,8 +202,8 @@ static void program_score(struct code *c, const struct reward_config *config, co
     out->ans_acc = r.status == CASE_OK;
     if (!blank)
         snprintf(out->rule, sizeof out->rule,
-                 r.status == CASE_OK ? "code: all %lld tests pass" : "code: %2$s in test %3$lld of %1$lld",
-                 (long long)t->n, case_status_name(r.status), (long long)r.first + 1);
+                 r.status == CASE_OK ? "code: all %" PRId64 " tests pass" : "code: %2$s in test %3$" PRId64 " of %1$" PRId64, t->n,
+                 case_status_name(r.status), r.first + 1);
     if (r.status != CASE_OK && !blank) {
         text_cut(out->pred, sizeof out->pred, buf_text(&first_out), first_out.len);
         text_cut(out->gold, sizeof out->gold, t->test[r.first].output, t->test[r.first].output_len);
@@ -212,8 +216,7 @@ out:
     buf_release(&first_out);
 }
 
-static void code_score(void *self, const struct reward_config *config, const struct reward_input *in,
-                       struct reward_output *out, int64_t n)
+static void code_score(void *self, const struct reward_config *config, const struct reward_input *in, struct reward_output *out, int64_t n)
 {
     struct tests t = { 0 };
     struct error err = { 0 };
@@ -241,9 +244,10 @@ static bool code_row_check(const json_t *row, struct error *err)
 {
     struct tests t;
     if (!json_object_get(row, "test_cases"))
-        return error_set(err, ERR_DATA, "'test_cases' is missing; %s", json_object_get(row, "gt_answer")
-                         ? "the row has 'gt_answer', for the reward types boxed, think_answer_tags and math"
-                         : "use data with tests, or another reward_type");
+        return error_set(err, ERR_DATA, "'test_cases' is missing; %s",
+                         json_object_get(row, "gt_answer")
+                             ? "the row has 'gt_answer', for the reward types boxed, think_answer_tags and math"
+                             : "use data with tests, or another reward_type");
     if (!tests_read(&t, json_object_get(row, "test_cases"), err))
         return false;
     tests_release(&t);
@@ -253,8 +257,12 @@ static bool code_row_check(const json_t *row, struct error *err)
 /* ColossalChat's README, section "Reward Type". */
 #define SYSTEM_PROMPT "You are a helpful assistant."
 const struct reward_kind reward_kind_code = {
-    .name = "code", .system_prompt = SYSTEM_PROMPT, .open = code_open, .close = code_close,
-    .row_check = code_row_check, .score = code_score,
+    .name = "code",
+    .system_prompt = SYSTEM_PROMPT,
+    .open = code_open,
+    .close = code_close,
+    .row_check = code_row_check,
+    .score = code_score,
 };
 const struct reward_kind reward_kind_code_share = {
     .name = "code_share",

@@ -17,9 +17,7 @@ struct reward_kind {
     /* Does a dataset's row hold what this kind compares with? ERR_DATA names the field and what to do. NULL: nothing of a
      * row is needed. */
     bool (*row_check)(const json_t *row, struct error *err);
-    void (*score)(void *self, const struct reward_config *config, const struct reward_input *in,
-                  struct reward_output *out,
-                  int64_t n);
+    void (*score)(void *self, const struct reward_config *config, const struct reward_input *in, struct reward_output *out, int64_t n);
 };
 // ColossalChat's score of a right answer; what the soft over-length punishment is scaled by, too
 #define REWARD_ACC 10.0
@@ -28,5 +26,5 @@ struct reward_kind {
  * the rewards that are due one (math: an answer was found; code: all tests pass). */
 double reward_length_punishment(const struct reward_config *config, const struct reward_input *in);
 
-extern const struct reward_kind reward_kind_boxed, reward_kind_think, reward_kind_math, reward_kind_code,
-    reward_kind_code_share, reward_kind_program;
+extern const struct reward_kind reward_kind_boxed, reward_kind_think, reward_kind_math, reward_kind_code, reward_kind_code_share,
+    reward_kind_program;

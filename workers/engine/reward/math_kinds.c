@@ -4,6 +4,7 @@
  * format, 5 when only the text matches because the answer is no mathematics we can read, 0 otherwise; the soft
  * over-length punishment is added wherever an answer was found. Left on purpose: there an answer the verifier fails on
  * is wrong; here "cannot tell" leaves the sample out. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,11 @@
 
 #define SCORE_TEXT 5.0    // only the text matches
 
-enum answer_form { FORM_BOXED, FORM_TAGS, FORM_WHOLE };
+enum answer_form {
+    FORM_BOXED,
+    FORM_TAGS,
+    FORM_WHOLE,
+};
 
 static void text_copy(char *to, size_t size, const char *s, size_t len)
 {
@@ -35,7 +40,7 @@ static const char *gold_text(const json_t *row, size_t *len, char *buf, size_t s
         return *len > 0 ? json_string_value(v) : NULL;
     }
     if (json_is_integer(v))
-        snprintf(buf, size, "%lld", (long long)json_integer_value(v));
+        snprintf(buf, size, "%" PRId64, (int64_t)json_integer_value(v));
     else if (json_is_real(v))
         snprintf(buf, size, "%.15g", json_real_value(v));
     else
@@ -44,8 +49,7 @@ static const char *gold_text(const json_t *row, size_t *len, char *buf, size_t s
     return buf;
 }
 
-static void one_score(struct math *m, enum answer_form form, const struct reward_config *config,
-                      const struct reward_input *in,
+static void one_score(struct math *m, enum answer_form form, const struct reward_config *config, const struct reward_input *in,
                       struct reward_output *out)
 {
     struct math_result res = { .verdict = VERDICT_DIFFERENT };
@@ -61,16 +65,12 @@ static void one_score(struct math *m, enum answer_form form, const struct reward
     text_copy(out->gold, sizeof out->gold, gold, gold_len);
     bool found = true, format = true;
     switch (form) {
-    case FORM_BOXED:
-        format = found = answer_boxed(in->response, in->response_len, &pred);
-        break;
+    case FORM_BOXED: format = found = answer_boxed(in->response, in->response_len, &pred); break;
     case FORM_TAGS:
         found = answer_tagged(in->response, in->response_len, &pred);
         format = found && answer_tags_valid(in->response, in->response_len);
         break;
-    case FORM_WHOLE:
-        math_response(m, in->response, in->response_len, gold, gold_len, &res);
-        break;
+    case FORM_WHOLE: math_response(m, in->response, in->response_len, gold, gold_len, &res); break;
     }
     out->format_acc = format;
     if (!found) {
@@ -90,12 +90,10 @@ static void one_score(struct math *m, enum answer_form form, const struct reward
         return;    // left out, with its reason
     out->score = SCORE_OK;
     out->ans_acc = counts && res.verdict == VERDICT_EQUAL;
-    out->reward = (out->ans_acc > 0 ? res.pred_parsed ? REWARD_ACC : SCORE_TEXT : 0) + reward_length_punishment(config,
-            in);
+    out->reward = (out->ans_acc > 0 ? res.pred_parsed ? REWARD_ACC : SCORE_TEXT : 0) + reward_length_punishment(config, in);
 }
 
-static void all_score(struct math *m, enum answer_form form, const struct reward_config *config,
-                      const struct reward_input *in,
+static void all_score(struct math *m, enum answer_form form, const struct reward_config *config, const struct reward_input *in,
                       struct reward_output *out, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -114,9 +112,9 @@ static bool gold_check(const json_t *row, struct error *err)
     if (json_object_get(row, "gt_answer"))
         return error_set(err, ERR_DATA, "'gt_answer' is %s; give the answer, or take the row out",
                          json_is_string(json_object_get(row, "gt_answer")) ? "empty" : "neither a text nor a number");
-    return error_set(err, ERR_DATA, "'gt_answer' is missing; %s", json_object_get(row, "test_cases")
-                     ? "the row has 'test_cases', for the reward types code and code_share"
-                     : "name the column that holds it with answer_column, or use another reward_type");
+    return error_set(err, ERR_DATA, "'gt_answer' is missing; %s",
+                     json_object_get(row, "test_cases") ? "the row has 'test_cases', for the reward types code and code_share"
+                                                        : "name the column that holds it with answer_column, or use another reward_type");
 }
 
 static bool math_open(void **self, UNUSED const struct reward_config *config, UNUSED const char *arg, struct error *err)
@@ -130,20 +128,17 @@ static void math_close(void *self)
     math_free(self);
 }
 
-static void boxed_score(void *self, const struct reward_config *config, const struct reward_input *in,
-                        struct reward_output *out, int64_t n)
+static void boxed_score(void *self, const struct reward_config *config, const struct reward_input *in, struct reward_output *out, int64_t n)
 {
     all_score(self, FORM_BOXED, config, in, out, n);
 }
 
-static void think_score(void *self, const struct reward_config *config, const struct reward_input *in,
-                        struct reward_output *out, int64_t n)
+static void think_score(void *self, const struct reward_config *config, const struct reward_input *in, struct reward_output *out, int64_t n)
 {
     all_score(self, FORM_TAGS, config, in, out, n);
 }
 
-static void math_score(void *self, const struct reward_config *config, const struct reward_input *in,
-                       struct reward_output *out, int64_t n)
+static void math_score(void *self, const struct reward_config *config, const struct reward_input *in, struct reward_output *out, int64_t n)
 {
     all_score(self, FORM_WHOLE, config, in, out, n);
 }
@@ -152,21 +147,29 @@ static void math_score(void *self, const struct reward_config *config, const str
 const struct reward_kind reward_kind_boxed = {
     .name = "boxed",
     .system_prompt = "Please reason step by step, and put your final answer within \\boxed{}.",
-    .open = math_open, .close = math_close, .row_check = gold_check, .score = boxed_score,
+    .open = math_open,
+    .close = math_close,
+    .row_check = gold_check,
+    .score = boxed_score,
 };
 const struct reward_kind reward_kind_think = {
     .name = "think_answer_tags",
-    .system_prompt =
-        "You are a helpful assistant. The assistant first thinks about the reasoning process in the mind and then provides "
-        "the user with the answer. The reasoning process and answer are enclosed within <think> </think> and<answer> "
-        "</answer> tags, respectively, i.e., <think> reasoning process here </think><answer> answer here </answer>. Now the "
-        "user asks you to solve a math problem that involves reasoning. After thinking, when you finally reach a "
-        "conclusion, clearly output the final answer without explanation within the <answer> </answer> tags, i.e., "
-        "<answer> 123 </answer>.\n\n",
+    .system_prompt = "You are a helpful assistant. The assistant first thinks about the reasoning process in the mind and then provides "
+                     "the user with the answer. The reasoning process and answer are enclosed within <think> </think> and<answer> "
+                     "</answer> tags, respectively, i.e., <think> reasoning process here </think><answer> answer here </answer>. Now the "
+                     "user asks you to solve a math problem that involves reasoning. After thinking, when you finally reach a "
+                     "conclusion, clearly output the final answer without explanation within the <answer> </answer> tags, i.e., "
+                     "<answer> 123 </answer>.\n\n",
     .stop_string = "</answer>",
-    .open = math_open, .close = math_close, .row_check = gold_check, .score = think_score,
+    .open = math_open,
+    .close = math_close,
+    .row_check = gold_check,
+    .score = think_score,
 };
 const struct reward_kind reward_kind_math = {
     .name = "math",
-    .open = math_open, .close = math_close, .row_check = gold_check, .score = math_score,
+    .open = math_open,
+    .close = math_close,
+    .row_check = gold_check,
+    .score = math_score,
 };

@@ -19,6 +19,7 @@
  * scorer holds, and then kills the group. So nothing in the group outlives the scorer, however that ends. Killing the
  * recorded group at the next start was considered: nobody does that after `rollcall score`, and its number may belong
  * to somebody else by then. */
+#include <inttypes.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -43,10 +44,10 @@
 struct program {
     char *command;
     double timeout_s;
-    pid_t watcher;         // leader of the process group; 0: not running
-    pid_t pid;             // of the shell that runs the command; 0: not running
-    int leash;             // its other end is the watcher's input; only our own end's closing is ever seen there
-    int to, from;          // our ends, non-blocking; -1: not running
+    pid_t watcher;                 // leader of the process group; 0: not running
+    pid_t pid;                     // of the shell that runs the command; 0: not running
+    int leash;                     // its other end is the watcher's input; only our own end's closing is ever seen there
+    int to, from;                  // our ends, non-blocking; -1: not running
     struct buf request, answer;    // answer keeps what was read beyond a line
     int64_t id;
     int64_t n_start, n_late, n_stray, n_mismatch;    // starts, and lines of each kind; counted for the log
@@ -145,7 +146,7 @@ static bool program_start(struct program *p, struct error *err)
     fcntl(p->from, F_SETFL, O_NONBLOCK);
     p->n_start++;
     if (p->n_start > 1 && is_worth_a_line(p->n_start))
-        log_warn("reward program '%s' was started again (%lld)", p->command, (long long)p->n_start);
+        log_warn("reward program '%s' was started again (%" PRId64 ")", p->command, p->n_start);
     ok = true;
 out:
     for (int i = 0; i < 2; i++) {
@@ -176,8 +177,7 @@ static bool line_exchange(struct program *p, size_t *sent, int64_t end, size_t *
         int64_t left = end - clock_ms();
         if (left <= 0)
             return error_set(err, ERR_TIMEOUT, "no answer within %g s", p->timeout_s);
-        struct pollfd fds[2] = { { .fd = p->from, .events = POLLIN },
-                                 { .fd = *sent < p->request.len ? p->to : -1, .events = POLLOUT } };
+        struct pollfd fds[2] = { { .fd = p->from, .events = POLLIN }, { .fd = *sent < p->request.len ? p->to : -1, .events = POLLOUT } };
         if (poll(fds, 2, (int)MIN(left, 1000)) < 0 && errno != EINTR)
             return error_errno(err, "cannot wait for the reward program");
         if (fds[1].revents) {
@@ -233,7 +233,12 @@ static bool number_get(const json_t *o, const char *key, double *out)
 }
 
 /* What a line of the program is, by the id in it. */
-enum line_kind { LINE_ANSWER, LINE_LATE, LINE_STRAY, LINE_MISMATCH };
+enum line_kind {
+    LINE_ANSWER,
+    LINE_LATE,
+    LINE_STRAY,
+    LINE_MISMATCH,
+};
 static enum line_kind line_kind(const struct program *p, const json_t *o)
 {
     const json_t *id = json_object_get(o, "id");
@@ -256,8 +261,8 @@ static void line_count(struct program *p, enum line_kind kind)
     int64_t *n = kind == LINE_LATE ? &p->n_late : kind == LINE_STRAY ? &p->n_stray : &p->n_mismatch;
     ++*n;
     if (is_worth_a_line(*n))
-        log_warn("reward program '%s': %s, while %lld was asked (%lld so far): %.200s", p->command, what[kind],
-                 (long long)p->id, (long long)*n, p->answer.data);
+        log_warn("reward program '%s': %s, while %" PRId64 " was asked (%" PRId64 " so far): %.200s", p->command, what[kind], p->id, *n,
+                 p->answer.data);
 }
 
 /* Ask and read lines until one is the answer. On success *answer is it, the caller's. On failure as line_exchange, and
@@ -290,8 +295,7 @@ static bool answer_get(struct program *p, json_t **answer, struct error *err)
 
 static void answer_use(const json_t *o, struct reward_output *out)
 {
-    const char *error = json_string_value(json_object_get(o, "error")),
-               *rule = json_string_value(json_object_get(o, "rule"));
+    const char *error = json_string_value(json_object_get(o, "error")), *rule = json_string_value(json_object_get(o, "rule"));
     double format = 0, right = 0;
     out->score = SCORE_ERROR;
     if (error) {
@@ -336,12 +340,14 @@ static void sample_score(struct program *p, const struct reward_input *in, struc
         log_warn("reward program '%s': %s", p->command, err.text);
     out->score = err.code == ERR_TIMEOUT ? SCORE_TIMEOUT : SCORE_ERROR;
     snprintf(out->rule, sizeof out->rule, "program: %s",
-             err.code == ERR_TIMEOUT ? p->n_stray > n_stray ? "time-out after stray lines" : "time-out" :
-             err.code == ERR_CLOSED ? "it ended" : err.code == ERR_DATA ? "not an answer" : "error");
+             err.code == ERR_TIMEOUT  ? p->n_stray > n_stray ? "time-out after stray lines" : "time-out"
+             : err.code == ERR_CLOSED ? "it ended"
+             : err.code == ERR_DATA   ? "not an answer"
+                                      : "error");
 }
 
-static void program_score(void *self, UNUSED const struct reward_config *config, const struct reward_input *in,
-                          struct reward_output *out, int64_t n)
+static void program_score(void *self, UNUSED const struct reward_config *config, const struct reward_input *in, struct reward_output *out,
+                          int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         int64_t start = clock_ns();
@@ -367,11 +373,11 @@ static bool program_open(void **self, const struct reward_config *config, const 
     struct program *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(err, ERR_NO_MEMORY, "no memory for a reward program");
-    *p = (struct program){.to = -1,
-                          .from = -1,
-                          .leash = -1,
-                          .timeout_s = config->program_timeout_s > 0 ? config->program_timeout_s : 10,
-                          .answer = {.max = LINE_MAX_BYTES + 65537}};
+    *p = (struct program){ .to = -1,
+                           .from = -1,
+                           .leash = -1,
+                           .timeout_s = config->program_timeout_s > 0 ? config->program_timeout_s : 10,
+                           .answer = { .max = LINE_MAX_BYTES + 65537 } };
     p->command = strdup(arg);
     if (!p->command) {
         free(p);
@@ -386,5 +392,8 @@ static bool program_open(void **self, const struct reward_config *config, const 
 }
 
 const struct reward_kind reward_kind_program = {
-    .name = "program:", .open = program_open, .close = program_close, .score = program_score,
+    .name = "program:",
+    .open = program_open,
+    .close = program_close,
+    .score = program_score,
 };

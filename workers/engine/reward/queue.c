@@ -1,4 +1,5 @@
 #include "workers/engine/reward/queue.h"
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,15 +16,15 @@ struct score_queue {
     int64_t max_depth;
     int n_thread;
     pthread_t thread[N_THREAD_MAX];
-    pthread_mutex_t lock;      // guards: all below; never held while scoring or waking
-    pthread_cond_t work;       // a job was put, or closing
-    pthread_cond_t ended;      // a thread has ended
-    struct score_job *first, *last;            // jobs with samples not yet taken
+    pthread_mutex_t lock;              // guards: all below; never held while scoring or waking
+    pthread_cond_t work;               // a job was put, or closing
+    pthread_cond_t ended;              // a thread has ended
+    struct score_job *first, *last;    // jobs with samples not yet taken
     struct score_job *done_first, *done_last;
     struct score_stats stats;
     int n_ready, n_ended;
     bool closing, failed;
-    struct error why;          // of failed
+    struct error why;    // of failed
 };
 
 struct score_job *job_new(int64_t n, size_t text_bytes)
@@ -149,8 +150,8 @@ static void *scorer_thread(void *arg)
     return NULL;
 }
 
-struct score_queue *queue_new(const struct reward_config *config, int n_thread, int64_t max_depth,
-                              void (*wake)(void *ctx), void *ctx, struct error *err)
+struct score_queue *queue_new(const struct reward_config *config, int n_thread, int64_t max_depth, void (*wake)(void *ctx), void *ctx,
+                              struct error *err)
 {
     struct score_queue *q = calloc(1, sizeof *q);
     if (!q) {
@@ -186,7 +187,7 @@ bool queue_put(struct score_queue *q, struct score_job *job, struct error *err)
     job->next = NULL;
     pthread_mutex_lock(&q->lock);
     if (q->stats.depth + job->n > q->max_depth) {
-        ok = error_set(err, ERR_FULL, "%lld completions wait to be scored already", (long long)q->stats.depth);
+        ok = error_set(err, ERR_FULL, "%" PRId64 " completions wait to be scored already", q->stats.depth);
         q->stats.n_refused++;
     } else if (job->n == 0) {    // nothing to score is done at once
         if (q->done_last)

@@ -9,14 +9,14 @@
 #include "workers/engine/reward/reward.h"
 
 struct score_job {
-    void *ctx;                        // the putter's own
-    json_t *row;                      // the dataset's line; owned
-    struct reward_input *in;          // (n) responses; the texts lie in text
-    struct reward_output *out;        // (n) filled when done
+    void *ctx;                    // the putter's own
+    json_t *row;                  // the dataset's line; owned
+    struct reward_input *in;      // (n) responses; the texts lie in text
+    struct reward_output *out;    // (n) filled when done
     int64_t n;
-    bool eval;                        // score as evaluation does: no length rules
-    char *text;                       // all responses, a NUL behind each
-    int64_t put_ns;                   // when it was put, monotonic
+    bool eval;         // score as evaluation does: no length rules
+    char *text;        // all responses, a NUL behind each
+    int64_t put_ns;    // when it was put, monotonic
     /* the queue's own */
     int64_t n_taken, n_done;
     struct score_job *next;
@@ -42,8 +42,8 @@ struct score_stats {
 struct score_queue;
 /* Start n_thread threads that score with config (copied, its strings borrowed until queue_free). wake(ctx) is called by
  * a thread when a job is done or a reward could not be set up. max_depth: most samples waiting. NULL: see err. */
-struct score_queue *queue_new(const struct reward_config *config, int n_thread, int64_t max_depth,
-                              void (*wake)(void *ctx), void *ctx, struct error *err);
+struct score_queue *queue_new(const struct reward_config *config, int n_thread, int64_t max_depth, void (*wake)(void *ctx), void *ctx,
+                              struct error *err);
 /* Take job; on failure (ERR_FULL) it stays the caller's. */
 MUST_USE bool queue_put(struct score_queue *q, struct score_job *job, struct error *err);
 /* A finished job, the caller's again; NULL: none. */

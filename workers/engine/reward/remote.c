@@ -1,4 +1,5 @@
 #include "workers/engine/reward/remote.h"
+#include <inttypes.h>
 #include <curl/curl.h>
 #include <math.h>
 #include <pthread.h>
@@ -8,9 +9,9 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/http.h"
 
-#define ANSWER_MAX (4u << 20)     // bytes of an answer
+#define ANSWER_MAX (4u << 20)    // bytes of an answer
 #define ATTEMPTS 3
-#define WHOLE_MAX_S 600.0         // longest wait for one program, the upstream service's own limit
+#define WHOLE_MAX_S 600.0    // longest wait for one program, the upstream service's own limit
 
 struct remote {
     CURL *curl;
@@ -86,32 +87,32 @@ static char *request_text(const struct remote *r, const struct reward_input *in)
     return text;
 }
 
-static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass, int64_t *first,
-                        struct test_results *tests, struct error *err)
+static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass, int64_t *first, struct test_results *tests,
+                        struct error *err)
 {
     json_error_t je;
     size_t i;
-    json_t *one, *answer = json_loadb(buf_text(&r->answer), r->answer.len, 0, &je),
-                 *result = json_object_get(answer, "result");
+    json_t *one, *answer = json_loadb(buf_text(&r->answer), r->answer.len, 0, &je), *result = json_object_get(answer, "result");
     int64_t n = (int64_t)json_array_size(result);
     bool ok = json_is_array(result) && n > 0 && n <= n_test;
     *n_pass = 0;
     *first = -1;
     tests->n = 0;
-    json_array_foreach(result, i, one) {
+    json_array_foreach(result, i, one)
+    {
         bool pass = json_is_true(one) || (json_is_number(one) && json_number_value(one) == 1);
         *n_pass += pass;
         bool error = json_is_number(one) && json_number_value(one) < 0;
-        test_results_add(tests, pass ? TEST_PASSED : !error ? TEST_WRONG : json_number_value(one) < -1 ? TEST_NO_PROGRAM
-                                                                                                    : TEST_FAILED);
+        test_results_add(tests, pass ? TEST_PASSED : !error ? TEST_WRONG : json_number_value(one) < -1 ? TEST_NO_PROGRAM : TEST_FAILED);
         if (!pass && *first < 0)
             *first = (int64_t)i;
     }
     if (ok && *first < 0 && n < n_test)
         ok = false;    // it stopped early though nothing had failed
     json_decref(answer);
-    return ok || error_set(err, ERR_DATA, "the code verifier's answer has no 'result' for %lld tests: %.200s",
-                           (long long)n_test, buf_text(&r->answer));
+    return ok
+           || error_set(err, ERR_DATA, "the code verifier's answer has no 'result' for %" PRId64 " tests: %.200s", n_test,
+                        buf_text(&r->answer));
 }
 
 bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test, int64_t *n_pass, int64_t *first,
@@ -120,8 +121,7 @@ bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test,
     bool ok = false;
     char *text = request_text(r, in);
     if (!text)
-        return error_set(err, ERR_NO_MEMORY,
-                         "no memory for a request to the code verifier, or a response that is not UTF-8");
+        return error_set(err, ERR_NO_MEMORY, "no memory for a request to the code verifier, or a response that is not UTF-8");
     double wait_s = MIN(WHOLE_MAX_S, r->test_timeout_s * (double)n_test + 30);
     curl_easy_setopt(r->curl, CURLOPT_POSTFIELDS, text);
     curl_easy_setopt(r->curl, CURLOPT_TIMEOUT_MS, (long)(wait_s * 1000));
@@ -133,8 +133,7 @@ bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test,
         CURLcode rc = curl_easy_perform(r->curl);
         curl_easy_getinfo(r->curl, CURLINFO_RESPONSE_CODE, &status);
         if (rc != CURLE_OK)
-            error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "the code verifier: %s",
-                      curl_easy_strerror(rc));
+            error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "the code verifier: %s", curl_easy_strerror(rc));
         else if (status != 200)
             error_set(err, ERR_IO, "the code verifier answered with status %ld: %.200s", status, buf_text(&r->answer));
         else if (answer_read(r, n_test, n_pass, first, tests, err))

@@ -15,5 +15,5 @@ void remote_free(struct remote *r);
 /* Have in's response judged on the n_test tests of its row. n_pass: tests passed; first: the first that was not; tests:
  * each that was run. False:
  * the verifier could not be reached or did not answer as it must, after three attempts. */
-MUST_USE bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test, int64_t *n_pass,
-                         int64_t *first, struct test_results *tests, struct error *err);
+MUST_USE bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test, int64_t *n_pass, int64_t *first,
+                         struct test_results *tests, struct error *err);

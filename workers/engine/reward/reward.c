@@ -8,8 +8,7 @@
 #include "workers/engine/reward/kind.h"
 
 static const struct reward_kind *const kinds[] = {
-    &reward_kind_boxed, &reward_kind_think, &reward_kind_math, &reward_kind_code, &reward_kind_code_share,
-    &reward_kind_program,
+    &reward_kind_boxed, &reward_kind_think, &reward_kind_math, &reward_kind_code, &reward_kind_code_share, &reward_kind_program,
 };
 
 struct part {
@@ -20,10 +19,10 @@ struct part {
 };
 struct reward {
     struct reward_config config;
-    char *url;              // copies of what config points to
-    struct part *part;      // (n_part)
+    char *url;            // copies of what config points to
+    struct part *part;    // (n_part)
     int n_part;
-    bool weighted;          // more than one part, or a weight other than 1: parts are reported
+    bool weighted;                    // more than one part, or a weight other than 1: parts are reported
     struct reward_output *scratch;    // (n_scratch) one part's outputs in a combined reward
     int64_t n_scratch;
 };
@@ -70,7 +69,8 @@ static bool kind_unknown(const char *name, struct error *err)
     }
     return error_set(err, ERR_USAGE,
                      "unknown reward type '%s'; did you mean '%s'? There are %s and weighted lists such as "
-                     "'0.8*boxed + 0.2*math'", name, best, known);
+                     "'0.8*boxed + 0.2*math'",
+                     name, best, known);
 }
 
 #define TYPE_MAX 4096    // bytes of a reward type
@@ -177,8 +177,7 @@ static void output_clear(struct reward_output *out, int64_t n)
     }
 }
 
-static void part_score(struct reward *r, struct part *p, const struct reward_input *in, struct reward_output *out,
-                       int64_t n)
+static void part_score(struct reward *r, struct part *p, const struct reward_input *in, struct reward_output *out, int64_t n)
 {
     output_clear(out, n);
     p->kind->score(p->self, &r->config, in, out, n);
@@ -189,8 +188,7 @@ static void part_score(struct reward *r, struct part *p, const struct reward_inp
 
 /* Add part k's outputs into the sum. The first part's verdict and texts are the sample's; the accuracies are the first
  * part's too, as those of the reward that knows what an answer is. A part that cannot tell leaves the sample out. */
-static void part_add(const struct part *p, int k, const struct reward_output *part, struct reward_output *out,
-                     int64_t n)
+static void part_add(const struct part *p, int k, const struct reward_output *part, struct reward_output *out, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         struct reward_output *o = &out[i];

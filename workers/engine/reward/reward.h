@@ -10,44 +10,53 @@
 #include "protocol/base/error.h"
 #include "protocol/run/group.h"
 
-enum verdict { VERDICT_DIFFERENT, VERDICT_EQUAL, VERDICT_CANNOT_TELL };
+enum verdict {
+    VERDICT_DIFFERENT,
+    VERDICT_EQUAL,
+    VERDICT_CANNOT_TELL,
+};
 /* How a program's tests ended, in order and as far as they were run; ColossalChat's codes. */
-enum test_code { TEST_PASSED = 1, TEST_WRONG = 0, TEST_FAILED = -1, TEST_NO_PROGRAM = -2 };    // -1: crash, time-out, limit
+enum test_code {
+    TEST_PASSED = 1,
+    TEST_WRONG = 0,
+    TEST_FAILED = -1,
+    TEST_NO_PROGRAM = -2,
+};                            // -1: crash, time-out, limit
 #define TESTS_KEPT_MAX 256    // of one program; what comes behind is not kept
 struct test_results {
-    int16_t n;                     // 0: no test was run
-    int8_t code[TESTS_KEPT_MAX];   // (n) enum test_code
+    int16_t n;                      // 0: no test was run
+    int8_t code[TESTS_KEPT_MAX];    // (n) enum test_code
 };
 struct reward_input {
-    const char *response;     // the completion's text, UTF-8, response_len bytes, NUL behind it; without the end token
+    const char *response;    // the completion's text, UTF-8, response_len bytes, NUL behind it; without the end token
     size_t response_len;
-    const json_t *row;        // the dataset's line: gt_answer, test_cases, ...; borrowed
-    bool has_length;          // finish is known, and n_tok unless it is -1: length rules apply
+    const json_t *row;    // the dataset's line: gt_answer, test_cases, ...; borrowed
+    bool has_length;      // finish is known, and n_tok unless it is -1: length rules apply
     int64_t n_tok;
     enum finish_reason finish;
-    int64_t max_new_tok;      // it was sampled with; 0: reward_config's
+    int64_t max_new_tok;    // it was sampled with; 0: reward_config's
 };
 struct reward_output {
-    enum score_state score;   // SCORE_OK, or why it is left out (rule says it in words)
+    enum score_state score;    // SCORE_OK, or why it is left out (rule says it in words)
     double reward;
     float format_acc, ans_acc;    // 0 or 1
     enum verdict verdict;
-    double part[GROUP_PARTS_MAX]; // filled by combined rewards, NAN elsewhere
-    char rule[48];            // which rule decided: "rational", "interval", "text", "code: wrong answer", ...
-    char pred[256], gold[256];    // what was compared, cut when longer
-    struct test_results tests;    // of code rewards
-    double us;                // microseconds it took
+    double part[GROUP_PARTS_MAX];    // filled by combined rewards, NAN elsewhere
+    char rule[48];                   // which rule decided: "rational", "interval", "text", "code: wrong answer", ...
+    char pred[256], gold[256];       // what was compared, cut when longer
+    struct test_results tests;       // of code rewards
+    double us;                       // microseconds it took
 };
 /* What a run says about its reward; borrowed by reward_new until it returns. */
 struct reward_config {
-    const char *type;                 // "boxed", "think_answer_tags", "math", "code", "program:CMD", or a weighted list
-                                      // "0.8*boxed + 0.2*program:./len.py"
-    int64_t max_new_tok;              // for the length rules
-    bool soft_over_length_punishment; // DAPO eq. 13, with
-    int64_t cache_len;                // its L_cache in tokens; 0: the smaller of 1024 and max_new_tok / 4
-    bool eval;                        // evaluation: an answer counts without a valid format too
+    const char *type;                     // "boxed", "think_answer_tags", "math", "code", "program:CMD", or a weighted list
+                                          // "0.8*boxed + 0.2*program:./len.py"
+    int64_t max_new_tok;                  // for the length rules
+    bool soft_over_length_punishment;     // DAPO eq. 13, with
+    int64_t cache_len;                    // its L_cache in tokens; 0: the smaller of 1024 and max_new_tok / 4
+    bool eval;                            // evaluation: an answer counts without a valid format too
     const char *code_verifier_api_url;    // NULL: the local sandbox
-    double program_timeout_s;         // an own reward program's answer, one test of a code reward; 0: 10
+    double program_timeout_s;             // an own reward program's answer, one test of a code reward; 0: 10
 };
 struct reward;
 /* Parse the type and set everything up (sandbox, programs); ERR_USAGE names what is unknown, ERR_UNSUPPORTED what is
@@ -59,7 +68,7 @@ void reward_score(struct reward *r, const struct reward_input *in, struct reward
 /* Does a dataset's row hold what each part of the reward needs? ERR_DATA names the part, the field and what to do, but not
  * the line. A row that passes may still be one that a verifier cannot tell about. */
 MUST_USE bool reward_row_check(const struct reward *r, const json_t *row, struct error *err);
-int reward_n_part(const struct reward *r);                    // 0: a single reward
+int reward_n_part(const struct reward *r);    // 0: a single reward
 const char *reward_part_name(const struct reward *r, int i);
 /* The default system prompt of a reward type (ColossalChat's README), NULL: none. */
 const char *reward_system_prompt(const char *type);

@@ -1,4 +1,5 @@
 #include "workers/engine/reward/tests.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/buf.h"
@@ -17,13 +18,13 @@ static bool lines_read(const json_t *v, const char *what, int64_t i, char **text
     if (json_is_string(v))
         buf_add(&b, json_string_value(v), json_string_length(v));
     else if (!json_is_array(v)) {
-        error_set(err, ERR_DATA, "'%s' %lld of test_cases must be a string", what, (long long)i);
+        error_set(err, ERR_DATA, "'%s' %" PRId64 " of test_cases must be a string", what, i);
         goto out;
     }
-    json_array_foreach(v, k, line) {
+    json_array_foreach(v, k, line)
+    {
         if (!json_is_string(line)) {
-            error_set(err, ERR_DATA, "'%s' %lld of test_cases holds something that is no line of text", what,
-                      (long long)i);
+            error_set(err, ERR_DATA, "'%s' %" PRId64 " of test_cases holds something that is no line of text", what, i);
             goto out;
         }
         buf_add(&b, json_string_value(line), json_string_length(line));
@@ -50,7 +51,8 @@ static bool arguments_read(const json_t *v, int64_t i, char **text, size_t *len,
     size_t k;
     const json_t *member;
     if (json_is_array(v)) {
-        json_array_foreach(v, k, member) {
+        json_array_foreach(v, k, member)
+        {
             char *one = json_dumps(member, JSON_TEXT);
             if (b.len > 0)
                 buf_char(&b, '\n');
@@ -67,14 +69,14 @@ static bool arguments_read(const json_t *v, int64_t i, char **text, size_t *len,
             end = end ? end : s + n;
             struct value *value = value_read(line, (size_t)(end - line), err);
             if (!value) {
-                error_wrap(err, "'inputs' %lld of test_cases, which has 'fn_name'", (long long)i);
+                error_wrap(err, "'inputs' %" PRId64 " of test_cases, which has 'fn_name'", i);
                 goto out;
             }
             value_free(value);
         }
         buf_add(&b, s, n);
     } else {
-        error_set(err, ERR_DATA, "'inputs' %lld of test_cases must be a string or a list", (long long)i);
+        error_set(err, ERR_DATA, "'inputs' %" PRId64 " of test_cases must be a string or a list", i);
         goto out;
     }
     if (b.failed || !buf_reserve(&b, 1)) {
@@ -97,7 +99,7 @@ static bool result_read(const json_t *v, int64_t i, struct test_case *t, struct 
         return error_set(err, ERR_NO_MEMORY, "no memory for test cases");
     t->output_len = strlen(t->output);
     t->value = value_read(t->output, t->output_len, err);
-    return t->value || error_wrap(err, "'outputs' %lld of test_cases, which has 'fn_name'", (long long)i);
+    return t->value || error_wrap(err, "'outputs' %" PRId64 " of test_cases, which has 'fn_name'", i);
 }
 
 bool tests_read(struct tests *t, const json_t *test_cases, struct error *err)
@@ -117,19 +119,16 @@ bool tests_read(struct tests *t, const json_t *test_cases, struct error *err)
     const json_t *inputs = json_object_get(test_cases, "inputs"), *outputs = json_object_get(test_cases, "outputs");
     const json_t *function = json_object_get(test_cases, "fn_name");
     if (json_object_get(test_cases, "assert_case")) {
-        error_set(err, ERR_DATA,
-                  "test_cases with 'assert_case' would show the answers to the program; give inputs and outputs");
+        error_set(err, ERR_DATA, "test_cases with 'assert_case' would show the answers to the program; give inputs and outputs");
         goto out;
     }
     if (!json_is_array(inputs) || !json_is_array(outputs)) {
-        error_set(err, ERR_DATA, "%s",
-                  test_cases ? "test_cases must have lists 'inputs' and 'outputs'" : "the row has no test_cases");
+        error_set(err, ERR_DATA, "%s", test_cases ? "test_cases must have lists 'inputs' and 'outputs'" : "the row has no test_cases");
         goto out;
     }
     size_t n = json_array_size(inputs);
     if (n != json_array_size(outputs) || n == 0) {
-        error_set(err, ERR_DATA, "test_cases has %zu inputs and %zu outputs; they must be as many, and some", n,
-                  json_array_size(outputs));
+        error_set(err, ERR_DATA, "test_cases has %zu inputs and %zu outputs; they must be as many, and some", n, json_array_size(outputs));
         goto out;
     }
     if (function && !json_is_null(function) && !json_is_string(function)) {
@@ -146,10 +145,9 @@ bool tests_read(struct tests *t, const json_t *test_cases, struct error *err)
     for (int64_t i = 0; i < t->n; i++) {
         struct test_case *one = &t->test[i];
         const json_t *in = json_array_get(inputs, (size_t)i), *out = json_array_get(outputs, (size_t)i);
-        TRY(t->function ? arguments_read(in, i, &one->input, &one->input_len, err) :
-                          lines_read(in, "inputs", i, &one->input, &one->input_len, err));
-        TRY(t->function ? result_read(out, i, one, err) :
-                          lines_read(out, "outputs", i, &one->output, &one->output_len, err));
+        TRY(t->function ? arguments_read(in, i, &one->input, &one->input_len, err)
+                        : lines_read(in, "inputs", i, &one->input, &one->input_len, err));
+        TRY(t->function ? result_read(out, i, one, err) : lines_read(out, "outputs", i, &one->output, &one->output_len, err));
     }
     ok = true;
 out:
@@ -174,8 +172,7 @@ void tests_release(struct tests *t)
 /* Call-based, PRIME's rule: equal, or equal to the first member when the expected value is a list. */
 static bool value_accepted(const struct value *got, const struct value *expected)
 {
-    return value_equal(got, expected) ||
-           (expected->kind == VALUE_LIST && expected->n > 0 && value_equal(got, expected->item[0]));
+    return value_equal(got, expected) || (expected->kind == VALUE_LIST && expected->n > 0 && value_equal(got, expected->item[0]));
 }
 
 bool test_compare(const struct tests *t, int64_t i, const char *out, size_t len, bool *ok, struct error *err)

@@ -13,15 +13,15 @@
 #include "workers/engine/reward/sandbox/value.h"
 
 struct test_case {
-    char *input;             // input_len bytes, as the program gets it
+    char *input;    // input_len bytes, as the program gets it
     size_t input_len;
-    char *output;            // output_len bytes, as written in the data
+    char *output;    // output_len bytes, as written in the data
     size_t output_len;
-    struct value *value;     // call-based: output as a value
+    struct value *value;    // call-based: output as a value
 };
 struct tests {
-    char *function;          // NULL: stdin and stdout
-    struct test_case *test;  // (n)
+    char *function;            // NULL: stdin and stdout
+    struct test_case *test;    // (n)
     int64_t n;
 };
 /* Read a row's test_cases. ERR_DATA: there are none, or they do not hold what they must; then t holds nothing. */

@@ -1,4 +1,5 @@
 #include "workers/engine/sampler/eval.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,13 +10,13 @@ bool eval_tally_init(struct eval_tally *t, int64_t n_prompt, int64_t n_per_promp
 {
     *t = (struct eval_tally){ .n_prompt = n_prompt, .n_per_prompt = n_per_prompt };
     if (n_prompt < 0 || n_per_prompt < 1)
-        return error_set(err, ERR_SHAPE, "an evaluation of %lld prompts with %lld samples each is not possible",
-                         (long long)n_prompt, (long long)n_per_prompt);
+        return error_set(err, ERR_SHAPE, "an evaluation of %" PRId64 " prompts with %" PRId64 " samples each is not possible", n_prompt,
+                         n_per_prompt);
     t->scored = calloc((size_t)n_prompt + 1, sizeof *t->scored);
     t->correct = calloc((size_t)n_prompt + 1, sizeof *t->correct);
     if (!t->scored || !t->correct) {
         eval_tally_release(t);
-        return error_set(err, ERR_NO_MEMORY, "no memory to evaluate %lld prompts", (long long)n_prompt);
+        return error_set(err, ERR_NO_MEMORY, "no memory to evaluate %" PRId64 " prompts", n_prompt);
     }
     return true;
 }
@@ -32,10 +33,9 @@ bool eval_correct(const struct reward_output *out)
     return out->score == SCORE_OK && (out->ans_acc > 0.5f || out->verdict == VERDICT_EQUAL);
 }
 
-void eval_tally_add(struct eval_tally *t, int64_t i, const struct reward_output *out, int64_t n_tok,
-                    enum finish_reason finish)
+void eval_tally_add(struct eval_tally *t, int64_t i, const struct reward_output *out, int64_t n_tok, enum finish_reason finish)
 {
-    BUG_IF(i < 0 || i >= t->n_prompt, "prompt %lld of %lld", (long long)i, (long long)t->n_prompt);
+    BUG_IF(i < 0 || i >= t->n_prompt, "prompt %" PRId64 " of %" PRId64, i, t->n_prompt);
     t->n_sample++;
     t->n_tok += n_tok;
     t->n_truncated += finish == FINISH_LENGTH;
@@ -108,14 +108,13 @@ json_t *eval_tally_json(const struct eval_tally *t)
     int n_k = eval_ks(t->n_per_prompt, k);
     for (int i = 0; i < n_k; i++) {
         char name[24];
-        snprintf(name, sizeof name, "%lld", (long long)k[i]);
+        snprintf(name, sizeof name, "%" PRId64, k[i]);
         json_object_set_new(pass_at, name, json_number(eval_pass_at(t, k[i])));
     }
-    return json_pack("{s:I, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:I}", "n", (json_int_t)t->n_prompt,
-                     "mean", json_number(eval_mean(t)), "pass_at", pass_at, "n_sample", (json_int_t)t->n_sample,
-                     "n_scored", (json_int_t)t->n_scored, "n_correct", (json_int_t)t->n_correct,
-                     "n_left_out", (json_int_t)t->n_left_out, "n_truncated", (json_int_t)t->n_truncated,
-                     "format", json_number(t->n_scored ? (double)t->n_format / (double)t->n_scored : NAN),
+    return json_pack("{s:I, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:I}", "n", (json_int_t)t->n_prompt, "mean",
+                     json_number(eval_mean(t)), "pass_at", pass_at, "n_sample", (json_int_t)t->n_sample, "n_scored",
+                     (json_int_t)t->n_scored, "n_correct", (json_int_t)t->n_correct, "n_left_out", (json_int_t)t->n_left_out, "n_truncated",
+                     (json_int_t)t->n_truncated, "format", json_number(t->n_scored ? (double)t->n_format / (double)t->n_scored : NAN),
                      "reward", json_number(eval_reward_mean(t)), "tokens", (json_int_t)t->n_tok);
 }
 
@@ -201,14 +200,13 @@ bool eval_record_line(struct buf *line, const struct eval_record *r, struct erro
 static void name_add(struct buf *out, const char *s)
 {
     for (const char *p = s; *p; p++) {
-        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' ||
-                     *p == '+' || *p == '_' || (*p == '.' && p != s);
+        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' || *p == '+' || *p == '_'
+                     || (*p == '.' && p != s);
         buf_char(out, plain ? *p : '_');
     }
 }
 
-bool eval_file_path(char *out, size_t size, const char *dir, const char *project, const char *task, int64_t step,
-                    struct error *err)
+bool eval_file_path(char *out, size_t size, const char *dir, const char *project, const char *task, int64_t step, struct error *err)
 {
     struct buf path = { .max = size ? size - 1 : 1 };
     buf_fmt(&path, "%s/", dir);
@@ -217,9 +215,8 @@ bool eval_file_path(char *out, size_t size, const char *dir, const char *project
         buf_char(&path, '/');
     }
     name_add(&path, task);
-    buf_fmt(&path, "_training_step_%lld.jsonl", (long long)step);
-    bool ok =
-        !path.failed || error_set(err, ERR_USAGE, "the path of evaluation '%s' under '%s' is too long", task, dir);
+    buf_fmt(&path, "_training_step_%" PRId64 ".jsonl", step);
+    bool ok = !path.failed || error_set(err, ERR_USAGE, "the path of evaluation '%s' under '%s' is too long", task, dir);
     if (ok)
         memcpy(out, path.data, path.len + 1);
     buf_release(&path);

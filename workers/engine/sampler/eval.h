@@ -15,18 +15,18 @@
 
 /* Counts of one set. A sample that the verifier left out counts in n_left_out and nowhere else. */
 struct eval_tally {
-    int64_t n_prompt;         // in the set
-    int64_t n_per_prompt;     // samples wanted for each
-    int64_t n_sample;         // seen so far
-    int64_t n_scored;         // of these, scored
-    int64_t n_left_out;       // of these, the verifier could not score
-    int64_t n_correct;        // of the scored
-    int64_t n_format;         // of the scored: valid format
-    int64_t n_truncated;      // of the seen: cut at max_new_tok
-    int64_t n_tok;            // sampled tokens
-    double reward_sum;        // over the scored
-    int32_t *scored;          // (n_prompt) scored samples of each prompt; owned
-    int32_t *correct;         // (n_prompt) correct ones; owned
+    int64_t n_prompt;        // in the set
+    int64_t n_per_prompt;    // samples wanted for each
+    int64_t n_sample;        // seen so far
+    int64_t n_scored;        // of these, scored
+    int64_t n_left_out;      // of these, the verifier could not score
+    int64_t n_correct;       // of the scored
+    int64_t n_format;        // of the scored: valid format
+    int64_t n_truncated;     // of the seen: cut at max_new_tok
+    int64_t n_tok;           // sampled tokens
+    double reward_sum;       // over the scored
+    int32_t *scored;         // (n_prompt) scored samples of each prompt; owned
+    int32_t *correct;        // (n_prompt) correct ones; owned
 };
 /* n_prompt may be 0 (an empty set has no mean). On failure t holds nothing. */
 MUST_USE bool eval_tally_init(struct eval_tally *t, int64_t n_prompt, int64_t n_per_prompt, struct error *err);
@@ -35,8 +35,7 @@ void eval_tally_release(struct eval_tally *t);
  * verifier's VERDICT_EQUAL counts even when the format is wrong. */
 bool eval_correct(const struct reward_output *out);
 /* One sample of prompt i (0 .. n_prompt - 1) was seen; n_tok tokens. */
-void eval_tally_add(struct eval_tally *t, int64_t i, const struct reward_output *out, int64_t n_tok,
-                    enum finish_reason finish);
+void eval_tally_add(struct eval_tally *t, int64_t i, const struct reward_output *out, int64_t n_tok, enum finish_reason finish);
 /* Correct answers over scored samples; NAN when none was scored. */
 double eval_mean(const struct eval_tally *t);
 double eval_reward_mean(const struct eval_tally *t);    // NAN when none was scored
@@ -56,27 +55,26 @@ json_t *eval_tally_json(const struct eval_tally *t);
  * and test_metadata, parsed, format_valid, ans_valid, response_length, reward) and ours behind them (sample,
  * finish_reason, rule, scored). */
 struct eval_record {
-    const char *prompt;          // the text the model saw
-    const char *prediction;      // the response, without the end token
-    int64_t prediction_len;      // bytes
-    const json_t *row;           // the dataset's line
-    int64_t prompt_row;          // its number, from 0
-    int64_t sample;              // 0 .. n_per_prompt - 1
+    const char *prompt;        // the text the model saw
+    const char *prediction;    // the response, without the end token
+    int64_t prediction_len;    // bytes
+    const json_t *row;         // the dataset's line
+    int64_t prompt_row;        // its number, from 0
+    int64_t sample;            // 0 .. n_per_prompt - 1
     int64_t n_tok;
     enum finish_reason finish;
     const struct reward_output *out;
-    const char *run;             // id of the run that evaluates; NULL or "": none does
+    const char *run;    // id of the run that evaluates; NULL or "": none does
 };
 /* Append the record as one line of JSON. False: out of memory (bytes that are no UTF-8 are replaced by U+FFFD). */
 MUST_USE bool eval_record_line(struct buf *line, const struct eval_record *record, struct error *err);
 /* dir/project/task_training_step_N.jsonl, or dir/task_training_step_N.jsonl when project is NULL (dir is the run's
  * own). Characters of task that do not belong in a file name become '_'. */
-MUST_USE bool eval_file_path(char *out, size_t size, const char *dir, const char *project, const char *task,
-                             int64_t step, struct error *err);
+MUST_USE bool eval_file_path(char *out, size_t size, const char *dir, const char *project, const char *task, int64_t step,
+                             struct error *err);
 
 /* One line of the rollout log, {"train_step":n,"rollout":[text...]}: whole texts (prompt and response, special
  * tokens removed) of sample 0 of each prompt. */
-MUST_USE bool rollout_log_line(struct buf *line, int64_t train_step, const char *const *text, int64_t n,
-                               struct error *err);
+MUST_USE bool rollout_log_line(struct buf *line, int64_t train_step, const char *const *text, int64_t n, struct error *err);
 /* A string as JSON, invalid UTF-8 replaced by U+FFFD; the tools print text with it. NULL: out of memory. */
 json_t *json_text(const char *text, size_t len);

@@ -17,6 +17,7 @@
  * An entry's life: waiting (generator_submit), started (prompts_start), perhaps partial, running, finished
  * (entry_finish). */
 #include "workers/engine/sampler/generator.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@
 #include "workers/engine/sampler/pagedkv.h"
 #include "workers/engine/text/tokenizer.h"
 
-#define PREFILL_SEQ_MAX 64        // prompts of one prefill; bounds the rows of logits it needs
+#define PREFILL_SEQ_MAX 64    // prompts of one prefill; bounds the rows of logits it needs
 
 /* A sample that has ended, waiting for the rest of its group. */
 struct ended {
@@ -45,21 +46,21 @@ struct entry {
     int64_t version;               // that its prompt was run with
     int64_t start_ns;              // when its prompt was run
     int32_t n_admitted, n_ended;
-    struct ended *ended;           // (n_sample)
-    int32_t *page;                 // (n_page) of the prompt while held is true
-    int64_t n_page, n_full;        // pages of the prompt; the full ones of them
+    struct ended *ended;       // (n_sample)
+    int32_t *page;             // (n_page) of the prompt while held is true
+    int64_t n_page, n_full;    // pages of the prompt; the full ones of them
     bool held;
 };
 struct row {
     struct entry *entry;
-    int32_t sample;        // index in its item
-    int64_t n_tok;         // sampled so far
-    int32_t *token;        // (max_seq_tok) owned by the generator
-    float *logp;           // (max_seq_tok)
-    int32_t *newer;        // (max_seq_tok) as in struct group
-    int64_t n_page;        // in its row of the table
-    int32_t n_ahead;       // tokens drawn for it in flights: 0 or 1
-    int32_t place[2];      // its place in each flight; -1: none
+    int32_t sample;      // index in its item
+    int64_t n_tok;       // sampled so far
+    int32_t *token;      // (max_seq_tok) owned by the generator
+    float *logp;         // (max_seq_tok)
+    int32_t *newer;      // (max_seq_tok) as in struct group
+    int64_t n_page;      // in its row of the table
+    int32_t n_ahead;     // tokens drawn for it in flights: 0 or 1
+    int32_t place[2];    // its place in each flight; -1: none
 };
 struct flight {
     int64_t n;             // rows it was launched with; 0: no flight
@@ -77,44 +78,44 @@ struct entry_list {
 #define DECODE_GRAPH_MAX 48
 struct decode_graph {
     int64_t n_row;
-    struct graph *graph;           // NULL: not recorded yet
+    struct graph *graph;    // NULL: not recorded yet
 };
 struct generator {
     struct generator_config config;
-    struct device *dev;            // the model's
+    struct device *dev;    // the model's
     struct model_run *run;
     struct kv_pool *kv;
     struct pagedkv pages;
-    int64_t vocab, max_page;       // max_page: pages of the longest sequence
+    int64_t vocab, max_page;    // max_page: pages of the longest sequence
     struct entry_list waiting;
-    struct entry_list running;     // started, in order of start
-    struct entry *partial;         // the started entry with samples to admit, or NULL
-    struct group **finished;       // ring of finished_cap
+    struct entry_list running;    // started, in order of start
+    struct entry *partial;        // the started entry with samples to admit, or NULL
+    struct group **finished;      // ring of finished_cap
     int64_t finished_first, finished_n, finished_cap;
-    struct row *row;               // (max_seq)
+    struct row *row;    // (max_seq)
     int64_t n_run;
-    bool behind;                   // the host looks at a step's tokens after it has launched the next
+    bool behind;    // the host looks at a step's tokens after it has launched the next
     struct flight flight[2];
-    int last_flight;               // the one launched last
-    struct mirror step; // what a step tells the device; the pieces below lie in it, at these places of its host side
+    int last_flight;                         // the one launched last
+    struct mirror step;                      // what a step tells the device; the pieces below lie in it, at these places of its host side
     int32_t *token, *pos, *slot, *kv_len;    // (max_seq) as in struct decode_batch
-    int32_t *from;                 // (max_seq) which row of prefill_logits a new sample starts from, or which place of the
-                                   // last flight a row has its token from
-    int32_t *copy_dst, *copy_src;  // (max_seq) pages to copy before the step
-    struct sample_row *sample;     // (max_seq)
+    int32_t *from;                           // (max_seq) which row of prefill_logits a new sample starts from, or which place of the
+                                             // last flight a row has its token from
+    int32_t *copy_dst, *copy_src;            // (max_seq) pages to copy before the step
+    struct sample_row *sample;               // (max_seq)
     int64_t n_copy;
-    int32_t *page_of;              // (max_seq, max_page) each row's pages in order
-    struct mirror table;           // the same, as sent
-    bool table_changed;            // since it was sent
-    struct mirror result;          // (2, max_seq): sampled ids, then their log-probs
-    int32_t *prefill_token;        // (max_tok) host: the packed prompts of one prefill
-    int32_t *prefill_cu;           // (PREFILL_SEQ_MAX + 1) host
-    int32_t *prefill_table;        // (PREFILL_SEQ_MAX, max_page) host
+    int32_t *page_of;          // (max_seq, max_page) each row's pages in order
+    struct mirror table;       // the same, as sent
+    bool table_changed;        // since it was sent
+    struct mirror result;      // (2, max_seq): sampled ids, then their log-probs
+    int32_t *prefill_token;    // (max_tok) host: the packed prompts of one prefill
+    int32_t *prefill_cu;       // (PREFILL_SEQ_MAX + 1) host
+    int32_t *prefill_table;    // (PREFILL_SEQ_MAX, max_page) host
     struct entry *batch[PREFILL_SEQ_MAX];
-    int64_t max_tok;               // tokens of one prefill
-    float *logits;                 // (max_seq, vocab) device
-    float *prefill_logits;         // (PREFILL_SEQ_MAX, vocab) device
-    float *saved;                  // (vocab) device: first logits of partial
+    int64_t max_tok;          // tokens of one prefill
+    float *logits;            // (max_seq, vocab) device
+    float *prefill_logits;    // (PREFILL_SEQ_MAX, vocab) device
+    float *saved;             // (vocab) device: first logits of partial
     struct generator_stats stats;
     int64_t version;
     struct decode_graph graph[DECODE_GRAPH_MAX];
@@ -179,9 +180,9 @@ static bool step_init(struct generator *g, struct error *err)
 {
     size_t n = (size_t)g->config.max_seq;
     bool two = g->behind;
-    if (!mirror_init(g->dev, &g->step, step_pieces(g), two, "a decode step's inputs", err) ||
-        !mirror_init(g->dev, &g->table, n * (size_t)g->max_page * sizeof(int32_t), two, "page tables", err) ||
-        !mirror_init(g->dev, &g->result, 2 * n * sizeof(int32_t), two, "sampled tokens", err))
+    if (!mirror_init(g->dev, &g->step, step_pieces(g), two, "a decode step's inputs", err)
+        || !mirror_init(g->dev, &g->table, n * (size_t)g->max_page * sizeof(int32_t), two, "page tables", err)
+        || !mirror_init(g->dev, &g->result, 2 * n * sizeof(int32_t), two, "sampled tokens", err))
         return false;
     step_pieces(g);
     for (int f = 0; f < 2; f++)
@@ -202,8 +203,8 @@ static bool rows_new(struct generator *g, struct error *err)
     g->page_of = calloc(n * (size_t)g->max_page, sizeof *g->page_of);
     g->flight[0].now = calloc(n, sizeof *g->flight[0].now);
     g->flight[1].now = calloc(n, sizeof *g->flight[1].now);
-    bool ok = g->row && g->prefill_token && g->prefill_cu && g->prefill_table && g->finished && g->page_of
-              && g->flight[0].now && g->flight[1].now;
+    bool ok = g->row && g->prefill_token && g->prefill_cu && g->prefill_table && g->finished && g->page_of && g->flight[0].now
+              && g->flight[1].now;
     for (size_t i = 0; ok && i < n; i++) {
         g->row[i].token = malloc(len * sizeof(int32_t));
         g->row[i].logp = malloc(len * sizeof(float));
@@ -284,16 +285,15 @@ struct generator *generator_new(const struct generator_config *config, struct er
     const struct model_config *mc = model_config(config->model);
     if (config->max_seq < 1 || config->max_item < 1 || config->max_seq_tok < 2 || config->max_seq_tok > INT32_MAX) {
         error_set(err, ERR_SHAPE,
-                  "a generator for %lld samples at once, %lld items and %lld tokens a sequence is not possible",
-                  (long long)config->max_seq, (long long)config->max_item, (long long)config->max_seq_tok);
+                  "a generator for %" PRId64 " samples at once, %" PRId64 " items and %" PRId64 " tokens a sequence is not possible",
+                  config->max_seq, config->max_item, config->max_seq_tok);
         goto out;
     }
     g->config.max_seq = max_seq_of(g->dev, config->max_seq);
     g->behind = config->behind == BEHIND_ALWAYS || (config->behind == BEHIND_AUTO && !g->dev->host_memory);
     if (config->max_seq_tok > mc->max_pos) {
-        error_set(err, ERR_SHAPE,
-                  "sequences of %lld tokens are longer than the model's max_position_embeddings of %lld",
-                  (long long)config->max_seq_tok, (long long)mc->max_pos);
+        error_set(err, ERR_SHAPE, "sequences of %" PRId64 " tokens are longer than the model's max_position_embeddings of %" PRId64,
+                  config->max_seq_tok, mc->max_pos);
         goto out;
     }
     g->vocab = mc->vocab;
@@ -367,8 +367,7 @@ void generator_free(struct generator *g)
 /* Pages that a sample of e needs for itself when the prompt's full pages are shared. */
 static int64_t sample_pages(const struct generator *g, const struct generator_item *spec)
 {
-    return pagedkv_pages(&g->pages, spec->n_prompt + spec->sampling.max_new_tok - 1) -
-           spec->n_prompt / g->pages.page_tok;
+    return pagedkv_pages(&g->pages, spec->n_prompt + spec->sampling.max_new_tok - 1) - spec->n_prompt / g->pages.page_tok;
 }
 
 /* Pages to start an item with one sample: the prompt's, and the sample's (a lone sample takes the prompt's last page
@@ -384,23 +383,22 @@ static bool item_check(const struct generator *g, const struct generator_item *i
     if (!sampling_check(&item->sampling, err))
         return false;
     if (item->n_prompt < 1 || item->n_sample < 1)
-        return error_set(err, ERR_SHAPE, "item %lld has %lld prompt tokens and %d samples; both must be at least 1",
-                         (long long)item->item, (long long)item->n_prompt, item->n_sample);
+        return error_set(err, ERR_SHAPE, "item %" PRId64 " has %" PRId64 " prompt tokens and %d samples; both must be at least 1",
+                         item->item, item->n_prompt, item->n_sample);
     int64_t n_new = item->sampling.max_new_tok;
     if (item->n_prompt >= g->config.max_seq_tok || n_new > g->config.max_seq_tok - item->n_prompt)
-        return error_set(
-            err, ERR_SHAPE, "item %lld: %lld prompt tokens and %lld new ones are more than the %lld of a sequence",
-            (long long)item->item, (long long)item->n_prompt, (long long)n_new, (long long)g->config.max_seq_tok);
+        return error_set(err, ERR_SHAPE,
+                         "item %" PRId64 ": %" PRId64 " prompt tokens and %" PRId64 " new ones are more than the %" PRId64 " of a sequence",
+                         item->item, item->n_prompt, n_new, g->config.max_seq_tok);
     if (start_pages(g, item) > g->pages.n_page)
-        return error_set(err, ERR_SHAPE, "item %lld needs %lld pages of keys and values, the pool has %lld",
-                         (long long)item->item, (long long)start_pages(g, item), (long long)g->pages.n_page);
+        return error_set(err, ERR_SHAPE, "item %" PRId64 " needs %" PRId64 " pages of keys and values, the pool has %" PRId64, item->item,
+                         start_pages(g, item), g->pages.n_page);
     for (int64_t i = 0; i < item->n_prompt; i++)
         if (item->prompt[i] < 0 || item->prompt[i] >= g->vocab)
-            return error_set(err, ERR_DATA, "item %lld: prompt token %lld is %d; the model knows 0 to %lld",
-                             (long long)item->item, (long long)i, item->prompt[i], (long long)g->vocab - 1);
+            return error_set(err, ERR_DATA, "item %" PRId64 ": prompt token %" PRId64 " is %d; the model knows 0 to %" PRId64, item->item,
+                             i, item->prompt[i], g->vocab - 1);
     if (item->sampling.stop_string[0] && !g->config.tokenizer)
-        return error_set(err, ERR_USAGE, "item %lld has a stop string, but there is no tokenizer to find it with",
-                         (long long)item->item);
+        return error_set(err, ERR_USAGE, "item %" PRId64 " has a stop string, but there is no tokenizer to find it with", item->item);
     return true;
 }
 
@@ -409,13 +407,12 @@ bool generator_submit(struct generator *g, const struct generator_item *item, st
     if (!item_check(g, item, err))
         return false;
     if (g->waiting.n + g->running.n + g->finished_n >= g->config.max_item)
-        return error_set(err, ERR_FULL, "the generator holds %lld items, its most", (long long)g->config.max_item);
+        return error_set(err, ERR_FULL, "the generator holds %" PRId64 " items, its most", g->config.max_item);
     size_t n_sample = (size_t)item->n_sample, n_prompt = (size_t)item->n_prompt;
     size_t n_page = (size_t)pagedkv_pages(&g->pages, item->n_prompt);
-    struct entry *e = calloc(1, sizeof *e + n_sample * (sizeof(struct ended) + sizeof(uint64_t)) +
-                                    (n_prompt + n_page) * sizeof(int32_t));
+    struct entry *e = calloc(1, sizeof *e + n_sample * (sizeof(struct ended) + sizeof(uint64_t)) + (n_prompt + n_page) * sizeof(int32_t));
     if (!e)
-        return error_set(err, ERR_NO_MEMORY, "no memory for item %lld", (long long)item->item);
+        return error_set(err, ERR_NO_MEMORY, "no memory for item %" PRId64, item->item);
     e->spec = *item;
     e->ended = (struct ended *)(e + 1);
     uint64_t *seed = (uint64_t *)(e->ended + n_sample);
@@ -460,8 +457,7 @@ static bool entry_finish(struct generator *g, struct entry *e, struct error *err
     int64_t at = 0;
     for (int32_t i = 0; i < spec->n_sample; i++) {
         const struct ended *d = &e->ended[i];
-        out->sample[i] =
-            (struct sample){.first_tok = at, .n_tok = d->n_tok, .seed = spec->seed[i], .finish = d->finish};
+        out->sample[i] = (struct sample){ .first_tok = at, .n_tok = d->n_tok, .seed = spec->seed[i], .finish = d->finish };
         for (size_t k = 0; k < GROUP_PARTS_MAX; k++)
             out->sample[i].part[k] = NAN;
         memcpy(out->token + at, d->token, (size_t)d->n_tok * sizeof *out->token);
@@ -613,9 +609,14 @@ static struct sample_row sample_of(const struct row *r)
 {
     const struct generator_item *spec = &r->entry->spec;
     return (struct sample_row){
-        .seed = spec->seed[r->sample], .item = spec->item, .sample = spec->first_sample + r->sample,
-        .pos = (int32_t)(spec->n_prompt + r->n_tok + r->n_ahead), .temperature = spec->sampling.temperature,
-        .top_p = spec->sampling.top_p, .min_p = spec->sampling.min_p, .top_k = spec->sampling.top_k,
+        .seed = spec->seed[r->sample],
+        .item = spec->item,
+        .sample = spec->first_sample + r->sample,
+        .pos = (int32_t)(spec->n_prompt + r->n_tok + r->n_ahead),
+        .temperature = spec->sampling.temperature,
+        .top_p = spec->sampling.top_p,
+        .min_p = spec->sampling.min_p,
+        .top_k = spec->sampling.top_k,
     };
 }
 
@@ -624,8 +625,7 @@ static bool sample_run(struct generator *g, const float *logits, int64_t n, stru
 {
     int32_t *id = g->result.dev;
     return OP(g->dev, err, sample_fwd, .id = id, .logp = (float *)id + g->config.max_seq, .logits = logits,
-              .row = mirror_dev(&g->step, g->sample), .n = n, .vocab = g->vocab,
-              .n_live = model_n_live(g->config.model));
+              .row = mirror_dev(&g->step, g->sample), .n = n, .vocab = g->vocab, .n_live = model_n_live(g->config.model));
 }
 
 /* What was just launched draws a token for rows row0 .. n_run - 1, and for nobody where there is none. */
@@ -633,7 +633,7 @@ static bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int
 {
     int next = 1 - g->last_flight;
     struct flight *f = &g->flight[next];
-    BUG_IF(f->n > 0, "a third flight of %lld rows", (long long)f->n);
+    BUG_IF(f->n > 0, "a third flight of %" PRId64 " rows", f->n);
     if (!mirror_down(g->dev, &g->result, err) || !mark_set(g->dev, f->landed, err))
         return false;
     for (int64_t p = 0; p < n_place; p++) {
@@ -673,9 +673,9 @@ static bool flight_collect(struct generator *g, int index, struct error *err)
         g->stats.n_decode_tok++;
         if (!isfinite(logp[p]))
             return error_set(err, ERR_DATA,
-                             "item %lld: the log-prob of a sampled token is %g; the weights hold numbers that "
+                             "item %" PRId64 ": the log-prob of a sampled token is %g; the weights hold numbers that "
                              "are not finite",
-                             (long long)g->row[i].entry->spec.item, (double)logp[p]);
+                             g->row[i].entry->spec.item, (double)logp[p]);
         if (row_token(g, i, id[p], logp[p], f->version, &finish) && !row_end(g, i, finish, err))
             return false;
     }
@@ -717,12 +717,11 @@ static bool rows_start(struct generator *g, int64_t row0, const float *table, in
         g->sample[i] = sample_of(&g->row[row0 + i]);
     if (!step_send(g, err))
         return false;
-    if (n_copy &&
-        !kv_pool_copy(g->kv, mirror_dev(&g->step, g->copy_dst), mirror_dev(&g->step, g->copy_src), n_copy, err))
+    if (n_copy && !kv_pool_copy(g->kv, mirror_dev(&g->step, g->copy_dst), mirror_dev(&g->step, g->copy_src), n_copy, err))
         return false;
-    return OP(g->dev, err, rows_gather, .y = g->logits, .table = table, .row = mirror_dev(&g->step, g->from), .n = n,
-              .n_row = n_table, .d = g->vocab, .dtype = DT_F32) &&
-           sample_run(g, g->logits, n, err) && flight_start(g, row0, n, version, err) && flights_collect(g, err);
+    return OP(g->dev, err, rows_gather, .y = g->logits, .table = table, .row = mirror_dev(&g->step, g->from), .n = n, .n_row = n_table,
+              .d = g->vocab, .dtype = DT_F32)
+           && sample_run(g, g->logits, n, err) && flight_start(g, row0, n, version, err) && flights_collect(g, err);
 }
 
 /* ---- a step */
@@ -788,10 +787,9 @@ static bool prompts_start(struct generator *g, struct error *err)
             g->from[g->n_run - 1 - row0] = (int32_t)i;
         if (e->n_admitted == e->spec.n_sample)
             continue;
-        BUG_IF(i != n - 1, "item %lld of a prefill has samples left but is not the last", (long long)e->spec.item);
+        BUG_IF(i != n - 1, "item %" PRId64 " of a prefill has samples left but is not the last", e->spec.item);
         g->partial = e;
-        if (!mem_copy(g->dev, g->saved, g->prefill_logits + i * g->vocab, (size_t)g->vocab * sizeof(float), COPY_D2D,
-                      err))
+        if (!mem_copy(g->dev, g->saved, g->prefill_logits + i * g->vocab, (size_t)g->vocab * sizeof(float), COPY_D2D, err))
             return false;
     }
     bool ok = rows_start(g, row0, g->prefill_logits, n, g->version, err);
@@ -870,7 +868,7 @@ static bool rows_decode(struct generator *g, struct error *err)
     }
     if (n_drawn == 0)
         return flights_collect(g, err);
-    BUG_IF(n_ahead != 0 && n_ahead != n_drawn, "%lld of %lld rows are in flight", (long long)n_ahead, (long long)n_drawn);
+    BUG_IF(n_ahead != 0 && n_ahead != n_drawn, "%" PRId64 " of %" PRId64 " rows are in flight", n_ahead, n_drawn);
     int64_t n_row = g->dev->can_capture ? MIN(graph_rows(g->n_run), g->config.max_seq) : g->n_run;
     for (int64_t i = g->n_run; i < n_row; i++) {
         g->token[i] = g->pos[i] = g->kv_len[i] = g->from[i] = 0;
@@ -880,17 +878,22 @@ static bool rows_decode(struct generator *g, struct error *err)
     if (!step_send(g, err))
         return false;
     struct decode_batch batch = {
-        .n = n_row, .token = mirror_dev(&g->step, g->token), .pos = mirror_dev(&g->step, g->pos),
-        .slot = mirror_dev(&g->step, g->slot), .kv_len = mirror_dev(&g->step, g->kv_len), .page = g->table.dev,
-        .max_page = g->max_page, .max_kv = g->dev->can_capture ? 0 : longest,
+        .n = n_row,
+        .token = mirror_dev(&g->step, g->token),
+        .pos = mirror_dev(&g->step, g->pos),
+        .slot = mirror_dev(&g->step, g->slot),
+        .kv_len = mirror_dev(&g->step, g->kv_len),
+        .page = g->table.dev,
+        .max_page = g->max_page,
+        .max_kv = g->dev->can_capture ? 0 : longest,
     };
     // 4 bytes are 4 bytes: ids are picked as floats would be
-    if (n_ahead > 0 && !OP(g->dev, err, rows_gather, .y = mirror_dev(&g->step, g->token), .table = g->result.dev,
-                           .row = mirror_dev(&g->step, g->from), .n = n_row, .n_row = g->config.max_seq, .d = 1,
-                           .dtype = DT_F32))
+    if (n_ahead > 0
+        && !OP(g->dev, err, rows_gather, .y = mirror_dev(&g->step, g->token), .table = g->result.dev, .row = mirror_dev(&g->step, g->from),
+               .n = n_row, .n_row = g->config.max_seq, .d = 1, .dtype = DT_F32))
         return false;
     return step_launch(g, &batch, err) && flight_start(g, 0, g->n_run, g->version, err)
-        && (g->behind ? flight_collect(g, 1 - g->last_flight, err) : flights_collect(g, err));
+           && (g->behind ? flight_collect(g, 1 - g->last_flight, err) : flights_collect(g, err));
 }
 
 /* Is there room for a sample of the started item, or for the first waiting one? */
@@ -973,9 +976,9 @@ bool generator_version_set(struct generator *g, int64_t version, struct error *e
 {
     if (g->running.n > 0)
         return error_set(err, ERR_REFUSED,
-                         "weights of version %lld cannot replace version %lld while %lld items are being "
+                         "weights of version %" PRId64 " cannot replace version %" PRId64 " while %" PRId64 " items are being "
                          "generated",
-                         (long long)version, (long long)g->version, (long long)g->running.n);
+                         version, g->version, g->running.n);
     generator_version_update(g, version);
     return true;
 }
@@ -996,11 +999,11 @@ int64_t generator_live(const struct generator *g, struct generator_live *out, in
     for (const struct entry *e = g->running.first; e && n < max; e = e->next)    // oldest first
         for (int64_t i = 0; i < g->n_run && n < max; i++)
             if (g->row[i].entry == e)
-                out[n++] = (struct generator_live){.item = e->spec.item,
-                                                   .sample = e->spec.first_sample + g->row[i].sample,
-                                                   .prompt = e->spec.prompt,
-                                                   .n_prompt = e->spec.n_prompt,
-                                                   .token = g->row[i].token,
-                                                   .n_tok = g->row[i].n_tok};
+                out[n++] = (struct generator_live){ .item = e->spec.item,
+                                                    .sample = e->spec.first_sample + g->row[i].sample,
+                                                    .prompt = e->spec.prompt,
+                                                    .n_prompt = e->spec.n_prompt,
+                                                    .token = g->row[i].token,
+                                                    .n_tok = g->row[i].n_tok };
     return n;
 }

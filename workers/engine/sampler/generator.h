@@ -34,19 +34,23 @@ struct generator_config {
     size_t kv_bytes;                      // pool; 0: max_seq samples of max_seq_tok, at most half of what is free
     void *kv_mem;                         // (device; kv_bytes) where it lies, borrowed; others may use it while the
                                           // generator is idle. NULL: its own
-    enum { BEHIND_AUTO, BEHIND_NEVER, BEHIND_ALWAYS } behind;    // auto: where the device works while the host does not
-    int64_t version;                      // of the weights in model now
+    enum {
+        BEHIND_AUTO,
+        BEHIND_NEVER,
+        BEHIND_ALWAYS,
+    } behind;           // auto: where the device works while the host does not
+    int64_t version;    // of the weights in model now
 };
 /* One prompt to be continued. */
 struct generator_item {
-    int64_t item;              // the number its noise is keyed by
-    int64_t prompt_row;        // passed on to the group
-    int64_t rollout_step;      // passed on to the group
-    const int32_t *prompt;     // (n_prompt) ids; copied
-    int64_t n_prompt;          // at least 1
-    int32_t n_sample;          // at least 1
-    int32_t first_sample; // number of sample 0 in its noise; 0, unless the samples of one prompt are split over items
-    const uint64_t *seed;      // (n_sample) copied
+    int64_t item;             // the number its noise is keyed by
+    int64_t prompt_row;       // passed on to the group
+    int64_t rollout_step;     // passed on to the group
+    const int32_t *prompt;    // (n_prompt) ids; copied
+    int64_t n_prompt;         // at least 1
+    int32_t n_sample;         // at least 1
+    int32_t first_sample;     // number of sample 0 in its noise; 0, unless the samples of one prompt are split over items
+    const uint64_t *seed;     // (n_sample) copied
     struct sampling sampling;
 };
 struct generator;
@@ -67,7 +71,7 @@ size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_se
 MUST_USE bool generator_step(struct generator *g, struct error *err);
 /* The next finished group, in the order of finishing; returns it for group_free, NULL: none. */
 struct group *generator_poll(struct generator *g);
-bool generator_idle(const struct generator *g); // nothing waiting, nothing running (finished groups may wait in poll)
+bool generator_idle(const struct generator *g);    // nothing waiting, nothing running (finished groups may wait in poll)
 /* Forget all that is inside, finished groups too. Returns how many items were dropped. */
 int64_t generator_clear(struct generator *g);
 /* The weights in the model have been replaced in place: items not started yet and those submitted from now on carry
@@ -80,13 +84,13 @@ MUST_USE bool generator_version_set(struct generator *g, int64_t version, struct
 void generator_version_update(struct generator *g, int64_t version);
 
 struct generator_stats {
-    int64_t n_step;              // rounds that did something
-    int64_t n_decode_tok;        // tokens sampled, since the start
-    int64_t n_group;             // groups finished, since the start
-    int64_t n_running_seq;       // samples being decoded
-    int64_t n_page, n_free_page; // of the pool
-    int64_t page_tok;            // tokens a page
-    double prefill_s, decode_s;  // busy time, since the start
+    int64_t n_step;                 // rounds that did something
+    int64_t n_decode_tok;           // tokens sampled, since the start
+    int64_t n_group;                // groups finished, since the start
+    int64_t n_running_seq;          // samples being decoded
+    int64_t n_page, n_free_page;    // of the pool
+    int64_t page_tok;               // tokens a page
+    double prefill_s, decode_s;     // busy time, since the start
 };
 void generator_stats(const struct generator *g, struct generator_stats *out);
 
@@ -96,7 +100,7 @@ struct generator_live {
     int32_t sample;
     const int32_t *prompt;    // (n_prompt) borrowed until the next call on the generator, as token
     int64_t n_prompt;
-    const int32_t *token;     // (n_tok) sampled so far
+    const int32_t *token;    // (n_tok) sampled so far
     int64_t n_tok;
 };
 /* Up to max running samples, oldest items first; returns how many. */

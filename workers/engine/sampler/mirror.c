@@ -2,8 +2,7 @@
 #include <string.h>
 #include "kernels/ops.h"
 
-bool mirror_init(struct device *d, struct mirror *m, size_t size_bytes, bool two_sides, const char *what,
-                 struct error *err)
+bool mirror_init(struct device *d, struct mirror *m, size_t size_bytes, bool two_sides, const char *what, struct error *err)
 {
     *m = (struct mirror){ .size_bytes = size_bytes };
     m->dev = mem_new(d, size_bytes, what, err);

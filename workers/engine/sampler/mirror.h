@@ -11,16 +11,15 @@
 struct device;    // kernels/ops.h
 struct mirror {
     void *host, *dev;
-    void *other;          // the side of the host that is not host; NULL: there is one
+    void *other;    // the side of the host that is not host; NULL: there is one
     size_t size_bytes;
 };
 /* Take size_bytes on both sides, the host's zeroed. On failure m can be released. */
-MUST_USE bool mirror_init(struct device *d, struct mirror *m, size_t size_bytes, bool two_sides, const char *what,
-                          struct error *err);
+MUST_USE bool mirror_init(struct device *d, struct mirror *m, size_t size_bytes, bool two_sides, const char *what, struct error *err);
 void mirror_release(struct device *d, struct mirror *m);
 /* Copy all of it, in stream order. */
 MUST_USE bool mirror_up(struct device *d, const struct mirror *m, struct error *err);
 MUST_USE bool mirror_down(struct device *d, const struct mirror *m, struct error *err);    // there after device_sync
-void mirror_flip(struct mirror *m);    // host becomes the other side, if there is one
+void mirror_flip(struct mirror *m);                                                        // host becomes the other side, if there is one
 /* The device's side of something on the host's side. */
 void *mirror_dev(const struct mirror *m, const void *host);

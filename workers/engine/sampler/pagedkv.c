@@ -1,4 +1,5 @@
 #include "workers/engine/sampler/pagedkv.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,13 +7,12 @@ bool pagedkv_init(struct pagedkv *p, int64_t n_page, int64_t page_tok, struct er
 {
     *p = (struct pagedkv){ 0 };
     if (n_page < 1 || n_page > INT32_MAX || page_tok < 1)
-        return error_set(err, ERR_SHAPE, "a key-value pool of %lld pages of %lld tokens is not possible",
-                         (long long)n_page, (long long)page_tok);
+        return error_set(err, ERR_SHAPE, "a key-value pool of %" PRId64 " pages of %" PRId64 " tokens is not possible", n_page, page_tok);
     p->free_page = malloc((size_t)n_page * sizeof *p->free_page);
     p->ref = calloc((size_t)n_page, sizeof *p->ref);
     if (!p->free_page || !p->ref) {
         pagedkv_release(p);
-        return error_set(err, ERR_NO_MEMORY, "no memory for the list of %lld key-value pages", (long long)n_page);
+        return error_set(err, ERR_NO_MEMORY, "no memory for the list of %" PRId64 " key-value pages", n_page);
     }
     p->n_page = p->n_free = n_page;
     p->page_tok = page_tok;
@@ -47,8 +47,7 @@ bool pagedkv_take(struct pagedkv *p, int32_t *page, int64_t n)
 void pagedkv_share(struct pagedkv *p, const int32_t *page, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        BUG_IF(page[i] < 0 || page[i] >= p->n_page || p->ref[page[i]] < 1, "page %d is shared but nobody holds it",
-               page[i]);
+        BUG_IF(page[i] < 0 || page[i] >= p->n_page || p->ref[page[i]] < 1, "page %d is shared but nobody holds it", page[i]);
         p->ref[page[i]]++;
     }
 }
@@ -56,8 +55,7 @@ void pagedkv_share(struct pagedkv *p, const int32_t *page, int64_t n)
 void pagedkv_drop(struct pagedkv *p, const int32_t *page, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        BUG_IF(page[i] < 0 || page[i] >= p->n_page || p->ref[page[i]] < 1, "page %d is dropped but nobody holds it",
-               page[i]);
+        BUG_IF(page[i] < 0 || page[i] >= p->n_page || p->ref[page[i]] < 1, "page %d is dropped but nobody holds it", page[i]);
         if (--p->ref[page[i]] == 0)
             p->free_page[p->n_free++] = page[i];
     }
@@ -68,12 +66,11 @@ bool pagedkv_check(const struct pagedkv *p, struct error *err)
     int64_t n_unheld = 0;
     for (int64_t i = 0; i < p->n_page; i++) {
         if (p->ref[i] < 0)
-            return error_set(err, ERR_INTERNAL, "page %lld has %d holders", (long long)i, p->ref[i]);
+            return error_set(err, ERR_INTERNAL, "page %" PRId64 " has %d holders", i, p->ref[i]);
         n_unheld += p->ref[i] == 0;
     }
     if (n_unheld != p->n_free)
-        return error_set(err, ERR_INTERNAL, "%lld pages have no holder, %lld are in the free list", (long long)n_unheld,
-                         (long long)p->n_free);
+        return error_set(err, ERR_INTERNAL, "%" PRId64 " pages have no holder, %" PRId64 " are in the free list", n_unheld, p->n_free);
     for (int64_t i = 0; i < p->n_free; i++) {
         if (p->free_page[i] < 0 || p->free_page[i] >= p->n_page || p->ref[p->free_page[i]] != 0)
             return error_set(err, ERR_INTERNAL, "page %d is in the free list and held", p->free_page[i]);

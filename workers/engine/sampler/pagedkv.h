@@ -9,10 +9,10 @@
 
 struct pagedkv {
     int64_t n_page;
-    int64_t page_tok;     // tokens a page
+    int64_t page_tok;    // tokens a page
     int64_t n_free;
-    int32_t *free_page;   // (n_page) the first n_free are free, the last one is taken next; owned
-    int32_t *ref;         // (n_page) how many hold the page; 0: free; owned
+    int32_t *free_page;    // (n_page) the first n_free are free, the last one is taken next; owned
+    int32_t *ref;          // (n_page) how many hold the page; 0: free; owned
 };
 /* All pages free. On failure p holds nothing. */
 MUST_USE bool pagedkv_init(struct pagedkv *p, int64_t n_page, int64_t page_tok, struct error *err);

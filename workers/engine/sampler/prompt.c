@@ -1,4 +1,5 @@
 #include "workers/engine/sampler/prompt.h"
+#include <inttypes.h>
 #include <string.h>
 #include "protocol/base/buf.h"
 #include "workers/engine/template/template.h"
@@ -35,8 +36,8 @@ static bool chat_add(struct prompt_maker *p, const json_t *messages, struct toke
     struct chat_options options = { .system = p->system_prompt, .add_generation_prompt = true };
     if (!p->template)
         return error_set(err, ERR_DATA, "'messages' needs a chat template, and the model directory has none");
-    bool ok = template_chat(p->template, messages, &options, &text, err) &&
-              encoder_encode(p->encoder, buf_text(&text), text.len, 0, out, err);
+    bool ok = template_chat(p->template, messages, &options, &text, err)
+              && encoder_encode(p->encoder, buf_text(&text), text.len, 0, out, err);
     buf_release(&text);
     return ok;
 }
@@ -53,8 +54,7 @@ static bool row_add(struct prompt_maker *p, const json_t *row, struct token_list
         return error_set(err, ERR_DATA, "'prompt' must be a string");
     if (json_is_array(ids))
         return ids_add(out, ids, err);
-    return error_set(err, ERR_DATA, ids ? "'prompt_ids' must be a list of token ids"
-                                        : "the field 'messages' or 'prompt' is missing");
+    return error_set(err, ERR_DATA, ids ? "'prompt_ids' must be a list of token ids" : "the field 'messages' or 'prompt' is missing");
 }
 
 bool prompt_make(struct prompt_maker *p, const json_t *row, struct token_list *out, bool *dropped, struct error *err)
@@ -71,8 +71,10 @@ bool prompt_make(struct prompt_maker *p, const json_t *row, struct token_list *o
         return true;
     switch (p->long_prompt) {
     case LONG_REFUSE:
-        return error_set(err, ERR_DATA, "the prompt has %lld tokens, more than the %lld allowed; long prompts can be "
-                         "dropped or cut from the left", (long long)out->n, (long long)p->max_tok);
+        return error_set(err, ERR_DATA,
+                         "the prompt has %" PRId64 " tokens, more than the %" PRId64 " allowed; long prompts can be "
+                         "dropped or cut from the left",
+                         out->n, p->max_tok);
     case LONG_DROP:
         p->n_dropped++;
         *dropped = true;

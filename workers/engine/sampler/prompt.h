@@ -22,9 +22,9 @@ struct prompt_maker {
     const char *system_prompt;          // put before messages that have no system message; NULL: none
     int64_t max_tok;                    // longest prompt, tokens; 0: no limit
     enum long_prompt long_prompt;
-    int64_t n_dropped, n_cut;           // so far
-    int64_t longest;                    // tokens of the longest prompt seen, before cutting
-    int64_t shortest;                   // ... of the shortest; 0: none was seen
+    int64_t n_dropped, n_cut;    // so far
+    int64_t longest;             // tokens of the longest prompt seen, before cutting
+    int64_t shortest;            // ... of the shortest; 0: none was seen
 };
 /* "refuse", "drop" or "cut_left". */
 MUST_USE bool long_prompt_parse(const char *name, enum long_prompt *out, struct error *err);
@@ -32,5 +32,4 @@ MUST_USE bool long_prompt_parse(const char *name, enum long_prompt *out, struct 
  * template with a generation prompt), or `prompt` (raw text, special tokens in it are recognised), or `prompt_ids`.
  * *dropped: too long under LONG_DROP; out is empty then. ERR_DATA says what is wrong with the row, without naming
  * its line. */
-MUST_USE bool prompt_make(struct prompt_maker *p, const json_t *row, struct token_list *out, bool *dropped,
-                          struct error *err);
+MUST_USE bool prompt_make(struct prompt_maker *p, const json_t *row, struct token_list *out, bool *dropped, struct error *err);

@@ -27,17 +27,16 @@ void template_free(struct template *t);
 /* Append the text for these variables (an object) to out. now_s: seconds since 1970 for strftime_now, in UTC.
  * ERR_REFUSED: the template called raise_exception; ERR_UNSUPPORTED: outside the subset; ERR_DATA: what jinja2 would
  * raise; out is then as it was. */
-MUST_USE bool template_render(const struct template *t, const json_t *variables, double now_s, struct buf *out,
-                              struct error *err);
+MUST_USE bool template_render(const struct template *t, const json_t *variables, double now_s, struct buf *out, struct error *err);
 
 struct chat_options {
-    const char *system;             // a system message put first when there is none, or NULL
-    bool add_generation_prompt;     // end with the beginning of an assistant's turn
-    const json_t *tools;            // list of functions, or NULL
-    const json_t *more;             // object of more variables (enable_thinking, date_string, ...), or NULL
-    double now_s;                   // for strftime_now; 0: 26 Jul 2024, so that prompts do not change from day to day
+    const char *system;            // a system message put first when there is none, or NULL
+    bool add_generation_prompt;    // end with the beginning of an assistant's turn
+    const json_t *tools;           // list of functions, or NULL
+    const json_t *more;            // object of more variables (enable_thinking, date_string, ...), or NULL
+    double now_s;                  // for strftime_now; 0: 26 Jul 2024, so that prompts do not change from day to day
 };
 /* Render messages (one message or a list) as a conversation; appended to out. Encode it without ENCODE_ADD_SPECIAL:
  * templates write their own begin token. */
-MUST_USE bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options,
-                            struct buf *out, struct error *err);
+MUST_USE bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options, struct buf *out,
+                            struct error *err);

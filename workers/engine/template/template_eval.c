@@ -8,6 +8,7 @@
  *  - known difference: jinja2 decides at compile time which scope a name belongs to, so that a name read in an inner loop
  *    and set only later in the loop around it is undefined there; here it is still the outer one;
  *  - a filter binds closer than "+"; "x is false" is about the value False, "not x" about truth. */
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,11 @@
 
 #define EVAL_DEPTH_MAX 1000    // nested evaluations: of 8 MiB of stack they take at most one
 
-enum flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE };
+enum flow {
+    FLOW_ON,
+    FLOW_BREAK,
+    FLOW_CONTINUE,
+};
 static enum flow stmts_exec(struct render *r, const struct stmt *s, struct scope *scope);
 
 struct buf *jinja_temp_new(struct render *r)
@@ -61,7 +66,7 @@ static void target_set(struct render *r, const struct expr *target, struct value
     } else {
         const struct list *l = jinja_items(r, v);
         if (l->n != target->n_arg)
-            jinja_fail_set(&r->fail, ERR_DATA, "%lld values for %d names", (long long)l->n, target->n_arg);
+            jinja_fail_set(&r->fail, ERR_DATA, "%" PRId64 " values for %d names", l->n, target->n_arg);
         for (int i = 0; i < target->n_arg; i++)
             target_set(r, target->arg[i], l->v[i], scope);
     }
@@ -115,15 +120,13 @@ static struct value macro_call(struct render *r, const struct macro *m, const st
     struct scope *scope = scope_new(r, m->scope);
     int used = 0;
     if (a->n > def->n_param)
-        jinja_fail_set(&r->fail, ERR_DATA, "macro '%.*s' takes %d arguments, not %d", (int)def->text.len, def->text.p,
-                       def->n_param, a->n);
+        jinja_fail_set(&r->fail, ERR_DATA, "macro '%.*s' takes %d arguments, not %d", (int)def->text.len, def->text.p, def->n_param, a->n);
     for (int i = 0; i < def->n_param; i++) {
         struct value v = i < a->n ? a->v[i] : jinja_of(V_MISSING);
         for (int k = 0; k < a->n_kw; k++)
             if (jinja_str_equal(a->kw[k].name, def->param[i])) {
                 if (i < a->n)
-                    jinja_fail_set(&r->fail, ERR_DATA, "an argument of macro '%.*s' is given twice", (int)def->text.len,
-                                   def->text.p);
+                    jinja_fail_set(&r->fail, ERR_DATA, "an argument of macro '%.*s' is given twice", (int)def->text.len, def->text.p);
                 v = a->kw[k].value;
                 used++;
             }
@@ -146,8 +149,7 @@ struct value jinja_call(struct render *r, struct value f, struct args *a)
     if (f.kind == V_MACRO)
         return macro_call(r, f.macro, a);
     if (f.kind != V_FUNCTION && f.kind != V_METHOD)
-        jinja_fail_set(&r->fail, ERR_DATA, f.kind == V_UNDEFINED ? "something undefined is called" : "a %s is called",
-                       jinja_type(&f));
+        jinja_fail_set(&r->fail, ERR_DATA, f.kind == V_UNDEFINED ? "something undefined is called" : "a %s is called", jinja_type(&f));
     const struct function *fn = f.kind == V_METHOD ? f.bound->method : f.function;
     if (fn->refused)
         jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "calling '%s' is not supported", fn->name);
@@ -246,27 +248,23 @@ static struct value expr_eval_kind(struct render *r, const struct expr *e, struc
 {
     struct value v;
     switch (e->kind) {
-    case E_CONST:
-        return e->value;
-    case E_NAME:
-        return name_get(r, e->name, scope);
-    case E_NSREF:
-        return jinja_attr(r, name_get(r, e->name, scope), e->attr);
-    case E_LIST: case E_TUPLE: case E_DICT:
-        return collect_eval(r, e, scope);
-    case E_ATTR:
-        return jinja_attr(r, expr_eval(r, e->a, scope), e->name);
-    case E_ITEM:
-        return item_eval(r, e, scope);
-    case E_SLICE:
-        jinja_fail_set(&r->fail, ERR_DATA, "a slice outside of brackets");
+    case E_CONST: return e->value;
+    case E_NAME: return name_get(r, e->name, scope);
+    case E_NSREF: return jinja_attr(r, name_get(r, e->name, scope), e->attr);
+    case E_LIST:
+    case E_TUPLE:
+    case E_DICT: return collect_eval(r, e, scope);
+    case E_ATTR: return jinja_attr(r, expr_eval(r, e->a, scope), e->name);
+    case E_ITEM: return item_eval(r, e, scope);
+    case E_SLICE: jinja_fail_set(&r->fail, ERR_DATA, "a slice outside of brackets");
     case E_CALL: {
         v = expr_eval(r, e->a, scope);
         struct args a = args_eval(r, e, scope);
         r->fail.line = e->line;
         return jinja_call(r, v, &a);
     }
-    case E_FILTER: case E_TEST: {
+    case E_FILTER:
+    case E_TEST: {
         v = e->a ? expr_eval(r, e->a, scope) : jinja_from_buf(r, r->out);    // no subject: the text of a block set
         struct args a = args_eval(r, e, scope);
         r->fail.line = e->line;
@@ -274,23 +272,14 @@ static struct value expr_eval_kind(struct render *r, const struct expr *e, struc
             jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "'%s' is not supported", e->function->name);
         return jinja_filter_call(r, e->function, v, &a);
     }
-    case E_NOT:
-        return jinja_bool(!jinja_true(r, expr_eval(r, e->a, scope)));
-    case E_AND:
-        v = expr_eval(r, e->a, scope);
-        return jinja_true(r, v) ? expr_eval(r, e->b, scope) : v;
-    case E_OR:
-        v = expr_eval(r, e->a, scope);
-        return jinja_true(r, v) ? v : expr_eval(r, e->b, scope);
-    case E_COMPARE:
-        return compare_eval(r, e, scope);
-    case E_BINARY:
-        v = expr_eval(r, e->a, scope);
-        return jinja_binary(r, e->op, v, expr_eval(r, e->b, scope));
-    case E_NEG: case E_POS:
-        return sign_eval(r, expr_eval(r, e->a, scope), e->kind == E_NEG);
-    case E_CONCAT:
-        return concat_eval(r, e, scope);
+    case E_NOT: return jinja_bool(!jinja_true(r, expr_eval(r, e->a, scope)));
+    case E_AND: v = expr_eval(r, e->a, scope); return jinja_true(r, v) ? expr_eval(r, e->b, scope) : v;
+    case E_OR: v = expr_eval(r, e->a, scope); return jinja_true(r, v) ? v : expr_eval(r, e->b, scope);
+    case E_COMPARE: return compare_eval(r, e, scope);
+    case E_BINARY: v = expr_eval(r, e->a, scope); return jinja_binary(r, e->op, v, expr_eval(r, e->b, scope));
+    case E_NEG:
+    case E_POS: return sign_eval(r, expr_eval(r, e->a, scope), e->kind == E_NEG);
+    case E_CONCAT: return concat_eval(r, e, scope);
     case E_COND:
         if (jinja_true(r, expr_eval(r, e->b, scope)))
             return expr_eval(r, e->a, scope);
@@ -376,43 +365,26 @@ static enum flow stmts_exec(struct render *r, const struct stmt *s, struct scope
         render_step(r, 1);
         r->fail.line = s->line;
         switch (s->kind) {
-        case S_TEXT:
-            text_out(r, s->text);
-            break;
-        case S_OUTPUT:
-            jinja_print(r, r->out, expr_eval(r, s->expr, scope));
-            break;
+        case S_TEXT: text_out(r, s->text); break;
+        case S_OUTPUT: jinja_print(r, r->out, expr_eval(r, s->expr, scope)); break;
         case S_IF:
             if (jinja_true(r, expr_eval(r, s->expr, scope)))
                 flow = stmts_exec(r, s->body, scope);
             else if (s->other)
                 flow = stmts_exec(r, s->other, scope);
             break;
-        case S_FOR:
-            for_exec(r, s, scope);
-            break;
-        case S_SET:
-            target_set(r, s->target, expr_eval(r, s->expr, scope), scope);
-            break;
-        case S_SET_BLOCK:
-            set_block_exec(r, s, scope);
-            break;
+        case S_FOR: for_exec(r, s, scope); break;
+        case S_SET: target_set(r, s->target, expr_eval(r, s->expr, scope), scope); break;
+        case S_SET_BLOCK: set_block_exec(r, s, scope); break;
         case S_MACRO: {
             struct macro *m = jinja_pool_take(&r->fail, sizeof *m);
             *m = (struct macro){ .def = s, .scope = scope };
-            jinja_dict_set(r, &scope->vars, jinja_str(s->text.p, s->text.len),
-                           (struct value){.kind = V_MACRO, .macro = m});
+            jinja_dict_set(r, &scope->vars, jinja_str(s->text.p, s->text.len), (struct value){ .kind = V_MACRO, .macro = m });
             break;
         }
-        case S_SCOPE:
-            stmts_exec(r, s->body, scope_new(r, scope));
-            break;
-        case S_BREAK:
-            flow = FLOW_BREAK;
-            break;
-        case S_CONTINUE:
-            flow = FLOW_CONTINUE;
-            break;
+        case S_SCOPE: stmts_exec(r, s->body, scope_new(r, scope)); break;
+        case S_BREAK: flow = FLOW_BREAK; break;
+        case S_CONTINUE: flow = FLOW_CONTINUE; break;
         }
     }
     r->depth--;
@@ -426,8 +398,7 @@ void jinja_stmts_run(struct render *r, const struct stmt *s, struct scope *scope
 
 /* ---- the public side ---- */
 
-bool template_render(const struct template *t, const json_t *variables, double now_s, struct buf *out,
-                     struct error *err)
+bool template_render(const struct template *t, const json_t *variables, double now_s, struct buf *out, struct error *err)
 {
     struct render *r = calloc(1, sizeof *r);
     volatile bool ok = false;
@@ -450,8 +421,7 @@ bool template_render(const struct template *t, const json_t *variables, double n
                 jinja_dict_set(r, &given->vars, d.dict->key[k], d.dict->value[k]);
         }
         jinja_stmts_run(r, t->body, scope_new(r, given));
-        ok = buf_add(out, buf_text(&r->text), r->text.len) ||
-             error_set(err, ERR_FULL, "%s: no room for the text", t->name);
+        ok = buf_add(out, buf_text(&r->text), r->text.len) || error_set(err, ERR_FULL, "%s: no room for the text", t->name);
     }
     for (struct temp *b = r->temps; b; b = b->next)
         buf_release(&b->b);
@@ -501,7 +471,8 @@ static json_t *tokens_read(json_t *config)
 {
     json_t *tokens = json_object(), *v;
     const char *key;
-    json_object_foreach (config, key, v) {
+    json_object_foreach(config, key, v)
+    {
         size_t len = strlen(key);
         const json_t *text = json_is_object(v) ? json_object_get(v, "content") : v;
         if (len > 6 && strcmp(key + len - 6, "_token") == 0 && json_is_string(text))
@@ -515,10 +486,10 @@ static const char *source_find(const json_t *config, size_t *len)
 {
     const json_t *v = json_object_get(config, "chat_template"), *one;
     size_t i;
-    json_array_foreach(v, i, one) if (strcmp(json_string_value(json_object_get(one, "name"))
-                                                 ? json_string_value(json_object_get(one, "name"))
-                                                 : "",
-                                             "default") == 0) v = json_object_get(one, "template");
+    json_array_foreach(
+        v, i,
+        one) if (strcmp(json_string_value(json_object_get(one, "name")) ? json_string_value(json_object_get(one, "name")) : "", "default")
+                 == 0) v = json_object_get(one, "template");
     *len = json_string_length(v);
     return json_string_value(v);
 }
@@ -530,8 +501,8 @@ struct template *template_load(const char *dir, struct error *err)
     json_t *config = NULL;
     struct template *t = NULL;
     json_error_t why;
-    if (!path_join(config_path, sizeof config_path, dir, "tokenizer_config.json") ||
-        !path_join(path, sizeof path, dir, "chat_template.jinja")) {
+    if (!path_join(config_path, sizeof config_path, dir, "tokenizer_config.json")
+        || !path_join(path, sizeof path, dir, "chat_template.jinja")) {
         error_set(err, ERR_IO, "the path '%s' is too long", dir);
         return NULL;
     }
@@ -551,8 +522,7 @@ struct template *template_load(const char *dir, struct error *err)
     else if (source)
         t = template_new(source, len, name, err);
     else
-        error_set(err, ERR_NOT_FOUND,
-                  "'%s' has no chat template, neither chat_template.jinja nor in tokenizer_config.json", dir);
+        error_set(err, ERR_NOT_FOUND, "'%s' has no chat template, neither chat_template.jinja nor in tokenizer_config.json", dir);
     if (t && config && !(t->tokens = tokens_read(config))) {
         template_free(t);
         t = NULL;
@@ -574,8 +544,7 @@ bool template_find(const char *dir, struct template **out, struct error *err)
     return false;
 }
 
-bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options,
-                   struct buf *out, struct error *err)
+bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options, struct buf *out, struct error *err)
 {
     json_t *m = (json_t *)(uintptr_t)messages, *list = NULL, *vars = NULL;
     bool ok = false;
@@ -585,16 +554,16 @@ bool template_chat(const struct template *t, const json_t *messages, const struc
         error_set(err, ERR_DATA, "'messages' is neither a message nor a list of messages");
         goto out;
     }
-    if (options->system && (!role || strcmp(role, "system") != 0) &&
-        json_array_insert_new(list, 0, json_pack("{s:s, s:s}", "role", "system", "content", options->system)) != 0) {
+    if (options->system && (!role || strcmp(role, "system") != 0)
+        && json_array_insert_new(list, 0, json_pack("{s:s, s:s}", "role", "system", "content", options->system)) != 0) {
         error_set(err, ERR_NO_MEMORY, "no memory for a conversation, or a system prompt that is not UTF-8");
         goto out;
     }
     vars = options->more ? json_copy((json_t *)(uintptr_t)options->more) : json_object();
     json_t *tools = options->tools ? json_incref((json_t *)(uintptr_t)options->tools) : json_null();
-    if (json_object_set(vars, "messages", list) != 0 || json_object_set_new(vars, "tools", tools) != 0 ||
-        json_object_set_new(vars, "documents", json_null()) != 0 ||
-        json_object_set_new(vars, "add_generation_prompt", json_boolean(options->add_generation_prompt)) != 0) {
+    if (json_object_set(vars, "messages", list) != 0 || json_object_set_new(vars, "tools", tools) != 0
+        || json_object_set_new(vars, "documents", json_null()) != 0
+        || json_object_set_new(vars, "add_generation_prompt", json_boolean(options->add_generation_prompt)) != 0) {
         error_set(err, ERR_NO_MEMORY, "no memory for a conversation");
         goto out;
     }

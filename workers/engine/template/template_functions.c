@@ -48,9 +48,8 @@ int64_t jinja_str_chars(struct str s)
 
 bool jinja_char_is_space(uint32_t cp)
 {
-    return (cp >= 9 && cp <= 13) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 || cp == 0x1680 ||
-           (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F ||
-           cp == 0x3000;
+    return (cp >= 9 && cp <= 13) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A)
+           || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
 }
 
 static bool char_among(uint32_t cp, const struct str *chars)
@@ -106,17 +105,15 @@ static bool case_is_special(uint32_t c, bool upper)
 {
     if (!upper)
         return c == 0x130 || c == 0x3A3;
-    return c == 0xDF || c == 0x149 || c == 0x1F0 || c == 0x390 || c == 0x3B0 || c == 0x587 ||
-           (c >= 0x1E96 && c <= 0x1E9A) || (c >= 0x1F50 && c <= 0x1F56) || (c >= 0x1F80 && c <= 0x1FFC) ||
-           (c >= 0xFB00 && c <= 0xFB17);
+    return c == 0xDF || c == 0x149 || c == 0x1F0 || c == 0x390 || c == 0x3B0 || c == 0x587 || (c >= 0x1E96 && c <= 0x1E9A)
+           || (c >= 0x1F50 && c <= 0x1F56) || (c >= 0x1F80 && c <= 0x1FFC) || (c >= 0xFB00 && c <= 0xFB17);
 }
 
 static void char_case(struct render *r, struct buf *b, uint32_t c, bool upper)
 {
     uint8_t out[4];
     if (case_is_special(c, upper))
-        jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the %s case of U+%04X is not supported", upper ? "upper" : "lower",
-                       c);
+        jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the %s case of U+%04X is not supported", upper ? "upper" : "lower", c);
     uint32_t to = (uint32_t)(upper ? utf8proc_toupper((utf8proc_int32_t)c) : utf8proc_tolower((utf8proc_int32_t)c));
     buf_add(b, out, (size_t)utf8_put(out, to));
 }
@@ -174,11 +171,9 @@ struct value jinja_str_split(struct render *r, struct str s, const struct value 
         if (by.len == 0)
             jinja_fail_set(&r->fail, ERR_DATA, "an empty separator");
         for (int64_t at; left > 0 && (at = from_right ? str_find_last(s, by) : jinja_str_find(s, by, 0)) >= 0; left--) {
-            struct str part = from_right ? (struct str){s.p + at + by.len, s.len - (size_t)at - by.len}
-                                         : (struct str){s.p, (size_t)at};
+            struct str part = from_right ? (struct str){ s.p + at + by.len, s.len - (size_t)at - by.len } : (struct str){ s.p, (size_t)at };
             jinja_list_push(r, l.list, str_value(part));
-            s = from_right ? (struct str){s.p, (size_t)at}
-                           : (struct str){s.p + at + by.len, s.len - (size_t)at - by.len};
+            s = from_right ? (struct str){ s.p, (size_t)at } : (struct str){ s.p + at + by.len, s.len - (size_t)at - by.len };
             if (from_right)
                 render_step(r, (int64_t)(part.len / 64));
         }
@@ -290,8 +285,7 @@ static struct value select_items(struct render *r, struct value subject, const s
     if (a->n > at) {
         test = jinja_test_find(str_arg(r, a->v[at]));
         if (!test)
-            jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the test '%.*s' is not supported", (int)a->v[at].s.len,
-                           a->v[at].s.p);
+            jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the test '%.*s' is not supported", (int)a->v[at].s.len, a->v[at].s.p);
         rest = (struct args){ .v = a->v + at + 1, .n = a->n - at - 1, .kw = a->kw, .n_kw = a->n_kw };
     } else if (a->n_kw) {
         jinja_fail_set(&r->fail, ERR_DATA, "arguments without a test");
@@ -339,8 +333,7 @@ static struct value map_filter(struct render *r, struct value *v, const struct a
         attr = NULL;
         f = jinja_filter_find(str_arg(r, a->v[0]));
         if (!f || f->refused)
-            jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the filter '%.*s' is not supported", (int)a->v[0].s.len,
-                           a->v[0].s.p);
+            jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the filter '%.*s' is not supported", (int)a->v[0].s.len, a->v[0].s.p);
     }
     struct args rest = { .v = a->v + 1, .n = a->n - 1, .kw = a->kw, .n_kw = a->n_kw };
     const struct list *l = jinja_items(r, v[0]);
@@ -367,8 +360,8 @@ static void list_sort(struct render *r, struct value *key, struct value *out, in
         for (int64_t lo = 0; lo < n; lo += 2 * width) {
             int64_t mid = MIN(lo + width, n), hi = MIN(lo + 2 * width, n), a = lo, b = mid;
             for (int64_t to = lo; to < hi; to++) {
-                bool left = b >= hi || (a < mid && (reverse ? jinja_compare(r, key[a], key[b], 0) >= 0
-                                                            : jinja_compare(r, key[a], key[b], 0) <= 0));
+                bool left = b >= hi
+                            || (a < mid && (reverse ? jinja_compare(r, key[a], key[b], 0) >= 0 : jinja_compare(r, key[a], key[b], 0) <= 0));
                 int64_t from = left ? a++ : b++;
                 k2[to] = key[from];
                 o2[to] = out[from];
@@ -380,7 +373,7 @@ static void list_sort(struct render *r, struct value *key, struct value *out, in
 }
 
 static struct value sort_filter(struct render *r, struct value *v,
-                                UNUSED const struct args *a) // reverse case_sensitive attribute
+                                UNUSED const struct args *a)    // reverse case_sensitive attribute
 {
     const struct list *l = jinja_items(r, v[0]);
     struct value out = jinja_list_new(r, V_LIST, l->n), key = jinja_list_new(r, V_LIST, l->n);
@@ -413,7 +406,7 @@ static struct value pair_new(struct render *r, struct value a, struct value b)
 }
 
 static struct value dictsort_filter(struct render *r, struct value *v,
-                                    UNUSED const struct args *a) // case_sensitive by reverse
+                                    UNUSED const struct args *a)    // case_sensitive by reverse
 {
     if (v[0].kind != V_DICT)
         jinja_fail_set(&r->fail, ERR_DATA, "dictsort of a %s", jinja_type(&v[0]));
@@ -424,15 +417,14 @@ static struct value dictsort_filter(struct render *r, struct value *v,
     struct value out = jinja_list_new(r, V_LIST, d->n), key = jinja_list_new(r, V_LIST, d->n);
     for (int64_t i = 0; i < d->n; i++) {
         jinja_list_push(r, out.list, pair_new(r, d->key[i], d->value[i]));
-        jinja_list_push(r, key.list,
-                        lowered(r, by_value ? d->value[i] : d->key[i], given(v[1]) && jinja_true(r, v[1])));
+        jinja_list_push(r, key.list, lowered(r, by_value ? d->value[i] : d->key[i], given(v[1]) && jinja_true(r, v[1])));
     }
     list_sort(r, key.list->v, out.list->v, d->n, given(v[3]) && jinja_true(r, v[3]));
     return out;
 }
 
 static struct value unique_filter(struct render *r, struct value *v,
-                                  UNUSED const struct args *a) // case_sensitive attribute
+                                  UNUSED const struct args *a)    // case_sensitive attribute
 {
     struct value out = jinja_list_new(r, V_GENERATOR, 0), seen = jinja_dict_new(r);
     const struct list *l = jinja_items(r, v[0]);
@@ -490,10 +482,7 @@ static struct value items_of(struct render *r, const struct dict *d, enum value_
     struct value l = jinja_list_new(r, kind, d->n);
     l.view = view;
     for (int64_t i = 0; i < d->n; i++)
-        jinja_list_push(r, l.list,
-                        view == 'k'   ? d->key[i]
-                        : view == 'v' ? d->value[i]
-                                      : pair_new(r, d->key[i], d->value[i]));
+        jinja_list_push(r, l.list, view == 'k' ? d->key[i] : view == 'v' ? d->value[i] : pair_new(r, d->key[i], d->value[i]));
     return l;
 }
 
@@ -547,15 +536,14 @@ static struct value sum_filter(struct render *r, struct value *v, UNUSED const s
     struct value total = given(v[2]) ? v[2] : jinja_int(0);
     const struct list *l = jinja_items(r, v[0]);
     for (int64_t i = 0; i < l->n; i++)
-        total =
-            jinja_binary(r, OP_ADD, total, given(v[1]) && v[1].kind != V_NONE ? path_get(r, l->v[i], v[1]) : l->v[i]);
+        total = jinja_binary(r, OP_ADD, total, given(v[1]) && v[1].kind != V_NONE ? path_get(r, l->v[i], v[1]) : l->v[i]);
     return total;
 }
 
 /* ---- filters of one value ---- */
 
 static struct value default_filter(struct render *r, struct value *v,
-                                   UNUSED const struct args *a) // default_value boolean
+                                   UNUSED const struct args *a)    // default_value boolean
 {
     bool use = v[0].kind == V_UNDEFINED || (given(v[2]) && jinja_true(r, v[2]) && !jinja_true(r, v[0]));
     return !use ? v[0] : given(v[1]) ? v[1] : jinja_str("", 0);
@@ -632,7 +620,7 @@ static struct value replace_filter(struct render *r, struct value *v, UNUSED con
     return jinja_str_replace(r, TEXT(v[0]), TEXT(v[1]), TEXT(v[2]), v[3].kind == V_NONE ? -1 : whole_arg(r, v[3], -1));
 }
 
-static struct value indent_filter(struct render *r, struct value *v, UNUSED const struct args *a) // width first blank
+static struct value indent_filter(struct render *r, struct value *v, UNUSED const struct args *a)    // width first blank
 {
     struct str s = str_arg(r, v[0]), pad;
     if (v[1].kind == V_STR) {
@@ -667,8 +655,7 @@ static bool number_parse(struct str s, bool whole, struct value *out)
         return false;
     for (size_t i = 0; i < s.len; i++) {
         bool digit = s.p[i] >= '0' && s.p[i] <= '9';
-        if (s.p[i] == '_' &&
-            (i == 0 || i + 1 == s.len || s.p[i - 1] < '0' || s.p[i - 1] > '9' || s.p[i + 1] < '0' || s.p[i + 1] > '9'))
+        if (s.p[i] == '_' && (i == 0 || i + 1 == s.len || s.p[i - 1] < '0' || s.p[i - 1] > '9' || s.p[i + 1] < '0' || s.p[i + 1] > '9'))
             return false;
         if (whole && !digit && s.p[i] != '_' && !(i == 0 && (s.p[i] == '-' || s.p[i] == '+')))
             return false;
@@ -752,10 +739,10 @@ static struct value escape_filter(struct render *r, struct value *v, UNUSED cons
 }
 
 static struct value tojson_filter(struct render *r, struct value *v,
-                                  UNUSED const struct args *a) // ensure_ascii indent separators sort_keys
+                                  UNUSED const struct args *a)    // ensure_ascii indent separators sort_keys
 {
-    struct value opt[5] = {jinja_bool(given(v[1]) && jinja_true(r, v[1])), v[2], jinja_str(", ", 2), jinja_str(": ", 2),
-                           jinja_bool(given(v[4]) && jinja_true(r, v[4]))};
+    struct value opt[5] = { jinja_bool(given(v[1]) && jinja_true(r, v[1])), v[2], jinja_str(", ", 2), jinja_str(": ", 2),
+                            jinja_bool(given(v[4]) && jinja_true(r, v[4])) };
     bool indent = given(v[2]) && v[2].kind != V_NONE;
     if (v[2].kind == V_BOOL)
         opt[1] = jinja_int(v[2].b);
@@ -780,8 +767,7 @@ static struct value tojson_filter(struct render *r, struct value *v,
 static struct value round_filter(struct render *r, struct value *v, UNUSED const struct args *a)    // precision method
 {
     if (given(v[2]) && !jinja_str_is(str_arg(r, v[2]), "common"))
-        jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "round with the method '%.*s' is not supported", (int)v[2].s.len,
-                       v[2].s.p);
+        jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "round with the method '%.*s' is not supported", (int)v[2].s.len, v[2].s.p);
     if (v[0].kind == V_INT)
         return v[0];
     if (v[0].kind != V_FLOAT || whole_arg(r, v[1], 0) < 0 || whole_arg(r, v[1], 0) > 15)
@@ -833,10 +819,10 @@ static const struct function filters[] = {
 
 /* ---- tests ---- */
 
-#define TEST(name, condition)                                                                                          \
-    static struct value name##_test(UNUSED struct render *r, struct value *v, UNUSED const struct args *a)             \
-    {                                                                                                                  \
-        return jinja_bool(condition);                                                                                  \
+#define TEST(name, condition)                                                                                                              \
+    static struct value name##_test(UNUSED struct render *r, struct value *v, UNUSED const struct args *a)                                 \
+    {                                                                                                                                      \
+        return jinja_bool(condition);                                                                                                      \
     }
 TEST(defined, v[0].kind != V_UNDEFINED)
 TEST(undefined, v[0].kind == V_UNDEFINED)
@@ -849,13 +835,11 @@ TEST(float, v[0].kind == V_FLOAT)
 TEST(number, jinja_is_number(v[0]))
 TEST(string, v[0].kind == V_STR)
 TEST(mapping, v[0].kind == V_DICT)
-TEST(sequence, v[0].kind == V_STR || v[0].kind == V_LIST || v[0].kind == V_TUPLE || v[0].kind == V_DICT ||
-                   v[0].kind == V_RANGE || v[0].kind == V_UNDEFINED)
-TEST(iterable, v[0].kind == V_STR || v[0].kind == V_LIST || v[0].kind == V_TUPLE || v[0].kind == V_DICT ||
-                   v[0].kind == V_RANGE || v[0].kind == V_UNDEFINED || v[0].kind == V_VIEW ||
-                   v[0].kind == V_GENERATOR || v[0].kind == V_LOOP)
-TEST(callable, v[0].kind == V_MACRO || v[0].kind == V_FUNCTION || v[0].kind == V_METHOD || v[0].kind == V_UNDEFINED ||
-                   v[0].kind == V_LOOP)
+TEST(sequence, v[0].kind == V_STR || v[0].kind == V_LIST || v[0].kind == V_TUPLE || v[0].kind == V_DICT || v[0].kind == V_RANGE
+                   || v[0].kind == V_UNDEFINED)
+TEST(iterable, v[0].kind == V_STR || v[0].kind == V_LIST || v[0].kind == V_TUPLE || v[0].kind == V_DICT || v[0].kind == V_RANGE
+                   || v[0].kind == V_UNDEFINED || v[0].kind == V_VIEW || v[0].kind == V_GENERATOR || v[0].kind == V_LOOP)
+TEST(callable, v[0].kind == V_MACRO || v[0].kind == V_FUNCTION || v[0].kind == V_METHOD || v[0].kind == V_UNDEFINED || v[0].kind == V_LOOP)
 TEST(eq, jinja_equal(r, v[0], v[1], 0))
 TEST(ne, !jinja_equal(r, v[0], v[1], 0))
 TEST(lt, jinja_compare(r, v[0], v[1], 0) < 0)
@@ -874,8 +858,7 @@ static bool all_case(struct render *r, struct str s, bool upper)
     for (size_t i = 0; i < s.len;) {
         int n;
         utf8proc_int32_t c = (utf8proc_int32_t)utf8_at((const uint8_t *)s.p + i, &n);
-        bool is_upper = utf8proc_category(c) == UTF8PROC_CATEGORY_LU,
-             is_lower = utf8proc_category(c) == UTF8PROC_CATEGORY_LL;
+        bool is_upper = utf8proc_category(c) == UTF8PROC_CATEGORY_LU, is_lower = utf8proc_category(c) == UTF8PROC_CATEGORY_LL;
         if (c >= 0x80 && !is_upper && !is_lower && utf8proc_category(c) != UTF8PROC_CATEGORY_LO)
             jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the case of U+%04X is not supported", (unsigned)c);
         if (upper ? is_lower : is_upper)
@@ -898,6 +881,7 @@ static bool value_same(struct render *r, struct value a, struct value b)
 }
 TEST(sameas, value_same(r, v[0], v[1]))
 
+// clang-format off
 static const struct function tests[] = {
     { "==", "other", eq_test, false },         { "!=", "other", ne_test, false },
     { "<", "other", lt_test, false },          { "<=", "other", le_test, false },
@@ -918,6 +902,7 @@ static const struct function tests[] = {
     { "string", "", string_test, false },      { "true", "", true_test, false },
     { "undefined", "", undefined_test, false },{ "upper", "", upper_test, false },
 };
+// clang-format on
 
 /* ---- methods ---- */
 
@@ -929,10 +914,10 @@ static struct value strip_with(struct render *r, struct value *v, bool left, boo
     return str_value(jinja_str_trim(v[0].s, &chars, left, right));
 }
 
-#define METHOD(name, result)                                                                                           \
-    static struct value name##_method(UNUSED struct render *r, struct value *v, UNUSED const struct args *a)           \
-    {                                                                                                                  \
-        return result;                                                                                                 \
+#define METHOD(name, result)                                                                                                               \
+    static struct value name##_method(UNUSED struct render *r, struct value *v, UNUSED const struct args *a)                               \
+    {                                                                                                                                      \
+        return result;                                                                                                                     \
     }
 METHOD(strip, strip_with(r, v, true, true))
 METHOD(lstrip, strip_with(r, v, true, false))
@@ -940,10 +925,8 @@ METHOD(rstrip, strip_with(r, v, false, true))
 METHOD(upper, jinja_str_case(r, v[0].s, true))
 METHOD(lower, jinja_str_case(r, v[0].s, false))
 METHOD(capitalize, capitalized(r, v[0].s))
-METHOD(split,
-       jinja_str_split(r, v[0].s, given(v[1]) && v[1].kind != V_NONE ? &v[1] : NULL, whole_arg(r, v[2], -1), false))
-METHOD(rsplit,
-       jinja_str_split(r, v[0].s, given(v[1]) && v[1].kind != V_NONE ? &v[1] : NULL, whole_arg(r, v[2], -1), true))
+METHOD(split, jinja_str_split(r, v[0].s, given(v[1]) && v[1].kind != V_NONE ? &v[1] : NULL, whole_arg(r, v[2], -1), false))
+METHOD(rsplit, jinja_str_split(r, v[0].s, given(v[1]) && v[1].kind != V_NONE ? &v[1] : NULL, whole_arg(r, v[2], -1), true))
 METHOD(items, items_of(r, v[0].dict, V_VIEW, 'i'))
 METHOD(keys, items_of(r, v[0].dict, V_VIEW, 'k'))
 METHOD(values, items_of(r, v[0].dict, V_VIEW, 'v'))
@@ -1052,8 +1035,7 @@ static bool all_class(struct render *r, struct str s, bool digit, bool letter)
     for (size_t i = 0; i < s.len; i++) {
         uint8_t c = (uint8_t)s.p[i];
         if (c >= 0x80)
-            jinja_fail_set(&r->fail, ERR_UNSUPPORTED,
-                           "asking for the class of characters beyond ASCII is not supported");
+            jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "asking for the class of characters beyond ASCII is not supported");
         if (!((digit && c >= '0' && c <= '9') || (letter && (c | 32) >= 'a' && (c | 32) <= 'z')))
             return false;
     }
@@ -1090,7 +1072,11 @@ static struct value list_count_method(struct render *r, struct value *v, UNUSED 
     return jinja_int(n);
 }
 
-#define REFUSED(name) { name, "", NULL, true }
+#define REFUSED(name)                                                                                                                      \
+    {                                                                                                                                      \
+        name, "", NULL, true                                                                                                               \
+    }
+// clang-format off
 static const struct function str_methods[] = {
     {"strip", "chars", strip_method, false},
     {"lstrip", "chars", lstrip_method, false},
@@ -1140,11 +1126,12 @@ static const struct function str_methods[] = {
     REFUSED("translate"),
     REFUSED("zfill"),
 };
+// clang-format on
 static const struct function dict_methods[] = {
-    {"get", "key default", get_method, false},
-    {"items", "", items_method, false},
-    {"keys", "", keys_method, false},
-    {"values", "", values_method, false},
+    { "get", "key default", get_method, false },
+    { "items", "", items_method, false },
+    { "keys", "", keys_method, false },
+    { "values", "", values_method, false },
     REFUSED("copy"),
     REFUSED("fromkeys"),
     REFUSED("clear"),
@@ -1154,8 +1141,8 @@ static const struct function dict_methods[] = {
     REFUSED("update"),
 };
 static const struct function list_methods[] = {
-    {"index", "value", index_method, false},
-    {"count", "value", list_count_method, false},
+    { "index", "value", index_method, false },
+    { "count", "value", list_count_method, false },
     REFUSED("append"),
     REFUSED("clear"),
     REFUSED("copy"),
@@ -1167,7 +1154,8 @@ static const struct function list_methods[] = {
     REFUSED("sort"),
 };
 static const struct function tuple_methods[] = {
-    { "index", "value", index_method, false }, { "count", "value", list_count_method, false },
+    { "index", "value", index_method, false },
+    { "count", "value", list_count_method, false },
 };
 
 /* ---- functions ---- */
@@ -1215,8 +1203,7 @@ static struct value dict_function(struct render *r, UNUSED struct value *v, cons
 
 static struct value range_function(struct render *r, struct value *v, UNUSED const struct args *a)
 {
-    int64_t from = given(v[1]) ? whole_arg(r, v[0], 0) : 0, to = whole_arg(r, given(v[1]) ? v[1] : v[0], 0),
-            by = whole_arg(r, v[2], 1);
+    int64_t from = given(v[1]) ? whole_arg(r, v[0], 0) : 0, to = whole_arg(r, given(v[1]) ? v[1] : v[0], 0), by = whole_arg(r, v[2], 1);
     if (!given(v[0]) || by == 0)
         jinja_fail_set(&r->fail, ERR_DATA, "range needs a bound, and a step other than 0");
     __int128 span = by > 0 ? (__int128)to - from : (__int128)from - to, each = by > 0 ? by : -(__int128)by;
@@ -1235,7 +1222,9 @@ static const struct function globals[] = {
     { "namespace", NULL, namespace_function, false },
     { "dict", NULL, dict_function, false },
     { "range", "start stop step", range_function, false },
-    REFUSED("lipsum"), REFUSED("cycler"), REFUSED("joiner"),
+    REFUSED("lipsum"),
+    REFUSED("cycler"),
+    REFUSED("joiner"),
 };
 
 /* ---- looking up ---- */
@@ -1266,14 +1255,10 @@ const struct function *jinja_global_find(struct str name)
 const struct function *jinja_method_find(const struct value *v, struct str name)
 {
     switch ((int)v->kind) {
-    case V_STR:
-        return jinja_function_find(str_methods, ARRAY_SIZE(str_methods), name);
-    case V_DICT:
-        return jinja_function_find(dict_methods, ARRAY_SIZE(dict_methods), name);
-    case V_LIST:
-        return jinja_function_find(list_methods, ARRAY_SIZE(list_methods), name);
-    case V_TUPLE:
-        return jinja_function_find(tuple_methods, ARRAY_SIZE(tuple_methods), name);
+    case V_STR: return jinja_function_find(str_methods, ARRAY_SIZE(str_methods), name);
+    case V_DICT: return jinja_function_find(dict_methods, ARRAY_SIZE(dict_methods), name);
+    case V_LIST: return jinja_function_find(list_methods, ARRAY_SIZE(list_methods), name);
+    case V_TUPLE: return jinja_function_find(tuple_methods, ARRAY_SIZE(tuple_methods), name);
     }
     return NULL;
 }

@@ -71,7 +71,7 @@ enum token_kind {
     T_STRING,
     T_INT,
     T_FLOAT,
-    T_OP
+    T_OP,
 };
 struct token {
     enum token_kind kind;
@@ -82,15 +82,15 @@ struct token {
 struct parse {
     struct fail fail;
     const char *src, *end, *at;
-    int line;              // at `at`
+    int line;    // at `at`
     bool in_tag, tag_is_var;
-    int brackets;          // open within the tag: closing signs do not end it
+    int brackets;    // open within the tag: closing signs do not end it
     char stack[64];
     struct token now, ahead;
     bool has_ahead;
     int depth;
-    int loops;             // for statements around this place
-    int macro;             // inside a macro: loops outside do not count
+    int loops;    // for statements around this place
+    int macro;    // inside a macro: loops outside do not count
 };
 
 static void lines_count(struct parse *p, const char *from, const char *to)
@@ -172,8 +172,7 @@ static bool raw_read(struct parse *p, const char *at, struct token *t)
         bool signed_end = q < p->end && (*q == '-' || *q == '+');
         if (p->end - q < 2 + signed_end || memcmp(q + signed_end, "%}", 2) != 0)
             continue;
-        *t = (struct token){
-            .kind = T_TEXT, .line = p->line, .text = {from, (size_t)(text_end(p, from, e, sign, false) - from)}};
+        *t = (struct token){ .kind = T_TEXT, .line = p->line, .text = { from, (size_t)(text_end(p, from, e, sign, false) - from) } };
         const char *next = close_end(q, p->end, "%}", true);
         lines_count(p, p->at, next);
         p->at = next;
@@ -187,8 +186,7 @@ static struct token root_next(struct parse *p)
 {
     for (;;) {
         const char *from = p->at, *tag = from;
-        while ((tag = memchr(tag, '{', (size_t)(p->end - tag))) &&
-               !(p->end - tag >= 2 && strchr("{%#", tag[1]) && tag[1]))
+        while ((tag = memchr(tag, '{', (size_t)(p->end - tag))) && !(p->end - tag >= 2 && strchr("{%#", tag[1]) && tag[1]))
             tag++;
         if (from >= p->end)
             return (struct token){ .kind = T_END, .line = p->line };
@@ -274,9 +272,7 @@ static struct token string_read(struct parse *p)
             int want = c == 'x' ? 2 : c == 'u' ? 4 : 8, d = 0;
             uint32_t v = 0;
             for (q += 2; d < want && q < at; d++, q++) {
-                int h = *q >= '0' && *q <= '9'                 ? *q - '0'
-                        : (*q | 32) >= 'a' && (*q | 32) <= 'f' ? (*q | 32) - 'a' + 10
-                                                               : -1;
+                int h = *q >= '0' && *q <= '9' ? *q - '0' : (*q | 32) >= 'a' && (*q | 32) <= 'f' ? (*q | 32) - 'a' + 10 : -1;
                 if (h < 0)
                     break;
                 v = v * 16 + (uint32_t)h;
@@ -315,8 +311,7 @@ static struct token number_read(struct parse *p)
         } else if (*q == '.' && next_digit && !real && !member) {
             real = true;
             text[n++] = *q++;
-        } else if ((*q | 32) == 'e' &&
-                   (next_digit || (q + 2 < p->end && (q[1] == '-' || q[1] == '+') && q[2] >= '0' && q[2] <= '9'))) {
+        } else if ((*q | 32) == 'e' && (next_digit || (q + 2 < p->end && (q[1] == '-' || q[1] == '+') && q[2] >= '0' && q[2] <= '9'))) {
             real = true;
             text[n++] = *q++;
             if (*q == '-' || *q == '+')
@@ -345,8 +340,8 @@ static struct token number_read(struct parse *p)
 /* The next token of a tag. */
 static struct token tag_next(struct parse *p)
 {
-    static const char *const ops[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
-                                      "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
+    static const char *const ops[] = { "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
+                                       "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";" };
     const char *space = spaces_end(p->at, p->end);
     lines_count(p, p->at, space);
     p->at = space;
@@ -497,11 +492,14 @@ static void arg_push(struct parse *p, struct expr *e, struct expr *arg)
 
 static bool is_tuple_end(const struct parse *p, const char *end_name)
 {
-    return p->now.kind == T_VAR_END || p->now.kind == T_BLOCK_END || is_op(p, ")") ||
-           (end_name && is_name(p, end_name));
+    return p->now.kind == T_VAR_END || p->now.kind == T_BLOCK_END || is_op(p, ")") || (end_name && is_name(p, end_name));
 }
 
-enum tuple_mode { TUPLE_FULL, TUPLE_NO_COND, TUPLE_TARGET };
+enum tuple_mode {
+    TUPLE_FULL,
+    TUPLE_NO_COND,
+    TUPLE_TARGET,
+};
 
 static struct expr *expr_primary(struct parse *p, bool with_namespace);
 
@@ -561,9 +559,13 @@ static struct expr *expr_string(struct parse *p)
 
 static struct expr *expr_primary(struct parse *p, bool with_namespace)
 {
-    static const struct { const char *name; enum value_kind kind; bool b; } consts[] = {
-        { "true", V_BOOL, true }, { "True", V_BOOL, true }, { "false", V_BOOL, false }, { "False", V_BOOL, false },
-        { "none", V_NONE, false }, { "None", V_NONE, false },
+    static const struct {
+        const char *name;
+        enum value_kind kind;
+        bool b;
+    } consts[] = {
+        { "true", V_BOOL, true },   { "True", V_BOOL, true },  { "false", V_BOOL, false },
+        { "False", V_BOOL, false }, { "none", V_NONE, false }, { "None", V_NONE, false },
     };
     struct expr *e;
     deeper(p);
@@ -739,9 +741,8 @@ static struct expr *expr_test(struct parse *p, struct expr *subject)
     e->function = jinja_test_find(e->name);
     if (!e->function)
         jinja_fail_set(&p->fail, ERR_UNSUPPORTED, "the test '%.*s' is not supported", (int)e->name.len, e->name.p);
-    bool arg = p->now.kind == T_STRING || p->now.kind == T_INT || p->now.kind == T_FLOAT || is_op(p, "[") ||
-               is_op(p, "{") ||
-               (p->now.kind == T_NAME && !is_name(p, "else") && !is_name(p, "or") && !is_name(p, "and"));
+    bool arg = p->now.kind == T_STRING || p->now.kind == T_INT || p->now.kind == T_FLOAT || is_op(p, "[") || is_op(p, "{")
+               || (p->now.kind == T_NAME && !is_name(p, "else") && !is_name(p, "or") && !is_name(p, "and"));
     if (is_op(p, "(")) {
         call_args(p, e);
     } else if (arg) {
@@ -784,9 +785,13 @@ static struct expr *expr_unary(struct parse *p, bool with_filter)
 }
 
 /* Left-associative operators, by level from the tightest. */
-static const struct { const char *sign; int op; int level; } binaries[] = {
-    { "**", OP_POW, 0 }, { "*", OP_MUL, 1 }, { "/", OP_DIV, 1 }, { "//", OP_FLOORDIV, 1 }, { "%", OP_MOD, 1 },
-    { "+", OP_ADD, 3 }, { "-", OP_SUB, 3 },
+static const struct {
+    const char *sign;
+    int op;
+    int level;
+} binaries[] = {
+    { "**", OP_POW, 0 }, { "*", OP_MUL, 1 }, { "/", OP_DIV, 1 }, { "//", OP_FLOORDIV, 1 },
+    { "%", OP_MOD, 1 },  { "+", OP_ADD, 3 }, { "-", OP_SUB, 3 },
 };
 
 static struct expr *expr_binary(struct parse *p, int level)
@@ -823,7 +828,10 @@ static struct expr *expr_binary(struct parse *p, int level)
 
 static struct expr *expr_compare(struct parse *p)
 {
-    static const struct { const char *sign; int op; } signs[] = {
+    static const struct {
+        const char *sign;
+        int op;
+    } signs[] = {
         { "==", OP_EQ }, { "!=", OP_NE }, { "<", OP_LT }, { "<=", OP_LE }, { ">", OP_GT }, { ">=", OP_GE },
     };
     struct expr *left = expr_binary(p, 3), *e = NULL;
@@ -1075,9 +1083,12 @@ static struct stmt *continue_read(struct parse *p)
     return jump_read(p, S_CONTINUE, "continue");
 }
 
-static const struct { const char *name; struct stmt *(*read)(struct parse *p); } statements[] = {
-    { "if", if_read }, { "for", for_read }, { "set", set_read }, { "macro", macro_read },
-    { "generation", generation_read }, { "break", break_read }, { "continue", continue_read },
+static const struct {
+    const char *name;
+    struct stmt *(*read)(struct parse *p);
+} statements[] = {
+    { "if", if_read },       { "for", for_read },           { "set", set_read }, { "macro", macro_read }, { "generation", generation_read },
+    { "break", break_read }, { "continue", continue_read },
 };
 
 static struct stmt *tag_read(struct parse *p)
@@ -1089,8 +1100,8 @@ static struct stmt *tag_read(struct parse *p)
             advance(p);
             return statements[i].read(p);
         }
-    jinja_fail_set(&p->fail, ERR_UNSUPPORTED, "the statement '%.*s' is not supported here",
-                   (int)MIN(p->now.text.len, (size_t)40), p->now.text.p);
+    jinja_fail_set(&p->fail, ERR_UNSUPPORTED, "the statement '%.*s' is not supported here", (int)MIN(p->now.text.len, (size_t)40),
+                   p->now.text.p);
 }
 
 /* Statements up to {% NAME where NAME is one of ends (then standing on NAME), or with ends NULL up to the end of the
@@ -1152,8 +1163,7 @@ static size_t newlines_unify(char *out, const char *source, size_t len)
 bool template_parse(struct template *t, const char *source, size_t len, struct error *err)
 {
     if (len > TEMPLATE_BYTES_MAX)
-        return error_set(err, ERR_DATA, "%s: the template has %zu bytes, more than %zu", t->name, len,
-                         TEMPLATE_BYTES_MAX);
+        return error_set(err, ERR_DATA, "%s: the template has %zu bytes, more than %zu", t->name, len, TEMPLATE_BYTES_MAX);
     if (utf8_valid_len((const uint8_t *)source, len, NULL, NULL) != len)
         return error_set(err, ERR_DATA, "%s: the template is not UTF-8", t->name);
     t->pool.max = (size_t)256 << 20;

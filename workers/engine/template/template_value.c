@@ -1,4 +1,5 @@
 /* Values of a rendering and what Python does with them: truth, equality, order, printing, members, arithmetic. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ void render_step(struct render *r, int64_t n)
 {
     r->steps += n;
     if (r->steps > RENDER_STEPS_MAX)
-        jinja_fail_set(&r->fail, ERR_FULL, "more than %lld steps", (long long)RENDER_STEPS_MAX);
+        jinja_fail_set(&r->fail, ERR_FULL, "more than %" PRId64 " steps", RENDER_STEPS_MAX);
 }
 
 /* ---- making ---- */
@@ -49,7 +50,7 @@ struct value jinja_list_new(struct render *r, enum value_kind kind, int64_t cap)
     struct list *l = jinja_pool_take(&r->fail, sizeof *l);
     if (cap > 0) {
         if (cap > (int64_t)(RENDER_BYTES_MAX / sizeof l->v[0]))
-            jinja_fail_set(&r->fail, ERR_FULL, "a list of %lld items", (long long)cap);
+            jinja_fail_set(&r->fail, ERR_FULL, "a list of %" PRId64 " items", cap);
         l->v = jinja_pool_take(&r->fail, (size_t)cap * sizeof l->v[0]);
     }
     l->cap = cap;
@@ -105,8 +106,7 @@ void jinja_dict_set(struct render *r, struct dict *d, struct value key, struct v
     }
     if (d->n == d->cap) {
         int64_t cap = MAX(d->cap * 2, (int64_t)4);
-        struct value *k = jinja_pool_take(&r->fail, (size_t)cap * sizeof *k),
-                     *v = jinja_pool_take(&r->fail, (size_t)cap * sizeof *v);
+        struct value *k = jinja_pool_take(&r->fail, (size_t)cap * sizeof *k), *v = jinja_pool_take(&r->fail, (size_t)cap * sizeof *v);
         if (d->n) {
             memcpy(k, d->key, (size_t)d->n * sizeof *k);
             memcpy(v, d->value, (size_t)d->n * sizeof *v);
@@ -125,23 +125,18 @@ struct value jinja_from_json(struct render *r, const json_t *j, int depth)
         jinja_fail_set(&r->fail, ERR_DATA, "variables nested deeper than %d", VALUE_DEPTH_MAX);
     render_step(r, 1);
     switch (json_typeof(j)) {
-    case JSON_NULL:
-        return jinja_of(V_NONE);
+    case JSON_NULL: return jinja_of(V_NONE);
     case JSON_TRUE:
-    case JSON_FALSE:
-        return jinja_bool(json_is_true(j));
-    case JSON_INTEGER:
-        return jinja_int(json_integer_value(j));
-    case JSON_REAL:
-        return jinja_float(json_real_value(j));
+    case JSON_FALSE: return jinja_bool(json_is_true(j));
+    case JSON_INTEGER: return jinja_int(json_integer_value(j));
+    case JSON_REAL: return jinja_float(json_real_value(j));
     case JSON_STRING:    // borrowed: the variables outlive the rendering
         return jinja_str(json_string_value(j), json_string_length(j));
     case JSON_ARRAY: {
         struct value l = jinja_list_new(r, V_LIST, (int64_t)json_array_size(j));
         const json_t *one;
         size_t i;
-        json_array_foreach (j, i, one)
-            l.list->v[l.list->n++] = jinja_from_json(r, one, depth + 1);
+        json_array_foreach(j, i, one) l.list->v[l.list->n++] = jinja_from_json(r, one, depth + 1);
         return l;
     }
     case JSON_OBJECT: {
@@ -150,8 +145,7 @@ struct value jinja_from_json(struct render *r, const json_t *j, int depth)
         d.dict->key = jinja_pool_take(&r->fail, n * sizeof *d.dict->key);
         d.dict->value = jinja_pool_take(&r->fail, n * sizeof *d.dict->value);
         d.dict->cap = (int64_t)n;
-        for (void *it = json_object_iter((json_t *)(uintptr_t)j); it;
-             it = json_object_iter_next((json_t *)(uintptr_t)j, it)) {
+        for (void *it = json_object_iter((json_t *)(uintptr_t)j); it; it = json_object_iter_next((json_t *)(uintptr_t)j, it)) {
             const char *key = json_object_iter_key(it);    // jansson refuses NUL in keys
             d.dict->key[d.dict->n] = jinja_str(key, strlen(key));
             d.dict->value[d.dict->n++] = jinja_from_json(r, json_object_iter_value(it), depth + 1);
@@ -207,22 +201,24 @@ static int64_t value_whole(struct value v)    // of an int or bool
 bool jinja_true(struct render *r, struct value v)
 {
     switch (v.kind) {
-    case V_BOOL:
-        return v.b;
-    case V_INT:
-        return v.i != 0;
-    case V_FLOAT:
-        return v.f != 0;
-    case V_STR:
-        return v.s.len > 0;
-    case V_LIST: case V_TUPLE: case V_RANGE: case V_VIEW:
-        return v.list->n > 0;
-    case V_DICT:
-        return v.dict->n > 0;
-    case V_UNDEFINED: case V_NONE: case V_MISSING:
-        return false;
-    case V_LOOP: case V_GENERATOR: case V_NAMESPACE: case V_MACRO: case V_FUNCTION: case V_METHOD:
-        return true;
+    case V_BOOL: return v.b;
+    case V_INT: return v.i != 0;
+    case V_FLOAT: return v.f != 0;
+    case V_STR: return v.s.len > 0;
+    case V_LIST:
+    case V_TUPLE:
+    case V_RANGE:
+    case V_VIEW: return v.list->n > 0;
+    case V_DICT: return v.dict->n > 0;
+    case V_UNDEFINED:
+    case V_NONE:
+    case V_MISSING: return false;
+    case V_LOOP:
+    case V_GENERATOR:
+    case V_NAMESPACE:
+    case V_MACRO:
+    case V_FUNCTION:
+    case V_METHOD: return true;
     }
     (void)r;
     return false;
@@ -231,19 +227,15 @@ bool jinja_true(struct render *r, struct value v)
 int64_t jinja_length(struct render *r, struct value v)
 {
     switch ((int)v.kind) {
-    case V_STR:
-        render_step(r, (int64_t)(v.s.len / 64));
-        return jinja_str_chars(v.s);
-    case V_LIST: case V_TUPLE: case V_RANGE: case V_VIEW:
-        return v.list->n;
-    case V_DICT:
-        return v.dict->n;
-    case V_UNDEFINED:
-        return 0;
-    case V_LOOP:
-        return v.loop->items->n;
-    default:
-        jinja_fail_set(&r->fail, ERR_DATA, "a %s has no length", jinja_type(&v));
+    case V_STR: render_step(r, (int64_t)(v.s.len / 64)); return jinja_str_chars(v.s);
+    case V_LIST:
+    case V_TUPLE:
+    case V_RANGE:
+    case V_VIEW: return v.list->n;
+    case V_DICT: return v.dict->n;
+    case V_UNDEFINED: return 0;
+    case V_LOOP: return v.loop->items->n;
+    default: jinja_fail_set(&r->fail, ERR_DATA, "a %s has no length", jinja_type(&v));
     }
 }
 
@@ -251,17 +243,17 @@ struct list *jinja_items(struct render *r, struct value v)
 {
     struct value l;
     switch ((int)v.kind) {
-    case V_LIST: case V_TUPLE: case V_RANGE: case V_VIEW:
-        return v.list;
+    case V_LIST:
+    case V_TUPLE:
+    case V_RANGE:
+    case V_VIEW: return v.list;
     case V_GENERATOR:    // what is left, and then nothing is left
         l = jinja_list_new(r, V_LIST, 0);
         if (v.list->at < v.list->n)
-            *l.list =
-                (struct list){.v = v.list->v + v.list->at, .n = v.list->n - v.list->at, .cap = v.list->n - v.list->at};
+            *l.list = (struct list){ .v = v.list->v + v.list->at, .n = v.list->n - v.list->at, .cap = v.list->n - v.list->at };
         v.list->at = v.list->n;
         return l.list;
-    case V_UNDEFINED:
-        return jinja_list_new(r, V_LIST, 0).list;
+    case V_UNDEFINED: return jinja_list_new(r, V_LIST, 0).list;
     case V_DICT:
         l = jinja_list_new(r, V_LIST, v.dict->n);
         for (int64_t i = 0; i < v.dict->n; i++)
@@ -276,10 +268,8 @@ struct list *jinja_items(struct render *r, struct value v)
             i += (size_t)n;
         }
         return l.list;
-    case V_LOOP:
-        jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "iterating over 'loop' is not supported");
-    default:
-        jinja_fail_set(&r->fail, ERR_DATA, "a %s cannot be iterated over", jinja_type(&v));
+    case V_LOOP: jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "iterating over 'loop' is not supported");
+    default: jinja_fail_set(&r->fail, ERR_DATA, "a %s cannot be iterated over", jinja_type(&v));
     }
 }
 
@@ -323,29 +313,24 @@ bool jinja_equal(struct render *r, struct value a, struct value b, int depth)
     if (a.kind != b.kind)
         return false;
     switch (a.kind) {
-    case V_STR:
-        render_step(r, (int64_t)(a.s.len / 64));
-        return jinja_str_equal(a.s, b.s);
-    case V_LIST: case V_TUPLE: case V_RANGE:
-        return list_equal(r, a.list, b.list, depth);
-    case V_DICT:
-        return dict_equal(r, a.dict, b.dict, depth);
-    case V_UNDEFINED: case V_NONE: case V_MISSING:
-        return true;
-    case V_VIEW: case V_GENERATOR:
-        return a.list == b.list;
-    case V_NAMESPACE:
-        return a.dict == b.dict;
-    case V_LOOP:
-        return a.loop == b.loop;
-    case V_MACRO:
-        return a.macro == b.macro;
-    case V_FUNCTION:
-        return a.function == b.function;
-    case V_METHOD:
-        return a.bound->method == b.bound->method;
-    case V_BOOL: case V_INT: case V_FLOAT:
-        break;    // done above
+    case V_STR: render_step(r, (int64_t)(a.s.len / 64)); return jinja_str_equal(a.s, b.s);
+    case V_LIST:
+    case V_TUPLE:
+    case V_RANGE: return list_equal(r, a.list, b.list, depth);
+    case V_DICT: return dict_equal(r, a.dict, b.dict, depth);
+    case V_UNDEFINED:
+    case V_NONE:
+    case V_MISSING: return true;
+    case V_VIEW:
+    case V_GENERATOR: return a.list == b.list;
+    case V_NAMESPACE: return a.dict == b.dict;
+    case V_LOOP: return a.loop == b.loop;
+    case V_MACRO: return a.macro == b.macro;
+    case V_FUNCTION: return a.function == b.function;
+    case V_METHOD: return a.bound->method == b.bound->method;
+    case V_BOOL:
+    case V_INT:
+    case V_FLOAT: break;    // done above
     }
     return false;
 }
@@ -420,8 +405,7 @@ static void float_print(struct buf *b, double f)
     if (digits[0] == '-')
         buf_char(b, '-');
     if (exponent < -4 || exponent >= 16) {
-        buf_fmt(b, "%c%s%s%s%02d", mantissa[0], n > 1 ? "." : "", mantissa + 1, exponent < 0 ? "e-" : "e+",
-                abs(exponent));
+        buf_fmt(b, "%c%s%s%s%02d", mantissa[0], n > 1 ? "." : "", mantissa + 1, exponent < 0 ? "e-" : "e+", abs(exponent));
     } else if (exponent < 0) {
         buf_fmt(b, "0.%.*s%s", -exponent - 1, "0000", mantissa);
     } else {
@@ -440,9 +424,14 @@ static bool is_printable(uint32_t cp)
     if (cp == ' ')
         return true;
     switch ((int)utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_CC: case UTF8PROC_CATEGORY_CF: case UTF8PROC_CATEGORY_CS: case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN: case UTF8PROC_CATEGORY_ZL: case UTF8PROC_CATEGORY_ZP: case UTF8PROC_CATEGORY_ZS:
-        return false;
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_ZS: return false;
     }
     return true;
 }
@@ -470,7 +459,7 @@ static void str_repr(struct buf *b, struct str s)
 
 static void list_repr(struct render *r, struct buf *b, struct value v, int depth)
 {
-    static const char *const views[][2] = {{"dict_items([", "])"}, {"dict_keys([", "])"}, {"dict_values([", "])"}};
+    static const char *const views[][2] = { { "dict_items([", "])" }, { "dict_keys([", "])" }, { "dict_values([", "])" } };
     bool tuple = v.kind == V_TUPLE, view = v.kind == V_VIEW;
     const char *const *signs = views[v.view == 'k' ? 1 : v.view == 'v' ? 2 : 0];
     buf_str(b, view ? signs[0] : tuple ? "(" : "[");
@@ -520,27 +509,15 @@ void jinja_repr(struct render *r, struct buf *b, struct value v, int depth)
         if (v.markup)
             buf_char(b, ')');
         break;
-    case V_NONE:
-        buf_str(b, "None");
-        break;
-    case V_BOOL:
-        buf_str(b, v.b ? "True" : "False");
-        break;
-    case V_INT:
-        buf_fmt(b, "%lld", (long long)v.i);
-        break;
-    case V_FLOAT:
-        float_print(b, v.f);
-        break;
-    case V_UNDEFINED:
-        buf_str(b, "Undefined");
-        break;
-    case V_LIST: case V_TUPLE: case V_VIEW:
-        list_repr(r, b, v, depth);
-        break;
-    case V_DICT:
-        dict_repr(r, b, v.dict, depth);
-        break;
+    case V_NONE: buf_str(b, "None"); break;
+    case V_BOOL: buf_str(b, v.b ? "True" : "False"); break;
+    case V_INT: buf_fmt(b, "%" PRId64, v.i); break;
+    case V_FLOAT: float_print(b, v.f); break;
+    case V_UNDEFINED: buf_str(b, "Undefined"); break;
+    case V_LIST:
+    case V_TUPLE:
+    case V_VIEW: list_repr(r, b, v, depth); break;
+    case V_DICT: dict_repr(r, b, v.dict, depth); break;
     case V_RANGE:
     case V_GENERATOR:
     case V_NAMESPACE:
@@ -548,9 +525,7 @@ void jinja_repr(struct render *r, struct buf *b, struct value v, int depth)
     case V_MACRO:
     case V_FUNCTION:
     case V_METHOD:
-    case V_MISSING:
-        b->failed = true;
-        break;
+    case V_MISSING: b->failed = true; break;
     }
 }
 
@@ -585,7 +560,10 @@ struct str jinja_text(struct render *r, struct value v)
 
 void jinja_text_escape(struct buf *b, struct str s)
 {
-    static const struct { char c; const char *as; } signs[] = {
+    static const struct {
+        char c;
+        const char *as;
+    } signs[] = {
         { '&', "&amp;" }, { '<', "&lt;" }, { '>', "&gt;" }, { '"', "&#34;" }, { '\'', "&#39;" },
     };
     for (size_t i = 0; i < s.len; i++) {
@@ -660,25 +638,18 @@ void jinja_json(struct render *r, struct buf *b, struct value v, const struct va
     }
     bool ascii = opt[0].b;
     switch ((int)v.kind) {
-    case V_NONE:
-        buf_str(b, "null");
-        return;
-    case V_BOOL:
-        buf_str(b, v.b ? "true" : "false");
-        return;
-    case V_INT:
-        jinja_repr(r, b, v, 0);
-        return;
+    case V_NONE: buf_str(b, "null"); return;
+    case V_BOOL: buf_str(b, v.b ? "true" : "false"); return;
+    case V_INT: jinja_repr(r, b, v, 0); return;
     case V_FLOAT:
         if (isnan(v.f) || isinf(v.f))
             buf_str(b, isnan(v.f) ? "NaN" : v.f > 0 ? "Infinity" : "-Infinity");
         else
             jinja_repr(r, b, v, 0);
         return;
-    case V_STR:
-        json_text_print(b, v.s.p, v.s.len, ascii ? JSON_TEXT_ASCII : JSON_TEXT_UTF8);
-        return;
-    case V_LIST: case V_TUPLE:
+    case V_STR: json_text_print(b, v.s.p, v.s.len, ascii ? JSON_TEXT_ASCII : JSON_TEXT_UTF8); return;
+    case V_LIST:
+    case V_TUPLE:
         if (v.list->n == 0) {
             buf_str(b, "[]");
             return;
@@ -725,8 +696,7 @@ void jinja_json(struct render *r, struct buf *b, struct value v, const struct va
         buf_char(b, '}');
         return;
     }
-    default:
-        json_fail(r, b, v);
+    default: json_fail(r, b, v);
     }
 }
 
@@ -735,6 +705,7 @@ void jinja_json(struct render *r, struct buf *b, struct value v, const struct va
 static struct value loop_attr(struct render *r, const struct loop *l, struct str name)
 {
     int64_t n = l->items->n;
+    // clang-format off
     const struct { const char *name; struct value value;
     } attrs[] = {
         {"index", jinja_int(l->index0 + 1)},
@@ -749,6 +720,7 @@ static struct value loop_attr(struct render *r, const struct loop *l, struct str
         {"previtem", l->index0 > 0 ? l->items->v[l->index0 - 1] : jinja_of(V_UNDEFINED)},
         {"nextitem", l->index0 + 1 < n ? l->items->v[l->index0 + 1] : jinja_of(V_UNDEFINED)},
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(attrs); i++)
         if (jinja_str_is(name, attrs[i].name))
             return attrs[i].value;
@@ -761,8 +733,7 @@ static struct value loop_attr(struct render *r, const struct loop *l, struct str
 static struct value method_of(struct render *r, struct value v, struct str name)
 {
     if (name.len > 2 && name.p[0] == '_' && name.p[1] == '_')
-        jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the attribute '%.*s' is not supported",
-                       (int)MIN(name.len, (size_t)60), name.p);
+        jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "the attribute '%.*s' is not supported", (int)MIN(name.len, (size_t)60), name.p);
     const struct function *m = jinja_method_find(&v, name);
     if (!m)
         return jinja_of(V_MISSING);
@@ -1027,7 +998,8 @@ struct value jinja_binary(struct render *r, int op, struct value a, struct value
         return repeated(r, b, value_whole(a));
     if (op == OP_MOD && a.kind == V_STR)
         jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "formatting with '%%' is not supported");
-    static const char *const signs[] = {[OP_ADD] = "+",       [OP_SUB] = "-", [OP_MUL] = "*", [OP_DIV] = "/",
-                                        [OP_FLOORDIV] = "//", [OP_MOD] = "%", [OP_POW] = "**"};
+    static const char *const signs[] = {
+        [OP_ADD] = "+", [OP_SUB] = "-", [OP_MUL] = "*", [OP_DIV] = "/", [OP_FLOORDIV] = "//", [OP_MOD] = "%", [OP_POW] = "**"
+    };
     jinja_fail_set(&r->fail, ERR_DATA, "'%s' between a %s and a %s", signs[op], jinja_type(&a), jinja_type(&b));
 }

@@ -81,8 +81,8 @@ static bool word_before(const struct unicode *u, const uint8_t *text, size_t at)
     return at > 0 && (unicode_class(u, utf8_at(utf8_before(text + at), &n)) & CHAR_WORD);
 }
 
-bool added_next(const struct added_set *s, const struct unicode *u, const uint8_t *text, size_t len, size_t *at,
-                size_t done, bool skip_special, struct added_match *m)
+bool added_next(const struct added_set *s, const struct unicode *u, const uint8_t *text, size_t len, size_t *at, size_t done,
+                bool skip_special, struct added_match *m)
 {
     if (s->n == 0)
         return false;
@@ -106,8 +106,7 @@ bool added_next(const struct added_set *s, const struct unicode *u, const uint8_
         i = to;    // also when it is not taken: the search goes on behind it
         if (skip_special && t->special)
             continue;
-        if (t->single_word && (word_before(u, text, from) ||
-                               (to < len && (unicode_class(u, utf8_at(text + to, &n)) & CHAR_WORD))))
+        if (t->single_word && (word_before(u, text, from) || (to < len && (unicode_class(u, utf8_at(text + to, &n)) & CHAR_WORD))))
             continue;
         if (t->lstrip)
             while (from > done) {

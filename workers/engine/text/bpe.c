@@ -191,8 +191,8 @@ struct link {
 };
 struct entry {
     uint32_t rank;
-    int32_t left;          // link
-    int32_t id;            // what the pair became when the entry was made: if it would not now, the entry is stale
+    int32_t left;    // link
+    int32_t id;      // what the pair became when the entry was made: if it would not now, the entry is stale
 };
 
 static bool entry_before(const struct entry *a, const struct entry *b)
@@ -285,8 +285,7 @@ static int64_t piece_merge(const struct bpe *b, const uint8_t *piece, size_t len
     return n <= SMALL ? merge_small(b, out, (int)n) : merge_large(b, out, n, s);
 }
 
-int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64_t hash, int32_t *out,
-                   struct bpe_scratch *s)
+int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64_t hash, int32_t *out, struct bpe_scratch *s)
 {
     int32_t id = bpe_find_hashed(b, piece, len, hash);
     if (id >= 0) {

@@ -10,41 +10,41 @@
 #include <stdint.h>
 #include "protocol/base/error.h"
 
-#define BPE_IDS_MAX (1 << 22)      // largest vocabulary; the published ones have up to 262 144
-#define BPE_TOKEN_MAX 65535        // bytes of one token
+#define BPE_IDS_MAX (1 << 22)    // largest vocabulary; the published ones have up to 262 144
+#define BPE_TOKEN_MAX 65535      // bytes of one token
 
 struct bpe_token {
-    uint32_t at;        // first byte in bpe.bytes
-    uint16_t len;       // bytes; 0: no such token
-    bool raw; // its text is not made of the byte alphabet: it never comes out of encoding, and decodes as it is
+    uint32_t at;     // first byte in bpe.bytes
+    uint16_t len;    // bytes; 0: no such token
+    bool raw;        // its text is not made of the byte alphabet: it never comes out of encoding, and decodes as it is
 };
 struct bpe_merge {
-    uint64_t pair;      // left id << 32 | right id; UINT64_MAX: an empty slot
-    uint32_t rank;      // place in the list of merges, lower first
-    uint32_t id;        // what the two become
+    uint64_t pair;    // left id << 32 | right id; UINT64_MAX: an empty slot
+    uint32_t rank;    // place in the list of merges, lower first
+    uint32_t id;      // what the two become
 };
 struct bpe_slot {
-    uint32_t tag;       // high half of the hash
-    uint32_t id1;       // id + 1; 0: empty
+    uint32_t tag;    // high half of the hash
+    uint32_t id1;    // id + 1; 0: empty
 };
 struct bpe {
-    char *bytes;                  // all tokens' bytes
+    char *bytes;    // all tokens' bytes
     size_t n_bytes, cap_bytes;
-    struct bpe_token *token;      // (n_id)
-    int32_t n_id;                 // largest id + 1
+    struct bpe_token *token;    // (n_id)
+    int32_t n_id;               // largest id + 1
     int32_t n_token;
-    struct bpe_slot *slot;        // hash of tokens by bytes, (slot_mask + 1)
+    struct bpe_slot *slot;    // hash of tokens by bytes, (slot_mask + 1)
     uint32_t slot_mask;
-    struct bpe_merge *merge;      // hash of merges by pair, (merge_mask + 1)
+    struct bpe_merge *merge;    // hash of merges by pair, (merge_mask + 1)
     uint32_t merge_mask;
     uint32_t n_merge;
-    _Atomic uint8_t *whole; // (n_id) does merging a token's own bytes give the token? 0 not asked yet, 1 yes, 2 no
-    int32_t byte_id[256];         // token of a single byte, -1: none
-    uint64_t seed;                // of the hashes: a hostile file cannot aim for collisions
-    bool ignore_merges;           // a piece that is a token needs no merging (Llama-3)
+    _Atomic uint8_t *whole;    // (n_id) does merging a token's own bytes give the token? 0 not asked yet, 1 yes, 2 no
+    int32_t byte_id[256];      // token of a single byte, -1: none
+    uint64_t seed;             // of the hashes: a hostile file cannot aim for collisions
+    bool ignore_merges;        // a piece that is a token needs no merging (Llama-3)
 };
 struct bpe_scratch {
-    void *mem;                    // working memory of the longest piece so far
+    void *mem;    // working memory of the longest piece so far
     size_t mem_bytes;
 };
 /* Make room for n_id ids and a hash of n_token tokens and n_merge merges. */
@@ -62,6 +62,5 @@ uint64_t bpe_hash(const void *bytes, size_t len, uint64_t seed);
 /* As bpe_find with the hash already known, for tokens that are not raw. */
 int32_t bpe_find_hashed(const struct bpe *b, const void *bytes, size_t len, uint64_t hash);
 /* Encode one piece of at most INT32_MAX bytes into out (room for len ids). Returns the ids written, -1: no memory. */
-int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64_t hash, int32_t *out,
-                   struct bpe_scratch *s);
+int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64_t hash, int32_t *out, struct bpe_scratch *s);
 void bpe_scratch_release(struct bpe_scratch *s);

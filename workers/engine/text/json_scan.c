@@ -38,8 +38,7 @@ bool json_scan_expect(struct json_scan *s, char c, struct error *err)
 {
     if (json_scan_next(s, c))
         return true;
-    return s->at >= s->end ? json_scan_fail(s, err, "the text ends where '%c' is expected", c)
-                           : json_scan_fail(s, err, "'%c' expected", c);
+    return s->at >= s->end ? json_scan_fail(s, err, "the text ends where '%c' is expected", c) : json_scan_fail(s, err, "'%c' expected", c);
 }
 
 static int hex4(const char *p, const char *end)
@@ -49,10 +48,7 @@ static int hex4(const char *p, const char *end)
         return -1;
     for (int i = 0; i < 4; i++) {
         char c = p[i];
-        int d = c >= '0' && c <= '9'   ? c - '0'
-                : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                       : -1;
+        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
         if (d < 0)
             return -1;
         v = v * 16 + d;
@@ -139,8 +135,7 @@ bool json_scan_int(struct json_scan *s, int64_t *out, struct error *err)
         v = v * 10 + (*s->at++ - '0');
         n++;
     }
-    if (n == 0 ||
-        (s->at < s->end && (*s->at == '.' || *s->at == 'e' || *s->at == 'E' || (*s->at >= '0' && *s->at <= '9'))))
+    if (n == 0 || (s->at < s->end && (*s->at == '.' || *s->at == 'e' || *s->at == 'E' || (*s->at >= '0' && *s->at <= '9'))))
         return json_scan_fail(s, err, "a whole number is expected");
     *out = minus ? -v : v;
     return true;
@@ -208,8 +203,7 @@ json_t *json_scan_value(struct json_scan *s, struct error *err)
     if (!json_scan_skip(s, err))
         return NULL;
     json_error_t why;
-    json_t *v =
-        json_loadb(from, (size_t)(s->at - from), JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    json_t *v = json_loadb(from, (size_t)(s->at - from), JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!v)
         json_scan_fail(s, err, "%s", why.text);
     return v;

@@ -12,11 +12,17 @@ enum stage_kind {
     STAGE_REGEX,     // PCRE2, with what happens to matches in behavior
     STAGE_DIGITS,    // numbers apart, one by one or in runs
 };
-enum behavior { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
+enum behavior {
+    ISOLATED,
+    REMOVED,
+    MERGED_WITH_PREVIOUS,
+    MERGED_WITH_NEXT,
+    CONTIGUOUS,
+};
 struct pretok_stage {
     enum stage_kind kind;
     pretok_next *next;
-    pcre2_code *code;            // owned
+    pcre2_code *code;    // owned
     enum behavior behavior;
     bool invert;
     bool individual_digits;
@@ -174,7 +180,10 @@ static size_t gpt2_next(const struct unicode *u, const uint8_t *p, const uint8_t
     return space_len(u, p, end, false);
 }
 
-static const struct { const char *pattern; pretok_next *next; } published[] = {
+static const struct {
+    const char *pattern;
+    pretok_next *next;
+} published[] = {
     { QWEN2_PATTERN, qwen2_next },
     { LLAMA3_PATTERN, llama3_next },
     { GPT2_PATTERN, gpt2_next },
@@ -184,9 +193,11 @@ static const struct { const char *pattern; pretok_next *next; } published[] = {
 
 /* What Oniguruma (the engine the files are written for) means by a class, in PCRE2's words, to stand inside brackets.
  */
-static const struct { char letter; const char *in_class; } escapes[] = {
-    { 's', "\\p{White_Space}" }, { 'd', "\\p{Nd}" }, { 'w', "\\p{L}\\p{M}\\p{Nd}\\p{Pc}" },
-    { 'S', "\\P{White_Space}" }, { 'D', "\\P{Nd}" },
+static const struct {
+    char letter;
+    const char *in_class;
+} escapes[] = {
+    { 's', "\\p{White_Space}" }, { 'd', "\\p{Nd}" }, { 'w', "\\p{L}\\p{M}\\p{Nd}\\p{Pc}" }, { 'S', "\\P{White_Space}" }, { 'D', "\\P{Nd}" },
 };
 
 /* Spell a pattern for PCRE2. Refuses what the two engines read differently. */
@@ -208,8 +219,7 @@ static bool pattern_translate(const char *pattern, struct buf *out, struct error
         if (*p == ']')
             in_class = 0;
         if (!in_class && *p == '}' && p[1] == '+')
-            return error_set(err, ERR_UNSUPPORTED, "'}+' in the pattern '%.300s', which engines read differently",
-                             pattern);
+            return error_set(err, ERR_UNSUPPORTED, "'}+' in the pattern '%.300s', which engines read differently", pattern);
         if (*p != '\\') {
             buf_char(out, *p);
             continue;
@@ -222,16 +232,16 @@ static bool pattern_translate(const char *pattern, struct buf *out, struct error
             buf_fmt(out, in_class ? "%s" : "[%s]", escapes[i].in_class);
         } else if (*p == 'W' && !in_class) {
             buf_str(out, "[^\\p{L}\\p{M}\\p{Nd}\\p{Pc}]");
-        } else if (*p && (strchr("rntfvpPx", *p) || (*p > 0x20 && *p < 0x7F && !strchr("0123456789", *p) &&
-                   !((*p | 0x20) >= 'a' && (*p | 0x20) <= 'z')))) {
+        } else if (*p
+                   && (strchr("rntfvpPx", *p)
+                       || (*p > 0x20 && *p < 0x7F && !strchr("0123456789", *p) && !((*p | 0x20) >= 'a' && (*p | 0x20) <= 'z')))) {
             bool named = (*p == 'p' || *p == 'P' || *p == 'x') && p[1] == '{';
             buf_char(out, '\\');
             buf_char(out, *p);
             while (named && p[1] && *p != '}')
                 buf_char(out, *++p);
         } else {
-            return error_set(err, ERR_UNSUPPORTED, "the escape '\\%c' in the pattern '%.300s' is not supported",
-                             *p ? *p : ' ', pattern);
+            return error_set(err, ERR_UNSUPPORTED, "the escape '\\%c' in the pattern '%.300s' is not supported", *p ? *p : ' ', pattern);
         }
     }
     return !out->failed || error_set(err, ERR_NO_MEMORY, "no memory for a pattern");
@@ -285,8 +295,8 @@ static struct pretok_stage *stage_add(struct pretok *p, struct error *err)
     return &p->stage[p->n_stage++];
 }
 
-static bool pattern_add(struct pretok *p, const char *pattern, bool literal, enum behavior behavior, bool invert,
-                        bool use_pcre2, struct error *err)
+static bool pattern_add(struct pretok *p, const char *pattern, bool literal, enum behavior behavior, bool invert, bool use_pcre2,
+                        struct error *err)
 {
     struct pretok_stage *st = stage_add(p, err);
     if (!st)
@@ -306,8 +316,11 @@ static bool pattern_add(struct pretok *p, const char *pattern, bool literal, enu
 static bool split_read(struct pretok *p, const json_t *spec, bool use_pcre2, struct error *err)
 {
     static const char *const names[] = {
-        [ISOLATED] = "Isolated", [REMOVED] = "Removed", [MERGED_WITH_PREVIOUS] = "MergedWithPrevious",
-        [MERGED_WITH_NEXT] = "MergedWithNext", [CONTIGUOUS] = "Contiguous",
+        [ISOLATED] = "Isolated",
+        [REMOVED] = "Removed",
+        [MERGED_WITH_PREVIOUS] = "MergedWithPrevious",
+        [MERGED_WITH_NEXT] = "MergedWithNext",
+        [CONTIGUOUS] = "Contiguous",
     };
     const json_t *pattern = json_object_get(spec, "pattern");
     const char *behavior = json_string_value(json_object_get(spec, "behavior"));
@@ -317,16 +330,13 @@ static bool split_read(struct pretok *p, const json_t *spec, bool use_pcre2, str
         return error_set(err, ERR_DATA, "a Split in pre_tokenizer has no pattern");
     for (size_t i = 0; behavior && i < ARRAY_SIZE(names); i++)
         if (strcmp(behavior, names[i]) == 0)
-            return pattern_add(p, regex ? regex : text, !regex, (enum behavior)i, flag_get(spec, "invert", false),
-                               use_pcre2, err);
-    return error_set(err, ERR_UNSUPPORTED, "the behavior '%s' of a Split in pre_tokenizer is not known",
-                     behavior ? behavior : "");
+            return pattern_add(p, regex ? regex : text, !regex, (enum behavior)i, flag_get(spec, "invert", false), use_pcre2, err);
+    return error_set(err, ERR_UNSUPPORTED, "the behavior '%s' of a Split in pre_tokenizer is not known", behavior ? behavior : "");
 }
 
 /* Read one pre_tokenizer, or the members of a Sequence. byte_level: whether a ByteLevel has been seen, which must be
  * last. */
-static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *byte_level, bool use_pcre2,
-                       struct error *err)
+static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *byte_level, bool use_pcre2, struct error *err)
 {
     const char *type = json_string_value(json_object_get(spec, "type"));
     if (!type)
@@ -338,9 +348,7 @@ static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *by
         size_t i;
         if (!json_is_array(list) || depth > 4)
             return error_set(err, ERR_DATA, "a Sequence in pre_tokenizer has no list, or is nested too deep");
-        json_array_foreach (list, i, one)
-            if (!stage_read(p, one, depth + 1, byte_level, use_pcre2, err))
-                return false;
+        json_array_foreach(list, i, one) if (!stage_read(p, one, depth + 1, byte_level, use_pcre2, err)) return false;
         return true;
     }
     if (strcmp(type, "Split") == 0)
@@ -349,16 +357,14 @@ static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *by
         struct pretok_stage *st = stage_add(p, err);
         if (!st)
             return false;
-        *st = (struct pretok_stage){.kind = STAGE_DIGITS,
-                                    .individual_digits = flag_get(spec, "individual_digits", false)};
+        *st = (struct pretok_stage){ .kind = STAGE_DIGITS, .individual_digits = flag_get(spec, "individual_digits", false) };
         return true;
     }
     if (strcmp(type, "ByteLevel") == 0) {
         *byte_level = true;
         p->add_prefix_space = flag_get(spec, "add_prefix_space", true);
         p->prefix_stage = p->n_stage;
-        return !flag_get(spec, "use_regex", true) ||
-               pattern_add(p, GPT2_PATTERN, false, ISOLATED, false, use_pcre2, err);
+        return !flag_get(spec, "use_regex", true) || pattern_add(p, GPT2_PATTERN, false, ISOLATED, false, use_pcre2, err);
     }
     return error_set(err, ERR_UNSUPPORTED, "the pre_tokenizer '%s' is not supported", type);
 }
@@ -421,8 +427,8 @@ static bool regex_ready(struct pretok_scratch *s, struct error *err)
 }
 
 /* Find the next match from *at on; false at the end or on an error (*failed). */
-static bool regex_next(const struct walk *w, const struct pretok_stage *st, const uint8_t *text, size_t len, size_t *at,
-                       struct span *out, bool *failed)
+static bool regex_next(const struct walk *w, const struct pretok_stage *st, const uint8_t *text, size_t len, size_t *at, struct span *out,
+                       bool *failed)
 {
     if (*at <= len) {
         int n = pcre2_match(st->code, text, len, *at, PCRE2_NO_UTF_CHECK, w->s->match_data, w->s->match_context);
@@ -432,8 +438,7 @@ static bool regex_next(const struct walk *w, const struct pretok_stage *st, cons
             PCRE2_UCHAR why[128];
             pcre2_get_error_message(n, why, sizeof why);
             *failed = true;
-            return error_set(w->err, ERR_DATA, "the tokenizer's pattern cannot be matched at byte %zu: %s", *at,
-                             (const char *)why);
+            return error_set(w->err, ERR_DATA, "the tokenizer's pattern cannot be matched at byte %zu: %s", *at, (const char *)why);
         }
         const PCRE2_SIZE *o = pcre2_get_ovector_pointer(w->s->match_data);
         int skip = 0;
@@ -502,8 +507,7 @@ static bool regex_walk(const struct walk *w, int stage, const uint8_t *text, siz
             if (two[i].from == two[i].to)
                 continue;
             if (joins)
-                ok = buf_add(&spans, &two[i], sizeof two[i]) ||
-                     error_set(w->err, ERR_NO_MEMORY, "no memory to cut a text");
+                ok = buf_add(&spans, &two[i], sizeof two[i]) || error_set(w->err, ERR_NO_MEMORY, "no memory to cut a text");
             else if (st->behavior == ISOLATED || !two[i].match)
                 ok = stage_walk(w, stage + 1, text + two[i].from, two[i].to - two[i].from);
         }
@@ -566,8 +570,8 @@ static bool stage_walk(const struct walk *w, int stage, const uint8_t *text, siz
     return true;
 }
 
-bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, struct pretok_scratch *s, pretok_take *take,
-                 void *arg, struct error *err)
+bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, struct pretok_scratch *s, pretok_take *take, void *arg,
+                 struct error *err)
 {
     struct walk w = { p, s, take, arg, err };
     return stage_walk(&w, 0, text, len);

@@ -17,12 +17,12 @@ struct pretok_stage;
 struct pretok {
     struct pretok_stage *stage;    // (n_stage) owned
     int n_stage;
-    bool add_prefix_space;         // ByteLevel puts a space before a piece that begins with none,
-    int prefix_stage;              // before this stage
-    const struct unicode *unicode; // borrowed
+    bool add_prefix_space;            // ByteLevel puts a space before a piece that begins with none,
+    int prefix_stage;                 // before this stage
+    const struct unicode *unicode;    // borrowed
 };
 struct pretok_scratch {
-    void *match_data;              // of PCRE2
+    void *match_data;    // of PCRE2
     void *match_context;
     void *jit_stack;
 };
@@ -31,12 +31,11 @@ typedef bool pretok_take(void *arg, const uint8_t *piece, size_t len);
 
 /* Read the pre_tokenizer of a tokenizer.json. ERR_UNSUPPORTED names a kind or pattern we do not do. use_pcre2 forces
  * the general path even for published patterns (for tests and measurements). */
-MUST_USE bool pretok_init(struct pretok *p, const json_t *spec, const struct unicode *u, bool use_pcre2,
-                          struct error *err);
+MUST_USE bool pretok_init(struct pretok *p, const json_t *spec, const struct unicode *u, bool use_pcre2, struct error *err);
 void pretok_release(struct pretok *p);
 /* Give take each piece of text (valid UTF-8) in order. */
-MUST_USE bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, struct pretok_scratch *s,
-                          pretok_take *take, void *arg, struct error *err);
+MUST_USE bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, struct pretok_scratch *s, pretok_take *take, void *arg,
+                          struct error *err);
 void pretok_scratch_release(struct pretok_scratch *s);
 /* One stage whose pieces need nothing from their neighbours, for the caller's own loop: the length of the piece at p.
  * NULL when the chain is more than that. */

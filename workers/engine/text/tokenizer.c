@@ -2,6 +2,7 @@
  * that ask for it in the normalised text; each gap cut into pieces; each piece merged. Loading is in tokenizer_load.c.
  */
 #include "workers/engine/text/tokenizer.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "workers/engine/text/tokenizer_parts.h"
@@ -11,7 +12,7 @@
 
 /* The ids of a word seen before. Direct-mapped: a new word takes the place of an old one, so nothing grows. */
 struct word {
-    uint64_t lo, hi;      // up to 15 bytes, zero behind; the top byte of hi is the length, 0 for an empty entry
+    uint64_t lo, hi;    // up to 15 bytes, zero behind; the top byte of hi is the length, 0 for an empty entry
     int32_t id[3];
     int32_t n;
 };
@@ -21,10 +22,10 @@ struct word {
 
 struct encoder {
     const struct tokenizer *t;
-    struct word *word;              // (WORDS), NULL without the cache
+    struct word *word;    // (WORDS), NULL without the cache
     struct bpe_scratch bpe;
     struct pretok_scratch pretok;
-    struct buf normal;              // the normalised gap
+    struct buf normal;    // the normalised gap
     // of the call that is going on
     struct token_list *out;
     struct error *err;
@@ -116,8 +117,7 @@ static inline bool piece_add(struct encoder *e, const uint8_t *p, size_t len, co
         return piece_fail(e, len);
     if (len > WORD_LEN_MAX) {
         if (len > PIECE_MAX)
-            return error_set(e->err, ERR_DATA, "a word of %zu bytes is longer than the %zu that can be encoded", len,
-                             PIECE_MAX);
+            return error_set(e->err, ERR_DATA, "a word of %zu bytes is longer than the %zu that can be encoded", len, PIECE_MAX);
         int64_t n = bpe_encode(b, p, len, bpe_hash(p, len, b->seed), out->id + out->n, &e->bpe);
         if (n < 0)
             return piece_fail(e, len);
@@ -205,13 +205,11 @@ static bool raw_gap(struct encoder *e, const uint8_t *p, size_t len, unsigned fl
     return added_walk(e, &e->t->added_normal, p, len, flags, normal_gap);
 }
 
-bool encoder_encode(struct encoder *e, const char *text, size_t len, unsigned flags, struct token_list *out,
-                    struct error *err)
+bool encoder_encode(struct encoder *e, const char *text, size_t len, unsigned flags, struct token_list *out, struct error *err)
 {
     const struct tokenizer *t = e->t;
     if (len > TEXT_MAX)
-        return error_set(err, ERR_DATA, "a text of %zu bytes is longer than the %zu that can be encoded", len,
-                         TEXT_MAX);
+        return error_set(err, ERR_DATA, "a text of %zu bytes is longer than the %zu that can be encoded", len, TEXT_MAX);
     size_t valid = utf8_valid_len((const uint8_t *)text, len, NULL, NULL);
     if (valid < len)
         return error_set(err, ERR_DATA, "the text is not UTF-8 at byte %zu", valid);
@@ -288,8 +286,8 @@ int32_t tokenizer_n_id(const struct tokenizer *t)
 
 bool tokenizer_fits(const struct tokenizer *t, int64_t vocab, const char *dir, struct error *err)
 {
-    return t->n_id <= vocab || error_set(err, ERR_DATA, "'%s': the tokenizer has %d ids, the model's vocabulary only %lld", dir,
-                                         (int)t->n_id, (long long)vocab);
+    return t->n_id <= vocab
+           || error_set(err, ERR_DATA, "'%s': the tokenizer has %d ids, the model's vocabulary only %" PRId64, dir, (int)t->n_id, vocab);
 }
 
 bool tokenizer_has_id(const struct tokenizer *t, int32_t id)
@@ -319,8 +317,8 @@ bool tokenizer_find(const struct tokenizer *t, const char *text, int32_t *id)
     struct buf bytes = BUF_INIT;
     bool raw = false;
     int32_t found = -1;
-    if (utf8_valid_len((const uint8_t *)text, strlen(text), NULL, NULL) == strlen(text) &&
-        spelling_to_bytes(text, strlen(text), &bytes, &raw))
+    if (utf8_valid_len((const uint8_t *)text, strlen(text), NULL, NULL) == strlen(text)
+        && spelling_to_bytes(text, strlen(text), &bytes, &raw))
         found = bpe_find(&t->bpe, buf_text(&bytes), bytes.len, raw);
     buf_release(&bytes);
     if (found >= 0)

@@ -33,7 +33,7 @@ const int32_t *tokenizer_eos(const struct tokenizer *t, int *n_eos);
 bool tokenizer_is_eos(const struct tokenizer *t, int32_t id);
 
 struct token_list {
-    int32_t *id;       // (n) owned: token_list_release
+    int32_t *id;    // (n) owned: token_list_release
     int64_t n, cap;
 };
 void token_list_release(struct token_list *l);
@@ -42,10 +42,8 @@ MUST_USE bool token_list_add(struct token_list *l, const int32_t *id, int64_t n)
 
 struct encoder;
 enum encode_flags {
-    ENCODE_ADD_SPECIAL =
-        1, // what the post-processor adds around a text (Llama's begin token); templates write their own
-    ENCODE_SPECIAL_AS_TEXT =
-        2, // special tokens in the text are not recognised: text of unknown origin cannot forge them
+    ENCODE_ADD_SPECIAL = 1,        // what the post-processor adds around a text (Llama's begin token); templates write their own
+    ENCODE_SPECIAL_AS_TEXT = 2,    // special tokens in the text are not recognised: text of unknown origin cannot forge them
 };
 /* An encoder of one thread; borrows t until encoder_free. cache: keep the ids of words seen (1.5 MiB); results are the
  * same. */
@@ -53,18 +51,16 @@ struct encoder *encoder_new(const struct tokenizer *t, bool cache, struct error 
 void encoder_free(struct encoder *e);
 /* Append the ids of text (len bytes, at most 1 GiB) to out. Added tokens in the text are recognised. Fails on text that
  * is not UTF-8 (ERR_DATA names the byte); out then holds what it held before. */
-MUST_USE bool encoder_encode(struct encoder *e, const char *text, size_t len, unsigned flags, struct token_list *out,
-                             struct error *err);
+MUST_USE bool encoder_encode(struct encoder *e, const char *text, size_t len, unsigned flags, struct token_list *out, struct error *err);
 
 /* Append the text of n ids to out: always valid UTF-8, with U+FFFD for what is not. Ids without a token are skipped.
  * false: out is full. */
-MUST_USE bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, bool skip_special,
-                               struct buf *out);
+MUST_USE bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, bool skip_special, struct buf *out);
 /* Decoding as tokens come: never half a character; the pieces put together are what tokenizer_decode gives. */
 struct decoder {
     const struct tokenizer *tokenizer;    // borrowed
     bool skip_special;
-    struct utf8_stream stream;            // zero to start
+    struct utf8_stream stream;    // zero to start
 };
 MUST_USE bool decoder_push(struct decoder *d, int32_t id, struct buf *out);    // append the text that is now whole
 MUST_USE bool decoder_end(struct decoder *d, struct buf *out);                 // append what is left, then start anew

@@ -1,3 +1,4 @@
+#include <inttypes.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "workers/engine/text/json_scan.h"
 #include "workers/engine/text/tokenizer_parts.h"
 
-#define FILE_BYTES_MAX ((size_t)512 << 20)      // the largest published tokenizer.json has 33 MB
+#define FILE_BYTES_MAX ((size_t)512 << 20)    // the largest published tokenizer.json has 33 MB
 #define CONFIG_BYTES_MAX ((size_t)64 << 20)
 
 /* ---- the byte alphabet ---- */
@@ -56,11 +57,11 @@ bool spelling_to_bytes(const char *text, size_t len, struct buf *out, bool *raw)
 struct load {
     struct tokenizer *t;
     const char *name;
-    struct json_scan vocab, merges;         // where they begin; text NULL: not there
+    struct json_scan vocab, merges;    // where they begin; text NULL: not there
     int64_t n_vocab, n_merges, max_id;
     json_t *added, *normalizer, *pre_tokenizer, *post_processor, *decoder;    // owned
     bool ignore_merges, unk;
-    struct buf a, b, key;                   // scratch
+    struct buf a, b, key;    // scratch
 };
 
 static bool vocab_count(struct load *l, struct json_scan *s, struct error *err)
@@ -71,8 +72,7 @@ static bool vocab_count(struct load *l, struct json_scan *s, struct error *err)
         if (!json_scan_int(s, &id, err))
             return false;
         if (id < 0 || id >= BPE_IDS_MAX)
-            return json_scan_fail(s, err, "the id %lld of '%.80s' is outside 0..%d", (long long)id, buf_text(&l->key),
-                                  BPE_IDS_MAX - 1);
+            return json_scan_fail(s, err, "the id %" PRId64 " of '%.80s' is outside 0..%d", id, buf_text(&l->key), BPE_IDS_MAX - 1);
         l->max_id = MAX(l->max_id, id);
         l->n_vocab++;
     }
@@ -97,8 +97,8 @@ static bool model_setting(struct load *l, struct json_scan *s, const char *key, 
     json_t *v = json_scan_value(s, err);
     if (!v)
         return false;
-    bool on = json_is_true(v) || (json_is_string(v) && json_string_length(v) > 0) ||
-              (json_is_number(v) && json_number_value(v) != 0), ok = true;
+    bool on = json_is_true(v) || (json_is_string(v) && json_string_length(v) > 0) || (json_is_number(v) && json_number_value(v) != 0),
+         ok = true;
     if (strcmp(key, "type") == 0 && (!json_is_string(v) || strcmp(json_string_value(v), "BPE") != 0))
         ok = error_set(err, ERR_UNSUPPORTED, "%s: the model is '%s'; only byte-level BPE is supported", l->name,
                        json_is_string(v) ? json_string_value(v) : "not named");
@@ -106,8 +106,9 @@ static bool model_setting(struct load *l, struct json_scan *s, const char *key, 
         l->ignore_merges = on;
     else if (strcmp(key, "unk_token") == 0)
         l->unk = on;
-    else if (on && (strcmp(key, "dropout") == 0 || strcmp(key, "continuing_subword_prefix") == 0 ||
-                    strcmp(key, "end_of_word_suffix") == 0 || strcmp(key, "byte_fallback") == 0))
+    else if (on
+             && (strcmp(key, "dropout") == 0 || strcmp(key, "continuing_subword_prefix") == 0 || strcmp(key, "end_of_word_suffix") == 0
+                 || strcmp(key, "byte_fallback") == 0))
         ok = error_set(err, ERR_UNSUPPORTED, "%s: the model's '%s' is not supported", l->name, key);
     json_decref(v);
     return ok;
@@ -142,9 +143,15 @@ static bool file_scan(struct load *l, const char *text, size_t len, struct error
     bool first = true, ok, model = false;
     struct buf key = { .max = 1 << 20 };
     while (json_scan_member(&s, &first, &key, &ok, err)) {
-        const struct { const char *key; json_t **to; } parts[] = {
-            { "added_tokens", &l->added }, { "normalizer", &l->normalizer }, { "pre_tokenizer", &l->pre_tokenizer },
-            { "post_processor", &l->post_processor }, { "decoder", &l->decoder },
+        const struct {
+            const char *key;
+            json_t **to;
+        } parts[] = {
+            { "added_tokens", &l->added },
+            { "normalizer", &l->normalizer },
+            { "pre_tokenizer", &l->pre_tokenizer },
+            { "post_processor", &l->post_processor },
+            { "decoder", &l->decoder },
         };
         const char *k = buf_text(&key);
         json_t **to = NULL;
@@ -211,8 +218,7 @@ static bool merge_parts(struct load *l, struct json_scan *s, size_t *split, bool
     if (!spelling_to_bytes(text, at, &l->a, &raw[0]))
         return json_scan_fail(s, err, "a merge is too long");
     *split = l->a.len;
-    return spelling_to_bytes(space + 1, l->key.len - at - 1, &l->a, &raw[1]) ||
-           json_scan_fail(s, err, "a merge is too long");
+    return spelling_to_bytes(space + 1, l->key.len - at - 1, &l->a, &raw[1]) || json_scan_fail(s, err, "a merge is too long");
 }
 
 static bool merges_read(struct load *l, struct error *err)
@@ -242,7 +248,9 @@ static bool merges_read(struct load *l, struct error *err)
         }
         if (left < 0 || right < 0 || both < 0)
             return json_scan_fail(s, err, "merge %u: %s is not in the vocabulary", rank,
-                                  left < 0 ? "its first part" : right < 0 ? "its second part" : "what it makes");
+                                  left < 0    ? "its first part"
+                                  : right < 0 ? "its second part"
+                                              : "what it makes");
         if (!bpe_merge_add(b, left, right, rank++, both, err))
             return false;
     }
@@ -253,8 +261,14 @@ static bool merges_read(struct load *l, struct error *err)
 
 static bool normalizer_read(struct load *l, const json_t *spec, int depth, struct error *err)
 {
-    static const struct { const char *type; enum normal_form form; } forms[] = {
-        { "NFC", FORM_NFC }, { "NFD", FORM_NFD }, { "NFKC", FORM_NFKC }, { "NFKD", FORM_NFKD },
+    static const struct {
+        const char *type;
+        enum normal_form form;
+    } forms[] = {
+        { "NFC", FORM_NFC },
+        { "NFD", FORM_NFD },
+        { "NFKC", FORM_NFKC },
+        { "NFKD", FORM_NFKD },
     };
     if (!spec || json_is_null(spec))
         return true;
@@ -262,16 +276,13 @@ static bool normalizer_read(struct load *l, const json_t *spec, int depth, struc
     const json_t *list = json_object_get(spec, "normalizers"), *one;
     size_t i;
     if (type && strcmp(type, "Sequence") == 0 && json_is_array(list) && depth < 4) {
-        json_array_foreach (list, i, one)
-            if (!normalizer_read(l, one, depth + 1, err))
-                return false;
+        json_array_foreach(list, i, one) if (!normalizer_read(l, one, depth + 1, err)) return false;
         return true;
     }
     for (i = 0; type && l->t->form == FORM_NONE && i < ARRAY_SIZE(forms); i++)
         if (strcmp(type, forms[i].type) == 0)
             return l->t->form = forms[i].form, true;
-    return error_set(err, ERR_UNSUPPORTED, "%s: the normalizer '%s' is not supported", l->name,
-                     type ? type : "without a type");
+    return error_set(err, ERR_UNSUPPORTED, "%s: the normalizer '%s' is not supported", l->name, type ? type : "without a type");
 }
 
 static bool added_read(struct load *l, struct error *err)
@@ -286,17 +297,18 @@ static bool added_read(struct load *l, struct error *err)
     t->added = calloc(n + 1, sizeof t->added[0]);
     if (!t->added)
         return error_set(err, ERR_NO_MEMORY, "no memory for %zu added tokens", n);
-    json_array_foreach (l->added, i, spec) {
+    json_array_foreach(l->added, i, spec)
+    {
         const json_t *content = json_object_get(spec, "content"), *id = json_object_get(spec, "id");
         size_t len = json_string_length(content);
         if (!json_is_string(content) || !json_is_integer(id) || strlen(json_string_value(content)) != len)
             return error_set(err, ERR_DATA, "%s: added_tokens[%zu] needs a 'content' and an 'id'", l->name, i);
         if (len == 0)
             continue;
-        json_int_t at = json_integer_value(id);
+        int64_t at = json_integer_value(id);
         if (at < 0 || at >= BPE_IDS_MAX || len > ADDED_LEN_MAX)
-            return error_set(err, ERR_DATA, "%s: added_tokens[%zu] has the id %lld or %zu bytes, beyond %d or %d",
-                             l->name, i, (long long)at, len, BPE_IDS_MAX - 1, ADDED_LEN_MAX);
+            return error_set(err, ERR_DATA, "%s: added_tokens[%zu] has the id %" PRId64 " or %zu bytes, beyond %d or %d", l->name, i, at,
+                             len, BPE_IDS_MAX - 1, ADDED_LEN_MAX);
         struct added_token *a = &t->added[t->n_added++];
         *a = (struct added_token){
             .content = strdup(json_string_value(content)),
@@ -328,9 +340,8 @@ static bool added_place(struct load *l, struct error *err)
     for (int i = 0; i < t->n_added; i++) {
         struct added_token *a = &t->added[i];
         struct buf pattern = BUF_INIT;
-        bool made = unicode_normalize(&t->unicode, a->normalized ? t->form : FORM_NONE, (const uint8_t *)a->content,
-                                      a->len, &pattern, err) &&
-                    buf_add(&pattern, "", 0);
+        bool made = unicode_normalize(&t->unicode, a->normalized ? t->form : FORM_NONE, (const uint8_t *)a->content, a->len, &pattern, err)
+                    && buf_add(&pattern, "", 0);
         a->pattern = pattern.data;
         a->pattern_len = pattern.len;
         if (!made)
@@ -338,15 +349,13 @@ static bool added_place(struct load *l, struct error *err)
         bool raw;
         buf_clear(&l->a);
         at[i] = t->added_bytes.len;    // what is decoded is the normalised form, as in the library
-        if (!spelling_to_bytes(a->pattern, a->pattern_len, &t->added_bytes, &raw) ||
-            !spelling_to_bytes(a->content, a->len, &l->a, &raw)) {
+        if (!spelling_to_bytes(a->pattern, a->pattern_len, &t->added_bytes, &raw) || !spelling_to_bytes(a->content, a->len, &l->a, &raw)) {
             error_set(err, ERR_NO_MEMORY, "no memory for added tokens");
             goto out;
         }
         int32_t in_vocab = bpe_find(&t->bpe, buf_text(&l->a), l->a.len, raw);
         if (in_vocab >= 0 ? in_vocab != a->id : t->bpe.token[a->id].len != 0) {
-            error_set(err, ERR_DATA, "%s: the added token '%.80s' has id %d, the vocabulary says otherwise", l->name,
-                      a->content, a->id);
+            error_set(err, ERR_DATA, "%s: the added token '%.80s' has id %d, the vocabulary says otherwise", l->name, a->content, a->id);
             goto out;
         }
     }
@@ -355,8 +364,7 @@ static bool added_place(struct load *l, struct error *err)
         struct spelling *sp = &t->spelling[a->id];
         size_t end = i + 1 < t->n_added ? at[i + 1] : t->added_bytes.len;
         if (sp->bytes && t->bpe.token[a->id].len == 0) {
-            error_set(err, ERR_DATA, "%s: the added token '%.80s' has id %d, as another one", l->name, a->content,
-                      a->id);
+            error_set(err, ERR_DATA, "%s: the added token '%.80s' has id %d, as another one", l->name, a->content, a->id);
             goto out;
         }
         *sp = (struct spelling){ (const uint8_t *)t->added_bytes.data + at[i], (uint32_t)(end - at[i]), a->special };
@@ -371,8 +379,7 @@ static bool id_of(struct load *l, const char *text, struct token_list *to, struc
 {
     int32_t id;
     if (!text || !tokenizer_find(l->t, text, &id))
-        return error_set(err, ERR_DATA, "%s: post_processor names the token '%s', which is not there", l->name,
-                         text ? text : "");
+        return error_set(err, ERR_DATA, "%s: post_processor names the token '%s', which is not there", l->name, text ? text : "");
     return token_list_add(to, &id, 1) || error_set(err, ERR_NO_MEMORY, "no memory for a post-processor");
 }
 
@@ -382,10 +389,10 @@ static bool single_read(struct load *l, const json_t *single, struct error *err)
     bool behind = false;
     size_t i;
     json_t *part;
-    json_array_foreach (single, i, part) {
+    json_array_foreach(single, i, part)
+    {
         const json_t *special = json_object_get(part, "SpecialToken");
-        if (special &&
-            !id_of(l, json_string_value(json_object_get(special, "id")), behind ? &l->t->after : &l->t->before, err))
+        if (special && !id_of(l, json_string_value(json_object_get(special, "id")), behind ? &l->t->after : &l->t->before, err))
             return false;
         if (!special && (behind || !json_object_get(part, "Sequence")))
             return error_set(err, ERR_UNSUPPORTED, "%s: post_processor's template is not one sequence", l->name);
@@ -404,18 +411,15 @@ static bool post_processor_read(struct load *l, const json_t *spec, int depth, s
     if (type && strcmp(type, "ByteLevel") == 0)
         return true;
     if (type && strcmp(type, "Sequence") == 0 && depth < 4) {
-        json_array_foreach (list, i, one)
-            if (!post_processor_read(l, one, depth + 1, err))
-                return false;
+        json_array_foreach(list, i, one) if (!post_processor_read(l, one, depth + 1, err)) return false;
         return true;
     }
     if (type && strcmp(type, "TemplateProcessing") == 0)
         return single_read(l, json_object_get(spec, "single"), err);
     if (type && (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0))
-        return id_of(l, json_string_value(json_array_get(json_object_get(spec, "cls"), 0)), &l->t->before, err) &&
-               id_of(l, json_string_value(json_array_get(json_object_get(spec, "sep"), 0)), &l->t->after, err);
-    return error_set(err, ERR_UNSUPPORTED, "%s: the post_processor '%s' is not supported", l->name,
-                     type ? type : "without a type");
+        return id_of(l, json_string_value(json_array_get(json_object_get(spec, "cls"), 0)), &l->t->before, err)
+               && id_of(l, json_string_value(json_array_get(json_object_get(spec, "sep"), 0)), &l->t->after, err);
+    return error_set(err, ERR_UNSUPPORTED, "%s: the post_processor '%s' is not supported", l->name, type ? type : "without a type");
 }
 
 static bool decoder_check(struct load *l, struct error *err)
@@ -423,16 +427,15 @@ static bool decoder_check(struct load *l, struct error *err)
     const char *type = json_string_value(json_object_get(l->decoder, "type"));
     if (type && strcmp(type, "ByteLevel") == 0)
         return true;
-    return error_set(err, ERR_UNSUPPORTED, "%s: the decoder '%s' is not supported; byte-level BPE has ByteLevel",
-                     l->name, type ? type : "null");
+    return error_set(err, ERR_UNSUPPORTED, "%s: the decoder '%s' is not supported; byte-level BPE has ByteLevel", l->name,
+                     type ? type : "null");
 }
 
 static bool bytes_check(struct load *l, struct error *err)
 {
     for (int i = 0; l->unk && i < 256; i++)
         if (l->t->bpe.byte_id[i] < 0)
-            return error_set(err, ERR_UNSUPPORTED,
-                             "%s: the vocabulary lacks the byte 0x%02x and has an unk_token instead", l->name, i);
+            return error_set(err, ERR_UNSUPPORTED, "%s: the vocabulary lacks the byte 0x%02x and has an unk_token instead", l->name, i);
     return true;
 }
 
@@ -466,8 +469,7 @@ struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name
     }
     for (int32_t i = 0; i < t->n_id; i++)
         if (t->bpe.token[i].len)
-            t->spelling[i] =
-                (struct spelling){(const uint8_t *)t->bpe.bytes + t->bpe.token[i].at, t->bpe.token[i].len, false};
+            t->spelling[i] = (struct spelling){ (const uint8_t *)t->bpe.bytes + t->bpe.token[i].at, t->bpe.token[i].len, false };
     TRY(added_place(&l, err));
     TRY(added_set_init(&t->added_raw, t->added, t->n_added, false, err));
     TRY(added_set_init(&t->added_normal, t->added, t->n_added, true, err));
@@ -545,9 +547,7 @@ static bool eos_read(struct tokenizer *t, const json_t *v, struct error *err)
     json_t *one;
     if (json_is_integer(v))
         return eos_add(t, json_integer_value(v), err);
-    json_array_foreach (v, i, one)
-        if (json_is_integer(one) && !eos_add(t, json_integer_value(one), err))
-            return false;
+    json_array_foreach(v, i, one) if (json_is_integer(one) && !eos_add(t, json_integer_value(one), err)) return false;
     return true;
 }
 

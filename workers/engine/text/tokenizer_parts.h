@@ -7,7 +7,7 @@
 #include "workers/engine/text/unicode.h"
 
 struct spelling {
-    const uint8_t *bytes;     // what the id decodes to; NULL: no such id. In bpe.bytes or added_bytes
+    const uint8_t *bytes;    // what the id decodes to; NULL: no such id. In bpe.bytes or added_bytes
     uint32_t len;
     bool special;
 };
@@ -15,15 +15,15 @@ struct tokenizer {
     struct unicode unicode;
     enum normal_form form;
     struct pretok pretok;
-    pretok_next *next;                // the whole pre-tokenizer when it is one function, else NULL
+    pretok_next *next;    // the whole pre-tokenizer when it is one function, else NULL
     struct bpe bpe;
-    struct added_token *added;        // (n_added) owned
+    struct added_token *added;    // (n_added) owned
     int n_added;
     struct added_set added_raw, added_normal;
-    struct buf added_bytes;           // decoded spelling of added tokens outside the vocabulary
-    struct spelling *spelling;        // (n_id) owned
+    struct buf added_bytes;       // decoded spelling of added tokens outside the vocabulary
+    struct spelling *spelling;    // (n_id) owned
     int32_t n_id;
-    struct token_list before, after;  // what the post-processor puts around a text
+    struct token_list before, after;    // what the post-processor puts around a text
     struct token_list eos;
 };
 /* Undo the printable alphabet of byte-level files (GPT-2's bytes_to_unicode): append the bytes that a token's text

@@ -5,9 +5,8 @@
 
 static bool is_white_space(uint32_t cp)
 {
-    return (cp >= 9 && cp <= 13) || cp == 0x20 || cp == 0x85 || cp == 0xA0 || cp == 0x1680 ||
-           (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F ||
-           cp == 0x3000;
+    return (cp >= 9 && cp <= 13) || cp == 0x20 || cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028
+           || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
 }
 
 /* Characters that gained a combining class or a decomposition after Unicode 9. Hugging Face tokenizers normalises with
@@ -15,6 +14,7 @@ static bool is_white_space(uint32_t cp)
  * with tokenizers 0.23.3 and Unicode 14 (tests/golden/make_tokenizers.py normal). First and last of each range. U+11A7
  * is here for another reason: utf8proc 2.8 takes it for a tail of a Hangul syllable, and swallows it (UAX 15 says it
  * composes with nothing). */
+// clang-format off
 static const uint32_t after_unicode_9[][2] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x11A7, 0x11A7},   {0x1715, 0x1715},   {0x1ABF, 0x1ACE},
@@ -26,6 +26,7 @@ static const uint32_t after_unicode_9[][2] = {
     {0x11D97, 0x11D97}, {0x16FF0, 0x16FF1}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
     {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9},
 };
+// clang-format on
 
 static bool is_after_unicode_9(uint32_t cp)
 {
@@ -42,9 +43,8 @@ static bool is_nfc_stable(uint32_t cp, const utf8proc_property_t *prop)
 {
     if (cp < 0x300 || (cp >= 0xAC00 && cp <= 0xD7A3 && (cp - 0xAC00) % 28 != 0))
         return true;    // a syllable with its tail takes nothing more
-    if (prop->combining_class != 0 || prop->category == UTF8PROC_CATEGORY_MN ||
-        prop->category == UTF8PROC_CATEGORY_MC || prop->category == UTF8PROC_CATEGORY_ME ||
-        (cp >= 0x1160 && cp <= 0x11FF) || (cp >= 0xD7B0 && cp <= 0xD7FF))
+    if (prop->combining_class != 0 || prop->category == UTF8PROC_CATEGORY_MN || prop->category == UTF8PROC_CATEGORY_MC
+        || prop->category == UTF8PROC_CATEGORY_ME || (cp >= 0x1160 && cp <= 0x11FF) || (cp >= 0xD7B0 && cp <= 0xD7FF))
         return false;
     if (prop->decomp_seqindex == UINT16_MAX || prop->decomp_type != 0)
         return true;    // no canonical decomposition
@@ -52,8 +52,7 @@ static bool is_nfc_stable(uint32_t cp, const utf8proc_property_t *prop)
         return true;
     utf8proc_int32_t part[8];
     int boundary = 0;
-    utf8proc_ssize_t n =
-        utf8proc_decompose_char((utf8proc_int32_t)cp, part, 8, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
+    utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, part, 8, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
     if (n < 1 || n > 8)
         return false;
     n = utf8proc_normalize_utf32(part, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
@@ -65,22 +64,21 @@ static uint8_t class_of(uint32_t cp)
     const utf8proc_property_t *prop = utf8proc_get_property((utf8proc_int32_t)cp);
     unsigned c = 0;
     switch ((int)prop->category) {
-    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-        c = CHAR_LETTER | CHAR_WORD;
-        break;
-    case UTF8PROC_CATEGORY_ND: case UTF8PROC_CATEGORY_NL:
-        c = CHAR_NUMBER | CHAR_WORD;
-        break;
-    case UTF8PROC_CATEGORY_NO:
-        c = CHAR_NUMBER;
-        break;
-    case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME: case UTF8PROC_CATEGORY_PC:
-        c = CHAR_WORD;
-        break;
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO: c = CHAR_LETTER | CHAR_WORD; break;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL: c = CHAR_NUMBER | CHAR_WORD; break;
+    case UTF8PROC_CATEGORY_NO: c = CHAR_NUMBER; break;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_PC: c = CHAR_WORD; break;
     }
-    if (cp == 0x200C || cp == 0x200D || (cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
-        (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189))
+    if (cp == 0x200C || cp == 0x200D || (cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149)
+        || (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189))
         c |= CHAR_WORD;    // joiners, and the circled letters that are Alphabetic though their category is So
     if (is_white_space(cp))
         c |= CHAR_SPACE;
@@ -100,8 +98,7 @@ bool unicode_init(struct unicode *u, struct error *err)
     if (!all)
         return error_set(err, ERR_NO_MEMORY, "no memory for the table of character classes");
     for (int i = 0; i < 0x1100; i++) {
-        if (i > 0x320 && i != 0xE00 &&
-            i != 0xE01) { // nothing is assigned there but tags (U+E0000..E01FF) and private use
+        if (i > 0x320 && i != 0xE00 && i != 0xE01) {    // nothing is assigned there but tags (U+E0000..E01FF) and private use
             u->block_of[i] = u->block_of[0x320];
             continue;
         }
@@ -133,10 +130,9 @@ int utf8_put(uint8_t *out, uint32_t cp)
     if (cp < 0x800)
         return out[0] = (uint8_t)(0xC0 | cp >> 6), out[1] = (uint8_t)(0x80 | (cp & 63)), 2;
     if (cp < 0x10000)
-        return out[0] = (uint8_t)(0xE0 | cp >> 12), out[1] = (uint8_t)(0x80 | (cp >> 6 & 63)),
-               out[2] = (uint8_t)(0x80 | (cp & 63)), 3;
-    return out[0] = (uint8_t)(0xF0 | cp >> 18), out[1] = (uint8_t)(0x80 | (cp >> 12 & 63)),
-           out[2] = (uint8_t)(0x80 | (cp >> 6 & 63)), out[3] = (uint8_t)(0x80 | (cp & 63)), 4;
+        return out[0] = (uint8_t)(0xE0 | cp >> 12), out[1] = (uint8_t)(0x80 | (cp >> 6 & 63)), out[2] = (uint8_t)(0x80 | (cp & 63)), 3;
+    return out[0] = (uint8_t)(0xF0 | cp >> 18), out[1] = (uint8_t)(0x80 | (cp >> 12 & 63)), out[2] = (uint8_t)(0x80 | (cp >> 6 & 63)),
+           out[3] = (uint8_t)(0x80 | (cp & 63)), 4;
 }
 
 struct mark {
@@ -147,8 +143,7 @@ struct mark {
 static int mark_compare(const void *a, const void *b)
 {
     const struct mark *x = a, *y = b;
-    return x->order != y->order ? (x->order > y->order) - (x->order < y->order)
-                                : (x->place > y->place) - (x->place < y->place);
+    return x->order != y->order ? (x->order > y->order) - (x->order < y->order) : (x->place > y->place) - (x->place < y->place);
 }
 
 /* Canonical ordering (UAX 15, D109): each run of marks sorted by class, order kept within a class. utf8proc's own sort
@@ -187,8 +182,8 @@ static bool marks_sort(utf8proc_int32_t *cp, size_t n, struct buf *scratch)
 }
 
 /* Normalise [p, end) as a whole and append it. */
-static bool run_normalize(enum normal_form form, const uint8_t *p, const uint8_t *end, struct buf *cps,
-                          struct buf *scratch, struct buf *out)
+static bool run_normalize(enum normal_form form, const uint8_t *p, const uint8_t *end, struct buf *cps, struct buf *scratch,
+                          struct buf *out)
 {
     int flags = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
     if (form == FORM_NFKC || form == FORM_NFKD)
@@ -198,8 +193,7 @@ static bool run_normalize(enum normal_form form, const uint8_t *p, const uint8_t
         int len, boundary = 0;
         uint32_t cp = utf8_at(p, &len);
         utf8proc_int32_t part[32];    // the longest decomposition, of U+FDFA, has 18
-        utf8proc_ssize_t n =
-            utf8proc_decompose_char((utf8proc_int32_t)cp, part, 32, (utf8proc_option_t)flags, &boundary);
+        utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, part, 32, (utf8proc_option_t)flags, &boundary);
         if (n < 0 || n > 32 || !buf_add(cps, part, (size_t)n * sizeof part[0]))
             return false;
         p += len;
@@ -224,8 +218,7 @@ static bool run_normalize(enum normal_form form, const uint8_t *p, const uint8_t
     return true;
 }
 
-bool unicode_normalize(const struct unicode *u, enum normal_form form, const uint8_t *p, size_t len, struct buf *out,
-                       struct error *err)
+bool unicode_normalize(const struct unicode *u, enum normal_form form, const uint8_t *p, size_t len, struct buf *out, struct error *err)
 {
     const uint8_t *end = p + len, *done = p, *at = p;
     struct buf cps = BUF_INIT, scratch = BUF_INIT;

@@ -11,19 +11,19 @@
 #include "protocol/base/utf8.h"
 
 enum char_class {
-    CHAR_LETTER = 1,      // \p{L}
-    CHAR_NUMBER = 2,      // \p{N}: Nd, Nl, No
-    CHAR_SPACE = 4,       // White_Space, which is what \s means in tokenizer files (not U+200B, not U+001C..1F)
-    CHAR_NEWLINE = 8,     // CR or LF; also CHAR_SPACE
-    CHAR_WORD = 16,       // \w of Rust's regex crate: Alphabetic, marks, decimal numbers, connectors, joiners
-    CHAR_NFC_STABLE = 32, // a starter that NFC leaves alone whatever stands around it
-    CHAR_UNKNOWN = 64,    // normalisation takes it for a plain starter: it came after Unicode 9 (see unicode.c)
+    CHAR_LETTER = 1,         // \p{L}
+    CHAR_NUMBER = 2,         // \p{N}: Nd, Nl, No
+    CHAR_SPACE = 4,          // White_Space, which is what \s means in tokenizer files (not U+200B, not U+001C..1F)
+    CHAR_NEWLINE = 8,        // CR or LF; also CHAR_SPACE
+    CHAR_WORD = 16,          // \w of Rust's regex crate: Alphabetic, marks, decimal numbers, connectors, joiners
+    CHAR_NFC_STABLE = 32,    // a starter that NFC leaves alone whatever stands around it
+    CHAR_UNKNOWN = 64,       // normalisation takes it for a plain starter: it came after Unicode 9 (see unicode.c)
 };
 struct unicode {
     uint16_t block_of[0x1100];    // (cp >> 8) -> block
     uint8_t *block;               // (n_block, 256) classes; owned
     int n_block;
-    uint8_t ascii[256];           // class of a byte below 0x80; 0 above
+    uint8_t ascii[256];    // class of a byte below 0x80; 0 above
 };
 MUST_USE bool unicode_init(struct unicode *u, struct error *err);
 void unicode_release(struct unicode *u);
@@ -53,10 +53,16 @@ static inline const uint8_t *utf8_before(const uint8_t *p)
 /* Bytes of cp written to out (room for 4). */
 int utf8_put(uint8_t *out, uint32_t cp);
 
-enum normal_form { FORM_NONE, FORM_NFC, FORM_NFD, FORM_NFKC, FORM_NFKD };
+enum normal_form {
+    FORM_NONE,
+    FORM_NFC,
+    FORM_NFD,
+    FORM_NFKC,
+    FORM_NFKD,
+};
 /* Append the text (valid UTF-8) in a normal form (UAX 15). Linear but for sorting runs of marks (n log n). */
-MUST_USE bool unicode_normalize(const struct unicode *u, enum normal_form form, const uint8_t *p, size_t len,
-                                struct buf *out, struct error *err);
+MUST_USE bool unicode_normalize(const struct unicode *u, enum normal_form form, const uint8_t *p, size_t len, struct buf *out,
+                                struct error *err);
 
 /* Bytes to text as they come: whole characters are passed on, up to 3 bytes of an unfinished one are held back, and
  * each maximal invalid part becomes U+FFFD (Unicode 14, section 3.9, as Python, Rust and WHATWG do). Zero to start. */

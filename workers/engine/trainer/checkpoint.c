@@ -8,6 +8,7 @@
  * 4. The snapshot belongs to the writer's thread from checkpoint_start until the state is DONE; only then is it reused.
  */
 #include "workers/engine/trainer/checkpoint.h"
+#include <inttypes.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,19 +34,24 @@
 
 /* Host copies of everything that training changes. */
 struct snapshot {
-    void *weights;                 // (weight_bytes)
+    void *weights;    // (weight_bytes)
     size_t weight_bytes;
-    float *state[STATE_N];         // (n_flat); the masters are NULL when they are the weights (fp32)
+    float *state[STATE_N];    // (n_flat); the masters are NULL when they are the weights (fp32)
     int64_t n_flat, step, adam_step;
-    const struct model *m;         // its table of tensors; borrowed
+    const struct model *m;    // its table of tensors; borrowed
     char dir[PATH_BYTES], tokenizer_dir[PATH_BYTES], run[64];
     bool has_tokenizer;
-    char *settings;                // or NULL
+    char *settings;    // or NULL
 };
-enum writer_state { WRITER_IDLE, WRITER_WANTED, WRITER_DONE, WRITER_QUIT };
+enum writer_state {
+    WRITER_IDLE,
+    WRITER_WANTED,
+    WRITER_DONE,
+    WRITER_QUIT,
+};
 struct checkpoint_writer {
     pthread_t thread;
-    pthread_mutex_t lock;          // guards: state, ok, path, err
+    pthread_mutex_t lock;    // guards: state, ok, path, err
     pthread_cond_t changed;
     enum writer_state state;
     bool ok;
@@ -82,16 +88,14 @@ static bool file_hash(const char *path, size_t *size, uint64_t *hash, struct err
 /* ---- writing */
 static bool join(char out[PATH_BYTES], const char *dir, const char *name, struct error *err)
 {
-    return path_join(out, PATH_BYTES, dir, name) ||
-           error_set(err, ERR_USAGE, "the path '%s/%s' is too long", dir, name);
+    return path_join(out, PATH_BYTES, dir, name) || error_set(err, ERR_USAGE, "the path '%s/%s' is too long", dir, name);
 }
 
 static bool json_write(json_t *j, const char *path, struct error *err)    // takes j
 {
     char *text = j ? json_dumps(j, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(j);
-    bool ok =
-        text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
+    bool ok = text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
     free(text);
     return ok;
 }
@@ -104,8 +108,7 @@ static bool state_write(const struct snapshot *s, const char *dir, struct error 
     int64_t n = 0;
     for (int k = 0; k < STATE_N; k++)
         if (s->state[k])
-            out[n++] =
-                (struct st_out){.name = names[k], .dtype = ST_F32, .n_dim = 1, .dim = {s->n_flat}, .data = s->state[k]};
+            out[n++] = (struct st_out){ .name = names[k], .dtype = ST_F32, .n_dim = 1, .dim = { s->n_flat }, .data = s->state[k] };
     if (!join(path, dir, "trainer.safetensors", err) || !st_write(path, out, n, err))
         return false;
     json_error_t je;
@@ -113,8 +116,7 @@ static bool state_write(const struct snapshot *s, const char *dir, struct error 
     if (!settings)
         return error_set(err, je.text[0] ? ERR_DATA : ERR_NO_MEMORY, "the settings for '%s' cannot be kept: %s", dir,
                          je.text[0] ? je.text : "no memory");
-    json_t *j = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)s->step, "adam_step", (json_int_t)s->adam_step,
-                          "settings", settings);
+    json_t *j = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)s->step, "adam_step", (json_int_t)s->adam_step, "settings", settings);
     return join(path, dir, "state.json", err) && json_write(j, path, err);
 }
 
@@ -126,7 +128,7 @@ static bool manifest_collect(json_t *files, const char *dir, const char *prefix,
     DIR *d = opendir(dir);
     if (!d)
         return error_errno(err, "cannot list '%s'", dir);
-    for (struct dirent *e; (e = readdir(d)); ) {
+    for (struct dirent *e; (e = readdir(d));) {
         size_t size;
         uint64_t hash;
         if (e->d_name[0] == '.')
@@ -137,7 +139,7 @@ static bool manifest_collect(json_t *files, const char *dir, const char *prefix,
             continue;
         TRY(file_hash(path, &size, &hash, err));
         char hex[17];
-        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
+        snprintf(hex, sizeof hex, "%016" PRIx64, hash);
         if (json_object_set_new(files, name, json_pack("{s:I, s:s}", "bytes", (json_int_t)size, "hash", hex)) != 0) {
             error_set(err, ERR_NO_MEMORY, "no memory for the manifest of '%s'", dir);
             goto out;
@@ -154,11 +156,12 @@ static bool leftovers_remove(const char *dir, struct error *err)
 {
     DIR *d = opendir(dir);
     bool ok = d || error_errno(err, "cannot list '%s'", dir);
-    for (struct dirent *e; ok && (e = readdir(d)); ) {
-        long long step;
+    for (struct dirent *e; ok && (e = readdir(d));) {
+        int64_t step;
         int pid, end = 0;
         char path[PATH_BYTES];
-        if (sscanf(e->d_name, ".step-%lld.part-%d%n", &step, &pid, &end) != 2 && sscanf(e->d_name, ".step-%lld.old-%d%n", &step, &pid, &end) != 2)
+        if (sscanf(e->d_name, ".step-%" PRId64 ".part-%d%n", &step, &pid, &end) != 2
+            && sscanf(e->d_name, ".step-%" PRId64 ".old-%d%n", &step, &pid, &end) != 2)
             continue;
         if (e->d_name[end] || pid <= 0 || (pid != getpid() && (kill(pid, 0) == 0 || errno != ESRCH)))
             continue;
@@ -197,8 +200,9 @@ static bool place_is_ours(const struct snapshot *s, const char *path, struct err
     struct error broken;
     if (!checkpoint_owner(path, run, &broken) || !run[0] || strcmp(run, s->run) == 0)
         return true;
-    return error_set(err, ERR_EXISTS, "'%s' belongs to another run (%s; this one is %s) and is not replaced; give each run a save_dir of its own",
-                     path, run, s->run);
+    return error_set(err, ERR_EXISTS,
+                     "'%s' belongs to another run (%s; this one is %s) and is not replaced; give each run a save_dir of its own", path, run,
+                     s->run);
 }
 
 static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], struct error *err)
@@ -206,11 +210,11 @@ static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], stru
     bool ok = false;
     char name[64], tmp[PATH_BYTES] = "", old[PATH_BYTES], state[PATH_BYTES], manifest[PATH_BYTES];
     json_t *files = json_object();
-    snprintf(name, sizeof name, "step-%06lld", (long long)s->step);
+    snprintf(name, sizeof name, "step-%06" PRId64, s->step);
     TRY(join(path, s->dir, name, err));
-    snprintf(name, sizeof name, ".step-%06lld.old-%d", (long long)s->step, (int)getpid());
+    snprintf(name, sizeof name, ".step-%06" PRId64 ".old-%d", s->step, (int)getpid());
     TRY(join(old, s->dir, name, err));
-    snprintf(name, sizeof name, ".step-%06lld.part-%d", (long long)s->step, (int)getpid());
+    snprintf(name, sizeof name, ".step-%06" PRId64 ".part-%d", s->step, (int)getpid());
     TRY(join(tmp, s->dir, name, err));
     TRY(join(state, tmp, "state", err) && join(manifest, state, "manifest.json", err));
     TRY(leftovers_remove(s->dir, err) && dir_make(state, 0755, err));
@@ -219,8 +223,9 @@ static bool snapshot_write(const struct snapshot *s, char path[PATH_BYTES], stru
         TRY(model_dir_copy_tokenizer(s->tokenizer_dir, tmp, err));
     TRY(state_write(s, state, err));
     TRY(manifest_collect(files, tmp, "", err) && manifest_collect(files, state, "state/", err));
-    TRY(json_write(json_pack("{s:i, s:I, s:s, s:O}", "version", MANIFEST_VERSION, "step", (json_int_t)s->step, "run", s->run, "files",
-                             files), manifest, err));
+    TRY(json_write(
+        json_pack("{s:i, s:I, s:s, s:O}", "version", MANIFEST_VERSION, "step", (json_int_t)s->step, "run", s->run, "files", files),
+        manifest, err));
     TRY(dir_sync(state, err) && dir_sync(tmp, err));
     hold_point("renaming");
     TRY(place_is_ours(s, path, err));
@@ -310,11 +315,11 @@ void checkpoint_writer_free(struct checkpoint_writer *w)
 static size_t memory_available(void)
 {
     char line[256];
-    unsigned long long kib;
+    uint64_t kib;
     size_t found = SIZE_MAX;
     FILE *f = fopen("/proc/meminfo", "re");
     while (f && found == SIZE_MAX && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+        if (sscanf(line, "MemAvailable: %" PRIu64 " kB", &kib) == 1)
             found = (size_t)kib * 1024;
     if (f)
         fclose(f);
@@ -332,8 +337,8 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
     // what the kernel promises it need not keep: taking too much would kill us, not fail
     size_t wanted = bytes + (size_t)n * 4 * (model_dtype(m) == DT_F32 ? 2 : 3), have = memory_available();
     if (wanted > have)
-        return error_set(err, ERR_NO_MEMORY, "a snapshot of %lld parameters takes %.1f GB of host memory, and %.1f GB are left",
-                         (long long)n, (double)wanted * 1e-9, (double)have * 1e-9);
+        return error_set(err, ERR_NO_MEMORY, "a snapshot of %" PRId64 " parameters takes %.1f GB of host memory, and %.1f GB are left", n,
+                         (double)wanted * 1e-9, (double)have * 1e-9);
     free(s->weights);
     s->weights = malloc(bytes);
     s->weight_bytes = bytes;
@@ -350,11 +355,10 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
     if (ok)
         return true;
     s->n_flat = 0;
-    return error_set(err, ERR_NO_MEMORY, "no host memory for a snapshot of %lld parameters", (long long)n);
+    return error_set(err, ERR_NO_MEMORY, "no host memory for a snapshot of %" PRId64 " parameters", n);
 }
 
-static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir, const struct checkpoint_info *info,
-                          struct error *err)
+static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir, const struct checkpoint_info *info, struct error *err)
 {
     struct model *m = trainer_model(t);
     struct device *dev = model_device(m);
@@ -366,9 +370,8 @@ static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir
     s->adam_step = trainer_adam_step(t);
     s->has_tokenizer = info->tokenizer_dir != NULL;
     snprintf(s->run, sizeof s->run, "%s", info->run ? info->run : "");
-    if (snprintf(s->dir, sizeof s->dir, "%s", dir) >= PATH_BYTES ||
-        snprintf(s->tokenizer_dir, sizeof s->tokenizer_dir, "%s", info->tokenizer_dir ? info->tokenizer_dir : "") >=
-            PATH_BYTES)
+    if (snprintf(s->dir, sizeof s->dir, "%s", dir) >= PATH_BYTES
+        || snprintf(s->tokenizer_dir, sizeof s->tokenizer_dir, "%s", info->tokenizer_dir ? info->tokenizer_dir : "") >= PATH_BYTES)
         return error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
     free(s->settings);
     s->settings = info->settings ? strdup(info->settings) : NULL;
@@ -382,8 +385,8 @@ static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir
     return device_sync(dev, err);
 }
 
-bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir,
-                      const struct checkpoint_info *info, struct error *err)
+bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir, const struct checkpoint_info *info,
+                      struct error *err)
 {
     writer_settle(w);
     bool ok = w->state != WRITER_DONE || w->ok || error_set(err, w->err.code, "%s", w->err.text);
@@ -469,12 +472,13 @@ bool checkpoint_verify(const char *path, int64_t *step, struct error *err)
         goto out;
     }
     const char *base = strrchr(path, '/');
-    long long named;
-    if (sscanf(base ? base + 1 : path, "step-%lld", &named) == 1 && named != json_integer_value(json_object_get(j, "step"))) {
+    int64_t named;
+    if (sscanf(base ? base + 1 : path, "step-%" PRId64, &named) == 1 && named != json_integer_value(json_object_get(j, "step"))) {
         error_set(err, ERR_DATA, "'%s' is of another step than its folder's name says", file);
         goto out;
     }
-    json_object_foreach(files, name, v) {
+    json_object_foreach(files, name, v)
+    {
         size_t size;
         uint64_t hash;
         char hex[17];
@@ -484,11 +488,10 @@ bool checkpoint_verify(const char *path, int64_t *step, struct error *err)
         }
         char part[PATH_BYTES];
         TRY(join(part, path, name, err) && file_hash(part, &size, &hash, err));
-        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
+        snprintf(hex, sizeof hex, "%016" PRIx64, hash);
         const char *want = json_string_value(json_object_get(v, "hash"));
         if ((json_int_t)size != json_integer_value(json_object_get(v, "bytes")) || !want || strcmp(hex, want) != 0) {
-            error_set(err, ERR_DATA, "'%s' is broken: '%s' is not what was written (%zu bytes, hash %s)", path, name,
-                      size, hex);
+            error_set(err, ERR_DATA, "'%s' is broken: '%s' is not what was written (%zu bytes, hash %s)", path, name, size, hex);
             goto out;
         }
     }
@@ -525,10 +528,10 @@ static bool steps_list(const char *dir, int64_t **steps, int64_t *n, struct erro
     DIR *d = opendir(dir);
     if (!d)
         return errno == ENOENT ? true : error_errno(err, "cannot list '%s'", dir);
-    for (struct dirent *e; (e = readdir(d)); ) {
-        long long step;
+    for (struct dirent *e; (e = readdir(d));) {
+        int64_t step;
         int end = 0;
-        if (sscanf(e->d_name, "step-%lld%n", &step, &end) != 1 || e->d_name[end] || step < 0)
+        if (sscanf(e->d_name, "step-%" PRId64 "%n", &step, &end) != 1 || e->d_name[end] || step < 0)
             continue;
         if (*n == cap) {
             cap = cap ? cap * 2 : 64;
@@ -580,7 +583,7 @@ bool checkpoint_restore(struct trainer *t, const char *path, struct error *err)
     int64_t n = trainer_grad_n(t);
     float *flat = malloc((size_t)n * 4);
     if (!flat) {
-        error_set(err, ERR_NO_MEMORY, "no memory to restore %lld parameters", (long long)n);
+        error_set(err, ERR_NO_MEMORY, "no memory to restore %" PRId64 " parameters", n);
         goto out;
     }
     TRY(join(file, path, "state/state.json", err));
@@ -594,8 +597,7 @@ bool checkpoint_restore(struct trainer *t, const char *path, struct error *err)
             continue;
         }
         if (!f || f->dtype != ST_F32 || f->n_elem != n) {
-            error_set(err, ERR_DATA, "'%s': '%s' does not belong to this model (%lld parameters)", file, names[k],
-                      (long long)n);
+            error_set(err, ERR_DATA, "'%s': '%s' does not belong to this model (%" PRId64 " parameters)", file, names[k], n);
             goto out;
         }
         st_to_f32(flat, f);
@@ -628,7 +630,7 @@ bool checkpoint_last(const char *dir, const char *run, int64_t *step, struct err
     bool ok = true;
     for (int64_t i = 0; ok && i < n && *step < 0; i++) {
         char name[64], path[PATH_BYTES], manifest[PATH_BYTES];
-        snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
+        snprintf(name, sizeof name, "step-%06" PRId64, steps[i]);
         ok = join(path, dir, name, err) && join(manifest, path, "state/manifest.json", err);
         if (ok && path_exists(manifest) && belongs_to(path, run))
             *step = steps[i];
@@ -647,7 +649,7 @@ bool checkpoint_newest_whole(const char *dir, const char *run, char path[4096], 
     for (int64_t i = 0; ok && i < n && *step < 0; i++) {
         char name[64], why[sizeof err->text + PATH_BYTES + 16];
         struct error bad;
-        snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
+        snprintf(name, sizeof name, "step-%06" PRId64, steps[i]);
         ok = join(path, dir, name, err);
         if (ok && checkpoint_verify(path, &found, &bad)) {
             *step = belongs_to(path, run) ? found : -1;
@@ -669,12 +671,12 @@ bool checkpoint_set_aside(const char *dir, const char *run, int64_t step, struct
     for (int64_t i = 0; ok && i < n && steps[i] > step; i++) {
         char name[64], path[PATH_BYTES], manifest[PATH_BYTES], owner[64], aside[PATH_BYTES];
         struct error unread;
-        snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
+        snprintf(name, sizeof name, "step-%06" PRId64, steps[i]);
         ok = join(path, dir, name, err) && join(manifest, path, "state/manifest.json", err);
         if (!ok || (run && path_exists(manifest) && checkpoint_owner(path, owner, &unread) && owner[0] && strcmp(owner, run) != 0))
             continue;
         for (int k = 1, wide = 1; ok && wide; k++) {
-            snprintf(name, sizeof name, "step-%06lld.broken-%d", (long long)steps[i], k);
+            snprintf(name, sizeof name, "step-%06" PRId64 ".broken-%d", steps[i], k);
             ok = join(aside, dir, name, err);
             wide = path_exists(aside);
         }
@@ -694,7 +696,7 @@ bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct err
     bool ok = true;
     for (int64_t i = 0, complete = 0; ok && i < n; i++) {
         char name[64], path[PATH_BYTES], manifest[PATH_BYTES];
-        snprintf(name, sizeof name, "step-%06lld", (long long)steps[i]);
+        snprintf(name, sizeof name, "step-%06" PRId64, steps[i]);
         ok = join(path, dir, name, err) && join(manifest, path, "state/manifest.json", err);
         if (!ok || !path_exists(manifest))    // not ours to judge: leave what is not a checkpoint
             continue;

@@ -18,19 +18,18 @@ struct trainer;
 struct checkpoint_writer;
 /* What stands beside the model; strings are copied. */
 struct checkpoint_info {
-    int64_t step;                // optimizer steps: names the directory
-    const char
-        *tokenizer_dir; // tokenizer*.json, special_tokens_map.json, generation_config.json, ... come from here; or NULL
-    const char *settings;        // JSON text kept as state.json's "settings"; or NULL
-    const char *run;             // id of the run it belongs to; or NULL
+    int64_t step;                 // optimizer steps: names the directory
+    const char *tokenizer_dir;    // tokenizer*.json, special_tokens_map.json, generation_config.json, ... come from here; or NULL
+    const char *settings;         // JSON text kept as state.json's "settings"; or NULL
+    const char *run;              // id of the run it belongs to; or NULL
 };
 /* A writer with one background thread; NULL: see err. The destructor waits for what is being written. */
 struct checkpoint_writer *checkpoint_writer_new(struct error *err);
 void checkpoint_writer_free(struct checkpoint_writer *w);
 /* Copy weights and state to host memory and start writing dir/step-NNNNNN. Waits first for an unfinished earlier one.
  * An existing complete checkpoint of that name is replaced, but never one of another run. */
-MUST_USE bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir,
-                               const struct checkpoint_info *info, struct error *err);
+MUST_USE bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir, const struct checkpoint_info *info,
+                               struct error *err);
 /* False while one is being written; true once it is done or none was: then *path (if any was written) names it and a
  * failure is in err with *ok false. Does not wait. */
 bool checkpoint_poll(struct checkpoint_writer *w, bool *ok, char path[4096], struct error *err);

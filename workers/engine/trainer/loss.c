@@ -4,15 +4,24 @@
 #include <strings.h>
 
 static const char *const algo_names[] = {
-    [ALGO_GRPO] = "GRPO", [ALGO_DAPO] = "DAPO", [ALGO_RLOO] = "RLOO", [ALGO_REINFORCE_PPB] = "REINFORCE_PPB",
+    [ALGO_GRPO] = "GRPO",
+    [ALGO_DAPO] = "DAPO",
+    [ALGO_RLOO] = "RLOO",
+    [ALGO_REINFORCE_PPB] = "REINFORCE_PPB",
 };
-static const char *const variation_names[] = {[LOSS_SAMPLE_LEVEL] = "sample_level", [LOSS_TOKEN_LEVEL] = "token_level"};
+static const char *const variation_names[] = { [LOSS_SAMPLE_LEVEL] = "sample_level", [LOSS_TOKEN_LEVEL] = "token_level" };
 
 void trainer_hyper_init(struct trainer_hyper *h, enum algo algo)
 {
     *h = (struct trainer_hyper){
-        .algo = algo, .loss = LOSS_SAMPLE_LEVEL, .lr = 1e-6, .weight_decay = 0.01, .max_norm = 1.0, .clip_low = 0.2,
-        .clip_high = 0.2, .beta = 0.01,
+        .algo = algo,
+        .loss = LOSS_SAMPLE_LEVEL,
+        .lr = 1e-6,
+        .weight_decay = 0.01,
+        .max_norm = 1.0,
+        .clip_low = 0.2,
+        .clip_high = 0.2,
+        .beta = 0.01,
     };
     if (algo != ALGO_DAPO)
         return;

@@ -9,24 +9,32 @@
 #include "protocol/base/error.h"
 #include "protocol/run/group.h"
 
-enum algo { ALGO_GRPO, ALGO_DAPO, ALGO_RLOO, ALGO_REINFORCE_PPB };
-enum loss_variation { LOSS_SAMPLE_LEVEL, LOSS_TOKEN_LEVEL };
+enum algo {
+    ALGO_GRPO,
+    ALGO_DAPO,
+    ALGO_RLOO,
+    ALGO_REINFORCE_PPB,
+};
+enum loss_variation {
+    LOSS_SAMPLE_LEVEL,
+    LOSS_TOKEN_LEVEL,
+};
 
 /* What may change between steps (knobs). trainer_hyper_init gives an algorithm's preset. */
 struct trainer_hyper {
     enum algo algo;
     enum loss_variation loss;
-    double lr;                   // of this step, after the schedule (schedule.h)
-    double weight_decay;         // decoupled; on every tensor, as ColossalAI's HybridAdam
-    double max_norm;             // global L2 clip; 0: no clip
-    double clip_low, clip_high;  // ratio is clipped to [1 - clip_low, 1 + clip_high]
-    double beta;                 // KL coefficient; above 0 needs a reference model
-    double skip_threshold;       // leave a sample out of the loss when one of its ratios is above; 0: never
-    bool has_filter;             // leave groups out of the loss unless filter_low < mean accuracy < filter_high
+    double lr;                     // of this step, after the schedule (schedule.h)
+    double weight_decay;           // decoupled; on every tensor, as ColossalAI's HybridAdam
+    double max_norm;               // global L2 clip; 0: no clip
+    double clip_low, clip_high;    // ratio is clipped to [1 - clip_low, 1 + clip_high]
+    double beta;                   // KL coefficient; above 0 needs a reference model
+    double skip_threshold;         // leave a sample out of the loss when one of its ratios is above; 0: never
+    bool has_filter;               // leave groups out of the loss unless filter_low < mean accuracy < filter_high
     double filter_low, filter_high;
-    bool mask_truncated;         // leave samples cut at max_new_tokens out of the loss (they stay in mean and spread)
-    bool ppb_as_coded;           // compatibility: REINFORCE_PPB multiplies by the deviation, as ColossalChat's code does
-    int64_t token_budget;        // packed tokens of a micro-batch; 0: token_budget_max
+    bool mask_truncated;     // leave samples cut at max_new_tokens out of the loss (they stay in mean and spread)
+    bool ppb_as_coded;       // compatibility: REINFORCE_PPB multiplies by the deviation, as ColossalChat's code does
+    int64_t token_budget;    // packed tokens of a micro-batch; 0: token_budget_max
 };
 /* Presets: GRPO, RLOO, REINFORCE_PPB as ColossalChat's zero-bubble launcher (clip 0.2/0.2, sample level, beta 0.01), DAPO as its README (0.2/0.28,
  * token level, beta 0, filter 0.01..0.99, truncated masked, skip_threshold 20); lr 1e-6, weight decay 0.01, clip 1. */
@@ -53,10 +61,10 @@ double group_accuracy(const struct group *g);
 
 /* What the ranks add up before anyone computes a gradient: all doubles, so that it may travel as an array. */
 struct trainer_norm {
-    double n_sample;             // scored samples: the denominator of the sample-level loss, masked ones included
-    double n_loss_tok;           // tokens of samples in the loss: the token-level loss's denominator
-    double n_tok;                // tokens of scored samples, and
-    double sum_a, sum_a2;        // sums of their token advantages and squares: REINFORCE_PPB's mean and variance
+    double n_sample;         // scored samples: the denominator of the sample-level loss, masked ones included
+    double n_loss_tok;       // tokens of samples in the loss: the token-level loss's denominator
+    double n_tok;            // tokens of scored samples, and
+    double sum_a, sum_a2;    // sums of their token advantages and squares: REINFORCE_PPB's mean and variance
 };
 void trainer_norm_add(struct trainer_norm *sum, const struct trainer_norm *part);
 /* Share in the loss of one token of a sample of n_tok tokens that is in the loss. */

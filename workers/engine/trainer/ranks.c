@@ -13,10 +13,10 @@
 
 struct ranks {
     int n_rank;
-    int first, n_here;             // this process plays ranks first .. first + n_here - 1
-    struct collective *c;          // with the others; NULL: all are here
-    struct trainer *t[RANK_MAX];   // (n_here)
-    int64_t exchange_ns;           // of the step under way, spent on adding and spreading gradients
+    int first, n_here;              // this process plays ranks first .. first + n_here - 1
+    struct collective *c;           // with the others; NULL: all are here
+    struct trainer *t[RANK_MAX];    // (n_here)
+    int64_t exchange_ns;            // of the step under way, spent on adding and spreading gradients
 };
 
 void ranks_name(int64_t round, char *out, size_t size)
@@ -39,8 +39,9 @@ struct ranks *ranks_new(struct trainer *t, struct collective *c, struct error *e
     if (!r)
         return NULL;
     *r = (struct ranks){ .n_rank = collective_n_rank(c), .first = collective_rank(c), .n_here = 1, .c = c, .t = { t } };
-    if (r->n_rank == 1 || (collective_offer(c, b.grad, (size_t)trainer_grad_n(t) * 4, b.grad_handle, err)
-                           && collective_offer(c, b.sum, (size_t)b.n_sum * 4, b.sum_handle, err)))
+    if (r->n_rank == 1
+        || (collective_offer(c, b.grad, (size_t)trainer_grad_n(t) * 4, b.grad_handle, err)
+            && collective_offer(c, b.sum, (size_t)b.n_sum * 4, b.sum_handle, err)))
         return r;
     ranks_free(r);
     return NULL;
@@ -101,8 +102,9 @@ static bool sum_spread(struct ranks *r, struct error *err)
     for (int to = 0; to < r->n_rank; to++)
         for (int q = 0; q < r->n_rank; q++) {
             int64_t m = collective_shard(n, r->n_rank, q, &first);
-            if (m > 0 && !mem_copy(trainer_device(r->t[to]), trainer_buffers(r->t[to]).grad + first, trainer_buffers(r->t[q]).sum,
-                                   (size_t)m * 4, COPY_D2D, err))
+            if (m > 0
+                && !mem_copy(trainer_device(r->t[to]), trainer_buffers(r->t[to]).grad + first, trainer_buffers(r->t[q]).sum, (size_t)m * 4,
+                             COPY_D2D, err))
                 return false;
         }
     return true;
@@ -131,8 +133,7 @@ static bool reference_run(struct ranks *r, const struct trainer_hyper *h, struct
 }
 
 /* One round of micro-batches, at .. at + n_rank - 1 of n. */
-static bool round_run(struct ranks *r, const struct trainer_hyper *h, int64_t at, int64_t n, struct trainer_sums *sum,
-                      struct error *err)
+static bool round_run(struct ranks *r, const struct trainer_hyper *h, int64_t at, int64_t n, struct trainer_sums *sum, struct error *err)
 {
     struct trainer_sums part[RANK_MAX], all[RANK_MAX];
     int n_given = (int)MIN(n - at, r->n_rank);
@@ -187,8 +188,10 @@ static bool weights_compare(struct ranks *r, struct error *err)
         return false;
     for (int q = 1; q < r->n_rank; q++)
         if (all[q] != all[0])
-            return error_set(err, ERR_INTERNAL, "trainer %d holds other weights than trainer 0 after step %" PRId64 " (hash %016" PRIx64
-                             ", not %016" PRIx64 "): its device or memory computes wrongly", q, trainer_version(r->t[0]), all[q], all[0]);
+            return error_set(err, ERR_INTERNAL,
+                             "trainer %d holds other weights than trainer 0 after step %" PRId64 " (hash %016" PRIx64 ", not %016" PRIx64
+                             "): its device or memory computes wrongly",
+                             q, trainer_version(r->t[0]), all[q], all[0]);
     return true;
 }
 
@@ -225,8 +228,8 @@ bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct train
     return gradient_make(&alone, h, sums, err);
 }
 
-bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
-                  double *metric, struct error *err)
+bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h, double *metric,
+                  struct error *err)
 {
     struct ranks alone = { .n_rank = 1, .n_here = 1, .t = { t } };
     return ranks_step(&alone, groups, n_group, h, metric, err);

@@ -32,5 +32,5 @@ void ranks_free(struct ranks *r);    // NULL is fine
 /* As trainer_step, with the same arguments on every rank. ERR_CLOSED, ERR_TIMEOUT: another rank has gone, or does not come. After
  * any failure the caller leaves the collective, which lets the others go, and its weights are not to be used. Other weights than
  * another rank's are ERR_INTERNAL. */
-MUST_USE bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
-                         double *metric, struct error *err);
+MUST_USE bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h, double *metric,
+                         struct error *err);

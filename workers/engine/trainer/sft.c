@@ -1,4 +1,5 @@
 #include "workers/engine/trainer/sft.h"
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +11,10 @@
 #include "workers/engine/text/tokenizer.h"
 
 struct sft_data {
-    int32_t *token;              // all rows, one after the other
-    float *weight;               // same shape
+    int32_t *token;    // all rows, one after the other
+    float *weight;     // same shape
     int64_t n_tok, cap_tok;
-    int64_t *first;              // (n_row + 1)
+    int64_t *first;    // (n_row + 1)
     int64_t n_row, n_too_long;
 };
 /* A row being read. */
@@ -45,7 +46,7 @@ static bool data_add(struct sft_data *d, const int32_t *id, int64_t n, float wei
             d->token = token;
         float *w = token ? realloc(d->weight, (size_t)cap * sizeof *w) : NULL;
         if (!w)
-            return error_set(err, ERR_NO_MEMORY, "no memory for %lld tokens", (long long)cap);
+            return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " tokens", cap);
         d->weight = w;
         d->cap_tok = cap;
     }
@@ -64,22 +65,18 @@ static bool piece_encode(struct sft_reader *r, const char *text, size_t len, str
 
 /* One assistant turn: what stands before it has no loss, the turn has, up to its end token. *done: bytes already
  * encoded. */
-static bool turn_add(struct sft_reader *r, struct sft_data *d, const json_t *upto, const json_t *with, size_t *done,
-                     struct error *err)
+static bool turn_add(struct sft_reader *r, struct sft_data *d, const json_t *upto, const json_t *with, size_t *done, struct error *err)
 {
     struct chat_options prompt = { .add_generation_prompt = true }, whole = { 0 };
     buf_clear(&r->before);
     buf_clear(&r->after);
-    if (!template_chat(r->chat, upto, &prompt, &r->before, err) ||
-        !template_chat(r->chat, with, &whole, &r->after, err))
+    if (!template_chat(r->chat, upto, &prompt, &r->before, err) || !template_chat(r->chat, with, &whole, &r->after, err))
         return false;
-    if (r->before.len < *done || r->after.len < r->before.len
-        || memcmp(buf_text(&r->after), buf_text(&r->before), r->before.len) != 0)
+    if (r->before.len < *done || r->after.len < r->before.len || memcmp(buf_text(&r->after), buf_text(&r->before), r->before.len) != 0)
         return error_set(err, ERR_UNSUPPORTED,
                          "the chat template writes a turn differently once it is answered, so that no "
                          "part of the text can be told to be the answer");
-    if (!piece_encode(r, buf_text(&r->before) + *done, r->before.len - *done, err) ||
-        !data_add(d, r->ids.id, r->ids.n, 0, err))
+    if (!piece_encode(r, buf_text(&r->before) + *done, r->before.len - *done, err) || !data_add(d, r->ids.id, r->ids.n, 0, err))
         return false;
     if (!piece_encode(r, buf_text(&r->after) + r->before.len, r->after.len - r->before.len, err))
         return false;
@@ -95,8 +92,7 @@ static bool turn_add(struct sft_reader *r, struct sft_data *d, const json_t *upt
 static json_t *row_messages(json_t *row, struct error *err)
 {
     json_t *messages = json_object_get(row, "messages"), *answer = json_object_get(row, "answer");
-    const char *role =
-        json_string_value(json_object_get(json_array_get(messages, json_array_size(messages) - 1), "role"));
+    const char *role = json_string_value(json_object_get(json_array_get(messages, json_array_size(messages) - 1), "role"));
     if (role && strcmp(role, "assistant") == 0)
         return json_incref(messages);
     if (!json_is_string(answer)) {
@@ -145,8 +141,8 @@ out:
     return ok;
 }
 
-struct sft_data *sft_data_open(const char *path, const struct tokenizer *tok, const struct template *chat,
-                               int64_t max_tok, struct error *err)
+struct sft_data *sft_data_open(const char *path, const struct tokenizer *tok, const struct template *chat, int64_t max_tok,
+                               struct error *err)
 {
     bool ok = false;
     struct sft_data *d = calloc(1, sizeof *d);
@@ -164,12 +160,12 @@ struct sft_data *sft_data_open(const char *path, const struct tokenizer *tok, co
         bool added = row && row_add(&r, d, row, err);
         json_decref(row);
         if (!added) {
-            error_wrap(err, "%s:%lld", path, (long long)dataset_line(set, i));
+            error_wrap(err, "%s:%" PRId64, path, dataset_line(set, i));
             goto out;
         }
     }
     if (d->n_row == 0) {
-        error_set(err, ERR_DATA, "'%s': no row of at most %lld tokens", path, (long long)max_tok);
+        error_set(err, ERR_DATA, "'%s': no row of at most %" PRId64 " tokens", path, max_tok);
         goto out;
     }
     ok = true;
@@ -231,15 +227,15 @@ static struct sft_seq row_seq(const struct sft_data *d, int64_t i)
     return s;
 }
 
-bool sft_run(struct trainer *t, const struct sft_stage *stage, bool (*told)(void *arg, const struct sft_progress *p),
-             void *arg, struct error *err)
+bool sft_run(struct trainer *t, const struct sft_stage *stage, bool (*told)(void *arg, const struct sft_progress *p), void *arg,
+             struct error *err)
 {
     bool ok = false;
     int64_t n = stage->data->n_row, at = n, epoch = 0, n_tok = 0, t0 = clock_ns();
     int64_t *order = malloc((size_t)n * sizeof *order);
     struct sft_seq *seq = malloc((size_t)stage->batch_rows * sizeof *seq);
     if (!order || !seq) {
-        error_set(err, ERR_NO_MEMORY, "no memory to order %lld rows", (long long)n);
+        error_set(err, ERR_NO_MEMORY, "no memory to order %" PRId64 " rows", n);
         goto out;
     }
     TRY(trainer_adam_reset(t, err));
@@ -262,7 +258,7 @@ bool sft_run(struct trainer *t, const struct sft_stage *stage, bool (*told)(void
         TRY(trainer_sft_step(t, seq, stage->batch_rows, &h, true, &p.loss, &n_loss, &p.grad_norm, err));
         p.tok_per_s = (double)n_tok / ((double)(clock_ns() - t0) * 1e-9);
         if (told && !told(arg, &p)) {
-            error_set(err, ERR_STOPPED, "stopped at step %lld of %lld", (long long)p.step, (long long)p.n_step);
+            error_set(err, ERR_STOPPED, "stopped at step %" PRId64 " of %" PRId64, p.step, p.n_step);
             goto out;
         }
     }

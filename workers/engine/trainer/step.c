@@ -7,6 +7,7 @@
  * 3. Weights of tokens come from counts of the whole batch (trainer_norm), so the gradients of micro-batches are simply
  * added: ((g0 + g1) + g2) + ..., whichever rank runs which (ranks.h).
  * 4. A sample whose tokens all have no gradient (no spread in its group, masked) is not run, unless run_all. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,8 +54,7 @@ static int64_t micro_item(struct micro *mb, const struct item *it)
 {
     const int32_t *tok = it->g->token + it->s->first_tok;
     int64_t n = it->s->n_tok;
-    int64_t row =
-        micro_seq(mb, it->g->prompt, it->g->n_prompt, tok, n - 1, train_temperature(it->g)) + it->g->n_prompt - 1;
+    int64_t row = micro_seq(mb, it->g->prompt, it->g->n_prompt, tok, n - 1, train_temperature(it->g)) + it->g->n_prompt - 1;
     memcpy(mb->target + row, tok, (size_t)n * 4);
     memcpy(mb->old + row, it->g->logp + it->s->first_tok, (size_t)n * 4);
     return row;
@@ -75,15 +75,13 @@ static bool items_reserve(struct trainer *t, int64_t n, struct error *err)
 {
     if (n <= t->cap_item)
         return true;
-    void **mem[] = { (void **)&t->item, (void **)&t->order, (void **)&t->first, (void **)&t->rows, (void **)&t->packed,
-                     (void **)&t->adv };
-    const size_t each[] = { sizeof *t->item, sizeof *t->order, sizeof *t->first, sizeof *t->rows, sizeof *t->packed,
-                            sizeof *t->adv };
+    void **mem[] = { (void **)&t->item, (void **)&t->order, (void **)&t->first, (void **)&t->rows, (void **)&t->packed, (void **)&t->adv };
+    const size_t each[] = { sizeof *t->item, sizeof *t->order, sizeof *t->first, sizeof *t->rows, sizeof *t->packed, sizeof *t->adv };
     t->cap_item = 0;
     for (size_t i = 0; i < ARRAY_SIZE(mem); i++) {
         free(*mem[i]);
         if (!(*mem[i] = malloc((size_t)(n + 2) * each[i])))
-            return error_set(err, ERR_NO_MEMORY, "no memory for a batch of %lld samples", (long long)n);
+            return error_set(err, ERR_NO_MEMORY, "no memory for a batch of %" PRId64 " samples", n);
     }
     t->cap_item = n;
     return true;
@@ -101,8 +99,7 @@ static bool items_make(struct trainer *t, const struct trainer_hyper *h, struct 
         const struct group *g = t->groups[i];
         advantage_group(t->adv, h->algo, g);
         for (int32_t k = 0; k < g->n_sample; k++) {
-            struct item it = { .g = g, .s = &g->sample[k], .adv = t->adv[k], .in_loss = sample_in_loss(g, k, h),
-                               .ref_at = t->n_ref };
+            struct item it = { .g = g, .s = &g->sample[k], .adv = t->adv[k], .in_loss = sample_in_loss(g, k, h), .ref_at = t->n_ref };
             if (it.s->score != SCORE_OK || it.s->n_tok == 0)
                 continue;
             t->n_ref += it.s->n_tok;
@@ -116,14 +113,13 @@ static bool item_check(const struct trainer *t, const struct item *it, struct er
 {
     const struct group *g = it->g;
     if (g->n_prompt < 1)
-        return error_set(err, ERR_DATA, "item %lld has an empty prompt", (long long)g->item);
+        return error_set(err, ERR_DATA, "item %" PRId64 " has an empty prompt", g->item);
     if (item_rows(it) > t->set.token_budget_max)
         return error_set(err, ERR_SHAPE,
-                         "a sample of item %lld has %lld tokens; the trainer was made for micro-batches of %lld",
-                         (long long)g->item, (long long)item_rows(it), (long long)t->set.token_budget_max);
+                         "a sample of item %" PRId64 " has %" PRId64 " tokens; the trainer was made for micro-batches of %" PRId64, g->item,
+                         item_rows(it), t->set.token_budget_max);
     if (it->s->first_tok < 0 || it->s->first_tok > g->n_tok || it->s->n_tok > g->n_tok - it->s->first_tok)
-        return error_set(err, ERR_DATA, "a sample of item %lld points outside of its group's tokens",
-                         (long long)g->item);
+        return error_set(err, ERR_DATA, "a sample of item %" PRId64 " points outside of its group's tokens", g->item);
     return true;
 }
 
@@ -200,22 +196,20 @@ static bool ref_reserve(struct trainer *t, struct error *err)
         return true;
     float *more = realloc(t->ref_logp, (size_t)t->n_ref * sizeof *more);
     if (!more)
-        return error_set(err, ERR_NO_MEMORY, "no memory for %lld reference log-probs", (long long)t->n_ref);
+        return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " reference log-probs", t->n_ref);
     t->ref_logp = more;
     t->cap_ref = t->n_ref;
     return true;
 }
 
-bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
-                   struct error *err)
+bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h, struct error *err)
 {
     bool ok = false;
     t->groups = groups;
     t->n_group = n_group;
     t->n_item = t->n_micro = t->n_reference = 0;
     if (h->beta > 0 && !t->ref)
-        return error_set(err, ERR_USAGE,
-                         "a KL coefficient of %g needs a reference model, and the run started without one", h->beta);
+        return error_set(err, ERR_USAGE, "a KL coefficient of %g needs a reference model, and the run started without one", h->beta);
     TRY(items_make(t, h, err));
     for (int64_t i = 0; i < t->n_item; i++)
         TRY(item_check(t, &t->item[i], err));
@@ -285,8 +279,7 @@ static void item_pack(struct trainer *t, const struct item *it, const struct tra
 }
 
 /* Leave out samples with a ratio beyond the threshold: needs log-probs before the loss. */
-static void samples_skip(struct trainer *t, const struct item *const *it, const struct trainer_hyper *h,
-                         struct trainer_sums *s)
+static void samples_skip(struct trainer *t, const struct item *const *it, const struct trainer_hyper *h, struct trainer_sums *s)
 {
     struct micro *mb = &t->mb;
     for (int64_t q = 0; q < mb->n_seq; q++) {
@@ -302,8 +295,7 @@ static void samples_skip(struct trainer *t, const struct item *const *it, const 
     }
 }
 
-static void item_sums(const struct trainer *t, const struct item *it, int64_t row, const struct trainer_hyper *h,
-                      struct trainer_sums *s)
+static void item_sums(const struct trainer *t, const struct item *it, int64_t row, const struct trainer_hyper *h, struct trainer_sums *s)
 {
     const struct micro *mb = &t->mb;
     double kl = 0, entropy = 0, newer = 0;

@@ -50,8 +50,8 @@ static void length_metrics(double *metric, const struct group *const *groups, in
     free(len);
 }
 
-void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups,
-                          int64_t n_group, const struct trainer_hyper *h)
+void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups, int64_t n_group,
+                          const struct trainer_hyper *h)
 {
     double n = 0, n_all = 0, full = 0, used = 0, adv_sum = 0;
     for (int64_t i = 0; i < n_group; i++) {

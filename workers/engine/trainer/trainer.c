@@ -3,6 +3,7 @@
  * Masters and moments of the first n_dev elements of the flat order lie on the device, those of the others in pinned host
  * memory, from where AdamW streams them (adamw_host). All of them on the device unless offload is set. */
 #include "workers/engine/trainer/trainer.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +12,15 @@
 
 #define STAGE_BYTES ((size_t)288 << 20)    // three pieces of 8 Mi elements: copies of 32 MiB run a bus at full speed
 
-
 /* ---- life */
 static void limits_make(struct run_limits *l, const struct trainer_settings *s)
 {
-    *l = (struct run_limits){.max_tok = s->token_budget_max,
-                             .max_seq = s->token_budget_max,
-                             .max_seq_tok = s->token_budget_max,
-                             .train = true,
-                             .recompute_block = s->recompute_block,
-                             .mem = s->scratch};
+    *l = (struct run_limits){ .max_tok = s->token_budget_max,
+                              .max_seq = s->token_budget_max,
+                              .max_seq_tok = s->token_budget_max,
+                              .train = true,
+                              .recompute_block = s->recompute_block,
+                              .mem = s->scratch };
 }
 
 /* Elements whose state stays on the device, and the stage for the others. */
@@ -50,8 +50,10 @@ void trainer_memory(const struct model *m, const struct trainer_settings *s, str
     limits_make(&l, s);
     size_t stage, each = model_dtype(m) == DT_F32 ? 8 : 12;
     int64_t n = model_n_flat(m), n_dev = state_split(m, s, &stage);
-    *out = (struct trainer_memory){ .activation = model_run_bytes(m, &l), .gradient = (size_t)(n + sum_n(m, s)) * 4,
-                                    .state = (size_t)n_dev * each + stage, .host = (size_t)(n - n_dev) * each };
+    *out = (struct trainer_memory){ .activation = model_run_bytes(m, &l),
+                                    .gradient = (size_t)(n + sum_n(m, s)) * 4,
+                                    .state = (size_t)n_dev * each + stage,
+                                    .host = (size_t)(n - n_dev) * each };
 }
 
 static bool micro_new(struct trainer *t, struct error *err)
@@ -61,8 +63,7 @@ static bool micro_new(struct trainer *t, struct error *err)
     if (!(t->mb_mem = malloc((12 * n + 1) * 4)))
         return error_set(err, ERR_NO_MEMORY, "no memory for a micro-batch of %zu tokens", n);
     float *p = t->mb_mem;
-    float **floats[] = {&mb->temperature, &mb->adv,  &mb->weight,  &mb->old, &mb->ref,
-                        &mb->coef,        &mb->logp, &mb->entropy, &mb->loss};
+    float **floats[] = { &mb->temperature, &mb->adv, &mb->weight, &mb->old, &mb->ref, &mb->coef, &mb->logp, &mb->entropy, &mb->loss };
     for (size_t i = 0; i < ARRAY_SIZE(floats); i++, p += n)
         *floats[i] = p;
     mb->token = (int32_t *)p;
@@ -78,9 +79,9 @@ static bool host_state_init(struct trainer *t, enum trainer_state_kind kind, con
     for (int64_t at = 0; at < n; at += most) {
         int64_t k = MIN(most, n - at);
         const char *from = weights + (size_t)(t->n_dev + at) * dtype_size(model_dtype(t->m));
-        bool ok = kind == STATE_MASTER ? OP(t->dev, err, cast, .y = t->stage, .x = from, .n = k, .scale = 1,
-                                            .y_dtype = DT_F32, .x_dtype = model_dtype(t->m))
-                                       : OP(t->dev, err, mem_fill, .y = t->stage, .size_bytes = (size_t)k * 4);
+        bool ok = kind == STATE_MASTER
+                      ? OP(t->dev, err, cast, .y = t->stage, .x = from, .n = k, .scale = 1, .y_dtype = DT_F32, .x_dtype = model_dtype(t->m))
+                      : OP(t->dev, err, mem_fill, .y = t->stage, .size_bytes = (size_t)k * 4);
         if (!ok || !mem_copy(t->dev, t->host_state[kind] + at, t->stage, (size_t)k * 4, COPY_D2H, err))
             return false;
     }
@@ -137,7 +138,7 @@ static bool grad_new(struct trainer *t, struct error *err)
 struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s, struct error *err)
 {
     if (s->token_budget_max < 1 || s->token_budget_max > INT32_MAX / 4) {
-        error_set(err, ERR_USAGE, "a token budget of %lld is not possible", (long long)s->token_budget_max);
+        error_set(err, ERR_USAGE, "a token budget of %" PRId64 " is not possible", s->token_budget_max);
         return NULL;
     }
     struct trainer *t = calloc(1, sizeof *t);
@@ -154,8 +155,7 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->own_master = model_dtype(model) != DT_F32;
     struct run_limits limits;
     limits_make(&limits, s);
-    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !state_new(t, err)
-        || !grad_new(t, err)
+    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !state_new(t, err) || !grad_new(t, err)
         || !(t->sumsq = mem_new(t->dev, (size_t)(1 + t->n_sumsq) * sizeof *t->sumsq, "gradient norm", err))
         || !(t->hash = mem_new(t->dev, sizeof *t->hash, "hash of the weights", err))
         || !(t->clip = mem_new(t->dev, 2 * sizeof *t->clip, "gradient norm", err)))
@@ -240,20 +240,27 @@ bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *gra
     void *weights = model_weights(t->m, &bytes);
     TRY(OP(t->dev, err, sumsq, .part = t->sumsq + 1, .x = t->grad, .n = t->n_flat));
     TRY(OP(t->dev, err, sum_parts, .sum = t->sumsq, .part = t->sumsq + 1, .n = t->n_sumsq));
-    TRY(OP(t->dev, err, clip_coef, .norm = t->clip, .coef = t->clip + 1, .sum = t->sumsq,
-           .max_norm = (float)h->max_norm, .grad_scale = 1));
+    TRY(OP(t->dev, err, clip_coef, .norm = t->clip, .coef = t->clip + 1, .sum = t->sumsq, .max_norm = (float)h->max_norm, .grad_scale = 1));
     TRY(mem_copy(t->dev, &norm, t->clip, sizeof norm, COPY_D2H, err));
     TRY(device_sync(t->dev, err));
     if (!isfinite(norm)) {
-        error_set(err, ERR_DATA, "the gradient's norm is not finite at step %lld; the weights stay as they are",
-                  (long long)t->version);
+        error_set(err, ERR_DATA, "the gradient's norm is not finite at step %" PRId64 "; the weights stay as they are", t->version);
         goto out;
     }
-    struct adamw step = { .weight = weights, .master = t->state[STATE_MASTER], .m = t->state[STATE_MOMENT1],
-                          .v = t->state[STATE_MOMENT2], .grad = t->grad, .coef = t->clip + 1, .n = t->n_dev,
-                          .step = t->adam_step + 1, .lr = (float)h->lr, .beta1 = (float)t->set.adam_beta1,
-                          .beta2 = (float)t->set.adam_beta2, .eps = (float)t->set.adam_eps,
-                          .decay = (float)h->weight_decay, .dtype = model_dtype(t->m) };
+    struct adamw step = { .weight = weights,
+                          .master = t->state[STATE_MASTER],
+                          .m = t->state[STATE_MOMENT1],
+                          .v = t->state[STATE_MOMENT2],
+                          .grad = t->grad,
+                          .coef = t->clip + 1,
+                          .n = t->n_dev,
+                          .step = t->adam_step + 1,
+                          .lr = (float)h->lr,
+                          .beta1 = (float)t->set.adam_beta1,
+                          .beta2 = (float)t->set.adam_beta2,
+                          .eps = (float)t->set.adam_eps,
+                          .decay = (float)h->weight_decay,
+                          .dtype = model_dtype(t->m) };
     if (t->stage) {    // first, so that its last copies overlap with the part on the device
         struct adamw far = step;
         far.weight = (char *)weights + (size_t)t->n_dev * dtype_size(model_dtype(t->m));
@@ -276,20 +283,20 @@ out:
 }
 
 /* ---- scoring and supervised steps */
-bool trainer_logprobs(struct trainer *t, const int32_t *token, const int64_t *seq_len, const float *temperature,
-                      int64_t n_seq, float *logp, float *entropy, struct error *err)
+bool trainer_logprobs(struct trainer *t, const int32_t *token, const int64_t *seq_len, const float *temperature, int64_t n_seq, float *logp,
+                      float *entropy, struct error *err)
 {
     bool ok = false;
     struct micro *mb = &t->mb;
-    for (int64_t s = 0; s < n_seq; ) {
+    for (int64_t s = 0; s < n_seq;) {
         int64_t first = s;
         const int32_t *tok = token;
         micro_clear(mb);
         for (; s < n_seq && (s == first || mb->n_tok + MAX(seq_len[s] - 1, 0) <= t->set.token_budget_max); s++) {
             int64_t n = seq_len[s] - 1;
             if (n < 1 || n > t->set.token_budget_max) {
-                error_set(err, ERR_SHAPE, "a sequence has %lld tokens; from 2 to %lld are possible",
-                          (long long)seq_len[s], (long long)t->set.token_budget_max + 1);
+                error_set(err, ERR_SHAPE, "a sequence has %" PRId64 " tokens; from 2 to %" PRId64 " are possible", seq_len[s],
+                          t->set.token_budget_max + 1);
                 goto out;
             }
             int64_t row = micro_seq(mb, tok, n, NULL, 0, temperature[s]);
@@ -311,8 +318,8 @@ out:
     return ok;
 }
 
-bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h,
-                      bool apply, double *loss, double *n_loss_tok, double *grad_norm, struct error *err)
+bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h, bool apply, double *loss,
+                      double *n_loss_tok, double *grad_norm, struct error *err)
 {
     bool ok = false;
     struct micro *mb = &t->mb;
@@ -320,8 +327,8 @@ bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_se
     int64_t most = micro_budget(t, h);
     for (int64_t s = 0; s < n_seq; s++) {
         if (seq[s].n_tok < 2 || seq[s].n_tok - 1 > t->set.token_budget_max) {
-            error_set(err, ERR_SHAPE, "a sequence has %lld tokens; from 2 to %lld are possible",
-                      (long long)seq[s].n_tok, (long long)t->set.token_budget_max + 1);
+            error_set(err, ERR_SHAPE, "a sequence has %" PRId64 " tokens; from 2 to %" PRId64 " are possible", seq[s].n_tok,
+                      t->set.token_budget_max + 1);
             goto out;
         }
         for (int64_t i = 1; i < seq[s].n_tok; i++)
@@ -329,7 +336,7 @@ bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_se
     }
     if (apply)
         TRY(trainer_grad_clear(t, err));
-    for (int64_t s = 0; s < n_seq; ) {
+    for (int64_t s = 0; s < n_seq;) {
         micro_clear(mb);
         for (int64_t first = s; s < n_seq && (s == first || mb->n_tok + seq[s].n_tok - 1 <= most); s++) {
             int64_t n = seq[s].n_tok - 1, row = micro_seq(mb, seq[s].token, n, NULL, 0, 1);
@@ -340,8 +347,7 @@ bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_se
             }
         }
         struct model_batch b = micro_batch(mb);
-        struct token_loss l = {
-            .target = mb->target, .temperature = mb->temperature, .coef = mb->coef, .logp = mb->logp};
+        struct token_loss l = { .target = mb->target, .temperature = mb->temperature, .coef = mb->coef, .logp = mb->logp };
         if (apply)
             TRY(model_forward_train(t->run, &b, err) && model_backward(t->run, &l, t->grad, err));
         else
@@ -386,13 +392,12 @@ bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const fl
     if (n < t->n_flat)
         memcpy(t->host_state[kind], in + n, (size_t)(t->n_flat - n) * 4);
     if (kind == STATE_MASTER && t->own_master) {
-        TRY(OP(t->dev, err, cast, .y = weights, .x = t->state[kind], .n = n, .scale = 1, .y_dtype = DT_BF16,
-               .x_dtype = DT_F32));
+        TRY(OP(t->dev, err, cast, .y = weights, .x = t->state[kind], .n = n, .scale = 1, .y_dtype = DT_BF16, .x_dtype = DT_F32));
         for (int64_t at = n; at < t->n_flat; at += most) {
             int64_t k = MIN(most, t->n_flat - at);
             TRY(mem_copy(t->dev, t->stage, in + at, (size_t)k * 4, COPY_H2D, err));
-            TRY(OP(t->dev, err, cast, .y = weights + (size_t)at * 2, .x = t->stage, .n = k, .scale = 1,
-                   .y_dtype = DT_BF16, .x_dtype = DT_F32));
+            TRY(OP(t->dev, err, cast, .y = weights + (size_t)at * 2, .x = t->stage, .n = k, .scale = 1, .y_dtype = DT_BF16,
+                   .x_dtype = DT_F32));
         }
     }
     if (kind == STATE_MASTER)
@@ -407,7 +412,7 @@ bool trainer_hash(const struct trainer *t, uint64_t *hash, struct error *err)
     size_t bytes;
     void *weights = model_weights(t->m, &bytes);
     return OP(t->dev, err, mem_hash, .hash = t->hash, .x = weights, .size_bytes = bytes)
-        && mem_copy(t->dev, hash, t->hash, sizeof *hash, COPY_D2H, err) && device_sync(t->dev, err);
+           && mem_copy(t->dev, hash, t->hash, sizeof *hash, COPY_D2H, err) && device_sync(t->dev, err);
 }
 
 int64_t trainer_adam_step(const struct trainer *t)

@@ -27,46 +27,46 @@ struct trainer;
 
 /* Fixed for the life of a trainer. */
 struct trainer_settings {
-    int64_t token_budget_max; // most packed tokens of one micro-batch; activations are sized by it. A longer sample is
-                              // an error when it arrives
+    int64_t token_budget_max;    // most packed tokens of one micro-batch; activations are sized by it. A longer sample is
+                                 // an error when it arrives
     double adam_beta1, adam_beta2, adam_eps;
-    bool recompute_block; // keep only block inputs and run each block's forward again: less memory, a third more work
-    bool offload;         // masters and moments in host memory, but for what state_bytes have room for; the same bits
-    size_t state_bytes;   // with offload: device memory for masters, moments and the stage the others pass through
-    void *scratch; // (device) for activations, of trainer_memory's size, borrowed: others use it between steps. NULL:
-                   // its own
-    int n_rank;           // ranks that share a step (ranks.h); above 1 the gradient lies where the others can read it, and
-                          // beside it this rank's shard of the sum
-    bool run_all;         // also run samples whose every token has no gradient (advantage or weight 0), for their
-                          // metrics; the gradient is the same without
+    bool recompute_block;    // keep only block inputs and run each block's forward again: less memory, a third more work
+    bool offload;            // masters and moments in host memory, but for what state_bytes have room for; the same bits
+    size_t state_bytes;      // with offload: device memory for masters, moments and the stage the others pass through
+    void *scratch;           // (device) for activations, of trainer_memory's size, borrowed: others use it between steps. NULL:
+                             // its own
+    int n_rank;              // ranks that share a step (ranks.h); above 1 the gradient lies where the others can read it, and
+                             // beside it this rank's shard of the sum
+    bool run_all;            // also run samples whose every token has no gradient (advantage or weight 0), for their
+                             // metrics; the gradient is the same without
 };
 /* Adam as ColossalChat sets it: betas 0.9, 0.999, eps 1e-8; a budget of 4096 tokens. */
-#define TRAINER_SETTINGS_DEFAULT                                                                                       \
-    ((struct trainer_settings){.token_budget_max = 4096, .adam_beta1 = 0.9, .adam_beta2 = 0.999, .adam_eps = 1e-8})
+#define TRAINER_SETTINGS_DEFAULT                                                                                                           \
+    ((struct trainer_settings){ .token_budget_max = 4096, .adam_beta1 = 0.9, .adam_beta2 = 0.999, .adam_eps = 1e-8 })
 /* What a micro-batch's forward pass adds up: all doubles; fields ending in _max merge by maximum, the others by sum. Merged in
  * the order of the micro-batches they are the same bytes for any number of ranks. */
 struct trainer_sums {
-    double loss;                 // already divided by the counts of the batch: the sum over micro-batches is the loss
-    double kl, entropy;          // sums over the samples run of their token means; kl 0 without a reference
-    double n_sample;             // samples run forward
-    double n_tok;                // their tokens
+    double loss;                       // already divided by the counts of the batch: the sum over micro-batches is the loss
+    double kl, entropy;                // sums over the samples run of their token means; kl 0 without a reference
+    double n_sample;                   // samples run forward
+    double n_tok;                      // their tokens
     double n_clip_low, n_clip_high;    // tokens without gradient because clipped
-    double ratio;                // sum over tokens
+    double ratio;                      // sum over tokens
     double ratio_max;
-    double logp_diff_max;        // largest |logp now - logp when sampled| of groups sampled by the present weights: 0
-    double n_skipped;            // samples dropped by skip_threshold
-    double age;                  // sum over samples of optimizer steps since they were sampled
+    double logp_diff_max;    // largest |logp now - logp when sampled| of groups sampled by the present weights: 0
+    double n_skipped;        // samples dropped by skip_threshold
+    double age;              // sum over samples of optimizer steps since they were sampled
     double age_max;
-    double n_packed_tok;         // prompt and completion tokens computed
-    double n_micro;              // micro-batches
+    double n_packed_tok;    // prompt and completion tokens computed
+    double n_micro;         // micro-batches
 };
 void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *part);
 
 /* A step's numbers from what was summed over all micro-batches, and from all the groups consumed since the last step (those
  * outside the filter too): writes the trainer's own of protocol/run/metrics.h's table (BY_TRAINER) into metric (METRIC_N),
  * but M_GRAD_NORM and times, and nothing else. Without a token run, what is a mean over tokens becomes NAN. */
-void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups,
-                          int64_t n_group, const struct trainer_hyper *h);
+void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups, int64_t n_group,
+                          const struct trainer_hyper *h);
 
 /* What a trainer takes, in bytes. */
 struct trainer_memory {
@@ -78,17 +78,16 @@ struct trainer_memory {
 void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out);
 /* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0) until trainer_free; takes all
  * memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. */
-struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s,
-                            struct error *err);
+struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s, struct error *err);
 void trainer_free(struct trainer *t);
 struct model *trainer_model(const struct trainer *t);
-int64_t trainer_version(const struct trainer *t);     // optimizer steps done
+int64_t trainer_version(const struct trainer *t);    // optimizer steps done
 void trainer_version_set(struct trainer *t, int64_t version);
 
 /* All of one step on one rank; metric (METRIC_N; NULL: not wanted) as trainer_metrics_make, with M_GRAD_NORM
  * and M_TRAIN_TOK_PER_S. On failure the weights are unchanged. */
-MUST_USE bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group,
-                           const struct trainer_hyper *h, double *metric, struct error *err);
+MUST_USE bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
+                           double *metric, struct error *err);
 /* The parts. groups are the whole batch, and borrowed until its gradient is made. */
 MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
                             struct error *err);
@@ -96,20 +95,18 @@ int64_t trainer_n_micro(const struct trainer *t);        // micro-batches of the
 int64_t trainer_n_reference(const struct trainer *t);    // those to be run under the reference: 0 without a penalty
 /* Micro-batch k under the reference: what trainer_micro(k) needs on this rank. part: what its tokens add to the batch's sums of
  * token advantages (REINFORCE_PPB); the sums of all k, in their order, are then given to every rank by trainer_norm_more. */
-MUST_USE bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part,
-                                struct error *err);
+MUST_USE bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part, struct error *err);
 void trainer_norm_more(struct trainer *t, const struct trainer_norm *part);
 /* Micro-batch k, forward and backward: added to the gradient in one addition an element. */
-MUST_USE bool trainer_micro(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_sums *part,
-                            struct error *err);
+MUST_USE bool trainer_micro(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_sums *part, struct error *err);
 MUST_USE bool trainer_grad_clear(struct trainer *t, struct error *err);
 /* All micro-batches by this rank alone: sets the gradient (does not add to an earlier one). */
 MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err);
-int64_t trainer_grad_n(const struct trainer *t);      // fp32 elements of the flat gradient: model_n_flat
+int64_t trainer_grad_n(const struct trainer *t);    // fp32 elements of the flat gradient: model_n_flat
 /* Where things lie on the device, until trainer_free; handles and sum only with several ranks. */
 struct trainer_buffers {
-    float *grad;          // (trainer_grad_n)
-    float *sum;           // (n_sum) this rank's shard of the sum, collective_shard
+    float *grad;    // (trainer_grad_n)
+    float *sum;     // (n_sum) this rank's shard of the sum, collective_shard
     const struct mem_handle *grad_handle, *sum_handle;
     int64_t n_sum;
 };
@@ -123,23 +120,27 @@ MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, do
 
 /* Log-probs of token[1..n) of one or more sequences under the model, by the training path. logp is (n_tok - n_seq): for
  * each sequence its tokens from the second on. temperature (n_seq). entropy (same shape) may be NULL. */
-MUST_USE bool trainer_logprobs(struct trainer *t, const int32_t *token, const int64_t *seq_len,
-                               const float *temperature, int64_t n_seq, float *logp, float *entropy, struct error *err);
+MUST_USE bool trainer_logprobs(struct trainer *t, const int32_t *token, const int64_t *seq_len, const float *temperature, int64_t n_seq,
+                               float *logp, float *entropy, struct error *err);
 
 /* Supervised step on packed sequences: token, and weight of the loss of each token given those before (0: prompt; the
  * first token of a sequence has none). Loss is sum(weight * -logp) / sum(weight). apply false: only measure it. */
 struct sft_seq {
-    const int32_t *token;        // (n_tok)
-    const float *weight;         // (n_tok)
+    const int32_t *token;    // (n_tok)
+    const float *weight;     // (n_tok)
     int64_t n_tok;
 };
-MUST_USE bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq,
-                               const struct trainer_hyper *h, bool apply, double *loss, double *n_loss_tok,
-                               double *grad_norm, struct error *err);
+MUST_USE bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h, bool apply,
+                               double *loss, double *n_loss_tok, double *grad_norm, struct error *err);
 
 /* State for checkpoints (checkpoint.h): the fp32 masters and both moments, each trainer_grad_n floats in tensor-table
  * order, and how many Adam updates they have seen (its bias correction counts them). */
-enum trainer_state_kind { STATE_MASTER, STATE_MOMENT1, STATE_MOMENT2, STATE_N };
+enum trainer_state_kind {
+    STATE_MASTER,
+    STATE_MOMENT1,
+    STATE_MOMENT2,
+    STATE_N,
+};
 MUST_USE bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err);
 /* Setting the masters also sets the weights. */
 MUST_USE bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);

@@ -114,8 +114,7 @@ static struct node *const_node(struct parser *p, enum math_const which)
 {
     struct node *a = node_op(node_new(p->m, K_CONST, 0), which);
     if (a)
-        a->flags |= which == CONST_I ? HAS_I : which == CONST_PI ? HAS_PI | HAS_TRANS : which == CONST_INF ? HAS_INF
-            : HAS_TRANS;
+        a->flags |= which == CONST_I ? HAS_I : which == CONST_PI ? HAS_PI | HAS_TRANS : which == CONST_INF ? HAS_INF : HAS_TRANS;
     return a;
 }
 
@@ -158,25 +157,36 @@ static bool is_function(const struct parser *p)
 bool starts_factor(const struct parser *p)
 {
     switch (p->t.kind) {
-    case T_NUM: case T_WORD: case T_TEXT:
-        return true;
-    case T_CHAR:
-        return p->t.c == '(' || p->t.c == '{' || p->t.c == '[' || (p->t.c == '|' && p->abs_depth == 0 && !p->no_bar);
+    case T_NUM:
+    case T_WORD:
+    case T_TEXT: return true;
+    case T_CHAR: return p->t.c == '(' || p->t.c == '{' || p->t.c == '[' || (p->t.c == '|' && p->abs_depth == 0 && !p->no_bar);
     case T_CMD:
         if (!p->t.cmd)
             return true;
         switch ((enum cmd_class)p->t.cmd->class) {
-        case C_SYM: case C_CONST: case C_FRAC: case C_BINOM: case C_SQRT: case C_FUNC: case C_FONT: case C_ACCENT:
+        case C_SYM:
+        case C_CONST:
+        case C_FRAC:
+        case C_BINOM:
+        case C_SQRT:
+        case C_FUNC:
+        case C_FONT:
+        case C_ACCENT:
         case C_MARK:
-        case C_OPEN: case C_BOX: case C_SUM: case C_OPAQUE: case C_OPNAME: case C_BB: case C_EMPTYSET:
-            return true;
-        case C_BEGIN:
-            return true;
-        default:
-            return false;
+        case C_OPEN:
+        case C_BOX:
+        case C_SUM:
+        case C_OPAQUE:
+        case C_OPNAME:
+        case C_BB:
+        case C_EMPTYSET: return true;
+        case C_BEGIN: return true;
+        default: return false;
         }
-    case T_END: case T_REL: case T_BAD:
-        return false;
+    case T_END:
+    case T_REL:
+    case T_BAD: return false;
     }
     return false;
 }
@@ -227,8 +237,7 @@ static struct node *func_args(struct parser *p, enum math_func fn)
 
 static int func_inverse(int fn)
 {
-    return fn >= FN_SIN && fn <= FN_CSC ? fn + (FN_ASIN - FN_SIN) : fn >= FN_SINH && fn <= FN_TANH
-        ? fn + (FN_ASINH - FN_SINH) : -1;
+    return fn >= FN_SIN && fn <= FN_CSC ? fn + (FN_ASIN - FN_SIN) : fn >= FN_SINH && fn <= FN_TANH ? fn + (FN_ASINH - FN_SINH) : -1;
 }
 
 static struct node *func_parse(struct parser *p, int fn)
@@ -252,8 +261,7 @@ static struct node *func_parse(struct parser *p, int fn)
     }
     if (fn == FN_GAMMA && !is_char(p, '('))
         return const_node(p, CONST_GAMMA);
-    if (power && power->kind == K_NEG && node_is(power->child[0], K_NUM) && power->child[0]->small == 1 &&
-        func_inverse(fn) >= 0) {
+    if (power && power->kind == K_NEG && node_is(power->child[0], K_NUM) && power->child[0]->small == 1 && func_inverse(fn) >= 0) {
         fn = func_inverse(fn);
         power = NULL;
     }
@@ -301,7 +309,8 @@ struct node *bracket_parse(struct parser *p, char open)
     if (!a && !empty)
         return parser_fail(p);
     switch (open) {
-    case '(': case '[': {
+    case '(':
+    case '[': {
         if (!is_char(p, ')') && !is_char(p, ']'))
             return parser_fail(p);
         bool square = is_char(p, ']');
@@ -337,7 +346,9 @@ struct node *bracket_parse(struct parser *p, char open)
             return node_list(p->m, K_SET, a->child, a->n);
         return open == '{' ? node_new(p->m, K_SET, 1, a) : a;
     }
-    case 'f': case 'c': case '<':
+    case 'f':
+    case 'c':
+    case '<':
         if (!is_class(p, C_CLOSE) || p->t.cmd->arg != (open == '<' ? '>' : open))
             return parser_fail(p);
         token_take(p);
@@ -519,12 +530,11 @@ static size_t words_len(const struct parser *p, const char *s)
             break;
         longer |= q - w >= 4;
         last = q;
-        if (q < p->end && *q == '.' )
+        if (q < p->end && *q == '.')
             q++;
         q = space_skip(q, p->end);
     }
-    bool ends = q >= p->end || *q == ',' || *q == ';' || *q == ')' || *q == '}' ||
-        (q + 1 < p->end && q[0] == '\\' && q[1] == '\\');
+    bool ends = q >= p->end || *q == ',' || *q == ';' || *q == ')' || *q == '}' || (q + 1 < p->end && q[0] == '\\' && q[1] == '\\');
     return ends && longer ? (size_t)(last - s) : 0;
 }
 
@@ -655,7 +665,7 @@ static struct node *word_parse(struct parser *p)
             return parser_fail(p);
         return arg->kind == K_TUPLE && arg->n == 2 && arg->op == 0
                    ? node_op(node_new(p->m, K_FUNC, 2, arg->child[0], arg->child[1]), FN_BINOM)
-                       : node_new(p->m, K_MUL, 2, sym, arg);
+                   : node_new(p->m, K_MUL, 2, sym, arg);
     }
     return sym;
 }
@@ -726,8 +736,8 @@ static struct node *mark_parse(struct parser *p)
 
 static bool is_differential(const struct node *a)    // dx
 {
-    return node_is(a, K_MUL) && a->n == 2 && node_is(a->child[0], K_SYM) && a->child[0]->len == 1 &&
-           a->child[0]->s[0] == 'd' && node_is(a->child[1], K_SYM);
+    return node_is(a, K_MUL) && a->n == 2 && node_is(a->child[0], K_SYM) && a->child[0]->len == 1 && a->child[0]->s[0] == 'd'
+           && node_is(a->child[1], K_SYM);
 }
 
 /* a over b; dy/dx is a name, and d/dx of what follows is not evaluated: neither is a quotient. */
@@ -763,12 +773,8 @@ static struct node *command_parse(struct parser *p)
         return symbol_node(p, t.s, (size_t)t.len);
     }
     switch ((enum cmd_class)t.cmd->class) {
-    case C_SYM:
-        token_take(p);
-        return symbol_node(p, t.cmd->name, strlen(t.cmd->name));
-    case C_CONST:
-        token_take(p);
-        return const_node(p, (enum math_const)t.cmd->arg);
+    case C_SYM: token_take(p); return symbol_node(p, t.cmd->name, strlen(t.cmd->name));
+    case C_CONST: token_take(p); return const_node(p, (enum math_const)t.cmd->arg);
     case C_FRAC:
         token_take(p);
         a = argument_parse(p, true);
@@ -794,15 +800,11 @@ static struct node *command_parse(struct parser *p)
         a = argument_parse(p, true);
         return a ? node_new(p->m, K_ROOT, 2, a, index ? index : node_int(p->m, 2)) : parser_fail(p);
     }
-    case C_FUNC:
-        return func_parse(p, t.cmd->arg);
-    case C_FONT:
-        return font_parse(p);
-    case C_ACCENT: case C_BOX:
-        token_take(p);
-        return argument_parse(p, true);
-    case C_MARK:
-        return mark_parse(p);
+    case C_FUNC: return func_parse(p, t.cmd->arg);
+    case C_FONT: return font_parse(p);
+    case C_ACCENT:
+    case C_BOX: token_take(p); return argument_parse(p, true);
+    case C_MARK: return mark_parse(p);
     case C_BB: {
         int set = t.cmd->arg;
         token_take(p);
@@ -819,19 +821,12 @@ static struct node *command_parse(struct parser *p)
         }
         return node_op(node_new(p->m, K_NAMED_SET, 0), set);
     }
-    case C_EMPTYSET:
-        token_take(p);
-        return node_op(node_new(p->m, K_NAMED_SET, 0), '0');
-    case C_OPEN:
-        return bracket_parse(p, (char)t.cmd->arg);
-    case C_BEGIN:
-        return environment_parse(p);
-    case C_SUM:
-        return big_parse(p, false, t.cmd->arg);
-    case C_OPAQUE:
-        return big_parse(p, true, t.cmd->arg);
-    default:
-        return parser_fail(p);
+    case C_EMPTYSET: token_take(p); return node_op(node_new(p->m, K_NAMED_SET, 0), '0');
+    case C_OPEN: return bracket_parse(p, (char)t.cmd->arg);
+    case C_BEGIN: return environment_parse(p);
+    case C_SUM: return big_parse(p, false, t.cmd->arg);
+    case C_OPAQUE: return big_parse(p, true, t.cmd->arg);
+    default: return parser_fail(p);
     }
 }
 
@@ -855,19 +850,17 @@ struct node *atom_parse(struct parser *p)
         }
         return a;
     }
-    case T_WORD:
-        return word_parse(p);
+    case T_WORD: return word_parse(p);
     case T_TEXT: {
         bool list = memchr(t.s, ',', (size_t)t.len) != NULL;    // \text{Navin, Luisa}
-        struct node *a = t.len > 0 && (list || is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' ||
-                                       *t.s == '\\')
-                             ? sub_parse(p, t.s, (size_t)t.len) : NULL;
+        struct node *a = t.len > 0 && (list || is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' || *t.s == '\\')
+                             ? sub_parse(p, t.s, (size_t)t.len)
+                             : NULL;
         p->failed = false;    // what is no mathematics in there is text
         token_take(p);
         return a ? a : text_node(p, t.s, (size_t)t.len);
     }
-    case T_CMD:
-        return command_parse(p);
+    case T_CMD: return command_parse(p);
     case T_CHAR:
         if (t.c == '(' || t.c == '[')
             return bracket_parse(p, t.c);
@@ -876,8 +869,9 @@ struct node *atom_parse(struct parser *p)
         if (t.c == '|')
             return abs_parse(p);
         return parser_fail(p);
-    case T_END: case T_REL: case T_BAD:
-        break;
+    case T_END:
+    case T_REL:
+    case T_BAD: break;
     }
     return parser_fail(p);
 }

@@ -40,8 +40,7 @@ static bool stand_in(const struct ball *b, const struct node *a, acb_t z)
 /* Not inlined: gcc 12 would take its first look at z, 32 bytes of it, for all that z has, and warn. */
 __attribute__((noinline)) static bool too_big(const acb_t z, slong bits)
 {
-    return arf_cmpabs_2exp_si(arb_midref(acb_realref(z)), bits) > 0 ||
-        arf_cmpabs_2exp_si(arb_midref(acb_imagref(z)), bits) > 0;
+    return arf_cmpabs_2exp_si(arb_midref(acb_realref(z)), bits) > 0 || arf_cmpabs_2exp_si(arb_midref(acb_imagref(z)), bits) > 0;
 }
 
 static bool real_root(acb_t z, const acb_t x, const fmpq_t q, slong prec)
@@ -72,8 +71,7 @@ static bool ball_power(struct ball *b, const struct node *exp, bool inverse, con
     fmpq_t q;
     bool ok = false, rational;
     fmpq_init(q);
-    rational = !(exp->flags & (HAS_TRANS | HAS_I | HAS_INF | HAS_OPAQUE)) && eval_rational(b->m, exp, q) &&
-               !(inverse && fmpq_is_zero(q));
+    rational = !(exp->flags & (HAS_TRANS | HAS_I | HAS_INF | HAS_OPAQUE)) && eval_rational(b->m, exp, q) && !(inverse && fmpq_is_zero(q));
     if (rational) {
         if (inverse)
             fmpq_inv(q, q);
@@ -120,8 +118,8 @@ static bool whole_func(struct ball *b, const struct node *a, const acb_t x, acb_
     acb_init(y);
     bool ok = acb_is_real(x) && arb_get_unique_fmpz(u, acb_realref(x)) && arb_is_int(acb_realref(x));
     for (int i = 1; ok && i < a->n; i++) {
-        ok = ball_eval(b, a->child[i], y) && acb_is_real(y) && arb_is_int(acb_realref(y)) &&
-             arb_get_unique_fmpz(v, acb_realref(y)) && !(a->op == FN_MOD && fmpz_is_zero(v));
+        ok = ball_eval(b, a->child[i], y) && acb_is_real(y) && arb_is_int(acb_realref(y)) && arb_get_unique_fmpz(v, acb_realref(y))
+             && !(a->op == FN_MOD && fmpz_is_zero(v));
         if (ok && a->op == FN_GCD)
             fmpz_gcd(u, u, v);
         else if (ok && a->op == FN_LCM)
@@ -180,8 +178,7 @@ static bool binom_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr 
     acb_t k, t;
     acb_init(k);
     acb_init(t);
-    bool ok = a->n == 2 && ball_eval(b, a->child[1], k) && !too_big(x, 24) && !too_big(k, 24) &&
-              math_spend(b->m, 600 + 3 * prec);
+    bool ok = a->n == 2 && ball_eval(b, a->child[1], k) && !too_big(x, 24) && !too_big(k, 24) && math_spend(b->m, 600 + 3 * prec);
     if (ok) {
         acb_sub(t, x, k, prec);
         acb_add_ui(t, t, 1, prec);
@@ -237,7 +234,13 @@ static bool whole_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr 
 }
 
 /* What an argument may be for its function to be computed. */
-enum guard { ANY, PERIODIC, GROWING, NOT_ZERO };
+enum guard {
+    ANY,
+    PERIODIC,
+    GROWING,
+    NOT_ZERO,
+};
+// clang-format off
 static const struct func {
     void (*simple)(acb_t z, const acb_t x, slong prec);    // or
     ball_fn *special;
@@ -263,20 +266,18 @@ static const struct func {
     [FN_SIGN] = { .special = part_ball }, [FN_GCD] = { .special = whole_ball }, [FN_LCM] = { .special = whole_ball },
     [FN_MOD] = { .special = whole_ball }, [FN_NUM] = { 0 },
 };
+// clang-format on
 
 static bool guard_passed(struct ball *b, enum guard guard, const acb_t x)
 {
     switch (guard) {
-    case ANY:
-        return true;
-    case PERIODIC:
-        return !too_big(x, 4096);
+    case ANY: return true;
+    case PERIODIC: return !too_big(x, 4096);
     case GROWING:
         if (too_big(x, 60))
             b->m->why = "power too large";
         return !too_big(x, 60);
-    case NOT_ZERO:
-        return !acb_contains_zero(x);
+    case NOT_ZERO: return !acb_contains_zero(x);
     }
     return false;
 }
@@ -335,9 +336,15 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
     case K_CONST:
         switch ((enum math_const)a->op) {
         case CONST_PI: acb_const_pi(z, b->prec); return true;
-        case CONST_E: acb_zero(z); arb_const_e(acb_realref(z), b->prec); return true;
+        case CONST_E:
+            acb_zero(z);
+            arb_const_e(acb_realref(z), b->prec);
+            return true;
         case CONST_I: acb_onei(z); return true;
-        case CONST_GAMMA: acb_zero(z); arb_const_euler(acb_realref(z), b->prec); return true;
+        case CONST_GAMMA:
+            acb_zero(z);
+            arb_const_euler(acb_realref(z), b->prec);
+            return true;
         case CONST_INF: return false;
         }
         return false;
@@ -347,14 +354,14 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
         else
             unknown_value(b, mix_text(77, a->s, a->len), z);
         return true;
-    case K_TEXT: case K_APP: case K_OPAQUE:
-        return stand_in(b, a, z);
+    case K_TEXT:
+    case K_APP:
+    case K_OPAQUE: return stand_in(b, a, z);
     case K_NEG:
         ok = ball_eval(b, a->child[0], z);
         acb_neg(z, z);
         return ok;
-    case K_UNIT:
-        return ball_eval(b, a->child[0], z);
+    case K_UNIT: return ball_eval(b, a->child[0], z);
     case K_PCT:
         ok = ball_eval(b, a->child[0], z);
         acb_div_ui(z, z, 100, b->prec);
@@ -367,9 +374,11 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
         acb_div_ui(z, z, 180, b->prec);
         acb_clear(x);
         return ok;
-    case K_FUNC:
-        return ball_func(b, a, z);
-    case K_ADD: case K_MUL: case K_DIV: case K_RATIO:
+    case K_FUNC: return ball_func(b, a, z);
+    case K_ADD:
+    case K_MUL:
+    case K_DIV:
+    case K_RATIO:
         acb_init(x);
         ok = ball_eval(b, a->child[0], z);
         for (int i = 1; ok && i < a->n; i++) {
@@ -385,16 +394,16 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
         }
         acb_clear(x);
         return ok && acb_is_finite(z);
-    case K_POW: case K_ROOT:
+    case K_POW:
+    case K_ROOT:
         acb_init(x);
-        ok = ball_eval(b, a->child[0], x) && math_spend(m, 10 + b->prec / 16) &&
-            ball_power(b, a->child[1], a->kind == K_ROOT, x, z);
+        ok = ball_eval(b, a->child[0], x) && math_spend(m, 10 + b->prec / 16) && ball_power(b, a->child[1], a->kind == K_ROOT, x, z);
         acb_clear(x);
         return ok;
     case K_LOG:
         acb_init(x);
-        ok = ball_eval(b, a->child[0], z) && ball_eval(b, a->child[1], x) && !acb_contains_zero(z) &&
-             !acb_contains_zero(x) && math_spend(m, 10 + b->prec / 16);
+        ok = ball_eval(b, a->child[0], z) && ball_eval(b, a->child[1], x) && !acb_contains_zero(z) && !acb_contains_zero(x)
+             && math_spend(m, 10 + b->prec / 16);
         if (ok) {
             acb_log(z, z, b->prec);
             acb_log(x, x, b->prec);
@@ -404,12 +413,13 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
         }
         acb_clear(x);
         return ok && acb_is_finite(z);
-    case K_SUM: case K_PROD: {
+    case K_SUM:
+    case K_PROD: {
         fmpq_t q;
         int64_t last;
         fmpq_init(q);
-        ok = m->n_bind < MATH_BIND_MAX && eval_rational(m, a->child[1], q) && int_get(q, -1000000000, 1000000000, &v) &&
-             eval_rational(m, a->child[2], q) && int_get(q, -1000000000, 1000000000, &last) && last - v < SUM_TERMS_MAX;
+        ok = m->n_bind < MATH_BIND_MAX && eval_rational(m, a->child[1], q) && int_get(q, -1000000000, 1000000000, &v)
+             && eval_rational(m, a->child[2], q) && int_get(q, -1000000000, 1000000000, &last) && last - v < SUM_TERMS_MAX;
         fmpq_clear(q);
         if (!ok)
             return b->lenient && stand_in(b, a, z);
@@ -430,10 +440,18 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
         acb_clear(x);
         return ok && acb_is_finite(z);
     }
-    case K_PM: case K_LIST: case K_SET: case K_TUPLE: case K_REL: case K_UNION: case K_INTER: case K_MINUS:
-    case K_NAMED_SET: case K_JUXT:
-    case K_BUILDER: case K_MATRIX:
-        return false;
+    case K_PM:
+    case K_LIST:
+    case K_SET:
+    case K_TUPLE:
+    case K_REL:
+    case K_UNION:
+    case K_INTER:
+    case K_MINUS:
+    case K_NAMED_SET:
+    case K_JUXT:
+    case K_BUILDER:
+    case K_MATRIX: return false;
     }
     return false;
 }

@@ -53,8 +53,7 @@ static bool is_list(const struct node *a)
 
 /* ---- lists ---- */
 
-static enum tri unordered(struct math *m, struct node **a, int na, struct node **b, int nb, const char **rule,
-                          int depth)
+static enum tri unordered(struct math *m, struct node **a, int na, struct node **b, int nb, const char **rule, int depth)
 {
     bool unknown = false;
     for (int way = 0; way < 2; way++)
@@ -62,8 +61,7 @@ static enum tri unordered(struct math *m, struct node **a, int na, struct node *
             enum tri best = TRI_NO;
             for (int j = 0; j < (way ? na : nb) && best != TRI_YES; j++) {
                 int k = (i + j) % (way ? na : nb);    // written in the same order, most often
-                best = tri_either(best, way ? tree_compare(m, a[k], b[i], rule, depth + 1)
-                              : tree_compare(m, a[i], b[k], rule, depth + 1));
+                best = tri_either(best, way ? tree_compare(m, a[k], b[i], rule, depth + 1) : tree_compare(m, a[i], b[k], rule, depth + 1));
             }
             if (best == TRI_NO)
                 return TRI_NO;
@@ -77,9 +75,9 @@ struct matching {
     struct node **a, **b;
     int n, depth;
     const char **rule;
-    int8_t *known;      // (n, n) enum tri + 1 of a[i] and b[j]; 0: not compared yet
-    int16_t *partner;   // (n) of b[j], -1: none
-    bool *seen;         // (n) b[j] in this search
+    int8_t *known;       // (n, n) enum tri + 1 of a[i] and b[j]; 0: not compared yet
+    int16_t *partner;    // (n) of b[j], -1: none
+    bool *seen;          // (n) b[j] in this search
 };
 
 static bool partner_find(struct matching *s, int i, bool unknown)
@@ -335,8 +333,7 @@ static enum tri list_compare(struct math *m, struct node *a, struct node *b, con
 
 static bool is_set_tree(const struct node *a)
 {
-    return a->kind == K_UNION || a->kind == K_INTER || a->kind == K_MINUS || a->kind == K_NAMED_SET ||
-        a->kind == K_BUILDER;
+    return a->kind == K_UNION || a->kind == K_INTER || a->kind == K_MINUS || a->kind == K_NAMED_SET || a->kind == K_BUILDER;
 }
 
 static int union_flat(struct node *a, struct node **out, int max)
@@ -383,8 +380,7 @@ static enum tri builder_compare(struct math *m, struct node *a, struct node *b, 
     if (na < 1 || nb < 1)
         return TRI_UNKNOWN;
     enum tri head = tree_compare(m, pa[0], pb[0], rule, depth + 1);
-    if (head == TRI_YES && na == nb && bound_same(m, &ba, &bb, depth) &&
-        matched(m, pa + 1, pb + 1, na - 1, rule, depth) == TRI_YES)
+    if (head == TRI_YES && na == nb && bound_same(m, &ba, &bb, depth) && matched(m, pa + 1, pb + 1, na - 1, rule, depth) == TRI_YES)
         return TRI_YES;
     *rule = "set";
     return TRI_UNKNOWN;    // { 2k | k in Z } is { 2k + 2 | k in Z }
@@ -438,9 +434,8 @@ static enum tri tuple_compare(struct math *m, struct node *a, struct node *b, co
 /* Two numbers said to be the same: each is what is meant. */
 static bool two_values(const struct node *a)
 {
-    return a->len == 1 && (a->s[0] == REL_EQ || a->s[0] == REL_APPROX) && node_closed(a->child[0]) &&
-           node_closed(a->child[1]) && !node_names(a->child[0]) &&
-           !((a->child[0]->flags | a->child[1]->flags) & HAS_PM);
+    return a->len == 1 && (a->s[0] == REL_EQ || a->s[0] == REL_APPROX) && node_closed(a->child[0]) && node_closed(a->child[1])
+           && !node_names(a->child[0]) && !((a->child[0]->flags | a->child[1]->flags) & HAS_PM);
 }
 
 /* Lines of a derivation that end in the answer: the last says what a name is, all before are about that name and none
@@ -454,8 +449,8 @@ static struct node *derived(struct node *a)
         return a;
     for (int i = 0; i + 1 < a->n; i++) {
         struct node *line = a->child[i];
-        if (line->kind != K_REL || !node_occurs(line, last->child[0]) ||
-            (node_is(line->child[0], K_SYM) && node_closed(line->child[line->n - 1])))
+        if (line->kind != K_REL || !node_occurs(line, last->child[0])
+            || (node_is(line->child[0], K_SYM) && node_closed(line->child[line->n - 1])))
             return a;
     }
     return last;
@@ -520,19 +515,17 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
         *rule = "tuple";
         if (is_list(o) && o->n == t->n && (t->op == 0 || t->n > 2))
             return t == a ? ordered_compare(m, t->child, o->child, t->n, rule, depth)
-                : ordered_compare(m, o->child, t->child, t->n, rule, depth);
+                          : ordered_compare(m, o->child, t->child, t->n, rule, depth);
         if (is_list(o) && o->n == 1)
-            return t == a ? tree_compare(m, a, o->child[0], rule, depth + 1)
-                : tree_compare(m, o->child[0], b, rule, depth + 1);
+            return t == a ? tree_compare(m, a, o->child[0], rule, depth + 1) : tree_compare(m, o->child[0], b, rule, depth + 1);
         if (node_is(o, K_MATRIX) && t->op == 0 && o->n == t->n && (o->scale == 1 || o->scale == o->n))
             return t == a ? ordered_compare(m, t->child, o->child, t->n, rule, depth)
-                : ordered_compare(m, o->child, t->child, t->n, rule, depth);
+                          : ordered_compare(m, o->child, t->child, t->n, rule, depth);
         return TRI_NO;
     }
     if (is_list(a) || is_list(b)) {
         struct pieces pa, pb;
-        bool inequalities = a->kind == K_LIST && b->kind == K_LIST && relation_inequality(a->child[0]) &&
-            relation_inequality(b->child[0]);
+        bool inequalities = a->kind == K_LIST && b->kind == K_LIST && relation_inequality(a->child[0]) && relation_inequality(b->child[0]);
         if (inequalities && pieces_of(m, a, &pa, 24) && pieces_of(m, b, &pb, 24)) {
             bool many = false;
             const struct node *ua = unknown_find(a, NULL, &many), *ub = unknown_find(b, NULL, &many);

@@ -37,12 +37,12 @@ struct node *relation_assigned(struct node *a);
 /* sets.c: sets of real numbers as pieces of the line */
 #define PIECES_MAX 32
 struct piece {
-    struct node *lo, *hi;         // NULL: minus, plus infinity
+    struct node *lo, *hi;    // NULL: minus, plus infinity
     bool lo_open, hi_open;
 };
 struct pieces {
     int n;
-    struct piece p[PIECES_MAX];   // ascending and apart, once pieces_sort was there
+    struct piece p[PIECES_MAX];    // ascending and apart, once pieces_sort was there
 };
 /* A tree as pieces of the real line, depth levels of it; false: it is none. */
 bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth);
@@ -55,6 +55,6 @@ bool unknown_same(const struct node *a, const struct node *b);
 
 /* scalars.c */
 enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth);
-struct node *matrix_value(struct math *m, struct node *a, int depth);    // sums and products carried out
-struct node *node_minus(struct math *m, struct node *a, struct node *b);      // a - b
-bool node_infinite(const struct node *a, int *sign);                       // infinity itself, with that sign
+struct node *matrix_value(struct math *m, struct node *a, int depth);       // sums and products carried out
+struct node *node_minus(struct math *m, struct node *a, struct node *b);    // a - b
+bool node_infinite(const struct node *a, int *sign);                        // infinity itself, with that sign

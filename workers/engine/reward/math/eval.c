@@ -13,9 +13,8 @@ static bool decimal_atom(const struct node *a)
         a = a->child[0];
     if (a->kind == K_NUM)
         return a->flags & HAS_DECIMAL;
-    return a->kind == K_MUL && a->n == 2 && (a->flags & HAS_DECIMAL) && node_is(a->child[0], K_NUM) &&
-        node_is(a->child[1], K_POW) &&
-           node_is(a->child[1]->child[0], K_NUM) && a->child[1]->child[0]->small == 10;
+    return a->kind == K_MUL && a->n == 2 && (a->flags & HAS_DECIMAL) && node_is(a->child[0], K_NUM) && node_is(a->child[1], K_POW)
+           && node_is(a->child[1]->child[0], K_NUM) && a->child[1]->child[0]->small == 10;
 }
 
 /* The tolerance for decimals: half a unit of the last decimal, but never more than the smaller value times
@@ -61,8 +60,7 @@ static bool tiny(const acb_t diff, const acb_t x, const acb_t y, slong bits)
     return ok;
 }
 
-static enum tri constants_equal(struct math *m, const struct node *a, const struct node *b, int decimals,
-                                const char **rule)
+static enum tri constants_equal(struct math *m, const struct node *a, const struct node *b, int decimals, const char **rule)
 {
     static const slong precs[] = { 64, 512, 2048 };
     enum tri answer = TRI_UNKNOWN;
@@ -311,8 +309,7 @@ enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b
     if (flags & HAS_INF)
         return extents_equal(m, a, b, rule);
     m->why = NULL;
-    enum tri answer = flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT) ? functions_equal(m, a, b, rule)
-                                                                : constants_equal(m, a, b, decimals, rule);
+    enum tri answer = flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT) ? functions_equal(m, a, b, rule) : constants_equal(m, a, b, decimals, rule);
     if (answer == TRI_NO && (flags & HAS_OPAQUE) && (has_kind(a, K_OPAQUE) || has_kind(b, K_OPAQUE))) {
         m->why = "an integral, limit or the like is not evaluated";
         return TRI_UNKNOWN;

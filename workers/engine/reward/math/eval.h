@@ -8,11 +8,11 @@
 #include <arb.h>
 #include "workers/engine/reward/math/node.h"
 
-#define N_POINT 8           // points at which trees with free symbols are compared
+#define N_POINT 8    // points at which trees with free symbols are compared
 #define SUM_TERMS_MAX 5000
 
 /* rational.c: exact values */
-bool math_spend(struct math *m, int64_t steps);    // false: the budget is spent
+bool math_spend(struct math *m, int64_t steps);                              // false: the budget is spent
 bool bound_value(const struct math *m, const struct node *a, int64_t *v);    // of an index of the sums around
 bool number_value(struct math *m, const struct node *a, fmpq_t out);         // a K_NUM; false: too long
 bool func_exact(struct math *m, const struct node *a, fmpq_t out);           // a K_FUNC; false: as eval_rational
@@ -27,17 +27,17 @@ struct residue {
 };
 /* The residue of a at the point that r->seed stands for; false: it has none, or m->steps are spent. */
 bool residue_eval(struct residue *r, const struct node *a, uint64_t *out);
-uint64_t mul61(uint64_t a, uint64_t b);                             // a b mod P61
-uint64_t mix(uint64_t h, uint64_t v);                               // a hash of h and v
+uint64_t mul61(uint64_t a, uint64_t b);    // a b mod P61
+uint64_t mix(uint64_t h, uint64_t v);      // a hash of h and v
 uint64_t mix_text(uint64_t h, const char *s, int32_t len);
 
 /* ball.c: values within a ball */
 struct ball {
     struct math *m;
     slong prec;
-    int point;          // where free symbols are put
-    bool whole;         // free symbols are positive integers: gcd, lcm and mod ask for them
-    bool lenient;       // what cannot be computed here counts as some number; what has no value still fails
+    int point;       // where free symbols are put
+    bool whole;      // free symbols are positive integers: gcd, lcm and mod ask for them
+    bool lenient;    // what cannot be computed here counts as some number; what has no value still fails
 };
 /* z: a ball of b->prec bits around the value of a; false: it has none here, or none that can be computed. */
 bool ball_eval(struct ball *b, const struct node *a, acb_t z);

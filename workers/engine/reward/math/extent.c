@@ -1,7 +1,15 @@
 /* extent.c - where trees with infinity in them lie on the real line with its two ends */
 #include "workers/engine/reward/math/eval.h"
 
-enum extent { EXT_UNKNOWN, EXT_UNDEFINED, EXT_MINUS_INF, EXT_NEGATIVE, EXT_ZERO, EXT_POSITIVE, EXT_PLUS_INF };
+enum extent {
+    EXT_UNKNOWN,
+    EXT_UNDEFINED,
+    EXT_MINUS_INF,
+    EXT_NEGATIVE,
+    EXT_ZERO,
+    EXT_POSITIVE,
+    EXT_PLUS_INF,
+};
 
 static bool extent_infinite(enum extent e)
 {
@@ -76,7 +84,8 @@ static enum extent extent_of(struct math *m, const struct node *a)
             all = extent_product(all, e);
         else if (a->kind == K_DIV)
             all = extent_infinite(all) && extent_infinite(e) ? EXT_UNDEFINED
-                  : e == EXT_ZERO ? EXT_UNDEFINED : extent_product(all, extent_inverse(e));
+                  : e == EXT_ZERO                            ? EXT_UNDEFINED
+                                                             : extent_product(all, extent_inverse(e));
         else if (a->kind == K_POW)
             all = extent_power(m, a->child[0], all, e);
         else if (!(a->kind == K_ROOT && all == EXT_PLUS_INF && e == EXT_POSITIVE))
@@ -85,11 +94,18 @@ static enum extent extent_of(struct math *m, const struct node *a)
             return all;
     }
     switch ((enum node_kind)a->kind) {
-    case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_ROOT: case K_UNIT:
-        return all;
+    case K_ADD:
+    case K_MUL:
+    case K_DIV:
+    case K_POW:
+    case K_ROOT:
+    case K_UNIT: return all;
     case K_NEG:
-        return all == EXT_PLUS_INF ? EXT_MINUS_INF : all == EXT_MINUS_INF ? EXT_PLUS_INF
-               : all == EXT_POSITIVE ? EXT_NEGATIVE : all == EXT_NEGATIVE ? EXT_POSITIVE : all;
+        return all == EXT_PLUS_INF    ? EXT_MINUS_INF
+               : all == EXT_MINUS_INF ? EXT_PLUS_INF
+               : all == EXT_POSITIVE  ? EXT_NEGATIVE
+               : all == EXT_NEGATIVE  ? EXT_POSITIVE
+                                      : all;
     case K_FUNC:
         if (a->op == FN_ABS)
             return extent_infinite(all) ? EXT_PLUS_INF : all == EXT_NEGATIVE ? EXT_POSITIVE : all;

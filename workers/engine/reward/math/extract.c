@@ -89,8 +89,8 @@ static bool gap_joins(const char *from, const char *to, bool same)
     if (same || to - from >= 70)
         return false;
     for (const char *p = from; p < to; p++)
-        if (*p == ',' || *p == ';' || ((starts_case(p, to, "and") || starts_case(p, to, "or")) &&
-                                       (p == from || !((p[-1] | 32) >= 'a' && (p[-1] | 32) <= 'z'))))
+        if (*p == ',' || *p == ';'
+            || ((starts_case(p, to, "and") || starts_case(p, to, "or")) && (p == from || !((p[-1] | 32) >= 'a' && (p[-1] | 32) <= 'z'))))
             return true;
     return false;
 }
@@ -184,8 +184,14 @@ struct formula {
  * but in a matrix or the like, for an amount in dollars opens none. */
 static bool formula_at(const char *text, const char *p, const char *end, struct formula *f)
 {
-    static const struct { const char *open, *close; bool lines; } kinds[] = {
-        { "$$", "$$", true }, { "\\[", "\\]", true }, { "\\(", "\\)", true }, { "$", "$", false },
+    static const struct {
+        const char *open, *close;
+        bool lines;
+    } kinds[] = {
+        { "$$", "$$", true },
+        { "\\[", "\\]", true },
+        { "\\(", "\\)", true },
+        { "$", "$", false },
     };
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
         if (!starts(p, end, kinds[i].open))
@@ -256,8 +262,8 @@ static size_t number_len(const char *p, const char *end)
     size_t n = (size_t)(q - digits);
     bool grouped = false;
     if (n >= 1 && n <= 3 && *digits != '0')
-        while (end - q >= 4 && (*q == ',' || *q == ' ') && is_digit(q[1]) && is_digit(q[2]) && is_digit(q[3]) &&
-               !(end - q > 4 && is_digit(q[4]))) {
+        while (end - q >= 4 && (*q == ',' || *q == ' ') && is_digit(q[1]) && is_digit(q[2]) && is_digit(q[3])
+               && !(end - q > 4 && is_digit(q[4]))) {
             q += 4;
             grouped = true;
         }
@@ -378,8 +384,7 @@ static bool candidate_find(const char *text, const char *from, const char *to, b
                 p++;
                 continue;
             }
-            *c = (struct candidate){ .s = { p, (size_t)(q - p) }, .end = q, .plain = true,
-                                     .percent = percent_skip(q, to) != q };
+            *c = (struct candidate){ .s = { p, (size_t)(q - p) }, .end = q, .plain = true, .percent = percent_skip(q, to) != q };
             found = true;
             p = q;
             while (p < to && is_digit(*p))
@@ -416,8 +421,7 @@ static const char *word_last(const char *text, const char *end, const char *word
 /* Several words in a row are a sentence, whatever else may be read into it. */
 static bool sentence(const char *text, const char *end)
 {
-    static const char *const plain_words[] = { "so", "then", "hence", "thus", "we", "is", "the", "therefore",
-                                               "because" };
+    static const char *const plain_words[] = { "so", "then", "hence", "thus", "we", "is", "the", "therefore", "because" };
     int words = 0;
     for (const char *p = text; p < end;) {
         const char *q = p;
@@ -519,8 +523,7 @@ struct extracted math_extract(struct math *m, const char *text, size_t len, bool
     }
     static const char *const choices[] = { "option", "choice" };
     for (size_t i = 0; i < ARRAY_SIZE(choices); i++) {
-        const char *word = word_last(text, end, choices[i]), *at = word ? choice_at(word + strlen(choices[i]), end)
-            : NULL;
+        const char *word = word_last(text, end, choices[i]), *at = word ? choice_at(word + strlen(choices[i]), end) : NULL;
         if (at) {
             out.found = true;
             out.s = (struct span){ at, 1 };

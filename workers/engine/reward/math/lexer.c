@@ -58,8 +58,8 @@ static void number_lex(struct parser *p, const char *s)
     t->scale = 0;
     t->repeat = 0;
     t->decimal = false;
-    bool point = q < p->end && *q == '.' && q + 1 < p->end &&
-                 (is_digit(q[1]) || starts(q + 1, p->end, "\\overline{") || starts(q + 1, p->end, "\\bar{"));
+    bool point = q < p->end && *q == '.' && q + 1 < p->end
+                 && (is_digit(q[1]) || starts(q + 1, p->end, "\\overline{") || starts(q + 1, p->end, "\\bar{"));
     bool comma = p->plain && !group && q + 1 < p->end && *q == ',' && is_digit(q[1]) && len > 0;
     if (point || comma) {
         const char *f = q + 1, *fe = f;
@@ -131,9 +131,8 @@ bool group_find(const char *p, const char *end, const char **from, const char **
 
 static bool is_percent_word(const char *s, size_t len)
 {
-    return word_is(s, len, "percent") || word_is(s, len, "percentage") || word_is(s, len, "pct") ||
-        word_is(s, len, "\\%") ||
-           word_is(s, len, "%");
+    return word_is(s, len, "percent") || word_is(s, len, "percentage") || word_is(s, len, "pct") || word_is(s, len, "\\%")
+           || word_is(s, len, "%");
 }
 
 static void text_token(struct parser *p, const char *from, const char *to, const char *behind)
@@ -156,8 +155,8 @@ static void text_token(struct parser *p, const char *from, const char *to, const
         p->p = behind;
         token_next(p);
         t->space = true;
-    } else if (n == 0 || word_is(f, n, "and") || word_is(f, n, "or") || word_is(f, n, ";") ||
-               word_is(f, n, "where") || word_is(f, n, "for") || word_is(f, n, "with")) {
+    } else if (n == 0 || word_is(f, n, "and") || word_is(f, n, "or") || word_is(f, n, ";") || word_is(f, n, "where") || word_is(f, n, "for")
+               || word_is(f, n, "with")) {
         t->kind = T_CHAR;
         t->c = ',';
     } else if (is_percent_word(f, n)) {
@@ -222,20 +221,32 @@ static void command_token(struct parser *p, const char *s)    // s stands on the
     if (!is_letter(*q)) {
         t->end = q + 1;
         switch (*q) {
-        case ' ': case '!': case ',': case ';': case ':': case '>': case '$': case '(': case ')': case '[': case ']': case '-':
-        case '"': case '/': case '\n':
+        case ' ':
+        case '!':
+        case ',':
+        case ';':
+        case ':':
+        case '>':
+        case '$':
+        case '(':
+        case ')':
+        case '[':
+        case ']':
+        case '-':
+        case '"':
+        case '/':
+        case '\n':
             p->p = q + 1;
             token_next(p);
             t->space = true;
             return;
-        case '\\':
-            line_token(p, q + 1);
-            return;
-        case '{': case '}': case '%': case '&': case '|':
-            break;
-        default:
-            t->kind = T_BAD;
-            return;
+        case '\\': line_token(p, q + 1); return;
+        case '{':
+        case '}':
+        case '%':
+        case '&':
+        case '|': break;
+        default: t->kind = T_BAD; return;
         }
         t->cmd = math_command_find(p->m, q, 1);
         t->s = q;
@@ -280,12 +291,8 @@ static void command_token(struct parser *p, const char *s)    // s stands on the
         token_next(p);
         t->space = true;
         break;
-    case C_CHAR:
-        char_token(p, (char)t->cmd->arg, q);
-        break;
-    case C_REL:
-        rel_token(p, (enum math_rel)t->cmd->arg, q);
-        break;
+    case C_CHAR: char_token(p, (char)t->cmd->arg, q); break;
+    case C_REL: rel_token(p, (enum math_rel)t->cmd->arg, q); break;
     case C_TEXT:
         if (brace < p->end && *brace == '{' && group_find(brace, p->end, &from, &to))
             text_token(p, from, to, to + 1);
@@ -321,8 +328,7 @@ static void command_token(struct parser *p, const char *s)    // s stands on the
             token_next(p);
         }
         break;
-    default:
-        break;
+    default: break;
     }
 }
 
@@ -399,12 +405,9 @@ void token_next(struct parser *p)
     t->c = (char)c;
     t->end = s + 1;
     switch (c) {
-    case '=':
-        rel_token(p, REL_EQ, s + 1 + (next == '='));
-        break;
-    case '<': case '>':
-        rel_token(p, c == '<' ? next == '=' ? REL_LE : REL_LT : next == '=' ? REL_GE : REL_GT, s + 1 + (next == '='));
-        break;
+    case '=': rel_token(p, REL_EQ, s + 1 + (next == '=')); break;
+    case '<':
+    case '>': rel_token(p, c == '<' ? next == '=' ? REL_LE : REL_LT : next == '=' ? REL_GE : REL_GT, s + 1 + (next == '=')); break;
     case '!':
         if (next == '=' && !(s + 2 < p->end && s[2] == '='))
             rel_token(p, REL_NE, s + 2);
@@ -417,16 +420,18 @@ void token_next(struct parser *p)
         if (next == '*')
             char_token(p, '^', s + 2);    // Python's power, and bold text, which the caller has taken off
         break;
-    case '$': case '~': case '`':
+    case '$':
+    case '~':
+    case '`':
         p->p = s + 1;
         token_next(p);
         t->space = true;
         break;
-    case '?': case '@': case '#': case '"':
-        t->kind = T_BAD;
-        break;
-    default:
-        break;
+    case '?':
+    case '@':
+    case '#':
+    case '"': t->kind = T_BAD; break;
+    default: break;
     }
 }
 
@@ -466,9 +471,8 @@ static const char *ascii_copy(struct math *m, const char *s, size_t *len)
 /* Drop \begin{aligned}, \end{aligned} and the like, which only lay out. */
 static const char *layout_strip(struct math *m, const char *s, size_t *len)
 {
-    static const char *const env[] = { "aligned", "align", "align*", "gather", "gathered", "equation", "equation*",
-                                       "split",
-                                       "gather*", "displaymath", "center" };
+    static const char *const env[] = { "aligned",   "align", "align*",  "gather",      "gathered", "equation",
+                                       "equation*", "split", "gather*", "displaymath", "center" };
     char *out = math_take(m, *len + 1);
     size_t n = 0;
     if (!out)

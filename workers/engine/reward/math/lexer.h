@@ -13,39 +13,45 @@
 #include "workers/engine/reward/math/words.h"
 
 enum tk {
-    T_END, T_NUM, T_WORD, T_CMD, T_CHAR, T_TEXT, T_REL,
+    T_END,
+    T_NUM,
+    T_WORD,
+    T_CMD,
+    T_CHAR,
+    T_TEXT,
+    T_REL,
     T_BAD,    // no mathematics
 };
 struct token {
     enum tk kind;
-    bool space;             // white space stood before it
-    bool line;              // a ',' that is a new line
-    char c;                 // T_CHAR; T_REL: enum math_rel
-    const char *s;          // T_WORD, T_CMD (without the backslash), T_TEXT; T_NUM: digits
+    bool space;       // white space stood before it
+    bool line;        // a ',' that is a new line
+    char c;           // T_CHAR; T_REL: enum math_rel
+    const char *s;    // T_WORD, T_CMD (without the backslash), T_TEXT; T_NUM: digits
     int32_t len;
-    int32_t scale;          // T_NUM: digits behind the point
-    int32_t repeat;         // T_NUM: of these, how many repeat
+    int32_t scale;     // T_NUM: digits behind the point
+    int32_t repeat;    // T_NUM: of these, how many repeat
     bool decimal;
     const struct command *cmd;    // NULL: unknown command
-    const char *end;        // behind it in the text
+    const char *end;              // behind it in the text
 };
 struct parser {
     struct math *m;
     const char *p, *end;
-    const char *start;      // of the text
-    struct token t;         // the next token
-    int depth;              // of groups
-    int nest;               // of signs and operands of products, which are no groups
+    const char *start;            // of the text
+    struct token t;               // the next token
+    int depth;                    // of groups
+    int nest;                     // of signs and operands of products, which are no groups
     char index[MATH_BIND_MAX];    // names of the sums and products around: an i among them is no imaginary unit
     int n_index;
-    int abs_depth;          // of |...|
-    bool no_bar;            // in a set's braces: a bar behind an operand is "such that"
+    int abs_depth;    // of |...|
+    bool no_bar;      // in a set's braces: a bar behind an operand is "such that"
     bool plain, in_matrix;
-    bool has_lines;         // a doubled backslash ends one, whatever follows
-    bool in_func;           // in a function's argument without parentheses: \sin x(1+y) ends before them
-    bool comma_seen;        // a comma separated something at the top level
+    bool has_lines;     // a doubled backslash ends one, whatever follows
+    bool in_func;       // in a function's argument without parentheses: \sin x(1+y) ends before them
+    bool comma_seen;    // a comma separated something at the top level
     bool failed;
-    const char *unit;       // of the element being parsed
+    const char *unit;    // of the element being parsed
     int32_t unit_len;
 };
 

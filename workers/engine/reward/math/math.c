@@ -6,8 +6,8 @@
 
 #define TEXT_KEY_MAX 2048    // bytes of a text that is compared as text
 
-static const char RULE_FALSE[] = "a false equation", RULE_UNDEFINED[] = "undefined form",
-                  RULE_IDENTITY[] = "gt_answer is an identity", RULE_VALUE[] = "value of an equation";
+static const char RULE_FALSE[] = "a false equation", RULE_UNDEFINED[] = "undefined form", RULE_IDENTITY[] = "gt_answer is an identity",
+                  RULE_VALUE[] = "value of an equation";
 
 bool math_rule_one_sided(const char *rule)
 {
@@ -92,8 +92,7 @@ static bool text_same(struct span a, struct span b)
  * punctuation. False: too long. */
 static bool text_key(struct span s, char *key, size_t *len)
 {
-    static const char *const fonts[] = { "\\text", "\\mathrm", "\\textbf", "\\mbox", "\\mathbf", "\\textit", "\\quad",
-                                         "\\emph" };
+    static const char *const fonts[] = { "\\text", "\\mathrm", "\\textbf", "\\mbox", "\\mathbf", "\\textit", "\\quad", "\\emph" };
     *len = 0;
     bool gap = false;    // something was left out since the last character
     for (size_t i = 0; i < s.len; i++) {
@@ -145,8 +144,8 @@ static bool is_words(struct span s)
             while (k < s.len && ((s.s[k] | 32) >= 'a' && (s.s[k] | 32) <= 'z'))
                 k++;
             size_t n = k - i - 1;
-            if (!(n >= 4 && memcmp(s.s + i + 1, "text", 4) == 0) && !(n == 4 && memcmp(s.s + i + 1, "mbox", 4) == 0) &&
-                !(n == 6 && memcmp(s.s + i + 1, "mathrm", 6) == 0) && !(n == 4 && memcmp(s.s + i + 1, "quad", 4) == 0))
+            if (!(n >= 4 && memcmp(s.s + i + 1, "text", 4) == 0) && !(n == 4 && memcmp(s.s + i + 1, "mbox", 4) == 0)
+                && !(n == 6 && memcmp(s.s + i + 1, "mathrm", 6) == 0) && !(n == 4 && memcmp(s.s + i + 1, "quad", 4) == 0))
                 return false;
             i = k - 1;
             run = 0;
@@ -181,21 +180,21 @@ static bool is_one_word(struct span s)
 /* Take off what only wraps an answer: $...$, \( \), \[ \], one box, bold marks. */
 static struct span unwrap(struct span s)
 {
-    static const struct { const char *open, *close; } wraps[] = { { "$$", "$$" }, { "$", "$" }, { "\\(", "\\)" },
-                                                                  { "\\[", "\\]" }, { "**", "**" } };
+    static const struct {
+        const char *open, *close;
+    } wraps[] = { { "$$", "$$" }, { "$", "$" }, { "\\(", "\\)" }, { "\\[", "\\]" }, { "**", "**" } };
     for (int round = 0; round < 4; round++) {
         size_t before = s.len;
         s = span_trim(s);
         for (size_t i = 0; i < ARRAY_SIZE(wraps); i++) {
             size_t o = strlen(wraps[i].open), c = strlen(wraps[i].close);
-            if (s.len > o + c && memcmp(s.s, wraps[i].open, o) == 0 &&
-                memcmp(s.s + s.len - c, wraps[i].close, c) == 0 &&
-                !memmem(s.s + o, s.len - o - c, wraps[i].open, o))
+            if (s.len > o + c && memcmp(s.s, wraps[i].open, o) == 0 && memcmp(s.s + s.len - c, wraps[i].close, c) == 0
+                && !memmem(s.s + o, s.len - o - c, wraps[i].open, o))
                 s = (struct span){ s.s + o, s.len - o - c };
         }
         struct span box;
-        if (s.len > 7 && memcmp(s.s, "\\boxed{", 7) == 0 && answer_boxed(s.s, s.len, &box) && box.s == s.s + 7 &&
-            box.s + box.len + 1 == s.s + s.len)
+        if (s.len > 7 && memcmp(s.s, "\\boxed{", 7) == 0 && answer_boxed(s.s, s.len, &box) && box.s == s.s + 7
+            && box.s + box.len + 1 == s.s + s.len)
             s = box;
         if (s.len == before)
             break;
@@ -222,8 +221,7 @@ static bool choice_split(struct span s, struct span *letter, struct span *value)
             k++;
         if (braced && (k == s.len || s.s[k++] != '}'))
             return false;
-        while (k < s.len && (memchr(" ~:.", s.s[k], 4) || (s.s[k] == '\\' && k + 1 < s.len &&
-                                                           memchr(" ,;:!", s.s[k + 1], 5))))
+        while (k < s.len && (memchr(" ~:.", s.s[k], 4) || (s.s[k] == '\\' && k + 1 < s.len && memchr(" ,;:!", s.s[k + 1], 5))))
             k += s.s[k] == '\\' ? 2 : 1;
         if (s.len - k > 5 && memcmp(s.s + k, "\\quad", 5) == 0)
             k += 5;
@@ -279,8 +277,7 @@ static void trees_decide(struct math *m, struct node *gold, struct node *pred, b
     }
 }
 
-static void bare_decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain,
-                        struct math_result *out)
+static void bare_decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain, struct math_result *out)
 {
     text_cut(out->pred, p);
     text_cut(out->gold, g);
@@ -298,8 +295,8 @@ static void bare_decide(struct math *m, struct span p, bool p_plain, struct span
     bool g_words = !gold && is_words(g), p_words = !pred && is_words(p);
     out->gold_parsed = gold || g_words;
     out->pred_parsed = pred || p_words;
-    bool text = (gold && gold->kind == K_TEXT) || (pred && pred->kind == K_TEXT) || g_words || p_words ||
-                (g.len + p.len > 2 && only_letters(g) && only_letters(p));
+    bool text = (gold && gold->kind == K_TEXT) || (pred && pred->kind == K_TEXT) || g_words || p_words
+                || (g.len + p.len > 2 && only_letters(g) && only_letters(p));
     if (text && keys_same(g, p)) {
         out->verdict = VERDICT_EQUAL;
         return;
@@ -360,16 +357,14 @@ void math_start(struct math *m)
     m->why = NULL;
 }
 
-void math_answer(struct math *m, const char *pred, size_t pred_len, const char *gold, size_t gold_len,
-                 struct math_result *out)
+void math_answer(struct math *m, const char *pred, size_t pred_len, const char *gold, size_t gold_len, struct math_result *out)
 {
     math_start(m);
     *out = (struct math_result){ .verdict = VERDICT_DIFFERENT };
     decide(m, unwrap((struct span){ pred, pred_len }), false, unwrap((struct span){ gold, gold_len }), false, out);
 }
 
-void math_response(struct math *m, const char *response, size_t response_len, const char *gold, size_t gold_len,
-                   struct math_result *out)
+void math_response(struct math *m, const char *response, size_t response_len, const char *gold, size_t gold_len, struct math_result *out)
 {
     math_start(m);
     *out = (struct math_result){ .verdict = VERDICT_DIFFERENT };

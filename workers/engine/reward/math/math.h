@@ -18,9 +18,9 @@ struct math_config {
 
 struct math_result {
     enum verdict verdict;
-    bool pred_parsed;     // false: the prediction is no mathematics we know; it can only be equal by its text
+    bool pred_parsed;    // false: the prediction is no mathematics we know; it can only be equal by its text
     bool gold_parsed;
-    const char *rule;     // static text: what decided, or why it cannot be told
+    const char *rule;             // static text: what decided, or why it cannot be told
     char pred[256], gold[256];    // what was compared, cut when longer
 };
 struct math;
@@ -28,11 +28,9 @@ struct math;
 struct math *math_new(const struct math_config *config, struct error *err);
 void math_free(struct math *m);
 /* Compare two bare answers, as they stand in a box or in a dataset's gt_answer. */
-void math_answer(struct math *m, const char *pred, size_t pred_len, const char *gold, size_t gold_len,
-                 struct math_result *out);
+void math_answer(struct math *m, const char *pred, size_t pred_len, const char *gold, size_t gold_len, struct math_result *out);
 /* Find the answer in a whole response and compare it. */
-void math_response(struct math *m, const char *response, size_t response_len, const char *gold, size_t gold_len,
-                   struct math_result *out);
+void math_response(struct math *m, const char *response, size_t response_len, const char *gold, size_t gold_len, struct math_result *out);
 /* Is the rule one that treats the two sides differently? An answer without a value, or one that says 3 + 2 = 4, is wrong;
  * as gt_answer it cannot be judged by, nor can an identity; "f(2) = 5" gives the value 5, but 5 does not give the
  * equation. */

@@ -36,11 +36,31 @@ static uint16_t own_flags(enum node_kind kind)
     case K_MATRIX: return HAS_MATRIX;
     case K_JUXT: return HAS_JUXT;
     case K_TEXT: return HAS_TEXT | HAS_SYM;
-    case K_LIST: case K_SET: case K_TUPLE: case K_REL: case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET:
+    case K_LIST:
+    case K_SET:
+    case K_TUPLE:
+    case K_REL:
+    case K_UNION:
+    case K_INTER:
+    case K_MINUS:
+    case K_NAMED_SET:
     case K_BUILDER: return HAS_SET;
-    case K_ROOT: case K_LOG: return HAS_TRANS;
-    case K_NUM: case K_CONST: case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_NEG: case K_FUNC: case K_SUM:
-    case K_PROD: case K_DEG: case K_PCT: case K_RATIO: case K_UNIT: break;
+    case K_ROOT:
+    case K_LOG: return HAS_TRANS;
+    case K_NUM:
+    case K_CONST:
+    case K_ADD:
+    case K_MUL:
+    case K_DIV:
+    case K_POW:
+    case K_NEG:
+    case K_FUNC:
+    case K_SUM:
+    case K_PROD:
+    case K_DEG:
+    case K_PCT:
+    case K_RATIO:
+    case K_UNIT: break;
     }
     return 0;
 }

@@ -17,62 +17,132 @@
 #include "workers/engine/reward/math/math.h"
 
 enum node_kind {
-    K_NUM,         // digits s[0..len) times 10^-scale; base > 0: written with that subscript
-    K_CONST,       // op: enum math_const
-    K_SYM,         // free symbol, name s
-    K_TEXT,        // words
-    K_ADD, K_MUL,  // n children
-    K_DIV,         // child[0] / child[1]
-    K_POW,         // child[0] ^ child[1]
+    K_NUM,      // digits s[0..len) times 10^-scale; base > 0: written with that subscript
+    K_CONST,    // op: enum math_const
+    K_SYM,      // free symbol, name s
+    K_TEXT,     // words
+    K_ADD,
+    K_MUL,    // n children
+    K_DIV,    // child[0] / child[1]
+    K_POW,    // child[0] ^ child[1]
     K_NEG,
-    K_ROOT,        // child[1]-th root of child[0]
-    K_LOG,         // of child[0] to the base child[1]
-    K_FUNC,        // op: enum math_func, of its children
-    K_APP,         // unknown function s of its children
-    K_JUXT,        // letter s before a parenthesis: child[0] is the product, child[1] with a function; see readings.c
-    K_SUM, K_PROD, // child: body, first, last; index name s
-    K_OPAQUE,      // integral, limit, ...: op tells which; equal only when its children are
-    K_DEG,         // child[0] degrees
-    K_PCT,         // child[0] percent
-    K_PM,          // op +1: plus or minus child[0]; -1: minus or plus
-    K_RATIO,       // child[0] : child[1] : ...
-    K_UNIT,        // child[0] with unit s
-    K_LIST,        // a, b, c as written at top level, in no order; groups: separated by ';'; scale 1: a line each
-    K_SET,         // braces
-    K_TUPLE,       // round or square brackets, open/close in op: (op & 1) '[' at the start, (op & 2) ']' at the end
-    K_REL,         // child[0] rel child[1] rel ... ; relation i between i and i+1 is s[i] (enum math_rel)
-    K_UNION, K_INTER, K_MINUS,
-    K_NAMED_SET,   // op: 'R', 'Z', 'N', 'Q', 'C', '0'
-    K_BUILDER,     // { child[0] | child[1] }
-    K_MATRIX,      // scale rows of n / scale columns
+    K_ROOT,    // child[1]-th root of child[0]
+    K_LOG,     // of child[0] to the base child[1]
+    K_FUNC,    // op: enum math_func, of its children
+    K_APP,     // unknown function s of its children
+    K_JUXT,    // letter s before a parenthesis: child[0] is the product, child[1] with a function; see readings.c
+    K_SUM,
+    K_PROD,      // child: body, first, last; index name s
+    K_OPAQUE,    // integral, limit, ...: op tells which; equal only when its children are
+    K_DEG,       // child[0] degrees
+    K_PCT,       // child[0] percent
+    K_PM,        // op +1: plus or minus child[0]; -1: minus or plus
+    K_RATIO,     // child[0] : child[1] : ...
+    K_UNIT,      // child[0] with unit s
+    K_LIST,      // a, b, c as written at top level, in no order; groups: separated by ';'; scale 1: a line each
+    K_SET,       // braces
+    K_TUPLE,     // round or square brackets, open/close in op: (op & 1) '[' at the start, (op & 2) ']' at the end
+    K_REL,       // child[0] rel child[1] rel ... ; relation i between i and i+1 is s[i] (enum math_rel)
+    K_UNION,
+    K_INTER,
+    K_MINUS,
+    K_NAMED_SET,    // op: 'R', 'Z', 'N', 'Q', 'C', '0'
+    K_BUILDER,      // { child[0] | child[1] }
+    K_MATRIX,       // scale rows of n / scale columns
 };
-enum math_const { CONST_PI, CONST_E, CONST_I, CONST_INF, CONST_GAMMA };
+enum math_const {
+    CONST_PI,
+    CONST_E,
+    CONST_I,
+    CONST_INF,
+    CONST_GAMMA,
+};
 enum math_func {
-    FN_SIN, FN_COS, FN_TAN, FN_COT, FN_SEC, FN_CSC, FN_ASIN, FN_ACOS, FN_ATAN, FN_ACOT, FN_ASEC, FN_ACSC,
-    FN_SINH, FN_COSH, FN_TANH, FN_COTH, FN_SECH, FN_CSCH, FN_ASINH, FN_ACOSH, FN_ATANH,
-    FN_EXP, FN_LN, FN_ABS, FN_FLOOR, FN_CEIL, FN_FACT, FN_FACT2, FN_BINOM, FN_GCD, FN_LCM, FN_MAX, FN_MIN, FN_MOD,
-    FN_GAMMA, FN_RE, FN_IM, FN_ARG, FN_CONJ, FN_DET, FN_SQRT, FN_LOG, FN_SIGN, FN_NUM,
+    FN_SIN,
+    FN_COS,
+    FN_TAN,
+    FN_COT,
+    FN_SEC,
+    FN_CSC,
+    FN_ASIN,
+    FN_ACOS,
+    FN_ATAN,
+    FN_ACOT,
+    FN_ASEC,
+    FN_ACSC,
+    FN_SINH,
+    FN_COSH,
+    FN_TANH,
+    FN_COTH,
+    FN_SECH,
+    FN_CSCH,
+    FN_ASINH,
+    FN_ACOSH,
+    FN_ATANH,
+    FN_EXP,
+    FN_LN,
+    FN_ABS,
+    FN_FLOOR,
+    FN_CEIL,
+    FN_FACT,
+    FN_FACT2,
+    FN_BINOM,
+    FN_GCD,
+    FN_LCM,
+    FN_MAX,
+    FN_MIN,
+    FN_MOD,
+    FN_GAMMA,
+    FN_RE,
+    FN_IM,
+    FN_ARG,
+    FN_CONJ,
+    FN_DET,
+    FN_SQRT,
+    FN_LOG,
+    FN_SIGN,
+    FN_NUM,
 };
-enum math_rel { REL_EQ, REL_NE, REL_LT, REL_LE, REL_GT, REL_GE, REL_IN, REL_NOTIN, REL_APPROX, REL_SUBSET, REL_CONG,
-                REL_MOD,    // between what is congruent and the modulus
+enum math_rel {
+    REL_EQ,
+    REL_NE,
+    REL_LT,
+    REL_LE,
+    REL_GT,
+    REL_GE,
+    REL_IN,
+    REL_NOTIN,
+    REL_APPROX,
+    REL_SUBSET,
+    REL_CONG,
+    REL_MOD,    // between what is congruent and the modulus
 };
 enum node_flag {
-    HAS_SYM = 1, HAS_DECIMAL = 2, HAS_PM = 4, HAS_I = 8, HAS_MATRIX = 16, HAS_SET = 32, HAS_OPAQUE = 64, HAS_PI = 128,
-    HAS_INF = 256, HAS_TEXT = 512, HAS_TRANS = 1024,    // roots, logarithms, trigonometry, ...: no rational number
+    HAS_SYM = 1,
+    HAS_DECIMAL = 2,
+    HAS_PM = 4,
+    HAS_I = 8,
+    HAS_MATRIX = 16,
+    HAS_SET = 32,
+    HAS_OPAQUE = 64,
+    HAS_PI = 128,
+    HAS_INF = 256,
+    HAS_TEXT = 512,
+    HAS_TRANS = 1024,    // roots, logarithms, trigonometry, ...: no rational number
     HAS_JUXT = 2048,     // a letter before a parenthesis that is not decided yet
 };
 struct node {
     uint8_t kind;
     int8_t op;
-    uint16_t flags;        // enum node_flag of itself and all below
+    uint16_t flags;    // enum node_flag of itself and all below
     uint16_t depth;
     int32_t n;
-    struct node **child;   // (n)
+    struct node **child;    // (n)
     const char *s;
     int32_t len;
     int32_t scale;
     int32_t base;
-    int64_t small;         // K_NUM: the digits' value when len <= 18
+    int64_t small;    // K_NUM: the digits' value when len <= 18
 };
 
 #define MATH_MEM_BYTES (1 << 20)    // of all nodes of one check
@@ -90,18 +160,22 @@ struct math {
     bool out_of_memory;
     size_t used;
     int n_bind;
-    struct { const char *s; int32_t len; int64_t value; } bind[MATH_BIND_MAX];    // indices of the sums being evaluated
-    const char *why;                   // why something could not be told; static text
-    char *mem;                         // MATH_MEM_BYTES
+    struct {
+        const char *s;
+        int32_t len;
+        int64_t value;
+    } bind[MATH_BIND_MAX];    // indices of the sums being evaluated
+    const char *why;          // why something could not be told; static text
+    char *mem;                // MATH_MEM_BYTES
 };
 
-void math_start(struct math *m);                 // a new check: whole budget, empty block; math.c
-void *math_take(struct math *m, size_t size);    // NULL: the block is full
+void math_start(struct math *m);                                           // a new check: whole budget, empty block; math.c
+void *math_take(struct math *m, size_t size);                              // NULL: the block is full
 struct node *node_new(struct math *m, enum node_kind kind, int n, ...);    // with n children; NULL when one of them is
 struct node *node_list(struct math *m, enum node_kind kind, struct node **child, int n);    // copies the array
 struct node *node_int(struct math *m, int64_t v);
 struct node *node_named(struct math *m, enum node_kind kind, const char *s, size_t len);    // s is borrowed
-struct node *node_op(struct node *a, int op);    // a with that op; NULL stays NULL
+struct node *node_op(struct node *a, int op);                                               // a with that op; NULL stays NULL
 /* A node as a is, of that kind, with other children: (a->n), copied. */
 struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child);
 bool node_is(const struct node *a, enum node_kind kind);
@@ -117,7 +191,11 @@ struct node *math_parse(struct math *m, const char *s, size_t len, bool plain);
 bool readings_decide(struct math *m, struct node **a, struct node **b);
 
 /* eval.c and the files of eval.h */
-enum tri { TRI_NO, TRI_YES, TRI_UNKNOWN };
+enum tri {
+    TRI_NO,
+    TRI_YES,
+    TRI_UNKNOWN,
+};
 /* The exact rational value of a tree without free symbols; false: it has none, or too large a one. */
 bool eval_rational(struct math *m, const struct node *a, fmpq_t out);
 /* Are two scalar trees equal? decimals > 0: what tolerance there is, see math.h. *rule tells what decided. */
@@ -141,10 +219,10 @@ enum tri math_compare(struct math *m, struct node *gold, struct node *pred, cons
 
 /* extract.c: where the answer stands in a text; gold: in a gt_answer. */
 struct extracted {
-    struct span s;     // one span, or
-    char *joined;      // several boxes joined with commas, in the scratch
-    bool plain;        // a number or expression out of plain text
+    struct span s;    // one span, or
+    char *joined;     // several boxes joined with commas, in the scratch
+    bool plain;       // a number or expression out of plain text
     bool found;
-    bool prose;        // nothing marks it as the answer: the last formula or number among words
+    bool prose;    // nothing marks it as the answer: the last formula or number among words
 };
 struct extracted math_extract(struct math *m, const char *text, size_t len, bool gold);

@@ -42,8 +42,7 @@ static bool is_one_number(const struct node *a)
 {
     while (a->kind == K_NEG || a->kind == K_PCT || a->kind == K_DEG)
         a = a->child[0];
-    return a->kind == K_NUM || a->kind == K_CONST ||
-           (a->kind == K_DIV && is_one_number(a->child[0]) && is_one_number(a->child[1]));
+    return a->kind == K_NUM || a->kind == K_CONST || (a->kind == K_DIV && is_one_number(a->child[0]) && is_one_number(a->child[1]));
 }
 
 /* A letter and the parentheses right behind it: a function's value or a product; readings.c decides. */
@@ -102,8 +101,9 @@ static struct node *postfix_parse(struct parser *p, struct node *a)
                 continue;
             }
             const char *q = is_char(p, '{') ? space_skip(p->t.end, p->end) : NULL;
-            if (q && (starts(q, p->end, "\\circ") || starts(q, p->end, "\\degree") || starts(q, p->end, "°") ||
-                      starts(q, p->end, "\\prime"))) {
+            if (q
+                && (starts(q, p->end, "\\circ") || starts(q, p->end, "\\degree") || starts(q, p->end, "°")
+                    || starts(q, p->end, "\\prime"))) {
                 token_take(p);
                 bool degree = is_class(p, C_DEGREE);
                 token_take(p);
@@ -130,7 +130,7 @@ static struct node *postfix_parse(struct parser *p, struct node *a)
                 if (minus || is_char(p, '+'))
                     token_take(p);
                 e = p->t.kind == T_NUM ? number_node(p) : atom_parse(p);    // the 1 of x^2_1 is no number's base
-                if (e && is_char(p, '^') && !minus) {    // 2^3^4 is 2^(3^4)
+                if (e && is_char(p, '^') && !minus) {                       // 2^3^4 is 2^(3^4)
                     token_take(p);
                     struct node *e2 = is_char(p, '{') ? argument_parse(p, false) : factor_parse(p);
                     e = node_new(p->m, K_POW, 2, e, e2);
@@ -236,10 +236,9 @@ static struct node *implicit_parse(struct parser *p)
         if (n == 1 && part[0]->kind == K_TEXT && p->depth == 0)    // \text{Area: } 5
             n = 0;
         bool proper = n > 0 && is_natural(before) && part[n - 1] == before;
-        if (proper && frac && (a->kind == K_PCT || a->kind == K_DEG) && a->child[0]->kind == K_DIV &&
-            is_natural(a->child[0]->child[0]) && is_natural(a->child[0]->child[1])) {    // 33\frac{1}{3}\%
-            part[n - 1] = node_new(p->m, (enum node_kind)a->kind, 1, node_new(p->m, K_ADD, 2, part[n - 1],
-                    a->child[0]));
+        if (proper && frac && (a->kind == K_PCT || a->kind == K_DEG) && a->child[0]->kind == K_DIV && is_natural(a->child[0]->child[0])
+            && is_natural(a->child[0]->child[1])) {    // 33\frac{1}{3}\%
+            part[n - 1] = node_new(p->m, (enum node_kind)a->kind, 1, node_new(p->m, K_ADD, 2, part[n - 1], a->child[0]));
             before = NULL;
             continue;
         }
@@ -298,8 +297,9 @@ struct node *product_parse(struct parser *p)
             p->nest--;
             if (!b)
                 return parser_fail(p);
-            a = op == '*' ? node_new(p->m, K_MUL, 2, a, b) : op == '/' ? node_new(p->m, K_DIV, 2, a, b)
-                : node_op(node_new(p->m, K_FUNC, 2, a, b), FN_MOD);
+            a = op == '*'   ? node_new(p->m, K_MUL, 2, a, b)
+                : op == '/' ? node_new(p->m, K_DIV, 2, a, b)
+                            : node_op(node_new(p->m, K_FUNC, 2, a, b), FN_MOD);
         } else {
             break;
         }
@@ -336,8 +336,7 @@ struct node *sum_parse(struct parser *p)
         token_take(p);
         struct node *b = sum_parse(p);
         p->depth--;
-        a = b ? over ? node_new(p->m, K_DIV, 2, a, b) : node_op(node_new(p->m, K_FUNC, 2, a, b), FN_BINOM)
-            : parser_fail(p);
+        a = b ? over ? node_new(p->m, K_DIV, 2, a, b) : node_op(node_new(p->m, K_FUNC, 2, a, b), FN_BINOM) : parser_fail(p);
     }
     return a;
 }
@@ -459,9 +458,8 @@ struct node *list_parse(struct parser *p)
             elem[n++] = node_named(p->m, K_TEXT, "...", 3);
             continue;
         }
-        bool closing = p->t.kind == T_END || (p->t.kind == T_CHAR && strchr(n > 0 ? ")]}|&n:" : ")]}&n:", p->t.c)) ||
-            is_class(p, C_CLOSE) ||
-                       is_class(p, C_END);
+        bool closing = p->t.kind == T_END || (p->t.kind == T_CHAR && strchr(n > 0 ? ")]}|&n:" : ")]}&n:", p->t.c)) || is_class(p, C_CLOSE)
+                       || is_class(p, C_END);
         if (closing)
             break;
         if (n == LIST_MAX || (n > from && !separated))

@@ -101,8 +101,7 @@ static bool power_exact(struct math *m, fmpq_t out, const fmpq_t base, const fmp
     if (!fmpz_is_one(fmpq_denref(exp))) {
         ok = fmpz_cmp_ui(fmpq_denref(exp), 64) <= 0 && math_spend(m, 20 + (int64_t)fmpz_bits(fmpq_numref(base)) / 8);
         ulong n = ok ? fmpz_get_ui(fmpq_denref(exp)) : 1;
-        ok = ok && root_exact(fmpq_numref(root), fmpq_numref(base), n) &&
-            root_exact(fmpq_denref(root), fmpq_denref(base), n);
+        ok = ok && root_exact(fmpq_numref(root), fmpq_numref(base), n) && root_exact(fmpq_denref(root), fmpq_denref(base), n);
     }
     int64_t bits = (int64_t)(fmpz_bits(fmpq_numref(root)) + fmpz_bits(fmpq_denref(root)));
     if (ok && fmpz_is_pm1(fmpq_numref(root)) && fmpz_is_one(fmpq_denref(root))) {    // (-1)^n at any size
@@ -111,9 +110,9 @@ static bool power_exact(struct math *m, fmpq_t out, const fmpq_t base, const fmp
         else
             fmpq_one(out);
     } else if (ok) {
-        ok = fmpz_bits(fmpq_numref(exp)) <= 30 && bits * (fmpz_get_si(fmpq_numref(exp)) < 0
-                                                          ? -fmpz_get_si(fmpq_numref(exp))
-             : fmpz_get_si(fmpq_numref(exp))) <= MATH_BITS_MAX;
+        ok = fmpz_bits(fmpq_numref(exp)) <= 30
+             && bits * (fmpz_get_si(fmpq_numref(exp)) < 0 ? -fmpz_get_si(fmpq_numref(exp)) : fmpz_get_si(fmpq_numref(exp)))
+                    <= MATH_BITS_MAX;
         if (ok) {
             slong e = fmpz_get_si(fmpq_numref(exp));
             ok = math_spend(m, bits * (e < 0 ? -e : e) / 64);
@@ -144,7 +143,8 @@ bool func_exact(struct math *m, const struct node *a, fmpq_t out)
         ok = eval_rational(m, a->child[0], out);
         fmpq_abs(out, out);
         break;
-    case FN_FLOOR: case FN_CEIL:
+    case FN_FLOOR:
+    case FN_CEIL:
         if (eval_rational(m, a->child[0], x)) {
             if (a->op == FN_FLOOR)
                 fmpz_fdiv_q(fmpq_numref(out), fmpq_numref(x), fmpq_denref(x));
@@ -153,11 +153,11 @@ bool func_exact(struct math *m, const struct node *a, fmpq_t out)
             fmpz_one(fmpq_denref(out));
             ok = true;
         } else {
-            ok = !(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_I | HAS_INF)) &&
-                ball_floor(m, a->child[0], a->op == FN_CEIL, out);
+            ok = !(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_I | HAS_INF)) && ball_floor(m, a->child[0], a->op == FN_CEIL, out);
         }
         break;
-    case FN_FACT: case FN_FACT2:
+    case FN_FACT:
+    case FN_FACT2:
         ok = eval_rational(m, a->child[0], x) && int_get(x, 0, 6000, &v) && math_spend(m, v * 4);
         if (ok && a->op == FN_FACT) {
             fmpz_fac_ui(fmpq_numref(out), (ulong)v);
@@ -169,14 +169,17 @@ bool func_exact(struct math *m, const struct node *a, fmpq_t out)
         }
         break;
     case FN_BINOM:
-        ok = eval_rational(m, a->child[0], x) && int_get(x, 0, 20000, &v) && eval_rational(m, a->child[1], x) &&
-             int_get(x, 0, 20000, &k) && math_spend(m, v);
+        ok = eval_rational(m, a->child[0], x) && int_get(x, 0, 20000, &v) && eval_rational(m, a->child[1], x) && int_get(x, 0, 20000, &k)
+             && math_spend(m, v);
         if (ok) {
             fmpz_bin_uiui(fmpq_numref(out), (ulong)v, (ulong)k);
             fmpz_one(fmpq_denref(out));
         }
         break;
-    case FN_GCD: case FN_LCM: case FN_MAX: case FN_MIN:
+    case FN_GCD:
+    case FN_LCM:
+    case FN_MAX:
+    case FN_MIN:
         ok = a->n > 0 && eval_rational(m, a->child[0], out);
         for (int i = 1; ok && i < a->n; i++) {
             ok = eval_rational(m, a->child[i], x);
@@ -195,8 +198,8 @@ bool func_exact(struct math *m, const struct node *a, fmpq_t out)
         }
         break;
     case FN_MOD:
-        ok = eval_rational(m, a->child[0], out) && eval_rational(m, a->child[1], x) && !fmpq_is_zero(x) &&
-             fmpz_is_one(fmpq_denref(x)) && fmpz_is_one(fmpq_denref(out));
+        ok = eval_rational(m, a->child[0], out) && eval_rational(m, a->child[1], x) && !fmpq_is_zero(x) && fmpz_is_one(fmpq_denref(x))
+             && fmpz_is_one(fmpq_denref(out));
         if (ok)
             fmpz_fdiv_r(fmpq_numref(out), fmpq_numref(out), fmpq_numref(x));
         break;
@@ -204,11 +207,9 @@ bool func_exact(struct math *m, const struct node *a, fmpq_t out)
         ok = eval_rational(m, a->child[0], x);
         fmpq_set_si(out, fmpq_sgn(x), 1);
         break;
-    case FN_RE: case FN_CONJ:
-        ok = eval_rational(m, a->child[0], out);
-        break;
-    default:
-        break;
+    case FN_RE:
+    case FN_CONJ: ok = eval_rational(m, a->child[0], out); break;
+    default: break;
     }
     fmpq_clear(x);
     return ok;
@@ -222,8 +223,7 @@ bool eval_rational(struct math *m, const struct node *a, fmpq_t out)
     if (!math_spend(m, 1))
         return false;
     switch ((enum node_kind)a->kind) {
-    case K_NUM:
-        return number_value(m, a, out);
+    case K_NUM: return number_value(m, a, out);
     case K_SYM:
         if (!bound_value(m, a, &v))
             return false;
@@ -240,21 +240,39 @@ bool eval_rational(struct math *m, const struct node *a, fmpq_t out)
             fmpq_canonicalise(out);
         }
         return ok;
-    case K_UNIT:
-        return eval_rational(m, a->child[0], out);
-    case K_FUNC:
-        return func_exact(m, a, out);
-    case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_ROOT: case K_RATIO: case K_SUM: case K_PROD:
-        break;
-    case K_CONST: case K_TEXT: case K_LOG: case K_APP: case K_JUXT: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET:
+    case K_UNIT: return eval_rational(m, a->child[0], out);
+    case K_FUNC: return func_exact(m, a, out);
+    case K_ADD:
+    case K_MUL:
+    case K_DIV:
+    case K_POW:
+    case K_ROOT:
+    case K_RATIO:
+    case K_SUM:
+    case K_PROD: break;
+    case K_CONST:
+    case K_TEXT:
+    case K_LOG:
+    case K_APP:
+    case K_JUXT:
+    case K_OPAQUE:
+    case K_DEG:
+    case K_PM:
+    case K_LIST:
+    case K_SET:
     case K_TUPLE:
-    case K_REL: case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET: case K_BUILDER: case K_MATRIX:
-        return false;
+    case K_REL:
+    case K_UNION:
+    case K_INTER:
+    case K_MINUS:
+    case K_NAMED_SET:
+    case K_BUILDER:
+    case K_MATRIX: return false;
     }
     fmpq_init(x);
     if (a->kind == K_SUM || a->kind == K_PROD) {
-        ok = m->n_bind < MATH_BIND_MAX && eval_rational(m, a->child[1], x) && int_get(x, -1000000000, 1000000000, &v) &&
-             eval_rational(m, a->child[2], x) && int_get(x, -1000000000, 1000000000, &last) && last - v < SUM_TERMS_MAX;
+        ok = m->n_bind < MATH_BIND_MAX && eval_rational(m, a->child[1], x) && int_get(x, -1000000000, 1000000000, &v)
+             && eval_rational(m, a->child[2], x) && int_get(x, -1000000000, 1000000000, &last) && last - v < SUM_TERMS_MAX;
         if (!ok)
             goto out;
         int b = m->n_bind++;
@@ -263,8 +281,8 @@ bool eval_rational(struct math *m, const struct node *a, fmpq_t out)
         fmpq_set_si(out, a->kind == K_PROD, 1);
         for (; ok && v <= last; v++) {
             m->bind[b].value = v;
-            ok = eval_rational(m, a->child[0], x) && fmpz_bits(fmpq_denref(out)) < MATH_BITS_MAX &&
-                 fmpz_bits(fmpq_numref(out)) < MATH_BITS_MAX && math_spend(m, 4 + (int64_t)fmpz_bits(fmpq_denref(out)) / 16);
+            ok = eval_rational(m, a->child[0], x) && fmpz_bits(fmpq_denref(out)) < MATH_BITS_MAX
+                 && fmpz_bits(fmpq_numref(out)) < MATH_BITS_MAX && math_spend(m, 4 + (int64_t)fmpz_bits(fmpq_denref(out)) / 16);
             if (ok && a->kind == K_SUM)
                 fmpq_add(out, out, x);
             else if (ok)
@@ -275,10 +293,10 @@ bool eval_rational(struct math *m, const struct node *a, fmpq_t out)
     }
     ok = eval_rational(m, a->child[0], out);
     for (int i = 1; ok && i < a->n; i++) {
-        ok = eval_rational(m, a->child[i], x) &&
-             fmpz_bits(fmpq_numref(out)) + fmpz_bits(fmpq_denref(out)) + fmpz_bits(fmpq_numref(x)) + fmpz_bits(fmpq_denref(x))
-                 < 2 * MATH_BITS_MAX &&
-             math_spend(m, 1 + (int64_t)(fmpz_bits(fmpq_numref(out)) + fmpz_bits(fmpq_numref(x))) / 512);
+        ok = eval_rational(m, a->child[i], x)
+             && fmpz_bits(fmpq_numref(out)) + fmpz_bits(fmpq_denref(out)) + fmpz_bits(fmpq_numref(x)) + fmpz_bits(fmpq_denref(x))
+                    < 2 * MATH_BITS_MAX
+             && math_spend(m, 1 + (int64_t)(fmpz_bits(fmpq_numref(out)) + fmpz_bits(fmpq_numref(x))) / 512);
         if (!ok)
             break;
         if (a->kind == K_ADD) {

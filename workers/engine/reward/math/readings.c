@@ -37,8 +37,8 @@ static bool stands_before_parenthesis(struct math *m, const struct node *a, cons
 static bool is_product(struct math *m, const struct node *a, const struct node *own, const struct node *other)
 {
     bool usual = a->len == 1 && strchr(FUNCTION_LETTERS, a->s[0]);
-    return stands_alone(m, own, a) || stands_alone(m, other, a) ||
-           (!usual && a->child[2]->kind == K_ADD && stands_before_parenthesis(m, other, a));
+    return stands_alone(m, own, a) || stands_alone(m, other, a)
+           || (!usual && a->child[2]->kind == K_ADD && stands_before_parenthesis(m, other, a));
 }
 
 /* The tree with each doubt decided; NULL: no room. own: the answer a is part of. */

@@ -5,25 +5,42 @@
 bool node_names(const struct node *a)
 {
     switch ((enum node_kind)a->kind) {
-    case K_SYM: case K_TEXT: case K_APP:
-        return true;
-    case K_CONST:
-        return a->op == CONST_E || a->op == CONST_I;    // E, I and the like as names
-    case K_MUL: case K_DIV: case K_RATIO: case K_TUPLE:
+    case K_SYM:
+    case K_TEXT:
+    case K_APP: return true;
+    case K_CONST: return a->op == CONST_E || a->op == CONST_I;    // E, I and the like as names
+    case K_MUL:
+    case K_DIV:
+    case K_RATIO:
+    case K_TUPLE:
         for (int i = 0; i < a->n; i++)
             if (!node_names(a->child[i]))
                 return false;
         return true;
-    case K_FUNC:
-        return (a->op == FN_ABS || a->op == FN_MAX || a->op == FN_MIN || a->op == FN_ARG) && node_names(a->child[0]);
-    case K_UNIT:
-        return node_names(a->child[0]);
-    case K_DEG: case K_NUM: case K_ADD: case K_POW: case K_NEG: case K_ROOT: case K_LOG: case K_SUM: case K_PROD:
+    case K_FUNC: return (a->op == FN_ABS || a->op == FN_MAX || a->op == FN_MIN || a->op == FN_ARG) && node_names(a->child[0]);
+    case K_UNIT: return node_names(a->child[0]);
+    case K_DEG:
+    case K_NUM:
+    case K_ADD:
+    case K_POW:
+    case K_NEG:
+    case K_ROOT:
+    case K_LOG:
+    case K_SUM:
+    case K_PROD:
     case K_OPAQUE:
-    case K_PCT: case K_PM: case K_LIST: case K_SET: case K_REL: case K_UNION: case K_INTER: case K_MINUS:
-    case K_NAMED_SET: case K_JUXT:
-    case K_BUILDER: case K_MATRIX:
-        break;
+    case K_PCT:
+    case K_PM:
+    case K_LIST:
+    case K_SET:
+    case K_REL:
+    case K_UNION:
+    case K_INTER:
+    case K_MINUS:
+    case K_NAMED_SET:
+    case K_JUXT:
+    case K_BUILDER:
+    case K_MATRIX: break;
     }
     return false;
 }
@@ -45,8 +62,8 @@ bool relation_chain_false(struct math *m, struct node *a)
     for (int i = 0; i < a->len; i++) {
         struct node *l = a->child[i], *r = a->child[i + 1];
         const char *rule;
-        if ((a->s[i] != REL_EQ && a->s[i] != REL_APPROX) || !node_closed(l) || !node_closed(r) ||
-            ((l->flags | r->flags) & (HAS_MATRIX | HAS_PM)))
+        if ((a->s[i] != REL_EQ && a->s[i] != REL_APPROX) || !node_closed(l) || !node_closed(r)
+            || ((l->flags | r->flags) & (HAS_MATRIX | HAS_PM)))
             continue;
         if (scalar_compare(m, l, r, &rule, 0) == TRI_NO && !scalar_near(m, l, r))
             return true;
@@ -94,9 +111,8 @@ bool relation_identity(struct math *m, struct node *a)
     if (a->kind != K_REL || !(a = relation_shorten(m, a)) || a->kind != K_REL || a->len != 1 || a->s[0] != REL_EQ)
         return false;
     struct node *l = a->child[0], *r = a->child[1];
-    return !((l->flags | r->flags) & (HAS_SET | HAS_MATRIX | HAS_TEXT | HAS_PM)) &&
-           !(node_closed(l) && node_closed(r)) &&
-           scalar_equal(m, l, r, 0, &rule) == TRI_YES;
+    return !((l->flags | r->flags) & (HAS_SET | HAS_MATRIX | HAS_TEXT | HAS_PM)) && !(node_closed(l) && node_closed(r))
+           && scalar_equal(m, l, r, 0, &rule) == TRI_YES;
 }
 
 bool node_occurs(const struct node *a, const struct node *name)    // name: a symbol, or a function's value
@@ -128,8 +144,7 @@ struct node *relation_assigned(struct node *a)
 
 static bool has_function(const struct node *a)
 {
-    if (a->kind == K_APP || a->kind == K_FUNC || a->kind == K_LOG || a->kind == K_OPAQUE || a->kind == K_SUM ||
-        a->kind == K_PROD)
+    if (a->kind == K_APP || a->kind == K_FUNC || a->kind == K_LOG || a->kind == K_OPAQUE || a->kind == K_SUM || a->kind == K_PROD)
         return true;
     for (int i = 0; i < a->n; i++)
         if (has_function(a->child[i]))
@@ -161,8 +176,7 @@ static char turned(char op)
     return op == REL_LT ? REL_GT : op == REL_GT ? REL_LT : op == REL_LE ? REL_GE : op == REL_GE ? REL_LE : op;
 }
 
-static enum tri step_compare(struct math *m, struct node *al, struct node *ar, char ao, struct node *bl,
-                             struct node *br, char bo,
+static enum tri step_compare(struct math *m, struct node *al, struct node *ar, char ao, struct node *bl, struct node *br, char bo,
                              const char **rule)
 {
     int sign;
@@ -239,8 +253,8 @@ static enum tri congruence_compare(struct math *m, struct node *a, struct node *
     struct congruence x, y;
     *rule = "congruence";
     if (!congruence_of(a, &x) || !congruence_of(b, &y))
-        return a->len == b->len && memcmp(a->s, b->s, (size_t)a->len) == 0
-               ? ordered_compare(m, a->child, b->child, a->n, rule, depth) : TRI_NO;
+        return a->len == b->len && memcmp(a->s, b->s, (size_t)a->len) == 0 ? ordered_compare(m, a->child, b->child, a->n, rule, depth)
+                                                                           : TRI_NO;
     enum tri mod = tree_compare(m, x.modulus, y.modulus, rule, depth + 1), left = TRI_YES;
     if (x.left && y.left && mod != TRI_NO)
         left = tree_compare(m, x.left, y.left, rule, depth + 1);
@@ -273,8 +287,7 @@ enum tri relation_compare(struct math *m, struct node *a, struct node *b, const 
     struct node *va = relation_assigned(a), *vb = relation_assigned(b);
     if (va && vb) {
         const struct node *fa = a->child[0], *fb = b->child[0];
-        if (a->s[0] == REL_EQ && b->s[0] == REL_EQ && defines_function(fa) && defines_function(fb) &&
-            name_same(fa, fb) && fa->n == fb->n) {
+        if (a->s[0] == REL_EQ && b->s[0] == REL_EQ && defines_function(fa) && defines_function(fb) && name_same(fa, fb) && fa->n == fb->n) {
             va = parameters_placed(m, va, fa);
             vb = parameters_placed(m, vb, fb);
             return va && vb ? tree_compare(m, va, vb, rule, depth + 1) : TRI_UNKNOWN;
@@ -282,9 +295,9 @@ enum tri relation_compare(struct math *m, struct node *a, struct node *b, const 
         enum tri name = TRI_NO;
         if (a->s[0] == b->s[0]) {
             const char *r2;
-            name = node_closed(a->child[0]) && node_closed(b->child[0]) && !node_names(a->child[0])
-                           && !node_names(b->child[0]) ? TRI_YES
-                   : tree_compare(m, a->child[0], b->child[0], &r2, depth + 1);
+            name = node_closed(a->child[0]) && node_closed(b->child[0]) && !node_names(a->child[0]) && !node_names(b->child[0])
+                       ? TRI_YES
+                       : tree_compare(m, a->child[0], b->child[0], &r2, depth + 1);
             if (name == TRI_YES)
                 return tree_compare(m, va, vb, rule, depth + 1);
         }
@@ -300,10 +313,9 @@ enum tri relation_compare(struct math *m, struct node *a, struct node *b, const 
             enum tri all = TRI_YES;
             for (int i = 0; i < a->len && all != TRI_NO; i++) {
                 int k = way ? b->len - 1 - i : i;
-                enum tri s = way ? step_compare(m, a->child[i], a->child[i + 1], a->s[i], b->child[k + 1], b->child[k],
-                                                turned(b->s[k]), rule)
-                                 : step_compare(m, a->child[i], a->child[i + 1], a->s[i], b->child[k], b->child[k + 1],
-                                                b->s[k], rule);
+                enum tri s = way ? step_compare(m, a->child[i], a->child[i + 1], a->s[i], b->child[k + 1], b->child[k], turned(b->s[k]),
+                                                rule)
+                                 : step_compare(m, a->child[i], a->child[i + 1], a->s[i], b->child[k], b->child[k + 1], b->s[k], rule);
                 all = s == TRI_NO ? TRI_NO : s == TRI_UNKNOWN ? TRI_UNKNOWN : all;
             }
             t = tri_either(t, all);

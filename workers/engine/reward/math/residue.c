@@ -121,7 +121,7 @@ bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
         if (a->scale > 0)
             *out = mul61(*out, pow61(pow61(10, P61 - 2), (uint64_t)a->scale));
         else if (a->scale < 0)
-            *out = mul61(*out, pow61(10, (uint64_t)-(int64_t)a->scale));
+            *out = mul61(*out, pow61(10, (uint64_t) - (int64_t)a->scale));
         return true;
     }
     case K_SYM:
@@ -142,7 +142,8 @@ bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
             return false;
         *out = v ? P61 - v : 0;
         return true;
-    case K_ADD: case K_MUL:
+    case K_ADD:
+    case K_MUL:
         *out = a->kind == K_MUL;
         for (int i = 0; i < a->n; i++) {
             if (!residue_eval(r, a->child[i], &v))
@@ -150,7 +151,8 @@ bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
             *out = a->kind == K_MUL ? mul61(*out, v) : add61(*out, v);
         }
         return true;
-    case K_RATIO: case K_DIV:
+    case K_RATIO:
+    case K_DIV:
         if (!residue_eval(r, a->child[0], out))
             return false;
         for (int i = 1; i < a->n; i++) {
@@ -168,8 +170,7 @@ bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
             return false;
         *out = mul61(v, pow61(100, P61 - 2));
         return true;
-    case K_UNIT:
-        return residue_eval(r, a->child[0], out);
+    case K_UNIT: return residue_eval(r, a->child[0], out);
     case K_POW: {
         const struct node *e = a->child[1];
         bool minus = e->kind == K_NEG;
@@ -201,7 +202,9 @@ bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
         *out = minus ? pow61(v, P61 - 2) : v;
         return true;
     }
-    case K_FUNC: case K_SUM: case K_PROD:
+    case K_FUNC:
+    case K_SUM:
+    case K_PROD:
         if (!(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TRANS | HAS_I | HAS_INF | HAS_PM)) || a->kind != K_FUNC) {
             fmpq_t q;
             fmpq_init(q);
@@ -220,10 +223,23 @@ bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
         r->opaque = true;    // numbers, not unknowns
         *out = mix(mix(r->seed, 79), (uint64_t)a->op) % P61;
         return true;
-    case K_ROOT: case K_LOG: case K_APP: case K_JUXT: case K_OPAQUE: case K_DEG: case K_PM: case K_LIST: case K_SET: case K_TUPLE:
+    case K_ROOT:
+    case K_LOG:
+    case K_APP:
+    case K_JUXT:
+    case K_OPAQUE:
+    case K_DEG:
+    case K_PM:
+    case K_LIST:
+    case K_SET:
+    case K_TUPLE:
     case K_REL:
-    case K_UNION: case K_INTER: case K_MINUS: case K_NAMED_SET: case K_BUILDER: case K_MATRIX:
-        return unknown_eval(r, a, out);
+    case K_UNION:
+    case K_INTER:
+    case K_MINUS:
+    case K_NAMED_SET:
+    case K_BUILDER:
+    case K_MATRIX: return unknown_eval(r, a, out);
     }
     return false;
 }

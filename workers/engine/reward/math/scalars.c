@@ -17,6 +17,7 @@ bool node_infinite(const struct node *a, int *sign)
     return a->kind == K_CONST && a->op == CONST_INF;
 }
 
+// clang-format off
 static const struct unit {
     const char *name;
     char dim;
@@ -34,6 +35,7 @@ static const struct unit {
     { "kilogram", 'm', 1, 1 },
     { "dollar", '$', 1, 1 }, { "cent", '$', 1, 100 },
 };
+// clang-format on
 
 /* The unit's row and power; NULL: not a known one. */
 static const struct unit *unit_find(const struct node *a, int *power)
@@ -56,9 +58,8 @@ static const struct unit *unit_find(const struct node *a, int *power)
     }
     for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
         int32_t len = (int32_t)strlen(units[i].name);
-        if (n >= len && strncasecmp(s, units[i].name, (size_t)len) == 0 &&
-            (n == len || (n == len + 1 && s[len] == 's' && len > 1) ||
-             (n == len + 2 && s[len] == 'e' && s[len + 1] == 's')))
+        if (n >= len && strncasecmp(s, units[i].name, (size_t)len) == 0
+            && (n == len || (n == len + 1 && s[len] == 's' && len > 1) || (n == len + 2 && s[len] == 'e' && s[len + 1] == 's')))
             return &units[i];
     }
     return NULL;
@@ -74,11 +75,9 @@ static bool text_node_same(const struct node *a, const struct node *b)
 {
     int32_t i = 0, j = 0;
     for (;;) {
-        while (i < a->len && !((a->s[i] | 32) >= 'a' && (a->s[i] | 32) <= 'z') && !(a->s[i] >= '0' && a->s[i] <= '9') &&
-               !(a->s[i] & 0x80))
+        while (i < a->len && !((a->s[i] | 32) >= 'a' && (a->s[i] | 32) <= 'z') && !(a->s[i] >= '0' && a->s[i] <= '9') && !(a->s[i] & 0x80))
             i++;
-        while (j < b->len && !((b->s[j] | 32) >= 'a' && (b->s[j] | 32) <= 'z') && !(b->s[j] >= '0' && b->s[j] <= '9') &&
-               !(b->s[j] & 0x80))
+        while (j < b->len && !((b->s[j] | 32) >= 'a' && (b->s[j] | 32) <= 'z') && !(b->s[j] >= '0' && b->s[j] <= '9') && !(b->s[j] & 0x80))
             j++;
         if (i == a->len || j == b->len)
             return i == a->len && j == b->len;
@@ -114,8 +113,7 @@ static struct node *lift_mark(struct math *m, struct node *a)
     if (a->kind != K_NEG && a->kind != K_DIV && a->kind != K_MUL)
         return a;
     struct node *child[ELEMENTS_MAX], *last = a->child[a->n - 1];
-    if (a->n > ELEMENTS_MAX || (last->kind != K_DEG && last->kind != K_PCT && last->kind != K_NEG &&
-                                last->kind != K_DIV))
+    if (a->n > ELEMENTS_MAX || (last->kind != K_DEG && last->kind != K_PCT && last->kind != K_NEG && last->kind != K_DIV))
         return a;
     last = lift_mark(m, last);
     if (!last || (last->kind != K_DEG && last->kind != K_PCT) || (a->flags & HAS_SYM))
@@ -226,8 +224,7 @@ struct node *matrix_value(struct math *m, struct node *a, int depth)
         if (x->scale == 2)
             return node_minus(m, node_new(m, K_MUL, 2, c[0], c[3]), node_new(m, K_MUL, 2, c[1], c[2]));
         struct node *t[6];
-        static const int8_t perm[6][3] = { { 0, 4, 8 }, { 1, 5, 6 }, { 2, 3, 7 }, { 2, 4, 6 }, { 1, 3, 8 },
-                                           { 0, 5, 7 } };
+        static const int8_t perm[6][3] = { { 0, 4, 8 }, { 1, 5, 6 }, { 2, 3, 7 }, { 2, 4, 6 }, { 1, 3, 8 }, { 0, 5, 7 } };
         for (int i = 0; i < 6; i++) {
             t[i] = node_new(m, K_MUL, 3, c[perm[i][0]], c[perm[i][1]], c[perm[i][2]]);
             if (i >= 3)
@@ -252,9 +249,9 @@ struct node *matrix_value(struct math *m, struct node *a, int depth)
             if (a->kind == K_DIV && my)
                 return NULL;
             for (int k = 0; k < n; k++)
-                cell[k] = a->kind == K_NEG ? node_new(m, K_NEG, 1, y->child[k])
+                cell[k] = a->kind == K_NEG   ? node_new(m, K_NEG, 1, y->child[k])
                           : a->kind == K_DIV ? node_new(m, K_DIV, 2, x->child[k], y)
-                          : node_new(m, K_MUL, 2, mx ? x->child[k] : x, my ? y->child[k] : y);
+                                             : node_new(m, K_MUL, 2, mx ? x->child[k] : x, my ? y->child[k] : y);
         } else if (a->kind == K_ADD) {
             if (!mx || !my || x->n != y->n || x->scale != y->scale)
                 return NULL;

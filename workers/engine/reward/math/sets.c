@@ -117,8 +117,7 @@ const struct node *unknown_find(const struct node *a, const struct node *found, 
         return found;
     bool absolute = a->kind == K_FUNC && a->op == FN_ABS && a->child[0]->kind == K_SYM;
     if (a->kind == K_SYM || a->kind == K_APP || absolute) {
-        if (found && (found->kind != a->kind || (absolute ? !name_same(found->child[0], a->child[0])
-                                                 : !name_same(found, a))))
+        if (found && (found->kind != a->kind || (absolute ? !name_same(found->child[0], a->child[0]) : !name_same(found, a))))
             *many = true;
         return a;
     }
@@ -131,10 +130,9 @@ static struct node *put(struct math *m, struct node *a, const struct node *unkno
 {
     if (!(a->flags & (HAS_SYM | HAS_OPAQUE)))
         return a;
-    bool hit = a->kind == unknown->kind &&
-               (a->kind == K_FUNC ? a->op == FN_ABS && a->child[0]->kind == K_SYM &&
-                name_same(a->child[0], unknown->child[0])
-                                  : (a->kind == K_SYM || a->kind == K_APP) && name_same(a, unknown));
+    bool hit = a->kind == unknown->kind
+               && (a->kind == K_FUNC ? a->op == FN_ABS && a->child[0]->kind == K_SYM && name_same(a->child[0], unknown->child[0])
+                                     : (a->kind == K_SYM || a->kind == K_APP) && name_same(a, unknown));
     if (hit)
         return value;
     struct node *child[ELEMENTS_MAX];
@@ -148,8 +146,7 @@ static struct node *put(struct math *m, struct node *a, const struct node *unkno
 }
 
 /* The solutions of left op right, linear in its one unknown, as pieces. */
-static bool relation_solve(struct math *m, struct node *left, struct node *right, int op, const struct node *unknown,
-                           struct pieces *s)
+static bool relation_solve(struct math *m, struct node *left, struct node *right, int op, const struct node *unknown, struct pieces *s)
 {
     int inf;
     const char *rule;
@@ -173,8 +170,7 @@ static bool relation_solve(struct math *m, struct node *left, struct node *right
     if (!line || scalar_equal(m, line, at7, 0, &rule) != TRI_YES)
         return false;
     struct node *at19 = put(m, d, unknown, node_new(m, K_DIV, 2, node_int(m, 19), node_int(m, 8)));
-    line = node_new(m, K_ADD, 2, at0, node_new(m, K_MUL, 2, node_new(m, K_DIV, 2, node_int(m, 19), node_int(m, 8)),
-                                               slope));
+    line = node_new(m, K_ADD, 2, at0, node_new(m, K_MUL, 2, node_new(m, K_DIV, 2, node_int(m, 19), node_int(m, 8)), slope));
     if (!line || !at19 || scalar_equal(m, line, at19, 0, &rule) != TRI_YES)
         return false;
     int sign = scalar_sign(m, slope);
@@ -185,8 +181,8 @@ static bool relation_solve(struct math *m, struct node *left, struct node *right
         return false;
     bool less = op == REL_LT || op == REL_LE, open = op == REL_LT || op == REL_GT;
     if (op == REL_NE) {
-        *s = (struct pieces){ .n = 2, .p = { { .hi = zero, .lo_open = true, .hi_open = true },
-                                             { .lo = zero, .lo_open = true, .hi_open = true } } };
+        *s = (struct pieces){ .n = 2,
+                              .p = { { .hi = zero, .lo_open = true, .hi_open = true }, { .lo = zero, .lo_open = true, .hi_open = true } } };
         return true;
     }
     if (op == REL_EQ) {
@@ -229,7 +225,8 @@ bool relation_pieces(struct math *m, struct node *a, struct pieces *s, const str
         for (int i = 0; i < s->n; i++)
             mirror.p[i] = (struct piece){ .lo = s->p[i].hi ? node_new(m, K_NEG, 1, s->p[i].hi) : NULL,
                                           .hi = s->p[i].lo ? node_new(m, K_NEG, 1, s->p[i].lo) : NULL,
-                                          .lo_open = s->p[i].hi_open, .hi_open = s->p[i].lo_open };
+                                          .lo_open = s->p[i].hi_open,
+                                          .hi_open = s->p[i].lo_open };
         return pieces_sort(m, &mirror) && pieces_join(m, s, &mirror, K_UNION);
     }
     return true;
@@ -238,15 +235,14 @@ bool relation_pieces(struct math *m, struct node *a, struct pieces *s, const str
 /* { x | x > 2 }, { x in S | x > 2 }: what stands before the bar must be the unknown itself. */
 static bool builder_pieces(struct math *m, struct node *a, struct pieces *s, int depth)
 {
-    struct node *head = a->child[0], *name = head->kind == K_REL && head->len == 1 && head->s[0] == REL_IN
-        ? head->child[0] : head;
+    struct node *head = a->child[0], *name = head->kind == K_REL && head->len == 1 && head->s[0] == REL_IN ? head->child[0] : head;
     bool many = false;
     const struct node *u = unknown_find(a->child[1], NULL, &many);
     struct pieces in;
     if (name->kind != K_SYM || !u || many || !name_same(u->kind == K_FUNC ? u->child[0] : u, name) || u->kind == K_APP)
         return false;
-    return pieces_of(m, a->child[1], s, depth - 1) &&
-           (head == name || (pieces_of(m, head->child[1], &in, depth - 1) && pieces_join(m, s, &in, K_INTER)));
+    return pieces_of(m, a->child[1], s, depth - 1)
+           && (head == name || (pieces_of(m, head->child[1], &in, depth - 1) && pieces_join(m, s, &in, K_INTER)));
 }
 
 bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
@@ -266,8 +262,7 @@ bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
         if (a->n != 2 || (a->child[0]->flags | a->child[1]->flags) & HAS_SET)
             return false;
         s->n = 1;
-        s->p[0] = (struct piece){ .lo = a->child[0], .hi = a->child[1], .lo_open = !(a->op & 1),
-                                  .hi_open = !(a->op & 2) };
+        s->p[0] = (struct piece){ .lo = a->child[0], .hi = a->child[1], .lo_open = !(a->op & 1), .hi_open = !(a->op & 2) };
         if (node_infinite(a->child[0], &inf)) {
             if (inf > 0)
                 return false;
@@ -281,13 +276,13 @@ bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
             s->p[0].hi_open = true;
         }
         return order(m, s->p[0].lo, -1, s->p[0].hi, 1) <= 0 && order(m, s->p[0].lo, -1, s->p[0].hi, 1) != -2;
-    case K_UNION: case K_INTER: case K_MINUS:
-        return pieces_of(m, a->child[0], s, depth - 1) && pieces_of(m, a->child[1], &t, depth - 1) &&
-               pieces_join(m, s, &t, (enum node_kind)a->kind);
-    case K_BUILDER:
-        return builder_pieces(m, a, s, depth);
-    case K_REL:
-        return relation_pieces(m, a, s, &u);
+    case K_UNION:
+    case K_INTER:
+    case K_MINUS:
+        return pieces_of(m, a->child[0], s, depth - 1) && pieces_of(m, a->child[1], &t, depth - 1)
+               && pieces_join(m, s, &t, (enum node_kind)a->kind);
+    case K_BUILDER: return builder_pieces(m, a, s, depth);
+    case K_REL: return relation_pieces(m, a, s, &u);
     case K_LIST: {    // x < 1 or x > 3; x > 1, x < 3: a union of what is apart, else what they have in common
         if (a->n < 2 || !relation_inequality(a->child[0]) || !relation_pieces(m, a->child[0], s, &u))
             return false;
@@ -311,12 +306,29 @@ bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
             s->p[s->n++] = (struct piece){ .lo = a->child[i], .hi = a->child[i] };
         }
         return pieces_sort(m, s);
-    case K_NUM: case K_CONST: case K_SYM: case K_TEXT: case K_ADD: case K_MUL: case K_DIV: case K_POW: case K_NEG:
+    case K_NUM:
+    case K_CONST:
+    case K_SYM:
+    case K_TEXT:
+    case K_ADD:
+    case K_MUL:
+    case K_DIV:
+    case K_POW:
+    case K_NEG:
     case K_ROOT:
-    case K_LOG: case K_FUNC: case K_APP: case K_SUM: case K_PROD: case K_OPAQUE: case K_DEG: case K_PCT: case K_PM:
-    case K_RATIO: case K_JUXT:
-    case K_UNIT: case K_MATRIX:
-        break;
+    case K_LOG:
+    case K_FUNC:
+    case K_APP:
+    case K_SUM:
+    case K_PROD:
+    case K_OPAQUE:
+    case K_DEG:
+    case K_PCT:
+    case K_PM:
+    case K_RATIO:
+    case K_JUXT:
+    case K_UNIT:
+    case K_MATRIX: break;
     }
     return false;
 }

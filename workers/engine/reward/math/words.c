@@ -1,6 +1,7 @@
 #include "workers/engine/reward/math/words.h"
 #include <string.h>
 
+// clang-format off
 static const struct command commands[] = {
     { "left", C_SPACE }, { "right", C_SPACE }, { "big", C_SPACE }, { "Big", C_SPACE }, { "bigg", C_SPACE },
     { "Bigg", C_SPACE }, { "bigl", C_SPACE }, { "bigr", C_SPACE }, { "Bigl", C_SPACE }, { "Bigr", C_SPACE },
@@ -93,7 +94,9 @@ static const struct command commands[] = {
     { "propto", C_BAD }, { "nabla", C_SYM }, { "partial", C_SYM }, { "triangle", C_SYM }, { "angle", C_SYM },
     { "not", C_BAD }, { "stackrel", C_BAD }, { "underbrace", C_BAD }, { "overbrace", C_BAD }, { "xrightarrow", C_BAD },
 };
+// clang-format on
 /* Characters that stand for a command; the rest of Unicode is no mathematics. */
+// clang-format off
 static const struct { const char *utf8, *cmd; } unicode[] = {
     { "π", "pi" }, { "∞", "infty" }, { "≤", "le" }, { "≥", "ge" }, { "≠", "ne" }, { "≈", "approx" }, { "∈", "in" },
     { "∉", "notin" }, { "∪", "cup" }, { "∩", "cap" }, { "×", "times" }, { "÷", "div" }, { "·", "cdot" },
@@ -107,6 +110,8 @@ static const struct { const char *utf8, *cmd; } unicode[] = {
     { "⟨", "langle" }, { "⟩", "rangle" }, { "∖", "setminus" }, { "…", "ldots" }, { "∑", "sum" }, { "∏", "prod" },
     { "≡", "equiv" }, { "⊂", "subset" }, { "⊆", "subseteq" }, { "′", "prime" }, { "∧", "and" }, { "∨", "lor" },
 };
+// clang-format on
+// clang-format off
 static const struct { const char *utf8, *as; } unicode_text[] = {
     { "−", "-" }, { "–", "-" }, { "﹣", "-" }, { "－", "-" }, { "²", "^2" }, { "³", "^3" }, { "¹", "^1" }, { "⁴", "^4" },
     { "⁵", "^5" }, { "⁶", "^6" }, { "⁷", "^7" }, { "⁸", "^8" }, { "⁹", "^9" }, { "⁰", "^0" }, { "½", "(1/2)" },
@@ -118,6 +123,8 @@ static const struct { const char *utf8, *as; } unicode_text[] = {
     { "\xe2\x80\xaf", " " }, { "\xe2\x80\x8b", " " }, { "€", " " }, { "£", " " }, { "¥", " " },
     { "₀", "_0" }, { "₁", "_1" }, { "₂", "_2" }, { "₃", "_3" },
 };
+// clang-format on
+// clang-format off
 static const char *const unit_words[] = {
     "cm", "mm", "km", "dm", "nm", "meter", "meters", "metre", "metres", "centimeter", "centimeters", "millimeters",
         "kilometers",
@@ -135,6 +142,7 @@ static const char *const unit_words[] = {
         "cups",
     "men", "boys", "girls", "cars", "kmph", "am", "pm", "AM", "PM", "Hz", "Pa", "kPa", "eggs", "bags", "boxes",
 };
+// clang-format on
 
 static uint32_t name_hash(const char *s, size_t len)
 {

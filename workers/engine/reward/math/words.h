@@ -10,14 +10,45 @@
 
 /* How the parser takes a command. */
 enum cmd_class {
-    C_SPACE, C_SYM, C_CONST, C_FRAC, C_BINOM, C_SQRT, C_FUNC, C_OPNAME, C_TEXT, C_FONT, C_BB, C_ACCENT, C_MARK, C_CHAR,
-    C_REL, C_OPEN, C_CLOSE, C_BEGIN, C_END, C_BOX, C_SUM, C_OPAQUE, C_OVER, C_CHOOSE, C_DEGREE, C_DOTS, C_EMPTYSET,
-    C_PMOD, C_PM, C_CUP, C_CAP, C_SETMINUS, C_SKIP_ARG, C_BAD,
+    C_SPACE,
+    C_SYM,
+    C_CONST,
+    C_FRAC,
+    C_BINOM,
+    C_SQRT,
+    C_FUNC,
+    C_OPNAME,
+    C_TEXT,
+    C_FONT,
+    C_BB,
+    C_ACCENT,
+    C_MARK,
+    C_CHAR,
+    C_REL,
+    C_OPEN,
+    C_CLOSE,
+    C_BEGIN,
+    C_END,
+    C_BOX,
+    C_SUM,
+    C_OPAQUE,
+    C_OVER,
+    C_CHOOSE,
+    C_DEGREE,
+    C_DOTS,
+    C_EMPTYSET,
+    C_PMOD,
+    C_PM,
+    C_CUP,
+    C_CAP,
+    C_SETMINUS,
+    C_SKIP_ARG,
+    C_BAD,
 };
 struct command {
-    const char *name;     // without the backslash
-    uint8_t class;        // enum cmd_class
-    int16_t arg;          // of the class: enum math_func, enum math_const, enum math_rel, a character, an operation
+    const char *name;    // without the backslash
+    uint8_t class;       // enum cmd_class
+    int16_t arg;         // of the class: enum math_func, enum math_const, enum math_rel, a character, an operation
 };
 /* The command called s[0..len), also as a word without backslash; NULL: there is none. m: after commands_init. */
 const struct command *math_command_find(const struct math *m, const char *s, size_t len);

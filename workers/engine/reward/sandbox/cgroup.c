@@ -1,4 +1,5 @@
 #include "workers/engine/reward/sandbox/cgroup.h"
+#include <inttypes.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,14 +30,13 @@ struct cgroup_set {
     int lock;              // dir, held with flock: who can take it may remove what a killed process has left
     int64_t mem_bytes;
     struct group group[N_GROUP_MAX];
-    int n;                 // groups made
+    int n;    // groups made
 };
 
 /* dir/file, or dir/group/file, into path. False: too long. */
 static bool path_of(char path[PATH_MAX], const char *dir, int group, const char *file)
 {
-    int n = group < 0 ? snprintf(path, PATH_MAX, "%s/%s", dir, file) :
-                        snprintf(path, PATH_MAX, "%s/%d/%s", dir, group, file);
+    int n = group < 0 ? snprintf(path, PATH_MAX, "%s/%s", dir, file) : snprintf(path, PATH_MAX, "%s/%d/%s", dir, group, file);
     return n < PATH_MAX;
 }
 
@@ -93,10 +93,10 @@ static bool group_make(struct cgroup_set *set, struct error *err)
 {
     char path[PATH_MAX], number[32];
     int group = set->n;
-    snprintf(number, sizeof number, "%lld", (long long)set->mem_bytes);
-    if (!path_of(path, set->dir, group, "") || (mkdir(path, 0755) != 0 && errno != EEXIST) ||
-        !file_put(set->dir, group, "memory.max", number) ||
-        !file_put(set->dir, group, "memory.oom.group", "1"))    // all end together: Linux 4.19
+    snprintf(number, sizeof number, "%" PRId64, set->mem_bytes);
+    if (!path_of(path, set->dir, group, "") || (mkdir(path, 0755) != 0 && errno != EEXIST)
+        || !file_put(set->dir, group, "memory.max", number)
+        || !file_put(set->dir, group, "memory.oom.group", "1"))    // all end together: Linux 4.19
         return error_errno(err, "cannot make a cgroup with a memory limit in '%s'", set->dir);
     file_put(set->dir, group, "memory.swap.max", "0");    // not there in a kernel that does not count swap
     set->n++;
@@ -147,8 +147,7 @@ static bool place_try(struct cgroup_set *set, const char *dir, bool enable, stru
         return error_errno(err, "cannot make a cgroup in '%s'", dir);
     }
     set->lock = open(set->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (set->lock >= 0 && flock(set->lock, LOCK_EX | LOCK_NB) == 0 &&
-        file_put(set->dir, -1, "cgroup.subtree_control", "+memory"))
+    if (set->lock >= 0 && flock(set->lock, LOCK_EX | LOCK_NB) == 0 && file_put(set->dir, -1, "cgroup.subtree_control", "+memory"))
         return group_make(set, err);
     return error_errno(err, "cannot have groups with a memory limit in '%s'", set->dir);
 }

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+// clang-format off
 static const char *const allowed[] = {
     /* files */
     "read", "write", "readv", "writev", "pread64", "pwrite64", "open", "openat", "close", "close_range", "stat",
@@ -33,6 +34,7 @@ static const char *const allowed[] = {
     "poll", "ppoll", "select", "pselect6", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2",
     "sendto", "recvfrom", "sendmsg", "recvmsg", "shutdown", "getsockopt", "getsockname", "getpeername",
 };
+// clang-format on
 
 /* Calls allowed with some arguments only. */
 static bool filter_partly(scmp_filter_ctx f, bool shared_memory)
@@ -61,8 +63,8 @@ static bool filter_partly(scmp_filter_ctx f, bool shared_memory)
     /* the limits of another process, such as the driver's, are out of reach */
     bad |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 1, SCMP_A0(SCMP_CMP_EQ, 0));
     /* threads and children, but no namespace; clone3's flags lie in memory where no filter sees them: absent */
-    unsigned long spaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |
-                           CLONE_NEWNET | CLONE_PTRACE;
+    unsigned long spaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
+                           | CLONE_PTRACE;
     bad |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, SCMP_A0(SCMP_CMP_MASKED_EQ, spaces, 0));
     bad |= seccomp_rule_add(f, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
     return bad == 0;

@@ -79,8 +79,7 @@ static int64_t sockets_count(pid_t pid)
 
 bool memory_is_over(pid_t driver, int64_t limit)
 {
-    static const char *const resident[] = { "RssAnon", "RssShmem", "VmSwap" },
-                             *const shares[] = { "Pss_Anon", "Pss_Shmem", "SwapPss" };
+    static const char *const resident[] = { "RssAnon", "RssShmem", "VmSwap" }, *const shares[] = { "Pss_Anon", "Pss_Shmem", "SwapPss" };
     pid_t pid[TREE_MAX];
     int n = tree_list(driver, pid);
     int64_t rough = 0, exact = 0;

@@ -1,7 +1,7 @@
 #include "workers/engine/reward/sandbox/output.h"
 #include <ctype.h>
 #include <math.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,8 +23,8 @@ static size_t space_len(struct span s)
     if (s.len < 3)
         return 0;
     unsigned c = ((p[0] & 15u) << 12) | ((p[1] & 63u) << 6) | (p[2] & 63u);
-    bool wide = (p[0] & 0xf0) == 0xe0 && (c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
-                                          c == 0x202f || c == 0x205f || c == 0x3000);
+    bool wide = (p[0] & 0xf0) == 0xe0
+                && (c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000);
     return wide ? 3 : 0;
 }
 
@@ -73,7 +73,7 @@ static bool lines_add(struct lines *l, struct span s, struct error *err)
         int64_t cap = l->cap ? 2 * l->cap : 64;
         struct span *more = realloc(l->line, (size_t)cap * sizeof *more);
         if (!more)
-            return error_set(err, ERR_NO_MEMORY, "no memory to compare an output of %lld lines", (long long)l->n);
+            return error_set(err, ERR_NO_MEMORY, "no memory to compare an output of %" PRId64 " lines", l->n);
         l->line = more;
         l->cap = cap;
     }
@@ -157,8 +157,8 @@ static bool float_read(struct span s, double *out)
 {
     char text[400], *end;
     s = span_trim(s);
-    if (s.len == 0 || s.len >= sizeof text || memchr(s.at, 'x', s.len) || memchr(s.at, 'X', s.len) ||
-        memchr(s.at, '(', s.len) || memchr(s.at, 0, s.len))
+    if (s.len == 0 || s.len >= sizeof text || memchr(s.at, 'x', s.len) || memchr(s.at, 'X', s.len) || memchr(s.at, '(', s.len)
+        || memchr(s.at, 0, s.len))
         return false;
     memcpy(text, s.at, s.len);
     text[s.len] = 0;
@@ -188,22 +188,21 @@ static bool floats_close(const struct lines *out, const struct lines *expected)
     return true;
 }
 
-bool output_compare(const char *out, size_t out_len, const char *expected, size_t expected_len, bool *ok,
-                    struct error *err)
+bool output_compare(const char *out, size_t out_len, const char *expected, size_t expected_len, bool *ok, struct error *err)
 {
     struct span o = { out, out_len }, e = { expected, expected_len };
     struct lines lines = { NULL }, wanted = { NULL };
     bool done = false;
-    *ok = span_equal(span_trim(o), span_trim(e));                           // 1
+    *ok = span_equal(span_trim(o), span_trim(e));    // 1
     if (*ok)
         return true;
     TRY(lines_split(&lines, o, err));
-    TRY(trimmed_lines_equal(&lines, e, err, ok));                            // 2
+    TRY(trimmed_lines_equal(&lines, e, err, ok));    // 2
     if (!*ok)
-        *ok = lines.n == 1 && span_equal(lines.line[0], e);                  // 3
+        *ok = lines.n == 1 && span_equal(lines.line[0], e);    // 3
     if (!*ok) {
         TRY(lines_expected(&wanted, e, err));
-        *ok = lines_equal(&lines, &wanted);                                  // 4
+        *ok = lines_equal(&lines, &wanted);    // 4
     }
     if (!*ok) {
         int64_t n = 0;

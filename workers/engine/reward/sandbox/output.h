@@ -7,5 +7,4 @@
 #include <stddef.h>
 #include "protocol/base/error.h"
 /* ok tells the answer. False: no memory. */
-MUST_USE bool output_compare(const char *out, size_t out_len, const char *expected, size_t expected_len, bool *ok,
-                             struct error *err);
+MUST_USE bool output_compare(const char *out, size_t out_len, const char *expected, size_t expected_len, bool *ok, struct error *err);

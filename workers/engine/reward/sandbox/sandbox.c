@@ -17,6 +17,7 @@
  *     (memory.h). Should the machine run out all the same, sandboxes are what the kernel ends first.
  * States: asked for (sandbox_start) -> ready (sandbox_ready) -> loaded (sandbox_load) -> dead (sandbox_kill). */
 #include "workers/engine/reward/sandbox/sandbox.h"
+#include <inttypes.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -47,42 +48,52 @@
  * (section 9.2.2) reserves and gives to nobody. An ordinary user's sandboxes run as that user, mapped to the same
  * number. */
 #define SANDBOX_UID 65533
-#define N_SPARE 2           // sandboxes started ahead
-#define START_MS 60000      // for bwrap and the interpreter to come up; milliseconds on an idle machine
+#define N_SPARE 2                  // sandboxes started ahead
+#define START_MS 60000             // for bwrap and the interpreter to come up; milliseconds on an idle machine
 #define KERNEL_BYTES (64 << 20)    // memory that the kernel may take for a sandbox: buffers, page tables, in- and output
-#define TICK_MS 10          // between two looks at the memory of a running sandbox
+#define TICK_MS 10                 // between two looks at the memory of a running sandbox
 
 const struct sandbox_limits sandbox_limits_default = {
-    .case_s = 10, .mem_bytes = 1 << 30, .out_bytes = 4 << 20, .tmp_bytes = 16 << 20, .n_task = 32,
+    .case_s = 10,
+    .mem_bytes = 1 << 30,
+    .out_bytes = 4 << 20,
+    .tmp_bytes = 16 << 20,
+    .n_task = 32,
 };
 
 struct sandbox {
     struct sandbox_host *host;
-    pid_t driver;     // pid 1 inside, by its number out here; 0: not known yet, or killed
-    int pidfd;        // of it
-    int control;      // packets to and from the driver
+    pid_t driver;                 // pid 1 inside, by its number out here; 0: not known yet, or killed
+    int pidfd;                    // of it
+    int control;                  // packets to and from the driver
     int input, output, errors;    // memory files; errors is what the program writes to descriptor 2
     bool ready, loaded, dead;
-    int cgroup;       // of the host's groups; -1: none
+    int cgroup;    // of the host's groups; -1: none
 };
 struct sandbox_host {
     struct sandbox_limits limits;
-    struct cgroup_set *cgroups;       // NULL: the machine lets us make none, as no_cgroups says
+    struct cgroup_set *cgroups;    // NULL: the machine lets us make none, as no_cgroups says
     char no_cgroups[512];
-    int filter;                       // memory file: the compiled seccomp filter
-    int driver;                       // memory file: driver.py as marshalled code
-    pid_t bwrap;                      // our child, the outer box with the zygote in it; 0: none
-    int zygote;                       // packets to the zygote
-    int errors;                       // memory file: what bwrap and the zygote write to descriptor 2
-    struct sandbox *spare[N_SPARE];   // made, waiting for a program; NULL: none
+    int filter;                        // memory file: the compiled seccomp filter
+    int driver;                        // memory file: driver.py as marshalled code
+    pid_t bwrap;                       // our child, the outer box with the zygote in it; 0: none
+    int zygote;                        // packets to the zygote
+    int errors;                        // memory file: what bwrap and the zygote write to descriptor 2
+    struct sandbox *spare[N_SPARE];    // made, waiting for a program; NULL: none
 };
 
 const char *case_status_name(enum case_status status)
 {
     static const char *const names[] = {
-        [CASE_OK] = "ok", [CASE_ANSWER] = "wrong answer", [CASE_TIMEOUT] = "time-out", [CASE_MEMORY] = "memory limit",
-        [CASE_OUTPUT] = "output limit", [CASE_CRASH] = "crash", [CASE_COMPILE] = "compile error",
-        [CASE_MISSING] = "missing function", [CASE_SANDBOX] = "sandbox error",
+        [CASE_OK] = "ok",
+        [CASE_ANSWER] = "wrong answer",
+        [CASE_TIMEOUT] = "time-out",
+        [CASE_MEMORY] = "memory limit",
+        [CASE_OUTPUT] = "output limit",
+        [CASE_CRASH] = "crash",
+        [CASE_COMPILE] = "compile error",
+        [CASE_MISSING] = "missing function",
+        [CASE_SANDBOX] = "sandbox error",
     };
     return names[status];
 }
@@ -112,8 +123,7 @@ static bool oom_first(void)
 }
 
 /* The forked child's half of zygote_start: only system calls. fds become descriptors 2, 3 and so on; -1: none there. */
-static void __attribute__((noreturn))
-bwrap_exec(char *const *argv, const int fds[N_FD], const struct limit limits[N_LIMIT])
+static void __attribute__((noreturn)) bwrap_exec(char *const *argv, const int fds[N_FD], const struct limit limits[N_LIMIT])
 {
     int high[N_FD];
     for (int i = 0; i < N_FD; i++) {
@@ -138,8 +148,9 @@ bwrap_exec(char *const *argv, const int fds[N_FD], const struct limit limits[N_L
     signal(SIGXFSZ, SIG_DFL);
     if (chdir("/") != 0 || !oom_first())
         _exit(126);
-    if (geteuid() == 0 && (setgroups(0, NULL) != 0 || setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) != 0 ||
-                           setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) != 0)) {
+    if (geteuid() == 0
+        && (setgroups(0, NULL) != 0 || setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) != 0
+            || setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) != 0)) {
         static const char text[] = "cannot change to an unprivileged uid";
         ssize_t n = write(2, text, sizeof text - 1);
         _exit(n > 0 ? 125 : 126);
@@ -153,9 +164,12 @@ bwrap_exec(char *const *argv, const int fds[N_FD], const struct limit limits[N_L
 static ssize_t packet_wait(int fd, char *text, size_t size, int64_t wait_ms, pid_t *pid)
 {
     struct pollfd p = { .fd = fd, .events = POLLIN };
-    union { struct cmsghdr header; char space[CMSG_SPACE(sizeof(struct ucred))]; } extra;
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(struct ucred))];
+    } extra;
     struct iovec part = { text, size - 1 };
-    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.space, .msg_controllen = sizeof extra};
+    struct msghdr msg = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.space, .msg_controllen = sizeof extra };
     if (poll(&p, 1, (int)MAX(wait_ms, 0)) <= 0)
         return -1;
     ssize_t n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -209,14 +223,15 @@ static bool zygote_start(struct sandbox_host *h, struct error *err)
         goto out;
     }
     snprintf(boot, sizeof boot,
-             "import marshal,posix;N_TASK=%lld;TMP_BYTES=%lld;CPU_S=%d;c=marshal.loads(posix.pread(6,1<<20,0));exec(c)",
-             (long long)h->limits.n_task, (long long)h->limits.tmp_bytes, (int)ceil(h->limits.case_s) + 1);
+             "import marshal,posix;N_TASK=%" PRId64 ";TMP_BYTES=%" PRId64 ";CPU_S=%d;c=marshal.loads(posix.pread(6,1<<20,0));exec(c)",
+             h->limits.n_task, h->limits.tmp_bytes, (int)ceil(h->limits.case_s) + 1);
     rlim_t mem = (rlim_t)h->limits.mem_bytes, out_max = (rlim_t)h->limits.out_bytes;
-    const struct limit limits[N_LIMIT] = {    // of tasks and processor time: see driver.py
-        { RLIMIT_CORE, { 0, 0 } }, { RLIMIT_NOFILE, { 128, 128 } }, { RLIMIT_AS, { mem, mem } },
-        { RLIMIT_FSIZE, { out_max, out_max } }, { RLIMIT_MEMLOCK, { 0, 0 } },
-        { RLIMIT_MSGQUEUE, { 0, 0 } },
+    const struct limit limits[N_LIMIT] = {
+        // of tasks and processor time: see driver.py
+        { RLIMIT_CORE, { 0, 0 } },    { RLIMIT_NOFILE, { 128, 128 } }, { RLIMIT_AS, { mem, mem } }, { RLIMIT_FSIZE, { out_max, out_max } },
+        { RLIMIT_MEMLOCK, { 0, 0 } }, { RLIMIT_MSGQUEUE, { 0, 0 } },
     };
+    // clang-format off
     char *argv[] = {
         BWRAP, "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--die-with-parent",
         "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--clearenv", "--setenv",
@@ -225,6 +240,7 @@ static bool zygote_start(struct sandbox_host *h, struct error *err)
         "--symlink", "usr/bin", "/bin", "--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom",
         "/dev/urandom", "--dir", "/tmp", "--remount-ro", "/", PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", boot, NULL,
     };
+    // clang-format on
     pid_t pid = fork();
     if (pid < 0) {
         error_errno(err, "cannot start a process for a sandbox");
@@ -267,16 +283,18 @@ static struct sandbox *sandbox_start(struct sandbox_host *h, struct error *err)
     s->input = memfd_create("sandbox-input", MFD_CLOEXEC);
     s->output = memfd_create("sandbox-output", MFD_CLOEXEC);
     s->errors = memfd_create("sandbox-errors", MFD_CLOEXEC);
-    if (s->input < 0 || s->output < 0 || s->errors < 0 ||
-        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 ||
-        setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {
+    if (s->input < 0 || s->output < 0 || s->errors < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0
+        || setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {
         error_errno(err, "cannot make the descriptors of a sandbox");
         goto out;
     }
     int fds[4] = { pair[1], s->input, s->output, s->errors };
-    union { struct cmsghdr header; char space[CMSG_SPACE(sizeof fds)]; } extra = { .space = { 0 } };
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof fds)];
+    } extra = { .space = { 0 } };
     struct iovec part = { "new", 3 };
-    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.space, .msg_controllen = sizeof extra};
+    struct msghdr msg = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.space, .msg_controllen = sizeof extra };
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
@@ -475,8 +493,7 @@ static enum case_status status_read(const char *text)
     return code >= 80 && code < 80 + (int)ARRAY_SIZE(exits) ? exits[code - 80] : CASE_CRASH;
 }
 
-enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, double wall_s, struct buf *out,
-                             struct error *err)
+enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, double wall_s, struct buf *out, struct error *err)
 {
     char text[256];
     struct stat st;
@@ -525,8 +542,7 @@ static int driver_compile(struct error *err)
 {
     int in = memfd_create("driver-source", MFD_CLOEXEC), out = memfd_create("rollcall-driver", MFD_CLOEXEC), status = 0;
     bool ok = false;
-    if (in < 0 || out < 0 || write(in, driver_py, sizeof driver_py - 1) != (ssize_t)(sizeof driver_py - 1) ||
-        lseek(in, 0, SEEK_SET) != 0) {
+    if (in < 0 || out < 0 || write(in, driver_py, sizeof driver_py - 1) != (ssize_t)(sizeof driver_py - 1) || lseek(in, 0, SEEK_SET) != 0) {
         error_errno(err, "cannot write the sandbox's driver");
         goto out;
     }
@@ -564,18 +580,17 @@ out:
 /* The canary: a harmless program that computes, and that reports anything it can reach and should not. */
 static bool canary_run(struct sandbox_host *h, struct error *err)
 {
-    static const char code[] =
-        "import os, socket\n"
-        "found = []\n"
-        "for path in ('/etc', '/home', '/root', '/proc', '/sys', '/var', '/run'):\n"
-        "    if os.path.exists(path): found.append(path)\n"
-        "for path in ('/usr/x', '/x', '/dev/x'):\n"
-        "    try: open(path, 'w'); found.append('writing ' + path)\n"
-        "    except OSError: pass\n"
-        "try: socket.socket(); found.append('sockets')\n"
-        "except OSError: pass\n"
-        "if os.getpid() == 1 or os.getuid() == 0: found.append('privileges')\n"
-        "print(input(), *found)\n";
+    static const char code[] = "import os, socket\n"
+                               "found = []\n"
+                               "for path in ('/etc', '/home', '/root', '/proc', '/sys', '/var', '/run'):\n"
+                               "    if os.path.exists(path): found.append(path)\n"
+                               "for path in ('/usr/x', '/x', '/dev/x'):\n"
+                               "    try: open(path, 'w'); found.append('writing ' + path)\n"
+                               "    except OSError: pass\n"
+                               "try: socket.socket(); found.append('sockets')\n"
+                               "except OSError: pass\n"
+                               "if os.getpid() == 1 or os.getuid() == 0: found.append('privileges')\n"
+                               "print(input(), *found)\n";
     static const char input[] = "canary";
     struct buf out = BUF_INIT;
     bool ok = false;
@@ -590,8 +605,7 @@ static bool canary_run(struct sandbox_host *h, struct error *err)
     if (status != CASE_OK) {
         char text[300];
         errors_text(s->errors, text, sizeof text);
-        error_set(err, ERR_UNSUPPORTED, "a harmless program did not run in the sandbox: %s; %s",
-                  case_status_name(status), text);
+        error_set(err, ERR_UNSUPPORTED, "a harmless program did not run in the sandbox: %s; %s", case_status_name(status), text);
         goto out;
     }
     if (strcmp(buf_text(&out), "canary\n") != 0) {
@@ -614,11 +628,13 @@ struct sandbox_host *sandbox_host_new(const struct sandbox_limits *limits, struc
         return NULL;
     }
     *h = (struct sandbox_host){ .limits = *limits, .filter = -1, .driver = -1, .zygote = -1, .errors = -1 };
-    const struct { const char *path, *package; } needed[] = { { BWRAP, "bubblewrap" }, { PYTHON, "python3" } };
+    const struct {
+        const char *path, *package;
+    } needed[] = { { BWRAP, "bubblewrap" }, { PYTHON, "python3" } };
     for (size_t i = 0; i < ARRAY_SIZE(needed); i++)
         if (access(needed[i].path, X_OK) != 0) {
-            error_set(err, ERR_UNSUPPORTED, "code rewards need '%s', which is not there; install the package %s",
-                      needed[i].path, needed[i].package);
+            error_set(err, ERR_UNSUPPORTED, "code rewards need '%s', which is not there; install the package %s", needed[i].path,
+                      needed[i].package);
             goto out;
         }
     /* The limit of one process is met first, by an ordinary MemoryError: files and the kernel's own share come on top. */

@@ -15,24 +15,24 @@
 #include "protocol/base/error.h"
 
 struct sandbox_limits {
-    double case_s;         // wall time of one case, and as much processor time (rounded up) of each of its processes
-    int64_t mem_bytes;     // address space of a process, and memory of all processes of a sandbox together
-    int64_t out_bytes;     // of a case's output and of any one file
-    int64_t tmp_bytes;     // of /tmp
-    int64_t n_task;        // processes and threads of a sandbox, the driver included
+    double case_s;        // wall time of one case, and as much processor time (rounded up) of each of its processes
+    int64_t mem_bytes;    // address space of a process, and memory of all processes of a sandbox together
+    int64_t out_bytes;    // of a case's output and of any one file
+    int64_t tmp_bytes;    // of /tmp
+    int64_t n_task;       // processes and threads of a sandbox, the driver included
 };
 extern const struct sandbox_limits sandbox_limits_default;    // 10 s, 1 GiB, 4 MiB, 16 MiB, 32
 
 enum case_status {
-    CASE_OK,           // ended by itself; out holds what it wrote
-    CASE_ANSWER,       // ran, but its result cannot be an answer (call-based: not a JSON value)
+    CASE_OK,        // ended by itself; out holds what it wrote
+    CASE_ANSWER,    // ran, but its result cannot be an answer (call-based: not a JSON value)
     CASE_TIMEOUT,
     CASE_MEMORY,
-    CASE_OUTPUT,       // more output than allowed
-    CASE_CRASH,        // an uncaught exception, a signal, a bad exit of the whole sandbox
-    CASE_COMPILE,      // not a Python program
-    CASE_MISSING,      // the function asked for is not there
-    CASE_SANDBOX,      // the sandbox itself failed: nothing is known about the program
+    CASE_OUTPUT,     // more output than allowed
+    CASE_CRASH,      // an uncaught exception, a signal, a bad exit of the whole sandbox
+    CASE_COMPILE,    // not a Python program
+    CASE_MISSING,    // the function asked for is not there
+    CASE_SANDBOX,    // the sandbox itself failed: nothing is known about the program
 };
 const char *case_status_name(enum case_status status);    // "time-out", "memory limit", ...
 
@@ -53,8 +53,7 @@ enum case_status sandbox_load(struct sandbox *s, const char *code, size_t len, c
 /* Run one case for at most wall_s seconds (and never longer than case_s). out is cleared and filled with the output
  * when the status is CASE_OK. After CASE_TIMEOUT, CASE_MEMORY by the sum of its processes, or a crash of the driver the
  * sandbox is dead (sandbox_is_dead) and a new one must be taken and loaded for further cases. */
-enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, double wall_s, struct buf *out,
-                             struct error *err);
+enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, double wall_s, struct buf *out, struct error *err);
 bool sandbox_is_dead(const struct sandbox *s);
 /* Kill all that is inside and collect it. NULL is fine. */
 void sandbox_free(struct sandbox *s);

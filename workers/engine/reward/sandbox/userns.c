@@ -6,7 +6,7 @@
 
 static const struct setting {
     const char *file;
-    long bad;             // the value that forbids
+    long bad;    // the value that forbids
     bool spares_root;
     const char *remedy;
 } settings[] = {
@@ -40,6 +40,7 @@ void userns_remedy(char *out, size_t size, const char *sysctl_dir, bool root)
             snprintf(out, size, "%s", settings[i].remedy);
             return;
         }
-    snprintf(out, size, "no setting of this host forbids them; see what 'bwrap --unshare-all --ro-bind / / true' says, and in a container "
+    snprintf(out, size,
+             "no setting of this host forbids them; see what 'bwrap --unshare-all --ro-bind / / true' says, and in a container "
              "whether it was started with seccomp=unconfined and apparmor=unconfined");
 }

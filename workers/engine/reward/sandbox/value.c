@@ -168,8 +168,8 @@ static struct value *number_read(struct reader *r)
         fail(r, "a value was expected");
         return NULL;
     }
-    while (peek(r) == '.' || peek(r) == 'e' || peek(r) == 'E' || (!whole && (peek(r) == '+' || peek(r) == '-')) ||
-           (peek(r) >= '0' && peek(r) <= '9')) {
+    while (peek(r) == '.' || peek(r) == 'e' || peek(r) == 'E' || (!whole && (peek(r) == '+' || peek(r) == '-'))
+           || (peek(r) >= '0' && peek(r) <= '9')) {
         whole = false;
         r->at++;
     }
@@ -186,8 +186,7 @@ static struct value *number_read(struct reader *r)
         value_free(v);
         return NULL;
     }
-    v->len = (size_t)snprintf(v->text, n + 2, "%s%.*s", negative ? "-" : "", (int)MIN(n, (size_t)INT32_MAX),
-                              r->text + digits);
+    v->len = (size_t)snprintf(v->text, n + 2, "%s%.*s", negative ? "-" : "", (int)MIN(n, (size_t)INT32_MAX), r->text + digits);
     char *end;
     if (!whole && (v->number = strtod(v->text, &end), *end)) {
         fail(r, "a number that is none");
@@ -288,9 +287,17 @@ out:
 
 static struct value *value_parse(struct reader *r, int depth)
 {
-    static const struct { const char *word; enum value_kind kind; const char *text; double number; } words[] = {
-        { "null", VALUE_NULL, NULL, 0 },      { "true", VALUE_INT, "1", 0 },           { "false", VALUE_INT, "0", 0 },
-        { "NaN", VALUE_FLOAT, NULL, NAN },    { "Infinity", VALUE_FLOAT, NULL, INFINITY },
+    static const struct {
+        const char *word;
+        enum value_kind kind;
+        const char *text;
+        double number;
+    } words[] = {
+        { "null", VALUE_NULL, NULL, 0 },
+        { "true", VALUE_INT, "1", 0 },
+        { "false", VALUE_INT, "0", 0 },
+        { "NaN", VALUE_FLOAT, NULL, NAN },
+        { "Infinity", VALUE_FLOAT, NULL, INFINITY },
         { "-Infinity", VALUE_FLOAT, NULL, -INFINITY },
     };
     if (depth > DEPTH_MAX) {
@@ -348,13 +355,10 @@ bool value_equal(const struct value *a, const struct value *b)
     if (a->kind != b->kind)
         return false;
     switch (a->kind) {
-    case VALUE_NULL:
-        return true;
+    case VALUE_NULL: return true;
     case VALUE_INT:
-    case VALUE_STR:
-        return a->len == b->len && memcmp(a->text, b->text, a->len) == 0;
-    case VALUE_FLOAT:
-        return a->number == b->number;
+    case VALUE_STR: return a->len == b->len && memcmp(a->text, b->text, a->len) == 0;
+    case VALUE_FLOAT: return a->number == b->number;
     case VALUE_LIST:
     case VALUE_DICT:    // keys and values by turns, both in the order of their keys
         if (a->n != b->n)

@@ -8,13 +8,20 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-enum value_kind { VALUE_NULL, VALUE_INT, VALUE_FLOAT, VALUE_STR, VALUE_LIST, VALUE_DICT };
+enum value_kind {
+    VALUE_NULL,
+    VALUE_INT,
+    VALUE_FLOAT,
+    VALUE_STR,
+    VALUE_LIST,
+    VALUE_DICT,
+};
 struct value {
     enum value_kind kind;
-    char *text; // INT: its digits without leading zeros; STR: len bytes, UTF-8 (a lone surrogate as 3 bytes)
+    char *text;    // INT: its digits without leading zeros; STR: len bytes, UTF-8 (a lone surrogate as 3 bytes)
     size_t len;
-    double number;             // FLOAT
-    struct value **item;       // (n) LIST: members. DICT: (2n) keys and values by turns; keys are STR, in order and all different
+    double number;          // FLOAT
+    struct value **item;    // (n) LIST: members. DICT: (2n) keys and values by turns; keys are STR, in order and all different
     int64_t n;
 };
 /* Read one JSON value (NaN and Infinity too, as Python writes them) with nothing behind it but white space; ERR_DATA
