@@ -188,6 +188,8 @@ static bool steps_write(const char *dir, int64_t n_step, struct error *err)
             m[i].value = value_make(step, i);
         ok = journal_begin(j, err) && journal_step_add(j, 1, step, start_s + (double)step / STEPS_A_SECOND, m, N_SERIES, err)
              && journal_commit(j, err);
+        if (ok)
+            journal_rest(j);
     }
     ok = ok && journal_event_add(j, 1, n_step, "state", "bench", "finished", "", err);
     journal_close(j);

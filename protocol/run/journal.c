@@ -2,10 +2,10 @@
  * 1. One writer connection, one reader connection a reading process; WAL, so that neither waits for the other.
  * 2. A commit touches as few pages as it can: steps have no index but their rowid (seq, which only grows since no row is ever
  *    removed), and a step's metrics are one blob: (series id u32, value f64) pairs, little endian; names stand once in the table series.
- * 3. Automatic checkpoints of the write-ahead log are off; a thread folds it in with a connection of its own, every second and
- *    when it has grown by FOLD_PAGES (PASSIVE: it never blocks the writer), so that the 99th percentile of an append is an append
- *    and nothing else. When all of it is folded and it is longer than CUT_BYTES, it is cut to nothing; only that holds the writer
- *    up, for the few frames that came meanwhile and for at most CUT_WAIT_MS.
+ * 3. Automatic checkpoints of the write-ahead log are off. A thread folds the log into the file with a connection of its own
+ *    whenever it has grown by FOLD_PAGES (PASSIVE: it never blocks the writer), so that an append is an append and nothing else.
+ *    What holds the writer up happens in journal_rest, which the writer calls where nobody waits for it: when all is folded and the
+ *    log has become longer than CUT_BYTES it is cut to nothing, and a writer that is faster than the folding waits there.
  * 4. A reader copies a page of rows and lets go of its snapshot before it calls anybody: what a callback waits for (a pipe nobody
  *    reads, a network) does not keep the log from being folded. A reader that holds one all the same is named (journal_wal_look). */
 #include "protocol/run/journal.h"
@@ -28,11 +28,11 @@
 #define SERIES_MAX 4096    // different metric names of a run
 #define NAME_MAX_BYTES 96
 #define ROW_PAIR_BYTES 12
-#define FOLD_MS 1000                     // between two foldings of the write-ahead log
-#define FOLD_PAGES 1024                  // of 4 KiB: so much longer, it is folded at once
-#define SLOW_PAGES (6 * FOLD_PAGES)      // from here on the writer waits for the folding
+#define BUSY_MS 10000                    // how long a statement waits for another connection's lock
+#define FOLD_MS 1000                     // until a folding that a reader kept from its end is tried again
+#define FOLD_PAGES 1024                  // of 4 KiB: a write-ahead log that is so much longer is folded
+#define SLOW_PAGES (6 * FOLD_PAGES)      // from here on journal_rest waits for the folding
 #define CUT_BYTES ((int64_t)16 << 20)    // of the log, from which on it is cut once it is folded
-#define CUT_WAIT_MS 50                   // for the writer, or for readers, to let the log be cut
 #define PAGE_ROWS 256                    // that a reader copies at once
 
 static const char schema[] =
@@ -128,12 +128,16 @@ struct journal {
     struct journal_metric *metric;    // (cap_metric) the row being read
     int cap_metric;
     int fold_at;    // pages of the log at which the folding thread is woken
+    int wait_at;    // pages of the log at which journal_rest waits for it
     /* the folding thread */
     pthread_t folder;
     bool folder_runs;
-    pthread_mutex_t lock;    // guards: stop, wanted, folding, n_fold, fold
+    pthread_mutex_t lock;    // guards the fields below
     pthread_cond_t wake, folded;
     bool stop, wanted, folding;
+    bool is_long;         // the log has been longer than CUT_BYTES since it was cut last
+    bool may_cut;         // it is long, and the last folding has left nothing in it
+    int n_page;           // of the log, after the last commit
     int64_t n_fold;       // how often it has folded
     struct error fold;    // why the last folding failed; code ERR_NONE: it did not
 };
@@ -292,16 +296,22 @@ static bool pages_read(struct journal *j, enum statement q, int64_t after, const
 
 /* ---- opening ---- */
 
-/* Fold what can be folded, and cut the log when it is long and nothing in it is needed any more. */
-static int fold_once(sqlite3 *db)
+/* Fold what can be folded. *n_frame: frames of the log; *whole: all of them are in the file now. */
+static int fold_once(sqlite3 *db, int *n_frame, bool *whole)
 {
-    int n_frame = -1, n_folded = -1;
-    int code = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, &n_frame, &n_folded);
-    if (code == SQLITE_OK && n_frame < 0)    // SQLite does nothing, and says so only here, on a connection that has not read yet
+    int n_folded = -1;
+    *n_frame = -1;
+    int code = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, n_frame, &n_folded);
+    *whole = code == SQLITE_OK && *n_frame >= 0 && n_folded >= *n_frame;
+    if (code == SQLITE_OK && *n_frame < 0)    // SQLite does nothing, and says so only here, on a connection that has not read yet
         code = sqlite3_exec(db, "SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
-    else if (code == SQLITE_OK && n_folded >= n_frame && (int64_t)n_frame * 4096 > CUT_BYTES)
-        code = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     return code;
+}
+
+/* A short log is left alone: the append that begins the log again after a whole folding waits for the disk, so it must be rare. */
+static bool fold_is_due(const struct journal *j)
+{
+    return j->wanted || j->n_page >= FOLD_PAGES || j->is_long;
 }
 
 static void *fold_run(void *arg)
@@ -309,10 +319,8 @@ static void *fold_run(void *arg)
     struct journal *j = arg;
     sqlite3 *db = NULL;
     int code = sqlite3_open_v2(j->path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
-    if (code == SQLITE_OK) {
-        sqlite3_busy_timeout(db, CUT_WAIT_MS);
+    if (code == SQLITE_OK)
         code = sqlite3_exec(db, "PRAGMA synchronous=NORMAL; SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
-    }
     pthread_mutex_lock(&j->lock);
     while (!j->stop) {
         j->fold = (struct error){ 0 };
@@ -321,14 +329,18 @@ static void *fold_run(void *arg)
         struct timespec until = clock_after(FOLD_MS);
         while (!j->stop && !j->wanted && pthread_cond_timedwait(&j->wake, &j->lock, &until) == 0)
             ;
-        j->wanted = false;
-        if (j->stop || !db)
+        if (j->stop || !db || !fold_is_due(j))
             continue;
+        int n_frame;
+        bool whole;
+        j->wanted = false;
         j->folding = true;
         pthread_mutex_unlock(&j->lock);
-        code = fold_once(db);
+        code = fold_once(db, &n_frame, &whole);
         pthread_mutex_lock(&j->lock);
         j->folding = false;
+        j->is_long = j->is_long || (int64_t)n_frame * 4096 > CUT_BYTES;
+        j->may_cut = whole && j->is_long;
         j->n_fold++;
         pthread_cond_broadcast(&j->folded);
     }
@@ -337,25 +349,56 @@ static void *fold_run(void *arg)
     return NULL;
 }
 
-/* After each commit: wake the folding thread when the log has become FOLD_PAGES longer. A writer that is faster than the folding
- * waits for it once in FOLD_PAGES. */
+/* After each commit: wake the folding thread when the log has become FOLD_PAGES longer. */
 static int log_grown(void *arg, UNUSED sqlite3 *db, UNUSED const char *name, int n_page)
 {
     struct journal *j = arg;
-    if (n_page < j->fold_at - FOLD_PAGES)    // it has begun again
+    if (n_page < j->fold_at - FOLD_PAGES) {    // it has begun again
         j->fold_at = FOLD_PAGES;
-    if (n_page < j->fold_at)
-        return SQLITE_OK;
-    j->fold_at = n_page + FOLD_PAGES;
+        j->wait_at = SLOW_PAGES;
+    }
     pthread_mutex_lock(&j->lock);
-    j->wanted = true;
-    pthread_cond_signal(&j->wake);
-    struct timespec until = clock_after(FOLD_MS);
-    int64_t wanted = n_page > SLOW_PAGES ? j->n_fold + 1 + j->folding : 0;    // one that begins now
-    while (j->n_fold < wanted && pthread_cond_timedwait(&j->folded, &j->lock, &until) == 0)
-        ;
+    j->n_page = n_page;
+    if (n_page >= j->fold_at) {
+        j->fold_at = n_page + FOLD_PAGES;
+        j->wanted = true;
+        pthread_cond_signal(&j->wake);
+    }
     pthread_mutex_unlock(&j->lock);
     return SQLITE_OK;
+}
+
+/* The lock is held. Wait for a folding that begins now: while the writer waits nothing is added, so it reaches the end of the log
+ * unless a reader stands in its way. */
+static void fold_wait(struct journal *j)
+{
+    struct timespec until = clock_after(FOLD_MS);
+    int64_t wanted = j->n_fold + 1 + j->folding;
+    j->wait_at = j->n_page + FOLD_PAGES;
+    j->wanted = true;
+    pthread_cond_signal(&j->wake);
+    while (j->n_fold < wanted && pthread_cond_timedwait(&j->folded, &j->lock, &until) == 0)
+        ;
+}
+
+void journal_rest(struct journal *j)
+{
+    BUG_IF(j->in_transaction, "the journal's writer rests inside a transaction");
+    pthread_mutex_lock(&j->lock);
+    if (j->n_page >= j->wait_at)
+        fold_wait(j);
+    bool cut = j->may_cut;
+    j->may_cut = false;
+    pthread_mutex_unlock(&j->lock);
+    if (!cut)
+        return;
+    sqlite3_busy_timeout(j->db, 0);    // a reader is not waited for: the next folding makes it possible again
+    cut = sqlite3_wal_checkpoint_v2(j->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) == SQLITE_OK;
+    sqlite3_busy_timeout(j->db, BUSY_MS);
+    pthread_mutex_lock(&j->lock);
+    j->is_long = j->is_long && !cut;
+    j->n_page = cut ? 0 : j->n_page;
+    pthread_mutex_unlock(&j->lock);
 }
 
 /* "process 7534 (rollcall ctl events)" */
@@ -464,7 +507,7 @@ static bool db_open(struct journal *j, struct error *err)
     }
     if (code != SQLITE_OK)
         return db_failed(j, "open", err);
-    sqlite3_busy_timeout(j->db, 10000);
+    sqlite3_busy_timeout(j->db, BUSY_MS);
     if (j->reader)    // the last one to go would fold the log: that is the writer's business
         sqlite3_db_config(j->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
     if (!j->reader && !db_exec(j, "PRAGMA journal_mode=WAL", "open", err))
@@ -502,6 +545,7 @@ static struct journal *open_any(const char *run_dir, bool reader, struct error *
     if (reader)
         return j;
     j->fold_at = FOLD_PAGES;
+    j->wait_at = SLOW_PAGES;
     sqlite3_wal_hook(j->db, log_grown, j);
     int code = pthread_create(&j->folder, NULL, fold_run, j);
     j->folder_runs = code == 0;

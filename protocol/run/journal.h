@@ -2,7 +2,8 @@
  *
  * Written by the controller's loop thread alone, inside transactions (journal_begin … journal_commit): what was committed
  * survives kill -9 of every process (WAL, synchronous NORMAL; a power cut may take the last moments but never leaves a part).
- * The write-ahead log is folded into the file by a thread of the journal's own, so that no append waits for it.
+ * The write-ahead log is folded into the file by a thread of the journal's own, and cut where the writer rests (journal_rest), so
+ * that no append waits for it.
  * Readers (console back-fill, exporters, tools) open it read-only, in any process. What is read is copied a page at a time before a
  * callback is called, which may therefore take its time and read the journal itself.
  *
@@ -39,6 +40,10 @@ void journal_close(struct journal *j);    // NULL is fine; an open transaction i
 MUST_USE bool journal_begin(struct journal *j, struct error *err);
 MUST_USE bool journal_commit(struct journal *j, struct error *err);
 void journal_rollback(struct journal *j);
+/* For the writer, after each commit, when whoever waited for that has been answered: cuts the write-ahead log when it is long and all
+ * of it is folded, and waits (at most a second) for the folding when the log has grown faster than that. Without it the log grows
+ * without end. What cannot be done now is done at a later rest. */
+void journal_rest(struct journal *j);
 
 /* A new life of the run that goes on behind optimizer step from_step; returns its number (1, 2, …), or -1. */
 int64_t journal_incarnation_begin(struct journal *j, int64_t from_step, struct error *err);

@@ -265,6 +265,7 @@ static void samples_are_read_once_in_order_and_an_older_journal_has_none(void **
 enum {
     BULK_BYTES = 24 << 10,
     N_BULK = 5000,
+    CUT_BOUND = 17 << 20,    // it is cut from 16 MiB on
     LOG_BOUND = 48 << 20,
 };    // 5000 rows are 120 MiB of log: without folding, far beyond
 
@@ -278,6 +279,13 @@ static void bulk_put(struct journal *j, int i)
     assert_true(journal_event_add(j, 1, i, "alert", "test", "a row more", "", &err));
     if (!journal_commit(j, &err))
         fail_msg("%s", err.text);
+}
+
+/* The same, as the controller does it: what holds the writer up comes after the commit. */
+static void bulk_put_and_rest(struct journal *j, int i)
+{
+    bulk_put(j, i);
+    journal_rest(j);
 }
 
 static bool event_seen(void *arg, const struct journal_event *e)
@@ -294,7 +302,7 @@ static void the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_re
     int64_t seq = 0, longest = 0;
     assert_true(j && r);
     for (int i = 0; i < N_BULK; i++) {
-        bulk_put(j, i);
+        bulk_put_and_rest(j, i);
         if (i % 50 == 0) {
             assert_true(journal_events_read(r, seq, NULL, event_seen, &seq, &err));
             journal_wal_look(*state, 0, &wal);
@@ -307,11 +315,39 @@ static void the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_re
         journal_wal_look(*state, 0, &wal);
         if (wal.db_bytes > 200000)
             break;
-        bulk_put(j, i);
+        bulk_put_and_rest(j, i);
         usleep(10000);
     }
     assert_true(wal.db_bytes > 200000);
     journal_close(r);
+    journal_close(j);
+}
+
+static void the_log_is_cut_where_its_writer_rests_and_nowhere_else(void **state)
+{
+    struct error err = { 0 };
+    struct journal_wal wal = { 0 };
+    struct journal *j = journal_open(*state, &err);
+    int i = 0;
+    assert_non_null(j);
+    for (; wal.wal_bytes <= CUT_BOUND; i++) {
+        bulk_put(j, i);
+        journal_wal_look(*state, 0, &wal);
+    }
+    int64_t longest = wal.wal_bytes;
+    for (int k = 0; k < 3000 && wal.db_bytes < i * (int64_t)64; k++) {    // until it is in the file, which needs no append
+        usleep(1000);
+        journal_wal_look(*state, 0, &wal);
+    }
+    bulk_put(j, i);
+    journal_wal_look(*state, 0, &wal);
+    assert_true(wal.wal_bytes >= longest);
+    for (int k = 0; k < 3000 && wal.wal_bytes > 0; k++) {    // the folding thread looks again once a second
+        journal_rest(j);
+        usleep(1000);
+        journal_wal_look(*state, 0, &wal);
+    }
+    assert_int_equal(wal.wal_bytes, 0);
     journal_close(j);
 }
 
@@ -387,7 +423,7 @@ static void a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_l
     pid_t pid = child_begin(*state, mine, snapshot_hold);
     assert_non_null(j = journal_open(*state, &err));
     for (int i = 1; i < N_BULK / 2; i++)
-        bulk_put(j, i);
+        bulk_put_and_rest(j, i);
     journal_wal_look(*state, 0, &wal);
     snprintf(name, sizeof name, "process %d (", (int)pid);
     assert_true(wal.wal_bytes > LOG_BOUND);
@@ -397,6 +433,7 @@ static void a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_l
     child_end(pid, mine);
     for (int i = 0; i < 1000 && wal.wal_bytes > LOG_BOUND; i++) {
         usleep(10000);
+        journal_rest(j);
         journal_wal_look(*state, 0, &wal);
     }
     assert_true(wal.wal_bytes <= LOG_BOUND);
@@ -417,7 +454,7 @@ static void a_reader_whose_callback_waits_for_ever_holds_no_snapshot(void **stat
     pid_t pid = child_begin(*state, mine, callback_hold);
     assert_non_null(j = journal_open(*state, &err));
     for (int i = 1; i < N_BULK; i++) {
-        bulk_put(j, i);
+        bulk_put_and_rest(j, i);
         journal_wal_look(*state, 0, &wal);
         longest = wal.wal_bytes > longest ? wal.wal_bytes : longest;
     }
@@ -438,6 +475,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_no_journal_is_named, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_read_once_in_order_and_an_older_journal_has_none, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_read, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(the_log_is_cut_where_its_writer_rests_and_nowhere_else, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_lets_go, dir_setup,
                                         dir_teardown),
         cmocka_unit_test_setup_teardown(a_reader_whose_callback_waits_for_ever_holds_no_snapshot, dir_setup, dir_teardown),

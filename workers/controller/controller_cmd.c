@@ -78,6 +78,8 @@ static void commit_and_answer(struct controller *c)
         msg_release(&c->answer[i].msg);
     }
     c->n_answer = 0;
+    if (!c->in_transaction)    // a failed commit has begun the next one, with the event that says so
+        journal_rest(c->journal);
 }
 
 static void status_asked(struct controller *c, struct request *r);
