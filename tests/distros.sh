@@ -108,8 +108,12 @@ try() {
         cmake --build --preset release --target package
         apt-get install -y --no-install-recommends ./build/release/rollcall_*.deb
         cd /tmp
+        rollcall --version
         rollcall doctor
-        rollcall train /src/examples/arithmetic.yaml --batch --max_steps 2" || return 1
+        rollcall train /src/examples/arithmetic.yaml --batch --max_steps 2
+        apt-get remove -y rollcall
+        if dpkg -L rollcall; then exit 1; fi
+        test ! -e /usr/bin/rollcall" || return 1
 }
 
 status=0
