@@ -312,7 +312,7 @@ bool bench_cpu(int argc, char **argv, struct error *err)
     struct model_config decode_config = shape_config(&decode);
     for (size_t i = 0; i < ARRAY_SIZE(batches); i++) {
         int batch = batches[i];
-        double rate;
+        double rate = NAN;
         if (!decode_rate(&decode, dtype, batch, 100, profile, &rate, err))
             return false;
         printf("{\"bench\":\"cpu_decode\",\"model\":\"%s\",\"params\":%.0f,\"batch\":%d,\"dtype\":\"%s\",\"threads\":1,\"tok_per_s\":%.0f,"
