@@ -1,15 +1,14 @@
 /* What the machine must have for a run: its devices, a free name, free ports, room on the disk, and a model that is long enough. */
 #include <errno.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include "console/train/train_parts.h"
 #include "kernels/ops.h"
 #include "protocol/base/file.h"
+#include "protocol/base/tcp.h"
 #include "protocol/run/node.h"
 #include "protocol/run/spawn.h"
 #include "workers/engine/model/config.h"
@@ -83,32 +82,15 @@ static bool name_check(const struct train *t, struct error *err)
 /* Can somebody listen at HOST:PORT now? Listens there for a moment. */
 static bool port_check(const char *setting, const char *text, struct error *err)
 {
-    char address[280];
-    struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE }, *found = NULL;
     const char *at = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text;
-    snprintf(address, sizeof address, "%s", at);
-    char *colon = strrchr(address, ':'), *host = address;
-    if (!colon)
-        return error_set(err, ERR_USAGE, "'%s' '%.100s' is not HOST:PORT", setting, text);
-    *colon = 0;
-    if (host[0] == '[' && colon[-1] == ']') {    // [::1]
-        host++;
-        colon[-1] = 0;
-    }
-    int rv = getaddrinfo(host[0] && strcmp(host, "*") != 0 ? host : NULL, colon + 1, &hints, &found);
-    if (rv != 0)
-        return error_set(err, ERR_USAGE, "'%s' '%.100s' is no address: %s", setting, text, gai_strerror(rv));
-    int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0), on = 1;
-    bool ok = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && bind(fd, found->ai_addr, found->ai_addrlen) == 0
-              && listen(fd, 1) == 0;
-    if (!ok && errno == EADDRINUSE)
-        error_set(err, ERR_EXISTS, "'%s' %.100s is in use by another process; choose another port", setting, text);
-    else if (!ok)
-        error_errno(err, "'%s': cannot listen at '%.100s'", setting, text);
-    if (fd >= 0)
-        close(fd);
-    freeaddrinfo(found);
-    return ok;
+    struct error why;
+    int fd = tcp_listen(at, &why);
+    if (fd < 0 && why.code == ERR_EXISTS)
+        return error_set(err, ERR_EXISTS, "'%s' %.100s is in use by another process; choose another port", setting, text);
+    if (fd < 0)
+        return error_set(err, why.code, "'%s': %s", setting, why.text);
+    close(fd);
+    return true;
 }
 
 static bool ports_check(const struct train *t, struct error *err)

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -25,6 +24,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/tcp.h"
 
 #define LEAVE_MS 5000    // for nng to close its side
 #define DEAF_MS 4000     // nng answers a ClientHello in milliseconds
@@ -37,7 +37,6 @@
 #define FDS_KEPT 64        // for all else that the process opens
 #define WAY_BYTES 65536    // more than the largest ClientHello, 16384 + 5
 #define ROUNDS_MAX 16      // of one connection, before the others have their turn
-#define BACKLOG 128
 #define PORTS 65536
 #define EVENTS_MAX 64
 
@@ -99,51 +98,6 @@ struct front {
 
 /* ---- addresses ---- */
 
-static bool front_listen(struct front *f, struct error *err)
-{
-    char host[280];
-    struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE };
-    const char *colon = strrchr(f->address, ':');
-    int one = 1;
-    if (!colon)
-        return error_set(err, ERR_USAGE, "'%s' is not HOST:PORT", f->address);
-    bool brackets = f->address[0] == '[' && colon > f->address && colon[-1] == ']';
-    snprintf(host, sizeof host, "%.*s", (int)(colon - f->address) - 2 * brackets, f->address + brackets);
-    int rv = getaddrinfo(host[0] && strcmp(host, "*") != 0 ? host : NULL, colon + 1, &hints, &list);
-    if (rv != 0)
-        return error_set(err, ERR_IO, "cannot listen on '%s': %s", f->address, gai_strerror(rv));
-    errno = EADDRNOTAVAIL;
-    for (const struct addrinfo *a = list; a && f->listen_fd < 0; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (fd < 0)
-            continue;
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-        if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
-            f->listen_fd = fd;
-        } else {
-            int why = errno;
-            close(fd);
-            errno = why;
-        }
-    }
-    int why = errno;
-    freeaddrinfo(list);
-    if (f->listen_fd >= 0)
-        return true;
-    return error_set(err, why == EADDRINUSE ? ERR_EXISTS : ERR_IO, "cannot listen on '%s': %s", f->address,
-                     why == EADDRINUSE ? "another process listens there already" : strerror(why));
-}
-
-static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
-{
-    if (a->ss_family != b->ss_family)
-        return false;
-    const void *x = a, *y = b;
-    if (a->ss_family == AF_INET)
-        return ((const struct sockaddr_in *)x)->sin_addr.s_addr == ((const struct sockaddr_in *)y)->sin_addr.s_addr;
-    return memcmp(&((const struct sockaddr_in6 *)x)->sin6_addr, &((const struct sockaddr_in6 *)y)->sin6_addr, sizeof(struct in6_addr)) == 0;
-}
-
 static uint16_t port_of(int fd, int (*name)(int, struct sockaddr *, socklen_t *))
 {
     struct sockaddr_in a;
@@ -165,12 +119,10 @@ static int their_name(int fd, struct sockaddr *a, socklen_t *len)
 
 static void away_note(struct front *f, enum why why, const struct sockaddr_storage *from)
 {
-    char host[64] = "?", port[8] = "?";
     if (why == WHY_LEFT)
         return;
     f->n_away[why]++;
-    getnameinfo((const struct sockaddr *)from, sizeof *from, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(f->last_away, sizeof f->last_away, "%s:%s", host, port);
+    tcp_print(f->last_away, sizeof f->last_away, from);
 }
 
 static int64_t away_sum(const struct front *f)
@@ -376,7 +328,7 @@ static int victim_find(const struct front *f)
         if (!is_stranger(f->visit[i]))
             continue;
         for (int k = 0; k < f->visits_max; k++)
-            n += is_stranger(f->visit[k]) && same_host(&f->visit[k]->from, &f->visit[i]->from);
+            n += is_stranger(f->visit[k]) && tcp_same_host(&f->visit[k]->from, &f->visit[i]->from);
         if (n > n_best || (n == n_best && f->visit[i]->n < f->visit[best]->n)) {
             best = i;
             n_best = n;
@@ -541,7 +493,7 @@ struct front *front_new(const char *address, int64_t limit_ms, struct error *err
     int64_t room = ((int64_t)MIN(fds.rlim_cur, (rlim_t)100000) - FDS_KEPT) / FDS_EACH;
     f->visits_max = (int)MAX(MIN(room, (int64_t)VISITS_MAX), (int64_t)6);
     f->strangers_max = MIN(f->visits_max / 3, STRANGERS_MAX);
-    if (!front_listen(f, err))
+    if ((f->listen_fd = tcp_listen(address, err)) < 0)
         goto fail;
     f->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     f->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

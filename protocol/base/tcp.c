@@ -1,0 +1,77 @@
+#include "protocol/base/tcp.h"
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BACKLOG 128
+
+int tcp_listen(const char *address, struct error *err)
+{
+    char host[280];
+    struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE };
+    const char *colon = strrchr(address, ':');
+    int one = 1, fd = -1;
+    if (!colon || strlen(address) >= sizeof host) {
+        error_set(err, ERR_USAGE, "'%.300s' is not HOST:PORT", address);
+        return -1;
+    }
+    bool brackets = address[0] == '[' && colon > address && colon[-1] == ']';    // [::1]
+    snprintf(host, sizeof host, "%.*s", (int)(colon - address) - 2 * brackets, address + brackets);
+    int rv = getaddrinfo(host[0] && strcmp(host, "*") != 0 ? host : NULL, colon + 1, &hints, &list);
+    if (rv != 0) {
+        error_set(err, ERR_USAGE, "cannot listen on '%s': %s", address, gai_strerror(rv));
+        return -1;
+    }
+    int why = EADDRNOTAVAIL;
+    for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
+        int made = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (made < 0) {
+            why = errno;
+            continue;
+        }
+        setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        if (bind(made, a->ai_addr, a->ai_addrlen) == 0 && listen(made, BACKLOG) == 0) {
+            fd = made;
+        } else {
+            why = errno;
+            close(made);
+        }
+    }
+    freeaddrinfo(list);
+    if (fd < 0)
+        error_set(err, why == EADDRINUSE ? ERR_EXISTS : ERR_IO, "cannot listen on '%s': %s", address,
+                  why == EADDRINUSE ? "another process listens there already" : strerror(why));
+    return fd;
+}
+
+uint16_t tcp_port(int fd)
+{
+    struct sockaddr_storage a = { 0 };
+    socklen_t len = sizeof a;
+    const void *at = &a;
+    if (getsockname(fd, (struct sockaddr *)&a, &len) != 0)
+        return 0;
+    return a.ss_family == AF_INET    ? ntohs(((const struct sockaddr_in *)at)->sin_port)
+           : a.ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)at)->sin6_port)
+                                     : 0;
+}
+
+bool tcp_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family != b->ss_family)
+        return false;
+    const void *x = a, *y = b;
+    if (a->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)x)->sin_addr.s_addr == ((const struct sockaddr_in *)y)->sin_addr.s_addr;
+    return memcmp(&((const struct sockaddr_in6 *)x)->sin6_addr, &((const struct sockaddr_in6 *)y)->sin6_addr, sizeof(struct in6_addr)) == 0;
+}
+
+void tcp_print(char *out, size_t size, const struct sockaddr_storage *from)
+{
+    char host[64] = "?", port[8] = "?";
+    getnameinfo((const struct sockaddr *)from, sizeof *from, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(out, size, "%s:%s", host, port);
+}

@@ -1,0 +1,18 @@
+/* tcp.h - addresses of TCP as people write them, HOST:PORT: listen there, tell hosts apart, print who called. Any thread. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include "protocol/base/error.h"
+
+/* Listen at address: HOST may be a name, a number, [IPV6], empty or '*' (every address of this host); PORT 0 is a free one. Returns a
+ * descriptor that does not block and does not outlive exec, the caller's to close. -1: see err (ERR_USAGE: it is no address; ERR_EXISTS:
+ * another process listens there). */
+MUST_USE int tcp_listen(const char *address, struct error *err);
+/* The port that a socket is bound to; 0: not known. */
+uint16_t tcp_port(int fd);
+/* Are these of the same host, whatever the ports? */
+bool tcp_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
+/* HOST:PORT in numbers, "?:?" when not known. */
+void tcp_print(char *out, size_t size, const struct sockaddr_storage *from);
