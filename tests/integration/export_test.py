@@ -2,7 +2,8 @@
 
 tags: asan
 """
-import csv, json, math, os, re, signal, sqlite3, struct, subprocess, sys, tempfile, time, unittest, urllib.error, urllib.request
+import contextlib, csv, json, math, os, re, resource, signal, socket, sqlite3, struct, subprocess, sys, tempfile, time, unittest
+import urllib.error, urllib.request
 from protobuf_read import fields
 
 ROLLCALL = os.environ.get("ROLLCALL", "build/release/rollcall")
@@ -210,6 +211,34 @@ class Export(unittest.TestCase):
             p.send_signal(signal.SIGTERM)
             self.assertEqual(p.wait(60), 0)
             p.stderr.close()
+
+    def test_openmetrics_answers_among_hundreds_of_silent_and_slow_connections(self):
+        self.journal.add(4, {"train/loss": 0.25})
+        log = os.path.join(self.run_dir, "log")
+        with open(log, "w") as out:
+            p = subprocess.Popen([ROLLCALL, "export", "openmetrics", self.run_dir, "--listen", "127.0.0.1:0"], stderr=out,
+                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+        held = []
+        try:
+            until = time.monotonic() + 60
+            while not (said := re.search(r"http://127\.0\.0\.1:(\d+)/", open(log).read())):
+                self.assertLess(time.monotonic(), until)
+                time.sleep(0.05)
+            port = int(said[1])
+            for i in range(400):
+                held.append(socket.create_connection(("127.0.0.1", port), timeout=60))
+                with contextlib.suppress(OSError):    # it may have been sent away already
+                    held[-1].sendall((b"", b"GET /metrics HTTP/1.1\r\nX: ", b"GET /metrics HTTP/1.1\r\n\r\n")[i % 3])
+                if i % 50 == 49:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as r:
+                        self.assertIn("rollcall_train_loss 0.25\n", r.read().decode())
+                    self.assertLess(len(os.listdir(f"/proc/{p.pid}/fd")), 60)
+        finally:
+            for s in held:
+                s.close()
+            p.send_signal(signal.SIGTERM)
+            self.assertEqual(p.wait(60), 0)
+        self.assertRegex(open(log).read(), r"connections? to '127\.0\.0\.1:0' (was|were) sent away, the last from 127\.0\.0\.1:.* too many at once")
 
     def test_the_dashboard_asks_only_for_what_is_served(self):
         root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")

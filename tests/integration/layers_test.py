@@ -42,7 +42,7 @@ ONLY = {
     "ncurses.h": ("console/tui/terminal.c",),
     "cuda_runtime.h": ("kernels/cuda/", "kernels/collective/"),
     "nccl.h": ("kernels/collective/",),
-    "nng/": ("protocol/wire/", "workers/export/openmetrics.c"),
+    "nng/": ("protocol/wire/",),
     "sqlite3.h": ("protocol/run/",),
 }
 

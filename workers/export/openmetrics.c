@@ -1,29 +1,29 @@
-/* OpenMetrics 1.0 text over nng's HTTP server: GET /metrics gives the newest value of every series and the newest sample of each
+/* OpenMetrics 1.0 text over HTTP: GET /metrics gives the newest value of every series and the newest sample of each
  * node, labelled with node and gpu. Off unless asked;
  * 'rollcall export openmetrics RUN_DIR --listen 127.0.0.1:9464', or metrics_listen in the run file. With a token file, a
  * request must bring 'Authorization: Bearer TOKEN', compared in constant time. */
-#include <arpa/inet.h>
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
-#include <nng/nng.h>
-#include <nng/supplemental/http/http.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/telemetry.h"
 #include "workers/export/export.h"
+#include "workers/export/page_server.h"
 #include "workers/export/rows.h"
 
 #define SERIES_MAX 4096
 #define TOKEN_MAX 512
 #define NODES_MAX 64
-#define STALE_S 60    // a sample that is older than this and three times what lay between the last two is not served
+#define LOOK_MS 1000    // between two looks whether the run goes on
+#define STALE_S 60      // a sample that is older than this and three times what lay between the last two is not served
 
 struct newest {
     char name[128];    // as in the journal
@@ -35,7 +35,6 @@ struct node_newest {
     double host[HOST_FIELD_N], gpu[NODE_GPUS][GPU_FIELD_N];    // NAN: not known
 };
 struct endpoint {
-    pthread_mutex_t lock;    // guards: all below; handlers run on nng's threads
     struct journal *journal;
     struct cursor cursor;
     struct newest *series;    // (n_series)
@@ -45,7 +44,7 @@ struct endpoint {
     int64_t step, sample_seq;
     char token[TOKEN_MAX];    // "" : none asked for
     char run_dir[PATH_MAX];
-    struct buf text;
+    struct buf *text;    // the answer's, while a page is printed
 };
 
 static const struct {
@@ -144,7 +143,7 @@ static void label_print(struct buf *b, const char *name, const char *value)
 /* One family of a node's figures; gpu_field -1: the host's. Nothing is written when nobody knows the figure. */
 static void family_print(struct endpoint *e, const struct telemetry_field *f, const char *kind, int host_field, int gpu_field, double now_s)
 {
-    struct buf *b = &e->text;
+    struct buf *b = e->text;
     bool begun = false;
     for (int k = 0; k < e->n_node; k++) {
         const struct node_newest *n = &e->node[k];
@@ -173,8 +172,7 @@ static void family_print(struct endpoint *e, const struct telemetry_field *f, co
 static void page_print(struct endpoint *e)
 {
     double now_s = clock_wall_s();
-    struct buf *b = &e->text;
-    buf_clear(b);
+    struct buf *b = e->text;
     value_print(b, "rollcall_up", NULL, "1 while the run's processes are there", run_goes_on(e->journal, e->run_dir));
     value_print(b, "rollcall_optimizer_steps", "steps", "optimizer steps done", (double)e->step);
     for (int i = 0; i < e->n_series; i++) {
@@ -200,9 +198,8 @@ static void page_print(struct endpoint *e)
     buf_str(b, "# EOF\n");
 }
 
-static bool token_matches(const struct endpoint *e, nng_http_req *req)
+static bool token_matches(const struct endpoint *e, const char *got)
 {
-    const char *got = nng_http_req_get_header(req, "Authorization");
     if (!e->token[0])
         return true;
     if (!got || strncmp(got, "Bearer ", 7) != 0)
@@ -214,48 +211,22 @@ static bool token_matches(const struct endpoint *e, nng_http_req *req)
     return diff == 0;
 }
 
-static void metrics_get(nng_aio *aio)
+static void metrics_get(void *arg, const struct page_request *request, struct page_answer *a)
 {
-    nng_http_req *req = nng_aio_get_input(aio, 0);
-    nng_http_handler *handler = nng_aio_get_input(aio, 1);
-    struct endpoint *e = nng_http_handler_get_data(handler);
-    nng_http_res *res = NULL;
+    struct endpoint *e = arg;
     struct error err = { 0 };
-    int rv;
-    if (!token_matches(e, req)) {
-        if ((rv = nng_http_res_alloc_error(&res, NNG_HTTP_STATUS_UNAUTHORIZED)) == 0)
-            nng_http_res_set_header(res, "WWW-Authenticate", "Bearer");
+    if (!token_matches(e, request->authorization)) {
+        a->status = 401;
+        a->header = "WWW-Authenticate: Bearer\r\n";
+    } else if (!rows_read(e->journal, &e->cursor, newest_see, e, &err)
+               || !journal_samples_read(e->journal, e->sample_seq, sample_see, e, &err)) {
+        log_warn("the journal could not be read for a scrape: %s", err.text);
+        a->status = 500;
     } else {
-        pthread_mutex_lock(&e->lock);
-        if (!rows_read(e->journal, &e->cursor, newest_see, e, &err)
-            || !journal_samples_read(e->journal, e->sample_seq, sample_see, e, &err)) {
-            log_warn("the journal could not be read for a scrape: %s", err.text);
-            rv = nng_http_res_alloc_error(&res, NNG_HTTP_STATUS_INTERNAL_SERVER_ERROR);
-        } else {
-            page_print(e);
-            if ((rv = nng_http_res_alloc(&res)) == 0) {
-                nng_http_res_set_header(res, "Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
-                rv = nng_http_res_copy_data(res, buf_text(&e->text), e->text.len);
-            }
-        }
-        pthread_mutex_unlock(&e->lock);
+        e->text = &a->body;
+        page_print(e);
+        a->type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     }
-    if (rv != 0) {
-        if (res)
-            nng_http_res_free(res);
-        nng_aio_finish(aio, rv);
-        return;
-    }
-    nng_aio_set_output(aio, 0, res);
-    nng_aio_finish(aio, 0);
-}
-
-static bool listen_parse(const char *listen, char *url, size_t size, struct error *err)
-{
-    const char *colon = listen ? strrchr(listen, ':') : NULL;
-    if (!colon || colon == listen || snprintf(url, size, "http://%s", listen) >= (int)size)
-        return error_set(err, ERR_USAGE, "'--listen' needs HOST:PORT, e.g. 127.0.0.1:9464 (port 0: a free one)");
-    return true;
 }
 
 static bool token_read(struct endpoint *e, const char *path, struct error *err)
@@ -271,26 +242,18 @@ static bool token_read(struct endpoint *e, const char *path, struct error *err)
     return ok;
 }
 
-static bool run_over(struct endpoint *e)
-{
-    pthread_mutex_lock(&e->lock);
-    bool over = !run_goes_on(e->journal, e->run_dir);
-    pthread_mutex_unlock(&e->lock);
-    return over;
-}
-
 bool export_openmetrics(const struct export_request *r, struct error *err)
 {
-    struct endpoint e = { .lock = PTHREAD_MUTEX_INITIALIZER, .cursor = CURSOR_START };
-    nng_url *url = NULL;
-    nng_http_server *server = NULL;
-    nng_http_handler *handler = NULL;
-    char address[256];
+    struct endpoint e = { .cursor = CURSOR_START };
+    struct page_server *server = NULL;
     bool ok = false;
-    int rv;
+    int stop_fd = -1;
+    struct signalfd_siginfo got;
     sigset_t stop;
     snprintf(e.run_dir, sizeof e.run_dir, "%s", r->run_dir);
-    TRY(listen_parse(r->listen, address, sizeof address, err));
+    const char *colon = r->listen ? strrchr(r->listen, ':') : NULL;
+    if (!colon || colon == r->listen)
+        return error_set(err, ERR_USAGE, "'--listen' needs HOST:PORT, e.g. 127.0.0.1:9464 (port 0: a free one)");
     if (r->token_file)
         TRY(token_read(&e, r->token_file, err));
     TRY(e.journal = journal_open_reader(r->run_dir, err));
@@ -302,38 +265,29 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
     sigemptyset(&stop);
     sigaddset(&stop, SIGINT);
     sigaddset(&stop, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &stop, NULL);    // before nng's threads, so that only the wait below sees them
-    if ((rv = nng_url_parse(&url, address)) != 0 || (rv = nng_http_server_hold(&server, url)) != 0
-        || (rv = nng_http_handler_alloc(&handler, "/metrics", metrics_get)) != 0 || (rv = nng_http_handler_set_data(handler, &e, NULL)) != 0
-        || (rv = nng_http_server_add_handler(server, handler)) != 0) {
-        error_set(err, ERR_IO, "cannot serve metrics at '%s': %s", r->listen, nng_strerror(rv));
+    sigprocmask(SIG_BLOCK, &stop, NULL);
+    if ((stop_fd = signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
+        error_errno(err, "cannot wait for signals");
         goto out;
     }
-    handler = NULL;    // the server's now
-    if ((rv = nng_http_server_start(server)) != 0) {
-        error_set(err, ERR_IO, "cannot listen at '%s': %s", r->listen, nng_strerror(rv));
-        goto out;
+    TRY(server = page_server_new(r->listen, "/metrics", PAGE_LIMIT_MS, metrics_get, &e, err));
+    fprintf(stderr, "serving http://%.*s:%u/metrics\n", (int)(colon - r->listen), r->listen, page_server_port(server));
+    int64_t looked_ms = clock_ms();
+    bool over = false;
+    while (!over && read(stop_fd, &got, sizeof got) < 0) {
+        page_server_turn(server, stop_fd, LOOK_MS);
+        if (r->follow && clock_ms() >= looked_ms + LOOK_MS) {
+            over = !run_goes_on(e.journal, e.run_dir);
+            looked_ms = clock_ms();
+        }
     }
-    nng_sockaddr sa;
-    int port = nng_http_server_get_addr(server, &sa) == 0 && sa.s_family == NNG_AF_INET ? ntohs(sa.s_in.sa_port) : 0;
-    fprintf(stderr, "serving http://%.*s:%d/metrics\n", (int)(strrchr(r->listen, ':') - r->listen), r->listen, port);
-    for (;;) {
-        struct timespec second = { 1, 0 };
-        if (sigtimedwait(&stop, NULL, &second) > 0 || (r->follow && run_over(&e)))
-            break;
-    }
-    nng_http_server_stop(server);
     ok = true;
 out:
-    if (handler)
-        nng_http_handler_free(handler);
-    if (server)
-        nng_http_server_release(server);
-    if (url)
-        nng_url_free(url);
+    page_server_free(server);
+    if (stop_fd >= 0)
+        close(stop_fd);
     journal_close(e.journal);
     free(e.series);
     free(e.node);
-    buf_release(&e.text);
     return ok;
 }
