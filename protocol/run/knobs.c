@@ -4,6 +4,7 @@
 #include <string.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/json_text.h"
+#include "protocol/wire/message.h"
 
 #define AT(field) .offset = offsetof(struct run_config, field), .size = sizeof(((struct run_config *)0)->field)
 #define BIG KNOB_UNBOUNDED
@@ -251,6 +252,29 @@ bool knobs_propose(const struct run_config *start, const struct run_config *c, c
         return false;
     *next = draft;
     return true;
+}
+
+static const struct {
+    const char *name;
+    size_t offset;
+} watch_knobs[] = {
+    { "slow_s", offsetof(struct run_config, slow_s) },
+    { "stuck_s", offsetof(struct run_config, stuck_s) },
+    { "restart_stuck_s", offsetof(struct run_config, restart_stuck_s) },
+};
+
+void knobs_watch_write(const struct run_config *c, struct msg_out *m)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(watch_knobs); i++)
+        msg_f64(m, watch_knobs[i].name, *(const double *)(const void *)((const char *)c + watch_knobs[i].offset));
+}
+
+void knobs_watch_take(struct run_config *c, const struct mval *map)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(watch_knobs); i++) {
+        double *at = (double *)(void *)((char *)c + watch_knobs[i].offset);
+        *at = mval_f64(mval_get(map, watch_knobs[i].name), *at);
+    }
 }
 
 void knobs_print_docs(struct buf *out)

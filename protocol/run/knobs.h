@@ -6,6 +6,7 @@
 #include "protocol/run/knob_type.h"
 #include "protocol/run/run_config.h"
 
+struct mval;
 #define KNOB_UNBOUNDED 9007199254740992.0    // a max that is none: 2^53, up to which every whole number is exact in a double
 enum knob_applies {
     APPLY_START,           // fixed once the run has begun
@@ -55,6 +56,11 @@ static inline bool knob_is_live(const struct knob *k)
  * settings; on failure err names the first that cannot be. start and c stay as they are. */
 MUST_USE bool knobs_propose(const struct run_config *start, const struct run_config *c, const char *const *name, const char *const *value,
                             int n, struct run_config *next, struct error *err);
+/* The settings by which agents tell slow from stuck, as fields of an open map, from whoever knows how they stand to an agent or on the
+ * way to one: a change holds at once on every node. */
+void knobs_watch_write(const struct run_config *c, struct msg_out *m);
+/* Take those that such a map holds (NULL: it has not come); the others stay as they are. */
+void knobs_watch_take(struct run_config *c, const struct mval *map);
 /* Why k's value in c has no effect, and what to use instead; NULL: it has one, or it is the default. One row of a table for
  * each setting that needs others: a bound of free_running without free_running, a name for wandb without wandb. */
 const char *knob_idle(const struct knob *k, const struct run_config *c);

@@ -173,6 +173,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "reason", KIND_STR, false, "why, with join and stop" },
                { "state", KIND_STR, false, "of the run, as in the answer to status" },
                { "step", KIND_I64, false, "optimizer steps done" },
+               { "knobs", KIND_MAP, true, "slow_s, stuck_s and restart_stuck_s as they are now: the node's agent watches by them" },
                { "restart", KIND_STR, true, "a process of the node that an operator wants restarted" },
                { "restart_pid", KIND_I64, true, "its process id when that was asked: together they are the restart's identity, carried out once" },) },
     [MSG_FILE] = { "file", "another node", "gate", "a piece of a file: one of those that join has named, or weights",

@@ -274,6 +274,17 @@ class Nodes(RunCase):
                                        side.dir], capture_output=True, text=True, timeout=LIMIT + 100)
                 self.assertEqual(done.returncode, 0, done.stderr + run.logs() + node.logs())
 
+    def test_what_agents_watch_by_can_be_changed_on_every_node(self):
+        port = free_port()
+        run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", heartbeat_s=0.1, slow_s=1000, stuck_s=2000)
+        node = self.node(run, port)
+        self.until(run, node, "the node's worker samples", lambda: "b/worker cpu:0" in self.phases(run))
+        pid = node.processes()[NODE]
+        os.kill(pid, signal.SIGSTOP)
+        self.assertEqual(run.ctl("set", "restart_stuck_s=0.1").returncode, 0)
+        self.assertEqual(run.ctl("set", "slow_s=2").returncode, 0)
+        self.until(run, node, "the stopped worker is started again", lambda: node.processes().get(NODE, pid) != pid)
+
     @unittest.skipUnless(os.environ.get("LONG"), "LONG=1: many random kills on both sides")
     def test_random_kills_on_both_sides_change_no_byte(self):
         rng = random.Random(int(os.environ.get("SEED", "1")))

@@ -1,4 +1,5 @@
 /* Heartbeats: what processes tell of themselves, and who is slow or stuck by it. */
+#include "protocol/run/knobs.h"
 #include "protocol/run/run_state.h"
 #include "workers/agent/agent_parts.h"
 #include <math.h>
@@ -107,10 +108,7 @@ static void detail_take(struct agent *a, const struct mval *detail, int64_t now,
     buf_clear(&a->detail);
     buf_add(&a->detail, data, len);
     a->detail_ms = now;
-    const struct mval *knobs = mval_get(detail, "knobs");    // they may have been changed since
-    a->config.slow_s = mval_f64(mval_get(knobs, "slow_s"), a->config.slow_s);
-    a->config.stuck_s = mval_f64(mval_get(knobs, "stuck_s"), a->config.stuck_s);
-    a->config.restart_stuck_s = mval_f64(mval_get(knobs, "restart_stuck_s"), a->config.restart_stuck_s);
+    knobs_watch_take(&a->config, mval_get(detail, "knobs"));    // they may have been changed since
     mval_text(detail, "state", state, sizeof state);
     if (!a->over && run_state_is_over(run_state_find(state))) {
         log_info("the run is over: %s", state);

@@ -11,6 +11,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/log.h"
+#include "protocol/run/knobs.h"
 #include "protocol/run/run_state.h"
 #include "protocol/wire/join_token.h"
 #include "workers/node/gate_parts.h"
@@ -146,7 +147,7 @@ static void status_came(struct gate *g, const struct net_event *ev)
         return;
     mval_text(in.root, "state", g->state, sizeof g->state);
     g->step = mval_i64(mval_get(in.root, "step"), 0);
-    g->config.slow_s = mval_f64(mval_get(mval_get(in.root, "knobs"), "slow_s"), g->config.slow_s);    // it may be changed
+    knobs_watch_take(&g->config, mval_get(in.root, "knobs"));    // they may have been changed since
     msg_in_release(&in);
 }
 

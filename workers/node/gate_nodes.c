@@ -5,6 +5,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/run/knobs.h"
 #include "workers/host/node_watch.h"
 
 struct node_seen *node_find(struct gate *g, const char *name)
@@ -230,6 +231,9 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
     msg_str(&m, "reason", why);
     msg_str(&m, "state", g->state);
     msg_i64(&m, "step", g->step);
+    msg_map(&m, "knobs");
+    knobs_watch_write(&g->config, &m);
+    msg_end(&m);
     if (n->restarter) {
         msg_str(&m, "restart", n->restart);
         msg_i64(&m, "restart_pid", n->restart_pid);

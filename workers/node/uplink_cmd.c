@@ -15,6 +15,7 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/run/knobs.h"
 #include "protocol/run/run_state.h"
 #include "protocol/wire/join_token.h"
 #include "protocol/run/run_config.h"
@@ -167,6 +168,7 @@ static void beat_came(struct uplink *u, const struct net_event *ev)
     if (!u->ends) {
         mval_text(in.root, "state", u->state, sizeof u->state);
         u->step = mval_i64(mval_get(in.root, "step"), 0);
+        knobs_watch_take(&u->config, mval_get(in.root, "knobs"));
     }
     if (strcmp(order, "join") == 0) {
         snprintf(path, sizeof path, "%s/" NODE_REJOIN_FILE, u->process.run_dir);
@@ -524,6 +526,9 @@ static void detail_write(void *ctx, struct msg_out *m)
     msg_str(m, "state", u->state);
     msg_str(m, "reason", u->reason);
     msg_i64(m, "step", u->step);
+    msg_map(m, "knobs");
+    knobs_watch_write(&u->config, m);
+    msg_end(m);
 }
 
 static void gauges_write(void *ctx, struct msg_out *m)
