@@ -462,12 +462,10 @@ static void work_came(struct worker_process *w, const struct msg_in *in)
     if (ok && (t->kind == TASK_ITEMS || t->kind == TASK_TRAIN))
         ok = task_items_read(w, t, mval_get(in->root, "items"), &err);
     if (!ok) {
-        struct report r = { .kind = REPORT_DONE, .task_kind = t->kind, .task = t->task, .incarnation = t->incarnation, .step = t->step };
-        for (int i = 0; i < METRIC_N; i++)
-            r.metric[i] = NAN;
-        snprintf(r.error, sizeof r.error, "%.500s", err.text);
-        r.code = err.code;
-        done_send(w, &r);
+        struct report *r = report_new(t);
+        report_fail(r, &err);
+        done_send(w, r);
+        report_free(r);
         task_free(t);
         return;
     }

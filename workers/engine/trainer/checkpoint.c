@@ -58,6 +58,8 @@ struct checkpoint_writer {
     char path[PATH_BYTES];
     struct error err;
     struct snapshot snap;
+    void (*done)(void *ctx);    // NULL: nobody is told
+    void *done_ctx;
 };
 
 /* ---- hashing: kernels/ops.h's mem_hash, over a file */
@@ -261,6 +263,11 @@ static void *writer_main(void *arg)
         snprintf(w->path, sizeof w->path, "%s", path);
         w->state = WRITER_DONE;
         pthread_cond_broadcast(&w->changed);
+        if (w->done) {    // without the lock: it may take one of its own
+            pthread_mutex_unlock(&w->lock);
+            w->done(w->done_ctx);
+            pthread_mutex_lock(&w->lock);
+        }
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
@@ -284,6 +291,12 @@ struct checkpoint_writer *checkpoint_writer_new(struct error *err)
         return NULL;
     }
     return w;
+}
+
+void checkpoint_writer_notify(struct checkpoint_writer *w, void (*done)(void *ctx), void *ctx)
+{
+    w->done = done;
+    w->done_ctx = ctx;
 }
 
 static void writer_settle(struct checkpoint_writer *w)    // until nothing is being written; leaves the lock held

@@ -26,6 +26,9 @@ struct checkpoint_info {
 /* A writer with one background thread; NULL: see err. The destructor waits for what is being written. */
 struct checkpoint_writer *checkpoint_writer_new(struct error *err);
 void checkpoint_writer_free(struct checkpoint_writer *w);
+/* Have done(ctx) called, on the writer's thread, each time a checkpoint has been written or has failed: checkpoint_poll knows it by
+ * then. Before the first checkpoint_start. */
+void checkpoint_writer_notify(struct checkpoint_writer *w, void (*done)(void *ctx), void *ctx);
 /* Copy weights and state to host memory and start writing dir/step-NNNNNN. Waits first for an unfinished earlier one.
  * An existing complete checkpoint of that name is replaced, but never one of another run. */
 MUST_USE bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir, const struct checkpoint_info *info,

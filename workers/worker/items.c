@@ -1,0 +1,198 @@
+#include "workers/worker/items.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/clock.h"
+#include "workers/engine/data/dataset.h"
+#include "workers/engine/reward/reward.h"
+#include "workers/engine/sampler/generator.h"
+#include "workers/engine/text/tokenizer.h"
+
+/* ---- what evaluations share ---- */
+
+static bool full_length(const struct run_config *c)
+{
+    return c->ignore_eos || c->enable_profiling;
+}
+
+void sampling_make(const struct engine *e, const struct run_config *c, double temperature, struct sampling *s)
+{
+    const char *stop = reward_stop_string(c->reward_type);
+    int n_eos;
+    const int32_t *eos = tokenizer_eos(e->prompts.tokenizer, &n_eos);
+    *s = SAMPLING_DEFAULT;
+    s->temperature = (float)temperature;
+    s->top_p = (float)c->top_p;
+    s->top_k = (int32_t)c->top_k;
+    s->min_p = (float)c->min_p;
+    s->max_new_tok = c->max_new_tokens;
+    s->ignore_eos = full_length(c);
+    for (int i = 0; i < n_eos && i < SAMPLING_STOP_TOKENS_MAX; i++)
+        s->stop_token[s->n_stop_token++] = eos[i];
+    if (stop && !full_length(c))
+        snprintf(s->stop_string, sizeof s->stop_string, "%s", stop);
+}
+
+bool prompt_submit(struct engine *e, const struct prompt_order *o, const struct sampling *s, bool *dropped, struct error *err)
+{
+    bool ok = false;
+    struct token_list ids = { 0 };
+    uint64_t *seed = calloc((size_t)o->n_sample, sizeof *seed);
+    json_t *row = dataset_row(o->data, o->data_row, err);
+    *dropped = false;
+    if (!seed) {
+        error_set(err, ERR_NO_MEMORY, "no memory for an item");
+        goto out;
+    }
+    TRY(row && prompt_make(&e->prompts.maker, row, &ids, dropped, err));
+    if (*dropped) {
+        ok = true;
+        goto out;
+    }
+    for (int64_t i = 0; i < o->n_sample; i++)
+        seed[i] = (uint64_t)e->config.seed;
+    struct generator_item it = { .item = o->item,
+                                 .prompt_row = o->prompt_row,
+                                 .rollout_step = o->rollout_step,
+                                 .prompt = ids.id,
+                                 .n_prompt = ids.n,
+                                 .n_sample = (int32_t)o->n_sample,
+                                 .seed = seed,
+                                 .sampling = *s };
+    ok = generator_submit(e->generator, &it, err);
+out:
+    json_decref(row);
+    token_list_release(&ids);
+    free(seed);
+    return ok;
+}
+
+/* The texts of r's group: the prompt, and each completion without its end token. False: no memory. */
+static bool texts_make(struct report *r, const struct tokenizer *tokenizer)
+{
+    const struct group *g = r->group;
+    struct buf text = BUF_INIT;
+    r->text = calloc((size_t)g->n_sample, sizeof *r->text);
+    bool ok = r->text && tokenizer_decode(tokenizer, g->prompt, g->n_prompt, false, &text) && (r->prompt_text = strdup(buf_text(&text)));
+    for (int32_t i = 0; ok && i < g->n_sample; i++) {
+        const struct sample *s = &g->sample[i];
+        const int32_t *id = g->token + s->first_tok;
+        bool ended = s->n_tok > 0 && tokenizer_is_eos(tokenizer, id[s->n_tok - 1]);
+        buf_clear(&text);
+        ok = tokenizer_decode(tokenizer, id, s->n_tok - ended, true, &text) && (r->text[i] = strdup(buf_text(&text)));
+    }
+    buf_release(&text);
+    return ok;
+}
+
+struct report *group_report(struct engine *e, struct group *g, struct dataset *data, int64_t data_row, struct error *err)
+{
+    struct report *r = calloc(1, sizeof *r);
+    if (!r) {
+        group_free(g);
+        error_set(err, ERR_NO_MEMORY, "no memory for a group");
+        return NULL;
+    }
+    r->kind = REPORT_GROUP;
+    r->group = g;
+    r->made = e->made;
+    json_t *row = dataset_row(data, data_row, err);
+    bool ok = row
+              && (((r->row = json_dumps(row, JSON_COMPACT)) && texts_make(r, e->prompts.tokenizer))
+                  || error_set(err, ERR_NO_MEMORY, "no memory for the text of a group"));
+    json_decref(row);
+    if (!ok) {
+        report_free(r);
+        return NULL;
+    }
+    return r;
+}
+
+void items_look(struct engine *e)
+{
+    struct generator_stats s;
+    int64_t now = clock_ms();
+    generator_stats(e->generator, &s);
+    pthread_mutex_lock(&e->lock);
+    e->look.progress += 1;
+    e->look.n_running = s.n_running_seq;
+    if (now - e->mark.ms >= 1000) {
+        if (e->mark.ms)
+            e->look.tok_per_s = (double)(s.n_decode_tok - e->mark.n_tok) * 1000 / (double)(now - e->mark.ms);
+        e->mark = (struct sampler_mark){ .ms = now, .n_tok = s.n_decode_tok };
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+void items_drop(struct engine *e)
+{
+    if (e->generator)
+        generator_clear(e->generator);
+}
+
+/* ---- the tasks ---- */
+
+bool items_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+{
+    (void)r;
+    struct sampling s;
+    bool dropped;
+    pthread_mutex_lock(&e->lock);
+    e->look.items_max = t->config.inference_microbatch_size;
+    pthread_mutex_unlock(&e->lock);
+    sampling_make(e, &t->config, t->config.temperature, &s);
+    if (t->version >= 0 && t->version != e->version)
+        return error_set(err, ERR_INTERNAL, "items want version %" PRId64 ", the sampler has %" PRId64, t->version, e->version);
+    for (int64_t i = 0; i < t->n_item; i++) {
+        int64_t row = t->item[i].row;
+        if (row < 0 || row >= e->prompts.n_row)
+            return error_set(err, ERR_DATA, "prompt %" PRId64 " does not exist", row);
+        struct prompt_order o = { .data = e->prompts.data,
+                                  .data_row = e->prompts.usable[row],
+                                  .prompt_row = row,
+                                  .item = t->item[i].item,
+                                  .rollout_step = t->rollout_step,
+                                  .n_sample = t->config.num_generations };
+        if (!prompt_submit(e, &o, &s, &dropped, err))
+            return false;
+    }
+    task_free(e->items_task);
+    e->items_task = t;
+    return true;
+}
+
+bool items_step(struct engine *e, struct error *err)
+{
+    struct group *g;
+    int64_t before = clock_ns();
+    engine_phase(e, "generating");
+    if (!generator_step(e->generator, err))
+        return false;
+    e->work.generate_s += (double)(clock_ns() - before) / 1e9;
+    items_look(e);
+    while ((g = generator_poll(e->generator))) {
+        e->work.n_tok += g->n_tok;
+        // asked to be full-length: counted as cut off they would have no reward, and training nothing to do
+        for (int32_t i = 0; full_length(&e->config) && i < g->n_sample; i++)
+            g->sample[i].finish = FINISH_STOP;
+        struct report *r = group_report(e, g, e->prompts.data, e->prompts.usable[g->prompt_row], err);
+        if (!r)
+            return false;
+        engine_report(e, r);
+        pthread_mutex_lock(&e->lock);
+        e->look.n_item--;
+        pthread_mutex_unlock(&e->lock);
+    }
+    return true;
+}
+
+bool cancel_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+{
+    (void)r, (void)err;
+    items_drop(e);
+    task_free(t);
+    return true;
+}

@@ -1,0 +1,264 @@
+#include "workers/worker/loading.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <jansson.h>
+#include "kernels/collective/collective.h"
+#include "kernels/ops.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "workers/engine/data/dataset.h"
+#include "workers/engine/data/identity.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/publish/publication.h"
+#include "workers/engine/sampler/generator.h"
+#include "workers/engine/text/tokenizer.h"
+#include "workers/engine/trainer/checkpoint.h"
+#include "workers/engine/trainer/ranks.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/worker/profile.h"
+#include "workers/worker/publishing.h"
+#include "workers/worker/saving.h"
+
+#define RANKS_WAIT_MS 1800000    // for another trainer: while it loads, or samples what it has begun
+
+/* ---- before anything is on the device ---- */
+
+/* Is the checkpoint whole, of the step wanted, and this run's? One of another run may only begin a new run (checkpoint_path). */
+static bool checkpoint_check(const struct engine *e, const struct task *t, const char *path, struct report *r, struct error *err)
+{
+    int64_t found = 0;
+    char owner[64];
+    bool ok = checkpoint_verify(path, &found, err) && checkpoint_owner(path, owner, err)
+              && (!t->path[0] || found == t->step
+                  || error_set(err, ERR_DATA, "checkpoint '%s' is of step %" PRId64 ", not %" PRId64, path, found, t->step));
+    r->broken = !ok && err->code != ERR_NO_MEMORY;
+    if (ok && t->path[0] && owner[0] && e->run_id[0] && strcmp(owner, e->run_id) != 0)
+        ok = error_set(err, ERR_EXISTS,
+                       "checkpoint '%s' belongs to another run (%s; this one is %s): two runs have been given one save_dir", path, owner,
+                       e->run_id);
+    return ok;
+}
+
+/* Are data, model, tokenizer and template the ones the run was begun with? Another node has its copies from there: nothing to check. */
+static bool identity_check(const struct engine *e, struct error *err)
+{
+    char changed[256] = "";
+    if (e->config.node_only)
+        return true;
+    json_t *was = NULL, *is = json_object();
+    bool ok = identity_read(e->run_dir, &was, err)
+              && (!was || (identity_model(is, e->config.model, err) && identity_add(is, "dataset", dataset_hash(e->prompts.data), err)));
+    if (ok && was && identity_changed(was, is, changed, sizeof changed))
+        ok = error_set(err, ERR_DATA,
+                       "%s: changed while the run goes on (dataset '%.200s', model '%.200s'); put back what it was and go on with "
+                       "--resume, or, if that is wanted, --resume with --accept-changed '%s'",
+                       changed, e->config.dataset, e->config.model, changed);
+    json_decref(was);
+    json_decref(is);
+    return ok;
+}
+
+static bool device_open(struct engine *e, struct error *err)
+{
+    size_t total;
+    return e->dev || ((e->dev = device_new(e->device_name, e->n_thread, err)) && mem_info(e->dev, &e->free_at_start, &total, err));
+}
+
+static void row_ticked(void *ctx)
+{
+    engine_progress(ctx, 1);
+}
+
+/* ---- weights ---- */
+
+/* The model: loaded where it is trained; elsewhere empty, since a worker that only samples is given its weights and need not
+ * have the files. */
+static struct model *model_open(struct engine *e, enum dtype dtype, struct error *err)
+{
+    struct model_config shape;
+    if (e->trains)
+        return model_load(e->config.model, e->dev, dtype, err);
+    return config_load(&shape, e->config.model, err) ? model_new_empty(&shape, e->dev, dtype, err) : NULL;
+}
+
+/* The model, the reference model when the loss needs it, and the sampler's own copy when it samples while it trains. */
+static bool models_load(struct engine *e, struct error *err)
+{
+    const struct run_config *c = &e->config;
+    int64_t n_id = tokenizer_n_id(e->prompts.tokenizer);
+    bool bf16 = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && e->dev->kind == DEVICE_CUDA);
+    enum dtype dtype = bf16 ? DT_BF16 : DT_F32;
+    if (!(e->model = model_open(e, dtype, err)) || !tokenizer_fits(e->prompts.tokenizer, model_config(e->model)->vocab, c->model, err))
+        return false;
+    model_n_live_set(e->model, n_id);
+    if (e->trains && c->beta > 0) {
+        if (!(e->ref = model_load(c->model, e->dev, dtype, err)))
+            return false;
+        model_n_live_set(e->ref, n_id);
+    }
+    if (e->trains && e->produces && c->n_behind > 0) {
+        if (!(e->sampler = model_new_like(e->model, err)))
+            return false;
+        model_n_live_set(e->sampler, n_id);
+    }
+    return true;
+}
+
+/* Share the device's memory out between the trainer and the sampler (memory_plan.h). */
+static bool memory_share(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
+{
+    size_t bytes;
+    char text[512];
+    struct memory_plan *p = &e->plan;
+    const struct model *copy[] = { e->model, e->ref, e->sampler };
+    size_t weights = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(copy); i++)
+        if (copy[i]) {
+            model_weights(copy[i], &bytes);
+            weights += bytes;
+        }
+    if (e->publication)
+        weights += publication_bytes(e->publication);
+    if (!memory_plan_make(p, e->model, weights, e->trains ? settings : NULL, !e->sampler, g, err))
+        return false;
+    memory_plan_text(p, text, sizeof text);
+    log_info("memory planned %s", text);
+    g->kv_bytes = p->kv;
+    if (!p->turns)
+        return true;
+    if (!(e->region = mem_new(e->dev, p->region, "activations, and keys and values by turns", err)))
+        return false;
+    settings->scratch = g->kv_mem = e->region;
+    return true;
+}
+
+/* ---- trainer and sampler ---- */
+
+static struct trainer_settings trainer_settings_make(const struct engine *e)
+{
+    const struct run_config *c = &e->config;
+    struct trainer_settings s = TRAINER_SETTINGS_DEFAULT;
+    s.token_budget_max = run_config_micro_tok_max(c);
+    s.adam_beta1 = c->adam_beta1;
+    s.adam_beta2 = c->adam_beta2;
+    s.adam_eps = c->adam_eps;
+    s.recompute_block = c->recompute_full;
+    s.n_rank = (int)c->num_trainers;
+    s.offload = c->offload_optimizer && !e->dev->host_memory;
+    return s;
+}
+
+static struct generator_config generator_config_make(const struct engine *e, int64_t version)
+{
+    const struct run_config *c = &e->config;
+    return (struct generator_config){
+        .model = e->sampler ? e->sampler : e->model,
+        .tokenizer = e->prompts.tokenizer,
+        .max_seq = c->inference_microbatch_size * c->num_generations,
+        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64),
+        .max_seq_tok = c->max_prompt_tokens + c->max_new_tokens,
+        .version = version,
+    };
+}
+
+/* The trainer, in the checkpoint's state when there is one. */
+static bool trainer_open(struct engine *e, const struct trainer_settings *settings, const struct task *t, const char *path,
+                         struct report *r, struct error *err)
+{
+    if (!(e->trainer = trainer_new(e->model, e->ref, settings, err)))
+        return false;
+    if (path[0] && !checkpoint_restore(e->trainer, path, err)) {
+        r->broken = err->code == ERR_DATA;
+        return false;
+    }
+    trainer_version_set(e->trainer, t->step);
+    return !e->sampler || model_weights_copy(e->sampler, e->model, err);
+}
+
+static void trainer_waits(void *ctx, int rank)
+{
+    char what[64] = "";
+    if (rank >= 0)
+        snprintf(what, sizeof what, "trainer %d", rank);
+    engine_waits_for(ctx, what);
+}
+
+/* Meet the other trainers, when there are some. The controller names the meeting (ranks_name). */
+static bool trainers_meet(struct engine *e, const struct task *t, struct error *err)
+{
+    char dir[4200], name[64];
+    if (!e->trains || e->config.num_trainers == 1)
+        return true;
+    snprintf(dir, sizeof dir, "%s/sock", e->run_dir);
+    ranks_name(t->round, name, sizeof name);
+    struct collective_config c = { .kind = "local",
+                                   .dir = dir,
+                                   .name = name,
+                                   .rank = (int)e->rank,
+                                   .n_rank = (int)e->config.num_trainers,
+                                   .dev = e->dev,
+                                   .join_ms = RANKS_WAIT_MS,
+                                   .wait_ms = RANKS_WAIT_MS,
+                                   .waits = trainer_waits,
+                                   .ctx = e };
+    if (!(e->meeting = collective_join(&c, err)))
+        return false;
+    e->round = t->round;
+    return (e->ranks = ranks_new(e->trainer, e->meeting, err)) != NULL;
+}
+
+void trainers_leave(struct engine *e)
+{
+    ranks_free(e->ranks);
+    collective_leave(e->meeting);
+    e->ranks = NULL;
+    e->meeting = NULL;
+    e->round = 0;
+}
+
+/* ---- the task ---- */
+
+bool loading_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+{
+    const char *path = t->path[0] ? t->path : e->trains ? e->config.checkpoint_path : "";
+    saving_look(e, true);
+    loading_undo(e);
+    if (path[0] && !checkpoint_check(e, t, path, r, err))
+        return false;
+    if (!device_open(e, err) || !prompts_load(&e->prompts, &e->config, row_ticked, e, err) || !identity_check(e, err)
+        || !models_load(e, err))
+        return false;
+    struct trainer_settings settings = trainer_settings_make(e);
+    struct generator_config g = generator_config_make(e, t->step);
+    if (!publishing_prepare(e, err) || !memory_share(e, &settings, &g, err))
+        return false;
+    if (e->trains && !trainer_open(e, &settings, t, path, r, err))
+        return false;
+    if ((e->produces || e->rank == 0) && !(e->generator = generator_new(&g, err)))    // the first trainer evaluates
+        return false;
+    if (!saving_prepare(e, err) || !profile_start(e, err))
+        return false;
+    e->step = t->step;
+    e->version = e->trains ? t->step : -1;    // a worker that only samples has no version until it is given one
+    e->made = t->made;
+    e->idle_ms = clock_ms();
+    return trainers_meet(e, t, err);
+}
+
+void loading_undo(struct engine *e)
+{
+    trainers_leave(e);
+    generator_free(e->generator);
+    trainer_free(e->trainer);
+    model_free(e->sampler);
+    model_free(e->ref);
+    model_free(e->model);
+    if (e->dev)
+        mem_free(e->dev, e->region);
+    e->region = NULL;
+    e->generator = NULL;
+    e->trainer = NULL;
+    e->sampler = e->ref = e->model = NULL;
+    e->step = e->version = -1;
+}

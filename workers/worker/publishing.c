@@ -1,0 +1,75 @@
+#include "workers/worker/publishing.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include "workers/engine/model/model.h"
+#include "workers/engine/publish/publication.h"
+#include "workers/engine/sampler/generator.h"
+
+bool publishing_prepare(struct engine *e, struct error *err)
+{
+    const struct run_config *c = &e->config;
+    char name[64];
+    enum weights_way way;
+    publication_forget(e->publication);
+    if (e->publication || !run_config_travels(c) || c->node_only || (e->rank != 0 && !e->produces) || !weights_way_parse(c->weights, &way)
+        || way == WAY_FILES)    // it stays auto where nothing has to be chosen
+        return true;
+    snprintf(name, sizeof name, "worker %s", e->device_name);
+    struct publication_config p = { .model = e->model,
+                                    .run_dir = e->run_dir,
+                                    .name = name,
+                                    .way = way,
+                                    .gives = e->rank == 0,
+                                    .n_slot = (int)MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1)) };
+    return (e->publication = publication_new(&p, err)) != NULL;
+}
+
+bool share_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+{
+    (void)r;
+    if (e->rank != 0 || t->version != e->step)
+        return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be shared at step %" PRId64, t->version, e->step);
+    engine_waits_for(e, "producers to take older weights");
+    bool ok = (!e->publication || publication_share(e->publication, e->model, t->made, t->version, err))
+              && (!t->path[0] || weights_file_write(e->model, t->path, err));
+    engine_waits_for(e, "");
+    return ok;
+}
+
+/* Fill the sampler's weights with t's version: this trainer's own of this step, or what the first trainer has shared. */
+static bool weights_fetch(struct engine *e, const struct task *t, struct error *err)
+{
+    struct model *into = e->sampler ? e->sampler : e->model;
+    bool own = e->trains && t->version == e->step;
+    engine_waits_for(e, own ? "" : "the trainer's weights");
+    bool ok = own              ? model_weights_copy(into, e->model, err)
+              : e->publication ? publication_take(e->publication, into, t->made, t->version, err)
+                               : weights_file_read(into, t->path, err);
+    engine_waits_for(e, "");
+    return ok;
+}
+
+bool publish_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+{
+    if (e->trains && !e->sampler)
+        return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
+    int64_t before = e->version;
+    e->version = -1;    // while they change, the weights are of no version
+    bool ok = weights_fetch(e, t, err);
+    if (ok && e->config.free_running)
+        generator_version_update(e->generator, t->version);
+    else if (ok)
+        ok = generator_version_set(e->generator, t->version, err);
+    if (ok) {
+        e->version = t->version;
+        e->made = t->made;
+        return true;
+    }
+    if (err->code == ERR_NOT_FOUND)    // nothing has been written
+        e->version = before;
+    else
+        generator_clear(e->generator);    // free-running: what it was in the middle of cannot go on
+    r->again = err->code == ERR_NOT_FOUND
+               || (e->publication && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT || err->code == ERR_DATA));
+    return false;
+}

@@ -1,0 +1,67 @@
+#include "workers/worker/saving.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "workers/engine/trainer/checkpoint.h"
+
+/* On the writer's thread. */
+static void checkpoint_written(void *ctx)
+{
+    struct engine *e = ctx;
+    pthread_mutex_lock(&e->lock);
+    e->written = true;
+    pthread_cond_signal(&e->some);
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool saving_prepare(struct engine *e, struct error *err)
+{
+    if (e->saving.writer)
+        return true;
+    if (!(e->saving.writer = checkpoint_writer_new(err)))
+        return false;
+    checkpoint_writer_notify(e->saving.writer, checkpoint_written, e);
+    return true;
+}
+
+bool saving_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+{
+    (void)r;
+    int64_t before = clock_ns();
+    struct checkpoint_info info = { .step = t->step, .tokenizer_dir = e->config.model, .run = e->run_id };
+    if (!checkpoint_start(e->saving.writer, e->trainer, t->path, &info, err))
+        return false;
+    e->saving.stall_s = (double)(clock_ns() - before) / 1e9;
+    e->saving.began_ms = clock_ms();
+    e->saving.task = t;
+    return true;
+}
+
+void saving_look(struct engine *e, bool wait)
+{
+    bool ok = true;
+    char path[4096] = "";
+    struct error err = { 0 }, why;
+    struct task *t = e->saving.task;
+    if (!t || (!wait && !checkpoint_poll(e->saving.writer, &ok, path, &err)))
+        return;
+    if (wait)
+        ok = checkpoint_wait(e->saving.writer, &err);
+    struct report *r = report_new(t);
+    r->metric[M_CHECKPOINT_STALL_S] = e->saving.stall_s;
+    r->metric[M_CHECKPOINT_WRITE_S] = (double)(clock_ms() - e->saving.began_ms) / 1000;
+    if (ok && !checkpoint_prune(t->path, t->config.keep_checkpoints, e->run_id, &why))
+        log_warn("old checkpoints stay: %s", why.text);
+    engine_done(e, t, r, ok ? NULL : &err);
+    task_free(t);
+    e->saving.task = NULL;
+}
+
+void saving_end(struct engine *e)
+{
+    struct error err;
+    if (e->saving.task && !checkpoint_wait(e->saving.writer, &err))
+        log_warn("%s", err.text);
+    checkpoint_writer_free(e->saving.writer);
+    task_free(e->saving.task);
+    e->saving = (struct saving){ 0 };
+}

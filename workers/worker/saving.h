@@ -1,0 +1,12 @@
+/* saving.h - the task save: the engine copies the state to host memory and goes on; a thread of the writer's own writes it */
+#pragma once
+#include "workers/worker/engine_state.h"
+
+/* Make the writer, once. */
+MUST_USE bool saving_prepare(struct engine *e, struct error *err);
+/* Copy the state and begin to write it. Takes t, which saving_look reports and frees once the checkpoint is on disk. */
+MUST_USE bool saving_run(struct engine *e, struct task *t, struct report *r, struct error *err);
+/* Report a checkpoint that has been written since; wait: wait until the one begun is. */
+void saving_look(struct engine *e, bool wait);
+/* Wait for the checkpoint begun and free the writer, without a report. */
+void saving_end(struct engine *e);

@@ -1,0 +1,73 @@
+/* task.h - what passes between the worker's loop and its engine: tasks go in, reports come out
+ *
+ * Plain data without a lock. A rollout group belongs to the engine until its report, then to the loop; the groups of a train
+ * task go the other way. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+#include "protocol/run/group.h"
+#include "protocol/run/metrics.h"
+#include "protocol/run/run_config.h"
+#include "protocol/run/run_state.h"
+
+struct task_item {
+    int64_t item, row;
+};
+/* One task; made by the loop with task_new, owned by the engine once it is put in. */
+struct task {
+    struct task *next;
+    enum task_kind kind;
+    int64_t task, incarnation, step, version, rollout_step, max_steps;
+    int64_t made;                // load, share, publish: the incarnation that made the version
+    int64_t round;               // load: the round in which the trainers meet; train: set by the engine. 0: one trainer
+    char path[4096];             // load: checkpoint or ""; save: directory of checkpoints; share, publish: file
+    struct run_config config;    // as it holds for this task
+    struct task_item *item;      // (n_item) of items
+    int64_t n_item;
+    struct group **group;    // (n_group) of train, in batch order
+    int64_t n_group;
+};
+/* An empty task of this kind. Returns it for task_free; NULL: no memory. */
+struct task *task_new(enum task_kind kind, struct error *err);
+void task_free(struct task *t);    // with its groups; NULL is fine
+
+enum report_kind {
+    REPORT_GROUP,    // a finished group that needs scores
+    REPORT_DONE,     // a task has ended (save: its checkpoint is on disk)
+};
+struct reward_output;    // workers/engine/reward/reward.h
+struct report {
+    struct report *next;
+    enum report_kind kind;
+    /* REPORT_GROUP */
+    struct group *group;    // owned
+    int64_t made;           // the incarnation that made the weights it was sampled with
+    char *row;              // the dataset's line as JSON, for the scorer
+    char *prompt_text;
+    char **text;                  // (group->n_sample) decoded completions
+    bool eval;                    // goes back to the engine when scored (engine_scored)
+    struct reward_output *out;    // of eval: (group->n_sample) the scorer's answers; owned
+    /* REPORT_DONE */
+    enum task_kind task_kind;
+    int64_t task, incarnation, step, round;
+    int64_t version;    // publish: which one
+    bool ok;
+    enum error_code code;    // why it failed; ERR_NONE when ok
+    bool left;               // not ok because another trainer has gone
+    bool broken;             // load, not ok: the checkpoint is broken
+    bool again;              // publish, not ok: the weights did not come; trying again may help
+    char error[512];
+    double metric[METRIC_N];    // NAN: unknown
+    int n_eval;
+    struct {
+        char set[64];
+        int64_t n;
+        double mean;
+    } evals[EVAL_SET_MAX];
+};
+/* A report that t has ended well, with t's numbers and no metric. Returns it for report_free. Without memory for it the process
+ * aborts, since the run would wait for ever for a task that is not reported. */
+struct report *report_new(const struct task *t);
+void report_fail(struct report *r, const struct error *why);    // not well, but with why
+void report_free(struct report *r);                             // NULL is fine

@@ -1,0 +1,146 @@
+#include "workers/worker/training.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/ops.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/hold.h"
+#include "protocol/base/log.h"
+#include "workers/engine/publish/publication.h"
+#include "workers/engine/sampler/generator.h"
+#include "workers/engine/trainer/ranks.h"
+#include "workers/engine/trainer/schedule.h"
+#include "workers/engine/trainer/trainer.h"
+
+static double lr_at(const struct run_config *c, int64_t step, int64_t max_steps)
+{
+    static const struct {
+        const char *name;
+        int kind;
+    } kinds[] = { { "cosine", SCHEDULE_COSINE }, { "linear", SCHEDULE_LINEAR }, { "constant", SCHEDULE_CONSTANT } };
+    struct schedule s = {
+        .kind = SCHEDULE_CONSTANT, .min_ratio = c->lr_min_ratio, .n_warmup = c->warmup_steps, .n_step = max_steps - c->warmup_steps
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        if (strcmp(kinds[i].name, c->lr_schedule) == 0)
+            s.kind = kinds[i].kind;
+    return schedule_lr(&s, c->learning_rate, step);
+}
+
+static bool hyper_make(const struct run_config *c, int64_t step, int64_t max_steps, struct trainer_hyper *h, struct error *err)
+{
+    if (!algo_parse(&h->algo, c->algo, err))
+        return false;
+    trainer_hyper_init(h, h->algo);
+    if (!loss_variation_parse(&h->loss, c->loss_variation, err))
+        return false;
+    h->lr = lr_at(c, step, max_steps);
+    h->weight_decay = c->weight_decay;
+    h->max_norm = c->max_norm;
+    h->clip_low = c->clip_eps_low;
+    h->clip_high = c->clip_eps_high;
+    h->beta = c->beta;
+    h->skip_threshold = c->skip_threshold;
+    h->has_filter = !isnan(c->filter_range[0]) && !isnan(c->filter_range[1]);
+    h->filter_low = c->filter_range[0];
+    h->filter_high = c->filter_range[1];
+    h->mask_truncated = c->filter_truncated_response;
+    h->ppb_as_coded = c->ppb_as_upstream;
+    h->token_budget = run_config_micro_tok(c);
+    return true;
+}
+
+/* The control experiment: scores change hands between all samples of the batch, in an order fixed by seed and step. */
+static void scores_shuffle(struct group *const *group, int64_t n_group, uint64_t seed)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < n_group; i++)
+        n += group[i]->n_sample;
+    struct sample **all = calloc((size_t)MAX(n, 1), sizeof *all);
+    if (!all)
+        return;
+    n = 0;
+    for (int64_t i = 0; i < n_group; i++)
+        for (int32_t k = 0; k < group[i]->n_sample; k++)
+            all[n++] = &group[i]->sample[k];
+    for (int64_t i = n - 1; i > 0; i--) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;    // Knuth's MMIX generator; its high bits
+        struct sample *a = all[i], *b = all[(int64_t)((seed >> 33) % (uint64_t)(i + 1))], t = *a;
+        a->score = b->score, a->reward = b->reward, a->format_acc = b->format_acc, a->ans_acc = b->ans_acc;
+        b->score = t.score, b->reward = t.reward, b->format_acc = t.format_acc, b->ans_acc = t.ans_acc;
+    }
+    free(all);
+}
+
+/* Log how the memory in use compares with the plan, after the first step and whenever it has grown. */
+static void memory_note(struct engine *e)
+{
+    size_t free_bytes, total;
+    struct error err;
+    if (e->dev->host_memory || !mem_info(e->dev, &free_bytes, &total, &err))
+        return;
+    size_t used = e->free_at_start > free_bytes ? e->free_at_start - free_bytes : 0;
+    if (used <= e->memory_peak)
+        return;
+    e->memory_peak = used;
+    log_info("memory used used_gb=%.3f planned_gb=%.3f ratio=%.4f", (double)used * 1e-9, (double)e->plan.total * 1e-9,
+             (double)used / (double)e->plan.total);
+}
+
+/* Can this step be made now? */
+static bool step_check(const struct engine *e, const struct task *t, struct error *err)
+{
+    if (t->step != e->step)
+        return error_set(err, ERR_INTERNAL, "asked to train at step %" PRId64 " with weights of step %" PRId64, t->step, e->step);
+    if (e->region && e->generator && !generator_idle(e->generator))
+        return error_set(err, ERR_INTERNAL, "asked to train at step %" PRId64 " while items are generated in the same memory", t->step);
+    if (e->config.num_trainers > 1 && !e->ranks)
+        return error_set(err, ERR_CLOSED, "the trainers have parted");
+    return true;
+}
+
+/* The step has been made: its version, here and where the sampler works with the trainer's own weights. */
+static bool step_taken(struct engine *e, const struct task *t, struct error *err)
+{
+    e->step = trainer_version(e->trainer);
+    if (e->sampler)
+        return true;
+    e->version = e->step;
+    e->made = t->incarnation;
+    return !e->generator || generator_version_set(e->generator, e->version, err);
+}
+
+static void worker_metrics_make(const struct engine *e, const struct task *t, double *metric)
+{
+    metric[M_TEMPERATURE] = t->config.temperature;
+    metric[M_GENERATE_S] = e->work.generate_s;
+    metric[M_ROLLOUT_TOK_PER_S] = e->work.generate_s > 0 ? (double)e->work.n_tok / e->work.generate_s : NAN;
+    metric[M_IDLE_S] = e->work.idle_s;
+    metric[M_LONG_PROMPTS] = (double)(e->prompts.maker.n_dropped + e->prompts.maker.n_cut);
+    metric[M_PUBLISH_S] = publication_ms(e->publication) / 1000;    // of the version before
+}
+
+bool training_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+{
+    struct trainer_hyper h;
+    int64_t before = clock_ns();
+    e->work.idle_s += (double)(clock_ms() - e->idle_ms) / 1000;
+    r->round = e->round;
+    if (!step_check(e, t, err) || !hyper_make(&t->config, t->step, t->max_steps, &h, err))
+        return false;
+    if (e->config.control_shuffle_rewards)
+        scores_shuffle(t->group, t->n_group, (uint64_t)e->config.seed * 1000003u + (uint64_t)t->step);
+    const struct group *const *group = (const struct group *const *)t->group;
+    if (e->ranks ? !ranks_step(e->ranks, group, t->n_group, &h, r->metric, err)
+                 : !trainer_step(e->trainer, group, t->n_group, &h, r->metric, err))
+        return false;
+    hold_point("trained");
+    if (!step_taken(e, t, err))
+        return false;
+    worker_metrics_make(e, t, r->metric);
+    r->metric[M_TRAIN_S] = (double)(clock_ns() - before) / 1e9;
+    memory_note(e);
+    e->work = (struct sampler_work){ 0 };
+    return true;
+}
