@@ -24,6 +24,7 @@
 #include "protocol/wire/run_door.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "protocol/run/journal.h"
+#include "protocol/run/knobs.h"
 #include "protocol/run/spawn.h"
 
 #define ASK_AGAIN_MS 4000    // then after 8 s, 16 s, ...
@@ -31,7 +32,7 @@
 
 struct ctl {
     const char *run, *runs_dir, *depth;
-    bool json, verify;
+    bool json, verify, yes;
     double limit_s;
     char run_dir[PATH_MAX];
     bool read_only;
@@ -408,6 +409,53 @@ static bool command_send(struct ctl *c, const struct command *command, struct er
     return true;
 }
 
+struct knob_answer {
+    const struct mval *knobs;    // the map of status
+    char text[64];               // of the setting asked for last
+};
+
+/* A setting's present text, from the answer to status. */
+static const char *knob_now(void *arg, const struct knob *k)
+{
+    struct knob_answer *now = arg;
+    const struct mval *v = mval_get(now->knobs, k->name);
+    if (mval_is(v, KIND_I64))
+        snprintf(now->text, sizeof now->text, "%" PRId64, mval_i64(v, 0));
+    else if (mval_is(v, KIND_F64))
+        snprintf(now->text, sizeof now->text, "%.9g", mval_f64(v, 0));
+    else
+        return NULL;
+    return now->text;
+}
+
+/* On a terminal, ask before what costs something; elsewhere, and with --yes, the command itself is the answer. */
+static bool question_put(struct ctl *c, const struct command *command, struct error *err)
+{
+    char why[200], line[16];
+    struct knob_answer now = { .knobs = NULL };
+    struct msg_out m = MSG_OUT_INIT;
+    struct msg_in in;
+    struct net_event ev;
+    if (c->yes || !isatty(STDIN_FILENO) || !isatty(STDERR_FILENO))
+        return true;
+    msg_begin(&m, MSG_STATUS);
+    msg_bool(&m, "fresh", true);
+    bool told = msg_finish(&m, err) && agent_ask(c, MSG_STATUS, &m, QUESTION_LIMIT_MS, &in, &ev, err);
+    msg_release(&m);
+    if (!told)
+        return false;
+    now.knobs = mval_get(in.root, "knobs");
+    bool asks = command_asks(command, knob_now, &now, why, sizeof why);
+    msg_in_release(&in);
+    net_event_release(&ev);
+    if (!asks)
+        return true;
+    fprintf(stderr, "%s: %s. Are you sure? [y/N] ", command->name, why);
+    if (fgets(line, sizeof line, stdin) && (line[0] == 'y' || line[0] == 'Y'))
+        return true;
+    return error_set(err, ERR_REFUSED, "refused: nobody said yes, so nothing was sent; --yes sends it without asking");
+}
+
 static bool ctl_cmd(int argc, char **argv, struct error *err)
 {
     struct ctl c = { 0 };
@@ -423,6 +471,7 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         { "id", NULL, CLI_STR, &c.id, "ID", "commands: carried out once under this id; asked again it gets the first outcome" },
         { "read-only", NULL, CLI_FLAG, &c.read_only, NULL,
           "ask by the socket that only shows the run; always so for who is not its owner" },
+        { "yes", "y", CLI_FLAG, &c.yes, NULL, "commands: do not ask first, as on a terminal for what costs something" },
         { "limit", NULL, CLI_F64, &c.limit_s, "SECONDS", "give up after so long and name who is late" },
     };
     struct buf about = BUF_INIT;
@@ -472,7 +521,7 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         ok = question ? ended_status(&c, err) : error_set(err, ERR_CLOSED, "the run '%s' is not alive", c.run_dir);
         goto out;
     }
-    ok = question ? status_ask(&c, err) : command_send(&c, &command, err);
+    ok = question ? status_ask(&c, err) : question_put(&c, &command, err) && command_send(&c, &command, err);
 out:
     run_door_close(&c.door);
     buf_release(&about);

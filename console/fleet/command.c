@@ -1,5 +1,7 @@
 #include "console/fleet/command.h"
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "protocol/base/cli.h"
 #include "protocol/run/knobs.h"
@@ -123,6 +125,38 @@ bool command_parse(struct command *c, const char *text, struct error *err)
             *at++ = 0;
     }
     return command_words_parse(c, name, (const char *const *)word, n, err) && (spec->arg != ARG_VALUES || values_check(c, err));
+}
+
+/* By how much a number would change: above 1, and infinite from or to 0; 1 when it stays or nothing can be said. */
+static double jump_of(const struct knob *k, const char *before, const char *after)
+{
+    char *end_before, *end_after;
+    if (!before || (k->type != KNOB_F64 && k->type != KNOB_I64))
+        return 1;
+    double a = fabs(strtod(before, &end_before)), b = fabs(strtod(after, &end_after));
+    if (end_before == before || end_after == after || a == b)
+        return 1;
+    return a == 0 || b == 0 ? INFINITY : fmax(a / b, b / a);
+}
+
+bool command_asks(const struct command *c, const char *(*now)(void *arg, const struct knob *k), void *arg, char *why, size_t size)
+{
+    struct error err;
+    const struct command_spec *spec = command_find(c->name, &err);
+    why[0] = 0;
+    if (spec && spec->costs)
+        snprintf(why, size, "%s", spec->help);
+    for (int i = 0; spec && spec->arg == ARG_VALUES && i < c->n_arg && !why[0]; i++) {
+        const struct knob *k = knob_find(c->arg[i].key, &err);
+        const char *before = k ? now(arg, k) : NULL;
+        double jump = k ? jump_of(k, before, c->arg[i].value) : 1;
+        if (isinf(jump))
+            snprintf(why, size, "%s goes from %.40s to %.40s", k->name, before, c->arg[i].value);
+        else if (jump > COMMAND_JUMP)
+            snprintf(why, size, "%s goes from %.40s to %.40s, %.3g times as %s", k->name, before, c->arg[i].value, jump,
+                     fabs(strtod(c->arg[i].value, NULL)) > fabs(strtod(before, NULL)) ? "much" : "little");
+    }
+    return why[0] != 0;
 }
 
 void command_args_write(const struct command *c, struct msg_out *m)

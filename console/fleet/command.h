@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include "protocol/base/error.h"
 
+struct knob;
 struct msg_out;
 #define COMMAND_ARGS 72
 struct command {
@@ -20,5 +21,10 @@ MUST_USE bool command_words_parse(struct command *c, const char *name, const cha
 /* The same of a line ("pause step", "set learning_rate=1e-4 temperature=0.9"), as the console's prompt takes it: settings are checked
  * too, that they may change and are inside their bounds, and stand in c by their full name. */
 MUST_USE bool command_parse(struct command *c, const char *text, struct error *err);
+#define COMMAND_JUMP 4    // a number changed by more than this factor is asked about
+/* What to ask an operator before the command is sent, as a sentence without its question mark: it stops, restarts or sets aside
+ * something, or changes a number to 0 or by more than COMMAND_JUMP times. now gives a setting's present text, NULL when it is not
+ * known. false: nothing to ask; why is "". */
+bool command_asks(const struct command *c, const char *(*now)(void *arg, const struct knob *k), void *arg, char *why, size_t size);
 /* The map "args" of MSG_COMMAND, added to an open message. */
 void command_args_write(const struct command *c, struct msg_out *m);

@@ -458,6 +458,14 @@ void app_key(struct app *a, const struct key_event *k, int64_t now_ns)
     pane_fix(app_pane(a), a);
 }
 
+void app_paste(struct app *a, const char *text, int64_t size_bytes, int64_t now_ns)
+{
+    if (a->prompt.kind != PROMPT_NONE && !a->dialog.title[0])
+        prompt_paste(a, text, size_bytes, now_ns);
+    else
+        app_flash(a, ROLE_WARN, now_ns, "pasted text (%" PRId64 " bytes) was dropped; press : or / first to paste into a line", size_bytes);
+}
+
 void app_news(struct app *a, int64_t now_ns)
 {
     const struct model *m = a->model;

@@ -77,6 +77,9 @@ MUST_USE bool app_init(struct app *a, struct model *m, struct feed *feed, int w,
 void app_release(struct app *a);
 void app_resize(struct app *a, int w, int h);
 void app_key(struct app *a, const struct key_event *k, int64_t now_ns);
+/* A pasted text of size_bytes, of which text holds the beginning. A prompt takes its first line; elsewhere it is dropped, and the
+ * operator is told: keys of a text that was meant for another window must not steer a run. */
+void app_paste(struct app *a, const char *text, int64_t size_bytes, int64_t now_ns);
 /* Draw everything into c (already of the right size). now_ns is monotonic, wall_s since 1970. */
 void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_s);
 /* After news: keep selections valid and show answers to commands. */
@@ -115,4 +118,5 @@ void dialog_draw(const struct app *a, struct cells *c);
 int help_rows(void);
 /* prompt.c: true when the key was taken */
 bool prompt_key(struct app *a, uint32_t key, int64_t now_ns);
+void prompt_paste(struct app *a, const char *text, int64_t size_bytes, int64_t now_ns);
 void prompt_open(struct app *a, enum prompt_kind kind, const char *text);

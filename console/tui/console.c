@@ -169,6 +169,13 @@ static void tick(struct loop *l, int64_t now_ns)
         l->dirty = true;
 }
 
+static void paste_give(struct loop *l, int size_bytes, int64_t now_ns)
+{
+    char text[INPUT_MAX];
+    terminal_paste(l->term, text, sizeof(text));
+    app_paste(&l->app, text, size_bytes, now_ns);
+}
+
 static bool loop_run(struct loop *l, struct error *err)
 {
     size_take(l);
@@ -190,7 +197,10 @@ static bool loop_run(struct loop *l, struct error *err)
         }
         struct key_event k;
         while (terminal_key(l->term, &k)) {
-            app_key(&l->app, &k, now);
+            if (k.key == KEY_PASTE)
+                paste_give(l, k.x, now);
+            else
+                app_key(&l->app, &k, now);
             l->dirty = true;
         }
         if (terminal_gone(l->term))

@@ -2,7 +2,6 @@
 #include "console/tui/keys.h"
 #include "protocol/base/macros.h"
 
-#define LISTS (ON(PANE_WORKERS) | ON(PANE_ROLLOUTS) | ON(PANE_KNOBS) | ON(PANE_EVENTS))
 // clang-format off
 const struct key_row key_table[] = {
     { REQ_HELP,       { '?', KEY_F1_ },                     ON_ALL, "? F1", "help", 90, "everywhere", "this page" },
@@ -43,7 +42,7 @@ const struct key_row key_table[] = {
     { REQ_ZOOM_OUT,   { '-' },                              ON(PANE_OVERVIEW), "-", NULL, 0, "panes", "charts: more steps" },
     { REQ_ZOOM_RESET, { '0' },                              ON(PANE_OVERVIEW), "0", NULL, 0, "panes", "charts: the whole run, live" },
     { REQ_ALL_KNOBS,  { 'a' },                              ON(PANE_KNOBS), "a", "all", 2, "panes", "knobs: those that can change now, or all settings" },
-    { REQ_FILTER,     { '/' },                              LISTS | ON(PANE_LOG), "/", "filter", 12, "panes", "show only what holds this text (!text: what does not)" },
+    { REQ_FILTER,     { '/' },                              ON_ALL, "/", "filter", 12, "everywhere", "show only what holds this text (!text: what does not); overview: metrics" },
     { REQ_MATCH_NEXT, { 'n' },                              ON(PANE_ROLLOUTS), "n N", "sample", 13, "panes", "rollouts: next sample of the group" },
     { REQ_MATCH_PREV, { 'N' },                              ON(PANE_ROLLOUTS), "N", NULL, 0, "panes", "rollouts: sample before" },
     { REQ_FOLLOW,     { 'f' },                              ON(PANE_LOG) | ON(PANE_ROLLOUTS), "f", "follow", 11, "panes", "log and rollouts: stay at the newest" },

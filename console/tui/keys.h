@@ -23,6 +23,7 @@ enum key {
     KEY_CLICK,
     KEY_WHEEL_UP,
     KEY_WHEEL_DOWN,
+    KEY_PASTE,
 };
 #define KEY_CTRL(c) ((c)&0x1f)
 #define KEY_ESCAPE 0x1b
@@ -31,7 +32,7 @@ enum key {
 
 struct key_event {
     uint32_t key;    // code point or enum key
-    int x, y;        // KEY_CLICK and wheel: the cell
+    int x, y;        // KEY_CLICK and wheel: the cell; KEY_PASTE, x: bytes that were pasted
 };
 enum pane_id {
     PANE_OVERVIEW,

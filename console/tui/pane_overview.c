@@ -211,19 +211,27 @@ static void side_draw(const struct app *a, struct cells *c, struct rect r, int64
 
 /* ---- one chart in full, with the list of all metrics ---- */
 
-/* The i-th metric that has data; -1 beyond. */
-static int metric_row(const struct model *m, int i)
+/* Does the filter leave this metric, by its name or its label? */
+static bool metric_shown(const struct overview *o, int id)
+{
+    char row[160];
+    snprintf(row, sizeof(row), "%s %s", metrics[id].name, metrics[id].label);
+    return filter_matches(o->pane.filter, row);
+}
+
+/* The i-th metric that has data and passes the filter; -1 beyond. */
+static int metric_row(const struct overview *o, const struct model *m, int i)
 {
     for (int id = 0; id < METRIC_N; id++)
-        if (has_data(m, id) && i-- == 0)
+        if (has_data(m, id) && metric_shown(o, id) && i-- == 0)
             return id;
     return -1;
 }
 
-static int metric_rows(const struct model *m)
+static int metric_rows(const struct overview *o, const struct model *m)
 {
     int n = 0;
-    while (metric_row(m, n) >= 0)
+    while (metric_row(o, m, n) >= 0)
         n++;
     return n;
 }
@@ -232,11 +240,11 @@ static void full_draw(const struct overview *o, const struct app *a, struct cell
 {
     const struct model *m = a->model;
     int64_t mark[MARKS_MAX];
-    int n_mark = marks_find(m, mark), list_w = r.w >= 70 ? 28 : 0, rows = metric_rows(m);
-    int at = MIN(o->chart, rows - 1), id = metric_row(m, MAX(at, 0));
+    int n_mark = marks_find(m, mark), list_w = r.w >= 70 ? 28 : 0, rows = metric_rows(o, m);
+    int at = MIN(o->chart, rows - 1), id = metric_row(o, m, MAX(at, 0));
     char title[160], value[16];
     if (id < 0) {
-        cells_text(c, r.x + 2, r.y + 1, r.w - 4, "no data yet", ROLE_DIM);
+        cells_text(c, r.x + 2, r.y + 1, r.w - 4, o->pane.filter[0] ? "no metric holds the filter's text" : "no data yet", ROLE_DIM);
         return;
     }
     struct chart chart = chart_of(o, a, &m->metric[id], mark, n_mark);
@@ -262,7 +270,7 @@ static void full_draw(const struct overview *o, const struct app *a, struct cell
                                  ROLE_BORDER, ROLE_TITLE);
     int64_t top = list_top(0, at, rows, list.h);
     for (int i = 0; i < list.h; i++) {
-        int row = metric_row(m, (int)top + i);
+        int row = metric_row(o, m, (int)top + i);
         if (row < 0)
             break;
         double v = o->cursor >= 0 ? series_at(&m->metric[row], o->cursor) : m->metric[row].last;
@@ -276,8 +284,15 @@ static void full_draw(const struct overview *o, const struct app *a, struct cell
     }
 }
 
-static int charts_known(const struct model *m, int *metric)
+/* The metrics of the small charts: the usual ones, or with a filter the first that pass it. */
+static int charts_known(const struct overview *o, const struct model *m, int *metric)
 {
+    if (o->pane.filter[0]) {
+        int n = 0;
+        while (n < LAYOUT_CHARTS && (metric[n] = metric_row(o, m, n)) >= 0)
+            n++;
+        return n;
+    }
     for (int i = 0; i < LAYOUT_CHARTS; i++)
         metric[i] = (int)(has_data(m, chart_rows[i].metric) || !has_data(m, chart_rows[i].instead) ? chart_rows[i].metric
                                                                                                    : chart_rows[i].instead);
@@ -294,7 +309,9 @@ static void overview_draw(const struct pane *p, const struct app *a, struct cell
     const struct model *m = a->model;
     struct overview_layout l = layout_overview(r, m->n_proc);
     int64_t mark[MARKS_MAX];
-    int n_mark = marks_find(m, mark), metric[LAYOUT_CHARTS], n = charts_known(m, metric);
+    int n_mark = marks_find(m, mark), metric[LAYOUT_CHARTS], n = charts_known(o, m, metric);
+    if (n == 0 && l.n_chart > 0)
+        cells_text(c, l.chart[0].x + 2, l.chart[0].y + 1, l.chart[0].w - 4, "no metric holds the filter's text", ROLE_DIM);
     for (int i = 0; i < l.n_chart && i < n; i++)
         chart_box_draw(o, a, c, l.chart[i], metric[i], o->chart == i, mark, n_mark);
     if (l.procs.h > 2)
@@ -315,10 +332,10 @@ static bool overview_act(struct pane *p, struct app *a, enum request req, UNUSED
     struct overview *o = (struct overview *)p;
     const struct model *m = a->model;
     struct overview_layout l = layout_overview(app_body(a), m->n_proc);
-    int metric[LAYOUT_CHARTS], n = MIN(charts_known(m, metric), l.n_chart), across = 1;
+    int metric[LAYOUT_CHARTS], n = MIN(charts_known(o, m, metric), l.n_chart), across = 1;
     while (across < l.n_chart && l.chart[across].y == l.chart[0].y)
         across++;
-    int rows = metric_rows(m);
+    int rows = metric_rows(o, m);
     if (!o->open)
         o->chart = MAX(MIN(o->chart, n - 1), 0);
     switch (req) {
@@ -331,7 +348,7 @@ static bool overview_act(struct pane *p, struct app *a, enum request req, UNUSED
     case REQ_ENTER:
         if (!o->open && o->chart < n)
             for (int i = 0; i < rows; i++)
-                if (metric_row(m, i) == metric[o->chart]) {
+                if (metric_row(o, m, i) == metric[o->chart]) {
                     o->chart = i;
                     o->open = true;
                     return true;

@@ -1,6 +1,7 @@
 /* prompt.c - the line an operator types into: editing, history, completion
  *
  * The table of editing keys is small and the same as in shells. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "console/tui/app.h"
@@ -131,6 +132,13 @@ static void complete(struct app *a, int64_t now_ns)
         app_flash(a, ROLE_DIM, now_ns, "%s", c.list);
 }
 
+static const char *knob_now(void *arg, const struct knob *k)
+{
+    const struct app *a = arg;
+    const char *text = a->model->knob[k - knobs].text;
+    return text[0] ? text : NULL;
+}
+
 static void knob_submit(struct app *a, int64_t now_ns)
 {
     const struct knob *k = &knobs[a->prompt.knob];
@@ -152,7 +160,9 @@ static void knob_submit(struct app *a, int64_t now_ns)
              k->applies == APPLY_NEXT_ROLLOUT ? "with the next rollouts"
              : k->applies == APPLY_NEXT_STEP  ? "with the next optimizer step"
                                               : "at once");
-    app_confirm(a, false, "Change this knob?", line, when, command);
+    char why[160];
+    bool jumps = command_asks(&c, knob_now, a, why, sizeof(why));
+    app_confirm(a, jumps, jumps ? "Are you sure?" : "Change this knob?", jumps ? why : line, when, command);
 }
 
 static void submit(struct app *a, int64_t now_ns)
@@ -167,24 +177,40 @@ static void submit(struct app *a, int64_t now_ns)
         break;
     case PROMPT_KNOB: knob_submit(a, now_ns); break;
     case PROMPT_COMMAND: {
-        char line[INPUT_MAX];
+        char line[INPUT_MAX], why[160];
         memcpy(line, p->text, sizeof(line));
         p->kind = PROMPT_NONE;
         if (!line[0])
             break;
         memcpy(a->history[a->n_history++ % HISTORY_MAX], line, sizeof(line));
-        char verb[32];
-        snprintf(verb, sizeof(verb), "%.*s", (int)MIN(strcspn(line, " "), sizeof(verb) - 1), line);
-        for (int i = 0; i < n_command_specs; i++)
-            if (strcmp(command_specs[i].name, verb) == 0 && command_specs[i].costs
-                && !app_looks_only(a)) {    // typed or pressed: asked all the same
-                app_confirm(a, true, "Are you sure?", line, command_specs[i].help, line);
-                return;
-            }
-        app_command(a, line, now_ns);
+        struct command c;
+        struct error err;
+        if (!app_looks_only(a) && command_parse(&c, line, &err) && command_asks(&c, knob_now, a, why, sizeof(why)))
+            app_confirm(a, true, "Are you sure?", line, why, line);    // typed or pressed: asked all the same
+        else
+            app_command(a, line, now_ns);
         break;
     }
     }
+}
+
+void prompt_paste(struct app *a, const char *text, int64_t size_bytes, int64_t now_ns)
+{
+    struct prompt *p = &a->prompt;
+    int taken = 0, before = p->len;
+    while (text[taken] && text[taken] != '\n') {
+        uint32_t ch;
+        int n = (int)text_decode(text + taken, strlen(text + taken), &ch);
+        if (ch >= 0x20 && ch != 0x7f)
+            text_insert(p, text + taken, n);
+        taken += n;
+    }
+    if (taken < size_bytes)
+        app_flash(a, ROLE_WARN, now_ns,
+                  "%d of %" PRId64 " pasted bytes were taken: a line holds %d, and ends where the text's first line does", p->len - before,
+                  size_bytes, INPUT_MAX - 1);
+    if (p->kind == PROMPT_FILTER)
+        snprintf(app_pane(a)->filter, INPUT_MAX, "%s", p->text);
 }
 
 bool prompt_key(struct app *a, uint32_t key, int64_t now_ns)

@@ -3,7 +3,8 @@
  * 1. ncurses is called by the terminal thread only, from newterm to endwin; the loop thread meets it in the mailbox.
  * 2. Frames larger or smaller than ncurses believes the screen to be make it resize first: the loop learns of a new size by
  *    SIGWINCH (which is blocked here, so ncurses' own handler never runs).
- * 3. Rows equal to the last drawn ones are not touched; within the others ncurses finds the cells that changed. */
+ * 3. Pasted text comes between marks (bracketed paste) and leaves as one KEY_PASTE: no byte of it is ever a key.
+ * 4. Rows equal to the last drawn ones are not touched; within the others ncurses finds the cells that changed. */
 #include "console/tui/terminal.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -21,11 +22,14 @@
 #include <termios.h>
 #include <unistd.h>
 #include <wchar.h>
+#include "console/tui/text.h"
 #include "protocol/base/clock.h"
 
 #define KEYS_MAX 256
 #define PAIRS_MAX 512
 #define STOP_LIMIT_S 2
+#define PASTE_MAX 4096         // bytes of a pasted text that are kept; no line here is longer
+#define PASTE_END_MS 2000      // a paste without an end is over after so long without a byte
 #define READ_ERRORS_MAX 100    // readable but nothing to read, so many times in a row: the terminal has gone
 
 struct terminal {
@@ -49,6 +53,7 @@ struct terminal {
     struct theme theme;
     struct key_event key[KEYS_MAX];
     int key_first, n_key;
+    char paste[PASTE_MAX];    // the newest pasted text, NUL at the end
     bool gone;
 
     /* the thread's own */
@@ -60,6 +65,10 @@ struct terminal {
         int fg, bg;
     } known_pair[PAIRS_MAX];
     int n_pair;
+    bool pasting;        // between the marks
+    int64_t paste_ns;    // when the last byte of it came
+    int n_paste;         // its bytes so far, also those that are not kept
+    char pasted[PASTE_MAX];
 };
 
 /* ---- the thread's side ---- */
@@ -214,6 +223,63 @@ static void event_read(int fd)
     }
 }
 
+/* ncurses reads the marks around a pasted text as keys with these codes. */
+#define CODE_PASTE_BEGIN (KEY_MAX + 1)
+#define CODE_PASTE_END (KEY_MAX + 2)
+
+static void paste_marks_set(bool on)
+{
+    out_write(on ? "\033[?2004h" : "\033[?2004l");
+}
+
+static void key_queue(struct terminal *t, const struct key_event *k)
+{
+    pthread_mutex_lock(&t->lock);
+    if (k->key == KEY_PASTE)
+        memcpy(t->paste, t->pasted, sizeof(t->paste));
+    if (t->n_key < KEYS_MAX)    // beyond: a loop that is 256 keys late is not helped by more
+        t->key[(t->key_first + t->n_key++) % KEYS_MAX] = *k;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void paste_end(struct terminal *t)
+{
+    t->pasting = false;
+    t->pasted[MIN(t->n_paste, PASTE_MAX - 1)] = 0;
+    key_queue(t, &(struct key_event){ .key = KEY_PASTE, .x = t->n_paste });
+}
+
+static void paste_add(struct terminal *t, wint_t ch)
+{
+    char bytes[4];
+    int n = (int)text_encode(ch == '\r' ? '\n' : (uint32_t)ch, bytes);
+    if (t->n_paste + n < PASTE_MAX)
+        memcpy(t->pasted + t->n_paste, bytes, (size_t)n);
+    t->n_paste = MIN(t->n_paste, INT32_MAX - 8) + n;
+}
+
+/* Is this key part of a pasted text, or one of its marks? */
+static bool paste_take(struct terminal *t, bool is_function_key, wint_t ch)
+{
+    int64_t now = clock_ns();
+    if (t->pasting && now - t->paste_ns > (int64_t)PASTE_END_MS * 1000000)
+        paste_end(t);
+    t->paste_ns = now;
+    if (is_function_key && ch == CODE_PASTE_BEGIN) {
+        t->pasting = true;
+        t->n_paste = 0;
+        return true;
+    }
+    if (is_function_key && ch == CODE_PASTE_END) {
+        if (t->pasting)
+            paste_end(t);
+        return true;
+    }
+    if (t->pasting && !is_function_key)
+        paste_add(t, ch);
+    return t->pasting;
+}
+
 /* Read all keys that wait; returns whether there were any. */
 static bool keys_read(struct terminal *t)
 {
@@ -223,12 +289,8 @@ static bool keys_read(struct terminal *t)
     while ((rc = get_wch(&ch)) != ERR) {
         struct key_event k;
         any = true;
-        if (!key_translate(rc == KEY_CODE_YES, ch, &k))
-            continue;
-        pthread_mutex_lock(&t->lock);
-        if (t->n_key < KEYS_MAX)    // beyond: a loop that is 256 keys behind is not helped by more
-            t->key[(t->key_first + t->n_key++) % KEYS_MAX] = k;
-        pthread_mutex_unlock(&t->lock);
+        if (!paste_take(t, rc == KEY_CODE_YES, ch) && key_translate(rc == KEY_CODE_YES, ch, &k))
+            key_queue(t, &k);
     }
     if (any)
         event_write(t->keys_fd);
@@ -237,6 +299,7 @@ static bool keys_read(struct terminal *t)
 
 static void suspend_here(struct terminal *t)
 {
+    paste_marks_set(false);
     endwin();
     tcsetattr(STDIN_FILENO, TCSANOW, &t->saved);
     /* The whole job, as the terminal itself would do; in an orphaned group nothing happens. Our own part is sent to this
@@ -248,6 +311,7 @@ static void suspend_here(struct terminal *t)
     raise(SIGTSTP);
     refresh();    // back again
     mouse_set(t->options.mouse);
+    paste_marks_set(true);
 }
 
 static bool start_here(struct terminal *t, struct error *err)
@@ -269,6 +333,9 @@ static bool start_here(struct terminal *t, struct error *err)
     keypad(stdscr, TRUE);
     nodelay(stdscr, TRUE);
     set_escdelay(t->options.escape_ms);
+    define_key("\033[200~", CODE_PASTE_BEGIN);
+    define_key("\033[201~", CODE_PASTE_END);
+    paste_marks_set(true);
     int has = 0;
     if (has_colors() && start_color() == OK) {
         use_default_colors();
@@ -376,6 +443,7 @@ static void *terminal_thread(void *arg)
     }
     if (!gone) {
         mouse_set(false);
+        paste_marks_set(false);
         endwin();
     }
     pthread_mutex_lock(&t->lock);
@@ -398,7 +466,7 @@ static struct {
 
 static void on_crash(int sig)
 {
-    static const char leave[] = "\033[?1000l\033[?1002l\033[?1006l\033[?2026l\033[?1049l\033[?25h\033[0m\r\n";
+    static const char leave[] = "\033[?1000l\033[?1002l\033[?1006l\033[?2004l\033[?2026l\033[?1049l\033[?25h\033[0m\r\n";
     char text[1024];
     ssize_t n = write(STDOUT_FILENO, leave, sizeof(leave) - 1);    // only what is safe in a handler
     tcsetattr(STDIN_FILENO, TCSANOW, &crash.saved);
@@ -567,6 +635,13 @@ bool terminal_key(struct terminal *t, struct key_event *k)
     }
     pthread_mutex_unlock(&t->lock);
     return any;
+}
+
+void terminal_paste(struct terminal *t, char *text, size_t size)
+{
+    pthread_mutex_lock(&t->lock);
+    snprintf(text, size, "%s", t->paste);
+    pthread_mutex_unlock(&t->lock);
 }
 
 bool terminal_gone(const struct terminal *t)

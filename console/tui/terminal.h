@@ -26,6 +26,8 @@ void terminal_free(struct terminal *t);
 enum color_depth terminal_depth(const struct terminal *t);
 int terminal_fd(const struct terminal *t);                     // readable: keys wait, or the terminal has gone
 bool terminal_key(struct terminal *t, struct key_event *k);    // false: no key waits
+/* The text of the newest KEY_PASTE, cut after size - 1 bytes; line ends are '\n'. */
+void terminal_paste(struct terminal *t, char *text, size_t size);
 bool terminal_gone(const struct terminal *t);
 void terminal_size(int *w, int *h);    // as the kernel has it now
 /* Hand over a frame; its cells are exchanged with those of an older frame (any size, to be resized by the caller). */

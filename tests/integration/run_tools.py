@@ -5,6 +5,7 @@ any training beforehand. Nothing here waits a fixed time: conditions with genero
 import hashlib
 import json
 import os
+import select
 import signal
 import sqlite3
 import subprocess
@@ -215,6 +216,27 @@ class Run:
 
     def ctl(self, *args):
         return subprocess.run([ROLLCALL, "ctl", "--run", self.dir, *args], capture_output=True, text=True, timeout=LIMIT)
+
+    def ctl_on_terminal(self, answer, *args):
+        """The same with a terminal as standard input and error; answer is typed when the question has come."""
+        ours, theirs = os.openpty()
+        done = subprocess.Popen([ROLLCALL, "ctl", "--run", self.dir, *args], stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
+        os.close(theirs)
+        said = b""
+        end = time.monotonic() + LIMIT
+        while b"[y/N] " not in said and done.poll() is None and time.monotonic() < end:
+            if select.select([ours], [], [], 0.2)[0]:
+                said += os.read(ours, 4096)
+        if done.poll() is None:
+            os.write(ours, answer.encode())
+        out = done.communicate(timeout=LIMIT)[0]
+        while select.select([ours], [], [], 0.2)[0]:
+            try:
+                said += os.read(ours, 4096)
+            except OSError:    # nobody holds the other end any more
+                break
+        os.close(ours)
+        return done.returncode, out, said.decode()
 
     def weights(self, step):
         with open(os.path.join(self.dir, f"checkpoints/step-{step:06d}/model.safetensors"), "rb") as f:

@@ -182,6 +182,33 @@ static void keys_reach_panes_prompts_and_dialogs(UNUSED void **state)
     assert_int_equal(pty_finish(&p, LIMIT, false), 0);
 }
 
+/* Bracketed paste: what a terminal (or tmux paste-buffer -p) puts between the marks is a text, whatever keys it holds. */
+static void a_paste_into_any_pane_changes_nothing(UNUSED void **state)
+{
+    struct pty p;
+    simulate_start(&p, 100, 30, NULL, NULL, NULL);
+    must_show(&p, "RUNNING");
+    for (const char *pane = "123456"; *pane; pane++) {
+        char keys[3000] = { *pane, 0 };
+        strcat(keys, "\x1b[200~");
+        while (strlen(keys) < 2000)
+            strcat(keys, "Stop it, please: y\r:stop\ryq ");
+        strcat(keys, "\x1b[201~");
+        pty_type(&p, keys);
+        must_show(&p, "was dropped");
+        must_show(&p, "RUNNING");
+        pty_type(&p, "/it ends here");
+        must_show(&p, "/it ends here");
+        pty_type(&p, "\x1b");
+    }
+    pty_type(&p, "\x1b[200~Stop");    // an end that never comes: keys are keys again after a while
+    pty_read(&p, 2200, 0);
+    pty_type(&p, "?");
+    must_show(&p, "Keys and commands");
+    pty_type(&p, "q");
+    quit(&p);
+}
+
 static void signals_end_it_with_the_terminal_as_it_was(UNUSED void **state)
 {
     static const int signals[] = { SIGTERM, SIGINT, SIGHUP };
@@ -386,6 +413,7 @@ int main(void)
         cmocka_unit_test(colours_are_those_the_terminal_has_and_the_user_wants),
         cmocka_unit_test(without_utf8_everything_is_ascii),
         cmocka_unit_test(keys_reach_panes_prompts_and_dialogs),
+        cmocka_unit_test(a_paste_into_any_pane_changes_nothing),
         cmocka_unit_test(signals_end_it_with_the_terminal_as_it_was),
         cmocka_unit_test(a_crash_leaves_a_usable_terminal),
         cmocka_unit_test(a_lost_terminal_ends_the_console_even_without_a_hangup_signal),

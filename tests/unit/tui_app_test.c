@@ -250,6 +250,90 @@ static void what_costs_is_confirmed_also_when_typed(UNUSED void **state)
     stage_release(&s);
 }
 
+static void a_number_that_jumps_is_asked_about(UNUSED void **state)
+{
+    static const struct {
+        const char *line, *want;
+    } cases[] = {
+        { "set learning_rate=0.5", "learning_rate goes from 1e-05 to 0.5, 5e+04 times as much" },
+        { "set learning_rate=1e-7", "learning_rate goes from 1e-05 to 1e-7, 100 times as little" },
+        { "set temperature=1.1 learning_rate=0", "learning_rate goes from 1e-05 to 0" },
+        { "set learning_rate=4e-5", NULL },    // exactly four times
+        { "set temperature=0.9", NULL },
+        { "set lr_schedule=cosine", NULL },
+        { "resume", NULL },
+        { "checkpoint", NULL },
+    };
+    struct stage s;
+    stage_make(&s, &usual, 160, 24);
+    const struct error none = { 0 };
+    struct error err = none;
+    snprintf(s.m->knob[knob_find("learning_rate", &err) - knobs].text, sizeof(s.m->knob[0].text), "1e-05");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        int64_t sent = s.m->n_command;
+        type(&s, ":");
+        type(&s, cases[i].line);
+        press(&s, KEY_RETURN);
+        if (!cases[i].want) {
+            assert_int_equal(s.m->n_command, sent + 1);
+            continue;
+        }
+        assert_int_equal(s.m->n_command, sent);
+        assert_true(shows(&s, "Are you sure?"));
+        assert_true(shows(&s, cases[i].want));
+        press(&s, 'n');
+        assert_int_equal(s.m->n_command, sent);
+    }
+    stage_release(&s);
+}
+
+static void a_pasted_text_is_never_a_key(UNUSED void **state)
+{
+    static const char prose[] = "Sorry, the server pauses.\ny:stop\ry\n";
+    struct stage s;
+    stage_make(&s, &usual, 120, 24);
+    for (const char *pane = "123456"; *pane; pane++) {
+        press(&s, (uint32_t)*pane);
+        app_paste(&s.app, prose, 2048, s.now);
+        assert_string_equal(s.app.flash, "pasted text (2048 bytes) was dropped; press : or / first to paste into a line");
+        assert_int_equal(s.app.prompt.kind, PROMPT_NONE);
+        assert_int_equal(s.app.wish, 0);
+    }
+    press(&s, 'S');    // a question is not answered by it either
+    app_paste(&s.app, "y", 1, s.now);
+    assert_true(shows(&s, "Stop the run?"));
+    press(&s, 'n');
+    type(&s, ":");    // a line takes the text's first line, and is not sent
+    app_paste(&s.app, "pause step\ny\n", 13, s.now);
+    assert_string_equal(s.app.prompt.text, "pause step");
+    assert_non_null(strstr(s.app.flash, "10 of 13 pasted bytes were taken"));
+    assert_int_equal(s.m->n_command, 0);
+    press(&s, KEY_ESCAPE);
+    stage_release(&s);
+}
+
+static void the_overview_is_searched_by_metric(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 120, 40);
+    assert_true(shows(&s, "reward"));
+    type(&s, "/pause entropy");    // no letter of a filter is a key
+    press(&s, KEY_CTRL('u'));
+    type(&s, "entropy\r");
+    assert_int_equal(s.app.dialog.title[0], 0);
+    assert_true(shows(&s, "entropy"));
+    assert_false(shows(&s, "gradient norm"));
+    press(&s, KEY_RETURN);
+    assert_true(shows(&s, "train/entropy"));
+    press(&s, KEY_ESCAPE);
+    type(&s, "/nosuchmetric\r");
+    assert_true(shows(&s, "no metric holds the filter's text"));
+    press(&s, KEY_ESCAPE);
+    assert_true(shows(&s, "reward"));
+    assert_int_equal(s.m->n_command, 0);
+    stage_release(&s);
+}
+
 static void a_knob_is_edited_inside_its_bounds_and_reverted(UNUSED void **state)
 {
     struct stage s;
@@ -676,6 +760,9 @@ int main(void)
         cmocka_unit_test(no_key_has_two_meanings_on_a_pane),
         cmocka_unit_test(pausing_is_asked_shouted_and_undone),
         cmocka_unit_test(what_costs_is_confirmed_also_when_typed),
+        cmocka_unit_test(a_number_that_jumps_is_asked_about),
+        cmocka_unit_test(a_pasted_text_is_never_a_key),
+        cmocka_unit_test(the_overview_is_searched_by_metric),
         cmocka_unit_test(a_knob_is_edited_inside_its_bounds_and_reverted),
         cmocka_unit_test(commands_are_checked_before_they_are_sent),
         cmocka_unit_test(colon_q_quits_and_a_mistyped_command_gets_the_nearest),
