@@ -1,453 +1,26 @@
-/* How it stays fast and whole:
- * 1. One writer connection, one reader connection a reading process; WAL, so that neither waits for the other.
- * 2. A commit touches as few pages as it can: steps have no index but their rowid (seq, which only grows since no row is ever
- *    removed), and a step's metrics are one blob: (series id u32, value f64) pairs, little endian; names stand once in the table series.
- * 3. Automatic checkpoints of the write-ahead log are off. A thread folds the log into the file with a connection of its own
- *    whenever it has grown by FOLD_PAGES (PASSIVE: it never blocks the writer), so that an append is an append and nothing else.
- *    What holds the writer up happens in journal_rest, which the writer calls where nobody waits for it: when all is folded and the
- *    log has become longer than CUT_BYTES it is cut to nothing, and a writer that is faster than the folding waits there.
- * 4. A reader copies a page of rows and lets go of its snapshot before it calls anybody: what a callback waits for (a pipe nobody
- *    reads, a network) does not keep the log from being folded. A reader that holds one all the same is named (journal_wal_look). */
+/* How it stays fast and intact:
+ * 1. One writer connection, one reader connection per reading process; WAL, so that neither waits for the other.
+ * 2. A commit touches as few pages as possible: steps have no index except their rowid (seq, which only grows since no row is ever
+ *    removed), and a step's metrics are one blob: (series id u32, value f64) pairs, little endian; names are stored once, in the
+ *    table series.
+ * 3. The write-ahead log is folded into the file by a thread (journal_fold.h), so that an append is an append and nothing else.
+ * 4. A reader copies a page of rows and releases its snapshot before it calls back (pages_read): a callback that waits (for a full
+ *    pipe, a network) does not keep the log from being folded. A reader that keeps its snapshot anyway is named
+ *    (journal_wal_look). */
 #include "protocol/run/journal.h"
-#include <inttypes.h>
-#include <limits.h>
 #include <math.h>
-#include <pthread.h>
-#include <sqlite3.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-#include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
-#include "protocol/run/spawn.h"
+#include "protocol/run/journal_db.h"
+#include "protocol/run/journal_fold.h"
 
-#define JOURNAL_VERSION 1
 #define SERIES_MAX 4096    // different metric names of a run
 #define NAME_MAX_BYTES 96
 #define ROW_PAIR_BYTES 12
-#define BUSY_MS 10000                    // how long a statement waits for another connection's lock
-#define FOLD_MS 1000                     // until a folding that a reader kept from its end is tried again
-#define FOLD_PAGES 1024                  // of 4 KiB: a write-ahead log that is so much longer is folded
-#define SLOW_PAGES (6 * FOLD_PAGES)      // from here on journal_rest waits for the folding
-#define CUT_BYTES ((int64_t)16 << 20)    // of the log, from which on it is cut once it is folded
-#define PAGE_ROWS 256                    // that a reader copies at once
-
-static const char schema[] =
-    "CREATE TABLE IF NOT EXISTS series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);"
-    "CREATE TABLE IF NOT EXISTS incarnation(id INTEGER PRIMARY KEY, from_step INTEGER NOT NULL, wall_s REAL NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS step(seq INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL,"
-    " step INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, wall_s REAL NOT NULL, metrics BLOB NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS sample(seq INTEGER PRIMARY KEY, node TEXT NOT NULL, wall_s REAL NOT NULL, figures BLOB NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS item(item INTEGER PRIMARY KEY, prompt_row INTEGER, rollout_step INTEGER,"
-    " weight_version INTEGER, fate INTEGER, step INTEGER, reward_mean REAL, file_offset INTEGER, file_bytes INTEGER);"
-    "CREATE TABLE IF NOT EXISTS event(seq INTEGER PRIMARY KEY AUTOINCREMENT, incarnation INTEGER, step INTEGER, wall_s REAL,"
-    " kind TEXT, who TEXT, text TEXT, detail TEXT);"
-    "CREATE TABLE IF NOT EXISTS command(id TEXT PRIMARY KEY, answer TEXT, wall_s REAL);"
-    "CREATE TABLE IF NOT EXISTS value(name TEXT PRIMARY KEY, value BLOB);"
-    "CREATE TABLE IF NOT EXISTS eval(step INTEGER, set_name TEXT, incarnation INTEGER, n INTEGER, mean REAL, detail TEXT,"
-    " PRIMARY KEY(step, set_name));"
-    "CREATE TABLE IF NOT EXISTS checkpoint(step INTEGER PRIMARY KEY, path TEXT, state TEXT, stall_s REAL, write_s REAL,"
-    " wall_s REAL);";
-
-enum statement {
-    Q_SERIES_ADD,
-    Q_STEP_ADD,
-    Q_STEP_READ,
-    Q_STEP_LAST,
-    Q_SEQ_STEP,
-    Q_SEQ_EVENT,
-    Q_SUPERSEDE,
-    Q_INCARNATION_ADD,
-    Q_INCARNATION_READ,
-    Q_ITEM_PUT,
-    Q_ITEM_READ,
-    Q_EVENT_ADD,
-    Q_EVENT_READ,
-    Q_COMMAND_PUT,
-    Q_COMMAND_GET,
-    Q_VALUE_PUT,
-    Q_VALUE_GET,
-    Q_EVAL_PUT,
-    Q_SAMPLE_ADD,
-    Q_SAMPLE_READ,
-    Q_SAMPLE_LAST,
-    Q_EVAL_READ,
-    Q_EVAL_FORGET,
-    Q_CHECKPOINT_PUT,
-    Q_CHECKPOINT_READ,
-    Q_BEGIN,
-    Q_COMMIT,
-    Q_ROLLBACK,
-    Q_N,
-};
-static const char *const queries[Q_N] = {
-    [Q_SERIES_ADD] = "INSERT INTO series(id, name) VALUES(?,?)",
-    [Q_STEP_ADD] = "INSERT INTO step(incarnation, step, wall_s, metrics) VALUES(?,?,?,?)",
-    [Q_STEP_READ] = "SELECT seq, incarnation, step, wall_s, metrics FROM step WHERE seq>? AND superseded=0 ORDER BY seq",
-    [Q_STEP_LAST] = ("SELECT max(ifnull((SELECT max(step) FROM step WHERE superseded=0), 0),"
-                     " ifnull((SELECT from_step FROM incarnation ORDER BY id DESC LIMIT 1), 0))"),
-    [Q_SEQ_STEP] = "INSERT INTO step(seq, incarnation, step, wall_s, metrics, superseded) VALUES(?,0,0,0,x'',1)",
-    [Q_SEQ_EVENT] = "INSERT INTO sqlite_sequence(name, seq) VALUES('event',?)",
-    [Q_SUPERSEDE] = "UPDATE step SET superseded=1 WHERE superseded=0 AND step>?",
-    [Q_INCARNATION_ADD] = "INSERT INTO incarnation(from_step, wall_s) VALUES(?,?)",
-    [Q_INCARNATION_READ] = "SELECT id, from_step FROM incarnation ORDER BY id",
-    [Q_SAMPLE_ADD] = "INSERT INTO sample(node, wall_s, figures) VALUES(?,?,?)",
-    [Q_SAMPLE_READ] = "SELECT seq, node, wall_s, figures FROM sample WHERE seq>? ORDER BY seq",
-    [Q_SAMPLE_LAST] = "SELECT max(seq) FROM sample",
-    [Q_ITEM_PUT] = "INSERT OR REPLACE INTO item VALUES(?,?,?,?,?,?,?,?,?)",
-    [Q_ITEM_READ] = "SELECT * FROM item WHERE item>? ORDER BY item",
-    [Q_EVENT_ADD] = "INSERT INTO event(incarnation, step, wall_s, kind, who, text, detail) VALUES(?,?,?,?,?,?,?)",
-    [Q_EVENT_READ] = ("SELECT seq, incarnation, step, wall_s, kind, who, text, detail FROM event"
-                      " WHERE seq>?1 AND (?2 IS NULL OR kind=?2) ORDER BY seq"),
-    [Q_COMMAND_PUT] = "INSERT OR REPLACE INTO command VALUES(?,?,?)",
-    [Q_COMMAND_GET] = "SELECT answer FROM command WHERE id=?",
-    [Q_VALUE_PUT] = "INSERT OR REPLACE INTO value VALUES(?,?)",
-    [Q_VALUE_GET] = "SELECT value FROM value WHERE name=?",
-    [Q_EVAL_PUT] = "INSERT OR REPLACE INTO eval(step, set_name, incarnation, n, mean, detail) VALUES(?,?,?,?,?,?)",
-    [Q_EVAL_READ] = "SELECT step, set_name, incarnation, n, mean, detail FROM eval ORDER BY step, set_name",
-    [Q_EVAL_FORGET] = "DELETE FROM eval WHERE step>?",
-    [Q_CHECKPOINT_PUT] = "INSERT OR REPLACE INTO checkpoint VALUES(?,?,?,?,?,?)",
-    [Q_BEGIN] = "BEGIN IMMEDIATE",
-    [Q_COMMIT] = "COMMIT",
-    [Q_ROLLBACK] = "ROLLBACK",
-    [Q_CHECKPOINT_READ] = "SELECT step, path, state, stall_s, write_s, wall_s FROM checkpoint ORDER BY step",
-};
-
-struct journal {
-    sqlite3 *db;
-    char path[PATH_MAX];
-    bool reader, in_transaction;
-    sqlite3_stmt *stmt[Q_N];    // prepared when first used
-    char **series;              // (n_series) names by id - 1
-    int n_series;
-    bool series_unread;               // the file may hold other ones: read them before use
-    struct buf row;                   // the step row being built
-    struct journal_metric *metric;    // (cap_metric) the row being read
-    int cap_metric;
-    int fold_at;    // pages of the log at which the folding thread is woken
-    int wait_at;    // pages of the log at which journal_rest waits for it
-    /* the folding thread */
-    pthread_t folder;
-    bool folder_runs;
-    pthread_mutex_t lock;    // guards the fields below
-    pthread_cond_t wake, folded;
-    bool stop, wanted, folding;
-    bool is_long;         // the log has been longer than CUT_BYTES since it was cut last
-    bool may_cut;         // it is long, and the last folding has left nothing in it
-    int n_page;           // of the log, after the last commit
-    int64_t n_fold;       // how often it has folded
-    struct error fold;    // why the last folding failed; code ERR_NONE: it did not
-};
-
-static bool db_failed(struct journal *j, const char *what, struct error *err)
-{
-    int code = j->db ? sqlite3_errcode(j->db) : SQLITE_NOMEM;
-    enum error_code kind = code == SQLITE_NOMEM ? ERR_NO_MEMORY : code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? ERR_DATA : ERR_IO;
-    return error_set(err, kind, "cannot %s the journal '%s': %s", what, j->path, j->db ? sqlite3_errmsg(j->db) : "no memory");
-}
-
-static bool db_exec(struct journal *j, const char *sql, const char *what, struct error *err)
-{
-    return sqlite3_exec(j->db, sql, NULL, NULL, NULL) == SQLITE_OK || db_failed(j, what, err);
-}
-
-/* The statement, reset and ready to bind; NULL: see err. */
-static sqlite3_stmt *query(struct journal *j, enum statement q, struct error *err)
-{
-    if (!j->stmt[q] && sqlite3_prepare_v3(j->db, queries[q], -1, SQLITE_PREPARE_PERSISTENT, &j->stmt[q], NULL) != SQLITE_OK) {
-        db_failed(j, "query", err);
-        return NULL;
-    }
-    sqlite3_reset(j->stmt[q]);
-    return j->stmt[q];
-}
-
-static bool query_run(struct journal *j, sqlite3_stmt *s, struct error *err)
-{
-    bool ok = sqlite3_step(s) == SQLITE_DONE || db_failed(j, "write", err);
-    sqlite3_reset(s);
-    return ok;
-}
-
-static void bind_text(sqlite3_stmt *s, int i, const char *text)
-{
-    sqlite3_bind_text(s, i, text, -1, SQLITE_STATIC);
-}
-
-static const char *column_text(sqlite3_stmt *s, int i)
-{
-    const char *t = (const char *)sqlite3_column_text(s, i);
-    return t ? t : "";
-}
-
-/* After the last row of a reading statement: false with err when the database failed. */
-static bool query_done(struct journal *j, sqlite3_stmt *s, int code, struct error *err)
-{
-    bool ok = code == SQLITE_DONE || code == SQLITE_ROW || db_failed(j, "read", err);
-    sqlite3_reset(s);
-    return ok;
-}
-
-/* ---- pages of rows ---- */
-
-/* Copies of rows, so that the statement that read them holds nothing while they are looked at. */
-struct page {
-    sqlite3_value **value;    // (n * n_column)
-    int n, cap, n_column;
-};
-
-static void page_release(struct page *p)
-{
-    for (int i = 0; i < p->n * p->n_column; i++)
-        sqlite3_value_free(p->value[i]);
-    free(p->value);
-    *p = (struct page){ 0 };
-}
-
-/* Copy at most max rows of s into p, and reset s. False: nothing is in p. */
-static bool page_read(struct journal *j, sqlite3_stmt *s, int max, struct page *p, struct error *err)
-{
-    int code;
-    bool ok = true;
-    *p = (struct page){ .n_column = sqlite3_column_count(s) };
-    while (ok && p->n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        if (p->n == p->cap) {
-            int cap = MAX(2 * p->cap, 32);
-            sqlite3_value **grown = realloc(p->value, (size_t)(cap * p->n_column) * sizeof *grown);
-            ok = grown != NULL;
-            p->value = grown ? grown : p->value;
-            p->cap = grown ? cap : p->cap;
-        }
-        if (!ok)
-            break;
-        for (int i = 0; i < p->n_column; i++) {
-            sqlite3_value *copy = sqlite3_value_dup(sqlite3_column_value(s, i));
-            p->value[p->n * p->n_column + i] = copy;
-            ok = ok && copy;
-        }
-        p->n++;
-    }
-    if (!ok)
-        error_set(err, ERR_NO_MEMORY, "no memory to read the journal '%s'", j->path);
-    else
-        ok = p->n == max || code == SQLITE_DONE || db_failed(j, "read", err);
-    sqlite3_reset(s);
-    if (!ok)
-        page_release(p);
-    return ok;
-}
-
-static sqlite3_value *cell(const struct page *p, int row, int column)
-{
-    return p->value[row * p->n_column + column];
-}
-
-static int64_t cell_i64(const struct page *p, int row, int column)
-{
-    return sqlite3_value_int64(cell(p, row, column));
-}
-
-static double cell_f64(const struct page *p, int row, int column)
-{
-    return sqlite3_value_double(cell(p, row, column));
-}
-
-static const char *cell_text(const struct page *p, int row, int column)
-{
-    const char *t = (const char *)sqlite3_value_text(cell(p, row, column));
-    return t ? t : "";
-}
-
-/* Called for a row of a page; false with *ok true ends the reading, with *ok false it has failed. */
-typedef bool page_row_fn(struct journal *j, const struct page *p, int row, void *ctx, bool *ok, struct error *err);
-
-/* All rows of q whose first column is beyond after, in its order, a page at a time. bind: the second parameter, a text; NULL: none. */
-static bool pages_read(struct journal *j, enum statement q, int64_t after, const char *bind, page_row_fn *fn, void *ctx, struct error *err)
-{
-    for (bool more = true; more;) {
-        struct page p;
-        sqlite3_stmt *s = query(j, q, err);
-        if (!s)
-            return false;
-        bool keyed = sqlite3_bind_parameter_count(s) > 0, ok = true;    // those without a key are few: one page takes them all
-        if (keyed)
-            sqlite3_bind_int64(s, 1, after);
-        if (sqlite3_bind_parameter_count(s) > 1)
-            bind_text(s, 2, bind);
-        if (!page_read(j, s, keyed ? PAGE_ROWS : INT_MAX, &p, err))
-            return false;
-        more = keyed && p.n == PAGE_ROWS;
-        for (int i = 0; i < p.n && ok; i++) {
-            if (!fn(j, &p, i, ctx, &ok, err)) {
-                more = false;
-                break;
-            }
-            after = cell_i64(&p, i, 0);
-        }
-        page_release(&p);
-        if (!ok)
-            return false;
-    }
-    return true;
-}
 
 /* ---- opening ---- */
-
-/* Fold what can be folded. *n_frame: frames of the log; *whole: all of them are in the file now. */
-static int fold_once(sqlite3 *db, int *n_frame, bool *whole)
-{
-    int n_folded = -1;
-    *n_frame = -1;
-    int code = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, n_frame, &n_folded);
-    *whole = code == SQLITE_OK && *n_frame >= 0 && n_folded >= *n_frame;
-    if (code == SQLITE_OK && *n_frame < 0)    // SQLite does nothing, and says so only here, on a connection that has not read yet
-        code = sqlite3_exec(db, "SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
-    return code;
-}
-
-/* A short log is left alone: the append that begins the log again after a whole folding waits for the disk, so it must be rare. */
-static bool fold_is_due(const struct journal *j)
-{
-    return j->wanted || j->n_page >= FOLD_PAGES || j->is_long;
-}
-
-static void *fold_run(void *arg)
-{
-    struct journal *j = arg;
-    sqlite3 *db = NULL;
-    int code = sqlite3_open_v2(j->path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
-    if (code == SQLITE_OK)
-        code = sqlite3_exec(db, "PRAGMA synchronous=NORMAL; SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
-    pthread_mutex_lock(&j->lock);
-    while (!j->stop) {
-        j->fold = (struct error){ 0 };
-        if (code != SQLITE_OK && code != SQLITE_BUSY && code != SQLITE_LOCKED)    // those: later
-            error_set(&j->fold, ERR_IO, "cannot fold the journal's log '%s-wal': %s", j->path, db ? sqlite3_errmsg(db) : "no memory");
-        struct timespec until = clock_after(FOLD_MS);
-        while (!j->stop && !j->wanted && pthread_cond_timedwait(&j->wake, &j->lock, &until) == 0)
-            ;
-        if (j->stop || !db || !fold_is_due(j))
-            continue;
-        int n_frame;
-        bool whole;
-        j->wanted = false;
-        j->folding = true;
-        pthread_mutex_unlock(&j->lock);
-        code = fold_once(db, &n_frame, &whole);
-        pthread_mutex_lock(&j->lock);
-        j->folding = false;
-        j->is_long = j->is_long || (int64_t)n_frame * 4096 > CUT_BYTES;
-        j->may_cut = whole && j->is_long;
-        j->n_fold++;
-        pthread_cond_broadcast(&j->folded);
-    }
-    pthread_mutex_unlock(&j->lock);
-    sqlite3_close(db);
-    return NULL;
-}
-
-/* After each commit: wake the folding thread when the log has become FOLD_PAGES longer. */
-static int log_grown(void *arg, UNUSED sqlite3 *db, UNUSED const char *name, int n_page)
-{
-    struct journal *j = arg;
-    if (n_page < j->fold_at - FOLD_PAGES) {    // it has begun again
-        j->fold_at = FOLD_PAGES;
-        j->wait_at = SLOW_PAGES;
-    }
-    pthread_mutex_lock(&j->lock);
-    j->n_page = n_page;
-    if (n_page >= j->fold_at) {
-        j->fold_at = n_page + FOLD_PAGES;
-        j->wanted = true;
-        pthread_cond_signal(&j->wake);
-    }
-    pthread_mutex_unlock(&j->lock);
-    return SQLITE_OK;
-}
-
-/* The lock is held. Wait for a folding that begins now: while the writer waits nothing is added, so it reaches the end of the log
- * unless a reader stands in its way. */
-static void fold_wait(struct journal *j)
-{
-    struct timespec until = clock_after(FOLD_MS);
-    int64_t wanted = j->n_fold + 1 + j->folding;
-    j->wait_at = j->n_page + FOLD_PAGES;
-    j->wanted = true;
-    pthread_cond_signal(&j->wake);
-    while (j->n_fold < wanted && pthread_cond_timedwait(&j->folded, &j->lock, &until) == 0)
-        ;
-}
-
-void journal_rest(struct journal *j)
-{
-    BUG_IF(j->in_transaction, "the journal's writer rests inside a transaction");
-    pthread_mutex_lock(&j->lock);
-    if (j->n_page >= j->wait_at)
-        fold_wait(j);
-    bool cut = j->may_cut;
-    j->may_cut = false;
-    pthread_mutex_unlock(&j->lock);
-    if (!cut)
-        return;
-    sqlite3_busy_timeout(j->db, 0);    // a reader is not waited for: the next folding makes it possible again
-    cut = sqlite3_wal_checkpoint_v2(j->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) == SQLITE_OK;
-    sqlite3_busy_timeout(j->db, BUSY_MS);
-    pthread_mutex_lock(&j->lock);
-    j->is_long = j->is_long && !cut;
-    j->n_page = cut ? 0 : j->n_page;
-    pthread_mutex_unlock(&j->lock);
-}
-
-/* "process 7534 (rollcall ctl events)" */
-static void process_say(int pid, char *out, size_t size)
-{
-    char path[64], line[256];
-    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
-    snprintf(out, size, "process %d", pid);
-    FILE *c = fopen(path, "re");
-    size_t n = c ? fread(line, 1, sizeof line - 1, c) : 0;
-    if (c)
-        fclose(c);
-    while (n > 0 && !line[n - 1])
-        n--;
-    line[n] = 0;
-    for (size_t i = 0; i < n; i++)
-        line[i] = line[i] ? line[i] : ' ';
-    if (n > 0)
-        snprintf(out, size, "process %d (%.180s)", pid, line);
-}
-
-/* Who holds a lock of a reader on the log, as the kernel lists them: "1: POSIX  ADVISORY  READ 7534 fe:00:10953417 123 123". The one
- * of last time is found again when it is still there. writer: it is not in its own way. */
-static void reader_find(const struct stat *shm, int writer, int last_pid, struct journal_wal *out)
-{
-    enum {
-        READ_LOCK_FIRST = 120 + 3,
-        READ_LOCK_LAST = READ_LOCK_FIRST + 4,
-    };    // SQLite's wal.c, WAL_READ_LOCK
-    char line[256];
-    FILE *f = fopen("/proc/locks", "re");
-    while (f && fgets(line, sizeof line, f)) {
-        unsigned dev_major, dev_minor;
-        uint64_t inode, first, last;
-        int pid;
-        if (sscanf(line, "%*d: POSIX %*s READ %d %x:%x:%" PRIu64 " %" PRIu64 " %" PRIu64, &pid, &dev_major, &dev_minor, &inode, &first,
-                   &last)
-                != 6
-            || inode != shm->st_ino || dev_major != major(shm->st_dev) || dev_minor != minor(shm->st_dev) || first > READ_LOCK_LAST
-            || last < READ_LOCK_FIRST || pid <= 0 || pid == getpid() || pid == writer)
-            continue;
-        if (!out->reader_pid || pid == last_pid)
-            out->reader_pid = pid;
-    }
-    if (f)
-        fclose(f);
-    if (out->reader_pid)
-        process_say(out->reader_pid, out->reader, sizeof out->reader);
-}
 
 static bool series_load(struct journal *j, struct error *err)
 {
@@ -471,57 +44,6 @@ static bool series_load(struct journal *j, struct error *err)
     return ok;
 }
 
-static bool version_check(struct journal *j, struct error *err)
-{
-    sqlite3_stmt *s = NULL;
-    int version = -1;
-    if (sqlite3_prepare_v2(j->db, "PRAGMA user_version", -1, &s, NULL) == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW)
-        version = sqlite3_column_int(s, 0);
-    sqlite3_finalize(s);
-    if (version < 0)
-        return db_failed(j, "open", err);
-    if (version > JOURNAL_VERSION)
-        return error_set(err, ERR_DATA, "the journal '%s' was written by a newer rollcall (version %d; this one knows %d)", j->path,
-                         version, JOURNAL_VERSION);
-    return true;
-}
-
-bool journal_path_check(const char *run_dir, struct error *err)
-{
-    const sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
-    size_t max = vfs ? (size_t)vfs->mxPathname : 512, name = strlen("/journal.db-journal");    // as SQLite counts
-    return strlen(run_dir) + name <= max
-           || error_set(err, ERR_USAGE,
-                        "the run's path has %zu bytes, and SQLite, which keeps its journal, takes at most %zu; choose a shorter "
-                        "--runs-dir: '%.200s...'",
-                        strlen(run_dir), max - name, run_dir);
-}
-
-static bool db_open(struct journal *j, struct error *err)
-{
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (j->reader ? 0 : SQLITE_OPEN_CREATE);
-    int code = sqlite3_open_v2(j->path, &j->db, flags, NULL);
-    if (code != SQLITE_OK && j->reader) {    // a run on a read-only medium can still be looked at
-        sqlite3_close(j->db);
-        code = sqlite3_open_v2(j->path, &j->db, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, NULL);
-    }
-    if (code != SQLITE_OK)
-        return db_failed(j, "open", err);
-    sqlite3_busy_timeout(j->db, BUSY_MS);
-    if (j->reader)    // the last one to go would fold the log: that is the writer's business
-        sqlite3_db_config(j->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
-    if (!j->reader && !db_exec(j, "PRAGMA journal_mode=WAL", "open", err))
-        return false;
-    if (!db_exec(j, "PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0; PRAGMA temp_store=MEMORY", "open", err)
-        || !version_check(j, err))
-        return false;
-    if (j->reader)
-        return db_exec(j, "PRAGMA query_only=ON", "open", err);
-    return db_exec(j, "BEGIN IMMEDIATE", "open", err) && db_exec(j, schema, "make", err)
-           && db_exec(j, "PRAGMA user_version=1; COMMIT", "make", err)
-           && query(j, Q_ROLLBACK, err);    // made now, so that it needs no memory when there is none
-}
-
 static struct journal *open_any(const char *run_dir, bool reader, struct error *err)
 {
     struct journal *j = calloc(1, sizeof *j);
@@ -530,27 +52,12 @@ static struct journal *open_any(const char *run_dir, bool reader, struct error *
         error_set(err, ERR_NO_MEMORY, "no memory for the journal of '%s'", run_dir);
         return NULL;
     }
-    pthread_mutex_init(&j->lock, NULL);
-    clock_cond_init(&j->wake);
-    clock_cond_init(&j->folded);
     j->reader = reader;
     bool ok = path_join(j->path, sizeof j->path, run_dir, "journal.db") || error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
     if (ok && reader && !path_exists(j->path))
         ok = error_set(err, ERR_NOT_FOUND, "'%s' holds no journal; is it a run directory?", run_dir);
-    ok = ok && db_open(j, err) && series_load(j, err);
+    ok = ok && db_open(j, err) && series_load(j, err) && (reader || (j->folder = folder_new(j->db, j->path, err)));
     if (!ok) {
-        journal_close(j);
-        return NULL;
-    }
-    if (reader)
-        return j;
-    j->fold_at = FOLD_PAGES;
-    j->wait_at = SLOW_PAGES;
-    sqlite3_wal_hook(j->db, log_grown, j);
-    int code = pthread_create(&j->folder, NULL, fold_run, j);
-    j->folder_runs = code == 0;
-    if (!j->folder_runs) {    // its log would grow without end
-        error_set(err, ERR_NO_MEMORY, "cannot start the thread of the journal '%s': %s", j->path, strerror(code));
         journal_close(j);
         return NULL;
     }
@@ -567,53 +74,34 @@ struct journal *journal_open_reader(const char *run_dir, struct error *err)
     return open_any(run_dir, true, err);
 }
 
-void journal_wal_look(const char *run_dir, int last_pid, struct journal_wal *out)
-{
-    char path[PATH_MAX];
-    struct stat st;
-    *out = (struct journal_wal){ 0 };
-    if (snprintf(path, sizeof path, "%s/journal.db", run_dir) < (int)sizeof path && stat(path, &st) == 0)
-        out->db_bytes = st.st_size;
-    if (snprintf(path, sizeof path, "%s/journal.db-wal", run_dir) < (int)sizeof path && stat(path, &st) == 0)
-        out->wal_bytes = st.st_size;
-    if (snprintf(path, sizeof path, "%s/journal.db-shm", run_dir) < (int)sizeof path && stat(path, &st) == 0)
-        reader_find(&st, process_find(run_dir, "controller"), last_pid, out);
-}
-
 bool journal_folds(struct journal *j, struct error *err)
 {
-    pthread_mutex_lock(&j->lock);
-    struct error last = j->fold;
-    pthread_mutex_unlock(&j->lock);
-    return !last.text[0] || error_set(err, last.code, "%s", last.text);
+    return !j->folder || folder_folds(j->folder, err);    // a reader folds nothing
+}
+
+void journal_rest(struct journal *j)
+{
+    BUG_IF(j->in_transaction, "the journal's writer rests inside a transaction");
+    folder_rest(j->folder, JOURNAL_BUSY_MS);
 }
 
 void journal_close(struct journal *j)
 {
     if (!j)
         return;
-    if (j->folder_runs) {
-        pthread_mutex_lock(&j->lock);
-        j->stop = true;
-        pthread_cond_signal(&j->wake);
-        pthread_mutex_unlock(&j->lock);
-        pthread_join(j->folder, NULL);
-    }
+    folder_free(j->folder);
     if (j->in_transaction)
         journal_rollback(j);
-    for (int i = 0; i < Q_N; i++)
-        sqlite3_finalize(j->stmt[i]);
-    sqlite3_close(j->db);
+    db_close(j);
     for (int i = 0; i < j->n_series; i++)
         free(j->series[i]);
     free(j->series);
     free(j->metric);
     buf_release(&j->row);
-    pthread_mutex_destroy(&j->lock);
-    pthread_cond_destroy(&j->wake);
-    pthread_cond_destroy(&j->folded);
     free(j);
 }
+
+/* ---- transactions and incarnations ---- */
 
 bool journal_begin(struct journal *j, struct error *err)
 {
@@ -645,7 +133,7 @@ void journal_rollback(struct journal *j)
         sqlite3_reset(j->stmt[Q_ROLLBACK]);
     }
     j->in_transaction = false;
-    /* A series named in the lost transaction is unknown to the file again: read the names anew. */
+    /* A series named in the lost transaction is no longer in the file: read the names again. */
     for (int i = 0; i < j->n_series; i++)
         free(j->series[i]);
     j->n_series = 0;
@@ -689,8 +177,8 @@ bool journal_incarnations_read(struct journal *j, journal_incarnation_fn *fn, vo
 
 /* ---- steps ---- */
 
-/* The id of a name, made when new; 0: see err. Searched from where the last call ended: rows name their series in the same
- * order, so that the first guess is right. */
+/* The id of a name, created when new; 0: see err. The search starts where the last call ended: rows name their series in the same
+ * order, so the first guess is usually right. */
 static uint32_t series_id(struct journal *j, const char *name, int *guess, struct error *err)
 {
     for (int i = 0; i < j->n_series; i++) {
@@ -724,7 +212,7 @@ static uint32_t series_id(struct journal *j, const char *name, int *guess, struc
     return (uint32_t)j->n_series;
 }
 
-/* The blob of a row into j->row. */
+/* Write a row's blob into j->row. */
 static bool row_pack(struct journal *j, const struct journal_metric *metric, int n, struct error *err)
 {
     int guess = 0;
@@ -770,7 +258,7 @@ static int row_unpack(struct journal *j, sqlite3_value *cell, struct error *err)
         uint32_t id;
         memcpy(&id, blob + i * ROW_PAIR_BYTES, sizeof id);
         memcpy(&j->metric[i].value, blob + i * ROW_PAIR_BYTES + 4, sizeof(double));
-        if (id > (uint32_t)j->n_series && !series_load(j, err))    // named since this reader looked, or lost by a rollback
+        if (id > (uint32_t)j->n_series && !series_load(j, err))    // named since this reader last looked, or lost in a rollback
             return -1;
         if (id == 0 || id > (uint32_t)j->n_series) {
             error_set(err, ERR_DATA, "the journal '%s' names series %u of %d", j->path, id, j->n_series);
@@ -839,7 +327,7 @@ bool journal_sample_add(struct journal *j, const char *node, double wall_s, cons
     return query_run(j, s, err);
 }
 
-/* A reader may meet a journal from before there were samples. */
+/* A reader may open a journal from a version without samples. */
 static bool samples_there(struct journal *j)
 {
     sqlite3_stmt *s = NULL;
@@ -977,7 +465,7 @@ bool journal_command_put(struct journal *j, const char *id, const char *answer, 
     return query_run(j, s, err);
 }
 
-/* The one column of the one row that key has, appended to out. */
+/* Append to out the only column of the only row for key. */
 static bool one_get(struct journal *j, enum statement q, const char *key, struct buf *out, bool *found, struct error *err)
 {
     sqlite3_stmt *s = query(j, q, err);

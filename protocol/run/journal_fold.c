@@ -1,0 +1,183 @@
+#include "protocol/run/journal_fold.h"
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+
+#define FOLD_MS 1000                     // until a folding that a reader stopped short is tried again
+#define FOLD_PAGES 1024                  // of 4 KiB: growth at which the log is folded
+#define SLOW_PAGES (6 * FOLD_PAGES)      // from here on folder_rest waits for the folding
+#define CUT_BYTES ((int64_t)16 << 20)    // length above which a folded log is truncated
+
+struct journal_folder {
+    sqlite3 *db;         // the writer's; borrowed
+    const char *path;    // of the journal; borrowed
+    int fold_at;         // pages of the log at which the thread is woken
+    int wait_at;         // pages of the log at which folder_rest waits for it
+    pthread_t thread;
+    bool runs;
+    pthread_mutex_t lock;    // guards the fields below
+    pthread_cond_t wake, folded;
+    bool stop, wanted, folding;
+    bool is_long;        // the log has been longer than CUT_BYTES since it was truncated last
+    bool may_cut;        // it is long, and the last folding has left nothing in it
+    int n_page;          // of the log, after the last commit
+    int64_t n_fold;      // how often it has folded
+    struct error why;    // why the last folding failed; code ERR_NONE: it did not
+};
+
+/* Fold what can be folded. *n_frame: frames of the log; *whole: all of them are in the file now. */
+static int fold_once(sqlite3 *db, int *n_frame, bool *whole)
+{
+    int n_folded = -1;
+    *n_frame = -1;
+    int code = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, n_frame, &n_folded);
+    *whole = code == SQLITE_OK && *n_frame >= 0 && n_folded >= *n_frame;
+    if (code == SQLITE_OK && *n_frame < 0)    // SQLite does nothing, and says so only here, on a connection that has not read yet
+        code = sqlite3_exec(db, "SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
+    return code;
+}
+
+/* A short log is left alone: the append that begins the log again after a whole folding waits for the disk, so it must be rare. */
+static bool fold_is_due(const struct journal_folder *f)
+{
+    return f->wanted || f->n_page >= FOLD_PAGES || f->is_long;
+}
+
+static void *fold_run(void *arg)
+{
+    struct journal_folder *f = arg;
+    sqlite3 *db = NULL;
+    int code = sqlite3_open_v2(f->path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+    if (code == SQLITE_OK)
+        code = sqlite3_exec(db, "PRAGMA synchronous=NORMAL; SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
+    pthread_mutex_lock(&f->lock);
+    while (!f->stop) {
+        f->why = (struct error){ 0 };
+        if (code != SQLITE_OK && code != SQLITE_BUSY && code != SQLITE_LOCKED)    // busy: try again later
+            error_set(&f->why, ERR_IO, "cannot fold the journal's log '%s-wal': %s", f->path, db ? sqlite3_errmsg(db) : "no memory");
+        struct timespec until = clock_after(FOLD_MS);
+        while (!f->stop && !f->wanted && pthread_cond_timedwait(&f->wake, &f->lock, &until) == 0)
+            ;
+        if (f->stop || !db || !fold_is_due(f))
+            continue;
+        int n_frame;
+        bool whole;
+        f->wanted = false;
+        f->folding = true;
+        pthread_mutex_unlock(&f->lock);
+        code = fold_once(db, &n_frame, &whole);
+        pthread_mutex_lock(&f->lock);
+        f->folding = false;
+        f->is_long = f->is_long || (int64_t)n_frame * 4096 > CUT_BYTES;
+        f->may_cut = whole && f->is_long;
+        f->n_fold++;
+        pthread_cond_broadcast(&f->folded);
+    }
+    pthread_mutex_unlock(&f->lock);
+    sqlite3_close(db);
+    return NULL;
+}
+
+/* After each commit: wake the folding thread when the log has grown by FOLD_PAGES. */
+static int log_grown(void *arg, UNUSED sqlite3 *db, UNUSED const char *name, int n_page)
+{
+    struct journal_folder *f = arg;
+    if (n_page < f->fold_at - FOLD_PAGES) {    // the log started over
+        f->fold_at = FOLD_PAGES;
+        f->wait_at = SLOW_PAGES;
+    }
+    pthread_mutex_lock(&f->lock);
+    f->n_page = n_page;
+    if (n_page >= f->fold_at) {
+        f->fold_at = n_page + FOLD_PAGES;
+        f->wanted = true;
+        pthread_cond_signal(&f->wake);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return SQLITE_OK;
+}
+
+/* The lock is held. Wait for a folding that begins now: while the writer waits nothing is added, so it reaches the end of the log
+ * unless a reader stands in its way. */
+static void fold_wait(struct journal_folder *f)
+{
+    struct timespec until = clock_after(FOLD_MS);
+    int64_t wanted = f->n_fold + 1 + f->folding;
+    f->wait_at = f->n_page + FOLD_PAGES;
+    f->wanted = true;
+    pthread_cond_signal(&f->wake);
+    while (f->n_fold < wanted && pthread_cond_timedwait(&f->folded, &f->lock, &until) == 0)
+        ;
+}
+
+void folder_rest(struct journal_folder *f, int busy_ms)
+{
+    pthread_mutex_lock(&f->lock);
+    if (f->n_page >= f->wait_at)
+        fold_wait(f);
+    bool cut = f->may_cut;
+    f->may_cut = false;
+    pthread_mutex_unlock(&f->lock);
+    if (!cut)
+        return;
+    sqlite3_busy_timeout(f->db, 0);    // a reader is not waited for: the next folding makes it possible again
+    cut = sqlite3_wal_checkpoint_v2(f->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) == SQLITE_OK;
+    sqlite3_busy_timeout(f->db, busy_ms);
+    pthread_mutex_lock(&f->lock);
+    f->is_long = f->is_long && !cut;
+    f->n_page = cut ? 0 : f->n_page;
+    pthread_mutex_unlock(&f->lock);
+}
+
+bool folder_folds(struct journal_folder *f, struct error *err)
+{
+    pthread_mutex_lock(&f->lock);
+    struct error last = f->why;
+    pthread_mutex_unlock(&f->lock);
+    return !last.text[0] || error_set(err, last.code, "%s", last.text);
+}
+
+struct journal_folder *folder_new(sqlite3 *db, const char *path, struct error *err)
+{
+    struct journal_folder *f = calloc(1, sizeof *f);
+    if (!f) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the journal '%s'", path);
+        return NULL;
+    }
+    f->db = db;
+    f->path = path;
+    f->fold_at = FOLD_PAGES;
+    f->wait_at = SLOW_PAGES;
+    pthread_mutex_init(&f->lock, NULL);
+    clock_cond_init(&f->wake);
+    clock_cond_init(&f->folded);
+    int code = pthread_create(&f->thread, NULL, fold_run, f);
+    f->runs = code == 0;
+    if (!f->runs) {    // without it the log would grow without bound
+        error_set(err, ERR_NO_MEMORY, "cannot start the thread of the journal '%s': %s", path, strerror(code));
+        folder_free(f);
+        return NULL;
+    }
+    sqlite3_wal_hook(db, log_grown, f);
+    return f;
+}
+
+void folder_free(struct journal_folder *f)
+{
+    if (!f)
+        return;
+    sqlite3_wal_hook(f->db, NULL, NULL);
+    if (f->runs) {
+        pthread_mutex_lock(&f->lock);
+        f->stop = true;
+        pthread_cond_signal(&f->wake);
+        pthread_mutex_unlock(&f->lock);
+        pthread_join(f->thread, NULL);
+    }
+    pthread_mutex_destroy(&f->lock);
+    pthread_cond_destroy(&f->wake);
+    pthread_cond_destroy(&f->folded);
+    free(f);
+}
