@@ -5,6 +5,7 @@
 #include <string.h>
 #include "console/batch/watch.h"
 #include "console/fleet/link.h"
+#include "console/fleet/record.h"
 #include "console/fleet/simulate.h"
 #include "console/tui/console.h"
 #include "console/tui/widget.h"
@@ -12,6 +13,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/run/run_find.h"
+#include "protocol/run/run_lock.h"
 
 /* Words for the options that choose one of a few. */
 static bool word_find(const char *option, const char *word, const char *const *words, int n, int *out, struct error *err)
@@ -66,7 +68,8 @@ static bool run_watch(const char *run_dir, bool read_only, const struct console_
     struct model *m = model_new(err);
     if (!m)
         return false;
-    struct feed *feed = link_new(run_dir, read_only, m, clock_ns(), err);
+    bool live = run_is_live(run_dir);
+    struct feed *feed = live ? link_new(run_dir, read_only, m, clock_ns(), err) : record_new(run_dir, m, clock_ns(), err);
     bool ok = feed && (batch ? batch_watch(feed, m, batch, from, err) : console_run(feed, m, o, err));
     if (ok && !batch)
         farewell_print(m, run_dir);
@@ -101,15 +104,19 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         { "batch", NULL, CLI_FLAG, &is_batch, NULL, "lines instead of a screen, until the run ends" },
         { "format", NULL, CLI_STR, &format, "FORMAT", "text or jsonl" },
         { "interval", NULL, CLI_F64, &interval_s, "SECONDS", "at most a step's line so often (text 1, jsonl 0: every step)" },
-        { "from", NULL, CLI_I64, &from, "STEP", "first step told (the newest)" },
+        { "from", NULL, CLI_I64, &from, "STEP", "first step told (the newest; of a run that is over, the first)" },
     };
-    struct cli cli = { .command = "rollcall console",
-                       .about = "Shows a live run and lets you steer it. Training never depends on a console; any number may be open.",
-                       .operands = "[RUN_DIR]",
-                       .options = options,
-                       .n_options = ARRAY_SIZE(options),
-                       .operand = operand,
-                       .max_operands = 1 };
+    struct cli cli = {
+        .command = "rollcall console",
+        .about =
+            "Shows a live run and lets you steer it, or what a run that is over left on disk. Training never depends on a console; any\n"
+            "number may be open.",
+        .operands = "[RUN_DIR]",
+        .options = options,
+        .n_options = ARRAY_SIZE(options),
+        .operand = operand,
+        .max_operands = 1
+    };
     char run_dir[4096];
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;

@@ -114,6 +114,10 @@ static void news_tell(struct watch *w, const struct model *m)
 bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *config, int64_t from, struct error *err)
 {
     struct watch w = { .next = from, .since_s = clock_wall_s() };
+    if (m->ended) {    // nothing more will come: what there is to tell is the whole run
+        w.next = MAX(from, 0);
+        w.since_s = 0;
+    }
     bool ok = false, signalled = false;
     sigset_t set, before;
     sigemptyset(&set);

@@ -386,7 +386,7 @@ static void step_heard(struct link *l, struct model *m, const struct mval *v)
     m->step = MAX(m->step, step);
 }
 
-static void rollout_read(struct model *m, const struct mval *v)
+void rollout_take(struct model *m, const struct mval *v)
 {
     size_t len;
     int64_t item = mval_i64(mval_get(v, "item"), -1);
@@ -433,7 +433,7 @@ static void rollouts_read(struct model *m, const struct mval *v)
 {
     const struct mval *list = mval_get(v, "groups");
     for (int64_t i = mval_n(list) - 1; i >= 0; i--)    // newest first on the wire
-        rollout_read(m, mval_at(list, i));
+        rollout_take(m, mval_at(list, i));
 }
 
 /* An event comes without its number, so the list is asked for; a change of state is taken at once. */
@@ -468,7 +468,7 @@ static void heard(struct link *l, struct model *m, const struct net_event *ev, i
     if (strcmp(topic, "step") == 0)
         step_heard(l, m, body);
     else if (strcmp(topic, "rollout") == 0)
-        rollout_read(m, body);
+        rollout_take(m, body);
     else if (strcmp(topic, "process") == 0)
         process_read(m, body, false, now_ns);
     else if (strcmp(topic, "event") == 0)

@@ -129,7 +129,7 @@ static void procs_draw(const struct app *a, struct cells *c, struct rect r, int6
             cells_fmt(c, x, y, in.x + in.w - x, ROLE_DIM, "waits for %s", p->waits_for);
     }
     if (m->n_proc == 0 && in.h > 0)
-        cells_text(c, in.x + 1, in.y, in.w - 2, "none has been heard of yet", ROLE_DIM);
+        cells_text(c, in.x + 1, in.y, in.w - 2, m->ended ? "all have ended" : "none has been heard of yet", ROLE_DIM);
 }
 
 static enum role reward_role(double reward)

@@ -281,7 +281,11 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
     if (r.h >= 14)
         legend_draw(a, c, (struct rect){ in.x + 1, in.y + in.h - 1, in.w - 2, 1 });
     if (workers_rows(pane, a) == 0 && in.h > 1)
-        cells_text(c, in.x + 1, in.y + 1, in.w - 2, m->n_proc ? "none holds the filter's text" : "none has been heard of yet", ROLE_DIM);
+        cells_text(c, in.x + 1, in.y + 1, in.w - 2,
+                   m->n_proc  ? "none holds the filter's text"
+                   : m->ended ? "all have ended"
+                              : "none has been heard of yet",
+                   ROLE_DIM);
 }
 
 static bool workers_act(struct pane *pane, struct app *a, enum request req, UNUSED int64_t now_ns)

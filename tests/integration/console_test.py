@@ -236,12 +236,31 @@ class Console(RunCase):
             _, err = screen.communicate(timeout=LIMIT + 300)
             self.assertEqual(screen.returncode, 0, name + "\n" + err + run.logs())
 
+    def test_a_run_that_is_over_opens_with_all_it_left(self):
+        run = self.start("--max-steps", "6")
+        self.assertEqual(run.wait()[0], 0)
+        run.kill()
+        last = run.steps()[-1]
+        self.screen(run, "wait:FINISHED", f"wait:step {last}/{last}", "wait:all have ended", "keys:3", "wait:newest groups",
+                    "keys:4a/max_steps\\r", "wait:max_steps", "keys:5", "wait:controller", "keys:6", "wait:finished",
+                    "keys::pause\\r", "wait:refused: the run is over; it goes on with: rollcall train --resume")
+        console = self.watch(run, "--format", "jsonl")
+        told = [json.loads(line) for line in console.stdout]
+        self.assertEqual([t["step"] for t in told if t["event"] == "step"], list(range(1, last + 1)))
+        self.assertEqual((told[-1]["event"], console.wait()), ("finished", 0))
+
+    def test_a_run_whose_processes_were_all_killed_opens_and_says_how_it_goes_on(self):
+        run = self.start()
+        run.wait_step(2)
+        run.kill()
+        self.screen(run, "wait:STOPPED", "wait:all its processes are gone; it goes on with: rollcall train --resume")
+
     def test_what_cannot_be_shown_is_said_in_one_sentence(self):
         for args, want, code in (
             (["--runs-dir", self.task.path("nothing")], "no run is live under", 1),
             ([self.task.path("nothing")], "there is no run directory", 1),
             ([self.task.path("model")], "is no run: it has no run.yaml", 1),
-            ([os.path.dirname(self.task.run_file())], "is not live", 1),
+            ([os.path.dirname(self.task.run_file())], "holds no journal", 1),
             (["--format", "xml"], "text or jsonl", 2),
             (["--color", "pink"], "--color does not know 'pink'", 2),
         ):

@@ -106,6 +106,8 @@ class Holds:
 def written(file):
     """What a process has written to a file that it was started with. Its place in the file is ours too, so a file opened anew
     is read: to seek in this one would make the process write in the midst of what it has written."""
+    if file.closed:    # the run has been put away
+        return ""
     with open(f"/proc/self/fd/{file.fileno()}", errors="replace") as f:
         return f.read()
 

@@ -1,0 +1,195 @@
+#include "console/fleet/record.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "console/fleet/link.h"
+#include "console/fleet/logtail.h"
+#include "console/fleet/run_end.h"
+#include "protocol/base/file.h"
+#include "protocol/run/journal.h"
+#include "protocol/run/rollout_file.h"
+#include "protocol/run/run_failure.h"
+#include "protocol/wire/message.h"
+
+struct record {
+    struct feed feed;
+    struct logtail *logs;
+    char run_dir[4096];
+};
+
+/* What is taken from the journal beside what run_end_read takes. */
+struct extract {
+    struct model *m;
+    int64_t now_ns;
+    double first_s, last_s;    // of its events, since 1970; 0: none
+    /* the newest groups that the rollout file holds: a ring of offsets and sizes, n in all */
+    struct {
+        int64_t offset, bytes, step;
+    } group[MODEL_ROLLOUTS];
+    int64_t n_group;
+};
+
+static bool checkpoint_take(void *arg, const struct journal_checkpoint *c)
+{
+    struct extract *x = arg;
+    if (strcmp(c->state, "complete") == 0)
+        x->m->checkpoint = MAX(x->m->checkpoint, c->step);
+    return true;
+}
+
+static bool item_take(void *arg, const struct journal_item *i)
+{
+    struct extract *x = arg;
+    if (i->file_offset < 0)
+        return true;
+    x->group[x->n_group % MODEL_ROLLOUTS].offset = i->file_offset;
+    x->group[x->n_group % MODEL_ROLLOUTS].step = i->fate == ITEM_TRAINED ? i->step : -1;
+    x->group[x->n_group++ % MODEL_ROLLOUTS].bytes = i->file_bytes;
+    return true;
+}
+
+/* Settings that were changed while the run went, in their order; and how long it took. */
+static bool event_take(void *arg, const struct journal_event *e)
+{
+    struct extract *x = arg;
+    size_t i;
+    json_t *change, *facts = e->detail[0] ? json_loads(e->detail, 0, NULL) : NULL;
+    x->first_s = x->first_s > 0 ? x->first_s : e->wall_s;
+    x->last_s = e->wall_s;
+    json_array_foreach(json_object_get(facts, "changes"), i, change)
+    {
+        const char *name = json_string_value(json_object_get(change, "name"));
+        const char *value = json_string_value(json_object_get(change, "value"));
+        if (name && value)
+            model_knob(x->m, name, value, x->now_ns);
+    }
+    json_decref(facts);
+    return true;
+}
+
+static bool settings_take(struct model *m, const char *run_dir, int64_t now_ns, struct error *err)
+{
+    char path[4200];
+    struct buf text = BUF_INIT;
+    struct run_config *c = malloc(sizeof *c);
+    bool ok = false;
+    if (!c) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the run's settings");
+        goto out;
+    }
+    run_config_init(c);
+    TRY(path_join(path, sizeof path, run_dir, "run.yaml") && run_config_read(c, path, err));
+    for (int i = 0; i < n_knobs; i++) {
+        buf_clear(&text);
+        model_knob(m, knobs[i].name, knob_text(&knobs[i], c, &text), now_ns);
+        m->knob[i].changed_ns = 0;    // these are what it began with
+        m->knob[i].before[0] = 0;
+    }
+    m->max_steps = c->max_steps;
+    ok = true;
+out:
+    buf_release(&text);
+    free(c);
+    return ok;
+}
+
+/* The newest groups, oldest first. One that is damaged or gone is left out: the doctor's affair, not this screen's. */
+static void rollouts_take(struct extract *x, const char *run_dir)
+{
+    char path[4200];
+    struct error err;
+    struct buf record = BUF_INIT;
+    if (!path_join(path, sizeof path, run_dir, "rollouts/groups.zst"))
+        return;
+    for (int64_t i = MAX(x->n_group - MODEL_ROLLOUTS, 0); i < x->n_group; i++) {
+        struct msg_in group;
+        buf_clear(&record);
+        if (!rollout_file_read(path, x->group[i % MODEL_ROLLOUTS].offset, x->group[i % MODEL_ROLLOUTS].bytes, &record, &err)
+            || !msg_read_request(&group, record.data, record.len, &err))
+            continue;
+        int64_t n = x->m->n_rollout;
+        rollout_take(x->m, group.root);
+        if (x->m->n_rollout > n)    // a record does not say which step its group was trained in
+            x->m->rollout[n % MODEL_ROLLOUTS].step = x->group[i % MODEL_ROLLOUTS].step;
+        msg_in_release(&group);
+    }
+    buf_release(&record);
+}
+
+static bool record_read(struct model *m, const char *run_dir, int64_t now_ns, struct error *err)
+{
+    const char *base = strrchr(run_dir, '/');
+    struct extract x = { .m = m, .now_ns = now_ns };
+    struct journal *j = NULL;
+    bool ok = false;
+    snprintf(m->name, sizeof m->name, "%s", base ? base + 1 : run_dir);
+    snprintf(m->dir, sizeof m->dir, "%s", run_dir);
+    TRY(settings_take(m, run_dir, now_ns, err));
+    TRY(run_end_read(m, run_dir, err));
+    TRY((j = journal_open_reader(run_dir, err)) != NULL);
+    TRY(journal_checkpoints_read(j, checkpoint_take, &x, err));
+    TRY(journal_events_read(j, 0, NULL, event_take, &x, err));
+    TRY(journal_items_read(j, 0, item_take, &x, err));
+    rollouts_take(&x, run_dir);
+    m->elapsed_s = x.first_s > 0 ? x.last_s - x.first_s : NAN;
+    m->left_s = NAN;
+    if (!run_state_is_over(m->state) && run_failure_read(run_dir, m->reason, sizeof m->reason)) {
+        m->state = RUN_FAILED;
+    } else if (!run_state_is_over(m->state)) {
+        m->state = RUN_STOPPED;
+        snprintf(m->reason, sizeof m->reason, "all its processes are gone; it goes on with: rollcall train --resume --name %.96s", m->name);
+    }
+    m->ended = true;
+    m->told_ns = now_ns;
+    model_link(m, LINK_LIVE, "", now_ns);
+    model_changed(m);
+    ok = true;
+out:
+    journal_close(j);
+    return ok;
+}
+
+static void record_pump(UNUSED struct feed *f, UNUSED struct model *m, UNUSED int64_t now_ns)
+{
+}
+
+static int64_t record_due(UNUSED const struct feed *f)
+{
+    return INT64_MAX;
+}
+
+static bool record_command(UNUSED struct feed *f, struct model *m, UNUSED const struct command *c, UNUSED const char *text,
+                           UNUSED int64_t now_ns, struct error *err)
+{
+    return error_set(err, ERR_REFUSED, "refused: the run is over; it goes on with: rollcall train --resume --name %s", m->name);
+}
+
+static void record_free(struct feed *f)
+{
+    struct record *r = (struct record *)f;
+    logtail_free(r->logs);
+    free(r);
+}
+
+struct feed *record_new(const char *run_dir, struct model *m, int64_t now_ns, struct error *err)
+{
+    struct error none;
+    char logs[4200];
+    struct record *r = calloc(1, sizeof *r);
+    if (!r) {
+        error_set(err, ERR_NO_MEMORY, "no memory to read the run");
+        return NULL;
+    }
+    r->feed = (struct feed){ .fd = -1, .pump = record_pump, .due_ns = record_due, .command = record_command, .free = record_free };
+    snprintf(r->run_dir, sizeof r->run_dir, "%s", run_dir);
+    if (!record_read(m, run_dir, now_ns, err)) {
+        record_free(&r->feed);
+        return NULL;
+    }
+    if (path_join(logs, sizeof logs, run_dir, "logs") && (r->logs = logtail_new(logs, &none)))
+        logtail_pump(r->logs, m);
+    return &r->feed;
+}
