@@ -372,6 +372,105 @@ static void a_ledger_that_begins_at_a_step_goes_on_from_there(UNUSED void **stat
     }
 }
 
+static void changed_nowhere(UNUSED void *ctx, UNUSED const struct ledger_item *i)
+{
+}
+
+/* Play rollout steps of 8 items whose groups are all filtered but for n_kept of each, which fill no batch: what the ledger looks at in
+ * n_step of them. The schedule is asked as the controller asks it in each turn. */
+static int64_t work_of_wasted_steps(struct ledger *l, int n_step, int n_kept)
+{
+    static const struct ledger_cut cut = { .batch_size = 8, .dynamic = true, .filter_low = 0.01, .filter_high = 0.99 };
+    const struct ledger_item *i, *batch[8];
+    struct ledger_counts counts;
+    int64_t before = ledger_looked(l), first;
+    for (int s = 0; s < n_step; s++) {
+        assert_true(ledger_open(l, 8, &first));
+        while ((i = ledger_lease(l, 0, 1))) {
+            struct group_summary sum = { .n_sample = 4, .n_scored = 4, .ans_sum = s == 0 && i->item - first < n_kept ? 2 : 0 };
+            assert_int_equal(ledger_return(l, i->item, 0, &sum), LEDGER_NEW);
+            ledger_counts(l, 8, &counts);
+            assert_int_equal(ledger_batch(l, 0, batch, 8), 0);
+            assert_int_equal(ledger_version_done(l, 0), counts.issued + counts.leased == 0);
+        }
+        assert_true(ledger_can_cut(l));
+        assert_int_equal(ledger_cut(l, &cut, changed_nowhere, NULL), 0);
+        ledger_let_go(l);
+    }
+    return ledger_looked(l) - before;
+}
+
+static void the_work_of_a_step_does_not_grow_with_the_groups_that_were_filtered(UNUSED void **state)
+{
+    for (int n_kept = 0; n_kept < 2; n_kept++) {    // 1: a group waits in the pool all the time
+        struct error err = { 0 };
+        struct ledger_rules rules = { .seed = 7, .n_row = 10, .n_item_max = 1 << 20 };
+        struct ledger *l = ledger_new(&rules, &err);
+        assert_non_null(l);
+        int64_t early = work_of_wasted_steps(l, 100, n_kept);
+        (void)work_of_wasted_steps(l, 4000, 0);
+        int64_t late = work_of_wasted_steps(l, 100, 0);
+        assert_in_range(late, 1, early + LEDGER_GONE_MAX + 8);    // many may be let go at once in these steps
+        assert_in_range(ledger_looked(l), 1, 42 * (early + 2 * 8 * 100));
+        if (n_kept == 0)
+            assert_in_range(ledger_first(l), 8 * 4200 - 2 * LEDGER_GONE_MAX - 8, 8 * 4200 - LEDGER_GONE_MAX);
+        else
+            assert_int_equal(ledger_first(l), 0);    // it waits for its batch
+        ledger_free(l);
+    }
+}
+
+static void the_work_of_a_step_does_not_grow_with_the_steps_that_were_trained(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct ledger_rules rules = { .seed = 7, .n_row = 10, .n_item_max = 1 << 20 };
+    struct ledger *l = ledger_new(&rules, &err);
+    const struct ledger_item *i, *batch[16];
+    int64_t first, step = 0, early = 0, before = 0;
+    for (int s = 0; s < 2000; s++) {
+        assert_true(ledger_open(l, 8, &first));
+        while ((i = ledger_lease(l, step, 1)))
+            group_back(l, i->item);
+        for (int64_t made = ledger_cut(l, &rules_filter, changed_nowhere, NULL); made > 0; made--) {
+            assert_int_equal(ledger_batch(l, step, batch, 16), 3);
+            assert_true(ledger_batch_seen(l, step, batch, 16) >= 3);
+            ledger_trained(l, step++, changed_nowhere, NULL);
+        }
+        if (s == 99)
+            early = ledger_looked(l);
+        if (s == 1899)
+            before = ledger_looked(l);
+    }
+    assert_in_range(ledger_looked(l) - before, 1, early + early / 10);    // 100 steps each; the pool's left-over differs by a group
+    assert_int_equal(ledger_first(l), 0);                                 // nothing was saved: a return to step 0 needs them all
+    assert_true(ledger_can_return(l, 0));
+    ledger_free(l);
+}
+
+static void what_gave_nothing_is_let_go_and_the_run_can_still_return(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct ledger_rules rules = { .seed = 7, .n_row = 10, .n_item_max = 1 << 20 };
+    struct ledger *l = ledger_new(&rules, &err), *back;
+    struct ledger_state s;
+    (void)work_of_wasted_steps(l, 3000, 0);
+    int64_t first = ledger_first(l), next;
+    struct group_summary sum = { .n_sample = 4, .n_scored = 4 };
+    assert_true(first > 0);
+    assert_true(ledger_can_return(l, 0));
+    assert_int_equal(ledger_return(l, 0, 0, &sum), LEDGER_KNOWN);
+    ledger_state(l, &s);
+    assert_int_equal(s.floor, 0);
+    assert_non_null(back = ledger_new(&rules, &err));    // a controller that comes after it has none of them
+    ledger_restore_state(back, &s);
+    assert_int_equal(ledger_first(back), 8 * 3000);
+    assert_true(ledger_open(back, 8, &next));
+    assert_int_equal(next, 8 * 3000);
+    assert_int_equal(ledger_return(back, 0, 0, &sum), LEDGER_KNOWN);
+    ledger_free(back);
+    ledger_free(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -384,6 +483,9 @@ int main(void)
         cmocka_unit_test(free_running_batches_form_by_arrival_and_leave_out_what_is_too_old),
         cmocka_unit_test(the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened),
         cmocka_unit_test(a_lost_group_is_sampled_again_for_its_batch_and_only_if_it_is_still_needed),
+        cmocka_unit_test(the_work_of_a_step_does_not_grow_with_the_groups_that_were_filtered),
+        cmocka_unit_test(the_work_of_a_step_does_not_grow_with_the_steps_that_were_trained),
+        cmocka_unit_test(what_gave_nothing_is_let_go_and_the_run_can_still_return),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,7 +131,7 @@ struct controller {
     struct run_config config;    // run.yaml
     struct run_config now;       // with all changes
     struct ledger *ledger;       // NULL until n_row is known
-    int64_t n_row, ledger_first;
+    int64_t n_row;
     int64_t rebuild_step, rebuild_item;    // where a journal that was made again begins (journal_rebuild.h); 0: it never was
     struct buf lines;                      // int64 pairs (prompt, line of the data's file), as done has them; empty: not told
     enum run_state state;

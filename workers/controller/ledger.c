@@ -1,8 +1,16 @@
+/* How its work stays the same however long a run is: most items that are held have come to their end, and what a turn asks for is only
+ * among those that have not.
+ *
+ * 1. live lists the items that are on their way, wait or are being trained on, in order. A run that trains for days, or filters all
+ *    it samples, has no more of them than it may have open. Every question of the schedule looks at these alone.
+ * 2. passed and lead only move on, past items that have come to their end, so that each is looked at once.
+ * 3. All held items are gone through when the run returns, when the ledger is restored, and for a batch that has been trained on. */
 #include "workers/controller/ledger.h"
-#include <math.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "workers/controller/prompt_order.h"
 
 #define AFTER_N (LEDGER_BEHIND_MAX + 2)
 
@@ -10,20 +18,16 @@ struct ledger {
     struct ledger_rules rules;
     struct ledger_item *item;    // (n) held items, in order; item[0].item is first
     int64_t first, n, cap;
+    int64_t *live;    // (n_live) numbers of the items whose fate is at most LEDGER_RETURNED, ascending
+    int64_t n_live;
+    int64_t n_ended[LEDGER_FATE_N];    // held items that are not live, by fate
+    int64_t passed, passed_n;          // ledger_batch_seen of batch passed_n and later ones needs no item before passed
+    int64_t lead;                      // items before it gave nothing
+    bool any_lost;
+    int64_t looked;    // items looked at
     struct ledger_state state;
-    int64_t *order;           // (n_row) the prompt order of order_episode
-    int64_t order_episode;    // -1: none made yet
-    bool *forbidden;          // (n_row)
-    int64_t n_forbidden;
+    struct prompt_order *order;
 };
-
-static uint64_t splitmix(uint64_t *x)    // Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014
-{
-    uint64_t z = *x += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 struct ledger *ledger_new(const struct ledger_rules *rules, struct error *err)
 {
@@ -33,19 +37,12 @@ struct ledger *ledger_new(const struct ledger_rules *rules, struct error *err)
         return NULL;
     }
     struct ledger *l = calloc(1, sizeof *l);
-    int64_t *order = calloc((size_t)rules->n_row, sizeof *order);
-    bool *forbidden = calloc((size_t)rules->n_row, sizeof *forbidden);
-    if (!l || !order || !forbidden) {
+    if (!l || !(l->order = prompt_order_new(rules->seed, rules->n_row, rules->shuffle))) {
         free(l);
-        free(order);
-        free(forbidden);
         error_set(err, ERR_NO_MEMORY, "no memory for the order of %" PRId64 " prompts", rules->n_row);
         return NULL;
     }
     l->rules = *rules;
-    l->order = order;
-    l->forbidden = forbidden;
-    l->order_episode = -1;
     return l;
 }
 
@@ -54,51 +51,19 @@ void ledger_free(struct ledger *l)
     if (!l)
         return;
     free(l->item);
-    free(l->order);
-    free(l->forbidden);
+    free(l->live);
+    prompt_order_free(l->order);
     free(l);
-}
-
-/* Fisher-Yates (Knuth, TAOCP 2, 3.4.2, algorithm P), keyed by seed and episode; r % k is biased by less than n_row / 2^64. */
-static void order_make(struct ledger *l, int64_t episode)
-{
-    uint64_t x = (uint64_t)l->rules.seed ^ (uint64_t)episode * 0xd1342543de82ef95u;
-    for (int64_t i = 0; i < l->rules.n_row; i++)
-        l->order[i] = i;
-    if (l->rules.shuffle)
-        for (int64_t i = l->rules.n_row - 1; i > 0; i--) {
-            int64_t j = (int64_t)(splitmix(&x) % (uint64_t)(i + 1));
-            int64_t t = l->order[i];
-            l->order[i] = l->order[j];
-            l->order[j] = t;
-        }
-    l->order_episode = episode;
 }
 
 int64_t ledger_row(const struct ledger *l, int64_t item)
 {
-    int64_t episode = item / l->rules.n_row;
-    if (episode != l->order_episode)
-        order_make((struct ledger *)l, episode);    // a cache: what it answers does not change
-    return l->order[item % l->rules.n_row];
+    return prompt_order_row(l->order, item);
 }
 
 bool ledger_forbid(struct ledger *l, int64_t row)
 {
-    if (row < 0 || row >= l->rules.n_row || l->forbidden[row] || l->n_forbidden + 1 >= l->rules.n_row)
-        return false;
-    l->forbidden[row] = true;
-    l->n_forbidden++;
-    return true;
-}
-
-/* The row an item gets when it is opened: that of its place, or of the next place whose row is allowed. */
-static int64_t row_open(const struct ledger *l, int64_t item)
-{
-    int64_t base = item - item % l->rules.n_row, row = ledger_row(l, item);
-    for (int64_t k = 1; l->forbidden[row]; k++)
-        row = ledger_row(l, base + (item - base + k) % l->rules.n_row);
-    return row;
+    return prompt_order_forbid(l->order, row);
 }
 
 static struct ledger_item *at(const struct ledger *l, int64_t item)
@@ -111,19 +76,98 @@ const struct ledger_item *ledger_find(const struct ledger *l, int64_t item)
     return at(l, item);
 }
 
+/* These two are how items are looked at in turn: k counts from 0. */
+static struct ledger_item *held(const struct ledger *l, int64_t k)
+{
+    ((struct ledger *)l)->looked++;    // a count: what is answered does not depend on it
+    return &l->item[k];
+}
+
+static struct ledger_item *live(const struct ledger *l, int64_t k)
+{
+    return held(l, l->live[k] - l->first);
+}
+
+int64_t ledger_looked(const struct ledger *l)
+{
+    return l->looked;
+}
+
+static bool is_live(const struct ledger_item *i)
+{
+    return i->fate <= LEDGER_RETURNED;
+}
+
+/* Is group i on its way (again)? */
+static bool is_out(const struct ledger_item *i)
+{
+    return i->fate == LEDGER_ISSUED || i->fate == LEDGER_LEASED;
+}
+
+/* Did it come to nothing? */
+static bool is_gone(const struct ledger_item *i)
+{
+    return i->fate == LEDGER_FILTERED || i->fate == LEDGER_STALE;
+}
+
+/* Room for one more item, at the end; it is not live yet. */
 static struct ledger_item *item_add(struct ledger *l)
 {
     if (l->n == l->cap) {
         int64_t cap = MAX(l->cap * 2, 256);
         struct ledger_item *p = realloc(l->item, (size_t)cap * sizeof *p);
-        if (!p)
+        l->item = p ? p : l->item;
+        int64_t *q = p ? realloc(l->live, (size_t)cap * sizeof *q) : NULL;
+        l->live = q ? q : l->live;
+        if (!p || !q)
             return NULL;
-        l->item = p;
         l->cap = cap;
     }
     struct ledger_item *i = &l->item[l->n++];
     *i = (struct ledger_item){ .batch = -1 };
     return i;
+}
+
+/* An item comes to its end; live_drop follows. */
+static void item_end(struct ledger *l, struct ledger_item *i, enum ledger_fate fate)
+{
+    i->fate = fate;
+    l->n_ended[fate]++;
+}
+
+/* Leave out of live what has come to its end. */
+static void live_drop(struct ledger *l)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < l->n_live; k++)
+        if (is_live(live(l, k)))
+            l->live[n++] = l->live[k];
+    l->n_live = n;
+}
+
+/* Count and list the held items again. */
+static void live_list(struct ledger *l)
+{
+    l->n_live = 0;
+    memset(l->n_ended, 0, sizeof l->n_ended);
+    for (int64_t k = 0; k < l->n; k++) {
+        const struct ledger_item *i = held(l, k);
+        if (is_live(i))
+            l->live[l->n_live++] = i->item;
+        else
+            l->n_ended[i->fate]++;
+    }
+    l->passed = l->passed_n = 0;
+}
+
+/* Forget the first n items, which have come to their end. */
+static void held_drop(struct ledger *l, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        l->n_ended[held(l, k)->fate]--;
+    memmove(l->item, l->item + n, (size_t)(l->n - n) * sizeof *l->item);
+    l->first += n;
+    l->n -= n;
 }
 
 bool ledger_restore_item(struct ledger *l, const struct ledger_item *item, struct error *err)
@@ -136,6 +180,11 @@ bool ledger_restore_item(struct ledger *l, const struct ledger_item *item, struc
     if (!i)
         return error_set(err, ERR_NO_MEMORY, "no memory for the ledger");
     *i = *item;
+    if (is_live(i))
+        l->live[l->n_live++] = i->item;
+    else
+        l->n_ended[i->fate]++;
+    l->any_lost = l->any_lost || i->lost;
     return true;
 }
 
@@ -147,6 +196,8 @@ void ledger_state(const struct ledger *l, struct ledger_state *out)
 void ledger_restore_state(struct ledger *l, const struct ledger_state *state)
 {
     l->state = *state;
+    if (l->n == 0)
+        l->first = state->n_item;
 }
 
 void ledger_begin_at(struct ledger *l, int64_t step, int64_t n_open, int64_t n_item)
@@ -158,21 +209,12 @@ void ledger_begin_at(struct ledger *l, int64_t step, int64_t n_open, int64_t n_i
         l->state.after[i] = step;
 }
 
-/* Items that are on their way, or wait to be trained on. */
-static int64_t unended(const struct ledger *l)
-{
-    int64_t n = 0;
-    for (int64_t k = 0; k < l->n; k++)
-        n += l->item[k].fate <= LEDGER_RETURNED;
-    return n;
-}
-
 bool ledger_open(struct ledger *l, int64_t n, int64_t *first_item)
 {
     int64_t s = l->state.n_open, before = s - 1 - l->rules.n_behind;
     if (n < 1 || n > l->rules.n_item_max - l->state.n_item)
         return false;
-    if (l->rules.free ? unended(l) > (MAX(l->rules.max_age, (int64_t)2) - 1) * n : before >= l->state.n_cut)
+    if (l->rules.free ? l->n_live > (MAX(l->rules.max_age, (int64_t)2) - 1) * n : before >= l->state.n_cut)
         return false;
     int64_t version = l->rules.free ? -1 : before < 0 ? 0 : l->state.after[before % AFTER_N];
     if (l->n == 0)
@@ -181,12 +223,14 @@ bool ledger_open(struct ledger *l, int64_t n, int64_t *first_item)
         struct ledger_item *i = item_add(l);
         if (!i) {
             l->n -= k;
+            l->n_live -= k;
             return false;
         }
         i->item = l->state.n_item + k;
-        i->row = row_open(l, i->item);
+        i->row = prompt_order_open(l->order, i->item);
         i->rollout_step = s;
         i->version = version;
+        l->live[l->n_live++] = i->item;
     }
     *first_item = l->state.n_item;
     l->state.n_item += n;
@@ -198,13 +242,14 @@ bool ledger_open(struct ledger *l, int64_t n, int64_t *first_item)
 
 const struct ledger_item *ledger_lease_of(struct ledger *l, int64_t version, int64_t rollout_step, int worker)
 {
-    for (int64_t k = 0; k < l->n; k++)
-        if (l->item[k].fate == LEDGER_ISSUED && (l->rules.free || l->item[k].version == version)
-            && (rollout_step < 0 || l->item[k].rollout_step == rollout_step)) {
-            l->item[k].fate = LEDGER_LEASED;
-            l->item[k].worker = worker;
-            return &l->item[k];
+    for (int64_t k = 0; k < l->n_live; k++) {
+        struct ledger_item *i = live(l, k);
+        if (i->fate == LEDGER_ISSUED && (l->rules.free || i->version == version) && (rollout_step < 0 || i->rollout_step == rollout_step)) {
+            i->fate = LEDGER_LEASED;
+            i->worker = worker;
+            return i;
         }
+    }
     return NULL;
 }
 
@@ -215,9 +260,11 @@ const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int wo
 
 const struct ledger_item *ledger_next(const struct ledger *l, int64_t version)
 {
-    for (int64_t k = 0; k < l->n; k++)
-        if (l->item[k].fate == LEDGER_ISSUED && (l->rules.free || l->item[k].version == version))
-            return &l->item[k];
+    for (int64_t k = 0; k < l->n_live; k++) {
+        const struct ledger_item *i = live(l, k);
+        if (i->fate == LEDGER_ISSUED && (l->rules.free || i->version == version))
+            return i;
+    }
     return NULL;
 }
 
@@ -229,9 +276,11 @@ bool ledger_issued(const struct ledger *l, int64_t version)
 int64_t ledger_version_issued(const struct ledger *l)
 {
     int64_t version = -1;
-    for (int64_t k = 0; k < l->n; k++)
-        if (l->item[k].fate == LEDGER_ISSUED && (version < 0 || l->item[k].version < version))
-            version = l->item[k].version;
+    for (int64_t k = 0; k < l->n_live; k++) {
+        const struct ledger_item *i = live(l, k);
+        if (i->fate == LEDGER_ISSUED && (version < 0 || i->version < version))
+            version = i->version;
+    }
     return version;
 }
 
@@ -243,11 +292,13 @@ int64_t ledger_first(const struct ledger *l)
 int64_t ledger_lease_end(struct ledger *l, int worker)
 {
     int64_t n = 0;
-    for (int64_t k = 0; k < l->n; k++)
-        if (l->item[k].fate == LEDGER_LEASED && l->item[k].worker == worker) {
-            l->item[k].fate = LEDGER_ISSUED;
+    for (int64_t k = 0; k < l->n_live; k++) {
+        struct ledger_item *i = live(l, k);
+        if (i->fate == LEDGER_LEASED && i->worker == worker) {
+            i->fate = LEDGER_ISSUED;
             n++;
         }
+    }
     return n;
 }
 
@@ -258,7 +309,7 @@ enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version
         return item >= 0 && item < l->first ? LEDGER_KNOWN : LEDGER_NOT_OURS;
     if (!l->rules.free && i->version != version)
         return LEDGER_NOT_OURS;
-    if (i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED)
+    if (!is_out(i))
         return LEDGER_KNOWN;
     i->fate = LEDGER_RETURNED;
     i->version = version;
@@ -279,15 +330,15 @@ void ledger_lose(struct ledger *l, int64_t item)
 {
     struct ledger_item *i = at(l, item);
     if (i && i->fate > LEDGER_LEASED)
-        i->lost = true;
+        i->lost = l->any_lost = true;
 }
 
 int64_t ledger_reissue(struct ledger *l, int64_t *oldest, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
 {
     int64_t n = 0;
     *oldest = INT64_MAX;
-    for (int64_t k = 0; k < l->n; k++) {
-        struct ledger_item *i = &l->item[k];
+    for (int64_t k = 0; k < l->n_live; k++) {
+        struct ledger_item *i = live(l, k);
         if (!i->lost || i->fate != LEDGER_RETURNED)
             continue;
         *oldest = MIN(*oldest, i->version);
@@ -298,23 +349,19 @@ int64_t ledger_reissue(struct ledger *l, int64_t *oldest, void (*changed)(void *
     return n;
 }
 
-/* Is group i on its way (again)? */
-static bool is_out(const struct ledger_item *i)
-{
-    return i->fate == LEDGER_ISSUED || i->fate == LEDGER_LEASED;
-}
-
 bool ledger_can_cut(const struct ledger *l)
 {
     bool any = false;
     if (l->state.n_cut >= l->state.n_open)
         return false;
-    for (int64_t k = 0; k < l->n; k++)
-        if (l->item[k].rollout_step <= l->state.n_cut) {    // an earlier one can only be one that is sampled again
-            any = any || l->item[k].rollout_step == l->state.n_cut;
-            if (l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED)
-                return false;
-        }
+    for (int64_t k = 0; k < l->n_live; k++) {
+        const struct ledger_item *i = live(l, k);
+        if (i->rollout_step > l->state.n_cut)
+            continue;    // an earlier one can only be one that is sampled again
+        any = any || i->rollout_step == l->state.n_cut;
+        if (is_out(i))
+            return false;
+    }
     return any;
 }
 
@@ -331,10 +378,10 @@ static bool group_counts(const struct ledger_cut *cut, const struct group_summar
 int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
 {
     int64_t s = l->state.n_cut, in_pool = 0, made = 0;
-    for (int64_t k = 0; k < l->n; k++) {
-        struct ledger_item *i = &l->item[k];
+    for (int64_t k = 0; k < l->n_live; k++) {
+        struct ledger_item *i = live(l, k);
         if (i->rollout_step == s && i->fate == LEDGER_RETURNED && !group_counts(cut, &i->summary)) {
-            i->fate = LEDGER_FILTERED;
+            item_end(l, i, LEDGER_FILTERED);
             changed(ctx, i);
         }
         if (i->rollout_step <= s && i->fate == LEDGER_RETURNED && i->batch < 0)
@@ -342,13 +389,14 @@ int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*change
     }
     for (int64_t k = 0; in_pool >= cut->batch_size; in_pool -= cut->batch_size, made++)
         for (int64_t taken = 0; taken < cut->batch_size; k++) {
-            struct ledger_item *i = &l->item[k];
+            struct ledger_item *i = live(l, k);
             if (i->fate != LEDGER_RETURNED || i->batch >= 0)
                 continue;
             i->batch = l->state.n_batch + made;
             taken++;
             changed(ctx, i);
         }
+    live_drop(l);
     l->state.n_batch += made;
     l->state.after[s % AFTER_N] = l->state.n_batch;
     l->state.n_cut++;
@@ -359,8 +407,8 @@ int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*change
 static struct ledger_item *pool_first(const struct ledger *l)
 {
     struct ledger_item *first = NULL;
-    for (int64_t k = 0; k < l->n; k++) {
-        struct ledger_item *i = &l->item[k];
+    for (int64_t k = 0; k < l->n_live; k++) {
+        struct ledger_item *i = live(l, k);
         if (i->fate == LEDGER_RETURNED && i->batch < 0 && (!first || i->summary.file_offset < first->summary.file_offset))
             first = i;
     }
@@ -370,8 +418,8 @@ static struct ledger_item *pool_first(const struct ledger *l)
 bool ledger_form(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
 {
     int64_t n = l->state.n_batch, in_pool = 0;
-    for (int64_t k = 0; k < l->n; k++) {
-        struct ledger_item *i = &l->item[k];
+    for (int64_t k = 0; k < l->n_live; k++) {
+        struct ledger_item *i = live(l, k);
         if (i->fate != LEDGER_RETURNED || i->batch >= 0)
             continue;
         bool stale = n - i->version > l->rules.max_age;
@@ -379,10 +427,11 @@ bool ledger_form(struct ledger *l, const struct ledger_cut *cut, void (*changed)
             in_pool++;
             continue;
         }
-        i->fate = stale ? LEDGER_STALE : LEDGER_FILTERED;
+        item_end(l, i, stale ? LEDGER_STALE : LEDGER_FILTERED);
         i->batch = n;    // it went by with this one
         changed(ctx, i);
     }
+    live_drop(l);
     if (in_pool < cut->batch_size)
         return false;
     for (int64_t taken = 0; taken < cut->batch_size; taken++) {
@@ -394,55 +443,101 @@ bool ledger_form(struct ledger *l, const struct ledger_cut *cut, void (*changed)
     return true;
 }
 
+/* A batch that has been trained on: none of it is live. */
+static int64_t batch_trained(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max)
+{
+    int64_t found = 0;
+    for (int64_t k = 0; k < l->n && found < max; k++) {
+        const struct ledger_item *i = held(l, k);
+        if (i->batch == n && i->fate == LEDGER_TRAINED)
+            out[found++] = i;
+    }
+    return found;
+}
+
 int64_t ledger_batch(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max)
 {
     int64_t found = 0;
-    for (int64_t k = 0; k < l->n; k++)
-        if (l->item[k].batch == n && n >= 0 && is_out(&l->item[k]))    // it is sampled again: the batch is not there yet
+    if (n < 0 || n >= l->state.n_batch)
+        return 0;
+    for (int64_t k = 0; k < l->n_live; k++) {
+        const struct ledger_item *i = live(l, k);
+        if (i->batch != n)
+            continue;
+        if (is_out(i))    // it is sampled again: the batch is not there yet
             return 0;
-    for (int64_t k = 0; k < l->n && found < max; k++)
-        if (l->item[k].batch == n && n >= 0 && (l->item[k].fate == LEDGER_RETURNED || l->item[k].fate == LEDGER_TRAINED))
-            out[found++] = &l->item[k];
-    return found;
+        if (found < max)
+            out[found++] = i;
+    }
+    return found > 0 ? found : batch_trained(l, n, out, max);
 }
 
 int64_t ledger_batch_seen(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max)
 {
-    int64_t found = 0, last_before = -1, last = -1;
-    for (int64_t k = 0; k < l->n; k++) {
-        if (l->item[k].batch >= 0 && l->item[k].batch < n)
+    int64_t begin = n >= l->passed_n ? MAX(l->passed - l->first, (int64_t)0) : 0, found = 0, last_before = begin - 1, last = -1;
+    for (int64_t k = begin; k < l->n; k++) {
+        int64_t batch = held(l, k)->batch;
+        if (batch >= 0 && batch < n)
             last_before = k;
-        if (l->item[k].batch == n)
+        if (batch == n)
             last = k;
     }
-    for (int64_t k = 0; k <= last && found < max; k++)
+    for (int64_t k = begin; k <= last && found < max; k++)
         if (l->item[k].batch == n || (!l->rules.free && k > last_before && l->item[k].fate == LEDGER_FILTERED))
             out[found++] = &l->item[k];
     return found;
 }
 
+/* Batch n has been trained on, last is the last item of it: what ended before it, and with it or an earlier one, is passed. */
+static void passed_move(struct ledger *l, int64_t n, int64_t last)
+{
+    l->passed = MAX(l->passed, l->first);
+    l->passed_n = n + 1;
+    for (; l->passed < l->first + l->n; l->passed++) {
+        const struct ledger_item *i = held(l, l->passed - l->first);
+        if (is_live(i) || i->batch > n || (i->batch < 0 && i->item > last))
+            return;
+    }
+}
+
 void ledger_trained(struct ledger *l, int64_t n, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
 {
-    for (int64_t k = 0; k < l->n; k++)
-        if (l->item[k].batch == n && l->item[k].fate == LEDGER_RETURNED) {
-            l->item[k].fate = LEDGER_TRAINED;
-            changed(ctx, &l->item[k]);
-        }
+    int64_t last = -1;
+    for (int64_t k = 0; k < l->n_live; k++) {
+        struct ledger_item *i = live(l, k);
+        if (i->batch != n || i->fate != LEDGER_RETURNED)
+            continue;
+        item_end(l, i, LEDGER_TRAINED);
+        last = i->item;
+        changed(ctx, i);
+    }
+    live_drop(l);
+    passed_move(l, n, last);
 }
 
 void ledger_forget(struct ledger *l, int64_t step)
 {
     int64_t n = 0;
     while (n < l->n && l->item[n].rollout_step < l->state.n_cut
-           && (l->item[n].fate == LEDGER_FILTERED || l->item[n].fate == LEDGER_STALE
-               || (l->item[n].fate == LEDGER_TRAINED && l->item[n].batch < step)))
+           && (is_gone(held(l, n)) || (l->item[n].fate == LEDGER_TRAINED && l->item[n].batch < step)))
         n++;
     if (n == 0)
         return;
-    memmove(l->item, l->item + n, (size_t)(l->n - n) * sizeof *l->item);
-    l->first += n;
-    l->n -= n;
+    held_drop(l, n);
     l->state.floor = MAX(l->state.floor, step);
+}
+
+void ledger_let_go(struct ledger *l)
+{
+    l->lead = MAX(l->lead, l->first);
+    while (l->lead < l->first + l->n) {
+        const struct ledger_item *i = held(l, l->lead - l->first);
+        if (!is_gone(i) || i->rollout_step >= l->state.n_cut)
+            break;
+        l->lead++;
+    }
+    if (l->lead - l->first > 2 * LEDGER_GONE_MAX)    // seldom, since what stays is moved
+        held_drop(l, l->lead - l->first - LEDGER_GONE_MAX);
 }
 
 bool ledger_can_return(const struct ledger *l, int64_t step)
@@ -451,16 +546,21 @@ bool ledger_can_return(const struct ledger *l, int64_t step)
         return false;
     if (l->rules.free)
         return true;
-    for (int64_t k = 0; k < l->n; k++)
-        if ((is_out(&l->item[k]) || (l->item[k].lost && l->item[k].batch >= step)) && l->item[k].version < step)
+    for (int64_t k = 0; k < l->n_live; k++)
+        if (is_out(live(l, k)) && l->item[l->live[k] - l->first].version < step)
             return false;
+    for (int64_t k = 0; l->any_lost && k < l->n; k++) {
+        const struct ledger_item *i = held(l, k);
+        if (i->lost && i->batch >= step && i->version < step)
+            return false;
+    }
     return true;
 }
 
 void ledger_return_to(struct ledger *l, int64_t step, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
 {
     for (int64_t k = 0; k < l->n; k++) {
-        struct ledger_item *i = &l->item[k];
+        struct ledger_item *i = held(l, k);
         if (i->fate == LEDGER_LEASED)
             i->fate = LEDGER_ISSUED;
         if (i->fate == LEDGER_TRAINED && i->batch >= step) {
@@ -470,24 +570,29 @@ void ledger_return_to(struct ledger *l, int64_t step, void (*changed)(void *ctx,
             changed(ctx, i);
         }
     }
+    live_list(l);
 }
 
 bool ledger_version_done(const struct ledger *l, int64_t version)
 {
     if (l->rules.free)
         return true;
-    for (int64_t k = 0; k < l->n; k++)
-        if ((l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED) && l->item[k].version == version)
+    for (int64_t k = 0; k < l->n_live; k++) {
+        const struct ledger_item *i = live(l, k);
+        if (is_out(i) && i->version == version)
             return false;
+    }
     return true;
 }
 
 int64_t ledger_version_wanted(const struct ledger *l)
 {
     int64_t version = -1;
-    for (int64_t k = 0; k < l->n; k++)
-        if ((l->item[k].fate == LEDGER_ISSUED || l->item[k].fate == LEDGER_LEASED) && (version < 0 || l->item[k].version < version))
-            version = l->item[k].version;
+    for (int64_t k = 0; k < l->n_live; k++) {
+        const struct ledger_item *i = live(l, k);
+        if (is_out(i) && (version < 0 || i->version < version))
+            version = i->version;
+    }
     return version;
 }
 
@@ -497,20 +602,17 @@ void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_cou
                                    .n_cut = l->state.n_cut,
                                    .n_open = l->state.n_open,
                                    .n_item = l->state.n_item,
+                                   .filtered = l->n_ended[LEDGER_FILTERED],
+                                   .stale = l->n_ended[LEDGER_STALE],
+                                   .trained = l->n_ended[LEDGER_TRAINED],
                                    .exhausted = n_per_step > l->rules.n_item_max - l->state.n_item };
-    for (int64_t k = 0; k < l->n; k++) {
-        out->unbatched += l->item[k].fate <= LEDGER_RETURNED && l->item[k].batch < 0;
-        switch (l->item[k].fate) {
-        case LEDGER_ISSUED: out->issued++; break;
-        case LEDGER_LEASED: out->leased++; break;
-        case LEDGER_RETURNED:
-            out->returned++;
-            out->pool += l->item[k].batch < 0 && l->item[k].rollout_step < l->state.n_cut;
-            break;
-        case LEDGER_FILTERED: out->filtered++; break;
-        case LEDGER_STALE: out->stale++; break;
-        case LEDGER_TRAINED: out->trained++; break;
-        }
+    for (int64_t k = 0; k < l->n_live; k++) {
+        const struct ledger_item *i = live(l, k);
+        out->unbatched += i->batch < 0;
+        out->issued += i->fate == LEDGER_ISSUED;
+        out->leased += i->fate == LEDGER_LEASED;
+        out->returned += i->fate == LEDGER_RETURNED;
+        out->pool += i->fate == LEDGER_RETURNED && i->batch < 0 && i->rollout_step < l->state.n_cut;
     }
 }
 

@@ -24,6 +24,7 @@
 #include "protocol/run/group.h"
 
 #define LEDGER_BEHIND_MAX 8
+#define LEDGER_GONE_MAX 4096    // filtered and stale items that are kept for the metrics of the next batch, at least
 
 struct ledger_rules {
     int64_t seed;
@@ -41,6 +42,7 @@ enum ledger_fate {
     LEDGER_FILTERED,
     LEDGER_STALE,
     LEDGER_TRAINED,
+    LEDGER_FATE_N,
 };
 struct ledger_item {
     int64_t item, row, rollout_step;
@@ -119,12 +121,15 @@ int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*change
 bool ledger_form(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
 /* The groups of batch n in item order into out (at most max); how many, 0: it has not been cut. */
 int64_t ledger_batch(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max);
-/* All groups that went by up to batch n and after batch n - 1: its own, and the filtered ones between (for metrics). */
+/* All groups that went by up to batch n and after batch n - 1: its own, and the filtered ones between (for metrics), the oldest of very
+ * many left out. */
 int64_t ledger_batch_seen(const struct ledger *l, int64_t n, const struct ledger_item **out, int64_t max);
 /* Batch n has been trained on; changed as above. */
 void ledger_trained(struct ledger *l, int64_t n, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
 /* Forget items that no return to optimizer step `step` or later can need. */
 void ledger_forget(struct ledger *l, int64_t step);
+/* Forget the oldest items that were filtered or too old: no return needs them. Keeps LEDGER_GONE_MAX. */
+void ledger_let_go(struct ledger *l);
 /* Can the run return to optimizer step `step`? Only when its items are still held, and no group is still to be made (again) with older
  * weights. */
 bool ledger_can_return(const struct ledger *l, int64_t step);
@@ -146,3 +151,5 @@ struct ledger_counts {
     bool exhausted;                                                // no further rollout step can be opened, ever
 };
 void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_counts *out);
+/* How many items all calls so far have looked at, which is what their time goes into: for tests of that. */
+int64_t ledger_looked(const struct ledger *l);

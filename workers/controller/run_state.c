@@ -380,7 +380,6 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
         || !number_get(c, "begun", -1, &c->begun, err) || !number_get(c, REBUILD_STEP, 0, &c->rebuild_step, err)
         || !number_get(c, REBUILD_ITEM, 0, &c->rebuild_item, err))
         return false;
-    c->ledger_first = c->rebuild_item;    // until the ledger is there
     if (c->config.num_trainers == 1) {    // an earlier life may have had more
         c->round = 0;
         c->begun = -1;
@@ -497,7 +496,7 @@ bool state_save(struct controller *c, struct error *err)
         json_array_append_new(after, json_integer(s.after[i]));
     json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "floor", (json_int_t)s.floor, "n_cut", (json_int_t)s.n_cut, "n_batch",
                           (json_int_t)s.n_batch, "n_open", (json_int_t)s.n_open, "n_item", (json_int_t)s.n_item, "first",
-                          (json_int_t)c->ledger_first, "after", after);
+                          (json_int_t)ledger_first(c->ledger), "after", after);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
     if (!text)
@@ -564,10 +563,10 @@ static struct ledger *ledger_load(struct controller *c, int64_t n_row, int64_t f
         s.n_open = json_integer_value(json_object_get(o, "n_open"));
         s.n_item = json_integer_value(json_object_get(o, "n_item"));
         s.floor = first < 0 ? json_integer_value(json_object_get(o, "floor")) : c->rebuild_step;
-        c->ledger_first = first < 0 ? json_integer_value(json_object_get(o, "first")) : first;
+        first = first < 0 ? json_integer_value(json_object_get(o, "first")) : first;
         for (size_t i = 0; i < ARRAY_SIZE(s.after); i++)
             s.after[i] = json_integer_value(json_array_get(after, i));
-        TRY(journal_items_read(c->journal, c->ledger_first, item_restore, r, r->err) && r->ok);
+        TRY(journal_items_read(c->journal, first, item_restore, r, r->err) && r->ok);
         ledger_restore_state(l, &s);
     } else if (c->rebuild_step > 0) {
         ledger_begin_at(l, c->rebuild_step, c->rebuild_item / open_n(c, &c->now), c->rebuild_item);
@@ -697,6 +696,8 @@ bool ledger_advance(struct controller *c, struct error *err)
         moved = moved || cut || opened;
     } while (cut || opened);
     free(at);
+    if (moved)
+        ledger_let_go(c->ledger);
     return p.ok && (!moved || state_save(c, err));
 }
 
@@ -719,14 +720,14 @@ int64_t return_target(struct controller *c, char path[4096])
         }
     }
     path[0] = 0;
-    return c->ledger_first == 0 && c->rebuild_step == 0 ? 0 : -1;
+    return c->rebuild_step == 0 && (!c->ledger || ledger_can_return(c->ledger, 0)) ? 0 : -1;
 }
 
 int64_t return_find(struct controller *c, char path[4096])
 {
     struct error err;
     int64_t step = return_target(c, path);
-    if (step >= 0 || c->ledger_first == c->rebuild_item)
+    if (step >= 0 || !c->ledger || ledger_first(c->ledger) == c->rebuild_item)
         return step;
     if (!ledger_reload(c, &err)) {
         log_error("cannot go back further: %s", err.text);

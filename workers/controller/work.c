@@ -619,7 +619,7 @@ static bool group_is_ours(struct controller *c, struct request *r, const struct 
     int64_t item = mval_i64(mval_get(in->root, "item"), -1), version = mval_i64(mval_get(in->root, "version"), -1);
     bool undone = mval_i64(mval_get(in->root, "made"), 0) != version_made(c, version);
     const struct ledger_item *i = c->ledger ? ledger_find(c->ledger, item) : NULL;
-    *known = i ? i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED : c->ledger && item >= 0 && item < c->ledger_first;
+    *known = i ? i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED : c->ledger && item >= 0 && item < ledger_first(c->ledger);
     if (*known || (i && (c->config.free_running || (i->version == version && !undone))))
         return true;
     error_set(&err, ERR_REFUSED, "item %" PRId64 " at version %" PRId64 " is not wanted", item, version);
@@ -911,7 +911,6 @@ static bool save_done(struct controller *c, const struct msg_in *in, int64_t ste
             keep = c->checkpoint[i].step;
     if (keep > 0) {
         ledger_forget(c->ledger, keep);
-        c->ledger_first = ledger_first(c->ledger);
         return state_save(c, err);
     }
     return true;

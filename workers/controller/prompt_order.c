@@ -1,0 +1,83 @@
+#include "workers/controller/prompt_order.h"
+#include <stdlib.h>
+
+struct prompt_order {
+    int64_t seed, n_row;
+    bool shuffle;
+    int64_t *row;       // (n_row) by place, of episode
+    int64_t episode;    // -1: none made yet
+    bool *forbidden;    // (n_row) by row
+    int64_t n_forbidden;
+};
+
+struct prompt_order *prompt_order_new(int64_t seed, int64_t n_row, bool shuffle)
+{
+    struct prompt_order *o = calloc(1, sizeof *o);
+    if (!o)
+        return NULL;
+    *o = (struct prompt_order){ .seed = seed, .n_row = n_row, .shuffle = shuffle, .episode = -1 };
+    o->row = calloc((size_t)n_row, sizeof *o->row);
+    o->forbidden = calloc((size_t)n_row, sizeof *o->forbidden);
+    if (!o->row || !o->forbidden) {
+        prompt_order_free(o);
+        return NULL;
+    }
+    return o;
+}
+
+void prompt_order_free(struct prompt_order *o)
+{
+    if (!o)
+        return;
+    free(o->row);
+    free(o->forbidden);
+    free(o);
+}
+
+static uint64_t splitmix(uint64_t *x)    // Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014
+{
+    uint64_t z = *x += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* Fisher-Yates (Knuth, TAOCP 2, 3.4.2, algorithm P), keyed by seed and episode; r % k is biased by less than n_row / 2^64. */
+static void order_make(struct prompt_order *o, int64_t episode)
+{
+    uint64_t x = (uint64_t)o->seed ^ (uint64_t)episode * 0xd1342543de82ef95u;
+    for (int64_t i = 0; i < o->n_row; i++)
+        o->row[i] = i;
+    for (int64_t i = o->n_row - 1; o->shuffle && i > 0; i--) {
+        int64_t j = (int64_t)(splitmix(&x) % (uint64_t)(i + 1));
+        int64_t t = o->row[i];
+        o->row[i] = o->row[j];
+        o->row[j] = t;
+    }
+    o->episode = episode;
+}
+
+int64_t prompt_order_row(const struct prompt_order *o, int64_t item)
+{
+    int64_t episode = item / o->n_row;
+    if (episode != o->episode)
+        order_make((struct prompt_order *)o, episode);    // a cache: what it answers does not change
+    return o->row[item % o->n_row];
+}
+
+int64_t prompt_order_open(const struct prompt_order *o, int64_t item)
+{
+    int64_t base = item - item % o->n_row, row = prompt_order_row(o, item);
+    for (int64_t k = 1; o->forbidden[row]; k++)
+        row = prompt_order_row(o, base + (item - base + k) % o->n_row);
+    return row;
+}
+
+bool prompt_order_forbid(struct prompt_order *o, int64_t row)
+{
+    if (row < 0 || row >= o->n_row || o->forbidden[row] || o->n_forbidden + 1 >= o->n_row)
+        return false;
+    o->forbidden[row] = true;
+    o->n_forbidden++;
+    return true;
+}

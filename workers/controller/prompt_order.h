@@ -1,0 +1,17 @@
+/* prompt_order.h - which prompt each item is: a shuffle for each episode, keyed by the seed, and the rows that are left out of it
+ *
+ * Pure; owned by the ledger. Item i is place i % n_row of episode i / n_row. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct prompt_order;
+/* n_row: usable prompts, at least 1. NULL: no memory. */
+struct prompt_order *prompt_order_new(int64_t seed, int64_t n_row, bool shuffle);
+void prompt_order_free(struct prompt_order *o);    // NULL is fine
+/* The row of an item's place. */
+int64_t prompt_order_row(const struct prompt_order *o, int64_t item);
+/* The row that an item gets when it is opened: that of its place, or of the next place of its episode whose row is allowed. */
+int64_t prompt_order_open(const struct prompt_order *o, int64_t item);
+/* Give row to no item that is opened from now on. False: there is no such row, it is forbidden already, or it is the last one left. */
+bool prompt_order_forbid(struct prompt_order *o, int64_t row);
