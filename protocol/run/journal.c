@@ -89,9 +89,9 @@ void journal_close(struct journal *j)
 {
     if (!j)
         return;
-    folder_free(j->folder);
     if (j->in_transaction)
         journal_rollback(j);
+    folder_free(j->folder);
     db_close(j);
     for (int i = 0; i < j->n_series; i++)
         free(j->series[i]);

@@ -112,6 +112,13 @@ static void fold_wait(struct journal_folder *f)
         ;
 }
 
+/* Fold what is left, and cut the log to nothing. A reader is not waited for: then what can be folded is, and false is returned. */
+static bool log_truncate(struct journal_folder *f)
+{
+    sqlite3_busy_timeout(f->db, 0);
+    return sqlite3_wal_checkpoint_v2(f->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) == SQLITE_OK;
+}
+
 void folder_rest(struct journal_folder *f, int busy_ms)
 {
     pthread_mutex_lock(&f->lock);
@@ -122,8 +129,7 @@ void folder_rest(struct journal_folder *f, int busy_ms)
     pthread_mutex_unlock(&f->lock);
     if (!cut)
         return;
-    sqlite3_busy_timeout(f->db, 0);    // a reader is not waited for: the next folding makes it possible again
-    cut = sqlite3_wal_checkpoint_v2(f->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) == SQLITE_OK;
+    cut = log_truncate(f);    // where a reader is in the way, the next folding makes it possible again
     sqlite3_busy_timeout(f->db, busy_ms);
     pthread_mutex_lock(&f->lock);
     f->is_long = f->is_long && !cut;
@@ -175,6 +181,7 @@ void folder_free(struct journal_folder *f)
         pthread_cond_signal(&f->wake);
         pthread_mutex_unlock(&f->lock);
         pthread_join(f->thread, NULL);
+        (void)log_truncate(f);    // SQLite does so only when no reader has the file open; journal.db alone holds all that is closed
     }
     pthread_mutex_destroy(&f->lock);
     pthread_cond_destroy(&f->wake);

@@ -11,7 +11,8 @@
 struct journal_folder;
 /* Start the thread for the journal at path, whose writing connection is db; both are borrowed until folder_free. */
 struct journal_folder *folder_new(sqlite3 *db, const char *path, struct error *err);
-void folder_free(struct journal_folder *f);    // NULL is fine
+/* Outside of a transaction: folds what is left, unless a reader is in the way, and ends the thread. NULL is fine. */
+void folder_free(struct journal_folder *f);
 /* Outside of a transaction, where nobody waits for the writer. busy_ms: the writing connection's busy timeout. */
 void folder_rest(struct journal_folder *f, int busy_ms);
 /* False when the last attempt to fold has failed: err says why. Waiting for a reader is no failure. */

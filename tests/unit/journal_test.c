@@ -351,6 +351,21 @@ static void the_log_is_cut_where_its_writer_rests_and_nowhere_else(void **state)
     journal_close(j);
 }
 
+static void a_closed_journal_is_whole_without_its_log_also_while_a_reader_has_it_open(void **state)
+{
+    struct error err = { 0 };
+    struct journal_wal wal;
+    int64_t seq = 0;
+    struct journal *j = journal_open(*state, &err), *r = journal_open_reader(*state, &err);
+    assert_true(j && r);
+    bulk_put(j, 0);
+    assert_true(journal_events_read(r, 0, NULL, event_seen, &seq, &err));
+    journal_close(j);
+    journal_wal_look(*state, 0, &wal);
+    assert_true(wal.wal_bytes == 0 && wal.db_bytes > BULK_BYTES);
+    journal_close(r);
+}
+
 /* A child that reads the journal in its own way, and stays in the middle of it until its pipe is closed. */
 static pid_t child_begin(const char *dir, int mine[2], void (*hold)(const char *dir, int ready, int end))
 {
@@ -475,6 +490,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_no_journal_is_named, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_read_once_in_order_and_an_older_journal_has_none, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_read, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(a_closed_journal_is_whole_without_its_log_also_while_a_reader_has_it_open, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(the_log_is_cut_where_its_writer_rests_and_nowhere_else, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_lets_go, dir_setup,
                                         dir_teardown),
