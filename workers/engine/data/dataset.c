@@ -7,6 +7,7 @@
 #include <zstd.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 
 #define TEXT_BYTES_MAX ((size_t)16 << 30)    // of a decompressed file
 #define LINE_BYTES_MAX ((size_t)64 << 20)
@@ -173,9 +174,9 @@ static bool tests_check(json_t *row, const char *where, struct error *err)
     if (!tests || json_is_null(tests))
         return true;
     if (json_is_string(tests)) {
-        json_t *read = json_loads(json_string_value(tests), JSON_REJECT_DUPLICATES, &why);
+        json_t *read = json_text_read(json_string_value(tests), json_string_length(tests), JSON_REJECT_DUPLICATES, &why);
         if (!read)
-            return error_set(err, ERR_DATA, "%s: the JSON in 'test_cases' is wrong: %s", where, why.text);
+            return error_set(err, json_text_code(&why), "%s: the JSON in 'test_cases' is wrong: %s", where, why.text);
         if (json_object_set_new(row, "test_cases", read) != 0)
             return error_set(err, ERR_NO_MEMORY, "no memory for a row");
         tests = read;
@@ -233,9 +234,9 @@ static bool row_shape(json_t *row, const struct dataset_columns *columns, const 
 json_t *dataset_line_parse(const char *line, size_t len, const struct dataset_columns *columns, const char *where, struct error *err)
 {
     json_error_t why;
-    json_t *row = json_loadb(line, len, JSON_REJECT_DUPLICATES, &why);
+    json_t *row = json_text_read(line, len, JSON_REJECT_DUPLICATES, &why);
     if (!row)
-        error_set(err, ERR_DATA, "%s: column %d: %s", where, why.column, why.text);
+        error_set(err, json_text_code(&why), "%s: column %d: %s", where, why.column, why.text);
     else if (!json_is_object(row))
         error_set(err, ERR_DATA, "%s: the line is not a JSON object", where);
     else if (row_shape(row, columns, where, err))

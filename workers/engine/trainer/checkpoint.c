@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
 #include "workers/engine/trainer/checkpoint_parts.h"
@@ -49,11 +50,9 @@ bool checkpoint_join(char out[CHECKPOINT_PATH], const char *dir, const char *nam
 static json_t *json_read(const char *path, struct error *err)
 {
     struct buf b = { .max = SMALL_FILE_MAX };
-    json_error_t je;
     json_t *j = NULL;
-    if (file_read_text(&b, path, SMALL_FILE_MAX, err) && !(j = json_loads(buf_text(&b), JSON_REJECT_DUPLICATES, &je)))
-        error_set(err, je.text[0] ? ERR_DATA : ERR_NO_MEMORY, je.text[0] ? "'%s':%d: not valid JSON: %s" : "no memory to read '%s'", path,
-                  je.line, je.text);
+    if (file_read_text(&b, path, SMALL_FILE_MAX, err))
+        j = json_text_parse(buf_text(&b), b.len, JSON_REJECT_DUPLICATES, path, err);
     buf_release(&b);
     return j;
 }
@@ -90,7 +89,11 @@ static bool entry_check(const char *path, const char *manifest, const char *name
     uint64_t hash;
     if (name[0] == '/' || strstr(name, ".."))
         return error_set(err, ERR_DATA, "'%s' names the file '%s' outside of the checkpoint", manifest, name);
-    if (!checkpoint_join(part, path, name, err) || !checkpoint_file_hash(part, &size, &hash, err))
+    if (!checkpoint_join(part, path, name, err))
+        return false;
+    if (!path_exists(part))
+        return error_set(err, ERR_DATA, "'%s' is broken: '%s' is gone", path, name);
+    if (!checkpoint_file_hash(part, &size, &hash, err))
         return false;
     snprintf(hex, sizeof hex, "%016" PRIx64, hash);
     const char *want = json_string_value(json_object_get(entry, "hash"));
