@@ -9,8 +9,8 @@
 # not among the four is taken for newer. FLINT 3 holds Arb itself.
 packages_table='
 build | all                                    | cmake gcc libc6-dev libcurl4-openssl-dev libflint-dev libfyaml-dev libgmp-dev
-build | all                                    | libjansson-dev libmbedtls-dev libmpfr-dev libncurses-dev libnng-dev libpcre2-dev
-build | all                                    | libseccomp-dev libsqlite3-dev libutf8proc-dev libzstd-dev ninja-build pkg-config
+build | all                                    | libjansson-dev libmbedtls-dev libmicrohttpd-dev libmpfr-dev libncurses-dev libnng-dev
+build | all                                    | libpcre2-dev libseccomp-dev libsqlite3-dev libutf8proc-dev libzstd-dev ninja-build pkg-config
 build | all                                    | python3-minimal zlib1g-dev
 build | debian-12 ubuntu-22.04                 | libflint-arb-dev
 build | debian-12 ubuntu-22.04 ubuntu-24.04    | libmsgpack-dev
