@@ -170,6 +170,33 @@ static void memory_print(const struct train *t)
            (copies * weight + 16 * n) / mib, n / 1e6, copies, half ? "bf16" : "fp32");
 }
 
+/* What several trainers keep and send, at each zero_stage that is possible. Source of the sums: ZeRO, arXiv 1910.02054, section 5, with
+ * the chain of micro-batches added up in its owner's shard (ranks.h). */
+static void trainers_print(const struct train *t)
+{
+    struct model_config shape;
+    struct error err;
+    const struct run_config *c = &t->config;
+    double n_rank = (double)c->num_trainers, mib = 1 << 20;
+    int set = run_config_zero(c);
+    if (n_rank < 2 || !config_load(&shape, c->model, &err))
+        return;
+    bool half = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && strncmp(c->devices, "cuda", 4) == 0);
+    double n = (double)config_n_param(&shape), embed = (double)(shape.vocab * shape.d_model), state = half ? 12 : 8, weight = half ? 2 : 4;
+    double piece = MAX(embed, (n - embed * (shape.tied ? 1 : 2)) / (double)shape.n_layer), way = (n_rank - 1) / n_rank;
+    const char *title = "trainers:       ";
+    for (int z = 0; z <= 2; z++) {
+        double grad = z == 2 ? 2 * piece : n, held = 4 * (grad + n / n_rank + 2 * way * piece) + (z == 0 ? state * n : state * n / n_rank);
+        if (set >= 0 && set != z)
+            continue;
+        printf("%szero_stage %d: gradient, masters and moments take %.0f MiB of each of %g trainers; it sends %.0f MiB of gradients\n"
+               "                a round of micro-batches and %.0f MiB of %s a step%s\n",
+               title, z, held / mib, n_rank, 4 * n * way / mib, (z == 0 ? 4 : weight) * n * way / mib,
+               z == 0 ? "their sums" : "new weights", set < 0 && z == 1 ? " (auto: this, where it has room)" : "");
+        title = "                ";
+    }
+}
+
 static void plan_print(const struct train *t)
 {
     const struct run_plan *p = &t->plan;
@@ -191,6 +218,7 @@ static void plan_print(const struct train *t)
         printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n",
                p->max_age_steps);
     memory_print(t);
+    trainers_print(t);
     const struct run_config *c = &t->config;
     const char *own = strcmp(c->placement, "apart") == 0 ? ""
                       : c->n_behind == 0                 ? "shared by sampler and trainer of a device"

@@ -115,6 +115,32 @@ bool mark_wait(struct device *dev, struct mark *m, struct error *err)
     return dev->op->mark_wait(dev, m, err);
 }
 
+bool mark_done(struct device *dev, struct mark *m, bool *done, struct error *err)
+{
+    return dev->op->mark_done(dev, m, done, err);
+}
+
+bool lane_copy(struct device *dev, int lane, void *dst, const void *src, size_t size_bytes, struct error *err)
+{
+    return size_bytes == 0 || dev->op->lane_copy(dev, lane, dst, src, size_bytes, err);
+}
+
+bool lane_sum(struct device *dev, int lane, const struct lane_sum *s, struct error *err)
+{
+    BUG_IF(s->n_x < 0 || s->n_x > LANE_SUM_MAX, "a sum of %d", s->n_x);
+    return s->n <= 0 || s->n_x == 0 || dev->op->lane_sum(dev, lane, s, err);
+}
+
+bool lane_mark(struct device *dev, int lane, struct mark *m, struct error *err)
+{
+    return dev->op->lane_mark(dev, lane, m, err);
+}
+
+bool lanes_sync(struct device *dev, struct error *err)
+{
+    return dev->op->lanes_sync(dev, err);
+}
+
 void *mem_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err)
 {
     return dev->op->mem_share_new(dev, size_bytes, what, h, err);
@@ -126,7 +152,7 @@ void mem_share_free(struct device *dev, void *p, size_t size_bytes, const struct
         dev->op->mem_share_free(dev, p, size_bytes, h);
 }
 
-const void *mem_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err)
+void *mem_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err)
 {
     return dev->op->mem_share_open(dev, h, size_bytes, err);
 }

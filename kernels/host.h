@@ -14,13 +14,17 @@ bool host_mem_info(struct device *dev, size_t *free_bytes, size_t *total_bytes, 
 bool host_mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes, enum copy_dir dir, struct error *err);
 void *host_mem_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err);
 void host_mem_share_free(struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h);
-const void *host_mem_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err);
+void *host_mem_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err);
 void host_mem_share_close(struct device *dev, const void *p, size_t size_bytes);
 extern const struct comm_ops host_comm_ops;    // collective/host.c
 bool host_sync(struct device *dev, struct error *err);
 struct mark *host_mark_new(struct device *dev, struct error *err);
 void host_mark_free(struct device *dev, struct mark *m);
 bool host_mark_set(struct device *dev, struct mark *m, struct error *err);    // and wait: all is done when a call returns
+bool host_mark_done(struct device *dev, struct mark *m, bool *done, struct error *err);
+bool host_lane_copy(struct device *dev, int lane, void *dst, const void *src, size_t size_bytes, struct error *err);
+bool host_lane_sum(struct device *dev, int lane, const struct lane_sum *s, struct error *err);
+bool host_lane_mark(struct device *dev, int lane, struct mark *m, struct error *err);
 bool host_rows_gather(struct device *dev, const struct rows_gather *a, struct error *err);
 bool host_rows_scatter(struct device *dev, const struct rows_scatter *a, struct error *err);
 bool host_kv_copy(struct device *dev, const struct kv_copy *a, struct error *err);

@@ -107,6 +107,27 @@ void mark_free(struct device *dev, struct mark *m);                             
 MUST_USE bool mark_set(struct device *dev, struct mark *m, struct error *err);     // after all that was asked for so far
 MUST_USE bool mark_wait(struct device *dev, struct mark *m, struct error *err);    // until what was asked for before it is done
 
+/* Is what was asked for before it done? Does not wait. */
+MUST_USE bool mark_done(struct device *dev, struct mark *m, bool *done, struct error *err);
+
+/* --- lanes: work beside the device's own ---------------------------------------------------------------------------- */
+/* A lane keeps its own order and knows neither the other lanes nor the device's stream: who needs an order between them waits for
+ * marks. cuda: streams; copies go by copy engines and take no multiprocessor. cpu, ref: done when the call returns. */
+#define LANE_N 4
+#define LANE_SUM_MAX 64
+/* Copy between this device's memory and what mem_share_open gave. */
+MUST_USE bool lane_copy(struct device *dev, int lane, void *dst, const void *src, size_t size_bytes, struct error *err);
+/* y = ((y + x[0]) + x[1]) + ...: one fp32 addition for each, in this order. */
+struct lane_sum {
+    float *y;                        // (n)
+    const float *x[LANE_SUM_MAX];    // (n_x) of (n) each
+    int n_x;
+    int64_t n;
+};
+MUST_USE bool lane_sum(struct device *dev, int lane, const struct lane_sum *s, struct error *err);
+MUST_USE bool lane_mark(struct device *dev, int lane, struct mark *m, struct error *err);    // after all that the lane was asked for
+MUST_USE bool lanes_sync(struct device *dev, struct error *err);                             // until all lanes are idle
+
 /* --- memory that another process of this host opens: weights on their way (workers/engine/publish) --------------------------- */
 /* How to find it: a CUDA IPC handle, or the maker's process and descriptor. A plain value that may travel in a message. */
 struct mem_handle {
@@ -115,8 +136,8 @@ struct mem_handle {
 /* As mem_new, and fills h; freed with mem_share_free, which must not come before the others have closed it. */
 void *mem_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err);
 void mem_share_free(struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h);
-/* Another process's memory, on this device or another one of the host, as this device reads it. NULL: see err. */
-const void *mem_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err);
+/* Another process's memory, on this device or another one of the host, as this device reads and writes it. NULL: see err. */
+void *mem_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err);
 void mem_share_close(struct device *dev, const void *p, size_t size_bytes);
 
 /* --- weights ------------------------------------------------------------------------------------------------------- */
@@ -500,9 +521,14 @@ struct ops {
     void (*mark_free)(struct device *, struct mark *);
     bool (*mark_set)(struct device *, struct mark *, struct error *);
     bool (*mark_wait)(struct device *, struct mark *, struct error *);
+    bool (*mark_done)(struct device *, struct mark *, bool *, struct error *);
+    bool (*lane_copy)(struct device *, int, void *, const void *, size_t, struct error *);
+    bool (*lane_sum)(struct device *, int, const struct lane_sum *, struct error *);
+    bool (*lane_mark)(struct device *, int, struct mark *, struct error *);
+    bool (*lanes_sync)(struct device *, struct error *);
     void *(*mem_share_new)(struct device *, size_t, const char *, struct mem_handle *, struct error *);
     void (*mem_share_free)(struct device *, void *, size_t, const struct mem_handle *);
-    const void *(*mem_share_open)(struct device *, const struct mem_handle *, size_t, struct error *);
+    void *(*mem_share_open)(struct device *, const struct mem_handle *, size_t, struct error *);
     void (*mem_share_close)(struct device *, const void *, size_t);
     const struct comm_ops *comm;                                              // kernels/collective/comm.h
     bool (*weight_init)(struct device *, struct weight *, struct error *);    // fills pack

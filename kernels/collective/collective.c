@@ -83,7 +83,7 @@ int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first)
     return MIN(n, *first + each) - *first;
 }
 
-bool collective_offer(struct collective *c, const void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err)
+bool collective_offer(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err)
 {
     struct mem_handle all[COLLECTIVE_RANK_MAX];
     struct error ignored;    // the other way is as good, only slower
@@ -94,7 +94,7 @@ bool collective_offer(struct collective *c, const void *mem, size_t size_bytes, 
     if (!collective_gather(c, h, sizeof *h, all, err))
         return false;
     for (int q = 0; q < c->n_rank; q++) {
-        o->of[q] = q == c->rank ? mem : mem_share_open(c->dev, &all[q], size_bytes, &ignored);
+        o->of[q] = q == c->rank ? mem : !mem ? NULL : mem_share_open(c->dev, &all[q], size_bytes, &ignored);
         can = can && o->of[q];
     }
     bool ok = collective_gather(c, &can, 1, others, err);
@@ -107,7 +107,7 @@ bool collective_offer(struct collective *c, const void *mem, size_t size_bytes, 
     return ok;
 }
 
-/* The offer that p lies in, and how far in; NULL: none, so it goes through host memory. */
+/* The offer that p lies in, and how far in; NULL: none. */
 static const struct offer *offer_find(const struct collective *c, const void *p, size_t *at)
 {
     for (int i = 0; i < c->n_offer; i++) {
@@ -120,48 +120,77 @@ static const struct offer *offer_find(const struct collective *c, const void *p,
     return NULL;
 }
 
-/* What this rank has asked of its device is done, on all ranks. */
-static bool all_done(struct collective *c, struct error *err)
+void *collective_peer(const struct collective *c, const void *p, int rank)
 {
-    uint8_t mine = 0, all[COLLECTIVE_RANK_MAX];
-    return device_sync(c->dev, err) && collective_gather(c, &mine, 1, all, err);
+    size_t at;
+    const struct offer *o = offer_find(c, p, &at);
+    return o ? o->of[rank] + at : NULL;
 }
 
-/* The reading is over: before anyone changes or frees what others read. */
-static bool read_end(struct collective *c, bool ok, struct error *err)
+bool collective_reaches(struct collective *c, bool *yes, struct error *err)
+{
+    const size_t size_bytes = 4096;
+    struct mem_handle h = { 0 };
+    struct error ignored;
+    int before = c->n_offer;
+    void *mem = mem_share_new(c->dev, size_bytes, "a test of the way between ranks", &h, &ignored);
+    uint8_t mine = 0, all[COLLECTIVE_RANK_MAX];
+    bool ok = collective_offer(c, mem, size_bytes, &h, err);
+    *yes = ok && c->n_offer > before;
+    if (*yes)
+        offer_close(c, &c->offer[--c->n_offer], c->n_rank);
+    ok = ok && collective_gather(c, &mine, 1, all, err);    // nobody has it open any more
+    mem_share_free(c->dev, mem, size_bytes, &h);
+    return ok;
+}
+
+bool collective_touch_begin(struct collective *c, struct error *err)
+{
+    struct collective_wait w = { 0 };
+    c->kind->touches(c, true);    // first: who leaves after this look sees it
+    bool ok = c->kind->wait(c, &w, -1, 0, 0, 0, err);
+    for (int q = 0; q < c->n_rank && ok; q++)
+        ok = q == c->rank || c->kind->wait(c, &w, q, 0, c->kind->count(c, q, 0), 0, err);
+    c->kind->wait_end(c, &w);
+    if (!ok)
+        c->kind->touches(c, false);
+    return ok;
+}
+
+void collective_touch_end(struct collective *c)
 {
     struct error ignored;
-    ok = device_sync(c->dev, ok ? err : &ignored) && ok;
-    c->kind->reads(c, false);
-    return ok && all_done(c, err);
+    (void)!lanes_sync(c->dev, &ignored);    // a device that fails does no more copies
+    c->kind->touches(c, false);
+}
+
+void collective_count_set(struct collective *c, int which, uint32_t value)
+{
+    c->kind->count_set(c, which, value);
+}
+
+uint32_t collective_count(const struct collective *c, int rank, int which)
+{
+    return c->kind->count(c, rank, which);
+}
+
+bool collective_wait(struct collective *c, struct collective_wait *w, int rank, int which, uint32_t seen, int64_t ms, struct error *err)
+{
+    return c->kind->wait(c, w, rank, which, seen, ms, err);
+}
+
+void collective_wait_end(struct collective *c, struct collective_wait *w)
+{
+    c->kind->wait_end(c, w);
 }
 
 bool collective_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err)
 {
     BUG_IF(n_given < 0 || n_given > c->n_rank, "a sum over %d of %d ranks", n_given, c->n_rank);
-    size_t at;
-    int64_t first, m = collective_shard(n, c->n_rank, c->rank, &first);
-    const struct offer *o = offer_find(c, x, &at);
-    if (!o)
-        return c->kind->reduce(c, sum, x, n, n_given, err);
-    c->kind->reads(c, true);
-    bool ok = all_done(c, err);
-    for (int q = 0; q < n_given && ok; q++)
-        ok = OP(c->dev, err, axpy, .y = sum, .x = (const float *)(const void *)(o->of[q] + at) + first, .n = m, .scale = 1);
-    return read_end(c, ok, err);
+    return c->kind->reduce(c, sum, x, n, n_given, err);
 }
 
 bool collective_all_gather(struct collective *c, float *x, const float *sum, int64_t n, struct error *err)
 {
-    size_t at;
-    const struct offer *o = offer_find(c, sum, &at);
-    if (!o)
-        return c->kind->all_gather(c, x, sum, n, err);
-    c->kind->reads(c, true);
-    bool ok = all_done(c, err);
-    for (int q = 0; q < c->n_rank && ok; q++) {
-        int64_t first, m = collective_shard(n, c->n_rank, q, &first);
-        ok = m == 0 || mem_copy(c->dev, x + first, o->of[q] + at, (size_t)m * sizeof *x, COPY_D2D, err);
-    }
-    return read_end(c, ok, err);
+    return c->kind->all_gather(c, x, sum, n, err);
 }

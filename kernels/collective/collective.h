@@ -49,23 +49,50 @@ MUST_USE bool collective_gather(struct collective *c, const void *mine, size_t s
 /* Rank r's shard of n elements: begins at *first; returns its length. Shards begin at multiples of SUMSQ_BLOCK (ops.h); rank 0's
  * is the longest, and the last ones may be empty. */
 int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first);
-/* Let the other ranks read this memory (of mem_share_new, h its handle) until collective_leave: collective_reduce and
- * collective_all_gather on what lies in it need no host memory then. All ranks call it, each for its own. Where one of them
- * cannot open the others' (another kind of device, no access from GPU to GPU), nothing is shared and nothing fails.
- * After leaving, memory that was offered may be freed. */
-MUST_USE bool collective_offer(struct collective *c, const void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err);
+/* Let the other ranks read and write this memory (of mem_share_new, h its handle) until collective_leave. All ranks call it with the
+ * same size, each for its own. Where one of them cannot open the others' (another kind of device, no access from GPU to GPU),
+ * nothing is shared and nothing fails. After leaving, memory that was offered may be freed. */
+MUST_USE bool collective_offer(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err);
+/* Where this rank sees what another rank has offered, at the same place as p lies in what this rank has; NULL: p was not offered. */
+void *collective_peer(const struct collective *c, const void *p, int rank);
+/* Can the ranks reach each other's memory? All call it. */
+MUST_USE bool collective_reaches(struct collective *c, bool *yes, struct error *err);
+/* Before this rank touches memory of the others, and after: who leaves meanwhile waits for it. What was asked of the device's lanes
+ * is done before the end. */
+MUST_USE bool collective_touch_begin(struct collective *c, struct error *err);
+void collective_touch_end(struct collective *c);
 /* sum (this rank's shard of n elements) = ((sum + x_0) + x_1) + ... + x_(n_given - 1), where x_q is rank q's x (n). Ranks from
- * n_given on give nothing, and their x is not read. */
+ * n_given on give nothing, and their x is not read. By way of host memory, and waits for all ranks; exchange.h is faster. */
 MUST_USE bool collective_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
 /* x (n) of every rank = the shards that all ranks have in sum, end to end. */
 MUST_USE bool collective_all_gather(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);
+
+/* Counters that every rank has, all ranks read, and only rise (modulo 2^32); what one rank wrote before it set a counter is seen by who
+ * reads the counter. */
+#define COLLECTIVE_COUNT_N 2
+void collective_count_set(struct collective *c, int which, uint32_t value);
+uint32_t collective_count(const struct collective *c, int rank, int which);
+/* A wait that looks again and again, for a rank or a device. */
+struct collective_wait {
+    int64_t began_ms;    // 0: not begun
+    int told;            // 1 + the rank that the operator is told of; 0: none
+};
+/* A moment of waiting until rank's counter is no longer seen: at most ms, 0 only looks. ERR_CLOSED: the meeting is over. ERR_TIMEOUT:
+ * the wait has taken longer than its limit; rank is named. rank -1: for this rank's own device, only the meeting is looked at. */
+MUST_USE bool collective_wait(struct collective *c, struct collective_wait *w, int rank, int which, uint32_t seen, int64_t ms,
+                              struct error *err);
+void collective_wait_end(struct collective *c, struct collective_wait *w);
 
 /* What a kind implements; its own struct starts with struct collective. */
 struct collective_kind {
     const char *name;
     struct collective *(*join)(const struct collective_config *config, struct error *err);
-    void (*leave)(struct collective *c);              // once nobody reads this rank's memory, or a limit has passed
-    void (*reads)(struct collective *c, bool now);    // this rank reads the others' memory from now on, or no longer
+    void (*leave)(struct collective *c);                // once nobody reads this rank's memory, or a limit has passed
+    void (*touches)(struct collective *c, bool now);    // this rank touches the others' memory from now on, or no longer
+    void (*count_set)(struct collective *c, int which, uint32_t value);
+    uint32_t (*count)(const struct collective *c, int rank, int which);
+    bool (*wait)(struct collective *c, struct collective_wait *w, int rank, int which, uint32_t seen, int64_t ms, struct error *err);
+    void (*wait_end)(struct collective *c, struct collective_wait *w);
     bool (*gather)(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
     bool (*reduce)(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
     bool (*all_gather)(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);
@@ -77,7 +104,7 @@ struct collective {
     struct device *dev;
     struct offer {
         size_t size_bytes;
-        const char *of[COLLECTIVE_RANK_MAX];    // where this rank sees every rank's; its own where it is
+        char *of[COLLECTIVE_RANK_MAX];    // where this rank sees every rank's; its own where it is
     } offer[COLLECTIVE_OFFER_MAX];
     int n_offer;
 };

@@ -76,7 +76,7 @@ static void *handle_map(const struct mem_handle *h, size_t size_bytes, struct er
     return p;
 }
 
-const void *host_mem_share_open(UNUSED struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err)
+void *host_mem_share_open(UNUSED struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err)
 {
     return handle_map(h, size_bytes, err);
 }

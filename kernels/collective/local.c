@@ -29,12 +29,13 @@
 #define CHUNK ((int64_t)1 << 20)    // floats that go through at a time
 #define TICK_MS 50                  // between looks at whether the others live
 #define TELL_MS 100                 // a wait that is told to the operator
-#define READ_MS 5000                // to wait for a rank that reads our memory when we leave; it takes milliseconds
+#define TOUCH_MS 5000               // to wait for a rank that touches our memory when we leave; it takes milliseconds
 
 struct member {
     _Alignas(64) _Atomic uint32_t arrived;
-    _Atomic int32_t pid;       // valid from arrived 1 on
-    _Atomic uint32_t reads;    // the others' memory, now; a futex
+    _Atomic int32_t pid;                           // valid from arrived 1 on
+    _Atomic uint32_t touches;                      // the others' memory, now; a futex
+    _Atomic uint32_t count[COLLECTIVE_COUNT_N];    // each a futex
 };
 struct meeting {                // the mapped file: this, then small, slot, sum
     _Atomic uint32_t n_rank;    // 0: nobody has joined yet
@@ -157,22 +158,64 @@ static bool barrier(struct local *l, int64_t limit_ms, struct error *err)
     return ok;
 }
 
-static void local_reads(struct collective *c, bool now)
+static void local_touches(struct collective *c, bool now)
 {
     struct local *l = (struct local *)c;
-    atomic_store(&l->m->member[c->rank].reads, now);
+    atomic_store(&l->m->member[c->rank].touches, now);
     if (!now)
-        futex_wake(&l->m->member[c->rank].reads);
+        futex_wake(&l->m->member[c->rank].touches);
 }
 
-/* Until no living member reads our memory; none begins to, since it is over. */
-static void readers_wait(struct local *l)
+static void local_count_set(struct collective *c, int which, uint32_t value)
 {
-    int64_t end = clock_ms() + READ_MS;
+    struct local *l = (struct local *)c;
+    atomic_store(&l->m->member[c->rank].count[which], value);
+    futex_wake(&l->m->member[c->rank].count[which]);
+}
+
+static uint32_t local_count(const struct collective *c, int rank, int which)
+{
+    return atomic_load(&((const struct local *)c)->m->member[rank].count[which]);
+}
+
+static bool local_wait(struct collective *c, struct collective_wait *w, int rank, int which, uint32_t seen, int64_t ms, struct error *err)
+{
+    struct local *l = (struct local *)c;
+    int64_t now = clock_ms();
+    w->began_ms = w->began_ms ? w->began_ms : now;
+    if (atomic_load(&l->m->over))
+        return error_set(err, ERR_CLOSED, "another rank has left");
+    if (rank < 0)
+        return true;
+    if (member_dead(l, rank) && local_count(c, rank, which) == seen)    // it may have come that far before it died
+        return error_set(err, ERR_CLOSED, "rank %d has died", rank);
+    if (now - w->began_ms >= l->wait_ms)
+        return error_set(err, ERR_TIMEOUT, "rank %d has not come in %" PRId64 " s", rank, (l->wait_ms + 999) / 1000);
+    if (l->waits && w->told != rank + 1 && now - w->began_ms >= TELL_MS) {
+        w->told = rank + 1;
+        l->waits(l->ctx, rank);
+    }
+    if (ms > 0)
+        futex_wait(&l->m->member[rank].count[which], seen, MIN(ms, (int64_t)TICK_MS));
+    return true;
+}
+
+static void local_wait_end(struct collective *c, struct collective_wait *w)
+{
+    struct local *l = (struct local *)c;
+    if (w->told)
+        l->waits(l->ctx, -1);
+    *w = (struct collective_wait){ 0 };
+}
+
+/* Until no living member touches our memory; none begins to, since it is over. */
+static void touchers_wait(struct local *l)
+{
+    int64_t end = clock_ms() + TOUCH_MS;
     for (int q = 0; q < l->base.n_rank; q++) {
         struct member *m = &l->m->member[q];
-        while (q != l->base.rank && atomic_load(&m->reads) && clock_ms() < end && !member_dead(l, q))
-            futex_wait(&m->reads, 1, TICK_MS);
+        while (q != l->base.rank && atomic_load(&m->touches) && clock_ms() < end && !member_dead(l, q))
+            futex_wait(&m->touches, 1, TICK_MS);
     }
 }
 
@@ -181,7 +224,7 @@ static void local_leave(struct collective *c)
     struct local *l = (struct local *)c;
     if (l->m) {
         over_set(l);
-        readers_wait(l);
+        touchers_wait(l);
         munmap(l->m, l->size_bytes);
     }
     if (l->fd >= 0) {    // it has failed to begin
@@ -337,7 +380,11 @@ const struct collective_kind collective_local = {
     .name = "local",
     .join = local_join,
     .leave = local_leave,
-    .reads = local_reads,
+    .touches = local_touches,
+    .count_set = local_count_set,
+    .count = local_count,
+    .wait = local_wait,
+    .wait_end = local_wait_end,
     .gather = local_gather,
     .reduce = local_reduce,
     .all_gather = local_all_gather,

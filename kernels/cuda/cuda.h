@@ -31,6 +31,7 @@ struct cuda_device {
     bool capturing;
     struct gemm_plan *plan;    // chosen algorithms (gemm.cu), a list
     int n_sm;
+    cudaStream_t lane[LANE_N];    // made by their first use
     /* optimizer state in host memory (optim.cu); made by its first step */
     cudaStream_t in, out;
     cudaEvent_t begun, loaded[CUDA_PIPES], done[CUDA_PIPES], out_done[CUDA_PIPES];
@@ -64,6 +65,11 @@ bool cuda_weight_init(struct device *dev, struct weight *w, struct error *err);
 void cuda_weight_release(struct device *dev, struct weight *w);
 bool cuda_weight_refresh(struct device *dev, struct weight *w, struct error *err);
 bool cuda_linear_cost(struct device *dev, struct linear_cost *c, struct error *err);
+bool cuda_lane_copy(struct device *dev, int lane, void *dst, const void *src, size_t size_bytes, struct error *err);
+bool cuda_lane_sum(struct device *dev, int lane, const struct lane_sum *s, struct error *err);
+cudaStream_t cuda_lane(struct cuda_device *cu, int lane, struct error *err);    // NULL: see err
+bool cuda_lanes_sync(struct device *dev, struct error *err);
+void cuda_lanes_close(struct cuda_device *cu);
 void cuda_plans_free(struct cuda_device *cu);
 void cuda_pipes_close(struct cuda_device *cu);
 /* mem_hash on any stream, by n_block blocks of 512 threads; a->hash is device memory. */

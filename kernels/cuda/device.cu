@@ -42,6 +42,7 @@ static void cuda_device_free(struct device *dev)
         cudaStreamSynchronize(cu->stream);
     cuda_plans_free(cu);
     cuda_pipes_close(cu);
+    cuda_lanes_close(cu);
     if (cu->lt)
         cublasLtDestroy(cu->lt);
     cudaFree(cu->workspace);
@@ -87,6 +88,21 @@ static bool cuda_mark_set(struct device *dev, struct mark *m, struct error *err)
 static bool cuda_mark_wait(struct device *, struct mark *m, struct error *err)
 {
     return cuda_ok(cudaEventSynchronize(m->event), "waiting for the device", err);
+}
+
+static bool cuda_mark_done(struct device *, struct mark *m, bool *done, struct error *err)
+{
+    cudaError_t status = cudaEventQuery(m->event);
+    *done = status == cudaSuccess;
+    if (status == cudaErrorNotReady)
+        (void)cudaGetLastError();
+    return status == cudaErrorNotReady || cuda_ok(status, "looking at the device", err);
+}
+
+static bool cuda_lane_mark(struct device *dev, int lane, struct mark *m, struct error *err)
+{
+    cudaStream_t s = cuda_lane(cuda_of(dev), lane, err);
+    return s && cuda_ok(cudaEventRecord(m->event, s), "lane_mark", err);
 }
 
 static void *cuda_mem_new(struct device *dev, size_t size_bytes, const char *what, struct error *err)
@@ -156,7 +172,7 @@ static void cuda_share_free(struct device *dev, void *p, size_t, const struct me
     cuda_mem_free(dev, p);
 }
 
-static const void *cuda_share_open(struct device *dev, const struct mem_handle *h, size_t, struct error *err)
+static void *cuda_share_open(struct device *dev, const struct mem_handle *h, size_t, struct error *err)
 {
     cudaIpcMemHandle_t handle;
     void *p = NULL;
@@ -228,6 +244,11 @@ static struct ops ops_table(void)
     t.mark_free = cuda_mark_free;
     t.mark_set = cuda_mark_set;
     t.mark_wait = cuda_mark_wait;
+    t.mark_done = cuda_mark_done;
+    t.lane_copy = cuda_lane_copy;
+    t.lane_sum = cuda_lane_sum;
+    t.lane_mark = cuda_lane_mark;
+    t.lanes_sync = cuda_lanes_sync;
     t.mem_share_new = cuda_share_new;
     t.mem_share_free = cuda_share_free;
     t.mem_share_open = cuda_share_open;

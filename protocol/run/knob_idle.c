@@ -38,6 +38,10 @@ static bool on_cpus(const struct run_config *c)
 {
     return devices_all(c, "cpu:");
 }
+static bool one_trainer(const struct run_config *c)
+{
+    return c->num_trainers == 1;
+}
 static bool weights_stay(const struct run_config *c)
 {
     return !run_config_travels(c);
@@ -98,6 +102,7 @@ static const struct idle_rule {
     { "project", no_project, "it names a project of wandb and a folder in 'eval_save_dir', and neither is set" },
     { "num_episodes", ends_by_steps, "'max_steps' ends the run; 'max_steps' 0 leaves it to 'num_episodes'" },
     { "weights", weights_stay, "no weights travel: each device samples with its own" },
+    { "zero_stage", one_trainer, "there is one trainer, which keeps everything; with 'num_trainers' above 1 they share it" },
     { "threads", on_gpus, "it is for CPU devices, and there are GPUs only" },
     { "max_staleness", in_logical_time, "it is for 'free_running'; 'n_behind' bounds the age of samples otherwise" },
     { "train_microbatch_size", has_budget, "'token_budget' wins over it; 'token_budget' 0 leaves it to 'train_microbatch_size'" },

@@ -501,6 +501,11 @@ const char *run_part_text(const struct run_part *part, char *out, size_t size)
     return out;
 }
 
+int run_config_zero(const struct run_config *c)
+{
+    return strcmp(c->zero_stage, "auto") == 0 ? -1 : c->zero_stage[0] - '0';    // its choices are auto and digits
+}
+
 bool run_config_travels(const struct run_config *c)
 {
     return strcmp(c->placement, "apart") == 0 || c->num_inferencer > c->num_trainers || (c->n_behind > 0 && c->num_inferencer > 1);

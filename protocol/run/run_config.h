@@ -45,7 +45,8 @@ struct run_config {
     bool shuffle;
     /* workers */
     int64_t num_trainers, num_inferencer;
-    int64_t tensor_parallel_size, pipeline_parallel_size, zero_stage, producer_tensor_parallel_size;
+    int64_t tensor_parallel_size, pipeline_parallel_size, producer_tensor_parallel_size;
+    char zero_stage[8];    // run_config_zero
     char ray_dir[RUN_TEXT_MAX], master_address[128], backend[16];
     int64_t master_port;
     char listen[280];    // "" : no other nodes; HOST:PORT
@@ -168,6 +169,7 @@ MUST_USE bool run_config_part(const struct run_config *c, const char *device, st
 const char *run_part_text(const struct run_part *part, char *out, size_t size);
 /* Must weights travel between devices? Not when every producer's samples are of its own trainer's present weights. */
 bool run_config_travels(const struct run_config *c);
+int run_config_zero(const struct run_config *c);    // zero_stage as a number; -1: auto
 
 /* One evaluation set as eval_dataset names it. */
 struct eval_set {

@@ -64,7 +64,8 @@ static bool dump_run(struct dump *d, char **argv, struct error *err)
     TRY(d->run = model_run_new(d->m, &lim, err));
     TRY(d->grad = mem_new(d->dev, flat, "gradient", err));
     TRY(OP(d->dev, err, mem_fill, .y = d->grad, .size_bytes = flat));
-    TRY(model_forward_train(d->run, &b, err) && model_logits(d->run, d->logits, err) && model_backward(d->run, &loss, d->grad, err));
+    TRY(model_forward_train(d->run, &b, err) && model_logits(d->run, d->logits, err)
+        && model_backward(d->run, &loss, &(struct model_grad){ .flat = d->grad }, err));
     TRY(mem_copy(d->dev, d->grad_host, d->grad, flat, COPY_D2H, err) && device_sync(d->dev, err));
     float mean = 0;
     for (int64_t i = 0; i < n; i++)

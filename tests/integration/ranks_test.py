@@ -1,9 +1,11 @@
 """tags: limit=900
 
 Several trainers: the same bytes each time, wherever they are placed and whoever dies."""
+import glob
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -50,6 +52,15 @@ class Ranks(RunCase):
             self.known[key] = self.whole(settings)
         return self.known[key]
 
+    def plans(self, run, name):
+        """The values of a part of the memory plan, in the logs of all workers; each has made one when the first step is done."""
+        run.wait_step(1)
+        found = set()
+        for log in glob.glob(os.path.join(run.dir, "logs", "worker-*.log")):
+            with open(log) as f:
+                found |= {re.search(name + r"=(\S+)", line)[1] for line in f if "memory planned" in line}
+        return found
+
     def metric(self, run, name):
         """{step: value} of a metric of the run."""
         out = subprocess.run([ROLLCALL, "export", "jsonl", run.dir, "--series", name], capture_output=True, text=True, check=True)
@@ -62,9 +73,12 @@ class Ranks(RunCase):
         self.assertEqual(first, self.undisturbed(APART))
 
     def test_any_number_of_trainers_ends_in_the_same_bytes_and_sees_the_same_numbers(self):
-        runs = [self.start(settings) for settings in (ONE, FOUR)]
+        """Whatever each of them keeps, too."""
+        runs = [self.start(settings) for settings in (ONE, dict(FOUR, zero_stage=2), dict(TWO, zero_stage=0))]
         try:
             want = self.undisturbed(TWO)
+            self.assertEqual(self.plans(runs[1], "zero_stage"), {"2"})
+            self.assertEqual(self.plans(runs[2], "zero_stage"), {"0"})
             for run in runs:
                 self.assertEqual(self.finish(run), want)
             for name in ("train/loss", "train/grad_norm", "metrics/reward", "train/entropy", "train/advantages", "train/kl"):
@@ -83,7 +97,7 @@ class Ranks(RunCase):
             self.assertEqual(max(ages.values()), (2 + 1) * 2 - 1, ages)
             depth = self.metric(run, "rollout/buffer_depth")    # groups there when a batch of 4 has been trained on
             self.assertGreater(max(depth.values()), 8, depth)    # more than one rollout step: generation was ahead
-            plan = subprocess.run([ROLLCALL, "train", self.task.path("run.yaml"), "--dry-run"], capture_output=True, text=True)
+            plan = subprocess.run([ROLLCALL, "train", os.path.join(run.dir, "run.yaml"), "--dry-run"], capture_output=True, text=True)
             self.assertIn("a token is at most 5 optimizer steps old", plan.stdout)
             self.assertIn("placement:      cpu:0: trainer 0\n", plan.stdout)
             self.assertIn("                cpu:3: producer 1\n", plan.stdout)
@@ -136,7 +150,9 @@ class Ranks(RunCase):
 
     def test_a_trainer_killed_at_any_moment_changes_nothing(self):
         rng = random.Random(7 if not LONG else time.time_ns())
-        cells = [(TWO, "worker cpu:1"), (BEHIND, "worker cpu:0"), (TWO, "worker cpu:0"), (BEHIND, "worker cpu:1")]
+        """Neither what it kept of the optimizer's state: the checkpoints hold all of it."""
+        cells = [(dict(TWO, zero_stage=2), "worker cpu:1"), (BEHIND, "worker cpu:0"), (TWO, "worker cpu:0"),
+                 (dict(BEHIND, zero_stage=0), "worker cpu:1")]
         for settings, name in cells * 10 if LONG else cells[:2]:
             step, wait_s = rng.randrange(0, STEPS - 4), rng.random() * 0.1
             with self.subTest(process=name, step=step, wait_s=wait_s):
@@ -155,6 +171,7 @@ class Ranks(RunCase):
     def test_a_run_goes_on_with_other_workers_and_says_what_it_keeps(self):
         one = dict(num_trainers=1, num_inferencer=1, inference_batch_size=8, train_batch_size=8, train_minibatch_size=8)
         for begin, flags, same, says in (
+                (one, ["-t", "4", "-i", "4", "-zero", "2"], True, "'num_trainers' is 4 instead of 1"),
                 (one, ["-i", "2"], True, "'inference_batch_size' is 4 instead of 8, so that a rollout step stays 8 prompts"),
                 (one, ["-t", "2", "-i", "2", "--placement", "apart"], True, "'num_trainers' is 2 instead of 1"),
                 (APART, ["-t", "1", "-i", "1", "--placement", "shared"], True, "'num_trainers' is 1 instead of 2")):

@@ -271,7 +271,8 @@ class RunCase(unittest.TestCase):
     def start(self, *extra, env=None, files=None, **settings):
         """A run that goes on until the test ends it, unless extra says otherwise."""
         type(self).n += 1
-        run = Run(self.task, f"run-{self.n}", self.task.run_file(**settings), ["--max-steps", "100000", *extra], env=env, files=files)
+        # a file of its own: a run that is started next may be before this one has read it
+        run = Run(self.task, f"run-{self.n}", self.task.run_file(f"run-{self.n}.yaml", **settings), ["--max-steps", "100000", *extra], env=env, files=files)
         self.addCleanup(run.kill)
         return run
 

@@ -14,13 +14,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "kernels/collective/collective.h"
+#include "kernels/collective/exchange.h"
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 
 #define LIMIT_MS 60000    // a wait of the tests that has not ended by then never will
 #define RANKS 3
-#define SHARED_N ((int64_t)70001)    // elements of the sums whose memory the ranks offer each other
 
 static char dir[256];
 
@@ -106,16 +106,13 @@ static float value(int rank, int64_t i, int round)
     return rank == 0 ? small : rank == 1 ? 1e7f + small : rank == 2 ? -1e7f + small : small;
 }
 
-/* Rounds of sums over shards, the last one without all ranks; from memory of this rank alone, or from what they can read. */
+/* Rounds of sums over shards through host memory, the last ones without all ranks. */
 static bool chain_is_made(struct collective *c, struct device *dev, int64_t n, int round, struct error *err)
 {
     int rank = collective_rank(c), n_rank = collective_n_rank(c);
     int64_t first, m = collective_shard(n, n_rank, rank, &first);
-    bool offered = round == 0 && n == SHARED_N;
-    struct mem_handle hx, hs;
-    float *x = mem_share_new(dev, (size_t)n * 4, "a test", &hx, err),
-          *sum = x ? mem_share_new(dev, (size_t)n * 4, "a test", &hs, err) : NULL;
-    bool ok = sum && (!offered || (collective_offer(c, x, (size_t)n * 4, &hx, err) && collective_offer(c, sum, (size_t)n * 4, &hs, err)));
+    float *x = mem_new(dev, (size_t)n * 4, "a test", err), *sum = x ? mem_new(dev, (size_t)n * 4, "a test", err) : NULL;
+    bool ok = sum != NULL;
     for (int64_t i = 0; ok && i < n; i++)
         sum[i] = i < m ? value(3, first + i, 7) : NAN;
     for (int given = n_rank; ok && given >= 0; given--) {    // one more each time that gives nothing
@@ -135,16 +132,171 @@ static bool chain_is_made(struct collective *c, struct device *dev, int64_t n, i
         if (i >= m && ok && !isnan(sum[i]))
             ok = error_set(err, ERR_DATA, "element %" PRId64 " behind a shard of %" PRId64 " was written", i, m);
     }
-    if (!offered) {    // else the others may still look at it, until the meeting is over
-        mem_share_free(dev, x, (size_t)n * 4, &hx);
-        mem_share_free(dev, sum, (size_t)n * 4, &hs);
-    }
+    mem_free(dev, x);
+    mem_free(dev, sum);
     return ok;
+}
+
+/* ---- exchange.h: sums piece by piece */
+#define PIECES 5
+static const int64_t piece_n[PIECES] = { 70001, 8192, 1, 24577, 128 };
+
+/* What a rank exchanges with: its gradient's places and its stage, full of NAN. */
+struct giver {
+    struct exchange_config f;
+    int64_t at[PIECES], own_n[PIECES], own_at[PIECES], n_flat, n_sum, n_stage;
+    struct mem_handle h;
+    float *share, *grad;    // share: the stage, and a flat copy of the sum
+};
+
+static bool giver_open(struct giver *g, struct collective *c, struct device *dev, int n_slot, bool offered, struct error *err)
+{
+    int64_t first;
+    *g = (struct giver){ 0 };
+    for (int p = 0; p < PIECES; p++) {
+        g->at[p] = (g->n_flat + 3) / 4 * 4;
+        g->n_flat = g->at[p] + piece_n[p];
+        g->own_n[p] = collective_shard(piece_n[p], collective_n_rank(c), collective_rank(c), &first);
+        g->own_at[p] = (g->n_sum + 3) / 4 * 4;
+        g->n_sum = g->own_at[p] + g->own_n[p];
+    }
+    g->n_stage = (exchange_stage_n(70001, collective_n_rank(c)) + 3) / 4 * 4;
+    size_t share_bytes = (size_t)(g->n_stage + g->n_flat) * 4;
+    g->share = mem_share_new(dev, share_bytes, "a test", &g->h, err);
+    g->grad = mem_new(dev, (size_t)g->n_flat * 4, "a test", err);
+    float *sum = mem_new(dev, (size_t)g->n_sum * 4, "a test", err);
+    memset(g->share, 0xff, share_bytes);
+    memset(g->grad, 0xff, (size_t)g->n_flat * 4);
+    memset(sum, 0, (size_t)g->n_sum * 4);
+    g->f = (struct exchange_config){ .c = c,
+                                     .dev = dev,
+                                     .n_piece = PIECES,
+                                     .piece_n = piece_n,
+                                     .sum = sum,
+                                     .sum_at = g->own_at,
+                                     .slot = g->grad,
+                                     .n_slot = n_slot,
+                                     .slot_n = n_slot ? 70004 : 0,
+                                     .slot_at = g->at,
+                                     .stage = g->share };
+    BUG_IF(n_slot > 1, "there is room for one place of the largest piece");
+    return !offered || collective_offer(c, g->share, share_bytes, &g->h, err);
+}
+
+static void giver_close(struct giver *g)    // when the meeting is over: others may still reach the share
+{
+    struct device *dev = g->f.dev;
+    mem_free(dev, g->f.sum);
+    mem_free(dev, g->grad);
+    mem_share_free(dev, g->share, (size_t)(g->n_stage + g->n_flat) * 4, &g->h);
+}
+
+/* A step of so many micro-batches, each with values of its own; some ranks dawdle, so that others run ahead as far as they can. */
+static bool step_is_given(struct exchange *x, struct giver *g, int64_t n_micro, int step, struct error *err)
+{
+    int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
+    if (!exchange_begin(x, n_micro, err))
+        return false;
+    for (int64_t at = 0; at < n_micro; at += n_rank) {
+        for (int p = PIECES - 1; p >= 0 && at + rank < n_micro; p--) {
+            float *to = exchange_slot(x, p, err);
+            if (!to)
+                return false;
+            if ((at + p + rank + step) % 7 == 0)
+                usleep(2000);
+            for (int64_t i = 0; i < piece_n[p]; i++)
+                to[i] = value((int)((at + rank) % 3), g->at[p] + i, step + (int)at);
+            if (!exchange_give(x, p, err))
+                return false;
+        }
+        if (!exchange_round_end(x, err))
+            return false;
+    }
+    return exchange_end(x, err);
+}
+
+static bool sum_is_the_chain(const struct giver *g, int64_t n_micro, int step, struct error *err)
+{
+    int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
+    int64_t first;
+    for (int p = 0; p < PIECES; p++) {
+        collective_shard(piece_n[p], n_rank, rank, &first);
+        for (int64_t i = 0; i < g->own_n[p]; i++) {
+            float want = 0, got = g->f.sum[g->own_at[p] + i];
+            for (int64_t k = 0; k < n_micro; k++)
+                want += value((int)(k % 3), g->at[p] + first + i, step + (int)(k / n_rank * n_rank));
+            if (memcmp(&want, &got, 4) != 0)
+                return error_set(err, ERR_DATA, "element %" PRId64 " of piece %d of step %d is %.9g, in order %.9g", first + i, p, step,
+                                 (double)got, (double)want);
+        }
+    }
+    return true;
+}
+
+/* The whole sum to everybody, over what was offered. */
+static bool sum_is_spread(struct exchange *x, struct giver *g, struct error *err)
+{
+    int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
+    int64_t first;
+    float *flat = g->share + g->n_stage;
+    for (int p = 0; p < PIECES; p++) {
+        int64_t n = collective_shard(piece_n[p], n_rank, rank, &first);
+        for (int64_t i = 0; i < n; i++)
+            flat[g->at[p] + first + i] = (float)(rank + 1);
+        if (!exchange_send(x, flat + g->at[p] + first, (size_t)n * 4, err))
+            return false;
+    }
+    if (!exchange_sent(x, err))
+        return false;
+    for (int p = 0; p < PIECES; p++)
+        for (int q = 0; q < n_rank; q++) {
+            int64_t n = collective_shard(piece_n[p], n_rank, q, &first);
+            for (int64_t i = 0; i < n; i++)
+                if (flat[g->at[p] + first + i] != (float)(q + 1))
+                    return error_set(err, ERR_DATA, "element %" PRId64 " of piece %d did not come from rank %d", first + i, p, q);
+        }
+    return true;
+}
+
+static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_slot, bool offered, struct error *err)
+{
+    static const int64_t micros[] = { 7, 1, 0, 6, 2 };
+    struct giver g;
+    bool ok = giver_open(&g, c, dev, n_slot, offered, err);
+    struct exchange *x = ok ? exchange_new(&g.f, err) : NULL;
+    ok = x && exchange_reaches(x) == offered;
+    for (size_t s = 0; ok && s < ARRAY_SIZE(micros); s++) {
+        memset(g.f.sum, 0, (size_t)g.n_sum * 4);
+        ok = step_is_given(x, &g, micros[s], (int)s, err) && sum_is_the_chain(&g, micros[s], (int)s, err)
+             && (!offered || sum_is_spread(x, &g, err));
+        exchange_stop(x);
+    }
+    exchange_free(x);
+    uint8_t mine = 0, all[RANKS];
+    ok = ok && collective_gather(c, &mine, 1, all, err);    // nobody reaches for the share any more
+    giver_close(&g);
+    return ok;
+}
+
+static bool flat_gradients(struct collective *c, struct device *dev, struct error *err)
+{
+    bool reach;
+    return collective_reaches(c, &reach, err) && reach && steps_are_exchanged(c, dev, 0, true, err);
+}
+
+static bool gradients_in_one_place(struct collective *c, struct device *dev, struct error *err)
+{
+    return steps_are_exchanged(c, dev, 1, true, err);
+}
+
+static bool gradients_through_the_host(struct collective *c, struct device *dev, struct error *err)
+{
+    return steps_are_exchanged(c, dev, 0, false, err);
 }
 
 static bool sums_and_more(struct collective *c, struct device *dev, struct error *err)
 {
-    static const int64_t sizes[] = { 1, 2, 7, 1000, SHARED_N, 8192, 8193, ((int64_t)3 << 20) + 5, 0, 3 };
+    static const int64_t sizes[] = { 1, 2, 7, 1000, 70001, 8192, 8193, ((int64_t)3 << 20) + 5, 0, 3 };
     int rank = collective_rank(c), n_rank = collective_n_rank(c);
     for (int round = 0; round < 4; round++)
         for (size_t s = 0; s < ARRAY_SIZE(sizes); s++) {
@@ -179,6 +331,104 @@ static void sums_are_made_in_rank_order(UNUSED void **state)
         ranks_end(pid, n_rank);
         assert_no_name_is_left();
     }
+}
+
+static void pieces_are_added_in_the_order_of_micro_batches(UNUSED void **state)
+{
+    static bool (*const way[])(struct collective *, struct device *, struct error *) = { flat_gradients, gradients_in_one_place,
+                                                                                         gradients_through_the_host };
+    for (size_t w = 0; w < ARRAY_SIZE(way); w++)
+        for (int n_rank = 2; n_rank <= RANKS; n_rank++) {
+            pid_t pid[RANKS];
+            call("pieces");
+            for (int r = 0; r < n_rank; r++)
+                pid[r] = rank_start("pieces", r, n_rank, LIMIT_MS, way[w]);
+            ranks_end(pid, n_rank);
+            assert_no_name_is_left();
+        }
+}
+
+/* Step after step until the others have gone. */
+static bool exchanges_until_closed(struct collective *c, struct device *dev, struct error *err)
+{
+    struct giver g;
+    bool ok = giver_open(&g, c, dev, 1, true, err);
+    struct exchange *x = ok ? exchange_new(&g.f, err) : NULL;
+    int64_t began = clock_ms();
+    for (int s = 0; ok && x; s++)
+        ok = step_is_given(x, &g, 2 * RANKS, s, err);
+    exchange_free(x);
+    if (err->code != ERR_CLOSED)
+        return error_wrap(err, "not closed, but");
+    return clock_ms() - began < LIMIT_MS / 2 || error_set(err, ERR_TIMEOUT, "a limit was waited for");
+}
+
+/* Dies in the middle of a round: after its last piece but one, or while another waits for a place. */
+static bool dies_in_an_exchange(struct collective *c, struct device *dev, struct error *err)
+{
+    struct giver g;
+    bool ok = giver_open(&g, c, dev, 1, true, err);
+    struct exchange *x = ok ? exchange_new(&g.f, err) : NULL;
+    if (!x || !step_is_given(x, &g, 2 * RANKS, 0, err) || !exchange_begin(x, 2 * RANKS, err))
+        return false;
+    for (int p = PIECES - 1; p >= collective_rank(c); p--)
+        if (!exchange_slot(x, p, err) || !exchange_give(x, p, err))
+            return false;
+    kill(getpid(), SIGKILL);
+    return false;
+}
+
+static void the_others_leave_an_exchange_when_a_rank_dies(UNUSED void **state)
+{
+    for (int victim = 0; victim < RANKS; victim++) {
+        pid_t pid[RANKS];
+        int n = 0, status;
+        call("exchange");
+        pid_t lost = rank_start("exchange", victim, RANKS, LIMIT_MS, dies_in_an_exchange);
+        for (int r = 0; r < RANKS; r++)
+            if (r != victim)
+                pid[n++] = rank_start("exchange", r, RANKS, LIMIT_MS, exchanges_until_closed);
+        ranks_end(pid, n);
+        assert_int_equal(waitpid(lost, &status, 0), lost);
+        assert_true(WIFSIGNALED(status));
+        assert_no_name_is_left();
+    }
+}
+
+static bool never_gives(struct collective *c, struct device *dev, struct error *err)
+{
+    struct giver g;
+    (void)!giver_open(&g, c, dev, 1, true, err);
+    pause();    // until it is killed
+    return false;
+}
+
+static void a_rank_that_does_not_give_is_named(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct told told = { .worst = -1 };
+    struct giver g;
+    int status;
+    struct device *dev = device_new("ref", 1, &err);
+    call("late giver");
+    pid_t pid = rank_start("late giver", 1, 2, LIMIT_MS, never_gives);
+    struct collective *c = join(dev, "late giver", 0, 2, 400, &told, &err);
+    struct exchange *x = c && giver_open(&g, c, dev, 1, true, &err) ? exchange_new(&g.f, &err) : NULL;
+    if (!x)
+        fail_msg("%s", err.text);
+    told = (struct told){ .worst = -1 };
+    assert_false(step_is_given(x, &g, 2, 0, &err));
+    assert_int_equal(err.code, ERR_TIMEOUT);
+    assert_non_null(strstr(err.text, "rank 1 "));
+    assert_int_equal(told.worst, 1);
+    assert_int_equal(told.last, -1);
+    exchange_free(x);
+    collective_leave(c);
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    giver_close(&g);
+    device_free(dev);
+    assert_no_name_is_left();
 }
 
 /* One of each call, from memory that the others cannot read. */
@@ -244,20 +494,20 @@ static char *page;    // that parent and ranks share
 static bool reads_for_a_while(struct collective *c, UNUSED struct device *dev, struct error *err)
 {
     int64_t mine = 0, all[2];
-    c->kind->reads(c, true);
+    c->kind->touches(c, true);
     if (!collective_gather(c, &mine, sizeof mine, all, err))
         return false;
     for (int i = 0; i < 3; i++)    // the reading itself: some waits that end when the other one leaves, or by their limit
         (void)!collective_gather(c, &mine, sizeof mine, all, err);
     *page = 1;
-    c->kind->reads(c, false);
+    c->kind->touches(c, false);
     return true;
 }
 
 static bool dies_reading(struct collective *c, UNUSED struct device *dev, struct error *err)
 {
     int64_t mine = 0, all[2];
-    c->kind->reads(c, true);
+    c->kind->touches(c, true);
     if (!collective_gather(c, &mine, sizeof mine, all, err))
         return false;
     kill(getpid(), SIGKILL);
@@ -417,6 +667,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_made_in_rank_order),
+        cmocka_unit_test(pieces_are_added_in_the_order_of_micro_batches),
+        cmocka_unit_test(the_others_leave_an_exchange_when_a_rank_dies),
+        cmocka_unit_test(a_rank_that_does_not_give_is_named),
         cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),
         cmocka_unit_test(a_rank_leaves_when_nobody_reads_its_memory_any_more),
         cmocka_unit_test(a_rank_that_does_not_come_is_named_and_waited_for_only_so_long),

@@ -108,7 +108,7 @@ static void logits_and_gradients_are_pytorchs(UNUSED void **state)
         struct model_batch b = batch(&g);
         struct token_loss loss = { .target = g.target, .temperature = g.temperature, .coef = g.coef, .logp = logp };
         if (!OP(g.dev, &err, mem_fill, .y = sum, .size_bytes = (size_t)n_flat * 4) || !model_forward_train(r, &b, &err)
-            || !model_logits(r, logits, &err) || !model_backward(r, &loss, sum, &err)
+            || !model_logits(r, logits, &err) || !model_backward(r, &loss, &(struct model_grad){ .flat = sum }, &err)
             || !mem_copy(g.dev, grad, sum, (size_t)n_flat * 4, COPY_D2H, &err) || !device_sync(g.dev, &err))
             fail_msg("%s on %s: %s", name, device, err.text);
         st_to_f32(want, find(g.g, "logits"));
@@ -170,7 +170,7 @@ static void the_gradient_is_the_slope_of_the_loss(UNUSED void **state)
         memcpy(at, model_weights(g.m, &bytes), (size_t)n * 4);
         struct model_batch b = batch(&g);
         struct token_loss loss = { .target = g.target, .temperature = g.temperature, .coef = g.coef, .logp = logp };
-        if (!r || !model_forward_train(r, &b, &err) || !model_backward(r, &loss, grad, &err))
+        if (!r || !model_forward_train(r, &b, &err) || !model_backward(r, &loss, &(struct model_grad){ .flat = grad }, &err))
             fail_msg("%s", err.text);
         for (int64_t i = 0; i < n; i++)
             norm += (double)grad[i] * (double)grad[i];

@@ -67,7 +67,7 @@ static void the_seeds_flags_have_their_names_and_defaults(UNUSED void **state)
         { "tmbs", "train_microbatch_size", "2" },
         { "tp", "tensor_parallel_size", "1" },
         { "pp", "pipeline_parallel_size", "1" },
-        { "zero", "zero_stage", "0" },
+        { "zero", "zero_stage", NULL },
         { NULL, "ray_dir", "" },
         { NULL, "master_address", "" },
         { NULL, "master_port", "29506" },
@@ -347,7 +347,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
 {
     // clang-format off
     static const struct { const char *name, *value, *with[3][2]; } cases[] = {
-        { "zero_stage", "2" }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" }, { "backend", "vllm" },
+        { "zero_stage", "2", { { "num_trainers", "2" } } }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" }, { "backend", "vllm" },
         { "train_minibatch_size", "4" },
         { "project", "p", { { "wandb", "online" } } },
         { "num_episodes", "3", { { "max_steps", "0" } } },

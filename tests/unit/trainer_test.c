@@ -96,6 +96,23 @@ static void fixture_open_model(struct fixture *f, enum algo algo, const char *de
     f->h.skip_threshold = 0;
 }
 
+/* Models of this shape, but wide enough for every piece of their flat order to be cut into shards. */
+static void fixture_widen(struct fixture *f)
+{
+    struct error err = { 0 };
+    struct model_config c = *model_config(f->m);
+    c.d_ff = 1024;
+    c.vocab = 600;
+    struct model *m = model_new_random(&c, 5, f->dev, model_dtype(f->m), &err),
+                 *ref = model_new_random(&c, 6, f->dev, model_dtype(f->m), &err);
+    if (!m || !ref)
+        fail_msg("%s", err.text);
+    model_free(f->m);
+    model_free(f->ref);
+    f->m = m;
+    f->ref = ref;
+}
+
 static void fixture_open(struct fixture *f, enum algo algo, const char *device, enum dtype dtype)
 {
     fixture_open_model(f, algo, device, dtype, "qwen2-tied");
@@ -202,7 +219,7 @@ struct outcome {
 };
 
 /* Three steps by n_rank ranks that this process plays in turn, each with weights of its own. */
-static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, const char *model, int n_rank, int64_t budget)
+static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, const char *model, int n_rank, int zero, int64_t budget)
 {
     struct error err = { 0 };
     struct fixture f[4];
@@ -210,10 +227,13 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
     for (int r = 0; r < n_rank; r++) {
         struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
         fixture_open_model(&f[r], algo, DEVICE, dtype, model);
-        f[r].dev->head_rows = 7 * 40;    // the head's gradient in several parts, of 7 rows with 40 ids each
-        f[r].h.mask_truncated = true;    // some samples are only in the batch's moments
+        fixture_widen(&f[r]);
+        f[r].dev->head_rows = 7 * 600;    // the head's gradient in several parts, of 7 rows with 600 ids each
+        f[r].h.mask_truncated = true;     // some samples are only in the batch's moments
         set.token_budget_max = budget;
         set.n_rank = n_rank;
+        set.rank = r;
+        set.zero_stage = zero;
         if (!(t[r] = trainer_new(f[r].m, f[r].ref, &set, &err)))
             fail_msg("%s", err.text);
     }
@@ -264,9 +284,10 @@ static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
         int64_t budget = budgets[k / 4 % 2];
         enum algo algo = algos[k / 8];
         struct outcome one, several;
-        outcome_make(&one, algo, dtype, model, 1, budget);
+        outcome_make(&one, algo, dtype, model, 1, 0, budget);
         for (int n_rank = 2; n_rank <= 4; n_rank++) {
-            outcome_make(&several, algo, dtype, model, n_rank, budget);
+            int zero = (n_rank + (int)k) % 3;
+            outcome_make(&several, algo, dtype, model, n_rank, zero, budget);
             bool same = memcmp(one.weights, several.weights, one.weight_bytes) == 0;
             for (int s = 0; s < STATE_N; s++)
                 same = same && memcmp(one.state[s], several.state[s], one.weight_bytes / (dtype == DT_F32 ? 4 : 2) * 4) == 0;

@@ -1007,6 +1007,10 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
         return;
     }
     if ((rank > 0 && ok) || left || (rank >= 0 && round != c->round && kind == TASK_LOAD)) {
+        if (left && kind == TASK_SAVE && incarnation == c->incarnation && c->saving >= 0) {    // again, when they have met again
+            c->save_wanted = MAX(c->save_wanted, c->saving);
+            c->saving = -1;
+        }
         if (left)
             log_info("%s has left the others in a %s: %s", name, word, why);
     } else if (kind == TASK_TRAIN && ok) {

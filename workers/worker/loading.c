@@ -20,6 +20,7 @@
 #include "workers/worker/publishing.h"
 #include "workers/worker/saving.h"
 
+#define ZERO_MAX 2
 #define RANKS_WAIT_MS 1800000    // for another trainer: while it loads, or samples what it has begun
 
 /* ---- before anything is on the device ---- */
@@ -105,12 +106,10 @@ static bool models_load(struct engine *e, struct error *err)
     return true;
 }
 
-/* Share the device's memory out between the trainer and the sampler (memory_plan.h). */
-static bool memory_share(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
+/* How the device's memory would be shared out between the trainer and the sampler (memory_plan.h). */
+static bool memory_plan(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
     size_t bytes;
-    char text[512];
-    struct memory_plan *p = &e->plan;
     const struct model *copy[] = { e->model, e->ref, e->sampler };
     size_t weights = 0;
     for (size_t i = 0; i < ARRAY_SIZE(copy); i++)
@@ -120,7 +119,42 @@ static bool memory_share(struct engine *e, struct trainer_settings *settings, st
         }
     if (e->publication)
         weights += publication_bytes(e->publication);
-    if (!memory_plan_make(p, e->model, weights, e->trains ? settings : NULL, !e->sampler, g, err))
+    return memory_plan_make(&e->plan, e->model, weights, e->trains ? settings : NULL, !e->sampler, g, err);
+}
+
+/* What the trainers keep of their own shards only: as it is set, or the least that has room on all of them. */
+static bool zero_agree(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
+{
+    bool reach;
+    struct error none;
+    uint8_t all[COLLECTIVE_RANK_MAX], mine = 0;
+    int set = run_config_zero(&e->config);
+    if (!e->meeting)
+        return true;
+    if (!collective_reaches(e->meeting, &reach, err))
+        return false;
+    if (set > 0 && (!reach || settings->offload))
+        return error_set(err, ERR_UNSUPPORTED, "'zero_stage' is %d, but %s; 0 and auto are possible", set,
+                         reach ? "'offload_optimizer' keeps masters and moments in each trainer's host memory"
+                               : "these devices cannot reach each other's memory");
+    if (set < 0 && reach && !settings->offload)
+        for (settings->zero_stage = mine = 1; mine < ZERO_MAX && !memory_plan(e, settings, g, &none);)
+            settings->zero_stage = ++mine;
+    if (set >= 0)
+        mine = (uint8_t)set;
+    if (!collective_gather(e->meeting, &mine, 1, all, err))
+        return false;
+    for (int q = 0; q < collective_n_rank(e->meeting); q++)
+        settings->zero_stage = MAX(settings->zero_stage, all[q]);
+    return settings->zero_stage == 0 || model_share(e->model, err) != NULL;
+}
+
+/* Share the device's memory out. */
+static bool memory_share(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
+{
+    char text[512];
+    struct memory_plan *p = &e->plan;
+    if (!memory_plan(e, settings, g, err))
         return false;
     memory_plan_text(p, text, sizeof text);
     log_info("memory planned %s", text);
@@ -145,6 +179,7 @@ static struct trainer_settings trainer_settings_make(const struct engine *e)
     s.adam_eps = c->adam_eps;
     s.recompute_block = c->recompute_full;
     s.n_rank = (int)c->num_trainers;
+    s.rank = (int)MAX(e->rank, 0);
     s.offload = c->offload_optimizer && !e->dev->host_memory;
     return s;
 }
@@ -205,7 +240,7 @@ static bool trainers_meet(struct engine *e, const struct task *t, struct error *
     if (!(e->meeting = collective_join(&c, err)))
         return false;
     e->round = t->round;
-    return (e->ranks = ranks_new(e->trainer, e->meeting, err)) != NULL;
+    return true;
 }
 
 void trainers_leave(struct engine *e)
@@ -219,7 +254,7 @@ void trainers_leave(struct engine *e)
 
 /* ---- the task ---- */
 
-bool loading_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+static bool load(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
     const char *path = t->path[0] ? t->path : e->trains ? e->config.checkpoint_path : "";
     saving_look(e, true);
@@ -231,6 +266,9 @@ bool loading_run(struct engine *e, struct task *t, struct report *r, struct erro
         return false;
     struct trainer_settings settings = trainer_settings_make(e);
     struct generator_config g = generator_config_make(e, t->step);
+    /* before the publication and the trainer know where the weights lie, which may move to where all trainers reach them */
+    if (!trainers_meet(e, t, err) || !zero_agree(e, &settings, &g, err))
+        return false;
     if (!publishing_prepare(e, err) || !memory_share(e, &settings, &g, err))
         return false;
     if (e->trains && !trainer_open(e, &settings, t, path, r, err))
@@ -243,7 +281,15 @@ bool loading_run(struct engine *e, struct task *t, struct report *r, struct erro
     e->version = e->trains ? t->step : -1;    // a worker that only samples has no version until it is given one
     e->made = t->made;
     e->idle_ms = clock_ms();
-    return trainers_meet(e, t, err);
+    return !e->meeting || (e->ranks = ranks_new(e->trainer, e->meeting, err)) != NULL;
+}
+
+bool loading_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+{
+    bool ok = load(e, t, r, err);
+    if (!ok)
+        trainers_leave(e);    // they need not wait for us
+    return ok;
 }
 
 void loading_undo(struct engine *e)

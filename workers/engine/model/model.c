@@ -153,7 +153,9 @@ void model_free(struct model *m)
     if (!m)
         return;
     handles_free(m);
-    if (m->weights)
+    if (m->weights && m->shared)
+        mem_share_free(m->dev, m->weights, (size_t)m->n_flat * dtype_size(m->dtype), &m->handle);
+    else if (m->weights)
         mem_free(m->dev, m->weights);
     free(m->layer);
     free(m->at);
@@ -462,6 +464,39 @@ const struct tensor *model_tensor(const struct model *m, int64_t i)
 int64_t model_n_flat(const struct model *m)
 {
     return m->n_flat;
+}
+
+int model_n_piece(const struct model *m)
+{
+    return (int)m->c.n_layer + 1 + (m->head_at != m->embed_at);
+}
+
+int64_t model_piece(const struct model *m, int p, int64_t *first)
+{
+    int64_t end = p < m->c.n_layer ? m->at[p].ln1 : p == m->c.n_layer && m->head_at != m->embed_at ? m->head_at : m->n_flat;
+    *first = p == 0 ? 0 : p <= m->c.n_layer ? m->at[p - 1].ln1 : m->head_at;
+    return end - *first;
+}
+
+const struct mem_handle *model_share(struct model *m, struct error *err)
+{
+    struct mem_handle h;
+    size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
+    if (m->shared)
+        return &m->handle;
+    char *to = mem_share_new(m->dev, size, "weights", &h, err);
+    if (!to)
+        return NULL;
+    if (!mem_copy(m->dev, to, m->weights, size, COPY_D2D, err) || !device_sync(m->dev, err)) {
+        mem_share_free(m->dev, to, size, &h);
+        return NULL;
+    }
+    handles_free(m);
+    mem_free(m->dev, m->weights);
+    m->weights = to;
+    m->handle = h;
+    m->shared = true;
+    return handles_new(m, err) ? &m->handle : NULL;
 }
 
 void *model_weights(const struct model *m, size_t *size_bytes)

@@ -69,6 +69,13 @@ int64_t model_n_tensor(const struct model *m);
 const struct tensor *model_tensor(const struct model *m, int64_t i);
 /* Elements of the arena and of a flat buffer: all tensors (the tied head once) and the gaps between, which hold 0. */
 int64_t model_n_flat(const struct model *m);
+/* The flat order in pieces, in which a backward pass finishes a gradient from the last to the first: piece 0 is the embedding, piece
+ * 1 + l layer l, the last layer's with the final norm, and a head that is not tied the last. */
+int model_n_piece(const struct model *m);
+int64_t model_piece(const struct model *m, int p, int64_t *first);    // its elements; *first: where it begins
+/* From now on the weights lie in memory that other processes of this host may open, of model_weights's size; h stays the model's.
+ * Before a run, a trainer or a publication has been made with them. NULL: see err. */
+const struct mem_handle *model_share(struct model *m, struct error *err);
 
 /* ---- paged keys and values (a page holds device.kv_page_tok tokens of all layers) */
 /* A pool of n_page pages, in mem (device; n_page kv_pool_page_bytes; borrowed) or, with NULL, memory of its own. Others may
@@ -97,6 +104,8 @@ struct run_limits {
 struct model_run *model_run_new(struct model *m, const struct run_limits *limits, struct error *err);
 void model_run_free(struct model_run *r);    // NULL is fine
 size_t model_run_bytes(const struct model *m, const struct run_limits *limits);
+/* Between layers, and while it waits for the device, a run calls idle(ctx), which has something else to carry on; NULL: nothing. */
+void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *err), void *ctx);
 /* Use another model of the same shape from now on (two copies of the weights, a frozen reference). */
 void model_run_bind(struct model_run *r, struct model *m);
 
@@ -149,9 +158,16 @@ struct token_loss {
 /* Only logp and entropy: what decides about whole samples before their gradient. A model_backward that follows must
  * have the same targets and temperatures; it does not compute the logits again when they fit head_rows. */
 MUST_USE bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err);
-/* Head, loss gradient and the whole backward pass; adds to grad (device; model_n_flat, fp32): each element's own sum begins at 0
- * and is added once, so that micro-batches run one after the other into one gradient leave the bits of micro-batches that are
- * run apart and added up in the same order. */
-MUST_USE bool model_backward(struct model_run *r, const struct token_loss *loss, float *grad, struct error *err);
+/* Where a backward pass adds the gradient (device; fp32). */
+struct model_grad {
+    float *flat;    // (model_n_flat) all of it; NULL: it is asked for piece by piece, from the last to the first
+    float *(*piece_begin)(void *ctx, int p, struct error *err);    // memory for piece p; NULL: see err
+    bool (*piece_end)(void *ctx, int p, struct error *err);        // all of it has been asked of the device
+    void *ctx;
+};
+/* Head, loss gradient and the whole backward pass; adds to the gradient: each element's own sum begins at 0 and is added once, so that
+ * micro-batches run one after the other into one gradient leave the bits of micro-batches that are run apart and added up in the
+ * same order. */
+MUST_USE bool model_backward(struct model_run *r, const struct token_loss *loss, const struct model_grad *grad, struct error *err);
 /* Logits (host; n_tok, vocab) of the last forward, for tests on small models. */
 MUST_USE bool model_logits(struct model_run *r, float *out, struct error *err);

@@ -20,6 +20,8 @@ struct model {
     int64_t n_tensor;
     int64_t n_flat;                        // elements of the arena
     char *weights;                         // (n_flat) of dtype; device
+    struct mem_handle handle;              // of the weights, when they are
+    bool shared;                           // of model_share
     struct layer_at *at;                   // (n_layer)
     int64_t embed_at, norm_at, head_at;    // head_at is embed_at when tied
     struct layer_w *layer;                 // (n_layer); NULL until the handles are made

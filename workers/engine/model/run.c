@@ -62,12 +62,15 @@ struct model_run {
     void *dlogits;         // (head_max, vocab) of dtype; logits themselves in fp32
     float *dhead;          // (vocab, d) gradient of the head's weight, where it is made in several parts; or NULL
     // host side of the current call
-    int32_t *host_i;                  // (2 max_tok)
-    float *host_f;                    // (4 max_tok)
-    int64_t *row_index;               // (max_tok) which row a head row is
-    int32_t *cu;                      // (max_seq + 1) sequence bounds of the last forward
-    int64_t n_tok, n_seq;             // of the last forward
-    int64_t logits_row0, logits_n;    // head rows whose logits are in the buffer; n 0: none
+    int32_t *host_i;                               // (2 max_tok)
+    float *host_f;                                 // (4 max_tok)
+    int64_t *row_index;                            // (max_tok) which row a head row is
+    int32_t *cu;                                   // (max_seq + 1) sequence bounds of the last forward
+    int64_t n_tok, n_seq;                          // of the last forward
+    int64_t logits_row0, logits_n;                 // head rows whose logits are in the buffer; n 0: none
+    bool (*idle)(void *ctx, struct error *err);    // or NULL
+    void *idle_ctx;
+    struct mark *done;    // what the call has asked for; with idle
 };
 
 /* ---- memory: the same walk measures and hands out */
@@ -231,7 +234,7 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
     if (!r->mem)
         goto fail;
     layout(r, m, lim, r->mem);
-    if (!rope_tables(r, err))
+    if (!rope_tables(r, err) || (lim->train && !(r->done = mark_new(m->dev, err))))
         goto fail;
     return r;
 fail:
@@ -244,6 +247,7 @@ void model_run_free(struct model_run *r)
     if (!r)
         return;
     mem_free(r->m->dev, r->cos);
+    mark_free(r->m->dev, r->done);
     if (!r->lim.mem)
         mem_free(r->m->dev, r->mem);
     free(r->layer);
@@ -252,6 +256,30 @@ void model_run_free(struct model_run *r)
     free(r->row_index);
     free(r->cu);
     free(r);
+}
+
+void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *err), void *ctx)
+{
+    r->idle = idle;
+    r->idle_ctx = ctx;
+}
+
+/* Something else, where there is something. */
+static bool idle(struct model_run *r, struct error *err)
+{
+    return !r->idle || r->idle(r->idle_ctx, err);
+}
+
+/* As device_sync, and carry on something else meanwhile. */
+static bool run_sync(struct model_run *r, struct error *err)
+{
+    bool done = !r->idle || !r->done;
+    if (!done && !mark_set(r->m->dev, r->done, err))
+        return false;
+    while (!done)
+        if (!mark_done(r->m->dev, r->done, &done, err) || !idle(r, err))
+            return false;
+    return device_sync(r->m->dev, err);
 }
 
 void model_run_bind(struct model_run *r, struct model *m)
@@ -325,6 +353,7 @@ static bool forward(struct model_run *r, const struct pass *p, struct error *err
         TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res1, .x = l ? r->layer[l - 1].res2 : a->res1, .add = l ? r->out : NULL,
                .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p->n, .d = d, .eps = eps, .dtype = m->dtype));
         TRY(block_fwd(r, a, l, p, err));
+        TRY(idle(r, err));
     }
     TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
            .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = p->n, .d = d, .eps = eps, .dtype = m->dtype));
@@ -480,7 +509,7 @@ static bool head_download(struct model_run *r, int64_t n, float *logp, float *en
     for (int i = 0; i < 3; i++)
         if (out[i])
             TRY(mem_copy(r->m->dev, host[i], dev[i], (size_t)n * 4, COPY_D2H, err));
-    TRY(device_sync(r->m->dev, err));
+    TRY(run_sync(r, err));
     for (int i = 0; i < 3; i++) {
         if (!out[i])
             continue;
@@ -554,23 +583,49 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
               .weight = h->weight + row0, .n = n, .clip_low = loss->clip_low, .clip_high = loss->clip_high, .beta = loss->beta);
 }
 
+/* Where the gradient of the piece goes that is being made. */
+struct place {
+    float *at;    // of the flat order's element `first`
+    int64_t first;
+    int piece;
+};
+static float *place_of(const struct place *p, int64_t at)
+{
+    return p->at + (at - p->first);
+}
+
+static bool place_begin(const struct model *m, const struct model_grad *g, int piece, struct place *out, struct error *err)
+{
+    model_piece(m, piece, &out->first);
+    out->piece = piece;
+    out->at = g->flat ? g->flat + out->first : g->piece_begin(g->ctx, piece, err);
+    return out->at != NULL;
+}
+
+static bool place_end(const struct model_grad *g, const struct place *p, struct error *err)
+{
+    return g->flat || g->piece_end(g->ctx, p->piece, err);
+}
+
 /* Add what dhead holds to the gradient of the head's weight. */
-static bool dhead_add(struct model_run *r, float *grad, struct error *err)
+static bool dhead_add(struct model_run *r, const struct place *grad, struct error *err)
 {
     const struct model *m = r->m;
-    return OP(m->dev, err, axpy, .y = grad + m->head_at, .x = r->dhead, .n = m->c.vocab * m->c.d_model, .scale = 1);
+    return OP(m->dev, err, axpy, .y = place_of(grad, m->head_at), .x = r->dhead, .n = m->c.vocab * m->c.d_model, .scale = 1);
 }
 
 /* The head's part of the backward pass: gradient by the last norm's output into dh, by the head's weight into grad; of a tied
  * one into dhead, and the embedding's follows. */
-static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, float *grad, struct error *err)
+static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, const struct model_grad *g, struct error *err)
 {
     bool ok = false;
+    struct place grad = { 0 };
     struct model *m = r->m;
     struct head_rows *h = &r->head;
     int64_t d = m->c.d_model, vocab = m->c.vocab;
     size_t e = dtype_size(m->dtype);
     bool tied = m->head_at == m->embed_at, parts = tied || n_head > r->head_max;
+    TRY(tied || place_begin(m, g, model_n_piece(m) - 1, &grad, err));
     if (parts)
         TRY(OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)(vocab * d) * 4));
     TRY(OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * e));
@@ -586,18 +641,19 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
                    .n_live = m->n_live, .temperature = loss->temperature[r->row_index[row0 + i]], .dtype = m->dtype));
         }
         TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = m->head, .n = n));
-        TRY(OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : grad + m->head_at, .dy = r->dlogits, .x = r->hrow, .n = n,
+        TRY(OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : place_of(&grad, m->head_at), .dy = r->dlogits, .x = r->hrow, .n = n,
                .n_out = vocab, .n_in = d, .dtype = m->dtype));
         TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok, .d = d,
                .dtype = m->dtype));
     }
-    ok = !parts || tied || dhead_add(r, grad, err);
+    TRY(!parts || tied || dhead_add(r, &grad, err));
+    ok = tied || place_end(g, &grad, err);
 out:
     return ok;
 }
 
 /* Second half of a block: dres is the gradient by its output and becomes the gradient by res2. */
-static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, float *grad, struct error *err)
+static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
@@ -607,14 +663,15 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, float 
     int64_t n = r->n_tok, d = m->c.d_model, f = m->c.d_ff;
     enum dtype t = m->dtype;
     TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->down, .dy = r->dres, .x = r->act, .n = n, .n_out = d, .n_in = f, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->down), .dy = r->dres, .x = r->act, .n = n, .n_out = d, .n_in = f, .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dact, .dy = r->dres, .w = w->down, .n = n));
     TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d, .eps = (float)m->c.rms_eps,
            .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->gate_up, .dy = a->gu, .x = r->h, .n = n, .n_out = 2 * f, .n_in = d, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->gate_up), .dy = a->gu, .x = r->h, .n = n, .n_out = 2 * f, .n_in = d,
+           .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = a->gu, .w = w->gate_up, .n = n));
-    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = grad + at->ln2, .dy = r->dh, .dadd = r->dres, .x = a->res2,
+    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(grad, at->ln2), .dy = r->dh, .dadd = r->dres, .x = a->res2,
            .w = model_at(m, at->ln2), .rstd = a->rstd2, .n = n, .d = d, .dtype = t));
     ok = true;
 out:
@@ -622,7 +679,7 @@ out:
 }
 
 /* First half: dres is the gradient by res2 and becomes the gradient by res1. */
-static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, float *grad, struct error *err)
+static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
@@ -632,20 +689,20 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     int64_t n = r->n_tok, d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
     enum dtype t = m->dtype;
     float eps = (float)m->c.rms_eps;
-    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->o, .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->o), .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q, .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dao, .dy = r->dres, .w = w->o, .n = n));
     TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
            .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
     bool norm = at->q_norm != AT_NONE;
     TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = r->cos, .sin = r->sin, .pos = r->pos,
-           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .dq_norm = norm ? grad + at->q_norm : NULL,
-           .dk_norm = norm ? grad + at->k_norm : NULL, .n = n, .n_pos = r->lim.max_seq_tok, .heads = model_heads(m), .eps = eps,
+           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .dq_norm = norm ? place_of(grad, at->q_norm) : NULL,
+           .dk_norm = norm ? place_of(grad, at->k_norm) : NULL, .n = n, .n_pos = r->lim.max_seq_tok, .heads = model_heads(m), .eps = eps,
            .dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = eps, .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = grad + at->qkv, .dbias = at->qkv_bias == AT_NONE ? NULL : grad + at->qkv_bias, .dy = r->dqkv,
-           .x = r->h, .n = n, .n_out = qkv, .n_in = d, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->qkv), .dbias = at->qkv_bias == AT_NONE ? NULL : place_of(grad, at->qkv_bias),
+           .dy = r->dqkv, .x = r->h, .n = n, .n_out = qkv, .n_in = d, .dtype = t));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = r->dqkv, .w = w->qkv, .n = n));
-    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = grad + at->ln1, .dy = r->dh, .dadd = r->dres, .x = a->res1,
+    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(grad, at->ln1), .dy = r->dh, .dadd = r->dres, .x = a->res1,
            .w = model_at(m, at->ln1), .rstd = a->rstd1, .n = n, .d = d, .dtype = t));
     ok = true;
 out:
@@ -662,10 +719,11 @@ static bool block_again(struct model_run *r, const struct acts *a, int64_t l, st
            && block_fwd(r, a, l, &p, err);
 }
 
-bool model_backward(struct model_run *r, const struct token_loss *loss, float *grad, struct error *err)
+bool model_backward(struct model_run *r, const struct token_loss *loss, const struct model_grad *grad, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
+    struct place to;
     int64_t n_head, n_kept = r->logits_n, row0_kept = r->logits_row0;
     BUG_IF(!r->lim.train, "this run was not made for training");
     TRY(head_select(r, loss->target, &n_head, err));
@@ -685,18 +743,23 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, float *g
         if (up[i].src)
             TRY(head_upload(r, up[i].dst, up[i].src, n_head, err));
     TRY(head_bwd(r, loss, n_head, grad, err));
-    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = grad + m->norm_at, .dy = r->dh, .x = r->resf, .w = model_at(m, m->norm_at),
-           .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .dtype = m->dtype));
+    TRY(place_begin(m, grad, (int)m->c.n_layer, &to, err));
+    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(&to, m->norm_at), .dy = r->dh, .x = r->resf,
+           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .dtype = m->dtype));
     for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
         if (r->lim.recompute_block)
             TRY(block_again(r, &r->layer[l], l, err));
-        TRY(mlp_bwd(r, &r->layer[l], l, grad, err));
-        TRY(attn_half_bwd(r, &r->layer[l], l, grad, err));
+        TRY(l == m->c.n_layer - 1 || place_begin(m, grad, 1 + (int)l, &to, err));
+        TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
+        TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
+        TRY(place_end(grad, &to, err) && idle(r, err));
     }
     bool tied = m->head_at == m->embed_at;
-    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : grad + m->embed_at, .dy = r->dres, .row = r->token, .n = r->n_tok,
+    TRY(place_begin(m, grad, 0, &to, err));
+    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = r->dres, .row = r->token, .n = r->n_tok,
            .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
-    TRY(!tied || dhead_add(r, grad, err));
+    TRY(!tied || dhead_add(r, &to, err));
+    TRY(place_end(grad, &to, err));
     TRY(head_download(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
     ok = true;
 out:

@@ -18,9 +18,9 @@ static size_t left(size_t have, size_t take)
 void memory_plan_text(const struct memory_plan *p, char *out, size_t size)
 {
     snprintf(out, size,
-             "weights_gb=%.3f gradient_gb=%.3f optimizer_gb=%.3f optimizer_host_gb=%.3f sampler_gb=%.3f activations_gb=%.3f "
+             "zero_stage=%d weights_gb=%.3f gradient_gb=%.3f optimizer_gb=%.3f optimizer_host_gb=%.3f sampler_gb=%.3f activations_gb=%.3f "
              "keys_values_gb=%.3f by_turns=%s total_gb=%.3f",
-             (double)p->weights * 1e-9, (double)p->gradient * 1e-9, (double)p->state * 1e-9, (double)p->host * 1e-9,
+             p->zero_stage, (double)p->weights * 1e-9, (double)p->gradient * 1e-9, (double)p->state * 1e-9, (double)p->host * 1e-9,
              (double)p->sampler * 1e-9, (double)p->activation * 1e-9, (double)p->kv * 1e-9, p->turns ? "yes" : "no",
              (double)p->total * 1e-9);
 }
@@ -37,6 +37,7 @@ bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weigh
     *p = (struct memory_plan){
         .weights = weight_bytes, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s
     };
+    p->zero_stage = s && s->n_rank > 1 ? s->zero_stage : 0;
     size_t kv_full = generator_kv_bytes(m, g->max_seq, g->max_seq_tok), page = kv_pool_page_bytes(m);
     if (s) {
         s->state_bytes = 0;

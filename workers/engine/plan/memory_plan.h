@@ -21,6 +21,7 @@ struct memory_plan {
     size_t reserve;            // for scratch of operations, graphs and libraries; not part of the total
     size_t total;              // weights, gradient, state, sampler and region
     bool turns;
+    int zero_stage;    // of the trainer's settings
 };
 /* Plan for m, whose weights (weight_bytes with all copies) are loaded; s: of the trainer, NULL when it does not train here.
  * Sets s->state_bytes. ERR_NO_MEMORY names every part when they do not fit. */

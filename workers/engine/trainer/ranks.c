@@ -4,19 +4,31 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/collective/collective.h"
+#include "kernels/collective/exchange.h"
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/run/metrics.h"
+#include "workers/engine/model/model.h"
 #include "workers/engine/trainer/trainer.h"
 
 #define RANK_MAX COLLECTIVE_RANK_MAX
 
+/* A rank that this process plays. */
+struct rank {
+    struct ranks *r;
+    struct trainer *t;
+    int64_t n_given;              // pieces of gradients, all ranks here: how far the places have been used in turn
+    struct trainer_sums *part;    // (n_part) of its micro-batches, one a round
+};
 struct ranks {
     int n_rank;
-    int first, n_here;              // this process plays ranks first .. first + n_here - 1
-    struct collective *c;           // with the others; NULL: all are here
-    struct trainer *t[RANK_MAX];    // (n_here)
-    int64_t exchange_ns;            // of the step under way, spent on adding and spreading gradients
+    int first, n_here;             // this process plays ranks first .. first + n_here - 1
+    struct collective *c;          // with the others; NULL: all are here
+    struct exchange *x;            // of gradients; NULL likewise
+    struct rank here[RANK_MAX];    // (n_here)
+    int64_t n_part;
+    int64_t exchange_ns;      // of the step under way, spent on waiting for the others
+    struct mark **updated;    // (runs of the update)
 };
 
 void ranks_name(int64_t round, char *out, size_t size)
@@ -32,16 +44,122 @@ static struct ranks *ranks_alloc(struct error *err)
     return r;
 }
 
+/* ---- the gradient's way to the ranks that add it up */
+/* Where this rank's gradient of a piece goes, cleared. */
+static float *piece_begin(void *ctx, int p, struct error *err)
+{
+    struct rank *k = ctx;
+    struct trainer_parts parts = trainer_parts(k->t);
+    float *to = k->r->x ? exchange_slot(k->r->x, p, err)
+                        : parts.grad + (parts.n_slot ? k->n_given % parts.n_slot * parts.slot_n : parts.piece_at[p]);
+    return to && OP(trainer_device(k->t), err, mem_fill, .y = to, .size_bytes = (size_t)parts.piece_n[p] * 4) ? to : NULL;
+}
+
+/* The ranks that are here run one after the other, in rank order: each adds what it has made to the owners' shards. */
+static bool piece_add_here(struct rank *k, int p, struct error *err)
+{
+    struct trainer_parts mine = trainer_parts(k->t);
+    const float *from = mine.grad + (mine.n_slot ? k->n_given++ % mine.n_slot * mine.slot_n : mine.piece_at[p]);
+    for (int o = 0; o < k->r->n_rank; o++) {
+        struct trainer *t = k->r->here[o].t;
+        struct trainer_parts own = trainer_parts(t);
+        if (!OP(trainer_device(t), err, axpy, .y = own.sum + own.own_at[p], .x = from + own.own_first[p], .n = own.own_n[p], .scale = 1))
+            return false;
+    }
+    return true;
+}
+
+static bool piece_end(void *ctx, int p, struct error *err)
+{
+    struct rank *k = ctx;
+    return k->r->x ? exchange_give(k->r->x, p, err) : piece_add_here(k, p, err);
+}
+
+static bool carry_on(void *ctx, struct error *err)
+{
+    struct rank *k = ctx;
+    return exchange_poll(k->r->x, err);
+}
+
+/* What another rank has where this one has p of its share. */
+static void *peer_of(void *ctx, const void *p, int rank)
+{
+    const struct rank *k = ctx;
+    if (k->r->c)
+        return collective_peer(k->r->c, p, rank);
+    return (char *)trainer_parts(k->r->here[rank].t).share + ((const char *)p - (const char *)trainer_parts(k->t).share);
+}
+
+static bool reach_begin(void *ctx, struct error *err)
+{
+    const struct rank *k = ctx;
+    return !k->r->c || collective_touch_begin(k->r->c, err);
+}
+
+static void reach_end(void *ctx)
+{
+    const struct rank *k = ctx;
+    if (k->r->c)
+        collective_touch_end(k->r->c);
+}
+
+static bool rank_add(struct ranks *r, struct trainer *t, struct error *err)
+{
+    struct rank *k = &r->here[r->n_here++];
+    struct model_grad to = { .piece_begin = piece_begin, .piece_end = piece_end, .ctx = k };
+    *k = (struct rank){ .r = r, .t = t };
+    if (r->n_rank == 1)
+        return true;
+    trainer_grad_goes(t, &to, r->x ? carry_on : NULL);
+    trainer_reaches(t, &(struct trainer_reach){ reach_begin, reach_end, peer_of, k });
+    if (r->updated)
+        return true;
+    if (!(r->updated = calloc((size_t)trainer_n_run(t), sizeof *r->updated)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the trainers' exchange");
+    for (int i = 0; i < trainer_n_run(t); i++)
+        if (!(r->updated[i] = mark_new(trainer_device(t), err)))
+            return false;
+    return true;
+}
+
+/* Let the others reach what they must, and begin to exchange gradients with them. */
+static bool exchange_open(struct ranks *r, struct trainer *t, struct error *err)
+{
+    struct trainer_parts p = trainer_parts(t);
+    if (!collective_offer(r->c, p.share, p.share_bytes, p.share_handle, err))
+        return false;
+    if (trainer_zero(t) > 0) {
+        size_t bytes;
+        const struct mem_handle *h = model_share(trainer_model(t), err);    // as it is since the trainer was made
+        void *weights = model_weights(trainer_model(t), &bytes);
+        if (!h || !collective_offer(r->c, weights, bytes, h, err))
+            return false;
+        if (!collective_peer(r->c, p.share, r->first) || !collective_peer(r->c, weights, r->first))
+            return error_set(err, ERR_UNSUPPORTED,
+                             "zero_stage %d: %s cannot reach the other trainers' memory; zero_stage 0 needs no such way", trainer_zero(t),
+                             trainer_device(t)->name);
+    }
+    struct exchange_config f = { .c = r->c,
+                                 .dev = trainer_device(t),
+                                 .n_piece = p.n_piece,
+                                 .piece_n = p.piece_n,
+                                 .sum = p.sum,
+                                 .sum_at = p.own_at,
+                                 .slot = p.grad,
+                                 .n_slot = p.n_slot,
+                                 .slot_n = p.slot_n,
+                                 .slot_at = p.piece_at,
+                                 .stage = p.stage };
+    return (r->x = exchange_new(&f, err)) != NULL;
+}
+
 struct ranks *ranks_new(struct trainer *t, struct collective *c, struct error *err)
 {
-    struct trainer_buffers b = trainer_buffers(t);
     struct ranks *r = ranks_alloc(err);
     if (!r)
         return NULL;
-    *r = (struct ranks){ .n_rank = collective_n_rank(c), .first = collective_rank(c), .n_here = 1, .c = c, .t = { t } };
-    if (r->n_rank == 1
-        || (collective_offer(c, b.grad, (size_t)trainer_grad_n(t) * 4, b.grad_handle, err)
-            && collective_offer(c, b.sum, (size_t)b.n_sum * 4, b.sum_handle, err)))
+    *r = (struct ranks){ .n_rank = collective_n_rank(c), .first = collective_rank(c), .c = c };
+    if ((r->n_rank == 1 || exchange_open(r, t, err)) && rank_add(r, t, err))
         return r;
     ranks_free(r);
     return NULL;
@@ -53,13 +171,27 @@ struct ranks *ranks_new_here(struct trainer *const *t, int n, struct error *err)
     struct ranks *r = ranks_alloc(err);
     if (!r)
         return NULL;
-    *r = (struct ranks){ .n_rank = n, .n_here = n };
-    memcpy(r->t, t, (size_t)n * sizeof *t);
+    *r = (struct ranks){ .n_rank = n };
+    for (int i = 0; i < n; i++)
+        if (!rank_add(r, t[i], err)) {
+            ranks_free(r);
+            return NULL;
+        }
     return r;
 }
 
 void ranks_free(struct ranks *r)
 {
+    if (!r)
+        return;
+    exchange_free(r->x);
+    for (int i = 0; r->updated && i < trainer_n_run(r->here[0].t); i++)
+        mark_free(trainer_device(r->here[0].t), r->updated[i]);
+    for (int i = 0; i < r->n_here; i++) {
+        trainer_reaches(r->here[i].t, NULL);
+        free(r->here[i].part);
+    }
+    free(r->updated);
     free(r);
 }
 
@@ -73,40 +205,73 @@ static bool gather(struct ranks *r, const void *mine, size_t size_bytes, void *a
     return true;
 }
 
-/* Every rank's shard of the sum += the gradients of the first n_given ranks, in rank order. */
-static bool round_add(struct ranks *r, int n_given, struct error *err)
+/* Spread bytes of rank k's memory to the same place at all others, once the device is past mark. Where all are here: at once. */
+static bool spread(struct rank *k, void *p, size_t size_bytes, struct mark *mark, struct error *err)
 {
-    int64_t n = trainer_grad_n(r->t[0]), first;
-    if (r->c) {
-        struct trainer_buffers b = trainer_buffers(r->t[0]);
-        return collective_reduce(r->c, b.sum, b.grad, n, n_given, err);
+    struct ranks *r = k->r;
+    struct device *dev = trainer_device(k->t);
+    if (r->x)
+        return (!mark || mark_wait(dev, mark, err)) && exchange_send(r->x, p, size_bytes, err);
+    size_t bytes;
+    char *weights = model_weights(trainer_model(k->t), &bytes);
+    for (int o = 0; o < r->n_here; o++) {
+        struct rank *other = &r->here[o];
+        bool of_weights = (char *)p >= weights && (char *)p < weights + bytes;
+        char *to = of_weights ? (char *)model_weights(trainer_model(other->t), &bytes) + ((char *)p - weights) : peer_of(k, p, o);
+        if (other != k && !mem_copy(dev, to, p, size_bytes, COPY_D2D, err))
+            return false;
     }
-    for (int o = 0; o < r->n_rank; o++) {
-        int64_t m = collective_shard(n, r->n_rank, o, &first);
-        for (int q = 0; q < n_given; q++)
-            if (!OP(trainer_device(r->t[o]), err, axpy, .y = trainer_buffers(r->t[o]).sum, .x = trainer_buffers(r->t[q]).grad + first,
-                    .n = m, .scale = 1))
-                return false;
-    }
-    return true;
+    return device_sync(dev, err);
 }
 
-/* Every rank's gradient = the whole sum. */
+/* Until everything that was spread has come, everywhere. */
+static bool spread_end(struct ranks *r, struct error *err)
+{
+    return !r->x || exchange_sent(r->x, err);
+}
+
+/* The sums of squares of all shards, on every rank. */
+static bool norm_spread(struct ranks *r, struct error *err)
+{
+    for (int i = 0; i < r->n_here; i++) {
+        struct rank *k = &r->here[i];
+        struct trainer_parts p = trainer_parts(k->t);
+        if (!trainer_norm_own(k->t, err) || !device_sync(trainer_device(k->t), err))
+            return false;
+        for (int q = 0; q < p.n_piece; q++)
+            if (!spread(k, p.norm_part + p.part_at[q] + p.own_first[q] / SUMSQ_BLOCK,
+                        (size_t)((p.own_n[q] + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) * sizeof *p.norm_part, NULL, err))
+                return false;
+    }
+    return spread_end(r, err);
+}
+
+/* Every rank's gradient = the whole sum: where each updates all weights. */
 static bool sum_spread(struct ranks *r, struct error *err)
 {
-    int64_t n = trainer_grad_n(r->t[0]), first;
-    if (r->c) {
-        struct trainer_buffers b = trainer_buffers(r->t[0]);
-        return collective_all_gather(r->c, b.grad, b.sum, n, err);
-    }
-    for (int to = 0; to < r->n_rank; to++)
-        for (int q = 0; q < r->n_rank; q++) {
-            int64_t m = collective_shard(n, r->n_rank, q, &first);
-            if (m > 0
-                && !mem_copy(trainer_device(r->t[to]), trainer_buffers(r->t[to]).grad + first, trainer_buffers(r->t[q]).sum, (size_t)m * 4,
-                             COPY_D2D, err))
+    for (int i = 0; i < r->n_here; i++) {
+        struct rank *k = &r->here[i];
+        struct trainer_parts p = trainer_parts(k->t);
+        for (int q = 0; q < p.n_piece; q++)
+            if (!mem_copy(trainer_device(k->t), p.grad + p.piece_at[q] + p.own_first[q], p.sum + p.own_at[q], (size_t)p.own_n[q] * 4,
+                          COPY_D2D, err))
                 return false;
-        }
+        if (!device_sync(trainer_device(k->t), err))
+            return false;
+        for (int q = 0; q < p.n_piece; q++)
+            if (!spread(k, p.grad + p.piece_at[q] + p.own_first[q], (size_t)p.own_n[q] * 4, NULL, err))
+                return false;
+    }
+    return spread_end(r, err);
+}
+
+/* The same without a way to the others' memory. */
+static bool apart_spread(struct ranks *r, struct error *err)
+{
+    struct trainer_parts p = trainer_parts(r->here[0].t);
+    for (int q = 0; q < p.n_piece; q++)
+        if (!collective_all_gather(r->c, p.grad + p.piece_at[q], p.sum + p.own_at[q], p.piece_n[q], err))
+            return false;
     return true;
 }
 
@@ -115,11 +280,11 @@ static bool sum_spread(struct ranks *r, struct error *err)
 static bool reference_run(struct ranks *r, const struct trainer_hyper *h, struct error *err)
 {
     struct trainer_norm part[RANK_MAX], all[RANK_MAX];
-    int64_t n = trainer_n_reference(r->t[0]);
+    int64_t n = trainer_n_reference(r->here[0].t);
     for (int64_t at = 0; at < n; at += r->n_rank) {
         memset(part, 0, sizeof part);
         for (int i = 0; i < r->n_here; i++)
-            if (at + r->first + i < n && !trainer_reference(r->t[i], h, at + r->first + i, &part[i], err))
+            if (at + r->first + i < n && !trainer_reference(r->here[i].t, h, at + r->first + i, &part[i], err))
                 return false;
         if (h->algo != ALGO_REINFORCE_PPB)
             continue;
@@ -127,53 +292,107 @@ static bool reference_run(struct ranks *r, const struct trainer_hyper *h, struct
             return false;
         for (int i = 0; i < r->n_here; i++)
             for (int q = 0; q < r->n_rank && at + q < n; q++)
-                trainer_norm_more(r->t[i], &all[q]);
+                trainer_norm_more(r->here[i].t, &all[q]);
     }
     return true;
 }
 
-/* One round of micro-batches, at .. at + n_rank - 1 of n. */
-static bool round_run(struct ranks *r, const struct trainer_hyper *h, int64_t at, int64_t n, struct trainer_sums *sum, struct error *err)
+static bool parts_reserve(struct ranks *r, int64_t n, struct error *err)
 {
-    struct trainer_sums part[RANK_MAX], all[RANK_MAX];
-    int n_given = (int)MIN(n - at, r->n_rank);
-    memset(part, 0, sizeof part);
-    for (int i = 0; i < r->n_here && r->first + i < n_given; i++) {
-        if (r->n_rank > 1 && !trainer_grad_clear(r->t[i], err))
-            return false;
-        if (!trainer_micro(r->t[i], h, at + r->first + i, &part[i], err))
-            return false;
+    for (int i = 0; i < r->n_here && n > r->n_part; i++) {
+        free(r->here[i].part);
+        if (!(r->here[i].part = calloc((size_t)n, sizeof *r->here[i].part))) {
+            r->n_part = 0;
+            return error_set(err, ERR_NO_MEMORY, "no memory for the sums of %" PRId64 " micro-batches", n);
+        }
     }
-    int64_t begun = clock_ns();
-    if (!gather(r, part, sizeof part[0], all, err) || (r->n_rank > 1 && !round_add(r, n_given, err)))
-        return false;
-    for (int q = 0; q < n_given; q++)
-        trainer_sums_merge(sum, &all[q]);
-    r->exchange_ns += clock_ns() - begun;
+    r->n_part = MAX(n, r->n_part);
     return true;
 }
 
-/* The gradient of the batch that was begun, whole on every rank. */
+/* The rounds of micro-batches: of round k this rank runs micro-batch k n_rank + its own number, if there is one. */
+static bool rounds_run(struct ranks *r, const struct trainer_hyper *h, int64_t n, struct error *err)
+{
+    if (!parts_reserve(r, (n + r->n_rank - 1) / r->n_rank, err))
+        return false;
+    for (int64_t at = 0; at < n; at += r->n_rank) {
+        for (int i = 0; i < r->n_here && at + r->first + i < n; i++)
+            if (!trainer_micro(r->here[i].t, h, at + r->first + i, &r->here[i].part[at / r->n_rank], err))
+                return false;
+        if (r->x && !exchange_round_end(r->x, err))
+            return false;
+    }
+    return true;
+}
+
+/* The sums of metrics over all micro-batches, in their order. */
+static bool sums_merge(struct ranks *r, int64_t n, struct trainer_sums *sum, struct error *err)
+{
+    struct trainer_sums part[RANK_MAX] = { { 0 } }, all[RANK_MAX];
+    *sum = (struct trainer_sums){ 0 };
+    for (int64_t at = 0; at < n; at += r->n_rank) {
+        for (int i = 0; i < r->n_here; i++)
+            part[i] = r->here[i].part[at / r->n_rank];
+        if (!gather(r, part, sizeof part[0], all, err))
+            return false;
+        for (int64_t q = 0; q < MIN(n - at, r->n_rank); q++)
+            trainer_sums_merge(sum, &all[q]);
+    }
+    return true;
+}
+
+/* The gradient of the batch that was begun: of one rank whole, of several the shards of its sum. */
 static bool gradient_make(struct ranks *r, const struct trainer_hyper *h, struct trainer_sums *sum, struct error *err)
 {
-    int64_t n = trainer_n_micro(r->t[0]);
-    *sum = (struct trainer_sums){ 0 };
+    int64_t n = trainer_n_micro(r->here[0].t);
     r->exchange_ns = 0;
     if (!reference_run(r, h, err))
         return false;
     for (int i = 0; i < r->n_here; i++) {
-        struct trainer_buffers b = trainer_buffers(r->t[i]);
-        if (r->n_rank == 1 ? !trainer_grad_clear(r->t[i], err)
-                           : !OP(trainer_device(r->t[i]), err, mem_fill, .y = b.sum, .size_bytes = (size_t)b.n_sum * 4))
+        struct trainer *t = r->here[i].t;
+        struct trainer_parts p = trainer_parts(t);
+        if (r->n_rank == 1 ? !trainer_grad_clear(t, err)
+                           : !OP(trainer_device(t), err, mem_fill, .y = p.sum, .size_bytes = (size_t)p.n_sum * 4)
+                                 || !device_sync(trainer_device(t), err))
             return false;
     }
-    for (int64_t at = 0; at < n; at += r->n_rank)
-        if (!round_run(r, h, at, n, sum, err))
-            return false;
+    if (r->x && !exchange_begin(r->x, n, err))
+        return false;
+    if (!rounds_run(r, h, n, err) || (r->x && !exchange_end(r->x, err)))
+        return false;
     int64_t begun = clock_ns();
-    bool ok = r->n_rank == 1 || sum_spread(r, err);
+    bool ok = sums_merge(r, n, sum, err);
     r->exchange_ns += clock_ns() - begun;
     return ok;
+}
+
+/* Clip and AdamW: each rank its shards, whose new weights are spread while it goes on with the next, or each everything. */
+static bool weights_make(struct ranks *r, const struct trainer_hyper *h, double *grad_norm, struct error *err)
+{
+    bool whole = trainer_zero(r->here[0].t) == 0, apart = r->x && !exchange_reaches(r->x);
+    size_t bytes;
+    if (apart ? !apart_spread(r, err) : !norm_spread(r, err) || (whole && !sum_spread(r, err)))
+        return false;
+    for (int i = 0; i < r->n_here; i++)
+        if (!trainer_norm_all(r->here[i].t, h, grad_norm, err))
+            return false;
+    for (int i = 0; i < r->n_here; i++) {
+        struct rank *k = &r->here[i];
+        for (int q = 0; q < trainer_n_run(k->t); q++)
+            if (!trainer_run_apply(k->t, h, q, err) || !mark_set(trainer_device(k->t), r->updated[q], err))
+                return false;
+        for (int q = 0; q < trainer_n_run(k->t) && !whole; q++) {
+            void *p = trainer_run_weights(k->t, q, &bytes);
+            if (!spread(k, p, bytes, r->updated[q], err))
+                return false;
+        }
+    }
+    if (!whole && !spread_end(r, err))
+        return false;
+    for (int i = 0; i < r->n_here; i++)
+        if (!trainer_apply_end(r->here[i].t, err))
+            return false;
+    return true;
 }
 
 static bool weights_compare(struct ranks *r, struct error *err)
@@ -182,7 +401,7 @@ static bool weights_compare(struct ranks *r, struct error *err)
     if (r->n_rank == 1)
         return true;
     for (int i = 0; i < r->n_here; i++)
-        if (!trainer_hash(r->t[i], &mine[i], err))
+        if (!trainer_hash(r->here[i].t, &mine[i], err))
             return false;
     if (!gather(r, mine, sizeof mine[0], all, err))
         return false;
@@ -191,46 +410,57 @@ static bool weights_compare(struct ranks *r, struct error *err)
             return error_set(err, ERR_INTERNAL,
                              "trainer %d holds other weights than trainer 0 after step %" PRId64 " (hash %016" PRIx64 ", not %016" PRIx64
                              "): its device or memory computes wrongly",
-                             q, trainer_version(r->t[0]), all[q], all[0]);
+                             q, trainer_version(r->here[0].t), all[q], all[0]);
     return true;
+}
+
+static bool step_make(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
+                      struct trainer_sums *sum, double *grad_norm, struct error *err)
+{
+    for (int i = 0; i < r->n_here; i++)
+        if (!trainer_begin(r->here[i].t, groups, n_group, h, err))
+            return false;
+    if (!gradient_make(r, h, sum, err))
+        return false;
+    if (!(r->n_rank == 1 ? trainer_apply(r->here[0].t, h, grad_norm, err) : weights_make(r, h, grad_norm, err)))
+        return false;
+    return weights_compare(r, err);
 }
 
 bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h, double *metric,
                 struct error *err)
 {
-    bool ok = false;
     struct trainer_sums sum;
     double grad_norm = 0;
     int64_t t0 = clock_ns();
-    for (int i = 0; i < r->n_here; i++)
-        TRY(trainer_begin(r->t[i], groups, n_group, h, err));
-    TRY(gradient_make(r, h, &sum, err));
-    for (int i = 0; i < r->n_here; i++)
-        TRY(trainer_apply(r->t[i], h, &grad_norm, err));
-    TRY(weights_compare(r, err));
-    if (metric) {
+    bool ok = step_make(r, groups, n_group, h, &sum, &grad_norm, err);
+    if (r->x)
+        exchange_stop(r->x);
+    if (ok && metric) {
         double s = (double)(clock_ns() - t0) * 1e-9;
         trainer_metrics_make(metric, &sum, groups, n_group, h);
         metric[M_GRAD_NORM] = grad_norm;
         metric[M_TRAIN_TOK_PER_S] = sum.n_packed_tok / s;
         if (r->n_rank > 1)
-            metric[M_RANKS_S] = (double)r->exchange_ns * 1e-9;
+            metric[M_RANKS_S] = (double)(r->exchange_ns + (r->x ? exchange_stats(r->x).wait_ns : 0)) * 1e-9;
     }
-    ok = true;
-out:
     return ok;
 }
 
 /* ---- one rank */
 bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err)
 {
-    struct ranks alone = { .n_rank = 1, .n_here = 1, .t = { t } };
-    return gradient_make(&alone, h, sums, err);
+    struct ranks alone = { .n_rank = 1, .n_here = 1, .here = { { .t = t } } };
+    bool ok = gradient_make(&alone, h, sums, err);
+    free(alone.here[0].part);
+    return ok;
 }
 
 bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h, double *metric,
                   struct error *err)
 {
-    struct ranks alone = { .n_rank = 1, .n_here = 1, .t = { t } };
-    return ranks_step(&alone, groups, n_group, h, metric, err);
+    struct ranks alone = { .n_rank = 1, .n_here = 1, .here = { { .t = t } } };
+    bool ok = ranks_step(&alone, groups, n_group, h, metric, err);
+    free(alone.here[0].part);
+    return ok;
 }

@@ -1,11 +1,12 @@
 /* ranks.h - one optimizer step shared by several ranks: data parallel, with the bytes of one rank
  *
  * Every rank holds all the weights and the whole batch's groups. The batch is cut into micro-batches without regard to the
- * ranks (cut.h); of R ranks, rank i mod R runs micro-batch i, in round i div R. After each round every rank adds the gradients
- * of that round to its shard of the sum, in rank order, so that the sum is ((g0 + g1) + g2) + ... over the micro-batches in
- * their order: the same bytes for any R, and for one rank that adds up in place. A rank without a micro-batch in the last round
- * gives nothing. Then all get the whole sum, make the same update, and the new weights are compared by hash. Sums of metrics
- * go the same way. Other bytes come from another batch, another token budget, or another kind of device.
+ * ranks (cut.h); of R ranks, rank i mod R runs micro-batch i, in round i div R. Every rank adds the gradients of each round to its
+ * shards of the sum, in rank order and piece by piece as backward passes finish them (exchange.h), so that the sum is
+ * ((g0 + g1) + g2) + ... over the micro-batches in their order: the same bytes for any R, and for one rank that adds up in place.
+ * A rank without a micro-batch in the last round gives nothing. Then each makes the new weights of its shards and sends them to
+ * the others (zero_stage 1 and 2), or all get the whole sum and make the same update (0); the weights are compared by hash.
+ * Sums of metrics go the same way. Other bytes come from another batch, another token budget, or another kind of device.
  *
  * The ranks are processes that have met (ranks_new), or one process plays all of them in turn (ranks_new_here): the step is the
  * same code, only gathering and adding differ. What holds for the one, tests show with the other. */

@@ -353,7 +353,7 @@ static bool micro_run(struct trainer *t, const struct trainer_hyper *h, struct t
         TRY(model_head(t->run, &loss, err));
         samples_skip(t, it, h, s);
     }
-    TRY(model_backward(t->run, &loss, t->grad, err));
+    TRY(model_backward(t->run, &loss, &t->to, err));
     for (int64_t q = 0; q < mb->n_seq; q++)
         item_sums(t, it[q], mb->cu[q] + it[q]->g->n_prompt - 1, h, s);
     s->n_micro++;

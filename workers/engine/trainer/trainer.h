@@ -23,6 +23,7 @@
 struct device;
 struct mem_handle;
 struct model;
+struct model_grad;
 struct trainer;
 
 /* Fixed for the life of a trainer. */
@@ -35,8 +36,9 @@ struct trainer_settings {
     size_t state_bytes;      // with offload: device memory for masters, moments and the stage the others pass through
     void *scratch;           // (device) for activations, of trainer_memory's size, borrowed: others use it between steps. NULL:
                              // its own
-    int n_rank;              // ranks that share a step (ranks.h); above 1 the gradient lies where the others can read it, and
-                             // beside it this rank's shard of the sum
+    int n_rank, rank;        // ranks that share a step (ranks.h), and which one this is; n_rank 0: 1
+    int zero_stage;          // what of a step each of several ranks keeps of its shards only (ZeRO, arXiv 1910.02054): 0 nothing,
+                             // 1 masters and moments, 2 the gradient too. The bytes of the weights are the same
     bool run_all;            // also run samples whose every token has no gradient (advantage or weight 0), for their
                              // metrics; the gradient is the same without
 };
@@ -71,13 +73,14 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
 /* What a trainer takes, in bytes. */
 struct trainer_memory {
     size_t activation;    // taken from settings.scratch when that is given
-    size_t gradient;      // with the shard of the sum, where ranks share a step
+    size_t gradient;      // where ranks share a step with the shards of the sum, and the stage for what the others give
     size_t state;         // masters and moments on the device, and the stage
     size_t host;          // masters and moments in pinned host memory
 };
 void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out);
 /* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0) until trainer_free; takes all
- * memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. */
+ * memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. With a zero_stage above 0 the weights move
+ * to memory that other ranks may write (model_share). */
 struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s, struct error *err);
 void trainer_free(struct trainer *t);
 struct model *trainer_model(const struct trainer *t);
@@ -103,20 +106,52 @@ MUST_USE bool trainer_grad_clear(struct trainer *t, struct error *err);
 /* All micro-batches by this rank alone: sets the gradient (does not add to an earlier one). */
 MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err);
 int64_t trainer_grad_n(const struct trainer *t);    // fp32 elements of the flat gradient: model_n_flat
-/* Where things lie on the device, until trainer_free; handles and sum only with several ranks. */
-struct trainer_buffers {
-    float *grad;    // (trainer_grad_n)
-    float *sum;     // (n_sum) this rank's shard of the sum, collective_shard
-    const struct mem_handle *grad_handle, *sum_handle;
-    int64_t n_sum;
+/* Of a trainer that was made for several ranks: what they exchange. The flat order is cut into pieces (model_piece) and each of them
+ * into shards (collective_shard), one a rank. Pointers are device memory and last until trainer_free. */
+struct trainer_parts {
+    int n_piece;
+    const int64_t *piece_n, *piece_at;    // (n_piece) elements; where it begins in the flat order
+    const int64_t *own_n, *own_first;     // (n_piece) of this rank's shard; where it begins in its piece
+    const int64_t *own_at;                // (n_piece) where it begins among all that are this rank's
+    float *sum;                           // (the sum of own_n) this rank's shards of the sum
+    int64_t n_sum;                        // elements of sum
+    float *grad;                          // this rank's gradient: the flat one, or of zero_stage 2
+    int n_slot;                           // so many places for a piece each, slot_n elements apart; 0: flat
+    int64_t slot_n;
+    float *stage;              // (exchange_stage_n) for what others give
+    double *norm_part;         // sums of squares of blocks of SUMSQ_BLOCK elements,
+    const int64_t *part_at;    // (n_piece) piece by piece
+    void *share;               // what the others may touch: stage, norm_part, with zero_stage 0 grad, else masters and moments
+    size_t share_bytes;        // the same on all ranks
+    const struct mem_handle *share_handle;
 };
-struct trainer_buffers trainer_buffers(const struct trainer *t);
+struct trainer_parts trainer_parts(const struct trainer *t);
+int trainer_zero(const struct trainer *t);    // zero_stage; 0 when alone
+/* Where backward passes add the gradient, of several ranks: given by who exchanges it. ctx is borrowed. */
+void trainer_grad_goes(struct trainer *t, const struct model_grad *to, bool (*idle)(void *ctx, struct error *err));
+/* How this rank reaches the others' shares, between begin and end; peer: where on another rank lies what lies at `mine` here. */
+struct trainer_reach {
+    bool (*begin)(void *ctx, struct error *err);
+    void (*end)(void *ctx);
+    void *(*peer)(void *ctx, const void *mine, int rank);
+    void *ctx;
+};
+/* Needed for trainer_state_get with a zero_stage above 0; copied. NULL: they are not there any more. */
+void trainer_reaches(struct trainer *t, const struct trainer_reach *reach);
 struct device *trainer_device(const struct trainer *t);
 /* Copy the gradient out to host memory of trainer_grad_n floats. */
 MUST_USE bool trainer_grad_get(const struct trainer *t, float *out, struct error *err);
-/* Clip, AdamW, new weights; version + 1. *grad_norm is the norm before clipping. A norm that is not finite is ERR_DATA
- * and changes nothing. */
+/* Clip, AdamW, new weights; version + 1, of one rank alone. *grad_norm is the norm before clipping. A norm that is not finite is
+ * ERR_DATA and changes nothing. */
 MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
+/* The same in parts, for several ranks: the sums of squares of this rank's shards, to be spread; the norm of all; AdamW run by run,
+ * whose new weights are to be spread where a run is not all of them; and the end. */
+MUST_USE bool trainer_norm_own(struct trainer *t, struct error *err);
+MUST_USE bool trainer_norm_all(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
+int trainer_n_run(const struct trainer *t);
+void *trainer_run_weights(const struct trainer *t, int run, size_t *size_bytes);    // what it sets
+MUST_USE bool trainer_run_apply(struct trainer *t, const struct trainer_hyper *h, int run, struct error *err);
+MUST_USE bool trainer_apply_end(struct trainer *t, struct error *err);
 
 /* Log-probs of token[1..n) of one or more sequences under the model, by the training path. logp is (n_tok - n_seq): for
  * each sequence its tokens from the second on. temperature (n_seq). entropy (same shape) may be NULL. */
@@ -134,7 +169,7 @@ MUST_USE bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int
                                double *loss, double *n_loss_tok, double *grad_norm, struct error *err);
 
 /* State for checkpoints (checkpoint.h): the fp32 masters and both moments, each trainer_grad_n floats in tensor-table
- * order, and how many Adam updates they have seen (its bias correction counts them). */
+ * order whatever the ranks and the stage, and how many Adam updates they have seen (its bias correction counts them). */
 enum trainer_state_kind {
     STATE_MASTER,
     STATE_MOMENT1,

@@ -25,21 +25,24 @@ struct trainer {
     struct device *dev;
     struct model_run *run;
     int64_t n_flat, version, adam_step;
-    float *grad;    // (n_flat) device; with several ranks what they let each other read
-    struct mem_handle grad_handle;
-    float *sum;    // (n_sum) device: this rank's shard of the sum over micro-batches; NULL when alone
-    struct mem_handle sum_handle;
-    int64_t n_sum;
-    int64_t n_dev;                 // elements whose masters and moments are on the device
+    struct trainer_parts p;    // its arrays are one piece of memory, piece_mem; of one rank, shards are whole pieces
+    int64_t *piece_mem;
+    float *grad;             // device: (n_flat), or with zero_stage 2 (n_slot, slot_n)
+    struct model_grad to;    // where backward passes add
+    struct mem_handle share_handle;
+    struct trainer_reach reach;    // all NULL: there is none
+    bool own_only;                 // masters and moments of this rank's shards only
+    int64_t n_state;               // elements whose masters and moments are kept here: n_flat, or the largest sum of shards
+    int64_t n_dev;                 // of them on the device
     float *state[STATE_N];         // (n_dev) device; the master is the weights themselves, (n_flat), in fp32
-    float *host_state[STATE_N];    // (n_flat - n_dev) host_new; no master in fp32
+    float *host_state[STATE_N];    // (n_state - n_dev) host_new; no master in fp32
     void *stage;                   // (stage_bytes) device; NULL without host state
     size_t stage_bytes;
     bool own_master;
-    double *sumsq;    // (1 + n_sumsq) device: of the whole gradient, then of its blocks
-    int64_t n_sumsq;
-    uint64_t *hash;    // (1) device
-    float *clip;       // (2) device: norm, coefficient
+    double *sumsq;      // (1) device: of the whole gradient
+    int64_t n_sumsq;    // blocks of p.norm_part
+    uint64_t *hash;     // (1) device
+    float *clip;        // (2) device: norm, coefficient
     struct micro mb;
     void *mb_mem;
     /* the batch of the step that is under way */
@@ -58,6 +61,15 @@ struct trainer {
     float *ref_logp;               // (n_ref) host; only of the micro-batches that this rank has run
     int64_t n_ref, cap_ref;
 };
+
+/* update.c: the masters, moments and gradients of a trainer, and its new weights */
+MUST_USE bool pieces_make(struct trainer *t, struct error *err);
+int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s);    // elements of state kept here
+int64_t trainer_state_dev(const struct model *m, const struct trainer_settings *s, size_t *stage_bytes);
+size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *s);
+MUST_USE bool state_new(struct trainer *t, struct error *err);
+MUST_USE bool grad_new(struct trainer *t, struct error *err);
+void update_release(struct trainer *t);
 
 /* step.c: packed sequences, as every kind of step runs them. */
 void micro_clear(struct micro *mb);

@@ -1,0 +1,387 @@
+/* exchange.c - how a give goes its way; see exchange.h
+ *
+ * Gives are numbered through all rounds and steps, the same on all ranks; the numbers below only rise, and one never passes the next:
+ *
+ *   taken <= taking                 this rank's sums: made, and asked for
+ *   pushed <= pushing <= ready <= given    its own gives: copies done, copies asked for, computed, asked of the device
+ *
+ *  1. Give g may be pushed when it is computed and each owner has taken give g - EXCHANGE_STAGES.
+ *  2. It may be taken when all ranks that give it have pushed it. The shard of this rank's own is added from where it was computed.
+ *  3. Its place may be computed into again when it is pushed and taken here.
+ *  4. The counters that the others see are pushed and taken; each is set after what it counts is done on the device. */
+#include "kernels/collective/exchange.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "kernels/collective/collective.h"
+#include "kernels/ops.h"
+#include "protocol/base/clock.h"
+
+#define COUNT_PUSHED 0
+#define COUNT_TAKEN 1
+#define TAKES 4           // sums asked for at a time
+#define WAIT_MS 50        // between looks at whether the others live, where nothing of our own is under way
+#define POLL_NS 5000      // between looks at a device
+#define LANE_OF_SUMS 0    // the other lanes push
+
+struct exchange {
+    struct exchange_config f;
+    int rank, n_rank;
+    bool apart;       // no rank reaches another's memory: sums go through host memory
+    bool touching;    // between exchange_begin and exchange_stop
+    int64_t shard_max;
+    int64_t base, n_micro, total;    // of the step: its first give, its micro-batches, the give after its last
+    int64_t round;                   // of this rank
+    int64_t given, ready, pushing, pushed, taking, taken;
+    int64_t done_pushed[COLLECTIVE_RANK_MAX], done_taken[COLLECTIVE_RANK_MAX];    // of the others, as last seen
+    int n_mark;
+    struct mark **computed;                          // (n_mark) of own gives in turn
+    struct mark *copied[EXCHANGE_STAGES][LANE_N];    // of pushes
+    struct mark *added[TAKES];
+    struct mark *sent[LANE_N];
+    struct exchange_stats stats;
+};
+
+int64_t exchange_stage_n(int64_t piece_max, int n_rank)
+{
+    int64_t first;
+    return EXCHANGE_STAGES * (n_rank - 1) * collective_shard(piece_max, n_rank, 0, &first);
+}
+
+static bool marks_new(struct exchange *x, struct error *err)
+{
+    bool ok = true;
+    if (!(x->computed = calloc((size_t)x->n_mark, sizeof *x->computed)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the exchange between ranks");
+    for (int i = 0; ok && i < x->n_mark; i++)
+        ok = (x->computed[i] = mark_new(x->f.dev, err)) != NULL;
+    for (int i = 0; ok && i < EXCHANGE_STAGES * LANE_N; i++)
+        ok = (x->copied[i / LANE_N][i % LANE_N] = mark_new(x->f.dev, err)) != NULL;
+    for (int i = 0; ok && i < TAKES; i++)
+        ok = (x->added[i] = mark_new(x->f.dev, err)) != NULL;
+    for (int i = 0; ok && i < LANE_N; i++)
+        ok = (x->sent[i] = mark_new(x->f.dev, err)) != NULL;
+    return ok;
+}
+
+struct exchange *exchange_new(const struct exchange_config *config, struct error *err)
+{
+    struct exchange *x = calloc(1, sizeof *x);
+    int64_t first;
+    if (!x) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the exchange between ranks");
+        return NULL;
+    }
+    x->f = *config;
+    x->rank = collective_rank(config->c);
+    x->n_rank = collective_n_rank(config->c);
+    x->apart = !collective_peer(config->c, config->stage, x->rank);
+    BUG_IF(x->apart && config->n_slot, "an exchange through host memory with %d places for gradients", config->n_slot);
+    for (int p = 0; p < config->n_piece; p++)
+        x->shard_max = MAX(x->shard_max, collective_shard(config->piece_n[p], x->n_rank, 0, &first));
+    x->n_mark = config->n_slot ? config->n_slot : config->n_piece;
+    if (marks_new(x, err))
+        return x;
+    exchange_free(x);
+    return NULL;
+}
+
+void exchange_free(struct exchange *x)
+{
+    if (!x)
+        return;
+    exchange_stop(x);
+    for (int i = 0; x->computed && i < x->n_mark; i++)
+        mark_free(x->f.dev, x->computed[i]);
+    for (int i = 0; i < EXCHANGE_STAGES * LANE_N; i++)
+        mark_free(x->f.dev, x->copied[i / LANE_N][i % LANE_N]);
+    for (int i = 0; i < TAKES; i++)
+        mark_free(x->f.dev, x->added[i]);
+    for (int i = 0; i < LANE_N; i++)
+        mark_free(x->f.dev, x->sent[i]);
+    free(x->computed);
+    free(x);
+}
+
+/* ---- where things are */
+static int piece_of(const struct exchange *x, int64_t give)
+{
+    return x->f.n_piece - 1 - (int)((give - x->base) % x->f.n_piece);
+}
+
+/* Ranks that give this one: not all in the last round. */
+static int n_given(const struct exchange *x, int64_t give)
+{
+    return (int)MIN(x->n_micro - (give - x->base) / x->f.n_piece * x->n_rank, x->n_rank);
+}
+
+static float *slot_of(const struct exchange *x, int64_t give)
+{
+    return x->f.slot + (x->f.n_slot ? give % x->f.n_slot * x->f.slot_n : x->f.slot_at[piece_of(x, give)]);
+}
+
+/* The place in an owner's stage for what rank `from` gives it. */
+static float *stage_of(const struct exchange *x, int owner, int from, int64_t give)
+{
+    int64_t at = give % EXCHANGE_STAGES * (x->n_rank - 1) + (from < owner ? from : from - 1);
+    return (float *)collective_peer(x->f.c, x->f.stage, owner) + at * x->shard_max;
+}
+
+/* The lane to another rank, so that copies to several go at once. */
+static int lane_to(const struct exchange *x, int rank)
+{
+    return 1 + (rank + x->n_rank - x->rank - 1) % x->n_rank % (LANE_N - 1);
+}
+
+/* Another rank's counter as of now; a shared one has 32 bits. */
+static int64_t look(struct exchange *x, int rank, int which)
+{
+    int64_t *last = which == COUNT_PUSHED ? &x->done_pushed[rank] : &x->done_taken[rank];
+    return *last += (int64_t)(collective_count(x->f.c, rank, which) - (uint32_t)*last);
+}
+
+/* ---- carrying on */
+static bool push(struct exchange *x, int64_t give, struct error *err)
+{
+    int64_t first;
+    const float *from = slot_of(x, give);
+    for (int i = 1; i < x->n_rank; i++) {
+        int r = (x->rank + i) % x->n_rank;    // not all to the same one at a time
+        int64_t n = collective_shard(x->f.piece_n[piece_of(x, give)], x->n_rank, r, &first);
+        if (!lane_copy(x->f.dev, lane_to(x, r), stage_of(x, r, x->rank, give), from + first, (size_t)n * 4, err))
+            return false;
+        x->stats.sent_bytes += n * 4;
+    }
+    for (int lane = 1; lane < LANE_N; lane++)
+        if (!lane_mark(x->f.dev, lane, x->copied[give % EXCHANGE_STAGES][lane], err))
+            return false;
+    return true;
+}
+
+static bool take(struct exchange *x, int64_t give, struct error *err)
+{
+    int64_t first;
+    int p = piece_of(x, give);
+    struct lane_sum s = { .y = x->f.sum + x->f.sum_at[p],
+                          .n_x = n_given(x, give),
+                          .n = collective_shard(x->f.piece_n[p], x->n_rank, x->rank, &first) };
+    for (int q = 0; q < s.n_x; q++)
+        s.x[q] = q == x->rank ? slot_of(x, give) + first : stage_of(x, x->rank, q, give);
+    return lane_sum(x->f.dev, LANE_OF_SUMS, &s, err) && lane_mark(x->f.dev, LANE_OF_SUMS, x->added[give % TAKES], err);
+}
+
+static bool stage_is_free(struct exchange *x, int64_t give)
+{
+    for (int r = 0; r < x->n_rank; r++)
+        if (r != x->rank && look(x, r, COUNT_TAKEN) <= give - EXCHANGE_STAGES)
+            return false;
+    return true;
+}
+
+static bool all_have_come(struct exchange *x, int64_t give)
+{
+    int n = n_given(x, give);
+    for (int q = 0; q < n; q++)
+        if ((q == x->rank ? x->ready : look(x, q, COUNT_PUSHED)) <= give)
+            return false;
+    return true;
+}
+
+static bool marks_done(struct exchange *x, struct mark *const *mark, int n, bool *done, struct error *err)
+{
+    *done = true;
+    for (int i = 0; i < n && *done; i++)
+        if (!mark_done(x->f.dev, mark[i], done, err))
+            return false;
+    return true;
+}
+
+/* One look at everything; *moved when something went on. */
+static bool carry_on(struct exchange *x, bool *moved, struct error *err)
+{
+    bool ok = false, done = true;
+    int64_t before = x->ready + x->pushing + x->pushed + x->taking + x->taken;
+    while (x->ready < x->given) {
+        TRY(mark_done(x->f.dev, x->computed[x->ready % x->n_mark], &done, err));
+        if (!done)
+            break;
+        x->ready++;
+    }
+    while (x->pushed < x->pushing) {
+        TRY(marks_done(x, x->copied[x->pushed % EXCHANGE_STAGES] + 1, LANE_N - 1, &done, err));
+        if (!done)
+            break;
+        collective_count_set(x->f.c, COUNT_PUSHED, (uint32_t)++x->pushed);
+    }
+    while (x->taken < x->taking) {
+        TRY(mark_done(x->f.dev, x->added[x->taken % TAKES], &done, err));
+        if (!done)
+            break;
+        collective_count_set(x->f.c, COUNT_TAKEN, (uint32_t)++x->taken);
+    }
+    for (; x->pushing < x->ready && x->pushing - x->pushed < EXCHANGE_STAGES && stage_is_free(x, x->pushing); x->pushing++)
+        TRY(push(x, x->pushing, err));
+    for (; x->taking < x->total && x->taking - x->taken < TAKES && all_have_come(x, x->taking); x->taking++)
+        TRY(take(x, x->taking, err));
+    *moved = x->ready + x->pushing + x->pushed + x->taking + x->taken != before;
+    ok = true;
+out:
+    return ok;
+}
+
+/* Who keeps this rank from going on: *which of its counters; -1: our own device. */
+static int late_find(struct exchange *x, int *which)
+{
+    if (x->taking < x->total && x->taking == x->taken) {
+        *which = COUNT_PUSHED;
+        for (int q = 0, n = n_given(x, x->taking); q < n; q++)
+            if (q != x->rank && look(x, q, COUNT_PUSHED) <= x->taking)
+                return q;
+    }
+    if (x->pushing < x->ready && x->pushing == x->pushed) {
+        *which = COUNT_TAKEN;
+        for (int r = 0; r < x->n_rank; r++)
+            if (r != x->rank && look(x, r, COUNT_TAKEN) <= x->pushing - EXCHANGE_STAGES)
+                return r;
+    }
+    return -1;
+}
+
+/* Carry on, and when nothing goes on wait for a moment. */
+static bool wait_on(struct exchange *x, struct collective_wait *w, struct error *err)
+{
+    bool moved;
+    int which = 0, late = late_find(x, &which);
+    uint32_t seen = late < 0 ? 0 : collective_count(x->f.c, late, which);
+    if (!carry_on(x, &moved, err))
+        return false;
+    if (moved) {
+        collective_wait_end(x->f.c, w);
+        return true;
+    }
+    if (x->f.dev->host_memory)    // nothing of our own is ever under way
+        return collective_wait(x->f.c, w, late, which, seen, WAIT_MS, err);
+    nanosleep(&(struct timespec){ .tv_nsec = POLL_NS }, NULL);
+    return collective_wait(x->f.c, w, late, which, seen, 0, err);
+}
+
+bool exchange_poll(struct exchange *x, struct error *err)
+{
+    bool moved;
+    return x->apart || carry_on(x, &moved, err);
+}
+
+bool exchange_reaches(const struct exchange *x)
+{
+    return !x->apart;
+}
+
+/* ---- a step */
+bool exchange_begin(struct exchange *x, int64_t n_micro, struct error *err)
+{
+    x->stats = (struct exchange_stats){ 0 };
+    x->n_micro = n_micro;
+    x->round = 0;
+    x->total = x->base + (n_micro + x->n_rank - 1) / x->n_rank * x->f.n_piece;
+    if (x->touching || x->apart)
+        return true;
+    return x->touching = collective_touch_begin(x->f.c, err);
+}
+
+float *exchange_slot(struct exchange *x, int piece, struct error *err)
+{
+    struct collective_wait w = { 0 };
+    int64_t began = 0;
+    bool ok = true;
+    if (x->apart)
+        return x->f.slot + x->f.slot_at[piece];
+    BUG_IF(x->given >= x->total || piece_of(x, x->given) != piece, "piece %d is given out of turn", piece);
+    while (ok && x->given - x->n_mark >= MIN(x->pushed, x->taken)) {
+        began = began ? began : clock_ns();
+        ok = wait_on(x, &w, err);
+    }
+    collective_wait_end(x->f.c, &w);
+    x->stats.wait_ns += began ? clock_ns() - began : 0;
+    return ok ? slot_of(x, x->given) : NULL;
+}
+
+bool exchange_give(struct exchange *x, UNUSED int piece, struct error *err)
+{
+    if (x->apart)
+        return true;
+    if (!mark_set(x->f.dev, x->computed[x->given % x->n_mark], err))
+        return false;
+    x->given++;
+    return exchange_poll(x, err);
+}
+
+/* Without a way to the others' memory: the round's sums, through the host's. */
+static bool round_add(struct exchange *x, struct error *err)
+{
+    int64_t began = clock_ns();
+    int n = (int)MIN(x->n_micro - x->round * x->n_rank, x->n_rank);
+    bool ok = true;
+    for (int p = x->f.n_piece - 1; p >= 0 && ok; p--)
+        ok = collective_reduce(x->f.c, x->f.sum + x->f.sum_at[p], x->f.slot + x->f.slot_at[p], x->f.piece_n[p], n, err);
+    x->stats.wait_ns += clock_ns() - began;
+    return ok;
+}
+
+bool exchange_round_end(struct exchange *x, struct error *err)
+{
+    bool ok = !x->apart || round_add(x, err);
+    x->round++;
+    return ok;
+}
+
+bool exchange_end(struct exchange *x, struct error *err)
+{
+    struct collective_wait w = { 0 };
+    int64_t began = clock_ns();
+    bool ok = true;
+    if (x->apart)
+        return true;
+    while (ok && (x->taken < x->total || x->pushed < x->given))
+        ok = wait_on(x, &w, err);
+    collective_wait_end(x->f.c, &w);
+    x->stats.wait_ns += clock_ns() - began;
+    if (!ok)
+        return false;
+    x->base = x->given = x->ready = x->pushing = x->pushed = x->total;    // who had nothing to give in the last round has passed it too
+    collective_count_set(x->f.c, COUNT_PUSHED, (uint32_t)x->pushed);
+    return true;
+}
+
+void exchange_stop(struct exchange *x)
+{
+    if (x->touching)
+        collective_touch_end(x->f.c);
+    x->touching = false;
+}
+
+bool exchange_send(struct exchange *x, const void *p, size_t size_bytes, struct error *err)
+{
+    BUG_IF(!x->touching, "sent outside of a step");
+    for (int i = 1; i < x->n_rank; i++) {
+        int r = (x->rank + i) % x->n_rank;
+        if (!lane_copy(x->f.dev, lane_to(x, r), collective_peer(x->f.c, p, r), p, size_bytes, err))
+            return false;
+        x->stats.sent_bytes += (int64_t)size_bytes;
+    }
+    return true;
+}
+
+bool exchange_sent(struct exchange *x, struct error *err)
+{
+    uint8_t mine = 0, all[COLLECTIVE_RANK_MAX];
+    int64_t began = clock_ns();
+    bool ok = lanes_sync(x->f.dev, err) && collective_gather(x->f.c, &mine, 1, all, err);
+    x->stats.wait_ns += clock_ns() - began;
+    return ok;
+}
+
+struct exchange_stats exchange_stats(const struct exchange *x)
+{
+    return x->stats;
+}

@@ -1,0 +1,71 @@
+/* exchange.h - gradients of several ranks, added up piece by piece while the ranks compute on
+ *
+ * A gradient is cut into pieces, which every rank gives in the same order, from the last piece to the first, round after round. A
+ * piece is cut into shards (collective_shard); the shard's owner keeps its sum. A give goes two steps of its way beside what the
+ * devices compute: each rank copies the others' shards into the owners' stage (lanes; copy engines on a GPU), and each owner adds
+ * what has come, in rank order: sum = ((sum + x_0) + x_1) + ... Nothing waits on a device for another process: the host looks at
+ * marks and counters (exchange_poll) and asks for the next step when the one before it is done, so a dead rank never leaves a
+ * kernel waiting.
+ *
+ * How far ranks may be apart: a rank's place for a gradient is free again when its copies have left and its own sum has been made;
+ * a place of the stage when its owner has added it. With n_slot 0 every piece has a place of its own, and a rank may be a round
+ * ahead; with n_slot places in turn, so many pieces.
+ *
+ * Where the ranks cannot reach each other's memory (collective_offer), the sums are made at the end of each round through host
+ * memory; then every piece needs a place of its own. One thread; every call may fail with what collective_wait may. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+
+struct collective;
+struct device;
+struct exchange;
+#define EXCHANGE_STAGES 2    // places of the stage, taken in turn
+struct exchange_config {
+    struct collective *c;    // all of these are borrowed until exchange_free
+    struct device *dev;
+    int n_piece;
+    const int64_t *piece_n;    // (n_piece) elements
+    float *sum;                // (device) this rank's shards of the sum, one after the other
+    const int64_t *sum_at;     // (n_piece) where a piece's begins
+    float *slot;               // (device) places of this rank's gradient
+    int n_slot;                // so many places in turn, slot_n elements apart; 0: a place for each piece,
+    int64_t slot_n;
+    const int64_t *slot_at;    // (n_piece) there
+    float *stage;              // (exchange_stage_n) in memory that was offered; what arrives from others
+};
+/* Elements of the stage, for pieces of at most piece_max elements. */
+int64_t exchange_stage_n(int64_t piece_max, int n_rank);
+struct exchange *exchange_new(const struct exchange_config *config, struct error *err);
+void exchange_free(struct exchange *x);    // NULL is fine
+
+bool exchange_reaches(const struct exchange *x);    // the others' memory; else sums go through the host's, and nothing can be sent
+/* A step with n_micro micro-batches in all, which the ranks run in turn; the caller has cleared sum. */
+MUST_USE bool exchange_begin(struct exchange *x, int64_t n_micro, struct error *err);
+/* The place for this rank's gradient of the next piece it gives, once it is free. NULL: see err. */
+float *exchange_slot(struct exchange *x, int piece, struct error *err);
+/* All of that gradient has been asked of the device. */
+MUST_USE bool exchange_give(struct exchange *x, int piece, struct error *err);
+/* Carry on whatever can be; to be called now and then while there is something else to do. */
+MUST_USE bool exchange_poll(struct exchange *x, struct error *err);
+/* The round is over for this rank, which gave in it or had nothing to give. */
+MUST_USE bool exchange_round_end(struct exchange *x, struct error *err);
+/* Until this rank's shards of the sum are whole. */
+MUST_USE bool exchange_end(struct exchange *x, struct error *err);
+/* After a failure: nothing of ours touches the others' memory any more. */
+void exchange_stop(struct exchange *x);
+
+/* Copy offered memory p of this rank to the same place at all others, beside what the device does; what it holds must be done (a
+ * mark). Only after exchange_begin and before exchange_stop. */
+MUST_USE bool exchange_send(struct exchange *x, const void *p, size_t size_bytes, struct error *err);
+/* Until what every rank has sent is there on every rank. */
+MUST_USE bool exchange_sent(struct exchange *x, struct error *err);
+
+/* Of the step so far. */
+struct exchange_stats {
+    int64_t wait_ns;       // the caller waited for places, sums or what was sent
+    int64_t sent_bytes;    // to other ranks
+};
+struct exchange_stats exchange_stats(const struct exchange *x);

@@ -1,0 +1,476 @@
+/* update.c - a trainer's gradient, masters and moments, and the update that makes new weights of them
+ *
+ * The flat order is cut into pieces, these into shards, one a rank (trainer_parts). Alone, or with zero_stage 0, a rank keeps masters
+ * and moments of everything and updates all weights in one run; else of its shards only, one after the other in the order of the
+ * pieces, and updates them in a run for each piece.
+ *
+ * Of what is kept here the first n_dev elements lie on the device, the others in pinned host memory, from where AdamW streams them
+ * (adamw_host). All of them on the device unless offload is set.
+ *
+ * The gradient's norm is a sum over blocks of SUMSQ_BLOCK elements that are counted from the beginning of their piece, so it does not
+ * depend on who has which shard. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/collective/collective.h"
+#include "kernels/collective/exchange.h"
+#include "workers/engine/trainer/trainer_impl.h"
+
+#define STAGE_BYTES ((size_t)288 << 20)    // three pieces of 8 Mi elements: copies of 32 MiB run a bus at full speed
+#define GRAD_SLOTS 2                       // places for gradients of a piece with zero_stage 2: one is sent while the next is made
+
+/* ---- sizes */
+static bool several(const struct trainer_settings *s)
+{
+    return s->n_rank > 1;
+}
+
+static bool own_only(const struct trainer_settings *s)
+{
+    return several(s) && s->zero_stage >= 1;
+}
+
+/* Elements of all of rank 0's shards, which are the longest. */
+static int64_t own_max(const struct model *m, int n_rank)
+{
+    int64_t sum = 0, first;
+    for (int p = 0; p < model_n_piece(m); p++)
+        sum += collective_shard(model_piece(m, p, &first), n_rank, 0, &first);
+    return sum;
+}
+
+static int64_t piece_max(const struct model *m)
+{
+    int64_t most = 0, first;
+    for (int p = 0; p < model_n_piece(m); p++)
+        most = MAX(most, model_piece(m, p, &first));
+    return most;
+}
+
+/* Elements of this rank's gradient: all, or so many places for the largest piece. */
+static int64_t grad_n(const struct model *m, const struct trainer_settings *s)
+{
+    return several(s) && s->zero_stage >= 2 ? GRAD_SLOTS * piece_max(m) : model_n_flat(m);
+}
+
+size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *s)
+{
+    int64_t n = grad_n(m, s);
+    if (several(s))
+        n += own_max(m, s->n_rank) + exchange_stage_n(piece_max(m), s->n_rank);
+    return (size_t)n * 4;
+}
+
+int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s)
+{
+    return own_only(s) ? own_max(m, s->n_rank) : model_n_flat(m);
+}
+
+int64_t trainer_state_dev(const struct model *m, const struct trainer_settings *s, size_t *stage_bytes)
+{
+    int64_t n = trainer_n_state(m, s);
+    size_t each = model_dtype(m) == DT_F32 ? 8 : 12;
+    *stage_bytes = MAX(MIN(STAGE_BYTES, (size_t)n * each / 8), (size_t)1 << 16);
+    if (!s->offload || s->state_bytes >= (size_t)n * each) {
+        *stage_bytes = 0;
+        return n;
+    }
+    size_t room = s->state_bytes > *stage_bytes ? (s->state_bytes - *stage_bytes) / each : 0;
+    return (int64_t)(room & ~(size_t)1023);    // host pieces start on whole lines
+}
+
+bool pieces_make(struct trainer *t, struct error *err)
+{
+    struct trainer_parts *p = &t->p;
+    int n = p->n_piece = model_n_piece(t->m);
+    int64_t **array[] = { (int64_t **)&p->piece_n,   (int64_t **)&p->piece_at, (int64_t **)&p->own_n,
+                          (int64_t **)&p->own_first, (int64_t **)&p->own_at,   (int64_t **)&p->part_at };
+    if (!(t->piece_mem = calloc(ARRAY_SIZE(array) * (size_t)n, sizeof *t->piece_mem)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for a table of %d pieces", n);
+    for (size_t i = 0; i < ARRAY_SIZE(array); i++)
+        *array[i] = t->piece_mem + i * (size_t)n;
+    for (int i = 0; i < n; i++) {
+        int64_t first, size = model_piece(t->m, i, &first), *at = t->piece_mem + i;
+        at[0] = size;
+        at[n] = first;
+        at[2 * n] = collective_shard(size, t->set.n_rank, t->set.rank, &at[3 * n]);
+        at[4 * n] = p->n_sum;
+        at[5 * n] = t->n_sumsq;
+        p->n_sum += at[2 * n];
+        t->n_sumsq += (size + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK;
+    }
+    t->own_only = own_only(&t->set);
+    t->n_state = trainer_n_state(t->m, &t->set);
+    t->n_dev = trainer_state_dev(t->m, &t->set, &t->stage_bytes);
+    if (t->own_only && t->n_dev < t->n_state)
+        return error_set(err, ERR_UNSUPPORTED, "zero_stage %d cannot keep masters and moments in host memory", t->set.zero_stage);
+    return true;
+}
+
+/* ---- memory */
+/* What the others touch, handed out from one piece of memory by a walk that measures it first. */
+static void share_walk(struct trainer *t, char *base)
+{
+    struct trainer_parts *p = &t->p;
+    size_t at = 0;
+    const struct {
+        void **to;
+        size_t size_bytes;
+    } part[] = {
+        { (void **)&p->stage, (size_t)exchange_stage_n(piece_max(t->m), t->set.n_rank) * 4 },
+        { (void **)&p->norm_part, (size_t)t->n_sumsq * sizeof *p->norm_part },
+        { (void **)&t->grad, t->own_only ? 0 : (size_t)t->n_flat * 4 },
+        { (void **)&t->state[STATE_MASTER], t->own_only && t->own_master ? (size_t)t->n_dev * 4 : 0 },
+        { (void **)&t->state[STATE_MOMENT1], t->own_only ? (size_t)t->n_dev * 4 : 0 },
+        { (void **)&t->state[STATE_MOMENT2], t->own_only ? (size_t)t->n_dev * 4 : 0 },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(part); i++) {
+        if (base && part[i].size_bytes)
+            *part[i].to = base + at;
+        at += (part[i].size_bytes + 255) / 256 * 256;
+    }
+    p->share_bytes = at;
+}
+
+bool grad_new(struct trainer *t, struct error *err)
+{
+    struct trainer_parts *p = &t->p;
+    if (!several(&t->set)) {
+        p->norm_part = mem_new(t->dev, (size_t)t->n_sumsq * sizeof *p->norm_part, "gradient norm", err);
+        t->to.flat = t->grad = p->norm_part ? mem_new(t->dev, (size_t)t->n_flat * 4, "gradient", err) : NULL;
+        return t->grad && trainer_grad_clear(t, err);
+    }
+    share_walk(t, NULL);
+    if (!(p->share = mem_share_new(t->dev, p->share_bytes, "what ranks exchange", &t->share_handle, err)))
+        return false;
+    share_walk(t, p->share);
+    p->share_handle = &t->share_handle;
+    if (t->own_only && !(t->grad = mem_new(t->dev, (size_t)grad_n(t->m, &t->set) * 4, "gradient", err)))
+        return false;
+    p->grad = t->grad;
+    p->n_slot = t->set.zero_stage >= 2 ? GRAD_SLOTS : 0;
+    p->slot_n = piece_max(t->m);
+    return (p->sum = mem_new(t->dev, (size_t)own_max(t->m, t->set.n_rank) * 4, "sum of the gradients", err)) != NULL;
+}
+
+bool trainer_grad_clear(struct trainer *t, struct error *err)
+{
+    return OP(t->dev, err, mem_fill, .y = t->grad, .size_bytes = (size_t)grad_n(t->m, &t->set) * 4);
+}
+
+/* A run of the update: n elements of the flat order from `flat`, whose state is kept from `at`. */
+struct run {
+    int64_t flat, n, at;
+    const float *grad;
+};
+static struct run run_of(const struct trainer *t, int i)
+{
+    const struct trainer_parts *p = &t->p;
+    if (!t->own_only)
+        return (struct run){ .n = t->n_flat, .grad = t->grad };
+    return (struct run){ .flat = p->piece_at[i] + p->own_first[i], .n = p->own_n[i], .at = p->own_at[i], .grad = p->sum + p->own_at[i] };
+}
+
+int trainer_n_run(const struct trainer *t)
+{
+    return t->own_only ? t->p.n_piece : 1;
+}
+
+static char *weights_at(const struct trainer *t, int64_t at)
+{
+    size_t bytes;
+    return (char *)model_weights(t->m, &bytes) + (size_t)at * dtype_size(model_dtype(t->m));
+}
+
+void *trainer_run_weights(const struct trainer *t, int run, size_t *size_bytes)
+{
+    struct run r = run_of(t, run);
+    *size_bytes = (size_t)r.n * dtype_size(model_dtype(t->m));
+    return weights_at(t, r.flat);
+}
+
+/* Of a run's elements, how many are kept on the device. */
+static int64_t run_n_dev(const struct trainer *t, const struct run *r)
+{
+    return MAX(MIN(r->n, t->n_dev - r->at), 0);
+}
+
+/* Copy elements of the weights to the host as fp32, or zeros, through the stage. */
+static bool host_state_init(struct trainer *t, enum trainer_state_kind kind, struct error *err)
+{
+    int64_t n = t->n_state - t->n_dev, most = (int64_t)(t->stage_bytes / 4);
+    for (int64_t at = 0; at < n; at += most) {
+        int64_t k = MIN(most, n - at);
+        const char *from = weights_at(t, t->n_dev + at);
+        bool ok = kind == STATE_MASTER
+                      ? OP(t->dev, err, cast, .y = t->stage, .x = from, .n = k, .scale = 1, .y_dtype = DT_F32, .x_dtype = model_dtype(t->m))
+                      : OP(t->dev, err, mem_fill, .y = t->stage, .size_bytes = (size_t)k * 4);
+        if (!ok || !mem_copy(t->dev, t->host_state[kind] + at, t->stage, (size_t)k * 4, COPY_D2H, err))
+            return false;
+    }
+    return device_sync(t->dev, err);
+}
+
+/* Masters from the weights, moments 0, on the device. */
+static bool dev_state_init(struct trainer *t, enum trainer_state_kind kind, struct error *err)
+{
+    if (kind != STATE_MASTER)
+        return OP(t->dev, err, mem_fill, .y = t->state[kind], .size_bytes = (size_t)t->n_dev * 4);
+    for (int i = 0; i < trainer_n_run(t); i++) {
+        struct run r = run_of(t, i);
+        if (!OP(t->dev, err, cast, .y = t->state[kind] + r.at, .x = weights_at(t, r.flat), .n = run_n_dev(t, &r), .scale = 1,
+                .y_dtype = DT_F32, .x_dtype = model_dtype(t->m)))
+            return false;
+    }
+    return true;
+}
+
+bool state_new(struct trainer *t, struct error *err)
+{
+    static const char *const what[STATE_N] = { "fp32 masters", "first moments", "second moments" };
+    bool ok = false;
+    size_t host_bytes = (size_t)(t->n_state - t->n_dev) * 4;
+    if (host_bytes)
+        TRY((t->stage = mem_new(t->dev, t->stage_bytes, "the stage of the optimizer's state", err)) != NULL);
+    for (int k = 0; k < STATE_N; k++) {
+        if (k == STATE_MASTER && !t->own_master) {
+            t->state[k] = (float *)(void *)weights_at(t, 0);
+            continue;
+        }
+        TRY(t->state[k] || (t->state[k] = mem_new(t->dev, (size_t)t->n_dev * 4, what[k], err)) != NULL);
+        TRY(dev_state_init(t, (enum trainer_state_kind)k, err));
+        if (host_bytes) {
+            TRY((t->host_state[k] = host_new(t->dev, host_bytes, what[k], err)) != NULL);
+            TRY(host_state_init(t, (enum trainer_state_kind)k, err));
+        }
+    }
+    ok = true;
+out:
+    return ok;
+}
+
+void update_release(struct trainer *t)
+{
+    struct trainer_parts *p = &t->p;
+    bool shared = several(&t->set);
+    mem_free(t->dev, t->stage);
+    mem_free(t->dev, p->sum);
+    if (!shared)
+        mem_free(t->dev, p->norm_part);
+    if (!shared || t->own_only)
+        mem_free(t->dev, t->grad);
+    for (int k = 0; k < STATE_N; k++) {
+        if (!t->own_only && (k != STATE_MASTER || t->own_master))
+            mem_free(t->dev, t->state[k]);
+        host_free(t->dev, t->host_state[k]);
+    }
+    if (p->share)
+        mem_share_free(t->dev, p->share, p->share_bytes, &t->share_handle);
+    free(t->piece_mem);
+}
+
+/* ---- gradient */
+int64_t trainer_grad_n(const struct trainer *t)
+{
+    return t->n_flat;
+}
+
+bool trainer_grad_get(const struct trainer *t, float *out, struct error *err)
+{
+    BUG_IF(t->p.n_slot, "the flat gradient of a rank that keeps its shards only");
+    return mem_copy(t->dev, out, t->grad, (size_t)t->n_flat * 4, COPY_D2H, err) && device_sync(t->dev, err);
+}
+
+int trainer_zero(const struct trainer *t)
+{
+    return several(&t->set) ? t->set.zero_stage : 0;
+}
+
+struct trainer_parts trainer_parts(const struct trainer *t)
+{
+    return t->p;
+}
+
+void trainer_grad_goes(struct trainer *t, const struct model_grad *to, bool (*idle)(void *ctx, struct error *err))
+{
+    t->to = *to;
+    model_run_idle(t->run, idle, to->ctx);
+}
+
+void trainer_reaches(struct trainer *t, const struct trainer_reach *reach)
+{
+    t->reach = reach ? *reach : (struct trainer_reach){ 0 };
+}
+
+/* ---- update */
+bool trainer_norm_own(struct trainer *t, struct error *err)
+{
+    const struct trainer_parts *p = &t->p;
+    for (int i = 0; i < p->n_piece; i++)
+        if (!OP(t->dev, err, sumsq, .part = p->norm_part + p->part_at[i] + p->own_first[i] / SUMSQ_BLOCK, .x = p->sum + p->own_at[i],
+                .n = p->own_n[i]))
+            return false;
+    return true;
+}
+
+bool trainer_norm_all(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
+{
+    bool ok = false;
+    float norm;
+    TRY(OP(t->dev, err, sum_parts, .sum = t->sumsq, .part = t->p.norm_part, .n = t->n_sumsq));
+    TRY(OP(t->dev, err, clip_coef, .norm = t->clip, .coef = t->clip + 1, .sum = t->sumsq, .max_norm = (float)h->max_norm, .grad_scale = 1));
+    TRY(mem_copy(t->dev, &norm, t->clip, sizeof norm, COPY_D2H, err));
+    TRY(device_sync(t->dev, err));
+    if (!isfinite(norm)) {
+        error_set(err, ERR_DATA, "the gradient's norm is not finite at step %" PRId64 "; the weights stay as they are", t->version);
+        goto out;
+    }
+    *grad_norm = (double)norm;
+    ok = true;
+out:
+    return ok;
+}
+
+bool trainer_run_apply(struct trainer *t, const struct trainer_hyper *h, int run, struct error *err)
+{
+    struct run r = run_of(t, run);
+    int64_t n_dev = run_n_dev(t, &r);
+    struct adamw step = { .weight = weights_at(t, r.flat),
+                          .master = t->own_master ? t->state[STATE_MASTER] + r.at : (float *)(void *)weights_at(t, r.flat),
+                          .m = t->state[STATE_MOMENT1] + r.at,
+                          .v = t->state[STATE_MOMENT2] + r.at,
+                          .grad = r.grad,
+                          .coef = t->clip + 1,
+                          .n = n_dev,
+                          .step = t->adam_step + 1,
+                          .lr = (float)h->lr,
+                          .beta1 = (float)t->set.adam_beta1,
+                          .beta2 = (float)t->set.adam_beta2,
+                          .eps = (float)t->set.adam_eps,
+                          .decay = (float)h->weight_decay,
+                          .dtype = model_dtype(t->m) };
+    if (n_dev < r.n) {    // first, so that its last copies overlap with the part on the device
+        struct adamw far = step;
+        int64_t at = r.at + n_dev - t->n_dev;
+        far.weight = weights_at(t, r.flat + n_dev);
+        far.grad += n_dev;
+        far.n = r.n - n_dev;
+        far.m = t->host_state[STATE_MOMENT1] + at;
+        far.v = t->host_state[STATE_MOMENT2] + at;
+        far.master = t->own_master ? t->host_state[STATE_MASTER] + at : NULL;
+        if (!OP(t->dev, err, adamw_host, .step = far, .stage = t->stage, .stage_bytes = t->stage_bytes))
+            return false;
+    }
+    return t->dev->op->adamw(t->dev, &step, err);
+}
+
+bool trainer_apply_end(struct trainer *t, struct error *err)
+{
+    if (!model_weights_changed(t->m, err) || !device_sync(t->dev, err))
+        return false;
+    t->adam_step++;
+    t->version++;
+    return true;
+}
+
+bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
+{
+    const struct trainer_parts *p = &t->p;
+    for (int i = 0; i < p->n_piece; i++)
+        if (!OP(t->dev, err, sumsq, .part = p->norm_part + p->part_at[i], .x = t->grad + p->piece_at[i], .n = p->piece_n[i]))
+            return false;
+    return trainer_norm_all(t, h, grad_norm, err) && trainer_run_apply(t, h, 0, err) && trainer_apply_end(t, err);
+}
+
+/* ---- state */
+/* Shards of all ranks, from where they are. */
+static bool state_gather(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
+{
+    const struct trainer_parts *p = &t->p;
+    bool ok = true;
+    if (!t->reach.peer)
+        return error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard of the optimizer's state only");
+    if (!t->reach.begin(t->reach.ctx, err))
+        return false;
+    for (int q = 0; q < t->set.n_rank && ok; q++) {
+        const float *from = t->reach.peer(t->reach.ctx, t->state[kind], q);
+        for (int i = 0; i < p->n_piece && ok; i++) {
+            int64_t first, n = collective_shard(p->piece_n[i], t->set.n_rank, q, &first);
+            ok = mem_copy(t->dev, out + p->piece_at[i] + first, from, (size_t)n * 4, COPY_D2H, err);
+            from += n;
+        }
+    }
+    ok = ok && device_sync(t->dev, err);
+    t->reach.end(t->reach.ctx);
+    return ok;
+}
+
+bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
+{
+    bool whole = kind == STATE_MASTER && !t->own_master;    // a master in fp32 is the weights
+    if (t->own_only && !whole)
+        return state_gather(t, kind, out, err);
+    int64_t n = whole ? t->n_flat : t->n_dev;
+    if (!mem_copy(t->dev, out, t->state[kind], (size_t)n * 4, COPY_D2H, err) || !device_sync(t->dev, err))
+        return false;
+    if (n < t->n_flat)
+        memcpy(out + n, t->host_state[kind], (size_t)(t->n_flat - n) * 4);
+    return true;
+}
+
+/* Weights from masters on the host, through the gradient's memory. */
+static bool weights_set(struct trainer *t, const float *in, struct error *err)
+{
+    int64_t most = grad_n(t->m, &t->set);
+    for (int64_t at = 0; at < t->n_flat; at += most) {
+        int64_t n = MIN(most, t->n_flat - at);
+        if (!mem_copy(t->dev, t->grad, in + at, (size_t)n * 4, COPY_H2D, err)
+            || !OP(t->dev, err, cast, .y = weights_at(t, at), .x = t->grad, .n = n, .scale = 1, .y_dtype = model_dtype(t->m),
+                   .x_dtype = DT_F32))
+            return false;
+    }
+    return true;
+}
+
+bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err)
+{
+    bool ok = false;
+    TRY(device_sync(t->dev, err));
+    for (int i = 0; i < trainer_n_run(t) && (kind != STATE_MASTER || t->own_master); i++) {
+        struct run r = run_of(t, i);
+        int64_t n = run_n_dev(t, &r);
+        TRY(mem_copy(t->dev, t->state[kind] + r.at, in + r.flat, (size_t)n * 4, COPY_H2D, err));
+        if (n < r.n)
+            memcpy(t->host_state[kind] + (r.at + n - t->n_dev), in + r.flat + n, (size_t)(r.n - n) * 4);
+    }
+    if (kind == STATE_MASTER)
+        TRY(weights_set(t, in, err) && model_weights_changed(t->m, err));
+    ok = device_sync(t->dev, err);
+out:
+    return ok;
+}
+
+int64_t trainer_adam_step(const struct trainer *t)
+{
+    return t->adam_step;
+}
+
+void trainer_adam_step_set(struct trainer *t, int64_t n)
+{
+    t->adam_step = n;
+}
+
+bool trainer_adam_reset(struct trainer *t, struct error *err)
+{
+    t->adam_step = 0;
+    if (!device_sync(t->dev, err))
+        return false;
+    for (int k = STATE_MOMENT1; k <= STATE_MOMENT2; k++) {
+        if (!OP(t->dev, err, mem_fill, .y = t->state[k], .size_bytes = (size_t)t->n_dev * 4))
+            return false;
+        if (t->host_state[k])
+            memset(t->host_state[k], 0, (size_t)(t->n_state - t->n_dev) * 4);
+    }
+    return true;
+}
