@@ -41,6 +41,13 @@ if(RC_TESTS AND NOT RC_FUZZ)
   target_link_libraries(model_dump PRIVATE ${RC_LIBS})
   set_target_properties(model_dump PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 endif()
+# The rows of a Parquet file for tests/golden/check_parquet.py.
+if(RC_TESTS AND NOT RC_FUZZ)
+  add_executable(parquet_dump ${CMAKE_CURRENT_LIST_DIR}/golden/parquet_dump.c)
+  target_include_directories(parquet_dump PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(parquet_dump PRIVATE rc_data)
+  set_target_properties(parquet_dump PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+endif()
 # What makes disks full and clocks jump for a whole run; sanitizers want to be first in line, so not with them.
 if(RC_TESTS AND NOT RC_FUZZ AND NOT RC_SANITIZE)
   add_library(faults_preload MODULE ${CMAKE_CURRENT_LIST_DIR}/integration/faults_preload.c)
