@@ -3,13 +3,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include "console/batch/watch.h"
 #include "console/fleet/link.h"
 #include "console/fleet/record.h"
 #include "console/fleet/simulate.h"
 #include "console/tui/console.h"
-#include "console/tui/picker.h"
 #include "console/tui/widget.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
@@ -88,11 +86,10 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     const char *color = "auto", *glyphs = "auto", *format = "text", *run = NULL, *runs_dir = NULL, *operand[1];
     double interval_s = -1;
     int64_t from = -1, escape_ms = 25;
-    bool ascii = false, no_mouse = false, is_batch = false, read_only = false, pick = false;
+    bool ascii = false, no_mouse = false, is_batch = false, read_only = false;
     struct cli_option options[] = {
         { NULL, NULL, CLI_HEADING, NULL, NULL, "which run" },
-        { "run", NULL, CLI_STR, &run, "DIR", "its directory; without it the one live run, or a list to choose from" },
-        { "pick", NULL, CLI_FLAG, &pick, NULL, "choose from the list even when one run is live" },
+        { "run", NULL, CLI_STR, &run, "DIR", "its directory; without it the one live run" },
         { "runs-dir", NULL, CLI_STR, &runs_dir, "DIR", "where runs are looked for (runs)" },
         { "read-only", NULL, CLI_FLAG, &read_only, NULL,
           "only look; always so for who is not the run's owner (see the setting view_group)" },
@@ -120,7 +117,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         .operand = operand,
         .max_operands = 1
     };
-    char run_dir[4096], picked[4096];
+    char run_dir[4096];
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (!screen_options(&o, color, glyphs, ascii, err) || !batch_format_parse(format, &batch.format, err))
@@ -129,20 +126,10 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         return error_set(err, ERR_USAGE, "--escape-ms is from 1 to 5000");
     if (run && cli.n_operands > 0)
         return error_set(err, ERR_USAGE, "the run is given twice: '%.200s' and '%.200s'", run, operand[0]);
+    if (!run_find(cli.n_operands > 0 ? operand[0] : run, runs_dir, run_dir, sizeof(run_dir), err))
+        return false;
     o.terminal.mouse = !no_mouse;
     o.terminal.escape_ms = (int)escape_ms;
-    const char *given = cli.n_operands > 0 ? operand[0] : run;
-    bool screen = !is_batch && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
-    struct error none = { 0 };
-    if (pick || (!given && screen && !run_find(NULL, runs_dir, run_dir, sizeof(run_dir), &none))) {
-        if (given || is_batch)
-            return error_set(err, ERR_USAGE, "--pick goes with neither a run nor --batch");
-        if (!picker_run(runs_dir ? runs_dir : "runs", &o, picked, sizeof(picked), err) || !picked[0])
-            return err->code == ERR_NONE;
-        given = picked;
-    }
-    if (!run_find(given, runs_dir, run_dir, sizeof(run_dir), err))
-        return false;
     const char *base = strrchr(run_dir, '/');
     batch.run = base ? base + 1 : run_dir;
     batch.interval_s = interval_s >= 0 ? interval_s : batch.format == BATCH_TEXT ? 1 : 0;

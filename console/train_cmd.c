@@ -202,7 +202,8 @@ static void plan_print(const struct train *t)
     const struct run_plan *p = &t->plan;
     printf("run:            %s\n", t->resume ? t->run_dir : t->config.name[0] ? t->config.name : "(a free name)");
     printf("model:          %s\n", t->config.model);
-    printf("data:           %s, %" PRId64 " prompts\n", t->config.dataset, t->n_row);
+    for (const char *at = buf_text(&t->about), *title = "data:       "; *at; at = strchr(at, '\n') + 1, title = "evaluation: ")
+        printf("%s    %.*s\n", title, (int)strcspn(at, "\n"), at);
     placement_print(t);
     printf("rollout step:   %" PRId64 " prompts x %" PRId64 " completions\n", p->prompts_per_rollout_step, t->config.num_generations);
     printf("optimizer step: %" PRId64 " prompts (train_batch_size %" PRId64 " x %" PRId64 " trainers), %" PRId64
@@ -266,6 +267,7 @@ static bool train_cmd(int argc, char **argv, struct error *err)
         ok = true;
         goto out;
     }
+    fprintf(stderr, "data: %.*s\n", (int)strcspn(buf_text(&t->about), "\n"), buf_text(&t->about));
     bool batch = t->batch || !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO);
     if (batch)
         train_watch_signals();
@@ -285,6 +287,7 @@ out:
         close(t->lock_fd);
     buf_release(&t->flags);
     json_decref(t->identity);
+    buf_release(&t->about);
     free(t);
     return ok;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/tools/sampling_options.h"
-#include "workers/engine/load/tool_model.h"
+#include "console/tools/tool_model.h"
 #include "console/tools/jsonl.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
@@ -56,8 +56,10 @@ static bool problems_read(struct eval *e, struct error *err)
         struct problem *p = &e->problem[e->n_problem++];
         if (!(p->row = dataset_row(e->data, i, err)))
             return false;
-        if (!reward_row_check(e->reward, p->row, err) || !prompt_make(&maker, p->row, &p->token, &p->dropped, err))
-            return error_wrap(err, "%s:%" PRId64, e->dataset, dataset_line(e->data, i));
+        if (!reward_row_check(e->reward, p->row, err) || !prompt_make(&maker, p->row, &p->token, &p->dropped, err)) {
+            char where[512];
+            return error_wrap(err, "%s", dataset_where(e->data, i, where, sizeof where));
+        }
     }
     e->n_dropped = maker.n_dropped;
     e->n_cut = maker.n_cut;

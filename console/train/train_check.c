@@ -1,6 +1,7 @@
 /* Everything that can be wrong with a run is found before anything is made. */
 #include "console/train/train_parts.h"
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/data/dataset.h"
+#include "workers/engine/data/files.h"
 #include "workers/engine/data/identity.h"
 #include "workers/engine/hub/hub.h"
 #include "workers/engine/template/template.h"
@@ -57,39 +59,66 @@ static bool row_check(void *reward, const json_t *row, struct error *err)
     return reward_row_check(reward, row, err);
 }
 
-/* Every row must be one that the reward can score: a run whose samples are all left out learns nothing. */
+/* One set of data: pin its revision in path (size bytes), read every row, keep its hash under the name identity, and say what was
+ * recognised. Every row must be one that the reward can score: a run whose samples are all left out learns nothing. */
+static bool set_check(struct train *t, const char *identity, char *path, size_t size, const struct dataset_columns *columns,
+                      struct reward *reward, int64_t *n_row, struct error *err)
+{
+    if (!data_name_pin(path, size, err))
+        return false;
+    struct dataset *d = dataset_open_checked(path, columns, row_check, reward, err);
+    if (!d)
+        return false;
+    *n_row = dataset_n_row(d);
+    buf_fmt(&t->about, "%s, %" PRId64 " prompts: ", path, *n_row);
+    dataset_describe(d, &t->about);
+    buf_char(&t->about, '\n');
+    bool ok = identity_add(t->identity, identity, dataset_hash(d), err);
+    dataset_free(d);
+    return ok;
+}
+
+/* Put the pinned path of an evaluation set into the settings. */
+static bool eval_path_set(struct run_config *c, const struct eval_set *set, struct error *err)
+{
+    json_t *root = json_loads(c->eval_dataset, 0, NULL), *one = json_object_get(root, set->name);
+    bool put = one && json_object_set_new(one, "path", json_string(set->path)) == 0;
+    char *text = put ? json_dumps(root, JSON_COMPACT) : NULL;
+    bool ok = text && strlen(text) < sizeof c->eval_dataset;
+    if (ok)
+        strcpy(c->eval_dataset, text);
+    free(text);
+    json_decref(root);
+    return ok || error_set(err, ERR_USAGE, "'eval_dataset' is longer than %zu bytes", sizeof c->eval_dataset - 1);
+}
+
 static bool data_check(struct train *t, struct error *err)
 {
     struct eval_set set[EVAL_SET_MAX];
-    struct dataset_columns columns = { t->config.prompt_column, t->config.answer_column };
-    struct dataset *d;
+    struct run_config *c = &t->config;
+    const struct dataset_columns columns = { c->prompt_column, c->answer_column, c->prompt_template };
     char name[96];
     struct reward *reward = NULL;
     struct error none;
     bool ok = false;
-    int n = run_config_eval_sets(&t->config, set, err);
+    int64_t n_row;
+    int n = run_config_eval_sets(c, set, err);
     if (n < 0)
         return false;
-    if (t->config.source[knob_find("dataset", &none) - knobs] == FROM_DEFAULT && !path_exists(t->config.dataset))
+    if (c->source[knob_find("dataset", &none) - knobs] == FROM_DEFAULT && !path_exists(c->dataset))
         return error_set(err, ERR_USAGE,
-                         "no dataset is named, and there is no 'data.jsonl' here; give a file of JSON lines with --dataset, or "
-                         "as 'dataset' in the run file");
+                         "no dataset is named, and there is no 'data.jsonl' here; give one with --dataset, or as 'dataset' in the run "
+                         "file: a file of JSON lines, CSV or Parquet, a folder, or ORG/NAME of the hub");
     TRY(reward = reward_make(t, err));
-    TRY(d = dataset_open_checked(t->config.dataset, &columns, row_check, reward, err));
-    t->n_row = dataset_n_row(d);
-    ok = identity_add(t->identity, "dataset", dataset_hash(d), err);
-    dataset_free(d);
-    TRY(ok);
-    ok = false;
+    TRY(set_check(t, "dataset", c->dataset, sizeof c->dataset, &columns, reward, &t->n_row, err));
     for (int i = 0; i < n; i++) {
-        if (!(d = dataset_open_checked(set[i].path, &columns, row_check, reward, err))) {
+        const struct dataset_columns own = { set[i].prompt_column, set[i].answer_column, set[i].prompt_template };
+        snprintf(name, sizeof name, "eval_dataset %s", set[i].name);
+        if (!set_check(t, name, set[i].path, sizeof set[i].path, &own, reward, &n_row, err)) {
             error_wrap(err, "evaluation set '%s'", set[i].name);
             goto out;
         }
-        snprintf(name, sizeof name, "eval_dataset %s", set[i].name);
-        bool kept = identity_add(t->identity, name, dataset_hash(d), err);
-        dataset_free(d);
-        TRY(kept);
+        TRY(eval_path_set(c, &set[i], err));
     }
     ok = true;
 out:

@@ -17,6 +17,7 @@ struct train {
     bool batch, dry_run;
     double interval_s;
     char run_dir[PATH_MAX];
+    struct buf about;            // what was recognised of the data and each evaluation set, a line each; owned
     json_t *identity;            // hashes of data, model, tokenizer and template (identity.h); owned
     const char *accept;          // parts that may have changed since the run began; NULL: none
     bool from_checkpoint;        // with resume: make a lost journal again

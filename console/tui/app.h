@@ -111,12 +111,6 @@ struct rect app_body(const struct app *a);
 enum role verdict_role(enum proc_verdict v);
 enum role level_role(enum line_level l);
 /* frame.c */
-struct state_row {    // what the screen says of a run's state
-    uint32_t sign;
-    const char *word;
-    enum role role;
-};
-const struct state_row *run_state_row(enum run_state state);
 void frame_draw(const struct app *a, struct cells *c, const struct layout *l, int64_t now_ns, double wall_s);
 int tab_width(const struct app *a, int i);    // columns of pane i's tab with the gap behind it
 void help_draw(const struct app *a, struct cells *c);

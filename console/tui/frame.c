@@ -10,17 +10,17 @@
 
 #define FLASH_NS ((int64_t)8 * 1000000000)
 
-static const struct state_row state_rows[] = {
+/* What the bar says of the run: a sign, a word, its role. */
+static const struct state_row {
+    uint32_t sign;
+    const char *word;
+    enum role role;
+} state_rows[] = {
     [RUN_UNKNOWN] = { 0x25cb, "CONNECTING", ROLE_STALE }, [RUN_STARTING] = { 0x25d0, "STARTING", ROLE_WARN },
     [RUN_RUNNING] = { 0x25cf, "RUNNING", ROLE_OK },       [RUN_PAUSED] = { 0x2016, "PAUSED", ROLE_WARN },
     [RUN_STOPPING] = { 0x25bc, "STOPPING", ROLE_WARN },   [RUN_FINISHED] = { 0x2713, "FINISHED", ROLE_OK },
     [RUN_FAILED] = { 0x2717, "FAILED", ROLE_CRIT },       [RUN_STOPPED] = { 0x25a0, "STOPPED", ROLE_WARN },
 };
-
-const struct state_row *run_state_row(enum run_state state)
-{
-    return &state_rows[state];
-}
 
 static bool run_over(const struct model *m)
 {

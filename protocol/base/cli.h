@@ -31,7 +31,7 @@ struct cli {
     const char **operand;    // filled by cli_parse: those given, borrowed from argv
     int max_operands;
     int n_operands;
-    bool help_wanted;    // --help (or --help=man, --help=words) was there: it has been printed to stdout, the caller returns 0
+    bool help_wanted;    // --help was there: it has been printed to stdout, the caller returns 0
 };
 /* Parse argv[1..]; ERR_USAGE names the word that is wrong and, for an unknown option, the nearest known one. */
 MUST_USE bool cli_parse(struct cli *cli, int argc, char **argv, struct error *err);

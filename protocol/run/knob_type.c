@@ -213,7 +213,26 @@ static void text_send(const struct knob *k, const void *at, struct msg_out *m)
 
 /* ---- paths, and the JSON that names them ---- */
 
-/* A path as it stands from now on; the model may also be org/name in the hub's cache, which is left alone. */
+/* Could text be ORG/NAME of the hub, with more words after ':' where they are allowed? A file that is named as data files are is
+ * none: it is missing. */
+static bool is_hub_name(const char *text, bool is_data)
+{
+    static const char *const endings[] = { ".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".gz", ".zst", ".txt" };
+    const char *slash = strchr(text, '/'), *end = is_data ? text + strcspn(text, "@:") : text + strlen(text);
+    if (!is_data)
+        return text[0] != '.';
+    if (text[0] == '.' || text[0] == '~' || !slash || slash == text || slash > end || memchr(slash + 1, '/', (size_t)(end - slash - 1))
+        || strpbrk(text, "*?["))
+        return false;
+    for (size_t i = 0; i < ARRAY_SIZE(endings); i++) {
+        size_t n = strlen(endings[i]);
+        if ((size_t)(end - text) > n && strncmp(end - n, endings[i], n) == 0)
+            return false;
+    }
+    return true;
+}
+
+/* A path as it stands from now on; the model and the data may also be org/name in the hub's cache, which is left alone. */
 static bool path_read(const struct knob *k, void *at, const char *text, const char *base_dir, struct error *err)
 {
     char cwd[PATH_MAX], path[PATH_MAX];
@@ -227,7 +246,8 @@ static bool path_read(const struct knob *k, void *at, const char *text, const ch
         base_dir = getcwd(cwd, sizeof cwd) ? cwd : ".";
     if (!path_join(path, sizeof path, base_dir, text) || strlen(path) >= k->size)
         return error_set(err, ERR_USAGE, "'%s': the path '%s' is too long", k->name, text);
-    bool hub_name = strcmp(k->name, "model") == 0 && text[0] != '.' && !path_exists(path);
+    bool is_data = strcmp(k->name, "dataset") == 0;
+    bool hub_name = (is_data || strcmp(k->name, "model") == 0) && is_hub_name(text, is_data) && !path_exists(path);
     char *plain = hub_name ? NULL : realpath(path, NULL);    // NULL too when it is not there yet: then as it was written
     snprintf(at, k->size, "%s", plain && strlen(plain) < k->size ? plain : hub_name ? text : path);
     free(plain);
@@ -270,8 +290,9 @@ static bool json_read(const struct knob *k, void *at, const char *text, const ch
             error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' names no file", name);
             goto out;
         }
+        bool hub_name = is_hub_name(path, true) && !path_exists(full);
         char *plain = realpath(full, NULL);
-        json_object_set_new(set, "path", json_string(plain ? plain : full));
+        json_object_set_new(set, "path", json_string(hub_name ? path : plain ? plain : full));
         free(plain);
         json_object_set_new(root, name, set);
     }

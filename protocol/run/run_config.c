@@ -445,25 +445,30 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
     {
         double t = c->eval_temperature;
         json_int_t samples = 1, limit = 0;
-        const char *path = NULL;
+        const char *path = NULL, *prompt = c->prompt_column, *answer = c->answer_column, *template = c->prompt_template;
         json_error_t je;
         if (ok && n == EVAL_SET_MAX)
             ok = error_set(err, ERR_USAGE, "'eval_dataset' names more than %d sets", EVAL_SET_MAX);
         if (!ok)
             break;
-        if (json_unpack_ex(v, &je, JSON_STRICT, "{s:s, s?F, s?I, s?I}", "path", &path, "temperature", &t, "n", &samples, "limit", &limit)
+        if (json_unpack_ex(v, &je, JSON_STRICT, "{s:s, s?F, s?I, s?I, s?s, s?s, s?s}", "path", &path, "temperature", &t, "n", &samples,
+                           "limit", &limit, "prompt_column", &prompt, "answer_column", &answer, "prompt_template", &template)
             != 0)
             ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s': %s", name, je.text);
         else if (t < 0 || t > 100 || samples < 1 || samples > 1024 || limit < 0)
             ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' has a temperature, n or limit out of bounds", name);
-        else if (strlen(name) >= sizeof out->name || strlen(path) >= sizeof out->path)
-            ok = error_set(err, ERR_USAGE, "'eval_dataset': the name or path of '%.40s' is too long", name);
+        else if (strlen(name) >= sizeof out->name || strlen(path) >= sizeof out->path || strlen(prompt) >= sizeof out->prompt_column
+                 || strlen(answer) >= sizeof out->answer_column || strlen(template) >= sizeof out->prompt_template)
+            ok = error_set(err, ERR_USAGE, "'eval_dataset': the name, path or columns of '%.40s' are too long", name);
         if (!ok)
             break;
         struct eval_set *s = &out[n++];
         *s = (struct eval_set){ .temperature = t, .n = samples, .limit = limit };
         strcpy(s->name, name);
         strcpy(s->path, path);
+        strcpy(s->prompt_column, prompt);
+        strcpy(s->answer_column, answer);
+        strcpy(s->prompt_template, template);
     }
     json_decref(root);
     return ok ? n : -1;

@@ -37,9 +37,10 @@ struct run_config {
     char weights[8];         // auto | files | copy | nccl: how they get to samplers on other devices
     int64_t threads;         // of a CPU device; 0: its share of the cores
     /* data */
-    char dataset[RUN_TEXT_MAX];
+    char dataset[RUN_TEXT_MAX];                   // a file, a folder, a pattern, or ORG/NAME[@REVISION][:CONFIG][:SPLIT] of the hub
     char eval_dataset[RUN_JSON_MAX];              // JSON object {name: path or {"path","temperature","n","limit"}}
-    char prompt_column[64], answer_column[64];    // "" : messages and gt_answer
+    char prompt_column[64], answer_column[64];    // "" : recognised
+    char prompt_template[RUN_TEXT_MAX];           // "" : the prompt's column as it is; else text with columns in braces
     char long_prompt[16];                         // drop | cut_left
     int64_t max_prompt_tokens;
     bool shuffle;
@@ -175,9 +176,10 @@ int run_config_zero(const struct run_config *c);    // zero_stage as a number; -
 struct eval_set {
     char name[64];
     char path[RUN_TEXT_MAX];
-    double temperature;    // 0: greedy
-    int64_t n;             // samples a prompt
-    int64_t limit;         // first so many lines; 0: all
+    double temperature;                                                          // 0: greedy
+    int64_t n;                                                                   // samples a prompt
+    int64_t limit;                                                               // first so many rows; 0: all
+    char prompt_column[64], answer_column[64], prompt_template[RUN_TEXT_MAX];    // its own, else the run's
 };
 #define EVAL_SET_MAX 16
 /* The sets in the order they are named; returns how many, or -1 with err. */

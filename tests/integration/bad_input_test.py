@@ -212,20 +212,24 @@ class BadInput(RunCase):
         with open(no_data) as f:
             lines = [line for line in f if not line.startswith("dataset:")]
         self.data("no_data.yaml", "".join(lines))
-        data = {"parquet": b"PAR1\x15\x04\nPAR1", "csv": "question,answer\n1+1,2\n", "array": '[{"question": "1+1", "answer": "2"}]',
-                "pretty": '{\n "question": "1+1"\n}\n'}
+        data = {"parquet": b"PAR1\x15\x04\nPAR1", "csv": "question,answer\n1+1\n", "array": '[{"question": "1+1", "answer": "2"}, {"text": "1"}]',
+                "arrow": "ARROW1 and more", "pretty": '{\n "question": "1+1"\n}\n'}
         path = {name: self.data("data." + name, text) for name, text in data.items()}
+        os.makedirs(self.task.path("empty"))
 
         def train(*args):
             return ["train", run_file, "--dry-run", *args]
 
         cases = [    # what is typed, exit code, words that must be in the answer
-            (train("-d", path["parquet"]), 1, ["Parquet", path["parquet"], "read_parquet"]),
-            (train("-d", path["csv"]), 1, ["CSV", "read_csv"]),
-            (train("-d", path["array"]), 1, ["JSON array", "jq"]),
+            (train("-d", path["parquet"]), 1, ["a Parquet file", path["parquet"], "cut short"]),
+            (train("-d", path["arrow"]), 1, ["an Arrow file", path["arrow"], "read_feather"]),
+            (train("-d", path["csv"]), 1, [path["csv"] + ":2: ", "1 cells", "2 columns"]),
+            (train("-d", path["array"]), 1, [path["array"] + ", row 2: ", "'text'", "prompt_column"]),
+            (train("-d", path["csv"], "--prompt-template", "Think."), 2, ["'prompt_template' names no column"]),
             (train("-d", path["pretty"]), 1, ["several lines", "jq"]),
-            (train("-d", "openai/gsm8k"), 1, ["there is no file", "openai/gsm8k", "Hugging Face", "downloaded"]),
-            (train("-d", self.task.dir), 1, ["is a folder", "JSON lines"]),
+            (train("-d", "openai/gsm8k"), 1, ["there is no file 'openai/gsm8k'", "rollcall pull --dataset openai/gsm8k"]),
+            (train("-d", self.task.path("empty")), 1, ["holds no file of data", ".parquet"]),
+            (train("-d", os.path.join(self.task.dir, "*.parq")), 1, ["no file fits the pattern"]),
             (["train", no_data, "--dry-run"], 2, ["no dataset is named", "--dataset"]),
             (["console", "/etc"], 1, ["'/etc' is no run", "run.yaml"]),
             (["ctl", "--run", "/etc", "status"], 1, ["'/etc' is no run"]),
@@ -263,8 +267,8 @@ class BadInput(RunCase):
             (late, dict(max_steps=1, reward_timeout_s=0.01), ["nothing was learned: the last 32 samples were all left out", "32 time-outs",
                                                               "raise reward_timeout_s"], True),
             (refuses, dict(max_steps=1000, waste_alert=16, waste_limit=80), ["the last 80 samples were all left out", "waste_limit is 80"], True),
-            (right, dict(filter_range=[0.1, 0.9], num_episodes=1, waste_alert=16), ["nothing was learned: all of the last 64 groups were "
-                                                                                    "filtered: 256 of 256 answers are right", "filter_range"], False),
+            (right, dict(filter_range=[0.1, 0.9], num_episodes=1, waste_alert=16), ["nothing was learned: the groups of the last 256 samples were "
+                                                                                    "all filtered", "filter_range"], False),
         ]
         for i, (reward, settings, words, stepped) in enumerate(cases):
             with self.subTest(settings=settings):

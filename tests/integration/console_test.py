@@ -255,30 +255,6 @@ class Console(RunCase):
         run.kill()
         self.screen(run, "wait:STOPPED", "wait:all its processes are gone; it goes on with: rollcall train --resume")
 
-    def test_without_a_run_one_is_chosen_from_a_list(self):
-        if not os.path.exists(DRIVER):
-            self.skipTest("libvterm or cmocka was not there when the tests were built")
-        runs = self.task.path("picked")
-        os.makedirs(runs)
-        kept = [self.start("--max-steps", "2"), self.start()]
-        self.assertEqual(kept[0].wait()[0], 0)
-        kept[1].wait_step(1)
-        for run, name in zip(kept, ("first", "second")):
-            os.symlink(run.dir, os.path.join(runs, name))
-        os.makedirs(os.path.join(runs, "no-run"))
-
-        def pick(*steps, options=()):
-            done = subprocess.run([DRIVER, self.task.path("picked.svg"), "100x20", "dark", *steps, "--", ROLLCALL, "console",
-                                   "--runs-dir", runs, *options], capture_output=True, text=True, timeout=LIMIT + 100)
-            self.assertEqual(done.returncode, 0, done.stderr)
-
-        pick("wait:RUNNING", "wait:Overview")    # the one that is live
-        pick("wait:2, 1 live", "wait:FINISHED", "keys:G\\r", "wait:Overview", "wait:FINISHED", options=["--pick"])
-        kept[1].kill()
-        pick("wait:2, 0 live", "wait:GONE", "keys:/first\\r", "wait:/first", "keys:\\r", "wait:Overview", "wait:FINISHED")
-        done = subprocess.run([ROLLCALL, "console", "--pick", "--batch", "--runs-dir", runs], capture_output=True, text=True, timeout=LIMIT)
-        self.assertEqual(done.returncode, 2, done.stderr)
-
     def test_what_cannot_be_shown_is_said_in_one_sentence(self):
         for args, want, code in (
             (["--runs-dir", self.task.path("nothing")], "no run is live under", 1),

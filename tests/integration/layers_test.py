@@ -23,7 +23,6 @@ MAY = {
     "workers/node": (*PROTOCOL, KERNELS, ENGINE, HOST, PROCESS),
     "workers/agent": (*PROTOCOL, HOST, PROCESS, "workers/node"),
     "workers/export": PROTOCOL,
-    "workers/serve": (*PROTOCOL, KERNELS, ENGINE),
     "console/fleet": PROTOCOL,
     "console/tui": (*PROTOCOL, "console/fleet"),
     "console/batch": (*PROTOCOL, "console/fleet"),
@@ -34,9 +33,9 @@ MAY = {
 }
 # Inside the engine: what is below what.
 ENGINE_MAY = {
-    "text": (), "hub": (), "data": (), "reward": (), "template": ("text",), "model": (), "publish": ("model",),
+    "text": (), "hub": (), "data": ("hub",), "reward": (), "template": ("text",), "model": (), "publish": ("model",),
     "sampler": ("model", "text", "template", "reward"), "trainer": ("model", "text", "template", "data"),
-    "plan": ("model", "sampler", "trainer"), "load": ("hub", "model", "text", "template"),
+    "plan": ("model", "sampler", "trainer"),
 }
 # System headers and the one place they may be included from.
 ONLY = {
@@ -45,7 +44,6 @@ ONLY = {
     "nccl.h": ("kernels/collective/",),
     "nng/": ("protocol/wire/",),
     "sqlite3.h": ("protocol/run/",),
-    "microhttpd.h": ("workers/serve/web.c",),
 }
 
 

@@ -12,6 +12,7 @@
 #include <zstd.h>
 #include "protocol/base/file.h"
 #include "workers/engine/data/dataset.h"
+#include "workers/engine/data/files.h"
 
 static char dir[64], path[128];
 
@@ -126,8 +127,9 @@ static void a_wrong_line_is_named_with_its_field(UNUSED void **state)
     static const struct { const char *line, *want;
     } cases[] = {
         {"{", ":3: column"},
-        {"[1]", ":3: the line is not a JSON object"},
-        {"{}", ":3: 'messages' is missing"},
+        {"7", ":3: column"},
+        {"[1]", ":3: no prompt is recognised: 'messages' is missing, and the columns are 'conversations'"},
+        {"{}", ":3: no prompt is recognised: 'messages' is missing, and the columns are none"},
         {"{\"messages\":[]}", ":3: 'messages' is neither"},
         {"{\"messages\":[1]}", ":3: messages[0] is not an object"},
         {"{\"messages\":{\"role\":1,\"content\":\"\"}}", "has no string 'role'"},
@@ -139,7 +141,10 @@ static void a_wrong_line_is_named_with_its_field(UNUSED void **state)
         {"{\"messages\":{\"role\":\"user\",\"content\":\"\"},\"test_cases\":{\"inputs\":[\"1\"],\"outputs\":[]}}",
          "1 inputs and 0 outputs"},
         {"{\"a\":1,\"a\":2}", "duplicate"},
-        {"{\"question\":3,\"answer\":\"1\"}", "'question' is not a string"},
+        {"{\"question\":3,\"answer\":\"1\"}", "'question' is neither a text, nor a message"},
+        {"{\"problem\":\"q\",\"solution\":\"x = 3\"}", "'solution' has no \\boxed{}"},
+        {"{\"prompt\":\"q\",\"answer\":{}}", "'answer' is neither a string nor a number"},
+        {"{\"question\":\"q\",\"input_output\":\"{\\\"inputs\\\": []}\"}", "'input_output' needs the lists"},
     };
     // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -161,17 +166,27 @@ static void a_wrong_line_is_named_with_its_field(UNUSED void **state)
 static void a_file_of_another_kind_is_named_with_what_to_do(UNUSED void **state)
 {
     // clang-format off
-    static const struct { const char *text, *kind, *remedy; } cases[] = {
-        { "PAR1\x15\x04\n\nPAR1", "Parquet", "pandas.read_parquet(" },
-        { "ARROW1 rows", "Arrow", "pandas.read_feather(" },
-        { "question,answer\n1+1,2\n", "CSV", "pandas.read_csv(" },
-        { "\n[" SEEDS_ROW "]", "JSON array", "jq -c '.[]'" },
-        { "{\n \"messages\": 1\n}\n", "over several lines", "jq -c ." },
+    static const struct { const char *text; size_t len; const char *kind, *remedy; } cases[] = {
+        { "PAR1\x15\x04\n\nPAR1", 0, "a Parquet file", "its footer is damaged" },
+        { "PAR1 and no more", 0, "a Parquet file", "get it again" },
+        { "ARROW1 rows", 0, "an Arrow file", "pandas.read_feather(" },
+        { "\xFF\xFF\xFF\xFF\x10", 0, "an Arrow stream", "datasets.Dataset.from_file(" },
+        { "PK\x03\x04 zip", 0, "a zip file", "unpack it" },
+        { "ORC", 0, "an ORC file", "pandas.read_orc(" },
+        { "BZh91AY", 0, "compressed with bzip2", "bunzip2" },
+        { "version https://git-lfs.github.com/spec/v1\n", 0, "a pointer of Git LFS", "git lfs pull" },
+        { "{\n \"messages\": 1\n}\n", 0, "over several lines", "jq -c ." },
+        { "\n[" SEEDS_ROW "", 0, "row 2", "ends in its middle" },
+        { "[" SEEDS_ROW SEEDS_ROW "]", 0, "row 2", "no comma before this row" },
+        { "question,answer\n1+1\n", 0, ":2", "1 cells, and the first line names 2 columns" },
+        { "question,answer\n\"1+1,2\n", 0, ":2", "do not close" },
+        { "question,question\n1,2\n", 0, "line 1", "there twice" },
+        { "question,answer\n1\0,2\n", 20, ":2", "has a NUL in it" },
     };
     // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
-        bytes_write(cases[i].text, strlen(cases[i].text));
+        bytes_write(cases[i].text, cases[i].len ? cases[i].len : strlen(cases[i].text));
         assert_null(dataset_open(path, NULL, &err));
         if (!strstr(err.text, cases[i].kind) || !strstr(err.text, cases[i].remedy) || !strstr(err.text, path))
             fail_msg("case %zu: '%s'", i, err.text);
@@ -179,8 +194,335 @@ static void a_file_of_another_kind_is_named_with_what_to_do(UNUSED void **state)
     struct error err = { 0 };
     assert_null(dataset_open("/nowhere/openai/gsm8k", NULL, &err));
     assert_non_null(strstr(err.text, "there is no file '/nowhere/openai/gsm8k'"));
-    assert_null(dataset_open(dir, NULL, &err));
-    assert_non_null(strstr(err.text, "is a folder"));
+}
+
+/* Open what stands in dir under name, and give back one row as text with the place where it stands; the caller frees it. */
+static char *row_text(const char *name, const struct dataset_columns *columns, int64_t i, char where[512])
+{
+    struct error err = { 0 };
+    char full[512];
+    snprintf(full, sizeof full, "%s/%s", dir, name);
+    struct dataset *d = dataset_open(full, columns, &err);
+    if (!d)
+        fail_msg("%s", err.text);
+    json_t *row = dataset_row(d, i, &err);
+    if (!row)
+        fail_msg("%s", err.text);
+    if (where)
+        dataset_where(d, i, where, 512);
+    char *text = json_dumps(row, JSON_SORT_KEYS | JSON_COMPACT);
+    json_decref(row);
+    dataset_free(d);
+    return text;
+}
+
+static void named_write(const char *name, const void *data, size_t len)
+{
+    struct error err = { 0 };
+    char full[512], folder[512];
+    snprintf(full, sizeof full, "%s/%s", dir, name);
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(full, '/') - full), full);
+    if (!dir_make(folder, 0755, &err) || !file_write(full, data, len, &err))
+        fail_msg("%s", err.text);
+}
+
+static void text_write(const char *name, const char *text)
+{
+    named_write(name, text, strlen(text));
+}
+
+static void csv_and_json_arrays_have_rows_with_named_columns(UNUSED void **state)
+{
+    // clang-format off
+    static const struct { const char *text; int64_t row; const char *want, *where; } cases[] = {
+        { "question,answer\r\n1+1,2\r\n\r\n\"a \"\"b\"\", c\nd\",#### 3\r\nlast,", 1,
+          "{\"answer\":\"#### 3\",\"gt_answer\":\"3\",\"messages\":[{\"content\":\"a \\\"b\\\", c\\nd\",\"role\":\"user\"}],\"question\":\"a \\\"b\\\", c\\nd\"}", "rows.jsonl:4" },
+        { "question\tanswer\n1+1\t2\n", 0,
+          "{\"answer\":\"2\",\"gt_answer\":\"2\",\"messages\":[{\"content\":\"1+1\",\"role\":\"user\"}],\"question\":\"1+1\"}", "rows.jsonl:2" },
+        { "\xEF\xBB\xBF" "problem;answer;id\n\"x\";-1;\n", 0,
+          "{\"answer\":\"-1\",\"gt_answer\":\"-1\",\"id\":null,\"messages\":[{\"content\":\"x\",\"role\":\"user\"}],\"problem\":\"x\"}", "rows.jsonl:2" },
+        { "messages,gt_answer\n\"[{\"\"role\"\":\"\"user\"\",\"\"content\"\":\"\"q\"\"}]\",1\n", 0,
+          "{\"gt_answer\":\"1\",\"messages\":[{\"content\":\"q\",\"role\":\"user\"}]}", "rows.jsonl:2" },
+        { " [ {\"prompt\":\"a]\\\"[\",\"answer\":1}\n,{\"prompt\":\"b\",\"answer\":[\"x\"]} ]\n", 1,
+          "{\"answer\":[\"x\"],\"gt_answer\":\"x\",\"messages\":[{\"content\":\"b\",\"role\":\"user\"}],\"prompt\":\"b\"}", "rows.jsonl, row 2" },
+        { "[[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"assistant\",\"ground_truth\":{\"value\":\"7\",\"pass_at_n\":0.5}}]]", 0,
+          "{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"assistant\",\"ground_truth\":{\"pass_at_n\":0.5,\"value\":\"7\"}}],\"gt_answer\":\"7\","
+          "\"messages\":[{\"content\":\"q\",\"role\":\"user\"}]}", "rows.jsonl, row 1" },
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char where[512];
+        text_write("rows.jsonl", cases[i].text);
+        // the last row of the first case has no answer, which is for the reward to refuse
+        struct dataset_columns columns = { .answer = i == 0 ? "" : NULL };
+        if (i == 0) {
+            char *cut = strdup(cases[i].text);
+            *strstr(cut, "last") = 0;
+            text_write("rows.jsonl", cut);
+            free(cut);
+        }
+        char *got = row_text("rows.jsonl", &columns, cases[i].row, where);
+        if (strcmp(got, cases[i].want) != 0 || !strstr(where, cases[i].where))
+            fail_msg("case %zu: %s at %s", i, got, where);
+        free(got);
+    }
+}
+
+static void published_layouts_are_recognised_and_said(UNUSED void **state)
+{
+    // clang-format off
+    static const struct { const char *row, *prompt, *answer, *said; } cases[] = {
+        { "{\"question\":\"q\",\"answer\":\"2+2=4\\n#### 4\"}", "q", "4", "GSM8K's layout: prompt from 'question', answer from 'answer'" },
+        { "{\"problem\":\"q\",\"level\":\"Level 5\",\"type\":\"Algebra\",\"solution\":\"so \\\\boxed{1} or \\\\boxed{\\\\frac{1}{2}}.\"}", "q", "\\frac{1}{2}", "MATH's layout" },
+        { "{\"problem\":\"q\",\"solution\":\"s\",\"answer\":\"5\",\"subject\":\"Algebra\",\"level\":2,\"unique_id\":\"t/1\"}", "q", "5", "MATH-500's layout" },
+        { "{\"data_source\":\"math_dapo\",\"prompt\":[{\"content\":\"q\",\"role\":\"user\"}],\"ability\":\"MATH\",\"reward_model\":{\"ground_truth\":\"34\",\"style\":\"rule\"},\"extra_info\":{\"index\":\"x\"}}", "q", "34", "verl's (DAPO-Math, Eurus-2) layout: prompt from 'prompt', answer from 'reward_model.ground_truth'" },
+        { "{\"prompt\":\"q\",\"solution\":\"34\",\"reward_model\":\"{\\\"ground_truth\\\":\\\"34\\\"}\",\"data_source\":\"math_dapo\"}", "q", "34", "verl's" },
+        { "{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"assistant\",\"ground_truth\":{\"value\":\"9\"}}]}", "q", "9", "Open-Reasoner-Zero's layout" },
+        { "{\"problem\":\"q\",\"answer\":\"-\\\\frac{2}{3}\",\"solution\":\"long\"}", "q", "-\\frac{2}{3}", "DeepScaleR's layout" },
+        { "{\"problem_idx\":1,\"problem\":\"q\",\"answer\":70}", "q", "70", "AIME's layout" },
+        { "{\"ID\":\"2024-I-1\",\"Problem\":\"q\",\"Solution\":\"s\",\"Answer\":\"073\"}", "q", "073", "AIME's layout" },
+        { "{\"messages\":[{\"content\":\"q\",\"role\":\"user\"}],\"ground_truth\":\"4\",\"dataset\":\"gsm8k\"}", "q", "4", "RLVR's layout" },
+        { "{\"prompt\":\"q\",\"ground_truth\":\"4\"}", "q", "4", "TRL's layout" },
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct buf said = BUF_INIT;
+        bytes_write(cases[i].row, strlen(cases[i].row));
+        struct dataset *d = dataset_open(path, NULL, &err);
+        json_t *row = d ? dataset_row(d, 0, &err) : NULL;
+        if (!row)
+            fail_msg("case %zu: %s", i, err.text);
+        dataset_describe(d, &said);
+        assert_string_equal(json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), 0), "content")),
+                            cases[i].prompt);
+        assert_string_equal(json_string_value(json_object_get(row, "gt_answer")), cases[i].answer);
+        if (!strstr(buf_text(&said), cases[i].said))
+            fail_msg("case %zu: said '%s'", i, buf_text(&said));
+        json_decref(row);
+        buf_release(&said);
+        dataset_free(d);
+    }
+}
+
+static void tests_come_in_the_forms_that_people_keep_them_in(UNUSED void **state)
+{
+    // clang-format off
+    static const char *const rows[] = {
+        "{\"question\":\"q\",\"input_output\":\"{\\\"inputs\\\":[\\\"1\\\"],\\\"outputs\\\":[\\\"2\\\"],\\\"fn_name\\\":\\\"f\\\"}\"}",
+        "{\"problem_statement\":\"q\",\"verification_info\":{\"language\":\"python\",\"test_cases\":[{\"input\":\"1\",\"output\":\"2\",\"fn_name\":\"f\",\"type\":\"function_call\"}]}}",
+        "{\"prompt\":\"q\",\"verification_info\":\"{\\\"test_cases\\\":[{\\\"input\\\":\\\"1\\\",\\\"output\\\":\\\"2\\\",\\\"fn_name\\\":\\\"f\\\"}]}\"}",
+        "{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"}],\"ability\":\"code\",\"reward_model\":{\"ground_truth\":\"{\\\"inputs\\\":[\\\"1\\\"],\\\"outputs\\\":[\\\"2\\\"],\\\"fn_name\\\":\\\"f\\\"}\"}}",
+        "{\"question\":\"q\",\"test_cases\":{\"inputs\":[\"1\"],\"outputs\":[\"2\"],\"fn_name\":\"f\"},\"answer\":[\"not\",\"used\"]}",
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct error err = { 0 };
+        json_t *row = dataset_line_parse(rows[i], strlen(rows[i]), NULL, "f:1", &err);
+        if (!row)
+            fail_msg("case %zu: %s", i, err.text);
+        char *text = json_dumps(json_object_get(row, "test_cases"), JSON_SORT_KEYS | JSON_COMPACT);
+        assert_string_equal(text, "{\"fn_name\":\"f\",\"inputs\":[\"1\"],\"outputs\":[\"2\"]}");
+        assert_null(json_object_get(row, "gt_answer"));
+        free(text);
+        json_decref(row);
+    }
+}
+
+static void a_template_puts_columns_into_the_prompt(UNUSED void **state)
+{
+    // clang-format off
+    static const struct { const char *template, *want; } cases[] = {
+        { "{question}\nThink step by step.", "q?\nThink step by step." },
+        { "Level {meta.level}: {question} ({n})", "Level 5: q? (2.5)" },
+        { "{question} Answer in \\boxed{} or \\boxed{{x}}, {{question}}", "q? Answer in \\boxed{} or \\boxed{x}, {question}" },
+        { "{question}{", "q?{" },
+        { "{nothing}", NULL },
+        { "{meta}", NULL },
+    };
+    // clang-format on
+    static const char line[] = "{\"question\":\"q?\",\"answer\":\"#### 1\",\"n\":2.5,\"meta\":{\"level\":5}}";
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct dataset_columns columns = { .template = cases[i].template };
+        json_t *row = dataset_line_parse(line, sizeof line - 1, &columns, "f:1", &err);
+        if (!cases[i].want) {
+            assert_null(row);
+            assert_non_null(strstr(err.text, "f:1: prompt_template: '"));
+            continue;
+        }
+        if (!row)
+            fail_msg("%s", err.text);
+        const json_t *m = json_array_get(json_object_get(row, "messages"), 0);
+        assert_string_equal(json_string_value(json_object_get(m, "content")), cases[i].want);
+        assert_string_equal(json_string_value(json_object_get(row, "gt_answer")), "1");
+        json_decref(row);
+    }
+    struct error err = { 0 };
+    bytes_write(line, sizeof line - 1);
+    assert_null(dataset_open(path, &(struct dataset_columns){ .template = "Think about {{question}}." }, &err));
+    assert_non_null(strstr(err.text, "'prompt_template' names no column"));
+}
+
+#define ROW(q) "{\"question\":\"" q "\",\"answer\":\"1\"}\n"
+
+static void several_files_are_one_data_set(UNUSED void **state)
+{
+    struct error err = { 0 };
+    char where[512], full[300];
+    text_write("many/b.csv", "question,answer\nfourth,1\n");
+    text_write("many/a.jsonl", "\n" ROW("first") "\n" ROW("second"));
+    text_write("many/a2.json", "[" ROW("third") "]");
+    text_write("many/.hidden.jsonl", "not data");
+    text_write("many/README.md", "not data");
+    for (int form = 0; form < 2; form++) {
+        snprintf(full, sizeof full, "%s/many%s", dir, form ? "/*[a-z2]" : "");
+        if (form)
+            snprintf(full, sizeof full, "%s/many/[ab]*", dir);
+        struct dataset *d = dataset_open(full, NULL, &err);
+        if (!d)
+            fail_msg("%s", err.text);
+        // a.jsonl comes before a2.json, as '.' comes before '2'
+        static const struct {
+            const char *where;
+            int64_t line;
+        } rows[] = { { "/many/a.jsonl:2", 2 }, { "/many/a.jsonl:4", 4 }, { "/many/a2.json, row 1", 5 }, { "/many/b.csv:2", 7 } };
+        assert_int_equal(dataset_n_row(d), 4);
+        assert_int_equal(dataset_n_file(d), 3);
+        for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+            assert_non_null(strstr(dataset_where(d, (int64_t)i, where, sizeof where), rows[i].where));
+            assert_int_equal(dataset_line(d, (int64_t)i), rows[i].line);
+        }
+        dataset_free(d);
+    }
+    text_write("many/b.csv", "question,answer\n,1\n");
+    assert_null(dataset_open(full, NULL, &err));
+    assert_non_null(strstr(err.text, "/many/b.csv:2: "));
+    snprintf(full, sizeof full, "%s/none/*.jsonl", dir);
+    assert_null(dataset_open(full, NULL, &err));
+    assert_non_null(strstr(err.text, "no file fits the pattern"));
+    text_write("empty/notes.md", "x");
+    snprintf(full, sizeof full, "%s/empty", dir);
+    assert_null(dataset_open(full, NULL, &err));
+    assert_non_null(strstr(err.text, "holds no file of data"));
+}
+
+static uint64_t hash_of(const char *name)
+{
+    struct error err = { 0 };
+    char full[300];
+    snprintf(full, sizeof full, "%s/%s", dir, name);
+    struct dataset *d = dataset_open(full, NULL, &err);
+    if (!d)
+        fail_msg("%s", err.text);
+    uint64_t h = dataset_hash(d);
+    dataset_free(d);
+    return h;
+}
+
+static void the_hash_covers_every_file_and_their_order(UNUSED void **state)
+{
+    text_write("h/a.jsonl", ROW("a"));
+    text_write("h/b.jsonl", ROW("b"));
+    uint64_t both = hash_of("h"), one = hash_of("h/a.jsonl");
+    assert_true(both != one && both != hash_of("h/b.jsonl"));
+    text_write("h/b.jsonl", ROW("c"));
+    assert_true(hash_of("h") != both);
+    text_write("h/a.jsonl", ROW("b"));
+    text_write("h/b.jsonl", ROW("a"));
+    assert_true(hash_of("h") != both);
+    text_write("h/a.jsonl", ROW("a"));
+    text_write("h/b.jsonl", ROW("b"));
+    assert_true(hash_of("h") == both && hash_of("h/a.jsonl") == one);
+}
+
+static void folders_never_mix_splits(UNUSED void **state)
+{
+    struct error err = { 0 };
+    char full[300];
+    text_write("split/test.jsonl", ROW("test"));
+    text_write("split/train.jsonl", ROW("train"));
+    char *text = row_text("split", NULL, 0, NULL);
+    assert_non_null(strstr(text, "\"question\":\"train\""));
+    free(text);
+    text_write("split2/test.jsonl", ROW("test"));
+    text_write("split2/more.jsonl", ROW("more"));
+    snprintf(full, sizeof full, "%s/split2", dir);
+    assert_null(dataset_open(full, NULL, &err));
+    assert_non_null(strstr(err.text, "has the splits test, and files of none"));
+}
+
+static void data_sets_of_the_hub_are_found_in_its_cache(UNUSED void **state)
+{
+    static const char readme[] =
+        "---\nlicense: mit\nconfigs:\n- config_name: main\n  default: true\n  data_files:\n  - split: train\n    path: main/train-*\n"
+        "  - split: test\n    path: main/test-*\n- config_name: socratic\n  data_dir: socratic\n---\n# words\n";
+    static const char commit[] = "0123456789012345678901234567890123456789";
+    // clang-format off
+    static const struct { const char *name, *want; } cases[] = {
+        { "org/set", "main train" }, { "org/set:main", "main train" }, { "org/set:main:test", "main test" }, { "org/set:test", "main test" },
+        { "org/set:socratic:test", "socratic test" }, { "org/set@0123456789012345678901234567890123456789:socratic", "socratic train" },
+        { "org/set:other:test", "there is no configuration 'other'; there are main, socratic" },
+        { "org/set:main:dev", "has no split 'dev'; there are train, test" },
+        { "org/set@v2", "no data set of that name at revision 'v2'" },
+        { "org/other", "'rollcall pull --dataset org/other' gets it" },
+        { "org/shards", "of the 3 files 'data/train-" },
+    };
+    // clang-format on
+    char folder[200], name[300], pinned[300];
+    struct error err = { 0 };
+    setenv("HF_HUB_CACHE", dir, 1);
+    snprintf(folder, sizeof folder, "datasets--org--set/snapshots/%s", commit);
+    text_write("datasets--org--set/refs/main", commit);
+    snprintf(name, sizeof name, "%s/README.md", folder);
+    text_write(name, readme);
+    static const char *const files[][2] = { { "main/train-00000-of-00001.jsonl", ROW("main train") },
+                                            { "main/test-00000-of-00001.jsonl", ROW("main test") },
+                                            { "socratic/train.jsonl", ROW("socratic train") },
+                                            { "socratic/test.jsonl", ROW("socratic test") } };
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, files[i][0]);
+        text_write(name, files[i][1]);
+    }
+    text_write("datasets--org--shards/refs/main", commit);
+    snprintf(name, sizeof name, "datasets--org--shards/snapshots/%s/data/train-00001-of-00003.jsonl", commit);
+    text_write(name, ROW("x"));
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct dataset *d = dataset_open(cases[i].name, NULL, &err);
+        json_t *row = d ? dataset_row(d, 0, &err) : NULL;
+        const char *got = d ? json_string_value(json_object_get(row, "question")) : err.text;
+        if (!strstr(got, cases[i].want))
+            fail_msg("'%s': %s", cases[i].name, got);
+        json_decref(row);
+        dataset_free(d);
+    }
+    snprintf(pinned, sizeof pinned, "org/set:main:test");
+    assert_true(data_name_pin(pinned, sizeof pinned, &err));
+    assert_string_equal(pinned, "org/set@0123456789012345678901234567890123456789:main:test");
+    assert_true(data_name_pin(pinned, sizeof pinned, &err));
+    assert_string_equal(pinned, "org/set@0123456789012345678901234567890123456789:main:test");
+    unsetenv("HF_HUB_CACHE");
+}
+
+static void parquet_is_read_by_what_it_holds(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct buf file = BUF_INIT;
+    char where[512];
+    assert_true(file_read(&file, TEST_DATA_DIR "/golden/data/gsm8k.parquet", 1 << 20, &err));
+    bytes_write(file.data, file.len);    // rows.jsonl
+    char *text = row_text("rows.jsonl", NULL, 63, where);
+    assert_non_null(strstr(text, "\"gt_answer\":\"16\""));
+    assert_non_null(strstr(text, "What is 8 + 8?"));
+    assert_non_null(strstr(where, "rows.jsonl, row 64"));
+    free(text);
+    char packed[1 << 16];
+    size_t n = ZSTD_compress(packed, sizeof packed, file.data, file.len, 3);
+    bytes_write(packed, n);
+    text = row_text("rows.jsonl", NULL, 0, where);
+    assert_non_null(strstr(text, "\"gt_answer\":\"2\""));
+    free(text);
+    buf_release(&file);
 }
 
 /* The second row is the one that is asked for. */
@@ -201,9 +543,20 @@ static void what_a_check_finds_wrong_is_told_with_its_line(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_the_same_plain_and_compressed),         cmocka_unit_test(questions_and_answers_become_messages),
-        cmocka_unit_test(a_wrong_line_is_named_with_its_field),           cmocka_unit_test(a_file_of_another_kind_is_named_with_what_to_do),
+        cmocka_unit_test(rows_are_the_same_plain_and_compressed),
+        cmocka_unit_test(questions_and_answers_become_messages),
+        cmocka_unit_test(a_wrong_line_is_named_with_its_field),
+        cmocka_unit_test(a_file_of_another_kind_is_named_with_what_to_do),
         cmocka_unit_test(what_a_check_finds_wrong_is_told_with_its_line),
+        cmocka_unit_test(csv_and_json_arrays_have_rows_with_named_columns),
+        cmocka_unit_test(published_layouts_are_recognised_and_said),
+        cmocka_unit_test(tests_come_in_the_forms_that_people_keep_them_in),
+        cmocka_unit_test(a_template_puts_columns_into_the_prompt),
+        cmocka_unit_test(several_files_are_one_data_set),
+        cmocka_unit_test(the_hash_covers_every_file_and_their_order),
+        cmocka_unit_test(folders_never_mix_splits),
+        cmocka_unit_test(data_sets_of_the_hub_are_found_in_its_cache),
+        cmocka_unit_test(parquet_is_read_by_what_it_holds),
     };
     return cmocka_run_group_tests(tests, dir_setup, dir_teardown);
 }

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
-#include "protocol/base/bearer.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/telemetry.h"
@@ -20,6 +20,7 @@
 #include "workers/export/rows.h"
 
 #define SERIES_MAX 4096
+#define TOKEN_MAX 512
 #define NODES_MAX 64
 #define LOOK_MS 1000    // between two looks whether the run goes on
 #define STALE_S 60      // a sample that is older than this and three times what lay between the last two is not served
@@ -41,7 +42,7 @@ struct endpoint {
     struct node_newest *node;    // (n_node), of NODES_MAX
     int n_node;
     int64_t step, sample_seq;
-    char token[BEARER_MAX];    // "": none asked for
+    char token[TOKEN_MAX];    // "" : none asked for
     char run_dir[PATH_MAX];
     struct buf *text;    // the answer's, while a page is printed
 };
@@ -197,11 +198,24 @@ static void page_print(struct endpoint *e)
     buf_str(b, "# EOF\n");
 }
 
+static bool token_matches(const struct endpoint *e, const char *got)
+{
+    if (!e->token[0])
+        return true;
+    if (!got || strncmp(got, "Bearer ", 7) != 0)
+        return false;
+    size_t want_len = strlen(e->token), len = strlen(got + 7);
+    unsigned char diff = want_len != len;
+    for (size_t i = 0; i < len && i < TOKEN_MAX; i++)
+        diff |= (unsigned char)(got[7 + i] ^ e->token[i % (want_len ? want_len : 1)]);
+    return diff == 0;
+}
+
 static void metrics_get(void *arg, const struct page_request *request, struct page_answer *a)
 {
     struct endpoint *e = arg;
     struct error err = { 0 };
-    if (e->token[0] && !bearer_matches(e->token, request->authorization)) {
+    if (!token_matches(e, request->authorization)) {
         a->status = 401;
         a->header = "WWW-Authenticate: Bearer\r\n";
     } else if (!rows_read(e->journal, &e->cursor, newest_see, e, &err)
@@ -213,6 +227,19 @@ static void metrics_get(void *arg, const struct page_request *request, struct pa
         page_print(e);
         a->type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     }
+}
+
+static bool token_read(struct endpoint *e, const char *path, struct error *err)
+{
+    struct buf b = BUF_INIT;
+    bool ok = file_read_text(&b, path, TOKEN_MAX - 1, err);
+    size_t len = strcspn(buf_text(&b), "\r\n");
+    if (ok && len == 0)
+        ok = error_set(err, ERR_DATA, "'%s' holds no token", path);
+    if (ok)
+        snprintf(e->token, sizeof e->token, "%.*s", (int)len, buf_text(&b));
+    buf_release(&b);
+    return ok;
 }
 
 bool export_openmetrics(const struct export_request *r, struct error *err)
@@ -228,7 +255,7 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
     if (!colon || colon == r->listen)
         return error_set(err, ERR_USAGE, "'--listen' needs HOST:PORT, e.g. 127.0.0.1:9464 (port 0: a free one)");
     if (r->token_file)
-        TRY(bearer_read(e.token, r->token_file, err));
+        TRY(token_read(&e, r->token_file, err));
     TRY(e.journal = journal_open_reader(r->run_dir, err));
     e.sample_seq = MAX(journal_last_sample(e.journal) - 4 * NODES_MAX, (int64_t)0);    // older ones are of no use here
     if (!(e.series = calloc(SERIES_MAX, sizeof *e.series)) || !(e.node = calloc(NODES_MAX, sizeof *e.node))) {

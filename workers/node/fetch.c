@@ -111,23 +111,6 @@ static bool piece_ask(struct fetch *f, int i)
     return ok;
 }
 
-/* Can another piece be asked for? Until the first has come it goes alone: it brings the size. */
-static bool more_wanted(const struct fetch *f)
-{
-    return f->size_bytes < 0 ? f->next == 0 : f->next < f->size_bytes;
-}
-
-int64_t fetch_due(const struct fetch *f)
-{
-    int64_t due = INT64_MAX;
-    if (f->failed || f->finished)
-        return clock_ms();    // fetch_state says so
-    for (int i = 0; i < FETCH_TAGS; i++)
-        if (!f->piece[i].open && (f->piece[i].offset >= 0 || more_wanted(f)))
-            due = MIN(due, f->piece[i].again_ms);
-    return due;
-}
-
 void fetch_tick(struct fetch *f)
 {
     int64_t now = clock_ms();
@@ -136,7 +119,7 @@ void fetch_tick(struct fetch *f)
         if (p->open || now < p->again_ms)
             continue;
         if (p->offset < 0) {
-            if (!more_wanted(f))
+            if (f->size_bytes < 0 ? f->next > 0 : f->next >= f->size_bytes)    // until the first has come it goes alone
                 continue;
             p->offset = f->next;
             f->next += NODE_PIECE_BYTES;

@@ -16,8 +16,6 @@ void fetch_free(struct fetch *f);    // what has not been finished is removed; N
 #define FETCH_TAGS 8
 /* Ask for what is due. */
 void fetch_tick(struct fetch *f);
-/* When it must be called next, on the monotonic clock; INT64_MAX: not before an answer comes. */
-int64_t fetch_due(const struct fetch *f);
 /* Take an answer; true: it was ours. */
 bool fetch_answered(struct fetch *f, const struct net_event *ev);
 enum fetch_state {

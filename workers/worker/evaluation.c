@@ -109,7 +109,7 @@ static bool identity_check(const struct engine *e, const struct evaluation *x, s
 
 static bool evaluation_open(struct engine *e, const struct task *t, struct evaluation *x, struct error *err)
 {
-    struct dataset_columns columns = { e->config.prompt_column, e->config.answer_column };
+    struct dataset_columns columns = { x->set.prompt_column, x->set.answer_column, x->set.prompt_template };
     if (!(x->data = dataset_open(x->set.path, &columns, err)) || !identity_check(e, x, err))
         return false;
     x->n_prompt = dataset_n_row(x->data);
@@ -139,7 +139,8 @@ static bool prompts_submit(struct engine *e, struct evaluation *x, struct error 
             if (full.code == ERR_FULL)
                 return true;
             *err = full;
-            return error_wrap(err, "%s:%" PRId64, x->set.path, dataset_line(x->data, x->next));
+            char where[512];
+            return error_wrap(err, "%s", dataset_where(x->data, x->next, where, sizeof where));
         }
         x->n_out += !dropped;
     }

@@ -46,6 +46,7 @@ static void maker_init(struct prompts *p, const struct run_config *c)
 static bool usable_find(struct prompts *p, const struct run_config *c, void (*tick)(void *ctx), void *ctx, struct error *err)
 {
     struct token_list ids = { 0 };
+    char where[512];
     bool ok = true;
     int64_t n = dataset_n_row(p->data);
     if (!(p->usable = calloc((size_t)n, sizeof *p->usable)))
@@ -56,7 +57,7 @@ static bool usable_find(struct prompts *p, const struct run_config *c, void (*ti
         ok = row && prompt_make(&p->maker, row, &ids, &dropped, err);
         json_decref(row);
         if (!ok)
-            error_wrap(err, "%s:%" PRId64, c->dataset, dataset_line(p->data, i));
+            error_wrap(err, "%s", dataset_where(p->data, i, where, sizeof where));
         else if (!dropped)
             p->usable[p->n_row++] = i;
         if (i % 1000 == 0)
@@ -72,7 +73,7 @@ static bool usable_find(struct prompts *p, const struct run_config *c, void (*ti
 bool prompts_load(struct prompts *p, const struct run_config *c, void (*tick)(void *ctx), void *ctx, struct error *err)
 {
     bool ok = false;
-    struct dataset_columns columns = { c->prompt_column, c->answer_column };
+    struct dataset_columns columns = { c->prompt_column, c->answer_column, c->prompt_template };
     if (p->n_row > 0)
         return true;
     TRY(p->tokenizer = tokenizer_load(c->model, err));

@@ -42,14 +42,15 @@ bool hub_name_ok(const char *name)
 }
 
 /* The folder of a repository in the cache. */
-bool hub_repo_dir(char *out, size_t size, const char *name, struct error *err)
+bool hub_repo_dir(char *out, size_t size, enum hub_kind kind, const char *name, struct error *err)
 {
+    const char *kinds = kind == HUB_DATASET ? "datasets" : "models";
     char cache[PATH_MAX];
     if (!hub_cache_dir(cache, sizeof cache, err))
         return false;
     const char *slash = strchr(name, '/');
-    int n = slash ? snprintf(out, size, "%s/models--%.*s--%s", cache, (int)(slash - name), name, slash + 1)
-                  : snprintf(out, size, "%s/models--%s", cache, name);
+    int n = slash ? snprintf(out, size, "%s/%s--%.*s--%s", cache, kinds, (int)(slash - name), name, slash + 1)
+                  : snprintf(out, size, "%s/%s--%s", cache, kinds, name);
     return (n >= 0 && (size_t)n < size) || error_set(err, ERR_IO, "the path of '%s' in the cache is too long", name);
 }
 
@@ -79,26 +80,56 @@ static bool ref_read(char *out, size_t size, const char *repo, const char *revis
     return ok;
 }
 
-bool hub_find(char *out, size_t size, const char *name, const char *revision, struct error *err)
+/* The folder of a revision into out, and the repository's into repo; whether it is there. */
+static bool snapshot_find(char *out, size_t size, char repo[PATH_MAX], enum hub_kind kind, const char *name, const char *revision,
+                          struct error *err)
 {
-    char repo[PATH_MAX], commit[256];
-    if (path_exists(name) && !revision)
-        return snprintf(out, size, "%s", name) < (int)size || error_set(err, ERR_IO, "the path '%s' is too long", name);
-    if (!hub_name_ok(name))
-        return error_set(err, ERR_NOT_FOUND, "'%s' is neither a file, a directory nor the name of a model on the hub", name);
-    if (!revision)
-        revision = "main";
+    char commit[256];
     if (!hub_revision_ok(revision))
         return error_set(err, ERR_USAGE, "'%s' cannot be a revision", revision);
-    if (!hub_repo_dir(repo, sizeof repo, name, err))
+    if (!hub_repo_dir(repo, PATH_MAX, kind, name, err))
         return false;
     if (!ref_read(commit, sizeof commit, repo, revision))
         snprintf(commit, sizeof commit, "%s", revision);
     int n = snprintf(out, size, "%s/snapshots/%s", repo, commit);
     if (n < 0 || (size_t)n >= size)
         return error_set(err, ERR_IO, "the path of '%s' in the cache is too long", name);
-    if (path_is_dir(out))
+    return path_is_dir(out) || error_set(err, ERR_NOT_FOUND, "revision '%s' is not in the cache '%s'", revision, repo);
+}
+
+bool hub_find(char *out, size_t size, const char *name, const char *revision, struct error *err)
+{
+    char repo[PATH_MAX];
+    struct error why = { 0 };
+    if (path_exists(name) && !revision)
+        return snprintf(out, size, "%s", name) < (int)size || error_set(err, ERR_IO, "the path '%s' is too long", name);
+    if (!hub_name_ok(name))
+        return error_set(err, ERR_NOT_FOUND, "'%s' is neither a file, a directory nor the name of a model on the hub", name);
+    revision = revision ? revision : "main";
+    if (snapshot_find(out, size, repo, HUB_MODEL, name, revision, &why))
         return true;
+    if (why.code != ERR_NOT_FOUND) {
+        *err = why;
+        return false;
+    }
     return error_set(err, ERR_NOT_FOUND, "no directory '%s', and revision '%s' is not in the cache '%s'; 'rollcall pull %s' gets it", name,
                      revision, repo, name);
+}
+
+bool hub_find_dataset(char *out, size_t size, const char *name, const char *revision, struct error *err)
+{
+    char repo[PATH_MAX];
+    struct error why = { 0 };
+    if (!hub_name_ok(name))
+        return error_set(err, ERR_NOT_FOUND, "'%s' cannot be the name of a data set on the hub", name);
+    if (snapshot_find(out, size, repo, HUB_DATASET, name, revision ? revision : "main", &why))
+        return true;
+    if (why.code != ERR_NOT_FOUND) {
+        *err = why;
+        return false;
+    }
+    return error_set(err, ERR_NOT_FOUND,
+                     "there is no file '%s', and no data set of that name at revision '%s' in the cache '%s'; "
+                     "'rollcall pull --dataset %s%s%s' gets it",
+                     name, revision ? revision : "main", repo, name, revision ? " --revision " : "", revision ? revision : "");
 }

@@ -551,7 +551,7 @@ bool hub_pull(const struct hub_pull *want, char *dir, size_t size, struct error 
         return error_set(err, ERR_USAGE, "'%s' cannot be a revision", revision);
     if (want->offline || is_set("HF_HUB_OFFLINE"))
         return hub_find(dir, size, want->name, revision, err) || error_wrap(err, "offline");
-    TRY(hub_repo_dir(p.repo, sizeof p.repo, want->name, err));
+    TRY(hub_repo_dir(p.repo, sizeof p.repo, HUB_MODEL, want->name, err));
     TRY(curl_ready(&p, err));
     TRY((answer = api_get(&p, err)) != NULL);
     const char *commit = json_string_value(json_object_get(answer, "sha"));

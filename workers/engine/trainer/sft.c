@@ -160,7 +160,8 @@ struct sft_data *sft_data_open(const char *path, const struct tokenizer *tok, co
         bool added = row && row_add(&r, d, row, err);
         json_decref(row);
         if (!added) {
-            error_wrap(err, "%s:%" PRId64, path, dataset_line(set, i));
+            char where[512];
+            error_wrap(err, "%s", dataset_where(set, i, where, sizeof where));
             goto out;
         }
     }

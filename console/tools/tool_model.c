@@ -1,0 +1,73 @@
+#include "console/tools/tool_model.h"
+#include <inttypes.h>
+#include <string.h>
+#include "kernels/ops.h"
+#include "protocol/base/file.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/hub/hub.h"
+#include "workers/engine/template/template.h"
+#include "workers/engine/text/tokenizer.h"
+
+static bool dtype_find(const char *name, const struct device *dev, enum dtype *out, struct error *err)
+{
+    if (strcmp(name, "auto") == 0)
+        *out = dev->kind == DEVICE_CUDA ? DT_BF16 : DT_F32;
+    else if (strcmp(name, "float32") == 0 || strcmp(name, "fp32") == 0)
+        *out = DT_F32;
+    else if (strcmp(name, "bfloat16") == 0 || strcmp(name, "bf16") == 0)
+        *out = DT_BF16;
+    else
+        return error_set(err, ERR_USAGE, "unknown dtype '%s'; it is float32, bfloat16 or auto", name);
+    return true;
+}
+
+/* The directory's tokenizer; only with need_text must it be there. */
+static bool tokenizer_find_in(const char *dir, bool need_text, struct tokenizer **out, struct error *err)
+{
+    char path[4096];
+    *out = NULL;
+    if (!need_text && (!path_join(path, sizeof path, dir, "tokenizer.json") || !path_exists(path)))
+        return true;
+    return (*out = tokenizer_load(dir, err)) != NULL;
+}
+
+bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
+{
+    bool ok = false;
+    enum dtype dtype = DT_F32;
+    if (!t->name)
+        return error_set(err, ERR_USAGE, "--model is needed: a directory with config.json and model.safetensors");
+    if (t->n_thread < 0 || t->n_thread > 4096)
+        return error_set(err, ERR_USAGE, "--threads is %" PRId64 "; it must be between 1 and 4096, or 0 for all cores", t->n_thread);
+    TRY(hub_find(t->dir, sizeof t->dir, t->name, NULL, err));
+    TRY((t->dev = device_new(t->device, (int)t->n_thread, err)) != NULL);
+    TRY(dtype_find(t->dtype, t->dev, &dtype, err));
+    TRY((t->model = model_load(t->dir, t->dev, dtype, err)) != NULL);
+    TRY(tokenizer_find_in(t->dir, need_text, &t->tokenizer, err));
+    if (t->tokenizer) {
+        TRY((t->encoder = encoder_new(t->tokenizer, true, err)) != NULL);
+        TRY(template_find(t->dir, &t->template, err));
+        TRY(tokenizer_fits(t->tokenizer, model_config(t->model)->vocab, t->dir, err));
+        // rows that only pad the embedding: no tool may see another distribution than a run does
+        model_n_live_set(t->model, tokenizer_n_id(t->tokenizer));
+    }
+    ok = true;
+out:
+    if (!ok)
+        tool_model_release(t);
+    return ok;
+}
+
+void tool_model_release(struct tool_model *t)
+{
+    template_free(t->template);
+    encoder_free(t->encoder);
+    tokenizer_free(t->tokenizer);
+    model_free(t->model);
+    device_free(t->dev);
+    t->template = NULL;
+    t->encoder = NULL;
+    t->tokenizer = NULL;
+    t->model = NULL;
+    t->dev = NULL;
+}
