@@ -259,7 +259,7 @@ class Console(RunCase):
         for args, want, code in (
             (["--runs-dir", self.task.path("nothing")], "no run is live under", 1),
             ([self.task.path("nothing")], "there is no run directory", 1),
-            ([self.task.path("model")], "is no run: it has no run.yaml", 1),
+            ([self.task.path("model")], "is not a run: it has no run.yaml", 1),
             ([os.path.dirname(self.task.run_file())], "holds no journal", 1),
             (["--format", "xml"], "text or jsonl", 2),
             (["--color", "pink"], "--color does not know 'pink'", 2),
