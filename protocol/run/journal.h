@@ -2,10 +2,9 @@
  *
  * Written by the controller's loop thread alone, inside transactions (journal_begin … journal_commit): what was committed
  * survives kill -9 of every process (WAL, synchronous NORMAL; a power cut may lose the last moments but never leaves a partial commit).
- * The write-ahead log is folded into the file by a thread of the journal's own, and cut where the writer rests (journal_rest), so
- * that no append waits for it.
- * Readers (console back-fill, exporters, tools) open it read-only, in any process. Rows are copied one page at a time before a
- * callback is called, so a callback may be slow and may read the journal itself.
+ * A thread of the journal folds the write-ahead log into the file, and the log is truncated when the writer rests (journal_rest),
+ * so that no append waits for it. Readers (console back-fill, exporters, tools) open it read-only, in any process. Rows are copied
+ * one page at a time before a callback is called, so a callback may be slow and may read the journal itself.
  *
  * Step rows are keyed by (incarnation, step). Beginning a new incarnation at step s marks every older row after s as superseded;
  * readers see only the others. seq grows with every step row, so an exporter can tail by it. */
