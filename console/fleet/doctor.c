@@ -39,6 +39,7 @@ static struct facts facts_make(const struct model *m)
 
 /* A rule over the shares: applies says whether it is this one; the first row that applies speaks. */
 struct bound_rule {
+    const char *name;
     bool (*applies)(const struct facts *f);
     double (*share)(const struct facts *f);
     const char *text;    // "%.0f %%" of share, then of a step's seconds
@@ -123,20 +124,20 @@ static double train_of(const struct facts *f)
 
 // clang-format off
 static const struct bound_rule rules[] = {
-    { mostly_filtered, filtered_of, "filtering: %.0f %% of the groups give no gradient; a step takes %s",
+    { "filtering", mostly_filtered, filtered_of, "filtering: %.0f %% of the groups give no gradient; a step takes %s",
       "prompts that are sometimes solved: harder or easier ones, or a wider filter_range", "filter_range" },
-    { ranks_wait, ranks_of, "trainers wait for each other %.0f %% of a step of %s",
+    { "ranks", ranks_wait, ranks_of, "trainers wait for each other %.0f %% of a step of %s",
       "fewer trainers, or more micro-batches for each: a smaller token_budget", "token_budget" },
-    { scoring_waits, score_of, "scoring: groups wait for their scores for %.0f %% of a step of %s",
+    { "scoring", scoring_waits, score_of, "scoring: groups wait for their scores for %.0f %% of a step of %s",
       "a quicker verifier, more scorer threads, or n_behind above 0", "n_behind" },
-    { publishing_waits, publish_of, "publishing the weights takes %.0f %% of a step of %s",
+    { "publishing", publishing_waits, publish_of, "publishing the weights takes %.0f %% of a step of %s",
       "weights: copy or nccl, or a larger train_batch_size", "weights" },
-    { saving_waits, stall_of, "checkpoints hold training up for %.0f %% of a step of %s", "save less often", "save_interval" },
-    { tail_waits, generate_of, "generation takes %.0f %% of a step of %s, by its long tail: few long answers hold the rest up",
+    { "saving", saving_waits, stall_of, "checkpoints hold training up for %.0f %% of a step of %s", "save less often", "save_interval" },
+    { "long tail", tail_waits, generate_of, "generation takes %.0f %% of a step of %s, by its long tail: few long answers hold the rest up",
       "n_behind above 0 fills the gap; a smaller max_new_tokens shortens it", "n_behind" },
-    { generation_bounds, generate_of, "generation bounds the run: %.0f %% of a step of %s",
+    { "generation", generation_bounds, generate_of, "generation bounds the run: %.0f %% of a step of %s",
       "more producers (-i), a larger inference_microbatch_size, or a smaller max_new_tokens", "inference_microbatch_size" },
-    { training_bounds, train_of, "training bounds the run: %.0f %% of a step of %s", "more trainers (-t), or a larger token_budget",
+    { "training", training_bounds, train_of, "training bounds the run: %.0f %% of a step of %s", "more trainers (-t), or a larger token_budget",
       "token_budget" },
 };
 // clang-format on
@@ -147,6 +148,7 @@ static bool broken_say(const struct model *m, int64_t now_ns, struct diagnosis *
     if (alarms_check(m, now_ns, &alarm, 1) == 0)
         return false;
     d->kind = alarm.crit ? DIAGNOSIS_CRIT : DIAGNOSIS_WARN;
+    d->name = "alarm";
     snprintf(d->text, sizeof d->text, "%s", alarm.text);
     snprintf(d->remedy, sizeof d->remedy, "%s", alarm.remedy);
     return true;
@@ -165,6 +167,7 @@ static void beginning_say(const struct model *m, int64_t now_ns, struct diagnosi
 {
     const struct proc *late = NULL;
     d->kind = DIAGNOSIS_BOUND;
+    d->name = "first step";
     for (int i = 0; i < m->n_proc; i++)
         if (strcmp(m->proc[i].phase, "loading") == 0 && (!late || m->proc[i].phase_s > late->phase_s))
             late = &m->proc[i];
@@ -193,6 +196,7 @@ static void bound_say(const struct model *m, struct diagnosis *d)
         snprintf(d->text, sizeof d->text, rules[i].text, 100 * fmin(rules[i].share(&f), 1), step);
         snprintf(d->remedy, sizeof d->remedy, "%s", rules[i].remedy);
         d->knob = rules[i].knob;
+        d->name = rules[i].name;
         return;
     }
 }
@@ -204,6 +208,7 @@ struct diagnosis doctor_say(const struct model *m, int64_t now_ns)
         return d;
     if (m->state == RUN_PAUSED) {
         d.kind = DIAGNOSIS_WARN;
+        d.name = "paused";
         snprintf(d.text, sizeof d.text, "paused: training waits for an operator");
         snprintf(d.remedy, sizeof d.remedy, "r resumes");
     } else if (m->step == 0) {

@@ -17,5 +17,6 @@ struct diagnosis {
     char text[200];      // what, with the figures
     char remedy[320];    // what to do; "": nothing
     const char *knob;    // the setting to look at first, or NULL
+    const char *name;    // "generation", "training", "alarm" ...; static. Its figures change, this does not; NULL with DIAGNOSIS_NONE
 };
 struct diagnosis doctor_say(const struct model *m, int64_t now_ns);
