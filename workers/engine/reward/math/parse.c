@@ -45,7 +45,7 @@ static bool is_one_number(const struct node *a)
     return a->kind == K_NUM || a->kind == K_CONST || (a->kind == K_DIV && is_one_number(a->child[0]) && is_one_number(a->child[1]));
 }
 
-/* A letter and the parentheses right behind it: a function's value or a product; readings.c decides. */
+/* A letter and the parentheses right after it: a function's value or a product; readings.c decides. */
 static struct node *applied_parse(struct parser *p, struct node *letter)
 {
     struct node *group = bracket_parse(p, '(');
@@ -166,7 +166,7 @@ static bool is_natural(const struct node *a)
     return node_is(a, K_NUM) && a->scale == 0 && a->base == 0 && !(a->flags & HAS_DECIMAL);
 }
 
-/* A unit behind an operand (number: it is one, so that a single letter may be a unit): text, or a word that is one.
+/* A unit after an operand (number: it is one, so that a single letter may be a unit): text, or a word that is one.
  * Takes it with its power and what it is divided by. */
 static bool unit_take(struct parser *p, bool number)
 {
@@ -322,7 +322,7 @@ struct node *sum_parse(struct parser *p)
             break;
         token_take(p);
         if (p->t.kind == T_END && p->depth == 0 && !minus)
-            break;    // a '+' behind the last term
+            break;    // a '+' after the last term
         a = n < TERMS_MAX ? product_parse(p) : NULL;
         if (!a)
             return parser_fail(p);
