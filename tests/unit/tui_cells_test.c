@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "console/tui/cells.h"
@@ -162,18 +163,95 @@ static void wrapping_keeps_every_byte_and_fits(UNUSED void **state)
     }
 }
 
-static void both_shipped_themes_name_every_role(UNUSED void **state)
+static const struct {
+    const char *name;
+    bool light;
+    double contrast;    // of texts against the ground, at least (WCAG 2.2, 1.4.3 and 1.4.6); 0: not promised
+} shipped[] = {
+    { "dark", false, 4.5 },
+    { "light", true, 4.5 },
+    { "high-contrast", false, 7 },
+    { "colorblind-dark", false, 4.5 },
+    { "colorblind-light", true, 4.5 },
+    { "mono", false, 0 },
+};
+
+static void every_shipped_theme_names_every_role(UNUSED void **state)
 {
-    static const char *const names[] = { "dark", "light" };
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(shipped); i++) {
         struct theme t;
         struct error err = { 0 };
-        assert_true(theme_load(&t, names[i], &err));
-        assert_string_equal(t.name, names[i]);
-        assert_int_equal(t.light, i == 1);
+        assert_true(theme_load(&t, shipped[i].name, &err));
+        assert_string_equal(t.name, shipped[i].name);
+        assert_int_equal(t.light, shipped[i].light);
         for (int r = 0; r < N_ROLE; r++)
-            assert_true(t.style[r].set);
+            if (!t.style[r].set)
+                fail_msg("%s lacks %s", t.name, role_table[r].name);
     }
+}
+
+/* A channel of sRGB as linear light, 0 to 1 (IEC 61966-2-1). */
+static double linear(int32_t rgb, int shift)
+{
+    double c = (double)(rgb >> shift & 0xff) / 255;
+    return c <= 0.04045 ? c / 12.92 : pow((c + 0.055) / 1.055, 2.4);
+}
+
+/* WCAG 2.2, relative luminance and contrast ratio. */
+static double contrast(int32_t a, int32_t b)
+{
+    double la = 0.2126 * linear(a, 16) + 0.7152 * linear(a, 8) + 0.0722 * linear(a, 0);
+    double lb = 0.2126 * linear(b, 16) + 0.7152 * linear(b, 8) + 0.0722 * linear(b, 0);
+    return (fmax(la, lb) + 0.05) / (fmin(la, lb) + 0.05);
+}
+
+static void texts_stand_out_from_their_ground(UNUSED void **state)
+{
+    static const enum role texts[] = { ROLE_TEXT, ROLE_DIM,  ROLE_TITLE, ROLE_BAR,    ROLE_KEY,    ROLE_INPUT,   ROLE_MATCH, ROLE_OK,
+                                       ROLE_WARN, ROLE_CRIT, ROLE_STALE, ROLE_PAUSED, ROLE_DANGER, ROLE_CHANGED, ROLE_SELECT };
+    for (size_t i = 0; i < ARRAY_SIZE(shipped); i++)
+        for (size_t k = 0; k < ARRAY_SIZE(texts); k++) {
+            struct theme t;
+            struct error err = { 0 };
+            assert_true(theme_load(&t, shipped[i].name, &err));
+            int32_t ground = t.light ? 0xffffff : 0x14161a;    // a terminal's usual dark one, where the theme leaves it to the terminal
+            const struct style *s = &t.style[texts[k]];
+            if (s->fg == COLOR_DEFAULT)
+                continue;
+            double have = contrast(s->fg, s->bg == COLOR_DEFAULT ? ground : s->bg);
+            if (have < shipped[i].contrast)
+                fail_msg("%s: %s has a contrast of %.2f, less than %.1f", t.name, role_table[texts[k]].name, have, shipped[i].contrast);
+        }
+}
+
+/* What an eye without the long or the middle cones sees: Vienot, Brettel, Mollon, "Digital video colourmaps for checking the legibility
+ * of displays by dichromats", Color Research and Application 24, 1999, in linear RGB. */
+static void dichromat(int32_t rgb, bool no_long, double out[3])
+{
+    double r = linear(rgb, 16), g = linear(rgb, 8), b = linear(rgb, 0);
+    out[0] = no_long ? 0.11238 * r + 0.88762 * g : 0.29275 * r + 0.70725 * g;
+    out[1] = out[0];
+    out[2] = no_long ? 0.00401 * r - 0.00401 * g + b : -0.02234 * r + 0.02234 * g + b;
+}
+
+static void good_and_bad_differ_for_eyes_that_tell_no_red_from_green(UNUSED void **state)
+{
+    static const char *const names[] = { "colorblind-dark", "colorblind-light" };
+    static const enum role pairs[][2] = { { ROLE_OK, ROLE_CRIT }, { ROLE_OK, ROLE_WARN }, { ROLE_CHART, ROLE_MARK } };
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        for (size_t k = 0; k < ARRAY_SIZE(pairs); k++)
+            for (int no_long = 0; no_long < 2; no_long++) {
+                struct theme t;
+                struct error err = { 0 };
+                double a[3], b[3], d = 0;
+                assert_true(theme_load(&t, names[i], &err));
+                dichromat(t.style[pairs[k][0]].fg, no_long, a);
+                dichromat(t.style[pairs[k][1]].fg, no_long, b);
+                for (int c = 0; c < 3; c++)    // as brightness is felt, about the square root of light
+                    d = fmax(d, fabs(sqrt(fmax(a[c], 0)) - sqrt(fmax(b[c], 0))));
+                if (d < 0.25)
+                    fail_msg("%s: %s and %s look alike (%.2f)", names[i], role_table[pairs[k][0]].name, role_table[pairs[k][1]].name, d);
+            }
 }
 
 static void a_wrong_theme_names_file_and_line(UNUSED void **state)
@@ -230,7 +308,9 @@ int main(void)
         cmocka_unit_test(writing_outside_changes_nothing),
         cmocka_unit_test(ascii_leaves_only_ascii),
         cmocka_unit_test(wrapping_keeps_every_byte_and_fits),
-        cmocka_unit_test(both_shipped_themes_name_every_role),
+        cmocka_unit_test(every_shipped_theme_names_every_role),
+        cmocka_unit_test(texts_stand_out_from_their_ground),
+        cmocka_unit_test(good_and_bad_differ_for_eyes_that_tell_no_red_from_green),
         cmocka_unit_test(a_wrong_theme_names_file_and_line),
         cmocka_unit_test(poorer_terminals_get_what_they_can_show),
     };
