@@ -27,6 +27,7 @@ class Hub:
 
     def __init__(self):
         self.log, self.files, self.extra, self.commit = [], dict(FILES), [], COMMIT
+        self.dataset = False    # serve the files as a data set
         self.private = self.no_range = self.wrong = False
         self.cut = self.fail = 0    # how many answers to cut short, to fail with 503
         hub = self
@@ -75,7 +76,8 @@ class Hub:
                 if hub.fail > 0:
                     hub.fail -= 1
                     return self.give(503)
-                if path in ("/api/models/org/model/revision/main", "/api/models/org/model/revision/v1/x", f"/api/models/org/model/revision/{COMMIT}"):
+                path = path[len("/datasets"):] if hub.dataset and path.startswith("/datasets/") else path
+                if path in (f"/api/{hub.dataset and 'datasets' or 'models'}/org/model/revision/main", "/api/models/org/model/revision/v1/x", f"/api/models/org/model/revision/{COMMIT}"):
                     siblings = []
                     for name, data in hub.files.items():
                         s = {"rfilename": name, "size": len(data), "blobId": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()}
@@ -140,6 +142,29 @@ class PullTest(unittest.TestCase):
         self.hub.log.clear()
         self.check(self.pull("org/model").stdout.strip())
         self.assertEqual([path for _, path, _, _ in self.hub.log], ["/api/models/org/model/revision/main"])
+
+    def test_a_data_set_s_split_is_fetched_and_found_by_its_name(self):
+        self.hub.dataset = True
+        self.repo = os.path.join(self.home, "hub", "datasets--org--model")
+        readme = b"---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: main/train-*}\n  - {split: test, path: main/test.csv}\n---\n"
+        rows = [b'{"question": "1+%d", "answer": "%d"}\n' % (i, i + 1) for i in range(4)]
+        FILES_OF = {"README.md": readme, "main/train-00000-of-00002.jsonl": rows[0] + rows[1], "main/train-00001-of-00002.jsonl": rows[2] + rows[3],
+                    "main/test.csv": b"question,answer\n2,2\n", "other.bin": b"not data", ".hidden.json": b"{}", "script.py": b"never run"}
+        self.hub.files = FILES_OF
+
+        def found(directory):
+            return sorted(os.path.relpath(os.path.join(d, f), directory) for d, _, fs in os.walk(directory) for f in fs)
+        directory = self.pull("--dataset", "org/model:main:train").stdout.strip()
+        self.assertEqual(directory, os.path.join(self.repo, "snapshots", COMMIT))
+        self.assertEqual(found(directory), ["README.md", "main/train-00000-of-00002.jsonl", "main/train-00001-of-00002.jsonl"])
+        self.assertEqual(content(os.path.join(directory, "main/train-00001-of-00002.jsonl")), rows[2] + rows[3])
+        self.hub.log.clear()
+        self.pull("--dataset", "org/model")
+        self.assertEqual(found(directory), ["README.md", "main/test.csv", "main/train-00000-of-00002.jsonl", "main/train-00001-of-00002.jsonl"])
+        self.assertEqual([path for _, path, _, _ in self.hub.log][1:], [f"/datasets/org/model/resolve/{COMMIT}/main/test.csv"])
+        self.assertEqual(self.pull("--dataset", "org/model:test", "--offline").stdout.strip(), directory)
+        self.assertIn("has no split 'dev'; there are train, test", " ".join(self.pull("--dataset", "org/model:main:dev", ok=False).stderr.split()))
+        self.assertIn("'org' cannot be the name of a data set", self.pull("--dataset", "org", ok=False).stderr)
 
     def test_the_cache_serves_names_without_the_hub(self):
         self.pull("org/model")

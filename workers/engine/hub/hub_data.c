@@ -227,6 +227,20 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+void hub_data_all(struct hub_names *names)
+{
+    if (names->n > 1)
+        qsort(names->name, (size_t)names->n, sizeof *names->name, by_name);
+    for (int i = 0; i < names->n; i++)
+        names->wanted[i] = is_data_name(names->name[i]) && !is_hidden(names->name[i]);
+}
+
+bool hub_names_wanted(const struct hub_names *names, const char *name)
+{
+    char *const *at = names->n > 0 ? bsearch(&name, names->name, (size_t)names->n, sizeof *names->name, by_name) : NULL;
+    return at && names->wanted[at - names->name];
+}
+
 /* The configuration called name; "" for the default one. NULL with *several set: it has to be named. */
 static const struct readme_config *config_find(const struct readme *r, const char *name, bool *several)
 {
@@ -354,8 +368,13 @@ bool hub_data_select(struct hub_names *names, const char *readme, size_t readme_
                       list, n_other > 0 ? ", and files of none" : "");
         goto out;
     }
+    int n_chosen = 0;
     for (int i = 0; i < names->n; i++)
-        names->wanted[i] = s->of[i] == chosen;
+        n_chosen += names->wanted[i] = s->of[i] == chosen;
+    if (n_chosen == 0) {
+        error_set(err, ERR_NOT_FOUND, "'%s': the files of split '%s' are those of another one, too", shown, s->name[chosen]);
+        goto out;
+    }
     ok = shards_check(names, shown, err);
 out:
     readme_release(&r);

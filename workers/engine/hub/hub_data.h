@@ -23,6 +23,10 @@ struct hub_names {
     bool *wanted;    // (n) set by hub_data_select
     int n, cap;
 };
+/* Want every data file, of whatever split, and put the names in order. */
+void hub_data_all(struct hub_names *names);
+/* After one of both: is the file wanted? */
+bool hub_names_wanted(const struct hub_names *names, const char *name);
 MUST_USE bool hub_names_add(struct hub_names *names, const char *name, struct error *err);
 void hub_names_release(struct hub_names *names);
 /* Choose the data files that config and split mean ("": the default configuration; the split "train", or the only one), and put the

@@ -19,6 +19,7 @@
 #include "protocol/base/digest.h"
 #include "protocol/base/http.h"
 #include "workers/engine/hub/hub.h"
+#include "workers/engine/hub/hub_data.h"
 
 #define API_BYTES_MAX ((size_t)64 << 20)
 #define FILES_MAX 20000
@@ -216,7 +217,7 @@ static json_t *api_get(struct pull *p, struct error *err)
     struct buf url = { .max = 1 << 14 }, text = { .max = API_BYTES_MAX };
     const char *revision = p->want->revision ? p->want->revision : "main";
     json_t *answer = NULL;
-    buf_fmt(&url, "%s/api/models/%s/revision/", p->endpoint, p->want->name);
+    buf_fmt(&url, "%s/api/%s/%s/revision/", p->endpoint, p->want->kind == HUB_DATASET ? "datasets" : "models", p->want->name);
     TRY(text_escaped(p, &url, revision, strlen(revision), err));
     buf_str(&url, "?blobs=true");
     for (int tries = 0;; tries++) {
@@ -345,7 +346,7 @@ static bool receive_begin(struct receive *r, const char *path, bool sha256, stru
 
 static bool file_url(struct pull *p, struct buf *url, const char *name, struct error *err)
 {
-    buf_fmt(url, "%s/%s/resolve/%s", p->endpoint, p->want->name, p->commit);
+    buf_fmt(url, "%s/%s%s/resolve/%s", p->endpoint, p->want->kind == HUB_DATASET ? "datasets/" : "", p->want->name, p->commit);
     for (const char *part = name; part;) {
         const char *slash = strchr(part, '/');
         buf_char(url, '/');
@@ -475,6 +476,50 @@ static bool sibling_read(const json_t *one, const char **name, const char **hash
     return true;
 }
 
+/* Download a file of the repository, and link to it. */
+static bool file_get(struct pull *p, const json_t *sibling, struct error *err)
+{
+    const char *name, *hash;
+    int64_t size;
+    return sibling_read(sibling, &name, &hash, &size, err) && blob_get(p, name, hash, size, err) && link_make(p, name, hash, err);
+}
+
+static const char *sibling_name(const json_t *sibling)
+{
+    const char *name = json_string_value(json_object_get(sibling, "rfilename"));
+    return name ? name : "";
+}
+
+/* Choose a data set's files into names: the README comes first, since it says which they are. */
+static bool data_choose(struct pull *p, const json_t *siblings, struct hub_names *names, struct error *err)
+{
+    const struct hub_pull *want = p->want;
+    char path[PATH_MAX];
+    struct buf readme = { .max = API_BYTES_MAX };
+    bool ok = false;
+    size_t i;
+    json_t *one;
+    json_array_foreach((json_t *)siblings, i, one)
+    {
+        TRY(hub_names_add(names, sibling_name(one), err));
+        if (strcmp(sibling_name(one), "README.md") != 0)
+            continue;
+        TRY(file_get(p, one, err));
+        TRY(snprintf(path, sizeof path, "%s/snapshots/%s/README.md", p->repo, p->commit) < (int)sizeof path
+            || error_set(err, ERR_IO, "the path of '%s' in the cache is too long", want->name));
+        TRY(file_read(&readme, path, 8 << 20, err));
+    }
+    if (want->config || want->split)
+        TRY(hub_data_select(names, buf_text(&readme), readme.len, want->config ? want->config : "", want->split ? want->split : "",
+                            want->name, err));
+    else
+        hub_data_all(names);
+    ok = true;
+out:
+    buf_release(&readme);
+    return ok;
+}
+
 static bool files_get(struct pull *p, const json_t *siblings, struct error *err)
 {
     const char *name, *hash;
@@ -482,29 +527,29 @@ static bool files_get(struct pull *p, const json_t *siblings, struct error *err)
     size_t i;
     int n_wanted = 0;
     json_t *one;
+    struct hub_names names = { 0 };
+    bool ok = false, chosen = p->want->kind == HUB_DATASET && p->want->n_include == 0;
     if (!json_is_array(siblings) || json_array_size(siblings) > FILES_MAX)
         return error_set(err, ERR_DATA, "the hub lists no files of '%s', or too many", p->want->name);
-    json_array_foreach(siblings, i, one)
-    {
-        const char *raw = json_string_value(json_object_get(one, "rfilename"));
-        if (raw && !file_wanted(p->want, raw))
-            continue;
-        if (!sibling_read(one, &name, &hash, &size, err))
-            return false;
-        p->total += size;
-        n_wanted++;
+    TRY(!chosen || data_choose(p, siblings, &names, err));
+    for (int pass = 0; pass < 2; pass++) {    // first to know how much it is
+        json_array_foreach((json_t *)siblings, i, one)
+        {
+            if (!(chosen ? hub_names_wanted(&names, sibling_name(one)) : file_wanted(p->want, sibling_name(one))))
+                continue;
+            TRY(pass == 0 ? sibling_read(one, &name, &hash, &size, err) : file_get(p, one, err));
+            p->total += pass == 0 ? size : 0;
+            n_wanted++;
+        }
+        if (n_wanted == 0) {
+            error_set(err, ERR_NOT_FOUND, "'%s' has none of the files wanted", p->want->name);
+            goto out;
+        }
     }
-    if (n_wanted == 0)
-        return error_set(err, ERR_NOT_FOUND, "'%s' has none of the files wanted", p->want->name);
-    json_array_foreach(siblings, i, one)
-    {
-        const char *raw = json_string_value(json_object_get(one, "rfilename"));
-        if (!raw || !file_wanted(p->want, raw) || !sibling_read(one, &name, &hash, &size, err))
-            continue;
-        if (!blob_get(p, name, hash, size, err) || !link_make(p, name, hash, err))
-            return false;
-    }
-    return true;
+    ok = true;
+out:
+    hub_names_release(&names);
+    return ok;
 }
 
 static bool folders_make(const struct pull *p, struct error *err)
@@ -546,12 +591,13 @@ bool hub_pull(const struct hub_pull *want, char *dir, size_t size, struct error 
     json_t *answer = NULL;
     bool ok = false;
     if (!hub_name_ok(want->name))
-        return error_set(err, ERR_USAGE, "'%s' cannot be the name of a model; it is org/name", want->name);
+        return error_set(err, ERR_USAGE, "'%s' cannot be the name of a model or a data set; it is org/name", want->name);
     if (!hub_revision_ok(revision))
         return error_set(err, ERR_USAGE, "'%s' cannot be a revision", revision);
     if (want->offline || is_set("HF_HUB_OFFLINE"))
-        return hub_find(dir, size, want->name, revision, err) || error_wrap(err, "offline");
-    TRY(hub_repo_dir(p.repo, sizeof p.repo, HUB_MODEL, want->name, err));
+        return (want->kind == HUB_DATASET ? hub_find_dataset : hub_find)(dir, size, want->name, revision, err)
+               || error_wrap(err, "offline");
+    TRY(hub_repo_dir(p.repo, sizeof p.repo, want->kind, want->name, err));
     TRY(curl_ready(&p, err));
     TRY((answer = api_get(&p, err)) != NULL);
     const char *commit = json_string_value(json_object_get(answer, "sha"));
