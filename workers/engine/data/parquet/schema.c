@@ -119,6 +119,8 @@ static bool node_name(struct parquet_meta *m, int i, const struct element *e, st
 {
     struct parquet_node *n = &m->node[i];
     struct buf key = BUF_INIT, path = { .max = PATH_MAX_BYTES };
+    if (e->name_len > 0 && memchr(e->name, 0, e->name_len))
+        return error_set(err, ERR_DATA, "the name of a column has a NUL in it");
     json_text_print(&key, (const char *)e->name, e->name_len, JSON_TEXT_UTF8);
     buf_char(&key, ':');
     if (n->parent > 0)
