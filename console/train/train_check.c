@@ -8,6 +8,7 @@
 #include "kernels/collective/comm.h"
 #include "kernels/ops.h"
 #include "protocol/base/file.h"
+#include "protocol/run/node.h"
 #include "protocol/wire/run_door.h"
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/model.h"
@@ -70,6 +71,12 @@ static bool set_check(struct train *t, const char *identity, char *path, size_t 
     if (!d)
         return false;
     *n_row = dataset_n_row(d);
+    if (dataset_n_file(d) > NODE_DATA_FILES_MAX && t->config.listen[0]) {
+        error_set(err, ERR_USAGE, "'%s' has %d files, and nodes take at most %d; put them together, or leave 'listen' away", path,
+                  dataset_n_file(d), NODE_DATA_FILES_MAX);
+        dataset_free(d);
+        return false;
+    }
     buf_fmt(&t->about, "%s, %" PRId64 " prompts: ", path, *n_row);
     dataset_describe(d, &t->about);
     buf_char(&t->about, '\n');

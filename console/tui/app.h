@@ -39,7 +39,7 @@ struct prompt {
 #define DIALOG_CHOICES 4
 struct dialog {    // asks before an act; title "" : none is open
     char title[96];
-    char line[6][160];
+    char line[4][160];
     bool danger;
     int n_choice;
     struct {

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <time.h>
 #include "console/tui/app.h"
-#include "console/fleet/doctor.h"
 #include "console/tui/text.h"
 #include "protocol/wire/message.h"
 
@@ -114,29 +113,7 @@ int tab_width(const struct app *a, int i)
     return gap + (tab_is_short(a, i) ? 3 : 4 + (int)strlen(pane_name((enum pane_id)i)));
 }
 
-static enum role diagnosis_role(enum diagnosis_kind kind)
-{
-    switch (kind) {
-    case DIAGNOSIS_CRIT: return ROLE_CRIT;
-    case DIAGNOSIS_WARN: return ROLE_WARN;
-    case DIAGNOSIS_NONE:
-    case DIAGNOSIS_BOUND: break;
-    }
-    return ROLE_DIM;
-}
-
-static void says_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
-{
-    struct diagnosis d = doctor_say(a->model, now_ns);
-    if (r.h == 0 || d.kind == DIAGNOSIS_NONE)
-        return;
-    cells_put(c, r.x + 1, r.y, d.kind == DIAGNOSIS_BOUND ? 0x203a : '!', diagnosis_role(d.kind));
-    int x = r.x + 3 + cells_text(c, r.x + 3, r.y, r.w - 4, d.text, diagnosis_role(d.kind));
-    if (d.remedy[0] && r.x + r.w - x > 12)
-        cells_fmt(c, x, r.y, r.x + r.w - x - 1, ROLE_DIM, ": %s", d.remedy);
-}
-
-static void tabs_draw(const struct app *a, struct cells *c, struct rect r, bool room_below, int64_t now_ns)
+static void tabs_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     int x = r.x + 1;
     for (int i = 0; i < N_PANE; i++) {
@@ -149,13 +126,14 @@ static void tabs_draw(const struct app *a, struct cells *c, struct rect r, bool 
     }
     char note[96] = "";
     enum role role = ROLE_DIM;
+    enum proc_verdict verdict;
+    const struct proc *worst = run_over(a->model) ? NULL : model_worst(a->model, now_ns, &verdict);
     if (a->frozen) {
         snprintf(note, sizeof(note), " FROZEN: Space goes on ");
         role = ROLE_PAUSED;
-    } else if (!room_below) {
-        struct diagnosis d = doctor_say(a->model, now_ns);
-        snprintf(note, sizeof(note), " %.90s ", d.text);
-        role = diagnosis_role(d.kind);
+    } else if (worst) {
+        snprintf(note, sizeof(note), " %s %s ", worst->name, proc_verdict_name(verdict));
+        role = verdict_role(verdict);
     } else if (app_pane(a)->filter[0]) {
         snprintf(note, sizeof(note), " filter: %.60s ", app_pane(a)->filter);
         role = ROLE_MATCH;
@@ -267,8 +245,7 @@ void frame_draw(const struct app *a, struct cells *c, const struct layout *l, in
         return;
     }
     bar_draw(a, c, l->bar, now_ns, wall_s);
-    tabs_draw(a, c, l->tabs, l->says.h > 0, now_ns);
-    says_draw(a, c, l->says, now_ns);
+    tabs_draw(a, c, l->tabs, now_ns);
     line_draw(a, c, l->line, now_ns);
     footer_draw(a, c, l->footer);
 }
@@ -348,7 +325,7 @@ void dialog_draw(const struct app *a, struct cells *c)
 {
     const struct dialog *d = &a->dialog;
     int want_w = (int)strlen(d->title) + 8, lines = 0;
-    for (int i = 0; i < (int)ARRAY_SIZE(d->line); i++)
+    for (int i = 0; i < 4; i++)
         if (d->line[i][0]) {
             want_w = MAX(want_w, text_columns(d->line[i], strlen(d->line[i])) + 6);
             lines = i + 1;

@@ -46,7 +46,7 @@ int word_distance(const char *a, const char *b)
     return row[n];
 }
 
-/* Equal when hyphens and underscores count as the same. */
+/* Equal when hyphens and underscores are taken for the same. */
 static bool name_matches(const char *name, const char *word, size_t len)
 {
     if (strlen(name) != len)

@@ -1,6 +1,6 @@
 /* cli.h - a subcommand's options as one table: parsing and --help both come from it
  *
- * Long options take their value as the next word or after '='; underscores and hyphens in long names are the same. Short
+ * Long options take their value as the next word or behind '='; underscores and hyphens in long names are the same. Short
  * options may have several letters (ColossalChat's -tbs), so they are not bundled. "--" ends options. */
 #pragma once
 #include <stdbool.h>

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "protocol/base/utf8.h"
 
-/* How many bytes at s need no escape in a JSON string, in both forms. */
+/* Bytes at s that a JSON string holds as they are, in both forms. */
 static size_t plain_len(const char *s, size_t len)
 {
     size_t n = 0;
@@ -79,7 +79,7 @@ static void count_print(struct buf *out, int64_t v, bool negative)
     buf_add(out, at, (size_t)(text + sizeof text - at));
 }
 
-/* Integers by hand, everything else with the fewest digits that read back to the same double. */
+/* Integers by hand, everything else with as few digits as read back to the same double. */
 void json_number_print(struct buf *out, double v)
 {
     char text[40];

@@ -9,11 +9,11 @@
 enum json_text_form {
     JSON_TEXT_UTF8,
     JSON_TEXT_ASCII,
-};    // only ASCII: everything else is escaped, as Python's json.dumps does
+};    // ASCII: what lies beyond it is escaped, as Python's json.dumps does
 /* A JSON string with its quotes; bytes that are not UTF-8 become U+FFFD. */
 void json_text_print(struct buf *out, const char *s, size_t len, enum json_text_form form);
-/* A number with the fewest digits that read back to the same double; NaN, Infinity and -Infinity as bare words. */
+/* A number with as few digits as read back to the same double; NaN, Infinity and -Infinity as bare words. */
 void json_number_print(struct buf *out, double v);
-/* text as a JSON value. When it is not UTF-8, every non-ASCII byte becomes '?', so that a bad name from outside does not lose the
- * line. Returns it for json_decref; NULL: no memory. */
+/* text as a value. When it is not UTF-8 every byte beyond ASCII becomes '?': a name from outside must not cost the line. Returns it
+ * for json_decref; NULL: no memory. */
 json_t *json_text_new(const char *text);

@@ -186,7 +186,7 @@ class BadInput(RunCase):
                 (["--devices", "cpu:0,cpu:0", "-i", "2", "-ibs", "4", "-imbs", "4"], 2, ["'cpu:0' twice"]),
                 (["--max-new-tokens", "4000"], 2, ["max_prompt_tokens (64)", "max_new_tokens (4000)", "4064", "takes 512"]),
                 (["--name", "taken"], 1, [taken, "exists", "--resume"]),
-                (["--name", "a/b"], 2, ["'a/b' is not a valid run name"]),
+                (["--name", "a/b"], 2, ["'a/b' is no name for a run"]),
                 (["--listen", busy], 1, ["'listen'", busy, "in use"]),
                 (["--metrics-listen", busy], 1, ["'metrics_listen'", busy, "in use"]),
                 (["--metrics-listen", "nowhere"], 2, ["'metrics_listen'", "HOST:PORT"]),
@@ -354,7 +354,7 @@ class BadInput(RunCase):
             os.kill(agent, signal.SIGCONT)
             code, last = run.wait()
         self.assertEqual((code, last["event"]), (1, "failed"))
-        for words in ("'gate' cannot run", "choose another HOST:PORT for 'listen'", address, "another process listens there already"):
+        for words in ("'gate' cannot run", "choose another HOST:PORT as 'listen'", address, "another process listens there already"):
             self.assertIn(words, last["reason"])
 
     def test_a_live_run_s_name_is_taken_by_nobody_else(self):

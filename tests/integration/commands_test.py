@@ -103,15 +103,18 @@ class Commands(RunCase):
             rows = f.readlines()
         long = json.loads(rows[0])
         long["messages"] = [{"role": "user", "content": "1 + " * 4000}]
-        with open(self.task.path("gaps.jsonl"), "w") as f:
-            f.writelines([json.dumps(long) + "\n", "\n", *rows])
-        run = self.start("--num-episodes", "1000", "--dataset", self.task.path("gaps.jsonl"))
+        lines = [json.dumps(long) + "\n", "\n", *rows]    # in two files, through which lines are counted
+        for name, part in (("gaps-1.jsonl", lines[:5]), ("gaps-2.jsonl", lines[5:])):
+            with open(self.task.path(name), "w") as f:
+                f.writelines(part)
+        run = self.start("--num-episodes", "1000", "--dataset", self.task.path("gaps-*.jsonl"))
         self.ok(run, "pause", "--depth", "drain")
         last = self.query(run, "select max(item) from item")[0][0]
         self.ok(run, "quarantine", "8")    # the sixth prompt that is used
         done = run.ctl("quarantine", "8")
         self.assertEqual(done.returncode, 1)
         self.assertIn("already", done.stderr)
+        self.assertIn("gaps-2.jsonl', line or row 3)", done.stderr)
         for line in ("1", "2", "67"):
             done = run.ctl("quarantine", line)
             self.assertEqual(done.returncode, 2, done.stderr)

@@ -134,6 +134,7 @@ struct controller {
     int64_t n_row;
     int64_t rebuild_step, rebuild_item;    // where a journal that was made again begins (journal_rebuild.h); 0: it never was
     struct buf lines;                      // int64 pairs (prompt, line of the data's file), as done has them; empty: not told
+    struct buf line_files;                 // of data in several files: first lines and paths, as done has them
     enum run_state state;
     enum pause_depth pause;    // wanted
     char reason[1024];
@@ -253,7 +254,7 @@ void events_asked(struct controller *c, struct request *r, const struct msg_in *
 /* The line of the data's file that a prompt stands on, as field line; nothing when it is not known. */
 void line_write(const struct controller *c, struct msg_out *m, const struct mval *row);
 /* Where the prompts stand, as a worker has told after loading; kept in the journal. */
-MUST_USE bool lines_take(struct controller *c, const struct mval *told, struct error *err);
+MUST_USE bool lines_take(struct controller *c, const struct mval *told, const struct mval *files, struct error *err);
 void rollouts_asked(struct controller *c, struct request *r, const struct msg_in *in);
 void orders_tick(struct controller *c);
 int64_t orders_due(const struct controller *c);

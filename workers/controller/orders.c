@@ -380,10 +380,37 @@ void line_write(const struct controller *c, struct msg_out *m, const struct mval
         msg_i64(m, "line", p[1] + (mval_i64(row, -1) - p[0]));
 }
 
-bool lines_take(struct controller *c, const struct mval *told, struct error *err)
+/* A line by the file that it stands in: " ('PATH', line or row N)", "" when there is but one. Returns out. */
+static const char *line_file(const struct controller *c, int64_t line, char *out, size_t size)
 {
-    size_t len = 0;
+    const char *found = NULL;
+    int64_t first = 0;
+    out[0] = 0;
+    for (const char *at = buf_text(&c->line_files), *end; (end = strchr(at, '\n')); at = end + 1) {
+        int64_t from = strtoll(at, NULL, 10);
+        const char *path = strchr(at, ' ');
+        if (path && path < end && from <= line) {
+            found = path + 1;
+            first = from;
+        }
+    }
+    if (found)
+        snprintf(out, size, " ('%.*s', line or row %" PRId64 ")", (int)MIN(strcspn(found, "\n"), (size_t)400), found, line - first + 1);
+    return out;
+}
+
+bool lines_take(struct controller *c, const struct mval *told, const struct mval *files, struct error *err)
+{
+    size_t len = 0, files_len = 0;
     const void *pair = told ? mval_bin(told, &len) : NULL;
+    const char *list = files ? mval_str(files, &files_len) : NULL;
+    if (list && (files_len != c->line_files.len || memcmp(c->line_files.data, list, files_len) != 0)) {
+        buf_clear(&c->line_files);
+        if (!buf_add(&c->line_files, list, files_len))
+            return error_set(err, ERR_NO_MEMORY, "no memory for the names of the data's files");
+        if (!transaction(c, err) || !journal_value_put(c->journal, "line_files", list, files_len, err))
+            return false;
+    }
     if (!pair || len % (2 * sizeof(int64_t)) != 0 || (len == c->lines.len && memcmp(c->lines.data, pair, len) == 0))
         return true;
     buf_clear(&c->lines);
@@ -396,7 +423,7 @@ static void quarantine_command(struct controller *c, struct request *r, const ch
 {
     struct error err;
     struct buf list = BUF_INIT;
-    char text[128];
+    char text[640], where[512];
     bool found, ok = false;
     int64_t line = mval_i64(mval_get(args, "line"), -1), row = prompt_on_line(c, line);
     if (!c->ledger || c->lines.len == 0)
@@ -407,14 +434,15 @@ static void quarantine_command(struct controller *c, struct request *r, const ch
                   "file ends before it",
                   line, c->config.dataset);
     else if (!ledger_forbid(c->ledger, row))
-        error_set(&err, ERR_REFUSED, "the prompt on line %" PRId64 " is in quarantine already, or the last one left", line);
+        error_set(&err, ERR_REFUSED, "the prompt on line %" PRId64 "%s is in quarantine already, or the last one left", line,
+                  line_file(c, line, where, sizeof where));
     else
         ok = journal_value_get(c->journal, "quarantine", &list, &found, &err);
     if (ok
         && !(buf_fmt(&list, "%" PRId64 "\n", row) && transaction(c, &err)
              && journal_value_put(c->journal, "quarantine", list.data, list.len, &err)))
         ok = false;
-    snprintf(text, sizeof text, "the prompt on line %" PRId64 " is issued no more", line);
+    snprintf(text, sizeof text, "the prompt on line %" PRId64 "%s is issued no more", line, line_file(c, line, where, sizeof where));
     if (ok)
         command_ok(c, r, id, who, c->step, text);
     else

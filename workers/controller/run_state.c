@@ -415,6 +415,7 @@ void controller_close(struct controller *c)
     for (int i = 0; i < RECENT_MAX; i++)
         buf_release(&c->recent[i]);
     buf_release(&c->lines);
+    buf_release(&c->line_files);
     if (c->in_transaction)
         journal_rollback(c->journal);
     storage_close(c);
@@ -592,7 +593,9 @@ bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
     c->n_row = n_row;
     bool found;
     buf_clear(&c->lines);
-    return number_put(c, "n_row", n_row, err) && journal_value_get(c->journal, "lines", &c->lines, &found, err) && length_set(c, err)
+    buf_clear(&c->line_files);
+    return number_put(c, "n_row", n_row, err) && journal_value_get(c->journal, "lines", &c->lines, &found, err)
+           && journal_value_get(c->journal, "line_files", &c->line_files, &found, err) && length_set(c, err)
            && (r.n_lost == 0 || groups_lost(c, r.n_lost, &r.lost, err)) && ledger_advance(c, err);
 }
 

@@ -1031,7 +1031,7 @@ void done_came(struct controller *c, struct request *r, const struct msg_in *in)
             good = eval_done(c, in, step, &err);
     } else if (kind == TASK_LOAD) {
         if (ok)
-            good = lines_take(c, mval_get(in->root, "lines"), &err);
+            good = lines_take(c, mval_get(in->root, "lines"), mval_get(in->root, "files"), &err);
         if (rank >= 0) {
             if (!ok)
                 load_failed(c, why, mval_bool(mval_get(in->root, "broken"), false));

@@ -1,4 +1,4 @@
-/* The files that a node needs, listed when the gate opens and sent in pieces, and the weights of each version as they appear. */
+/* The files a node needs, listed when the gate opens and handed out in pieces; the weights of each version as they come. */
 #include "workers/node/gate_parts.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "workers/engine/data/files.h"
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/publish/publication.h"
 #include "protocol/base/digest.h"
@@ -19,7 +20,7 @@ static void beat_tick(void *ctx)
     struct net_event ev;
     struct gate *g = ctx;
     g->process.progress++;
-    if (process_wait(&g->process, &ev, 0))    // nothing is open yet, so nothing is lost
+    if (process_wait(&g->process, &ev, 0))    // nothing is open yet: nothing is lost
         net_event_release(&ev);
 }
 
@@ -31,11 +32,41 @@ static bool file_add(struct gate *g, const char *name, const char *path, struct 
     snprintf(f->name, sizeof f->name, "%s", name);
     snprintf(f->path, sizeof f->path, "%s", path);
     if (!node_file_name_ok(f->name))
-        return error_set(err, ERR_UNSUPPORTED, "'%s' cannot be sent to other nodes: its name is too long or hidden", path);
+        return error_set(err, ERR_UNSUPPORTED, "'%s' cannot be handed to other nodes: its name is too long or hidden", path);
     if (!node_file_hash(path, f->hash, &f->size_bytes, beat_tick, g, err))
         return false;
     g->n_file++;
     return true;
+}
+
+/* The data's files. Several are told apart by a number, and from those of another time in the node's folder by a hash of all: the node
+ * reads them by the pattern data/HASH-*. */
+static bool data_add(struct gate *g, struct error *err)
+{
+    struct data_files files;
+    char name[300], all[65];
+    struct digest d;
+    if (!data_files_find(&files, g->config.dataset, err))
+        return false;
+    bool ok = files.n <= NODE_DATA_FILES_MAX
+              || error_set(err, ERR_FULL, "'%s' has %d files, and nodes take at most %d", g->config.dataset, files.n, NODE_DATA_FILES_MAX);
+    int first = g->n_file;
+    digest_init(&d, true);
+    for (int i = 0; i < files.n && ok; i++) {
+        const char *slash = strrchr(files.path[i], '/'), *last = slash ? slash + 1 : files.path[i];
+        size_t len = strlen(last);
+        snprintf(name, sizeof name, "data/%s", len > 120 ? last + len - 120 : last);
+        ok = file_add(g, name, files.path[i], err);
+        if (ok)
+            digest_add(&d, g->file[g->n_file - 1].hash, 64);
+    }
+    digest_hex(&d, all);
+    for (int i = first; i < g->n_file && files.n > 1; i++) {
+        snprintf(name, sizeof name, "data/%.12s-%05d-%.120s", all, i - first, g->file[i].name + 5);
+        snprintf(g->file[i].name, sizeof g->file[i].name, "%s", name);
+    }
+    data_files_release(&files);
+    return ok;
 }
 
 /* Settings, the model's small files and the data; the weights come with each version. */
@@ -43,7 +74,6 @@ bool files_make(struct gate *g, struct error *err)
 {
     char path[4300], name[300];
     struct digest d;
-    const char *slash = strrchr(g->config.dataset, '/');
     snprintf(path, sizeof path, "%s/run.yaml", g->process.run_dir);
     if (!file_read(&g->settings, path, SETTINGS_MAX, err))
         return false;
@@ -52,8 +82,7 @@ bool files_make(struct gate *g, struct error *err)
         if (path_join(path, sizeof path, g->config.model, model_dir_file(i)) && path_exists(path) && !file_add(g, name, path, err))
             return false;
     }
-    snprintf(name, sizeof name, "data/%.250s", slash ? slash + 1 : g->config.dataset);
-    if (!file_add(g, name, g->config.dataset, err))
+    if (!data_add(g, err))
         return false;
     digest_init(&d, true);
     digest_add(&d, g->settings.data, g->settings.len);
@@ -89,7 +118,7 @@ void file_asked(struct gate *g, struct request *r, const struct msg_in *in)
     }
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) != 0) {
-        error_set(&err, ERR_NOT_FOUND, "the head does not have %s, or no longer has it", name);
+        error_set(&err, ERR_NOT_FOUND, "the head has no %s (any more)", name);
         goto refuse;
     }
     n = MAX(MIN(n, st.st_size - offset), (int64_t)0);

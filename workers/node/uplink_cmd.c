@@ -1,9 +1,9 @@
-/* uplink_cmd.c - the node's connection to its head: see node.h
+/* uplink_cmd.c - the node's side of its head: see node.h
  *
- * Answers on the socket `controller` of the node's folder, as a controller would, and forwards to the head: requests for work and
- * reports under the node's name, groups unchanged. An order to sample with new weights is held back until the weights have been
- * fetched; the worker may ask again meanwhile, and its newest request gets the order. It reports the run's state to its own agent
- * in its heartbeat, so the node ends with the run. */
+ * Answers on the socket `controller` of the node's folder, as a controller would, and passes on: requests for work and reports under
+ * the node's name, groups as they are. An order to sample with new weights is kept back until they have been brought here; the
+ * worker may ask again meanwhile, the newest request gets the order. To its own agent it tells the run's state in its heartbeat,
+ * so the node ends with the run. */
 #include <inttypes.h>
 #include <math.h>
 #include <poll.h>
@@ -28,10 +28,10 @@
 #include "workers/engine/publish/publication.h"
 
 #define FETCH_LOOK_MS 20
-#define LOOK_MS 1000    // the loop turns at least this often
+#define LOOK_MS 1000    // the loop turns so often at least
 #define N_OPEN 160
 #define WORKERS_MAX 64
-#define N_STREAM 4    // connections for fetching weights
+#define N_STREAM 4    // connections that weights come over
 #define WEIGHTS_MAX ((int64_t)1 << 42)
 #define WEIGHTS_KEPT 2    // versions
 #define WORK_LIMIT_MS 13000
@@ -41,9 +41,9 @@
 #define FAREWELL_MS 2000
 #define FETCH_TAG ((uint64_t)1 << 40)
 
-struct order {                  // "sample with version": held back until its weights are here
+struct order {                  // "sample with version": kept back until its weights are here
     char worker[64];            // "": free
-    int64_t start;              // the worker's start number
+    int64_t start;              // the worker's life
     struct request *request;    // NULL: the worker has given up and will ask again
     struct buf answer;
     int64_t version, made;    // made: by which incarnation
@@ -59,12 +59,12 @@ struct uplink {
     struct fetch *fetch;
     int64_t fetch_version, fetch_made, fetch_ms;
     uint64_t fetch_tag;
-    double mib_per_s;    // for the last weights; NAN: none yet
+    double mib_per_s;    // of the last weights; NAN: none yet
     struct {
         int64_t version, made;
     } here[WEIGHTS_KEPT];    // newest first; version -1: none
     /* the head */
-    char state[32], reason[400];    // the run's state, as reported by the head; or why the node ends
+    char state[32], reason[400];    // of the run, as the head tells; or why the node ends
     int64_t step, beat_ms, heard_ms;
     bool beat_open, status_open, ends;
     struct buf processes;    // the agent's last answer to status
@@ -91,7 +91,7 @@ static void node_end(struct uplink *u, const char *state, const char *reason)
     process_phase(&u->process, state, "");
 }
 
-/* ---- the head: heartbeats to it, and its orders ---- */
+/* ---- the head: a sign of life, and its orders ---- */
 
 static void status_ask(struct uplink *u)
 {
@@ -137,7 +137,7 @@ static void restart_ask(struct uplink *u, const char *name, int64_t pid)
     struct error err;
     char id[160];
     struct msg_out m = MSG_OUT_INIT;
-    snprintf(id, sizeof id, "head-%s-%" PRId64, name, pid);    // sent with every beat until it has been done
+    snprintf(id, sizeof id, "head-%s-%" PRId64, name, pid);    // told again every beat until it has been done
     msg_begin(&m, MSG_COMMAND);
     msg_str(&m, "id", id);
     msg_str(&m, "command", "restart");
@@ -199,7 +199,7 @@ static void head_tick(struct uplink *u)
     char text[400];
     snprintf(text, sizeof text, "head %s", u->node.head);
     if (silent_s > u->node.wait_s) {
-        snprintf(text, sizeof text, "no sign of life from the head %s for %.0f s", u->node.head, silent_s);
+        snprintf(text, sizeof text, "no sign of life of the head %s for %.0f s", u->node.head, silent_s);
         node_end(u, run_state_name(RUN_FAILED), text);
     } else if (silent_s > MAX(u->config.slow_s, 3 * u->config.heartbeat_s)) {
         process_phase(&u->process, "waiting", text);
@@ -240,7 +240,7 @@ static void weights_came(struct uplink *u)
     log_debug("weights of version %" PRId64 ": %.1f MiB in %.3f s", u->fetch_version, mib, s);
 }
 
-/* Give the worker its order, with the local path of the weights; or nothing to do, when they cannot be had. */
+/* Hand the worker its order, with the path the weights have here; or nothing to do, when they are not to be had. */
 static void order_end(struct uplink *u, struct order *o, bool have)
 {
     struct error err;
@@ -248,7 +248,7 @@ static void order_end(struct uplink *u, struct order *o, bool have)
     struct msg_out m = MSG_OUT_INIT;
     char path[4200];
     bool ok = msg_read_answer(&in, MSG_WORK, o->answer.data, o->answer.len, &err);
-    BUG_IF(!ok, "an order that was read before can no longer be read: %s", err.text);
+    BUG_IF(!ok, "an order that was read before cannot be read: %s", err.text);
     msg_begin(&m, MSG_OK);
     msg_str(&m, "kind", have ? "publish" : "none");
     msg_copy(&m, "incarnation", mval_get(in.root, "incarnation"));
@@ -272,7 +272,7 @@ static void order_end(struct uplink *u, struct order *o, bool have)
     *o = (struct order){ 0 };
 }
 
-/* When the next turn has something to do even if nothing arrives. Weights in transit are checked in every turn. */
+/* When the next turn has something to do though nothing has come. Weights that are on their way are looked after all the time. */
 static int64_t uplink_due(const struct uplink *u)
 {
     bool busy = u->fetch != NULL;
@@ -293,7 +293,7 @@ static void orders_tick(struct uplink *u)
         if (state == FETCH_DONE)
             weights_came(u);
         if (state == FETCH_FAILED)
-            log_warn("weights of version %" PRId64 " have not arrived: %s", u->fetch_version, err.text);
+            log_warn("weights of version %" PRId64 " have not come: %s", u->fetch_version, err.text);
     }
     for (int i = 0; i < WORKERS_MAX; i++) {
         struct order *o = &u->order[i];
@@ -304,7 +304,7 @@ static void orders_tick(struct uplink *u)
         if ((have || lost) && o->request)
             order_end(u, o, have);
         else if (lost)
-            o->worker[0] = 0;    // nobody waits: the worker asks again, and the controller decides again
+            o->worker[0] = 0;    // nobody waits: the worker asks anew, and so does the controller decide
     }
     if (state != FETCH_GOES) {
         fetch_free(u->fetch);
@@ -320,7 +320,7 @@ static void orders_tick(struct uplink *u)
         u->fetch_version = o->version;
         u->fetch_made = o->made;
         u->fetch_ms = clock_ms();
-        u->fetch_tag += FETCH_TAGS;    // so that late answers to an earlier fetch are not mistaken for this one's
+        u->fetch_tag += FETCH_TAGS;    // late answers of an earlier one are not taken for this one's
         u->fetch = fetch_new(NULL, o->made, o->version, path, WEIGHTS_MAX, u->stream, N_STREAM, u->fetch_tag, &err);
         if (!u->fetch)
             node_end(u, run_state_name(RUN_FAILED), err.text);
@@ -329,7 +329,7 @@ static void orders_tick(struct uplink *u)
 
 /* ---- the workers' requests ---- */
 
-/* Copy a map's fields except those named in but: " name name ". */
+/* Copy a map's fields but those named in but: " name name ". */
 static void map_copy(struct msg_out *m, const struct mval *map, const char *but)
 {
     for (int64_t i = 0; i < mval_n(map); i++) {
@@ -372,12 +372,12 @@ static void work_asked(struct uplink *u, struct net_event *ev, const struct msg_
         if (o->request)
             request_drop(o->request);
         o->request = NULL;
-        if (o->start == mval_i64(mval_get(in->root, "start"), 0)) {    // its order is in transit
+        if (o->start == mval_i64(mval_get(in->root, "start"), 0)) {    // its order is on the way
             o->request = ev->request;
             ev->request = NULL;
             return;
         }
-        o->worker[0] = 0;    // from before a restart
+        o->worker[0] = 0;    // of a life before
     }
     if (renamed(u, in, &m, &err) && relay_add(&u->relays, u->head, ev->request, MSG_WORK, &m, WORK_LIMIT_MS, "", &err))
         ev->request = NULL;
@@ -386,7 +386,7 @@ static void work_asked(struct uplink *u, struct net_event *ev, const struct msg_
     msg_release(&m);
 }
 
-/* A task that has failed here does not fail the run: the node ends. */
+/* A task that has failed here is no failure of the run: the node ends. */
 static void task_failed(struct uplink *u, struct request *r, const struct msg_in *in)
 {
     struct error err;
@@ -474,14 +474,14 @@ static void request_came(struct uplink *u, struct net_event *ev)
     case MSG_FILE:
     case MSG_GONE:
     case MSG_TYPE_COUNT:
-        error_set(&err, ERR_UNSUPPORTED, "a node does not answer '%s'", msg_specs[in.type].name);
+        error_set(&err, ERR_UNSUPPORTED, "'%s' is not for a node", msg_specs[in.type].name);
         request_refuse(ev->request, &err);
         break;
     }
     msg_in_release(&in);
 }
 
-/* The head's answer to a request for work: most are passed to the worker unchanged. */
+/* The head's answer to a request for work: most go to the worker as they are. */
 static void work_answered(struct uplink *u, struct relay *x, const struct net_event *ev)
 {
     struct error err;
@@ -581,7 +581,7 @@ static bool uplink_open(struct uplink *u, struct error *err)
     return (u->server = server_new(u->process.transport, "controller", N_OPEN, err)) != NULL;
 }
 
-/* Tell the head that we are leaving, so that it does not wait for us. */
+/* Tell the head that we go; it does not wait for us then. */
 static void farewell(struct uplink *u)
 {
     struct net_event ev;
@@ -632,7 +632,7 @@ static bool uplink_cmd(int argc, char **argv, struct error *err)
             event_take(u, &ev);
             net_event_release(&ev);
         }
-        if (clock_ms() - looked_ms > 5000)    // we were stopped ourselves: give the head the time again
+        if (clock_ms() - looked_ms > 5000)    // we were stopped: the head gets its time again
             u->heard_ms = clock_ms();
         looked_ms = clock_ms();
         relays_tick(&u->relays);

@@ -4,6 +4,7 @@
  * of the sampler's rounds. It waits for a task (without a limit: the loop is its only source, and ends it), inside an evaluation
  * for scores, and inside a train step for the other trainers. */
 #include "workers/worker/engine.h"
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -84,6 +85,15 @@ void engine_look(struct engine *e, struct engine_look *out)
     pthread_mutex_lock(&e->lock);
     *out = e->look;
     pthread_mutex_unlock(&e->lock);
+}
+
+void engine_files(struct engine *e, struct buf *out)
+{
+    struct engine_look look;
+    engine_look(e, &look);
+    int n = look.n_row > 0 ? dataset_n_file(e->prompts.data) : 0;
+    for (int i = 0; i < n && n > 1; i++)
+        buf_fmt(out, "%" PRId64 " %s\n", dataset_file_line(e->prompts.data, i), dataset_file(e->prompts.data, i));
 }
 
 int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max)

@@ -18,8 +18,9 @@
 #include "workers/process/process.h"
 #include "workers/engine/reward/reward.h"
 
-#define LINES_MAX 65536        // gaps between the usable prompts of a file that are told; with more, no lines are
-#define WORK_LIMIT_MS 15000    // the controller holds a request for work 2 s
+#define FILES_BYTES_MAX ((size_t)1 << 20)    // of the list of the data's files; a longer one is not told
+#define LINES_MAX 65536                      // gaps between the usable prompts of a file that are told; with more, no lines are
+#define WORK_LIMIT_MS 15000                  // the controller holds a request for work 2 s
 #define SCORE_LIMIT_MS 120000
 #define SCORE_TRIES 6    // then the samples are left out
 #define REPEAT_MS 200
@@ -275,13 +276,18 @@ static void parcel_answered(struct worker_process *w, struct net_event *ev)
 
 /* ---- reports of the engine ---- */
 
-/* Which line of the data's file each usable prompt stands on. */
+/* Which line of the data's files each usable prompt stands on. */
 static void lines_write(struct worker_process *w, struct msg_out *m)
 {
     int64_t(*pair)[2] = calloc(LINES_MAX, sizeof *pair), n = pair ? engine_lines(w->engine, pair, LINES_MAX) : 0;
     if (n > 0)
         msg_bin(m, "lines", pair, (size_t)n * sizeof *pair);
     free(pair);
+    struct buf files = { .max = FILES_BYTES_MAX };
+    engine_files(w->engine, &files);
+    if (n > 0 && files.len > 0 && !files.failed)
+        msg_str(m, "files", files.data);
+    buf_release(&files);
 }
 
 static void done_send(struct worker_process *w, const struct report *r)

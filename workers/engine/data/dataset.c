@@ -254,6 +254,11 @@ const char *dataset_file(const struct dataset *d, int i)
     return d->file[i].path;
 }
 
+int64_t dataset_file_line(const struct dataset *d, int i)
+{
+    return d->file[i].first_line + 1;
+}
+
 uint64_t dataset_hash(const struct dataset *d)
 {
     return d->hash;

@@ -31,6 +31,8 @@ int64_t dataset_line(const struct dataset *d, int64_t i);
 const char *dataset_where(const struct dataset *d, int64_t i, char *out, size_t size);
 int dataset_n_file(const struct dataset *d);
 const char *dataset_file(const struct dataset *d, int i);
+/* The number of a file's first line among those of all, as dataset_line counts. */
+int64_t dataset_file_line(const struct dataset *d, int i);
 /* Row i as an object in which `messages` is a list of at least one message, `gt_answer` is a string when there is one,
  * and `test_cases` an object when there is one; other members as in the file. Returns it for json_decref; NULL: see
  * err. */
