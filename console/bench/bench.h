@@ -12,4 +12,5 @@ bool bench_tokenize(int argc, char **argv, struct error *err);
 bool bench_verify(int argc, char **argv, struct error *err);
 bool bench_attention(int argc, char **argv, struct error *err);
 bool bench_train(int argc, char **argv, struct error *err);
+bool bench_ranks(int argc, char **argv, struct error *err);
 bool bench_publish(int argc, char **argv, struct error *err);

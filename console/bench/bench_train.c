@@ -35,15 +35,14 @@ static int double_compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Groups of random completions with rewards 0 and 1 by turns: n_seq samples of `len` rows each. Freed by groups_free. */
-static void groups_free(struct group **g, int64_t n)
+void train_groups_free(struct group **g, int64_t n)
 {
     for (int64_t i = 0; g && i < n; i++)
         group_free(g[i]);
     free(g);
 }
 
-static struct group **groups_make(int64_t vocab, int64_t n_seq, int64_t len, int64_t *n_group, struct error *err)
+struct group **train_groups_make(int64_t vocab, int64_t n_seq, int64_t len, int64_t *n_group, struct error *err)
 {
     *n_group = (n_seq + SAMPLES_MAX - 1) / SAMPLES_MAX;
     struct group **out = calloc((size_t)*n_group, sizeof *out);
@@ -56,7 +55,7 @@ static struct group **groups_make(int64_t vocab, int64_t n_seq, int64_t len, int
         int32_t n = (int32_t)MIN(n_seq - i * SAMPLES_MAX, (int64_t)SAMPLES_MAX);
         struct group *g = out[i] = group_new(1, n, n * len, err);    // one prompt token: rows = completion tokens
         if (!g) {
-            groups_free(out, *n_group);
+            train_groups_free(out, *n_group);
             return NULL;
         }
         g->temperature = 1;
@@ -78,7 +77,7 @@ static struct group **groups_make(int64_t vocab, int64_t n_seq, int64_t len, int
     return out;
 }
 
-static void hyper_make(struct trainer_hyper *h)
+void train_hyper_make(struct trainer_hyper *h)
 {
     trainer_hyper_init(h, ALGO_GRPO);
     h->lr = 1e-5;
@@ -104,8 +103,8 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     set.token_budget_max = b->token_budget ? b->token_budget : b->n_seq * b->len;
     set.recompute_block = b->recompute_block;
     set.run_all = true;
-    hyper_make(&h);
-    TRY(g = groups_make(b->n_live ? b->n_live : b->config->vocab, b->n_seq, b->len, &n_group, err));
+    train_hyper_make(&h);
+    TRY(g = train_groups_make(b->n_live ? b->n_live : b->config->vocab, b->n_seq, b->len, &n_group, err));
     TRY(mem_info(dev, &at_start, &total, err));
     TRY(m = model_new_random(b->config, 1, dev, b->dtype, err));
     if (b->n_live)
@@ -142,7 +141,7 @@ out:
         trace_print(dev);
         ok = trace_stop(dev, b->profile, err) && ok;
     }
-    groups_free(g, n_group);
+    train_groups_free(g, n_group);
     trainer_free(t);
     model_free(m);
     device_free(dev);
@@ -161,7 +160,7 @@ static float *gradient_of(const struct model_config *c, const char *device, enum
     struct trainer *t = NULL;
     struct trainer_hyper h;
     struct trainer_sums sums;
-    hyper_make(&h);
+    train_hyper_make(&h);
     set.token_budget_max = CHECK_LEN * CHECK_SEQ / 2;    // two micro-batches
     TRY(m && (t = trainer_new(m, NULL, &set, err)));
     *n_flat = model_n_flat(m);
@@ -211,7 +210,7 @@ static bool gradient_check(const struct model_config *shape, const char *device,
         c.vocab = 512;
         c.initializer_range = 0.2;
     }
-    struct group **g = groups_make(c.vocab, CHECK_SEQ, CHECK_LEN, &n_group, err);
+    struct group **g = train_groups_make(c.vocab, CHECK_SEQ, CHECK_LEN, &n_group, err);
     if (!g)
         return false;
     const struct group *const *in = (const struct group *const *)g;
@@ -230,7 +229,7 @@ out:
     free(here);
     free(there);
     free(exact);
-    groups_free(g, n_group);
+    train_groups_free(g, n_group);
     return ok;
 }
 

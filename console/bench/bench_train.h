@@ -28,6 +28,13 @@ struct train_bench {
 };
 /* Steps of the trainer on random sequences, one sample each, at the log-probs of a uniform policy. */
 MUST_USE bool train_bench_run(struct train_bench *b, struct error *err);
+/* Groups of random completions with rewards 0 and 1 by turns, for a GRPO step: n_seq samples of len rows each, ids below vocab. For
+ * train_groups_free; NULL: see err. */
+struct group;
+struct trainer_hyper;
+struct group **train_groups_make(int64_t vocab, int64_t n_seq, int64_t len, int64_t *n_group, struct error *err);
+void train_groups_free(struct group **g, int64_t n);
+void train_hyper_make(struct trainer_hyper *h);
 /* Weights that take part in products: everything but norms and biases; a tied table counts once, as the head. */
 double train_params(const struct model_config *c);
 /* Floating-point operations of a step: 6 a weight and token, and causal attention's. */

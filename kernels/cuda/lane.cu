@@ -72,7 +72,7 @@ bool cuda_lane_sum(struct device *dev, int lane, const struct lane_sum *a, struc
     for (int q = 0; q < a->n_x; q++)
         if ((uintptr_t)a->x[q] % 16 || (uintptr_t)a->y % 16)
             return error_set(err, ERR_SHAPE, "lane_sum: memory that does not begin at a multiple of 16 bytes");
-    unsigned grid = blocks_for(a->n, 4 * 256), most = (unsigned)(cu->n_sm * 4);
-    sum_kernel < <<grid<most ? grid : most, 256, 0, s>>>(*a);
+    unsigned most = (unsigned)(cu->n_sm * 4), grid = MIN(blocks_for(a->n, 4 * 256), most);
+    sum_kernel<<<grid, 256, 0, s>>>(*a);
     return launch_ok("lane_sum", err);
 }

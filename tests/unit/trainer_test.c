@@ -248,7 +248,9 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         for (int m = 0; m < METRIC_N; m++)
             if (!isnan(o->metric[i][m]) && metrics[m].by != BY_TRAINER)
                 fail_msg("the trainer computes '%s', which is another's", metrics[m].name);
-        o->metric[i][M_TRAIN_TOK_PER_S] = o->metric[i][M_RANKS_S] = NAN;    // times
+        static const int of_several[] = { M_TRAIN_TOK_PER_S, M_RANKS_S, M_RANKS_IDLE_S, M_RANKS_LATE, M_RANKS_SENT_GB };
+        for (size_t m = 0; m < ARRAY_SIZE(of_several); m++)    // times, and what one rank does not have
+            o->metric[i][of_several[m]] = NAN;
     }
     void *w = model_weights(f[0].m, &o->weight_bytes);
     assert_non_null(o->weights = malloc(o->weight_bytes));

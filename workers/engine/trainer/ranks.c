@@ -427,6 +427,31 @@ static bool step_make(struct ranks *r, const struct group *const *groups, int64_
     return weights_compare(r, err);
 }
 
+/* What a rank has waited and sent in a step. */
+struct rank_cost {
+    double wait_s, sent_gb;
+};
+
+/* How the ranks have waited for each other: on every rank the same, but for its own. */
+static bool costs_note(struct ranks *r, double *metric, struct error *err)
+{
+    struct exchange_stats s = r->x ? exchange_stats(r->x) : (struct exchange_stats){ 0 };
+    struct rank_cost own[RANK_MAX] = { { 0 } }, all[RANK_MAX];
+    int most = 0, least = 0;
+    own[0] = (struct rank_cost){ (double)(r->exchange_ns + s.wait_ns) * 1e-9, (double)s.sent_bytes * 1e-9 };
+    if (!gather(r, own, sizeof own[0], all, err))
+        return false;
+    for (int q = 1; q < r->n_rank; q++) {
+        most = all[q].wait_s > all[most].wait_s ? q : most;
+        least = all[q].wait_s < all[least].wait_s ? q : least;
+    }
+    metric[M_RANKS_S] = own[0].wait_s;
+    metric[M_RANKS_IDLE_S] = all[most].wait_s;
+    metric[M_RANKS_LATE] = least;
+    metric[M_RANKS_SENT_GB] = own[0].sent_gb;
+    return true;
+}
+
 bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h, double *metric,
                 struct error *err)
 {
@@ -441,8 +466,7 @@ bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_gr
         trainer_metrics_make(metric, &sum, groups, n_group, h);
         metric[M_GRAD_NORM] = grad_norm;
         metric[M_TRAIN_TOK_PER_S] = sum.n_packed_tok / s;
-        if (r->n_rank > 1)
-            metric[M_RANKS_S] = (double)(r->exchange_ns + (r->x ? exchange_stats(r->x).wait_ns : 0)) * 1e-9;
+        ok = r->n_rank == 1 || costs_note(r, metric, err);
     }
     return ok;
 }
