@@ -3,11 +3,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "console/batch/watch.h"
 #include "console/fleet/link.h"
 #include "console/fleet/record.h"
 #include "console/fleet/simulate.h"
 #include "console/tui/console.h"
+#include "console/tui/picker.h"
 #include "console/tui/widget.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
@@ -55,8 +57,8 @@ static void farewell_print(const struct model *m, const char *run_dir)
 }
 
 /* Open a run on the screen or tell it line by line; console's own exit is never the run's. */
-static bool run_watch(const char *run_dir, bool read_only, const struct console_options *o, const struct batch_config *batch, int64_t from,
-                      struct error *err)
+static bool run_watch(const char *run_dir, bool read_only, const struct console_options *o, const struct batch_config *batch,
+                      const struct watch_options *watch, struct error *err)
 {
     /* the transport's threads inherit the mask: a signal must find no thread that would die of it, only the loop's signalfd */
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT };
@@ -70,7 +72,7 @@ static bool run_watch(const char *run_dir, bool read_only, const struct console_
         return false;
     bool live = run_is_live(run_dir);
     struct feed *feed = live ? link_new(run_dir, read_only, m, clock_ns(), err) : record_new(run_dir, m, clock_ns(), err);
-    bool ok = feed && (batch ? batch_watch(feed, m, batch, from, err) : console_run(feed, m, o, err));
+    bool ok = feed && (batch ? batch_watch(feed, m, batch, watch, err) : console_run(feed, m, o, err));
     if (ok && !batch)
         farewell_print(m, run_dir);
     if (feed)
@@ -85,11 +87,13 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     struct batch_config batch = { .out = stdout };
     const char *color = "auto", *glyphs = "auto", *format = "text", *run = NULL, *runs_dir = NULL, *operand[1];
     double interval_s = -1;
-    int64_t from = -1, escape_ms = 25;
-    bool ascii = false, no_mouse = false, is_batch = false, read_only = false;
+    struct watch_options watch = { .from = -1 };
+    int64_t escape_ms = 25;
+    bool ascii = false, no_mouse = false, is_batch = false, read_only = false, pick = false;
     struct cli_option options[] = {
         { NULL, NULL, CLI_HEADING, NULL, NULL, "which run" },
-        { "run", NULL, CLI_STR, &run, "DIR", "its directory; without it the one live run" },
+        { "run", NULL, CLI_STR, &run, "DIR", "its directory; without it the one live run, or a list to choose from" },
+        { "pick", NULL, CLI_FLAG, &pick, NULL, "choose from the list even when one run is live" },
         { "runs-dir", NULL, CLI_STR, &runs_dir, "DIR", "where runs are looked for (runs)" },
         { "read-only", NULL, CLI_FLAG, &read_only, NULL,
           "only look; always so for who is not the run's owner (see the setting view_group)" },
@@ -104,7 +108,11 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         { "batch", NULL, CLI_FLAG, &is_batch, NULL, "lines instead of a screen, until the run ends" },
         { "format", NULL, CLI_STR, &format, "FORMAT", "text or jsonl" },
         { "interval", NULL, CLI_F64, &interval_s, "SECONDS", "at most a step's line so often (text 1, jsonl 0: every step)" },
-        { "from", NULL, CLI_I64, &from, "STEP", "first step told (the newest; of a run that is over, the first)" },
+        { "from", NULL, CLI_I64, &watch.from, "STEP", "first step told (the newest; of a run that is over, the first)" },
+        { "fields", NULL, CLI_STR, &batch.fields, "NAME,...", "only these metrics ('rollcall metrics'), such as metrics/reward,train/kl" },
+        { "once", NULL, CLI_FLAG, &watch.once, NULL, "tell how the run stands now, and end" },
+        { "until", NULL, CLI_STR, &watch.until, "EVENT",
+          "end with exit 0 when it comes: step=N, alert, checkpoint, command, eval, knob, return, state" },
     };
     struct cli cli = {
         .command = "rollcall console",
@@ -117,23 +125,35 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         .operand = operand,
         .max_operands = 1
     };
-    char run_dir[4096];
+    char run_dir[4096], picked[4096];
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (!screen_options(&o, color, glyphs, ascii, err) || !batch_format_parse(format, &batch.format, err))
+        return false;
+    if ((batch.fields && !batch_fields_check(batch.fields, err)) || (watch.until && !watch_until_check(watch.until, err)))
         return false;
     if (escape_ms < 1 || escape_ms > 5000)
         return error_set(err, ERR_USAGE, "--escape-ms is from 1 to 5000");
     if (run && cli.n_operands > 0)
         return error_set(err, ERR_USAGE, "the run is given twice: '%.200s' and '%.200s'", run, operand[0]);
-    if (!run_find(cli.n_operands > 0 ? operand[0] : run, runs_dir, run_dir, sizeof(run_dir), err))
-        return false;
     o.terminal.mouse = !no_mouse;
     o.terminal.escape_ms = (int)escape_ms;
+    const char *given = cli.n_operands > 0 ? operand[0] : run;
+    bool screen = !is_batch && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    struct error none = { 0 };
+    if (pick || (!given && screen && !run_find(NULL, runs_dir, run_dir, sizeof(run_dir), &none))) {
+        if (given || is_batch)
+            return error_set(err, ERR_USAGE, "--pick goes with neither a run nor --batch");
+        if (!picker_run(runs_dir ? runs_dir : "runs", &o, picked, sizeof(picked), err) || !picked[0])
+            return err->code == ERR_NONE;
+        given = picked;
+    }
+    if (!run_find(given, runs_dir, run_dir, sizeof(run_dir), err))
+        return false;
     const char *base = strrchr(run_dir, '/');
     batch.run = base ? base + 1 : run_dir;
     batch.interval_s = interval_s >= 0 ? interval_s : batch.format == BATCH_TEXT ? 1 : 0;
-    return run_watch(run_dir, read_only, &o, is_batch ? &batch : NULL, from, err);
+    return run_watch(run_dir, read_only, &o, is_batch ? &batch : NULL, &watch, err);
 }
 
 static bool simulate_cmd(int argc, char **argv, struct error *err)

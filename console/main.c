@@ -4,30 +4,54 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include "console/manual.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/error.h"
 #include "protocol/base/secret.h"
 #include "protocol/base/subcommand.h"
 
 static bool version_cmd(int argc, char **argv, struct error *err);
+static bool manual_cmd(int argc, char **argv, struct error *err);
 
 static const struct subcommand version_subcommand = { "version", version_cmd, "print the version" };
+static const struct subcommand manual_subcommand = { "manual", manual_cmd, "write man pages and shell completions into a folder" };
 /* In the order of --help. */
 // clang-format off
 #define SUBCOMMANDS(X) \
     X(train) X(ctl) X(score) X(pull) X(template) X(tokenize) X(bench) X(doctor) X(settings) X(metrics) X(sft) \
     X(random_model) X(export) X(agent) X(gate) X(uplink) X(controller) X(worker) X(scorer) X(exporter) X(console) \
-    X(simulate) X(generate) X(eval) X(rollouts) X(logprobs)
+    X(simulate) X(generate) X(eval) X(rollouts) X(logprobs) X(serve)
 // clang-format on
 SUBCOMMANDS(SUBCOMMAND_DECLARE)
 
 #define ROW(name_) &name_##_subcommand,
-static const struct subcommand *const subcommands[] = { SUBCOMMANDS(ROW) & version_subcommand };
+static const struct subcommand *const subcommands[] = { SUBCOMMANDS(ROW) & manual_subcommand, &version_subcommand };
 
-static bool version_cmd(UNUSED int argc, UNUSED char **argv, UNUSED struct error *err)
+static bool version_cmd(int argc, char **argv, struct error *err)
 {
+    struct cli cli = { .command = "rollcall version", .about = "Prints the version." };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
     printf("rollcall %s\n", RC_VERSION);
     return true;
+}
+
+/* Here, since only this file knows all subcommands. */
+static bool manual_cmd(int argc, char **argv, struct error *err)
+{
+    const char *dir;
+    struct cli cli = {
+        .command = "rollcall manual",
+        .about = "Writes man pages (DIR/man1) and completions for bash, zsh and fish (DIR/completions). cmake --install does it.",
+        .operands = "DIR",
+        .operand = &dir,
+        .max_operands = 1
+    };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    if (cli.n_operands != 1)
+        return error_set(err, ERR_USAGE, "give the folder to write into; see 'rollcall manual --help'");
+    return manual_write(subcommands, ARRAY_SIZE(subcommands), dir, err);
 }
 
 static void usage_print(FILE *out)
@@ -70,7 +94,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (strcmp(argv[1], "--version") == 0)
-        argv[1] = "version";
+        argv[1] = "version", argc = 2;
     for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++) {
         if (strcmp(argv[1], subcommands[i]->name) != 0)
             continue;

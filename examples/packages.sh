@@ -9,13 +9,14 @@
 # not among the four is taken for newer. FLINT 3 holds Arb itself.
 packages_table='
 build | all                                    | cmake gcc libc6-dev libcurl4-openssl-dev libflint-dev libfyaml-dev libgmp-dev
-build | all                                    | libjansson-dev libmbedtls-dev libmpfr-dev libncurses-dev libnng-dev libpcre2-dev
-build | all                                    | libseccomp-dev libsnappy-dev libsqlite3-dev libutf8proc-dev libzstd-dev ninja-build pkg-config
+build | all                                    | libjansson-dev libmbedtls-dev libmicrohttpd-dev libmpfr-dev libncurses-dev libnng-dev
+build | all                                    | libpcre2-dev libseccomp-dev libsnappy-dev libsqlite3-dev libutf8proc-dev libzstd-dev
+build | all                                    | ninja-build pkg-config
 build | all                                    | python3-minimal zlib1g-dev
 build | debian-12 ubuntu-22.04                 | libflint-arb-dev
 build | debian-12 ubuntu-22.04 ubuntu-24.04    | libmsgpack-dev
 build | debian-13 newer                        | libmsgpack-c-dev
-test  | all                                    | bubblewrap clang libcmocka-dev libvterm-dev procps python3 tmux valgrind
+test  | all                                    | bubblewrap clang git libcmocka-dev libvterm-dev procps python3 tmux valgrind
 test  | debian-12 debian-13 ubuntu-24.04 newer | libclang-rt-dev
 test  | ubuntu-22.04                           | libclang-common-14-dev
 test  | debian-12 ubuntu-22.04 ubuntu-24.04    | clang-format-14

@@ -1,4 +1,4 @@
-/* device.c - opening devices by name, and what every back end shares */
+/* device.c - opening devices by name, and what all back ends share */
 #include "kernels/ops.h"
 #include "kernels/philox.h"
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define CUDA_LIB "librollcall_cuda.so"
-/* Where it may be, from the executable's folder, before where the loader looks: built, beside a test program, installed. */
+/* Where the library may be, relative to the executable's folder, before the loader's own path: built, next to a test program, installed. */
 static const char *const cuda_lib_at[] = { CUDA_LIB, "../" CUDA_LIB, "../lib/rollcall/" CUDA_LIB };
 
 static struct device *cuda_open(int index, struct error *err)

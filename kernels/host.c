@@ -1,4 +1,4 @@
-/* host.c - memory, copies and checks of the back ends on host memory */
+/* host.c - memory, copies and checks for the back ends on host memory */
 #include "kernels/host.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ bool host_mem_info(UNUSED struct device *dev, size_t *free_bytes, size_t *total_
 {
     long page = sysconf(_SC_PAGESIZE), avail = sysconf(_SC_AVPHYS_PAGES), total = sysconf(_SC_PHYS_PAGES);
     if (page < 0 || avail < 0 || total < 0)
-        return error_errno(err, "cannot learn the size of memory");
+        return error_errno(err, "cannot determine the size of memory");
     *free_bytes = (size_t)avail * (size_t)page;
     *total_bytes = (size_t)total * (size_t)page;
     return true;

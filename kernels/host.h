@@ -5,7 +5,7 @@
 #include <math.h>
 #include "kernels/ops.h"
 
-/* Page of the KV pool as ref and the checks of cpu see it. */
+/* A page of the KV pool as ref and cpu's checks see it. */
 #define HOST_PAGE_TOK 32
 
 void *host_mem_new(struct device *dev, size_t size_bytes, const char *what, struct error *err);
@@ -20,7 +20,7 @@ extern const struct comm_ops host_comm_ops;    // collective/host.c
 bool host_sync(struct device *dev, struct error *err);
 struct mark *host_mark_new(struct device *dev, struct error *err);
 void host_mark_free(struct device *dev, struct mark *m);
-bool host_mark_set(struct device *dev, struct mark *m, struct error *err);    // and wait: all is done when a call returns
+bool host_mark_set(struct device *dev, struct mark *m, struct error *err);    // and wait: all work is done when a call returns
 bool host_mark_done(struct device *dev, struct mark *m, bool *done, struct error *err);
 bool host_lane_copy(struct device *dev, int lane, void *dst, const void *src, size_t size_bytes, struct error *err);
 bool host_lane_sum(struct device *dev, int lane, const struct lane_sum *s, struct error *err);
@@ -30,7 +30,7 @@ bool host_rows_scatter(struct device *dev, const struct rows_scatter *a, struct 
 bool host_kv_copy(struct device *dev, const struct kv_copy *a, struct error *err);
 bool host_mem_fill(struct device *dev, const struct mem_fill *a, struct error *err);
 bool host_mem_hash(struct device *dev, const struct mem_hash *a, struct error *err);
-/* A step whose state is in host memory is any step here. */
+/* Here all state is in host memory, so adamw_host is the ordinary step. */
 static inline struct adamw host_adamw(const struct adamw_host *a)
 {
     struct adamw step = a->step;
@@ -38,7 +38,7 @@ static inline struct adamw host_adamw(const struct adamw_host *a)
     return step;
 }
 
-/* Argument checks; each names the operation and the value that is wrong. */
+/* Argument checks; each error names the operation and the wrong value. */
 bool attn_heads_check(const char *op, struct attn_heads h, struct error *err);
 bool attn_seq_check(const char *op, const int32_t *seq, int64_t n_seq, int64_t n, struct error *err);
 bool attn_paged_check(const struct attn_paged *a, int page_tok, struct error *err);

@@ -1,24 +1,24 @@
-/* ops.h - the operations a transformer is made of, and the devices that do them
+/* ops.h - the operations of a transformer, and the devices that run them
  *
- * A device is one ordered stream of work over its own memory: operations take effect in the order of the calls, return
- * before they are done (cuda) or after (cpu, ref), and are only known to be done after device_sync. One thread at a time
- * drives a device. Back ends: "ref" (plain C, double accumulators: the oracle), "cpu:N" (own AVX-512, AVX2 or portable
- * code), "cuda:N". The model is written once against this table.
+ * A device is one ordered stream of work over its own memory: operations take effect in the order of the calls, return before they
+ * are done (cuda) or after (cpu, ref), and are only certain to be done after device_sync. One thread at a time drives a device.
+ * Back ends: "ref" (plain C, double accumulators: the reference), "cpu:N" (our AVX-512, AVX2 or portable code), "cuda:N". The model
+ * code is written once, against this table.
  *
  * Promises of every back end:
- *  1. A row's result (a token's activations, its log-prob, its sample) is the same bits whatever other rows are in the
- *     call, wherever it stands in the batch, and however many threads work. attn_fwd over packed rows and attn_paged
+ *  1. A row's result (a token's activations, its log-prob, its sample) has the same bits whatever other rows are in the call,
+ *    wherever it is in the batch, and however many threads work. attn_fwd over packed rows and attn_paged
  *     over pages give the same bits for the same query and keys.
- *  2. Gradients are the same bits for the same call sequence (no order left to chance).
+ *  2. Gradients have the same bits for the same sequence of calls (no order is left to chance).
  *  3. cpu: the three code paths give the same bits.
  *
- * Conventions: all pointers are device memory of that device unless "host" is said; matrices are row-major; sizes are
+ * Conventions: all pointers are memory of that device unless marked "host"; matrices are row-major; sizes are
  * elements; n = 0 rows is allowed and does nothing. `dtype` is the type of weights and activations (and of gradients of
- * activations) in the call; sums are fp32 inside whatever it is. Statistics, logits, log-probs, gradients of weights,
- * masters and moments are fp32 always. "+=" means: what the call sums up itself begins at 0, and that sum is added to what is
- * there in one fp32 addition. So a call that adds to y leaves the bits of the same call on zeros followed by axpy, and gradients
- * may be summed up in place or apart. Clear y first where needed.
- * A call that fails (sizes, memory, launch) has done nothing that may be relied on. */
+ * activations) in the call; internal sums are always fp32. Statistics, logits, log-probs, gradients of weights, masters and moments
+ * are always fp32. "+=" means: the call's own sum begins at 0, and is then added to the existing value in one fp32 addition. So a
+ * call that adds to y leaves the same bits as the same call on zeros followed by axpy, and gradients may be summed in place or
+ * separately. Clear y first where needed. After a call that fails (sizes, memory, launch) the contents of its outputs are
+ * undefined. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ static inline size_t dtype_size(enum dtype t)
 {
     return t == DT_BF16 ? 2 : 4;
 }
-static inline uint16_t bf16_from_f32(float x)    // round to nearest even; a NaN stays one
+static inline uint16_t bf16_from_f32(float x)    // round to nearest even; a NaN stays a NaN
 {
     union {
         float f;
@@ -59,18 +59,18 @@ enum device_kind {
     DEVICE_CPU,
     DEVICE_CUDA,
 };
-/* What is known of every device; a back end's own struct starts with it. Read only for users. */
+/* What every device has; a back end's own struct starts with it. Read-only for users. */
 struct device {
     const struct ops *op;
     enum device_kind kind;
     int index;              // the N of cpu:N and cuda:N
-    int n_thread;           // cpu: threads that work on it, with the caller's
+    int n_thread;           // cpu: threads that work on it, including the caller's
     char name[32];          // "cpu:0"
     char what[96];          // "AMD EPYC, avx512, 2 threads", for logs
-    int kv_page_tok;        // tokens in a KV page (a multiple of 32); the layout inside a page is the back end's
-    int64_t head_rows;      // rows of logits worth handling at a time when vocab is 1: rows = head_rows / vocab, at least 1
+    int kv_page_tok;        // tokens in a KV page (a multiple of 32); the back end decides the layout inside a page
+    int64_t head_rows;      // rows of logits worth processing at a time, times vocab: rows = head_rows / vocab, at least 1
     bool can_capture;       // graph_begin and its family work (cuda)
-    bool host_memory;       // pointers of this device may be read by the host after device_sync (ref, cpu)
+    bool host_memory;       // the host may read this device's pointers after device_sync (ref, cpu)
     struct trace *trace;    // of trace.h, or NULL
 };
 
@@ -78,10 +78,10 @@ struct device {
  * picks a cpu code path (an unsupported one is an error). NULL: see err. */
 struct device *device_new(const char *name, int n_thread, struct error *err);
 void device_free(struct device *dev);    // memory still held on it is lost; NULL is fine
-/* Wait until everything asked for is done; reports an error of an earlier asynchronous operation. */
+/* Wait until all requested work is done; reports an error of an earlier asynchronous operation. */
 MUST_USE bool device_sync(struct device *dev, struct error *err);
 
-/* --- memory: not for the inside of a step ------------------------------------------------------------------------- */
+/* --- memory: not to be used inside a step ------------------------------------------------------------------------- */
 /* size_bytes of device memory, aligned to 256 bytes, contents undefined; NULL: err says what it was for. */
 void *mem_new(struct device *dev, size_t size_bytes, const char *what, struct error *err);
 void mem_free(struct device *dev, void *p);
@@ -95,17 +95,17 @@ enum copy_dir {
     COPY_D2H,
     COPY_D2D,
 };
-/* Copy in stream order. H2D from ordinary host memory may be reused on return; from host_new memory only after the copy is
- * done. D2H: the bytes are there after device_sync. */
+/* Copy in stream order. H2D: ordinary host memory may be reused on return, host_new memory only after the copy is done. D2H: the
+ * bytes have arrived after device_sync. */
 MUST_USE bool mem_copy(struct device *dev, void *dst, const void *src, size_t size_bytes, enum copy_dir dir, struct error *err);
 
-/* A point in the order of work, so that the host can wait for one call's results while later ones run. Waiting for a mark
- * that was never set returns at once. */
+/* A point in the stream of work, so that the host can wait for one call's results while later calls run. Waiting for a mark that
+ * was never set returns at once. */
 struct mark;
 struct mark *mark_new(struct device *dev, struct error *err);
 void mark_free(struct device *dev, struct mark *m);                                // NULL is fine
-MUST_USE bool mark_set(struct device *dev, struct mark *m, struct error *err);     // after all that was asked for so far
-MUST_USE bool mark_wait(struct device *dev, struct mark *m, struct error *err);    // until what was asked for before it is done
+MUST_USE bool mark_set(struct device *dev, struct mark *m, struct error *err);     // after all work requested so far
+MUST_USE bool mark_wait(struct device *dev, struct mark *m, struct error *err);    // until all work requested before the mark is done
 
 /* Is what was asked for before it done? Does not wait. */
 MUST_USE bool mark_done(struct device *dev, struct mark *m, bool *done, struct error *err);
@@ -128,12 +128,12 @@ MUST_USE bool lane_sum(struct device *dev, int lane, const struct lane_sum *s, s
 MUST_USE bool lane_mark(struct device *dev, int lane, struct mark *m, struct error *err);    // after all that the lane was asked for
 MUST_USE bool lanes_sync(struct device *dev, struct error *err);                             // until all lanes are idle
 
-/* --- memory that another process of this host opens: weights on their way (workers/engine/publish) --------------------------- */
-/* How to find it: a CUDA IPC handle, or the maker's process and descriptor. A plain value that may travel in a message. */
+/* --- memory that another process on this host opens: weights in transit (workers/engine/publish) --------------------------- */
+/* How to find it: a CUDA IPC handle, or the maker's process and descriptor. A plain value that may be sent in a message. */
 struct mem_handle {
     uint8_t bytes[96];
 };
-/* As mem_new, and fills h; freed with mem_share_free, which must not come before the others have closed it. */
+/* Like mem_new, and fills h; freed with mem_share_free, but only after the others have closed it. */
 void *mem_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err);
 void mem_share_free(struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h);
 /* Another process's memory, on this device or another one of the host, as this device reads and writes it. NULL: see err. */
@@ -141,35 +141,35 @@ void *mem_share_open(struct device *dev, const struct mem_handle *h, size_t size
 void mem_share_close(struct device *dev, const void *p, size_t size_bytes);
 
 /* --- weights ------------------------------------------------------------------------------------------------------- */
-/* A matrix (n_out, n_in) row-major as in Hugging Face (y = x W^T), with whatever form the back end computes best from: a
- * packed copy on cpu, the K split and chosen algorithms on cuda. data is borrowed until weight_free. */
+/* A matrix (n_out, n_in) row-major as in Hugging Face (y = x W^T), in the form from which the back end computes best: a packed copy
+ * on cpu, the K split and chosen algorithms on cuda. data is borrowed until weight_free. */
 struct weight {
     const void *data;    // (n_out, n_in) of dtype
     enum dtype dtype;
     int64_t n_out, n_in;
-    bool for_bwd;    // linear_bwd_x will be asked for
-    void *pack;      // the back end's
+    bool for_bwd;    // linear_bwd_x will be called
+    void *pack;      // the back end's own data
 };
-/* Make the handle; packs at once, so data must hold its values (or weight_refresh later). NULL: see err. */
+/* Make the handle. It packs at once, so data must already hold its values (or call weight_refresh later). NULL: see err. */
 struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, bool for_bwd,
                           struct error *err);
 void weight_free(struct device *dev, struct weight *w);
-/* data has changed (loading, optimizer step, publication): pack again, in stream order. */
+/* Call when data has changed (loading, optimizer step, publication): packs again, in stream order. */
 MUST_USE bool weight_refresh(struct device *dev, struct weight *w, struct error *err);
 
-/* What promise 1 costs in one product y (n, n_out) = x W^T + bias, on random data and weights that are in no cache; times as
- * part of a recorded run. For measurements, with memory of its own; cuda only, elsewhere the table has NULL. */
+/* Measure what promise 1 costs in one product y (n, n_out) = x W^T + bias, on random data with weights in no cache, timed in a
+ * recorded run. It allocates its own memory; cuda only, elsewhere the table has NULL. */
 struct linear_cost {
     int64_t n, n_out, n_in;
     bool bias;
     enum dtype y_dtype;
     double rule_us;    // out: linear_fwd
-    double best_us;    // out: the best of eight algorithms that may add up in any order
+    double best_us;    // out: the best of eight algorithms that may sum in any order
 };
 
 /* --- graphs (cuda; device.can_capture) ------------------------------------------------------------------------------ */
 struct graph;
-/* Between begin and end operations are recorded, not done; run each kind of call once before, so that scratch exists. */
+/* Between begin and end operations are recorded, not run; run each kind of call once before, so that its scratch exists. */
 MUST_USE bool graph_begin(struct device *dev, struct error *err);
 struct graph *graph_end(struct device *dev, struct error *err);
 MUST_USE bool graph_launch(struct device *dev, struct graph *g, struct error *err);
@@ -177,8 +177,8 @@ void graph_free(struct device *dev, struct graph *g);
 
 /* --- the operations: each takes a struct of its own name ------------------------------------------------------------ */
 
-/* y[i] = table[row[i]]: token embedding, or picking rows of activations. Ids outside [0, n_row) are an error on cpu and
- * ref, and give a row of zeros on cuda. */
+/* y[i] = table[row[i]]: token embedding, or selecting rows of activations. Ids outside [0, n_row) are an error on cpu and ref, and
+ * give a row of zeros on cuda. */
 struct rows_gather {
     void *y;               // (n, d) dtype
     const void *table;     // (n_row, d) dtype
@@ -186,7 +186,7 @@ struct rows_gather {
     int64_t n, n_row, d;
     enum dtype dtype;
 };
-/* y[row[i]] = x[i]; each row named at most once, other rows untouched. */
+/* y[row[i]] = x[i]; each row occurs at most once, other rows are untouched. */
 struct rows_scatter {
     void *y;               // (n_row, d) dtype
     const void *x;         // (n, d) dtype
@@ -207,7 +207,7 @@ struct embed_bwd {
  * the product with w as Hugging Face does. RMSNorm, arXiv 1910.07467, eq. 4. */
 struct rmsnorm_fwd {
     void *y;            // (n, d) dtype
-    void *sum;          // (n, d) dtype: where x + add goes; may be x; needed with add
+    void *sum;          // (n, d) dtype: receives x + add; may be x; needed with add
     const void *x;      // (n, d) dtype
     const void *add;    // (n, d) dtype, or NULL
     const void *w;      // (d) dtype
@@ -260,15 +260,15 @@ struct linear_bwd_w {
 struct attn_heads {
     int n_q, n_kv, hd;    // hd: a multiple of 16, at most 256 (cuda: 16, 32, 64 or 128)
 };
-/* A KV pool of one layer: pages of kv_page_bytes each, K and V of kv_page_tok tokens of all KV heads; the layout inside is
- * the back end's, so a page is copied whole (kv_copy) or not at all. */
+/* A KV pool of one layer: pages of kv_page_bytes each, K and V of kv_page_tok tokens of all KV heads; the back end decides the
+ * layout inside, so only whole pages are copied (kv_copy). */
 static inline size_t kv_page_bytes(const struct device *dev, struct attn_heads h, enum dtype t)
 {
     return (size_t)2 * (size_t)h.n_kv * (size_t)dev->kv_page_tok * (size_t)h.hd * dtype_size(t);
 }
 /* q and k of each row: optional RMSNorm over hd (Qwen3), then rotation by the row's position, half-split as in Hugging
  * Face: (a, b) -> (a cos - b sin, b cos + a sin) for a in the first half, b in the second. v is copied when out is not
- * qkv. K and V also go to the KV pool where slot says so. RoPE, arXiv 2104.09864. */
+ * qkv. K and V are also written to the KV pool where slot says so. RoPE, arXiv 2104.09864. */
 struct rope_fwd {
     void *out;                 // (n, (n_q + 2 n_kv) hd) dtype; may be qkv (then nothing is left for a q/k norm's backward)
     const void *qkv;           // same shape, dtype
@@ -277,13 +277,13 @@ struct rope_fwd {
     const void *q_norm;        // (hd) dtype, or NULL
     const void *k_norm;        // (hd) dtype, or NULL
     void *kv;                  // pool, or NULL
-    const int32_t *slot;       // (n) page * kv_page_tok + place in it, or -1: do not write; NULL without a pool
+    const int32_t *slot;       // (n) page * kv_page_tok + place in the page, or -1: do not write; NULL without a pool
     int64_t n, n_pos;
     struct attn_heads heads;
     float eps;    // of the q/k norm
     enum dtype dtype;
 };
-/* dqkv (gradient by out) becomes the gradient by qkv, in place. */
+/* dqkv (gradient with respect to out) becomes the gradient with respect to qkv, in place. */
 struct rope_bwd {
     void *dqkv;         // (n, (n_q + 2 n_kv) hd) dtype, in and out
     const void *qkv;    // the forward's input; needed with q/k norm
@@ -329,7 +329,7 @@ struct attn_bwd {
     struct attn_heads heads;
     enum dtype dtype;
 };
-/* Attention of queries over KV pages (decode: one query a sequence; prefill: several). Query rows of sequence s are
+/* Attention of queries over KV pages (decode: one query per sequence; prefill: several). Query rows of sequence s are
  * q_seq[s] .. q_seq[s + 1] - 1, the last of them at position kv_len[s] - 1; K and V of all its positions are in the pool
  * already (rope_fwd writes them). */
 struct attn_paged {
@@ -337,7 +337,7 @@ struct attn_paged {
     const void *qkv;          // (n, (n_q + 2 n_kv) hd) dtype, after rope_fwd: its k and v are not read
     const void *kv;           // pool of this layer
     const int32_t *page;      // (n_seq, max_page) page numbers in order
-    const int32_t *kv_len;    // (n_seq) tokens in the pool, this call's with them; 0: the sequence is not there, out untouched
+    const int32_t *kv_len;    // (n_seq) tokens in the pool, including this call's; 0: the sequence is absent, out untouched
     const int32_t *q_seq;     // (n_seq + 1); NULL: one query each, row s for sequence s
     int64_t n, n_seq, max_page;
     int64_t max_q;     // upper bound on queries of a sequence (1 for decode)
@@ -383,7 +383,7 @@ struct axpy {
     int64_t n;
     float scale;
 };
-/* Every byte set to `byte`. */
+/* Set every byte to `byte`. */
 struct mem_fill {
     void *y;
     size_t size_bytes;
@@ -413,7 +413,7 @@ struct logprob_bwd {
     float temperature;
     enum dtype dtype;
 };
-/* Clipped policy loss with k3 penalty, and its gradient by each token's log-prob:
+/* Clipped policy loss with k3 penalty, and its gradient with respect to each token's log-prob:
  *   loss = weight (-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) + beta (e^x - x - 1)),
  *   r = exp(logp - logp_old), x = logp_ref - logp;    coef = dloss/dlogp.
  * PPO, arXiv 1707.06347, eq. 7; two widths: DAPO, arXiv 2503.14476, section 3.1; k3: DeepSeekMath, arXiv 2402.03300, eq. 4. */
@@ -429,20 +429,20 @@ struct policy_loss {
     float clip_low, clip_high, beta;
 };
 
-/* What a row is sampled with; its token depends on this row, its logits and nothing else. */
+/* How a row is sampled; its token depends only on these values and the row's logits. */
 struct sample_row {
     uint64_t seed;
     int64_t item;
     int32_t sample;
-    int32_t pos;          // of the token drawn, in its sequence
-    float temperature;    // 0: the largest logit, lowest id of equals; its logp is then at temperature 1
-    float top_p;          // keep the likeliest whose probabilities reach top_p (of what top_k left); 1: off
+    int32_t pos;          // position of the drawn token in its sequence
+    float temperature;    // 0: the largest logit, the lowest id among equals; its logp is then at temperature 1
+    float top_p;          // keep the likeliest tokens whose probabilities reach top_p (of those left by top_k); 1: off
     float min_p;          // keep those with at least min_p times the largest probability; 0: off
     int32_t top_k;        // keep those not below the k-th largest logit; 0: off
 };
-/* Draw one token a row. logp is that of the whole tempered distribution, before top-k, top-p and min-p, the same bits as
- * logprob_fwd gives for these logits, id and temperature. Noise: Philox-4x32-10 (Salmon et al., SC11) at counter
- * (item, sample, pos), key seed; one uniform number, inverted over the cumulative distribution in id order. */
+/* Draw one token per row. logp is that of the whole tempered distribution, before top-k, top-p and min-p, with the same bits that
+ * logprob_fwd gives for these logits, id and temperature. Noise: Philox-4x32-10 (Salmon et al., SC11) at counter (item, sample,
+ * pos), key seed; one uniform number, inverted through the cumulative distribution in id order. */
 struct sample_fwd {
     int32_t *id;                     // (n)
     float *logp;                     // (n), or NULL
@@ -452,15 +452,16 @@ struct sample_fwd {
     int64_t n, vocab, n_live, ld;    // n_live 0: vocab; ld 0: vocab
 };
 
-/* part[b] = sum of x^2 over elements b SUMSQ_BLOCK and on, each in a fixed order. For the global gradient norm: the parts of a
- * shard that begins at a multiple of SUMSQ_BLOCK are the whole's, so the norm does not depend on who has which shard. */
+/* part[b] = sum of x^2 over the block of elements from b SUMSQ_BLOCK on, in a fixed order. For the global gradient norm: the parts
+ * of a shard that begins at a multiple of SUMSQ_BLOCK equal those of the whole, so the norm does not depend on which rank has which
+ * shard. */
 #define SUMSQ_BLOCK 8192
 struct sumsq {
     double *part;      // (n / SUMSQ_BLOCK, rounded up)
     const float *x;    // (n)
     int64_t n;
 };
-/* sum = sum of the parts, in an order that n alone decides. */
+/* sum = sum of the parts, in an order that depends only on n. */
 struct sum_parts {
     double *sum;           // (1)
     const double *part;    // (n)
@@ -481,19 +482,19 @@ struct adamw {
     float *master, *m, *v;    // (n)
     const float *grad;        // (n)
     const float *coef;        // (1), or NULL: 1
-    int64_t n, step;          // step: this one's number, from 1
+    int64_t n, step;          // step: number of this step, from 1
     float lr, beta1, beta2, eps, decay;
     enum dtype dtype;
 };
-/* The same step with master, m and v in host_new memory, brought to the device piece by piece and back; the same bits. Weights
- * are new for the next operation; master, m, v and the stage are in use until device_sync. */
+/* The same step with master, m and v in host_new memory, moved to the device and back piece by piece; the same bits. The next
+ * operation sees the new weights; master, m, v and the stage are in use until device_sync. */
 struct adamw_host {
     struct adamw step;     // master NULL: the fp32 weight is the master, and stays on the device
-    void *stage;           // device memory that the pieces pass through
+    void *stage;           // device memory through which the pieces pass
     size_t stage_bytes;    // some 100 MB keep a bus busy; at least 64 KiB
 };
 /* A 64-bit hash of memory, for comparing weights between processes and back ends (the same everywhere):
- * sum over words i of mix(word_i + (i + 1) * 0x9e3779b97f4a7c15), mix: splitmix64's; a last part of a word is zero-filled. */
+ * sum over words i of mix(word_i + (i + 1) * 0x9e3779b97f4a7c15), mix: splitmix64's; an incomplete last word is zero-filled. */
 struct mem_hash {
     uint64_t *hash;    // (1)
     const void *x;
@@ -507,7 +508,7 @@ struct mem_hash {
     X(add_fwd) X(cast) X(axpy) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
     X(adamw) X(adamw_host) X(mem_hash)
 // clang-format on
-/* A back end: its life cycle and one function an operation. */
+/* A back end: its life cycle and one function per operation. */
 struct ops {
     void (*device_free)(struct device *);
     bool (*device_sync)(struct device *, struct error *);
@@ -543,13 +544,13 @@ struct ops {
     OPS_TABLE(OPS_ROW)
 #undef OPS_ROW
 };
-/* Call one: OP(dev, err, rmsnorm_fwd, .y = y, .x = x, ...). Fields not named are 0. Returns bool. */
+/* Call one: OP(dev, err, rmsnorm_fwd, .y = y, .x = x, ...). Omitted fields are 0. Returns bool. */
 #define OP(dev, err, name, ...) ((dev)->op->name((dev), &(struct name){ __VA_ARGS__ }, (err)))
 
 /* The uniform number in (0, 1) that sample_fwd draws for a row; the same everywhere. */
 float sample_uniform(const struct sample_row *row);
 
-/* Each back end's own way in, called by device_new. rc_ops_cuda is what librollcall_cuda.so exports. */
+/* Each back end's entry point, called by device_new. librollcall_cuda.so exports rc_ops_cuda. */
 struct device *device_new_ref(struct error *err);
 struct device *device_new_cpu(int index, int n_thread, struct error *err);
 typedef struct device *rc_ops_cuda_fn(int index, struct error *err);

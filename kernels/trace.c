@@ -1,4 +1,4 @@
-/* trace.c - a table of operations that notes the time around another */
+/* trace.c - a table of operations that records the times of the calls it passes on */
 #include "kernels/trace.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -66,7 +66,7 @@ static bool mem_copy_trace(struct device *dev, void *dst, const void *src, size_
 
 bool trace_start(struct device *dev, int64_t max_events, struct error *err)
 {
-    BUG_IF(dev->trace, "%s is being traced already", dev->name);
+    BUG_IF(dev->trace, "%s is already being traced", dev->name);
     struct trace *t = calloc(1, sizeof *t + (size_t)max_events * sizeof t->event[0]);
     if (!t)
         return error_set(err, ERR_NO_MEMORY, "no memory for a trace of %" PRId64 " events", max_events);

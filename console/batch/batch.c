@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
+#include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
+#include "protocol/run/metrics.h"
 
 #define SETS_MAX 16
 #define HEADING_EVERY 24    // text lines between two headings: one on every screen of 25 rows
@@ -62,6 +64,38 @@ bool batch_format_parse(const char *text, enum batch_format *format, struct erro
     else
         return error_set(err, ERR_USAGE, "unknown format '%s'; it is text or jsonl", text);
     return true;
+}
+
+#define FIELDS_MAX 64
+
+/* The next of names between commas, into out; false: there is none. */
+static bool field_next(const char **at, char out[64])
+{
+    while (**at == ',' || **at == ' ')
+        (*at)++;
+    size_t n = strcspn(*at, ", ");
+    snprintf(out, 64, "%.*s", (int)MIN(n, (size_t)63), *at);
+    *at += n;
+    return n > 0;
+}
+
+bool batch_fields_check(const char *fields, struct error *err)
+{
+    char name[64];
+    int n = 0;
+    for (const char *at = fields; field_next(&at, name); n++)
+        if (metric_find(name) < 0 && strncmp(name, "reward/", 7) != 0 && strncmp(name, "eval/", 5) != 0)
+            return error_set(err, ERR_USAGE, "--fields: there is no metric '%s'; 'rollcall metrics' lists them", name);
+    return (n > 0 && n <= FIELDS_MAX) || error_set(err, ERR_USAGE, "--fields takes 1 to %d names", FIELDS_MAX);
+}
+
+static bool field_wanted(const struct batch *b, const char *metric)
+{
+    char name[64];
+    for (const char *at = b->config.fields; at && field_next(&at, name);)
+        if (strcmp(name, metric) == 0)
+            return true;
+    return b->config.fields == NULL;
 }
 
 struct batch *batch_new(const struct batch_config *config, struct error *err)
@@ -125,47 +159,78 @@ static void duration_format(char *out, size_t size, double s)
         snprintf(out, size, "%ld:%02ld", t / 60, t % 60);
 }
 
+/* The text's columns: the usual ones, or those of the fields asked for, each as wide as its name. */
+static int columns_make(const struct batch *b, struct column *out, char names[FIELDS_MAX][64])
+{
+    int n = 0;
+    if (!b->config.fields) {
+        memcpy(out, columns, sizeof(columns));
+        return ARRAY_SIZE(columns);
+    }
+    for (const char *at = b->config.fields; n < FIELDS_MAX && field_next(&at, names[n]); n++)
+        out[n] = (struct column){ names[n], names[n], MAX((int)strlen(names[n]), 9), -1, 1 };
+    return n;
+}
+
 static void heading_write(struct batch *b)
 {
-    char line[256];
-    int at = snprintf(line, sizeof(line), "%11s", "step");
-    for (size_t i = 0; i < ARRAY_SIZE(columns); i++)
-        at += snprintf(line + at, sizeof(line) - (size_t)at, " %*s", columns[i].width, columns[i].heading);
-    snprintf(line + at, sizeof(line) - (size_t)at, " %8s", "left");
-    line_write(b, line);
+    struct column column[FIELDS_MAX];
+    char names[FIELDS_MAX][64];
+    struct buf line = BUF_INIT;
+    int n = columns_make(b, column, names);
+    buf_fmt(&line, "%11s", "step");
+    for (int i = 0; i < n; i++)
+        buf_fmt(&line, " %*s", column[i].width, column[i].heading);
+    buf_fmt(&line, " %8s", "left");
+    line_write(b, buf_text(&line));
+    buf_release(&line);
+}
+
+static void value_add(struct buf *line, const struct column *c, double v)
+{
+    char text[32];
+    if (!isfinite(v) || fabs(v) >= 1e9)
+        snprintf(text, sizeof(text), "%s", isnan(v) ? "-" : "huge");
+    else if (c->digits < 0)
+        snprintf(text, sizeof(text), "%.6g", v);
+    else
+        snprintf(text, sizeof(text), "%.*f", c->digits, v);
+    buf_fmt(line, " %*s", c->width, text);
 }
 
 static char *step_text(const struct batch *b, const struct batch_metric *metric, int n_metric)
 {
-    char line[256], count[32], left[24];
+    struct column column[FIELDS_MAX];
+    char names[FIELDS_MAX][64], count[48], left[24];
+    struct buf line = BUF_INIT;
+    int n = columns_make(b, column, names);
     if (b->max_steps > 0)
         snprintf(count, sizeof(count), "%" PRId64 "/%" PRId64, b->step, b->max_steps);
     else
         snprintf(count, sizeof(count), "%" PRId64, b->step);
-    int at = snprintf(line, sizeof(line), "%11s", count);
-    for (size_t i = 0; i < ARRAY_SIZE(columns); i++) {
+    buf_fmt(&line, "%11s", count);
+    for (int i = 0; i < n; i++) {
         double v = NAN;
         for (int j = 0; j < n_metric; j++)
-            if (strcmp(metric[j].name, columns[i].metric) == 0)
-                v = metric[j].value * columns[i].scale;
-        if (isfinite(v) && fabs(v) < 1e9)
-            at += snprintf(line + at, sizeof(line) - (size_t)at, " %*.*f", columns[i].width, columns[i].digits, v);
-        else
-            at += snprintf(line + at, sizeof(line) - (size_t)at, " %*s", columns[i].width, isnan(v) ? "-" : "huge");
+            if (strcmp(metric[j].name, column[i].metric) == 0)
+                v = metric[j].value * column[i].scale;
+        value_add(&line, &column[i], v);
     }
     double left_s = NAN;
     if (b->max_steps > b->step && b->step > b->first_step)
         left_s = (double)(clock_ns() - b->first_step_ns) * 1e-9 / (double)(b->step - b->first_step) * (double)(b->max_steps - b->step);
     duration_format(left, sizeof(left), b->max_steps == b->step ? 0 : left_s);
-    snprintf(line + at, sizeof(line) - (size_t)at, " %8s", left);
-    return strdup(line);
+    buf_fmt(&line, " %8s", left);
+    char *text = strdup(buf_text(&line));
+    buf_release(&line);
+    return text;
 }
 
 static json_t *step_json(const struct batch *b, const struct batch_metric *metric, int n_metric)
 {
     json_t *values = json_object();
     for (int i = 0; i < n_metric; i++)
-        if (isfinite(metric[i].value))
+        if (isfinite(metric[i].value) && field_wanted(b, metric[i].name))
             json_object_set_new(values, metric[i].name, json_real(metric[i].value));
     return json_pack("{s:s, s:I, s:o}", "event", "step", "step", (json_int_t)b->step, "metrics", values);
 }
@@ -308,6 +373,22 @@ void batch_note(struct batch *b, const char *text)
     snprintf(line, sizeof(line), "%11s %s", "", text);
     held_flush(b);
     line_write(b, line);
+}
+
+void batch_doctor(struct batch *b, int64_t step, const char *kind, const char *text, const char *remedy)
+{
+    if (b->config.format == BATCH_TEXT) {
+        struct buf line = BUF_INIT;
+        buf_fmt(&line, "%s%s%s", text, remedy[0] ? ": " : "", remedy);
+        batch_note(b, buf_text(&line));
+        buf_release(&line);
+        return;
+    }
+    json_t *json = json_pack("{s:s, s:I, s:s, s:s, s:s}", "event", "doctor", "step", (json_int_t)step, "kind", kind, "text", text, "remedy",
+                             remedy);
+    held_flush(b);
+    json_write(b, json);
+    json_decref(json);
 }
 
 static void closing_table_write(struct batch *b, const char *outcome, const char *reason)

@@ -19,9 +19,10 @@ enum batch_format {
 };
 struct batch_config {
     enum batch_format format;
-    double interval_s;    // least time between two step lines; 0: every step. The last step is always printed
-    FILE *out;            // borrowed until batch_free
-    const char *run;      // the run's name for the text's first line, or NULL; borrowed by batch_new
+    double interval_s;     // least time between two step lines; 0: every step. The last step is always printed
+    FILE *out;             // borrowed until batch_free
+    const char *run;       // the run's name for the text's first line, or NULL; borrowed by batch_new
+    const char *fields;    // metrics to tell, names between commas; NULL: the usual ones (text), all (jsonl). Borrowed until batch_free
 };
 struct batch_metric {
     const char *name;    // as in protocol/run/metrics.h; borrowed
@@ -30,6 +31,8 @@ struct batch_metric {
 struct batch;
 /* "text" or "jsonl"; ERR_USAGE names the two. */
 MUST_USE bool batch_format_parse(const char *text, enum batch_format *format, struct error *err);
+/* Are these names of metrics (or of the families reward/ and eval/)? ERR_USAGE names the first that is not. */
+MUST_USE bool batch_fields_check(const char *fields, struct error *err);
 struct batch *batch_new(const struct batch_config *config, struct error *err);
 void batch_free(struct batch *b);    // NULL is fine
 /* Optimizer step `step` of max_steps (0: unknown) is done. A step not above the last one (a rollback) is told again. */
@@ -48,6 +51,8 @@ struct batch_event {
 void batch_event(struct batch *b, const struct batch_event *e);
 /* Something an operator should read that is no event of the run ("the link is lost"); text only, jsonl leaves it out. */
 void batch_note(struct batch *b, const char *text);
+/* What bounds or breaks the run (console/fleet/doctor.h), when that has changed: a line, or an event doctor. kind: bound, warn, crit. */
+void batch_doctor(struct batch *b, int64_t step, const char *kind, const char *text, const char *remedy);
 bool batch_broken(const struct batch *b);    // the output could not be written; nothing more will be
 /* Print the end and turn the run's state into the command's result. A state that is not over is told as `left`: the run goes on,
  * only the telling ends. True when finished, or left, and all was written; false with

@@ -8,7 +8,11 @@
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
+#include "console/fleet/doctor.h"
+#include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+
+#define BOUND_TOLD_NS ((int64_t)60 * 1000000000)    // between sentences on what bounds the run: two things may be about equal
 
 struct watch {
     struct batch *batch;
@@ -19,6 +23,12 @@ struct watch {
     double since_s;    // when we came, seconds since 1970
     bool met;          // the run's state when we came has been told
     enum link_state link;
+    int64_t until_step;        // leave with this one; -1: none
+    const char *until_kind;    // leave with an event of this kind; NULL: none
+    bool reached;
+    const char *says;    // name of the diagnosis told last; NULL: none
+    int64_t says_ns;     // when it was told
+    char said[200];      // its text
 };
 
 static void step_tell(struct watch *w, const struct model *m, int64_t step)
@@ -72,6 +82,7 @@ static void events_tell(struct watch *w, const struct model *m)
         if (e->time_s < w->since_s)
             continue;
         steps_tell(w, m, e->step + 1);
+        w->reached = w->reached || (w->until_kind && strcmp(e->kind, w->until_kind) == 0);
         if (e->eval.set[0])
             eval_tell(w, &e->eval);
         else
@@ -94,6 +105,21 @@ static void first_tell(struct watch *w, const struct model *m)
     w->met = true;
 }
 
+/* The same sentence but for its figures? */
+static bool same_words(const char *a, const char *b)
+{
+    static const char figures[] = "0123456789.,";
+    while (*a || *b) {
+        a += strspn(a, figures);
+        b += strspn(b, figures);
+        if (*a != *b)
+            return false;
+        if (*a)
+            a++, b++;
+    }
+    return true;
+}
+
 static void news_tell(struct watch *w, const struct model *m)
 {
     bool whole = m->ended || (m->told_ns != 0 && model_steps_whole(m));    // else steps are on their way that come before events
@@ -109,13 +135,52 @@ static void news_tell(struct watch *w, const struct model *m)
     if (m->link != w->link && m->link == LINK_LOST)
         batch_note(w->batch, m->link_text);
     w->link = m->link;
+    w->reached = w->reached || (w->until_step >= 0 && w->next > w->until_step);
 }
 
-bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *config, int64_t from, struct error *err)
+/* What bounds the run, when it is another thing than before; what is wrong, at once. */
+static void doctor_tell(struct watch *w, const struct model *m, int64_t now_ns)
 {
-    struct watch w = { .next = from, .since_s = clock_wall_s() };
+    static const char *const kinds[] = { [DIAGNOSIS_BOUND] = "bound", [DIAGNOSIS_WARN] = "warn", [DIAGNOSIS_CRIT] = "crit" };
+    struct diagnosis d = doctor_say(m, now_ns);
+    if (!w->met || d.kind == DIAGNOSIS_NONE || d.name == NULL)
+        return;
+    bool other = !w->says || strcmp(d.name, w->says) != 0;
+    if (d.kind == DIAGNOSIS_BOUND ? !other || (w->says && now_ns - w->says_ns < BOUND_TOLD_NS) : !other && same_words(d.text, w->said))
+        return;
+    batch_doctor(w->batch, m->step, kinds[d.kind], d.text, d.remedy);
+    w->says = d.name;
+    w->says_ns = now_ns;
+    memcpy(w->said, d.text, sizeof(w->said));
+}
+
+/* Kinds of events that can be waited for. */
+static const char *const until_kinds[] = { "alert", "checkpoint", "command", "eval", "knob", "return", "state" };
+
+static bool until_step(const char *until, int64_t *step)
+{
+    return strncmp(until, "step=", 5) == 0 && parse_i64(until + 5, step) && *step >= 0;
+}
+
+bool watch_until_check(const char *until, struct error *err)
+{
+    int64_t step;
+    for (size_t i = 0; i < ARRAY_SIZE(until_kinds); i++)
+        if (strcmp(until, until_kinds[i]) == 0)
+            return true;
+    return until_step(until, &step)
+           || error_set(err, ERR_USAGE,
+                        "--until does not know '%.40s'; it is step=N, alert, checkpoint, command, eval, knob, return or state", until);
+}
+
+bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *config, const struct watch_options *options,
+                 struct error *err)
+{
+    struct watch w = { .next = options->from, .since_s = clock_wall_s(), .until_step = -1 };
+    if (options->until && !until_step(options->until, &w.until_step))
+        w.until_kind = options->until;
     if (m->ended) {    // nothing more will come: what there is to tell is the whole run
-        w.next = MAX(from, 0);
+        w.next = options->once ? options->from : MAX(options->from, 0);
         w.since_s = 0;
     }
     bool ok = false, signalled = false;
@@ -145,13 +210,17 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
         if (fds[1].revents || now >= feed->due_ns(feed))
             feed->pump(feed, m, now);
         news_tell(&w, m);
-        if (signalled || batch_broken(w.batch) || m->ended)
+        doctor_tell(&w, m, now);
+        if (signalled || batch_broken(w.batch) || m->ended || w.reached || (options->once && w.met))
             break;
     }
-    if (run_state_is_over(m->state))
+    const char *left = w.reached ? "what was waited for has come; the run goes on" : "the run goes on";
+    if (options->until && !w.reached && run_state_is_over(m->state) && !signalled)
+        ok = error_set(err, ERR_NOT_FOUND, "the run is over, and '%.40s' has not come", options->until);
+    else if (run_state_is_over(m->state))
         ok = batch_end(w.batch, m->state, m->step, m->reason, err);
     else
-        ok = batch_end(w.batch, m->state, m->step, signalled ? "this console was interrupted; the run goes on" : "the run goes on", err)
+        ok = batch_end(w.batch, m->state, m->step, signalled ? "this console was interrupted; the run goes on" : left, err)
              && (!signalled || error_set(err, ERR_STOPPED, "this console was interrupted; the run goes on"));
 out:
     batch_free(w.batch);

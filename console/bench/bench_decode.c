@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/bench/bench.h"
-#include "console/tools/tool_model.h"
+#include "workers/engine/load/tool_model.h"
 #include "kernels/ops.h"
 #include "kernels/trace.h"
 #include "protocol/base/cli.h"

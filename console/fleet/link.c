@@ -5,7 +5,6 @@
  * lost answer is only a second's delay. */
 #include "console/fleet/link.h"
 #include <inttypes.h>
-#include <math.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 #include "console/fleet/logtail.h"
+#include "console/fleet/news.h"
 #include "console/fleet/run_end.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
@@ -116,136 +116,6 @@ static void rollouts_ask(struct link *l)
 
 /* ---- what is heard ---- */
 
-static void gauges_read(struct gauge *g, int *n, int max, const struct mval *map)
-{
-    for (int64_t i = 0; i < mval_n(map) && *n < max; i++) {
-        size_t len;
-        const char *key = mval_key(map, i, &len);
-        double v = mval_f64(mval_at(map, i), NAN);
-        if (!key || isnan(v))
-            continue;
-        snprintf(g[*n].name, sizeof(g[*n].name), "%.*s", (int)MIN(len, sizeof(g[*n].name) - 1), key);
-        g[(*n)++].value = v;
-    }
-}
-
-static void process_read(struct model *m, const struct mval *v, bool from_status, int64_t now_ns)
-{
-    char name[40], word[24];
-    struct proc *p = model_proc(m, mval_text(v, "name", name, sizeof(name)));
-    if (!p)
-        return;
-    mval_text(v, "phase", p->phase, sizeof(p->phase));
-    mval_text(v, "waits_for", p->waits_for, sizeof(p->waits_for));
-    p->phase_s = mval_f64(mval_get(v, "phase_s"), p->phase_s);
-    p->progress = mval_f64(mval_get(v, "progress"), NAN);
-    p->heard_ns = now_ns;
-    p->heard_s = 0;
-    if (from_status) {
-        mval_text(v, "kind", p->kind, sizeof(p->kind));
-        mval_text(v, "plays", p->plays, sizeof(p->plays));
-        p->pid = mval_i64(mval_get(v, "pid"), 0);
-        p->restarts = mval_i64(mval_get(v, "restarts"), 0);
-        p->verdict = proc_verdict_find(mval_text(v, "verdict", word, sizeof(word)));
-        p->n_gauge = 0;
-        double cpu = mval_f64(mval_get(v, "cpu"), NAN), rss = mval_f64(mval_get(v, "rss_mib"), NAN);
-        if (!isnan(cpu))
-            p->gauge[p->n_gauge++] = (struct gauge){ "cpu_share", cpu };
-        if (!isnan(rss))
-            p->gauge[p->n_gauge++] = (struct gauge){ "rss_bytes", rss * (1 << 20) };
-        gauges_read(p->gauge, &p->n_gauge, MODEL_GAUGES, mval_get(v, "gauges"));
-    }
-    model_lane(m, p, now_ns);
-}
-
-/* A knob's value as text, however it travels. */
-static void value_text(const struct mval *v, char *out, size_t size)
-{
-    size_t len;
-    const char *s = mval_str(v, &len);
-    out[0] = 0;
-    if (s)
-        snprintf(out, size, "%.*s", (int)MIN(len, size - 1), s);
-    else if (mval_is(v, KIND_BOOL))
-        snprintf(out, size, "%s", mval_bool(v, false) ? "true" : "false");
-    else if (mval_is(v, KIND_I64))
-        snprintf(out, size, "%" PRId64, mval_i64(v, 0));
-    else if (mval_is(v, KIND_F64))
-        snprintf(out, size, "%.10g", mval_f64(v, NAN));
-}
-
-static void knobs_read(struct model *m, const struct mval *map, int64_t now_ns)
-{
-    for (int64_t i = 0; i < mval_n(map); i++) {
-        char name[64], text[128];
-        size_t len;
-        const char *key = mval_key(map, i, &len);
-        if (!key || len >= sizeof(name))
-            continue;
-        snprintf(name, sizeof(name), "%.*s", (int)len, key);
-        value_text(mval_at(map, i), text, sizeof(text));
-        if (text[0])
-            model_knob(m, name, text, now_ns);
-    }
-}
-
-static void evals_read(struct model *m, const struct mval *map)
-{
-    for (int64_t i = 0; i < mval_n(map); i++) {
-        char set[48];
-        size_t len;
-        const char *key = mval_key(map, i, &len);
-        const struct mval *v = mval_at(map, i);
-        if (!key || len >= sizeof(set))
-            continue;
-        snprintf(set, sizeof(set), "%.*s", (int)len, key);
-        model_eval(m, set, mval_i64(mval_get(v, "step"), 0), mval_i64(mval_get(v, "n"), 0), mval_f64(mval_get(v, "mean"), NAN));
-    }
-}
-
-static void device_read(struct device_view *d, const struct mval *v)
-{
-    const struct mval *f = mval_get(v, "figures");
-    mval_text(v, "name", d->name, sizeof(d->name));
-    mval_text(v, "what", d->what, sizeof(d->what));
-    mval_text(v, "state", d->state, sizeof(d->state));
-    mval_text(v, "throttle", d->throttle, sizeof(d->throttle));
-    d->util_percent = mval_f64(mval_get(f, "util_percent"), NAN);
-    d->mem_used_bytes = mval_f64(mval_get(f, "mem_used_bytes"), NAN);
-    d->mem_total_bytes = mval_f64(mval_get(f, "mem_total_bytes"), NAN);
-    d->temp_celsius = mval_f64(mval_get(f, "temp_celsius"), NAN);
-    d->power_watts = mval_f64(mval_get(f, "power_watts"), NAN);
-    d->power_limit_watts = mval_f64(mval_get(f, "power_limit_watts"), NAN);
-    d->sm_clock_mhz = mval_f64(mval_get(f, "sm_clock_mhz"), NAN);
-    d->ecc_uncorrected = mval_f64(mval_get(f, "ecc_uncorrected"), NAN);
-}
-
-/* A node's host and devices; one whose agent has not sampled yet tells nothing. */
-static void host_read(struct model *m, const struct mval *v)
-{
-    const struct mval *figures = mval_get(v, "host"), *list = mval_get(v, "devices");
-    if (!figures || m->n_host == MODEL_HOSTS)
-        return;
-    struct host_view *h = &m->host[m->n_host++];
-    mval_text(v, "node", h->node, sizeof(h->node));
-    h->cpu_percent = mval_f64(mval_get(figures, "cpu_percent"), NAN);
-    h->mem_used_bytes = mval_f64(mval_get(figures, "mem_used_bytes"), NAN);
-    h->mem_total_bytes = mval_f64(mval_get(figures, "mem_total_bytes"), NAN);
-    h->disk_percent = mval_f64(mval_get(figures, "disk_percent"), NAN);
-    h->n_device = (int)MIN(mval_n(list), (int64_t)(MODEL_DEVICES - m->n_device));
-    for (int i = 0; i < h->n_device; i++)
-        device_read(&m->device[m->n_device++], mval_at(list, i));
-}
-
-static void hosts_read(struct model *m, const struct mval *v)
-{
-    const struct mval *others = mval_get(v, "nodes");
-    m->n_host = m->n_device = 0;
-    host_read(m, v);
-    for (int64_t i = 0; i < mval_n(others); i++)
-        host_read(m, mval_at(others, i));
-}
-
 /* The run's state may be another one: at its end ask for the last of everything, and begin again when it is resumed. */
 static void over_look(struct link *l, const struct model *m, int64_t now_ns)
 {
@@ -267,50 +137,9 @@ static void resumed_look(struct link *l, struct model *m)
         l->telemetry = run_door_listen(&l->door, &err);    // NULL: with the next status
 }
 
-static void status_read(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
+static void status_came(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
 {
-    char word[24], failure[256];
-    int64_t incarnation = mval_i64(mval_get(v, "incarnation"), m->incarnation);
-    mval_text(v, "name", m->name, sizeof(m->name));
-    mval_text(v, "dir", m->dir, sizeof(m->dir));
-    m->state = run_state_find(mval_text(v, "state", word, sizeof(word)));
-    mval_text(v, "reason", m->reason, sizeof(m->reason));
-    if (mval_text(v, "failure", failure, sizeof(failure))[0]) {
-        m->state = RUN_FAILED;
-        memcpy(m->reason, failure, sizeof(m->reason));
-    }
-    mval_text(v, "pause_depth", m->pause_depth, sizeof(m->pause_depth));
-    char alert[sizeof(m->alert) + sizeof(m->alert_remedy)];
-    const char *end = strstr(mval_text(v, "alert", alert, sizeof(alert)), "; ");
-    snprintf(m->alert, sizeof(m->alert), "%.*s", (int)(end ? (size_t)(end - alert) : strlen(alert)), alert);
-    snprintf(m->alert_remedy, sizeof(m->alert_remedy), "%s", end ? end + 2 : "");
-    m->step = mval_i64(mval_get(v, "step"), 0);
-    m->max_steps = mval_i64(mval_get(v, "max_steps"), 0);
-    m->rollout_step = mval_i64(mval_get(v, "rollout_step"), 0);
-    m->elapsed_s = mval_f64(mval_get(v, "elapsed_s"), NAN);
-    m->step_s = mval_f64(mval_get(v, "step_s"), NAN);
-    m->left_s = mval_f64(mval_get(v, "left_s"), NAN);
-    m->checkpoint = mval_i64(mval_get(v, "checkpoint"), -1);
-    m->n_buffer = 0;
-    gauges_read(m->buffer, &m->n_buffer, MODEL_GAUGES, mval_get(v, "buffer"));
-    knobs_read(m, mval_get(v, "knobs"), now_ns);
-    evals_read(m, mval_get(v, "eval"));
-    hosts_read(m, v);
-    const struct mval *list = mval_get(v, "processes");
-    for (int i = m->n_proc - 1; i >= 0; i--) {    // those the agent no longer has
-        bool known = false;
-        char name[40];
-        for (int64_t k = 0; k < mval_n(list) && !known; k++)
-            known = strcmp(mval_text(mval_at(list, k), "name", name, sizeof(name)), m->proc[i].name) == 0;
-        if (!known)
-            model_proc_remove(m, i);
-    }
-    for (int64_t i = 0; i < mval_n(list); i++)
-        process_read(m, mval_at(list, i), true, now_ns);
-    if (incarnation != m->incarnation && m->told_ns != 0 && m->step + 1 < m->n_step)
-        model_steps_cut(m, m->step + 1);    // back at a checkpoint: later steps are done again
-    m->incarnation = incarnation;
-    m->told_ns = now_ns;
+    news_status(m, v, now_ns);
     if (m->step >= m->n_step)
         steps_ask(l, m);
     over_look(l, m, now_ns);
@@ -325,115 +154,10 @@ static void status_read(struct link *l, struct model *m, const struct mval *v, i
     model_changed(m);
 }
 
-static void steps_read(struct link *l, struct model *m, const struct mval *v)
-{
-    size_t n_bytes, time_bytes, value_bytes;
-    const struct mval *names = mval_get(v, "names");
-    const char *step = mval_bin(mval_get(v, "step"), &n_bytes);
-    const char *wall = mval_bin(mval_get(v, "time"), &time_bytes);
-    const char *value = mval_bin(mval_get(v, "value"), &value_bytes);
-    size_t n = n_bytes / sizeof(int64_t), w = (size_t)mval_n(names);
-    if (!step || !wall || !value || n == 0 || time_bytes != n * 8 || value_bytes / 8 != n * w || value_bytes % 8)
-        return;
-    char(*name)[64] = calloc(MAX(w, (size_t)1), sizeof(*name));
-    for (size_t k = 0; name && k < w; k++) {
-        size_t len;
-        const char *s = mval_str(mval_at(names, (int64_t)k), &len);
-        snprintf(name[k], sizeof(name[k]), "%.*s", s ? (int)MIN(len, sizeof(name[k]) - 1) : 0, s ? s : "");
-    }
-    for (size_t i = 0; name && i < n; i++) {
-        int64_t at;
-        double t, x;
-        memcpy(&at, step + i * 8, 8);
-        memcpy(&t, wall + i * 8, 8);
-        if (at < m->n_step)
-            continue;
-        model_step_begin(m, at);
-        for (size_t k = 0; k < w; k++) {
-            memcpy(&x, value + (i * w + k) * 8, 8);
-            if (name[k][0])
-                model_metric(m, at, name[k], x);
-        }
-    }
-    free(name);
-    if (mval_bool(mval_get(v, "more"), false))
-        steps_ask(l, m);
-}
-
 static void step_heard(struct link *l, struct model *m, const struct mval *v)
 {
-    int64_t step = mval_i64(mval_get(v, "step"), -1), incarnation = mval_i64(mval_get(v, "incarnation"), m->incarnation);
-    if (step < 0 || m->told_ns == 0)
-        return;
-    if (incarnation == m->incarnation && (step > m->n_step || (m->n_step == 0 && step > 1))) {
-        steps_ask(l, m);    // some are missing before it
-        return;
-    }
-    if (step < m->n_step && incarnation <= m->incarnation)
-        return;    // known already
-    m->incarnation = MAX(incarnation, m->incarnation);
-    model_step_begin(m, step);
-    const struct mval *metric = mval_get(v, "metrics");
-    for (int64_t i = 0; i < mval_n(metric); i++) {
-        char name[64];
-        size_t len;
-        const char *key = mval_key(metric, i, &len);
-        if (!key || len >= sizeof(name))
-            continue;
-        snprintf(name, sizeof(name), "%.*s", (int)len, key);
-        model_metric(m, step, name, mval_f64(mval_at(metric, i), NAN));
-    }
-    m->step = MAX(m->step, step);
-}
-
-void rollout_take(struct model *m, const struct mval *v)
-{
-    size_t len;
-    int64_t item = mval_i64(mval_get(v, "item"), -1);
-    const char *prompt = mval_str(mval_get(v, "prompt_text"), &len);
-    for (int64_t i = 0; i < 16; i++) {    // heard and asked for: once is enough
-        const struct rollout_view *old = model_rollout_at(m, i);
-        if (old && old->item == item && old->step == mval_i64(mval_get(v, "step"), -1))
-            return;
-    }
-    struct rollout_view *g = model_rollout(m, item, mval_i64(mval_get(v, "step"), -1), prompt ? prompt : "", prompt ? len : 0);
-    const struct mval *samples = mval_get(v, "samples");
-    if (!g)
-        return;
-    g->line = mval_i64(mval_get(v, "line"), -1);
-    for (int64_t i = 0; i < mval_n(samples); i++) {
-        const struct mval *s = mval_at(samples, i);
-        char reason[64];
-        const char *text = mval_str(mval_get(s, "text"), &len);
-        bool scored = mval_i64(mval_get(s, "score"), 1) == 1;    // SCORE_OK on the wire
-        rollout_sample(g, text ? text : "", text ? len : 0, scored ? mval_f64(mval_get(s, "reward"), NAN) : NAN,
-                       mval_i64(mval_get(s, "n_tok"), 0), mval_i64(mval_get(s, "finish"), 0) == 1,
-                       mval_text(s, "reason", reason, sizeof(reason)));
-    }
-}
-
-static void events_read(struct model *m, const struct mval *v)
-{
-    const struct mval *list = mval_get(v, "events");
-    for (int64_t i = 0; i < mval_n(list); i++) {
-        const struct mval *row = mval_at(list, i);
-        struct event_view e = { .id = mval_i64(mval_get(row, "id"), 0),
-                                .time_s = mval_f64(mval_get(row, "time"), 0),
-                                .step = mval_i64(mval_get(row, "step"), -1) };
-        mval_text(row, "kind", e.kind, sizeof(e.kind));
-        mval_text(row, "who", e.who, sizeof(e.who));
-        mval_text(row, "text", e.text, sizeof(e.text));
-        size_t len = 0;
-        const char *detail = mval_str(mval_get(row, "detail"), &len);
-        model_event_facts(m, &e, detail ? detail : "", len);
-    }
-}
-
-static void rollouts_read(struct model *m, const struct mval *v)
-{
-    const struct mval *list = mval_get(v, "groups");
-    for (int64_t i = mval_n(list) - 1; i >= 0; i--)    // newest first on the wire
-        rollout_take(m, mval_at(list, i));
+    if (!news_step(m, v))
+        steps_ask(l, m);
 }
 
 /* An event comes without its number, so the list is asked for; a change of state is taken at once. */
@@ -468,9 +192,9 @@ static void heard(struct link *l, struct model *m, const struct net_event *ev, i
     if (strcmp(topic, "step") == 0)
         step_heard(l, m, body);
     else if (strcmp(topic, "rollout") == 0)
-        rollout_take(m, body);
+        news_rollout(m, body);
     else if (strcmp(topic, "process") == 0)
-        process_read(m, body, false, now_ns);
+        news_process(m, body, false, now_ns);
     else if (strcmp(topic, "event") == 0)
         event_heard(l, m, body, now_ns);
     msg_in_release(&in);
@@ -571,14 +295,17 @@ static void answered(struct link *l, struct model *m, const struct net_event *ev
         return;
     }
     switch (ev->tag) {
-    case TAG_STATUS: status_read(l, m, in.root, now_ns); break;
-    case TAG_STEPS: steps_read(l, m, in.root); break;
+    case TAG_STATUS: status_came(l, m, in.root, now_ns); break;
+    case TAG_STEPS:
+        if (news_steps(m, in.root))
+            steps_ask(l, m);
+        break;
     case TAG_EVENTS:
-        events_read(m, in.root);
+        news_events(m, in.root);
         if (l->events_stale)
             events_ask(l, m);
         break;
-    case TAG_ROLLOUTS: rollouts_read(m, in.root); break;
+    case TAG_ROLLOUTS: news_rollouts(m, in.root); break;
     default: break;
     }
     msg_in_release(&in);

@@ -6,9 +6,6 @@
 #pragma once
 #include "console/fleet/feed.h"
 
-struct mval;
-/* Connect to the run in run_dir. ERR_CLOSED: it is not live. Returns the feed; its free closes it. */
-/* read_only: by the sockets that only show the run; who is not its owner has no others. */
+/* Connect to the run in run_dir. ERR_CLOSED: it is not live. Returns the feed; its free closes it. read_only: over the sockets
+ * that only show the run, the only ones that others than its owner may use. */
 struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int64_t now_ns, struct error *err);
-/* Add a rollout group, as messages and the run's rollout file hold it, to m; one that is among the newest already is left out. */
-void rollout_take(struct model *m, const struct mval *v);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "console/fleet/link.h"
+#include "console/fleet/news.h"
 #include "console/fleet/logtail.h"
 #include "console/fleet/run_end.h"
 #include "protocol/base/file.h"
@@ -111,7 +111,7 @@ static void rollouts_take(struct extract *x, const char *run_dir)
             || !msg_read_request(&group, record.data, record.len, &err))
             continue;
         int64_t n = x->m->n_rollout;
-        rollout_take(x->m, group.root);
+        news_rollout(x->m, group.root);
         if (x->m->n_rollout > n)    // a record does not say which step its group was trained in
             x->m->rollout[n % MODEL_ROLLOUTS].step = x->group[i % MODEL_ROLLOUTS].step;
         msg_in_release(&group);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/tools/sampling_options.h"
-#include "console/tools/tool_model.h"
+#include "workers/engine/load/tool_model.h"
 #include "console/tools/jsonl.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"

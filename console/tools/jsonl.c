@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 
 bool jsonl_open(struct jsonl *j, const char *path, struct error *err)
 {
@@ -62,9 +63,9 @@ bool jsonl_next(struct jsonl *j, json_t **row, struct error *err)
             return true;
     } while (len == 0 || (size_t)len == strspn(j->line, " \t\r"));    // blank
     json_error_t at;
-    *row = json_loadb(j->line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &at);
+    *row = json_text_read(j->line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &at);
     if (!*row) {
-        error_set(err, ERR_DATA, "not valid JSON at column %d: %s", at.column, at.text);
+        error_set(err, json_text_code(&at), "not valid JSON at column %d: %s", at.column, at.text);
         return jsonl_wrap(j, j->number, err);
     }
     if (!json_is_object(*row)) {

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "console/tools/tool_model.h"
+#include "workers/engine/load/tool_model.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
 

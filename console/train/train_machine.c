@@ -62,13 +62,13 @@ static bool length_check(const struct run_config *c, const struct model_config *
 
 /* ---- the name ---- */
 
-/* No path, and no folder of its own yet; the start may still find that another was quicker. */
+/* It is not a path, and its folder does not exist yet; the start may still find that another run was faster. */
 static bool name_check(const struct train *t, struct error *err)
 {
     char path[PATH_MAX];
     const char *name = t->config.name;
     if (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return error_set(err, ERR_USAGE, "'%s' is no name for a run: it is a folder's name", name);
+        return error_set(err, ERR_USAGE, "'%s' is not a valid run name: it must be usable as a folder's name", name);
     if (!name[0])
         return true;
     if (!path_join(path, sizeof path, t->runs_dir ? t->runs_dir : "runs", name))

@@ -8,10 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include "console/fleet/doctor.h"
+#include "console/tui/text.h"
 #include "protocol/base/cli.h"
 #include "protocol/wire/message.h"
 
 #define FLASH_NS ((int64_t)8 * 1000000000)
+#define DIALOG_TEXT_W 56    // columns of a dialog's text
 
 static const struct pane_type *const pane_types[N_PANE] = {
     [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts,
@@ -150,10 +153,22 @@ static bool local_mouse(struct app *a, UNUSED const char *rest, UNUSED int64_t n
     return true;
 }
 
+static bool local_knob(struct app *a, const char *rest, UNUSED int64_t now_ns)
+{
+    if (!rest[0])
+        return false;
+    app_show(a, PANE_KNOBS);
+    snprintf(app_pane(a)->filter, INPUT_MAX, "%s", rest);
+    app_pane(a)->sel = app_pane(a)->top = 0;
+    pane_fix(app_pane(a), a);
+    return true;
+}
+
 const struct local_command local_commands[] = {
     { "pane", "NAME", "go to a pane", local_pane },
     { "filter", "TEXT", "show only rows that hold TEXT", local_filter },
     { "theme", "NAME|FILE", "draw with another theme", local_theme },
+    { "knob", "NAME", "go to a setting", local_knob },
     { "mouse", "", "mouse on or off", local_mouse },
     { "save-screen", "FILE", "write the screen's text to a file", local_save_screen },
     { "help", "", "keys and commands", local_help },
@@ -291,6 +306,36 @@ static void revert_ask(struct app *a, int64_t now_ns)
     app_confirm(a, false, "Take back the last change of knobs?", text[0] ? text : "The controller knows which it was.", "", "revert");
 }
 
+/* A text in lines of a dialog, from line `at` on; returns the first one free. */
+static int dialog_text(struct dialog *d, int at, const char *text)
+{
+    for (size_t len = strlen(text), next; len > 0 && at < (int)ARRAY_SIZE(d->line); text += next, len -= next) {
+        size_t n = text_wrap(text, len, DIALOG_TEXT_W, &next);
+        snprintf(d->line[at++], sizeof(d->line[0]), "%.*s", (int)MIN(n, sizeof(d->line[0]) - 1), text);
+    }
+    return at;
+}
+
+static void doctor_show(struct app *a, int64_t now_ns)
+{
+    struct diagnosis says = doctor_say(a->model, now_ns);
+    if (says.kind == DIAGNOSIS_NONE) {
+        app_flash(a, ROLE_DIM, now_ns, "nothing can be said of the run yet");
+        return;
+    }
+    struct dialog *d = &a->dialog;
+    *d = (struct dialog){ .danger = says.kind == DIAGNOSIS_CRIT };
+    snprintf(d->title, sizeof(d->title), says.kind == DIAGNOSIS_BOUND ? "What bounds the run" : "What is wrong");
+    int at = dialog_text(d, 0, says.text);
+    dialog_text(d, at, says.remedy);
+    if (says.knob) {
+        d->choice[0].key = 'k';
+        snprintf(d->choice[0].label, sizeof(d->choice[0].label), "go to %.40s", says.knob);
+        snprintf(d->choice[0].command, sizeof(d->choice[0].command), "knob %s", says.knob);
+        d->n_choice = 1;
+    }
+}
+
 /* ---- keys ---- */
 
 static bool dialog_key(struct app *a, uint32_t key, int64_t now_ns)
@@ -391,6 +436,7 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_STOP: stop_ask(a); break;
     case REQ_REVERT: revert_ask(a, now_ns); break;
     case REQ_FREEZE: a->frozen = !a->frozen; break;
+    case REQ_DOCTOR: doctor_show(a, now_ns); break;
     case REQ_MOUSE: local_mouse(a, "", now_ns); break;
     case REQ_THEME:
         a->theme[0] = 0;    // the other one

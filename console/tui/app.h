@@ -39,7 +39,7 @@ struct prompt {
 #define DIALOG_CHOICES 4
 struct dialog {    // asks before an act; title "" : none is open
     char title[96];
-    char line[4][160];
+    char line[6][160];
     bool danger;
     int n_choice;
     struct {
@@ -111,6 +111,12 @@ struct rect app_body(const struct app *a);
 enum role verdict_role(enum proc_verdict v);
 enum role level_role(enum line_level l);
 /* frame.c */
+struct state_row {    // what the screen says of a run's state
+    uint32_t sign;
+    const char *word;
+    enum role role;
+};
+const struct state_row *run_state_row(enum run_state state);
 void frame_draw(const struct app *a, struct cells *c, const struct layout *l, int64_t now_ns, double wall_s);
 int tab_width(const struct app *a, int i);    // columns of pane i's tab with the gap behind it
 void help_draw(const struct app *a, struct cells *c);

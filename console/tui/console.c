@@ -4,17 +4,10 @@
  * frames a second for news, at once after a key, and none when nothing has changed. */
 #include "console/tui/console.h"
 #include <errno.h>
-#include <langinfo.h>
-#include <locale.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 #include "console/tui/app.h"
-#include "console/tui/theme.h"
+#include "console/tui/screen.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
@@ -26,31 +19,11 @@ struct loop {
     struct feed *feed;
     struct model *model;
     struct app app;
-    struct terminal *term;
-    struct cells cells;
-    struct theme theme;
-    bool ascii;
-    int signal_fd;
+    struct screen screen;
     uint64_t drawn_version;
     int64_t drawn_ns, tick_ns;
     bool dirty, quit;
 };
-
-/* "15;0" (rxvt, konsole and others): foreground, background as palette numbers. */
-static const char *theme_default(void)
-{
-    const char *fgbg = getenv("COLORFGBG");
-    const char *last = fgbg ? strrchr(fgbg, ';') : NULL;
-    return last && (strcmp(last, ";7") == 0 || strcmp(last, ";15") == 0) ? "light" : "dark";
-}
-
-static enum chart_glyphs glyphs_default(void)
-{
-    const char *term = getenv("TERM");
-    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
-        return GLYPHS_ASCII;
-    return term && strcmp(term, "linux") == 0 ? GLYPHS_BLOCK : GLYPHS_BRAILLE;    // the kernel's font has no braille
-}
 
 static void theme_apply(struct loop *l, const char *name, int64_t now_ns)
 {
@@ -60,8 +33,8 @@ static void theme_apply(struct loop *l, const char *name, int64_t now_ns)
         app_flash(&l->app, ROLE_CRIT, now_ns, "%s", err.text);
         return;
     }
-    l->theme = t;
-    terminal_theme(l->term, &t);
+    l->screen.theme = t;
+    terminal_theme(l->screen.term, &t);
     app_flash(&l->app, ROLE_DIM, now_ns, "theme: %s", t.name);
 }
 
@@ -74,7 +47,7 @@ static void screen_save(struct loop *l, int64_t now_ns)
     bool ok = cells_resize(&c, l->app.w, l->app.h, &err);
     if (ok) {
         app_draw(&l->app, &c, now_ns, clock_wall_s());
-        if (l->ascii)
+        if (l->screen.ascii)
             cells_ascii(&c);
         for (int y = 0; y < c.h; y++) {
             cells_row(&c, y, row, sizeof(row));
@@ -99,17 +72,17 @@ static void wishes_do(struct loop *l, int64_t now_ns)
     if (wish & WISH_QUIT)
         l->quit = true;
     if (wish & WISH_THEME)
-        theme_apply(l, a->theme[0] ? a->theme : l->theme.light ? "dark" : "light", now_ns);
+        theme_apply(l, a->theme[0] ? a->theme : l->screen.theme.light ? "dark" : "light", now_ns);
     if (wish & WISH_MOUSE) {
-        terminal_mouse(l->term, a->mouse);
+        terminal_mouse(l->screen.term, a->mouse);
         app_flash(a, ROLE_DIM, now_ns, a->mouse ? "mouse on" : "mouse off: the terminal selects text again");
     }
     if (wish & WISH_SAVE_SCREEN)
         screen_save(l, now_ns);
     if (wish & WISH_REDRAW)
-        terminal_redraw(l->term);
+        terminal_redraw(l->screen.term);
     if (wish & WISH_SUSPEND)
-        terminal_suspend(l->term);
+        terminal_suspend(l->screen.term);
 }
 
 static void size_take(struct loop *l)
@@ -122,27 +95,20 @@ static void size_take(struct loop *l)
 
 static void signals_take(struct loop *l)
 {
-    struct signalfd_siginfo info;
-    while (read(l->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        if (info.ssi_signo == SIGWINCH || info.ssi_signo == SIGCONT) {
-            size_take(l);
-            if (info.ssi_signo == SIGCONT)
-                terminal_redraw(l->term);
-        } else {
-            l->quit = true;
-        }
-    }
+    unsigned news = screen_signals(&l->screen);
+    if (news & SCREEN_RESIZED)
+        size_take(l);
+    if (news & SCREEN_QUIT)
+        l->quit = true;
 }
 
 static void frame_draw_now(struct loop *l, int64_t now_ns)
 {
     struct error err = { 0 };
-    if (!cells_resize(&l->cells, l->app.w, l->app.h, &err))
+    if (!cells_resize(&l->screen.cells, l->app.w, l->app.h, &err))
         return;    // no memory for this size: the last frame stays
-    app_draw(&l->app, &l->cells, now_ns, clock_wall_s());
-    if (l->ascii)
-        cells_ascii(&l->cells);
-    terminal_frame(l->term, &l->cells);
+    app_draw(&l->app, &l->screen.cells, now_ns, clock_wall_s());
+    screen_draw(&l->screen);
     l->drawn_version = l->model->version;
     l->drawn_ns = now_ns;
     l->dirty = false;
@@ -172,7 +138,7 @@ static void tick(struct loop *l, int64_t now_ns)
 static void paste_give(struct loop *l, int size_bytes, int64_t now_ns)
 {
     char text[INPUT_MAX];
-    terminal_paste(l->term, text, sizeof(text));
+    terminal_paste(l->screen.term, text, sizeof(text));
     app_paste(&l->app, text, size_bytes, now_ns);
 }
 
@@ -182,8 +148,8 @@ static bool loop_run(struct loop *l, struct error *err)
     while (!l->quit) {
         int64_t now = clock_ns();
         struct pollfd fds[3] = {
-            { .fd = terminal_fd(l->term), .events = POLLIN },
-            { .fd = l->signal_fd, .events = POLLIN },
+            { .fd = terminal_fd(l->screen.term), .events = POLLIN },
+            { .fd = l->screen.signal_fd, .events = POLLIN },
             { .fd = l->feed->fd, .events = POLLIN },
         };
         if (poll(fds, 3, wait_ms(l, now)) < 0 && errno != EINTR)
@@ -196,14 +162,14 @@ static bool loop_run(struct loop *l, struct error *err)
             app_news(&l->app, now);
         }
         struct key_event k;
-        while (terminal_key(l->term, &k)) {
+        while (terminal_key(l->screen.term, &k)) {
             if (k.key == KEY_PASTE)
                 paste_give(l, k.x, now);
             else
                 app_key(&l->app, &k, now);
             l->dirty = true;
         }
-        if (terminal_gone(l->term))
+        if (terminal_gone(l->screen.term))
             return error_set(err, ERR_CLOSED, "the terminal has gone; the run goes on");
         wishes_do(l, now);
         if (now - l->tick_ns >= TICK_NS)
@@ -217,44 +183,19 @@ static bool loop_run(struct loop *l, struct error *err)
 
 bool console_run(struct feed *feed, struct model *m, const struct console_options *options, struct error *err)
 {
-    struct loop l = { .feed = feed, .model = m, .signal_fd = -1 };
-    bool ok = false;
-    sigset_t set, before;
-    setlocale(LC_CTYPE, "");
-    sigemptyset(&set);
-    const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT };
-    for (size_t i = 0; i < ARRAY_SIZE(signals); i++)
-        sigaddset(&set, signals[i]);
-    pthread_sigmask(SIG_BLOCK, &set, &before);
-    TRY(app_init(&l.app, m, feed, 80, 24, err));
-    l.app.glyphs = options->glyphs >= 0 ? (enum chart_glyphs)options->glyphs : glyphs_default();
-    l.ascii = l.app.glyphs == GLYPHS_ASCII;
-    l.app.mouse = options->terminal.mouse;
-    struct error theme_err = { 0 };
-    if (!theme_load(&l.theme, options->theme ? options->theme : theme_default(), &theme_err)) {
-        if (options->theme) {
-            *err = theme_err;
-            goto out;
-        }
-        theme_init(&l.theme);    // nobody asked for it by name: the built-in looks do
-        app_flash(&l.app, ROLE_WARN, clock_ns(), "%s", theme_err.text);
+    struct loop l = { .feed = feed, .model = m };
+    if (!screen_open(&l.screen, options, err))
+        return false;
+    bool ok = app_init(&l.app, m, feed, 80, 24, err);
+    if (ok) {
+        l.app.glyphs = l.screen.glyphs;
+        l.app.mouse = options->terminal.mouse;
+        l.app.color = terminal_depth(l.screen.term) != DEPTH_NONE;
+        if (l.screen.theme_note[0])
+            app_flash(&l.app, ROLE_WARN, clock_ns(), "%s", l.screen.theme_note);
+        ok = loop_run(&l, err);
+        app_release(&l.app);
     }
-    l.signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (l.signal_fd < 0) {
-        error_errno(err, "cannot receive signals");
-        goto out;
-    }
-    l.term = terminal_new(&options->terminal, &l.theme, err);
-    if (!l.term)
-        goto out;
-    l.app.color = terminal_depth(l.term) != DEPTH_NONE;
-    ok = loop_run(&l, err);
-out:
-    terminal_free(l.term);
-    app_release(&l.app);
-    cells_release(&l.cells);
-    if (l.signal_fd >= 0)
-        close(l.signal_fd);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    screen_close(&l.screen);
     return ok;
 }

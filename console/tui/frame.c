@@ -5,22 +5,23 @@
 #include <string.h>
 #include <time.h>
 #include "console/tui/app.h"
+#include "console/fleet/doctor.h"
 #include "console/tui/text.h"
 #include "protocol/wire/message.h"
 
 #define FLASH_NS ((int64_t)8 * 1000000000)
 
-/* What the bar says of the run: a sign, a word, its role. */
-static const struct state_row {
-    uint32_t sign;
-    const char *word;
-    enum role role;
-} state_rows[] = {
+static const struct state_row state_rows[] = {
     [RUN_UNKNOWN] = { 0x25cb, "CONNECTING", ROLE_STALE }, [RUN_STARTING] = { 0x25d0, "STARTING", ROLE_WARN },
     [RUN_RUNNING] = { 0x25cf, "RUNNING", ROLE_OK },       [RUN_PAUSED] = { 0x2016, "PAUSED", ROLE_WARN },
     [RUN_STOPPING] = { 0x25bc, "STOPPING", ROLE_WARN },   [RUN_FINISHED] = { 0x2713, "FINISHED", ROLE_OK },
     [RUN_FAILED] = { 0x2717, "FAILED", ROLE_CRIT },       [RUN_STOPPED] = { 0x25a0, "STOPPED", ROLE_WARN },
 };
+
+const struct state_row *run_state_row(enum run_state state)
+{
+    return &state_rows[state];
+}
 
 static bool run_over(const struct model *m)
 {
@@ -113,7 +114,29 @@ int tab_width(const struct app *a, int i)
     return gap + (tab_is_short(a, i) ? 3 : 4 + (int)strlen(pane_name((enum pane_id)i)));
 }
 
-static void tabs_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+static enum role diagnosis_role(enum diagnosis_kind kind)
+{
+    switch (kind) {
+    case DIAGNOSIS_CRIT: return ROLE_CRIT;
+    case DIAGNOSIS_WARN: return ROLE_WARN;
+    case DIAGNOSIS_NONE:
+    case DIAGNOSIS_BOUND: break;
+    }
+    return ROLE_DIM;
+}
+
+static void says_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+{
+    struct diagnosis d = doctor_say(a->model, now_ns);
+    if (r.h == 0 || d.kind == DIAGNOSIS_NONE)
+        return;
+    cells_put(c, r.x + 1, r.y, d.kind == DIAGNOSIS_BOUND ? 0x203a : '!', diagnosis_role(d.kind));
+    int x = r.x + 3 + cells_text(c, r.x + 3, r.y, r.w - 4, d.text, diagnosis_role(d.kind));
+    if (d.remedy[0] && r.x + r.w - x > 12)
+        cells_fmt(c, x, r.y, r.x + r.w - x - 1, ROLE_DIM, ": %s", d.remedy);
+}
+
+static void tabs_draw(const struct app *a, struct cells *c, struct rect r, bool room_below, int64_t now_ns)
 {
     int x = r.x + 1;
     for (int i = 0; i < N_PANE; i++) {
@@ -126,14 +149,13 @@ static void tabs_draw(const struct app *a, struct cells *c, struct rect r, int64
     }
     char note[96] = "";
     enum role role = ROLE_DIM;
-    enum proc_verdict verdict;
-    const struct proc *worst = run_over(a->model) ? NULL : model_worst(a->model, now_ns, &verdict);
     if (a->frozen) {
         snprintf(note, sizeof(note), " FROZEN: Space goes on ");
         role = ROLE_PAUSED;
-    } else if (worst) {
-        snprintf(note, sizeof(note), " %s %s ", worst->name, proc_verdict_name(verdict));
-        role = verdict_role(verdict);
+    } else if (!room_below) {
+        struct diagnosis d = doctor_say(a->model, now_ns);
+        snprintf(note, sizeof(note), " %.90s ", d.text);
+        role = diagnosis_role(d.kind);
     } else if (app_pane(a)->filter[0]) {
         snprintf(note, sizeof(note), " filter: %.60s ", app_pane(a)->filter);
         role = ROLE_MATCH;
@@ -245,7 +267,8 @@ void frame_draw(const struct app *a, struct cells *c, const struct layout *l, in
         return;
     }
     bar_draw(a, c, l->bar, now_ns, wall_s);
-    tabs_draw(a, c, l->tabs, now_ns);
+    tabs_draw(a, c, l->tabs, l->says.h > 0, now_ns);
+    says_draw(a, c, l->says, now_ns);
     line_draw(a, c, l->line, now_ns);
     footer_draw(a, c, l->footer);
 }
@@ -325,7 +348,7 @@ void dialog_draw(const struct app *a, struct cells *c)
 {
     const struct dialog *d = &a->dialog;
     int want_w = (int)strlen(d->title) + 8, lines = 0;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < (int)ARRAY_SIZE(d->line); i++)
         if (d->line[i][0]) {
             want_w = MAX(want_w, text_columns(d->line[i], strlen(d->line[i])) + 6);
             lines = i + 1;

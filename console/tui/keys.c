@@ -17,6 +17,7 @@ const struct key_row key_table[] = {
     { REQ_PANE_4,     { '4' },                              ON_ALL, "4", NULL, 0, "everywhere", "knobs: see and change settings" },
     { REQ_PANE_5,     { '5' },                              ON_ALL, "5", NULL, 0, "everywhere", "log of every process" },
     { REQ_PANE_6,     { '6' },                              ON_ALL, "6", NULL, 0, "everywhere", "events: what happened and who did it" },
+    { REQ_DOCTOR,     { 'd' },                              ON_ALL, "d", NULL, 0, "everywhere", "what bounds or breaks the run, in full, and the setting to look at" },
     { REQ_FREEZE,     { ' ' },                              ON_ALL, "Space", NULL, 0, "everywhere", "hold the picture still; training goes on" },
     { REQ_MOUSE,      { 'm' },                              ON_ALL, "m", NULL, 0, "everywhere", "mouse on or off (off: the terminal selects text)" },
     { REQ_THEME,      { 'T' },                              ON_ALL, "T", NULL, 0, "everywhere", "dark or light theme" },

@@ -90,6 +90,7 @@ enum request {
     REQ_FOLLOW,
     REQ_LEVEL,
     REQ_FREEZE,
+    REQ_DOCTOR,
     REQ_MOUSE,
     REQ_THEME,
     REQ_REDRAW,

@@ -10,7 +10,8 @@ struct layout layout_make(int w, int h)
     }
     l.bar = (struct rect){ 0, 0, w, 1 };
     l.tabs = (struct rect){ 0, 1, w, 1 };
-    l.body = (struct rect){ 0, 2, w, h - 4 };
+    l.says = (struct rect){ 0, 2, w, h >= 12 ? 1 : 0 };
+    l.body = (struct rect){ 0, 2 + l.says.h, w, h - 4 - l.says.h };
     l.line = (struct rect){ 0, h - 2, w, 1 };
     l.footer = (struct rect){ 0, h - 1, w, 1 };
     return l;

@@ -9,6 +9,7 @@ struct layout {
     bool tiny;             // only bar is there: one line of status
     struct rect bar;       // run, state, progress
     struct rect tabs;      // panes
+    struct rect says;      // what bounds or breaks the run (doctor.h); empty below 12 rows: tabs has it then
     struct rect body;      // the pane
     struct rect line;      // messages, prompt
     struct rect footer;    // keys

@@ -15,7 +15,7 @@ struct collective *collective_join(const struct collective_config *config, struc
         if (strcmp(kinds[i]->name, config->kind) == 0)
             k = kinds[i];
     if (!k) {
-        error_set(err, ERR_USAGE, "ranks cannot meet by '%s'", config->kind);
+        error_set(err, ERR_USAGE, "there is no way for ranks to meet called '%s'", config->kind);
         return NULL;
     }
     if (config->n_rank < 1 || config->n_rank > COLLECTIVE_RANK_MAX || config->rank < 0 || config->rank >= config->n_rank) {
@@ -25,7 +25,7 @@ struct collective *collective_join(const struct collective_config *config, struc
     return k->join(config, err);
 }
 
-/* Let go of what ranks below n gave. */
+/* Close the memory offered by ranks below n. */
 static void offer_close(struct collective *c, struct offer *o, int n)
 {
     for (int q = 0; q < n; q++)
@@ -86,7 +86,7 @@ int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first)
 bool collective_offer(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err)
 {
     struct mem_handle all[COLLECTIVE_RANK_MAX];
-    struct error ignored;    // the other way is as good, only slower
+    struct error ignored;    // the other way works as well, only slower
     uint8_t can = 1, others[COLLECTIVE_RANK_MAX];
     BUG_IF(c->n_offer == COLLECTIVE_OFFER_MAX, "more than %d pieces of memory offered", COLLECTIVE_OFFER_MAX);
     struct offer *o = &c->offer[c->n_offer];

@@ -1,15 +1,15 @@
-/* collective.h - what the ranks of one computation do together: sums in rank order by shards, and gathering
+/* collective.h - joint work of the ranks of one computation: sums in rank order by shards, and gathering
  *
- * A struct collective is one rank's end of a group that has met once, by name, and stays together until a member leaves or dies;
- * then it is over for all of them, every call fails with ERR_CLOSED, and they meet again under another name. All ranks make the
- * same calls in the same order with the same sizes. One thread a rank. Kinds: "local" (ranks of one host, local.c).
+ * A struct collective is one rank's end of a group that has met once, by name, and stays together until a member leaves or dies.
+ * Then it is over for all of them: every call fails with ERR_CLOSED, and they meet again under another name. All ranks make the
+ * same calls in the same order with the same sizes. One thread per rank. Kinds: "local" (ranks of one host, local.c).
  *
  * Promises of every kind:
  *  1. collective_reduce adds in rank order, element by element and one fp32 addition each: ((sum + x0) + x1) + ..., whatever the
- *     shards and whichever way the memory takes. No sum is made by a library.
- *  2. No wait is longer than its limit: ERR_TIMEOUT names the rank that is late. A member that dies ends the waits of the others
- *     within a fraction of a second.
- *  3. Nothing of the meeting has a name once all have joined; of one that failed a small file may be left in dir. */
+ *    shards and however the memory travels. No library does the sums.
+ *  2. No wait is longer than its limit: ERR_TIMEOUT names the rank that is late. When a member dies, the others' waits end within a
+ *    fraction of a second.
+ *  3. Once all have joined, the meeting leaves nothing with a name; a failed meeting may leave a small file in dir. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,29 +17,29 @@
 #include "protocol/base/error.h"
 
 #define COLLECTIVE_RANK_MAX 64
-#define COLLECTIVE_GATHER_MAX ((size_t)1024)    // bytes a rank may give to collective_gather
+#define COLLECTIVE_GATHER_MAX ((size_t)1024)    // bytes each rank may give to collective_gather
 
 struct device;
 struct mem_handle;
 struct collective_config {
     const char *kind;    // "local"
     const char *dir;     // a folder of this host where the ranks meet, e.g. the run's sock/
-    const char *name;    // of this meeting: used once
+    const char *name;    // the meeting's name: used once
     int rank, n_rank;
     struct device *dev;          // whose memory is summed; borrowed as long as the collective lives
-    int64_t join_ms, wait_ms;    // limits: until all have joined, and of each wait after that
-    /* Called on the rank's thread when a wait for another rank has gone on for a moment, and with -1 when it is over; or NULL. */
+    int64_t join_ms, wait_ms;    // time limits: until all have joined, and for each wait after that
+    /* Called on the rank's thread with the awaited rank when a wait has lasted a moment, and with -1 when it is over; or NULL. */
     void (*waits)(void *ctx, int rank);
     void *ctx;
 };
 struct collective;
-/* Call a meeting, and call it off; for whoever decides who meets, in any process. The name is a small file in dir, which the ranks
- * remove when all have joined. Who joins a meeting that was called off, or waits there for the others, gets ERR_CLOSED. */
+/* Call a meeting, or call it off; for the process that decides which ranks meet. The name is a small file in dir, which the ranks
+ * remove when all have joined. A rank that joins a meeting that was called off, or waits in it for the others, gets ERR_CLOSED. */
 MUST_USE bool collective_call(const char *dir, const char *name, struct error *err);
 void collective_call_off(const char *dir, const char *name);
-/* Join it: returns when all n_rank have. NULL: see err; then the meeting is over for the others too. The texts are copied. */
+/* Join a meeting: returns when all n_rank have joined. NULL: see err; then the meeting is over for the others too. The texts are copied. */
 struct collective *collective_join(const struct collective_config *config, struct error *err);
-/* Leave; who waits for us, or will, gets ERR_CLOSED. NULL is fine. */
+/* Leave; ranks that wait for us, now or later, get ERR_CLOSED. NULL is fine. */
 void collective_leave(struct collective *c);
 int collective_rank(const struct collective *c);
 int collective_n_rank(const struct collective *c);
@@ -87,7 +87,7 @@ void collective_wait_end(struct collective *c, struct collective_wait *w);
 struct collective_kind {
     const char *name;
     struct collective *(*join)(const struct collective_config *config, struct error *err);
-    void (*leave)(struct collective *c);                // once nobody reads this rank's memory, or a limit has passed
+    void (*leave)(struct collective *c);                // when no rank reads this rank's memory any more, or a limit has passed
     void (*touches)(struct collective *c, bool now);    // this rank touches the others' memory from now on, or no longer
     void (*count_set)(struct collective *c, int which, uint32_t value);
     uint32_t (*count)(const struct collective *c, int rank, int which);
@@ -104,7 +104,7 @@ struct collective {
     struct device *dev;
     struct offer {
         size_t size_bytes;
-        char *of[COLLECTIVE_RANK_MAX];    // where this rank sees every rank's; its own where it is
+        char *of[COLLECTIVE_RANK_MAX];    // where this rank sees every rank's memory; its own where it is
     } offer[COLLECTIVE_OFFER_MAX];
     int n_offer;
 };

@@ -1,10 +1,10 @@
-/* comm.h - devices of several processes that move memory together: broadcast in buckets
+/* comm.h - moving memory between the devices of several processes: broadcast in buckets
  *
- * A comm is one process's membership in a group of n_rank, one device a process: NCCL between GPUs (nccl.cu), shared memory
- * between CPUs of one host (host.c). Nothing here waits: calls begin something and comm_poll carries it on, so that the caller
- * sets the time limits and can look after its members meanwhile. When a member has died, the others comm_free theirs, which
- * aborts what is under way, and build a new one. Work runs on the comm's own streams, never on the device's.
- * One thread at a time uses a comm; it need not be the one that drives the device. */
+ * A comm is one process's membership in a group of n_rank, one device per process: NCCL between GPUs (nccl.cu), shared memory
+ * between CPUs of one host (host.c). Nothing here waits: calls begin an operation and comm_poll advances it, so that the caller
+ * sets the time limits and can check on the members meanwhile. When a member has died, the others comm_free theirs, which aborts
+ * the operation under way, and build a new group. Work runs on the comm's own streams, never on the device's. One thread at a time
+ * uses a comm; it need not be the one that drives the device. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,18 +13,18 @@
 
 #define COMM_ID_BYTES 128
 #define COMM_RANK_MAX 64
-#define COMM_BUCKET_MAX 4096    // buckets of one broadcast
+#define COMM_BUCKET_MAX 4096    // most buckets in one broadcast
 struct device;                  // kernels/ops.h
 struct comm;
 struct comm_id {
     uint8_t bytes[COMM_ID_BYTES];
 };
 struct comm_broadcast {
-    void *buf;          // (size_bytes) device: rank 0's is sent, the others' is filled
-    const void *src;    // rank 0: (size_bytes) device, copied into buf bucket by bucket ahead of the sending; NULL: buf holds it
+    void *buf;          // (size_bytes) device: sent by rank 0, filled on the others
+    const void *src;    // rank 0: (size_bytes) device, copied into buf bucket by bucket before each is sent; NULL: buf already holds it
     size_t size_bytes;
     size_t bucket_bytes;    // a multiple of 256; the same on all ranks
-    bool unchecked;         // no hash is made
+    bool unchecked;         // do not compute the hash
 };
 enum comm_state {
     COMM_BUSY,
@@ -32,21 +32,21 @@ enum comm_state {
     COMM_FAILED,
 };
 
-/* Can this device be in a group? False: err says what is missing. */
+/* Can this device join a group? False: err says what is missing. */
 MUST_USE bool comm_available(struct device *dev, struct error *err);
-/* A new group's name: rank 0 makes it and gives it to the others. */
+/* Make a new group's name: rank 0 calls this and passes the name to the others. */
 MUST_USE bool comm_id_make(struct device *dev, struct comm_id *id, struct error *err);
-/* Begin to join; comm_poll says when all have. NULL: see err. */
+/* Start joining; comm_poll says when all have joined. NULL: see err. */
 struct comm *comm_new(struct device *dev, const struct comm_id *id, int n_rank, int rank, struct error *err);
-void comm_free(struct comm *c);    // aborts what is under way; NULL is fine
-/* Carry on. COMM_READY: joined, or the broadcast is complete here (sent, or arrived). COMM_FAILED: err says why, only comm_free
- * is left. */
+void comm_free(struct comm *c);    // aborts an operation under way; NULL is fine
+/* Make progress. COMM_READY: joined, or the broadcast is complete here (sent or received). COMM_FAILED: err says why; only
+ * comm_free may follow. */
 enum comm_state comm_poll(struct comm *c, struct error *err);
-/* Begin a broadcast from rank 0; c is ready. All ranks call it for the same bytes. */
+/* Start a broadcast from rank 0; c must be ready. All ranks call it for the same number of bytes. */
 MUST_USE bool comm_broadcast(struct comm *c, const struct comm_broadcast *b, struct error *err);
-bool comm_copied(struct comm *c);    // rank 0: src is not read any more (the whole is in buf)
-/* Hash of buf after the broadcast, the same on all ranks that hold the same bytes: over buckets k the sum of
- * mix(hash_k + (k + 1) * 0x9e3779b97f4a7c15), hash_k as of mem_hash in ops.h. */
+bool comm_copied(struct comm *c);    // rank 0: src is no longer read (all of it is in buf)
+/* Hash of buf after the broadcast, equal on all ranks that hold the same bytes: over buckets k the sum of
+ * mix(hash_k + (k + 1) * 0x9e3779b97f4a7c15), hash_k as computed by mem_hash in ops.h. */
 uint64_t comm_hash(const struct comm *c);
 
 /* A back end's functions, in its struct ops. */
@@ -59,7 +59,7 @@ struct comm_ops {
     bool (*broadcast)(struct comm *, const struct comm_broadcast *, struct error *);
     bool (*copied)(struct comm *);
 };
-/* What every back end's comm starts with. */
+/* The first member of every back end's comm. */
 struct comm {
     const struct comm_ops *op;
     struct device *dev;

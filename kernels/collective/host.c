@@ -1,9 +1,9 @@
-/* host.c - memory shared by processes of one host, and comm.h on it
+/* host.c - memory shared by processes of one host, and comm.h on top of it
  *
  * Shared memory is an anonymous file (memfd): it has no name that could be left behind, and its handle is the maker's process
  * and descriptor, opened through /proc. A group of CPUs is one such file that rank 0 makes: a header and one piece of CHUNK
- * bytes, which rank 0 fills and all others copy out before it is filled again. Progress is counted in the header by atomics;
- * nobody sleeps on it, comm_poll looks. */
+ * bytes, which rank 0 fills and all others copy out before it is filled again. Atomics in the header count the progress; no thread
+ * sleeps on them, comm_poll looks at them. */
 #include "kernels/collective/comm.h"
 #include <inttypes.h>
 #include <fcntl.h>
@@ -66,7 +66,7 @@ static void *handle_map(const struct mem_handle *h, size_t size_bytes, struct er
         error_errno(err, "cannot open the memory of process %" PRId64, other.pid);
         return NULL;
     }
-    off_t size = lseek(fd, 0, SEEK_END);    // a shorter file would kill who reads beyond its end
+    off_t size = lseek(fd, 0, SEEK_END);    // reading past the end of a shorter file would kill the process
     void *p = NULL;
     if (size < (off_t)size_bytes)
         error_set(err, ERR_DATA, "the memory of process %" PRId64 " has %" PRId64 " bytes, not %zu", other.pid, size, size_bytes);
@@ -88,11 +88,11 @@ void host_mem_share_close(UNUSED struct device *dev, const void *p, size_t size_
 
 /* ---- a group ---- */
 
-struct board {                                  // what the members share
-    int64_t made_ns;                            // tells it from what came to stand at its descriptor after it
+struct board {                                  // memory shared by the members
+    int64_t made_ns;                            // distinguishes this file from a later one at the same descriptor
     atomic_int n_joined;                        // ranks above 0
-    _Atomic uint64_t n_filled;                  // pieces that rank 0 has filled
-    _Atomic uint64_t n_taken[COMM_RANK_MAX];    // pieces that a rank has copied out
+    _Atomic uint64_t n_filled;                  // pieces filled by rank 0
+    _Atomic uint64_t n_taken[COMM_RANK_MAX];    // pieces copied out, by rank
 };
 #define BOARD_BYTES ((sizeof(struct board) + 4095) & ~(size_t)4095)
 struct host_comm {
@@ -102,8 +102,8 @@ struct host_comm {
     char *chunk;
     struct comm_broadcast job;
     bool joined, busy;
-    size_t done;         // bytes of the job filled or taken
-    uint64_t n_piece;    // pieces filled or taken since the group began
+    size_t done;         // bytes of the job filled or copied out
+    uint64_t n_piece;    // pieces filled or copied out since the group began
 };
 
 static bool group_available(UNUSED struct device *dev, UNUSED struct error *err)
@@ -116,7 +116,7 @@ struct host_id {    // a group's name
     int64_t made_ns;
 };
 
-/* The board is rank 0's from here on: comm_new finds it again by the handle in the name. */
+/* From here on the board belongs to rank 0: comm_new finds it again by the handle in the name. */
 static bool group_id_make(struct device *dev, struct comm_id *id, struct error *err)
 {
     struct host_id own = { .made_ns = clock_ns() };
@@ -172,7 +172,7 @@ static bool group_broadcast(struct comm *base, const struct comm_broadcast *b, s
 {
     struct host_comm *c = (struct host_comm *)base;
     if (!c->joined || c->busy)
-        return error_set(err, ERR_INTERNAL, "a broadcast was begun while something else is under way");
+        return error_set(err, ERR_INTERNAL, "a broadcast was begun while another operation is under way");
     c->job = *b;
     c->done = 0;
     c->busy = true;
@@ -181,7 +181,7 @@ static bool group_broadcast(struct comm *base, const struct comm_broadcast *b, s
     return true;
 }
 
-/* One piece, if it is its turn. */
+/* Fill or copy out one piece, if it is its turn. */
 static bool piece_move(struct host_comm *c)
 {
     struct board *b = c->board;

@@ -1,12 +1,12 @@
 /* local.c - ranks of one host that share a mapped file
  *
- * 1. The file is the meeting's name while they join; rank 0 removes it when every rank has mapped it. After that the kernel frees
- *    its pages with the last member, however it ends: nothing is left behind by kill -9.
- * 2. member[q].arrived counts the barriers rank q has reached, and is a futex. 1: it has joined; 2: it has seen that all have.
- * 3. What a rank writes between two barriers is its own part of the memory; what it reads was written before the last one.
- * 4. Large arrays go through in chunks, so the memory does not grow with them and stays in the processors' caches: every rank
- *    copies a piece of each rank's shard in, and each adds up its own piece in rank order.
- * 5. `over` only ever becomes true. It is set by a rank that leaves, fails a wait or finds another dead. */
+ * 1. The file is the meeting's name while the ranks join; rank 0 removes it when every rank has mapped it. After that the kernel
+ *    frees its pages with the last member, however it ends: kill -9 leaves nothing behind.
+ * 2. member[q].arrived counts the barriers rank q has reached, and is a futex. 1: the rank has joined; 2: it has seen that all have joined.
+ * 3. Between two barriers a rank writes only its own part of the memory, and reads only what was written before the last barrier.
+ * 4. Large arrays are processed in chunks, so the memory does not grow with them and stays in the processors' caches: every rank
+ *    copies in a piece of each rank's shard, then adds up its own piece in rank order.
+ * 5. `over` never becomes false again. A rank sets it when it leaves, when a wait fails or when it finds another rank dead. */
 #include "kernels/collective/local.h"
 #include <inttypes.h>
 #include <errno.h>
@@ -26,15 +26,15 @@
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 
-#define CHUNK ((int64_t)1 << 20)    // floats that go through at a time
-#define TICK_MS 50                  // between looks at whether the others live
-#define TELL_MS 100                 // a wait that is told to the operator
+#define CHUNK ((int64_t)1 << 20)    // floats processed at a time
+#define TICK_MS 50                  // between checks whether the others are alive
+#define TELL_MS 100                 // a wait this long is reported to the operator
 #define TOUCH_MS 5000               // to wait for a rank that touches our memory when we leave; it takes milliseconds
 
 struct member {
     _Alignas(64) _Atomic uint32_t arrived;
     _Atomic int32_t pid;                           // valid from arrived 1 on
-    _Atomic uint32_t touches;                      // the others' memory, now; a futex
+    _Atomic uint32_t touches;                      // is reading the others' memory now; a futex
     _Atomic uint32_t count[COLLECTIVE_COUNT_N];    // each a futex
 };
 struct meeting {                // the mapped file: this, then small, slot, sum
@@ -46,11 +46,11 @@ struct local {
     struct collective base;
     struct device *dev;
     char path[4200];
-    int fd;    // until everybody has joined
+    int fd;    // time limit until all have joined
     struct meeting *m;
     size_t size_bytes;
     char *small;     // (2, n_rank, COLLECTIVE_GATHER_MAX)
-    float *slot;     // (n_rank, CHUNK) what each rank gives
+    float *slot;     // (n_rank, CHUNK) each rank's input
     float *sum;      // (CHUNK)
     uint32_t seq;    // barriers reached
     uint32_t n_gather;
@@ -88,14 +88,14 @@ static bool behind(const struct local *l, int q, uint32_t seq)
     return (int32_t)(atomic_load(&l->m->member[q].arrived) - seq) < 0;
 }
 
-/* Has a joined member's process ended? False where that cannot be seen. */
+/* Has a joined member's process ended? False when that cannot be determined. */
 static bool member_dead(struct local *l, int q)
 {
     pid_t pid = atomic_load(&l->m->member[q].arrived) ? atomic_load(&l->m->member[q].pid) : 0;
     if (!pid || pid == getpid())
         return false;
     if (l->pidfd[q] < 0 && (l->pidfd[q] = (int)syscall(SYS_pidfd_open, pid, 0)) < 0 && errno != ESRCH)
-        return false;    // no such call here: the limit of the wait is left
+        return false;    // no such call on this kernel: the time limit of the wait remains
     struct pollfd p = { .fd = l->pidfd[q], .events = POLLIN };
     return l->pidfd[q] < 0 || poll(&p, 1, 0) > 0;
 }
@@ -109,7 +109,7 @@ static int dead_find(struct local *l, uint32_t seq)
     return -1;
 }
 
-/* Has the meeting's file been removed, or another one put in its place? */
+/* Has the meeting's file been removed or replaced? */
 static bool called_off(const struct local *l)
 {
     struct stat ours, there;
@@ -132,7 +132,7 @@ static bool wait_one(struct local *l, int q, uint32_t seq, int64_t end_ms, int *
             return error_set(err, ERR_CLOSED, "the meeting of the ranks was called off");
         int64_t now = clock_ms();
         if (now >= end_ms)
-            return error_set(err, ERR_TIMEOUT, "rank %d has not come in %" PRId64 " s", q, (end_ms - began + 999) / 1000);
+            return error_set(err, ERR_TIMEOUT, "rank %d has not arrived within %" PRId64 " s", q, (end_ms - began + 999) / 1000);
         if (l->waits && *told != q && now - began >= TELL_MS)
             l->waits(l->ctx, *told = q);
         futex_wait(&l->m->member[q].arrived, value, MIN(end_ms - now, (int64_t)TICK_MS));
@@ -140,7 +140,7 @@ static bool wait_one(struct local *l, int q, uint32_t seq, int64_t end_ms, int *
     return true;
 }
 
-/* Say that we have come to the next barrier, and wait until all have. */
+/* Announce that we have reached the next barrier, and wait until all have. */
 static bool barrier(struct local *l, int64_t limit_ms, struct error *err)
 {
     int told = -1;
@@ -227,7 +227,7 @@ static void local_leave(struct collective *c)
         touchers_wait(l);
         munmap(l->m, l->size_bytes);
     }
-    if (l->fd >= 0) {    // it has failed to begin
+    if (l->fd >= 0) {    // it has not been able to start
         if (!called_off(l))
             unlink(l->path);
         close(l->fd);
@@ -281,7 +281,7 @@ static struct collective *local_join(const struct collective_config *config, str
     snprintf(l->path, sizeof l->path, "%s/%s", config->dir, config->name);
     TRY(file_take(l, err));
     if (!atomic_compare_exchange_strong(&l->m->n_rank, &n, (uint32_t)config->n_rank) && n != (uint32_t)config->n_rank) {
-        error_set(err, ERR_USAGE, "rank %d was told of %d ranks, the others of %u", config->rank, config->n_rank, n);
+        error_set(err, ERR_USAGE, "rank %d was told that there are %d ranks, the others %u", config->rank, config->n_rank, n);
         goto out;
     }
     if (!atomic_compare_exchange_strong(&l->m->member[config->rank].pid, &nobody, (int32_t)getpid())) {
@@ -303,7 +303,7 @@ out:
 static bool local_gather(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err)
 {
     struct local *l = (struct local *)c;
-    /* Two places by turns: the slowest reader of one is past it when the next but one is written. */
+    /* Two places used in turn: when a place is written again, its slowest reader has finished. */
     char *place = l->small + (size_t)(l->n_gather++ % 2) * (size_t)c->n_rank * COLLECTIVE_GATHER_MAX;
     memcpy(place + (size_t)c->rank * COLLECTIVE_GATHER_MAX, mine, size_bytes);
     if (!barrier(l, l->wait_ms, err))
@@ -313,7 +313,7 @@ static bool local_gather(struct collective *c, const void *mine, size_t size_byt
     return true;
 }
 
-/* y += x, in blocks that the compiler makes vectors of. */
+/* y += x, in blocks that the compiler vectorises. */
 static void add(float *restrict y, const float *restrict x, int64_t n)
 {
     int64_t i = 0;
@@ -324,7 +324,7 @@ static void add(float *restrict y, const float *restrict x, int64_t n)
         y[i] += x[i];
 }
 
-/* This rank's piece of the sum, with what the ranks have put into their slots. */
+/* This rank's piece of the sum, from what the ranks have put into their slots. */
 static bool piece_add(struct local *l, float *sum, int64_t m, int64_t at, int n_given, struct error *err)
 {
     float *piece = l->sum + at;

@@ -1,13 +1,13 @@
 /* nccl.cu - comm.h between GPUs, by NCCL
  *
- * libnccl.so.2 is opened at run time, so that a build and a machine without it do everything but this; the few types of its
- * interface that are used stand below (version 2.14 and later, the first with non-blocking communicators).
- * NCCL_NVLS_ENABLE=0 is set before it is opened: no NVLink multicast object is ever made.
+ * libnccl.so.2 is opened at run time, so that without it everything else still builds and runs; the few types of its interface that
+ * are used are declared below (version 2.14 and later, the first with non-blocking communicators). NCCL_NVLS_ENABLE=0 is set before
+ * it is opened: no NVLink multicast object is ever made.
  *
  * A broadcast of n buckets runs on three streams, so that NVLink never waits: copy (rank 0: src -> buf, bucket by bucket),
  * net (each bucket is sent when it is copied; the first at once), check (each bucket is hashed when it is sent or has arrived). With a
- * non-blocking communicator a call may still be under way when it returns; the next one, and the event behind it, follow
- * when ncclCommGetAsyncError says that it is done. */
+ * non-blocking communicator a call may still be under way when it returns; the next call, and the event after it, follow when
+ * ncclCommGetAsyncError says that it is done. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ extern "C" {
 #include "kernels/collective/comm.h"
 }
 
-struct nccl_config {    // ncclConfig_t as of 2.14: later versions take what is missing as their default
+struct nccl_config {    // ncclConfig_t as of 2.14: later versions use their defaults for missing members
     size_t size;
     unsigned magic, version;
     int blocking, cga;
@@ -39,8 +39,8 @@ struct nccl_api {
     const char *(*error_string)(int);
     const char *(*last_error)(nccl_handle);
 };
-/* Of the hash of a bucket while others are on their way: a multiprocessor that hashes has no room for a block of NCCL, which
- * would wait for it. 24 of them keep up with NVLink. */
+/* Blocks that hash a bucket while others are in transit: a multiprocessor that hashes has no room for a block of NCCL, which would
+ * have to wait. 24 of them keep up with NVLink. */
 #define HASH_BLOCKS 24
 enum phase {
     PHASE_JOINING,
@@ -53,14 +53,14 @@ struct nccl_comm {
     nccl_handle handle;
     enum phase phase;
     cudaStream_t copy, net, check;
-    cudaEvent_t copied, first, arrived, checked;    // first: bucket 0 has arrived
+    cudaEvent_t copied, first, arrived, checked;    // bucket 0 has arrived first
     uint64_t *hash;                                 // (n_bucket) device
     uint64_t *hash_host;                            // (n_bucket) pinned
-    int n_hash;                                     // room in both
+    int n_hash;                                     // elements in both
     struct comm_broadcast job;
-    int n_bucket, at;    // of the job; the bucket whose turn it is
+    int n_bucket, at;    // buckets in the job; the current bucket
     bool issued;         // its call is under way
-    bool closed;         // all are, and the event at the end is recorded
+    bool closed;         // all calls are, and the event at the end is recorded
 };
 
 /* The library, or NULL with the reason. */
@@ -80,7 +80,7 @@ static const struct nccl_api *nccl_open(struct error *err)
         { "ncclGetLastError", offsetof(struct nccl_api, last_error) },
     };
     setenv("NCCL_NVLS_ENABLE", "0", 1);
-    const char *path = getenv("RC_NCCL");    // where the loader would not look
+    const char *path = getenv("RC_NCCL");    // a place where the loader would not look
     void *lib = dlopen(path && path[0] ? path : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!lib) {
         error_set(err, ERR_UNSUPPORTED, "NCCL cannot be opened: %s; RC_NCCL may name libnccl.so.2", dlerror());
@@ -92,7 +92,7 @@ static const struct nccl_api *nccl_open(struct error *err)
             error_set(err, ERR_UNSUPPORTED, "libnccl.so.2 has no %s: it is older than 2.14", entry[i].name);
             return NULL;
         }
-        memcpy((char *)&api + entry[i].at, &at, sizeof at);    // the same values whoever writes them
+        memcpy((char *)&api + entry[i].at, &at, sizeof at);    // every writer writes the same values
     }
     return &api;
 }
@@ -128,7 +128,7 @@ static void nccl_free(struct comm *base)
     struct nccl_comm *c = nccl_of(base);
     cudaSetDevice(base->dev->index);
     if (c->handle)
-        c->api->abort(c->handle);    // its kernels end, also those that wait for a member that has died
+        c->api->abort(c->handle);    // ends its kernels, including those that wait for a dead member
     cudaStream_t streams[] = { c->copy, c->net, c->check };
     for (size_t i = 0; i < ARRAY_SIZE(streams); i++)
         if (streams[i]) {
@@ -161,7 +161,7 @@ static struct comm *nccl_new(struct device *dev, const struct comm_id *id, int n
     c->base.rank = rank;
     c->api = api;
     cudaSetDevice(dev->index);
-    int low, high;    // of what is ready to run, the sending goes first: decoding on the same device would starve it
+    int low, high;    // highest priority: decoding on the same device would starve the sending
     bool ok = cuda_ok(cudaDeviceGetStreamPriorityRange(&low, &high), "NCCL", err)
               && cuda_ok(cudaStreamCreateWithPriority(&c->copy, cudaStreamNonBlocking, high), "NCCL", err)
               && cuda_ok(cudaStreamCreateWithPriority(&c->net, cudaStreamNonBlocking, high), "NCCL", err)
@@ -209,7 +209,7 @@ static size_t bucket_bytes(const struct nccl_comm *c, int k)
     return MIN(c->job.bucket_bytes, c->job.size_bytes - from);
 }
 
-/* Bucket `at` as a call to NCCL, behind its copy. The first one is sent from where it is, and copied by NCCL on the way. */
+/* Send or receive bucket `at` with NCCL, after its copy. The first one is sent directly from src, and NCCL copies it. */
 static int bucket_begin(struct nccl_comm *c, struct error *err)
 {
     size_t from = (size_t)c->at * c->job.bucket_bytes;
@@ -225,7 +225,7 @@ static int bucket_begin(struct nccl_comm *c, struct error *err)
     return nccl_ok(c, status, "broadcast", err) ? status : -1;
 }
 
-/* Its call is done, so it stands in the stream: hash it behind that. */
+/* The call is done, so the transfer is in the stream: hash the bucket after it. */
 static bool bucket_end(struct nccl_comm *c, struct error *err)
 {
     struct mem_hash h = {};
@@ -276,7 +276,7 @@ static enum comm_state nccl_poll(struct comm *base, struct error *err)
     struct nccl_comm *c = nccl_of(base);
     int state = NCCL_SUCCESS;
     cudaSetDevice(base->dev->index);
-    if (!nccl_ok(c, c->api->async_error(c->handle, &state), "asking how it goes", err)
+    if (!nccl_ok(c, c->api->async_error(c->handle, &state), "asking for the progress", err)
         || !nccl_ok(c, state, c->phase == PHASE_JOINING ? "joining a group" : "broadcast", err))
         return COMM_FAILED;
     if (state == NCCL_IN_PROGRESS)

@@ -1,10 +1,11 @@
 /* attend_body.h - attention of some queries over the keys of one sequence and KV head, and its backward
  *
  * Forward, per query: scores by key in ascending order (each one fmaf chain over hd), maximum, exponentials, their sum in
- * lanes, then values added in ascending order of keys, and one division. Keys beyond a query's own get probability 0, which
- * adds exactly nothing; so neither the rows handled together nor where keys lie (packed or in pages) changes a bit. */
+ * lanes, then values added in ascending order of keys, and one division. Keys after a query's own position get probability 0, which
+ * adds exactly nothing; so neither the set of rows handled together nor the place of the keys (packed or in pages) changes a bit.
+ * */
 
-/* As block_mul for any number of rows. */
+/* Like block_mul, for any number of rows. */
 static void rows_mul(int64_t m, int n, bool cols, int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb, const float *init,
                      int64_t ldi, float *c, int64_t ldc)
 {

@@ -8,24 +8,24 @@ struct cpu_device {
     struct device base;    // first: struct device * is cast to this
     const struct cpu_path *path;
     struct pool *pool;
-    char *scratch;    // of the operation that runs; grows when a larger one comes, so not in a steady step
+    char *scratch;    // of the running operation; grows when a larger operation comes, so not in a steady step
     size_t scratch_bytes;
 };
 static inline struct cpu_device *cpu_of(struct device *dev)
 {
     return (struct cpu_device *)dev;
 }
-/* size_bytes for this operation; earlier pointers are void. NULL: out of memory, err names the operation. */
+/* Get size_bytes of scratch for this operation; earlier pointers become invalid. NULL: out of memory, err names the operation. */
 void *cpu_scratch(struct cpu_device *cpu, size_t size_bytes, const char *op, struct error *err);
-/* Sizes of pieces of scratch are rounded so that pieces stay on cache lines of their own. */
+/* Sizes of pieces of scratch are rounded so that each piece has its own cache lines. */
 static inline size_t scratch_floats(int64_t n)
 {
     return ((size_t)n * sizeof(float) + 63) / 64 * 64;
 }
-/* fn over [0, n) in pieces of `step` rows. */
+/* Run fn over [0, n) in pieces of `step` rows. */
 typedef void range_fn(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1);
 void cpu_ranges(struct cpu_device *cpu, range_fn *fn, const void *args, int64_t n, int64_t step);
-/* Rows of about this many bytes that make a piece worth handing to a thread. */
+/* How many rows of about this many bytes make a piece worth handing to a thread. */
 static inline int64_t rows_per_piece(int64_t row_bytes)
 {
     return MAX(1, 65536 / MAX(1, row_bytes));

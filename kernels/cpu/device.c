@@ -30,7 +30,7 @@ static const struct cpu_path *path_choose(struct error *err)
         if (choice[i].supported)
             return choice[i].path;
         if (named) {
-            error_set(err, ERR_UNSUPPORTED, "RC_CPU is '%s', which this processor cannot do", want);
+            error_set(err, ERR_UNSUPPORTED, "RC_CPU is '%s', which this processor does not support", want);
             return NULL;
         }
     }

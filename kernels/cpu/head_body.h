@@ -1,7 +1,7 @@
 /* head_body.h - statistics of rows of logits, their gradient, and the draw of a token
  *
  * A row is summed in blocks of HEAD_BLOCK ids: 16 lanes within a block, blocks in order in double. logprob_fwd and
- * sample_fwd share row_stat, so a sampled token's log-prob and the trainer's are the same bits. */
+ * sample_fwd share row_stat, so a sampled token's log-prob has the same bits as the trainer's. */
 #include "kernels/philox.h"
 #define HEAD_BLOCK 256
 
@@ -32,7 +32,7 @@ static struct row_stat row_stat(const float *logits, int64_t n, float inv_t, boo
                 e = v_first(e, v_set1(0), (int)(end - j));
             sum = v_add(sum, e);
             if (want_weighted)
-                weighted = v_fma(e, v_max(least, x), weighted);    // 0 times -inf is not wanted
+                weighted = v_fma(e, v_max(least, x), weighted);    // avoids 0 times -inf
         }
         r.sum += v_sum(sum);
         r.weighted += want_weighted ? v_sum(weighted) : 0;

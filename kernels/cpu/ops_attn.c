@@ -1,18 +1,18 @@
 /* ops_attn.c - causal attention of the CPU back end: gathering keys and values, and cutting the work
  *
- * Packed rows: keys and values are first laid out as a KV page has them (tiles of PANEL tokens, keys in columns), then each
- * piece takes some queries of one sequence and KV head. Pages: read in place in fp32, turned to fp32 a sequence and head at
- * a time in bf16. Backward: one piece a sequence and KV head, so that its gradients have one owner and one order. */
+ * Packed rows: keys and values are first laid out as in a KV page (tiles of PANEL tokens, keys in columns), then each piece takes
+ * some queries of one sequence and KV head. Pages: in fp32 read in place, in bf16 converted to fp32 one sequence and head at a
+ * time. Backward: one piece per sequence and KV head, so that its gradients have one owner and one order. */
 #include <string.h>
 #include "kernels/cpu/cpu.h"
-#define Q_ROWS 60    // query rows of a piece (times the heads of the group)
+#define Q_ROWS 60    // query rows per piece (times the heads of the group)
 
 static int64_t tiles(int64_t n)
 {
     return (n + PANEL - 1) / PANEL;
 }
 
-/* Turn rows (n, hd) fp32, ld apart, into tiles (hd, PANEL); columns behind the end are 0. */
+/* Transpose rows (n, hd) fp32, ld apart, into tiles (hd, PANEL); columns after the end are 0. */
 static void tiles_turn(float *to, const float *rows, int64_t ld, int64_t n, int hd)
 {
     for (int64_t t = 0; t < tiles(n); t++, to += PANEL * hd) {
@@ -28,8 +28,8 @@ static void tiles_turn(float *to, const float *rows, int64_t ld, int64_t n, int 
     }
 }
 
-/* Where a sequence's tiles start when every sequence is rounded up to whole tiles: sum over earlier ones is bounded by
- * row / PANEL + index, which needs no table. */
+/* Where a sequence's tiles start when every sequence is rounded up to whole tiles: the sum over earlier ones is bounded by row /
+ * PANEL + index, which needs no table. */
 static int64_t tile_base(const int32_t *seq, int64_t s)
 {
     return seq[s] / PANEL + s;
@@ -60,7 +60,7 @@ static void attn_gather_piece(void *arg, int64_t piece, int thread)
         tiles_turn(job->kt + to, (const float *)k, ld, n, h.hd);
         return;
     }
-    float *rows = (float *)(job->own + (size_t)thread * job->own_bytes);    // a tile at a time
+    float *rows = (float *)(job->own + (size_t)thread * job->own_bytes);    // one tile at a time
     for (int64_t t = 0; t < tiles(n); t++) {
         int64_t width = MIN(PANEL, n - t * PANEL);
         job->path->rows_load(rows, k + (size_t)(t * PANEL * ld) * dtype_size(a->dtype), a->dtype, ld, width, h.hd);
@@ -243,7 +243,7 @@ static void attn_bwd_piece(void *arg, int64_t piece, int thread)
     float *kt = (float *)(job->own + (size_t)thread * job->own_bytes), *vt = kt + rows, *k = vt + rows, *q = k + rows;
     float *dout = q + rows, *dq = dout + rows, *dk = dq + rows, *dv = dk + rows, *dot = dv + rows, *prob = dot + wide;
     const char *k_in = (const char *)a->qkv + (size_t)(row0 * ld + (h.n_q + head) * hd) * es;
-    path->rows_load(dv, k_in + (size_t)(h.n_kv * hd) * es, a->dtype, ld, n, hd);    // v, for a moment
+    path->rows_load(dv, k_in + (size_t)(h.n_kv * hd) * es, a->dtype, ld, n, hd);    // temporarily v
     tiles_turn(vt, dv, hd, n, hd);
     path->rows_load(k, k_in, a->dtype, ld, n, hd);
     tiles_turn(kt, k, hd, n, hd);

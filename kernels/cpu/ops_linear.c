@@ -1,17 +1,17 @@
 /* ops_linear.c - matrix products of the CPU back end: packed weights, and how the work is cut
  *
- * A weight is kept as fp32 panels of PANEL output columns, (panel)(n_in, PANEL), made once an update; with for_bwd a second
- * time as panels of input columns, (panel)(n_out, PANEL). How a product is cut into blocks for threads and caches changes
- * no bit, since every element is one chain in order of k (gemm_body.h). */
+ * A weight is kept as fp32 panels of PANEL output columns, (panel)(n_in, PANEL), made once per update; with for_bwd a second time
+ * as panels of input columns, (panel)(n_out, PANEL). How a product is cut into blocks for threads and caches changes no bit, since
+ * every element is one chain in order of k (gemm_body.h). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/cpu/cpu.h"
-#define BLOCK_ROWS 96              // rows of a block: 8 tiles
-#define BLOCK_BYTES (384 << 10)    // of the packed side: stays in the second-level cache (1 MiB on Zen 5)
-#define WGRAD_K 512                // tokens of a block of linear_bwd_w: 64 KiB a panel, 24 KiB a tile of dy
-#define WGRAD_X_ROWS 64            // tokens of x that a piece packs
-#define WGRAD_TILES 29             // of a piece, about
+#define BLOCK_ROWS 96              // rows per block: 8 tiles
+#define BLOCK_BYTES (384 << 10)    // of the packed side per block: stays in the second-level cache (1 MiB on Zen 5)
+#define WGRAD_K 512                // tokens per block of linear_bwd_w: 64 KiB per panel, 24 KiB per tile of dy
+#define WGRAD_X_ROWS 64            // tokens of x packed by one piece
+#define WGRAD_TILES 29             // per piece, approximately
 
 struct weight_pack {
     float *fwd;    // (panels of n_out)(n_in, PANEL)
@@ -45,7 +45,7 @@ void cpu_weight_release(UNUSED struct device *dev, struct weight *w)
     free(pack);
 }
 
-/* One panel of PANEL outputs: turned from rows to columns. */
+/* Pack one panel of PANEL outputs: rows become columns. */
 static void panel_fwd_pack(float *to, const struct weight *w, int64_t panel)
 {
     int64_t o0 = panel * PANEL, width = MIN(PANEL, w->n_out - o0);
@@ -91,7 +91,7 @@ struct gemm_job {
     struct gemm g;
     int64_t rows, n_rows;    // of a block; blocks
     int64_t cols, n_cols;
-    const void *a16;    // bf16 left side, turned to fp32 a block at a time
+    const void *a16;    // bf16 left side, converted to fp32 one block at a time
     float *a32;         // (n_thread)(rows, k)
 };
 static void gemm_piece(void *arg, int64_t piece, int thread)
@@ -122,7 +122,7 @@ static bool gemm_run(struct cpu_device *cpu, const struct gemm *g, const void *a
     job.rows = MIN(BLOCK_ROWS, g->m);
     job.n_rows = (g->m + job.rows - 1) / job.rows;
     int64_t most = MAX(1, BLOCK_BYTES / (PANEL * 4 * MAX(1, g->k)));
-    /* few rows: cut columns finer so that every thread has work, but not below about 0.1 ms of it */
+    /* few rows: split columns more finely so that every thread has work, but not below about 0.1 ms of it */
     if (cpu->base.n_thread > 1 && job.n_rows < 4 * cpu->base.n_thread) {
         int64_t want = (4 * cpu->base.n_thread + job.n_rows - 1) / job.n_rows, least = 2000000 / MAX(1, job.rows * g->k * PANEL) + 1;
         most = MIN(most, MAX(least, (panels(g->n) + want - 1) / want));
@@ -191,15 +191,15 @@ bool linear_bwd_x_cpu(struct device *dev, const struct linear_bwd_x *a, struct e
     return gemm_run(cpu_of(dev), &g, a->dy, w->dtype, "linear_bwd_x", err);
 }
 
-/* dw, in two jobs. The first turns all of x into panels, one block of WGRAD_K tokens after the other. In the second each piece
- * owns some rows of dw: a block of tokens at a time it turns its columns of dy into tiles and adds their products with every
- * panel. So x and dy are read once, row by row, and what the inner loop reads lies in the second-level cache. The chain over
- * the blocks lies in scratch until the last one, which is added to dw. */
+/* dw, in two jobs. The first packs all of x into panels, one block of WGRAD_K tokens after the other. In the second each piece owns
+ * some rows of dw: one block of tokens at a time, it packs its columns of dy into tiles and adds their products with every panel.
+ * So x and dy are read once, row by row, and the inner loop reads from the second-level cache. The chain over the blocks stays in
+ * scratch until the last one, which is added to dw. */
 struct wgrad_job {
     const struct cpu_path *path;
     const struct linear_bwd_w *a;
     int64_t lddy, ldx;
-    int64_t rows;    // of dw a piece: whole tiles
+    int64_t rows;    // rows of dw per piece: whole tiles
     float *x;        // (blocks of WGRAD_K tokens)(panels of n_in)(WGRAD_K, PANEL), panels panel_step apart
     int64_t panel_step;
     float *dy;    // (n_thread)(rows / GRAD_TILE)(WGRAD_K, GRAD_TILE), tiles tile_step apart
@@ -266,7 +266,7 @@ bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct e
     int64_t n_tile = (a->n_out + GRAD_TILE - 1) / GRAD_TILE, n_thread = cpu->base.n_thread;
     int64_t each = (n_tile + n_thread * WGRAD_TILES - 1) / (n_thread * WGRAD_TILES);
     job.rows = (n_tile + n_thread * each - 1) / (n_thread * each) * GRAD_TILE;
-    job.panel_step = PANEL * WGRAD_K + 16;    // steps that are no multiple of a page: stores spread over a cache's sets
+    job.panel_step = PANEL * WGRAD_K + 16;    // steps that are not multiples of a page: stores spread over a cache's sets
     job.tile_step = GRAD_TILE * WGRAD_K + 16;
     job.dy_bytes = scratch_floats(job.rows / GRAD_TILE * job.tile_step);
     size_t x_bytes = scratch_floats((a->n + WGRAD_K - 1) / WGRAD_K * panels(a->n_in) * job.panel_step);

@@ -1,7 +1,7 @@
-/* ops_rows.c - operations on rows and elements of the CPU back end: how they are cut for threads
+/* ops_rows.c - operations on rows and elements of the CPU back end: how they are split among threads
  *
- * Sums over rows (gradients of norms, of the embedding, the gradient norm) are cut at fixed places, whatever the number of
- * threads, and their parts added in order. */
+ * Sums over rows (gradients of norms, of the embedding, the gradient norm) are split at fixed places, whatever the number of
+ * threads, and their parts are added in order. */
 #include <inttypes.h>
 #include <string.h>
 #include "kernels/cpu/cpu.h"
@@ -36,7 +36,7 @@ bool mem_hash_cpu(struct device *dev, const struct mem_hash *a, struct error *er
 
 bool policy_loss_cpu(struct device *dev, const struct policy_loss *a, struct error *err)
 {
-    return policy_loss_ref(dev, a, err);    // three exponentials a token: nothing to gain
+    return policy_loss_ref(dev, a, err);    // three exponentials per token: nothing to gain
 }
 
 bool clip_coef_cpu(struct device *dev, const struct clip_coef *a, struct error *err)
@@ -44,7 +44,7 @@ bool clip_coef_cpu(struct device *dev, const struct clip_coef *a, struct error *
     return clip_coef_ref(dev, a, err);
 }
 
-/* Tokens of the same id as a list in their order, so that an id's rows are summed from 0 and added to the table once. */
+/* Lists of the tokens with the same id, in order, so that an id's rows are summed from 0 and added to the table once. */
 #define EMBED_COLS 64
 #define EMBED_NONE (-1)    // as bytes: all bits set
 struct embed_job {
@@ -53,7 +53,7 @@ struct embed_job {
     int32_t *next;     // (n) the id's next token, or EMBED_NONE
     int64_t n_id;
 };
-/* last (n) is the last token of a list so far, by its first one; slot (n_slot, a power of two above n) the first tokens by
+/* last (n): the last token of a list so far, indexed by its first token; slot (n_slot, a power of two above n): first tokens by
  * their id's hash. */
 static void embed_lists_make(struct embed_job *job, int32_t *last, int32_t *slot, size_t n_slot)
 {

@@ -1,7 +1,7 @@
 /* path.h - the inner loops of the CPU back end, once for each instruction set
  *
- * A path's functions work on a range of rows (or elements) on the calling thread and know nothing of threads; what a row
- * gives never depends on the range. The operations (ops_*.c) check, cut the work into ranges and call these. */
+ * A path's functions work on a range of rows (or elements) on the calling thread and know nothing about threads; a row's result
+ * never depends on the range. The operations (ops_*.c) check arguments, split the work into ranges and call these. */
 #pragma once
 #include "kernels/ops.h"
 
@@ -46,7 +46,7 @@ struct attend {
     enum dtype out_dtype;
     float *score;    // scratch: TILE rows x (keys rounded up to PANEL), see attend_scratch
 };
-#define ATTEND_ROWS 12    // rows handled at a time: floats of score and, behind it, ATTEND_ROWS * hd of sums
+#define ATTEND_ROWS 12    // rows handled at a time: floats of score, followed by ATTEND_ROWS * hd of sums
 static inline int64_t attend_scratch(int64_t max_len, int hd)
 {
     return ATTEND_ROWS * ((max_len + PANEL - 1) / PANEL * PANEL + hd);
@@ -55,7 +55,7 @@ static inline int64_t attend_scratch(int64_t max_len, int hd)
 struct attend_bwd {
     int64_t n;    // tokens of the sequence
     int hd;
-    const float *kt, *vt;     // (tiles of PANEL tokens)(hd, PANEL): keys and values in columns, 0 behind the end
+    const float *kt, *vt;     // (tiles of PANEL tokens)(hd, PANEL): keys and values in columns, 0 after the end
     const float *k;           // (n, hd)
     const float *q, *dout;    // (n, hd), rows q_step and dout_step apart
     const float *lse;         // value i at lse + i * lse_step
@@ -84,7 +84,7 @@ struct cpu_path {
     /* dst (n, d) fp32 dense = rows of x, ld apart */
     void (*rows_load)(float *dst, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d);
     /* the same in tiles `step` apart: column j of row i goes to dst[j / width * step + i * width + j % width]; width PANEL or
-     * GRAD_TILE, columns up to the next multiple of 16 are 0, and up to 4 floats behind a tile are written */
+     * GRAD_TILE, columns up to the next multiple of 16 are 0, and up to 4 floats after a tile are written */
     void (*tiles_load)(float *dst, int width, int64_t step, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d);
     void (*rows_store)(void *y, const float *src, enum dtype t, int64_t ld, int64_t n, int64_t d);
     void (*rows_dot)(float *dot, const void *x, const void *y, enum dtype t, int64_t ld, int64_t n, int64_t d);

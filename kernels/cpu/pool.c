@@ -3,7 +3,7 @@
  * A job is published by raising `epoch`; pieces are taken from `next`. The state of a job:
  *   1. pool_run writes fn, arg, n_piece, next = 0, busy = number of other threads, then raises epoch and wakes sleepers.
  *   2. Each thread that sees a new epoch takes pieces until none is left, then lowers busy; the last wakes pool_run.
- *   3. pool_run takes pieces too, then waits for busy 0, so nobody touches a job that has ended. */
+ *   3. pool_run takes pieces too, then waits for busy 0, so no thread touches a job that has ended. */
 #include "kernels/cpu/pool.h"
 #include <linux/futex.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@ struct pool {
     int64_t n_piece;
     _Alignas(64) atomic_int_fast64_t next;
     _Alignas(64) atomic_uint epoch;
-    atomic_int n_asleep;    // threads that wait in the kernel for epoch
+    atomic_int n_asleep;    // threads asleep in the kernel, waiting for epoch
     _Alignas(64) atomic_uint busy;
     atomic_int caller_asleep;
     atomic_bool stop;

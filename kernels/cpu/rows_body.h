@@ -81,7 +81,7 @@ VEC_FN float head_rstd(const void *x, int64_t at, int hd, float eps, const enum 
     return 1 / sqrtf(v_sum(square) / (float)hd + eps);
 }
 
-/* Pool page: K of each head (hd, PANEL) with tokens in columns, then V of each head (PANEL, hd). */
+/* A pool page: K of each head (hd, PANEL) with tokens in columns, then V of each head (PANEL, hd). */
 VEC_FN void kv_write(const struct rope_fwd *a, int64_t i, const enum dtype t)
 {
     int hd = a->heads.hd, n_kv = a->heads.n_kv;
@@ -235,7 +235,7 @@ static void path_axpy(const struct axpy *a, int64_t i0, int64_t i1)
 #define SUM_WIDE 4
 static void path_rows_sum(float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t i0, int64_t i1, bool accumulate)
 {
-    for (int64_t j0 = 0; j0 < n; j0 += 16 * SUM_WIDE) {    // some columns at a time, whose sums stay in registers
+    for (int64_t j0 = 0; j0 < n; j0 += 16 * SUM_WIDE) {    // a few columns at a time, so that their sums stay in registers
         v16 sum[SUM_WIDE];
         int n_v = (int)MIN(SUM_WIDE, (n - j0 + 15) / 16), last = (int)MIN(16, n - j0 - 16 * (n_v - 1));
         for (int k = 0; k < SUM_WIDE; k++)
@@ -263,7 +263,7 @@ static void path_rows_load(float *dst, const void *x, enum dtype t, int64_t ld, 
             v_put(dst, i * d + j, w, DT_F32, v_get(x, i * ld + j, w, t));
         }
 }
-/* Tiles narrower than a store overlap: what is written behind a row is covered by the next one's. */
+/* Tiles narrower than a store overlap: what is written after a row is overwritten by the next row. */
 VEC_FN void tiles_load_rows(float *dst, int64_t step, const void *x, int64_t ld, int64_t n, int64_t d, const int width, const enum dtype t)
 {
     for (int64_t i = 0; i < n; i++)

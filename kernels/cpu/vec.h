@@ -1,7 +1,7 @@
 /* vec.h - sixteen fp32 lanes, on AVX-512, AVX2 or plain C, with the same bits from all three
  *
- * The folder's path_*.c files include the *_body.h files once for each instruction set. Whatever is summed is summed in
- * lanes and folded by v_sum's one tree; products that join a sum are fused (fmaf in plain C). Lane order is memory order. */
+ * The folder's path_*.c files include the *_body.h files once for each instruction set. Every sum is made in lanes and folded by
+ * v_sum's one tree; products added to a sum are fused (fmaf in plain C). Lane order is memory order. */
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -295,7 +295,7 @@ VEC_FN v16 v_fma(v16 a, v16 b, v16 c)
 VEC_FN v16 v_max(v16 a, v16 b)
 {
     V_LANES(a.x[i] > b.x[i] ? a.x[i] : b.x[i]);
-}    // the second when unordered, as x86
+}    // the second when unordered, as on x86
 VEC_FN v16 v_min(v16 a, v16 b)
 {
     V_LANES(a.x[i] < b.x[i] ? a.x[i] : b.x[i]);
@@ -397,7 +397,7 @@ VEC_FN void v_put(void *p, int64_t i, int n, enum dtype t, v16 x)
         memcpy((uint16_t *)p + i, h, (size_t)n * sizeof *h);
     }
 }
-/* What x becomes by being stored as dtype. */
+/* x rounded as if stored as dtype. */
 VEC_FN v16 v_round(v16 x, enum dtype t)
 {
     if (t == DT_F32)

@@ -1,4 +1,4 @@
-/* attn.cuh - the pieces that attention's kernels in bf16 share: tiles in shared memory, fragments, one tile's softmax
+/* attn.cuh - what the bf16 attention kernels share: tiles in shared memory, fragments, one tile's softmax
  *
  * Matrix instructions are mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"): lane l holds, of a 16 x 8 result,
  * rows l / 4 and l / 4 + 8 at columns l % 4 * 2 and the next. A tile has ATTN_TILE keys and is one page of the KV pool.
@@ -9,7 +9,7 @@
 #define ATTN_TILE CUDA_PAGE_TOK
 #define LOG2E 1.4426950408889634f
 
-/* Rows in shared memory are 16 bytes longer than their data, so that ldmatrix meets each bank once. */
+/* Rows in shared memory are 16 bytes longer than their data, so that ldmatrix uses each bank once. */
 template <int HD> struct tile {
     static constexpr int LD = HD + 8, STEPS = HD / 16, COLS = HD / 8, BYTES = ATTN_TILE * LD * 2;
 };
@@ -17,7 +17,7 @@ __device__ static inline uint32_t smem_at(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
-/* 16 bytes to shared memory without a register; zeros when not valid (then from is not read). */
+/* Copy 16 bytes to shared memory without a register; zeros when not valid (then from is not read). */
 __device__ static inline void copy16(bf16 *to, const bf16 *from, bool valid)
 {
     int n = valid ? 16 : 0;
@@ -31,7 +31,7 @@ template <int PENDING> __device__ static inline void copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
-/* ATTN_TILE rows of HD from `from`, `step` elements apart; rows from n_valid on become 0. 128 threads. */
+/* Copy ATTN_TILE rows of HD from `from`, `step` elements apart; rows from n_valid on become 0. 128 threads. */
 template <int HD> __device__ static inline void tile_load(bf16 *to, const bf16 *from, int64_t step, int n_valid)
 {
     constexpr int CHUNKS = HD / 8;
@@ -72,7 +72,7 @@ template <int HD> __device__ static inline void left_load(uint32_t (&a)[4], cons
     int lane = threadIdx.x % 32;
     ldsm4(a, t + (row0 + lane % 16) * tile<HD>::LD + step * 16 + lane / 16 * 8);
 }
-/* Right side, two blocks of 8 columns which are rows col0 .. + 15 of a tile, over columns 16 step .. + 15 of it (x y^T):
+/* Right side of x y^T: two blocks of 8 columns, which are rows col0 .. + 15 of a tile, over its columns 16 step .. + 15:
  * b[0], b[1] for the first eight, b[2], b[3] for the others. */
 template <int HD> __device__ static inline void right_rows(uint32_t (&b)[4], const bf16 *t, int col0, int step)
 {
@@ -85,7 +85,7 @@ template <int HD> __device__ static inline void right_cols(uint32_t (&b)[4], con
     int lane = threadIdx.x % 32;
     ldsm4_t(b, t + (step * 16 + lane % 16) * tile<HD>::LD + col0 + lane / 16 * 8);
 }
-/* A 16 x 16 result in two 16 x 8 pieces as the left side of the next product. */
+/* Use a 16 x 16 result in two 16 x 8 pieces as the left side of the next product. */
 __device__ static inline void left_from(uint32_t (&a)[4], const float (&x)[4], const float (&y)[4])
 {
     a[0] = pack2(x[0], x[1]);
@@ -95,9 +95,9 @@ __device__ static inline void left_from(uint32_t (&a)[4], const float (&x)[4], c
 }
 #define ONES 0x3f803f80u    // two bf16 ones
 
-/* Rows of one head: where they are, packed or in pages. */
+/* Where the rows of one head are, packed or in pages. */
 struct kv_source {
-    const bf16 *k, *v;      // packed: first key and value of the sequence and head; paged: of the head in page 0
+    const bf16 *k, *v;      // packed: first key and value of the sequence and head; paged: those of the head in page 0
     int64_t step;           // elements between tokens
     const int32_t *page;    // NULL: packed
     int64_t page_elems;

@@ -1,10 +1,10 @@
 /* attn_bwd.cu - backward of causal attention over packed rows, without atomics
  *
  *   P = e^(S scale - lse);  dV = P^T dO;  dP = dO V^T;  dS = P (dP - D) scale, D = sum(dO O);  dQ = dS K;  dK = dS^T Q
- * (arXiv 2205.14135, algorithm 4). Two kernels instead of one, each with one owner for what it adds up: dK and dV by the block
- * of a tile of keys, which walks over the heads of the group and all later queries; dQ by the block of a tile of queries. Seven
- * products instead of five, no gradient in fp32 in memory, the same bits each run. A warp owns 16 rows of the result; all
- * operands come from shared memory. */
+ * (arXiv 2205.14135, algorithm 4). Two kernels instead of one, so that each sum has one owner: dK and dV belong to the block of a
+ * tile of keys, which loops over the heads of the group and all later queries; dQ belongs to the block of a tile of queries. Seven
+ * products instead of five, no gradient in fp32 in memory, the same bits each run. A warp owns 16 rows of the result; all operands
+ * come from shared memory. */
 #include <inttypes.h>
 #include "kernels/cuda/attn.cuh"
 
@@ -30,7 +30,7 @@ template <typename T> __global__ static void dot_kernel(bwd_args a, int hd, int6
         a.dot[work] = sum;
 }
 
-/* The 64 rows of a tile owned by a block, and where the sequence lies. */
+/* The 64 rows of a tile owned by a block, and the sequence they belong to. */
 struct bwd_view {
     int64_t row0, step, out_step;
     int n, first;
@@ -72,7 +72,7 @@ template <int HD> __global__ void __launch_bounds__(128) dkdv_kernel(bwd_args a)
             if (threadIdx.x < 64) {
                 bool there = q0 + (int)threadIdx.x < v.n;
                 int64_t at = (v.row0 + q0 + threadIdx.x) * a.n_q + head;
-                lse_of[threadIdx.x] = there ? a.lse[at] * LOG2E : INFINITY;    // no weight from rows behind the end
+                lse_of[threadIdx.x] = there ? a.lse[at] * LOG2E : INFINITY;    // rows after the end have no weight
                 dot_of[threadIdx.x] = there ? a.dot[at] : 0;
             }
             copy_wait<0>();
@@ -214,7 +214,7 @@ template <int HD> __global__ void __launch_bounds__(128) dq_kernel(bwd_args a)
     }
 }
 
-/* --- fp32: one warp a query and head, then one warp a key and KV head ------------------------------------------------- */
+/* --- fp32: one warp per query and head, then one warp per key and KV head --------------------------------------------- */
 template <int HD> __global__ static void dq_f32_kernel(bwd_args a)
 {
     constexpr int OWN = (HD + 31) / 32;

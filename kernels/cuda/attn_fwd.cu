@@ -1,9 +1,9 @@
 /* attn_fwd.cu - causal attention: packed rows, queries over KV pages, and decode
  *
- * bf16: prefill and training run one block of 64 queries of a head, each warp 16 of them against all tiles, K and V two
- * tiles deep in flight; decode runs one block a sequence and KV head, the heads of the group as rows of one 16-row tile, the
- * four warps sharing a tile's keys and then the head's columns. Both do every element's sums in the order of attn.cuh, so a
- * query's result is the same bits in both. fp32: one warp a query and head, 32 keys at a time, for tests and small models. */
+ * bf16: prefill and training run one block of 64 queries of a head, each warp 16 of them against all tiles, with two tiles of K and
+ * V in flight; decode runs one block per sequence and KV head, with the heads of the group as rows of one 16-row tile, and the four
+ * warps share a tile's keys and then the head's columns. Both sum every element in the order of attn.cuh, so a query's result has
+ * the same bits in both. fp32: one warp per query and head, 32 keys at a time, for tests and small models. */
 #include <inttypes.h>
 #include "kernels/cuda/attn.cuh"
 
@@ -12,7 +12,7 @@ struct fwd_args {
     float *lse;
     const void *qkv, *kv;
     const int32_t *seq;       // first query row of each sequence (n_seq + 1), or NULL: row s
-    const int32_t *kv_len;    // paged; NULL: as many as queries
+    const int32_t *kv_len;    // paged; NULL: as many keys as queries
     const int32_t *page;
     int64_t max_page;
     int n_q, n_kv;
@@ -29,7 +29,7 @@ __device__ static inline seq_view seq_of(const fwd_args &a, int s)
     v.row0 = a.seq ? a.seq[s] : s;
     v.n_row = a.seq ? a.seq[s + 1] - (int)v.row0 : 1;
     v.kv_len = a.kv_len ? a.kv_len[s] : v.n_row;
-    if (v.kv_len < v.n_row)    // 0: not there
+    if (v.kv_len < v.n_row)    // 0: absent
         v.n_row = 0;
     return v;
 }
@@ -66,7 +66,7 @@ template <int HD> __global__ void __launch_bounds__(128) attn_fwd_kernel(fwd_arg
     int64_t q_step = (int64_t)(a.n_q + 2 * a.n_kv) * HD;
     const bf16 *q = (const bf16 *)a.qkv + view.row0 * q_step + (int64_t)head * HD;
     int n_row = min(64, view.n_row - q0), first_pos = view.kv_len - view.n_row + q0, n_tile = (first_pos + n_row - 1) / ATTN_TILE + 1;
-    /* queries by way of the second stage's space */
+    /* load queries through the second stage's space */
     tile_load<HD>(smem + STAGE, q + q0 * q_step, q_step, n_row);
     copy_commit();
     kv_load<HD>(smem, smem + ATTN_TILE * LD, src, 0, view.kv_len);
@@ -78,7 +78,7 @@ template <int HD> __global__ void __launch_bounds__(128) attn_fwd_kernel(fwd_arg
     for (int k = 0; k < STEPS; k++)
         left_load<HD>(qf[k], smem + STAGE, warp * 16, k);
     float o[COLS][4] = {}, l[4] = {}, m[2] = { -INFINITY, -INFINITY }, c = LOG2E / sqrtf((float)HD);
-    int pos[2];    // of this lane's two rows; rows behind the end see all keys and are not stored
+    int pos[2];    // of this lane's two rows; rows after the end see all keys and are not stored
     pos[0] = first_pos + warp * 16 + lane / 4;
     pos[1] = pos[0] + 8;
     for (int r = 0; r < 2; r++)
@@ -165,7 +165,7 @@ template <int HD> __global__ void __launch_bounds__(128) attn_fwd_kernel(fwd_arg
     }
 }
 
-/* One query a sequence: rows of the tile are the heads of the group (at most 16). */
+/* One query per sequence: the rows of the tile are the heads of the group (at most 16). */
 template <int HD> __global__ void __launch_bounds__(128) attn_decode_kernel(fwd_args a)
 {
     extern __shared__ __align__(16) bf16 smem[];
@@ -305,7 +305,7 @@ template <int HD> __global__ static void attn_fwd_f32_kernel(fwd_args a)
         const float *k = (const float *)a.qkv + (view.row0 + key) * step + (int64_t)(a.n_q + kv_head) * HD;
         int64_t v_step = step;
         const float *v = (const float *)a.qkv + (view.row0 + t) * step + (int64_t)(a.n_q + a.n_kv + kv_head) * HD;
-        if (a.kv_len) {    // 32 keys lie in one page
+        if (a.kv_len) {    // 32 keys are in one page
             const float *page = (const float *)a.kv + (int64_t)a.page[s * a.max_page + t / ATTN_TILE] * 2 * a.n_kv * ATTN_TILE * HD;
             k = page + ((int64_t)kv_head * ATTN_TILE + key % ATTN_TILE) * HD;
             v = page + ((int64_t)(a.n_kv + kv_head) * ATTN_TILE + t % ATTN_TILE) * HD;

@@ -22,11 +22,11 @@ struct cuda_device {
     struct device base;    // first
     cudaStream_t stream;
     cublasLtHandle_t lt;
-    void *workspace;    // of cuBLASLt, one stream
+    void *workspace;    // cuBLASLt's workspace, one stream
     size_t workspace_bytes;
-    void *scratch;    // of the operation that runs
+    void *scratch;    // of the running operation
     size_t scratch_bytes;
-    void *old[32];    // smaller pieces of scratch from before
+    void *old[32];    // earlier, smaller pieces of scratch
     int n_old;
     bool capturing;
     struct gemm_plan *plan;    // chosen algorithms (gemm.cu), a list
@@ -52,7 +52,7 @@ static inline bool launch_ok(const char *op, struct error *err)
 {
     return cuda_ok(cudaGetLastError(), op, err);
 }
-/* size_bytes of scratch for this operation: grows when a larger one comes, never while recording. */
+/* Get size_bytes of scratch for this operation: grows when a larger operation comes, never while recording. */
 void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, struct error *err);
 static inline unsigned blocks_for(int64_t n, int64_t per_block)
 {
@@ -72,7 +72,7 @@ bool cuda_lanes_sync(struct device *dev, struct error *err);
 void cuda_lanes_close(struct cuda_device *cu);
 void cuda_plans_free(struct cuda_device *cu);
 void cuda_pipes_close(struct cuda_device *cu);
-/* mem_hash on any stream, by n_block blocks of 512 threads; a->hash is device memory. */
+/* mem_hash on any stream, with n_block blocks of 512 threads; a->hash is device memory. */
 bool cuda_hash(cudaStream_t stream, int n_block, const struct mem_hash *a, struct error *err);
 extern const struct comm_ops nccl_comm_ops;    // kernels/collective/nccl.cu
 
@@ -131,8 +131,8 @@ __device__ static inline float warp_max(float x)
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, w));
     return x;
 }
-/* Over the block, for every thread; tmp: 33 floats of shared memory, free again on return. Fixed tree: lanes, then warps in
- * order of their number. */
+/* Reduce over the block, with the result in every thread; tmp: 33 floats of shared memory, free again on return. Fixed tree: lanes,
+ * then warps in order of their number. */
 __device__ static inline float block_sum(float x, float *tmp)
 {
     int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;

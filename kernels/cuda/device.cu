@@ -19,13 +19,14 @@ void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, st
         error_set(err, ERR_FULL, "%s: needs %zu bytes of scratch while a graph is recorded; run it once before", op, size_bytes);
         return NULL;
     }
-    /* recorded graphs hold the old piece's address, so it stays; doubling bounds what all old pieces take to the last one's size */
+    /* recorded graphs hold the old piece's address, so it stays; through doubling, all old pieces together take no more than the
+     * last one */
     size_t wanted = size_bytes > 2 * cu->scratch_bytes ? size_bytes : 2 * cu->scratch_bytes,
            rounded = (wanted + 0xfffff) & ~(size_t)0xfffff;
     void *next = NULL;
     if (cu->n_old == ARRAY_SIZE(cu->old) || !cuda_ok(cudaMalloc(&next, rounded), op, err)) {
         if (cu->n_old == ARRAY_SIZE(cu->old))
-            error_set(err, ERR_FULL, "%s: scratch has grown %d times", op, cu->n_old);
+            error_set(err, ERR_FULL, "%s: scratch has already grown %d times", op, cu->n_old);
         return NULL;
     }
     if (cu->scratch)
@@ -112,7 +113,7 @@ static void *cuda_mem_new(struct device *dev, size_t size_bytes, const char *wha
     cudaError_t status = cudaMalloc(&p, size_bytes ? size_bytes : 1);
     if (status == cudaSuccess)
         return p;
-    (void)cudaGetLastError();    // forget it: the caller may ask for less
+    (void)cudaGetLastError();    // clear the error: the caller may ask for less
     error_set(err, ERR_NO_MEMORY, "%s: no device memory for %s: %zu bytes: %s", dev->name, what, size_bytes, cudaGetErrorString(status));
     return NULL;
 }
@@ -156,7 +157,7 @@ static void *cuda_share_new(struct device *dev, size_t size_bytes, const char *w
 {
     cudaIpcMemHandle_t handle;
     static_assert(sizeof handle <= sizeof h->bytes, "a handle fits");
-    size_t rounded = (size_bytes + ((size_t)2 << 20) - 1) & ~(((size_t)2 << 20) - 1);    // a handle opens whole pieces of 2 MiB
+    size_t rounded = (size_bytes + ((size_t)2 << 20) - 1) & ~(((size_t)2 << 20) - 1);    // a handle covers whole pieces of 2 MiB
     void *p = cuda_mem_new(dev, rounded, what, err);
     if (p && !cuda_ok(cudaIpcGetMemHandle(&handle, p), "sharing memory with other processes", err)) {
         cudaFree(p);
@@ -299,7 +300,7 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
     cu->workspace_bytes = WORKSPACE_BYTES;
     if (!cuda_ok(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), "opening the device", err)
         || !cuda_ok(cudaMalloc(&cu->workspace, cu->workspace_bytes), "opening the device", err)
-        || (cublasLtCreate(&cu->lt) != CUBLAS_STATUS_SUCCESS && !error_set(err, ERR_INTERNAL, "cuda:%d: cuBLASLt does not start", index))) {
+        || (cublasLtCreate(&cu->lt) != CUBLAS_STATUS_SUCCESS && !error_set(err, ERR_INTERNAL, "cuda:%d: cannot start cuBLASLt", index))) {
         cuda_device_free(&cu->base);
         return NULL;
     }

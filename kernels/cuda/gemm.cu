@@ -1,12 +1,13 @@
 /* gemm.cu - matrix products: cuBLASLt under the rule that a row's bits never depend on the batch, and a plain kernel
  *
  * The rule (measured on an H200 with cuBLASLt 13.1): with every reduction scheme forbidden, all algorithms offered add up in
- * the same order, except ids 13 and 16; narrow deep weights would drive the heuristic to those and to slow ones, so they get
- * a fixed split of K: S strided products into fp32 partials, added in order by the next kernel. S belongs to the weight.
- * Algorithms are chosen once for each (shape, rows rounded up to a power of two) when a weight is made: each is held against
- * the first on random data by bytes, one that differs is dropped, and of the others a decode step takes the fastest. Backward products need no such rule, only the same
- * bits each run: the heuristic's choice without in-place reduction, kept for each power of two of rows.
- * fp32 (tests, small models) and shapes that are no multiple of 8 take the plain kernel: one fused chain in order of k. */
+ * the same order, except ids 13 and 16. For narrow deep weights the heuristic would choose those or slow ones, so such weights get
+ * a fixed split of K: S strided products into fp32 partials, added in order by the next kernel. S depends only on the weight.
+ * Algorithms are chosen once for each (shape, rows rounded up to a power of two) when a weight is made: each is compared with the
+ * first byte by byte on random data; one that differs is dropped, and a decode step uses the fastest of the others. Backward
+ * products need no such rule, only the same bits in each run: the heuristic's choice without in-place reduction, kept for each
+ * power of two of rows. fp32 (tests, small models) and shapes that are not multiples of 8 use the plain kernel: one fused chain in
+ * order of k. */
 #include "kernels/cuda/cuda.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -53,8 +54,8 @@ static int k_split(int64_t n_out, int64_t n_in)
 /* --- the plain kernel ------------------------------------------------------------------------------------------------ */
 #define TILE 64
 #define TILE_K 16
-/* c (m, n) = bias by column + sum over k of a[i am + k ak] b[j bn + k bk]; 256 threads a 64 x 64 tile, 4 x 4 elements each, one
- * fused chain an element. With accumulate the finished chain is added to c. */
+/* c (m, n) = bias by column + sum over k of a[i am + k ak] b[j bn + k bk]; 256 threads per 64 x 64 tile, 4 x 4 elements each, one
+ * fused chain per element. With accumulate the finished chain is added to c. */
 template <typename T, typename C>
 __global__ static void plain_kernel(C *c, int64_t ldc, const T *__restrict__ a, int64_t am, int64_t ak, const T *__restrict__ b, int64_t bn,
                                     int64_t bk, const T *__restrict__ bias, int64_t m, int64_t n, int64_t n_k, bool accumulate)
@@ -196,7 +197,7 @@ static cublasStatus_t lt_multiply(struct cuda_device *cu, struct lt_setup *s, co
                           cu->workspace_bytes, cu->stream);
 }
 
-/* What an algorithm may do: keep to one order of sums; be the same each run; anything. */
+/* What an algorithm may do: only one order of summation; anything repeatable; anything. */
 enum freedom {
     FREE_NOT,
     FREE_ORDER,
@@ -293,7 +294,7 @@ static bool lt_ok(cublasStatus_t status, const char *op, struct error *err)
 }
 
 /* --- timing products ------------------------------------------------------------------------------------------------- */
-#define COLD_BYTES ((int64_t)192 << 20)    // of weights in turn, several times the second-level cache
+#define COLD_BYTES ((int64_t)192 << 20)    // of weights used in turn, several times the second-level cache
 #define RUNS_MAX 9
 struct cost_run {
     const struct linear_cost *c;
@@ -302,10 +303,10 @@ struct cost_run {
     void *y;
     int n_copy;
     const cublasLtMatmulAlgo_t *algo;    // NULL: linear_fwd itself
-    int split;                           // with algo: parts of K, into fp32 partials in y
-    int runs;                            // timed; the median counts. At most RUNS_MAX
+    int split;                           // with algo: number of parts of K, into fp32 partials in y
+    int runs;                            // timed runs, at most RUNS_MAX; the median counts
 };
-/* Memory for timing products of c's sizes with split parts, filled with random numbers. */
+/* Allocate memory for timing products of c's sizes with split parts, and fill it with random numbers. */
 static bool cost_open(struct cuda_device *cu, struct cost_run *r, const struct linear_cost *c, int split, struct error *err)
 {
     struct device *dev = &cu->base;
@@ -404,7 +405,7 @@ static bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, st
         cu->base.op->graph_free(&cu->base, g);
     return ok;
 }
-/* Of n algorithms, all of the same bits, the one that is fastest for this many rows; the first where nothing can be timed. */
+/* Of n algorithms that give the same bits, the fastest for this many rows; the first when timing is not possible. */
 static int plan_fastest(struct cuda_device *cu, const struct gemm_plan *p, int64_t rows, const cublasLtMatmulAlgo_t *algo, int n)
 {
     struct linear_cost c = { .n = rows,
@@ -415,7 +416,7 @@ static int plan_fastest(struct cuda_device *cu, const struct gemm_plan *p, int64
                              .rule_us = 0,
                              .best_us = 0 };
     struct cost_run r;
-    struct error ignored;    // without memory for it the heuristic's order stands
+    struct error ignored;    // without memory for timing, keep the heuristic's order
     int best = 0;
     double best_us = INFINITY;
     bool ok = n > 1 && cost_open(cu, &r, &c, p->split, &ignored);
@@ -434,9 +435,9 @@ static int plan_fastest(struct cuda_device *cu, const struct gemm_plan *p, int64
     return best;
 }
 
-/* Choose this plan's algorithm for every number of rows: each must give the bytes of the first on CHECK_ROWS random rows, and
- * up to TIMED_ROWS, where a decode step's time is made of short products, the fastest of these is taken, beyond the first.
- * Takes and gives back memory of its own; a weight of this shape is made once. */
+/* Choose this plan's algorithm for every number of rows. Each must give the same bytes as the first on CHECK_ROWS random rows. Up
+ * to TIMED_ROWS, where a decode step consists of short products, the fastest of them is used; above that, the first. Allocates and
+ * frees its own memory; runs once per weight shape. */
 static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct error *err)
 {
     bool ok = false;
@@ -455,7 +456,7 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
     noise_kernel<<<blocks_for(n_out * p->n_in, 256), 256, 0, cu->stream>>>((bf16 *)mem, n_out * p->n_in, 1);
     noise_kernel<<<blocks_for(CHECK_ROWS * p->n_in, 256), 256, 0, cu->stream>>>((bf16 *)(mem + w_bytes), CHECK_ROWS * p->n_in, 2);
     for (int round = 0; round < ROW_BUCKETS; round++) {
-        /* 256 rows first: its first choice is what the others are held against */
+        /* 256 rows first: the others are compared with its first choice */
         int bucket = round == 0 ? 8 : round <= 8 ? round - 1 : round;
         struct lt_call call = { .kind = p->kind,
                                 .rows = (int64_t)1 << bucket,
@@ -470,7 +471,7 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
         lt_setup_make(&setup, &call);
         int n = lt_candidates(cu, &setup, FREE_NOT, found), n_same = 0, n_wanted = call.rows <= TIMED_ROWS ? CANDIDATES : 1;
         if (have_first)
-            found[n++] = first;    // equal to itself at any number of rows, if all else fails
+            found[n++] = first;    // the fallback: at any number of rows equal to itself
         for (int i = 0; i < n && n_same < n_wanted; i++) {
             int64_t rows = call.rows < CHECK_ROWS ? call.rows : CHECK_ROWS;
             struct lt_call check = call;
@@ -505,7 +506,7 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
         } else {
             error_set(err, ERR_UNSUPPORTED,
                       "cuBLASLt has no algorithm for %" PRId64 " rows of a %" PRId64 " x %" PRId64
-                      " product that keeps to one order of sums",
+                      " product that keeps one order of summation",
                       call.rows, p->n_out, p->n_in);
             goto out;
         }
@@ -523,7 +524,7 @@ static bool fits_lt(const struct weight *w)
     return w->dtype == DT_BF16 && w->n_out % 8 == 0 && w->n_in % 8 == 0;
 }
 
-/* The plan for this use of a weight; chosen when the first weight of the shape is made or, for a use not foreseen, now. */
+/* The plan for this use of a weight; chosen when the first weight of the shape is made or, for an unforeseen use, now. */
 static struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, bool bias, struct error *err)
 {
     struct gemm_plan *p = plan_find(cu, kind, n_out, n_in, bias && k_split(n_out, n_in) == 1);
@@ -533,7 +534,7 @@ static struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, i
     }
     if (kind <= PRODUCT_FWD_F32 && !p->known[0]) {
         if (cu->capturing) {
-            error_set(err, ERR_INTERNAL, "a product not seen before while a graph is recorded");
+            error_set(err, ERR_INTERNAL, "a new kind of product while a graph is being recorded");
             return NULL;
         }
         if (!plan_choose(cu, p, err))
@@ -555,7 +556,7 @@ void cuda_weight_release(struct device *, struct weight *)
 
 bool cuda_weight_refresh(struct device *, struct weight *, struct error *)
 {
-    return true;    // products read the weight itself
+    return true;    // products read the weight directly
 }
 
 extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, struct error *err)
@@ -621,7 +622,7 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     return launch_ok("linear_fwd", err);
 }
 
-/* A backward product: the heuristic's best for this power of two of rows, asked for once. */
+/* A backward product: the heuristic's best for this power of two of rows, requested once. */
 static bool bwd_run(struct cuda_device *cu, const struct lt_call *call, const char *op, struct error *err)
 {
     struct gemm_plan *p = plan_ready(cu, call->kind, call->n_out, call->n_in, false, err);

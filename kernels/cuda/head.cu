@@ -1,6 +1,6 @@
 /* head.cu - statistics of rows of logits, their gradient, the policy loss, and the draw of a token
  *
- * One block of HEAD_THREADS a row; element j always belongs to thread j / 4 mod HEAD_THREADS (or j mod HEAD_THREADS when rows
+ * One block of HEAD_THREADS per row; element j always belongs to thread j / 4 mod HEAD_THREADS (or j mod HEAD_THREADS when rows
  * are not 16-byte multiples), so a row's sums depend on its length alone. logprob_fwd and sample_fwd share row_stat: equal
  * bits. Bound by reading the row from the second-level cache two or three times. */
 #include <inttypes.h>
@@ -119,7 +119,7 @@ extern "C" bool logprob_fwd_cuda(struct device *dev, const struct logprob_fwd *a
     return launch_ok("logprob_fwd", err);
 }
 
-/* V elements a thread. In place in fp32: each thread reads its elements and overwrites them, nobody reads them after. */
+/* V elements per thread. In place in fp32: each thread reads its elements and overwrites them; no other thread reads them afterwards. */
 template <typename T, int V> __global__ static void logprob_bwd_kernel(struct logprob_bwd a)
 {
     int64_t i = blockIdx.y;
@@ -144,10 +144,10 @@ extern "C" bool logprob_bwd_cuda(struct device *dev, const struct logprob_bwd *a
     a.n_live = a.n_live ? a.n_live : a.vocab;
     a.ld = a.ld ? a.ld : a.vocab;
     a.ldd = a.ldd ? a.ldd : a.vocab;
-    for (int64_t i = 0; i < args->n; i += 65535) {    // the grid's second side
+    for (int64_t i = 0; i < args->n; i += 65535) {    // the grid's second dimension
         int64_t n = args->n - i < 65535 ? args->n - i : 65535;
         bool wide = a.vocab % 4 == 0 && a.ld % 4 == 0 && a.ldd % 4 == 0;
-        dim3 grid(blocks_for(a.vocab, wide ? 256 * 4 * 4 : 256), (unsigned)n);    // wide: four rounds a thread
+        dim3 grid(blocks_for(a.vocab, wide ? 256 * 4 * 4 : 256), (unsigned)n);    // wide: four rounds per thread
         cudaStream_t s = cuda_of(dev)->stream;
         if (a.dtype == DT_BF16)
             wide ? logprob_bwd_kernel<bf16, 4><<<grid, 256, 0, s>>>(a) : logprob_bwd_kernel<bf16, 1><<<grid, 256, 0, s>>>(a);
@@ -218,7 +218,7 @@ __device__ static float mass_threshold(const float *z, int64_t n, bool wide, flo
     }
     return order_float(a);
 }
-/* The draw: each warp adds up a contiguous part of the row, the part that holds the target is searched 32 ids at a time. */
+/* The draw: each warp sums a contiguous part of the row, then the part that holds the target is searched 32 ids at a time. */
 __global__ static void sample_kernel(struct sample_fwd a, bool wide)
 {
     __shared__ float tmp[33];
@@ -256,7 +256,7 @@ __global__ static void sample_kernel(struct sample_fwd a, bool wide)
         int chosen = 0;
         for (; chosen < HEAD_WARPS - 1 && cum + part[chosen] <= target; chosen++)
             cum += part[chosen];
-        while (chosen > 0 && part[chosen] == 0)    // rounding put the target behind the last id with any mass
+        while (chosen > 0 && part[chosen] == 0)    // rounding put the target after the last id with any mass
             chosen--;
         if (warp == chosen) {
             int32_t last = -1;

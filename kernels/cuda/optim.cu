@@ -1,14 +1,14 @@
 /* optim.cu - gradient norm, clipping and AdamW, with its state on the device or streamed from host memory
  *
- * adamw_host: the state passes through PIPES slots of device memory, a piece each. Three streams in parallel: copies in, the
+ * adamw_host: the state passes through PIPES slots of device memory, one piece each. Three streams in parallel: copies in, the
  * device's own (AdamW itself), copies out, chained by events, so that both directions of the bus and the kernel overlap:
  *
  *   in:   wait until the slot's last piece is out    copy master, m, v in    -> loaded[slot]
  *   own:  wait for loaded[slot]                      adamw on the slot       -> done[slot]
  *   out:  wait for done[slot]                        copy them out           -> out_done[slot]
  *
- * Elements do not depend on each other, so the bits are those of adamw. 24 bytes of host memory traffic an element (16 when
- * the weight is the master): 12 of them in each direction at about 50 GB/s are 0.24 ns an element, NOTES.md has the sums. */
+ * Elements do not depend on each other, so the bits are the same as adamw's. 24 bytes of host memory traffic per element (16 when
+ * the weight is the master): 12 of them in each direction at about 50 GB/s are 0.24 ns per element; NOTES.md has the figures. */
 #include <inttypes.h>
 #include "kernels/cuda/cuda.h"
 __global__ static void sumsq_kernel(double *__restrict__ part, const float *__restrict__ x, int64_t n)
@@ -61,7 +61,7 @@ extern "C" bool clip_coef_cuda(struct device *dev, const struct clip_coef *a, st
     clip_coef_kernel<<<1, 1, 0, cuda_of(dev)->stream>>>(*a);
     return launch_ok("clip_coef", err);
 }
-/* 30 bytes an element with bf16 weights; one element a thread. */
+/* 30 bytes per element with bf16 weights; one element per thread. */
 template <typename T> __global__ static void adamw_kernel(struct adamw a, float fix1, float fix2, float c1, float c2, float keep)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -141,7 +141,7 @@ extern "C" bool adamw_host_cuda(struct device *dev, const struct adamw_host *a, 
     int n_part = a->step.master ? 3 : 2;
     int64_t most = (int64_t)(a->stage_bytes / CUDA_PIPES / (size_t)n_part / 4) & ~(int64_t)1023;
     if (most < 1024 || (!a->step.master && a->step.dtype != DT_F32))
-        return error_set(err, ERR_SHAPE, "adamw_host: %zu bytes to pass pieces through, %s", a->stage_bytes,
+        return error_set(err, ERR_SHAPE, "adamw_host: a stage of %zu bytes, %s", a->stage_bytes,
                          a->step.master ? "too few" : "and no master");
     if (!pipes_open(cu, err) || !cuda_ok(cudaEventRecord(cu->begun, cu->stream), "adamw_host", err)
         || !cuda_ok(cudaStreamWaitEvent(cu->in, cu->begun, 0), "adamw_host", err))
@@ -158,7 +158,7 @@ extern "C" bool adamw_host_cuda(struct device *dev, const struct adamw_host *a, 
         piece.m = s.part[0];
         piece.v = s.part[1];
         piece.master = a->step.master ? s.part[2] : (float *)piece.weight;
-        /* an event never recorded counts as reached; a slot's last piece out also means that every piece before it is */
+        /* an event that was never recorded counts as reached; when a slot's last piece is out, so is every earlier one */
         if (!cuda_ok(cudaStreamWaitEvent(cu->in, cu->out_done[i], 0), "adamw_host", err) || !slot_copy(&s, at, n, true, cu->in, err)
             || !cuda_ok(cudaEventRecord(cu->loaded[i], cu->in), "adamw_host", err)
             || !cuda_ok(cudaStreamWaitEvent(cu->stream, cu->loaded[i], 0), "adamw_host", err) || !adamw_cuda(dev, &piece, err)

@@ -1,13 +1,13 @@
 /* rows.cu - operations on rows and elements: gathering, norms, rotation, SwiGLU, sums, casts
  *
- * All are bound by memory: V elements a thread (16 bytes or so) where the row length allows. A row is one block, its sums a
- * fixed tree that depends on the row length alone; sums over rows are cut every SUM_ROWS rows and added in order. */
+ * All are bound by memory: V elements per thread (about 16 bytes) where the row length allows. A row is one block, and its sums are
+ * a fixed tree that depends only on the row length; sums over rows are split every SUM_ROWS rows and added in order. */
 #include <inttypes.h>
 #include "kernels/cuda/cuda.h"
 #define ROW_THREADS 128
 #define SUM_ROWS 64
 
-/* 8 elements at a time when rows keep to 16 bytes, else one. Depends on the length only, so the bits do too. */
+/* 8 elements at a time when rows are multiples of 16 bytes, else one. This depends only on the length, so the bits do too. */
 static bool wide_rows(int64_t d)
 {
     return d % 8 == 0;
@@ -48,8 +48,8 @@ extern "C" bool rows_scatter_cuda(struct device *dev, const struct rows_scatter 
     return launch_ok("rows_scatter", err);
 }
 
-/* Gradient of the embedding without atomics: block (i, b) owns the b-th EMBED_COLS columns of id row[i] if no earlier token has
- * it; it sums all its tokens' rows in order, from 0, and adds the sum to the table. n^2 / 2 comparisons of ids from the
+/* Gradient of the embedding without atomics: block (i, b) owns the b-th EMBED_COLS columns of id row[i] if no earlier token has it;
+ * it sums the rows of all its tokens in order, from 0, and adds the sum to the table. n^2 / 2 comparisons of ids from the
  * second-level cache for each b: 0.2 ms at 16k tokens. */
 #define EMBED_EACH 8
 #define EMBED_COLS (ROW_THREADS * EMBED_EACH)
@@ -264,7 +264,7 @@ extern "C" bool rmsnorm_bwd_cuda(struct device *dev, const struct rmsnorm_bwd *a
     return a->n == 0 || BY_TYPE(a->dtype, rmsnorm_bwd_run, cuda_of(dev), a, err);
 }
 
-/* --- rotation, q/k norm, KV write: one warp a head of a row; lane l holds elements l, l + 32, ... of each half -------- */
+/* --- rotation, q/k norm, KV write: one warp per head of a row; lane l holds elements l, l + 32, ... of each half -------- */
 #define ROPE_HALF_MAX 4    // hd up to 256
 template <typename T> __global__ static void rope_fwd_kernel(struct rope_fwd a, int64_t n_work)
 {
@@ -341,7 +341,7 @@ extern "C" bool rope_fwd_cuda(struct device *dev, const struct rope_fwd *a, stru
     return heads_ok("rope_fwd", a->heads, err) && (a->n == 0 || BY_TYPE(a->dtype, rope_fwd_run, cuda_of(dev), a, err));
 }
 
-/* Backward of the same; with a q/k norm each row's xhat g goes to scratch (n, heads, hd) and is summed in order after. */
+/* Backward of the same; with a q/k norm each row's xhat g goes to scratch (n, heads, hd) and is summed in order afterwards. */
 template <typename T> __global__ static void rope_bwd_kernel(struct rope_bwd a, float *__restrict__ dnorm, int64_t n_work)
 {
     int64_t work = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -581,12 +581,12 @@ __device__ static inline uint64_t hash_mix(uint64_t z, int64_t i)
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
-/* splitmix64's output function; integer sums, so atomics leave nothing to chance. */
+/* splitmix64's output function; the sums are integers, so atomics are deterministic. */
 __global__ static void hash_kernel(unsigned long long *hash, const uint8_t *__restrict__ x, int64_t size_bytes)
 {
     uint64_t sum = 0;
     int64_t n_whole = size_bytes / 8, step = (int64_t)gridDim.x * blockDim.x, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i + 7 * step < n_whole; i += 8 * step) {    // eight loads on their way a thread, so that few blocks are fast as well
+    for (; i + 7 * step < n_whole; i += 8 * step) {    // eight loads in flight per thread, so that few blocks are fast, too
         uint64_t z[8];
 #pragma unroll
         for (int k = 0; k < 8; k++)
@@ -597,7 +597,7 @@ __global__ static void hash_kernel(unsigned long long *hash, const uint8_t *__re
     }
     for (; i < n_whole; i += step)
         sum += hash_mix(((const uint64_t *)x)[i], i);
-    if (i == n_whole && size_bytes % 8) {    // one thread's: the rest of a word
+    if (i == n_whole && size_bytes % 8) {    // one thread handles the remaining part of a word
         uint64_t z = 0;
         for (int64_t b = i * 8; b < size_bytes; b++)
             z |= (uint64_t)x[b] << 8 * (b - i * 8);

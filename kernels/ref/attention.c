@@ -13,7 +13,7 @@ static double head_rstd(const void *qkv, int64_t at, struct attn_heads h, const 
     return norm ? 1 / sqrt(square / h.hd + eps) : 1;
 }
 
-/* Place of element (slot, head, j) of K in the pool; V lies page_half behind. */
+/* Place of element (slot, head, j) of K in the pool; V is page_half after it. */
 static int64_t kv_at(struct attn_heads h, int64_t slot, int head, int j)
 {
     int64_t page_half = (int64_t)h.n_kv * HOST_PAGE_TOK * h.hd;
@@ -99,7 +99,7 @@ bool rope_bwd_ref(UNUSED struct device *dev, const struct rope_bwd *a, struct er
     return true;
 }
 
-/* Where key or value j of position p of a sequence lies: in the packed rows, or in the pool. */
+/* Where key or value j of position p of a sequence is: in the packed rows, or in the pool. */
 struct kv_view {
     struct attn_heads h;
     int64_t row0;           // first row, packed

@@ -89,7 +89,7 @@ static int ranked_compare(const void *x, const void *y)
     return a < b ? 1 : a > b ? -1 : 0;
 }
 
-/* The smallest logit that may be drawn after top-k, then top-p of what is left, and min-p; ties stay together. */
+/* The smallest logit that may be drawn after top-k, then top-p of the rest, then min-p; ties stay together. */
 static float row_threshold(const float *z, int64_t n_live, const struct sample_row *row, struct ranked *order)
 {
     double lse = row_lse(z, n_live, row->temperature, NULL);

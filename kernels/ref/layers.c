@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include "kernels/ref/ref.h"
 
-/* Does the id of row i stand in an earlier row? */
+/* Does the id of row i occur in an earlier row? */
 static bool id_seen(const int32_t *row, int64_t i)
 {
     for (int64_t k = 0; k < i; k++)

@@ -1,6 +1,6 @@
-/* ref.h - the oracle: every operation as plain as its formula, sums in double
+/* ref.h - the reference: every operation as plain as its formula, sums in double
  *
- * For tests and for reading; slow. Layout of a KV page: K (n_kv, page_tok, hd), then V the same. */
+ * For tests and for reading; slow. Layout of a KV page: K (n_kv, page_tok, hd), then V likewise. */
 #pragma once
 #include "kernels/host.h"
 #define REF_ROW(name) bool name##_ref(struct device *dev, const struct name *a, struct error *err);

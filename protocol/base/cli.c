@@ -46,7 +46,7 @@ int word_distance(const char *a, const char *b)
     return row[n];
 }
 
-/* Equal when hyphens and underscores are taken for the same. */
+/* Equal when hyphens and underscores count as the same. */
 static bool name_matches(const char *name, const char *word, size_t len)
 {
     if (strlen(name) != len)
@@ -96,6 +96,77 @@ static void help_print(const struct cli *cli)
     printf("  %-38s %s\n", "-h, --help", "print this");
 }
 
+/* Text as roff has it: a backslash, a hyphen and a line's leading dot are not taken for commands. */
+static void roff_print(const char *text)
+{
+    for (bool at_start = true; *text; at_start = *text++ == '\n') {
+        if (at_start && (*text == '.' || *text == '\''))
+            printf("\\&");
+        if (*text == '\\')
+            printf("\\e");
+        else if (*text == '-')
+            printf("\\-");
+        else
+            putchar(*text);
+    }
+}
+
+/* --help=man: a page for man(1), in the macros of man(7). */
+static void manual_print(const struct cli *cli)
+{
+    char title[64];
+    snprintf(title, sizeof title, "%s", cli->command);
+    for (char *c = title; *c; c++)
+        *c = *c == ' ' ? '-' : *c;
+    printf(".TH \"%s\" 1\n.SH NAME\n%s \\- ", title, title);
+    printf("%.*s\n.SH SYNOPSIS\n.B %s\n[options] %s\n.SH DESCRIPTION\n.nf\n", (int)strcspn(cli->about, ".\n"), cli->about, cli->command,
+           cli->operands ? cli->operands : "");
+    roff_print(cli->about);
+    printf("\n.fi\n.SH OPTIONS\n");
+    for (int i = 0; i < cli->n_options; i++) {
+        const struct cli_option *o = &cli->options[i];
+        if (o->kind == CLI_HEADING) {
+            printf(".SS \"%s\"\n", o->help);
+            continue;
+        }
+        printf(".TP\n.B ");
+        if (o->alias)
+            printf("\\-%s, ", o->alias);
+        printf("\\-\\-");
+        roff_print(o->name);
+        if (o->kind != CLI_FLAG)
+            printf(" %s", o->arg ? o->arg : "VALUE");
+        putchar('\n');
+        roff_print(o->help);
+        putchar('\n');
+    }
+}
+
+/* --help=words: a line per option for programs: name, alias or "-", "value" or "flag", help; between tabs. */
+static void words_print(const struct cli *cli)
+{
+    for (int i = 0; i < cli->n_options; i++) {
+        const struct cli_option *o = &cli->options[i];
+        if (o->kind != CLI_HEADING)
+            printf("%s\t%s\t%s\t%s\n", o->name, o->alias ? o->alias : "-", o->kind == CLI_FLAG ? "flag" : "value", o->help);
+    }
+}
+
+/* Is this word a wish for help? Then it has been fulfilled. */
+static bool help_take(const struct cli *cli, const char *word)
+{
+    static const struct {
+        const char *word;
+        void (*print)(const struct cli *cli);
+    } forms[] = { { "--help", help_print }, { "-h", help_print }, { "--help=man", manual_print }, { "--help=words", words_print } };
+    for (size_t i = 0; i < ARRAY_SIZE(forms); i++)
+        if (strcmp(word, forms[i].word) == 0) {
+            forms[i].print(cli);
+            return true;
+        }
+    return false;
+}
+
 static bool option_store(struct cli_option *o, const char *word, const char *value, struct error *err)
 {
     o->given = true;
@@ -136,11 +207,8 @@ bool cli_parse(struct cli *cli, int argc, char **argv, struct error *err)
             options_over = true;
             continue;
         }
-        if (!options_over && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)) {
-            help_print(cli);
-            cli->help_wanted = true;
-            return true;
-        }
+        if (!options_over && help_take(cli, word))
+            return cli->help_wanted = true;
         if (options_over || word[0] != '-' || word[1] == 0) {
             if (cli->n_operands >= cli->max_operands)
                 return error_set(err, ERR_USAGE, "'%s' is one word too many for '%s'; see '%s --help'", word, cli->command, cli->command);

@@ -1,6 +1,6 @@
 /* cli.h - a subcommand's options as one table: parsing and --help both come from it
  *
- * Long options take their value as the next word or behind '='; underscores and hyphens in long names are the same. Short
+ * Long options take their value as the next word or after '='; underscores and hyphens in long names are the same. Short
  * options may have several letters (ColossalChat's -tbs), so they are not bundled. "--" ends options. */
 #pragma once
 #include <stdbool.h>
@@ -31,7 +31,7 @@ struct cli {
     const char **operand;    // filled by cli_parse: those given, borrowed from argv
     int max_operands;
     int n_operands;
-    bool help_wanted;    // --help was there: it has been printed to stdout, the caller returns 0
+    bool help_wanted;    // --help (or --help=man, --help=words) was there: it has been printed to stdout, the caller returns 0
 };
 /* Parse argv[1..]; ERR_USAGE names the word that is wrong and, for an unknown option, the nearest known one. */
 MUST_USE bool cli_parse(struct cli *cli, int argc, char **argv, struct error *err);

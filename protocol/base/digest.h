@@ -1,6 +1,6 @@
 /* digest.h - SHA-1 (FIPS 180-4, as git names blobs) and SHA-256, for checking downloads
  *
- * Not for secrets. One thread a struct. */
+ * Not for secrets. One thread per struct. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A text that does not fit ends in "..." so that nobody takes it for the whole. */
+/* A text that does not fit ends in "..." so that nobody mistakes it for the whole text. */
 static void text_mark_cut(struct error *err, int n)
 {
     if (n >= (int)sizeof err->text)

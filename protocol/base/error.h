@@ -13,7 +13,7 @@ enum error_code {
     ERR_DATA,     // a file, message or answer does not hold what it must
     ERR_IO,       // the operating system refused
     ERR_NO_MEMORY,
-    ERR_SHAPE,    // sizes that do not fit each other
+    ERR_SHAPE,    // sizes that do not match
     ERR_FULL,     // a bounded thing has no room
     ERR_NOT_FOUND,
     ERR_EXISTS,    // would overwrite something
@@ -31,11 +31,11 @@ struct error {
 
 /* Fill err; always returns false, so that a function can say: return error_set(err, ...). */
 bool error_set(struct error *err, enum error_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* As error_set with ": " and the text of errno (saved on entry) behind it; the code is ERR_NO_MEMORY for ENOMEM, else ERR_IO. */
+/* As error_set, followed by ": " and the text of errno (saved on entry); the code is ERR_NO_MEMORY for ENOMEM, else ERR_IO. */
 bool error_errno(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Put what the caller knows before what err says already: "while ...: text". Returns false. */
+/* Prefix err's text with what the caller knows: "while ...: text". Returns false. */
 bool error_wrap(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* The exit status that belongs to a code: 0 none, 2 usage, 3 stopped, 1 all others. */
+/* The exit status for a code: 0 none, 2 usage, 3 stopped, 1 all others. */
 int error_exit_status(enum error_code code);
 /* "usage", "data", ... for messages on the wire and logs. */
 const char *error_code_name(enum error_code code);

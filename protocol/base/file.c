@@ -91,7 +91,7 @@ static bool fd_write_all(int fd, const char *data, size_t len)
     return true;
 }
 
-/* The folder a path stands in, "." when it names none. */
+/* The folder part of a path, "." when it has none. */
 static void path_parent(char *out, size_t size, const char *path)
 {
     const char *slash = strrchr(path, '/');

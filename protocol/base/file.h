@@ -7,18 +7,18 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-/* Append a file's bytes to b; fails when it is larger than max_bytes, or no regular file: a FIFO has no end to wait for. */
+/* Append a file's bytes to b; fails when it is larger than max_bytes or not a regular file: a FIFO has no end to wait for. */
 MUST_USE bool file_read(struct buf *b, const char *path, size_t max_bytes, struct error *err);
 /* The same for a text: ERR_DATA names the line of the first byte that is not UTF-8, or that is NUL. */
 MUST_USE bool file_read_text(struct buf *b, const char *path, size_t max_bytes, struct error *err);
-/* Write data to path by way of a temporary file, fsync and rename, and sync the folder: after a crash the old file stands or
- * the new one, never a part. */
+/* Write data to path through a temporary file, fsync and rename, and sync the folder: after a crash either the old file or the new
+ * one is there, never a part. */
 MUST_USE bool file_write(const char *path, const void *data, size_t len, struct error *err);
-/* Make a folder and its missing parents; one that is there is fine. */
+/* Make a folder and its missing parents; an existing folder is fine. */
 MUST_USE bool dir_make(const char *path, unsigned mode, struct error *err);
-/* Make what was renamed or created in dir survive a power cut. */
+/* Make renames and new files in dir survive a power cut. */
 MUST_USE bool dir_sync(const char *dir, struct error *err);
-/* Remove a folder with all that is in it; does not follow links. A missing one is fine. */
+/* Remove a folder and everything in it; does not follow links. A missing folder is fine. */
 MUST_USE bool dir_remove(const char *path, struct error *err);
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);

@@ -8,7 +8,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 
-#define HOLD_LIMIT_MS 300000    // then the test has forgotten us
+#define HOLD_LIMIT_MS 300000    // by then the test has forgotten us
 #define HOLD_LOOK_MS 2
 
 void hold_point(const char *point)

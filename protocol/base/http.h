@@ -5,8 +5,8 @@
 #include <curl/curl.h>
 #include <stdbool.h>
 
-/* Let c use HTTPS, and where plain HTTP too, for its address and redirects, and nothing else. libcurl refuses this only where
- * it was built without HTTPS, and then it refuses the transfer as well. */
+/* Let c use only HTTPS (and HTTP if plain) for its address and redirects. libcurl refuses this only when it was built without
+ * HTTPS, and then it refuses the transfer as well. */
 static inline void http_only(CURL *c, bool plain)
 {
 #if LIBCURL_VERSION_NUM >= 0x075500    // before 7.85 there are only bit masks, deprecated since

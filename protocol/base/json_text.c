@@ -6,7 +6,7 @@
 #include <string.h>
 #include "protocol/base/utf8.h"
 
-/* Bytes at s that a JSON string holds as they are, in both forms. */
+/* How many bytes at s need no escape in a JSON string, in both forms. */
 static size_t plain_len(const char *s, size_t len)
 {
     size_t n = 0;
@@ -79,7 +79,7 @@ static void count_print(struct buf *out, int64_t v, bool negative)
     buf_add(out, at, (size_t)(text + sizeof text - at));
 }
 
-/* Integers by hand, everything else with as few digits as read back to the same double. */
+/* Integers by hand, everything else with the fewest digits that read back to the same double. */
 void json_number_print(struct buf *out, double v)
 {
     char text[40];
@@ -113,4 +113,50 @@ json_t *json_text_new(const char *text)
         json = json_string(copy);
     free(copy);
     return json;
+}
+
+/* jansson does not hear of it everywhere when malloc fails: its lexer leaves out a character and goes on, or calls the text wrong. So its
+ * allocator, which a program has one of, keeps in mind that it failed; for each thread, since each reads its own text. */
+static _Thread_local bool was_short;
+
+static void *malloc_noted(size_t size)
+{
+    void *p = malloc(size);
+    was_short = was_short || !p;
+    return p;
+}
+
+/* Before main: a change while other threads use jansson would race with them. */
+__attribute__((constructor)) static void allocator_install(void)
+{
+    json_set_alloc_funcs(malloc_noted, free);
+}
+
+json_t *json_text_read(const char *text, size_t len, size_t flags, json_error_t *why)
+{
+    was_short = false;
+    json_t *v = json_loadb(text, len, flags, why);
+    if (was_short) {
+        json_decref(v);
+        v = NULL;
+        snprintf(why->text, sizeof why->text, "not enough memory to read it");
+        why->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory;    // where json_error_code looks
+    }
+    return v;
+}
+
+enum error_code json_text_code(const json_error_t *why)
+{
+    return json_error_code(why) == json_error_out_of_memory ? ERR_NO_MEMORY : ERR_DATA;
+}
+
+json_t *json_text_parse(const char *text, size_t len, size_t flags, const char *path, struct error *err)
+{
+    json_error_t why;
+    json_t *v = json_text_read(text, len, flags, &why);
+    if (!v && json_text_code(&why) == ERR_NO_MEMORY)
+        error_set(err, ERR_NO_MEMORY, "no memory to read '%s'", path);
+    else if (!v)
+        error_set(err, ERR_DATA, "'%s':%d: not valid JSON: %s", path, why.line, why.text);
+    return v;
 }

@@ -1,4 +1,4 @@
-/* log.h - one line an event: time, level, component, sentence, key=value
+/* log.h - one line per event: time, level, component, sentence, key=value
  *
  * Lines go to stderr (a process of a run has its log file there). Level from RC_LOG (error, warn, info, debug; default info).
  * Nothing per token, nothing secret. Any thread: a line is one write. */
@@ -10,7 +10,7 @@ enum log_level {
     LOG_INFO,
     LOG_DEBUG,
 };
-/* Set what stands before each line of this process, e.g. "worker cpu:0"; called once, before other threads start. */
+/* Set the component name in each line of this process, e.g. "worker cpu:0"; called once, before other threads start. */
 void log_component(const char *name);
 const char *log_component_name(void);
 void log_at(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);

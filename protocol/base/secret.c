@@ -37,7 +37,7 @@ void secret_env_hide(void)
 
 void secret_process(void)
 {
-#ifndef __SANITIZE_ADDRESS__    // whose search for leaks looks into the process as a debugger does; it makes no core files itself
+#ifndef __SANITIZE_ADDRESS__    // its leak checker attaches to the process as a debugger does; it writes no core files itself
     prctl(PR_SET_DUMPABLE, 0);
 #endif
 }

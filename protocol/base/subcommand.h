@@ -7,5 +7,5 @@ struct subcommand {
     bool (*run)(int argc, char **argv, struct error *err);    // argv[0] is the command's name; err's code picks the exit status
     const char *help;                                         // one line; NULL: internal, not listed
 };
-/* How a subcommand is declared where another one calls it: SUBCOMMAND_DECLARE(console) makes console_subcommand known. */
+/* Declare a subcommand that another one calls: SUBCOMMAND_DECLARE(console) declares console_subcommand. */
 #define SUBCOMMAND_DECLARE(name_) extern const struct subcommand name_##_subcommand;

@@ -1,14 +1,14 @@
 /* utf8.h - is it UTF-8? Asked of every text from outside before a library reads it
  *
- * Libraries take strings that end at a NUL, and some take a byte that is not UTF-8 for the end of their input: what stands
- * after it would be lost without a word. Any thread. */
+ * Libraries take strings that end at a NUL, and some treat a byte that is not UTF-8 as the end of their input: the rest would be
+ * lost silently. Any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-/* Look at the character that begins at p (Unicode 14, table 3-7). Returns its length when whole; 0 when the bytes there
- * are the start of one but end too early; minus the length of the maximal invalid part otherwise. */
+/* Look at the character that begins at p (Unicode 14, table 3-7). Returns its length when it is complete; 0 when the bytes are a
+ * valid start but end too early; minus the length of the maximal invalid part otherwise. */
 int utf8_look(const uint8_t *p, size_t len);
 /* How many bytes from the start are valid UTF-8 (len when all are). *is_ascii says whether those are all below 0x80,
  * *may_change whether any stands for a character from U+0300 up: below, NFC changes nothing. Both may be NULL. */

@@ -14,17 +14,17 @@ enum finish_reason {
 enum score_state {
     SCORE_NONE,    // not scored yet
     SCORE_OK,
-    /* out of mean, spread and loss: the verifier */
+    /* left out of mean, spread and loss because the verifier */
     SCORE_LEFT_OUT,    // cannot tell
     SCORE_TIMEOUT,     // ran out of its time
     SCORE_ERROR,       // failed, or the row does not hold what it needs
 };
-#define GROUP_PARTS_MAX 8    // named parts a reward may be made of
+#define GROUP_PARTS_MAX 8    // most named parts of a reward
 
 struct sample {
     int64_t first_tok;    // where its tokens start in group.token / group.logp
     int64_t n_tok;        // sampled tokens, with the end token when there was one
-    uint64_t seed;        // of its noise; with (item, sample, position) it fixes the draw
+    uint64_t seed;        // of its random numbers; with (item, sample, position) it fixes the draw
     enum finish_reason finish;
     enum score_state score;
     double reward;                   // only when score is SCORE_OK, as the two below
@@ -36,8 +36,8 @@ struct sample {
 struct group {
     int64_t item;              // the controller's number for this prompt in this run
     int64_t prompt_row;        // line (from 0) of the prompt in the dataset
-    int64_t rollout_step;      // logical time
-    int64_t weight_version;    // optimizer steps done by the weights that sampled it; free-running: that began it
+    int64_t rollout_step;      // when it was sampled, in logical time
+    int64_t weight_version;    // optimizer steps of the weights that sampled it; free-running: of those that began it
     float temperature;         // the sampling settings it was made with
     float top_p;
     int32_t top_k;    // 0: off
@@ -49,10 +49,10 @@ struct group {
     int64_t n_tok;            // all sampled tokens
     int32_t *token;           // (n_tok) sample after sample
     float *logp;              // (n_tok) log-prob when sampled, natural log, at the sampling temperature
-    int32_t *newer;           // (n_tok) by how many optimizer steps the weights that drew it are newer; 0 but for free-running
+    int32_t *newer;           // (n_tok) how many optimizer steps newer the weights that drew it are; 0 except in free-running
     double gen_s;             // seconds from prefill to last token
-    double score_s;           // seconds from asking for its scores to having them
-    double verify_s;          // seconds that verifiers worked on its samples, added up
+    double score_s;           // seconds from requesting its scores to getting them
+    double verify_s;          // total seconds that verifiers worked on its samples
 };
 /* A group with room for exactly these sizes, zeroed, first_tok not set. Returns it for group_free; NULL: out of memory. */
 struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struct error *err);

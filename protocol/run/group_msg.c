@@ -48,7 +48,7 @@ void group_write(struct msg_out *m, const struct group *g, const char *prompt_te
     msg_f64(m, "verify_s", g->verify_s);
 }
 
-/* The bytes of a field that must be n elements of size bytes; n -1: any number, told in *n_out. */
+/* The bytes of a field that must hold n elements of size bytes; n -1: any number, returned in *n_out. */
 static const void *array_field(const struct mval *map, const char *name, size_t size, int64_t n, int64_t *n_out, struct error *err)
 {
     size_t len = 0;

@@ -12,8 +12,7 @@
 void group_write(struct msg_out *m, const struct group *g, const char *prompt_text, const char *const *text);
 /* Read a group from its message's map; every size is checked against the others. Returns it for group_free. */
 struct group *group_read(const struct mval *map, struct error *err);
-/* Prompt and completion of sample 0 as one text, as the rollout log has it; what is not there is left out. For free(); NULL: no
- * memory. */
+/* Prompt and completion of sample 0 as one text, as in the rollout log; missing parts are left out. For free(); NULL: no memory. */
 char *group_text(const struct mval *map, struct error *err);
-/* Only what the ledger keeps, with the same checks of the sizes. */
+/* Read only what the ledger keeps, with the same size checks. */
 MUST_USE bool group_summary_read(const struct mval *map, struct group_summary *out, struct error *err);

@@ -1,14 +1,13 @@
-/* journal.h - the run's memory: one SQLite file that survives any kill
+/* journal.h - the run's record: one SQLite file that survives any kill
  *
  * Written by the controller's loop thread alone, inside transactions (journal_begin … journal_commit): what was committed
- * survives kill -9 of every process (WAL, synchronous NORMAL; a power cut may take the last moments but never leaves a part).
- * The write-ahead log is folded into the file by a thread of the journal's own, and cut where the writer rests (journal_rest), so
- * that no append waits for it.
- * Readers (console back-fill, exporters, tools) open it read-only, in any process. What is read is copied a page at a time before a
- * callback is called, which may therefore take its time and read the journal itself.
+ * survives kill -9 of every process (WAL, synchronous NORMAL; a power cut may lose the last moments but never leaves a partial commit).
+ * A thread of the journal folds the write-ahead log into the file, and the log is truncated when the writer rests (journal_rest),
+ * so that no append waits for it. Readers (console back-fill, exporters, tools) open it read-only, in any process. Rows are copied
+ * one page at a time before a callback is called, so a callback may be slow and may read the journal itself.
  *
- * Step rows are keyed by (incarnation, step). Beginning a new incarnation at step s marks every older row beyond s as
- * superseded; reading sees only what was not. seq grows with every step row, so that an exporter tails by it. */
+ * Step rows are keyed by (incarnation, step). Beginning a new incarnation at step s marks every older row after s as superseded;
+ * readers see only the others. seq grows with every step row, so an exporter can tail by it. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,20 +15,19 @@
 #include "protocol/base/error.h"
 
 struct journal;
-/* Can a run's journal be at all in run_dir? Not when SQLite finds its path too long; then the message says what is possible. */
+/* Can run_dir hold a journal? Not when its path is too long for SQLite; the message gives the limit. */
 MUST_USE bool journal_path_check(const char *run_dir, struct error *err);
 /* Make or open RUN_DIR/journal.db for writing. A file made by a newer version is refused. */
 struct journal *journal_open(const char *run_dir, struct error *err);
-/* The same for reading only; fails when there is none. */
+/* Open one for reading only; fails when there is none. */
 struct journal *journal_open_reader(const char *run_dir, struct error *err);
-/* How long the files are that the journal consists of, and who keeps the log from being folded at this moment: a process that is in
- * the middle of a read (a moment, for those that read as this module does). The reader of an earlier look is found again when it
- * still reads (last_pid; 0: none), so two looks with one answer are a reader that stays; the run's controller, whose own reads are in
- * nobody's way, is not looked at. Reads no byte of them; a missing file has
- * 0 bytes. */
+/* The sizes of the journal's files, and which process keeps the log from being folded at this moment because it is in the middle of
+ * a read (only a moment, for readers that use this module). The reader of an earlier look is found again while it still reads
+ * (last_pid; 0: none), so two looks with the same answer mean a reader that stays. The run's controller is skipped, since its reads
+ * block nobody. The files themselves are not read; a missing file has 0 bytes. */
 struct journal_wal {
     int64_t db_bytes, wal_bytes;
-    int reader_pid;      // 0: none is seen
+    int reader_pid;      // 0: none found
     char reader[256];    // "process 123 (sqlite3 journal.db)"
 };
 void journal_wal_look(const char *run_dir, int last_pid, struct journal_wal *out);
@@ -45,9 +43,9 @@ void journal_rollback(struct journal *j);
  * without end. What cannot be done now is done at a later rest. */
 void journal_rest(struct journal *j);
 
-/* A new life of the run that goes on behind optimizer step from_step; returns its number (1, 2, …), or -1. */
+/* Begin a new incarnation of the run, which continues after optimizer step from_step; returns its number (1, 2, …), or -1. */
 int64_t journal_incarnation_begin(struct journal *j, int64_t from_step, struct error *err);
-/* Called for each of them, oldest first; returning false ends the reading. */
+/* Called for each incarnation, oldest first; returning false ends the reading. */
 typedef bool journal_incarnation_fn(void *arg, int64_t incarnation, int64_t from_step);
 MUST_USE bool journal_incarnations_read(struct journal *j, journal_incarnation_fn *fn, void *arg, struct error *err);
 
@@ -68,14 +66,14 @@ struct journal_step {
 typedef bool journal_step_fn(void *arg, const struct journal_step *row);
 /* Rows with seq > after_seq that are not superseded. */
 MUST_USE bool journal_steps_read(struct journal *j, int64_t after_seq, journal_step_fn *fn, void *arg, struct error *err);
-/* The last step that is not superseded, or, where there is none since, the one that the newest incarnation goes on from. 0: none. */
+/* The last step that is not superseded, or, when there is none yet, the step from which the newest incarnation continues. 0: none. */
 MUST_USE bool journal_last_step(struct journal *j, int64_t *step, struct error *err);
 
-/* In a new journal: number its steps and events from first on. A journal that is made again goes on above the numbers of the lost one, so
- * that whoever tails the run by seq misses nothing. */
+/* In a new journal: number its steps and events from first on. A rebuilt journal continues above the numbers of the lost one, so
+ * that readers that tail the run by seq miss nothing. */
 MUST_USE bool journal_seq_begin(struct journal *j, int64_t first, struct error *err);
 
-/* What happened to an item; each has one row, and its fate only moves on within an incarnation. */
+/* What happened to an item; each has one row, and its fate only moves forward within an incarnation. */
 enum item_fate {
     ITEM_ISSUED,
     ITEM_RETURNED,
@@ -86,7 +84,7 @@ enum item_fate {
 struct journal_item {
     int64_t item, prompt_row, rollout_step, weight_version;
     enum item_fate fate;
-    int64_t step;                       // of training, when fate is ITEM_TRAINED
+    int64_t step;                       // that trained on it, when fate is ITEM_TRAINED
     double reward_mean;                 // NAN: not known
     int64_t file_offset, file_bytes;    // in the rollout files; -1: not stored
 };
@@ -108,11 +106,11 @@ typedef bool journal_event_fn(void *arg, const struct journal_event *e);
 MUST_USE bool journal_events_read(struct journal *j, int64_t after_seq, const char *kind, journal_event_fn *fn, void *arg,
                                   struct error *err);
 
-/* Commands are executed once: remember an id's answer; found tells whether an id is known. */
+/* Commands are executed once: remember the answer to an id; found says whether an id is known. */
 MUST_USE bool journal_command_put(struct journal *j, const char *id, const char *answer, struct error *err);
 MUST_USE bool journal_command_get(struct journal *j, const char *id, struct buf *answer, bool *found, struct error *err);
 
-/* What an agent sampled of its node: figures by name (protocol/run/telemetry.h). An older journal has none. */
+/* What an agent measured on its node: figures by name (protocol/run/telemetry.h). An older journal has none. */
 MUST_USE bool journal_sample_add(struct journal *j, const char *node, double wall_s, const struct journal_metric *figure, int n,
                                  struct error *err);
 struct journal_sample {
@@ -132,7 +130,7 @@ int64_t journal_last_sample(struct journal *j);
 MUST_USE bool journal_value_put(struct journal *j, const char *name, const void *value, size_t len, struct error *err);
 MUST_USE bool journal_value_get(struct journal *j, const char *name, struct buf *value, bool *found, struct error *err);
 
-/* An evaluation's result; detail is JSON. A set evaluated twice at a step keeps the newer. */
+/* An evaluation's result; detail is JSON. When a set is evaluated twice at a step, the newer result stays. */
 MUST_USE bool journal_eval_put(struct journal *j, int64_t incarnation, int64_t step, const char *set, int64_t n, double mean,
                                const char *detail, struct error *err);
 struct journal_eval {

@@ -1,6 +1,6 @@
 /* journal_db.h - one connection to a journal's database: statements, pages of copied rows
  *
- * For journal.c, which knows what the rows mean. All texts that come from a page live as long as it. */
+ * For journal.c, which knows what the rows mean. Texts from a page are valid as long as the page. */
 #pragma once
 #include <limits.h>
 #include <stdbool.h>
@@ -59,7 +59,7 @@ struct journal {
     struct journal_folder *folder;    // of the writer; NULL: a reader
 };
 
-/* Open j->path, for reading when j->reader, and make the tables where there are none. A newer version's file is refused. */
+/* Open j->path, for reading when j->reader, and make missing tables. A newer version's file is refused. */
 MUST_USE bool db_open(struct journal *j, struct error *err);
 void db_close(struct journal *j);
 /* Fail with SQLite's reason: "cannot WHAT the journal ...". Returns false. */

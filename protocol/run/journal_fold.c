@@ -5,7 +5,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 
-#define FOLD_MS 1000                     // until a folding that a reader stopped short is tried again
+#define FOLD_MS 1000                     // until a folding that a reader cut short is tried again
 #define FOLD_PAGES 1024                  // of 4 KiB: growth at which the log is folded
 #define SLOW_PAGES (6 * FOLD_PAGES)      // from here on folder_rest waits for the folding
 #define CUT_BYTES ((int64_t)16 << 20)    // length above which a folded log is truncated
@@ -14,14 +14,14 @@ struct journal_folder {
     sqlite3 *db;         // the writer's; borrowed
     const char *path;    // of the journal; borrowed
     int fold_at;         // pages of the log at which the thread is woken
-    int wait_at;         // pages of the log at which folder_rest waits for it
+    int wait_at;         // pages of the log at which folder_rest waits for the thread
     pthread_t thread;
     bool runs;
     pthread_mutex_t lock;    // guards the fields below
     pthread_cond_t wake, folded;
     bool stop, wanted, folding;
     bool is_long;        // the log has been longer than CUT_BYTES since it was truncated last
-    bool may_cut;        // it is long, and the last folding has left nothing in it
+    bool may_cut;        // it is long, and the last folding left nothing in it
     int n_page;          // of the log, after the last commit
     int64_t n_fold;      // how often it has folded
     struct error why;    // why the last folding failed; code ERR_NONE: it did not
@@ -100,7 +100,7 @@ static int log_grown(void *arg, UNUSED sqlite3 *db, UNUSED const char *name, int
 }
 
 /* The lock is held. Wait for a folding that begins now: while the writer waits nothing is added, so it reaches the end of the log
- * unless a reader stands in its way. */
+ * unless a reader is in the way. */
 static void fold_wait(struct journal_folder *f)
 {
     struct timespec until = clock_after(FOLD_MS);
@@ -112,7 +112,7 @@ static void fold_wait(struct journal_folder *f)
         ;
 }
 
-/* Fold what is left, and cut the log to nothing. A reader is not waited for: then what can be folded is, and false is returned. */
+/* Fold what is left, and truncate the log. Does not wait for readers: with one in the way, it folds what it can and returns false. */
 static bool log_truncate(struct journal_folder *f)
 {
     sqlite3_busy_timeout(f->db, 0);
@@ -129,7 +129,7 @@ void folder_rest(struct journal_folder *f, int busy_ms)
     pthread_mutex_unlock(&f->lock);
     if (!cut)
         return;
-    cut = log_truncate(f);    // where a reader is in the way, the next folding makes it possible again
+    cut = log_truncate(f);    // when a reader is in the way, the next folding tries again
     sqlite3_busy_timeout(f->db, busy_ms);
     pthread_mutex_lock(&f->lock);
     f->is_long = f->is_long && !cut;

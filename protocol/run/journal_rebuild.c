@@ -10,7 +10,7 @@
 #include "protocol/base/file.h"
 #include "protocol/run/journal.h"
 
-/* The log goes first: SQLite would play one that is left alone into the new journal. */
+/* The log is moved first: SQLite would replay a log left behind into the new journal. */
 static const char *const parts[] = { "-wal", "-shm", "" };
 
 static bool old_move(const char *run_dir, char *aside, struct error *err)
@@ -58,13 +58,13 @@ bool journal_rebuild(const struct journal_rebuild *r, char *aside, struct error 
         goto out;
     TRY(j = journal_open(r->run_dir, err));
     TRY(journal_begin(j, err));
-    /* Above any number of the old journal: none of them is written in less than a millisecond, on average over a run. */
+    /* Above any number in the old journal: a run writes less than one row per millisecond on average. */
     TRY(journal_seq_begin(j, (int64_t)(clock_wall_s() * 1000), err));
     TRY((incarnation = journal_incarnation_begin(j, r->step, err)) > 0 && number_put(j, "incarnation", incarnation, err));
     TRY(number_put(j, REBUILD_STEP, r->step, err) && number_put(j, REBUILD_ITEM, r->item, err));
     TRY(!identity || journal_value_put(j, "identity", identity, strlen(identity), err));
     TRY(journal_checkpoint_put(j, r->step, r->checkpoint, "complete", NAN, NAN, err));
-    snprintf(text, sizeof text, "the journal was lost and made again from the checkpoint of step %" PRId64 "; items go on at %" PRId64,
+    snprintf(text, sizeof text, "the journal was lost and rebuilt from the checkpoint of step %" PRId64 "; items continue at %" PRId64,
              r->step, r->item);
     TRY(journal_event_add(j, incarnation, r->step, "alert", "train --from-checkpoint", text, "", err));
     ok = journal_commit(j, err);

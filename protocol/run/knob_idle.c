@@ -1,9 +1,9 @@
-/* Settings that were given and have no effect, because another setting that they belong to is not as they need it. */
+/* Settings that were given but have no effect, because another setting that they depend on has the wrong value. */
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/run/knobs.h"
 
-/* Is one of the reward's parts of a kind that begins so? "0.8*code + 0.2*program:./len.py" has code and program:. */
+/* Does the kind of one of the reward's parts begin with this? "0.8*code + 0.2*program:./len.py" has code and program:. */
 static bool reward_has(const struct run_config *c, const char *kind)
 {
     for (const char *part = c->reward_type; part; part = strstr(part, " + ") ? strstr(part, " + ") + 3 : NULL) {
@@ -17,7 +17,7 @@ static bool reward_has(const struct run_config *c, const char *kind)
     return false;
 }
 
-/* Does every device begin so? Not while they are still to be chosen. */
+/* Does every device's name begin with this? False while the devices are still to be chosen. */
 static bool devices_all(const struct run_config *c, const char *kind)
 {
     for (const char *at = c->devices; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
@@ -99,16 +99,16 @@ static const struct idle_rule {
     bool (*idle)(const struct run_config *c);
     const char *why;
 } rules[] = {
-    { "project", no_project, "it names a project of wandb and a folder in 'eval_save_dir', and neither is set" },
-    { "num_episodes", ends_by_steps, "'max_steps' ends the run; 'max_steps' 0 leaves it to 'num_episodes'" },
-    { "weights", weights_stay, "no weights travel: each device samples with its own" },
+    { "project", no_project, "it names a wandb project and a folder in 'eval_save_dir', and neither is set" },
+    { "num_episodes", ends_by_steps, "'max_steps' ends the run; with 'max_steps' 0 'num_episodes' decides" },
+    { "weights", weights_stay, "no weights are transferred: each device samples with its own" },
     { "zero_stage", one_trainer, "there is one trainer, which keeps everything; with 'num_trainers' above 1 they share it" },
-    { "threads", on_gpus, "it is for CPU devices, and there are GPUs only" },
-    { "max_staleness", in_logical_time, "it is for 'free_running'; 'n_behind' bounds the age of samples otherwise" },
-    { "train_microbatch_size", has_budget, "'token_budget' wins over it; 'token_budget' 0 leaves it to 'train_microbatch_size'" },
+    { "threads", on_gpus, "it applies to CPU devices, and this run uses GPUs only" },
+    { "max_staleness", in_logical_time, "it applies to 'free_running' only; otherwise 'n_behind' bounds the age of samples" },
+    { "train_microbatch_size", has_budget, "'token_budget' overrides it; with 'token_budget' 0 'train_microbatch_size' decides" },
     { "cache_length", no_punishment, "'soft_over_length_punishment' is false" },
-    { "ppb_as_upstream", not_ppb, "it is for 'algo' REINFORCE_PPB" },
-    { "lr_min_ratio", rate_constant, "'lr_schedule' is constant; linear and cosine end there" },
+    { "ppb_as_upstream", not_ppb, "it applies to 'algo' REINFORCE_PPB only" },
+    { "lr_min_ratio", rate_constant, "'lr_schedule' is constant; only linear and cosine use it" },
     { "offload_optimizer", on_cpus, "on CPUs the optimizer's state is in host memory anyway; for less memory there is 'recompute_full'" },
     { "code_verifier_api_url", no_code, "no part of 'reward_type' is code or code_share" },
     { "reward_timeout_s", no_wait, "no part of 'reward_type' is code, code_share or a program" },

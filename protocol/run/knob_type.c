@@ -61,7 +61,7 @@ static void bool_send(const struct knob *k, const void *at, struct msg_out *m)
 static bool i64_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
 {
     int64_t n;
-    /* "none" switches top-k off, as in ColossalChat */
+    /* "none" turns top-k off, as in ColossalChat */
     const char *number = strcmp(k->name, "top_k") == 0 && (strcasecmp(text, "none") == 0 || strcmp(text, "-1") == 0) ? "0" : text;
     if (!parse_i64(number, &n) || (double)n < k->min || (double)n > k->max)
         return value_refused(k, text, err);
@@ -248,7 +248,7 @@ static bool path_read(const struct knob *k, void *at, const char *text, const ch
         return error_set(err, ERR_USAGE, "'%s': the path '%s' is too long", k->name, text);
     bool is_data = strcmp(k->name, "dataset") == 0;
     bool hub_name = (is_data || strcmp(k->name, "model") == 0) && is_hub_name(text, is_data) && !path_exists(path);
-    char *plain = hub_name ? NULL : realpath(path, NULL);    // NULL too when it is not there yet: then as it was written
+    char *plain = hub_name ? NULL : realpath(path, NULL);    // NULL also when it does not exist yet: then the path stays as written
     snprintf(at, k->size, "%s", plain && strlen(plain) < k->size ? plain : hub_name ? text : path);
     free(plain);
     return true;

@@ -1,7 +1,7 @@
-/* knob_type.h - the types of settings: one row for each, by which every place reads, prints, bounds and sends a value
+/* knob_type.h - the types of settings: one row per type, used everywhere a value is read, printed, checked or sent
  *
- * Run files, flags, commands, the journal, the answer to status and the exporters hold the same text of a value; knobs.h has the
- * functions that most callers need. Read-only data: any thread. */
+ * Run files, flags, commands, the journal, the answer to status and the exporters all use the same text for a value; knobs.h has
+ * the functions that most callers need. Read-only data: any thread. */
 #pragma once
 #include <stdbool.h>
 #include "protocol/base/buf.h"
@@ -26,9 +26,9 @@ struct knob_type_row {
     void (*print)(const void *at, struct buf *out);                           // the text that read takes
     void (*bounds)(const struct knob *k, struct buf *out);                    // "0 to 1", "true or false", ...
     void (*send)(const struct knob *k, const void *at, struct msg_out *m);    // as a field of an open map
-    const char *null;    // what a run file's null stands for; NULL: the setting's default
-    bool json_bare;      // its text is JSON as it stands; else it is quoted there
-    bool yaml_bare;      // the same in a run file
-    bool yaml_nested;    // a run file may hold it as a list or a mapping
+    const char *null;                                                         // what null means in a run file; NULL: the setting's default
+    bool json_bare;                                                           // its text is already JSON; otherwise it is quoted
+    bool yaml_bare;                                                           // the same in a run file
+    bool yaml_nested;                                                         // a run file may hold it as a list or a mapping
 };
 extern const struct knob_type_row knob_types[KNOB_TYPE_N];

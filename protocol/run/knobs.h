@@ -1,13 +1,13 @@
 /* knobs.h - the table of settings: name, type, bounds, when a change takes effect
  *
- * One row a setting; adding one is one row here and one field in struct run_config. Settings that may change while the run
- * goes are knobs. Read-only data: any thread. */
+ * One row per setting; adding one takes one row here and one field in struct run_config. Settings that may change during the run
+ * are knobs. Read-only data: any thread. */
 #pragma once
 #include "protocol/run/knob_type.h"
 #include "protocol/run/run_config.h"
 
 struct mval;
-#define KNOB_UNBOUNDED 9007199254740992.0    // a max that is none: 2^53, up to which every whole number is exact in a double
+#define KNOB_UNBOUNDED 9007199254740992.0    // no upper bound: 2^53, up to which every whole number is exact in a double
 enum knob_applies {
     APPLY_START,           // fixed once the run has begun
     APPLY_NEXT_ROLLOUT,    // from an item number on; travels in the item
@@ -29,31 +29,32 @@ struct knob {
     size_t size;              // bytes of the field
     const char *def;          // the default as text
     const char *help;         // one line
-    const char *no_effect;    // taken for other systems' command lines and read by nothing: why, and what to use; else NULL
+    const char *no_effect;    // accepted for other systems' command lines but never read: why, and what to use; else NULL
 };
 extern const struct knob knobs[];
 extern const int n_knobs;
 
-/* By name, alias or either with hyphens; ERR_USAGE names the nearest. */
+/* Find by name or alias, also with hyphens; ERR_USAGE names the nearest. */
 const struct knob *knob_find(const char *name, struct error *err);
 /* The value as text, as the run file would hold it; borrowed from buf. */
 const char *knob_text(const struct knob *k, const struct run_config *c, struct buf *buf);
 /* The value as JSON, appended to out: a bare number or boolean, else a string. */
 void knob_json(const struct knob *k, const struct run_config *c, struct buf *out);
-/* Would run_config_set take this text? ERR_USAGE says why not; what settings must be together, only the run knows. */
+/* Would run_config_set take this text? ERR_USAGE says why not. Rules between settings are not checked here; only the run knows all
+ * values. */
 MUST_USE bool knob_check(const struct knob *k, const char *text, struct error *err);
-/* May it be changed while the run goes? ERR_REFUSED says why not. */
+/* May it be changed during the run? ERR_REFUSED says why not. */
 MUST_USE bool knob_may_change(const struct knob *k, struct error *err);
 /* "0 to 1", "one of a, b" ... into buf; for help and messages. */
 const char *knob_bounds_text(const struct knob *k, struct buf *buf);
-/* May it change while the run goes? */
+/* May it be changed during the run? */
 static inline bool knob_is_live(const struct knob *k)
 {
     return k->applies != APPLY_START;
 }
-/* A proposal of several changes, all or none: names and values as text; checked one by one, then by the size rules on a copy,
- * then against what memory was taken for when the run's processes started with `start`. On success next holds the new
- * settings; on failure err names the first that cannot be. start and c stay as they are. */
+/* Check several changes, all or none: names and values as text. They are checked one by one, then by the size rules on a copy, then
+ * against the memory that the run's processes took when they started with `start`. On success next holds the new settings; on
+ * failure err names the first impossible one. start and c stay as they are. */
 MUST_USE bool knobs_propose(const struct run_config *start, const struct run_config *c, const char *const *name, const char *const *value,
                             int n, struct run_config *next, struct error *err);
 /* The settings by which agents tell slow from stuck, as fields of an open map, from whoever knows how they stand to an agent or on the
@@ -61,8 +62,8 @@ MUST_USE bool knobs_propose(const struct run_config *start, const struct run_con
 void knobs_watch_write(const struct run_config *c, struct msg_out *m);
 /* Take those that such a map holds (NULL: it has not come); the others stay as they are. */
 void knobs_watch_take(struct run_config *c, const struct mval *map);
-/* Why k's value in c has no effect, and what to use instead; NULL: it has one, or it is the default. One row of a table for
- * each setting that needs others: a bound of free_running without free_running, a name for wandb without wandb. */
+/* Why k's value in c has no effect, and what to use instead; NULL: it has one, or it is the default. A table has one row for each
+ * setting that depends on others: a bound of free_running without free_running, a name for wandb without wandb. */
 const char *knob_idle(const struct knob *k, const struct run_config *c);
 /* A line "note: ..." for each setting given by `from` or later that has no effect; devices must be known. */
 void knobs_note_idle(const struct run_config *c, enum knob_source from, struct buf *notes);

@@ -1,7 +1,7 @@
 /* metrics.h - the one table of metrics: name, unit, meaning, which chart
  *
- * Names are those of ColossalChat's dashboards (train/..., metrics/..., rollout/..., eval/...), with rollcall's own beside them.
- * The table drives journal columns' meaning, charts, OpenMetrics help, exporters and docs. Read-only: any thread. */
+ * Names are those of ColossalChat's dashboards (train/..., metrics/..., rollout/..., eval/...), plus rollcall's own. The table
+ * defines what the journal's columns mean, and drives charts, OpenMetrics help, exporters and docs. Read-only: any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,7 +20,7 @@ enum metric_chart {    // which chart of the overview shows it
 enum metric_by {      // the one place that computes it
     BY_TRAINER,       // from the step's sums (workers/engine/trainer)
     BY_WORKER,        // what a worker's engine measures (workers/worker)
-    BY_CONTROLLER,    // from the ledger, from all groups that went by (workers/controller)
+    BY_CONTROLLER,    // from the ledger, from all groups that passed through (workers/controller)
 };
 enum metric_id {
     M_REWARD,
@@ -90,7 +90,7 @@ struct metric {
     const char *help;     // one line
 };
 extern const struct metric metrics[METRIC_N];
-/* By name: its id, or -1 (own reward parts "reward/NAME" and "eval/SET" are not in the table). */
+/* Find a metric's id by name, or -1 (own reward parts "reward/NAME" and "eval/SET" are not in the table). */
 int metric_find(const char *name);
 /* Does the controller compute it? Then no worker may send it. */
 bool metric_is_controllers(const char *name);

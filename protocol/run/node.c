@@ -25,7 +25,7 @@ bool node_name_check(const char *name, struct error *err)
         ok = isalnum((unsigned char)name[i]) || strchr("._-", name[i]);
     return ok
            || error_set(err, ERR_USAGE,
-                        "'%.60s' is no name for a node: letters, digits, '.', '_' and '-', at most %d, not "
+                        "'%.60s' is not a valid node name: letters, digits, '.', '_' and '-', at most %d, not "
                         "beginning with '.' or '-'",
                         name, NODE_NAME_MAX);
 }

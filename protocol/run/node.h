@@ -4,17 +4,17 @@
  *   agent  <- unix -  gate  <===== TLS =====>  uplink  - unix ->  agent
  *   controller <------'                          '------------->  workers, scorer
  *
- * The gate (gate_*.c) is a process of the head's agent when the run listens: it takes nodes in, serves them the files they need
- * and the weights, and passes their work on to the controller. The uplink (uplink_cmd.c) stands for the controller on the node:
- * its agent, workers and scorer are those of any run, in a folder that looks like a run's. `rollcall agent --join`
- * (join_cmd.c) makes that folder, starts the node's keeper, and watches. A folder is a node's when it holds the file `node`.
+ * The gate (gate_*.c) is a process of the head's agent when the run listens: it admits nodes, serves them the files they need and
+ * the weights, and passes their work on to the controller. The uplink (uplink_cmd.c) plays the controller on the node: the node's
+ * agent, workers and scorer run as in any run, in a folder that looks like a run's. `rollcall agent --join` (join_cmd.c) makes that
+ * folder, starts the node's keeper, and watches it. A folder is a node's when it holds the file `node`.
  *
  * What must stay true:
- * 1. A node holds nothing that cannot be lost: killed whole, its items are issued again, with the same seeds and weights, so the
- *    run's bytes do not depend on who samples what.
- * 2. A node cannot make the run fail: a task that fails there ends the node (uplink_cmd.c, task_failed).
+ * 1. A node holds nothing that cannot be lost: when all of it is killed, its items are issued again with the same seeds and
+ *    weights, so the run's bytes do not depend on which node samples what.
+ * 2. A node cannot fail the run: a task that fails there ends the node (uplink_cmd.c, task_failed).
  * 3. The controller knows a node's workers as NODE/NAME; the uplink writes these names, the gate refuses others.
- * 4. Nothing is taken in beyond a stated size: names 32 bytes, pieces of files 4 MiB, files as large as join has said. */
+ * 4. Nothing is accepted beyond a stated size: names 32 bytes, pieces of files 4 MiB, files the size that join announced. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,18 +24,18 @@
 #define NODE_NAME_MAX 32                  // bytes
 #define NODE_FILE "node"                  // in the node's folder
 #define NODE_TOKEN_FILE "sock/join"       // of run and node
-#define NODE_REJOIN_FILE "sock/rejoin"    // left by the uplink: what the node holds is out of date
+#define NODE_REJOIN_FILE "sock/rejoin"    // left by the uplink: the node's files are out of date
 #define NODE_PIECE_BYTES ((int64_t)4 << 20)
 #define NODE_FILES_MAX 288    // of the model's and the data's
 #define NODE_DATA_FILES_MAX 256
 
 struct node {
     char name[NODE_NAME_MAX + 1];
-    char id[33];       // random, made once a folder
+    char id[33];       // random, made once per folder
     char host[256];    // our host's name
     char head[280];    // HOST:PORT
-    char hash[65];     // of the settings and files we hold
-    double wait_s;     // for a head that is away
+    char hash[65];     // of the settings and files this node has
+    double wait_s;     // for an absent head
 };
 /* Is run_dir a node's folder? */
 bool node_here(const char *run_dir);
@@ -55,5 +55,5 @@ struct node_file {
 };
 /* Is name one that may be written under a node's folder? */
 bool node_file_name_ok(const char *name);
-/* SHA-256 of a file, in pieces: tick(ctx) is called between them (NULL: nobody waits). */
+/* SHA-256 of a file, read in pieces: tick(ctx) is called between them (NULL: not called). */
 MUST_USE bool node_file_hash(const char *path, char hex[65], int64_t *size_bytes, void (*tick)(void *ctx), void *ctx, struct error *err);

@@ -25,7 +25,7 @@ static bool zstd_broken(struct error *err, const char *path, int64_t offset, con
     return error_set(err, ERR_DATA, "'%s' is damaged at byte %" PRId64 ": %s", path, offset, why);
 }
 
-/* The compressed size of the record that starts at data, its checksum verified; 0: there is no whole one. */
+/* The compressed size of the record that starts at data, with its checksum verified; 0: there is no whole record. */
 static size_t record_check(ZSTD_DCtx *dctx, const uint8_t *data, size_t len, struct buf *scratch)
 {
     size_t size = ZSTD_findFrameCompressedSize(data, len);
@@ -42,7 +42,7 @@ static size_t record_check(ZSTD_DCtx *dctx, const uint8_t *data, size_t len, str
     return size;
 }
 
-/* Where the first whole record begins in map, from `from` on; the end of the map: there is none. */
+/* Where the first whole record at or after `from` begins in map; the end of the map when there is none. */
 static size_t record_find(ZSTD_DCtx *dctx, const struct file_map *map, size_t from, struct buf *scratch)
 {
     static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };
@@ -57,8 +57,8 @@ static size_t record_find(ZSTD_DCtx *dctx, const struct file_map *map, size_t fr
     return map->size_bytes;
 }
 
-/* Where the last whole record ends in map, from start on. A broken place with a whole record after it is damage, and is stepped
- * over; one with none after it is a torn tail. */
+/* Where the last whole record at or after start ends in map. A broken place followed by a whole record is damage and is skipped;
+ * without one it is a torn tail. */
 static bool records_scan(const struct file_map *map, const char *path, int64_t start, struct rollout_opened *o, struct error *err)
 {
     struct buf scratch = { .max = ROLLOUT_RECORD_MAX + 1 };
@@ -82,7 +82,7 @@ static bool records_scan(const struct file_map *map, const char *path, int64_t s
     return true;
 }
 
-/* The file's name survives a power cut too. */
+/* Sync the folder, so that the file's name survives a power cut too. */
 static bool parent_sync(const char *path, struct error *err)
 {
     char *dir = strdup(path), *slash = dir ? strrchr(dir, '/') : NULL;
@@ -172,7 +172,7 @@ bool rollout_file_append(struct rollout_file *f, const void *data, size_t len, i
             continue;
         if (n < 0) {
             error_errno(err, "cannot append to '%s'", f->path);
-            // what was written is behind size_bytes: the next append overwrites it, the next open cuts it
+            // what was written lies after size_bytes: the next append overwrites it, the next open cuts it
             if (ftruncate(f->fd, f->size_bytes) != 0)
                 error_wrap(err, "and the piece written could not be removed");
             return false;
@@ -232,7 +232,7 @@ void rollout_reader_free(struct rollout_reader *r)
     free(r);
 }
 
-/* Unpack the one frame in data[0..size) onto out. */
+/* Unpack the one frame in data[0..size) and append it to out. */
 static bool record_unpack(ZSTD_DCtx *dctx, const uint8_t *data, size_t size, const char *path, int64_t offset, struct buf *out,
                           struct error *err)
 {

@@ -38,7 +38,7 @@ bool run_config_set(struct run_config *c, const char *name, const char *text, en
 
 /* ---- the run file ---- */
 
-/* A YAML node as JSON: what eval_dataset is written with. NULL for what JSON cannot say or out of memory. */
+/* A YAML node as JSON, for eval_dataset. NULL when JSON cannot express it or memory runs out. */
 static json_t *yaml_to_json(struct fy_node *node, int depth)
 {
     void *it = NULL;
@@ -65,7 +65,7 @@ static json_t *yaml_to_json(struct fy_node *node, int depth)
     case FYNT_SEQUENCE:
         all = json_array();
         for (struct fy_node *e; ok && (e = fy_node_sequence_iterate(node, &it));)
-            ok = json_array_append_new(all, yaml_to_json(e, depth + 1)) == 0;    // NULL fails: nothing is left out
+            ok = json_array_append_new(all, yaml_to_json(e, depth + 1)) == 0;    // NULL makes this fail, so nothing is left out
         break;
     case FYNT_MAPPING:
         all = json_object();
@@ -81,7 +81,7 @@ static json_t *yaml_to_json(struct fy_node *node, int depth)
     return NULL;
 }
 
-/* The text of a scalar; NULL and why when it holds a NUL (written as an escape): what stands after it would be lost. */
+/* The text of a scalar; NULL and why when it holds a NUL (written as an escape), since the rest would be lost. */
 static const char *scalar_text(struct fy_node *node, struct error *why)
 {
     const char *text = fy_node_get_scalar0(node);
@@ -151,7 +151,7 @@ static bool mapping_read(struct run_config *c, struct fy_node *map, const char *
     return true;
 }
 
-/* The first thing libfyaml found wrong, with its line. */
+/* The first error that libfyaml found, with its line. */
 static bool yaml_refused(struct fy_diag *diag, const char *path, struct error *err)
 {
     void *it = NULL;
@@ -200,7 +200,7 @@ bool run_config_read(struct run_config *c, const char *path, struct error *err)
         goto out;
     }
     doc = fy_parse_load_document(parser);
-    second = doc ? fy_parse_load_document(parser) : NULL;    // NULL too for what is wrong after the first: that is an error
+    second = doc ? fy_parse_load_document(parser) : NULL;    // NULL also for an error after the first document: that is an error
     if (fy_parser_get_stream_error(parser)) {
         yaml_refused(diag, path, err);
         goto out;
@@ -259,7 +259,7 @@ static bool from_default(const struct run_config *c, const char *name)
     return c->source[k - knobs] <= FROM_PRESET;
 }
 
-/* What an algorithm's preset sets unless somebody else did; ColossalChat's launchers for DAPO and GRPO. */
+/* What an algorithm's preset sets unless it was given; from ColossalChat's launchers for DAPO and GRPO. */
 static bool preset_apply(struct run_config *c, struct error *err)
 {
     static const struct {
@@ -303,8 +303,8 @@ static bool clamp(int64_t *field, int64_t to, const char *name, const char *why,
     return true;
 }
 
-/* It has no effect, so it stands in nobody's way; ColossalChat refuses what does not divide, and a line that it refuses is
- * refused here too. */
+/* The setting has no effect, so any value would do; but ColossalChat refuses a value that does not divide, and a command line that
+ * it refuses is refused here too. */
 static bool minibatch_check(const struct run_config *c, struct error *err)
 {
     int64_t size = c->train_minibatch_size;
@@ -326,10 +326,10 @@ static bool sizes_check(struct run_config *c, struct buf *notes, struct error *e
         return error_set(err, ERR_USAGE,
                          "'inference_batch_size' (%" PRId64 ") must be a multiple of 'inference_microbatch_size' (%" PRId64 ")",
                          c->inference_batch_size, c->inference_microbatch_size);
-    /* ColossalChat's own example lines ask for train batches larger than a rollout step. */
+    /* ColossalChat's own example command lines ask for train batches larger than a rollout step. */
     if (prompts % c->num_trainers == 0
         && !clamp(&c->train_batch_size, prompts / c->num_trainers, "train_batch_size",
-                  "a rollout step (inference_batch_size x num_inferencer prompts) holds no more for each trainer", notes, err))
+                  "a rollout step (inference_batch_size x num_inferencer prompts) has no more for each trainer", notes, err))
         return false;
     if (prompts % (c->train_batch_size * c->num_trainers) != 0)
         return error_set(err, ERR_USAGE,
@@ -344,13 +344,13 @@ static bool sizes_check(struct run_config *c, struct buf *notes, struct error *e
                          ") is more than the %d "
                          "that are possible",
                          (c->train_batch_size * c->num_trainers), c->train_batch_size, c->num_trainers, TRAIN_BATCH_MAX);
-    /* without notes the run goes already: the check was made when it started */
+    /* without notes the run is already going: this was checked when it started */
     return (!notes || minibatch_check(c, err))
            && clamp(&c->train_microbatch_size, c->train_batch_size * c->num_trainers * c->num_generations, "train_microbatch_size",
-                    "an optimizer step holds no more samples (train_batch_size x num_trainers x num_generations)", notes, err);
+                    "an optimizer step has no more samples (train_batch_size x num_trainers x num_generations)", notes, err);
 }
 
-/* A run's name is a folder's name, and stands in one line of a screen or a log. */
+/* A run's name is a folder's name, and is shown in one line of a screen or a log. */
 static bool name_check(const char *name, struct error *err)
 {
     bool plain = utf8_check(name, strlen(name), "'name'", err);
@@ -359,7 +359,7 @@ static bool name_check(const char *name, struct error *err)
             plain = error_set(err, ERR_USAGE, "'name' holds the control character 0x%02x; a run's name is a folder's name",
                               (unsigned)(*p == 0xc2 ? p[1] : *p));
     if (plain && (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
-        plain = error_set(err, ERR_USAGE, "'%s' is no name for a run: it is a folder's name", name);
+        plain = error_set(err, ERR_USAGE, "'%s' is not a valid run name: it must be usable as a folder's name", name);
     err->code = plain ? err->code : ERR_USAGE;
     return plain;
 }
@@ -383,7 +383,7 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
                              only_one[i].name, v);
     }
     if (c->free_running && strcmp(c->placement, "apart") != 0)
-        return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait have devices of their own");
+        return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait need their own devices");
     if (c->free_running && c->n_behind > 0)
         return error_set(err, ERR_USAGE, "'n_behind' (%" PRId64 ") has no meaning with 'free_running'; 'max_staleness' is its bound",
                          c->n_behind);
@@ -418,7 +418,7 @@ bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row
                          "'inference_batch_size' or set 'max_steps'",
                          c->dataset, n_row, p->prompts_per_rollout_step);
     p->rollout_steps_per_episode = MAX((int64_t)1, n_row / p->prompts_per_rollout_step);
-    /* not by way of k, which is 0 where sizes that follow each other are in force together for a while */
+    /* not computed from k, which is 0 while old and new sizes are briefly in force together */
     p->total_steps = c->max_steps
                          ? c->max_steps
                          : c->num_episodes * p->rollout_steps_per_episode * p->prompts_per_rollout_step / p->prompts_per_train_batch;

@@ -1,8 +1,8 @@
-/* run_config.h - everything a run can be told, as one struct
+/* run_config.h - all settings of a run, as one struct
  *
- * Filled in order from the defaults (knobs.c), the algorithm's preset, the run file, the command line; a later one wins, and
- * where each value came from is kept. The table in knobs.c drives parsing, help, the run's own run.yaml, ctl, the console and
- * the docs. A plain value: copying it is fine; it owns no memory. One thread. */
+ * Filled in order from the defaults (knobs.c), the algorithm's preset, the run file, the command line; a later source wins, and
+ * each value's source is kept. The table in knobs.c drives parsing, help, the run's own run.yaml, ctl, the console and the docs. A
+ * plain value: copying it is fine; it owns no memory. One thread. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,8 +11,8 @@
 
 #define RUN_TEXT_MAX 1024    // bytes of one text setting, with its NUL
 #define RUN_JSON_MAX 4096
-#define KNOB_MAX 160            // most rows the knob table may have
-#define TRAIN_BATCH_MAX 4096    // most prompts of an optimizer step, of all trainers together
+#define KNOB_MAX 160            // most rows in the knob table
+#define TRAIN_BATCH_MAX 4096    // most prompts in an optimizer step, over all trainers
 
 enum knob_source {
     FROM_DEFAULT,
@@ -33,8 +33,8 @@ struct run_config {
     int64_t num_episodes;    // passes over the dataset
     char dtype[8];           // fp32 | bf16: weights and activations
     char devices[256];       // "auto" or a list: cpu:0,cuda:0
-    char placement[16];      // shared: workers play both roles; apart: trainers and producers on their own devices
-    char weights[8];         // auto | files | copy | nccl: how they get to samplers on other devices
+    char placement[16];      // shared: workers play both roles; apart: trainers and producers have separate devices
+    char weights[8];         // auto | files | copy | nccl: how weights get to samplers on other devices
     int64_t threads;         // of a CPU device; 0: its share of the cores
     /* data */
     char dataset[RUN_TEXT_MAX];                   // a file, a folder, a pattern, or ORG/NAME[@REVISION][:CONFIG][:SPLIT] of the hub
@@ -54,7 +54,7 @@ struct run_config {
     int64_t n_behind;
     bool free_running;
     int64_t max_staleness;    // of a token in free-running mode, optimizer steps
-    /* batch sizes, in prompts but for the micro-batches (samples) */
+    /* batch sizes, in prompts except for the micro-batches (samples) */
     int64_t inference_batch_size, inference_microbatch_size;
     int64_t train_batch_size, train_minibatch_size, train_microbatch_size;
     int64_t token_budget;    // tokens of a packed micro-batch; 0: from the micro-batch size
@@ -77,7 +77,7 @@ struct run_config {
     int64_t cache_length;            // tokens; 0: from max_new_tokens (reward.h)
     double skip_threshold;           // 0: off
     bool ppb_as_upstream;            // multiply by the spread instead of dividing (compatibility)
-    bool control_shuffle_rewards;    // experiment: rewards exchanged between the samples of a batch; must not learn
+    bool control_shuffle_rewards;    // experiment: shuffle rewards between the samples of a batch; must not learn
     /* optimizer */
     double learning_rate;
     char lr_schedule[16];    // constant | linear | cosine
@@ -89,7 +89,7 @@ struct run_config {
     /* reward */
     char reward_type[256];
     char code_verifier_api_url[RUN_TEXT_MAX];
-    double reward_timeout_s;    // an own reward program's answer, or the external verifier's
+    double reward_timeout_s;    // time limit of a reward program or the external verifier
     int64_t scorer_threads;
     /* evaluation, saving, logging: intervals in optimizer steps */
     int64_t eval_interval;    // <= 0: off
@@ -101,10 +101,10 @@ struct run_config {
     int64_t rollout_log_interval;    // optimizer steps between readable rollout logs
     bool enable_profiling;
     /* watching */
-    char view_group[64];                 // "" : nobody else may look
-    double slow_s, stuck_s;              // a phase without progress for so long is called slow, stuck
+    char view_group[64];                 // "" : only the owner may look
+    double slow_s, stuck_s;              // a phase without progress for this long is called slow, stuck
     double restart_stuck_s;              // 0: never restart by rule
-    int64_t waste_alert, waste_limit;    // samples in a row that gave nothing, until an alert, until the run fails; 0: never
+    int64_t waste_alert, waste_limit;    // samples in a row that were wasted before an alert, before the run fails; 0: never
     double heartbeat_s;
     double telemetry_s;    // between two samples in the journal
     /* exporters */
@@ -115,7 +115,7 @@ struct run_config {
     bool tensorboard;
     char metrics_listen[64];    // "" : off; host:port
     char metrics_token_file[RUN_TEXT_MAX];
-    /* not a setting: these are the settings of a node's processes, where nobody trains (protocol/run/node.h) */
+    /* not a setting: set in the processes of a node, which never train (protocol/run/node.h) */
     bool node_only;
     /* where each value came from, by row of the knob table */
     unsigned char source[KNOB_MAX];
@@ -129,13 +129,13 @@ MUST_USE bool run_config_read(struct run_config *c, const char *path, struct err
  * A relative path is taken relative to base_dir; NULL: the working directory. */
 MUST_USE bool run_config_set(struct run_config *c, const char *name, const char *text, enum knob_source source, const char *base_dir,
                              struct error *err);
-/* Presets of the algorithm for what nobody set, then the size rules. Clamps are appended to notes, one per line ("warning: ..."
- * or "note: ..."); notes NULL: what would be clamped is refused. What cannot work fails with one sentence naming the values.
- * Call after all sources. */
+/* Apply the algorithm's presets to settings that were not given, then the size rules. Clamps are appended to notes, one per line
+ * ("warning: ..." or "note: ..."); notes NULL: a value that would be clamped is refused. Values that cannot work fail with one
+ * sentence that names them. Call after all sources. */
 MUST_USE bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err);
-/* Tokens that one forward and backward is filled up to: token_budget, else room for train_microbatch_size of the longest samples. */
+/* Tokens that one forward and backward pass is filled to: token_budget, else room for train_microbatch_size of the longest samples. */
 int64_t run_config_micro_tok(const struct run_config *c);
-/* Tokens that memory for one forward and backward is taken for: those, or one of the longest samples when it is longer. */
+/* Tokens that one forward and backward pass has memory for: the same, or one longest sample when that is more. */
 int64_t run_config_micro_tok_max(const struct run_config *c);
 /* The struct as YAML, every setting, absolute paths: the run directory's run.yaml. */
 MUST_USE bool run_config_print(const struct run_config *c, struct buf *out, struct error *err);
@@ -146,29 +146,30 @@ struct run_plan {
     int64_t prompts_per_rollout_step;     // inference_batch_size x producers
     int64_t prompts_per_train_batch;      // train_batch_size x dp
     int64_t k;                            // optimizer steps of a rollout step, without filtering
-    int64_t rollout_steps_per_episode;    // whole ones in the dataset (at least 1)
+    int64_t rollout_steps_per_episode;    // whole rollout steps in the dataset (at least 1)
     int64_t total_steps;                  // optimizer steps of the run
-    int64_t max_age_steps;                // a token's greatest age when trained on, in optimizer steps
+    int64_t max_age_steps;                // greatest age of a token when it is trained on, in optimizer steps
     bool on_policy;                       // n_behind 0 and k 1
 };
 /* n_row: usable lines of the dataset. */
 MUST_USE bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err);
 
-/* The first item that no batch up to optimizer step `step` has taken, when the sizes of p were in force from the beginning and no group
- * was filtered out: whole rollout steps. With filtering, more items had been taken than that. */
+/* The first item that no batch up to optimizer step `step` has taken, if the sizes of p were in force from the beginning and no
+ * group was filtered out; rounded up to whole rollout steps. With filtering, more items than that had been taken. */
 int64_t run_plan_item_after(const struct run_plan *p, int64_t step);
 
-/* What a device of the run does, by its place in the list of devices: the first num_trainers train. With placement shared the first
- * num_inferencer sample; with apart those after the trainers do. */
+/* What each device of the run does, by its position in the list of devices: the first num_trainers train. With placement shared the
+ * first num_inferencer sample; with apart, those after the trainers. */
 struct run_part {
-    int64_t rank;        // among the trainers; -1: it does not train
-    int64_t producer;    // among the producers; -1: it does not sample
+    int64_t rank;        // its index among the trainers; -1: it does not train
+    int64_t producer;    // its index among the producers; -1: it does not sample
 };
-int64_t run_config_n_device(const struct run_config *c);    // that the counts and the placement ask for
+int64_t run_config_n_device(const struct run_config *c);    // devices that the counts and the placement need
 MUST_USE bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err);
 /* "trainer 0, producer 0"; returns out. */
 const char *run_part_text(const struct run_part *part, char *out, size_t size);
-/* Must weights travel between devices? Not when every producer's samples are of its own trainer's present weights. */
+/* Must weights be transferred between devices? Not when every producer samples with the current weights of the trainer on its own
+ * device. */
 bool run_config_travels(const struct run_config *c);
 int run_config_zero(const struct run_config *c);    // zero_stage as a number; -1: auto
 
@@ -177,7 +178,7 @@ struct eval_set {
     char name[64];
     char path[RUN_TEXT_MAX];
     double temperature;                                                          // 0: greedy
-    int64_t n;                                                                   // samples a prompt
+    int64_t n;                                                                   // samples per prompt
     int64_t limit;                                                               // first so many rows; 0: all
     char prompt_column[64], answer_column[64], prompt_template[RUN_TEXT_MAX];    // its own, else the run's
 };

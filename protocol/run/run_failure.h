@@ -1,13 +1,13 @@
-/* run_failure.h - sock/failure: why a run has ended before its time, where the journal cannot tell it
+/* run_failure.h - sock/failure: why a run ended early, for cases where the journal cannot record it
  *
- * The words must get through on a full disk, so their room is taken when the run is started: a spare file that is written
- * over and renamed. Any process of the run may write; the first one's words stand. */
+ * The reason must get through on a full disk, so its space is reserved when the run starts: a spare file that is overwritten and
+ * renamed. Any process of the run may write; the first reason is kept. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include "protocol/base/error.h"
 #define RUN_FAILURE_MAX 4096    // bytes that are kept
-/* Take the room, and forget what an earlier life of the run has left. */
+/* Reserve the space, and remove what an earlier start of the run left. */
 MUST_USE bool run_failure_prepare(const char *run_dir, struct error *err);
 MUST_USE bool run_failure_write(const char *run_dir, const char *text, struct error *err);
 /* False: there is none. */

@@ -16,7 +16,7 @@ bool run_find(const char *given, const char *runs_dir, char *out, size_t size, s
         if (!path_is_dir(given) || !realpath(given, real) || strlen(real) >= size)
             return error_set(err, ERR_NOT_FOUND, "there is no run directory '%.400s'", given);
         if (path_join(path, sizeof path, real, "run.yaml") && !path_exists(path) && errno == ENOENT)    // others may not look into it
-            return error_set(err, ERR_NOT_FOUND, "'%.400s' is no run: it has no run.yaml; name a run's own directory, such as runs/NAME",
+            return error_set(err, ERR_NOT_FOUND, "'%.400s' is not a run: it has no run.yaml; name a run's own directory, such as runs/NAME",
                              given);
         snprintf(out, size, "%s", real);
         return true;
@@ -39,7 +39,7 @@ bool run_find(const char *given, const char *runs_dir, char *out, size_t size, s
     if (n_live == 1)
         return true;
     if (n_live > 1)
-        return error_set(err, ERR_USAGE, "%d runs are live, name one: %s", n_live, list);
+        return error_set(err, ERR_USAGE, "%d runs are live; name one: %s", n_live, list);
     return error_set(err, ERR_NOT_FOUND, "no run is live under '%.200s'%s; start one with 'rollcall train', or name its directory", dir,
                      n ? "" : " (it holds none)");
 }

@@ -21,7 +21,7 @@ int run_lock_take(const char *run_dir, struct error *err)
     if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
         return fd;
     if (errno == EAGAIN || errno == EACCES)
-        error_set(err, ERR_EXISTS, "the run '%s' is already going in another process", run_dir);
+        error_set(err, ERR_EXISTS, "the run '%s' is already running in another process", run_dir);
     else
         error_errno(err, "cannot lock '%s'", path);
     close(fd);
@@ -32,7 +32,7 @@ bool run_is_live(const char *run_dir)
 {
     char path[PATH_MAX];
     int fd = path_join(path, sizeof path, run_dir, "lock") ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0)    // somebody else's: who may look at it sees the socket
+    if (fd < 0)    // another user's run: those who may look at it see the socket
         return errno == EACCES && path_join(path, sizeof path, run_dir, "view/view") && path_exists(path);
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
     bool live = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;

@@ -69,7 +69,7 @@ static bool mark_read(const char *path, char id[RUN_ID_BYTES], char dir[PATH_MAX
     return ok;
 }
 
-/* A file in folder that only a run can have left there; false: there is none. */
+/* Find a file in folder that only a run can have left there; false: there is none. */
 static bool left_find(const char *folder, char name[NAME_MAX + 1])
 {
     bool found = false;
@@ -103,20 +103,19 @@ bool folder_check(const char *folder, const char *setting, const char *run_dir, 
         return false;
     const char *mine = run_dir[0] ? run_dir : "this new run";
     if (!found && !id[0] && left_find(folder, left))
-        return error_set(err, ERR_EXISTS,
-                         "%s '%s' holds '%s' of another run, and %s would write over it; give each run a folder of its own", setting,
-                         folder, left, mine);
+        return error_set(err, ERR_EXISTS, "%s '%s' holds '%s' of another run, and %s would overwrite it; give each run its own folder",
+                         setting, folder, left, mine);
     if (!found)
         return true;
     if (strcmp(owner, id) != 0)
         return error_set(err, ERR_EXISTS,
-                         "%s '%s' belongs to the run '%s', and '%s' would write over what that has saved; give each run a "
-                         "folder of its own",
+                         "%s '%s' belongs to the run '%s', and '%s' would overwrite what that run saved; give each run its "
+                         "own folder",
                          setting, folder, dir, mine);
     struct error none;
     bool copied = !is_inside(folder, run_dir) && strcmp(dir, run_dir) != 0 && run_id_read(dir, there, &none) && strcmp(there, id) == 0;
     return !copied
-           || error_set(err, ERR_EXISTS, "%s '%s' belongs to the run '%s', of which '%s' is a copy; give the copy a folder of its own",
+           || error_set(err, ERR_EXISTS, "%s '%s' belongs to the run '%s', and '%s' is a copy of that run; give the copy its own folder",
                         setting, folder, dir, run_dir);
 }
 
@@ -133,14 +132,14 @@ bool folder_take(const char *folder, const char *setting, const char *run_dir, c
         return error_set(err, ERR_USAGE, "the path '%s' is too long", folder);
     if (!mark_read(path, owner, dir, &found, err))
         return false;
-    if (found)    // ours: it has moved, or nothing changes
+    if (found)    // ours: the run has moved, or nothing changed
         return strcmp(dir, run_dir) == 0 || file_write(path, line, (size_t)n, err);
     if (!file_write(tmp, line, (size_t)n, err))
         return false;
-    bool made = link(tmp, path) == 0;    // of two runs that start at once, one
+    bool made = link(tmp, path) == 0;    // when two runs start at once, only one gets it
     int why = errno;
     unlink(tmp);
-    if (!made && why != EEXIST)    // no links on this file system
+    if (!made && why != EEXIST)    // this file system has no hard links
         return file_write(path, line, (size_t)n, err);
     return (made || folder_check(folder, setting, run_dir, id, err)) && dir_sync(folder, err);
 }

@@ -1,6 +1,6 @@
-/* run_state.h - the states of a run, and the kinds of tasks a worker is given: one table each, for all who name them
+/* run_state.h - the states of a run, and the kinds of tasks a worker is given: one table each, for all code that names them
  *
- * On the wire, in the journal and on the screen a state or a kind is its word. Pure; any thread. */
+ * On the wire, in the journal and on the screen a state or a kind appears as its word. Pure; any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,16 +18,16 @@ enum run_state {
     N_RUN_STATE,
 };
 const char *run_state_name(enum run_state s);
-/* By its word; what follows a colon ("failed: why") does not matter. RUN_UNKNOWN when there is no such state. */
+/* Find a state by its word; anything after a colon ("failed: why") is ignored. RUN_UNKNOWN when there is no such state. */
 enum run_state run_state_find(const char *text);
 /* Finished, failed or stopped: nothing comes after it. */
 bool run_state_is_over(enum run_state s);
-/* What `rollcall train --batch` ends with: 0 finished, 1 failed, 3 stopped by an operator; -1: the run is not over. */
+/* The exit status of `rollcall train --batch`: 0 finished, 1 failed, 3 stopped by an operator; -1: the run is not over. */
 int run_state_exit_code(enum run_state s);
-/* The facts of an event of kind "state": {"state", "reason"}. In a reason that is not UTF-8 every byte beyond ASCII becomes
- * '?': a name from outside must not cost the reason. Returns it for json_decref; NULL: no memory. */
+/* The facts of an event of kind "state": {"state", "reason"}. In a reason that is not UTF-8 every non-ASCII byte becomes '?', so
+ * that a bad name from outside does not lose the reason. Returns it for json_decref; NULL: no memory. */
 json_t *run_state_facts(enum run_state s, const char *reason);
-/* The other way: detail is an event's JSON. reason becomes "" when there is none. RUN_UNKNOWN: it holds no state. */
+/* The reverse: detail is an event's JSON. reason becomes "" when there is none. RUN_UNKNOWN: it holds no state. */
 enum run_state run_state_read(const char *detail, size_t len, char *reason, size_t size);
 
 enum task_kind {
@@ -39,7 +39,7 @@ enum task_kind {
     TASK_PUBLISH,    // sample with this version from now on
     TASK_SAVE,
     TASK_EVAL,
-    TASK_CANCEL,    // drop what is being sampled
+    TASK_CANCEL,    // stop sampling and drop the partial samples
     TASK_STOP,      // end yourself
     N_TASK_KIND,
 };

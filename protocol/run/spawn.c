@@ -16,8 +16,8 @@
 
 extern char **environ;
 
-/* The environment for a process of the run: keys only for exporters, and for agent and keeper, which pass them on. The list is
- * the caller's to free, its texts are not. */
+/* The environment for a process of the run: only exporters get keys, and agent and keeper, which pass them on. The caller frees the
+ * list, not its texts. */
 static char **environment_for(const char *command)
 {
     bool keys = strcmp(command, "exporter") == 0 || strcmp(command, "agent") == 0;
@@ -41,7 +41,7 @@ pid_t process_spawn(const char *command, const char *run_dir, const char *name, 
     process_file_name(name, file, sizeof file);
     snprintf(path, sizeof path, "%s/logs/%s.log", run_dir, file);
     char *argv[] = { "rollcall", (char *)command, "--run", (char *)run_dir, "--name", (char *)name, NULL };
-    int parked = fcntl(lock_fd, F_DUPFD_CLOEXEC, RUN_LOCK_FD + 1);    // out of the way of the descriptors the child is given
+    int parked = fcntl(lock_fd, F_DUPFD_CLOEXEC, RUN_LOCK_FD + 1);    // above the descriptors that the child is given
     if (parked < 0) {
         error_errno(err, "cannot pass the run's lock on");
         return -1;
@@ -102,7 +102,7 @@ bool process_note(const char *run_dir, const char *name, struct error *err)
     return ok || error_errno(err, "cannot write '%s'", path);
 }
 
-/* The arguments of a process, each ended by a NUL; empty when it has gone. */
+/* The arguments of a process, each ended by a NUL; empty when it is gone. */
 static void cmdline_read(pid_t pid, struct buf *b)
 {
     char path[64], chunk[1024];
@@ -117,7 +117,7 @@ static void cmdline_read(pid_t pid, struct buf *b)
     close(fd);
 }
 
-/* The argument after the one that is word, or "" when that is the last; NULL: word is no argument. */
+/* The argument after word, or "" when word is the last; NULL: word is not an argument. */
 static const char *cmdline_after(const struct buf *b, const char *word)
 {
     for (size_t at = 0; at < b->len; at += strlen(b->data + at) + 1)
@@ -180,7 +180,7 @@ void run_kill(const char *run_dir)
 {
     static const char *const first[] = { "keeper", "agent" };
     struct run_process found[RUN_PROCESSES_MAX];
-    for (int round = 0; round < 3; round++) {    // what a dying parent has just started is found in the next round
+    for (int round = 0; round < 3; round++) {    // a process that a dying parent has just started is found in the next round
         for (size_t i = 0; i < ARRAY_SIZE(first); i++) {
             pid_t pid = process_find(run_dir, first[i]);
             if (pid > 0)
@@ -199,7 +199,7 @@ void run_weights_remove(const char *run_dir)
     const struct dirent *e;
     while (d && (e = readdir(d)))
         if (strncmp(e->d_name, "weights-", 8) == 0)
-            unlinkat(dirfd(d), e->d_name, 0);    // what cannot be removed now is tried again at the next start
+            unlinkat(dirfd(d), e->d_name, 0);    // a file that cannot be removed now is tried again at the next start
     if (d)
         closedir(d);
 }

@@ -1,8 +1,8 @@
-/* spawn.h - starting processes of a run and finding those that live
+/* spawn.h - start a run's processes and find the living ones
  *
- * A process of a run keeps its id in RUN/sock/NAME.pid and is known by its command line, which holds the run's directory and its
- * name. The run's lock (protocol/run/run_lock.h) is one open file description that every process of the run has inherited (descriptor RUN_LOCK_FD): it is
- * held until the last of them has ended, however they end. Any thread. */
+ * A process of a run keeps its id in RUN/sock/NAME.pid and is recognised by its command line, which holds the run's directory and
+ * the process's name. The run's lock (protocol/run/run_lock.h) is one open file description that every process of the run inherits
+ * (descriptor RUN_LOCK_FD): it is held until the last of them has ended, however they end. Any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 #define RUN_PROCESSES_MAX 256    // of one run on one host
 
 /* Start `rollcall COMMAND --run run_dir --name name`, its output appended to RUN/logs/NAME.log, RUN_LOCK_FD from lock_fd.
- * session: in a session of its own, so that it outlives the terminal. -1 on failure. */
+ * session: in its own session, so that it outlives the terminal. -1 on failure. */
 pid_t process_spawn(const char *command, const char *run_dir, const char *name, int lock_fd, bool session, struct error *err);
 /* The living process of this name, by its pid file and command line; 0: none. */
 pid_t process_find(const char *run_dir, const char *name);
@@ -23,14 +23,14 @@ struct run_process {
     pid_t pid;
     char name[64];
 };
-/* The living processes of the run but ourselves, at most max of them; returns how many. */
+/* The run's living processes except this one, at most max of them; returns how many. */
 int run_processes(const char *run_dir, struct run_process *out, int max);
 /* Kill every process of the run at once: keeper and agent first, then the rest. */
 void run_kill(const char *run_dir);
-/* Remove the weights that trainers left in sock/ for producers: when a life of the run begins and when it ends, since another
- * life may make other weights under the same version's name. */
+/* Remove the weights that trainers left in sock/ for producers, when the run starts and when it ends: after a restart the same
+ * version may name other weights. */
 void run_weights_remove(const char *run_dir);
-/* The last line of a process's log into out; "" when there is none. */
+/* Write the last line of a process's log into out; "" when there is none. */
 void log_last_line(const char *run_dir, const char *name, char *out, size_t size);
-/* The file a name's process id is kept in: "worker cpu:0" -> "worker-cpu-0". */
+/* The file that holds the process id for a name: "worker cpu:0" -> "worker-cpu-0". */
 void process_file_name(const char *name, char *out, size_t size);

@@ -1,6 +1,6 @@
-/* telemetry.h - the one table of what an agent samples of its node: the host's and each GPU's figures
+/* telemetry.h - the one table of the figures that an agent samples on its node, for the host and each GPU
  *
- * Name, unit, meaning and wandb's name for it; the table drives the agent's sampler, the answer to status, the journal's samples,
+ * Each row has name, unit, meaning and wandb's name; the table drives the agent's sampler, the answer to status, the journal's samples,
  * the console, OpenMetrics, wandb and the docs. A sample is an array of doubles by row of the table; NAN: not known, never 0.
  * In the journal and on the wire a figure is called host/NAME or gpu/INDEX/NAME. Read-only: any thread. */
 #pragma once
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include "protocol/base/buf.h"
 
-#define NODE_GPUS 16    // of one node, at most
+#define NODE_GPUS 16    // most GPUs of one node
 
 enum host_field {
     HOST_CPU,
@@ -67,7 +67,7 @@ enum gpu_field {
 struct telemetry_field {
     const char *name;      // ends with its unit, where it has one
     const char *unit;      // OpenMetrics' word for it, "": none
-    const char *wandb;     // behind "system." or "system.gpu.INDEX."; NULL: not sent there
+    const char *wandb;     // after "system." or "system.gpu.INDEX."; NULL: not sent there
     double wandb_scale;    // wandb's unit / ours
     const char *help;
 };
@@ -75,9 +75,9 @@ extern const struct telemetry_field host_fields[HOST_FIELD_N], gpu_fields[GPU_FI
 
 /* A figure's row by its full name ("host/load", "gpu/3/temp_celsius"); gpu is -1 for the host's. NULL: not in the table. */
 const struct telemetry_field *telemetry_find(const char *full_name, int *gpu);
-/* The bits of GPU_THROTTLE in words, separated by commas; "" when nothing holds the clocks back. */
+/* The bits of GPU_THROTTLE in words, separated by commas; "" when nothing reduces the clocks. */
 const char *throttle_text(double bits, char *out, size_t size);
-/* Bits of GPU_THROTTLE that slow work down (not: idle, or clocks somebody has set). */
+/* Bits of GPU_THROTTLE that slow work down (not: idle, or clocks set by a program). */
 bool throttle_slows(unsigned long long bits);
 /* The table in Markdown. */
 void telemetry_print_docs(struct buf *out);

@@ -1,9 +1,10 @@
 /* A connection's stages, and the functions that change them:
- *   STAGE_HELLO   visit_accept     its ClientHello has not come whole; nng does not know of it
+ *   STAGE_HELLO   visit_accept     its ClientHello is not complete yet; nng does not know of it
  *   STAGE_SHAKE   visit_pass_on    nng has it
- *   STAGE_IN      visits_admit     nng says that it has shown the token
+ *   STAGE_IN      visits_admit     nng reports that it has shown the token
  *   STAGE_LEAVES  visit_drop       the caller's side is closed; nng has been told by the end of its input, and closes its side
- * nng is never reset while it negotiates: 1.5 takes a hang-up there for its own closing and accepts nothing more. */
+ * A connection to nng is never reset while nng negotiates: nng 1.5 mistakes a hang-up there for its own closing and accepts nothing
+ * more. */
 #include "protocol/wire/front.h"
 #include <dirent.h>
 #include <errno.h>
@@ -26,17 +27,17 @@
 #include "protocol/base/log.h"
 #include "protocol/base/tcp.h"
 
-#define LEAVE_MS 5000    // for nng to close its side
-#define DEAF_MS 4000     // nng answers a ClientHello in milliseconds
-#define TICK_MS 250      // while a limit runs
+#define LEAVE_MS 5000    // time for nng to close its side
+#define DEAF_MS 4000     // normally nng answers a ClientHello in milliseconds
+#define TICK_MS 250      // while a time limit is running
 #define GAP_MS 1000      // between two ticks: this process was stopped or starved
 #define LOG_MS 10000
 #define VISITS_MAX 600    // 64 nodes with up to nine connections each
 #define STRANGERS_MAX 64
 #define FDS_EACH 3         // the caller's, ours to nng, nng's
-#define FDS_KEPT 64        // for all else that the process opens
+#define FDS_KEPT 64        // for everything else that the process opens
 #define WAY_BYTES 65536    // more than the largest ClientHello, 16384 + 5
-#define ROUNDS_MAX 16      // of one connection, before the others have their turn
+#define ROUNDS_MAX 16      // reads of one connection before the others have their turn
 #define PORTS 65536
 #define EVENTS_MAX 64
 
@@ -56,27 +57,27 @@ enum why {
 };
 struct way {
     uint8_t byte[WAY_BYTES];
-    size_t begin, end;        // what waits to be sent
-    bool any, ended, told;    // something has come; nothing more comes; the other side knows
+    size_t begin, end;        // bytes waiting to be sent
+    bool any, ended, told;    // something has arrived; nothing more will; the other side has been told so
 };
 struct end {
     int fd;              // -1: closed
-    uint32_t watched;    // what epoll looks for; 0: not in it
+    uint32_t watched;    // events that epoll waits for; 0: not registered
 };
 struct visit {
     enum stage stage;
     struct end caller, nng;
-    uint16_t port;        // of 127.0.0.1, by which nng knows us
-    int64_t n;            // accepted before it; a millisecond may have many
-    int64_t since_ms;     // accepted, or since when it leaves
-    int64_t passed_ms;    // to nng
-    bool answered;        // by nng
+    uint16_t port;        // our port on 127.0.0.1, by which nng knows us
+    int64_t n;            // how many were accepted before it; there may be many in a millisecond
+    int64_t since_ms;     // when it was accepted, or began to leave
+    int64_t passed_ms;    // when it was passed on to nng
+    bool answered;        // nng has answered
     struct sockaddr_storage from;
     struct way in, out;    // to nng, and from nng
 };
 struct front {
     char address[280];
-    int64_t limit_ms;    // from accept to a shown token
+    int64_t limit_ms;    // from accept until the token is shown
     int listen_fd, epoll_fd, event_fd;
     pthread_t thread;
     bool started;
@@ -84,13 +85,13 @@ struct front {
     atomic_int target;               // nng's port
     atomic_uchar admitted[PORTS];    // ports that have shown the token
     atomic_uchar ours[PORTS];        // ports of our connections to nng
-    uint8_t stray[PORTS];            // the loop thread's: ports that were not ours the last time
+    uint8_t stray[PORTS];            // the loop thread's: ports that were not ours at the last look
     /* the front's thread's: */
     struct visit *visit[VISITS_MAX];    // NULL: free
     int visits_max, strangers_max, n_visit;
-    bool listens;    // epoll looks at listen_fd
+    bool listens;    // epoll watches listen_fd
     int64_t n_accepted, ticked_ms, logged_ms, answered_ms;
-    int64_t n_away[WHY_COUNT];    // sent away since logged_ms
+    int64_t n_away[WHY_COUNT];    // turned away since logged_ms
     char last_away[80];
 };
 #define ID_LISTEN (2 * VISITS_MAX)
@@ -115,7 +116,7 @@ static int their_name(int fd, struct sockaddr *a, socklen_t *len)
     return getpeername(fd, a, len);
 }
 
-/* ---- what is sent away ---- */
+/* ---- turned away ---- */
 
 static void away_note(struct front *f, enum why why, const struct sockaddr_storage *from)
 {
@@ -138,8 +139,9 @@ static void away_tell(struct front *f, int64_t now)
     int64_t n = away_sum(f);
     if (n == 0 || now < f->logged_ms + LOG_MS)
         return;
-    log_warn("%" PRId64 " connection%s to '%s' %s sent away, the last from %s: %" PRId64 " had not shown the join token in %.3g s, %" PRId64
-             " had another one or none, %" PRId64 " did not speak TLS, %" PRId64 " were too many at once",
+    log_warn("%" PRId64 " connection%s to '%s' %s turned away, the last from %s: %" PRId64
+             " had not shown the join token in %.3g s, %" PRId64 " had another one or none, %" PRId64 " did not speak TLS, %" PRId64
+             " were too many at once",
              n, n == 1 ? "" : "s", f->address, n == 1 ? "was" : "were", f->last_away, f->n_away[WHY_LATE], (double)f->limit_ms / 1000,
              f->n_away[WHY_NO_TOKEN], f->n_away[WHY_NO_TLS], f->n_away[WHY_MANY]);
     memset(f->n_away, 0, sizeof f->n_away);
@@ -201,7 +203,7 @@ static void visit_drop(struct front *f, int at, enum why why)
     end_watch(f, &v->nng, EPOLLIN, 2 * at + 1);
 }
 
-/* Move what can be moved from one socket to the other. False: one of them is broken; broken says which. */
+/* Move what can be moved from one socket to the other. False: one of them failed; broken says which. */
 static bool way_move(struct way *w, int from, int to, int *broken)
 {
     for (int round = 0; round < ROUNDS_MAX; round++) {
@@ -259,7 +261,7 @@ static void visit_move(struct front *f, int at)
         visit_watch(f, at);
 }
 
-/* A whole ClientHello has come: let nng have it. */
+/* A whole ClientHello has arrived: pass it to nng. */
 static void visit_pass_on(struct front *f, int at)
 {
     struct visit *v = f->visit[at];
@@ -303,7 +305,7 @@ static void visit_hear(struct front *f, int at)
         visit_pass_on(f, at);
 }
 
-/* It leaves: read on until nng has closed its side. */
+/* The connection is leaving: keep reading until nng has closed its side. */
 static void visit_see_off(struct front *f, int at)
 {
     struct visit *v = f->visit[at];
@@ -319,7 +321,7 @@ static bool is_stranger(const struct visit *v)
     return v && v->stage < STAGE_IN;
 }
 
-/* Who makes room: of the address with most strangers the one that came first; -1: there is none. */
+/* Which connection makes room: the oldest one of the address with the most strangers; -1: there is none. */
 static int victim_find(const struct front *f)
 {
     int best = -1, n_best = 0;
@@ -365,7 +367,7 @@ static void visit_accept(struct front *f)
     int fd = accept4(f->listen_fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            listen_watch(f, false);    // until the next tick: it would be readable all the time
+            listen_watch(f, false);    // until the next tick, since it would be readable all the time
         return;
     }
     struct visit *v = room_make(f) ? malloc(sizeof *v) : NULL;
@@ -383,7 +385,7 @@ static void visit_accept(struct front *f)
     v->n = f->n_accepted++;
     v->since_ms = clock_ms();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);    // a host that has gone says nothing: let go of it after two minutes
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);    // a host that is gone says nothing: drop it after two minutes
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &gap_s, sizeof gap_s);
     int at = 0;
@@ -401,7 +403,7 @@ static void visits_admit(struct front *f)
             f->visit[i]->stage = STAGE_IN;
 }
 
-/* Apply the limits. Returns whether one runs. */
+/* Apply the limits. Returns whether any is running. */
 static bool visits_tick(struct front *f)
 {
     bool runs = false;
@@ -413,7 +415,7 @@ static bool visits_tick(struct front *f)
         if (!v || v->stage == STAGE_IN)
             continue;
         runs = true;
-        if (gap_ms > GAP_MS) {    // time in which nng's threads did not run either
+        if (gap_ms > GAP_MS) {    // nng's threads did not run in that time either
             v->since_ms += gap_ms;
             v->passed_ms += gap_ms;
         }
@@ -434,13 +436,13 @@ static void event_take(struct front *f, uint64_t id, uint32_t events)
     } else if (id == ID_EVENT) {
         ssize_t got = read(f->event_fd, &n, sizeof n);
         (void)got;
-    } else if (f->visit[id / 2]) {    // it may have ended in this turn; another one in its place is looked at in vain
+    } else if (f->visit[id / 2]) {    // it may have ended in this turn; looking at its successor does no harm
         int at = (int)(id / 2);
         switch (f->visit[at]->stage) {
         case STAGE_HELLO: visit_hear(f, at); break;
         case STAGE_SHAKE:
         case STAGE_IN:
-            if (events & EPOLLERR)    // a reset, which neither reading nor writing may be due to see
+            if (events & EPOLLERR)    // a reset, which may show up in neither reading nor writing
                 visit_drop(f, at, id % 2 ? WHY_NO_TOKEN : WHY_LEFT);
             else
                 visit_move(f, at);
@@ -459,7 +461,7 @@ static void *front_run(void *arg)
     while (!atomic_load(&f->over)) {
         int n = epoll_wait(f->epoll_fd, ev, EVENTS_MAX, runs ? TICK_MS : -1);
         if (!runs)
-            f->ticked_ms = clock_ms();    // it slept because nothing was due
+            f->ticked_ms = clock_ms();    // the thread slept because nothing was due
         for (int i = 0; i < n; i++)
             event_take(f, ev[i].data.u64, ev[i].events);
         visits_admit(f);
@@ -553,13 +555,13 @@ void front_check(struct front *f)
     uint16_t target = (uint16_t)atomic_load(&f->target);
     DIR *dir = opendir("/proc/self/fd");
     for (const struct dirent *d; dir && (d = readdir(dir));) {
-        /* A copy: nng may close its own, and the number be another connection's. */
+        /* A copy: nng may close its own descriptor, and the number may be reused for another connection. */
         int fd = d->d_name[0] == '.' ? -1 : fcntl(atoi(d->d_name), F_DUPFD_CLOEXEC, 0);
         uint16_t port = fd >= 0 && port_of(fd, our_name) == target ? port_of(fd, their_name) : 0;
         if (port && !atomic_load(&f->ours[port])) {
             now[port] = 1;
-            if (f->stray[port] && shutdown(fd, SHUT_RD) == 0)    // twice: it was not one that is being made just now
-                log_warn("a process of this host came to nng past '%s'; its connection is closed", f->address);
+            if (f->stray[port] && shutdown(fd, SHUT_RD) == 0)    // seen twice: it is not one that is just being made
+                log_warn("a process on this host connected to nng directly, not through '%s'; its connection is closed", f->address);
         }
         if (fd >= 0)
             close(fd);

@@ -1,12 +1,13 @@
-/* front.h - accepts the connections that come to a TLS listener of nng, so that strangers cost little
+/* front.h - accepts connections for a TLS listener of nng, so that strangers cost little
  *
- * nng sets no limit that works until a connection has shown its certificate: up to 1.10 cancelling the first send of a TLS connection
- * cancels nothing while the handshake waits for the other side, so whoever connects and stays silent keeps a descriptor for ever. nng
- * has no hook before that either. So nng listens on a port of 127.0.0.1, and the front on the address that nodes know. A connection
- * is passed on to nng when a whole ClientHello has come, and must have shown the token FRONT_LIMIT_MS after it was accepted. A third of
- * all connections, at most 64, may be waiting for that. When there is one more, the oldest one of the address that has most of them is
- * closed: a stranger pushes out its own, and a handshake under way, which takes milliseconds, only if it is very fast. What is closed
- * is counted and logged, at most once in ten seconds.
+ * nng sets no limit that works until a connection has shown its certificate: up to 1.10, cancelling the first send of a TLS
+ * connection has no effect while the handshake waits for the other side, so a client that connects and stays silent keeps a
+ * descriptor for ever. nng has no hook before that point either. So nng listens on a port of 127.0.0.1, and the front on the
+ * address that nodes know. A connection is passed on to nng when a whole ClientHello has arrived, and must show the token within
+ * FRONT_LIMIT_MS of being accepted. A third of all connections, at most 64, may be waiting for that. When one more arrives, the
+ * oldest connection of the address with the most of them is closed: a stranger pushes out its own connections, and hits a handshake
+ * under way, which takes milliseconds, only if it is very fast. Closed connections are counted and logged, at most once in ten
+ * seconds.
  *
  * One thread, made by front_start, owns the connections; it copies bytes and does not look into them. The other functions are
  * for the transport's loop thread, front_admit for any thread. */
@@ -17,19 +18,20 @@
 
 #define FRONT_LIMIT_MS 10000
 struct front;
-/* Listen at address, HOST:PORT; a connection shows the token within limit_ms. Nothing is accepted until front_start. Raises the
- * process's limit of open files as far as it may, and keeps to it. NULL: see err (ERR_EXISTS: another process listens there). */
+/* Listen at address, HOST:PORT; a connection must show the token within limit_ms. Nothing is accepted until front_start. Raises the
+ * process's limit of open files as far as allowed, and stays within it. NULL: see err (ERR_EXISTS: another process listens there).
+ * */
 struct front *front_new(const char *address, int64_t limit_ms, struct error *err);
-/* Begin to pass connections on to port of 127.0.0.1. */
+/* Start passing connections on to this port of 127.0.0.1. */
 MUST_USE bool front_start(struct front *f, uint16_t port, struct error *err);
-/* The connection that reached nng from this port of 127.0.0.1 has shown the token. Any thread. */
+/* Call when the connection that reached nng from this port of 127.0.0.1 has shown the token. Any thread. */
 void front_admit(struct front *f, uint16_t port);
-/* nng has left a ClientHello unanswered since front_start or front_target: it no longer accepts (listen.h says why). */
+/* Has nng left a ClientHello unanswered since front_start or front_target? Then it no longer accepts (listen.h says why). */
 bool front_is_deaf(const struct front *f);
 /* nng listens on another port from now on. */
 void front_target(struct front *f, uint16_t port);
-/* Shut connections of this process's nng that did not come through the front: users of this host can find its port. Once a second is
- * enough. */
+/* Close connections to this process's nng that did not come through the front: users of this host can find its port. Once per
+ * second is enough. */
 void front_check(struct front *f);
 /* End the thread and all connections. Only after nng's socket has been closed. NULL is fine. */
 void front_free(struct front *f);

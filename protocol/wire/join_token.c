@@ -166,7 +166,7 @@ bool join_identity_make(struct join_identity *out, const char *token, struct err
     mbedtls_x509write_crt_set_md_alg(&cert, MBEDTLS_MD_SHA256);
     mbedtls_x509write_crt_set_subject_key(&cert, &pk);
     mbedtls_x509write_crt_set_issuer_key(&cert, &pk);
-    /* No end that matters: a token lives as long as its file, and hosts' clocks need not agree. */
+    /* Valid practically for ever: a token is good as long as its file exists, and hosts' clocks need not agree. */
     if ((rv = serial_set(&cert)) != 0 || (rv = mbedtls_x509write_crt_set_subject_name(&cert, name)) != 0
         || (rv = mbedtls_x509write_crt_set_issuer_name(&cert, name)) != 0
         || (rv = mbedtls_x509write_crt_set_validity(&cert, "19700101000000", "20991231235959")) != 0

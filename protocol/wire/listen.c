@@ -8,9 +8,9 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 
-#define PROBE_MS 500           // without a new connection, until we dial ourselves
-#define PROBE_LIMIT_MS 1500    // until a connection of ours must have arrived
-#define LATE_MS 500            // past the time it asked for: this process was stopped or starved, and nng's threads did not run either
+#define PROBE_MS 500           // time without a new connection before we dial ourselves
+#define PROBE_LIMIT_MS 1500    // time in which our own connection must arrive
+#define LATE_MS 500            // later than asked for: this process was stopped or starved, and nng's threads did not run either
 
 bool net_error(struct error *err, int rv, const char *what, const char *name)
 {
@@ -30,7 +30,7 @@ static void added_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
     atomic_fetch_add(&((struct listen *)arg)->n_added, 1);
 }
 
-/* nng tells the end of each connection whose beginning it has told, but not always that it was accepted in between. */
+/* nng reports the end of each connection whose beginning it has reported, but not always that it was accepted in between. */
 static void open_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
 {
     (void)pipe;
@@ -79,13 +79,13 @@ void listen_close(struct listen *l)
     char greeting[64];
     if (l->probe_fd < 0)
         return;
-    ssize_t n = recv(l->probe_fd, greeting, sizeof greeting, MSG_DONTWAIT);    // closing over unread bytes is a reset
+    ssize_t n = recv(l->probe_fd, greeting, sizeof greeting, MSG_DONTWAIT);    // closing with unread bytes sends a reset
     (void)n;
     close(l->probe_fd);
     l->probe_fd = -1;
 }
 
-/* Connect and say what a peer of nng says first: RFC of SP over stream transports, 0 'S' 'P' 0, protocol, 0 0. */
+/* Connect and send the greeting of an nng peer: RFC of SP over stream transports, 0 'S' 'P' 0, protocol, 0 0. */
 static void probe_begin(struct listen *l)
 {
     const uint8_t greeting[8] = { 0, 'S', 'P', 0, (uint8_t)(l->peer_protocol >> 8), (uint8_t)l->peer_protocol, 0, 0 };
@@ -93,7 +93,7 @@ static void probe_begin(struct listen *l)
     snprintf(to.sun_path, sizeof to.sun_path, "/proc/self/fd/%d/%s", l->dir_fd, l->name);
     l->probe_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (l->probe_fd < 0)
-        return;    // no descriptor is left: a moment later
+        return;    // no descriptor is free: try again a moment later
     if (connect(l->probe_fd, (const struct sockaddr *)&to, sizeof to) != 0
         || send(l->probe_fd, greeting, sizeof greeting, MSG_NOSIGNAL) != (ssize_t)sizeof greeting)
         listen_close(l);
@@ -111,7 +111,7 @@ void listen_tick(struct listen *l)
     if (now > listen_due(l) + LATE_MS)
         l->probed_ms = now;
     int n = atomic_load(&l->n_added);
-    if (l->is_open && n != l->n_seen) {    // our probe or anybody else
+    if (l->is_open && n != l->n_seen) {    // our probe or any other connection
         l->n_seen = n;
         l->probed_ms = now;
         listen_close(l);
@@ -128,11 +128,11 @@ void listen_tick(struct listen *l)
     if (now < l->probed_ms + PROBE_LIMIT_MS)
         return;
     listen_close(l);
-    if (!listen_is_ours(l)) {    // not ours to take back
+    if (!listen_is_ours(l)) {    // somebody else has the name now
         l->probed_ms = now;
         return;
     }
-    log_warn("'%s' no longer hears new connections; it listens again", l->name);
+    log_warn("'%s' no longer accepts new connections; it listens again", l->name);
     if (l->is_open)
         nng_listener_close(l->listener);
     l->is_open = false;

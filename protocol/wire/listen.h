@@ -1,10 +1,10 @@
 /* listen.h - a socket that listens on a name, and that notices when nng has stopped listening
  *
  * nng 1.5.2 stops accepting for ever when a peer leaves while its connection is being negotiated: the failure reaches the listener
- * as NNG_ECLOSED, which it takes for its own closing. A killed process or a tool that ends at once is enough. So a listener that has
- * had no new connection for half a second is dialed by its own process (a bare connection and nng's greeting, since an nng socket may
- * hang when it is closed), and listens again when that connection has not arrived in time; its peers then lose their connections
- * and dial again.
+ * as NNG_ECLOSED, which it mistakes for its own closing. A killed process or a tool that ends at once is enough. So when a listener
+ * has had no new connection for half a second, its own process dials it (a bare connection and nng's greeting, since an nng socket
+ * may hang when it is closed). When that connection does not arrive in time, the socket listens again; its peers then lose their
+ * connections and redial.
  *
  * Owned by the transport, on its loop thread; nng's threads only count connections. */
 #pragma once
@@ -17,7 +17,7 @@
 
 struct listen {
     nng_socket socket;         // borrowed: a REP or PUB socket
-    uint16_t peer_protocol;    // of the sockets that dial it, as the greeting has it
+    uint16_t peer_protocol;    // protocol number of the sockets that dial it, as in the greeting
     int dir_fd;                // of the folder that holds the socket file
     char url[128], name[64];
     bool group;    // the file's group may connect
@@ -25,23 +25,23 @@ struct listen {
     bool is_open;
     dev_t dev;    // of the socket file we made
     ino_t ino;
-    atomic_int n_added;    // connections that have been accepted; nng's threads count
-    int n_seen;            // n_added when last looked at
-    atomic_int n_open;     // connections there are now; nng's threads count
+    atomic_int n_added;    // connections accepted; counted by nng's threads
+    int n_seen;            // n_added at the last look
+    atomic_int n_open;     // connections now; counted by nng's threads
     int probe_fd;          // -1: none
-    int64_t probed_ms;     // when the probe was opened, or the listener last known to hear
+    int64_t probed_ms;     // when the probe was opened, or when the listener was last known to accept
 };
-/* Listen on url, which is name in the folder dir_fd, with a socket that sockets of peer_protocol dial. group: those of
- * the file's group may connect, too. On failure l can be closed. */
+/* Listen on url, which is name in the folder dir_fd; sockets of peer_protocol will dial it. group: members of the file's group may
+ * connect, too. On failure l can be closed. */
 MUST_USE bool listen_open(struct listen *l, nng_socket socket, uint16_t peer_protocol, int dir_fd, const char *name, const char *url,
                           bool group, struct error *err);
-/* Look whether it still hears, and listen again when it does not; when listen_due says so, or before. */
+/* Check whether it still accepts, and listen again when it does not; call when listen_due says so, or earlier. */
 void listen_tick(struct listen *l);
-/* When to look again, on the monotonic clock. */
+/* When to check again, on the monotonic clock. */
 int64_t listen_due(const struct listen *l);
 /* Is the socket file under our name still the one we made? */
 bool listen_is_ours(const struct listen *l);
 /* End the probe; the listener ends with its socket. */
 void listen_close(struct listen *l);
-/* A failure of nng in our words. Returns false. */
+/* Turn an nng error code into err. Returns false. */
 bool net_error(struct error *err, int rv, const char *what, const char *name);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- writing: map and list headers are written in their 32-bit form and counted when they end ---- */
+/* ---- writing: map and list headers are written in their 32-bit form; their counts are filled in when they end ---- */
 
 static int buf_sink(void *ctx, const char *data, size_t len)
 {
@@ -18,7 +18,7 @@ static msgpack_packer packer(struct msg_out *m)
     return pk;
 }
 
-/* Count a value into the innermost container and write its key there. */
+/* Count a value in the innermost container and write its key. */
 static void key_put(struct msg_out *m, const char *key)
 {
     BUG_IF(m->depth < 1, "a field '%s' outside a message", key ? key : "");
@@ -78,7 +78,7 @@ void msg_bool(struct msg_out *m, const char *key, bool v)
 void msg_strn(struct msg_out *m, const char *key, const char *v, size_t len)
 {
     key_put(m, key);
-    if (len > MSG_BYTES_MAX) {    // the 32-bit length would lie
+    if (len > MSG_BYTES_MAX) {    // the 32-bit length would be wrong
         m->buf.failed = true;
         return;
     }
@@ -236,7 +236,7 @@ bool msg_check(const void *data, size_t len, struct error *err)
         }
     }
     if (at != len)
-        return error_set(err, ERR_DATA, "message has %zu bytes behind its end", len - at);
+        return error_set(err, ERR_DATA, "message has %zu bytes after its end", len - at);
     return true;
 }
 
@@ -284,7 +284,7 @@ static bool msg_open(struct msg_in *in, const void *data, size_t len, struct err
     while (type < MSG_TYPE_COUNT && strcmp(msg_specs[type].name, name) != 0)
         type++;
     if (version != PROTOCOL_VERSION)
-        error_set(err, ERR_UNSUPPORTED, "message '%s' is of protocol version %" PRId64 "; this is version %d", name, version,
+        error_set(err, ERR_UNSUPPORTED, "message '%s' has protocol version %" PRId64 "; this is version %d", name, version,
                   PROTOCOL_VERSION);
     else if (type == MSG_TYPE_COUNT)
         error_set(err, ERR_UNSUPPORTED, "unknown message '%s'", name);

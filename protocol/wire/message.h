@@ -1,10 +1,10 @@
-/* message.h - what rollcall's processes say to each other: one table of messages, written and read as msgpack maps
+/* message.h - the messages between rollcall's processes: one table, written and read as msgpack maps
  *
- * A message is a map. Every message holds "v" (PROTOCOL_VERSION) and "t" (its name in the table); the other fields stand in
- * the table, for the request and for its answer. Unknown fields are ignored, unknown names refused with a reason, a missing
- * or mistyped field is named. An answer is "ok" with the fields of the request's answer, or "refused" with code and reason.
- * Writing: a struct msg_out owns a growing buffer. Reading: bytes are walked and bounded (msg_check) before msgpack-c
- * unpacks them; values are borrowed from the struct msg_in. README.md is printed from the table. One thread a struct. */
+ * A message is a map. Every message holds "v" (PROTOCOL_VERSION) and "t" (its name in the table); the table lists the other fields,
+ * for the request and for its answer. Unknown fields are ignored, unknown names refused with a reason, a missing or mistyped field
+ * is named. An answer is "ok" with the fields of the request's answer, or "refused" with code and reason. Writing: a struct msg_out
+ * owns a growing buffer. Reading: bytes are walked and bounded (msg_check) before msgpack-c unpacks them; values are borrowed from
+ * the struct msg_in. README.md is printed from the table. One thread per struct. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,16 +63,16 @@ struct msg_spec {
     const char *name;         // "t" on the wire
     const char *from, *to;    // who sends, who answers
     const char *help;
-    const struct msg_field *request;    // up to a row without name
+    const struct msg_field *request;    // ends with a row without name
     const struct msg_field *answer;
 };
 extern const struct msg_spec msg_specs[MSG_TYPE_COUNT];
 
 /* What an operator may ask of a run, by "command" (MSG_COMMAND). */
-enum command_arg {    // what stands after the command's name
+enum command_arg {    // the argument after the command's name
     ARG_NONE,
-    ARG_CHOICE,    // one word of choices; left out: the first of them
-    ARG_TEXT,      // a text, blanks and all
+    ARG_CHOICE,    // one word of choices; omitted: the first of them
+    ARG_TEXT,      // a text, including blanks
     ARG_LINE,      // a whole number from 1
     ARG_VALUES,    // NAME=VALUE, once or more: a map of texts
 };
@@ -81,7 +81,7 @@ struct command_spec {
     const char *args;    // the field of its args map, for help; "" with ARG_NONE
     enum command_arg arg;
     const char *choices;    // "step|drain", with ARG_CHOICE
-    const char *needs;      // what is missing without an argument, for the message
+    const char *needs;      // what the argument is, for the message when it is missing
     const char *help;
     double limit_s;    // default time limit
     bool costs;        // the console asks before it sends this
@@ -112,7 +112,7 @@ void msg_map(struct msg_out *m, const char *key);
 void msg_list(struct msg_out *m, const char *key);
 void msg_end(struct msg_out *m);    // of the innermost map or list
 struct mval;
-void msg_copy(struct msg_out *m, const char *key, const struct mval *v);    // a value read from another message
+void msg_copy(struct msg_out *m, const char *key, const struct mval *v);    // copies a value read from another message
 /* Close the message; ERR_FULL when it has grown beyond MSG_BYTES_MAX. Its bytes are m->buf. */
 MUST_USE bool msg_finish(struct msg_out *m, struct error *err);
 void msg_release(struct msg_out *m);
@@ -129,7 +129,7 @@ struct msg_in {
 MUST_USE bool msg_check(const void *data, size_t len, struct error *err);
 /* Check, unpack and compare with the table; data must outlive in. On failure in holds nothing. */
 MUST_USE bool msg_read_request(struct msg_in *in, const void *data, size_t len, struct error *err);
-/* The same for the answer to a request of type asked. A refusal becomes err with the sender's code and reason. */
+/* The same for the answer to a request of type asked. A refusal is returned in err with the sender's code and reason. */
 MUST_USE bool msg_read_answer(struct msg_in *in, enum msg_type asked, const void *data, size_t len, struct error *err);
 void msg_in_release(struct msg_in *in);
 

@@ -58,7 +58,7 @@ bool run_view_group_check(const char *group, struct error *err)
     bool ok = geteuid() == 0 || getegid() == g->gr_gid;
     for (int i = 0; i < n && !ok; i++)
         ok = mine[i] == g->gr_gid;
-    return ok || error_set(err, ERR_USAGE, "view_group: you are not a member of the group '%s', so nothing can be given to it", group);
+    return ok || error_set(err, ERR_USAGE, "view_group: you are not a member of the group '%s', so you cannot give it access", group);
 }
 
 bool run_view_make(struct transport *t, const char *run_dir, const char *group, struct error *err)
@@ -72,7 +72,7 @@ bool run_view_make(struct transport *t, const char *run_dir, const char *group, 
         return (chmod(path, 0700) == 0 || error_errno(err, "cannot close '%s' to others", path)) && transport_view(t, path, false, err);
     if (!run_view_group_check(group, err))
         return false;
-    if (chown(path, (uid_t)-1, getgrnam(group)->gr_gid) != 0 || chmod(path, 02750) != 0)    // what is made in it is the group's
+    if (chown(path, (uid_t)-1, getgrnam(group)->gr_gid) != 0 || chmod(path, 02750) != 0)    // files made in it belong to the group
         return error_errno(err, "cannot open '%s' to the group '%s'", path, group);
     return transport_view(t, path, true, err);
 }

@@ -1,7 +1,8 @@
-/* run_door.h - how an operator's tool talks to a run: by the sockets that command it, or by those that only show it
+/* run_door.h - how an operator's tool talks to a run: through the sockets that command it, or those that only show it
  *
  * RUN/sock (mode 0700) holds `agent` and `telemetry`, for the run's owner. RUN/view holds `view` and `view-telemetry`, which answer
- * questions and refuse all else; with view_group its members may enter (mode 2750). Who is not the owner gets the view. */
+ * questions and refuse everything else; with view_group its members may enter (mode 2750). A user who is not the owner gets the
+ * view. */
 #pragma once
 #include "protocol/wire/transport.h"
 #define VIEW_FOLDER "view"
@@ -10,13 +11,13 @@ struct run_door {
     bool read_only;
     struct peer *agent;
 };
-/* read_only: only look, even as the owner. On failure d holds nothing. */
+/* read_only: use the view even as the owner. On failure d holds nothing. */
 MUST_USE bool run_door_open(struct run_door *d, const char *run_dir, bool read_only, struct error *err);
 void run_door_close(struct run_door *d);
-/* May we know anything of this run? Not when it is somebody else's who has not let us look: then not even whether it lives. */
+/* May we know anything about this run? Not when it belongs to a user who has not let us look; then not even whether it is alive. */
 MUST_USE bool run_door_may_look(const char *run_dir, struct error *err);
 struct subscriber *run_door_listen(struct run_door *d, struct error *err);    // to telemetry
-/* For the agent, before it opens its sockets: make RUN/view and have t find those of these names in it. group: "" : only us. */
+/* For the agent, before it opens its sockets: make RUN/view and tell t to put sockets with these names there. group "": only us. */
 MUST_USE bool run_view_make(struct transport *t, const char *run_dir, const char *group, struct error *err);
-/* May we give things to this group? Names it when not. */
+/* May we give access to this group? The error names it when not. */
 MUST_USE bool run_view_group_check(const char *group, struct error *err);

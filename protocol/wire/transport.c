@@ -1,18 +1,18 @@
 /* How the transport (transport*.c) works, and what must stay true:
- * 1. Only the loop thread calls this module; nng's threads run the callbacks (the functions called ..._cb), which touch nothing
- *    but their own slot's nng handles and the queue.
+ * 1. Only the loop thread calls this module; nng's threads run the callbacks (functions named ..._cb), which touch only their own
+ *    slot's nng handles and the queue.
  * 2. A slot (call, request) is in the queue at most once and belongs to nng from the moment an operation is started on its
  *    aio until its callback has pushed it; then to the loop.
- * 3. nng never decides a time limit: cancelling a receive while its send is under way crashes 1.5.2 (its issue 1702). A call
- *    whose limit has passed is answered to the owner and left to end by itself, or with its socket.
- * 4. A dialer that has not been connected for REDIAL_MS while calls wait is replaced with its socket: in rare cases 1.5.2
- *    stops dialing for ever after its peer was killed. Calls that were never sent move to the new socket.
- * 5. Closing a socket may hang for ever in 1.5.2 (its issue 1543). It is done on a thread of its own and waited for CLOSE_MS;
- *    what does not end is left as it is, with all that nng may still touch.
- * 6. A listener that nng has let go deaf listens again (listen.h).
- * 7. A connection to another host may be dead and nobody has said so: the host is gone, or 1.5.2 has not noticed under TLS that
- *    the peer was killed. When nothing has been answered on it for SILENT_MS and requests have passed their limits, the socket is
- *    replaced. */
+ * 3. nng never decides a time limit: cancelling a receive while its send is under way crashes 1.5.2 (its issue 1702). When a call's
+ *    limit passes, the owner gets its answer, and the call is left to end by itself or with its socket.
+ * 4. A dialer that has not been connected for REDIAL_MS while calls wait is replaced with its socket: in rare cases 1.5.2 never
+ *    dials again after its peer was killed. Calls that were never sent move to the new socket.
+ * 5. Closing a socket may hang for ever in 1.5.2 (its issue 1543). It is done on a separate thread, with a wait of at most
+ *    CLOSE_MS; a socket that does not close is left as it is, with everything that nng may still touch.
+ * 6. A listener that no longer accepts, because of nng, listens again (listen.h).
+ * 7. A connection to another host may be dead without any sign: the host is gone, or 1.5.2 has not noticed under TLS that the peer
+ *    was killed. When nothing has been answered on it for SILENT_MS and requests have passed their limits, the socket is replaced.
+ *    */
 #include "protocol/wire/transport_parts.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -24,9 +24,9 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 
-#define TICK_MS 20    // between two looks at what is due, however many messages come
+#define TICK_MS 20    // between two checks of what is due, however many messages come
 
-/* O_PATH of a folder that is ours alone; shared: one that is not everybody's. */
+/* An O_PATH descriptor of a folder that is ours alone; shared: of one that not everybody can write to. */
 static int folder_open(const char *dir, bool shared, struct error *err)
 {
     struct stat st;
@@ -113,7 +113,7 @@ bool transport_url(const struct transport *t, const char *name, char *out, size_
 {
     int n = snprintf(out, size, "ipc:///proc/self/fd/%d/%s", folder_of(t, name), name);
     if (n < 0 || (size_t)n >= size || n >= 100 || strchr(name, '/'))
-        return error_set(err, ERR_USAGE, "'%.40s' is no name for a socket", name);
+        return error_set(err, ERR_USAGE, "'%.40s' is not a valid socket name", name);
     return true;
 }
 

@@ -1,9 +1,9 @@
 /* transport.h - requests, answers and telemetry between processes, over nng on Unix sockets in the run directory
  *
- * One transport a process, owned by its loop thread, which alone calls these functions. nng's callbacks run on nng's threads:
+ * One transport per process, owned by its loop thread; only that thread calls these functions. nng's callbacks run on nng's threads:
  * they only push an event to the transport's queue and write its eventfd. The loop polls transport_fd and takes events with
  * transport_next. Every request has a time limit; it is sent once (no resending by nng: the outcome of a lost request is
- * unknown, and repeating it is the caller's decision, under the same id). nng is used in this module only.
+ * unknown, and repeating it is the caller's decision, under the same id). Only this module uses nng.
  *
  * Socket names are plain words ("agent"); they live in the folder given to transport_new and are reached through
  * /proc/self/fd, so that a long path does not hit the 107 bytes of a Unix socket's address. */
@@ -15,15 +15,15 @@
 
 struct transport;
 struct server;     // answers requests on one name
-struct peer;       // sends requests to one name
-struct request;    // one that waits for our answer
+struct peer;       // sends requests to one name, or to one address
+struct request;    // a request that waits for our answer
 struct publisher;
 struct subscriber;
 struct join_identity;    // join_token.h
 
 enum net_event_kind {
-    NET_REQUEST,    // somebody asks: answer with request_answer or request_drop, now or later
-    NET_ANSWER,     // to one of our requests; failed tells when it did not come
+    NET_REQUEST,    // a request came: answer with request_answer or request_drop, now or later
+    NET_ANSWER,     // the answer to one of our requests; failed is set when none came
     NET_HEARD,      // a publication
 };
 struct net_event {
@@ -35,42 +35,42 @@ struct net_event {
     struct error err;
     const void *data;    // the message's bytes, borrowed until net_event_release
     size_t len;
-    void *msg;    // transport's own
+    void *msg;    // the transport's own
 };
-/* sock_dir: made with mode 0700 when missing and make is set; one that others may enter is refused. */
+/* sock_dir: created with mode 0700 when missing and make is set; a folder that others may enter is refused. */
 struct transport *transport_new(const char *sock_dir, bool make, struct error *err);
-/* The other side of a view folder (run_door.h), which may be somebody else's; one that everybody may write into is refused. */
+/* For the visitors of a view folder (run_door.h), which may belong to another user; a folder that everybody may write to is refused. */
 struct transport *transport_new_view(const char *view_dir, struct error *err);
-/* Sockets whose names begin with "view" lie in view_dir from now on; with group its group may connect to them. */
+/* From now on sockets whose names begin with "view" are made in view_dir; with group its group may connect to them. */
 MUST_USE bool transport_view(struct transport *t, const char *view_dir, bool group, struct error *err);
 /* Close everything. Takes at most about two seconds; servers' socket files that are still ours are removed. */
 void transport_free(struct transport *t);
-int transport_fd(const struct transport *t);    // readable when an event waits
-/* Take the next event; false: none waits. */
+int transport_fd(const struct transport *t);    // readable when an event is waiting
+/* Take the next event; false: none is waiting. */
 bool transport_next(struct transport *t, struct net_event *ev);
-/* When transport_next must be called although the descriptor is not readable, for time limits and the like; on the monotonic clock. */
+/* When transport_next must be called even if the descriptor is not readable, for time limits and the like; on the monotonic clock. */
 int64_t transport_due(const struct transport *t);
 /* Wait for one up to timeout_ms; for tools that do one thing at a time. */
 bool transport_wait(struct transport *t, struct net_event *ev, int64_t timeout_ms);
 void net_event_release(struct net_event *ev);
-/* Make transport_fd readable from another thread; transport_woken tells whether that has happened since it was last asked. */
+/* Make transport_fd readable from another thread; transport_woken says whether that has happened since the last call. */
 void transport_wake(struct transport *t);
 bool transport_woken(struct transport *t);
 
 /* Answer on name; up to n_wait requests may be held open at once. */
 struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err);
-/* Answer at address, HOST:PORT, over TLS: only to those who show that they hold the same token, as we do. */
+/* Answer at address, HOST:PORT, over TLS, only to peers that prove that they have the same token. */
 struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err);
 void server_free(struct server *s);
-/* Is the socket file under our name still the one we made? False: somebody has taken our place, or it was removed. */
+/* Is the socket file under our name still the one we made? False: another process has taken our place, or the file was removed. */
 bool server_is_ours(const struct server *s);
-/* Answer; takes the request, copies m. An answer to a peer that has gone is dropped. */
+/* Answer; takes the request, copies m. An answer to a peer that is gone is dropped. */
 void request_answer(struct request *r, const struct msg_out *m);
 void request_refuse(struct request *r, const struct error *why);
-void request_drop(struct request *r);                            // no answer: the asker runs into its limit
-const struct server *request_server(const struct request *r);    // where it came in
+void request_drop(struct request *r);                            // no answer: the asker times out
+const struct server *request_server(const struct request *r);    // the server it came to
 
-/* A peer under name; it need not be there yet, and may come and go. At most 256 requests may be open. */
+/* A peer at the socket name; it need not exist yet, and may come and go. At most 256 requests may be open. */
 struct peer *peer_new(struct transport *t, const char *name, struct error *err);
 /* One at address, HOST:PORT, over TLS. */
 struct peer *peer_new_tls(struct transport *t, const char *address, const struct join_identity *id, struct error *err);
@@ -78,20 +78,20 @@ bool peer_is_connected(const struct peer *p);
 void peer_free(struct peer *p);    // open requests end without an event
 const char *peer_name(const struct peer *p);
 int peer_n_open(const struct peer *p);
-/* Send m and hear back as NET_ANSWER with tag within timeout_ms. False: could not even be queued. */
+/* Send m; the answer comes as NET_ANSWER with tag within timeout_ms. False: it could not even be queued. */
 MUST_USE bool peer_ask(struct peer *p, const struct msg_out *m, int64_t timeout_ms, uint64_t tag, struct error *err);
-/* For tools: ask and wait. On success answer is filled (release it, then ev). On failure ev holds nothing, and ev->failed says that no
- * answer came, so that the outcome is unknown; without it, it was refused. Other events that come meanwhile are dropped. */
+/* For tools: ask and wait. On success answer is filled (release it, then ev). On failure ev holds nothing; ev->failed says that no
+ * answer came, so the outcome is unknown; otherwise the request was refused. Other events that arrive meanwhile are dropped. */
 MUST_USE bool peer_call(struct peer *p, enum msg_type type, const struct msg_out *m, int64_t timeout_ms, struct msg_in *answer,
                         struct net_event *ev, struct error *err);
 
-/* Telemetry: lossy, to any number of listeners, never waits. A topic is a word; it stands before the message's bytes. */
+/* Telemetry: lossy, to any number of listeners, never waits. A topic is a word; it precedes the message's bytes. */
 struct publisher *publisher_new(struct transport *t, const char *name, struct error *err);
 void publisher_send(struct publisher *p, const char *topic, const void *data, size_t len);
-/* How many listen now. Our own look at whether we still hear (listen.h) counts for a moment, too. */
+/* How many are listening now. Our own probe (listen.h) counts for a moment, too. */
 int publisher_n_listener(const struct publisher *p);
 void publisher_free(struct publisher *p);
 struct subscriber *subscriber_new(struct transport *t, const char *name, struct error *err);    // all topics
 void subscriber_free(struct subscriber *s);
-/* Split what was heard; topic of at most size - 1 bytes. */
+/* Split a received publication into topic and message; topic of at most size - 1 bytes. */
 MUST_USE bool heard_split(const struct net_event *ev, char *topic, size_t size, const void **data, size_t *len);

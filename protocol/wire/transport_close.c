@@ -1,4 +1,4 @@
-/* nng_close may hang for ever (transport.c, 5): it runs on a thread of its own, which is left behind when it does. */
+/* nng_close may hang for ever (transport.c, 5): it runs on a separate thread, which is abandoned when it hangs. */
 #include "protocol/wire/transport_parts.h"
 #include <poll.h>
 #include <signal.h>

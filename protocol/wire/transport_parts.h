@@ -1,4 +1,4 @@
-/* transport_parts.h - the inside of the transport; only for transport*.c. How it works is told in transport.c. */
+/* transport_parts.h - the inside of the transport; only for transport*.c. transport.c explains how it works. */
 #pragma once
 #include <nng/nng.h>
 #include <pthread.h>
@@ -6,7 +6,7 @@
 #include "protocol/wire/listen.h"
 #include "protocol/wire/transport.h"
 
-struct call;          // a request of ours that is under way
+struct call;          // one of our requests under way
 struct pipe_entry;    // a connection that came or went
 struct heard;         // a publication
 
@@ -25,14 +25,14 @@ struct entry_queue {
     int event_fd;            // readable when there may be an entry
     pthread_mutex_t lock;    // guards: first, last, n_heard
     struct entry *first, **last;
-    int n_heard;    // publications in it
+    int n_heard;    // publications in the queue
 };
 MUST_USE bool entry_queue_init(struct entry_queue *q, struct error *err);
-void entry_queue_release(struct entry_queue *q);            // it must be empty
+void entry_queue_release(struct entry_queue *q);            // the queue must be empty
 void entry_push(struct entry_queue *q, struct entry *e);    // any thread
 struct entry *entry_pop(struct entry_queue *q);             // NULL: none
-bool entry_room(struct entry_queue *q);                     // for one publication more; any thread
-/* Take out the entries of one owner, and give each to release, if that is not NULL. */
+bool entry_room(struct entry_queue *q);                     // for one more publication; any thread
+/* Remove the entries of one owner, and pass each to release unless that is NULL. */
 void entry_remove(struct entry_queue *q, bool (*owned)(const struct entry *e, const void *owner), const void *owner,
                   void (*release)(struct entry *e));
 void entry_wake(struct entry_queue *q);    // make event_fd readable; any thread
@@ -48,12 +48,12 @@ struct transport {
     struct publisher *publishers;
     int64_t ticked_ms;
     atomic_bool woken;    // set by any thread
-    bool left_open;       // a socket of ours could not be closed: nng may still call back
+    bool left_open;       // one of our sockets could not be closed: nng may still call back
 };
 #define URL_SIZE 320    // of an address, or of a path in /proc/self/fd
-/* The url of a socket of ours, or of another of our processes, by its name. */
+/* The URL of a socket, of ours or of another of the run's processes, by its name. */
 MUST_USE bool transport_url(const struct transport *t, const char *name, char *out, size_t size, struct error *err);
-/* Listen under name in the folder where it belongs; sockets of peer_protocol dial it. On failure l can be closed. */
+/* Listen under name in its folder; sockets of peer_protocol dial it. On failure l can be closed. */
 MUST_USE bool transport_listen(struct transport *t, struct listen *l, nng_socket socket, uint16_t peer_protocol, const char *name,
                                struct error *err);
 nng_msg *nng_msg_of(const void *data, size_t len);    // a copy; NULL: no memory
@@ -63,17 +63,17 @@ nng_msg *nng_msg_of(const void *data, size_t len);    // a copy; NULL: no memory
 bool transport_close(struct transport *t, nng_socket socket);
 
 /* ---- transport_server.c, transport_peer.c, transport_telemetry.c: the kinds of sockets ---- */
-/* What an entry that has left the queue means; false: nothing to tell the owner. Takes it. */
+/* Turn an entry from the queue into an event; false: nothing to tell the owner. Takes the entry. */
 void request_event(struct request *r, struct net_event *ev);
 bool call_event(struct call *c, struct net_event *ev);
 void pipe_event(struct transport *t, struct pipe_entry *e);
 void heard_event(struct heard *h, struct net_event *ev);
 void heard_free(struct entry *e);
-/* When it is due: time limits of calls (true: one has passed) and silent dialers; deaf listeners. */
+/* Work that is due: time limits of calls (true: one has passed) and silent dialers; listeners that no longer accept. */
 bool peers_tick(struct transport *t, int64_t now, struct net_event *ev);
 void servers_tick(struct transport *t);
 void publishers_tick(struct transport *t);
-/* When that is, on the monotonic clock; INT64_MAX: not before something comes. */
+/* When it is due, on the monotonic clock; INT64_MAX: not before something arrives. */
 int64_t peers_due(const struct transport *t);
 int64_t servers_due(const struct transport *t);
 int64_t publishers_due(const struct transport *t);

@@ -1,4 +1,4 @@
-/* Peers: sockets that send our requests, each in a slot of its own, and bring the answers; dialing, and dialing anew. */
+/* Peers: sockets that send our requests, each in its own slot, and receive the answers; dialing and redialing. */
 #include "protocol/wire/transport_parts.h"
 #include <inttypes.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -10,7 +10,7 @@
 #include "protocol/wire/tls.h"
 
 #define REDIAL_MS 3000
-#define SILENT_MS 6000    // of a connection to another host, while requests on it go unanswered
+#define SILENT_MS 6000    // for a connection to another host, while requests on it go unanswered
 #define CALLS_MAX 256     // open at one peer
 
 struct call {
@@ -22,7 +22,7 @@ struct call {
     nng_msg *msg;    // the answer
     int rv;
     bool receiving;      // the request is out
-    uint64_t tag;        // the loop's from here
+    uint64_t tag;        // used by the loop only
     int64_t limit_ms;    // on the monotonic clock
     bool answered;       // the owner has been told that the limit has passed
 };
@@ -34,8 +34,8 @@ struct peer {
     char name[280];
     nng_tls_config *tls;       // NULL: a Unix socket of this host
     int n_pipe;                // connections
-    int64_t unconnected_ms;    // since when there is none, on the monotonic clock
-    int64_t heard_ms;          // when it was connected or has answered last
+    int64_t unconnected_ms;    // since when there is no connection, on the monotonic clock
+    int64_t heard_ms;          // when it was connected or last answered
     struct call *calls;
     int n_open;
 };
@@ -146,7 +146,7 @@ int peer_n_open(const struct peer *p)
     return p->n_open;
 }
 
-/* Give a call its context on the peer's socket of now, and send msg (taken). */
+/* Give a call a context on the peer's current socket, and send msg (taken). */
 static bool call_start(struct call *c, nng_msg *msg, struct error *err)
 {
     int rv = nng_ctx_open(&c->ctx, c->peer->socket);
@@ -222,11 +222,11 @@ void peer_free(struct peer *p)
     if (p->is_open && !transport_close(t, p->socket))
         return;
     for (struct call *c = p->calls; c; c = c->next)
-        nng_aio_stop(c->aio);    // its callback has run to its end: the call is in the queue, or was never going to be
+        nng_aio_stop(c->aio);    // its callback has finished: the call is in the queue or will never be
     entry_remove(&t->queue, entry_of_peer, p, NULL);
     while (p->calls) {
         struct call *c = p->calls;
-        if (!c->receiving && c->rv != 0)    // an unsent request is still the aio's
+        if (!c->receiving && c->rv != 0)    // an unsent message still belongs to the aio
             nng_msg_free(nng_aio_get_msg(c->aio));
         call_free(c);
     }
@@ -235,11 +235,12 @@ void peer_free(struct peer *p)
     free(p);
 }
 
-/* Replace a socket that does not connect, or whose connection is dead. What was never sent comes back through the queue and is sent again. */
+/* Replace a socket that does not connect, or whose connection is dead. Requests that were never sent come back through the queue
+ * and are sent again. */
 static void peer_reopen(struct peer *p)
 {
     struct error err;
-    log_debug("dialing '%s' anew", p->name);
+    log_debug("redialing '%s'", p->name);
     if (p->is_open)
         transport_close(p->transport, p->socket);
     p->is_open = false;
@@ -249,11 +250,11 @@ static void peer_reopen(struct peer *p)
     }
 }
 
-/* A call has come back from nng: its answer, its failure, or nothing that anybody still waits for. */
+/* A call has come back from nng with its answer or its failure, or after its owner has stopped waiting. */
 bool call_event(struct call *c, struct net_event *ev)
 {
     struct peer *p = c->peer;
-    if (c->rv != 0 && !c->receiving) {    // never sent: it may go to the socket of now
+    if (c->rv != 0 && !c->receiving) {    // never sent: it may go to the current socket
         nng_msg *msg = nng_aio_get_msg(c->aio);
         if (!c->answered && p->is_open) {
             nng_ctx_close(c->ctx);
@@ -325,7 +326,7 @@ bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
         }
         bool dead = p->tls && late && now >= p->heard_ms + SILENT_MS;
         if (dead && p->n_pipe > 0)
-            log_warn("'%s' has answered nothing for %" PRId64 " ms; dialing it anew", p->name, now - p->heard_ms);
+            log_warn("'%s' has answered nothing for %" PRId64 " ms; redialing it", p->name, now - p->heard_ms);
         if (dead || ((waits || !p->is_open) && p->n_pipe <= 0 && now >= p->unconnected_ms + REDIAL_MS))
             peer_reopen(p);
     }

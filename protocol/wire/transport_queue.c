@@ -23,7 +23,7 @@ void entry_queue_release(struct entry_queue *q)
 void entry_wake(struct entry_queue *q)
 {
     uint64_t one = 1;
-    ssize_t n = write(q->event_fd, &one, sizeof one);    // can only fail when the counter is full: then it is readable anyway
+    ssize_t n = write(q->event_fd, &one, sizeof one);    // fails only when the counter is full, and then it is readable anyway
     (void)n;
 }
 

@@ -1,4 +1,4 @@
-/* Servers: sockets that take requests, each in a slot of its own, and send what the loop answers. */
+/* Servers: sockets that take requests, each in its own slot, and send the loop's answers. */
 #include "protocol/wire/transport_parts.h"
 #include <arpa/inet.h>
 #include <nng/protocol/reqrep0/rep.h>
@@ -12,14 +12,14 @@
 
 #define VIEW_BYTES_MAX 8192
 #define CHECK_MS 1000
-#define SP_REQ 0x30    // SP's number of the protocol that dials ours (not all of nng's headers tell)
+#define SP_REQ 0x30    // SP's number for the protocol that dials ours (not all of nng's headers have it)
 
 struct request {
     struct entry entry;
     struct server *server;
     nng_ctx ctx;
     nng_aio *aio;
-    nng_msg *msg;    // what was asked; the loop's while it holds the request
+    nng_msg *msg;    // the request; the loop's while it holds it
     bool sending;    // the aio is sending our answer
 };
 struct server {
@@ -30,7 +30,7 @@ struct server {
     nng_tls_config *tls;      // not NULL: a listener of TLS, without a file
     struct front *front;      // of TLS: accepts for nng
     nng_listener listener;    // of TLS: nng's, on 127.0.0.1
-    int64_t checked_ms;       // of TLS: when connections past the front were looked for
+    int64_t checked_ms;       // of TLS: when connections that bypass the front were last looked for
     int n_request;
     struct request *request;
 };
@@ -52,7 +52,7 @@ static void request_cb(void *arg)
     entry_push(&r->server->transport->queue, &r->entry);
 }
 
-/* A connection of TLS has shown the token and greeted: its front may let it be. */
+/* A TLS connection has shown the token and greeted: the front lifts its time limit. */
 static void admitted_cb(nng_pipe pipe, UNUSED nng_pipe_ev ev, void *arg)
 {
     nng_sockaddr from;
@@ -95,7 +95,7 @@ static void tls_tick(struct server *s)
     }
     if (!front_is_deaf(s->front))
         return;
-    log_warn("nng no longer hears new connections of nodes; it listens again");
+    log_warn("nng no longer accepts new connections from nodes; it listens again");
     nng_listener_close(s->listener);
     if (tls_begin(s, &port, &err))
         front_target(s->front, port);
@@ -120,7 +120,7 @@ static struct server *server_make(struct transport *t, const char *name, nng_tls
         net_error(err, rv, "cannot open a socket for", name);
         goto fail;
     }
-    /* Memory for a message is taken as soon as its length has come; who may only look asks short questions. */
+    /* nng takes memory for a message as soon as its length arrives; visitors of the view only send short requests. */
     nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, strncmp(name, "view", 4) == 0 ? VIEW_BYTES_MAX : MSG_BYTES_MAX);
     if (!server_listen(s, name, err)) {
         nng_close(s->socket);
@@ -191,7 +191,7 @@ void server_free(struct server *s)
     if (!s->tls)
         listen_close(&s->listen);
     if (!server_is_ours(s)) {
-        /* Closing would remove the socket file of the one who took our place. The socket stays open until the process ends. */
+        /* Closing would remove the socket file of the process that took our place. The socket stays open until the process ends. */
         log_warn("socket '%s' belongs to another process now; left alone", s->listen.name);
         return;
     }
@@ -240,7 +240,7 @@ void request_drop(struct request *r)
     if (r->msg)
         nng_msg_free(r->msg);
     r->msg = NULL;
-    nng_ctx_recv(r->ctx, r->aio);    // receiving anew forgets who asked
+    nng_ctx_recv(r->ctx, r->aio);    // receiving again forgets who asked
 }
 
 const struct server *request_server(const struct request *r)

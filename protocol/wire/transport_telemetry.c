@@ -1,4 +1,4 @@
-/* Publishers and subscribers: what is sent to whoever listens, and may be lost. */
+/* Publishers and subscribers: what is sent to all listeners, and may be lost. */
 #include "protocol/wire/transport_parts.h"
 #include <nng/protocol/pubsub0/pub.h>
 #include <nng/protocol/pubsub0/sub.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define TOPIC_MAX 32
-#define SP_SUB 0x21    // SP's number of the protocol that dials ours (not all of nng's headers tell)
+#define SP_SUB 0x21    // SP's number for the protocol that dials ours (not all of nng's headers have it)
 
 struct publisher {
     struct publisher *next;

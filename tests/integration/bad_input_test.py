@@ -186,7 +186,7 @@ class BadInput(RunCase):
                 (["--devices", "cpu:0,cpu:0", "-i", "2", "-ibs", "4", "-imbs", "4"], 2, ["'cpu:0' twice"]),
                 (["--max-new-tokens", "4000"], 2, ["max_prompt_tokens (64)", "max_new_tokens (4000)", "4064", "takes 512"]),
                 (["--name", "taken"], 1, [taken, "exists", "--resume"]),
-                (["--name", "a/b"], 2, ["'a/b' is no name for a run"]),
+                (["--name", "a/b"], 2, ["'a/b' is not a valid run name"]),
                 (["--listen", busy], 1, ["'listen'", busy, "in use"]),
                 (["--metrics-listen", busy], 1, ["'metrics_listen'", busy, "in use"]),
                 (["--metrics-listen", "nowhere"], 2, ["'metrics_listen'", "HOST:PORT"]),
@@ -267,8 +267,8 @@ class BadInput(RunCase):
             (late, dict(max_steps=1, reward_timeout_s=0.01), ["nothing was learned: the last 32 samples were all left out", "32 time-outs",
                                                               "raise reward_timeout_s"], True),
             (refuses, dict(max_steps=1000, waste_alert=16, waste_limit=80), ["the last 80 samples were all left out", "waste_limit is 80"], True),
-            (right, dict(filter_range=[0.1, 0.9], num_episodes=1, waste_alert=16), ["nothing was learned: the groups of the last 256 samples were "
-                                                                                    "all filtered", "filter_range"], False),
+            (right, dict(filter_range=[0.1, 0.9], num_episodes=1, waste_alert=16), ["nothing was learned: all of the last 64 groups were "
+                                                                                    "filtered: 256 of 256 answers are right", "filter_range"], False),
         ]
         for i, (reward, settings, words, stepped) in enumerate(cases):
             with self.subTest(settings=settings):
@@ -354,7 +354,7 @@ class BadInput(RunCase):
             os.kill(agent, signal.SIGCONT)
             code, last = run.wait()
         self.assertEqual((code, last["event"]), (1, "failed"))
-        for words in ("'gate' cannot run", "choose another HOST:PORT as 'listen'", address, "another process listens there already"):
+        for words in ("'gate' cannot run", "choose another HOST:PORT for 'listen'", address, "another process listens there already"):
             self.assertIn(words, last["reason"])
 
     def test_a_live_run_s_name_is_taken_by_nobody_else(self):

@@ -42,7 +42,7 @@ class Console(RunCase):
         self.assertEqual(console.wait(LIMIT), 3, console.stderr.read())
         lines = [json.loads(line) for line in out.splitlines()]
         self.assertEqual(lines[-1]["event"], "stopped")
-        self.assertEqual({line["event"] for line in lines[:-1]} - {"step"}, {"state", "checkpoint", "command"})
+        self.assertEqual({line["event"] for line in lines[:-1]} - {"step", "doctor"}, {"state", "checkpoint", "command"})
         self.assertIn("stopping", [line.get("state") for line in lines])
         steps = [line for line in lines if line["event"] == "step"]
         self.assertEqual([1] + [line["step"] for line in steps], run.steps())
@@ -255,13 +255,65 @@ class Console(RunCase):
         run.kill()
         self.screen(run, "wait:STOPPED", "wait:all its processes are gone; it goes on with: rollcall train --resume")
 
+    def test_without_a_run_one_is_chosen_from_a_list(self):
+        if not os.path.exists(DRIVER):
+            self.skipTest("libvterm or cmocka was not there when the tests were built")
+        runs = self.task.path("picked")
+        os.makedirs(runs)
+        kept = [self.start("--max-steps", "2"), self.start()]
+        self.assertEqual(kept[0].wait()[0], 0)
+        kept[1].wait_step(1)
+        for run, name in zip(kept, ("first", "second")):
+            os.symlink(run.dir, os.path.join(runs, name))
+        os.makedirs(os.path.join(runs, "no-run"))
+
+        def pick(*steps, options=()):
+            done = subprocess.run([DRIVER, self.task.path("picked.svg"), "100x20", "dark", *steps, "--", ROLLCALL, "console",
+                                   "--runs-dir", runs, *options], capture_output=True, text=True, timeout=LIMIT + 100)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+        pick("wait:RUNNING", "wait:Overview")    # the one that is live
+        pick("wait:2, 1 live", "wait:FINISHED", "keys:G\\r", "wait:Overview", "wait:FINISHED", options=["--pick"])
+        kept[1].kill()
+        pick("wait:2, 0 live", "wait:GONE", "keys:/first\\r", "wait:/first", "keys:\\r", "wait:Overview", "wait:FINISHED")
+        done = subprocess.run([ROLLCALL, "console", "--pick", "--batch", "--runs-dir", runs], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 2, done.stderr)
+
+    def test_a_script_waits_for_what_it_names_and_reads_the_metrics_it_names(self):
+        run = self.start()
+        run.wait_step(1)
+        console = self.watch(run, "--format", "jsonl", "--until", "step=3", "--from", "1", "--fields", "metrics/reward,time/step_s")
+        told = [json.loads(line) for line in console.stdout]
+        self.assertEqual(console.wait(), 0, console.stderr.read())
+        steps = [t for t in told if t["event"] == "step"]
+        self.assertEqual([t["step"] for t in steps[:3]], [1, 2, 3])
+        for t in steps:
+            self.assertLessEqual(set(t["metrics"]), {"metrics/reward", "time/step_s"})
+        self.assertEqual((told[-1]["event"], told[-1]["reason"]), ("left", "what was waited for has come; the run goes on"))
+        console = self.watch(run, "--once", "--fields", "metrics/reward")
+        text = console.stdout.read()
+        self.assertEqual(console.wait(), 0, console.stderr.read())
+        self.assertRegex(text, r"(?m)^ +step metrics/reward +left$")
+        console = self.watch(run, "--until", "checkpoint", "--format", "jsonl")
+        console.stdout.readline()
+        self.ok(run, "checkpoint")
+        self.assertIn('"checkpoint"', console.stdout.read())
+        self.assertEqual(console.wait(), 0, console.stderr.read())
+        console = self.watch(run, "--until", "alert")
+        self.until("the console has met the run", lambda: console.stdout.readline() != "", run)
+        self.ok(run, "stop")
+        self.assertEqual((console.stdout.read() != "", console.wait()), (True, 1))
+        self.assertIn("the run is over, and 'alert' has not come", console.stderr.read())
+
     def test_what_cannot_be_shown_is_said_in_one_sentence(self):
         for args, want, code in (
             (["--runs-dir", self.task.path("nothing")], "no run is live under", 1),
             ([self.task.path("nothing")], "there is no run directory", 1),
-            ([self.task.path("model")], "is no run: it has no run.yaml", 1),
+            ([self.task.path("model")], "is not a run: it has no run.yaml", 1),
             ([os.path.dirname(self.task.run_file())], "holds no journal", 1),
             (["--format", "xml"], "text or jsonl", 2),
+            (["--until", "doomsday"], "--until does not know 'doomsday'; it is step=N, alert", 2),
+            (["--fields", "metrics/rewards"], "--fields: there is no metric 'metrics/rewards'", 2),
             (["--color", "pink"], "--color does not know 'pink'", 2),
         ):
             done = subprocess.run([ROLLCALL, "console", "--batch", *args], capture_output=True, text=True, timeout=LIMIT)

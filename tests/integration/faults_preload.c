@@ -1,7 +1,8 @@
-/* faults_preload.c - a disk that is full or read-only, and a wall clock that jumps, for all processes of a run
+/* faults_preload.c - a disk that is full or read-only, too little memory, and a wall clock that jumps, for a run's processes
  *
  * Preloaded by faults_test.py. While the folder RC_FAULTS holds the file "full" or "readonly", calls that need room, or change
- * anything, under RC_FAULTS_UNDER fail with ENOSPC or EROFS. While it holds "jump" the wall clock is wrong by a day, ahead and
+ * anything, under RC_FAULTS_UNDER fail with ENOSPC or EROFS. While it holds "nomemory" no file of a checkpoint under it can be mapped,
+ * for want of memory. While it holds "jump" the wall clock is wrong by a day, ahead and
  * behind by turns of a tenth of a second; the monotonic clock is right, as on a real machine.
  *
  * The file "synced" in RC_FAULTS keeps how long groups.zst was when it was synced last: what a power cut leaves of it at least. */
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
@@ -134,6 +136,29 @@ int fdatasync(int fd)
     if (code == 0 && known)
         synced_note(fd, st.st_size);
     return code;
+}
+
+/* Files of checkpoints: what is asked for then is the most that a load asks for. */
+static bool memory_fails(int fd)
+{
+    char link[64], path[PATH_MAX];
+    if (fd < 0 || !wanted("nomemory"))
+        return false;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    path[n > 0 ? n : 0] = 0;
+    if (!under(path) || !strstr(path, "/checkpoints/"))
+        return false;
+    errno = ENOMEM;
+    return true;
+}
+void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t offset)
+{
+    return memory_fails(fd) ? MAP_FAILED : NEXT(mmap)(at, n, prot, flags, fd, offset);
+}
+void *mmap64(void *at, size_t n, int prot, int flags, int fd, off64_t offset)
+{
+    return memory_fails(fd) ? MAP_FAILED : NEXT(mmap64)(at, n, prot, flags, fd, offset);
 }
 int mkdir(const char *path, mode_t mode)
 {

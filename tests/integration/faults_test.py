@@ -2,6 +2,7 @@
 
 What a run does on a full disk, on a read-only one, under a wall clock that jumps, with a reward that hangs, and with its newest
 checkpoint broken. The faults are made by faults_preload.c, so that they need no rights and come at a known moment."""
+import contextlib
 import json
 import os
 import signal
@@ -230,6 +231,28 @@ class Faults(unittest.TestCase):
                 with sqlite3.connect(f"file:{os.path.join(again.dir, 'journal.db')}?mode=ro", uri=True) as db:
                     alerts = [r[0] for r in db.execute("select text from event where kind = 'alert'")]
                 self.assertTrue(any(file in a and f"step {int(newest[5:])} is broken" in a for a in alerts), alerts)
+
+    def test_a_checkpoint_that_memory_is_short_for_is_not_called_broken_and_is_gone_on_from(self):
+        run = self.start(extra=["--max-steps", "9"])
+        self.assertEqual(run.wait()[0], 0, run.logs())
+
+        def checkpoints():
+            with contextlib.closing(sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True)) as db:
+                return db.execute("select step, state from checkpoint order by step").fetchall()
+
+        before = checkpoints()
+        self.flag("nomemory", True)
+        short = Run(self.task, self.name, resume=True, extra=["--max-steps", str(STEPS)], env=self.env())
+        self.addCleanup(short.kill)
+        code, last = short.wait()
+        self.assertEqual((code, last.get("event")), (1, "failed"), short.logs())
+        self.assertIn("Cannot allocate memory", last["reason"])
+        self.assertIn(run.dir, last["reason"])
+        self.assertEqual(checkpoints(), before)
+        self.flag("nomemory", False)
+        again = self.resume_and_compare("--max-steps", str(STEPS))
+        with contextlib.closing(sqlite3.connect(f"file:{os.path.join(again.dir, 'journal.db')}?mode=ro", uri=True)) as db:
+            self.assertEqual([text for text, in db.execute("select text from event where kind = 'alert'") if "broken" in text], [])
 
 
 if __name__ == "__main__":

@@ -377,7 +377,7 @@ class Kills(unittest.TestCase):
             done = d.run.ctl("restart", name)
             self.assertEqual(done.returncode, 0, done.stderr + d.run.logs())
             self.assertNotIn(d.run.processes().get(name), (pid, None))
-            what = f"'{name}' (pid {pid}) is killed and started again"
+            what = f"'{name}' (pid {pid}) is killed and restarted"
             d.until("the restart is journaled", lambda: self.journaled(d.run, what))
             (kind, who, wall_s), = self.journaled(d.run, what)
             self.assertEqual(kind, "command")

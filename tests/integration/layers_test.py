@@ -23,6 +23,7 @@ MAY = {
     "workers/node": (*PROTOCOL, KERNELS, ENGINE, HOST, PROCESS),
     "workers/agent": (*PROTOCOL, HOST, PROCESS, "workers/node"),
     "workers/export": PROTOCOL,
+    "workers/serve": (*PROTOCOL, KERNELS, ENGINE),
     "console/fleet": PROTOCOL,
     "console/tui": (*PROTOCOL, "console/fleet"),
     "console/batch": (*PROTOCOL, "console/fleet"),
@@ -35,7 +36,7 @@ MAY = {
 ENGINE_MAY = {
     "text": (), "hub": (), "data": ("hub",), "reward": (), "template": ("text",), "model": (), "publish": ("model",),
     "sampler": ("model", "text", "template", "reward"), "trainer": ("model", "text", "template", "data"),
-    "plan": ("model", "sampler", "trainer"),
+    "plan": ("model", "sampler", "trainer"), "load": ("hub", "model", "text", "template"),
 }
 # System headers and the one place they may be included from.
 ONLY = {
@@ -44,6 +45,7 @@ ONLY = {
     "nccl.h": ("kernels/collective/",),
     "nng/": ("protocol/wire/",),
     "sqlite3.h": ("protocol/run/",),
+    "microhttpd.h": ("workers/serve/web.c",),
 }
 
 

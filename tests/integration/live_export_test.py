@@ -139,7 +139,7 @@ class LiveExport(unittest.TestCase):
         self.assertEqual(len([r for r in stored().history() if "run/changed" in r]), 1)
         tables = [r["trainer/step"] for r in stored().history() if "rollouts" in r]
         self.assertNotIn(0, tables)    # the first one was refused: it is left out, and not tried for ever
-        self.assertIn("a table of rollouts is left out: wandb does not take the file", run.logs(whole=True))
+        self.assertIn("a table of rollouts is left out: wandb does not accept the file", run.logs(whole=True))
         self.assertEqual(len(server.storage), len(tables))
 
     def test_an_offline_run_holds_all_that_was_asked_for(self):

@@ -201,11 +201,11 @@ class Nodes(RunCase):
         self.until(run, node, "it is shown no more", lambda: not [p for p in self.phases(run) if p.startswith("b/")])
         self.assertEqual(run.ctl("dismiss", "b").returncode, 1)
         told = "\n".join(text for text, in self.query(run, "select text from event where kind = 'command'"))
-        for words in ("'b/worker cpu:0' (pid", "node 'b' is sent away"):
+        for words in ("'b/worker cpu:0' (pid", "node 'b' is dismissed"):
             self.assertIn(words, told)
 
         self.assertEqual(stranger.process.wait(LIMIT), 1, stranger.logs())
-        self.assertIn("lets nobody in with this join token", written(stranger.errors))
+        self.assertIn("does not accept this join token", written(stranger.errors))
         self.assertFalse(os.path.exists(os.path.join(stranger.dir, "run.yaml")))
         self.assertEqual(run.ctl("stop").returncode, 0)
         self.assertEqual(run.wait()[0], 3)
@@ -239,7 +239,7 @@ class Nodes(RunCase):
             self.until(run, node, "a stranger is sent away", lambda: ended(s))
         self.assertEqual(run.processes()["gate"], gate)
         self.assertLess(opened(), files)
-        self.assertRegex(gate_log(run), r"connections? to '127\.0\.0\.1:\d+' (was|were) sent away, the last from 127\.0\.0\.1:\d+")
+        self.assertRegex(gate_log(run), r"connections? to '127\.0\.0\.1:\d+' (was|were) turned away, the last from 127\.0\.0\.1:\d+")
         self.assertNotIn("listens again", gate_log(run))
         self.assertEqual(run.ctl("stop").returncode, 0)
         self.assertEqual(run.wait()[0], 3)

@@ -112,7 +112,7 @@ class Resume(unittest.TestCase):
         for name, path in folders.items():
             for more in ([], ["--dry-run"]):
                 self.refused([file, "--runs-dir", self.task.path("runs"), "--name", "second", "--" + name, path, *more],
-                             path, first.dir, "folder of its own")
+                             path, first.dir, "its own folder")
                 self.assertFalse(os.path.exists(other))
         # a run that has begun with folders of its own is not led into them at resume either
         second = self.start("second", file, ["--max-steps", "4"])

@@ -421,7 +421,7 @@ class Wandb(unittest.TestCase):
                 p = self.start()
                 out, err = p.communicate(timeout=120)
                 self.assertEqual(p.returncode, 1)
-                self.assertIn("no redirect is followed", err)
+                self.assertIn("redirects are not followed", err)
             self.assertEqual(other.n_requests, 0)
         finally:
             other.close()

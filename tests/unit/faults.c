@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <sqlite3.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -215,14 +214,8 @@ static void *sqlite_realloc(void *p, int n)
     return fails(FAULT_MEMORY, false, "sqlite realloc") ? NULL : real_memory.xRealloc(p, n);
 }
 
-static void *json_malloc(size_t n)
-{
-    return fails(FAULT_MEMORY, false, "jansson malloc") ? NULL : __real_malloc(n);
-}
-
 void faults_install(void)
 {
-    json_set_alloc_funcs(json_malloc, free);
     sqlite3_config(SQLITE_CONFIG_GETMALLOC, &real_memory);
     sqlite3_mem_methods memory = real_memory;
     memory.xMalloc = sqlite_malloc;

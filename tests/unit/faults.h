@@ -22,5 +22,5 @@ enum fault_mode {
 void faults_begin(int kinds, enum fault_mode mode, int n);
 /* Count no more. True: there was an n-th call; its name is in *what. */
 bool faults_end(const char **what);
-/* Put the shims into SQLite and jansson; once, before either is used. */
+/* Put the shims into SQLite; once, before it is used. jansson allocates through protocol/base/json_text.c. */
 void faults_install(void);

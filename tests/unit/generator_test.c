@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/ops.h"
@@ -23,6 +24,12 @@ static int32_t prompt[N_ITEM][200];
 static const int prompt_len[N_ITEM] = { 1, 5, 31, 32, 33, 64, 150, 2, 17 };
 static const uint64_t seeds[SAMPLES] = { 11, 12, 13, 1000000007 };
 static bool behind;    // of the engines to come
+static struct watched {
+    int32_t token[N_ITEM][SAMPLES][80];
+    int n_tok[N_ITEM][SAMPLES];
+    int end_after[N_ITEM];    // tokens; 0: as the item says
+    int n_logits;             // tokens that came with logits
+} * watched;                  // NULL: nobody watches the engines to come
 
 static int model_setup(UNUSED void **state)
 {
@@ -61,6 +68,8 @@ static int model_teardown(UNUSED void **state)
     return 0;
 }
 
+static bool watch_token(void *ctx, const struct drawn *d);
+
 static struct generator *engine(int64_t max_seq, int64_t n_page, const struct tokenizer *tokenizer)
 {
     struct generator_config c = { .model = model,
@@ -71,6 +80,8 @@ static struct generator *engine(int64_t max_seq, int64_t n_page, const struct to
                                   .prefill_tok = 64,
                                   .version = 3,
                                   .behind = behind ? BEHIND_ALWAYS : BEHIND_NEVER,
+                                  .watch = watched ? watch_token : NULL,
+                                  .watch_ctx = watched,
                                   .kv_bytes = n_page ? (size_t)n_page * kv_pool_page_bytes(model) : 0 };
     struct generator *g = generator_new(&c, &err);
     if (!g)
@@ -142,6 +153,23 @@ static void groups_free(struct group *g[N_ITEM])
 {
     for (int i = 0; i < N_ITEM; i++)
         group_free(g[i]);
+}
+
+/* Look at a token, and at its log-prob: log softmax of the logits at the item's temperature, added up in double. */
+static bool watch_token(void *ctx, const struct drawn *d)
+{
+    struct watched *w = ctx;
+    int64_t i = d->prompt_row;
+    int *n = &w->n_tok[i][d->sample];
+    w->token[i][d->sample][(*n)++] = d->id;
+    if (d->logits) {
+        double sum = 0, t = item_of((int)i).sampling.temperature;
+        for (int k = 0; k < VOCAB; k++)
+            sum += exp((d->logits[k] - d->logits[d->id]) / t);
+        assert_float_equal(d->logp, -log(sum), 1e-5);    // fp32 logits of about 10, and their sum
+        w->n_logits++;
+    }
+    return *n == w->end_after[i];
 }
 
 /* Every item alone, one sample at a time, the host never behind: what all other arrangements must equal. */
@@ -511,6 +539,70 @@ static void clearing_in_the_middle_frees_all_pages(UNUSED void **state)
     generator_free(g);
 }
 
+static void a_watch_sees_every_token_and_may_end_a_sample(UNUSED void **state)
+{
+    struct group *want[N_ITEM] = { NULL }, *got[N_ITEM] = { NULL };
+    reference(want);
+    watched = calloc(1, sizeof *watched);
+    assert_non_null(watched);
+    watched->end_after[4] = 2;
+    struct generator *g = engine(6, 0, NULL);
+    for (int i = 0; i < N_ITEM; i++) {
+        struct generator_item item = item_of(i);
+        item.keep_logits = i % 3 == 0;
+        submit(g, &item);
+    }
+    run_all(g, got);
+    int64_t n_logits = 0;
+    for (int i = 0; i < N_ITEM; i++) {
+        for (int k = 0; k < SAMPLES; k++) {
+            const struct sample *a = &want[i]->sample[k], *b = &got[i]->sample[k];
+            int64_t n = i == 4 ? MIN(a->n_tok, 2) : a->n_tok;
+            assert_int_equal(b->n_tok, n);
+            assert_int_equal(watched->n_tok[i][k], n);
+            assert_memory_equal(got[i]->token + b->first_tok, want[i]->token + a->first_tok, (size_t)n * 4);
+            assert_memory_equal(watched->token[i][k], want[i]->token + a->first_tok, (size_t)n * 4);
+            assert_int_equal(b->finish, n < a->n_tok ? FINISH_STOP : a->finish);
+            n_logits += i % 3 == 0 ? n : 0;
+        }
+    }
+    assert_int_equal(watched->n_logits, n_logits);
+    groups_free(want);
+    groups_free(got);
+    generator_free(g);
+    free(watched);
+    watched = NULL;
+}
+
+static void dropping_an_item_leaves_the_others_as_they_are(UNUSED void **state)
+{
+    struct group *want[N_ITEM] = { NULL };
+    reference(want);
+    for (int step = 0; step < 6; step++) {
+        struct group *got[N_ITEM] = { NULL };
+        struct generator *g = engine(6, 14, NULL);
+        for (int i = 0; i < N_ITEM; i++) {
+            struct generator_item item = item_of(i);
+            submit(g, &item);
+        }
+        for (int k = 0; k < step; k++)
+            assert_true(generator_step(g, &err));
+        assert_int_equal(generator_drop(g, 6), 1);
+        assert_int_equal(generator_drop(g, 8), 1);    // still waiting
+        assert_int_equal(generator_drop(g, 8), 0);
+        run_all(g, got);
+        for (int i = 0; i < N_ITEM; i++) {
+            if (i == 6 || i == 8)
+                assert_null(got[i]);
+            else
+                groups_same(got[i], want[i]);
+        }
+        groups_free(got);
+        generator_free(g);
+    }
+    groups_free(want);
+}
+
 static void weights_may_only_change_between_items(UNUSED void **state)
 {
     struct generator *g = engine(4, 0, NULL);
@@ -605,6 +697,8 @@ int main(void)
         cmocka_unit_test(samples_of_a_prompt_may_be_split_over_items),
         cmocka_unit_test(what_can_never_run_is_refused_with_its_sizes),
         cmocka_unit_test(clearing_in_the_middle_frees_all_pages),
+        cmocka_unit_test(a_watch_sees_every_token_and_may_end_a_sample),
+        cmocka_unit_test(dropping_an_item_leaves_the_others_as_they_are),
         cmocka_unit_test(weights_may_only_change_between_items),
         cmocka_unit_test(running_samples_can_be_looked_at),
     };

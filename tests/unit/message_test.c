@@ -68,7 +68,7 @@ static void what_is_wrong_is_named(UNUSED void **state)
                                   12, &err));
     assert_string_equal(err.text, "unknown message 'dance'");
     assert_false(msg_read_request(&in, "\x82\xa1v\x63\xa1t\xa5steps", 12, &err));
-    assert_string_equal(err.text, "message 'steps' is of protocol version 99; this is version 1");
+    assert_string_equal(err.text, "message 'steps' has protocol version 99; this is version 1");
     error_set(&err, ERR_REFUSED, "not now");
     msg_refuse(&m, &err);
     err = (struct error){ 0 };
@@ -155,7 +155,7 @@ static void the_readme_holds_the_table(UNUSED void **state)
     struct error err = { 0 };
     struct buf docs = BUF_INIT, readme = BUF_INIT;
     msg_print_docs(&docs);
-    if (getenv("UPDATE_DOCS")) {    // write the table's half of protocol/wire/README.md again
+    if (getenv("UPDATE_DOCS")) {    // regenerate the tables in protocol/wire/README.md
         assert_true(file_read(&readme, TEST_DATA_DIR "/../protocol/wire/README.md", 1 << 20, &err));
         char *at = strstr(readme.data, "## Messages\n");
         readme.len = at ? (size_t)(at - readme.data) : readme.len;

@@ -322,7 +322,7 @@ static void what_needs_more_memory_than_the_run_started_with_waits_for_a_resume(
         { { "train_microbatch_size", "3" }, "'train_microbatch_size' 3 means 12288 tokens, and the run took memory for 8192" },
         { { "train_microbatch_size", "3", "max_new_tokens", "2000" }, NULL },    // 3 x 2512
         { { "kl_coeff", "0.01" }, "'kl_coeff' was 0 when the run started" },
-        { { "train_minibatch_size", "4" }, "'train_minibatch_size' has no effect: a gradient is the mean over the whole optimizer step" },
+        { { "train_minibatch_size", "4" }, "'train_minibatch_size' has no effect: the gradient is the mean over the whole optimizer step" },
         { { "inference_batch_size", "4" },
           "'inference_microbatch_size' would be 8, and 4 is the most: it cannot exceed inference_batch_size; "
           "give 'inference_microbatch_size' a value too" },

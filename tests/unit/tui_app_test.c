@@ -334,6 +334,30 @@ static void the_overview_is_searched_by_metric(UNUSED void **state)
     stage_release(&s);
 }
 
+static void what_bounds_the_run_is_said_on_every_pane_at_every_size(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 60, 15);
+    pass(&s, 2);
+    for (const char *pane = "123456"; *pane; pane++) {
+        press(&s, (uint32_t)*pane);
+        assert_true(shows(&s, "generation bounds the run: "));
+    }
+    app_resize(&s.app, 110, 10);    // no row of its own: among the tabs
+    assert_true(shows(&s, "generation bounds"));
+    app_resize(&s.app, 80, 24);
+    press(&s, 'd');
+    assert_true(shows(&s, "What bounds the run"));
+    press(&s, 'k');
+    assert_true(shows(&s, "inference_microbatch_size"));
+    assert_int_equal(s.app.shown, PANE_KNOBS);
+    assert_int_equal(s.m->n_command, 0);
+    snprintf(s.m->alert, sizeof(s.m->alert), "all of the last 64 groups were filtered: 0 of 512 answers have the right format");
+    app_resize(&s.app, 60, 15);
+    assert_true(shows(&s, "! all of the last 64 groups were filtered: 0 of 512"));
+    stage_release(&s);
+}
+
 static void a_knob_is_edited_inside_its_bounds_and_reverted(UNUSED void **state)
 {
     struct stage s;
@@ -741,9 +765,9 @@ static void devices_stand_below_the_processes_and_what_is_not_known_is_a_dash(UN
         if (h >= 12)
             assert_true(shows(&s, "controller"));
     }
-    app_resize(&s.app, 120, 20);
+    app_resize(&s.app, 120, 21);
     assert_true(shows(&s, "and 5 more GPUs, 1 more host"));
-    app_resize(&s.app, 120, 28);
+    app_resize(&s.app, 120, 29);
     assert_true(shows(&s, "and 2 more GPUs"));
     assert_false(shows(&s, "more host"));
     stage_release(&s);
@@ -761,6 +785,7 @@ int main(void)
         cmocka_unit_test(pausing_is_asked_shouted_and_undone),
         cmocka_unit_test(what_costs_is_confirmed_also_when_typed),
         cmocka_unit_test(a_number_that_jumps_is_asked_about),
+        cmocka_unit_test(what_bounds_the_run_is_said_on_every_pane_at_every_size),
         cmocka_unit_test(a_pasted_text_is_never_a_key),
         cmocka_unit_test(the_overview_is_searched_by_metric),
         cmocka_unit_test(a_knob_is_edited_inside_its_bounds_and_reverted),

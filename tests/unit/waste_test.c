@@ -40,13 +40,14 @@ static void a_group_is_wasted_when_nothing_can_be_learned_from_it(UNUSED void **
     }
 }
 
-static void a_useful_group_begins_the_count_anew(UNUSED void **state)
+static void a_useful_group_sets_the_count_back(UNUSED void **state)
 {
     struct waste w = { 0 };
     struct group_summary bad = group(0, 0, 8, 0), good = group(8, 4, 0, 0);
     waste_add(&w, &bad, NAN, NAN, "program: no answer in 10 s");
     waste_add(&w, &bad, NAN, NAN, "");
     assert_int_equal(w.n_sample, 16);
+    assert_int_equal(w.n_group, 2);
     w.told = true;
     waste_add(&w, &good, NAN, NAN, "");
     assert_int_equal(w.n_sample + w.n_left_out + w.n_timeout, 0);
@@ -65,7 +66,14 @@ static void the_text_says_what_happened_and_what_to_look_at(UNUSED void **state)
           "raise reward_timeout_s" },
         { { .n_sample = 16, .n_left_out = 16, .n_error = 16 }, "(0 time-outs, 16 errors of the verifier); ", "look at logs/scorer.log" },
         { { .n_sample = 16, .n_left_out = 16 }, "the last 16 samples were all left out", "reward_type cannot tell" },
-        { { .n_sample = 16 }, "the groups of the last 16 samples were all filtered; ", "widen it" },
+        { { .n_group = 2, .n_sample = 16 },
+          "all of the last 2 groups were filtered: 0 of 16 answers have the right format; ",
+          "chat template" },
+        { { .n_group = 2, .n_sample = 16, .n_format = 9 },
+          "all of the last 2 groups were filtered: 0 of 16 answers are right; ",
+          "easier" },
+        { { .n_group = 2, .n_sample = 16, .n_right = 16 }, "16 of 16 answers are right; ", "harder prompts" },
+        { { .n_group = 2, .n_sample = 16, .n_format = 16, .n_right = 8 }, "8 of 16 answers are right; ", "widen it" },
         { { .n_sample = 16, .n_left_out = 4, .n_error = 1 }, "of the last 16 samples 4 were left out", "logs/scorer.log" },
         { { 0 }, "every sample was left out or filtered; ", "logs/scorer.log" },
     };
@@ -76,7 +84,7 @@ static void the_text_says_what_happened_and_what_to_look_at(UNUSED void **state)
         if (!strstr(text, cases[i].what) || !after || !strstr(after, cases[i].remedy))
             fail_msg("case %zu: %s", i, text);
     }
-    struct waste most = { INT64_MAX, INT64_MAX - 1, INT64_MAX, INT64_MAX, "", false };
+    struct waste most = { .n_sample = INT64_MAX, .n_left_out = INT64_MAX - 1, .n_timeout = INT64_MAX, .n_error = INT64_MAX };
     memset(most.reason, 'x', sizeof most.reason - 1);
     char text[WASTE_TEXT_MAX];
     assert_true(strlen(waste_text(&most, text, sizeof text)) < sizeof text - 1);    // nothing is cut off
@@ -86,7 +94,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_group_is_wasted_when_nothing_can_be_learned_from_it),
-        cmocka_unit_test(a_useful_group_begins_the_count_anew),
+        cmocka_unit_test(a_useful_group_sets_the_count_back),
         cmocka_unit_test(the_text_says_what_happened_and_what_to_look_at),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,7 +73,8 @@ static void an_event_is_told_after_the_step_it_happened_after(UNUSED void **stat
     char *text = NULL;
     size_t len = 0, n = 0;
     FILE *out = open_memstream(&text, &len);
-    assert_true(batch_watch(&story.feed, m, &(struct batch_config){ .format = BATCH_JSONL, .out = out }, 1, &err));
+    assert_true(batch_watch(&story.feed, m, &(struct batch_config){ .format = BATCH_JSONL, .out = out },
+                            &(struct watch_options){ .from = 1 }, &err));
     fclose(out);
     for (char *save = NULL, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save), n++) {
         json_t *o = json_loads(line, 0, NULL);

@@ -1,4 +1,4 @@
-/* The agent's children: started, watched through their process descriptors, started again; an exporter is not. */
+/* The agent's children: started, watched through their process descriptors, and restarted, except exporters. */
 #include "workers/agent/agent_parts.h"
 #include <poll.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 #include "protocol/run/run_failure.h"
 #include "protocol/run/spawn.h"
 
-#define DEATHS_MAX 6    // quick ones in a row
+#define DEATHS_MAX 6    // quick deaths in a row
 
 int pidfd_of(pid_t pid)
 {
@@ -48,10 +48,10 @@ void child_watch(struct child *c, pid_t pid)
     c->waits_for[0] = 0;
     c->stuck_ms = 0;
     if (c->pidfd < 0)
-        c->pid = 0;    // it has gone already
+        c->pid = 0;    // it is gone already
 }
 
-/* By the descriptor: a found process is not our child, so its number may have gone to somebody else. */
+/* Use the descriptor: a process that we found is not our child, so its number may have been reused. */
 void child_kill(const struct child *c)
 {
     if (c->pidfd >= 0)
@@ -86,7 +86,7 @@ static void child_start(struct agent *a, struct child *c)
     log_info("started '%s', pid %d", c->name, (int)pid);
 }
 
-/* An exporter is not started again. When it has failed everybody is told: what it had to send is still to be sent. */
+/* An exporter is not restarted. When it has failed, the operators are told: what it had to send is still unsent. */
 static void exporter_ended(struct agent *a, struct child *c, const char *how, bool failed)
 {
     char text[256], last[512];
@@ -97,13 +97,13 @@ static void exporter_ended(struct agent *a, struct child *c, const char *how, bo
         return;
     }
     log_last_line(a->run_dir, c->name, last, sizeof last);
-    snprintf(text, sizeof text, "'%s' %s and is not started again: %.150s", c->name, how, last);
+    snprintf(text, sizeof text, "'%s' %s and is not restarted: %.150s", c->name, how, last);
     note_add(a, "alert", "agent", text);
 }
 
 static void child_died(struct agent *a, struct child *c)
 {
-    int status = SIGKILL;    // of a process that is not our child: taken as killed
+    int status = SIGKILL;    // not our child, so its status is unknown: treat as killed
     char how[64] = "ended", last[512], text[1024];
     if (waitpid(c->pid, &status, WNOHANG) == c->pid) {
         if (WIFSIGNALED(status))
@@ -131,7 +131,7 @@ static void child_died(struct agent *a, struct child *c)
         exporter_ended(a, c, how, true);
     } else if (c->n_quick >= DEATHS_MAX) {
         log_last_line(a->run_dir, c->name, last, sizeof last);
-        snprintf(text, sizeof text, "'%s' cannot run, it was started %d times: %.600s", c->name, c->n_quick, last);
+        snprintf(text, sizeof text, "'%s' cannot run; it was started %d times: %.600s", c->name, c->n_quick, last);
         agent_fail(a, text);
     }
 }

@@ -1,11 +1,12 @@
 /* The agent: starts, watches and restarts its node's processes, passes requests on to the controller, publishes telemetry.
  *
- * keeper (another life of this command, name "keeper") only starts the agent again when it has died; the agent does the same
- * for the keeper. A process that has been stuck for restart_stuck_s, or that an operator wants restarted, is killed, and so
- * started again; either is told to the controller, which journals it. A new agent finds the processes of the one before by
- * their pid files and keeps them. All processes are watched through pidfds, which work for those that are not our children too.
- * The end: the controller's heartbeat tells that the run is over (or the agent gives up on a process that keeps dying, and
- * writes why into sock/failure); consoles get their last answers; everybody is ordered to stop; who has not after STOP_S is killed; sock/ended tells the keeper. */
+ * The keeper (this command with the name "keeper") only restarts the agent when it has died; the agent does the same for the
+ * keeper. A process that has been stuck for restart_stuck_s, or that an operator wants to restart, is killed and then started
+ * again; the controller is told of either and journals it. A new agent finds its predecessor's processes by their pid files and
+ * keeps them. All processes are watched through pidfds, which also work for processes that are not our children. The end: the
+ * controller's heartbeat says that the run is over (or the agent gives up on a process that keeps dying, and writes why into
+ * sock/failure); consoles get their last answers; all processes are ordered to stop; those that have not after STOP_S are killed;
+ * sock/ended tells the keeper. */
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -26,20 +27,20 @@
 
 SUBCOMMAND_DECLARE(join)
 
-#define VIEW_OPEN 24             // questions of those who may only look, held open at once
-#define LINGER_MS 700            // after the end is known, for consoles to see it
-#define LAST_ANSWERS_MS 10000    // ... for those that are connected to ask what they have not heard
-#define STOP_S 20                // for processes that were ordered to stop
-#define LOOK_MS 250              // between two looks at what has no due time
+#define VIEW_OPEN 24             // questions from read-only visitors, held open at once
+#define LINGER_MS 700            // after the end is known, time for consoles to see it
+#define LAST_ANSWERS_MS 10000    // ... time for connected consoles to ask for what they have not received
+#define STOP_S 20                // time for processes that were ordered to stop
+#define LOOK_MS 250              // between two checks of things without a due time
 
-static volatile sig_atomic_t signalled;    // a signal handler has no argument to hang state on
+static volatile sig_atomic_t signalled;    // a signal handler has no argument to carry state
 
 static void on_signal(UNUSED int sig)
 {
     signalled = 1;
 }
 
-/* Is it for a node's process, or about a node? Then it goes to the gate. */
+/* Is the command for a node's process, or about a node? Then it goes to the gate. */
 static bool command_of_node(const struct agent *a, const struct msg_in *in)
 {
     char command[32], process[64];
@@ -50,7 +51,7 @@ static bool command_of_node(const struct agent *a, const struct msg_in *in)
     return a->gate && strcmp(command, "restart") == 0 && strchr(mval_text(args, "process", process, sizeof process), '/');
 }
 
-/* May those ask it who may only look? */
+/* May a read-only visitor ask this? */
 static bool is_question(enum msg_type type)
 {
     return type == MSG_STATUS || type == MSG_STEPS || type == MSG_EVENTS || type == MSG_ROLLOUTS;
@@ -93,7 +94,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
     case MSG_COMMAND: {
         bool of_node = command_of_node(a, &in);
         if (of_node && !a->gate) {
-            error_set(&err, ERR_REFUSED, "this run takes in no nodes; see the setting 'listen'");
+            error_set(&err, ERR_REFUSED, "this run does not accept nodes; see the setting 'listen'");
             request_refuse(ev->request, &err);
             break;
         }
@@ -124,7 +125,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
     case MSG_OK:
     case MSG_REFUSED:
     case MSG_TYPE_COUNT:
-        error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the agent", msg_specs[in.type].name);
+        error_set(&err, ERR_UNSUPPORTED, "the agent does not answer '%s'", msg_specs[in.type].name);
         request_refuse(ev->request, &err);
         break;
     }
@@ -149,8 +150,9 @@ static bool all_gone(const struct agent *a)
     return true;
 }
 
-/* Consoles and tools that still wait for an answer. A console that has had its last ones hangs up its telemetry. When the controller
- * has gone nobody can be answered; on a node it is the head's, which goes when the head's own consoles have been answered. */
+/* How many consoles and tools still wait for an answer. A console that has its last answers closes its telemetry. Without the
+ * controller there are no answers; on a node that is the head's controller, which ends when the head's own consoles have been
+ * answered. */
 static int n_unanswered(const struct agent *a)
 {
     int n = 0;
@@ -164,7 +166,7 @@ static int n_unanswered(const struct agent *a)
     return n + publisher_n_listener(a->telemetry) + publisher_n_listener(a->view_telemetry);
 }
 
-/* The run is over: may its processes be told to end? */
+/* The run is over: may its processes be told to stop? */
 static bool last_answers_given(struct agent *a, int64_t over_ms)
 {
     int n = over_ms >= LINGER_MS ? n_unanswered(a) : 0;
@@ -172,12 +174,12 @@ static bool last_answers_given(struct agent *a, int64_t over_ms)
         return false;
     if (n > 0 && over_ms < LAST_ANSWERS_MS) {
         if (!a->waits_told)
-            log_info("waiting for %d that listen or ask, for at most %d s", n, LAST_ANSWERS_MS / 1000);
+            log_info("waiting at most %d s for %d consoles and tools to get their last answers", n, LAST_ANSWERS_MS / 1000);
         a->waits_told = true;
         return false;
     }
     if (n > 0)
-        log_warn("%d still listen or ask, %d s after the run's end; they are left", n, LAST_ANSWERS_MS / 1000);
+        log_warn("%d consoles and tools are still connected %d s after the run's end; not waiting any longer", n, LAST_ANSWERS_MS / 1000);
     return true;
 }
 
@@ -186,10 +188,10 @@ static bool end_tick(struct agent *a)
 {
     struct error err;
     int64_t now = clock_ms();
-    if (signalled && a->is_node && !a->over) {    // the node leaves; the run goes on
+    if (signalled && a->is_node && !a->over) {    // the node leaves; the run continues
         a->over = true;
         a->ended_ms = now;
-    } else if (signalled && !a->over) {    // asked to end: as an operator's stop
+    } else if (signalled && !a->over) {    // asked to end: the same as an operator's stop
         struct msg_out m = MSG_OUT_INIT;
         signalled = 0;
         msg_begin(&m, MSG_COMMAND);
@@ -249,8 +251,8 @@ static void children_make(struct agent *a)
     exporters_make(a);
 }
 
-/* Wait for an event. False: none came until something is due, a child has ended, or LOOK_MS have passed, in which verdicts, figures and the
- * stages of the end are looked at again. A signal that comes just before the wait is seen after it. */
+/* Wait for an event. False: none came before something was due, a child ended, or LOOK_MS passed; verdicts, figures and the stages
+ * of the end are checked that often. A signal that comes just before the wait is seen after it. */
 static bool agent_wait(struct agent *a, struct net_event *ev)
 {
     struct pollfd fd[CHILD_MAX + 1];
@@ -304,7 +306,7 @@ static bool agent_run(const char *run_dir, struct error *err)
         pid_t pid = process_find(run_dir, a->child[i].name);
         if (pid > 0) {
             child_watch(&a->child[i], pid);
-            log_info("found '%s' alive, pid %d", a->child[i].name, (int)pid);
+            log_info("found '%s' running, pid %d", a->child[i].name, (int)pid);
         }
     }
     int64_t looked_ms = clock_ms();
@@ -352,7 +354,7 @@ out:
 static bool agent_cmd(int argc, char **argv, struct error *err)
 {
     const char *run_dir = NULL, *name = "agent";
-    if (argc < 2 || strcmp(argv[1], "--run") != 0)    // an operator's: of a second host
+    if (argc < 2 || strcmp(argv[1], "--run") != 0)    // called by an operator on a second host
         return join_subcommand.run(argc, argv, err);
     if (!process_args(argc, argv, "rollcall agent", &run_dir, &name, err))
         return false;

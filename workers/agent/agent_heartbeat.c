@@ -1,4 +1,4 @@
-/* Heartbeats: what processes tell of themselves, and who is slow or stuck by it. */
+/* Heartbeats: what processes report about themselves, and which are slow or stuck. */
 #include "protocol/run/knobs.h"
 #include "protocol/run/run_state.h"
 #include "workers/agent/agent_parts.h"
@@ -8,15 +8,15 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 
-#define GAP_MS 1000    // a turn that took so long: the agent itself was stopped or starved
+#define GAP_MS 1000    // a turn that took this long: the agent itself was stopped or starved
 
-/* A silence that tells: longer than a few heartbeats, however slow they are set. */
+/* A silence long enough to matter: longer than a few heartbeats, whatever their interval. */
 double silence_s(const struct agent *a)
 {
     return fmax(a->config.slow_s, 3 * a->config.heartbeat_s);
 }
 
-/* slow or stuck: silence is told apart from standing still; a wait for somebody else is nobody's fault. */
+/* slow or stuck: silence and lack of progress are distinguished; a process that waits for another one is not at fault. */
 const char *child_verdict(const struct agent *a, const struct child *c)
 {
     int64_t now = clock_ms();
@@ -25,7 +25,7 @@ const char *child_verdict(const struct agent *a, const struct child *c)
     if (!c->pid)
         return "stuck";
     if (silent_s > silence_s(a))
-        return "stuck";    // its loop never blocks: a process that is not heard is stopped or starved
+        return "stuck";    // its loop never blocks: a silent process is stopped or starved
     if (c->waits_for[0] || strcmp(c->phase, "waiting") == 0)
         return "ok";
     if (still_s > MAX(stuck_s, 6 * c->longest_s))
@@ -51,16 +51,16 @@ void late_tell(const struct agent *a, char *out, size_t size)
     if (silent)
         snprintf(out, size, "'%s' has given no sign of life for %.1f s", silent->name, (double)(now - silent->heard_ms) / 1000);
     else if (busy)
-        snprintf(out, size, "'%s' waits for nobody and has been in '%s' for %.1f s", busy->name, busy->phase,
+        snprintf(out, size, "'%s' is not waiting for another process and has been in '%s' for %.1f s", busy->name, busy->phase,
                  (double)(now - busy->phase_ms) / 1000);
 }
 
-/* Kill what has been stuck for restart_stuck_s; children_tick starts it again. Exporters and the keeper have no heartbeat,
- * so nothing is known of them. */
+/* Kill what has been stuck for restart_stuck_s; children_tick starts it again. Exporters and the keeper have no heartbeat, so
+ * nothing is known about them. */
 void stuck_tick(struct agent *a)
 {
     int64_t now = clock_ms();
-    bool gap = a->turned_ms > 0 && now - a->turned_ms > GAP_MS;    // silence was ours: everybody gets the time again
+    bool gap = a->turned_ms > 0 && now - a->turned_ms > GAP_MS;    // we were the silent one: give every process the time again
     a->turned_ms = now;
     for (int i = 0; i < a->n_child; i++) {
         struct child *c = &a->child[i];
@@ -69,7 +69,7 @@ void stuck_tick(struct agent *a)
         if (!stuck || a->config.restart_stuck_s <= 0 || (double)(now - c->stuck_ms) < 1000 * a->config.restart_stuck_s)
             continue;
         char text[256];
-        snprintf(text, sizeof text, "'%s' (pid %d) has been stuck for %.1f s in '%s' and is started again", c->name, (int)c->pid,
+        snprintf(text, sizeof text, "'%s' (pid %d) has been stuck for %.1f s in '%s' and is restarted", c->name, (int)c->pid,
                  (double)(now - c->stuck_ms) / 1000, c->phase);
         note_add(a, "alert", "agent", text);
         child_kill(c);
@@ -77,7 +77,7 @@ void stuck_tick(struct agent *a)
     }
 }
 
-/* What the child tells of itself. */
+/* What the child reports about itself. */
 static void child_heard(struct child *c, const struct msg_in *in, int64_t now, const void *data, size_t len)
 {
     char phase[32];
@@ -101,14 +101,15 @@ static void child_heard(struct child *c, const struct msg_in *in, int64_t now, c
         buf_add(&c->gauges, data, len);
 }
 
-/* How the run stands, as the controller tells with its heartbeat: what status answers while it is away, and when it is over. */
+/* The run's state from the controller's heartbeat: the answer to status while the controller is away, and how the agent learns that
+ * the run is over. */
 static void detail_take(struct agent *a, const struct mval *detail, int64_t now, const void *data, size_t len)
 {
     char state[16];
     buf_clear(&a->detail);
     buf_add(&a->detail, data, len);
     a->detail_ms = now;
-    knobs_watch_take(&a->config, mval_get(detail, "knobs"));    // they may have been changed since
+    knobs_watch_take(&a->config, mval_get(detail, "knobs"));    // they may have changed since
     mval_text(detail, "state", state, sizeof state);
     if (!a->over && run_state_is_over(run_state_find(state))) {
         log_info("the run is over: %s", state);
@@ -117,7 +118,7 @@ static void detail_take(struct agent *a, const struct mval *detail, int64_t now,
     }
 }
 
-/* Tell those who listen. */
+/* Publish it to the listeners. */
 static void heartbeat_publish(struct agent *a, const char *name, const struct msg_in *in)
 {
     struct error err;
@@ -149,7 +150,7 @@ void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in,
     bool stop = !c || a->stop_ms;
     if (c && c->pid != pid) {
         if (c->pid == 0)
-            child_watch(c, pid);    // a life of before us
+            child_watch(c, pid);    // from before we started
         else
             stop = true;    // its place has been taken
     }
@@ -159,7 +160,7 @@ void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in,
             detail_take(a, mval_get(in->root, "detail"), now, data, len);
     }
     heartbeat_publish(a, name, in);
-    msg_begin(&m, MSG_OK);    // last: the answer frees the question's bytes
+    msg_begin(&m, MSG_OK);    // last, since the answer frees the request's bytes
     msg_str(&m, "order", stop ? "stop" : "go");
     if (msg_finish(&m, &err))
         request_answer(r, &m);

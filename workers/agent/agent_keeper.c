@@ -1,4 +1,4 @@
-/* The keeper: starts the agent, and starts it again whenever it has died before its work was done. */
+/* The keeper: starts the agent, and restarts it whenever it has died before its work was done. */
 #include "workers/agent/agent_parts.h"
 #include <poll.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 #include "protocol/run/run_failure.h"
 #include "protocol/run/spawn.h"
 
-static volatile sig_atomic_t signalled;    // a signal handler has no argument to hang state on
+static volatile sig_atomic_t signalled;    // a signal handler has no argument to carry state
 
 static void on_signal(UNUSED int sig)
 {
@@ -58,7 +58,7 @@ bool keeper_run(const char *run_dir, struct error *err)
         log_warn("the agent has ended before its work was done");
         if (n_quick >= 10) {
             log_last_line(run_dir, "agent", last, sizeof last);
-            snprintf(text, sizeof text, "the agent cannot run, it was started %d times: %.600s", n_quick, last);
+            snprintf(text, sizeof text, "the agent cannot run; it was started %d times: %.600s", n_quick, last);
             return run_failure_write(run_dir, text, err) && error_set(err, ERR_INTERNAL, "%s", text);
         }
         if (n_quick > 1)

@@ -1,4 +1,4 @@
-/* Events for the journal: asked of the controller until it has them. */
+/* Events for the journal: sent to the controller until it has them. */
 #include "workers/agent/agent_parts.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -6,8 +6,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 
-/* Put an event into the journal and on the operators' screens, by way of the controller. When NOTE_MAX wait already it is
- * in the log only. */
+/* Put an event into the journal and on the operators' screens, through the controller. When NOTE_MAX are already waiting, it goes
+ * into the log only. */
 void note_add(struct agent *a, const char *kind, const char *who, const char *text)
 {
     log_warn("%s: %s", who, text);

@@ -1,4 +1,4 @@
-/* agent_parts.h - the inside of the agent; only for agent_*.c. How it works is told in agent_cmd.c. */
+/* agent_parts.h - the inside of the agent; only for agent_*.c. agent_cmd.c explains how it works. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,30 +9,30 @@
 
 #define CHILD_MAX 80
 #define PENDING_MAX 128
-#define NOTE_MAX 16           // events on their way into the journal
-#define NOTE_LIMIT_MS 1000    // until one is told again: it is written once by its id
+#define NOTE_MAX 16           // most events on their way into the journal
+#define NOTE_LIMIT_MS 1000    // until one is sent again; its id makes sure that it is written once
 #define RESTART_MAX 16        // restarts remembered by the id of their command
-/* Tags of what is asked: places in pending, in note behind them, and a sample for the journal. */
+/* Tags of requests: indices in pending, then those in note, then a sample for the journal. */
 #define TAG_NOTE ((uint64_t)PENDING_MAX)
 #define TAG_SAMPLE (TAG_NOTE + NOTE_MAX)
 
 struct child {
     char name[64];
     const char *command;    // subcommand; NULL: the keeper, which is started but not watched for heartbeats
-    bool exporter;          // has no heartbeat, ends by itself, and may outlive the run until everything is out
+    bool exporter;          // has no heartbeat, ends by itself, and may outlive the run until everything is sent
     pid_t pid;              // 0: not running
     int pidfd;
     int64_t started_ms, next_ms;    // next_ms: when it may be started
     int n_restart, n_quick;
-    bool failed;         // an exporter: it has ended for good, and not because all was out
-    int64_t stuck_ms;    // since when its verdict has been stuck; 0: it is not
+    bool failed;         // an exporter: it has ended for good, with data unsent
+    int64_t stuck_ms;    // since when its verdict has been stuck; 0: it is not stuck
     /* its last heartbeat */
     int64_t heard_ms, start, phase_ms;
     char phase[32], waits_for[160];
     double progress;
     int64_t progress_ms;    // when progress last changed
-    double longest_s;       // longest stretch without progress that ended well, in this phase
-    struct buf gauges;      // the message they came in; the gate's has the processes of other nodes too
+    double longest_s;       // longest time without progress that ended well, in this phase
+    struct buf gauges;      // the message they came in; the gate's also has the processes of other nodes
     double cpu_s;           // processor seconds at sampled_ms
     double cpu_share, rss_mib, n_thread;
 };
@@ -43,12 +43,12 @@ struct pending {                // a request on its way to the controller, or wa
     struct peer *to;    // the controller, or the gate
     int64_t limit_ms, again_ms;
     bool open;                        // asked, not answered
-    const struct restart *restart;    // NULL; else waits for its child's new life
+    const struct restart *restart;    // NULL; else waits for its child's restart
 };
-struct restart {     // of a process, as an operator's command: carried out once, however often it is asked
+struct restart {     // a process that an operator's command restarted: carried out once, however often it is asked
     char id[128];    // "": free
     int child;
-    pid_t pid;    // of the life that was ended
+    pid_t pid;    // process id of the process that was killed
     int64_t start;
 };
 struct note {                                      // an event for the journal; asked again until the controller has it
@@ -63,41 +63,41 @@ struct agent {
     struct server *view;    // answers questions only
     struct publisher *telemetry, *view_telemetry;
     struct peer *controller;    // on a node: its uplink
-    struct peer *gate;          // NULL: the run takes in no nodes
+    struct peer *gate;          // NULL: the run does not accept nodes
     bool is_node;               // of another head (protocol/run/node.h)
     struct run_config config;
-    struct node_watch *node;    // the figures of host and devices
+    struct node_watch *node;    // figures of host and devices
     struct child child[CHILD_MAX];
     int n_child;
     struct pending pending[PENDING_MAX];
     struct restart restart[RESTART_MAX];
-    int n_restart;    // ever; the newest is at (n_restart - 1) % RESTART_MAX
+    int n_restart;    // in total; the newest is at (n_restart - 1) % RESTART_MAX
     struct note note[NOTE_MAX];
-    int64_t turned_ms;    // when the loop turned last
+    int64_t turned_ms;    // when the loop last turned
     int64_t kept_ms;      // when the last sample went to the journal; 0: none yet
     struct buf detail;    // the controller's last heartbeat
     int64_t detail_ms, ended_ms, stop_ms, sampled_ms;
     bool over;
-    bool waits_told;    // that the end waits for last answers: said in the log
+    bool waits_told;    // the log has said that the end waits for last answers
     char failure[1024];
 };
 
-/* ---- agent_children.c: processes are started, found dead and started again ---- */
-struct child *child_add(struct agent *a, const char *command, const char *name);    // NULL: there are too many
+/* ---- agent_children.c: processes are started, found dead and restarted ---- */
+struct child *child_add(struct agent *a, const char *command, const char *name);    // NULL: there are too many already
 struct child *child_find(struct agent *a, const char *name);                        // NULL: there is none
-void child_watch(struct child *c, pid_t pid);                                       // it lives, with this number
+void child_watch(struct child *c, pid_t pid);                                       // it is alive, with this process id
 void child_kill(const struct child *c);
 void children_tick(struct agent *a);
 int64_t children_due(const struct agent *a);    // these three: when the tick must be called next; INT64_MAX: not before something comes
-void agent_fail(struct agent *a, const char *text);    // the run is given up
-int pidfd_of(pid_t pid);                               // -1: it does not live
+void agent_fail(struct agent *a, const char *text);    // give up on the run
+int pidfd_of(pid_t pid);                               // -1: it is not alive
 
-/* ---- agent_heartbeat.c: what processes tell of themselves, and who is slow or stuck ---- */
-double silence_s(const struct agent *a);                                    // so long a silence tells
+/* ---- agent_heartbeat.c: what processes report about themselves, and which are slow or stuck ---- */
+double silence_s(const struct agent *a);                                    // a silence this long matters
 const char *child_verdict(const struct agent *a, const struct child *c);    // ok, slow or stuck
 void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in, const void *data, size_t len);
 void stuck_tick(struct agent *a);
-/* The process that others wait for, and why it is thought so; out stays "" when nothing is late. */
+/* The process that others wait for, and the reason; out stays "" when nothing is late. */
 void late_tell(const struct agent *a, char *out, size_t size);
 
 /* ---- agent_notes.c: events for the journal ---- */
@@ -112,15 +112,15 @@ void status_cached(struct agent *a, struct request *r);
 void telemetry_send(struct agent *a, const char *topic, const void *data, size_t len);
 void telemetry_tick(struct agent *a);
 
-/* ---- agent_pending.c: requests that wait for the controller, the gate or a process's new life ---- */
-/* Hold r for at most limit_ms; to ask the controller, call pending_ask next. NULL: too many wait, and r was refused. */
+/* ---- agent_pending.c: requests that wait for the controller, the gate or a process's restart ---- */
+/* Hold r for at most limit_ms; to ask the controller, call pending_ask next. NULL: too many are waiting, and r was refused. */
 struct pending *pending_new(struct agent *a, struct request *r, enum msg_type type, const void *data, size_t len, int64_t limit_ms);
 void pending_ask(struct agent *a, struct pending *x);
 void pending_answered(struct agent *a, struct net_event *ev);
 void pendings_tick(struct agent *a);
 int64_t pendings_due(const struct agent *a);
-bool restart_asked(struct agent *a, struct request *r, const struct msg_in *in);    // false: it is another command
+bool restart_asked(struct agent *a, struct request *r, const struct msg_in *in);    // false: it is a different command
 
 /* ---- agent_keeper.c ---- */
 MUST_USE bool keeper_run(const char *run_dir, struct error *err);
-#define QUICK_MS 8000    // a life that was shorter has failed at its start
+#define QUICK_MS 8000    // a process that lived shorter has failed at its start

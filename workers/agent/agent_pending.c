@@ -1,10 +1,10 @@
-/* Requests that wait: passed on to the controller or the gate, or for a process that an operator has restarted. */
+/* Waiting requests: those passed on to the controller or the gate, and those for a process that an operator has restarted. */
 #include "workers/agent/agent_parts.h"
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/clock.h"
 
-#define ASK_MS 5000    // until a request passed on is asked again
+#define ASK_MS 5000    // until a request passed on is sent again
 
 struct pending *pending_new(struct agent *a, struct request *r, enum msg_type type, const void *data, size_t len, int64_t limit_ms)
 {
@@ -18,7 +18,7 @@ struct pending *pending_new(struct agent *a, struct request *r, enum msg_type ty
             buf_add(&x->msg, data, len);
             return x;
         }
-    error_set(&err, ERR_FULL, "%d requests wait already", PENDING_MAX);
+    error_set(&err, ERR_FULL, "%d requests are waiting already", PENDING_MAX);
     request_refuse(r, &err);
     return NULL;
 }
@@ -28,7 +28,7 @@ void pending_ask(struct agent *a, struct pending *x)
     struct error err;
     struct msg_out m = { .buf = x->msg };
     int64_t left = x->limit_ms - clock_ms();
-    /* In pieces: an answer may be lost on its way, and asking again is safe (see pending_answered). */
+    /* In pieces: an answer may get lost, and asking again is safe (see pending_answered). */
     x->open = peer_ask(x->to, &m, MIN(MAX(left, 1), ASK_MS), (uint64_t)(x - a->pending), &err);
     x->again_ms = clock_ms() + 200;
 }
@@ -39,7 +39,7 @@ static void pending_end(struct pending *x)
     x->open = false;
 }
 
-/* A command that has not taken effect in time is refused with the name of what is late, which only we know. */
+/* A command that has not taken effect in time is refused with the name of the late process, which only the agent knows. */
 static bool refused_late(const struct agent *a, struct request *r, const struct net_event *ev)
 {
     struct msg_in in;
@@ -57,7 +57,8 @@ static bool refused_late(const struct agent *a, struct request *r, const struct 
     return true;
 }
 
-/* An answer goes back as it came. A lost one is asked for again until the limit: commands carry ids, the rest only reads. */
+/* An answer is passed back unchanged. A lost one is requested again until the limit: commands carry ids, and all other requests
+ * only read. */
 void pending_answered(struct agent *a, struct net_event *ev)
 {
     if (!a->pending[ev->tag].request)
@@ -86,7 +87,7 @@ void pending_answered(struct agent *a, struct net_event *ev)
     pending_end(x);
 }
 
-/* Has the process been heard since the restart? Who has no heartbeat lives when it has a process id. */
+/* Has the process been heard from since the restart? One without heartbeat counts as alive when it has a process id. */
 static bool child_lives_anew(const struct child *c, const struct restart *r)
 {
     bool beats = c->command && !c->exporter;
@@ -121,7 +122,7 @@ void pendings_tick(struct agent *a)
             if (child_lives_anew(c, x->restart)) {
                 struct msg_out m = MSG_OUT_INIT;
                 char text[128];
-                snprintf(text, sizeof text, "'%s' lives again, pid %d", c->name, (int)c->pid);
+                snprintf(text, sizeof text, "'%s' is running again, pid %d", c->name, (int)c->pid);
                 msg_begin(&m, MSG_OK);
                 msg_str(&m, "effect", text);
                 msg_i64(&m, "step", 0);
@@ -149,7 +150,7 @@ void pendings_tick(struct agent *a)
     }
 }
 
-/* Kill the process, unless the command of this id has done so before; the audit trail gets who, when and what. */
+/* Kill the process, unless the command with this id has already done so; the audit trail records who, when and what. */
 static const struct restart *restart_do(struct agent *a, const struct msg_in *in, struct error *err)
 {
     char name[64], id[128], who[128], text[256];
@@ -169,13 +170,13 @@ static const struct restart *restart_do(struct agent *a, const struct msg_in *in
     struct restart *r = &a->restart[a->n_restart++ % RESTART_MAX];
     *r = (struct restart){ .child = (int)(c - a->child), .pid = c->pid, .start = c->start };
     snprintf(r->id, sizeof r->id, "%s", id);
-    if (c->exporter && c->next_ms == INT64_MAX)    // it had ended by its own decision
+    if (c->exporter && c->next_ms == INT64_MAX)    // it had ended on its own
         c->next_ms = 0;
     if (c->pid) {
-        snprintf(text, sizeof text, "'%s' (pid %d) is killed and started again", c->name, (int)c->pid);
+        snprintf(text, sizeof text, "'%s' (pid %d) is killed and restarted", c->name, (int)c->pid);
         child_kill(c);
     } else {
-        snprintf(text, sizeof text, "'%s', which does not live, is started again", c->name);
+        snprintf(text, sizeof text, "'%s', which is not running, is started again", c->name);
     }
     note_add(a, "command", who, text);
     return r;

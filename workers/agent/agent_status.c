@@ -1,4 +1,4 @@
-/* The answer to status, from what the processes and the controller have told; once a second, what the processes use. */
+/* The answer to status, from what the processes and the controller have reported; and once per second, what the processes use. */
 #include "workers/agent/agent_parts.h"
 #include <inttypes.h>
 #include <math.h>
@@ -27,7 +27,7 @@ static void child_sample(struct child *c, double passed_s)
     size_t n = fread(line, 1, sizeof line - 1, f);
     fclose(f);
     line[n] = 0;
-    const char *p = strrchr(line, ')');    // the name may hold anything
+    const char *p = strrchr(line, ')');    // the name may contain anything
     if (!p
         || sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" PRIu64 " %" PRIu64 " %*d %*d %*d %*d %ld %*d %*u %*u %ld", &utime,
                   &stime, &n_thread, &rss)
@@ -46,8 +46,8 @@ static void alarm_note(void *ctx, const char *text)
     note_add(ctx, "alert", "agent", text);
 }
 
-/* Once a second: what the processes use, what the node's sampler has, and now and then a sample for the journal. A lost one is
- * not asked again. */
+/* Once per second: what the processes use, what the node's sampler has, and now and then a sample for the journal. A lost sample is
+ * not sent again. */
 void telemetry_tick(struct agent *a)
 {
     struct node_process process[CHILD_MAX];
@@ -67,10 +67,10 @@ void telemetry_tick(struct agent *a)
     }
     node_watch_tick(a->node, process, n, alarm_note, a);
     if (!a->detail_ms || a->over || (a->kept_ms && (double)(now - a->kept_ms) < 1000 * a->config.telemetry_s))
-        return;    // no controller has been heard of yet, or it is not time
+        return;    // no controller has been heard from yet, or it is not time
     if (node_watch_sample_write(a->node, &m)) {
         if (!msg_finish(&m, &err) || !peer_ask(a->controller, &m, NOTE_LIMIT_MS, TAG_SAMPLE, &err))
-            log_debug("a sample is not kept: %s", err.text);
+            log_debug("a sample is not recorded: %s", err.text);
         a->kept_ms = now;
     }
     msg_release(&m);
@@ -105,9 +105,9 @@ static void processes_write(struct agent *a, struct msg_out *m)
         snprintf(waits, sizeof waits, "%s", c->waits_for);
         if (!c->pid)
             snprintf(waits, sizeof waits,
-                     c->failed                                ? "an operator: it has failed, see its log; 'ctl restart' starts it again"
+                     c->failed                                ? "an operator: it has failed; see its log, 'ctl restart' starts it again"
                      : c->exporter && c->next_ms == INT64_MAX ? "ended; see its log"
-                                                              : "being started again");
+                                                              : "being restarted");
         else if (heard && silent_s > silence_s(a))
             snprintf(waits, sizeof waits, "no sign of life for %.0f s", silent_s);
         msg_map(m, NULL);
@@ -135,7 +135,7 @@ static void processes_write(struct agent *a, struct msg_out *m)
         msg_end(m);
         msg_end(m);
     }
-    for (int i = 0; i < a->n_child; i++) {    // those of other nodes, as the gate has told
+    for (int i = 0; i < a->n_child; i++) {    // those of other nodes, as reported by the gate
         struct msg_in in;
         struct error err;
         const struct buf *b = &a->child[i].gauges;
@@ -157,7 +157,7 @@ static void processes_write(struct agent *a, struct msg_out *m)
     msg_end(m);
 }
 
-/* The figures of other nodes, as the gate has told. */
+/* The figures of other nodes, as reported by the gate. */
 static void nodes_write(struct agent *a, struct msg_out *m)
 {
     struct msg_in in;
@@ -170,7 +170,7 @@ static void nodes_write(struct agent *a, struct msg_out *m)
     msg_in_release(&in);
 }
 
-/* detail: the controller's fields; NULL: never heard. */
+/* detail: the controller's fields; NULL: never heard from. */
 void status_answer(struct agent *a, struct request *r, const struct mval *detail, double controller_s)
 {
     struct error err;
@@ -188,7 +188,7 @@ void status_answer(struct agent *a, struct request *r, const struct mval *detail
         memcpy(key, k, len);
         key[len] = 0;
         if (strcmp(key, "v") && strcmp(key, "t") && strcmp(key, "name") && strcmp(key, "dir") && strcmp(key, "processes")
-            && strcmp(key, "nodes") && !node_figures_key(key))    // a node's controller is its head, which tells of itself
+            && strcmp(key, "nodes") && !node_figures_key(key))    // a node's controller is its head, which reports its own
             msg_copy(&m, key, mval_at(detail, i));
     }
     if (!detail) {

@@ -47,7 +47,7 @@
 #define RECENT_MAX 16                // groups kept as bytes for the operator's screen
 #define BATCH_MAX TRAIN_BATCH_MAX    // groups of a train batch
 #define CHECKPOINT_MAX 256           // remembered
-#define COUNT_MAX 12                 // numbers in totals and waste
+#define COUNT_MAX 16                 // numbers in totals and waste
 
 enum pause_depth {
     PAUSE_NONE,

@@ -18,12 +18,32 @@ void waste_add(struct waste *w, const struct group_summary *group, double low, d
         *w = (struct waste){ 0 };
         return;
     }
+    w->n_group++;
     w->n_sample += group->n_sample;
+    w->n_format += llround(group->format_sum);
+    w->n_right += llround(group->ans_sum);
     w->n_left_out += group->n_left_out;
     w->n_timeout += group->n_timeout;
     w->n_error += group->n_error;
     if (reason[0])
         snprintf(w->reason, sizeof w->reason, "%s", reason);
+}
+
+/* All were scored, and all filtered: what the answers lack. */
+static const char *filtered_text(const struct waste *w, char *out, size_t size)
+{
+    int n = snprintf(out, size, "all of the last %" PRId64 " groups were filtered: ", w->n_group);
+    if (w->n_format == 0 && w->n_right == 0)
+        snprintf(out + n, size - (size_t)n,
+                 "0 of %" PRId64 " answers have the right format; check the prompt, the chat template and reward_type: the reward finds "
+                 "nothing to score",
+                 w->n_sample);
+    else
+        snprintf(out + n, size - (size_t)n, "%" PRId64 " of %" PRId64 " answers are right; %s", w->n_right, w->n_sample,
+                 w->n_right == 0             ? "take easier prompts, raise max_new_tokens if answers are cut, or widen filter_range"
+                 : w->n_right == w->n_sample ? "take harder prompts, or widen filter_range"
+                                             : "filter_range keeps none of these prompts: widen it, or take other prompts");
+    return out;
 }
 
 const char *waste_text(const struct waste *w, char *out, size_t size)
@@ -34,11 +54,7 @@ const char *waste_text(const struct waste *w, char *out, size_t size)
         return out;
     }
     if (w->n_left_out == 0) {
-        snprintf(out, size,
-                 "the groups of the last %" PRId64 " samples were all filtered; look at the accuracy in the rollouts: filter_range "
-                 "keeps none of these prompts, so take easier or harder ones, or widen it",
-                 w->n_sample);
-        return out;
+        return filtered_text(w, out, size);
     }
     if (w->n_left_out == w->n_sample)
         n = snprintf(out, size, "the last %" PRId64 " samples were all left out", w->n_sample);

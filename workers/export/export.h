@@ -1,7 +1,7 @@
 /* export.h - the kinds of export: one table behind 'rollcall export KIND RUN_DIR' and behind the exporters of a live run
  *
- * An exporter is a process of its own. It reads the journal, never writes to it, and ends by itself when the run has ended and
- * everything is out, unless it was asked to serve on. */
+ * An exporter is a separate process. It reads the journal, never writes to it, and ends by itself when the run has ended and
+ * everything is sent, unless it was asked to keep serving. */
 #pragma once
 #include <stdbool.h>
 #include <stdio.h>
@@ -9,9 +9,9 @@
 
 struct export_request {
     const char *run_dir;
-    bool follow;               // go on while the run goes on
+    bool follow;               // continue while the run is going
     const char *series;        // comma-separated names, NULL: all
-    bool nodes;                // csv, jsonl: what was sampled of hosts and GPUs instead of the steps' metrics
+    bool nodes;                // csv, jsonl: samples of hosts and GPUs instead of the steps' metrics
     const char *out_path;      // file to write; NULL: standard output
     const char *listen;        // openmetrics: HOST:PORT
     const char *token_file;    // openmetrics: bearer token, or NULL
@@ -29,6 +29,6 @@ bool export_csv(const struct export_request *r, struct error *err);
 bool export_jsonl(const struct export_request *r, struct error *err);
 bool export_tensorboard(const struct export_request *r, struct error *err);
 bool export_openmetrics(const struct export_request *r, struct error *err);
-bool export_wandb(const struct export_request *r, struct error *err);    // online or offline, as asked
+bool export_wandb(const struct export_request *r, struct error *err);    // online or offline, as requested
 bool export_wandb_online(const struct export_request *r, struct error *err);
 bool export_wandb_offline(const struct export_request *r, struct error *err);

@@ -1,4 +1,4 @@
-/* rollcall export: carry a run's series elsewhere */
+/* rollcall export: export a run's series */
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/buf.h"
@@ -13,16 +13,16 @@ static bool export_cmd(int argc, char **argv, struct error *err)
     struct export_request r = { 0 };
     const char *operand[2];
     struct cli_option options[] = {
-        { "follow", "f", CLI_FLAG, &r.follow, NULL, "go on while the run goes on" },
+        { "follow", "f", CLI_FLAG, &r.follow, NULL, "continue while the run is going" },
         { "series", NULL, CLI_STR, &r.series, "NAMES", "csv, jsonl: only these metrics, separated by commas" },
-        { "nodes", NULL, CLI_FLAG, &r.nodes, NULL, "csv, jsonl: the figures of hosts and GPUs instead of the steps' metrics" },
+        { "nodes", NULL, CLI_FLAG, &r.nodes, NULL, "csv, jsonl: figures of hosts and GPUs instead of the steps' metrics" },
         { "out", "o", CLI_STR, &r.out_path, "PATH", "write here instead of the usual place; an existing file is not overwritten" },
         { "offline", NULL, CLI_FLAG, &r.offline, NULL, "wandb: write a directory that 'wandb sync' uploads" },
-        { "listen", NULL, CLI_STR, &r.listen, "HOST:PORT", "openmetrics: where to serve" },
-        { "token-file", NULL, CLI_STR, &r.token_file, "FILE", "openmetrics: ask for this bearer token" },
+        { "listen", NULL, CLI_STR, &r.listen, "HOST:PORT", "openmetrics: address to serve at" },
+        { "token-file", NULL, CLI_STR, &r.token_file, "FILE", "openmetrics: require this bearer token" },
     };
     struct buf about = BUF_INIT;
-    buf_str(&about, "Carries a live or finished run's metrics elsewhere. KIND is one of:\n");
+    buf_str(&about, "Exports a live or finished run's metrics. KIND is one of:\n");
     for (int i = 0; i < n_export_kinds; i++)
         buf_fmt(&about, "  %-12s %s\n", export_kinds[i].name, export_kinds[i].help);
     struct cli cli = { "rollcall export", buf_text(&about), "KIND RUN_DIR", options, ARRAY_SIZE(options), operand, 2 };
@@ -31,7 +31,7 @@ static bool export_cmd(int argc, char **argv, struct error *err)
     if (!ok || cli.help_wanted)
         return ok;
     if (cli.n_operands < 2)
-        return error_set(err, ERR_USAGE, "say what to export and from which run; see 'rollcall export --help'");
+        return error_set(err, ERR_USAGE, "name what to export and from which run; see 'rollcall export --help'");
     secret_process();
     r.run_dir = operand[1];
     if (!path_is_dir(r.run_dir))
@@ -43,4 +43,4 @@ static bool export_cmd(int argc, char **argv, struct error *err)
 }
 
 const struct subcommand export_subcommand = { "export", export_cmd,
-                                              "carry a run's metrics elsewhere: CSV, JSON lines, TensorBoard, OpenMetrics" };
+                                              "export a run's metrics: CSV, JSON lines, TensorBoard, OpenMetrics, wandb" };

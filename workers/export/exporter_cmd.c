@@ -1,4 +1,4 @@
-/* rollcall exporter (internal): one exporter of a live run, as the agent starts it by its run file: --name "export KIND" */
+/* rollcall exporter (internal): one exporter of a live run, started by the agent as the run file says: --name "export KIND" */
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,8 @@
 
 #define JOURNAL_WAIT_S 60
 
-/* The agent starts the controller and us at once: wait until there is a journal with its tables, or nobody to make one. */
+/* The agent starts the controller and the exporter at the same time: wait until there is a journal with its tables, or no process
+ * left to make one. */
 static void journal_await(const char *run_dir)
 {
     int64_t until = clock_ms() + JOURNAL_WAIT_S * 1000;
@@ -49,7 +50,7 @@ static bool exporter_cmd(int argc, char **argv, struct error *err)
         return cli.help_wanted;
     if (!r.run_dir || strncmp(name, "export ", 7) != 0)
         return error_set(err, ERR_USAGE, "an exporter needs --run DIR and --name 'export KIND'");
-    close(RUN_LOCK_FD);    // the run is over when its own processes are, however long a server takes to hear of it
+    close(RUN_LOCK_FD);    // the run is over when its own processes are, however long it takes to tell a server
     log_component(name);
     secret_process();
     run_config_init(&config);

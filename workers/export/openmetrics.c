@@ -1,7 +1,7 @@
-/* OpenMetrics 1.0 text over HTTP: GET /metrics gives the newest value of every series and the newest sample of each
- * node, labelled with node and gpu. Off unless asked;
- * 'rollcall export openmetrics RUN_DIR --listen 127.0.0.1:9464', or metrics_listen in the run file. With a token file, a
- * request must bring 'Authorization: Bearer TOKEN', compared in constant time. */
+/* OpenMetrics 1.0 text over HTTP: GET /metrics returns the newest value of every series and the newest sample of each node,
+ * labelled with node and gpu. Off by default; turned on by 'rollcall export openmetrics RUN_DIR --listen 127.0.0.1:9464', or by
+ * metrics_listen in the run file. With a token file, a request must have 'Authorization: Bearer TOKEN', compared in constant time.
+ * */
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
+#include "protocol/base/bearer.h"
 #include "protocol/base/clock.h"
-#include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/telemetry.h"
@@ -20,10 +20,9 @@
 #include "workers/export/rows.h"
 
 #define SERIES_MAX 4096
-#define TOKEN_MAX 512
 #define NODES_MAX 64
 #define LOOK_MS 1000    // between two looks whether the run goes on
-#define STALE_S 60      // a sample that is older than this and three times what lay between the last two is not served
+#define STALE_S 60      // a sample older than this, and than three times the interval between the last two, is not served
 
 struct newest {
     char name[128];    // as in the journal
@@ -31,7 +30,7 @@ struct newest {
 };
 struct node_newest {
     char name[128];
-    double wall_s, gap_s;                                      // of the last sample; between it and the one before
+    double wall_s, gap_s;                                      // time of the last sample; interval between it and the one before
     double host[HOST_FIELD_N], gpu[NODE_GPUS][GPU_FIELD_N];    // NAN: not known
 };
 struct endpoint {
@@ -42,7 +41,7 @@ struct endpoint {
     struct node_newest *node;    // (n_node), of NODES_MAX
     int n_node;
     int64_t step, sample_seq;
-    char token[TOKEN_MAX];    // "" : none asked for
+    char token[BEARER_MAX];    // "": none asked for
     char run_dir[PATH_MAX];
     struct buf *text;    // the answer's, while a page is printed
 };
@@ -50,7 +49,7 @@ struct endpoint {
 static const struct {
     const char *unit, *suffix, *tail;
 } units[] = {
-    // tail: how the journal's name says the unit, taken off
+    // tail: the unit's form in the journal's name, which is cut off
     { "s", "seconds", "_s" },       { "ms", "milliseconds", "_ms" },
     { "tok", "tokens", "" },        { "tok/s", "tokens_per_second", "_tok_per_s" },
     { "nat", "nats", "" },          { "step", "steps", "" },
@@ -60,7 +59,7 @@ static const struct {
 static bool newest_see(void *arg, const struct journal_step *row)
 {
     struct endpoint *e = arg;
-    e->step = MAX(e->step, row->step);    // an evaluation's row is of a step before
+    e->step = MAX(e->step, row->step);    // an evaluation's row belongs to an earlier step
     for (int i = 0; i < row->n; i++) {
         int at = 0;
         while (at < e->n_series && strcmp(e->series[at].name, row->metric[i].name) != 0)
@@ -74,7 +73,7 @@ static bool newest_see(void *arg, const struct journal_step *row)
     return true;
 }
 
-/* rollcall_train_loss, rollcall_time_step_seconds: letters, digits and '_', the unit behind. */
+/* rollcall_train_loss, rollcall_time_step_seconds: letters, digits and '_', with the unit at the end. */
 static void name_print(char *out, size_t size, const char *name, const char *suffix, const char *tail)
 {
     int n = snprintf(out, size, "rollcall_%s", name);
@@ -128,7 +127,7 @@ static bool sample_see(void *arg, const struct journal_sample *s)
     return true;
 }
 
-/* A label's value: what OpenMetrics escapes is escaped. */
+/* A label's value, escaped as OpenMetrics requires. */
 static void label_print(struct buf *b, const char *name, const char *value)
 {
     buf_fmt(b, "%s=\"", name);
@@ -140,7 +139,7 @@ static void label_print(struct buf *b, const char *name, const char *value)
     buf_char(b, '"');
 }
 
-/* One family of a node's figures; gpu_field -1: the host's. Nothing is written when nobody knows the figure. */
+/* One family of a node's figures; gpu_field -1: the host's. Nothing is written when no node has the figure. */
 static void family_print(struct endpoint *e, const struct telemetry_field *f, const char *kind, int host_field, int gpu_field, double now_s)
 {
     struct buf *b = e->text;
@@ -173,7 +172,7 @@ static void page_print(struct endpoint *e)
 {
     double now_s = clock_wall_s();
     struct buf *b = e->text;
-    value_print(b, "rollcall_up", NULL, "1 while the run's processes are there", run_goes_on(e->journal, e->run_dir));
+    value_print(b, "rollcall_up", NULL, "1 while the run's processes are running", run_goes_on(e->journal, e->run_dir));
     value_print(b, "rollcall_optimizer_steps", "steps", "optimizer steps done", (double)e->step);
     for (int i = 0; i < e->n_series; i++) {
         int id = metric_find(e->series[i].name);
@@ -198,24 +197,11 @@ static void page_print(struct endpoint *e)
     buf_str(b, "# EOF\n");
 }
 
-static bool token_matches(const struct endpoint *e, const char *got)
-{
-    if (!e->token[0])
-        return true;
-    if (!got || strncmp(got, "Bearer ", 7) != 0)
-        return false;
-    size_t want_len = strlen(e->token), len = strlen(got + 7);
-    unsigned char diff = want_len != len;
-    for (size_t i = 0; i < len && i < TOKEN_MAX; i++)
-        diff |= (unsigned char)(got[7 + i] ^ e->token[i % (want_len ? want_len : 1)]);
-    return diff == 0;
-}
-
 static void metrics_get(void *arg, const struct page_request *request, struct page_answer *a)
 {
     struct endpoint *e = arg;
     struct error err = { 0 };
-    if (!token_matches(e, request->authorization)) {
+    if (e->token[0] && !bearer_matches(e->token, request->authorization)) {
         a->status = 401;
         a->header = "WWW-Authenticate: Bearer\r\n";
     } else if (!rows_read(e->journal, &e->cursor, newest_see, e, &err)
@@ -227,19 +213,6 @@ static void metrics_get(void *arg, const struct page_request *request, struct pa
         page_print(e);
         a->type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     }
-}
-
-static bool token_read(struct endpoint *e, const char *path, struct error *err)
-{
-    struct buf b = BUF_INIT;
-    bool ok = file_read_text(&b, path, TOKEN_MAX - 1, err);
-    size_t len = strcspn(buf_text(&b), "\r\n");
-    if (ok && len == 0)
-        ok = error_set(err, ERR_DATA, "'%s' holds no token", path);
-    if (ok)
-        snprintf(e->token, sizeof e->token, "%.*s", (int)len, buf_text(&b));
-    buf_release(&b);
-    return ok;
 }
 
 bool export_openmetrics(const struct export_request *r, struct error *err)
@@ -255,9 +228,9 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
     if (!colon || colon == r->listen)
         return error_set(err, ERR_USAGE, "'--listen' needs HOST:PORT, e.g. 127.0.0.1:9464 (port 0: a free one)");
     if (r->token_file)
-        TRY(token_read(&e, r->token_file, err));
+        TRY(bearer_read(e.token, r->token_file, err));
     TRY(e.journal = journal_open_reader(r->run_dir, err));
-    e.sample_seq = MAX(journal_last_sample(e.journal) - 4 * NODES_MAX, (int64_t)0);    // older ones are of no use here
+    e.sample_seq = MAX(journal_last_sample(e.journal) - 4 * NODES_MAX, (int64_t)0);    // older samples are of no use here
     if (!(e.series = calloc(SERIES_MAX, sizeof *e.series)) || !(e.node = calloc(NODES_MAX, sizeof *e.node))) {
         error_set(err, ERR_NO_MEMORY, "no memory for the metrics page");
         goto out;

@@ -29,7 +29,7 @@ bool cursor_read(struct cursor *c, const char *run_dir, const char *name, struct
     if (!path_exists(path))
         return true;
     bool ok = file_read(&text, path, 4096, err);
-    int64_t seq, step, extra, eval_step = -1;    // evaluations were not sent by older versions
+    int64_t seq, step, extra, eval_step = -1;    // older versions did not send evaluations
     if (ok
         && sscanf(buf_text(&text), "seq %" PRId64 " step %" PRId64 " extra %" PRId64 " eval %" PRId64, &seq, &step, &extra, &eval_step) < 3)
         ok = error_set(err, ERR_DATA, "'%s' is not a cursor; remove it to send the run from its beginning", path);
@@ -55,8 +55,8 @@ struct once {
     void *arg;
     bool stopped;
     struct journal *journal;
-    double wall_s;    // of the newest step handed out now
-    /* an evaluation being put together: all sets of one step are one row */
+    double wall_s;    // time of the newest step handed out in this call
+    /* the evaluation being collected: all sets of one step are one row */
     int64_t eval_step;
     int n_eval;
     char name[EVAL_SET_MAX][96];
@@ -95,11 +95,11 @@ static bool eval_flush(struct once *o)
 {
     if (o->n_eval == 0 || o->stopped)
         return !o->stopped;
-    /* the table of evaluations has no time, but an event was written with each */
+    /* the table of evaluations has no time, but each has an event with its time */
     struct eval_time t = { o->eval_step, o->wall_s > 0 ? o->wall_s : clock_wall_s() };
     struct error ignored;
     if (!journal_events_read(o->journal, 0, "eval", eval_time_see, &t, &ignored))
-        log_debug("no time of an evaluation: %s", ignored.text);
+        log_debug("no time for an evaluation: %s", ignored.text);
     struct journal_step row = { .seq = o->cursor->seq, .step = o->eval_step, .wall_s = t.wall_s, .metric = o->eval, .n = o->n_eval };
     o->n_eval = 0;
     o->stopped = !o->fn(o->arg, &row);
@@ -108,7 +108,7 @@ static bool eval_flush(struct once *o)
     return !o->stopped;
 }
 
-/* They come in order of their steps. */
+/* They come in the order of their steps. */
 static bool eval_once(void *arg, const struct journal_eval *e)
 {
     struct once *o = arg;

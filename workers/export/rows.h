@@ -1,18 +1,18 @@
-/* rows.h - a run's steps for those who carry them elsewhere: each step once, also after a rollback
+/* rows.h - a run's steps for exporters: each step once, even after a rollback
  *
- * Reads the journal's tail behind a cursor that survives kills (a file in RUN/export/NAME/), in the exporter's own process, so
+ * Reads the journal from a cursor that survives kills (a file in RUN/export/NAME/), in the exporter's own process, so
  * that nothing here can slow training. After a rollback the run repeats steps with the same numbers; a step that was handed
- * out is not handed out again. Evaluations come as rows of their own, all sets of a step in one, with the mean of each as
- * eval/SET, as wandb gets it, and the time at which it was done. One thread. */
+ * out is not handed out again. Evaluations are separate rows, one for all sets of a step, with the mean of each as eval/SET, as
+ * sent to wandb, and the time of the evaluation. One thread. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
 #include "protocol/run/journal.h"
 
-/* Where an exporter stands; a plain value kept in its cursor file. */
+/* An exporter's position; a plain value kept in its cursor file. */
 struct cursor {
-    int64_t seq;          // of the last journal row looked at
+    int64_t seq;          // seq of the last journal row looked at
     int64_t step;         // the last step handed out
     int64_t extra;        // the exporter's own: bytes written, rows sent, ...
     int64_t eval_step;    // the last step whose evaluations were handed out; -1: none
@@ -22,13 +22,13 @@ struct cursor {
 MUST_USE bool cursor_read(struct cursor *c, const char *run_dir, const char *name, struct error *err);
 MUST_USE bool cursor_write(const struct cursor *c, const char *run_dir, const char *name, struct error *err);
 
-/* Hand every new step to fn (journal.h's form), then every new evaluation in the same form, and move the cursor in memory. fn
- * returning false stops before that row is counted as handed out. */
+/* Pass every new step to fn (in journal.h's form), then every new evaluation in the same form, and move the cursor in memory. When
+ * fn returns false, reading stops and that row does not count as handed out. */
 MUST_USE bool rows_read(struct journal *j, struct cursor *c, journal_step_fn *fn, void *arg, struct error *err);
 
-/* How the run ended, from the newest state its journal tells: exit code 0 finished, 3 stopped, 1 failed; -1 while it has not. */
+/* How the run ended, from the newest state in its journal: exit code 0 finished, 3 stopped, 1 failed; -1 while it has not ended. */
 int run_exit_code(struct journal *j);
-/* Is the run still going? Its lock is held, and its journal tells of no end. */
+/* Is the run still going? That is: its lock is held, and its journal has no end. */
 bool run_goes_on(struct journal *j, const char *run_dir);
 /* Wait until there may be something new: the journal's files change, or limit_ms pass. */
 void rows_wait(const char *run_dir, int64_t limit_ms);

@@ -2,7 +2,7 @@
  * Events. Fields used, from tensorflow's event.proto and summary.proto:
  *   Event   1 wall_time (double)  2 step (int64)  3 file_version (string)  5 summary
  *   Summary 1 value { 1 tag (string)  2 simple_value (float) }
- * The cursor remembers how many bytes were whole: after a kill the file is cut back to there, so no step stands twice. */
+ * The cursor remembers how many bytes were complete: after a kill the file is cut back to there, so no step appears twice. */
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>

@@ -1,5 +1,5 @@
-/* CSV and JSON lines. Numbers are printed so that they read back to the same double; what is not known is empty in CSV and
- * absent in JSON. Steps that a rollback took back are not printed twice: of a finished run one sees each step once. */
+/* CSV and JSON lines. Numbers are printed so that they read back to the same double; unknown values are empty in CSV and absent in
+ * JSON. Steps undone by a rollback are not printed twice: for a finished run each step is printed once. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 struct columns {
     char *name[COLUMN_MAX];    // owned
     int n;
-    bool fixed;    // --series: no others are added
+    bool fixed;    // --series: add no others
 };
 
 static int column_find(const struct columns *c, const char *name)
@@ -84,10 +84,10 @@ struct printer {
     FILE *out;
     bool csv, nodes;    // nodes: samples of hosts and GPUs rather than steps
     struct columns columns;
-    int64_t sample_seq;    // of the last sample printed
+    int64_t sample_seq;    // seq of the last sample printed
 };
 
-/* A CSV cell (RFC 4180): quoted where it must be, quotes in it doubled. */
+/* A CSV cell (RFC 4180): quoted where necessary, with quotes in it doubled. */
 static void cell_print(FILE *out, const char *text)
 {
     bool quoted = strpbrk(text, ",\"\r\n") != NULL;
@@ -198,8 +198,8 @@ static void columns_of_sets(struct columns *c, const char *run_dir)
     free(config);
 }
 
-/* The columns are those that the journal has now, and one for each evaluation set: others that come later have no place in a CSV
- * file that has begun. */
+/* The columns are those that the journal has now, plus one for each evaluation set: series that come later cannot be added to a CSV
+ * file once its header is written. */
 static bool csv_head(struct printer *p, struct journal *j, const char *run_dir, struct error *err)
 {
     bool ok = p->columns.fixed
@@ -225,7 +225,7 @@ static bool text_export(const struct export_request *r, bool csv, struct error *
     struct journal *j = journal_open_reader(r->run_dir, err);
     if (!j)
         return false;
-    if (r->out_path && !(p.out = fopen(r->out_path, "wxe"))) {    // nothing existing is overwritten
+    if (r->out_path && !(p.out = fopen(r->out_path, "wxe"))) {    // never overwrite an existing file
         error_errno(err, "cannot create '%s'", r->out_path);
         journal_close(j);
         return false;
@@ -234,7 +234,7 @@ static bool text_export(const struct export_request *r, bool csv, struct error *
     if (csv)
         TRY(csv_head(&p, j, r->run_dir, err));
     for (;;) {
-        bool last = !r->follow || !run_goes_on(j, r->run_dir);    // asked before reading, so that the end is not missed
+        bool last = !r->follow || !run_goes_on(j, r->run_dir);    // checked before reading, so that the end is not missed
         TRY(p.nodes ? journal_samples_read(j, p.sample_seq, sample_print, &p, err) : rows_read(j, &cursor, step_print, &p, err));
         if (fflush(p.out) != 0) {
             error_errno(err, "cannot write '%s'", r->out_path ? r->out_path : "standard output");

@@ -1,6 +1,6 @@
-/* What a run says to a wandb server, and how long it insists: GraphQL for the run itself, the file stream for its rows, PUTs of
- * files. A request is repeated with the same bytes until it is answered, finally refused, or the run's end has been over for
- * finish_s. */
+/* A run's requests to a wandb server, and how long they are repeated: GraphQL for the run itself, the file stream for its rows,
+ * PUTs of files. A request is repeated with the same bytes until it is answered, finally refused, or finish_s after the run's end.
+ * */
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
@@ -14,7 +14,7 @@
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
 
-#define GRAPHQL_TRIES 20    // of who sends a finished run by hand; beside a live run there is no limit but its end
+#define GRAPHQL_TRIES 20    // when a finished run is sent by hand; for a live run the only limit is its end
 #define UPLOAD_TRIES 5
 #define UPLOAD_HEADERS 16
 #define RATE_WAIT_MAX_S 300    // the longest pause that a server's rate limit may ask for between two sends
@@ -65,10 +65,10 @@ void wandb_status_write(const struct wandb_setup *s, const char *fmt, ...)
     text[n++] = '\n';
     snprintf(path, sizeof path, "%s/export/wandb/status", s->run_dir);
     if (!file_write(path, text, (size_t)n, &ignored))
-        log_warn("the wandb status cannot be kept: %s", ignored.text);
+        log_warn("the wandb status cannot be written: %s", ignored.text);
 }
 
-/* ---- insisting ---- */
+/* ---- repeating ---- */
 
 static bool past_deadline(const struct wandb_client *c)
 {
@@ -81,7 +81,7 @@ void wandb_client_look(struct wandb_client *c)
         c->deadline_ms = clock_ms() + (int64_t)(c->setup->finish_s * 1000);
 }
 
-/* Wait before a repetition, in pieces, so that the run's end is seen; not beyond the deadline. */
+/* Wait before a repetition, in pieces, so that the run's end is noticed; not past the deadline. */
 static void wait_out(struct wandb_client *c, double seconds)
 {
     int64_t until = clock_ms() + (int64_t)(seconds * 1000);
@@ -91,12 +91,12 @@ static void wait_out(struct wandb_client *c, double seconds)
     }
 }
 
-/* What a refusal says, without the request. */
+/* The message of a refusal, without the request. */
 static bool refusal(const struct http_reply *reply, const char *what, struct error *err)
 {
     if (reply->status >= 300 && reply->status < 400)
         return error_set(err, ERR_REFUSED,
-                         "the wandb server sends the %s elsewhere (HTTP %ld); no redirect is followed with a key: "
+                         "the wandb server redirects the %s (HTTP %ld); redirects are not followed with a key: "
                          "name the right server in wandb_base_url",
                          what, reply->status);
     json_t *root = json_loads(buf_text(&reply->body), 0, NULL);
@@ -110,7 +110,7 @@ static bool refusal(const struct http_reply *reply, const char *what, struct err
     return false;
 }
 
-/* POST body until an answer of 2xx (reply is the caller's to release), a final refusal (ERR_REFUSED), the deadline or the most
+/* POST body until a 2xx answer (the caller releases reply), a final refusal (ERR_REFUSED), the deadline or the maximum number of
  * tries (ERR_TIMEOUT). */
 static bool post(struct wandb_client *c, const char *url, const char *what, const char *const *header, const char *body, size_t len,
                  double limit_s, int tries, bool conflict_passes, struct http_reply *reply, struct error *err)
@@ -137,7 +137,7 @@ static bool post(struct wandb_client *c, const char *url, const char *what, cons
             error_set(&why, ERR_IO, "HTTP %ld", reply->status);
         buf_release(&reply->body);
         if (past_deadline(c) || n == tries)
-            return error_set(err, ERR_TIMEOUT, "wandb did not take the %s: %s", what, why.text);
+            return error_set(err, ERR_TIMEOUT, "wandb did not accept the %s: %s", what, why.text);
         wandb_status_write(c->setup, "waiting: the %s is repeated in %.1f s (%s)", what, wait, why.text);
         log_debug("wandb: the %s is repeated in %.1f s (%s)", what, wait, why.text);
         wait_out(c, wait);
@@ -179,7 +179,7 @@ void wandb_features_ask(struct wandb_client *c)
     struct error why;
     size_t i;
     if (!graphql(c, "ServerFeaturesQuery", features_query, json_object(), &data, &why)) {
-        log_debug("wandb: what the server offers is not known: %s", why.text);
+        log_debug("wandb: the server's features are not known: %s", why.text);
         return;
     }
     json_array_foreach(json_object_get(json_object_get(data, "serverInfo"), "features"), i, feature)
@@ -217,7 +217,7 @@ bool wandb_resume_ask(struct wandb_client *c, struct wandb_resume *r, struct err
     json_t *bucket = json_object_get(json_object_get(data, "model"), "bucket");
     const char *config = json_string_value(json_object_get(bucket, "wandbConfig"));
     json_t *started = config ? json_loads(config, 0, NULL) : NULL;
-    if (json_object_get(started, "t")) {    // what is there without it has never really begun
+    if (json_object_get(started, "t")) {    // a run without it has never really started
         const char *id = json_string_value(json_object_get(bucket, "id"));
         r->exists = true;
         r->n_history = json_integer_value(json_object_get(bucket, "historyLineCount"));
@@ -231,7 +231,7 @@ bool wandb_resume_ask(struct wandb_client *c, struct wandb_resume *r, struct err
     if (r->exists && strcmp(s->resume, "never") == 0)
         return error_set(err, ERR_REFUSED, "wandb has a run '%s' already, and WANDB_RESUME is never", s->run_id);
     if (!r->exists && strcmp(s->resume, "must") == 0)
-        return error_set(err, ERR_REFUSED, "wandb has no run '%s' to go on with, and WANDB_RESUME is must", s->run_id);
+        return error_set(err, ERR_REFUSED, "wandb has no run '%s' to continue, and WANDB_RESUME is must", s->run_id);
     return true;
 }
 
@@ -308,7 +308,7 @@ bool wandb_alert_send(struct wandb_client *c, const char *text, struct error *er
     json_t *v = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:i}", "entityName", c->setup->entity, "projectName", c->setup->project, "runName",
                           c->setup->run_id, "title", title, "text", text, "severity", "WARN", "waitDuration", 60000);
     bool ok = v ? graphql(c, "NotifyScriptableRunAlert", alert_query, v, &data, err)
-                : error_set(err, ERR_DATA, "an alert is no valid text");
+                : error_set(err, ERR_DATA, "an alert is not valid text");
     json_decref(data);
     return ok;
 }
@@ -328,7 +328,7 @@ bool wandb_file_upload(struct wandb_client *c, const char *name, const struct bu
     for (size_t i = 0, n = 0; i < json_array_size(extra) && n < UPLOAD_HEADERS; i++)
         if (json_is_string(json_array_get(extra, i)))
             header[n++] = json_string_value(json_array_get(extra, i));
-    bool ok = url || error_set(err, ERR_DATA, "wandb names no address for the file '%s'", name), done = false;
+    bool ok = url || error_set(err, ERR_DATA, "wandb gave no address for the file '%s'", name), done = false;
     for (int n = 1; ok && !done; n++) {
         struct http_reply answer;
         struct error why = { 0 };
@@ -339,7 +339,7 @@ bool wandb_file_upload(struct wandb_client *c, const char *name, const struct bu
         wandb_client_look(c);
         bool final = came ? http_is_final(answer.status) : why.code == ERR_UNSUPPORTED;
         if (!done && (n == UPLOAD_TRIES || final || past_deadline(c)))
-            ok = error_set(err, ERR_IO, "wandb does not take the file '%s': %s", name, why.text);
+            ok = error_set(err, ERR_IO, "wandb does not accept the file '%s': %s", name, why.text);
         else if (!done)
             wait_out(c, http_backoff_s(c->setup, n, answer.retry_after_s));
         buf_release(&answer.body);

@@ -1,4 +1,4 @@
-/* The controller's log as wandb's output.log: "UTC-TIME text", errors with ERROR before the time, as the real client's lines. */
+/* The controller's log as wandb's output.log: "UTC-TIME text", errors with ERROR before the time, like the real client's lines. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #define TAKE_MAX ((size_t)256 << 10)
 #define LINE_MAX_BYTES 4096
 
-/* A line without what drives a terminal: escape sequences (ECMA-48, CSI) and all before the last carriage return. */
+/* A line without terminal control: escape sequences (ECMA-48, CSI) and everything before the last carriage return are removed. */
 static size_t line_clean(char *out, const char *line, size_t len)
 {
     const char *shown = memrchr(line, '\r', len ? len - 1 : 0);
@@ -60,7 +60,7 @@ int wandb_console_each(const struct wandb_setup *s, struct wandb_cursor *c, wand
             on = line_hand(fn, arg, data + at, (size_t)(end - data) - at);
             at = on ? (size_t)(end - data) + 1 : at;
         }
-        if (on && at == 0 && len == TAKE_MAX && line_hand(fn, arg, data, len)) {    // a line longer than any of ours
+        if (on && at == 0 && len == TAKE_MAX && line_hand(fn, arg, data, len)) {    // longer than any line of ours
             at = len;
             n++;
         }

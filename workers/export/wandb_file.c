@@ -1,6 +1,6 @@
 /* The .wandb file: a 7-byte header, then 32 KiB blocks counted from the file's beginning, filled with chunks as in LevelDB's log
  * but with a plain CRC-32 (zlib's) over the type byte and the payload. Chunk: crc u32, length u16, type u8 (1 full, 2 first,
- * 3 middle, 4 last), payload. With fewer than 7 bytes left in a block it is filled with zeros. */
+ * 3 middle, 4 last), payload. When fewer than 7 bytes are left in a block, it is filled with zeros. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

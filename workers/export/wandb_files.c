@@ -20,7 +20,7 @@ enum line_kind {
 };
 struct line {
     enum line_kind kind;
-    struct span name, value;    // of a section, the name; of a pair, key and value; blanks at their ends taken off
+    struct span name, value;    // for a section, its name; for a pair, key and value; without blanks at their ends
 };
 
 static struct span trimmed(const char *at, size_t len)
@@ -33,7 +33,7 @@ static struct span trimmed(const char *at, size_t len)
     return (struct span){ at, len };
 }
 
-/* Read a line and move *p behind it. */
+/* Read a line and move *p past it. */
 static struct line line_next(const char **p)
 {
     size_t n = strcspn(*p, "\n");
@@ -44,7 +44,7 @@ static struct line line_next(const char **p)
     size_t sign = MIN(strcspn(all.at, "=:"), all.len);
     if (all.len == 0 || all.at[0] == '#' || all.at[0] == ';') {
         line.kind = LINE_EMPTY;
-    } else if (indented) {    // the rest of the value before: none of the values wanted here has two lines
+    } else if (indented) {    // the rest of the previous value: no value needed here has two lines
     } else if (all.at[0] == '[' && all.at[all.len - 1] == ']') {
         line.kind = LINE_SECTION;
         line.name = trimmed(all.at + 1, all.len - 2);

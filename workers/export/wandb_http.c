@@ -81,7 +81,7 @@ static size_t body_take(char *data, size_t size, size_t n, void *arg)
     return buf_add(&r->body, data, size * n) ? size * n : 0;
 }
 
-/* Retry-After in seconds, fractions allowed, or an HTTP date; how much of the server's rate limit is left, and until when. */
+/* Retry-After in seconds, fractions allowed, or an HTTP date; what is left of the server's rate limit, and until when. */
 static size_t header_take(char *data, size_t size, size_t n, void *arg)
 {
     struct http_reply *r = arg;
@@ -154,7 +154,7 @@ bool http_do(struct http *h, const char *method, const char *url, bool with_key,
         curl_easy_setopt(c, CURLOPT_HTTPAUTH, CURLAUTH_BASIC);
         curl_easy_setopt(c, CURLOPT_USERPWD, h->user_password);
     }
-    headers = curl_slist_append(headers, "Expect:");    // no second of waiting before large bodies
+    headers = curl_slist_append(headers, "Expect:");    // no wait of one second before large bodies
     headers = curl_slist_append(headers, strcmp(method, "POST") == 0 ? "Content-Type: application/json" : "Content-Type:");
     for (; header && *header; header++)
         headers = curl_slist_append(headers, *header);

@@ -1,6 +1,6 @@
-/* An offline run: a directory that the real 'wandb sync' uploads. sync adds nothing of its own, so every history record holds
- * _step, _runtime and _timestamp, and the summary and one metric definition a name are written by us. The run record carries a
- * mailbox slot, without which released clients hang. */
+/* An offline run: a directory that the real 'wandb sync' uploads. sync adds nothing itself, so we write _step, _runtime and
+ * _timestamp into every history record, and the summary and one metric definition per name. The run record carries a mailbox slot,
+ * without which released clients hang. */
 #include <inttypes.h>
 #include <errno.h>
 #include <jansson.h>
@@ -36,13 +36,13 @@ struct offline {
     struct wandb_file *file;
     struct wandb_setup *setup;
     struct wandb_summary *summary;
-    int n_defined;    // names of the summary that have their metric record
+    int n_defined;    // names in the summary that have a metric record
     struct buf message, item, value;
     struct journal *journal;
     char dir[PATH_MAX];
-    char head[WANDB_NODE_MAX];    // the node the run began on
-    int64_t sample_seq;           // of the last sample written
-    struct buf table;             // the last table's place in a row, as items; empty before the first
+    char head[WANDB_NODE_MAX];    // the node on which the run began
+    int64_t sample_seq;           // seq of the last sample written
+    struct buf table;             // the last table's reference in a row, as items; empty before the first
     struct error *err;
     bool failed;
 };
@@ -56,7 +56,7 @@ static void timestamp_add(struct buf *b, int field, double wall_s)
     buf_release(&t);
 }
 
-/* item { 2 nested_key, 16 value_json } as field 1 of b: what stands in an object in the row. */
+/* item { 2 nested_key, 16 value_json } as field 1 of b: a value inside an object in the row. */
 static void nested_add(struct offline *o, struct buf *b, const char *key, const char *inner, const char *json)
 {
     buf_clear(&o->item);
@@ -224,7 +224,7 @@ static bool config_write(struct offline *o, struct error *err)
     return wandb_file_add(o->file, REC_CONFIG, &o->message, NULL, err);
 }
 
-/* A table of rollouts: its file, the record that names it for upload, and a row of its own. */
+/* A table of rollouts: its file, the record that names it for upload, and its own row. */
 static bool table_write(struct offline *o, const struct wandb_table *t, struct wandb_cursor *c, struct error *err)
 {
     char name[160], path[PATH_MAX], folder[PATH_MAX], json[256];
@@ -313,7 +313,7 @@ static bool console_line(void *arg, const char *text, size_t len, bool is_error,
     return !o->failed;
 }
 
-/* What is new in the journal and, where the settings ask for it, in the log. */
+/* Write what is new in the journal and, if the settings ask for it, in the log. */
 static bool news_write(struct offline *o, struct wandb_cursor *c, bool over, struct error *err)
 {
     const struct run_config *s = &o->setup->config;
@@ -347,7 +347,7 @@ static bool end_write(struct offline *o, int exit_code, struct error *err)
     number_item_add(o, "_runtime", floor(now - o->setup->start_s));
     snprintf(runtime, sizeof runtime, "{\"runtime\":%" PRId64 "}", (int64_t)(now - o->setup->start_s));
     item_add(o, 1, "_wandb", runtime);
-    buf_add(&o->message, buf_text(&o->table), o->table.len);    // the table stands beside the numbers
+    buf_add(&o->message, buf_text(&o->table), o->table.len);    // the table is in the same row as the numbers
     bool ok = wandb_file_add(o->file, REC_SUMMARY, &o->message, NULL, err);
     buf_clear(&o->message);
     if (exit_code)
@@ -359,9 +359,9 @@ static bool end_write(struct offline *o, int exit_code, struct error *err)
     return ok;
 }
 
-/* RUN/export/wandb/offline-run-<date>_<time>-<id>/; the name decides whether sync takes it. The file is written anew from the
- * journal each time the exporter starts, beside the old one, and takes its place when it has caught up: so a kill leaves no
- * half-known state to continue from. */
+/* RUN/export/wandb/offline-run-<date>_<time>-<id>/; sync accepts it by this name. Each time the exporter starts, it rewrites the
+ * file from the journal, next to the old one, and replaces that when it has caught up: so a kill leaves no half-known state to
+ * continue from. */
 static bool paths_make(const struct wandb_setup *s, char *dir, char *path, struct error *err)
 {
     char id_file[PATH_MAX], when[32];

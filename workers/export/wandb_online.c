@@ -1,8 +1,8 @@
 /* An online run. One loop: read new rows from the journal; put them, the whole summary and new system lines into one
  * file_stream request; send it until the server takes it (the same body at the same offsets, so that a lost answer repeats
- * nothing); only then move the cursor and write it down. A kill -9 at any moment continues at the right row.
- * A final answer (401, 404, ...) ends sending, is said loudly and kept in RUN/export/wandb/status; training goes on, and
- * 'rollcall export wandb RUN_DIR' sends the rest later. */
+ * nothing); only then move the cursor and save it. After a kill -9 at any moment it continues at the right row. A final answer
+ * (401, 404, ...) ends sending, is reported prominently and kept in RUN/export/wandb/status; training continues, and 'rollcall
+ * export wandb RUN_DIR' sends the rest later. */
 #include <inttypes.h>
 #include <errno.h>
 #include <jansson.h>
@@ -21,7 +21,7 @@
 #include "workers/export/wandb.h"
 
 #define LINE_MAX_BYTES ((size_t)10383360)      // the server's own limit of one line
-#define REQUEST_MAX_BYTES ((size_t)8 << 20)    // rows of one request
+#define REQUEST_MAX_BYTES ((size_t)8 << 20)    // most rows in one request
 #define HEARTBEAT_S 30
 #define BAR_WIDTH 30
 
@@ -31,21 +31,21 @@ struct online {
     struct wandb_client client;
     struct journal *journal;
     struct wandb_summary *summary;
-    struct wandb_cursor cursor;    // what the server has
-    struct wandb_cursor ahead;     // what the request being built would make it
-    struct buf lines;              // history lines of the request being built, as a JSON list's members
+    struct wandb_cursor cursor;    // the server's position
+    struct wandb_cursor ahead;     // its position after the request being built
+    struct buf lines;              // history lines of the request being built, as members of a JSON list
     struct buf body, line, config;
     struct buf system;     // lines of samples in that request
     struct buf console;    // lines of the log in that request
-    struct buf table;      // what the last table's place in a row is, "" before the first
-    char uploaded[160];    // its file's name while the request tells of it
+    struct buf table;      // the last table's reference in a row, "" before the first
+    char uploaded[160];    // its file's name while the request announces it
     int n_line, n_system, n_config_names;
-    char head[WANDB_NODE_MAX];    // the node the run began on; "" before its first sample
-    bool known;                   // the cursor's file was there: the server has heard of the run
-    pid_t stopper;                // asks the run to stop; 0: not asked
+    char head[WANDB_NODE_MAX];    // the node on which the run began; "" before its first sample
+    bool known;                   // the cursor's file existed: the server knows the run
+    pid_t stopper;                // the process that asks the run to stop; 0: none
     int64_t last_send_ms;
-    int64_t total, began_row, began_ms;    // at the end: rows there will be; 0: not the end. What they were when it began
-    char alert[8][512];                    // texts to be told, oldest first
+    int64_t total, began_row, began_ms;    // at the end: total rows; 0: not the end. Rows sent when the end began
+    char alert[8][512];                    // texts to be sent, oldest first
     int n_alert;
 };
 
@@ -67,7 +67,7 @@ static bool place_read(struct online *o, struct error *err)
                        "event_seq", &v[3], "rows", &v[4], "system", &v[5], "start_s", &o->setup.start_s, "console", &v[6], "console_at",
                        &v[7], "table_item", &v[8], "table_version", &v[9], "sample_seq", &v[10], "line_shift", &v[11])
                != 0)
-        ok = error_set(err, ERR_DATA, "'%s' is not a cursor; remove the folder to send the run anew under another id", path);
+        ok = error_set(err, ERR_DATA, "'%s' is not a cursor; remove the folder to send the run again under another id", path);
     if (ok)
         o->cursor = (struct wandb_cursor){ .step_seq = v[0],
                                            .step = v[1],
@@ -108,7 +108,7 @@ static bool row_take(void *arg, const struct wandb_row *row)
 {
     struct online *o = arg;
     if (o->lines.len > REQUEST_MAX_BYTES)
-        return false;    // the next request's
+        return false;    // for the next request
     buf_clear(&o->line);
     wandb_line_print(&o->line, row, o->setup.start_s);
     if (o->line.len <= LINE_MAX_BYTES) {
@@ -126,7 +126,7 @@ static bool sample_take(void *arg, const struct journal_sample *sample)
 {
     struct online *o = arg;
     if (o->system.len > REQUEST_MAX_BYTES)
-        return false;    // the next request's
+        return false;    // for the next request
     buf_clear(&o->line);
     wandb_system_print(&o->line, sample, o->head, o->setup.start_s);
     if (o->n_system++)
@@ -137,7 +137,7 @@ static bool sample_take(void *arg, const struct journal_sample *sample)
     return true;
 }
 
-/* A table of rollouts when one is due: upload its file, then a row of its own that names it. */
+/* A table of rollouts when one is due: upload its file, then write a separate row that names it. */
 static bool table_add(struct online *o, bool over, struct error *err)
 {
     struct wandb_table t = { .json = BUF_INIT };
@@ -150,7 +150,7 @@ static bool table_add(struct online *o, bool over, struct error *err)
         if (!wandb_file_upload(&o->client, o->uploaded, &t.json, &why)) {
             log_warn("a table of rollouts is left out: %s", why.text);
             o->uploaded[0] = 0;
-            o->cursor.table_item = o->ahead.table_item;    // not tried again and again
+            o->cursor.table_item = o->ahead.table_item;    // do not try again and again
             o->cursor.table_version = o->ahead.table_version;
         } else {
             wandb_summary_last(o->summary, &n, &step, &wall_s);
@@ -173,7 +173,7 @@ static bool table_add(struct online *o, bool over, struct error *err)
     return ok;
 }
 
-/* Build the next request from the journal into o->body; false in any_new: nothing to say. */
+/* Build the next request from the journal in o->body; false in any_new: nothing to send. */
 static bool request_build(struct online *o, bool complete, int exit_code, bool *any_new, struct error *err)
 {
     buf_clear(&o->lines);
@@ -209,7 +209,7 @@ static bool request_build(struct online *o, bool complete, int exit_code, bool *
             buf_fmt(b, "\"wandb-events.jsonl\":{\"offset\":%" PRId64 ",\"content\":[%s]},", o->cursor.n_system, buf_text(&o->system));
         buf_clear(&o->line);
         wandb_summary_print(o->summary, &o->line, o->setup.start_s, clock_wall_s());
-        if (o->table.len) {    // the table stands beside the numbers: {"rollouts":{…},"train/loss":…
+        if (o->table.len) {    // the table is in the same row as the numbers: {"rollouts":{…},"train/loss":…
             buf_clear(&o->config);
             buf_fmt(&o->config, "{%s,%s", buf_text(&o->table), buf_text(&o->line) + 1);
         }
@@ -226,7 +226,7 @@ static bool request_build(struct online *o, bool complete, int exit_code, bool *
     return !b->failed || error_set(err, ERR_NO_MEMORY, "no memory for a wandb request");
 }
 
-/* Somebody pressed Stop on the run's page: the same as an operator's stop here. Nobody waits for it: signs of life go on. */
+/* Stop was pressed on the run's page: it acts like an operator's stop. The exporter does not wait for it, so heartbeats continue. */
 static void stop_pass_on(struct online *o)
 {
     char self[PATH_MAX];
@@ -240,7 +240,7 @@ static void stop_pass_on(struct online *o)
         o->stopper = 0;
 }
 
-/* A stop that failed is asked for again while the server says so. */
+/* A stop that failed is requested again while the server asks for it. */
 static void stopper_reap(struct online *o)
 {
     int status;
@@ -273,7 +273,7 @@ static bool row_remember(void *arg, const struct wandb_row *row)
     return true;
 }
 
-/* ---- how far it is ---- */
+/* ---- progress ---- */
 
 static bool row_count(void *arg, UNUSED const struct wandb_row *row)
 {
@@ -281,7 +281,7 @@ static bool row_count(void *arg, UNUSED const struct wandb_row *row)
     return true;
 }
 
-/* What there is to send, for those who look on. */
+/* What is left to send, for people who watch. */
 static bool total_find(struct online *o, struct error *err)
 {
     struct wandb_cursor look = o->cursor;
@@ -308,7 +308,7 @@ static void progress_draw(const struct online *o)
     fprintf(stderr, "\r[%s] %3.0f %%  %" PRId64 " of %" PRId64 " rows", bar, 100 * share, o->cursor.n_row, MAX(o->total, o->cursor.n_row));
     if (done > 0 && done < all)
         fprintf(stderr, ", %.0f s left  ", passed_s * (double)(all - done) / (double)done);
-    fputs("\033[K", stderr);    // whatever the line held before
+    fputs("\033[K", stderr);    // erase the rest of the line
 }
 
 /* ---- the run ---- */
@@ -335,7 +335,7 @@ static bool alerts_send(struct online *o, struct error *err)
     return true;
 }
 
-/* All that the journal holds, then completion; within the deadline. */
+/* Send everything in the journal, then completion, within the deadline. */
 static bool finish(struct online *o, struct error *err)
 {
     bool any;
@@ -356,7 +356,7 @@ static bool finish(struct online *o, struct error *err)
     if (!config_send(o, false, err) || !alerts_send(o, err))
         return false;
     o->total = 0;
-    /* a run that was asked to end only here may go on elsewhere: then it is not complete */
+    /* when only this process was asked to end, the run may continue: then it is not complete */
     if (run_goes_on(o->journal, o->setup.run_dir))
         return true;
     return request_build(o, true, code < 0 ? 1 : code, &any, err) && request_send(o, err);
@@ -386,7 +386,7 @@ static bool follow(struct online *o, struct error *err)
     return true;
 }
 
-/* The first time: a run of this id that is there already is gone on with behind its last row, where WANDB_RESUME allows it. */
+/* On the first start: an existing run with this id is continued after its last row, if WANDB_RESUME allows it. */
 static bool begin(struct online *o, struct error *err)
 {
     struct wandb_resume r;
@@ -433,7 +433,7 @@ out:
                            err->text, r->run_dir);
         char why[sizeof err->text];
         memcpy(why, err->text, sizeof why);
-        error_set(err, err->code, "%.600s; the run itself is not touched, 'rollcall export wandb %s' sends the rest later", why,
+        error_set(err, err->code, "%.600s; the run itself is not affected, and 'rollcall export wandb %s' sends the rest later", why,
                   r->run_dir);
         log_error("%s", err->text);
     }

@@ -26,14 +26,14 @@ void wandb_line_print(struct buf *out, const struct wandb_row *row, double start
     buf_char(out, '}');
 }
 
-/* ---- rows: steps first, then evaluations, then what the operators did ---- */
+/* ---- rows: steps first, then evaluations, then the operators' actions ---- */
 
 struct reading {
     struct wandb_cursor *cursor;
     wandb_row_fn *fn;
     void *arg;
     bool stopped;
-    /* an evaluation being put together: all sets of one step are one row */
+    /* the evaluation being collected: all sets of one step are one row */
     int64_t eval_step;
     int n_eval;
     char eval_name[EVAL_VALUES][96];
@@ -219,7 +219,7 @@ static void config_setting(struct buf *out, const struct knob *k, const struct r
     buf_str(out, "},");
 }
 
-/* The controller keeps all changes of knobs, oldest first, as the value "changes". */
+/* The controller keeps all knob changes, oldest first, as the value "changes". */
 bool wandb_config_refresh(struct wandb_setup *s, struct journal *j, bool *changed, struct error *err)
 {
     struct buf text = BUF_INIT, before = BUF_INIT, after = BUF_INIT;
@@ -232,7 +232,7 @@ bool wandb_config_refresh(struct wandb_setup *s, struct journal *j, bool *change
     {
         const char *name = json_string_value(json_object_get(row, "name")), *value = json_string_value(json_object_get(row, "value"));
         if ((int64_t)i < s->n_change || !name || !value)
-            continue;    // taken already
+            continue;    // already applied
         const struct knob *k = knob_find(name, &ignored);
         if (k) {
             knob_text(k, &s->config, &before);
@@ -254,7 +254,7 @@ bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const stru
     buf_char(out, '{');
     for (int i = 0; i < n_knobs; i++)
         config_setting(out, &knobs[i], &s->config);
-    /* t marks a run as really started (the resume query asks for it); m: trainer/step is everybody's x-axis */
+    /* t marks a run as really started (the resume query asks for it); m: trainer/step is the x-axis of all charts */
     buf_str(out,
             "\"_wandb\":{\"value\":{\"t\":{\"5\":\"rollcall\",\"13\":\"linux-x86_64\"},\"m\":[{\"1\":\"trainer/step\",\"6\":[3],\"7\":[]}");
     for (int i = 0; i < names->n; i++) {

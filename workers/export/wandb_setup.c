@@ -17,7 +17,7 @@ static const char *env(const char *name)
     return v && v[0] ? v : NULL;
 }
 
-/* The run's own setting when somebody made it, else the environment's, else that of wandb's settings files, else the default. */
+/* The run's own setting if it was given, else the environment's, else the one in wandb's settings files, else the default. */
 static void pick(char *out, size_t size, const char *of_run, const char *env_name, const struct wandb_files *files, const char *key,
                  const char *otherwise)
 {
@@ -27,7 +27,7 @@ static void pick(char *out, size_t size, const char *of_run, const char *env_nam
         snprintf(out, size, "%s", otherwise);
 }
 
-/* Host with port of a URL: what a netrc entry is named by. */
+/* Host with port of a URL: the name of a netrc entry. */
 static void url_netloc(char *out, size_t size, const char *url)
 {
     const char *at = strstr(url, "://");
@@ -35,7 +35,7 @@ static void url_netloc(char *out, size_t size, const char *url)
     snprintf(out, size, "%.*s", (int)strcspn(at, "/"), at);
 }
 
-/* The next word of a netrc; quotes are taken off. False at the end. */
+/* The next word of a netrc file, without quotes. False at the end. */
 static bool netrc_word(const char **p, char *word, size_t size)
 {
     size_t n = 0;
@@ -96,7 +96,7 @@ static bool key_find(struct wandb_setup *s, struct error *err)
     const char *key = env("WANDB_API_KEY");
     if (key) {
         snprintf(s->key, sizeof s->key, "%s", key + strspn(key, " \t\r\n"));
-        s->key[strcspn(s->key, " \t\r\n")] = 0;    // a newline behind a mounted secret is common
+        s->key[strcspn(s->key, " \t\r\n")] = 0;    // a newline after a mounted secret is common
     }
     if (!s->key[0] && !netrc_read(s) && env("WANDB_IDENTITY_TOKEN_FILE"))
         return error_set(err, ERR_UNSUPPORTED,
@@ -184,7 +184,7 @@ bool wandb_setup_make(struct wandb_setup *s, const char *run_dir, bool need_key,
 
 void wandb_address_print(const struct wandb_setup *s)
 {
-    static const char api[] = "://api.wandb.";    // the page is beside the interface there, and at the same place elsewhere
+    static const char api[] = "://api.wandb.";    // on wandb.ai the page has its own host name next to the API's; elsewhere they share one
     const char *at = strstr(s->base_url, api);
     if (at)
         printf("%.*s://wandb.%s", (int)(at - s->base_url), s->base_url, at + sizeof api - 1);

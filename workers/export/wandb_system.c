@@ -1,6 +1,6 @@
-/* Samples of hosts and GPUs under the names that fill wandb's system charts: "gpu.0.gpu", "memory_percent", ... behind "system.".
- * The node the run began on has the bare names; others get "/l:NODE" behind theirs, which the charts group by. A GPU that the
- * run's processes use is told of once more as "gpu.process.0.…", as the real client does. */
+/* Samples of hosts and GPUs under the names that fill wandb's system charts: "gpu.0.gpu", "memory_percent", ... after "system.".
+ * The node on which the run began has the bare names; others get the suffix "/l:NODE", by which the charts group. A GPU that the
+ * run's processes use is also reported as "gpu.process.0.…", as the real client does. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Tables of rollouts for wandb: which are due is seen in the journal's items, their text is read from the rollout file. A new
- * table each time, never a growing one: sending that again and again would cost the square of the run's length. */
+/* Tables of rollouts for wandb: the journal's items show which are due, and their text is read from the rollout file. Each is a new
+ * table, never a growing one: sending that repeatedly would cost the square of the run's length. */
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -13,9 +13,9 @@
 #include "protocol/run/rollout_file.h"
 #include "protocol/base/digest.h"
 
-#define TABLE_ITEMS 32           // prompts of a table
-#define TABLE_SAMPLES 4          // of each prompt
-#define TABLE_TEXT_BYTES 4096    // of a prompt and of a completion
+#define TABLE_ITEMS 32           // prompts per table
+#define TABLE_SAMPLES 4          // samples of each prompt
+#define TABLE_TEXT_BYTES 4096    // bytes of a prompt and of a completion
 
 static const char columns[] =
     "{\"columns\":[\"step\",\"item\",\"sample\",\"prompt\",\"completion\",\"reward\",\"ans_acc\",\"format_acc\",\"tokens\",\"finish\","
@@ -26,12 +26,12 @@ enum {
 
 struct search {
     int64_t interval, last_version;
-    bool any, over;    // any: a rollout step is being looked at
+    bool any, over;    // any: a rollout step is being considered
     int64_t rollout_step, version;
-    int64_t next_item;     // the first one behind what was decided
-    int64_t boundary;      // the first item of the rollout step behind the one being looked at, -1: not seen
-    int64_t last_item;     // the last one seen
-    bool due, complete;    // of the rollout step being looked at
+    int64_t next_item;     // the first item not yet decided
+    int64_t boundary;      // the first item of the rollout step after the one being considered, -1: not seen
+    int64_t last_item;     // the last item seen
+    bool due, complete;    // in the rollout step being considered
     int n;
     struct {
         int64_t offset, bytes;
@@ -45,7 +45,7 @@ static bool item_look(void *arg, const struct journal_item *i)
     if (s->any && i->rollout_step != s->rollout_step) {
         s->boundary = s->boundary < 0 ? i->item : s->boundary;
         if (i->file_offset < 0)
-            return true;    // issued ahead, but not back yet
+            return true;    // issued ahead, but not returned yet
         s->next_item = s->boundary;
         s->boundary = -1;
         if (s->due && s->n > 0) {
@@ -68,7 +68,7 @@ static bool item_look(void *arg, const struct journal_item *i)
     return true;
 }
 
-/* Text cut to the bound, between characters. */
+/* Text cut to the limit, between characters. */
 static void text_add(struct buf *out, const struct mval *v)
 {
     size_t len = 0;
@@ -100,7 +100,7 @@ static void rows_add(struct wandb_table *t, const struct mval *map, const struct
     struct buf *b = &t->json;
     for (int32_t i = 0; i < MIN(g->n_sample, TABLE_SAMPLES); i++) {
         const struct sample *s = &g->sample[i];
-        double scored = s->score == SCORE_OK ? 0 : NAN;    // NAN: nothing is known
+        double scored = s->score == SCORE_OK ? 0 : NAN;    // NAN: unknown
         buf_fmt(b, "%s[%" PRId64 ",%" PRId64 ",%d,", t->n_row++ ? "," : "", g->weight_version, g->item, (int)i);
         text_add(b, mval_get(map, "prompt_text"));
         buf_char(b, ',');

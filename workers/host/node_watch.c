@@ -7,15 +7,15 @@
 #include <unistd.h>
 #include "workers/host/sampler.h"
 
-#define DRIVER_LIMIT_S 30    // without a sample: the driver is said not to answer
+#define DRIVER_LIMIT_S 30    // time without a sample after which the driver counts as not answering
 
 struct node_watch {
     struct sampler *sampler;
     char host[256];
     bool known, unsent, driver_late;
     struct node_sample now;
-    enum gpu_state told[NODE_GPUS];    // the last state that alarm heard of
-    double ecc_told[NODE_GPUS];        // the last count of uncorrected errors; NAN: none known
+    enum gpu_state told[NODE_GPUS];    // the last state passed to alarm
+    double ecc_told[NODE_GPUS];        // the last count of uncorrected errors; NAN: unknown
 };
 
 struct node_watch *node_watch_new(const char *run_dir, struct error *err)
@@ -63,7 +63,7 @@ static void device_watch(struct node_watch *n, int i, void (*alarm)(void *ctx, c
         alarm(ctx, text);
         n->told[i] = g->state;
     }
-    if (ecc > n->ecc_told[i]) {    // not on the first sample: older errors are no news
+    if (ecc > n->ecc_told[i]) {    // not on the first sample: older errors are not news
         snprintf(text, sizeof text, "%s has %.0f new uncorrectable memory errors; results since the last checkpoint are in doubt", what,
                  ecc - n->ecc_told[i]);
         alarm(ctx, text);
@@ -72,7 +72,7 @@ static void device_watch(struct node_watch *n, int i, void (*alarm)(void *ctx, c
         n->ecc_told[i] = ecc;
 }
 
-/* What the run's own processes hold of a device; unknown where the driver does not name them, as between containers. */
+/* Memory that the run's own processes hold on a device; unknown where the driver does not list them, as between containers. */
 static void device_share(struct gpu_sample *g, const struct node_process *process, int n_process)
 {
     for (int i = 0; i < g->n_process; i++)
@@ -93,7 +93,7 @@ void node_watch_tick(struct node_watch *n, const struct node_process *process, i
     if (late != n->driver_late) {
         char text[256];
         snprintf(text, sizeof text,
-                 late ? "the GPU driver of %.60s has not answered for %d s; telemetry stands still"
+                 late ? "the GPU driver of %.60s has not answered for %d s; GPU figures are not updated"
                       : "the GPU driver of %.60s answers again",
                  n->host, DRIVER_LIMIT_S);
         alarm(ctx, text);
@@ -115,7 +115,7 @@ void node_watch_tick(struct node_watch *n, const struct node_process *process, i
     n->known = n->unsent = true;
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 static void figures_write(struct msg_out *m, const char *key, const struct telemetry_field *fields, const double *value, int n)
 {

@@ -1,5 +1,5 @@
-/* The prototypes follow NVIDIA's NVML API reference (docs.nvidia.com/deploy/nvml-api); every symbol but the few that find devices
- * may be missing in an older driver, and then its figures are unknown. */
+/* The prototypes follow NVIDIA's NVML API reference (docs.nvidia.com/deploy/nvml-api); every symbol except the few that find
+ * devices may be missing in an older driver; then its figures are unknown. */
 #include "workers/host/nvml.h"
 #include <dlfcn.h>
 #include <math.h>
@@ -153,7 +153,7 @@ enum {
 };
 struct gpu {
     device_handle handle;
-    enum gpu_state state;    // from finding it; later samples look anew
+    enum gpu_state state;    // from finding the devices; later samples look again
     char name[96], uuid[96], bus[32];
     double count[COUNT_N];    // bytes at count_ns; NAN: not known
     int64_t count_ns[COUNT_N];
@@ -181,7 +181,7 @@ static bool calls_find(struct nvml *n, const char *path, struct error *err)
     return true;
 }
 
-/* What a call's result says about the whole device. */
+/* What a call's result says about the device as a whole. */
 static bool told(int result, enum gpu_state *state)
 {
     if (result == NVML_GPU_IS_LOST)
@@ -236,7 +236,7 @@ struct nvml *nvml_new(struct error *err)
     if (!n->call.driver_version || n->call.driver_version(n->driver, sizeof n->driver) != NVML_OK)
         n->driver[0] = 0;
     if ((rv = n->call.count(&count)) != NVML_OK) {
-        error_set(err, ERR_UNSUPPORTED, "'%s' does not tell of its devices: %s", path, n->call.error_text(rv));
+        error_set(err, ERR_UNSUPPORTED, "'%s' does not list its devices: %s", path, n->call.error_text(rv));
         goto failed;
     }
     n->n_gpu = (int)MIN(count, (unsigned)NODE_GPUS);
@@ -307,7 +307,7 @@ static double field_number(const struct field_value *f)
     return NAN;
 }
 
-/* Bytes a second since the last sample. A counter that went back (wrapped or reset) gives none. */
+/* Bytes per second since the last sample. A counter that went back (wrapped or reset) gives no rate. */
 static double rate(struct gpu *g, int counter, double bytes)
 {
     int64_t now = clock_ns();
@@ -334,7 +334,7 @@ static void fields_take(const struct calls *c, struct gpu *g, double *value, enu
     value[GPU_NVLINK_TX] = rate(g, COUNT_NVLINK_TX, 1024 * field_number(&f[1]));
     value[GPU_NVLINK_RX] = rate(g, COUNT_NVLINK_RX, 1024 * field_number(&f[2]));
     value[GPU_ROWS_REMAPPED] = field_number(&f[3]) + field_number(&f[4]);
-    /* a counter of 32 bits wraps several times a second at full speed: no rate can be told from it */
+    /* a 32-bit counter wraps several times per second at full speed: no rate can be computed from it */
     if (f[5].type == VALUE_ULONG_LONG)
         value[GPU_PCIE_TX] = rate(g, COUNT_PCIE_TX, field_number(&f[5]));
     if (f[6].type == VALUE_ULONG_LONG)
@@ -368,7 +368,7 @@ static void processes_take(const struct calls *c, struct gpu *g, struct gpu_samp
     out->n_process = (int)n;
     if (!c->process_utilization || !told(c->process_utilization(g->handle, use, &n_use, g->process_us), &out->state))
         return;
-    for (unsigned k = 0; k < MIN(n_use, (unsigned)ARRAY_SIZE(use)); k++) {    // samples in order of time: the newest stays
+    for (unsigned k = 0; k < MIN(n_use, (unsigned)ARRAY_SIZE(use)); k++) {    // samples come in order of time: keep the newest
         g->process_us = MAX(g->process_us, use[k].time_us);
         for (unsigned i = 0; i < n; i++)
             if (info[i].pid == use[k].pid)
@@ -428,7 +428,7 @@ void nvml_sample(struct nvml *n, int i, struct gpu_sample *out)
         links_take(c, g, v, &out->state);
         processes_take(c, g, out);
     }
-    if (out->state == GPU_GONE) {    // what was answered before it went is of no use
+    if (out->state == GPU_GONE) {    // answers from before the device was lost are of no use
         for (int k = 0; k < GPU_FIELD_N; k++)
             v[k] = NAN;
         out->n_process = 0;

@@ -61,7 +61,7 @@ static void memory_take(double *value)
     value[HOST_MEM_PERCENT] = 100 * (total - available) / total;
 }
 
-/* Whole disks only, so that no byte counts twice: not what is made of others (dm, md, loop, ram), not partitions. */
+/* Whole disks only, so that no byte counts twice: no devices built from others (dm, md, loop, ram), no partitions. */
 static bool disk_is_whole(const char *name)
 {
     size_t n = strlen(name);
@@ -78,7 +78,7 @@ static void disks_take(double *read, double *written)
     FILE *f = fopen("/proc/diskstats", "re");
     while (f && fgets(line, sizeof line, f))
         if (sscanf(line, "%*d %*d %63s %*f %*f %lf %*f %*f %*f %lf", name, &sectors_read, &sectors_written) == 3 && disk_is_whole(name)) {
-            *read = (isnan(*read) ? 0 : *read) + 512 * sectors_read;    // /proc counts sectors of 512 bytes whatever the disk has
+            *read = (isnan(*read) ? 0 : *read) + 512 * sectors_read;    // /proc counts sectors of 512 bytes, whatever the disk has
             *written = (isnan(*written) ? 0 : *written) + 512 * sectors_written;
         }
     if (f)
@@ -118,7 +118,7 @@ void host_sample(double value[HOST_FIELD_N], struct host_before *before, const c
     if (statvfs(run_dir, &fs) == 0 && fs.f_blocks > 0) {
         double used = (double)(fs.f_blocks - fs.f_bfree);
         value[HOST_DISK_USED] = used * (double)fs.f_frsize;
-        value[HOST_DISK_PERCENT] = 100 * used / (used + (double)fs.f_bavail);    // as df: what root keeps back is not offered
+        value[HOST_DISK_PERCENT] = 100 * used / (used + (double)fs.f_bavail);    // as in df: space reserved for root is not counted as free
     }
     disks_take(&read, &written);
     networks_take(&received, &sent);
@@ -203,7 +203,7 @@ void sampler_free(struct sampler *s)
     pthread_mutex_unlock(&s->lock);
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
-    if (pthread_timedjoin_np(s->thread, NULL, &until) == 0)    // else the thread still uses s
+    if (pthread_timedjoin_np(s->thread, NULL, &until) == 0)    // otherwise the thread still uses s
         free(s);
 }
 

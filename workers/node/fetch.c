@@ -12,7 +12,7 @@
 
 #define PIECE_LIMIT_MS 20000
 #define AGAIN_MS 200
-#define BEGIN_ANEW_MAX 8    // another file in its place so often: something is wrong
+#define BEGIN_ANEW_MAX 8    // the file was replaced this often: something is wrong
 
 struct piece {
     int64_t offset;    // -1: free
@@ -26,8 +26,8 @@ struct fetch {
     int n_peer;
     uint64_t tag;
     int fd;
-    int64_t size_bytes, stamp;    // size -1: the first piece has not come
-    int64_t next, done;           // offset to ask for next; bytes written
+    int64_t size_bytes, stamp;    // size -1: the first piece has not arrived
+    int64_t next, done;           // offset to request next; bytes written
     int n_anew;
     struct piece piece[FETCH_TAGS];
     bool failed, finished;
@@ -39,7 +39,7 @@ static void begin(struct fetch *f)
     f->size_bytes = f->stamp = -1;
     f->next = f->done = 0;
     for (int i = 0; i < FETCH_TAGS; i++)
-        f->piece[i].offset = -1;    // an open answer is known as old by this
+        f->piece[i].offset = -1;    // tells whether an answer belongs to an earlier attempt
 }
 
 struct fetch *fetch_new(const char *name, int64_t made, int64_t version, const char *path, int64_t size_max, struct peer *const *peer,
@@ -111,6 +111,23 @@ static bool piece_ask(struct fetch *f, int i)
     return ok;
 }
 
+/* Can another piece be asked for? Until the first has come it goes alone: it brings the size. */
+static bool more_wanted(const struct fetch *f)
+{
+    return f->size_bytes < 0 ? f->next == 0 : f->next < f->size_bytes;
+}
+
+int64_t fetch_due(const struct fetch *f)
+{
+    int64_t due = INT64_MAX;
+    if (f->failed || f->finished)
+        return clock_ms();    // fetch_state says so
+    for (int i = 0; i < FETCH_TAGS; i++)
+        if (!f->piece[i].open && (f->piece[i].offset >= 0 || more_wanted(f)))
+            due = MIN(due, f->piece[i].again_ms);
+    return due;
+}
+
 void fetch_tick(struct fetch *f)
 {
     int64_t now = clock_ms();
@@ -119,7 +136,7 @@ void fetch_tick(struct fetch *f)
         if (p->open || now < p->again_ms)
             continue;
         if (p->offset < 0) {
-            if (f->size_bytes < 0 ? f->next > 0 : f->next >= f->size_bytes)    // until the first has come it goes alone
+            if (!more_wanted(f))
                 continue;
             p->offset = f->next;
             f->next += NODE_PIECE_BYTES;
@@ -140,11 +157,11 @@ static bool piece_take(struct fetch *f, struct piece *p, const struct mval *root
         f->stamp = stamp;
     }
     if (size < 0 || size > f->size_max)
-        return error_set(&f->err, ERR_DATA, "the head's '%s' has %" PRId64 " bytes; at most %" PRId64 " are taken", f->path, size,
+        return error_set(&f->err, ERR_DATA, "the head's '%s' has %" PRId64 " bytes; at most %" PRId64 " are accepted", f->path, size,
                          f->size_max);
     if (size != f->size_bytes || stamp != f->stamp) {
         if (++f->n_anew > BEGIN_ANEW_MAX)
-            return error_set(&f->err, ERR_DATA, "the head's '%s' is written over again and again", f->path);
+            return error_set(&f->err, ERR_DATA, "the head's '%s' keeps being replaced", f->path);
         begin(f);
         return ftruncate(f->fd, 0) == 0 || error_errno(&f->err, "cannot write '%s'", f->temp);
     }
@@ -172,7 +189,7 @@ bool fetch_answered(struct fetch *f, const struct net_event *ev)
         return false;
     struct piece *p = &f->piece[ev->tag - f->tag];
     p->open = false;
-    if (p->offset < 0 || ev->failed || f->failed || f->finished) {    // of before we began anew, or lost: asked again
+    if (p->offset < 0 || ev->failed || f->failed || f->finished) {    // from an earlier attempt, or lost: request it again
         p->again_ms = clock_ms() + (ev->failed ? AGAIN_MS : 0);
         return true;
     }

@@ -1,9 +1,9 @@
 /* gate_cmd.c - the head's side of other nodes: see node.h
  *
- * One loop. Requests of nodes come in over TLS (only holders of the run's join token get so far); join, node and file are answered
- * here, work, group and done go on to the controller, questions and commands to the agent. Restarting a node's process and
- * dismissing a node are asked here by the agent, on the socket `gate`.
- * What the journal must have (nodes that come and go) is asked of the controller until it has answered. */
+ * One loop. Requests from nodes arrive over TLS (only holders of the run's join token get this far). join, node and file are
+ * answered here; work, group and done are passed on to the controller, questions and commands to the agent. The agent asks the
+ * gate, on the socket `gate`, to restart a node's process or to dismiss a node. What the journal must have (nodes that come and go)
+ * is sent to the controller until it has answered. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +16,12 @@
 #include "protocol/wire/join_token.h"
 #include "workers/node/gate_parts.h"
 
-#define N_OPEN 160             // requests of nodes held open at once
+#define N_OPEN 160             // requests from nodes held open at once
 #define WORK_LIMIT_MS 12000    // the controller holds a request for work 2 s; the worker gives up after 15
 #define GROUP_LIMIT_MS 20000
 #define QUESTION_LIMIT_MS 10000
 #define COMMAND_LIMIT_S 86400
-#define FAREWELL_MS 3000    // for every node to hear that it is over
+#define FAREWELL_MS 3000    // time for every node to hear that the run is over
 #define STATUS_LIMIT_MS 2000
 #define STATUS_TAG 1
 
@@ -32,14 +32,14 @@ bool run_over(const struct gate *g)
 
 /* ---- requests ---- */
 
-/* A worker's name must be that of a node that is here. */
+/* A worker's name must belong to a node that is present. */
 static bool worker_known(struct gate *g, const struct mval *root, char node[64], struct error *err)
 {
     char name[120];
     mval_text(root, "name", name, sizeof name);
     snprintf(node, 64, "%.*s", (int)strcspn(name, "/"), name);
     const struct node_seen *n = strchr(name, '/') ? node_find(g, node) : NULL;
-    return (n && n->here && !n->dismissed[0]) || error_set(err, ERR_TIMEOUT, "'%s' is not of a node that is here", name);
+    return (n && n->here && !n->dismissed[0]) || error_set(err, ERR_TIMEOUT, "'%s' does not belong to a node of this run", name);
 }
 
 static void pass_on(struct gate *g, struct net_event *ev, const struct msg_in *in, struct peer *to, int64_t limit_ms, const char *owner)
@@ -201,7 +201,7 @@ static bool gate_open(struct gate *g, struct error *err)
         || !(g->controller = peer_new(g->process.transport, "controller", err)))
         return false;
     if (!(g->nodes = server_new_tls(g->process.transport, address, &id, N_OPEN, err)))
-        return error_wrap(err, "no node can join: choose another HOST:PORT as 'listen', or end who has it");
+        return error_wrap(err, "no node can join: choose another HOST:PORT for 'listen', or end the process that uses it");
     log_info("nodes join at %s with the token in '%s'", address, path);
     return true;
 }

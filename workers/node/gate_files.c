@@ -1,4 +1,4 @@
-/* The files a node needs, listed when the gate opens and handed out in pieces; the weights of each version as they come. */
+/* The files that a node needs, listed when the gate opens and sent in pieces, and the weights of each version as they appear. */
 #include "workers/node/gate_parts.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -20,7 +20,7 @@ static void beat_tick(void *ctx)
     struct net_event ev;
     struct gate *g = ctx;
     g->process.progress++;
-    if (process_wait(&g->process, &ev, 0))    // nothing is open yet: nothing is lost
+    if (process_wait(&g->process, &ev, 0))    // nothing is open yet, so nothing is lost
         net_event_release(&ev);
 }
 
@@ -32,7 +32,7 @@ static bool file_add(struct gate *g, const char *name, const char *path, struct 
     snprintf(f->name, sizeof f->name, "%s", name);
     snprintf(f->path, sizeof f->path, "%s", path);
     if (!node_file_name_ok(f->name))
-        return error_set(err, ERR_UNSUPPORTED, "'%s' cannot be handed to other nodes: its name is too long or hidden", path);
+        return error_set(err, ERR_UNSUPPORTED, "'%s' cannot be sent to other nodes: its name is too long or hidden", path);
     if (!node_file_hash(path, f->hash, &f->size_bytes, beat_tick, g, err))
         return false;
     g->n_file++;
@@ -118,7 +118,7 @@ void file_asked(struct gate *g, struct request *r, const struct msg_in *in)
     }
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) != 0) {
-        error_set(&err, ERR_NOT_FOUND, "the head has no %s (any more)", name);
+        error_set(&err, ERR_NOT_FOUND, "the head does not have %s, or no longer has it", name);
         goto refuse;
     }
     n = MAX(MIN(n, st.st_size - offset), (int64_t)0);

@@ -1,4 +1,4 @@
-/* Letters: what the controller must be told, asked of it until it has answered. */
+/* Letters: what the controller must be told, sent until it has answered. */
 #include "workers/node/gate_parts.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"

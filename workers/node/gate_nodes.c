@@ -1,4 +1,4 @@
-/* The nodes: who may join, who is here, who has gone, and what an operator wants of one. */
+/* The nodes: which may join, which are present, which have left, and what operators ask of them. */
 #include "workers/node/gate_parts.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,8 +20,8 @@ static void node_gone(struct gate *g, struct node_seen *n, const char *reason)
 {
     struct error err;
     n->here = false;
-    log_warn("node '%s' has gone: %s", n->node.name, reason);
-    relays_drop(&g->relays, n->node.name);    // asked again, it would come after the news of its going, and be given work
+    log_warn("node '%s' is gone: %s", n->node.name, reason);
+    relays_drop(&g->relays, n->node.name);    // sent again, it would arrive after the news that the node left, and be given work
     struct msg_out *m = letter_begin(g, MSG_GONE);
     if (!m)
         return;
@@ -43,13 +43,13 @@ static void node_remove(struct gate *g, struct node_seen *n)
     g->node[g->n_node] = (struct node_seen){ 0 };
 }
 
-/* A place for a node of this name and id: its own, that of one that has gone, or a new one. NULL: see err. */
+/* Find a place for a node with this name and id: its own, that of a node that is gone, or a new one. NULL: see err. */
 static struct node_seen *node_place(struct gate *g, const struct node *who, struct error *err)
 {
     struct node_seen *n = node_find(g, who->name);
     if (n && strcmp(n->node.id, who->id) != 0) {
         if (n->here) {
-            error_set(err, ERR_EXISTS, "a node called '%s' is here already, from host '%s'; choose another --name", who->name,
+            error_set(err, ERR_EXISTS, "a node called '%s' has already joined, from host '%s'; choose another --name", who->name,
                       n->node.host);
             return NULL;
         }
@@ -60,7 +60,7 @@ static struct node_seen *node_place(struct gate *g, const struct node *who, stru
         if (!g->node[i].here)
             node_remove(g, &g->node[i]);
     if (!n && g->n_node == NODES_MAX) {
-        error_set(err, ERR_FULL, "%d nodes are here already", NODES_MAX);
+        error_set(err, ERR_FULL, "%d nodes have already joined", NODES_MAX);
         return NULL;
     }
     if (!n) {
@@ -95,8 +95,8 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
         goto refuse;
     mval_text(in->root, "device", device, sizeof device);
     if (strcmp(device, g->device) != 0) {
-        error_set(&err, ERR_UNSUPPORTED, "this run samples on %s devices, the node has %s: the same seeds would give other bits", g->device,
-                  device);
+        error_set(&err, ERR_UNSUPPORTED, "this run samples on %s devices, the node has %s: the same seeds would give different bits",
+                  g->device, device);
         goto refuse;
     }
     if (run_over(g)) {
@@ -105,11 +105,11 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
     }
     struct node_seen *n = node_find(g, who.name);
     if (n && n->here && strcmp(n->node.id, who.id) != 0) {
-        node_place(g, &who, &err);    // says who is there
+        node_place(g, &who, &err);    // this names the node
         goto refuse;
     }
     if (n && strcmp(n->node.id, who.id) == 0)
-        n->dismissed[0] = 0;    // it was sent away, and has been told to come again
+        n->dismissed[0] = 0;    // it was dismissed, and is asked to join again
     msg_begin(&m, MSG_OK);
     msg_str(&m, "name", run ? run + 1 : g->process.run_dir);
     msg_strn(&m, "settings", g->settings.data, g->settings.len);
@@ -124,7 +124,7 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
     }
     msg_end(&m);
     if (msg_finish(&m, &err)) {
-        log_info("node '%s' of host '%s' asks to join with %" PRId64 " producers", who.name, who.host,
+        log_info("node '%s' on host '%s' asks to join with %" PRId64 " producers", who.name, who.host,
                  mval_i64(mval_get(in->root, "producers"), 0));
         request_answer(r, &m);
         msg_release(&m);
@@ -136,7 +136,7 @@ refuse:
     msg_release(&m);
 }
 
-/* The process id of a node's process by its last message; 0: not there. */
+/* The process id of a node's process from its last message; 0: there is none. */
 static int64_t node_process_pid(const struct node_seen *n, const char *name)
 {
     struct msg_in in;
@@ -159,7 +159,7 @@ static void restarter_answer(struct node_seen *n, int64_t pid)
     struct error err;
     struct msg_out m = MSG_OUT_INIT;
     char text[160];
-    snprintf(text, sizeof text, "'%s/%s' lives again, pid %" PRId64, n->node.name, n->restart, pid);
+    snprintf(text, sizeof text, "'%s/%s' is running again, pid %" PRId64, n->node.name, n->restart, pid);
     msg_begin(&m, MSG_OK);
     msg_str(&m, "effect", text);
     msg_i64(&m, "step", 0);
@@ -212,9 +212,9 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
         n->told = true;
     } else if (strcmp(hash, g->hash) != 0) {
         order = "join";
-        why = "the run's settings or files are others now";
+        why = "the run's settings or files have changed";
     } else if (!n->here || n->start != start) {
-        snprintf(text, sizeof text, n->here ? "node '%s' (host '%s') lives anew" : "node '%s' (host '%s') has come", n->node.name,
+        snprintf(text, sizeof text, n->here ? "node '%s' (host '%s') has restarted" : "node '%s' (host '%s') has joined", n->node.name,
                  n->node.host);
         event_tell(g, "node", "gate", text);
         n->here = true;
@@ -295,7 +295,7 @@ static void node_dismiss(struct gate *g, struct request *r, const struct mval *r
         return;
     }
     snprintf(n->dismissed, sizeof n->dismissed, "dismissed by %s", mval_text(root, "who", who, sizeof who));
-    snprintf(text, sizeof text, n->here ? "node '%s' is sent away" : "node '%s', which is lost, is forgotten", name);
+    snprintf(text, sizeof text, n->here ? "node '%s' is dismissed" : "node '%s', which was lost, is forgotten", name);
     event_tell(g, "command", who, text);
     if (n->here)
         node_gone(g, n, n->dismissed);
@@ -309,7 +309,7 @@ static void node_dismiss(struct gate *g, struct request *r, const struct mval *r
     msg_release(&m);
 }
 
-/* Kill a node's process, which its agent starts again; answered when it lives anew. */
+/* Kill a node's process, which its agent restarts; answered when it is running again. */
 static void node_restart(struct gate *g, struct request *r, const struct mval *root)
 {
     struct error err;
@@ -324,10 +324,10 @@ static void node_restart(struct gate *g, struct request *r, const struct mval *r
         request_refuse(r, &err);
         return;
     }
-    if (n->restarter)    // asked again, or for another: the newer asker waits
+    if (n->restarter)    // asked again, or for another process: the newer request waits
         request_drop(n->restarter);
     if (strcmp(n->restart, slash + 1) != 0) {
-        snprintf(text, sizeof text, "'%s' (pid %" PRId64 ") is killed and started again", process, pid);
+        snprintf(text, sizeof text, "'%s' (pid %" PRId64 ") is killed and restarted", process, pid);
         event_tell(g, "command", mval_text(root, "who", who, sizeof who), text);
         n->restart_pid = pid;
     }

@@ -1,8 +1,8 @@
-/* join_cmd.c - rollcall agent --join: make this host a node of a run that goes on another; see node.h
+/* join_cmd.c - rollcall agent --join: make this host a node of a run on another host; see node.h
  *
- * In the foreground: joins, brings what the node needs into its folder, starts the node's keeper and watches until the node's
- * processes have ended; when the head has other settings or files by then, begins anew. A first signal has the node leave, a
- * second ends it at once. */
+ * In the foreground: joins, fetches what the node needs into its folder, starts the node's keeper and watches until the node's
+ * processes have ended; if the head's settings or files have changed by then, it joins again. A first signal makes the node leave,
+ * a second ends it at once. */
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -33,7 +33,7 @@
 
 #define JOIN_ASK_MS 3000
 #define CONNECT_MS 3000
-#define STRANGE_MS 30000    // the head can be reached, but lets nobody in with this token; one with 50 processes a core took 8 s
+#define STRANGE_MS 30000    // the head can be reached but does not accept this token; a head with 50 processes per core took 8 s
 #define FILE_BYTES_MAX ((int64_t)1 << 40)
 #define LEAVE_LIMIT_MS 30000
 #define N_STREAM 2
@@ -59,28 +59,28 @@ static void on_signal(UNUSED int sig)
     n_signal = n_signal + 1;
 }
 
-/* ---- what the operator says ---- */
+/* ---- options ---- */
 
 static bool options_read(struct join *j, int argc, char **argv, bool *help, struct error *err)
 {
     struct cli_option options[] = {
-        { "join", NULL, CLI_STR, &j->head, "tcp://HOST:PORT", "the run's head: what its setting 'listen' says, as seen from here" },
-        { "inferencers", NULL, CLI_I64, &j->n_inferencer, "N", "producers here, one a device (1)" },
-        { "devices", NULL, CLI_STR, &j->devices, "LIST", "cuda:0,cuda:1 or cpu:0,cpu:1; without it the first N there are" },
+        { "join", NULL, CLI_STR, &j->head, "tcp://HOST:PORT", "the run's head: the address in its setting 'listen', as seen from here" },
+        { "inferencers", NULL, CLI_I64, &j->n_inferencer, "N", "producers here, one per device (1)" },
+        { "devices", NULL, CLI_STR, &j->devices, "LIST", "cuda:0,cuda:1 or cpu:0,cpu:1; default: the first N" },
         { "threads", NULL, CLI_I64, &j->threads, "N", "threads of a CPU device; 0: its share of the cores" },
-        { "name", NULL, CLI_STR, &j->name, "NODE", "what the node is called in the console (the host's name)" },
+        { "name", NULL, CLI_STR, &j->name, "NODE", "the node's name in the console (the host's name)" },
         { "dir", NULL, CLI_STR, &j->dir, "DIR", "the node's folder: settings, tokenizer, data, logs (nodes/NODE)" },
         { "token-file", NULL, CLI_STR, &j->token_file, "FILE",
-          "the join token, a copy of the run's sock/join; else it is in ROLLCALL_JOIN_TOKEN" },
-        { "wait", NULL, CLI_F64, &j->wait_s, "SECONDS", "for a head that is away, before the node gives up (600)" },
+          "the join token, a copy of the run's sock/join; default: the variable ROLLCALL_JOIN_TOKEN" },
+        { "wait", NULL, CLI_F64, &j->wait_s, "SECONDS", "how long to wait for an absent head before giving up (600)" },
     };
     struct cli cli = {
         .command = "rollcall agent",
         .options = options,
         .n_options = ARRAY_SIZE(options),
-        .about = "Makes this host a node of a run that goes on another: it samples and scores for it, and may come and go.\n"
-                 "The head must have been started with 'listen: HOST:PORT'. All traffic is TLS; head and node show each other\n"
-                 "that they hold the run's join token, RUN/sock/join, which has to be brought here by a safe way (scp)."
+        .about = "Makes this host a node of a run on another host: it samples and scores for that run, and may come and go.\n"
+                 "The head must have been started with 'listen: HOST:PORT'. All traffic is TLS; head and node prove to each other\n"
+                 "that they hold the run's join token, RUN/sock/join, which has to be copied here securely (scp)."
     };
     bool ok = cli_parse(&cli, argc, argv, err);
     *help = ok && cli.help_wanted;
@@ -96,7 +96,7 @@ static bool devices_find(struct join *j, struct error *err)
         for (const char *p = j->devices; (p = strchr(p, ',')); p++)
             n++;
         if (j->n_inferencer > 0 && j->n_inferencer != n)
-            return error_set(err, ERR_USAGE, "--devices '%s' are %" PRId64 ", but --inferencers is %" PRId64 ": one producer a device",
+            return error_set(err, ERR_USAGE, "--devices '%s' are %" PRId64 ", but --inferencers is %" PRId64 ": one producer per device",
                              j->devices, n, j->n_inferencer);
         if (strlen(j->devices) >= sizeof j->device_list)
             return error_set(err, ERR_USAGE, "--devices is too long");
@@ -126,12 +126,12 @@ static bool token_find(struct join *j, struct error *err)
         memcpy(j->token, text, sizeof j->token);
         return true;
     }
-    if (path_join(kept, sizeof kept, j->dir, NODE_TOKEN_FILE) && path_exists(kept))    // of an earlier time
+    if (path_join(kept, sizeof kept, j->dir, NODE_TOKEN_FILE) && path_exists(kept))    // from an earlier time
         return join_token_read(j->token, kept, err);
     return error_set(err, ERR_USAGE, "the join token is needed: --token-file FILE (a copy of the run's sock/join), or ROLLCALL_JOIN_TOKEN");
 }
 
-/* The node's folder and who it is: a folder that is something else is left alone. */
+/* The node's folder and identity: a folder that is anything else is left alone. */
 static bool dir_take(struct join *j, struct error *err)
 {
     char path[PATH_MAX];
@@ -168,7 +168,7 @@ static bool identity_make(struct join *j, struct error *err)
 
 /* ---- joining ---- */
 
-/* Can the head be reached at all? For a message that says more than "no answer". */
+/* Can the head be reached at all? For a more precise message than "no answer". */
 static bool head_reached(const char *address, struct error *err)
 {
     char host[280], *colon;
@@ -181,7 +181,7 @@ static bool head_reached(const char *address, struct error *err)
         host[strlen(host) - 1] = 0;
     int rv = getaddrinfo(name, colon + 1, &hints, &list);
     if (rv != 0)
-        return error_set(err, ERR_CLOSED, "the head's host '%s' is not known: %s", name, gai_strerror(rv));
+        return error_set(err, ERR_CLOSED, "the head's host '%s' cannot be resolved: %s", name, gai_strerror(rv));
     bool ok = false;
     error_set(err, ERR_CLOSED, "the head '%s' has no address", address);
     for (const struct addrinfo *a = list; a && !ok; a = a->ai_next) {
@@ -216,19 +216,20 @@ static bool join_read(struct join *j, const struct msg_in *in, struct error *err
     buf_clear(&j->settings);
     j->n_file = 0;
     if (mval_n(files) > NODE_FILES_MAX || strlen(j->node.hash) != 64)
-        return error_set(err, ERR_DATA, "the head's answer is no answer to 'join'");
+        return error_set(err, ERR_DATA, "the head's answer is not an answer to 'join'");
     for (int64_t i = 0; i < mval_n(files); i++) {
         struct node_file *f = &j->file[j->n_file++];
         *f = (struct node_file){ .size_bytes = mval_i64(mval_get(mval_at(files, i), "size_bytes"), -1) };
         mval_text(mval_at(files, i), "name", f->name, sizeof f->name);
         mval_text(mval_at(files, i), "hash", f->hash, sizeof f->hash);
         if (!node_file_name_ok(f->name) || f->size_bytes < 0 || f->size_bytes > FILE_BYTES_MAX || strlen(f->hash) != 64)
-            return error_set(err, ERR_DATA, "the head names a file '%s' of %" PRId64 " bytes, which is not taken", f->name, f->size_bytes);
+            return error_set(err, ERR_DATA, "the head names a file '%s' of %" PRId64 " bytes, which is not accepted", f->name,
+                             f->size_bytes);
     }
     return buf_add(&j->settings, text, len) || error_set(err, ERR_NO_MEMORY, "no memory for the run's settings");
 }
 
-/* Ask to join until the head has answered, or wait_s have passed. */
+/* Ask to join until the head has answered or wait_s have passed. */
 static bool join_ask(struct join *j, struct error *err)
 {
     struct msg_out m = MSG_OUT_INIT;
@@ -264,7 +265,7 @@ static bool join_ask(struct join *j, struct error *err)
                 *err = why;
             else if (now - strange_ms > STRANGE_MS)
                 ok = error_set(err, ERR_REFUSED,
-                               "'%s' can be reached but lets nobody in with this join token: is it the token of the run "
+                               "'%s' can be reached but does not accept this join token: is it the token of the run "
                                "that listens there?",
                                j->node.head);
         }
@@ -281,7 +282,7 @@ static bool join_ask(struct join *j, struct error *err)
     return ok;
 }
 
-/* ---- bringing what is needed ---- */
+/* ---- fetching what is needed ---- */
 
 static bool file_bring(struct join *j, const struct node_file *f, struct error *err)
 {
@@ -292,7 +293,7 @@ static bool file_bring(struct join *j, const struct node_file *f, struct error *
     if (!path_join(path, sizeof path, j->run_dir, f->name))
         return error_set(err, ERR_USAGE, "the path '%s' is too long", j->run_dir);
     if (path_exists(path) && node_file_hash(path, hex, &size, NULL, NULL, &none) && strcmp(hex, f->hash) == 0)
-        return true;    // of an earlier time
+        return true;    // from an earlier time
     fprintf(stderr, "fetching %s, %.1f MiB\n", f->name, (double)f->size_bytes / (1 << 20));
     j->tag += FETCH_TAGS;
     struct fetch *fetch = fetch_new(f->name, 0, -1, path, f->size_bytes, j->peer, N_STREAM, j->tag, err);
@@ -316,7 +317,7 @@ static bool file_bring(struct join *j, const struct node_file *f, struct error *
             break;
         }
         if ((double)(clock_ms() - moved_ms) / 1000 > j->wait_s) {
-            error_set(err, ERR_TIMEOUT, "nothing of '%s' has come from the head for %.0f s", f->name, j->wait_s);
+            error_set(err, ERR_TIMEOUT, "no data of '%s' has arrived from the head for %.0f s", f->name, j->wait_s);
             break;
         }
     }
@@ -324,8 +325,7 @@ static bool file_bring(struct join *j, const struct node_file *f, struct error *
     if (state != FETCH_DONE)
         return false;
     return node_file_hash(path, hex, &size, NULL, NULL, err)
-           && (strcmp(hex, f->hash) == 0
-               || error_set(err, ERR_DATA, "'%s' has been changed on the head since the run was started", f->name));
+           && (strcmp(hex, f->hash) == 0 || error_set(err, ERR_DATA, "'%s' has changed on the head since the run was started", f->name));
 }
 
 /* What 'dataset' is here: the one file, or the pattern of several, data/HASH-* (gate_files.c). */
@@ -339,7 +339,7 @@ static bool data_name(const struct join *j, char *out, size_t size, struct error
             n++;
         }
     if (!data)
-        return error_set(err, ERR_DATA, "the head has named no data");
+        return error_set(err, ERR_DATA, "the head has listed no data");
     struct buf path = { .max = size - 1 };
     for (const char *p = j->run_dir; *p; p++) {    // the folder's name is no pattern
         if (n > 1 && strchr("*?[\\", *p))
@@ -356,7 +356,7 @@ static bool data_name(const struct join *j, char *out, size_t size, struct error
     return ok || error_set(err, ERR_USAGE, "the path '%s' is too long", j->run_dir);
 }
 
-/* The run's settings, with what is this host's own. */
+/* The run's settings, with this host's own values. */
 static bool settings_write(struct join *j, struct error *err)
 {
     char path[PATH_MAX];
@@ -417,7 +417,7 @@ static bool head_connect(struct join *j, struct error *err)
     return true;
 }
 
-/* Everything up to a folder that processes can be started in. */
+/* Everything until the folder is ready for starting processes. */
 static bool node_prepare(struct join *j, struct error *err)
 {
     static const char *const old[] = { "sock/ended", "sock/orders", NODE_REJOIN_FILE };
@@ -442,7 +442,7 @@ out:
 
 /* ---- watching ---- */
 
-/* Until the node's processes have ended. */
+/* Watch until the node's processes have ended. */
 static bool node_watch(struct join *j, struct error *err)
 {
     char path[PATH_MAX];
@@ -485,7 +485,8 @@ static bool join_loop(struct join *j, struct error *err)
     for (;;) {
         int fd = run_lock_take(j->run_dir, err);
         if (fd < 0)
-            return error_wrap(err, "a node lives in this folder already ('rollcall ctl dismiss %s' on the head ends it)", j->node.name);
+            return error_wrap(err, "a node is already running in this folder ('rollcall ctl dismiss %s' on the head ends it)",
+                              j->node.name);
         bool ok = node_prepare(j, err) && node_start(j, fd, err);
         close(fd);    // the keeper holds it now
         if (!ok)
@@ -499,7 +500,7 @@ static bool join_loop(struct join *j, struct error *err)
             fprintf(stderr, "node '%s' %s\n", j->node.name, said);
             return true;
         }
-        fprintf(stderr, "the head has other settings or files; joining anew\n");
+        fprintf(stderr, "the head's settings or files have changed; joining again\n");
     }
 }
 
@@ -528,7 +529,7 @@ static bool join_cmd(int argc, char **argv, struct error *err)
     TRY(node_name_check(j->name ? j->name : j->node.name, err));
     TRY(node_address(j->head, "--join", j->node.head, err));
     if (!(j->wait_s > 0 && j->wait_s < 1e7) || j->threads < 0 || j->threads > 1024) {
-        error_set(err, ERR_USAGE, "--wait is above 0, --threads 0 to 1024");
+        error_set(err, ERR_USAGE, "--wait must be above 0, --threads 0 to 1024");
         goto out;
     }
     snprintf(dir, sizeof dir, "nodes/%s", j->node.name);

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 
-#define ASK_MS 10000    // until a request is taken for lost and asked again
+#define ASK_MS 10000    // until a request counts as lost and is sent again
 #define AGAIN_MS 100
 
 bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_type type, const struct msg_out *msg, int64_t limit_ms,
@@ -13,7 +13,7 @@ bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_t
         struct relay *x = &rs->relay[i];
         if (x->request || x->open)
             continue;
-        struct buf b = x->msg.buf;    // its memory serves again
+        struct buf b = x->msg.buf;    // keep its memory for the next one
         *x = (struct relay){ .to = to, .type = type, .msg = { .buf = b }, .limit_ms = clock_ms() + limit_ms };
         x->msg.buf.max = MSG_BYTES_MAX;
         snprintf(x->owner, sizeof x->owner, "%s", owner);
@@ -23,7 +23,7 @@ bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_t
         x->request = r;
         return true;
     }
-    return error_set(err, ERR_FULL, "%d requests wait already", RELAYS_MAX);
+    return error_set(err, ERR_FULL, "%d requests are waiting already", RELAYS_MAX);
 }
 
 struct relay *relay_answered(struct relays *rs, const struct net_event *ev)

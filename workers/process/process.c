@@ -17,9 +17,9 @@
 #include "protocol/run/spawn.h"
 
 #define TAG_BEAT (UINT64_MAX - 1)
-#define BEAT_LIMIT_MS 2000    // for the agent's answer; a lost one must not cost a fast pace its next beats
+#define BEAT_LIMIT_MS 2000    // wait for the agent's answer; with a fast pace, a lost answer must not delay the next beats
 
-/* A signal handler has no argument to hang state on. */
+/* A signal handler has no argument to carry state. */
 static volatile sig_atomic_t signalled, signal_fd = -1;    // signal_fd: made readable, so that a wait that is just beginning ends
 
 static void on_signal(int sig)
@@ -34,7 +34,7 @@ static void on_signal(int sig)
     errno = before;
 }
 
-/* The run's lock came with us; what we start ourselves (sandboxes, reward programs) must not hold it. */
+/* We inherited the run's lock; processes that we start (sandboxes, reward programs) must not hold it. */
 static void lock_hide(const char *run_dir)
 {
     char path[4200];
@@ -97,7 +97,7 @@ void process_phase(struct process *p, const char *phase, const char *waits_for)
         p->phase_ms = clock_ms();
     snprintf(p->phase, sizeof p->phase, "%s", phase);
     snprintf(p->waits_for, sizeof p->waits_for, "%s", waits_for);
-    p->beat_ms = MIN(p->beat_ms, clock_ms() - p->pace_ms + 50);    // soon, but a burst of changes is one beat
+    p->beat_ms = MIN(p->beat_ms, clock_ms() - p->pace_ms + 50);    // soon, but a burst of changes makes one beat
 }
 
 static void beat_send(struct process *p)
@@ -156,7 +156,7 @@ static void beat_heard(struct process *p, const struct net_event *ev)
 static void process_tick(struct process *p)
 {
     int64_t now = clock_ms();
-    if (now - p->looked_ms > 3000)    // later than we meant to: stopped or starved ourselves, so the agent gets its time again
+    if (now - p->looked_ms > 3000)    // later than planned: we were stopped or starved ourselves, so give the agent the time again
         p->heard_ms = now;
     p->looked_ms = now;
     if (!p->beat_open && now - p->beat_ms >= p->pace_ms) {
@@ -165,7 +165,7 @@ static void process_tick(struct process *p)
     }
     if (now - p->heard_ms > ORPHAN_S * 1000 && !p->stop_ordered) {
         log_error("no agent has answered for %d s; ending", ORPHAN_S);
-        _exit(1);    // without closing sockets: their files may be a successor's by now
+        _exit(1);    // without closing sockets: their files may belong to a successor by now
     }
 }
 
@@ -199,7 +199,7 @@ bool process_wait(struct process *p, struct net_event *ev, int64_t timeout_ms)
         struct pollfd fd = { .fd = transport_fd(p->transport), .events = POLLIN };
         p->looked_ms = MAX(now, due);
         if (poll(&fd, 1, (int)MAX(due - now, (int64_t)0)) == 0 && clock_ms() >= end)
-            return false;    // the owner's turn comes before the heartbeat that may be due with it
+            return false;    // the owner's turn comes before a heartbeat that is due at the same time
     }
 }
 
@@ -217,7 +217,7 @@ bool process_args(int argc, char **argv, const char *command, const char **run_d
 {
     struct cli_option options[] = {
         { "run", NULL, CLI_STR, run_dir, "DIR", "the run's directory" },
-        { "name", NULL, CLI_STR, name, "NAME", "what the process is called" },
+        { "name", NULL, CLI_STR, name, "NAME", "the process's name" },
     };
     struct cli cli = {
         .command = command, .about = "A process of a run; started by the run's agent.", .options = options, .n_options = ARRAY_SIZE(options)

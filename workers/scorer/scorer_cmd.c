@@ -1,9 +1,9 @@
 /* scorer_cmd.c - the scorer process: score requests of the workers in, scores out
  *
- * The loop thread only moves requests into the queue and finished jobs out of it, so that it can always say how it is;
- * the threads of queue.c do the work, which may be slow, crash a program or wait for a verifier. A request is answered
- * when all its samples are scored, refused when it is malformed or the queue is full, and answered by nobody when the
- * scorer dies: then the worker asks the next scorer again, which scores it anew. */
+ * The loop thread only moves requests into the queue and finished jobs out of it, so that it can always report its state; the
+ * threads of queue.c do the work, which may be slow, crash a program or wait for a verifier. A request is answered when all its
+ * samples are scored, refused when it is malformed or the queue is full, and not answered at all when the scorer dies: then the
+ * worker asks the next scorer, which scores it again. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +18,8 @@
 
 #define N_OPEN 1024          // requests held open at once
 #define MAX_DEPTH 65536      // samples waiting
-#define SAMPLES_MAX 4096     // of one request
-#define STOP_WAIT_MS 3000    // for the threads to finish the sample they are at
+#define SAMPLES_MAX 4096     // samples in one request
+#define STOP_WAIT_MS 3000    // time for the threads to finish their current sample
 
 struct scorer {
     struct process process;
@@ -50,7 +50,7 @@ static void on_wake(void *ctx)
     process_wake(&((struct scorer *)ctx)->process);
 }
 
-/* A request's job, copied out of the message. NULL: see err. */
+/* Make a request's job, copied out of the message. NULL: see err. */
 static struct score_job *job_read(const struct mval *root, struct error *err)
 {
     size_t row_len, text_bytes = 0;
@@ -59,7 +59,7 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
     const char *row = mval_str(mval_get(root, "row"), &row_len);
     int64_t n = mval_n(samples);
     if (n > SAMPLES_MAX) {
-        error_set(err, ERR_DATA, "a request of %" PRId64 " samples; at most %d are taken", n, SAMPLES_MAX);
+        error_set(err, ERR_DATA, "a request of %" PRId64 " samples; at most %d are accepted", n, SAMPLES_MAX);
         return NULL;
     }
     for (int64_t i = 0; i < n; i++) {
@@ -82,7 +82,8 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
         return NULL;
     }
     job->eval = mval_bool(mval_get(root, "eval"), false);
-    int64_t max_new_tok = mval_i64(mval_get(root, "max_new_tokens"), 0);    // a knob: the samples' own, not the start's
+    int64_t max_new_tok = mval_i64(mval_get(root, "max_new_tokens"),
+                                   0);    // a knob: use the value the samples were made with, not the initial one
     char *text = job->text;
     for (int64_t i = 0; i < n; i++) {
         const struct mval *sample = mval_at(samples, i), *n_tok = mval_get(sample, "n_tok");
@@ -163,8 +164,7 @@ static void job_answer(struct scorer *s, struct score_job *job)
     job_free(job);
 }
 
-/* How many parts the answers carry: asked of a list's members, not of a reward, which would start sandboxes in this
- * thread. */
+/* How many parts the answers have: counted from a list's members, not by making a reward, which would start sandboxes in this thread. */
 static int parts_count(const char *type)
 {
     int n = 1;
@@ -237,7 +237,7 @@ static bool scorer_cmd(int argc, char **argv, struct error *err)
     ok = scorer_loop(s, err);
 out:
     if (s && s->queue && !queue_free(s->queue, STOP_WAIT_MS)) {
-        clean = false;    // a thread is deep in a sample; its sandboxes and programs end with this process
+        clean = false;    // a thread is busy with a sample; its sandboxes and programs end with this process
         log_warn("ending while completions are being scored");
     }
     if (s && clean) {

@@ -33,7 +33,7 @@ static bool checkpoint_check(const struct engine *e, const struct task *t, const
     bool ok = checkpoint_verify(path, &found, err) && checkpoint_owner(path, owner, err)
               && (!t->path[0] || found == t->step
                   || error_set(err, ERR_DATA, "checkpoint '%s' is of step %" PRId64 ", not %" PRId64, path, found, t->step));
-    r->broken = !ok && err->code != ERR_NO_MEMORY;
+    r->broken = !ok && err->code == ERR_DATA;    // not for want of memory, nor by a disk or a limit that fails
     if (ok && t->path[0] && owner[0] && e->run_id[0] && strcmp(owner, e->run_id) != 0)
         ok = error_set(err, ERR_EXISTS,
                        "checkpoint '%s' belongs to another run (%s; this one is %s): two runs have been given one save_dir", path, owner,

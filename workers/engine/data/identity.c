@@ -8,6 +8,7 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/digest.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 
 #define WHOLE_BYTES ((size_t)16 << 20)    // files up to here are read whole
 #define STRIDE_BYTES ((size_t)1 << 20)
@@ -130,12 +131,10 @@ bool identity_read(const char *run_dir, json_t **out, struct error *err)
 {
     char path[PATH_MAX];
     struct buf text = BUF_INIT;
-    json_error_t je;
     *out = NULL;
     if (!path_join(path, sizeof path, run_dir, "identity.json") || !path_exists(path))
         return true;
-    bool ok = file_read(&text, path, SMALL_FILE_MAX, err)
-              && ((*out = json_loadb(text.data, text.len, 0, &je)) || error_set(err, ERR_DATA, "'%s':%d: %s", path, je.line, je.text));
+    bool ok = file_read(&text, path, SMALL_FILE_MAX, err) && (*out = json_text_parse(buf_text(&text), text.len, 0, path, err));
     buf_release(&text);
     return ok;
 }

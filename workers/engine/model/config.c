@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 
 #define CONFIG_BYTES_MAX (4u << 20)
 
@@ -220,13 +221,8 @@ static bool object_read(struct model_config *c, const struct reader *r, struct e
 
 static json_t *text_parse(const char *text, const char *path, struct error *err)
 {
-    json_error_t je;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &je);
-    if (!root) {
-        error_set(err, ERR_DATA, "'%s':%d: not valid JSON: %s", path, je.line, je.text);
-        return NULL;
-    }
-    if (!json_is_object(root)) {
+    json_t *root = json_text_parse(text, strlen(text), JSON_REJECT_DUPLICATES, path, err);
+    if (root && !json_is_object(root)) {
         error_set(err, ERR_DATA, "'%s': not a JSON object", path);
         json_decref(root);
         return NULL;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 
 #define HEADER_BYTES_MAX (100u << 20)    // the limit of the reference implementation
 #define SHARDS_MAX 4096
@@ -123,9 +124,10 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
     if (len > HEADER_BYTES_MAX)
         return error_set(err, ERR_DATA, "'%s': a header of %" PRIu64 " bytes is too large", path, len);
     json_error_t je;
-    f->header = json_loadb((const char *)f->map.data + 8, (size_t)len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &je);
+    f->header = json_text_read((const char *)f->map.data + 8, (size_t)len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &je);
     if (!json_is_object(f->header))
-        return error_set(err, ERR_DATA, "'%s': its header is not valid JSON: %s", path, f->header ? "not an object" : je.text);
+        return error_set(err, f->header ? ERR_DATA : json_text_code(&je), "'%s': its header is not valid JSON: %s", path,
+                         f->header ? "not an object" : je.text);
     const uint8_t *data = f->map.data + 8 + len;
     uint64_t data_bytes = f->map.size_bytes - 8 - len;
     const char *name;
@@ -139,7 +141,8 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
             int64_t cap = s->cap ? s->cap * 2 : 256;
             struct st_tensor *more = cap <= TENSORS_MAX ? realloc(s->tensor, (size_t)cap * sizeof *more) : NULL;
             if (!more)
-                return error_set(err, ERR_NO_MEMORY, "'%s': no room for more than %" PRId64 " tensors", path, s->cap);
+                return cap > TENSORS_MAX ? error_set(err, ERR_DATA, "'%s': more than %" PRId64 " tensors", path, s->cap)
+                                         : error_set(err, ERR_NO_MEMORY, "no memory for the tensors of '%s'", path);
             s->tensor = more;
             s->cap = cap;
         }
@@ -196,9 +199,8 @@ static struct shards *index_open(const char *dir, const char *path, struct error
     struct shards *s = NULL;
     struct buf text = BUF_INIT;
     json_t *root = NULL, *seen = json_object();
-    json_error_t je;
     TRY(file_read_text(&text, path, HEADER_BYTES_MAX, err));
-    root = json_loads(buf_text(&text), 0, &je);
+    TRY(root = json_text_parse(buf_text(&text), text.len, 0, path, err));
     json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0) {
         error_set(err, ERR_DATA, "'%s': no 'weight_map' in it", path);

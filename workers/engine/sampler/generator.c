@@ -116,6 +116,7 @@ struct generator {
     float *logits;            // (max_seq, vocab) device
     float *prefill_logits;    // (PREFILL_SEQ_MAX, vocab) device
     float *saved;             // (vocab) device: first logits of partial
+    float *logits_host;       // (vocab) where watch looks at a device's logits; NULL: nobody watches, or the device's are the host's
     struct generator_stats stats;
     int64_t version;
     struct decode_graph graph[DECODE_GRAPH_MAX];
@@ -318,6 +319,8 @@ struct generator *generator_new(const struct generator_config *config, struct er
     TRY((g->logits = mem_new(g->dev, n * line, "logits of a decode step", err)) != NULL);
     TRY((g->prefill_logits = mem_new(g->dev, PREFILL_SEQ_MAX * line, "logits of a prefill", err)) != NULL);
     TRY((g->saved = mem_new(g->dev, line, "first logits of a group", err)) != NULL);
+    if (config->watch && !g->dev->host_memory)
+        TRY((g->logits_host = host_new(g->dev, line, "logits to look at", err)) != NULL);
     TRY(step_init(g, err));
     ok = true;
 out:
@@ -346,6 +349,8 @@ void generator_free(struct generator *g)
     for (size_t i = 0; i < ARRAY_SIZE(held); i++)
         if (held[i])
             mem_free(g->dev, held[i]);
+    if (g->logits_host)
+        host_free(g->dev, g->logits_host);
     for (int64_t i = 0; g->row && i < g->config.max_seq; i++) {
         free(g->row[i].token);
         free(g->row[i].logp);
@@ -566,22 +571,29 @@ static bool stop_string_found(const struct generator *g, const struct row *r, co
 }
 
 /* Append what was sampled for row i; true when that ends the sample, then finish says how. */
-static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, int64_t version, enum finish_reason *finish)
+static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, int64_t version, const float *logits,
+                      enum finish_reason *finish)
 {
     struct row *r = &g->row[i];
     const struct sampling *s = &r->entry->spec.sampling;
     r->token[r->n_tok] = id;
     r->newer[r->n_tok] = (int32_t)(version - r->entry->version);
     r->logp[r->n_tok++] = logp;
-    *finish = FINISH_STOP;
-    if (!s->ignore_eos)
-        for (int32_t k = 0; k < s->n_stop_token; k++)
-            if (id == s->stop_token[k])
-                return true;
-    if (s->stop_string[0] && stop_string_found(g, r, s->stop_string))
-        return true;
-    *finish = FINISH_LENGTH;
-    return r->n_tok == s->max_new_tok;
+    bool is_stop = s->stop_string[0] && stop_string_found(g, r, s->stop_string);
+    for (int32_t k = 0; !s->ignore_eos && !is_stop && k < s->n_stop_token; k++)
+        is_stop = id == s->stop_token[k];
+    struct drawn drawn = { .prompt_row = r->entry->spec.prompt_row,
+                           .sample = r->sample,
+                           .id = id,
+                           .logp = logp,
+                           .version = version,
+                           .is_last = is_stop || r->n_tok == s->max_new_tok,
+                           .is_stop = is_stop,
+                           .logits = logits };
+    if (g->config.watch && g->config.watch(g->config.watch_ctx, &drawn) && !drawn.is_last)
+        is_stop = drawn.is_last = true;
+    *finish = is_stop ? FINISH_STOP : FINISH_LENGTH;
+    return drawn.is_last;
 }
 
 static bool row_end(struct generator *g, int64_t i, enum finish_reason finish, struct error *err)
@@ -651,6 +663,18 @@ static bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int
     return true;
 }
 
+/* The logits at a place of the flight that has just landed, on the host. Nothing has been launched since (rows_decode). */
+static bool logits_fetch(struct generator *g, int64_t place, const float **out, struct error *err)
+{
+    size_t n_bytes = (size_t)g->vocab * sizeof(float);
+    const float *row = g->logits + place * g->vocab;
+    *out = row;
+    if (g->dev->host_memory)
+        return true;
+    *out = g->logits_host;
+    return mem_copy(g->dev, g->logits_host, row, n_bytes, COPY_D2H, err) && device_sync(g->dev, err);
+}
+
 /* Wait for a flight, append its tokens to their rows, and end the samples that are complete. */
 static bool flight_collect(struct generator *g, int index, struct error *err)
 {
@@ -676,7 +700,10 @@ static bool flight_collect(struct generator *g, int index, struct error *err)
                              "item %" PRId64 ": the log-prob of a sampled token is %g; the weights hold numbers that "
                              "are not finite",
                              g->row[i].entry->spec.item, (double)logp[p]);
-        if (row_token(g, i, id[p], logp[p], f->version, &finish) && !row_end(g, i, finish, err))
+        const float *logits = NULL;
+        if (g->row[i].entry->spec.keep_logits && !logits_fetch(g, p, &logits, err))
+            return false;
+        if (row_token(g, i, id[p], logp[p], f->version, logits, &finish) && !row_end(g, i, finish, err))
             return false;
     }
     return true;
@@ -859,7 +886,9 @@ static bool rows_decode(struct generator *g, struct error *err)
 {
     int32_t longest = 0;
     int64_t n_drawn = 0, n_ahead = 0;
+    bool behind = g->behind;
     for (int64_t i = 0; i < g->n_run; i++) {
+        behind = behind && !g->row[i].entry->spec.keep_logits;    // the next step would write over the logits
         if (!row_fill(g, i))
             continue;
         n_drawn++;
@@ -893,7 +922,7 @@ static bool rows_decode(struct generator *g, struct error *err)
                .n = n_row, .n_row = g->config.max_seq, .d = 1, .dtype = DT_F32))
         return false;
     return step_launch(g, &batch, err) && flight_start(g, 0, g->n_run, g->version, err)
-           && (g->behind ? flight_collect(g, 1 - g->last_flight, err) : flights_collect(g, err));
+           && (behind ? flight_collect(g, 1 - g->last_flight, err) : flights_collect(g, err));
 }
 
 /* Is there room for a sample of the started item, or for the first waiting one? */
@@ -962,6 +991,21 @@ int64_t generator_clear(struct generator *g)
             entry_drop(g, lists[i], lists[i]->first);
     for (struct group *out; (out = generator_poll(g)); n++)
         group_free(out);
+    return n;
+}
+
+int64_t generator_drop(struct generator *g, int64_t prompt_row)
+{
+    struct entry_list *lists[] = { &g->waiting, &g->running };
+    int64_t n = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+        for (struct entry *e = lists[i]->first, *next; e; e = next) {
+            next = e->next;
+            if (e->spec.prompt_row == prompt_row) {
+                entry_drop(g, lists[i], e);
+                n++;
+            }
+        }
     return n;
 }
 

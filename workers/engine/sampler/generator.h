@@ -24,6 +24,20 @@
 struct model;        // workers/engine/model/model.h
 struct tokenizer;    // workers/engine/text/tokenizer.h
 
+/* A token that a sample has just got. */
+struct drawn {
+    int64_t prompt_row;     // of its item
+    int32_t sample;         // index in its item
+    int32_t id;             // the token
+    float logp;             // at the sampling temperature, as in struct group
+    int64_t version;        // of the weights that drew it
+    bool is_last;           // the item's own settings end the sample here,
+    bool is_stop;           // by an end token or stop string; else by length
+    const float *logits;    // (vocab) host, those it was drawn from, for items with keep_logits; until the call returns
+};
+/* Told of every token in the order of its sample, on the generator's thread. Returns true to end the sample with this token, as a
+ * stop string does. May not call the generator. */
+typedef bool generator_watch(void *ctx, const struct drawn *d);
 struct generator_config {
     struct model *model;                  // borrowed as long as the generator lives
     const struct tokenizer *tokenizer;    // borrowed; only for stop strings, else NULL
@@ -38,8 +52,10 @@ struct generator_config {
         BEHIND_AUTO,
         BEHIND_NEVER,
         BEHIND_ALWAYS,
-    } behind;           // auto: where the device works while the host does not
-    int64_t version;    // of the weights in model now
+    } behind;                  // auto: where the device works while the host does not
+    int64_t version;           // of the weights in model now
+    generator_watch *watch;    // NULL: nobody watches
+    void *watch_ctx;
 };
 /* One prompt to be continued. */
 struct generator_item {
@@ -52,6 +68,7 @@ struct generator_item {
     int32_t first_sample;     // number of sample 0 in its noise; 0, unless the samples of one prompt are split over items
     const uint64_t *seed;     // (n_sample) copied
     struct sampling sampling;
+    bool keep_logits;    // watch gets the logits; while such an item runs the host is not a step behind
 };
 struct generator;
 
@@ -74,6 +91,8 @@ struct group *generator_poll(struct generator *g);
 bool generator_idle(const struct generator *g);    // nothing waiting, nothing running (finished groups may wait in poll)
 /* Forget all that is inside, finished groups too. Returns how many items were dropped. */
 int64_t generator_clear(struct generator *g);
+/* Forget the items of this prompt_row, wherever they stand; finished ones may still come from generator_poll. Returns how many. */
+int64_t generator_drop(struct generator *g, int64_t prompt_row);
 /* The weights in the model have been replaced in place: items not started yet and those submitted from now on carry
  * this version. ERR_REFUSED while an item has been started and not finished: a group is generated wholly at one
  * version. */

@@ -2,7 +2,7 @@
  *
  * transformers renders with jinja2's ImmutableSandboxedEnvironment, trim_blocks and lstrip_blocks on, loop controls, a
  * plain tojson, raise_exception and strftime_now; facts and pitfalls stand at the top of template_eval.c. What is
- * outside the subset is refused with line and construct, when the template is read or, where only the value tells, when
+ * outside the subset is refused with line and construct, when the template is read or, where only the value shows it, when
  * it is rendered. A struct template is read-only once made: any number of threads render it. Work, depth, memory and
  * output are bounded. */
 #pragma once

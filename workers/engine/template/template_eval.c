@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "workers/engine/template/template_parts.h"
 
 #define EVAL_DEPTH_MAX 1000    // nested evaluations: of 8 MiB of stack they take at most one
@@ -500,7 +501,6 @@ struct template *template_load(const char *dir, struct error *err)
     struct buf text = { .max = (size_t)64 << 20 };
     json_t *config = NULL;
     struct template *t = NULL;
-    json_error_t why;
     if (!path_join(config_path, sizeof config_path, dir, "tokenizer_config.json")
         || !path_join(path, sizeof path, dir, "chat_template.jinja")) {
         error_set(err, ERR_IO, "the path '%s' is too long", dir);
@@ -508,11 +508,7 @@ struct template *template_load(const char *dir, struct error *err)
     }
     if (path_exists(config_path)) {
         TRY(file_read_text(&text, config_path, (size_t)64 << 20, err));
-        config = json_loadb(buf_text(&text), text.len, JSON_REJECT_DUPLICATES, &why);
-        if (!config) {
-            error_set(err, ERR_DATA, "%s:%d: %s", config_path, why.line, why.text);
-            goto out;
-        }
+        TRY(config = json_text_parse(buf_text(&text), text.len, JSON_REJECT_DUPLICATES, config_path, err));
     }
     size_t len;
     const char *source = source_find(config, &len);

@@ -15,6 +15,7 @@
 
 #define TEMPLATE_BYTES_MAX ((size_t)1 << 20)    // source; the longest published one has 30 KB
 #define TEMPLATE_DEPTH_MAX 100                  // nested expressions, statements and macro calls
+#define VALUE_DEPTH_MAX 200                     // lists and dicts inside each other
 #define RENDER_STEPS_MAX ((int64_t)20000000)    // expressions and statements evaluated, items looked at
 #define RENDER_BYTES_MAX ((size_t)256 << 20)    // memory of values
 #define RENDER_OUTPUT_MAX ((size_t)64 << 20)    // text, at every level
@@ -179,6 +180,9 @@ struct value jinja_dict_new(struct render *r);
 void jinja_dict_set(struct render *r, struct dict *d, struct value key, struct value value);
 struct value *jinja_dict_get(struct render *r, const struct dict *d, struct value key);    // NULL: not there
 struct value *jinja_dict_get_str(const struct dict *d, struct str key);
+struct value jinja_pair_new(struct render *r, struct value a, struct value b);    // a tuple
+/* What a dict iterates as: view 'i' (pairs), 'k' or 'v'; kind: of the list. */
+struct value jinja_dict_view(struct render *r, const struct dict *d, enum value_kind kind, char view);
 const char *jinja_type(const struct value *v);    // as Python names it: "str", "dict", ...
 bool jinja_true(struct render *r, struct value v);
 bool jinja_equal(struct render *r, struct value a, struct value b, int depth);
@@ -188,6 +192,7 @@ struct list *jinja_items(struct render *r, struct value v);    // what iterating
 int64_t jinja_length(struct render *r, struct value v);        // len(); fails when it has none
 bool jinja_is_number(struct value v);                          // int, float or bool
 double jinja_number(struct value v);
+int64_t jinja_whole(struct value v);                                            // of an int or bool
 void jinja_print(struct render *r, struct buf *b, struct value v);              // str()
 void jinja_repr(struct render *r, struct buf *b, struct value v, int depth);    // repr()
 struct str jinja_text(struct render *r, struct value v);                        // str() as a string of the pool
@@ -218,6 +223,10 @@ struct value jinja_str_split(struct render *r, struct str s, const struct value 
 struct value jinja_str_lines(struct render *r, struct str s);
 struct value jinja_str_replace(struct render *r, struct str s, struct str from, struct str to, int64_t max);
 int64_t jinja_str_find(struct str s, struct str what, size_t from);    // byte offset, -1: not there
+int64_t jinja_str_find_last(struct str s, struct str what);
+struct value jinja_str_capitalize(struct render *r, struct str s);
+bool jinja_str_all_case(struct render *r, struct str s, bool upper);
+void jinja_char_case(struct render *r, struct buf *b, uint32_t c, bool upper);    // c in upper or lower case, appended
 
 /* ---- the tree ---- */
 enum expr_kind {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "workers/engine/text/unicode.h"
+#include "protocol/base/json_text.h"
 
 #define DEPTH_MAX 64
 
@@ -203,9 +204,11 @@ json_t *json_scan_value(struct json_scan *s, struct error *err)
     if (!json_scan_skip(s, err))
         return NULL;
     json_error_t why;
-    json_t *v = json_loadb(from, (size_t)(s->at - from), JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-    if (!v)
+    json_t *v = json_text_read(from, (size_t)(s->at - from), JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!v) {
         json_scan_fail(s, err, "%s", why.text);
+        err->code = json_text_code(&why);
+    }
     return v;
 }
 

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "workers/engine/text/json_scan.h"
 #include "workers/engine/text/tokenizer_parts.h"
 
@@ -519,15 +520,13 @@ static bool config_read(const char *dir, const char *name, json_t **out, struct 
 {
     char path[PATH_MAX];
     struct buf text = { .max = CONFIG_BYTES_MAX };
-    json_error_t why;
     *out = NULL;
     if (!path_join(path, sizeof path, dir, name))
         return error_set(err, ERR_IO, "the path of '%s' is too long", name);
     if (!path_exists(path))
         return true;
-    bool ok = file_read_text(&text, path, CONFIG_BYTES_MAX, err);
-    if (ok && !(*out = json_loadb(buf_text(&text), text.len, JSON_REJECT_DUPLICATES, &why)))
-        ok = error_set(err, ERR_DATA, "%s:%d: %s", path, why.line, why.text);
+    bool ok = file_read_text(&text, path, CONFIG_BYTES_MAX, err)
+              && (*out = json_text_parse(buf_text(&text), text.len, JSON_REJECT_DUPLICATES, path, err));
     buf_release(&text);
     return ok;
 }

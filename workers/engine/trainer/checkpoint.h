@@ -47,12 +47,13 @@ MUST_USE bool checkpoint_owner(const char *path, char run[64], struct error *err
 MUST_USE bool checkpoint_restore(struct trainer *t, const char *path, struct error *err);
 /* The step of the newest checkpoint of dir that looks complete, not read; run as for checkpoint_prune. -1: none, or no such folder. */
 MUST_USE bool checkpoint_last(const char *dir, const char *run, int64_t *step, struct error *err);
-/* The newest checkpoint of dir that is whole, every byte of it read; run as for checkpoint_prune. Those that are newer and broken are
- * told of in broken, a line each: the path, and why. *step -1: none is whole. */
+/* The newest checkpoint of dir that is whole; every byte of it is read. run: as for checkpoint_prune. broken gets a line for each
+ * newer one that is broken: its path, and why. *step -1: none is whole. */
 MUST_USE bool checkpoint_newest_whole(const char *dir, const char *run, char path[4096], int64_t *step, struct buf *broken,
                                       struct error *err);
-/* Rename dir's checkpoints of steps beyond step that are run's or nobody's, to step-N.broken-K, so that nothing is saved over them. */
+/* Rename dir's checkpoints of later steps than step, those of this run and those without an owner, to step-N.broken-K, so that
+ * nothing is saved over them. */
 MUST_USE bool checkpoint_set_aside(const char *dir, const char *run, int64_t step, struct error *err);
-/* Remove all but the newest keep complete checkpoints of dir; 0 keeps all. run: only those of this run count and go, and those that do
- * not say whose they are; NULL: all. */
+/* Remove all but the newest keep complete checkpoints of dir; 0 keeps all. run: only checkpoints of this run, or without an owner,
+ * count and go; NULL: all do. */
 MUST_USE bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct error *err);

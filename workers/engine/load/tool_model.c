@@ -1,4 +1,4 @@
-#include "console/tools/tool_model.h"
+#include "workers/engine/load/tool_model.h"
 #include <inttypes.h>
 #include <string.h>
 #include "kernels/ops.h"

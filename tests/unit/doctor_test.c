@@ -1,0 +1,113 @@
+/* One sentence on what bounds a run, from its metrics. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "console/fleet/doctor.h"
+
+#define NOW ((int64_t)1000 * 1000000000)
+
+static struct model *running(int64_t n_step)
+{
+    struct error err;
+    struct model *m = model_new(&err);
+    assert_non_null(m);
+    m->state = RUN_RUNNING;
+    m->told_ns = NOW;
+    m->step = n_step;
+    model_link(m, LINK_LIVE, "", NOW);
+    return m;
+}
+
+static void the_largest_share_of_a_step_is_named(UNUSED void **state)
+{
+    static const struct {
+        double generate, score, train, publish, ranks, idle, stall, filtered, longest, median;    // shares of 2 s
+        const char *text, *knob;
+    } cases[] = {
+        { .7, .0, .2, .0, 0, 0, 0, 0, 100, 80, "generation bounds the run: 70 % of a step of 2 s", "inference_microbatch_size" },
+        { .7, .0, .2, .0, 0, 0, 0, 0, 900, 80, "generation takes 70 % of a step of 2 s, by its long tail", "n_behind" },
+        { .2, .0, .7, .0, 0, 0, 0, 0, 100, 80, "training bounds the run: 70 % of a step of 2 s", "token_budget" },
+        { .9, .0, .9, .0, 0, 0, 0, 0, 100, 80, "training bounds the run: 90 %", "token_budget" },                    // devices apart
+        { .9, .0, .5, .0, 0, .4, 0, 0, 100, 80, "generation bounds the run: 90 %", "inference_microbatch_size" },    // and idle
+        { .3, .5, .2, .0, 0, 0, 0, 0, 100, 80, "scoring: groups wait for their scores for 50 % of a step", "n_behind" },
+        { .3, .0, .3, .3, 0, 0, 0, 0, 100, 80, "publishing the weights takes 30 %", "weights" },
+        { .3, .0, .6, .0, .3, 0, 0, 0, 100, 80, "trainers wait for each other 30 %", "token_budget" },
+        { .3, .0, .4, .0, 0, 0, .3, 0, 100, 80, "checkpoints hold training up for 30 %", "save_interval" },
+        { .7, .0, .2, .0, 0, 0, 0, .8, 100, 80, "filtering: 80 % of the groups give no gradient", "filter_range" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct model *m = running(20);
+        for (int64_t step = 1; step <= 20; step++) {
+            const double values[][2] = {
+                { M_STEP_S, 2 },
+                { M_GENERATE_S, 2 * cases[i].generate },
+                { M_SCORE_S, 2 * cases[i].score },
+                { M_TRAIN_S, 2 * cases[i].train },
+                { M_PUBLISH_S, 2 * cases[i].publish },
+                { M_RANKS_S, 2 * cases[i].ranks },
+                { M_IDLE_S, 2 * cases[i].idle },
+                { M_CHECKPOINT_STALL_S, 2 * cases[i].stall },
+                { M_FILTERED, cases[i].filtered },
+                { M_LENGTH_MAX, cases[i].longest },
+                { M_LENGTH_P50, cases[i].median },
+            };
+            model_step_begin(m, step);
+            for (size_t k = 0; k < ARRAY_SIZE(values); k++)
+                model_metric(m, step, metrics[(int)values[k][0]].name, values[k][1]);
+        }
+        struct diagnosis d = doctor_say(m, NOW);
+        if (d.kind != DIAGNOSIS_BOUND || !strstr(d.text, cases[i].text) || !d.remedy[0] || strcmp(d.knob, cases[i].knob) != 0)
+            fail_msg("case %zu: %s (%s)", i, d.text, d.knob ? d.knob : "");
+        fleet_model_free(m);
+    }
+}
+
+static void before_the_first_step_it_says_what_that_waits_for(UNUSED void **state)
+{
+    struct model *m = running(0);
+    struct proc *p = model_proc(m, "worker cpu:0");
+    snprintf(p->phase, sizeof p->phase, "loading");
+    p->phase_s = 12;
+    p->heard_ns = NOW;
+    assert_string_equal(doctor_say(m, NOW).text, "no step yet: worker cpu:0 has been loading for 12 s");
+    snprintf(p->phase, sizeof p->phase, "generating");
+    assert_int_equal(doctor_say(m, NOW).kind, DIAGNOSIS_NONE);
+    m->n_buffer = 3;
+    m->buffer[0] = (struct gauge){ "returned", 3 };
+    m->buffer[1] = (struct gauge){ "filtered", 40 };
+    m->buffer[2] = (struct gauge){ "generating", 8 };
+    assert_string_equal(doctor_say(m, NOW).text, "no step yet: 43 groups are back, 40 of them filtered; 8 are being sampled");
+    fleet_model_free(m);
+}
+
+static void what_is_broken_comes_before_what_is_slow(UNUSED void **state)
+{
+    struct model *m = running(0);
+    snprintf(m->alert, sizeof m->alert, "all of the last 64 groups were filtered");
+    snprintf(m->alert_remedy, sizeof m->alert_remedy, "check the prompt");
+    struct diagnosis d = doctor_say(m, NOW);
+    assert_int_equal(d.kind, DIAGNOSIS_CRIT);
+    assert_string_equal(d.text, "all of the last 64 groups were filtered");
+    assert_string_equal(d.remedy, "check the prompt");
+    m->alert[0] = 0;
+    m->state = RUN_PAUSED;
+    assert_string_equal(doctor_say(m, NOW).text, "paused: training waits for an operator");
+    m->state = RUN_FINISHED;
+    assert_int_equal(doctor_say(m, NOW).kind, DIAGNOSIS_NONE);
+    fleet_model_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_largest_share_of_a_step_is_named),
+        cmocka_unit_test(before_the_first_step_it_says_what_that_waits_for),
+        cmocka_unit_test(what_is_broken_comes_before_what_is_slow),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,290 @@
+/* The parts of 'rollcall serve' that need no model: requests, stop strings, tool calls. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include "workers/engine/template/template.h"
+#include "workers/serve/ask.h"
+#include "workers/serve/stop_text.h"
+#include "workers/serve/tool_calls.h"
+
+static struct error err;
+static struct tokenizer *tokenizer;
+static struct encoder *encoder;
+static struct template *template;
+
+/* Printable ASCII characters are tokens by their codes; ids 0x80 .. 0xff are single bytes, so that a character beyond ASCII needs
+ * several. ByteLevel spells byte b (0xa1 .. 0xac, 0xae .. 0xff) as the character of that number, and 0x80 .. 0xa0 as U+0122 .. U+0142. */
+static int text_setup(UNUSED void **state)
+{
+    static const char source[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+                                 "{% for c in m.tool_calls or [] %}({{ c.function.arguments.x }}){% endfor %}{% endfor %}"
+                                 "{% if tools %}tools:{{ tools|length }},{{ tool_choice }}{% endif %}"
+                                 "{% if add_generation_prompt %}[assistant]{% endif %}";
+    struct buf json = BUF_INIT;
+    buf_str(&json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{");
+    for (int c = '!'; c <= '~'; c++)
+        buf_fmt(&json, "%s\"%s%c\":%d", c > '!' ? "," : "", c == '"' || c == '\\' ? "\\" : "", c, c);
+    for (int b = 0x80; b <= 0xff; b++)
+        if (b != 0xad)
+            buf_fmt(&json, ",\"\\u%04x\":%d", b <= 0xa0 ? b - 0x80 + 0x122 : b, b);
+    buf_str(&json,
+            ",\"\\u0120\":32},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+            "\"decoder\":{\"type\":\"ByteLevel\"}}");
+    tokenizer = tokenizer_parse(json.data, json.len, "test", &err);
+    encoder = tokenizer ? encoder_new(tokenizer, false, &err) : NULL;
+    template = template_new(source, strlen(source), "test", &err);
+    buf_release(&json);
+    if (!encoder || !template)
+        print_error("%s\n", err.text);
+    return !encoder || !template;
+}
+
+static int text_teardown(UNUSED void **state)
+{
+    template_free(template);
+    encoder_free(encoder);
+    tokenizer_free(tokenizer);
+    return 0;
+}
+
+static bool parse(struct ask *a, enum ask_form form, const char *text)
+{
+    json_t *body = json_loads(text, 0, NULL);
+    assert_non_null(body);
+    bool ok = ask_parse(a, form, body, &err);
+    json_decref(body);
+    return ok;
+}
+
+/* ---- stop strings */
+static void text_is_held_back_while_it_may_become_a_stop_string(UNUSED void **state)
+{
+    // after each token: the text that can be shown; tokens are bytes
+    // clang-format off
+    static const struct { const char *tokens, *stop[3]; bool include; const char *shown[12]; int stopped_by; const char *why; } cases[] = {
+        { "abc", { NULL }, false, { "a", "ab", "abc" }, -1, "nothing to stop at" },
+        { "abcd", { "cd" }, false, { "a", "ab", "ab", "ab" }, 0, "cut before the string" },
+        { "abcd", { "cd" }, true, { "a", "ab", "ab", "abcd" }, 0, "cut after it" },
+        { "abcx", { "cd" }, false, { "a", "ab", "ab", "abcx" }, -1, "what looked like a beginning was none" },
+        { "aab", { "ab" }, false, { "", "a", "a" }, 0, "a beginning may begin again inside" },
+        { "xyab", { "b", "yab" }, false, { "x", "x", "x", "x" }, 1, "the one that begins first wins" },
+        { "x\xc3\xa9y", { NULL }, false, { "x", "x", "x\xc3\xa9", "x\xc3\xa9y" }, -1, "half a character is never shown" },
+        { "x\xc3\xa9y", { "\xc3\xa9" }, false, { "x", "x", "x" }, 0, "a stop string beyond ASCII" },
+        { "x\xc3y", { NULL }, false, { "x", "x", "x\xef\xbf\xbdy" }, -1, "what is no character becomes U+FFFD" },
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct stop_text t;
+        int n_stop = 0;
+        bool stopped = false;
+        while (cases[i].stop[n_stop])
+            n_stop++;
+        stop_text_init(&t, tokenizer, true, cases[i].stop, n_stop, cases[i].include);
+        for (size_t k = 0; cases[i].tokens[k] && !stopped; k++) {
+            assert_true(stop_text_push(&t, (unsigned char)cases[i].tokens[k], &stopped));
+            if (t.safe != strlen(cases[i].shown[k]) || memcmp(buf_text(&t.text), cases[i].shown[k], t.safe) != 0)
+                fail_msg("%s: after token %zu '%.*s' is shown", cases[i].why, k, (int)t.safe, buf_text(&t.text));
+        }
+        if (t.stopped_by != cases[i].stopped_by || stopped != (t.stopped_by >= 0))
+            fail_msg("%s: stopped by %d", cases[i].why, t.stopped_by);
+        stop_text_release(&t);
+    }
+}
+
+static void the_end_of_a_sample_shows_what_was_held_back(UNUSED void **state)
+{
+    static const char *const stop[] = { "cd" };
+    struct stop_text t;
+    bool stopped;
+    stop_text_init(&t, tokenizer, true, stop, 1, false);
+    assert_true(stop_text_push(&t, 'c', &stopped) && stop_text_push(&t, 0xc3, &stopped));
+    assert_int_equal(t.safe, 0);
+    assert_true(stop_text_end(&t));
+    assert_string_equal(buf_text(&t.text), "c\xef\xbf\xbd");
+    assert_int_equal(t.safe, t.text.len);
+    stop_text_release(&t);
+}
+
+/* ---- tool calls */
+static void tool_calls_are_found_in_both_forms(UNUSED void **state)
+{
+    // clang-format off
+    static const struct { const char *text, *content, *calls, *why; } cases[] = {
+        { "hello", "hello", "", "no call" },
+        { "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>", "", "f({\"x\": 1})", "Hermes" },
+        { "Let me see. <tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>{\"name\":\"g\",\"arguments\":{\"y\":\"z\"}}</tool_call>",
+          "Let me see.", "f({})g({\"y\": \"z\"})", "text before two of them" },
+        { "<tool_call>{\"name\":\"f\",\"arguments\":{}}", "", "f({})", "the last tag may be missing" },
+        { "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}\"}</tool_call>", "", "f({\"x\":1})", "arguments as a string stay as they are" },
+        { "<tool_call>{\"name\":}</tool_call>", "<tool_call>{\"name\":}</tool_call>", "", "not JSON: text" },
+        { "<tool_call>{\"nome\":\"f\"}</tool_call>", "<tool_call>{\"nome\":\"f\"}</tool_call>", "", "no name: text" },
+        { "{\"name\": \"f\", \"parameters\": {\"x\": 1}}", "", "f({\"x\": 1})", "Llama" },
+        { "<|python_tag|>{\"name\":\"f\",\"parameters\":{}}; {\"name\":\"g\",\"parameters\":{}}", "", "f({})g({})", "two, after the tag" },
+        { "{\"name\": \"f\", \"parameters\": {}} and more", "{\"name\": \"f\", \"parameters\": {}} and more", "", "Llama calls are the whole text" },
+        { "{\"name\": 5}", "{\"name\": 5}", "", "a name that is no string" },
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct tool_calls c;
+        struct buf got = BUF_INIT;
+        assert_true(tool_calls_find(&c, cases[i].text, strlen(cases[i].text)));
+        for (int k = 0; k < c.n; k++)
+            buf_fmt(&got, "%s(%s)", c.call[k].name, c.call[k].arguments);
+        if (strcmp(buf_text(&got), cases[i].calls) != 0 || strcmp(buf_text(&c.content), cases[i].content) != 0)
+            fail_msg("%s: calls '%s', content '%s'", cases[i].why, buf_text(&got), buf_text(&c.content));
+        buf_release(&got);
+        tool_calls_release(&c);
+    }
+}
+
+static void a_stream_shows_nothing_that_may_be_a_tool_call(UNUSED void **state)
+{
+    // clang-format off
+    static const struct { const char *text; size_t safe; } cases[] = {
+        { "", 0 }, { "hi", 2 }, { "{\"na", 0 }, { "  ", 0 }, { "<b>", 0 }, { "a <too", 2 }, { "a <tool_call>{", 2 }, { "a <b", 4 }, { "a<", 1 },
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        if (tool_calls_safe(cases[i].text, strlen(cases[i].text)) != cases[i].safe)
+            fail_msg("'%s': %zu bytes are shown", cases[i].text, tool_calls_safe(cases[i].text, strlen(cases[i].text)));
+}
+
+/* ---- requests */
+static void each_form_of_request_says_the_same_in_its_own_words(UNUSED void **state)
+{
+    static const struct {
+        enum ask_form form;
+        const char *body;
+    } cases[] = {
+        { ASK_COMPLETION,
+          "{\"prompt\":[5,6],\"n\":2,\"max_tokens\":7,\"temperature\":0.5,\"top_k\":3,\"seed\":9,\"stop\":\"x\",\"logprobs\":2}" },
+        { ASK_TOKENS, "{\"token_ids\":[5,6],\"sampling_params\":{\"n\":2,\"max_tokens\":7,\"temperature\":0.5,\"top_k\":3,\"seed\":9,"
+                      "\"stop\":[\"x\"],\"logprobs\":2,\"routed_experts_prompt_start\":3}}" },
+        { ASK_VLLM, "{\"prompt\":{\"prompt_token_ids\":[5,6]},\"n\":2,\"max_tokens\":7,\"temperature\":0.5,\"top_k\":3,\"seed\":9,"
+                    "\"stop\":[\"x\"],\"logprobs\":2}" },
+        { ASK_SGLANG,
+          "{\"input_ids\":[5,6],\"return_logprob\":true,\"top_logprobs_num\":2,\"sampling_params\":{\"n\":2,\"max_new_tokens\":7,"
+          "\"temperature\":0.5,\"top_k\":3,\"sampling_seed\":9,\"stop\":[\"x\"]}}" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct ask a;
+        if (!parse(&a, cases[i].form, cases[i].body))
+            fail_msg("form %zu: %s", i, err.text);
+        assert_int_equal(a.n_prompt, 1);
+        assert_int_equal(a.prompt[0].token.n, 2);
+        assert_int_equal(a.prompt[0].token.id[1], 6);
+        assert_false(a.is_list);
+        assert_int_equal(a.n, 2);
+        assert_int_equal(a.max_tok, 7);
+        assert_true(a.temperature == 0.5 && a.top_k == 3 && a.has_seed && a.seed == 9);
+        assert_int_equal(a.n_stop, 1);
+        assert_string_equal(a.stop[0], "x");
+        assert_true(a.logprobs && a.n_top == 2);
+        ask_release(&a);
+    }
+}
+
+static void a_field_that_is_wrong_is_named(UNUSED void **state)
+{
+    // clang-format off
+    static const struct { enum ask_form form; const char *body, *word; } cases[] = {
+        { ASK_COMPLETION, "{}", "'prompt'" },
+        { ASK_COMPLETION, "{\"prompt\":5}", "'prompt'" },
+        { ASK_COMPLETION, "{\"prompt\":[[1],\"a\",{}]}", "'prompt'" },
+        { ASK_COMPLETION, "{\"prompt\":[-1]}", "'prompt'" },
+        { ASK_COMPLETION, "{\"prompt\":[4294967296]}", "'prompt'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"n\":1.5}", "'n'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"n\":true}", "'n'" },
+        { ASK_COMPLETION, "{\"prompt\":[\"a\",\"b\"],\"n\":4096}", "samples" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"max_tokens\":0}", "'max_tokens'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"temperature\":\"hot\"}", "'temperature'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"top_p\":1.1}", "'top_p'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"top_k\":-2}", "'top_k'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"stop\":[1]}", "'stop'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"logprobs\":21}", "'logprobs'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"stream\":1}", "'stream'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"cache_salt\":\"\"}", "'cache_salt'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"repetition_penalty\":1.1}", "'repetition_penalty'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"logit_bias\":{\"5\":1}}", "'logit_bias'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_object\"}}", "'response_format'" },
+        { ASK_CHAT, "{\"messages\":{}}", "'messages'" },
+        { ASK_CHAT, "{\"messages\":[{}],\"top_logprobs\":2}", "'logprobs'" },
+        { ASK_CHAT, "{\"messages\":[{}],\"tool_choice\":\"all\"}", "'tool_choice'" },
+        { ASK_CHAT, "{\"messages\":[{}],\"tools\":{}}", "'tools'" },
+        { ASK_TOKENS, "{\"token_ids\":[1],\"sampling_params\":[]}", "'sampling_params'" },
+        { ASK_SGLANG, "{\"text\":\"a\",\"input_ids\":[1]}", "second prompt" },
+        { ASK_VLLM, "{\"prompt\":{}}", "'prompt'" },
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct ask a;
+        if (parse(&a, cases[i].form, cases[i].body))
+            fail_msg("taken: %s", cases[i].body);
+        if (err.code != ERR_DATA || !strstr(err.text, cases[i].word))
+            fail_msg("%s: %s", cases[i].body, err.text);
+    }
+}
+
+static void a_chat_is_rendered_as_templates_expect(UNUSED void **state)
+{
+    const struct ask_text text = { .encoder = encoder, .tokenizer = tokenizer, .template = template, .max_seq_tok = 200, .n_id = 256 };
+    struct buf out = BUF_INIT;
+    struct ask a;
+    assert_true(parse(&a, ASK_CHAT,
+                      "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
+                      "\"text\":\"b\"}]},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+                      "\"arguments\":\"{\\\"x\\\": 7}\"}}]}],\"tools\":[{},{}],\"tool_choice\":\"required\"}"));
+    if (!ask_render(&a, &text, &out, &err))
+        fail_msg("%s", err.text);
+    assert_string_equal(buf_text(&out), "[user]a\nb[assistant](7)tools:2,required[assistant]");
+    assert_true(a.parse_tools);
+    ask_release(&a);
+    assert_true(parse(&a, ASK_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}],\"tool_choice\":\"none\"}"));
+    assert_false(a.parse_tools);
+    ask_release(&a);
+    buf_release(&out);
+}
+
+static void samples_end_at_the_window_and_at_the_end_tokens(UNUSED void **state)
+{
+    static const int32_t eos[] = { 40, 41 };
+    const struct ask_text text = { .encoder = encoder, .tokenizer = tokenizer, .max_seq_tok = 100, .n_id = 256 };
+    struct sampling s;
+    struct ask a;
+    assert_true(parse(&a, ASK_COMPLETION, "{\"prompt\":\"abc\",\"stop_token_ids\":[50,40]}"));
+    assert_true(ask_encode(&a, &text, &err) && ask_sampling(&a, 3, &text, eos, 2, &s, &err));
+    assert_int_equal(s.max_new_tok, 16);
+    assert_int_equal(s.n_stop_token, 3);
+    assert_int_equal(s.stop_token[2], 50);
+    assert_true(ask_sampling(&a, 95, &text, eos, 2, &s, &err));
+    assert_int_equal(s.max_new_tok, 5);
+    ask_release(&a);
+    assert_true(parse(&a, ASK_TOKENS, "{\"token_ids\":[65],\"sampling_params\":{\"ignore_eos\":true,\"temperature\":1e-6}}"));
+    assert_true(ask_sampling(&a, 1, &text, eos, 2, &s, &err));
+    assert_int_equal(s.max_new_tok, 99);
+    assert_true(s.ignore_eos && s.n_stop_token == 0 && s.temperature == 0);
+    ask_release(&a);
+    assert_true(parse(&a, ASK_COMPLETION, "{\"prompt\":[65,300]}"));
+    assert_false(ask_encode(&a, &text, &err));
+    assert_non_null(strstr(err.text, "300"));
+    ask_release(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_is_held_back_while_it_may_become_a_stop_string),
+        cmocka_unit_test(the_end_of_a_sample_shows_what_was_held_back),
+        cmocka_unit_test(tool_calls_are_found_in_both_forms),
+        cmocka_unit_test(a_stream_shows_nothing_that_may_be_a_tool_call),
+        cmocka_unit_test(each_form_of_request_says_the_same_in_its_own_words),
+        cmocka_unit_test(a_field_that_is_wrong_is_named),
+        cmocka_unit_test(a_chat_is_rendered_as_templates_expect),
+        cmocka_unit_test(samples_end_at_the_window_and_at_the_end_tokens),
+    };
+    return cmocka_run_group_tests(tests, text_setup, text_teardown);
+}

@@ -1,0 +1,166 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/base/log.h"
+#include "protocol/run/knobs.h"
+#include "protocol/run/run_failure.h"
+#include "protocol/run/run_state.h"
+#include "workers/host/node_watch.h"
+#include "workers/node/fetch.h"
+#include "workers/node/uplink_parts.h"
+
+#define BEAT_LIMIT_MS 3000
+
+void node_end(struct uplink *u, const char *state, const char *reason)
+{
+    struct error err;
+    if (u->ends)
+        return;
+    u->ends = true;
+    snprintf(u->state, sizeof u->state, "%s", state);
+    snprintf(u->reason, sizeof u->reason, "%s", reason);
+    log_info("the node ends: %s: %s", state, reason);
+    if (run_state_find(state) == RUN_FAILED && !run_failure_write(u->process.run_dir, reason, &err))
+        log_error("%s", err.text);
+    process_phase(&u->process, state, "");
+}
+
+static void status_ask(struct uplink *u)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_STATUS);
+    msg_bool(&m, "fresh", false);
+    u->status_open = msg_finish(&m, &err) && peer_ask(u->process.agent, &m, BEAT_LIMIT_MS, TAG_STATUS, &err);
+    msg_release(&m);
+}
+
+void beat_send(struct uplink *u, bool leaving)
+{
+    struct error err;
+    struct msg_in in = { 0 };
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_NODE);
+    msg_str(&m, "node", u->node.name);
+    msg_str(&m, "id", u->node.id);
+    msg_str(&m, "host", u->node.host);
+    msg_i64(&m, "start", u->process.start);
+    msg_str(&m, "hash", u->node.hash);
+    if (leaving) {
+        msg_bool(&m, "leaving", true);
+        msg_str(&m, "reason", u->reason);
+    }
+    if (u->processes.len && msg_read_answer(&in, MSG_STATUS, u->processes.data, u->processes.len, &err)) {
+        msg_copy(&m, "processes", mval_get(in.root, "processes"));
+        msg_map(&m, "figures");
+        node_figures_copy(&m, in.root, NULL);
+        msg_end(&m);
+        msg_in_release(&in);
+    } else {
+        msg_list(&m, "processes");
+        msg_end(&m);
+    }
+    u->beat_open = msg_finish(&m, &err) && peer_ask(u->head, &m, BEAT_LIMIT_MS, TAG_BEAT, &err);
+    msg_release(&m);
+}
+
+static void restart_ask(struct uplink *u, const char *name, int64_t pid)
+{
+    struct error err;
+    char id[160];
+    struct msg_out m = MSG_OUT_INIT;
+    snprintf(id, sizeof id, "head-%s-%" PRId64, name, pid);    // told again every beat until it has been done
+    msg_begin(&m, MSG_COMMAND);
+    msg_str(&m, "id", id);
+    msg_str(&m, "command", "restart");
+    msg_map(&m, "args");
+    msg_str(&m, "process", name);
+    msg_end(&m);
+    msg_str(&m, "who", "the head");
+    if (msg_finish(&m, &err) && !peer_ask(u->process.agent, &m, 60000, TAG_RESTART, &err))
+        log_warn("%s", err.text);
+    msg_release(&m);
+}
+
+void beat_came(struct uplink *u, const struct net_event *ev)
+{
+    struct error err;
+    struct msg_in in;
+    char order[16], reason[300], restart[64], path[4200];
+    u->beat_open = false;
+    if (ev->failed)
+        return;
+    if (!msg_read_answer(&in, MSG_NODE, ev->data, ev->len, &err)) {
+        node_end(u, run_state_name(RUN_FAILED), err.text);
+        return;
+    }
+    u->heard_ms = clock_ms();
+    mval_text(in.root, "order", order, sizeof order);
+    mval_text(in.root, "reason", reason, sizeof reason);
+    if (!u->ends) {
+        mval_text(in.root, "state", u->state, sizeof u->state);
+        u->step = mval_i64(mval_get(in.root, "step"), 0);
+        knobs_watch_take(&u->config, mval_get(in.root, "knobs"));
+    }
+    if (strcmp(order, "join") == 0) {
+        snprintf(path, sizeof path, "%s/" NODE_REJOIN_FILE, u->process.run_dir);
+        if (!file_write(path, reason, strlen(reason), &err))
+            log_error("%s", err.text);
+        node_end(u, run_state_name(RUN_STOPPED), reason);
+    } else if (strcmp(order, "stop") == 0) {
+        node_end(u, run_state_name(run_state_find(u->state) == RUN_FINISHED ? RUN_FINISHED : RUN_STOPPED), reason);
+    } else if (mval_text(in.root, "restart", restart, sizeof restart)[0]) {
+        restart_ask(u, restart, mval_i64(mval_get(in.root, "restart_pid"), 0));
+    }
+    msg_in_release(&in);
+}
+
+void status_came(struct uplink *u, const struct net_event *ev)
+{
+    u->status_open = false;
+    buf_clear(&u->processes);
+    if (!ev->failed && ev->len < (size_t)1 << 20)
+        buf_add(&u->processes, ev->data, ev->len);
+}
+
+/* What the uplink does now, and whether the head has been silent for too long. */
+static void silence_look(struct uplink *u, int64_t now)
+{
+    double silent_s = (double)(now - u->heard_ms) / 1000;
+    char text[400];
+    snprintf(text, sizeof text, "head %s", u->node.head);
+    if (silent_s > u->node.wait_s) {
+        snprintf(text, sizeof text, "no sign of life of the head %s for %.0f s", u->node.head, silent_s);
+        node_end(u, run_state_name(RUN_FAILED), text);
+    } else if (silent_s > MAX(u->config.slow_s, 3 * u->config.heartbeat_s)) {
+        process_phase(&u->process, "waiting", text);
+    } else if (u->fetch) {
+        int64_t size, got = fetch_bytes(u->fetch, &size);
+        snprintf(text, sizeof text, "weights of version %" PRId64, u->fetch_version);
+        process_phase(&u->process, "fetching", text);
+        u->process.progress = MAX(u->process.progress, (double)got);
+    } else {
+        process_phase(&u->process, "passing on", "");
+    }
+}
+
+void head_tick(struct uplink *u)
+{
+    int64_t now = clock_ms();
+    if (now >= head_due(u)) {
+        u->beat_ms = now;
+        if (!u->beat_open)
+            beat_send(u, false);
+        if (!u->status_open)
+            status_ask(u);    // for the next one
+    }
+    if (!u->ends)
+        silence_look(u, now);
+}
+
+int64_t head_due(const struct uplink *u)
+{
+    return u->beat_ms + (int64_t)(1000 * u->config.heartbeat_s);
+}

@@ -1,0 +1,185 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "protocol/run/run_state.h"
+#include "workers/engine/publish/publication.h"
+#include "workers/node/fetch.h"
+#include "workers/node/uplink_parts.h"
+
+#define WEIGHTS_MAX ((int64_t)1 << 42)
+
+static bool weights_here(const struct uplink *u, int64_t version, int64_t made)
+{
+    for (int i = 0; i < WEIGHTS_KEPT; i++)
+        if (u->here[i].version == version && u->here[i].made == made)
+            return true;
+    return false;
+}
+
+static void weights_came(struct uplink *u)
+{
+    char path[4200];
+    int64_t size;
+    double s = (double)(clock_ms() - u->fetch_ms) / 1000;
+    if (u->here[WEIGHTS_KEPT - 1].version >= 0) {
+        weights_file_path(u->process.run_dir, u->here[WEIGHTS_KEPT - 1].made, u->here[WEIGHTS_KEPT - 1].version, path, sizeof path);
+        unlink(path);
+    }
+    memmove(&u->here[1], &u->here[0], (WEIGHTS_KEPT - 1) * sizeof u->here[0]);
+    u->here[0].version = u->fetch_version;
+    u->here[0].made = u->fetch_made;
+    double mib = (double)fetch_bytes(u->fetch, &size) / (1 << 20);
+    u->mib_per_s = mib / MAX(s, 0.001);
+    log_debug("weights of version %" PRId64 ": %.1f MiB in %.3f s", u->fetch_version, mib, s);
+}
+
+/* Hand the worker its order, with the path the weights have here; or nothing to do, when they are not to be had. */
+static void order_end(struct uplink *u, struct order *o, bool have)
+{
+    struct error err;
+    struct msg_in in;
+    struct msg_out m = MSG_OUT_INIT;
+    char path[4200];
+    bool ok = msg_read_answer(&in, MSG_WORK, o->answer.data, o->answer.len, &err);
+    BUG_IF(!ok, "an order that was read before cannot be read: %s", err.text);
+    msg_begin(&m, MSG_OK);
+    msg_str(&m, "kind", have ? "publish" : "none");
+    msg_copy(&m, "incarnation", mval_get(in.root, "incarnation"));
+    if (have) {
+        weights_file_path(u->process.run_dir, o->made, o->version, path, sizeof path);
+        msg_copy(&m, "task", mval_get(in.root, "task"));
+        msg_copy(&m, "step", mval_get(in.root, "step"));
+        msg_i64(&m, "version", o->version);
+        msg_i64(&m, "made", o->made);
+        msg_str(&m, "path", path);
+    } else {
+        msg_i64(&m, "task", 0);
+    }
+    msg_in_release(&in);
+    if (msg_finish(&m, &err))
+        request_answer(o->request, &m);
+    else
+        request_refuse(o->request, &err);
+    msg_release(&m);
+    buf_release(&o->answer);
+    *o = (struct order){ 0 };
+}
+
+/* Answer the orders whose weights are here, and those whose weights a fetch that has failed was to bring. */
+static void orders_answer(struct uplink *u, enum fetch_state state)
+{
+    for (int i = 0; i < WORKERS_MAX; i++) {
+        struct order *o = &u->order[i];
+        if (!o->worker[0])
+            continue;
+        bool have = weights_here(u, o->version, o->made);
+        bool lost = state == FETCH_FAILED && o->version == u->fetch_version && o->made == u->fetch_made;
+        if ((have || lost) && o->request)
+            order_end(u, o, have);
+        else if (lost)
+            o->worker[0] = 0;    // nobody waits: the worker asks again, and the controller decides again
+    }
+}
+
+/* Begin to bring what the first order without weights needs. */
+static void fetch_begin(struct uplink *u)
+{
+    struct error err = { 0 };
+    char path[4200];
+    for (int i = 0; i < WORKERS_MAX && !u->fetch && !u->ends; i++) {
+        const struct order *o = &u->order[i];
+        if (!o->worker[0] || weights_here(u, o->version, o->made))
+            continue;
+        weights_file_path(u->process.run_dir, o->made, o->version, path, sizeof path);
+        u->fetch_version = o->version;
+        u->fetch_made = o->made;
+        u->fetch_ms = clock_ms();
+        u->fetch_tag += FETCH_TAGS;    // late answers to an earlier fetch are not taken for this one's
+        u->fetch = fetch_new(NULL, o->made, o->version, path, WEIGHTS_MAX, u->stream, N_STREAM, u->fetch_tag, &err);
+        if (!u->fetch)
+            node_end(u, run_state_name(RUN_FAILED), err.text);
+    }
+}
+
+void weights_tick(struct uplink *u)
+{
+    struct error err = { 0 };
+    enum fetch_state state = FETCH_GOES;
+    if (u->fetch) {
+        fetch_tick(u->fetch);
+        state = fetch_state(u->fetch, &err);
+        if (state == FETCH_DONE)
+            weights_came(u);
+        if (state == FETCH_FAILED)
+            log_warn("weights of version %" PRId64 " have not come: %s", u->fetch_version, err.text);
+    }
+    orders_answer(u, state);
+    if (state != FETCH_GOES) {
+        fetch_free(u->fetch);
+        u->fetch = NULL;
+        if (state == FETCH_FAILED && err.code != ERR_NOT_FOUND && err.code != ERR_CLOSED)
+            node_end(u, run_state_name(RUN_FAILED), err.text);
+    }
+    fetch_begin(u);
+}
+
+int64_t weights_due(const struct uplink *u)
+{
+    return u->fetch ? fetch_due(u->fetch) : INT64_MAX;    // an order waits for weights, or for its worker to ask again
+}
+
+bool weights_order_asked(struct uplink *u, struct net_event *ev, const struct msg_in *in)
+{
+    char name[64];
+    mval_text(in->root, "name", name, sizeof name);
+    for (int i = 0; i < WORKERS_MAX; i++) {
+        struct order *o = &u->order[i];
+        if (!o->worker[0] || strcmp(o->worker, name) != 0)
+            continue;
+        if (o->request)
+            request_drop(o->request);
+        o->request = NULL;
+        if (o->start == mval_i64(mval_get(in->root, "start"), 0)) {
+            o->request = ev->request;
+            ev->request = NULL;
+            return true;
+        }
+        o->worker[0] = 0;    // of an earlier process of that name
+    }
+    return false;
+}
+
+bool weights_order_keep(struct uplink *u, struct relay *x, const struct net_event *ev, const struct msg_in *in)
+{
+    struct error err;
+    struct msg_in asked;
+    char name[120];
+    struct order *o = NULL;
+    for (int i = 0; !o && i < WORKERS_MAX; i++)
+        if (!u->order[i].worker[0])
+            o = &u->order[i];
+    if (!o || !msg_read_request(&asked, x->msg.buf.data, x->msg.buf.len, &err))
+        return false;
+    buf_release(&o->answer);
+    *o = (struct order){ .start = mval_i64(mval_get(asked.root, "start"), 0),
+                         .version = mval_i64(mval_get(in->root, "version"), -1),
+                         .made = mval_i64(mval_get(in->root, "made"), 0) };
+    mval_text(asked.root, "name", name, sizeof name);
+    snprintf(o->worker, sizeof o->worker, "%s", name + strlen(u->node.name) + 1);    // the head knows it as NODE/NAME
+    msg_in_release(&asked);
+    if (buf_add(&o->answer, ev->data, ev->len))
+        o->request = relay_take(x);
+    else
+        o->worker[0] = 0;
+    return true;
+}
+
+void weights_release(struct uplink *u)
+{
+    for (int i = 0; i < WORKERS_MAX; i++)
+        buf_release(&u->order[i].answer);
+    fetch_free(u->fetch);
+}

@@ -1,0 +1,535 @@
+/* ask.c - one table says which field of which form of request means what */
+#include "workers/serve/ask.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/buf.h"
+#include "workers/engine/template/template.h"
+
+#define OPENAI (1u << ASK_COMPLETION | 1u << ASK_CHAT)
+#define ALL (OPENAI | 1u << ASK_TOKENS | 1u << ASK_VLLM | 1u << ASK_SGLANG)
+#define COMPLETION (1u << ASK_COMPLETION)
+#define CHAT (1u << ASK_CHAT)
+#define TOKENS (1u << ASK_TOKENS)
+#define VLLM (1u << ASK_VLLM)
+#define SGLANG (1u << ASK_SGLANG)
+
+enum field_kind {
+    FIELD_I64,
+    FIELD_F64,
+    FIELD_BOOL,
+    FIELD_STR,       // char *
+    FIELD_OWN,       // a function of its own
+    FIELD_MUST,      // a number that cannot be had: refused unless it is `low`
+    FIELD_CANNOT,    // cannot be had: refused unless null, false, {}, [] or ""
+};
+struct field {
+    const char *name;
+    unsigned forms;
+    enum field_kind kind;
+    double low, high;
+    size_t at;    // in struct ask
+    bool (*own)(struct ask *a, const struct field *f, const json_t *v, struct error *err);
+};
+
+static bool wrong(struct error *err, const struct field *f, const char *what)
+{
+    return error_set(err, ERR_DATA, "'%s' must be %s", f->name, what);
+}
+
+/* ---- fields with a function of their own */
+static bool stop_add(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    size_t len = json_string_length(v);
+    if (!json_is_string(v) || strlen(json_string_value(v)) != len)
+        return wrong(err, f, "a string or a list of strings");
+    if (len == 0)
+        return true;
+    if (len > ASK_STOP_BYTES_MAX)
+        return error_set(err, ERR_DATA, "'%s' has a string of %zu bytes; at most %d are possible", f->name, len, ASK_STOP_BYTES_MAX);
+    if (a->n_stop == ASK_STOPS_MAX)
+        return error_set(err, ERR_DATA, "'%s' has more than %d strings", f->name, ASK_STOPS_MAX);
+    return (a->stop[a->n_stop++] = strdup(json_string_value(v))) || error_set(err, ERR_NO_MEMORY, "no memory for a stop string");
+}
+
+static bool stop_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    if (!json_is_array(v))
+        return stop_add(a, f, v, err);
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!stop_add(a, f, json_array_get(v, i), err))
+            return false;
+    return true;
+}
+
+/* A token id into *out. */
+static bool id_read(const json_t *v, int32_t *out)
+{
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
+        return false;
+    *out = (int32_t)json_integer_value(v);
+    return true;
+}
+
+static bool stop_ids_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    if (!json_is_array(v))
+        return wrong(err, f, "a list of token ids");
+    if (json_array_size(v) > SAMPLING_STOP_TOKENS_MAX)
+        return error_set(err, ERR_DATA, "'%s' has %zu ids; at most %d are possible", f->name, json_array_size(v), SAMPLING_STOP_TOKENS_MAX);
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!id_read(json_array_get(v, i), &a->stop_token[a->n_stop_token++]))
+            return wrong(err, f, "a list of token ids");
+    return true;
+}
+
+/* completions: a number of likeliest tokens; chat: a switch, with top_logprobs beside it. */
+static bool logprobs_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    if (json_is_boolean(v)) {
+        a->logprobs = json_is_true(v);
+        return true;
+    }
+    json_int_t n = json_integer_value(v);
+    if (!json_is_integer(v) || n < 0 || n > ASK_TOP_MAX)
+        return error_set(err, ERR_DATA, "'%s' must be true, false or a number between 0 and %d", f->name, ASK_TOP_MAX);
+    a->logprobs = true;
+    a->n_top = n;
+    return true;
+}
+
+static bool seed_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    if (!json_is_integer(v))
+        return wrong(err, f, "a whole number");
+    a->has_seed = true;
+    a->seed = (uint64_t)json_integer_value(v);
+    return true;
+}
+
+static bool top_k_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    json_int_t k = json_integer_value(v);
+    if (!json_is_integer(v) || k < -1 || k > INT32_MAX)
+        return wrong(err, f, "a whole number; 0 and -1 are off");
+    a->top_k = MAX(k, 0);
+    return true;
+}
+
+static bool ids_add(struct token_list *out, const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        int32_t id;
+        if (!id_read(json_array_get(list, i), &id) || !token_list_add(out, &id, 1))
+            return false;
+    }
+    return true;
+}
+
+/* One prompt: a text, or a list of ids. */
+static bool prompt_add(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    if (a->n_prompt == ASK_PROMPTS_MAX)
+        return error_set(err, ERR_DATA, "'%s' has more than %d prompts", f->name, ASK_PROMPTS_MAX);
+    struct ask_prompt *grown = realloc(a->prompt, (size_t)(a->n_prompt + 1) * sizeof *grown);
+    if (!grown)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a prompt");
+    a->prompt = grown;
+    struct ask_prompt *p = &a->prompt[a->n_prompt++];
+    *p = (struct ask_prompt){ .text = NULL };
+    if (json_is_string(v)) {
+        p->len = json_string_length(v);
+        p->text = malloc(p->len + 1);
+        if (!p->text)
+            return error_set(err, ERR_NO_MEMORY, "no memory for a prompt of %zu bytes", p->len);
+        memcpy(p->text, json_string_value(v), p->len + 1);
+        return true;
+    }
+    if (!json_is_array(v) || !ids_add(&p->token, v))
+        return wrong(err, f, "a string, a list of strings, a list of token ids, or a list of such lists");
+    return true;
+}
+
+static bool prompt_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    const json_t *first = json_array_get(v, 0);
+    if (a->n_prompt > 0)
+        return error_set(err, ERR_DATA, "'%s' is a second prompt beside another field's", f->name);
+    if (json_is_object(v)) {    // vLLM's {"prompt_token_ids": [...]} or {"prompt": TEXT}
+        const json_t *ids = json_object_get(v, "prompt_token_ids");
+        return prompt_add(a, f, ids ? ids : json_object_get(v, "prompt"), err);
+    }
+    if (!json_is_array(v) || json_is_integer(first))
+        return prompt_add(a, f, v, err);
+    a->is_list = true;
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!prompt_add(a, f, json_array_get(v, i), err))
+            return false;
+    return true;
+}
+
+static bool object_keep(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    if (!json_is_object(v))
+        return wrong(err, f, "an object");
+    if (!a->template_more && !(a->template_more = json_object()))
+        return error_set(err, ERR_NO_MEMORY, "no memory for '%s'", f->name);
+    return json_object_update(a->template_more, (json_t *)(uintptr_t)v) == 0
+           || error_set(err, ERR_NO_MEMORY, "no memory for '%s'", f->name);
+}
+
+static bool list_keep(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    if (!json_is_array(v))
+        return wrong(err, f, "a list");
+    json_t **to = (json_t **)((char *)a + f->at);
+    *to = json_incref((json_t *)(uintptr_t)v);
+    return true;
+}
+
+/* "auto", "none", "required" or one function: templates may look at it. Nothing makes the model call a tool. */
+static bool tool_choice_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    const char *word = json_string_value(v);
+    if (!json_is_object(v) && (!word || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0 && strcmp(word, "required") != 0)))
+        return wrong(err, f, "\"auto\", \"none\", \"required\" or a function");
+    a->parse_tools = !word || strcmp(word, "none") != 0;
+    if (!a->template_more && !(a->template_more = json_object()))
+        return error_set(err, ERR_NO_MEMORY, "no memory for '%s'", f->name);
+    return json_object_set(a->template_more, "tool_choice", (json_t *)(uintptr_t)v) == 0
+           || error_set(err, ERR_NO_MEMORY, "no memory for '%s'", f->name);
+}
+
+static bool stream_options_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    const json_t *usage = json_object_get(v, "include_usage");
+    if (!json_is_object(v) || (usage && !json_is_boolean(usage) && !json_is_null(usage)))
+        return wrong(err, f, "an object with 'include_usage'");
+    if (!a->stream)
+        return error_set(err, ERR_DATA, "'%s' is for streams; set 'stream' to true", f->name);
+    a->include_usage = json_is_true(usage);
+    return true;
+}
+
+static bool response_format_read(UNUSED struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    const char *type = json_string_value(json_object_get(v, "type"));
+    return (type && strcmp(type, "text") == 0) || wrong(err, f, "{\"type\": \"text\"}; grammars are not supported");
+}
+
+static bool cache_salt_read(UNUSED struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    return (json_is_string(v) && json_string_length(v) > 0) || wrong(err, f, "a string that is not empty");
+}
+
+/* In the order they are read: 'stream' stands before what needs it. Sampling fields are looked for in 'sampling_params' where the form
+ * has it, and beside it. */
+#define AT(member) .at = offsetof(struct ask, member)
+// clang-format off
+static const struct field fields[] = {
+    { "model",                         ALL,                 FIELD_STR,  AT(model) },
+    { "request_id",                    ALL,                 FIELD_STR,  AT(request_id) },
+    { "rid",                           SGLANG,              FIELD_STR,  AT(request_id) },
+    { "prompt",                        COMPLETION | VLLM,   FIELD_OWN,  .own = prompt_read },
+    { "token_ids",                     TOKENS,              FIELD_OWN,  .own = prompt_read },
+    { "text",                          SGLANG,              FIELD_OWN,  .own = prompt_read },
+    { "input_ids",                     SGLANG,              FIELD_OWN,  .own = prompt_read },
+    { "messages",                      CHAT,                FIELD_OWN,  AT(messages), .own = list_keep },
+    { "tools",                         CHAT,                FIELD_OWN,  AT(tools), .own = list_keep },
+    { "tool_choice",                   CHAT,                FIELD_OWN,  .own = tool_choice_read },
+    { "chat_template_kwargs",          CHAT,                FIELD_OWN,  .own = object_keep },
+    { "add_generation_prompt",         CHAT,                FIELD_BOOL, AT(add_generation_prompt) },
+    { "n",                             ALL,                 FIELD_I64,  1, ASK_SAMPLES_MAX, AT(n) },
+    { "max_tokens",                    ALL & ~SGLANG,       FIELD_I64,  1, INT32_MAX, AT(max_tok) },
+    { "max_completion_tokens",         CHAT,                FIELD_I64,  1, INT32_MAX, AT(max_tok) },
+    { "max_new_tokens",                SGLANG,              FIELD_I64,  1, INT32_MAX, AT(max_tok) },
+    { "temperature",                   ALL,                 FIELD_F64,  0, 100, AT(temperature) },
+    { "top_p",                         ALL,                 FIELD_F64,  0, 1, AT(top_p) },
+    { "min_p",                         ALL,                 FIELD_F64,  0, 1, AT(min_p) },
+    { "top_k",                         ALL,                 FIELD_OWN,  .own = top_k_read },
+    { "seed",                          ALL,                 FIELD_OWN,  .own = seed_read },
+    { "sampling_seed",                 SGLANG,              FIELD_OWN,  .own = seed_read },
+    { "stop",                          ALL,                 FIELD_OWN,  .own = stop_read },
+    { "stop_token_ids",                ALL,                 FIELD_OWN,  .own = stop_ids_read },
+    { "ignore_eos",                    ALL,                 FIELD_BOOL, AT(ignore_eos) },
+    { "include_stop_str_in_output",    ALL,                 FIELD_BOOL, AT(include_stop) },
+    { "no_stop_trim",                  SGLANG,              FIELD_BOOL, AT(include_stop) },
+    { "skip_special_tokens",           ALL,                 FIELD_BOOL, AT(skip_special) },
+    { "add_special_tokens",            ALL,                 FIELD_BOOL, AT(add_special) },
+    { "logprobs",                      ALL & ~SGLANG,       FIELD_OWN,  .own = logprobs_read },
+    { "top_logprobs",                  CHAT,                FIELD_I64,  0, ASK_TOP_MAX, AT(n_top) },
+    { "return_logprob",                SGLANG,              FIELD_BOOL, AT(logprobs) },
+    { "top_logprobs_num",              SGLANG,              FIELD_I64,  0, ASK_TOP_MAX, AT(n_top) },
+    { "return_text_in_logprobs",       SGLANG,              FIELD_BOOL, AT(return_text) },
+    { "return_tokens_as_token_ids",    OPENAI,              FIELD_BOOL, AT(tokens_as_ids) },
+    { "return_token_ids",              OPENAI,              FIELD_BOOL, AT(return_ids) },
+    { "stream",                        ALL,                 FIELD_BOOL, AT(stream) },
+    { "stream_options",                OPENAI | TOKENS,     FIELD_OWN,  .own = stream_options_read },
+    { "cache_salt",                    ALL,                 FIELD_OWN,  .own = cache_salt_read },
+    { "response_format",               OPENAI,              FIELD_OWN,  .own = response_format_read },
+    { "presence_penalty",              ALL,                 FIELD_MUST, 0 },
+    { "frequency_penalty",             ALL,                 FIELD_MUST, 0 },
+    { "repetition_penalty",            ALL,                 FIELD_MUST, 1 },
+    { "min_tokens",                    ALL,                 FIELD_MUST, 0 },
+    { "min_new_tokens",                SGLANG,              FIELD_MUST, 0 },
+    { "logit_bias",                    ALL,                 FIELD_CANNOT },
+    { "echo",                          COMPLETION,          FIELD_CANNOT },
+    { "suffix",                        COMPLETION,          FIELD_CANNOT },
+    { "prompt_logprobs",               ALL,                 FIELD_CANNOT },
+    { "continue_final_message",        CHAT,                FIELD_CANNOT },
+    { "functions",                     CHAT,                FIELD_CANNOT },
+    { "allowed_token_ids",             ALL,                 FIELD_CANNOT },
+    { "bad_words",                     ALL,                 FIELD_CANNOT },
+    { "logprob_token_ids",             ALL,                 FIELD_CANNOT },
+    { "token_ids_logprob",             SGLANG,              FIELD_CANNOT },
+    { "structured_outputs",            ALL,                 FIELD_CANNOT },
+    { "guided_json",                   ALL,                 FIELD_CANNOT },
+    { "guided_regex",                  ALL,                 FIELD_CANNOT },
+    { "guided_choice",                 ALL,                 FIELD_CANNOT },
+    { "guided_grammar",                ALL,                 FIELD_CANNOT },
+    { "json_schema",                   SGLANG,              FIELD_CANNOT },
+    { "regex",                         SGLANG,              FIELD_CANNOT },
+    { "ebnf",                          SGLANG,              FIELD_CANNOT },
+};
+// clang-format on
+
+static bool is_empty(const json_t *v)
+{
+    return json_is_false(v) || (json_is_object(v) && json_object_size(v) == 0) || (json_is_array(v) && json_array_size(v) == 0)
+           || (json_is_string(v) && json_string_length(v) == 0);
+}
+
+static bool field_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    void *at = (char *)a + f->at;
+    double number = json_number_value(v);
+    switch (f->kind) {
+    case FIELD_I64:
+        if (!json_is_integer(v) || number < f->low || number > f->high)
+            return error_set(err, ERR_DATA, "'%s' must be a whole number between %.0f and %.0f", f->name, f->low, f->high);
+        *(int64_t *)at = json_integer_value(v);
+        return true;
+    case FIELD_F64:
+        if (!json_is_number(v) || !(number >= f->low) || number > f->high)
+            return error_set(err, ERR_DATA, "'%s' must be a number between %g and %g", f->name, f->low, f->high);
+        *(double *)at = number;
+        return true;
+    case FIELD_BOOL:
+        if (!json_is_boolean(v))
+            return wrong(err, f, "true or false");
+        *(bool *)at = json_is_true(v);
+        return true;
+    case FIELD_STR:
+        if (!json_is_string(v) || json_string_length(v) > 1024 || strlen(json_string_value(v)) != json_string_length(v))
+            return wrong(err, f, "a string of at most 1024 bytes");
+        free(*(char **)at);
+        return (*(char **)at = strdup(json_string_value(v))) || error_set(err, ERR_NO_MEMORY, "no memory for '%s'", f->name);
+    case FIELD_OWN: return f->own(a, f, v, err);
+    case FIELD_MUST:
+        return (json_is_number(v) && number == f->low) || error_set(err, ERR_DATA, "'%s' other than %g is not supported", f->name, f->low);
+    case FIELD_CANNOT: return is_empty(v) || error_set(err, ERR_DATA, "'%s' is not supported", f->name);
+    }
+    BUG_IF(true, "field '%s' is of kind %d", f->name, (int)f->kind);
+}
+
+/* What several fields must be together. */
+static bool ask_check(struct ask *a, struct error *err)
+{
+    static const char *const prompt_name[] = { "prompt", "messages", "token_ids", "prompt", "text' or 'input_ids" };
+    if (a->form == ASK_CHAT ? json_array_size(a->messages) == 0 : a->n_prompt == 0)
+        return error_set(err, ERR_DATA, "'%s' is missing or empty", prompt_name[a->form]);
+    if (!(a->top_p > 0))
+        return error_set(err, ERR_DATA, "'top_p' must be above 0 and at most 1");
+    if (a->n * MAX(a->n_prompt, 1) > ASK_SAMPLES_MAX)
+        return error_set(err, ERR_DATA, "%" PRId64 " prompts with 'n' %" PRId64 " are more than the %d samples of a request", a->n_prompt,
+                         a->n, ASK_SAMPLES_MAX);
+    if (a->n_top > 0 && !a->logprobs)
+        return error_set(err, ERR_DATA, "'top_logprobs' needs 'logprobs' to be true");
+    if (a->stream && (a->form == ASK_VLLM || a->form == ASK_SGLANG))
+        return error_set(err, ERR_DATA, "'stream' is not supported here; /v1/completions streams");
+    return true;
+}
+
+bool ask_parse(struct ask *a, enum ask_form form, const json_t *body, struct error *err)
+{
+    *a = (struct ask){ .form = form,
+                       .n = 1,
+                       .max_tok = -1,
+                       .temperature = 1,
+                       .top_p = 1,
+                       .skip_special = true,
+                       .add_generation_prompt = true,
+                       .add_special = true,
+                       .parse_tools = true };
+    const json_t *params = form == ASK_TOKENS || form == ASK_SGLANG ? json_object_get(body, "sampling_params") : NULL;
+    bool ok = false;
+    if (!json_is_object(body)) {
+        error_set(err, ERR_DATA, "the body must be an object");
+        goto out;
+    }
+    if (params && !json_is_object(params) && !json_is_null(params)) {
+        error_set(err, ERR_DATA, "'sampling_params' must be an object");
+        goto out;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
+        const json_t *v = json_object_get(params, fields[i].name);
+        if (!v)
+            v = json_object_get(body, fields[i].name);
+        if (v && !json_is_null(v) && fields[i].forms & 1u << form)
+            TRY(field_read(a, &fields[i], v, err));
+    }
+    a->parse_tools = a->parse_tools && json_array_size(a->tools) > 0;
+    TRY(ask_check(a, err));
+    ok = true;
+out:
+    if (!ok)
+        ask_release(a);
+    return ok;
+}
+
+void ask_release(struct ask *a)
+{
+    free(a->model);
+    free(a->request_id);
+    for (int64_t i = 0; i < a->n_prompt; i++) {
+        free(a->prompt[i].text);
+        token_list_release(&a->prompt[i].token);
+    }
+    free(a->prompt);
+    for (int i = 0; i < a->n_stop; i++)
+        free(a->stop[i]);
+    json_decref(a->messages);
+    json_decref(a->tools);
+    json_decref(a->template_more);
+    *a = (struct ask){ .n = 0 };
+}
+
+/* ---- text to ids */
+/* A message's content as one text where it is a list of text parts. */
+static bool content_flatten(json_t *message, size_t i, struct error *err)
+{
+    json_t *parts = json_object_get(message, "content"), *text;
+    struct buf b = BUF_INIT;
+    bool ok = true;
+    if (!json_is_array(parts))
+        return true;
+    for (size_t k = 0; ok && k < json_array_size(parts); k++) {
+        const json_t *part = json_array_get(parts, k);
+        text = json_is_string(part) ? (json_t *)(uintptr_t)part : json_object_get(part, "text");
+        if (!json_is_string(text))
+            ok = error_set(err, ERR_DATA, "'messages'[%zu] has a part that is not text; only text is supported", i);
+        else if (!(k == 0 || buf_char(&b, '\n')) || !buf_add(&b, json_string_value(text), json_string_length(text)))
+            ok = error_set(err, ERR_NO_MEMORY, "no memory for 'messages'[%zu]", i);
+    }
+    if (ok && (!(text = json_stringn(buf_text(&b), b.len)) || json_object_set_new(message, "content", text) != 0))
+        ok = error_set(err, ERR_NO_MEMORY, "no memory for 'messages'[%zu]", i);
+    buf_release(&b);
+    return ok;
+}
+
+/* OpenAI has the arguments of a call as JSON in a string; templates print the object. */
+static bool arguments_open(json_t *message, size_t i, struct error *err)
+{
+    const json_t *calls = json_object_get(message, "tool_calls");
+    for (size_t k = 0; k < json_array_size(calls); k++) {
+        json_t *function = json_object_get(json_array_get(calls, k), "function"), *arguments = json_object_get(function, "arguments");
+        if (!json_is_string(arguments))
+            continue;
+        json_t *value = json_string_length(arguments) ? json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL)
+                                                      : json_object();
+        if (!value)
+            return error_set(err, ERR_DATA, "'messages'[%zu].tool_calls[%zu] has arguments that are not JSON", i, k);
+        if (json_object_set_new(function, "arguments", value) != 0)
+            return error_set(err, ERR_NO_MEMORY, "no memory for 'messages'[%zu]", i);
+    }
+    return true;
+}
+
+bool ask_render(const struct ask *a, const struct ask_text *text, struct buf *out, struct error *err)
+{
+    struct chat_options options = { .add_generation_prompt = a->add_generation_prompt,
+                                    .tools = json_array_size(a->tools) ? a->tools : NULL,
+                                    .more = a->template_more };
+    if (!text->template)
+        return error_set(err, ERR_DATA, "the model has no chat template; use /v1/completions");
+    json_t *messages = json_deep_copy(a->messages);
+    bool ok = messages || error_set(err, ERR_NO_MEMORY, "no memory for 'messages'");
+    for (size_t i = 0; ok && i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        ok = json_is_object(message) || error_set(err, ERR_DATA, "'messages'[%zu] must be an object", i);
+        ok = ok && content_flatten(message, i, err) && arguments_open(message, i, err);
+    }
+    ok = ok && template_chat(text->template, messages, &options, out, err);
+    json_decref(messages);
+    return ok;
+}
+
+static bool chat_encode(struct ask *a, const struct ask_text *text, struct error *err)
+{
+    struct buf rendered = BUF_INIT;
+    bool ok = false;
+    TRY(ask_render(a, text, &rendered, err));
+    if (!(a->prompt = calloc(1, sizeof *a->prompt))) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a prompt");
+        goto out;
+    }
+    a->n_prompt = 1;
+    TRY(encoder_encode(text->encoder, buf_text(&rendered), rendered.len, 0, &a->prompt[0].token, err));
+    ok = true;
+out:
+    buf_release(&rendered);
+    return ok;
+}
+
+bool ask_encode(struct ask *a, const struct ask_text *text, struct error *err)
+{
+    if (a->form == ASK_CHAT && !chat_encode(a, text, err))
+        return false;
+    for (int64_t i = 0; i < a->n_prompt; i++) {
+        struct ask_prompt *p = &a->prompt[i];
+        if (p->text && !encoder_encode(text->encoder, p->text, p->len, a->add_special ? ENCODE_ADD_SPECIAL : 0, &p->token, err))
+            return false;
+        if (p->token.n == 0)
+            return error_set(err, ERR_DATA, "prompt %" PRId64 " has no token", i);
+        if (p->token.n >= text->max_seq_tok)
+            return error_set(err, ERR_DATA,
+                             "prompt %" PRId64 " has %" PRId64 " tokens; the model's context of %" PRId64 " must also hold a new one", i,
+                             p->token.n, text->max_seq_tok);
+        for (int64_t k = 0; k < p->token.n; k++)
+            if (p->token.id[k] >= text->n_id)
+                return error_set(err, ERR_DATA, "prompt %" PRId64 " has token id %d; the model knows 0 to %" PRId64, i, p->token.id[k],
+                                 text->n_id - 1);
+    }
+    return true;
+}
+
+/* Tokens when the request does not say: those of the servers whose forms these are. */
+static int64_t max_tok_default(enum ask_form form)
+{
+    return form == ASK_COMPLETION || form == ASK_VLLM ? 16 : form == ASK_SGLANG ? 128 : INT32_MAX;
+}
+
+bool ask_sampling(const struct ask *a, int64_t n_prompt, const struct ask_text *text, const int32_t *eos, int n_eos, struct sampling *out,
+                  struct error *err)
+{
+    int64_t room = text->max_seq_tok - n_prompt;
+    if (a->max_tok > room)
+        return error_set(err, ERR_DATA,
+                         "the prompt has %" PRId64 " tokens and %" PRId64 " new ones are asked for; the model's context holds %" PRId64,
+                         n_prompt, a->max_tok, text->max_seq_tok);
+    *out = (struct sampling){ .temperature = a->temperature < 1e-5 ? 0 : (float)a->temperature,    // greedy below this, as in vLLM
+                              .top_p = (float)a->top_p,
+                              .min_p = (float)a->min_p,
+                              .top_k = (int32_t)a->top_k,
+                              .max_new_tok = MIN(a->max_tok > 0 ? a->max_tok : max_tok_default(a->form), room),
+                              .ignore_eos = a->ignore_eos && a->n_stop_token == 0 };
+    for (int i = 0; i < n_eos && !a->ignore_eos; i++)
+        sampling_add_stop(out, eos[i]);
+    for (int i = 0; i < a->n_stop_token; i++) {
+        sampling_add_stop(out, a->stop_token[i]);
+        if (out->n_stop_token == SAMPLING_STOP_TOKENS_MAX && i + 1 < a->n_stop_token)
+            return error_set(err, ERR_DATA, "'stop_token_ids' and the model's end tokens are more than %d", SAMPLING_STOP_TOKENS_MAX);
+    }
+    return sampling_check(out, err);
+}

@@ -1,0 +1,81 @@
+/* ask.h - what a request asks to be generated, whichever of the five forms of request it came in
+ *
+ * The forms are those of OpenAI's completions and chat, of vLLM's /inference/v1/generate and /generate, and of SGLang's /generate. A
+ * table in ask.c says which field of which form means what. Fields that are not known are ignored, as all these servers do; known ones
+ * that would change the result and cannot be had (penalties, grammars) are refused unless they are neutral. Made and read by the
+ * thread that serves HTTP; the policy's thread only reads it. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <jansson.h>
+#include "protocol/base/error.h"
+#include "workers/engine/sampler/sampling.h"
+#include "workers/engine/text/tokenizer.h"
+
+#define ASK_PROMPTS_MAX 1024
+#define ASK_SAMPLES_MAX 4096    // of all prompts of a request together
+#define ASK_STOPS_MAX 16
+#define ASK_STOP_BYTES_MAX 256
+#define ASK_TOP_MAX 20    // likeliest tokens beside the sampled one
+
+enum ask_form {
+    ASK_COMPLETION,    // /v1/completions
+    ASK_CHAT,          // /v1/chat/completions
+    ASK_TOKENS,        // /inference/v1/generate
+    ASK_VLLM,          // /generate with "prompt"
+    ASK_SGLANG,        // /generate with "text" or "input_ids"
+};
+struct ask_prompt {
+    char *text;    // owned; NULL: ids came, or a chat
+    size_t len;
+    struct token_list token;    // ids that came, or by ask_encode
+};
+struct ask {
+    enum ask_form form;
+    char *model, *request_id;      // owned; NULL: not said
+    struct ask_prompt *prompt;     // (n_prompt) owned
+    int64_t n_prompt;              // a chat is one
+    bool is_list;                  // prompts came as a list of prompts, even if of one
+    json_t *messages, *tools;      // owned; chat only
+    json_t *template_more;         // owned; more variables for the chat template
+    bool add_generation_prompt;    // chat
+    bool parse_tools;              // tool calls in the text are wanted as such
+    int64_t n;                     // samples of each prompt
+    int64_t max_tok;               // -1: not said
+    double temperature, top_p, min_p;
+    int64_t top_k;    // 0: off
+    bool has_seed, ignore_eos;
+    uint64_t seed;
+    char *stop[ASK_STOPS_MAX];    // owned
+    int n_stop, n_stop_token;
+    int32_t stop_token[SAMPLING_STOP_TOKENS_MAX];
+    bool include_stop, skip_special, add_special;
+    bool logprobs;         // of the sampled tokens
+    int64_t n_top;         // likeliest tokens wanted with them
+    bool tokens_as_ids;    // token texts are "token_id:ID"
+    bool return_ids;       // ids of prompt and samples
+    bool return_text;      // SGLang: token texts in log-probs
+    bool stream, include_usage;
+};
+/* Read a request's body (an object). On failure (ERR_DATA names the field) a holds nothing. */
+MUST_USE bool ask_parse(struct ask *a, enum ask_form form, const json_t *body, struct error *err);
+void ask_release(struct ask *a);
+
+/* The text side of a model, as ask_encode needs it. */
+struct ask_text {
+    struct encoder *encoder;              // borrowed
+    const struct tokenizer *tokenizer;    // borrowed
+    const struct template *template;      // borrowed; NULL: chats are refused
+    int64_t max_seq_tok;                  // longest prompt and completion
+    int64_t n_id;                         // ids are below
+};
+/* Make ids of all prompts, render chats first; then every prompt has a token and room for one more. */
+MUST_USE bool ask_encode(struct ask *a, const struct ask_text *text, struct error *err);
+/* How the samples of a prompt of n_prompt tokens are drawn, with the model's end tokens (n_eos) and no more tokens than the window
+ * has room for. */
+MUST_USE bool ask_sampling(const struct ask *a, int64_t n_prompt, const struct ask_text *text, const int32_t *eos, int n_eos,
+                           struct sampling *out, struct error *err);
+/* Render messages (a list) for this template; text is appended to out. Content that is a list of text parts is put together, and
+ * tool calls' arguments become objects, as templates expect. */
+MUST_USE bool ask_render(const struct ask *a, const struct ask_text *text, struct buf *out, struct error *err);

@@ -1,0 +1,552 @@
+/* policy.c - one loop: take jobs, feed the generator, step, hand out what came
+ *
+ * Invariants:
+ *  1. Only the loop's thread touches model, generator, slots and the lists below `lock`. It never waits while it holds a lock.
+ *  2. A job is in `incoming` (policy_submit), then in `active` until it is done (job_end). n_prompt counts the prompts of both.
+ *  3. A slot is one prompt inside the generator; its number is the item's prompt_row. The items of a job start in order, and jobs
+ *     in the order they came.
+ *  4. While an update waits, nothing new goes into the generator; it is applied when the generator is idle, or at once while the
+ *     policy is paused. */
+#include "workers/serve/policy.h"
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/sampler/generator.h"
+
+#define LOGP_LEAST (-9999.0f)    // stands for minus infinity, as in vLLM: JSON has none
+
+struct slot {
+    struct serve_job *job;    // NULL: free
+    int64_t prompt;           // index in the job
+    int64_t n_open;           // samples that have not ended
+};
+struct job_list {
+    struct serve_job *first, *last;
+};
+struct policy {
+    struct policy_config config;
+    struct generator *generator;
+    struct ask_text text;
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock;         // guards: the next ten
+    pthread_cond_t news, done;    // for the loop; for policy_close
+    struct job_list incoming;
+    struct policy_state state;
+    bool closed, stop, abort;
+    bool left;    // some job was left by its client
+    // the loop's own
+    struct job_list active;
+    struct serve_job *update;      // waits for the generator to be idle
+    struct serve_job *draining;    // a JOB_PAUSE that waits for the same
+    bool paused;
+    struct slot *slot;    // (n_slot)
+    int64_t n_slot;
+    struct serve_job **touched;    // (max_touched) jobs with news in this step
+    int64_t n_touched, max_touched;
+};
+
+static void list_push(struct job_list *l, struct serve_job *j)
+{
+    j->next = NULL;
+    if (l->last)
+        l->last->next = j;
+    else
+        l->first = j;
+    l->last = j;
+}
+
+static void list_remove(struct job_list *l, struct serve_job *j)
+{
+    struct serve_job *before = NULL;
+    for (struct serve_job *x = l->first; x != j; x = x->next)
+        before = x;
+    if (before)
+        before->next = j->next;
+    else
+        l->first = j->next;
+    if (l->last == j)
+        l->last = before;
+}
+
+/* ---- ending jobs */
+/* The job is done: tell who waits, and let it go. It is in no list any more. */
+static void job_end(struct policy *e, struct serve_job *j, const struct error *err)
+{
+    pthread_mutex_lock(&j->lock);
+    j->done = true;
+    j->done_version = e->state.version;
+    if (err) {
+        j->failed = true;
+        j->err = *err;
+    }
+    if (j->wake)
+        j->wake(j->wake_arg);
+    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_lock(&e->lock);
+    e->state.n_prompt -= j->kind == JOB_GENERATE ? j->ask.n_prompt : 0;
+    pthread_cond_broadcast(&e->done);
+    pthread_mutex_unlock(&e->lock);
+    serve_job_drop(j);
+}
+
+/* Take a job's prompts out of the generator; its open samples end as aborted. */
+static void job_abort(struct policy *e, struct serve_job *j)
+{
+    for (int64_t i = 0; i < e->n_slot; i++)
+        if (e->slot[i].job == j) {
+            generator_drop(e->generator, i);
+            e->slot[i].job = NULL;
+        }
+    pthread_mutex_lock(&j->lock);
+    for (int64_t i = 0; i < j->n_choice; i++) {
+        struct choice *c = &j->choice[i];
+        if (c->end == CHOICE_OPEN && !stop_text_end(&c->text))
+            log_warn("no memory for the last characters of a sample that was ended early");
+        c->end = c->end == CHOICE_OPEN ? CHOICE_ABORT : c->end;
+    }
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* End all jobs that generate; with err they failed, else they are aborted with what they have. */
+static void active_clear(struct policy *e, const struct error *err)
+{
+    for (struct serve_job *j; (j = e->active.first);) {
+        list_remove(&e->active, j);
+        job_abort(e, j);
+        job_end(e, j, err);
+    }
+    generator_clear(e->generator);
+}
+
+/* ---- tokens */
+/* The likeliest tokens of a row, likeliest first (of equal ones the lower id). Their log-probs are the sampled token's plus the
+ * distance of the logits at the sampling temperature: no second sum over the vocabulary, and the sampled token has the same number in
+ * both places. */
+static void top_find(struct top_token *top, int64_t n_top, const float *logits, int64_t n_id, int32_t id, float logp, float temperature)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < n_id; i++) {
+        if (n == n_top && !(logits[i] > top[n - 1].logp))
+            continue;
+        int64_t at = n < n_top ? n++ : n - 1;
+        for (; at > 0 && logits[i] > top[at - 1].logp; at--)
+            top[at] = top[at - 1];
+        top[at] = (struct top_token){ .id = (int32_t)i, .logp = logits[i] };
+    }
+    float scale = temperature > 0 ? temperature : 1;
+    for (int64_t k = 0; k < n_top; k++) {
+        float l = k < n ? (top[k].logp - logits[id]) / scale + logp : LOGP_LEAST;
+        top[k] = (struct top_token){ .id = k < n ? top[k].id : -1, .logp = isfinite(l) ? l : LOGP_LEAST };
+    }
+}
+
+/* generator_watch: a token for the choice it belongs to. */
+static bool token_came(void *ctx, const struct drawn *d)
+{
+    struct policy *e = ctx;
+    struct slot *s = &e->slot[d->prompt_row];
+    struct serve_job *j = s->job;
+    bool stopped = false, ok, ends;
+    if (!j || atomic_load(&j->gone))
+        return true;
+    pthread_mutex_lock(&j->lock);
+    struct choice *c = &j->choice[s->prompt * j->ask.n + d->sample];
+    c->stop_token = d->is_stop ? d->id : -1;
+    ok = choice_add(j, c, d->id, d->logp, d->version, &stopped);
+    if (ok && j->ask.n_top > 0 && d->logits)
+        top_find(c->top + (c->n_tok - 1) * j->ask.n_top, j->ask.n_top, d->logits, e->text.n_id, d->id, d->logp,
+                 j->ask.temperature < 1e-5 ? 0 : (float)j->ask.temperature);
+    ends = d->is_last || stopped || !ok;
+    if (ends) {
+        c->end = !ok ? CHOICE_ABORT : stopped || d->is_stop ? CHOICE_STOP : CHOICE_LENGTH;
+        if (!stopped && !stop_text_end(&c->text))
+            c->end = CHOICE_ABORT;
+        j->n_open--;
+        if (--s->n_open == 0)
+            s->job = NULL;
+    }
+    pthread_mutex_unlock(&j->lock);
+    if (!j->touched) {
+        BUG_IF(e->n_touched == e->max_touched, "%" PRId64 " jobs have news", e->n_touched);
+        e->touched[e->n_touched++] = j;
+        j->touched = true;
+    }
+    return ends;
+}
+
+/* Tell the jobs with news; those whose samples have all ended are done. */
+static void news_tell(struct policy *e)
+{
+    for (int64_t i = 0; i < e->n_touched; i++) {
+        struct serve_job *j = e->touched[i];
+        j->touched = false;
+        if (j->n_open == 0) {
+            list_remove(&e->active, j);
+            job_end(e, j, NULL);
+        } else if (j->ask.stream) {
+            pthread_mutex_lock(&j->lock);
+            if (j->wake)
+                j->wake(j->wake_arg);
+            pthread_mutex_unlock(&j->lock);
+        }
+    }
+    e->n_touched = 0;
+}
+
+/* ---- into the generator */
+static int64_t slot_find(const struct policy *e)
+{
+    for (int64_t i = 0; i < e->n_slot; i++)
+        if (!e->slot[i].job)
+            return i;
+    return -1;
+}
+
+/* Give the job's next prompt to the generator. ERR_FULL: later. */
+static bool prompt_submit(struct policy *e, struct serve_job *j, struct error *err)
+{
+    const struct ask_prompt *p = &j->ask.prompt[j->n_submitted];
+    int64_t at = slot_find(e);
+    uint64_t seed = j->ask.seed;
+    if (at < 0)
+        return error_set(err, ERR_FULL, "all slots are taken");
+    uint64_t *seeds = malloc((size_t)j->ask.n * sizeof *seeds);
+    if (!seeds)
+        return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " seeds", j->ask.n);
+    bool ok = j->ask.has_seed || getrandom(&seed, sizeof seed, 0) == (ssize_t)sizeof seed
+              || error_errno(err, "the system gives no random numbers");
+    for (int64_t i = 0; i < j->ask.n; i++)
+        seeds[i] = seed;    // the numbers of prompt and sample make the draws differ
+    struct generator_item item = { .item = j->n_submitted,
+                                   .prompt_row = at,
+                                   .prompt = p->token.id,
+                                   .n_prompt = p->token.n,
+                                   .n_sample = (int32_t)j->ask.n,
+                                   .seed = seeds,
+                                   .keep_logits = j->ask.n_top > 0 };
+    ok = ok && ask_sampling(&j->ask, p->token.n, &e->text, e->config.eos, e->config.n_eos, &item.sampling, err)
+         && generator_submit(e->generator, &item, err);
+    free(seeds);
+    if (ok)
+        e->slot[at] = (struct slot){ .job = j, .prompt = j->n_submitted++, .n_open = j->ask.n };
+    return ok;
+}
+
+static void prompts_feed(struct policy *e)
+{
+    for (struct serve_job *j = e->active.first, *next; j; j = next) {
+        struct error err;
+        next = j->next;
+        bool ok = true;
+        while (ok && j->n_submitted < j->ask.n_prompt)
+            ok = prompt_submit(e, j, &err);
+        if (!ok && err.code == ERR_FULL)
+            return;
+        if (!ok) {
+            list_remove(&e->active, j);
+            job_abort(e, j);
+            job_end(e, j, &err);
+        }
+    }
+}
+
+/* ---- orders */
+static void paused_set(struct policy *e, bool paused)
+{
+    e->paused = paused;
+    pthread_mutex_lock(&e->lock);
+    e->state.paused = paused;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Read the directory's weights beside the ones in use, and copy them over: on failure nothing has changed. */
+static bool weights_load(struct policy *e, const struct serve_job *j, struct error *err)
+{
+    struct device *dev = model_device(e->config.model);
+    struct model *fresh = model_load(j->dir, dev, model_dtype(e->config.model), err);
+    if (!fresh)
+        return false;
+    bool ok = model_weights_copy(e->config.model, fresh, err) && device_sync(dev, err);
+    model_free(fresh);
+    return ok;
+}
+
+static void update_run(struct policy *e)
+{
+    struct serve_job *j = e->update;
+    struct error err;
+    int64_t start = clock_ns(), version = j->version >= 0 ? j->version : e->state.version + 1;
+    e->update = NULL;
+    bool ok = weights_load(e, j, &err);
+    if (ok) {
+        generator_version_update(e->generator, version);
+        pthread_mutex_lock(&e->lock);
+        e->state.version = version;
+        pthread_mutex_unlock(&e->lock);
+        log_info("weights have been replaced dir=%s version=%" PRId64 " took_s=%.2f", j->dir, version, (double)(clock_ns() - start) * 1e-9);
+    } else {
+        log_warn("weights could not be replaced: %s", err.text);
+    }
+    job_end(e, j, ok ? NULL : &err);
+}
+
+/* Begin what the job asks; generating jobs become active, the others are done or wait for the generator. */
+static void job_begin(struct policy *e, struct serve_job *j)
+{
+    struct error err;
+    switch (j->kind) {
+    case JOB_GENERATE: list_push(&e->active, j); return;
+    case JOB_PAUSE:
+        if (j->pause == PAUSE_ABORT)
+            active_clear(e, NULL);
+        if (j->pause == PAUSE_WAIT && !e->paused && !generator_idle(e->generator)) {
+            if (e->draining) {
+                error_set(&err, ERR_REFUSED, "another request to pause is waiting already");
+                job_end(e, j, &err);
+            } else {
+                e->draining = j;
+            }
+            return;
+        }
+        paused_set(e, true);
+        job_end(e, j, NULL);
+        return;
+    case JOB_RESUME:
+        if (e->draining)
+            job_end(e, e->draining, NULL);
+        e->draining = NULL;
+        paused_set(e, false);
+        job_end(e, j, NULL);
+        return;
+    case JOB_UPDATE:
+        if (e->update) {
+            error_set(&err, ERR_REFUSED, "another update of the weights is waiting already");
+            job_end(e, j, &err);
+        } else {
+            e->update = j;
+        }
+        return;
+    }
+}
+
+/* ---- the loop */
+/* Wait until there is something to do, and take what has come. False: the thread is to end. */
+static bool news_take(struct policy *e, struct job_list *jobs, bool *left, bool *aborted)
+{
+    pthread_mutex_lock(&e->lock);
+    bool idle = generator_idle(e->generator) && !e->active.first;
+    while (!e->stop && !e->incoming.first && !e->left && !e->abort && !e->update && !e->draining && (idle || e->paused))
+        pthread_cond_wait(&e->news, &e->lock);
+    *jobs = e->incoming;
+    *left = e->left;
+    *aborted = e->abort;
+    e->incoming = (struct job_list){ NULL, NULL };
+    e->left = e->abort = false;
+    bool stop = e->stop;
+    pthread_mutex_unlock(&e->lock);
+    return !stop;
+}
+
+static void left_end(struct policy *e)
+{
+    for (struct serve_job *j = e->active.first, *next; j; j = next) {
+        next = j->next;
+        if (!atomic_load(&j->gone))
+            continue;
+        list_remove(&e->active, j);
+        job_abort(e, j);
+        job_end(e, j, NULL);
+    }
+}
+
+/* One step of the generator, and what follows from it. */
+static void step_run(struct policy *e)
+{
+    struct error err;
+    struct generator_stats stats;
+    bool ok = generator_step(e->generator, &err);
+    for (struct group *g; (g = generator_poll(e->generator));)
+        group_free(g);    // its tokens came one by one
+    news_tell(e);
+    generator_stats(e->generator, &stats);
+    pthread_mutex_lock(&e->lock);
+    e->state.n_decode_tok = stats.n_decode_tok;
+    e->state.failed = !ok;
+    if (!ok)
+        e->state.err = err;
+    pthread_mutex_unlock(&e->lock);
+    if (ok)
+        return;
+    log_error("a step failed, and all requests with it: %s", err.text);
+    active_clear(e, &err);
+}
+
+static void *policy_main(void *arg)
+{
+    struct policy *e = arg;
+    struct job_list jobs;
+    bool left, aborted;
+    while (news_take(e, &jobs, &left, &aborted)) {
+        for (struct serve_job *j; (j = jobs.first);) {
+            list_remove(&jobs, j);
+            job_begin(e, j);
+        }
+        if (left)
+            left_end(e);
+        if (aborted)
+            active_clear(e, NULL);
+        if (e->update && (e->paused || generator_idle(e->generator)))
+            update_run(e);
+        if (e->draining && generator_idle(e->generator)) {
+            paused_set(e, true);
+            job_end(e, e->draining, NULL);
+            e->draining = NULL;
+        }
+        if (e->paused)
+            continue;
+        if (!e->update && !e->draining)
+            prompts_feed(e);
+        step_run(e);
+    }
+    struct error stopping;
+    error_set(&stopping, ERR_CLOSED, "the server is stopping");
+    active_clear(e, NULL);
+    if (e->update)
+        list_push(&jobs, e->update);
+    if (e->draining)
+        list_push(&jobs, e->draining);
+    for (struct serve_job *j; (j = jobs.first);) {
+        list_remove(&jobs, j);
+        job_end(e, j, &stopping);
+    }
+    return NULL;
+}
+
+/* ---- for other threads */
+struct policy *policy_new(const struct policy_config *config, struct error *err)
+{
+    bool ok = false;
+    struct policy *e = calloc(1, sizeof *e);
+    if (!e) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the policy");
+        return NULL;
+    }
+    e->config = *config;
+    e->text = (struct ask_text){ .tokenizer = config->tokenizer, .max_seq_tok = config->max_seq_tok, .n_id = model_n_live(config->model) };
+    pthread_mutex_init(&e->lock, NULL);
+    clock_cond_init(&e->news);
+    clock_cond_init(&e->done);
+    e->n_slot = MAX(64, 2 * config->max_seq);    // room for a full batch to wait while one runs
+    e->max_touched = e->n_slot;
+    struct generator_config g = { .model = config->model,
+                                  .tokenizer = config->tokenizer,
+                                  .max_seq = config->max_seq,
+                                  .max_item = e->n_slot,
+                                  .max_seq_tok = config->max_seq_tok,
+                                  .kv_bytes = config->kv_bytes,
+                                  .watch = token_came,
+                                  .watch_ctx = e };
+    TRY((e->generator = generator_new(&g, err)) != NULL);
+    e->slot = calloc((size_t)e->n_slot, sizeof *e->slot);
+    e->touched = calloc((size_t)e->max_touched, sizeof(struct serve_job *));
+    if (!e->slot || !e->touched) {
+        error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " requests", e->n_slot);
+        goto out;
+    }
+    int rv = pthread_create(&e->thread, NULL, policy_main, e);
+    e->has_thread = rv == 0;
+    if (rv != 0) {
+        error_set(err, ERR_IO, "the policy's thread cannot be started: %s", strerror(rv));
+        goto out;
+    }
+    ok = true;
+out:
+    if (!ok) {
+        policy_free(e);
+        e = NULL;
+    }
+    return e;
+}
+
+void policy_free(struct policy *e)
+{
+    if (!e)
+        return;
+    pthread_mutex_lock(&e->lock);
+    e->stop = e->closed = true;
+    pthread_cond_signal(&e->news);
+    pthread_mutex_unlock(&e->lock);
+    if (e->has_thread)
+        pthread_join(e->thread, NULL);
+    generator_free(e->generator);
+    pthread_cond_destroy(&e->news);
+    pthread_cond_destroy(&e->done);
+    pthread_mutex_destroy(&e->lock);
+    free(e->slot);
+    free(e->touched);
+    free(e);
+}
+
+bool policy_submit(struct policy *e, struct serve_job *j, struct error *err)
+{
+    bool ok = true;
+    int64_t n_prompt = j->kind == JOB_GENERATE ? j->ask.n_prompt : 0;
+    pthread_mutex_lock(&e->lock);
+    if (e->closed)
+        ok = error_set(err, ERR_CLOSED, "the server is stopping");
+    else if (e->state.n_prompt > 0 && n_prompt > e->config.max_queue - e->state.n_prompt)
+        ok = error_set(err, ERR_FULL, "%" PRId64 " prompts are being worked on or wait; at most %" PRId64 " may", e->state.n_prompt,
+                       e->config.max_queue);
+    if (ok) {
+        serve_job_hold(j);
+        e->state.n_prompt += n_prompt;
+        list_push(&e->incoming, j);
+        pthread_cond_signal(&e->news);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return ok;
+}
+
+void policy_leave(struct policy *e, struct serve_job *j)
+{
+    atomic_store(&j->gone, true);
+    pthread_mutex_lock(&e->lock);
+    e->left = true;
+    pthread_cond_signal(&e->news);
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool policy_close(struct policy *e, int64_t limit_ms)
+{
+    struct timespec end = clock_after(limit_ms);
+    int rv = 0;
+    pthread_mutex_lock(&e->lock);
+    e->closed = true;
+    while (e->state.n_prompt > 0 && rv == 0)
+        rv = pthread_cond_timedwait(&e->done, &e->lock, &end);
+    bool done = e->state.n_prompt == 0;
+    pthread_mutex_unlock(&e->lock);
+    return done;
+}
+
+void policy_abort_all(struct policy *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->abort = true;
+    pthread_cond_signal(&e->news);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void policy_state(struct policy *e, struct policy_state *out)
+{
+    pthread_mutex_lock(&e->lock);
+    *out = e->state;
+    pthread_mutex_unlock(&e->lock);
+}

@@ -1,0 +1,46 @@
+/* policy.h - the thread that owns model and generator, and the queue that leads to it
+ *
+ * All requests join one continuous batch. Jobs come in by policy_submit from any thread, and are done in the order they came, as far
+ * as there is room. The forward path is that of rollouts and training, so log-probs are theirs to the bit. New weights wait until
+ * nothing is under way, unless it is paused with its work kept: then that work goes on with the new ones, and every token
+ * says which weights drew it. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+#include "workers/serve/ask.h"
+#include "workers/serve/serve_job.h"
+
+struct model;
+struct policy;
+struct policy_config {
+    struct model *model;                  // borrowed; only the policy's thread uses it until policy_free
+    const struct tokenizer *tokenizer;    // borrowed
+    int64_t max_seq;                      // samples decoded at once
+    int64_t max_seq_tok;                  // prompt and completion
+    int64_t max_queue;                    // prompts inside, waiting and running
+    size_t kv_bytes;                      // as in struct generator_config
+    const int32_t *eos;                   // (n_eos) end tokens; borrowed
+    int n_eos;
+};
+/* Make generator and thread. NULL: see err. */
+struct policy *policy_new(const struct policy_config *config, struct error *err);
+/* End the thread: what is inside ends as aborted, and is done when this returns. NULL is fine. */
+void policy_free(struct policy *e);
+/* Hand a job over; the policy takes a reference. Fails with ERR_FULL (too many prompts are inside) or ERR_CLOSED (policy_close). */
+MUST_USE bool policy_submit(struct policy *e, struct serve_job *j, struct error *err);
+/* Nobody waits for the job any more: end it soon. */
+void policy_leave(struct policy *e, struct serve_job *j);
+/* Take nothing more. Wait until all is done, at most limit_ms; false: something is still under way. */
+bool policy_close(struct policy *e, int64_t limit_ms);
+/* End everything under way, with what it has. */
+void policy_abort_all(struct policy *e);
+
+struct policy_state {
+    bool paused, failed;     // failed: the last step went wrong; err says how
+    int64_t version;         // of the weights
+    int64_t n_prompt;        // prompts inside
+    int64_t n_decode_tok;    // tokens drawn since the start
+    struct error err;
+};
+void policy_state(struct policy *e, struct policy_state *out);

@@ -1,0 +1,506 @@
+#include "workers/serve/reply.h"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include "protocol/base/json_text.h"
+#include "workers/serve/tool_calls.h"
+
+static void text_print(struct buf *out, const char *s, size_t len)
+{
+    json_text_print(out, s, len, JSON_TEXT_UTF8);
+}
+
+static void string_print(struct buf *out, const char *s)
+{
+    text_print(out, s, strlen(s));
+}
+
+static void ids_print(struct buf *out, const int32_t *id, int64_t n)
+{
+    buf_char(out, '[');
+    for (int64_t i = 0; i < n; i++)
+        buf_fmt(out, i ? ",%d" : "%d", id[i]);
+    buf_char(out, ']');
+}
+
+/* A token's text as log-probs name it. */
+static void token_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, int32_t id)
+{
+    struct buf text = BUF_INIT;
+    if (j->ask.tokens_as_ids || j->ask.form == ASK_TOKENS) {
+        buf_fmt(out, "\"token_id:%d\"", id);
+        return;
+    }
+    out->failed |= !tokenizer_decode(x->tokenizer, &id, 1, false, &text);
+    text_print(out, buf_text(&text), text.len);
+    buf_release(&text);
+}
+
+static const struct top_token *top_of(const struct serve_job *j, const struct choice *c, int64_t i)
+{
+    return c->top + i * j->ask.n_top;
+}
+
+/* ---- log-probs */
+/* chat, and token in, token out: {"content": [{"token", "logprob", "bytes", "top_logprobs"}]} */
+static void chat_token_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, int32_t id, float logp)
+{
+    size_t n_bytes = 0;
+    const uint8_t *bytes = tokenizer_bytes(x->tokenizer, id, &n_bytes);
+    buf_str(out, "{\"token\":");
+    token_print(out, x, j, id);
+    buf_fmt(out, ",\"logprob\":%.9g,\"bytes\":", (double)logp);
+    if (!bytes || j->ask.form == ASK_TOKENS) {
+        buf_str(out, "null");
+        return;
+    }
+    for (size_t i = 0; i < n_bytes; i++)
+        buf_fmt(out, i ? ",%d" : "[%d", bytes[i]);
+    buf_str(out, n_bytes ? "]" : "[]");
+}
+
+static void chat_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
+                                int64_t from, int64_t to)
+{
+    buf_str(out, "{\"content\":[");
+    for (int64_t i = from; i < to; i++) {
+        if (i > from)
+            buf_char(out, ',');
+        chat_token_print(out, x, j, c->token[i], c->logp[i]);
+        buf_str(out, ",\"top_logprobs\":[");
+        for (int64_t k = 0; k < j->ask.n_top; k++) {
+            if (k > 0)
+                buf_char(out, ',');
+            chat_token_print(out, x, j, top_of(j, c, i)[k].id, top_of(j, c, i)[k].logp);
+            buf_char(out, '}');
+        }
+        buf_str(out, "]}");
+    }
+    buf_str(out, "]}");
+}
+
+/* Characters of the token's text, for text_offset. */
+static int64_t token_chars(const struct reply_context *x, int32_t id)
+{
+    size_t len = 0;
+    int64_t n = 0;
+    const uint8_t *bytes = tokenizer_bytes(x->tokenizer, id, &len);
+    for (size_t i = 0; bytes && i < len; i++)
+        n += (bytes[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* completions: parallel lists. The likeliest tokens and the sampled one are keys of an object; texts that two tokens share stand there
+ * twice, since ids say it better. */
+static void completion_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
+                                      int64_t from, int64_t to)
+{
+    int64_t offset = 0;
+    buf_str(out, "{\"tokens\":[");
+    for (int64_t i = from; i < to; i++) {
+        buf_str(out, i > from ? "," : "");
+        token_print(out, x, j, c->token[i]);
+    }
+    buf_str(out, "],\"token_logprobs\":[");
+    for (int64_t i = from; i < to; i++)
+        buf_fmt(out, i > from ? ",%.9g" : "%.9g", (double)c->logp[i]);
+    buf_str(out, "],\"top_logprobs\":");
+    if (j->ask.n_top == 0)
+        buf_str(out, "null");
+    for (int64_t i = from; i < to && j->ask.n_top > 0; i++) {
+        bool has_sampled = false;
+        buf_str(out, i > from ? ",{" : "[{");
+        for (int64_t k = 0; k < j->ask.n_top; k++) {
+            const struct top_token *t = &top_of(j, c, i)[k];
+            has_sampled |= t->id == c->token[i];
+            buf_str(out, k > 0 ? "," : "");
+            token_print(out, x, j, t->id);
+            buf_fmt(out, ":%.9g", (double)t->logp);
+        }
+        if (!has_sampled) {
+            buf_char(out, ',');
+            token_print(out, x, j, c->token[i]);
+            buf_fmt(out, ":%.9g", (double)c->logp[i]);
+        }
+        buf_char(out, '}');
+    }
+    buf_str(out, j->ask.n_top > 0 ? (to > from ? "],\"text_offset\":[" : "[],\"text_offset\":[") : ",\"text_offset\":[");
+    for (int64_t i = 0; i < to; i++) {
+        if (i >= from)
+            buf_fmt(out, i > from ? ",%" PRId64 : "%" PRId64, offset);
+        offset += token_chars(x, c->token[i]);
+    }
+    buf_str(out, "]}");
+}
+
+static void logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c, int64_t from,
+                           int64_t to)
+{
+    if (!j->ask.logprobs)
+        buf_str(out, "null");
+    else if (j->ask.form == ASK_COMPLETION)
+        completion_logprobs_print(out, x, j, c, from, to);
+    else
+        chat_logprobs_print(out, x, j, c, from, to);
+}
+
+/* ---- pieces that several shapes have */
+static void end_print(struct buf *out, const struct choice *c, bool has_calls)
+{
+    buf_fmt(out, "\"finish_reason\":\"%s\",\"stop_reason\":", has_calls && c->end == CHOICE_STOP ? "tool_calls" : choice_end_name(c->end));
+    if (c->text.stopped_by >= 0)
+        string_print(out, c->text.stop[c->text.stopped_by]);
+    else if (c->end == CHOICE_STOP && !tokenizer_is_eos(c->text.decoder.tokenizer, c->stop_token))
+        buf_fmt(out, "%d", c->stop_token);
+    else
+        buf_str(out, "null");
+}
+
+static void usage_print(struct buf *out, const struct serve_job *j)
+{
+    int64_t n_prompt = 0, n_tok = 0;
+    for (int64_t i = 0; i < j->ask.n_prompt; i++)
+        n_prompt += j->ask.prompt[i].token.n;
+    for (int64_t i = 0; i < j->n_choice; i++)
+        n_tok += j->choice[i].n_tok;
+    buf_fmt(out, "\"usage\":{\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"total_tokens\":%" PRId64 "}", n_prompt,
+            n_tok, n_prompt + n_tok);
+}
+
+/* The version of the weights that drew the newest token; with none yet, 0. */
+static int64_t version_of(const struct serve_job *j)
+{
+    int64_t version = j->done_version;
+    for (int64_t i = 0; i < j->n_choice; i++)
+        if (j->choice[i].n_tok > 0)
+            version = MAX(version, j->choice[i].version[j->choice[i].n_tok - 1]);
+    return version;
+}
+
+static const struct token_list *prompt_of(const struct serve_job *j, int64_t choice)
+{
+    return &j->ask.prompt[choice / j->ask.n].token;
+}
+
+static void calls_print(struct buf *out, const struct serve_job *j, const struct tool_calls *calls, int64_t choice, bool indexed)
+{
+    buf_char(out, '[');
+    for (int i = 0; i < calls->n; i++) {
+        buf_str(out, i > 0 ? ",{" : "{");
+        if (indexed)
+            buf_fmt(out, "\"index\":%d,", i);
+        buf_fmt(out, "\"id\":\"call_%s-%" PRId64 "-%d\",\"type\":\"function\",\"function\":{\"name\":", j->id, choice, i);
+        string_print(out, calls->call[i].name);
+        buf_str(out, ",\"arguments\":");
+        string_print(out, calls->call[i].arguments);
+        buf_str(out, "}}");
+    }
+    buf_char(out, ']');
+}
+
+/* ---- OpenAI's shapes, whole */
+static void head_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const char *object)
+{
+    if (j->ask.form == ASK_TOKENS)
+        buf_fmt(out, "{\"request_id\":\"%s\",", j->id);
+    else
+        buf_fmt(out, "{\"id\":\"%s\",\"object\":\"%s\",", j->id, object);
+    buf_fmt(out, "\"created\":%.0f,\"model\":", floor(j->created_s));
+    string_print(out, x->model);
+    buf_fmt(out, ",\"system_fingerprint\":\"weights-%" PRId64 "\",\"weight_version\":%" PRId64 ",", version_of(j), version_of(j));
+}
+
+/* {"role": "assistant", "content": ..., "tool_calls": ...}; *has_calls: there are some. */
+static void message_print(struct buf *out, const struct serve_job *j, const struct choice *c, int64_t index, bool *has_calls)
+{
+    struct tool_calls calls = { .n = 0 };
+    *has_calls = false;
+    buf_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+    if (!j->ask.parse_tools) {
+        text_print(out, buf_text(&c->text.text), c->text.text.len);
+    } else if (!tool_calls_find(&calls, buf_text(&c->text.text), c->text.text.len)) {
+        out->failed = true;
+    } else if (calls.n > 0) {
+        *has_calls = true;
+        if (calls.content.len)
+            text_print(out, buf_text(&calls.content), calls.content.len);
+        else
+            buf_str(out, "null");
+        buf_str(out, ",\"tool_calls\":");
+        calls_print(out, j, &calls, index, false);
+    } else {
+        text_print(out, buf_text(&c->text.text), c->text.text.len);
+    }
+    buf_str(out, "},");
+    tool_calls_release(&calls);
+}
+
+static void openai_print(struct buf *out, const struct reply_context *x, const struct serve_job *j)
+{
+    head_print(out, x, j, j->ask.form == ASK_CHAT ? "chat.completion" : "text_completion");
+    buf_str(out, "\"choices\":[");
+    for (int64_t i = 0; i < j->n_choice; i++) {
+        const struct choice *c = &j->choice[i];
+        bool has_calls = false;
+        buf_fmt(out, i ? ",{\"index\":%" PRId64 "," : "{\"index\":%" PRId64 ",", i);
+        if (j->ask.form == ASK_CHAT) {
+            message_print(out, j, c, i, &has_calls);
+        } else if (j->ask.form == ASK_COMPLETION) {
+            buf_str(out, "\"text\":");
+            text_print(out, buf_text(&c->text.text), c->text.text.len);
+            buf_char(out, ',');
+        }
+        buf_str(out, "\"logprobs\":");
+        logprobs_print(out, x, j, c, 0, c->n_tok);
+        buf_char(out, ',');
+        end_print(out, c, has_calls);
+        if (j->ask.return_ids || j->ask.form == ASK_TOKENS) {
+            buf_str(out, ",\"token_ids\":");
+            ids_print(out, c->token, c->n_tok);
+        }
+        if (j->ask.return_ids && j->ask.form == ASK_COMPLETION) {
+            buf_str(out, ",\"prompt_token_ids\":");
+            ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
+        }
+        buf_char(out, '}');
+    }
+    buf_str(out, "],");
+    if (j->ask.return_ids && j->ask.form == ASK_CHAT) {
+        buf_str(out, "\"prompt_token_ids\":");
+        ids_print(out, prompt_of(j, 0)->id, prompt_of(j, 0)->n);
+        buf_char(out, ',');
+    }
+    usage_print(out, j);
+    buf_char(out, '}');
+}
+
+/* ---- /generate */
+/* vLLM: lists by sample; log-probs are objects {"<id>": logp} in a list for each token, the sampled one's key first. */
+static void vllm_print(struct buf *out, const struct serve_job *j)
+{
+    buf_str(out, "{\"text\":[");
+    for (int64_t i = 0; i < j->n_choice; i++) {
+        buf_str(out, i ? "," : "");
+        text_print(out, buf_text(&j->choice[i].text.text), j->choice[i].text.text.len);
+    }
+    buf_str(out, "],\"prompt\":");
+    if (j->ask.prompt[0].text)
+        text_print(out, j->ask.prompt[0].text, j->ask.prompt[0].len);
+    else
+        buf_str(out, "null");
+    buf_str(out, ",\"finish_reasons\":[");
+    for (int64_t i = 0; i < j->n_choice; i++)
+        buf_fmt(out, i ? ",\"%s\"" : "\"%s\"", choice_end_name(j->choice[i].end));
+    buf_str(out, "],\"logprobs\":");
+    buf_str(out, j->ask.logprobs ? "[" : "null");
+    for (int64_t i = 0; i < j->n_choice && j->ask.logprobs; i++) {
+        const struct choice *c = &j->choice[i];
+        buf_str(out, i ? ",[" : "[");
+        for (int64_t t = 0; t < c->n_tok; t++) {
+            buf_fmt(out, t ? ",[{\"%d\":%.9g" : "[{\"%d\":%.9g", c->token[t], (double)c->logp[t]);
+            for (int64_t k = 0; k < j->ask.n_top; k++)
+                if (top_of(j, c, t)[k].id != c->token[t])
+                    buf_fmt(out, ",\"%d\":%.9g", top_of(j, c, t)[k].id, (double)top_of(j, c, t)[k].logp);
+            buf_str(out, "}]");
+        }
+        buf_char(out, ']');
+    }
+    buf_str(out, j->ask.logprobs ? "],\"prompt_token_ids\":" : ",\"prompt_token_ids\":");
+    ids_print(out, j->ask.prompt[0].token.id, j->ask.prompt[0].token.n);
+    buf_str(out, ",\"token_ids\":[");
+    for (int64_t i = 0; i < j->n_choice; i++) {
+        buf_str(out, i ? "," : "");
+        ids_print(out, j->choice[i].token, j->choice[i].n_tok);
+    }
+    buf_fmt(out, "],\"weight_version\":%" PRId64 "}", version_of(j));
+}
+
+/* Which weights drew which tokens: [{"version", "start", "end"}]. */
+static void versions_print(struct buf *out, const struct choice *c)
+{
+    buf_char(out, '[');
+    for (int64_t from = 0, to; from < c->n_tok; from = to) {
+        for (to = from + 1; to < c->n_tok && c->version[to] == c->version[from]; to++)
+            ;
+        buf_fmt(out, "%s{\"version\":\"%d\",\"start\":%" PRId64 ",\"end\":%" PRId64 "}", from ? "," : "", c->version[from], from, to);
+    }
+    buf_char(out, ']');
+}
+
+/* [[logp, id, text or null], ...] of tokens and, under each, of the likeliest ones. */
+static void sglang_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
+                                  bool top)
+{
+    buf_char(out, '[');
+    for (int64_t i = 0; i < c->n_tok; i++) {
+        buf_str(out, i ? "," : "");
+        buf_str(out, top ? "[" : "");
+        for (int64_t k = 0; k < (top ? j->ask.n_top : 1); k++) {
+            int32_t id = top ? top_of(j, c, i)[k].id : c->token[i];
+            buf_fmt(out, "%s[%.9g,%d,", k ? "," : "", (double)(top ? top_of(j, c, i)[k].logp : c->logp[i]), id);
+            if (j->ask.return_text)
+                token_print(out, x, j, id);
+            else
+                buf_str(out, "null");
+            buf_char(out, ']');
+        }
+        buf_str(out, top ? "]" : "");
+    }
+    buf_char(out, ']');
+}
+
+static void sglang_print(struct buf *out, const struct reply_context *x, const struct serve_job *j)
+{
+    bool list = j->n_choice > 1 || j->ask.is_list;
+    buf_str(out, list ? "[" : "");
+    for (int64_t i = 0; i < j->n_choice; i++) {
+        const struct choice *c = &j->choice[i];
+        buf_str(out, i ? ",{\"text\":" : "{\"text\":");
+        text_print(out, buf_text(&c->text.text), c->text.text.len);
+        buf_str(out, ",\"output_ids\":");
+        ids_print(out, c->token, c->n_tok);
+        buf_fmt(out, ",\"meta_info\":{\"id\":\"%s\",\"finish_reason\":{\"type\":\"%s\"", j->id, choice_end_name(c->end));
+        if (c->end == CHOICE_LENGTH)
+            buf_fmt(out, ",\"length\":%" PRId64, c->n_tok);
+        if (c->end == CHOICE_STOP && c->text.stopped_by >= 0) {
+            buf_str(out, ",\"matched\":");
+            string_print(out, c->text.stop[c->text.stopped_by]);
+        } else if (c->end == CHOICE_STOP) {
+            buf_fmt(out, ",\"matched\":%d", c->stop_token);
+        }
+        buf_fmt(out,
+                "},\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"cached_tokens\":0,\"weight_version\":\"%" PRId64
+                "\",\"weight_versions\":",
+                prompt_of(j, i)->n, c->n_tok, version_of(j));
+        versions_print(out, c);
+        if (j->ask.logprobs) {
+            buf_str(out, ",\"output_token_logprobs\":");
+            sglang_logprobs_print(out, x, j, c, false);
+        }
+        if (j->ask.logprobs && j->ask.n_top > 0) {
+            buf_str(out, ",\"output_top_logprobs\":");
+            sglang_logprobs_print(out, x, j, c, true);
+        }
+        buf_str(out, "}}");
+    }
+    buf_str(out, list ? "]" : "");
+}
+
+void reply_print(struct buf *out, const struct reply_context *x, const struct serve_job *j)
+{
+    switch (j->ask.form) {
+    case ASK_COMPLETION:
+    case ASK_CHAT:
+    case ASK_TOKENS: openai_print(out, x, j); return;
+    case ASK_VLLM: vllm_print(out, j); return;
+    case ASK_SGLANG: sglang_print(out, x, j); return;
+    }
+}
+
+/* ---- streams */
+/* One event with what choice i has that was not sent: text up to `text_end`, tokens up to n_tok. calls: what to send in place of text at
+ * the end, or NULL. */
+static void event_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, struct choice *c, int64_t i,
+                        size_t text_end, const struct tool_calls *calls)
+{
+    bool chat = j->ask.form == ASK_CHAT, ends = c->end != CHOICE_OPEN;
+    buf_str(out, "data: ");
+    head_print(out, x, j, chat ? "chat.completion.chunk" : "text_completion");
+    if (j->ask.return_ids && !c->began && i % j->ask.n == 0 && chat) {
+        buf_str(out, "\"prompt_token_ids\":");
+        ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
+        buf_char(out, ',');
+    }
+    buf_fmt(out, "\"choices\":[{\"index\":%" PRId64 ",", i);
+    const char *text = buf_text(&c->text.text) + c->sent_text;
+    size_t len = text_end - c->sent_text;
+    if (chat) {
+        buf_str(out, "\"delta\":{");
+        buf_str(out, c->began ? "\"content\":" : "\"role\":\"assistant\",\"content\":");
+        text_print(out, text, len);
+        if (calls && calls->n > 0) {
+            buf_str(out, ",\"tool_calls\":");
+            calls_print(out, j, calls, i, true);
+        }
+        buf_str(out, "},");
+    } else if (j->ask.form == ASK_COMPLETION) {
+        buf_str(out, "\"text\":");
+        text_print(out, text, len);
+        buf_char(out, ',');
+    }
+    buf_str(out, "\"logprobs\":");
+    logprobs_print(out, x, j, c, c->sent_tok, c->n_tok);
+    buf_char(out, ',');
+    if (ends)
+        end_print(out, c, calls && calls->n > 0);
+    else
+        buf_str(out, "\"finish_reason\":null");
+    if (j->ask.return_ids || j->ask.form == ASK_TOKENS) {
+        buf_str(out, ",\"token_ids\":");
+        ids_print(out, c->token + c->sent_tok, c->n_tok - c->sent_tok);
+    }
+    if (j->ask.return_ids && j->ask.form == ASK_COMPLETION && !c->began) {
+        buf_str(out, ",\"prompt_token_ids\":");
+        ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
+    }
+    buf_str(out, "}]}\n\n");
+    c->sent_text = text_end;
+    c->sent_tok = c->n_tok;
+    c->began = true;
+    c->ended = ends;
+}
+
+/* The events that choice i has now. */
+static void choice_stream(struct buf *out, const struct reply_context *x, struct serve_job *j, int64_t i)
+{
+    struct choice *c = &j->choice[i];
+    struct tool_calls calls = { .n = 0 };
+    const char *text = buf_text(&c->text.text);
+    size_t end = c->text.safe;
+    if (c->ended || (c->n_tok == 0 && c->end == CHOICE_OPEN))
+        return;
+    if (j->ask.parse_tools && c->end == CHOICE_OPEN)
+        end = MIN(end, tool_calls_safe(text, c->text.text.len));
+    if (j->ask.parse_tools && c->end != CHOICE_OPEN) {
+        out->failed |= !tool_calls_find(&calls, text, c->text.text.len);
+        end = calls.n > 0 ? MAX(c->sent_text, tool_calls_safe(text, c->text.text.len)) : end;
+    }
+    end = MAX(end, c->sent_text);
+    bool wants_tokens = j->ask.return_ids || j->ask.logprobs || j->ask.form == ASK_TOKENS;
+    if (c->end != CHOICE_OPEN || end > c->sent_text || (wants_tokens && c->n_tok > c->sent_tok))
+        event_print(out, x, j, c, i, end, &calls);
+    tool_calls_release(&calls);
+}
+
+bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_job *j)
+{
+    for (int64_t i = 0; i < j->n_choice && !j->failed; i++)
+        choice_stream(out, x, j, i);
+    if (!j->done)
+        return false;
+    if (j->failed) {
+        buf_str(out, "data: ");
+        reply_error(out, 500, j->err.text);
+        buf_str(out, "\n\n");
+    } else if (j->ask.include_usage) {
+        buf_str(out, "data: ");
+        head_print(out, x, j, j->ask.form == ASK_CHAT ? "chat.completion.chunk" : "text_completion");
+        buf_str(out, "\"choices\":[],");
+        usage_print(out, j);
+        buf_str(out, "}\n\n");
+    }
+    buf_str(out, "data: [DONE]\n\n");
+    return true;
+}
+
+void reply_error(struct buf *out, int status, const char *message)
+{
+    const char *type = status == 401   ? "authentication_error"
+                       : status == 404 ? "not_found_error"
+                       : status < 500  ? "invalid_request_error"
+                       : status == 503 ? "overloaded_error"
+                                       : "server_error";
+    buf_str(out, "{\"error\":{\"message\":");
+    string_print(out, message);
+    buf_fmt(out, ",\"type\":\"%s\",\"param\":null,\"code\":%d}}", type, status);
+}

@@ -1,0 +1,415 @@
+#include "workers/serve/routes.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
+#include "workers/serve/policy.h"
+#include "workers/serve/serve_job.h"
+
+/* ---- what several routes share */
+static int status_of(const struct error *err)
+{
+    switch (err->code) {
+    case ERR_FULL:
+    case ERR_CLOSED: return 503;
+    case ERR_NOT_FOUND: return 404;
+    case ERR_USAGE:
+    case ERR_DATA:
+    case ERR_SHAPE:
+    case ERR_REFUSED:
+    case ERR_UNSUPPORTED: return 400;
+    default: return 500;
+    }
+}
+
+static void fail(struct web_answer *a, const struct error *err)
+{
+    web_fail(a, status_of(err), err->text);
+}
+
+/* The body as JSON; NULL: a says what is wrong. An empty one is an empty object where that is enough. */
+static json_t *body_read(const struct web_request *q, bool may_be_empty, struct web_answer *a)
+{
+    json_error_t at;
+    char why[400];
+    if (q->len == 0 && may_be_empty)
+        return json_object();
+    json_t *body = json_loadb(q->body, q->len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+    if (!body) {
+        snprintf(why, sizeof why, "the body is not JSON: line %d, column %d: %s", at.line, at.column, at.text);
+        web_fail(a, 400, why);
+    } else if (!json_is_object(body)) {
+        web_fail(a, 400, "the body must be a JSON object");
+        json_decref(body);
+        body = NULL;
+    }
+    return body;
+}
+
+/* Hand a job to the policy; a is its answer from here on. Takes j. */
+static void job_start(struct serve *s, struct serve_job *j, bool stream, struct web_answer *a)
+{
+    struct error err;
+    if (!policy_submit(s->policy, j, &err)) {
+        fail(a, &err);
+        serve_job_drop(j);
+        return;
+    }
+    a->job = j;
+    a->stream = stream;
+}
+
+/* ---- generating */
+/* Every prompt can be sampled so; errors are found here and not by the policy. */
+static bool ask_fits(const struct serve *s, const struct ask *ask, struct error *err)
+{
+    struct sampling unused;
+    for (int64_t i = 0; i < ask->n_prompt; i++)
+        if (!ask_sampling(ask, ask->prompt[i].token.n, &s->text, s->eos, s->n_eos, &unused, err))
+            return false;
+    return true;
+}
+
+static bool model_check(const struct serve *s, const struct ask *ask, struct error *err)
+{
+    return !ask->model || strcmp(ask->model, s->reply.model) == 0
+           || error_set(err, ERR_NOT_FOUND, "the model '%.200s' is not served here; '%.200s' is", ask->model, s->reply.model);
+}
+
+static void generate(struct serve *s, enum ask_form form, const struct web_request *q, struct web_answer *a)
+{
+    static const char *const prefix[] = {
+        [ASK_COMPLETION] = "cmpl", [ASK_CHAT] = "chatcmpl", [ASK_TOKENS] = "gen", [ASK_VLLM] = "gen", [ASK_SGLANG] = "gen",
+    };
+    struct error err;
+    struct ask ask = { .n = 0 };
+    struct serve_job *j = NULL;
+    bool ok = false, stream = false;
+    json_t *body = body_read(q, false, a);
+    if (!body)
+        return;
+    if (form == ASK_VLLM && (json_object_get(body, "text") || json_object_get(body, "input_ids")))
+        form = ASK_SGLANG;
+    TRY(ask_parse(&ask, form, body, &err));
+    TRY(model_check(s, &ask, &err));
+    TRY(ask_encode(&ask, &s->text, &err));
+    TRY(ask_fits(s, &ask, &err));
+    TRY((j = serve_job_new(JOB_GENERATE, &err)) != NULL);
+    stream = ask.stream;
+    TRY(serve_job_ask(j, &ask, s->text.tokenizer, &err));
+    snprintf(j->id, sizeof j->id, "%s-%08" PRIx64 "-%" PRIu64, prefix[form], s->run & 0xffffffffu, ++s->n_request);
+    ok = true;
+out:
+    json_decref(body);
+    ask_release(&ask);
+    if (ok) {
+        job_start(s, j, stream, a);
+    } else {
+        serve_job_drop(j);
+        fail(a, &err);
+    }
+}
+
+static void completions_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    generate(ctx, ASK_COMPLETION, q, a);
+}
+
+static void chat_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    generate(ctx, ASK_CHAT, q, a);
+}
+
+static void tokens_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    generate(ctx, ASK_TOKENS, q, a);
+}
+
+static void generate_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    generate(ctx, ASK_VLLM, q, a);
+}
+
+/* ---- text and tokens */
+static void ids_print(struct buf *out, const struct token_list *t)
+{
+    buf_char(out, '[');
+    for (int64_t i = 0; i < t->n; i++)
+        buf_fmt(out, i ? ",%d" : "%d", t->id[i]);
+    buf_char(out, ']');
+}
+
+static void tokenize_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    struct serve *s = ctx;
+    struct error err;
+    struct ask ask = { .n = 0 };
+    bool ok = false;
+    json_t *body = body_read(q, false, a);
+    if (!body)
+        return;
+    const json_t *strs = json_object_get(body, "return_token_strs");
+    TRY(ask_parse(&ask, json_object_get(body, "messages") ? ASK_CHAT : ASK_COMPLETION, body, &err));
+    TRY(model_check(s, &ask, &err));
+    TRY(ask_encode(&ask, &s->text, &err));
+    if (ask.n_prompt != 1) {
+        error_set(&err, ERR_DATA, "'prompt' must be one text");
+        goto out;
+    }
+    const struct token_list *t = &ask.prompt[0].token;
+    buf_fmt(&a->body, "{\"count\":%" PRId64 ",\"max_model_len\":%" PRId64 ",\"tokens\":", t->n, s->text.max_seq_tok);
+    ids_print(&a->body, t);
+    buf_str(&a->body, json_is_true(strs) ? ",\"token_strs\":[" : ",\"token_strs\":null}");
+    for (int64_t i = 0; i < t->n && json_is_true(strs); i++) {
+        struct buf text = BUF_INIT;
+        a->body.failed |= !tokenizer_decode(s->text.tokenizer, &t->id[i], 1, false, &text);
+        buf_str(&a->body, i ? "," : "");
+        json_text_print(&a->body, buf_text(&text), text.len, JSON_TEXT_UTF8);
+        buf_release(&text);
+    }
+    buf_str(&a->body, json_is_true(strs) ? "]}" : "");
+    ok = true;
+out:
+    json_decref(body);
+    ask_release(&ask);
+    if (!ok)
+        fail(a, &err);
+}
+
+static void detokenize_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    struct serve *s = ctx;
+    struct error err;
+    struct token_list ids = { .n = 0 };
+    struct buf text = BUF_INIT;
+    json_t *body = body_read(q, false, a);
+    if (!body)
+        return;
+    const json_t *tokens = json_object_get(body, "tokens");
+    bool ok = json_is_array(tokens) || error_set(&err, ERR_DATA, "'tokens' must be a list of token ids");
+    for (size_t i = 0; ok && i < json_array_size(tokens); i++) {
+        const json_t *v = json_array_get(tokens, i);
+        json_int_t n = json_integer_value(v);
+        int32_t id = (int32_t)n;
+        if (!json_is_integer(v) || n < 0 || n >= s->text.n_id)
+            ok = error_set(&err, ERR_DATA, "'tokens'[%zu] is no token id; the model knows 0 to %" PRId64, i, s->text.n_id - 1);
+        else if (!token_list_add(&ids, &id, 1))
+            ok = error_set(&err, ERR_NO_MEMORY, "no memory for %zu tokens", json_array_size(tokens));
+    }
+    if (ok && !tokenizer_decode(s->text.tokenizer, ids.id, ids.n, false, &text))
+        ok = error_set(&err, ERR_NO_MEMORY, "no memory for the text");
+    if (ok) {
+        buf_str(&a->body, "{\"prompt\":");
+        json_text_print(&a->body, buf_text(&text), text.len, JSON_TEXT_UTF8);
+        buf_char(&a->body, '}');
+    } else {
+        fail(a, &err);
+    }
+    buf_release(&text);
+    token_list_release(&ids);
+    json_decref(body);
+}
+
+/* ---- about the server */
+static void health_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    struct serve *s = ctx;
+    struct policy_state state;
+    policy_state(s->policy, &state);
+    if (state.failed)
+        web_fail(a, 503, state.err.text);
+    else
+        buf_str(&a->body, "{\"status\":\"ok\"}");
+}
+
+/* One token is drawn, so that the answer says that the engine works. */
+static void health_generate_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    static const char body[] = "{\"prompt\":[0],\"max_tokens\":1,\"temperature\":0}";
+    struct web_request one = { .method = "POST", .path = "/v1/completions", .body = body, .len = sizeof body - 1 };
+    generate(ctx, ASK_COMPLETION, &one, a);
+}
+
+static void models_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    struct serve *s = ctx;
+    struct policy_state state;
+    policy_state(s->policy, &state);
+    buf_str(&a->body, "{\"object\":\"list\",\"data\":[{\"id\":");
+    json_text_print(&a->body, s->reply.model, strlen(s->reply.model), JSON_TEXT_UTF8);
+    buf_fmt(&a->body, ",\"object\":\"model\",\"created\":%.0f,\"owned_by\":\"rollcall\",\"root\":", floor(s->started_s));
+    json_text_print(&a->body, s->dir, strlen(s->dir), JSON_TEXT_UTF8);
+    buf_fmt(&a->body, ",\"parent\":null,\"max_model_len\":%" PRId64 ",\"weight_version\":%" PRId64 ",\"permission\":[]}]}",
+            s->text.max_seq_tok, state.version);
+}
+
+/* SGLang's; where clients look for the version. */
+static void model_info_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    struct serve *s = ctx;
+    struct policy_state state;
+    policy_state(s->policy, &state);
+    buf_str(&a->body, "{\"model_path\":");
+    json_text_print(&a->body, s->dir, strlen(s->dir), JSON_TEXT_UTF8);
+    buf_fmt(&a->body, ",\"is_generation\":true,\"weight_version\":\"%" PRId64 "\"}", state.version);
+}
+
+static void is_paused_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    struct serve *s = ctx;
+    struct policy_state state;
+    policy_state(s->policy, &state);
+    buf_fmt(&a->body, "{\"is_paused\":%s}", state.paused ? "true" : "false");
+}
+
+static void is_sleeping_get(UNUSED void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    buf_str(&a->body, "{\"is_sleeping\":false}");    // memory is never given back while serving
+}
+
+/* ---- orders */
+static void order(struct serve *s, struct serve_job *j, struct web_answer *a)
+{
+    snprintf(j->id, sizeof j->id, "order-%08" PRIx64 "-%" PRIu64, s->run & 0xffffffffu, ++s->n_request);
+    job_start(s, j, false, a);
+}
+
+static void pause_with(struct serve *s, const char *mode, struct web_answer *a)
+{
+    // clang-format off
+    static const struct { const char *name; enum pause_mode mode; } modes[] = {
+        { "abort", PAUSE_ABORT }, { "wait", PAUSE_WAIT }, { "keep", PAUSE_KEEP }, { "in_place", PAUSE_KEEP },
+    };
+    // clang-format on
+    struct error err;
+    for (size_t i = 0; i < ARRAY_SIZE(modes); i++)
+        if (strcmp(modes[i].name, mode) == 0) {
+            struct serve_job *j = serve_job_new(JOB_PAUSE, &err);
+            if (!j) {
+                fail(a, &err);
+                return;
+            }
+            j->pause = modes[i].mode;
+            order(s, j, a);
+            return;
+        }
+    web_fail(a, 400, "'mode' must be abort, wait or keep (in_place)");
+}
+
+static void pause_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    const char *mode = web_query(q, "mode");
+    pause_with(ctx, mode ? mode : "abort", a);
+}
+
+static void pause_generation_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    json_t *body = body_read(q, true, a);
+    const char *mode = json_string_value(json_object_get(body, "mode"));
+    if (body)
+        pause_with(ctx, mode ? mode : "abort", a);
+    json_decref(body);
+}
+
+static void resume_post(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    struct error err;
+    struct serve_job *j = serve_job_new(JOB_RESUME, &err);
+    if (j)
+        order(ctx, j, a);
+    else
+        fail(a, &err);
+}
+
+/* New weights from a directory of the machine that serves. vLLM's own routes of this name take tensors over NCCL, which is refused. */
+static void update_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    static const char *const names[] = { "path", "model_path", "weights_path" };
+    struct error err;
+    json_t *body = body_read(q, false, a);
+    const char *dir = NULL;
+    if (!body)
+        return;
+    for (size_t i = 0; i < ARRAY_SIZE(names) && !dir; i++)
+        dir = json_string_value(json_object_get(body, names[i]));
+    const json_t *v = json_object_get(body, "version") ? json_object_get(body, "version") : json_object_get(body, "weight_version");
+    char *end = NULL;
+    int64_t version = json_is_integer(v) ? json_integer_value(v) : json_is_string(v) ? strtoll(json_string_value(v), &end, 10) : -1;
+    bool bad_version = v && !json_is_null(v) && (version < 0 || version > INT32_MAX || (end && *end));
+    struct serve_job *j = NULL;
+    if (json_object_get(body, "update_info"))
+        web_fail(a, 501, "weights cannot come over NCCL or IPC here; save them and send {\"path\": DIRECTORY}");
+    else if (!dir || strlen(dir) >= sizeof j->dir)
+        web_fail(a, 400, "'path' must be the directory of a model");
+    else if (!path_is_dir(dir))
+        web_fail(a, 400, "'path' is no directory of this machine");
+    else if (bad_version)
+        web_fail(a, 400, "'version' must be a whole number from 0 on");
+    else if (!(j = serve_job_new(JOB_UPDATE, &err)))
+        fail(a, &err);
+    if (j) {
+        snprintf(j->dir, sizeof j->dir, "%s", dir);
+        j->version = version;
+        order(ctx, j, a);
+    }
+    json_decref(body);
+}
+
+/* ---- answers of jobs */
+static void order_print(const struct serve_job *j, struct web_answer *a)
+{
+    static const char *const words[] = { [JOB_PAUSE] = "paused", [JOB_RESUME] = "resumed", [JOB_UPDATE] = "updated" };
+    buf_fmt(&a->body, "{\"status\":\"%s\",\"success\":true,\"message\":\"%s\",\"weight_version\":%" PRId64 "}", words[j->kind],
+            words[j->kind], j->done_version);
+}
+
+void serve_print(void *ctx, struct serve_job *j, struct web_answer *a)
+{
+    struct serve *s = ctx;
+    if (j->failed)
+        fail(a, &j->err);
+    else if (j->kind == JOB_GENERATE)
+        reply_print(&a->body, &s->reply, j);
+    else
+        order_print(j, a);
+}
+
+bool serve_stream(void *ctx, struct serve_job *j, struct buf *out)
+{
+    struct serve *s = ctx;
+    return reply_stream(out, &s->reply, j);
+}
+
+void serve_leave(void *ctx, struct serve_job *j)
+{
+    struct serve *s = ctx;
+    policy_leave(s->policy, j);
+}
+
+// clang-format off
+const struct web_route serve_routes[] = {
+    { "GET",  "/health",                   health_get, .open = true },
+    { "GET",  "/ping",                     health_get, .open = true },
+    { "GET",  "/health_generate",          health_generate_get },
+    { "GET",  "/v1/models",                models_get },
+    { "POST", "/v1/completions",           completions_post },
+    { "POST", "/v1/chat/completions",      chat_post },
+    { "POST", "/inference/v1/generate",    tokens_post },
+    { "POST", "/generate",                 generate_post },
+    { "POST", "/tokenize",                 tokenize_post },
+    { "POST", "/detokenize",               detokenize_post },
+    { "GET",  "/model_info",               model_info_get },
+    { "GET",  "/get_model_info",           model_info_get },
+    { "GET",  "/is_paused",                is_paused_get },
+    { "GET",  "/is_sleeping",              is_sleeping_get },
+    { "POST", "/pause",                    pause_post },
+    { "POST", "/resume",                   resume_post },
+    { "POST", "/pause_generation",         pause_generation_post },
+    { "POST", "/continue_generation",      resume_post },
+    { "POST", "/update_weights",           update_post },
+    { "POST", "/update_weights_from_disk", update_post },
+};
+// clang-format on
+const size_t n_serve_routes = ARRAY_SIZE(serve_routes);

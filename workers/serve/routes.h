@@ -1,0 +1,30 @@
+/* routes.h - what a model's server answers: one table of method, path and function
+ *
+ * The functions run on the thread that reads requests; what takes long is a job for the policy. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+#include "workers/serve/ask.h"
+#include "workers/serve/web.h"
+#include "workers/serve/reply.h"
+
+struct policy;
+struct serve {
+    struct policy *policy;
+    struct ask_text text;          // of the thread that reads requests
+    struct reply_context reply;    // with the model's name
+    const char *dir;               // of the model
+    const int32_t *eos;            // (n_eos)
+    int n_eos;
+    double started_s;
+    uint64_t n_request;    // so far; numbers the ids
+    uint64_t run;          // random; in the ids
+};
+extern const struct web_route serve_routes[];
+extern const size_t n_serve_routes;
+/* For struct web_config; ctx is a struct serve. */
+void serve_print(void *ctx, struct serve_job *j, struct web_answer *a);
+bool serve_stream(void *ctx, struct serve_job *j, struct buf *out);
+void serve_leave(void *ctx, struct serve_job *j);

@@ -1,0 +1,84 @@
+/* serve_job.h - something the policy's thread is asked to do: continue prompts, pause, go on, load weights
+ *
+ * Made by a thread that serves HTTP and given to the policy (policy.h); both hold a reference, and the last one frees. What stands
+ * above `lock` is fixed once the policy has it. The policy appends tokens under the lock and wakes the other side; that one reads
+ * under the lock. Bounded by its ask: samples, and tokens of each. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+#include "workers/serve/ask.h"
+#include "workers/serve/stop_text.h"
+
+enum job_kind {
+    JOB_GENERATE,
+    JOB_PAUSE,
+    JOB_RESUME,
+    JOB_UPDATE,    // new weights from a directory
+};
+enum pause_mode {
+    PAUSE_ABORT,    // what is under way ends now, with what it has
+    PAUSE_WAIT,     // ... is finished first
+    PAUSE_KEEP,     // ... waits, and goes on after resuming
+};
+enum choice_end {
+    CHOICE_OPEN,
+    CHOICE_STOP,      // an end token or stop string
+    CHOICE_LENGTH,    // no more tokens were allowed
+    CHOICE_ABORT,     // the policy was told to end it
+};
+struct top_token {
+    int32_t id;
+    float logp;
+};
+/* One sample as far as it has come. */
+struct choice {
+    int32_t *token;           // (n_tok) owned, as the next three; room for cap
+    float *logp;              // (n_tok) at the sampling temperature
+    int32_t *version;         // (n_tok) of the weights that drew it
+    struct top_token *top;    // (n_tok, ask.n_top) likeliest first; NULL: not asked for
+    int64_t n_tok, cap;
+    struct stop_text text;
+    enum choice_end end;
+    int32_t stop_token;    // the end token that ended it; -1: none
+    // what a stream has sent of it; the HTTP side's
+    int64_t sent_tok;
+    size_t sent_text;
+    bool began, ended;
+};
+struct serve_job {
+    enum job_kind kind;
+    struct ask ask;           // JOB_GENERATE
+    char id[48];              // "cmpl-..."
+    double created_s;         // since 1970
+    int64_t n_choice;         // prompts x samples, a prompt's samples together
+    enum pause_mode pause;    // JOB_PAUSE
+    char dir[4096];           // JOB_UPDATE
+    int64_t version;          // JOB_UPDATE: of the new weights; -1: one more than now
+    atomic_bool gone;         // nobody waits for it any more
+    pthread_mutex_t lock;     // guards: all below but the policy's
+    struct choice *choice;    // (n_choice) owned
+    bool done;                // nothing more will come
+    bool failed;              // ... because of err
+    struct error err;
+    int64_t done_version;       // of the weights when it was done
+    void (*wake)(void *arg);    // something has come; called by the policy with the lock held. NULL: nobody waits
+    void *wake_arg;
+    atomic_int n_ref;
+    // the policy's
+    struct serve_job *next;    // in its queue
+    int64_t n_submitted;       // prompts that the generator has had
+    int64_t n_open;            // samples that have not ended
+    bool touched;              // has news in this step
+};
+/* A job with one reference. NULL: no memory. */
+struct serve_job *serve_job_new(enum job_kind kind, struct error *err);
+/* Take the encoded ask (a holds nothing then) and make room for its samples. */
+MUST_USE bool serve_job_ask(struct serve_job *j, struct ask *a, const struct tokenizer *tokenizer, struct error *err);
+void serve_job_hold(struct serve_job *j);
+void serve_job_drop(struct serve_job *j);    // NULL is fine
+/* Append a token to a choice. *stopped: its text now holds a stop string. Lock held. False: no memory. */
+MUST_USE bool choice_add(struct serve_job *j, struct choice *c, int32_t id, float logp, int64_t version, bool *stopped);
+const char *choice_end_name(enum choice_end end);    // as OpenAI has it; "abort" beside

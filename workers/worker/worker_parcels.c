@@ -1,0 +1,319 @@
+/* worker_parcels.c - what has to arrive: groups at the scorer and then at the controller, reports at the controller
+ *
+ * A parcel is asked again until it has been answered. A group is the same parcel on both of its ways. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "protocol/run/group_msg.h"
+#include "workers/engine/reward/reward.h"
+#include "workers/worker/worker_parts.h"
+
+#define FILES_BYTES_MAX ((size_t)1 << 20)    // of the list of the data's files; a longer one is not told
+#define LINES_MAX 65536                      // gaps between the usable prompts of a file that are sent; with more, no lines are
+#define SCORE_LIMIT_MS 120000
+#define SCORE_TRIES 6    // then the samples are left out
+#define GROUP_LIMIT_MS 20000
+#define OPEN_MAX 48    // groups at once, to scorer and controller each
+
+static struct parcel *parcel_add(struct worker_process *w, enum parcel_kind kind)
+{
+    struct parcel *p = calloc(1, sizeof *p);
+    BUG_IF(!p, "no memory for a message of %zu bytes", sizeof *p);
+    p->kind = kind;
+    p->tag = TAG_FIRST + w->next_tag++;
+    p->msg = MSG_OUT_INIT;
+    p->began_ms = clock_ms();
+    struct parcel **at = &w->parcels;
+    while (*at)
+        at = &(*at)->next;
+    *at = p;
+    return p;
+}
+
+static void parcel_free(struct worker_process *w, struct parcel *p)
+{
+    for (struct parcel **at = &w->parcels; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    report_free(p->report);
+    msg_release(&p->msg);
+    free(p);
+}
+
+static void parcel_score_make(struct parcel *p)
+{
+    const struct report *r = p->report;
+    msg_begin(&p->msg, MSG_SCORE);
+    msg_str(&p->msg, "row", r->row);
+    msg_i64(&p->msg, "max_new_tokens", r->group->max_new_tok);
+    if (r->eval)
+        msg_bool(&p->msg, "eval", true);
+    msg_list(&p->msg, "samples");
+    for (int32_t i = 0; i < r->group->n_sample; i++) {
+        msg_map(&p->msg, NULL);
+        msg_str(&p->msg, "text", r->text[i]);
+        msg_i64(&p->msg, "n_tok", r->group->sample[i].n_tok);
+        msg_i64(&p->msg, "finish", r->group->sample[i].finish);
+        msg_end(&p->msg);
+    }
+    msg_end(&p->msg);
+}
+
+static void parcel_group_make(struct parcel *p, int64_t incarnation)
+{
+    const struct report *r = p->report;
+    msg_begin(&p->msg, MSG_GROUP);
+    msg_i64(&p->msg, "incarnation", incarnation);
+    msg_i64(&p->msg, "made", r->made);
+    group_write(&p->msg, r->group, r->prompt_text, (const char *const *)r->text);
+}
+
+void parcels_send(struct worker_process *w)
+{
+    struct error err;
+    int64_t now = clock_ms();
+    for (struct parcel *p = w->parcels; p; p = p->next) {
+        if (p->open || now < p->again_ms)
+            continue;
+        bool score = p->kind == PARCEL_SCORE;
+        if (score ? w->n_score_open >= OPEN_MAX : w->n_group_open >= OPEN_MAX)
+            continue;
+        if (peer_ask(score ? w->scorer : w->controller, &p->msg, score ? SCORE_LIMIT_MS : GROUP_LIMIT_MS, p->tag, &err)) {
+            p->open = true;
+            p->n_try++;
+            *(score ? &w->n_score_open : &w->n_group_open) += 1;
+        } else {
+            p->again_ms = now + REPEAT_MS;
+        }
+    }
+}
+
+/* ---- scores ---- */
+
+/* What a scorer says has become of a sample. */
+static enum score_state score_read(const struct mval *o)
+{
+    int64_t score = mval_i64(mval_get(o, "score"), SCORE_ERROR);
+    return score >= SCORE_OK && score <= SCORE_ERROR ? (enum score_state)score : SCORE_ERROR;
+}
+
+/* A scorer's whole answer on one sample, for an evaluation's records. */
+static void output_read(struct reward_output *out, const struct mval *o)
+{
+    size_t n = 0;
+    const void *code = mval_bin(mval_get(o, "tests"), &n);
+    out->score = score_read(o);
+    out->reward = mval_f64(mval_get(o, "reward"), 0);
+    out->format_acc = (float)mval_f64(mval_get(o, "format_acc"), 0);
+    out->ans_acc = (float)mval_f64(mval_get(o, "ans_acc"), 0);
+    out->verdict = out->ans_acc > 0 ? VERDICT_EQUAL : VERDICT_DIFFERENT;
+    mval_text(o, "rule", out->rule, sizeof out->rule);
+    mval_text(o, "pred", out->pred, sizeof out->pred);
+    mval_text(o, "gold", out->gold, sizeof out->gold);
+    out->tests.n = (int16_t)MIN(n, TESTS_KEPT_MAX);
+    if (code)
+        memcpy(out->tests.code, code, (size_t)out->tests.n);
+}
+
+static void scores_take(struct parcel *p, const struct mval *results)
+{
+    struct group *g = p->report->group;
+    for (int32_t i = 0; i < g->n_sample; i++) {
+        const struct mval *o = mval_at(results, i), *parts = mval_get(o, "parts");
+        struct sample *s = &g->sample[i];
+        char rule[48], pred[64];
+        if (p->report->out)
+            output_read(&p->report->out[i], o);
+        s->score = score_read(o);
+        s->reward = s->score == SCORE_OK ? mval_f64(mval_get(o, "reward"), 0) : 0;
+        s->format_acc = s->score == SCORE_OK ? (float)mval_f64(mval_get(o, "format_acc"), 0) : 0;
+        s->ans_acc = s->score == SCORE_OK ? (float)mval_f64(mval_get(o, "ans_acc"), 0) : 0;
+        for (int k = 0; k < GROUP_PARTS_MAX; k++)
+            s->part[k] = k < mval_n(parts) ? mval_f64(mval_at(parts, k), NAN) : NAN;
+        mval_text(o, "rule", rule, sizeof rule);
+        mval_text(o, "pred", pred, sizeof pred);
+        snprintf(s->reason, sizeof s->reason, "%.30s%s%.16s", rule, pred[0] ? ": " : "", pred);
+        g->verify_s += mval_f64(mval_get(o, "us"), 0) * 1e-6;
+    }
+    g->score_s = (double)(clock_ms() - p->began_ms) / 1000;
+}
+
+/* A group that has its scores goes on: to the controller, or back into the evaluation. */
+static void group_scored(struct worker_process *w, struct parcel *p)
+{
+    struct error err;
+    struct report *r = p->report;
+    w->process.progress++;
+    if (r->eval) {
+        p->report = NULL;
+        parcel_free(w, p);
+        engine_scored(w->engine, r);
+        return;
+    }
+    p->kind = PARCEL_GROUP;
+    p->n_try = 0;
+    p->again_ms = 0;
+    parcel_group_make(p, w->incarnation);
+    if (!msg_finish(&p->msg, &err)) {
+        log_error("group %" PRId64 " cannot be sent: %s", r->group->item, err.text);
+        parcel_free(w, p);
+    }
+}
+
+static void score_failed(struct worker_process *w, struct parcel *p, const struct error *why)
+{
+    if (p->n_try < SCORE_TRIES) {
+        p->again_ms = clock_ms() + REPEAT_MS;
+        return;
+    }
+    log_warn("group %" PRId64 " is left unscored: %s", p->report->group->item, why->text);
+    for (int32_t i = 0; i < p->report->group->n_sample; i++) {
+        p->report->group->sample[i].score = why->code == ERR_TIMEOUT ? SCORE_TIMEOUT : SCORE_ERROR;
+        snprintf(p->report->group->sample[i].reason, sizeof p->report->group->sample[i].reason, "scorer: %.36s", why->text);
+    }
+    group_scored(w, p);
+}
+
+void parcel_answered(struct worker_process *w, struct net_event *ev)
+{
+    struct parcel *p = w->parcels;
+    struct msg_in in;
+    struct error err;
+    while (p && p->tag != ev->tag)
+        p = p->next;
+    if (!p)
+        return;
+    p->open = false;
+    if (p->kind == PARCEL_SCORE) {
+        w->n_score_open--;
+        if (ev->failed) {
+            score_failed(w, p, &ev->err);
+        } else if (!msg_read_answer(&in, MSG_SCORE, ev->data, ev->len, &err)) {
+            score_failed(w, p, &err);
+        } else {
+            scores_take(p, mval_get(in.root, "results"));
+            msg_in_release(&in);
+            group_scored(w, p);
+        }
+        return;
+    }
+    w->n_group_open--;
+    if (ev->failed) {
+        p->again_ms = clock_ms() + REPEAT_MS;
+        return;
+    }
+    if (msg_read_answer(&in, p->kind == PARCEL_GROUP ? MSG_GROUP : MSG_DONE, ev->data, ev->len, &err))
+        msg_in_release(&in);
+    else
+        log_info("not taken by the controller: %s", err.text);
+    w->process.progress++;
+    parcel_free(w, p);
+}
+
+/* ---- reports of the engine ---- */
+
+/* Which line of the data's files each usable prompt stands on. */
+static void lines_write(struct worker_process *w, struct msg_out *m)
+{
+    int64_t(*pair)[2] = calloc(LINES_MAX, sizeof *pair), n = pair ? engine_lines(w->engine, pair, LINES_MAX) : 0;
+    if (n > 0)
+        msg_bin(m, "lines", pair, (size_t)n * sizeof *pair);
+    free(pair);
+    struct buf files = { .max = FILES_BYTES_MAX };
+    engine_files(w->engine, &files);
+    if (n > 0 && files.len > 0 && !files.failed)
+        msg_str(m, "files", files.data);
+    buf_release(&files);
+}
+
+void done_send(struct worker_process *w, const struct report *r)
+{
+    struct error err;
+    struct parcel *p = parcel_add(w, PARCEL_DONE);
+    struct msg_out *m = &p->msg;
+    p->saved = r->task_kind == TASK_SAVE;
+    msg_begin(m, MSG_DONE);
+    msg_str(m, "name", w->process.name);
+    msg_i64(m, "task", r->task);
+    msg_str(m, "kind", task_kind_name(r->task_kind));
+    msg_i64(m, "incarnation", r->incarnation);
+    msg_i64(m, "step", r->step);
+    msg_i64(m, "rank", w->part.rank);
+    msg_i64(m, "round", r->round);
+    msg_bool(m, "ok", r->ok);
+    if (r->task_kind == TASK_PUBLISH)
+        msg_i64(m, "version", r->version);
+    if (r->task_kind == TASK_LOAD && r->ok)
+        lines_write(w, m);
+    if (r->left)
+        msg_bool(m, "left", true);
+    if (r->again)
+        msg_bool(m, "again", true);
+    if (r->broken)
+        msg_bool(m, "broken", true);
+    if (!r->ok)
+        msg_str(m, "code", error_code_name(r->code));
+    msg_str(m, "error", r->error);
+    msg_map(m, "metrics");
+    for (int i = 0; i < METRIC_N; i++) {
+        if (isnan(r->metric[i]))
+            continue;
+        BUG_IF(metrics[i].by == BY_CONTROLLER, "'%s' is the controller's to compute", metrics[i].name);
+        msg_f64(m, metrics[i].name, r->metric[i]);
+    }
+    msg_end(m);
+    if (r->n_eval > 0) {
+        msg_map(m, "eval");
+        for (int i = 0; i < r->n_eval; i++) {
+            msg_map(m, r->evals[i].set);
+            msg_i64(m, "n", r->evals[i].n);
+            msg_f64(m, "mean", r->evals[i].mean);
+            msg_end(m);
+        }
+        msg_end(m);
+    }
+    BUG_IF(!msg_finish(m, &err), "a report does not fit: %s", err.text);
+}
+
+void reports_take(struct worker_process *w)
+{
+    struct report *r;
+    struct error err;
+    while ((r = engine_take(w->engine))) {
+        if (r->kind == REPORT_DONE) {
+            if (!r->ok)
+                log_at(r->left || r->again ? LOG_WARN : LOG_ERROR, "%s: %s", task_kind_name(r->task_kind), r->error);
+            done_send(w, r);
+            report_free(r);
+            continue;
+        }
+        struct parcel *p = parcel_add(w, PARCEL_SCORE);
+        p->report = r;
+        parcel_score_make(p);
+        if (!msg_finish(&p->msg, &err)) {
+            p->n_try = SCORE_TRIES;
+            score_failed(w, p, &err);
+        }
+    }
+}
+
+int64_t parcels_due(const struct worker_process *w)
+{
+    int64_t due = INT64_MAX;
+    for (const struct parcel *p = w->parcels; p; p = p->next)
+        if (!p->open && p->again_ms > w->turned_ms)    // one that was due and has not been sent waits for an answer to another
+            due = MIN(due, p->again_ms);
+    return due;
+}
+
+void parcels_release(struct worker_process *w)
+{
+    while (w->parcels)
+        parcel_free(w, w->parcels);
+}
