@@ -46,6 +46,8 @@ const struct key_row key_table[] = {
     { REQ_FILTER,     { '/' },                              ON_ALL, "/", "filter", 12, "everywhere", "show only what holds this text (!text: what does not); overview: metrics" },
     { REQ_MATCH_NEXT, { 'n' },                              ON(PANE_ROLLOUTS), "n N", "sample", 13, "panes", "rollouts: next sample of the group" },
     { REQ_MATCH_PREV, { 'N' },                              ON(PANE_ROLLOUTS), "N", NULL, 0, "panes", "rollouts: sample before" },
+    { REQ_MATCH_NEXT, { 'n' },                              ON(PANE_OVERVIEW), "n N", NULL, 0, "panes", "a chart in full: the next change of a knob, and the metric around it" },
+    { REQ_MATCH_PREV, { 'N' },                              ON(PANE_OVERVIEW), "N", NULL, 0, "panes", "a chart in full: the change before" },
     { REQ_FOLLOW,     { 'f' },                              ON(PANE_LOG) | ON(PANE_ROLLOUTS), "f", "follow", 11, "panes", "log and rollouts: stay at the newest" },
     { REQ_LEVEL,      { 'L' },                              ON(PANE_LOG), "L", "level", 14, "panes", "log: all, info, warnings, errors" },
     { REQ_RESTART,    { 'K' },                              ON(PANE_WORKERS), "K", "restart", 15, "panes", "workers: kill the process, its parent starts it again (asks first)" },

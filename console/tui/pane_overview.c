@@ -22,6 +22,7 @@ static const struct chart_row {
     { M_STEP_S, M_GENERATE_S },
 };
 #define MARKS_MAX 32
+#define CARD_STEPS 20    // before and after a change
 
 struct overview {
     struct pane pane;
@@ -36,13 +37,18 @@ static bool has_data(const struct model *m, int metric)
     return m->metric[metric].n > 0 && !isnan(m->metric[metric].last);
 }
 
+static bool is_change(const struct event_view *e)
+{
+    return strcmp(e->kind, "return") == 0 || e->changed;
+}
+
 /* Steps at which knobs were changed or the run went back to a checkpoint. */
 static int marks_find(const struct model *m, int64_t *mark)
 {
     int n = 0;
     const struct event_view *e;
     for (int64_t i = 0; n < MARKS_MAX && (e = model_event_at(m, i)) != NULL; i++)
-        if (e->step > 0 && (strcmp(e->kind, "return") == 0 || e->changed))
+        if (e->step > 0 && is_change(e))
             mark[n++] = e->step;
     return n;
 }
@@ -236,6 +242,44 @@ static int metric_rows(const struct overview *o, const struct model *m)
     return n;
 }
 
+/* The newest change at this step: an event of a knob or of a return to a checkpoint; NULL: there is none. */
+static const struct event_view *change_at(const struct model *m, int64_t step)
+{
+    const struct event_view *e;
+    for (int64_t i = 0; (e = model_event_at(m, i)) != NULL; i++)
+        if (e->step == step && is_change(e))
+            return e;
+    return NULL;
+}
+
+/* Who changed what at the cursor, and the metric's mean over the steps before and after it. */
+static void change_card_draw(const struct overview *o, const struct app *a, struct cells *c, struct rect in, int id)
+{
+    const struct model *m = a->model;
+    const struct event_view *e = o->cursor >= 0 ? change_at(m, o->cursor) : NULL;
+    char here[16], before[16], after[16];
+    if (!e)
+        return;
+    struct series_span was = series_query(&m->metric[id], MAX(o->cursor - CARD_STEPS, 0), o->cursor);
+    struct series_span is = series_query(&m->metric[id], o->cursor + 1, o->cursor + 1 + CARD_STEPS);
+    cells_fmt(c, in.x, in.y + 2, in.w, ROLE_CHANGED, "%s%s%s", e->text, e->who[0] ? " \u00b7 " : "", e->who);
+    cells_fill(c, (struct rect){ in.x, in.y + 1, in.w, 1 }, ' ', ROLE_TEXT);
+    cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %" PRId64 ": %s   %d steps before: %s, after: %s", o->cursor,
+              value_format(here, series_at(&m->metric[id], o->cursor)), CARD_STEPS, value_format(before, was.mean),
+              value_format(after, is.n > 0 ? is.mean : NAN));
+}
+
+/* The step of the next change after the cursor, or of the one before it; -1: there is none. */
+static int64_t change_next(const struct overview *o, const struct model *m, bool forward)
+{
+    int64_t mark[MARKS_MAX], best = -1, from = o->cursor >= 0 ? o->cursor : forward ? -1 : m->n_step;
+    int n = marks_find(m, mark);
+    for (int i = 0; i < n; i++)
+        if (forward ? mark[i] > from && (best < 0 || mark[i] < best) : mark[i] < from && mark[i] > best)
+            best = mark[i];
+    return best;
+}
+
 static void full_draw(const struct overview *o, const struct app *a, struct cells *c, struct rect r)
 {
     const struct model *m = a->model;
@@ -262,6 +306,8 @@ static void full_draw(const struct overview *o, const struct app *a, struct cell
             cells_fmt(c, in.x, in.y + 1, in.w, ROLE_TEXT, "now %s %s   mean %s   min %s   max %s", value_format(value, m->metric[id].last),
                       metrics[id].unit, value_format(mean, span.mean), value_format(min, span.min), value_format(max, span.max));
     }
+    if (in.h >= 8)
+        change_card_draw(o, a, c, in, id);
     int head = in.h >= 8 ? 3 : 1;
     chart_draw(c, (struct rect){ in.x, in.y + head, in.w, in.h - head }, &chart);
     if (list_w == 0)
@@ -327,7 +373,7 @@ static void zoom(struct overview *o, const struct model *m, bool in)
     o->chart_steps = next >= n ? 0 : MAX(next, 8);
 }
 
-static bool overview_act(struct pane *p, struct app *a, enum request req, UNUSED int64_t now_ns)
+static bool overview_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
 {
     struct overview *o = (struct overview *)p;
     const struct model *m = a->model;
@@ -366,6 +412,15 @@ static bool overview_act(struct pane *p, struct app *a, enum request req, UNUSED
         }
         o->chart = MAX(MIN(o->chart + (req == REQ_LEFT ? -1 : 1), n - 1), 0);
         return true;
+    case REQ_MATCH_NEXT:
+    case REQ_MATCH_PREV: {
+        int64_t step = o->open ? change_next(o, m, req == REQ_MATCH_NEXT) : -1;
+        if (step >= 0)
+            o->cursor = step;
+        else
+            app_flash(a, ROLE_DIM, now_ns, o->open ? "no change of a knob lies further on" : "open a chart with Enter first");
+        return true;
+    }
     case REQ_UP:
     case REQ_DOWN:
         o->chart = o->open ? MAX(MIN(o->chart + (req == REQ_UP ? -1 : 1), rows - 1), 0)

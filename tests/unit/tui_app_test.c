@@ -312,6 +312,22 @@ static void a_pasted_text_is_never_a_key(UNUSED void **state)
     stage_release(&s);
 }
 
+static void a_change_says_who_made_it_and_what_came_of_it(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 150, 40);
+    pass(&s, 2);
+    press(&s, 'n');
+    assert_non_null(strstr(s.app.flash, "open a chart"));
+    press(&s, KEY_RETURN);
+    press(&s, 'N');    // the newest change: the story has one of the learning rate
+    assert_true(shows(&s, "learning_rate: 6e-4 -> 4e-4"));
+    assert_true(shows(&s, "20 steps before: "));
+    press(&s, 'n');
+    assert_non_null(strstr(s.app.flash, "no change of a knob lies further on"));
+    stage_release(&s);
+}
+
 static void the_overview_is_searched_by_metric(UNUSED void **state)
 {
     struct stage s;
@@ -787,6 +803,7 @@ int main(void)
         cmocka_unit_test(a_number_that_jumps_is_asked_about),
         cmocka_unit_test(what_bounds_the_run_is_said_on_every_pane_at_every_size),
         cmocka_unit_test(a_pasted_text_is_never_a_key),
+        cmocka_unit_test(a_change_says_who_made_it_and_what_came_of_it),
         cmocka_unit_test(the_overview_is_searched_by_metric),
         cmocka_unit_test(a_knob_is_edited_inside_its_bounds_and_reverted),
         cmocka_unit_test(commands_are_checked_before_they_are_sent),
