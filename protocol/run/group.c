@@ -1,5 +1,6 @@
 #include "protocol/run/group.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struct error *err)
@@ -30,4 +31,14 @@ struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struc
 void group_free(struct group *g)
 {
     free(g);
+}
+
+bool batch_filter_passes(const struct batch_filter *f, const struct group_summary *s)
+{
+    if (f->spread && !(s->reward_low < s->reward_high))
+        return false;
+    if (isnan(f->low) || isnan(f->high))
+        return true;
+    double mean = s->ans_sum / (double)s->n_scored;    // NAN without a sample that counts: it does not pass
+    return mean > f->low && mean < f->high;
 }

@@ -62,6 +62,14 @@ struct group_summary {
     int64_t n_sample, n_scored, n_truncated, n_tok, n_tok_max;
     int64_t n_left_out, n_timeout, n_error;                 // n_sample - n_scored; of these by the verifier's time-out, its failure
     double reward_sum, reward_sum2, format_sum, ans_sum;    // over scored samples
+    double reward_low, reward_high;                         // the smallest and largest of them; both 0 without one
     double gen_s, score_s, verify_s;
     int64_t file_offset, file_bytes;    // where the group lies in the rollout file
 };
+
+/* Which groups are trained on. */
+struct batch_filter {
+    double low, high;    // the mean of ans_acc is between them, both excluded; NAN: any
+    bool spread;         // rewards are not all equal
+};
+bool batch_filter_passes(const struct batch_filter *f, const struct group_summary *s);

@@ -97,6 +97,8 @@ bool group_summary_read(const struct mval *map, struct group_summary *out, struc
             continue;
         }
         double reward = mval_f64(mval_get(s, "reward"), 0);
+        sum.reward_low = sum.n_scored ? fmin(sum.reward_low, reward) : reward;
+        sum.reward_high = sum.n_scored ? fmax(sum.reward_high, reward) : reward;
         sum.n_scored++;
         sum.reward_sum += reward;
         sum.reward_sum2 += reward * reward;

@@ -1,4 +1,5 @@
 /* Settings that were given but have no effect, because another setting that they depend on has the wrong value. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/run/knobs.h"
@@ -58,9 +59,29 @@ static bool no_punishment(const struct run_config *c)
 {
     return !c->soft_over_length_punishment;
 }
-static bool not_ppb(const struct run_config *c)
+static bool not_batch(const struct run_config *c)
 {
-    return strcmp(c->algo, "REINFORCE_PPB") != 0;
+    return strcmp(c->advantages, "batch") != 0;
+}
+static bool not_constant(const struct run_config *c)
+{
+    return strcmp(c->loss_variation, "constant") != 0;
+}
+static bool no_kl_form(const struct run_config *c)
+{
+    return !(c->beta > 0) || !not_batch(c);
+}
+static bool no_clamp(const struct run_config *c)
+{
+    return isnan(c->rho_clamp[1]);
+}
+static bool no_mask(const struct run_config *c)
+{
+    return isnan(c->rho_mask[1]);
+}
+static bool not_wsd(const struct run_config *c)
+{
+    return strcmp(c->lr_schedule, "wsd") != 0;
 }
 static bool rate_constant(const struct run_config *c)
 {
@@ -107,8 +128,13 @@ static const struct idle_rule {
     { "max_staleness", in_logical_time, "it applies to 'free_running' only; otherwise 'n_behind' bounds the age of samples" },
     { "train_microbatch_size", has_budget, "'token_budget' overrides it; with 'token_budget' 0 'train_microbatch_size' decides" },
     { "cache_length", no_punishment, "'soft_over_length_punishment' is false" },
-    { "ppb_as_upstream", not_ppb, "it applies to 'algo' REINFORCE_PPB only" },
-    { "lr_min_ratio", rate_constant, "'lr_schedule' is constant; only linear and cosine use it" },
+    { "ppb_as_upstream", not_batch, "it is for 'advantages' batch, as 'algo' REINFORCE_PPB sets them" },
+    { "loss_constant", not_constant, "it is for 'loss_variation' constant" },
+    { "kl_estimator", no_kl_form, "there is no penalty in the loss: 'kl_coeff' is 0, or 'advantages' batch has it in them, as k3" },
+    { "rho_clamp_level", no_clamp, "'rho_clamp' is none" },
+    { "rho_mask_level", no_mask, "'rho_mask' is none" },
+    { "lr_decay_share", not_wsd, "it is for 'lr_schedule' wsd" },
+    { "lr_min_ratio", rate_constant, "'lr_schedule' is constant; the others use it" },
     { "offload_optimizer", on_cpus, "on CPUs the optimizer's state is in host memory anyway; for less memory there is 'recompute_full'" },
     { "code_verifier_api_url", no_code, "no part of 'reward_type' is code or code_share" },
     { "reward_timeout_s", no_wait, "no part of 'reward_type' is code, code_share or a program" },

@@ -124,7 +124,7 @@ static void number_bounds(const struct knob *k, struct buf *out)
 /* ---- ranges: two numbers, or none ---- */
 
 /* "[0.01, 0.99]", "0.01,0.99" or "none". */
-static bool range_parse(const char *text, double out[2])
+static bool range_parse(const struct knob *k, const char *text, double out[2])
 {
     if (!text[0] || strcmp(text, "none") == 0 || strcmp(text, "null") == 0) {
         out[0] = out[1] = NAN;
@@ -134,13 +134,13 @@ static bool range_parse(const char *text, double out[2])
     const char *p = text + strspn(text, "[ ");
     if (sscanf(p, "%63[^, ] , %63[^] ,] %c", low, high, &extra) < 2)
         return false;
-    return parse_f64(low, &out[0]) && parse_f64(high, &out[1]) && out[0] >= 0 && out[1] <= 1 && out[0] < out[1];
+    return parse_f64(low, &out[0]) && parse_f64(high, &out[1]) && out[0] >= k->min && out[1] <= k->max && out[0] < out[1];
 }
 
 static bool range_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
 {
     double range[2];
-    if (!range_parse(text, range))
+    if (!range_parse(k, text, range))
         return value_refused(k, text, err);
     memcpy(at, range, sizeof range);
     return true;
@@ -160,9 +160,9 @@ static void range_print(const void *at, struct buf *out)
     buf_char(out, ']');
 }
 
-static void range_bounds(UNUSED const struct knob *k, struct buf *out)
+static void range_bounds(const struct knob *k, struct buf *out)
 {
-    buf_str(out, "[LOW, HIGH] with 0 <= LOW < HIGH <= 1, or none");
+    buf_fmt(out, "[LOW, HIGH] with %g <= LOW < HIGH <= %g, or none", k->min, k->max);
 }
 
 static void range_send(const struct knob *k, const void *at, struct msg_out *m)

@@ -65,12 +65,24 @@ const struct knob knobs[] = {
     { "system_prompt", NULL, "s", "sampling", KNOB_TEXT, "", AT(system_prompt), .def = "", .help = "system prompt; unset: the reward type's own; 'none': no system prompt" },
     { "ignore_eos", NULL, NULL, "sampling", KNOB_BOOL, "", AT(ignore_eos), .def = "false", .help = "never stop before max_new_tokens, and do not count that as cut (for profiling)" },
 
-    { "algo", NULL, "a", "algorithm", KNOB_TEXT, "", .choices = "GRPO|DAPO|RLOO|REINFORCE_PPB", AT(algo), .def = "GRPO", .help = "how advantages and loss are computed; also sets the preset for the settings below" },
+    { "algo", NULL, "a", "algorithm", KNOB_TEXT, "", .choices = "GRPO|DAPO|RLOO|REINFORCE_PPB|DR_GRPO|GSPO|CISPO", AT(algo), .def = "GRPO", .help = "sets what follows as the algorithm has it, where nothing else is said" },
+    { "preset", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "none|open_instruct|atropos|dr_grpo|gspo|cispo", AT(preset), .def = "none", .help = "defaults of that origin: algorithm, optimizer and sizes, where nothing else is said" },
+    { "advantages", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "deviation|deviation_population|centered|leave_one_out|batch", AT(advantages), .def = "deviation", .help = "reward minus the group's mean, over its deviation (of n - 1, or of n), as it is (centered; DR_GRPO), against the mean of the others (RLOO), or normalised over the batch's tokens (REINFORCE_PPB)" },
+    { "ratio_level", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "token|sequence", AT(ratio_level), .def = "token", .help = "importance ratio of each token, or one of the whole response: the geometric mean (GSPO)" },
+    { "clip_form", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "ppo|cispo|atropos", AT(clip_form), .def = "ppo", .help = "ppo: clipped tokens get no gradient; cispo: the ratio is bounded and every token keeps one; atropos: as its example trainer, for comparison" },
     { "kl_coeff", "beta", "kl", "algorithm", KNOB_F64, "", 0, 100, AT(beta), .def = "0.01", .applies = APPLY_NEXT_STEP, .help = "weight of the KL to the frozen reference model; 0 from the start: no reference model is loaded (DAPO: 0)" },
     { "clip_eps_low", NULL, NULL, "algorithm", KNOB_F64, "", 0, 1, AT(clip_eps_low), .def = "0.2", .applies = APPLY_NEXT_STEP, .help = "the ratio is clipped below 1 minus this" },
     { "clip_eps_high", NULL, NULL, "algorithm", KNOB_F64, "", 0, 100, AT(clip_eps_high), .def = "0.2", .applies = APPLY_NEXT_STEP, .help = "the ratio is clipped above 1 plus this (DAPO: 0.28)" },
-    { "loss_variation", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "token_level|sample_level", AT(loss_variation), .def = "sample_level", .applies = APPLY_NEXT_STEP, .help = "mean over all tokens, or over samples of their token means (DAPO: token_level)" },
+    { "loss_variation", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "sample_level|token_level|constant", AT(loss_variation), .def = "sample_level", .applies = APPLY_NEXT_STEP, .help = "mean over samples of their token means, mean over all tokens (DAPO, CISPO), or mean over samples of their sums over loss_constant (DR_GRPO)" },
+    { "loss_constant", NULL, NULL, "algorithm", KNOB_I64, "tok", 0, 1 << 24, AT(loss_constant), .def = "0", .help = "what loss_variation constant divides a sample's sum by; 0: max_new_tokens" },
+    { "kl_estimator", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "k3|k1|k2|k1_ratio|k3_ratio", AT(kl_estimator), .def = "k3", .help = "form of the penalty; k3_ratio is k3 times the token's ratio, whose gradient is the KL's (DeepSeek-V3.2). open-instruct's 0 to 3 are k1, k2, k3, k1_ratio" },
+    { "old_logprobs", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "sampled|current", AT(old_logprobs), .def = "sampled", .help = "the ratio compares with the log-probs recorded when sampling, or with those of the weights at the beginning of the step (then it is 1, and rho_clamp or rho_mask correct)" },
+    { "rho_clamp", NULL, NULL, "algorithm", KNOB_RANGE, "", 0, 1e6, AT(rho_clamp), .def = "none", .applies = APPLY_NEXT_STEP, .help = "off-policy correction: weigh by the probability at the beginning of the step over that when sampled, kept in [LOW, HIGH] (truncated importance sampling). With free_running [0, 2]" },
+    { "rho_clamp_level", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "token|sequence|geometric", AT(rho_clamp_level), .def = "token", .help = "of each token, of the whole response (product), or its geometric mean" },
+    { "rho_mask", NULL, NULL, "algorithm", KNOB_RANGE, "", 0, 1e6, AT(rho_mask), .def = "none", .applies = APPLY_NEXT_STEP, .help = "off-policy correction: no policy loss where that weight is outside [LOW, HIGH] (IcePop by token)" },
+    { "rho_mask_level", NULL, NULL, "algorithm", KNOB_TEXT, "", .choices = "token|sequence|geometric|tv", AT(rho_mask_level), .def = "token", .help = "as rho_clamp_level; tv: where the response's mean of |weight - 1| is above HIGH, the tokens that have already moved as their advantage wants" },
     { "filter_range", NULL, NULL, "algorithm", KNOB_RANGE, "", 0, 1, AT(filter_range), .def = "none", .applies = APPLY_NEXT_STEP, .help = "drop groups whose mean accuracy is not strictly inside [LOW, HIGH] (DAPO: [0.01, 0.99])" },
+    { "filter_no_spread", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(filter_no_spread), .def = "false", .applies = APPLY_NEXT_STEP, .help = "drop groups whose rewards are all equal, whatever the reward; with dynamic_batching the batch waits until it is full (active sampling)" },
     { "dynamic_batching", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(dynamic_batching), .def = "true", .help = "do not count filtered groups: a batch waits until it is full without them" },
     { "filter_truncated_response", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(filter_truncated_response), .def = "false", .applies = APPLY_NEXT_STEP, .help = "cut responses contribute no loss (DAPO: true)" },
     { "soft_over_length_punishment", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(soft_over_length_punishment), .def = "false", .help = "lower rewards near the length limit, DAPO eq. 13 (DAPO: true)" },
@@ -80,7 +92,8 @@ const struct knob knobs[] = {
     { "control_shuffle_rewards", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(control_shuffle_rewards), .def = "false", .help = "experiment: shuffle rewards inside the batch; such a run must not learn" },
 
     { "learning_rate", "lr", "lr", "optimizer", KNOB_F64, "", 0, 1, AT(learning_rate), .def = "1e-6", .applies = APPLY_NEXT_STEP, .help = "AdamW learning rate" },
-    { "lr_schedule", NULL, NULL, "optimizer", KNOB_TEXT, "", .choices = "constant|linear|cosine", AT(lr_schedule), .def = "cosine", .applies = APPLY_NEXT_STEP, .help = "over the run's optimizer steps, after warm-up; constant after its end" },
+    { "lr_schedule", NULL, NULL, "optimizer", KNOB_TEXT, "", .choices = "constant|linear|cosine|wsd", AT(lr_schedule), .def = "cosine", .applies = APPLY_NEXT_STEP, .help = "over the run's optimizer steps, after warm-up; held at its end. wsd: constant, and a cosine at the end" },
+    { "lr_decay_share", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, .above_min = true, AT(lr_decay_share), .def = "0.1", .help = "share of the schedule's steps, at its end, in which wsd lets the learning rate fall" },
     { "lr_min_ratio", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, AT(lr_min_ratio), .def = "0.1", .applies = APPLY_NEXT_STEP, .help = "final learning rate, as a fraction of learning_rate" },
     { "warmup_steps", NULL, NULL, "optimizer", KNOB_I64, "step", 0, BIG, AT(warmup_steps), .def = "0", .applies = APPLY_NEXT_STEP, .help = "steps of linear warm-up" },
     { "weight_decay", NULL, NULL, "optimizer", KNOB_F64, "", 0, 10, AT(weight_decay), .def = "0.01", .applies = APPLY_NEXT_STEP, .help = "decoupled (AdamW), on every tensor" },
@@ -163,6 +176,20 @@ const struct knob *knob_find(const char *name, struct error *err)
     else
         error_set(err, ERR_USAGE, "unknown setting '%s'; 'rollcall train --help' lists them", name);
     return NULL;
+}
+
+int knob_choice(const char *name, const char *text)
+{
+    struct error err;
+    const struct knob *k = knob_find(name, &err);
+    const char *p = k && k->choices ? k->choices : "";
+    for (int i = 0; *p; i++) {
+        size_t len = strcspn(p, "|");
+        if (strlen(text) == len && strncmp(p, text, len) == 0)
+            return i;
+        p += len + (p[len] != 0);
+    }
+    return -1;
 }
 
 const char *knob_text(const struct knob *k, const struct run_config *c, struct buf *buf)

@@ -40,6 +40,8 @@ const struct knob *knob_find(const char *name, struct error *err);
 const char *knob_text(const struct knob *k, const struct run_config *c, struct buf *buf);
 /* The value as JSON, appended to out: a bare number or boolean, else a string. */
 void knob_json(const struct knob *k, const struct run_config *c, struct buf *out);
+/* Which of the choices of setting `name` (from 0) is the text; -1: none, or it has no choices. */
+int knob_choice(const char *name, const char *text);
 /* Would run_config_set take this text? ERR_USAGE says why not. Rules between settings are not checked here; only the run knows all
  * values. */
 MUST_USE bool knob_check(const struct knob *k, const char *text, struct error *err);

@@ -13,6 +13,7 @@
 #include "protocol/base/json_text.h"
 #include "protocol/base/utf8.h"
 #include "protocol/run/knobs.h"
+#include "protocol/run/preset.h"
 
 #define RUN_FILE_MAX ((size_t)1 << 20)
 
@@ -259,27 +260,6 @@ static bool from_default(const struct run_config *c, const char *name)
     return c->source[k - knobs] <= FROM_PRESET;
 }
 
-/* What an algorithm's preset sets unless it was given; from ColossalChat's launchers for DAPO and GRPO. */
-static bool preset_apply(struct run_config *c, struct error *err)
-{
-    static const struct {
-        const char *algo, *name, *value;
-    } rows[] = {
-        { "DAPO", "kl_coeff", "0" },
-        { "DAPO", "clip_eps_low", "0.2" },
-        { "DAPO", "clip_eps_high", "0.28" },
-        { "DAPO", "loss_variation", "token_level" },
-        { "DAPO", "filter_range", "[0.01, 0.99]" },
-        { "DAPO", "soft_over_length_punishment", "true" },
-        { "DAPO", "filter_truncated_response", "true" },
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        if (strcmp(rows[i].algo, c->algo) == 0 && from_default(c, rows[i].name)
-            && !run_config_set(c, rows[i].name, rows[i].value, FROM_PRESET, NULL, err))
-            return false;
-    return true;
-}
-
 int64_t run_config_micro_tok(const struct run_config *c)
 {
     return c->token_budget > 0 ? c->token_budget : c->train_microbatch_size * (c->max_prompt_tokens + c->max_new_tokens);
@@ -288,6 +268,11 @@ int64_t run_config_micro_tok(const struct run_config *c)
 int64_t run_config_micro_tok_max(const struct run_config *c)
 {
     return MAX(run_config_micro_tok(c), c->max_prompt_tokens + c->max_new_tokens);
+}
+
+struct batch_filter run_config_filter(const struct run_config *c)
+{
+    return (struct batch_filter){ c->filter_range[0], c->filter_range[1], c->filter_no_spread };
 }
 
 /* Bring *field down to `to`, with a warning; without notes it is refused. */
@@ -364,6 +349,34 @@ static bool name_check(const char *name, struct error *err)
     return plain;
 }
 
+/* Free-running samples are of several weights at once, so their correction is on unless somebody has said otherwise. Only when a run
+ * starts: what follows from it is fixed then. */
+static bool rho_default(struct run_config *c, struct buf *notes, struct error *err)
+{
+    if (!notes)
+        return true;
+    if (c->free_running && isnan(c->rho_clamp[1]) && isnan(c->rho_mask[1]) && from_default(c, "rho_clamp") && from_default(c, "rho_mask")
+        && from_default(c, "old_logprobs")) {
+        if (!run_config_set(c, "rho_clamp", "[0, 2]", FROM_PRESET, NULL, err))
+            return false;
+        buf_str(notes, "note: 'free_running' trains on samples of other weights, so 'rho_clamp' is [0, 2] and 'old_logprobs' is current "
+                       "(truncated importance sampling); 'rho_clamp' none leaves it to the clip\n");
+    }
+    /* a ratio to the sampled log-probs has in it what rho would weigh once more */
+    return isnan(c->rho_clamp[1]) || !from_default(c, "old_logprobs")
+           || run_config_set(c, "old_logprobs", "current", FROM_PRESET, NULL, err);
+}
+
+static bool rho_check(const struct run_config *c, struct error *err)
+{
+    if (!isnan(c->rho_clamp[1]) && strcmp(c->old_logprobs, "current") != 0)
+        return error_set(
+            err, ERR_USAGE,
+            "'rho_clamp' needs 'old_logprobs' current: the ratio to sampled ones already has in it what rho would weigh once more; "
+            "'rho_mask' goes with both");
+    return true;
+}
+
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
     if (!name_check(c->name, err))
@@ -393,6 +406,8 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
         return error_set(err, ERR_USAGE,
                          "'cache_length' (%" PRId64 ") must be below 'max_new_tokens' (%" PRId64 "); 0 takes a quarter of it",
                          c->cache_length, c->max_new_tokens);
+    if (!rho_check(c, err))
+        return false;
     if (c->stuck_s < c->slow_s)
         return error_set(err, ERR_USAGE, "'stuck_s' (%g) must not be below 'slow_s' (%g)", c->stuck_s, c->slow_s);
     return true;
@@ -401,7 +416,8 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
 bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)
 {
     struct eval_set sets[EVAL_SET_MAX];
-    return preset_apply(c, err) && sizes_check(c, notes, err) && meaning_check(c, notes, err) && run_config_eval_sets(c, sets, err) >= 0;
+    return preset_apply(c, err) && rho_default(c, notes, err) && sizes_check(c, notes, err) && meaning_check(c, notes, err)
+           && run_config_eval_sets(c, sets, err) >= 0;
 }
 
 bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err)

@@ -1,6 +1,6 @@
 /* run_config.h - all settings of a run, as one struct
  *
- * Filled in order from the defaults (knobs.c), the algorithm's preset, the run file, the command line; a later source wins, and
+ * Filled in order from the defaults (knobs.c), the rows of the algorithm and the preset (preset.c), the run file, the command line; a later source wins, and
  * each value's source is kept. The table in knobs.c drives parsing, help, the run's own run.yaml, ctl, the console and the docs. A
  * plain value: copying it is fine; it owns no memory. One thread. */
 #pragma once
@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
+#include "protocol/run/group.h"
 
 #define RUN_TEXT_MAX 1024    // bytes of one text setting, with its NUL
 #define RUN_JSON_MAX 4096
@@ -66,11 +67,20 @@ struct run_config {
     char system_prompt[RUN_TEXT_MAX];    // "" : the reward type's
     bool ignore_eos;                     // force full-length responses (profiling)
     /* algorithm */
-    char algo[24];    // GRPO | DAPO | RLOO | REINFORCE_PPB
-    double beta;      // KL coefficient
+    char algo[24];          // preset.c has what they set
+    char preset[24];        // none, or whose defaults are taken
+    char advantages[24];    // the meaning of these choices: workers/engine/trainer/loss.h
+    char ratio_level[16], clip_form[16];
     double clip_eps_low, clip_eps_high;
-    char loss_variation[16];    // token_level | sample_level
-    double filter_range[2];     // NAN: no filter
+    char loss_variation[16];
+    int64_t loss_constant;    // tokens; 0: max_new_tokens
+    double beta;              // KL coefficient
+    char kl_estimator[16];
+    char old_logprobs[16];
+    double rho_clamp[2], rho_mask[2];    // NAN: off
+    char rho_clamp_level[16], rho_mask_level[16];
+    double filter_range[2];    // NAN: no filter
+    bool filter_no_spread;
     bool dynamic_batching;
     bool filter_truncated_response;
     bool soft_over_length_punishment;
@@ -80,8 +90,9 @@ struct run_config {
     bool control_shuffle_rewards;    // experiment: shuffle rewards between the samples of a batch; must not learn
     /* optimizer */
     double learning_rate;
-    char lr_schedule[16];    // constant | linear | cosine
-    double lr_min_ratio;     // of learning_rate, at the end of the schedule
+    char lr_schedule[16];     // constant | linear | cosine | wsd
+    double lr_min_ratio;      // of learning_rate, at the end of the schedule
+    double lr_decay_share;    // of wsd
     int64_t warmup_steps;
     double weight_decay, adam_beta1, adam_beta2, adam_eps, max_norm;
     bool recompute_full;       // full-block recompute in training
@@ -137,6 +148,8 @@ MUST_USE bool run_config_finish(struct run_config *c, struct buf *notes, struct 
 int64_t run_config_micro_tok(const struct run_config *c);
 /* Tokens that one forward and backward pass has memory for: the same, or one longest sample when that is more. */
 int64_t run_config_micro_tok_max(const struct run_config *c);
+/* The groups that count. */
+struct batch_filter run_config_filter(const struct run_config *c);
 /* The struct as YAML, every setting, absolute paths: the run directory's run.yaml. */
 MUST_USE bool run_config_print(const struct run_config *c, struct buf *out, struct error *err);
 

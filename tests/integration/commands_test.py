@@ -16,7 +16,7 @@ LIVE = dict(
     max_steps="99999", inference_batch_size="16", inference_microbatch_size="4", train_batch_size="4",
     train_microbatch_size="3", token_budget="150", num_generations="6", temperature="0.8", top_k="9", top_p="0.9", min_p="0.01",
     max_new_tokens="11", kl_coeff="0", clip_eps_low="0.1", clip_eps_high="0.3", loss_variation="token_level", filter_range="[0, 1]",
-    filter_truncated_response="true", skip_threshold="30", learning_rate="0.002", lr_schedule="linear", lr_min_ratio="0.2",
+    filter_truncated_response="true", filter_no_spread="true", rho_clamp="[0, 3]", rho_mask="[0.1, 10]", skip_threshold="30", learning_rate="0.002", lr_schedule="linear", lr_min_ratio="0.2",
     warmup_steps="3", weight_decay="0.02", max_norm="2", eval_interval="1000", eval_temperature="0.3", eval_at_end="false",
     save_interval="50", save_at_end="false", keep_checkpoints="5", rollout_log_interval="7", slow_s="4", stuck_s="40", restart_stuck_s="300",
     waste_alert="100", waste_limit="10000000")
@@ -39,7 +39,7 @@ class Commands(RunCase):
         table = subprocess.run([ROLLCALL, "settings"], capture_output=True, text=True, timeout=LIMIT).stdout
         rows = [[c.strip() for c in line.split("|")] for line in table.splitlines() if line.startswith("| `")]
         self.assertEqual({r[1].split("`")[1] for r in rows if r[5] != "start"}, set(LIVE), "a knob without a value here, or the other way round")
-        run = self.start()
+        run = self.start(old_logprobs="current")
         before = self.status(run)["knobs"]
         self.ok(run, "set", *(f"{k}={v}" for k, v in LIVE.items()))    # all of them, or none
         after = self.status(run)["knobs"]

@@ -265,6 +265,28 @@ class Effects(RunCase):
         self.assertEqual(max(self.series(run, "metrics/filtered_ratio", max(first - 5, 1), 5)), 0)
         self.assertGreater(max(self.series(run, "metrics/filtered_ratio", first, 5)), 0)
 
+    @proves("rho_clamp", "rho_mask")
+    def test_the_correction_goes_by_its_bounds(self):
+        # two optimizer steps for each rollout step: the second has other weights than its samples
+        run = self.start(ignore_eos=True, learning_rate=1e-4, train_batch_size=4, old_logprobs="current", rho_clamp=[0, 1e6], rho_mask=[0, 1e6])
+        run.wait_step(4)
+        for name, metric in (("rho_clamp", "train/rho_clamped_ratio"), ("rho_mask", "train/rho_masked_ratio")):
+            with self.subTest(name):
+                first = self.change(run, **{name: "[0.999999, 1.000001]"})[name]
+                self.assertEqual(max(self.series(run, metric, max(first - 3, 1), min(3, first - 1))), 0)
+                self.assertGreater(max(self.series(run, metric, first, 4)), 0)
+
+    @proves("filter_no_spread")
+    def test_groups_without_spread_are_filtered_when_asked(self):
+        run = self.start(num_generations=2, max_new_tokens=2)    # so short that two are often worth the same
+        run.wait_step(4)
+        first = self.change(run, filter_no_spread="true")["filter_no_spread"]
+        self.assertEqual(max(self.series(run, "metrics/filtered_ratio", max(first - 3, 1), 3)), 0)
+        self.assertGreater(max(self.series(run, "metrics/no_spread_ratio", max(first - 3, 1), 3)), 0)
+        filtered, same = (self.series(run, f"metrics/{m}_ratio", first + 1, 4) for m in ("filtered", "no_spread"))
+        self.assertGreater(max(filtered), 0)
+        self.assertEqual(filtered, same)
+
     @proves("waste_alert", "waste_limit")
     def test_a_run_that_learns_nothing_goes_by_its_knobs(self):
         # no mean reward of a group is so near to 1: every group is filtered

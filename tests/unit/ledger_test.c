@@ -41,8 +41,8 @@ static struct group_summary summary_of(int64_t item)
     return (struct group_summary){ .n_sample = 4, .n_scored = 4, .ans_sum = (double)(item * 7 % 5) };    // 0 .. 4 right of 4
 }
 
-static const struct ledger_cut rules_all = { .batch_size = 4, .filter_low = NAN, .filter_high = NAN };
-static const struct ledger_cut rules_filter = { .batch_size = 3, .dynamic = true, .filter_low = 0.01, .filter_high = 0.99 };
+static const struct ledger_cut rules_all = { .batch_size = 4, .filter = { NAN, NAN, false } };
+static const struct ledger_cut rules_filter = { .batch_size = 3, .dynamic = true, .filter = { 0.01, 0.99, false } };
 
 /* Play a run in which groups return and steps are trained in an order drawn from noise, with lost workers and returns to
  * earlier steps; items of each batch into batches[n][...]. */
@@ -380,7 +380,7 @@ static void changed_nowhere(UNUSED void *ctx, UNUSED const struct ledger_item *i
  * n_step of them. The schedule is asked as the controller asks it in each turn. */
 static int64_t work_of_wasted_steps(struct ledger *l, int n_step, int n_kept)
 {
-    static const struct ledger_cut cut = { .batch_size = 8, .dynamic = true, .filter_low = 0.01, .filter_high = 0.99 };
+    static const struct ledger_cut cut = { .batch_size = 8, .dynamic = true, .filter = { 0.01, 0.99, false } };
     const struct ledger_item *i, *batch[8];
     struct ledger_counts counts;
     int64_t before = ledger_looked(l), first;

@@ -29,24 +29,26 @@ static struct group *group_of(const double *reward, const int64_t *len, int n)
     return g;
 }
 
-static void advantages_follow_each_algorithm(UNUSED void **state)
+static void advantages_follow_each_form(UNUSED void **state)
 {
     // clang-format off
-    static const struct { enum algo algo; double reward[G], want[G]; double tol; const char *why;
+    static const struct { enum advantage_form form; double reward[G], want[G]; double tol; const char *why;
     } cases[] = {
-        {ALGO_GRPO, {10, 0, 0, 0}, {1.49997, -0.49999, -0.49999, -0.49999}, 1e-5, "one of four, unbiased deviation 5"},
-        {ALGO_GRPO, {10, 0, 0, 10}, {0.866010, -0.866010, -0.866010, 0.866010}, 1e-6, "two of four"},
-        {ALGO_DAPO, {10, 0, 0, 0}, {1.49997, -0.49999, -0.49999, -0.49999}, 1e-5, "as GRPO"},
-        {ALGO_RLOO, {10, 0, 0, 0}, {10, -10.0 / 3, -10.0 / 3, -10.0 / 3}, 1e-12, "against the mean of the others"},
-        {ALGO_REINFORCE_PPB, {10, 0, 0, 0}, {7.5, -2.5, -2.5, -2.5}, 1e-12, "against the mean; scaled later"},
-        {ALGO_GRPO, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread: nothing, to the bit"},
-        {ALGO_RLOO, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread"},
+        {ADV_DEVIATION, {10, 0, 0, 0}, {1.49997, -0.49999, -0.49999, -0.49999}, 1e-5, "one of four, unbiased deviation 5"},
+        {ADV_DEVIATION, {10, 0, 0, 10}, {0.866010, -0.866010, -0.866010, 0.866010}, 1e-6, "two of four"},
+        {ADV_LEAVE_ONE_OUT, {10, 0, 0, 0}, {10, -10.0 / 3, -10.0 / 3, -10.0 / 3}, 1e-12, "against the mean of the others"},
+        {ADV_BATCH, {10, 0, 0, 0}, {7.5, -2.5, -2.5, -2.5}, 1e-12, "against the mean; scaled later"},
+        {ADV_CENTERED, {10, 0, 0, 0}, {7.5, -2.5, -2.5, -2.5}, 1e-12, "against the mean, as it is"},
+        {ADV_POPULATION, {10, 0, 0, 0}, {1.7320508, -0.5773503, -0.5773503, -0.5773503}, 1e-7, "deviation of n: 4.330127"},
+        {ADV_POPULATION, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread"},
+        {ADV_DEVIATION, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread: nothing, to the bit"},
+        {ADV_LEAVE_ONE_OUT, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread"},
     };
     // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct group *g = group_of(cases[i].reward, NULL, G);
         double adv[G];
-        advantage_group(adv, cases[i].algo, g);
+        advantage_group(adv, cases[i].form, g);
         for (int k = 0; k < G; k++)
             if (!(fabs(adv[k] - cases[i].want[k]) <= cases[i].tol))
                 fail_msg("case %zu (%s): sample %d has %.9g, not %.9g", i, cases[i].why, k, adv[k], cases[i].want[k]);
@@ -92,12 +94,12 @@ static void a_sample_its_verifier_left_out_counts_nowhere(UNUSED void **state)
     double adv[5];
     struct trainer_hyper h;
     trainer_hyper_init(&h, ALGO_GRPO);
-    advantage_group(adv, ALGO_GRPO, g);
+    advantage_group(adv, ADV_DEVIATION, g);
     assert_true(fabs(adv[0] - 0.866010) < 1e-6 && fabs(adv[1] + 0.866010) < 1e-6);    // those of [10, 0, 10, 0]
     assert_true(adv[2] == 0 && !sample_in_loss(g, 2, &h) && sample_in_loss(g, 0, &h));
     for (int i = 0; i < 4; i++)
         g->sample[i].score = SCORE_LEFT_OUT;
-    advantage_group(adv, ALGO_RLOO, g);
+    advantage_group(adv, ADV_LEAVE_ONE_OUT, g);
     for (int i = 0; i < 5; i++)
         assert_true(adv[i] == 0);    // one that counts has nothing to compare with
     assert_false(group_has_spread(g));
@@ -121,10 +123,15 @@ static void masks_and_filters_decide_about_whole_samples(UNUSED void **state)
     assert_true(sample_in_loss(g, 0, &h));
     h.filter_high = 0.25;
     assert_false(sample_in_loss(g, 0, &h));
+    h.has_filter = false;
+    h.filter_no_spread = true;
+    assert_true(sample_in_loss(g, 0, &h));
+    g->sample[0].reward = 0;
+    assert_false(sample_in_loss(g, 0, &h));    // all rewards are 0
     group_free(g);
 }
 
-static void token_weights_add_up_to_one(UNUSED void **state)
+static void token_weights_follow_each_divisor(UNUSED void **state)
 {
     struct trainer_hyper h;
     trainer_hyper_init(&h, ALGO_GRPO);
@@ -133,6 +140,122 @@ static void token_weights_add_up_to_one(UNUSED void **state)
     assert_true(fabs(7 * token_weight(&h, &norm, 7) - 1.0 / 3) < 1e-15);
     h.loss = LOSS_TOKEN_LEVEL;
     assert_true(fabs(20 * token_weight(&h, &norm, 7) - 1) < 1e-15);
+    h.loss = LOSS_CONSTANT;
+    h.loss_constant = 12;    // a sample of 12 tokens is worth 1/3, shorter ones less
+    assert_true(fabs(12 * token_weight(&h, &norm, 7) - 1.0 / 3) < 1e-15);
+}
+
+/* log-probs whose differences are ln 2, ln 2 and -ln 4: ratios 2, 2, 1/4; product 1, geometric mean 1, mean of |r - 1| 2.75 / 3. */
+static void rho_is_bounded_by_token_and_by_sample(UNUSED void **state)
+{
+    const double none = NAN;
+    const struct {
+        struct rho_rule clamp, mask;
+        double want[3], n_clamped, n_masked;
+        const char *why;
+    } cases[] = {
+        { { none, none, RHO_TOKEN }, { none, none, RHO_TOKEN }, { 1, 1, 1 }, 0, 0, "no rule" },
+        { { 0, 1.5, RHO_TOKEN }, { none, none, RHO_TOKEN }, { 1.5, 1.5, 0.25 }, 2, 0, "truncated from above only" },
+        { { 0.5, 3, RHO_TOKEN }, { none, none, RHO_TOKEN }, { 2, 2, 0.5 }, 1, 0, "from below" },
+        { { 0, 0.5, RHO_SEQUENCE }, { none, none, RHO_TOKEN }, { 0.5, 0.5, 0.5 }, 3, 0, "the product 1 is above" },
+        { { 1.25, 3, RHO_GEOMETRIC }, { none, none, RHO_TOKEN }, { 1.25, 1.25, 1.25 }, 3, 0, "the mean 1 is below" },
+        { { none, none, RHO_TOKEN }, { 0.5, 1.5, RHO_TOKEN }, { 0, 0, 0 }, 0, 3, "each token is outside" },
+        { { 0, 3, RHO_TOKEN }, { 0.5, 3, RHO_TOKEN }, { 2, 2, 0 }, 0, 1, "IcePop: weighed inside, left out outside" },
+        { { none, none, RHO_TOKEN }, { 0.9, 1.1, RHO_SEQUENCE }, { 1, 1, 1 }, 0, 0, "the product is inside" },
+        { { none, none, RHO_TOKEN }, { 1.1, 2, RHO_GEOMETRIC }, { 0, 0, 0 }, 0, 3, "the mean is outside: all of the sample" },
+        { { none, none, RHO_TOKEN },
+          { 0, 0.5, RHO_TV },
+          { 0, 1, 0 },
+          0,
+          2,
+          "d A above 0: the first and the last have moved where they should" },
+        { { none, none, RHO_TOKEN }, { 0, 0.95, RHO_TV }, { 1, 1, 1 }, 0, 0, "2.75 / 3 is below" },
+    };
+    const float two = logf(2), now[3] = { -1, -2, -3 }, was[3] = { -1 - two, -2 - two, -3 + 2 * two }, adv[3] = { 1, -1, -1 };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct trainer_hyper h;
+        struct rho_sums s = { 0 };
+        float got[3];
+        trainer_hyper_init(&h, ALGO_GRPO);
+        h.rho_clamp = cases[i].clamp;
+        h.rho_mask = cases[i].mask;
+        rho_make(got, now, was, adv, 3, &h, &s);
+        for (int k = 0; k < 3; k++)
+            if (!(fabs((double)got[k] - cases[i].want[k]) < 2e-6))    // logf and three fp32 numbers
+                fail_msg("%s: token %d has %.9g, not %.9g", cases[i].why, k, (double)got[k], cases[i].want[k]);
+        if (s.n_clamped != cases[i].n_clamped || s.n_masked != cases[i].n_masked || s.n_tok != 3 || fabs(s.rho - 4.25) > 1e-5)
+            fail_msg("%s: %g clamped, %g masked, rho %g", cases[i].why, s.n_clamped, s.n_masked, s.rho);
+    }
+    assert_true(fabs(sequence_log_ratio(now, was, 3)) < 1e-6 && fabs(sequence_log_ratio(now, was, 2) - (double)two) < 1e-6);
+}
+
+static void each_clip_counts_its_own_tokens(UNUSED void **state)
+{
+    static const struct {
+        enum clip_form clip;
+        double adv, ratio;
+        int want;
+    } cases[] = {
+        { CLIP_PPO, 1, 1.5, 1 },     { CLIP_PPO, -1, 1.5, 0 },     { CLIP_PPO, -1, 0.5, -1 },    { CLIP_PPO, 1, 0.5, 0 },
+        { CLIP_ATROPOS, 1, 1.5, 1 }, { CLIP_ATROPOS, -1, 1.5, 1 }, { CLIP_ATROPOS, -1, 0.5, 0 }, { CLIP_ATROPOS, 0, 1.5, 0 },
+        { CLIP_CISPO, -1, 1.5, 1 },  { CLIP_CISPO, 1, 0.5, -1 },   { CLIP_CISPO, 0, 1.5, 0 },    { CLIP_CISPO, 1, 1.1, 0 },
+    };
+    struct trainer_hyper h;
+    trainer_hyper_init(&h, ALGO_GRPO);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        h.clip = cases[i].clip;
+        if (clip_side(&h, cases[i].adv, cases[i].ratio) != cases[i].want)
+            fail_msg("case %zu: %d", i, clip_side(&h, cases[i].adv, cases[i].ratio));
+    }
+}
+
+/* Each word of a setting stands for the choice of the same meaning: the lists of knobs.c and the enums go by order. */
+static void words_mean_what_they_say(UNUSED void **state)
+{
+    struct run_config c;
+    struct error err = { 0 };
+    struct trainer_hyper h;
+    run_config_init(&c);
+    for (enum algo a = ALGO_GRPO; a < ALGO_N; a++) {
+        assert_true(run_config_set(&c, "algo", algo_name(a), FROM_FLAG, NULL, &err));
+        trainer_hyper_of(&h, &c, 0, 1);
+        assert_int_equal(h.algo, a);
+    }
+#define MEANS(name, text, field, value)                                                                                                    \
+    assert_true(run_config_set(&c, name, text, FROM_FLAG, NULL, &err));                                                                    \
+    trainer_hyper_of(&h, &c, 0, 1);                                                                                                        \
+    assert_int_equal(h.field, value)
+    MEANS("advantages", "deviation", advantages, ADV_DEVIATION);
+    MEANS("advantages", "deviation_population", advantages, ADV_POPULATION);
+    MEANS("advantages", "centered", advantages, ADV_CENTERED);
+    MEANS("advantages", "leave_one_out", advantages, ADV_LEAVE_ONE_OUT);
+    MEANS("advantages", "batch", advantages, ADV_BATCH);
+    MEANS("loss_variation", "sample_level", loss, LOSS_SAMPLE_LEVEL);
+    MEANS("loss_variation", "token_level", loss, LOSS_TOKEN_LEVEL);
+    MEANS("loss_variation", "constant", loss, LOSS_CONSTANT);
+    MEANS("ratio_level", "token", ratio, RATIO_TOKEN);
+    MEANS("ratio_level", "sequence", ratio, RATIO_SEQUENCE);
+    MEANS("clip_form", "ppo", clip, CLIP_PPO);
+    MEANS("clip_form", "cispo", clip, CLIP_CISPO);
+    MEANS("clip_form", "atropos", clip, CLIP_ATROPOS);
+    MEANS("kl_estimator", "k1", kl, KL_K1);
+    MEANS("kl_estimator", "k2", kl, KL_K2);
+    MEANS("kl_estimator", "k3", kl, KL_K3);
+    MEANS("kl_estimator", "k1_ratio", kl, KL_K1_RATIO);
+    MEANS("kl_estimator", "k3_ratio", kl, KL_K3_RATIO);
+    MEANS("old_logprobs", "sampled", old, OLD_SAMPLED);
+    MEANS("old_logprobs", "current", old, OLD_CURRENT);
+    MEANS("rho_clamp_level", "token", rho_clamp.level, RHO_TOKEN);
+    MEANS("rho_clamp_level", "sequence", rho_clamp.level, RHO_SEQUENCE);
+    MEANS("rho_clamp_level", "geometric", rho_clamp.level, RHO_GEOMETRIC);
+    MEANS("rho_mask_level", "token", rho_mask.level, RHO_TOKEN);
+    MEANS("rho_mask_level", "sequence", rho_mask.level, RHO_SEQUENCE);
+    MEANS("rho_mask_level", "geometric", rho_mask.level, RHO_GEOMETRIC);
+    MEANS("rho_mask_level", "tv", rho_mask.level, RHO_TV);
+#undef MEANS
+    c.max_new_tokens = 77;
+    trainer_hyper_of(&h, &c, 0, 1);
+    assert_true(h.loss_constant == 77);    // 0: the longest response
 }
 
 static void presets_are_colossalchats(UNUSED void **state)
@@ -150,7 +273,7 @@ static void presets_are_colossalchats(UNUSED void **state)
     assert_non_null(strstr(err.text, "'PPO'"));
 }
 
-static void the_cosine_ends_at_its_floor_and_stays(UNUSED void **state)
+static void schedules_end_at_their_floor_and_stay(UNUSED void **state)
 {
     struct schedule s = { .kind = SCHEDULE_COSINE, .min_ratio = 0.1, .n_step = 100 };
     static const struct {
@@ -165,18 +288,28 @@ static void the_cosine_ends_at_its_floor_and_stays(UNUSED void **state)
     assert_true(fabs(schedule_lr(&s, 1, 0) - 0.2) < 1e-12 && fabs(schedule_lr(&s, 1, 3) - 0.8) < 1e-12);
     assert_true(schedule_lr(&s, 1, 4) == 1 && fabs(schedule_lr(&s, 1, 9) - 0.55) < 1e-12);
     assert_true(fabs(schedule_lr(&s, 1, 1000) - 0.1) < 1e-12);
+    // warm-up 4, stable until the last quarter of 8 steps, half way down in its middle, at the floor after that
+    s = (struct schedule){ .kind = SCHEDULE_WSD, .min_ratio = 0.1, .n_step = 8, .n_warmup = 4, .decay_share = 0.25 };
+    static const double wsd[] = { 0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1, 1, 1, 0.55, 0.1, 0.1 };
+    for (int k = 0; k < (int)ARRAY_SIZE(wsd); k++)
+        assert_true(fabs(schedule_lr(&s, 1, k) - wsd[k]) < 1e-12);
+    s.kind = SCHEDULE_CONSTANT;
+    assert_true(schedule_lr(&s, 1, 3) == 0.8 && schedule_lr(&s, 1, 4) == 1 && schedule_lr(&s, 1, 1000) == 1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(advantages_follow_each_algorithm),
+        cmocka_unit_test(advantages_follow_each_form),
         cmocka_unit_test(ppb_is_normalised_over_the_batch),
         cmocka_unit_test(a_sample_its_verifier_left_out_counts_nowhere),
         cmocka_unit_test(masks_and_filters_decide_about_whole_samples),
-        cmocka_unit_test(token_weights_add_up_to_one),
+        cmocka_unit_test(token_weights_follow_each_divisor),
+        cmocka_unit_test(rho_is_bounded_by_token_and_by_sample),
+        cmocka_unit_test(each_clip_counts_its_own_tokens),
+        cmocka_unit_test(words_mean_what_they_say),
         cmocka_unit_test(presets_are_colossalchats),
-        cmocka_unit_test(the_cosine_ends_at_its_floor_and_stays),
+        cmocka_unit_test(schedules_end_at_their_floor_and_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

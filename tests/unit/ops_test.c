@@ -350,14 +350,35 @@ static bool logprob_bwd_case(struct run *r)
                  .dlogits = r->dtype == DT_F32 && r->size == 1 ? watch(r, "logits", logits, n * vocab, DT_F32)
                                                                : result(r, "dlogits", n * vocab));
 }
-static bool policy_loss_case(struct run *r)
+static bool policy_loss_of(struct run *r, enum clip_form clip, enum kl_form kl, bool whole)
 {
     int64_t n = row_sizes[r->size] * 3;
     float *logp = values_of(r, n, DT_F32, -1, 0.3);
     return OP(r->dev, &r->err, policy_loss, .logp = logp, .logp_old = values_of(r, n, DT_F32, -1, 0.3),
               .logp_ref = r->size & 1 ? values_of(r, n, DT_F32, -1, 0.3) : NULL, .adv = floats(r, n), .weight = floats(r, n), .n = n,
-              .clip_low = 0.2f, .clip_high = 0.28f, .beta = 0.05f, .coef = result_of(r, "coef", n, DT_F32),
+              .log_ratio = whole ? values_of(r, n, DT_F32, 0, 0.3) : NULL, .rho = whole ? values_of(r, n, DT_F32, 1, 0.3) : NULL,
+              .clip = clip, .kl = kl, .clip_low = 0.2f, .clip_high = 0.28f, .beta = 0.05f, .coef = result_of(r, "coef", n, DT_F32),
               .loss = result_of(r, "loss", n, DT_F32), .ratio = result_of(r, "ratio", n, DT_F32));
+}
+static bool policy_loss_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_PPO, KL_K3, false);
+}
+static bool policy_loss_sequence_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_PPO, KL_K1, true);
+}
+static bool policy_loss_cispo_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_CISPO, KL_K2, r->size & 2);
+}
+static bool policy_loss_atropos_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_ATROPOS, KL_K1_RATIO, r->size & 2);
+}
+static bool policy_loss_k3_ratio_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_PPO, KL_K3_RATIO, r->size & 2);
 }
 static bool sample_case(struct run *r)
 {
@@ -503,6 +524,10 @@ static const struct {
     { "logprob_fwd", logprob_fwd_case, 1e-6 },
     { "logprob_bwd", logprob_bwd_case, 5e-6 },
     { "policy_loss", policy_loss_case, 1e-6 },
+    { "policy_loss sequence", policy_loss_sequence_case, 1e-6 },
+    { "policy_loss cispo", policy_loss_cispo_case, 1e-6 },
+    { "policy_loss atropos", policy_loss_atropos_case, 1e-6 },
+    { "policy_loss k3_ratio", policy_loss_k3_ratio_case, 1e-6 },
     { "sample_fwd", sample_case, 1e-6 },
     { "sumsq and clip_coef", clip_case, 1e-6 },
     { "adamw", adamw_case, 1e-6 },
@@ -1279,24 +1304,68 @@ static void backwards_of_ref_are_the_slopes_of_its_forwards(UNUSED void **state)
 static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
 {
     // clang-format off
-    static const struct { float ratio, adv, want; const char *why; } rules[] = {
-        { 1.0f,  2.0f, -2.0f, "fresh sample: plain policy gradient" },
-        { 1.5f,  1.0f,  0.0f, "good token already above 1 + 0.28" },
-        { 1.5f, -1.0f,  1.5f, "bad token that became likelier is still pushed down" },
-        { 0.5f,  1.0f, -0.5f, "good token that became rarer is still pushed up" },
-        { 0.5f, -1.0f,  0.0f, "bad token already below 1 - 0.2" },
+    static const struct { enum clip_form clip; float ratio, adv, want, loss; const char *why; } rules[] = {
+        { CLIP_PPO, 1.0f,  2.0f, -2.0f, -2.0f, "fresh sample: plain policy gradient" },
+        { CLIP_PPO, 1.5f,  1.0f,  0.0f, -1.28f, "good token already above 1 + 0.28" },
+        { CLIP_PPO, 1.5f, -1.0f,  1.5f, 1.5f, "bad token that became likelier is still pushed down" },
+        { CLIP_PPO, 0.5f,  1.0f, -0.5f, -0.5f, "good token that became rarer is still pushed up" },
+        { CLIP_PPO, 0.5f, -1.0f,  0.0f, 0.8f, "bad token already below 1 - 0.2" },
+        { CLIP_ATROPOS, 1.5f, -1.0f, 0.0f, 1.28f, "atropos: a bad token that became likelier is let go" },
+        { CLIP_ATROPOS, 0.5f, -1.0f, 0.5f, 0.5f, "atropos: a rare bad token is pushed on" },
+        { CLIP_ATROPOS, 1.5f,  1.0f, 0.0f, -1.28f, "atropos: as PPO" },
+        { CLIP_ATROPOS, 0.5f,  1.0f, -0.5f, -0.5f, "atropos: as PPO" },
+        { CLIP_CISPO, 1.5f,  1.0f, -1.28f, -1.28f * 0.40546511f, "cispo: bounded, and pushed up all the same" },
+        { CLIP_CISPO, 0.5f, -1.0f,  0.8f, 0.8f * -0.69314718f, "cispo: bounded from below, and pushed down" },
+        { CLIP_CISPO, 1.1f,  2.0f, -2.2f, -2.2f * 0.09531018f, "cispo: inside the range the policy gradient" },
     };
     // clang-format on
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
     for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
         struct run r = { .dev = dev };
-        float logp = logf(rules[i].ratio), zero = 0, one = 1, coef, *dev_coef = mem_take(&r, 4);
-        assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .logp = put(&r, &logp, 4), .logp_old = put(&r, &zero, 4),
-                       .adv = put(&r, &rules[i].adv, 4), .weight = put(&r, &one, 4), .n = 1, .clip_low = 0.2f, .clip_high = 0.28f));
+        float logp = logf(rules[i].ratio), zero = 0, one = 1, coef, loss, *dev_coef = mem_take(&r, 4), *dev_loss = mem_take(&r, 4);
+        assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .loss = dev_loss, .clip = rules[i].clip, .logp = put(&r, &logp, 4),
+                       .logp_old = put(&r, &zero, 4), .adv = put(&r, &rules[i].adv, 4), .weight = put(&r, &one, 4), .n = 1,
+                       .clip_low = 0.2f, .clip_high = 0.28f));
         get(&r, &coef, dev_coef, 4);
-        if (fabsf(coef - rules[i].want) > 1e-6f)
-            fail_msg("%s: %g, not %g", rules[i].why, coef, rules[i].want);
+        get(&r, &loss, dev_loss, 4);
+        if (fabsf(coef - rules[i].want) > 1e-6f || fabsf(loss - rules[i].loss) > 1e-6f)
+            fail_msg("%s: %g and %g, not %g and %g", rules[i].why, coef, loss, rules[i].want, rules[i].loss);
         run_release(&r);
+    }
+    device_free(dev);
+}
+
+/* loss is what its derivative says: every form of clip and penalty, token ratios and one given, by central differences. Values are of
+ * 1e-3 steps in fp32, and away from the clip's corners. */
+static void the_policy_loss_has_its_derivative(UNUSED void **state)
+{
+    static const float ratio[] = { 0.5f, 0.9f, 1.0f, 1.1f, 1.6f }, adv[] = { -1.5f, 0, 0.7f };
+    struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
+    for (int i = 0; i < 3 * 5 * 5 * 3; i++) {
+        enum clip_form clip = (enum clip_form)(i % 3);
+        enum kl_form kl = (enum kl_form)(i / 3 % 5);
+        float old = -0.25f, ref = -0.7f, weight = 0.5f, rho = 0.75f, a = adv[i / 75 % 3], loss[2], coef;
+        const float step = 1.0f / 1024, at = old + logf(ratio[i / 15 % 5]);
+        for (int side = 0; side < 3; side++) {    // the last one for its coef
+            struct run r = { .dev = dev };
+            float logp = side == 2 ? at : side ? at + step : at - step, *dev_coef = mem_take(&r, 4), *dev_loss = mem_take(&r, 4);
+            assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .loss = dev_loss, .logp = put(&r, &logp, 4),
+                           .logp_old = put(&r, &old, 4), .logp_ref = put(&r, &ref, 4), .rho = put(&r, &rho, 4), .adv = put(&r, &a, 4),
+                           .weight = put(&r, &weight, 4), .n = 1, .clip = clip, .kl = kl, .clip_low = 0.2f, .clip_high = 0.28f,
+                           .beta = 0.3f));
+            get(&r, &coef, dev_coef, 4);
+            if (side < 2)
+                get(&r, &loss[side], dev_loss, 4);
+            run_release(&r);
+        }
+        double slope = ((double)loss[1] - (double)loss[0]) / (2 * (double)step);
+        /* CISPO's c has no gradient: the slope has c' A logp in it where c moves */
+        double r0 = (double)ratio[i / 15 % 5];
+        if (clip == CLIP_CISPO && r0 > 0.8 && r0 < 1.28)
+            slope += (double)weight * (double)rho * r0 * (double)a * (double)at;
+        if (!(fabs(slope - (double)coef) < 2e-3 * fmax(1, fabs(slope))))    // fp32 losses over 2 / 1024: 1e-4, and the third derivative
+            fail_msg("clip %d, kl %d, ratio %g, advantage %g: coef %.6g, slope %.6g", (int)clip, (int)kl, r0, (double)a, (double)coef,
+                     slope);
     }
     device_free(dev);
 }
@@ -1372,6 +1441,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(attention_gives_the_same_bits_packed_alone_and_decoded),
         cmocka_unit_test(a_sampled_token_has_the_bits_of_the_heads_logp),
         cmocka_unit_test(draws_follow_the_filtered_distribution),
+        cmocka_unit_test(the_policy_loss_has_its_derivative),
         cmocka_unit_test(tokens_beyond_the_clip_range_get_no_gradient),
         cmocka_unit_test(the_hash_of_many_bytes_is_refs),
         cmocka_unit_test(bad_sizes_are_refused_with_a_sentence),

@@ -232,6 +232,65 @@ static void the_dapo_preset_fills_what_nobody_set(UNUSED void **state)
     buf_release(&notes);
 }
 
+/* What each algorithm and preset sets, from its source; and what wins over what. */
+static void presets_are_their_origins(UNUSED void **state)
+{
+    // clang-format off
+    static const struct { const char *set[3][2], *want[9][2]; } cases[] = {
+        { { { "algo", "DR_GRPO" } }, { { "advantages", "centered" }, { "loss_variation", "constant" }, { "kl_coeff", "0" }, { "clip_eps_high", "0.2" } } },
+        { { { "algo", "GSPO" } }, { { "ratio_level", "sequence" }, { "clip_eps_low", "0.0003" }, { "clip_eps_high", "0.0004" }, { "kl_coeff", "0" },
+                                    { "loss_variation", "sample_level" }, { "advantages", "deviation" } } },
+        { { { "algo", "CISPO" } }, { { "clip_form", "cispo" }, { "clip_eps_low", "1" }, { "clip_eps_high", "4" }, { "skip_threshold", "0" },
+                                     { "loss_variation", "token_level" } } },
+        { { { "algo", "RLOO" } }, { { "advantages", "leave_one_out" }, { "kl_coeff", "0.01" } } },
+        { { { "preset", "open_instruct" } }, { { "algo", "GRPO" }, { "advantages", "centered" }, { "clip_eps_high", "0.272" }, { "kl_coeff", "0.05" },
+                                               { "rho_clamp", "[0, 2]" }, { "old_logprobs", "current" }, { "learning_rate", "2e-05" },
+                                               { "weight_decay", "0" }, { "filter_no_spread", "true" } } },
+        { { { "preset", "atropos" } }, { { "clip_form", "atropos" }, { "advantages", "deviation_population" }, { "learning_rate", "1e-05" },
+                                         { "lr_schedule", "constant" }, { "num_generations", "4" } } },
+        { { { "preset", "dr_grpo" } }, { { "algo", "DR_GRPO" }, { "advantages", "centered" }, { "adam_beta2", "0.95" }, { "train_batch_size", "128" } } },
+        { { { "preset", "gspo" } }, { { "algo", "GSPO" }, { "ratio_level", "sequence" }, { "train_batch_size", "16" } } },
+        { { { "preset", "cispo" } }, { { "algo", "CISPO" }, { "adam_eps", "1e-15" }, { "clip_eps_high", "4" } } },
+        { { { "preset", "gspo" }, { "algo", "GRPO" } }, { { "algo", "GRPO" }, { "ratio_level", "token" }, { "train_batch_size", "16" } } },
+        { { { "preset", "gspo" }, { "clip_eps_low", "0.1" } }, { { "clip_eps_low", "0.1" }, { "clip_eps_high", "0.0004" } } },
+        { { { "rho_clamp", "[0, 2]" } }, { { "old_logprobs", "current" } } },
+        { { { "rho_mask", "[0.5, 2]" } }, { { "old_logprobs", "sampled" } } },
+        { { { "free_running", "true" }, { "placement", "apart" } }, { { "rho_clamp", "[0, 2]" }, { "old_logprobs", "current" } } },
+        { { { "free_running", "true" }, { "placement", "apart" }, { "rho_clamp", "none" } }, { { "rho_clamp", "none" }, { "old_logprobs", "sampled" } } },
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct run_config c;
+        struct buf notes = BUF_INIT, text = BUF_INIT;
+        struct error err = { 0 };
+        run_config_init(&c);
+        for (int k = 0; k < 3 && cases[i].set[k][0]; k++)
+            assert_true(run_config_set(&c, cases[i].set[k][0], cases[i].set[k][1], FROM_FLAG, NULL, &err));
+        for (int again = 0; again < 2; again++)    // as a change while the run goes does
+            if (!run_config_finish(&c, &notes, &err))
+                fail_msg("case %zu: %s", i, err.text);
+        for (int k = 0; k < 9 && cases[i].want[k][0]; k++) {
+            const struct knob *knob = knob_find(cases[i].want[k][0], &err);
+            if (strcmp(knob_text(knob, &c, &text), cases[i].want[k][1]) != 0)
+                fail_msg("case %zu (%s): '%s' is %s, not %s", i, cases[i].set[0][1], knob->name, buf_text(&text), cases[i].want[k][1]);
+        }
+        bool said = strstr(buf_text(&notes), "truncated importance sampling") != NULL;
+        assert_int_equal(said, c.free_running && !isnan(c.rho_clamp[1]));
+        buf_release(&notes);
+        buf_release(&text);
+    }
+    struct run_config c;
+    struct buf notes = BUF_INIT;
+    struct error err = { 0 };
+    run_config_init(&c);
+    assert_true(run_config_set(&c, "rho_clamp", "[0, 2]", FROM_FLAG, NULL, &err));
+    assert_true(run_config_set(&c, "old_logprobs", "sampled", FROM_FLAG, NULL, &err));
+    assert_false(run_config_finish(&c, &notes, &err));
+    assert_non_null(strstr(err.text, "'rho_clamp' needs 'old_logprobs' current"));
+    assert_false(run_config_set(&c, "filter_range", "[0, 2]", FROM_FLAG, NULL, &err));    // each range has bounds of its own
+    buf_release(&notes);
+}
+
 static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UNUSED void **state)
 {
     static const struct {
@@ -356,7 +415,12 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "max_staleness", "9", { { "free_running", "true" } } },
         { "train_microbatch_size", "3", { { "token_budget", "0" } } },
         { "cache_length", "100", { { "soft_over_length_punishment", "true" } } },
-        { "ppb_as_upstream", "true", { { "algo", "REINFORCE_PPB" } } },
+        { "ppb_as_upstream", "true", { { "advantages", "batch" } } },
+        { "loss_constant", "100", { { "loss_variation", "constant" } } },
+        { "kl_estimator", "k2", { { "kl_coeff", "0.1" } } },
+        { "rho_clamp_level", "sequence", { { "rho_clamp", "[0, 2]" } } },
+        { "rho_mask_level", "tv", { { "rho_mask", "[0, 2]" } } },
+        { "lr_decay_share", "0.5", { { "lr_schedule", "wsd" } } },
         { "lr_min_ratio", "0.5", { { "lr_schedule", "cosine" } } },
         { "offload_optimizer", "true", { { "devices", "cuda:0" } } },
         { "code_verifier_api_url", "http://h", { { "reward_type", "0.5*boxed + 0.5 * code" } } },
@@ -375,7 +439,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
     // clang-format on
     /* where each of them is idle */
     static const char *const base[][2] = {
-        { "max_steps", "9" }, { "lr_schedule", "constant" }, { "token_budget", "999" }, { "reward_type", "boxed" }
+        { "max_steps", "9" }, { "lr_schedule", "constant" }, { "token_budget", "999" }, { "reward_type", "boxed" }, { "kl_coeff", "0" }
     };
     struct buf notes = BUF_INIT;
     struct error err = { 0 };
@@ -437,6 +501,7 @@ int main(void)
         cmocka_unit_test(bad_run_files_get_one_sentence_with_the_line),
         cmocka_unit_test(a_run_file_is_read_to_its_end_or_refused_with_the_line),
         cmocka_unit_test(a_runs_name_is_one_line_and_a_folders_name),
+        cmocka_unit_test(presets_are_their_origins),
         cmocka_unit_test(the_dapo_preset_fills_what_nobody_set),
         cmocka_unit_test(sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped),
         cmocka_unit_test(a_plan_counts_steps_and_ages_as_the_design_says),

@@ -32,14 +32,14 @@ static float *array(const struct shards *s, const char *name)
     return f;
 }
 
-/* The groups of a fixture, in order; each freed by the caller. */
-static void groups_read(const struct shards *s, struct group **out)
+/* The first n groups of a fixture, in order; each freed by the caller. */
+static void groups_read(const struct shards *s, struct group **out, int64_t n)
 {
     struct error err;
     float *token = array(s, "token"), *n_prompt = array(s, "n_prompt"), *n_tok = array(s, "n_tok"), *old = array(s, "logp_old");
     float *reward = array(s, "reward"), *cut = array(s, "cut");
     int64_t at_tok = 0, at_old = 0;
-    for (int64_t i = 0; i < STEPS * GROUPS; i++) {
+    for (int64_t i = 0; i < n; i++) {
         int64_t total = 0;
         for (int k = 0; k < SAMPLES; k++)
             total += (int64_t)n_tok[i * SAMPLES + k];
@@ -78,20 +78,27 @@ struct fixture {
     struct trainer_hyper h;
 };
 
-static void fixture_open_model(struct fixture *f, enum algo algo, const char *device, enum dtype dtype, const char *model)
+static void fixture_open_file(struct fixture *f, const char *file, int64_t n_group, const char *device, enum dtype dtype, const char *model)
 {
     struct error err = { 0 };
     char dir[1024], path[1024];
     snprintf(dir, sizeof dir, "%s/golden/models/%s", TEST_DATA_DIR, model);
-    snprintf(path, sizeof path, "%s/golden/rl/%s.safetensors", TEST_DATA_DIR, algo_name(algo));
+    snprintf(path, sizeof path, "%s/golden/rl/%s.safetensors", TEST_DATA_DIR, file);
     *f = (struct fixture){ 0 };
     if (!(f->dev = device_new(device, 2, &err)) || !(f->m = model_load(dir, f->dev, dtype, &err))
         || !(f->ref = model_load(dir, f->dev, dtype, &err)) || !(f->s = shards_open_file(path, &err)))
         fail_msg("%s", err.text);
-    groups_read(f->s, f->g);
+    groups_read(f->s, f->g, n_group);
+}
+
+static void fixture_open_model(struct fixture *f, enum algo algo, const char *device, enum dtype dtype, const char *model)
+{
+    const char *rollouts = algo_name(algo > ALGO_REINFORCE_PPB ? ALGO_GRPO : algo);    // these have none of their own
+    fixture_open_file(f, rollouts, (int64_t)STEPS * GROUPS, device, dtype, model);
     trainer_hyper_init(&f->h, algo);
     f->h.lr = 3e-3;
     f->h.beta = algo == ALGO_DAPO ? 0 : 0.05;
+    f->h.loss_constant = 8;
     f->h.has_filter = false;
     f->h.skip_threshold = 0;
 }
@@ -170,6 +177,74 @@ static void twenty_steps_are_pytorchs(UNUSED void **state)
     }
 }
 
+/* The cases of tests/golden/make_losses.py as settings; what is not named is GRPO's without a penalty. */
+static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
+{
+    enum {
+        N_STEP = 8,
+    };
+    static const struct {
+        const char *name, *set[8][2];
+    } cases[] = {
+        { "DR_GRPO", { { "algo", "DR_GRPO" } } },
+        { "GSPO", { { "algo", "GSPO" }, { "clip_eps_low", "0.05" }, { "clip_eps_high", "0.06" } } },
+        { "GSPO-token",
+          { { "algo", "GSPO" }, { "clip_eps_low", "0.05" }, { "clip_eps_high", "0.06" }, { "loss_variation", "token_level" } } },
+        { "CISPO", { { "algo", "CISPO" }, { "clip_eps_high", "0.3" } } },
+        { "atropos", { { "preset", "atropos" } } },
+        { "k1", { { "kl_coeff", "0.5" }, { "kl_estimator", "k1" } } },
+        { "k2", { { "kl_coeff", "0.5" }, { "kl_estimator", "k2" } } },
+        { "k1_ratio", { { "kl_coeff", "0.5" }, { "kl_estimator", "k1_ratio" } } },
+        { "k3_ratio", { { "kl_coeff", "0.5" }, { "kl_estimator", "k3_ratio" } } },
+        { "open_instruct", { { "preset", "open_instruct" }, { "rho_clamp", "[0, 1.2]" } } },
+        { "clamp-sequence", { { "rho_clamp", "[0.5, 1.3]" }, { "rho_clamp_level", "sequence" } } },
+        { "clamp-geometric", { { "rho_clamp", "[0.9, 1.05]" }, { "rho_clamp_level", "geometric" } } },
+        { "icepop", { { "rho_clamp", "[0, 2]" }, { "rho_mask", "[0.8, 1.25]" } } },
+        { "mask-sequence", { { "rho_mask", "[0.5, 2]" }, { "rho_mask_level", "sequence" } } },
+        { "mask-geometric", { { "rho_mask", "[0.9, 1.1]" }, { "rho_mask_level", "geometric" } } },
+        { "mask-tv", { { "rho_mask", "[0, 0.15]" }, { "rho_mask_level", "tv" } } },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct fixture f;
+        struct run_config c;
+        struct buf notes = BUF_INIT;
+        struct error err = { 0 };
+        char name[64];
+        fixture_open_file(&f, "losses", (int64_t)N_STEP * GROUPS, DEVICE, DT_F32, "qwen2-tied");
+        run_config_init(&c);
+        bool ok = run_config_set(&c, "kl_coeff", "0", FROM_PRESET, NULL, &err)
+                  && run_config_set(&c, "weight_decay", "0.01", FROM_FLAG, NULL, &err);
+        for (int k = 0; ok && k < 8 && cases[i].set[k][0]; k++)
+            ok = run_config_set(&c, cases[i].set[k][0], cases[i].set[k][1], FROM_FLAG, NULL, &err);
+        if (!ok || !run_config_finish(&c, &notes, &err))
+            fail_msg("%s: %s", cases[i].name, err.text);
+        buf_release(&notes);
+        trainer_hyper_of(&f.h, &c, 0, 1);
+        f.h.lr = 3e-3;
+        f.h.loss_constant = 8;    // the fixture's longest
+        f.h.skip_threshold = 0;
+        struct trainer *t = trainer_open(&f, 64);
+        snprintf(name, sizeof name, "loss.%s", cases[i].name);
+        float *loss = array(f.s, name);
+        snprintf(name, sizeof name, "norm.%s", cases[i].name);
+        float *norm = array(f.s, name);
+        for (int k = 0; k < N_STEP; k++) {
+            double metric[METRIC_N];
+            if (!trainer_step(t, (const struct group *const *)f.g + k * GROUPS, GROUPS, &f.h, metric, &err))
+                fail_msg("%s: %s", cases[i].name, err.text);
+            // fp32 sums in another order, eight updates deep
+            if (!(fabs(metric[M_LOSS] - (double)loss[k]) < 1e-4 * fmax(fabs((double)loss[k]), 0.1))
+                || !(fabs(metric[M_GRAD_NORM] - (double)norm[k]) < 1e-3 * (double)norm[k]))
+                fail_msg("%s, step %d: loss %.7g, norm %.7g; PyTorch has %.7g, %.7g", cases[i].name, k, metric[M_LOSS], metric[M_GRAD_NORM],
+                         (double)loss[k], (double)norm[k]);
+        }
+        free(loss);
+        free(norm);
+        trainer_free(t);
+        fixture_close(&f);
+    }
+}
+
 /* The gradient of the first step's groups; returned for free. */
 static float *gradient(struct fixture *f, int64_t token_budget)
 {
@@ -186,7 +261,7 @@ static float *gradient(struct fixture *f, int64_t token_budget)
 
 static void the_gradient_does_not_depend_on_the_cut(UNUSED void **state)
 {
-    for (enum algo a = ALGO_GRPO; a <= ALGO_REINFORCE_PPB; a++) {
+    for (enum algo a = ALGO_GRPO; a < ALGO_N; a++) {
         struct fixture f;
         fixture_open(&f, a, DEVICE, DT_F32);
         int64_t n = model_n_flat(f.m);
@@ -230,6 +305,11 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         fixture_widen(&f[r]);
         f[r].dev->head_rows = 7 * 600;    // the head's gradient in several parts, of 7 rows with 600 ids each
         f[r].h.mask_truncated = true;     // some samples are only in the batch's moments
+        if (algo == ALGO_GSPO) {          // whose form looks at whole samples, as corrections do
+            f[r].h.old = OLD_CURRENT;
+            f[r].h.rho_clamp = (struct rho_rule){ 0, 1.2, RHO_TOKEN };
+            f[r].h.rho_mask = (struct rho_rule){ 0.8, 1.2, RHO_GEOMETRIC };
+        }
         set.token_budget_max = budget;
         set.n_rank = n_rank;
         set.rank = r;
@@ -278,7 +358,7 @@ static void outcome_free(struct outcome *o)
 static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
 {
     static const char *const models[] = { "qwen2-tied", "qwen3-untied" };
-    static const enum algo algos[] = { ALGO_GRPO, ALGO_DAPO, ALGO_REINFORCE_PPB };
+    static const enum algo algos[] = { ALGO_GRPO, ALGO_DAPO, ALGO_REINFORCE_PPB, ALGO_GSPO };
     static const int64_t budgets[] = { 13, 30 };    // micro-batches of one sample, and of two or three
     for (size_t k = 0; k < ARRAY_SIZE(models) * ARRAY_SIZE(algos) * ARRAY_SIZE(budgets) * 2; k++) {
         const char *model = models[k % 2];
@@ -564,6 +644,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(twenty_steps_are_pytorchs),
+        cmocka_unit_test(every_form_of_the_loss_is_pytorchs),
         cmocka_unit_test(the_gradient_does_not_depend_on_the_cut),
         cmocka_unit_test(any_number_of_ranks_leaves_the_same_bytes),
         cmocka_unit_test(a_batch_is_cut_in_order_and_as_evenly_as_can_be),

@@ -21,21 +21,26 @@ static void a_group_is_wasted_when_nothing_can_be_learned_from_it(UNUSED void **
 {
     static const struct {
         int64_t n_scored;
-        double ans_sum, low, high;
+        double ans_sum, reward_high;    // rewards from 0 to that
+        struct batch_filter filter;
         bool wasted;
         const char *why;
     } cases[] = {
-        { 0, 0, NAN, NAN, true, "no sample was scored" },
-        { 1, 0, NAN, NAN, false, "one was, and nothing is filtered" },
-        { 8, 0, 0.01, 0.99, true, "all wrong" },
-        { 8, 8, 0.01, 0.99, true, "all right" },
-        { 8, 4, 0.01, 0.99, false, "half of them" },
-        { 4, 2, 0.5, 0.9, true, "the range's ends are outside, as in the ledger" },
-        { 4, 3, 0.5, 0.9, false, "the mean is over those that were scored" },
+        { 0, 0, 0, { NAN, NAN, false }, true, "no sample was scored" },
+        { 1, 0, 0, { NAN, NAN, false }, false, "one was, and nothing is filtered" },
+        { 8, 0, 0, { 0.01, 0.99, false }, true, "all wrong" },
+        { 8, 8, 0, { 0.01, 0.99, false }, true, "all right" },
+        { 8, 4, 0, { 0.01, 0.99, false }, false, "half of them" },
+        { 4, 2, 0, { 0.5, 0.9, false }, true, "the range's ends are outside, as in the ledger" },
+        { 4, 3, 0, { 0.5, 0.9, false }, false, "the mean is over those that were scored" },
+        { 8, 4, 0, { NAN, NAN, true }, true, "equal rewards teach nothing, whatever the accuracy" },
+        { 8, 0, 1, { NAN, NAN, true }, false, "a reward without accuracy has spread" },
+        { 8, 8, 1, { 0.01, 0.99, true }, true, "both rules hold" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct group_summary g = group(cases[i].n_scored, cases[i].ans_sum, 0, 0);
-        if (waste_is(&g, cases[i].low, cases[i].high) != cases[i].wasted)
+        g.reward_high = cases[i].reward_high;
+        if (waste_is(&g, &cases[i].filter) != cases[i].wasted)
             fail_msg("%s", cases[i].why);
     }
 }
@@ -44,12 +49,13 @@ static void a_useful_group_sets_the_count_back(UNUSED void **state)
 {
     struct waste w = { 0 };
     struct group_summary bad = group(0, 0, 8, 0), good = group(8, 4, 0, 0);
-    waste_add(&w, &bad, NAN, NAN, "program: no answer in 10 s");
-    waste_add(&w, &bad, NAN, NAN, "");
+    static const struct batch_filter any = { NAN, NAN, false };
+    waste_add(&w, &bad, &any, "program: no answer in 10 s");
+    waste_add(&w, &bad, &any, "");
     assert_int_equal(w.n_sample, 16);
     assert_int_equal(w.n_group, 2);
     w.told = true;
-    waste_add(&w, &good, NAN, NAN, "");
+    waste_add(&w, &good, &any, "");
     assert_int_equal(w.n_sample + w.n_left_out + w.n_timeout, 0);
     assert_false(w.told);
     assert_string_equal(w.reason, "");

@@ -80,6 +80,7 @@ void totals_add(struct controller *c, const struct group_summary *group)
     c->total.n_sample += group->n_sample;
     c->total.n_timeout += group->n_timeout;
     c->total.n_error += group->n_error;
-    if (waste_is(group, c->now.filter_range[0], c->now.filter_range[1]))
+    struct batch_filter filter = run_config_filter(&c->now);
+    if (waste_is(group, &filter))
         c->total.n_wasted += group->n_sample;
 }

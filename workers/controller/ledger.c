@@ -367,12 +367,7 @@ bool ledger_can_cut(const struct ledger *l)
 
 static bool group_counts(const struct ledger_cut *cut, const struct group_summary *s)
 {
-    if (!cut->dynamic || isnan(cut->filter_low) || isnan(cut->filter_high))
-        return true;
-    if (s->n_scored == 0)
-        return false;
-    double mean = s->ans_sum / (double)s->n_scored;
-    return mean > cut->filter_low && mean < cut->filter_high;
+    return !cut->dynamic || batch_filter_passes(&cut->filter, s);
 }
 
 int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)

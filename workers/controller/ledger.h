@@ -111,9 +111,9 @@ enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version
 /* Rule 2, for one rollout step. Is there one that can be cut? */
 bool ledger_can_cut(const struct ledger *l);
 struct ledger_cut {
-    int64_t batch_size;                // groups of a train batch
-    bool dynamic;                      // only groups inside the filter count; else all do
-    double filter_low, filter_high;    // exclusive, on the mean of ans_acc; NAN: no filter
+    int64_t batch_size;    // groups of a train batch
+    bool dynamic;          // only groups that pass the filter count; else all do
+    struct batch_filter filter;
 };
 /* Cut the next rollout step; changed is called for each item whose fate or batch it has fixed. Returns batches made. */
 int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);

@@ -142,7 +142,8 @@ static bool change_add(struct controller *c, const struct knob *k, const char *v
         ledger_state(c->ledger, &s);
     struct knob_change *n = &c->change[c->n_change++];
     /* batches that are cut and rollout steps that are open keep what they were made with */
-    bool shapes = strcmp(k->name, "train_batch_size") == 0 || strcmp(k->name, "filter_range") == 0;
+    bool shapes = strcmp(k->name, "train_batch_size") == 0 || strcmp(k->name, "filter_range") == 0
+                  || strcmp(k->name, "filter_no_spread") == 0;
     *n = (struct knob_change){
         .step = shapes ? MAX(s.n_batch, next) : next, .rollout_step = s.n_open, .knob = k, .group = c->change_group
     };

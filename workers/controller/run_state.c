@@ -675,8 +675,7 @@ static bool cut_next(struct controller *c, struct run_config *at, struct put *p)
     config_at(c, s.n_batch, s.n_cut, at);
     struct ledger_cut cut = { .batch_size = at->train_batch_size * c->config.num_trainers,
                               .dynamic = at->dynamic_batching,
-                              .filter_low = at->filter_range[0],
-                              .filter_high = at->filter_range[1] };
+                              .filter = run_config_filter(at) };
     if (c->config.free_running)
         return s.n_batch == c->step && s.n_batch < c->max_steps && ledger_form(c->ledger, &cut, item_put, p);
     if (!ledger_can_cut(c->ledger))

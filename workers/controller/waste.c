@@ -4,17 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-bool waste_is(const struct group_summary *group, double low, double high)
+bool waste_is(const struct group_summary *group, const struct batch_filter *filter)
 {
-    if (group->n_scored == 0)
-        return true;
-    double mean = group->ans_sum / (double)group->n_scored;
-    return !isnan(low) && !isnan(high) && !(mean > low && mean < high);    // as ledger.c's filter
+    return group->n_scored == 0 || !batch_filter_passes(filter, group);
 }
 
-void waste_add(struct waste *w, const struct group_summary *group, double low, double high, const char *reason)
+void waste_add(struct waste *w, const struct group_summary *group, const struct batch_filter *filter, const char *reason)
 {
-    if (!waste_is(group, low, high)) {
+    if (!waste_is(group, filter)) {
         *w = (struct waste){ 0 };
         return;
     }
@@ -40,9 +37,10 @@ static const char *filtered_text(const struct waste *w, char *out, size_t size)
                  w->n_sample);
     else
         snprintf(out + n, size - (size_t)n, "%" PRId64 " of %" PRId64 " answers are right; %s", w->n_right, w->n_sample,
-                 w->n_right == 0             ? "take easier prompts, raise max_new_tokens if answers are cut, or widen filter_range"
-                 : w->n_right == w->n_sample ? "take harder prompts, or widen filter_range"
-                                             : "filter_range keeps none of these prompts: widen it, or take other prompts");
+                 w->n_right == 0 ? "take easier prompts, raise max_new_tokens if answers are cut, or widen filter_range"
+                 : w->n_right == w->n_sample
+                     ? "take harder prompts, or widen filter_range"
+                     : "filter_range or filter_no_spread keeps none of these prompts: widen it, or take other prompts");
     return out;
 }
 

@@ -20,10 +20,10 @@ struct waste {
     char reason[64];               // of the last one left out, in the reward's words; ""
     int64_t told;                  // 1: the operator knows
 };
-/* Is there nothing to learn from in this group? low, high: filter_range, NAN: none is set. */
-bool waste_is(const struct group_summary *group, double low, double high);
+/* Is there nothing to learn from in this group? */
+bool waste_is(const struct group_summary *group, const struct batch_filter *filter);
 /* Count a group; one that is useful sets the count back to 0. reason: of one of its samples that was left out, or "". */
-void waste_add(struct waste *w, const struct group_summary *group, double low, double high, const char *reason);
+void waste_add(struct waste *w, const struct group_summary *group, const struct batch_filter *filter, const char *reason);
 /* What has happened, and after "; " what to look at, into out of at least WASTE_TEXT_MAX bytes; returns out. Without a group
  * in the count, what can be said of a whole run. */
 const char *waste_text(const struct waste *w, char *out, size_t size);

@@ -603,7 +603,8 @@ static void waste_look(struct controller *c, const struct group_summary *group, 
 {
     struct waste *w = &c->waste;
     char why[64], text[WASTE_TEXT_MAX];
-    waste_add(w, group, c->now.filter_range[0], c->now.filter_range[1], left_out_reason(samples, why, sizeof why));
+    struct batch_filter filter = run_config_filter(&c->now);
+    waste_add(w, group, &filter, left_out_reason(samples, why, sizeof why));
     if (c->now.waste_limit > 0 && w->n_sample >= c->now.waste_limit) {
         run_fail(c, "%s (waste_limit is %" PRId64 ")", waste_text(w, text, sizeof text), c->now.waste_limit);
     } else if (c->now.waste_alert > 0 && w->n_sample >= c->now.waste_alert && !w->told) {
@@ -775,8 +776,7 @@ static void batch_metrics(struct controller *c, int64_t batch)
         s.reward_sum2 += g->reward_sum2;
         s.format_sum += g->format_sum;
         s.ans_sum += g->ans_sum;
-        double spread = g->reward_sum2 * (double)g->n_scored - g->reward_sum * g->reward_sum;
-        same += g->n_scored == 0 || fabs(spread) < 1e-9;
+        same += !(g->reward_low < g->reward_high);
         filtered += item[k]->fate == LEDGER_FILTERED;
         newest = MAX(newest, item[k]->rollout_step);
     }

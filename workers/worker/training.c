@@ -10,46 +10,7 @@
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
-#include "workers/engine/trainer/schedule.h"
 #include "workers/engine/trainer/trainer.h"
-
-static double lr_at(const struct run_config *c, int64_t step, int64_t max_steps)
-{
-    static const struct {
-        const char *name;
-        int kind;
-    } kinds[] = { { "cosine", SCHEDULE_COSINE }, { "linear", SCHEDULE_LINEAR }, { "constant", SCHEDULE_CONSTANT } };
-    struct schedule s = {
-        .kind = SCHEDULE_CONSTANT, .min_ratio = c->lr_min_ratio, .n_warmup = c->warmup_steps, .n_step = max_steps - c->warmup_steps
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
-        if (strcmp(kinds[i].name, c->lr_schedule) == 0)
-            s.kind = kinds[i].kind;
-    return schedule_lr(&s, c->learning_rate, step);
-}
-
-static bool hyper_make(const struct run_config *c, int64_t step, int64_t max_steps, struct trainer_hyper *h, struct error *err)
-{
-    if (!algo_parse(&h->algo, c->algo, err))
-        return false;
-    trainer_hyper_init(h, h->algo);
-    if (!loss_variation_parse(&h->loss, c->loss_variation, err))
-        return false;
-    h->lr = lr_at(c, step, max_steps);
-    h->weight_decay = c->weight_decay;
-    h->max_norm = c->max_norm;
-    h->clip_low = c->clip_eps_low;
-    h->clip_high = c->clip_eps_high;
-    h->beta = c->beta;
-    h->skip_threshold = c->skip_threshold;
-    h->has_filter = !isnan(c->filter_range[0]) && !isnan(c->filter_range[1]);
-    h->filter_low = c->filter_range[0];
-    h->filter_high = c->filter_range[1];
-    h->mask_truncated = c->filter_truncated_response;
-    h->ppb_as_coded = c->ppb_as_upstream;
-    h->token_budget = run_config_micro_tok(c);
-    return true;
-}
 
 /* The control experiment: scores change hands between all samples of the batch, in an order fixed by seed and step. */
 static void scores_shuffle(struct group *const *group, int64_t n_group, uint64_t seed)
@@ -127,8 +88,9 @@ bool training_run(struct engine *e, struct task *t, struct report *r, struct err
     int64_t before = clock_ns();
     e->work.idle_s += (double)(clock_ms() - e->idle_ms) / 1000;
     r->round = e->round;
-    if (!step_check(e, t, err) || !hyper_make(&t->config, t->step, t->max_steps, &h, err))
+    if (!step_check(e, t, err))
         return false;
+    trainer_hyper_of(&h, &t->config, t->step, t->max_steps);
     if (e->config.control_shuffle_rewards)
         scores_shuffle(t->group, t->n_group, (uint64_t)e->config.seed * 1000003u + (uint64_t)t->step);
     const struct group *const *group = (const struct group *const *)t->group;

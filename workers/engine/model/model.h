@@ -149,7 +149,11 @@ struct token_loss {
     const float *adv;
     const float *weight;    // its share of the loss; 0: none
     const float *logp_old;
-    const float *logp_ref;    // NULL: beta is not used
+    const float *logp_ref;     // NULL: beta is not used
+    const float *log_ratio;    // NULL: logp - logp_old; else the logarithm of the ratio, one for a whole sequence
+    const float *rho;          // factor of the policy term; NULL: 1
+    enum clip_form clip;
+    enum kl_form kl;
     float clip_low, clip_high, beta;
     float *logp;       // out: log-prob now; 0 where there is no target
     float *entropy;    // out, or NULL

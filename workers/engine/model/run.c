@@ -38,7 +38,7 @@ struct acts {
 /* Rows that predict something, one after the other: where the head works. Device arrays (max_tok). */
 struct head_rows {
     int32_t *row, *target;
-    float *coef, *adv, *weight, *old, *ref, *logp, *entropy, *lse, *loss;
+    float *coef, *adv, *weight, *old, *ref, *log_ratio, *rho, *logp, *entropy, *lse, *loss;
 };
 struct model_run {
     struct model *m;    // borrowed
@@ -148,7 +148,9 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     int32_t **ints[] = { &h->row, &h->target };
     for (size_t i = 0; i < ARRAY_SIZE(ints); i++)
         *ints[i] = take(&w, n, 4);
-    float **floats[] = { &h->coef, &h->adv, &h->weight, &h->old, &h->ref, &h->logp, &h->entropy, &h->lse, &h->loss };
+    float **floats[] = {
+        &h->coef, &h->adv, &h->weight, &h->old, &h->ref, &h->log_ratio, &h->rho, &h->logp, &h->entropy, &h->lse, &h->loss
+    };
     for (size_t i = 0; i < ARRAY_SIZE(floats); i++)
         *floats[i] = take(&w, n, 4);
     r->hrow = take(&w, head_max * c->d_model, e);
@@ -580,7 +582,9 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
         return true;
     return OP(r->m->dev, err, policy_loss, .coef = h->coef + row0, .loss = h->loss + row0, .logp = h->logp + row0,
               .logp_old = h->old + row0, .logp_ref = loss->logp_ref ? h->ref + row0 : NULL, .adv = h->adv + row0,
-              .weight = h->weight + row0, .n = n, .clip_low = loss->clip_low, .clip_high = loss->clip_high, .beta = loss->beta);
+              .log_ratio = loss->log_ratio ? h->log_ratio + row0 : NULL, .rho = loss->rho ? h->rho + row0 : NULL,
+              .weight = h->weight + row0, .n = n, .clip = loss->clip, .kl = loss->kl, .clip_low = loss->clip_low,
+              .clip_high = loss->clip_high, .beta = loss->beta);
 }
 
 /* Where the gradient of the piece goes that is being made. */
@@ -738,6 +742,8 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
         { r->head.weight, loss->coef ? NULL : loss->weight },
         { r->head.old, loss->coef ? NULL : loss->logp_old },
         { r->head.ref, loss->coef ? NULL : loss->logp_ref },
+        { r->head.log_ratio, loss->coef ? NULL : loss->log_ratio },
+        { r->head.rho, loss->coef ? NULL : loss->rho },
     };
     for (size_t i = 0; i < ARRAY_SIZE(up); i++)
         if (up[i].src)

@@ -1,48 +1,25 @@
 #include "workers/engine/trainer/loss.h"
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-static const char *const algo_names[] = {
-    [ALGO_GRPO] = "GRPO",
-    [ALGO_DAPO] = "DAPO",
-    [ALGO_RLOO] = "RLOO",
-    [ALGO_REINFORCE_PPB] = "REINFORCE_PPB",
+static const char *const algo_names[ALGO_N] = {
+    [ALGO_GRPO] = "GRPO",       [ALGO_DAPO] = "DAPO", [ALGO_RLOO] = "RLOO",   [ALGO_REINFORCE_PPB] = "REINFORCE_PPB",
+    [ALGO_DR_GRPO] = "DR_GRPO", [ALGO_GSPO] = "GSPO", [ALGO_CISPO] = "CISPO",
 };
-static const char *const variation_names[] = { [LOSS_SAMPLE_LEVEL] = "sample_level", [LOSS_TOKEN_LEVEL] = "token_level" };
-
-void trainer_hyper_init(struct trainer_hyper *h, enum algo algo)
-{
-    *h = (struct trainer_hyper){
-        .algo = algo,
-        .loss = LOSS_SAMPLE_LEVEL,
-        .lr = 1e-6,
-        .weight_decay = 0.01,
-        .max_norm = 1.0,
-        .clip_low = 0.2,
-        .clip_high = 0.2,
-        .beta = 0.01,
-    };
-    if (algo != ALGO_DAPO)
-        return;
-    h->loss = LOSS_TOKEN_LEVEL;
-    h->clip_high = 0.28;
-    h->beta = 0;
-    h->skip_threshold = 20;
-    h->has_filter = true;
-    h->filter_low = 0.01;
-    h->filter_high = 0.99;
-    h->mask_truncated = true;
-}
 
 bool algo_parse(enum algo *out, const char *name, struct error *err)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(algo_names); i++)
+    char all[128] = "";
+    for (size_t i = 0; i < ALGO_N; i++) {
         if (strcasecmp(name, algo_names[i]) == 0) {
             *out = (enum algo)i;
             return true;
         }
-    return error_set(err, ERR_USAGE, "unknown algorithm '%s'; known are GRPO, DAPO, RLOO and REINFORCE_PPB", name);
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i == 0 ? "" : i + 1 < ALGO_N ? ", " : " and ", algo_names[i]);
+    }
+    return error_set(err, ERR_USAGE, "unknown algorithm '%s'; known are %s", name, all);
 }
 
 const char *algo_name(enum algo a)
@@ -50,17 +27,7 @@ const char *algo_name(enum algo a)
     return algo_names[a];
 }
 
-bool loss_variation_parse(enum loss_variation *out, const char *name, struct error *err)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(variation_names); i++)
-        if (strcmp(name, variation_names[i]) == 0) {
-            *out = (enum loss_variation)i;
-            return true;
-        }
-    return error_set(err, ERR_USAGE, "unknown loss variation '%s'; known are sample_level and token_level", name);
-}
-
-void advantage_group(double *adv, enum algo algo, const struct group *g)
+void advantage_group(double *adv, enum advantage_form form, const struct group *g)
 {
     double sum = 0, sq = 0;
     int32_t n = 0;
@@ -78,11 +45,12 @@ void advantage_group(double *adv, enum algo algo, const struct group *g)
         if (g->sample[i].score == SCORE_OK)
             sq += (g->sample[i].reward - mean) * (g->sample[i].reward - mean);
     double scale = 1;
-    switch (algo) {
-    case ALGO_GRPO:
-    case ALGO_DAPO: scale = 1 / (sqrt(sq / (n - 1)) + 1e-4); break;
-    case ALGO_RLOO: scale = (double)n / (n - 1); break;    // r - mean of the others
-    case ALGO_REINFORCE_PPB: break;
+    switch (form) {
+    case ADV_DEVIATION: scale = 1 / (sqrt(sq / (n - 1)) + 1e-4); break;
+    case ADV_POPULATION: scale = 1 / (sqrt(sq / n) + 1e-8); break;
+    case ADV_LEAVE_ONE_OUT: scale = (double)n / (n - 1); break;    // r - mean of the others
+    case ADV_CENTERED:
+    case ADV_BATCH: break;
     }
     for (int32_t i = 0; i < g->n_sample; i++)
         if (g->sample[i].score == SCORE_OK)
@@ -119,6 +87,8 @@ bool sample_in_loss(const struct group *g, int32_t i, const struct trainer_hyper
     const struct sample *s = &g->sample[i];
     if (s->score != SCORE_OK || s->n_tok == 0 || (h->mask_truncated && s->finish == FINISH_LENGTH))
         return false;
+    if (h->filter_no_spread && !group_has_spread(g))
+        return false;
     if (!h->has_filter)
         return true;
     double acc = group_accuracy(g);
@@ -136,17 +106,85 @@ void trainer_norm_add(struct trainer_norm *sum, const struct trainer_norm *part)
 
 double token_weight(const struct trainer_hyper *h, const struct trainer_norm *global, int64_t n_tok)
 {
-    if (h->loss == LOSS_TOKEN_LEVEL)
-        return 1 / global->n_loss_tok;
+    switch (h->loss) {
+    case LOSS_TOKEN_LEVEL: return 1 / global->n_loss_tok;
+    case LOSS_CONSTANT: return 1 / (global->n_sample * h->loss_constant);
+    case LOSS_SAMPLE_LEVEL: break;
+    }
     return 1 / (global->n_sample * (double)n_tok);
 }
 
 double advantage_normalise(double a, const struct trainer_hyper *h, const struct trainer_norm *global)
 {
-    if (h->algo != ALGO_REINFORCE_PPB)
+    if (h->advantages != ADV_BATCH)
         return a;
     double n = global->n_tok + 1e-4, mean = global->sum_a / n;
     double v = (global->sum_a2 - 2 * mean * global->sum_a + mean * mean * global->n_tok) / n;
     double s = sqrt(fmax(v, 0) + 1e-8);
     return h->ppb_as_coded ? (a - mean) * s : (a - mean) / s;
+}
+
+bool loss_needs_logp(const struct trainer_hyper *h)
+{
+    return h->ratio == RATIO_SEQUENCE || h->old == OLD_CURRENT || !isnan(h->rho_clamp.high) || !isnan(h->rho_mask.high);
+}
+
+double sequence_log_ratio(const float *logp, const float *old, int64_t n)
+{
+    double sum = 0;
+    for (int64_t t = 0; t < n; t++)
+        sum += (double)logp[t] - (double)old[t];
+    return sum / (double)n;
+}
+
+/* rho of token t by level; d, tv: sum of d and mean of |exp(d) - 1| of the sample. */
+static double rho_of(enum rho_level level, double d_t, double d, double tv, int64_t n)
+{
+    switch (level) {
+    case RHO_TOKEN: return exp(d_t);
+    case RHO_SEQUENCE: return exp(d);
+    case RHO_GEOMETRIC: return exp(d / (double)n);
+    case RHO_TV: break;
+    }
+    return tv;
+}
+
+void rho_make(float *rho, const float *logp, const float *sampled, const float *adv, int64_t n, const struct trainer_hyper *h,
+              struct rho_sums *s)
+{
+    const struct rho_rule *clamp = &h->rho_clamp, *mask = &h->rho_mask;
+    double d = 0, tv = 0;
+    for (int64_t t = 0; t < n; t++) {
+        double d_t = (double)logp[t] - (double)sampled[t];
+        d += d_t;
+        tv += fabs(exp(d_t) - 1) / (double)n;
+    }
+    for (int64_t t = 0; t < n; t++) {
+        double d_t = (double)logp[t] - (double)sampled[t], factor = 1;
+        if (!isnan(clamp->high)) {
+            double r = rho_of(clamp->level, d_t, d, tv, n);
+            factor = r < clamp->low ? clamp->low : r > clamp->high ? clamp->high : r;
+            s->n_clamped += factor != r;
+        }
+        if (!isnan(mask->high)) {
+            double r = rho_of(mask->level, d_t, d, tv, n);
+            bool out = mask->level == RHO_TV ? r > mask->high && d_t * (double)adv[t] > 0 : r < mask->low || r > mask->high;
+            factor = out ? 0 : factor;
+            s->n_masked += out;
+        }
+        rho[t] = (float)factor;
+        s->rho += exp(d_t);
+    }
+    s->n_tok += (double)n;
+}
+
+int clip_side(const struct trainer_hyper *h, double adv, double ratio)
+{
+    bool over = ratio > 1 + h->clip_high, under = ratio < 1 - h->clip_low;
+    switch (h->clip) {
+    case CLIP_PPO: return adv > 0 && over ? 1 : adv < 0 && under ? -1 : 0;
+    case CLIP_ATROPOS: return adv != 0 && over ? 1 : 0;
+    case CLIP_CISPO: break;
+    }
+    return adv == 0 ? 0 : over ? 1 : under ? -1 : 0;
 }

@@ -1,29 +1,74 @@
 /* loss.h - advantages, masks and weights: everything of a policy loss that is decided before the forward pass
  *
- * Pure functions of groups and settings; any thread. The per-token loss itself is kernels/ops.h's policy_loss. Formulas
- * are those of ColossalChat's distributed GRPO as intended; where its code does something else,
- * a switch says so. */
+ * Pure functions of groups and settings; any thread. The per-token loss itself is kernels/ops.h's policy_loss.
+ *
+ * An algorithm is a composition of seven choices, each a setting of its own: how rewards become advantages, whose ratio is looked at
+ * (a token's or its sample's), where it is clipped, what a sum of tokens is divided by, the penalty, which log-probs are the old
+ * ones, and what corrects for samples of other weights. protocol/run/preset.c is the table of algorithms. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "kernels/ops.h"
 #include "protocol/base/error.h"
 #include "protocol/run/group.h"
+#include "protocol/run/run_config.h"
 
 enum algo {
     ALGO_GRPO,
     ALGO_DAPO,
     ALGO_RLOO,
     ALGO_REINFORCE_PPB,
+    ALGO_DR_GRPO,
+    ALGO_GSPO,
+    ALGO_CISPO,
+    ALGO_N,
 };
-enum loss_variation {
-    LOSS_SAMPLE_LEVEL,
-    LOSS_TOKEN_LEVEL,
+/* The choices, each in the order of its setting's choices in knobs.c. */
+enum advantage_form {     // 'advantages'; r: rewards of the group's samples that count
+    ADV_DEVIATION,        // (r - mean) / (s + 1e-4), s with n - 1: GRPO, DeepSeekMath, arXiv 2402.03300, section 4.1.2
+    ADV_POPULATION,       // (r - mean) / (s + 1e-8), s with n: open-instruct's "standard", Atropos' trainer
+    ADV_CENTERED,         // r - mean: Dr. GRPO, arXiv 2503.20783, section 3.2
+    ADV_LEAVE_ONE_OUT,    // r - mean of the other samples: RLOO, arXiv 2402.14740, eq. 8
+    ADV_BATCH,            // r - mean, then normalised over the tokens of the batch (advantage_normalise), the penalty before that:
+                          // REINFORCE++-baseline, arXiv 2501.03262, section 3.3
+};
+enum loss_variation {     // 'loss_variation': what a sample's tokens are divided by
+    LOSS_SAMPLE_LEVEL,    // samples of the batch x its own tokens: DeepSeekMath, eq. 3
+    LOSS_TOKEN_LEVEL,     // tokens of the batch that are in the loss: DAPO, arXiv 2503.14476, eq. 8
+    LOSS_CONSTANT,        // samples of the batch x a constant: Dr. GRPO, listing 1 (its MAX_TOKENS)
+};
+enum ratio_level {     // 'ratio_level'
+    RATIO_TOKEN,       // r_t = exp(logp_t - old_t)
+    RATIO_SEQUENCE,    // of all of a sample's tokens the same: exp(mean of logp - old); GSPO, arXiv 2507.18071, section 4.1
+};
+enum old_logprobs {    // 'old_logprobs': what the ratio compares with
+    OLD_SAMPLED,       // the log-probs recorded when the sample was drawn
+    OLD_CURRENT,       // those of the weights at the beginning of the optimizer step: the ratio is 1, and rho alone corrects
+};
+/* What rho is, with d_t = log-prob at the beginning of the step - when sampled. */
+enum rho_level {
+    RHO_TOKEN,        // exp(d_t)
+    RHO_SEQUENCE,     // exp(sum of d): the whole sample's
+    RHO_GEOMETRIC,    // exp(mean of d)
+    RHO_TV,           // mean of |exp(d_t) - 1|, twice an estimate of the total variation; masks only
+};
+/* A rule of rho: bounds, both NAN without one. */
+struct rho_rule {
+    double low, high;
+    enum rho_level level;
 };
 
 /* What may change between steps (knobs). trainer_hyper_init gives an algorithm's preset. */
 struct trainer_hyper {
     enum algo algo;
+    enum advantage_form advantages;
     enum loss_variation loss;
+    double loss_constant;    // tokens, with LOSS_CONSTANT
+    enum ratio_level ratio;
+    enum old_logprobs old;
+    enum clip_form clip;
+    enum kl_form kl;
+    struct rho_rule rho_clamp, rho_mask;
     double lr;                     // of this step, after the schedule (schedule.h)
     double weight_decay;           // decoupled; on every tensor, as ColossalAI's HybridAdam
     double max_norm;               // global L2 clip; 0: no clip
@@ -32,27 +77,24 @@ struct trainer_hyper {
     double skip_threshold;         // leave a sample out of the loss when one of its ratios is above; 0: never
     bool has_filter;               // leave groups out of the loss unless filter_low < mean accuracy < filter_high
     double filter_low, filter_high;
-    bool mask_truncated;     // leave samples cut at max_new_tokens out of the loss (they stay in mean and spread)
-    bool ppb_as_coded;       // compatibility: REINFORCE_PPB multiplies by the deviation, as ColossalChat's code does
-    int64_t token_budget;    // packed tokens of a micro-batch; 0: token_budget_max
+    bool filter_no_spread;    // leave groups out whose rewards are all equal (open-instruct's filter_zero_std_samples)
+    bool mask_truncated;      // leave samples cut at max_new_tokens out of the loss (they stay in mean and spread)
+    bool ppb_as_coded;        // compatibility: REINFORCE_PPB multiplies by the deviation, as ColossalChat's code does
+    int64_t token_budget;     // packed tokens of a micro-batch; 0: token_budget_max
 };
-/* Presets: GRPO, RLOO, REINFORCE_PPB as ColossalChat's zero-bubble launcher (clip 0.2/0.2, sample level, beta 0.01), DAPO as its README (0.2/0.28,
- * token level, beta 0, filter 0.01..0.99, truncated masked, skip_threshold 20); lr 1e-6, weight decay 0.01, clip 1. */
+/* Those of optimizer step `step` (from 0) of max_steps under settings that run_config_finish has passed. */
+void trainer_hyper_of(struct trainer_hyper *h, const struct run_config *c, int64_t step, int64_t max_steps);
+/* Those of a run with all defaults and this algorithm, at the constant learning rate of the default; the budget is the trainer's. */
 void trainer_hyper_init(struct trainer_hyper *h, enum algo algo);
-/* "GRPO", "DAPO", "RLOO", "REINFORCE_PPB"; false: unknown (err names the four). */
+/* A name as --algo has it, in any case; false: unknown (err names all). */
 MUST_USE bool algo_parse(enum algo *out, const char *name, struct error *err);
 const char *algo_name(enum algo a);
-/* "sample_level", "token_level". */
-MUST_USE bool loss_variation_parse(enum loss_variation *out, const char *name, struct error *err);
 
-/* Advantage of each sample of a group into adv (n_sample), before REINFORCE_PPB's normalisation:
- *   GRPO, DAPO      (r - mean) / (s + 1e-4), s with n - 1 (DeepSeekMath, arXiv 2402.03300, section 4.1.2)
- *   RLOO            r - mean of the other samples (arXiv 2402.14740, eq. 8)
- *   REINFORCE_PPB   r - mean (REINFORCE++-baseline, arXiv 2501.03262, section 3.3)
- * Only samples with SCORE_OK count; the others get 0, and so does a group with fewer than two that count. */
-void advantage_group(double *adv, enum algo algo, const struct group *g);
+/* Advantage of each sample of a group into adv (n_sample), ADV_BATCH's before its normalisation. Only samples with SCORE_OK count; the
+ * others get 0, and so does a group with fewer than two that count, or with equal rewards. */
+void advantage_group(double *adv, enum advantage_form form, const struct group *g);
 /* Is sample i in the loss (lambda)? Not when left out by its verifier, or empty, or truncated under mask_truncated, or
- * in a group outside the filter's range. */
+ * in a group outside the filter's range or without spread under filter_no_spread. */
 bool sample_in_loss(const struct group *g, int32_t i, const struct trainer_hyper *h);
 /* Do samples of the group differ in reward (those that count)? */
 bool group_has_spread(const struct group *g);
@@ -64,11 +106,34 @@ struct trainer_norm {
     double n_sample;         // scored samples: the denominator of the sample-level loss, masked ones included
     double n_loss_tok;       // tokens of samples in the loss: the token-level loss's denominator
     double n_tok;            // tokens of scored samples, and
-    double sum_a, sum_a2;    // sums of their token advantages and squares: REINFORCE_PPB's mean and variance
+    double sum_a, sum_a2;    // sums of their token advantages and squares: ADV_BATCH's mean and variance
 };
 void trainer_norm_add(struct trainer_norm *sum, const struct trainer_norm *part);
 /* Share in the loss of one token of a sample of n_tok tokens that is in the loss. */
 double token_weight(const struct trainer_hyper *h, const struct trainer_norm *global, int64_t n_tok);
-/* REINFORCE_PPB's second stage over the global batch: (a - mean) / sqrt(v + 1e-8), denominators + 1e-4 as ColossalChat's;
- * other algorithms: a. */
+/* ADV_BATCH's second stage over the global batch: (a - mean) / sqrt(v + 1e-8), denominators + 1e-4 as ColossalChat's;
+ * otherwise a. */
 double advantage_normalise(double a, const struct trainer_hyper *h, const struct trainer_norm *global);
+
+/* Must a sample's log-probs be known before its loss (old_logprobs, ratio of the sequence, rho)? Else none of the two below is called. */
+bool loss_needs_logp(const struct trainer_hyper *h);
+/* Logarithm of the ratio of a sample's n tokens: the mean of logp - old, of all of them. */
+double sequence_log_ratio(const float *logp, const float *old, int64_t n);
+/* What rho did, added up over tokens. */
+struct rho_sums {
+    double n_tok, n_clamped, n_masked;
+    double rho;    // sum of the tokens' own, exp(d_t)
+};
+/* Off-policy correction of a sample of n tokens: the factor of each token's policy term into rho (n), from its log-probs at the beginning
+ * of the step and when sampled, and adds to s. In this order:
+ *   rho_clamp   rho of its level brought into [low, high]: truncated importance sampling, Yao et al., "Your Efficient RL Framework
+ *               Secretly Brings You Off-Policy RL Training", 2025 (there low 0, high 2); open-instruct's rho_clamp_*
+ *   rho_mask    0 where rho of its level is outside [low, high]. By token: IcePop, arXiv 2510.18855, section 3; by sample: its
+ *               product (TRL's sequence_mask) or its geometric mean (NeMo-RL's seq-mask-tis); TV: where it is above high, the tokens
+ *               that are already moved where their advantage pushes them, d_t A_t > 0 (open-instruct's rho_mask_tv_divergence, which
+ *               takes a row of packed samples for one; here it is one sample). A masked token counts in what the loss is divided by.
+ * adv (n): the tokens' advantages. Without either rule every factor is 1. */
+void rho_make(float *rho, const float *logp, const float *sampled, const float *adv, int64_t n, const struct trainer_hyper *h,
+              struct rho_sums *s);
+/* Is the token's gradient bounded by the clip? Below -1, above 1, not at all 0; with CLIP_CISPO its weight is, and it keeps a gradient. */
+int clip_side(const struct trainer_hyper *h, double adv, double ratio);

@@ -286,7 +286,7 @@ static bool reference_run(struct ranks *r, const struct trainer_hyper *h, struct
         for (int i = 0; i < r->n_here; i++)
             if (at + r->first + i < n && !trainer_reference(r->here[i].t, h, at + r->first + i, &part[i], err))
                 return false;
-        if (h->algo != ALGO_REINFORCE_PPB)
+        if (h->advantages != ADV_BATCH)
             continue;
         if (!gather(r, part, sizeof part[0], all, err))
             return false;

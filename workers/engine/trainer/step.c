@@ -42,7 +42,8 @@ int64_t micro_seq(struct micro *mb, const int32_t *a, int64_t n_a, const int32_t
     for (int64_t i = 0; i < n; i++) {
         mb->target[at + i] = -1;
         mb->temperature[at + i] = temperature;
-        mb->adv[at + i] = mb->weight[at + i] = mb->old[at + i] = mb->ref[at + i] = mb->coef[at + i] = 0;
+        mb->adv[at + i] = mb->weight[at + i] = mb->old[at + i] = mb->ref[at + i] = mb->coef[at + i] = mb->log_ratio[at + i] = 0;
+        mb->rho[at + i] = 1;
     }
     mb->n_tok += n;
     mb->cu[++mb->n_seq] = (int32_t)mb->n_tok;
@@ -97,7 +98,7 @@ static bool items_make(struct trainer *t, const struct trainer_hyper *h, struct 
     t->n_item = t->n_ref = 0;
     for (int64_t i = 0; i < t->n_group; i++) {
         const struct group *g = t->groups[i];
-        advantage_group(t->adv, h->algo, g);
+        advantage_group(t->adv, h->advantages, g);
         for (int32_t k = 0; k < g->n_sample; k++) {
             struct item it = { .g = g, .s = &g->sample[k], .adv = t->adv[k], .in_loss = sample_in_loss(g, k, h), .ref_at = t->n_ref };
             if (it.s->score != SCORE_OK || it.s->n_tok == 0)
@@ -123,7 +124,7 @@ static bool item_check(const struct trainer *t, const struct item *it, struct er
     return true;
 }
 
-/* Token advantage of REINFORCE_PPB before normalisation: the penalty uses the recorded log-probs, so it has no
+/* Token advantage of ADV_BATCH before normalisation: the penalty uses the recorded log-probs, so it has no
  * gradient. */
 static double ppb_advantage(const struct trainer *t, const struct item *it, int64_t k, const struct trainer_hyper *h)
 {
@@ -144,7 +145,7 @@ static bool item_active(const struct trainer *t, const struct item *it, const st
     return advantage_normalise(it->adv, h, &t->norm) != 0;
 }
 
-/* Counts of the batch, and the token sums of REINFORCE_PPB as far as they need no reference. */
+/* Counts of the batch, and the token sums of ADV_BATCH as far as they need no reference. */
 static void norm_make(struct trainer *t, const struct trainer_hyper *h)
 {
     t->norm = (struct trainer_norm){ 0 };
@@ -154,7 +155,7 @@ static void norm_make(struct trainer *t, const struct trainer_hyper *h)
         t->norm.n_sample++;
         t->norm.n_tok += n;
         t->norm.n_loss_tok += it->in_loss ? n : 0;
-        if (h->algo == ALGO_REINFORCE_PPB && !(h->beta > 0)) {
+        if (h->advantages == ADV_BATCH && !(h->beta > 0)) {
             t->norm.sum_a += n * it->adv;
             t->norm.sum_a2 += n * it->adv * it->adv;
         }
@@ -172,7 +173,7 @@ static int64_t order_cut(struct trainer *t, const struct trainer_hyper *h, int64
     return n_micro;
 }
 
-/* The active items, and after them those of which only the reference's log-probs are wanted: REINFORCE_PPB takes mean and
+/* The active items, and after them those of which only the reference's log-probs are wanted: ADV_BATCH takes mean and
  * variance over all tokens. */
 static void micros_make(struct trainer *t, const struct trainer_hyper *h)
 {
@@ -186,7 +187,7 @@ static void micros_make(struct trainer *t, const struct trainer_hyper *h)
             t->order[n++] = i;
     t->n_micro = order_cut(t, h, 0, n_active, 0);
     t->n_reference = h->beta > 0 ? t->n_micro : 0;
-    if (h->beta > 0 && h->algo == ALGO_REINFORCE_PPB)
+    if (h->beta > 0 && h->advantages == ADV_BATCH)
         t->n_reference += order_cut(t, h, n_active, n - n_active, t->n_micro);
 }
 
@@ -246,7 +247,7 @@ bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t
     for (int64_t i = 0; i < n; i++) {
         const struct item *it = &t->item[t->order[from + i]];
         memcpy(t->ref_logp + it->ref_at, mb->logp + mb->cu[i] + it->g->n_prompt - 1, (size_t)it->s->n_tok * 4);
-        for (int64_t q = 0; h->algo == ALGO_REINFORCE_PPB && q < it->s->n_tok; q++) {
+        for (int64_t q = 0; h->advantages == ADV_BATCH && q < it->s->n_tok; q++) {
             double a = ppb_advantage(t, it, q, h);
             part->sum_a += a;
             part->sum_a2 += a * a;
@@ -268,11 +269,11 @@ void trainer_norm_more(struct trainer *t, const struct trainer_norm *part)
 static void item_pack(struct trainer *t, const struct item *it, const struct trainer_hyper *h)
 {
     struct micro *mb = &t->mb;
-    bool ppb = h->algo == ALGO_REINFORCE_PPB;
+    bool batch = h->advantages == ADV_BATCH;
     int64_t row = micro_item(mb, it);
     float weight = it->in_loss ? (float)token_weight(h, &t->norm, it->s->n_tok) : 0;
     for (int64_t k = 0; k < it->s->n_tok; k++) {
-        mb->adv[row + k] = (float)advantage_normalise(ppb ? ppb_advantage(t, it, k, h) : it->adv, h, &t->norm);
+        mb->adv[row + k] = (float)advantage_normalise(batch ? ppb_advantage(t, it, k, h) : it->adv, h, &t->norm);
         mb->weight[row + k] = weight;
         mb->ref[row + k] = h->beta > 0 ? t->ref_logp[it->ref_at + k] : 0;
     }
@@ -295,6 +296,21 @@ static void samples_skip(struct trainer *t, const struct item *const *it, const 
     }
 }
 
+/* What the loss takes from a sample's log-probs as they are now: rho, the old log-probs, the ratio of the whole. */
+static void samples_correct(struct trainer *t, const struct item *const *it, const struct trainer_hyper *h, struct trainer_sums *s)
+{
+    struct micro *mb = &t->mb;
+    for (int64_t q = 0; q < mb->n_seq; q++) {
+        int64_t row = mb->cu[q] + it[q]->g->n_prompt - 1, n = it[q]->s->n_tok;
+        rho_make(mb->rho + row, mb->logp + row, mb->old + row, mb->adv + row, n, h, &s->rho);
+        if (h->old == OLD_CURRENT)
+            memcpy(mb->old + row, mb->logp + row, (size_t)n * 4);
+        float log_ratio = (float)sequence_log_ratio(mb->logp + row, mb->old + row, n);
+        for (int64_t k = 0; k < n; k++)
+            mb->log_ratio[row + k] = log_ratio;
+    }
+}
+
 static void item_sums(const struct trainer *t, const struct item *it, int64_t row, const struct trainer_hyper *h, struct trainer_sums *s)
 {
     const struct micro *mb = &t->mb;
@@ -303,15 +319,17 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
     for (int64_t k = 0; k < n; k++)
         newer += (double)it->g->newer[it->s->first_tok + k];
     for (int64_t k = row; k < row + n; k++) {
-        double d = (double)mb->logp[k] - (double)mb->old[k], r = exp(d), x = (double)mb->ref[k] - (double)mb->logp[k];
+        double d = (double)mb->logp[k] - (double)it->g->logp[it->s->first_tok + k - row], x = (double)mb->ref[k] - (double)mb->logp[k];
+        double r = exp(h->ratio == RATIO_SEQUENCE ? (double)mb->log_ratio[k] : (double)mb->logp[k] - (double)mb->old[k]);
+        int side = clip_side(h, (double)mb->adv[k], r);
         if (mb->weight[k] != 0)
             s->loss += (double)mb->loss[k];
         s->ratio += r;
         s->ratio_max = fmax(s->ratio_max, r);
         if (it->g->weight_version == t->version)
             s->logp_diff_max = fmax(s->logp_diff_max, fabs(d));
-        s->n_clip_high += mb->adv[k] > 0 && r > 1 + h->clip_high;
-        s->n_clip_low += mb->adv[k] < 0 && r < 1 - h->clip_low;
+        s->n_clip_high += side > 0;
+        s->n_clip_low += side < 0;
         entropy += (double)mb->entropy[k];
         kl += h->beta > 0 ? exp(x) - x - 1 : 0;
     }
@@ -337,8 +355,12 @@ static bool micro_run(struct trainer *t, const struct trainer_hyper *h, struct t
         .adv = mb->adv,
         .weight = mb->weight,
         .logp_old = mb->old,
-        // REINFORCE_PPB has its penalty in the advantage
-        .logp_ref = h->beta > 0 && h->algo != ALGO_REINFORCE_PPB ? mb->ref : NULL,
+        // ADV_BATCH has its penalty in the advantage
+        .logp_ref = h->beta > 0 && h->advantages != ADV_BATCH ? mb->ref : NULL,
+        .log_ratio = h->ratio == RATIO_SEQUENCE ? mb->log_ratio : NULL,
+        .rho = loss_needs_logp(h) ? mb->rho : NULL,
+        .clip = h->clip,
+        .kl = h->kl,
         .clip_low = (float)h->clip_low,
         .clip_high = (float)h->clip_high,
         .beta = (float)h->beta,
@@ -349,10 +371,13 @@ static bool micro_run(struct trainer *t, const struct trainer_hyper *h, struct t
     TRY(model_forward_train(t->run, &b, err));
     for (int64_t q = 0; q < mb->n_seq; q++)
         stale = stale || it[q]->g->weight_version != t->version;
-    if (h->skip_threshold > 0 && stale) {    // ratios of fresh samples are 1
+    bool skip = h->skip_threshold > 0 && stale;    // ratios of fresh samples are 1
+    if (skip || loss_needs_logp(h))
         TRY(model_head(t->run, &loss, err));
+    if (skip)
         samples_skip(t, it, h, s);
-    }
+    if (loss_needs_logp(h))
+        samples_correct(t, it, h, s);
     TRY(model_backward(t->run, &loss, &t->to, err));
     for (int64_t q = 0; q < mb->n_seq; q++)
         item_sums(t, it[q], mb->cu[q] + it[q]->g->n_prompt - 1, h, s);

@@ -16,6 +16,10 @@ void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *par
     sum->ratio += part->ratio;
     sum->ratio_max = fmax(sum->ratio_max, part->ratio_max);
     sum->logp_diff_max = fmax(sum->logp_diff_max, part->logp_diff_max);
+    sum->rho.n_tok += part->rho.n_tok;
+    sum->rho.n_clamped += part->rho.n_clamped;
+    sum->rho.n_masked += part->rho.n_masked;
+    sum->rho.rho += part->rho.rho;
     sum->n_skipped += part->n_skipped;
     sum->age += part->age;
     sum->age_max = fmax(sum->age_max, part->age_max);
@@ -58,7 +62,7 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
         const struct group *g = groups[i];
         double *adv = malloc((size_t)MAX(g->n_sample, 1) * sizeof *adv);
         if (adv)
-            advantage_group(adv, h->algo, g);
+            advantage_group(adv, h->advantages, g);
         for (int32_t k = 0; k < g->n_sample; k++) {
             const struct sample *s = &g->sample[k];
             n_all++;
@@ -85,6 +89,10 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
     metric[M_CLIP_HIGH] = sums->n_clip_high / sums->n_tok;
     metric[M_RATIO_MEAN] = sums->ratio / sums->n_tok;
     metric[M_RATIO_MAX] = sums->n_tok > 0 ? sums->ratio_max : NAN;
+    bool corrected = !isnan(h->rho_clamp.high) || !isnan(h->rho_mask.high);
+    metric[M_RHO_MEAN] = corrected ? sums->rho.rho / sums->rho.n_tok : NAN;
+    metric[M_RHO_CLAMPED] = corrected ? sums->rho.n_clamped / sums->rho.n_tok : NAN;
+    metric[M_RHO_MASKED] = corrected ? sums->rho.n_masked / sums->rho.n_tok : NAN;
     metric[M_SAMPLER_TRAINER_DIFF] = sums->n_tok > 0 ? sums->logp_diff_max : NAN;
     metric[M_AGE_MEAN] = sums->age / sums->n_sample;
     metric[M_AGE_MAX] = sums->n_sample > 0 ? sums->age_max : NAN;

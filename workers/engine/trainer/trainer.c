@@ -33,10 +33,11 @@ static bool micro_new(struct trainer *t, struct error *err)
 {
     size_t n = (size_t)t->set.token_budget_max;
     struct micro *mb = &t->mb;
-    if (!(t->mb_mem = malloc((12 * n + 1) * 4)))
+    if (!(t->mb_mem = malloc((14 * n + 1) * 4)))
         return error_set(err, ERR_NO_MEMORY, "no memory for a micro-batch of %zu tokens", n);
     float *p = t->mb_mem;
-    float **floats[] = { &mb->temperature, &mb->adv, &mb->weight, &mb->old, &mb->ref, &mb->coef, &mb->logp, &mb->entropy, &mb->loss };
+    float **floats[] = { &mb->temperature, &mb->adv,  &mb->weight, &mb->old,     &mb->ref, &mb->log_ratio,
+                         &mb->rho,         &mb->coef, &mb->logp,   &mb->entropy, &mb->loss };
     for (size_t i = 0; i < ARRAY_SIZE(floats); i++, p += n)
         *floats[i] = p;
     mb->token = (int32_t *)p;

@@ -1,4 +1,4 @@
-/* trainer.h - rollout groups in, new weights out: one optimizer step of GRPO, DAPO, RLOO or REINFORCE++-baseline
+/* trainer.h - rollout groups in, new weights out: one optimizer step of the algorithms of loss.h
  *
  * Owned by the consumer's device thread. A step is the same whether one rank makes it or several do; ranks.h puts its parts
  * together:
@@ -56,6 +56,7 @@ struct trainer_sums {
     double ratio;                      // sum over tokens
     double ratio_max;
     double logp_diff_max;    // largest |logp now - logp when sampled| of groups sampled by the present weights: 0
+    struct rho_sums rho;     // of the off-policy correction; zeros without one
     double n_skipped;        // samples dropped by skip_threshold
     double age;              // sum over samples of optimizer steps since they were sampled
     double age_max;
@@ -97,7 +98,7 @@ MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups
 int64_t trainer_n_micro(const struct trainer *t);        // micro-batches of the batch that was begun
 int64_t trainer_n_reference(const struct trainer *t);    // those to be run under the reference: 0 without a penalty
 /* Micro-batch k under the reference: what trainer_micro(k) needs on this rank. part: what its tokens add to the batch's sums of
- * token advantages (REINFORCE_PPB); the sums of all k, in their order, are then given to every rank by trainer_norm_more. */
+ * token advantages (ADV_BATCH); the sums of all k, in their order, are then given to every rank by trainer_norm_more. */
 MUST_USE bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part, struct error *err);
 void trainer_norm_more(struct trainer *t, const struct trainer_norm *part);
 /* Micro-batch k, forward and backward: added to the gradient in one addition an element. */

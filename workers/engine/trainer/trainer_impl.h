@@ -8,7 +8,7 @@
 struct item {
     const struct group *g;
     const struct sample *s;
-    double adv;        // before REINFORCE_PPB's normalisation and penalty
+    double adv;        // before ADV_BATCH's normalisation and penalty
     bool in_loss;      // lambda
     int64_t ref_at;    // where its reference log-probs start in trainer.ref_logp
     bool active;       // some token of it may have a gradient, or it is run all the same
@@ -16,7 +16,7 @@ struct item {
 /* Host arrays of one micro-batch, (token_budget_max) each. */
 struct micro {
     int32_t *token, *target, *cu;    // cu (token_budget_max + 1)
-    float *temperature, *adv, *weight, *old, *ref, *coef, *logp, *entropy, *loss;
+    float *temperature, *adv, *weight, *old, *ref, *log_ratio, *rho, *coef, *logp, *entropy, *loss;
     int64_t n_tok, n_seq;
 };
 struct trainer {

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Makes rl/losses.safetensors: what PyTorch computes with each form of the policy loss, written here from the papers' formulas on whole
+samples (sums over sequences, autograd; nothing is derived by hand).
+
+    python3 -m venv V; V/bin/pip install torch transformers safetensors; V/bin/python tests/golden/make_losses.py
+
+The file holds the rollouts of STEPS optimizer steps on models/qwen2-tied (their log-probs are the first model's with noise, so later
+steps are off-policy), and for each case of CASES its losses and gradient norms, loss.NAME and norm.NAME (STEPS each).
+tests/unit/trainer_test.c has the same cases as settings.
+"""
+import os
+import torch
+from safetensors.torch import save_file
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MODEL = os.path.join(HERE, "models", "qwen2-tied")
+STEPS, GROUPS, SAMPLES, MAX_NEW = 8, 3, 4, 8
+torch.set_num_threads(1)
+
+
+def load():
+    """rope_theta stands where only some versions of transformers look for it."""
+    config = Qwen2Config.from_pretrained(MODEL)
+    config.rope_theta = 1e6
+    return Qwen2ForCausalLM.from_pretrained(MODEL, config=config).float().eval()
+
+
+def logprobs(model, prompt, tokens):
+    seq = torch.tensor([prompt + tokens])
+    lp = torch.log_softmax(model(seq).logits[0].float(), -1)
+    return torch.stack([lp[len(prompt) - 1 + i, t] for i, t in enumerate(tokens)])
+
+
+def deviation(r):
+    return (r - r.mean()) / (r.std(unbiased=True) + 1e-4)
+
+
+def population(r):
+    return (r - r.mean()) / (r.std(unbiased=False) + 1e-8)
+
+
+def centered(r):
+    return r - r.mean()
+
+
+def ppo(r, a, lp, lo, hi):
+    return -torch.minimum(r * a, r.clamp(1 - lo, 1 + hi) * a)
+
+
+def cispo(r, a, lp, lo, hi):
+    return -r.clamp(1 - lo, 1 + hi).detach() * a * lp
+
+
+def atropos(r, a, lp, lo, hi):
+    c = r.clamp(1 - lo, 1 + hi)
+    return torch.where(a >= 0, -torch.minimum(r * a, c * a), -torch.maximum(r * a, c * a))
+
+
+def gspo_sample(new, old, a, lo, hi):
+    """The term of one whole response, GSPO eq. 5 (a: one number), autograd through the mean."""
+    s = torch.exp((new - old).mean())
+    return -torch.minimum(s * a, s.clamp(1 - lo, 1 + hi) * a)
+
+
+KL = {
+    "k1": lambda new, ref, r: new - ref,
+    "k2": lambda new, ref, r: (new - ref) ** 2 / 2,
+    "k3": lambda new, ref, r: torch.exp(ref - new) - (ref - new) - 1,
+    "k1_ratio": lambda new, ref, r: r * (new - ref),
+    "k3_ratio": lambda new, ref, r: r * (torch.exp(ref - new) - (ref - new) - 1),
+}
+PLAIN = dict(adv=deviation, term=ppo, lo=0.2, hi=0.2, level="sample", kl="k3", beta=0.0)
+CASES = {
+    "DR_GRPO": dict(adv=centered, level="constant"),
+    "GSPO": dict(sequence=True, lo=0.05, hi=0.06),
+    "GSPO-token": dict(sequence=True, lo=0.05, hi=0.06, level="token"),
+    "CISPO": dict(term=cispo, lo=1.0, hi=0.3, level="token"),
+    "atropos": dict(adv=population, term=atropos),
+    "k1": dict(beta=0.5, kl="k1"),
+    "k2": dict(beta=0.5, kl="k2"),
+    "k1_ratio": dict(beta=0.5, kl="k1_ratio"),
+    "k3_ratio": dict(beta=0.5, kl="k3_ratio"),
+    "open_instruct": dict(adv=centered, hi=0.272, level="token", beta=0.05, current=True, clamp=("token", 0.0, 1.2)),
+    "clamp-sequence": dict(current=True, clamp=("sequence", 0.5, 1.3)),
+    "clamp-geometric": dict(current=True, clamp=("geometric", 0.9, 1.05)),
+    "icepop": dict(current=True, clamp=("token", 0.0, 2.0), mask=("token", 0.8, 1.25)),
+    "mask-sequence": dict(mask=("sequence", 0.5, 2.0)),
+    "mask-geometric": dict(mask=("geometric", 0.9, 1.1)),
+    "mask-tv": dict(mask=("tv", 0.0, 0.15)),
+}
+
+
+def rho(level, d):
+    """Of each token, whatever the level."""
+    value = {"token": torch.exp(d), "sequence": torch.exp(d.sum()), "geometric": torch.exp(d.mean()),
+             "tv": (torch.exp(d) - 1).abs().mean()}[level]
+    return value.expand(len(d)) if value.dim() == 0 else value
+
+
+def correction(case, now, sampled, a):
+    d, factor = now - sampled, torch.ones(len(now))
+    if "clamp" in case:
+        level, low, high = case["clamp"]
+        factor = rho(level, d).clamp(low, high)
+    if "mask" in case:
+        level, low, high = case["mask"]
+        r = rho(level, d)
+        out = (r > high) & (d * a > 0) if level == "tv" else (r < low) | (r > high)
+        factor = torch.where(out, torch.zeros(()), factor)
+    return factor
+
+
+def loss_of(case, model, ref, groups):
+    c = {**PLAIN, **case}
+    n_sample = sum(len(samples) for _, samples in groups)
+    n_tok = sum(len(tok) for _, samples in groups for tok, _, _ in samples)
+    total = torch.zeros(())
+    for prompt, samples in groups:
+        advantages = c["adv"](torch.tensor([reward for _, _, reward in samples], dtype=torch.float64)).float()
+        for a, (tok, sampled, _) in zip(advantages, samples):
+            new, sampled = logprobs(model, prompt, tok), torch.tensor(sampled)
+            with torch.no_grad():
+                base = logprobs(ref, prompt, tok)
+            old = new.detach() if c.get("current") else sampled
+            factor, r = correction(c, new.detach(), sampled, a), torch.exp(new - old)
+            divide = {"sample": n_sample * len(tok), "token": n_tok, "constant": n_sample * MAX_NEW}[c["level"]]
+            if c.get("sequence"):    # a whole response's term counts as much as all of its tokens
+                policy = gspo_sample(new, old, a, c["lo"], c["hi"]) * len(tok)
+            else:
+                policy = (factor * c["term"](r, a, new, c["lo"], c["hi"])).sum()
+            penalty = KL[c["kl"]](new, base, r).sum() if c["beta"] else 0
+            total = total + (policy + c["beta"] * penalty) / divide
+    return total
+
+
+def main():
+    gen = torch.Generator().manual_seed(11)
+    first = load()
+    vocab, batches = first.config.vocab_size, []
+    t = {k: [] for k in ("token", "n_prompt", "n_tok", "logp_old", "reward", "cut")}
+    for _ in range(STEPS):
+        groups = []
+        for _ in range(GROUPS):
+            prompt = torch.randint(0, vocab, (int(torch.randint(2, 6, (1,), generator=gen)),), generator=gen).tolist()
+            samples = []
+            for k in range(SAMPLES):
+                n = int(torch.randint(1, MAX_NEW + 1, (1,), generator=gen))
+                tok = torch.randint(0, vocab, (n,), generator=gen).tolist()
+                with torch.no_grad():
+                    old = logprobs(first, prompt, tok) + 0.2 * torch.randn(n, generator=gen)
+                samples.append((tok, old.tolist(), float(torch.randint(0, 3, (1,), generator=gen)) * 0.5 + (k == 0)))
+            groups.append((prompt, samples))
+            t["n_prompt"].append(len(prompt))
+            t["token"] += prompt
+            for tok, old, reward in samples:
+                t["n_tok"].append(len(tok))
+                t["token"] += tok
+                t["logp_old"] += old
+                t["reward"].append(reward)
+                t["cut"].append(0)
+        batches.append(groups)
+    for name, case in CASES.items():
+        model, ref = load(), load()
+        opt = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
+        t["loss." + name], t["norm." + name] = [], []
+        for groups in batches:
+            opt.zero_grad()
+            loss = loss_of(case, model, ref, groups)
+            loss.backward()
+            t["norm." + name].append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+            t["loss." + name].append(float(loss))
+            opt.step()
+    save_file({k: torch.tensor(v, dtype=torch.float32) for k, v in t.items()}, os.path.join(HERE, "rl", "losses.safetensors"))
+
+
+if __name__ == "__main__":
+    main()
