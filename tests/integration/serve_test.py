@@ -16,7 +16,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 
@@ -62,11 +61,15 @@ class Server:
                 return r.status, r.headers, json.loads(text)
             return r.status, r.headers, text
 
-    def post(self, path, **body):
-        status, _, answer = self.ask("POST", path, body)
+    def post(self, route, **body):
+        status, _, answer = self.ask("POST", route, body)
         if status != 200:
-            raise AssertionError(f"{path} {status}: {answer}")
+            raise AssertionError(f"{route} {status}: {answer}")
         return answer
+
+    def inside(self):
+        """Prompts being worked on or waiting."""
+        return self.ask("GET", "/health")[2]["prompts"]
 
     def stream(self, path, **body):
         """The objects of a stream of server-sent events, [DONE] not with them."""
@@ -254,6 +257,344 @@ class Serve(unittest.TestCase):
     def test_unknown_fields_are_ignored(self):
         self.server.post("/v1/completions", prompt="a", max_tokens=1, reasoning={"effort": "high"}, user="x", kv_transfer_params=None,
                          cache_salt="s", presence_penalty=0, logit_bias={}, best_of=None)
+
+    def test_token_in_token_out_has_what_trainers_check(self):
+        r = self.server.post("/inference/v1/generate", model="starter", token_ids=[20, 10, 21, 28],
+                             sampling_params={"temperature": 0.9, "max_tokens": 12, "seed": 1, "stop_token_ids": [279], "logprobs": 1,
+                                              "skip_special_tokens": False, "routed_experts_prompt_start": 3}, priority=0)
+        c = r["choices"][0]
+        self.assertEqual([t["token"] for t in c["logprobs"]["content"]], [f"token_id:{i}" for i in c["token_ids"]])
+        self.assertIn(c["finish_reason"], ("stop", "length"))
+        (want,) = self.trainer_logprobs([([20, 10, 21, 28], c["token_ids"], 0.9)])
+        self.assertEqual([bits(t["logprob"]) for t in c["logprobs"]["content"]], [bits(w) for w in want])
+        self.assertTrue(r["request_id"])
+
+    def test_generate_has_vllms_shape_and_sglangs(self):
+        r = self.server.post("/generate", prompt={"prompt_token_ids": [20, 10, 21, 28]}, n=2, max_tokens=9, logprobs=0, seed=4)
+        self.assertEqual((len(r["text"]), len(r["finish_reasons"]), r["prompt_token_ids"]), (2, 2, [20, 10, 21, 28]))
+        for ids, logprobs in zip(r["token_ids"], r["logprobs"]):
+            self.assertEqual([int(next(iter(t[0]))) for t in logprobs], ids)
+        s = self.server.post("/generate", input_ids=[20, 10, 21, 28], return_logprob=True,
+                             sampling_params={"n": 2, "max_new_tokens": 9, "sampling_seed": 4})
+        self.assertEqual([c["output_ids"] for c in s], r["token_ids"])
+        for c, logprobs in zip(s, r["logprobs"]):
+            self.assertEqual([[lp, i] for lp, i, _ in c["meta_info"]["output_token_logprobs"]],
+                             [[lp, int(i)] for t in logprobs for i, lp in t[0].items()])
+            self.assertIn(c["meta_info"]["finish_reason"]["type"], ("stop", "length"))
+        self.assertEqual(self.server.post("/generate", text="5+6=", sampling_params={"max_new_tokens": 3})["meta_info"]["completion_tokens"], 3)
+
+    def test_gzip_bodies_are_taken(self):
+        body = gzip.compress(json.dumps({"prompt": "1+1=", "max_tokens": 2}).encode())
+        status, _, r = self.server.ask("POST", "/v1/completions", body, {"Content-Encoding": "gzip"})
+        self.assertEqual((status, r["usage"]["completion_tokens"]), (200, 2))
+
+    def test_one_connection_serves_many_requests(self):
+        with contextlib.closing(self.server.connect()) as c:
+            for i in range(20):
+                c.request("POST", "/v1/completions", json.dumps({"prompt": "1+1=", "max_tokens": 1 + i % 3, "stream": i % 2 == 1}))
+                r = c.getresponse()
+                self.assertEqual(r.status, 200)
+                r.read()
+
+
+class Orders(unittest.TestCase):
+    """Pausing, new weights, and the end."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = tempfile.TemporaryDirectory(prefix="rc-serve-")
+        cls.model = tiny_model.write(os.path.join(cls.dir.name, "model"), seed=1, max_pos=1024)
+        cls.other = tiny_model.write(os.path.join(cls.dir.name, "other"), seed=2, max_pos=1024)
+        cls.wider = tiny_model.write(os.path.join(cls.dir.name, "wider"), seed=2, layers=3)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.dir.cleanup()
+
+    def setUp(self):
+        self.server = Server(self.model)
+        self.pool = concurrent.futures.ThreadPoolExecutor(8)
+
+    def tearDown(self):
+        self.server.close()
+        self.pool.shutdown()
+
+    def greedy(self, n=30):
+        r = self.server.post("/v1/completions", prompt="abc", temperature=0, max_tokens=n, ignore_eos=True, return_token_ids=True)
+        return r["choices"][0]["token_ids"], r["weight_version"]
+
+    def long(self):
+        """A request that takes long, under way: the stream's connection, and what it has said first."""
+        c = self.server.connect()
+        c.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 900, "ignore_eos": True, "stream": True}))
+        r = c.getresponse()
+        return c, r, r.readline()
+
+    def test_new_weights_are_those_of_the_directory_and_the_version_says_so(self):
+        before, version = self.greedy()
+        self.assertEqual(version, 0)
+        self.assertEqual(self.server.post("/update_weights", path=self.other)["weight_version"], 1)
+        after, version = self.greedy()
+        self.assertEqual(version, 1)
+        self.assertNotEqual(before, after)
+        status, _, r = self.server.ask("POST", "/update_weights", {"path": self.wider})
+        self.assertEqual(status, 400, r)
+        self.assertEqual(self.greedy(), (after, 1))
+        self.assertEqual(self.server.post("/update_weights_from_disk", model_path=self.model, weight_version="7")["success"], True)
+        self.assertEqual(self.greedy(), (before, 7))
+        shutil.copytree(self.other, os.path.join(self.dir.name, "cut"))
+        with open(os.path.join(self.dir.name, "cut", "model.safetensors"), "r+b") as f:
+            f.truncate(5000)
+        status, _, r = self.server.ask("POST", "/update_weights", {"path": os.path.join(self.dir.name, "cut")})
+        self.assertGreaterEqual(status, 400)
+        self.assertEqual(self.greedy(), (before, 7))
+
+    def test_new_weights_wait_for_what_is_under_way(self):
+        c, r, first = self.long()
+        self.assertEqual(self.server.post("/update_weights", path=self.other)["weight_version"], 1)
+        lines = [first] + r.read().split(b"\n")    # it had ended before
+        versions = {json.loads(x[6:])["weight_version"] for x in lines if x.startswith(b"data: {")}
+        self.assertEqual(versions, {0})
+        c.close()
+
+    def test_kept_work_goes_on_with_new_weights_and_says_which_tokens(self):
+        ask = dict(input_ids=[97], return_logprob=True, sampling_params={"max_new_tokens": 900, "ignore_eos": True})
+        answer = self.pool.submit(self.server.post, "/generate", **ask)
+        self.server.post("/v1/completions", prompt="a", max_tokens=20, ignore_eos=True)    # so the other has begun
+        self.server.post("/pause?mode=keep")
+        self.assertEqual(self.server.ask("GET", "/is_paused")[2], {"is_paused": True})
+        self.server.post("/update_weights", path=self.other, version=5)
+        self.assertFalse(answer.done())
+        self.server.post("/resume")
+        meta = answer.result(LIMIT)["meta_info"]
+        spans = meta["weight_versions"]
+        self.assertEqual([s["version"] for s in spans], ["0", "5"])
+        self.assertEqual((spans[0]["start"], spans[0]["end"], spans[1]["end"]), (0, spans[1]["start"], 900))
+        self.assertEqual(meta["weight_version"], "5")
+
+    def test_pausing_aborts_with_what_there_is_or_waits_and_later_requests_queue(self):
+        c, r, first = self.long()
+        self.server.post("/pause")    # abort
+        events = [json.loads(x[6:]) for x in r.read().split(b"\n") if x.startswith(b"data: {")]
+        self.assertEqual(events[-1]["choices"][0]["finish_reason"], "abort")
+        late = self.pool.submit(self.greedy, 5)
+        self.assertEqual(self.server.ask("GET", "/health")[0], 200)
+        self.assertFalse(late.done())
+        self.server.post("/resume")
+        self.assertEqual(len(late.result(LIMIT)[0]), 5)
+        c.close()
+        c, r, first = self.long()
+        self.server.post("/pause?mode=wait")
+        events = [json.loads(x[6:]) for x in (first + r.read()).split(b"\n") if x.startswith(b"data: {")]
+        self.assertEqual(events[-1]["choices"][0]["finish_reason"], "length")
+        c.close()
+
+    def test_a_client_that_goes_away_frees_its_samples(self):
+        self.server.post("/pause?mode=keep")    # so that nothing can end by itself
+        for stream in (True, False):
+            with socket.create_connection(("127.0.0.1", self.server.port)) as s:
+                body = json.dumps({"prompt": ["a", "b"], "max_tokens": 900, "stream": stream}).encode()
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                wait_for("the prompts are inside", lambda: self.server.inside() == 2)
+            wait_for("their places are free", lambda: self.server.inside() == 0)
+        self.server.post("/resume")
+        self.greedy(5)
+
+    def test_a_client_that_goes_away_in_the_middle_of_a_stream_frees_its_samples(self):
+        c, r, first = self.long()
+        self.server.post("/pause?mode=keep")
+        self.assertEqual(self.server.inside(), 1)
+        r.close()
+        c.close()
+        wait_for("its place is free", lambda: self.server.inside() == 0)
+
+    def test_a_full_queue_is_answered_with_503_and_when_to_come_again(self):
+        self.server.close()
+        self.server = Server(self.model, "--queue", "2")
+        self.server.post("/pause?mode=keep")
+        inside = [self.pool.submit(self.greedy, 3) for _ in range(2)]
+        wait_for("the prompts are inside", lambda: self.server.inside() == 2)
+        status, headers, r = self.server.ask("POST", "/v1/completions", {"prompt": "a"})
+        self.assertEqual((status, headers["Retry-After"]), (503, "1"))
+        self.assertIn("at most 2", r["error"]["message"])
+        self.server.post("/resume")
+        self.assertEqual(len({tuple(f.result(LIMIT)[0]) for f in inside}), 1)
+
+    def test_sigterm_finishes_what_is_under_way_and_ends_with_0(self):
+        c, r, first = self.long()
+        self.assertEqual(self.server.stop(), 0)
+        events = (first + r.read()).split(b"\n\n")
+        c.close()
+        self.assertEqual(events[-2], b"data: [DONE]")
+        self.assertEqual(json.loads(events[-3][6:])["choices"][0]["finish_reason"], "length")
+
+    def test_sigterm_cuts_short_what_takes_longer_than_the_limit(self):
+        self.server.close()
+        self.server = Server(self.model, "--drain-s", "0")
+        self.server.post("/pause?mode=keep")
+        answer = self.pool.submit(self.server.ask, "POST", "/v1/completions", {"prompt": "a", "max_tokens": 9})
+        wait_for("the prompt is inside", lambda: self.server.inside() == 1)
+        self.assertEqual(self.server.stop(), 0)
+        status, _, r = answer.result(LIMIT)
+        self.assertEqual((status, r["choices"][0]["finish_reason"]), (200, "abort"))
+
+    def test_what_cannot_be_served_is_said_at_once(self):
+        cases = [([], 2, "--listen is needed"), (["--listen", "127.0.0.1"], 2, "HOST:PORT"),
+                 (["--listen", "0.0.0.0:0"], 2, "--token-file"), (["--listen", "127.0.0.1:0", "--batch", "0"], 2, "--batch"),
+                 (["--listen", "127.0.0.1:0", "--max-model-len", "4096"], 1, "1024"),
+                 (["--listen", "127.0.0.1:0", "--tls-cert", "x"], 2, "--tls-key"),
+                 (["--listen", "127.0.0.1:0", "--token-file", "/nonexistent"], 1, "/nonexistent"),
+                 (["--listen", f"127.0.0.1:{self.server.port}"], 1, "another process")]
+        for more, status, word in cases:
+            p = subprocess.run([ROLLCALL, "serve", "--model", self.model, *more], capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(p.returncode, status, (more, p.stderr))
+            self.assertIn(word, p.stderr)
+            self.assertEqual(p.stdout, "")
+
+
+class Hostile(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = tempfile.TemporaryDirectory(prefix="rc-serve-")
+        cls.model = tiny_model.write(os.path.join(cls.dir.name, "model"), seed=1)
+        cls.server = Server(cls.model, "--connections", "64", "--body-mib", "1", "--request-s", "1")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.close()
+        cls.dir.cleanup()
+
+    def tearDown(self):
+        self.assertEqual(self.server.ask("GET", "/health")[0], 200)    # whatever happened before
+        self.assertEqual(self.server.post("/v1/completions", prompt="a", max_tokens=2)["usage"]["completion_tokens"], 2)
+
+    def test_ambiguous_framing_is_refused(self):
+        tail = b"\r\n\r\n" + b"{}" * 10
+        cases = {
+            "two lengths": b"Host: x\r\nContent-Length: 2\r\nContent-Length: 20",
+            "length and chunks": b"Host: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked",
+            "no host": b"Content-Length: 2",
+            "a negative length": b"Host: x\r\nContent-Length: -2",
+            "an enormous length": b"Host: x\r\nContent-Length: 99999999999999999999",
+            "a long length": b"Host: x\r\nContent-Length: 1048577",
+        }
+        for name, head in cases.items():
+            out = self.server.raw(b"POST /v1/completions HTTP/1.1\r\n" + head + tail)
+            self.assertIn(out[:12], (b"HTTP/1.1 400", b"HTTP/1.1 413"), (name, out))
+            self.assertLessEqual(out.count(b'{"error"'), 1, (name, out))    # the second request inside gets no answer
+
+    def test_no_bytes_at_all_harm_the_server(self):
+        cases = [b"\0" * 100, b"GET", b"GET / HTTP/9.9\r\n\r\n", b"POST " + b"a" * 40000, b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 40000,
+                 b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"a" * 200]
+        for data in cases:
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=LIMIT) as s:
+                with contextlib.suppress(OSError):    # it may have closed already
+                    s.sendall(data)
+                    s.shutdown(socket.SHUT_WR)
+                    while s.recv(65536):
+                        pass
+
+    def test_bodies_on_get_chunks_and_pipelines_are_in_step(self):
+        out = self.server.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+                              b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n{\"promp\r\n9\r\nt\": \"abc\"\r\n1\r\n}\r\n0\r\n\r\n"
+                              b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        self.assertEqual(out.count(b"HTTP/1.1 200"), 3)
+        self.assertIn(b'"tokens":[97,98,99]', out)
+
+    def test_bombs_are_bounded(self):
+        for body, coding, status in [(gzip.compress(b" " * (64 << 20)), "gzip", 413), (b"not gzip", "gzip", 400), (b"{}", "br", 415),
+                                     (gzip.compress(b'{"prompt":"a"}')[:-9], "gzip", 400)]:
+            got, _, r = self.server.ask("POST", "/v1/completions", body, {"Content-Encoding": coding})
+            self.assertEqual(got, status, r)
+        deep = b'{"prompt":' + b"[" * 400000 + b"]" * 400000 + b"}"
+        self.assertEqual(self.server.ask("POST", "/v1/completions", deep)[0], 400)
+        self.assertEqual(self.server.ask("POST", "/v1/completions", b'{"prompt":[' + b"1," * 400000 + b"1]}")[0], 400)
+        with open(f"/proc/{self.server.process.pid}/status") as f:
+            peak = int(re.search(r"VmHWM:\s+(\d+) kB", f.read())[1])
+        self.assertLess(peak, 1 << 20, "kB at most")
+
+    def test_a_client_that_dawdles_is_cut_off(self):
+        heads = [b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"]
+        for i, head in enumerate(heads):
+            start = time.monotonic()
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=LIMIT) as s:
+                s.sendall(head)
+                s.settimeout(0.1)
+                with contextlib.suppress(OSError):
+                    while time.monotonic() - start < LIMIT:
+                        with contextlib.suppress(TimeoutError):
+                            if not s.recv(4096):
+                                break
+                        if i > 0:
+                            s.sendall(b"a" if i == 1 else b" ")    # a byte now and then is no excuse
+            self.assertLess(time.monotonic() - start, 60)    # 1 s for a header, 4 s for a body; idle ones have 75 s
+
+    def test_an_endless_body_is_cut_off(self):
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=LIMIT) as s:
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            with self.assertRaises(OSError):    # the server closes
+                for _ in range(100):
+                    s.sendall(b"10000\r\n" + b"a" * 0x10000 + b"\r\n")
+                    time.sleep(0.001)
+
+    def test_pages_of_other_sites_get_nothing(self):
+        for origin, status in [("http://evil.example", 403), ("null", 403), (f"http://127.0.0.1:{self.server.port}", 200)]:
+            self.assertEqual(self.server.ask("GET", "/health", headers={"Origin": origin})[0], status)
+
+    def test_a_thousand_silent_connections_keep_nobody_out(self):
+        silent = []
+        try:
+            for i in range(1000):
+                s = socket.socket()
+                s.settimeout(LIMIT)
+                s.connect(("127.0.0.1", self.server.port))
+                silent.append(s)
+                if i % 3 == 0:
+                    with contextlib.suppress(OSError):
+                        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"[:i % 90])
+            wait_for("a place", lambda: self.answered(), 60)
+            self.assertLessEqual(len(os.listdir(f"/proc/{self.server.process.pid}/fd")), 64 + 64 + 40)
+        finally:
+            for s in silent:
+                s.close()
+        wait_for("all places", lambda: len(os.listdir(f"/proc/{self.server.process.pid}/fd")) < 64)
+
+    def answered(self):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.server.ask("GET", "/health", limit=5)[0] == 200
+        return False
+
+
+class Guarded(unittest.TestCase):
+    def test_a_token_is_asked_for_and_tls_is_spoken(self):
+        import ssl
+        with tempfile.TemporaryDirectory(prefix="rc-serve-") as dir:
+            model = tiny_model.write(os.path.join(dir, "model"), seed=1)
+            token, cert, key = (os.path.join(dir, n) for n in ("token", "cert.pem", "key.pem"))
+            with open(token, "w") as f:
+                f.write("s3cret\n")
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                            "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+                           check=True, capture_output=True)
+            server = Server(model, "--token-file", token, "--tls-cert", cert, "--tls-key", key)
+            try:
+                self.assertIn("https://", server.line)
+                trust = ssl.create_default_context(cafile=cert)
+                def ask(method, path, token, body=None):
+                    with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", server.port, timeout=LIMIT, context=trust)) as c:
+                        c.request(method, path, body, {"Authorization": token} if token else {})
+                        r = c.getresponse()
+                        return r.status, json.loads(r.read())
+                self.assertEqual(ask("GET", "/health", None)[0], 200)
+                body = json.dumps({"prompt": "a", "max_tokens": 2, "temperature": 0})
+                for wrong in (None, "Bearer s3cre", "Bearer s3crets", "s3cret", "Basic s3cret"):
+                    self.assertEqual(ask("POST", "/v1/completions", wrong, body)[0], 401, wrong)
+                    self.assertEqual(ask("GET", "/nothing", wrong)[0], 401)
+                self.assertEqual(ask("POST", "/v1/completions", "Bearer s3cret", body)[0], 200)
+                self.assertEqual(server.stop(), 0)
+                self.assertNotIn("s3cret", server.errors())
+            finally:
+                server.close()
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ static void health_get(void *ctx, UNUSED const struct web_request *q, struct web
     if (state.failed)
         web_fail(a, 503, state.err.text);
     else
-        buf_str(&a->body, "{\"status\":\"ok\"}");
+        buf_fmt(&a->body, "{\"status\":\"ok\",\"prompts\":%" PRId64 ",\"weight_version\":%" PRId64 "}", state.n_prompt, state.version);
 }
 
 /* One token is drawn, so that the answer says that the engine works. */

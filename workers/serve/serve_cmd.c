@@ -30,7 +30,7 @@ struct serve_options {
     struct tool_model tool;
     const char *listen, *name, *token_file, *cert_file, *key_file;
     bool no_token;
-    int64_t batch, max_len, queue, connections, body_mib, drain_s;
+    int64_t batch, max_len, queue, connections, body_mib, request_s, drain_s;
     double kv_gib;
     char token[BEARER_MAX];
     struct buf cert, key;
@@ -44,11 +44,12 @@ static bool in_range(const char *name, int64_t value, int64_t low, int64_t high,
 
 static bool options_check(struct serve_options *o, struct error *err)
 {
-    if (!o->listen)
+    if (!o->listen || !strchr(o->listen, ':'))
         return error_set(err, ERR_USAGE, "--listen is needed: HOST:PORT, e.g. 127.0.0.1:9001");
     if (!in_range("batch", o->batch, 1, 65536, err) || !in_range("max-model-len", o->max_len, 0, 1 << 24, err)
         || !in_range("queue", o->queue, 1, 1 << 20, err) || !in_range("connections", o->connections, 1, 16384, err)
-        || !in_range("body-mib", o->body_mib, 1, 1024, err) || !in_range("drain-s", o->drain_s, 0, 86400, err))
+        || !in_range("body-mib", o->body_mib, 1, 1024, err) || !in_range("request-s", o->request_s, 1, 3600, err)
+        || !in_range("drain-s", o->drain_s, 0, 86400, err))
         return false;
     if (!(o->kv_gib >= 0) || o->kv_gib > 16384)
         return error_set(err, ERR_USAGE, "--kv-gib is %g; it must be between 0 and 16384", o->kv_gib);
@@ -156,8 +157,8 @@ static bool serve_run(struct serve_options *o, struct error *err)
                                      .max_connections = o->connections,
                                      .max_body_bytes = (size_t)o->body_mib << 20,
                                      .max_bodies_bytes = (size_t)o->body_mib << 23,    // eight of them
-                                     .head_ms = 15000,
-                                     .body_ms = 60000,
+                                     .head_ms = o->request_s * 1000,
+                                     .body_ms = 4 * o->request_s * 1000,
                                      .idle_ms = 75000,
                                      .print = serve_print,
                                      .stream = serve_stream,
@@ -187,7 +188,9 @@ out:
 
 static bool serve_cmd(int argc, char **argv, struct error *err)
 {
-    struct serve_options o = { .tool = TOOL_MODEL_DEFAULT, .batch = 256, .queue = 4096, .connections = 512, .body_mib = 16, .drain_s = 30 };
+    struct serve_options o = {
+        .tool = TOOL_MODEL_DEFAULT, .batch = 256, .queue = 4096, .connections = 512, .body_mib = 16, .request_s = 15, .drain_s = 30
+    };
     // clang-format off
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&o.tool),
@@ -199,6 +202,7 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
         {"queue", NULL, CLI_I64, &o.queue, "N", "prompts inside, waiting ones too; more are answered with 503 (default 4096)"},
         {"connections", NULL, CLI_I64, &o.connections, "N", "open at once (default 512)"},
         {"body-mib", NULL, CLI_I64, &o.body_mib, "N", "longest body of a request, also after gzip (default 16)"},
+        {"request-s", NULL, CLI_I64, &o.request_s, "S", "a client must send a request's header within this, and its body within four times it (default 15)"},
         {"drain-s", NULL, CLI_I64, &o.drain_s, "S", "after SIGTERM, finish requests for so long (default 30)"},
         {"token-file", NULL, CLI_STR, &o.token_file, "FILE", "clients must show this bearer token"},
         {"no-token", NULL, CLI_FLAG, &o.no_token, NULL, "listen beyond this host without a token"},

@@ -29,6 +29,7 @@
 #define HEAD_BYTES (32 * 1024)    // request line and headers
 #define SLACK 64                  // connections that are being pushed out, beyond the most
 #define PUSH_MS 500               // a connection that has waited less is not pushed out
+#define PUSH_BODY_MS 2000         // ... and whose body has been coming for less
 #define LOOK_MS 200               // between two looks at time limits and at clients that went away
 #define STREAM_PIECE 16384
 
@@ -143,15 +144,21 @@ static void connection_shut(struct connection *c)
     c->is_shut = true;
 }
 
-/* Push out the oldest connection that waits for a request. */
+/* Push out the oldest connection that has no request, or else the oldest that is slow with its body. */
 static void connection_push_out(struct web *h)
 {
+    static const int64_t patience_ms[] = { [PHASE_NEW] = PUSH_MS, [PHASE_IDLE] = PUSH_MS, [PHASE_BODY] = PUSH_BODY_MS };
     struct connection *oldest = NULL;
+    int64_t now = clock_ms();
     pthread_mutex_lock(&h->lock);
-    for (struct connection *c = h->first; c; c = c->next)
-        if ((c->phase == PHASE_NEW || c->phase == PHASE_IDLE) && !c->is_shut && (!oldest || c->since_ms < oldest->since_ms))
+    for (struct connection *c = h->first; c; c = c->next) {
+        if (c->is_shut || c->phase == PHASE_ANSWER || now - c->since_ms < patience_ms[c->phase])
+            continue;
+        bool reads = c->phase == PHASE_BODY, best_reads = oldest && oldest->phase == PHASE_BODY;
+        if (!oldest || reads < best_reads || (reads == best_reads && c->since_ms < oldest->since_ms))
             oldest = c;
-    if (oldest && clock_ms() - oldest->since_ms >= PUSH_MS)
+    }
+    if (oldest)
         connection_shut(oldest);
     pthread_mutex_unlock(&h->lock);
 }

@@ -1,0 +1,51 @@
+/* A hostile request for 'rollcall serve', in each of its forms, and a model's text that looks like tool calls. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include "workers/serve/ask.h"
+#include "workers/serve/tool_calls.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* A request that was taken keeps to the bounds, and its samples can be asked for. */
+static void ask_try(enum ask_form form, const json_t *body)
+{
+    static const int32_t eos[] = { 1, 2 };
+    const struct ask_text text = { .max_seq_tok = 1000, .n_id = 500 };
+    struct error err;
+    struct sampling s;
+    struct ask a;
+    if (!ask_parse(&a, form, body, &err))
+        return;
+    if (a.n < 1 || a.n_prompt > ASK_PROMPTS_MAX || a.n * a.n_prompt > ASK_SAMPLES_MAX || a.n_stop > ASK_STOPS_MAX || a.n_top > ASK_TOP_MAX
+        || (form != ASK_CHAT && a.n_prompt == 0))
+        abort();
+    if (ask_sampling(&a, 10, &text, eos, 2, &s, &err) && (s.max_new_tok < 1 || s.max_new_tok > 990 || !sampling_check(&s, &err)))
+        abort();
+    bool only_ids = form != ASK_CHAT;    // there is no encoder here
+    for (int64_t i = 0; i < a.n_prompt; i++)
+        only_ids = only_ids && !a.prompt[i].text;
+    if (only_ids && ask_encode(&a, &text, &err) && a.prompt[0].token.n >= 1000)
+        abort();
+    ask_release(&a);
+}
+
+static void calls_try(const char *text, size_t len)
+{
+    struct tool_calls c;
+    if (!tool_calls_find(&c, text, len))
+        abort();
+    if (c.n > TOOL_CALLS_MAX || c.content.len > len || tool_calls_safe(text, len) > len)
+        abort();
+    tool_calls_release(&c);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    json_t *body = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    for (int form = ASK_COMPLETION; body && form <= ASK_SGLANG; form++)
+        ask_try((enum ask_form)form, body);
+    json_decref(body);
+    calls_try((const char *)data, size);
+    return 0;
+}
