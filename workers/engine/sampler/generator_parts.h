@@ -1,0 +1,125 @@
+/* generator_parts.h - the inside of the generator; only for generator*.c. generator.c says how it works. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "workers/engine/model/model.h"
+#include "workers/engine/sampler/generator.h"
+#include "workers/engine/sampler/mirror.h"
+#include "workers/engine/sampler/pagedkv.h"
+
+#define PREFILL_SEQ_MAX 64    // prompts of one prefill; bounds the rows of logits it needs
+
+/* A sample that has ended, waiting for the rest of its group. */
+struct ended {
+    int64_t n_tok;
+    int32_t *token;    // (n_tok) owned, with the next two after it in the same block
+    float *logp;       // (n_tok)
+    int32_t *newer;    // (n_tok)
+    enum finish_reason finish;
+};
+/* One item that is inside; one block of memory with its prompt, seeds and ended samples. */
+struct entry {
+    struct entry *next;
+    struct generator_item spec;    // prompt and seed point into the block
+    int64_t version;               // that its prompt was run with
+    int64_t start_ns;              // when its prompt was run
+    int32_t n_admitted, n_ended;
+    struct ended *ended;       // (n_sample)
+    int32_t *page;             // (n_page) of the prompt while held is true
+    int64_t n_page, n_full;    // pages of the prompt; the full ones of them
+    bool held;
+};
+struct row {
+    struct entry *entry;
+    int32_t sample;      // index in its item
+    int64_t n_tok;       // sampled so far
+    int32_t *token;      // (max_seq_tok) owned by the generator
+    float *logp;         // (max_seq_tok)
+    int32_t *newer;      // (max_seq_tok) as in struct group
+    int64_t n_page;      // in its row of the table
+    int32_t n_ahead;     // tokens drawn for it in flights: 0 or 1
+    int32_t place[2];    // its place in each flight; -1: none
+};
+struct flight {
+    int64_t n;             // rows it was launched with; 0: no flight
+    int64_t version;       // of the weights that draw
+    int32_t *now;          // (max_seq) which row stands at each place; -1: gone
+    const void *result;    // where its tokens arrive on the host
+    struct mark *landed;
+};
+struct entry_list {
+    struct entry *first, *last;
+    int64_t n;
+};
+/* A decode step of a fixed number of rows, recorded where the device can: unused rows are marked as no sequence. The first step
+ * of a size runs as it is, so that whatever the operations set up once is there; the second is recorded. */
+#define DECODE_GRAPH_MAX 48
+struct decode_graph {
+    int64_t n_row;
+    struct graph *graph;    // NULL: not recorded yet
+};
+struct generator {
+    struct generator_config config;
+    struct device *dev;    // the model's
+    struct model_run *run;
+    struct kv_pool *kv;
+    struct pagedkv pages;
+    int64_t vocab, max_page;    // max_page: pages of the longest sequence
+    struct entry_list waiting;
+    struct entry_list running;    // started, in order of start
+    struct entry *partial;        // the started entry with samples to admit, or NULL
+    struct group **finished;      // ring of finished_cap
+    int64_t finished_first, finished_n, finished_cap;
+    struct row *row;    // (max_seq)
+    int64_t n_run;
+    bool behind;    // the host looks at a step's tokens after it has launched the next
+    struct flight flight[2];
+    int last_flight;                         // the one launched last
+    struct mirror step;                      // what a step tells the device; the pieces below lie in it, at these places of its host side
+    int32_t *token, *pos, *slot, *kv_len;    // (max_seq) as in struct decode_batch
+    int32_t *from;                           // (max_seq) which row of prefill_logits a new sample starts from, or which place of the
+                                             // last flight a row has its token from
+    int32_t *copy_dst, *copy_src;            // (max_seq) pages to copy before the step
+    struct sample_row *sample;               // (max_seq)
+    int64_t n_copy;
+    int32_t *page_of;          // (max_seq, max_page) each row's pages in order
+    struct mirror table;       // the same, as sent
+    bool table_changed;        // since it was sent
+    struct mirror result;      // (2, max_seq): sampled ids, then their log-probs
+    int32_t *prefill_token;    // (max_tok) host: the packed prompts of one prefill
+    int32_t *prefill_cu;       // (PREFILL_SEQ_MAX + 1) host
+    int32_t *prefill_table;    // (PREFILL_SEQ_MAX, max_page) host
+    struct entry *batch[PREFILL_SEQ_MAX];
+    int64_t max_tok;          // tokens of one prefill
+    float *logits;            // (max_seq, vocab) device
+    float *prefill_logits;    // (PREFILL_SEQ_MAX, vocab) device
+    float *saved;             // (vocab) device: first logits of partial
+    float *logits_host;       // (vocab) where watch looks at a device's logits; NULL: nobody watches, or the device's are the host's
+    struct generator_stats stats;
+    int64_t version;
+    struct decode_graph graph[DECODE_GRAPH_MAX];
+    int n_graph;
+};
+
+/* (max_page) row i's pages in order. */
+static inline int32_t *row_table(const struct generator *g, int64_t i)
+{
+    return g->page_of + i * g->max_page;
+}
+
+/* ---- generator.c: items in and out ---- */
+void entries_push(struct entry_list *l, struct entry *e);
+void entries_remove(struct entry_list *l, struct entry *e);
+/* The pages that a sample needs besides the full ones of its prompt, and those that starting the item takes. */
+int64_t item_sample_pages(const struct generator *g, const struct generator_item *spec);
+int64_t item_start_pages(const struct generator *g, const struct generator_item *spec);
+/* All samples of e have ended: its group waits in the ring of finished ones, and e is gone. */
+bool entry_finish(struct generator *g, struct entry *e, struct error *err);
+void entry_pages_drop(struct generator *g, struct entry *e);    // the prompt's, when e holds them
+/* Point the pieces of a step's message into its host side of now; one block, so that one copy carries it. Returns its size. */
+size_t generator_step_pieces(struct generator *g);
+
+/* ---- generator_step.c: a round; generator_step itself ---- */
+/* Take row i out and give its pages back; the last row takes its place. */
+void row_remove(struct generator *g, int64_t i);

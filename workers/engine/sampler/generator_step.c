@@ -1,0 +1,485 @@
+/* generator_step.c - one round of the generator: admit rows, run prompts, decode and sample */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/ops.h"
+#include "protocol/base/clock.h"
+#include "workers/engine/sampler/generator_parts.h"
+#include "workers/engine/text/tokenizer.h"
+
+/* ---- rows ---- */
+/* Admit e's next sample as the last row, with its pages; false when there is no room. A page that it must copy from
+ * the prompt is noted for copies_run. */
+static bool row_admit(struct generator *g, struct entry *e)
+{
+    const struct generator_item *spec = &e->spec;
+    int64_t n_own = item_sample_pages(g, spec);
+    bool has_tail = e->n_page > e->n_full, last = e->n_admitted == spec->n_sample - 1;
+    if (g->n_run == g->config.max_seq)
+        return false;
+    int32_t *table = row_table(g, g->n_run);
+    int64_t n_taken_over = has_tail && last ? 1 : 0;
+    if (!pagedkv_take(&g->pages, table + e->n_full + n_taken_over, n_own - n_taken_over))
+        return false;
+    memcpy(table, e->page, (size_t)e->n_full * sizeof *table);
+    pagedkv_share(&g->pages, e->page, e->n_full);
+    if (n_taken_over) {
+        table[e->n_full] = e->page[e->n_full];
+        pagedkv_share(&g->pages, &e->page[e->n_full], 1);
+    } else if (has_tail) {
+        g->copy_dst[g->n_copy] = table[e->n_full];
+        g->copy_src[g->n_copy++] = e->page[e->n_full];
+    }
+    struct row *r = &g->row[g->n_run++];
+    r->entry = e;
+    r->sample = e->n_admitted++;
+    r->n_tok = 0;
+    r->n_ahead = 0;
+    r->place[0] = r->place[1] = -1;
+    r->n_page = e->n_full + n_own;
+    g->table_changed = true;
+    if (last)
+        entry_pages_drop(g, e);
+    return true;
+}
+
+/* Row i has moved there from elsewhere (now: i), or goes (now: -1): tell the flights. */
+static void row_moved(struct generator *g, int64_t i, int32_t now)
+{
+    for (int f = 0; f < 2; f++)
+        if (g->row[i].place[f] >= 0)
+            g->flight[f].now[g->row[i].place[f]] = now;
+}
+
+/* Take row i out, its pages free; the last row moves to its place. */
+void row_remove(struct generator *g, int64_t i)
+{
+    pagedkv_drop(&g->pages, row_table(g, i), g->row[i].n_page);
+    int64_t last = --g->n_run;
+    row_moved(g, i, -1);
+    if (i == last)
+        return;
+    struct row gone = g->row[i];
+    g->row[i] = g->row[last];
+    g->row[last] = gone;    // its buffers are kept
+    row_moved(g, i, (int32_t)i);
+    memcpy(row_table(g, i), row_table(g, last), (size_t)g->row[i].n_page * sizeof(int32_t));
+    g->table_changed = true;
+}
+
+/* Has the newest token completed the stop string? Only text with the newest token in it can, so as many tokens as
+ * the string has bytes are looked at; an earlier occurrence would have ended the sample. */
+static bool stop_string_found(const struct generator *g, const struct row *r, const char *stop)
+{
+    size_t stop_len = strlen(stop), len;
+    const uint8_t *newest = tokenizer_bytes(g->config.tokenizer, r->token[r->n_tok - 1], &len);
+    if (!newest || !memchr(newest, stop[stop_len - 1], len))
+        return false;
+    char text[1024];    // the end of the text, newest token first, filled from the back
+    size_t have = 0;
+    for (int64_t i = r->n_tok - 1; i >= 0 && have < stop_len - 1 + len && have < sizeof text; i--) {
+        size_t n;
+        const uint8_t *bytes = tokenizer_bytes(g->config.tokenizer, r->token[i], &n);
+        if (!bytes)
+            continue;
+        size_t take = MIN(n, sizeof text - have);
+        memcpy(text + sizeof text - have - take, bytes + n - take, take);
+        have += take;
+    }
+    return memmem(text + sizeof text - have, have, stop, stop_len) != NULL;
+}
+
+/* Append what was sampled for row i; true when that ends the sample, then finish says how. */
+static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, int64_t version, const float *logits,
+                      enum finish_reason *finish)
+{
+    struct row *r = &g->row[i];
+    const struct sampling *s = &r->entry->spec.sampling;
+    r->token[r->n_tok] = id;
+    r->newer[r->n_tok] = (int32_t)(version - r->entry->version);
+    r->logp[r->n_tok++] = logp;
+    bool is_stop = s->stop_string[0] && stop_string_found(g, r, s->stop_string);
+    for (int32_t k = 0; !s->ignore_eos && !is_stop && k < s->n_stop_token; k++)
+        is_stop = id == s->stop_token[k];
+    struct drawn drawn = { .prompt_row = r->entry->spec.prompt_row,
+                           .sample = r->sample,
+                           .id = id,
+                           .logp = logp,
+                           .version = version,
+                           .is_last = is_stop || r->n_tok == s->max_new_tok,
+                           .is_stop = is_stop,
+                           .logits = logits };
+    if (g->config.watch && g->config.watch(g->config.watch_ctx, &drawn) && !drawn.is_last)
+        is_stop = drawn.is_last = true;
+    *finish = is_stop ? FINISH_STOP : FINISH_LENGTH;
+    return drawn.is_last;
+}
+
+static bool row_end(struct generator *g, int64_t i, enum finish_reason finish, struct error *err)
+{
+    struct row *r = &g->row[i];
+    struct entry *e = r->entry;
+    struct ended *d = &e->ended[r->sample];
+    size_t n = (size_t)r->n_tok;
+    d->token = malloc(n * (2 * sizeof(int32_t) + sizeof(float)));
+    if (!d->token)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a sample of %zu tokens", n);
+    d->logp = (float *)(d->token + n);
+    d->newer = (int32_t *)(d->logp + n);
+    d->n_tok = r->n_tok;
+    d->finish = finish;
+    memcpy(d->token, r->token, n * sizeof(int32_t));
+    memcpy(d->logp, r->logp, n * sizeof(float));
+    memcpy(d->newer, r->newer, n * sizeof(int32_t));
+    row_remove(g, i);
+    return ++e->n_ended < e->spec.n_sample || entry_finish(g, e, err);
+}
+
+/* How the next token of a row is sampled. */
+static struct sample_row sample_of(const struct row *r)
+{
+    const struct generator_item *spec = &r->entry->spec;
+    return (struct sample_row){
+        .seed = spec->seed[r->sample],
+        .item = spec->item,
+        .sample = spec->first_sample + r->sample,
+        .pos = (int32_t)(spec->n_prompt + r->n_tok + r->n_ahead),
+        .temperature = spec->sampling.temperature,
+        .top_p = spec->sampling.top_p,
+        .min_p = spec->sampling.min_p,
+        .top_k = spec->sampling.top_k,
+    };
+}
+
+/* Draw n tokens from logits (n, vocab) with the first n rows of sample. */
+static bool sample_run(struct generator *g, const float *logits, int64_t n, struct error *err)
+{
+    int32_t *id = g->result.dev;
+    return OP(g->dev, err, sample_fwd, .id = id, .logp = (float *)id + g->config.max_seq, .logits = logits,
+              .row = mirror_dev(&g->step, g->sample), .n = n, .vocab = g->vocab, .n_live = model_n_live(g->config.model));
+}
+
+/* What was just launched draws a token for rows row0 .. n_run - 1, and for nobody where there is none. */
+static bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int64_t version, struct error *err)
+{
+    int next = 1 - g->last_flight;
+    struct flight *f = &g->flight[next];
+    BUG_IF(f->n > 0, "a third flight of %" PRId64 " rows", f->n);
+    if (!mirror_down(g->dev, &g->result, err) || !mark_set(g->dev, f->landed, err))
+        return false;
+    for (int64_t p = 0; p < n_place; p++) {
+        struct row *r = &g->row[row0 + p];
+        bool draws = r->n_tok + r->n_ahead < r->entry->spec.sampling.max_new_tok;
+        f->now[p] = draws ? (int32_t)(row0 + p) : -1;
+        r->place[next] = draws ? (int32_t)p : -1;
+        r->n_ahead += draws;
+    }
+    f->n = n_place;
+    f->version = version;
+    f->result = g->result.host;
+    mirror_flip(&g->result);
+    g->last_flight = next;
+    return true;
+}
+
+/* The logits at a place of the flight that has just landed, on the host. Nothing has been launched since (rows_decode). */
+static bool logits_fetch(struct generator *g, int64_t place, const float **out, struct error *err)
+{
+    size_t n_bytes = (size_t)g->vocab * sizeof(float);
+    const float *row = g->logits + place * g->vocab;
+    *out = row;
+    if (g->dev->host_memory)
+        return true;
+    *out = g->logits_host;
+    return mem_copy(g->dev, g->logits_host, row, n_bytes, COPY_D2H, err) && device_sync(g->dev, err);
+}
+
+/* Wait for a flight, append its tokens to their rows, and end the samples that are complete. */
+static bool flight_collect(struct generator *g, int index, struct error *err)
+{
+    struct flight *f = &g->flight[index];
+    int64_t n = f->n;
+    if (n == 0)
+        return true;
+    f->n = 0;
+    if (!mark_wait(g->dev, f->landed, err))
+        return false;
+    const int32_t *id = f->result;
+    const float *logp = (const float *)id + g->config.max_seq;
+    for (int64_t p = n - 1; p >= 0; p--) {
+        enum finish_reason finish;
+        int64_t i = f->now[p];
+        if (i < 0)
+            continue;
+        g->row[i].place[index] = -1;
+        g->row[i].n_ahead--;
+        g->stats.n_decode_tok++;
+        if (!isfinite(logp[p]))
+            return error_set(err, ERR_DATA,
+                             "item %" PRId64 ": the log-prob of a sampled token is %g; the weights hold numbers that "
+                             "are not finite",
+                             g->row[i].entry->spec.item, (double)logp[p]);
+        const float *logits = NULL;
+        if (g->row[i].entry->spec.keep_logits && !logits_fetch(g, p, &logits, err))
+            return false;
+        if (row_token(g, i, id[p], logp[p], f->version, logits, &finish) && !row_end(g, i, finish, err))
+            return false;
+    }
+    return true;
+}
+
+/* Both, the older one first. */
+static bool flights_collect(struct generator *g, struct error *err)
+{
+    return flight_collect(g, 1 - g->last_flight, err) && flight_collect(g, g->last_flight, err);
+}
+
+/* Send the step's message, with the page tables if they have changed. */
+static bool step_send(struct generator *g, struct error *err)
+{
+    if (!mirror_up(g->dev, &g->step, err))
+        return false;
+    mirror_flip(&g->step);
+    generator_step_pieces(g);
+    if (!g->table_changed)
+        return true;
+    memcpy(g->table.host, g->page_of, (size_t)(g->n_run * g->max_page) * sizeof *g->page_of);
+    if (!mirror_up(g->dev, &g->table, err))
+        return false;
+    mirror_flip(&g->table);
+    g->table_changed = false;
+    return true;
+}
+
+/* Draw the first tokens of the new rows row0 .. n_run - 1; from[] says which row of table, of weights of this version, each
+ * starts from. Copies the prompt pages they need. */
+static bool rows_start(struct generator *g, int64_t row0, const float *table, int64_t n_table, int64_t version, struct error *err)
+{
+    int64_t n = g->n_run - row0, n_copy = g->n_copy;
+    g->n_copy = 0;
+    if (n == 0)
+        return true;
+    for (int64_t i = 0; i < n; i++)
+        g->sample[i] = sample_of(&g->row[row0 + i]);
+    if (!step_send(g, err))
+        return false;
+    if (n_copy && !kv_pool_copy(g->kv, mirror_dev(&g->step, g->copy_dst), mirror_dev(&g->step, g->copy_src), n_copy, err))
+        return false;
+    return OP(g->dev, err, rows_gather, .y = g->logits, .table = table, .row = mirror_dev(&g->step, g->from), .n = n, .n_row = n_table,
+              .d = g->vocab, .dtype = DT_F32)
+           && sample_run(g, g->logits, n, err) && flight_start(g, row0, n, version, err) && flights_collect(g, err);
+}
+
+/* ---- a step ---- */
+/* Admit samples of the started item that had no room before. */
+static bool partial_admit(struct generator *g, struct error *err)
+{
+    int64_t row0 = g->n_run;
+    struct entry *e = g->partial;
+    while (e->n_admitted < e->spec.n_sample && row_admit(g, e))
+        g->from[g->n_run - 1 - row0] = 0;
+    if (e->n_admitted == e->spec.n_sample)
+        g->partial = NULL;
+    return rows_start(g, row0, g->saved, 1, e->version, err);
+}
+
+/* Take as many waiting items as have room, with the pages of their prompts; returns how many are in batch. */
+static int64_t batch_collect(struct generator *g, int64_t *n_tok)
+{
+    int64_t n = 0, n_row = g->n_run;
+    int64_t promised = 0;    // pages that the samples of the items before will take
+    *n_tok = 0;
+    for (struct entry *e; (e = g->waiting.first) && n < PREFILL_SEQ_MAX && n_row < g->config.max_seq; n++) {
+        if (n > 0 && *n_tok + e->spec.n_prompt > g->config.prefill_tok)
+            break;
+        if (item_start_pages(g, &e->spec) + promised > g->pages.n_free)
+            break;
+        e->n_page = pagedkv_pages(&g->pages, e->spec.n_prompt);
+        e->n_full = e->spec.n_prompt / g->pages.page_tok;
+        e->held = pagedkv_take(&g->pages, e->page, e->n_page);
+        int64_t n_sample = MIN((int64_t)e->spec.n_sample, g->config.max_seq - n_row);
+        n_row += n_sample;
+        promised += n_sample * item_sample_pages(g, &e->spec);    // at most
+        *n_tok += e->spec.n_prompt;
+        g->batch[n] = e;
+        entries_remove(&g->waiting, e);
+        entries_push(&g->running, e);
+    }
+    return n;
+}
+
+/* Run the prompts of waiting items that have room, admit their samples and draw their first tokens. */
+static bool prompts_start(struct generator *g, struct error *err)
+{
+    int64_t n_tok, n = batch_collect(g, &n_tok), row0 = g->n_run, now = clock_ns();
+    if (n == 0)
+        return true;
+    int32_t at = 0;
+    for (int64_t i = 0; i < n; i++) {
+        struct entry *e = g->batch[i];
+        e->start_ns = now;
+        g->prefill_cu[i] = at;
+        memcpy(g->prefill_token + at, e->spec.prompt, (size_t)e->spec.n_prompt * sizeof *g->prefill_token);
+        memcpy(g->prefill_table + i * g->max_page, e->page, (size_t)e->n_page * sizeof *g->prefill_table);
+        at += (int32_t)e->spec.n_prompt;
+    }
+    g->prefill_cu[n] = at;
+    struct model_batch batch = { .n_seq = n, .n_tok = n_tok, .token = g->prefill_token, .cu_tok = g->prefill_cu };
+    if (!model_prefill(g->run, &batch, g->kv, g->prefill_table, g->max_page, g->prefill_logits, err))
+        return false;
+    for (int64_t i = 0; i < n; i++) {
+        struct entry *e = g->batch[i];
+        while (e->n_admitted < e->spec.n_sample && row_admit(g, e))
+            g->from[g->n_run - 1 - row0] = (int32_t)i;
+        if (e->n_admitted == e->spec.n_sample)
+            continue;
+        BUG_IF(i != n - 1, "item %" PRId64 " of a prefill has samples left but is not the last", e->spec.item);
+        g->partial = e;
+        if (!mem_copy(g->dev, g->saved, g->prefill_logits + i * g->vocab, (size_t)g->vocab * sizeof(float), COPY_D2D, err))
+            return false;
+    }
+    bool ok = rows_start(g, row0, g->prefill_logits, n, g->version, err);
+    g->stats.prefill_s += (double)(clock_ns() - now) * 1e-9;
+    return ok;
+}
+
+/* Rows of the recorded step that serves n: few sizes, little waste. */
+static int64_t graph_rows(int64_t n)
+{
+    int64_t rows = 1;
+    if (n > 8) {
+        int64_t step = n <= 64 ? 8 : n <= 256 ? 32 : n <= 1024 ? 128 : 1024;
+        return (n + step - 1) / step * step;
+    }
+    while (rows < n)
+        rows *= 2;
+    return rows;
+}
+
+/* Decode and draw for batch->n rows, by the recorded step of that size where there is one. */
+static bool step_launch(struct generator *g, const struct decode_batch *batch, struct error *err)
+{
+    struct decode_graph *d = NULL;
+    bool may_record = g->dev->can_capture && !g->dev->trace;
+    for (int i = 0; may_record && !d && i < g->n_graph; i++)
+        if (g->graph[i].n_row == batch->n)
+            d = &g->graph[i];
+    if (d && d->graph)
+        return graph_launch(g->dev, d->graph, err);
+    if (!d && may_record && g->n_graph < DECODE_GRAPH_MAX)
+        g->graph[g->n_graph++] = (struct decode_graph){ .n_row = batch->n };
+    if (d && !graph_begin(g->dev, err))
+        return false;
+    bool ok = model_decode(g->run, batch, g->kv, g->logits, err) && sample_run(g, g->logits, batch->n, err);
+    if (!d)
+        return ok;
+    struct error ignored;    // a recording that went wrong is ended all the same; err says why
+    d->graph = graph_end(g->dev, ok ? err : &ignored);
+    return ok && d->graph && graph_launch(g->dev, d->graph, err);
+}
+
+/* Row i's part of a decode step's message; false: it needs no further token, so it is not in the step. */
+static bool row_fill(struct generator *g, int64_t i)
+{
+    const struct row *r = &g->row[i];
+    int64_t page_tok = g->pages.page_tok;
+    if (r->n_tok + r->n_ahead >= r->entry->spec.sampling.max_new_tok) {
+        g->token[i] = g->pos[i] = g->kv_len[i] = g->from[i] = 0;
+        g->slot[i] = -1;
+        g->sample[i] = (struct sample_row){ 0 };
+        return false;
+    }
+    int64_t pos = r->entry->spec.n_prompt + r->n_tok + r->n_ahead - 1;
+    g->token[i] = r->token[r->n_tok - 1];
+    g->from[i] = r->place[g->last_flight];
+    g->pos[i] = (int32_t)pos;
+    g->slot[i] = (int32_t)(row_table(g, i)[pos / page_tok] * page_tok + pos % page_tok);
+    g->kv_len[i] = (int32_t)pos + 1;
+    g->sample[i] = sample_of(r);
+    return true;
+}
+
+/* One token more for every row: launch it, then look at the tokens of the step before, or with the host not behind at
+ * its own. */
+static bool rows_decode(struct generator *g, struct error *err)
+{
+    int32_t longest = 0;
+    int64_t n_drawn = 0, n_ahead = 0;
+    bool behind = g->behind;
+    for (int64_t i = 0; i < g->n_run; i++) {
+        behind = behind && !g->row[i].entry->spec.keep_logits;    // the next step would write over the logits
+        if (!row_fill(g, i))
+            continue;
+        n_drawn++;
+        n_ahead += g->row[i].n_ahead;
+        longest = MAX(longest, g->kv_len[i]);
+    }
+    if (n_drawn == 0)
+        return flights_collect(g, err);
+    BUG_IF(n_ahead != 0 && n_ahead != n_drawn, "%" PRId64 " of %" PRId64 " rows are in flight", n_ahead, n_drawn);
+    int64_t n_row = g->dev->can_capture ? MIN(graph_rows(g->n_run), g->config.max_seq) : g->n_run;
+    for (int64_t i = g->n_run; i < n_row; i++) {
+        g->token[i] = g->pos[i] = g->kv_len[i] = g->from[i] = 0;
+        g->slot[i] = -1;
+        g->sample[i] = (struct sample_row){ 0 };
+    }
+    if (!step_send(g, err))
+        return false;
+    struct decode_batch batch = {
+        .n = n_row,
+        .token = mirror_dev(&g->step, g->token),
+        .pos = mirror_dev(&g->step, g->pos),
+        .slot = mirror_dev(&g->step, g->slot),
+        .kv_len = mirror_dev(&g->step, g->kv_len),
+        .page = g->table.dev,
+        .max_page = g->max_page,
+        .max_kv = g->dev->can_capture ? 0 : longest,
+    };
+    // 4 bytes are 4 bytes: ids are picked as floats would be
+    if (n_ahead > 0
+        && !OP(g->dev, err, rows_gather, .y = mirror_dev(&g->step, g->token), .table = g->result.dev, .row = mirror_dev(&g->step, g->from),
+               .n = n_row, .n_row = g->config.max_seq, .d = 1, .dtype = DT_F32))
+        return false;
+    return step_launch(g, &batch, err) && flight_start(g, 0, g->n_run, g->version, err)
+           && (behind ? flight_collect(g, 1 - g->last_flight, err) : flights_collect(g, err));
+}
+
+/* Is there room for a sample of the started item, or for the first waiting one? */
+static bool admission_possible(const struct generator *g)
+{
+    if (g->n_run == g->config.max_seq)
+        return false;
+    if (g->partial)
+        return item_sample_pages(g, &g->partial->spec) - 1 <= g->pages.n_free;    // the last sample may take one page over
+    return g->waiting.n > 0 && item_start_pages(g, &g->waiting.first->spec) <= g->pages.n_free;
+}
+
+static bool step_run(struct generator *g, struct error *err)
+{
+    if (admission_possible(g)) {
+        if (!flights_collect(g, err))
+            return false;
+        if (g->partial && !partial_admit(g, err))
+            return false;
+        if (!g->partial && !prompts_start(g, err))
+            return false;
+    }
+    if (g->n_run == 0)
+        return true;
+    int64_t start = clock_ns();
+    bool ok = rows_decode(g, err);
+    g->stats.decode_s += (double)(clock_ns() - start) * 1e-9;
+    return ok;
+}
+
+bool generator_step(struct generator *g, struct error *err)
+{
+    if (generator_idle(g))
+        return true;
+    g->stats.n_step++;
+    if (step_run(g, err))
+        return true;
+    generator_clear(g);
+    return false;
+}
