@@ -104,7 +104,7 @@ try() {
     stage quickstart enter examples/quickstart.sh --yes --batch -- --max_steps 3 || return 1
     stage tests enter "${tests[@]}" || return 1
     stage package enter bash -euxc "
-        apt-get install -y --no-install-recommends dpkg-dev
+        apt-get install -y --no-install-recommends dpkg-dev file
         cmake --build --preset release --target package
         apt-get install -y --no-install-recommends ./build/release/rollcall_*.deb
         cd /tmp

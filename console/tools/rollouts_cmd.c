@@ -13,6 +13,8 @@
 #include "protocol/run/group_msg.h"
 #include "workers/engine/sampler/eval.h"
 #include "protocol/run/rollout_file.h"
+#include "protocol/run/journal.h"
+#include "protocol/run/prompt_lines.h"
 
 /* Sample 0 of a prompt, for the log. */
 struct log_text {
@@ -21,7 +23,8 @@ struct log_text {
     char *text;       // owned
 };
 struct rollouts {
-    int64_t step, item, row, every;
+    int64_t step, item, row, on_line, every;
+    struct buf lines;    // where the prompts stand (prompt_lines.h); empty: not known
     bool ids, log;
     char path[4200];
     struct buf line;
@@ -63,6 +66,8 @@ static bool sample_print(struct rollouts *r, const struct mval *map, const struc
     json_t *json = json_pack("{s:I, s:I, s:I, s:I, s:i, s:f}", "item", (json_int_t)g->item, "row", (json_int_t)g->prompt_row,
                              "rollout_step", (json_int_t)g->rollout_step, "version", (json_int_t)g->weight_version, "sample", (int)i,
                              "temperature", (double)g->temperature);
+    int64_t on_line = prompt_line(&r->lines, g->prompt_row);
+    json_object_set_new(json, "line", on_line > 0 ? json_integer(on_line) : json_null());
     json_object_set_new(json, "prompt", text_field(map, "prompt_text"));
     json_object_set_new(json, "text", text_field(mval_at(mval_get(map, "samples"), i), "text"));
     json_object_set_new(json, "n_tok", json_integer(s->n_tok));
@@ -108,7 +113,7 @@ static bool record_take(struct rollouts *r, const struct buf *record, struct err
     struct group *g = in.type == MSG_GROUP ? group_read(in.root, err) : NULL;
     bool ok = g != NULL || (in.type != MSG_GROUP && error_set(err, ERR_DATA, "a record is no rollout group"));
     bool wanted = ok && (r->step < 0 || g->rollout_step == r->step) && (r->item < 0 || g->item == r->item)
-                  && (r->row < 0 || g->prompt_row == r->row);
+                  && (r->row < 0 || g->prompt_row == r->row) && (r->on_line < 0 || prompt_line(&r->lines, g->prompt_row) == r->on_line);
     if (wanted && r->log)
         ok = text_keep(r, in.root, g, err);
     for (int32_t i = 0; ok && wanted && !r->log && i < g->n_sample; i++)
@@ -163,14 +168,29 @@ static bool file_find(struct rollouts *r, const char *name, struct error *err)
     return fits || error_set(err, ERR_USAGE, "the path '%.100s...' is too long", name);
 }
 
+/* Where the prompts stand is in the journal of the run, if that is what was named. */
+static bool lines_find(struct rollouts *r, const char *name, struct error *err)
+{
+    struct error why;
+    bool found = false;
+    struct journal *j = path_is_dir(name) ? journal_open_reader(name, &why) : NULL;
+    bool ok = !j || journal_value_get(j, "lines", &r->lines, &found, err);
+    journal_close(j);
+    if (ok && r->on_line >= 0 && r->lines.len == 0)
+        ok = error_set(err, ERR_NOT_FOUND,
+                       "where the prompts stand in the dataset's file is not known for '%s'; --row counts those that are used", name);
+    return ok;
+}
+
 static bool rollouts_cmd(int argc, char **argv, struct error *err)
 {
-    struct rollouts r = { .step = -1, .item = -1, .row = -1, .every = 20 };
+    struct rollouts r = { .step = -1, .item = -1, .row = -1, .on_line = -1, .every = 20 };
     const char *operand[1];
     struct cli_option options[] = {
         { "step", NULL, CLI_I64, &r.step, "N", "only rollout step N" },
         { "item", NULL, CLI_I64, &r.item, "N", "only item N" },
-        { "row", NULL, CLI_I64, &r.row, "N", "only the prompt whose row is N" },
+        { "line", NULL, CLI_I64, &r.on_line, "N", "only the prompt on line N of the dataset's file, from 1" },
+        { "row", NULL, CLI_I64, &r.row, "N", "only prompt N of those that are used, from 0" },
         { "ids", NULL, CLI_FLAG, &r.ids, NULL, "with prompt_ids, ids and logprobs" },
         { "log", NULL, CLI_FLAG, &r.log, NULL, "{\"train_step\":N,\"rollout\":[TEXT...]}: sample 0 of each prompt" },
         { "every", NULL, CLI_I64, &r.every, "N", "with --log: optimizer steps between two lines (default 20)" },
@@ -196,7 +216,7 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
         return error_set(err, ERR_USAGE, "the run's directory or a rollout file is needed");
     if (r.every < 1)
         return error_set(err, ERR_USAGE, "--every is %" PRId64 "; it must be at least 1", r.every);
-    TRY(file_find(&r, operand[0], err));
+    TRY(file_find(&r, operand[0], err) && lines_find(&r, operand[0], err));
     TRY((reader = rollout_reader_new(r.path, err)) != NULL);
     for (;;) {
         struct error why = { 0 };
@@ -227,6 +247,7 @@ out:
     free(r.text);
     buf_release(&record);
     buf_release(&r.line);
+    buf_release(&r.lines);
     return ok;
 }
 

@@ -35,7 +35,7 @@ struct sample {
 };
 struct group {
     int64_t item;              // the controller's number for this prompt in this run
-    int64_t prompt_row;        // line (from 0) of the prompt in the dataset
+    int64_t prompt_row;        // number of the prompt, from 0, among the usable ones (prompt_lines.h has their lines)
     int64_t rollout_step;      // when it was sampled, in logical time
     int64_t weight_version;    // optimizer steps of the weights that sampled it; free-running: of those that began it
     float temperature;         // the sampling settings it was made with

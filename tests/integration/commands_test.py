@@ -128,6 +128,24 @@ class Commands(RunCase):
         self.assertNotIn(5, rows[64:])    # what was issued already is not called back
         self.assertIn(6, rows[64:])
         self.assertTrue(any("line 8" in text for _, text in self.commands(run)))
+        # what was sampled is found by the same number
+        done = subprocess.run([ROLLCALL, "rollouts", run.dir, "--line", "9"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual({(r["line"], r["row"]) for r in found}, {(9, 6)})
+        with open(self.task.path("gaps.jsonl")) as f:
+            asked = json.loads(f.readlines()[8])["messages"][-1]["content"]
+        self.assertTrue(all(asked in r["prompt"] for r in found), asked)
+
+    def test_where_lines_are_left_out_in_too_many_places_a_quarantine_says_so(self):
+        with open(self.task.path("train.jsonl")) as f:
+            row = f.readline()
+        with open(self.task.path("holes.jsonl"), "w") as f:
+            f.writelines([row, "\n"] * 65537)
+        run = self.start("--num-episodes", "1000", "--dataset", self.task.path("holes.jsonl"))
+        done = run.ctl("quarantine", "1")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("unusable lines in more than 65536 places", done.stderr)
 
     def test_a_limit_that_passes_names_who_is_late(self):
         run = self.start()

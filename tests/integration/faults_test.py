@@ -10,11 +10,11 @@ import sqlite3
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Holds, Run, Task, written
+from run_tools import LIMIT, ROLLCALL, Holds, Run, Task, built, written
 
 STEPS = 12
 FULL = "disk is full|No space left"
-PRELOAD = os.path.join(os.path.dirname(ROLLCALL), "tests/faults_preload.so")
+PRELOAD = built("faults_preload.so")
 
 
 class Faults(unittest.TestCase):

@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_wandb import FakeWandb
 from protobuf_read import fields
-from run_tools import Holds, LIMIT, ROLLCALL, Run, Task, written
+from run_tools import Holds, LIMIT, ROLLCALL, Run, Task, written, built
 
 KEY = "s3cretkeyOfTheLiveTest" + "0123456789" * 2
 
@@ -196,7 +196,7 @@ class LiveExport(unittest.TestCase):
         with open(clock, "wb") as f:
             f.write(struct.pack("<d", 0))
         env = dict(to(server.url, finish_s=80), FAKE_CLOCK=clock,
-                   LD_PRELOAD=os.path.join(os.path.dirname(ROLLCALL), "tests/libfake_clock.so"))
+                   LD_PRELOAD=built("libfake_clock.so"))
         # nothing is taken before the run has ended; then all of it, and after that nobody is told that it was the last
         server.faults = [{"path": "graphql", "hold": begin}, {"complete": True, "hold": end}]
         run = Run(task, "waiting", task.run_file(wandb="online", max_steps=4, project="proj"), env=env)

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 import unittest
-from run_tools import Holds, LIMIT, ROLLCALL, ROOT, Run, RunCase, written
+from run_tools import Holds, LIMIT, ROLLCALL, ROOT, Run, RunCase, built, written
 
 STEPS = 12
 DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # a terminal: waits for texts, presses keys
@@ -249,7 +249,7 @@ class Nodes(RunCase):
         path = self.task.path(name.replace(" ", "-"))
         with open(path, "w") as f:
             f.write(f"count 1\ngpu.0.name {name}\ngpu.0.temp 64\n")
-        return {"RC_NVML_LIBRARY": os.path.join(os.path.dirname(ROLLCALL), "tests/libfake_nvml.so"), "FAKE_NVML": path}
+        return {"RC_NVML_LIBRARY": built("libfake_nvml.so"), "FAKE_NVML": path}
 
     def test_each_side_tells_its_own_hosts_and_gpus_and_the_head_those_of_its_nodes_too(self):
         port = free_port()

@@ -78,6 +78,15 @@ class Task:
         self.tmp.cleanup()
 
 
+def built(name):
+    """The path of what the tests' build makes beside rollcall; says at once what is missing."""
+    path = os.path.join(os.path.dirname(ROLLCALL), "tests", name)
+    target = name.removeprefix("lib").removesuffix(".so")
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"'{path}' is not built; cmake --build --preset release --target {target}")
+    return path
+
+
 class Holds:
     """Points where processes of a run are held (protocol/base/hold.h), so that a signal comes exactly there."""
 

@@ -8,10 +8,10 @@ import json, os, re, sqlite3, sys, time, unittest, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_wandb import FakeWandb
-from run_tools import LIMIT, ROLLCALL, Run, Task
+from run_tools import LIMIT, ROLLCALL, Run, Task, built
 
 KEY = "k" * 40
-LIBRARY = os.path.join(os.path.dirname(ROLLCALL), "tests/libfake_nvml.so")
+LIBRARY = built("libfake_nvml.so")
 FINE = """count 2
 gpu.0.name NVIDIA H200
 gpu.0.bus 00000000:5D:00.0

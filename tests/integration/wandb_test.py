@@ -5,6 +5,7 @@ tags: asan limit=300
 import glob, json, math, mmap, os, pty, re, resource, signal, sqlite3, struct, subprocess, sys, tempfile, time, unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from run_tools import built
 from fake_wandb import FakeWandb
 from protobuf_read import fields
 
@@ -474,7 +475,7 @@ class Wandb(unittest.TestCase):
         clock = os.path.join(self.tmp.name, "clock")
         with open(clock, "wb") as f:
             f.write(struct.pack("<d", 0))
-        self.env.update(FAKE_CLOCK=clock, LD_PRELOAD=os.path.join(os.path.dirname(ROLLCALL), "tests/libfake_clock.so"),
+        self.env.update(FAKE_CLOCK=clock, LD_PRELOAD=built("libfake_clock.so"),
                         WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS="2")    # as the real client's
         self.run_.steps(1, 100)
         self.run_.live(True)

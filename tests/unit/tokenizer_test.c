@@ -198,6 +198,9 @@ static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state
     } cases[] = {
         {"{" REST MODEL "}", NULL},
         {"{" REST "\"added_tokens\":[{\"id\":3,\"content\":\"<x>\"}]," MODEL "}", NULL},
+        {"{" REST MODEL "} \n\t", NULL},
+        {"{" REST MODEL "}\n}", "t.json:2: there is more after the end of the JSON document"},
+        {"{" REST MODEL "}{}", "t.json:1: there is more after the end"},
         {"", "t.json:1: the text ends where '{' is expected"},
         {"{\n\n\"a\":[1,}", "t.json:3: a value is expected"},
         {"{" REST "\"model\":{\"type\":\"Unigram\"}}", "Unigram"},

@@ -133,8 +133,9 @@ struct controller {
     struct ledger *ledger;       // NULL until n_row is known
     int64_t n_row;
     int64_t rebuild_step, rebuild_item;    // where a journal that was made again begins (journal_rebuild.h); 0: it never was
-    struct buf lines;                      // int64 pairs (prompt, line of the data's file), as done has them; empty: not told
-    struct buf line_files;                 // of data in several files: first lines and paths, as done has them
+    struct buf lines;                      // where the prompts stand (prompt_lines.h)
+    bool lines_told;
+    struct buf line_files;    // of data in several files: first lines and paths, as done has them
     enum run_state state;
     enum pause_depth pause;    // wanted
     char reason[1024];

@@ -10,6 +10,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/run/prompt_lines.h"
 #include "protocol/run/resume_flags.h"
 #include "workers/controller/controller.h"
 
@@ -352,33 +353,11 @@ bool orders_resumed_apply(struct controller *c, struct error *err)
 
 /* ---- prompts and the lines of the data's file that they stand on ---- */
 
-/* The pair at or before which x is found in column k (both columns ascend); NULL: none. */
-static const int64_t *line_pair(const struct controller *c, int k, int64_t x)
-{
-    const int64_t *pair = (const int64_t *)(const void *)c->lines.data;
-    size_t low = 0, high = c->lines.len / (2 * sizeof *pair);
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        if (pair[2 * mid + (size_t)k] <= x)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low > 0 ? pair + 2 * (low - 1) : NULL;
-}
-
-static int64_t prompt_on_line(const struct controller *c, int64_t line)
-{
-    const int64_t *p = line_pair(c, 1, line), *end = (const int64_t *)(const void *)(c->lines.data + c->lines.len);
-    int64_t row = p ? p[0] + (line - p[1]) : -1;
-    return p && row < (p + 2 < end ? p[2] : c->n_row) ? row : -1;
-}
-
 void line_write(const struct controller *c, struct msg_out *m, const struct mval *row)
 {
-    const int64_t *p = line_pair(c, 0, mval_i64(row, -1));
-    if (p)
-        msg_i64(m, "line", p[1] + (mval_i64(row, -1) - p[0]));
+    int64_t line = prompt_line(&c->lines, mval_i64(row, -1));
+    if (line > 0)
+        msg_i64(m, "line", line);
 }
 
 /* A line by the file that it stands in: " ('PATH', line or row N)", "" when there is but one. Returns out. */
@@ -412,8 +391,9 @@ bool lines_take(struct controller *c, const struct mval *told, const struct mval
         if (!transaction(c, err) || !journal_value_put(c->journal, "line_files", list, files_len, err))
             return false;
     }
-    if (!pair || len % (2 * sizeof(int64_t)) != 0 || (len == c->lines.len && memcmp(c->lines.data, pair, len) == 0))
+    if (!pair || len % (2 * sizeof(int64_t)) != 0 || (c->lines_told && len == c->lines.len && memcmp(buf_text(&c->lines), pair, len) == 0))
         return true;
+    c->lines_told = true;
     buf_clear(&c->lines);
     if (!buf_add(&c->lines, pair, len))
         return error_set(err, ERR_NO_MEMORY, "no memory for where the prompts stand");
@@ -426,9 +406,15 @@ static void quarantine_command(struct controller *c, struct request *r, const ch
     struct buf list = BUF_INIT;
     char text[640], where[512];
     bool found, ok = false;
-    int64_t line = mval_i64(mval_get(args, "line"), -1), row = prompt_on_line(c, line);
-    if (!c->ledger || c->lines.len == 0)
+    int64_t line = mval_i64(mval_get(args, "line"), -1), row = prompt_on_line(&c->lines, c->n_row, line);
+    if (!c->ledger || !c->lines_told)
         error_set(&err, ERR_REFUSED, "no worker has loaded the data yet");
+    else if (c->lines.len == 0)
+        error_set(
+            &err, ERR_REFUSED,
+            "'%.600s' has unusable lines in more than %d places (blank, or with too long a prompt), so that its prompts cannot be found "
+            "by line; raise max_prompt_tokens, or leave these lines out of the file",
+            c->config.dataset, PROMPT_LINES_MAX);
     else if (row < 0)
         error_set(&err, ERR_USAGE,
                   "no prompt of this run stands on line %" PRId64 " of '%.600s': it is blank, its prompt is too long, or the "

@@ -591,10 +591,10 @@ bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
     if (!(c->ledger = ledger_load(c, n_row, -1, &r)))
         return false;
     c->n_row = n_row;
-    bool found;
     buf_clear(&c->lines);
+    bool found;
     buf_clear(&c->line_files);
-    return number_put(c, "n_row", n_row, err) && journal_value_get(c->journal, "lines", &c->lines, &found, err)
+    return number_put(c, "n_row", n_row, err) && journal_value_get(c->journal, "lines", &c->lines, &c->lines_told, err)
            && journal_value_get(c->journal, "line_files", &c->line_files, &found, err) && length_set(c, err)
            && (r.n_lost == 0 || groups_lost(c, r.n_lost, &r.lost, err)) && ledger_advance(c, err);
 }

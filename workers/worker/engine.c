@@ -101,6 +101,8 @@ int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max)
     int64_t n = 0, next = 0;
     struct engine_look look;
     engine_look(e, &look);
+    if (look.n_row == 0)
+        return -1;
     for (int64_t i = 0; i < look.n_row; i++, next++) {    // once n_row is shown, the prompts change no more
         int64_t line = dataset_line(e->prompts.data, e->prompts.usable[i]);
         if (i > 0 && line == next)

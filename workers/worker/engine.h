@@ -37,8 +37,8 @@ void engine_put(struct engine *e, struct task *t);         // takes t
 struct report *engine_take(struct engine *e);              // NULL: none waits
 void engine_scored(struct engine *e, struct report *r);    // an evaluation's group with its scores; takes r
 void engine_look(struct engine *e, struct engine_look *out);
-/* Where the usable prompts stand in the data's file: pairs (prompt from 0, its line from 1), one for each prompt whose line is
- * not the next one after its predecessor's. Returns how many of at most max, 0 before the first load or when there are more. */
+/* Where the usable prompts stand in the data's file, in pairs (prompt_lines.h). Returns how many of at most max; 0 when there are more, -1
+ * before the first load. */
 int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max);
 /* Of data in several files, append for each a line: the number of its first line among those of all, a blank, its path. */
 void engine_files(struct engine *e, struct buf *out);

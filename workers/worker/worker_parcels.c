@@ -8,12 +8,12 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/run/prompt_lines.h"
 #include "protocol/run/group_msg.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/worker/worker_parts.h"
 
 #define FILES_BYTES_MAX ((size_t)1 << 20)    // of the list of the data's files; a longer one is not told
-#define LINES_MAX 65536                      // gaps between the usable prompts of a file that are sent; with more, no lines are
 #define SCORE_LIMIT_MS 120000
 #define SCORE_TRIES 6    // then the samples are left out
 #define GROUP_LIMIT_MS 20000
@@ -221,8 +221,8 @@ void parcel_answered(struct worker_process *w, struct net_event *ev)
 /* Which line of the data's files each usable prompt stands on. */
 static void lines_write(struct worker_process *w, struct msg_out *m)
 {
-    int64_t(*pair)[2] = calloc(LINES_MAX, sizeof *pair), n = pair ? engine_lines(w->engine, pair, LINES_MAX) : 0;
-    if (n > 0)
+    int64_t(*pair)[2] = calloc(PROMPT_LINES_MAX, sizeof *pair), n = pair ? engine_lines(w->engine, pair, PROMPT_LINES_MAX) : -1;
+    if (n >= 0)
         msg_bin(m, "lines", pair, (size_t)n * sizeof *pair);
     free(pair);
     struct buf files = { .max = FILES_BYTES_MAX };

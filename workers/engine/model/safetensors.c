@@ -124,7 +124,7 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
     if (len > HEADER_BYTES_MAX)
         return error_set(err, ERR_DATA, "'%s': a header of %" PRIu64 " bytes is too large", path, len);
     json_error_t je;
-    f->header = json_text_read((const char *)f->map.data + 8, (size_t)len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &je);
+    f->header = json_text_read((const char *)f->map.data + 8, (size_t)len, JSON_REJECT_DUPLICATES, &je);
     if (!json_is_object(f->header))
         return error_set(err, f->header ? ERR_DATA : json_text_code(&je), "'%s': its header is not valid JSON: %s", path,
                          f->header ? "not an object" : je.text);

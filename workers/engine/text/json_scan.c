@@ -26,6 +26,12 @@ static void space_skip(struct json_scan *s)
         s->at++;
 }
 
+bool json_scan_end(struct json_scan *s, struct error *err)
+{
+    space_skip(s);
+    return s->at == s->end || json_scan_fail(s, err, "there is more after the end of the JSON document");
+}
+
 bool json_scan_next(struct json_scan *s, char c)
 {
     space_skip(s);

@@ -30,5 +30,7 @@ json_t *json_scan_value(struct json_scan *s, struct error *err);
 bool json_scan_member(struct json_scan *s, bool *first, struct buf *key, bool *ok, struct error *err);
 /* The same for an array. */
 bool json_scan_item(struct json_scan *s, bool *first, bool *ok, struct error *err);
+/* Is there only white space up to the end? Bytes after a document would be read by others and not by us. */
+MUST_USE bool json_scan_end(struct json_scan *s, struct error *err);
 /* An error at the present place: "name:line: ...". */
 bool json_scan_fail(const struct json_scan *s, struct error *err, const char *fmt, ...) PRINTF_LIKE(3, 4);

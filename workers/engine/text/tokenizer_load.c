@@ -171,6 +171,7 @@ static bool file_scan(struct load *l, const char *text, size_t len, struct error
             break;
     }
     buf_release(&key);
+    ok = ok && json_scan_end(&s, err);
     if (ok && (!model || !l->vocab.text || !l->merges.text))
         ok = error_set(err, ERR_DATA, "%s: no 'model' with 'vocab' and 'merges'; is this a tokenizer.json?", l->name);
     return ok;
