@@ -133,8 +133,7 @@ class Commands(RunCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         found = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual({(r["line"], r["row"]) for r in found}, {(9, 6)})
-        with open(self.task.path("gaps.jsonl")) as f:
-            asked = json.loads(f.readlines()[8])["messages"][-1]["content"]
+        asked = json.loads(lines[8])["messages"][-1]["content"]
         self.assertTrue(all(asked in r["prompt"] for r in found), asked)
 
     def test_where_lines_are_left_out_in_too_many_places_a_quarantine_says_so(self):
