@@ -399,6 +399,8 @@ static bool command_send(struct ctl *c, const struct command *command, struct er
         }
         if (err->code == ERR_STOPPED)
             err->code = ERR_REFUSED;    // exit 3 is for a run that was stopped
+        if (err->code == ERR_REFUSED)
+            error_wrap(err, "refused");
         return false;
     }
     size_t len;

@@ -184,7 +184,7 @@ bool app_looks_only(const struct app *a)
 
 static void refuse_to_act(struct app *a, int64_t now_ns)
 {
-    app_flash(a, ROLE_CRIT, now_ns, "this console only looks; the run's owner can change it, without --read-only");
+    app_flash(a, ROLE_CRIT, now_ns, "refused: this console only looks; the run's owner can change it, without --read-only");
 }
 
 static void command_send(struct app *a, const char *line, int64_t now_ns)
@@ -520,7 +520,8 @@ void app_news(struct app *a, int64_t now_ns)
         if (c->answered_ns <= a->answered)
             continue;
         a->answered = c->answered_ns;
-        app_flash(a, c->state == COMMAND_DONE ? ROLE_OK : ROLE_CRIT, now_ns, "%s: %s", c->text, c->answer);
+        bool refused = c->state == COMMAND_REFUSED && strncmp(c->answer, "refused: ", 9) != 0;
+        app_flash(a, c->state == COMMAND_DONE ? ROLE_OK : ROLE_CRIT, now_ns, "%s%s: %s", refused ? "refused: " : "", c->text, c->answer);
     }
     pane_fix(app_pane(a), a);
 }
