@@ -17,7 +17,7 @@
 #include "protocol/run/run_find.h"
 #include "protocol/run/run_lock.h"
 
-/* Words for the options that choose one of a few. */
+/* Values of the options that choose one of a few words. */
 static bool word_find(const char *option, const char *word, const char *const *words, int n, int *out, struct error *err)
 {
     for (int i = 0; i < n; i++)
@@ -38,7 +38,7 @@ static bool screen_options(struct console_options *o, const char *color, const c
            && (strcmp(glyphs, "auto") == 0 || word_find("glyphs", glyphs, kinds, 3, &o->glyphs, err));
 }
 
-/* What remains on the terminal when the screen has closed: how the run stands, and what came of it. */
+/* What remains on the terminal after the screen has closed: the run's state and its results. */
 static void farewell_print(const struct model *m, const char *run_dir)
 {
     char took[16];
@@ -53,14 +53,14 @@ static void farewell_print(const struct model *m, const char *run_dir)
         printf("  %-12s %5.1f %% -> %5.1f %% of %" PRId64 " problems\n", m->eval[i].set, 100 * m->eval[i].first_mean, 100 * m->eval[i].mean,
                m->eval[i].n);
     if (!over)
-        printf("  it goes on; come back with: rollcall console %s\n", run_dir);
+        printf("  it continues; come back with: rollcall console %s\n", run_dir);
 }
 
-/* Open a run on the screen or tell it line by line; console's own exit is never the run's. */
+/* Open a run on the screen or print it line by line; the console's own end is never the run's. */
 static bool run_watch(const char *run_dir, bool read_only, const struct console_options *o, const struct batch_config *batch,
                       const struct watch_options *watch, struct error *err)
 {
-    /* the transport's threads inherit the mask: a signal must find no thread that would die of it, only the loop's signalfd */
+    /* the transport's threads inherit the mask: a signal must reach only the loop's signalfd, and no thread that it would kill */
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT };
     sigset_t set;
     sigemptyset(&set);
@@ -92,23 +92,23 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     bool ascii = false, no_mouse = false, is_batch = false, read_only = false, pick = false;
     struct cli_option options[] = {
         { NULL, NULL, CLI_HEADING, NULL, NULL, "which run" },
-        { "run", NULL, CLI_STR, &run, "DIR", "its directory; without it the one live run, or a list to choose from" },
+        { "run", NULL, CLI_STR, &run, "DIR", "the run's directory; default: the only live run, or a list to choose from" },
         { "pick", NULL, CLI_FLAG, &pick, NULL, "choose from the list even when one run is live" },
-        { "runs-dir", NULL, CLI_STR, &runs_dir, "DIR", "where runs are looked for (runs)" },
+        { "runs-dir", NULL, CLI_STR, &runs_dir, "DIR", "folder in which to look for runs (runs)" },
         { "read-only", NULL, CLI_FLAG, &read_only, NULL,
-          "only look; always so for who is not the run's owner (see the setting view_group)" },
+          "only look; always on for users other than the run's owner (see the setting view_group)" },
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the screen" },
         { "theme", NULL, CLI_STR, &o.theme, "NAME|FILE", "colours: dark, light or a theme file" },
         { "color", NULL, CLI_STR, &color, "WHEN", "auto, never, 8, 256 or true; NO_COLOR=1 in the environment means never" },
-        { "glyphs", NULL, CLI_STR, &glyphs, "KIND", "charts of braille, block or ascii; auto" },
+        { "glyphs", NULL, CLI_STR, &glyphs, "KIND", "characters for charts: braille, block or ascii; auto" },
         { "ascii", NULL, CLI_FLAG, &ascii, NULL, "draw with ASCII only" },
         { "no-mouse", NULL, CLI_FLAG, &no_mouse, NULL, "leave the mouse to the terminal (m changes it)" },
-        { "escape-ms", NULL, CLI_I64, &escape_ms, "MS", "wait so long for the rest of a key after Esc (25; slow links 100)" },
+        { "escape-ms", NULL, CLI_I64, &escape_ms, "MS", "how long to wait for the rest of a key after Esc (25; slow links 100)" },
         { NULL, NULL, CLI_HEADING, NULL, NULL, "without a screen" },
         { "batch", NULL, CLI_FLAG, &is_batch, NULL, "lines instead of a screen, until the run ends" },
         { "format", NULL, CLI_STR, &format, "FORMAT", "text or jsonl" },
-        { "interval", NULL, CLI_F64, &interval_s, "SECONDS", "at most a step's line so often (text 1, jsonl 0: every step)" },
-        { "from", NULL, CLI_I64, &watch.from, "STEP", "first step told (the newest; of a run that is over, the first)" },
+        { "interval", NULL, CLI_F64, &interval_s, "SECONDS", "least time between two step lines (text 1, jsonl 0: every step)" },
+        { "from", NULL, CLI_I64, &watch.from, "STEP", "first step to print (the newest; for a run that is over, the first)" },
         { "fields", NULL, CLI_STR, &batch.fields, "NAME,...", "only these metrics ('rollcall metrics'), such as metrics/reward,train/kl" },
         { "once", NULL, CLI_FLAG, &watch.once, NULL, "tell how the run stands now, and end" },
         { "until", NULL, CLI_STR, &watch.until, "EVENT",
@@ -117,7 +117,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     struct cli cli = {
         .command = "rollcall console",
         .about =
-            "Shows a live run and lets you steer it, or what a run that is over left on disk. Training never depends on a console; any\n"
+            "Shows a live run and lets you steer it, or shows what a finished run left on disk. Training never depends on a console; any\n"
             "number may be open.",
         .operands = "[RUN_DIR]",
         .options = options,
@@ -133,7 +133,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     if ((batch.fields && !batch_fields_check(batch.fields, err)) || (watch.until && !watch_until_check(watch.until, err)))
         return false;
     if (escape_ms < 1 || escape_ms > 5000)
-        return error_set(err, ERR_USAGE, "--escape-ms is from 1 to 5000");
+        return error_set(err, ERR_USAGE, "--escape-ms must be 1 to 5000");
     if (run && cli.n_operands > 0)
         return error_set(err, ERR_USAGE, "the run is given twice: '%.200s' and '%.200s'", run, operand[0]);
     o.terminal.mouse = !no_mouse;
@@ -143,7 +143,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     struct error none = { 0 };
     if (pick || (!given && screen && !run_find(NULL, runs_dir, run_dir, sizeof(run_dir), &none))) {
         if (given || is_batch)
-            return error_set(err, ERR_USAGE, "--pick goes with neither a run nor --batch");
+            return error_set(err, ERR_USAGE, "--pick cannot be combined with a run or --batch");
         if (!picker_run(runs_dir ? runs_dir : "runs", &o, picked, sizeof(picked), err) || !picked[0])
             return err->code == ERR_NONE;
         given = picked;
@@ -165,14 +165,14 @@ static bool simulate_cmd(int argc, char **argv, struct error *err)
     int64_t seed = 1;
     struct cli_option options[] = {
         { "steps", NULL, CLI_I64, &s.steps, "N", "optimizer steps of the made-up run" },
-        { "done", NULL, CLI_I64, &s.done, "N", "of them done at the start" },
-        { "step-seconds", NULL, CLI_F64, &s.step_s, "S", "seconds a step takes" },
+        { "done", NULL, CLI_I64, &s.done, "N", "how many of them are done at the start" },
+        { "step-seconds", NULL, CLI_F64, &s.step_s, "S", "seconds per step" },
         { "workers", NULL, CLI_I64, &s.workers, "N", "devices" },
         { "stall-after", NULL, CLI_I64, &s.stall_after_s, "S", "the last worker hangs after S seconds" },
         { "seed", NULL, CLI_I64, &seed, "N", "another story" },
         { "theme", NULL, CLI_STR, &o.theme, "NAME|FILE", "colours: dark, light or a theme file" },
         { "color", NULL, CLI_STR, &color, "WHEN", "auto, never, 8, 256 or true" },
-        { "glyphs", NULL, CLI_STR, &glyphs, "KIND", "charts of braille, block or ascii; auto" },
+        { "glyphs", NULL, CLI_STR, &glyphs, "KIND", "characters for charts: braille, block or ascii; auto" },
         { "ascii", NULL, CLI_FLAG, &ascii, NULL, "draw with ASCII only" },
         { "no-mouse", NULL, CLI_FLAG, &no_mouse, NULL, "leave the mouse to the terminal" },
     };
@@ -194,7 +194,7 @@ static bool simulate_cmd(int argc, char **argv, struct error *err)
     };
     for (size_t i = 0; i < ARRAY_SIZE(bounds); i++)
         if (!(bounds[i].value >= bounds[i].min && bounds[i].value <= bounds[i].max))
-            return error_set(err, ERR_USAGE, "--%s is %.10g; it is from %.10g to %.10g", bounds[i].option, bounds[i].value, bounds[i].min,
+            return error_set(err, ERR_USAGE, "--%s is %.10g; it must be %.10g to %.10g", bounds[i].option, bounds[i].value, bounds[i].min,
                              bounds[i].max);
     s.seed = (uint64_t)seed;
     o.terminal.mouse = !no_mouse;

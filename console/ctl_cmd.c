@@ -1,4 +1,4 @@
-/* ctl_cmd.c - rollcall ctl: one question or command to a run, and its answer
+/* ctl_cmd.c - rollcall ctl: send a query or command to a run, and print its answer
  *
  * Exit 0 when it has taken effect, 1 refused or late, 2 usage. */
 #include <inttypes.h>
@@ -40,7 +40,7 @@ struct ctl {
     struct run_door door;
 };
 
-/* A message's value as JSON; what JSON has no word for (NaN, bytes) becomes null. New reference. */
+/* A message's value as JSON; values without a JSON form (NaN, bytes) become null. New reference. */
 static json_t *json_of(const struct mval *v)
 {
     size_t len;
@@ -96,26 +96,26 @@ static char process_state(pid_t pid)
     if (f)
         fclose(f);
     line[n] = 0;
-    const char *p = strrchr(line, ')');    // the name may hold anything
+    const char *p = strrchr(line, ')');    // the name may contain anything
     return p && p[1] ? p[2] : 0;
 }
 
-/* Who would answer is there, or will be: not when the agent is stopped, or has ended under a stopped keeper. */
+/* Check that an agent is there to answer, or will be: not when it is stopped, or has ended and its keeper is stopped. */
 static bool agent_awaited(const char *run_dir, struct error *err)
 {
     pid_t agent = process_find(run_dir, "agent"), keeper = process_find(run_dir, "keeper");
     if (agent > 0 && process_state(agent) == 'T')
-        return error_set(err, ERR_TIMEOUT, "the run's agent (pid %d) is stopped; 'kill -CONT %d' lets it go on", (int)agent, (int)agent);
+        return error_set(err, ERR_TIMEOUT, "the run's agent (pid %d) is stopped; 'kill -CONT %d' continues it", (int)agent, (int)agent);
     if (agent <= 0 && process_state(keeper) == 'T')
         return error_set(err, ERR_TIMEOUT,
-                         "the run's agent has ended, and its keeper (pid %d), which starts it again, is stopped; "
-                         "'kill -CONT %d' lets it go on",
+                         "the run's agent has ended, and its keeper (pid %d), which restarts it, is stopped; "
+                         "'kill -CONT %d' continues it",
                          (int)keeper, (int)keeper);
     return true;
 }
 
-/* Ask the agent until the limit, in pieces: a question or its answer may be lost on the way (a process begins anew, a listener opens
- * again), and the same id is carried out only once. */
+/* Ask the agent until the limit, in pieces: a request or its answer may get lost (a process restarts, a listener opens again), and
+ * the same id is carried out only once. */
 static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m, int64_t limit_ms, struct msg_in *in, struct net_event *ev,
                       struct error *err)
 {
@@ -127,7 +127,7 @@ static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m
         if (peer_call(c->door.agent, type, m, MIN(left, again), in, ev, err))
             return true;
         if (!ev->failed || (err->code != ERR_TIMEOUT && err->code != ERR_CLOSED) || clock_ms() >= until || !run_is_live(c->run_dir))
-            return false;    // a refusal is an answer, also one that something came too late
+            return false;    // a refusal is an answer, even one that says that something was too late
     }
 }
 
@@ -156,9 +156,9 @@ static bool ended_status(struct ctl *c, struct error *err)
     journal_close(j);
     if (!ok)
         return false;
-    if (!run_state_is_over(last.state)) {    // killed: it ended in the middle
+    if (!run_state_is_over(last.state)) {    // killed in the middle
         last.reason[0] = 0;
-        if (run_failure_read(c->run_dir, last.reason, sizeof last.reason))    // or it could not write its journal any more
+        if (run_failure_read(c->run_dir, last.reason, sizeof last.reason))    // or it could no longer write its journal
             last.state = RUN_FAILED;
     }
     const char *state = run_state_is_over(last.state) ? run_state_name(last.state) : "dead";
@@ -171,9 +171,9 @@ static bool ended_status(struct ctl *c, struct error *err)
     return true;
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
-/* A figure with its unit, "?" when it is not known. */
+/* A figure with its unit, "?" when it is unknown. */
 static const char *figure(const struct mval *figures, const char *name, double scale, const char *unit, char out[32])
 {
     double v = mval_f64(mval_get(figures, name), NAN);
@@ -181,7 +181,7 @@ static const char *figure(const struct mval *figures, const char *name, double s
     return out;
 }
 
-/* Host and devices of a node; before: what stands before their names. */
+/* Host and devices of a node; before: a prefix for their names. */
 static void devices_print(const struct mval *node, const char *before)
 {
     const struct mval *list = mval_get(node, "devices"), *host = mval_get(node, "host");
@@ -266,7 +266,7 @@ static bool status_ask(struct ctl *c, struct error *err)
     return true;
 }
 
-/* Checkpoints are on disk: this works for a run that has ended too. */
+/* Checkpoints are on disk, so this also works for a run that has ended. */
 static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
 {
     const struct ctl *c = arg;
@@ -309,7 +309,7 @@ static bool event_print(UNUSED void *arg, const struct journal_event *e)
     return true;
 }
 
-/* The newest events as the run tells them, for who cannot read its journal. */
+/* The newest events from the run itself, for users who cannot read its journal. */
 static bool events_ask(struct ctl *c, struct error *err)
 {
     struct msg_out m = MSG_OUT_INIT;
@@ -352,7 +352,7 @@ static bool events_list(struct ctl *c, struct error *err)
 
 /* ---- commands ---- */
 
-/* The command of the operands and of --depth, which is another form of pause DEPTH. */
+/* The command from the operands and --depth, which is another form of pause DEPTH. */
 static bool command_read(const struct ctl *c, struct command *out, const char **operand, int n, struct error *err)
 {
     const char *words[2] = { operand[0], c->depth };
@@ -413,10 +413,10 @@ static bool command_send(struct ctl *c, const struct command *command, struct er
 
 struct knob_answer {
     const struct mval *knobs;    // the map of status
-    char text[64];               // of the setting asked for last
+    char text[64];               // text of the setting asked for last
 };
 
-/* A setting's present text, from the answer to status. */
+/* A setting's current text, from the answer to status. */
 static const char *knob_now(void *arg, const struct knob *k)
 {
     struct knob_answer *now = arg;
@@ -430,7 +430,7 @@ static const char *knob_now(void *arg, const struct knob *k)
     return now->text;
 }
 
-/* On a terminal, ask before what costs something; elsewhere, and with --yes, the command itself is the answer. */
+/* On a terminal, ask before commands with consequences; elsewhere, and with --yes, no confirmation is needed. */
 static bool question_put(struct ctl *c, const struct command *command, struct error *err)
 {
     char why[200], line[16];
@@ -455,7 +455,7 @@ static bool question_put(struct ctl *c, const struct command *command, struct er
     fprintf(stderr, "%s: %s. Are you sure? [y/N] ", command->name, why);
     if (fgets(line, sizeof line, stdin) && (line[0] == 'y' || line[0] == 'Y'))
         return true;
-    return error_set(err, ERR_REFUSED, "refused: nobody said yes, so nothing was sent; --yes sends it without asking");
+    return error_set(err, ERR_REFUSED, "not confirmed, so nothing was sent; --yes sends it without asking");
 }
 
 static bool ctl_cmd(int argc, char **argv, struct error *err)
@@ -465,19 +465,20 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
     const char *operand[COMMAND_ARGS + 1];
     bool ok = false;
     struct cli_option options[] = {
-        { "run", NULL, CLI_STR, &c.run, "DIR", "the run's directory; without it the one live run" },
-        { "runs-dir", NULL, CLI_STR, &c.runs_dir, "DIR", "where runs are looked for (runs)" },
-        { "json", NULL, CLI_FLAG, &c.json, NULL, "status, checkpoints: as JSON" },
+        { "run", NULL, CLI_STR, &c.run, "DIR", "the run's directory; default: the only live run" },
+        { "runs-dir", NULL, CLI_STR, &c.runs_dir, "DIR", "folder in which to look for runs (runs)" },
+        { "json", NULL, CLI_FLAG, &c.json, NULL, "status, checkpoints: print JSON" },
         { "depth", NULL, CLI_STR, &c.depth, "DEPTH", "pause: the same as pause DEPTH" },
         { "verify", NULL, CLI_FLAG, &c.verify, NULL, "checkpoints: read every file and compare its hash" },
-        { "id", NULL, CLI_STR, &c.id, "ID", "commands: carried out once under this id; asked again it gets the first outcome" },
+        { "id", NULL, CLI_STR, &c.id, "ID", "commands: carry out once under this id; a repeated id gets the first outcome" },
         { "read-only", NULL, CLI_FLAG, &c.read_only, NULL,
-          "ask by the socket that only shows the run; always so for who is not its owner" },
-        { "yes", "y", CLI_FLAG, &c.yes, NULL, "commands: do not ask first, as on a terminal for what costs something" },
-        { "limit", NULL, CLI_F64, &c.limit_s, "SECONDS", "give up after so long and name who is late" },
+          "use the socket that only shows the run; always on for users other than its owner" },
+        { "yes", "y", CLI_FLAG, &c.yes, NULL,
+          "commands: do not ask for confirmation (asked on a terminal, for commands with consequences)" },
+        { "limit", NULL, CLI_F64, &c.limit_s, "SECONDS", "give up after this long and name the process that is late" },
     };
     struct buf about = BUF_INIT;
-    buf_str(&about, "Asks a run how it stands, or tells it what to do, and waits until that has taken effect.\n\n"
+    buf_str(&about, "Queries a run, or sends it a command and waits until that has taken effect.\n\n"
                     "  status                 state, step and processes\n  checkpoints            those on disk\n"
                     "  events                 what happened, and who asked for what\n");
     for (int i = 0; i < n_command_specs; i++)
@@ -499,14 +500,14 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         goto out;
     }
     if (cli.n_operands == 0) {
-        error_set(err, ERR_USAGE, "what shall the run be asked? see 'rollcall ctl --help'");
+        error_set(err, ERR_USAGE, "a query or command is needed; see 'rollcall ctl --help'");
         goto out;
     }
     bool question = strcmp(operand[0], "status") == 0 || strcmp(operand[0], "checkpoints") == 0 || strcmp(operand[0], "events") == 0;
     if (!question && !command_read(&c, &command, operand, cli.n_operands, err))
         goto out;
     if (c.id && (!c.id[0] || strlen(c.id) > 60)) {
-        error_set(err, ERR_USAGE, "--id is 1 to 60 bytes");
+        error_set(err, ERR_USAGE, "--id must be 1 to 60 bytes");
         goto out;
     }
     TRY(run_find(c.run, c.runs_dir, c.run_dir, sizeof c.run_dir, err));
@@ -530,4 +531,4 @@ out:
     return ok;
 }
 
-const struct subcommand ctl_subcommand = { "ctl", ctl_cmd, "ask a run how it stands, or tell it what to do" };
+const struct subcommand ctl_subcommand = { "ctl", ctl_cmd, "query or command a run" };

@@ -1,6 +1,6 @@
-/* main.c - the table of subcommands; the one file that knows every folder
+/* main.c - the table of subcommands; the only file that knows every folder
  *
- * A command returns true for exit 0; otherwise its error is printed here, in one line, and picks the exit status. */
+ * A command returns true for exit 0; otherwise its error is printed here, in one line, and decides the exit status. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,10 +61,10 @@ static void usage_print(FILE *out)
     for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++)
         if (subcommands[i]->help)
             fprintf(out, "  %-14s %s\n", subcommands[i]->name, subcommands[i]->help);
-    fprintf(out, "\n'rollcall COMMAND --help' tells a command's options.\n");
+    fprintf(out, "\n'rollcall COMMAND --help' lists a command's options.\n");
 }
 
-/* The command for people that a mistyped word is nearest to; NULL: none is near. */
+/* The listed command nearest to a mistyped word; NULL: none is near. */
 static const char *command_nearest(const char *word)
 {
     const char *best = NULL;
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
 {
     struct error err = { 0 };
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN);    // a file beyond "ulimit -f": the write fails with its reason instead
+    signal(SIGXFSZ, SIG_IGN);    // past the file size limit ("ulimit -f") the write then fails with its reason instead
     secret_env_hide();
     if (argc < 2) {
         usage_print(stderr);

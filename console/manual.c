@@ -52,7 +52,7 @@ static bool put(const char *dir, const char *folder, const char *name, const str
                : error_set(err, ERR_USAGE, "the path '%.400s' is too long", dir);
 }
 
-/* A text of --help as it is, where a subcommand has words of its own in place of options. */
+/* The unchanged text of --help, for a subcommand that has words instead of options. */
 static void page_from_text(struct buf *page, const char *name, const struct subcommand *s, const struct buf *text)
 {
     buf_fmt(page, ".TH \"%s\" 1\n.SH NAME\n%s \\- %s\n.SH DESCRIPTION\n.nf\n", name, name, s->help);
@@ -103,12 +103,12 @@ static bool overview_write(const struct subcommand *const *list, int n, const ch
     return ok;
 }
 
-/* What a completion script is made of, as it grows: one for each shell. */
+/* The parts of the completion scripts, one per shell, as they grow. */
 struct scripts {
     struct buf bash, zsh, fish;
 };
 
-/* A text inside single quotes of any shell, without what would end them, or what zsh's _arguments takes for its own. */
+/* A text for single quotes in any shell, without characters that would end them or that zsh's _arguments interprets. */
 static void quoted(struct buf *out, const char *text)
 {
     for (; *text; text++)

@@ -1,7 +1,7 @@
 /* train_cmd.c - rollcall train: check everything, make the run's directory, start its processes, show it
  *
- * Nothing is written before everything has been checked. The run itself is the agent's business from then on; this process only
- * looks: at the journal, and with --batch it owns the run in so far as a signal to it stops the run. */
+ * Nothing is written before everything has been checked. From then on the agent runs the run; this process only reads the journal.
+ * With --batch, a signal to this process stops the run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ SUBCOMMAND_DECLARE(console)
 
 /* ---- settings ---- */
 
-/* --shuffle means --shuffle true: a switch's value may be left out. Returns a new argv whose words are borrowed. */
+/* --shuffle means --shuffle true: a switch's value may be omitted. Returns a new argv whose words are borrowed. */
 static char **switches_complete(int *argc, char **argv)
 {
     char **out = calloc((size_t)*argc * 2 + 1, sizeof *out);
@@ -36,21 +36,21 @@ static char **switches_complete(int *argc, char **argv)
     return out;
 }
 
-/* The options of train, and behind them one for every setting. */
+/* The options of train, followed by one for every setting. */
 static bool options_read(struct train *t, int argc, char **argv, bool *help, struct error *err)
 {
     struct cli_option own[] = {
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the command" },
         { "resume", NULL, CLI_STR, &t->resume, "DIR",
-          "go on with this run (one that goes on already is looked at); settings given here hold from there on, whatever was set before" },
+          "continue this run (a run that is already going is attached to); settings given here apply from there on, whatever was set before" },
         { "from-checkpoint", NULL, CLI_FLAG, &t->from_checkpoint, NULL,
-          "with --resume, when the run's journal is lost: make it again from the newest whole checkpoint; says what is lost" },
+          "with --resume, when the run's journal is lost: rebuild it from the newest complete checkpoint; says what is lost" },
         { "accept-changed", NULL, CLI_STR, &t->accept, "PART,...",
-          "with --resume: go on although these are not what the run began with: dataset, \"eval_dataset NAME\", model, tokenizer, chat_template; noted in the journal" },
-        { "runs-dir", NULL, CLI_STR, &t->runs_dir, "DIR", "where the run's directory is made (runs)" },
-        { "batch", NULL, CLI_FLAG, &t->batch, NULL, "stay in the foreground and own the run: a signal stops it, a second at once" },
+          "with --resume: continue although these are not what the run began with: dataset, \"eval_dataset NAME\", model, tokenizer, chat_template; noted in the journal" },
+        { "runs-dir", NULL, CLI_STR, &t->runs_dir, "DIR", "folder for the run's directory (runs)" },
+        { "batch", NULL, CLI_FLAG, &t->batch, NULL, "stay in the foreground and own the run: a signal stops it, a second one at once" },
         { "format", NULL, CLI_STR, &t->format, "FORMAT", "with --batch: text or jsonl" },
-        { "interval", NULL, CLI_F64, &t->interval_s, "SECONDS", "with --batch: at most a step's line so often (text 1, jsonl 0)" },
+        { "interval", NULL, CLI_F64, &t->interval_s, "SECONDS", "with --batch: least time between two step lines (text 1, jsonl 0)" },
         { "dry-run", NULL, CLI_FLAG, &t->dry_run, NULL, "check everything, say what would be done, and do nothing" },
     };
     struct cli_option *options = calloc(ARRAY_SIZE(own) + 2 * KNOB_MAX, sizeof *options);
@@ -70,7 +70,7 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
         }
         options[n++] = (struct cli_option){ knobs[i].name, knobs[i].flag, CLI_STR, &t->value[i], NULL, knobs[i].help };
         if (knobs[i].alias)
-            options[n++] = (struct cli_option){ knobs[i].alias, NULL, CLI_STR, &t->value[i], NULL, "another name of the one above" };
+            options[n++] = (struct cli_option){ knobs[i].alias, NULL, CLI_STR, &t->value[i], NULL, "another name for the one above" };
     }
     struct cli cli = { .command = "rollcall train",
                        .operands = "[RUN.yaml]",
@@ -78,7 +78,7 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
                        .n_options = n,
                        .operand = operand,
                        .max_operands = 1,
-                       .about = "Trains a model by reinforcement learning. On a terminal the run goes on in the background and the\n"
+                       .about = "Trains a model by reinforcement learning. On a terminal the run continues in the background and the\n"
                                 "console opens on it; with --batch, or without a terminal, progress is printed here." };
     bool ok = cli_parse(&cli, argc, words, err);
     t->run_file = operand[0];
@@ -87,12 +87,12 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
     free(words);
     if (ok && t->from_checkpoint && !t->resume)
         return error_set(err, ERR_USAGE,
-                         "--from-checkpoint is for a run that has lost its journal; give --resume, too (a new run begins from a "
+                         "--from-checkpoint is for a run that has lost its journal; give --resume, too (a new run starts from a "
                          "checkpoint with --checkpoint-path)");
     if (ok && t->accept && !t->resume)
-        return error_set(err, ERR_USAGE, "--accept-changed is for a run that is gone on with; give --resume, too");
+        return error_set(err, ERR_USAGE, "--accept-changed is for a run that is resumed; give --resume, too");
     if (ok && t->resume && t->run_file)
-        return error_set(err, ERR_USAGE, "--resume takes the run's own run.yaml; leave '%s' away", t->run_file);
+        return error_set(err, ERR_USAGE, "--resume uses the run's own run.yaml; omit '%s'", t->run_file);
     return ok;
 }
 
@@ -110,7 +110,7 @@ static bool settings_read(struct train *t, struct run_config *before, struct err
     run_config_init(&t->config);
     if (t->resume) {
         if (!realpath(t->resume, t->run_dir) || !path_join(path, sizeof path, t->run_dir, "run.yaml") || !path_exists(path))
-            return error_set(err, ERR_NOT_FOUND, "'%s' is no run: it has no run.yaml", t->resume);
+            return error_set(err, ERR_NOT_FOUND, "'%s' is not a run: it has no run.yaml", t->resume);
         if (!run_config_read(&t->config, path, err))
             return false;
     } else if (t->run_file && !run_config_read(&t->config, t->run_file, err)) {
@@ -125,7 +125,7 @@ static bool settings_read(struct train *t, struct run_config *before, struct err
                          before->free_running ? "true" : "false");
     if (t->resume)
         workers_change(t, before, &notes);
-    if (t->resume && !knob_given(t, "train_minibatch_size"))    // it has no effect; what the run began with is in nobody's way
+    if (t->resume && !knob_given(t, "train_minibatch_size"))    // it has no effect, so the value that the run began with does no harm
         t->config.train_minibatch_size = t->config.train_batch_size;
     bool ok = run_config_finish(&t->config, &notes, err);
     if (ok && notes.len)
@@ -154,7 +154,7 @@ static void placement_print(const struct train *t)
     }
 }
 
-/* What is held whatever the batch: weights, fp32 masters, two moments and the gradient; a reference model with a KL penalty. */
+/* Memory that does not depend on the batch: weights, fp32 masters, two moments and the gradient; a reference model with a KL penalty. */
 static void memory_print(const struct train *t)
 {
     struct model_config shape;
@@ -207,14 +207,14 @@ static void plan_print(const struct train *t)
     placement_print(t);
     printf("rollout step:   %" PRId64 " prompts x %" PRId64 " completions\n", p->prompts_per_rollout_step, t->config.num_generations);
     printf("optimizer step: %" PRId64 " prompts (train_batch_size %" PRId64 " x %" PRId64 " trainers), %" PRId64
-           " of them a rollout step\n",
+           " of them per rollout step\n",
            p->prompts_per_train_batch, t->config.train_batch_size, p->dp, p->k);
     printf("length:         %" PRId64 " optimizer steps\n", t->config.max_steps > 0 ? t->config.max_steps : p->total_steps);
     if (t->config.free_running)
         printf("free-running:   not repeatable; a group's first token is at most %" PRId64 " optimizer steps old when trained on\n",
                p->max_age_steps);
     else if (p->on_policy)
-        printf("on-policy:      strictly (n_behind 0, one optimizer step a rollout step)\n");
+        printf("on-policy:      strictly (n_behind 0, one optimizer step per rollout step)\n");
     else
         printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n",
                p->max_age_steps);
@@ -222,7 +222,7 @@ static void plan_print(const struct train *t)
     trainers_print(t);
     const struct run_config *c = &t->config;
     const char *own = strcmp(c->placement, "apart") == 0 ? ""
-                      : c->n_behind == 0                 ? "shared by sampler and trainer of a device"
+                      : c->n_behind == 0                 ? "shared by sampler and trainer on each device"
                                                          : "copied on the device for its sampler",
                *way = strcmp(c->weights, "files") == 0      ? "by file"
                       : strcmp(c->weights, "copy") == 0     ? "by copy"
@@ -255,7 +255,7 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     TRY(settings_read(t, &before, err));
     TRY(!t->resume || kept_journal_check(t, err));
     if (t->resume && !t->dry_run) {
-        TRY(t->from_checkpoint || train_watch_skip(t, &seen, err));    // what an earlier life has told is not told again
+        TRY(t->from_checkpoint || train_watch_skip(t, &seen, err));    // do not print again what an earlier start has printed
         TRY(train_take(t, &before, err));
     }
     TRY(train_check(t, err));
@@ -276,7 +276,7 @@ static bool train_cmd(int argc, char **argv, struct error *err)
         ok = train_watch(t, &seen, err);
     } else {
         fprintf(stderr,
-                "the run goes on in the background: %s\n  come back: rollcall console %s\n  stop:      rollcall ctl --run %s stop\n",
+                "the run continues in the background: %s\n  come back: rollcall console %s\n  stop:      rollcall ctl --run %s stop\n",
                 t->run_dir, t->run_dir, t->run_dir);
         char *words[] = { "console", t->run_dir, NULL };
         ok = console_subcommand.run(2, words, err);

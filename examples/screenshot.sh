@@ -1,6 +1,6 @@
 #!/bin/bash
 # Draw the console as it looks on a live run, as SVG: a real picture of a real terminal's cells.
-#   examples/screenshot.sh [RUN_DIR] [OUT.svg]      default: the one live run under ./runs, and examples/console.svg
+#   examples/screenshot.sh [RUN_DIR] [OUT.svg]      default: the only live run under ./runs, and examples/console.svg
 # SIZE (120x36) and THEME (dark or light) may be set in the environment; KEYS are pressed before, e.g. KEYS=3 for rollouts.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -13,7 +13,7 @@
 #include "protocol/run/metrics.h"
 
 #define SETS_MAX 16
-#define HEADING_EVERY 24    // text lines between two headings: one on every screen of 25 rows
+#define HEADING_EVERY 24    // text lines between two headings: one heading per screen of 25 rows
 
 struct eval_row {
     char set[48];
@@ -26,17 +26,17 @@ struct batch {
     int64_t start_ns;           // monotonic, when the batch was made
     int64_t printed_ns;         // when the last step line was printed; 0: none yet
     int64_t n_line;             // step lines printed
-    int64_t step, max_steps;    // of the last batch_step
-    int64_t first_step;         // the first step told; for the time left
+    int64_t step, max_steps;    // step of the last batch_step
+    int64_t first_step;         // the first step printed; for the time left
     int64_t first_step_ns;
     json_t *held;       // (jsonl) or
     char *held_text;    // (text) a step not printed yet because of the interval; owned
     struct eval_row eval[SETS_MAX];
     int n_eval;
-    int write_errno;    // 0: all written so far
+    int write_errno;    // 0: everything written so far
 };
 
-/* The columns of the text form, in order; a metric that a run does not have shows as '-'. */
+/* The columns of the text form, in order; a metric that a run does not have is shown as '-'. */
 // clang-format off
 static const struct column {
     const char *metric;
@@ -62,7 +62,7 @@ bool batch_format_parse(const char *text, enum batch_format *format, struct erro
     else if (strcmp(text, "jsonl") == 0)
         *format = BATCH_JSONL;
     else
-        return error_set(err, ERR_USAGE, "unknown format '%s'; it is text or jsonl", text);
+        return error_set(err, ERR_USAGE, "unknown format '%s'; use text or jsonl", text);
     return true;
 }
 
@@ -145,7 +145,7 @@ static void json_write(struct batch *b, const json_t *json)
     free(line);
 }
 
-/* "1:05" or "2:03:04": minutes are read faster than seconds. */
+/* "1:05" or "2:03:04": minutes are easier to read than seconds. */
 static void duration_format(char *out, size_t size, double s)
 {
     if (!(s >= 0) || s > 1e8) {
@@ -235,7 +235,7 @@ static json_t *step_json(const struct batch *b, const struct batch_metric *metri
     return json_pack("{s:s, s:I, s:o}", "event", "step", "step", (json_int_t)b->step, "metrics", values);
 }
 
-/* Print the step that waits because of the interval, if any. */
+/* Print the step held back because of the interval, if any. */
 static void held_flush(struct batch *b)
 {
     if (b->held)
@@ -295,7 +295,7 @@ void batch_eval_known(struct batch *b, const char *set, int64_t n, double mean)
     }
 }
 
-/* One line of JSON that is no step; takes json. What is held back came before it. */
+/* One line of JSON that is not a step; takes json. A step held back is printed before it. */
 static void event_write(struct batch *b, json_t *json)
 {
     held_flush(b);
@@ -319,7 +319,7 @@ void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, doubl
     line_write(b, line);
 }
 
-/* The event's line in jsonl; NULL: this kind is told elsewhere or nowhere. */
+/* The event's line in jsonl; NULL: this kind is printed elsewhere or not at all. */
 static json_t *event_json(const struct batch_event *e)
 {
     json_t *detail = e->detail[0] ? json_loads(e->detail, 0, NULL) : NULL, *json = NULL;
@@ -337,7 +337,7 @@ static json_t *event_json(const struct batch_event *e)
                              "reason", reason);
     }
     if (json && json_is_object(detail))
-        json_object_update(json, detail);    // what is said in fields: changes, path, ...; a checkpoint's step is its own
+        json_object_update(json, detail);    // the facts as fields: changes, path, ...; a checkpoint has its own step
     json_decref(detail);
     return json;
 }
@@ -437,7 +437,7 @@ bool batch_end(struct batch *b, enum run_state state, int64_t step, const char *
         closing_table_write(b, word, reason);
     char unwritten[160];
     const char *why = reason && reason[0] ? reason : "no reason was given";
-    if (b->write_errno && state == RUN_STOPPED) {    // its command has stopped it for that
+    if (b->write_errno && state == RUN_STOPPED) {    // the command has stopped it for that reason
         snprintf(unwritten, sizeof unwritten, "its progress could not be written: %s", strerror(b->write_errno));
         why = unwritten;
     }
@@ -446,7 +446,7 @@ bool batch_end(struct batch *b, enum run_state state, int64_t step, const char *
     if (state == RUN_FAILED)
         return error_set(err, ERR_INTERNAL, "the run failed after step %" PRId64 ": %s", step, why);
     if (!run_state_is_over(state) && b->write_errno == EPIPE) {
-        __fpurge(b->config.out);    // what could not be written is not tried again at exit
+        __fpurge(b->config.out);    // do not try to write it again at exit
         return true;
     }
     if (b->write_errno) {

@@ -1,11 +1,11 @@
-/* batch.h - a run told without a screen: aligned lines for people, or JSON lines for programs
+/* batch.h - a run printed without a screen: aligned lines for people, or JSON lines for programs
  *
- * Used by `rollcall train --batch` and `rollcall console --batch`: both push what they see, this module decides what is
- * printed when. jsonl puts JSON lines and nothing else on the output and flushes each; console/tui/README.md lists the
- * events and their fields. Unknown and infinite values are left out. The last line is the run's end (finished, failed or
- * stopped), or `left`: the run goes on and only the one who told it has gone.
- * text prints a line a step (at most one every interval_s) and at the end a table of the evaluations: start, end, change.
- * Owned by one thread. A broken output never stops the caller: batch_broken tells, batch_end reports it. */
+ * Used by `rollcall train --batch` and `rollcall console --batch`: both push what they see, and this module decides what is printed
+ * when. jsonl writes only JSON lines and flushes each; console/tui/README.md lists the events and their fields. Unknown and
+ * infinite values are left out. The last line is the run's end (finished, failed or stopped), or `left`: the run continues and only
+ * the watching has ended. text prints one line per step (at most one every interval_s) and at the end a table of the evaluations:
+ * start, end, change. Owned by one thread. A broken output never stops the caller: batch_broken says so, and batch_end reports it.
+ * */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,27 +35,27 @@ MUST_USE bool batch_format_parse(const char *text, enum batch_format *format, st
 MUST_USE bool batch_fields_check(const char *fields, struct error *err);
 struct batch *batch_new(const struct batch_config *config, struct error *err);
 void batch_free(struct batch *b);    // NULL is fine
-/* Optimizer step `step` of max_steps (0: unknown) is done. A step not above the last one (a rollback) is told again. */
+/* Optimizer step `step` of max_steps (0: unknown) is done. A step that is not above the last one (a rollback) is printed again. */
 void batch_step(struct batch *b, int64_t step, int64_t max_steps, const struct batch_metric *metric, int n_metric);
 /* An evaluation of a set (at most 16 different ones are kept for the end) after `step` steps: n problems, mean score. */
 void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, double mean);
-/* The same, of one that was told before: it only counts for the table at the end. */
+/* The same for one that was printed before: it only counts for the table at the end. */
 void batch_eval_known(struct batch *b, const char *set, int64_t n, double mean);
-/* A row of the run's journal of events (protocol/run/journal.h), in its order: alerts, changes of knobs, commands, checkpoints,
- * returns and states are told, the run's last state and evaluations are not (batch_end and batch_eval tell them). detail: JSON
- * or "". */
+/* A row of the run's journal of events (protocol/run/journal.h), in its order: alerts, knob changes, commands, checkpoints, returns
+ * and states are printed; the run's last state and evaluations are not (batch_end and batch_eval print them). detail: JSON or "".
+ * */
 struct batch_event {
     int64_t step;
     const char *kind, *who, *text, *detail;    // borrowed
 };
 void batch_event(struct batch *b, const struct batch_event *e);
-/* Something an operator should read that is no event of the run ("the link is lost"); text only, jsonl leaves it out. */
+/* Something that an operator should read but is not an event of the run ("the link is lost"); text only, jsonl leaves it out. */
 void batch_note(struct batch *b, const char *text);
 /* What bounds or breaks the run (console/fleet/doctor.h), when that has changed: a line, or an event doctor. kind: bound, warn, crit. */
 void batch_doctor(struct batch *b, int64_t step, const char *kind, const char *text, const char *remedy);
 bool batch_broken(const struct batch *b);    // the output could not be written; nothing more will be
-/* Print the end and turn the run's state into the command's result. A state that is not over is told as `left`: the run goes on,
- * only the telling ends. True when finished, or left, and all was written; false with
- * ERR_STOPPED (exit 3), ERR_INTERNAL (failed: exit 1) or ERR_IO, whose text holds the reason. reason may be NULL. A reader that
- * has closed the pipe has seen what it wanted: for one who leaves that is no error. */
+/* Print the end and turn the run's state into the command's result. A state that is not final is printed as `left`: the run
+ * continues, only the output ends. True when finished, or left, and everything was written; false with ERR_STOPPED (exit 3),
+ * ERR_INTERNAL (failed: exit 1) or ERR_IO, whose text holds the reason. reason may be NULL. A reader that has closed the pipe has
+ * seen what it wanted: with `left` that is not an error. */
 MUST_USE bool batch_end(struct batch *b, enum run_state state, int64_t step, const char *reason, struct error *err);

@@ -16,12 +16,12 @@
 
 struct watch {
     struct batch *batch;
-    int64_t next;                          // the first step not told; -1: not known yet
-    struct eval_view eval[MODEL_EVALS];    // (n_eval) the last of each set, as told
+    int64_t next;                          // the first step not printed; -1: not known yet
+    struct eval_view eval[MODEL_EVALS];    // (n_eval) the last of each set, as printed
     int n_eval;
-    int64_t event;     // the last one told or passed over
-    double since_s;    // when we came, seconds since 1970
-    bool met;          // the run's state when we came has been told
+    int64_t event;     // the last one printed or skipped
+    double since_s;    // when we started, seconds since 1970
+    bool met;          // the run's state at our start has been printed
     enum link_state link;
     int64_t until_step;        // leave with this one; -1: none
     const char *until_kind;    // leave with an event of this kind; NULL: none
@@ -45,14 +45,14 @@ static void step_tell(struct watch *w, const struct model *m, int64_t step)
         batch_step(w->batch, step, m->max_steps, metric, n);
 }
 
-/* Those before `end` that are here and have not been told. */
+/* Print the steps before `end` that have arrived and are not printed yet. */
 static void steps_tell(struct watch *w, const struct model *m, int64_t end)
 {
     for (; w->next < MIN(end, m->n_step); w->next++)
         step_tell(w, m, w->next);
 }
 
-/* Once: the one that was the last when we came is told by status, and perhaps by an event again. */
+/* Only once: the last evaluation at our start comes with the status, and perhaps again as an event. */
 static void eval_tell(struct watch *w, const struct eval_view *e)
 {
     struct eval_view *told = NULL;
@@ -68,8 +68,8 @@ static void eval_tell(struct watch *w, const struct eval_view *e)
     batch_eval(w->batch, e->step, e->set, e->n, e->mean);
 }
 
-/* Those that came after us, each after the step it happened after; what was before is told by steps and evaluations. The first list may
- * come late: time tells. */
+/* Print events since our start, each after the step that it followed; steps and evaluations cover what was before. The first list
+ * may come late, so the time decides. */
 static void events_tell(struct watch *w, const struct model *m)
 {
     int64_t n = 0;
@@ -90,7 +90,7 @@ static void events_tell(struct watch *w, const struct model *m)
     }
 }
 
-/* How the run stood when we came, after the steps before it. */
+/* The run's state at our start, after the steps before it. */
 static void first_tell(struct watch *w, const struct model *m)
 {
     char note[320];
@@ -122,13 +122,13 @@ static bool same_words(const char *a, const char *b)
 
 static void news_tell(struct watch *w, const struct model *m)
 {
-    bool whole = m->ended || (m->told_ns != 0 && model_steps_whole(m));    // else steps are on their way that come before events
+    bool whole = m->ended || (m->told_ns != 0 && model_steps_whole(m));    // otherwise steps that precede events are still on their way
     if (!w->met && !whole)
         return;
     if (!w->met)
         first_tell(w, m);
     if (m->n_step < w->next)
-        w->next = MAX(m->n_step, 0);    // the run went back to a checkpoint: these are told again
+        w->next = MAX(m->n_step, 0);    // the run went back to a checkpoint: these are printed again
     if (whole)
         events_tell(w, m);
     steps_tell(w, m, m->n_step);
@@ -179,7 +179,7 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
     struct watch w = { .next = options->from, .since_s = clock_wall_s(), .until_step = -1 };
     if (options->until && !until_step(options->until, &w.until_step))
         w.until_kind = options->until;
-    if (m->ended) {    // nothing more will come: what there is to tell is the whole run
+    if (m->ended) {    // nothing more will come: print the whole run
         w.next = options->once ? options->from : MAX(options->from, 0);
         w.since_s = 0;
     }
@@ -214,14 +214,14 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
         if (signalled || batch_broken(w.batch) || m->ended || w.reached || (options->once && w.met))
             break;
     }
-    const char *left = w.reached ? "what was waited for has come; the run goes on" : "the run goes on";
+    const char *left = w.reached ? "what was waited for has come; the run goes on" : "the run continues";
     if (options->until && !w.reached && run_state_is_over(m->state) && !signalled)
         ok = error_set(err, ERR_NOT_FOUND, "the run is over, and '%.40s' has not come", options->until);
     else if (run_state_is_over(m->state))
         ok = batch_end(w.batch, m->state, m->step, m->reason, err);
     else
-        ok = batch_end(w.batch, m->state, m->step, signalled ? "this console was interrupted; the run goes on" : left, err)
-             && (!signalled || error_set(err, ERR_STOPPED, "this console was interrupted; the run goes on"));
+        ok = batch_end(w.batch, m->state, m->step, signalled ? "this console was interrupted; the run continues" : left, err)
+             && (!signalled || error_set(err, ERR_STOPPED, "this console was interrupted; the run continues"));
 out:
     batch_free(w.batch);
     if (signal_fd >= 0)

@@ -1,4 +1,4 @@
-/* watch.h - rollcall console --batch: a run told without a screen, from a feed
+/* watch.h - rollcall console --batch: a run printed without a screen, from a feed
  *
  * Observes only. Runs on the calling thread until the run ends, or a signal ends the watching (never the run). */
 #pragma once

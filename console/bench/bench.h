@@ -1,4 +1,4 @@
-/* bench.h - every measurement's entry: argv[0] is its name; one file bench_NAME.c each, beside what it measures or here */
+/* bench.h - the entry point of each measurement: argv[0] is its name; one file bench_NAME.c each, here or next to what it measures */
 #pragma once
 #include "protocol/base/error.h"
 bool bench_journal(int argc, char **argv, struct error *err);

@@ -1,5 +1,5 @@
-/* rollcall bench: measurements that print one JSON line each, as ratios to a roofline or to a peer in the same run; never part
- * of a test's verdict, since machines are shared and noisy. One row a measurement. */
+/* rollcall bench: measurements that print one JSON line each, as ratios to a roofline or to a peer in the same run. They never
+ * decide a test, since machines are shared and noisy. One row per measurement. */
 #include <stdio.h>
 #include <string.h>
 #include "console/bench/bench.h"
@@ -10,18 +10,18 @@ static const struct {
     bool (*run)(int argc, char **argv, struct error *err);    // argv[0] is the measurement's name
     const char *help;
 } benches[] = {
-    { "decode", bench_decode, "tokens a second of the rollout engine" },
+    { "decode", bench_decode, "tokens per second of the rollout engine" },
     { "learn", bench_learn, "the whole loop in one process, on problems with boxed answers" },
     { "journal", bench_journal, "append a step's metrics; read back a long run" },
-    { "export", bench_export, "carry a fast run to wandb while the server refuses half of the requests" },
+    { "export", bench_export, "export a fast run to wandb while the server refuses half of the requests" },
     { "gemm", bench_gemm, "matrix products: on a CPU against OpenBLAS, on a GPU what equal bits cost" },
     { "attention", bench_attention, "causal attention: packed forward and backward, decode over pages" },
     { "train", bench_train, "training steps of any shape on any device" },
     { "ranks", bench_ranks, "training steps shared by several devices, and the hash of the weights they leave" },
     { "publish", bench_publish, "new weights from one device to another" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },
-    { "code", bench_code, "programs a second in the sandbox" },
-    { "tokenize", bench_tokenize, "megabytes of text a second, into tokens and back" },
+    { "code", bench_code, "programs per second in the sandbox" },
+    { "tokenize", bench_tokenize, "megabytes of text per second, into tokens and back" },
     { "verify", bench_verify, "compare mathematical answers, against Math-Verify" },
 };
 
@@ -33,7 +33,7 @@ static bool bench_cmd(int argc, char **argv, struct error *err)
             return benches[i].run(argc - 1, argv + 1, err);
     if (strcmp(name, "--help") != 0 && strcmp(name, "-h") != 0)
         return error_set(err, ERR_USAGE, "unknown measurement '%s'; see 'rollcall bench --help'", name);
-    printf("usage: rollcall bench NAME [options]\n\nPrints one JSON line a measurement.\n\n");
+    printf("usage: rollcall bench NAME [options]\n\nPrints one JSON line per measurement.\n\n");
     for (size_t i = 0; i < ARRAY_SIZE(benches); i++)
         printf("  %-12s %s\n", benches[i].name, benches[i].help);
     return true;

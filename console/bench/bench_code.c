@@ -1,5 +1,4 @@
-/* rollcall bench code: how many short programs a second the code reward scores, with as many threads as the scorer
- * takes */
+/* rollcall bench code: how many short programs per second the code reward scores, with as many threads as the scorer uses */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@ static void on_wake(UNUSED void *ctx)
 {
 }
 
-/* Score n programs in jobs of 8, as groups come; right_n: how many were judged as they should be. */
+/* Score n programs in jobs of 8, as groups come; right_n: how many were judged correctly. */
 static bool programs_score(struct score_queue *q, int64_t n, int64_t n_test, int64_t *right_n, struct error *err)
 {
     int64_t put = 0, done = 0;
@@ -73,9 +72,9 @@ bool bench_code(int argc, char **argv, struct error *err)
 {
     int64_t n = 400, n_test = 1, threads = MAX(sysconf(_SC_NPROCESSORS_ONLN), 1), right_n = 0, ignored = 0;
     struct cli_option options[] = {
-        { "programs", "n", CLI_I64, &n, "N", "how many (default 400)" },
-        { "tests", NULL, CLI_I64, &n_test, "N", "tests of each (default 1)" },
-        { "threads", NULL, CLI_I64, &threads, "N", "scoring threads (default: one a core)" },
+        { "programs", "n", CLI_I64, &n, "N", "number of programs (default 400)" },
+        { "tests", NULL, CLI_I64, &n_test, "N", "tests per program (default 1)" },
+        { "threads", NULL, CLI_I64, &threads, "N", "scoring threads (default: one per core)" },
     };
     struct cli cli = { .command = "rollcall bench code",
                        .about = "Scores short programs in the sandbox, a quarter of them wrong.",

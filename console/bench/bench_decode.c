@@ -1,6 +1,6 @@
-/* bench decode: tokens a second of the engine as rollouts use it: prefill of distinct prompts, scheduler, decode,
+/* bench decode: tokens per second of the engine as rollouts use it: prefill of distinct prompts, scheduler, decode,
  * sampling and recording of log-probs, end tokens ignored. Before the figure is printed the recorded log-probs are
- * compared with packed scoring, byte by byte. On a CPU the bar is 50k tokens/s a core for a model of 0.6 M
+ * compared with packed scoring, byte by byte. On a CPU the target is 50k tokens/s per core for a model of 0.6 M
  * parameters at batch 32. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ struct decode_times {
     double prefill_s, decode_s, all_s;    // of one round
 };
 
-/* Prompt i is b->n_prompt ids of its own. */
+/* Prompt i has b->n_prompt ids, different from the others'. */
 static void prompt_fill(const struct decode_bench *b, int64_t i, int32_t *prompt)
 {
     int64_t vocab = model_n_live(b->tool.model);
@@ -68,7 +68,7 @@ static bool round_run(const struct decode_bench *b, struct generator *g, int32_t
     return true;
 }
 
-/* Does packed scoring give the log-probs that were recorded for the first sample, to the bit? */
+/* Does packed scoring give exactly the log-probs that were recorded for the first sample? */
 static bool group_check(const struct decode_bench *b, const struct group *g, bool *same, struct error *err)
 {
     int64_t n_tok = g->sample[0].n_tok, n = g->n_prompt + n_tok;
@@ -136,10 +136,10 @@ bool bench_decode(int argc, char **argv, struct error *err)
     struct decode_bench b = { .tool = TOOL_MODEL_DEFAULT, .batch = 32, .n_prompt = 16, .n_new = 128, .group = 1, .rounds = 5 };
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&b.tool),
-        { "shape", NULL, CLI_STR, &b.shape, "NAME", "random weights of this shape in place of --model, e.g. starter" },
+        { "shape", NULL, CLI_STR, &b.shape, "NAME", "random weights of this shape instead of --model, e.g. starter" },
         { "batch", NULL, CLI_I64, &b.batch, "B", "samples decoded at once (default 32)" },
         { "prompt", NULL, CLI_I64, &b.n_prompt, "P", "prompt tokens (default 16)" },
-        { "new", NULL, CLI_I64, &b.n_new, "N", "new tokens a sample (default 128)" },
+        { "new", NULL, CLI_I64, &b.n_new, "N", "new tokens per sample (default 128)" },
         { "group", NULL, CLI_I64, &b.group, "G", "samples that share a prompt (default 1)" },
         { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this may be drawn, as with a tokenizer that has no more (0: all)" },
         { "profile", NULL, CLI_STR, &b.profile, "FILE",
@@ -149,7 +149,7 @@ bool bench_decode(int argc, char **argv, struct error *err)
     struct cli cli = { .command = "rollcall bench decode",
                        .options = options,
                        .n_options = ARRAY_SIZE(options),
-                       .about = "Generates full batches and prints tokens a second." };
+                       .about = "Generates full batches and prints tokens per second." };
     struct generator *g = NULL;
     int32_t *prompt = NULL;
     struct decode_times *times = NULL;

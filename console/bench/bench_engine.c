@@ -1,7 +1,7 @@
 /* bench_engine.c - how fast the CPU engine is, against OpenBLAS in the same run
  *
- * gemm: one matrix product as the engine does it, against sgemm. cpu: training steps and decoding of small models; training
- * counts 6 P + 6 layers heads head_size length operations a token (P: weights in products, head with them). Medians. */
+ * gemm: one matrix product in the engine, against sgemm. cpu: training steps and decoding of small models; training
+ * counts 6 P + 6 layers heads head_size length operations per token (P: weights in products, including the head). Medians. */
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ enum {
 };
 struct openblas {
     sgemm_fn *sgemm;
-    const char *core;    // whose kernels it uses: OPENBLAS_CORETYPE, or its choice
+    const char *core;    // which kernels it uses: OPENBLAS_CORETYPE, or its own choice
 };
 static struct openblas openblas_open(int n_thread)
 {
@@ -51,7 +51,7 @@ static struct openblas openblas_open(int n_thread)
     struct openblas blas = { .core = "" };
     char *(*core)(void) = NULL;
     snprintf(text, sizeof text, "%d", n_thread);
-    setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);    // left alone, 0.3.21 picks its Haswell kernels on new processors
+    setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);    // by itself, 0.3.21 chooses its Haswell kernels on new processors
     setenv("OPENBLAS_NUM_THREADS", text, 1);
     void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!lib)
@@ -137,15 +137,15 @@ bool bench_gemm(int argc, char **argv, struct error *err)
     double step_us = 0;
     struct cli_option options[] = {
         { "device", NULL, CLI_STR, &device, "NAME", "cpu:0, cuda:0 ... (cpu:0)" },
-        { "threads", NULL, CLI_I64, &n_thread, "N", "cpu: threads of both (2)" },
+        { "threads", NULL, CLI_I64, &n_thread, "N", "cpu: threads for each of the two (2)" },
         { "rounds", NULL, CLI_I64, &rounds, "N", "cpu: products timed; the median counts (15)" },
         { "shape", NULL, CLI_STR, &shape, "NAME", "cuda: products of this model (Qwen2.5-0.5B)" },
         { "rows", NULL, CLI_I64, &rows, "N", "cuda: sequences of a decode step, or tokens of a micro-batch (256)" },
-        { "step-us", NULL, CLI_F64, &step_us, "T", "cuda: measured time of the whole step, to give the cost as its share" },
+        { "step-us", NULL, CLI_F64, &step_us, "T", "cuda: measured time of the whole step, to print the cost as a share of it" },
     };
     struct cli cli = { .command = "rollcall bench gemm",
                        .about = "Matrix products: of the CPU engine against OpenBLAS' sgemm; on a "
-                                "GPU, those under the rule of one order\nof sums against the best of eight unrestricted algorithms.\n",
+                                "GPU, those under the rule of one order\nof summation against the best of eight unrestricted algorithms.\n",
                        .options = options,
                        .n_options = ARRAY_SIZE(options) };
     // clang-format off
@@ -159,9 +159,9 @@ bool bench_gemm(int argc, char **argv, struct error *err)
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (rounds < 1 || rounds > ROUNDS_MAX || n_thread < 1 || n_thread > 256)
-        return error_set(err, ERR_USAGE, "--rounds goes from 1 to %d, --threads from 1 to 256", ROUNDS_MAX);
+        return error_set(err, ERR_USAGE, "--rounds must be 1 to %d, --threads 1 to 256", ROUNDS_MAX);
     if (rows < 1 || rows > 1 << 20)
-        return error_set(err, ERR_USAGE, "--rows goes from 1 to %d", 1 << 20);
+        return error_set(err, ERR_USAGE, "--rows must be 1 to %d", 1 << 20);
     if (strncmp(device, "cuda:", 5) == 0)
         return bench_gemm_rule(device, shape, rows, step_us, err);
     struct device *dev = device_new(device, (int)n_thread, err);
@@ -207,7 +207,7 @@ static struct model_config shape_config(const struct bench_shape *s)
                                   .bos = -1,
                                   .initializer_range = 0.02 };
 }
-/* Tokens a second of decoding, all of the generator with it: batch samples, prompts of 16, new_tok new tokens, one thread. */
+/* Tokens per second of decoding, including the whole generator: batch samples, prompts of 16, new_tok new tokens, one thread. */
 static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch, int new_tok, const char *profile, double *out,
                         struct error *err)
 {
@@ -282,7 +282,7 @@ bool bench_cpu(int argc, char **argv, struct error *err)
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (rounds < 1 || rounds > ROUNDS_MAX || n_thread < 1 || n_thread > 256)
-        return error_set(err, ERR_USAGE, "--rounds goes from 1 to %d, --threads from 1 to 256", ROUNDS_MAX);
+        return error_set(err, ERR_USAGE, "--rounds must be 1 to %d, --threads 1 to 256", ROUNDS_MAX);
     enum dtype dtype = bf16 ? DT_BF16 : DT_F32;
     struct openblas blas = openblas_open((int)n_thread);
     for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {

@@ -1,8 +1,8 @@
-/* bench export: what it costs to carry an hour of a fast run to Weights & Biases: 200 series a step, 20 steps a second, 72,000
- * steps, played faster while the exporter follows, and the server refuses every other request. Bars: 2 % of a core (CPU seconds
- * of the exporter / seconds that the steps stand for), 30 bytes on disk a value. check: every step arrived exactly once, in order,
- * with all its series. The server is a thread of this process on a free port of the loopback; the exporter is a process of its
- * own, as in a run. */
+/* bench export: the cost of exporting an hour of a fast run to Weights & Biases: 200 series per step, 20 steps per second, 72,000
+ * steps, played faster while the exporter follows, and the server refuses every other request. Targets: 2 % of a core (CPU seconds
+ * of the exporter / seconds that the steps represent), 30 bytes on disk per value. check: every step arrived exactly once, in
+ * order, with all its series. The server is a thread of this process on a free loopback port; the exporter is a separate process,
+ * as in a run. */
 #include <inttypes.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -44,7 +44,7 @@ struct sink {
 
 /* ---- the server: as much of HTTP/1.1 as libcurl needs ---- */
 
-/* Fill buf until it holds want bytes (or a blank line when want is 0). False: the peer has gone, or we are to stop. */
+/* Fill buf until it holds want bytes (or a blank line when want is 0). False: the peer is gone, or we have to stop. */
 static bool sink_read(struct sink *s, int fd, struct buf *in, size_t want)
 {
     while (want ? in->len < want : !memmem(buf_text(in), in->len, "\r\n\r\n", 4)) {
@@ -61,7 +61,7 @@ static bool sink_read(struct sink *s, int fd, struct buf *in, size_t want)
     return true;
 }
 
-/* The rows of a request, found by how a line begins; the numbers must go on where the last request ended. */
+/* The rows of a request, found by the start of a line; the numbers must continue where the last request ended. */
 static void rows_count(struct sink *s, const char *body)
 {
     static const char history[] = "\"wandb-history.jsonl\":{\"offset\":", begin[] = "\"{\\\"_step\\\":", axis[] = "\\\"trainer/step\\\":";
@@ -82,7 +82,7 @@ static void rows_count(struct sink *s, const char *body)
             n_colon += *p == ':';
         if (n_colon == N_SERIES + 4 && atoll(step + sizeof axis - 1) == s->next_step)
             s->next_step++;
-        else if (n_colon > 10)    // the row that tells of the end is short
+        else if (n_colon > 10)    // the row that reports the end is short
             s->wrong++;
         at = end;
     }
@@ -165,7 +165,7 @@ static bool sink_open(struct sink *s, int *port, struct error *err)
 
 /* ---- the run ---- */
 
-/* A third are counts, a third what single precision computed, a third doubles. */
+/* A third are counts, a third single-precision results, a third doubles. */
 static double value_make(int64_t step, int i)
 {
     double v = sin((double)(step * N_SERIES + i)) * exp2(i % 40 - 20);
@@ -226,12 +226,12 @@ bool bench_export(int argc, char **argv, struct error *err)
 {
     int64_t n_step = 72000;
     struct cli_option options[] = { { "steps", NULL, CLI_I64, &n_step, "N", "steps of 200 series (72000: an hour)" } };
-    struct cli cli = { "rollcall bench export", "Sends a fast run to a wandb server of its own that refuses half of the requests.", NULL,
+    struct cli cli = { "rollcall bench export", "Sends a fast run to its own wandb server, which refuses half of the requests.", NULL,
                        options, ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (n_step < 100 || n_step > 1000000)
-        return error_set(err, ERR_USAGE, "'--steps' is %" PRId64 "; it is 100 to 1000000", n_step);
+        return error_set(err, ERR_USAGE, "'--steps' is %" PRId64 "; it must be 100 to 1000000", n_step);
     char dir[] = "/tmp/rollcall-bench-XXXXXX", path[128];
     struct sink sink = { .listen_fd = -1, .wake_fd = { -1, -1 }, .next_step = 1, .body = { .max = BODY_MAX + (1 << 17) } };
     struct error ignored;
@@ -243,10 +243,10 @@ bool bench_export(int argc, char **argv, struct error *err)
     pid_t pid = -1;
     int64_t t = clock_ns();
     if (!mkdtemp(dir))
-        return error_errno(err, "cannot begin the measurement");
+        return error_errno(err, "cannot start the measurement");
     snprintf(path, sizeof path, "%s/run.yaml", dir);
     TRY(file_write(path, "project: bench\n", 15, err));
-    TRY(made = journal_open(dir, err));    // there must be one to follow
+    TRY(made = journal_open(dir, err));    // there must be a run to follow
     TRY((lock = run_lock_take(dir, err)) >= 0);
     TRY(sink_open(&sink, &port, err));
     TRY((threaded = pthread_create(&thread, NULL, sink_run, &sink) == 0) || error_set(err, ERR_NO_MEMORY, "cannot make a thread"));

@@ -1,6 +1,6 @@
-/* bench journal: the cost of appending a step's metrics in the training path (bar: 50 us at the 99th percentile), and the time
- * a console that attaches late needs to read a 100,000-step run (bar: 1 s). What the writer does between the appends, when nobody
- * waits for it (journal_rest), is measured apart. On a real file, in a temporary directory. */
+/* bench journal: the cost of appending a step's metrics in the training path (target: 50 us at the 99th percentile), and the time
+ * that a console needs to read a 100,000-step run when it attaches late (target: 1 s). The writer's work between the appends, when
+ * nobody waits for it (journal_rest), is measured separately. On a real file, in a temporary directory. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static int ns_compare(const void *a, const void *b)
 
 struct read_sum {
     int64_t rows, values;
-    double sum;    // so that nothing is left out of the reading
+    double sum;    // so that reading leaves nothing out
 };
 
 static bool row_count(void *arg, const struct journal_step *row)
@@ -46,14 +46,14 @@ bool bench_journal(int argc, char **argv, struct error *err)
 {
     int64_t n_step = 100000;
     struct cli_option options[] = { { "steps", NULL, CLI_I64, &n_step, "N", "steps to append and to read back (100000)" } };
-    struct cli cli = { "rollcall bench journal", "Appends a step's metrics again and again, then reads the run back.", NULL, options,
+    struct cli cli = { "rollcall bench journal", "Appends a step's metrics repeatedly, then reads the run back.", NULL, options,
                        ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err))
         return false;
     if (cli.help_wanted)
         return true;
     if (n_step < 100 || n_step > 10000000)
-        return error_set(err, ERR_USAGE, "'--steps' is %" PRId64 "; it is 100 to 10000000", n_step);
+        return error_set(err, ERR_USAGE, "'--steps' is %" PRId64 "; it must be 100 to 10000000", n_step);
     bool ok = false;
     char dir[] = "/tmp/rollcall-bench-XXXXXX";
     struct error ignored;
@@ -61,7 +61,7 @@ bool bench_journal(int argc, char **argv, struct error *err)
     int64_t rest_ns = 0, rest_max_ns = 0, *took = malloc((size_t)n_step * sizeof *took);
     if (!took || !mkdtemp(dir)) {
         free(took);
-        return error_errno(err, "cannot begin the measurement");
+        return error_errno(err, "cannot start the measurement");
     }
     TRY(j = journal_open(dir, err));
     for (int64_t s = 0; s < n_step; s++) {

@@ -1,4 +1,4 @@
-/* rollcall bench attention, and bench gemm on a GPU: single operations against what the card can do
+/* rollcall bench attention, and bench gemm on a GPU: single operations against the card's limits
  *
  * Ceilings are those measured on an H200: 790 TFLOP/s of bf16 products on random data, 4.3 TB/s of memory. */
 #include <inttypes.h>
@@ -22,7 +22,7 @@ static int double_compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* ---- the price of equal bits ---- */
+/* ---- the cost of equal bits ---- */
 
 static bool cost_one(struct device *dev, const char *what, int64_t n, int64_t n_out, int64_t n_in, bool bias, enum dtype y, double times,
                      double *rule_us, double *best_us, struct error *err)
@@ -36,7 +36,7 @@ static bool cost_one(struct device *dev, const char *what, int64_t n, int64_t n_
            what, n, n_out, n_in, c.rule_us, c.best_us, 2.0 * (double)n * (double)n_out * (double)n_in / c.rule_us * 1e-6,
            (double)(n_out * n_in) * 2 / c.rule_us * 1e-6);
     *rule_us += times * c.rule_us;
-    *best_us += times * fmin(c.best_us, c.rule_us);    // never thank noise
+    *best_us += times * fmin(c.best_us, c.rule_us);    // noise must not count as a gain
     return true;
 }
 
@@ -51,7 +51,7 @@ bool bench_gemm_rule(const char *device, const char *shape, int64_t rows, double
     if (!dev)
         return false;
     if (!dev->op->linear_cost) {
-        error_set(err, ERR_UNSUPPORTED, "%s has no rule to measure: its products have one order anyway", dev->name);
+        error_set(err, ERR_UNSUPPORTED, "%s has no rule to measure: its products always have one order", dev->name);
         goto out;
     }
     int64_t q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
@@ -97,7 +97,7 @@ static void attn_release(struct attn *a)
     *a = (struct attn){ 0 };
 }
 
-/* Device memory of n elements, filled from values (host, n_value of dtype, over and over). */
+/* Device memory of n elements, filled from values (host, n_value of dtype, repeated). */
 static void *filled(struct attn *a, int64_t n, const void *values, int64_t n_value, struct error *err)
 {
     size_t e = dtype_size(a->dtype);
@@ -153,7 +153,7 @@ out:
     return ok;
 }
 
-/* Keys and values into their pages: a rotation by no angle writes them as they are. */
+/* Write keys and values into their pages: a rotation by angle 0 writes them unchanged. */
 static bool attn_fill_pages(struct attn *a, struct error *err)
 {
     bool ok = false;
@@ -208,7 +208,7 @@ static bool attn_run(struct attn *a, enum attn_kind kind, struct error *err)
               .n_seq = a->n_seq, .max_page = a->max_page, .max_q = 1, .heads = a->heads, .dtype = a->dtype);
 }
 
-/* What a run leaves, as floats on the host, for free; poisoned before. */
+/* The outputs of a call, as floats on the host, for free(); poisoned before the call. */
 static float *attn_result(struct attn *a, enum attn_kind kind, int64_t *n, struct error *err)
 {
     int64_t q = (int64_t)a->heads.n_q * a->heads.hd;
@@ -303,7 +303,7 @@ bool bench_attention(int argc, char **argv, struct error *err)
         { "n-seq", NULL, CLI_I64, &n_seq, "N", "packed sequences (8)" },
         { "batch", NULL, CLI_I64, &batch, "B", "sequences of a decode step (32)" },
         { "context", NULL, CLI_I64, &context, "N", "tokens each of them has (256)" },
-        { "calls", NULL, CLI_I64, &calls, "N", "calls a timing; the median of nine counts (5)" },
+        { "calls", NULL, CLI_I64, &calls, "N", "calls per timing; the median of nine counts (5)" },
     };
     struct cli cli = { .command = "rollcall bench attention",
                        .options = options,

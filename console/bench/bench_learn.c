@@ -1,9 +1,9 @@
 /* bench_learn.c - rollcall bench learn: the whole loop in one process, strictly on-policy, without controller or
  * journal
  *
- * What the processes of a run do over messages, done by calls: sample groups, score them, one optimizer step, again;
- * with an evaluation before and after. It shows what a recipe can reach, and separates the engine's speed from the
- * plumbing's. */
+ * What the processes of a run do with messages is done here with calls: sample groups, score them, make one optimizer step, repeat,
+ * with an evaluation before and after. It shows what a recipe can reach, and separates the engine's speed from that of the
+ * processes around it. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ struct learn {
     struct token_list ids;
     struct buf text;
     uint64_t rng;
-    int64_t n_item;    // items so far: numbers their noise
+    int64_t n_item;    // items so far; the number determines their random draws
     double gen_s, score_s, train_s;
 };
 
@@ -163,7 +163,7 @@ static bool evaluate(struct learn *l, double temperature, double *mean, struct e
     return ok;
 }
 
-/* The control: the same rewards, dealt out to other samples of the batch. */
+/* The control: the same rewards, shuffled among the samples of the batch. */
 static void rewards_shuffle(struct learn *l, struct group **g, int64_t n)
 {
     int64_t total = n * l->group_size;
@@ -178,7 +178,7 @@ static void rewards_shuffle(struct learn *l, struct group **g, int64_t n)
     }
 }
 
-/* The gradient of these groups, model_n_flat floats for free; NULL: see err. */
+/* The gradient of these groups, model_n_flat floats for free(); NULL: see err. */
 static float *gradient_of(struct trainer *t, struct group *const *g, int64_t n, const struct trainer_hyper *h, struct error *err)
 {
     struct trainer_sums sums;
@@ -193,7 +193,7 @@ static float *gradient_of(struct trainer *t, struct group *const *g, int64_t n, 
     return NULL;
 }
 
-/* The same by the model as it was loaded, on another device. */
+/* The same for the model as it was loaded, on another device. */
 static float *gradient_there(struct learn *l, enum dtype dtype, struct group *const *g, const struct trainer_hyper *h, struct error *err)
 {
     float *out = NULL;
@@ -226,7 +226,7 @@ static double distance(const float *a, const float *b, int64_t n)
 }
 
 /* Print how far the first step's gradient is from another device's, and how far both are from that one's fp32. The check: 1e-4
- * in fp32; in bf16 1e-2, or no farther from fp32 than the other is, by a quarter. */
+ * in fp32; in bf16 1e-2, or at most a quarter farther from fp32 than the other device. */
 static bool gradient_compare(struct learn *l, struct group *const *g, const struct trainer_hyper *h, struct error *err)
 {
     enum dtype dtype = model_dtype(l->tool.model);
@@ -249,11 +249,11 @@ static bool gradient_compare(struct learn *l, struct group *const *g, const stru
 
 struct batch_means {
     double reward, accuracy;    // of the scored samples
-    double length;              // of all, tokens
+    double length;              // of all samples, tokens
     double no_spread;           // share of the groups
 };
 
-/* What a run's controller computes from the groups of a batch; here there is none. */
+/* What a run's controller computes from the groups of a batch; there is no controller here. */
 static struct batch_means batch_means(struct group *const *g, int64_t n_group)
 {
     struct batch_means m = { 0 };
@@ -366,12 +366,12 @@ bool bench_learn(int argc, char **argv, struct error *err)
         {.name = "eval-dataset", .kind = CLI_STR, .value = &l.eval_path, .arg = "FILE", .help = "held-out problems"},
         {.name = "algo", .kind = CLI_STR, .value = &l.algo, .arg = "NAME", .help = "GRPO, DAPO, RLOO or REINFORCE_PPB"},
         {.name = "steps", .kind = CLI_I64, .value = &l.n_step, .arg = "N", .help = "optimizer steps (default 60)"},
-        {.name = "batch", .kind = CLI_I64, .value = &l.batch, .arg = "N", .help = "prompts a step (default 64)"},
+        {.name = "batch", .kind = CLI_I64, .value = &l.batch, .arg = "N", .help = "prompts per step (default 64)"},
         {.name = "group-size",
          .kind = CLI_I64,
          .value = &l.group_size,
          .arg = "N",
-         .help = "samples a prompt (default 8)"},
+         .help = "samples per prompt (default 8)"},
         {.name = "max-new-tokens",
          .kind = CLI_I64,
          .value = &l.max_new,
@@ -395,7 +395,7 @@ bool bench_learn(int argc, char **argv, struct error *err)
          .value = &l.eval_n,
          .arg = "N",
          .help = "held-out problems used (default 500)"},
-        {.name = "seed", .kind = CLI_I64, .value = &l.seed, .arg = "N", .help = "of prompts and noise (default 1)"},
+        {.name = "seed", .kind = CLI_I64, .value = &l.seed, .arg = "N", .help = "of prompts and random draws (default 1)"},
         {.name = "shuffle-rewards", .kind = CLI_FLAG, .value = &l.shuffle, .help = "the control that must not learn"},
         {.name = "against",
          .kind = CLI_STR,
@@ -403,11 +403,11 @@ bool bench_learn(int argc, char **argv, struct error *err)
          .arg = "DEVICE",
          .help = "compare the first step's gradient with this device's (without a KL penalty)"},
         {.name = "out", .kind = CLI_STR, .value = &l.out, .arg = "DIR", .help = "write the trained model here"},
-        {.name = "force", .kind = CLI_FLAG, .value = &l.force, .help = "write over a model that is there"},
+        {.name = "force", .kind = CLI_FLAG, .value = &l.force, .help = "overwrite an existing model"},
     };
     // clang-format on
     struct cli cli = { .command = "rollcall bench learn",
-                       .about = "Trains in one process on problems with boxed answers, and says "
+                       .about = "Trains in one process on problems with boxed answers, and prints "
                                 "how much was learned.",
                        .options = options,
                        .n_options = ARRAY_SIZE(options) };

@@ -1,10 +1,10 @@
-/* bench_publish.c - how long new weights take from the trainer's device to a producer's, against the bare broadcast
+/* bench_publish.c - how long new weights take from the trainer's device to a producer's, compared with a bare broadcast
  *
  * Two processes, as in a run: this one has the outlet and the first device, a forked one the inlet and the second. Each round is a
- * new version. ms: from the beginning of outlet_share until the producer, which waits for the version, has it in its weights and
- * both hashes are equal (snapshot on the trainer's device, transfer, two hashes). staged_ms and take_ms: the same for a producer
- * that is sampling meanwhile, until the version is complete in its staging buffer; then its copy into the weights between two
- * steps. raw_ms: one broadcast of as many bytes, nothing else. Clocks: both processes read one monotonic clock. Medians. */
+ * new version. ms: from the start of outlet_share until the producer, which waits for the version, has it in its weights and both
+ * hashes agree (snapshot on the trainer's device, transfer, two hashes). staged_ms and take_ms: the same for a producer that is
+ * sampling meanwhile, until the version is complete in its staging buffer; then the copy into its weights between two steps.
+ * raw_ms: one broadcast of the same number of bytes, nothing else. Clocks: both processes read one monotonic clock. Medians. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 
 #define ROUNDS_MAX 64
 #define WAIT_MS 60000
-#define PATTERN_BYTES ((size_t)97 << 20 | 13 * 256)    // no part of a bucket: equal buckets could be mixed up unseen
+#define PATTERN_BYTES ((size_t)97 << 20 | 13 * 256)    // not a divisor of a bucket: swapped equal buckets would go unnoticed
 
 enum order {
     ORDER_TAKE,
@@ -146,13 +146,13 @@ static void producer_main(struct side *s, const char *device, const char *dir, e
 
 static bool order_give(const struct side *s, struct order_msg m, struct error *err)
 {
-    return send(s->fd, &m, sizeof m, MSG_NOSIGNAL) == (ssize_t)sizeof m || error_set(err, ERR_CLOSED, "the producer's process has gone");
+    return send(s->fd, &m, sizeof m, MSG_NOSIGNAL) == (ssize_t)sizeof m || error_set(err, ERR_CLOSED, "the producer's process is gone");
 }
 
 static bool reply_wait(const struct side *s, struct reply *r, struct error *err)
 {
     if (recv(s->fd, r, sizeof *r, 0) != (ssize_t)sizeof *r)
-        return error_set(err, ERR_CLOSED, "the producer's process has gone");
+        return error_set(err, ERR_CLOSED, "the producer's process is gone");
     return r->ok || error_set(err, ERR_INTERNAL, "the producer: %s", r->text);
 }
 
@@ -174,7 +174,7 @@ static bool weights_fill(const struct side *s, struct error *err)
     return ok;
 }
 
-/* Make another version of them: some bytes in every 64 MiB. */
+/* Make another version of the weights: change some bytes in every 64 MiB. */
 static bool weights_change(const struct side *s, int64_t version, struct error *err)
 {
     for (size_t at = 0; at + sizeof version <= s->size_bytes; at += (size_t)64 << 20)
@@ -183,7 +183,7 @@ static bool weights_change(const struct side *s, int64_t version, struct error *
     return device_sync(s->dev, err);
 }
 
-/* Wait for the outlet to see what is bound to happen: a producer that waits, or a version that has arrived. */
+/* Wait until the outlet sees an expected event: a producer that waits, or a version that has arrived. */
 static bool outlet_wait(struct outlet *o, int n_waiting, int64_t version, struct outlet_look *look, struct error *err)
 {
     int64_t end = clock_ms() + WAIT_MS;
@@ -221,7 +221,7 @@ static bool rounds_run(struct side *s, struct outlet *o, enum weights_way way, i
         if (k >= 0)
             out->direct[k] = (double)(r.ended_ns - begun) / 1e6;
     }
-    for (int k = -1; way == WAY_NCCL && k < rounds; k++) {    // it does something else meanwhile
+    for (int k = -1; way == WAY_NCCL && k < rounds; k++) {    // meanwhile it does something else
         version++;
         if (!weights_change(s, version, err) || !outlet_share(o, s->weights, version, err) || !outlet_wait(o, 0, version, &look, err)
             || !order_give(s, (struct order_msg){ .order = ORDER_TAKE, .version = version }, err) || !reply_wait(s, &r, err)
@@ -299,20 +299,20 @@ bool bench_publish(int argc, char **argv, struct error *err)
     enum weights_way way;
     char first[32], second[32], dir[] = "/tmp/rollcall-publish-XXXXXX";
     struct cli_option options[] = {
-        { "shape", NULL, CLI_STR, &shape, "NAME", "as many bytes as this shape's weights in bf16, e.g. Qwen2.5-1.5B (starter)" },
+        { "shape", NULL, CLI_STR, &shape, "NAME", "use as many bytes as this shape's weights in bf16, e.g. Qwen2.5-1.5B (starter)" },
         { "devices", NULL, CLI_STR, &devices, "TWO", "the trainer's and the producer's (cpu:0,cpu:1)" },
         { "way", NULL, CLI_STR, &way_name, "NAME", "nccl or copy (nccl; between CPUs both go through shared memory)" },
-        { "bucket", NULL, CLI_I64, &bucket_mib, "MIB", "of a broadcast; 0: as in a run" },
+        { "bucket", NULL, CLI_I64, &bucket_mib, "MIB", "bucket size of a broadcast; 0: as in a run" },
         { "rounds", NULL, CLI_I64, &rounds, "N", "publications timed; the median counts (9)" },
     };
     struct cli cli = { .command = "rollcall bench publish",
                        .options = options,
                        .n_options = ARRAY_SIZE(options),
-                       .about = "Weights from one device to another as in a run, against the bare broadcast.\n" };
+                       .about = "Sends weights from one device to another as in a run, compared with a bare broadcast.\n" };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (rounds < 1 || rounds > ROUNDS_MAX || bucket_mib < 0 || bucket_mib > 1 << 20)
-        return error_set(err, ERR_USAGE, "--rounds goes from 1 to %d, --bucket from 0 to %d", ROUNDS_MAX, 1 << 20);
+        return error_set(err, ERR_USAGE, "--rounds must be 1 to %d, --bucket 0 to %d", ROUNDS_MAX, 1 << 20);
     if (!weights_way_parse(way_name, &way) || way == WAY_FILES)
         return error_set(err, ERR_USAGE, "--way is '%s'; it may be nccl or copy", way_name);
     const struct model_config *c = config_shape(shape, err);

@@ -11,7 +11,7 @@
 
 #define TEXT_BYTES_MAX ((size_t)1 << 30)
 
-/* Processor time of this thread: what others do on the machine does not count (but for their share of the caches). */
+/* Processor time of this thread: other load on the machine does not count (except for its use of the caches). */
 static int64_t cpu_ns(void)
 {
     struct timespec t;
@@ -19,8 +19,7 @@ static int64_t cpu_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Encode text in pieces of about 20 kB (documents), again and again for at least seconds. Returns MB/s; 0 and err:
- * failed. */
+/* Encode text in pieces of about 20 kB (documents), repeatedly for at least `seconds`. Returns MB/s; 0 and err: failed. */
 static double encode_speed(const struct tokenizer *t, const struct buf *text, bool cache, double seconds, struct token_list *ids,
                            struct error *err)
 {
@@ -72,9 +71,9 @@ bool bench_tokenize(int argc, char **argv, struct error *err)
         { "seconds", NULL, CLI_F64, &seconds, "S", "time for each measurement (2)" },
     };
     struct cli cli = { "rollcall bench tokenize",
-                       "Encodes a text with and without the word cache and decodes it again: MB/s of the best pass, in "
+                       "Encodes a text with and without the word cache and decodes it: MB/s of the best pass, in "
                        "processor time of one thread.\n"
-                       "tests/golden/make_tokenizers.py bench runs it beside the tokenizers library and tiktoken.",
+                       "tests/golden/make_tokenizers.py bench compares it with the tokenizers library and tiktoken.",
                        NULL,
                        options,
                        ARRAY_SIZE(options),
@@ -88,7 +87,7 @@ bool bench_tokenize(int argc, char **argv, struct error *err)
     if (cli.help_wanted)
         return true;
     if (!path || !file)
-        return error_set(err, ERR_USAGE, "say which --tokenizer and which --text");
+        return error_set(err, ERR_USAGE, "--tokenizer and --text are needed");
     struct buf text = { .max = TEXT_BYTES_MAX + 65536 };
     struct token_list ids = { 0 };
     struct tokenizer *t = NULL;
@@ -111,7 +110,7 @@ bool bench_tokenize(int argc, char **argv, struct error *err)
     printf("%-24s %10.1f MB/s\n", "encode, no word cache", plain);
     printf("%-24s %10.1f MB/s   %.2f x without\n", "encode, word cache", cached, cached / plain);
     printf("%-24s %10.1f MB/s   %.2f x encoding\n", "decode", decoded, decoded / cached);
-    printf("%-24s %10.2f bytes a token, %zu bytes, %" PRId64 " tokens\n", "text", (double)text.len / (double)ids.n, text.len, ids.n);
+    printf("%-24s %10.2f bytes per token, %zu bytes, %" PRId64 " tokens\n", "text", (double)text.len / (double)ids.n, text.len, ids.n);
     ok = true;
 out:
     tokenizer_free(t);

@@ -1,6 +1,6 @@
-/* rollcall bench train: optimizer steps of the trainer itself (packing, forward, backward, clip, AdamW) on random sequences,
- * and where their memory goes. Before that the gradient of one GRPO step of a small model is held against another back
- * end's: the shape itself when it is small, else a model with its kind of heads. */
+/* rollcall bench train: optimizer steps of the trainer itself (packing, forward, backward, clip, AdamW) on random sequences, and
+ * their memory use. First the gradient of one GRPO step of a small model is compared with another back end's: the shape itself when
+ * it is small, else a model with the same kind of heads. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -131,7 +131,7 @@ bool train_bench_run(struct train_bench *b, struct error *err)
             TRY(trace_start(dev, 100000, err));
     }
     TRY(mem_info(dev, &now, &total, err));
-    b->used_bytes = at_start > now ? at_start - now : 0;    // on a CPU others come and go
+    b->used_bytes = at_start > now ? at_start - now : 0;    // on a CPU other load comes and goes
     b->grown_bytes = at_first > now ? at_first - now : 0;
     qsort(took, (size_t)b->rounds, sizeof *took, double_compare);
     b->step_s = took[b->rounds / 2];
@@ -148,7 +148,7 @@ out:
     return ok;
 }
 
-/* The gradient of one GRPO step on this device (model_n_flat floats, for free); NULL: see err. */
+/* The gradient of one GRPO step on this device (model_n_flat floats, for free()); NULL: see err. */
 static float *gradient_of(const struct model_config *c, const char *device, enum dtype dtype, const struct group *const *g, int64_t n_group,
                           int64_t *n_flat, struct error *err)
 {
@@ -192,9 +192,9 @@ static double distance(const float *a, const float *b, int64_t n)
     return sqrt(apart / norm);
 }
 
-/* The gradient of the same step on this device and on another (cpu:0 for a GPU, ref for a CPU): how far they are apart, as
- * a share of the norm, and whether that is close enough: 1e-4 in fp32; in bf16 1e-2, or no farther from the other's fp32
- * than the other's bf16 is, by a quarter (how far that is, is the model's affair). */
+/* The gradient of the same step on this device and on another (cpu:0 for a GPU, ref for a CPU): their distance as a share of the
+ * norm, and whether it is small enough: 1e-4 in fp32; in bf16 1e-2, or at most a quarter farther from the other's fp32 than the
+ * other's bf16 is (how far that is depends on the model). */
 static bool gradient_check(const struct model_config *shape, const char *device, enum dtype dtype, double *apart, bool *same,
                            struct error *err)
 {
@@ -259,9 +259,9 @@ bool bench_train(int argc, char **argv, struct error *err)
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (rounds < 1 || rounds > TRAIN_ROUNDS_MAX || b.len < 2 || tokens < b.len || tokens > 1 << 24 || n_thread < 0 || n_thread > 256)
-        return error_set(err, ERR_USAGE, "--rounds goes from 1 to %d, --seq from 2 to --tokens, --threads from 0 to 256", TRAIN_ROUNDS_MAX);
+        return error_set(err, ERR_USAGE, "--rounds must be 1 to %d, --seq 2 to --tokens, --threads 0 to 256", TRAIN_ROUNDS_MAX);
     if ((b.token_budget && b.token_budget < b.len) || !(b.host_share >= 0 && b.host_share <= 1))
-        return error_set(err, ERR_USAGE, "--micro is 0 or at least --seq, --host-share from 0 to 1");
+        return error_set(err, ERR_USAGE, "--micro must be 0 or at least --seq, --host-share 0 to 1");
     bool cuda = strncmp(b.device, "cuda:", 5) == 0, bf16 = strcmp(dtype_name, "bfloat16") == 0 || (cuda && strcmp(dtype_name, "auto") == 0);
     if (!bf16 && strcmp(dtype_name, "auto") != 0 && strcmp(dtype_name, "float32") != 0)
         return error_set(err, ERR_USAGE, "--dtype is '%s'; it may be auto, float32 or bfloat16", dtype_name);

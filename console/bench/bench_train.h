@@ -11,22 +11,22 @@
 struct train_bench {
     const struct model_config *config;
     const char *device;
-    int n_thread;    // of a CPU; 0: all
+    int n_thread;    // CPU threads; 0: all
     enum dtype dtype;
-    int64_t n_seq, len;      // sequences of an optimizer step, tokens of each
-    int64_t token_budget;    // of a micro-batch; 0: all in one
+    int64_t n_seq, len;      // sequences per optimizer step, tokens per sequence
+    int64_t token_budget;    // tokens per micro-batch; 0: all in one
     int64_t n_live;          // ids that occur, as with a tokenizer that has no more; 0: all
     double host_share;       // of masters and moments in host memory, 0 to 1
     bool recompute_block;
     int rounds;
-    const char *profile;    // timeline of the last steps to this file, or NULL
+    const char *profile;    // file for the timeline of the last steps, or NULL
     /* out */
     double step_s;                       // median
-    size_t planned_bytes, used_bytes;    // device memory: from the tables of tensors, and as the device says
+    size_t planned_bytes, used_bytes;    // device memory: from the tables of tensors, and as reported by the device
     size_t host_bytes;                   // pinned
     size_t grown_bytes;                  // device memory taken after the first step
 };
-/* Steps of the trainer on random sequences, one sample each, at the log-probs of a uniform policy. */
+/* Run steps of the trainer on random sequences, one sample each, with the log-probs of a uniform policy. */
 MUST_USE bool train_bench_run(struct train_bench *b, struct error *err);
 /* Groups of random completions with rewards 0 and 1 by turns, for a GRPO step: n_seq samples of len rows each, ids below vocab. For
  * train_groups_free; NULL: see err. */
@@ -35,7 +35,7 @@ struct trainer_hyper;
 struct group **train_groups_make(int64_t vocab, int64_t n_seq, int64_t len, int64_t *n_group, struct error *err);
 void train_groups_free(struct group **g, int64_t n);
 void train_hyper_make(struct trainer_hyper *h);
-/* Weights that take part in products: everything but norms and biases; a tied table counts once, as the head. */
+/* Weights that take part in products: everything except norms and biases; a tied table counts once, as the head. */
 double train_params(const struct model_config *c);
-/* Floating-point operations of a step: 6 a weight and token, and causal attention's. */
+/* Floating-point operations of a step: 6 per weight and token, plus causal attention's. */
 double train_flops(const struct model_config *c, int64_t n_seq, int64_t len);

@@ -1,6 +1,5 @@
-/* bench verify: how many answers one core compares a second, on short answers and on whole responses with known
- * verdicts, and how many of those come out as expected; beside Math-Verify in the same run where a Python that has it
- * is given. */
+/* bench verify: how many answers one core compares per second, for short answers and for whole responses with known verdicts, and
+ * how many of those are judged as expected; compared with Math-Verify in the same run if a Python that has it is given. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +13,7 @@
 #include "protocol/base/file.h"
 #include "workers/engine/reward/math/math.h"
 
-/* Short answers as MATH, GSM8K and AIME have them; every other pair is different. */
+/* Short answers as in MATH, GSM8K and AIME; every other pair is unequal. */
 // clang-format off
 static const struct { const char *gold, *pred; bool equal; } short_answers[] = {
     { "42", "42", true }, { "204", "205", false }, { "72", "72.0", true }, { "1,234", "1235", false },
@@ -44,8 +43,7 @@ static double cpu_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Every pair again and again for about that long; checks a second of processor time, and how many came out as
- * expected. */
+/* Every pair repeatedly for about this long; checks per second of processor time, and how many were judged as expected. */
 static bool measure(const char *what, const struct pair *pair, int n, bool whole, double seconds, struct error *err)
 {
     struct math_config config = MATH_CONFIG_DEFAULT, other = config;
@@ -177,13 +175,13 @@ bool bench_verify(int argc, char **argv, struct error *err)
         { "math-verify", NULL, CLI_STR, &python, "PYTHON", "a Python that has math-verify; needs --suite" },
     };
     struct cli cli = { .command = "rollcall bench verify",
-                       .about = "Compares answers again and again on one core.",
+                       .about = "Compares answers repeatedly on one core.",
                        .options = options,
                        .n_options = ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (python && !suite)
-        return error_set(err, ERR_USAGE, "'--math-verify' needs '--suite', tests/golden/math/math_verify_suite.jsonl for one");
+        return error_set(err, ERR_USAGE, "'--math-verify' needs '--suite', e.g. tests/golden/math/math_verify_suite.jsonl");
     struct pair small[ARRAY_SIZE(short_answers)], *pair = NULL;
     for (size_t i = 0; i < ARRAY_SIZE(small); i++)
         small[i] = (struct pair){ short_answers[i].gold, short_answers[i].pred, short_answers[i].equal, false,

@@ -16,7 +16,7 @@ static const struct rule {
     enum metric_id metric;
     enum rule_kind kind;
     double limit;           // SPIKE: times the median of the 32 steps before
-    int steps;              // must hold this many steps in a row
+    int steps;              // must be true for this many steps in a row
     bool crit;
     const char *what;       // with %s for the value
     const char *remedy;
@@ -24,9 +24,9 @@ static const struct rule {
     { M_SAMPLER_TRAINER_DIFF, RULE_ABOVE, 0, 1, true, "sampler and trainer disagree by %s nat",
       "this is a bug, not noise: save the run and report it" },
     { M_REWARD, RULE_EXACTLY, 0, 3, true, "reward exactly 0 for 3 steps",       // verl PR 5635: a verifier that always fails
-      "look at rollouts (3): format, verifier, too few tokens?" },
+      "look at the rollouts (3): format, verifier, too few tokens?" },
     { M_ANS_ACC, RULE_EXACTLY, 1, 3, false, "every answer was right for 3 steps",
-      "nothing is left to learn, or the verifier accepts anything" },
+      "there is nothing left to learn, or the verifier accepts anything" },
     { M_ENTROPY, RULE_BELOW, 0.005, 3, false, "entropy collapsed to %s",
       "raise temperature, clip_eps_high or kl_coeff; lower learning_rate" },
     { M_NO_SPREAD, RULE_ABOVE, 0.8, 3, false, "%s of the groups have no spread, so no gradient",
@@ -75,7 +75,7 @@ static bool rule_holds(const struct rule *r, const struct series *s, int64_t ste
         double median = median_before(s, step);
         return median > 0 && v > r->limit * median;
     }
-    case RULE_ROSE: {    // counters begin at 0
+    case RULE_ROSE: {    // counters start at 0
         double before = series_at(s, step - 1);
         return v > (isnan(before) ? 0 : before);
     }
@@ -112,8 +112,8 @@ int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int m
         alarm_add(out, max, &n, &a);
     }
     bool lost = m->link == LINK_LOST && !over;
-    if (lost) {    // one alarm for all: nothing is known of the others
-        struct alarm a = { .crit = true, .remedy = "a dead agent is started again; values are old until then" };
+    if (lost) {    // one alarm for all: nothing is known about the others
+        struct alarm a = { .crit = true, .remedy = "a dead agent is restarted; values are old until then" };
         snprintf(a.text, sizeof(a.text), "no answer from the agent for %.0f s", (double)(now_ns - m->told_ns) * 1e-9);
         alarm_add(out, max, &n, &a);
     }
@@ -123,7 +123,7 @@ int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int m
         if (v == PROC_OK)
             continue;
         struct alarm a = { .crit = v != PROC_SLOW,
-                           .remedy = v == PROC_SLOW ? "it works, but longer than it used to" : "pane 2, K restarts it" };
+                           .remedy = v == PROC_SLOW ? "it works, but takes longer than usual" : "pane 2, K restarts it" };
         double age_s = (double)(now_ns - p->heard_ns) * 1e-9 + (isnan(p->heard_s) ? 0 : p->heard_s);
         if (v == PROC_SILENT)
             snprintf(a.text, sizeof(a.text), "%s silent %.0f s, last %s", p->name, age_s, p->phase);

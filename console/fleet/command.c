@@ -92,7 +92,7 @@ bool command_words_parse(struct command *c, const char *name, const char *const 
     return true;
 }
 
-/* That each setting may change and its value is inside its bounds; in c it stands by its full name from then on. */
+/* Check that each setting may change and that its value is within its bounds; from then on c has its full name. */
 static bool values_check(struct command *c, struct error *err)
 {
     for (int i = 0; i < c->n_arg; i++) {
@@ -120,14 +120,14 @@ bool command_parse(struct command *c, const char *text, struct error *err)
         return false;
     for (at += strspn(at, " "); *at && n <= COMMAND_ARGS; at += strspn(at, " ")) {
         word[n++] = at;
-        at += spec->arg == ARG_TEXT ? strlen(at) : strcspn(at, " ");    // a process's name holds a blank: "worker cpu:0"
+        at += spec->arg == ARG_TEXT ? strlen(at) : strcspn(at, " ");    // a process's name contains a blank: "worker cpu:0"
         if (*at)
             *at++ = 0;
     }
     return command_words_parse(c, name, (const char *const *)word, n, err) && (spec->arg != ARG_VALUES || values_check(c, err));
 }
 
-/* By how much a number would change: above 1, and infinite from or to 0; 1 when it stays or nothing can be said. */
+/* The factor by which a number would change: above 1, and infinite from or to 0; 1 when it stays the same or is unknown. */
 static double jump_of(const struct knob *k, const char *before, const char *after)
 {
     char *end_before, *end_after;

@@ -1,7 +1,7 @@
-/* feed.h - where the console's news of a run come from: the run's agent (link.h) or made-up events (simulate.h)
+/* feed.h - where the console gets its news of a run: the run's agent (link.h), its folder (record.h) or made-up events (simulate.h)
  *
- * A feed fills a model and passes commands on. Owned by the console's loop thread, which calls pump when fd is readable or
- * due_ns has come. Nothing here waits. */
+ * A feed fills a model and passes commands on. Owned by the console's loop thread, which calls pump when fd is readable or due_ns
+ * is reached. Nothing here waits. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,10 +11,10 @@
 
 struct feed {
     int fd;            // readable: pump; -1: none
-    bool read_only;    // commands would be refused: its console may only look
+    bool read_only;    // commands would be refused: this console may only look
     void (*pump)(struct feed *f, struct model *m, int64_t now_ns);
-    int64_t (*due_ns)(const struct feed *f);    // call pump then at the latest; INT64_MAX: never
-    /* Send c; its fate goes into the model under a tag. text is what the operator sees of it. */
+    int64_t (*due_ns)(const struct feed *f);    // call pump by then; INT64_MAX: never
+    /* Send c; its outcome goes into the model under a tag. text is what the operator sees. */
     bool (*command)(struct feed *f, struct model *m, const struct command *c, const char *text, int64_t now_ns, struct error *err);
     void (*free)(struct feed *f);
 };

@@ -1,8 +1,8 @@
 /* link.c - see link.h
  *
- * Requests that are open at any time: at most one each of status, steps, events and rollouts, and one for each command. Their
- * tags tell the answers apart. What is missing is asked for when the status (every second) shows it is missing, so that a
- * lost answer is only a second's delay. */
+ * Open requests at any time: at most one each for status, steps, events and rollouts, and one for each command. Their tags
+ * distinguish the answers. Missing data is requested when the status (every second) shows that it is missing, so a lost answer
+ * costs only a second. */
 #include "console/fleet/link.h"
 #include <inttypes.h>
 #include <pwd.h>
@@ -25,7 +25,7 @@
 #define ASK_MS 5000
 #define STEPS_A_TIME 5000
 #define COMMANDS_OPEN 16
-#define LOST_NS ((int64_t)3500 * 1000000)             // without an answer to a status
+#define LOST_NS ((int64_t)3500 * 1000000)             // time without an answer to a status
 #define LAST_ANSWERS_NS ((int64_t)12000 * 1000000)    // after the run's end; longer than its agent stays
 
 enum {
@@ -39,8 +39,8 @@ struct open_command {
     uint64_t tag;    // 0: free
     struct command command;
     char id[64];
-    int64_t until_ns;    // the end of its time
-    bool asked;          // an answer is awaited; else to be asked again
+    int64_t until_ns;    // its deadline
+    bool asked;          // an answer is pending; else ask again
 };
 struct link {
     struct feed feed;
@@ -49,10 +49,10 @@ struct link {
     struct run_door door;
     struct subscriber *telemetry;
     struct logtail *log;
-    bool open[TAG_COMMAND];    // by tag
+    bool open[TAG_COMMAND];    // indexed by tag
     bool events_stale, rollouts_stale;
-    bool over, last;              // the run is; by a status, so that what is asked now is the last of it
-    int64_t over_ns;              // when we heard; 0: it is not
+    bool over, last;              // the run is over, according to a status, so that what is requested now is the last of it
+    int64_t over_ns;              // when we learned that; 0: it is not over
     int64_t status_ns, log_ns;    // when next
     int64_t answered_ns;          // when the agent last answered
     struct open_command command[COMMANDS_OPEN];
@@ -92,14 +92,14 @@ static void events_ask(struct link *l, const struct model *model)
 {
     struct msg_out m = MSG_OUT_INIT;
     const struct event_view *last = model_event_at(model, 0);
-    if (l->open[TAG_EVENTS]) {    // its answer may have been written before what is asked for now
+    if (l->open[TAG_EVENTS]) {    // its answer may have been written before what is requested now
         l->events_stale = true;
         return;
     }
     l->events_stale = false;
     msg_begin(&m, MSG_EVENTS);
     msg_i64(&m, "after", last ? last->id : 0);
-    msg_i64(&m, "limit", last ? MODEL_EVENTS : 500);    // what came meanwhile is wanted whole
+    msg_i64(&m, "limit", last ? MODEL_EVENTS : 500);    // fetch everything that came meanwhile
     ask(l, TAG_EVENTS, &m);
 }
 
@@ -114,9 +114,9 @@ static void rollouts_ask(struct link *l)
     ask(l, TAG_ROLLOUTS, &m);
 }
 
-/* ---- what is heard ---- */
+/* ---- what arrives ---- */
 
-/* The run's state may be another one: at its end ask for the last of everything, and begin again when it is resumed. */
+/* The run's state may have changed: at its end ask for the last of everything, and start again when it is resumed. */
 static void over_look(struct link *l, const struct model *m, int64_t now_ns)
 {
     l->over = run_state_is_over(m->state);
@@ -125,7 +125,7 @@ static void over_look(struct link *l, const struct model *m, int64_t now_ns)
     l->over_ns = !l->over ? 0 : l->over_ns ? l->over_ns : now_ns;
 }
 
-/* A run that was over has been resumed: listen again. */
+/* A finished run has been resumed: listen again. */
 static void resumed_look(struct link *l, struct model *m)
 {
     struct error err;
@@ -160,7 +160,7 @@ static void step_heard(struct link *l, struct model *m, const struct mval *v)
         steps_ask(l, m);
 }
 
-/* An event comes without its number, so the list is asked for; a change of state is taken at once. */
+/* A published event has no number, so the list is requested; a change of state is applied at once. */
 static void event_heard(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
 {
     char kind[24], reason[sizeof(m->reason)];
@@ -187,7 +187,7 @@ static void heard(struct link *l, struct model *m, const struct net_event *ev, i
     struct msg_in in;
     struct error err;
     if (!heard_split(ev, topic, sizeof(topic), &data, &len) || !msg_read_request(&in, data, len, &err))
-        return;    // telemetry: what cannot be read is as if lost
+        return;    // telemetry: what cannot be read counts as lost
     const struct mval *body = mval_get(in.root, "body");
     if (strcmp(topic, "step") == 0)
         step_heard(l, m, body);
@@ -238,7 +238,7 @@ static bool link_command(struct feed *f, struct model *m, const struct command *
         model_command_sent(m, o->tag, text);
         return true;
     }
-    return error_set(err, ERR_FULL, "%d commands wait for their answers already", COMMANDS_OPEN);
+    return error_set(err, ERR_FULL, "%d commands are already waiting for their answers", COMMANDS_OPEN);
 }
 
 static void command_answered(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
@@ -251,7 +251,7 @@ static void command_answered(struct link *l, struct model *m, const struct net_e
         if (o->tag != ev->tag || o->tag == 0)
             continue;
         if (ev->failed && ev->err.code == ERR_CLOSED && now_ns < o->until_ns) {
-            o->asked = false;    // the outcome is unknown: asked about again, under the same id, when the agent is back
+            o->asked = false;    // the outcome is unknown: ask again, under the same id, when the agent is back
             return;
         }
         if (ev->failed) {
@@ -263,7 +263,7 @@ static void command_answered(struct link *l, struct model *m, const struct net_e
             msg_in_release(&in);
         }
         o->tag = 0;
-        l->status_ns = now_ns;    // see what it has changed
+        l->status_ns = now_ns;    // fetch what it has changed
         return;
     }
 }
@@ -290,7 +290,7 @@ static void answered(struct link *l, struct model *m, const struct net_event *ev
     }
     l->answered_ns = now_ns;
     if (!msg_read_answer(&in, asked[ev->tag], ev->data, ev->len, &err)) {
-        l->events_stale |= ev->tag == TAG_EVENTS;    // the controller is starting: asked again with the next status
+        l->events_stale |= ev->tag == TAG_EVENTS;    // the controller is starting: ask again with the next status
         l->rollouts_stale |= ev->tag == TAG_ROLLOUTS;
         return;
     }
@@ -313,7 +313,7 @@ static void answered(struct link *l, struct model *m, const struct net_event *ev
 
 /* ---- the feed ---- */
 
-/* Nothing more will come: hang up, so that the run's agent need not wait for us. */
+/* Nothing more will come: disconnect, so that the run's agent need not wait for us. */
 static void end_take(struct link *l, struct model *m)
 {
     m->ended = true;
@@ -322,14 +322,14 @@ static void end_take(struct link *l, struct model *m)
     model_changed(m);
 }
 
-/* Have the questions asked at the run's end been answered? */
+/* Have the requests sent at the run's end been answered? */
 static bool last_answers_had(const struct link *l, const struct model *m)
 {
     return l->last && !l->open[TAG_STEPS] && !l->open[TAG_EVENTS] && !l->open[TAG_ROLLOUTS] && !l->events_stale && !l->rollouts_stale
            && model_steps_whole(m);
 }
 
-/* The run has ended and its agent has not answered all: what is missing is in the journal, for who may read it. */
+/* The run has ended and its agent has not answered everything: the rest is in the journal, if we may read it. */
 static void end_judge(struct link *l, struct model *m, int64_t now_ns)
 {
     struct error err;
@@ -347,7 +347,7 @@ static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
         return;
     if (run_is_live(l->run_dir)) {
         model_link(m, m->told_ns ? LINK_LOST : LINK_CONNECTING,
-                   m->told_ns ? "the run's agent does not answer; trying on" : "waiting for the run's agent", now_ns);
+                   m->told_ns ? "the run's agent does not answer; still trying" : "waiting for the run's agent", now_ns);
         return;
     }
     model_link(m, LINK_LOST, "the run's processes have ended", now_ns);
@@ -355,8 +355,8 @@ static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
     if (!run_state_is_over(m->state)) {
         if (!run_failure_read(l->run_dir, m->reason, sizeof(m->reason)))
             snprintf(m->reason, sizeof(m->reason),
-                     read ? "all its processes have ended; 'rollcall train --resume' goes on from the last checkpoint"
-                          : "all its processes have ended; how is in its journal, which cannot be read from here");
+                     read ? "all its processes have ended; 'rollcall train --resume' continues from the last checkpoint"
+                          : "all its processes have ended; its journal says how, but cannot be read from here");
         m->state = RUN_FAILED;
     }
     over_look(l, m, now_ns);
@@ -367,7 +367,7 @@ static void link_pump(struct feed *f, struct model *m, int64_t now_ns)
 {
     struct link *l = (struct link *)f;
     struct net_event ev;
-    for (int i = 0; i < 1000 && transport_next(l->door.transport, &ev); i++) {    // bounded: keys are answered in between
+    for (int i = 0; i < 1000 && transport_next(l->door.transport, &ev); i++) {    // limited, so that keys are handled in between
         switch (ev.kind) {
         case NET_ANSWER: answered(l, m, &ev, now_ns); break;
         case NET_HEARD: heard(l, m, &ev, now_ns); break;
@@ -431,7 +431,7 @@ struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int6
     if (!run_door_may_look(run_dir, err))
         goto fail;
     if (!run_is_live(run_dir)) {
-        error_set(err, ERR_CLOSED, "the run in '%.300s' is not live; 'rollcall train --resume %.300s' goes on with it", run_dir, run_dir);
+        error_set(err, ERR_CLOSED, "the run in '%.300s' is not live; 'rollcall train --resume %.300s' continues it", run_dir, run_dir);
         goto fail;
     }
     if (!run_door_open(&l->door, run_dir, read_only, err) || !(l->telemetry = run_door_listen(&l->door, err)))

@@ -1,8 +1,8 @@
 /* link.h - a feed from a real run, through its agent
  *
- * Asks for the status every second and listens to telemetry; whatever telemetry loses (it may) is asked for again: steps from
- * the first one missing, events after the last one known. Tails the run's log files, which are on this machine. Survives the
- * agent's death and return. A command whose answer is lost is asked about again under its own id, so it is carried out once. */
+ * Asks for the status every second and listens to telemetry; what telemetry loses (it may) is requested: steps from the first
+ * missing one, events after the last known one. Tails the run's log files, which are on this machine. Survives the agent's death
+ * and return. A command whose answer is lost is sent again under its own id, so it is carried out once. */
 #pragma once
 #include "console/fleet/feed.h"
 

@@ -14,7 +14,7 @@
 #define FILES_MAX 64
 #define CHUNK_BYTES (64 << 10)
 #define FIRST_BYTES (16 << 10)
-#define STAMP 23    // "2026-11-21T22:33:50.123": lines sort by it
+#define STAMP 23    // "2026-11-21T22:33:50.123": lines are sorted by it
 
 struct tail_file {
     char name[64];
@@ -29,7 +29,7 @@ struct logtail {
     char dir[4096];
     struct tail_file file[FILES_MAX];
     int n_file;
-    char *text;    // FILES_MAX chunks would be 4 MiB: one buffer that grows to what is needed
+    char *text;    // FILES_MAX chunks would be 4 MiB: use one buffer that grows as needed
     size_t cap;
 };
 
@@ -119,7 +119,7 @@ void logtail_pump(struct logtail *t, struct model *m)
     for (struct dirent *e; d && (e = readdir(d)) != NULL;) {
         size_t n = strlen(e->d_name);
         if (n > 4 && strcmp(e->d_name + n - 4, ".log") == 0)
-            (void)file_find(t, e->d_name);    // known from now on
+            (void)file_find(t, e->d_name);    // from now on the file is known
     }
     if (d)
         closedir(d);
@@ -150,7 +150,7 @@ void logtail_pump(struct logtail *t, struct model *m)
             model_log(m, "console", note, (size_t)n);
         }
     }
-    for (int i = 0; line && i < t->n_file && used > 0; i++)    // only now: the text has stopped moving
+    for (int i = 0; line && i < t->n_file && used > 0; i++)    // only now, since the text no longer moves
         for (size_t at = start[i]; at < start[i + 1] && n_line < lines_max;) {
             const char *end = memchr(t->text + at, '\n', used - at);
             size_t len = end ? (size_t)(end - t->text) - at : used - at;

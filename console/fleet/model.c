@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SILENT_S 4.0    // an agent tells of its processes every second: 4 s leave room for a slow moment, 5 s are promised
+#define SILENT_S 4.0    // an agent reports its processes every second: 4 s leave room for a slow moment, 5 s are promised
 
 const struct phase_row phase_table[] = {
     { "generating", 'g', 0 }, { "scoring", 's', 1 }, { "training", 't', 2 }, { "publishing", 'p', 3 }, { "saving", 'c', 4 },
@@ -118,7 +118,7 @@ void model_step_begin(struct model *m, int64_t step)
 {
     if (step < 0 || step >= SERIES_MAX)
         return;
-    if (step < m->n_step)    // a rollback: what an older life said about later steps is void
+    if (step < m->n_step)    // a rollback: the old values of later steps are void
         model_steps_cut(m, step);
     m->n_step = step + 1;
     model_changed(m);
@@ -147,7 +147,7 @@ void model_metric(struct model *m, int64_t step, const char *name, double value)
         series_set(s, step, value);
 }
 
-/* Controllers first, then workers, scorers, agents: the order an operator asks in. */
+/* Controllers first, then workers, scorers, agents: the order in which an operator asks. */
 static int kind_rank(const char *name)
 {
     static const char *const kinds[] = { "controller", "worker", "scorer", "agent" };
@@ -303,7 +303,7 @@ void model_event_facts(struct model *m, const struct event_view *e, const char *
     json_t *o = json_loadb(facts, len, 0, NULL), *mean = json_object_get(o, "mean");
     const char *set = json_string_value(json_object_get(o, "set"));
     full.changed = json_is_array(json_object_get(o, "changes"));
-    if (len < sizeof full.detail)    // a part of it is no JSON
+    if (len < sizeof full.detail)    // part of it is not JSON
         snprintf(full.detail, sizeof full.detail, "%.*s", (int)len, facts);
     if (strcmp(e->kind, "eval") == 0 && set && json_is_number(mean)) {
         struct eval_view *v = &full.eval;
@@ -334,7 +334,7 @@ static size_t word_next(const char *line, size_t len, size_t *at)
     return start;
 }
 
-/* The length of the component at the start of a log line's text when its file is called after it; 0 when not. */
+/* The length of the component at the start of a log line's text if its file is named after it; otherwise 0. */
 static size_t component_len(const char *text, size_t len, const char *file)
 {
     size_t n = strlen(file);
@@ -364,7 +364,7 @@ void model_log(struct model *m, const char *proc, const char *line, size_t len)
         while (text_at < len && line[text_at] == ' ')
             text_at++;
         size_t name_len = component_len(line + text_at, len - text_at, proc);
-        if (name_len > 0) {    // "worker cpu:0: ..." in worker-cpu-0.log: the name as people write it, and not twice
+        if (name_len > 0) {    // "worker cpu:0: ..." in worker-cpu-0.log: the name as people write it, and only once
             snprintf(v.proc, sizeof(v.proc), "%.*s", (int)MIN(name_len, sizeof(v.proc) - 1), line + text_at);
             text_at += name_len + 2;
         }

@@ -1,7 +1,7 @@
-/* model.h - all the console knows of a run, in bounded memory; no sockets, no screen
+/* model.h - everything the console knows about a run, in bounded memory; no sockets, no screen
  *
  * Filled by a feed (feed.h), read by screens and batch output. Owned by the console's loop thread; nothing here locks. Texts
- * from outside are cut to the sizes given here. Each change raises `version`, so that nothing is drawn when nothing changed. */
+ * from outside are cut to the sizes given here. Each change raises `version`, so that nothing is drawn when nothing has changed. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,7 +22,7 @@
 #define MODEL_COMMANDS 64
 #define MODEL_HOSTS 65    // the run's node and others
 #define MODEL_DEVICES 256
-#define LANE_SECONDS 256          // history of a process's phases, one letter a second
+#define LANE_SECONDS 256          // history of a process's phases, one letter per second
 #define ROLLOUT_TEXT_MAX 16384    // bytes of one prompt or completion kept
 
 enum link_state {
@@ -35,7 +35,7 @@ enum proc_verdict {
     PROC_SLOW,
     PROC_STUCK,
     PROC_SILENT,
-};    // SILENT: the console itself has not heard of it
+};    // SILENT: the console itself has no news of it
 
 struct gauge {
     char name[24];
@@ -45,13 +45,13 @@ struct proc {
     char name[40], kind[16];
     int64_t pid;    // 0: not running
     char phase[24];
-    double phase_s;        // seconds in this phase when told
+    double phase_s;        // seconds in this phase at the last report
     double progress;       // grows with each piece of work
-    char waits_for[96];    // "": it works
+    char waits_for[96];    // "": it is working
     char plays[48];        // a worker's part: "trainer 0, producer 0"
     enum proc_verdict verdict;
-    int64_t heard_ns;    // when we were told; monotonic
-    double heard_s;      // how old the agent's news of it were then
+    int64_t heard_ns;    // when it was reported; monotonic
+    double heard_s;      // how old the agent's information about it was then
     int64_t restarts;
     struct gauge gauge[MODEL_GAUGES];
     int n_gauge;
@@ -73,11 +73,11 @@ struct device_view {    // a GPU as the agent last sampled it; NAN: not known
 struct host_view {    // a node's; NAN: not known
     char node[64];
     double cpu_percent, mem_used_bytes, mem_total_bytes, disk_percent;
-    int n_device;    // so many of the model's are its own, behind those of the hosts before
+    int n_device;    // how many of the model's devices are its own; they follow those of earlier hosts
 };
 struct rollout_view {
     int64_t item, step;
-    int64_t line;                  // of the data's file, from 1; -1: not told
+    int64_t line;                  // line of the data's file, from 1; -1: unknown
     char *prompt;                  // owned
     struct sample_view *sample;    // (n_sample); owned
     int n_sample;
@@ -96,7 +96,7 @@ struct event_view {
     char kind[24], who[48], text[240];
     char detail[2048];        // JSON, "" when there is none or it is longer
     bool changed;             // settings were changed
-    struct eval_view eval;    // an evaluation's set, step, n and mean; set "": it is none
+    struct eval_view eval;    // an evaluation's set, step, n and mean; set "": not an evaluation
 };
 enum line_level {
     LINE_ERROR,
@@ -108,7 +108,7 @@ enum line_level {
 struct log_view {
     enum line_level level;
     char proc[32];     // whose log
-    char clock[12];    // "22:33:50" as the line has it
+    char clock[12];    // "22:33:50" as in the line
     char *text;        // owned
 };
 enum command_state {
@@ -125,7 +125,7 @@ struct command_view {
     int64_t answered_ns;
 };
 struct knob_value {
-    char text[128];        // "": not told yet
+    char text[128];        // "": not answered yet
     char before[128];      // the value before the last change seen here; "": none
     int64_t changed_ns;    // 0: not changed since the console started
 };
@@ -136,20 +136,20 @@ struct extra_metric {
 struct model {
     uint64_t version;
     enum link_state link;
-    char link_text[256];    // what is wrong, when it is not LIVE
+    char link_text[256];    // what is wrong, unless it is LIVE
     int64_t link_ns;        // since when
-    /* the run, as last told */
+    /* the run, as last reported */
     char name[96], dir[512];
     enum run_state state;
     char reason[256], pause_depth[16];
-    bool ended;                            // it is over, and all of it that can be had is here
-    char alert[160], alert_remedy[320];    // what the controller wants looked at, and what to do; "": nothing
+    bool ended;                            // it is over, and everything available has arrived
+    char alert[160], alert_remedy[320];    // what needs the operator's attention, and what to do; "": nothing
     int64_t step, max_steps;               // max_steps 0: unknown
     int64_t rollout_step, incarnation;
     int64_t checkpoint;                    // -1: none
     double elapsed_s, step_s, left_s;      // NAN: unknown
     int64_t told_ns;                       // when the last status came; 0: never
-    struct host_view host[MODEL_HOSTS];    // the agent's own first
+    struct host_view host[MODEL_HOSTS];    // the agent's own host first
     int n_host;
     struct device_view device[MODEL_DEVICES];
     int n_device;
@@ -161,18 +161,18 @@ struct model {
     struct series metric[METRIC_N];
     struct extra_metric *extra;    // (MODEL_EXTRA); owned
     int n_extra;
-    int64_t n_step;       // steps known: last one told, plus 1
+    int64_t n_step;       // steps known: the last one, plus 1
     struct proc *proc;    // (MODEL_PROCS); owned
     int n_proc;
     struct rollout_view rollout[MODEL_ROLLOUTS];    // ring; newest at (n_rollout - 1) % MODEL_ROLLOUTS
-    int64_t n_rollout;                              // ever
+    int64_t n_rollout;                              // in total
     struct event_view *event;                       // (MODEL_EVENTS) ring; owned
-    int64_t n_event;                                // ever
+    int64_t n_event;                                // in total
     struct log_view *log;                           // (MODEL_LOG) ring; owned
-    int64_t n_log;                                  // ever
+    int64_t n_log;                                  // in total
     struct knob_value *knob;                        // (n_knobs); owned
     struct command_view command[MODEL_COMMANDS];    // ring
-    int64_t n_command;                              // ever
+    int64_t n_command;                              // in total
 };
 struct model *model_new(struct error *err);
 void fleet_model_free(struct model *m);
@@ -181,7 +181,7 @@ void model_changed(struct model *m);
 /* The names on the wire; RUN_UNKNOWN and PROC_OK for others. */
 enum proc_verdict proc_verdict_find(const char *name);
 const char *proc_verdict_name(enum proc_verdict v);
-/* A phase's letter in the lanes, its colour role number (0..7: ROLE_SERIES1 + n), and its row's help. */
+/* A phase's letter in the lanes, the number of its colour role (0..7: ROLE_SERIES1 + n), and its help. */
 struct phase_row {
     const char *phase;
     char letter;
@@ -189,36 +189,36 @@ struct phase_row {
 };
 extern const struct phase_row phase_table[];
 extern const int n_phases;
-const struct phase_row *phase_find(const char *phase);    // the last row (other) when unknown
+const struct phase_row *phase_find(const char *phase);    // unknown phases get the last row (other)
 
-/* Values of one step; those at or after it from an older life are forgotten when the step is not above the last one. */
+/* Set the values of one step; when it is not above the last one (a rollback), older values at or after it are forgotten. */
 void model_step_begin(struct model *m, int64_t step);
-/* Is every step here that the run is known to have made? */
+/* Has every step arrived that the run is known to have made? */
 bool model_steps_whole(const struct model *m);
 /* Forget the steps from `step` on: the run went back to a checkpoint. */
 void model_steps_cut(struct model *m, int64_t step);
 void model_metric(struct model *m, int64_t step, const char *name, double value);
-/* The process of that name, made when there is room (NULL: none). New ones keep the list sorted by kind and name. */
+/* The process of that name, added if there is room (NULL: none). The list stays sorted by kind and name. */
 struct proc *model_proc(struct model *m, const char *name);
 void model_proc_remove(struct model *m, int i);
-/* After a change of phase or verdict: write the lane up to now. */
+/* Call after a change of phase or verdict: extends the lane up to now. */
 void model_lane(struct model *m, struct proc *p, int64_t now_ns);
-/* What the operator is told about p now: the agent's verdict, or SILENT when nobody has heard of it for long. */
+/* What the operator is told about p: the agent's verdict, or SILENT when there has been no news of it for long. */
 enum proc_verdict model_verdict(const struct model *m, const struct proc *p, int64_t now_ns);
 /* The worst process (stuck before silent before slow) and its verdict; NULL: all are well. */
 const struct proc *model_worst(const struct model *m, int64_t now_ns, enum proc_verdict *verdict);
 double proc_gauge(const struct proc *p, const char *name);    // NAN: not told
-/* A new rollout group at the end of the ring, the oldest gives way; fill it with the two below. NULL: no memory. */
+/* Add a rollout group at the end of the ring, replacing the oldest; fill it with the two functions below. NULL: no memory. */
 struct rollout_view *model_rollout(struct model *m, int64_t item, int64_t step, const char *prompt, size_t len);
 void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut, const char *reason);
-/* i-th newest, 0 the newest; NULL beyond. */
+/* The i-th newest, 0 is the newest; NULL: there are fewer. */
 const struct rollout_view *model_rollout_at(const struct model *m, int64_t i);
-/* An event with an id above the last one's (others are known already and dropped). */
+/* Add an event with an id above the last one's (others are already known and dropped). */
 void model_event(struct model *m, const struct event_view *e);
-/* The same, with its facts: JSON of any length, or "". Those of an evaluation are taken from an event that is known, too. */
+/* The same, with its facts: JSON of any length, or "". An evaluation's facts are taken even from a known event. */
 void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len);
 const struct event_view *model_event_at(const struct model *m, int64_t i);          // i-th newest
-void model_log(struct model *m, const char *proc, const char *line, size_t len);    // one line of a process's log file
+void model_log(struct model *m, const char *proc, const char *line, size_t len);    // add one line of a process's log file
 const struct log_view *model_log_at(const struct model *m, int64_t i);              // i-th newest
 void model_knob(struct model *m, const char *name, const char *text, int64_t now_ns);
 void model_eval(struct model *m, const char *set, int64_t step, int64_t n, double mean);

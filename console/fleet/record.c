@@ -20,12 +20,12 @@ struct record {
     char run_dir[4096];
 };
 
-/* What is taken from the journal beside what run_end_read takes. */
+/* What is read from the journal in addition to run_end_read. */
 struct extract {
     struct model *m;
     int64_t now_ns;
-    double first_s, last_s;    // of its events, since 1970; 0: none
-    /* the newest groups that the rollout file holds: a ring of offsets and sizes, n in all */
+    double first_s, last_s;    // time of its events, since 1970; 0: none
+    /* the newest groups in the rollout file: a ring of offsets and sizes, n in total */
     struct {
         int64_t offset, bytes, step;
     } group[MODEL_ROLLOUTS];
@@ -51,7 +51,7 @@ static bool item_take(void *arg, const struct journal_item *i)
     return true;
 }
 
-/* Settings that were changed while the run went, in their order; and how long it took. */
+/* Settings that were changed during the run, in order; and how long the run took. */
 static bool event_take(void *arg, const struct journal_event *e)
 {
     struct extract *x = arg;
@@ -85,7 +85,7 @@ static bool settings_take(struct model *m, const char *run_dir, int64_t now_ns, 
     for (int i = 0; i < n_knobs; i++) {
         buf_clear(&text);
         model_knob(m, knobs[i].name, knob_text(&knobs[i], c, &text), now_ns);
-        m->knob[i].changed_ns = 0;    // these are what it began with
+        m->knob[i].changed_ns = 0;    // these are its initial values
         m->knob[i].before[0] = 0;
     }
     m->max_steps = c->max_steps;
@@ -96,7 +96,7 @@ out:
     return ok;
 }
 
-/* The newest groups, oldest first. One that is damaged or gone is left out: the doctor's affair, not this screen's. */
+/* The newest groups, oldest first. A damaged or missing one is left out: 'rollcall doctor' reports it, not this screen. */
 static void rollouts_take(struct extract *x, const char *run_dir)
 {
     char path[4200];
@@ -140,7 +140,8 @@ static bool record_read(struct model *m, const char *run_dir, int64_t now_ns, st
         m->state = RUN_FAILED;
     } else if (!run_state_is_over(m->state)) {
         m->state = RUN_STOPPED;
-        snprintf(m->reason, sizeof m->reason, "all its processes are gone; it goes on with: rollcall train --resume --name %.96s", m->name);
+        snprintf(m->reason, sizeof m->reason, "all its processes are gone; continue it with: rollcall train --resume --name %.96s",
+                 m->name);
     }
     m->ended = true;
     m->told_ns = now_ns;
@@ -164,7 +165,7 @@ static int64_t record_due(UNUSED const struct feed *f)
 static bool record_command(UNUSED struct feed *f, struct model *m, UNUSED const struct command *c, UNUSED const char *text,
                            UNUSED int64_t now_ns, struct error *err)
 {
-    return error_set(err, ERR_REFUSED, "refused: the run is over; it goes on with: rollcall train --resume --name %s", m->name);
+    return error_set(err, ERR_REFUSED, "refused: the run is over; continue it with: rollcall train --resume --name %s", m->name);
 }
 
 static void record_free(struct feed *f)

@@ -11,7 +11,7 @@ struct last_state {
 static bool step_take(void *arg, const struct journal_step *s)
 {
     struct model *m = arg;
-    if (s->incarnation > m->incarnation && s->step < m->n_step)    // gone back, and made again
+    if (s->incarnation > m->incarnation && s->step < m->n_step)    // the run went back, and these steps are repeated
         model_steps_cut(m, s->step);
     m->incarnation = MAX(m->incarnation, s->incarnation);
     if (s->step < m->n_step)

@@ -1,9 +1,9 @@
-/* run_end.h - what a console reads from the journal of a run that nobody answers for any more
+/* run_end.h - what a console reads from the journal of a run whose agent is gone
  *
- * The agent of a run that is over stays until the connected consoles have had their last answers, but not for ever, and it may have been
- * killed. What a console has missed then is in the journal, for everybody who may read it. */
+ * The agent of a finished run stays until the connected consoles have had their last answers, but not for ever, and it may have
+ * been killed. What a console then lacks is in the journal, for everybody who may read it. */
 #pragma once
 #include "console/fleet/model.h"
-/* Bring m up to the end of run_dir's journal: steps, events, and state with reason when the run is over by its own account; else they stay.
- * Reads the whole of it once. Fails when there is no journal, or it is not ours to read; m keeps what it had, or a part more. */
+/* Bring m up to the end of run_dir's journal: steps and events, and the state with its reason if the journal has the run's end.
+ * Reads all of it once. Fails when there is no journal or we may not read it; m keeps what it had, perhaps with some additions. */
 MUST_USE bool run_end_read(struct model *m, const char *run_dir, struct error *err);

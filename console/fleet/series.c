@@ -41,7 +41,7 @@ static bool series_grow(struct series *s, int64_t need)
         int64_t w = node_width(k), had = (s->cap + w - 1) / w, want = (cap + w - 1) / w;
         struct series_node *node = realloc(s->level[k], (size_t)want * sizeof(*node));
         if (!node)
-            return false;    // what was enlarged stays so; cap still tells the old size
+            return false;    // what was enlarged stays so; cap still has the old size
         s->level[k] = node;
         for (int64_t i = had; i < want; i++)
             node[i] = no_value;
@@ -63,7 +63,7 @@ static struct series_node leaf(float v)
     return isnan(v) ? no_value : (struct series_node){ v, v, v, 1 };
 }
 
-/* Make the nodes above a step again from their children. */
+/* Recompute the nodes above a step from their children. */
 static void series_refresh(struct series *s, int64_t step)
 {
     for (int k = 0; k < SERIES_LEVELS; k++) {

@@ -2,7 +2,7 @@
  *
  * Owned by the model's thread. Level k holds a node for each SERIES_FAN^k steps: min, max, sum and count of the known values.
  * Appending and overwriting cost O(log n); a query over any range costs O(log n) nodes, so a chart of a 100,000-step run
- * costs what a chart of 100 steps costs and no spike is ever lost. An unknown value is NAN and stays unknown: it enters no
+ * costs the same as one of 100 steps, and no spike is lost. An unknown value is NAN and stays unknown: it does not count in any
  * minimum, maximum or mean. */
 #pragma once
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 
 #define SERIES_FAN 8
 #define SERIES_LEVELS 7                  // 8^7 = 2,097,152 steps
-#define SERIES_MAX ((int64_t)1 << 21)    // steps beyond are not kept
+#define SERIES_MAX ((int64_t)1 << 21)    // later steps are not kept
 
 struct series_node {
     float min, max;    // of the known values; min > max: none
@@ -19,8 +19,8 @@ struct series_node {
     int32_t n;         // how many are known
 };
 struct series {
-    int64_t n;                                   // steps 0..n-1 have a place
-    int64_t cap;                                 // places allocated
+    int64_t n;                                   // steps 0..n-1 have an entry
+    int64_t cap;                                 // entries allocated
     float *value;                                // (cap) NAN: unknown; owned
     struct series_node *level[SERIES_LEVELS];    // level[k]: ceil(cap / 8^(k+1)) nodes; owned
     double last;                                 // the newest value set, at full precision; NAN: none yet
@@ -32,8 +32,8 @@ struct series_span {
 };
 void series_init(struct series *s);
 void series_release(struct series *s);
-/* Set the value at a step (an infinite one counts as unknown); steps between stay unknown. False: step out of range or no
- * memory, and nothing has changed. */
+/* Set the value at a step (an infinite one counts as unknown); steps between stay unknown. False: step out of range or no memory;
+ * nothing has changed. */
 bool series_set(struct series *s, int64_t step, double value);
 /* Forget the steps from first on (a rollback). */
 void series_cut(struct series *s, int64_t first);

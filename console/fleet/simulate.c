@@ -42,7 +42,7 @@ static double uniform(struct simulate *s)
     return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-static double noise(struct simulate *s)    // about normal: mean 0, spread 1
+static double noise(struct simulate *s)    // roughly normal: mean 0, standard deviation 1
 {
     double sum = 0;
     for (int i = 0; i < 12; i++)
@@ -50,7 +50,7 @@ static double noise(struct simulate *s)    // about normal: mean 0, spread 1
     return sum - 6;
 }
 
-/* changed: it is a command that changed settings. */
+/* changed: the command changed settings. */
 static void event_tell(struct simulate *s, struct model *m, const char *kind, const char *who, const char *text, bool changed, int64_t back)
 {
     struct event_view e = {

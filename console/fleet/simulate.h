@@ -1,15 +1,15 @@
 /* simulate.h - a feed of made-up events, for looking at the screens without a run
  *
- * The only place where numbers are invented; everything it tells says so in the run's name. Repeatable: the same settings
- * give the same story. Commands are obeyed as a run would. */
+ * The only place where numbers are invented; the run's name says so. Repeatable: the same settings give the same events. Commands
+ * take effect as in a real run. */
 #pragma once
 #include "console/fleet/feed.h"
 struct simulate_options {
     int64_t steps;            // of the run
     int64_t done;             // of them at the start
-    double step_s;            // seconds a step takes
+    double step_s;            // seconds per step
     int64_t workers;          // devices
-    int64_t stall_after_s;    // the last worker stops working then; 0: never
+    int64_t stall_after_s;    // the last worker stops making progress then; 0: never
     uint64_t seed;
 };
 /* Returns the feed; its free frees it. */

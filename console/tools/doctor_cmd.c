@@ -1,4 +1,4 @@
-/* rollcall doctor: what this machine has of what rollcall uses, and what to do about the rest. Changes nothing.
+/* rollcall doctor: checks whether this machine has what rollcall uses, and says what to do about anything missing. Changes nothing.
  * With RUN: the state of that run's journal on disk. With --devices: what NVML reports for each GPU, one JSON line each. */
 #include <inttypes.h>
 #include <jansson.h>
@@ -24,7 +24,7 @@
 
 #define LOOKS 10
 #define LOOK_GAP_MS 100
-#define LOG_LONG_BYTES (32 << 20)    // of a journal's log; it is cut at half of that
+#define LOG_LONG_BYTES (32 << 20)    // size of a journal's log; it is truncated at half of that
 
 enum finding {
     FINE,
@@ -82,7 +82,7 @@ static void devices_check(struct checkup *c)
         say(c, WORTH_KNOWING, "no GPU is used: %s", err.text);
     struct nvml *nvml = nvml_new(&err);
     if (nvml)
-        say(c, FINE, "NVML tells of %d GPU%s, driver %s ('rollcall doctor --devices' prints what)", nvml_n_gpu(nvml),
+        say(c, FINE, "NVML reports %d GPU%s, driver %s ('rollcall doctor --devices' prints details)", nvml_n_gpu(nvml),
             nvml_n_gpu(nvml) == 1 ? "" : "s", nvml_driver(nvml));
     else
         say(c, WORTH_KNOWING, "no GPU telemetry: %s", err.text);
@@ -126,7 +126,7 @@ static bool devices_print(struct error *err)
         nvml_sample(nvml, i, &g);
         device_print(&g, i, nvml_driver(nvml));
     }
-    bool ok = nvml_n_gpu(nvml) > 0 || error_set(err, ERR_NOT_FOUND, "the NVIDIA driver knows no device");
+    bool ok = nvml_n_gpu(nvml) > 0 || error_set(err, ERR_NOT_FOUND, "the NVIDIA driver has no device");
     nvml_free(nvml);
     return ok;
 }
@@ -161,7 +161,7 @@ static void programs_check(struct checkup *c)
     } programs[] = {
         { "bwrap", "code rewards (package bubblewrap)" },
         { "python3", "code rewards and the examples' data (package python3)" },
-        { "nvidia-smi", "looking at GPUs by hand" },
+        { "nvidia-smi", "inspecting GPUs by hand" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(programs); i++)
         if (program_found(programs[i].name))
@@ -172,7 +172,7 @@ static void programs_check(struct checkup *c)
         say(c, WORTH_KNOWING, "a wandb key is in the environment; nothing is sent unless the run file says 'wandb: online'");
 }
 
-/* Not only installed: a harmless program is run in it. */
+/* Not only whether it is installed: runs a harmless program in it. */
 static void sandbox_check(struct checkup *c)
 {
     struct error err = { 0 };
@@ -183,11 +183,11 @@ static void sandbox_check(struct checkup *c)
             sandbox_host_no_cgroups(h) ? sandbox_host_no_cgroups(h) : "",
             sandbox_host_no_cgroups(h) ? "" : ", its memory limited by cgroups");
     else
-        say(c, WORTH_KNOWING, "no code rewards here: %s", err.text);
+        say(c, WORTH_KNOWING, "code rewards do not work here: %s", err.text);
     sandbox_host_free(h);
 }
 
-/* With the reader that two looks have found, if any: others read for a moment, and are in nobody's way. */
+/* With the reader found by two looks, if any: other readers read only for a moment and do no harm. */
 static void wal_look(const char *dir, struct journal_wal *out)
 {
     int last = 0;
@@ -203,14 +203,14 @@ static void wal_look(const char *dir, struct journal_wal *out)
     }
 }
 
-/* The journal and its log: a log that is not folded is found here before it fills the disk. */
+/* The journal and its log: shows a log that is not folded before it fills the disk. */
 static bool run_check(struct checkup *c, const char *dir, struct error *err)
 {
     struct journal_wal wal;
     struct error why = { 0 };
     const double mib = 1 << 20;
     int64_t step;
-    wal_look(dir, &wal);    // before we are a reader, and perhaps the last one, whose going folds it
+    wal_look(dir, &wal);    // before we become a reader, perhaps the last one, which folds it when closing
     struct journal *j = journal_open_reader(dir, err);
     if (!j)
         return false;
@@ -221,8 +221,8 @@ static bool run_check(struct checkup *c, const char *dir, struct error *err)
     journal_close(j);
     bool live = run_is_live(dir), long_log = wal.wal_bytes > LOG_LONG_BYTES;
     const char *remedy = !long_log        ? ""
-                         : wal.reader_pid ? "; it cannot be folded while that goes on: end it"
-                         : live           ? "; it is cut when all readers have let go of it"
+                         : wal.reader_pid ? "; the log cannot be folded while that process reads: end it"
+                         : live           ? "; it is truncated when all readers have finished"
                                           : "; the next --resume folds it";
     say(c, long_log ? WORTH_KNOWING : FINE, "journal's log: %.1f MiB%s%s%s", (double)wal.wal_bytes / mib,
         wal.reader_pid ? ", read by " : "", wal.reader, remedy);
@@ -234,15 +234,17 @@ static bool doctor_cmd(int argc, char **argv, struct error *err)
     bool devices = false;
     const char *run[1] = { NULL };
     struct cli_option options[] = { { "devices", NULL, CLI_FLAG, &devices, NULL,
-                                      "print only what NVML tells of each GPU, as JSON lines" } };
-    struct cli cli = { .command = "rollcall doctor",
-                       .operands = "[RUN]",
-                       .options = options,
-                       .n_options = ARRAY_SIZE(options),
-                       .operand = run,
-                       .max_operands = 1,
-                       .about = "Says what this machine has of what rollcall uses; with RUN, how that run's journal lies on the disk.\n"
-                                "Changes nothing." };
+                                      "print only what NVML reports for each GPU, as JSON lines" } };
+    struct cli cli = {
+        .command = "rollcall doctor",
+        .operands = "[RUN]",
+        .options = options,
+        .n_options = ARRAY_SIZE(options),
+        .operand = run,
+        .max_operands = 1,
+        .about = "Checks whether this machine has what rollcall uses; with RUN, also the state of that run's journal on disk.\n"
+                 "Changes nothing."
+    };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (devices)
@@ -258,4 +260,4 @@ static bool doctor_cmd(int argc, char **argv, struct error *err)
     return c.n_missing == 0 || error_set(err, ERR_NOT_FOUND, "%d things are missing; see above", c.n_missing);
 }
 
-const struct subcommand doctor_subcommand = { "doctor", doctor_cmd, "tell what this machine has of what rollcall uses" };
+const struct subcommand doctor_subcommand = { "doctor", doctor_cmd, "check whether this machine has what rollcall uses" };

@@ -114,7 +114,7 @@ out:
     return ok;
 }
 
-/* Write the records of problems that are done, as far as their order allows. */
+/* Write the records of finished problems, as far as their order allows. */
 static bool records_write(struct eval *e, struct error *err)
 {
     for (; e->n_written < e->n_problem; e->n_written++) {
@@ -140,7 +140,7 @@ static bool problems_run(struct eval *e, struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " seeds", e->n);
         goto out;
     }
-    if (stop && !e->sampling.stop) {    // the type's own stop rule: its tag ends the answer, the end token does not
+    if (stop && !e->sampling.stop) {    // the reward type's own stop rule: its tag ends the answer, not the end token
         e->sampling.stop = stop;
         e->sampling.ignore_eos = true;
     }
@@ -211,14 +211,14 @@ static bool eval_cmd(int argc, char **argv, struct error *err)
         {"reward-type", "rt", CLI_STR, &e.reward_type, "R",
          "boxed (default), think_answer_tags, math, code, program:CMD"},
         {"n", NULL, CLI_I64, &e.n, "N", "samples for each problem (default 1)"},
-        {"seed", NULL, CLI_I64, &e.seed, "S", "of the noise (default 0)"},
+        {"seed", NULL, CLI_I64, &e.seed, "S", "of the random draws (default 0)"},
         {"limit", NULL, CLI_I64, &e.limit, "N", "only the first N problems (default 0: all)"},
-        {"output", "o", CLI_STR, &e.output, "FILE", "a line of JSON for each sample; must not exist"},
+        {"output", "o", CLI_STR, &e.output, "FILE", "file for one line of JSON per sample; must not exist"},
         {"system-prompt", "s", CLI_STR, &e.system_prompt, "TEXT",
          "put before messages that have no system message (default: none)"},
         {"default-system-prompt", NULL, CLI_FLAG, &e.own_system_prompt, NULL,
          "use the reward type's own system prompt"},
-        {"code-verifier-api-url", NULL, CLI_STR, &e.code_url, "URL", "check code there (default: the local sandbox)"},
+        {"code-verifier-api-url", NULL, CLI_STR, &e.code_url, "URL", "address of an external verifier for code (default: the local sandbox)"},
         SAMPLING_OPTIONS(&e.sampling),
     };
     // clang-format on

@@ -1,4 +1,4 @@
-/* rollcall generate: prompts in, samples out, a line each, in the order of the input */
+/* rollcall generate: prompts in, samples out, one line each, in the order of the input */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "workers/engine/text/tokenizer.h"
 
 struct prompt {
-    int64_t number;    // its line, from 1
+    int64_t number;    // its line number, from 1
     struct token_list token;
     bool dropped;
     struct group *group;    // once generated, until printed
@@ -113,7 +113,7 @@ static bool sample_print(struct generate *g, const struct prompt *p, const struc
     return fwrite(g->line.data, 1, g->line.len, stdout) == g->line.len || error_errno(err, "cannot write the output");
 }
 
-/* Print the prompts that are done, as far as their order allows. */
+/* Print the finished prompts, as far as their order allows. */
 static bool prompts_print(struct generate *g, struct error *err)
 {
     for (; g->n_printed < g->n_prompt; g->n_printed++) {
@@ -143,7 +143,7 @@ static bool prompts_run(struct generate *g, struct error *err)
         goto out;
     }
     for (int64_t i = 0; i < g->n; i++)
-        seed[i] = (uint64_t)g->seed;    // item and sample number make the draws differ
+        seed[i] = (uint64_t)g->seed;    // the draws differ by item and sample number
     for (int64_t i = 0; i < g->n_prompt; i++)
         longest = MAX(longest, g->prompt[i].token.n);
     TRY((engine = sampling_options_engine(&g->sampling, &g->tool, longest, window, err)) != NULL);
@@ -186,9 +186,9 @@ static bool generate_cmd(int argc, char **argv, struct error *err)
          "lines of {\"prompt\":TEXT}, {\"messages\":[...]} or {\"prompt_ids\":[...]} "
          "(default: standard input)"},
         {"json", NULL, CLI_FLAG, &g.json, NULL,
-         "a line of JSON for each sample: ids, prompt_ids, logprobs, text, finish_reason"},
+         "one line of JSON per sample: ids, prompt_ids, logprobs, text, finish_reason"},
         {"n", NULL, CLI_I64, &g.n, "N", "samples for each prompt (default 1)"},
-        {"seed", NULL, CLI_I64, &g.seed, "S", "of the noise (default 0)"},
+        {"seed", NULL, CLI_I64, &g.seed, "S", "of the random draws (default 0)"},
         {"system-prompt", "s", CLI_STR, &g.system_prompt, "TEXT", "put before messages that have no system message"},
         SAMPLING_OPTIONS(&g.sampling),
     };
@@ -196,8 +196,8 @@ static bool generate_cmd(int argc, char **argv, struct error *err)
     struct cli cli = { .command = "rollcall generate",
                        .options = options,
                        .n_options = ARRAY_SIZE(options),
-                       .about = "Continues prompts. The samples of a prompt stand together, in the order of the input; the same seed "
-                                "gives the same samples whatever else is generated." };
+                       .about = "Continues prompts. The samples of a prompt are printed together, in the order of the input; the same seed "
+                                "gives the same samples, whatever else is generated." };
     bool ok = false;
     if (!cli_parse(&cli, argc, argv, err))
         return false;

@@ -123,7 +123,7 @@ bool json_line_print(const char *json, FILE *out)
 {
     const unsigned char *from = (const unsigned char *)json, *p = from;
     for (; *p; p++) {
-        bool c1 = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0;    // in JSON both stand inside strings only
+        bool c1 = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0;    // in JSON both occur only inside strings
         if (!c1 && p[0] != 0x7f)
             continue;
         fwrite(from, 1, (size_t)(p - from), out);

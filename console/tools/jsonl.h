@@ -1,4 +1,4 @@
-/* jsonl.h - the tools' input: one JSON object a line, from a file or standard input
+/* jsonl.h - the tools' input: one JSON object per line, from a file or standard input
  *
  * Blank lines are skipped. Messages start with FILE:LINE ("standard input:3: ..."). One thread. */
 #pragma once
@@ -8,14 +8,14 @@
 #include <jansson.h>
 #include "protocol/base/error.h"
 
-#define JSONL_LINE_MAX ((size_t)64 << 20)    // bytes of a line
+#define JSONL_LINE_MAX ((size_t)64 << 20)    // most bytes of a line
 
 struct jsonl {
     FILE *in;
     const char *name;    // borrowed; what messages call the input
     char *line;          // owned
     size_t line_cap;
-    int64_t number;    // of the line read last, from 1
+    int64_t number;    // number of the last line read, from 1
 };
 /* Open path, or standard input when it is NULL. */
 MUST_USE bool jsonl_open(struct jsonl *j, const char *path, struct error *err);
@@ -30,6 +30,6 @@ MUST_USE bool row_i64(const json_t *row, const char *field, int64_t min, int64_t
 MUST_USE bool row_f64(const json_t *row, const char *field, double *out, struct error *err);
 /* The list of token ids in field, each at least 0; *id is malloc'd for the caller. */
 MUST_USE bool row_ids(const json_t *row, const char *field, int32_t **id, int64_t *n, struct error *err);
-/* Print a line of JSON; a newline is added unless it ends in one. DEL and C1 control characters, which JSON lets pass and a terminal
- * obeys, are written as escapes. */
+/* Print a line of JSON; a newline is added unless it ends in one. DEL and C1 control characters, which JSON allows but a terminal
+ * would interpret, are written as escapes. */
 MUST_USE bool json_line_print(const char *json, FILE *out);

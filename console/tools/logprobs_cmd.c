@@ -1,4 +1,4 @@
-/* rollcall logprobs: log-probs of given ids by the trainer's path, a line each, in the order of the input */
+/* rollcall logprobs: log-probs of given ids by the trainer's path, one line each, in the order of the input */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "workers/engine/model/model.h"
 
 struct request {
-    int64_t number;    // its line, from 1
+    int64_t number;    // its line number, from 1
     int32_t *id;       // (n) owned
     int64_t n, prompt_len;
     float temperature;
@@ -35,7 +35,7 @@ static bool request_parse(const json_t *row, const struct model_config *mc, stru
     if (!row_ids(row, "ids", &r->id, &r->n, err) || !row_i64(row, "prompt_len", 1, INT32_MAX, &r->prompt_len, err)
         || (json_object_get(row, "temperature") && !row_f64(row, "temperature", &temperature, err)))
         return false;
-    r->temperature = temperature > 0 ? (float)temperature : 1;    // greedy samples are recorded at 1
+    r->temperature = temperature > 0 ? (float)temperature : 1;    // greedy samples are recorded at temperature 1
     if (!(temperature >= 0) || temperature > 100)
         return error_set(err, ERR_DATA, "'temperature' is %g; it must be between 0 and 100", temperature);
     if (r->prompt_len > r->n)
@@ -84,7 +84,7 @@ out:
     return ok;
 }
 
-/* Lay requests first .. out end to end as far as the budget goes; returns the one behind the last. */
+/* Pack requests from first on end to end, up to the budget; returns the index after the last. */
 static int64_t batch_pack(struct logprobs *l, int64_t first, struct model_batch *batch)
 {
     int64_t n = 0, at = 0, i = first;
@@ -112,8 +112,8 @@ static bool request_print(struct logprobs *l, const struct request *r, const flo
             buf_fmt(&l->line, k >= r->prompt_len ? ",%.9g" : "%.9g", (double)logp[k]);
         else
             return error_set(err, ERR_DATA,
-                             "line %" PRId64 ": the log-prob of ids[%" PRId64 "] is %g; the weights hold numbers that are not "
-                             "finite, or it is no token",
+                             "line %" PRId64 ": the log-prob of ids[%" PRId64 "] is %g; the weights contain numbers that are not "
+                             "finite, or it is not a token",
                              r->number, k + 1, (double)logp[k]);
     buf_str(&l->line, "]}\n");
     if (l->line.failed)
@@ -169,7 +169,7 @@ static bool logprobs_cmd(int argc, char **argv, struct error *err)
     struct cli cli = { .command = "rollcall logprobs",
                        .options = options,
                        .n_options = ARRAY_SIZE(options),
-                       .about = "Prints {\"logprobs\":[...]} of the ids behind the prompt, computed as in training. Numbers read back "
+                       .about = "Prints {\"logprobs\":[...]} of the ids after the prompt, computed as in training. Numbers read back "
                                 "to the same bits." };
     bool ok = false;
     if (!cli_parse(&cli, argc, argv, err))

@@ -24,8 +24,8 @@ static bool pull_cmd(int argc, char **argv, struct error *err)
     struct cli cli = { "rollcall pull",
                        "Downloads a model, or with --dataset a data set, into the Hugging Face cache ($HF_HOME,\n"
                        "~/.cache/huggingface) and prints its directory.\n"
-                       "What is there already is not downloaded again; what was interrupted goes on; every file is checked\n"
-                       "against its hash. Behind the name may stand shell patterns of the files wanted. HF_TOKEN or the saved\n"
+                       "Existing files are not downloaded again; interrupted downloads continue; every file is checked\n"
+                       "against its hash. Shell patterns after the name select files. HF_TOKEN or the saved\n"
                        "token opens what is private; HF_ENDPOINT names another hub.",
                        "ORG/NAME[:CONFIG][:SPLIT] [PATTERN...]",
                        options,

@@ -1,5 +1,4 @@
-/* random_model_cmd.c - rollcall random-model: a model directory with weights drawn from a seed, for tests and for
- * starting anew */
+/* random_model_cmd.c - rollcall random-model: a model directory with weights drawn from a seed, for tests and for starting from scratch */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
 
-/* End tokens of a tokenizer's directory into c, and its vocabulary unless the shape keeps its own. */
+/* Set c's end tokens from a tokenizer's directory, and its vocabulary size unless the shape keeps its own. */
 static bool tokenizer_apply(struct model_config *c, const char *dir, bool keep_vocab, int64_t *n_id, struct error *err)
 {
     struct tokenizer *t = tokenizer_load(dir, err);
@@ -54,9 +53,9 @@ static bool random_model_cmd(int argc, char **argv, struct error *err)
         {.name = "keep-vocab",
          .kind = CLI_FLAG,
          .value = &keep_vocab,
-         .help = "with --tokenizer: keep the shape's vocabulary; ids behind the tokenizer's are never drawn"},
+         .help = "with --tokenizer: keep the shape's vocabulary; ids above the tokenizer's are never drawn"},
         {.name = "dtype", .kind = CLI_STR, .value = &dtype, .arg = "TYPE", .help = "float32 or bfloat16 (default)"},
-        {.name = "force", .kind = CLI_FLAG, .value = &force, .help = "write over a model that is there"},
+        {.name = "force", .kind = CLI_FLAG, .value = &force, .help = "overwrite an existing model"},
     };
     // clang-format on
     struct cli cli = { .command = "rollcall random-model",

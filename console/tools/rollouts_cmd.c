@@ -1,4 +1,4 @@
-/* rollcall rollouts: print the rollouts that a run has kept, as JSON lines or as ColossalChat's rollout log */
+/* rollcall rollouts: print the rollouts that a run has stored, as JSON lines or as ColossalChat's rollout log */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 /* Sample 0 of a prompt, for the log. */
 struct log_text {
     int64_t rollout_step, item, version;
-    int64_t order;    // in the file: of an item that was generated twice, the later one counts
+    int64_t order;    // position in the file: when an item was generated twice, the later one counts
     char *text;       // owned
 };
 struct rollouts {
@@ -37,7 +37,7 @@ static json_t *number(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-/* A field that is text, as JSON; null when it is not there. */
+/* A text field as JSON; null when it is absent. */
 static json_t *text_field(const struct mval *map, const char *name)
 {
     size_t len;
@@ -111,7 +111,7 @@ static bool record_take(struct rollouts *r, const struct buf *record, struct err
     if (!msg_read_request(&in, record->data, record->len, err))
         return false;
     struct group *g = in.type == MSG_GROUP ? group_read(in.root, err) : NULL;
-    bool ok = g != NULL || (in.type != MSG_GROUP && error_set(err, ERR_DATA, "a record is no rollout group"));
+    bool ok = g != NULL || (in.type != MSG_GROUP && error_set(err, ERR_DATA, "a record is not a rollout group"));
     bool wanted = ok && (r->step < 0 || g->rollout_step == r->step) && (r->item < 0 || g->item == r->item)
                   && (r->row < 0 || g->prompt_row == r->row) && (r->on_line < 0 || prompt_line(&r->lines, g->prompt_row) == r->on_line);
     if (wanted && r->log)
@@ -133,7 +133,7 @@ static int text_compare(const void *a, const void *b)
     return x->order < y->order ? 1 : -1;    // the later one first
 }
 
-/* A line for the first rollout step, and for each whose weights are `every` optimizer steps past the last one's. */
+/* One line for the first rollout step, and for each one whose weights are `every` optimizer steps past the last one's. */
 static bool log_print(struct rollouts *r, struct error *err)
 {
     bool ok = true, any = false;
@@ -160,7 +160,7 @@ static bool log_print(struct rollouts *r, struct error *err)
     return ok;
 }
 
-/* The file that name means: itself, or the one of a run's directory. */
+/* The file that name refers to: itself, or the one in a run's directory. */
 static bool file_find(struct rollouts *r, const char *name, struct error *err)
 {
     bool fits = path_is_dir(name) ? path_join(r->path, sizeof r->path, name, "rollouts/groups.zst")
@@ -191,7 +191,7 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
         { "item", NULL, CLI_I64, &r.item, "N", "only item N" },
         { "line", NULL, CLI_I64, &r.on_line, "N", "only the prompt on line N of the dataset's file, from 1" },
         { "row", NULL, CLI_I64, &r.row, "N", "only prompt N of those that are used, from 0" },
-        { "ids", NULL, CLI_FLAG, &r.ids, NULL, "with prompt_ids, ids and logprobs" },
+        { "ids", NULL, CLI_FLAG, &r.ids, NULL, "include prompt_ids, ids and logprobs" },
         { "log", NULL, CLI_FLAG, &r.log, NULL, "{\"train_step\":N,\"rollout\":[TEXT...]}: sample 0 of each prompt" },
         { "every", NULL, CLI_I64, &r.every, "N", "with --log: optimizer steps between two lines (default 20)" },
     };
@@ -201,8 +201,8 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
                        .max_operands = 1,
                        .options = options,
                        .n_options = ARRAY_SIZE(options),
-                       .about = "Prints what a run has sampled, a line of JSON for each sample, in the order of arrival. Works "
-                                "while the run goes on." };
+                       .about = "Prints what a run has sampled, one line of JSON per sample, in the order of arrival. Works "
+                                "during the run, too." };
     struct rollout_reader *reader = NULL;
     struct buf record = { .max = ROLLOUT_RECORD_MAX + 1 };
     struct error damage;

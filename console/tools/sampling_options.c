@@ -18,7 +18,7 @@ bool sampling_options_check(struct sampling_options *o, struct error *err)
     if (o->batch < 1 || o->batch > 65536)
         return error_set(err, ERR_USAGE, "--batch is %" PRId64 "; it must be between 1 and 65536", o->batch);
     if (o->max_prompt_tok < 0)
-        return error_set(err, ERR_USAGE, "--max-prompt-tokens is %" PRId64 "; it must be at least 1, or 0 for what the model can take",
+        return error_set(err, ERR_USAGE, "--max-prompt-tokens is %" PRId64 "; it must be at least 1, or 0 for what the model allows",
                          o->max_prompt_tok);
     return long_prompt_parse(o->long_prompt_name, &o->long_prompt, err) && sampling_check(&s, err);
 }

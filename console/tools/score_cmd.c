@@ -1,4 +1,4 @@
-/* score_cmd.c - rollcall score: JSON lines with a response and its gt_answer in, one line with the score each out */
+/* score_cmd.c - rollcall score: JSON lines with a response and its gt_answer in, one line with its score out */
 #include <inttypes.h>
 #include <errno.h>
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "protocol/base/subcommand.h"
 #include "workers/engine/reward/reward.h"
 
-#define BATCH 64    // lines scored at a time, so that programs and sandboxes work side by side
+#define BATCH 64    // lines scored at a time, so that programs and sandboxes work in parallel
 #define LINE_MAX_BYTES (64u << 20)
 
 static const char *const verdict_name[] = {
@@ -20,7 +20,8 @@ static const char *const verdict_name[] = {
     [VERDICT_CANNOT_TELL] = "cannot_tell",
 };
 
-/* Fill in from the line; the row keeps the text alive. max_new_tok: cut is what is so long and does not say how it ended; 0: nothing. */
+/* Fill `in` from the line; the row owns the text. max_new_tok: a response of this length counts as cut unless it says how it ended;
+ * 0: none. */
 static bool input_read(const char *path, int64_t line, const char *text, size_t len, int64_t max_new_tok, struct reward_input *in,
                        json_t **row, struct error *err)
 {
@@ -147,15 +148,15 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         { "input", "i", CLI_STR, &input, "FILE", "JSON lines with response and gt_answer; - reads standard input" },
         { "eval", NULL, CLI_FLAG, &config.eval, NULL,
           "score as an evaluation does: a right answer needs no valid format" },
-        { "max-new-tokens", "mnt", CLI_I64, &config.max_new_tok, "N", "longest response, for the length rules: a line's n_tok says how long it is, its finish_reason (stop or length) whether it "
-          "was cut; without one, N tokens or more were" },
+        { "max-new-tokens", "mnt", CLI_I64, &config.max_new_tok, "N", "longest response, for the length rules: a line's n_tok gives its length, its finish_reason (stop or length) says whether it "
+          "was cut; without one, N tokens or more count as cut" },
         { "soft-over-length-punishment", NULL, CLI_FLAG, &config.soft_over_length_punishment, NULL,
           "punish lengths near the limit (DAPO, eq. 13)" },
         { "cache-length", NULL, CLI_I64, &config.cache_len, "N",
-          "how near (0, the default: the smaller of 1024 and a quarter of N)" },
+          "how near, in tokens (0, the default: the smaller of 1024 and a quarter of N)" },
         { "code-verifier-api-url", NULL, CLI_STR, &config.code_verifier_api_url, "URL",
           "an external verifier for code" },
-        { "program-timeout", NULL, CLI_F64, &config.program_timeout_s, "S", "seconds an own reward program may take" },
+        { "program-timeout", NULL, CLI_F64, &config.program_timeout_s, "S", "time limit for a reward program, in seconds" },
         { "summary", NULL, CLI_FLAG, &summary, NULL, "print the mean scores to stderr at the end" },
     };
     // clang-format on

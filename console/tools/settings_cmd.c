@@ -1,4 +1,4 @@
-/* rollcall settings, rollcall metrics: the two tables as Markdown, for reading and for the docs */
+/* rollcall settings, rollcall metrics: the two tables as Markdown */
 #include <stdio.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"

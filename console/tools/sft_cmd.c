@@ -18,7 +18,7 @@
 #define STAGES_MAX 16
 static const char about[] = "Trains a model on conversations; only assistant turns carry loss.\n\n"
                             "A stage is DATA[,steps=N][,lr=X][,schedule=cosine|linear|constant][,warmup=N][,min_ratio=X][,batch=ROWS];\n"
-                            "stages run one after the other, each with a fresh optimizer. DATA is a file of JSON lines with messages\n"
+                            "stages run one after the other, each with a new optimizer. DATA is a file of JSON lines with messages\n"
                             "(the last one the assistant's, or the answer in \"answer\").";
 
 struct sft_options {
@@ -32,7 +32,7 @@ struct stage_spec {
     struct sft_stage stage;
     struct sft_data *data;
 };
-static volatile sig_atomic_t stop_wanted;    // set by the signal handler, which has no other way to say so
+static volatile sig_atomic_t stop_wanted;    // set by the signal handler, which gets no argument
 
 static void stop_ask(UNUSED int sig)
 {
@@ -46,7 +46,7 @@ static bool stage_parse(struct stage_spec *s, const char *text, struct error *er
     s->stage = (struct sft_stage){ .n_step = 100, .batch_rows = 64, .lr = 1e-5, .schedule = { .kind = SCHEDULE_COSINE, .min_ratio = 0.1 } };
     size_t len = strcspn(text, ",");
     if (len == 0 || len >= sizeof s->path)
-        return error_set(err, ERR_USAGE, "stage '%s' names no data file", text);
+        return error_set(err, ERR_USAGE, "stage '%s' has no data file", text);
     memcpy(s->path, text, len);
     s->path[len] = 0;
     // clang-format off
@@ -188,12 +188,12 @@ static bool sft_cmd(int argc, char **argv, struct error *err)
                              .max_norm = 1 };
     // clang-format off
     struct cli_option options[] = {
-        {.name = "model", .kind = CLI_STR, .value = &o.model, .arg = "DIR", .help = "where to start from"},
+        {.name = "model", .kind = CLI_STR, .value = &o.model, .arg = "DIR", .help = "model to start from"},
         {.name = "out",
          .kind = CLI_STR,
          .value = &o.out,
          .arg = "DIR",
-         .help = "where the result goes; must not hold a model yet"},
+         .help = "directory for the result; must not hold a model yet"},
         {.name = "eval-dataset",
          .kind = CLI_STR,
          .value = &o.eval,
@@ -218,7 +218,7 @@ static bool sft_cmd(int argc, char **argv, struct error *err)
          .kind = CLI_I64,
          .value = &o.token_budget,
          .arg = "N",
-         .help = "packed tokens of a micro-batch (default 4096)"},
+         .help = "packed tokens per micro-batch (default 4096)"},
         {.name = "max-tokens",
          .kind = CLI_I64,
          .value = &o.max_tokens,
@@ -236,13 +236,13 @@ static bool sft_cmd(int argc, char **argv, struct error *err)
          .value = &o.max_norm,
          .arg = "X",
          .help = "gradient clip (default 1; 0: none)"},
-        {.name = "seed", .kind = CLI_I64, .value = &o.seed, .arg = "N", .help = "of the order of rows (default 1)"},
+        {.name = "seed", .kind = CLI_I64, .value = &o.seed, .arg = "N", .help = "for the order of rows (default 1)"},
         {.name = "log-interval",
          .kind = CLI_I64,
          .value = &o.log_interval,
          .arg = "N",
          .help = "steps between lines (default 50)"},
-        {.name = "force", .kind = CLI_FLAG, .value = &o.force, .help = "write over a model that is there"},
+        {.name = "force", .kind = CLI_FLAG, .value = &o.force, .help = "overwrite an existing model"},
     };
     // clang-format on
     const char *operand[STAGES_MAX];

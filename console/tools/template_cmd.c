@@ -12,7 +12,7 @@
 
 #define LINE_BYTES_MAX ((size_t)256 << 20)
 
-/* Print {"key": text} in one line. */
+/* Print {"key": text} on one line. */
 static bool line_print(const char *key, const char *text, size_t len, struct error *err)
 {
     json_t *o = json_object(), *s = json_stringn(text, len);
@@ -64,8 +64,8 @@ static bool template_cmd(int argc, char **argv, struct error *err)
     const char *model = NULL, *file = NULL, *now = NULL;
     struct cli_option options[] = {
         { "model", "m", CLI_STR, &model, "PATH|ORG/NAME", "a model directory, or a model in the hub's cache" },
-        { "template", NULL, CLI_STR, &file, "FILE", "a file that holds only the template" },
-        { "now", NULL, CLI_STR, &now, "YYYY-MM-DD", "the day that strftime_now tells (today)" },
+        { "template", NULL, CLI_STR, &file, "FILE", "a file with only the template" },
+        { "now", NULL, CLI_STR, &now, "YYYY-MM-DD", "the date for strftime_now (today)" },
     };
     struct cli cli = { "rollcall template",
                        "Renders a chat template: reads JSON lines of its variables (messages, tools, add_generation_prompt, ...)\n"
@@ -84,12 +84,12 @@ static bool template_cmd(int argc, char **argv, struct error *err)
     if (cli.help_wanted)
         return true;
     if (!model == !file)
-        return error_set(err, ERR_USAGE, "say which template with either --model or --template");
+        return error_set(err, ERR_USAGE, "give the template with either --model or --template");
     if (now) {
         struct tm tm = { 0 };
         const char *end = strptime(now, "%Y-%m-%d", &tm);
         if (!end || *end)
-            return error_set(err, ERR_USAGE, "'%s' is not a day like 2024-07-26", now);
+            return error_set(err, ERR_USAGE, "'%s' is not a date like 2024-07-26", now);
         now_s = (double)timegm(&tm);
     }
     if (model && !hub_find(dir, sizeof dir, model, NULL, err))

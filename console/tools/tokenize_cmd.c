@@ -97,7 +97,7 @@ static bool tokenize_cmd(int argc, char **argv, struct error *err)
     struct cli_option options[] = {
         {"tokenizer", "t", CLI_STR, &path, "PATH|ORG/NAME",
          "a tokenizer.json, a model directory, or a model in the hub's cache"},
-        {"add-special", NULL, CLI_FLAG, &k.add_special, NULL, "add what the post-processor puts around a text"},
+        {"add-special", NULL, CLI_FLAG, &k.add_special, NULL, "add the tokens that the post-processor puts around a text"},
         {"special-as-text", NULL, CLI_FLAG, &k.special_as_text, NULL, "do not recognise special tokens in the text"},
         {"decode", NULL, CLI_FLAG, &k.decode, NULL, "read {\"ids\":[...]}, write {\"text\":...}"},
         {"skip-special", NULL, CLI_FLAG, &k.skip_special, NULL, "leave special tokens out of decoded text"},
@@ -105,7 +105,7 @@ static bool tokenize_cmd(int argc, char **argv, struct error *err)
     // clang-format on
     struct cli cli = { "rollcall tokenize",
                        "Reads JSON lines {\"text\":...} and writes {\"ids\":[...]}, or back with --decode.\n"
-                       "Added tokens in the text are recognised; none is added unless asked for.",
+                       "Added tokens in the text are recognised; none is added unless requested.",
                        NULL,
                        options,
                        ARRAY_SIZE(options),
@@ -119,7 +119,7 @@ static bool tokenize_cmd(int argc, char **argv, struct error *err)
     if (cli.help_wanted)
         return true;
     if (!path)
-        return error_set(err, ERR_USAGE, "say which tokenizer with --tokenizer");
+        return error_set(err, ERR_USAGE, "give the tokenizer with --tokenizer");
     if (!hub_find(dir, sizeof dir, path, NULL, err))
         return false;
     struct tokenizer *t = tokenizer_load(dir, err);

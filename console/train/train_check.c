@@ -1,4 +1,4 @@
-/* Everything that can be wrong with a run is found before anything is made. */
+/* Checks: everything that can be wrong with a run is found before anything is created. */
 #include "console/train/train_parts.h"
 #include <inttypes.h>
 #include <jansson.h>
@@ -61,7 +61,7 @@ static bool row_check(void *reward, const json_t *row, struct error *err)
 }
 
 /* One set of data: pin its revision in path (size bytes), read every row, keep its hash under the name identity, and say what was
- * recognised. Every row must be one that the reward can score: a run whose samples are all left out learns nothing. */
+ * recognised. The reward must be able to score every row: a run whose samples are all left out learns nothing. */
 static bool set_check(struct train *t, const char *identity, char *path, size_t size, const struct dataset_columns *columns,
                       struct reward *reward, int64_t *n_row, struct error *err)
 {
@@ -114,7 +114,7 @@ static bool data_check(struct train *t, struct error *err)
         return false;
     if (c->source[knob_find("dataset", &none) - knobs] == FROM_DEFAULT && !path_exists(c->dataset))
         return error_set(err, ERR_USAGE,
-                         "no dataset is named, and there is no 'data.jsonl' here; give one with --dataset, or as 'dataset' in the run "
+                         "no dataset is given, and there is no 'data.jsonl' here; give one with --dataset, or as 'dataset' in the run "
                          "file: a file of JSON lines, CSV or Parquet, a folder, or ORG/NAME of the hub");
     TRY(reward = reward_make(t, err));
     TRY(set_check(t, "dataset", c->dataset, sizeof c->dataset, &columns, reward, &t->n_row, err));
@@ -133,8 +133,8 @@ out:
     return ok;
 }
 
-/* `auto` becomes a list of as many devices as the counts ask for: GPUs when the machine has one, else CPUs. A list that was given
- * must be that long. */
+/* Turn `auto` into a list of as many devices as the counts need: GPUs when the machine has one, else CPUs. A given list must be
+ * that long. */
 static bool devices_choose(struct run_config *c, struct error *err)
 {
     struct error none;
@@ -155,7 +155,7 @@ static bool devices_choose(struct run_config *c, struct error *err)
     return at < sizeof c->devices || error_set(err, ERR_USAGE, "a list of %" PRId64 " devices is too long", n);
 }
 
-/* `auto` becomes the best way of the run's devices, when weights have to travel. */
+/* Turn `auto` into the best method for the run's devices, when weights have to be transferred. */
 static bool weights_choose(struct run_config *c, struct error *err)
 {
     bool all_cuda = true, all_cpu = true;
@@ -166,11 +166,11 @@ static bool weights_choose(struct run_config *c, struct error *err)
     if (!run_config_travels(c))
         return true;
     if (all_cpu && strcmp(c->weights, "nccl") == 0)
-        fprintf(stderr, "note: 'weights' nccl is for GPUs; between CPUs they go the same way through shared memory, as with copy\n");
+        fprintf(stderr, "note: 'weights' nccl is for GPUs; between CPUs weights go through shared memory, as with copy\n");
     bool asked = strcmp(c->weights, "auto") != 0, nccl = strcmp(c->weights, "nccl") == 0;
     if (asked && strcmp(c->weights, "files") != 0 && !all_cuda && !all_cpu)
         return error_set(err, ERR_USAGE,
-                         "weights '%s' goes between GPUs or between CPUs, but devices are '%s'; leave it at 'auto', or say "
+                         "weights '%s' works between GPUs or between CPUs, but devices are '%s'; leave it at 'auto', or use "
                          "'files'",
                          c->weights, c->devices);
     if (asked && !(nccl && all_cuda))
@@ -188,7 +188,7 @@ static bool weights_choose(struct run_config *c, struct error *err)
     if (!there && asked)
         return error_wrap((*err = why, err), "weights 'nccl'");
     if (!there)
-        fprintf(stderr, "note: weights go by copy, not by nccl: %s\n", why.text);
+        fprintf(stderr, "note: weights are sent by copy, not by nccl: %s\n", why.text);
     strcpy(c->weights, there ? "nccl" : "copy");
     return true;
 }

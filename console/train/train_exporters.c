@@ -1,4 +1,4 @@
-/* After a run's end its exporters may still be sending: what is waited for, and for how long. */
+/* After a run's end its exporters may still be sending: which are waited for, and for how long. */
 #include <dirent.h>
 #include <poll.h>
 #include <stdio.h>
@@ -12,9 +12,9 @@
 #include "protocol/base/file.h"
 #include "protocol/run/spawn.h"
 
-#define WAIT_MAX_S 90    // beyond the exporters' own limit (WANDB_FINISH_TIMEOUT, 60 s) they are left to themselves
+#define WAIT_MAX_S 90    // past the exporters' own limit (WANDB_FINISH_TIMEOUT, 60 s) they are left alone
 
-/* What the wandb exporter says of itself, as a line of its own; nothing when all was sent. */
+/* Print the wandb exporter's own status as a line; nothing when everything was sent. */
 static void wandb_status_tell(const char *run_dir)
 {
     char path[4200];
@@ -43,7 +43,7 @@ static void exporter_wait(const char *run_dir, const char *name, int64_t until)
             close(fd);
     }
     if (process_find(run_dir, name) > 0)
-        fprintf(stderr, "'%s' is not waited for any longer and goes on by itself\n", name);
+        fprintf(stderr, "no longer waiting for '%s', which continues by itself\n", name);
 }
 
 void exporters_wait(const char *run_dir)

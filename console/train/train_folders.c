@@ -1,4 +1,4 @@
-/* The folders a run keeps checkpoints, evaluations and rollouts in, each its own (run_owner.h). */
+/* The folders in which a run keeps checkpoints, evaluations and rollouts, each owned by it (run_owner.h). */
 #include "console/train/train_parts.h"
 #include <string.h>
 #include "protocol/base/file.h"
@@ -13,7 +13,7 @@ struct folder {
     char path[PATH_MAX];
 };
 
-/* Where this run keeps what; own folders of a run that has no directory yet are left out. */
+/* This run's folders; those inside the directory of a run that has none yet are left out. */
 static bool folders_list(const struct train *t, struct folder folder[FOLDERS_MAX], int *n, struct error *err)
 {
     const struct run_config *c = &t->config;
@@ -52,7 +52,7 @@ bool folders_check(const struct train *t, struct error *err)
     char id[RUN_ID_BYTES] = "";
     int n;
     bool ok = folders_list(t, folder, &n, err) && (!t->run_dir[0] || run_id_read(t->run_dir, id, err));
-    bool older = t->run_dir[0] && !id[0];    // begun by an older rollcall: what has no mark is taken to be its own
+    bool older = t->run_dir[0] && !id[0];    // begun by an older rollcall: folders without a mark count as its own
     for (int i = 0; ok && i < n; i++)
         ok = folder_check(folder[i].path, folder[i].setting, t->run_dir, older ? "-" : id, err);
     return ok;

@@ -1,5 +1,5 @@
-/* What a run that is resumed finds: its journal, which must know what the run has saved, and what it was begun with, unchanged. Else a
- * run would begin again at step 0 over its own checkpoints, or go on with other data, without a word. */
+/* Checks of a resumed run: its journal must know what the run has saved, and what it began with must be unchanged. Otherwise a run
+ * could silently start again at step 0 over its own checkpoints, or continue with other data. */
 #include "console/train/train_parts.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 struct journal_seen {
     int64_t last_step, last_checkpoint, n_incarnation;    // -1: none
     bool readable;
-    struct error why;    // it is not
+    struct error why;    // why it is not readable
 };
 
 static bool checkpoint_seen(void *arg, const struct journal_checkpoint *k)
@@ -31,7 +31,7 @@ static bool incarnation_seen(void *arg, UNUSED int64_t incarnation, UNUSED int64
     return true;
 }
 
-/* What the journal knows; identity, when it is readable: the hashes of what the run was begun with, NULL: not in it. */
+/* What the journal knows; identity, when it is readable: the hashes of what the run began with, NULL: not in it. */
 static void journal_see(const struct train *t, struct journal_seen *s, json_t **identity)
 {
     struct buf text = BUF_INIT;
@@ -56,7 +56,7 @@ static bool folder_find(const struct train *t, char folder[PATH_MAX], struct err
     return fits || error_set(err, ERR_USAGE, "the path of the run '%s' is too long", t->run_dir);
 }
 
-/* The journal and what lies in the run's folders belong together. */
+/* Check that the journal and the contents of the run's folders belong together. */
 static bool journal_fits(const struct train *t, const struct journal_seen *s, struct error *err)
 {
     char folder[PATH_MAX], path[PATH_MAX], id[RUN_ID_BYTES], why[300];
@@ -70,20 +70,20 @@ static bool journal_fits(const struct train *t, const struct journal_seen *s, st
     if (!run_id_read(t->run_dir, id, err) || !checkpoint_last(folder, id, &newest, err))
         return false;
     if (s->readable && s->n_incarnation > 0)
-        snprintf(why, sizeof why, "knows nothing beyond step %" PRId64, MAX(s->last_step, (int64_t)0));
+        snprintf(why, sizeof why, "knows nothing after step %" PRId64, MAX(s->last_step, (int64_t)0));
     else
         snprintf(why, sizeof why, "%s%.250s", s->readable ? "is empty" : "cannot be used: ", s->readable ? "" : s->why.text);
     if (newest > MAX(s->last_step, s->last_checkpoint))
         return error_set(
             err, ERR_DATA,
-            "the journal of '%s' %s, but '%s' holds a checkpoint of step %" PRId64 ", which the run would write over; "
-            "put journal.db and journal.db-wal back as they were, or add --from-checkpoint, which goes on from it without the journal "
-            "and says what is lost, or begin a new run from it: --checkpoint-path '%s/step-%06" PRId64 "'",
+            "the journal of '%s' %s, but '%s' holds a checkpoint of step %" PRId64 ", which the run would overwrite; "
+            "put journal.db and journal.db-wal back as they were, or add --from-checkpoint, which continues from it without the journal "
+            "and says what is lost, or start a new run from it: --checkpoint-path '%s/step-%06" PRId64 "'",
             t->run_dir, why, folder, newest, folder, newest);
     if (s->n_incarnation == 0 && stat(path, &st) == 0 && st.st_size > 0)
         return error_set(err, ERR_DATA,
-                         "the journal of '%s' %s, but '%s' holds rollouts, to which the run would append those of a new beginning; "
-                         "put journal.db and journal.db-wal back as they were, or begin a new run",
+                         "the journal of '%s' %s, but '%s' holds rollouts, to which the run would append new ones from step 0 on; "
+                         "put journal.db and journal.db-wal back as they were, or start a new run",
                          t->run_dir, why, path);
     return true;
 }
@@ -109,8 +109,8 @@ static bool identity_check(const struct train *t, const json_t *was, struct erro
         accepted = is_listed(t->accept, at, strcspn(at, ","));
     return accepted
            || error_set(err, ERR_DATA,
-                        "%s: not what the run '%s' was begun with (dataset '%.200s', model '%.200s'); put back what it was, "
-                        "or, if that is wanted, go on with --accept-changed '%s', which is noted in the journal",
+                        "%s: not what the run '%s' began with (dataset '%.200s', model '%.200s'); put back what it was, "
+                        "or, if the change is intended, continue with --accept-changed '%s', which is noted in the journal",
                         changed, t->run_dir, t->config.dataset, t->config.model, changed);
 }
 
@@ -123,7 +123,7 @@ bool kept_journal_check(const struct train *t, struct error *err)
     struct error lost;
     bool fits = journal_fits(t, &seen, t->from_checkpoint ? &lost : err);
     if (fits && t->from_checkpoint)
-        return error_set(err, ERR_EXISTS, "the journal of '%s' is there and knows what the run has saved; leave --from-checkpoint away",
+        return error_set(err, ERR_EXISTS, "the journal of '%s' exists and knows what the run has saved; omit --from-checkpoint",
                          t->run_dir);
     return fits || t->from_checkpoint;
 }
@@ -135,7 +135,7 @@ bool kept_checkpoint_find(struct train *t, struct error *err)
     bool ok = false;
     if (t->attached)
         return error_set(err, ERR_EXISTS,
-                         "the run '%s' goes on, although its journal's file is gone; stop it ('rollcall ctl --run %s stop'), then "
+                         "the run '%s' is still going, although its journal's file is gone; stop it ('rollcall ctl --run %s stop'), then "
                          "resume it with --from-checkpoint",
                          t->run_dir, t->run_dir);
     TRY(folder_find(t, folder, err) && run_id_read(t->run_dir, id, err));
@@ -143,13 +143,13 @@ bool kept_checkpoint_find(struct train *t, struct error *err)
     if (t->kept_step <= 0) {
         const char *text = buf_text(&broken);
         error_set(err, ERR_NOT_FOUND,
-                  "'%s' holds no whole checkpoint of the run to make its journal again from%s%.*s; put journal.db and "
-                  "journal.db-wal back as they were, or begin a new run",
+                  "'%s' holds no complete checkpoint of the run from which to rebuild its journal%s%.*s; put journal.db and "
+                  "journal.db-wal back as they were, or start a new run",
                   folder, *text ? ": " : "", (int)strcspn(text, "\n"), text);
         goto out;
     }
     for (const char *at = buf_text(&broken); *at; at += strcspn(at, "\n") + 1)
-        fprintf(stderr, "note: a broken checkpoint is passed over and moved aside: %.*s\n", (int)strcspn(at, "\n"), at);
+        fprintf(stderr, "note: a broken checkpoint is skipped and moved aside: %.*s\n", (int)strcspn(at, "\n"), at);
     ok = true;
 out:
     buf_release(&broken);
@@ -164,7 +164,7 @@ bool kept_rebuild(const struct train *t, struct error *err)
         .run_dir = t->run_dir, .checkpoint = t->kept_path, .step = t->kept_step, .item = run_plan_item_after(&t->plan, t->kept_step)
     };
     json_t *was;
-    journal_see(t, &seen, &was);    // an old one may still know
+    journal_see(t, &seen, &was);    // the old journal may still have it
     bool ok = (was || identity_read(t->run_dir, &was, err)) && folder_find(t, folder, err) && run_id_read(t->run_dir, id, err)
               && checkpoint_set_aside(folder, id[0] ? id : NULL, t->kept_step, err);
     r.identity = was;
@@ -172,16 +172,17 @@ bool kept_rebuild(const struct train *t, struct error *err)
     json_decref(was);
     if (!ok)
         return false;
-    fprintf(stderr, "note: the journal of '%s' is made again from '%s'; the run goes on after step %" PRId64 "\n", t->run_dir, t->kept_path,
+    fprintf(stderr, "note: the journal of '%s' is rebuilt from '%s'; the run continues after step %" PRId64 "\n", t->run_dir, t->kept_path,
             r.step);
     if (aside[0])
-        fprintf(stderr, "note: what there was of the old journal is kept as '%s'\n", aside);
-    fprintf(stderr, "note: lost: metrics of steps 1 to %" PRId64 ", evaluations and events of before\n", r.step);
-    fprintf(stderr, "note: lost: steps after %" PRId64 ", which are made again, not with the same bytes\n", r.step);
-    fprintf(stderr, "note: lost: changes of settings while the run went; those of run.yaml and of this command line hold\n");
+        fprintf(stderr, "note: the remains of the old journal are kept as '%s'\n", aside);
+    fprintf(stderr, "note: lost: metrics of steps 1 to %" PRId64 ", and earlier evaluations and events\n", r.step);
+    fprintf(stderr, "note: lost: steps after %" PRId64 ", which are repeated, but not with the same bytes\n", r.step);
+    fprintf(stderr, "note: lost: setting changes during the run; the values of run.yaml and of this command line apply\n");
     fprintf(stderr,
-            "note: lost: the record of items; prompts go on at item %" PRId64 ", as if no group had been filtered out; samples that waited "
-            "are not trained on, and stay in the rollout file, to which new ones are appended\n",
+            "note: lost: the record of items; prompts continue at item %" PRId64
+            ", as if no group had been filtered out; samples that were waiting "
+            "are not trained on; they stay in the rollout file, to which new ones are appended\n",
             r.item);
     return true;
 }

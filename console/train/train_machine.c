@@ -1,4 +1,5 @@
-/* What the machine must have for a run: its devices, a free name, free ports, room on the disk, and a model that is long enough. */
+/* What the machine must provide for a run: its devices, a free name, free ports, disk space, and a model that takes long enough
+ * sequences. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,12 +16,12 @@
 
 /* ---- devices ---- */
 
-/* Open a device and let it go again. */
+/* Open a device and close it again. */
 static bool device_try(const char *name, struct error *err)
 {
     if (strncmp(name, "cuda:", 5) == 0 && !path_exists("/dev/nvidiactl"))
         return error_set(err, ERR_NOT_FOUND,
-                         "device '%s' is not there: this machine has no NVIDIA GPU, or its driver is not loaded; "
+                         "device '%s' does not exist: this machine has no NVIDIA GPU, or its driver is not loaded; "
                          "'devices' cpu:0 trains on the processor",
                          name);
     struct device *dev = device_new(name, 1, err);
@@ -73,13 +74,12 @@ static bool name_check(const struct train *t, struct error *err)
         return true;
     if (!path_join(path, sizeof path, t->runs_dir ? t->runs_dir : "runs", name))
         return error_set(err, ERR_USAGE, "the path of run '%s' is too long", name);
-    return !path_exists(path)
-           || error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or go on with it: --resume %s", path, path);
+    return !path_exists(path) || error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or continue it: --resume %s", path, path);
 }
 
 /* ---- ports ---- */
 
-/* Can somebody listen at HOST:PORT now? Listens there for a moment. */
+/* Is HOST:PORT free to listen at? Listens there for a moment. */
 static bool port_check(const char *setting, const char *text, struct error *err)
 {
     const char *at = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text;
@@ -99,7 +99,7 @@ static bool ports_check(const struct train *t, struct error *err)
     char address[280];
     if (c->listen[0] && !node_address(c->listen, "listen", address, err))
         return false;
-    if (t->resume && process_find(t->run_dir, "agent") > 0)    // it lives, and its ports are its own
+    if (t->resume && process_find(t->run_dir, "agent") > 0)    // it is alive, and the ports in use are its own
         return true;
     return (!c->listen[0] || port_check("listen", c->listen, err))
            && (!c->metrics_listen[0] || port_check("metrics_listen", c->metrics_listen, err));

@@ -1,4 +1,5 @@
-/* Resuming with other workers: devices and sizes that make the run go on as it was, as far as that can be; and with other settings. */
+/* Resuming with a different number of workers: devices and sizes with which the run continues as before, as far as possible; and
+ * with other settings. */
 #include "console/train/train_parts.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,10 +14,10 @@ static int64_t common_divisor(int64_t a, int64_t b)
 static void device_add(struct run_config *c, const char *device)
 {
     size_t len = strlen(c->devices);
-    snprintf(c->devices + len, sizeof c->devices - len, "%s%s", len ? "," : "", device);    // too long a list: devices_choose counts
+    snprintf(c->devices + len, sizeof c->devices - len, "%s%s", len ? "," : "", device);    // list too long: devices_choose reports that
 }
 
-/* The devices of before, as many as are needed now: the first of them, or all and more of their kind. */
+/* The previous devices, as many as are needed now: the first of them, or all plus more of their kind. */
 static void devices_fit(struct run_config *c)
 {
     char list[sizeof c->devices], device[64], *rest = list, *word;
@@ -30,14 +31,14 @@ static void devices_fit(struct run_config *c)
         struct run_part part;
         struct error none;
         snprintf(device, sizeof device, "%.*s:%" PRId64, MIN(kind, 32), list, k);
-        if (run_config_part(c, device, &part, &none))    // it is in the list already
+        if (run_config_part(c, device, &part, &none))    // it is already in the list
             continue;
         device_add(c, device);
         have++;
     }
 }
 
-/* One of the two sizes that count prompts of a worker: keep what all workers together have, when it can be shared out. part: the
+/* One of the two sizes that count prompts per worker: keep the total over all workers if it can be divided evenly. part: the
  * setting that must divide it, or NULL. */
 static void size_keep(const struct train *t, const char *what, const char *name, int64_t *size, int64_t n_before, int64_t n,
                       const char *part_name, int64_t *part, struct buf *notes)
@@ -53,7 +54,7 @@ static void size_keep(const struct train *t, const char *what, const char *name,
                 all);
     } else {
         buf_fmt(notes,
-                "note: %s is %" PRId64 " prompts instead of %" PRId64 " from the next one on: not the bytes of a run without "
+                "note: %s is %" PRId64 " prompts instead of %" PRId64 " from the next one on: not the same bytes as a run without "
                 "this change\n",
                 what, *size * n, all);
     }
@@ -77,7 +78,7 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
                 c->num_trainers, before->num_trainers);
     if (c->inference_batch_size * c->num_inferencer == before->inference_batch_size * before->num_inferencer
         && c->train_batch_size * c->num_trainers == before->train_batch_size * before->num_trainers)
-        buf_str(notes, "note: everything is kept: the weights will have the bytes of a run without this change\n");
+        buf_str(notes, "note: everything is kept: the weights will have the same bytes as in a run without this change\n");
 }
 
 bool flags_note(struct train *t, const struct run_config *before, struct error *err)

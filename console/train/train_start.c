@@ -1,4 +1,4 @@
-/* The run's directory is made and filled, and its keeper started; the run itself is the agent's business from then on. */
+/* Makes and fills the run's directory and starts its keeper; from then on the agent runs the run. */
 #include "console/train/train_parts.h"
 #include <errno.h>
 #include <stdio.h>
@@ -40,12 +40,12 @@ static bool dir_take(struct train *t, struct error *err)
         if (errno != EEXIST)
             return error_errno(err, "cannot make '%s'", t->run_dir);
         if (t->config.name[0])
-            return error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or go on with it: --resume %s", t->run_dir, t->run_dir);
+            return error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or continue it: --resume %s", t->run_dir, t->run_dir);
     }
     return error_set(err, ERR_EXISTS, "no free name for a run under '%s'", parent);
 }
 
-/* The nearest folder above path that is there already, path itself too. */
+/* The nearest existing folder at or above path. */
 static void folder_above(char *path)
 {
     while (!path_is_dir(path)) {
@@ -75,7 +75,7 @@ bool room_check(const struct train *t, struct error *err)
     if (access(dir, W_OK | X_OK) != 0)
         return error_errno(err, "cannot write in '%s'", dir);
     if (statvfs(dir, &fs) != 0)
-        return error_errno(err, "cannot look at the disk of '%s'", dir);
+        return error_errno(err, "cannot examine the disk of '%s'", dir);
     bool saves = t->config.save_interval > 0 || t->config.save_at_end;
     double needed = (saves ? 12 * (double)config_n_param(&shape) : 0) + mib, left = (double)fs.f_bavail * (double)fs.f_frsize;
     return left >= needed
@@ -85,7 +85,7 @@ bool room_check(const struct train *t, struct error *err)
                         dir, left / mib, needed / mib);
 }
 
-/* Fill the directory: run.yaml, folders, and away with what an earlier life left in sock/. */
+/* Fill the directory: run.yaml and folders; remove what an earlier start left in sock/. */
 static bool dir_fill(struct train *t, struct error *err)
 {
     static const char *const dirs[] = { "logs", "checkpoints", "rollouts", "eval", "export" };

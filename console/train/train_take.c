@@ -1,8 +1,8 @@
-/* Whose is the run that shall be resumed: ours to start, going on already, or still ending?
+/* Can the run that is to be resumed be started, is it already going, or is it still ending?
  *
- * The lock says whether any process of it lives. One that is led (a keeper or an agent lives, and the agent says that the run is
- * not over) is attached to. Otherwise its processes end by themselves: orphans when no agent has answered them for a while, those
- * of a run that is over when their agent ends them. So they are waited for, by their process descriptors. */
+ * The lock says whether any of its processes is alive. If the run has a leader (a keeper or an agent is alive, and the agent says
+ * that the run is not over), attach to it. Otherwise its processes end by themselves: orphans when no agent has answered them for a
+ * while, those of a finished run when their agent ends them. So they are waited for, through their process descriptors. */
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -19,9 +19,9 @@
 #include "protocol/wire/transport.h"
 
 #define TAKE_LIMIT_S 60    // an orphan ends after 10 s, and an agent kills what has not ended 20 s after a run's end
-#define ASK_MS 2000        // for the agent's answer
-#define LOOK_MS 200        // between two looks where no descriptor says more
-#define SET_LIMIT_S 60     // for settings to take effect in a run that goes on
+#define ASK_MS 2000        // time for the agent's answer
+#define LOOK_MS 200        // between two checks when there is no descriptor to wait for
+#define SET_LIMIT_S 60     // time for settings to take effect in a run that is going
 
 enum stand {
     STAND_GOES_ON,
@@ -29,7 +29,7 @@ enum stand {
     STAND_OVER,
 };
 
-/* What the run's agent says; STAND_UNKNOWN: it does not answer, or has not heard of a controller yet. */
+/* What the run's agent says; STAND_UNKNOWN: it does not answer, or has not heard from a controller yet. */
 static enum stand stand_ask(struct peer *agent)
 {
     struct error err;
@@ -39,13 +39,13 @@ static enum stand stand_ask(struct peer *agent)
     enum stand stand = STAND_UNKNOWN;
     char state[32];
     msg_begin(&m, MSG_STATUS);
-    msg_bool(&m, "fresh", true);    // what is cached may be from before the end
+    msg_bool(&m, "fresh", true);    // the cached answer may be from before the end
     if (msg_finish(&m, &err) && peer_call(agent, MSG_STATUS, &m, ASK_MS, &in, &ev, &err)) {
         mval_text(in.root, "state", state, sizeof state);
         enum run_state s = run_state_find(state);
         if (s == RUN_STOPPING || run_state_is_over(s) || mval_get(in.root, "failure"))
             stand = STAND_OVER;
-        else if (mval_get(in.root, "incarnation"))    // a controller of this life has told it
+        else if (mval_get(in.root, "incarnation"))    // a controller started by this agent has reported it
             stand = STAND_GOES_ON;
         msg_in_release(&in);
         net_event_release(&ev);
@@ -54,7 +54,7 @@ static enum stand stand_ask(struct peer *agent)
     return stand;
 }
 
-/* The settings given that may change while the run goes, as the command that sets them; any: are there some? Others must be as they are. */
+/* The given settings that may change during the run, as a command; any: are there some? Others must have their current values. */
 static bool settings_command(const struct train *t, const struct run_config *before, struct msg_out *m, bool *any, struct error *err)
 {
     uint64_t id[2];
@@ -81,8 +81,8 @@ static bool settings_command(const struct train *t, const struct run_config *bef
             *any = true;
         } else if (strcmp(now, then) != 0) {
             ok = error_set(err, ERR_EXISTS,
-                           "the run '%s' goes on, with '%s' %s; stop it ('rollcall ctl --run %s stop') to resume it with %s", t->run_dir,
-                           knobs[i].name, then, t->run_dir, now);
+                           "the run '%s' is still going, with '%s' %s; stop it ('rollcall ctl --run %s stop') to resume it with %s",
+                           t->run_dir, knobs[i].name, then, t->run_dir, now);
         }
     }
     msg_end(m);
@@ -92,7 +92,7 @@ static bool settings_command(const struct train *t, const struct run_config *bef
     return ok && msg_finish(m, err);
 }
 
-/* Look at the run that goes on. On failure it may have ended meanwhile; lost: whether the settings are set is unknown. */
+/* Attach to the run that is going. On failure it may have ended meanwhile; lost: it is unknown whether the settings were set. */
 static bool attach(struct train *t, struct peer *agent, const struct msg_out *set, bool any, bool *lost, struct error *err)
 {
     struct msg_in in;
@@ -107,11 +107,11 @@ static bool attach(struct train *t, struct peer *agent, const struct msg_out *se
         net_event_release(&ev);
     }
     t->attached = true;
-    fprintf(stderr, "note: the run '%s' goes on already; this looks at it\n", t->run_dir);
+    fprintf(stderr, "note: the run '%s' is already going; attaching to it\n", t->run_dir);
     return true;
 }
 
-/* Wait until one of the run's processes has ended, but only for a moment: others may begin. Says once which are waited for. */
+/* Wait until one of the run's processes has ended, but only for a moment, since others may start. Says once which are waited for. */
 static void end_wait(const char *run_dir, bool *told)
 {
     struct run_process p[RUN_PROCESSES_MAX];
@@ -119,7 +119,7 @@ static void end_wait(const char *run_dir, bool *told)
     nfds_t n_fd = 0;
     int n = run_processes(run_dir, p, RUN_PROCESSES_MAX);
     for (int i = 0; i < n; i++) {
-        if (strncmp(p[i].name, "export ", 7) == 0)    // does not hold the run, and may go on for long
+        if (strncmp(p[i].name, "export ", 7) == 0)    // does not hold the run's lock, and may run for long
             continue;
         int pidfd = (int)syscall(SYS_pidfd_open, p[i].pid, 0);
         if (pidfd >= 0)
@@ -145,7 +145,7 @@ static void late_name(const char *run_dir, struct error *err)
     if (i < n)
         error_set(err, ERR_EXISTS,
                   "the run '%s' cannot be resumed: its process '%s' (pid %d) has neither ended nor answered in %d s; "
-                  "kill it, and resume again",
+                  "kill it and resume again",
                   run_dir, p[i].name, (int)p[i].pid, TAKE_LIMIT_S);
     else
         error_set(err, ERR_EXISTS, "the run '%s' cannot be resumed: another process has held its lock for %d s", run_dir, TAKE_LIMIT_S);
@@ -160,7 +160,7 @@ bool train_take(struct train *t, const struct run_config *before, struct error *
     struct msg_out set = MSG_OUT_INIT;
     bool ok = false, told = false, any = false;
     int64_t until = clock_ms() + TAKE_LIMIT_S * 1000;
-    if ((t->lock_fd = run_lock_take(t->run_dir, err)) >= 0)    // as it is nearly always
+    if ((t->lock_fd = run_lock_take(t->run_dir, err)) >= 0)    // the usual case
         return true;
     if (err->code != ERR_EXISTS)
         return false;
@@ -169,11 +169,11 @@ bool train_take(struct train *t, const struct run_config *before, struct error *
         if (err->code != ERR_EXISTS)
             goto out;
         bool led = process_find(t->run_dir, "agent") > 0;
-        if (led && !net && (net = transport_new(sock, false, &why)))    // the folder may be on its way
+        if (led && !net && (net = transport_new(sock, false, &why)))    // the folder may just be being made
             agent = peer_new(net, "agent", &why);
         enum stand stand = led && agent ? stand_ask(agent) : STAND_UNKNOWN;
         if (stand == STAND_GOES_ON) {
-            if (set.buf.len == 0)    // once: asked again it is the same command
+            if (set.buf.len == 0)    // made once: a repeated request is the same command
                 TRY(settings_command(t, before, &set, &any, err));
             bool lost;
             ok = attach(t, agent, &set, any, &lost, err);

@@ -1,4 +1,4 @@
-/* train --batch: what the journal gets is told as it comes; the command owns the run in so far as a signal to it stops the run. */
+/* train --batch: prints what enters the journal; a signal to this command stops the run. */
 #include "console/train/train_parts.h"
 #include <jansson.h>
 #include <math.h>
@@ -17,15 +17,15 @@
 #include "protocol/run/spawn.h"
 #include "protocol/run/journal.h"
 
-#define END_LIMIT_S 60       // from the run's last event until its processes are gone
-#define STOP_LIMIT_S 3600    // of the command that a signal sends
+#define END_LIMIT_S 60       // time from the run's last event until its processes are gone
+#define STOP_LIMIT_S 3600    // id of the command that a signal sends
 
 struct watch {
     struct train *train;
     struct journal *journal;
     struct batch *batch;
     struct watch_seen seen;
-    double until_s;    // events that happened later are not told yet
+    double until_s;    // later events are not printed yet
     enum run_state state;
     char reason[1024];
     struct transport *transport;
@@ -33,7 +33,7 @@ struct watch {
     bool stop_open, stop_sent;
 };
 
-static volatile sig_atomic_t n_signal, first_signal;    // a signal handler has no argument to hang state on
+static volatile sig_atomic_t n_signal, first_signal;    // a signal handler has no argument to carry state
 
 static void on_signal(int sig)
 {
@@ -42,7 +42,7 @@ static void on_signal(int sig)
     n_signal = n_signal + 1;
 }
 
-/* Who asks the run to stop: the operator's key, another process, or an output that nobody takes any more. */
+/* Who asks the run to stop: the operator's key, another process, or an output that can no longer be written. */
 static const char *stop_cause(void)
 {
     switch (first_signal) {
@@ -61,7 +61,7 @@ void train_watch_signals(void)
     sigaction(SIGHUP, &sa, NULL);
 }
 
-/* Evaluations that an earlier life has told: the table at the end begins with the first of them. */
+/* Evaluations printed by an earlier start: the table at the end begins with the first of them. */
 static bool eval_known(void *arg, const struct journal_eval *e)
 {
     batch_eval_known(((struct watch *)arg)->batch, e->set, e->n, e->mean);
@@ -94,7 +94,7 @@ static bool event_told(void *arg, const struct journal_event *e)
     return true;
 }
 
-/* Those that happened up to until_s (seconds since 1970). */
+/* Print the events up to until_s (seconds since 1970). */
 static bool events_tell(struct watch *w, double until_s, struct error *err)
 {
     w->until_s = until_s;
@@ -107,7 +107,7 @@ static bool step_told(void *arg, const struct journal_step *s)
     struct batch_metric metric[128];
     int n = MIN(s->n, (int)ARRAY_SIZE(metric));
     struct error why;
-    if (!events_tell(w, s->wall_s, &why))    // those before this step; read again with the rest, where it fails the look
+    if (!events_tell(w, s->wall_s, &why))    // first those before this step; a failure is reported when the rest is read
         return false;
     w->seen.step_seq = s->seq;
     w->seen.last_step = s->step;
@@ -119,7 +119,7 @@ static bool step_told(void *arg, const struct journal_step *s)
     return true;
 }
 
-/* Everything the journal holds that has not been told. */
+/* Print everything in the journal that has not been printed. */
 static bool journal_look(struct watch *w, struct error *err)
 {
     char path[PATH_MAX];
@@ -128,7 +128,7 @@ static bool journal_look(struct watch *w, struct error *err)
             return true;
         struct error why;
         if (!(w->journal = journal_open_reader(w->train->run_dir, &why)))
-            return true;    // it is being made
+            return true;    // it is just being made
     }
     return journal_steps_read(w->journal, w->seen.step_seq, step_told, w, err) && events_tell(w, INFINITY, err);
 }
@@ -142,21 +142,21 @@ bool train_watch_skip(struct train *t, struct watch_seen *seen, struct error *er
     return ok;
 }
 
-/* A first signal asks the run to stop, a second ends it at once. */
+/* The first signal asks the run to stop, the second ends it at once. */
 static bool signals_look(struct watch *w, struct error *err)
 {
     struct net_event ev;
     if (n_signal >= 2) {
         run_kill(w->train->run_dir);
         w->state = RUN_STOPPED;
-        snprintf(w->reason, sizeof w->reason, "stopped at once by a second signal; the last checkpoint stands");
+        snprintf(w->reason, sizeof w->reason, "stopped at once by a second signal; the last checkpoint is valid");
         return true;
     }
     if (n_signal >= 1 && !w->stop_open && !run_state_is_over(w->state)) {
         struct msg_out m = MSG_OUT_INIT;
         char id[64];
         if (!w->stop_sent)
-            fprintf(stderr, "stopping: the step is finished and saved; a second signal ends everything at once\n");
+            fprintf(stderr, "stopping after this step is finished and saved; a second signal ends everything at once\n");
         snprintf(id, sizeof id, "train-signal-%d", (int)getpid());
         msg_begin(&m, MSG_COMMAND);
         msg_str(&m, "id", id);
@@ -171,13 +171,13 @@ static bool signals_look(struct watch *w, struct error *err)
     }
     while (transport_next(w->transport, &ev)) {
         if (ev.kind == NET_ANSWER && ev.failed)
-            w->stop_open = false;    // the agent lives anew: ask again, under the same id
+            w->stop_open = false;    // the agent has restarted: ask again, under the same id
         net_event_release(&ev);
     }
     return true;
 }
 
-/* Does the disk of the run's directory take nothing any more? err: why, and where. */
+/* Is the disk of the run's directory no longer writable? err: why, and where. */
 static bool disk_refuses(const char *run_dir, struct error *err)
 {
     char path[PATH_MAX];
@@ -218,14 +218,14 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
     struct error why;
     int64_t ended_ms = 0;
     for (bool live = true; live;) {
-        live = run_is_live(t->run_dir);    // before the look: what is written until then is seen
+        live = run_is_live(t->run_dir);    // set before reading: everything written until then is seen
         TRY(signals_look(&w, err));
         if (!journal_look(&w, err)) {
             error_wrap(err, "while reading the journal of '%s'", t->run_dir);
             goto out;
         }
         if (batch_broken(w.batch))
-            n_signal = MAX(n_signal, 1);    // nobody reads any more: as a signal
+            n_signal = MAX(n_signal, 1);    // nobody reads any more: treat it as a signal
         if (run_state_is_over(w.state) && !ended_ms)
             ended_ms = clock_ms();
         if (ended_ms && clock_ms() - ended_ms > END_LIMIT_S * 1000) {
@@ -238,17 +238,17 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
     }
     if (!run_state_is_over(w.state))
         failure_read(&w);
-    if (!run_state_is_over(w.state) && disk_refuses(t->run_dir, &why)) {    // then the reason had no place to be kept
+    if (!run_state_is_over(w.state) && disk_refuses(t->run_dir, &why)) {    // then there was no space to record the reason
         w.state = RUN_FAILED;
-        snprintf(w.reason, sizeof w.reason, "%.600s; when that is mended, go on with 'rollcall train --resume %.300s'", why.text,
+        snprintf(w.reason, sizeof w.reason, "%.600s; when that is fixed, continue with 'rollcall train --resume %.300s'", why.text,
                  t->run_dir);
     }
     if (!run_state_is_over(w.state)) {
         w.state = RUN_FAILED;
-        snprintf(w.reason, sizeof w.reason,
-                 "all processes of the run have ended before its time; go on with 'rollcall train --resume %.800s'", t->run_dir);
+        snprintf(w.reason, sizeof w.reason, "all processes of the run ended before it did; continue with 'rollcall train --resume %.800s'",
+                 t->run_dir);
     }
-    if (w.journal && !journal_last_step(w.journal, &w.seen.last_step, err))    // a step that was told may have been gone back from
+    if (w.journal && !journal_last_step(w.journal, &w.seen.last_step, err))    // the run may have gone back from a step that was printed
         goto out;
     ok = batch_end(w.batch, w.state, w.seen.last_step, w.reason, err);
     fflush(stdout);

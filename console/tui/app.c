@@ -1,7 +1,7 @@
 /* app.c - see app.h
  *
- * A key goes, in this order, to the dialog, the prompt, the help page, the pane, and then to what all panes share: the first
- * that takes it ends its way. Esc undoes one of these layers at a time. */
+ * A key is offered, in this order, to the dialog, the prompt, the help page, the pane, and then to what all panes share, until one
+ * takes it. Esc closes one of these layers at a time. */
 #include "console/tui/app.h"
 #include <inttypes.h>
 #include <stdarg.h>
@@ -97,7 +97,7 @@ void app_resize(struct app *a, int w, int h)
     pane_fix(app_pane(a), a);
 }
 
-/* ---- commands: what stands behind ':' ---- */
+/* ---- commands: what is typed after ':' ---- */
 
 static bool local_pane(struct app *a, const char *rest, UNUSED int64_t now_ns)
 {
@@ -166,13 +166,13 @@ static bool local_knob(struct app *a, const char *rest, UNUSED int64_t now_ns)
 
 const struct local_command local_commands[] = {
     { "pane", "NAME", "go to a pane", local_pane },
-    { "filter", "TEXT", "show only rows that hold TEXT", local_filter },
+    { "filter", "TEXT", "show only rows that contain TEXT", local_filter },
     { "theme", "NAME|FILE", "draw with another theme", local_theme },
     { "knob", "NAME", "go to a setting", local_knob },
     { "mouse", "", "mouse on or off", local_mouse },
     { "save-screen", "FILE", "write the screen's text to a file", local_save_screen },
     { "help", "", "keys and commands", local_help },
-    { "quit", "", "close this console; training goes on", local_quit },
+    { "quit", "", "close this console; training continues", local_quit },
     { "q", "", "the same", local_quit },
 };
 const int n_local_commands = ARRAY_SIZE(local_commands);
@@ -209,7 +209,7 @@ static void command_send(struct app *a, const char *line, int64_t now_ns)
         app_flash(a, ROLE_CRIT, now_ns, "%s: %s", line, err.text);
 }
 
-/* The command, the run's or the console's own, that a mistyped word of n bytes is nearest to; NULL: none is near. */
+/* The command, of the run or the console, that is nearest to a mistyped word of n bytes; NULL: none is near. */
 static const char *command_nearest(const char *word, size_t n)
 {
     const char *best = NULL;
@@ -276,7 +276,7 @@ static void pause_ask(struct app *a)
         { 'd', "finish what is in flight, save, hold", "pause drain" },
     };
     a->dialog = (struct dialog){ .title = "Pause: how deep?" };
-    snprintf(a->dialog.line[0], sizeof(a->dialog.line[0]), "Training waits until somebody resumes it; nothing is lost.");
+    snprintf(a->dialog.line[0], sizeof(a->dialog.line[0]), "Training waits until it is resumed; nothing is lost.");
     for (size_t i = 0; i < ARRAY_SIZE(depths); i++) {
         a->dialog.choice[i].key = depths[i].key;
         snprintf(a->dialog.choice[i].label, sizeof(a->dialog.choice[i].label), "%s", depths[i].label);
@@ -303,7 +303,7 @@ static void revert_ask(struct app *a, int64_t now_ns)
             snprintf(text, sizeof(text), "%s: %.40s back to %.40s", knobs[i].name, a->model->knob[i].text, a->model->knob[i].before);
         }
     (void)now_ns;
-    app_confirm(a, false, "Take back the last change of knobs?", text[0] ? text : "The controller knows which it was.", "", "revert");
+    app_confirm(a, false, "Revert the last change of knobs?", text[0] ? text : "The controller knows what it was.", "", "revert");
 }
 
 /* A text in lines of a dialog, from line `at` on; returns the first one free. */
@@ -411,7 +411,7 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
         if (!pane_close(p))
             a->wish |= WISH_QUIT;
         break;
-    case REQ_INTERRUPT: app_confirm(a, false, "Quit this console?", "Training goes on.", "", "quit"); break;
+    case REQ_INTERRUPT: app_confirm(a, false, "Quit this console?", "Training continues.", "", "quit"); break;
     case REQ_BACK: step_back(a, now_ns); break;
     case REQ_PROMPT: prompt_open(a, PROMPT_COMMAND, ""); break;
     case REQ_FILTER: prompt_open(a, PROMPT_FILTER, p->filter); break;
@@ -439,7 +439,7 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_DOCTOR: doctor_show(a, now_ns); break;
     case REQ_MOUSE: local_mouse(a, "", now_ns); break;
     case REQ_THEME:
-        a->theme[0] = 0;    // the other one
+        a->theme[0] = 0;    // switch to the other one
         a->wish |= WISH_THEME;
         break;
     case REQ_REDRAW: a->wish |= WISH_REDRAW; break;
@@ -449,7 +449,7 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     pane_fix(app_pane(a), a);
 }
 
-/* A click on a tab goes there, on a row of a list selects it; the wheel moves like the arrows. */
+/* A click on a tab opens it, a click on a row of a list selects it; the wheel moves like the arrows. */
 static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
 {
     struct layout l = layout_make(a->w, a->h);

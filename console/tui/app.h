@@ -1,7 +1,7 @@
 /* app.h - the console's state and its two pure ends: keys change it, drawing reads it
  *
- * No I/O, no clock (now is passed in), no ncurses. What an operator asks of the run leaves through `feed`, what concerns
- * the terminal through `wish`. What belongs to one pane is that pane's (pane.h). Owned by the console's loop thread. */
+ * No I/O, no clock (now is passed in), no ncurses. Commands to the run leave through `feed`, requests to the terminal through
+ * `wish`. Each pane owns its own state (pane.h). Owned by the console's loop thread. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@
 
 #define HISTORY_MAX 50
 
-enum wish {    // bits: what the loop shall do after a key
+enum wish {    // bits: what the loop has to do after a key
     WISH_QUIT = 1,
     WISH_REDRAW = 2,
     WISH_SUSPEND = 4,
@@ -37,7 +37,7 @@ struct prompt {
     int recall;     // lines back in the history; 0: the line being typed
 };
 #define DIALOG_CHOICES 4
-struct dialog {    // asks before an act; title "" : none is open
+struct dialog {    // asks for confirmation; title "" : none is open
     char title[96];
     char line[6][160];
     bool danger;
@@ -45,7 +45,7 @@ struct dialog {    // asks before an act; title "" : none is open
     struct {
         uint32_t key;
         char label[48];
-        char command[INPUT_MAX];    // as typed behind ':'; "" : only closes
+        char command[INPUT_MAX];    // as typed after ':'; "" : only closes
     } choice[DIALOG_CHOICES];
 };
 struct app {
@@ -77,21 +77,21 @@ MUST_USE bool app_init(struct app *a, struct model *m, struct feed *feed, int w,
 void app_release(struct app *a);
 void app_resize(struct app *a, int w, int h);
 void app_key(struct app *a, const struct key_event *k, int64_t now_ns);
-/* A pasted text of size_bytes, of which text holds the beginning. A prompt takes its first line; elsewhere it is dropped, and the
- * operator is told: keys of a text that was meant for another window must not steer a run. */
+/* A pasted text of size_bytes; text holds its beginning. A prompt takes its first line; elsewhere it is dropped, and the operator
+ * is told: text that was meant for another window must not control a run. */
 void app_paste(struct app *a, const char *text, int64_t size_bytes, int64_t now_ns);
 /* Draw everything into c (already of the right size). now_ns is monotonic, wall_s since 1970. */
 void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_s);
 /* After news: keep selections valid and show answers to commands. */
 void app_news(struct app *a, int64_t now_ns);
 void app_flash(struct app *a, enum role role, int64_t now_ns, const char *fmt, ...) PRINTF_LIKE(4, 5);
-bool app_looks_only(const struct app *a);    // the run takes no commands from this console
-/* Carry out a line as typed behind ':'. */
+bool app_looks_only(const struct app *a);    // the run accepts no commands from this console
+/* Execute a line as typed after ':'. */
 void app_command(struct app *a, const char *line, int64_t now_ns);
 /* Ask before a command: yes sends `command`. */
 void app_confirm(struct app *a, bool danger, const char *title, const char *line1, const char *line2, const char *command);
 
-/* A command of the console itself; all others go to the run. */
+/* A command of the console itself; all others are sent to the run. */
 struct local_command {
     const char *name, *args, *help;
     bool (*run)(struct app *a, const char *rest, int64_t now_ns);    // false: wrong use
@@ -104,21 +104,21 @@ static inline struct pane *app_pane(const struct app *a)    // the one that is s
 {
     return a->pane[a->shown];
 }
-/* Show another pane; what the one until now has opened is closed. */
+/* Show another pane; anything that the previous one had opened is closed. */
 void app_show(struct app *a, enum pane_id id);
 const char *pane_name(enum pane_id id);
 struct rect app_body(const struct app *a);
 enum role verdict_role(enum proc_verdict v);
 enum role level_role(enum line_level l);
 /* frame.c */
-struct state_row {    // what the screen says of a run's state
+struct state_row {    // the word on the screen for a run's state
     uint32_t sign;
     const char *word;
     enum role role;
 };
 const struct state_row *run_state_row(enum run_state state);
 void frame_draw(const struct app *a, struct cells *c, const struct layout *l, int64_t now_ns, double wall_s);
-int tab_width(const struct app *a, int i);    // columns of pane i's tab with the gap behind it
+int tab_width(const struct app *a, int i);    // columns of pane i's tab, including the gap after it
 void help_draw(const struct app *a, struct cells *c);
 void dialog_draw(const struct app *a, struct cells *c);
 int help_rows(void);

@@ -76,7 +76,7 @@ void cells_put(struct cells *c, int x, int y, uint32_t ch, enum role role)
     *here = (struct cell){ .ch = ch, .role = (uint8_t)role };
     if (right) {
         halves_clear(c, x + 1, y);
-        here->ch = ch;    // halves_clear may have taken it for an old half
+        here->ch = ch;    // halves_clear may have mistaken it for an old half
         *right = (struct cell){ .ch = 0, .role = (uint8_t)role };
     }
 }
@@ -208,7 +208,7 @@ void cells_ascii(struct cells *c)
 
 void cells_row(const struct cells *c, int y, char *out, size_t size)
 {
-    size_t at = 0, end = 0;    // end: after the last thing that is not a blank
+    size_t at = 0, end = 0;    // end: after the last cell that is not blank
     for (int x = 0; y >= 0 && y < c->h && x < c->w; x++) {
         const struct cell *cell = &c->cell[(size_t)y * (size_t)c->w + (size_t)x];
         if (cell->ch == 0)

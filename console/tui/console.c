@@ -1,7 +1,7 @@
 /* console.c - see console.h
  *
- * The loop thread owns model, application and feed. It wakes for news, keys, signals and once a second; it draws at most four
- * frames a second for news, at once after a key, and none when nothing has changed. */
+ * The loop thread owns model, application and feed. It wakes for news, keys, signals and once per second. It draws at most four
+ * frames per second for news, at once after a key, and none when nothing has changed. */
 #include "console/tui/console.h"
 #include <errno.h>
 #include <poll.h>
@@ -12,8 +12,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 
-#define FRAME_NS ((int64_t)250 * 1000000)    // between frames drawn for news only
-#define TICK_NS ((int64_t)1000 * 1000000)    // ages and the clock go on
+#define FRAME_NS ((int64_t)250 * 1000000)    // between frames that are drawn only for news
+#define TICK_NS ((int64_t)1000 * 1000000)    // ages and the clock advance
 
 struct loop {
     struct feed *feed;
@@ -170,7 +170,7 @@ static bool loop_run(struct loop *l, struct error *err)
             l->dirty = true;
         }
         if (terminal_gone(l->screen.term))
-            return error_set(err, ERR_CLOSED, "the terminal has gone; the run goes on");
+            return error_set(err, ERR_CLOSED, "the terminal is gone; the run continues");
         wishes_do(l, now);
         if (now - l->tick_ns >= TICK_NS)
             tick(l, now);

@@ -6,8 +6,8 @@
 #include "console/tui/terminal.h"
 struct console_options {
     const char *theme;    // name or file; NULL: dark or light by $COLORFGBG
-    int glyphs;           // -1: what locale and terminal can show; else enum chart_glyphs
+    int glyphs;           // -1: whatever locale and terminal can show; else enum chart_glyphs
     struct terminal_options terminal;
 };
-/* Show m as feed fills it. True: the operator or a signal closed the console. ERR_CLOSED: the terminal has gone. */
+/* Show m as feed fills it. True: the operator or a signal closed the console. ERR_CLOSED: the terminal is gone. */
 MUST_USE bool console_run(struct feed *feed, struct model *m, const struct console_options *options, struct error *err);

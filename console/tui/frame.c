@@ -1,4 +1,4 @@
-/* frame.c - what stands around the panes: bar, tabs, message line, footer, help page, dialogs */
+/* frame.c - everything around the panes: bar, tabs, message line, footer, help page, dialogs */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -102,7 +102,7 @@ static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_
         cells_text(c, end - left_w, r.y, left_w, left, role);
 }
 
-/* Only the number of a pane that is not shown. */
+/* Panes that are not shown have only their number. */
 static bool tab_is_short(const struct app *a, int i)
 {
     return a->w < 70 && a->shown != (enum pane_id)i;
@@ -150,7 +150,7 @@ static void tabs_draw(const struct app *a, struct cells *c, struct rect r, bool 
     char note[96] = "";
     enum role role = ROLE_DIM;
     if (a->frozen) {
-        snprintf(note, sizeof(note), " FROZEN: Space goes on ");
+        snprintf(note, sizeof(note), " FROZEN: Space continues ");
         role = ROLE_PAUSED;
     } else if (!room_below) {
         struct diagnosis d = doctor_say(a->model, now_ns);
@@ -176,7 +176,7 @@ static void prompt_draw(const struct app *a, struct cells *c, struct rect r)
         snprintf(label, sizeof(label), p->kind == PROMPT_FILTER ? "/" : ":");
     int x = r.x + cells_text(c, r.x, r.y, r.w, label, ROLE_KEY);
     int room = MAX(r.x + r.w - x - 1, 1), first = 0;
-    while (text_columns(p->text + first, (size_t)(p->at - first)) >= room)    // scroll so that the cursor is seen
+    while (text_columns(p->text + first, (size_t)(p->at - first)) >= room)    // scroll so that the cursor is visible
         first += p->text[first] ? 1 : 0;
     while (first < p->len && ((unsigned char)p->text[first] & 0xc0) == 0x80)
         first++;
@@ -208,7 +208,7 @@ static void line_draw(const struct app *a, struct cells *c, struct rect r, int64
 
 static void footer_draw(const struct app *a, struct cells *c, struct rect r)
 {
-    /* which rows, best first; drawn in rank order as far as there is room, help always */
+    /* the rows, best first; drawn in rank order while there is room, help always */
     const struct key_row *row[32];
     int n = 0;
     bool paused = a->model->state == RUN_PAUSED;
@@ -239,7 +239,7 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
     }
 }
 
-/* One line; cut by the screen's edge, without an ellipsis that would eat what little room there is. */
+/* One line, cut at the screen's edge, without an ellipsis that would take up the little room. */
 static void tiny_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     const struct model *m = a->model;
@@ -285,7 +285,7 @@ struct help_line {
     const char *left, *args, *right;
 };
 
-/* The i-th line of the page; false beyond the end. Both tables are walked anew: the page is short and seldom drawn. */
+/* The i-th line of the page; false past the end. Each call walks both tables again: the page is short and rarely drawn. */
 static bool help_line(int want, struct help_line *out)
 {
     const char *group = "";

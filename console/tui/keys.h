@@ -1,4 +1,4 @@
-/* keys.h - one table from key to request: dispatch, footer and the ? page come from it
+/* keys.h - one table from key to request: dispatch, footer and the ? page are made from it
  *
  * The console's own key codes: a code point, or one of enum key for keys that have none. */
 #pragma once
@@ -72,7 +72,7 @@ enum request {
     REQ_TOP,
     REQ_BOTTOM,
     REQ_ENTER,
-    /* these change the run, the others only what is shown of it: */
+    /* these change the run; the others only change the view: */
     REQ_PAUSE,
     REQ_RESUME,
     REQ_CHECKPOINT,
@@ -101,9 +101,9 @@ struct key_row {
     enum request request;
     uint32_t key[3];      // any of them; 0: none
     unsigned panes;       // ON(...)s where it works
-    const char *keys;     // as written for people
+    const char *keys;     // as shown to people
     const char *label;    // in the footer; NULL: not there
-    int rank;             // footer order; small first, cut from the end when there is no room
+    int rank;             // order in the footer, smallest first; cut from the end when there is no room
     const char *group;    // heading on the ? page
     const char *help;     // on the ? page
 };

@@ -22,8 +22,8 @@ struct overview_layout layout_overview(struct rect body, int n_proc)
     struct overview_layout o = { 0 };
     if (body.w <= 0 || body.h <= 0)
         return o;
-    /* charts: as many as have 5 rows and 24 columns with their borders; the processes get a border and a line each, at most
-     * two fifths of the height */
+    /* charts: as many as fit with 5 rows and 24 columns including borders; the processes get a border and a line each, at most two
+     * fifths of the height */
     int procs = body.h >= 12 ? MIN(MAX(n_proc, 2) + 2, body.h * 2 / 5) : body.h >= 9 ? 3 : 0;
     int across = body.w >= 132 ? 4 : body.w >= 72 ? 3 : body.w >= 48 ? 2 : 1;
     int down = MIN(MAX((body.h - procs) / 6, 1), across == 4 ? 2 : 3);

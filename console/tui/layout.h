@@ -1,12 +1,12 @@
 /* layout.h - from a terminal's size to the rectangles of the screen; pure
  *
- * Rectangles never overlap and never leave the screen; one that has no room is empty. Below 40x10 the whole screen is one
+ * Rectangles never overlap and never leave the screen; a rectangle without room is empty. Below 40x10 the whole screen is one
  * line of status. */
 #pragma once
 #include "console/tui/cells.h"
 #define LAYOUT_CHARTS 9
 struct layout {
-    bool tiny;             // only bar is there: one line of status
+    bool tiny;             // only bar exists: one line of status
     struct rect bar;       // run, state, progress
     struct rect tabs;      // panes
     struct rect says;      // what bounds or breaks the run (doctor.h); empty below 12 rows: tabs has it then
@@ -19,8 +19,8 @@ struct layout layout_make(int w, int h);
 struct overview_layout {
     struct rect chart[LAYOUT_CHARTS];
     int n_chart;
-    struct rect procs;    // processes, a line each
+    struct rect procs;    // processes, one line each
     struct rect side;     // newest rollout and alarms
 };
-/* n_proc: processes to be shown; they get lines as far as there are. */
+/* n_proc: processes to show; they get as many lines as there are. */
 struct overview_layout layout_overview(struct rect body, int n_proc);

@@ -7,7 +7,7 @@
 
 struct knob_pane {
     struct pane pane;
-    bool all;    // also those that cannot change now
+    bool all;    // also show those that cannot change now
 };
 
 static bool knob_shown(const struct knob_pane *kp, const struct app *a, int i)
@@ -64,7 +64,7 @@ static void detail_draw(const struct app *a, struct cells *c, struct rect r, int
     if (!knob_is_live(k))
         cells_text(c, r.x, r.y + 2, r.w, "fixed since the run began", ROLE_DIM);
     else if (v->before[0])
-        cells_fmt(c, r.x, r.y + 2, r.w, ROLE_CHANGED, "was %s before the last change; u takes it back", v->before);
+        cells_fmt(c, r.x, r.y + 2, r.w, ROLE_CHANGED, "was %s before the last change; u reverts it", v->before);
     else
         cells_fmt(c, r.x, r.y + 2, r.w, ROLE_DIM, "Enter changes it: %s", applies_text(k->applies));
 }
@@ -112,7 +112,7 @@ static void knobs_draw(const struct pane *p, const struct app *a, struct cells *
         }
     }
     if (knobs_rows(p, a) == 0 && in.h > 1)
-        cells_text(c, in.x + 1, in.y + 1, in.w - 2, "none holds the filter's text", ROLE_DIM);
+        cells_text(c, in.x + 1, in.y + 1, in.w - 2, "none contains the filter's text", ROLE_DIM);
 }
 
 static bool knobs_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)

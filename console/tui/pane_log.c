@@ -12,7 +12,7 @@ struct log_pane {
     struct pane pane;
     int64_t end;              // absolute number after the last line shown; -1: follow
     int left;                 // columns scrolled
-    enum line_level level;    // worst that is hidden above: lines with a level beyond are not shown
+    enum line_level level;    // highest level shown: lines with a higher level are hidden
 };
 
 static bool line_shown(const struct log_pane *lp, const struct log_view *l)
@@ -23,7 +23,7 @@ static bool line_shown(const struct log_pane *lp, const struct log_view *l)
     return filter_matches(lp->pane.filter, l->text) || (lp->pane.filter[0] != '!' && filter_matches(lp->pane.filter, l->proc));
 }
 
-/* By absolute number, 0 the first ever; NULL when it has left the ring or is not there yet. */
+/* By absolute number, 0 is the very first; NULL when it has left the ring or does not exist yet. */
 static const struct log_view *line_at(const struct model *m, int64_t number)
 {
     return model_log_at(m, m->n_log - 1 - number);
@@ -69,7 +69,7 @@ static void log_draw(const struct pane *p, const struct app *a, struct cells *c,
         y--;
     }
     if (y == in.y + in.h - 1)
-        cells_text(c, in.x + 1, in.y, in.w - 2, m->n_log ? "no line holds the filter's text" : "no lines yet", ROLE_DIM);
+        cells_text(c, in.x + 1, in.y, in.w - 2, m->n_log ? "no line contains the filter's text" : "no lines yet", ROLE_DIM);
 }
 
 static void log_move(struct log_pane *lp, const struct model *m, int64_t delta)
@@ -182,7 +182,7 @@ static void events_draw(const struct pane *p, const struct app *a, struct cells 
         if (wide)
             x += cells_fmt(c, x, y, 12, ROLE_TITLE, "%-11.11s ", e->kind);
         x += cells_text(c, x, y, in.x + in.w - x - 1, e->text, strcmp(e->kind, "error") == 0 ? ROLE_CRIT : ROLE_TEXT);
-        if (e->who[0] && strcmp(e->who, "controller") != 0)    // who is the run itself needs no name
+        if (e->who[0] && strcmp(e->who, "controller") != 0)    // no name when it is the run itself
             cells_fmt(c, x + 2, y, in.x + in.w - x - 3, ROLE_DIM, "by %s", e->who);
         if (row == p->sel) {
             cells_select(c, (struct rect){ in.x, y, in.w, 1 });
@@ -191,7 +191,7 @@ static void events_draw(const struct pane *p, const struct app *a, struct cells 
         }
     }
     if (events_rows(p, a) == 0 && in.h > 1)
-        cells_text(c, in.x + 1, in.y + 1, in.w - 2, a->model->n_event ? "none holds the filter's text" : "none yet", ROLE_DIM);
+        cells_text(c, in.x + 1, in.y + 1, in.w - 2, a->model->n_event ? "none contains the filter's text" : "none yet", ROLE_DIM);
 }
 
 const struct pane_type pane_events = {

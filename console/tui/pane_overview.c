@@ -6,8 +6,8 @@
 #include "console/fleet/alarm.h"
 #include "console/tui/app.h"
 
-/* The charts in order, each with what stands in for it while it has no data (no KL without a reference model: then the
- * difference of sampler and trainer, which ought to be 0). */
+/* The charts in order, each with its substitute while it has no data (without a reference model there is no KL: then the difference
+ * between sampler and trainer, which should be 0). */
 static const struct chart_row {
     enum metric_id metric, instead;
 } chart_rows[LAYOUT_CHARTS] = {
@@ -27,7 +27,7 @@ static const struct chart_row {
 struct overview {
     struct pane pane;
     bool open;              // one chart in full
-    int chart;              // which; when open: row of the metric list
+    int chart;              // which chart; when open: row of the metric list
     int64_t chart_steps;    // steps shown; 0: the whole run
     int64_t cursor;         // open: step under the time cursor; -1: none
 };
@@ -61,7 +61,7 @@ static struct chart chart_of(const struct overview *o, const struct app *a, cons
     if (o->chart_steps == 0) {
         c.from = 0;
         if (m->n_step > 0 && isnan(series_at(s, 0)) && series_query(s, 0, 1).n == 0)
-            c.from = s->n > 1 ? 1 : 0;    // steps are counted from 1: no empty place for step 0
+            c.from = s->n > 1 ? 1 : 0;    // steps are counted from 1: no empty column for step 0
         c.to = c.from + chart_width_steps(n - c.from, m->max_steps > 0 ? m->max_steps + 1 - c.from : 0);
     } else {
         c.to = o->open && o->cursor >= 0 ? MIN(MAX(o->cursor + o->chart_steps / 2, o->chart_steps), n) : n;
@@ -71,7 +71,7 @@ static struct chart chart_of(const struct overview *o, const struct app *a, cons
     return c;
 }
 
-/* How the mean of the last tenth of the run compares with the tenth before. */
+/* How the mean of the last tenth of the run compares with that of the tenth before. */
 static const char *trend(const struct series *s)
 {
     int64_t n = s->n, w = MAX(n / 10, 1);
@@ -100,7 +100,7 @@ static void chart_box_draw(const struct overview *o, const struct app *a, struct
     chart_draw(c, in, &chart);
 }
 
-/* The sign before a process's name: good, late, bad can be told without colour. */
+/* The sign before a process's name: good, late and bad are distinguishable without colour. */
 static uint32_t verdict_sign(enum proc_verdict v)
 {
     static const uint32_t sign[] = { [PROC_OK] = 0x25cf, [PROC_SLOW] = 0x25d0, [PROC_STUCK] = 0x2717, [PROC_SILENT] = 0x25cb };
@@ -135,7 +135,7 @@ static void procs_draw(const struct app *a, struct cells *c, struct rect r, int6
             cells_fmt(c, x, y, in.x + in.w - x, ROLE_DIM, "waits for %s", p->waits_for);
     }
     if (m->n_proc == 0 && in.h > 0)
-        cells_text(c, in.x + 1, in.y, in.w - 2, m->ended ? "all have ended" : "none has been heard of yet", ROLE_DIM);
+        cells_text(c, in.x + 1, in.y, in.w - 2, m->ended ? "all have ended" : "no process is known yet", ROLE_DIM);
 }
 
 static enum role reward_role(double reward)
@@ -143,7 +143,7 @@ static enum role reward_role(double reward)
     return isnan(reward) ? ROLE_STALE : reward > 0.5 ? ROLE_OK : reward > 0 ? ROLE_WARN : ROLE_CRIT;
 }
 
-/* What is asked, without the chat template's marks (<|im_start|>user ...): the rollouts pane shows all of it. */
+/* The question, without the chat template's marks (<|im_start|>user ...): the rollouts pane shows all of it. */
 static void question_of(const char *prompt, char *out, size_t size)
 {
     size_t n = 0;
@@ -152,7 +152,7 @@ static void question_of(const char *prompt, char *out, size_t size)
         if (end) {
             bool opens = strncmp(prompt, "<|im_start|>", 12) == 0;
             prompt = end + 2;
-            if (opens)    // and the speaker's name behind it
+            if (opens)    // and the speaker's name after it
                 prompt += strcspn(prompt, "\n");
             continue;
         }
@@ -217,7 +217,7 @@ static void side_draw(const struct app *a, struct cells *c, struct rect r, int64
 
 /* ---- one chart in full, with the list of all metrics ---- */
 
-/* Does the filter leave this metric, by its name or its label? */
+/* Does this metric pass the filter, by its name or its label? */
 static bool metric_shown(const struct overview *o, int id)
 {
     char row[160];
@@ -225,7 +225,7 @@ static bool metric_shown(const struct overview *o, int id)
     return filter_matches(o->pane.filter, row);
 }
 
-/* The i-th metric that has data and passes the filter; -1 beyond. */
+/* The i-th metric that has data and passes the filter; -1: there are fewer. */
 static int metric_row(const struct overview *o, const struct model *m, int i)
 {
     for (int id = 0; id < METRIC_N; id++)
@@ -288,7 +288,7 @@ static void full_draw(const struct overview *o, const struct app *a, struct cell
     int at = MIN(o->chart, rows - 1), id = metric_row(o, m, MAX(at, 0));
     char title[160], value[16];
     if (id < 0) {
-        cells_text(c, r.x + 2, r.y + 1, r.w - 4, o->pane.filter[0] ? "no metric holds the filter's text" : "no data yet", ROLE_DIM);
+        cells_text(c, r.x + 2, r.y + 1, r.w - 4, o->pane.filter[0] ? "no metric contains the filter's text" : "no data yet", ROLE_DIM);
         return;
     }
     struct chart chart = chart_of(o, a, &m->metric[id], mark, n_mark);
@@ -300,7 +300,7 @@ static void full_draw(const struct overview *o, const struct app *a, struct cell
     char mean[16], min[16], max[16];
     if (in.h >= 8) {
         if (o->cursor >= 0)
-            cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %" PRId64 ": %s %s   (Left/Right move, 0 lets go)", o->cursor,
+            cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %" PRId64 ": %s %s   (Left/Right move, 0 closes)", o->cursor,
                       value_format(value, series_at(&m->metric[id], o->cursor)), metrics[id].unit);
         else
             cells_fmt(c, in.x, in.y + 1, in.w, ROLE_TEXT, "now %s %s   mean %s   min %s   max %s", value_format(value, m->metric[id].last),
@@ -357,7 +357,7 @@ static void overview_draw(const struct pane *p, const struct app *a, struct cell
     int64_t mark[MARKS_MAX];
     int n_mark = marks_find(m, mark), metric[LAYOUT_CHARTS], n = charts_known(o, m, metric);
     if (n == 0 && l.n_chart > 0)
-        cells_text(c, l.chart[0].x + 2, l.chart[0].y + 1, l.chart[0].w - 4, "no metric holds the filter's text", ROLE_DIM);
+        cells_text(c, l.chart[0].x + 2, l.chart[0].y + 1, l.chart[0].w - 4, "no metric contains the filter's text", ROLE_DIM);
     for (int i = 0; i < l.n_chart && i < n; i++)
         chart_box_draw(o, a, c, l.chart[i], metric[i], o->chart == i, mark, n_mark);
     if (l.procs.h > 2)

@@ -1,6 +1,6 @@
 /* pane_rollouts.c - what the model writes: the newest groups, their prompts, every sample's text and reward
  *
- * The list shows newest first; the text of the selected group stands beside it, or alone when opened. */
+ * The list shows the newest first; the text of the selected group is next to it, or alone when opened. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 struct rollouts {
     struct pane pane;
-    bool open;        // the text alone, in full
+    bool open;        // show the text alone, in full
     int64_t group;    // absolute number of the group shown; -1: follow the newest
     int top;          // its first text row drawn
 };
@@ -52,7 +52,7 @@ static int rollouts_page(struct rect body)
     return MAX(body.h - 3, 1);
 }
 
-/* The row of the group that is shown: the one chosen stays chosen when new ones come above it. */
+/* The row of the group that is shown: a selected group stays selected when new ones come above it. */
 static int64_t selected_row(const struct rollouts *o, const struct app *a)
 {
     int64_t n = rollouts_rows(o, a), number;
@@ -79,7 +79,7 @@ static double group_mean(const struct rollout_view *g, int *n)
     return *n ? sum / *n : NAN;
 }
 
-/* A row of the list: step, item, mean, then a sign a sample. */
+/* A row of the list: step, item, mean, then one sign per sample. */
 static void row_draw(const struct app *a, struct cells *c, struct rect r, const struct rollout_view *g)
 {
     char value[16];
@@ -96,10 +96,10 @@ static void row_draw(const struct app *a, struct cells *c, struct rect r, const 
     }
 }
 
-struct text_view {      // counts rows, and draws those that are seen
+struct text_view {      // counts rows, and draws the visible ones
     struct cells *c;    // NULL: only count
     struct rect r;
-    int top;    // first row seen
+    int top;    // first visible row
     int row;    // rows so far
 };
 
@@ -170,7 +170,7 @@ static void rollouts_draw(const struct pane *p, const struct app *a, struct cell
             }
         }
         if (n == 0 && in.h > 1)
-            cells_text(c, in.x + 1, in.y + 1, in.w - 2, a->model->n_rollout ? "none holds the filter's text" : "none yet", ROLE_DIM);
+            cells_text(c, in.x + 1, in.y + 1, in.w - 2, a->model->n_rollout ? "none contains the filter's text" : "none yet", ROLE_DIM);
     }
     if (!show_text)
         return;
@@ -227,7 +227,7 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
     case REQ_FOLLOW: o->group = o->group < 0 ? number : -1; return true;
     case REQ_ENTER:
         o->open = !o->open;
-        o->group = number;    // what is read stays
+        o->group = number;    // the text being read stays
         return true;
     case REQ_MATCH_NEXT:
     case REQ_MATCH_PREV:
@@ -250,10 +250,10 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
         if (!g)
             return true;
         if (g->line < 0) {
-            app_flash(a, ROLE_WARN, now_ns, "the run has not told which line of the dataset this prompt is");
+            app_flash(a, ROLE_WARN, now_ns, "it is not known which line of the dataset this prompt is");
             return true;
         }
-        snprintf(line, sizeof(line), "Line %" PRId64 " of the dataset is issued no more in this run:", g->line);
+        snprintf(line, sizeof(line), "Line %" PRId64 " of the dataset is not issued any more in this run:", g->line);
         snprintf(command, sizeof(command), "quarantine %" PRId64, g->line);
         app_confirm(a, true, "Quarantine this prompt?", line, g->prompt, command);
         return true;

@@ -1,4 +1,4 @@
-/* pane_workers.c - every process: what it does, for how long, whom it waits for, and its last minutes as a lane; hosts and GPUs */
+/* pane_workers.c - every process: what it does, for how long, what it waits for, and its last minutes as a lane; hosts and GPUs */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static int64_t workers_rows(const struct pane *pane, const struct app *a)
     return n;
 }
 
-/* Lines for hosts and devices at the pane's foot: as many as leave the processes the greater part. */
+/* Lines for hosts and devices at the bottom of the pane; the processes keep the greater part. */
 static int device_lines(const struct app *a, struct rect body)
 {
     int wanted = a->model->n_device + a->model->n_host;
@@ -121,7 +121,7 @@ static void legend_draw(const struct app *a, struct cells *c, struct rect r)
     }
 }
 
-/* The selected one in words: what it has not done. */
+/* The selected process in words: what it has not done. */
 static void detail_draw(struct cells *c, struct rect r, const struct proc *p, enum proc_verdict v, int64_t now_ns)
 {
     char line[400], dur[16];
@@ -147,7 +147,7 @@ static void detail_draw(struct cells *c, struct rect r, const struct proc *p, en
     cells_text(c, r.x, r.y, r.w, line, v == PROC_OK ? ROLE_DIM : verdict_role(v));
 }
 
-/* Where the run's items are, and what it would come back to. */
+/* Where the run's items are, and which checkpoint it would return to. */
 static void items_draw(const struct model *m, struct cells *c, struct rect r)
 {
     char value[16];
@@ -207,7 +207,7 @@ static void host_draw(struct cells *c, struct rect r, const struct host_view *h)
               bytes_format(used, h->mem_used_bytes), bytes_format(total, h->mem_total_bytes), known(disk, h->disk_percent), h->node);
 }
 
-/* Each host, then its GPUs; what has no line is counted on the last one. */
+/* Each host, then its GPUs; the last line counts those without a line. */
 static void devices_draw(const struct model *m, struct cells *c, struct rect r)
 {
     int n = 0, device = 0, wanted = m->n_host + m->n_device;
@@ -282,9 +282,9 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
         legend_draw(a, c, (struct rect){ in.x + 1, in.y + in.h - 1, in.w - 2, 1 });
     if (workers_rows(pane, a) == 0 && in.h > 1)
         cells_text(c, in.x + 1, in.y + 1, in.w - 2,
-                   m->n_proc  ? "none holds the filter's text"
+                   m->n_proc  ? "none contains the filter's text"
                    : m->ended ? "all have ended"
-                              : "none has been heard of yet",
+                              : "no process is known yet",
                    ROLE_DIM);
 }
 
@@ -295,9 +295,9 @@ static bool workers_act(struct pane *pane, struct app *a, enum request req, UNUS
         return req == REQ_RESTART;
     char title[96], line[160], command[INPUT_MAX];
     snprintf(title, sizeof(title), "Kill '%s'?", p->name);
-    snprintf(line, sizeof(line), "Process %" PRId64 " ends at once; its parent starts it again and", p->pid);
+    snprintf(line, sizeof(line), "Process %" PRId64 " ends at once; its parent restarts it and", p->pid);
     snprintf(command, sizeof(command), "restart %s", p->name);
-    app_confirm(a, true, title, line, "what it had not finished is done again, with the same result.", command);
+    app_confirm(a, true, title, line, "its unfinished work is repeated, with the same result.", command);
     return true;
 }
 

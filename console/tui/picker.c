@@ -12,7 +12,7 @@
 
 #define LOOK_AGAIN_NS ((int64_t)2 * 1000000000)
 
-/* What a row says in its second column. */
+/* The second column of a row. */
 static const struct state_row *row_state(const struct run_row *r)
 {
     static const struct state_row unread = { '?', "UNREADABLE", ROLE_CRIT }, gone = { 0x25cb, "GONE", ROLE_WARN };
@@ -158,7 +158,7 @@ void picker_draw(const struct picker *p, struct cells *c, double wall_s)
         }
     }
     if (n == 0)
-        cells_text(c, 3, 2, c->w - 4, p->list.n ? "none holds the filter's text" : "there are none yet; rollcall train starts one",
+        cells_text(c, 3, 2, c->w - 4, p->list.n ? "none contains the filter's text" : "there are no runs yet; rollcall train starts one",
                    ROLE_DIM);
     const struct run_row *selected = picker_selected(p);
     if (p->typing || p->filter[0])
@@ -217,7 +217,7 @@ static bool picker_loop(struct picker *p, struct screen *s, const char *runs_dir
                 *picked = picker_key(p, k.key, picker_page(h));
         }
         if (terminal_gone(s->term))
-            return error_set(err, ERR_CLOSED, "the terminal has gone");
+            return error_set(err, ERR_CLOSED, "the terminal is gone");
         if (clock_ns() - looked_ns >= LOOK_AGAIN_NS) {
             if (!look_again(p, runs_dir, picker_page(h), err))
                 return false;

@@ -70,9 +70,9 @@ static void history_recall(struct app *a, int delta)
 }
 
 struct completion {
-    char common[INPUT_MAX];    // what all candidates begin with
+    char common[INPUT_MAX];    // the prefix that all candidates share
     int n;
-    char list[320];    // them, for the message line
+    char list[320];    // the candidates, for the message line
 };
 
 static void candidate_add(struct completion *c, const char *prefix, const char *word)
@@ -148,7 +148,7 @@ static void knob_submit(struct app *a, int64_t now_ns)
     if (snprintf(command, sizeof(command), "set %s=%s", k->name, a->prompt.text) >= (int)sizeof(command)
         || !command_parse(&c, command, &err)) {
         app_flash(a, ROLE_CRIT, now_ns, "%s", err.text[0] ? err.text : "the value is too long");
-        return;    // the prompt stays open, to be corrected
+        return;    // the prompt stays open for corrections
     }
     a->prompt.kind = PROMPT_NONE;
     if (strcmp(a->prompt.text, a->model->knob[a->prompt.knob].text) == 0) {
@@ -156,7 +156,7 @@ static void knob_submit(struct app *a, int64_t now_ns)
         return;
     }
     snprintf(line, sizeof(line), "%s: %.50s \u2192 %.50s %s", k->name, a->model->knob[a->prompt.knob].text, a->prompt.text, k->unit);
-    snprintf(when, sizeof(when), "It takes effect %s; u takes it back.",
+    snprintf(when, sizeof(when), "It takes effect %s; u reverts it.",
              k->applies == APPLY_NEXT_ROLLOUT ? "with the next rollouts"
              : k->applies == APPLY_NEXT_STEP  ? "with the next optimizer step"
                                               : "at once");
@@ -186,7 +186,7 @@ static void submit(struct app *a, int64_t now_ns)
         struct command c;
         struct error err;
         if (!app_looks_only(a) && command_parse(&c, line, &err) && command_asks(&c, knob_now, a, why, sizeof(why)))
-            app_confirm(a, true, "Are you sure?", line, why, line);    // typed or pressed: asked all the same
+            app_confirm(a, true, "Are you sure?", line, why, line);    // ask, whether typed or pressed
         else
             app_command(a, line, now_ns);
         break;

@@ -1,7 +1,7 @@
 /* role.h - what a piece of the screen means; a theme says how it looks
  *
- * One table: theme files, their checks and the built-in looks for 8 colours and none come from it. Every role can be told
- * without colour too: states have a word or a sign beside them. */
+ * One table: theme files, their checks and the built-in looks for 8 colours and for none are made from it. Every role is also
+ * recognisable without colour: states have a word or a sign next to them. */
 #pragma once
 #include <stdint.h>
 

@@ -42,7 +42,7 @@ bool screen_open(struct screen *s, const struct console_options *options, struct
             *err = theme_err;
             goto out;
         }
-        theme_init(&s->theme);    // nobody asked for it by name: the built-in looks do
+        theme_init(&s->theme);    // it was not requested by name: the built-in look will do
         snprintf(s->theme_note, sizeof(s->theme_note), "%s", theme_err.text);
     }
     s->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);

@@ -1,4 +1,4 @@
-/* screen.h - what every full-screen loop of the console needs: the terminal, its theme and glyphs, signals as a descriptor
+/* screen.h - what all full-screen loops of the console need: terminal, theme and glyphs, and signals as a descriptor
  *
  * Owned by the loop thread. */
 #pragma once
@@ -9,13 +9,13 @@
 
 struct screen {
     struct terminal *term;
-    struct cells cells;    // of the frame to be drawn next
+    struct cells cells;    // cells of the next frame
     struct theme theme;
     enum chart_glyphs glyphs;
     bool ascii;
     int signal_fd;    // SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT
     sigset_t before;
-    char theme_note[256];    // why the theme that nobody asked for by name could not be had; "": it could
+    char theme_note[256];    // why the default theme could not be loaded; "": it was loaded
 };
 enum screen_news {    // bits
     SCREEN_QUIT = 1,
@@ -23,9 +23,9 @@ enum screen_news {    // bits
 };
 /* Take over the terminal. On failure s holds nothing and the terminal is as it was. */
 MUST_USE bool screen_open(struct screen *s, const struct console_options *options, struct error *err);
-/* Give the terminal back; safe on one that could not be opened. */
+/* Give the terminal back; safe if it could not be opened. */
 void screen_close(struct screen *s);
-/* Hand s->cells to the terminal, in ASCII where that is all it shows. */
+/* Pass s->cells to the terminal, in ASCII if it shows nothing else. */
 void screen_draw(struct screen *s);
-/* What signals have come; SIGCONT has the screen drawn from scratch. */
+/* Which signals have arrived; SIGCONT redraws the screen from scratch. */
 unsigned screen_signals(struct screen *s);

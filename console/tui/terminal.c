@@ -1,10 +1,10 @@
 /* terminal.c - see terminal.h
  *
- * 1. ncurses is called by the terminal thread only, from newterm to endwin; the loop thread meets it in the mailbox.
- * 2. Frames larger or smaller than ncurses believes the screen to be make it resize first: the loop learns of a new size by
+ * 1. Only the terminal thread calls ncurses, from newterm to endwin; the loop thread talks to it through the mailbox.
+ * 2. When a frame's size differs from ncurses' idea of the screen, ncurses is resized first: the loop learns a new size from
  *    SIGWINCH (which is blocked here, so ncurses' own handler never runs).
  * 3. Pasted text comes between marks (bracketed paste) and leaves as one KEY_PASTE: no byte of it is ever a key.
- * 4. Rows equal to the last drawn ones are not touched; within the others ncurses finds the cells that changed. */
+ * 4. Rows equal to the last drawn ones are not touched; in the others ncurses finds the changed cells. */
 #include "console/tui/terminal.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -29,19 +29,19 @@
 #define PAIRS_MAX 512
 #define STOP_LIMIT_S 2
 #define PASTE_MAX 4096         // bytes of a pasted text that are kept; no line here is longer
-#define PASTE_END_MS 2000      // a paste without an end is over after so long without a byte
-#define READ_ERRORS_MAX 100    // readable but nothing to read, so many times in a row: the terminal has gone
+#define PASTE_END_MS 2000      // a paste without an end mark is over after this long without a byte
+#define READ_ERRORS_MAX 100    // readable but nothing to read, this many times in a row: the terminal is gone
 
 struct terminal {
     struct terminal_options options;
     pthread_t thread;
     int wake_fd;             // to the thread: the mailbox has something
     int keys_fd;             // to the loop: keys wait
-    struct termios saved;    // modes before we came
-    int stderr_fd;           // the real one, while messages go to memory; -1
+    struct termios saved;    // modes before we started
+    int stderr_fd;           // the real stderr while messages go to memory; -1
     int notes_fd;            // what libraries wrote to stderr meanwhile; -1
     enum color_depth depth;
-    bool sync;    // frames are put between synchronised-output marks
+    bool sync;    // frames are written between synchronised-output marks
 
     pthread_mutex_t lock;    // guards: all up to the next blank line
     pthread_cond_t started;
@@ -58,7 +58,7 @@ struct terminal {
 
     /* the thread's own */
     SCREEN *screen;
-    struct cells shown;    // what ncurses has been told
+    struct cells shown;    // the size that ncurses knows
     struct look look[N_ROLE][2];
     int pair[N_ROLE][2];
     struct {
@@ -66,8 +66,8 @@ struct terminal {
     } known_pair[PAIRS_MAX];
     int n_pair;
     bool pasting;        // between the marks
-    int64_t paste_ns;    // when the last byte of it came
-    int n_paste;         // its bytes so far, also those that are not kept
+    int64_t paste_ns;    // when its last byte came
+    int n_paste;         // its bytes so far, including those not kept
     char pasted[PASTE_MAX];
 };
 
@@ -112,7 +112,7 @@ static void row_put(struct terminal *t, const struct cells *f, int y)
         int s = cell->selected != 0, role = cell->role < N_ROLE ? cell->role : ROLE_TEXT, pair = t->pair[role][s];
         int w = x + 1 < f->w && row[x + 1].ch == 0 ? 2 : 1;
         wchar_t text[3] = { (wchar_t)cell->ch, (wchar_t)cell->mark, 0 };
-        if (wcwidth(text[0]) != w) {    // the C library would move the cursor otherwise than we think
+        if (wcwidth(text[0]) != w) {    // the C library would move the cursor differently from us
             text[0] = '?';
             text[1] = 0;
         }
@@ -130,7 +130,7 @@ static void row_put(struct terminal *t, const struct cells *f, int y)
 static void out_write(const char *s)
 {
     if (write(STDOUT_FILENO, s, strlen(s)) < 0) {
-        /* the frame itself will fail too, and is judged there */
+        /* the frame itself will fail too, and is handled there */
     }
 }
 
@@ -143,8 +143,8 @@ static void frame_put(struct terminal *t, const struct cells *f, bool anew)
     bool same_size = t->shown.w == f->w && t->shown.h == f->h;
     bool changed = anew || t->shown.cursor_x != f->cursor_x || t->shown.cursor_y != f->cursor_y;
     if (anew) {
-        /* ncurses sets scroll margins and takes them to stay whole: what it wrote for the old size may have come to the
-         * terminal after it had changed, and other programs leave theirs */
+        /* ncurses sets scroll margins and assumes that they stay: what it wrote for the old size may have reached the terminal
+         * after the change, and other programs leave their own */
         if (change_scroll_region)
             out_write(tparm(change_scroll_region, 0, f->h - 1));
         clearok(curscr, TRUE);
@@ -211,7 +211,7 @@ static void event_write(int fd)
 {
     uint64_t one = 1;
     if (write(fd, &one, sizeof(one)) < 0) {
-        /* full counter: the reader is awake already */
+        /* counter full: the reader is already awake */
     }
 }
 
@@ -237,7 +237,7 @@ static void key_queue(struct terminal *t, const struct key_event *k)
     pthread_mutex_lock(&t->lock);
     if (k->key == KEY_PASTE)
         memcpy(t->paste, t->pasted, sizeof(t->paste));
-    if (t->n_key < KEYS_MAX)    // beyond: a loop that is 256 keys late is not helped by more
+    if (t->n_key < KEYS_MAX)    // drop further keys: they do not help a loop that is 256 keys late
         t->key[(t->key_first + t->n_key++) % KEYS_MAX] = *k;
     pthread_mutex_unlock(&t->lock);
 }
@@ -280,7 +280,7 @@ static bool paste_take(struct terminal *t, bool is_function_key, wint_t ch)
     return t->pasting;
 }
 
-/* Read all keys that wait; returns whether there were any. */
+/* Read all waiting keys; returns whether there were any. */
 static bool keys_read(struct terminal *t)
 {
     bool any = false;
@@ -302,9 +302,9 @@ static void suspend_here(struct terminal *t)
     paste_marks_set(false);
     endwin();
     tcsetattr(STDIN_FILENO, TCSANOW, &t->saved);
-    /* The whole job, as the terminal itself would do; in an orphaned group nothing happens. Our own part is sent to this
-     * thread: a signal to the process may be another thread's to take, and refresh ignores SIGTSTP while it draws, which
-     * throws away one that nobody has taken yet. */
+    /* Stop the whole job, as the terminal itself would; in an orphaned group nothing happens. Our own signal is sent to this
+     * thread: another thread could take a signal to the process, and refresh ignores SIGTSTP while it draws, which discards a
+     * pending one. */
     signal(SIGTSTP, SIG_IGN);
     kill(0, SIGTSTP);
     signal(SIGTSTP, SIG_DFL);
@@ -354,7 +354,7 @@ static bool start_here(struct terminal *t, struct error *err)
     return true;
 }
 
-/* What the mailbox holds, taken out under the lock. */
+/* The mailbox's contents, taken out under the lock. */
 struct orders {
     bool frame, redraw, suspend, stop, look;
     int mouse;
@@ -371,7 +371,7 @@ static struct orders orders_take(struct terminal *t)
     return o;
 }
 
-/* Draw the newest frame; keep it as what is shown, and give the one before back to the mailbox for reuse. */
+/* Draw the newest frame; keep it as the visible frame, and return the previous one to the mailbox for reuse. */
 static void frame_take(struct terminal *t, bool anew)
 {
     struct cells f;
@@ -455,10 +455,10 @@ static void *terminal_thread(void *arg)
     return NULL;
 }
 
-/* ---- a crash: leave a usable terminal and the last words ---- */
+/* ---- a crash: leave a usable terminal and print the last messages ---- */
 
 static const int crash_signals[] = { SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL };
-/* The one mutable global: a signal handler is given no argument. Written before the handlers are set, read by them only. */
+/* The one mutable global: a signal handler gets no argument. Written before the handlers are set, and read only by them. */
 static struct {
     struct termios saved;
     int stderr_fd, notes_fd;
@@ -485,7 +485,7 @@ static void crash_watch(const struct terminal *t, bool on)
     for (size_t i = 0; i < ARRAY_SIZE(crash_signals); i++) {
         struct sigaction now, ours = { .sa_handler = on_crash };
         sigaction(crash_signals[i], NULL, &now);
-        if (on && now.sa_handler == SIG_DFL)    // a sanitizer's handler stays
+        if (on && now.sa_handler == SIG_DFL)    // keep a sanitizer's handler
             sigaction(crash_signals[i], &ours, NULL);
         else if (!on && now.sa_handler == on_crash)
             signal(crash_signals[i], SIG_DFL);
@@ -494,7 +494,7 @@ static void crash_watch(const struct terminal *t, bool on)
 
 /* ---- the loop's side ---- */
 
-/* Libraries' messages would land in the picture: keep them in memory, tell them afterwards. */
+/* Libraries' messages would disturb the screen: keep them in memory and print them afterwards. */
 static void stderr_hide(struct terminal *t)
 {
     t->notes_fd = isatty(STDERR_FILENO) ? memfd_create("rollcall-stderr", MFD_CLOEXEC) : -1;
@@ -512,7 +512,7 @@ static void stderr_show(struct terminal *t)
         off_t size = lseek(t->notes_fd, 0, SEEK_END);
         ssize_t n = pread(t->notes_fd, text, sizeof(text), size > (off_t)sizeof(text) ? size - (off_t)sizeof(text) : 0);
         if (n > 0 && !t->gone && write(STDERR_FILENO, text, (size_t)n) < 0) {
-            /* nowhere to tell it */
+            /* nowhere to report it */
         }
     }
     if (t->notes_fd >= 0)
@@ -604,8 +604,8 @@ void terminal_free(struct terminal *t)
         terminal_release(t);
         return;
     }
-    /* the thread hangs in write(): nobody reads the terminal. Throw the waiting output away, restore the modes, and leave the
-     * thread to the process's end; its memory must stay. */
+    /* the thread hangs in write(): nobody reads the terminal. Discard the waiting output, restore the modes, and leave the thread
+     * until the process ends; its memory must stay. */
     tcflush(STDOUT_FILENO, TCOFLUSH);
     tcsetattr(STDIN_FILENO, TCSANOW, &t->saved);
     pthread_detach(t->thread);
@@ -646,7 +646,7 @@ void terminal_paste(struct terminal *t, char *text, size_t size)
 
 bool terminal_gone(const struct terminal *t)
 {
-    struct terminal *u = (struct terminal *)t;    // only the lock changes
+    struct terminal *u = (struct terminal *)t;    // const except for the lock
     pthread_mutex_lock(&u->lock);
     bool gone = t->is_done;
     pthread_mutex_unlock(&u->lock);

@@ -34,7 +34,7 @@ uint32_t text_visible(uint32_t cp)
     if (cp == 0x7f)
         return 0x2421;
     if (cp == 0x200d || (cp >= 0xfe00 && cp <= 0xfe0f))
-        return 0;    // joiner and variation selectors: terminals disagree on them, so none gets them
+        return 0;    // joiner and variation selectors: terminals disagree on them, so they are never sent
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
     case UTF8PROC_CATEGORY_CC:
     case UTF8PROC_CATEGORY_CF:
@@ -91,7 +91,7 @@ size_t text_wrap(const char *s, size_t len, int w, size_t *next)
         uint32_t shown = text_visible(cp);
         int cw = shown ? text_width(shown) : 0;
         if (columns + cw > w && cw > 0) {
-            if (cp == ' ') {    // the blank falls off the end of the line
+            if (cp == ' ') {    // the blank at the end of the line is dropped
                 *next = i + n;
                 return i;
             }
@@ -100,7 +100,7 @@ size_t text_wrap(const char *s, size_t len, int w, size_t *next)
                 return blank - 1;
             }
             if (i == 0)
-                i = n;    // narrower than one character: go on all the same
+                i = n;    // narrower than one character: continue anyway
             *next = i;
             return i;
         }

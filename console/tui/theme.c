@@ -27,15 +27,15 @@ const struct role_row role_table[N_ROLE] = {
     [ROLE_BAR]        = { "bar",        D,       D,      ATTR_REVERSE,               ATTR_REVERSE,     "the bar on top" },
     [ROLE_BAR_GAUGE]  = { "bar_gauge",  D,       D,      ATTR_REVERSE,               ATTR_REVERSE,     "progress in the bar on top" },
     [ROLE_BORDER]     = { "border",     BLUE,    D,      0,                          0,                "lines around panes" },
-    [ROLE_FOCUS]      = { "focus",      CYAN,    D,      ATTR_BOLD,                  ATTR_BOLD,        "lines around what has the keys" },
+    [ROLE_FOCUS]      = { "focus",      CYAN,    D,      ATTR_BOLD,                  ATTR_BOLD,        "lines around the part that gets the keys" },
     [ROLE_SELECT]     = { "select",     D,       D,      ATTR_REVERSE,               ATTR_REVERSE,     "the selected row" },
     [ROLE_KEY]        = { "key",        CYAN,    D,      ATTR_BOLD,                  ATTR_BOLD,        "keys in the footer" },
     [ROLE_INPUT]      = { "input",      D,       D,      ATTR_BOLD,                  ATTR_BOLD,        "what is being typed" },
-    [ROLE_MATCH]      = { "match",      D,       D,      ATTR_REVERSE,               ATTR_UNDERLINE,   "what a filter found" },
+    [ROLE_MATCH]      = { "match",      D,       D,      ATTR_REVERSE,               ATTR_UNDERLINE,   "what a filter matched" },
     [ROLE_OK]         = { "ok",         GREEN,   D,      0,                          0,                "as it should be" },
     [ROLE_WARN]       = { "warn",       YELLOW,  D,      ATTR_BOLD,                  ATTR_BOLD,        "slow, unusual" },
     [ROLE_CRIT]       = { "crit",       RED,     D,      ATTR_BOLD,                  ATTR_BOLD | ATTR_UNDERLINE, "stuck, failed" },
-    [ROLE_STALE]      = { "stale",      MAGENTA, D,      0,                          ATTR_DIM,         "not heard of lately" },
+    [ROLE_STALE]      = { "stale",      MAGENTA, D,      0,                          ATTR_DIM,         "no recent news" },
     [ROLE_PAUSED]     = { "paused",     D,       YELLOW, ATTR_BOLD,                  ATTR_BOLD | ATTR_REVERSE, "the banner of a paused run" },
     [ROLE_DANGER]     = { "danger",     WHITE,   RED,    ATTR_BOLD,                  ATTR_BOLD | ATTR_REVERSE, "what cannot be undone" },
     [ROLE_CHANGED]    = { "changed",    YELLOW,  D,      0,                          ATTR_UNDERLINE,   "changed since the start" },
@@ -94,7 +94,7 @@ static bool style_parse(struct style *s, char *words, const char *where, struct 
         if (strcmp(word, "on") == 0) {
             word = strtok_r(NULL, " \t", &save);
             if (!word || !color_parse(word, &s->bg))
-                return error_set(err, ERR_DATA, "%s: after 'on' stands a colour (#RRGGBB or default), not '%s'", where, word ? word : "");
+                return error_set(err, ERR_DATA, "%s: 'on' needs a colour (#RRGGBB or default), not '%s'", where, word ? word : "");
             continue;
         }
         unsigned attr = 0;
@@ -109,7 +109,7 @@ static bool style_parse(struct style *s, char *words, const char *where, struct 
                              where, word);
     }
     if (first)
-        return error_set(err, ERR_DATA, "%s: nothing stands after '='", where);
+        return error_set(err, ERR_DATA, "%s: there is nothing after '='", where);
     return true;
 }
 
@@ -132,7 +132,7 @@ static bool line_parse(struct theme *t, char *line, const char *where, struct er
     char *key = line_trim(line), *value = line_trim(eq + 1);
     if (strcmp(key, "kind") == 0) {
         if (strcmp(value, "light") != 0 && strcmp(value, "dark") != 0)
-            return error_set(err, ERR_DATA, "%s: kind is light or dark, not '%.40s'", where, value);
+            return error_set(err, ERR_DATA, "%s: kind must be light or dark, not '%.40s'", where, value);
         t->light = strcmp(value, "light") == 0;
         return true;
     }
@@ -177,7 +177,7 @@ bool theme_load(struct theme *t, const char *name, struct error *err)
     if (strchr(name, '/'))
         return theme_read(t, name, err);
     if (name[0] == 0 || name[0] == '.' || strlen(name) > 60)
-        return error_set(err, ERR_USAGE, "'%.60s' is not a theme's name", name);
+        return error_set(err, ERR_USAGE, "'%.60s' is not a valid theme name", name);
     char path[1024], rel[128];
     const char *home = getenv("HOME"), *config = getenv("XDG_CONFIG_HOME");
     if (config && config[0])

@@ -17,7 +17,7 @@ const char *value_format(char out[16], double v)
         snprintf(out, 16, v > 0 ? "inf" : "-inf");
     else if (a == 0)
         snprintf(out, 16, "0");
-    else if (a == floor(a) && a < 10000)    // counts stay counts
+    else if (a == floor(a) && a < 10000)    // counts stay whole numbers
         snprintf(out, 16, "%.0f", v);
     else if (a < 9.95e-10)
         snprintf(out, 16, "%.0e", v);
@@ -39,7 +39,7 @@ const char *value_format(char out[16], double v)
         snprintf(out, 16, a < 99.95e9 ? "%.1fG" : "%.0fG", v / 1e9);
     else
         snprintf(out, 16, "%.0e", v);
-    char *e = strchr(out, 'e');    // 1.2e-05 has a digit that says nothing
+    char *e = strchr(out, 'e');    // 1.2e-05 has a useless digit
     if (e && e[1] && e[2] == '0' && e[3])
         memmove(e + 2, e + 3, strlen(e + 3) + 1);
     return out;
@@ -103,17 +103,17 @@ int64_t chart_width_steps(int64_t n, int64_t max_steps)
     int64_t w = 16;
     while (w < n)
         w = w + (w + 2) / 3;
-    if (max_steps >= n && 5 * w >= 4 * max_steps)    // the end is in sight: show up to it
+    if (max_steps >= n && 5 * w >= 4 * max_steps)    // the end is near: show all of it
         w = max_steps;
     return w;
 }
 
-/* What a dot column shows, in dots from the bottom; lo > hi: nothing. */
+/* The contents of a dot column, in dots from the bottom; lo > hi: nothing. */
 struct column {
     int band_lo, band_hi;    // single values
     int line_lo, line_hi;    // the smoothed line, joined with the column before
 };
-struct plot {    // how steps and values become dots
+struct plot {    // how steps and values are mapped to dots
     const struct series *s;
     int64_t from, to;
     int columns, rows;    // dots
@@ -130,7 +130,7 @@ static int dot_of(const struct plot *p, double v)
 /* The smoothed value at a dot column; between steps (fewer steps than dots) a straight line. */
 static double line_at(const struct plot *p, int i)
 {
-    double per = (double)(p->to - p->from) / p->columns;    // steps a dot column
+    double per = (double)(p->to - p->from) / p->columns;    // steps per dot column
     if (per >= 1) {
         int64_t b = p->from + (int64_t)floor((i + 1) * per), a = p->from + (int64_t)floor(i * per);
         if (a >= p->s->n)

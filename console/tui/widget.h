@@ -1,4 +1,4 @@
-/* widget.h - what screens are made of: charts, bars, lanes, and how numbers and times are written
+/* widget.h - the elements of screens: charts, bars, lanes, and the formats of numbers and times
  *
  * Pure: each draws into the rectangle it is given and reads nothing but its arguments. */
 #pragma once
@@ -19,12 +19,12 @@ struct chart {
     enum chart_glyphs glyphs;
 };
 /* The values of a range of steps as a line (a mean over 1/24 of the range) over the single values, with axes when there is
- * room. Several steps in a column show as their span from minimum to maximum, so that spikes stay. NAN stays blank. */
+ * room. Several steps in one column are shown as their range from minimum to maximum, so that spikes stay visible. NAN stays blank. */
 void chart_draw(struct cells *out, struct rect r, const struct chart *c);
-/* The dots of a chart are made of this range: the smallest round one that holds [min, max]. */
+/* The value range of a chart: the smallest round range that contains [min, max]. */
 void chart_range(double min, double max, double *lo, double *hi);
-/* Steps to show when n are known and max_steps (0: unknown) are expected: grows by thirds, so that the picture stands still
- * for long and is seldom less than two thirds full. */
+/* Steps to show when n are known and max_steps (0: unknown) are expected: grows by thirds, so that the chart rarely changes its
+ * scale and is rarely less than two thirds full. */
 int64_t chart_width_steps(int64_t n, int64_t max_steps);
 /* A bar that is `share` full (NAN: unknown, all empty), in row r.y. */
 void gauge_draw(struct cells *out, struct rect r, double share, enum chart_glyphs glyphs);

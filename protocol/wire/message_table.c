@@ -195,11 +195,11 @@ const struct command_spec command_specs[] = {
                         "step), drain (finish what is in flight, save, hold)", 120, false },
     { "resume", "", ARG_NONE, "", "", "continue after a pause", 30, false },
     { "set", "values", ARG_VALUES, "", "NAME=VALUE", "change knobs (values: NAME -> text), all or none", 60, false },
-    { "revert", "", ARG_NONE, "", "", "take back the last change of knobs", 60, false },
+    { "revert", "", ARG_NONE, "", "", "revert the last change of knobs", 60, false },
     { "checkpoint", "", ARG_NONE, "", "", "save at the end of the optimizer step", 300, false },
     { "eval", "", ARG_NONE, "", "", "evaluate at the end of the optimizer step", 600, false },
     { "stop", "", ARG_NONE, "", "", "finish the optimizer step, save, end the run", 600, true },
-    { "restart", "process", ARG_TEXT, "", "the name of a process; 'rollcall ctl status' lists them", "kill a process; its parent starts it again", 60, true },
+    { "restart", "process", ARG_TEXT, "", "the name of a process; 'rollcall ctl status' lists them", "kill a process; its parent restarts it", 60, true },
     { "dismiss", "node", ARG_TEXT, "", "the name of a node; 'rollcall ctl status' shows them as NODE/PROCESS", "remove a node from the run; its items are issued again", 30, true },
     { "quarantine", "line", ARG_LINE, "", "the number of a line of the data's file, from 1", "stop issuing the prompt on this line of the data's file, from 1", 30, true },
 };

@@ -193,7 +193,7 @@ class BadInput(RunCase):
                 (["--save-dir", "/proc/checkpoints"], 1, ["/proc"]),    # a disk without room
             ]
             if not os.path.exists("/dev/nvidiactl"):
-                cases.append((["--devices", "cuda:0"], 1, ["'cuda:0' is not there", "cpu:0"]))
+                cases.append((["--devices", "cuda:0"], 1, ["'cuda:0' does not exist", "cpu:0"]))
             for args, code, words in cases:
                 for more in (["--dry-run"], []):
                     with self.subTest(args=args, more=more):
@@ -229,18 +229,18 @@ class BadInput(RunCase):
             (train("-d", path["pretty"]), 1, ["several lines", "jq"]),
             (train("-d", "openai/gsm8k"), 1, ["there is no file 'openai/gsm8k'", "rollcall pull --dataset openai/gsm8k"]),
             (train("-d", self.task.path("empty")), 1, ["holds no file of data", ".parquet"]),
-            (train("-d", os.path.join(self.task.dir, "*.parq")), 1, ["no file fits the pattern"]),
-            (["train", no_data, "--dry-run"], 2, ["no dataset is named", "--dataset"]),
-            (["console", "/etc"], 1, ["'/etc' is no run", "run.yaml"]),
-            (["ctl", "--run", "/etc", "status"], 1, ["'/etc' is no run"]),
+            (train("-d", os.path.join(self.task.dir, "*.parq")), 1, ["no file matches the pattern"]),
+            (["train", no_data, "--dry-run"], 2, ["no dataset is given", "--dataset"]),
+            (["console", "/etc"], 1, ["'/etc' is not a run", "run.yaml"]),
+            (["ctl", "--run", "/etc", "status"], 1, ["'/etc' is not a run"]),
             (["ctl", "pause", "deep"], 2, ["'deep'", "it is one of step, rollouts, drain"]),
             (["ctl", "pause", "step", "--depth", "drain"], 2, ["one depth"]),
             (["ctl", "dance-and-sing"], 2, ["unknown command", "pause", "resume"]),
             (["tarin"], 2, ["unknown command 'tarin'", "did you mean 'train'?"]),
             (["consol"], 2, ["did you mean 'console'?"]),
             (["xyzzy"], 2, ["unknown command 'xyzzy'", "--help"]),
-            (["simulate", "--workers", "512"], 2, ["--workers is 512", "from 1 to 200"]),
-            (["simulate", "--done", "500"], 2, ["--done is 500", "from 0 to 400"]),
+            (["simulate", "--workers", "512"], 2, ["--workers is 512", "must be 1 to 200"]),
+            (["simulate", "--done", "500"], 2, ["--done is 500", "must be 0 to 400"]),
         ]
         for args, code, words in cases:
             with self.subTest(args=args):

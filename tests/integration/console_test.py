@@ -63,7 +63,7 @@ class Console(RunCase):
         self.assertEqual(console.wait(LIMIT), 3)
         last = json.loads(out.splitlines()[-1])
         self.assertEqual(last["event"], "left")
-        self.assertIn("the run goes on", last["reason"])
+        self.assertIn("the run continues", last["reason"])
         run.wait_step(run.step() + 2)
 
     def test_a_reader_that_has_seen_enough_ends_the_console_quietly(self):
@@ -139,7 +139,7 @@ class Console(RunCase):
         text = console.stdout.read()
         os.rename(os.path.join(run.dir, "hidden"), os.path.join(run.dir, "journal.db"))
         run.wait()
-        self.assertNotIn("still listen or ask", run.logs(whole=True))
+        self.assertNotIn("are still connected", run.logs(whole=True))
         self.assert_told_whole(run, console, text)
 
     def test_a_console_reads_what_it_has_missed_when_the_agent_has_gone(self):
@@ -188,7 +188,7 @@ class Console(RunCase):
         run = self.start()
         run.wait_step(2)
         self.ok(run, "pause", "--depth", "step")    # so that the prompt shown stays
-        self.screen(run, "wait:PAUSED", "keys:3", "wait:#1  reward", "keys:x", "wait:Quarantine this prompt?", "wait:of the dataset is issued no more",
+        self.screen(run, "wait:PAUSED", "keys:3", "wait:#1  reward", "keys:x", "wait:Quarantine this prompt?", "wait:of the dataset is not issued any more",
                     "keys:n", "keys:x", "wait:Quarantine this prompt?", "keys:y", "wait:quarantine", "wait:is issued no more", "keys:x",
                     "wait:Quarantine this prompt?", "keys:y", "wait:is in quarantine already")
         with contextlib.closing(sqlite3.connect(os.path.join(run.dir, "journal.db"))) as db:
@@ -206,7 +206,7 @@ class Console(RunCase):
     def test_a_screen_that_may_only_look_offers_and_does_nothing_else(self):
         run = self.start()
         run.wait_step(1)
-        self.screen(run, "wait:RUNNING", "wait:read-only", "keys:S", "wait:only looks", "keys:4\\r", "wait:only looks", options=["--read-only"])
+        self.screen(run, "wait:RUNNING", "wait:read-only", "keys:S", "wait:this console is read-only", "keys:4\\r", "wait:this console is read-only", options=["--read-only"])
         self.assertEqual(self.status(run)["state"], "running")
 
     def test_a_reward_that_hangs_and_one_that_fails_are_alarms(self):
@@ -243,7 +243,7 @@ class Console(RunCase):
         last = run.steps()[-1]
         self.screen(run, "wait:FINISHED", f"wait:step {last}/{last}", "wait:all have ended", "keys:3", "wait:newest groups",
                     "keys:4a/max_steps\\r", "wait:max_steps", "keys:5", "wait:controller", "keys:6", "wait:finished",
-                    "keys::pause\\r", "wait:refused: the run is over; it goes on with: rollcall train --resume")
+                    "keys::pause\\r", "wait:refused: the run is over; continue it with: rollcall train --resume")
         console = self.watch(run, "--format", "jsonl")
         told = [json.loads(line) for line in console.stdout]
         self.assertEqual([t["step"] for t in told if t["event"] == "step"], list(range(1, last + 1)))
@@ -253,7 +253,7 @@ class Console(RunCase):
         run = self.start()
         run.wait_step(2)
         run.kill()
-        self.screen(run, "wait:STOPPED", "wait:all its processes are gone; it goes on with: rollcall train --resume")
+        self.screen(run, "wait:STOPPED", "wait:all its processes are gone; continue it with: rollcall train --resume")
 
     def test_without_a_run_one_is_chosen_from_a_list(self):
         if not os.path.exists(DRIVER):

@@ -52,7 +52,7 @@ class Control(RunCase):
         code, out, said = run.ctl_on_terminal("n\n", "set", "lr=0.5")
         self.assertEqual((code, out), (1, ""), said)
         self.assertIn("learning_rate goes from 0.001 to 0.5, 500 times as much. Are you sure?", said)
-        self.assertIn("refused: nobody said yes, so nothing was sent; --yes sends it without asking", said)
+        self.assertIn("not confirmed, so nothing was sent; --yes sends it without asking", said)
         self.assertEqual(self.status(run)["knobs"]["learning_rate"], 0.001)
         code, out, said = run.ctl_on_terminal("y\n", "stop")
         self.assertEqual(code, 0, said)
@@ -231,7 +231,7 @@ class Control(RunCase):
         before = run.processes()
         again = Run(self.task, os.path.basename(run.dir), resume=True, extra=["--learning-rate", "3e-5"])
         self.addCleanup(again.kill)
-        self.until("it looks at the run that goes on", lambda: "goes on already" in again.logs(), again)
+        self.until("it attaches to the run", lambda: "is already going" in again.logs(), again)
         self.assertEqual(run.processes(), before)
         set_by = sqlite3.connect(os.path.join(run.dir, "journal.db"))
         self.addCleanup(set_by.close)
@@ -340,7 +340,7 @@ class Control(RunCase):
         again.process.wait()
         os.kill(run.processes()["agent"], signal.SIGKILL)    # the keeper starts it again
         again = resume()
-        self.until("it looks at the run that goes on", lambda: "goes on already" in again.logs(), again)
+        self.until("it attaches to the run", lambda: "is already going" in again.logs(), again)
         self.ok(run, "stop")
         stopped = run.step()
         last_one = resume("--max-steps", str(stopped + 1))    # its processes are still ending

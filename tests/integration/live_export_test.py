@@ -212,7 +212,7 @@ class LiveExport(unittest.TestCase):
             f.write(struct.pack("<d", 100))
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (0, "finished"), run.logs())
-        self.assertIn("'export wandb' is not waited for any longer and goes on by itself\n", written(run.errors))
+        self.assertIn("no longer waiting for 'export wandb', which continues by itself\n", written(run.errors))
         self.assertTrue(self.lives(exporter))
         end.set()
         os.kill(exporter, signal.SIGCONT)

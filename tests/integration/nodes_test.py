@@ -175,7 +175,7 @@ class Nodes(RunCase):
 
         namesake = self.node(run, port, folder="b2")
         self.assertEqual(namesake.process.wait(LIMIT), 1, namesake.logs())
-        self.assertIn("a node called 'b' is here already", written(namesake.errors))
+        self.assertIn("a node called 'b' has already joined", written(namesake.errors))
 
         pid = node.processes()["worker cpu:0"]
         done = run.ctl("restart", "b/worker cpu:0")

@@ -228,7 +228,7 @@ class PullTest(unittest.TestCase):
         for name in ("../evil.json", "/evil.json", "a/../../evil.json", "a//b.json", "evil\n.json", "..", "x/."):
             self.hub.extra = [{"rfilename": name, "size": 1, "blobId": "a" * 40}]
             p = self.pull("org/model", "--all", ok=False)
-            self.assertIn("no name to write to", p.stderr)
+            self.assertIn("not a safe file name", p.stderr)
         self.hub.extra = [{"rfilename": "x.json", "size": 1, "blobId": "../../x"}]
         self.assertIn("no size and hash", self.pull("org/model", ok=False).stderr)
         self.hub.extra, self.hub.commit = [], "../../../../x"
@@ -240,7 +240,7 @@ class PullTest(unittest.TestCase):
             self.assertEqual(self.pull("--", name, ok=False).returncode, 2, name)
         self.assertIn("cannot be a revision", self.pull("org/model", "--revision", "../x", ok=False).stderr)
         self.assertIn("has no 'org/model' at revision 'nope'", self.pull("org/model", "--revision", "nope", ok=False).stderr)
-        self.assertIn("no http", self.pull("org/model", ok=False, HF_ENDPOINT="ftp://x").stderr)
+        self.assertIn("not an http", self.pull("org/model", ok=False, HF_ENDPOINT="ftp://x").stderr)
 
 
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ class Ranks(RunCase):
                     got = self.finish(run)
                     notes = written(run.errors)
                     self.assertIn(says, notes)
-                    self.assertEqual("the weights will have the bytes of a run without this change" in notes, same)
+                    self.assertEqual("the weights will have the same bytes as in a run without this change" in notes, same)
                     self.assertEqual(got[0] == whole[0], same)
                     self.assertEqual([row[:2] for row in got[1]], [row[:2] for row in whole[1]])    # the same prompts
                 finally:

@@ -161,7 +161,7 @@ class Resume(unittest.TestCase):
         with contextlib.closing(sqlite3.connect(journal)) as db, db:
             db.execute("delete from step where step > 3")
             db.execute("delete from checkpoint")
-        self.refused(["--resume", run.dir, "--max-steps", "12"], "knows nothing beyond step 3", "checkpoint of step 8")
+        self.refused(["--resume", run.dir, "--max-steps", "12"], "knows nothing after step 3", "checkpoint of step 8")
         # without checkpoints there are still rollouts
         shutil.move(checkpoints, checkpoints + ".away")
         os.mkdir(checkpoints)
@@ -191,7 +191,7 @@ class Resume(unittest.TestCase):
         journal = os.path.join(run.dir, "journal.db")
         checkpoints = os.path.join(run.dir, "checkpoints")
         flag = ["--resume", run.dir, "--from-checkpoint"]
-        self.refused([*flag, "--max-steps", "16"], "leave --from-checkpoint away")
+        self.refused([*flag, "--max-steps", "16"], "omit --from-checkpoint")
         # the newest is broken; the one before it is what there is
         broken = os.path.join(checkpoints, "step-000012")
         with open(os.path.join(broken, "model.safetensors"), "r+b") as f:
@@ -220,8 +220,8 @@ class Resume(unittest.TestCase):
         code, last = again.wait()
         self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", 16), again.logs())
         self.assertEqual(again.steps(), list(range(9, 17)))
-        for words in ("is made again from '" + checkpoints + "/step-000008'", "lost: metrics of steps 1 to 8", "lost: steps after 8",
-                      "lost: changes of settings", "prompts go on at item 64", "passed over and moved aside: " + broken):
+        for words in ("is rebuilt from '" + checkpoints + "/step-000008'", "lost: metrics of steps 1 to 8", "lost: steps after 8",
+                      "lost: setting changes", "prompts continue at item 64", "is skipped and moved aside: " + broken):
             self.assertIn(words, written(again.errors))
         # nothing is written over, and the prompts follow in the order that the run had
         self.assertEqual(kept, {path: of for path, of in state(checkpoints).items() if path in kept})
@@ -246,7 +246,7 @@ class Resume(unittest.TestCase):
         with open(journal, "wb") as f:
             f.write(b"no database")
         os.rename(checkpoint, checkpoint + ".away")
-        self.refused(["--resume", run.dir, "--from-checkpoint", "--max-steps", "4"], "no whole checkpoint")
+        self.refused(["--resume", run.dir, "--from-checkpoint", "--max-steps", "4"], "no complete checkpoint")
         with open(journal, "rb") as f:
             self.assertEqual(f.read(), b"no database")
         os.rename(checkpoint + ".away", checkpoint)

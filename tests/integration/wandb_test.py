@@ -434,7 +434,7 @@ class Wandb(unittest.TestCase):
         p = self.start()
         out, err = p.communicate(timeout=120)
         self.assertEqual(p.returncode, 1)
-        self.assertIn("no run 'theirs01' to go on with", err)
+        self.assertIn("no run 'theirs01' to continue", err)
         there = self.server.run("theirs01")    # a run of somebody else's, which counts its steps in tens
         there.config["_wandb"] = {"value": {"t": {"5": "0.28"}}}
         there.upserts.append({})

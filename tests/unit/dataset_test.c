@@ -400,7 +400,7 @@ static void several_files_are_one_data_set(UNUSED void **state)
     assert_non_null(strstr(err.text, "/many/b.csv:2: "));
     snprintf(full, sizeof full, "%s/none/*.jsonl", dir);
     assert_null(dataset_open(full, NULL, &err));
-    assert_non_null(strstr(err.text, "no file fits the pattern"));
+    assert_non_null(strstr(err.text, "no file matches the pattern"));
     text_write("empty/notes.md", "x");
     snprintf(full, sizeof full, "%s/empty", dir);
     assert_null(dataset_open(full, NULL, &err));

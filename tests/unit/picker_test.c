@@ -70,7 +70,7 @@ static void a_filter_takes_letters_that_are_keys_elsewhere(UNUSED void **state)
     struct picker p = usual();
     type(&p, "/qood");    // q quits, outside of a filter
     assert_null(picker_selected(&p));
-    assert_true(shows(&p, 80, 20, "none holds the filter's text"));
+    assert_true(shows(&p, 80, 20, "none contains the filter's text"));
     assert_int_equal(picker_key(&p, KEY_ESCAPE, 10), PICK_NOTHING);
     type(&p, "/FAILED\r");
     assert_string_equal(picker_selected(&p)->name, "bad");
@@ -94,7 +94,7 @@ static void the_selection_never_leaves_the_list(UNUSED void **state)
     type(&p, "j");
     assert_null(picker_selected(&p));
     assert_int_equal(picker_key(&p, KEY_RETURN, 10), PICK_NOTHING);
-    assert_true(shows(&p, 80, 20, "there are none yet"));
+    assert_true(shows(&p, 80, 20, "there are no runs yet"));
     run_list_release(&p.list);
 }
 

@@ -163,7 +163,7 @@ static void a_wrong_type_is_named_with_the_nearest(UNUSED void **state)
 {
     static const struct { const char *type, *text; } cases[] = {
         { "boxd", "did you mean 'boxed'" }, { "boxed + boxed", "twice" }, { "0.5*", "unknown reward type ''" },
-        { "", "is needed" }, { "e*boxed", "'e' is no weight" },
+        { "", "is needed" }, { "e*boxed", "'e' is not a valid weight" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };

@@ -207,7 +207,7 @@ static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state
         {"{" REST "\"model\":{\"vocab\":{\"a\":0},\n\"merges\":[\"a b\"]}}",
          "t.json:2: merge 0: its second part is not in the vocabulary"},
         {"{" REST "\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "id 0 is given twice"},
-        {"{" REST "\"model\":{\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}", "there already with another id"},
+        {"{" REST "\"model\":{\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}", "already exists with another id"},
         {"{" REST "\"model\":{\"vocab\":{\"a\":99999999},\"merges\":[]}}", "outside 0.."},
         {"{" REST "\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", "outside 0.."},
         {"{" REST "\"added_tokens\":[{\"id\":2,\"content\":\"<x>\"}]," MODEL "}", "the vocabulary says otherwise"},

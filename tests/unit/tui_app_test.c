@@ -343,7 +343,7 @@ static void the_overview_is_searched_by_metric(UNUSED void **state)
     assert_true(shows(&s, "train/entropy"));
     press(&s, KEY_ESCAPE);
     type(&s, "/nosuchmetric\r");
-    assert_true(shows(&s, "no metric holds the filter's text"));
+    assert_true(shows(&s, "no metric contains the filter's text"));
     press(&s, KEY_ESCAPE);
     assert_true(shows(&s, "reward"));
     assert_int_equal(s.m->n_command, 0);
@@ -648,7 +648,7 @@ static void esc_undoes_one_layer_at_a_time(UNUSED void **state)
     assert_int_equal(s.app.wish & WISH_QUIT, 0);
     press(&s, KEY_CTRL('c'));    // never quits at once
     assert_int_equal(s.app.wish & WISH_QUIT, 0);
-    assert_true(shows(&s, "Training goes on."));
+    assert_true(shows(&s, "Training continues."));
     press(&s, 'y');
     assert_true(s.app.wish & WISH_QUIT);
     stage_release(&s);

@@ -263,9 +263,9 @@ static void a_wrong_theme_names_file_and_line(UNUSED void **state)
         { "ok = #00ff0\n", "x.theme:1: '#00ff0' is neither a colour" },
         { "ok = green\n", "x.theme:1: 'green' is neither a colour" },
         { "ok\n", "x.theme:1: 'ok' is not of the form" },
-        { "ok =\n", "x.theme:1: nothing stands after '='" },
-        { "ok = #00ff00 on\n", "x.theme:1: after 'on' stands a colour" },
-        { "kind = dim\n", "x.theme:1: kind is light or dark" },
+        { "ok =\n", "x.theme:1: there is nothing after '='" },
+        { "ok = #00ff00 on\n", "x.theme:1: 'on' needs a colour" },
+        { "kind = dim\n", "x.theme:1: kind must be light or dark" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct theme t;

@@ -1,9 +1,9 @@
-/* uplink_cmd.c - the node's side of its head: see node.h
+/* uplink_cmd.c - the node's connection to its head: see node.h
  *
- * Answers on the socket `controller` of the node's folder, as a controller would, and passes on: requests for work and reports under
- * the node's name, groups as they are. An order to sample with new weights is kept back until they have been brought here; the
- * worker may ask again meanwhile, the newest request gets the order. To its own agent it tells the run's state in its heartbeat,
- * so the node ends with the run. */
+ * Answers on the socket `controller` of the node's folder, as a controller would, and forwards to the head: requests for work and
+ * reports under the node's name, groups unchanged. An order to sample with new weights is held back until the weights have been
+ * fetched; the worker may ask again meanwhile, and its newest request gets the order. It reports the run's state to its own agent
+ * in its heartbeat, so the node ends with the run. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@
 
 /* ---- the workers' requests ---- */
 
-/* Copy a map's fields but those named in but: " name name ". */
+/* Copy a map's fields except those named in but: " name name ". */
 static void map_copy(struct msg_out *m, const struct mval *map, const char *but)
 {
     for (int64_t i = 0; i < mval_n(map); i++) {
@@ -70,7 +70,7 @@ static void work_asked(struct uplink *u, struct net_event *ev, const struct msg_
     msg_release(&m);
 }
 
-/* A task that has failed here is no failure of the run: the node ends. */
+/* A task that has failed here does not fail the run: the node ends. */
 static void task_failed(struct uplink *u, struct request *r, const struct msg_in *in)
 {
     struct error err;
@@ -158,14 +158,14 @@ static void request_came(struct uplink *u, struct net_event *ev)
     case MSG_FILE:
     case MSG_GONE:
     case MSG_TYPE_COUNT:
-        error_set(&err, ERR_UNSUPPORTED, "'%s' is not for a node", msg_specs[in.type].name);
+        error_set(&err, ERR_UNSUPPORTED, "a node does not answer '%s'", msg_specs[in.type].name);
         request_refuse(ev->request, &err);
         break;
     }
     msg_in_release(&in);
 }
 
-/* The head's answer to a request for work: most go to the worker as they are. */
+/* The head's answer to a request for work: most are passed to the worker unchanged. */
 static void work_answered(struct uplink *u, struct relay *x, const struct net_event *ev)
 {
     struct error err;

@@ -8,7 +8,7 @@
 #include "workers/engine/data/format.h"
 #include "workers/engine/data/inflate.h"
 
-#define TEXT_BYTES_MAX ((size_t)16 << 30)    // of what is not mapped, in all files together
+#define TEXT_BYTES_MAX ((size_t)16 << 30)    // most bytes that are not mapped, in all files together
 #define ROWS_MAX ((int64_t)1 << 31)
 
 struct data_file {
@@ -104,7 +104,7 @@ static bool place_add(struct dataset *d, const struct place *at, struct error *e
     return true;
 }
 
-/* Take a file's rows in, and check each by reading it. */
+/* Add a file's rows, and check each by reading it. */
 static bool rows_find(struct dataset *d, struct data_file *f, dataset_check_fn *check, void *arg, struct error *err)
 {
     struct place at;
@@ -147,7 +147,7 @@ static uint64_t text_hash(const char *p, size_t len)
     return h;
 }
 
-/* Read the file whose path stands in f. */
+/* Read the file whose path is in f. */
 static bool file_take(struct dataset *d, struct data_file *f, dataset_check_fn *check, void *arg, struct error *err)
 {
     bool packed;

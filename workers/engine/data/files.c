@@ -28,7 +28,7 @@ static bool file_add(struct data_files *f, const char *path, struct error *err)
     return true;
 }
 
-/* All files below root, by their paths below it: of each folder in alphabetical order. */
+/* All files below root, by their paths relative to it, each folder in alphabetical order. */
 static bool folder_walk(struct hub_names *names, const char *root, const char *below, int depth, struct error *err)
 {
     char dir[PATH_MAX], path[PATH_MAX], full[PATH_MAX];
@@ -72,7 +72,7 @@ out:
     return ok;
 }
 
-/* Folders that are not there hold nothing; those that cannot be read end the search. */
+/* Missing folders count as empty; unreadable ones end the search. */
 static int folder_refused(UNUSED const char *path, int why)
 {
     errno = why;
@@ -85,13 +85,13 @@ static bool pattern_find(struct data_files *f, const char *pattern, struct error
     int got = glob(pattern, 0, folder_refused, &g);
     bool ok = true;
     if (got == GLOB_NOMATCH)
-        ok = error_set(err, ERR_NOT_FOUND, "no file fits the pattern '%s'", pattern);
+        ok = error_set(err, ERR_NOT_FOUND, "no file matches the pattern '%s'", pattern);
     else if (got != 0)
         ok = error_errno(err, "cannot look for '%s'", pattern);
     for (size_t i = 0; ok && got == 0 && i < g.gl_pathc; i++)
         ok = path_is_dir(g.gl_pathv[i]) || file_add(f, g.gl_pathv[i], err);
     if (ok && f->n == 0)
-        ok = error_set(err, ERR_NOT_FOUND, "the pattern '%s' fits folders only", pattern);
+        ok = error_set(err, ERR_NOT_FOUND, "the pattern '%s' matches only folders", pattern);
     globfree(&g);
     return ok;
 }

@@ -1,7 +1,7 @@
 #include "workers/engine/data/format.h"
 #include <string.h>
 
-/* Asked in this order; what nobody knows is read as JSON lines, whose messages say where it is wrong. */
+/* Tried in this order; an unknown kind is read as JSON lines, whose errors say what is wrong where. */
 static const struct data_format *const formats[] = { &format_parquet, &format_json_array, &format_csv, &format_json_lines };
 
 #define PANDAS(call) "convert it: python3 -c \"import pandas; pandas." call "('%s').to_json('data.jsonl', orient='records', lines=True)\""
@@ -9,7 +9,7 @@ static const struct data_format *const formats[] = { &format_parquet, &format_js
 /* Files that people keep data in and that cannot be read. advice may name the path once. */
 static const struct {
     const char *magic;
-    size_t len, at;    // bytes of magic, and where they stand
+    size_t len, at;    // bytes of magic, and their offset
     const char *name, *advice;
 } unreadable[] = {
     { "ARROW1", 6, 0, "an Arrow file", PANDAS("read_feather") },

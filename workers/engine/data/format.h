@@ -2,7 +2,7 @@
  *
  * A kind is recognised by what a file holds, never by its name. Reading goes twice over a file: `next` finds the rows, one after
  * the other, and `row` gives one of them as an object with named columns, in any order and from any thread, as long as the reader
- * is open. Kinds that are text are read where they stand; Parquet's rows are written as JSON once, and its file is needed no more. */
+ * is open. Text kinds are read in place; Parquet's rows are converted to JSON once, and then its file is no longer needed. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #define DATA_ROW_BYTES_MAX ((size_t)64 << 20)
 
 struct parquet;
-/* Where a row stands. */
+/* Where a row is. */
 struct place {
     uint64_t at;     // first byte, in the reader's text
     uint32_t len;    // bytes
@@ -39,16 +39,16 @@ struct data_format {
     bool (*recognise)(const char *p, size_t len);
     /* Begin; messages do not name the file. What is open is left to close. NULL: nothing to do. */
     bool (*open)(struct reader *r, struct error *err);
-    /* Find the next row; *done: there was none left. Messages name the place as far as it is not r->line. */
+    /* Find the next row; *done: there was none left. Messages name the place unless it is r->line. */
     bool (*next)(struct reader *r, struct place *at, bool *done, struct error *err);
-    /* The row there, for json_decref. NULL: see err, which names no place. */
+    /* The row at a place, for json_decref. NULL: see err, which names no place. */
     json_t *(*row)(const struct reader *r, const struct place *at, struct error *err);
     /* After the last row: release what only next needs. NULL: nothing to do. */
     void (*finish)(struct reader *r);
     void (*close)(struct reader *r);
 };
-/* Begin to read a file's text. built_max: most bytes of rows that have to be written anew. ERR_DATA names what the file is when it
- * cannot be read, and what to do. r is zeroed or closed; on failure it needs reader_close as on success. */
+/* Start reading a file's text. built_max: most bytes of rows that have to be converted. ERR_DATA says what kind of file it is when
+ * it cannot be read, and what to do. r is zeroed or closed; on failure it needs reader_close as on success. */
 MUST_USE bool reader_open(struct reader *r, const char *text, size_t len, const char *path, size_t built_max, struct error *err);
 MUST_USE bool reader_next(struct reader *r, struct place *at, bool *done, struct error *err);
 json_t *reader_row(const struct reader *r, const struct place *at, struct error *err);

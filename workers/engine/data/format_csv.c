@@ -120,7 +120,7 @@ static bool csv_next(struct reader *r, struct place *at, bool *done, struct erro
     size_t n = json_array_size(r->column), n_cell = 0;
     struct cell c;
     *done = false;
-    for (;;) {    // blank lines are passed over
+    for (;;) {    // skip blank lines
         size_t p = r->at;
         while (p < r->len && r->text[p] == '\r')
             p++;

@@ -113,7 +113,7 @@ static bool array_open(struct reader *r, UNUSED struct error *err)
     return true;
 }
 
-/* The end of the value at r->at: brackets counted, strings passed over. What else is wrong in it, its parser says. */
+/* The end of the value at r->at: counts brackets, skips strings. Its parser reports anything else that is wrong. */
 static bool element_end(const struct reader *r, size_t *end)
 {
     int depth = 0;

@@ -79,7 +79,8 @@ static bool tokenizer_config_add(struct digest *tokenizer, struct digest *chat, 
     json_object_del(config, "chat_template");
     char *rest = config ? json_dumps(config, JSON_SORT_KEYS) : NULL;
     digest_add(chat, template ? template : "", template ? strlen(template) : 0);
-    digest_add(tokenizer, rest ? rest : buf_text(&text), rest ? strlen(rest) : text.len);    // what is no JSON is told elsewhere
+    digest_add(tokenizer, rest ? rest : buf_text(&text),
+               rest ? strlen(rest) : text.len);    // a file that is not JSON is reported elsewhere
     free(template);
     free(rest);
     json_decref(config);

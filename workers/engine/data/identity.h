@@ -1,8 +1,8 @@
-/* identity.h - what a run was begun with, as hashes: data, model, tokenizer, chat template
+/* identity.h - what a run began with, as hashes: data, model, tokenizer, chat template
  *
- * Exchanged under a run, each of them makes it another run without a word: the same item is another prompt, the same reward is paid for
- * another answer. So the hashes are kept (RUN/identity.json, and in the journal) and compared at start, at each start of a worker and at
- * resume. The hashes find what was exchanged or edited; they are not for secrets. */
+ * Replacing any of them would silently change the run: the same item would be another prompt, the same reward would be paid for
+ * another answer. So the hashes are kept (RUN/identity.json, and in the journal) and compared at start, at each start of a worker
+ * and at resume. The hashes detect replaced or edited files; they are not for secrets. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 /* The parts of a model directory into out: "model" (config.json and the weights; of large files each MiB's first 4 KiB), "tokenizer" and
  * "chat_template". */
 MUST_USE bool identity_model(json_t *out, const char *dir, struct error *err);
-/* One more part. */
+/* Add one more part. */
 MUST_USE bool identity_add(json_t *out, const char *name, uint64_t hash, struct error *err);
 /* Names of the parts of was that are there in is, with another hash, separated by ", "; how many. */
 int identity_changed(const json_t *was, const json_t *is, char *names, size_t size);

@@ -16,7 +16,7 @@ struct layout {
     bool boxed;                  // the answer is what the last \boxed{} of the column holds
     bool answer_may_be_tests;    // the answer's text may be JSON with inputs and outputs
 };
-/* The first that fits is taken, so those with more columns stand before those with fewer. Sources: the data sets' cards and rows. */
+/* The first match is used, so layouts with more columns come before those with fewer. Sources: the data sets' cards and rows. */
 // clang-format off
 static const struct layout layouts[] = {
     { "rollcall's", { "messages", "gt_answer" }, "messages" },
@@ -47,7 +47,7 @@ static const struct layout layouts[] = {
 /* ---- columns ---- */
 
 /* The member of v that a path names, or NULL: by its whole name, else part by part, with numbers for places in lists. Text that is
- * JSON counts as what it says, and takes the text's place: so the value found lives as long as the row. */
+ * JSON counts as its value, and is replaced by it, so that the value found lives as long as the row. */
 static json_t *column_get(json_t *v, const char *path)
 {
     json_t *whole = json_object_get(v, path);
@@ -129,14 +129,14 @@ static bool message_check(const json_t *m, size_t i, struct error *err)
     return true;
 }
 
-/* Put a text in as the one message of a user. */
+/* Set messages to one user message with this text. */
 static bool question_set(json_t *row, const json_t *text, struct error *err)
 {
     json_t *list = json_pack("[{s:s, s:O}]", "role", "user", "content", text);
     return (list && json_object_set_new(row, "messages", list) == 0) || no_memory(err);
 }
 
-/* Where template has a column in braces: its name, and where the text goes on. NULL: it is text. */
+/* If template has a column in braces here: its name, and where the text continues. NULL: it is text. */
 static const char *placeholder(const char *p, char *name)
 {
     size_t n = 0;
@@ -161,7 +161,7 @@ bool prompt_template_check(const char *template, struct error *err)
     return error_set(err, ERR_USAGE, "'prompt_template' names no column; write one in braces, as in \"{question}\\nThink step by step.\"");
 }
 
-/* Columns go in as their text; {{ and }} are braces, and so are braces with no name between them (\boxed{}). */
+/* Columns are replaced by their text; {{ and }} are braces, and so are braces without a name between them (\boxed{}). */
 static bool template_fill(json_t *row, const char *template, struct error *err)
 {
     struct buf text = { .max = (size_t)64 << 20 };

@@ -1,4 +1,4 @@
-/* layout.h - which of a row's columns is the prompt, the answer, the tests: how people lay out their data
+/* layout.h - which of a row's columns are prompt, answer and tests: the usual layouts of data
  *
  * One table of the layouts that published data sets have. A row is recognised by the columns it has, unless the run names them.
  * Any thread. */
@@ -9,7 +9,7 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
 
-/* What the run says about columns; NULL or "": recognised. "reward_model.ground_truth" is a part of a column. */
+/* The run's settings for columns; NULL or "": recognised. "reward_model.ground_truth" is a part of a column. */
 struct dataset_columns {
     const char *prompt;      // column of the prompt: a text, a message, or a list of messages
     const char *answer;      // column of the answer

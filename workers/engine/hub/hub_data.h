@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include "protocol/base/error.h"
 
-/* ORG/NAME[@REVISION][:CONFIG][:SPLIT], taken apart; "" for what is not said. One word after the name is a configuration when the
+/* ORG/NAME[@REVISION][:CONFIG][:SPLIT], taken apart; "" for parts that are absent. One word after the name is a configuration when the
  * repository has one of that name, else a split. */
 struct hub_data {
     char name[208], revision[208], config[128], split[128];
@@ -30,7 +30,7 @@ bool hub_names_wanted(const struct hub_names *names, const char *name);
 MUST_USE bool hub_names_add(struct hub_names *names, const char *name, struct error *err);
 void hub_names_release(struct hub_names *names);
 /* Choose the data files that config and split mean ("": the default configuration; the split "train", or the only one), and put the
- * names in order. readme: the text of README.md, or nothing. shown names the data set in messages, which say what there is when
- * something is not there. ERR_DATA: a file of several is missing. */
+ * names in order. readme: the text of README.md, or nothing. shown names the data set in messages, which list the choices when
+ * something does not exist. ERR_DATA: one of several files is missing. */
 MUST_USE bool hub_data_select(struct hub_names *names, const char *readme, size_t readme_len, const char *config, const char *split,
                               const char *shown, struct error *err);

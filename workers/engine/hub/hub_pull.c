@@ -70,7 +70,7 @@ static bool is_hex(const char *s, size_t len)
     return strlen(s) == len && strspn(s, "0123456789abcdef") == len;
 }
 
-/* A name from the hub that stays below the folder it is put in. */
+/* Is this a name from the hub that stays below its folder? */
 static bool file_name_ok(const char *name)
 {
     size_t len = strlen(name);
@@ -137,7 +137,7 @@ static bool curl_ready(struct pull *p, struct error *err)
     while (n > 0 && n < (int)sizeof p->endpoint && p->endpoint[n - 1] == '/')
         p->endpoint[--n] = 0;
     if (n >= (int)sizeof p->endpoint || (strncmp(endpoint, "https://", 8) != 0 && strncmp(endpoint, "http://", 7) != 0))
-        return error_set(err, ERR_USAGE, "HF_ENDPOINT is '%.200s', which is no http or https address", endpoint);
+        return error_set(err, ERR_USAGE, "HF_ENDPOINT is '%.200s', which is not an http or https address", endpoint);
     bool plain = strncmp(endpoint, "http://", 7) == 0;
     curl_global_init(CURL_GLOBAL_DEFAULT);
     p->curl = curl_easy_init();
@@ -145,7 +145,7 @@ static bool curl_ready(struct pull *p, struct error *err)
         return error_set(err, ERR_NO_MEMORY, "no memory for a download");
     if ((!plain || is_loopback(endpoint)) && token_find(token, sizeof token)) {
         if (strspn(token, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") != strlen(token))
-            return error_set(err, ERR_DATA, "the hub's token has characters that no token has");
+            return error_set(err, ERR_DATA, "the hub's token has characters that a token cannot have");
         snprintf(header, sizeof header, "Authorization: Bearer %s", token);
         p->headers = curl_slist_append(NULL, header);    // curl drops it when it is sent on to another host
         if (!p->headers)
@@ -190,7 +190,7 @@ static void backoff(int tries)
     nanosleep(&t, NULL);
 }
 
-/* Fill err for a status that is no success; *again: it may pass. */
+/* Fill err for a status other than success; *again: trying again may help. */
 static bool status_check(const struct pull *p, long status, const char *what, bool *again, struct error *err)
 {
     *again = false;
@@ -470,7 +470,7 @@ static bool sibling_read(const json_t *one, const char **name, const char **hash
     *hash = json_string_value(json_is_object(lfs) ? json_object_get(lfs, "sha256") : json_object_get(one, "blobId"));
     *size = json_is_integer(bytes) ? json_integer_value(bytes) : -1;
     if (!*name || !file_name_ok(*name))
-        return error_set(err, ERR_DATA, "the hub names a file '%.80s', which is no name to write to", *name ? *name : "");
+        return error_set(err, ERR_DATA, "the hub lists a file '%.80s', which is not a safe file name", *name ? *name : "");
     if (!*hash || !is_hex(*hash, json_is_object(lfs) ? 64 : 40) || *size < 0)
         return error_set(err, ERR_DATA, "the hub gives no size and hash for '%s'", *name);
     return true;

@@ -1,6 +1,6 @@
 /* config.h - what a model's config.json says: Qwen2, Qwen3 and Llama-3 families
  *
- * Read once when a model is loaded, written back beside saved weights. Plain data; any thread. */
+ * Read once when a model is loaded, written next to saved weights. Plain data; any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -9,7 +9,7 @@ struct kv_pool {
     int64_t n_page, n_layer;
     size_t layer_bytes;
     char *mem;        // n_layer pools of n_page pages; device. No more is read of it than was written
-    bool borrowed;    // mem is somebody else's
+    bool borrowed;    // mem is borrowed
 };
 static inline void *kv_layer(const struct kv_pool *kv, int64_t l)
 {

@@ -24,7 +24,7 @@ struct table {
     int64_t at;    // elements laid out so far
 };
 
-/* The next tensor, right behind the one before it. */
+/* The next tensor, directly after the previous one. */
 static int64_t tensor_put(struct table *t, int64_t rows, int64_t cols, const char *fmt, int64_t layer)
 {
     struct model *m = t->m;
@@ -602,7 +602,7 @@ bool model_save_copy(const struct model *m, const void *weights, const char *dir
         }
         TRY(st_write(path, out + first, i - first, err));
     }
-    // of two layouts a reader takes the single file, so an older model's must not stay beside shards
+    // with both layouts a reader takes the single file, so an older one must not stay next to shards
     if (n_shard > 1) {
         TRY(index_write(m, shard, n_shard, dir, err));
         if (path_join(path, sizeof path, dir, "model.safetensors") && unlink(path) != 0 && errno != ENOENT) {

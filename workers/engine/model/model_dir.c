@@ -22,7 +22,7 @@ bool model_dir_check(const char *dir, bool force, struct error *err)
     char path[PATH_BYTES];
     for (size_t i = 0; !force && i < ARRAY_SIZE(signs); i++)
         if (path_join(path, sizeof path, dir, signs[i]) && path_exists(path))
-            return error_set(err, ERR_EXISTS, "'%s' is there already; --force writes over it", path);
+            return error_set(err, ERR_EXISTS, "'%s' already exists; --force overwrites it", path);
     return true;
 }
 

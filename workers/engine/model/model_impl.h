@@ -36,5 +36,5 @@ static inline const void *model_at(const struct model *m, int64_t at)
 {
     return at == AT_NONE ? NULL : m->weights + (size_t)at * dtype_size(m->dtype);
 }
-/* Make the handles anew if they cannot do backward products yet. */
+/* Make the handles again if they cannot do backward products yet. */
 MUST_USE bool model_want_bwd(struct model *m, struct error *err);

@@ -1,6 +1,6 @@
 /* run.c - the transformer itself: forward for prefill, decode, scoring and training, and the backward pass by hand
  *
- * The residual stream x gets two additions a layer, each fused into the norm that follows it:
+ * The residual stream x gets two additions per layer, each fused into the norm that follows it:
  *
  *   res1 = x + mlp output of the layer before      h = norm(res1)     qkv = rope(Wqkv h + b)    ao = attention(qkv)
  *   res2 = res1 + Wo ao                            h = norm(res2)     gu = [Wg h | Wu h]        out = Wd (silu(g) u)
@@ -27,7 +27,7 @@
 struct acts {
     void *res1;      // (max_tok, d) residual stream before the block
     float *rstd1;    // (max_tok) of its norm
-    void *qkv_in;    // (max_tok, qkv) before q/k norm and RoPE; the same memory as qkv when nobody needs it
+    void *qkv_in;    // (max_tok, qkv) before q/k norm and RoPE; the same memory as qkv when it is not needed
     void *qkv;       // (max_tok, qkv)
     void *ao;        // (max_tok, q) attention output
     float *lse;      // (max_tok, n_head)
@@ -266,13 +266,13 @@ void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *e
     r->idle_ctx = ctx;
 }
 
-/* Something else, where there is something. */
+/* Run the caller's other work, if there is any. */
 static bool idle(struct model_run *r, struct error *err)
 {
     return !r->idle || r->idle(r->idle_ctx, err);
 }
 
-/* As device_sync, and carry on something else meanwhile. */
+/* Like device_sync, and run the caller's other work meanwhile. */
 static bool run_sync(struct model_run *r, struct error *err)
 {
     bool done = !r->idle || !r->done;
@@ -419,7 +419,7 @@ bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_p
         for (int64_t s = 0; s < b->n_seq; s++)
             r->host_i[s] = b->cu_tok[s + 1] - 1;
         TRY(mem_copy(m->dev, r->head.row, r->host_i, (size_t)b->n_seq * 4, COPY_H2D, err));
-        // r->h is free by now and has room for a row a token
+        // r->h is free by now and has room for one row per token
         TRY(OP(m->dev, err, rows_gather, .y = r->h, .table = r->hf, .row = r->head.row, .n = b->n_seq, .n_row = b->n_tok, .d = m->c.d_model,
                .dtype = m->dtype));
         TRY(head_fwd(r, r->h, b->n_seq, logits, err));

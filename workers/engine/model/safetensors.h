@@ -1,8 +1,7 @@
 /* safetensors.h - weight files: mapped reading of one file or of shards with an index, and writing
  *
- * The reader trusts nothing: header length, JSON, offsets, shapes and overlaps are checked before a byte of data is
- * given out. Reading maps files; a struct shards belongs to one thread. Format: github huggingface/safetensors, README
- * "Format". */
+ * The reader trusts nothing: header length, JSON, offsets, shapes and overlaps are checked before any data is returned. Reading
+ * maps files; a struct shards belongs to one thread. Format: github huggingface/safetensors, README "Format". */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -64,7 +64,7 @@ bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weigh
     char text[512];
     memory_plan_text(p, text, sizeof text);
     return error_set(err, ERR_NO_MEMORY,
-                     "%s has %.3f GB free behind the weights, too little for: %s; a smaller token_budget, recompute_full "
+                     "%s has %.3f GB free after the weights, too little for: %s; a smaller token_budget, recompute_full "
                      "or offload_optimizer need less",
                      dev->name, (double)free_bytes * 1e-9, text);
 }

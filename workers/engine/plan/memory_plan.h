@@ -1,8 +1,8 @@
-/* memory_plan.h - how a worker's device memory is shared out, decided before it is taken
+/* memory_plan.h - how a worker's device memory is divided, decided before it is allocated
  *
- * What stands first: weights (taken already), gradient, the sampler's scratch, optimizer state. Then comes one region that is
- * pool of keys and values while it samples and activations while it trains, by turns; or, when samples are drawn while it
- * trains, one region of each. With offload, as much of the optimizer's state as finds no room goes to host memory. */
+ * First come weights (already allocated), gradient, the sampler's scratch, optimizer state. Then comes one region that alternates
+ * between the pool of keys and values during sampling and activations during training; or, when sampling and training overlap, one
+ * region for each. With offload, the part of the optimizer's state that does not fit goes to host memory. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -18,7 +18,7 @@
 #include "protocol/base/log.h"
 
 #define CONNECT_MS 100           // between two looks for an outlet
-#define GROUP_LIMIT_MS 150000    // beyond the outlet's own limit: it gives up first and says so
+#define GROUP_LIMIT_MS 150000    // longer than the outlet's own limit, so that the outlet gives up first and says so
 #define SPIN_MS 200
 #define MAPPED_MAX 16
 #define ANNOUNCED_MAX 4    // the outlet begins one broadcast when its end of the last is over: 2
@@ -39,7 +39,7 @@ enum group {
     GROUP_RECEIVING,
     GROUP_RECEIVED,
 };
-struct announced {    // a broadcast that the outlet has told of
+struct announced {    // a broadcast that the outlet has announced
     int64_t version;
     bool sent;       // ... and that has left it, with this hash; small ones have before we begin
     bool dropped;    // the outlet has forgotten it since: it counts no more
@@ -112,7 +112,7 @@ static void say(struct inlet *in, struct wire w)
 {
     w.size_bytes = in->config.size_bytes;
     if (in->fd >= 0)
-        (void)wire_send(in->fd, w);    // a side that has gone is noticed when reading
+        (void)wire_send(in->fd, w);    // a dead peer is noticed when reading
 }
 
 /* ---- the group (the thread) ---- */
@@ -136,7 +136,7 @@ static void connection_close(struct inlet *in, const char *why, bool wait_on)
         close(in->fd);
     }
     in->fd = -1;
-    in->staged = -1;    // what the trainer shares in its next life may differ
+    in->staged = -1;    // after a restart the trainer may share something else
     if (!wait_on)
         want_fail(in, ERR_CLOSED, why);
     pthread_mutex_unlock(&in->lock);
@@ -293,7 +293,7 @@ static void message_came(struct inlet *in, const struct wire *w)
     case WIRE_WANT:
     case WIRE_TOOK: break;
     }
-    connection_end(in, "the trainer's process says what makes no sense here");
+    connection_end(in, "the trainer's process sent a message that makes no sense here");
 }
 
 static void connect_try(struct inlet *in)
@@ -332,7 +332,7 @@ static void events_take(struct inlet *in)
     while (in->fd >= 0 && (got = wire_receive(in->fd, &w)) > 0)
         message_came(in, &w);
     if (got < 0 && in->fd >= 0)
-        connection_end(in, "the trainer's process has gone");
+        connection_end(in, "the trainer's process is gone");
 }
 
 static void *inlet_main(void *arg)
@@ -418,7 +418,7 @@ void inlet_free(struct inlet *in)
     free(in);
 }
 
-/* The outlet's slot as this process reads it; opened once a connection. */
+/* The outlet's slot as this process reads it; opened once per connection. */
 static const void *slot_map(struct inlet *in, const struct mem_handle *h, int64_t connection, struct error *err)
 {
     if (in->mapped_connection != connection || in->n_mapped == MAPPED_MAX)
@@ -486,8 +486,8 @@ bool inlet_take(struct inlet *in, void *weights, int64_t version, int64_t limit_
         say(in, (struct wire){ .kind = WIRE_WANT, .version = version });
     }
     bool ok = want_wait(in, limit_ms)
-              || error_set(err, ERR_TIMEOUT, "version %" PRId64 " has not come from the trainer in %" PRId64 " s%s", version_step(version),
-                           limit_ms / 1000, in->fd < 0 ? ": its process is not there" : "");
+              || error_set(err, ERR_TIMEOUT, "version %" PRId64 " has not arrived from the trainer in %" PRId64 " s%s",
+                           version_step(version), limit_ms / 1000, in->fd < 0 ? ": its process is gone" : "");
     enum want state = in->want;
     int64_t connection = in->connection;
     in->want = WANT_NOTHING;

@@ -7,7 +7,7 @@
  * is over; a producer that comes is let in before the next sending. Confirming: all is sent, but not every member has said that it
  * has it, and nobody's group is taken from under it.
  * A share that finds producers connected is given to the thread, which copies bucket by bucket while it sends. When that fails, or
- * nobody is there, the device's thread makes the copy itself. */
+ * no producer is connected, the device's thread makes the copy itself. */
 #include "workers/engine/publish/outlet.h"
 #include <inttypes.h>
 #include <pthread.h>
@@ -19,8 +19,8 @@
 #include "workers/engine/publish/outlet_parts.h"
 
 #define LIMIT_MS 60000
-/* Two H200, NVLink, 2026-11: 15.2 GB take 44.1 ms in buckets of 512 MiB, 44.5 of 256 or 1024, against 41.2 bare; smaller ones wait
- * for each other's beginnings. */
+/* Two H200, NVLink, 2026-11: 15.2 GB take 44.1 ms in buckets of 512 MiB, 44.5 of 256 or 1024, against 41.2 bare; smaller ones spend
+ * time waiting for each other to start. */
 #define BUCKET_CUDA ((size_t)512 << 20)
 #define BUCKET_HOST ((size_t)16 << 20)
 

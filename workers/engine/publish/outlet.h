@@ -1,7 +1,7 @@
 /* outlet.h - the trainer's side of publication (wire.h): keeps shared versions in slots and hands them to producers
  *
- * Made and called by the thread that drives the device; a thread of the outlet's own serves the producers. All device memory is
- * taken by outlet_new. */
+ * Made and called by the thread that drives the device; the outlet's own thread serves the producers. outlet_new takes all device
+ * memory. */
 #pragma once
 #include "workers/engine/publish/wire.h"
 
@@ -18,14 +18,14 @@ struct outlet_config {
 struct outlet;
 struct outlet *outlet_new(const struct outlet_config *config, struct error *err);
 void outlet_free(struct outlet *o);    // NULL is fine
-/* Put version into a slot, in place of the smallest there, and see to it that producers get it; nothing when it is there
- * already. Returns when weights (device) may change again. ERR_TIMEOUT names the producer that still reads the slot. */
+/* Put version into a slot, in place of the smallest there, and see to it that producers get it; does nothing when it is already
+ * there. Returns when weights (device) may change again. ERR_TIMEOUT names the producer that still reads the slot. */
 MUST_USE bool outlet_share(struct outlet *o, const void *weights, int64_t version, struct error *err);
 /* Copy version to dst (device), in stream order: for a sampler on this very device. ERR_NOT_FOUND: it is in no slot. */
 MUST_USE bool outlet_copy(struct outlet *o, void *dst, int64_t version, struct error *err);
 /* The versions in slots; returns how many. Any thread. */
 int outlet_versions(struct outlet *o, int64_t version[OUTLET_SLOT_MAX]);
-/* The weights go back to an earlier step: what is in slots and in producers' staging buffers counts no more. */
+/* The weights go back to an earlier step: the contents of slots and of producers' staging buffers are no longer valid. */
 void outlet_forget(struct outlet *o);
 /* Producers connected now, and hash and milliseconds of the last version that all of them had received or copied. Any thread. */
 struct outlet_look {

@@ -135,7 +135,7 @@ void outlet_group_tick(struct outlet *o)
     if (o->group == GROUP_NONE)
         return;
     if (o->broken) {
-        log_info("weights: a member of the group has gone");
+        log_info("weights: a member of the group is gone");
         outlet_group_end(o);
         return;
     }
@@ -156,7 +156,7 @@ void outlet_group_tick(struct outlet *o)
         group_fail(o, err.text);
     } else if (s == COMM_READY && o->group == GROUP_BUILDING) {
         o->group = GROUP_READY;
-        log_info("weights: the group stands after %" PRId64 " ms", clock_ms() - o->group_ms);
+        log_info("weights: the group is ready after %" PRId64 " ms", clock_ms() - o->group_ms);
     } else if (s == COMM_READY && o->group == GROUP_SENDING) {
         send_end(o);
     } else if (s == COMM_READY) {

@@ -61,7 +61,7 @@ struct outlet {
     struct comm *comm;
     enum outlet_group group;
     bool stale;     // members have come or gone since it was built
-    bool broken;    // one of the group has gone
+    bool broken;    // a member of the group is gone
     int send_slot, n_failed;
     int64_t send_version, group_ms, group_limit_ms;
 };

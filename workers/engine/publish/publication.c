@@ -9,7 +9,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/publish/inlet.h"
 
-#define TAKE_LIMIT_MS 60000    // then the controller decides anew
+#define TAKE_LIMIT_MS 60000    // then the controller decides again
 
 struct publication {
     size_t bytes;             // of the device

@@ -2,7 +2,7 @@
  *
  * files: the arena's bytes in a file of the run's sock/, written aside and renamed; any device, and what other nodes are given.
  * copy, nccl: a struct publication: an outlet in the first trainer's process, an inlet in every other of this host that samples
- * (wire.h). One a worker, driven by the thread that drives the device. */
+ * (wire.h). One per worker, driven by the thread that drives the device. */
 #pragma once
 #include "workers/engine/publish/outlet.h"
 
@@ -27,7 +27,7 @@ MUST_USE bool publication_take(struct publication *p, struct model *m, int64_t m
 void weights_file_path(const char *run_dir, int64_t made, int64_t version, char *out, size_t size);
 MUST_USE bool weights_file_write(const struct model *m, const char *path, struct error *err);
 MUST_USE bool weights_file_read(struct model *m, const char *path, struct error *err);
-/* The weights go back to an earlier step: nothing that was shared counts any more. */
+/* The weights go back to an earlier step: nothing that was shared is valid any more. */
 void publication_forget(struct publication *p);
 /* Versions that are kept now; returns how many. */
 int publication_versions(struct publication *p, int64_t version[OUTLET_SLOT_MAX]);

@@ -1,9 +1,9 @@
-/* wire.h - how weights get from the trainer's process to producers' processes on the same host, and what the two sides say
+/* wire.h - how weights get from the trainer's process to producers' processes on the same host, and the messages between the two sides
  *
- * The trainer's side is an outlet, a producer's an inlet; each has a thread of its own that talks over a Unix socket in the
- * run's sock/ (SOCK_SEQPACKET, one struct wire a packet; a process that dies closes it at once). Versions are keys (version_key).
+ * The trainer's side is an outlet, a producer's an inlet; each has its own thread that talks over a Unix socket in the run's sock/
+ * (SOCK_SEQPACKET, one struct wire per packet; a process that dies closes it at once). Versions are keys (version_key).
  *
- * 1. Sharing version v copies the trainer's weights into one of the outlet's slots, which keep it while the trainer goes on.
+ * 1. Sharing version v copies the trainer's weights into one of the outlet's slots, which keep it while the trainer continues.
  * 2. A producer takes v between steps: it wants v, and gets the slot to copy from (way copy: mem_share of ops.h), or the
  *    broadcast it came with (way nccl: comm.h), received into a staging buffer ahead of time, or straight into the weights
  *    when the producer waits for it already. Addresses of weights never change: CUDA graphs hold them.
@@ -21,8 +21,8 @@
 #include "kernels/collective/comm.h"
 #include "kernels/ops.h"
 
-/* One number for a version: its optimizer steps and, above them, the incarnation that made it. A step that was undone and made anew is
- * another version, and what a later incarnation makes is greater than all before it. */
+/* One number for a version: its optimizer steps and, above them, the incarnation that made it. A step that was undone and repeated
+ * is another version, and the versions of a later incarnation are greater than all before. */
 static inline int64_t version_key(int64_t made, int64_t step)
 {
     return made << 40 | step;
@@ -70,5 +70,5 @@ int wire_listen(const char *dir, struct error *err);
 int wire_connect(const char *dir);
 /* Never waits. False: the other side is gone, or does not read. */
 bool wire_send(int fd, struct wire m);
-/* 1: m is filled, 0: nothing has come, -1: the other side has gone or talks nonsense. */
+/* 1: m is filled, 0: nothing has arrived, -1: the other side is gone or sent nonsense. */
 int wire_receive(int fd, struct wire *m);

@@ -1,4 +1,4 @@
-/* answer.h - where the answer stands in a response: ColossalChat's rules for boxes and tags */
+/* answer.h - where the answer is in a response: ColossalChat's rules for boxes and tags */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,6 +11,6 @@ struct span {
 bool answer_boxed(const char *text, size_t len, struct span *out);
 /* The content of the last <answer>...</answer>, without white space around it. */
 bool answer_tagged(const char *text, size_t len, struct span *out);
-/* Each of the four tags once, in order, and nothing behind the last. */
+/* Each of the four tags once, in order, and nothing after the last. */
 bool answer_tags_valid(const char *text, size_t len);
 struct span span_trim(struct span s);

@@ -27,7 +27,7 @@ struct code {
     struct sandbox_host *host;    // NULL: remote
     struct remote *remote;        // NULL: host
 };
-/* What is known of a program once its tests have run. */
+/* What is known about a program once its tests have run. */
 struct code_result {
     enum case_status status;      // of the first test that did not pass; CASE_OK: all did
     int64_t first;                // its number

@@ -10,7 +10,7 @@ struct reward_kind {
     const char *name;             // "boxed"; a name that ends in ':' takes the rest of the type as its argument
     const char *system_prompt;    // default one; NULL: none
     const char *stop_string;      // NULL: none
-    /* Set up one of this kind; arg is what stands behind the ':' or "". *self is handed to the others. NULL: nothing to
+    /* Set up one of this kind; arg is what follows the ':' or "". *self is passed to the other functions. NULL: nothing to
      * do. */
     bool (*open)(void **self, const struct reward_config *config, const char *arg, struct error *err);
     void (*close)(void *self);

@@ -1,6 +1,6 @@
-/* program.c - the reward kind "program:CMD": a program of the user's own, in any language, asked over a pipe
+/* program.c - the reward kind "program:CMD": the user's own program, in any language, asked over a pipe
  *
- * CMD is run by /bin/sh and kept running. It reads one JSON object a line and writes one a line, and flushes:
+ * CMD is run by /bin/sh and kept running. It reads one JSON object per line and writes one per line, and flushes:
  *     in   {"id": 7, "response": "...", "row": {the dataset's line}, "n_tok": 120, "finish": "stop" or "length"}
  *     out  {"id": 7, "reward": 0.5, "format_acc": 1, "ans_acc": 0, "rule": "a word on why"}
  *     or   {"id": 7, "error": "why there is no score"}
@@ -10,9 +10,9 @@
  * One line too many must not shift all later answers by one, so each is held against the id that was asked:
  *   - an answer to an earlier id, and a line that is no JSON object (a stray print), are skipped and counted;
  *   - an object with an id that was never asked, or a reward without an id, says that program and scorer no longer
- *     mean the same: the program is killed and started again, and asked once more if it had answered before.
- * The log says how many of each there were. A program that ends is started again and asked once more; one that overruns
- * is killed with its process group and started again for the next sample. It runs with the scorer's rights: it is the
+ *     mean the same: the program is killed and restarted, and asked once more if it had answered before.
+ * The log says how many of each there were. A program that ends is restarted and asked once more; one that overruns
+ * is killed with its process group and restarted for the next sample. It runs with the scorer's rights: it is the
  * user's own and not contained. Its standard error goes to the scorer's log. Closing its input asks it to end.
  *
  * The leader of its process group is a watcher: a shell that waits for the end of a pipe whose other end only the
@@ -146,7 +146,7 @@ static bool program_start(struct program *p, struct error *err)
     fcntl(p->from, F_SETFL, O_NONBLOCK);
     p->n_start++;
     if (p->n_start > 1 && is_worth_a_line(p->n_start))
-        log_warn("reward program '%s' was started again (%" PRId64 ")", p->command, p->n_start);
+        log_warn("reward program '%s' was restarted (%" PRId64 ")", p->command, p->n_start);
     ok = true;
 out:
     for (int i = 0; i < 2; i++) {
@@ -232,7 +232,7 @@ static bool number_get(const json_t *o, const char *key, double *out)
     return (json_is_number(v) || json_is_boolean(v)) && isfinite(*out);
 }
 
-/* What a line of the program is, by the id in it. */
+/* The meaning of a line from the program, by its id. */
 enum line_kind {
     LINE_ANSWER,
     LINE_LATE,
@@ -255,7 +255,7 @@ static void line_count(struct program *p, enum line_kind kind)
 {
     static const char *const what[] = {
         [LINE_LATE] = "skipped an answer to an earlier id",
-        [LINE_STRAY] = "skipped a line that is no answer",
+        [LINE_STRAY] = "skipped a line that is not an answer",
         [LINE_MISMATCH] = "starting it again after an answer to an id that was not asked",
     };
     int64_t *n = kind == LINE_LATE ? &p->n_late : kind == LINE_STRAY ? &p->n_stray : &p->n_mismatch;
@@ -266,7 +266,7 @@ static void line_count(struct program *p, enum line_kind kind)
 }
 
 /* Ask and read lines until one is the answer. On success *answer is it, the caller's. On failure as line_exchange, and
- * ERR_DATA when the program has lost track or writes line after line that is no answer. */
+ * ERR_DATA when the program has lost track or writes line after line that is not an answer. */
 static bool answer_get(struct program *p, json_t **answer, struct error *err)
 {
     int64_t end = clock_ms() + (int64_t)(p->timeout_s * 1000);
@@ -369,7 +369,7 @@ static void program_close(void *self)
 static bool program_open(void **self, const struct reward_config *config, const char *arg, struct error *err)
 {
     if (!*arg)
-        return error_set(err, ERR_USAGE, "'program:' needs the command to run behind it");
+        return error_set(err, ERR_USAGE, "'program:' needs the command to run after it");
     struct program *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(err, ERR_NO_MEMORY, "no memory for a reward program");

@@ -15,7 +15,7 @@ struct score_job {
     struct reward_output *out;    // (n) filled when done
     int64_t n;
     bool eval;         // score as evaluation does: no length rules
-    char *text;        // all responses, a NUL behind each
+    char *text;        // all responses, each followed by a NUL
     int64_t put_ns;    // when it was put, monotonic
     /* the queue's own */
     int64_t n_taken, n_done;
@@ -50,7 +50,7 @@ MUST_USE bool queue_put(struct score_queue *q, struct score_job *job, struct err
 struct score_job *queue_done(struct score_queue *q);
 /* All threads have set up their reward. */
 bool queue_is_ready(struct score_queue *q);
-/* A thread could not set up its reward: err says why. The process cannot go on. */
+/* A thread could not set up its reward: err says why. The process cannot continue. */
 bool queue_has_failed(struct score_queue *q, struct error *err);
 void queue_stats(struct score_queue *q, struct score_stats *out);
 /* End the threads once they have finished the samples they are at, within wait_ms. False: some are still at work; then

@@ -76,7 +76,7 @@ static char *request_text(const struct remote *r, const struct reward_input *in)
     if (json_is_string(cases))
         parsed = json_loadb(json_string_value(cases), json_string_length(cases), 0, NULL);
     else
-        parsed = json_deep_copy(cases);    // a reference would be counted in a row that other threads have too
+        parsed = json_deep_copy(cases);    // a reference would change the count in a row that other threads use, too
     json_t *body = json_object();
     json_object_set_new(body, "in_outs", parsed ? parsed : json_null());
     bool ok = json_object_set_new(body, "generation", json_stringn(in->response, in->response_len)) == 0;

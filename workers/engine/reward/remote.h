@@ -1,6 +1,6 @@
 /* remote.h - an external verifier of programs, asked over HTTP: the protocol of ColossalChat's code verifier
  *
- * POST of {"in_outs": test_cases, "generation": the response, "timeout": seconds a test, "debug": false} to the URL as
+ * POST of {"in_outs": test_cases, "generation": the response, "timeout": seconds per test, "debug": false} to the URL as
  * given; the answer is {"result": [...], "metadata": [...]}: 1 or true for a test that passed, anything else for one
  * that did not; it may stop at the first failure. One thread a struct remote. */
 #pragma once

@@ -75,7 +75,7 @@ static bool kind_unknown(const char *name, struct error *err)
 
 #define TYPE_MAX 4096    // bytes of a reward type
 /* Take the next member off a list "w*name + w*name" (separated by " + ", so that a program's arguments may hold a
- * plus). text is cut in place; *rest is NULL behind the last. */
+ * plus). text is cut in place; *rest is NULL after the last. */
 static bool member_next(char *text, char **rest, struct part *part, const char **arg, struct error *err)
 {
     char *plus = strstr(text, " + ");
@@ -92,7 +92,7 @@ static bool member_next(char *text, char **rest, struct part *part, const char *
     if (digits > 0 && *star == '*') {
         text[digits] = 0;
         if (!parse_f64(text, &part->weight))
-            return error_set(err, ERR_USAGE, "'%s' is no weight of a reward", text);
+            return error_set(err, ERR_USAGE, "'%s' is not a valid weight of a reward", text);
         text = star + 1;
         while (*text == ' ')
             text++;
@@ -140,7 +140,7 @@ struct reward *reward_new(const struct reward_config *config, struct error *err)
         r->n_part++;
         for (int i = 0; i < r->n_part - 1; i++)
             if (strcmp(r->part[i].name, p->name) == 0) {
-                error_set(err, ERR_USAGE, "reward '%s' stands twice in '%s'", p->name, config->type);
+                error_set(err, ERR_USAGE, "reward '%s' occurs twice in '%s'", p->name, config->type);
                 goto out;
             }
     }

@@ -22,13 +22,13 @@ enum test_code {
     TEST_FAILED = -1,
     TEST_NO_PROGRAM = -2,
 };                            // -1: crash, time-out, limit
-#define TESTS_KEPT_MAX 256    // of one program; what comes behind is not kept
+#define TESTS_KEPT_MAX 256    // of one program; further tests are not kept
 struct test_results {
     int16_t n;                      // 0: no test was run
     int8_t code[TESTS_KEPT_MAX];    // (n) enum test_code
 };
 struct reward_input {
-    const char *response;    // the completion's text, UTF-8, response_len bytes, NUL behind it; without the end token
+    const char *response;    // the completion's text, UTF-8, response_len bytes, followed by a NUL; without the end token
     size_t response_len;
     const json_t *row;    // the dataset's line: gt_answer, test_cases, ...; borrowed
     bool has_length;      // finish is known, and n_tok unless it is -1: length rules apply

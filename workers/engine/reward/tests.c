@@ -24,7 +24,7 @@ static bool lines_read(const json_t *v, const char *what, int64_t i, char **text
     json_array_foreach(v, k, line)
     {
         if (!json_is_string(line)) {
-            error_set(err, ERR_DATA, "'%s' %" PRId64 " of test_cases holds something that is no line of text", what, i);
+            error_set(err, ERR_DATA, "'%s' %" PRId64 " of test_cases holds something that is not a line of text", what, i);
             goto out;
         }
         buf_add(&b, json_string_value(line), json_string_length(line));

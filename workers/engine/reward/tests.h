@@ -2,7 +2,7 @@
  *
  * PRIME's format, also verl's and ColossalChat's: {"inputs": [...], "outputs": [...], "fn_name": optional}, or a string
  * that holds it. Without fn_name an input is what the program reads and an output what it writes (a list: its lines);
- * with it an input holds one JSON value a line (a list: the arguments) and an output one JSON value. A plain value; one
+ * with it an input holds one JSON value per line (a list: the arguments) and an output one JSON value. A plain value; one
  * thread. */
 #pragma once
 #include <stdbool.h>
@@ -30,6 +30,6 @@ void tests_release(struct tests *t);
 /* Are out's len bytes the answer of this test? False: no memory. */
 MUST_USE bool test_compare(const struct tests *t, int64_t i, const char *out, size_t len, bool *ok, struct error *err);
 
-/* The program in a response: behind the last ```python up to the next ```; without that fence the whole response. code
+/* The program in a response: after the last ```python up to the next ```; without that fence the whole response. code
  * is borrowed from text. Returns whether there was a fence. */
 bool program_find(const char *text, size_t len, const char **code, size_t *code_len);

@@ -1,8 +1,8 @@
-/* eval.h - what an evaluation counts, and the files it leaves: exact counts, mean, pass@k, records
+/* eval.h - what an evaluation counts, and the files it writes: exact counts, mean, pass@k, records
  *
  * Used by rollcall eval and by the evaluations of a run. Pure: no device, no socket; only eval_file_* touch the
- * disk. An evaluation set is named (several may run side by side); each prompt of it is counted once, whoever
- * generated it. */
+ * disk. An evaluation set is named (several may run side by side); each of its prompts is counted once, whichever process generated
+ * it. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -9,8 +9,8 @@
  * depend on the weights, the prompt, the sampling settings and (seed, item, sample, position) only.
  *
  * On a GPU the host is one step behind: a decode step starts with the tokens of the one before while these are still on
- * the device, and only then are they fetched and looked at. A sample that has ended is so noticed one step late, and what
- * that step drew for it is dropped.
+ * the device, and only then are they fetched and examined. So the end of a sample is noticed one step late, and what that step drew
+ * for it is dropped.
  *
  * An admitted sample has all the pages reserved that it could ever need, so nothing is ever preempted and thrown
  * away. */
@@ -53,13 +53,13 @@ struct generator_config {
         BEHIND_NEVER,
         BEHIND_ALWAYS,
     } behind;                  // auto: where the device works while the host does not
-    int64_t version;           // of the weights in model now
+    int64_t version;           // version of the weights now in model
     generator_watch *watch;    // NULL: nobody watches
     void *watch_ctx;
 };
 /* One prompt to be continued. */
 struct generator_item {
-    int64_t item;             // the number its noise is keyed by
+    int64_t item;             // the number that determines its random draws
     int64_t prompt_row;       // passed on to the group
     int64_t rollout_step;     // passed on to the group
     const int32_t *prompt;    // (n_prompt) ids; copied
@@ -89,7 +89,7 @@ MUST_USE bool generator_step(struct generator *g, struct error *err);
 /* The next finished group, in the order of finishing; returns it for group_free, NULL: none. */
 struct group *generator_poll(struct generator *g);
 bool generator_idle(const struct generator *g);    // nothing waiting, nothing running (finished groups may wait in poll)
-/* Forget all that is inside, finished groups too. Returns how many items were dropped. */
+/* Drop everything inside, including finished groups. Returns how many items were dropped. */
 int64_t generator_clear(struct generator *g);
 /* Forget the items of this prompt_row, wherever they stand; finished ones may still come from generator_poll. Returns how many. */
 int64_t generator_drop(struct generator *g, int64_t prompt_row);
@@ -98,8 +98,8 @@ int64_t generator_drop(struct generator *g, int64_t prompt_row);
  * version. */
 MUST_USE bool generator_version_set(struct generator *g, int64_t version, struct error *err);
 
-/* The same while items are being generated (free-running): they go on with the new weights and the keys and values of the old
- * ones, and group.newer says which tokens the new weights have drawn. */
+/* The same while items are being generated (free-running): they continue with the new weights and the keys and values of the old
+ * ones, and group.newer says which tokens the new weights drew. */
 void generator_version_update(struct generator *g, int64_t version);
 
 struct generator_stats {
@@ -108,7 +108,7 @@ struct generator_stats {
     int64_t n_group;                // groups finished, since the start
     int64_t n_running_seq;          // samples being decoded
     int64_t n_page, n_free_page;    // of the pool
-    int64_t page_tok;               // tokens a page
+    int64_t page_tok;               // tokens per page
     double prefill_s, decode_s;     // busy time, since the start
 };
 void generator_stats(const struct generator *g, struct generator_stats *out);

@@ -1,6 +1,6 @@
 /* mirror.h - memory of the device and of the host with the same contents, for small messages between them
  *
- * One and the same where the host can read the device's memory; then copying costs nothing. A mirror of two sides has the
+ * Both are the same memory where the host can read the device's memory; then copying costs nothing. A mirror of two sides has the
  * host's part twice, apart from the device's: one is written or read while a copy of the other is under way. Owned by the
  * one thread that drives the device. */
 #pragma once

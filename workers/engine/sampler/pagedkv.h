@@ -1,4 +1,4 @@
-/* pagedkv.h - which page of the key-value pool belongs to whom
+/* pagedkv.h - which sequences hold which page of the key-value pool
  *
  * The pool itself (keys and values) is the model's; here are only page numbers. A page holds page_tok consecutive
  * tokens of one sequence, in all layers, and may belong to several sequences as long as none of them writes to it:
@@ -9,7 +9,7 @@
 
 struct pagedkv {
     int64_t n_page;
-    int64_t page_tok;    // tokens a page
+    int64_t page_tok;    // tokens per page
     int64_t n_free;
     int32_t *free_page;    // (n_page) the first n_free are free, the last one is taken next; owned
     int32_t *ref;          // (n_page) how many hold the page; 0: free; owned

@@ -1,4 +1,4 @@
-/* prompt.h - from a dataset's line to the ids a model continues: template, tokens, and what happens to long ones
+/* prompt.h - from a dataset's line to the ids a model continues: template, tokens, and how long prompts are handled
  *
  * Used by producers and by the tools, so that both see the same prompts. A prompt that is too long is never cut
  * silently: a policy says what happens, and it is counted. One thread (its encoder's). */

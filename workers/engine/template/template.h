@@ -1,7 +1,7 @@
 /* template.h - chat templates: the Jinja subset that model directories use, rendered exactly as transformers does
  *
  * transformers renders with jinja2's ImmutableSandboxedEnvironment, trim_blocks and lstrip_blocks on, loop controls, a
- * plain tojson, raise_exception and strftime_now; facts and pitfalls stand at the top of template_eval.c. What is
+ * plain tojson, raise_exception and strftime_now; facts and pitfalls are at the top of template_eval.c. What is
  * outside the subset is refused with line and construct, when the template is read or, where only the value shows it, when
  * it is rendered. A struct template is read-only once made: any number of threads render it. Work, depth, memory and
  * output are bounded. */
@@ -13,7 +13,7 @@
 #include "protocol/base/error.h"
 
 struct template;
-/* Read a template from memory (UTF-8); name stands in messages. NULL: see err, "name:line: ...". */
+/* Read a template from memory (UTF-8); name is used in messages. NULL: see err, "name:line: ...". */
 struct template *template_new(const char *source, size_t len, const char *name, struct error *err);
 /* The chat template of a model directory: chat_template.jinja, else tokenizer_config.json's chat_template (a string, or
  * a list of {name, template}, of which "default" is taken); with the special tokens' texts (bos_token, eos_token, ...)

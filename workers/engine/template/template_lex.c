@@ -52,7 +52,7 @@ static const char *text_end(const struct parse *p, const char *from, const char 
     return starts && line < to && spaces_end(line, to) == to ? line : to;
 }
 
-/* Where the text after a comment or block tag begins: its sign may take what follows. at stands on [-+]?CLOSE. */
+/* Where the text after a comment or block tag begins: its sign may take what follows. at is at [-+]?CLOSE. */
 static const char *close_end(const char *at, const char *end, const char *close, bool trim)
 {
     char sign = *at == '-' || *at == '+' ? *at++ : 0;
@@ -110,7 +110,7 @@ static struct token root_next(struct parse *p)
         }
         bool var = tag[1] == '{';
         char sign = tag + 2 < p->end && (tag[2] == '-' || tag[2] == '+') ? tag[2] : 0;
-        if (tag > from) {    // what stands before the tag first; then this place again, with nothing before it
+        if (tag > from) {    // the text before the tag first; then this place again, with nothing before it
             const char *stays = text_end(p, from, tag, sign, var);
             struct token t = { .kind = T_TEXT, .line = p->line, .text = { from, (size_t)(stays - from) } };
             lines_count(p, from, tag);

@@ -131,7 +131,7 @@ static struct stmt *macro_read(struct parse *p)
     return s;
 }
 
-/* {% generation %}: marks what an assistant said; renders as its body, in a scope of its own. */
+/* {% generation %}: marks what an assistant said; renders as its body, in its own scope. */
 static struct stmt *generation_read(struct parse *p)
 {
     static const char *const ends[] = { "endgeneration", NULL };

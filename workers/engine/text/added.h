@@ -1,4 +1,4 @@
-/* added.h - added tokens: those found as they stand in the text before anything else is cut
+/* added.h - added tokens: those found literally in the text before anything else is split
  *
  * Filled at load, then read-only: any thread. Matching is leftmost, then longest, without overlaps, and what is looked
  * for in the raw text and in the normalised text are two sets, as in Hugging Face tokenizers (added_vocabulary). */
@@ -32,7 +32,7 @@ struct added_match {
 /* Make the set of tokens whose normalized flag is the one given. */
 MUST_USE bool added_set_init(struct added_set *s, const struct added_token *token, int n, bool normalized, struct error *err);
 void added_set_release(struct added_set *s);
-/* Find the first token at or behind *at in text; done is where the match before ended. *at is moved behind the match.
+/* Find the first token at or behind *at in text; done is where the match before ended. *at is moved past the match.
  * With skip_special, special tokens are left as text. */
 bool added_next(const struct added_set *s, const struct unicode *u, const uint8_t *text, size_t len, size_t *at, size_t done,
                 bool skip_special, struct added_match *m);

@@ -102,7 +102,7 @@ bool bpe_token_add(struct bpe *b, int32_t id, const void *bytes, size_t len, boo
         return error_set(err, ERR_DATA, "id %d is given twice", id);
     uint64_t hash = bpe_hash(bytes, len, b->seed);
     if (slot_find(b, bytes, len, hash, raw) >= 0)
-        return error_set(err, ERR_DATA, "the token with id %d is there already with another id", id);
+        return error_set(err, ERR_DATA, "the token with id %d already exists with another id", id);
     if (b->n_bytes + len > b->cap_bytes) {
         size_t cap = MAX(b->cap_bytes * 2, (size_t)1 << 16);
         cap = MAX(cap, b->n_bytes + len);
@@ -172,7 +172,7 @@ static int merge_small(const struct bpe *b, int32_t *sym, int n)
         sym[best] = (int32_t)made[best];
         n--;
         memmove(sym + best + 1, sym + best + 2, (size_t)(n - best - 1) * sizeof sym[0]);
-        if (n - best - 1 > 0) {    // the rank behind the one that went
+        if (n - best - 1 > 0) {    // the rank after the removed one
             memmove(rank + best, rank + best + 1, (size_t)(n - best - 1) * sizeof rank[0]);
             memmove(made + best, made + best + 1, (size_t)(n - best - 1) * sizeof made[0]);
         }

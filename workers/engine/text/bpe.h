@@ -38,7 +38,7 @@ struct bpe {
     struct bpe_merge *merge;    // hash of merges by pair, (merge_mask + 1)
     uint32_t merge_mask;
     uint32_t n_merge;
-    _Atomic uint8_t *whole;    // (n_id) does merging a token's own bytes give the token? 0 not asked yet, 1 yes, 2 no
+    _Atomic uint8_t *whole;    // (n_id) does merging a token's own bytes give the token? 0 not checked yet, 1 yes, 2 no
     int32_t byte_id[256];      // token of a single byte, -1: none
     uint64_t seed;             // of the hashes: a hostile file cannot aim for collisions
     bool ignore_merges;        // a piece that is a token needs no merging (Llama-3)
@@ -50,13 +50,13 @@ struct bpe_scratch {
 /* Make room for n_id ids and a hash of n_token tokens and n_merge merges. */
 MUST_USE bool bpe_init(struct bpe *b, int32_t n_id, int32_t n_token, uint32_t n_merge, struct error *err);
 void bpe_release(struct bpe *b);
-/* Add a token. ERR_DATA when the bytes or the id are there already. */
+/* Add a token. ERR_DATA when the bytes or the id already exist. */
 MUST_USE bool bpe_token_add(struct bpe *b, int32_t id, const void *bytes, size_t len, bool raw, struct error *err);
 /* Add a merge; a pair named twice keeps the later rank, as in tokenizers. */
 MUST_USE bool bpe_merge_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t id, struct error *err);
 /* The token of these bytes, -1: none. */
 int32_t bpe_find(const struct bpe *b, const void *bytes, size_t len, bool raw);
-/* Hash of up to 16 bytes given as two words (zero behind the end) and of any length; the same bytes give the same. */
+/* Hash of up to 16 bytes given as two words (zero after the end) and of any length; the same bytes give the same. */
 uint64_t bpe_hash_words(uint64_t lo, uint64_t hi, size_t len, uint64_t seed);
 uint64_t bpe_hash(const void *bytes, size_t len, uint64_t seed);
 /* As bpe_find with the hash already known, for tokens that are not raw. */

@@ -44,7 +44,7 @@ static inline unsigned class_at(const struct unicode *u, const uint8_t *p, int *
     return unicode_class(u, cp);
 }
 
-/* Behind the letters that begin at p. */
+/* The place after the letters that begin at p. */
 static inline const uint8_t *letters_end(const struct unicode *u, const uint8_t *p, const uint8_t *end)
 {
     for (;;) {
@@ -100,7 +100,7 @@ static inline const uint8_t *others_end(const struct unicode *u, const uint8_t *
     return p;
 }
 
-/* White space at p. cut_newline: it ends behind its last CR or LF when it has one. Otherwise, before something else,
+/* White space at p. cut_newline: it ends after its last CR or LF if it has one. Otherwise, before something else,
  * the last character of a longer run is left to what follows. */
 static inline size_t space_len(const struct unicode *u, const uint8_t *p, const uint8_t *end, bool cut_newline)
 {
@@ -191,7 +191,7 @@ static const struct {
 
 /* ---- any other pattern ---- */
 
-/* What Oniguruma (the engine the files are written for) means by a class, in PCRE2's words, to stand inside brackets.
+/* What Oniguruma (the engine the files are written for) means by a class, in PCRE2's syntax, for use inside brackets.
  */
 static const struct {
     char letter;
@@ -342,7 +342,7 @@ static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *by
     if (!type)
         return error_set(err, ERR_DATA, "a pre_tokenizer has no type");
     if (*byte_level)
-        return error_set(err, ERR_UNSUPPORTED, "a pre_tokenizer '%s' behind ByteLevel is not supported", type);
+        return error_set(err, ERR_UNSUPPORTED, "a pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (strcmp(type, "Sequence") == 0) {
         const json_t *list = json_object_get(spec, "pretokenizers"), *one;
         size_t i;
@@ -442,7 +442,7 @@ static bool regex_next(const struct walk *w, const struct pretok_stage *st, cons
         }
         const PCRE2_SIZE *o = pcre2_get_ovector_pointer(w->s->match_data);
         int skip = 0;
-        if (o[1] == o[0]) {    // an empty match is no piece, but it cuts; go on behind the next character
+        if (o[1] == o[0]) {    // an empty match is not a piece, but it splits; continue after the next character
             skip = 1;
             if (o[0] < len)
                 utf8_at(text + o[0], &skip);

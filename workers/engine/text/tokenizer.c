@@ -12,7 +12,7 @@
 
 /* The ids of a word seen before. Direct-mapped: a new word takes the place of an old one, so nothing grows. */
 struct word {
-    uint64_t lo, hi;    // up to 15 bytes, zero behind; the top byte of hi is the length, 0 for an empty entry
+    uint64_t lo, hi;    // up to 15 bytes, then zeros; the top byte of hi is the length, 0 for an empty entry
     int32_t id[3];
     int32_t n;
 };
@@ -84,7 +84,7 @@ void encoder_free(struct encoder *e)
     free(e);
 }
 
-/* The first 16 bytes of a piece as two words, zero behind its len <= 16 bytes; end is the end of the readable text. */
+/* The first 16 bytes of a piece as two words, zero after its len <= 16 bytes; end is the end of the readable text. */
 static inline void words_load(const uint8_t *p, size_t len, const uint8_t *end, uint64_t *lo, uint64_t *hi)
 {
     uint64_t w[2] = { 0, 0 };
@@ -132,7 +132,7 @@ static inline bool piece_add(struct encoder *e, const uint8_t *p, size_t len, co
         w = &e->word[hash >> 40 & (WORDS - 1)];
         hi |= (uint64_t)len << 56;
         if (w->lo == lo && w->hi == hi && out->cap - out->n >= WORD_IDS_MAX) {
-            memcpy(out->id + out->n, w->id, sizeof w->id);    // all three; those behind n are overwritten next
+            memcpy(out->id + out->n, w->id, sizeof w->id);    // all three; those after n are overwritten next
             out->n += w->n;
             return true;
         }

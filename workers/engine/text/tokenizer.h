@@ -16,11 +16,11 @@ struct tokenizer;
 /* Load FILE (a tokenizer.json) or DIR/tokenizer.json. From the directory it also reads the end tokens, from
  * tokenizer_config.json, generation_config.json and config.json, where they are. NULL: see err. */
 struct tokenizer *tokenizer_load(const char *path, struct error *err);
-/* The same from memory; name stands in messages. */
+/* The same from memory; name is used in messages. */
 struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name, struct error *err);
 void tokenizer_free(struct tokenizer *t);
 
-/* Largest id + 1. A model's embedding may have more rows, which stand for no token: a sampler masks them. */
+/* Largest id + 1. A model's embedding may have more rows, which belong to no token: a sampler masks them. */
 int32_t tokenizer_n_id(const struct tokenizer *t);
 /* Fails, naming dir, when a model of this vocabulary has no row for some id. */
 MUST_USE bool tokenizer_fits(const struct tokenizer *t, int64_t vocab, const char *dir, struct error *err);
@@ -63,6 +63,6 @@ struct decoder {
     struct utf8_stream stream;    // zero to start
 };
 MUST_USE bool decoder_push(struct decoder *d, int32_t id, struct buf *out);    // append the text that is now whole
-MUST_USE bool decoder_end(struct decoder *d, struct buf *out);                 // append what is left, then start anew
+MUST_USE bool decoder_end(struct decoder *d, struct buf *out);                 // append what is left, then start over
 /* The bytes a token stands for (not always UTF-8), borrowed; NULL: no such id. */
 const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *len);

@@ -15,7 +15,7 @@
 
 /* ---- the byte alphabet ---- */
 
-/* Bytes that are printable as they stand stand for themselves; the other 68 are U+0100.. in order. */
+/* Printable bytes stand for themselves; the other 68 are U+0100.. in order. */
 static bool byte_is_plain(int b)
 {
     return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
@@ -196,7 +196,7 @@ static bool vocab_read(struct load *l, struct error *err)
     return ok;
 }
 
-/* The two parts of a merge as bytes, one behind the other in l->a; *split is the length of the first. */
+/* The two parts of a merge as bytes, one after the other in l->a; *split is the length of the first. */
 static bool merge_parts(struct load *l, struct json_scan *s, size_t *split, bool raw[2], struct error *err)
 {
     buf_clear(&l->a);
@@ -385,7 +385,7 @@ static bool id_of(struct load *l, const char *text, struct token_list *to, struc
     return token_list_add(to, &id, 1) || error_set(err, ERR_NO_MEMORY, "no memory for a post-processor");
 }
 
-/* TemplateProcessing of a single text: special tokens before and behind the sequence A. */
+/* TemplateProcessing of a single text: special tokens before and after the sequence A. */
 static bool single_read(struct load *l, const json_t *single, struct error *err)
 {
     bool behind = false;
@@ -514,7 +514,7 @@ void tokenizer_free(struct tokenizer *t)
     free(t);
 }
 
-/* ---- the files beside it ---- */
+/* ---- the files next to it ---- */
 
 /* DIR/name as JSON; *out NULL when there is no such file. */
 static bool config_read(const char *dir, const char *name, json_t **out, struct error *err)

@@ -10,7 +10,7 @@ static bool is_white_space(uint32_t cp)
 }
 
 /* Characters that gained a combining class or a decomposition after Unicode 9. Hugging Face tokenizers normalises with
- * tables of that version, models were trained on what it gave, and so these stay where they stand. Found by comparing
+ * tables of that version, models were trained on what it gave, and so these keep their order. Found by comparing
  * with tokenizers 0.23.3 and Unicode 14 (tests/golden/make_tokenizers.py normal). First and last of each range. U+11A7
  * is here for another reason: utf8proc 2.8 takes it for a tail of a Hangul syllable, and swallows it (UAX 15 says it
  * composes with nothing). */

@@ -16,7 +16,7 @@ enum char_class {
     CHAR_SPACE = 4,          // White_Space, which is what \s means in tokenizer files (not U+200B, not U+001C..1F)
     CHAR_NEWLINE = 8,        // CR or LF; also CHAR_SPACE
     CHAR_WORD = 16,          // \w of Rust's regex crate: Alphabetic, marks, decimal numbers, connectors, joiners
-    CHAR_NFC_STABLE = 32,    // a starter that NFC leaves alone whatever stands around it
+    CHAR_NFC_STABLE = 32,    // a starter that NFC leaves alone whatever surrounds it
     CHAR_UNKNOWN = 64,       // normalisation takes it for a plain starter: it came after Unicode 9 (see unicode.c)
 };
 struct unicode {
@@ -42,7 +42,7 @@ static inline uint32_t utf8_at(const uint8_t *p, int *len)
         return *len = 3, (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
     return *len = 4, (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
 }
-/* Where the character that ends before p begins; p must stand behind at least one character of valid UTF-8. */
+/* Where the character that ends before p begins; p must be after at least one character of valid UTF-8. */
 static inline const uint8_t *utf8_before(const uint8_t *p)
 {
     do

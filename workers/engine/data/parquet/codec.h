@@ -1,4 +1,4 @@
-/* codec.h - a page's bytes as they were before they were compressed
+/* codec.h - decompress a page
  *
  * Any thread. */
 #pragma once
@@ -21,6 +21,6 @@ enum parquet_codec {
 };
 /* Is it one that can be read? If not, the error names it and says what to do. */
 MUST_USE bool codec_known(int codec, struct error *err);
-/* Replace out's content by in decompressed, which must be out_len bytes. The memory grows with what comes, not with what is
- * promised. CODEC_NONE is not for here. ERR_DATA: damaged. */
+/* Replace out's content by in decompressed, which must be out_len bytes. Memory grows with the data, not with the announced size.
+ * Not for CODEC_NONE. ERR_DATA: damaged. */
 MUST_USE bool codec_unpack(enum parquet_codec codec, const uint8_t *in, size_t in_len, size_t out_len, struct buf *out, struct error *err);

@@ -45,9 +45,9 @@ static bool chunk_read(struct parquet_meta *m, struct thrift *t, struct parquet_
         return true;    // the caller sees it
     if (encrypted || elsewhere)
         return error_set(err, ERR_UNSUPPORTED, "its column '%.200s' %s", path,
-                         encrypted ? "is encrypted; decrypt it first" : "stands in another file, which is not read");
+                         encrypted ? "is encrypted; decrypt it first" : "is in another file, which is not read");
     if (c->n_value < 0 || c->size < 0 || (c->size > 0 && (c->at < 4 || c->at > file_end || c->size > file_end - c->at)))
-        return error_set(err, ERR_DATA, "its column '%.200s' stands outside the file", path);
+        return error_set(err, ERR_DATA, "its column '%.200s' lies outside the file", path);
     if (c->n_value > 0 && !codec_known((int)MAX(MIN(codec, 1000), -1), &why))
         return error_wrap((*err = why, err), "column '%.200s'", path);
     c->codec = (uint8_t)codec;

@@ -1,7 +1,7 @@
-/* meta.h - a Parquet file's footer: the tree of its columns, and where their chunks stand
+/* meta.h - a Parquet file's footer: the tree of its columns, and where their chunks are
  *
  * Everything in the footer is checked against the file's size before anything is allocated for it. Statistics, indexes and
- * Bloom filters are passed over. Source: parquet.thrift and LogicalTypes.md of parquet-format. */
+ * Bloom filters are ignored. Source: parquet.thrift and LogicalTypes.md of parquet-format. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

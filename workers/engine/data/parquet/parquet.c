@@ -66,7 +66,7 @@ static bool disagree(const struct parquet_node *n, struct error *err)
     return error_set(err, ERR_DATA, "column '%.200s': the columns below it do not fit each other", n->path);
 }
 
-/* Is the node there, in the present entry? */
+/* Is the node present in the current entry? */
 static bool node_there(struct parquet *p, const struct parquet_node *n, int def, bool *there, struct error *err)
 {
     for (int i = 0; i < n->n_leaf; i++) {
@@ -79,7 +79,7 @@ static bool node_there(struct parquet *p, const struct parquet_node *n, int def,
     return true;
 }
 
-/* Pass over the present entry of all columns below a node that is null or an empty list. */
+/* Skip the current entry of all columns below a node that is null or an empty list. */
 static bool node_pass(struct parquet *p, const struct parquet_node *n, struct error *err)
 {
     for (int i = 0; i < n->n_leaf; i++)

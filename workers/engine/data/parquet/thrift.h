@@ -1,7 +1,7 @@
 /* thrift.h - Thrift's compact protocol, as far as Parquet's metadata use it
  *
- * A cursor over bytes that the caller keeps. What is wrong sets `bad`, after which every read gives 0 or nothing: loops end,
- * and the caller asks once. Source: thrift-compact-protocol.md. */
+ * A cursor over bytes that the caller keeps. An error sets `bad`, after which every read gives 0 or nothing: loops end, and the
+ * caller checks once. Source: thrift-compact-protocol.md. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,5 +42,5 @@ int64_t thrift_int(struct thrift *t, const struct thrift_field *f);
 const uint8_t *thrift_binary(struct thrift *t, const struct thrift_field *f, size_t *len);
 /* The head of a list field: how many elements follow, at most as many as bytes are left. bad when they are not of type. */
 size_t thrift_list(struct thrift *t, const struct thrift_field *f, enum thrift_type type);
-/* Pass over a field's value, whatever it is; at most 32 levels deep. */
+/* Skip a field's value, whatever it is; at most 32 levels deep. */
 void thrift_skip(struct thrift *t, const struct thrift_field *f);

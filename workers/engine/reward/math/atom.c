@@ -501,7 +501,7 @@ static struct node *word_parse(struct parser *p)
         return const_node(p, CONST_I);
     bool apply = strchr(FUNCTION_LETTERS, t.s[0]) != NULL;
     static const char *const inverse[] = { "^{-1}(", "^{-1}\\left(", "^{-1} (" };
-    for (size_t i = 0; apply && i < ARRAY_SIZE(inverse); i++)    // f^{-1}(x) is a function of its own
+    for (size_t i = 0; apply && i < ARRAY_SIZE(inverse); i++)    // f^{-1}(x) is a separate function
         if (starts(p->p, p->end, inverse[i])) {
             char *name = math_take(p->m, 8);
             if (!name)
@@ -557,7 +557,7 @@ struct node *atom_parse(struct parser *p)
         struct node *a = t.len > 0 && (list || is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' || *t.s == '\\')
                              ? sub_parse(p, t.s, (size_t)t.len)
                              : NULL;
-        p->failed = false;    // what is no mathematics in there is text
+        p->failed = false;    // anything in it that is not mathematics is text
         token_take(p);
         return a ? a : text_node(p, t.s, (size_t)t.len);
     }

@@ -26,7 +26,7 @@ static void unknown_value(const struct ball *b, uint64_t h, acb_t z)
     acb_mul_2exp_si(z, z, far ? -4 : -10);
 }
 
-/* Some number in the place of what cannot be computed. */
+/* An arbitrary number in place of what cannot be computed. */
 static bool stand_in(const struct ball *b, const struct node *a, acb_t z)
 {
     struct residue r = { .m = b->m, .seed = 5 };

@@ -562,7 +562,7 @@ enum tri math_compare(struct math *m, struct node *gold, struct node *pred, cons
     *rule = "";
     enum tri t = readings_decide(m, &gold, &pred) ? tree_compare(m, gold, pred, rule, 0) : TRI_UNKNOWN;
     if (t == TRI_NO && (m->steps < 0 || m->out_of_memory))
-        t = TRI_UNKNOWN;    // another rule may have been passed over for want of either
+        t = TRI_UNKNOWN;    // another rule may have been skipped for lack of either
     if (t == TRI_UNKNOWN && !m->why)
         m->why = "neither proved nor refuted";
     return t;

@@ -24,7 +24,7 @@ enum tri relation_compare(struct math *m, struct node *a, struct node *b, const 
 /* A left side that only names what is on the right: a symbol, a product or ratio of such, f(x), |AB|, a tuple of names. */
 bool node_names(const struct node *a);
 bool node_closed(const struct node *a);    // a number, whatever it looks like
-/* Does name, a symbol or a function's value, stand in a? */
+/* Does name, a symbol or a function's value, occur in a? */
 bool node_occurs(const struct node *a, const struct node *name);
 /* A chain of equalities that two of its neighbours, both numbers, refute: 3 + 2 = 4, \sqrt{2} \approx 1.7. Not one that
  * begins with a name: x = 3 + 2 = 4 gives x the value 4, as Math-Verify has it. */

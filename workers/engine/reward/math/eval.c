@@ -2,7 +2,7 @@
  *
  * Rational trees are computed exactly. Residues prove polynomials and rational functions equal or different, and other
  * trees equal. Then balls: those that do not meet prove trees different; those that meet when they are smaller than 2^-400
- * of the value (2^-100 at each of 8 points with free symbols) are taken for equal. */
+ * of the value (2^-100 at each of 8 points with free symbols) count as equal. */
 #include "workers/engine/reward/math/eval.h"
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* extract.c - where the answer stands in a text
+/* extract.c - where the answer is in a text
  *
  * In this order, as Math-Verify with boxes first: the last box (with those close before it), or "final answer is ... I
  * hope" behind it; what follows "final answer" or "answer"; the whole text when it is mathematics and no more; the last
@@ -32,7 +32,7 @@ static bool starts_case(const char *p, const char *end, const char *what)
     return (size_t)(end - p) >= n && strncasecmp(p, what, n) == 0;
 }
 
-/* A percent mark behind an answer: where it ends, or p itself. */
+/* A percent mark after an answer: where it ends, or p itself. */
 static const char *percent_skip(const char *p, const char *end)
 {
     static const char *const marks[] = { "\\%", "%", "percentage", "percent", "pct" };
@@ -95,7 +95,7 @@ static bool gap_joins(const char *from, const char *to, bool same)
     return false;
 }
 
-/* Put spans together with commas between, and a percent mark behind. */
+/* Join spans with commas, and a percent mark after them. */
 static char *join(struct math *m, const struct span *s, int n, bool percent, size_t *len)
 {
     size_t room = 4;
@@ -250,7 +250,7 @@ static const char *joiner_skip(const char *p, const char *end)    // "and", "or"
     return any ? p : NULL;
 }
 
-/* The length of a plain number or expression at p, 0: none. What stands before p must have been looked at. */
+/* The length of a plain number or expression at p, 0: none. The text before p must have been checked already. */
 static size_t number_len(const char *p, const char *end)
 {
     const char *q = p;
@@ -408,7 +408,7 @@ static void candidate_take(struct math *m, const struct candidate *c, struct ext
         found_spans(m, out, &c->s, 1, c->percent);
 }
 
-/* The last place where word stands, in any case. */
+/* The last place where word occurs, in any case. */
 static const char *word_last(const char *text, const char *end, const char *word)
 {
     size_t n = strlen(word);

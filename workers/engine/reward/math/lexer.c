@@ -5,7 +5,7 @@ static bool three_digits(const char *p, const char *end)
     return end - p >= 3 && is_digit(p[0]) && is_digit(p[1]) && is_digit(p[2]) && !(end - p > 3 && is_digit(p[3]));
 }
 
-/* A separator of thousands at q and three digits behind it: where they are; NULL otherwise. */
+/* A separator of thousands at q followed by three digits: where they are; NULL otherwise. */
 static const char *thousands_at(const struct parser *p, const char *q)
 {
     static const char *const sure[] = { "{,}", ",\\!", "{,\\!}", "{, }", "\\,", "\\!", "{\\,}" };
@@ -31,7 +31,7 @@ static void number_lex(struct parser *p, const char *s)
     const char *digits = s;
     size_t len = (size_t)(q - s);
     const char *group = len >= 1 && len <= 3 && *s != '0' ? thousands_at(p, q) : NULL;
-    if (group) {    // read on as long as groups of three follow, all behind the same kind of separator
+    if (group) {    // continue while groups of three follow, all after the same kind of separator
         char *copy = math_take(p->m, (size_t)(p->end - s) + 1);
         if (copy) {
             memcpy(copy, s, len);
@@ -184,7 +184,7 @@ static void rel_token(struct parser *p, enum math_rel rel, const char *behind)
     p->t.end = behind;
 }
 
-/* Does a number or a closed brace stand before s? */
+/* Is there a number or a closed brace before s? */
 static bool after_number(const struct parser *p, const char *s)
 {
     while (s > p->start && (s[-1] == ' ' || s[-1] == '~' || (s[-1] == ',' && s - 1 > p->start && s[-2] == '\\')))
@@ -192,7 +192,7 @@ static bool after_number(const struct parser *p, const char *s)
     return s > p->start && (is_digit(s[-1]) || s[-1] == '}');
 }
 
-/* A new line: a new row, the next answer, or nothing where a chain of equations goes on. */
+/* A new line: a new row, the next answer, or nothing where a chain of equations continues. */
 static void line_token(struct parser *p, const char *behind)
 {
     const char *q = space_skip(behind, p->end);
@@ -205,7 +205,7 @@ static void line_token(struct parser *p, const char *behind)
     p->t.line = !p->in_matrix;
 }
 
-static void command_token(struct parser *p, const char *s)    // s stands on the backslash
+static void command_token(struct parser *p, const char *s)    // s is at the backslash
 {
     struct token *t = &p->t;
     const char *q = s + 1;

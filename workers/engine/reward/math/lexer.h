@@ -1,8 +1,8 @@
 /* lexer.h - an answer's text as tokens, one ahead of the parser
  *
- * A struct parser is the state of one parse, on its caller's stack: where the lexer stands, the next token, and what the
- * parser has gone into, because that changes what characters mean (a comma among digits, a bar in a set, a new line in a
- * matrix). Texts are borrowed for the parse; what must be spelt differently is copied into the scratch of the check. */
+ * A struct parser is the state of one parse, on its caller's stack: where the lexer is, the next token, and what the parser has
+ * entered, because that changes what characters mean (a comma among digits, a bar in a set, a new line in a matrix). Texts are
+ * borrowed for the parse; what must be spelt differently is copied into the scratch of the check. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,11 +29,11 @@ struct token {
     char c;           // T_CHAR; T_REL: enum math_rel
     const char *s;    // T_WORD, T_CMD (without the backslash), T_TEXT; T_NUM: digits
     int32_t len;
-    int32_t scale;     // T_NUM: digits behind the point
+    int32_t scale;     // T_NUM: digits after the point
     int32_t repeat;    // T_NUM: of these, how many repeat
     bool decimal;
     const struct command *cmd;    // NULL: unknown command
-    const char *end;              // behind it in the text
+    const char *end;              // after it in the text
 };
 struct parser {
     struct math *m;
@@ -45,7 +45,7 @@ struct parser {
     char index[MATH_BIND_MAX];    // names of the sums and products around: an i among them is no imaginary unit
     int n_index;
     int abs_depth;    // of |...|
-    bool no_bar;      // in a set's braces: a bar behind an operand is "such that"
+    bool no_bar;      // in a set's braces: a bar after an operand is "such that"
     bool plain, in_matrix;
     bool has_lines;     // a doubled backslash ends one, whatever follows
     bool in_func;       // in a function's argument without parentheses: \sin x(1+y) ends before them
@@ -55,13 +55,13 @@ struct parser {
     int32_t unit_len;
 };
 
-/* Read the token at p->p into p->t. Commands that mean nothing and white space are passed over. */
+/* Read the token at p->p into p->t. Commands without meaning and white space are skipped. */
 void token_next(struct parser *p);
-void token_take(struct parser *p);    // go on behind p->t
-/* The content of the brace group at p (which stands on the brace), and its closing brace. */
+void token_take(struct parser *p);    // continue after p->t
+/* The content of the brace group at p (which is at the brace), and its closing brace. */
 bool group_find(const char *p, const char *end, const char **from, const char **to);
 /* Spell s[0..*len) for the lexer: plain characters for those that stand for them, no environments that only lay out,
- * separate statements on lines of their own. *lines: a doubled backslash ends a line. Returns the text, s itself or in
+ * separate statements on separate lines. *lines: a doubled backslash ends a line. Returns the text, s itself or in
  * the scratch; NULL: no room. */
 const char *text_prepare(struct math *m, const char *s, size_t *len, bool *lines);
 

@@ -159,7 +159,7 @@ static bool is_words(struct span s)
     return longest >= 3;
 }
 
-/* Only letters, \text and the like: what is compared as text before it is taken for a product of symbols. */
+/* Only letters, \text and the like: compared as text before it is read as a product of symbols. */
 static bool only_letters(struct span s)
 {
     for (size_t i = 0; i < s.len; i++)

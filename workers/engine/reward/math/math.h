@@ -20,7 +20,7 @@ struct math_result {
     enum verdict verdict;
     bool pred_parsed;    // false: the prediction is no mathematics we know; it can only be equal by its text
     bool gold_parsed;
-    const char *rule;             // static text: what decided, or why it cannot be told
+    const char *rule;             // static text: what decided, or why it cannot be decided
     char pred[256], gold[256];    // what was compared, cut when longer
 };
 struct math;

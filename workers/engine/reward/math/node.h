@@ -165,7 +165,7 @@ struct math {
         int32_t len;
         int64_t value;
     } bind[MATH_BIND_MAX];    // indices of the sums being evaluated
-    const char *why;          // why something could not be told; static text
+    const char *why;          // why something could not be decided; static text
     char *mem;                // MATH_MEM_BYTES
 };
 
@@ -217,7 +217,7 @@ bool relation_identity(struct math *m, struct node *a);    // says a = a
 struct node *relation_value(struct math *m, struct node *a);
 enum tri math_compare(struct math *m, struct node *gold, struct node *pred, const char **rule);
 
-/* extract.c: where the answer stands in a text; gold: in a gt_answer. */
+/* extract.c: where the answer is in a text; gold: in a gt_answer. */
 struct extracted {
     struct span s;    // one span, or
     char *joined;     // several boxes joined with commas, in the scratch

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "workers/engine/reward/math/node.h"
 
-/* Does the letter stand in a by itself? */
+/* Does the letter occur alone in a? */
 static bool stands_alone(struct math *m, const struct node *a, const struct node *letter)
 {
     if (--m->steps < 0 || !(a->flags & HAS_SYM))

@@ -232,7 +232,7 @@ bool relation_pieces(struct math *m, struct node *a, struct pieces *s, const str
     return true;
 }
 
-/* { x | x > 2 }, { x in S | x > 2 }: what stands before the bar must be the unknown itself. */
+/* { x | x > 2 }, { x in S | x > 2 }: only the unknown itself may be before the bar. */
 static bool builder_pieces(struct math *m, struct node *a, struct pieces *s, int depth)
 {
     struct node *head = a->child[0], *name = head->kind == K_REL && head->len == 1 && head->s[0] == REL_IN ? head->child[0] : head;

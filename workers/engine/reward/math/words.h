@@ -56,4 +56,4 @@ const struct command *math_command_find(const struct math *m, const char *s, siz
 const char *unicode_command(const char *p, const char *end, size_t *len);
 /* The plain characters that stand for the one at p, and its bytes; NULL: none do. */
 const char *unicode_plain(const char *p, const char *end, size_t *len);
-bool unit_word(const char *s, size_t len);    // a unit's name as a word of its own
+bool unit_word(const char *s, size_t len);    // a unit's name as a separate word

@@ -76,7 +76,7 @@ static bool word_in(const char *list, const char *word)
     return false;
 }
 
-/* The number behind a key in a file of lines "key number"; 0: not there. */
+/* The number after a key in a file of lines "key number"; 0: absent. */
 static int64_t count_get(const char *dir, int group, const char *file, const char *key)
 {
     char text[1024];
@@ -270,7 +270,7 @@ void cgroup_set_free(struct cgroup_set *set)
 {
     if (!set)
         return;
-    for (int i = 0; i < FREE_MS / 10 && !folder_remove(set->dir, set->n); i++)    // the kernel tells of it in no other way
+    for (int i = 0; i < FREE_MS / 10 && !folder_remove(set->dir, set->n); i++)    // the kernel reports it in no other way
         usleep(10000);
     close(set->lock);
     free(set);

@@ -1,7 +1,7 @@
 /* filter.h - which system calls a program in the sandbox may make (seccomp)
  *
  * A list of what is allowed: what CPython and the C library need to compute, to read and write files, to start threads
- * and children. All else fails with EPERM, so that a program sees an ordinary error: no sockets but pairs, no
+ * and children. Everything else fails with EPERM, so that a program sees an ordinary error: no sockets except pairs, no
  * namespaces, mounts, tracing, reading of other processes' memory, keys, io_uring, perf, bpf, memory files, System V
  * memory or file locks. Any thread. */
 #pragma once

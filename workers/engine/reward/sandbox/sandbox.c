@@ -1,7 +1,6 @@
-/* How it stands: one bubblewrap a host, with the machine out of sight and a zygote (driver.py) in it that never runs
- * untrusted code; for each completion the zygote clones itself into namespaces of its own. Starting bubblewrap and an
- * interpreter for each completion instead costs about 11 ms of processor time (bubblewrap 0.8, Python 3.11).
- * Invariants:
+/* Structure: one bubblewrap per host, which hides the machine and contains a zygote (driver.py) that never runs untrusted code; for
+ * each completion the zygote clones itself into separate namespaces. Starting bubblewrap and an interpreter for each completion
+ * instead costs about 11 ms of processor time (bubblewrap 0.8, Python 3.11). Invariants:
  *  1. No expected output, and no byte of another completion, is ever inside: a sandbox gets one program, then its
  *     inputs.
  *  2. What comes out is data: the bytes of the output file and a wait status. The program may forge both only in ways
@@ -159,7 +158,7 @@ static void __attribute__((noreturn)) bwrap_exec(char *const *argv, const int fd
     _exit(127);
 }
 
-/* Wait for a packet for at most wait_ms. Returns its length (NUL-terminated in text), 0: the other side has gone, -1:
+/* Wait for a packet for at most wait_ms. Returns its length (NUL-terminated in text), 0: the other side is gone, -1:
  * nothing. pid, unless NULL, is set to the sender's, by its number out here. */
 static ssize_t packet_wait(int fd, char *text, size_t size, int64_t wait_ms, pid_t *pid)
 {
@@ -301,7 +300,7 @@ static struct sandbox *sandbox_start(struct sandbox_host *h, struct error *err)
     c->cmsg_len = CMSG_LEN(sizeof fds);
     memcpy(CMSG_DATA(c), fds, sizeof fds);
     if (h->bwrap == 0 || sendmsg(h->zygote, &msg, MSG_NOSIGNAL) < 0) {
-        error_errno(err, "the sandboxes' interpreter has gone");
+        error_errno(err, "the sandboxes' interpreter is gone");
         goto out;
     }
     s->control = pair[0];
@@ -383,7 +382,7 @@ struct sandbox *sandbox_take(struct sandbox_host *h, struct error *err)
             s = sandbox_start(h, &why);
         for (int i = 0; i < N_SPARE && s; i++)
             if (!h->spare[i])
-                h->spare[i] = sandbox_start(h, &why);    // failing here is told when it is needed
+                h->spare[i] = sandbox_start(h, &why);    // a failure here is reported when it is needed
         if (s && sandbox_ready(s, &why))
             return s;
         sandbox_free(s);
@@ -436,7 +435,7 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
         int64_t left = end - clock_ms();
         ssize_t n = packet_wait(s->control, text, size, MIN(left, TICK_MS), NULL);
         bool gone = n >= 0 && zygote_has_gone(s->host);
-        if (n > 0 && !gone)    // a driver may outlive its program for a moment in which the kernel kills them all, and tell of a crash
+        if (n > 0 && !gone)    // a driver may outlive its program for a moment in which the kernel kills them all, and report a crash
             return CASE_OK;
         enum case_status status = CASE_OK;
         if (n >= 0)

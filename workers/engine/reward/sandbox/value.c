@@ -92,7 +92,7 @@ static void utf8_add(struct buf *b, unsigned c)
     }
 }
 
-/* Behind a backslash. */
+/* After a backslash. */
 static bool escape_read(struct reader *r, struct buf *b)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -221,7 +221,7 @@ static bool pairs_sort(struct reader *r, struct value *v)
     return true;
 }
 
-/* A list or, with keys, an object; r stands on the bracket. */
+/* A list or, with keys, an object; r is at the bracket. */
 static struct value *members_read(struct reader *r, bool dict, int depth)
 {
     struct value *v = value_new(r, dict ? VALUE_DICT : VALUE_LIST);
@@ -329,7 +329,7 @@ struct value *value_read(const char *text, size_t len, struct error *err)
     struct value *v = value_parse(&r, 0);
     space_skip(&r);
     if (v && r.at != r.len) {
-        fail(&r, "something stands behind the value");
+        fail(&r, "something follows the value");
         value_free(v);
         v = NULL;
     }

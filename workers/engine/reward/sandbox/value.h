@@ -24,7 +24,7 @@ struct value {
     struct value **item;    // (n) LIST: members. DICT: (2n) keys and values by turns; keys are STR, in order and all different
     int64_t n;
 };
-/* Read one JSON value (NaN and Infinity too, as Python writes them) with nothing behind it but white space; ERR_DATA
+/* Read one JSON value (NaN and Infinity too, as Python writes them) with nothing after it but white space; ERR_DATA
  * tells the byte. Nested at most 256 deep. Returns it for value_free. */
 struct value *value_read(const char *text, size_t len, struct error *err);
 bool value_equal(const struct value *a, const struct value *b);
