@@ -490,7 +490,7 @@ static void who_may_only_look_is_offered_nothing_else_and_refused_at_once(UNUSED
                 continue;
             s.app.flash[0] = 0;
             press(&s, key_table[i].key[0]);
-            assert_non_null(strstr(s.app.flash, "only looks"));
+            assert_non_null(strstr(s.app.flash, "read-only"));
             assert_string_equal(s.app.dialog.title, "");
             assert_int_equal(s.app.prompt.kind, PROMPT_NONE);
         }
@@ -498,7 +498,7 @@ static void who_may_only_look_is_offered_nothing_else_and_refused_at_once(UNUSED
     for (size_t i = 0; i < ARRAY_SIZE(typed); i++) {
         s.app.flash[0] = 0;
         type(&s, typed[i]);
-        assert_non_null(strstr(s.app.flash, "only looks"));
+        assert_non_null(strstr(s.app.flash, "read-only"));
         assert_string_equal(s.app.dialog.title, "");
     }
     assert_int_equal(s.m->n_command, 0);
