@@ -1,4 +1,4 @@
-/* A library with NVML's names whose answers stand in the file that FAKE_NVML names, read anew at each call: lines "KEY VALUE".
+/* A library with NVML's names whose answers are in the file that FAKE_NVML names, read again at each call: lines "KEY VALUE".
  * Keys: count; gpu.N.WORD for the figures below. A figure that is not there is answered with NVML_ERROR_NOT_SUPPORTED, one that is
  * "lost" with NVML_ERROR_GPU_IS_LOST; "gpu.N.lost 1" answers everything so. gpu.N.process "PID BYTES SM". init "ERROR": what nvmlInit gives. */
 #include <stdbool.h>

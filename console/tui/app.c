@@ -184,7 +184,7 @@ bool app_looks_only(const struct app *a)
 
 static void refuse_to_act(struct app *a, int64_t now_ns)
 {
-    app_flash(a, ROLE_CRIT, now_ns, "refused: this console only looks; the run's owner can change it, without --read-only");
+    app_flash(a, ROLE_CRIT, now_ns, "refused: this console is read-only; only the run's owner can change the run, without --read-only");
 }
 
 static void command_send(struct app *a, const char *line, int64_t now_ns)

@@ -1,6 +1,6 @@
 """tags: limit=600
 
-Every command of an operator, one by one: what it has done when it is answered, what the journal tells of it, and that an id is
+Every command of an operator, one by one: what it has done when it is answered, what the journal says about it, and that an id is
 carried out once. Pausing, stopping and restarting have tests of their own beside these (control_test, kills_test)."""
 import json
 import os

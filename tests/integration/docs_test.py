@@ -58,6 +58,12 @@ class Docs(unittest.TestCase):
                                cwd=ROOT, text=True, capture_output=True)
         self.assertEqual((files.returncode, files.stdout), (1, ""))
 
+    def test_words_that_make_a_reader_stumble_are_not_used(self):
+        words = r"\btells of\b|\b(lives?|made|read|written|opened|begins?|joins?|starts?|dialing|shuffled?|looks?) anew\b"
+        found = subprocess.run(["git", "grep", "-nPi", words, "--", ".", ":!tests/golden", ":!tests/integration/docs_test.py",
+                                ":!workers/controller", ":!workers/engine/trainer"], cwd=ROOT, text=True, capture_output=True)
+        self.assertEqual((found.returncode, found.stdout), (1, ""), "say 'again', 'restarts', 'reports'")
+
     def test_what_is_to_be_short_is_short(self):
         for doc, most in SHORT.items():
             self.assertLessEqual(len(read(doc).splitlines()), most, doc)

@@ -262,7 +262,7 @@ class Nodes(RunCase):
                 done = side.ctl("status", "--json")
                 status = json.loads(done.stdout) if done.returncode == 0 else {}
                 return status if all(status.get(name) for name in names) else None
-            return self.until(run, node, f"{side.dir} tells of {names}", answer)
+            return self.until(run, node, f"{side.dir} reports {names}", answer)
         devices = lambda of: [(d["name"], d["what"], d["figures"]["temp_celsius"]) for d in of["devices"]]
         head = told(run, "devices", "nodes")
         self.assertEqual(devices(head), [("gpu 0", "NVIDIA H100", 64)])

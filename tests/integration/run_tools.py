@@ -113,7 +113,7 @@ class Holds:
 
 
 def written(file):
-    """What a process has written to a file that it was started with. Its place in the file is ours too, so a file opened anew
+    """What a process has written to a file that it was started with. Its place in the file is ours too, so a file opened again
     is read: to seek in this one would make the process write in the midst of what it has written."""
     if file.closed:    # the run has been put away
         return ""

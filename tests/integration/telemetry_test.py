@@ -1,4 +1,4 @@
-"""What a run tells of its GPUs, with a library in NVML's place whose answers this test writes: status, journal, OpenMetrics and
+"""What a run reports about its GPUs, with a library in NVML's place whose answers this test writes: status, journal, OpenMetrics and
 wandb; what is unknown stays unknown, and a device that vanishes is said loudly.
 
 tags: limit=300

@@ -71,7 +71,7 @@ class FakeRun:
         self.db.commit()
 
     def change(self, name, before, value):
-        """A change of a knob, as the controller keeps it and tells of it."""
+        """A change of a knob, as the controller keeps it and reports it."""
         self.changes.append({"step": 1, "rollout_step": 1, "group": len(self.changes), "name": name, "value": value, "before": before})
         self.db.execute("INSERT OR REPLACE INTO value VALUES('changes', ?)", (json.dumps(self.changes).encode(),))
         self.event("command", f"{name} is another one now",

@@ -176,7 +176,7 @@ static bool asked(struct fixture *f, struct peer *p, int64_t limit_ms, int *n_se
     }
 }
 
-/* A connection lost on a busy machine is made anew once a request has passed its limit, so ask more than once. */
+/* A connection lost on a busy machine is made again once a request has passed its limit, so ask more than once. */
 static bool answered(struct fixture *f, struct peer *p, int *n_seen)
 {
     for (int i = 0; i < LONG_MS / ASK_MS; i++)

@@ -293,7 +293,7 @@ static void a_server_hears_again_after_peers_left_while_they_connected(void **st
             net_event_release(&ev);
         }
         if (transport_wait(f->b, &ev, 50)) {
-            answered = !ev.failed;    // reset: the listener has been opened anew meanwhile
+            answered = !ev.failed;    // reset: the listener has been opened again meanwhile
             net_event_release(&ev);
         }
     }
