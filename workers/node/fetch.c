@@ -12,7 +12,7 @@
 
 #define PIECE_LIMIT_MS 20000
 #define AGAIN_MS 200
-#define BEGIN_ANEW_MAX 8    // the file was replaced this often: something is wrong
+#define BEGIN_AGAIN_MAX 8    // the file was replaced this often: something is wrong
 
 struct piece {
     int64_t offset;    // -1: free
@@ -28,7 +28,7 @@ struct fetch {
     int fd;
     int64_t size_bytes, stamp;    // size -1: the first piece has not arrived
     int64_t next, done;           // offset to request next; bytes written
-    int n_anew;
+    int n_again;
     struct piece piece[FETCH_TAGS];
     bool failed, finished;
     struct error err;
@@ -160,7 +160,7 @@ static bool piece_take(struct fetch *f, struct piece *p, const struct mval *root
         return error_set(&f->err, ERR_DATA, "the head's '%s' has %" PRId64 " bytes; at most %" PRId64 " are accepted", f->path, size,
                          f->size_max);
     if (size != f->size_bytes || stamp != f->stamp) {
-        if (++f->n_anew > BEGIN_ANEW_MAX)
+        if (++f->n_again > BEGIN_AGAIN_MAX)
             return error_set(&f->err, ERR_DATA, "the head's '%s' keeps being replaced", f->path);
         begin(f);
         return ftruncate(f->fd, 0) == 0 || error_errno(&f->err, "cannot write '%s'", f->temp);

@@ -13,7 +13,7 @@
 
 struct publication {
     size_t bytes;             // of the device
-    struct outlet *outlet;    // who gives; else NULL
+    struct outlet *outlet;    // of the side that gives; else NULL
     struct inlet *inlet;      // who takes; else NULL
     double took_ms;
 };

@@ -20,8 +20,8 @@ void publication_free(struct publication *p);             // NULL is fine
 size_t publication_bytes(const struct publication *p);    // of the device's memory
 /* Make version, that incarnation made has made (wire.h), available: m's weights as they are. */
 MUST_USE bool publication_share(struct publication *p, const struct model *m, int64_t made, int64_t version, struct error *err);
-/* Fill m's weights with version; who gives has it in a slot. On failure m's weights
- * mean nothing, but for ERR_NOT_FOUND: then they are as they were. */
+/* Fill m's weights with version; the side that gives has it in a slot. On failure m's weights mean nothing, except after
+ * ERR_NOT_FOUND: then they are as they were. */
 MUST_USE bool publication_take(struct publication *p, struct model *m, int64_t made, int64_t version, struct error *err);
 /* The same by a file, and which that is. */
 void weights_file_path(const char *run_dir, int64_t made, int64_t version, char *out, size_t size);

@@ -52,7 +52,7 @@ int eval_ks(int64_t n, int64_t k[EVAL_K_MAX]);
 json_t *eval_tally_json(const struct eval_tally *t);
 
 /* One line of an evaluation file: upstream's fields (prompt, prediction, gold or - of code - test_cases, test_results
- * and test_metadata, parsed, format_valid, ans_valid, response_length, reward) and ours behind them (sample,
+ * and test_metadata, parsed, format_valid, ans_valid, response_length, reward) and then ours (sample,
  * finish_reason, rule, scored). */
 struct eval_record {
     const char *prompt;        // the text the model saw

@@ -17,7 +17,7 @@ struct sampling {
     bool ignore_eos;        // end tokens are sampled like any other and do not end the sample
     int32_t n_stop_token;
     int32_t stop_token[SAMPLING_STOP_TOKENS_MAX];      // end tokens; the one that ends a sample is its last token
-    char stop_string[SAMPLING_STOP_STRING_MAX + 1];    // "": none; ends the sample behind the token that completes it
+    char stop_string[SAMPLING_STOP_STRING_MAX + 1];    // "": none; ends the sample after the token that completes it
 };
 #define SAMPLING_DEFAULT ((struct sampling){ .temperature = 1, .top_p = 1, .max_new_tok = 1024 })
 /* Every field in its bounds, or ERR_USAGE naming the first that is not. */
