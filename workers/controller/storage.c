@@ -11,49 +11,11 @@
 #include <stdlib.h>
 #include "protocol/base/clock.h"
 #include "workers/controller/controller.h"
+#include "workers/controller/groups.h"
 
 #define LOOK_MS 1000
 #define LOG_TOLD_BYTES ((int64_t)32 << 20)    // twice what it is cut at: somebody is in the way; told again at each doubling
 #define LOG_MAX_BYTES ((int64_t)4 << 30)      // tens of thousands of steps
-
-int64_t storage_due(const struct controller *c)
-{
-    return run_is_over(c) ? INT64_MAX : c->storage_ms + LOOK_MS;
-}
-
-void storage_tick(struct controller *c)
-{
-    struct journal_wal wal;
-    struct error err;
-    char text[640];
-    int64_t now = clock_ms();
-    if (now < storage_due(c))
-        return;
-    c->storage_ms = now;
-    bool folds = journal_folds(c->journal, &err);
-    if (!folds && !c->fold_told)
-        event_add(c, "alert", "controller", err.text, "");
-    c->fold_told = !folds;
-    journal_wal_look(c->process.run_dir, c->log_reader_pid, &wal);
-    bool stays = wal.reader_pid && wal.reader_pid == c->log_reader_pid;    // others read for a moment, and are in nobody's way
-    c->log_reader_pid = wal.reader_pid;
-    if (wal.wal_bytes < LOG_TOLD_BYTES) {
-        c->log_told_bytes = 0;
-    } else if (wal.wal_bytes >= LOG_MAX_BYTES) {
-        run_fail(c,
-                 "the journal's log '%.400s/journal.db-wal' has %" PRId64 " MiB and cannot be folded: %s has been reading it all the "
-                 "time; end that, then go on with --resume",
-                 c->process.run_dir, wal.wal_bytes >> 20, wal.reader_pid ? wal.reader : "a process");
-    } else if (stays && wal.wal_bytes >= 2 * c->log_told_bytes) {
-        snprintf(text, sizeof text,
-                 "the journal's log has %" PRId64 " MiB and cannot be folded: %s has been reading it all the time; end that",
-                 wal.wal_bytes >> 20, wal.reader);
-        event_add(c, "alert", "controller", text, "");
-        c->log_told_bytes = wal.wal_bytes;
-    }
-}
-
-/* ---- groups on their way to the disk ---- */
 
 struct storage {
     pthread_t thread;
@@ -66,6 +28,10 @@ struct storage {
     struct controller *c;
     /* the loop's own */
     struct unsynced *first, **last;
+    int64_t looked_ms;     // at the journal's log
+    int64_t told_bytes;    // how long that was when an alert said so; 0: none did
+    bool fold_told;        // that it cannot be folded
+    int reader_pid;        // that read it at the last look; 0: nobody did
 };
 struct unsynced {
     struct unsynced *next;
@@ -74,6 +40,47 @@ struct unsynced {
     struct group_summary sum;
     struct buf message;
 };
+
+/* ---- the journal's log ---- */
+
+int64_t storage_due(const struct controller *c)
+{
+    return run_is_over(c) ? INT64_MAX : c->storage->looked_ms + LOOK_MS;
+}
+
+void storage_tick(struct controller *c)
+{
+    struct journal_wal wal;
+    struct error err;
+    char text[640];
+    int64_t now = clock_ms();
+    if (now < storage_due(c))
+        return;
+    c->storage->looked_ms = now;
+    bool folds = journal_folds(c->journal, &err);
+    if (!folds && !c->storage->fold_told)
+        event_add(c, "alert", "controller", err.text, "");
+    c->storage->fold_told = !folds;
+    journal_wal_look(c->process.run_dir, c->storage->reader_pid, &wal);
+    bool stays = wal.reader_pid && wal.reader_pid == c->storage->reader_pid;    // others read for a moment, and are in nobody's way
+    c->storage->reader_pid = wal.reader_pid;
+    if (wal.wal_bytes < LOG_TOLD_BYTES) {
+        c->storage->told_bytes = 0;
+    } else if (wal.wal_bytes >= LOG_MAX_BYTES) {
+        run_fail(c,
+                 "the journal's log '%.400s/journal.db-wal' has %" PRId64 " MiB and cannot be folded: %s has been reading it all the "
+                 "time; end that, then go on with --resume",
+                 c->process.run_dir, wal.wal_bytes >> 20, wal.reader_pid ? wal.reader : "a process");
+    } else if (stays && wal.wal_bytes >= 2 * c->storage->told_bytes) {
+        snprintf(text, sizeof text,
+                 "the journal's log has %" PRId64 " MiB and cannot be folded: %s has been reading it all the time; end that",
+                 wal.wal_bytes >> 20, wal.reader);
+        event_add(c, "alert", "controller", text, "");
+        c->storage->told_bytes = wal.wal_bytes;
+    }
+}
+
+/* ---- groups on their way to the disk ---- */
 
 static void *sync_run(void *arg)
 {

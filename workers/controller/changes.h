@@ -1,0 +1,47 @@
+/* changes.h - knobs that have been changed while the run goes: what, and from which step on it holds
+ *
+ * A change holds from an optimizer step, from a rollout step, or at once, as its knob says; a step that is under way and items that are
+ * open keep what they were made with. Changes are in the journal, so a resumed run has them. Owned by the controller's loop thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/error.h"
+#include "protocol/run/knobs.h"
+#include "protocol/run/run_config.h"
+
+#define CHANGES_AT_ONCE 64    // of one command
+
+struct controller;
+struct msg_out;
+struct knob_change {
+    int64_t step, rollout_step;    // from when on it holds
+    const struct knob *knob;
+    char value[RUN_TEXT_MAX];
+    char before[RUN_TEXT_MAX];
+    int64_t group;    // changes of one command
+};
+struct changes {
+    struct knob_change *change;    // (n) owned; the last at the end
+    int64_t n, cap, group;
+};
+/* What a command has done, as a person reads it and as its event has it. */
+struct effect {
+    struct buf text;
+    char *detail;    // JSON; of changes {"changes":[{"name","before","value","from"}]}; owned; NULL: there is none
+};
+void effect_release(struct effect *told);
+void changes_release(struct changes *k);
+MUST_USE bool changes_load(struct controller *c, struct error *err);
+
+/* The settings as they hold for optimizer step `step` and rollout step `rollout_step` (INT64_MAX: all changes). */
+void config_at(const struct controller *c, int64_t step, int64_t rollout_step, struct run_config *out);
+/* Those of them that differ from run.yaml, as the map knobs of a task. */
+void knobs_write(const struct controller *c, int64_t step, int64_t rollout_step, struct msg_out *m);
+
+/* Change n knobs together, or none: training knobs from optimizer step next_step on. c->now has them afterwards, and the run's length
+ * and schedule follow. What is not possible is refused as knobs_propose says; a later failure leaves err, too. told: release it. */
+MUST_USE bool changes_make(struct controller *c, const char *const *name, const char *const *value, int n, int64_t next_step,
+                           struct effect *told, struct error *err);
+/* What would undo the last command's changes: their names and the values before, borrowed until the next change. Returns how many. */
+int changes_last(const struct changes *k, const char *name[CHANGES_AT_ONCE], const char *value[CHANGES_AT_ONCE]);

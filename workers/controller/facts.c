@@ -1,0 +1,82 @@
+#include "workers/controller/facts.h"
+#include <stdlib.h>
+#include "workers/controller/controller.h"
+#include "workers/controller/weights.h"
+#include "workers/controller/workers.h"
+
+/* How many more items w may hold, by the settings of the next one's rollout step; 0: none waits for it. */
+static int64_t items_room(const struct controller *c, const struct worker *w)
+{
+    const struct ledger_item *next = ledger_next(c->ledger, w->version);
+    struct run_config *at = next ? malloc(sizeof *at) : NULL;
+    if (!at)
+        return 0;
+    config_at(c, -1, next->rollout_step, at);
+    int64_t most = MIN(at->inference_microbatch_size, c->config.inference_microbatch_size);    // before a resume it may have been more
+    free(at);
+    return MAX(most - w->items, (int64_t)0);
+}
+
+/* Is the next optimizer step to be made now? Its batch must be there, and nobody may need the weights that it changes. */
+static bool step_is_due(const struct controller *c, bool present_shared)
+{
+    const struct ledger_item *one;
+    if (c->state != RUN_RUNNING || c->orders.stop || evals_running(&c->evals) || c->orders.pause == PAUSE_STEP || c->step >= c->max_steps
+        || ledger_batch(c->ledger, c->step, &one, 1) == 0)
+        return false;
+    return present_shared
+           || (!c->config.free_running && (ledger_version_done(c->ledger, c->step) || (!weights_are_shared(c) && weights_own_present(c))));
+}
+
+/* What only a run with a ledger has; what needs a look at the disk is looked up only where a rule can ask for it. */
+static void schedule_gather(const struct controller *c, const struct worker *w, struct facts *f)
+{
+    f->next = ledger_version_issued(c->ledger);
+    f->has_items = ledger_issued(c->ledger, w->version);
+    f->next_is_own = f->next == w->version;
+    if (f->next >= 0 && !f->next_is_own) {
+        f->next_shared = weights_shared_with(c, w, f->next);
+        f->next_coming = f->next_shared || weights_coming(c, w, f->next);
+    } else if (f->next >= 0 && f->undone) {
+        f->next_coming = weights_coming(c, w, f->next);
+    }
+    if (w->consumes || c->config.free_running)
+        f->present_shared = weights_shared(c, c->step);
+    if (w->consumes) {
+        f->step_due = step_is_due(c, f->present_shared);
+        f->present_wanted = weights_are_shared(c) && (c->config.free_running || !ledger_version_done(c->ledger, c->step));
+        f->present_fits = f->first && weights_fit(c, w);
+    }
+    if (w->produces && f->running)
+        f->room = items_room(c, w);
+}
+
+void facts_gather(const struct controller *c, const struct worker *w, struct facts *f)
+{
+    *f = (struct facts){
+        .over = run_is_over(c),
+        .stopping = c->orders.stop || c->state == RUN_STOPPING,
+        .running = c->state == RUN_RUNNING,
+        .pausing = c->orders.pause != PAUSE_NONE,
+        .data_known = c->ledger != NULL,
+        .free_running = c->config.free_running,
+        .overlaps = c->config.n_behind > 0,
+        .trainers_several = c->config.num_trainers > 1,
+        .step_begun = c->config.num_trainers > 1 && rounds_step_begun(c),
+        .save_due = checkpoints_due(&c->checkpoints),
+        .eval_due = evals_due(&c->evals),
+        .produces = w->produces,
+        .consumes = w->consumes,
+        .first = w->rank == 0,
+        .busy = w->busy,
+        .in_step = w->consumes ? trainer_in_step(c, w) : w->step >= 0,
+        .ahead = trainer_is_ahead(c, w),
+        .undone = version_undone(c, w),
+        .has_weights = w->version >= 0,
+        .present = w->version == c->step,
+        .step = c->step,
+        .next = -1,
+    };
+    if (c->ledger)
+        schedule_gather(c, w, f);
+}

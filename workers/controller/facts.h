@@ -1,0 +1,7 @@
+/* facts.h - what the rules of decide.h look at, gathered from the run's state */
+#pragma once
+#include "workers/controller/decide.h"
+
+struct controller;
+struct worker;
+void facts_gather(const struct controller *c, const struct worker *w, struct facts *out);

@@ -1,0 +1,159 @@
+#include "workers/controller/step_metrics.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "protocol/base/clock.h"
+#include "protocol/run/metrics.h"
+#include "workers/controller/controller.h"
+
+static void metric_put(struct step_metrics *s, const char *name, double value)
+{
+    int i = 0;
+    while (i < s->n && strcmp(s->name[i], name) != 0)
+        i++;
+    if (i == (int)ARRAY_SIZE(s->value))
+        return;
+    if (i == s->n) {
+        snprintf(s->name[i], sizeof s->name[i], "%s", name);
+        s->value[i].name = s->name[i];
+        s->n++;
+    }
+    s->value[i].value = value;
+}
+
+/* One of the controller's own. */
+static void metric_own(struct step_metrics *s, enum metric_id id, double value)
+{
+    BUG_IF(metrics[id].by != BY_CONTROLLER, "'%s' is not the controller's to compute", metrics[id].name);
+    metric_put(s, metrics[id].name, value);
+}
+
+/* Of the groups that a batch has seen go by. */
+struct seen {
+    struct group_summary sum;
+    int64_t n, same, filtered;          // groups: all; those whose samples are all worth the same; those that were left out
+    int64_t rollout_step, last_item;    // the newest; -1: there is no group
+};
+
+static struct seen batch_seen(const struct controller *c, int64_t batch)
+{
+    const struct ledger_item *item[BATCH_MAX];
+    struct seen s = { .n = ledger_batch_seen(c->ledger, batch, item, ARRAY_SIZE(item)), .last_item = -1 };
+    for (int64_t k = 0; k < s.n; k++) {
+        const struct group_summary *g = &item[k]->summary;
+        s.sum.n_sample += g->n_sample;
+        s.sum.n_scored += g->n_scored;
+        s.sum.n_truncated += g->n_truncated;
+        s.sum.n_left_out += g->n_left_out;
+        s.sum.n_tok += g->n_tok;
+        s.sum.n_tok_max = MAX(s.sum.n_tok_max, g->n_tok_max);
+        s.sum.reward_sum += g->reward_sum;
+        s.sum.reward_sum2 += g->reward_sum2;
+        s.sum.format_sum += g->format_sum;
+        s.sum.ans_sum += g->ans_sum;
+        s.same += !(g->reward_low < g->reward_high);
+        s.filtered += item[k]->fate == LEDGER_FILTERED;
+        s.rollout_step = MAX(s.rollout_step, item[k]->rollout_step);
+        s.last_item = item[k]->item;
+    }
+    return s;
+}
+
+/* What the ledger knows of the groups that went by since the step before. */
+static void batch_metrics(struct controller *c, int64_t batch)
+{
+    struct step_metrics *s = &c->metrics;
+    struct seen seen = batch_seen(c, batch);
+    const struct group_summary *sum = &seen.sum;
+    struct ledger_counts counts;
+    double groups = seen.n > 0 ? (double)seen.n : NAN, samples = sum->n_sample > 0 ? (double)sum->n_sample : NAN;
+    double scored = sum->n_scored > 0 ? (double)sum->n_scored : NAN, mean = sum->reward_sum / scored;
+    metric_own(s, M_REWARD, mean);
+    metric_own(s, M_REWARD_STD, sqrt(fmax(sum->reward_sum2 / scored - mean * mean, 0)));
+    metric_own(s, M_FORMAT_ACC, sum->format_sum / scored);
+    metric_own(s, M_ANS_ACC, sum->ans_sum / scored);
+    metric_own(s, M_RESPONSE_LENGTH, (double)sum->n_tok / samples);
+    metric_own(s, M_LENGTH_MAX, (double)sum->n_tok_max);
+    metric_own(s, M_TRUNCATED, (double)sum->n_truncated / samples);
+    metric_own(s, M_LEFT_OUT, (double)sum->n_left_out / samples);
+    metric_own(s, M_NO_SPREAD, (double)seen.same / groups);
+    metric_own(s, M_FILTERED, (double)seen.filtered / groups);
+    ledger_counts(c->ledger, 1, &counts);
+    metric_own(s, M_BUFFER_DEPTH, (double)counts.returned);
+    metric_own(s, M_ROLLOUT_STEP, (double)seen.rollout_step);
+    metric_own(s, M_EPISODE, seen.n > 0 ? (double)(seen.last_item / c->n_row) : NAN);
+    metric_own(s, M_TOKENS_TOTAL, (double)c->counts.total.n_tok);
+    metric_own(s, M_SAMPLES_TOTAL, (double)c->counts.total.n_sample);
+}
+
+/* What the groups know of their scoring that came in the step_s seconds since the step before. */
+static void score_metrics(struct controller *c, double step_s)
+{
+    struct step_metrics *s = &c->metrics;
+    metric_own(s, M_SCORE_S, s->scored.wait_s);
+    metric_own(s, M_SCORE_LATENCY_MS, s->scored.n > 0 ? 1000 * s->scored.verify_s / (double)s->scored.n : NAN);
+    metric_own(s, M_SCORE_QUEUE, step_s > 0 ? s->scored.response_s / step_s : NAN);    // Little's law: number = rate x wait
+    metric_own(s, M_SCORE_TIMEOUTS, (double)c->counts.total.n_timeout);
+    metric_own(s, M_SCORE_ERRORS, (double)c->counts.total.n_error);
+}
+
+/* What the trainer has measured; what the ledger knows of all groups, one worker cannot know. */
+static void told_take(struct step_metrics *s, const struct mval *told)
+{
+    s->n = 0;
+    for (int64_t k = 0; k < mval_n(told); k++) {
+        size_t len;
+        char name[96];
+        const char *key = mval_key(told, k, &len);
+        if (!key || len >= sizeof name)
+            continue;
+        memcpy(name, key, len);
+        name[len] = 0;
+        if (!metric_is_controllers(name))
+            metric_put(s, name, mval_f64(mval_at(told, k), NAN));
+    }
+}
+
+void step_metrics_make(struct controller *c, int64_t batch, const struct mval *told)
+{
+    struct step_metrics *s = &c->metrics;
+    double step_s = (double)(clock_ms() - s->step_ms) / 1000;
+    told_take(s, told);
+    batch_metrics(c, batch);
+    metric_own(s, M_STEP_S, step_s);
+    score_metrics(c, step_s);
+    /* the first trainer measured these, and told them when the save was done */
+    metric_put(s, metrics[M_CHECKPOINT_STALL_S].name, c->checkpoints.stall_s);
+    metric_put(s, metrics[M_CHECKPOINT_WRITE_S].name, c->checkpoints.write_s);
+    if (s->host_mem_bytes > 0)
+        metric_own(s, M_HOST_MEM_GIB, s->host_mem_bytes / (1 << 30));
+    s->step_s_mean = s->step_s_mean > 0 ? 0.8 * s->step_s_mean + 0.2 * step_s : step_s;
+    step_metrics_restart(s);
+}
+
+void step_metrics_restart(struct step_metrics *s)
+{
+    s->step_ms = clock_ms();
+    memset(&s->scored, 0, sizeof s->scored);
+}
+
+void step_metrics_group(struct step_metrics *s, const struct group_summary *group)
+{
+    s->scored.wait_s += group->score_s;
+    s->scored.response_s += group->score_s * (double)group->n_sample;
+    s->scored.verify_s += group->verify_s;
+    s->scored.n += group->n_sample;
+}
+
+void step_metrics_host(struct step_metrics *s, double mem_bytes)
+{
+    s->host_mem_bytes = mem_bytes;
+}
+
+void step_metrics_write(const struct step_metrics *s, struct msg_out *m)
+{
+    msg_map(m, "metrics");
+    for (int i = 0; i < s->n; i++)
+        msg_f64(m, s->name[i], s->value[i].value);
+    msg_end(m);
+}

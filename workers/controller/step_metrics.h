@@ -1,0 +1,32 @@
+/* step_metrics.h - the numbers of the last optimizer step, and what is summed up for those of the next
+ *
+ * A trainer measures most of them; what depends on all groups, and the controller's own clock, is computed here. */
+#pragma once
+#include <stdint.h>
+#include "protocol/run/journal.h"
+
+#define STEP_METRICS_MAX 96
+
+struct controller;
+struct group_summary;
+struct mval;
+struct msg_out;
+struct step_metrics {
+    struct journal_metric value[STEP_METRICS_MAX];    // (n) of the last step
+    char name[STEP_METRICS_MAX][96];
+    int n;
+    int64_t step_ms;          // when the last step was done, or the run began or returned
+    double step_s_mean;       // seconds per step; 0: none yet
+    double host_mem_bytes;    // of the run's processes, as last sampled; 0: not yet
+    struct {
+        double wait_s;        // that groups waited for their scores
+        double response_s;    // that responses did
+        double verify_s;      // that verifiers worked
+        int64_t n;            // responses
+    } scored;                 // of the groups that came since the last step
+};
+void step_metrics_restart(struct step_metrics *s);                                       // the time of a step begins now
+void step_metrics_group(struct step_metrics *s, const struct group_summary *group);      // a group has come
+void step_metrics_host(struct step_metrics *s, double mem_bytes);                        // a sample has come
+void step_metrics_make(struct controller *c, int64_t batch, const struct mval *told);    // the step of batch is done
+void step_metrics_write(const struct step_metrics *s, struct msg_out *m);                // the map metrics
