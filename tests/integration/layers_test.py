@@ -108,7 +108,7 @@ class Layers(unittest.TestCase):
             if not f.endswith(".c") or not os.path.exists(os.path.join(ROOT, f)):
                 continue
             with open(os.path.join(ROOT, f), encoding="utf-8") as file:
-                for name in re.findall(r"metric\[(M_\w+)\] = |metric_own\(c, (M_\w+),", file.read()):
+                for name in re.findall(r"metric\[(M_\w+)\] = |metric_own\(s, (M_\w+),", file.read()):
                     by = next((by for place, by in places.items() if f.startswith(place)), f)
                     found.setdefault(name[0] or name[1], []).append(by)
         self.assertEqual(found, {name: [by] for name, by in rows.items()})
