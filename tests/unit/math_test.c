@@ -186,6 +186,38 @@ static void a_gt_answer_in_a_text_is_its_answer_or_cannot_be_told(UNUSED void **
     math_free(m);
 }
 
+static void choices_and_systems_are_read_as_schools_write_them(UNUSED void **state)
+{
+    static const struct {
+        const char *gold, *pred;
+        enum verdict want;
+    } cases[] = {
+        { "120", "{}_{10}C_3", VERDICT_EQUAL },
+        { "120", "{}_{10}C_{3}", VERDICT_EQUAL },
+        { "120", "_{10}C_{3}", VERDICT_EQUAL },
+        { "120", "{}^{10}C_3", VERDICT_EQUAL },
+        { "121", "{}_{10}C_3", VERDICT_DIFFERENT },
+        { "720", "{}_{10}P_3", VERDICT_EQUAL },
+        { "1320", "11\\cdot {}_{10}C_3", VERDICT_EQUAL },
+        { "\\binom{n}{2}", "{}_nC_2", VERDICT_EQUAL },
+        { "\\binom{10}{3}", "x_{10}C_3", VERDICT_DIFFERENT },    // a symbol's index
+        { "x=1, y=2", "\\begin{cases} x=1 \\\\ y=2 \\end{cases}", VERDICT_EQUAL },
+        { "x=1, y=2", "\\begin{cases} x&=1 \\\\ y&=2 \\end{cases}", VERDICT_EQUAL },
+        { "x=1, y=2", "\\begin{cases} x=2 \\\\ y=1 \\end{cases}", VERDICT_DIFFERENT },
+    };
+    struct math *m = scratch(6);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct math_result r = result(m, cases[i].gold, cases[i].pred);
+        if (r.verdict != cases[i].want)
+            fail_msg("'%s' against '%s': %s, rule %s", cases[i].pred, cases[i].gold, name_of(r.verdict), r.rule);
+    }
+    static const char *const pieces[] = { "\\begin{cases} x & x>0 \\\\ 0 & x\\le 0 \\end{cases}",
+                                          "\\begin{cases} y=1 & \\text{if } x=2 \\\\ y=2 & \\text{else} \\end{cases}" };
+    for (size_t i = 0; i < ARRAY_SIZE(pieces); i++)
+        assert_int_not_equal(answer(m, pieces[i], "1"), VERDICT_EQUAL);    // a function by cases is no system
+    math_free(m);
+}
+
 static void what_cannot_be_told_says_why(UNUSED void **state)
 {
     static const struct {
@@ -304,6 +336,7 @@ int main(void)
         cmocka_unit_test(decimals_can_be_made_exact),
         cmocka_unit_test(a_response_is_searched_in_the_stated_order),
         cmocka_unit_test(a_gt_answer_in_a_text_is_its_answer_or_cannot_be_told),
+        cmocka_unit_test(choices_and_systems_are_read_as_schools_write_them),
         cmocka_unit_test(what_cannot_be_told_says_why),
         cmocka_unit_test(an_unreadable_answer_is_different_unless_its_text_matches),
         cmocka_unit_test(hostile_answers_come_back),

@@ -1,4 +1,7 @@
 #include "workers/engine/reward/math/lexer.h"
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
 
 static bool three_digits(const char *p, const char *end)
 {
@@ -468,11 +471,95 @@ static const char *ascii_copy(struct math *m, const char *s, size_t *len)
     return out;
 }
 
+/* An index after _ or ^: a digit, a letter, or a group of them; arg is without braces. Returns what follows it, or NULL. */
+static const char *index_take(const char *p, const char *end, struct span *arg)
+{
+    const char *from = p < end && *p == '{' ? p + 1 : p, *to = from;
+    while (to < end && isalnum((unsigned char)*to) && (from > p || to == from))
+        to++;
+    *arg = (struct span){ from, (size_t)(to - from) };
+    if (to == from || (from > p && (to == end || *to != '}')))
+        return NULL;
+    return to + (from > p);
+}
+
+/* The ways to choose k of n, without or with order, as schools write them: {}_{n}C_{k}, ^{n}P_{k}. Returns what follows, or NULL. Without
+ * the empty group nothing that the index could belong to may stand before it. */
+static const char *choice_take(const char *s, const char *p, const char *end, struct span *n, char *sign, struct span *k)
+{
+    bool empty = starts(p, end, "{}");
+    const char *before = p;
+    while (before > s && before[-1] == ' ')
+        before--;
+    if (!empty && before > s && (isalnum((unsigned char)before[-1]) || strchr("})]|!'", before[-1])))
+        return NULL;
+    p += empty ? 2 : 0;
+    if (p == end || (*p != '_' && *p != '^') || !(p = index_take(p + 1, end, n)))
+        return NULL;
+    p = space_skip(p, end);
+    if (p == end || (*p != 'C' && *p != 'P'))
+        return NULL;
+    *sign = *p;
+    p = space_skip(p + 1, end);
+    return p < end && *p == '_' ? index_take(p + 1, end, k) : NULL;
+}
+
+/* Write them as what the parser knows; NULL: no room. */
+static const char *choices_write(struct math *m, const char *s, size_t *len)
+{
+    const char *end = s + *len;
+    size_t used = 0, room = *len * 8 + 64;    // "_1P_1" becomes "\frac{(1)!}{(1-1)!}"; longer indices grow less
+    char *out = math_take(m, room);
+    if (!out)
+        return NULL;
+    for (const char *p = s, *q; p < end; p = q) {
+        struct span n, k;
+        char sign;
+        q = choice_take(s, p, end, &n, &sign, &k);
+        int a = q ? (int)n.len : 0, b = q ? (int)k.len : 0;
+        if (!q) {
+            out[used++] = *p;
+            q = p + 1;
+        } else if (sign == 'C') {
+            used += (size_t)snprintf(out + used, room - used, "\\binom{%.*s}{%.*s}", a, n.s, b, k.s);
+        } else {
+            used += (size_t)snprintf(out + used, room - used, "\\frac{(%.*s)!}{(%.*s-%.*s)!}", a, n.s, a, n.s, b, k.s);
+        }
+    }
+    *len = used;
+    return out;
+}
+
+static bool line_states(const char *from, const char *to);
+
+/* Does each row of the one \begin{cases} ... \end{cases} state an equation, without a condition? Then it is a system, and they only lay
+ * out; else it is a function by cases. */
+static bool cases_are_system(const char *s, size_t len)
+{
+    const char *from = memmem(s, len, "\\begin{cases}", 13), *end = s + len;
+    const char *to = from ? memmem(from, (size_t)(end - from), "\\end{cases}", 11) : NULL;
+    if (!to || memmem(to + 11, (size_t)(end - to - 11), "{cases}", 7))
+        return false;
+    for (const char *row = from + 13, *stop; row < to; row = stop + 2) {
+        stop = memmem(row, (size_t)(to - row), "\\\\", 2);
+        stop = stop ? stop : to;
+        if (memmem(row, (size_t)(stop - row), "\\text", 5) || memmem(row, (size_t)(stop - row), "if", 2))
+            return false;
+        const char *mark = memchr(row, '&', (size_t)(stop - row));
+        if (mark && *space_skip(mark + 1, stop) != '=')
+            return false;
+        if (space_skip(row, stop) < stop && !line_states(row, stop))
+            return false;
+    }
+    return true;
+}
+
 /* Drop \begin{aligned}, \end{aligned} and the like, which only lay out. */
 static const char *layout_strip(struct math *m, const char *s, size_t *len)
 {
     static const char *const env[] = { "aligned",   "align", "align*",  "gather",      "gathered", "equation",
-                                       "equation*", "split", "gather*", "displaymath", "center" };
+                                       "equation*", "split", "gather*", "displaymath", "center",   "cases" };
+    size_t n_env = ARRAY_SIZE(env) - !cases_are_system(s, *len);    // the last one only then
     char *out = math_take(m, *len + 1);
     size_t n = 0;
     if (!out)
@@ -480,7 +567,7 @@ static const char *layout_strip(struct math *m, const char *s, size_t *len)
     for (size_t i = 0; i < *len;) {
         bool dropped = false;
         size_t skip = starts(s + i, s + *len, "\\begin{") ? 7 : starts(s + i, s + *len, "\\end{") ? 5 : 0;
-        for (size_t k = 0; skip && k < ARRAY_SIZE(env) && !dropped; k++) {
+        for (size_t k = 0; skip && k < n_env && !dropped; k++) {
             size_t el = strlen(env[k]);
             if (*len - i > skip + el && memcmp(s + i + skip, env[k], el) == 0 && s[i + skip + el] == '}') {
                 i += skip + el + 1;
@@ -548,6 +635,9 @@ const char *text_prepare(struct math *m, const char *s, size_t *len, bool *lines
     for (size_t i = 0; i < *len; i++)
         high |= (unsigned char)s[i] >= 0x80;
     if (high && !(s = ascii_copy(m, s, len)))
+        return NULL;
+    bool chosen = memmem(s, *len, "C_", 2) || memmem(s, *len, "P_", 2) || memmem(s, *len, "C _", 3) || memmem(s, *len, "P _", 3);
+    if (chosen && !(s = choices_write(m, s, len)))
         return NULL;
     bool matrix = memmem(s, *len, "matrix", 6) || memmem(s, *len, "{array}", 7);
     *lines = matrix || memmem(s, *len, "\\begin", 6);
