@@ -79,6 +79,10 @@ static bool no_mask(const struct run_config *c)
 {
     return isnan(c->rho_mask[1]);
 }
+static bool temperature_stays(const struct run_config *c)
+{
+    return !(c->temperature_end > 0);
+}
 static bool not_wsd(const struct run_config *c)
 {
     return strcmp(c->lr_schedule, "wsd") != 0;
@@ -133,6 +137,7 @@ static const struct idle_rule {
     { "kl_estimator", no_kl_form, "there is no penalty in the loss: 'kl_coeff' is 0, or 'advantages' batch has it in them, as k3" },
     { "rho_clamp_level", no_clamp, "'rho_clamp' is none" },
     { "rho_mask_level", no_mask, "'rho_mask' is none" },
+    { "temperature_steps", temperature_stays, "'temperature_end' is 0: the temperature stays" },
     { "lr_decay_share", not_wsd, "it is for 'lr_schedule' wsd" },
     { "lr_min_ratio", rate_constant, "'lr_schedule' is constant; the others use it" },
     { "offload_optimizer", on_cpus, "on CPUs the optimizer's state is in host memory anyway; for less memory there is 'recompute_full'" },

@@ -270,6 +270,14 @@ int64_t run_config_micro_tok_max(const struct run_config *c)
     return MAX(run_config_micro_tok(c), c->max_prompt_tokens + c->max_new_tokens);
 }
 
+double run_config_temperature(const struct run_config *c, int64_t rollout_step)
+{
+    if (!(c->temperature_end > 0))
+        return c->temperature;
+    double t = rollout_step < c->temperature_steps ? (double)rollout_step / (double)c->temperature_steps : 1;
+    return t < 1 ? c->temperature + (c->temperature_end - c->temperature) * t : c->temperature_end;
+}
+
 struct batch_filter run_config_filter(const struct run_config *c)
 {
     return (struct batch_filter){ c->filter_range[0], c->filter_range[1], c->filter_no_spread };
@@ -439,7 +447,7 @@ bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row
                          ? c->max_steps
                          : c->num_episodes * p->rollout_steps_per_episode * p->prompts_per_rollout_step / p->prompts_per_train_batch;
     p->max_age_steps = c->free_running ? c->max_staleness : (c->n_behind + 1) * p->k - 1;
-    p->on_policy = c->n_behind == 0 && p->k == 1 && !c->free_running;
+    p->on_policy = c->n_behind == 0 && p->k == 1 && !c->free_running && c->update_epochs * c->update_minibatches == 1;
     return true;
 }
 

@@ -62,7 +62,9 @@ struct run_config {
     /* sampling */
     int64_t num_generations;
     double temperature, top_p, min_p;
-    int64_t top_k;    // 0: off
+    double temperature_end;       // 0: it stays
+    int64_t temperature_steps;    // rollout steps until then
+    int64_t top_k;                // 0: off
     int64_t max_new_tokens;
     char system_prompt[RUN_TEXT_MAX];    // "" : the reward type's
     bool ignore_eos;                     // force full-length responses (profiling)
@@ -76,6 +78,7 @@ struct run_config {
     int64_t loss_constant;    // tokens; 0: max_new_tokens
     double beta;              // KL coefficient
     char kl_estimator[16];
+    int64_t update_epochs, update_minibatches;    // an optimizer step is so many updates
     char old_logprobs[16];
     double rho_clamp[2], rho_mask[2];    // NAN: off
     char rho_clamp_level[16], rho_mask_level[16];
@@ -148,6 +151,8 @@ MUST_USE bool run_config_finish(struct run_config *c, struct buf *notes, struct 
 int64_t run_config_micro_tok(const struct run_config *c);
 /* Tokens that one forward and backward pass has memory for: the same, or one longest sample when that is more. */
 int64_t run_config_micro_tok_max(const struct run_config *c);
+/* Sampling temperature of a rollout step (from 0): from temperature to temperature_end in equal parts, over temperature_steps. */
+double run_config_temperature(const struct run_config *c, int64_t rollout_step);
 /* The groups that count. */
 struct batch_filter run_config_filter(const struct run_config *c);
 /* The struct as YAML, every setting, absolute paths: the run directory's run.yaml. */

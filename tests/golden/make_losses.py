@@ -5,7 +5,7 @@ samples (sums over sequences, autograd; nothing is derived by hand).
     python3 -m venv V; V/bin/pip install torch transformers safetensors; V/bin/python tests/golden/make_losses.py
 
 The file holds the rollouts of STEPS optimizer steps on models/qwen2-tied (their log-probs are the first model's with noise, so later
-steps are off-policy), and for each case of CASES its losses and gradient norms, loss.NAME and norm.NAME (STEPS each).
+steps are off-policy), and for each case of CASES its losses and gradient norms, loss.NAME and norm.NAME (STEPS each; means where a step is several updates).
 tests/unit/trainer_test.c has the same cases as settings.
 """
 import os
@@ -87,6 +87,7 @@ CASES = {
     "icepop": dict(current=True, clamp=("token", 0.0, 2.0), mask=("token", 0.8, 1.25)),
     "mask-sequence": dict(mask=("sequence", 0.5, 2.0)),
     "mask-geometric": dict(mask=("geometric", 0.9, 1.1)),
+    "updates": dict(updates=(2, 2)),    # epochs, mini-batches
     "mask-tv": dict(mask=("tv", 0.0, 0.15)),
 }
 
@@ -164,13 +165,19 @@ def main():
         model, ref = load(), load()
         opt = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
         t["loss." + name], t["norm." + name] = [], []
+        n_epoch, n_mini = case.get("updates", (1, 1))
         for groups in batches:
-            opt.zero_grad()
-            loss = loss_of(case, model, ref, groups)
-            loss.backward()
-            t["norm." + name].append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
-            t["loss." + name].append(float(loss))
-            opt.step()
+            norms, losses = [], []
+            for u in range(n_epoch * n_mini):
+                m, n = u % n_mini, len(groups)
+                opt.zero_grad()
+                loss = loss_of(case, model, ref, groups[n * m // n_mini:n * (m + 1) // n_mini])
+                loss.backward()
+                norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+                losses.append(float(loss))
+                opt.step()
+            t["norm." + name].append(sum(norms) / len(norms))
+            t["loss." + name].append(sum(losses) / len(losses))
     save_file({k: torch.tensor(v, dtype=torch.float32) for k, v in t.items()}, os.path.join(HERE, "rl", "losses.safetensors"))
 
 

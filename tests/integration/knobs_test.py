@@ -276,6 +276,12 @@ class Effects(RunCase):
                 self.assertEqual(max(self.series(run, metric, max(first - 3, 1), min(3, first - 1))), 0)
                 self.assertGreater(max(self.series(run, metric, first, 4)), 0)
 
+    def test_the_temperature_is_annealed_and_each_sample_trained_at_its_own(self):
+        run = self.start(temperature=1.25, temperature_end=0.25, temperature_steps=4)
+        self.assertEqual(self.series(run, "rollout/temperature", 1, 6), [1.25, 1, 0.75, 0.5, 0.25, 0.25])
+        # log-probs at another temperature than the sampler's would differ
+        self.assertEqual(max(self.series(run, "train/sampler_trainer_diff", 1, 6)), 0)
+
     @proves("filter_no_spread")
     def test_groups_without_spread_are_filtered_when_asked(self):
         run = self.start(num_generations=2, max_new_tokens=2)    # so short that two are often worth the same

@@ -291,6 +291,20 @@ static void presets_are_their_origins(UNUSED void **state)
     buf_release(&notes);
 }
 
+static void the_temperature_goes_to_its_end_and_stays(UNUSED void **state)
+{
+    static const double want[] = { 1.2, 1.0, 0.8, 0.6, 0.4, 0.4, 0.4 };
+    struct run_config c;
+    run_config_init(&c);
+    c.temperature = 1.2;
+    assert_true(run_config_temperature(&c, 0) == 1.2 && run_config_temperature(&c, 1000) == 1.2);
+    c.temperature_end = 0.4;
+    c.temperature_steps = 4;
+    for (int k = 0; k < (int)ARRAY_SIZE(want); k++)
+        assert_true(fabs(run_config_temperature(&c, k) - want[k]) < 1e-15);
+    assert_true(run_config_temperature(&c, 4) == 0.4);    // to the bit
+}
+
 static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UNUSED void **state)
 {
     static const struct {
@@ -420,6 +434,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "kl_estimator", "k2", { { "kl_coeff", "0.1" } } },
         { "rho_clamp_level", "sequence", { { "rho_clamp", "[0, 2]" } } },
         { "rho_mask_level", "tv", { { "rho_mask", "[0, 2]" } } },
+        { "temperature_steps", "7", { { "temperature_end", "0.5" } } },
         { "lr_decay_share", "0.5", { { "lr_schedule", "wsd" } } },
         { "lr_min_ratio", "0.5", { { "lr_schedule", "cosine" } } },
         { "offload_optimizer", "true", { { "devices", "cuda:0" } } },
@@ -502,6 +517,7 @@ int main(void)
         cmocka_unit_test(a_run_file_is_read_to_its_end_or_refused_with_the_line),
         cmocka_unit_test(a_runs_name_is_one_line_and_a_folders_name),
         cmocka_unit_test(presets_are_their_origins),
+        cmocka_unit_test(the_temperature_goes_to_its_end_and_stays),
         cmocka_unit_test(the_dapo_preset_fills_what_nobody_set),
         cmocka_unit_test(sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped),
         cmocka_unit_test(a_plan_counts_steps_and_ages_as_the_design_says),

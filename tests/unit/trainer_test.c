@@ -202,6 +202,7 @@ static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
         { "icepop", { { "rho_clamp", "[0, 2]" }, { "rho_mask", "[0.8, 1.25]" } } },
         { "mask-sequence", { { "rho_mask", "[0.5, 2]" }, { "rho_mask_level", "sequence" } } },
         { "mask-geometric", { { "rho_mask", "[0.9, 1.1]" }, { "rho_mask_level", "geometric" } } },
+        { "updates", { { "update_epochs", "2" }, { "update_minibatches", "2" } } },
         { "mask-tv", { { "rho_mask", "[0, 0.15]" }, { "rho_mask_level", "tv" } } },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -307,6 +308,7 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         f[r].h.mask_truncated = true;     // some samples are only in the batch's moments
         if (algo == ALGO_GSPO) {          // whose form looks at whole samples, as corrections do
             f[r].h.old = OLD_CURRENT;
+            f[r].h.n_epoch = f[r].h.n_mini = 2;
             f[r].h.rho_clamp = (struct rho_rule){ 0, 1.2, RHO_TOKEN };
             f[r].h.rho_mask = (struct rho_rule){ 0.8, 1.2, RHO_GEOMETRIC };
         }

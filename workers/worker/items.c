@@ -143,7 +143,7 @@ bool items_run(struct engine *e, struct task *t, struct report *r, struct error 
     pthread_mutex_lock(&e->lock);
     e->look.items_max = t->config.inference_microbatch_size;
     pthread_mutex_unlock(&e->lock);
-    sampling_make(e, &t->config, t->config.temperature, &s);
+    sampling_make(e, &t->config, run_config_temperature(&t->config, t->rollout_step), &s);
     if (t->version >= 0 && t->version != e->version)
         return error_set(err, ERR_INTERNAL, "items want version %" PRId64 ", the sampler has %" PRId64, t->version, e->version);
     for (int64_t i = 0; i < t->n_item; i++) {

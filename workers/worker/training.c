@@ -74,7 +74,7 @@ static bool step_taken(struct engine *e, const struct task *t, struct error *err
 
 static void worker_metrics_make(const struct engine *e, const struct task *t, double *metric)
 {
-    metric[M_TEMPERATURE] = t->config.temperature;
+    metric[M_TEMPERATURE] = run_config_temperature(&t->config, t->n_group > 0 ? t->group[t->n_group - 1]->rollout_step : 0);
     metric[M_GENERATE_S] = e->work.generate_s;
     metric[M_ROLLOUT_TOK_PER_S] = e->work.generate_s > 0 ? (double)e->work.n_tok / e->work.generate_s : NAN;
     metric[M_IDLE_S] = e->work.idle_s;

@@ -36,6 +36,8 @@ void trainer_hyper_of(struct trainer_hyper *h, const struct run_config *c, int64
         .kl = (enum kl_form)choice("kl_estimator", c->kl_estimator),
         .rho_clamp = rho_rule(c->rho_clamp, "rho_clamp_level", c->rho_clamp_level),
         .rho_mask = rho_rule(c->rho_mask, "rho_mask_level", c->rho_mask_level),
+        .n_epoch = c->update_epochs,
+        .n_mini = c->update_minibatches,
         .lr = schedule_lr(&s, c->learning_rate, step),
         .weight_decay = c->weight_decay,
         .max_norm = c->max_norm,

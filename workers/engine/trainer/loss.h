@@ -43,7 +43,7 @@ enum ratio_level {     // 'ratio_level'
 };
 enum old_logprobs {    // 'old_logprobs': what the ratio compares with
     OLD_SAMPLED,       // the log-probs recorded when the sample was drawn
-    OLD_CURRENT,       // those of the weights at the beginning of the optimizer step: the ratio is 1, and rho alone corrects
+    OLD_CURRENT,       // those of the weights at the beginning of the update: the ratio is 1, and rho alone corrects
 };
 /* What rho is, with d_t = log-prob at the beginning of the step - when sampled. */
 enum rho_level {
@@ -69,6 +69,7 @@ struct trainer_hyper {
     enum clip_form clip;
     enum kl_form kl;
     struct rho_rule rho_clamp, rho_mask;
+    int64_t n_epoch, n_mini;       // a step's updates: so often over its batch, each time in so many parts; 0: 1
     double lr;                     // of this step, after the schedule (schedule.h)
     double weight_decay;           // decoupled; on every tensor, as ColossalAI's HybridAdam
     double max_norm;               // global L2 clip; 0: no clip

@@ -414,16 +414,41 @@ static bool weights_compare(struct ranks *r, struct error *err)
     return true;
 }
 
-static bool step_make(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
-                      struct trainer_sums *sum, double *grad_norm, struct error *err)
+/* One update from these groups: a gradient of theirs alone, and new weights. */
+static bool update_make(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
+                        struct trainer_sums *sum, double *grad_norm, struct error *err)
 {
     for (int i = 0; i < r->n_here; i++)
         if (!trainer_begin(r->here[i].t, groups, n_group, h, err))
             return false;
-    if (!gradient_make(r, h, sum, err))
-        return false;
-    if (!(r->n_rank == 1 ? trainer_apply(r->here[0].t, h, grad_norm, err) : weights_make(r, h, grad_norm, err)))
-        return false;
+    return gradient_make(r, h, sum, err)
+           && (r->n_rank == 1 ? trainer_apply(r->here[0].t, h, grad_norm, err) : weights_make(r, h, grad_norm, err));
+}
+
+/* All updates of a step: n_epoch times over the batch, each time in n_mini parts of whole groups in their order, as even as they can be; no
+ * group is left over (PPO, arXiv 1707.06347, algorithm 1). Counts are summed over the updates, loss and norm are their mean. */
+static bool step_make(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
+                      struct trainer_sums *sum, double *grad_norm, struct error *err)
+{
+    int64_t version = trainer_version(r->here[0].t), n_mini = MAX(MIN(h->n_mini, n_group), (int64_t)1),
+            n_epoch = MAX(h->n_epoch, (int64_t)1);
+    *sum = (struct trainer_sums){ 0 };
+    *grad_norm = 0;
+    for (int64_t u = 0; u < n_epoch * n_mini; u++) {
+        int64_t m = u % n_mini, from = n_group * m / n_mini, to = n_group * (m + 1) / n_mini;
+        struct trainer_sums part = { 0 };
+        double norm = 0;
+        for (int i = 0; i < r->n_here; i++)
+            trainer_update_set(r->here[i].t, version, u);
+        if (!update_make(r, groups + from, to - from, h, &part, &norm, err))
+            return false;
+        trainer_sums_merge(sum, &part);
+        *grad_norm += norm / (double)(n_epoch * n_mini);
+    }
+    sum->loss /= (double)(n_epoch * n_mini);
+    sum->n_skipped /= (double)n_epoch;
+    for (int i = 0; i < r->n_here; i++)
+        trainer_update_set(r->here[i].t, version + 1, 0);
     return weights_compare(r, err);
 }
 

@@ -326,7 +326,7 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
             s->loss += (double)mb->loss[k];
         s->ratio += r;
         s->ratio_max = fmax(s->ratio_max, r);
-        if (it->g->weight_version == t->version)
+        if (it->g->weight_version == t->version && t->update == 0)
             s->logp_diff_max = fmax(s->logp_diff_max, fabs(d));
         s->n_clip_high += side > 0;
         s->n_clip_low += side < 0;
@@ -370,7 +370,7 @@ static bool micro_run(struct trainer *t, const struct trainer_hyper *h, struct t
     };
     TRY(model_forward_train(t->run, &b, err));
     for (int64_t q = 0; q < mb->n_seq; q++)
-        stale = stale || it[q]->g->weight_version != t->version;
+        stale = stale || it[q]->g->weight_version != t->version || t->update > 0;
     bool skip = h->skip_threshold > 0 && stale;    // ratios of fresh samples are 1
     if (skip || loss_needs_logp(h))
         TRY(model_head(t->run, &loss, err));

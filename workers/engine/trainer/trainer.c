@@ -111,7 +111,13 @@ int64_t trainer_version(const struct trainer *t)
 
 void trainer_version_set(struct trainer *t, int64_t version)
 {
+    trainer_update_set(t, version, 0);
+}
+
+void trainer_update_set(struct trainer *t, int64_t version, int64_t update)
+{
     t->version = version;
+    t->update = update;
 }
 
 struct device *trainer_device(const struct trainer *t)

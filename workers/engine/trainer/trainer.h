@@ -87,6 +87,8 @@ void trainer_free(struct trainer *t);
 struct model *trainer_model(const struct trainer *t);
 int64_t trainer_version(const struct trainer *t);    // optimizer steps done
 void trainer_version_set(struct trainer *t, int64_t version);
+/* The next update is number `update` (from 0) of the step that makes version + 1. */
+void trainer_update_set(struct trainer *t, int64_t version, int64_t update);
 
 /* All of one step on one rank; metric (METRIC_N; NULL: not wanted) as trainer_metrics_make, with M_GRAD_NORM
  * and M_TRAIN_TOK_PER_S. On failure the weights are unchanged. */

@@ -25,6 +25,7 @@ struct trainer {
     struct device *dev;
     struct model_run *run;
     int64_t n_flat, version, adam_step;
+    int64_t update;            // updates of the present step that have been made: with one, no sample is of the present weights
     struct trainer_parts p;    // its arrays are one piece of memory, piece_mem; of one rank, shards are whole pieces
     int64_t *piece_mem;
     float *grad;             // device: (n_flat), or with zero_stage 2 (n_slot, slot_n)
