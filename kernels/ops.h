@@ -246,7 +246,7 @@ struct linear_bwd_x {
     int64_t n, ldx, lddy;      // row distance of dx and of dy; 0: dense
     bool accumulate;
 };
-/* dw += dy^T x; dbias += sum of dy over rows. */
+/* dw += dy^T x, or dw = dy^T x with `set`; dbias += sum of dy over rows. */
 struct linear_bwd_w {
     float *dw;                            // (n_out, n_in) +=, dense
     float *dbias;                         // (n_out) +=, or NULL
@@ -254,6 +254,7 @@ struct linear_bwd_w {
     const void *x;                        // (n, n_in) dtype
     int64_t n, n_out, n_in, lddy, ldx;    // row distances; 0: dense
     enum dtype dtype;
+    bool set;
 };
 
 /* Heads of one projection row are [q: n_q heads | k: n_kv | v: n_kv], each hd wide. */

@@ -248,8 +248,8 @@ static int late_find(struct exchange *x, int *which)
     return -1;
 }
 
-/* Carry on, and when nothing goes on wait for a moment. */
-static bool wait_on(struct exchange *x, struct collective_wait *w, struct error *err)
+/* Carry on, and when nothing goes on wait for a moment. It counts as waiting once the device has done all that it was given. */
+static bool wait_some(struct exchange *x, struct collective_wait *w, struct error *err)
 {
     bool moved;
     int which = 0, late = late_find(x, &which);
@@ -264,6 +264,15 @@ static bool wait_on(struct exchange *x, struct collective_wait *w, struct error 
         return collective_wait(x->f.c, w, late, which, seen, WAIT_MS, err);
     nanosleep(&(struct timespec){ .tv_nsec = POLL_NS }, NULL);
     return collective_wait(x->f.c, w, late, which, seen, 0, err);
+}
+
+static bool wait_on(struct exchange *x, struct collective_wait *w, struct error *err)
+{
+    bool idle = x->ready == x->given;
+    int64_t began = clock_ns();
+    bool ok = wait_some(x, w, err);
+    x->stats.wait_ns += idle ? clock_ns() - began : 0;
+    return ok;
 }
 
 bool exchange_poll(struct exchange *x, struct error *err)
@@ -292,17 +301,13 @@ bool exchange_begin(struct exchange *x, int64_t n_micro, struct error *err)
 float *exchange_slot(struct exchange *x, int piece, struct error *err)
 {
     struct collective_wait w = { 0 };
-    int64_t began = 0;
     bool ok = true;
     if (x->apart)
         return x->f.slot + x->f.slot_at[piece];
     BUG_IF(x->given >= x->total || piece_of(x, x->given) != piece, "piece %d is given out of turn", piece);
-    while (ok && x->given - x->n_mark >= MIN(x->pushed, x->taken)) {
-        began = began ? began : clock_ns();
+    while (ok && x->given - x->n_mark >= MIN(x->pushed, x->taken))
         ok = wait_on(x, &w, err);
-    }
     collective_wait_end(x->f.c, &w);
-    x->stats.wait_ns += began ? clock_ns() - began : 0;
     return ok ? slot_of(x, x->given) : NULL;
 }
 
@@ -338,14 +343,12 @@ bool exchange_round_end(struct exchange *x, struct error *err)
 bool exchange_end(struct exchange *x, struct error *err)
 {
     struct collective_wait w = { 0 };
-    int64_t began = clock_ns();
     bool ok = true;
     if (x->apart)
         return true;
     while (ok && (x->taken < x->total || x->pushed < x->given))
         ok = wait_on(x, &w, err);
     collective_wait_end(x->f.c, &w);
-    x->stats.wait_ns += clock_ns() - began;
     if (!ok)
         return false;
     x->base = x->given = x->ready = x->pushing = x->pushed = x->total;    // who had nothing to give in the last round has passed it too

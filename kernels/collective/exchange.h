@@ -65,7 +65,7 @@ MUST_USE bool exchange_sent(struct exchange *x, struct error *err);
 
 /* Of the step so far. */
 struct exchange_stats {
-    int64_t wait_ns;       // the caller waited for places, sums or what was sent
+    int64_t wait_ns;       // the caller waited for places, sums or what was sent, while the device had nothing left to do
     int64_t sent_bytes;    // to other ranks
 };
 struct exchange_stats exchange_stats(const struct exchange *x);

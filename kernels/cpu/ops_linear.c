@@ -259,6 +259,8 @@ static void wgrad_piece(void *arg, int64_t piece, int thread)
 bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct error *err)
 {
     struct cpu_device *cpu = cpu_of(dev);
+    if (a->set)
+        memset(a->dw, 0, (size_t)(a->n_out * a->n_in) * sizeof *a->dw);
     if (a->n == 0)
         return true;
     struct wgrad_job job = { .path = cpu->path, .a = a, .lddy = a->lddy ? a->lddy : a->n_out, .ldx = a->ldx ? a->ldx : a->n_in };

@@ -692,7 +692,7 @@ extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w 
     struct cuda_device *cu = cuda_of(dev);
     int64_t ldx = a->ldx ? a->ldx : a->n_in, lddy = a->lddy ? a->lddy : a->n_out;
     if (a->n == 0)
-        return true;
+        return !a->set || cuda_ok(cudaMemsetAsync(a->dw, 0, (size_t)(a->n_out * a->n_in) * 4, cu->stream), "linear_bwd_w", err);
     if (a->dbias && !cuda_rows_sum(cu, a->dbias, a->dy, a->dtype, lddy, a->n, a->n_out, err))
         return false;
     if (a->dtype == DT_F32 || a->n_out % 8 || a->n_in % 8 || ldx % 8 || lddy % 8) {
@@ -710,7 +710,7 @@ extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w 
                            .m = a->n_out,
                            .n = a->n_in,
                            .k = a->n,
-                           .accumulate = true };
+                           .accumulate = !a->set };
         return plain_run(cu, &p, "linear_bwd_w", err);
     }
     struct lt_call call = { .kind = PRODUCT_BWD_W,
@@ -725,7 +725,7 @@ extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w 
                             .x2 = a->dy,
                             .ldx = ldx,
                             .ldy = lddy,
-                            .accumulate = true };
+                            .accumulate = !a->set };
     return bwd_run(cu, &call, "linear_bwd_w", err);
 }
 

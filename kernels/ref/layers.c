@@ -119,7 +119,7 @@ bool linear_bwd_w_ref(UNUSED struct device *dev, const struct linear_bwd_w *a, U
             double sum = 0;
             for (int64_t i = 0; i < a->n; i++)
                 sum += elem_get(a->dy, i * lddy + o, a->dtype) * elem_get(a->x, i * ldx + k, a->dtype);
-            a->dw[o * a->n_in + k] += (float)sum;
+            a->dw[o * a->n_in + k] = (a->set ? 0 : a->dw[o * a->n_in + k]) + (float)sum;
         }
         double sum = 0;
         for (int64_t i = 0; a->dbias && i < a->n; i++)

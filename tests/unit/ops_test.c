@@ -648,6 +648,13 @@ static bool linear_bwd_w_adds(struct run *r, const struct adds_size *s, void *y,
     return OP(r->dev, &r->err, linear_bwd_w, .dw = y, .dbias = y2, .dy = values(r, s->n * s->n_out), .x = values(r, s->n * s->n_in),
               .n = s->n, .n_out = s->n_out, .n_in = s->n_in, .dtype = r->dtype);
 }
+/* The same set in place of what is there: NAN. */
+static bool linear_bwd_w_sets(struct run *r, const struct adds_size *s, void *y, void *y2)
+{
+    return OP(r->dev, &r->err, mem_fill, .y = y, .size_bytes = (size_t)(s->n_out * s->n_in) * 4, .byte = 0xff)
+           && OP(r->dev, &r->err, linear_bwd_w, .dw = y, .dbias = y2, .dy = values(r, s->n * s->n_out), .x = values(r, s->n * s->n_in),
+                 .n = s->n, .n_out = s->n_out, .n_in = s->n_in, .dtype = r->dtype, .set = true);
+}
 static bool linear_bwd_x_adds(struct run *r, const struct adds_size *s, void *y, UNUSED void *y2)
 {
     return OP(r->dev, &r->err, linear_bwd_x, .dx = y, .dy = values(r, s->n * s->n_out), .w = weight_of(r, s->n_out, s->n_in), .n = s->n,
@@ -672,14 +679,16 @@ static const struct {
     const char *what;
     adds_fn *fn;
     enum adds_y y, y2;
-    bool heads;    // n_out is a head's size, n_in the number of query heads
-    bool f32;      // in bf16 y is not a gradient of weights, and axpy has nothing to say about it
+    bool heads;        // n_out is a head's size, n_in the number of query heads
+    bool f32;          // in bf16 y is not a gradient of weights, and axpy has nothing to say about it
+    adds_fn *apart;    // another call that gives the sum alone; NULL: fn, on zeros
 } adders[] = {
-    { "embed_bwd", embed_bwd_adds, Y_TABLE, Y_NONE, false, false },
-    { "rmsnorm_bwd", rmsnorm_bwd_adds, Y_OUT, Y_NONE, false, false },
-    { "linear_bwd_w", linear_bwd_w_adds, Y_TABLE, Y_OUT, false, false },
-    { "linear_bwd_x", linear_bwd_x_adds, Y_ROWS, Y_NONE, false, true },
-    { "rope_bwd", rope_bwd_adds, Y_OUT, Y_OUT, true, false },
+    { "embed_bwd", embed_bwd_adds, Y_TABLE, Y_NONE, false, false, NULL },
+    { "rmsnorm_bwd", rmsnorm_bwd_adds, Y_OUT, Y_NONE, false, false, NULL },
+    { "linear_bwd_w", linear_bwd_w_adds, Y_TABLE, Y_OUT, false, false, NULL },
+    { "linear_bwd_w, set", linear_bwd_w_adds, Y_TABLE, Y_OUT, false, false, linear_bwd_w_sets },
+    { "linear_bwd_x", linear_bwd_x_adds, Y_ROWS, Y_NONE, false, true, NULL },
+    { "rope_bwd", rope_bwd_adds, Y_OUT, Y_OUT, true, false, NULL },
 };
 static int64_t adds_count(enum adds_y y, const struct adds_size *s)
 {
@@ -707,7 +716,8 @@ static bool adds_once(struct device *dev, size_t a, const struct adds_size *s, e
     uint64_t inputs = r.rng;
     for (int k = 0; k < 2; k++) {
         r.rng = inputs;
-        if (!adders[a].fn(&r, s, k ? apart[0] : once[0], k ? apart[1] : once[1]))
+        adds_fn *fn = k && adders[a].apart ? adders[a].apart : adders[a].fn;
+        if (!fn(&r, s, k ? apart[0] : once[0], k ? apart[1] : once[1]))
             fail_msg("%s: %s", adders[a].what, r.err.text);
     }
     for (int k = 0; k < 2 && n[k]; k++) {

@@ -165,11 +165,11 @@ MUST_USE bool model_head(struct model_run *r, const struct token_loss *loss, str
 /* Where a backward pass adds the gradient (device; fp32). */
 struct model_grad {
     float *flat;    // (model_n_flat) all of it; NULL: it is asked for piece by piece, from the last to the first
-    float *(*piece_begin)(void *ctx, int p, struct error *err);    // memory for piece p; NULL: see err
+    float *(*piece_begin)(void *ctx, int p, struct error *err);    // memory for piece p, whatever it holds; NULL: see err
     bool (*piece_end)(void *ctx, int p, struct error *err);        // all of it has been asked of the device
     void *ctx;
 };
-/* Head, loss gradient and the whole backward pass; adds to the gradient: each element's own sum begins at 0 and is added once, so that
+/* Head, loss gradient and the whole backward pass; adds to the flat gradient, or sets the pieces: each element's own sum begins at 0 and is added once, so that
  * micro-batches run one after the other into one gradient leave the bits of micro-batches that are run apart and added up in the
  * same order. */
 MUST_USE bool model_backward(struct model_run *r, const struct token_loss *loss, const struct model_grad *grad, struct error *err);

@@ -589,6 +589,7 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
 
 /* Where the gradient of the piece goes that is being made. */
 struct place {
+    bool set;     // it holds anything, and is set; else it is added to
     float *at;    // of the flat order's element `first`
     int64_t first;
     int piece;
@@ -602,6 +603,7 @@ static bool place_begin(const struct model *m, const struct model_grad *g, int p
 {
     model_piece(m, piece, &out->first);
     out->piece = piece;
+    out->set = !g->flat;
     out->at = g->flat ? g->flat + out->first : g->piece_begin(g->ctx, piece, err);
     return out->at != NULL;
 }
@@ -611,11 +613,30 @@ static bool place_end(const struct model_grad *g, const struct place *p, struct 
     return g->flat || g->piece_end(g->ctx, p->piece, err);
 }
 
+/* What the backward pass adds to in a place that is set: cleared, from one element of the flat order to another. */
+static bool place_clear(const struct model *m, const struct place *p, int64_t from, int64_t to, struct error *err)
+{
+    return !p->set || from == to || OP(m->dev, err, mem_fill, .y = place_of(p, from), .size_bytes = (size_t)(to - from) * 4);
+}
+
+/* Of a layer: all but its matrices. */
+static bool layer_clear(const struct model *m, const struct place *p, int64_t l, struct error *err)
+{
+    const struct layer_at *at = &m->at[l];
+    int64_t d = m->c.d_model, q = m->c.n_head * m->c.d_head, kv = m->c.n_kv_head * m->c.d_head, first, n = model_piece(m, p->piece, &first);
+    return place_clear(m, p, first, at->qkv, err) && place_clear(m, p, at->qkv + (q + 2 * kv) * d, at->o, err)
+           && place_clear(m, p, at->o + d * q, at->gate_up, err) && place_clear(m, p, at->gate_up + 2 * m->c.d_ff * d, at->down, err)
+           && place_clear(m, p, at->down + d * m->c.d_ff, first + n, err);
+}
+
 /* Add what dhead holds to the gradient of the head's weight. */
 static bool dhead_add(struct model_run *r, const struct place *grad, struct error *err)
 {
     const struct model *m = r->m;
-    return OP(m->dev, err, axpy, .y = place_of(grad, m->head_at), .x = r->dhead, .n = m->c.vocab * m->c.d_model, .scale = 1);
+    int64_t n = m->c.vocab * m->c.d_model;
+    if (grad->set)
+        return mem_copy(m->dev, place_of(grad, m->head_at), r->dhead, (size_t)n * 4, COPY_D2D, err);
+    return OP(m->dev, err, axpy, .y = place_of(grad, m->head_at), .x = r->dhead, .n = n, .scale = 1);
 }
 
 /* The head's part of the backward pass: gradient by the last norm's output into dh, by the head's weight into grad; of a tied
@@ -630,6 +651,7 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
     size_t e = dtype_size(m->dtype);
     bool tied = m->head_at == m->embed_at, parts = tied || n_head > r->head_max;
     TRY(tied || place_begin(m, g, model_n_piece(m) - 1, &grad, err));
+    TRY(tied || place_clear(m, &grad, n_head == 0 ? m->head_at : m->head_at + vocab * d, m->n_flat, err));
     if (parts)
         TRY(OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)(vocab * d) * 4));
     TRY(OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * e));
@@ -646,7 +668,7 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
         }
         TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = m->head, .n = n));
         TRY(OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : place_of(&grad, m->head_at), .dy = r->dlogits, .x = r->hrow, .n = n,
-               .n_out = vocab, .n_in = d, .dtype = m->dtype));
+               .n_out = vocab, .n_in = d, .dtype = m->dtype, .set = !parts && grad.set));
         TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok, .d = d,
                .dtype = m->dtype));
     }
@@ -667,13 +689,14 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
     int64_t n = r->n_tok, d = m->c.d_model, f = m->c.d_ff;
     enum dtype t = m->dtype;
     TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->down), .dy = r->dres, .x = r->act, .n = n, .n_out = d, .n_in = f, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->down), .dy = r->dres, .x = r->act, .n = n, .n_out = d, .n_in = f, .dtype = t,
+           .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dact, .dy = r->dres, .w = w->down, .n = n));
     TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d, .eps = (float)m->c.rms_eps,
            .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->gate_up), .dy = a->gu, .x = r->h, .n = n, .n_out = 2 * f, .n_in = d,
-           .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->gate_up), .dy = a->gu, .x = r->h, .n = n, .n_out = 2 * f, .n_in = d, .dtype = t,
+           .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = a->gu, .w = w->gate_up, .n = n));
     TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(grad, at->ln2), .dy = r->dh, .dadd = r->dres, .x = a->res2,
            .w = model_at(m, at->ln2), .rstd = a->rstd2, .n = n, .d = d, .dtype = t));
@@ -693,7 +716,8 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     int64_t n = r->n_tok, d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
     enum dtype t = m->dtype;
     float eps = (float)m->c.rms_eps;
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->o), .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q, .dtype = t));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->o), .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q, .dtype = t,
+           .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dao, .dy = r->dres, .w = w->o, .n = n));
     TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
            .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
@@ -704,7 +728,7 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
            .dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = eps, .dtype = t));
     TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->qkv), .dbias = at->qkv_bias == AT_NONE ? NULL : place_of(grad, at->qkv_bias),
-           .dy = r->dqkv, .x = r->h, .n = n, .n_out = qkv, .n_in = d, .dtype = t));
+           .dy = r->dqkv, .x = r->h, .n = n, .n_out = qkv, .n_in = d, .dtype = t, .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = r->dqkv, .w = w->qkv, .n = n));
     TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(grad, at->ln1), .dy = r->dh, .dadd = r->dres, .x = a->res1,
            .w = model_at(m, at->ln1), .rstd = a->rstd1, .n = n, .d = d, .dtype = t));
@@ -749,19 +773,20 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
         if (up[i].src)
             TRY(head_upload(r, up[i].dst, up[i].src, n_head, err));
     TRY(head_bwd(r, loss, n_head, grad, err));
-    TRY(place_begin(m, grad, (int)m->c.n_layer, &to, err));
+    TRY(place_begin(m, grad, (int)m->c.n_layer, &to, err) && layer_clear(m, &to, m->c.n_layer - 1, err));
     TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(&to, m->norm_at), .dy = r->dh, .x = r->resf,
            .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .dtype = m->dtype));
     for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
         if (r->lim.recompute_block)
             TRY(block_again(r, &r->layer[l], l, err));
-        TRY(l == m->c.n_layer - 1 || place_begin(m, grad, 1 + (int)l, &to, err));
+        TRY(l == m->c.n_layer - 1 || (place_begin(m, grad, 1 + (int)l, &to, err) && layer_clear(m, &to, l, err)));
         TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
         TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
         TRY(place_end(grad, &to, err) && idle(r, err));
     }
     bool tied = m->head_at == m->embed_at;
-    TRY(place_begin(m, grad, 0, &to, err));
+    int64_t first, n = model_piece(m, 0, &first);
+    TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
     TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = r->dres, .row = r->token, .n = r->n_tok,
            .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
     TRY(!tied || dhead_add(r, &to, err));

@@ -45,14 +45,14 @@ static struct ranks *ranks_alloc(struct error *err)
 }
 
 /* ---- the gradient's way to the ranks that add it up */
-/* Where this rank's gradient of a piece goes, cleared. */
+/* Where this rank's gradient of a piece goes. */
 static float *piece_begin(void *ctx, int p, struct error *err)
 {
     struct rank *k = ctx;
     struct trainer_parts parts = trainer_parts(k->t);
-    float *to = k->r->x ? exchange_slot(k->r->x, p, err)
-                        : parts.grad + (parts.n_slot ? k->n_given % parts.n_slot * parts.slot_n : parts.piece_at[p]);
-    return to && OP(trainer_device(k->t), err, mem_fill, .y = to, .size_bytes = (size_t)parts.piece_n[p] * 4) ? to : NULL;
+    if (k->r->x)
+        return exchange_slot(k->r->x, p, err);
+    return parts.grad + (parts.n_slot ? k->n_given % parts.n_slot * parts.slot_n : parts.piece_at[p]);
 }
 
 /* The ranks that are here run one after the other, in rank order: each adds what it has made to the owners' shards. */
