@@ -4,9 +4,9 @@
 Needs the PyPI package tokenizers (0.23 was used); nothing is downloaded. The text they are trained on is found on the machine:
 English prose from Rust's HTML documentation when it is there, else Python's own sources.
 
-  make_tokenizers.py train DIR [--vocab N]     tokenizers qwen2 llama3 gpt2 smollm and odd into DIR/NAME.json
+  make_tokenizers.py train DIR [--vocab N]     the tokenizers of KINDS into DIR/NAME.json
   make_tokenizers.py compare DIR [--n N]       N random and tricky strings a tokenizer through both; lists differences
-  make_tokenizers.py fixture                   tests/golden/tokenizer/: five small tokenizers with cases (kept in git)
+  make_tokenizers.py fixture                   tests/golden/tokenizer/: nine small tokenizers with cases (kept in git)
   make_tokenizers.py normal                    characters the library normalises otherwise than Unicode 14 does (unicode.c)
   make_tokenizers.py bench DIR                 MB/s of processor time: tokenizers, tiktoken and rollcall in one run, on DIR/corpus.txt
 """
@@ -76,6 +76,16 @@ KINDS = {
          byte_level()]),
         added=[special("word", single_word=True, special=False), special("ﬁn", normalized=True, special=False),
                special("[X]", lstrip=True, rstrip=True)]),
+    "words": dict(normalizer=normalizers.Sequence([normalizers.NFC(), normalizers.NFKC()]), pre=lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), byte_level()]), added=[special("<|end|>")]),
+    "marks": dict(normalizer=None, pre=lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation("merged_with_previous"), byte_level()]), added=[special("<|end|>")]),
+    "marks2": dict(normalizer=normalizers.Sequence([normalizers.NFKC(), normalizers.NFD()]), pre=lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Punctuation("contiguous"), byte_level(use_regex=True)]), added=[special("<|end|>")]),
+    "classes": dict(normalizer=None, pre=lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(r"\b"), "isolated"), pre_tokenizers.Split(Regex(r"[\p{L}&&[^\p{Lu}aeiou]]+"), "isolated"),
+         pre_tokenizers.Split(Regex(r"[0-4[x-z\p{Nl}]]|[^\w&&[^_\s]]"), "merged_with_next"), pre_tokenizers.Split(Regex(r"\B[A-C]"), "isolated"),
+         byte_level()]), added=[special("<|end|>")]),
 }
 
 

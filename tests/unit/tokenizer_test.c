@@ -13,7 +13,7 @@
 #include "workers/engine/text/pretok.h"
 #include "workers/engine/text/tokenizer.h"
 
-static const char *const kinds[] = { "qwen2", "llama3", "gpt2", "smollm", "odd" };
+static const char *const kinds[] = { "qwen2", "llama3", "gpt2", "smollm", "odd", "words", "marks", "marks2", "classes" };
 
 static struct tokenizer *fixture_load(const char *kind)
 {

@@ -3,14 +3,18 @@
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
+#include "workers/engine/text/regex_spell.h"
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
 enum stage_kind {
-    STAGE_NEXT,      // a matcher by hand that covers every character
-    STAGE_REGEX,     // PCRE2, with what happens to matches in behavior
-    STAGE_DIGITS,    // numbers apart, one by one or in runs
+    STAGE_NEXT,           // a matcher by hand that covers every character
+    STAGE_REGEX,          // PCRE2, with what happens to matches in behavior
+    STAGE_DIGITS,         // numbers apart, one by one or in runs
+    STAGE_PUNCTUATION,    // each character of punctuation is a match
+    STAGE_SPACES,         // each White_Space is
+    STAGE_WORDS,          // each run of \w, and each run of neither \w nor White_Space, is
 };
 enum behavior {
     ISOLATED,
@@ -191,62 +195,6 @@ static const struct {
 
 /* ---- any other pattern ---- */
 
-/* What Oniguruma (the engine the files are written for) means by a class, in PCRE2's syntax, for use inside brackets.
- */
-static const struct {
-    char letter;
-    const char *in_class;
-} escapes[] = {
-    { 's', "\\p{White_Space}" }, { 'd', "\\p{Nd}" }, { 'w', "\\p{L}\\p{M}\\p{Nd}\\p{Pc}" }, { 'S', "\\P{White_Space}" }, { 'D', "\\P{Nd}" },
-};
-
-/* Spell a pattern for PCRE2. Refuses what the two engines read differently. */
-static bool pattern_translate(const char *pattern, struct buf *out, struct error *err)
-{
-    int in_class = 0;
-    for (const char *p = pattern; *p; p++) {
-        if (*p == '[') {
-            if (in_class && p[1] != ':')
-                return error_set(err, ERR_UNSUPPORTED, "a class within a class in the pattern '%.300s'", pattern);
-            in_class = 1;
-            buf_char(out, *p);
-            if (p[1] == '^')
-                buf_char(out, *++p);
-            continue;
-        }
-        if (in_class && p[0] == '&' && p[1] == '&')
-            return error_set(err, ERR_UNSUPPORTED, "an intersection of classes in the pattern '%.300s'", pattern);
-        if (*p == ']')
-            in_class = 0;
-        if (!in_class && *p == '}' && p[1] == '+')
-            return error_set(err, ERR_UNSUPPORTED, "'}+' in the pattern '%.300s', which engines read differently", pattern);
-        if (*p != '\\') {
-            buf_char(out, *p);
-            continue;
-        }
-        p++;
-        size_t i = 0;
-        while (i < ARRAY_SIZE(escapes) && escapes[i].letter != *p)
-            i++;
-        if (i < ARRAY_SIZE(escapes)) {
-            buf_fmt(out, in_class ? "%s" : "[%s]", escapes[i].in_class);
-        } else if (*p == 'W' && !in_class) {
-            buf_str(out, "[^\\p{L}\\p{M}\\p{Nd}\\p{Pc}]");
-        } else if (*p
-                   && (strchr("rntfvpPx", *p)
-                       || (*p > 0x20 && *p < 0x7F && !strchr("0123456789", *p) && !((*p | 0x20) >= 'a' && (*p | 0x20) <= 'z')))) {
-            bool named = (*p == 'p' || *p == 'P' || *p == 'x') && p[1] == '{';
-            buf_char(out, '\\');
-            buf_char(out, *p);
-            while (named && p[1] && *p != '}')
-                buf_char(out, *++p);
-        } else {
-            return error_set(err, ERR_UNSUPPORTED, "the escape '\\%c' in the pattern '%.300s' is not supported", *p ? *p : ' ', pattern);
-        }
-    }
-    return !out->failed || error_set(err, ERR_NO_MEMORY, "no memory for a pattern");
-}
-
 static bool regex_compile(struct pretok_stage *st, const char *pattern, bool literal, struct error *err)
 {
     struct buf spelt = { .max = 1 << 16 };
@@ -313,7 +261,8 @@ static bool pattern_add(struct pretok *p, const char *pattern, bool literal, enu
     return regex_compile(st, pattern, literal, err);
 }
 
-static bool split_read(struct pretok *p, const json_t *spec, bool use_pcre2, struct error *err)
+/* A member "behavior", by default fallback. */
+static bool behavior_read(const json_t *spec, const char *fallback, enum behavior *out, struct error *err)
 {
     static const char *const names[] = {
         [ISOLATED] = "Isolated",
@@ -322,16 +271,24 @@ static bool split_read(struct pretok *p, const json_t *spec, bool use_pcre2, str
         [MERGED_WITH_NEXT] = "MergedWithNext",
         [CONTIGUOUS] = "Contiguous",
     };
-    const json_t *pattern = json_object_get(spec, "pattern");
     const char *behavior = json_string_value(json_object_get(spec, "behavior"));
+    behavior = behavior ? behavior : fallback;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (strcmp(behavior, names[i]) == 0)
+            return *out = (enum behavior)i, true;
+    return error_set(err, ERR_UNSUPPORTED, "the behavior '%s' in pre_tokenizer is not known", behavior);
+}
+
+static bool split_read(struct pretok *p, const json_t *spec, bool use_pcre2, struct error *err)
+{
+    const json_t *pattern = json_object_get(spec, "pattern");
+    enum behavior behavior;
     const char *regex = json_string_value(json_object_get(pattern, "Regex"));
     const char *text = json_string_value(json_object_get(pattern, "String"));
     if ((!regex && !text) || (text && !text[0]))
         return error_set(err, ERR_DATA, "a Split in pre_tokenizer has no pattern");
-    for (size_t i = 0; behavior && i < ARRAY_SIZE(names); i++)
-        if (strcmp(behavior, names[i]) == 0)
-            return pattern_add(p, regex ? regex : text, !regex, (enum behavior)i, flag_get(spec, "invert", false), use_pcre2, err);
-    return error_set(err, ERR_UNSUPPORTED, "the behavior '%s' of a Split in pre_tokenizer is not known", behavior ? behavior : "");
+    return behavior_read(spec, "", &behavior, err)
+           && pattern_add(p, regex ? regex : text, !regex, behavior, flag_get(spec, "invert", false), use_pcre2, err);
 }
 
 /* Read one pre_tokenizer, or the members of a Sequence. byte_level: whether a ByteLevel has been seen, which must be
@@ -353,6 +310,17 @@ static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *by
     }
     if (strcmp(type, "Split") == 0)
         return split_read(p, spec, use_pcre2, err);
+    if (strcmp(type, "Punctuation") == 0 || strcmp(type, "Whitespace") == 0 || strcmp(type, "WhitespaceSplit") == 0) {
+        struct pretok_stage *st = stage_add(p, err);
+        if (!st)
+            return false;
+        *st = (struct pretok_stage){ .kind = type[0] == 'P' ? STAGE_PUNCTUATION
+                                             : type[10]     ? STAGE_SPACES
+                                                            : STAGE_WORDS,
+                                     .behavior = REMOVED,
+                                     .invert = strcmp(type, "Whitespace") == 0 };
+        return type[0] != 'P' || behavior_read(spec, "Isolated", &st->behavior, err);
+    }
     if (strcmp(type, "Digits") == 0) {
         struct pretok_stage *st = stage_add(p, err);
         if (!st)
@@ -454,6 +422,34 @@ static bool regex_next(const struct walk *w, const struct pretok_stage *st, cons
     return false;
 }
 
+/* The same for matches that classes of characters make. */
+static bool class_next(const struct walk *w, const struct pretok_stage *st, const uint8_t *text, size_t len, size_t *at, struct span *out)
+{
+    const struct unicode *u = w->p->unicode;
+    const unsigned wanted = st->kind == STAGE_PUNCTUATION ? CHAR_PUNCTUATION : CHAR_SPACE;
+    const uint8_t *p = text + *at, *end = text + len;
+    int n;
+    for (; p < end; p += n) {
+        unsigned c = class_at(u, p, &n);
+        if (st->kind != STAGE_WORDS && c & wanted)
+            break;
+        if (st->kind == STAGE_WORDS && !(c & CHAR_SPACE)) {
+            const uint8_t *from = p;
+            unsigned word = c & CHAR_WORD;
+            for (p += n; p < end && (class_at(u, p, &n) & CHAR_WORD) == word && !(class_at(u, p, &n) & CHAR_SPACE);)
+                p += n;
+            *out = (struct span){ (size_t)(from - text), (size_t)(p - text), true };
+            *at = out->to;
+            return true;
+        }
+    }
+    if (p >= end)
+        return false;
+    *out = (struct span){ (size_t)(p - text), (size_t)(p - text) + (size_t)n, true };
+    *at = out->to;
+    return true;
+}
+
 /* Join matches to their neighbours as the behavior says; spans are in order and cover the text. Returns how many
  * remain. */
 static size_t spans_join(struct span *span, size_t n, enum behavior behavior)
@@ -486,16 +482,16 @@ static size_t spans_join(struct span *span, size_t n, enum behavior behavior)
     return out;
 }
 
-static bool regex_walk(const struct walk *w, int stage, const uint8_t *text, size_t len)
+static bool match_walk(const struct walk *w, int stage, const uint8_t *text, size_t len)
 {
     const struct pretok_stage *st = &w->p->stage[stage];
     size_t at = 0, done = 0;
     struct span m;
     bool failed = false, joins = st->behavior > REMOVED;
     struct buf spans = BUF_INIT;    // own to the call: a later stage may need the same
-    bool ok = regex_ready(w->s, w->err);
+    bool is_regex = st->kind == STAGE_REGEX, ok = !is_regex || regex_ready(w->s, w->err);
     while (ok) {
-        bool found = regex_next(w, st, text, len, &at, &m, &failed);
+        bool found = is_regex ? regex_next(w, st, text, len, &at, &m, &failed) : class_next(w, st, text, len, &at, &m);
         if (failed) {
             ok = false;
             break;
@@ -557,10 +553,10 @@ static bool stage_walk(const struct walk *w, int stage, const uint8_t *text, siz
     if (stage == w->p->n_stage)
         return w->take(w->arg, text, len);
     const struct pretok_stage *st = &w->p->stage[stage];
-    if (st->kind == STAGE_REGEX)
-        return regex_walk(w, stage, text, len);
     if (st->kind == STAGE_DIGITS)
         return digits_walk(w, stage, text, len);
+    if (st->kind != STAGE_NEXT)
+        return match_walk(w, stage, text, len);
     for (const uint8_t *p = text, *end = text + len; p < end;) {
         size_t n = st->next(w->p->unicode, p, end);
         if (!stage_walk(w, stage + 1, p, n))

@@ -281,9 +281,16 @@ static bool normalizer_read(struct load *l, const json_t *spec, int depth, struc
         json_array_foreach(list, i, one) if (!normalizer_read(l, one, depth + 1, err)) return false;
         return true;
     }
-    for (i = 0; type && l->t->form == FORM_NONE && i < ARRAY_SIZE(forms); i++)
-        if (strcmp(type, forms[i].type) == 0)
-            return l->t->form = forms[i].form, true;
+    // one after the other they are one: K when any is, composed or not as the last one says (UAX 15, section 1.1)
+    for (i = 0; type && i < ARRAY_SIZE(forms); i++)
+        if (strcmp(type, forms[i].type) == 0) {
+            bool was_k = l->t->form == FORM_NFKC || l->t->form == FORM_NFKD;
+            l->t->form = !was_k                      ? forms[i].form
+                         : forms[i].form == FORM_NFC ? FORM_NFKC
+                         : forms[i].form == FORM_NFD ? FORM_NFKD
+                                                     : forms[i].form;
+            return true;
+        }
     return error_set(err, ERR_UNSUPPORTED, "%s: the normalizer '%s' is not supported", l->name, type ? type : "without a type");
 }
 

@@ -11,13 +11,14 @@
 #include "protocol/base/utf8.h"
 
 enum char_class {
-    CHAR_LETTER = 1,         // \p{L}
-    CHAR_NUMBER = 2,         // \p{N}: Nd, Nl, No
-    CHAR_SPACE = 4,          // White_Space, which is what \s means in tokenizer files (not U+200B, not U+001C..1F)
-    CHAR_NEWLINE = 8,        // CR or LF; also CHAR_SPACE
-    CHAR_WORD = 16,          // \w of Rust's regex crate: Alphabetic, marks, decimal numbers, connectors, joiners
-    CHAR_NFC_STABLE = 32,    // a starter that NFC leaves alone whatever surrounds it
-    CHAR_UNKNOWN = 64,       // normalisation takes it for a plain starter: it came after Unicode 9 (see unicode.c)
+    CHAR_LETTER = 1,           // \p{L}
+    CHAR_NUMBER = 2,           // \p{N}: Nd, Nl, No
+    CHAR_SPACE = 4,            // White_Space, which is what \s means in tokenizer files (not U+200B, not U+001C..1F)
+    CHAR_NEWLINE = 8,          // CR or LF; also CHAR_SPACE
+    CHAR_WORD = 16,            // \w of Rust's regex crate: Alphabetic, marks, decimal numbers, connectors, joiners
+    CHAR_NFC_STABLE = 32,      // a starter that NFC leaves alone whatever surrounds it
+    CHAR_PUNCTUATION = 128,    // ASCII's, and P* as the library knows it (see unicode.c)
+    CHAR_UNKNOWN = 64,         // normalisation takes it for a plain starter: it came after Unicode 9 (see unicode.c)
 };
 struct unicode {
     uint16_t block_of[0x1100];    // (cp >> 8) -> block
