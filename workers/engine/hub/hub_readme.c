@@ -89,6 +89,7 @@ bool readme_read(struct readme *r, const char *text, size_t len, const char *sho
     const char *from = len > 4 && strncmp(text, "---", 3) == 0 ? memchr(text, '\n', len) : NULL;
     const char *to = from ? memmem(from, len - (size_t)(from - text), "\n---", 4) : NULL;
     struct fy_parse_cfg cfg = { .flags = (FYPCF_DEFAULT_DOC & ~FYPCF_RESOLVE_DOCUMENT) | FYPCF_QUIET };
+    struct fy_diag_cfg diag_cfg;
     char path[300];
     void *it = NULL;
     if (!to || !memmem(from, (size_t)(to - from), "\nconfigs:", 9))
@@ -96,15 +97,24 @@ bool readme_read(struct readme *r, const char *text, size_t len, const char *sho
     snprintf(path, sizeof path, "%.200s: README.md", shown);
     if (!utf8_check(from, (size_t)(to - from), path, err))    // libfyaml loses text after what is not UTF-8
         return false;
+    fy_diag_cfg_default(&diag_cfg);
+    diag_cfg.fp = NULL;
+    struct fy_diag *diag = cfg.diag = fy_diag_create(&diag_cfg);
+    if (!diag)
+        return error_set(err, ERR_NO_MEMORY, "no memory to read %s", path);
+    fy_diag_set_collect_errors(diag, true);    // instead of printing them
     struct fy_document *doc = fy_document_build_from_string(&cfg, from, (size_t)(to - from));
-    if (!doc)
+    if (!doc) {
+        fy_diag_destroy(diag);
         return error_set(err, ERR_DATA, "the front matter of %s is not YAML", path);
+    }
     struct fy_node *root = fy_document_root(doc);
     struct fy_node *configs = root && fy_node_is_mapping(root) ? fy_node_mapping_lookup_by_string(root, "configs", (size_t)-1) : NULL;
     bool ok = true, is_list = configs && fy_node_is_sequence(configs);
     for (struct fy_node *one; is_list && ok && (one = fy_node_sequence_iterate(configs, &it));)
         ok = fy_node_is_mapping(one) && config_read(r, one);
     fy_document_destroy(doc);
+    fy_diag_destroy(diag);
     return ok || error_set(err, ERR_DATA, "the 'configs' of %s are not of the form that the hub describes, or too many", path);
 }
 
