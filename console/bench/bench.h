@@ -9,6 +9,7 @@ bool bench_decode(int argc, char **argv, struct error *err);
 bool bench_code(int argc, char **argv, struct error *err);
 bool bench_learn(int argc, char **argv, struct error *err);
 bool bench_tokenize(int argc, char **argv, struct error *err);
+bool bench_data(int argc, char **argv, struct error *err);
 bool bench_verify(int argc, char **argv, struct error *err);
 bool bench_attention(int argc, char **argv, struct error *err);
 bool bench_train(int argc, char **argv, struct error *err);

@@ -22,6 +22,7 @@ static const struct {
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },
     { "code", bench_code, "programs per second in the sandbox" },
     { "tokenize", bench_tokenize, "megabytes of text per second, into tokens and back" },
+    { "data", bench_data, "rows per second of a data set, and the memory it takes" },
     { "verify", bench_verify, "compare mathematical answers, against Math-Verify" },
 };
 

@@ -204,10 +204,14 @@ static bool reward_open(struct eval *e, struct error *err)
 static bool eval_cmd(int argc, char **argv, struct error *err)
 {
     struct eval e = { .tool = TOOL_MODEL_DEFAULT, .sampling = SAMPLING_OPTIONS_DEFAULT, .reward_type = "boxed", .n = 1 };
+    struct dataset_columns columns = { NULL };
     // clang-format off
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&e.tool),
-        {"dataset", "d", CLI_STR, &e.dataset, "FILE", "lines of {\"messages\":...,\"gt_answer\":...}"},
+        {"dataset", "d", CLI_STR, &e.dataset, "NAME", "a file (JSON lines, a JSON array, CSV, Parquet), a folder, a pattern, or ORG/NAME[:CONFIG][:SPLIT] of the hub"},
+        {"prompt-column", NULL, CLI_STR, &columns.prompt, "NAME", "take the prompt from this column; without it the layout is recognised"},
+        {"answer-column", NULL, CLI_STR, &columns.answer, "NAME", "take the answer from this column"},
+        {"prompt-template", NULL, CLI_STR, &columns.template, "TEXT", "the prompt's text, with columns in braces"},
         {"reward-type", "rt", CLI_STR, &e.reward_type, "R",
          "boxed (default), think_answer_tags, math, code, program:CMD"},
         {"n", NULL, CLI_I64, &e.n, "N", "samples for each problem (default 1)"},
@@ -241,7 +245,7 @@ static bool eval_cmd(int argc, char **argv, struct error *err)
     if (!sampling_options_check(&e.sampling, err))
         return false;
     TRY(reward_open(&e, err));
-    TRY((e.data = dataset_open(e.dataset, NULL, err)) != NULL);
+    TRY((e.data = dataset_open(e.dataset, &columns, err)) != NULL);
     TRY(tool_model_load(&e.tool, true, err));
     TRY(problems_read(&e, err));
     TRY(eval_tally_init(&e.tally, e.n_problem, e.n, err));
