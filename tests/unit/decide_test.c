@@ -48,9 +48,9 @@ static const struct {
       "nothing can be scheduled before the data are known",
       GIVE_NOTHING },
 
-    { { WAITING(5), SAMPLES, .next_coming = true }, "a sampler without items takes the weights that others wait for", GIVE_NEXT },
+    { { WAITING(5), SAMPLES, .next_coming = true }, "a sampler without items takes the weights that waiting items want", GIVE_NEXT },
     { { WAITING(4), SAMPLES, .next_is_own = true, .has_items = true, .undone = true, .next_coming = true, .room = 2 },
-      "a sampler without items takes the weights that others wait for",
+      "a sampler without items takes the weights that waiting items want",
       GIVE_NEXT },
     { { WAITING(5), SAMPLES }, "there is nothing to do", GIVE_NOTHING },    // they are not shared yet
     { { WAITING(4), SAMPLES, .has_items = true, .next_coming = true, .room = 2 }, "a producer with room samples what waits", GIVE_ITEMS },

@@ -9,11 +9,11 @@
 
 #define TEXT_MAX ((size_t)1 << 16)    // of one command's changes, in words
 
-void effect_release(struct effect *told)
+void effect_release(struct effect *effect)
 {
-    buf_release(&told->text);
-    free(told->detail);
-    told->detail = NULL;
+    buf_release(&effect->text);
+    free(effect->detail);
+    effect->detail = NULL;
 }
 
 void changes_release(struct changes *k)
@@ -190,27 +190,27 @@ static bool changes_note(struct controller *c, const char *const *name, int n, c
     return ok;
 }
 
-bool changes_make(struct controller *c, const char *const *name, const char *const *value, int n, int64_t next_step, struct effect *told,
+bool changes_make(struct controller *c, const char *const *name, const char *const *value, int n, int64_t next_step, struct effect *effect,
                   struct error *err)
 {
     struct run_config *next = malloc(sizeof *next);
     json_t *list = json_array(), *facts = NULL;
     struct run_plan plan;
     bool ok = false;
-    *told = (struct effect){ .text = { .max = TEXT_MAX } };
+    *effect = (struct effect){ .text = { .max = TEXT_MAX } };
     if (!next || !list) {
         error_set(err, ERR_NO_MEMORY, "no memory for settings");
         goto out;
     }
     TRY(knobs_propose(&c->config, &c->now, name, value, n, next, err));
     TRY(c->n_row == 0 || run_plan_make(&plan, next, c->n_row, err));
-    TRY(changes_note(c, name, n, next, next_step, &told->text, list, err));
+    TRY(changes_note(c, name, n, next, next_step, &effect->text, list, err));
     TRY(changes_save(c, err));
     c->now = *next;
     TRY(length_set(c, err));
     TRY(!c->ledger || ledger_advance(c, err));
     facts = json_pack("{s:O}", "changes", list);
-    told->detail = facts ? json_dumps(facts, JSON_COMPACT) : NULL;
+    effect->detail = facts ? json_dumps(facts, JSON_COMPACT) : NULL;
     ok = true;
 out:
     json_decref(facts);

@@ -30,7 +30,7 @@ struct effect {
     struct buf text;
     char *detail;    // JSON; of changes {"changes":[{"name","before","value","from"}]}; owned; NULL: there is none
 };
-void effect_release(struct effect *told);
+void effect_release(struct effect *effect);
 void changes_release(struct changes *k);
 MUST_USE bool changes_load(struct controller *c, struct error *err);
 
@@ -40,8 +40,8 @@ void config_at(const struct controller *c, int64_t step, int64_t rollout_step, s
 void knobs_write(const struct controller *c, int64_t step, int64_t rollout_step, struct msg_out *m);
 
 /* Change n knobs together, or none: training knobs from optimizer step next_step on. c->now has them afterwards, and the run's length
- * and schedule follow. What is not possible is refused as knobs_propose says; a later failure leaves err, too. told: release it. */
+ * and schedule follow. What is not possible is refused as knobs_propose says. effect: the caller releases it, also on failure. */
 MUST_USE bool changes_make(struct controller *c, const char *const *name, const char *const *value, int n, int64_t next_step,
-                           struct effect *told, struct error *err);
+                           struct effect *effect, struct error *err);
 /* What would undo the last command's changes: their names and the values before, borrowed until the next change. Returns how many. */
 int changes_last(const struct changes *k, const char *name[CHANGES_AT_ONCE], const char *value[CHANGES_AT_ONCE]);

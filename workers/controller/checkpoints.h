@@ -28,10 +28,10 @@ MUST_USE bool checkpoints_load(struct checkpoints *k, struct journal *j, struct 
 void checkpoints_want(struct checkpoints *k, int64_t step);
 bool checkpoints_due(const struct checkpoints *k);              // one is wanted, and none is under way
 void checkpoints_begin(struct checkpoints *k, int64_t step);    // the first trainer writes it
-/* It has been written, or could not be (ok); told: what its writer has measured. */
+/* It has been written, or could not be (ok). told: the metrics in its writer's report. */
 MUST_USE bool checkpoints_end(struct checkpoints *k, struct journal *j, int64_t step, bool ok, const struct mval *told, struct error *err);
-void checkpoints_interrupted(struct checkpoints *k);    // its writer is lost: it is wanted again
-void checkpoints_undone(struct checkpoints *k);         // the run returns: it will not come
+void checkpoints_interrupted(struct checkpoints *k);    // its writer died or gave up: it is wanted again
+void checkpoints_undone(struct checkpoints *k);         // the run returns to an earlier step: it will not be finished
 void checkpoints_forgo(struct checkpoints *k);          // none is wanted any more
 bool checkpoints_idle(const struct checkpoints *k);     // none is wanted, none under way
 

@@ -4,13 +4,13 @@
  *
  *   run            run_state.c     the state machine, and when the run ends
  *   open           opening.c       building the state from run directory and journal
- *   answers        answers.c       what is sent once the journal has it; events.c: what is told meanwhile
+ *   answers        answers.c       sent once the journal has what they say; events.c: into the journal and to listeners
  *   orders         orders.c        what operators want; outcomes.c: how their commands ended
  *   changes        changes.c       knobs changed while the run goes; resumed.c: settings given at resume
- *   workers        workers.c       who is there; facts.c, decide.c, give.c: what each gets next; reports.c: what has become of it
+ *   workers        workers.c       which there are; facts.c, decide.c, give.c: what each gets next; reports.c: what they have done
  *   rounds         rounds.c        how several trainers stay together
- *   lineage        lineage.c       who made which step; returning.c: going back to an earlier one
- *   weights        weights.c       who can take which version, from where
+ *   lineage        lineage.c       which incarnation made which step; returning.c: going back to an earlier one
+ *   weights        weights.c       where each version can be had
  *   ledger         ledger.c        what becomes of every item; schedule.c: the same in the journal; prompt_order.c: which prompt it is
  *   groups         groups.c        rollout groups that come and go; storage.c: on their way to the disk; recent.c: the last ones
  *   checkpoints    checkpoints.c   which there are, which is wanted
@@ -25,7 +25,7 @@
  *    trainer is told to load.
  * 3. Several trainers are in one round, or not in step (rounds.h).
  * 4. A version of the weights is known by its step and the incarnation that made it (lineage.h). What was sampled with a version that is
- *    not of the present line is refused, and who holds one takes the present one before it goes on.
+ *    not of the present line is refused, and a sampler that holds one takes the present one before it continues.
  * 5. Only controller_return changes incarnation, and only state_set changes state:
  *      starting -> running             first trainer is in step                     workers.c, run_begin
  *      running <-> paused              command, when its depth is reached           orders.c

@@ -28,7 +28,7 @@ bool lines_load(struct controller *c, struct error *err)
            && journal_value_get(c->journal, "line_files", &c->lines.files, &found, err);
 }
 
-/* Hold what has been told, and keep it in the journal under name, unless it is known. */
+/* Remember what was reported, in the journal under name too, unless it is known already. */
 static bool told_keep(struct controller *c, struct buf *held, const char *name, const void *told, size_t len, struct error *err)
 {
     if (len == held->len && memcmp(buf_text(held), told, len) == 0)

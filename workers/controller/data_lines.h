@@ -1,4 +1,4 @@
-/* data_lines.h - on which line of the data each prompt stands, as a worker has told after loading; and prompts in quarantine
+/* data_lines.h - on which line of the data each prompt stands, as a worker reports after loading it; and prompts in quarantine
  *
  * Lines count over all files of the data. Both are in the journal. Owned by the controller's loop thread. */
 #pragma once
@@ -12,13 +12,14 @@ struct ledger;
 struct msg_out;
 struct mval;
 struct data_lines {
-    struct buf pairs;    // where the prompts stand (protocol/run/prompt_lines.h); empty: in too many places, or not told
-    bool told;
+    struct buf
+        pairs;    // where the prompts stand (protocol/run/prompt_lines.h); empty: they stand in too many places, or nothing is known yet
+    bool told;    // a worker has reported them, in this run or before a resume
     struct buf files;    // of data in several files: "LINE PATH\n" for each, with its first line; empty: there is one
 };
 void lines_release(struct data_lines *l);
 MUST_USE bool lines_load(struct controller *c, struct error *err);
-/* A worker has loaded the data; NULL: it says nothing of it. */
+/* A worker has loaded the data and reports this; NULL: its report has no such field. */
 MUST_USE bool lines_take(struct controller *c, const struct mval *pairs, const struct mval *files, struct error *err);
 /* The line that a prompt stands on, as field line; nothing when it is not known. */
 void line_write(const struct controller *c, struct msg_out *m, const struct mval *row);

@@ -103,7 +103,7 @@ static const struct rule {
     { "a trainer that is ahead waits until the first one has reported",   trainer_waits_for_first,            GIVE_NOTHING },
     { "a trainer that is out of step returns to where all begin again",   trainer_is_out_of_step,             GIVE_RETURN },
     { "nothing can be scheduled before the data are known",               data_are_unknown,                   GIVE_NOTHING },
-    { "a sampler without items takes the weights that others wait for",   sampler_needs_next_weights,         GIVE_NEXT },
+    { "a sampler without items takes the weights that waiting items want",   sampler_needs_next_weights,         GIVE_NEXT },
     { "the first trainer shares weights before it goes on",               others_need_present_weights,        GIVE_SHARE },
     { "the first trainer saves when that is due",                         checkpoint_is_due,                  GIVE_SAVE },
     { "the first trainer evaluates when that is due",                     evaluation_is_due,                  GIVE_EVAL },

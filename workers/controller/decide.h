@@ -16,7 +16,7 @@ struct facts {
     bool free_running;
     bool overlaps;    // n_behind > 0: samplers have weights of their own
     bool trainers_several;
-    bool step_begun;            // one of several trainers has been told to make the next step, so all of them must
+    bool step_begun;            // one of several trainers has begun the next step, so all of them must make it
     bool step_due;              // its batch is there, and nobody needs the weights that it changes
     bool save_due, eval_due;    // wanted, and none is under way
     /* the worker */
@@ -36,7 +36,7 @@ struct facts {
     bool next_is_own;       // next is the version that it samples with
     bool next_shared;       // it can take them now
     bool next_coming;       // it can take them now, or they are being shared
-    bool present_shared;    // all who sample can take the present ones
+    bool present_shared;    // every sampler can take the present ones
     bool present_wanted;    // somebody else will sample with the present ones
     bool present_fits;      // there is room to share them
 };

@@ -28,7 +28,7 @@ bool evals_due(const struct evals *e);              // one is wanted, and none i
 void evals_begin(struct evals *e, int64_t step);    // the first trainer evaluates
 bool evals_running(const struct evals *e);
 void evals_end(struct evals *e);            // it has ended; evals_put takes the results
-void evals_interrupted(struct evals *e);    // who evaluated is lost, or has given up: it is wanted again
+void evals_interrupted(struct evals *e);    // the evaluating worker died or gave up: it is wanted again
 void evals_forgo(struct evals *e);          // none is wanted any more
 bool evals_idle(const struct evals *e);     // none is wanted, none under way
 

@@ -1,4 +1,4 @@
-/* events.h - what happens to the run, into the journal and to those who listen */
+/* events.h - what happens to the run, for the journal and for listeners */
 #pragma once
 #include <jansson.h>
 
@@ -8,5 +8,5 @@ struct msg_out;
 void event_add(struct controller *c, const char *kind, const char *who, const char *text, const char *detail);
 /* The same with an object; takes facts. NULL: there are none, or there was no memory for them. */
 void event_add_facts(struct controller *c, const char *kind, const char *who, const char *text, json_t *facts);
-/* To the listeners alone, who may miss it. */
+/* To listeners alone; it may be lost. */
 void publish(struct controller *c, const char *topic, void (*body)(struct controller *c, struct msg_out *m));

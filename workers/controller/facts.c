@@ -28,7 +28,7 @@ static bool step_is_due(const struct controller *c, bool present_shared)
            || (!c->config.free_running && (ledger_version_done(c->ledger, c->step) || (!weights_are_shared(c) && weights_own_present(c))));
 }
 
-/* What only a run with a ledger has; what needs a look at the disk is looked up only where a rule can ask for it. */
+/* What only a run with a ledger has. Looks at the disk are made only where a rule can depend on them. */
 static void schedule_gather(const struct controller *c, const struct worker *w, struct facts *f)
 {
     f->next = ledger_version_issued(c->ledger);

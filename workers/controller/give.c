@@ -38,8 +38,8 @@ static void order_give(struct controller *c, struct worker *w, enum task_kind ki
     task_give(c, w, &m);
 }
 
-/* A trainer that is not in step loads what all trainers go back to. It joins the others who are on their way there, unless it has
- * been on that way before and has left it. */
+/* A trainer that is not in step loads what all trainers go back to. It joins the others that are already loading,
+ * unless it has tried to before and failed. */
 static void return_give(struct controller *c, struct worker *w)
 {
     char path[4096];
@@ -102,7 +102,8 @@ static void train_give(struct controller *c, struct worker *w)
     struct error err;
     struct run_plan plan;
     int64_t n = ledger_batch(c->ledger, c->step, item, ARRAY_SIZE(item));
-    int64_t rollout_step = n > 0 ? item[n - 1]->rollout_step : -1;    // the newest: what is told of sampling is true of it
+    int64_t rollout_step = n > 0 ? item[n - 1]->rollout_step
+                                 : -1;    // the newest: what the trainer reports of sampling holds for these items
     if (!step_plan(c, rollout_step, &plan, &err) || !rounds_step_begin(c, &err)) {
         run_fail(c, "cannot begin step %" PRId64 ": %s", c->step + 1, err.text);
         return;

@@ -1,4 +1,4 @@
-/* ledger.h - what becomes of every item: which prompt it is, who generates it, in which train batch it ends
+/* ledger.h - what happens to every item: which prompt it is, which worker samples it, in which train batch it ends
  *
  * Pure: no clock, socket or file; the controller writes the same facts to the journal and builds the ledger from it again. The
  * order of everything follows from the seed and from what the groups hold, never from when they arrive:
@@ -13,10 +13,10 @@
  *    step only takes trained back to assigned: groups are kept, since the same weights would make the same bytes again (with
  *    knobs changed meanwhile: they are off-policy, with the log-probs they were drawn with).
  *
- * Free-running is another schedule for the same items, which gives up that order: n items at a time are opened while no more than
- * max_age n (at least 2 n) are on their way, wait or are being trained on, an item is sampled with whatever weights are there (its version is told when it
- * returns), and the next batch is formed when the trainer is free, from the groups in the order in which they arrived; a group whose
- * first token would be more than max_age optimizer steps old is left out as stale. */
+ * Free-running is another schedule for the same items, which gives up that order. n items at a time are opened, as long as no more than
+ * max_age n (at least 2 n) are on their way, wait or are being trained on. An item is sampled with whatever weights the worker has; its
+ * group says which. The next batch is formed when the trainer is free, from the groups in the order in which they arrived. A group
+ * whose first token would be more than max_age optimizer steps old is left out as stale. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,7 +49,7 @@ struct ledger_item {
     int64_t version;    // optimizer steps the weights have had; -1: any will do (free, not returned yet)
     enum ledger_fate fate;
     int64_t batch;    // it belongs to batch n, which makes optimizer step n + 1; -1: to none (yet)
-    int worker;       // who has the lease
+    int worker;       // the worker that has the lease
     bool lost;        // its group is not kept any more: the record of it is damaged or missing
     struct group_summary summary;
 };
@@ -59,7 +59,7 @@ void ledger_free(struct ledger *l);                                // NULL is fi
 void ledger_item_max_set(struct ledger *l, int64_t n_item_max);    // the run has become longer or shorter
 
 /* Restore from the journal: items in order with fate ISSUED, RETURNED, FILTERED or TRAINED, then the state that
- * ledger_state told when they were written. */
+ * ledger_state returned when they were written. */
 MUST_USE bool ledger_restore_item(struct ledger *l, const struct ledger_item *item, struct error *err);
 struct ledger_state {
     int64_t n_cut;                           // rollout steps cut

@@ -19,7 +19,7 @@ const char *pause_depth_name(enum pause_depth depth)
     return depth_names[depth];
 }
 
-/* ---- what is wanted, over the controller's death: one file in the folder of sockets, which is made new when a run is started ---- */
+/* ---- pause and stop survive the controller: one file in the folder of sockets, which is emptied when a run is started ---- */
 
 static void orders_keep(const struct controller *c)
 {
@@ -314,8 +314,8 @@ static bool drained(const struct controller *c)
            && (c->step >= c->max_steps || !ledger_version_done(c->ledger, c->step) || ledger_batch(c->ledger, c->step, &one, 1) == 0);
 }
 
-/* What a drained run holds is on disk, or could not be written, which has been told. It is asked for only now, since a step that was
- * under way when draining was asked for belongs to it. */
+/* What a drained run holds is on disk, or could not be written and an alert has said so. The checkpoint is requested only now, because a
+ * step that was running when the drain was requested belongs to it. */
 static bool drain_is_saved(struct controller *c)
 {
     if (!checkpoints_idle(&c->checkpoints))
@@ -345,7 +345,7 @@ int64_t orders_due(const struct controller *c)
     return due;
 }
 
-/* Too much time has passed. */
+/* Its time limit has passed. */
 static void order_late(struct controller *c, const struct order *o)
 {
     struct error err;

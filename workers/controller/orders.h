@@ -37,6 +37,6 @@ void command_came(struct controller *c, struct request *r, const struct msg_in *
 void orders_restore(struct controller *c);    // what pause or stop was wanted before this controller began
 void orders_tick(struct controller *c);       // a pause that is reached; commands that have taken effect, or are late
 int64_t orders_due(const struct controller *c);
-void orders_end(struct controller *c);                   // the run is over: whoever waits is told so
+void orders_end(struct controller *c);                   // the run is over: answers all commands that still wait
 const char *orders_first(const struct controller *c);    // the name of a command that waits; NULL: none does
 const char *pause_depth_name(enum pause_depth depth);    // "" for none

@@ -17,6 +17,6 @@ struct recent {
     int64_t told_ms;                 // when one was last sent to the listeners
 };
 void recent_release(struct recent *r);
-/* A group has come: it is kept, unless it is very long, and now and then one is sent to those who listen. */
+/* A group has come: it is kept, unless it is very long, and now and then one is sent to listeners. */
 void recent_add(struct controller *c, const void *data, size_t len);
 void rollouts_asked(struct controller *c, struct request *r, const struct msg_in *in);    // the newest first

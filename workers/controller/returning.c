@@ -74,7 +74,7 @@ bool trainers_return(struct controller *c, char path[4096])
     struct error err;
     int64_t step = return_find(c, path);
     if (step < 0)
-        run_fail(c, "no checkpoint in '%s' can be gone on from", c->checkpoints.dir);
+        run_fail(c, "no checkpoint in '%s' can be resumed from", c->checkpoints.dir);
     else if (!controller_return(c, step, &err) || (c->config.num_trainers > 1 && !rounds_begin(c, &err)))
         run_fail(c, "cannot go back to step %" PRId64 ": %s", step, err.text);
     return !run_is_over(c);

@@ -175,7 +175,7 @@ bool rollout_log_turn(struct rollout_log *l, const struct ledger *ledger, const 
 {
     struct error err;
     const struct ledger_item *i = ledger_find(ledger, l->item);
-    if (!l->begun || (!i && l->item < ledger_first(ledger))) {    // behind what is held: the rest of a step is no line
+    if (!l->begun || (!i && l->item < ledger_first(ledger))) {    // its item has been forgotten: the rest of a step makes no line
         texts_drop(l);
         l->item = ledger_first(ledger);
         i = ledger_find(ledger, l->item);

@@ -3,7 +3,7 @@
  * One line for the first rollout step and for each whose weights are an interval of optimizer steps past the last line's,
  * {"train_step":n,"rollout":[text...]} with sample 0 of each prompt, as `rollcall rollouts --log` prints it. Owned by the
  * controller's loop thread, which takes one group a turn, so that no step waits for a line. The file is its own memory:
- * a later controller goes on behind the last whole line. Nothing depends on it, so what cannot be written is told once and
+ * a later controller continues after the last whole line. Nothing depends on it, so what cannot be written is logged once and
  * left out. */
 #pragma once
 #include "workers/controller/ledger.h"

@@ -122,7 +122,7 @@ void step_metrics_make(struct controller *c, int64_t batch, const struct mval *t
     batch_metrics(c, batch);
     metric_own(s, M_STEP_S, step_s);
     score_metrics(c, step_s);
-    /* the first trainer measured these, and told them when the save was done */
+    /* the first trainer measured these, and reported them when the save was done */
     metric_put(s, metrics[M_CHECKPOINT_STALL_S].name, c->checkpoints.stall_s);
     metric_put(s, metrics[M_CHECKPOINT_WRITE_S].name, c->checkpoints.write_s);
     if (s->host_mem_bytes > 0)

@@ -1,6 +1,6 @@
 /* The disk under the run.
  *
- * The journal's log is folded by a thread of the journal; who keeps it from that is named here, long before the disk is full.
+ * The journal's log is folded by a thread of the journal; the process that prevents this is named here, long before the disk is full.
  *
  * A group is in the rollout file for good before the journal names it, also when the power fails. Waiting for the disk would hold up
  * the loop, so a thread of this file syncs: what has been appended waits in a queue, as its message, until the thread says that the
@@ -14,7 +14,7 @@
 #include "workers/controller/groups.h"
 
 #define LOOK_MS 1000
-#define LOG_TOLD_BYTES ((int64_t)32 << 20)    // twice what it is cut at: somebody is in the way; told again at each doubling
+#define LOG_TOLD_BYTES ((int64_t)32 << 20)    // twice what it is cut at: a reader is in the way; an alert says so again at each doubling
 #define LOG_MAX_BYTES ((int64_t)4 << 30)      // tens of thousands of steps
 
 struct storage {

@@ -18,7 +18,7 @@ struct waste {
     int64_t n_left_out;            // of these: by the verifier; the others' groups were filtered
     int64_t n_timeout, n_error;    // of these: its time-outs, its failures
     char reason[64];               // of the last one left out, in the reward's words; ""
-    int64_t told;                  // 1: the operator knows
+    int64_t told;                  // 1: the alert has been raised
 };
 /* Is there nothing to learn from in this group? */
 bool waste_is(const struct group_summary *group, const struct batch_filter *filter);

@@ -1,4 +1,4 @@
-/* weights.h - who can take which version of the weights, and from where
+/* weights.h - which samplers can take which version of the weights, and from where
  *
  * The first trainer shares a version in its memory (copy, nccl: for this host) or in a file of the run's sock/ (for other nodes, and by
  * the way 'files' for all). */
@@ -11,9 +11,9 @@ struct controller;
 struct worker;
 /* Does anybody sample but with its own trainer's present weights? Then they are put where others find them. */
 bool weights_are_shared(const struct controller *c);
-bool weights_shared(const struct controller *c, int64_t version);    // can everybody have this version who samples now?
+bool weights_shared(const struct controller *c, int64_t version);    // can every sampler have this version now?
 bool weights_shared_with(const struct controller *c, const struct worker *w, int64_t version);    // can w?
-/* The same, or it is being shared now: who takes it out of memory may wait for it already. */
+/* The same, or it is being shared now: a sampler that takes it out of memory may wait for it already. */
 bool weights_coming(const struct controller *c, const struct worker *w, int64_t version);
 /* Is there room for the first trainer w to share the present version: a free place, or one of a version that nobody will want? */
 bool weights_fit(const struct controller *c, const struct worker *w);

@@ -1,4 +1,4 @@
-/* workers.h - the workers that the controller knows: what each has told of itself, and what it has been given
+/* workers.h - the workers that the controller knows: what each says of itself, and what it has been given
  *
  * A worker asks for work with a request that is held open until there is some (at most HOLD_MS), and reports what it was given as done.
  * One that is lost, starts again or is not heard any more loses what it had: it will be done again. Workers of other nodes are called
@@ -22,7 +22,7 @@ struct worker {
     int64_t version, made;              // of the weights it samples with: optimizer steps, and the incarnation that made them so
     bool produces, consumes, busy;      // busy: it samples, and asks for more of it
     int64_t rank;                       // among the trainers; -1: it is none
-    int64_t round, given_round;         // it has met the other trainers in; it was told to meet them in
+    int64_t round, given_round;         // it has met the other trainers in; it was sent to meet them in
     int64_t task;                       // given and not reported; 0: none
     enum task_kind task_kind;           // TASK_NONE when there is none
     int64_t task_step;                  // that the task was given for
@@ -52,7 +52,7 @@ const struct worker *workers_first(const struct controller *c);        // the tr
 bool workers_are_away(const struct controller *c);                     // has one of another node been heard lately?
 int64_t workers_in_task(const struct controller *c, enum task_kind kind);    // TASK_NONE: in any
 void workers_tasks_forget(struct controller *c);    // the run returns: nothing that was given counts, but for loads
-/* Who has not done yet what it was given, for a command that waits for that. */
+/* Which workers have not finished what they were given, for a command that waits for them. */
 void workers_late(const struct controller *c, char *out, size_t size);
 bool trainer_in_step(const struct controller *c, const struct worker *w);
 /* It has made the step that the first trainer is still to report. */
