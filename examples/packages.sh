@@ -6,13 +6,13 @@
 # sudo (YES=1: no question). Nothing to do when all is there.
 
 # Need, distributions as ID-VERSION_ID of /etc/os-release, packages. 'all' are these four and whatever else there is; what is
-# not among the four is taken for newer. FLINT 3 holds Arb itself.
+# not among the four is taken for newer. FLINT 3 holds Arb itself. python3-minimal lacks what the sandbox of code rewards imports (ctypes).
 packages_table='
 build | all                                    | cmake gcc libc6-dev libcurl4-openssl-dev libflint-dev libfyaml-dev libgmp-dev
 build | all                                    | libjansson-dev libmbedtls-dev libmicrohttpd-dev libmpfr-dev libncurses-dev libnng-dev
 build | all                                    | libpcre2-dev libseccomp-dev libsnappy-dev libsqlite3-dev libutf8proc-dev libzstd-dev
 build | all                                    | ninja-build pkg-config
-build | all                                    | python3-minimal zlib1g-dev
+build | all                                    | python3 zlib1g-dev
 build | debian-12 ubuntu-22.04                 | libflint-arb-dev
 build | debian-12 ubuntu-22.04 ubuntu-24.04    | libmsgpack-dev
 build | debian-13 newer                        | libmsgpack-c-dev
