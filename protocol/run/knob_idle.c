@@ -83,6 +83,10 @@ static bool temperature_stays(const struct run_config *c)
 {
     return !(c->temperature_end > 0);
 }
+static bool no_decay(const struct run_config *c)
+{
+    return !(c->weight_decay > 0);
+}
 static bool not_wsd(const struct run_config *c)
 {
     return strcmp(c->lr_schedule, "wsd") != 0;
@@ -138,6 +142,7 @@ static const struct idle_rule {
     { "rho_clamp_level", no_clamp, "'rho_clamp' is none" },
     { "rho_mask_level", no_mask, "'rho_mask' is none" },
     { "temperature_steps", temperature_stays, "'temperature_end' is 0: the temperature stays" },
+    { "weight_decay_on", no_decay, "'weight_decay' is 0" },
     { "lr_decay_share", not_wsd, "it is for 'lr_schedule' wsd" },
     { "lr_min_ratio", rate_constant, "'lr_schedule' is constant; the others use it" },
     { "offload_optimizer", on_cpus, "on CPUs the optimizer's state is in host memory anyway; for less memory there is 'recompute_full'" },

@@ -93,8 +93,9 @@ struct run_config {
     bool control_shuffle_rewards;    // experiment: shuffle rewards between the samples of a batch; must not learn
     /* optimizer */
     double learning_rate;
-    char lr_schedule[16];     // constant | linear | cosine | wsd
-    double lr_min_ratio;      // of learning_rate, at the end of the schedule
+    char lr_schedule[16];    // constant | linear | cosine | wsd
+    double lr_min_ratio;     // of learning_rate, at the end of the schedule
+    char weight_decay_on[16];
     double lr_decay_share;    // of wsd
     int64_t warmup_steps;
     double weight_decay, adam_beta1, adam_beta2, adam_eps, max_norm;

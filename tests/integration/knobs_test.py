@@ -64,7 +64,8 @@ class Table(unittest.TestCase):
         # functions of run_config.c that turn settings into what others act on
         with open(os.path.join(ROOT, "protocol/run/run_config.c")) as f:
             text = f.read()
-        for function in ("run_plan_make", "run_config_eval_sets", "run_config_n_device", "run_config_part", "run_config_micro_tok", "run_config_zero"):
+        for function in ("run_plan_make", "run_config_eval_sets", "run_config_n_device", "run_config_part", "run_config_micro_tok",
+                         "run_config_temperature", "run_config_zero"):
             read += re.search(rf"^\w+ {function}\(.*?^}}", text, re.M | re.S).group(0)
         fields = set(re.findall(r"\b(?:(?:config|c|at|now|next)(?:->|\.))+(\w+)", read))    # what variables of struct run_config are called
         for name, field in rows:

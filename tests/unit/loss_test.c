@@ -252,6 +252,8 @@ static void words_mean_what_they_say(UNUSED void **state)
     MEANS("rho_mask_level", "sequence", rho_mask.level, RHO_SEQUENCE);
     MEANS("rho_mask_level", "geometric", rho_mask.level, RHO_GEOMETRIC);
     MEANS("rho_mask_level", "tv", rho_mask.level, RHO_TV);
+    MEANS("weight_decay_on", "all", decay_matrices, false);
+    MEANS("weight_decay_on", "matrices", decay_matrices, true);
 #undef MEANS
     c.max_new_tokens = 77;
     trainer_hyper_of(&h, &c, 0, 1);

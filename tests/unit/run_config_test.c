@@ -435,6 +435,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "rho_clamp_level", "sequence", { { "rho_clamp", "[0, 2]" } } },
         { "rho_mask_level", "tv", { { "rho_mask", "[0, 2]" } } },
         { "temperature_steps", "7", { { "temperature_end", "0.5" } } },
+        { "weight_decay_on", "matrices", { { "weight_decay", "0.1" } } },
         { "lr_decay_share", "0.5", { { "lr_schedule", "wsd" } } },
         { "lr_min_ratio", "0.5", { { "lr_schedule", "cosine" } } },
         { "offload_optimizer", "true", { { "devices", "cuda:0" } } },
@@ -453,9 +454,8 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
     };
     // clang-format on
     /* where each of them is idle */
-    static const char *const base[][2] = {
-        { "max_steps", "9" }, { "lr_schedule", "constant" }, { "token_budget", "999" }, { "reward_type", "boxed" }, { "kl_coeff", "0" }
-    };
+    static const char *const base[][2] = { { "max_steps", "9" },       { "lr_schedule", "constant" }, { "token_budget", "999" },
+                                           { "reward_type", "boxed" }, { "kl_coeff", "0" },           { "weight_decay", "0" } };
     struct buf notes = BUF_INIT;
     struct error err = { 0 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

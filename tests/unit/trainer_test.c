@@ -309,6 +309,7 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         if (algo == ALGO_GSPO) {          // whose form looks at whole samples, as corrections do
             f[r].h.old = OLD_CURRENT;
             f[r].h.n_epoch = f[r].h.n_mini = 2;
+            f[r].h.decay_matrices = true;
             f[r].h.rho_clamp = (struct rho_rule){ 0, 1.2, RHO_TOKEN };
             f[r].h.rho_mask = (struct rho_rule){ 0.8, 1.2, RHO_GEOMETRIC };
         }
@@ -598,6 +599,46 @@ static void masters_collect_what_bf16_weights_cannot_show(UNUSED void **state)
     fixture_close(&f);
 }
 
+/* One update without decay, with it on all, and on matrices alone: norms and biases are the first's bits, the rest the second's; on the
+ * device, and with the state in host memory. */
+static void norms_and_biases_decay_only_when_asked(UNUSED void **state)
+{
+    for (int offload = 0; offload < 2; offload++) {
+        float *after[3];
+        int64_t n_same = 0, n_apart = 0;
+        struct fixture f;
+        for (int way = 0; way < 3; way++) {
+            struct error err = { 0 };
+            struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+            fixture_open(&f, ALGO_GRPO, DEVICE, DT_F32);
+            set.token_budget_max = 64;
+            set.offload = offload;
+            f.h.weight_decay = way ? 0.5 : 0;
+            f.h.decay_matrices = way == 2;
+            struct trainer *t = trainer_open_set(&f, &set);
+            after[way] = malloc((size_t)trainer_grad_n(t) * 4);
+            if (!trainer_step(t, (const struct group *const *)f.g, GROUPS, &f.h, NULL, &err)
+                || !trainer_state_get(t, STATE_MASTER, after[way], &err))
+                fail_msg("%s", err.text);
+            trainer_free(t);
+            if (way < 2)
+                fixture_close(&f);
+        }
+        for (int64_t i = 0; i < model_n_tensor(f.m); i++) {
+            const struct tensor *x = model_tensor(f.m, i);
+            const float *want = after[x->n_dim == 1 ? 0 : 1] + x->offset, *other = after[x->n_dim == 1 ? 1 : 0] + x->offset;
+            if (memcmp(after[2] + x->offset, want, (size_t)x->n_elem * 4) != 0)
+                fail_msg("'%s' has another decay (offload %d)", x->name, offload);
+            n_same += x->n_dim == 1;
+            n_apart += memcmp(want, other, (size_t)x->n_elem * 4) != 0;
+        }
+        assert_true(n_same > 0 && n_same < model_n_tensor(f.m) && n_apart == model_n_tensor(f.m));    // each could have been the other
+        for (int way = 0; way < 3; way++)
+            free(after[way]);
+        fixture_close(&f);
+    }
+}
+
 static void a_ratio_beyond_the_threshold_leaves_its_sample_out(UNUSED void **state)
 {
     struct fixture f;
@@ -654,6 +695,7 @@ int main(void)
         cmocka_unit_test(running_blocks_again_changes_no_bit),
         cmocka_unit_test(where_the_state_lies_changes_no_bit),
         cmocka_unit_test(masters_collect_what_bf16_weights_cannot_show),
+        cmocka_unit_test(norms_and_biases_decay_only_when_asked),
         cmocka_unit_test(a_ratio_beyond_the_threshold_leaves_its_sample_out),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
     };

@@ -40,6 +40,7 @@ void trainer_hyper_of(struct trainer_hyper *h, const struct run_config *c, int64
         .n_mini = c->update_minibatches,
         .lr = schedule_lr(&s, c->learning_rate, step),
         .weight_decay = c->weight_decay,
+        .decay_matrices = choice("weight_decay_on", c->weight_decay_on) == 1,
         .max_norm = c->max_norm,
         .clip_low = c->clip_eps_low,
         .clip_high = c->clip_eps_high,

@@ -72,6 +72,7 @@ struct trainer_hyper {
     int64_t n_epoch, n_mini;       // a step's updates: so often over its batch, each time in so many parts; 0: 1
     double lr;                     // of this step, after the schedule (schedule.h)
     double weight_decay;           // decoupled; on every tensor, as ColossalAI's HybridAdam
+    bool decay_matrices;           // weight decay on matrices only: none on norms and biases (torch's usual two parameter groups)
     double max_norm;               // global L2 clip; 0: no clip
     double clip_low, clip_high;    // ratio is clipped to [1 - clip_low, 1 + clip_high]
     double beta;                   // KL coefficient; above 0 needs a reference model

@@ -332,37 +332,68 @@ out:
     return ok;
 }
 
+/* How many of n elements from flat on have the same weight decay, and which: with decay_matrices norms and biases have none. */
+static int64_t decay_stretch(const struct trainer *t, const struct trainer_hyper *h, int64_t flat, int64_t n, double *decay)
+{
+    const struct tensor *next = NULL;    // the norm or bias at flat, or the first after it
+    *decay = h->weight_decay;
+    for (int64_t i = 0; h->decay_matrices && i < model_n_tensor(t->m); i++) {
+        const struct tensor *x = model_tensor(t->m, i);
+        if (x->n_dim == 1 && x->offset + x->n_elem > flat && (!next || x->offset < next->offset))
+            next = x;
+    }
+    if (!next)
+        return n;
+    if (next->offset > flat)
+        return MIN(n, next->offset - flat);
+    *decay = 0;
+    return MIN(n, next->offset + next->n_elem - flat);
+}
+
+/* AdamW of n elements of run r from its element `from` on, all of them on the device or all in host memory. */
+static struct adamw adamw_of(const struct trainer *t, const struct trainer_hyper *h, const struct run *r, int64_t from, int64_t n,
+                             double decay)
+{
+    int64_t at = r->at + from, far = at - t->n_dev;
+    bool here = at < t->n_dev;
+    char *weights = weights_at(t, r->flat + from);
+    return (struct adamw){ .weight = weights,
+                           .master = !t->own_master ? (here ? (float *)(void *)weights : NULL)
+                                     : here         ? t->state[STATE_MASTER] + at
+                                                    : t->host_state[STATE_MASTER] + far,
+                           .m = here ? t->state[STATE_MOMENT1] + at : t->host_state[STATE_MOMENT1] + far,
+                           .v = here ? t->state[STATE_MOMENT2] + at : t->host_state[STATE_MOMENT2] + far,
+                           .grad = r->grad + from,
+                           .coef = t->clip + 1,
+                           .n = n,
+                           .step = t->adam_step + 1,
+                           .lr = (float)h->lr,
+                           .beta1 = (float)t->set.adam_beta1,
+                           .beta2 = (float)t->set.adam_beta2,
+                           .eps = (float)t->set.adam_eps,
+                           .decay = (float)decay,
+                           .dtype = model_dtype(t->m) };
+}
+
 bool trainer_run_apply(struct trainer *t, const struct trainer_hyper *h, int run, struct error *err)
 {
     struct run r = run_of(t, run);
-    int64_t n_dev = run_n_dev(t, &r);
-    struct adamw step = { .weight = weights_at(t, r.flat),
-                          .master = t->own_master ? t->state[STATE_MASTER] + r.at : (float *)(void *)weights_at(t, r.flat),
-                          .m = t->state[STATE_MOMENT1] + r.at,
-                          .v = t->state[STATE_MOMENT2] + r.at,
-                          .grad = r.grad,
-                          .coef = t->clip + 1,
-                          .n = n_dev,
-                          .step = t->adam_step + 1,
-                          .lr = (float)h->lr,
-                          .beta1 = (float)t->set.adam_beta1,
-                          .beta2 = (float)t->set.adam_beta2,
-                          .eps = (float)t->set.adam_eps,
-                          .decay = (float)h->weight_decay,
-                          .dtype = model_dtype(t->m) };
-    if (n_dev < r.n) {    // first, so that its last copies overlap with the part on the device
-        struct adamw far = step;
-        int64_t at = r.at + n_dev - t->n_dev;
-        far.weight = weights_at(t, r.flat + n_dev);
-        far.grad += n_dev;
-        far.n = r.n - n_dev;
-        far.m = t->host_state[STATE_MOMENT1] + at;
-        far.v = t->host_state[STATE_MOMENT2] + at;
-        far.master = t->own_master ? t->host_state[STATE_MASTER] + at : NULL;
-        if (!OP(t->dev, err, adamw_host, .step = far, .stage = t->stage, .stage_bytes = t->stage_bytes))
+    int64_t n_dev = run_n_dev(t, &r), n;
+    double decay;
+    for (int64_t at = n_dev; at < r.n; at += n) {    // first, so that its last copies overlap with the part on the device
+        n = decay_stretch(t, h, r.flat + at, r.n - at, &decay);
+        struct adamw step = adamw_of(t, h, &r, at, n, decay);
+        if ((at > n_dev && !device_sync(t->dev, err))    // the stage is in use
+            || !OP(t->dev, err, adamw_host, .step = step, .stage = t->stage, .stage_bytes = t->stage_bytes))
             return false;
     }
-    return t->dev->op->adamw(t->dev, &step, err);
+    for (int64_t at = 0; at < n_dev; at += n) {
+        n = decay_stretch(t, h, r.flat + at, n_dev - at, &decay);
+        struct adamw step = adamw_of(t, h, &r, at, n, decay);
+        if (!t->dev->op->adamw(t->dev, &step, err))
+            return false;
+    }
+    return true;
 }
 
 bool trainer_apply_end(struct trainer *t, struct error *err)
