@@ -16,7 +16,7 @@ build | all                                    | python3 zlib1g-dev
 build | debian-12 ubuntu-22.04                 | libflint-arb-dev
 build | debian-12 ubuntu-22.04 ubuntu-24.04    | libmsgpack-dev
 build | debian-13 newer                        | libmsgpack-c-dev
-test  | all                                    | bubblewrap clang git libcmocka-dev libvterm-dev procps python3 tmux valgrind
+test  | all                                    | bubblewrap clang git libcmocka-dev libvterm-dev procps tmux valgrind
 test  | debian-12 debian-13 ubuntu-24.04 newer | libclang-rt-dev
 test  | ubuntu-22.04                           | libclang-common-14-dev
 test  | debian-12 ubuntu-22.04 ubuntu-24.04    | clang-format-14
