@@ -2,6 +2,7 @@
 #include "workers/engine/data/format.h"
 #include <ctype.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 
 #define BLANKS " \t\r\n"
 
@@ -13,9 +14,9 @@ static bool is_blank(char c)
 json_t *row_parse(const char *text, size_t len, struct error *err)
 {
     json_error_t why;
-    json_t *row = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+    json_t *row = json_text_read(text, len, JSON_REJECT_DUPLICATES, &why);
     if (!row)
-        error_set(err, ERR_DATA, "column %d: %s", why.column, why.text);
+        error_set(err, json_text_code(&why), "column %d: %s", why.column, why.text);
     if (json_is_array(row)) {
         json_t *outer = json_pack("{s:o}", "conversations", row);
         if (!outer)

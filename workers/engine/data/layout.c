@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "workers/engine/data/gold.h"
 
 #define HAS_MAX 4
@@ -272,11 +273,11 @@ static bool tests_set(json_t *row, const char *column, struct error *err)
     }
     json_t *own = json_incref(tests);
     if (json_is_string(own)) {
-        json_t *read = json_loads(json_string_value(own), JSON_REJECT_DUPLICATES, &why);
+        json_t *read = json_text_read(json_string_value(own), json_string_length(own), JSON_REJECT_DUPLICATES, &why);
         json_decref(own);
         own = read;
         if (!read)
-            return error_set(err, ERR_DATA, "the JSON in '%s' is wrong: %s", column, why.text);
+            return error_set(err, json_text_code(&why), "the JSON in '%s' is wrong: %s", column, why.text);
     }
     if (json_array_size(own) > 0) {
         json_t *joined = tests_joined(own);
