@@ -130,7 +130,7 @@ class Control(RunCase):
         run.wait_step(1)
         for args, code, words in ((["set", "learning_rate=7"], 2, "learning_rate"), (["set", "nonsense=1"], 2, "unknown"),
                                   (["set", "seed=2"], 1, "fixed"), (["set", "learning_rate"], 2, "NAME=VALUE"),
-                                  (["pause", "--depth", "deep"], 2, "depth"), (["dance"], 2, "did you mean"), ([], 2, "asked"),
+                                  (["pause", "--depth", "deep"], 2, "depth"), (["dance"], 2, "did you mean"), ([], 2, "is needed"),
                                   (["restart", "nobody"], 1, "nobody")):
             done = run.ctl(*args)
             self.assertEqual(done.returncode, code, f"{args}: {done.stderr}")
