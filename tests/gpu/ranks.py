@@ -52,7 +52,7 @@ def main():
             differ |= not same
             print(json.dumps(dict(bench="ranks", case=name, ranks=n, prompts=c["prompts"], group=c["group"], new=c["new"], **got, check=same)), flush=True)
             table.append(f"{name:8}{n:2} x  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}"
-                         f"  of it the exchange {got['ranks_s'] or 0:7.3f}  train / (N x one) {got['train_of_n']:.3f}  {got['sha256'][:16]}"
+                         f"  waited {got['ranks_s'] or 0:7.3f}  train / (N x one) {got['train_of_n']:.3f}  {got['sha256'][:16]}"
                          f"  {'same bytes' if same else 'OTHER BYTES'}")
     print("\n".join(table))
     sys.exit(differ)
