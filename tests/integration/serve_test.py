@@ -229,7 +229,7 @@ class Serve(unittest.TestCase):
             self.assertEqual(sum((e["logprobs"]["content"] for e in own), []), c["logprobs"]["content"])
             self.assertEqual([e["finish_reason"] for e in own], [None] * (len(own) - 1) + [c["finish_reason"]])
             self.assertEqual([e["delta"].get("role") for e in own], ["assistant"] + [None] * (len(own) - 1))
-        self.assertGreater(len(events), 10)
+        self.assertGreaterEqual(len(events), 4)    # how many tokens come at once is up to the machine
 
     def test_bad_requests_get_a_sentence_that_names_the_field(self):
         cases = [
@@ -282,6 +282,20 @@ class Serve(unittest.TestCase):
                              [[lp, int(i)] for t in logprobs for i, lp in t[0].items()])
             self.assertIn(c["meta_info"]["finish_reason"]["type"], ("stop", "length"))
         self.assertEqual(self.server.post("/generate", text="5+6=", sampling_params={"max_new_tokens": 3})["meta_info"]["completion_tokens"], 3)
+
+    def test_a_turn_runs_only_what_is_new_to_the_same_bits(self):
+        prompt = [16 + i % 10 for i in range(100)]
+        first = self.server.post("/v1/completions", prompt=prompt, max_tokens=40, ignore_eos=True, return_token_ids=True, cache_salt="turns")
+        turn = prompt + first["choices"][0]["token_ids"] + [20, 10, 21, 28]
+        ask = dict(prompt=turn, max_tokens=16, logprobs=0, return_token_ids=True, seed=2)
+        again = self.server.post("/v1/completions", **ask, cache_salt="turns")
+        other = self.server.post("/v1/completions", **ask, cache_salt="others")
+        cached = [r["usage"]["prompt_tokens_details"]["cached_tokens"] for r in (first, again, other)]
+        self.assertEqual(cached, [0, 128, 0])    # pages of 32; the answer's last token was drawn and not run
+        self.assertEqual(again["choices"], other["choices"])
+        c = again["choices"][0]
+        (want,) = self.trainer_logprobs([(turn, c["token_ids"], 1)])
+        self.assertEqual([bits(x) for x in c["logprobs"]["token_logprobs"]], [bits(x) for x in want])
 
     def test_gzip_bodies_are_taken(self):
         body = gzip.compress(json.dumps({"prompt": "1+1=", "max_tokens": 2}).encode())

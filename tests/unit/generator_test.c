@@ -29,7 +29,9 @@ static struct watched {
     int n_tok[N_ITEM][SAMPLES];
     int end_after[N_ITEM];    // tokens; 0: as the item says
     int n_logits;             // tokens that came with logits
+    int64_t n_cached;         // the most that was said of a token
 } * watched;                  // NULL: nobody watches the engines to come
+static bool cached;           // the engines to come have a prefix cache
 
 static int model_setup(UNUSED void **state)
 {
@@ -80,6 +82,7 @@ static struct generator *engine(int64_t max_seq, int64_t n_page, const struct to
                                   .prefill_tok = 64,
                                   .version = 3,
                                   .behind = behind ? BEHIND_ALWAYS : BEHIND_NEVER,
+                                  .prefix_cache = cached,
                                   .watch = watched ? watch_token : NULL,
                                   .watch_ctx = watched,
                                   .kv_bytes = n_page ? (size_t)n_page * kv_pool_page_bytes(model) : 0 };
@@ -161,6 +164,7 @@ static bool watch_token(void *ctx, const struct drawn *d)
     struct watched *w = ctx;
     int64_t i = d->prompt_row;
     int *n = &w->n_tok[i][d->sample];
+    w->n_cached = MAX(w->n_cached, d->n_cached);
     w->token[i][d->sample][(*n)++] = d->id;
     if (d->logits) {
         double sum = 0, t = item_of((int)i).sampling.temperature;
@@ -603,6 +607,123 @@ static void dropping_an_item_leaves_the_others_as_they_are(UNUSED void **state)
     groups_free(want);
 }
 
+static void every_item_submit(struct generator *g)
+{
+    for (int i = 0; i < N_ITEM; i++) {
+        struct generator_item item = item_of(i);
+        submit(g, &item);
+    }
+}
+
+/* Run until idle; every group must be as in want. */
+static void run_same(struct generator *g, struct group *want[N_ITEM])
+{
+    struct group *got[N_ITEM] = { NULL };
+    for (int round = 0; !generator_idle(g); round++) {
+        assert_true(round < 10000);
+        if (!generator_step(g, &err))
+            fail_msg("%s", err.text);
+        for (struct group *group; (group = generator_poll(g));)
+            got[group->prompt_row] = group;
+    }
+    for (int i = 0; i < N_ITEM; i++)
+        groups_same(got[i], want[i]);
+    groups_free(got);
+}
+
+static void prompts_that_begin_alike_run_only_what_is_new_to_the_same_bits(UNUSED void **state)
+{
+    struct group *want[N_ITEM] = { NULL };
+    struct generator_stats s;
+    reference(want);
+    for (int64_t n_page = 0; n_page <= 14; n_page += 14) {    // enough, and so few that pages must be given up
+        cached = true;
+        struct generator *g = engine(6, n_page, NULL);
+        cached = false;
+        for (int again = 0; again < 3; again++) {
+            every_item_submit(g);
+            run_same(g, want);
+        }
+        generator_stats(g, &s);
+        if (n_page == 0)
+            assert_int_equal(s.n_cached_tok, 2 * (32 + 32 + 128));    // pages of 32; prompts of 33, 64 (its last token is run) and 150
+        assert_int_equal(generator_clear(g), 0);
+        pages_all_free(g);    // the cache held the rest
+        generator_free(g);
+    }
+    groups_free(want);
+}
+
+/* Samples of one item, alone in an engine. */
+static struct group *item_run(struct generator *g, const struct generator_item *item)
+{
+    submit(g, item);
+    while (!generator_idle(g))
+        assert_true(generator_step(g, &err));
+    struct group *out = generator_poll(g);
+    assert_non_null(out);
+    return out;
+}
+
+static void a_turn_finds_the_answer_of_the_one_before(UNUSED void **state)
+{
+    struct group *first[N_ITEM] = { NULL }, *out[3] = { NULL };
+    int32_t turn[256];
+    reference(first);
+    const struct group *was = first[6];
+    const struct sample *answer = &was->sample[1];
+    int64_t n = was->n_prompt + answer->n_tok;
+    memcpy(turn, was->prompt, (size_t)was->n_prompt * 4);
+    memcpy(turn + was->n_prompt, was->token + answer->first_tok, (size_t)answer->n_tok * 4);
+    turn[n++] = 11;
+    turn[n++] = 12;
+    struct generator_item begin = item_of(6), next = item_of(6);
+    next.prompt = turn;
+    next.n_prompt = n;
+    next.sampling.max_new_tok = 20;
+    for (int with = 0; with < 3; with++) {    // without a cache; with one; with one, and another salt
+        struct generator_stats s;
+        cached = with > 0;
+        struct generator *g = engine(6, 0, NULL);
+        cached = false;
+        next.cache_salt = with == 2 ? 5 : 0;
+        group_free(item_run(g, &begin));
+        out[with] = item_run(g, &next);
+        generator_stats(g, &s);
+        assert_int_equal(s.n_cached_tok, with == 1 ? (n - 3) / 32 * 32 : 0);    // the answer's last token was drawn, not run
+        generator_free(g);
+    }
+    groups_same(out[1], out[0]);
+    groups_same(out[2], out[0]);
+    for (int i = 0; i < 3; i++)
+        group_free(out[i]);
+    groups_free(first);
+}
+
+static void nothing_cached_survives_new_weights(UNUSED void **state)
+{
+    struct generator_stats s;
+    cached = true;
+    struct generator *g = engine(6, 0, NULL);
+    cached = false;
+    struct generator_item item = item_of(6);
+    group_free(item_run(g, &item));
+    group_free(item_run(g, &item));
+    generator_stats(g, &s);
+    assert_int_equal(s.n_cached_tok, 128);
+    assert_true(generator_version_set(g, 9, &err));
+    submit(g, &item);
+    assert_true(generator_step(g, &err));
+    generator_version_update(g, 9);    // while it runs, and by the same number: what it leaves is of two weights
+    while (!generator_idle(g))
+        assert_true(generator_step(g, &err));
+    group_free(generator_poll(g));
+    generator_stats(g, &s);
+    assert_int_equal(s.n_cached_tok, 128);
+    assert_int_equal(s.n_free_page, s.n_page);
+    generator_free(g);
+}
+
 static void weights_may_only_change_between_items(UNUSED void **state)
 {
     struct generator *g = engine(4, 0, NULL);
@@ -699,6 +820,9 @@ int main(void)
         cmocka_unit_test(clearing_in_the_middle_frees_all_pages),
         cmocka_unit_test(a_watch_sees_every_token_and_may_end_a_sample),
         cmocka_unit_test(dropping_an_item_leaves_the_others_as_they_are),
+        cmocka_unit_test(prompts_that_begin_alike_run_only_what_is_new_to_the_same_bits),
+        cmocka_unit_test(a_turn_finds_the_answer_of_the_one_before),
+        cmocka_unit_test(nothing_cached_survives_new_weights),
         cmocka_unit_test(weights_may_only_change_between_items),
         cmocka_unit_test(running_samples_can_be_looked_at),
     };

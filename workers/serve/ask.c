@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/buf.h"
+#include "protocol/base/digest.h"
 #include "workers/engine/template/template.h"
 
 #define OPENAI (1u << ASK_COMPLETION | 1u << ASK_CHAT)
@@ -218,9 +219,18 @@ static bool response_format_read(UNUSED struct ask *a, const struct field *f, co
     return (type && strcmp(type, "text") == 0) || wrong(err, f, "{\"type\": \"text\"}; grammars are not supported");
 }
 
-static bool cache_salt_read(UNUSED struct ask *a, const struct field *f, const json_t *v, struct error *err)
+static bool cache_salt_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
 {
-    return (json_is_string(v) && json_string_length(v) > 0) || wrong(err, f, "a string that is not empty");
+    struct digest d;
+    char hex[65];
+    if (!json_is_string(v) || json_string_length(v) == 0)
+        return wrong(err, f, "a string that is not empty");
+    digest_init(&d, true);
+    digest_add(&d, json_string_value(v), json_string_length(v));
+    digest_hex(&d, hex);
+    hex[15] = 0;
+    a->cache_salt = strtoull(hex, NULL, 16);
+    return true;
 }
 
 /* In the order they are read: 'stream' stands before what needs it. Sampling fields are looked for in 'sampling_params' where the form

@@ -51,11 +51,12 @@ struct ask {
     int n_stop, n_stop_token;
     int32_t stop_token[SAMPLING_STOP_TOKENS_MAX];
     bool include_stop, skip_special, add_special;
-    bool logprobs;         // of the sampled tokens
-    int64_t n_top;         // likeliest tokens wanted with them
-    bool tokens_as_ids;    // token texts are "token_id:ID"
-    bool return_ids;       // ids of prompt and samples
-    bool return_text;      // SGLang: token texts in log-probs
+    bool logprobs;          // of the sampled tokens
+    int64_t n_top;          // likeliest tokens wanted with them
+    bool tokens_as_ids;     // token texts are "token_id:ID"
+    bool return_ids;        // ids of prompt and samples
+    bool return_text;       // SGLang: token texts in log-probs
+    uint64_t cache_salt;    // hash of the text; prompts of different ones share no cached work
     bool stream, include_usage;
 };
 /* Read a request's body (an object). On failure (ERR_DATA names the field) a holds nothing. */

@@ -158,6 +158,7 @@ static bool token_came(void *ctx, const struct drawn *d)
         return true;
     pthread_mutex_lock(&j->lock);
     struct choice *c = &j->choice[s->prompt * j->ask.n + d->sample];
+    c->n_cached = d->n_cached;
     c->stop_token = d->is_stop ? d->id : -1;
     ok = choice_add(j, c, d->id, d->logp, d->version, &stopped);
     if (ok && j->ask.n_top > 0 && d->logits)
@@ -230,6 +231,7 @@ static bool prompt_submit(struct policy *e, struct serve_job *j, struct error *e
                                    .n_prompt = p->token.n,
                                    .n_sample = (int32_t)j->ask.n,
                                    .seed = seeds,
+                                   .cache_salt = j->ask.cache_salt,
                                    .keep_logits = j->ask.n_top > 0 };
     ok = ok && ask_sampling(&j->ask, p->token.n, &e->text, e->config.eos, e->config.n_eos, &item.sampling, err)
          && generator_submit(e->generator, &item, err);
@@ -451,6 +453,7 @@ struct policy *policy_new(const struct policy_config *config, struct error *err)
                                   .max_item = e->n_slot,
                                   .max_seq_tok = config->max_seq_tok,
                                   .kv_bytes = config->kv_bytes,
+                                  .prefix_cache = true,
                                   .watch = token_came,
                                   .watch_ctx = e };
     TRY((e->generator = generator_new(&g, err)) != NULL);

@@ -158,13 +158,17 @@ static void end_print(struct buf *out, const struct choice *c, bool has_calls)
 
 static void usage_print(struct buf *out, const struct serve_job *j)
 {
-    int64_t n_prompt = 0, n_tok = 0;
-    for (int64_t i = 0; i < j->ask.n_prompt; i++)
+    int64_t n_prompt = 0, n_tok = 0, n_cached = 0;
+    for (int64_t i = 0; i < j->ask.n_prompt; i++) {
         n_prompt += j->ask.prompt[i].token.n;
+        n_cached += j->choice[i * j->ask.n].n_cached;
+    }
     for (int64_t i = 0; i < j->n_choice; i++)
         n_tok += j->choice[i].n_tok;
-    buf_fmt(out, "\"usage\":{\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"total_tokens\":%" PRId64 "}", n_prompt,
-            n_tok, n_prompt + n_tok);
+    buf_fmt(out,
+            "\"usage\":{\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"total_tokens\":%" PRId64
+            ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRId64 "}}",
+            n_prompt, n_tok, n_prompt + n_tok, n_cached);
 }
 
 /* The version of the weights that drew the newest token; with none yet, 0. */
@@ -369,9 +373,9 @@ static void sglang_print(struct buf *out, const struct reply_context *x, const s
             buf_fmt(out, ",\"matched\":%d", c->stop_token);
         }
         buf_fmt(out,
-                "},\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"cached_tokens\":0,\"weight_version\":\"%" PRId64
-                "\",\"weight_versions\":",
-                prompt_of(j, i)->n, c->n_tok, version_of(j));
+                "},\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"cached_tokens\":%" PRId64
+                ",\"weight_version\":\"%" PRId64 "\",\"weight_versions\":",
+                prompt_of(j, i)->n, c->n_tok, c->n_cached, version_of(j));
         versions_print(out, c);
         if (j->ask.logprobs) {
             buf_str(out, ",\"output_token_logprobs\":");

@@ -42,6 +42,7 @@ struct choice {
     int64_t n_tok, cap;
     struct stop_text text;
     enum choice_end end;
+    int64_t n_cached;      // tokens of its prompt that were not run, since an earlier one left them
     int32_t stop_token;    // the end token that ended it; -1: none
     // what a stream has sent of it; the HTTP side's
     int64_t sent_tok;

@@ -120,6 +120,11 @@ struct model_batch {
  * logits (device; n_seq, vocab) gets the row after each sequence's last token; NULL: not wanted. */
 MUST_USE bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page, int64_t max_page,
                             float *logits, struct error *err);
+/* The same where the pages hold the beginning of some sequences already: sequence s of the batch begins at position start[s] (host;
+ * n_seq). scratch (device): n_seq (max_page + 1) ids. The bits are those of one prefill of the
+ * whole sequence. */
+MUST_USE bool model_prefill_after(struct model_run *r, const struct model_batch *b, const int32_t *start, int32_t *scratch,
+                                  struct kv_pool *kv, const int32_t *page, int64_t max_page, float *logits, struct error *err);
 /* One more token of each of n sequences; all pointers (device), so that the call can be part of a graph. */
 struct decode_batch {
     int64_t n;

@@ -298,12 +298,18 @@ struct pass {
     struct kv_pool *kv;            // keys and values are written here at slot; NULL: nowhere
     const int32_t *slot;
     const struct decode_batch *decode;    // attention over pages; NULL: over the packed sequences r->seq
+    const struct decode_batch *past;      // ... over pages, the queries those of r->seq; of it kv_len, page and their sizes
+    int64_t max_q;                        // with past: most queries of a sequence
 };
 
 static bool attention(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err)
 {
     struct model *m = r->m;
     struct attn_heads heads = model_heads(m);
+    if (p->past)
+        return OP(m->dev, err, attn_paged, .out = a->ao, .qkv = a->qkv, .kv = kv_layer(p->kv, l), .page = p->past->page,
+                  .kv_len = p->past->kv_len, .q_seq = r->seq, .n = p->n, .n_seq = r->n_seq, .max_page = p->past->max_page,
+                  .max_q = p->max_q, .max_kv = p->past->max_kv, .heads = heads, .dtype = m->dtype);
     if (!p->decode)
         return OP(m->dev, err, attn_fwd, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq, .seq_host = r->cu, .n = p->n,
                   .n_seq = r->n_seq, .heads = heads, .dtype = m->dtype);
@@ -396,24 +402,56 @@ static bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logit
     return OP(r->m->dev, err, linear_fwd, .y = logits, .x = x, .w = r->m->head, .n = n, .y_dtype = DT_F32);
 }
 
+/* Positions, page tables and lengths of a prefill that begins after what the pages hold. */
+static bool past_upload(struct model_run *r, const struct model_batch *b, const int32_t *start, int32_t *scratch, const int32_t *page,
+                        struct decode_batch *past, int64_t *max_q, struct error *err)
+{
+    struct device *dev = r->m->dev;
+    size_t table = (size_t)(b->n_seq * past->max_page);
+    int32_t *kv_len = r->host_i + b->n_tok;    // room for as many again
+    for (int64_t s = 0; s < b->n_seq; s++) {
+        int64_t len = b->cu_tok[s + 1] - b->cu_tok[s];
+        if (start[s] < 0 || start[s] + len > r->lim.max_seq_tok)
+            return error_set(err, ERR_SHAPE, "a sequence of %d tokens and %" PRId64 " new ones does not fit a run of %" PRId64, start[s],
+                             len, r->lim.max_seq_tok);
+        for (int64_t i = 0; i < len; i++)
+            r->host_i[b->cu_tok[s] + i] = start[s] + (int32_t)i;
+        kv_len[s] = start[s] + (int32_t)len;
+        past->max_kv = MAX(past->max_kv, kv_len[s]);
+        *max_q = MAX(*max_q, len);
+    }
+    past->page = scratch;
+    past->kv_len = scratch + table;
+    return mem_copy(dev, r->pos, r->host_i, (size_t)b->n_tok * 4, COPY_H2D, err) && mem_copy(dev, scratch, page, table * 4, COPY_H2D, err)
+           && mem_copy(dev, scratch + table, kv_len, (size_t)b->n_seq * 4, COPY_H2D, err);
+}
+
 bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page, int64_t max_page,
                    float *logits, struct error *err)
+{
+    return model_prefill_after(r, b, NULL, NULL, kv, page, max_page, logits, err);
+}
+
+bool model_prefill_after(struct model_run *r, const struct model_batch *b, const int32_t *start, int32_t *scratch, struct kv_pool *kv,
+                         const int32_t *page, int64_t max_page, float *logits, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
     int64_t per = m->dev->kv_page_tok;
+    struct decode_batch past = { .max_page = max_page };
+    struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos, .kv = kv, .slot = r->slot, .past = start ? &past : NULL };
     TRY(batch_upload(r, b, err));
+    TRY(!start || past_upload(r, b, start, scratch, page, &past, &p.max_q, err));
     for (int64_t s = 0; s < b->n_seq; s++) {
-        int64_t len = b->cu_tok[s + 1] - b->cu_tok[s];
+        int64_t from = start ? start[s] : 0, len = from + b->cu_tok[s + 1] - b->cu_tok[s];
         if ((len + per - 1) / per > max_page) {
             error_set(err, ERR_SHAPE, "a prompt of %" PRId64 " tokens needs more than %" PRId64 " pages", len, max_page);
             goto out;
         }
-        for (int64_t i = 0; i < len; i++)
-            r->host_i[b->cu_tok[s] + i] = page[s * max_page + i / per] * (int32_t)per + (int32_t)(i % per);
+        for (int64_t i = from; i < len; i++)
+            r->host_i[b->cu_tok[s] + i - from] = page[s * max_page + i / per] * (int32_t)per + (int32_t)(i % per);
     }
     TRY(mem_copy(m->dev, r->slot, r->host_i, (size_t)b->n_tok * 4, COPY_H2D, err));
-    struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos, .kv = kv, .slot = r->slot };
     TRY(forward(r, &p, err));
     if (logits) {
         for (int64_t s = 0; s < b->n_seq; s++)

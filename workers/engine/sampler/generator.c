@@ -168,6 +168,19 @@ size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_se
     return (size_t)(max_seq_of(dev, max_seq) * max_page + 1) * kv_pool_page_bytes(m);
 }
 
+static bool cache_init(struct generator *g, struct error *err)
+{
+    BUG_IF(g->config.kv_mem, "cached pages in memory that others use");
+    if (!prefix_cache_init(&g->cache, &g->pages, err))
+        return false;
+    g->cache_token = calloc((size_t)g->config.max_seq_tok, sizeof *g->cache_token);
+    g->prefill_start = calloc(PREFILL_SEQ_MAX, sizeof *g->prefill_start);
+    if (!g->cache_token || !g->prefill_start)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a prefix cache");
+    g->prefill_past = mem_new(g->dev, (size_t)(PREFILL_SEQ_MAX * (g->max_page + 1)) * sizeof(int32_t), "pages of cached prompts", err);
+    return g->prefill_past != NULL;
+}
+
 struct generator *generator_new(const struct generator_config *config, struct error *err)
 {
     bool ok = false;
@@ -207,6 +220,7 @@ struct generator *generator_new(const struct generator_config *config, struct er
         goto out;
     }
     TRY(pagedkv_init(&g->pages, n_page, page_tok, err));
+    TRY(!config->prefix_cache || cache_init(g, err));
     TRY((g->kv = kv_pool_new(config->model, n_page, config->kv_mem, err)) != NULL);
     struct run_limits limits = run_limits_of(config);
     TRY((g->run = model_run_new(config->model, &limits, err)) != NULL);
@@ -245,6 +259,10 @@ void generator_free(struct generator *g)
     for (size_t i = 0; i < ARRAY_SIZE(held); i++)
         if (held[i])
             mem_free(g->dev, held[i]);
+    if (g->prefill_past)
+        mem_free(g->dev, g->prefill_past);
+    free(g->cache_token);
+    free(g->prefill_start);
     if (g->logits_host)
         host_free(g->dev, g->logits_host);
     for (int64_t i = 0; g->row && i < g->config.max_seq; i++) {
@@ -260,6 +278,7 @@ void generator_free(struct generator *g)
     free(g->page_of);
     model_run_free(g->run);
     kv_pool_free(g->kv);
+    prefix_cache_release(&g->cache);
     pagedkv_release(&g->pages);
     free(g);
 }
@@ -411,6 +430,7 @@ int64_t generator_clear(struct generator *g)
             entry_drop(g, lists[i], lists[i]->first);
     for (struct group *out; (out = generator_poll(g)); n++)
         group_free(out);
+    prefix_cache_clear(&g->cache);
     return n;
 }
 
@@ -432,6 +452,8 @@ int64_t generator_drop(struct generator *g, int64_t prompt_row)
 void generator_version_update(struct generator *g, int64_t version)
 {
     g->version = version;
+    g->epoch++;
+    prefix_cache_clear(&g->cache);    // nothing of the old weights is found again
     for (struct entry *e = g->waiting.first; e; e = e->next)
         e->version = version;
 }

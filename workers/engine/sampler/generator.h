@@ -33,6 +33,7 @@ struct drawn {
     int64_t version;        // of the weights that drew it
     bool is_last;           // the item's own settings end the sample here,
     bool is_stop;           // by an end token or stop string; else by length
+    int64_t n_cached;       // tokens of its prompt that were not run, since the cache had them
     const float *logits;    // (vocab) host, those it was drawn from, for items with keep_logits; until the call returns
 };
 /* Told of every token in the order of its sample, on the generator's thread. Returns true to end the sample with this token, as a
@@ -54,6 +55,7 @@ struct generator_config {
         BEHIND_ALWAYS,
     } behind;                  // auto: where the device works while the host does not
     int64_t version;           // version of the weights now in model
+    bool prefix_cache;         // later prompts begin with pages that earlier ones have left; kv_mem must be NULL then
     generator_watch *watch;    // NULL: nobody watches
     void *watch_ctx;
 };
@@ -68,7 +70,8 @@ struct generator_item {
     int32_t first_sample;     // number of sample 0 in its noise; 0, unless the samples of one prompt are split over items
     const uint64_t *seed;     // (n_sample) copied
     struct sampling sampling;
-    bool keep_logits;    // watch gets the logits; while such an item runs the host is not a step behind
+    uint64_t cache_salt;    // prompts of different salts share no cached pages
+    bool keep_logits;       // watch gets the logits; while such an item runs the host is not a step behind
 };
 struct generator;
 
@@ -106,6 +109,7 @@ struct generator_stats {
     int64_t n_step;                 // rounds that did something
     int64_t n_decode_tok;           // tokens sampled, since the start
     int64_t n_group;                // groups finished, since the start
+    int64_t n_cached_tok;           // prompt tokens that the cache had, since the start
     int64_t n_running_seq;          // samples being decoded
     int64_t n_page, n_free_page;    // of the pool
     int64_t page_tok;               // tokens per page

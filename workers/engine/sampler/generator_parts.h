@@ -7,6 +7,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/sampler/mirror.h"
 #include "workers/engine/sampler/pagedkv.h"
+#include "workers/engine/sampler/prefix_cache.h"
 
 #define PREFILL_SEQ_MAX 64    // prompts of one prefill; bounds the rows of logits it needs
 
@@ -28,6 +29,8 @@ struct entry {
     struct ended *ended;       // (n_sample)
     int32_t *page;             // (n_page) of the prompt while held is true
     int64_t n_page, n_full;    // pages of the prompt; the full ones of them
+    int64_t n_cached;          // tokens of the prompt that were in the cache
+    int64_t epoch;             // the generator's when its prompt was run
     bool held;
 };
 struct row {
@@ -65,7 +68,12 @@ struct generator {
     struct model_run *run;
     struct kv_pool *kv;
     struct pagedkv pages;
-    int64_t vocab, max_page;    // max_page: pages of the longest sequence
+    struct prefix_cache cache;    // entry NULL: there is none
+    int64_t epoch;                // how often the weights have changed
+    int32_t *cache_token;         // (max_seq_tok) host: a sequence on its way into the cache
+    int32_t *prefill_start;       // (PREFILL_SEQ_MAX) host: where each prompt of a prefill goes on
+    int32_t *prefill_past;        // (PREFILL_SEQ_MAX (max_page + 1)) device: for model_prefill_after
+    int64_t vocab, max_page;      // max_page: pages of the longest sequence
     struct entry_list waiting;
     struct entry_list running;    // started, in order of start
     struct entry *partial;        // the started entry with samples to admit, or NULL

@@ -8,6 +8,26 @@
 #include "workers/engine/sampler/generator_parts.h"
 #include "workers/engine/text/tokenizer.h"
 
+/* ---- the prefix cache ---- */
+/* Are n pages free, perhaps after the cache has given some up? */
+static bool room_make(struct generator *g, int64_t n)
+{
+    return n <= g->pages.n_free || (g->cache.entry && prefix_cache_make_room(&g->cache, n));
+}
+
+/* Keep the full pages of row i's sequence for later prompts. The newest token's keys are not there: it was drawn, not run. */
+static void row_remember(struct generator *g, int64_t i)
+{
+    const struct row *r = &g->row[i];
+    const struct entry *e = r->entry;
+    if (!g->cache.entry || e->epoch != g->epoch)
+        return;    // its keys may be of several weights
+    size_t n_prompt = (size_t)e->spec.n_prompt, n_own = (size_t)r->n_tok - 1;
+    memcpy(g->cache_token, e->spec.prompt, n_prompt * sizeof(int32_t));
+    memcpy(g->cache_token + n_prompt, r->token, n_own * sizeof(int32_t));
+    prefix_cache_add(&g->cache, e->spec.cache_salt, g->cache_token, (int64_t)(n_prompt + n_own), row_table(g, i));
+}
+
 /* ---- rows ---- */
 /* Admit e's next sample as the last row, with its pages; false when there is no room. A page that it must copy from
  * the prompt is noted for copies_run. */
@@ -20,7 +40,7 @@ static bool row_admit(struct generator *g, struct entry *e)
         return false;
     int32_t *table = row_table(g, g->n_run);
     int64_t n_taken_over = has_tail && last ? 1 : 0;
-    if (!pagedkv_take(&g->pages, table + e->n_full + n_taken_over, n_own - n_taken_over))
+    if (!room_make(g, n_own - n_taken_over) || !pagedkv_take(&g->pages, table + e->n_full + n_taken_over, n_own - n_taken_over))
         return false;
     memcpy(table, e->page, (size_t)e->n_full * sizeof *table);
     pagedkv_share(&g->pages, e->page, e->n_full);
@@ -109,6 +129,7 @@ static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, in
                            .version = version,
                            .is_last = is_stop || r->n_tok == s->max_new_tok,
                            .is_stop = is_stop,
+                           .n_cached = r->entry->n_cached,
                            .logits = logits };
     if (g->config.watch && g->config.watch(g->config.watch_ctx, &drawn) && !drawn.is_last)
         is_stop = drawn.is_last = true;
@@ -132,6 +153,7 @@ static bool row_end(struct generator *g, int64_t i, enum finish_reason finish, s
     memcpy(d->token, r->token, n * sizeof(int32_t));
     memcpy(d->logp, r->logp, n * sizeof(float));
     memcpy(d->newer, r->newer, n * sizeof(int32_t));
+    row_remember(g, i);
     row_remove(g, i);
     return ++e->n_ended < e->spec.n_sample || entry_finish(g, e, err);
 }
@@ -291,17 +313,24 @@ static int64_t batch_collect(struct generator *g, int64_t *n_tok)
     int64_t promised = 0;    // pages that the samples of the items before will take
     *n_tok = 0;
     for (struct entry *e; (e = g->waiting.first) && n < PREFILL_SEQ_MAX && n_row < g->config.max_seq; n++) {
-        if (n > 0 && *n_tok + e->spec.n_prompt > g->config.prefill_tok)
+        int64_t n_hit = 0;    // at least one token is run: its logits are needed
+        if (g->cache.entry)
+            n_hit = prefix_cache_take(&g->cache, e->spec.cache_salt, e->spec.prompt, e->spec.n_prompt - 1, e->page);
+        e->n_cached = n_hit * g->pages.page_tok;
+        if ((n > 0 && *n_tok + e->spec.n_prompt - e->n_cached > g->config.prefill_tok)
+            || !room_make(g, item_start_pages(g, &e->spec) - n_hit + promised)) {
+            pagedkv_drop(&g->pages, e->page, n_hit);
             break;
-        if (item_start_pages(g, &e->spec) + promised > g->pages.n_free)
-            break;
+        }
+        e->epoch = g->epoch;
         e->n_page = pagedkv_pages(&g->pages, e->spec.n_prompt);
         e->n_full = e->spec.n_prompt / g->pages.page_tok;
-        e->held = pagedkv_take(&g->pages, e->page, e->n_page);
+        e->held = pagedkv_take(&g->pages, e->page + n_hit, e->n_page - n_hit);
+        g->stats.n_cached_tok += e->n_cached;
         int64_t n_sample = MIN((int64_t)e->spec.n_sample, g->config.max_seq - n_row);
         n_row += n_sample;
         promised += n_sample * item_sample_pages(g, &e->spec);    // at most
-        *n_tok += e->spec.n_prompt;
+        *n_tok += e->spec.n_prompt - e->n_cached;
         g->batch[n] = e;
         entries_remove(&g->waiting, e);
         entries_push(&g->running, e);
@@ -316,18 +345,26 @@ static bool prompts_start(struct generator *g, struct error *err)
     if (n == 0)
         return true;
     int32_t at = 0;
+    bool any_cached = false;
     for (int64_t i = 0; i < n; i++) {
         struct entry *e = g->batch[i];
+        int64_t n_run = e->spec.n_prompt - e->n_cached;
         e->start_ns = now;
         g->prefill_cu[i] = at;
-        memcpy(g->prefill_token + at, e->spec.prompt, (size_t)e->spec.n_prompt * sizeof *g->prefill_token);
+        any_cached |= e->n_cached > 0;
+        if (g->cache.entry)
+            g->prefill_start[i] = (int32_t)e->n_cached;
+        memcpy(g->prefill_token + at, e->spec.prompt + e->n_cached, (size_t)n_run * sizeof *g->prefill_token);
         memcpy(g->prefill_table + i * g->max_page, e->page, (size_t)e->n_page * sizeof *g->prefill_table);
-        at += (int32_t)e->spec.n_prompt;
+        at += (int32_t)n_run;
     }
     g->prefill_cu[n] = at;
     struct model_batch batch = { .n_seq = n, .n_tok = n_tok, .token = g->prefill_token, .cu_tok = g->prefill_cu };
-    if (!model_prefill(g->run, &batch, g->kv, g->prefill_table, g->max_page, g->prefill_logits, err))
+    if (!model_prefill_after(g->run, &batch, any_cached ? g->prefill_start : NULL, g->prefill_past, g->kv, g->prefill_table, g->max_page,
+                             g->prefill_logits, err))
         return false;
+    for (int64_t i = 0; i < n && g->cache.entry; i++)
+        prefix_cache_add(&g->cache, g->batch[i]->spec.cache_salt, g->batch[i]->spec.prompt, g->batch[i]->spec.n_prompt, g->batch[i]->page);
     for (int64_t i = 0; i < n; i++) {
         struct entry *e = g->batch[i];
         while (e->n_admitted < e->spec.n_sample && row_admit(g, e))
@@ -451,8 +488,9 @@ static bool admission_possible(const struct generator *g)
     if (g->n_run == g->config.max_seq)
         return false;
     if (g->partial)
-        return item_sample_pages(g, &g->partial->spec) - 1 <= g->pages.n_free;    // the last sample may take one page over
-    return g->waiting.n > 0 && item_start_pages(g, &g->waiting.first->spec) <= g->pages.n_free;
+        return item_sample_pages(g, &g->partial->spec) - 1
+               <= g->pages.n_free + g->cache.n_entry;    // the last sample may take one page over
+    return g->waiting.n > 0 && item_start_pages(g, &g->waiting.first->spec) <= g->pages.n_free + g->cache.n_entry;
 }
 
 static bool step_run(struct generator *g, struct error *err)
