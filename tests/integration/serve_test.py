@@ -317,8 +317,8 @@ class Orders(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.dir = tempfile.TemporaryDirectory(prefix="rc-serve-")
-        cls.model = tiny_model.write(os.path.join(cls.dir.name, "model"), seed=1, max_pos=1024)
-        cls.other = tiny_model.write(os.path.join(cls.dir.name, "other"), seed=2, max_pos=1024)
+        cls.model = tiny_model.write(os.path.join(cls.dir.name, "model"), seed=1, max_pos=8192)
+        cls.other = tiny_model.write(os.path.join(cls.dir.name, "other"), seed=2, max_pos=8192)
         cls.wider = tiny_model.write(os.path.join(cls.dir.name, "wider"), seed=2, layers=3)
 
     @classmethod
@@ -337,10 +337,10 @@ class Orders(unittest.TestCase):
         r = self.server.post("/v1/completions", prompt="abc", temperature=0, max_tokens=n, ignore_eos=True, return_token_ids=True)
         return r["choices"][0]["token_ids"], r["weight_version"]
 
-    def long(self):
+    def long(self, n_tok=900, n=1):
         """A request that takes long, under way: the stream's connection, and what it has said first."""
         c = self.server.connect()
-        c.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 900, "ignore_eos": True, "stream": True}))
+        c.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": n_tok, "n": n, "ignore_eos": True, "stream": True}))
         r = c.getresponse()
         return c, r, r.readline()
 
@@ -372,7 +372,7 @@ class Orders(unittest.TestCase):
         c.close()
 
     def test_kept_work_goes_on_with_new_weights_and_says_which_tokens(self):
-        ask = dict(input_ids=[97], return_logprob=True, sampling_params={"max_new_tokens": 900, "ignore_eos": True})
+        ask = dict(input_ids=[97], return_logprob=True, sampling_params={"max_new_tokens": 8000, "ignore_eos": True})
         answer = self.pool.submit(self.server.post, "/generate", **ask)
         self.server.post("/v1/completions", prompt="a", max_tokens=20, ignore_eos=True)    # so the other has begun
         self.server.post("/pause?mode=keep")
@@ -383,11 +383,11 @@ class Orders(unittest.TestCase):
         meta = answer.result(LIMIT)["meta_info"]
         spans = meta["weight_versions"]
         self.assertEqual([s["version"] for s in spans], ["0", "5"])
-        self.assertEqual((spans[0]["start"], spans[0]["end"], spans[1]["end"]), (0, spans[1]["start"], 900))
+        self.assertEqual((spans[0]["start"], spans[0]["end"], spans[1]["end"]), (0, spans[1]["start"], 8000))
         self.assertEqual(meta["weight_version"], "5")
 
     def test_pausing_aborts_with_what_there_is_or_waits_and_later_requests_queue(self):
-        c, r, first = self.long()
+        c, r, first = self.long(8000, 32)    # more than any wait between the two lines takes
         self.server.post("/pause")    # abort
         events = [json.loads(x[6:]) for x in r.read().split(b"\n") if x.startswith(b"data: {")]
         self.assertEqual(events[-1]["choices"][0]["finish_reason"], "abort")
@@ -415,7 +415,7 @@ class Orders(unittest.TestCase):
         self.greedy(5)
 
     def test_a_client_that_goes_away_in_the_middle_of_a_stream_frees_its_samples(self):
-        c, r, first = self.long()
+        c, r, first = self.long(8000, 32)
         self.server.post("/pause?mode=keep")
         self.assertEqual(self.server.inside(), 1)
         r.close()
@@ -455,7 +455,7 @@ class Orders(unittest.TestCase):
     def test_what_cannot_be_served_is_said_at_once(self):
         cases = [([], 2, "--listen is needed"), (["--listen", "127.0.0.1"], 2, "HOST:PORT"),
                  (["--listen", "0.0.0.0:0"], 2, "--token-file"), (["--listen", "127.0.0.1:0", "--batch", "0"], 2, "--batch"),
-                 (["--listen", "127.0.0.1:0", "--max-model-len", "4096"], 1, "1024"),
+                 (["--listen", "127.0.0.1:0", "--max-model-len", "16384"], 1, "8192"),
                  (["--listen", "127.0.0.1:0", "--tls-cert", "x"], 2, "--tls-key"),
                  (["--listen", "127.0.0.1:0", "--token-file", "/nonexistent"], 1, "/nonexistent"),
                  (["--listen", f"127.0.0.1:{self.server.port}"], 1, "another process")]

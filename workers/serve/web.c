@@ -69,6 +69,7 @@ struct web {
     struct MHD_Daemon *daemon;
     pthread_t watch;
     bool has_watch;
+    struct pollfd *polled;    // (max_connections + SLACK + 2) the watch's
     int wake_fd;
     pthread_mutex_t lock;    // guards: the next four
     pthread_cond_t over;     // an exchange has ended
@@ -253,10 +254,9 @@ static void *watch_main(void *arg)
 {
     struct web *h = arg;
     nfds_t max = (nfds_t)(h->config.max_connections + SLACK + 2);
-    struct pollfd *polled = calloc(max, sizeof *polled);
+    struct pollfd *polled = h->polled;
     int64_t looked = 0;
-    bool stop = polled == NULL;
-    BUG_IF(!polled, "no memory to watch %ld connections", (long)max);
+    bool stop = false;
     while (!stop) {
         nfds_t n = polled_collect(h, polled, max);
         if (poll(polled, n, LOOK_MS) < 0 && errno != EINTR)
@@ -272,7 +272,6 @@ static void *watch_main(void *arg)
         stop = h->stop;
         pthread_mutex_unlock(&h->lock);
     }
-    free(polled);
     return NULL;
 }
 
@@ -629,9 +628,14 @@ struct web *web_new(const struct web_config *config, struct error *err)
     h->config = *config;
     pthread_mutex_init(&h->lock, NULL);
     clock_cond_init(&h->over);
+    h->polled = calloc((size_t)config->max_connections + SLACK + 2, sizeof *h->polled);
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (h->wake_fd < 0) {
         error_errno(err, "no descriptor to wake the server with");
+        goto out;
+    }
+    if (!h->polled) {
+        error_set(err, ERR_NO_MEMORY, "no memory to watch connections");
         goto out;
     }
     if (config->cert_pem && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
@@ -715,5 +719,6 @@ void web_free(struct web *h)
     close(h->config.listen_fd);
     pthread_cond_destroy(&h->over);
     pthread_mutex_destroy(&h->lock);
+    free(h->polled);
     free(h);
 }
