@@ -34,7 +34,7 @@ static bool int_get(const struct reader *r, const char *key, int64_t min, int64_
     const json_t *v = json_object_get(r->obj, key);
     if (!v)
         return error_set(err, ERR_DATA, "'%s': '%s%s' is missing", r->path, r->prefix, key);
-    // 8192.0 is what some writers make of 8192
+    // some writers turn 8192 into 8192.0
     double real = json_is_real(v) ? json_real_value(v) : 0.5;
     if (!json_is_integer(v) && !(real == floor(real) && fabs(real) < 1e15))
         return error_set(err, ERR_DATA, "'%s': '%s%s' is not a whole number", r->path, r->prefix, key);
@@ -126,7 +126,7 @@ static bool rope_get(const struct reader *top, struct model_config *c, struct er
     return true;
 }
 
-/* An end token or a list of them; *n stays when the key is not given. */
+/* An end token or a list of them; *n is unchanged when the key is absent. */
 static bool eos_get(const struct reader *r, struct model_config *c, struct error *err)
 {
     const json_t *v = json_object_get(r->obj, "eos_token_id");
@@ -204,7 +204,7 @@ static bool object_read(struct model_config *c, const struct reader *r, struct e
     bool bias = false;
     if (is_given(r, "attention_bias") && !bool_get(r, "attention_bias", &bias, err))
         return false;
-    if (bias && c->family != FAMILY_QWEN2)    // there it would also put a bias on the output
+    if (bias && c->family != FAMILY_QWEN2)    // in Llama it would also put a bias on the output
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'attention_bias' is true; only Qwen2's q, k and v have biases", r->path);
     c->bos = -1;
     int64_t bos;

@@ -34,18 +34,18 @@ struct model_config {
     int32_t bos;      // -1: none
     int32_t eos[CONFIG_EOS_MAX];
     int n_eos;
-    double initializer_range;    // of random weights; 0.02 unless said
+    double initializer_range;    // of random weights; 0.02 unless given
 };
 
-/* Parse dir/config.json (and the end tokens of dir/generation_config.json when there). ERR_DATA names file and key:
+/* Parse dir/config.json (and the end tokens of dir/generation_config.json if it exists). ERR_DATA names file and key:
  * missing, of the wrong type, out of range, or of a kind that is not supported (sliding windows, other rope scalings,
  * activations). */
 MUST_USE bool config_load(struct model_config *c, const char *dir, struct error *err);
-/* The same from text; path only names the place in messages. */
+/* The same from text; path is only used in messages. */
 MUST_USE bool config_parse(struct model_config *c, const char *text, const char *path, struct error *err);
 /* Write dir/config.json so that transformers loads it; dtype is "float32" or "bfloat16". */
 MUST_USE bool config_save(const struct model_config *c, const char *dir, const char *dtype, struct error *err);
-/* One of the shapes the world uses ("Qwen2.5-0.5B" ... "Llama-3.1-8B", "starter"); NULL: err lists them. */
+/* A well-known shape ("Qwen2.5-0.5B" ... "Llama-3.1-8B", "starter"); NULL: err lists them. */
 const struct model_config *config_shape(const char *name, struct error *err);
 /* Write RoPE's inverse frequencies, (d_head / 2) doubles, with llama3 scaling when asked for
  * (transformers modeling_rope_utils.py, _compute_llama3_parameters). */

@@ -1,4 +1,4 @@
-/* kv.h - the inside of a pool of keys and values, for this folder; users see model.h */
+/* kv.h - internals of a pool of keys and values, for this folder only; users include model.h */
 #pragma once
 #include "workers/engine/model/model.h"
 
@@ -8,7 +8,7 @@ struct kv_pool {
     struct attn_heads heads;
     int64_t n_page, n_layer;
     size_t layer_bytes;
-    char *mem;        // n_layer pools of n_page pages; device. No more is read of it than was written
+    char *mem;        // n_layer pools of n_page pages; device. Only what was written is ever read
     bool borrowed;    // mem is borrowed
 };
 static inline void *kv_layer(const struct kv_pool *kv, int64_t l)

@@ -1,4 +1,4 @@
-/* model.c - the weights of a model: the table of tensors, and everything that walks it */
+/* model.c - the weights of a model: the table of tensors, and everything that iterates over it */
 #include "workers/engine/model/model.h"
 #include <inttypes.h>
 #include <errno.h>
@@ -46,7 +46,7 @@ static int64_t tensor_put(struct table *t, int64_t rows, int64_t cols, const cha
     return x->offset;
 }
 
-/* Start a part: tensors put after it are neighbours until the next part. */
+/* Start a part: the tensors added from here to the next part are neighbours. */
 static void part_begin(struct table *t)
 {
     t->at = (t->at + ALIGN_ELEM - 1) / ALIGN_ELEM * ALIGN_ELEM;
@@ -103,7 +103,7 @@ static bool table_make(struct model *m, struct error *err)
     return true;
 }
 
-/* ---- life */
+/* ---- creating and freeing */
 static void handles_free(struct model *m)
 {
     for (int64_t l = 0; m->layer && l < m->c.n_layer; l++) {
@@ -196,12 +196,12 @@ static bool tensor_set(struct model *m, const struct tensor *t, const void *valu
 
 static bool name_is_extra(const struct model *m, const char *name)
 {
-    // old files keep RoPE's frequencies; files of tied models may hold the head once more
+    // old files hold RoPE's frequencies; files of tied models may hold a second copy of the head
     const char *tail = strrchr(name, '.');
     return (tail && strcmp(tail, ".inv_freq") == 0) || (m->c.tied && strcmp(name, "lm_head.weight") == 0);
 }
 
-/* Whether the files have every tensor with its shape, and none that the model does not have; only headers are read. */
+/* Do the files have every tensor with its shape, and none that the model does not have? Only headers are read. */
 static bool tensors_check(const struct model *m, const struct shards *s, const char *dir, struct error *err)
 {
     for (int64_t i = 0; i < m->n_tensor; i++) {
@@ -229,7 +229,7 @@ static bool tensors_check(const struct model *m, const struct shards *s, const c
 
 bool model_files_check(const char *dir, struct model_config *c, struct error *err)
 {
-    struct model *m = NULL;    // its table alone
+    struct model *m = NULL;    // only its table
     struct shards *s = NULL;
     bool ok = false;
     TRY(config_load(c, dir, err));
@@ -326,7 +326,7 @@ static double init_std(const struct model_config *c, const struct tensor *t)
     return residual ? std / sqrt(2.0 * (double)c->n_layer) : std;    // GPT-2's scaling of residual outputs
 }
 
-/* A thread's share of a tensor that is drawn. */
+/* A thread's share of a tensor being drawn. */
 struct draw {
     void *out;    // (n_elem) of dtype
     enum dtype dtype;
@@ -424,7 +424,7 @@ struct model *model_new_like(const struct model *m, struct error *err)
     return n;
 }
 
-/* ---- looking at it */
+/* ---- inspection */
 const struct model_config *model_config(const struct model *m)
 {
     return &m->c;

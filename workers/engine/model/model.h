@@ -5,8 +5,8 @@
  * once against kernels/ops.h: prefill, decode, scoring and training run the same operations with the same order of
  * every sum, so that a token's log-prob has the same bits wherever it is computed.
  *
- * Everything here is called by the one thread that drives the device. Pointers marked (device) lie in the memory of the
- * device, which on a CPU is the host's; work on them is asynchronous on CUDA (device_sync). */
+ * Everything here is called by the one thread that drives the device. Pointers marked (device) point into the device's
+ * memory, which on a CPU is the host's; work on them is asynchronous on CUDA (device_sync). */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,11 +24,11 @@ struct kv_pool;
  * and none that the model does not have. dev is borrowed for the model's life. Returns it for model_free; NULL: see
  * err. */
 struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, struct error *err);
-/* Whether model_load would find all of that in the directory: files' headers are read and no weights, so it is quick for every
- * size. c: what config.json says. */
+/* Would model_load find all of that in the directory? Reads only the files' headers, no weights, so it is quick for
+ * every size. c: the parsed config.json. */
 MUST_USE bool model_files_check(const char *dir, struct model_config *c, struct error *err);
 /* A model with weights drawn from seed: matrices normal(0, 1 / sqrt(n_in)), embedding normal(0, initializer_range),
- * outputs into the residual stream smaller by sqrt(2 n_layer), norms 1, biases 0; the same bytes for the same shape,
+ * outputs into the residual stream divided by sqrt(2 n_layer), norms 1, biases 0; the same bytes for the same shape,
  * seed and dtype. */
 struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err);
 /* A model of this shape with all weights 0, to receive published ones. */
@@ -43,8 +43,8 @@ struct device *model_device(const struct model *m);
  * and trainer alike. The config's vocab unless set. */
 int64_t model_n_live(const struct model *m);
 void model_n_live_set(struct model *m, int64_t n_live);
-/* The whole weight arena (device): what is published. Equal weights are equal bytes. After writing into it call
- * model_weights_changed, which has the back end pack its matrices again. */
+/* The whole weight arena (device), which is what is published. Equal weights are equal bytes. After writing into it
+ * call model_weights_changed, which makes the back end repack its matrices. */
 void *model_weights(const struct model *m, size_t *size_bytes);
 MUST_USE bool model_weights_changed(struct model *m, struct error *err);
 /* Copy src's weights (same shape and dtype, same device). */
@@ -53,8 +53,8 @@ MUST_USE bool model_weights_copy(struct model *dst, const struct model *src, str
 MUST_USE bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err);
 /* Write model.safetensors (or shards of about 5 GB with an index) and config.json into dir, which exists. */
 MUST_USE bool model_save(const struct model *m, const char *dir, struct error *err);
-/* The same from a host copy of the arena, so that a snapshot can be written later; reads nothing of m that changes, so
- * any thread may call it. */
+/* The same from a host copy of the arena, so that a snapshot can be written later; reads only constant parts of m, so any
+ * thread may call it. */
 MUST_USE bool model_save_copy(const struct model *m, const void *weights, const char *dir, struct error *err);
 
 /* One named tensor. The parts of fused products (q, k, v; gate, up) are neighbours in the arena, row after row. */
@@ -67,14 +67,14 @@ struct tensor {
 };
 int64_t model_n_tensor(const struct model *m);
 const struct tensor *model_tensor(const struct model *m, int64_t i);
-/* Elements of the arena and of a flat buffer: all tensors (the tied head once) and the gaps between, which hold 0. */
+/* Elements of the arena and of a flat buffer: all tensors (the tied head once) and the gaps between them, which hold 0. */
 int64_t model_n_flat(const struct model *m);
-/* The flat order in pieces, in which a backward pass finishes a gradient from the last to the first: piece 0 is the embedding, piece
- * 1 + l layer l, the last layer's with the final norm, and a head that is not tied the last. */
+/* The flat order in pieces; a backward pass finishes the gradient from the last piece to the first. Piece 0 is the embedding,
+ * piece 1 + l is layer l (the last layer's includes the final norm), and an untied head is the last piece. */
 int model_n_piece(const struct model *m);
 int64_t model_piece(const struct model *m, int p, int64_t *first);    // its elements; *first: where it begins
-/* From now on the weights lie in memory that other processes of this host may open, of model_weights's size; h stays the model's.
- * Before a run, a trainer or a publication has been made with them. NULL: see err. */
+/* Move the weights into memory that other processes of this host may open, of model_weights's size; h stays the
+ * model's. Call it before a run, a trainer or a publication is made with them. NULL: see err. */
 const struct mem_handle *model_share(struct model *m, struct error *err);
 
 /* ---- paged keys and values (a page holds device.kv_page_tok tokens of all layers) */
@@ -87,8 +87,8 @@ size_t kv_pool_page_bytes(const struct model *m);    // one page, keys and value
  * the last, partly filled one. */
 MUST_USE bool kv_pool_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err);
 
-/* ---- running it */
-/* What a run may be asked for; memory is taken once from this. */
+/* ---- running */
+/* Upper bounds on what a run is asked for; its memory is allocated once according to them. */
 struct run_limits {
     int64_t max_tok;         // packed tokens of one prefill, scoring or training call, or sequences of one decode
     int64_t max_seq;         // sequences of one call
@@ -96,15 +96,15 @@ struct run_limits {
     bool train;              // keep what the backward pass needs
     bool recompute_block;    // with train: keep only each block's input and run the block's forward again
     int64_t head_rows;       // rows of logits computed at once in scoring and training; 0: what suits the device
-    void *mem;               // (device) of model_run_bytes to work in, borrowed; between one call (forward, head and
-                             // backward of a training step are one) and the next others may use it. NULL: its own
+    void *mem;               // (device) of model_run_bytes to work in, borrowed; others may use it between calls (forward, head
+                             // and backward of a training step count as one call). NULL: its own
 };
-/* Scratch for calls on m, which it borrows. NULL: see err. model_run_bytes tells the memory beforehand; RoPE's tables
- * come on top. */
+/* Scratch for calls on m, which it borrows. NULL: see err. model_run_bytes says beforehand how much memory; RoPE's tables come
+ * on top. */
 struct model_run *model_run_new(struct model *m, const struct run_limits *limits, struct error *err);
 void model_run_free(struct model_run *r);    // NULL is fine
 size_t model_run_bytes(const struct model *m, const struct run_limits *limits);
-/* Between layers, and while it waits for the device, a run calls idle(ctx), which has something else to carry on; NULL: nothing. */
+/* Between layers, and while it waits for the device, a run calls idle(ctx), so that other work can go on; NULL: none. */
 void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *err), void *ctx);
 /* Use another model of the same shape from now on (two copies of the weights, a frozen reference). */
 void model_run_bind(struct model_run *r, struct model *m);
@@ -164,14 +164,14 @@ struct token_loss {
     float *entropy;    // out, or NULL
     float *loss;       // out, or NULL: the token's term, weight included (policy loss only)
 };
-/* Only logp and entropy: what decides about whole samples before their gradient. A model_backward that follows must
- * have the same targets and temperatures; it does not compute the logits again when they fit head_rows. */
+/* Only logp and entropy, for decisions about whole samples before their gradient. A following model_backward must have
+ * the same targets and temperatures; it does not recompute the logits when they fit head_rows. */
 MUST_USE bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err);
 /* Where a backward pass adds the gradient (device; fp32). */
 struct model_grad {
-    float *flat;    // (model_n_flat) all of it; NULL: it is asked for piece by piece, from the last to the first
+    float *flat;    // (model_n_flat) all of it; NULL: requested piece by piece, from the last to the first
     float *(*piece_begin)(void *ctx, int p, struct error *err);    // memory for piece p, whatever it holds; NULL: see err
-    bool (*piece_end)(void *ctx, int p, struct error *err);        // all of it has been asked of the device
+    bool (*piece_end)(void *ctx, int p, struct error *err);        // all its work has been launched
     void *ctx;
 };
 /* Head, loss gradient and the whole backward pass; adds to the flat gradient, or sets the pieces: each element's own sum begins at 0 and is added once, so that

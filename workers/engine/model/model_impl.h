@@ -1,4 +1,4 @@
-/* model_impl.h - what the files of this folder share: how a model lies in memory */
+/* model_impl.h - shared by the files of this folder: the layout of a model in memory */
 #pragma once
 #include "workers/engine/model/model.h"
 
@@ -20,13 +20,13 @@ struct model {
     int64_t n_tensor;
     int64_t n_flat;                        // elements of the arena
     char *weights;                         // (n_flat) of dtype; device
-    struct mem_handle handle;              // of the weights, when they are
+    struct mem_handle handle;              // of the weights, when shared
     bool shared;                           // of model_share
     struct layer_at *at;                   // (n_layer)
     int64_t embed_at, norm_at, head_at;    // head_at is embed_at when tied
     struct layer_w *layer;                 // (n_layer); NULL until the handles are made
     struct weight *head;
-    bool for_bwd;    // the handles can do linear_bwd_x
+    bool for_bwd;    // the handles support linear_bwd_x
 };
 static inline struct attn_heads model_heads(const struct model *m)
 {
@@ -36,5 +36,5 @@ static inline const void *model_at(const struct model *m, int64_t at)
 {
     return at == AT_NONE ? NULL : m->weights + (size_t)at * dtype_size(m->dtype);
 }
-/* Make the handles again if they cannot do backward products yet. */
+/* Remake the handles if they do not support backward products yet. */
 MUST_USE bool model_want_bwd(struct model *m, struct error *err);

@@ -10,11 +10,11 @@
  * With recompute_block only res1 is kept and the rest of a block is run again. Without training all layers share one
  * set.
  *
- * The head never sees a row that predicts nothing, and works on head_rows rows at a time: logits, statistics, gradient
- * and both products of a chunk follow each other, so that no (tokens x vocab) matrix exists.
+ * The head skips rows that predict nothing and works on head_rows rows at a time: it computes logits, statistics,
+ * gradient and both products of a chunk before the next, so that no (tokens x vocab) matrix exists.
  *
- * A backward pass adds to each element of the gradient once: what it makes in several parts (the head's weight by chunks
- * of rows, with the embedding's where they are tied) is summed up in dhead first. */
+ * A backward pass adds to each element of the gradient once: a gradient computed in several parts (the head's weight by
+ * chunks of rows, with the embedding's where they are tied) is summed up in dhead first. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_impl.h"
 
-/* What one layer leaves behind; device. */
+/* Activations that one layer keeps; device. */
 struct acts {
     void *res1;      // (max_tok, d) residual stream before the block
     float *rstd1;    // (max_tok) of its norm
@@ -35,7 +35,7 @@ struct acts {
     float *rstd2;
     void *gu;    // (max_tok, 2 ff)
 };
-/* Rows that predict something, one after the other: where the head works. Device arrays (max_tok). */
+/* The rows that predict something, packed: the input of the head. Device arrays (max_tok). */
 struct head_rows {
     int32_t *row, *target;
     float *coef, *adv, *weight, *old, *ref, *log_ratio, *rho, *logp, *entropy, *lse, *loss;
@@ -50,7 +50,7 @@ struct model_run {
     int32_t *seq;                   // (max_seq + 1)
     struct acts *layer;             // (n_layer) host array
     void *h;                        // (max_tok, d)
-    void *out;                      // (max_tok, d) what is added to the residual stream next
+    void *out;                      // (max_tok, d) to be added to the residual stream next
     void *act;                      // (max_tok, ff)
     void *resf, *hf;                // (max_tok, d) last residual stream and its norm
     float *rstdf;
@@ -60,20 +60,20 @@ struct model_run {
     void *hrow, *dhrow;    // (head_max, d)
     float *logits;         // (head_max, vocab)
     void *dlogits;         // (head_max, vocab) of dtype; logits themselves in fp32
-    float *dhead;          // (vocab, d) gradient of the head's weight, where it is made in several parts; or NULL
+    float *dhead;          // (vocab, d) gradient of the head's weight, where it is computed in several parts; or NULL
     // host side of the current call
     int32_t *host_i;                               // (2 max_tok)
     float *host_f;                                 // (4 max_tok)
-    int64_t *row_index;                            // (max_tok) which row a head row is
+    int64_t *row_index;                            // (max_tok) index of each head row
     int32_t *cu;                                   // (max_seq + 1) sequence bounds of the last forward
     int64_t n_tok, n_seq;                          // of the last forward
     int64_t logits_row0, logits_n;                 // head rows whose logits are in the buffer; n 0: none
     bool (*idle)(void *ctx, struct error *err);    // or NULL
     void *idle_ctx;
-    struct mark *done;    // what the call has asked for; with idle
+    struct mark *done;    // end of the call's launched work; with idle
 };
 
-/* ---- memory: the same walk measures and hands out */
+/* ---- memory: the same walk measures and assigns it */
 struct walk {
     char *base;    // NULL: only measure
     size_t used;
@@ -107,8 +107,8 @@ static int64_t head_rows_max(const struct model *m, const struct run_limits *lim
     return MIN(want, MAX(lim->max_tok, 1));
 }
 
-/* Is the head's gradient made in parts, which must be summed up before they are added to what is there? In the tied case the
- * embedding's is one of them. */
+/* Is the head's gradient computed in parts, which must be summed before they are added to the gradient? In the tied
+ * case the embedding's is one of them. */
 static bool head_in_parts(const struct model *m, const struct run_limits *lim)
 {
     return lim->train && (m->head_at == m->embed_at || head_rows_max(m, lim) < lim->max_tok);
@@ -125,7 +125,7 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     r->pos = take(&w, n, 4);
     r->slot = take(&w, n, 4);
     r->seq = take(&w, lim->max_seq + 1, 4);
-    bool own = lim->train && !lim->recompute_block;    // every layer has its own set
+    bool own = lim->train && !lim->recompute_block;    // every layer keeps its own set
     struct acts shared = { 0 };
     if (!own)
         layout_acts(&w, &shared, c, lim, e, true);
@@ -318,7 +318,7 @@ static bool attention(struct model_run *r, const struct acts *a, int64_t l, cons
               .n = p->n, .n_seq = d->n, .max_page = d->max_page, .max_q = 1, .max_kv = d->max_kv, .heads = heads, .dtype = m->dtype);
 }
 
-/* One block from a->res1 on (its sum is done); leaves in r->out what is to be added next. */
+/* One block from a->res1 on (its sum is done); leaves in r->out the next addend of the residual stream. */
 static bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err)
 {
     bool ok = false;
@@ -625,10 +625,10 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
               .clip_high = loss->clip_high, .beta = loss->beta);
 }
 
-/* Where the gradient of the piece goes that is being made. */
+/* Where the gradient of the current piece goes. */
 struct place {
     bool set;     // it holds anything, and is set; else it is added to
-    float *at;    // of the flat order's element `first`
+    float *at;    // address of element `first` of the flat order
     int64_t first;
     int piece;
 };
@@ -667,7 +667,7 @@ static bool layer_clear(const struct model *m, const struct place *p, int64_t l,
            && place_clear(m, p, at->down + d * m->c.d_ff, first + n, err);
 }
 
-/* Add what dhead holds to the gradient of the head's weight. */
+/* Add dhead to the gradient of the head's weight. */
 static bool dhead_add(struct model_run *r, const struct place *grad, struct error *err)
 {
     const struct model *m = r->m;
@@ -677,8 +677,8 @@ static bool dhead_add(struct model_run *r, const struct place *grad, struct erro
     return OP(m->dev, err, axpy, .y = place_of(grad, m->head_at), .x = r->dhead, .n = n, .scale = 1);
 }
 
-/* The head's part of the backward pass: gradient by the last norm's output into dh, by the head's weight into grad; of a tied
- * one into dhead, and the embedding's follows. */
+/* The head's part of the backward pass: the gradient by the last norm's output goes into dh, that by the head's weight into
+ * grad; a tied head's goes into dhead, to which the embedding's is added later. */
 static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, const struct model_grad *g, struct error *err)
 {
     bool ok = false;
@@ -696,7 +696,7 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
     for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max) {
         int64_t n = MIN(r->head_max, n_head - row0);
         TRY(head_chunk(r, row0, n, loss->temperature, err));
-        r->logits_n = 0;    // in fp32 their gradient takes their place
+        r->logits_n = 0;    // in fp32 the gradient overwrites them
         TRY(policy_coef(r, loss, row0, n, err));
         for (int64_t i = 0, k; i < n; i += k) {
             k = same_temperature(r, loss->temperature, row0 + i, n - i);

@@ -111,7 +111,7 @@ static int name_compare(const void *a, const void *b)
 
 static bool file_open(struct shards *s, const char *path, struct error *err)
 {
-    struct shard *f = &s->file[s->n_file++];    // shards_close sees it from here on
+    struct shard *f = &s->file[s->n_file++];    // from here on shards_close closes it
     f->path = strdup(path);
     if (!f->path)
         return error_set(err, ERR_NO_MEMORY, "no memory to open '%s'", path);
@@ -150,7 +150,7 @@ static bool file_open(struct shards *s, const char *path, struct error *err)
             return false;
         s->n_tensor++;
     }
-    // tensors that share bytes are how a hostile file makes a small download fill the memory
+    // with overlapping tensors, a small hostile file could fill the memory
     if (s->n_tensor > first)
         qsort(s->tensor + first, (size_t)(s->n_tensor - first), sizeof *s->tensor, offset_compare);
     for (int64_t i = first + 1; i < s->n_tensor; i++)

@@ -22,7 +22,7 @@ struct st_tensor {
     int64_t n_elem;
     const uint8_t *data;    // little endian, maybe unaligned; borrowed from the mapping
     size_t size_bytes;
-    const char *file;    // which file it is in, for messages
+    const char *file;    // the file it is in, for messages
 };
 struct shards;
 /* Open dir/model.safetensors, or the files named by dir/model.safetensors.index.json. NULL: err names file and fault.
@@ -40,7 +40,7 @@ const struct st_tensor *shards_find(const struct shards *s, const char *name);
 void st_to_f32(float *out, const struct st_tensor *t);
 void st_to_bf16(uint16_t *out, const struct st_tensor *t);
 
-/* What is to be written; data is (n_elem) of dtype. */
+/* A tensor to be written; data is (n_elem) of dtype. */
 struct st_out {
     const char *name;
     enum st_dtype dtype;

@@ -2,9 +2,9 @@
  *
  * Scores as ColossalChat's (coati/distributed): 10 when all tests pass and there is a ```python fence, with
  * the soft over-length punishment; 0 when a test fails; 0 without a fence, though right tests then still count as
- * accurate. A program's own time-out, memory limit or crash is a wrong answer. Only trouble of the sandbox, of an
- * external verifier or of the data leaves the sample out. Upstream takes an empty list of tests for success; here it is
- * an error of the data. */
+ * accurate. A program's own time-out, memory limit or crash is a wrong answer. Only trouble with the sandbox, an
+ * external verifier or the data leaves the sample out. Upstream counts an empty list of tests as success; here it is an
+ * error of the data. */
 #include <inttypes.h>
 #include <ctype.h>
 #include <math.h>
@@ -18,8 +18,8 @@
 #include "workers/engine/reward/sandbox/sandbox.h"
 #include "workers/engine/reward/tests.h"
 
-#define LOAD_MAX 8      // each spare that was killed with its zygote costs one
-#define AGAIN_MAX 4     // one kill may cost two: what ran, and a spare that was loaded before it was reached
+#define LOAD_MAX 8      // each spare killed together with its zygote uses one
+#define AGAIN_MAX 4     // one kill may use two: the sandbox that ran, and a spare loaded before the kill reached it
 #define TOTAL_S 60.0    // of all tests of one program; PRIME gives 6 s, ColossalChat 600 s
 
 struct code {
@@ -109,7 +109,7 @@ static enum test_code code_of(enum case_status status)
     return TEST_FAILED;
 }
 
-/* Run the tests in order in one sandbox; a test that kills it gets the next ones a new one. */
+/* Run the tests in order in one sandbox; after a test that kills it, the next tests get a new one. */
 static void tests_run(struct code *c, const struct tests *t, const char *code, size_t len, struct code_result *r, struct buf *first_out)
 {
     struct sandbox *s = NULL;
@@ -127,7 +127,7 @@ static void tests_run(struct code *c, const struct tests *t, const char *code, s
             status = program_load(c, &s, code, len, t->function, &r->err);
         if (status == CASE_OK)
             status = sandbox_run(s, t->test[i].input, t->test[i].input_len, left, &out, &r->err);
-        if (status == CASE_SANDBOX && s && n_again < AGAIN_MAX) {    // killed, not by the program: the same test once more
+        if (status == CASE_SANDBOX && s && n_again < AGAIN_MAX) {    // killed, but not by the program: run the same test once more
             n_again++;
             sandbox_free(s);
             s = NULL;
@@ -139,7 +139,7 @@ static void tests_run(struct code *c, const struct tests *t, const char *code, s
         if (status == CASE_OK && !ok)
             status = CASE_ANSWER;
         r->n_pass += status == CASE_OK;
-        if (status != CASE_SANDBOX)    // then nothing is known of it
+        if (status != CASE_SANDBOX)    // otherwise nothing is known about the test
             test_results_add(&r->tests, code_of(status));
         if (status != CASE_OK && r->status == CASE_OK) {
             r->status = status;
@@ -148,7 +148,7 @@ static void tests_run(struct code *c, const struct tests *t, const char *code, s
                 buf_add(first_out, buf_text(&out), MIN(out.len, 256));
         }
         if (status == CASE_SANDBOX)
-            r->status = status;    // nothing is known of this test, so nothing of the share
+            r->status = status;    // nothing is known about this test, so the share is unknown too
         if (status == CASE_SANDBOX || status == CASE_COMPILE || status == CASE_MISSING || (status != CASE_OK && !c->share) || left <= 0)
             break;
         if (s && sandbox_is_dead(s)) {
@@ -223,7 +223,7 @@ static void code_score(void *self, const struct reward_config *config, const str
     bool ok = false;
     for (int64_t i = 0; i < n; i++) {
         int64_t start = clock_ns();
-        if (i == 0 || in[i].row != in[i - 1].row) {    // a group shares its row
+        if (i == 0 || in[i].row != in[i - 1].row) {    // samples of a group share their row
             tests_release(&t);
             ok = tests_read(&t, json_object_get(in[i].row, "test_cases"), &err);
             if (!ok)

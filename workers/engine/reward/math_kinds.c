@@ -1,9 +1,9 @@
 /* math_kinds.c - the rewards that compare a mathematical answer with gt_answer: boxed, think_answer_tags, math
  *
  * Scores as ColossalChat gives them (its distributed GRPO, reward functions): 10 for a right answer in a valid
- * format, 5 when only the text matches because the answer is no mathematics we can read, 0 otherwise; the soft
- * over-length punishment is added wherever an answer was found. Left on purpose: there an answer the verifier fails on
- * is wrong; here "cannot tell" leaves the sample out. */
+ * format, 5 when only the text matches because the answer is not mathematics we can read, 0 otherwise; the soft
+ * over-length punishment is added wherever an answer was found. One difference is on purpose: there an answer that
+ * makes the verifier fail is wrong; here "cannot tell" leaves the sample out. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static void text_copy(char *to, size_t size, const char *s, size_t len)
     to[n] = 0;
 }
 
-/* The row's gt_answer as text; a number is taken as it would be written. NULL: there is none. buf: for numbers. */
+/* The row's gt_answer as text; a number is formatted into buf. NULL: there is none. */
 static const char *gold_text(const json_t *row, size_t *len, char *buf, size_t size)
 {
     const json_t *v = row ? json_object_get(row, "gt_answer") : NULL;
@@ -143,7 +143,7 @@ static void math_score(void *self, const struct reward_config *config, const str
     all_score(self, FORM_WHOLE, config, in, out, n);
 }
 
-/* The prompts are ColossalChat's own, the missing space between "and" and "<answer>" and the two line ends included. */
+/* The prompts are ColossalChat's own, including the missing space between "and" and "<answer>" and the two line ends. */
 const struct reward_kind reward_kind_boxed = {
     .name = "boxed",
     .system_prompt = "Please reason step by step, and put your final answer within \\boxed{}.",

@@ -4,21 +4,22 @@
  *     in   {"id": 7, "response": "...", "row": {the dataset's line}, "n_tok": 120, "finish": "stop" or "length"}
  *     out  {"id": 7, "reward": 0.5, "format_acc": 1, "ans_acc": 0, "rule": "a word on why"}
  *     or   {"id": 7, "error": "why there is no score"}
- * n_tok and finish are absent when unknown; of an answer only id and reward are needed; true and false are 1 and 0. An
+ * n_tok and finish are absent when unknown; an answer needs only id and reward; true and false count as 1 and 0. An
  * error, or no answer within the time limit, leaves the sample out of the group.
  *
- * One line too many must not shift all later answers by one, so each is held against the id that was asked:
- *   - an answer to an earlier id, and a line that is no JSON object (a stray print), are skipped and counted;
- *   - an object with an id that was never asked, or a reward without an id, says that program and scorer no longer
- *     mean the same: the program is killed and restarted, and asked once more if it had answered before.
- * The log says how many of each there were. A program that ends is restarted and asked once more; one that overruns
- * is killed with its process group and restarted for the next sample. It runs with the scorer's rights: it is the
- * user's own and not contained. Its standard error goes to the scorer's log. Closing its input asks it to end.
+ * One line too many must not shift all later answers by one, so each is compared with the id that was asked:
+ *   - an answer to an earlier id, and a line that is not a JSON object (a stray print), are skipped and counted;
+ *   - an object with an id that was never asked, or a reward without an id, shows that program and scorer are out of
+ *     step: the program is killed and restarted, and asked once more if it had answered before.
+ * The log says how many of each there were. A program that ends is restarted and asked once more; one that overruns its
+ * time is killed with its process group and restarted for the next sample. It runs with the scorer's rights: it is the
+ * user's own program and is not sandboxed. Its standard error goes to the scorer's log. Closing its input asks it to
+ * end.
  *
  * The leader of its process group is a watcher: a shell that waits for the end of a pipe whose other end only the
- * scorer holds, and then kills the group. So nothing in the group outlives the scorer, however that ends. Killing the
- * recorded group at the next start was considered: nobody does that after `rollcall score`, and its number may belong
- * to somebody else by then. */
+ * scorer holds, and then kills the group. So nothing in the group outlives the scorer, however the scorer ends. Killing
+ * the recorded group at the next start was considered, but `rollcall score` has no next start, and the group's number
+ * may belong to other processes by then. */
 #include <inttypes.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -38,16 +39,16 @@
 #include "workers/engine/reward/kind.h"
 
 #define LINE_MAX_BYTES (1u << 20)    // of an answer
-#define END_MS 1000                  // that a program may take to end when its input is closed
-#define SKIPPED_MAX 1000             // lines skipped for one answer
+#define END_MS 1000                  // time for a program to end after its input is closed
+#define SKIPPED_MAX 1000             // lines skipped while waiting for one answer
 
 struct program {
     char *command;
     double timeout_s;
     pid_t watcher;                 // leader of the process group; 0: not running
     pid_t pid;                     // of the shell that runs the command; 0: not running
-    int leash;                     // its other end is the watcher's input; only our own end's closing is ever seen there
-    int to, from;                  // our ends, non-blocking; -1: not running
+    int leash;                     // the other end is the watcher's input, which only ever sees our end close
+    int to, from;                  // our ends of the pipes, non-blocking; -1: not running
     struct buf request, answer;    // answer keeps what was read beyond a line
     int64_t id;
     int64_t n_start, n_late, n_stray, n_mismatch;    // starts, and lines of each kind; counted for the log
@@ -60,7 +61,7 @@ static void fd_close(int *fd)
     *fd = -1;
 }
 
-/* The 1st, 2nd, 4th, 8th and so on: what happens for every sample fills no log. */
+/* True for the 1st, 2nd, 4th, 8th and so on, so that a fault of every sample does not fill the log. */
 static bool is_worth_a_line(int64_t n)
 {
     return n > 0 && (n & (n - 1)) == 0;
@@ -73,7 +74,7 @@ static void child_collect(pid_t *pid)
     *pid = 0;
 }
 
-/* End the program: politely with wait_ms > 0, then its whole process group. */
+/* End the program: ask it first when wait_ms > 0, then kill its whole process group. */
 static void program_stop(struct program *p, int64_t wait_ms)
 {
     fd_close(&p->to);
@@ -85,14 +86,14 @@ static void program_stop(struct program *p, int64_t wait_ms)
     if (done != 0)
         p->pid = 0;
     if (p->watcher > 0)
-        kill(-p->watcher, SIGKILL);    // what it started too; the number is the watcher's until that is collected
+        kill(-p->watcher, SIGKILL);    // also what it started; the number belongs to the watcher until the watcher is reaped
     child_collect(&p->pid);
     child_collect(&p->watcher);
     fd_close(&p->leash);
 }
 
-/* In the forked child, of which only system calls are asked: take in and out as descriptors 0 and 1, and become a shell
- * that runs command in group (0: one of its own). */
+/* Runs in the forked child, where only system calls are safe: make in and out descriptors 0 and 1, and become a shell
+ * that runs command in group (0: a new one). */
 static void __attribute__((noreturn)) shell_exec(const char *command, pid_t group, int in, int out)
 {
     struct rlimit none = { 0, 0 };
@@ -125,11 +126,11 @@ static bool program_start(struct program *p, struct error *err)
         error_errno(err, "cannot start the watcher of the reward program '%s'", p->command);
         goto out;
     }
-    setpgid(p->watcher, p->watcher);    // by whichever of us is first
+    setpgid(p->watcher, p->watcher);    // parent or child, whichever is first
     p->pid = fork();
     if (p->pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != scorer)    // it died before it was set: the watcher may have looked already
+        if (getppid() != scorer)    // the scorer died before the death signal was set: the watcher may have looked already
             _exit(126);
         shell_exec(p->command, p->watcher, in[0], out[1]);
     }
@@ -137,7 +138,7 @@ static bool program_start(struct program *p, struct error *err)
         error_errno(err, "cannot start the reward program '%s'", p->command);
         goto out;
     }
-    setpgid(p->pid, p->watcher);    // here too: who is stopped at once must be in the group that is killed
+    setpgid(p->pid, p->watcher);    // here too: a program stopped at once must be in the group that is killed
     p->leash = leash[1];
     p->to = in[1];
     p->from = out[0];
@@ -199,8 +200,8 @@ static bool line_exchange(struct program *p, size_t *sent, int64_t end, size_t *
     }
 }
 
-/* False: the response is not UTF-8 (or there is no memory), so that JSON cannot hold it. The row is other threads' too: it is printed
- * and not put into an object, since that would count its references up and down. */
+/* False: the response is not UTF-8 (or there is no memory), so that JSON cannot hold it. Other threads use the row too,
+ * so it is printed rather than put into an object, which would change its reference count. */
 static bool request_make(struct program *p, const struct reward_input *in)
 {
     json_t *o = json_object();
@@ -215,7 +216,7 @@ static bool request_make(struct program *p, const struct reward_input *in)
     buf_clear(&p->request);
     ok = ok && line && (row || !in->row);
     if (ok)
-        buf_add(&p->request, line, strlen(line) - (row ? 1 : 0));    // open again, for the row
+        buf_add(&p->request, line, strlen(line) - (row ? 1 : 0));    // without the closing brace: the row follows
     if (ok && row)
         buf_fmt(&p->request, ",\"row\":%s}", row);
     buf_char(&p->request, '\n');
@@ -265,8 +266,8 @@ static void line_count(struct program *p, enum line_kind kind)
                  p->answer.data);
 }
 
-/* Ask and read lines until one is the answer. On success *answer is it, the caller's. On failure as line_exchange, and
- * ERR_DATA when the program has lost track or writes line after line that is not an answer. */
+/* Ask and read lines until one is the answer. On success *answer holds it, owned by the caller. On failure as line_exchange,
+ * and ERR_DATA when the program has lost track or writes line after line that is not an answer. */
 static bool answer_get(struct program *p, json_t **answer, struct error *err)
 {
     int64_t end = clock_ms() + (int64_t)(p->timeout_s * 1000);
@@ -323,7 +324,7 @@ static void sample_score(struct program *p, const struct reward_input *in, struc
         snprintf(out->rule, sizeof out->rule, "program: not UTF-8");
         return;
     }
-    bool old = p->pid != 0;    // what one does that has answered before may be owed to an earlier sample
+    bool old = p->pid != 0;    // a fault of a program that has answered before may be an earlier sample's doing
     for (int attempt = old ? -1 : 0; attempt < 2; attempt++) {
         if (p->pid == 0 && !program_start(p, &err))
             break;

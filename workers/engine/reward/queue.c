@@ -54,7 +54,7 @@ void job_free(struct score_job *job)
     free(job);
 }
 
-/* The next share of samples: enough shares for all threads, at least one sample. The lock is held. */
+/* The next share of samples: small enough that every thread gets one, at least one sample. The lock is held. */
 static struct score_job *share_take(struct score_queue *q, int64_t *first, int64_t *n)
 {
     struct score_job *job = q->first;

@@ -1,4 +1,4 @@
-/* queue.h - score requests that wait, and the threads that work them off
+/* queue.h - waiting score requests, and the threads that score them
  *
  * The loop thread puts jobs in and takes finished ones out; neither call ever waits for a thread. Each thread has its
  * own struct reward (sandboxes and reward programs included), made in the thread, and takes a share of a job's samples
@@ -21,17 +21,17 @@ struct score_job {
     int64_t n_taken, n_done;
     struct score_job *next;
 };
-/* A job with room for n responses of text_bytes in all (their NULs included). Returns it for job_free. NULL: no memory.
+/* A job with room for n responses of text_bytes in total, including their NULs. Returns it for job_free. NULL: no memory.
  */
 struct score_job *job_new(int64_t n, size_t text_bytes);
 void job_free(struct score_job *job);    // NULL is fine
 
-/* Since the start, but for depth and busy. */
+/* Counted since the start, except depth and busy. */
 struct score_stats {
     int64_t depth;            // samples put and not yet done
     int64_t busy;             // threads at work
     int64_t n_scored;         // samples
-    int64_t n_left_out;       // of them without a score, for whatever reason
+    int64_t n_left_out;       // of these, left without a score for any reason
     int64_t n_timeout;        // of these, the verifier ran out of its time
     int64_t n_error;          // of these, the verifier failed
     int64_t n_refused;        // requests for which the queue had no room
@@ -40,8 +40,8 @@ struct score_stats {
     double busy_s;            // thread seconds at work
 };
 struct score_queue;
-/* Start n_thread threads that score with config (copied, its strings borrowed until queue_free). wake(ctx) is called by
- * a thread when a job is done or a reward could not be set up. max_depth: most samples waiting. NULL: see err. */
+/* Start n_thread threads that score with config (copied, its strings borrowed until queue_free). A thread calls
+ * wake(ctx) when a job is done or a reward could not be set up. max_depth: most samples waiting. NULL: see err. */
 struct score_queue *queue_new(const struct reward_config *config, int n_thread, int64_t max_depth, void (*wake)(void *ctx), void *ctx,
                               struct error *err);
 /* Take job; on failure (ERR_FULL) it stays the caller's. */
@@ -53,6 +53,6 @@ bool queue_is_ready(struct score_queue *q);
 /* A thread could not set up its reward: err says why. The process cannot continue. */
 bool queue_has_failed(struct score_queue *q, struct error *err);
 void queue_stats(struct score_queue *q, struct score_stats *out);
-/* End the threads once they have finished the samples they are at, within wait_ms. False: some are still at work; then
- * nothing may be freed and the process should leave. */
+/* End the threads once they have finished the samples they are at, within wait_ms. False: some are still working; then
+ * nothing may be freed and the process should exit. */
 bool queue_free(struct score_queue *q, int64_t wait_ms);

@@ -68,7 +68,7 @@ void remote_free(struct remote *r)
     free(r);
 }
 
-/* The request's body; the test cases are sent as an object also where the data holds them as a string. NULL: no memory,
+/* The request's body; the test cases are sent as an object even where the data holds them as a string. NULL: no memory,
  * or the response is not UTF-8. */
 static char *request_text(const struct remote *r, const struct reward_input *in)
 {
@@ -76,7 +76,7 @@ static char *request_text(const struct remote *r, const struct reward_input *in)
     if (json_is_string(cases))
         parsed = json_loadb(json_string_value(cases), json_string_length(cases), 0, NULL);
     else
-        parsed = json_deep_copy(cases);    // a reference would change the count in a row that other threads use, too
+        parsed = json_deep_copy(cases);    // a reference would change the count in a row that other threads use too
     json_t *body = json_object();
     json_object_set_new(body, "in_outs", parsed ? parsed : json_null());
     bool ok = json_object_set_new(body, "generation", json_stringn(in->response, in->response_len)) == 0;
@@ -139,7 +139,7 @@ bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test,
         else if (answer_read(r, n_test, n_pass, first, tests, err))
             ok = true;
         else
-            break;    // asking again would bring the same
+            break;    // asking again would give the same answer
     }
     free(text);
     return ok;

@@ -2,18 +2,17 @@
  *
  * POST of {"in_outs": test_cases, "generation": the response, "timeout": seconds per test, "debug": false} to the URL as
  * given; the answer is {"result": [...], "metadata": [...]}: 1 or true for a test that passed, anything else for one
- * that did not; it may stop at the first failure. One thread a struct remote. */
+ * that did not; it may stop at the first failure. One thread per struct remote. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
 #include "workers/engine/reward/reward.h"
 struct remote;
-/* test_timeout_s: what the verifier is asked to give each test; 0: 10. Does not connect yet. */
+/* test_timeout_s: time the verifier is asked to allow per test; 0: 10. Does not connect yet. */
 struct remote *remote_new(const char *url, double test_timeout_s, struct error *err);
 void remote_free(struct remote *r);
-/* Have in's response judged on the n_test tests of its row. n_pass: tests passed; first: the first that was not; tests:
- * each that was run. False:
- * the verifier could not be reached or did not answer as it must, after three attempts. */
+/* Have in's response judged on the n_test tests of its row. n_pass: tests passed; first: the first that failed; tests:
+ * each that was run. False: after three attempts the verifier could not be reached or gave no valid answer. */
 MUST_USE bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test, int64_t *n_pass, int64_t *first,
                          struct test_results *tests, struct error *err);

@@ -37,8 +37,8 @@ double reward_length_punishment(const struct reward_config *config, const struct
     return l > m - c && l <= m ? ((m - c) - l) / c * REWARD_ACC : 0;
 }
 
-/* ColossalChat sets a cut response's reward to 0 in every kind, with the soft punishment or without. Upstream goes by the
- * length and so takes one that has ended exactly at the limit for cut; here the finish reason tells. */
+/* ColossalChat sets a cut response's reward to 0 in every kind, with or without the soft punishment. Upstream goes by
+ * the length, so a response that ends exactly at the limit counts as cut; here the finish reason decides. */
 static bool over_length(const struct reward_input *in)
 {
     return in->has_length && in->finish == FINISH_LENGTH;
@@ -186,8 +186,8 @@ static void part_score(struct reward *r, struct part *p, const struct reward_inp
             out[i].reward = 0;
 }
 
-/* Add part k's outputs into the sum. The first part's verdict and texts are the sample's; the accuracies are the first
- * part's too, as those of the reward that knows what an answer is. A part that cannot tell leaves the sample out. */
+/* Add part k's outputs to the sum. The sample's verdict, texts and accuracies are the first part's, since that is the
+ * reward that knows what an answer is. A part that cannot tell leaves the sample out. */
 static void part_add(const struct part *p, int k, const struct reward_output *part, struct reward_output *out, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {

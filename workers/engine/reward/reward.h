@@ -1,7 +1,7 @@
 /* reward.h - how a response is scored: one table of reward functions, one way to call them
  *
  * Runs in the scorer process (and in rollcall score); a struct reward may be used by one thread at a time. A verifier
- * that fails, runs out of its budget or cannot tell says so: the sample is left out, never silently given 0. */
+ * that fails, exceeds its budget or cannot tell says so: the sample is left out, never silently scored 0. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ enum verdict {
     VERDICT_EQUAL,
     VERDICT_CANNOT_TELL,
 };
-/* How a program's tests ended, in order and as far as they were run; ColossalChat's codes. */
+/* How each test that was run ended, in order; ColossalChat's codes. */
 enum test_code {
     TEST_PASSED = 1,
     TEST_WRONG = 0,
@@ -34,7 +34,7 @@ struct reward_input {
     bool has_length;      // finish is known, and n_tok unless it is -1: length rules apply
     int64_t n_tok;
     enum finish_reason finish;
-    int64_t max_new_tok;    // it was sampled with; 0: reward_config's
+    int64_t max_new_tok;    // limit it was sampled with; 0: reward_config's
 };
 struct reward_output {
     enum score_state score;    // SCORE_OK, or why it is left out (rule says it in words)
@@ -56,7 +56,7 @@ struct reward_config {
     int64_t cache_len;                    // its L_cache in tokens; 0: the smaller of 1024 and max_new_tok / 4
     bool eval;                            // evaluation: an answer counts without a valid format too
     const char *code_verifier_api_url;    // NULL: the local sandbox
-    double program_timeout_s;             // an own reward program's answer, one test of a code reward; 0: 10
+    double program_timeout_s;             // for an answer of the user's reward program, or one test of a code reward; 0: 10
 };
 struct reward;
 /* Parse the type and set everything up (sandbox, programs); ERR_USAGE names what is unknown, ERR_UNSUPPORTED what is
@@ -65,8 +65,8 @@ struct reward *reward_new(const struct reward_config *config, struct error *err)
 void reward_free(struct reward *r);
 /* Score n responses; rows of out are filled whatever happens. */
 void reward_score(struct reward *r, const struct reward_input *in, struct reward_output *out, int64_t n);
-/* Does a dataset's row hold what each part of the reward needs? ERR_DATA names the part, the field and what to do, but not
- * the line. A row that passes may still be one that a verifier cannot tell about. */
+/* Does a dataset's row hold what each part of the reward needs? ERR_DATA names the part, the field and what to do, but
+ * not the line. The verifier may still fail to judge a row that passes. */
 MUST_USE bool reward_row_check(const struct reward *r, const json_t *row, struct error *err);
 int reward_n_part(const struct reward *r);    // 0: a single reward
 const char *reward_part_name(const struct reward *r, int i);

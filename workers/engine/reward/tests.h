@@ -27,7 +27,7 @@ struct tests {
 /* Read a row's test_cases. ERR_DATA: there are none, or they do not hold what they must; then t holds nothing. */
 MUST_USE bool tests_read(struct tests *t, const json_t *test_cases, struct error *err);
 void tests_release(struct tests *t);
-/* Are out's len bytes the answer of this test? False: no memory. */
+/* Are out's len bytes the expected answer of this test? False: no memory. */
 MUST_USE bool test_compare(const struct tests *t, int64_t i, const char *out, size_t len, bool *ok, struct error *err);
 
 /* The program in a response: after the last ```python up to the next ```; without that fence the whole response. code

@@ -148,8 +148,8 @@ static bool json_line(struct buf *line, json_t *json, struct error *err)
     return ok || error_set(err, ERR_NO_MEMORY, "no memory for a line of JSON");
 }
 
-/* What became of a program's tests. The metadata are those of the first test that did not pass, the one texts are kept
- * of, and none when all did. */
+/* The results of a program's tests. The metadata are those of the first test that did not pass, the only one whose
+ * texts are kept; none when all passed. */
 static void tests_record(json_t *json, const struct reward_output *out)
 {
     json_t *metadata = json_array();
@@ -175,7 +175,7 @@ bool eval_record_line(struct buf *line, const struct eval_record *r, struct erro
     json_t *gold = json_object_get(r->row, "gt_answer"), *cases = json_object_get(r->row, "test_cases");
     json_object_set_new(json, "prompt", json_text(r->prompt, strlen(r->prompt)));
     json_object_set_new(json, "prediction", json_text(r->prediction, (size_t)r->prediction_len));
-    if (gold || !cases)    // gt_answer wins when both are there
+    if (gold || !cases)    // gt_answer wins when both are present
         json_object_set_new(json, "gold", gold ? json_deep_copy(gold) : json_null());
     else
         json_object_set_new(json, "test_cases", json_deep_copy(cases));
@@ -196,7 +196,7 @@ bool eval_record_line(struct buf *line, const struct eval_record *r, struct erro
     return json_line(line, json, err);
 }
 
-/* Append s to out with everything that is not plain in a file name as '_'; no leading dot. */
+/* Append s to out with every character unsafe in a file name as '_'; no leading dot. */
 static void name_add(struct buf *out, const char *s)
 {
     for (const char *p = s; *p; p++) {

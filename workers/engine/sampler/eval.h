@@ -1,4 +1,4 @@
-/* eval.h - what an evaluation counts, and the files it writes: exact counts, mean, pass@k, records
+/* eval.h - the figures of an evaluation and the files it writes: exact counts, mean, pass@k, records
  *
  * Used by rollcall eval and by the evaluations of a run. Pure: no device, no socket; only eval_file_* touch the
  * disk. An evaluation set is named (several may run side by side); each of its prompts is counted once, whichever process generated
@@ -31,7 +31,7 @@ struct eval_tally {
 /* n_prompt may be 0 (an empty set has no mean). On failure t holds nothing. */
 MUST_USE bool eval_tally_init(struct eval_tally *t, int64_t n_prompt, int64_t n_per_prompt, struct error *err);
 void eval_tally_release(struct eval_tally *t);
-/* Was the answer right? In an evaluation that does not depend on the format (as upstream, evaluation mode): a
+/* Was the answer right? In an evaluation this does not depend on the format (as in upstream's evaluation mode): a
  * verifier's VERDICT_EQUAL counts even when the format is wrong. */
 bool eval_correct(const struct reward_output *out);
 /* One sample of prompt i (0 .. n_prompt - 1) was seen; n_tok tokens. */
@@ -40,20 +40,20 @@ void eval_tally_add(struct eval_tally *t, int64_t i, const struct reward_output 
 double eval_mean(const struct eval_tally *t);
 double eval_reward_mean(const struct eval_tally *t);    // NAN when none was scored
 /* Unbiased estimate of the chance that one of k samples is right: mean over prompts of 1 - C(n-c, k) / C(n, k) with
- * n scored and c correct samples (Chen et al., arXiv 2107.03374, eq. 1). Prompts with fewer than k scored samples
- * are not in the mean; NAN when none is. */
+ * n scored and c correct samples (Chen et al., arXiv 2107.03374, eq. 1). Prompts with fewer than k scored samples are
+ * not in the mean; NAN when no prompt is. */
 double eval_pass_at(const struct eval_tally *t, int64_t k);
 /* pass@k of one prompt with n samples, c of them right; 0 < k <= n. */
 double pass_at_k(int64_t n, int64_t c, int64_t k);
-/* The k that are reported for n samples: 1, 2, 4 ... and n; returns how many (at most EVAL_K_MAX). */
+/* The values of k reported for n samples: 1, 2, 4 ... and n; returns how many (at most EVAL_K_MAX). */
 int eval_ks(int64_t n, int64_t k[EVAL_K_MAX]);
 /* {"n","mean","pass_at":{"1":...},"n_sample","n_scored","n_correct","n_left_out","n_truncated","format","reward","tokens"};
- * what is not known is null. n counts prompts. Returns a new reference; NULL: out of memory. */
+ * unknown values are null. n counts prompts. Returns a new reference; NULL: out of memory. */
 json_t *eval_tally_json(const struct eval_tally *t);
 
-/* One line of an evaluation file: upstream's fields (prompt, prediction, gold or - of code - test_cases, test_results
- * and test_metadata, parsed, format_valid, ans_valid, response_length, reward) and then ours (sample,
- * finish_reason, rule, scored). */
+/* One line of an evaluation file: upstream's fields (prompt, prediction, gold or, for code, test_cases, test_results
+ * and test_metadata, parsed, format_valid, ans_valid, response_length, reward) and then ours (sample, finish_reason,
+ * rule, scored). */
 struct eval_record {
     const char *prompt;        // the text the model saw
     const char *prediction;    // the response, without the end token
@@ -64,9 +64,9 @@ struct eval_record {
     int64_t n_tok;
     enum finish_reason finish;
     const struct reward_output *out;
-    const char *run;    // id of the run that evaluates; NULL or "": none does
+    const char *run;    // id of the run that evaluates; NULL or "": no run
 };
-/* Append the record as one line of JSON. False: out of memory (bytes that are no UTF-8 are replaced by U+FFFD). */
+/* Append the record as one line of JSON. False: out of memory (bytes that are not UTF-8 are replaced by U+FFFD). */
 MUST_USE bool eval_record_line(struct buf *line, const struct eval_record *record, struct error *err);
 /* dir/project/task_training_step_N.jsonl, or dir/task_training_step_N.jsonl when project is NULL (dir is the run's
  * own). Characters of task that do not belong in a file name become '_'. */

@@ -3,17 +3,18 @@
  * Invariants:
  *  1. Items start in the order of submission. At most one started item (`partial`) has samples that are not admitted
  *     yet, and no later item starts before they are; its first row of logits waits in `saved`.
- *  2. Rows 0 .. n_run - 1 are the admitted, unfinished samples, packed; row i's pages stand in table row i. A finished
- *     row's place is taken by the last one.
- *  3. An entry holds its prompt's pages from prefill until its last sample is admitted, each row holds all pages of its
- *     table. The prompt's full pages are shared and never written again; the unfinished last one is copied for every
- *     sample but the last, which takes it over.
+ *  2. Rows 0 .. n_run - 1 are the admitted, unfinished samples, packed; row i's pages are in table row i. The last row takes a
+ *     finished row's place.
+ *  3. An entry holds its prompt's pages from prefill until its last sample is admitted; each row holds all pages of its table.
+ *     The prompt's full pages are shared and never written again; the unfinished last one is copied for every sample but the
+ *     last, which takes it over.
  *  4. A row has pages for prompt + max_new_tok - 1 tokens (the last token's keys are never needed), so a step cannot
  *     run out.
- *  5. A flight is a decode step that was launched and whose tokens were not looked at. Its rows may move and go meanwhile:
- *     flight.now says where the row at each place of it stands, row.place the way back. With the host one step behind
- *     there is one flight between rounds, and two within one; else none and one. Rows are only admitted when there is none.
- *     A page that is free again may still be written by a flight, but only before anything that is asked for later.
+ *  5. A flight is a decode step that was launched and whose tokens have not been examined. Its rows may move and leave
+ *     meanwhile: flight.now gives the current row of each of its places, and row.place the reverse. With the host one
+ *     step behind there is one flight between rounds, and two within a round; otherwise none and one. Rows are admitted
+ *     only when there is none. A flight may still write to a page that was freed, but only before any work that is
+ *     launched later.
  * An entry's life: waiting (generator_submit), started (prompts_start), perhaps partial, running, finished
  * (entry_finish). */
 #include "workers/engine/sampler/generator.h"
@@ -112,7 +113,7 @@ static bool rows_new(struct generator *g, struct error *err)
     return ok || error_set(err, ERR_NO_MEMORY, "no memory for %zu samples of %zu tokens", n, len);
 }
 
-/* Samples decoded at once. On a CPU the keys and values of more than about 32 a thread spill its caches (0.6 M
+/* Samples decoded at once. On a CPU the keys and values of more than about 32 per thread overflow its caches (0.6 M
  * parameters on an EPYC core: 47k tokens/s at 32, 31k at 256), so the others wait; the bits are the same. */
 static int64_t max_seq_of(const struct device *dev, int64_t wanted)
 {
@@ -164,7 +165,7 @@ size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_se
 {
     const struct device *dev = model_device(m);
     int64_t max_page = (max_seq_tok + dev->kv_page_tok - 1) / dev->kv_page_tok;
-    // one page more for the unfinished one that a prompt keeps for its next sample
+    // one more, for the partly filled page that a prompt keeps for its next sample
     return (size_t)(max_seq_of(dev, max_seq) * max_page + 1) * kv_pool_page_bytes(m);
 }
 
@@ -347,7 +348,7 @@ bool generator_submit(struct generator *g, const struct generator_item *item, st
     return true;
 }
 
-/* Give the prompt's pages back when no further sample starts from them. */
+/* Free the prompt's pages when no further sample starts from them. */
 void entry_pages_drop(struct generator *g, struct entry *e)
 {
     if (e->held)
@@ -469,7 +470,7 @@ bool generator_version_set(struct generator *g, int64_t version, struct error *e
     return true;
 }
 
-/* ---- looking at it ---- */
+/* ---- inspection ---- */
 void generator_stats(const struct generator *g, struct generator_stats *out)
 {
     *out = g->stats;

@@ -1,19 +1,18 @@
 /* generator.h - continuous batching: prompts in, rollout groups out
  *
  * An item is one prompt with G samples. Its prompt is run through the model once, its pages of keys and values are
- * shared by the samples, and the samples of all items are decoded together, each leaving when it has ended and
- * making room for the next. Owned by the one thread that drives the device; nothing here locks. All memory of a step
- * is taken by generator_new; submitting and finishing allocate, a step does not.
+ * shared by the samples, and the samples of all items are decoded together; each leaves when it has ended and makes
+ * room for the next. Owned by the one thread that drives the device; nothing here locks. All memory of a step is taken
+ * by generator_new; submitting and finishing allocate, a step does not.
  *
  * What is promised: a token and its log-prob are the same bits whatever else runs, in whatever order and batch. They
  * depend on the weights, the prompt, the sampling settings and (seed, item, sample, position) only.
  *
  * On a GPU the host is one step behind: a decode step starts with the tokens of the one before while these are still on
- * the device, and only then are they fetched and examined. So the end of a sample is noticed one step late, and what that step drew
- * for it is dropped.
+ * the device, and only then are they fetched and examined. So the end of a sample is noticed one step late, and the
+ * token that step drew for it is dropped.
  *
- * An admitted sample has all the pages reserved that it could ever need, so nothing is ever preempted and thrown
- * away. */
+ * An admitted sample reserves all the pages it could ever need, so no sample is ever preempted and thrown away. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,29 +33,29 @@ struct drawn {
     bool is_last;           // the item's own settings end the sample here,
     bool is_stop;           // by an end token or stop string; else by length
     int64_t n_cached;       // tokens of its prompt that were not run, since the cache had them
-    const float *logits;    // (vocab) host, those it was drawn from, for items with keep_logits; until the call returns
+    const float *logits;    // (vocab) host, the ones it was drawn from, for items with keep_logits; until the call returns
 };
-/* Told of every token in the order of its sample, on the generator's thread. Returns true to end the sample with this token, as a
- * stop string does. May not call the generator. */
+/* Called for every token, in order within its sample, on the generator's thread. Returns true to end the sample with this
+ * token, as a stop string does. May not call the generator. */
 typedef bool generator_watch(void *ctx, const struct drawn *d);
 struct generator_config {
     struct model *model;                  // borrowed as long as the generator lives
     const struct tokenizer *tokenizer;    // borrowed; only for stop strings, else NULL
-    int64_t max_seq;                      // most samples decoded in one step (a CPU takes fewer, as its caches hold)
+    int64_t max_seq;                      // most samples decoded in one step (on a CPU fewer: what its caches hold)
     int64_t max_item;                     // most items waiting or running
     int64_t max_seq_tok;                  // longest prompt + completion, tokens
     int64_t prefill_tok;                  // prompt tokens run in one step; 0: what suits the device
     size_t kv_bytes;                      // pool; 0: max_seq samples of max_seq_tok, at most half of what is free
-    void *kv_mem;                         // (device; kv_bytes) where it lies, borrowed; others may use it while the
+    void *kv_mem;                         // (device; kv_bytes) memory of the pool, borrowed; others may use it while the
                                           // generator is idle. NULL: its own
     enum {
         BEHIND_AUTO,
         BEHIND_NEVER,
         BEHIND_ALWAYS,
-    } behind;                  // auto: where the device works while the host does not
+    } behind;                  // auto: yes on a device that works asynchronously
     int64_t version;           // version of the weights now in model
     bool prefix_cache;         // later prompts begin with pages that earlier ones have left; kv_mem must be NULL then
-    generator_watch *watch;    // NULL: nobody watches
+    generator_watch *watch;    // NULL: no watcher
     void *watch_ctx;
 };
 /* One prompt to be continued. */
@@ -67,38 +66,37 @@ struct generator_item {
     const int32_t *prompt;    // (n_prompt) ids; copied
     int64_t n_prompt;         // at least 1
     int32_t n_sample;         // at least 1
-    int32_t first_sample;     // number of sample 0 in its noise; 0, unless the samples of one prompt are split over items
+    int32_t first_sample;     // number of sample 0 for its noise; 0, unless the samples of one prompt are split over items
     const uint64_t *seed;     // (n_sample) copied
     struct sampling sampling;
     uint64_t cache_salt;    // prompts of different salts share no cached pages
-    bool keep_logits;       // watch gets the logits; while such an item runs the host is not a step behind
+    bool keep_logits;       // watch gets the logits; while such an item runs, the host is not a step behind
 };
 struct generator;
 
-/* Make an engine with all its memory; ERR_SHAPE says which sizes cannot work. Free before the model. */
+/* Make a generator with all its memory; ERR_SHAPE says which sizes cannot work. Free before the model. */
 struct generator *generator_new(const struct generator_config *config, struct error *err);
 void generator_free(struct generator *g);    // with all items still inside; NULL is fine
 
-/* Queue an item. ERR_FULL: max_item are inside, try again after a step. ERR_SHAPE: it can never run (too long for
+/* Queue an item. ERR_FULL: max_item items are inside; try again after a step. ERR_SHAPE: it can never run (too long for
  * max_seq_tok or for the pool), with the sizes. On failure nothing has changed. */
 MUST_USE bool generator_submit(struct generator *g, const struct generator_item *item, struct error *err);
-/* Device memory that generator_new takes besides the pool. */
+/* Device memory that generator_new takes in addition to the pool. */
 size_t generator_bytes(const struct generator_config *config);
-/* Bytes of a pool in which max_seq samples of max_seq_tok never wait. */
+/* Bytes of a pool large enough that max_seq samples of max_seq_tok never wait. */
 size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_seq_tok);
 /* One round: admit what fits, run waiting prompts up to prefill_tok tokens, decode one token for every running
- * sample. Does nothing when idle. On failure the engine holds nothing any more (generator_clear). */
+ * sample. Does nothing when idle. On failure the generator is empty (generator_clear). */
 MUST_USE bool generator_step(struct generator *g, struct error *err);
 /* The next finished group, in the order of finishing; returns it for group_free, NULL: none. */
 struct group *generator_poll(struct generator *g);
 bool generator_idle(const struct generator *g);    // nothing waiting, nothing running (finished groups may wait in poll)
 /* Drop everything inside, including finished groups. Returns how many items were dropped. */
 int64_t generator_clear(struct generator *g);
-/* Forget the items of this prompt_row, wherever they stand; finished ones may still come from generator_poll. Returns how many. */
+/* Drop the items of this prompt_row in whatever state; finished ones may still come from generator_poll. Returns how many. */
 int64_t generator_drop(struct generator *g, int64_t prompt_row);
 /* The weights in the model have been replaced in place: items not started yet and those submitted from now on carry
- * this version. ERR_REFUSED while an item has been started and not finished: a group is generated wholly at one
- * version. */
+ * this version. ERR_REFUSED while an item is started but not finished: a group is generated entirely at one version. */
 MUST_USE bool generator_version_set(struct generator *g, int64_t version, struct error *err);
 
 /* The same while items are being generated (free-running): they continue with the new weights and the keys and values of the old

@@ -1,4 +1,4 @@
-/* generator_parts.h - the inside of the generator; only for generator*.c. generator.c says how it works. */
+/* generator_parts.h - internals of the generator; only for generator*.c. generator.c says how it works. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,11 +19,11 @@ struct ended {
     int32_t *newer;    // (n_tok)
     enum finish_reason finish;
 };
-/* One item that is inside; one block of memory with its prompt, seeds and ended samples. */
+/* One item inside the generator; one block of memory with its prompt, seeds and ended samples. */
 struct entry {
     struct entry *next;
     struct generator_item spec;    // prompt and seed point into the block
-    int64_t version;               // that its prompt was run with
+    int64_t version;               // version its prompt was run with
     int64_t start_ns;              // when its prompt was run
     int32_t n_admitted, n_ended;
     struct ended *ended;       // (n_sample)
@@ -46,7 +46,7 @@ struct row {
 };
 struct flight {
     int64_t n;             // rows it was launched with; 0: no flight
-    int64_t version;       // of the weights that draw
+    int64_t version;       // of the weights that draw its tokens
     int32_t *now;          // (max_seq) which row stands at each place; -1: gone
     const void *result;    // where its tokens arrive on the host
     struct mark *landed;
@@ -55,8 +55,9 @@ struct entry_list {
     struct entry *first, *last;
     int64_t n;
 };
-/* A decode step of a fixed number of rows, recorded where the device can: unused rows are marked as no sequence. The first step
- * of a size runs as it is, so that whatever the operations set up once is there; the second is recorded. */
+/* A decode step of a fixed number of rows, recorded where the device can do that: unused rows are marked as not a
+ * sequence. The first step of a size runs unrecorded, so that the operations can do their one-time set-up; the second
+ * is recorded. */
 #define DECODE_GRAPH_MAX 48
 struct decode_graph {
     int64_t n_row;
@@ -84,10 +85,10 @@ struct generator {
     bool behind;    // the host looks at a step's tokens after it has launched the next
     struct flight flight[2];
     int last_flight;                         // the one launched last
-    struct mirror step;                      // what a step tells the device; the pieces below lie in it, at these places of its host side
+    struct mirror step;                      // a step's inputs for the device; the pieces below point into its host side
     int32_t *token, *pos, *slot, *kv_len;    // (max_seq) as in struct decode_batch
-    int32_t *from;                           // (max_seq) which row of prefill_logits a new sample starts from, or which place of the
-                                             // last flight a row has its token from
+    int32_t *from;                           // (max_seq) the row of prefill_logits a new sample starts from, or the place in the
+                                             // last flight a row's token comes from
     int32_t *copy_dst, *copy_src;            // (max_seq) pages to copy before the step
     struct sample_row *sample;               // (max_seq)
     int64_t n_copy;
@@ -103,7 +104,7 @@ struct generator {
     float *logits;            // (max_seq, vocab) device
     float *prefill_logits;    // (PREFILL_SEQ_MAX, vocab) device
     float *saved;             // (vocab) device: first logits of partial
-    float *logits_host;       // (vocab) where watch looks at a device's logits; NULL: nobody watches, or the device's are the host's
+    float *logits_host;       // (vocab) host copy of the logits for watch; NULL: no watcher, or the host reads the device's memory
     struct generator_stats stats;
     int64_t version;
     struct decode_graph graph[DECODE_GRAPH_MAX];
@@ -119,10 +120,10 @@ static inline int32_t *row_table(const struct generator *g, int64_t i)
 /* ---- generator.c: items in and out ---- */
 void entries_push(struct entry_list *l, struct entry *e);
 void entries_remove(struct entry_list *l, struct entry *e);
-/* The pages that a sample needs besides the full ones of its prompt, and those that starting the item takes. */
+/* The pages that a sample needs in addition to the full ones of its prompt, and those that starting the item takes. */
 int64_t item_sample_pages(const struct generator *g, const struct generator_item *spec);
 int64_t item_start_pages(const struct generator *g, const struct generator_item *spec);
-/* All samples of e have ended: its group waits in the ring of finished ones, and e is gone. */
+/* All samples of e have ended: put its group into the ring of finished ones and free e. */
 bool entry_finish(struct generator *g, struct entry *e, struct error *err);
 void entry_pages_drop(struct generator *g, struct entry *e);    // the prompt's, when e holds them
 /* Point the pieces of a step's message into its host side of now; one block, so that one copy carries it. Returns its size. */

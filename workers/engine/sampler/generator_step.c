@@ -29,8 +29,8 @@ static void row_remember(struct generator *g, int64_t i)
 }
 
 /* ---- rows ---- */
-/* Admit e's next sample as the last row, with its pages; false when there is no room. A page that it must copy from
- * the prompt is noted for copies_run. */
+/* Admit e's next sample as the last row, with its pages; false when there is no room. A page to be copied from the
+ * prompt is noted for copies_run. */
 static bool row_admit(struct generator *g, struct entry *e)
 {
     const struct generator_item *spec = &e->spec;
@@ -64,7 +64,7 @@ static bool row_admit(struct generator *g, struct entry *e)
     return true;
 }
 
-/* Row i has moved there from elsewhere (now: i), or goes (now: -1): tell the flights. */
+/* Row i has moved here (now: i) or leaves (now: -1): update the flights. */
 static void row_moved(struct generator *g, int64_t i, int32_t now)
 {
     for (int f = 0; f < 2; f++)
@@ -72,7 +72,7 @@ static void row_moved(struct generator *g, int64_t i, int32_t now)
             g->flight[f].now[g->row[i].place[f]] = now;
 }
 
-/* Take row i out, its pages free; the last row moves to its place. */
+/* Take row i out and free its pages; the last row moves to its place. */
 void row_remove(struct generator *g, int64_t i)
 {
     pagedkv_drop(&g->pages, row_table(g, i), g->row[i].n_page);
@@ -88,8 +88,8 @@ void row_remove(struct generator *g, int64_t i)
     g->table_changed = true;
 }
 
-/* Has the newest token completed the stop string? Only text with the newest token in it can, so as many tokens as
- * the string has bytes are looked at; an earlier occurrence would have ended the sample. */
+/* Has the newest token completed the stop string? Only text that contains the newest token can, so as many tokens as
+ * the string has bytes are examined; an earlier occurrence would have ended the sample. */
 static bool stop_string_found(const struct generator *g, const struct row *r, const char *stop)
 {
     size_t stop_len = strlen(stop), len;
@@ -110,7 +110,7 @@ static bool stop_string_found(const struct generator *g, const struct row *r, co
     return memmem(text + sizeof text - have, have, stop, stop_len) != NULL;
 }
 
-/* Append what was sampled for row i; true when that ends the sample, then finish says how. */
+/* Append what was sampled for row i; true when that ends the sample; finish then says how. */
 static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, int64_t version, const float *logits,
                       enum finish_reason *finish)
 {
@@ -182,7 +182,7 @@ static bool sample_run(struct generator *g, const float *logits, int64_t n, stru
               .row = mirror_dev(&g->step, g->sample), .n = n, .vocab = g->vocab, .n_live = model_n_live(g->config.model));
 }
 
-/* What was just launched draws a token for rows row0 .. n_run - 1, and for nobody where there is none. */
+/* Record a flight: what was just launched draws a token for each of rows row0 .. n_run - 1, if there are any. */
 static bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int64_t version, struct error *err)
 {
     int next = 1 - g->last_flight;
@@ -257,7 +257,7 @@ static bool flights_collect(struct generator *g, struct error *err)
     return flight_collect(g, 1 - g->last_flight, err) && flight_collect(g, g->last_flight, err);
 }
 
-/* Send the step's message, with the page tables if they have changed. */
+/* Send the step's inputs, with the page tables if they have changed. */
 static bool step_send(struct generator *g, struct error *err)
 {
     if (!mirror_up(g->dev, &g->step, err))
@@ -310,7 +310,7 @@ static bool partial_admit(struct generator *g, struct error *err)
 static int64_t batch_collect(struct generator *g, int64_t *n_tok)
 {
     int64_t n = 0, n_row = g->n_run;
-    int64_t promised = 0;    // pages that the samples of the items before will take
+    int64_t promised = 0;    // pages that the samples of earlier items will take
     *n_tok = 0;
     for (struct entry *e; (e = g->waiting.first) && n < PREFILL_SEQ_MAX && n_row < g->config.max_seq; n++) {
         int64_t n_hit = 0;    // at least one token is run: its logits are needed
@@ -411,12 +411,12 @@ static bool step_launch(struct generator *g, const struct decode_batch *batch, s
     bool ok = model_decode(g->run, batch, g->kv, g->logits, err) && sample_run(g, g->logits, batch->n, err);
     if (!d)
         return ok;
-    struct error ignored;    // a recording that went wrong is ended all the same; err says why
+    struct error ignored;    // a failed recording is ended too; err says why
     d->graph = graph_end(g->dev, ok ? err : &ignored);
     return ok && d->graph && graph_launch(g->dev, d->graph, err);
 }
 
-/* Row i's part of a decode step's message; false: it needs no further token, so it is not in the step. */
+/* Row i's part of a decode step's inputs; false: it needs no further token, so it is not in the step. */
 static bool row_fill(struct generator *g, int64_t i)
 {
     const struct row *r = &g->row[i];
@@ -437,8 +437,8 @@ static bool row_fill(struct generator *g, int64_t i)
     return true;
 }
 
-/* One token more for every row: launch it, then look at the tokens of the step before, or with the host not behind at
- * its own. */
+/* One more token for every row: launch the step, then examine the tokens of the previous step, or of this one when the host is
+ * not behind. */
 static bool rows_decode(struct generator *g, struct error *err)
 {
     int32_t longest = 0;

@@ -1,4 +1,4 @@
-/* prompt.h - from a dataset's line to the ids a model continues: template, tokens, and how long prompts are handled
+/* prompt.h - from a dataset's line to the ids a model continues: template, tokens, and the handling of long prompts
  *
  * Used by producers and by the tools, so that both see the same prompts. A prompt that is too long is never cut
  * silently: a policy says what happens, and it is counted. One thread (its encoder's). */
@@ -14,7 +14,7 @@ struct token_list;
 enum long_prompt {
     LONG_REFUSE,      // an error that names the row
     LONG_DROP,        // leave the row out
-    LONG_CUT_LEFT,    // keep the last tokens, so that the question's end and the generation prompt stay
+    LONG_CUT_LEFT,    // keep the last tokens, so that the end of the question and the generation prompt stay
 };
 struct prompt_maker {
     struct encoder *encoder;            // borrowed

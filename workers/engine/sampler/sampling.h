@@ -23,5 +23,5 @@ struct sampling {
 /* Every field in its bounds, or ERR_USAGE naming the first that is not. */
 MUST_USE bool sampling_check(const struct sampling *s, struct error *err);
 
-/* One more end token; the same twice, and more than there is room for, is ignored. */
+/* Add an end token; duplicates, and tokens beyond the limit, are ignored. */
 void sampling_add_stop(struct sampling *s, int32_t id);

@@ -1,10 +1,10 @@
 /* template.h - chat templates: the Jinja subset that model directories use, rendered exactly as transformers does
  *
  * transformers renders with jinja2's ImmutableSandboxedEnvironment, trim_blocks and lstrip_blocks on, loop controls, a
- * plain tojson, raise_exception and strftime_now; facts and pitfalls are at the top of template_eval.c. What is
- * outside the subset is refused with line and construct, when the template is read or, where only the value shows it, when
- * it is rendered. A struct template is read-only once made: any number of threads render it. Work, depth, memory and
- * output are bounded. */
+ * plain tojson, raise_exception and strftime_now; the pitfalls are listed at the top of template_eval.c. What is
+ * outside the subset is refused with line and construct, when the template is read or, where it depends on a value,
+ * when it is rendered. A struct template is read-only once made: any number of threads render it. Work, depth, memory
+ * and output are bounded. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,14 +19,14 @@ struct template *template_new(const char *source, size_t len, const char *name, 
  * a list of {name, template}, of which "default" is taken); with the special tokens' texts (bos_token, eos_token, ...)
  * that tokenizer_config.json gives. ERR_NOT_FOUND when the directory has none. */
 struct template *template_load(const char *dir, struct error *err);
-/* The same, where having none is fine: *out is then NULL. */
+/* The same, but having none is no error: *out is then NULL. */
 MUST_USE bool template_find(const char *dir, struct template **out, struct error *err);
 /* The same from a file that holds only the template. */
 struct template *template_load_file(const char *path, struct error *err);
 void template_free(struct template *t);
 /* Append the text for these variables (an object) to out. now_s: seconds since 1970 for strftime_now, in UTC.
- * ERR_REFUSED: the template called raise_exception; ERR_UNSUPPORTED: outside the subset; ERR_DATA: what jinja2 would
- * raise; out is then as it was. */
+ * ERR_REFUSED: the template called raise_exception; ERR_UNSUPPORTED: outside the subset; ERR_DATA: jinja2 would raise
+ * an exception; on failure out is unchanged. */
 MUST_USE bool template_render(const struct template *t, const json_t *variables, double now_s, struct buf *out, struct error *err);
 
 struct chat_options {

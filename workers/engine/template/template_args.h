@@ -1,4 +1,4 @@
-/* template_args.h - the arguments of a function, as its call has bound them; only for template*.c */
+/* template_args.h - the arguments of a function as bound by its call; only for template*.c */
 #pragma once
 #include "workers/engine/template/template_parts.h"
 
@@ -29,7 +29,7 @@ static inline struct str str_arg(struct render *r, struct value v)
     return v.s;
 }
 
-/* A row for what Python has and templates may not use here. */
+/* A row for a method that Python has and templates may not use here. */
 #define REFUSED(name)                                                                                                                      \
     {                                                                                                                                      \
         name, "", NULL, true                                                                                                               \

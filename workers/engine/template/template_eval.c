@@ -1,12 +1,12 @@
 /* Rendering a template: what transformers' apply_chat_template does with jinja2 3.1 (sandboxed and immutable,
- * trim_blocks, lstrip_blocks, loop controls, tojson without HTML escapes, raise_exception, strftime_now). What is
- * easily got wrong:
+ * trim_blocks, lstrip_blocks, loop controls, tojson without HTML escapes, raise_exception, strftime_now). What is easy to get
+ * wrong:
  *  - a variable set in the body of a loop, a macro or a block set is gone at its end; one set in an if stays;
  *  - a name is looked up from the inner scope to the outer, then in the variables given, then among the functions;
  *  - x.name looks for a method of the type first, then for a member; x["name"] the other way round;
- *  - something undefined prints nothing, is false and empty, but its members and sums are errors;
- *  - known difference: jinja2 decides at compile time which scope a name belongs to, so that a name read in an inner loop
- *    and set only later in the loop around it is undefined there; here it is still the outer one;
+ *  - an undefined value prints nothing, is false and empty, but its members and sums are errors;
+ *  - known difference: jinja2 decides at compile time which scope a name belongs to, so a name read in an inner loop
+ *    and set only later in the enclosing loop is undefined there; here it is still the outer one;
  *  - a filter binds closer than "+"; "x is false" is about the value False, "not x" about truth. */
 #include <inttypes.h>
 #include <limits.h>
@@ -16,7 +16,7 @@
 #include "protocol/base/json_text.h"
 #include "workers/engine/template/template_parts.h"
 
-#define EVAL_DEPTH_MAX 1000    // nested evaluations: of 8 MiB of stack they take at most one
+#define EVAL_DEPTH_MAX 1000    // nested evaluations: they use at most 1 MiB of the 8 MiB of stack
 
 enum flow {
     FLOW_ON,
@@ -87,7 +87,7 @@ static struct args args_eval(struct render *r, const struct expr *e, struct scop
     return a;
 }
 
-/* Put arguments to the names in f->params, into v[first...]; v has PARAMS_MAX + 1 places. */
+/* Bind arguments to the names in f->params, into v[first...]; v has PARAMS_MAX + 1 places. */
 void jinja_args_bind(struct render *r, const struct function *f, struct value *v, int first, const struct args *a)
 {
     const char *name = f->params;
@@ -410,7 +410,7 @@ bool template_render(const struct template *t, const json_t *variables, double n
     r->pool.max = RENDER_BYTES_MAX;
     r->fail.pool = &r->pool;
     if (!setjmp(r->fail.at)) {
-        const json_t *sources[] = { t->tokens, variables };    // the later wins
+        const json_t *sources[] = { t->tokens, variables };    // the later one wins
         struct scope *given = scope_new(r, NULL);
         for (size_t i = 0; i < ARRAY_SIZE(sources); i++) {
             if (!sources[i])

@@ -45,7 +45,7 @@ static struct value select_items(struct render *r, struct value subject, const s
     const struct function *test = NULL;
     struct args rest = { 0 };
     int at = attr;
-    if (!jinja_true(r, subject))    // also of what cannot be iterated over
+    if (!jinja_true(r, subject))    // even of a value that cannot be iterated over
         return out;
     if (attr && a->n < 1)
         jinja_fail_set(&r->fail, ERR_DATA, "the name of an attribute is missing");
@@ -152,7 +152,7 @@ static struct value sort_filter(struct render *r, struct value *v,
         jinja_list_push(r, parts.list, v[3]);
     for (int64_t i = 0; i < l->n; i++) {
         struct value k = l->v[i];
-        if (attr) {    // a list of the attributes: where they are equal, what has no order needs none
+        if (attr) {    // a list of the attributes: equal ones need no order, so they may be of an unordered type
             k = jinja_list_new(r, V_LIST, parts.list->n);
             for (int64_t n = 0; n < parts.list->n; n++)
                 jinja_list_push(r, k.list, lowered(r, path_get(r, l->v[i], parts.list->v[n]), as_is));

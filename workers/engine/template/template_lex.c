@@ -38,7 +38,7 @@ static const char *spaces_begin(const char *from, const char *end)
     return end;
 }
 
-/* What stays of the text [from, to) before a tag that begins with sign ('-', '+' or 0). */
+/* What remains of the text [from, to) before a tag that begins with sign ('-', '+' or 0). */
 static const char *text_end(const struct parse *p, const char *from, const char *to, char sign, bool var)
 {
     if (sign == '-')
@@ -110,7 +110,7 @@ static struct token root_next(struct parse *p)
         }
         bool var = tag[1] == '{';
         char sign = tag + 2 < p->end && (tag[2] == '-' || tag[2] == '+') ? tag[2] : 0;
-        if (tag > from) {    // the text before the tag first; then this place again, with nothing before it
+        if (tag > from) {    // first the text before the tag; then this place again, with nothing before it
             const char *stays = text_end(p, from, tag, sign, var);
             struct token t = { .kind = T_TEXT, .line = p->line, .text = { from, (size_t)(stays - from) } };
             lines_count(p, from, tag);

@@ -1,6 +1,6 @@
-/* template_lex.h - reading a template: its tokens, and what both halves of the parser share; only for template*.c
+/* template_lex.h - reading a template: its tokens, and what the two halves of the parser share; only for template*.c
  *
- * A failure leaves by p->fail (template_parts.h). */
+ * A failure jumps out through p->fail (template_parts.h). */
 #pragma once
 #include "workers/engine/template/template_parts.h"
 
@@ -33,7 +33,7 @@ struct parse {
     struct token now, ahead;
     bool has_ahead;
     int depth;
-    int loops;    // for statements around this place
+    int loops;    // enclosing for statements
     int macro;    // inside a macro: loops outside do not count
 };
 
@@ -56,7 +56,7 @@ enum tuple_mode {
     TUPLE_TARGET,
 };
 struct expr *jinja_expr_read(struct parse *p);
-/* A tuple, or the one expression that stands there without a comma. end_name: a name that may follow a comma and ends it, or NULL. */
+/* A tuple, or the single expression when there is no comma. end_name: a name that may follow a comma and ends it, or NULL. */
 struct expr *jinja_tuple_read(struct parse *p, enum tuple_mode mode, const char *end_name, bool in_brackets);
-/* The filter that p->now names, with its arguments, of subject. */
+/* The filter that p->now names, with its arguments, applied to subject. */
 struct expr *jinja_filter_read(struct parse *p, struct expr *subject);

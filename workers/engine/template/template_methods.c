@@ -1,6 +1,7 @@
 /* template_methods.c - the methods of str, dict, list and tuple that templates may call, as tables
  *
- * Rows with refused are Python's own that we do not do: x.name must still find them, so that a member of that name is not taken. */
+ * Rows with refused are Python methods that are not supported here: x.name must still find them, so that a member of
+ * that name is not used instead. */
 #include <string.h>
 #include "workers/engine/template/template_args.h"
 
@@ -127,7 +128,7 @@ static struct value title_method(struct render *r, struct value *v, UNUSED const
     return jinja_from_buf(r, b);
 }
 
-/* isdigit, isalpha ...: ASCII decides for itself; elsewhere only the category of letters is the same in Python. */
+/* isdigit, isalpha ...: exact for ASCII; elsewhere only the letter category is the same as in Python. */
 static bool all_class(struct render *r, struct str s, bool digit, bool letter)
 {
     for (size_t i = 0; i < s.len; i++) {

@@ -130,7 +130,7 @@ struct value jinja_slice(struct render *r, struct value v, struct value from, st
     slice_bound(r, by, &step_by);
     if (step_by == 0)
         jinja_fail_set(&r->fail, ERR_DATA, "a slice with step 0");
-    if (step_by > n + 1)    // beyond the length they all do the same, and nothing overflows
+    if (step_by > n + 1)    // larger steps all give the same, and clamping avoids overflow
         step_by = n + 1;
     if (step_by < -n - 1)
         step_by = -n - 1;

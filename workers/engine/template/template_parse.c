@@ -1,6 +1,6 @@
 /* template_parse.c - the statements of a template, after jinja2 3.1's parser.py: where it is quirky, so is this
  *
- * Newlines are made one kind, and a last one is dropped. */
+ * All newlines become one kind, and a final one is dropped. */
 #include <string.h>
 #include "workers/engine/template/template_lex.h"
 #include "workers/engine/text/unicode.h"
@@ -31,7 +31,7 @@ static void target_check(struct parse *p, const struct expr *e, bool nsref)
         jinja_fail_set(&p->fail, ERR_DATA, "cannot assign to this");
 }
 
-/* The tag's inside has been read up to its end: read the body up to one of the ends, and stand after that name. */
+/* The inside of the tag has been read: read the body up to one of the ends, and stop after that name. */
 static struct stmt *body_read(struct parse *p, const char *const *ends)
 {
     if (p->now.kind != T_BLOCK_END)
@@ -182,8 +182,7 @@ static struct stmt *tag_read(struct parse *p)
                    p->now.text.p);
 }
 
-/* Statements up to {% NAME where NAME is one of ends (then standing on NAME), or with ends NULL up to the end of the
- * template. */
+/* Statements up to {% NAME where NAME is one of ends (p->now is then NAME), or with ends NULL up to the end of the template. */
 static struct stmt *stmts_read(struct parse *p, const char *const *ends)
 {
     struct stmt *first = NULL, **last = &first;

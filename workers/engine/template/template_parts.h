@@ -1,8 +1,8 @@
-/* template_parts.h - the inside of the template interpreter; only for template*.c
+/* template_parts.h - internals of the template interpreter; only for template*.c
  *
- * All memory of a template or a rendering is in its pool and goes with it. A failure leaves by longjmp to the one place
- * that began the reading or the rendering (fail_set): between there and here nothing else is held, so nothing can leak,
- * and the many small operations on values need no error path each. */
+ * All memory of a template or a rendering is in its pool and is freed with it. A failure jumps (longjmp) to the place
+ * that began the reading or the rendering (fail_set). Nothing else is held in between, so nothing can leak, and the
+ * many small operations on values need no error paths. */
 #pragma once
 #include <setjmp.h>
 #include <stdbool.h>
@@ -51,7 +51,7 @@ enum value_kind {
     V_DICT,
     V_RANGE,        // as a list, but prints otherwise
     V_VIEW,         // dict_items, dict_keys, dict_values; as a list without indexing
-    V_GENERATOR,    // what lazy filters give: iterated once, always true, no length
+    V_GENERATOR,    // the result of a lazy filter: iterated once, always true, no length
     V_NAMESPACE,
     V_LOOP,
     V_MACRO,
@@ -85,7 +85,7 @@ struct list {
     int64_t at;    // V_GENERATOR: items already given
 };
 struct dict {
-    struct value *key, *value;    // in the order they came in
+    struct value *key, *value;    // in order of insertion
     int64_t n, cap;
 };
 struct loop {
@@ -95,7 +95,7 @@ struct loop {
     struct value changed;    // of loop.changed
 };
 struct scope {
-    struct scope *up;    // the scope it stands in
+    struct scope *up;    // the enclosing scope
     struct dict vars;
 };
 struct macro {
@@ -124,20 +124,20 @@ struct render {
     struct fail fail;    // first: a struct render * is a struct fail *
     struct pool pool;
     const struct template *t;
-    struct buf *out;    // where text goes now
+    struct buf *out;    // where text is written now
     struct buf text;    // the whole
     struct temp *temps;
     int64_t steps;
     int depth;
     double now_s;
 };
-/* A function, method, filter or test. params: names in order, separated by spaces; NULL: any arguments, looked at by
- * call. For filters, tests and methods v[0] is the subject. What is not given is V_MISSING. */
+/* A function, method, filter or test. params: names in order, separated by spaces; NULL: any arguments, which call
+ * examines. For filters, tests and methods v[0] is the subject. An argument not given is V_MISSING. */
 struct function {
     const char *name;
     const char *params;
     struct value (*call)(struct render *r, struct value *v, const struct args *a);
-    bool refused;    // Python has it, we do not
+    bool refused;    // in Python, but not supported here
 };
 #define PARAMS_MAX 8
 
@@ -170,7 +170,7 @@ static inline bool jinja_str_is(struct str a, const char *b)
     return jinja_str_equal(a, (struct str){ b, __builtin_strlen(b) });
 }
 struct buf *jinja_temp_new(struct render *r);                               // an empty buffer, owned by the rendering
-void render_step(struct render *r, int64_t n);                              // count work; fails when there was too much
+void render_step(struct render *r, int64_t n);                              // count work; fails when it exceeds the limit
 struct value jinja_new_str(struct render *r, const char *p, size_t len);    // a copy
 struct value jinja_from_buf(struct render *r, struct buf *b);               // a copy; releases b
 struct value jinja_from_json(struct render *r, const json_t *v, int depth);
@@ -181,14 +181,14 @@ void jinja_dict_set(struct render *r, struct dict *d, struct value key, struct v
 struct value *jinja_dict_get(struct render *r, const struct dict *d, struct value key);    // NULL: not there
 struct value *jinja_dict_get_str(const struct dict *d, struct str key);
 struct value jinja_pair_new(struct render *r, struct value a, struct value b);    // a tuple
-/* What a dict iterates as: view 'i' (pairs), 'k' or 'v'; kind: of the list. */
+/* The values a dict yields when iterated: view 'i' (pairs), 'k' or 'v'; kind: of the list. */
 struct value jinja_dict_view(struct render *r, const struct dict *d, enum value_kind kind, char view);
 const char *jinja_type(const struct value *v);    // as Python names it: "str", "dict", ...
 bool jinja_true(struct render *r, struct value v);
 bool jinja_equal(struct render *r, struct value a, struct value b, int depth);
 int jinja_compare(struct render *r, struct value a, struct value b, int depth);    // -1, 0, 1; fails where Python does
 bool jinja_in(struct render *r, struct value needle, struct value stack);
-struct list *jinja_items(struct render *r, struct value v);    // what iterating gives; fails when it cannot be
+struct list *jinja_items(struct render *r, struct value v);    // the items it yields; fails when it is not iterable
 int64_t jinja_length(struct render *r, struct value v);        // len(); fails when it has none
 bool jinja_is_number(struct value v);                          // int, float or bool
 double jinja_number(struct value v);

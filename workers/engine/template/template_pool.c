@@ -1,4 +1,4 @@
-/* template_pool.c - the memory of a template or a rendering, and how it fails */
+/* template_pool.c - the memory of a template or a rendering, and how a failure leaves it */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -115,7 +115,7 @@ static void dict_repr(struct render *r, struct buf *b, const struct dict *d, int
     buf_char(b, '}');
 }
 
-/* Leave when a buffer of ours is full; it must be released before. */
+/* Fail when a buffer of ours is full; it must be released first. */
 static void full_check(struct render *r, struct buf *b)
 {
     if (b->failed || b->len > RENDER_OUTPUT_MAX) {
@@ -129,7 +129,7 @@ void jinja_repr(struct render *r, struct buf *b, struct value v, int depth)
 {
     r->steps += 1 + (v.kind == V_STR ? (int64_t)v.s.len / 64 : 0);
     if (r->steps > RENDER_STEPS_MAX || depth > VALUE_DEPTH_MAX)
-        b->failed = true;    // a failure from here would leak b: value_text looks
+        b->failed = true;    // failing here would leak b: value_text checks the flag
     if (b->failed)
         return;
     switch (v.kind) {

@@ -1,4 +1,4 @@
-/* template_str.c - strings by characters, as Python's methods of str have them */
+/* template_str.c - strings by characters, with the behaviour of Python's str methods */
 #include <string.h>
 #include <utf8proc.h>
 #include "workers/engine/template/template_args.h"
@@ -65,8 +65,8 @@ int64_t jinja_str_find_last(struct str s, struct str what)
     return -1;
 }
 
-/* Characters whose upper or lower case is not one character, or depends on what stands around (Unicode's
- * SpecialCasing). */
+/* Characters whose upper or lower case is not one character, or depends on the characters around it (Unicode's SpecialCasing).
+ * */
 static bool case_is_special(uint32_t c, bool upper)
 {
     if (!upper)

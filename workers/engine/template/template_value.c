@@ -29,7 +29,7 @@ struct value jinja_from_buf(struct render *r, struct buf *b)
     bool failed = b->failed;
     size_t len = b->len;
     char *copy = NULL;
-    if (!failed && r->pool.used + len + 64 < r->pool.max) {    // release b also when the pool has no room
+    if (!failed && r->pool.used + len + 64 < r->pool.max) {    // release b even when the pool has no room
         copy = jinja_pool_take(&r->fail, len + 1);
         memcpy(copy, buf_text(b), len);
     }
@@ -259,7 +259,7 @@ struct list *jinja_items(struct render *r, struct value v)
     case V_TUPLE:
     case V_RANGE:
     case V_VIEW: return v.list;
-    case V_GENERATOR:    // what is left, and then nothing is left
+    case V_GENERATOR:    // takes what is left, and then nothing is
         l = jinja_list_new(r, V_LIST, 0);
         if (v.list->at < v.list->n)
             *l.list = (struct list){ .v = v.list->v + v.list->at, .n = v.list->n - v.list->at, .cap = v.list->n - v.list->at };

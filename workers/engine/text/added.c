@@ -103,7 +103,7 @@ bool added_next(const struct added_set *s, const struct unicode *u, const uint8_
             continue;
         }
         size_t from = i, to = i + t->pattern_len;
-        i = to;    // even when it is not taken: the search continues after it
+        i = to;    // even when the match is rejected: the search continues after it
         if (skip_special && t->special)
             continue;
         if (t->single_word && (word_before(u, text, from) || (to < len && (unicode_class(u, utf8_at(text + to, &n)) & CHAR_WORD))))

@@ -8,7 +8,7 @@
 #include <string.h>
 #include "protocol/base/macros.h"
 
-#define SMALL 48    // symbols up to which scanning all ranks again beats a heap (measured on English and code)
+#define SMALL 48    // symbols up to which rescanning all ranks beats a heap (measured on English and code)
 #define NO_RANK UINT32_MAX
 
 static uint64_t mix(uint64_t a, uint64_t b)
@@ -192,7 +192,7 @@ struct link {
 struct entry {
     uint32_t rank;
     int32_t left;    // link
-    int32_t id;      // what the pair became when the entry was made: if it would not now, the entry is stale
+    int32_t id;      // what the pair merged into when the entry was made: if that has changed, the entry is stale
 };
 
 static bool entry_before(const struct entry *a, const struct entry *b)
@@ -291,7 +291,7 @@ int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64
     if (id >= 0) {
         if (b->ignore_merges || b->whole[id] == 1)
             return out[0] = id, 1;
-        if (b->whole[id] == 0) {    // asked for the first time; two threads that ask at once find the same answer
+        if (b->whole[id] == 0) {    // asked for the first time; two threads that ask at once compute the same answer
             int64_t n = piece_merge(b, piece, len, out, s);
             if (n >= 0)
                 b->whole[id] = n == 1 && out[0] == id ? 1 : 2;

@@ -1,9 +1,9 @@
 /* bpe.h - byte-level byte pair encoding: tokens as byte strings, merges by rank
  *
  * Filled by the tokenizer's loader, then read by any number of threads, each with its own struct bpe_scratch. Tokens
- * are kept as the bytes they stand for (the printable alphabet of byte-level files is undone at load), so nothing is
- * mapped at run time. Merging follows Hugging Face tokenizers: the adjacent pair of lowest rank, leftmost first, until
- * none is left. */
+ * are kept as raw bytes (the printable alphabet of byte-level files is undone at load), so nothing is mapped at run
+ * time. Merging follows Hugging Face tokenizers: the adjacent pair of lowest rank, leftmost first, until none is left.
+ * */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 struct bpe_token {
     uint32_t at;     // first byte in bpe.bytes
     uint16_t len;    // bytes; 0: no such token
-    bool raw;        // its text is not made of the byte alphabet: it never comes out of encoding, and decodes as it is
+    bool raw;        // its text is outside the byte alphabet: encoding never produces it, and it decodes as it is
 };
 struct bpe_merge {
     uint64_t pair;    // left id << 32 | right id; UINT64_MAX: an empty slot

@@ -1,7 +1,7 @@
-/* json_scan.h - walk a large JSON text without building it: tokenizer.json holds half a million strings
+/* json_scan.h - walk a large JSON text without building a tree: tokenizer.json holds half a million strings
  *
- * Strict about what it walks over (syntax, UTF-8, depth of at most 64); the parts that are small are given to jansson
- * by their range of bytes. Errors name file and line. The text is borrowed. One thread. */
+ * Strict about what it walks over (syntax, UTF-8, depth of at most 64); small parts are handed to jansson as byte
+ * ranges. Errors name file and line. The text is borrowed. One thread. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,12 +25,12 @@ MUST_USE bool json_scan_int(struct json_scan *s, int64_t *out, struct error *err
 MUST_USE bool json_scan_skip(struct json_scan *s, struct error *err);
 /* Pass a value and read it with jansson. NULL: see err. */
 json_t *json_scan_value(struct json_scan *s, struct error *err);
-/* Step through an object: false at its end or on an error (*ok tells). Call first with *first true. key gets the
+/* Step through an object: false at its end or on an error (*ok says which). Call first with *first true. key gets the
  * member's name; its value must be read or skipped before the next call. */
 bool json_scan_member(struct json_scan *s, bool *first, struct buf *key, bool *ok, struct error *err);
 /* The same for an array. */
 bool json_scan_item(struct json_scan *s, bool *first, bool *ok, struct error *err);
-/* Is there only white space up to the end? Bytes after a document would be read by others and not by us. */
+/* Is there only white space up to the end? Other parsers might read bytes after the document. */
 MUST_USE bool json_scan_end(struct json_scan *s, struct error *err);
-/* An error at the present place: "name:line: ...". */
+/* An error at the current place: "name:line: ...". */
 bool json_scan_fail(const struct json_scan *s, struct error *err, const char *fmt, ...) PRINTF_LIKE(3, 4);

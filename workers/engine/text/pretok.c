@@ -9,8 +9,8 @@
 #endif
 
 enum stage_kind {
-    STAGE_NEXT,           // a matcher by hand that covers every character
-    STAGE_REGEX,          // PCRE2, with what happens to matches in behavior
+    STAGE_NEXT,           // a handwritten matcher that covers every character
+    STAGE_REGEX,          // PCRE2; behavior says what happens to matches
     STAGE_DIGITS,         // numbers apart, one by one or in runs
     STAGE_PUNCTUATION,    // each character of punctuation is a match
     STAGE_SPACES,         // each White_Space is
@@ -32,7 +32,7 @@ struct pretok_stage {
     bool individual_digits;
 };
 
-/* ---- the published patterns by hand: verify_tokenizer.md section 3.2, steps a to g ---- */
+/* ---- handwritten matchers of the published patterns, steps a to g ---- */
 
 #define GPT4_HEAD "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 #define GPT4_TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -53,7 +53,7 @@ static inline const uint8_t *letters_end(const struct unicode *u, const uint8_t 
 {
     for (;;) {
 #ifdef __SSE2__
-        while (end - p >= 16) {    // words are short: one look at 16 bytes finds most ends without a branch a letter
+        while (end - p >= 16) {    // words are short: one test of 16 bytes finds most ends without a branch per letter
             __m128i c = _mm_or_si128(_mm_loadu_si128((const __m128i *)(const void *)p), _mm_set1_epi8(0x20));
             __m128i off = _mm_add_epi8(c, _mm_set1_epi8((char)(-128 - 'a')));    // 'a' becomes the smallest signed byte
             unsigned other = (unsigned)_mm_movemask_epi8(_mm_cmpgt_epi8(off, _mm_set1_epi8(-128 + 25)));
@@ -95,7 +95,7 @@ static inline size_t contraction_len(const uint8_t *p, const uint8_t *end, bool 
     return 0;
 }
 
-/* What is neither white space, letter nor number, from p on. */
+/* The end of the run from p of what is neither white space, letter nor number. */
 static inline const uint8_t *others_end(const struct unicode *u, const uint8_t *p, const uint8_t *end)
 {
     int n;
@@ -390,7 +390,7 @@ static bool regex_ready(struct pretok_scratch *s, struct error *err)
     if (!context || !s->match_data || !s->jit_stack)
         return error_set(err, ERR_NO_MEMORY, "no memory for a pattern");
     pcre2_jit_stack_assign(context, NULL, s->jit_stack);
-    pcre2_set_match_limit(context, 1000000);    // what a hostile pattern may cost at one place of the text
+    pcre2_set_match_limit(context, 1000000);    // bounds the cost of a hostile pattern at one place of the text
     return true;
 }
 
@@ -488,7 +488,7 @@ static bool match_walk(const struct walk *w, int stage, const uint8_t *text, siz
     size_t at = 0, done = 0;
     struct span m;
     bool failed = false, joins = st->behavior > REMOVED;
-    struct buf spans = BUF_INIT;    // own to the call: a later stage may need the same
+    struct buf spans = BUF_INIT;    // local to the call: a later stage may need one too
     bool is_regex = st->kind == STAGE_REGEX, ok = !is_regex || regex_ready(w->s, w->err);
     while (ok) {
         bool found = is_regex ? regex_next(w, st, text, len, &at, &m, &failed) : class_next(w, st, text, len, &at, &m);

@@ -1,7 +1,7 @@
 /* pretok.h - cutting a text into the pieces that are encoded one by one
  *
- * A tokenizer's pre_tokenizer is a chain of stages, each cutting the pieces of the one before. The published patterns
- * have matchers written by hand; any other goes to PCRE2 with JIT, its \s, \w and \d spelt out as Oniguruma means them.
+ * A tokenizer's pre_tokenizer is a chain of stages, each cutting the pieces of the previous one. The published patterns
+ * have handwritten matchers; any other goes to PCRE2 with JIT, with \s, \w and \d spelt out as Oniguruma defines them.
  * The chain is read-only once made; matching needs a struct pretok_scratch of the thread. */
 #pragma once
 #include <stdbool.h>
@@ -29,15 +29,15 @@ struct pretok_scratch {
 /* A piece of the text; false stops the walk (the taker has set its error). */
 typedef bool pretok_take(void *arg, const uint8_t *piece, size_t len);
 
-/* Read the pre_tokenizer of a tokenizer.json. ERR_UNSUPPORTED names a kind or pattern we do not do. use_pcre2 forces
+/* Read the pre_tokenizer of a tokenizer.json. ERR_UNSUPPORTED names a kind or pattern that is not supported. use_pcre2 forces
  * the general path even for published patterns (for tests and measurements). */
 MUST_USE bool pretok_init(struct pretok *p, const json_t *spec, const struct unicode *u, bool use_pcre2, struct error *err);
 void pretok_release(struct pretok *p);
-/* Give take each piece of text (valid UTF-8) in order. */
+/* Call take for each piece of text (valid UTF-8) in order. */
 MUST_USE bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, struct pretok_scratch *s, pretok_take *take, void *arg,
                           struct error *err);
 void pretok_scratch_release(struct pretok_scratch *s);
-/* One stage whose pieces need nothing from their neighbours, for the caller's own loop: the length of the piece at p.
- * NULL when the chain is more than that. */
+/* For a chain of one stage whose pieces do not depend on their neighbours: the function that returns the length of the piece at
+ * p, for the caller's own loop. NULL for any other chain. */
 typedef size_t pretok_next(const struct unicode *u, const uint8_t *p, const uint8_t *end);
 pretok_next *pretok_fast(const struct pretok *p);

@@ -8,7 +8,7 @@
 #include "workers/engine/text/tokenizer_parts.h"
 
 #define TEXT_MAX ((size_t)1 << 30)
-#define PIECE_MAX ((size_t)1 << 26)    // one piece longer than this is refused: merging takes 60 bytes of memory a byte
+#define PIECE_MAX ((size_t)1 << 26)    // a longer piece is refused: merging takes 60 bytes of memory per byte
 
 /* The ids of a word seen before. Direct-mapped: a new word takes the place of an old one, so nothing grows. */
 struct word {
@@ -26,7 +26,7 @@ struct encoder {
     struct bpe_scratch bpe;
     struct pretok_scratch pretok;
     struct buf normal;    // the normalised gap
-    // of the call that is going on
+    // of the current call
     struct token_list *out;
     struct error *err;
 };
@@ -167,7 +167,7 @@ static bool gap_encode(struct encoder *e, const uint8_t *p, size_t len)
     return true;
 }
 
-/* Find the tokens of one set in text and give what lies between to gap. */
+/* Find the tokens of one set in text and pass the text between them to gap. */
 static bool added_walk(struct encoder *e, const struct added_set *set, const uint8_t *p, size_t len, unsigned flags,
                        bool (*gap)(struct encoder *e, const uint8_t *p, size_t len, unsigned flags))
 {
@@ -236,8 +236,7 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *le
 
 bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, bool skip_special, struct buf *out)
 {
-    // The bytes first, as they are; only when they turn out not to be UTF-8, once more through the stream that repairs
-    // them.
+    // First the bytes as they are; only when they are not UTF-8, once more through the stream that repairs them.
     size_t was = out->len, len = 0, total = 0;
     for (int64_t i = 0; i < n; i++)
         if (tokenizer_bytes(t, id[i], &len) && !(skip_special && t->spelling[id[i]].special))

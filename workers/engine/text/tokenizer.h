@@ -1,9 +1,9 @@
 /* tokenizer.h - text to token ids and back, exactly as Hugging Face tokenizers does for byte-level BPE
  *
- * A struct tokenizer is made from a tokenizer.json, or from the model directory it lies in, and then only read: any
- * number of threads share it. Encoding needs a struct encoder of the thread (scratch and word cache), decoding nothing.
- * Differences from the library, on purpose: truncation and padding written in the file are ignored (a prompt is never
- * cut silently), and a file whose ids disagree with themselves is refused. */
+ * A struct tokenizer is made from a tokenizer.json, or from the model directory that holds it, and then only read: any
+ * number of threads share it. Encoding needs one struct encoder per thread (scratch and word cache), decoding nothing.
+ * Intended differences from the library: truncation and padding written in the file are ignored (a prompt is never cut
+ * silently), and a file whose ids disagree with themselves is refused. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 
 struct tokenizer;
 /* Load FILE (a tokenizer.json) or DIR/tokenizer.json. From the directory it also reads the end tokens, from
- * tokenizer_config.json, generation_config.json and config.json, where they are. NULL: see err. */
+ * tokenizer_config.json, generation_config.json and config.json, if present. NULL: see err. */
 struct tokenizer *tokenizer_load(const char *path, struct error *err);
 /* The same from memory; name is used in messages. */
 struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name, struct error *err);
@@ -56,13 +56,13 @@ MUST_USE bool encoder_encode(struct encoder *e, const char *text, size_t len, un
 /* Append the text of n ids to out: always valid UTF-8, with U+FFFD for what is not. Ids without a token are skipped.
  * false: out is full. */
 MUST_USE bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, bool skip_special, struct buf *out);
-/* Decoding as tokens come: never half a character; the pieces put together are what tokenizer_decode gives. */
+/* Decoding token by token: never half a character; joined, the pieces are what tokenizer_decode gives. */
 struct decoder {
     const struct tokenizer *tokenizer;    // borrowed
     bool skip_special;
     struct utf8_stream stream;    // zero to start
 };
-MUST_USE bool decoder_push(struct decoder *d, int32_t id, struct buf *out);    // append the text that is now whole
+MUST_USE bool decoder_push(struct decoder *d, int32_t id, struct buf *out);    // append the text that is now complete
 MUST_USE bool decoder_end(struct decoder *d, struct buf *out);                 // append what is left, then start over
 /* The bytes a token stands for (not always UTF-8), borrowed; NULL: no such id. */
 const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *len);

@@ -58,7 +58,7 @@ bool spelling_to_bytes(const char *text, size_t len, struct buf *out, bool *raw)
 struct load {
     struct tokenizer *t;
     const char *name;
-    struct json_scan vocab, merges;    // where they begin; text NULL: not there
+    struct json_scan vocab, merges;    // where they begin; text NULL: absent
     int64_t n_vocab, n_merges, max_id;
     json_t *added, *normalizer, *pre_tokenizer, *post_processor, *decoder;    // owned
     bool ignore_merges, unk;
@@ -336,7 +336,7 @@ static bool added_read(struct load *l, struct error *err)
     return true;
 }
 
-/* What each added token is looked for as, what it decodes to, and that its id agrees with the vocabulary. */
+/* Set the text each added token is matched by and what it decodes to, and check its id against the vocabulary. */
 static bool added_place(struct load *l, struct error *err)
 {
     struct tokenizer *t = l->t;
@@ -357,7 +357,7 @@ static bool added_place(struct load *l, struct error *err)
             goto out;
         bool raw;
         buf_clear(&l->a);
-        at[i] = t->added_bytes.len;    // what is decoded is the normalised form, as in the library
+        at[i] = t->added_bytes.len;    // decoding gives the normalised form, as in the library
         if (!spelling_to_bytes(a->pattern, a->pattern_len, &t->added_bytes, &raw) || !spelling_to_bytes(a->content, a->len, &l->a, &raw)) {
             error_set(err, ERR_NO_MEMORY, "no memory for added tokens");
             goto out;
@@ -368,7 +368,7 @@ static bool added_place(struct load *l, struct error *err)
             goto out;
         }
     }
-    for (int i = 0; i < t->n_added; i++) {    // only now does added_bytes stay where it is
+    for (int i = 0; i < t->n_added; i++) {    // from here on added_bytes no longer moves
         struct added_token *a = &t->added[i];
         struct spelling *sp = &t->spelling[a->id];
         size_t end = i + 1 < t->n_added ? at[i + 1] : t->added_bytes.len;

@@ -1,4 +1,4 @@
-/* tokenizer_parts.h - what a tokenizer is made of; only for tokenizer.c and tokenizer_load.c */
+/* tokenizer_parts.h - the internals of a tokenizer; only for tokenizer.c and tokenizer_load.c */
 #pragma once
 #include "workers/engine/text/added.h"
 #include "workers/engine/text/bpe.h"
@@ -27,6 +27,6 @@ struct tokenizer {
     struct token_list eos;
 };
 /* Undo the printable alphabet of byte-level files (GPT-2's bytes_to_unicode): append the bytes that a token's text
- * stands for. *raw: some character is outside the alphabet, then its UTF-8 is appended as it is. text is valid UTF-8.
+ * encodes. *raw: some character is outside the alphabet; its UTF-8 is then appended as it is. text is valid UTF-8.
  * false: no memory. */
 bool spelling_to_bytes(const char *text, size_t len, struct buf *out, bool *raw);

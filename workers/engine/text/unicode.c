@@ -11,10 +11,11 @@ static bool is_white_space(uint32_t cp)
 }
 
 /* Characters that gained a combining class or a decomposition after Unicode 9. Hugging Face tokenizers normalises with
- * tables of that version, models were trained on what it gave, and so these keep their order. Found by comparing
- * with tokenizers 0.23.3 and Unicode 14 (tests/golden/make_tokenizers.py normal). First and last of each range. U+11A7
- * is here for another reason: utf8proc 2.8 takes it for a tail of a Hangul syllable, and swallows it (UAX 15 says it
- * composes with nothing). */
+ * tables of that version, and models were trained on its output, so these characters keep their order. Found by
+ * comparing with tokenizers 0.23.3 and Unicode 14 (tests/golden/make_tokenizers.py normal). First and last of each
+ * range. U+11A7
+ * is here for another reason: utf8proc 2.8 takes it for the tail of a Hangul syllable and drops it (UAX 15 says it composes
+ * with nothing). */
 // clang-format off
 static const uint32_t after_unicode_9[][2] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
@@ -112,7 +113,7 @@ static uint8_t class_of(uint32_t cp)
         c ^= CHAR_PUNCTUATION;
     if (cp == 0x200C || cp == 0x200D || (cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149)
         || (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189))
-        c |= CHAR_WORD;    // joiners, and the circled letters that are Alphabetic though their category is So
+        c |= CHAR_WORD;    // joiners, and circled letters, which are Alphabetic though their category is So
     if (is_white_space(cp))
         c |= CHAR_SPACE;
     if (cp == '\r' || cp == '\n')
@@ -138,7 +139,7 @@ bool unicode_init(struct unicode *u, struct error *err)
         uint8_t *at = all + (size_t)u->n_block * 256;
         for (int j = 0; j < 256; j++)
             at[j] = class_of((uint32_t)(i * 256 + j));
-        int same = u->n_block - 1;    // most repeats are of a recent block: planes of ideographs and of nothing
+        int same = u->n_block - 1;    // most repeats are of a recent block: planes of ideographs and empty planes
         while (same >= 0 && memcmp(all + (size_t)same * 256, at, 256) != 0)
             same--;
         u->block_of[i] = (uint16_t)(same >= 0 ? same : u->n_block++);
@@ -259,7 +260,7 @@ bool unicode_normalize(const struct unicode *u, enum normal_form form, const uin
     if (form == FORM_NONE) {
         ok = buf_add(out, p, len);
     } else if (form != FORM_NFC) {
-        while (ok && at < end) {    // runs between unknown characters, which are copied
+        while (ok && at < end) {    // normalise the runs between unknown characters, and copy those
             int n = 1;
             const uint8_t *from = at;
             while (at < end && (at[0] < 0x80 || !(unicode_class(u, utf8_at(at, &n)) & CHAR_UNKNOWN)))
@@ -306,7 +307,7 @@ bool utf8_stream_push(struct utf8_stream *s, const uint8_t *p, size_t len, struc
             s->n_held = 0;
             p++;
             len--;
-        } else {    // the held part is invalid with this byte, which is looked at again on its own
+        } else {    // the held part is invalid with this byte, which is then examined on its own
             buf_add(out, "\xEF\xBF\xBD", 3);
             s->n_held = 0;
         }

@@ -1,7 +1,7 @@
-/* unicode.h - what the tokenizer asks about characters: class, NFC, and bytes that may not be UTF-8
+/* unicode.h - what the tokenizer needs to know about characters: class, NFC, and bytes that may not be UTF-8
  *
- * The class table is built once from utf8proc (Unicode 14) and then only read: any thread. Pre-tokenizer patterns are
- * about four classes (letter, number, White_Space, line end), so one byte a character is enough. */
+ * The class table is built once from utf8proc (Unicode 14) and then only read: any thread. Pre-tokenizer patterns use
+ * four classes (letter, number, White_Space, line end), so one byte per character is enough. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ enum char_class {
     CHAR_WORD = 16,            // \w of Rust's regex crate: Alphabetic, marks, decimal numbers, connectors, joiners
     CHAR_NFC_STABLE = 32,      // a starter that NFC leaves alone whatever surrounds it
     CHAR_PUNCTUATION = 128,    // ASCII's, and P* as the library knows it (see unicode.c)
-    CHAR_UNKNOWN = 64,         // normalisation takes it for a plain starter: it came after Unicode 9 (see unicode.c)
+    CHAR_UNKNOWN = 64,         // normalisation treats it as a plain starter: it is newer than Unicode 9 (see unicode.c)
 };
 struct unicode {
     uint16_t block_of[0x1100];    // (cp >> 8) -> block
@@ -65,7 +65,7 @@ enum normal_form {
 MUST_USE bool unicode_normalize(const struct unicode *u, enum normal_form form, const uint8_t *p, size_t len, struct buf *out,
                                 struct error *err);
 
-/* Bytes to text as they come: whole characters are passed on, up to 3 bytes of an unfinished one are held back, and
+/* Bytes to text, as a stream: whole characters are passed on, up to 3 bytes of an unfinished one are held back, and
  * each maximal invalid part becomes U+FFFD (Unicode 14, section 3.9, as Python, Rust and WHATWG do). Zero to start. */
 struct utf8_stream {
     uint8_t held[4];

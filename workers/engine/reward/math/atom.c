@@ -41,7 +41,7 @@ struct node *number_node(struct parser *p)
     return a;
 }
 
-/* What a subscript says, as one piece of text without braces and spaces; p stands after the '_'. */
+/* The text of a subscript without braces and spaces; p is after the '_'. */
 static bool subscript_take(struct parser *p, const char **s, size_t *len)
 {
     const char *q = space_skip(p->p, p->end), *from, *to;
@@ -376,7 +376,7 @@ static struct node *abs_parse(struct parser *p)
     return node_op(node_new(p->m, K_FUNC, 1, a), FN_ABS);
 }
 
-/* From s on only words, up to the end of the text or a comma: how many bytes; 0 otherwise. */
+/* When only words follow from s to the end of the text or a comma: their length in bytes; 0 otherwise. */
 static size_t words_len(const struct parser *p, const char *s)
 {
     const char *q = s, *last = s;
@@ -557,7 +557,7 @@ struct node *atom_parse(struct parser *p)
         struct node *a = t.len > 0 && (list || is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' || *t.s == '\\')
                              ? sub_parse(p, t.s, (size_t)t.len)
                              : NULL;
-        p->failed = false;    // anything in it that is not mathematics is text
+        p->failed = false;    // anything inside that is not mathematics is text
         token_take(p);
         return a ? a : text_node(p, t.s, (size_t)t.len);
     }

@@ -3,8 +3,8 @@
 #include <acb_hypgeom.h>
 #include <arb_hypgeom.h>
 
-/* A value between 1/4 and 3 for the unknown with this hash; negative at every other of the later points. At three
- * points it is 64 times that, of either sign, so that |x+5| and x+5 do not agree everywhere. */
+/* A value between 1/4 and 3 for the unknown with this hash; negative at every second one of the later points. At three
+ * points it is 64 times as large, of either sign, so that |x+5| and x+5 do not agree everywhere. */
 static void unknown_value(const struct ball *b, uint64_t h, acb_t z)
 {
     uint64_t name = h;
@@ -37,7 +37,7 @@ static bool stand_in(const struct ball *b, const struct node *a, acb_t z)
     return true;
 }
 
-/* Not inlined: gcc 12 would take its first look at z, 32 bytes of it, for all that z has, and warn. */
+/* Not inlined: gcc 12 would take the first 32 bytes of z for all of it, and warn. */
 __attribute__((noinline)) static bool too_big(const acb_t z, slong bits)
 {
     return arf_cmpabs_2exp_si(arb_midref(acb_realref(z)), bits) > 0 || arf_cmpabs_2exp_si(arb_midref(acb_imagref(z)), bits) > 0;
@@ -233,7 +233,7 @@ static bool whole_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr 
     return whole_func(b, a, x, z) || (b->lenient && stand_in(b, a, z));
 }
 
-/* What an argument may be for its function to be computed. */
+/* What an argument must satisfy for its function to be computed. */
 enum guard {
     ANY,
     PERIODIC,

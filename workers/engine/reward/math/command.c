@@ -1,7 +1,7 @@
 /* command.c - LaTeX commands with their arguments: fractions, roots, matrices, sums and integrals, fonts, marks */
 #include "workers/engine/reward/math/parser.h"
 
-#define OPAQUE_DERIVATIVE 16    // beside the ops of the table's C_OPAQUE commands
+#define OPAQUE_DERIVATIVE 16    // differs from the ops of the table's C_OPAQUE commands
 
 static struct node *environment_parse(struct parser *p)
 {
@@ -161,8 +161,8 @@ static struct node *font_parse(struct parser *p)
     return a ? a : parser_fail(p);
 }
 
-/* What stands under a bar, dot or tilde: a letter with one is another symbol, several capitals are a segment's name,
- * other letters a number by its digits, and what is computed is conjugated. */
+/* The argument of a bar, dot or tilde: a letter becomes another symbol, several capitals are a segment's name, other
+ * letters are a number's digits, and an expression is conjugated. */
 static struct node *mark_parse(struct parser *p)
 {
     const char *mark = p->t.cmd->name, *q = space_skip(p->t.end, p->end), *from = q, *to = q, *after;
@@ -193,7 +193,7 @@ static struct node *mark_parse(struct parser *p)
         if (!name)
             return parser_fail(p);
         memcpy(name, from, n);
-        name[n] = '^';    // no written name has one
+        name[n] = '^';    // no name in a text contains one
         memcpy(name + n + 1, bar ? "bar" : mark, k);
         p->p = after;
         token_next(p);

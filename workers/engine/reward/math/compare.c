@@ -2,14 +2,14 @@
  * the end
  *
  * The relation is symmetric. Sets are compared without order; so are lists, but each element counts as often as it
- * stands there; a tuple or a list of named values against a bare list in written order. "x = 5" is 5 for a side that
+ * occurs; a tuple or a list of named values is compared with a bare list in written order. "x = 5" is 5 for a side that
  * names nothing; an equation between two numbers is either of them when it is true and nothing when it is false; an
- * inequality in one unknown is its set of solutions; letters bound to a set count by their places; a percentage stands
- * for its number and for a hundredth of it; a unit counts only when both sides have known ones. */
+ * inequality in one unknown is its set of solutions; letters bound to a set are named by their places; a percentage
+ * means its number and also a hundredth of it; a unit counts only when both sides have known ones. */
 #include "workers/engine/reward/math/compare.h"
 #include <string.h>
 
-/* The tree with every plus-minus decided: sign +1 takes the upper signs. */
+/* The tree with every plus-minus resolved: sign +1 takes the upper signs. */
 static struct node *decide_sign(struct math *m, struct node *a, int sign)
 {
     if (!(a->flags & HAS_PM))
@@ -100,8 +100,8 @@ static bool partner_find(struct matching *s, int i, bool unknown)
     return false;
 }
 
-/* Has each element of a one of b for itself? 1, 1, 2 is not 1, 2, 2. A largest matching (Kuhn's), so that the order does
- * not count where two numbers both equal a third but not each other. */
+/* Can each element of a be paired with a different one of b? 1, 1, 2 is not 1, 2, 2. A largest matching (Kuhn's), so that the
+ * order does not count where two numbers both equal a third but not each other. */
 static enum tri matched(struct math *m, struct node **a, struct node **b, int n, const char **rule, int depth)
 {
     struct matching s = { .m = m, .a = a, .b = b, .n = n, .depth = depth, .rule = rule };
@@ -137,7 +137,7 @@ enum tri ordered_compare(struct math *m, struct node **a, struct node **b, int n
     return unknown ? TRI_UNKNOWN : TRI_YES;
 }
 
-/* The elements of a list or set, with plus-minus written out and lists in lists made flat. */
+/* The elements of a list or set, with plus-minus written out and nested lists flattened. */
 static int elements(struct math *m, struct node *a, struct node **out, int max)
 {
     if (a->kind == K_LIST && a->op == 0) {
@@ -204,7 +204,7 @@ static struct node *binder(struct math *m, struct node *a, struct node **set)
     return NULL;
 }
 
-static struct node *place_name(struct math *m, int i)    // a name that cannot be written
+static struct node *place_name(struct math *m, int i)    // a name that no text can contain
 {
     static const char place[BOUND_MAX] = "\16\17\20\21\22\23\24\25";
     struct node *a = node_new(m, K_SYM, 0);
@@ -216,7 +216,7 @@ static struct node *place_name(struct math *m, int i)    // a name that cannot b
 }
 
 /* Take what binds a letter out of e[0..n) and give the letter the name of its place in the rest, so that "k\pi, k in Z"
- * and "n\pi, n in Z" have the same elements. Returns how many are left; -1: no room. */
+ * and "n\pi, n in Z" have the same elements. Returns how many elements are left; -1: no room. */
 static int bound_take(struct math *m, struct node **e, int n, struct bound *out)
 {
     out->n = 0;
@@ -231,7 +231,7 @@ static int bound_take(struct math *m, struct node **e, int n, struct bound *out)
         out->set[out->n++] = set;
         memmove(e + i, e + i + 1, (size_t)(--n - i) * sizeof *e);
         i--;
-        /* "k, n in Z": letters alone right before it are bound to the same set */
+        /* "k, n in Z": single letters right before it are bound to the same set */
         for (int k = 0; k < n; k++)
             if (!place || !(e[k] = node_substitute(m, e[k], name, place)))
                 return -1;
@@ -323,7 +323,7 @@ static enum tri list_compare(struct math *m, struct node *a, struct node *b, con
     }
     if (na == nb && ((all_named(ea, na) && none_named(eb, nb)) || (all_named(eb, nb) && none_named(ea, na))))
         return ordered_compare(m, ea, eb, na, rule, depth);
-    bool points = all_tuples(ea, na) && all_tuples(eb, nb);    // a set, as what plus-minus gives
+    bool points = all_tuples(ea, na) && all_tuples(eb, nb);    // a set, like the values of a plus-minus
     if (a->kind == K_SET || b->kind == K_SET || points || ((a->flags | b->flags) & HAS_PM))
         return unordered(m, ea, na, eb, nb, rule, depth);
     return na == nb ? matched(m, ea, eb, na, rule, depth) : TRI_NO;
@@ -348,7 +348,7 @@ static int union_flat(struct node *a, struct node **out, int max)
     return 1;
 }
 
-/* What stands before the bar, what binds its letters, and the conditions: all with the letters named by their places. */
+/* The part before the bar, what binds its letters, and the conditions: all with the letters named by their places. */
 static int builder_parts(struct math *m, struct node *a, struct node **part, struct bound *bound)
 {
     struct node *head = a->child[0];
@@ -431,15 +431,15 @@ static enum tri tuple_compare(struct math *m, struct node *a, struct node *b, co
 
 /* ---- anything ---- */
 
-/* Two numbers said to be the same: each is what is meant. */
+/* Two numbers stated to be equal: either may be the answer. */
 static bool two_values(const struct node *a)
 {
     return a->len == 1 && (a->s[0] == REL_EQ || a->s[0] == REL_APPROX) && node_closed(a->child[0]) && node_closed(a->child[1])
            && !node_names(a->child[0]) && !((a->child[0]->flags | a->child[1]->flags) & HAS_PM);
 }
 
-/* Lines of a derivation that end in the answer: the last says what a name is, all before are about that name and none
- * gives it another value. Others unchanged. */
+/* Lines of a derivation that end in the answer: the last line gives a name its value, and all earlier lines are about
+ * that name and give it no other value. Other lists are returned unchanged. */
 static struct node *derived(struct node *a)
 {
     if (a->kind != K_LIST || a->scale != 1 || a->op != 0)
@@ -562,7 +562,7 @@ enum tri math_compare(struct math *m, struct node *gold, struct node *pred, cons
     *rule = "";
     enum tri t = readings_decide(m, &gold, &pred) ? tree_compare(m, gold, pred, rule, 0) : TRI_UNKNOWN;
     if (t == TRI_NO && (m->steps < 0 || m->out_of_memory))
-        t = TRI_UNKNOWN;    // another rule may have been skipped for lack of either
+        t = TRI_UNKNOWN;    // another rule may have been skipped for lack of memory or steps
     if (t == TRI_UNKNOWN && !m->why)
         m->why = "neither proved nor refuted";
     return t;

@@ -1,4 +1,4 @@
-/* compare.h - what the parts of the comparison call in each other; math_compare (node.h) is their only entry
+/* compare.h - functions shared by the parts of the comparison; math_compare (node.h) is the only entry
  *
  * compare.c has lists, tuples and set expressions, relations.c equations and inequalities, sets.c the real line, scalars.c
  * units, percentages and matrices. All are symmetric in their two sides. New nodes are in the scratch of the check; a
@@ -8,11 +8,11 @@
 
 #define ELEMENTS_MAX 256    // of a list
 
-/* compare.c; depth: of the comparisons around */
+/* compare.c; depth: of the enclosing comparisons */
 enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth);
 /* Are a[i] and b[i] equal, for all n? */
 enum tri ordered_compare(struct math *m, struct node **a, struct node **b, int n, const char **rule, int depth);
-/* The tree with another one in the place of each symbol of that name. */
+/* The tree with every symbol of that name replaced by another tree. */
 struct node *node_substitute(struct math *m, struct node *a, const struct node *name, struct node *with);
 static inline enum tri tri_either(enum tri a, enum tri b)
 {
@@ -21,17 +21,17 @@ static inline enum tri tri_either(enum tri a, enum tri b)
 
 /* relations.c */
 enum tri relation_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth);
-/* A left side that only names what is on the right: a symbol, a product or ratio of such, f(x), |AB|, a tuple of names. */
+/* A left side that only names what is on the right: a symbol, a product or ratio of symbols, f(x), |AB|, a tuple of names. */
 bool node_names(const struct node *a);
 bool node_closed(const struct node *a);    // a number, whatever it looks like
 /* Does name, a symbol or a function's value, occur in a? */
 bool node_occurs(const struct node *a, const struct node *name);
-/* A chain of equalities that two of its neighbours, both numbers, refute: 3 + 2 = 4, \sqrt{2} \approx 1.7. Not one that
- * begins with a name: x = 3 + 2 = 4 gives x the value 4, as Math-Verify has it. */
+/* A chain of equalities in which two neighbouring numbers differ: 3 + 2 = 4, \sqrt{2} \approx 1.7. Not one that begins
+ * with a name: x = 3 + 2 = 4 gives x the value 4, as in Math-Verify. */
 bool relation_chain_false(struct math *m, struct node *a);
-/* A chain of equalities in its shortest form: first = last, what follows an approximation sign dropped. Others unchanged. */
+/* A chain of equalities in its shortest form: first = last, what follows an approximation sign is dropped. Others unchanged. */
 struct node *relation_shorten(struct math *m, struct node *a);
-/* What an assignment (name = value, 1 = ... = value, x in S) gives; NULL: the relation is none. */
+/* What an assignment (name = value, 1 = ... = value, x in S) gives; NULL: the relation is not an assignment. */
 struct node *relation_assigned(struct node *a);
 
 /* sets.c: sets of real numbers as pieces of the line */
@@ -42,14 +42,15 @@ struct piece {
 };
 struct pieces {
     int n;
-    struct piece p[PIECES_MAX];    // ascending and apart, once pieces_sort was there
+    struct piece p[PIECES_MAX];    // ascending and disjoint after pieces_sort
 };
-/* A tree as pieces of the real line, depth levels of it; false: it is none. */
+/* A tree as pieces of the real line, at most depth levels deep; false: it is not such a set. */
 bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth);
 bool relation_pieces(struct math *m, struct node *a, struct pieces *s, const struct node **unknown);    // its solutions
 enum tri pieces_equal(struct math *m, const struct pieces *a, const struct pieces *b, const char **rule);
 bool relation_inequality(const struct node *a);
-/* The one unknown of a relation: a symbol, f(x), or the absolute value of one; found: of what was searched before. */
+/* The one unknown of a relation: a symbol, f(x), or the absolute value of one; found: the unknown of what was searched before.
+ * */
 const struct node *unknown_find(const struct node *a, const struct node *found, bool *many);
 bool unknown_same(const struct node *a, const struct node *b);
 

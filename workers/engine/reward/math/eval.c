@@ -6,7 +6,7 @@
 #include "workers/engine/reward/math/eval.h"
 #include <string.h>
 
-/* Is this one decimal number as written, with sign, percent mark or power of ten at most? */
+/* Is this one decimal number as written, with nothing but a sign, percent mark or power of ten? */
 static bool decimal_atom(const struct node *a)
 {
     while (a->kind == K_NEG || a->kind == K_PCT || a->kind == K_UNIT)
@@ -18,7 +18,7 @@ static bool decimal_atom(const struct node *a)
 }
 
 /* The tolerance for decimals: half a unit of the last decimal, but never more than the smaller value times
- * 10^-(decimals * 2 / 3), a ten-thousandth at 6, so that small numbers do not all become equal. */
+ * 10^-(decimals * 2 / 3), a ten-thousandth for 6 decimals, so that small numbers do not all become equal. */
 static void tolerance_set(arb_t tol, const acb_t x, const acb_t y, int decimals, slong prec)
 {
     arb_t rel, other;
@@ -28,7 +28,7 @@ static void tolerance_set(arb_t tol, const acb_t x, const acb_t y, int decimals,
     arb_pow_ui(tol, tol, (ulong)decimals, prec);
     arb_mul_2exp_si(tol, tol, 1);
     arb_inv(tol, tol, prec);
-    arb_mul_ui(tol, tol, 1000001, prec);    // 0.5 units and a millionth, so that a half itself counts
+    arb_mul_ui(tol, tol, 1000001, prec);    // 0.5 units plus a millionth of that, so that exactly a half counts
     arb_div_ui(tol, tol, 1000000, prec);
     acb_abs(rel, x, prec);
     acb_abs(other, y, prec);
@@ -113,7 +113,7 @@ static bool real_ball(const acb_t z)
     return arb_contains_zero(acb_imagref(z)) && mag_cmp_2exp_si(arb_radref(acb_imagref(z)), -40) < 0;
 }
 
-/* Is there a function of whole numbers of something that is not known? */
+/* Is there a whole-number function with an unknown argument? */
 static bool asks_whole(struct math *m, const struct node *a)
 {
     if (!(a->flags & (HAS_SYM | HAS_OPAQUE)) || !math_spend(m, 1))
@@ -126,7 +126,7 @@ static bool asks_whole(struct math *m, const struct node *a)
     return false;
 }
 
-/* Compare at N_POINT points. Real values only, at first: where one side is not real, nothing is asked. */
+/* Compare at N_POINT points. Real values only, at first: points where one side is not real are skipped. */
 static enum tri functions_equal(struct math *m, const struct node *a, const struct node *b, const char **rule)
 {
     enum tri answer = TRI_UNKNOWN;
@@ -180,8 +180,8 @@ static bool has_kind(const struct node *a, enum node_kind kind)
     return false;
 }
 
-/* Has the tree a value at some point at least? ln(0) - ln(0) has a residue, but none. What is only too large to be
- * computed has one. */
+/* Does the tree have a value at one point at least? ln(0) - ln(0) has a residue but no value. A value too large to compute is
+ * one. */
 static bool has_value(struct math *m, const struct node *a)
 {
     const char *why = m->why;
@@ -238,7 +238,7 @@ bool scalar_near(struct math *m, const struct node *a, const struct node *b)
     bool near = false;
     if (!((a->flags | b->flags) & (HAS_SYM | HAS_OPAQUE | HAS_INF)) && ball_eval(&ba, a, x) && ball_eval(&ba, b, y)) {
         bool wa = last_unit(a, ua, prec), wb = last_unit(b, ub, prec);
-        if (wa && wb)    // the finer one is rounded to the coarser one; two as fine as each other are two numbers
+        if (wa && wb)    // the finer one is rounded to the coarser one; two equally fine ones are different numbers
             near = !arb_overlaps(ua, ub);
         else
             near = wa || wb;
@@ -389,7 +389,7 @@ enum tri scalar_proportional(struct math *m, const struct node *a, const struct 
         bool nx = !acb_contains_zero(x), ny = !acb_contains_zero(y);
         if ((za && ny) || (zb && nx))
             answer = TRI_NO;
-        if (!nx || !ny)    // proves nothing of the factor
+        if (!nx || !ny)    // proves nothing about the factor
             continue;
         if (!first) {
             acb_set(x0, x);

@@ -1,8 +1,8 @@
-/* eval.h - what a tree is worth: exactly, as a residue, within a ball, or on the line with its two ends
+/* eval.h - the value of a tree: exactly, as a residue, within a ball, or on the line with its two ends
  *
- * Four ways to compute with a tree, a file each; eval.c decides with them whether two trees are equal (node.h). All spend
- * the steps of the check they are part of and fail when those are used up; m->why then says so. Nothing is kept between
- * calls but the indices of the sums around (m->bind). */
+ * Four ways to compute with a tree, one file each; eval.c uses them to decide whether two trees are equal (node.h). All
+ * spend steps from the budget of their check and fail when it is used up; m->why then says so. Nothing is kept between
+ * calls but the indices of the enclosing sums (m->bind). */
 #pragma once
 #include <acb.h>
 #include <arb.h>
@@ -13,7 +13,7 @@
 
 /* rational.c: exact values */
 bool math_spend(struct math *m, int64_t steps);                              // false: the budget is spent
-bool bound_value(const struct math *m, const struct node *a, int64_t *v);    // of an index of the sums around
+bool bound_value(const struct math *m, const struct node *a, int64_t *v);    // of an index of the enclosing sums
 bool number_value(struct math *m, const struct node *a, fmpq_t out);         // a K_NUM; false: too long
 bool func_exact(struct math *m, const struct node *a, fmpq_t out);           // a K_FUNC; false: as eval_rational
 bool int_get(const fmpq_t q, int64_t lo, int64_t hi, int64_t *v);            // q as an integer in [lo, hi]
@@ -23,9 +23,9 @@ bool int_get(const fmpq_t q, int64_t lo, int64_t hi, int64_t *v);            // 
 struct residue {
     struct math *m;
     uint64_t seed;
-    bool opaque;    // something took part as an unknown that is none: only equality can be told
+    bool opaque;    // something was treated as an unknown that is not one: only equality can be proved
 };
-/* The residue of a at the point that r->seed stands for; false: it has none, or m->steps are spent. */
+/* The residue of a at the point that r->seed selects; false: it has none, or m->steps are spent. */
 bool residue_eval(struct residue *r, const struct node *a, uint64_t *out);
 uint64_t mul61(uint64_t a, uint64_t b);    // a b mod P61
 uint64_t mix(uint64_t h, uint64_t v);      // a hash of h and v
@@ -35,8 +35,8 @@ uint64_t mix_text(uint64_t h, const char *s, int32_t len);
 struct ball {
     struct math *m;
     slong prec;
-    int point;       // where free symbols are put
-    bool whole;      // free symbols are positive integers: gcd, lcm and mod ask for them
+    int point;       // the point at which free symbols are evaluated
+    bool whole;      // free symbols are positive integers, as gcd, lcm and mod need
     bool lenient;    // what cannot be computed here counts as some number; what has no value still fails
 };
 /* z: a ball of b->prec bits around the value of a; false: it has none here, or none that can be computed. */
@@ -45,6 +45,6 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z);
 bool ball_floor(struct math *m, const struct node *a, bool up, fmpq_t out);
 
 /* extent.c: infinity */
-/* Are two trees equal, one of which has an infinity in it? TRI_UNKNOWN with m->why for undefined forms. */
+/* Are two trees equal when one of them contains an infinity? TRI_UNKNOWN with m->why for undefined forms. */
 enum tri extents_equal(struct math *m, const struct node *a, const struct node *b, const char **rule);
 bool extent_undefined(struct math *m, const struct node *a);    // infinity - infinity and the like

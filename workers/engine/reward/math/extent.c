@@ -1,4 +1,4 @@
-/* extent.c - where trees with infinity in them lie on the real line with its two ends */
+/* extent.c - where trees that contain infinity lie on the real line with its two ends */
 #include "workers/engine/reward/math/eval.h"
 
 enum extent {
@@ -126,7 +126,7 @@ enum tri extents_equal(struct math *m, const struct node *a, const struct node *
         return TRI_UNKNOWN;
     if (extent_infinite(x) || extent_infinite(y) || x == EXT_ZERO || y == EXT_ZERO)
         return x == y ? TRI_YES : TRI_NO;
-    return x == y ? TRI_UNKNOWN : TRI_NO;    // two numbers of one sign may be one
+    return x == y ? TRI_UNKNOWN : TRI_NO;    // two numbers of the same sign may be equal
 }
 
 bool extent_undefined(struct math *m, const struct node *a)

@@ -1,9 +1,9 @@
 /* extract.c - where the answer is in a text
  *
- * In this order, as Math-Verify with boxes first: the last box (with those close before it), or "final answer is ... I
- * hope" behind it; what follows "final answer" or "answer"; the whole text when it is mathematics and no more; the last
- * formula or number. One pass over the text for each, so that megabytes cost milliseconds. What was chosen and is no
- * mathematics stays what it is: no other number in it is ever taken in its place. */
+ * In this order, which is Math-Verify's with boxes first: the last box (with those close before it), or "final answer
+ * is ... I hope" after it; what follows "final answer" or "answer"; the whole text when it is mathematics and no more;
+ * the last formula or number. Each takes one pass over the text, so that megabytes take milliseconds. A chosen answer
+ * that is not mathematics is kept as it is: no other number in it is ever taken in its place. */
 #include <string.h>
 #include "workers/engine/reward/math/node.h"
 
@@ -180,8 +180,8 @@ struct formula {
     const char *start, *end;
 };
 
-/* The formula that opens at p ($...$, $$...$$, \(...\), \[...\]); $...$ has no line end
- * but in a matrix or the like, for an amount in dollars opens none. */
+/* The formula that opens at p ($...$, $$...$$, \(...\), \[...\]); $...$ contains no line end except in a matrix or the
+ * like, since an amount in dollars does not open a formula. */
 static bool formula_at(const char *text, const char *p, const char *end, struct formula *f)
 {
     static const struct {
@@ -201,7 +201,7 @@ static bool formula_at(const char *text, const char *p, const char *end, struct 
         const char *q = p + strlen(kinds[i].open);
         f->start = p;
         f->in.s = q;
-        int inside = 0;    // of \begin ... \end, which may have lines
+        int inside = 0;    // depth of \begin ... \end, which may contain line ends
         for (; q < end; q++) {
             if (*q == '\n' && !kinds[i].lines && inside == 0)
                 return false;
@@ -295,7 +295,7 @@ static size_t expression_len(const char *p, const char *end)
     }
     if (!op || !last)
         return 0;
-    for (const char *r = p; r < last; r++)    // an operator must have stood before the last digit
+    for (const char *r = p; r < last; r++)    // there must be an operator before the last digit
         if (strchr("+*/^", *r) || (*r == '-' && r > p && *p != '-'))
             return last == end || is_space(*last) || strchr(".,:)$*%", *last) ? (size_t)(last - p) : 0;
     return 0;
@@ -353,8 +353,8 @@ static const char *choice_at(const char *p, const char *end)
     return letter && (q >= end || memchr(").,:*\n", *q, 6) || (is_space(*q) && q + 1 >= end)) ? p : NULL;
 }
 
-/* The formula or number that ends last between from and to (first: the one that begins first), with formulas joined by
- * "and" or a comma taken together. */
+/* The formula or number that ends last between from and to (first: the one that begins first); formulas joined by "and" or a
+ * comma count as one. */
 static bool candidate_find(const char *text, const char *from, const char *to, bool first, struct candidate *c)
 {
     bool found = false;
@@ -438,7 +438,7 @@ static bool sentence(const char *text, const char *end)
     return words >= 3;
 }
 
-/* Formulas and nothing but white space and commas between them: all of them. */
+/* All formulas of a text that has only white space and commas between them. */
 static bool formulas_only(struct math *m, const char *text, const char *end, struct extracted *out)
 {
     struct span all[BOXES_MAX];
@@ -459,7 +459,7 @@ static bool formulas_only(struct math *m, const char *text, const char *end, str
     return n > 1;
 }
 
-/* Words around a formula that are more than its unit: before it, more than three after it, or those of a sentence. */
+/* Are there words around a formula that are more than its unit: any before it, more than three after it, or a sentence? */
 static bool has_prose(const char *text, const char *formula, const char *behind, const char *end)
 {
     static const char *const verbs[] = { "is", "are", "was", "if", "when", "where", "for", "has", "not", "the" };

@@ -444,9 +444,9 @@ void token_take(struct parser *p)
     token_next(p);
 }
 
-/* ---- the text before it is read ---- */
+/* ---- rewriting the text before lexing ---- */
 
-/* Replace the characters that stand for plain ones (minus signs, exponents, fractions); NULL: no room. */
+/* Replace characters that have a plain spelling (minus signs, exponents, fractions); NULL: no room. */
 static const char *ascii_copy(struct math *m, const char *s, size_t *len)
 {
     size_t room = *len * 3 + 1, n = 0;
@@ -483,8 +483,8 @@ static const char *index_take(const char *p, const char *end, struct span *arg)
     return to + (from > p);
 }
 
-/* The ways to choose k of n, without or with order, as schools write them: {}_{n}C_{k}, ^{n}P_{k}. Returns what follows, or NULL. Without
- * the empty group nothing that the index could belong to may stand before it. */
+/* The ways to choose k of n, without or with order, as schools write them: {}_{n}C_{k}, ^{n}P_{k}. Returns what
+ * follows, or NULL. Without the empty group, nothing before it may be something the index could belong to. */
 static const char *choice_take(const char *s, const char *p, const char *end, struct span *n, char *sign, struct span *k)
 {
     bool empty = starts(p, end, "{}");
@@ -504,7 +504,7 @@ static const char *choice_take(const char *s, const char *p, const char *end, st
     return p < end && *p == '_' ? index_take(p + 1, end, k) : NULL;
 }
 
-/* Write them as what the parser knows; NULL: no room. */
+/* Rewrite them in a form the parser knows; NULL: no room. */
 static const char *choices_write(struct math *m, const char *s, size_t *len)
 {
     const char *end = s + *len;
@@ -532,8 +532,8 @@ static const char *choices_write(struct math *m, const char *s, size_t *len)
 
 static bool line_states(const char *from, const char *to);
 
-/* Does each row of the one \begin{cases} ... \end{cases} state an equation, without a condition? Then it is a system, and they only lay
- * out; else it is a function by cases. */
+/* Does each row of the one \begin{cases} ... \end{cases} state an equation, without a condition? Then it is a system
+ * and the environment is only layout; otherwise it is a function by cases. */
 static bool cases_are_system(const char *s, size_t len)
 {
     const char *from = memmem(s, len, "\\begin{cases}", 13), *end = s + len;
@@ -554,7 +554,7 @@ static bool cases_are_system(const char *s, size_t len)
     return true;
 }
 
-/* Drop \begin{aligned}, \end{aligned} and the like, which only lay out. */
+/* Drop \begin{aligned}, \end{aligned} and the like, which are only layout. */
 static const char *layout_strip(struct math *m, const char *s, size_t *len)
 {
     static const char *const env[] = { "aligned",   "align", "align*",  "gather",      "gathered", "equation",

@@ -2,7 +2,7 @@
  *
  * A struct parser is the state of one parse, on its caller's stack: where the lexer is, the next token, and what the parser has
  * entered, because that changes what characters mean (a comma among digits, a bar in a set, a new line in a matrix). Texts are
- * borrowed for the parse; what must be spelt differently is copied into the scratch of the check. */
+ * borrowed for the parse; what must be rewritten is copied into the scratch of the check. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ enum tk {
     T_CHAR,
     T_TEXT,
     T_REL,
-    T_BAD,    // no mathematics
+    T_BAD,    // not mathematics
 };
 struct token {
     enum tk kind;
@@ -41,8 +41,8 @@ struct parser {
     const char *start;            // of the text
     struct token t;               // the next token
     int depth;                    // of groups
-    int nest;                     // of signs and operands of products, which are no groups
-    char index[MATH_BIND_MAX];    // names of the sums and products around: an i among them is no imaginary unit
+    int nest;                     // of signs and operands of products, which are not groups
+    char index[MATH_BIND_MAX];    // index names of the enclosing sums and products: an i among them is not the imaginary unit
     int n_index;
     int abs_depth;    // of |...|
     bool no_bar;      // in a set's braces: a bar after an operand is "such that"
@@ -60,9 +60,9 @@ void token_next(struct parser *p);
 void token_take(struct parser *p);    // continue after p->t
 /* The content of the brace group at p (which is at the brace), and its closing brace. */
 bool group_find(const char *p, const char *end, const char **from, const char **to);
-/* Spell s[0..*len) for the lexer: plain characters for those that stand for them, no environments that only lay out,
- * separate statements on separate lines. *lines: a doubled backslash ends a line. Returns the text, s itself or in
- * the scratch; NULL: no room. */
+/* Rewrite s[0..*len) for the lexer: plain characters where there are such spellings, no layout-only environments,
+ * separate statements on separate lines. *lines: a doubled backslash ends a line. Returns the text, s itself or in the
+ * scratch; NULL: no room. */
 const char *text_prepare(struct math *m, const char *s, size_t *len, bool *lines);
 
 static inline struct node *parser_fail(struct parser *p)

@@ -38,7 +38,7 @@ void math_free(struct math *m)
     if (m)
         free(m->mem);
     free(m);
-    flint_cleanup();    // this thread's cached numbers and constants; nothing of them is held between checks
+    flint_cleanup();    // this thread's cached numbers and constants; no check holds on to any of them
 }
 
 static void text_cut(char out[256], struct span s)
@@ -60,8 +60,8 @@ static bool is_alnum(char c)
     return is_digit(c) || ((c | 32) >= 'a' && (c | 32) <= 'z');
 }
 
-/* Pass over spaces, braces and commas from *i on. True: a brace or comma stood there, or a space between two digits, so
- * that 1{23} is not 12{3}. */
+/* Pass over spaces, braces and commas from *i on. True: there was a brace or comma, or a space between two digits, so that
+ * 1{23} is not 12{3}. */
 static bool fill_skip(struct span s, size_t *i)
 {
     bool mark = false, space = false;
@@ -74,7 +74,7 @@ static bool fill_skip(struct span s, size_t *i)
     return (mark && from > 0 && *i < s.len && is_alnum(s.s[from - 1]) && is_alnum(s.s[*i])) || (space && digits);
 }
 
-/* ColossalChat's second chance: the same text but for spaces, braces and commas that separate nothing. */
+/* ColossalChat's second chance: the same text except for spaces, braces and commas that separate nothing. */
 static bool text_same(struct span a, struct span b)
 {
     size_t i = 0, j = 0, n = 0;
@@ -177,7 +177,7 @@ static bool is_one_word(struct span s)
     return s.len >= 3;
 }
 
-/* Take off what only wraps an answer: $...$, \( \), \[ \], one box, bold marks. */
+/* Remove what only wraps an answer: $...$, \( \), \[ \], one box, bold marks. */
 static struct span unwrap(struct span s)
 {
     static const struct {
@@ -207,7 +207,7 @@ static struct node *answer_parse(struct math *m, struct span s, bool plain)
     return s.len > 0 && s.len <= MATH_ANSWER_MAX ? math_parse(m, s.s, s.len, plain) : NULL;
 }
 
-/* "\\textbf{(B)}\\ 12" and "(B) 12": the letter of the choice and what it chooses; false: it is no such thing. */
+/* "\\textbf{(B)}\\ 12" and "(B) 12": the letter of the choice and what it chooses; false: the text is not of this form. */
 static bool choice_split(struct span s, struct span *letter, struct span *value)
 {
     static const char *const open[] = { "\\textbf{(", "\\text{(", "\\mathrm{(", "\\mathbf{(", "\\textrm{(", "(" };
@@ -232,7 +232,7 @@ static bool choice_split(struct span s, struct span *letter, struct span *value)
     return false;
 }
 
-/* Why an answer cannot be anybody's: it has no value, or says that 3 + 2 = 4. NULL: it may be. */
+/* Why an answer is wrong for any question: it has no value, or says that 3 + 2 = 4. NULL: it may be right. */
 static const char *nonsense(struct math *m, struct node *a)
 {
     const char *why = m->why;
@@ -257,7 +257,7 @@ static void trees_decide(struct math *m, struct node *gold, struct node *pred, b
         out->rule = m->why;
         return;
     }
-    if (relation_identity(m, gold)) {    // what is to be proved tells nothing of an answer
+    if (relation_identity(m, gold)) {    // an identity to be proved says nothing about an answer
         out->verdict = same_text ? VERDICT_EQUAL : VERDICT_CANNOT_TELL;
         out->rule = same_text ? "text" : RULE_IDENTITY;
         return;

@@ -1,4 +1,4 @@
-/* node.c - nodes out of the block of one check */
+/* node.c - nodes allocated from the block of one check */
 #include "workers/engine/reward/math/node.h"
 #include <stdarg.h>
 #include <string.h>

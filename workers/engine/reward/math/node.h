@@ -1,7 +1,7 @@
 /* node.h - the expression tree of an answer, and the scratch it lives in
  *
- * Trees keep the shape they were written in; nothing is evaluated while parsing. All nodes of one check come out of one
- * block of fixed size and die together. Children are borrowed, trees may share them. */
+ * Trees keep the shape they were written in; nothing is evaluated while parsing. All nodes of one check come from one
+ * block of fixed size and are freed together. Children are borrowed, trees may share them. */
 #pragma once
 #include <flint/fmpq.h>
 /* FLINT brings sys/param.h with its own spelling of these two; ours again, word for word */
@@ -33,7 +33,7 @@ enum node_kind {
     K_JUXT,    // letter s before a parenthesis: child[0] is the product, child[1] with a function; see readings.c
     K_SUM,
     K_PROD,      // child: body, first, last; index name s
-    K_OPAQUE,    // integral, limit, ...: op tells which; equal only when its children are
+    K_OPAQUE,    // integral, limit, ...: op says which; equal only when its children are
     K_DEG,       // child[0] degrees
     K_PCT,       // child[0] percent
     K_PM,        // op +1: plus or minus child[0]; -1: minus or plus
@@ -115,7 +115,7 @@ enum math_rel {
     REL_APPROX,
     REL_SUBSET,
     REL_CONG,
-    REL_MOD,    // between what is congruent and the modulus
+    REL_MOD,    // between the congruence and its modulus
 };
 enum node_flag {
     HAS_SYM = 1,
@@ -176,13 +176,13 @@ struct node *node_list(struct math *m, enum node_kind kind, struct node **child,
 struct node *node_int(struct math *m, int64_t v);
 struct node *node_named(struct math *m, enum node_kind kind, const char *s, size_t len);    // s is borrowed
 struct node *node_op(struct node *a, int op);                                               // a with that op; NULL stays NULL
-/* A node as a is, of that kind, with other children: (a->n), copied. */
+/* A copy of node a, but of that kind and with other children: (a->n), copied. */
 struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child);
 bool node_is(const struct node *a, enum node_kind kind);
 bool name_same(const struct node *a, const struct node *b);
 
 void commands_init(struct math *m);    // words.c
-/* parse.c: NULL when s is no mathematics. plain: numbers with a decimal comma are such. */
+/* parse.c: NULL when s is not mathematics. plain: numbers with a decimal comma count. */
 struct node *math_parse(struct math *m, const char *s, size_t len, bool plain);
 
 /* readings.c: decide what a letter before a parenthesis means in two answers that are compared. Afterwards neither has a
@@ -198,7 +198,7 @@ enum tri {
 };
 /* The exact rational value of a tree without free symbols; false: it has none, or too large a one. */
 bool eval_rational(struct math *m, const struct node *a, fmpq_t out);
-/* Are two scalar trees equal? decimals > 0: what tolerance there is, see math.h. *rule tells what decided. */
+/* Are two scalar trees equal? decimals > 0: the tolerance, see math.h. *rule says what decided. */
 enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b, int decimals, const char **rule);
 /* The sign of a tree without free symbols, -2: not known. */
 int scalar_sign(struct math *m, const struct node *a);
@@ -212,7 +212,7 @@ enum tri scalar_proportional(struct math *m, const struct node *a, const struct 
 /* relations.c and compare.c; the first three of trees without a K_JUXT */
 bool relation_false(struct math *m, struct node *a);       // says 3 + 2 = 4, itself or in one of its elements
 bool relation_identity(struct math *m, struct node *a);    // says a = a
-/* The right side of an equation whose left side is an expression and whose right side is a value; NULL: it is no such
+/* The right side of an equation whose left side is an expression and whose right side is a value; NULL: it is not such an
  * equation. */
 struct node *relation_value(struct math *m, struct node *a);
 enum tri math_compare(struct math *m, struct node *gold, struct node *pred, const char **rule);
@@ -221,7 +221,7 @@ enum tri math_compare(struct math *m, struct node *gold, struct node *pred, cons
 struct extracted {
     struct span s;    // one span, or
     char *joined;     // several boxes joined with commas, in the scratch
-    bool plain;       // a number or expression out of plain text
+    bool plain;       // a number or expression from plain text
     bool found;
     bool prose;    // nothing marks it as the answer: the last formula or number among words
 };

@@ -1,6 +1,6 @@
 /* parse.c - LaTeX and plain mathematics to a tree, by recursive descent on the text itself
  *
- * Precedence, low to high, as latex2sympy2_extended has it where it is not plainly wrong: lists, relations, set
+ * Precedence, low to high, as in latex2sympy2_extended where that is not plainly wrong: lists, relations, set
  * operations, ratios, sums, products and quotients, implicit products (1/2x is 1/(2x)), signs, powers and other
  * postfixes, atoms. */
 #include "workers/engine/reward/math/parser.h"
@@ -29,7 +29,7 @@ static struct node *transpose(struct parser *p, const struct node *a)
     return b;
 }
 
-/* The chain of powers and other postfixes a, with new in the place of old at its bottom. */
+/* The chain of powers and other postfixes a, with old at its bottom replaced by new. */
 static struct node *bottom_replaced(struct parser *p, struct node *a, const struct node *old, struct node *new)
 {
     if (a == old)
@@ -73,7 +73,7 @@ static struct node *applied_parse(struct parser *p, struct node *letter)
     return a;
 }
 
-/* May a function be called so? A letter, with what hangs on it, or a Greek one; not the points of a segment. */
+/* May this be a function's name? A letter with its subscripts and primes, or a Greek one; not the points of a segment. */
 static bool may_apply(const struct parser *p, const struct node *a)
 {
     if (a->kind != K_SYM || !paren_follows(p) || binder_follows(p))
@@ -129,7 +129,7 @@ static struct node *postfix_parse(struct parser *p, struct node *a)
                 bool minus = is_char(p, '-');
                 if (minus || is_char(p, '+'))
                     token_take(p);
-                e = p->t.kind == T_NUM ? number_node(p) : atom_parse(p);    // the 1 of x^2_1 is no number's base
+                e = p->t.kind == T_NUM ? number_node(p) : atom_parse(p);    // the 1 of x^2_1 is not a number's base
                 if (e && is_char(p, '^') && !minus) {                       // 2^3^4 is 2^(3^4)
                     token_take(p);
                     struct node *e2 = is_char(p, '{') ? argument_parse(p, false) : factor_parse(p);

@@ -1,4 +1,4 @@
-/* parser.h - what the parts of the parser call in each other: parse.c has the operators, atom.c and command.c what they join
+/* parser.h - functions shared by the parts of the parser: parse.c has the operators, atom.c and command.c the operands
  *
  * Recursive descent. Each function begins on p->t and returns the tree of what it took, with p->t after it; NULL after
  * parser_fail, or when a bound on depth or memory was reached. Nodes are in the scratch of the check. */
@@ -12,17 +12,17 @@ struct node *atom_parse(struct parser *p);
 struct node *number_node(struct parser *p);
 struct node *const_node(struct parser *p, enum math_const which);
 struct node *func_parse(struct parser *p, int fn);    // fn with its power, subscript and argument
-/* The text s[0..len) on its own, as list_parse reads it; NULL when it is not all taken. */
+/* The text s[0..len) on its own, as list_parse reads it; NULL when some of it is left over. */
 struct node *sub_parse(struct parser *p, const char *s, size_t len);
-/* A symbol called s[0..len), with what hangs on it: subscripts and primes become part of the name. */
+/* A symbol called s[0..len): subscripts and primes after it become part of the name. */
 struct node *symbol_node(struct parser *p, const char *s, size_t len);
 /* {...} as an argument, or the next single thing: one digit (else a whole number), one letter, one command. */
 struct node *argument_parse(struct parser *p, bool one_digit);
 /* A group that opens here; open: its character, 'b' a brace without backslash, 'f' floor, 'c' ceiling, '<' an angle. */
 struct node *bracket_parse(struct parser *p, char open);
 bool starts_factor(const struct parser *p);     // does p->t begin a factor, so that nothing between is a product?
-bool paren_follows(const struct parser *p);     // a parenthesis at once, with nothing between but what sets its size
-bool binder_follows(const struct parser *p);    // parentheses that say what a letter stands for: 2k\pi (k \in Z)
+bool paren_follows(const struct parser *p);     // a parenthesis follows directly, except for commands that set its size
+bool binder_follows(const struct parser *p);    // parentheses that bind a letter: 2k\pi (k \in Z)
 bool parser_deeper(struct parser *p);           // one group deeper; false, and failed: too deep
 
 /* command.c: a command with its arguments; an unknown one is a symbol of that name */

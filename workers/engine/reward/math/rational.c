@@ -1,4 +1,4 @@
-/* rational.c - exact values: GMP rationals through FLINT, bounded in bits before they are computed */
+/* rational.c - exact values: GMP rationals through FLINT, with their size in bits bounded before they are computed */
 #include "workers/engine/reward/math/eval.h"
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* readings.c - what a letter before a parenthesis means: f(x+1) is a function's value, a(b+c) a product
  *
- * The parser keeps both readings (K_JUXT), because one answer alone does not tell. A letter is a function unless the
- * answers say otherwise: it is a factor where it also stands alone, in either of the two answers, or where both answers
- * have it before a sum and it is none of the usual names of functions. Before a single number it is always a function:
- * v(0) is no 0, N(3) no 3N. */
+ * The parser keeps both readings (K_JUXT), because one answer alone does not decide. A letter is a function unless the
+ * answers say otherwise: it is a factor where it also occurs alone, in either of the two answers, or where both answers
+ * have it before a sum and it is not a usual name of a function. Before a single number it is always a function: v(0)
+ * is not 0, N(3) not 3N. */
 #include <string.h>
 #include "workers/engine/reward/math/node.h"
 
@@ -14,7 +14,7 @@ static bool stands_alone(struct math *m, const struct node *a, const struct node
         return false;
     if (a->kind == K_SYM)
         return name_same(a, letter);
-    if (a->kind == K_JUXT)    // the product's second factor: what is in the parentheses, with what hangs on them
+    if (a->kind == K_JUXT)    // the product's second factor: the parentheses with their content and postfixes
         return stands_alone(m, a->child[0]->child[1], letter);
     for (int i = 0; i < a->n; i++)
         if (stands_alone(m, a->child[i], letter))
@@ -41,7 +41,7 @@ static bool is_product(struct math *m, const struct node *a, const struct node *
            || (!usual && a->child[2]->kind == K_ADD && stands_before_parenthesis(m, other, a));
 }
 
-/* The tree with each doubt decided; NULL: no room. own: the answer a is part of. */
+/* The tree with every K_JUXT decided; NULL: no room. own: the answer that a is part of. */
 static struct node *decided(struct math *m, struct node *a, const struct node *own, const struct node *other)
 {
     if (!(a->flags & HAS_JUXT))

@@ -1,4 +1,4 @@
-/* relations.c - equations and inequalities: which say the same, and which give a value */
+/* relations.c - equations and inequalities: which are equivalent, and which give a value */
 #include "workers/engine/reward/math/compare.h"
 #include <string.h>
 
@@ -50,7 +50,7 @@ bool node_closed(const struct node *a)    // a number, whatever it looks like
     return !(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT | HAS_SET));
 }
 
-static struct node *named_part(struct node *a)    // what is said to be equal
+static struct node *named_part(struct node *a)    // the part that is named
 {
     return a->kind == K_UNIT ? a->child[0] : a;
 }
@@ -152,7 +152,8 @@ static bool has_function(const struct node *a)
     return false;
 }
 
-/* What f(9) - f(3) = 210 gives to a question for that difference. A polynomial that is 0 is an equation to be solved. */
+/* The value that f(9) - f(3) = 210 gives when the question asks for that difference. A polynomial equal to 0 is an equation to
+ * be solved. */
 struct node *relation_value(struct math *m, struct node *a)
 {
     const unsigned open = HAS_SYM | HAS_OPAQUE | HAS_TEXT;
@@ -218,7 +219,7 @@ static bool defines_function(const struct node *f)
     return f->kind == K_APP;
 }
 
-/* What f(x, y) is, its parameters named by their places: names that cannot be written, so that none is captured. */
+/* What f(x, y) is, with its parameters named by their places: no text can contain these names, so none is captured. */
 static struct node *parameters_placed(struct math *m, struct node *value, const struct node *f)
 {
     static const char place[] = "\1\2\3\4\5\6\7\10";
@@ -320,7 +321,7 @@ enum tri relation_compare(struct math *m, struct node *a, struct node *b, const 
             }
             t = tri_either(t, all);
             if (a->len == 1)
-                break;    // one relation turned round is a factor of -1, which was tried
+                break;    // a single relation turned round is a factor of -1, already tried
         }
     }
     if (t != TRI_YES) {

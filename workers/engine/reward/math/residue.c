@@ -1,8 +1,9 @@
 /* residue.c - values modulo the prime 2^61 - 1 at a random point
  *
  * Polynomials and rational functions have true residues: different ones prove two trees different, equal ones at two
- * points leave a chance of at most (degree / 2^61)^2 (Schwartz 1980, Zippel 1979). Roots, logarithms and unknown functions
- * take part as unknowns named by their arguments' residues, so that only equality can be told of them this way. */
+ * points leave a chance of at most (degree / 2^61)^2 (Schwartz 1980, Zippel 1979). Roots, logarithms and unknown
+ * functions are treated as unknowns named by their arguments' residues, so for them only equality can be proved this
+ * way. */
 #include "workers/engine/reward/math/eval.h"
 
 uint64_t mul61(uint64_t a, uint64_t b)

@@ -37,7 +37,7 @@ static const struct unit {
 };
 // clang-format on
 
-/* The unit's row and power; NULL: not a known one. */
+/* The unit's row and power; NULL: unknown unit. */
 static const struct unit *unit_find(const struct node *a, int *power)
 {
     const char *s = a->s;
@@ -95,7 +95,7 @@ static enum tri ratio_compare(struct math *m, struct node *a, struct node *b, co
     for (int i = 1; i < a->n; i++)
         zero |= scalar_sign(m, a->child[i]) == 0 || scalar_sign(m, b->child[i]) == 0;
     enum tri all = TRI_YES;
-    for (int i = zero ? 0 : 1; i < a->n; i++) {    // 12:00 is no ratio: part by part
+    for (int i = zero ? 0 : 1; i < a->n; i++) {    // 12:00 is not a ratio: part by part
         enum tri t = zero ? scalar_equal(m, a->child[i], b->child[i], 0, rule)
                           : scalar_equal(m, node_new(m, K_MUL, 2, a->child[0], b->child[i]),
                                          node_new(m, K_MUL, 2, b->child[0], a->child[i]), 0, rule);
@@ -169,7 +169,7 @@ enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const ch
     }
     if (a->kind != b->kind && (node_is(a, K_RATIO) ? a->n : node_is(b, K_RATIO) ? b->n : 0) > 2) {
         *rule = "ratio";
-        return TRI_NO;    // 1:1:1 is no number
+        return TRI_NO;    // 1:1:1 is not a number
     }
     if (a->kind == K_PCT && b->kind == K_PCT)
         return scalar_compare(m, a->child[0], b->child[0], rule, depth + 1);

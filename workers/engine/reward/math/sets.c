@@ -2,7 +2,7 @@
 #include "workers/engine/reward/math/compare.h"
 #include <string.h>
 
-/* -1, 0, 1; -2: not known. inf: what a NULL stands for. */
+/* -1, 0, 1; -2: not known. inf: the infinity that a NULL means. */
 static int order(struct math *m, struct node *a, int a_inf, struct node *b, int b_inf)
 {
     if (!a || !b)
@@ -283,7 +283,7 @@ bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
                && pieces_join(m, s, &t, (enum node_kind)a->kind);
     case K_BUILDER: return builder_pieces(m, a, s, depth);
     case K_REL: return relation_pieces(m, a, s, &u);
-    case K_LIST: {    // x < 1 or x > 3; x > 1, x < 3: a union of what is apart, else what they have in common
+    case K_LIST: {    // x < 1 or x > 3; x > 1, x < 3: the union when disjoint, otherwise the intersection
         if (a->n < 2 || !relation_inequality(a->child[0]) || !relation_pieces(m, a->child[0], s, &u))
             return false;
         for (int i = 1; i < a->n; i++) {

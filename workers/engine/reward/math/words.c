@@ -95,7 +95,7 @@ static const struct command commands[] = {
     { "not", C_BAD }, { "stackrel", C_BAD }, { "underbrace", C_BAD }, { "overbrace", C_BAD }, { "xrightarrow", C_BAD },
 };
 // clang-format on
-/* Characters that stand for a command; the rest of Unicode is no mathematics. */
+/* Characters that mean a command; the rest of Unicode is not mathematics. */
 // clang-format off
 static const struct { const char *utf8, *cmd; } unicode[] = {
     { "π", "pi" }, { "∞", "infty" }, { "≤", "le" }, { "≥", "ge" }, { "≠", "ne" }, { "≈", "approx" }, { "∈", "in" },

@@ -1,7 +1,7 @@
-/* words.h - the words of mathematics: commands and functions, characters that stand for them, units
+/* words.h - the words of mathematics: commands and functions, characters that mean them, units
  *
  * One constant table each, in words.c; a new command is one row there. Only the table's hash index is made at run time,
- * in the scratch of each thread. Anybody may read them. */
+ * in the scratch of each thread. Any thread may read them. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,10 +50,10 @@ struct command {
     uint8_t class;       // enum cmd_class
     int16_t arg;         // of the class: enum math_func, enum math_const, enum math_rel, a character, an operation
 };
-/* The command called s[0..len), also as a word without backslash; NULL: there is none. m: after commands_init. */
+/* The command called s[0..len), with or without its backslash; NULL: there is none. m: after commands_init. */
 const struct command *math_command_find(const struct math *m, const char *s, size_t len);
-/* The name of the command that the character at p stands for, and its bytes; NULL: for none. */
+/* The name of the command that the character at p means, and the character's bytes; NULL: none. */
 const char *unicode_command(const char *p, const char *end, size_t *len);
-/* The plain characters that stand for the one at p, and its bytes; NULL: none do. */
+/* The plain spelling of the character at p, and the character's bytes; NULL: none. */
 const char *unicode_plain(const char *p, const char *end, size_t *len);
 bool unit_word(const char *s, size_t len);    // a unit's name as a separate word

@@ -17,17 +17,17 @@
 
 #define MOUNT "/sys/fs/cgroup"
 #define NAME "rollcall-sandboxes-"    // then six letters
-#define N_GROUP_MAX 16                // one runs, two wait for a program, the others are those not yet empty
-#define MOVE_MS 60000                 // that a process waits to be moved for a trial
+#define N_GROUP_MAX 16                // one runs, two wait for a program, the others are not yet empty
+#define MOVE_MS 60000                 // how long a process waits to be moved in a trial
 #define FREE_MS 2000                  // for killed processes to leave their groups at the end
 
 struct group {
     bool taken;
-    int64_t n_killed;    // what memory.events said when it was taken
+    int64_t n_killed;    // the count in memory.events when it was taken
 };
 struct cgroup_set {
     char dir[PATH_MAX];    // holds the groups 0, 1, ...
-    int lock;              // dir, held with flock: who can take it may remove what a killed process has left
+    int lock;              // dir, held with flock: a process that gets the lock may remove what a killed process has left
     int64_t mem_bytes;
     struct group group[N_GROUP_MAX];
     int n;    // groups made
@@ -96,9 +96,9 @@ static bool group_make(struct cgroup_set *set, struct error *err)
     snprintf(number, sizeof number, "%" PRId64, set->mem_bytes);
     if (!path_of(path, set->dir, group, "") || (mkdir(path, 0755) != 0 && errno != EEXIST)
         || !file_put(set->dir, group, "memory.max", number)
-        || !file_put(set->dir, group, "memory.oom.group", "1"))    // all end together: Linux 4.19
+        || !file_put(set->dir, group, "memory.oom.group", "1"))    // all processes are killed together: Linux 4.19
         return error_errno(err, "cannot make a cgroup with a memory limit in '%s'", set->dir);
-    file_put(set->dir, group, "memory.swap.max", "0");    // not there in a kernel that does not count swap
+    file_put(set->dir, group, "memory.swap.max", "0");    // absent from a kernel that does not count swap
     set->n++;
     return true;
 }
@@ -131,7 +131,7 @@ static void leftovers_remove(const char *dir)
         closedir(d);
 }
 
-/* Can groups with a memory limit be made in dir? With enable the memory controller may be given on there. */
+/* Can groups with a memory limit be made in dir? With enable the memory controller may be enabled for its children. */
 static bool place_try(struct cgroup_set *set, const char *dir, bool enable, struct error *err)
 {
     char text[1024];
@@ -190,7 +190,7 @@ void cgroup_give(struct cgroup_set *set, int group)
     set->group[group].taken = false;
 }
 
-/* Can processes be moved into the groups? Whether they may depends on all that lies between the two groups. */
+/* Can processes be moved into the groups? That depends on all groups between the two. */
 static bool move_try(struct cgroup_set *set, struct error *err)
 {
     pid_t pid = fork();
@@ -225,8 +225,8 @@ struct cgroup_set *cgroup_set_new(const char *mount, const char *own, int64_t me
     }
     set->mem_bytes = mem_bytes;
     for (int up = 0;; up++) {
-        /* A group with processes gives no controller on, so with systemd's DelegateSubgroup= it is the one above ours that
-         * may. Further up the controller is used only where it was given on already. */
+        /* A group that holds processes cannot enable controllers for its children, so with systemd's DelegateSubgroup=
+         * the group above ours must. Further up the controller is used only where it is enabled already. */
         struct error not_here = { 0 };
         set->lock = -1;
         set->n = 0;
@@ -240,10 +240,10 @@ struct cgroup_set *cgroup_set_new(const char *mount, const char *own, int64_t me
             close(set->lock);
         set->dir[0] = 0;
         if (why.code == ERR_NONE)
-            why = not_here;    // nearest to us, so the one to mend
+            why = not_here;    // the nearest to us, so the one to fix
         char *slash = strrchr(dir, '/');
         if (access(dir, W_OK) != 0 || strlen(dir) <= strlen(mount) || !slash)
-            break;    // processes move only within what we may write
+            break;    // processes can only be moved within groups we may write
         *slash = 0;
     }
     free(set);
@@ -270,7 +270,7 @@ void cgroup_set_free(struct cgroup_set *set)
 {
     if (!set)
         return;
-    for (int i = 0; i < FREE_MS / 10 && !folder_remove(set->dir, set->n); i++)    // the kernel reports it in no other way
+    for (int i = 0; i < FREE_MS / 10 && !folder_remove(set->dir, set->n); i++)    // the kernel has no other way to report it
         usleep(10000);
     close(set->lock);
     free(set);

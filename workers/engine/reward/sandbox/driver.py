@@ -1,38 +1,37 @@
-"""The inside of the code sandboxes: a warm interpreter that makes one sandbox a completion by cloning itself.
+"""The inside of the code sandboxes: a warm interpreter that makes one sandbox per completion by cloning itself.
 
-The zygote is pid 1 of bubblewrap's namespaces; no untrusted code ever runs in it. For each completion it is sent a
-packet with four descriptors and clones a driver into namespaces of its own (processes, mounts, System V objects); the
-driver mounts a private /tmp, drops all privileges, takes on the system call filter and only then hears of a program.
-It is pid 1 of its namespace: no signal of the program can stop it, and when it is killed all inside goes with it. It
-forks one child a test case.
+The zygote is pid 1 of bubblewrap's namespaces; no untrusted code ever runs in it. For each completion it receives a
+packet with four descriptors and clones a driver into separate namespaces (processes, mounts, System V objects); the
+driver mounts a private /tmp, drops all privileges, installs the system call filter and only then receives a program. It
+is pid 1 of its namespace: the program cannot stop it with a signal, and when it is killed everything inside is killed
+too. It forks one child per test case.
 
-Descriptors of the zygote: 3 its socket, 6 this file, 8 the filter. Of a driver: 2 errors, 3 commands and answers (one
-packet each), 4 input (a memory file: first the program's source, then each case's input), 5 output (a memory file,
-emptied by the other side before each case).
+Descriptors of the zygote: 3 its socket, 6 this file, 8 the filter. Descriptors of a driver: 2 errors, 3 commands and answers
+(one packet each), 4 input (a memory file: first the program's source, then each case's input), 5 output (a memory file, emptied
+by the other side before each case).
 
     "S"         the input file holds the source of a program that reads stdin and writes stdout
     "F name"    the same for a program whose function (or method of class Solution) is called
     "R"         run a case on what the input file holds now
 
 Each is answered by one packet: "ready" at the start, then "ok", "compile ERROR" or "exit STATUS" with the raw wait
-status. No expected output ever comes here, so there is nothing to steal; what this process is told about a case it
-only passes on, and the comparison is made outside. N_TASK (the most processes and threads), CPU_S (processor seconds
-of a process) and TMP_BYTES are set by the line that runs this."""
+status. No expected output ever comes here, so there is nothing to steal; this process only passes a case's input and
+output on, and the comparison is made outside. N_TASK (the most processes and threads), CPU_S (processor seconds of a
+process) and TMP_BYTES are defined by the command that runs this."""
 import posix
 import sys
 from _signal import signal
 
 COMMAND, INPUT, OUTPUT = 3, 4, 5
 FILES_MAX = 20000    # in /tmp: each costs the kernel about a kilobyte that no size limit counts
-# Exit statuses of a case's child; only words for the reason of a failure, all of them score 0.
+# Exit statuses of a case's child; they only name the reason of a failure, and all of them score 0.
 EXIT_EXCEPTION, EXIT_MEMORY, EXIT_FULL, EXIT_ANSWER, EXIT_MISSING, EXIT_NAME = 80, 81, 82, 83, 84, 85
 
-# A program may signal pid 1, and a signal with a handler is the only kind that would get through: python sets one for
-# SIGINT.
+# A program may signal pid 1, but only signals with a handler get through, and python installs one for SIGINT.
 IGNORED = (1, 2, 3, 15)
 
 # What PRIME's runner imports with wildcards before a program, in its order: a later module wins. Written out so that a
-# module is only loaded when the program failed for want of one of its names.
+# module is loaded only when the program failed for lack of one of its names.
 PRELUDE = (
     ("string", "Formatter Template ascii_letters ascii_lowercase ascii_uppercase capwords digits hexdigits octdigits "
                "printable punctuation whitespace"),
@@ -77,8 +76,8 @@ MODULES = frozenset(module for module, _ in PRELUDE)
 WARM = MODULES | {"array", "cmath", "decimal", "enum", "fractions", "numbers", "os", "queue", "threading", "time",
                   "types"}
 
-# Loaded by the zygote: what most programs import and costs a clone little. All of WARM would add a third to the price
-# of a fork.
+# Loaded by the zygote: what most programs import and what adds little to the cost of a clone. All of WARM would add a third to
+# the cost of a fork.
 PRELOADED = ("bisect", "collections", "functools", "heapq", "itertools", "math", "time")
 
 
@@ -93,7 +92,7 @@ def names_of(code):
 
 
 def prelude_for(names):
-    """The names that the prelude would have given this program; collections' Counter and the like before typing's."""
+    """The names that the prelude would have given this program; collections' Counter and the like win over typing's."""
     space = {}
     for module, listed in PRELUDE:
         wanted = names.intersection(listed.split())
@@ -108,7 +107,7 @@ def prelude_for(names):
 
 
 def case_call(space, name, write):
-    """Call the function on the input's JSON values, one a line; write its result as JSON."""
+    """Call the function on the input's JSON values, one per line; write its result as JSON."""
     import _json
 
     class Context:
@@ -136,7 +135,7 @@ def case_call(space, name, write):
     except MemoryError:
         raise
     except Exception:
-        return EXIT_ANSWER    # not a value that JSON has: it equals no expected one
+        return EXIT_ANSWER    # not a JSON value: it equals no expected one
     data = text.encode()
     while data:
         data = data[write(OUTPUT, data):]
@@ -144,7 +143,7 @@ def case_call(space, name, write):
 
 
 def case_main(code, name, extra):
-    """The forked child: run the program on descriptor 0 and 1 and leave without coming back."""
+    """The forked child: run the program on descriptors 0 and 1 and exit; never returns."""
     status = EXIT_EXCEPTION
     leave, write, names = posix._exit, posix.write, EXIT_NAME
     try:
@@ -171,7 +170,7 @@ def case_main(code, name, extra):
                 exec(code, space)
                 status = 0 if name is None else case_call(space, name, write)
             except SystemExit:
-                status = 0 if name is None else EXIT_MISSING    # PRIME takes any exit status of a program as its end
+                status = 0 if name is None else EXIT_MISSING    # PRIME accepts any exit status of a program
             threading = sys.modules.get("threading")
             if threading is not None:
                 threading._shutdown()
@@ -183,7 +182,7 @@ def case_main(code, name, extra):
         except MemoryError:
             status = EXIT_MEMORY
         except OSError as error:
-            # ENOMEM, and EFBIG: the limit of a file's size
+            # ENOMEM, and EFBIG: the limit on a file's size
             status = EXIT_MEMORY if error.errno == 12 else EXIT_FULL if error.errno == 27 else EXIT_EXCEPTION
         except BaseException:
             status = EXIT_EXCEPTION
@@ -196,7 +195,7 @@ def case_main(code, name, extra):
 
 
 def case_run(code, name, extra):
-    """Fork a child for one case, wait for it, and leave no process alive but this one. Returns the wait status."""
+    """Fork a child for one case, wait for it, and leave only this process alive. Returns the wait status."""
     pid = posix.fork()
     if pid == 0:
         case_main(code, name, extra)
@@ -246,9 +245,9 @@ def driver():
 
 
 def confine(libc, ctypes, filter_text):
-    """In the clone: a private /tmp, no privileges, the filter."""
+    """Runs in the clone: mount a private /tmp, drop privileges, install the filter."""
     import resource
-    posix.setsid()    # a signal to a group reaches its members in other namespaces, too: no two sandboxes share one
+    posix.setsid()    # a signal to a group reaches its members in other namespaces too, so no two sandboxes share a group
     NOSUID_NODEV, ROOT_BYTES = 2 | 4, b"size=%d,nr_inodes=%d,mode=0755" % (TMP_BYTES, FILES_MAX)
     if libc.mount(b"tmpfs", b"/tmp", b"tmpfs", NOSUID_NODEV, ROOT_BYTES) != 0:
         raise OSError(ctypes.get_errno(), "mount of /tmp")
@@ -256,7 +255,7 @@ def confine(libc, ctypes, filter_text):
     # Not set in the zygote, which must always be able to clone. Within this user namespace the kernel (5.14 and later)
     # counts only what is inside, not all processes of the uid.
     resource.setrlimit(resource.RLIMIT_NPROC, (N_TASK, N_TASK))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))    # the zygote lives long
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))    # not in the zygote, which runs for long
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)    # _LINUX_CAPABILITY_VERSION_3, this process
     if libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
         raise OSError(ctypes.get_errno(), "capset")

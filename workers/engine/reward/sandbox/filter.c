@@ -30,16 +30,16 @@ static const char *const allowed[] = {
     "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait", "rt_sigsuspend",
     "sigaltstack", "restart_syscall", "pause", "alarm", "setitimer", "getitimer", "nanosleep", "clock_nanosleep",
     "clock_gettime", "clock_getres", "gettimeofday", "time", "getrandom",
-    /* waiting, and talk within the sandbox over socket pairs */
+    /* waiting, and communication inside the sandbox over socket pairs */
     "poll", "ppoll", "select", "pselect6", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2",
     "sendto", "recvfrom", "sendmsg", "recvmsg", "shutdown", "getsockopt", "getsockname", "getpeername",
 };
 // clang-format on
 
-/* Calls allowed with some arguments only. */
+/* Calls allowed only with some arguments. */
 static bool filter_partly(scmp_filter_ctx f, bool shared_memory)
 {
-    /* no locks of ranges, leases or signals: each costs the kernel memory that no limit counts */
+    /* no range locks, leases or signals: each takes kernel memory that no limit counts */
     static const int commands[] = { F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL };
     static const unsigned long requests[] = { TCGETS, TIOCGWINSZ, FIOCLEX, FIONCLEX, FIONBIO, FIONREAD };
     static const int options[] = { PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE, 0x53564d41 /* PR_SET_VMA, of malloc */ };
@@ -82,7 +82,7 @@ int filter_make(bool shared_memory, struct error *err)
     for (size_t i = 0; i < ARRAY_SIZE(allowed); i++) {
         int call = seccomp_syscall_resolve_name(allowed[i]);
         if (call == __NR_SCMP_ERROR)
-            continue;    // this machine's architecture or library does not know it: then it stays forbidden
+            continue;    // this architecture or library does not know it, so it stays forbidden
         int rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, call, 0);
         if (rc != 0 && rc != -EDOM) {
             error_set(err, ERR_UNSUPPORTED, "libseccomp refuses to allow '%s' (%d)", allowed[i], rc);

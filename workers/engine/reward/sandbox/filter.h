@@ -7,6 +7,6 @@
 #pragma once
 #include "protocol/base/error.h"
 /* The compiled filter as a memory file (CLOEXEC); -1: see err. The caller closes it. With shared_memory a program may map
- * anonymous memory that processes share. That is for where a cgroup limits a program's memory: such pages stay when no
- * process has them mapped, and then belong to nobody. Without it mmap fails with ENOMEM, as at any memory limit. */
+ * anonymous memory that processes share. That is safe only where a cgroup limits a program's memory, since such pages stay, and
+ * are charged to no process, once nobody has them mapped. Without it mmap fails with ENOMEM, as at any memory limit. */
 int filter_make(bool shared_memory, struct error *err);

@@ -8,8 +8,8 @@
 #include "protocol/base/macros.h"
 
 #define TREE_MAX 512    // processes looked at
-/* What a socket's buffer may hold: the kernel's default for net.core.wmem_default, which a program cannot raise, since
- * setsockopt is not allowed. */
+/* Largest size of a socket's buffer: the kernel's default for net.core.wmem_default, which a program cannot raise,
+ * since setsockopt is not allowed. */
 #define SOCKET_BYTES (208 << 10)
 
 /* The driver and all processes below it: everything inside, since orphans become the driver's. Returns how many. */
@@ -83,9 +83,9 @@ bool memory_is_over(pid_t driver, int64_t limit)
     pid_t pid[TREE_MAX];
     int n = tree_list(driver, pid);
     int64_t rough = 0, exact = 0;
-    for (int i = 0; i < n; i++)    // sockets that several share count for each; no program needs thousands
+    for (int i = 0; i < n; i++)    // a shared socket counts for each process; no program needs thousands
         rough += MAX(proc_sum(pid[i], "status", resident), 0) + sockets_count(pid[i]) * SOCKET_BYTES;
-    /* Pages that processes share counted for each. Proportional shares cost the kernel more to tell. */
+    /* Shared pages count for each process. Proportional shares cost the kernel more to report. */
     for (int i = 0; i < n && rough > limit; i++) {
         int64_t share = proc_sum(pid[i], "smaps_rollup", shares);
         exact += share >= 0 ? share : MAX(proc_sum(pid[i], "status", resident), 0);

@@ -124,7 +124,7 @@ static bool lines_equal(const struct lines *a, const struct lines *b)
     return a->n == b->n;
 }
 
-/* Step 2: each output line trimmed, joined by \n, the whole trimmed, against the trimmed expected text. */
+/* Step 2: the output with each line trimmed, joined by \n and trimmed as a whole, against the trimmed expected text. */
 static bool trimmed_lines_equal(const struct lines *out, struct span expected, struct error *err, bool *equal)
 {
     size_t len = 0, total = 0;

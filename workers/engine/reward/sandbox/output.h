@@ -6,5 +6,5 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include "protocol/base/error.h"
-/* ok tells the answer. False: no memory. */
+/* *ok is the answer. False: no memory. */
 MUST_USE bool output_compare(const char *out, size_t out_len, const char *expected, size_t expected_len, bool *ok, struct error *err);

@@ -1,19 +1,18 @@
 /* Structure: one bubblewrap per host, which hides the machine and contains a zygote (driver.py) that never runs untrusted code; for
  * each completion the zygote clones itself into separate namespaces. Starting bubblewrap and an interpreter for each completion
  * instead costs about 11 ms of processor time (bubblewrap 0.8, Python 3.11). Invariants:
- *  1. No expected output, and no byte of another completion, is ever inside: a sandbox gets one program, then its
- *     inputs.
+ *  1. Neither an expected output nor a byte of another completion is ever inside: a sandbox gets one program, then its inputs.
  *  2. What comes out is data: the bytes of the output file and a wait status. The program may forge both only in ways
  *     that equal printing something else or failing in another way; it cannot know what to forge.
  *  3. Only this side has a clock. A sandbox that overruns is killed as a whole: with pid 1 of its namespace the kernel
  *     kills everything inside. When the scorer dies, bubblewrap dies with it, and so all sandboxes.
- *  4. Until the program is loaded, and when the zygote itself has died, trouble is the sandbox's (CASE_SANDBOX);
- *     otherwise it is the program's.
- *  5. The driver is pid 1 inside: no signal of the program can end or stop it, and there is no /proc, ptrace or
- *     process_vm_* to reach into it.
- *  6. All that a sandbox holds in memory is limited. Where we may make cgroups the kernel does it (cgroup.h). Elsewhere
- *     the filter refuses memory that no process needs to have mapped, and what is mapped is summed up every TICK_MS
- *     (memory.h). Should the machine run out all the same, sandboxes are what the kernel ends first.
+ *  4. Until the program is loaded, and when the zygote itself has died, a failure is the sandbox's (CASE_SANDBOX); otherwise it
+ *     is the program's.
+ *  5. The driver is pid 1 inside: the program cannot end or stop it with a signal, and has no /proc, ptrace or process_vm_* to
+ *     reach into it.
+ *  6. All memory of a sandbox is limited. Where we may make cgroups the kernel does it (cgroup.h). Elsewhere the filter refuses
+ *     memory that can exist without being mapped, and what is mapped is summed up every TICK_MS (memory.h). If the machine
+ *     still runs out, the kernel kills sandboxes first.
  * States: asked for (sandbox_start) -> ready (sandbox_ready) -> loaded (sandbox_load) -> dead (sandbox_kill). */
 #include "workers/engine/reward/sandbox/sandbox.h"
 #include <inttypes.h>
@@ -43,14 +42,14 @@
 
 #define BWRAP "/usr/bin/bwrap"
 #define PYTHON "/usr/bin/python3"
-/* As root the sandbox runs under a uid of its own, since no process limit binds root: the last one that Debian's policy
- * (section 9.2.2) reserves and gives to nobody. An ordinary user's sandboxes run as that user, mapped to the same
- * number. */
+/* Started by root, the sandbox runs under a separate uid, since no process limit binds root: the last one that Debian's
+ * policy (section 9.2.2) reserves without assigning it. An ordinary user's sandboxes run as that user, mapped to the
+ * same number. */
 #define SANDBOX_UID 65533
 #define N_SPARE 2                  // sandboxes started ahead
 #define START_MS 60000             // for bwrap and the interpreter to come up; milliseconds on an idle machine
 #define KERNEL_BYTES (64 << 20)    // memory that the kernel may take for a sandbox: buffers, page tables, in- and output
-#define TICK_MS 10                 // between two looks at the memory of a running sandbox
+#define TICK_MS 10                 // interval of the checks of a running sandbox's memory
 
 const struct sandbox_limits sandbox_limits_default = {
     .case_s = 10,
@@ -62,16 +61,16 @@ const struct sandbox_limits sandbox_limits_default = {
 
 struct sandbox {
     struct sandbox_host *host;
-    pid_t driver;                 // pid 1 inside, by its number out here; 0: not known yet, or killed
+    pid_t driver;                 // pid 1 inside, by its number outside; 0: not known yet, or killed
     int pidfd;                    // of it
     int control;                  // packets to and from the driver
     int input, output, errors;    // memory files; errors is what the program writes to descriptor 2
     bool ready, loaded, dead;
-    int cgroup;    // of the host's groups; -1: none
+    int cgroup;    // which of the host's groups; -1: none
 };
 struct sandbox_host {
     struct sandbox_limits limits;
-    struct cgroup_set *cgroups;    // NULL: the machine lets us make none, as no_cgroups says
+    struct cgroup_set *cgroups;    // NULL: we cannot make any on this machine; no_cgroups says why
     char no_cgroups[512];
     int filter;                        // memory file: the compiled seccomp filter
     int driver;                        // memory file: driver.py as marshalled code
@@ -111,11 +110,11 @@ struct limit {
 #define N_LIMIT 6
 #define N_FD 7
 
-/* Have the kernel end this process and its children before all others when the machine has no memory left. */
+/* Have the kernel kill this process and its children before all others when the machine runs out of memory. */
 static bool oom_first(void)
 {
     int fd = open("/proc/self/oom_score_adj", O_WRONLY);
-    bool ok = fd >= 0 && write(fd, "1000", 4) == 4;    // proc(5): the most; anybody may raise it
+    bool ok = fd >= 0 && write(fd, "1000", 4) == 4;    // proc(5): the maximum; any process may raise its own
     if (fd >= 0)
         close(fd);
     return ok;
@@ -159,7 +158,7 @@ static void __attribute__((noreturn)) bwrap_exec(char *const *argv, const int fd
 }
 
 /* Wait for a packet for at most wait_ms. Returns its length (NUL-terminated in text), 0: the other side is gone, -1:
- * nothing. pid, unless NULL, is set to the sender's, by its number out here. */
+ * nothing came. pid, unless NULL, is set to the sender's, by its number outside. */
 static ssize_t packet_wait(int fd, char *text, size_t size, int64_t wait_ms, pid_t *pid)
 {
     struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -184,7 +183,7 @@ static ssize_t packet_wait(int fd, char *text, size_t size, int64_t wait_ms, pid
     return n;
 }
 
-/* What was written to descriptor 2 inside, on one line. */
+/* The text written to descriptor 2 inside, on one line. */
 static void errors_text(int fd, char *text, size_t size)
 {
     ssize_t n = pread(fd, text, size - 1, 0);
@@ -316,8 +315,8 @@ out:
     return s;
 }
 
-/* Kill all inside. With wait, also see it gone: pid 1 of a namespace ends after all others there. A dying fork bomb
- * would count against the next sandbox's number of processes. */
+/* Kill everything inside. With wait, also wait for it to end: pid 1 of a namespace ends after all others there. A dying
+ * fork bomb would count against the next sandbox's process limit. */
 static void sandbox_kill(struct sandbox *s, bool wait)
 {
     s->dead = true;
@@ -386,7 +385,7 @@ struct sandbox *sandbox_take(struct sandbox_host *h, struct error *err)
         if (s && sandbox_ready(s, &why))
             return s;
         sandbox_free(s);
-        zygote_stop(h);    // killed from outside, or with the thread that had started it: make a new one
+        zygote_stop(h);    // killed from outside, or along with the thread that started it: make a new one
         if (!zygote_start(h, &why))
             break;
     }
@@ -407,15 +406,15 @@ static bool input_fill(struct sandbox *s, const char *data, size_t len, struct e
     return true;
 }
 
-/* Killed from outside: no program can reach it. Its socket closes before the kernel kills what is in its namespace, so
- * this tells why a driver has died. */
+/* Was the zygote killed from outside? No program can reach it. Its socket closes before the kernel kills what is in its
+ * namespace, so this shows why a driver has died. */
 static bool zygote_has_gone(const struct sandbox_host *h)
 {
     struct pollfd p = { .fd = h->zygote };
     return h->bwrap == 0 || (poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)));
 }
 
-/* Does all inside together hold more memory than it may, or was it ended for that? */
+/* Do the processes inside together hold more memory than they may, or were they killed for that? */
 static bool sandbox_is_over(const struct sandbox *s)
 {
     const struct sandbox_host *h = s->host;
@@ -427,7 +426,7 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
 {
     size_t len = strlen(command);
     if (send(s->control, command, len, MSG_NOSIGNAL) != (ssize_t)len) {
-        sandbox_kill(s, true);    // it had gone before it heard of this
+        sandbox_kill(s, true);    // it was gone before it received the command
         return CASE_SANDBOX;
     }
     int64_t end = clock_ms() + (int64_t)(wall_s * 1000);
@@ -435,7 +434,7 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
         int64_t left = end - clock_ms();
         ssize_t n = packet_wait(s->control, text, size, MIN(left, TICK_MS), NULL);
         bool gone = n >= 0 && zygote_has_gone(s->host);
-        if (n > 0 && !gone)    // a driver may outlive its program for a moment in which the kernel kills them all, and report a crash
+        if (n > 0 && !gone)    // while the kernel kills them all, a driver may outlive its program for a moment and report a crash
             return CASE_OK;
         enum case_status status = CASE_OK;
         if (n >= 0)
@@ -466,13 +465,13 @@ enum case_status sandbox_load(struct sandbox *s, const char *code, size_t len, c
     if (status == CASE_SANDBOX)
         error_set(err, ERR_CLOSED, "the sandbox ended before it had its program");
     if (status == CASE_CRASH)
-        return CASE_COMPILE;    // source that brings the compiler down
+        return CASE_COMPILE;    // source that crashes the compiler
     if (status != CASE_OK)
         return status;
     return strcmp(text, "ok") == 0 ? CASE_OK : CASE_COMPILE;
 }
 
-/* What a wait status of the case's process says; the numbers are driver.py's. */
+/* The meaning of a wait status of the case's process; the numbers are driver.py's. */
 static enum case_status status_read(const char *text)
 {
     static const enum case_status exits[] = {
@@ -502,13 +501,13 @@ enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, d
         return CASE_SANDBOX;
     enum case_status status = command_run(s, "R", MIN(wall_s, s->host->limits.case_s), text, sizeof text);
     if (status == CASE_SANDBOX && !zygote_has_gone(s->host))
-        status = CASE_CRASH;    // the program had its chance by now
+        status = CASE_CRASH;    // the program is running by now, so it is to blame
     if (status == CASE_SANDBOX)
         error_set(err, ERR_CLOSED, "the sandbox was killed from outside");
     if (status != CASE_OK)
         return status;
     status = status_read(text);
-    if (status == CASE_CRASH && s->host->cgroups && sandbox_is_over(s)) {    // the kernel is about to end the rest
+    if (status == CASE_CRASH && s->host->cgroups && sandbox_is_over(s)) {    // the kernel is about to kill the rest
         sandbox_kill(s, true);
         return CASE_MEMORY;
     }
@@ -636,7 +635,7 @@ struct sandbox_host *sandbox_host_new(const struct sandbox_limits *limits, struc
                       needed[i].package);
             goto out;
         }
-    /* The limit of one process is met first, by an ordinary MemoryError: files and the kernel's own share come on top. */
+    /* The limit of one process is reached first, with an ordinary MemoryError: files and the kernel's own share come on top. */
     struct error no_cgroups = { 0 };
     h->cgroups = cgroup_set_here(limits->mem_bytes + limits->tmp_bytes + KERNEL_BYTES, &no_cgroups);
     if (!h->cgroups)

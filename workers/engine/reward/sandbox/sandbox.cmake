@@ -1,4 +1,4 @@
-# driver.py becomes driver_py.h, the text as bytes of a C array, made again when the file changes.
+# driver.py becomes driver_py.h, its text as bytes of a C array, rebuilt when the file changes.
 set(driver_py ${CMAKE_CURRENT_LIST_DIR}/driver.py)
 set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${driver_py})
 file(READ ${driver_py} driver_hex HEX)

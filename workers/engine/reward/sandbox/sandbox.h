@@ -1,10 +1,10 @@
 /* sandbox.h - run an untrusted Python program on test inputs, contained
  *
- * One sandbox a completion: bubblewrap with all namespaces (no network, no other process in sight), a read-only /usr
+ * One sandbox per completion: bubblewrap with all namespaces (no network, no other process visible), a read-only /usr
  * and nothing else of the machine, a small private /tmp, no /proc, a seccomp filter, an unprivileged uid, limits on
- * memory, processes, files, output and time. Inside, driver.py forks one child a case. Only inputs go in and only bytes
- * come out; expected answers never do. The clock, the comparison and the verdict are on this side. sandbox.c tells the
- * invariants.
+ * memory, processes, files, output and time. Inside, driver.py forks one child per case. Only inputs go in and only
+ * bytes come out; expected answers never go in. The clock, the comparison and the verdict are on this side. sandbox.c
+ * lists the invariants.
  *
  * A sandbox_host and its sandboxes belong to one thread. */
 #pragma once
@@ -15,7 +15,7 @@
 #include "protocol/base/error.h"
 
 struct sandbox_limits {
-    double case_s;        // wall time of one case, and as much processor time (rounded up) of each of its processes
+    double case_s;        // wall time of one case, and the processor time (rounded up) of each of its processes
     int64_t mem_bytes;    // address space of a process, and memory of all processes of a sandbox together
     int64_t out_bytes;    // of a case's output and of any one file
     int64_t tmp_bytes;    // of /tmp
@@ -38,8 +38,8 @@ const char *case_status_name(enum case_status status);    // "time-out", "memory
 
 struct sandbox_host;
 struct sandbox;
-/* Find bubblewrap and /usr/bin/python3, make the filter and prove with a harmless program that it all works, and that
- * it contains. ERR_UNSUPPORTED says precisely what is missing. limits are copied. */
+/* Find bubblewrap and /usr/bin/python3, make the filter and prove with a harmless program that it all works and that
+ * the sandbox contains. ERR_UNSUPPORTED says precisely what is missing. limits are copied. */
 struct sandbox_host *sandbox_host_new(const struct sandbox_limits *limits, struct error *err);
 void sandbox_host_free(struct sandbox_host *h);
 /* Why the kernel does not limit the memory of whole sandboxes (cgroup.h), so that shared anonymous memory is refused
@@ -55,5 +55,5 @@ enum case_status sandbox_load(struct sandbox *s, const char *code, size_t len, c
  * sandbox is dead (sandbox_is_dead) and a new one must be taken and loaded for further cases. */
 enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, double wall_s, struct buf *out, struct error *err);
 bool sandbox_is_dead(const struct sandbox *s);
-/* Kill all that is inside and collect it. NULL is fine. */
+/* Kill everything inside, reap it and free s. NULL is fine. */
 void sandbox_free(struct sandbox *s);

@@ -6,7 +6,7 @@
 
 static const struct setting {
     const char *file;
-    long bad;    // the value that forbids
+    long bad;    // the value that forbids user namespaces
     bool spares_root;
     const char *remedy;
 } settings[] = {
@@ -25,7 +25,7 @@ static bool forbids(const struct setting *s, const char *sysctl_dir)
     char path[4096], text[32] = "", *end;
     if (!path_join(path, sizeof path, sysctl_dir, s->file))
         return false;
-    FILE *f = fopen(path, "re");    // absent where the kernel does not know it
+    FILE *f = fopen(path, "re");    // absent where the kernel does not have it
     bool read = f && fgets(text, sizeof text, f);
     if (f)
         fclose(f);

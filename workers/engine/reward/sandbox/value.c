@@ -264,7 +264,7 @@ static struct value *members_read(struct reader *r, bool dict, int depth)
             if (half == 0) {
                 if (peek(r) != ':') {
                     fail(r, "a colon was expected");
-                    value_free(member);    // an odd one out is not counted in v->n
+                    value_free(member);    // a key without its value is not counted in v->n
                     n--;
                     goto out;
                 }
@@ -360,7 +360,7 @@ bool value_equal(const struct value *a, const struct value *b)
     case VALUE_STR: return a->len == b->len && memcmp(a->text, b->text, a->len) == 0;
     case VALUE_FLOAT: return a->number == b->number;
     case VALUE_LIST:
-    case VALUE_DICT:    // keys and values by turns, both in the order of their keys
+    case VALUE_DICT:    // keys and values alternate, both in the order of the keys
         if (a->n != b->n)
             return false;
         for (int64_t i = 0; i < (a->kind == VALUE_DICT ? 2 : 1) * a->n; i++)

@@ -1,8 +1,8 @@
-/* value.h - JSON values compared as Python compares what they stand for
+/* value.h - JSON values, compared as Python compares the values they represent
  *
  * 1 equals 1.0 and true, numbers of any length are exact, objects compare without order. An object with the same key
- * twice is refused: JSON turns every key into a text, so {1: 1, "1": 1} is written with two keys "1", and Python holds
- * that for equal to no object of texts or of numbers. One thread per struct value. */
+ * twice is refused: JSON turns every key into a string, so {1: 1, "1": 1} is written with two keys "1", and in Python
+ * it equals neither an object with string keys nor one with numbers. One thread per struct value. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,11 +21,11 @@ struct value {
     char *text;    // INT: its digits without leading zeros; STR: len bytes, UTF-8 (a lone surrogate as 3 bytes)
     size_t len;
     double number;          // FLOAT
-    struct value **item;    // (n) LIST: members. DICT: (2n) keys and values by turns; keys are STR, in order and all different
+    struct value **item;    // (n) LIST: members. DICT: (2n) keys and values in turn; keys are STR, in order and all different
     int64_t n;
 };
-/* Read one JSON value (NaN and Infinity too, as Python writes them) with nothing after it but white space; ERR_DATA
- * tells the byte. Nested at most 256 deep. Returns it for value_free. */
+/* Read one JSON value (NaN and Infinity too, as Python writes them) with nothing after it but white space; ERR_DATA names the
+ * byte. Nested at most 256 deep. Returns it for value_free. */
 struct value *value_read(const char *text, size_t len, struct error *err);
 bool value_equal(const struct value *a, const struct value *b);
 void value_free(struct value *v);
