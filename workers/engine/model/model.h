@@ -174,9 +174,9 @@ struct model_grad {
     bool (*piece_end)(void *ctx, int p, struct error *err);        // all its work has been launched
     void *ctx;
 };
-/* Head, loss gradient and the whole backward pass; adds to the flat gradient, or sets the pieces: each element's own sum begins at 0 and is added once, so that
- * micro-batches run one after the other into one gradient leave the bits of micro-batches that are run apart and added up in the
- * same order. */
+/* Head, loss gradient and the whole backward pass; adds to the flat gradient, or sets the pieces: each element's own
+ * sum begins at 0 and is added once, so micro-batches run one after the other into one gradient give the same bits as
+ * micro-batches run separately and summed in the same order. */
 MUST_USE bool model_backward(struct model_run *r, const struct token_loss *loss, const struct model_grad *grad, struct error *err);
 /* Logits (host; n_tok, vocab) of the last forward, for tests on small models. */
 MUST_USE bool model_logits(struct model_run *r, float *out, struct error *err);

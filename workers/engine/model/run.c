@@ -627,7 +627,7 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
 
 /* Where the gradient of the current piece goes. */
 struct place {
-    bool set;     // it holds anything, and is set; else it is added to
+    bool set;     // it may hold anything and is overwritten; otherwise it is added to
     float *at;    // address of element `first` of the flat order
     int64_t first;
     int piece;
@@ -651,13 +651,13 @@ static bool place_end(const struct model_grad *g, const struct place *p, struct 
     return g->flat || g->piece_end(g->ctx, p->piece, err);
 }
 
-/* What the backward pass adds to in a place that is set: cleared, from one element of the flat order to another. */
+/* Clear the part of an overwritten place that the backward pass adds to, from one element of the flat order to another. */
 static bool place_clear(const struct model *m, const struct place *p, int64_t from, int64_t to, struct error *err)
 {
     return !p->set || from == to || OP(m->dev, err, mem_fill, .y = place_of(p, from), .size_bytes = (size_t)(to - from) * 4);
 }
 
-/* Of a layer: all but its matrices. */
+/* The same for a layer: everything except its matrices. */
 static bool layer_clear(const struct model *m, const struct place *p, int64_t l, struct error *err)
 {
     const struct layer_at *at = &m->at[l];

@@ -454,7 +454,7 @@ void generator_version_update(struct generator *g, int64_t version)
 {
     g->version = version;
     g->epoch++;
-    prefix_cache_clear(&g->cache);    // nothing of the old weights is found again
+    prefix_cache_clear(&g->cache);    // no page of the old weights may be found
     for (struct entry *e = g->waiting.first; e; e = e->next)
         e->version = version;
 }

@@ -32,7 +32,7 @@ struct drawn {
     int64_t version;        // of the weights that drew it
     bool is_last;           // the item's own settings end the sample here,
     bool is_stop;           // by an end token or stop string; else by length
-    int64_t n_cached;       // tokens of its prompt that were not run, since the cache had them
+    int64_t n_cached;       // tokens of its prompt that the cache already had, so they were not run
     const float *logits;    // (vocab) host, the ones it was drawn from, for items with keep_logits; until the call returns
 };
 /* Called for every token, in order within its sample, on the generator's thread. Returns true to end the sample with this
@@ -54,7 +54,7 @@ struct generator_config {
         BEHIND_ALWAYS,
     } behind;                  // auto: yes on a device that works asynchronously
     int64_t version;           // version of the weights now in model
-    bool prefix_cache;         // later prompts begin with pages that earlier ones have left; kv_mem must be NULL then
+    bool prefix_cache;         // later prompts reuse pages that earlier ones have left; kv_mem must then be NULL
     generator_watch *watch;    // NULL: no watcher
     void *watch_ctx;
 };

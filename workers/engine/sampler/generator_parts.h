@@ -30,7 +30,7 @@ struct entry {
     int32_t *page;             // (n_page) of the prompt while held is true
     int64_t n_page, n_full;    // pages of the prompt; the full ones of them
     int64_t n_cached;          // tokens of the prompt that were in the cache
-    int64_t epoch;             // the generator's when its prompt was run
+    int64_t epoch;             // the generator's epoch when its prompt was run
     bool held;
 };
 struct row {
@@ -69,10 +69,10 @@ struct generator {
     struct model_run *run;
     struct kv_pool *kv;
     struct pagedkv pages;
-    struct prefix_cache cache;    // entry NULL: there is none
+    struct prefix_cache cache;    // entry NULL: no cache
     int64_t epoch;                // how often the weights have changed
     int32_t *cache_token;         // (max_seq_tok) host: a sequence on its way into the cache
-    int32_t *prefill_start;       // (PREFILL_SEQ_MAX) host: where each prompt of a prefill goes on
+    int32_t *prefill_start;       // (PREFILL_SEQ_MAX) host: where each prompt of a prefill continues
     int32_t *prefill_past;        // (PREFILL_SEQ_MAX (max_page + 1)) device: for model_prefill_after
     int64_t vocab, max_page;      // max_page: pages of the longest sequence
     struct entry_list waiting;

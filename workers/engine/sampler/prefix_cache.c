@@ -4,7 +4,7 @@
 #include "workers/engine/sampler/pagedkv.h"
 
 struct prefix_entry {
-    uint64_t serial;         // never given twice; 0: the page is not in the cache
+    uint64_t serial;         // never reused; 0: the page is not in the cache
     uint64_t before;         // serial of the page before, or the chain's salt
     uint64_t hash;           // of before and tokens
     int32_t same;            // next page of the bucket; -1: none
@@ -39,7 +39,7 @@ static const int32_t *tokens_of(const struct prefix_cache *c, int32_t page)
     return c->token + page * c->pages->page_tok;
 }
 
-/* FNV-1a by words, with a last mix (as in SplitMix64) since the low bits pick the bucket. */
+/* FNV-1a by words, with a final mix (as in SplitMix64) since the low bits select the bucket. */
 static uint64_t hash_of(uint64_t before, const int32_t *token, int64_t n)
 {
     uint64_t h = 0xcbf29ce484222325u ^ before;
@@ -115,7 +115,7 @@ int64_t prefix_cache_take(struct prefix_cache *c, uint64_t salt, const int32_t *
         before = c->entry[found].serial;
         page[n] = found;
     }
-    for (int64_t i = n - 1; i >= 0; i--) {    // the first page last: it is of most use
+    for (int64_t i = n - 1; i >= 0; i--) {    // the first page last: it is the most useful
         use_unlink(c, page[i]);
         use_link(c, page[i]);
     }
@@ -136,7 +136,7 @@ void prefix_cache_add(struct prefix_cache *c, uint64_t salt, const int32_t *toke
         }
         struct prefix_entry *e = &c->entry[page[i]];
         if (e->serial != 0)
-            return;    // the page stands in the cache after another one: two copies of the beginning; one is enough
+            return;    // the cache has this page after a different one: two copies of the beginning, of which one is enough
         *e = (struct prefix_entry){ .serial = c->next_serial++, .before = before, .hash = hash_of(before, own, page_tok) };
         memcpy(c->token + page[i] * page_tok, own, (size_t)page_tok * sizeof *own);
         int32_t *bucket = bucket_of(c, e->hash);

@@ -1,4 +1,4 @@
-/* prefix_cache.h - full pages of keys and values that later prompts may begin with
+/* prefix_cache.h - full pages of keys and values that later prompts may reuse
  *
  * A page is found by its tokens and by the page before it, so a hit is exact: tokens are compared, not only their hash. A page before
  * is named by a number that is never given twice, so what followed a page that has gone is never found again. `salt` is where a chain
@@ -21,13 +21,13 @@ struct prefix_cache {
 };
 /* An empty cache over pages, which outlives it. On failure c holds nothing. */
 MUST_USE bool prefix_cache_init(struct prefix_cache *c, struct pagedkv *pages, struct error *err);
-void prefix_cache_release(struct prefix_cache *c);    // the pages must be free or forgotten by then
+void prefix_cache_release(struct prefix_cache *c);    // the pages must be free or dropped by then
 /* The longest known beginning of token (n_tok) in full pages: their numbers into page, each held once more for the caller. Returns how
  * many. */
 int64_t prefix_cache_take(struct prefix_cache *c, uint64_t salt, const int32_t *token, int64_t n_tok, int32_t *page);
-/* Remember the full pages of token (n_tok), which lie in page; those that are known already are left as they are. */
+/* Add the full pages of token (n_tok), numbered in page; those that are cached already are left as they are. */
 void prefix_cache_add(struct prefix_cache *c, uint64_t salt, const int32_t *token, int64_t n_tok, const int32_t *page);
-/* Give up pages until n are free; false: so many cannot be freed (all that can have been). */
+/* Drop pages until n are free; false: not that many can be freed (all that can be have been). */
 bool prefix_cache_make_room(struct prefix_cache *c, int64_t n);
-/* Forget all; fine for a cache that was never made (zeros). */
+/* Drop everything; fine for a cache that was never made (zeros). */
 void prefix_cache_clear(struct prefix_cache *c);

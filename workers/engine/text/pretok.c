@@ -13,8 +13,8 @@ enum stage_kind {
     STAGE_REGEX,          // PCRE2; behavior says what happens to matches
     STAGE_DIGITS,         // numbers apart, one by one or in runs
     STAGE_PUNCTUATION,    // each character of punctuation is a match
-    STAGE_SPACES,         // each White_Space is
-    STAGE_WORDS,          // each run of \w, and each run of neither \w nor White_Space, is
+    STAGE_SPACES,         // each White_Space character is a match
+    STAGE_WORDS,          // each run of \w, and each run of neither \w nor White_Space, is a match
 };
 enum behavior {
     ISOLATED,

@@ -1,8 +1,7 @@
 #include "workers/engine/text/regex_spell.h"
 #include <string.h>
 
-/* What Oniguruma (the engine the files are written for) means by a class, in PCRE2's syntax, for use inside brackets.
- */
+/* A class as Oniguruma (the engine the files are written for) defines it, in PCRE2's syntax, for use inside brackets. */
 static const struct {
     char letter;
     const char *in_class;
@@ -14,7 +13,7 @@ static const struct {
 
 static bool class_translate(const char **at, const char *pattern, int depth, struct buf *out, struct error *err);
 
-/* An escape, whose backslash stands at *at; *at is left at its last character. */
+/* An escape whose backslash is at *at; *at is left at its last character. */
 static bool escape_translate(const char **at, bool in_class, const char *pattern, struct buf *out, struct error *err)
 {
     const char *p = ++*at;
@@ -25,7 +24,7 @@ static bool escape_translate(const char **at, bool in_class, const char *pattern
         buf_fmt(out, in_class ? "%s" : "[%s]", escapes[i].in_class);
     } else if (*p == 'W' && !in_class) {
         buf_str(out, "[^" WORD_CLASS "]");
-    } else if ((*p == 'b' || *p == 'B') && !in_class) {    // PCRE2's has other words
+    } else if ((*p == 'b' || *p == 'B') && !in_class) {    // PCRE2 defines words differently
         bool both = *p == 'B';
         buf_fmt(out, "(?:(?<=[" WORD_CLASS "])(?%c[" WORD_CLASS "])|(?<![" WORD_CLASS "])(?%c[" WORD_CLASS "]))", both ? '=' : '!',
                 both ? '!' : '=');
@@ -85,8 +84,9 @@ static bool union_translate(const char **at, const char *pattern, int depth, str
     return ok;
 }
 
-/* A class, whose '[' stands at *at, as an expression that matches one character; *at is left at its ']'. PCRE2 has neither classes
- * within classes nor intersections: a union is an alternative, and of an intersection all but the last part are looked ahead for. */
+/* A class whose '[' is at *at, as an expression that matches one character; *at is left at its ']'. PCRE2 has neither classes
+ * within classes nor intersections: a union becomes an alternative, and an intersection turns all but its last part into
+ * lookaheads. */
 static bool class_translate(const char **at, const char *pattern, int depth, struct buf *out, struct error *err)
 {
     const char *p = *at + 1;
