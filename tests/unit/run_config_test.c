@@ -317,6 +317,8 @@ static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UN
         { { "tbs", "8", "tMbs", "3" }, false, "must be a multiple of 'train_minibatch_size' (3)" },
         { { "tp", "2" }, false, "only 1 works" },
         { { "t", "2", "ibs", "8192", "tbs", "4096" }, false, "is more than the 4096 that are possible" },
+        { { "t", "2", "zero", "2", "offload_optimizer", "true" }, false, "'zero_stage' 2 leaves each of 2 trainers a share" },
+        { { "t", "2", "zero", "auto", "offload_optimizer", "true" }, true, "" },
         { { "ibs", "8", "tbs", "4", "tmbs", "99" }, true, "warning: 'train_microbatch_size' is 99 and is taken as 32" },
         { { "tbs", "12", "ibs", "24" }, true, "" },    // a default without effect is in nobody's way
         /* the two example lines of ColossalChat's README */
@@ -334,7 +336,7 @@ static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UN
         run_config_init(&c);
         for (int j = 0; j < 16 && cases[i].set[j]; j += 2)
             for (int k = 0; k < n_knobs; k++)
-                if (knobs[k].flag && strcmp(knobs[k].flag, cases[i].set[j]) == 0)
+                if (strcmp(knobs[k].flag ? knobs[k].flag : knobs[k].name, cases[i].set[j]) == 0)
                     assert_true(run_config_set(&c, knobs[k].name, cases[i].set[j + 1], FROM_FLAG, NULL, &err));
         assert_int_equal(run_config_finish(&c, &notes, &err), cases[i].ok);
         const char *said = cases[i].ok ? buf_text(&notes) : err.text;
