@@ -327,6 +327,10 @@ static void job_begin(struct policy *e, struct serve_job *j)
         paused_set(e, false);
         job_end(e, j, NULL);
         return;
+    case JOB_FORGET:
+        generator_cache_clear(e->generator);
+        job_end(e, j, NULL);
+        return;
     case JOB_UPDATE:
         if (e->update) {
             error_set(&err, ERR_REFUSED, "another update of the weights is waiting already");

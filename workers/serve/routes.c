@@ -313,14 +313,24 @@ static void pause_generation_post(void *ctx, const struct web_request *q, struct
     json_decref(body);
 }
 
-static void resume_post(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+static void plain_order(struct serve *s, enum job_kind kind, struct web_answer *a)
 {
     struct error err;
-    struct serve_job *j = serve_job_new(JOB_RESUME, &err);
+    struct serve_job *j = serve_job_new(kind, &err);
     if (j)
-        order(ctx, j, a);
+        order(s, j, a);
     else
         fail(a, &err);
+}
+
+static void resume_post(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    plain_order(ctx, JOB_RESUME, a);
+}
+
+static void forget_post(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    plain_order(ctx, JOB_FORGET, a);
 }
 
 /* New weights from a directory of the machine that serves. vLLM's own routes of this name take tensors over NCCL, which is refused. */
@@ -360,7 +370,9 @@ static void update_post(void *ctx, const struct web_request *q, struct web_answe
 /* ---- answers of jobs */
 static void order_print(const struct serve_job *j, struct web_answer *a)
 {
-    static const char *const words[] = { [JOB_PAUSE] = "paused", [JOB_RESUME] = "resumed", [JOB_UPDATE] = "updated" };
+    static const char *const words[] = {
+        [JOB_PAUSE] = "paused", [JOB_RESUME] = "resumed", [JOB_UPDATE] = "updated", [JOB_FORGET] = "emptied"
+    };
     buf_fmt(&a->body, "{\"status\":\"%s\",\"success\":true,\"message\":\"%s\",\"weight_version\":%" PRId64 "}", words[j->kind],
             words[j->kind], j->done_version);
 }
@@ -408,6 +420,8 @@ const struct web_route serve_routes[] = {
     { "POST", "/resume",                   resume_post },
     { "POST", "/pause_generation",         pause_generation_post },
     { "POST", "/continue_generation",      resume_post },
+    { "POST", "/reset_prefix_cache",       forget_post },
+    { "POST", "/flush_cache",              forget_post },
     { "POST", "/update_weights",           update_post },
     { "POST", "/update_weights_from_disk", update_post },
 };

@@ -17,6 +17,7 @@ enum job_kind {
     JOB_PAUSE,
     JOB_RESUME,
     JOB_UPDATE,    // new weights from a directory
+    JOB_FORGET,    // empty the prefix cache
 };
 enum pause_mode {
     PAUSE_ABORT,    // what is under way ends now, with what it has

@@ -450,6 +450,11 @@ int64_t generator_drop(struct generator *g, int64_t prompt_row)
     return n;
 }
 
+void generator_cache_clear(struct generator *g)
+{
+    prefix_cache_clear(&g->cache);
+}
+
 void generator_version_update(struct generator *g, int64_t version)
 {
     g->version = version;

@@ -95,6 +95,8 @@ bool generator_idle(const struct generator *g);    // nothing waiting, nothing r
 int64_t generator_clear(struct generator *g);
 /* Drop the items of this prompt_row in whatever state; finished ones may still come from generator_poll. Returns how many. */
 int64_t generator_drop(struct generator *g, int64_t prompt_row);
+/* Forget the pages that later prompts might begin with; what runs keeps its own. */
+void generator_cache_clear(struct generator *g);
 /* The weights in the model have been replaced in place: items not started yet and those submitted from now on carry
  * this version. ERR_REFUSED while an item is started but not finished: a group is generated entirely at one version. */
 MUST_USE bool generator_version_set(struct generator *g, int64_t version, struct error *err);
