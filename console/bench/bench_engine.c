@@ -201,7 +201,7 @@ static struct model_config shape_config(const struct bench_shape *s)
                                   .vocab = s->vocab,
                                   .max_pos = 4096,
                                   .rms_eps = 1e-6,
-                                  .rope_theta = 10000,
+                                  .rope.theta = 10000,
                                   .tied = true,
                                   .qkv_bias = true,
                                   .bos = -1,

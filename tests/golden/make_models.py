@@ -4,21 +4,25 @@ and transformers compute with them in fp32.
 
     python3 -m venv V; V/bin/pip install torch transformers safetensors; V/bin/python tests/golden/make_models.py
 
-Needs no network besides pip. Each models/NAME/ is a Hugging Face directory; golden.safetensors beside the weights holds
+Names after the script (of models, "rope" or "rl") make these alone. Needs no network besides pip. Each models/NAME/ is a Hugging Face directory; golden.safetensors beside the weights holds
   token, cu_tok (as floats)      packed sequences
   coef                           a random dLoss/dlogp for each row (0 at each sequence's last)
   logits                         of every row, each sequence run on its own
   grad.TENSOR                    gradients of sum coef * logp
   adam_loss, adam_norm           ten AdamW steps on the mean cross entropy (lr 1e-2, betas .9 .999, decay .01, clip 1)
+models/rope.json holds RoPE's inverse frequencies and attention factors for configurations of every type.
 rl/ALGO.safetensors holds 20 optimizer steps of an implementation of the policy losses written here from the formulas
 (DeepSeekMath eq. 3-4, DAPO eq. 8-12, RLOO eq. 8, REINFORCE++ eq. 8), with the rollouts it was fed.
 """
+import json
 import math
 import os
 import shutil
+import sys
 import torch
 from safetensors.torch import save_file
 from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 torch.set_num_threads(1)
@@ -38,6 +42,23 @@ MODELS = {
                                                        original_max_position_embeddings=32), **COMMON)),
     "llama-tied": (LlamaForCausalLM, LlamaConfig(num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=True,
                                                  rms_norm_eps=1e-5, **COMMON)),
+    # Qwen2.5's recipe for long texts; the longest sequence is longer than what the model was made for
+    "qwen2-yarn": (Qwen2ForCausalLM, Qwen2Config(num_attention_heads=2, num_key_value_heads=1, rope_theta=1e4, tie_word_embeddings=False,
+                   rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32), **COMMON)),
+}
+ROPES = {
+    "default": dict(rope_type="default"),
+    "linear": dict(rope_type="linear", factor=2.5),
+    "dynamic": dict(rope_type="dynamic", factor=2.0),
+    "yarn": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64),
+    "yarn, L not given": dict(rope_type="yarn", factor=16.0),
+    "yarn, betas": dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=128, beta_fast=16.0, beta_slow=2.0),
+    "yarn, not truncated": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, truncate=False),
+    "yarn, attention factor": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, attention_factor=1.25),
+    "yarn, both mscales": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=0.5),
+    "yarn, one mscale": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, mscale=0.7),
+    "yarn, factor 1": dict(rope_type="yarn", factor=1.0, original_max_position_embeddings=256),
+    "llama3": dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
 }
 
 
@@ -184,11 +205,34 @@ def rl(algo, out):
     save_file({k: torch.tensor(v, dtype=torch.float32) for k, v in t.items()}, out)
 
 
+def rope(out):
+    """Each case as a config.json would have it, with transformers' numbers beside it."""
+    cases = []
+    for name, scaling in ROPES.items():
+        for theta in (1e4, 1e6):
+            shape = dict(hidden_size=128, num_attention_heads=2, num_hidden_layers=1, intermediate_size=32, vocab_size=40,
+                         max_position_embeddings=256)
+            config = LlamaConfig(rope_theta=theta, rope_scaling=dict(scaling), **shape)
+            kind = scaling["rope_type"]
+            if kind == "default":
+                freq, factor = LlamaForCausalLM(config).model.rotary_emb.inv_freq, 1.0
+            else:
+                freq, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+            cases.append(dict(name=name, config=dict(model_type="llama", rms_norm_eps=1e-6, rope_theta=theta, rope_scaling=scaling, **shape),
+                              inv_freq=freq.tolist(), attention_factor=factor))
+    with open(out, "w", encoding="ascii") as f:
+        f.write("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
+
+
 def main():
+    wanted = sys.argv[1:] or [*MODELS, "rope", "rl"]
     for name, (cls, config) in MODELS.items():
-        golden(name, cls, config, os.path.join(HERE, "models", name))
+        if name in wanted:
+            golden(name, cls, config, os.path.join(HERE, "models", name))
+    if "rope" in wanted:
+        rope(os.path.join(HERE, "models", "rope.json"))
     os.makedirs(os.path.join(HERE, "rl"), exist_ok=True)
-    for algo in ("GRPO", "DAPO", "RLOO", "REINFORCE_PPB"):
+    for algo in ("GRPO", "DAPO", "RLOO", "REINFORCE_PPB") if "rl" in wanted else ():
         rl(algo, os.path.join(HERE, "rl", algo + ".safetensors"))
 
 

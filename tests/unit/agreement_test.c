@@ -35,7 +35,7 @@ static const struct model_config shapes[] = {
      .vocab = 288,
      .max_pos = 512,
      .rms_eps = 1e-6,
-     .rope_theta = 1e4,
+     .rope.theta = 1e4,
      .tied = true,
      .qkv_bias = true,
      .initializer_range = 0.3},
@@ -49,7 +49,8 @@ static const struct model_config shapes[] = {
      .vocab = 333,
      .max_pos = 512,
      .rms_eps = 1e-6,
-     .rope_theta = 1e6,
+     .rope = {.theta = 1e6, .type = ROPE_YARN, .factor = 4, .original_max_pos = 64, .beta_fast = 32, .beta_slow = 1,
+              .attention_factor = 1.14},
      .qk_norm = true,
      .initializer_range = 0.3},
 };

@@ -46,7 +46,7 @@ static int model_setup(UNUSED void **state)
         .vocab = VOCAB,
         .max_pos = 512,
         .rms_eps = 1e-6f,
-        .rope_theta = 1e4,
+        .rope.theta = 1e4,
         .tied = true,
         .qkv_bias = true,
         .bos = -1,

@@ -5,14 +5,18 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <cmocka.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "protocol/base/file.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
 
-static const char *const names[] = { "qwen2-tied", "qwen2-untied", "qwen3-tied", "qwen3-untied", "llama-scaled", "llama-tied" };
+static const char *const names[] = {
+    "qwen2-tied", "qwen2-untied", "qwen3-tied", "qwen3-untied", "llama-scaled", "llama-tied", "qwen2-yarn"
+};
 static const char *const devices[] = { "ref", "cpu:0" };
 #define MAX_TOK 64
 
@@ -24,6 +28,12 @@ struct golden {
     float coef[MAX_TOK], temperature[MAX_TOK];
     int64_t n_tok, n_seq;
 };
+
+static const char *data_dir(void)
+{
+    const char *data = getenv("TEST_DATA_DIR");    // set where the program runs elsewhere than it was built
+    return data ? data : TEST_DATA_DIR;
+}
 
 static const struct st_tensor *find(const struct shards *s, const char *name)
 {
@@ -48,8 +58,7 @@ static void golden_open(struct golden *g, const char *name, const char *device, 
 {
     struct error err = { 0 };
     char dir[1024], path[1100];
-    const char *data = getenv("TEST_DATA_DIR");    // set where the program runs elsewhere than it was built
-    snprintf(dir, sizeof dir, "%s/golden/models/%s", data ? data : TEST_DATA_DIR, name);
+    snprintf(dir, sizeof dir, "%s/golden/models/%s", data_dir(), name);
     snprintf(path, sizeof path, "%s/golden.safetensors", dir);
     *g = (struct golden){ 0 };
     if (!(g->dev = device_new(device, 2, &err)) || !(g->m = model_load(dir, g->dev, dtype, &err)) || !(g->g = shards_open_file(path, &err)))
@@ -227,6 +236,73 @@ static void ten_adamw_steps_are_pytorchs(UNUSED void **state)
     }
 }
 
+/* Frequencies and factors of every type against transformers', and unchanged after a config.json of ours. */
+static void rope_frequencies_are_transformers(UNUSED void **state)
+{
+    char path[1024], dir[] = "/tmp/rope-XXXXXX";
+    json_error_t where;
+    snprintf(path, sizeof path, "%s/golden/models/rope.json", data_dir());
+    json_t *cases = json_load_file(path, 0, &where), *one;
+    size_t k;
+    if (!cases || !mkdtemp(dir))
+        fail_msg("'%s': %s", path, where.text);
+    assert_true(json_array_size(cases) >= 20);
+    json_array_foreach(cases, k, one)
+    {
+        struct error err = { 0 };
+        struct model_config c, again;
+        double freq[32], freq_again[32];
+        const char *name = json_string_value(json_object_get(one, "name"));
+        char *text = json_dumps(json_object_get(one, "config"), 0);
+        const json_t *want = json_object_get(one, "inv_freq");
+        if (!config_parse(&c, text, name, &err) || !config_save(&c, dir, "float32", &err) || !config_load(&again, dir, &err))
+            fail_msg("%s: %s", name, err.text);
+        assert_true(c.d_head == 64 && json_array_size(want) == 32);
+        double factor = rope_inv_freq(&c.rope, 64, freq), want_factor = json_number_value(json_object_get(one, "attention_factor"));
+        if (!(fabs(factor - want_factor) < 1e-12))
+            fail_msg("%s: attention factor %.15g, transformers has %.15g", name, factor, want_factor);
+        for (size_t i = 0; i < 32; i++) {    // PyTorch computes them in fp32
+            double f = json_number_value(json_array_get(want, i));
+            if (!(fabs(freq[i] - f) <= 1e-6 * f))
+                fail_msg("%s: frequency %zu is %.9g, transformers has %.9g", name, i, freq[i], f);
+        }
+        assert_true(rope_inv_freq(&again.rope, 64, freq_again) == factor && memcmp(freq, freq_again, sizeof freq) == 0);
+        free(text);
+    }
+    json_decref(cases);
+    struct error err = { 0 };
+    assert_true(dir_remove(dir, &err));
+}
+
+/* Where the frequencies would follow the longest sequence, there is none that long. */
+static void dynamic_rope_ends_with_the_positions(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct model_config c = *config_shape("starter", &err);
+    c.max_pos = 8;
+    c.rope.type = ROPE_DYNAMIC;
+    c.rope.factor = 2;
+    struct device *dev = device_new("ref", 1, &err);
+    struct model *m = model_new_random(&c, 1, dev, DT_F32, &err);
+    struct run_limits lim = { .max_tok = 16, .max_seq = 1, .max_seq_tok = 16 };
+    struct model_run *r = model_run_new(m, &lim, &err);
+    int32_t token[9] = { 0 }, target[9] = { 0 };
+    float temperature[9], logp[9];
+    assert_non_null(r);
+    for (int i = 0; i < 9; i++)
+        temperature[i] = 1;
+    for (int32_t n = 8; n <= 9; n++) {
+        int32_t cu[2] = { 0, n };
+        struct model_batch b = { .n_seq = 1, .n_tok = n, .token = token, .cu_tok = cu };
+        bool ok = model_score(r, &b, target, temperature, logp, NULL, &err);
+        assert_int_equal(ok, n == 8);
+    }
+    assert_non_null(strstr(err.text, "dynamic RoPE at most 'max_position_embeddings' 8"));
+    model_run_free(r);
+    model_free(m);
+    device_free(dev);
+}
+
 static void bf16_stays_near_fp32(UNUSED void **state)
 {
     for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
@@ -254,10 +330,9 @@ static void bf16_stays_near_fp32(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_and_gradients_are_pytorchs),
-        cmocka_unit_test(the_gradient_is_the_slope_of_the_loss),
-        cmocka_unit_test(ten_adamw_steps_are_pytorchs),
-        cmocka_unit_test(bf16_stays_near_fp32),
+        cmocka_unit_test(logits_and_gradients_are_pytorchs), cmocka_unit_test(the_gradient_is_the_slope_of_the_loss),
+        cmocka_unit_test(ten_adamw_steps_are_pytorchs),      cmocka_unit_test(bf16_stays_near_fp32),
+        cmocka_unit_test(rope_frequencies_are_transformers), cmocka_unit_test(dynamic_rope_ends_with_the_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

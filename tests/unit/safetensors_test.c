@@ -135,8 +135,8 @@ static void a_saved_model_loads_and_is_the_same(UNUSED void **state)
             fail_msg("%s", err.text);
         assert_true(model_weights_hash(m, &a, &err) && model_weights_hash(n, &b, &err) && a == b);
         const struct model_config *x = model_config(m), *y = model_config(n);
-        assert_true(x->rope_factor == y->rope_factor && x->rope_theta == y->rope_theta && x->rms_eps == y->rms_eps && y->has_rope_llama3
-                    && !y->tied && x->eos[0] == y->eos[0]);
+        assert_true(x->rope.factor == y->rope.factor && x->rope.theta == y->rope.theta && x->rms_eps == y->rms_eps
+                    && y->rope.type == ROPE_LLAMA3 && !y->tied && x->eos[0] == y->eos[0]);
         model_free(m);
         model_free(n);
         device_free(dev);
@@ -242,7 +242,15 @@ static void configs_say_which_key_is_wrong(UNUSED void **state)
         { "{" BASE ",\"head_dim\":33}", "odd" },
         { "{" BASE ",\"eos_token_id\":100}", "'eos_token_id'" },
         { "{" BASE ",\"hidden_act\":\"gelu\"}", "'hidden_act'" },
-        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "'yarn'" },
+        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "'longrope'; known are default, linear, dynamic, yarn and llama3" },
+        { "{" BASE ",\"rope_scaling\":{\"type\":7}}", "'rope_scaling.type' is not a string" },
+        { "{" BASE ",\"rope_scaling\":{\"type\":\"linear\"}}", "'rope_scaling.factor' is missing" },
+        { "{" BASE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}}", "'rope_scaling.factor' is 0.5" },
+        { "{" BASE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_fast\":null}}", NULL },
+        { "{" BASE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"truncate\":1}}", "'rope_scaling.truncate' is not true" },
+        { "{" BASE ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", "differ between layers" },
+        { "{" BASE ",\"partial_rotary_factor\":0.75}", "'partial_rotary_factor' is 0.75" },
+        { "{" BASE ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", "'rope_parameters.partial_rotary_factor'" },
         { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "'rope_scaling.low_freq_factor' is missing" },
         { "{" BASE ",\"use_sliding_window\":true}", "sliding" },
         { "{" BASE ",\"vocab_size\":7}", "not valid JSON" },    // given twice

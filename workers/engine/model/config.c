@@ -7,6 +7,7 @@
 #include <string.h>
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
+#include "workers/engine/model/fields.h"
 
 #define CONFIG_BYTES_MAX (4u << 20)
 
@@ -15,67 +16,16 @@ static const struct family {
     const char *architecture;
     bool qkv_bias;    // when "attention_bias" does not say
     bool qk_norm;
-    double rope_theta;    // transformers' defaults
+    // transformers' defaults, for keys that are missing
+    double rope_theta;
+    int64_t d_head;    // 0: hidden_size / num_attention_heads
 } families[] = {
-    [FAMILY_QWEN2] = { "qwen2", "Qwen2ForCausalLM", true, false, 10000 },
-    [FAMILY_QWEN3] = { "qwen3", "Qwen3ForCausalLM", false, true, 10000 },
-    [FAMILY_LLAMA] = { "llama", "LlamaForCausalLM", false, false, 10000 },
+    [FAMILY_QWEN2] = { "qwen2", "Qwen2ForCausalLM", .rope_theta = 10000, .qkv_bias = true },
+    [FAMILY_QWEN3] = { "qwen3", "Qwen3ForCausalLM", .rope_theta = 10000, .qk_norm = true, .d_head = 128 },
+    [FAMILY_LLAMA] = { "llama", "LlamaForCausalLM", .rope_theta = 10000 },
 };
 
-/* A parse in progress: which object is read and what to say about it. */
-struct reader {
-    const json_t *obj;
-    const char *path;      // of the file
-    const char *prefix;    // "" or "rope_scaling."
-};
-
-static bool int_get(const struct reader *r, const char *key, int64_t min, int64_t max, int64_t *out, struct error *err)
-{
-    const json_t *v = json_object_get(r->obj, key);
-    if (!v)
-        return error_set(err, ERR_DATA, "'%s': '%s%s' is missing", r->path, r->prefix, key);
-    // some writers turn 8192 into 8192.0
-    double real = json_is_real(v) ? json_real_value(v) : 0.5;
-    if (!json_is_integer(v) && !(real == floor(real) && fabs(real) < 1e15))
-        return error_set(err, ERR_DATA, "'%s': '%s%s' is not a whole number", r->path, r->prefix, key);
-    int64_t n = json_is_integer(v) ? json_integer_value(v) : (int64_t)real;
-    if (n < min || n > max)
-        return error_set(err, ERR_DATA, "'%s': '%s%s' is %" PRId64 "; it must be from %" PRId64 " to %" PRId64, r->path, r->prefix, key, n,
-                         min, max);
-    *out = n;
-    return true;
-}
-
-static bool is_given(const struct reader *r, const char *key)
-{
-    const json_t *v = json_object_get(r->obj, key);
-    return v && !json_is_null(v);
-}
-
-static bool real_get(const struct reader *r, const char *key, double min, double max, double *out, struct error *err)
-{
-    const json_t *v = json_object_get(r->obj, key);
-    if (!v)
-        return error_set(err, ERR_DATA, "'%s': '%s%s' is missing", r->path, r->prefix, key);
-    if (!json_is_number(v))
-        return error_set(err, ERR_DATA, "'%s': '%s%s' is not a number", r->path, r->prefix, key);
-    double x = json_number_value(v);
-    if (!(x >= min && x <= max))
-        return error_set(err, ERR_DATA, "'%s': '%s%s' is %g; it must be from %g to %g", r->path, r->prefix, key, x, min, max);
-    *out = x;
-    return true;
-}
-
-static bool bool_get(const struct reader *r, const char *key, bool *out, struct error *err)
-{
-    const json_t *v = json_object_get(r->obj, key);
-    if (!json_is_boolean(v))
-        return error_set(err, ERR_DATA, "'%s': '%s%s' is not true or false", r->path, r->prefix, key);
-    *out = json_is_true(v);
-    return true;
-}
-
-static bool family_get(const struct reader *r, enum model_family *out, struct error *err)
+static bool family_get(const struct fields *r, enum model_family *out, struct error *err)
 {
     const json_t *type = json_object_get(r->obj, "model_type");
     const json_t *arch = json_array_get(json_object_get(r->obj, "architectures"), 0);
@@ -87,47 +37,19 @@ static bool family_get(const struct reader *r, enum model_family *out, struct er
             *out = (enum model_family)i;
             return true;
         }
-    return error_set(err, ERR_UNSUPPORTED, "'%s': 'model_type' is '%s'; known are qwen2, qwen3 and llama", r->path,
-                     json_string_value(json_is_string(type) ? type : arch));
+    char known[256] = "";
+    for (size_t i = 0, len = 0; i < ARRAY_SIZE(families); len = strlen(known), i++)
+        snprintf(known + len, sizeof known - len, "%s%s",
+                 i == 0                         ? ""
+                 : i + 1 < ARRAY_SIZE(families) ? ", "
+                                                : " and ",
+                 families[i].model_type);
+    return error_set(err, ERR_UNSUPPORTED, "'%s': 'model_type' is '%s'; known are %s", r->path,
+                     json_string_value(json_is_string(type) ? type : arch), known);
 }
 
-/* rope_scaling (or rope_parameters, as transformers 5 writes it, which also holds rope_theta). */
-static bool rope_get(const struct reader *top, struct model_config *c, struct error *err)
-{
-    static const char *const places[] = { "rope_scaling", "rope_parameters" };
-    for (size_t p = 0; p < ARRAY_SIZE(places); p++) {
-        if (!is_given(top, places[p]))
-            continue;
-        char prefix[32];
-        snprintf(prefix, sizeof prefix, "%s.", places[p]);
-        struct reader r = { json_object_get(top->obj, places[p]), top->path, prefix };
-        if (!json_is_object(r.obj))
-            return error_set(err, ERR_DATA, "'%s': '%s' is not an object", r.path, places[p]);
-        if (is_given(&r, "rope_theta") && !real_get(&r, "rope_theta", 1, 1e12, &c->rope_theta, err))
-            return false;
-        const json_t *type = json_object_get(r.obj, "rope_type");
-        if (!type)
-            type = json_object_get(r.obj, "type");
-        const char *name = json_is_string(type) ? json_string_value(type) : "default";
-        if (strcmp(name, "default") == 0)
-            continue;
-        if (strcmp(name, "llama3") != 0)
-            return error_set(err, ERR_UNSUPPORTED, "'%s': '%srope_type' is '%s'; known are default and llama3", r.path, prefix, name);
-        c->has_rope_llama3 = true;
-        if (!real_get(&r, "factor", 1, 1e6, &c->rope_factor, err)
-            || !real_get(&r, "low_freq_factor", 1e-6, 1e6, &c->rope_low_freq_factor, err)
-            || !real_get(&r, "high_freq_factor", 1e-6, 1e6, &c->rope_high_freq_factor, err)
-            || !int_get(&r, "original_max_position_embeddings", 1, 1 << 28, &c->rope_original_max_pos, err))
-            return false;
-        if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
-            return error_set(err, ERR_DATA, "'%s': '%shigh_freq_factor' %g is not above 'low_freq_factor' %g", r.path, prefix,
-                             c->rope_high_freq_factor, c->rope_low_freq_factor);
-    }
-    return true;
-}
-
-/* An end token or a list of them; *n is unchanged when the key is absent. */
-static bool eos_get(const struct reader *r, struct model_config *c, struct error *err)
+/* An end token or a list of them; *n stays when the key is not given. */
+static bool eos_get(const struct fields *r, struct model_config *c, struct error *err)
 {
     const json_t *v = json_object_get(r->obj, "eos_token_id");
     if (!v || json_is_null(v))
@@ -145,7 +67,7 @@ static bool eos_get(const struct reader *r, struct model_config *c, struct error
     return true;
 }
 
-static bool unsupported_refuse(const struct reader *r, struct error *err)
+static bool unsupported_refuse(const struct fields *r, struct error *err)
 {
     const json_t *act = json_object_get(r->obj, "hidden_act");
     if (act && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0))
@@ -154,31 +76,32 @@ static bool unsupported_refuse(const struct reader *r, struct error *err)
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'use_sliding_window' is true; sliding windows are not supported", r->path);
     if (json_is_true(json_object_get(r->obj, "mlp_bias")))
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'mlp_bias' is true; biases in the MLP are not supported", r->path);
-    if (is_given(r, "quantization_config"))
+    if (field_given(r, "quantization_config"))
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'quantization_config': quantised weights are not supported", r->path);
     return true;
 }
 
-static bool object_read(struct model_config *c, const struct reader *r, struct error *err)
+static bool object_read(struct model_config *c, const struct fields *r, struct error *err)
 {
     if (!family_get(r, &c->family, err) || !unsupported_refuse(r, err))
         return false;
     const struct family *f = &families[c->family];
-    if (!int_get(r, "num_hidden_layers", 1, 1000, &c->n_layer, err) || !int_get(r, "hidden_size", 1, 1 << 20, &c->d_model, err)
-        || !int_get(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err) || !int_get(r, "intermediate_size", 1, 1 << 22, &c->d_ff, err)
-        || !int_get(r, "vocab_size", 1, 1 << 22, &c->vocab, err) || !real_get(r, "rms_norm_eps", 0, 1, &c->rms_eps, err))
+    if (!field_int(r, "num_hidden_layers", 1, 1000, &c->n_layer, err) || !field_int(r, "hidden_size", 1, 1 << 20, &c->d_model, err)
+        || !field_int(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err)
+        || !field_int(r, "intermediate_size", 1, 1 << 22, &c->d_ff, err) || !field_int(r, "vocab_size", 1, 1 << 22, &c->vocab, err)
+        || !field_real(r, "rms_norm_eps", 0, 1, &c->rms_eps, err))
         return false;
     c->n_kv_head = c->n_head;
-    if (is_given(r, "num_key_value_heads") && !int_get(r, "num_key_value_heads", 1, 1 << 12, &c->n_kv_head, err))
+    if (field_given(r, "num_key_value_heads") && !field_int(r, "num_key_value_heads", 1, 1 << 12, &c->n_kv_head, err))
         return false;
     if (c->n_head % c->n_kv_head)
         return error_set(err, ERR_DATA, "'%s': 'num_key_value_heads' %" PRId64 " does not divide 'num_attention_heads' %" PRId64, r->path,
                          c->n_kv_head, c->n_head);
-    if (is_given(r, "head_dim")) {
-        if (!int_get(r, "head_dim", 2, 1024, &c->d_head, err))
+    if (field_given(r, "head_dim")) {
+        if (!field_int(r, "head_dim", 2, 1024, &c->d_head, err))
             return false;
-    } else if (c->family == FAMILY_QWEN3) {
-        c->d_head = 128;
+    } else if (f->d_head) {
+        c->d_head = f->d_head;
     } else {
         if (c->d_model % c->n_head)
             return error_set(err, ERR_DATA,
@@ -190,31 +113,28 @@ static bool object_read(struct model_config *c, const struct reader *r, struct e
     if (c->d_head % 2)
         return error_set(err, ERR_DATA, "'%s': 'head_dim' %" PRId64 " is odd; RoPE turns pairs", r->path, c->d_head);
     c->max_pos = 32768;
-    if (is_given(r, "max_position_embeddings") && !int_get(r, "max_position_embeddings", 1, 1 << 28, &c->max_pos, err))
+    if (field_given(r, "max_position_embeddings") && !field_int(r, "max_position_embeddings", 1, 1 << 28, &c->max_pos, err))
         return false;
-    c->rope_theta = f->rope_theta;
-    if (is_given(r, "rope_theta") && !real_get(r, "rope_theta", 1, 1e12, &c->rope_theta, err))
+    if (!rope_read(&c->rope, r, f->rope_theta, c->max_pos, err))
         return false;
-    if (!rope_get(r, c, err))
-        return false;
-    if (is_given(r, "tie_word_embeddings") && !bool_get(r, "tie_word_embeddings", &c->tied, err))
+    if (field_given(r, "tie_word_embeddings") && !field_bool(r, "tie_word_embeddings", &c->tied, err))
         return false;
     c->qkv_bias = f->qkv_bias;
     c->qk_norm = f->qk_norm;
     bool bias = false;
-    if (is_given(r, "attention_bias") && !bool_get(r, "attention_bias", &bias, err))
+    if (field_given(r, "attention_bias") && !field_bool(r, "attention_bias", &bias, err))
         return false;
     if (bias && c->family != FAMILY_QWEN2)    // in Llama it would also put a bias on the output
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'attention_bias' is true; only Qwen2's q, k and v have biases", r->path);
     c->bos = -1;
     int64_t bos;
-    if (is_given(r, "bos_token_id")) {
-        if (!int_get(r, "bos_token_id", 0, c->vocab - 1, &bos, err))
+    if (field_given(r, "bos_token_id")) {
+        if (!field_int(r, "bos_token_id", 0, c->vocab - 1, &bos, err))
             return false;
         c->bos = (int32_t)bos;
     }
     c->initializer_range = 0.02;
-    if (is_given(r, "initializer_range") && !real_get(r, "initializer_range", 0, 10, &c->initializer_range, err))
+    if (field_given(r, "initializer_range") && !field_real(r, "initializer_range", 0, 10, &c->initializer_range, err))
         return false;
     return eos_get(r, c, err);
 }
@@ -236,7 +156,7 @@ bool config_parse(struct model_config *c, const char *text, const char *path, st
     json_t *root = text_parse(text, path, err);
     if (!root)
         return false;
-    struct reader r = { root, path, "" };
+    struct fields r = { root, path, "" };
     bool ok = object_read(c, &r, err);
     json_decref(root);
     return ok;
@@ -259,7 +179,7 @@ bool config_load(struct model_config *c, const char *dir, struct error *err)
     buf_clear(&text);
     TRY(file_read_text(&text, path, CONFIG_BYTES_MAX, err));
     TRY(gen = text_parse(buf_text(&text), path, err));
-    struct reader r = { gen, path, "" };
+    struct fields r = { gen, path, "" };
     TRY(eos_get(&r, c, err));
     ok = true;
 out:
@@ -274,22 +194,15 @@ bool config_save(const struct model_config *c, const char *dir, const char *dtyp
     char path[4096];
     char *text = NULL;
     const struct family *f = &families[c->family];
-    json_t *j = json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:s, s:f, s:s, s:b, s:f}",
-                          "architectures", f->architecture, "model_type", f->model_type, "num_hidden_layers", (json_int_t)c->n_layer,
-                          "hidden_size", (json_int_t)c->d_model, "num_attention_heads", (json_int_t)c->n_head, "num_key_value_heads",
-                          (json_int_t)c->n_kv_head, "head_dim", (json_int_t)c->d_head, "intermediate_size", (json_int_t)c->d_ff,
-                          "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos, "rms_norm_eps", c->rms_eps,
-                          "rope_theta", c->rope_theta, "tie_word_embeddings", (int)c->tied, "attention_bias",
-                          (int)(c->qkv_bias && c->family != FAMILY_QWEN2), "hidden_act", "silu", "attention_dropout", 0.0, "torch_dtype",
-                          dtype, "use_cache", 1, "initializer_range", c->initializer_range);
+    json_t *j = json_pack(
+        "{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, s:b, s:s, s:f, s:s, s:b, s:f}", "architectures", f->architecture,
+        "model_type", f->model_type, "num_hidden_layers", (json_int_t)c->n_layer, "hidden_size", (json_int_t)c->d_model,
+        "num_attention_heads", (json_int_t)c->n_head, "num_key_value_heads", (json_int_t)c->n_kv_head, "head_dim", (json_int_t)c->d_head,
+        "intermediate_size", (json_int_t)c->d_ff, "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos,
+        "rms_norm_eps", c->rms_eps, "tie_word_embeddings", (int)c->tied, "attention_bias", (int)(c->qkv_bias && c->family != FAMILY_QWEN2),
+        "hidden_act", "silu", "attention_dropout", 0.0, "torch_dtype", dtype, "use_cache", 1, "initializer_range", c->initializer_range);
     bool built = j != NULL;
-    if (c->has_rope_llama3)
-        built = built
-                && json_object_set_new(j, "rope_scaling",
-                                       json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", c->rope_factor,
-                                                 "low_freq_factor", c->rope_low_freq_factor, "high_freq_factor", c->rope_high_freq_factor,
-                                                 "original_max_position_embeddings", (json_int_t)c->rope_original_max_pos))
-                       == 0;
+    built = built && rope_write(&c->rope, j);
     if (c->bos >= 0)
         built = built && json_object_set_new(j, "bos_token_id", json_integer(c->bos)) == 0;
     if (c->n_eos == 1)
@@ -319,13 +232,13 @@ out:
 #define QWEN2(layers, d, heads, kv, ff, rows, is_tied)                                                                                     \
     {                                                                                                                                      \
         .family = FAMILY_QWEN2, .n_layer = layers, .d_model = d, .n_head = heads, .n_kv_head = kv, .d_head = (d) / (heads), .d_ff = ff,    \
-        .vocab = rows, .max_pos = 32768, .rms_eps = 1e-6, .rope_theta = 1e6, .tied = is_tied, .qkv_bias = true, .bos = -1,                 \
+        .vocab = rows, .max_pos = 32768, .rms_eps = 1e-6, .rope.theta = 1e6, .tied = is_tied, .qkv_bias = true, .bos = -1,                 \
         .eos = { 151645, 151643 }, .n_eos = 2, .initializer_range = 0.02                                                                   \
     }
 #define QWEN3(layers, d, heads, kv, ff, is_tied)                                                                                           \
     {                                                                                                                                      \
         .family = FAMILY_QWEN3, .n_layer = layers, .d_model = d, .n_head = heads, .n_kv_head = kv, .d_head = 128, .d_ff = ff,              \
-        .vocab = 151936, .max_pos = 40960, .rms_eps = 1e-6, .rope_theta = 1e6, .tied = is_tied, .qk_norm = true, .bos = -1,                \
+        .vocab = 151936, .max_pos = 40960, .rms_eps = 1e-6, .rope.theta = 1e6, .tied = is_tied, .qk_norm = true, .bos = -1,                \
         .eos = { 151645, 151643 }, .n_eos = 2, .initializer_range = 0.02                                                                   \
     }
 /* Hugging Face config.json of each; parameter totals agree with the published sizes. */
@@ -354,12 +267,12 @@ static const struct shape {
       .vocab = 128256,
       .max_pos = 131072,
       .rms_eps = 1e-5,
-      .rope_theta = 500000,
-      .has_rope_llama3 = true,
-      .rope_factor = 8,
-      .rope_low_freq_factor = 1,
-      .rope_high_freq_factor = 4,
-      .rope_original_max_pos = 8192,
+      .rope.theta = 500000,
+      .rope.type = ROPE_LLAMA3,
+      .rope.factor = 8,
+      .rope.low_freq_factor = 1,
+      .rope.high_freq_factor = 4,
+      .rope.original_max_pos = 8192,
       .bos = 128000,
       .eos = {128001, 128008, 128009},
       .n_eos = 3,
@@ -376,7 +289,7 @@ static const struct shape {
       .vocab = 320,
       .max_pos = 1024,
       .rms_eps = 1e-6,
-      .rope_theta = 10000,
+      .rope.theta = 10000,
       .tied = true,
       .qkv_bias = true,
       .bos = -1,
@@ -394,7 +307,7 @@ static const struct shape {
       .vocab = 2048,
       .max_pos = 1024,
       .rms_eps = 1e-6,
-      .rope_theta = 10000,
+      .rope.theta = 10000,
       .tied = true,
       .qkv_bias = true,
       .bos = -1,
@@ -414,24 +327,6 @@ const struct model_config *config_shape(const char *name, struct error *err)
     }
     error_set(err, ERR_USAGE, "unknown shape '%s'; known are %s", name, list);
     return NULL;
-}
-
-void config_inv_freq(const struct model_config *c, double *inv_freq)
-{
-    const double pi = 3.14159265358979323846;
-    for (int64_t i = 0; i < c->d_head / 2; i++) {
-        double f = 1.0 / pow(c->rope_theta, (double)(2 * i) / (double)c->d_head);
-        if (c->has_rope_llama3) {
-            double wave = 2 * pi / f, old = (double)c->rope_original_max_pos;
-            if (wave > old / c->rope_low_freq_factor) {
-                f /= c->rope_factor;
-            } else if (wave >= old / c->rope_high_freq_factor) {    // between: blend
-                double s = (old / wave - c->rope_low_freq_factor) / (c->rope_high_freq_factor - c->rope_low_freq_factor);
-                f = (1 - s) * f / c->rope_factor + s * f;
-            }
-        }
-        inv_freq[i] = f;
-    }
 }
 
 int64_t config_n_param(const struct model_config *c)

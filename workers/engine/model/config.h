@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
+#include "workers/engine/model/rope.h"
 
 enum model_family {
     FAMILY_QWEN2,
@@ -24,10 +25,7 @@ struct model_config {
     int64_t vocab;        // rows of the embedding; may be more than the tokenizer's ids
     int64_t max_pos;      // max_position_embeddings
     double rms_eps;
-    double rope_theta;
-    bool has_rope_llama3;    // rope_scaling of type "llama3"; the four below belong to it
-    double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-    int64_t rope_original_max_pos;
+    struct rope rope;
     bool tied;        // the head is the embedding
     bool qkv_bias;    // Qwen2: yes; Llama: attention_bias
     bool qk_norm;     // RMSNorm of every query and key head before RoPE (Qwen3)
@@ -47,8 +45,5 @@ MUST_USE bool config_parse(struct model_config *c, const char *text, const char 
 MUST_USE bool config_save(const struct model_config *c, const char *dir, const char *dtype, struct error *err);
 /* A well-known shape ("Qwen2.5-0.5B" ... "Llama-3.1-8B", "starter"); NULL: err lists them. */
 const struct model_config *config_shape(const char *name, struct error *err);
-/* Write RoPE's inverse frequencies, (d_head / 2) doubles, with llama3 scaling when asked for
- * (transformers modeling_rope_utils.py, _compute_llama3_parameters). */
-void config_inv_freq(const struct model_config *c, double *inv_freq);
 /* All parameters, the tied head counted once. */
 int64_t config_n_param(const struct model_config *c);

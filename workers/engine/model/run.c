@@ -186,12 +186,12 @@ static bool rope_tables(struct model_run *r, struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory for RoPE tables of %" PRId64 " positions", r->lim.max_seq_tok);
         goto out;
     }
-    config_inv_freq(c, freq);
+    double scale = rope_inv_freq(&c->rope, c->d_head, freq);
     for (int64_t p = 0; p < r->lim.max_seq_tok; p++)
         for (int64_t i = 0; i < half; i++) {
             float angle = (float)p * (float)freq[i];
-            t[p * half + i] = (float)cos((double)angle);
-            t[n + p * half + i] = (float)sin((double)angle);
+            t[p * half + i] = (float)(cos((double)angle) * scale);
+            t[n + p * half + i] = (float)(sin((double)angle) * scale);
         }
     TRY(mem_copy(r->m->dev, r->cos, t, (size_t)n * 4, COPY_H2D, err));
     TRY(mem_copy(r->m->dev, r->sin, t + n, (size_t)n * 4, COPY_H2D, err));
@@ -382,6 +382,11 @@ static bool batch_upload(struct model_run *r, const struct model_batch *b, struc
         if (len < 1 || len > r->lim.max_seq_tok)
             return error_set(err, ERR_SHAPE, "sequence %" PRId64 " has %" PRId64 " tokens; from 1 to %" PRId64 " are possible", s, len,
                              r->lim.max_seq_tok);
+        if (r->m->c.rope.type == ROPE_DYNAMIC && len > r->m->c.max_pos)    // see rope_inv_freq
+            return error_set(err, ERR_UNSUPPORTED,
+                             "sequence %" PRId64 " has %" PRId64 " tokens; with dynamic RoPE at most 'max_position_embeddings' %" PRId64
+                             " are supported",
+                             s, len, r->m->c.max_pos);
         for (int64_t i = 0; i < len; i++)
             r->host_i[b->cu_tok[s] + i] = (int32_t)i;
     }
