@@ -36,7 +36,7 @@ static bool help_ask(const char *name, const char *help, struct buf *out, int *s
     close(fd[1]);
     while (rc == 0 && out->len < ANSWER_MAX && (n = read(fd[0], chunk, sizeof chunk)) > 0)
         buf_add(out, chunk, (size_t)n);
-    close(fd[0]);    // a longer answer ends by SIGPIPE
+    close(fd[0]);    // a child that still writes ends by SIGPIPE
     if (rc != 0)
         return error_set(err, ERR_IO, "cannot run 'rollcall %s %s': %s", name, help, strerror(rc));
     if (waitpid(pid, status, 0) != pid)
@@ -52,7 +52,7 @@ static bool put(const char *dir, const char *folder, const char *name, const str
                : error_set(err, ERR_USAGE, "the path '%.400s' is too long", dir);
 }
 
-/* The unchanged text of --help, for a subcommand that has words instead of options. */
+/* The unchanged text of --help, for a subcommand whose arguments are words instead of options. */
 static void page_from_text(struct buf *page, const char *name, const struct subcommand *s, const struct buf *text)
 {
     buf_fmt(page, ".TH \"%s\" 1\n.SH NAME\n%s \\- %s\n.SH DESCRIPTION\n.nf\n", name, name, s->help);

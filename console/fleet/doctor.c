@@ -5,7 +5,7 @@
 #include <string.h>
 #include "console/fleet/alarm.h"
 
-/* What the rules look at, computed once. Shares are of a step's wall time; NAN: not known. */
+/* The inputs of the rules, computed once. Shares are of a step's wall time; NAN: not known. */
 struct facts {
     const struct model *m;
     double step_s, generate, score, train, publish, ranks, idle, stall;
@@ -37,7 +37,7 @@ static struct facts facts_make(const struct model *m)
     return f;
 }
 
-/* A rule over the shares: applies says whether it is this one; the first row that applies speaks. */
+/* A rule over the shares; the first row whose applies() holds gives the diagnosis. */
 struct bound_rule {
     const char *name;
     bool (*applies)(const struct facts *f);
@@ -126,7 +126,7 @@ static double train_of(const struct facts *f)
 static const struct bound_rule rules[] = {
     { "filtering", mostly_filtered, filtered_of, "filtering: %.0f %% of the groups give no gradient; a step takes %s",
       "prompts that are sometimes solved: harder or easier ones, or a wider filter_range", "filter_range" },
-    { "ranks", ranks_wait, ranks_of, "trainers wait for each other %.0f %% of a step of %s",
+    { "ranks", ranks_wait, ranks_of, "trainers wait for each other for %.0f %% of a step of %s",
       "fewer trainers, or more micro-batches for each: a smaller token_budget", "token_budget" },
     { "scoring", scoring_waits, score_of, "scoring: groups wait for their scores for %.0f %% of a step of %s",
       "a quicker verifier, more scorer threads, or n_behind above 0", "n_behind" },
@@ -162,7 +162,7 @@ static double buffer_of(const struct model *m, const char *name)
     return 0;
 }
 
-/* Before the first step: what it waits for. */
+/* Before the first step: what the run waits for. */
 static void beginning_say(const struct model *m, int64_t now_ns, struct diagnosis *d)
 {
     const struct proc *late = NULL;

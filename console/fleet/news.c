@@ -49,7 +49,7 @@ void news_process(struct model *m, const struct mval *v, bool from_status, int64
     model_lane(m, p, now_ns);
 }
 
-/* A knob's value as text, however it travels. */
+/* A knob's value as text, whatever its type on the wire. */
 static void value_text(const struct mval *v, char *out, size_t size)
 {
     size_t len;
@@ -111,7 +111,7 @@ static void device_read(struct device_view *d, const struct mval *v)
     d->ecc_uncorrected = mval_f64(mval_get(f, "ecc_uncorrected"), NAN);
 }
 
-/* A node's host and devices; one whose agent has not sampled yet tells nothing. */
+/* A node's host and devices; nothing changes for one whose agent has not sampled yet. */
 static void host_read(struct model *m, const struct mval *v)
 {
     const struct mval *figures = mval_get(v, "host"), *list = mval_get(v, "devices");
@@ -139,7 +139,7 @@ static void hosts_read(struct model *m, const struct mval *v)
 
 static void processes_read(struct model *m, const struct mval *list, int64_t now_ns)
 {
-    for (int i = m->n_proc - 1; i >= 0; i--) {    // those the agent no longer has
+    for (int i = m->n_proc - 1; i >= 0; i--) {    // remove those the agent no longer has
         bool known = false;
         char name[40];
         for (int64_t k = 0; k < mval_n(list) && !known; k++)
@@ -182,7 +182,7 @@ void news_status(struct model *m, const struct mval *v, int64_t now_ns)
     hosts_read(m, v);
     processes_read(m, mval_get(v, "processes"), now_ns);
     if (incarnation != m->incarnation && m->told_ns != 0 && m->step + 1 < m->n_step)
-        model_steps_cut(m, m->step + 1);    // back at a checkpoint: later steps are done again
+        model_steps_cut(m, m->step + 1);    // back at a checkpoint: later steps are repeated
     m->incarnation = incarnation;
     m->told_ns = now_ns;
 }
@@ -250,7 +250,7 @@ void news_rollout(struct model *m, const struct mval *v)
     size_t len;
     int64_t item = mval_i64(mval_get(v, "item"), -1);
     const char *prompt = mval_str(mval_get(v, "prompt_text"), &len);
-    for (int64_t i = 0; i < 16; i++) {    // heard and asked for: once is enough
+    for (int64_t i = 0; i < 16; i++) {    // it may come both from telemetry and as an answer: keep it once
         const struct rollout_view *old = model_rollout_at(m, i);
         if (old && old->item == item && old->step == mval_i64(mval_get(v, "step"), -1))
             return;

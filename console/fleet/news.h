@@ -1,7 +1,8 @@
-/* news.h - what a run's messages say, into a model
+/* news.h - put the contents of a run's messages into a model
  *
- * v is a message's map, as the answer to a question or as the body of what is heard on telemetry; what it lacks or has of the
- * wrong kind is left as it was, or unknown. Pure but for the model; the thread that owns the model. */
+ * v is a message's map, from an answer or from the body of a telemetry message. A field that is missing or of the wrong
+ * kind leaves the model's value as it was, or unknown. Pure except for the model; called on the thread that owns the
+ * model. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,14 +11,14 @@
 struct mval;
 /* The answer to a status: the run's state, knobs, evaluations, hosts and processes. */
 void news_status(struct model *m, const struct mval *v, int64_t now_ns);
-/* One process; from_status: with all that only a status has. */
+/* One process; from_status: including the fields that only a status has. */
 void news_process(struct model *m, const struct mval *v, bool from_status, int64_t now_ns);
-/* Rows of steps, those that the model has not yet. Returns whether there are more to ask for. */
+/* Add the rows of steps that the model lacks. Returns whether there are more to ask for. */
 bool news_steps(struct model *m, const struct mval *v);
-/* One step that was heard. False: steps before it are missing, and it was not taken. */
+/* One step from telemetry. False: steps before it are missing, so it was not added. */
 bool news_step(struct model *m, const struct mval *v);
 /* The newest events, oldest first. */
 void news_events(struct model *m, const struct mval *v);
-/* A rollout group, as messages and the run's rollout file hold it; one that is among the newest already is left out. */
+/* A rollout group, in the form of messages and the run's rollout file; one already among the newest is skipped. */
 void news_rollout(struct model *m, const struct mval *v);
-void news_rollouts(struct model *m, const struct mval *v);    // some of them, newest first
+void news_rollouts(struct model *m, const struct mval *v);    // several groups, newest first

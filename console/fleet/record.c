@@ -25,7 +25,7 @@ struct extract {
     struct model *m;
     int64_t now_ns;
     double first_s, last_s;    // time of its events, since 1970; 0: none
-    /* the newest groups in the rollout file: a ring of offsets and sizes, n in total */
+    /* the newest groups in the rollout file: a ring of offsets and sizes; n: total */
     struct {
         int64_t offset, bytes, step;
     } group[MODEL_ROLLOUTS];

@@ -1,8 +1,8 @@
-/* record.h - a feed from a run without processes: what it left on disk
+/* record.h - a feed from a run without processes, from what it left on disk
  *
  * Steps, events, evaluations, settings, the newest rollouts and the logs, read once from the run's folder. It takes no commands. */
 #pragma once
 #include "console/fleet/feed.h"
-/* Read the run in run_dir into m. Fails when its journal cannot be read. A run whose journal has no end (its machine or its
+/* Read the run in run_dir into m. Fails when its journal cannot be read. A run whose journal records no end (its machine or its
  * processes were killed) is shown as stopped, with advice. */
 struct feed *record_new(const char *run_dir, struct model *m, int64_t now_ns, struct error *err);

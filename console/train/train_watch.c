@@ -1,4 +1,4 @@
-/* train --batch: prints what enters the journal; a signal to this command stops the run. */
+/* train --batch: prints the journal's new entries; a signal to this command stops the run. */
 #include "console/train/train_parts.h"
 #include <jansson.h>
 #include <math.h>
@@ -18,7 +18,7 @@
 #include "protocol/run/journal.h"
 
 #define END_LIMIT_S 60       // time from the run's last event until its processes are gone
-#define STOP_LIMIT_S 3600    // id of the command that a signal sends
+#define STOP_LIMIT_S 3600    // limit of the stop that a signal asks for
 
 struct watch {
     struct train *train;
@@ -42,7 +42,7 @@ static void on_signal(int sig)
     n_signal = n_signal + 1;
 }
 
-/* Who asks the run to stop: the operator's key, another process, or an output that can no longer be written. */
+/* What asked the run to stop: the operator's key, another process, or an output that can no longer be written. */
 static const char *stop_cause(void)
 {
     switch (first_signal) {
@@ -107,7 +107,7 @@ static bool step_told(void *arg, const struct journal_step *s)
     struct batch_metric metric[128];
     int n = MIN(s->n, (int)ARRAY_SIZE(metric));
     struct error why;
-    if (!events_tell(w, s->wall_s, &why))    // first those before this step; a failure is reported when the rest is read
+    if (!events_tell(w, s->wall_s, &why))    // first the events before this step; a failure is reported when the rest is read
         return false;
     w->seen.step_seq = s->seq;
     w->seen.last_step = s->step;
@@ -171,7 +171,7 @@ static bool signals_look(struct watch *w, struct error *err)
     }
     while (transport_next(w->transport, &ev)) {
         if (ev.kind == NET_ANSWER && ev.failed)
-            w->stop_open = false;    // the agent has restarted: ask again, under the same id
+            w->stop_open = false;    // the agent has restarted: send it again, with the same id
         net_event_release(&ev);
     }
     return true;
@@ -225,7 +225,7 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
             goto out;
         }
         if (batch_broken(w.batch))
-            n_signal = MAX(n_signal, 1);    // nobody reads any more: treat it as a signal
+            n_signal = MAX(n_signal, 1);    // the reader of the output has gone: treat it as a signal
         if (run_state_is_over(w.state) && !ended_ms)
             ended_ms = clock_ms();
         if (ended_ms && clock_ms() - ended_ms > END_LIMIT_S * 1000) {
@@ -238,7 +238,7 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
     }
     if (!run_state_is_over(w.state))
         failure_read(&w);
-    if (!run_state_is_over(w.state) && disk_refuses(t->run_dir, &why)) {    // then there was no space to record the reason
+    if (!run_state_is_over(w.state) && disk_refuses(t->run_dir, &why)) {    // there was no space to record the reason
         w.state = RUN_FAILED;
         snprintf(w.reason, sizeof w.reason, "%.600s; when that is fixed, continue with 'rollcall train --resume %.300s'", why.text,
                  t->run_dir);

@@ -51,7 +51,7 @@ const struct run_row *picker_selected(const struct picker *p)
 
 int picker_page(int screen_h)
 {
-    return MAX(screen_h - 4, 1);    // title, heading, the selected run's reason, keys
+    return MAX(screen_h - 4, 1);    // less title, heading, the selected run's reason, keys
 }
 
 static void fix(struct picker *p, int page)
@@ -171,7 +171,7 @@ void picker_draw(const struct picker *p, struct cells *c, double wall_s)
     }
 }
 
-/* Keep the selection on its run when the list has changed under it. */
+/* Keep the same run selected after the list has changed. */
 static bool look_again(struct picker *p, const char *runs_dir, int page, struct error *err)
 {
     const struct run_row *selected = picker_selected(p);

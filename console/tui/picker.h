@@ -1,4 +1,5 @@
-/* picker.h - the list of runs from which an operator opens one: its state, its two pure ends (keys in, cells out), and their loop
+/* picker.h - the list of runs from which an operator opens one: its state, its two pure functions (keys in, cells out), and
+ * their loop
  *
  * Owned by the loop thread. */
 #pragma once
@@ -9,8 +10,8 @@
 
 struct picker {
     struct run_list list;
-    int sel, top;       // among the rows that pass the filter: the selected and the first drawn
-    bool typing;        // the filter
+    int sel, top;       // indices among the rows that pass the filter: the selected and the first drawn
+    bool typing;        // into the filter
     char filter[96];    // text that a row must contain
 };
 enum picked {

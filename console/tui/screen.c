@@ -42,7 +42,7 @@ bool screen_open(struct screen *s, const struct console_options *options, struct
             *err = theme_err;
             goto out;
         }
-        theme_init(&s->theme);    // it was not requested by name: the built-in look will do
+        theme_init(&s->theme);    // no theme was requested by name: use the built-in one
         snprintf(s->theme_note, sizeof(s->theme_note), "%s", theme_err.text);
     }
     s->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);

@@ -1,4 +1,4 @@
-/* screen.h - what all full-screen loops of the console need: terminal, theme and glyphs, and signals as a descriptor
+/* screen.h - shared by all full-screen loops of the console: terminal, theme and glyphs, and signals as a descriptor
  *
  * Owned by the loop thread. */
 #pragma once
@@ -25,7 +25,7 @@ enum screen_news {    // bits
 MUST_USE bool screen_open(struct screen *s, const struct console_options *options, struct error *err);
 /* Give the terminal back; safe if it could not be opened. */
 void screen_close(struct screen *s);
-/* Pass s->cells to the terminal, in ASCII if it shows nothing else. */
+/* Draw s->cells on the terminal, in ASCII if it can show nothing else. */
 void screen_draw(struct screen *s);
 /* Which signals have arrived; SIGCONT redraws the screen from scratch. */
 unsigned screen_signals(struct screen *s);

@@ -10,7 +10,7 @@
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_lock.h"
 
-#define LOOKED_AT_MAX 100000    // folders looked at in one directory
+#define LOOKED_AT_MAX 100000    // folders examined in one directory
 
 static bool state_take(void *arg, const struct journal_event *e)
 {
@@ -38,7 +38,7 @@ static void row_read(struct run_row *r, const char *run_dir)
     }
 }
 
-/* When the run's journal, or else its settings, were written last. False: this is no run's folder. */
+/* When the run's journal, or else its settings file, was last written. False: this is not a run's folder. */
 static bool run_changed(const char *run_dir, int64_t *ns)
 {
     static const char *const files[] = { "run.yaml", "journal.db", "journal.db-wal" };

@@ -1,4 +1,4 @@
-/* ask.c - one table says which field of which form of request means what */
+/* ask.c - one table defines the meaning of each field of each form of request */
 #include "workers/serve/ask.h"
 #include <inttypes.h>
 #include <math.h>
@@ -21,9 +21,9 @@ enum field_kind {
     FIELD_F64,
     FIELD_BOOL,
     FIELD_STR,       // char *
-    FIELD_OWN,       // a function of its own
-    FIELD_MUST,      // a number that cannot be had: refused unless it is `low`
-    FIELD_CANNOT,    // cannot be had: refused unless null, false, {}, [] or ""
+    FIELD_OWN,       // parsed by a function
+    FIELD_MUST,      // a number that is not supported: refused unless it is `low`
+    FIELD_CANNOT,    // not supported: refused unless null, false, {}, [] or ""
 };
 struct field {
     const char *name;
@@ -39,7 +39,7 @@ static bool wrong(struct error *err, const struct field *f, const char *what)
     return error_set(err, ERR_DATA, "'%s' must be %s", f->name, what);
 }
 
-/* ---- fields with a function of their own */
+/* ---- fields parsed by a function */
 static bool stop_add(struct ask *a, const struct field *f, const json_t *v, struct error *err)
 {
     size_t len = json_string_length(v);
@@ -85,7 +85,7 @@ static bool stop_ids_read(struct ask *a, const struct field *f, const json_t *v,
     return true;
 }
 
-/* completions: a number of likeliest tokens; chat: a switch, with top_logprobs beside it. */
+/* completions: the number of likeliest tokens; chat: a switch, with top_logprobs as a second field. */
 static bool logprobs_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
 {
     if (json_is_boolean(v)) {
@@ -189,7 +189,7 @@ static bool list_keep(struct ask *a, const struct field *f, const json_t *v, str
     return true;
 }
 
-/* "auto", "none", "required" or one function: templates may look at it. Nothing makes the model call a tool. */
+/* "auto", "none", "required" or one function: templates may use it. The model is never forced to call a tool. */
 static bool tool_choice_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
 {
     const char *word = json_string_value(v);
@@ -233,8 +233,8 @@ static bool cache_salt_read(struct ask *a, const struct field *f, const json_t *
     return true;
 }
 
-/* In the order they are read: 'stream' stands before what needs it. Sampling fields are looked for in 'sampling_params' where the form
- * has it, and beside it. */
+/* In the order they are read: 'stream' comes before what needs it. Sampling fields may be in 'sampling_params', where
+ * the form has it, or at the top level. */
 #define AT(member) .at = offsetof(struct ask, member)
 // clang-format off
 static const struct field fields[] = {
@@ -343,7 +343,7 @@ static bool field_read(struct ask *a, const struct field *f, const json_t *v, st
     BUG_IF(true, "field '%s' is of kind %d", f->name, (int)f->kind);
 }
 
-/* What several fields must be together. */
+/* Checks that concern several fields. */
 static bool ask_check(struct ask *a, struct error *err)
 {
     static const char *const prompt_name[] = { "prompt", "messages", "token_ids", "prompt", "text' or 'input_ids" };
@@ -416,7 +416,7 @@ void ask_release(struct ask *a)
 }
 
 /* ---- text to ids */
-/* A message's content as one text where it is a list of text parts. */
+/* Join a message's content into one text where it is a list of text parts. */
 static bool content_flatten(json_t *message, size_t i, struct error *err)
 {
     json_t *parts = json_object_get(message, "content"), *text;
@@ -438,7 +438,7 @@ static bool content_flatten(json_t *message, size_t i, struct error *err)
     return ok;
 }
 
-/* OpenAI has the arguments of a call as JSON in a string; templates print the object. */
+/* OpenAI sends the arguments of a call as JSON in a string; templates print an object. */
 static bool arguments_open(json_t *message, size_t i, struct error *err)
 {
     const json_t *calls = json_object_get(message, "tool_calls");
@@ -514,7 +514,7 @@ bool ask_encode(struct ask *a, const struct ask_text *text, struct error *err)
     return true;
 }
 
-/* Tokens when the request does not say: those of the servers whose forms these are. */
+/* Default numbers of new tokens: those of the servers these forms come from. */
 static int64_t max_tok_default(enum ask_form form)
 {
     return form == ASK_COMPLETION || form == ASK_VLLM ? 16 : form == ASK_SGLANG ? 128 : INT32_MAX;

@@ -1,9 +1,9 @@
-/* ask.h - what a request asks to be generated, whichever of the five forms of request it came in
+/* ask.h - what a request wants generated, in whichever of the five forms it came
  *
- * The forms are those of OpenAI's completions and chat, of vLLM's /inference/v1/generate and /generate, and of SGLang's /generate. A
- * table in ask.c says which field of which form means what. Fields that are not known are ignored, as all these servers do; known ones
- * that would change the result and cannot be had (penalties, grammars) are refused unless they are neutral. Made and read by the
- * thread that serves HTTP; the policy's thread only reads it. */
+ * The forms are those of OpenAI's completions and chat, of vLLM's /inference/v1/generate and /generate, and of SGLang's
+ * /generate. A table in ask.c defines the meaning of each field of each form. Unknown fields are ignored, as in all
+ * these servers; known ones that would change the result and are not supported (penalties, grammars) are refused unless
+ * they are neutral. Made and read by the thread that serves HTTP; the policy's thread only reads it. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 #define ASK_SAMPLES_MAX 4096    // of all prompts of a request together
 #define ASK_STOPS_MAX 16
 #define ASK_STOP_BYTES_MAX 256
-#define ASK_TOP_MAX 20    // likeliest tokens beside the sampled one
+#define ASK_TOP_MAX 20    // likeliest tokens in addition to the sampled one
 
 enum ask_form {
     ASK_COMPLETION,    // /v1/completions
@@ -27,22 +27,22 @@ enum ask_form {
     ASK_SGLANG,        // /generate with "text" or "input_ids"
 };
 struct ask_prompt {
-    char *text;    // owned; NULL: ids came, or a chat
+    char *text;    // owned; NULL: ids were given, or a chat
     size_t len;
-    struct token_list token;    // ids that came, or by ask_encode
+    struct token_list token;    // ids as given, or from ask_encode
 };
 struct ask {
     enum ask_form form;
-    char *model, *request_id;      // owned; NULL: not said
+    char *model, *request_id;      // owned; NULL: not given
     struct ask_prompt *prompt;     // (n_prompt) owned
-    int64_t n_prompt;              // a chat is one
-    bool is_list;                  // prompts came as a list of prompts, even if of one
+    int64_t n_prompt;              // 1 for a chat
+    bool is_list;                  // prompts came as a list, even if of only one
     json_t *messages, *tools;      // owned; chat only
     json_t *template_more;         // owned; more variables for the chat template
     bool add_generation_prompt;    // chat
-    bool parse_tools;              // tool calls in the text are wanted as such
+    bool parse_tools;              // return tool calls in the text as tool calls
     int64_t n;                     // samples of each prompt
-    int64_t max_tok;               // -1: not said
+    int64_t max_tok;               // -1: not given
     double temperature, top_p, min_p;
     int64_t top_k;    // 0: off
     bool has_seed, ignore_eos;
@@ -52,7 +52,7 @@ struct ask {
     int32_t stop_token[SAMPLING_STOP_TOKENS_MAX];
     bool include_stop, skip_special, add_special;
     bool logprobs;          // of the sampled tokens
-    int64_t n_top;          // likeliest tokens wanted with them
+    int64_t n_top;          // likeliest tokens wanted in addition
     bool tokens_as_ids;     // token texts are "token_id:ID"
     bool return_ids;        // ids of prompt and samples
     bool return_text;       // SGLang: token texts in log-probs
@@ -63,7 +63,7 @@ struct ask {
 MUST_USE bool ask_parse(struct ask *a, enum ask_form form, const json_t *body, struct error *err);
 void ask_release(struct ask *a);
 
-/* The text side of a model, as ask_encode needs it. */
+/* The parts of a model that ask_encode needs. */
 struct ask_text {
     struct encoder *encoder;              // borrowed
     const struct tokenizer *tokenizer;    // borrowed
@@ -71,12 +71,12 @@ struct ask_text {
     int64_t max_seq_tok;                  // longest prompt and completion
     int64_t n_id;                         // ids are below
 };
-/* Make ids of all prompts, render chats first; then every prompt has a token and room for one more. */
+/* Encode all prompts to ids, rendering chats first; afterwards every prompt has at least one token and room for one more. */
 MUST_USE bool ask_encode(struct ask *a, const struct ask_text *text, struct error *err);
-/* How the samples of a prompt of n_prompt tokens are drawn, with the model's end tokens (n_eos) and no more tokens than the window
- * has room for. */
+/* The sampling settings for a prompt of n_prompt tokens, with the model's end tokens (n_eos) and no more new tokens than the
+ * context has room for. */
 MUST_USE bool ask_sampling(const struct ask *a, int64_t n_prompt, const struct ask_text *text, const int32_t *eos, int n_eos,
                            struct sampling *out, struct error *err);
-/* Render messages (a list) for this template; text is appended to out. Content that is a list of text parts is put together, and
- * tool calls' arguments become objects, as templates expect. */
+/* Render messages (a list) for this template; text is appended to out. Content that is a list of text parts is joined, and tool
+ * calls' arguments become objects, as templates expect. */
 MUST_USE bool ask_render(const struct ask *a, const struct ask_text *text, struct buf *out, struct error *err);

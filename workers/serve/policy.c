@@ -1,10 +1,10 @@
-/* policy.c - one loop: take jobs, feed the generator, step, hand out what came
+/* policy.c - one loop: take jobs, feed the generator, step, hand out the tokens
  *
  * Invariants:
  *  1. Only the loop's thread touches model, generator, slots and the lists below `lock`. It never waits while it holds a lock.
  *  2. A job is in `incoming` (policy_submit), then in `active` until it is done (job_end). n_prompt counts the prompts of both.
- *  3. A slot is one prompt inside the generator; its number is the item's prompt_row. The items of a job start in order, and jobs
- *     in the order they came.
+ *  3. A slot is one prompt inside the generator; its number is the item's prompt_row. The items of a job start in order, and
+ *     jobs start in order of arrival.
  *  4. While an update waits, nothing new goes into the generator; it is applied when the generator is idle, or at once while the
  *     policy is paused. */
 #include "workers/serve/policy.h"
@@ -19,7 +19,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
 
-#define LOGP_LEAST (-9999.0f)    // stands for minus infinity, as in vLLM: JSON has none
+#define LOGP_LEAST (-9999.0f)    // means minus infinity, as in vLLM, since JSON has none
 
 struct slot {
     struct serve_job *job;    // NULL: free
@@ -40,8 +40,8 @@ struct policy {
     struct job_list incoming;
     struct policy_state state;
     bool closed, stop, abort;
-    bool left;    // some job was left by its client
-    // the loop's own
+    bool left;    // the client of some job has gone
+    // used only by the loop
     struct job_list active;
     struct serve_job *update;      // waits for the generator to be idle
     struct serve_job *draining;    // a JOB_PAUSE that waits for the same
@@ -76,7 +76,7 @@ static void list_remove(struct job_list *l, struct serve_job *j)
 }
 
 /* ---- ending jobs */
-/* The job is done: tell who waits, and let it go. It is in no list any more. */
+/* The job is done: wake its waiter and drop it. It is in no list any more. */
 static void job_end(struct policy *e, struct serve_job *j, const struct error *err)
 {
     pthread_mutex_lock(&j->lock);
@@ -114,7 +114,7 @@ static void job_abort(struct policy *e, struct serve_job *j)
     pthread_mutex_unlock(&j->lock);
 }
 
-/* End all jobs that generate; with err they failed, else they are aborted with what they have. */
+/* End all generating jobs; with err they failed, otherwise they are aborted with what they have. */
 static void active_clear(struct policy *e, const struct error *err)
 {
     for (struct serve_job *j; (j = e->active.first);) {
@@ -126,9 +126,9 @@ static void active_clear(struct policy *e, const struct error *err)
 }
 
 /* ---- tokens */
-/* The likeliest tokens of a row, likeliest first (of equal ones the lower id). Their log-probs are the sampled token's plus the
- * distance of the logits at the sampling temperature: no second sum over the vocabulary, and the sampled token has the same number in
- * both places. */
+/* The likeliest tokens of a row, likeliest first (of equal ones the lower id). Their log-probs are the sampled token's
+ * plus the difference of the logits at the sampling temperature: this needs no second sum over the vocabulary, and the
+ * sampled token has the same number in both places. */
 static void top_find(struct top_token *top, int64_t n_top, const float *logits, int64_t n_id, int32_t id, float logp, float temperature)
 {
     int64_t n = 0;
@@ -147,7 +147,7 @@ static void top_find(struct top_token *top, int64_t n_top, const float *logits, 
     }
 }
 
-/* generator_watch: a token for the choice it belongs to. */
+/* generator_watch: append a token to its choice. */
 static bool token_came(void *ctx, const struct drawn *d)
 {
     struct policy *e = ctx;
@@ -182,7 +182,7 @@ static bool token_came(void *ctx, const struct drawn *d)
     return ends;
 }
 
-/* Tell the jobs with news; those whose samples have all ended are done. */
+/* Wake the waiters of jobs with news; jobs whose samples have all ended are done. */
 static void news_tell(struct policy *e)
 {
     for (int64_t i = 0; i < e->n_touched; i++) {
@@ -224,7 +224,7 @@ static bool prompt_submit(struct policy *e, struct serve_job *j, struct error *e
     bool ok = j->ask.has_seed || getrandom(&seed, sizeof seed, 0) == (ssize_t)sizeof seed
               || error_errno(err, "the system gives no random numbers");
     for (int64_t i = 0; i < j->ask.n; i++)
-        seeds[i] = seed;    // the numbers of prompt and sample make the draws differ
+        seeds[i] = seed;    // prompt and sample number make the draws differ
     struct generator_item item = { .item = j->n_submitted,
                                    .prompt_row = at,
                                    .prompt = p->token.id,
@@ -268,7 +268,7 @@ static void paused_set(struct policy *e, bool paused)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Read the directory's weights beside the ones in use, and copy them over: on failure nothing has changed. */
+/* Load the directory's weights next to the ones in use, then copy them over: on failure nothing has changed. */
 static bool weights_load(struct policy *e, const struct serve_job *j, struct error *err)
 {
     struct device *dev = model_device(e->config.model);
@@ -299,7 +299,7 @@ static void update_run(struct policy *e)
     job_end(e, j, ok ? NULL : &err);
 }
 
-/* Begin what the job asks; generating jobs become active, the others are done or wait for the generator. */
+/* Start a job; generating jobs become active, the others are done or wait for the generator. */
 static void job_begin(struct policy *e, struct serve_job *j)
 {
     struct error err;
@@ -343,7 +343,7 @@ static void job_begin(struct policy *e, struct serve_job *j)
 }
 
 /* ---- the loop */
-/* Wait until there is something to do, and take what has come. False: the thread is to end. */
+/* Wait until there is something to do, and take new jobs. False: the thread must end. */
 static bool news_take(struct policy *e, struct job_list *jobs, bool *left, bool *aborted)
 {
     pthread_mutex_lock(&e->lock);
@@ -372,7 +372,7 @@ static void left_end(struct policy *e)
     }
 }
 
-/* One step of the generator, and what follows from it. */
+/* One step of the generator, and its consequences. */
 static void step_run(struct policy *e)
 {
     struct error err;

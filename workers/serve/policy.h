@@ -1,9 +1,9 @@
-/* policy.h - the thread that owns model and generator, and the queue that leads to it
+/* policy.h - the thread that owns model and generator, and its queue
  *
- * All requests join one continuous batch. Jobs come in by policy_submit from any thread, and are done in the order they came, as far
- * as there is room. The forward path is that of rollouts and training, so log-probs are theirs to the bit. New weights wait until
- * nothing is under way, unless it is paused with its work kept: then that work goes on with the new ones, and every token
- * says which weights drew it. */
+ * All requests join one continuous batch. Any thread adds jobs with policy_submit; they start in order of arrival, as
+ * room allows. The forward path is that of rollouts and training, so log-probs are the same to the bit. New weights
+ * wait until nothing is under way, unless the policy is paused with its work kept: then that work continues with the
+ * new ones, and every token records which weights drew it. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,15 +29,15 @@ struct policy *policy_new(const struct policy_config *config, struct error *err)
 void policy_free(struct policy *e);
 /* Hand a job over; the policy takes a reference. Fails with ERR_FULL (too many prompts are inside) or ERR_CLOSED (policy_close). */
 MUST_USE bool policy_submit(struct policy *e, struct serve_job *j, struct error *err);
-/* Nobody waits for the job any more: end it soon. */
+/* The job's client has gone: end it soon. */
 void policy_leave(struct policy *e, struct serve_job *j);
-/* Take nothing more. Wait until all is done, at most limit_ms; false: something is still under way. */
+/* Take no more jobs. Wait until all are done, at most limit_ms; false: some are still under way. */
 bool policy_close(struct policy *e, int64_t limit_ms);
 /* End everything under way, with what it has. */
 void policy_abort_all(struct policy *e);
 
 struct policy_state {
-    bool paused, failed;     // failed: the last step went wrong; err says how
+    bool paused, failed;     // failed: the last step failed; err says why
     int64_t version;         // of the weights
     int64_t n_prompt;        // prompts inside
     int64_t n_decode_tok;    // tokens drawn since the start

@@ -23,7 +23,7 @@ static void ids_print(struct buf *out, const int32_t *id, int64_t n)
     buf_char(out, ']');
 }
 
-/* A token's text as log-probs name it. */
+/* A token's text as shown in log-probs. */
 static void token_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, int32_t id)
 {
     struct buf text = BUF_INIT;
@@ -90,8 +90,8 @@ static int64_t token_chars(const struct reply_context *x, int32_t id)
     return n;
 }
 
-/* completions: parallel lists. The likeliest tokens and the sampled one are keys of an object; texts that two tokens share stand there
- * twice, since ids say it better. */
+/* completions: parallel lists. The likeliest tokens and the sampled one are keys of an object; a text that two tokens
+ * share appears twice, since the ids tell them apart. */
 static void completion_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
                                       int64_t from, int64_t to)
 {
@@ -144,7 +144,7 @@ static void logprobs_print(struct buf *out, const struct reply_context *x, const
         chat_logprobs_print(out, x, j, c, from, to);
 }
 
-/* ---- pieces that several shapes have */
+/* ---- pieces shared by several shapes */
 static void end_print(struct buf *out, const struct choice *c, bool has_calls)
 {
     buf_fmt(out, "\"finish_reason\":\"%s\",\"stop_reason\":", has_calls && c->end == CHOICE_STOP ? "tool_calls" : choice_end_name(c->end));
@@ -319,7 +319,7 @@ static void vllm_print(struct buf *out, const struct serve_job *j)
     buf_fmt(out, "],\"weight_version\":%" PRId64 "}", version_of(j));
 }
 
-/* Which weights drew which tokens: [{"version", "start", "end"}]. */
+/* The weights that drew each range of tokens: [{"version", "start", "end"}]. */
 static void versions_print(struct buf *out, const struct choice *c)
 {
     buf_char(out, '[');
@@ -402,8 +402,8 @@ void reply_print(struct buf *out, const struct reply_context *x, const struct se
 }
 
 /* ---- streams */
-/* One event with what choice i has that was not sent: text up to `text_end`, tokens up to n_tok. calls: what to send in place of text at
- * the end, or NULL. */
+/* One event with what has not been sent of choice i: text up to `text_end`, tokens up to n_tok. calls: what to send in place of
+ * text at the end, or NULL. */
 static void event_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, struct choice *c, int64_t i,
                         size_t text_end, const struct tool_calls *calls)
 {

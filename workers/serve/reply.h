@@ -1,21 +1,21 @@
-/* reply.h - jobs as JSON, in the shape that the form of request has
+/* reply.h - jobs as JSON, in the shape that belongs to the form of request
  *
  * The shapes are OpenAI's, with vLLM's additions (token ids, stop_reason), vLLM's and SGLang's /generate. Every answer has the weights'
- * version. Numbers have nine digits, so that a log-prob reads back to the same float; what is not finite is -9999, as in vLLM. Called
- * by the thread that serves HTTP, with the job's lock held. */
+ * version. Numbers have nine digits, so that a log-prob reads back to the same float; a value that is not finite becomes -9999,
+ * as in vLLM. Called by the thread that serves HTTP, with the job's lock held. */
 #pragma once
 #include <stdbool.h>
 #include "protocol/base/buf.h"
 #include "workers/serve/serve_job.h"
 
 struct reply_context {
-    const char *model;    // its name to clients
+    const char *model;    // its name for clients
     const struct tokenizer *tokenizer;
 };
-/* The whole answer of a job that is done. A failure to append shows in out->failed. */
+/* The whole answer of a job that is done. A failure to append sets out->failed. */
 void reply_print(struct buf *out, const struct reply_context *x, const struct serve_job *j);
-/* What has come since the last call, as server-sent events; after the last of it "data: [DONE]" when the job is done. Returns true
- * when nothing will follow. */
+/* What is new since the last call, as server-sent events; when the job is done, "data: [DONE]" follows. Returns true when
+ * nothing will follow. */
 bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_job *j);
 /* An error in OpenAI's shape, for an HTTP status. */
 void reply_error(struct buf *out, int status, const char *message);

@@ -8,7 +8,7 @@
 #include "workers/serve/policy.h"
 #include "workers/serve/serve_job.h"
 
-/* ---- what several routes share */
+/* ---- shared by several routes */
 static int status_of(const struct error *err)
 {
     switch (err->code) {
@@ -29,7 +29,7 @@ static void fail(struct web_answer *a, const struct error *err)
     web_fail(a, status_of(err), err->text);
 }
 
-/* The body as JSON; NULL: a says what is wrong. An empty one is an empty object where that is enough. */
+/* The body as JSON; NULL: a says what is wrong. An empty body counts as an empty object where that is enough. */
 static json_t *body_read(const struct web_request *q, bool may_be_empty, struct web_answer *a)
 {
     json_error_t at;
@@ -62,7 +62,7 @@ static void job_start(struct serve *s, struct serve_job *j, bool stream, struct 
 }
 
 /* ---- generating */
-/* Every prompt can be sampled so; errors are found here and not by the policy. */
+/* Can every prompt be sampled this way? Errors are found here, before the policy sees the job. */
 static bool ask_fits(const struct serve *s, const struct ask *ask, struct error *err)
 {
     struct sampling unused;
@@ -224,7 +224,7 @@ static void health_get(void *ctx, UNUSED const struct web_request *q, struct web
         buf_fmt(&a->body, "{\"status\":\"ok\",\"prompts\":%" PRId64 ",\"weight_version\":%" PRId64 "}", state.n_prompt, state.version);
 }
 
-/* One token is drawn, so that the answer says that the engine works. */
+/* Draws one token, so that the answer proves that the engine works. */
 static void health_generate_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
 {
     static const char body[] = "{\"prompt\":[0],\"max_tokens\":1,\"temperature\":0}";
@@ -245,7 +245,7 @@ static void models_get(void *ctx, UNUSED const struct web_request *q, struct web
             s->text.max_seq_tok, state.version);
 }
 
-/* SGLang's; where clients look for the version. */
+/* SGLang's; clients read the version here. */
 static void model_info_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
 {
     struct serve *s = ctx;
@@ -266,7 +266,7 @@ static void is_paused_get(void *ctx, UNUSED const struct web_request *q, struct 
 
 static void is_sleeping_get(UNUSED void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
 {
-    buf_str(&a->body, "{\"is_sleeping\":false}");    // memory is never given back while serving
+    buf_str(&a->body, "{\"is_sleeping\":false}");    // memory is never released while serving
 }
 
 /* ---- orders */
@@ -333,7 +333,7 @@ static void forget_post(void *ctx, UNUSED const struct web_request *q, struct we
     plain_order(ctx, JOB_FORGET, a);
 }
 
-/* New weights from a directory of the machine that serves. vLLM's own routes of this name take tensors over NCCL, which is refused. */
+/* New weights from a directory on the server's machine. vLLM's routes of this name take tensors over NCCL, which is refused. */
 static void update_post(void *ctx, const struct web_request *q, struct web_answer *a)
 {
     static const char *const names[] = { "path", "model_path", "weights_path" };

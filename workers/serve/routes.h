@@ -1,6 +1,6 @@
-/* routes.h - what a model's server answers: one table of method, path and function
+/* routes.h - the routes of a model's server: one table of method, path and function
  *
- * The functions run on the thread that reads requests; what takes long is a job for the policy. */
+ * The functions run on the thread that reads requests; long work becomes a job for the policy. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 struct policy;
 struct serve {
     struct policy *policy;
-    struct ask_text text;          // of the thread that reads requests
+    struct ask_text text;          // used by the thread that reads requests
     struct reply_context reply;    // with the model's name
     const char *dir;               // of the model
     const int32_t *eos;            // (n_eos)

@@ -22,9 +22,9 @@
 #include "workers/serve/web.h"
 #include "workers/serve/routes.h"
 
-#define MODEL_LEN_MOST 32768    // unless asked: every sequence's memory is reserved as a whole
+#define MODEL_LEN_MOST 32768    // default limit, since every sequence's memory is reserved as a whole
 #define PEM_BYTES_MAX 65536
-#define ABORT_MS 5000    // to send what is left after everything was ended
+#define ABORT_MS 5000    // to send what is left after all jobs were ended
 
 struct serve_options {
     struct tool_model tool;
@@ -63,7 +63,8 @@ static bool options_check(struct serve_options *o, struct error *err)
     return true;
 }
 
-/* Beyond this host a server answers whoever reaches it, and loads weights for them: only with a token, or when that is said outright. */
+/* A server that listens beyond this host answers, and loads weights for, anyone who reaches it: allow that only with a
+ * token or an explicit option. */
 static bool listen_check(const struct serve_options *o, struct error *err)
 {
     const char *host = o->listen;
@@ -87,7 +88,7 @@ static void name_pick(char *out, size_t size, const struct serve_options *o)
     snprintf(out, size, "%s", o->name ? o->name : is_path && slash && slash[1] ? slash + 1 : dir);
 }
 
-/* End as far as clients allow: what is under way is finished within the limit, the rest is cut short with what it has. */
+/* Stop gracefully: requests under way are finished within the limit, the rest are cut short with what they have. */
 static void drain(struct web *web, struct policy *policy, int64_t limit_s)
 {
     web_close(web);
@@ -137,7 +138,7 @@ static bool serve_run(struct serve_options *o, struct error *err)
     sigemptyset(&stop);
     sigaddset(&stop, SIGTERM);
     sigaddset(&stop, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &stop, NULL);    // before there are threads
+    pthread_sigmask(SIG_BLOCK, &stop, NULL);    // before any thread starts
     stop_fd = signalfd(-1, &stop, SFD_CLOEXEC);
     if (stop_fd < 0)
         return error_errno(err, "signals cannot be received");
@@ -197,14 +198,14 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
         {"listen", "l", CLI_STR, &o.listen, "HOST:PORT", "where to serve, e.g. 127.0.0.1:9001; port 0 is a free one"},
         {"served-name", NULL, CLI_STR, &o.name, "NAME", "what clients call the model (default: its directory's name)"},
         {"max-model-len", NULL, CLI_I64, &o.max_len, "N", "longest prompt and completion (default: the model's, at most 32768)"},
-        {"batch", NULL, CLI_I64, &o.batch, "N", "samples decoded at once (default 256, on a CPU 32 a thread)"},
+        {"batch", NULL, CLI_I64, &o.batch, "N", "samples decoded at once (default 256, on a CPU 32 per thread)"},
         {"kv-gib", NULL, CLI_F64, &o.kv_gib, "GIB", "memory for keys and values (default: enough, at most half of what is free)"},
         {"queue", NULL, CLI_I64, &o.queue, "N", "prompts inside, waiting ones too; more are answered with 503 (default 4096)"},
         {"connections", NULL, CLI_I64, &o.connections, "N", "open at once (default 512)"},
         {"body-mib", NULL, CLI_I64, &o.body_mib, "N", "longest body of a request, also after gzip (default 16)"},
         {"request-s", NULL, CLI_I64, &o.request_s, "S", "a client must send a request's header within this, and its body within four times it (default 15)"},
         {"drain-s", NULL, CLI_I64, &o.drain_s, "S", "after SIGTERM, finish requests for so long (default 30)"},
-        {"token-file", NULL, CLI_STR, &o.token_file, "FILE", "clients must show this bearer token"},
+        {"token-file", NULL, CLI_STR, &o.token_file, "FILE", "clients must send the bearer token in this file"},
         {"no-token", NULL, CLI_FLAG, &o.no_token, NULL, "listen beyond this host without a token"},
         {"tls-cert", NULL, CLI_STR, &o.cert_file, "FILE", "serve HTTPS with this certificate (PEM)"},
         {"tls-key", NULL, CLI_STR, &o.key_file, "FILE", "and its key (PEM)"},

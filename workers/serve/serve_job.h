@@ -1,8 +1,9 @@
-/* serve_job.h - something the policy's thread is asked to do: continue prompts, pause, go on, load weights
+/* serve_job.h - a job for the policy's thread: continue prompts, pause, resume, load weights
  *
- * Made by a thread that serves HTTP and given to the policy (policy.h); both hold a reference, and the last one frees. What stands
- * above `lock` is fixed once the policy has it. The policy appends tokens under the lock and wakes the other side; that one reads
- * under the lock. Bounded by its ask: samples, and tokens of each. */
+ * Made by a thread that serves HTTP and given to the policy (policy.h); both hold a reference, and the last one to drop
+ * it frees the job. The fields above `lock` do not change once the policy has it. The policy appends tokens under the
+ * lock and wakes the HTTP side, which reads under the lock. Its size is bounded by its ask: samples, and tokens of
+ * each. */
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,21 +21,21 @@ enum job_kind {
     JOB_FORGET,    // empty the prefix cache
 };
 enum pause_mode {
-    PAUSE_ABORT,    // what is under way ends now, with what it has
+    PAUSE_ABORT,    // work under way ends now, with what it has
     PAUSE_WAIT,     // ... is finished first
-    PAUSE_KEEP,     // ... waits, and goes on after resuming
+    PAUSE_KEEP,     // ... waits, and continues after resuming
 };
 enum choice_end {
     CHOICE_OPEN,
     CHOICE_STOP,      // an end token or stop string
     CHOICE_LENGTH,    // no more tokens were allowed
-    CHOICE_ABORT,     // the policy was told to end it
+    CHOICE_ABORT,     // ended by an order or by its client
 };
 struct top_token {
     int32_t id;
     float logp;
 };
-/* One sample as far as it has come. */
+/* One sample, as far as it has been generated. */
 struct choice {
     int32_t *token;           // (n_tok) owned, as the next three; room for cap
     float *logp;              // (n_tok) at the sampling temperature
@@ -45,7 +46,7 @@ struct choice {
     enum choice_end end;
     int64_t n_cached;      // tokens of its prompt that were not run, since an earlier one left them
     int32_t stop_token;    // the end token that ended it; -1: none
-    // what a stream has sent of it; the HTTP side's
+    // how much of it a stream has sent; used by the HTTP side
     int64_t sent_tok;
     size_t sent_text;
     bool began, ended;
@@ -58,20 +59,20 @@ struct serve_job {
     int64_t n_choice;         // prompts x samples, a prompt's samples together
     enum pause_mode pause;    // JOB_PAUSE
     char dir[4096];           // JOB_UPDATE
-    int64_t version;          // JOB_UPDATE: of the new weights; -1: one more than now
-    atomic_bool gone;         // nobody waits for it any more
-    pthread_mutex_t lock;     // guards: all below but the policy's
+    int64_t version;          // JOB_UPDATE: of the new weights; -1: the current one plus 1
+    atomic_bool gone;         // its client has gone
+    pthread_mutex_t lock;     // guards: everything below except the policy's fields
     struct choice *choice;    // (n_choice) owned
-    bool done;                // nothing more will come
+    bool done;                // nothing more will be added
     bool failed;              // ... because of err
     struct error err;
     int64_t done_version;       // of the weights when it was done
-    void (*wake)(void *arg);    // something has come; called by the policy with the lock held. NULL: nobody waits
+    void (*wake)(void *arg);    // called by the policy with the lock held when there is news. NULL: no waiter
     void *wake_arg;
     atomic_int n_ref;
-    // the policy's
+    // used by the policy
     struct serve_job *next;    // in its queue
-    int64_t n_submitted;       // prompts that the generator has had
+    int64_t n_submitted;       // prompts given to the generator so far
     int64_t n_open;            // samples that have not ended
     bool touched;              // has news in this step
 };
@@ -83,4 +84,4 @@ void serve_job_hold(struct serve_job *j);
 void serve_job_drop(struct serve_job *j);    // NULL is fine
 /* Append a token to a choice. *stopped: its text now holds a stop string. Lock held. False: no memory. */
 MUST_USE bool choice_add(struct serve_job *j, struct choice *c, int32_t id, float logp, int64_t version, bool *stopped);
-const char *choice_end_name(enum choice_end end);    // as OpenAI has it; "abort" beside
+const char *choice_end_name(enum choice_end end);    // OpenAI's names, and "abort"

@@ -27,7 +27,7 @@ static size_t tail_len(const struct stop_text *t)
     return longest;
 }
 
-/* Look for the stop string that begins first in what has a byte at or after `from`, and cut the text there. */
+/* Find the stop string that begins first among those with a byte at or after `from`, and cut the text there. */
 static bool stop_find(struct stop_text *t, size_t from)
 {
     size_t first = SIZE_MAX;

@@ -1,4 +1,4 @@
-/* stop_text.h - the text of a sample as its tokens come: never half a character, and cut where a stop string begins
+/* stop_text.h - the text of a sample as a stream: never half a character, and cut where a stop string begins
  *
  * A stop string may begin in one token and end in a later one, so the text that could be the beginning of one is held back:
  * `safe` bytes can be shown, the rest may still be cut. Tokens and log-probs are never cut; only the text is. One thread. */
@@ -15,14 +15,14 @@ struct stop_text {
     int n_stop;
     bool include_stop;    // the text ends after the stop string, not before it
     struct buf text;      // UTF-8
-    size_t safe;          // bytes of text that no later token can take back
+    size_t safe;          // bytes of text that no later token can cut
     int stopped_by;       // index of the stop string found; -1: none
 };
 void stop_text_init(struct stop_text *t, const struct tokenizer *tokenizer, bool skip_special, const char *const *stop, int n_stop,
                     bool include_stop);
 void stop_text_release(struct stop_text *t);
-/* Add a token's text. *stopped: a stop string is complete now; the text has been cut, and nothing may be added any more. False: no
+/* Add a token's text. *stopped: a stop string is complete now; the text has been cut, and nothing more may be added. False: no
  * memory. */
 MUST_USE bool stop_text_push(struct stop_text *t, int32_t id, bool *stopped);
-/* The sample has ended otherwise: what was held back can be shown. False: no memory. */
+/* The sample has ended in another way: the text held back can be shown. False: no memory. */
 MUST_USE bool stop_text_end(struct stop_text *t);

@@ -16,7 +16,7 @@ void tool_calls_release(struct tool_calls *c)
     *c = (struct tool_calls){ .n = 0 };
 }
 
-/* Add the call that begins with an object at text; *used: bytes of the object. False: it is none. */
+/* Add the call that begins with an object at text; *used: bytes of the object. False: it is not a call. */
 static bool call_add(struct tool_calls *out, const char *text, size_t len, size_t *used)
 {
     json_error_t at;
@@ -93,7 +93,7 @@ static bool llama_find(struct tool_calls *out, const char *text, size_t len)
     return at == len;
 }
 
-/* Cut blanks off both ends of the content. */
+/* Trim blanks from both ends of the content. */
 static void content_trim(struct buf *b)
 {
     size_t first = blanks(buf_text(b), b->len);
@@ -111,7 +111,7 @@ bool tool_calls_find(struct tool_calls *out, const char *text, size_t len)
     *out = (struct tool_calls){ .n = 0 };
     if (llama_find(out, text, len))
         return true;
-    tool_calls_release(out);    // what was found before the rest turned out to be text
+    tool_calls_release(out);    // drop the calls found before the rest turned out to be text
     bool ok = hermes_find(out, text, len);
     if (ok && out->n > 0)
         content_trim(&out->content);
@@ -124,7 +124,7 @@ size_t tool_calls_safe(const char *text, size_t len)
 {
     size_t begin = blanks(text, len);
     if (begin == len || text[begin] == '{' || text[begin] == '<')
-        return 0;    // it may all be calls; blanks before a call are not shown either
+        return 0;    // all of it may be calls; blanks before a call are not shown either
     for (size_t i = 0; i < len; i++)
         if (text[i] == '<' && memcmp(text + i, open_tag, MIN(len - i, sizeof open_tag - 1)) == 0)
             return i;

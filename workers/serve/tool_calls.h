@@ -1,8 +1,8 @@
-/* tool_calls.h - the tool calls in what a model wrote
+/* tool_calls.h - find the tool calls in a model's output
  *
  * Two forms. Hermes (Qwen, NousResearch): <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number, with text around
- * them; the last closing tag may be missing. Llama 3: the whole text is one object {"name": ..., "parameters": {...}} or several
- * with ';' between, perhaps after <|python_tag|>. What does not parse stays text. Any thread. */
+ * them; the last closing tag may be missing. Llama 3: the whole text is one object {"name": ..., "parameters": {...}} or
+ * several separated by ';', perhaps after <|python_tag|>. What does not parse stays text. Any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,10 +18,10 @@ struct tool_call {
 struct tool_calls {
     struct tool_call call[TOOL_CALLS_MAX];
     int n;
-    struct buf content;    // the text without the calls, blanks around it cut off; empty when there is none
+    struct buf content;    // the text without the calls, trimmed; empty when there is none
 };
 /* Find the calls in text (UTF-8). With none, content is all of the text. False: no memory; out holds nothing then. */
 MUST_USE bool tool_calls_find(struct tool_calls *out, const char *text, size_t len);
 void tool_calls_release(struct tool_calls *c);
-/* How many bytes of an unfinished text a stream may show: those before what is, or may become, a tool call. */
+/* How many bytes of an unfinished text a stream may show: those before anything that is, or may become, a tool call. */
 size_t tool_calls_safe(const char *text, size_t len);

@@ -1,12 +1,13 @@
 /* web.c - connections, bounds and answers around libmicrohttpd
  *
  * Invariants:
- *  1. A connection is in the list `first` from libmicrohttpd's notice that it began to that it ends; its descriptor is open as long.
- *     http.lock guards list, phases and times, so the watch may shut a descriptor down without hitting another connection's.
+ *  1. A connection is in the list `first` from libmicrohttpd's notice of its start until that of its end; its
+ *     descriptor stays open that long. http.lock guards list, phases and times, so the watch can shut a descriptor down
+ *     without hitting another connection's.
  *  2. An exchange is one request on a connection, made at its header (exchange_begin) and freed when libmicrohttpd says it is over
- *     (exchange_over). Only libmicrohttpd's thread touches it, but for `suspended`, which the job's lock guards.
- *  3. A connection is suspended exactly while exchange.suspended: set with the job's lock held where there is no news, cleared by
- *     job_news, which resumes it. So no news is lost between looking and suspending. */
+ *     (exchange_over). Only libmicrohttpd's thread touches it, except `suspended`, which the job's lock guards.
+ *  3. A connection is suspended exactly while exchange.suspended is set. That happens with the job's lock held when there is no
+ *     news; job_news clears it and resumes. So no news is lost between checking and suspending. */
 #include "workers/serve/web.h"
 #include <errno.h>
 #include <microhttpd.h>
@@ -27,15 +28,15 @@
 #include "workers/serve/reply.h"
 
 #define HEAD_BYTES (32 * 1024)    // request line and headers
-#define SLACK 64                  // connections that are being pushed out, beyond the most
+#define SLACK 64                  // connections being pushed out, in addition to the limit
 #define PUSH_MS 500               // a connection that has waited less is not pushed out
 #define PUSH_BODY_MS 2000         // ... and whose body has been coming for less
-#define LOOK_MS 200               // between two looks at time limits and at clients that went away
+#define LOOK_MS 200               // interval of the checks for time limits and clients that have gone
 #define STREAM_PIECE 16384
 
 enum phase {
-    PHASE_NEW,     // no request has come yet
-    PHASE_IDLE,    // between two
+    PHASE_NEW,     // no request yet
+    PHASE_IDLE,    // between two requests
     PHASE_BODY,
     PHASE_ANSWER,
 };
@@ -45,7 +46,7 @@ struct connection {
     int fd;    // libmicrohttpd's
     enum phase phase;
     int64_t since_ms;         // of the phase
-    struct serve_job *job;    // whose answer it waits for; NULL: none
+    struct serve_job *job;    // the job whose answer it waits for; NULL: none
     bool is_shut;
 };
 struct exchange {
@@ -54,13 +55,13 @@ struct exchange {
     struct MHD_Connection *connection;
     const struct web_route *route;
     struct buf body;
-    size_t n_came;    // bytes of the body, as they came
-    int refused;      // status; the rest of the body is passed over
+    size_t n_came;    // bytes of the body as received
+    int refused;      // status; the rest of the body is skipped
     char why[256];
     struct serve_job *job;    // one reference
     bool stream, suspended;
     bool is_last;      // close the connection after the answer
-    struct buf out;    // what a stream has to send, from out_at on
+    struct buf out;    // what a stream still has to send, from out_at on
     size_t out_at;
     bool stream_over;
 };
@@ -137,7 +138,7 @@ static void connection_notice(void *cls, struct MHD_Connection *connection, void
     *context = NULL;
 }
 
-/* End a connection from outside of libmicrohttpd's thread; it notices at once. Lock held. */
+/* End a connection from outside libmicrohttpd's thread, which notices at once. Lock held. */
 static void connection_shut(struct connection *c)
 {
     if (!c->is_shut && c->fd >= 0)
@@ -175,7 +176,7 @@ static void connection_refuse(struct web *h, int fd)
                      sizeof sentence - 1, sentence);
     if (!h->config.cert_pem && send(fd, answer, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
         shutdown(fd, SHUT_WR);
-        while (recv(fd, dump, sizeof dump, MSG_DONTWAIT) > 0)    // unread bytes would make close take the answer back
+        while (recv(fd, dump, sizeof dump, MSG_DONTWAIT) > 0)    // unread bytes would make close discard the answer
             ;
     }
     close(fd);
@@ -205,8 +206,8 @@ static void connections_accept(struct web *h)
     }
 }
 
-/* ---- the watch: accepts, and ends what takes too long or waits for nobody */
-/* Descriptors to look at: the listener, the wake, and those whose clients may go away while a job runs. */
+/* ---- the watch: accepts connections, and ends those that take too long or whose client has gone */
+/* Descriptors to poll: the listener, the wake, and those whose clients may go away while a job runs. */
 static nfds_t polled_collect(struct web *h, struct pollfd *polled, nfds_t max)
 {
     nfds_t n = 0;
@@ -307,7 +308,7 @@ static const char *header_of(const struct exchange *x, const char *name)
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
-/* A browser says for which site's page it asks; only our own is let in. */
+/* A browser names the site whose page sends the request; only our own is allowed. */
 static bool is_foreign_page(const struct exchange *x)
 {
     const char *origin = header_of(x, "Origin"), *host = header_of(x, "Host");
@@ -320,7 +321,7 @@ static void route_find(struct exchange *x, const char *method, const char *path)
     const struct web_config *c = &x->http->config;
     size_t len = strlen(path);
     bool known = false;
-    len -= len > 1 && path[len - 1] == '/';    // TRL's clients end their paths so
+    len -= len > 1 && path[len - 1] == '/';    // TRL's clients end their paths with a slash
     if (strcmp(method, "HEAD") == 0)
         method = "GET";
     for (size_t i = 0; i < c->n_route && !x->route; i++) {
@@ -350,7 +351,7 @@ static void exchange_begin(struct exchange *x, const char *method, const char *p
         refuse(x, 403, "requests from other sites' pages are not answered");
     route_find(x, method, path);
     if (c->token && !(x->route && x->route->open) && !bearer_matches(c->token, header_of(x, "Authorization"))) {
-        x->refused = 0;    // what exists is not told to strangers
+        x->refused = 0;    // clients without the token do not learn which paths exist
         refuse(x, 401, "this server needs 'Authorization: Bearer TOKEN'");
     }
     if (f.length)
@@ -385,7 +386,7 @@ static void body_add(struct exchange *x, const char *data, size_t len)
     buf_release(&x->body);
 }
 
-/* Inflate a gzip or zlib body in place, to at most the size that a plain one may have. */
+/* Inflate a gzip or zlib body in place, to at most the size allowed for a plain one. */
 static void body_inflate(struct exchange *x)
 {
     struct buf plain = { .max = x->http->config.max_body_bytes + 1 };
@@ -472,7 +473,7 @@ static void job_news(void *arg)
     }
 }
 
-/* More of a stream, or wait for it. */
+/* Send more of a stream, or wait for it. */
 static ssize_t stream_read(void *cls, UNUSED uint64_t pos, char *to, size_t max)
 {
     struct exchange *x = cls;
@@ -511,7 +512,7 @@ static enum MHD_Result stream_begin(struct exchange *x)
     return rv;
 }
 
-/* The whole answer of a job when it is done, else wait. */
+/* Send the whole answer of a job when it is done; otherwise wait. */
 static enum MHD_Result job_answer(struct exchange *x)
 {
     struct web_answer a = { .status = 200 };
@@ -528,7 +529,7 @@ static enum MHD_Result job_answer(struct exchange *x)
     return done ? answer_send(x, &a) : MHD_YES;
 }
 
-/* The whole request is here: answer it, or begin its job. */
+/* The request is complete: answer it, or start its job. */
 static enum MHD_Result exchange_run(struct exchange *x, const char *method, const char *path)
 {
     struct web_answer a = { .status = 200 };
@@ -615,7 +616,7 @@ static void exchange_over(void *cls, UNUSED struct MHD_Connection *connection, v
     pthread_mutex_unlock(&h->lock);
 }
 
-/* ---- life */
+/* ---- starting and stopping */
 struct web *web_new(const struct web_config *config, struct error *err)
 {
     bool ok = false;
@@ -679,7 +680,7 @@ static void watch_wake(struct web *h)
 {
     uint64_t one = 1;
     if (write(h->wake_fd, &one, sizeof one) < 0)
-        log_warn("the server's thread could not be woken: %s", strerror(errno));    // it looks again in LOOK_MS
+        log_warn("the server's thread could not be woken: %s", strerror(errno));    // it checks again after LOOK_MS
 }
 
 void web_close(struct web *h)

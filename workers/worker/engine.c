@@ -1,8 +1,8 @@
 /* engine.c - the engine's thread and its queues
  *
- * The thread takes a task and does it (the table kinds). While items are inside the sampler, it looks into the queue after each
- * of the sampler's rounds. It waits for a task (without a limit: the loop is its only source, and ends it), inside an evaluation
- * for scores, and inside a train step for the other trainers. */
+ * The thread takes a task and does it (the table kinds). While items are inside the sampler, it checks the queue after
+ * each of the sampler's rounds. It waits for a task (without a limit, since only the loop sends tasks and ends the
+ * thread), for scores inside an evaluation, and for the other trainers inside a train step. */
 #include "workers/worker/engine.h"
 #include <inttypes.h>
 #include <math.h>
@@ -26,14 +26,14 @@
 
 /* What the engine does for each kind of task. */
 static const struct {
-    const char *phase;    // shown while it runs; NULL: the one before stays
+    const char *phase;    // shown while it runs; NULL: the previous one stays
     bool (*run)(struct engine *e, struct task *t, struct report *r, struct error *err);
-    void (*failed)(struct engine *e);    // puts right what a failed run leaves; NULL: nothing
-    bool takes;                          // a run that succeeds takes the task: it ends later, or nothing is reported
+    void (*failed)(struct engine *e);    // cleans up after a failed run; NULL: nothing to do
+    bool takes;                          // a successful run takes the task: it ends later, or nothing is reported
 } kinds[N_TASK_KIND] = {
     [TASK_LOAD] = { "loading", loading_run, .failed = loading_undo },
     [TASK_ITEMS] = { NULL, items_run, .failed = items_drop, .takes = true },
-    [TASK_TRAIN] = { "training", training_run, .failed = trainers_leave },    // the others need not wait for this one
+    [TASK_TRAIN] = { "training", training_run, .failed = trainers_leave },    // so that the others do not wait for this one
     [TASK_SHARE] = { "publishing", share_run },
     [TASK_PUBLISH] = { "publishing", publish_run },
     [TASK_SAVE] = { "saving", saving_run, .takes = true },
@@ -103,7 +103,7 @@ int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max)
     engine_look(e, &look);
     if (look.n_row == 0)
         return -1;
-    for (int64_t i = 0; i < look.n_row; i++, next++) {    // once n_row is shown, the prompts change no more
+    for (int64_t i = 0; i < look.n_row; i++, next++) {    // once n_row is visible, the prompts no longer change
         int64_t line = dataset_line(e->prompts.data, e->prompts.usable[i]);
         if (i > 0 && line == next)
             continue;
@@ -115,7 +115,7 @@ int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max)
     return n;
 }
 
-/* ---- what tasks say about themselves ---- */
+/* ---- what tasks report ---- */
 
 void engine_phase(struct engine *e, const char *phase)
 {
@@ -154,7 +154,7 @@ void engine_report(struct engine *e, struct report *r)
 
 void engine_done(struct engine *e, const struct task *t, struct report *r, const struct error *why)
 {
-    if (t->kind != TASK_SAVE && t->kind != TASK_EVAL)    // these may be about an earlier step than the engine's
+    if (t->kind != TASK_SAVE && t->kind != TASK_EVAL)    // those may be about an earlier step than the engine's
         r->step = e->step;
     if (why) {
         report_fail(r, why);
@@ -170,7 +170,7 @@ static bool sampler_busy(const struct engine *e)
     return e->generator && !generator_idle(e->generator);
 }
 
-/* Nothing waits and nothing runs. */
+/* Is nothing waiting and nothing running? */
 static void idle_show(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
@@ -187,7 +187,7 @@ static void idle_show(struct engine *e)
         e->wake(e->wake_ctx);
 }
 
-/* The next task; NULL, at once when the sampler is busy, when none waits or a checkpoint has been written. */
+/* Wait for the next task; NULL: a checkpoint has been written, or the sampler is busy and no task is waiting. */
 static struct task *task_wait(struct engine *e)
 {
     bool busy = sampler_busy(e);
@@ -241,7 +241,7 @@ static void task_run(struct engine *e, struct task *t)
     e->idle_ms = clock_ms();
 }
 
-/* A round of the sampler; when it fails, so have the items inside. */
+/* A round of the sampler; when it fails, so do the items inside. */
 static void sampler_run(struct engine *e)
 {
     struct error err = { 0 };
@@ -268,7 +268,7 @@ static void *engine_main(void *arg)
     }
 }
 
-/* ---- life ---- */
+/* ---- creating and freeing ---- */
 
 struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread, void (*wake)(void *ctx),
                           void *ctx, struct error *err)

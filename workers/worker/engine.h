@@ -1,7 +1,8 @@
-/* engine.h - the device's side of a worker: model, sampler, trainer and checkpoints, driven by one thread of its own
+/* engine.h - the device's side of a worker: model, sampler, trainer and checkpoints, driven by a separate thread
  *
- * The worker's loop (worker_cmd.c) puts tasks in and takes reports out (task.h). Both queues lock inside, and a report wakes
- * the loop through the function given. Nothing else is shared but what the engine says it is doing (engine_look). */
+ * The worker's loop (worker_cmd.c) puts tasks in and takes reports out (task.h). Both queues lock internally, and a
+ * report wakes the loop through the function given. Nothing else is shared, except the engine's account of what it is
+ * doing (engine_look). */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,35 +11,36 @@
 #include "workers/engine/publish/outlet.h"
 #include "workers/worker/task.h"
 
-/* What the engine is doing, for heartbeat and scheduling. */
+/* What the engine is doing, for heartbeats and scheduling. */
 struct engine_look {
     char phase[32], waits_for[64];
     double progress;                    // pieces of work done: tokens, micro-batches, groups
     bool idle;                          // no task waits or runs
-    bool sampling;                      // it runs items: more may be put in
+    bool sampling;                      // it is running items: more may be put in
     int64_t n_item;                     // items inside the sampler
-    int64_t items_max;                  // the most that the controller lets it hold, as of the last items
+    int64_t items_max;                  // most items that the controller lets it hold, from the last items task
     int64_t step, version, n_row;       // of the weights; -1, -1 and 0 before the first load
     int64_t made;                       // the incarnation that made version
-    int64_t round;                      // the round in which it has met the other trainers; 0: none
+    int64_t round;                      // the round in which it met the other trainers; 0: none
     int64_t n_running;                  // samples being decoded
     double tok_per_s;                   // decoded, over the last second or so
-    int64_t shared[OUTLET_SLOT_MAX];    // (n_shared) versions that it keeps for others
+    int64_t shared[OUTLET_SLOT_MAX];    // (n_shared) versions that it keeps available to others
     int n_shared;
-    double publish_ms;    // of the last version that went or came; NAN: none
+    double publish_ms;    // time to send or receive the last version; NAN: none
 };
 struct engine;
-/* config is copied; device, such as "cpu:0", is one of the config's. wake(ctx) is called on the engine's thread when a report
- * waits. */
+/* config is copied; device, such as "cpu:0", is one of the config's. The engine's thread calls wake(ctx) when a report is
+ * waiting. */
 struct engine *engine_new(const struct run_config *config, const char *run_dir, const char *device, int n_thread, void (*wake)(void *ctx),
                           void *ctx, struct error *err);
-void engine_free(struct engine *e);                        // waits for the task that runs
+void engine_free(struct engine *e);                        // waits for the running task
 void engine_put(struct engine *e, struct task *t);         // takes t
-struct report *engine_take(struct engine *e);              // NULL: none waits
+struct report *engine_take(struct engine *e);              // NULL: none is waiting
 void engine_scored(struct engine *e, struct report *r);    // an evaluation's group with its scores; takes r
 void engine_look(struct engine *e, struct engine_look *out);
-/* Where the usable prompts stand in the data's file, in pairs (prompt_lines.h). Returns how many of at most max; 0 when there are more, -1
- * before the first load. */
+/* The lines of the usable prompts in the data's file, as pairs (prompt_lines.h). Returns their number, at most max; 0
+ * when there are more, -1 before the first load. */
 int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max);
-/* Of data in several files, append for each a line: the number of its first line among those of all, a blank, its path. */
+/* For data in several files, append a line per file: the number of its first line among the lines of all files, a blank, its
+ * path. */
 void engine_files(struct engine *e, struct buf *out);

@@ -1,9 +1,8 @@
-/* engine_state.h - what the engine holds, and what its tasks say about themselves
+/* engine_state.h - the state of the engine, and how its tasks report
  *
  * For engine.c and the files that do its tasks: loading.c, items.c, training.c, publishing.c, saving.c, evaluation.c. All of
- * them run on the engine's thread. A function NAME_run does a task of that kind: it returns false with err when the task
- * fails, and notes in r what the report says besides. The loop's thread sees only what stands under "shared" here, through
- * engine.h. */
+ * them run on the engine's thread. A function NAME_run does a task of that kind: it returns false with err when the task fails,
+ * and fills in the rest of the report r. The loop's thread sees only the fields under "shared" here, through engine.h. */
 #pragma once
 #include <pthread.h>
 #include <stdbool.h>
@@ -26,10 +25,10 @@ struct publication;
 struct ranks;
 struct trainer;
 
-/* A checkpoint that is being written while the engine goes on (saving.c). */
+/* A checkpoint that is written while the engine goes on (saving.c). */
 struct saving {
     struct checkpoint_writer *writer;    // owned; NULL before the first load
-    struct task *task;                   // whose checkpoint is being written; NULL: none is
+    struct task *task;                   // the task whose checkpoint is being written; NULL: none
     double stall_s;                      // how long the copy has held the engine up
     int64_t began_ms;
 };
@@ -38,7 +37,7 @@ struct sampler_work {
     double generate_s, idle_s;
     int64_t n_tok;
 };
-/* Where the sampler's rate was measured last. */
+/* Where the sampler's rate was last measured. */
 struct sampler_mark {
     int64_t ms, n_tok;
 };
@@ -53,29 +52,29 @@ struct engine {
     void (*wake)(void *ctx);
     void *wake_ctx;
     pthread_t thread;
-    struct task *quit;    // made at the start, so that ending needs no memory; the queue's once engine_free has begun
+    struct task *quit;    // made at the start, so that ending needs no memory; in the queue once engine_free has begun
 
     /* shared with the loop */
     pthread_mutex_t lock;    // guards: tasks, reports, scored, written, look
-    pthread_cond_t some;     // signals: a task, a scored group, written
+    pthread_cond_t some;     // signals a task, a scored group, or written
     struct task *task_first, **task_last;
     struct report *report_first, **report_last;
     struct report *scored;
-    bool written;    // the checkpoint's writer has finished one; saving_look says how it went
+    bool written;    // the checkpoint writer has finished one; saving_look gets the result
     struct engine_look look;
 
-    /* the engine thread's own */
-    struct device *dev;    // these five stay from the first load on
+    /* used only by the engine's thread */
+    struct device *dev;    // these five are kept from the first load on
     struct prompts prompts;
     struct publication *publication;    // NULL: weights stay here, or travel by file
     struct saving saving;
     size_t free_at_start, memory_peak;      // bytes of the device: free before anything was loaded; most seen in use
-    struct model *model, *ref, *sampler;    // from here on each load makes them; sampler NULL: it samples with model itself
+    struct model *model, *ref, *sampler;    // from here on, made by each load; sampler NULL: it samples with model itself
     struct generator *generator;
     struct trainer *trainer;
     struct memory_plan plan;
-    void *region;                   // (plan.region) of trainer and sampler by turns; NULL: each has its own
-    struct collective *meeting;     // of the trainers; NULL: it is the only one, or they have parted
+    void *region;                   // (plan.region) used in turn by trainer and sampler; NULL: each has its own
+    struct collective *meeting;     // of the trainers; NULL: this is the only one, or they have parted
     struct ranks *ranks;            // the step that they share; NULL likewise
     int64_t step, version, made;    // of the weights; made: the incarnation that made version
     int64_t round;
@@ -87,7 +86,7 @@ struct engine {
 
 /* The engine enters a phase: shown to the operator, and a point where a test can hold it (hold.h). */
 void engine_phase(struct engine *e, const char *phase);
-void engine_waits_for(struct engine *e, const char *what);    // such as "trainer 2"; "": for nothing
+void engine_waits_for(struct engine *e, const char *what);    // such as "trainer 2"; "": nothing
 void engine_progress(struct engine *e, double n);             // n more pieces of work are done
 void engine_report(struct engine *e, struct report *r);       // to the loop; takes r
 /* Report that t has ended: failed when why is not NULL. Takes r, which was made for t (report_new). */

@@ -16,7 +16,7 @@
 #include "workers/worker/items.h"
 #include "workers/worker/saving.h"
 
-#define EVAL_ITEM_BASE ((int64_t)1 << 40)    // evaluations number their items from here: never an item of training
+#define EVAL_ITEM_BASE ((int64_t)1 << 40)    // evaluations number their items from here, out of the range of training items
 #define EVAL_WAIT_MS 600000                  // for the scores of an evaluation
 
 /* One set of an evaluation. */
@@ -65,7 +65,7 @@ static void group_tally(struct evaluation *x, const struct report *r)
     x->n_out--;
 }
 
-/* Take what has come back scored. wait: until something has. */
+/* Take the groups that have come back scored. wait: wait until one has. */
 static bool scores_collect(struct engine *e, struct evaluation *x, bool wait, struct error *err)
 {
     struct timespec end = clock_after(EVAL_WAIT_MS);
@@ -90,7 +90,7 @@ static bool scores_collect(struct engine *e, struct evaluation *x, bool wait, st
 
 /* ---- sampling ---- */
 
-/* Are the set's data the ones the run was begun with? */
+/* Are the set's data those the run began with? */
 static bool identity_check(const struct engine *e, const struct evaluation *x, struct error *err)
 {
     char changed[256] = "", name[96];
@@ -147,7 +147,7 @@ static bool prompts_submit(struct engine *e, struct evaluation *x, struct error 
     return true;
 }
 
-/* Send the groups that are finished away to be scored. */
+/* Send the finished groups to be scored. */
 static bool groups_send(struct engine *e, struct evaluation *x, struct error *err)
 {
     struct group *g;

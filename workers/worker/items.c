@@ -11,7 +11,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
 
-/* ---- what evaluations share ---- */
+/* ---- shared with evaluations ---- */
 
 static bool full_length(const struct run_config *c)
 {
@@ -175,7 +175,7 @@ bool items_step(struct engine *e, struct error *err)
     items_look(e);
     while ((g = generator_poll(e->generator))) {
         e->work.n_tok += g->n_tok;
-        // asked to be full-length: counted as cut off they would have no reward, and training nothing to do
+        // full length was asked for: counted as cut off, they would have no reward and training nothing to do
         for (int32_t i = 0; full_length(&e->config) && i < g->n_sample; i++)
             g->sample[i].finish = FINISH_STOP;
         struct report *r = group_report(e, g, e->prompts.data, e->prompts.usable[g->prompt_row], err);

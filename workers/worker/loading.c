@@ -21,11 +21,12 @@
 #include "workers/worker/saving.h"
 
 #define ZERO_MAX 2
-#define RANKS_WAIT_MS 1800000    // for another trainer: while it loads, or samples what it has begun
+#define RANKS_WAIT_MS 1800000    // for another trainer, which may still load or finish its samples
 
-/* ---- before anything is on the device ---- */
+/* ---- checks before anything is on the device ---- */
 
-/* Is the checkpoint whole, of the step wanted, and this run's? One of another run may only begin a new run (checkpoint_path). */
+/* Is the checkpoint complete, of the wanted step, and of this run? Another run's checkpoint may only begin a new run
+ * (checkpoint_path). */
 static bool checkpoint_check(const struct engine *e, const struct task *t, const char *path, struct report *r, struct error *err)
 {
     int64_t found = 0;
@@ -33,7 +34,7 @@ static bool checkpoint_check(const struct engine *e, const struct task *t, const
     bool ok = checkpoint_verify(path, &found, err) && checkpoint_owner(path, owner, err)
               && (!t->path[0] || found == t->step
                   || error_set(err, ERR_DATA, "checkpoint '%s' is of step %" PRId64 ", not %" PRId64, path, found, t->step));
-    r->broken = !ok && err->code == ERR_DATA;    // not for want of memory, nor by a disk or a limit that fails
+    r->broken = !ok && err->code == ERR_DATA;    // not for lack of memory, or because of a disk or a limit
     if (ok && t->path[0] && owner[0] && e->run_id[0] && strcmp(owner, e->run_id) != 0)
         ok = error_set(err, ERR_EXISTS,
                        "checkpoint '%s' belongs to another run (%s; this one is %s): two runs have been given one save_dir", path, owner,
@@ -41,7 +42,8 @@ static bool checkpoint_check(const struct engine *e, const struct task *t, const
     return ok;
 }
 
-/* Are data, model, tokenizer and template the ones the run was begun with? Another node has its copies from there: nothing to check. */
+/* Are data, model, tokenizer and template those the run began with? Another node gets copies of them, so there is nothing to
+ * check. */
 static bool identity_check(const struct engine *e, struct error *err)
 {
     char changed[256] = "";
@@ -73,7 +75,7 @@ static void row_ticked(void *ctx)
 
 /* ---- weights ---- */
 
-/* The model: loaded where it is trained; elsewhere empty, since a worker that only samples is given its weights and need not
+/* The model: loaded where it is trained; elsewhere empty, since a worker that only samples receives its weights and need not
  * have the files. */
 static struct model *model_open(struct engine *e, enum dtype dtype, struct error *err)
 {
@@ -106,7 +108,7 @@ static bool models_load(struct engine *e, struct error *err)
     return true;
 }
 
-/* How the device's memory would be shared out between the trainer and the sampler (memory_plan.h). */
+/* Plan how trainer and sampler share the device's memory (memory_plan.h). */
 static bool memory_plan(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
     size_t bytes;
@@ -122,7 +124,7 @@ static bool memory_plan(struct engine *e, struct trainer_settings *settings, str
     return memory_plan_make(&e->plan, e->model, weights, e->trains ? settings : NULL, !e->sampler, g, err);
 }
 
-/* What the trainers keep of their own shards only: as it is set, or the least that has room on all of them. */
+/* The ZeRO stage, that is, what each trainer keeps only its shard of: as set, or the lowest that fits on all of them. */
 static bool zero_agree(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
     bool reach;
@@ -149,7 +151,7 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     return settings->zero_stage == 0 || model_share(e->model, err) != NULL;
 }
 
-/* Share the device's memory out. */
+/* Divide up the device's memory. */
 static bool memory_share(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
     char text[512];
@@ -219,7 +221,7 @@ static void trainer_waits(void *ctx, int rank)
     engine_waits_for(ctx, what);
 }
 
-/* Meet the other trainers, when there are some. The controller names the meeting (ranks_name). */
+/* Meet the other trainers, if there are any. The controller names the meeting (ranks_name). */
 static bool trainers_meet(struct engine *e, const struct task *t, struct error *err)
 {
     char dir[4200], name[64];
@@ -266,7 +268,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         return false;
     struct trainer_settings settings = trainer_settings_make(e);
     struct generator_config g = generator_config_make(e, t->step);
-    /* before the publication and the trainer know where the weights lie, which may move to where all trainers reach them */
+    /* before the publication and the trainer take the weights' address: they may move to memory that all trainers can reach */
     if (!trainers_meet(e, t, err) || !zero_agree(e, &settings, &g, err))
         return false;
     if (!publishing_prepare(e, err) || !memory_share(e, &settings, &g, err))
@@ -278,7 +280,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
     if (!saving_prepare(e, err) || !profile_start(e, err))
         return false;
     e->step = t->step;
-    e->version = e->trains ? t->step : -1;    // a worker that only samples has no version until it is given one
+    e->version = e->trains ? t->step : -1;    // a worker that only samples has no version until it receives one
     e->made = t->made;
     e->idle_ms = clock_ms();
     return !e->meeting || (e->ranks = ranks_new(e->trainer, e->meeting, err)) != NULL;
@@ -288,7 +290,7 @@ bool loading_run(struct engine *e, struct task *t, struct report *r, struct erro
 {
     bool ok = load(e, t, r, err);
     if (!ok)
-        trainers_leave(e);    // they need not wait for us
+        trainers_leave(e);    // so that they do not wait for this one
     return ok;
 }
 

@@ -2,10 +2,10 @@
 #pragma once
 #include "workers/worker/engine_state.h"
 
-/* Load t's checkpoint, or the first weights when it names none. After a failure the caller unloads; r->broken: the
- * checkpoint is to blame. */
+/* Load t's checkpoint, or the first weights when it names none. After a failure the caller unloads; r->broken: the checkpoint
+ * is broken. */
 MUST_USE bool loading_run(struct engine *e, struct task *t, struct report *r, struct error *err);
-/* Free what a load has made on the device; the prompts stay. */
+/* Free what a load has put on the device; the prompts stay. */
 void loading_undo(struct engine *e);
-/* Leave the other trainers, who then wait for this one no longer; they meet again with the next load. */
+/* Leave the other trainers, so that they no longer wait for this one; they meet again with the next load. */
 void trainers_leave(struct engine *e);

@@ -2,6 +2,6 @@
 #pragma once
 #include "workers/worker/engine_state.h"
 
-MUST_USE bool profile_start(struct engine *e, struct error *err);    // nothing when it runs, or was not asked for
+MUST_USE bool profile_start(struct engine *e, struct error *err);    // does nothing when it runs already or was not asked for
 /* Write logs/profile-DEVICE.json of the run, if there is a timeline. A failure is logged. */
 void profile_write(struct engine *e);

@@ -12,7 +12,7 @@ bool publishing_prepare(struct engine *e, struct error *err)
     enum weights_way way;
     publication_forget(e->publication);
     if (e->publication || !run_config_travels(c) || c->node_only || (e->rank != 0 && !e->produces) || !weights_way_parse(c->weights, &way)
-        || way == WAY_FILES)    // it stays auto where nothing has to be chosen
+        || way == WAY_FILES)    // it stays auto where there is nothing to choose
         return true;
     snprintf(name, sizeof name, "worker %s", e->device_name);
     struct publication_config p = { .model = e->model,
@@ -54,7 +54,7 @@ bool publish_run(struct engine *e, struct task *t, struct report *r, struct erro
     if (e->trains && !e->sampler)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
     int64_t before = e->version;
-    e->version = -1;    // while they change, the weights are of no version
+    e->version = -1;    // while they change, the weights have no version
     bool ok = weights_fetch(e, t, err);
     if (ok && e->config.free_running)
         generator_version_update(e->generator, t->version);
@@ -68,7 +68,7 @@ bool publish_run(struct engine *e, struct task *t, struct report *r, struct erro
     if (err->code == ERR_NOT_FOUND)    // nothing has been written
         e->version = before;
     else
-        generator_clear(e->generator);    // free-running: what it was in the middle of cannot go on
+        generator_clear(e->generator);    // free-running: the items in progress cannot continue
     r->again = err->code == ERR_NOT_FOUND
                || (e->publication && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT || err->code == ERR_DATA));
     return false;

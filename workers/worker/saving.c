@@ -26,7 +26,7 @@ bool saving_prepare(struct engine *e, struct error *err)
 bool saving_run(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
     int64_t before = clock_ns();
-    r->round = e->round;    // a snapshot takes what the other trainers keep, too
+    r->round = e->round;    // a snapshot also takes what the other trainers keep
     struct checkpoint_info info = { .step = t->step, .tokenizer_dir = e->config.model, .run = e->run_id };
     if (!checkpoint_start(e->saving.writer, e->trainer, t->path, &info, err))
         return false;

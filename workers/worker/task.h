@@ -1,7 +1,7 @@
 /* task.h - what passes between the worker's loop and its engine: tasks go in, reports come out
  *
- * Plain data without a lock. A rollout group belongs to the engine until its report, then to the loop; the groups of a train
- * task go the other way. */
+ * Plain data without a lock. A rollout group belongs to the engine until it is reported, then to the loop; the groups
+ * of a train task go the other way. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,7 +22,7 @@ struct task {
     int64_t made;                // load, share, publish: the incarnation that made the version
     int64_t round;               // load: the round in which the trainers meet; train: set by the engine. 0: one trainer
     char path[4096];             // load: checkpoint or ""; save: directory of checkpoints; share, publish: file
-    struct run_config config;    // as it holds for this task
+    struct run_config config;    // the settings that apply to this task
     struct task_item *item;      // (n_item) of items
     int64_t n_item;
     struct group **group;    // (n_group) of train, in batch order
@@ -54,9 +54,9 @@ struct report {
     int64_t version;    // publish: which one
     bool ok;
     enum error_code code;    // why it failed; ERR_NONE when ok
-    bool left;               // not ok because another trainer has gone
+    bool left;               // not ok because another trainer is gone
     bool broken;             // load, not ok: the checkpoint is broken
-    bool again;              // publish, not ok: the weights did not come; trying again may help
+    bool again;              // publish, not ok: the weights did not arrive; trying again may help
     char error[512];
     double metric[METRIC_N];    // NAN: unknown
     int n_eval;
@@ -66,8 +66,8 @@ struct report {
         double mean;
     } evals[EVAL_SET_MAX];
 };
-/* A report that t has ended well, with t's numbers and no metric. Returns it for report_free. Without memory for it the process
- * aborts, since the run would wait for ever for a task that is not reported. */
+/* A report that t has succeeded, with t's numbers and no metric. Returns it for report_free. Aborts when out of memory,
+ * since the run would wait forever for a task that is not reported. */
 struct report *report_new(const struct task *t);
-void report_fail(struct report *r, const struct error *why);    // not well, but with why
+void report_fail(struct report *r, const struct error *why);    // turn it into a failure, because of why
 void report_free(struct report *r);                             // NULL is fine

@@ -12,7 +12,7 @@
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
 
-/* The control experiment: scores change hands between all samples of the batch, in an order fixed by seed and step. */
+/* The control experiment: shuffle the scores among all samples of the batch, in an order fixed by seed and step. */
 static void scores_shuffle(struct group *const *group, int64_t n_group, uint64_t seed)
 {
     int64_t n = 0;
@@ -49,7 +49,7 @@ static void memory_note(struct engine *e)
              (double)used / (double)e->plan.total);
 }
 
-/* Can this step be made now? */
+/* Can this step be taken now? */
 static bool step_check(const struct engine *e, const struct task *t, struct error *err)
 {
     if (t->step != e->step)
@@ -61,7 +61,7 @@ static bool step_check(const struct engine *e, const struct task *t, struct erro
     return true;
 }
 
-/* The step has been made: its version, here and where the sampler works with the trainer's own weights. */
+/* After the step: set its version here, and in the sampler when that uses the trainer's own weights. */
 static bool step_taken(struct engine *e, const struct task *t, struct error *err)
 {
     e->step = trainer_version(e->trainer);
@@ -79,7 +79,7 @@ static void worker_metrics_make(const struct engine *e, const struct task *t, do
     metric[M_ROLLOUT_TOK_PER_S] = e->work.generate_s > 0 ? (double)e->work.n_tok / e->work.generate_s : NAN;
     metric[M_IDLE_S] = e->work.idle_s;
     metric[M_LONG_PROMPTS] = (double)(e->prompts.maker.n_dropped + e->prompts.maker.n_cut);
-    metric[M_PUBLISH_S] = publication_ms(e->publication) / 1000;    // of the version before
+    metric[M_PUBLISH_S] = publication_ms(e->publication) / 1000;    // of the previous version
 }
 
 bool training_run(struct engine *e, struct task *t, struct report *r, struct error *err)

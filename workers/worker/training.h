@@ -2,5 +2,5 @@
 #pragma once
 #include "workers/worker/engine_state.h"
 
-/* Make the step that t names from its groups; r->metric says how it went. */
+/* Take the step that t names, with its groups; r->metric gets its metrics. */
 MUST_USE bool training_run(struct engine *e, struct task *t, struct report *r, struct error *err);

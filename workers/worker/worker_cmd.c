@@ -1,8 +1,9 @@
 /* worker_cmd.c - the worker's process: its loop between controller, scorer and engine
  *
- * The controller decides, the worker asks. A request for work is out whenever the engine is idle and nothing of the worker's is on
- * its way (then anything may come), or while it samples and has room (then only more items). What matters and goes out (groups,
- * reports of tasks) is repeated until it has been answered; the controller knows it by item or task, so twice does no harm. */
+ * The controller decides, the worker asks. The worker requests work whenever the engine is idle and nothing of its own
+ * is on the way (the answer may then be any task), or while it samples and has room (then only more items). Groups and
+ * reports of tasks are resent until they are answered; the controller recognises them by item or task, so duplicates do
+ * no harm. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +63,7 @@ static void worker_loop(struct worker_process *w)
     struct net_event ev;
     while (!process_is_over(&w->process)) {
         int n = 0;
-        int64_t due = MIN(parcels_due(w), tasks_due(w));    // the engine's thread wakes the loop when anything of it changes
+        int64_t due = MIN(parcels_due(w), tasks_due(w));    // the engine's thread wakes the loop on any change
         while (n++ < 64 && process_wait(&w->process, &ev, n == 1 ? process_pause_ms(&w->process, due) : 0)) {
             if (ev.kind == NET_ANSWER && ev.tag == TAG_WORK)
                 tasks_answered(w, &ev);
@@ -113,7 +114,7 @@ out:
     if (w->engine) {
         struct engine_look look;
         engine_look(w->engine, &look);
-        if (!look.idle)    // in the middle of a computation that is not needed any more
+        if (!look.idle)    // in the middle of a computation that is no longer needed
             _exit(ok ? 0 : 1);
     }
     engine_free(w->engine);

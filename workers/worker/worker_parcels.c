@@ -1,6 +1,6 @@
-/* worker_parcels.c - what has to arrive: groups at the scorer and then at the controller, reports at the controller
+/* worker_parcels.c - reliable delivery: groups to the scorer and then to the controller, reports to the controller
  *
- * A parcel is asked again until it has been answered. A group is the same parcel on both of its ways. */
+ * A parcel is resent until it has been answered. A group is the same parcel on both ways. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,11 +13,11 @@
 #include "workers/engine/reward/reward.h"
 #include "workers/worker/worker_parts.h"
 
-#define FILES_BYTES_MAX ((size_t)1 << 20)    // of the list of the data's files; a longer one is not told
+#define FILES_BYTES_MAX ((size_t)1 << 20)    // of the list of the data's files; a longer one is not sent
 #define SCORE_LIMIT_MS 120000
-#define SCORE_TRIES 6    // then the samples are left out
+#define SCORE_TRIES 6    // after that the samples are left out
 #define GROUP_LIMIT_MS 20000
-#define OPEN_MAX 48    // groups at once, to scorer and controller each
+#define OPEN_MAX 48    // groups at once, to scorer and to controller
 
 static struct parcel *parcel_add(struct worker_process *w, enum parcel_kind kind)
 {
@@ -96,7 +96,7 @@ void parcels_send(struct worker_process *w)
 
 /* ---- scores ---- */
 
-/* What a scorer says has become of a sample. */
+/* The result of a sample according to the scorer. */
 static enum score_state score_read(const struct mval *o)
 {
     int64_t score = mval_i64(mval_get(o, "score"), SCORE_ERROR);
@@ -144,7 +144,7 @@ static void scores_take(struct parcel *p, const struct mval *results)
     g->score_s = (double)(clock_ms() - p->began_ms) / 1000;
 }
 
-/* A group that has its scores goes on: to the controller, or back into the evaluation. */
+/* Pass a scored group on: to the controller, or back to the evaluation. */
 static void group_scored(struct worker_process *w, struct parcel *p)
 {
     struct error err;
@@ -218,7 +218,7 @@ void parcel_answered(struct worker_process *w, struct net_event *ev)
 
 /* ---- reports of the engine ---- */
 
-/* Which line of the data's files each usable prompt stands on. */
+/* The line of each usable prompt in the data's files. */
 static void lines_write(struct worker_process *w, struct msg_out *m)
 {
     int64_t(*pair)[2] = calloc(PROMPT_LINES_MAX, sizeof *pair), n = pair ? engine_lines(w->engine, pair, PROMPT_LINES_MAX) : -1;
@@ -307,7 +307,7 @@ int64_t parcels_due(const struct worker_process *w)
 {
     int64_t due = INT64_MAX;
     for (const struct parcel *p = w->parcels; p; p = p->next)
-        if (!p->open && p->again_ms > w->turned_ms)    // one that was due and has not been sent waits for an answer to another
+        if (!p->open && p->again_ms > w->turned_ms)    // one that was due and not sent is waiting for another one's answer
             due = MIN(due, p->again_ms);
     return due;
 }

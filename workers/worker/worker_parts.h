@@ -1,4 +1,4 @@
-/* worker_parts.h - the inside of the worker's loop; only for worker_*.c. worker_cmd.c says how it works. */
+/* worker_parts.h - internals of the worker's loop; only for worker_*.c. worker_cmd.c says how it works. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -6,14 +6,14 @@
 #include "workers/process/process.h"
 #include "workers/worker/engine.h"
 
-#define REPEAT_MS 200    // until something that could not be sent is tried again
+#define REPEAT_MS 200    // before another try to send something
 
 enum parcel_kind {
     PARCEL_SCORE,
     PARCEL_GROUP,
     PARCEL_DONE,
 };
-struct parcel {    // something that has to arrive
+struct parcel {    // something that must arrive
     struct parcel *next;
     enum parcel_kind kind;
     uint64_t tag;
@@ -32,11 +32,11 @@ struct worker_process {
     int64_t incarnation;
     struct run_part part;
     bool work_open;
-    int64_t work_ms, rest_ms;    // when it asked last; told that the run is over, it does not ask before
-    int64_t turned_ms;           // when the last turn began: what was due then has been done
+    int64_t work_ms, rest_ms;    // when it last asked; after the run is over, it does not ask before
+    int64_t turned_ms;           // when the last turn began: whatever was due then has been done
     struct task *fetching;       // a train task whose groups are being fetched
     bool fetch_open;
-    int64_t *fetch_item;    // (fetching->n_group) those that are missing from n_fetched on
+    int64_t *fetch_item;    // (fetching->n_group) the groups still missing, from n_fetched on
     int64_t n_fetched, fetch_ms;
     struct parcel *parcels;
     int n_score_open, n_group_open;
@@ -48,7 +48,7 @@ enum {
     TAG_FIRST = 16,
 };
 
-/* ---- worker_parcels.c: what has to arrive: groups at the scorer and at the controller, reports of tasks ---- */
+/* ---- worker_parcels.c: reliable delivery of groups to the scorer and the controller, and of reports of tasks ---- */
 void parcels_send(struct worker_process *w);    // those that are due
 void parcel_answered(struct worker_process *w, struct net_event *ev);
 int64_t parcels_due(const struct worker_process *w);    // when parcels_send must be called next; INT64_MAX: after an answer

@@ -9,11 +9,11 @@
 #include "protocol/run/group_msg.h"
 #include "workers/worker/worker_parts.h"
 
-#define WORK_LIMIT_MS 15000    // the controller holds a request for work 2 s
-#define BUSY_ASK_MS 1000       // while it samples: also a sign of life
+#define WORK_LIMIT_MS 15000    // the controller holds a request for work for 2 s
+#define BUSY_ASK_MS 1000       // while it samples; also serves as a sign of life
 #define FULL_ASK_MS 10         // while it samples, and has room for a quarter more
-#define FREE_ASK_MS 50         // the same, free-running: new weights are taken in the middle of it
-#define REST_MS 1000           // at the end of a run; a controller that was killed then ends it once more, and needs the worker
+#define FREE_ASK_MS 50         // the same, free-running: new weights may arrive in between
+#define REST_MS 1000           // at the end of a run: a controller killed then ends the run once more, and needs the worker for that
 
 static void work_ask(struct worker_process *w, const struct engine_look *look, bool busy)
 {
@@ -86,7 +86,7 @@ static bool task_items_read(struct worker_process *w, struct task *t, const stru
     return true;
 }
 
-/* The task that in describes; what of it can be read even when it fails. */
+/* The task that in describes; on failure it holds what could be read. */
 static bool task_read(struct worker_process *w, struct task *t, const struct msg_in *in, struct error *err)
 {
     t->incarnation = w->incarnation;
@@ -178,7 +178,7 @@ void groups_answered(struct worker_process *w, const struct net_event *ev)
     if (ev->failed || !t)
         return;
     if (!msg_read_answer(&in, MSG_FETCH, ev->data, ev->len, &err)) {
-        log_info("the train batch is not to be had: %s", err.text);    // the run has moved on: ask for work again
+        log_info("the train batch is not to be had: %s", err.text);    // the run has moved on, so ask for work again
         task_free(t);
         w->fetching = NULL;
         return;
@@ -202,7 +202,7 @@ void groups_answered(struct worker_process *w, const struct net_event *ev)
 
 /* ---- when ---- */
 
-/* While the engine has work: how long after the last request the next is due. -1: nothing more is wanted. */
+/* While the engine has work: time from the last request until the next is due. -1: no more work is wanted. */
 static int64_t ask_pause_ms(const struct worker_process *w, const struct engine_look *look)
 {
     if (look->sampling && look->n_item * 4 <= look->items_max * 3)
@@ -212,7 +212,7 @@ static int64_t ask_pause_ms(const struct worker_process *w, const struct engine_
     return -1;
 }
 
-/* Nothing is on its way but reports of checkpoints, which are written in the background and keep nobody from work. */
+/* Is nothing on the way except reports of checkpoints? Those are written in the background and do not delay work. */
 static bool only_saves(const struct worker_process *w)
 {
     bool only = true;
@@ -248,5 +248,5 @@ int64_t tasks_due(const struct worker_process *w)
     int64_t pause_ms = ask_pause_ms(w, &look);
     if (pause_ms >= 0)
         return w->work_ms + pause_ms + 1;
-    return look.idle ? w->turned_ms + REPEAT_MS : INT64_MAX;    // idle: it could not be asked for
+    return look.idle ? w->turned_ms + REPEAT_MS : INT64_MAX;    // idle: the request could not be sent
 }
