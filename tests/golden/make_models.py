@@ -21,7 +21,9 @@ import shutil
 import sys
 import torch
 from safetensors.torch import save_file
-from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+                          SmolLM3Config, SmolLM3ForCausalLM, Qwen2Config,
+                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -45,6 +47,14 @@ MODELS = {
     # Qwen2.5's recipe for long texts; the longest sequence is longer than what the model was made for
     "qwen2-yarn": (Qwen2ForCausalLM, Qwen2Config(num_attention_heads=2, num_key_value_heads=1, rope_theta=1e4, tie_word_embeddings=False,
                    rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32), **COMMON)),
+    "mistral-linear": (MistralForCausalLM, MistralConfig(num_attention_heads=3, num_key_value_heads=1, head_dim=16, sliding_window=None,
+                       rope_theta=1e4, rope_scaling=dict(rope_type="linear", factor=2.0), **COMMON)),
+    "granite": (GraniteForCausalLM, GraniteConfig(num_attention_heads=2, num_key_value_heads=1, embedding_multiplier=12.0,
+                residual_multiplier=0.22, logits_scaling=8.0, attention_multiplier=0.1, tie_word_embeddings=True,
+                bos_token_id=None, eos_token_id=None, pad_token_id=None, **COMMON)),
+    # the first layer does not rotate
+    "smollm3": (SmolLM3ForCausalLM, SmolLM3Config(num_attention_heads=2, num_key_value_heads=1, no_rope_layers=[0, 1],
+                bos_token_id=None, eos_token_id=None, pad_token_id=None, **COMMON)),
 }
 ROPES = {
     "default": dict(rope_type="default"),

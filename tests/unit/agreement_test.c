@@ -39,6 +39,7 @@ static const struct model_config shapes[] = {
      .tied = true,
      .qkv_bias = true,
      .initializer_range = 0.3},
+    // the traits of several families at once; the first layer does not rotate
     {.family = FAMILY_QWEN3,
      .n_layer = 2,
      .d_model = 96,
@@ -52,6 +53,9 @@ static const struct model_config shapes[] = {
      .rope = {.theta = 1e6, .type = ROPE_YARN, .factor = 4, .original_max_pos = 64, .beta_fast = 32, .beta_slow = 1,
               .attention_factor = 1.14},
      .qk_norm = true,
+     .has_multipliers = true,
+     .multiplier = {.embedding = 12, .residual = 0.22, .attention = 0.1, .logits = 8},
+     .no_rope = {1},
      .initializer_range = 0.3},
 };
 // clang-format on

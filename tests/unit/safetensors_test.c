@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <cmocka.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -118,29 +119,104 @@ static void sixteen_bit_floats_convert_exactly(UNUSED void **state)
     }
 }
 
+static bool same_config(const struct model_config *x, const struct model_config *y)
+{
+    const struct rope *p = &x->rope, *q = &y->rope;
+    bool rope = p->type == q->type && p->theta == q->theta && p->factor == q->factor && p->original_max_pos == q->original_max_pos
+                && p->low_freq_factor == q->low_freq_factor && p->high_freq_factor == q->high_freq_factor && p->beta_fast == q->beta_fast
+                && p->beta_slow == q->beta_slow;
+    return rope && x->family == y->family && x->n_layer == y->n_layer && x->d_model == y->d_model && x->n_head == y->n_head
+           && x->n_kv_head == y->n_kv_head && x->d_head == y->d_head && x->d_ff == y->d_ff && x->vocab == y->vocab
+           && x->max_pos == y->max_pos && x->rms_eps == y->rms_eps && x->tied == y->tied && x->qkv_bias == y->qkv_bias
+           && x->qk_norm == y->qk_norm && x->window == y->window && memcmp(x->no_rope, y->no_rope, sizeof x->no_rope) == 0
+           && x->has_multipliers == y->has_multipliers && memcmp(&x->multiplier, &y->multiplier, sizeof x->multiplier) == 0
+           && x->bos == y->bos && x->n_eos == y->n_eos && x->eos[0] == y->eos[0];
+}
+
+/* Every family, in both types: the weights' bytes, and all that config.json says. */
 static void a_saved_model_loads_and_is_the_same(UNUSED void **state)
 {
-    for (int type = 0; type < 2; type++) {
+    static const char *const names[] = {
+        "qwen2-tied", "qwen3-untied", "llama-scaled", "qwen2-yarn", "mistral-linear", "granite", "smollm3"
+    };
+    for (size_t k = 0; k < 2 * ARRAY_SIZE(names); k++) {
         struct error err = { 0 };
+        enum dtype type = k % 2 ? DT_BF16 : DT_F32;
         char dir[512], from[600];
         uint64_t a, b;
         struct device *dev = device_new("ref", 1, &err);
-        snprintf(from, sizeof from, "%s/golden/models/llama-scaled", TEST_DATA_DIR);
-        snprintf(dir, sizeof dir, "%s/saved-%d", root, type);
-        struct model *m = model_load(from, dev, type ? DT_BF16 : DT_F32, &err);
+        snprintf(from, sizeof from, "%s/golden/models/%s", TEST_DATA_DIR, names[k / 2]);
+        snprintf(dir, sizeof dir, "%s/saved-%zu", root, k);
+        struct model *m = model_load(from, dev, type, &err);
         if (!m || !dir_make(dir, 0755, &err) || !model_save(m, dir, &err))
             fail_msg("%s", err.text);
-        struct model *n = model_load(dir, dev, type ? DT_BF16 : DT_F32, &err);
+        struct model *n = model_load(dir, dev, type, &err);
         if (!n)
             fail_msg("%s", err.text);
         assert_true(model_weights_hash(m, &a, &err) && model_weights_hash(n, &b, &err) && a == b);
-        const struct model_config *x = model_config(m), *y = model_config(n);
-        assert_true(x->rope.factor == y->rope.factor && x->rope.theta == y->rope.theta && x->rms_eps == y->rms_eps
-                    && y->rope.type == ROPE_LLAMA3 && !y->tied && x->eos[0] == y->eos[0]);
+        if (!same_config(model_config(m), model_config(n)))
+            fail_msg("%s: its config.json says something else after saving", names[k / 2]);
         model_free(m);
         model_free(n);
         device_free(dev);
     }
+}
+
+/* The traits that only some families have, read as transformers reads them. */
+static void traits_follow_the_family(UNUSED void **state)
+{
+#define SIZES                                                                                                                              \
+    "\"num_hidden_layers\":8,\"hidden_size\":256,\"num_attention_heads\":16,\"intermediate_size\":128,\"vocab_size\":100,"                 \
+    "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":4096"
+    struct error err = { 0 };
+    struct model_config c;
+    assert_true(config_parse(&c, "{\"model_type\":\"smollm3\"," SIZES "}", "config.json", &err));
+    assert_true(c.tied && c.n_kv_head == 4 && c.rope.theta == 2e6 && c.no_rope[0] == 0x88);    // every fourth does not rotate
+    assert_true(config_parse(&c, "{\"model_type\":\"smollm3\",\"no_rope_layer_interval\":3," SIZES "}", "config.json", &err));
+    assert_true(c.no_rope[0] == 0x24);
+    assert_true(config_parse(&c, "{\"model_type\":\"smollm3\",\"no_rope_layers\":[0,1,1,1,1,1,1,0]," SIZES "}", "config.json", &err));
+    assert_true(c.no_rope[0] == 0x81);
+    assert_true(config_parse(&c, "{\"model_type\":\"mistral\",\"num_key_value_heads\":null," SIZES "}", "config.json", &err));
+    assert_true(!c.tied && c.n_kv_head == 16 && c.window == 4096 && !c.has_multipliers && config_rotates(&c, 3));
+    assert_true(config_parse(&c, "{\"model_type\":\"mistral\",\"sliding_window\":null," SIZES "}", "config.json", &err));
+    assert_true(c.n_kv_head == 8 && c.window == 0);
+    assert_true(config_parse(&c, "{\"model_type\":\"granite\",\"logits_scaling\":8," SIZES "}", "config.json", &err));
+    assert_true(c.has_multipliers && c.multiplier.logits == 8 && c.multiplier.attention == 1);
+    assert_true(config_parse(&c, "{\"model_type\":\"llama\",\"logits_scaling\":8,\"no_rope_layers\":7," SIZES "}", "config.json", &err));
+    assert_true(!c.has_multipliers && c.no_rope[0] == 0);    // keys that its class does not read
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        { "{\"model_type\":\"mistral\",\"sliding_window\":4095," SIZES "}", "'sliding_window' is 4095, less than 'max_position" },
+        { "{\"model_type\":\"mistral\",\"layer_types\":[\"sliding_attention\"]," SIZES "}", "'layer_types' has an entry 0" },
+        { "{\"model_type\":\"granite\",\"residual_multiplier\":0," SIZES "}", "'residual_multiplier' is 0" },
+        { "{\"model_type\":\"granite\",\"attention_bias\":true," SIZES "}", "'attention_bias' is true" },
+        { "{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,1]," SIZES "}", "'no_rope_layers' is not a list of 8 numbers" },
+        { "{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,1,1,2,1,1,1,1]," SIZES "}", "'no_rope_layers' has an entry 3" },
+        { "{\"model_type\":\"gemma2\"," SIZES "}", "'gemma2'; known are qwen2, qwen3, llama, mistral, granite and smollm3" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        if (config_parse(&c, cases[i].text, "config.json", &err) || !strstr(err.text, cases[i].want))
+            fail_msg("case %zu: \"%s\" does not say '%s'", i, err.text, cases[i].want);
+}
+
+/* Heads that attention cannot do are refused before any weight is read. */
+static void head_sizes_are_checked_at_load(UNUSED void **state)
+{
+    static const int64_t sizes[] = { 8, 40, 272 };
+    struct device *dev;
+    struct error err = { 0 };
+    assert_non_null(dev = device_new("cpu:0", 1, &err));
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        struct model_config c = *config_shape("starter", &err);
+        char want[64];
+        c.d_head = sizes[i];
+        snprintf(want, sizeof want, "'head_dim' is %" PRId64 "; ", sizes[i]);
+        assert_null(model_new_random(&c, 1, dev, DT_F32, &err));
+        if (!strstr(err.text, want))
+            fail_msg("\"%s\" does not say \"%s\"", err.text, want);
+    }
+    device_free(dev);
 }
 
 /* Half of a model's tensors in fp16, half in bf16, in two files with an index, as large models come. */
@@ -299,9 +375,14 @@ static int teardown(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_files_are_refused_and_named),   cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(sixteen_bit_floats_convert_exactly),    cmocka_unit_test(a_saved_model_loads_and_is_the_same),
-        cmocka_unit_test(sharded_models_of_any_float_type_load), cmocka_unit_test(configs_say_which_key_is_wrong),
+        cmocka_unit_test(hostile_files_are_refused_and_named),
+        cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(sixteen_bit_floats_convert_exactly),
+        cmocka_unit_test(a_saved_model_loads_and_is_the_same),
+        cmocka_unit_test(sharded_models_of_any_float_type_load),
+        cmocka_unit_test(configs_say_which_key_is_wrong),
+        cmocka_unit_test(traits_follow_the_family),
+        cmocka_unit_test(head_sizes_are_checked_at_load),
         cmocka_unit_test(shapes_have_the_published_sizes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

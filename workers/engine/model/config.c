@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +19,19 @@ static const struct family {
     bool qk_norm;
     // transformers' defaults, for keys that are missing
     double rope_theta;
-    int64_t d_head;    // 0: hidden_size / num_attention_heads
+    int64_t d_head;       // 0: hidden_size / num_attention_heads
+    int64_t n_kv_head;    // 0: num_attention_heads
+    bool tied;
+    int64_t window;           // sliding_window; 0: the family has none, or use_sliding_window switches it on
+    int64_t no_rope_every;    // every so many layers one is not rotated; 0: the family has no such layers
+    bool multipliers;         // the family has them; 1 each
 } families[] = {
     [FAMILY_QWEN2] = { "qwen2", "Qwen2ForCausalLM", .rope_theta = 10000, .qkv_bias = true },
     [FAMILY_QWEN3] = { "qwen3", "Qwen3ForCausalLM", .rope_theta = 10000, .qk_norm = true, .d_head = 128 },
     [FAMILY_LLAMA] = { "llama", "LlamaForCausalLM", .rope_theta = 10000 },
+    [FAMILY_MISTRAL] = { "mistral", "MistralForCausalLM", .rope_theta = 10000, .n_kv_head = 8, .window = 4096 },
+    [FAMILY_GRANITE] = { "granite", "GraniteForCausalLM", .rope_theta = 10000, .multipliers = true },
+    [FAMILY_SMOLLM3] = { "smollm3", "SmolLM3ForCausalLM", .rope_theta = 2e6, .n_kv_head = 4, .tied = true, .no_rope_every = 4 },
 };
 
 static bool family_get(const struct fields *r, enum model_family *out, struct error *err)
@@ -81,17 +90,86 @@ static bool unsupported_refuse(const struct fields *r, struct error *err)
     return true;
 }
 
+/* Granite's four numbers (transformers, modeling_granite.py), each with the key that config.json has for it. */
+static const struct multiplier {
+    const char *key;
+    size_t at;    // a double in struct model_config
+} multipliers[] = {
+    { "embedding_multiplier", offsetof(struct model_config, multiplier.embedding) },
+    { "residual_multiplier", offsetof(struct model_config, multiplier.residual) },
+    { "attention_multiplier", offsetof(struct model_config, multiplier.attention) },
+    { "logits_scaling", offsetof(struct model_config, multiplier.logits) },
+};
+
+static bool multipliers_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
+{
+    c->has_multipliers = f->multipliers;
+    for (size_t i = 0; f->multipliers && i < ARRAY_SIZE(multipliers); i++) {
+        double *x = (double *)((char *)c + multipliers[i].at);
+        *x = 1;
+        if (field_given(r, multipliers[i].key) && !field_real(r, multipliers[i].key, 1e-6, 1e6, x, err))
+            return false;
+    }
+    return true;
+}
+
+/* Attention sees all earlier keys, so a window may not be shorter than the sequences. */
+static bool window_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
+{
+    const json_t *list = json_object_get(r->obj, "layer_types");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *one = json_array_get(list, i);
+        if (!json_is_string(one) || strcmp(json_string_value(one), "full_attention") != 0)
+            return error_set(err, ERR_UNSUPPORTED,
+                             "'%s': 'layer_types' has an entry %zu that is not 'full_attention', the only kind supported", r->path, i);
+    }
+    if (!f->window)
+        return true;
+    bool missing = !json_object_get(r->obj, "sliding_window");
+    c->window = missing ? f->window : 0;
+    if (field_given(r, "sliding_window") && !field_int(r, "sliding_window", 1, 1 << 28, &c->window, err))
+        return false;
+    if (c->window && c->window < c->max_pos)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "'%s': 'sliding_window' is %" PRId64 "%s, less than 'max_position_embeddings' %" PRId64
+                         "; sliding windows are not supported (lower the latter to it to use sequences within one window)",
+                         r->path, c->window, missing ? " when it is missing" : "", c->max_pos);
+    return true;
+}
+
+/* no_rope_layers: 1 where a layer rotates, 0 where it does not. Without it every no_rope_layer_interval-th does not. */
+static bool no_rope_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
+{
+    const json_t *list = json_object_get(r->obj, "no_rope_layers");
+    int64_t every = f->no_rope_every;
+    if (!every)
+        return true;
+    if (field_given(r, "no_rope_layer_interval") && !field_int(r, "no_rope_layer_interval", 1, CONFIG_LAYERS_MAX, &every, err))
+        return false;
+    bool given = field_given(r, "no_rope_layers");
+    if (given && (!json_is_array(list) || (int64_t)json_array_size(list) != c->n_layer))
+        return error_set(err, ERR_DATA, "'%s': 'no_rope_layers' is not a list of %" PRId64 " numbers, one per layer", r->path, c->n_layer);
+    for (int64_t l = 0; l < c->n_layer; l++) {
+        const json_t *v = json_array_get(list, (size_t)l);
+        if (given && (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1))
+            return error_set(err, ERR_DATA, "'%s': 'no_rope_layers' has an entry %" PRId64 " that is neither 0 nor 1", r->path, l);
+        if (given ? json_integer_value(v) == 0 : (l + 1) % every == 0)
+            c->no_rope[l / 64] |= (uint64_t)1 << (l % 64);
+    }
+    return true;
+}
+
 static bool object_read(struct model_config *c, const struct fields *r, struct error *err)
 {
     if (!family_get(r, &c->family, err) || !unsupported_refuse(r, err))
         return false;
     const struct family *f = &families[c->family];
-    if (!field_int(r, "num_hidden_layers", 1, 1000, &c->n_layer, err) || !field_int(r, "hidden_size", 1, 1 << 20, &c->d_model, err)
-        || !field_int(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err)
+    if (!field_int(r, "num_hidden_layers", 1, CONFIG_LAYERS_MAX, &c->n_layer, err)
+        || !field_int(r, "hidden_size", 1, 1 << 20, &c->d_model, err) || !field_int(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err)
         || !field_int(r, "intermediate_size", 1, 1 << 22, &c->d_ff, err) || !field_int(r, "vocab_size", 1, 1 << 22, &c->vocab, err)
         || !field_real(r, "rms_norm_eps", 0, 1, &c->rms_eps, err))
         return false;
-    c->n_kv_head = c->n_head;
+    c->n_kv_head = f->n_kv_head && !json_object_get(r->obj, "num_key_value_heads") ? f->n_kv_head : c->n_head;
     if (field_given(r, "num_key_value_heads") && !field_int(r, "num_key_value_heads", 1, 1 << 12, &c->n_kv_head, err))
         return false;
     if (c->n_head % c->n_kv_head)
@@ -115,8 +193,10 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
     c->max_pos = 32768;
     if (field_given(r, "max_position_embeddings") && !field_int(r, "max_position_embeddings", 1, 1 << 28, &c->max_pos, err))
         return false;
-    if (!rope_read(&c->rope, r, f->rope_theta, c->max_pos, err))
+    if (!rope_read(&c->rope, r, f->rope_theta, c->max_pos, err) || !window_read(r, f, c, err) || !no_rope_read(r, f, c, err)
+        || !multipliers_read(r, f, c, err))
         return false;
+    c->tied = f->tied;
     if (field_given(r, "tie_word_embeddings") && !field_bool(r, "tie_word_embeddings", &c->tied, err))
         return false;
     c->qkv_bias = f->qkv_bias;
@@ -188,6 +268,27 @@ out:
     return ok;
 }
 
+/* Set the keys that only some families have. */
+static bool traits_write(const struct model_config *c, json_t *j)
+{
+    const struct family *f = &families[c->family];
+    bool ok = true;
+    if (f->window)    // a missing key would mean the family's
+        ok = json_object_set_new(j, "sliding_window", c->window ? json_integer(c->window) : json_null()) == 0;
+    for (size_t i = 0; f->multipliers && i < ARRAY_SIZE(multipliers); i++)
+        ok = ok && json_object_set_new(j, multipliers[i].key, json_real(*(const double *)((const char *)c + multipliers[i].at))) == 0;
+    if (!f->no_rope_every)
+        return ok;
+    json_t *list = json_array();
+    for (int64_t l = 0; l < c->n_layer; l++)
+        ok = ok && json_array_append_new(list, json_integer(config_rotates(c, l))) == 0;
+    // SmolLM3's classes have tokens of the published vocabulary for those that are not given
+    static const char *const tokens[] = { "bos_token_id", "eos_token_id", "pad_token_id" };
+    for (size_t i = 0; i < ARRAY_SIZE(tokens); i++)
+        ok = ok && json_object_set_new(j, tokens[i], json_null()) == 0;
+    return json_object_set_new(j, "no_rope_layers", list) == 0 && ok;
+}
+
 bool config_save(const struct model_config *c, const char *dir, const char *dtype, struct error *err)
 {
     bool ok = false;
@@ -202,7 +303,7 @@ bool config_save(const struct model_config *c, const char *dir, const char *dtyp
         "rms_norm_eps", c->rms_eps, "tie_word_embeddings", (int)c->tied, "attention_bias", (int)(c->qkv_bias && c->family != FAMILY_QWEN2),
         "hidden_act", "silu", "attention_dropout", 0.0, "torch_dtype", dtype, "use_cache", 1, "initializer_range", c->initializer_range);
     bool built = j != NULL;
-    built = built && rope_write(&c->rope, j);
+    built = built && rope_write(&c->rope, j) && traits_write(c, j);
     if (c->bos >= 0)
         built = built && json_object_set_new(j, "bos_token_id", json_integer(c->bos)) == 0;
     if (c->n_eos == 1)

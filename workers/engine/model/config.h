@@ -1,4 +1,4 @@
-/* config.h - what a model's config.json says: Qwen2, Qwen3 and Llama-3 families
+/* config.h - what a model's config.json says; the table of families is in config.c
  *
  * Read once when a model is loaded, written next to saved weights. Plain data; any thread. */
 #pragma once
@@ -11,8 +11,12 @@ enum model_family {
     FAMILY_QWEN2,
     FAMILY_QWEN3,
     FAMILY_LLAMA,
+    FAMILY_MISTRAL,
+    FAMILY_GRANITE,
+    FAMILY_SMOLLM3,
 };
 #define CONFIG_EOS_MAX 8
+#define CONFIG_LAYERS_MAX 1024
 
 struct model_config {
     enum model_family family;
@@ -26,10 +30,19 @@ struct model_config {
     int64_t max_pos;      // max_position_embeddings
     double rms_eps;
     struct rope rope;
-    bool tied;        // the head is the embedding
-    bool qkv_bias;    // Qwen2: yes; Llama: attention_bias
-    bool qk_norm;     // RMSNorm of every query and key head before RoPE (Qwen3)
-    int32_t bos;      // -1: none
+    bool tied;                                   // the head is the embedding
+    bool qkv_bias;                               // Qwen2: yes; Llama: attention_bias
+    bool qk_norm;                                // RMSNorm of every query and key head before RoPE (Qwen3)
+    int64_t window;                              // sliding_window, at least max_pos, hence without effect; 0: none
+    uint64_t no_rope[CONFIG_LAYERS_MAX / 64];    // bit l: q and k of layer l are not rotated (SmolLM3)
+    bool has_multipliers;                        // Granite: the four below; the others have 1, 1, 1 / sqrt(d_head) and 1
+    struct {
+        double embedding;    // of the embedding's rows
+        double residual;     // of what a half block adds
+        double attention;    // of q k
+        double logits;       // they are divided by it
+    } multiplier;
+    int32_t bos;    // -1: none
     int32_t eos[CONFIG_EOS_MAX];
     int n_eos;
     double initializer_range;    // of random weights; 0.02 unless given
@@ -45,5 +58,10 @@ MUST_USE bool config_parse(struct model_config *c, const char *text, const char 
 MUST_USE bool config_save(const struct model_config *c, const char *dir, const char *dtype, struct error *err);
 /* A well-known shape ("Qwen2.5-0.5B" ... "Llama-3.1-8B", "starter"); NULL: err lists them. */
 const struct model_config *config_shape(const char *name, struct error *err);
+/* Is q and k of layer l rotated by position? */
+static inline bool config_rotates(const struct model_config *c, int64_t l)
+{
+    return !(c->no_rope[l / 64] >> (l % 64) & 1);
+}
 /* All parameters, the tied head counted once. */
 int64_t config_n_param(const struct model_config *c);

@@ -1,4 +1,4 @@
-/* model.h - a decoder-only transformer (Qwen2, Qwen3, Llama-3): weights, forward for every use, backward
+/* model.h - a decoder-only transformer of one of config.h's families: weights, forward for every use, backward
  *
  * One struct model is one copy of the weights on one device, all in one arena described by one table of tensors; the
  * table serves loading, saving, publication, the optimizer's flat buffers and debugging. The forward pass is written

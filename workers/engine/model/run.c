@@ -5,6 +5,11 @@
  *   res1 = x + mlp output of the layer before      h = norm(res1)     qkv = rope(Wqkv h + b)    ao = attention(qkv)
  *   res2 = res1 + Wo ao                            h = norm(res2)     gu = [Wg h | Wu h]        out = Wd (silu(g) u)
  *
+ * Granite's multipliers cost next to nothing. The residual stream is kept divided by residual_multiplier: then nothing that
+ * is added needs it, the embedding is multiplied by embedding_multiplier / residual_multiplier, and the norms that read the
+ * stream have eps / residual_multiplier^2. attention_multiplier is in the tables of cos and sin, half of it on each side of
+ * q k. The last norm's output is divided by logits_scaling, rather than the much larger logits.
+ *
  * Training keeps res1, qkv, ao, res2, gu and the norms' statistics of every layer; the norms' outputs and the SwiGLU
  * product are computed again in the backward pass, from the same inputs by the same operation, hence the same bits.
  * With recompute_block only res1 is kept and the rest of a block is run again. Without training all layers share one
@@ -43,16 +48,19 @@ struct head_rows {
 struct model_run {
     struct model *m;    // borrowed
     struct run_limits lim;
-    int64_t head_max;               // rows of logits at a time
-    float *cos, *sin;               // (max_seq_tok, d_head / 2) each, one piece of device memory
-    char *mem;                      // everything below, one piece of device memory; owned unless it is lim.mem
-    int32_t *token, *pos, *slot;    // (max_tok)
-    int32_t *seq;                   // (max_seq + 1)
-    struct acts *layer;             // (n_layer) host array
-    void *h;                        // (max_tok, d)
-    void *out;                      // (max_tok, d) to be added to the residual stream next
-    void *act;                      // (max_tok, ff)
-    void *resf, *hf;                // (max_tok, d) last residual stream and its norm
+    int64_t head_max;                // rows of logits at a time
+    float *cos, *sin;                // (max_seq_tok, d_head / 2) each
+    float *cos_still, *sin_still;    // (d_head / 2) each, angle 0: of layers that do not rotate
+    int32_t *pos_still;              // (max_tok) zeros
+    char *tables;                    // those five, one piece of device memory
+    char *mem;                       // everything below, one piece of device memory; owned unless it is lim.mem
+    int32_t *token, *pos, *slot;     // (max_tok)
+    int32_t *seq;                    // (max_seq + 1)
+    struct acts *layer;              // (n_layer) host array
+    void *h;                         // (max_tok, d)
+    void *out;                       // (max_tok, d) to be added to the residual stream next
+    void *act;                       // (max_tok, ff)
+    void *resf, *hf;                 // (max_tok, d) last residual stream and its norm
     float *rstdf;
     void *dres, *dh;            // (max_tok, d) gradients by residual stream and norm output
     void *dao, *dqkv, *dact;    // (max_tok, q / qkv / ff)
@@ -174,6 +182,54 @@ size_t model_run_bytes(const struct model *m, const struct run_limits *limits)
     return layout(&r, m, limits, NULL);
 }
 
+/* Bytes of the tables: cos, sin, and where they are for layers that do not rotate. */
+static size_t rope_layout(struct model_run *r, const struct model_config *c, const struct run_limits *lim, char *base)
+{
+    struct walk w = { .base = base };
+    int64_t half = c->d_head / 2, n = lim->max_seq_tok * half;
+    r->cos = take(&w, n, 4);
+    r->sin = take(&w, n, 4);
+    r->cos_still = take(&w, half, 4);
+    r->sin_still = take(&w, half, 4);
+    r->pos_still = take(&w, lim->max_tok, 4);
+    return w.used;
+}
+
+/* What a layer's rotation takes: tables, a row for each position, and positions. */
+struct turn {
+    const float *cos, *sin;
+    const int32_t *pos;
+    int64_t n_pos;
+};
+static struct turn turn_of(const struct model_run *r, int64_t l, const int32_t *pos)
+{
+    if (!config_rotates(&r->m->c, l))
+        return (struct turn){ r->cos_still, r->sin_still, r->pos_still, 1 };
+    return (struct turn){ r->cos, r->sin, pos, r->lim.max_seq_tok };
+}
+
+/* eps of the norms that read the residual stream, and the factors of the embedding and of the last norm's output. */
+static float stream_eps(const struct model_config *c)
+{
+    return (float)(c->has_multipliers ? c->rms_eps / (c->multiplier.residual * c->multiplier.residual) : c->rms_eps);
+}
+static double embed_scale(const struct model_config *c)
+{
+    return c->has_multipliers ? c->multiplier.embedding / c->multiplier.residual : 1;
+}
+static double head_scale(const struct model_config *c)
+{
+    return c->has_multipliers ? 1 / c->multiplier.logits : 1;
+}
+
+/* Multiply n rows of the model's width. */
+static bool rows_scale(struct model_run *r, void *x, int64_t n, double scale, struct error *err)
+{
+    const struct model *m = r->m;
+    return scale == 1
+           || OP(m->dev, err, cast, .y = x, .x = x, .n = n * m->c.d_model, .scale = (float)scale, .y_dtype = m->dtype, .x_dtype = m->dtype);
+}
+
 /* cos and sin as transformers computes them: frequency, angle and result each rounded to fp32. */
 static bool rope_tables(struct model_run *r, struct error *err)
 {
@@ -186,7 +242,8 @@ static bool rope_tables(struct model_run *r, struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory for RoPE tables of %" PRId64 " positions", r->lim.max_seq_tok);
         goto out;
     }
-    double scale = rope_inv_freq(&c->rope, c->d_head, freq);
+    double both = c->has_multipliers ? sqrt(c->multiplier.attention * sqrt((double)c->d_head)) : 1;    // attention divides by the root
+    double scale = rope_inv_freq(&c->rope, c->d_head, freq) * both;
     for (int64_t p = 0; p < r->lim.max_seq_tok; p++)
         for (int64_t i = 0; i < half; i++) {
             float angle = (float)p * (float)freq[i];
@@ -195,6 +252,11 @@ static bool rope_tables(struct model_run *r, struct error *err)
         }
     TRY(mem_copy(r->m->dev, r->cos, t, (size_t)n * 4, COPY_H2D, err));
     TRY(mem_copy(r->m->dev, r->sin, t + n, (size_t)n * 4, COPY_H2D, err));
+    for (int64_t i = 0; i < half; i++)
+        t[i] = (float)both;
+    TRY(mem_copy(r->m->dev, r->cos_still, t, (size_t)half * 4, COPY_H2D, err));
+    TRY(OP(r->m->dev, err, mem_fill, .y = r->sin_still, .size_bytes = (size_t)half * 4));
+    TRY(OP(r->m->dev, err, mem_fill, .y = r->pos_still, .size_bytes = (size_t)r->lim.max_tok * 4));
     ok = true;
 out:
     free(freq);
@@ -228,10 +290,9 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
         error_set(err, ERR_NO_MEMORY, "no memory for a run of %" PRId64 " tokens", lim->max_tok);
         goto fail;
     }
-    size_t table = (size_t)(lim->max_seq_tok * m->c.d_head / 2);
-    if ((lim->train && !model_want_bwd(m, err)) || !(r->cos = mem_new(m->dev, 2 * table * 4, "RoPE tables", err)))
+    if ((lim->train && !model_want_bwd(m, err)) || !(r->tables = mem_new(m->dev, rope_layout(r, &m->c, lim, NULL), "RoPE tables", err)))
         goto fail;
-    r->sin = r->cos + table;
+    rope_layout(r, &m->c, lim, r->tables);
     r->mem = lim->mem ? lim->mem : mem_new(m->dev, layout(r, m, lim, NULL), lim->train ? "activations" : "scratch", err);
     if (!r->mem)
         goto fail;
@@ -248,7 +309,7 @@ void model_run_free(struct model_run *r)
 {
     if (!r)
         return;
-    mem_free(r->m->dev, r->cos);
+    mem_free(r->m->dev, r->tables);
     mark_free(r->m->dev, r->done);
     if (!r->lim.mem)
         mem_free(r->m->dev, r->mem);
@@ -328,11 +389,12 @@ static bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, cons
     const struct layer_at *at = &m->at[l];
     const struct layer_w *w = &m->layer[l];
     enum dtype t = m->dtype;
-    float eps = (float)c->rms_eps;
+    float eps = stream_eps(c);
+    struct turn turn = turn_of(r, l, p->pos);
     TRY(OP(dev, err, linear_fwd, .y = a->qkv_in, .x = r->h, .w = w->qkv, .bias = model_at(m, at->qkv_bias), .n = p->n, .y_dtype = t));
-    TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = a->qkv_in, .cos = r->cos, .sin = r->sin, .pos = p->pos,
+    TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,
            .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot,
-           .n = p->n, .n_pos = r->lim.max_seq_tok, .heads = model_heads(m), .eps = eps, .dtype = t));
+           .n = p->n, .n_pos = turn.n_pos, .heads = model_heads(m), .eps = (float)c->rms_eps, .dtype = t));
     TRY(attention(r, a, l, p, err));
     TRY(OP(dev, err, linear_fwd, .y = r->out, .x = a->ao, .w = w->o, .n = p->n, .y_dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res2, .x = a->res1, .add = r->out, .w = model_at(m, at->ln2), .rstd = a->rstd2,
@@ -352,10 +414,11 @@ static bool forward(struct model_run *r, const struct pass *p, struct error *err
     struct model *m = r->m;
     const struct model_config *c = &m->c;
     int64_t d = c->d_model;
-    float eps = (float)c->rms_eps;
+    float eps = stream_eps(c);
     r->logits_n = 0;
     TRY(OP(m->dev, err, rows_gather, .y = r->layer[0].res1, .table = model_at(m, m->embed_at), .row = p->token, .n = p->n,
            .n_row = c->vocab, .d = d, .dtype = m->dtype));
+    TRY(rows_scale(r, r->layer[0].res1, p->n, embed_scale(c), err));
     for (int64_t l = 0; l < c->n_layer; l++) {
         const struct acts *a = &r->layer[l];
         TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res1, .x = l ? r->layer[l - 1].res2 : a->res1, .add = l ? r->out : NULL,
@@ -365,6 +428,7 @@ static bool forward(struct model_run *r, const struct pass *p, struct error *err
     }
     TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
            .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = p->n, .d = d, .eps = eps, .dtype = m->dtype));
+    TRY(rows_scale(r, r->hf, p->n, head_scale(c), err));
     ok = true;
 out:
     return ok;
@@ -382,11 +446,11 @@ static bool batch_upload(struct model_run *r, const struct model_batch *b, struc
         if (len < 1 || len > r->lim.max_seq_tok)
             return error_set(err, ERR_SHAPE, "sequence %" PRId64 " has %" PRId64 " tokens; from 1 to %" PRId64 " are possible", s, len,
                              r->lim.max_seq_tok);
-        if (r->m->c.rope.type == ROPE_DYNAMIC && len > r->m->c.max_pos)    // see rope_inv_freq
+        if ((r->m->c.rope.type == ROPE_DYNAMIC || r->m->c.window) && len > r->m->c.max_pos)    // see rope_inv_freq and window
             return error_set(err, ERR_UNSUPPORTED,
-                             "sequence %" PRId64 " has %" PRId64 " tokens; with dynamic RoPE at most 'max_position_embeddings' %" PRId64
+                             "sequence %" PRId64 " has %" PRId64 " tokens; with %s at most 'max_position_embeddings' %" PRId64
                              " are supported",
-                             s, len, r->m->c.max_pos);
+                             s, len, r->m->c.window ? "a sliding window" : "dynamic RoPE", r->m->c.max_pos);
         for (int64_t i = 0; i < len; i++)
             r->host_i[b->cu_tok[s] + i] = (int32_t)i;
     }
@@ -736,7 +800,7 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
            .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dact, .dy = r->dres, .w = w->down, .n = n));
     TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .dtype = t));
-    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d, .eps = (float)m->c.rms_eps,
+    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d, .eps = stream_eps(&m->c),
            .dtype = t));
     TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->gate_up), .dy = a->gu, .x = r->h, .n = n, .n_out = 2 * f, .n_in = d, .dtype = t,
            .set = grad->set));
@@ -758,18 +822,19 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     const struct layer_w *w = &m->layer[l];
     int64_t n = r->n_tok, d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
     enum dtype t = m->dtype;
-    float eps = (float)m->c.rms_eps;
+    struct turn turn = turn_of(r, l, r->pos);
     TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->o), .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q, .dtype = t,
            .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dao, .dy = r->dres, .w = w->o, .n = n));
     TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
            .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
     bool norm = at->q_norm != AT_NONE;
-    TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = r->cos, .sin = r->sin, .pos = r->pos,
+    TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,
            .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .dq_norm = norm ? place_of(grad, at->q_norm) : NULL,
-           .dk_norm = norm ? place_of(grad, at->k_norm) : NULL, .n = n, .n_pos = r->lim.max_seq_tok, .heads = model_heads(m), .eps = eps,
+           .dk_norm = norm ? place_of(grad, at->k_norm) : NULL, .n = n, .n_pos = turn.n_pos, .heads = model_heads(m),
+           .eps = (float)m->c.rms_eps, .dtype = t));
+    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = stream_eps(&m->c),
            .dtype = t));
-    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = eps, .dtype = t));
     TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->qkv), .dbias = at->qkv_bias == AT_NONE ? NULL : place_of(grad, at->qkv_bias),
            .dy = r->dqkv, .x = r->h, .n = n, .n_out = qkv, .n_in = d, .dtype = t, .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = r->dqkv, .w = w->qkv, .n = n));
@@ -786,7 +851,7 @@ static bool block_again(struct model_run *r, const struct acts *a, int64_t l, st
     struct model *m = r->m;
     struct pass p = { .n = r->n_tok, .token = r->token, .pos = r->pos };
     return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p.n,
-              .d = m->c.d_model, .eps = (float)m->c.rms_eps, .dtype = m->dtype)
+              .d = m->c.d_model, .eps = stream_eps(&m->c), .dtype = m->dtype)
            && block_fwd(r, a, l, &p, err);
 }
 
@@ -816,6 +881,7 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
         if (up[i].src)
             TRY(head_upload(r, up[i].dst, up[i].src, n_head, err));
     TRY(head_bwd(r, loss, n_head, grad, err));
+    TRY(rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err));
     TRY(place_begin(m, grad, (int)m->c.n_layer, &to, err) && layer_clear(m, &to, m->c.n_layer - 1, err));
     TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(&to, m->norm_at), .dy = r->dh, .x = r->resf,
            .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .dtype = m->dtype));
@@ -829,6 +895,7 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
     }
     bool tied = m->head_at == m->embed_at;
     int64_t first, n = model_piece(m, 0, &first);
+    TRY(rows_scale(r, r->dres, r->n_tok, embed_scale(&m->c), err));
     TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
     TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = r->dres, .row = r->token, .n = r->n_tok,
            .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
