@@ -3,7 +3,7 @@
 
     examples/grafana.py > examples/grafana.json
 
-Import the file in Grafana and choose the Prometheus that scrapes the run. One panel a line below.
+Import the file in Grafana and choose the Prometheus that scrapes the run. One panel per line below.
 """
 import json
 

@@ -4,8 +4,8 @@ problems; for seeds 1 to 5, with a control whose rewards are shuffled inside eac
 
     examples/learning.py [--seeds 1,2,3] [--algos GRPO,DAPO,RLOO,REINFORCE_PPB] [--no-control] [--runs-dir D] [-- MORE...]
 
-What follows -- goes to every 'rollcall train'. Needs examples/quickstart.sh --prepare first. Exits 1 when fewer than 4 of 5
-(or not all, of fewer) of the runs end at 80 % sampled and 85 % greedy, or when the control gains more than 5 points.
+Arguments after -- go to every 'rollcall train'. Needs examples/quickstart.sh --prepare first. Exits 1 when fewer than 4 of 5
+runs (of fewer runs: not all) end at 80 % sampled and 85 % greedy, or when the control gains more than 5 points.
 """
 import argparse
 import json

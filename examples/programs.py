@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Makes a small code-generation task: what a program shall do, in words, with tests. Deterministic.
+"""Makes a small code-generation task: descriptions of programs in words, with tests. Deterministic.
 
     examples/programs.py OUT_DIR
 

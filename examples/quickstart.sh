@@ -1,7 +1,7 @@
 #!/bin/bash
 # From a fresh clone to a model that learns: packages, build, a small starter model, GRPO with the console open.
 #   --yes       no question before sudo apt-get
-#   --packages  print the packages this needs, one a line, and stop
+#   --packages  print the packages this needs, one per line, and stop
 #   --prepare   stop before training
 #   --batch     progress lines and a closing table instead of the console (also without a terminal)
 #   -- ...      what follows goes to 'rollcall train'

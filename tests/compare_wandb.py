@@ -25,7 +25,7 @@ KEY, N = "k" * 40, 200
 
 
 def normal(run):
-    """What does not depend on times and on the order of keys."""
+    """The parts that do not depend on times or the order of keys."""
     rows = [{k: v for k, v in r.items() if k not in ("_runtime", "_timestamp")} for r in run.history()]
     summary = {k: v for k, v in run.summary().items() if k not in ("_runtime", "_timestamp", "_wandb")}
     metrics = run.config["_wandb"]["value"].get("m", [])

@@ -215,7 +215,7 @@ class FakeWandb:
         return reply
 
     def check(self, name):
-        """What must hold of every run that was sent: raises AssertionError."""
+        """Check what must hold for every run that was sent; raises AssertionError."""
         run = self.runs[name]
         assert not self.wrong, self.wrong
         last = -1

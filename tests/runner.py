@@ -14,7 +14,7 @@ import argparse, concurrent.futures, contextlib, glob, os, re, shutil, signal, s
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOGS = os.path.join(ROOT, "build", "test-logs")
 CORES = os.cpu_count() or 2
-AGAIN_MAX = 10    # more failures than this are no bad luck, and trying all again could take hours
+AGAIN_MAX = 10    # more failures than this are not bad luck, and repeating them all could take hours
 N_SLOWEST = 10
 
 
@@ -145,7 +145,7 @@ def run(test, suffix=""):
         except subprocess.TimeoutExpired:
             out.write(f"\nstopped after its time limit of {test.limit} s\n")
             code = 124
-        try:    # whatever it left behind
+        try:    # kill whatever it left behind
             os.killpg(p.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A reward of one's own: 10 for the shortest response, falling to 0 at 400 characters.
+"""A custom reward: 10 for the shortest response, falling to 0 at 400 characters.
 
 Use it beside the answer's reward, so that right and short beats right and long:
     reward_type: "0.9*boxed + 0.1*program:python3 examples/rewards/length.py"
-One JSON object a line comes in, one goes out; nothing else may be written to standard output."""
+One JSON object per line comes in, one goes out; nothing else may be written to standard output."""
 import json
 import sys
 

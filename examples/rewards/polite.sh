@@ -1,5 +1,5 @@
 #!/bin/sh
-# A reward of one's own in shell: 10 when the response says "please", else 0.
+# A custom reward in shell: 10 when the response says "please", else 0.
 #     reward_type: "program:sh examples/rewards/polite.sh"
 # It reads just enough JSON with shell patterns; a real one would use jq.
 while read -r line; do

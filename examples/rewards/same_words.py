@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A reward of one's own with accuracies: the share of the row's "keywords" (a list of words) that the response uses.
+"""A custom reward with accuracies: the share of the row's "keywords" (a list of words) that the response uses.
 
     reward_type: "program:python3 examples/rewards/same_words.py"
 A row without keywords cannot be scored: an error leaves the sample out of its group instead of calling it wrong."""

@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = 0;
     if (!config_parse(&c, text, "fuzz", &err) && !err.text[0])
-        abort();    // refused without a word
+        abort();    // refused without a message
     free(text);
     return 0;
 }

@@ -15,7 +15,7 @@ find "$dir" -maxdepth 1 -type f ! -name '*.so' -exec strip {} +
 find "$dir" -maxdepth 1 -type f ! -name '*.so' -exec ldd {} \; | awk '$3 ~ /^\// { print $3 }' | sort -u |
     grep -v -E '/(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s)\.so' | while read -r lib; do cp -L "$lib" "$dir/lib/"; done
 [ -z "${PACK_NCCL:-}" ] || cp -L "$PACK_NCCL" "$dir/lib/libnccl.so.2"
-# for programs that are not ours to start ours with: they must not see our libraries
+# for other programs that start ours: they must not see our libraries
 for name in rollcall model_dump; do
     cat >"$dir/$name.sh" <<'END'
 #!/bin/bash

@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
 # kernels, step, ranks (two or four GPUs), learn, compare, publish (two GPUs).
-# Uses .gpu (tests/gpu/pack.sh) when it is there, else build/release. Without a GPU every group is reported as skipped (exit 77),
+# Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
 set -u
 cd "$(dirname "$0")/../.."

@@ -54,7 +54,7 @@ class BadInput(RunCase):
         self.assertEqual(done.stdout, "")
 
     def train(self, run_file, *extra):
-        """Of a run that cannot be: what was said; nothing must have been made."""
+        """The message of a run that cannot start; nothing must have been made."""
         runs = self.task.path("never")
         done = self.rollcall("train", run_file, "--batch", "--runs-dir", runs, *extra)
         self.assertFalse(os.path.exists(runs), done.stderr)
@@ -114,7 +114,7 @@ class BadInput(RunCase):
                     self.one_sentence(self.rollcall("logprobs", "--model", path, text='{"ids":[1,2],"prompt_len":1}\n'), 1, path, *words)
         self.assertFalse(os.path.exists(out))
 
-    def test_a_fault_in_the_run_file_is_told_with_file_line_and_name(self):
+    def test_a_fault_in_the_run_file_is_reported_with_file_line_and_name(self):
         cases = [("learning_rat: 0.1", "learning_rat"), ("train_batch_size: 0", "train_batch_size"),
                  ("inference_batch_size: 0", "inference_batch_size"), ("num_generations: many", "num_generations"),
                  ("learning_rate: [1, 2]", "learning_rate"), ("algo: ALCHEMY", "algo")]
@@ -246,7 +246,7 @@ class BadInput(RunCase):
             with self.subTest(args=args):
                 self.one_sentence(self.rollcall(*args), code, *words)
 
-    def test_prompts_that_are_all_too_long_are_told_with_their_lengths(self):
+    def test_prompts_that_are_all_too_long_are_reported_with_their_lengths(self):
         run = Run(self.task, "long-prompts", self.task.run_file("long.yaml", system_prompt="Think. " * 8, max_prompt_tokens=8))
         self.addCleanup(run.kill)
         code, last = run.wait()
@@ -299,7 +299,7 @@ class BadInput(RunCase):
         run = Run(self.task, "grown", self.task.run_file("grown.yaml", num_episodes=1), env={"RC_TEST_HOLD": holds.dir})
         self.addCleanup(run.kill)
         self.until("the worker is held", lambda: holds.held("worker cpu:0", "starting"), run)
-        self.ok(run, "set", "inference_batch_size=128")    # before anybody knows how many prompts there are
+        self.ok(run, "set", "inference_batch_size=128")    # before the number of prompts is known
         holds.release("worker cpu:0", "starting", holds.held("worker cpu:0", "starting"))
         self.assert_no_step(run, "no optimizer step was made: a rollout step takes 128 prompts (inference_batch_size x num_inferencer), and the 64 of ",
                             "do not fill one; lower inference_batch_size")
@@ -311,7 +311,7 @@ class BadInput(RunCase):
         self.assert_no_step(run, "no optimizer step was made: fewer than the 8 groups of one step (train_batch_size x num_trainers) came through "
                             "filter_range; ", "or lower train_batch_size")    # one group of 64 is useful
 
-    def test_samples_in_a_row_are_counted_on_when_the_controller_is_killed_and_begin_anew_when_the_run_is_resumed(self):
+    def test_samples_in_a_row_keep_counting_when_the_controller_is_killed_and_begin_at_0_when_the_run_is_resumed(self):
         refuses = """program:while read -r line; do id=${line#*'"id":'}; echo '{"id":'${id%%,*}',"error":"judge away"}'; done"""
         samples = "select coalesce(max(cast(value as integer)), 0) from value where name = 'samples'"
         file = self.task.run_file("row.yaml", reward_type=refuses, waste_alert=16, waste_limit=960)
@@ -382,7 +382,7 @@ class BadInput(RunCase):
         lines = done.stdout.splitlines()
         return done.returncode, [json.loads(x) for x in lines if x.startswith("{")], done.stderr, [x for x in lines if x.startswith("/")]
 
-    def test_a_hard_place_is_a_reason_and_no_riddle(self):
+    def test_a_run_that_cannot_work_where_it_is_says_why(self):
         def train(limit, *args):
             return subprocess.run(["sh", "-c", limit + '; exec "$@"', "sh", ROLLCALL, "train", self.task.run_file(), "--batch", "--runs-dir",
                                    self.task.path("runs"), *args], capture_output=True, text=True, timeout=LIMIT)

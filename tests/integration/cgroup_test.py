@@ -126,7 +126,7 @@ class Delegated(unittest.TestCase):
                 p.wait()
         left = self.sets()
         self.assertEqual(len(left), 1)
-        until = time.monotonic() + 60    # its sandboxes end with it, in the kernel's time
+        until = time.monotonic() + 60    # its sandboxes end with it, when the kernel gets to it
         while "populated 1" in read(left[0], "cgroup.events"):
             self.assertLess(time.monotonic(), until)
             time.sleep(0.05)

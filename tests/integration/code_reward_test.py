@@ -121,7 +121,8 @@ class Own(unittest.TestCase):
 
 
 class Verifier(http.server.BaseHTTPRequestHandler):
-    """Passes what holds 'right', tells nonsense for 'nonsense', answers 500 the first two times for 'flaky', always for 'down'."""
+    """Passes programs that contain 'right', answers nonsense for 'nonsense', and 500 the first two times for 'flaky', always
+    for 'down'."""
 
     def do_POST(self):
         ask = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -156,7 +157,7 @@ class Remote(unittest.TestCase):
         self.assertEqual(server.asked[1], {"in_outs": DOUBLE, "generation": rows[1]["response"], "timeout": 10, "debug": False})
         server.shutdown()
         server.server_close()
-        answers, _ = score("code", rows[:1], "--code-verifier-api-url", url)    # nobody listens any more
+        answers, _ = score("code", rows[:1], "--code-verifier-api-url", url)    # the server is gone
         self.assertIsNone(answers[0]["reward"])
 
 

@@ -146,7 +146,7 @@ class Commands(RunCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("unusable lines in more than 65536 places", done.stderr)
 
-    def test_a_limit_that_passes_names_who_is_late(self):
+    def test_a_limit_that_passes_names_the_late_process(self):
         run = self.start()
         worker = run.processes()["worker cpu:0"]
         os.kill(worker, 19)

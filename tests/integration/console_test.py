@@ -13,7 +13,7 @@ import time
 import unittest
 from run_tools import LIMIT, ROLLCALL, ROOT, Run, RunCase
 
-DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # a terminal: waits for texts, presses keys
+DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # drives a terminal: waits for texts, presses keys
 
 
 class Console(RunCase):
@@ -30,9 +30,9 @@ class Console(RunCase):
                               capture_output=True, text=True, timeout=LIMIT + 100)
         self.assertEqual(done.returncode, 0, done.stderr + run.logs())
 
-    def test_lines_tell_every_step_once_from_the_first_on_and_the_end(self):
+    def test_lines_show_every_step_once_from_the_first_on_and_the_end(self):
         run = self.start()
-        run.wait_step(8)    # a console that comes late is told what was before
+        run.wait_step(8)    # a console that starts late shows the earlier steps
         console = self.watch(run, "--format", "jsonl", "--from", "0")
         first = json.loads(console.stdout.readline())
         self.assertEqual((first["event"], first["step"]), ("step", 1))
@@ -48,7 +48,7 @@ class Console(RunCase):
         self.assertEqual([1] + [line["step"] for line in steps], run.steps())
         self.assertEqual(lines[-1]["step"], run.steps()[-1])
         told = {line["step"]: line["metrics"] for line in run.told("step")}
-        for line in steps:    # as train itself has told it (the console keeps single precision)
+        for line in steps:    # as train itself printed it (the console keeps single precision)
             if line["step"] in told:
                 want, got = told[line["step"]]["metrics/reward"], line["metrics"]["metrics/reward"]
                 self.assertAlmostEqual(got, want, delta=1e-6 * max(abs(want), 1))
@@ -76,8 +76,8 @@ class Console(RunCase):
             self.assertEqual((console.wait(LIMIT), console.stderr.read()), (0, ""))
         run.wait_step(run.step() + 2)
 
-    def test_changes_checkpoints_and_evaluations_are_told_as_they_come(self):
-        """By train and by a console alike, with the same fields; a resumed run begins with what is new."""
+    def test_changes_checkpoints_and_evaluations_are_printed_as_they_come(self):
+        """By both train and a console, with the same fields; a resumed run begins with what is new."""
         sets = json.dumps({"all": {"path": self.task.path("train.jsonl"), "limit": 4}})
         run = self.start("--eval-dataset", sets, save_interval=0)
         run.wait_step(1)
@@ -111,7 +111,7 @@ class Console(RunCase):
         self.assertEqual([line["step"] for line in again.told("step")], [last["step"] + 1])
 
     def stopped_console(self, run, *args):
-        """A console that stands still while a run ends, and so has missed its last changes."""
+        """A console that is stopped while a run ends, and so misses its last changes."""
         console = self.watch(run, "--format", "jsonl", "--from", "0", *args)
         console.stdout.readline()    # it has met the run
         os.kill(console.pid, signal.SIGSTOP)
@@ -129,12 +129,12 @@ class Console(RunCase):
         self.assertLessEqual({"knob", "checkpoint", "state"}, set(kinds))
         self.assertRegex(told[-1]["reason"], "^stopped by .*, ctl$")
 
-    def test_the_agent_stays_until_those_who_only_look_have_had_their_last_answers(self):
+    def test_the_agent_stays_until_onlookers_have_had_their_last_answers(self):
         run = self.start()
         run.wait_step(1)
         console = self.stopped_console(run, "--read-only")
         self.until("the agent waits for it", lambda: "agent: waiting for" in run.logs(whole=True), run)
-        os.rename(os.path.join(run.dir, "journal.db"), os.path.join(run.dir, "hidden"))    # so it cannot help itself
+        os.rename(os.path.join(run.dir, "journal.db"), os.path.join(run.dir, "hidden"))    # so the console cannot read it
         os.kill(console.pid, signal.SIGCONT)
         text = console.stdout.read()
         os.rename(os.path.join(run.dir, "hidden"), os.path.join(run.dir, "journal.db"))
@@ -172,7 +172,7 @@ class Console(RunCase):
         _, err = screen.communicate(timeout=LIMIT + 100)
         self.assertEqual(screen.returncode, 0, err)
         with open(svg) as f:
-            self.assertIn(f"step{run.steps()[-1]}/", re.sub("<[^>]*>", "", f.read()))    # words are apart by their places
+            self.assertIn(f"step{run.steps()[-1]}/", re.sub("<[^>]*>", "", f.read()))    # words are separated by their positions
 
     def test_the_screen_shows_the_run_and_steers_it(self):
         run = self.start()
@@ -222,7 +222,7 @@ class Console(RunCase):
         os.kill(worker, signal.SIGSTOP)
         try:
             self.screen(run, "wait:worker cpu:0 stuck", size="80x24")
-            self.screen(run, "wait:worker cpu:0 stuck", size="39x5")    # one line is enough to tell
+            self.screen(run, "wait:worker cpu:0 stuck", size="39x5")    # one line is enough to show it
         finally:
             os.kill(worker, signal.SIGCONT)
         for name in ("agent", "controller"):
@@ -272,7 +272,7 @@ class Console(RunCase):
                                    "--runs-dir", runs, *options], capture_output=True, text=True, timeout=LIMIT + 100)
             self.assertEqual(done.returncode, 0, done.stderr)
 
-        pick("wait:RUNNING", "wait:Overview")    # the one that is live
+        pick("wait:RUNNING", "wait:Overview")    # the live one
         pick("wait:2, 1 live", "wait:FINISHED", "keys:G\\r", "wait:Overview", "wait:FINISHED", options=["--pick"])
         kept[1].kill()
         pick("wait:2, 0 live", "wait:GONE", "keys:/first\\r", "wait:/first", "keys:\\r", "wait:Overview", "wait:FINISHED")

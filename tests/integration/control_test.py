@@ -174,7 +174,7 @@ class Control(RunCase):
         self.assertNotEqual(run.processes()["worker cpu:0"], pid)
         run.wait_step(run.step() + 2)
 
-    def test_who_keeps_the_journal_s_log_from_being_folded_is_named_and_it_is_cut_afterwards(self):
+    def test_a_reader_that_keeps_the_journal_s_log_from_being_folded_is_named_and_it_is_cut_afterwards(self):
         def files():
             return [os.path.getsize(os.path.join(run.dir, name)) for name in ("journal.db", "journal.db-wal")]
 
@@ -330,23 +330,23 @@ class Control(RunCase):
         scorer = run.processes()["scorer"]
         run.process.kill()
         run.process.wait()
-        kill_but("scorer")    # nobody leads it, so it would end by itself, in 10 s
+        kill_but("scorer")    # without an agent it would end by itself after 10 s
         again = resume()
         self.until("the scorer is waited for", lambda: f"'scorer' (pid {scorer})" in again.logs(), again)
         os.kill(scorer, signal.SIGKILL)
         step = run.step()
         again.wait_step(step + 1)
-        again.process.kill()    # what looks at it, not the run
+        again.process.kill()    # the process that watches it, not the run
         again.process.wait()
         os.kill(run.processes()["agent"], signal.SIGKILL)    # the keeper starts it again
         again = resume()
         self.until("it attaches to the run", lambda: "is already going" in again.logs(), again)
         self.ok(run, "stop")
         stopped = run.step()
-        last_one = resume("--max-steps", str(stopped + 1))    # its processes are still ending
+        last_one = resume("--max-steps", str(stopped + 1))    # its processes are still shutting down
         code, last = last_one.wait()
         self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", stopped + 1), last_one.logs())
-        self.assertIn(again.wait()[1].get("event"), ("stopped", "finished"), again.logs())    # the next life may begin before it looks
+        self.assertIn(again.wait()[1].get("event"), ("stopped", "finished"), again.logs())    # the next start may come before it looks
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class Data(unittest.TestCase):
         with open(os.path.join(repo, "refs", "main"), "w") as f:
             f.write(COMMIT)
         shutil.copy(GOLDEN + ".parquet", os.path.join(folder, "train-00000-of-00002.parquet"))
-        with open(os.path.join(folder, "train-00001-of-00002.parquet"), "w") as f:    # what a file holds counts, not its name
+        with open(os.path.join(folder, "train-00001-of-00002.parquet"), "w") as f:    # the content of a file counts, not its name
             f.write(json.dumps(rows))
         with open(os.path.join(folder, "test-00000-of-00001.jsonl"), "w") as f:
             f.write('{"not": "read"}\n')

@@ -180,7 +180,7 @@ class Export(unittest.TestCase):
         self.assertEqual(value[0], (1, b"train/loss"))
         self.assertAlmostEqual(struct.unpack("<f", value[1][1])[0], 0.4, places=6)
 
-    def test_openmetrics_serves_the_newest_values_to_who_has_the_token(self):
+    def test_openmetrics_serves_the_newest_values_to_clients_with_the_token(self):
         token = os.path.join(self.run_dir, "token")
         open(token, "w").write("s3cret\n")
         p = subprocess.Popen([ROLLCALL, "export", "openmetrics", self.run_dir, "--listen", "127.0.0.1:0", "--token-file", token],

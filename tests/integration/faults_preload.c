@@ -2,7 +2,7 @@
  *
  * Preloaded by faults_test.py. While the folder RC_FAULTS holds the file "full" or "readonly", calls that need room, or change
  * anything, under RC_FAULTS_UNDER fail with ENOSPC or EROFS. While it holds "nomemory" no file of a checkpoint under it can be mapped,
- * for want of memory. While it holds "jump" the wall clock is wrong by a day, ahead and
+ * for lack of memory. While it holds "jump" the wall clock is wrong by a day, ahead and
  * behind by turns of a tenth of a second; the monotonic clock is right, as on a real machine.
  *
  * The file "synced" in RC_FAULTS keeps how long groups.zst was when it was synced last: what a power cut leaves of it at least. */

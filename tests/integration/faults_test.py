@@ -1,7 +1,7 @@
 """tags: limit=600
 
 What a run does on a full disk, on a read-only one, under a wall clock that jumps, with a reward that hangs, and with its newest
-checkpoint broken. The faults are made by faults_preload.c, so that they need no rights and come at a known moment."""
+checkpoint broken. faults_preload.c makes the faults, so that they need no privileges and come at a known moment."""
 import contextlib
 import json
 import os
@@ -75,7 +75,8 @@ class Faults(unittest.TestCase):
         return self.holds.held(process, point)
 
     def disk_fails(self, flag, process, point, words):
-        """The disk fails while this process is at this point: the run says so and ends, and goes on when the disk is well."""
+        """The disk fails while this process is at this point: the run says so and ends, and continues once the disk works
+        again."""
         run = self.start()
         run.wait_step(2)
         self.holds.arm(process, point)
@@ -100,7 +101,7 @@ class Faults(unittest.TestCase):
         self.disk_fails("readonly", "worker cpu:0", "training", "cannot be written to any more.*Read-only file system.*--resume")
 
     def groups_indexed(self, run):
-        """How long the rollout file must be for each group that the journal names."""
+        """The length that the rollout file needs for each group that the journal names."""
         with sqlite3.connect(os.path.join(run.dir, "journal.db")) as db:
             return db.execute("select max(file_offset + file_bytes) from item").fetchone()[0]
 
@@ -191,7 +192,7 @@ class Faults(unittest.TestCase):
     def test_a_reward_that_hangs_or_fails_costs_its_samples_and_is_counted(self):
         run = self.start(reward_type=self.task.poor_reward(), reward_timeout_s=1, extra=["--max-steps", "3"], scorer_threads=2)
         run.wait_step(1)
-        os.kill(run.processes()["controller"], signal.SIGKILL)    # the next one goes on counting where this one was
+        os.kill(run.processes()["controller"], signal.SIGKILL)    # the next one continues this one's count
         code, last = run.wait()
         self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", 3), run.logs())
         print_of = lambda *args: subprocess.run([ROLLCALL, *args, run.dir], capture_output=True, timeout=LIMIT, check=True).stdout.splitlines()

@@ -32,7 +32,7 @@ def row(code, function=None, cases=1, output=ANSWER):
 
 
 def score(rows, limit, user=None):
-    """rollcall score's answers, one a row; its standard error when it refused."""
+    """rollcall score's answers, one per row; its standard error when it refused."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
         f.writelines(json.dumps(r) + "\n" for r in rows)
         f.flush()
@@ -62,7 +62,7 @@ def relatives():
 def alive(pid):
     try:
         with open("/proc/%d/stat" % pid) as f:
-            return f.read().rsplit(")", 1)[1].split()[0] != "Z"    # a zombie only waits for somebody to collect it
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"    # a zombie only waits to be reaped
     except OSError:
         return False
 
@@ -112,7 +112,7 @@ class Hostile(unittest.TestCase):
         self.assert_nothing_left(before)
 
     def assert_nothing_left(self, before):
-        end = time.monotonic() + 60    # the kernel takes a namespace down in its own time
+        end = time.monotonic() + 60    # the kernel removes a namespace when it gets to it
         while True:
             # a process of another suite that runs meanwhile has a living parent; what was left behind has none
             left = {p: v for p, v in relatives().items() if p not in before and v[1] == 1 and alive(p)}

@@ -57,7 +57,7 @@ def runs_of(cells, rng):
 
 
 def differs(want, got):
-    """None, or what is other than it must be."""
+    """None, or what differs from what it must be."""
     if want[0] != got[0]:
         return "other weights"
     items = sorted(set(want[1]) ^ set(got[1]))
@@ -65,7 +65,7 @@ def differs(want, got):
 
 
 class Observer:
-    """A console that looks at the run without a screen, and another one whenever it has been killed."""
+    """A console that watches the run without a screen, restarted whenever it has been killed."""
 
     def __init__(self, run):
         self.run = run
@@ -88,7 +88,7 @@ class Over(AssertionError):
 
 
 class Disturbed:
-    """A run with holds, and what is done to it."""
+    """A run with holds, and the operations on it."""
 
     def __init__(self, task, name, settings, steps, gated):
         self.holds = Holds(task.path(f"holds-{name}"))
@@ -114,7 +114,7 @@ class Disturbed:
             time.sleep(0.003)
 
     def pid(self, process):
-        """Of the living process; asked twice, since for a moment a child that is being started looks like its parent."""
+        """The id of the living process; read twice, since a child that is being started looks like its parent for a moment."""
         if process == "console":
             return self.observer.pid()
 
@@ -124,18 +124,18 @@ class Disturbed:
         return self.until(f"'{process}' lives", look)
 
     def all_live(self):
-        """Agent and keeper start each other: with both dead nobody is there to go on."""
+        """Agent and keeper restart each other: with both dead, nothing restarts the run."""
         self.until("agent and keeper live", lambda: {"agent", "keeper"} <= set(self.run.processes()))
 
     def holder(self, process, state):
-        """Who makes the state, and at which point."""
+        """The process that reaches the state, and the point."""
         if state == "starting":
             return (process if process != "console" else "controller"), "starting"
         name, point = STATES[state]
         return (process if process.startswith("worker") and state in OF_EACH_WORKER else name), point
 
     def strike(self, process, sig, held=None):
-        """Send the signal; returns to whom. A stop lasts until go_on."""
+        """Send the signal; returns the process it went to. A stop lasts until go_on."""
         if sig == signal.SIGKILL and process in ("agent", "keeper"):
             self.all_live()
         while True:
@@ -143,7 +143,7 @@ class Disturbed:
             try:
                 os.kill(pid, sig)
                 break
-            except ProcessLookupError:    # killed for the cell before, and only now gone: the next life is meant
+            except ProcessLookupError:    # killed for the previous cell and only now gone: the restarted process is meant
                 if held:
                     raise
         if sig == signal.SIGSTOP:
@@ -152,7 +152,7 @@ class Disturbed:
 
     def go_on(self):
         if self.stopped:
-            time.sleep(0.3)    # how long it is stopped; nothing is waited for
+            time.sleep(0.3)    # how long it stays stopped, not a wait for something
         for pid in self.stopped:
             try:
                 os.kill(pid, signal.SIGCONT)
@@ -161,7 +161,7 @@ class Disturbed:
         self.stopped = []
 
     def begin(self, process, state, _):
-        """Make sure that the state is come to. The run is held in another one meanwhile, so it cannot be over before."""
+        """Make sure that the state is reached. The run is held in another one meanwhile, so it cannot end first."""
         if state == "paused":
             self.pause = subprocess.Popen([ROLLCALL, "ctl", "--run", self.run.dir, "pause"], stdout=subprocess.DEVNULL)
             self.until("pause is known", lambda: os.path.exists(os.path.join(self.run.dir, "sock/orders")))
@@ -172,8 +172,8 @@ class Disturbed:
             self.start_again(holder, point)
 
     def start_again(self, process, point):
-        """Let another life come to the armed point: end the one before, unless a next one is already held there. A life that
-        came there as it was ended does not count, and the point is armed again."""
+        """Let a restarted process reach the armed point: end the old one, unless a new one is already held there. One that
+        reached it while being ended does not count, and the point is armed again."""
         while not self.holds.held(process, point):
             pid = self.strike(process, signal.SIGKILL)
             self.until(f"'{process}' (pid {pid}) is gone", lambda: pid not in self.run.processes().values())
@@ -189,7 +189,7 @@ class Disturbed:
             self.holds.arm(*GATE)
 
     def reach(self, holder, point):
-        """Wait until somebody is held there; returns who. While a checkpoint is renamed the run is held at its next step."""
+        """Wait until a process is held there; returns it. While a checkpoint is renamed the run is held at its next step."""
         if point == "renaming":
             pid = self.until(f"'{holder}' comes to 'saving'", lambda: self.holds.held(holder, "saving"))
             self.holds.arm(holder, "renaming")
@@ -198,7 +198,8 @@ class Disturbed:
         return self.until(f"'{holder}' comes to '{point}'", lambda: self.holds.held(holder, point))
 
     def resume(self):
-        """Ask until it is taken. Nobody waits here: who has to pass it on may be held for the cells that follow."""
+        """Repeat the command until it is accepted. Its effect is not awaited: a process that must pass it on may be held for
+        the next cells."""
         if not self.resuming or self.resuming.poll() == 0:
             self.resuming = None
         elif self.resuming.returncode is not None:
@@ -270,7 +271,7 @@ class Kills(unittest.TestCase):
             d.end()
 
     def items_check(self, run, settings, steps):
-        """Every item stands in the ledger once, without gaps, and each step was trained on whole batches."""
+        """Every item is in the ledger once, without gaps, and each step was trained on whole batches."""
         with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True) as db:
             items = [r[0] for r in db.execute("select item from item order by item")]
             sizes = dict(db.execute("select step, count(*) from item where fate = 4 group by step"))
@@ -285,8 +286,8 @@ class Kills(unittest.TestCase):
         return self.wanted[key]
 
     def compare(self, plan, disturb, gated):
-        """plan: [(settings, what is done)], and disturb(d, what) does it; two runs at a time. All failures are told, with what
-        would repeat them."""
+        """plan: [(settings, what is done)], and disturb(d, what) does it; two runs at a time. All failures are reported, with
+        what would repeat them."""
         for settings, _ in plan:
             self.undisturbed(settings)
 
@@ -296,7 +297,7 @@ class Kills(unittest.TestCase):
             except Exception as e:
                 wrong = f"{type(e).__name__}: {e}"
             if wrong:
-                print(f"{settings} {what}: {wrong}", flush=True)    # a long test tells it at once
+                print(f"{settings} {what}: {wrong}", flush=True)    # a long test prints it at once
             return wrong
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             results = list(pool.map(lambda p: one(*p), plan))
@@ -319,7 +320,7 @@ class Kills(unittest.TestCase):
         return next(p for p in json.loads(status.stdout)["processes"] if p["name"] == "worker cpu:0")
 
     def stalled(self, d):
-        """A worker stopped in the middle of a step must be named, with what it has not done, within 5 s of its last word."""
+        """A worker stopped in the middle of a step must be named, with what it has not done, within 5 s of its last message."""
         d.holds.arm("worker cpu:0", "training")
         pid = d.until("the trainer trains", lambda: d.holds.held("worker cpu:0", "training"))
         d.until("it has said so", lambda: self.worker(d)["phase"] == "training")
@@ -370,7 +371,7 @@ class Kills(unittest.TestCase):
                 self.assertEqual(want, got)
 
     def restart(self, d, names):
-        """Restart processes as an operator; each restart must stand in the journal once, with who and what."""
+        """Restart processes as an operator; each restart must be in the journal once, with who and what."""
         d.until("pause is taken", lambda: d.run.ctl("pause").returncode == 0)
         for name in names:
             pid = d.pid(name)
@@ -406,7 +407,7 @@ class Kills(unittest.TestCase):
             time.sleep(wait_s)    # a random moment, not a wait for something
             try:
                 d.strike(process, sig)
-            except Over:    # nobody is left to be struck; how it has ended is looked at as ever
+            except Over:    # no process is left to signal; the end is checked as usual
                 return
             d.go_on()
 

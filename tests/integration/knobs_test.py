@@ -67,7 +67,7 @@ class Table(unittest.TestCase):
         for function in ("run_plan_make", "run_config_eval_sets", "run_config_n_device", "run_config_part", "run_config_micro_tok",
                          "run_config_temperature", "run_config_zero"):
             read += re.search(rf"^\w+ {function}\(.*?^}}", text, re.M | re.S).group(0)
-        fields = set(re.findall(r"\b(?:(?:config|c|at|now|next)(?:->|\.))+(\w+)", read))    # what variables of struct run_config are called
+        fields = set(re.findall(r"\b(?:(?:config|c|at|now|next)(?:->|\.))+(\w+)", read))    # the usual names of variables of struct run_config
         for name, field in rows:
             if "NO_EFFECT(" in lines[name]:
                 with self.subTest(name, no_effect=True):
@@ -101,7 +101,7 @@ class Effects(RunCase):
             return db.execute(text, args).fetchall()
 
     def metrics(self, run, step):
-        """What the journal has of an optimizer step, once it is there."""
+        """The journal's record of an optimizer step, once it is there."""
         run.wait_step(step)
         names = dict(self.query(run, "select id, name from series"))
         blob, = self.query(run, "select metrics from step where superseded = 0 and step = ?", step)[0]
@@ -111,7 +111,7 @@ class Effects(RunCase):
         return [self.metrics(run, s).get(name, math.nan) for s in range(first, first + n)]
 
     def until(self, run, what, get):
-        """What get returns, once it is something."""
+        """What get returns, once that is not empty."""
         end = time.monotonic() + LIMIT
         while not (found := get()):
             self.assertTrue(time.monotonic() < end and run.process.poll() is None, f"{what}\n" + run.logs())
@@ -285,7 +285,7 @@ class Effects(RunCase):
 
     @proves("filter_no_spread")
     def test_groups_without_spread_are_filtered_when_asked(self):
-        run = self.start(num_generations=2, max_new_tokens=2)    # so short that two are often worth the same
+        run = self.start(num_generations=2, max_new_tokens=2)    # so short that two often have the same reward
         run.wait_step(4)
         first = self.change(run, filter_no_spread="true")["filter_no_spread"]
         self.assertEqual(max(self.series(run, "metrics/filtered_ratio", max(first - 3, 1), 3)), 0)
@@ -402,7 +402,7 @@ class Effects(RunCase):
     # ---- watching
 
     @proves("slow_s", "stuck_s", "restart_stuck_s")
-    def test_slow_and_stuck_are_told_and_ended_by_their_knobs(self):
+    def test_slow_and_stuck_are_reported_and_ended_by_their_knobs(self):
         holds = Holds(self.task.path("holds"))
         run = self.start(env={"RC_TEST_HOLD": holds.dir}, slow_s=10000, stuck_s=20000, restart_stuck_s=0, heartbeat_s=0.05)
 

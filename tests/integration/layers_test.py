@@ -8,7 +8,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BASE, WIRE, RUN, KERNELS = "protocol/base", "protocol/wire", "protocol/run", "kernels"
 ENGINE, HOST, PROCESS = "workers/engine", "workers/host", "workers/process"
 PROTOCOL = (BASE, WIRE, RUN)
-# Who may include what. The longest folder that a file stands in decides; a folder may always include itself.
+# Which folder may include which. The longest matching folder of a file decides; a folder may always include itself.
 MAY = {
     BASE: (),
     WIRE: (BASE,),
@@ -32,7 +32,7 @@ MAY = {
     "console/bench": (*PROTOCOL, KERNELS, ENGINE, "console/tools"),
     "console": (*PROTOCOL, KERNELS, ENGINE, "console/fleet", "console/tui", "console/batch", "console/train"),
 }
-# Inside the engine: what is below what.
+# The layers inside the engine.
 ENGINE_MAY = {
     "text": (), "hub": (), "data": ("hub",), "reward": (), "template": ("text",), "model": (), "publish": ("model",),
     "sampler": ("model", "text", "template", "reward"), "trainer": ("model", "text", "template", "data"),
@@ -61,7 +61,7 @@ def broken(path, text):
             continue    # made by the build
         to = folder(name, MAY)
         if to is None:
-            yield f"{path} includes {name}: no layer of the product stands there"
+            yield f"{path} includes {name}: no layer of the product is there"
         elif to != own and not any(to == f or to.startswith(f + "/") for f in MAY[own]):
             yield f"{path} includes {name}: {own} may use {', '.join(MAY[own]) or 'nothing of ours'}"
         elif own == to == ENGINE:
@@ -86,7 +86,7 @@ class Layers(unittest.TestCase):
                 wrong += broken(f, file.read())
         self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
 
-    def test_a_new_include_is_told_which_rule_it_breaks(self):
+    def test_a_new_include_is_named_with_the_rule_it_breaks(self):
         cases = {
             ("console/tui/app.c", '#include "kernels/ops.h"\n'): "console/tui may use",
             ("protocol/base/buf.c", '#include "protocol/wire/message.h"\n'): "nothing of ours",

@@ -21,7 +21,7 @@ def to(url, finish_s=LIMIT):
 
 class LiveExport(unittest.TestCase):
     def setUp(self):
-        environment = unittest.mock.patch.dict(os.environ)    # what a test sets there is its own
+        environment = unittest.mock.patch.dict(os.environ)    # a test's changes there stay its own
         environment.start()
         self.addCleanup(environment.stop)
 
@@ -138,7 +138,7 @@ class LiveExport(unittest.TestCase):
         self.assertEqual(stored().exitcode, 3)
         self.assertEqual(len([r for r in stored().history() if "run/changed" in r]), 1)
         tables = [r["trainer/step"] for r in stored().history() if "rollouts" in r]
-        self.assertNotIn(0, tables)    # the first one was refused: it is left out, and not tried for ever
+        self.assertNotIn(0, tables)    # the first one was refused: it is left out, and not tried forever
         self.assertIn("a table of rollouts is left out: wandb does not accept the file", run.logs(whole=True))
         self.assertEqual(len(server.storage), len(tables))
 
@@ -181,7 +181,7 @@ class LiveExport(unittest.TestCase):
     def lives(self, pid):
         try:
             with open(f"/proc/{pid}/cmdline") as f:
-                return f.read() != ""    # a dead one that nobody has collected has none
+                return f.read() != ""    # a dead process that has not been reaped has none
         except OSError:
             return False
 
@@ -227,7 +227,7 @@ class LiveExport(unittest.TestCase):
         self.assertEqual((code, last["event"], last["step"]), (0, "finished", 3), run.logs())
         self.assertIn("rollcall export wandb", run.logs())
 
-    def test_a_refusal_is_told_in_console_log_and_summary_and_training_goes_on(self):
+    def test_a_refusal_is_reported_in_console_log_and_summary_and_training_goes_on(self):
         server, task = FakeWandb("x" * 40), Task()    # another key than ours
         self.addCleanup(task.close)
         self.addCleanup(server.close)

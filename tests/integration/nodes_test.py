@@ -18,7 +18,7 @@ from run_tools import Holds, LIMIT, ROLLCALL, ROOT, Run, RunCase, built, written
 
 STEPS = 12
 DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # a terminal: waits for texts, presses keys
-HEAD = NODE = "worker cpu:0"    # both sides call theirs so
+HEAD = NODE = "worker cpu:0"    # both sides use this name
 
 
 def free_port():
@@ -36,7 +36,7 @@ def gate_log(run):
 
 
 def ended(s):
-    """Has the other side closed this connection? What it had said before is thrown away."""
+    """Has the other side closed this connection? Earlier data from it are discarded."""
     s.setblocking(False)
     try:
         while s.recv(65536):
@@ -97,7 +97,7 @@ class Nodes(RunCase):
         return [text for text, in self.query(run, "select text from event where kind = 'node'")]
 
     def head_held(self, run, node, holds, point, last=None):
-        """The head's worker goes on from where it is held (last) and is held at point."""
+        """Let the head's worker continue from where it is held (last) until it is held at point."""
         holds.arm(HEAD, point)
         if last:
             holds.release(HEAD, *last)
@@ -109,7 +109,7 @@ class Nodes(RunCase):
         return self.head_held(run, node, holds, "generating", last)
 
     def node_has_sampled(self, run, node):
-        """All items of the newest version but the two that the held worker has."""
+        """All items of the newest version except the two that the held worker has."""
         def done():
             (n,), = self.query(run, "select count(*) from item where weight_version = (select max(weight_version) from item) and fate <> 0")
             return n == 6
@@ -211,7 +211,7 @@ class Nodes(RunCase):
         self.assertEqual(run.wait()[0], 3)
 
     def client_hello(self):
-        """What a TLS client of this host says first."""
+        """The first bytes of a TLS client on this host."""
         out, context = ssl.MemoryBIO(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="rollcall").do_handshake()
@@ -245,7 +245,7 @@ class Nodes(RunCase):
         self.assertEqual(run.wait()[0], 3)
 
     def gpu(self, name):
-        """The environment in which a machine has one GPU of this name, and nothing more is known of it."""
+        """The environment in which a machine has one GPU of this name, of which nothing else is known."""
         path = self.task.path(name.replace(" ", "-"))
         with open(path, "w") as f:
             f.write(f"count 1\ngpu.0.name {name}\ngpu.0.temp 64\n")

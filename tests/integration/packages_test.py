@@ -1,4 +1,4 @@
-"""What examples/packages.sh asks apt for on each distribution: names that its archive has (looked up there)."""
+"""The packages that examples/packages.sh requests from apt on each distribution: names its archive has (looked up there)."""
 import os, subprocess, tempfile, unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -85,7 +85,7 @@ class Publish(RunCase):
                         run.kill()
 
     def test_weights_of_an_undone_step_are_not_sampled_with_once_a_knob_has_changed(self):
-        """Nothing is saved, so that a lost trainer goes back to the start. Its producer is held in the midst of what it samples
+        """Nothing is saved, so that a lost trainer goes back to the start. Its producer is held in the middle of what it samples
         with the weights of step 4, which is made again meanwhile, with another learning rate."""
         producer, undone = PRODUCERS[0], 4
         for way in ("files", "copy", "nccl"):

@@ -23,7 +23,7 @@ def blob_name(name, data):
 
 
 class Hub:
-    """Two servers: the hub, and the one its large files lie on. Switches make them misbehave."""
+    """Two servers: the hub, and the one that holds its large files. Switches make them misbehave."""
 
     def __init__(self):
         self.log, self.files, self.extra, self.commit = [], dict(FILES), [], COMMIT

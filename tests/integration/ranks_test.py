@@ -32,7 +32,7 @@ class Ranks(RunCase):
         return super().start("--max-steps", str(STEPS), **settings)
 
     def finish(self, run):
-        """What must be the same in all runs; nothing of the trainers' meetings may have a name any more."""
+        """What must be the same in all runs; none of the trainers' meetings may still have a name."""
         code, last = run.wait()
         self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs())
         self.assertEqual(run.processes(), {})
@@ -162,7 +162,7 @@ class Ranks(RunCase):
                     run.wait_step(step)
                     time.sleep(wait_s)    # a random moment, not a wait for something
                     pid = run.processes().get(name)
-                    if pid:    # else it was too late
+                    if pid:    # otherwise it was too late
                         os.kill(pid, signal.SIGKILL)
                     self.assertEqual(self.finish(run), want)
                 finally:
@@ -194,7 +194,7 @@ class Ranks(RunCase):
                     run.kill()
                     first.kill()
 
-    def test_who_waits_for_a_trainer_that_stands_still_says_so(self):
+    def test_a_trainer_that_waits_for_a_stopped_one_says_so(self):
         run = Run(self.task, "still", self.task.run_file(**APART), ["--max-steps", "100000"])
         try:
             run.wait_step(2)

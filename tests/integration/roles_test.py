@@ -52,7 +52,7 @@ class Roles(RunCase):
     def test_a_group_that_is_named_may_look_and_nobody_else(self):
         group = next((g for g in grp.getgrall() if g.gr_gid in [os.getegid(), *os.getgroups()] and g.gr_gid), None)
         other = pwd.getpwnam("nobody")
-        if os.geteuid() == 0:    # then anybody's group will do, and others can be played
+        if os.geteuid() == 0:    # then any group will do, and other users can be impersonated
             group = next(g for g in grp.getgrall() if g.gr_gid not in (0, other.pw_gid))
             os.chmod(self.task.dir, 0o755)
         elif not group:

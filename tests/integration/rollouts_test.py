@@ -69,7 +69,7 @@ class Rollouts(unittest.TestCase):
         with open(os.path.join(self.run_.dir, "rollouts", "log.jsonl")) as f:
             self.assertEqual([json.loads(line) for line in f], printed)
 
-    def test_a_killed_run_goes_on_behind_the_last_whole_line_and_rollout_save_dir_takes_it(self):
+    def test_a_killed_run_goes_on_after_the_last_whole_line_and_rollout_save_dir_takes_it(self):
         away = self.task.path("away")
         file = self.task.run_file(rollout_log_interval=3, rollout_save_dir=away, save_interval=2)
         run = Run(self.task, "killed", file, ["--max-steps", "9"])

@@ -1,4 +1,4 @@
-"""What the tests of whole runs share: a tiny model, a task with real gradients, runs, and killing them.
+"""Shared by the tests of whole runs: a tiny model, a task with real gradients, runs, and killing them.
 
 The model has random weights and the reward is a program that likes some letters, so that every step has a gradient without
 any training beforehand. Nothing here waits a fixed time: conditions with generous limits."""
@@ -79,7 +79,7 @@ class Task:
 
 
 def built(name):
-    """The path of what the tests' build makes beside rollcall; says at once what is missing."""
+    """The path of a program that the tests' build makes in addition to rollcall; says at once what is missing."""
     path = os.path.join(os.path.dirname(ROLLCALL), "tests", name)
     target = name.removeprefix("lib").removesuffix(".so")
     if not os.path.exists(path):
@@ -98,12 +98,12 @@ class Holds:
         open(os.path.join(self.dir, f"{process}@{point}"), "w").close()
 
     def held(self, process, point):
-        """The process id of who is held there; None: nobody is yet."""
+        """The id of the process held there; None: none yet."""
         name = f"{process}@{point}."
         return next((int(f[len(name):]) for f in os.listdir(self.dir) if f.startswith(name)), None)
 
     def disarm(self, process, point):
-        """Hold nobody there any more, whether somebody is held or not."""
+        """Stop holding processes there, and release one that is held."""
         for f in os.listdir(self.dir):
             if f == f"{process}@{point}" or f.startswith(f"{process}@{point}."):
                 os.unlink(os.path.join(self.dir, f))
@@ -113,9 +113,9 @@ class Holds:
 
 
 def written(file):
-    """What a process has written to a file that it was started with. Its place in the file is ours too, so a file opened again
-    is read: to seek in this one would make the process write in the midst of what it has written."""
-    if file.closed:    # the run has been put away
+    """What a process has written to a file that it was started with. It shares its file position with us, so the file is opened
+    a second time for reading: a seek here would make the process write in the middle of its output."""
+    if file.closed:    # the run has been cleaned up
         return ""
     with open(f"/proc/self/fd/{file.fileno()}", errors="replace") as f:
         return f.read()
@@ -157,7 +157,7 @@ class Run:
         return code, lines[-1] if lines else {}
 
     def logs(self, whole=False):
-        """The ends of all logs, for messages of failed tests."""
+        """The last lines of all logs, for messages of failed tests."""
         out = [written(self.errors)[-2000:]]
         most = 0 if whole else -1500
         logs = os.path.join(self.dir, "logs")
@@ -208,7 +208,7 @@ class Run:
         return out
 
     def kill(self):
-        """kill -9 everything of the run, and what looks at it."""
+        """kill -9 every process of the run, and those that watch it."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -244,7 +244,7 @@ class Run:
         while select.select([ours], [], [], 0.2)[0]:
             try:
                 said += os.read(ours, 4096)
-            except OSError:    # nobody holds the other end any more
+            except OSError:    # the other end is closed
                 break
         os.close(ours)
         return done.returncode, out, said.decode()
@@ -280,13 +280,13 @@ class RunCase(unittest.TestCase):
     def start(self, *extra, env=None, files=None, **settings):
         """A run that goes on until the test ends it, unless extra says otherwise."""
         type(self).n += 1
-        # a file of its own: a run that is started next may be before this one has read it
+        # a separate file: the next run may be started before this one has read it
         run = Run(self.task, f"run-{self.n}", self.task.run_file(f"run-{self.n}.yaml", **settings), ["--max-steps", "100000", *extra], env=env, files=files)
         self.addCleanup(run.kill)
         return run
 
     def until(self, what, reached, *runs):
-        """Wait until reached() holds; the runs' logs are told when it never does."""
+        """Wait until reached() holds; the runs' logs are printed when it never does."""
         end = time.monotonic() + LIMIT
         while not reached():
             if time.monotonic() > end:
@@ -294,7 +294,7 @@ class RunCase(unittest.TestCase):
             time.sleep(0.01)
 
     def ok(self, run, *args):
-        """What ctl prints; it must be carried out."""
+        """What ctl prints; the command must succeed."""
         done = run.ctl(*args)
         self.assertEqual(done.returncode, 0, f"{args}: {done.stderr}{run.logs()}")
         return done.stdout

@@ -1,4 +1,4 @@
-"""What tests/runner.py makes of tests that pass, fail, fail once, or are skipped."""
+"""How tests/runner.py treats tests that pass, fail, fail once, or are skipped."""
 import contextlib
 import io
 import os
@@ -9,7 +9,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import runner
 
-# Fails until as many have run as it was told.
+# Fails until the given number have run.
 FAILS_FIRST = "f=$1; echo ran >>$f; [ $(wc -l <$f) -gt $2 ] || { echo 'Assertion went wrong'; exit 1; }"
 
 
@@ -61,7 +61,7 @@ class Runner(unittest.TestCase):
                                                                     f"[ -e {busy} ] && exit 1; sleep 0.1; done")])
         self.assertEqual(lines[-1], "2 passed, 0 failed, 0 skipped", lines)
 
-    def test_many_failures_are_no_bad_luck(self):
+    def test_many_failures_are_not_bad_luck(self):
         tests = [self.shell(f"unit/bad{i}", "exit 1") for i in range(runner.AGAIN_MAX + 1)]
         status, lines = self.outcome(runner.run_once, tests)
         self.assertEqual((status, lines[-1]), (1, f"0 passed, {len(tests)} failed, 0 skipped"))

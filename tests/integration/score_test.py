@@ -35,7 +35,7 @@ class Score(unittest.TestCase):
         self.assertIn("\x9b2J", json.loads(done.stdout)["pred"])    # what it says is unchanged
         self.assertFalse([c for c in done.stdout.decode() if "\x7f" <= c < "\xa0"], done.stdout)
 
-    def test_what_cannot_be_told_is_left_out_not_zero(self):
+    def test_what_cannot_be_judged_is_left_out_not_zero(self):
         _, out, err = score([{"response": "\\boxed{3}", "gt_answer": "\\begin{cases} a \\\\ b \\end{cases}"}, {"response": "x"}],
                             "--reward-type", "boxed", "--summary")
         self.assertEqual([o["reward"] for o in out], [None, None])
@@ -43,7 +43,7 @@ class Score(unittest.TestCase):
         self.assertEqual([o["rule"] for o in out], ["gt_answer cannot be parsed", "no gt_answer"])
         self.assertIn("left out 2", err)
 
-    def test_length_rules_use_what_a_line_tells(self):
+    def test_length_rules_use_what_a_line_says(self):
         row = {"response": "\\boxed{1}", "gt_answer": "1"}
         cases = [({}, 10),    # nothing is known
                  ({"n_tok": 3136, "finish_reason": "stop"}, 5), ({"n_tok": 3136}, 5), ({"n_tok": 3136, "finish_reason": "length"}, 0),

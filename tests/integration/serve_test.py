@@ -82,7 +82,7 @@ class Server:
             return [json.loads(e.removeprefix("data: ")) for e in events[:-2]]
 
     def raw(self, data, limit=LIMIT):
-        """All that comes back for these bytes until the server closes."""
+        """Everything the server sends in reply to these bytes until it closes."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=limit) as s:
             s.sendall(data)
             out = b""
@@ -342,7 +342,7 @@ class Orders(unittest.TestCase):
         return r["choices"][0]["token_ids"], r["weight_version"]
 
     def long(self, n_tok=900, n=1):
-        """A request that takes long, under way: the stream's connection, and what it has said first."""
+        """A long request under way: the stream's connection, and its first line."""
         c = self.server.connect()
         c.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": n_tok, "n": n, "ignore_eos": True, "stream": True}))
         r = c.getresponse()

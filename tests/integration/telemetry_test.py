@@ -52,7 +52,7 @@ class Telemetry(unittest.TestCase):
     def worker_pid(self):
         return self.run_.processes().get("worker cpu:0")
 
-    def test_gpus_are_told_of_everywhere_and_a_lost_one_loudly(self):
+    def test_gpus_are_reported_everywhere_and_a_lost_one_loudly(self):
         task, server = Task(), FakeWandb(KEY)
         self.addCleanup(task.close)
         self.addCleanup(server.close)

@@ -44,7 +44,7 @@ def write_tokenizer(path):
 
 
 def write(path, seed=1, d=64, layers=2, heads=4, kv_heads=2, ff=64, scale=0.3, max_pos=512):
-    """Write the directory; scale is the spread of the weights: large enough that answers end at different places."""
+    """Write the directory; scale is the spread of the weights: large enough that answers end in different places."""
     os.makedirs(path, exist_ok=True)
     vocab, hd, rng = 260, d // heads, random.Random(seed)
     shapes = {"model.embed_tokens.weight": [vocab, d], "model.norm.weight": [d]}

@@ -34,7 +34,7 @@ class FakeRun:
         self.names, self.holder, self.changes, self.last = [], None, [], 0
 
     def live(self, on):
-        """Hold the run's lock in a process of its own, or let it go."""
+        """Hold the run's lock in a separate process, or release it."""
         if on:
             code = ("import fcntl,struct,sys;f=open(sys.argv[1],'w');"
                     "fcntl.fcntl(f,37,struct.pack('hhqqi4x',1,0,0,0,0));print('held',flush=True);sys.stdin.read()")
@@ -192,7 +192,7 @@ class Wandb(unittest.TestCase):
         self.assertEqual(asked(self.finished(*ours, **theirs)), ("ours", ["a", "b c"], "ours too", "rl", "our-name"))
         self.assertEqual(asked(self.finished(*ours)), ("ours", ["a", "b c"], "ours too", "train", "our-name"))
 
-    def test_settings_files_of_wandb_stand_behind_the_environment(self):
+    def test_settings_files_of_wandb_come_after_the_environment(self):
         self.run_.steps(1, 3)
         self.run_.event("state", "over, whatever the words", state="finished")
         user, project = os.path.join(self.tmp.name, ".config/wandb"), os.path.join(self.tmp.name, "wandb")
@@ -427,7 +427,7 @@ class Wandb(unittest.TestCase):
         finally:
             other.close()
 
-    def test_a_run_that_was_there_is_gone_on_with_behind_its_last_row(self):
+    def test_an_existing_run_is_continued_after_its_last_row(self):
         self.run_.steps(1, 2)
         self.env["WANDB_RUN_ID"] = "theirs01"
         self.env["WANDB_RESUME"] = "must"
@@ -565,7 +565,7 @@ class Wandb(unittest.TestCase):
         self.assertEqual([(x.get("level"), x["content"].split()[-1]) for x in lines], [(None, "one"), ("error", "two")])
         self.assertRegex(lines[0]["ts"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}$")
 
-    def test_samples_of_several_nodes_bear_a_label_each_and_only_when_asked_for(self):
+    def test_samples_of_several_nodes_carry_a_label_each_and_only_when_asked_for(self):
         self.run_.sample("head", {"gpu/0/util_percent": 50.0, "gpu/0/run_mem_bytes": 1e9, "host/run_mem_bytes": 2e6})
         self.run_.sample("node7", {"gpu/0/util_percent": 60.0, "gpu/0/mem_total_bytes": 1.0})
         self.run_.sample("head", {"gpu/0/util_percent": math.nan})

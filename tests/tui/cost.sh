@@ -1,5 +1,5 @@
 #!/bin/bash
-# Print what the console costs: processor share, bytes a second, time to answer a key. Figures, no pass or fail.
+# Print what the console costs: processor share, bytes per second, time to answer a key. Figures, no pass or fail.
 #   tests/tui/cost.sh [RUN_DIR]     on a live run; without one on a simulated run with a step every 0.25 s
 set -euo pipefail
 cd "$(dirname "$0")/../.."

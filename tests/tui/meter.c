@@ -1,4 +1,4 @@
-/* meter.c - what a console costs: processor share, bytes a second, how fast it answers a key, memory after resizes
+/* meter.c - what a console costs: processor share, bytes per second, time to answer a key, memory after resizes
  *
  *   tui_meter COLSxROWS SECONDS COMMAND...
  * Figures only: they are ratios of a quiet machine and no test fails on them. The processor time is the command's own process

@@ -278,7 +278,7 @@ static void what_cannot_be_a_screen_is_refused_in_one_sentence(UNUSED void **sta
     }
 }
 
-/* Nobody reads the terminal; the console must go on all the same: it answers SIGTERM, which its loop thread handles. */
+/* Nothing reads the terminal; the console must keep working: it answers SIGTERM, which its loop thread handles. */
 static void a_terminal_nobody_reads_does_not_stall_the_loop(UNUSED void **state)
 {
     struct pty p;

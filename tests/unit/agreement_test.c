@@ -1,6 +1,6 @@
-/* A token's log-prob is the same bits wherever it is computed: decoded over pages, scored, trained on, whatever stands
- * beside it, however many threads work, and on every code path of the CPU back end. OPS_DEVICE (cuda:0) asks the same
- * of another device. */
+/* A token's log-prob is the same bits wherever it is computed: decoded over pages, scored, trained on, whatever else is in the
+ * batch, however many threads work, and on every code path of the CPU back end. OPS_DEVICE (cuda:0) tests another device in the
+ * same way. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -134,7 +134,7 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
     for (int i = 0; i < n; i++) {
         memcpy(token + cu[i], t->token[list[i]], (size_t)prompt_len[list[i]] * 4);
         cu[i + 1] = cu[i] + (int32_t)prompt_len[list[i]];
-        for (int64_t p = 0; p < max_page; p++)    // pages in no order
+        for (int64_t p = 0; p < max_page; p++)    // pages in scattered order
             page[i * max_page + p] = (int32_t)((p * SEQS + i) * 7 % (SEQS * max_page));
     }
     if ((SEQS * max_page) % 7 == 0)

@@ -87,7 +87,7 @@ static void only_a_regular_file_is_read_and_a_text_only_in_utf8(UNUSED void **st
     char dir[] = "/tmp/rollcall-base-XXXXXX", path[64];
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/f", dir);
-    assert_int_equal(mkfifo(path, 0600), 0);    // nobody writes: to open it the usual way would wait for ever
+    assert_int_equal(mkfifo(path, 0600), 0);    // without a writer, opening it the usual way would wait forever
     assert_false(file_read(&b, path, 100, &err));
     assert_non_null(strstr(err.text, "is a FIFO, not a file"));
     assert_false(file_map_open(&map, path, &err));

@@ -64,12 +64,12 @@ static void jsonl_holds_json_lines_only_and_ends_with_the_outcome(UNUSED void **
     sink_release(&s);
 }
 
-static void events_are_told_as_they_come_in_both_formats(UNUSED void **state)
+static void events_are_printed_as_they_come_in_both_formats(UNUSED void **state)
 {
     // clang-format off
     static const struct {
         struct batch_event event;
-        const char *json, *text;    // NULL: not told
+        const char *json, *text;    // NULL: not printed
     } cases[] = {
         { { 3, "alert", "controller", "the last 16 samples were all left out", "" },
           "{\"event\":\"alert\",\"step\":3,\"who\":\"controller\",\"text\":\"the last 16 samples were all left out\"}",
@@ -83,7 +83,7 @@ static void events_are_told_as_they_come_in_both_formats(UNUSED void **state)
           "            checkpoint: step 5 saved\n" },
         { { 5, "state", "controller", "stopping: stopped by ann", "{\"state\":\"stopping\",\"reason\":\"stopped by ann\"}" },
           "{\"event\":\"state\",\"step\":5,\"state\":\"stopping\",\"reason\":\"stopped by ann\"}", "            state: stopping: stopped by ann\n" },
-        { { 5, "state", "controller", "stopped: stopped by ann", "{\"state\":\"stopped\",\"reason\":\"stopped by ann\"}" }, NULL, NULL },    // the last line tells it
+        { { 5, "state", "controller", "stopped: stopped by ann", "{\"state\":\"stopped\",\"reason\":\"stopped by ann\"}" }, NULL, NULL },    // shown in the last line
         { { 6, "return", "controller", "back from step 6 to 5", "" },
           "{\"event\":\"return\",\"step\":6,\"who\":\"controller\",\"text\":\"back from step 6 to 5\"}", "            back from step 6 to 5\n" },
         { { 6, "alert", "a\xff", "no \xfe text", "{\"half\":" },
@@ -117,7 +117,7 @@ static void who_leaves_says_that_the_run_goes_on(UNUSED void **state)
     sink_release(&s);
 }
 
-static void an_evaluation_told_before_counts_for_the_table_only(UNUSED void **state)
+static void an_evaluation_printed_before_counts_only_for_the_table(UNUSED void **state)
 {
     struct sink s;
     struct error err = { 0 };
@@ -181,7 +181,7 @@ static void a_full_disk_is_reported_at_the_end_and_stops_nothing(UNUSED void **s
     assert_true(batch_broken(b));
     assert_false(batch_end(b, RUN_FINISHED, 3, NULL, &err));
     assert_int_equal(err.code, ERR_IO);
-    assert_false(batch_end(b, RUN_STOPPED, 3, "", &err));    // what a signal did, since nobody could read on
+    assert_false(batch_end(b, RUN_STOPPED, 3, "", &err));    // stopped as by a signal, since there is no reader any more
     assert_int_equal(err.code, ERR_STOPPED);
     assert_non_null(strstr(err.text, "its progress could not be written: No space left"));
     batch_free(b);
@@ -203,9 +203,9 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(jsonl_holds_json_lines_only_and_ends_with_the_outcome),
-        cmocka_unit_test(events_are_told_as_they_come_in_both_formats),
+        cmocka_unit_test(events_are_printed_as_they_come_in_both_formats),
         cmocka_unit_test(who_leaves_says_that_the_run_goes_on),
-        cmocka_unit_test(an_evaluation_told_before_counts_for_the_table_only),
+        cmocka_unit_test(an_evaluation_printed_before_counts_only_for_the_table),
         cmocka_unit_test(the_interval_holds_lines_back_but_never_the_last_step),
         cmocka_unit_test(text_ends_with_a_table_of_start_and_end),
         cmocka_unit_test(a_full_disk_is_reported_at_the_end_and_stops_nothing),

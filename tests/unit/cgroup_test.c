@@ -1,6 +1,6 @@
 /* tags: asan valgrind
- * A sandbox's cgroups, on a folder that behaves as cgroup v2 does: a new folder has the kernel's files, and goes with them. What only a
- * kernel does, ending processes, is in cgroup_test.py, for machines that give a cgroup away. */
+ * A sandbox's cgroups, on a folder that behaves like cgroup v2: a new folder has the kernel's files, and is removed with them.
+ * What only a kernel does, killing processes, is tested by cgroup_test.py on machines that delegate a cgroup. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +49,7 @@ static const char *get(const char *dir, const char *file)
     return text;
 }
 
-/* ---- in place of libc's, for all of this program ---- */
+/* ---- replacements of libc's functions, for the whole program ---- */
 
 int mkdir(const char *path, mode_t mode)
 {
@@ -70,7 +70,7 @@ char *mkdtemp(char *template)
     return mkdir(template, 0700) == 0 ? template : NULL;
 }
 
-/* Fails as the kernel's does while there is a group below, or a process inside. */
+/* Fails like the kernel's while there is a group below, or a process inside. */
 int rmdir(const char *path)
 {
     char file[PATH_MAX];
@@ -187,7 +187,7 @@ static void a_group_is_used_again_when_the_last_process_has_left_it(void **state
     assert_int_equal(cgroup_take(set, 1, &err), 0);
     assert_int_equal(cgroup_take(set, 2, &err), 1);
     put(group_of(0), "cgroup.events", "populated 1\nfrozen 0\n");
-    cgroup_give(set, 0);    // killed, and not yet gone
+    cgroup_give(set, 0);    // killed, but not yet gone
     assert_int_equal(cgroup_take(set, 3, &err), 2);
     put(group_of(0), "cgroup.events", "populated 0\nfrozen 0\n");
     assert_int_equal(cgroup_take(set, 4, &err), 0);
@@ -223,15 +223,19 @@ static void only_kills_since_it_was_taken_count(void **state)
     cgroup_set_free(set);
 }
 
-static void the_nearest_group_that_gives_memory_on_is_used(void **state)
+static void the_nearest_group_that_can_limit_memory_is_used(void **state)
 {
     (void)state;
     static const struct {
         const char *own[2], *unit[2], *slice[2], *place, *why;
     } cases[] = {
-        { { "memory", "" }, { "memory", "memory" }, { "memory", "memory" }, "slice/unit/own", "it can be given on: nobody else is inside" },
+        { { "memory", "" },
+          { "memory", "memory" },
+          { "memory", "memory" },
+          "slice/unit/own",
+          "it can be enabled for children: nobody else is inside" },
         { { "", "" }, { "memory", "cpu" }, { "memory", "memory" }, "slice/unit", "DelegateSubgroup=: the one above may give it on" },
-        { { "", "" }, { "", "" }, { "memory", "cpu memory" }, "slice", "two above, where it is given on already" },
+        { { "", "" }, { "", "" }, { "memory", "cpu memory" }, "slice", "two above, where it is enabled already" },
         { { "", "" }, { "", "" }, { "memory", "cpu" }, NULL, "two above others are asked for nothing" },
         { { "memory2", "" }, { "xmemory", "" }, { "", "memory" }, NULL, "other controllers" },
     };
@@ -249,7 +253,7 @@ static void the_nearest_group_that_gives_memory_on_is_used(void **state)
         if (!cases[i].place) {
             assert_null(set);
             assert_int_equal(err.code, ERR_UNSUPPORTED);
-            assert_non_null(strstr(err.text, "/slice/unit/own' has no memory controller"));    // the nearest is the one to mend
+            assert_non_null(strstr(err.text, "/slice/unit/own' has no memory controller"));    // the nearest is the one to fix
         }
         cgroup_set_free(set);
     }
@@ -285,7 +289,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_group_is_used_again_when_the_last_process_has_left_it, setup, teardown),
         cmocka_unit_test_setup_teardown(no_more_groups_are_made_than_the_limit, setup, teardown),
         cmocka_unit_test_setup_teardown(only_kills_since_it_was_taken_count, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_nearest_group_that_gives_memory_on_is_used, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_nearest_group_that_can_limit_memory_is_used, setup, teardown),
         cmocka_unit_test_setup_teardown(what_a_killed_process_has_left_is_removed_and_what_one_uses_is_not, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Each write, sync, rename, open and allocation under a checkpoint fails in turn, and the process dies at each: what stands on
- * disk is whole, the message says what and where, and the next attempt succeeds. */
+/* Each write, sync, rename, open and allocation under a checkpoint fails in turn, and the process dies at each: what is on disk
+ * is complete, the message says what and where, and the next attempt succeeds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +31,7 @@ static int setup(UNUSED void **state)
     struct error err = { 0 };
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     faults_install();
-    setenv("RC_LOG", "error", 1);    // each checkpoint that is passed over would be told
+    setenv("RC_LOG", "error", 1);    // each skipped checkpoint would be logged
     set.token_budget_max = 64;
     snprintf(model_dir, sizeof model_dir, "%s/golden/models/qwen3-tied", TEST_DATA_DIR);
     if (!mkdtemp(root) || !(dev = device_new("ref", 1, &err)) || !(m = model_load(model_dir, dev, DT_F32, &err))
@@ -81,7 +81,7 @@ static int entries(const char *dir, bool hidden)
     return n;
 }
 
-static int n_file(const char *path)    // of a checkpoint that its manifest answers for
+static int n_file(const char *path)    // number of a checkpoint's files listed in its manifest
 {
     char name[4200];
     snprintf(name, sizeof name, "%s/state", path);
@@ -120,7 +120,7 @@ static void each_fails(int kinds, enum fault_mode mode, bool replaces)
         faults_begin(kinds, mode, n);
         bool ok = save(dir, 2, &err);
         fired = faults_end(&what);
-        if (ok) {    // what failed could be done without
+        if (ok) {    // the failed call was not essential
             assert_true(n_want == 0 || n_listed(path) == n_want);
         } else {
             assert_true(fired);
@@ -189,7 +189,7 @@ static void death_at_any_call_leaves_whole_checkpoints_and_the_next_writer_clear
     }
 }
 
-/* What the trainer's worker does with a checkpoint that it is told to load. */
+/* What the trainer's worker does with a checkpoint it has to load. */
 static bool load(const char *path, int64_t *step, struct error *err)
 {
     char owner[64];

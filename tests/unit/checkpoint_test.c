@@ -1,4 +1,4 @@
-/* Checkpoints: complete or recognised as broken, and a restored trainer goes on with the same bits. */
+/* Checkpoints: complete or recognised as broken, and a restored trainer continues with the same bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -124,7 +124,7 @@ static void file_damage(const char *path, bool cut)
     close(fd);
 }
 
-static void broken_checkpoints_are_passed_over(UNUSED void **state)
+static void broken_checkpoints_are_skipped(UNUSED void **state)
 {
     struct job a;
     struct error err = { 0 };
@@ -164,7 +164,7 @@ static void broken_checkpoints_are_passed_over(UNUSED void **state)
         assert_non_null(strstr(buf_text(&broken), damage[i].file));
     buf_release(&broken);
     assert_true(checkpoint_newest_whole(dir, "another", path, &step, &broken, &err));
-    assert_int_equal(step, 1);    // it does not say whose it is
+    assert_int_equal(step, 1);    // it does not say which run it belongs to
     buf_release(&broken);
     save(w, &a, dir);    // the broken step 4 is replaced
     assert_true(checkpoint_newest(dir, path, &step, &err) && step == 4);
@@ -269,7 +269,7 @@ static void every_file_cut_changed_or_missing_is_named_and_the_one_before_is_use
     checkpoint_writer_free(w);
 }
 
-static void a_failure_to_write_is_told_and_leaves_nothing(UNUSED void **state)
+static void a_failure_to_write_is_reported_and_leaves_nothing(UNUSED void **state)
 {
     struct job a;
     struct error err = { 0 };
@@ -304,9 +304,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_restored_trainer_goes_on_with_the_same_bits),
-        cmocka_unit_test(broken_checkpoints_are_passed_over),
+        cmocka_unit_test(broken_checkpoints_are_skipped),
         cmocka_unit_test(every_file_cut_changed_or_missing_is_named_and_the_one_before_is_used),
-        cmocka_unit_test(a_failure_to_write_is_told_and_leaves_nothing),
+        cmocka_unit_test(a_failure_to_write_is_reported_and_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

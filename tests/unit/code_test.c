@@ -45,7 +45,7 @@ static void outputs_compare_as_primes_runner_does(UNUSED void **state)
         { "nan\n", "nan \n", true, "1: as text" },
         { "nan\nx", "nan\ny", false, "as numbers nan equals nothing, and x is none" },
         { "Inf\n1.0\n", "inf\n1\n", true, "5: infinities are equal" },
-        { "0x10\n1.0\n", "16\n1\n", false, "hexadecimal is no number in python's float" },
+        { "0x10\n1.0\n", "16\n1\n", false, "hexadecimal is not a number in python's float" },
         { "1\r\n2\r\n", "1\n2\n", true, "2: \\r\\n ends a line" },
         { "\xc2\xa0"
           "1\xe3\x80\x80",
@@ -74,7 +74,7 @@ static void values_compare_as_python_compares_them(UNUSED void **state)
         { "1", "1.0", true, "a whole float" },
         { "true", "1", true, "True == 1" },
         { "false", "0.0", true, "False == 0.0" },
-        { "null", "0", false, "None is no number" },
+        { "null", "0", false, "None is not a number" },
         { "9007199254740993", "9007199254740992.0", false, "2**53 + 1 is exact" },
         { "9007199254740992", "9007199254740992.0", true, "2**53" },
         { "123456789012345678901234567890", "123456789012345678901234567890", true, "beyond 64 bits" },
@@ -86,7 +86,7 @@ static void values_compare_as_python_compares_them(UNUSED void **state)
         { "NaN", "NaN", false, "nan != nan" },
         { "Infinity", "Infinity", true, "inf == inf" },
         { "\"a\\u00e9\\ud83d\\ude00\\n\"", "\"a\xc3\xa9\xf0\x9f\x98\x80\\n\"", true, "escapes" },
-        { "\"1\"", "1", false, "a text is no number" },
+        { "\"1\"", "1", false, "a text is not a number" },
         { "[1, [2, \"x\"]]", " [1,[2.0,\"x\"] ] ", true, "nested, white space" },
         { "[1,2]", "[2,1]", false, "order of a list" },
         { "[1]", "[1,1]", false, "length" },
@@ -111,7 +111,7 @@ static void values_compare_as_python_compares_them(UNUSED void **state)
     }
 }
 
-static void what_is_no_json_is_refused_at_its_byte(UNUSED void **state)
+static void what_is_not_json_is_refused_at_its_byte(UNUSED void **state)
 {
     // clang-format off
     static const char *const bad[] = {
@@ -252,7 +252,7 @@ static void a_call_may_return_the_first_member_of_an_expected_list(UNUSED void *
     }
 }
 
-/* On a folder with a cgroup's files; a real one needs a machine that gives one away (hostile_test.py on such a machine). */
+/* On a folder with a cgroup's files; a real one needs a machine that delegates a cgroup (hostile_test.py on such a machine). */
 static void where_no_cgroup_can_be_made_the_reason_is_said_and_nothing_is_left(UNUSED void **state)
 {
     static const struct {
@@ -288,7 +288,7 @@ static void where_no_cgroup_can_be_made_the_reason_is_said_and_nothing_is_left(U
     }
 }
 
-static void a_host_without_user_namespaces_is_told_the_command_that_allows_them(UNUSED void **state)
+static void a_host_without_user_namespaces_gets_the_command_that_allows_them(UNUSED void **state)
 {
     static const struct {
         const char *file, *value;
@@ -331,10 +331,10 @@ static void a_host_without_user_namespaces_is_told_the_command_that_allows_them(
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_host_without_user_namespaces_is_told_the_command_that_allows_them),
+        cmocka_unit_test(a_host_without_user_namespaces_gets_the_command_that_allows_them),
         cmocka_unit_test(outputs_compare_as_primes_runner_does),
         cmocka_unit_test(values_compare_as_python_compares_them),
-        cmocka_unit_test(what_is_no_json_is_refused_at_its_byte),
+        cmocka_unit_test(what_is_not_json_is_refused_at_its_byte),
         cmocka_unit_test(the_last_python_fence_holds_the_program),
         cmocka_unit_test(test_cases_are_read_in_all_their_spellings),
         cmocka_unit_test(test_cases_that_cannot_be_used_are_an_error_of_the_data),

@@ -19,7 +19,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 
-#define LIMIT_MS 60000    // a wait of the tests that has not ended by then never will
+#define LIMIT_MS 60000    // a wait of the tests that takes longer never ends
 #define RANKS 3
 
 static char dir[256];
@@ -52,7 +52,7 @@ static struct collective *join(struct device *dev, const char *name, int rank, i
     return collective_join(&c, err);
 }
 
-/* A rank of a test in a process of its own; exits with 0 when body returns true. */
+/* Run a rank of a test in a separate process; it exits with 0 when body returns true. */
 static pid_t rank_start(const char *name, int rank, int n_rank, int64_t wait_ms,
                         bool (*body)(struct collective *c, struct device *dev, struct error *err))
 {
@@ -98,7 +98,7 @@ static void assert_no_name_is_left(void)
     assert_int_equal(n, 0);
 }
 
-/* Values whose sum depends on the order: large ones that cancel, and small ones that they swallow. */
+/* Values whose sum depends on the order: large ones that cancel, and small ones lost in them. */
 static float value(int rank, int64_t i, int round)
 {
     uint32_t x = (uint32_t)(i * 2654435761u) ^ (uint32_t)(rank * 40503 + round * 977);
@@ -233,7 +233,7 @@ static bool sum_is_the_chain(const struct giver *g, int64_t n_micro, int step, s
     return true;
 }
 
-/* The whole sum to everybody, over what was offered. */
+/* The whole sum to every rank, written over what was offered. */
 static bool sum_is_spread(struct exchange *x, struct giver *g, struct error *err)
 {
     int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
@@ -273,7 +273,7 @@ static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_
     }
     exchange_free(x);
     uint8_t mine = 0, all[RANKS];
-    ok = ok && collective_gather(c, &mine, 1, all, err);    // nobody reaches for the share any more
+    ok = ok && collective_gather(c, &mine, 1, all, err);    // no rank reads the share any more
     giver_close(&g);
     return ok;
 }
@@ -550,7 +550,7 @@ static bool is_late(UNUSED struct collective *c, UNUSED struct device *dev, UNUS
     return false;
 }
 
-static void a_rank_that_does_not_come_is_named_and_waited_for_only_so_long(UNUSED void **state)
+static void a_rank_that_does_not_come_is_named_after_a_limited_wait(UNUSED void **state)
 {
     struct error err = { 0 };
     struct told told = { .worst = -1 };
@@ -567,7 +567,7 @@ static void a_rank_that_does_not_come_is_named_and_waited_for_only_so_long(UNUSE
     assert_int_equal(err.code, ERR_TIMEOUT);
     assert_non_null(strstr(err.text, "rank 1 "));
     assert_int_equal(told.worst, 1);
-    assert_int_equal(told.last, -1);    // told that it waits, and that it no longer does
+    assert_int_equal(told.last, -1);    // notified that it waits, and that it no longer does
     assert_int_equal(told.n, 2);
     collective_leave(c);
     kill(pid, SIGKILL);
@@ -672,7 +672,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_does_not_give_is_named),
         cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),
         cmocka_unit_test(a_rank_leaves_when_nobody_reads_its_memory_any_more),
-        cmocka_unit_test(a_rank_that_does_not_come_is_named_and_waited_for_only_so_long),
+        cmocka_unit_test(a_rank_that_does_not_come_is_named_after_a_limited_wait),
         cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),
         cmocka_unit_test(a_place_is_taken_once_and_all_count_the_same),
     };

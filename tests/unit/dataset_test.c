@@ -196,7 +196,7 @@ static void a_file_of_another_kind_is_named_with_what_to_do(UNUSED void **state)
     assert_non_null(strstr(err.text, "there is no file '/nowhere/openai/gsm8k'"));
 }
 
-/* Open what stands in dir under name, and give back one row as text with the place where it stands; the caller frees it. */
+/* Open the file called name in dir and return one row as text, with its place; the caller frees it. */
 static char *row_text(const char *name, const struct dataset_columns *columns, int64_t i, char where[512])
 {
     struct error err = { 0 };
@@ -268,7 +268,7 @@ static void csv_and_json_arrays_have_rows_with_named_columns(UNUSED void **state
     }
 }
 
-static void published_layouts_are_recognised_and_said(UNUSED void **state)
+static void published_layouts_are_recognised_and_named(UNUSED void **state)
 {
     // clang-format off
     static const struct { const char *row, *prompt, *answer, *said; } cases[] = {
@@ -531,7 +531,7 @@ static bool second_refused(void *arg, const json_t *row, struct error *err)
     return ++*(int *)arg < 2 || error_set(err, ERR_DATA, "'%s' it is", json_string_value(json_object_get(row, "gt_answer")));
 }
 
-static void what_a_check_finds_wrong_is_told_with_its_line(UNUSED void **state)
+static void what_a_check_finds_wrong_is_reported_with_its_line(UNUSED void **state)
 {
     struct error err = { 0 };
     int n = 0;
@@ -547,9 +547,9 @@ int main(void)
         cmocka_unit_test(questions_and_answers_become_messages),
         cmocka_unit_test(a_wrong_line_is_named_with_its_field),
         cmocka_unit_test(a_file_of_another_kind_is_named_with_what_to_do),
-        cmocka_unit_test(what_a_check_finds_wrong_is_told_with_its_line),
+        cmocka_unit_test(what_a_check_finds_wrong_is_reported_with_its_line),
         cmocka_unit_test(csv_and_json_arrays_have_rows_with_named_columns),
-        cmocka_unit_test(published_layouts_are_recognised_and_said),
+        cmocka_unit_test(published_layouts_are_recognised_and_named),
         cmocka_unit_test(tests_come_in_the_forms_that_people_keep_them_in),
         cmocka_unit_test(a_template_puts_columns_into_the_prompt),
         cmocka_unit_test(several_files_are_one_data_set),

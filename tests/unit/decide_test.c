@@ -1,4 +1,4 @@
-/* What a worker that asks for work is given: each rule by the facts that call for it, and which of two comes first. */
+/* What a worker that asks for work gets: each rule with the facts that trigger it, and which of two rules comes first. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* One sentence on what bounds a run, from its metrics. */
+/* One sentence on what limits a run, from its metrics. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -81,7 +81,7 @@ int __real_close(int fd);
 int __wrap_close(int fd);
 int __wrap_close(int fd)
 {
-    bool failed = fails(FAULT_FILE, true, "close");    // as a late write error: the descriptor is closed all the same
+    bool failed = fails(FAULT_FILE, true, "close");    // like a late write error: the descriptor is closed anyway
     int code = __real_close(fd), why = failed ? EIO : errno;
     errno = why;
     return failed ? -1 : code;
@@ -221,7 +221,7 @@ void faults_install(void)
     memory.xMalloc = sqlite_malloc;
     memory.xRealloc = sqlite_realloc;
     sqlite3_config(SQLITE_CONFIG_MALLOC, &memory);
-    sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0);    // every allocation goes by the allocator
+    sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0);    // every allocation goes through the allocator
     sqlite3_initialize();
     real_vfs = sqlite3_vfs_find(NULL);
     shim = *real_vfs;

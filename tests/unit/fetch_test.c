@@ -1,4 +1,4 @@
-/* A file brought from the head in pieces: what waits for an answer, and what for the clock. */
+/* A file fetched from the head in pieces: what waits for an answer, and what for the clock. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

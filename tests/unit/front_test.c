@@ -1,6 +1,6 @@
 /* tags: tsan valgrind
- * The front before a TLS listener: what strangers cost, and what those who have shown the token may do. nng is played by a plain
- * listener here, so that the test sees how connections end on that side. */
+ * The front of a TLS listener: what strangers cost, and what clients with the token may do. A plain listener stands in for nng
+ * here, so that the test sees how connections end on that side. */
 #include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -114,7 +114,7 @@ static int n_fd(void)
     return n;
 }
 
-static void who_shows_no_token_in_time_is_closed_and_nng_sees_an_end_and_no_reset(void **state)
+static void a_client_without_a_token_is_closed_in_time_and_nng_sees_an_end_and_no_reset(void **state)
 {
     (void)state;
     char got[64];
@@ -144,7 +144,7 @@ static void who_shows_no_token_in_time_is_closed_and_nng_sees_an_end_and_no_rese
     close_front(&f);
 }
 
-static void what_is_no_client_hello_is_closed_at_once(void **state)
+static void what_is_not_a_client_hello_is_closed_at_once(void **state)
 {
     (void)state;
     static const char *const said[] = { "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\xff\xff\x01", "\x16\x03\x01\x00\x08\x02", "\x15",
@@ -189,7 +189,7 @@ static void bulk_check(int fd, const uint8_t *want)
     assert_int_equal(at, BULK);
 }
 
-static void who_has_shown_it_stays_past_the_limit_and_its_bytes_go_both_ways(void **state)
+static void a_client_with_the_token_stays_past_the_limit_and_its_bytes_go_both_ways(void **state)
 {
     (void)state;
     char got[64];
@@ -307,9 +307,9 @@ static void a_connection_past_the_front_is_closed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_shows_no_token_in_time_is_closed_and_nng_sees_an_end_and_no_reset),
-        cmocka_unit_test(what_is_no_client_hello_is_closed_at_once),
-        cmocka_unit_test(who_has_shown_it_stays_past_the_limit_and_its_bytes_go_both_ways),
+        cmocka_unit_test(a_client_without_a_token_is_closed_in_time_and_nng_sees_an_end_and_no_reset),
+        cmocka_unit_test(what_is_not_a_client_hello_is_closed_at_once),
+        cmocka_unit_test(a_client_with_the_token_stays_past_the_limit_and_its_bytes_go_both_ways),
         cmocka_unit_test(crowds_of_strangers_take_bounded_descriptors_and_leave_room_for_a_node),
         cmocka_unit_test(a_listener_that_answers_no_hello_is_deaf_until_there_is_another),
         cmocka_unit_test(a_connection_past_the_front_is_closed),

@@ -11,7 +11,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
 
-/* Everything on cpu:0, or on OPS_DEVICE what does not look into the device's memory. */
+/* Everything on cpu:0, or on OPS_DEVICE the tests that do not read the device's memory. */
 enum {
     VOCAB = 97,
     N_ITEM = 9,
@@ -23,15 +23,15 @@ static struct model *model;
 static int32_t prompt[N_ITEM][200];
 static const int prompt_len[N_ITEM] = { 1, 5, 31, 32, 33, 64, 150, 2, 17 };
 static const uint64_t seeds[SAMPLES] = { 11, 12, 13, 1000000007 };
-static bool behind;    // of the engines to come
+static bool behind;    // of the engines made next
 static struct watched {
     int32_t token[N_ITEM][SAMPLES][80];
     int n_tok[N_ITEM][SAMPLES];
     int end_after[N_ITEM];    // tokens; 0: as the item says
     int n_logits;             // tokens that came with logits
-    int64_t n_cached;         // the most that was said of a token
-} * watched;                  // NULL: nobody watches the engines to come
-static bool cached;           // the engines to come have a prefix cache
+    int64_t n_cached;         // largest value reported with a token
+} * watched;                  // NULL: no watch on the engines made next
+static bool cached;           // the engines made next have a prefix cache
 
 static int model_setup(UNUSED void **state)
 {
@@ -158,7 +158,7 @@ static void groups_free(struct group *g[N_ITEM])
         group_free(g[i]);
 }
 
-/* Look at a token, and at its log-prob: log softmax of the logits at the item's temperature, added up in double. */
+/* Check a token and its log-prob: log softmax of the logits at the item's temperature, summed in double. */
 static bool watch_token(void *ctx, const struct drawn *d)
 {
     struct watched *w = ctx;
@@ -212,7 +212,7 @@ static void a_rollout_does_not_depend_on_its_neighbours(UNUSED void **state)
     for (int i = 0; i < N_ITEM; i++)
         for (int k = 0; k < SAMPLES; k++)
             *(want[i]->sample[k].finish == FINISH_STOP ? &n_stop : &n_length) += 1;
-    assert_true(n_stop > 0 && n_length > 0);    // or the test would see one kind of end only
+    assert_true(n_stop > 0 && n_length > 0);    // otherwise the test would see only one kind of end
     for (size_t c = 0; c < ARRAY_SIZE(cases); c++) {
         struct generator *g = engine(cases[c].max_seq, cases[c].n_page, NULL);
         struct group *got[N_ITEM] = { NULL };
@@ -344,7 +344,7 @@ static void weights_replaced_in_place_are_those_of_the_next_item(UNUSED void **s
     model_free(keep);
 }
 
-static void weights_that_come_in_flight_are_told_token_by_token(UNUSED void **state)
+static void weights_that_come_in_flight_are_recorded_token_by_token(UNUSED void **state)
 {
     struct group *before[N_ITEM] = { NULL }, *got[N_ITEM] = { NULL };
     struct model *keep = model_new_like(model, &err);
@@ -741,7 +741,7 @@ static void weights_may_only_change_between_items(UNUSED void **state)
     generator_free(g);
 }
 
-static void a_stop_string_ends_behind_the_token_that_completes_it(UNUSED void **state)
+static void a_stop_string_ends_after_the_token_that_completes_it(UNUSED void **state)
 {
     // a byte-level vocabulary of 64 characters, so that any text of these can come up; ids above have no token
     struct buf json = BUF_INIT;
@@ -779,7 +779,7 @@ static void a_stop_string_ends_behind_the_token_that_completes_it(UNUSED void **
     assert_true(tokenizer_decode(tokenizer, got[8]->token, s->n_tok, false, &text));
     const char *found = strstr(text.data, item.sampling.stop_string);
     assert_non_null(found);
-    assert_int_equal(strlen(found), 3);    // nothing behind it
+    assert_int_equal(strlen(found), 3);    // nothing after it
     buf_release(&text);
     buf_release(&json);
     groups_free(out);
@@ -827,9 +827,9 @@ int main(void)
         cmocka_unit_test(running_samples_can_be_looked_at),
     };
     const struct CMUnitTest on_a_cpu[] = {
-        cmocka_unit_test(weights_replaced_in_place_are_those_of_the_next_item),    // writes into its memory
-        cmocka_unit_test(weights_that_come_in_flight_are_told_token_by_token),     // so does this
-        cmocka_unit_test(a_stop_string_ends_behind_the_token_that_completes_it),
+        cmocka_unit_test(weights_replaced_in_place_are_those_of_the_next_item),       // writes into its memory
+        cmocka_unit_test(weights_that_come_in_flight_are_recorded_token_by_token),    // so does this
+        cmocka_unit_test(a_stop_string_ends_after_the_token_that_completes_it),
     };
     int failed = 0;
     for (int late = 0; late < 2; late++) {

@@ -1,6 +1,6 @@
 /* Each read, write, sync, open and allocation under the journal and the rollout file fails in turn, and the process dies at
- * each: a transaction is there whole or not at all, what was committed stays, the message says what and where, and the same
- * handle, or the next one, can try again. */
+ * each: a transaction is there completely or not at all, what was committed stays, the message says what and where, and the
+ * same handle, or the next one, can try again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static const int kinds[] = { FAULT_FILE, FAULT_MEMORY };
 
 static int dir_setup(void **state)
 {
-    bool memory = access("/dev/shm", W_OK) == 0;    // what is to be seen is the order of calls, not the speed of a disk
+    bool memory = access("/dev/shm", W_OK) == 0;    // the test is about the order of calls, not the speed of a disk
     char *dir = strdup(memory ? "/dev/shm/journal_faults_XXXXXX" : "/tmp/journal_faults_XXXXXX");
     *state = mkdtemp(dir);
     return *state ? 0 : -1;
@@ -36,7 +36,7 @@ static int dir_teardown(void **state)
     return ok ? 0 : -1;
 }
 
-/* All that belongs to step s, in one transaction. */
+/* Everything that belongs to step s, in one transaction. */
 static bool step_put(struct journal *j, int64_t s, struct error *err)
 {
     char name[32];
@@ -104,7 +104,7 @@ static struct journal *opened(const char *dir)
     return j;
 }
 
-/* The journal as it was in data, and nothing beside it. */
+/* Restore the journal from data, with no other files. */
 static void journal_put_back(const char *dir, const struct buf *data)
 {
     static const char *const beside[] = { "journal.db-wal", "journal.db-shm" };
@@ -153,7 +153,7 @@ static void next_step(const char *dir, const struct buf *base, int kind, enum fa
     int64_t now = steps_there(j);
     if (now != before + ok)
         fail_msg("call %d, %s: %" PRId64 " steps, %d expected (%s)", n, what, now, (int)(before + ok), ok ? "" : err.text);
-    if (!step_put(j, now + 1, &err))    // the same handle goes on
+    if (!step_put(j, now + 1, &err))    // the same handle still works
         fail_msg("call %d, %s: trying again fails: %s", n, what, err.text);
     journal_close(j);
     j = opened(dir);

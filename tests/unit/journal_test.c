@@ -92,7 +92,8 @@ static void after_a_rollback_the_newer_incarnation_wins(void **state)
     journal_close(j);
 }
 
-/* The journal of a run that goes on from a checkpoint: it knows where, before any step is made, and numbers on above the lost one. */
+/* The journal of a run that continues from a checkpoint: it knows where, before any step is made, and its numbers continue
+ * above the lost one's. */
 static void a_journal_that_begins_late_numbers_its_rows_on(void **state)
 {
     struct error err = { 0 };
@@ -199,7 +200,7 @@ static void items_commands_and_values_are_kept_by_key(void **state)
     journal_close(j);
 }
 
-static void what_is_no_journal_is_named(void **state)
+static void what_is_not_a_journal_is_named(void **state)
 {
     struct error err = { 0 };
     assert_null(journal_open_reader(*state, &err));
@@ -281,7 +282,7 @@ static void bulk_put(struct journal *j, int i)
         fail_msg("%s", err.text);
 }
 
-/* The same, as the controller does it: what holds the writer up comes after the commit. */
+/* The same, as the controller does it: slow work comes after the commit. */
 static void bulk_put_and_rest(struct journal *j, int i)
 {
     bulk_put(j, i);
@@ -366,7 +367,7 @@ static void a_closed_journal_is_whole_without_its_log_also_while_a_reader_has_it
     journal_close(r);
 }
 
-/* A child that reads the journal in its own way, and stays in the middle of it until its pipe is closed. */
+/* A child that reads the journal and stays in the middle of it until its pipe is closed. */
 static pid_t child_begin(const char *dir, int mine[2], void (*hold)(const char *dir, int ready, int end))
 {
     int ready[2], end[2];
@@ -456,7 +457,7 @@ static void a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_l
     journal_close(j);
 }
 
-static void a_reader_whose_callback_waits_for_ever_holds_no_snapshot(void **state)
+static void a_reader_whose_callback_waits_forever_holds_no_snapshot(void **state)
 {
     struct error err = { 0 };
     struct journal_wal wal;
@@ -487,14 +488,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_was_committed_survives_kill_9_and_the_rest_leaves_no_trace, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(a_series_named_in_a_lost_transaction_does_not_shift_the_others, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(items_commands_and_values_are_kept_by_key, dir_setup, dir_teardown),
-        cmocka_unit_test_setup_teardown(what_is_no_journal_is_named, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(what_is_not_a_journal_is_named, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_read_once_in_order_and_an_older_journal_has_none, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_read, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(a_closed_journal_is_whole_without_its_log_also_while_a_reader_has_it_open, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(the_log_is_cut_where_its_writer_rests_and_nowhere_else, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(a_reader_that_holds_a_snapshot_is_named_and_the_log_is_cut_when_it_lets_go, dir_setup,
                                         dir_teardown),
-        cmocka_unit_test_setup_teardown(a_reader_whose_callback_waits_for_ever_holds_no_snapshot, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(a_reader_whose_callback_waits_forever_holds_no_snapshot, dir_setup, dir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

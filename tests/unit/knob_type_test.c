@@ -1,4 +1,5 @@
-/* The types of settings: one row reads, prints, bounds and sends; and the one parser of commands that stands on it. tags: valgrind */
+/* The types of settings: one row reads, prints, bounds and sends; and the one parser of commands built on them. tags: valgrind
+ * */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -132,7 +133,7 @@ static void a_line_and_words_make_the_same_command(UNUSED void **state)
     }
 }
 
-static void words_that_are_no_command_are_refused_alike(UNUSED void **state)
+static void words_that_are_not_a_command_are_refused_alike(UNUSED void **state)
 {
     static const struct {
         const char *line, *name, *word[2];
@@ -195,7 +196,7 @@ int main(void)
         cmocka_unit_test(every_setting_takes_the_text_of_its_default_and_goes_to_the_wire),
         cmocka_unit_test(the_words_for_true_and_false_are_the_same_everywhere),
         cmocka_unit_test(a_line_and_words_make_the_same_command),
-        cmocka_unit_test(words_that_are_no_command_are_refused_alike),
+        cmocka_unit_test(words_that_are_not_a_command_are_refused_alike),
         cmocka_unit_test(text_is_printed_as_json_dumps_prints_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

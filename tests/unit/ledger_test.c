@@ -91,7 +91,7 @@ static int64_t play(int64_t n_behind, const struct ledger_cut *cut, unsigned noi
                 ledger_forget(l, saved);
             }
         }
-        if (kills && rand() % 60 == 0) {    // the controller dies: a new ledger from what was written
+        if (kills && rand() % 60 == 0) {    // the controller dies: make a new ledger from what was written
             struct ledger_state state;
             struct error err = { 0 };
             ledger_state(l, &state);
@@ -246,7 +246,7 @@ static void free_running_batches_form_by_arrival_and_leave_out_what_is_too_old(U
         n_open++;
     assert_int_equal(n_open, 3);    // max_age x 4 items
     for (int i = 0; i < 12; i++)
-        assert_int_equal(ledger_lease(l, i % 2, 1)->item, i);    // whatever weights the worker has
+        assert_int_equal(ledger_lease(l, i % 2, 1)->item, i);    // whichever weights the worker has
     assert_null(ledger_lease(l, 0, 1));
     assert_false(ledger_form(l, &rules_all, changed, &log));
     give_back(l, 7, 0, 10);
@@ -304,7 +304,7 @@ static void a_lost_group_is_sampled_again_for_its_batch_and_only_if_it_is_still_
         group_back(l, i);
     assert_int_equal(ledger_cut(l, &rules_all, changed, log), 2);    // batches 0 and 1, of items 0 to 3 and 4 to 7
     ledger_trained(l, 0, changed, log);
-    ledger_lose(l, 1);    // has been trained on: nobody needs it now
+    ledger_lose(l, 1);    // has been trained on: no longer needed
     ledger_lose(l, 6);
     assert_int_equal(ledger_reissue(l, &oldest, changed, log), 1);
     assert_int_equal(oldest, 0);
@@ -376,8 +376,8 @@ static void changed_nowhere(UNUSED void *ctx, UNUSED const struct ledger_item *i
 {
 }
 
-/* Play rollout steps of 8 items whose groups are all filtered but for n_kept of each, which fill no batch: what the ledger looks at in
- * n_step of them. The schedule is asked as the controller asks it in each turn. */
+/* Play rollout steps of 8 items whose groups are all filtered but for n_kept of each, which fill no batch: how many items the
+ * ledger examines in n_step of them. The schedule is queried as the controller does in each turn. */
 static int64_t work_of_wasted_steps(struct ledger *l, int n_step, int n_kept)
 {
     static const struct ledger_cut cut = { .batch_size = 8, .dynamic = true, .filter = { 0.01, 0.99, false } };

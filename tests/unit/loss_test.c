@@ -209,7 +209,7 @@ static void each_clip_counts_its_own_tokens(UNUSED void **state)
     }
 }
 
-/* Each word of a setting stands for the choice of the same meaning: the lists of knobs.c and the enums go by order. */
+/* Each word of a setting selects the choice of the same meaning: the lists of knobs.c and the enums have the same order. */
 static void words_mean_what_they_say(UNUSED void **state)
 {
     struct run_config c;

@@ -89,7 +89,7 @@ static void suite_case(struct math *m, const json_t *row, const char *gold, cons
     struct math *other = NULL;
     if (json_object_get(row, "precision"))
         m = other = scratch((int)json_integer_value(json_object_get(row, "precision")));
-    // otherwise the expectation is not ours, and why stands there
+    // otherwise the expectation is not ours, and the reason is given
     bool agree = json_object_get(row, "judged") == NULL;
     math_response(m, pred, strlen(pred), gold, strlen(gold), &r);
     if (((r.verdict == VERDICT_EQUAL) == (strcmp(want, "equal") == 0)) != agree)
@@ -153,7 +153,7 @@ static void a_response_is_searched_in_the_stated_order(UNUSED void **state)
     math_free(m);
 }
 
-static void a_gt_answer_in_a_text_is_its_answer_or_cannot_be_told(UNUSED void **state)
+static void a_gt_answer_in_a_text_is_its_answer_or_cannot_be_judged(UNUSED void **state)
 {
     static const struct {
         const char *response, *gold;
@@ -218,7 +218,7 @@ static void choices_and_systems_are_read_as_schools_write_them(UNUSED void **sta
     math_free(m);
 }
 
-static void what_cannot_be_told_says_why(UNUSED void **state)
+static void what_cannot_be_judged_says_why(UNUSED void **state)
 {
     static const struct {
         const char *gold, *pred, *rule;
@@ -255,8 +255,7 @@ static void an_unreadable_answer_is_different_unless_its_text_matches(UNUSED voi
     math_free(m);
 }
 
-/* Inputs that grow without end somewhere: each must come back with some verdict; the budget, not a clock, sees
- * to it. */
+/* Inputs that grow without bound somewhere: each must get some verdict; the budget, not a clock, ensures it. */
 static void hostile_answers_come_back(UNUSED void **state)
 {
     // clang-format off
@@ -335,9 +334,9 @@ int main(void)
         cmocka_unit_test(every_right_expectation_of_math_verifys_suite_holds),
         cmocka_unit_test(decimals_can_be_made_exact),
         cmocka_unit_test(a_response_is_searched_in_the_stated_order),
-        cmocka_unit_test(a_gt_answer_in_a_text_is_its_answer_or_cannot_be_told),
+        cmocka_unit_test(a_gt_answer_in_a_text_is_its_answer_or_cannot_be_judged),
         cmocka_unit_test(choices_and_systems_are_read_as_schools_write_them),
-        cmocka_unit_test(what_cannot_be_told_says_why),
+        cmocka_unit_test(what_cannot_be_judged_says_why),
         cmocka_unit_test(an_unreadable_answer_is_different_unless_its_text_matches),
         cmocka_unit_test(hostile_answers_come_back),
         cmocka_unit_test(any_thread_may_have_its_own),

@@ -98,7 +98,7 @@ static void hostile_bytes_are_refused_before_they_cost_memory(UNUSED void **stat
           4, "an extension type" },
         { "\xcf\x00", 2, "half an integer" },
         { "\xda\x00", 2, "half a length" },
-        { "\xc0\xc0", 2, "a value behind the end" },
+        { "\xc0\xc0", 2, "a value past the end" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };

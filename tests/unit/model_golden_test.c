@@ -30,7 +30,7 @@ struct golden {
 
 static const char *data_dir(void)
 {
-    const char *data = getenv("TEST_DATA_DIR");    // set where the program runs elsewhere than it was built
+    const char *data = getenv("TEST_DATA_DIR");    // set where the program does not run where it was built
     return data ? data : TEST_DATA_DIR;
 }
 

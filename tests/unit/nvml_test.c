@@ -103,11 +103,11 @@ static void a_rate_is_what_passed_since_the_sample_before(UNUSED void **state)
     script_write("count 1\ngpu.0.field_138 1001000\ngpu.0.field_139 1999\n");
     nvml_sample(n, 0, &g);
     assert_true(g.value[GPU_NVLINK_TX] > 1024e6 / 60);    // a million KiB, within the test's time limit
-    assert_true(isnan(g.value[GPU_NVLINK_RX]));           // a counter that went back tells nothing
+    assert_true(isnan(g.value[GPU_NVLINK_RX]));           // a counter that went backwards says nothing
     nvml_free(n);
 }
 
-static void a_device_that_tells_nothing_is_unknown_and_not_0(UNUSED void **state)
+static void a_device_that_reports_nothing_is_unknown_and_not_0(UNUSED void **state)
 {
     struct error err;
     struct gpu_sample g;
@@ -123,12 +123,12 @@ static void a_device_that_tells_nothing_is_unknown_and_not_0(UNUSED void **state
     nvml_free(n);
 }
 
-static void a_device_that_is_lost_in_the_middle_tells_nothing_else(UNUSED void **state)
+static void a_device_that_is_lost_in_the_middle_reports_nothing_else(UNUSED void **state)
 {
     struct error err;
     struct gpu_sample g;
     char text[sizeof h200 + 64];
-    snprintf(text, sizeof text, "gpu.0.ecc_uncorrected lost\n%s", h200);    // found before the number behind it
+    snprintf(text, sizeof text, "gpu.0.ecc_uncorrected lost\n%s", h200);    // found before the number after it
     script_write(text);
     struct nvml *n = nvml_new(&err);
     assert_non_null(n);
@@ -136,7 +136,7 @@ static void a_device_that_is_lost_in_the_middle_tells_nothing_else(UNUSED void *
     assert_int_equal(g.state, GPU_GONE);
     assert_float_equal(g.value[GPU_LOST], 1, 0);
     assert_true(isnan(g.value[GPU_UTIL]));
-    assert_string_equal(g.name, "NVIDIA H200");    // who it was is known from before
+    assert_string_equal(g.name, "NVIDIA H200");    // its name is known from before
     script_write(h200);
     nvml_sample(n, 0, &g);
     assert_int_equal(g.state, GPU_FINE);
@@ -144,7 +144,7 @@ static void a_device_that_is_lost_in_the_middle_tells_nothing_else(UNUSED void *
     nvml_free(n);
 }
 
-static void without_a_driver_the_reason_is_said(UNUSED void **state)
+static void without_a_driver_the_reason_is_given(UNUSED void **state)
 {
     struct error err;
     script_write("init 9\n");
@@ -191,7 +191,7 @@ static void host_figures_make_sense(UNUSED void **state)
     assert_true(isnan(v[HOST_NET_SENT]) || v[HOST_NET_SENT] >= 0);
 }
 
-static void names_are_found_and_none_stands_twice(UNUSED void **state)
+static void names_are_found_and_none_occurs_twice(UNUSED void **state)
 {
     int gpu;
     assert_ptr_equal(telemetry_find("host/load", &gpu), &host_fields[HOST_LOAD]);
@@ -215,11 +215,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_figure_arrives_in_its_own_unit),
         cmocka_unit_test(a_rate_is_what_passed_since_the_sample_before),
-        cmocka_unit_test(a_device_that_tells_nothing_is_unknown_and_not_0),
-        cmocka_unit_test(a_device_that_is_lost_in_the_middle_tells_nothing_else),
-        cmocka_unit_test(without_a_driver_the_reason_is_said),
+        cmocka_unit_test(a_device_that_reports_nothing_is_unknown_and_not_0),
+        cmocka_unit_test(a_device_that_is_lost_in_the_middle_reports_nothing_else),
+        cmocka_unit_test(without_a_driver_the_reason_is_given),
         cmocka_unit_test(host_figures_make_sense),
-        cmocka_unit_test(names_are_found_and_none_stands_twice),
+        cmocka_unit_test(names_are_found_and_none_occurs_twice),
         cmocka_unit_test(the_sampler_ends_though_the_driver_keeps_its_call),    // last: leaves its thread behind
     };
     return cmocka_run_group_tests_name("nvml", tests, setup, teardown);

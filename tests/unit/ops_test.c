@@ -1,8 +1,8 @@
 /* ops_test.c - every operation against ref, gradients against finite differences, and the promise of equal bits
  *
- * A case builds its inputs from a seed, so that it can be run on any device; all memory starts as NaN. OPS_DEVICE names a
- * further device (cuda:0) to hold against ref by tolerance; without it the CPU's code paths and thread counts are held
- * against each other by bytes. */
+ * A case builds its inputs from a seed, so that it can be run on any device; all memory starts as NaN. OPS_DEVICE names another
+ * device (cuda:0) to compare with ref by tolerance; without it the CPU's code paths and thread counts are compared with each
+ * other by bytes. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,7 +50,7 @@ static double rng_normal(struct run *r)
 }
 static void *mem_take(struct run *r, size_t size_bytes)
 {
-    void *p = mem_new(r->dev, size_bytes + 64, "a test", &r->err);    // with a tail to see writes behind the end
+    void *p = mem_new(r->dev, size_bytes + 64, "a test", &r->err);    // with a tail to detect writes past the end
     assert_non_null(p);
     assert_true(r->n_mem < MAX_MEM);
     r->mem[r->n_mem++] = p;
@@ -150,7 +150,7 @@ static void run_case(struct run *r, case_fn *fn, struct device *dev, enum dtype 
             fail_msg("%s: %s", dev->name, r->err.text);
         for (int j = 0; j < 64; j++)
             if (tail[j] != 0xff)
-                fail_msg("%s: wrote behind the end of %s", dev->name, o->name);
+                fail_msg("%s: wrote past the end of %s", dev->name, o->name);
     }
 }
 static double out_at(const struct output *o, int64_t i)
@@ -1424,7 +1424,7 @@ static void bad_sizes_are_refused_with_a_sentence(UNUSED void **state)
     device_free(dev);
 }
 
-/* With the word "short": only what compute-sanitizer can sit through. */
+/* With the word "short": only what is quick enough for compute-sanitizer. */
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "short") == 0) {

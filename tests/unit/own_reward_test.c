@@ -1,4 +1,4 @@
-/* own_reward_test.c - reward programs of the user's own: asked over a pipe, killed when late, started again when gone
+/* own_reward_test.c - the user's reward programs: asked over a pipe, killed when late, restarted when gone
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,7 +75,7 @@ static void an_answer_is_taken_as_it_stands(void **state)
     reward_free(r);
 }
 
-static void what_is_no_answer_leaves_the_sample_out(void **state)
+static void what_is_not_an_answer_leaves_the_sample_out(void **state)
 {
     // clang-format off
     static const struct { const char *script, *rule; enum score_state score;
@@ -107,13 +107,13 @@ static void what_is_no_answer_leaves_the_sample_out(void **state)
 
 static void a_program_that_ends_is_started_again_and_asked_once_more(void **state)
 {
-    /* it answers one request a life, and its second life is without an answer */
+    /* each process answers one request, except the second, which answers none */
     struct reward *r = script_reward(*state,
                                      "echo life >> lives; n=$(wc -l < lives); read -r line; " GET_ID
                                      "[ $n = 2 ] && exit 1; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"\n",
                                      60);
     assert_true(score(r, "x").reward == 1);
-    assert_true(score(r, "x").reward == 3);    // the second life ended before its answer: the third was asked the same
+    assert_true(score(r, "x").reward == 3);    // the second process ended without an answer: the third was asked the same
     assert_true(score(r, "x").reward == 4);
     reward_free(r);
 }
@@ -202,10 +202,10 @@ static void a_program_needs_a_command(UNUSED void **state)
 
 int main(void)
 {
-    signal(SIGPIPE, SIG_IGN);    // as console/main.c does
+    signal(SIGPIPE, SIG_IGN);    // like console/main.c
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_answer_is_taken_as_it_stands, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(what_is_no_answer_leaves_the_sample_out, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(what_is_not_an_answer_leaves_the_sample_out, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_program_that_ends_is_started_again_and_asked_once_more, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_line_too_many_costs_no_sample_its_score, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_late_program_is_killed_with_its_children_and_works_again, folder_make, folder_remove),

@@ -221,7 +221,7 @@ static void a_silent_connection_ends_after_the_limit(void **state)
     page_server_free(f.server);
 }
 
-static void who_does_not_take_the_answer_is_sent_away(void **state)
+static void a_client_that_does_not_take_the_answer_is_disconnected(void **state)
 {
     (void)state;
     struct fixture f;
@@ -290,7 +290,7 @@ int main(void)
         cmocka_unit_test(a_nul_in_a_request_is_refused),
         cmocka_unit_test(strangers_push_out_strangers_and_a_scrape_goes_through),
         cmocka_unit_test(a_silent_connection_ends_after_the_limit),
-        cmocka_unit_test(who_does_not_take_the_answer_is_sent_away),
+        cmocka_unit_test(a_client_that_does_not_take_the_answer_is_disconnected),
         cmocka_unit_test(a_large_page_comes_whole),
         cmocka_unit_test(an_address_in_use_is_named),
     };

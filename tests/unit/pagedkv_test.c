@@ -54,8 +54,7 @@ static void a_shared_page_is_free_when_its_last_holder_has_gone(UNUSED void **st
     pagedkv_release(&p);
 }
 
-/* Groups of random sizes come and go; a model that counts by hand must agree at every moment and nothing may be
- * left. */
+/* Groups of random sizes come and go; a simple count must agree at every moment, and nothing may be left. */
 static void no_page_is_lost_or_given_twice_over_a_long_random_use(UNUSED void **state)
 {
     enum {

@@ -52,7 +52,7 @@ static bool shows(const struct picker *p, int w, int h, const char *what)
     return found;
 }
 
-static void each_run_says_how_it_stands(UNUSED void **state)
+static void each_run_shows_its_state(UNUSED void **state)
 {
     struct picker p = usual();
     static const char *const wants[] = {
@@ -89,7 +89,7 @@ static void the_selection_never_leaves_the_list(UNUSED void **state)
     assert_string_equal(picker_selected(&p)->name, "odd");
     type(&p, "gG");
     assert_string_equal(picker_selected(&p)->name, "odd");
-    assert_int_equal(picker_key(&p, KEY_PASTE, 10), PICK_NOTHING);    // pasted text is no key
+    assert_int_equal(picker_key(&p, KEY_PASTE, 10), PICK_NOTHING);    // pasted text is not a key
     p.list.n = 0;
     type(&p, "j");
     assert_null(picker_selected(&p));
@@ -110,7 +110,7 @@ static void it_is_drawn_at_every_size(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_run_says_how_it_stands),
+        cmocka_unit_test(each_run_shows_its_state),
         cmocka_unit_test(a_filter_takes_letters_that_are_keys_elsewhere),
         cmocka_unit_test(the_selection_never_leaves_the_list),
         cmocka_unit_test(it_is_drawn_at_every_size),

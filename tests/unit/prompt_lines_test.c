@@ -1,4 +1,4 @@
-/* Where usable prompts stand in the data's file: prompts and lines are found from each other, and nothing else is. */
+/* The lines of usable prompts in the data's file: prompts and lines are found from each other, and nothing else is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -112,7 +112,7 @@ static void a_long_prompt_is_refused_dropped_or_keeps_its_end(UNUSED void **stat
     }
 }
 
-static void a_row_that_is_no_prompt_is_an_error_that_names_the_field(UNUSED void **state)
+static void a_row_that_is_not_a_prompt_is_an_error_that_names_the_field(UNUSED void **state)
 {
     static const struct {
         const char *row, *why;
@@ -136,7 +136,7 @@ static void a_row_that_is_no_prompt_is_an_error_that_names_the_field(UNUSED void
     }
 }
 
-static void ways_with_long_prompts_have_names(UNUSED void **state)
+static void the_policies_for_long_prompts_have_names(UNUSED void **state)
 {
     enum long_prompt how;
     assert_true(long_prompt_parse("cut_left", &how, &err));
@@ -150,8 +150,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form_of_a_row_becomes_ids),
         cmocka_unit_test(a_long_prompt_is_refused_dropped_or_keeps_its_end),
-        cmocka_unit_test(a_row_that_is_no_prompt_is_an_error_that_names_the_field),
-        cmocka_unit_test(ways_with_long_prompts_have_names),
+        cmocka_unit_test(a_row_that_is_not_a_prompt_is_an_error_that_names_the_field),
+        cmocka_unit_test(the_policies_for_long_prompts_have_names),
     };
     return cmocka_run_group_tests(tests, text_setup, text_teardown);
 }

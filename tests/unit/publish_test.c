@@ -1,5 +1,5 @@
 /* Weights from one process to others through outlet and inlet, with processes that die; on CPUs (both ways work there), or on
- * the GPUs that PUBLISH_DEVICES names, one a process: cuda:0,cuda:1.
+ * the GPUs that PUBLISH_DEVICES names, one per process: cuda:0,cuda:1.
  * tags: asan limit=120 */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -59,7 +59,7 @@ static void weights_poison(struct device *dev, void *w)
     BUG_IF(!OP(dev, &err, mem_fill, .y = w, .size_bytes = SIZE, .byte = 0xee) || !device_sync(dev, &err), "%s", err.text);
 }
 
-/* ---- a producer in a process of its own: it takes what it is told to and answers with how that went ---- */
+/* ---- a producer in a separate process: it takes the versions it is sent and answers with the result ---- */
 
 struct producer {
     pid_t pid;
@@ -339,8 +339,8 @@ static void what_was_shared_before_going_back_does_not_count(void **state)
     trainer_close(&t);
 }
 
-/* ... even while nobody has told the producer yet, whose copy of it waits in its staging buffer. */
-static void a_step_made_anew_is_another_version(void **state)
+/* ... even before the producer knows, while its copy waits in its staging buffer. */
+static void a_repeated_step_is_another_version(void **state)
 {
     enum weights_way way = (enum weights_way)(intptr_t)*state;
     struct producer p = producer_start(way, 0, "one");
@@ -363,7 +363,7 @@ static void a_step_made_anew_is_another_version(void **state)
     trainer_close(&t);
 }
 
-/* A version is wanted while it arrives, and the newest one is sent again right behind it: what waits in the staging buffer is copied
+/* A version is wanted while it arrives, and the newest one is sent again right after it: what waits in the staging buffer is copied
  * out before anything else comes into it. */
 static void what_has_arrived_is_copied_before_the_next_comes(void **state)
 {
@@ -488,7 +488,7 @@ int main(int argc, char **argv)
         BOTH(a_killed_producer_is_left_out_and_its_successor_let_in),
         BOTH(a_trainer_that_goes_fails_the_wait_and_its_successor_is_found),
         BOTH(what_was_shared_before_going_back_does_not_count),
-        BOTH(a_step_made_anew_is_another_version),
+        BOTH(a_repeated_step_is_another_version),
         BOTH(what_has_arrived_is_copied_before_the_next_comes),
         cmocka_unit_test(a_slot_that_is_read_is_not_written),
         cmocka_unit_test(a_version_with_another_hash_is_not_taken),

@@ -320,7 +320,7 @@ static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UN
         { { "t", "2", "zero", "2", "offload_optimizer", "true" }, false, "'zero_stage' 2 leaves each of 2 trainers a share" },
         { { "t", "2", "zero", "auto", "offload_optimizer", "true" }, true, "" },
         { { "ibs", "8", "tbs", "4", "tmbs", "99" }, true, "warning: 'train_microbatch_size' is 99 and is taken as 32" },
-        { { "tbs", "12", "ibs", "24" }, true, "" },    // a default without effect is in nobody's way
+        { { "tbs", "12", "ibs", "24" }, true, "" },    // a default without effect is no conflict
         /* the two example lines of ColossalChat's README */
         { { "t", "4", "i", "4", "ibs", "1", "tbs", "2", "tMbs", "8", "tmbs", "2", "imbs", "1", "g", "4" },
           true,
@@ -346,7 +346,7 @@ static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UN
     }
 }
 
-static void a_plan_counts_steps_and_ages_as_the_design_says(UNUSED void **state)
+static void a_plan_counts_steps_and_ages_as_documented(UNUSED void **state)
 {
     struct run_config c;
     struct run_plan p;
@@ -358,7 +358,7 @@ static void a_plan_counts_steps_and_ages_as_the_design_says(UNUSED void **state)
     p.prompts_per_rollout_step = 12;
     p.prompts_per_train_batch = 8;
     assert_int_equal(run_plan_item_after(&p, 3), 24);
-    assert_int_equal(run_plan_item_after(&p, 4), 36);    // what is left of a rollout step is not gone on with
+    assert_int_equal(run_plan_item_after(&p, 4), 36);    // the rest of a rollout step is not continued
     assert_false(run_plan_make(&p, &c, 0, &err));
 }
 
@@ -485,7 +485,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
             fail_msg("'%s' where it is read: '%s'", cases[i].name, buf_text(&notes));
     }
     struct run_config c;
-    run_config_init(&c);    // a default is nobody's wish
+    run_config_init(&c);    // nobody has set a default
     assert_true(run_config_set(&c, "master_port", "29506", FROM_FLAG, NULL, &err));
     buf_clear(&notes);
     knobs_note_idle(&c, FROM_FLAG, &notes);
@@ -493,7 +493,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
     buf_release(&notes);
 }
 
-static void what_the_controller_computes_is_no_workers(UNUSED void **state)
+static void workers_compute_nothing_that_the_controller_does(UNUSED void **state)
 {
     assert_true(metric_is_controllers("metrics/reward") && metric_is_controllers("score/errors"));
     assert_false(metric_is_controllers("train/loss") || metric_is_controllers("time/train_s"));
@@ -522,12 +522,12 @@ int main(void)
         cmocka_unit_test(the_temperature_goes_to_its_end_and_stays),
         cmocka_unit_test(the_dapo_preset_fills_what_nobody_set),
         cmocka_unit_test(sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped),
-        cmocka_unit_test(a_plan_counts_steps_and_ages_as_the_design_says),
+        cmocka_unit_test(a_plan_counts_steps_and_ages_as_documented),
         cmocka_unit_test(a_proposal_is_taken_whole_or_not_at_all),
         cmocka_unit_test(what_needs_more_memory_than_the_run_started_with_waits_for_a_resume),
         cmocka_unit_test(a_setting_without_effect_is_noted_with_what_to_use),
         cmocka_unit_test(every_metric_has_a_name_and_a_meaning),
-        cmocka_unit_test(what_the_controller_computes_is_no_workers),
+        cmocka_unit_test(workers_compute_nothing_that_the_controller_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

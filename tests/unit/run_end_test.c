@@ -1,4 +1,4 @@
-/* What a console takes from the journal of a run that has ended without it. */
+/* What a console reads from the journal of a run that has ended without it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -69,7 +69,7 @@ static void what_was_missed_is_added_to_what_is_known(void **state)
     event_put(f, "state", "stopped", "{\"state\":\"stopped\",\"reason\":\"stopped by me\"}");
     m->incarnation = 1;
     m->state = RUN_RUNNING;
-    for (int64_t s = 1; s <= 3; s++) {    // as telemetry has told them
+    for (int64_t s = 1; s <= 3; s++) {    // as telemetry has sent them
         model_step_begin(m, s);
         model_metric(m, s, metrics[M_REWARD].name, 0.75);
     }
@@ -77,7 +77,7 @@ static void what_was_missed_is_added_to_what_is_known(void **state)
     assert_true(run_end_read(m, f->dir, &err));
     assert_int_equal(m->n_step, 6);
     assert_int_equal(m->step, 5);
-    assert_float_equal(series_at(&m->metric[M_REWARD], 3), 0.75, 0);    // not told twice
+    assert_float_equal(series_at(&m->metric[M_REWARD], 3), 0.75, 0);    // not counted twice
     assert_float_equal(series_at(&m->metric[M_REWARD], 4), 0.5, 0);
     assert_int_equal(m->n_event, 3);
     assert_string_equal(model_event_at(m, 1)->eval.set, "all");
@@ -117,7 +117,7 @@ static void steps_that_were_gone_back_from_are_forgotten(void **state)
     assert_float_equal(series_at(&m->metric[M_REWARD], 5), 0.125, 0);
 }
 
-static void a_run_that_has_not_told_its_end_keeps_its_state_and_no_journal_is_a_failure(void **state)
+static void a_run_that_has_not_recorded_its_end_keeps_its_state_and_no_journal_is_a_failure(void **state)
 {
     struct error err;
     struct fixture *f = *state;
@@ -135,7 +135,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_was_missed_is_added_to_what_is_known, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_that_were_gone_back_from_are_forgotten, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_run_that_has_not_told_its_end_keeps_its_state_and_no_journal_is_a_failure, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_run_that_has_not_recorded_its_end_keeps_its_state_and_no_journal_is_a_failure, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Weight files and config.json: what is written reads back, what is hostile or broken is refused in one sentence that
- * names it. */
+/* Weight files and config.json: what is written reads back, and hostile or broken files are refused in one sentence that names
+ * the fault. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -98,7 +98,7 @@ static void a_full_queue_refuses_and_keeps_nothing(UNUSED void **state)
     assert_true(queue_free(q, 60000));
 }
 
-static void a_reward_that_cannot_be_set_up_is_told(UNUSED void **state)
+static void a_reward_that_cannot_be_set_up_is_reported(UNUSED void **state)
 {
     struct error err = { 0 };
     int n_wake = 0;
@@ -202,7 +202,7 @@ static void the_process_answers_over_its_socket(UNUSED void **state)
     }
     msg_in_release(&in);
     net_event_release(&ev);
-    msg_begin(&m, MSG_SCORE);    // a row that is no JSON is refused with its reason
+    msg_begin(&m, MSG_SCORE);    // a row that is not JSON is refused with its reason
     msg_str(&m, "row", "{");
     msg_list(&m, "samples");
     msg_end(&m);
@@ -227,7 +227,7 @@ int main(void)
         cmocka_unit_test(the_process_answers_over_its_socket),    // first: it forks
         cmocka_unit_test(every_job_comes_back_once_and_complete),
         cmocka_unit_test(a_full_queue_refuses_and_keeps_nothing),
-        cmocka_unit_test(a_reward_that_cannot_be_set_up_is_told),
+        cmocka_unit_test(a_reward_that_cannot_be_set_up_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 #include "protocol/wire/join_token.h"
 #include "protocol/wire/transport.h"
 
-#define LONG_MS 60000    // nothing here takes so long, but on a starved machine
+#define LONG_MS 60000    // nothing here takes so long, except on a starved machine
 #define ASK_MS 15000
 
 struct fixture {
@@ -93,7 +93,7 @@ static void a_token_is_made_once_and_only_for_its_owner(void **state)
     assert_non_null(strstr(err.text, f->path));
 }
 
-static void what_is_no_token_is_named(void **state)
+static void what_is_not_a_token_is_named(void **state)
 {
     static const struct {
         const char *text;
@@ -185,7 +185,7 @@ static bool answered(struct fixture *f, struct peer *p, int *n_seen)
     return false;
 }
 
-static void who_has_the_token_is_answered_and_a_stranger_is_not(void **state)
+static void a_node_with_the_token_is_answered_and_a_stranger_is_not(void **state)
 {
     struct fixture *f = *state;
     struct error err;
@@ -207,7 +207,7 @@ static void who_has_the_token_is_answered_and_a_stranger_is_not(void **state)
     assert_false(asked(f, stranger, 1000, &n_seen));
     assert_false(peer_is_connected(stranger));
     assert_int_equal(n_seen, of_friend);
-    assert_true(answered(f, friend, &n_seen));    // the stranger has done no harm
+    assert_true(answered(f, friend, &n_seen));    // the stranger did no harm
 }
 
 static void a_head_with_another_token_is_not_told_anything(void **state)
@@ -220,7 +220,7 @@ static void a_head_with_another_token_is_not_told_anything(void **state)
     identity_of(f->path, &id);
     snprintf(path, sizeof path, "%s/other", f->dir);
     identity_of(path, &strange);
-    assert_non_null(server_new_tls(f->head, f->address, &strange, 4, &err));    // it could let everybody in
+    assert_non_null(server_new_tls(f->head, f->address, &strange, 4, &err));    // it would let everybody in
     struct peer *p = peer_new_tls(f->node, f->address, &id, &err);
     assert_false(asked(f, p, 1000, &n_seen));
     assert_int_equal(n_seen, 0);
@@ -261,11 +261,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_token_is_made_once_and_only_for_its_owner, setup, teardown),
-        cmocka_unit_test(what_is_no_token_is_named),
+        cmocka_unit_test(what_is_not_a_token_is_named),
         cmocka_unit_test(every_host_derives_this_key_from_this_token),
         cmocka_unit_test(every_host_derives_this_key_from_this_token),
         cmocka_unit_test(a_key_belongs_to_its_token),
-        cmocka_unit_test_setup_teardown(who_has_the_token_is_answered_and_a_stranger_is_not, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_node_with_the_token_is_answered_and_a_stranger_is_not, setup, teardown),
         cmocka_unit_test_setup_teardown(a_head_with_another_token_is_not_told_anything, setup, teardown),
         cmocka_unit_test_setup_teardown(strangers_that_come_and_go_leave_it_listening, setup, teardown),
     };

@@ -104,7 +104,7 @@ static bool piece_note(void *arg, UNUSED const uint8_t *piece, size_t len)
     return true;
 }
 
-static void matchers_by_hand_cut_where_pcre2_cuts(UNUSED void **state)
+static void handwritten_matchers_cut_where_pcre2_cuts(UNUSED void **state)
 {
     static const char *const some[] = {
         " ", "  ", "\n",  "\r",        "\t", "a",        "Z",        "\xC3\xA9",     "\xE4\xBD\xA0",     "1",     "23",  "\xC2\xBD", ".",
@@ -140,7 +140,7 @@ static void matchers_by_hand_cut_where_pcre2_cuts(UNUSED void **state)
     unicode_release(&u);
 }
 
-static void bytes_that_are_no_text_become_one_mark_a_maximal_part(UNUSED void **state)
+static void bytes_that_are_not_text_become_one_mark_per_maximal_part(UNUSED void **state)
 {
     // clang-format off
     static const struct { const char *in, *want;
@@ -307,8 +307,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_becomes_the_ids_that_tokenizers_gives_and_back),
-        cmocka_unit_test(matchers_by_hand_cut_where_pcre2_cuts),
-        cmocka_unit_test(bytes_that_are_no_text_become_one_mark_a_maximal_part),
+        cmocka_unit_test(handwritten_matchers_cut_where_pcre2_cuts),
+        cmocka_unit_test(bytes_that_are_not_text_become_one_mark_per_maximal_part),
         cmocka_unit_test(a_long_run_of_unordered_marks_is_sorted_in_time),
         cmocka_unit_test(a_wrong_tokenizer_file_is_refused_with_its_place),
         cmocka_unit_test(special_tokens_of_a_directory_are_found),

@@ -128,7 +128,7 @@ static void answers_may_come_in_another_order_and_a_refusal_carries_its_reason(v
     msg_release(&m);
 }
 
-static void a_time_limit_is_kept_and_names_who_is_late(void **state)
+static void a_time_limit_is_kept_and_names_the_late_side(void **state)
 {
     struct fixture *f = *state;
     struct error err = { 0 };
@@ -249,7 +249,8 @@ static void a_server_for_onlookers_takes_short_requests_only(void **state)
     server_free(s);
 }
 
-/* What a killed process or a tool that ends at once looks like from the other side: nng 1.5.2's listener goes deaf of a few dozen. */
+/* What a killed process or a tool that ends at once looks like from the other side: nng 1.5.2's listener goes deaf after a few
+ * dozen. */
 static void peers_come_and_leave(const struct fixture *f, const char *name)
 {
     char path[64];
@@ -327,7 +328,7 @@ static void a_publisher_hears_again_after_listeners_left_while_they_connected(vo
     msg_release(&m);
 }
 
-static void a_transport_sleeps_until_a_limit_passes_and_for_ever_without_one(void **state)
+static void a_transport_sleeps_until_a_limit_passes_and_forever_without_one(void **state)
 {
     struct fixture *f = *state;
     struct error err = { 0 };
@@ -361,12 +362,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_request_is_answered_even_when_it_was_made_before_the_server, setup, teardown),
         cmocka_unit_test_setup_teardown(answers_may_come_in_another_order_and_a_refusal_carries_its_reason, setup, teardown),
         cmocka_unit_test_setup_teardown(a_server_for_onlookers_takes_short_requests_only, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_time_limit_is_kept_and_names_who_is_late, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_time_limit_is_kept_and_names_the_late_side, setup, teardown),
         cmocka_unit_test_setup_teardown(a_request_to_a_server_that_goes_ends_as_closed_and_the_next_finds_its_successor, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_server_on_a_live_name_is_refused_and_a_folder_open_to_others_too, setup, teardown),
         cmocka_unit_test_setup_teardown(a_publication_reaches_its_listeners_with_its_topic, setup, teardown),
         cmocka_unit_test_setup_teardown(a_server_hears_again_after_peers_left_while_they_connected, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_transport_sleeps_until_a_limit_passes_and_for_ever_without_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_transport_sleeps_until_a_limit_passes_and_forever_without_one, setup, teardown),
         cmocka_unit_test_setup_teardown(a_publisher_hears_again_after_listeners_left_while_they_connected, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -173,7 +173,7 @@ static void any_keys_in_any_order_at_any_size_do_no_harm(UNUSED void **state)
     stage_release(&s);
 }
 
-static void the_overview_tells_what_matters_in_80x24(UNUSED void **state)
+static void the_overview_shows_what_matters_in_80x24(UNUSED void **state)
 {
     struct stage s;
     stage_make(&s, &usual, 80, 24);
@@ -229,7 +229,7 @@ static void pausing_is_asked_shouted_and_undone(UNUSED void **state)
     stage_release(&s);
 }
 
-static void what_costs_is_confirmed_also_when_typed(UNUSED void **state)
+static void costly_commands_are_confirmed_even_when_typed(UNUSED void **state)
 {
     struct stage s;
     stage_make(&s, &usual, 80, 24);
@@ -469,7 +469,7 @@ static const char *footer(struct stage *s)
     return row;
 }
 
-static void who_may_only_look_is_offered_nothing_else_and_refused_at_once(UNUSED void **state)
+static void an_onlooker_is_offered_nothing_else_and_refused_at_once(UNUSED void **state)
 {
     static const char *const acts[] = { "pause", "resume", "checkpoint", "stop", "change", "restart" };
     static const char *const typed[] = { ":stop\r", ":set temperature=0.9\r", ":pause\r", ":quarantine 3\r", ":restart scorer\r" };
@@ -739,7 +739,7 @@ static void rings_keep_the_newest_and_forget_the_oldest(UNUSED void **state)
     fleet_model_free(m);
 }
 
-static void devices_stand_below_the_processes_and_what_is_not_known_is_a_dash(UNUSED void **state)
+static void devices_are_below_the_processes_and_unknown_values_are_dashes(UNUSED void **state)
 {
     struct stage s;
     stage_make(&s, &usual, 120, 40);
@@ -795,11 +795,11 @@ int main(void)
         cmocka_unit_test(rectangles_never_overlap_nor_leave_the_screen),
         cmocka_unit_test(every_pane_is_drawn_at_every_size),
         cmocka_unit_test(any_keys_in_any_order_at_any_size_do_no_harm),
-        cmocka_unit_test(the_overview_tells_what_matters_in_80x24),
+        cmocka_unit_test(the_overview_shows_what_matters_in_80x24),
         cmocka_unit_test(the_help_page_lists_every_key_and_command),
         cmocka_unit_test(no_key_has_two_meanings_on_a_pane),
         cmocka_unit_test(pausing_is_asked_shouted_and_undone),
-        cmocka_unit_test(what_costs_is_confirmed_also_when_typed),
+        cmocka_unit_test(costly_commands_are_confirmed_even_when_typed),
         cmocka_unit_test(a_number_that_jumps_is_asked_about),
         cmocka_unit_test(what_bounds_the_run_is_said_on_every_pane_at_every_size),
         cmocka_unit_test(a_pasted_text_is_never_a_key),
@@ -808,7 +808,7 @@ int main(void)
         cmocka_unit_test(a_knob_is_edited_inside_its_bounds_and_reverted),
         cmocka_unit_test(commands_are_checked_before_they_are_sent),
         cmocka_unit_test(colon_q_quits_and_a_mistyped_command_gets_the_nearest),
-        cmocka_unit_test(who_may_only_look_is_offered_nothing_else_and_refused_at_once),
+        cmocka_unit_test(an_onlooker_is_offered_nothing_else_and_refused_at_once),
         cmocka_unit_test(completion_finds_commands_and_knobs),
         cmocka_unit_test(a_stuck_worker_is_named_everywhere_within_five_seconds),
         cmocka_unit_test(a_click_on_a_tab_goes_there_at_any_width),
@@ -820,7 +820,7 @@ int main(void)
         cmocka_unit_test(a_chosen_rollout_stays_while_new_ones_come),
         cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),
         cmocka_unit_test(rings_keep_the_newest_and_forget_the_oldest),
-        cmocka_unit_test(devices_stand_below_the_processes_and_what_is_not_known_is_a_dash),
+        cmocka_unit_test(devices_are_below_the_processes_and_unknown_values_are_dashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,7 +149,7 @@ static void wrapping_keeps_every_byte_and_fits(UNUSED void **state)
         }
     }
     srand(7);
-    for (int round = 0; round < 2000; round++) {    // any bytes, any width: ends, moves on, fits
+    for (int round = 0; round < 2000; round++) {    // any bytes, any width: it ends, advances and fits
         char bytes[64];
         size_t len = (size_t)(rand() % 64);
         for (size_t i = 0; i < len; i++)
@@ -224,8 +224,8 @@ static void texts_stand_out_from_their_ground(UNUSED void **state)
         }
 }
 
-/* What an eye without the long or the middle cones sees: Vienot, Brettel, Mollon, "Digital video colourmaps for checking the legibility
- * of displays by dichromats", Color Research and Application 24, 1999, in linear RGB. */
+/* What an eye without the long or middle cones sees: Vienot, Brettel, Mollon, "Digital video colourmaps for checking the
+ * legibility of displays by dichromats", Color Research and Application 24, 1999, in linear RGB. */
 static void dichromat(int32_t rgb, bool no_long, double out[3])
 {
     double r = linear(rgb, 16), g = linear(rgb, 8), b = linear(rgb, 0);
@@ -234,7 +234,7 @@ static void dichromat(int32_t rgb, bool no_long, double out[3])
     out[2] = no_long ? 0.00401 * r - 0.00401 * g + b : -0.02234 * r + 0.02234 * g + b;
 }
 
-static void good_and_bad_differ_for_eyes_that_tell_no_red_from_green(UNUSED void **state)
+static void good_and_bad_differ_for_red_green_blind_eyes(UNUSED void **state)
 {
     static const char *const names[] = { "colorblind-dark", "colorblind-light" };
     static const enum role pairs[][2] = { { ROLE_OK, ROLE_CRIT }, { ROLE_OK, ROLE_WARN }, { ROLE_CHART, ROLE_MARK } };
@@ -310,7 +310,7 @@ int main(void)
         cmocka_unit_test(wrapping_keeps_every_byte_and_fits),
         cmocka_unit_test(every_shipped_theme_names_every_role),
         cmocka_unit_test(texts_stand_out_from_their_ground),
-        cmocka_unit_test(good_and_bad_differ_for_eyes_that_tell_no_red_from_green),
+        cmocka_unit_test(good_and_bad_differ_for_red_green_blind_eyes),
         cmocka_unit_test(a_wrong_theme_names_file_and_line),
         cmocka_unit_test(poorer_terminals_get_what_they_can_show),
     };

@@ -21,7 +21,7 @@ static void a_query_equals_looking_at_every_value(UNUSED void **state)
         plain[i] = rand() % 7 == 0 ? NAN : (float)(rand() % 1000);
         assert_true(series_set(&s, i, (double)plain[i]));
     }
-    for (int i = 0; i < 500; i++) {    // values told again
+    for (int i = 0; i < 500; i++) {    // the same values again
         int at = rand() % 5000;
         plain[at] = (float)(rand() % 1000);
         assert_true(series_set(&s, at, (double)plain[at]));
@@ -46,7 +46,7 @@ static void a_query_equals_looking_at_every_value(UNUSED void **state)
     series_cut(&s, 100);
     assert_int_equal(series_query(&s, 100, 6000).n, 0);
     assert_true(series_set(&s, 4000, 1));
-    assert_int_equal(series_query(&s, 100, 6000).n, 1);    // nothing of before the cut comes back
+    assert_int_equal(series_query(&s, 100, 6000).n, 1);    // nothing from before the cut comes back
     series_release(&s);
 }
 

@@ -1,4 +1,4 @@
-/* universal_answer_test.c - no answer may solve more golds than it is worth
+/* universal_answer_test.c - no answer may match more gold answers than it should
  *
  * A policy that is rewarded for equality looks for the one string that always passes. Here a few hundred short answers -
  * numbers in many dresses, letters, infinities, empty forms, relations, intervals, sets, identities, words - meet

@@ -36,7 +36,7 @@ static void a_value_is_what_python_s_configparser_reads(UNUSED void **state)
     }
 }
 
-static void what_is_no_settings_file_is_refused_by_line(UNUSED void **state)
+static void what_is_not_a_settings_file_is_refused_by_line(UNUSED void **state)
 {
     static const struct {
         const char *text, *want;
@@ -78,7 +78,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_value_is_what_python_s_configparser_reads),
-        cmocka_unit_test(what_is_no_settings_file_is_refused_by_line),
+        cmocka_unit_test(what_is_not_a_settings_file_is_refused_by_line),
         cmocka_unit_test(every_cut_of_a_file_is_read_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

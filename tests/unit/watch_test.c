@@ -58,7 +58,7 @@ static int64_t story_due(UNUSED const struct feed *f)
     return 0;
 }
 
-static void an_event_is_told_after_the_step_it_happened_after(UNUSED void **state)
+static void an_event_is_printed_after_the_step_it_follows(UNUSED void **state)
 {
     static const struct {
         const char *event;
@@ -92,7 +92,7 @@ static void an_event_is_told_after_the_step_it_happened_after(UNUSED void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_event_is_told_after_the_step_it_happened_after),
+        cmocka_unit_test(an_event_is_printed_after_the_step_it_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
