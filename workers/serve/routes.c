@@ -194,7 +194,7 @@ static void detokenize_post(void *ctx, const struct web_request *q, struct web_a
         json_int_t n = json_integer_value(v);
         int32_t id = (int32_t)n;
         if (!json_is_integer(v) || n < 0 || n >= s->text.n_id)
-            ok = error_set(&err, ERR_DATA, "'tokens'[%zu] is no token id; the model knows 0 to %" PRId64, i, s->text.n_id - 1);
+            ok = error_set(&err, ERR_DATA, "'tokens'[%zu] is not a token id; the model knows 0 to %" PRId64, i, s->text.n_id - 1);
         else if (!token_list_add(&ids, &id, 1))
             ok = error_set(&err, ERR_NO_MEMORY, "no memory for %zu tokens", json_array_size(tokens));
     }
