@@ -267,11 +267,11 @@ static bool train_cmd(int argc, char **argv, struct error *err)
         ok = true;
         goto out;
     }
-    fprintf(stderr, "data: %.*s\n", (int)strcspn(buf_text(&t->about), "\n"), buf_text(&t->about));
     bool batch = t->batch || !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO);
     if (batch)
         train_watch_signals();
     TRY(train_start(t, err));
+    fprintf(stderr, "data: %.*s\n", (int)strcspn(buf_text(&t->about), "\n"), buf_text(&t->about));
     if (batch) {
         ok = train_watch(t, &seen, err);
     } else {

@@ -174,7 +174,7 @@ static bool last_answers_given(struct agent *a, int64_t over_ms)
         return false;
     if (n > 0 && over_ms < LAST_ANSWERS_MS) {
         if (!a->waits_told)
-            log_info("waiting at most %d s for %d consoles and tools to get their last answers", n, LAST_ANSWERS_MS / 1000);
+            log_info("waiting for %d consoles and tools to get their last answers, at most %d s", n, LAST_ANSWERS_MS / 1000);
         a->waits_told = true;
         return false;
     }
