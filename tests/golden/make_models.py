@@ -52,6 +52,8 @@ MODELS = {
     "granite": (GraniteForCausalLM, GraniteConfig(num_attention_heads=2, num_key_value_heads=1, embedding_multiplier=12.0,
                 residual_multiplier=0.22, logits_scaling=8.0, attention_multiplier=0.1, tie_word_embeddings=True,
                 bos_token_id=None, eos_token_id=None, pad_token_id=None, **COMMON)),
+    "llama-biased": (LlamaForCausalLM, LlamaConfig(num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=False,
+                     attention_bias=True, mlp_bias=True, rope_theta=1e4, **COMMON)),
     # the first layer does not rotate
     "smollm3": (SmolLM3ForCausalLM, SmolLM3Config(num_attention_heads=2, num_key_value_heads=1, no_rope_layers=[0, 1],
                 bos_token_id=None, eos_token_id=None, pad_token_id=None, **COMMON)),

@@ -56,6 +56,9 @@ static const struct model_config shapes[] = {
      .has_multipliers = true,
      .multiplier = {.embedding = 12, .residual = 0.22, .attention = 0.1, .logits = 8},
      .no_rope = {1},
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
      .initializer_range = 0.3},
 };
 // clang-format on

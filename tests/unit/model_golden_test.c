@@ -14,8 +14,8 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
 
-static const char *const names[] = { "qwen2-tied", "qwen2-untied", "qwen3-tied",     "qwen3-untied", "llama-scaled",
-                                     "llama-tied", "qwen2-yarn",   "mistral-linear", "granite",      "smollm3" };
+static const char *const names[] = { "qwen2-tied", "qwen2-untied",   "qwen3-tied", "qwen3-untied", "llama-scaled", "llama-tied",
+                                     "qwen2-yarn", "mistral-linear", "granite",    "smollm3",      "llama-biased" };
 static const char *const devices[] = { "ref", "cpu:0" };
 #define MAX_TOK 64
 

@@ -128,17 +128,17 @@ static bool same_config(const struct model_config *x, const struct model_config 
     return rope && x->family == y->family && x->n_layer == y->n_layer && x->d_model == y->d_model && x->n_head == y->n_head
            && x->n_kv_head == y->n_kv_head && x->d_head == y->d_head && x->d_ff == y->d_ff && x->vocab == y->vocab
            && x->max_pos == y->max_pos && x->rms_eps == y->rms_eps && x->tied == y->tied && x->qkv_bias == y->qkv_bias
-           && x->qk_norm == y->qk_norm && x->window == y->window && memcmp(x->no_rope, y->no_rope, sizeof x->no_rope) == 0
-           && x->has_multipliers == y->has_multipliers && memcmp(&x->multiplier, &y->multiplier, sizeof x->multiplier) == 0
-           && x->bos == y->bos && x->n_eos == y->n_eos && x->eos[0] == y->eos[0];
+           && x->o_bias == y->o_bias && x->mlp_bias == y->mlp_bias && x->qk_norm == y->qk_norm && x->window == y->window
+           && memcmp(x->no_rope, y->no_rope, sizeof x->no_rope) == 0 && x->has_multipliers == y->has_multipliers
+           && memcmp(&x->multiplier, &y->multiplier, sizeof x->multiplier) == 0 && x->bos == y->bos && x->n_eos == y->n_eos
+           && x->eos[0] == y->eos[0];
 }
 
 /* Every family, in both types: the weights' bytes, and all that config.json says. */
 static void a_saved_model_loads_and_is_the_same(UNUSED void **state)
 {
-    static const char *const names[] = {
-        "qwen2-tied", "qwen3-untied", "llama-scaled", "qwen2-yarn", "mistral-linear", "granite", "smollm3"
-    };
+    static const char *const names[] = { "qwen2-tied",     "qwen3-untied", "llama-scaled", "qwen2-yarn",
+                                         "mistral-linear", "granite",      "smollm3",      "llama-biased" };
     for (size_t k = 0; k < 2 * ARRAY_SIZE(names); k++) {
         struct error err = { 0 };
         enum dtype type = k % 2 ? DT_BF16 : DT_F32;
@@ -184,13 +184,17 @@ static void traits_follow_the_family(UNUSED void **state)
     assert_true(c.has_multipliers && c.multiplier.logits == 8 && c.multiplier.attention == 1);
     assert_true(config_parse(&c, "{\"model_type\":\"llama\",\"logits_scaling\":8,\"no_rope_layers\":7," SIZES "}", "config.json", &err));
     assert_true(!c.has_multipliers && c.no_rope[0] == 0);    // keys that its class does not read
+    assert_true(config_parse(&c, "{\"model_type\":\"qwen3\",\"attention_bias\":true,\"mlp_bias\":true," SIZES "}", "config.json", &err));
+    assert_true(c.qkv_bias && c.o_bias && !c.mlp_bias);
+    assert_true(config_parse(&c, "{\"model_type\":\"qwen2\",\"attention_bias\":true," SIZES "}", "config.json", &err));
+    assert_true(c.qkv_bias && !c.o_bias);
     static const struct {
         const char *text, *want;
     } cases[] = {
         { "{\"model_type\":\"mistral\",\"sliding_window\":4095," SIZES "}", "'sliding_window' is 4095, less than 'max_position" },
         { "{\"model_type\":\"mistral\",\"layer_types\":[\"sliding_attention\"]," SIZES "}", "'layer_types' has an entry 0" },
         { "{\"model_type\":\"granite\",\"residual_multiplier\":0," SIZES "}", "'residual_multiplier' is 0" },
-        { "{\"model_type\":\"granite\",\"attention_bias\":true," SIZES "}", "'attention_bias' is true" },
+        { "{\"model_type\":\"llama\",\"mlp_bias\":1," SIZES "}", "'mlp_bias' is not true or false" },
         { "{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,1]," SIZES "}", "'no_rope_layers' is not a list of 8 numbers" },
         { "{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,1,1,2,1,1,1,1]," SIZES "}", "'no_rope_layers' has an entry 3" },
         { "{\"model_type\":\"gemma2\"," SIZES "}", "'gemma2'; known are qwen2, qwen3, llama, mistral, granite and smollm3" },

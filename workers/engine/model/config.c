@@ -15,7 +15,9 @@
 static const struct family {
     const char *model_type;    // config.json's "model_type"
     const char *architecture;
-    bool qkv_bias;    // when "attention_bias" does not say
+    bool qkv_bias;          // always, and the class reads no "attention_bias"
+    bool attention_bias;    // the class reads that key: biases of q, k, v and of the output
+    bool mlp_bias;          // the class reads that key
     bool qk_norm;
     // transformers' defaults, for keys that are missing
     double rope_theta;
@@ -27,11 +29,13 @@ static const struct family {
     bool multipliers;         // the family has them; 1 each
 } families[] = {
     [FAMILY_QWEN2] = { "qwen2", "Qwen2ForCausalLM", .rope_theta = 10000, .qkv_bias = true },
-    [FAMILY_QWEN3] = { "qwen3", "Qwen3ForCausalLM", .rope_theta = 10000, .qk_norm = true, .d_head = 128 },
-    [FAMILY_LLAMA] = { "llama", "LlamaForCausalLM", .rope_theta = 10000 },
+    [FAMILY_QWEN3] = { "qwen3", "Qwen3ForCausalLM", .rope_theta = 10000, .qk_norm = true, .d_head = 128, .attention_bias = true },
+    [FAMILY_LLAMA] = { "llama", "LlamaForCausalLM", .rope_theta = 10000, .attention_bias = true, .mlp_bias = true },
     [FAMILY_MISTRAL] = { "mistral", "MistralForCausalLM", .rope_theta = 10000, .n_kv_head = 8, .window = 4096 },
-    [FAMILY_GRANITE] = { "granite", "GraniteForCausalLM", .rope_theta = 10000, .multipliers = true },
-    [FAMILY_SMOLLM3] = { "smollm3", "SmolLM3ForCausalLM", .rope_theta = 2e6, .n_kv_head = 4, .tied = true, .no_rope_every = 4 },
+    [FAMILY_GRANITE] = { "granite", "GraniteForCausalLM", .rope_theta = 10000, .multipliers = true, .attention_bias = true,
+                         .mlp_bias = true },
+    [FAMILY_SMOLLM3] = { "smollm3", "SmolLM3ForCausalLM", .rope_theta = 2e6, .n_kv_head = 4, .tied = true, .no_rope_every = 4,
+                         .attention_bias = true, .mlp_bias = true },
 };
 
 static bool family_get(const struct fields *r, enum model_family *out, struct error *err)
@@ -83,8 +87,6 @@ static bool unsupported_refuse(const struct fields *r, struct error *err)
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'hidden_act' is not silu", r->path);
     if (json_is_true(json_object_get(r->obj, "use_sliding_window")))
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'use_sliding_window' is true; sliding windows are not supported", r->path);
-    if (json_is_true(json_object_get(r->obj, "mlp_bias")))
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'mlp_bias' is true; biases in the MLP are not supported", r->path);
     if (field_given(r, "quantization_config"))
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'quantization_config': quantised weights are not supported", r->path);
     return true;
@@ -199,13 +201,12 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
     c->tied = f->tied;
     if (field_given(r, "tie_word_embeddings") && !field_bool(r, "tie_word_embeddings", &c->tied, err))
         return false;
-    c->qkv_bias = f->qkv_bias;
     c->qk_norm = f->qk_norm;
-    bool bias = false;
-    if (field_given(r, "attention_bias") && !field_bool(r, "attention_bias", &bias, err))
+    if (f->attention_bias && field_given(r, "attention_bias") && !field_bool(r, "attention_bias", &c->o_bias, err))
         return false;
-    if (bias && c->family != FAMILY_QWEN2)    // in Llama it would also put a bias on the output
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'attention_bias' is true; only Qwen2's q, k and v have biases", r->path);
+    if (f->mlp_bias && field_given(r, "mlp_bias") && !field_bool(r, "mlp_bias", &c->mlp_bias, err))
+        return false;
+    c->qkv_bias = f->qkv_bias || c->o_bias;
     c->bos = -1;
     int64_t bos;
     if (field_given(r, "bos_token_id")) {
@@ -277,6 +278,8 @@ static bool traits_write(const struct model_config *c, json_t *j)
         ok = json_object_set_new(j, "sliding_window", c->window ? json_integer(c->window) : json_null()) == 0;
     for (size_t i = 0; f->multipliers && i < ARRAY_SIZE(multipliers); i++)
         ok = ok && json_object_set_new(j, multipliers[i].key, json_real(*(const double *)((const char *)c + multipliers[i].at))) == 0;
+    if (f->mlp_bias)
+        ok = ok && json_object_set_new(j, "mlp_bias", json_boolean(c->mlp_bias)) == 0;
     if (!f->no_rope_every)
         return ok;
     json_t *list = json_array();
@@ -295,13 +298,13 @@ bool config_save(const struct model_config *c, const char *dir, const char *dtyp
     char path[4096];
     char *text = NULL;
     const struct family *f = &families[c->family];
-    json_t *j = json_pack(
-        "{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, s:b, s:s, s:f, s:s, s:b, s:f}", "architectures", f->architecture,
-        "model_type", f->model_type, "num_hidden_layers", (json_int_t)c->n_layer, "hidden_size", (json_int_t)c->d_model,
-        "num_attention_heads", (json_int_t)c->n_head, "num_key_value_heads", (json_int_t)c->n_kv_head, "head_dim", (json_int_t)c->d_head,
-        "intermediate_size", (json_int_t)c->d_ff, "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos,
-        "rms_norm_eps", c->rms_eps, "tie_word_embeddings", (int)c->tied, "attention_bias", (int)(c->qkv_bias && c->family != FAMILY_QWEN2),
-        "hidden_act", "silu", "attention_dropout", 0.0, "torch_dtype", dtype, "use_cache", 1, "initializer_range", c->initializer_range);
+    json_t *j = json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, s:b, s:s, s:f, s:s, s:b, s:f}", "architectures",
+                          f->architecture, "model_type", f->model_type, "num_hidden_layers", (json_int_t)c->n_layer, "hidden_size",
+                          (json_int_t)c->d_model, "num_attention_heads", (json_int_t)c->n_head, "num_key_value_heads",
+                          (json_int_t)c->n_kv_head, "head_dim", (json_int_t)c->d_head, "intermediate_size", (json_int_t)c->d_ff,
+                          "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos, "rms_norm_eps", c->rms_eps,
+                          "tie_word_embeddings", (int)c->tied, "attention_bias", (int)c->o_bias, "hidden_act", "silu", "attention_dropout",
+                          0.0, "torch_dtype", dtype, "use_cache", 1, "initializer_range", c->initializer_range);
     bool built = j != NULL;
     built = built && rope_write(&c->rope, j) && traits_write(c, j);
     if (c->bos >= 0)
@@ -436,6 +439,10 @@ int64_t config_n_param(const struct model_config *c)
     int64_t layer = 2 * c->d_model + c->d_model * (q + 2 * kv) + q * c->d_model + 3 * c->d_model * c->d_ff;
     if (c->qkv_bias)
         layer += q + 2 * kv;
+    if (c->o_bias)
+        layer += c->d_model;
+    if (c->mlp_bias)
+        layer += 2 * c->d_ff + c->d_model;
     if (c->qk_norm)
         layer += 2 * c->d_head;
     return c->n_layer * layer + c->d_model + c->vocab * c->d_model * (c->tied ? 1 : 2);

@@ -31,7 +31,9 @@ struct model_config {
     double rms_eps;
     struct rope rope;
     bool tied;                                   // the head is the embedding
-    bool qkv_bias;                               // Qwen2: yes; Llama: attention_bias
+    bool qkv_bias;                               // Qwen2: yes; else attention_bias
+    bool o_bias;                                 // attention_bias
+    bool mlp_bias;                               // of gate, up and down
     bool qk_norm;                                // RMSNorm of every query and key head before RoPE (Qwen3)
     int64_t window;                              // sliding_window, at least max_pos, hence without effect; 0: none
     uint64_t no_rope[CONFIG_LAYERS_MAX / 64];    // bit l: q and k of layer l are not rotated (SmolLM3)

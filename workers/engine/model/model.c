@@ -63,7 +63,9 @@ static void layer_put(struct table *t, int64_t l)
     const struct model_config *c = &t->m->c;
     struct layer_at *at = &t->m->at[l];
     int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
-    *at = (struct layer_at){ .qkv_bias = AT_NONE, .q_norm = AT_NONE, .k_norm = AT_NONE };
+    *at = (struct layer_at){
+        .qkv_bias = AT_NONE, .q_norm = AT_NONE, .k_norm = AT_NONE, .o_bias = AT_NONE, .gate_up_bias = AT_NONE, .down_bias = AT_NONE
+    };
     at->ln1 = part_put(t, d, 0, "input_layernorm.weight", l);
     at->qkv = part_put(t, q, d, "self_attn.q_proj.weight", l);
     tensor_put(t, kv, d, "self_attn.k_proj.weight", l);
@@ -78,16 +80,24 @@ static void layer_put(struct table *t, int64_t l)
         at->k_norm = part_put(t, c->d_head, 0, "self_attn.k_norm.weight", l);
     }
     at->o = part_put(t, d, q, "self_attn.o_proj.weight", l);
+    if (c->o_bias)
+        at->o_bias = part_put(t, d, 0, "self_attn.o_proj.bias", l);
     at->ln2 = part_put(t, d, 0, "post_attention_layernorm.weight", l);
     at->gate_up = part_put(t, c->d_ff, d, "mlp.gate_proj.weight", l);
     tensor_put(t, c->d_ff, d, "mlp.up_proj.weight", l);
+    if (c->mlp_bias) {
+        at->gate_up_bias = part_put(t, c->d_ff, 0, "mlp.gate_proj.bias", l);
+        tensor_put(t, c->d_ff, 0, "mlp.up_proj.bias", l);
+    }
     at->down = part_put(t, d, c->d_ff, "mlp.down_proj.weight", l);
+    if (c->mlp_bias)
+        at->down_bias = part_put(t, d, 0, "mlp.down_proj.bias", l);
 }
 
 static bool table_make(struct model *m, struct error *err)
 {
     const struct model_config *c = &m->c;
-    struct table t = { .m = m, .cap = 14 * c->n_layer + 3 };
+    struct table t = { .m = m, .cap = 18 * c->n_layer + 3 };
     m->tensor = calloc((size_t)t.cap, sizeof *m->tensor);
     m->at = calloc((size_t)c->n_layer, sizeof *m->at);
     m->layer = calloc((size_t)c->n_layer, sizeof *m->layer);

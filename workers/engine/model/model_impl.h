@@ -6,7 +6,7 @@
 /* Offsets (elements) of a layer's parts in the arena and in flat buffers; AT_NONE: the family has none. A fused part
  * starts where its first tensor does. */
 struct layer_at {
-    int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, ln2, gate_up, down;
+    int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, o_bias, ln2, gate_up, gate_up_bias, down, down_bias;
 };
 struct layer_w {
     struct weight *qkv, *o, *gate_up, *down;    // handles of the device, owned by the model

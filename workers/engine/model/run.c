@@ -396,12 +396,12 @@ static bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, cons
            .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot,
            .n = p->n, .n_pos = turn.n_pos, .heads = model_heads(m), .eps = (float)c->rms_eps, .dtype = t));
     TRY(attention(r, a, l, p, err));
-    TRY(OP(dev, err, linear_fwd, .y = r->out, .x = a->ao, .w = w->o, .n = p->n, .y_dtype = t));
+    TRY(OP(dev, err, linear_fwd, .y = r->out, .x = a->ao, .w = w->o, .bias = model_at(m, at->o_bias), .n = p->n, .y_dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res2, .x = a->res1, .add = r->out, .w = model_at(m, at->ln2), .rstd = a->rstd2,
            .n = p->n, .d = c->d_model, .eps = eps, .dtype = t));
-    TRY(OP(dev, err, linear_fwd, .y = a->gu, .x = r->h, .w = w->gate_up, .n = p->n, .y_dtype = t));
+    TRY(OP(dev, err, linear_fwd, .y = a->gu, .x = r->h, .w = w->gate_up, .bias = model_at(m, at->gate_up_bias), .n = p->n, .y_dtype = t));
     TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .dtype = t));
-    TRY(OP(dev, err, linear_fwd, .y = r->out, .x = r->act, .w = w->down, .n = p->n, .y_dtype = t));
+    TRY(OP(dev, err, linear_fwd, .y = r->out, .x = r->act, .w = w->down, .bias = model_at(m, at->down_bias), .n = p->n, .y_dtype = t));
     ok = true;
 out:
     return ok;
@@ -705,6 +705,11 @@ static float *place_of(const struct place *p, int64_t at)
 {
     return p->at + (at - p->first);
 }
+/* NULL where the model has no such part. */
+static float *place_or_null(const struct place *p, int64_t at)
+{
+    return at == AT_NONE ? NULL : place_of(p, at);
+}
 
 static bool place_begin(const struct model *m, const struct model_grad *g, int piece, struct place *out, struct error *err)
 {
@@ -796,14 +801,14 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
     int64_t n = r->n_tok, d = m->c.d_model, f = m->c.d_ff;
     enum dtype t = m->dtype;
     TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->down), .dy = r->dres, .x = r->act, .n = n, .n_out = d, .n_in = f, .dtype = t,
-           .set = grad->set));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->down), .dbias = place_or_null(grad, at->down_bias), .dy = r->dres, .x = r->act,
+           .n = n, .n_out = d, .n_in = f, .dtype = t, .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dact, .dy = r->dres, .w = w->down, .n = n));
     TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d, .eps = stream_eps(&m->c),
            .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->gate_up), .dy = a->gu, .x = r->h, .n = n, .n_out = 2 * f, .n_in = d, .dtype = t,
-           .set = grad->set));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->gate_up), .dbias = place_or_null(grad, at->gate_up_bias), .dy = a->gu,
+           .x = r->h, .n = n, .n_out = 2 * f, .n_in = d, .dtype = t, .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = a->gu, .w = w->gate_up, .n = n));
     TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(grad, at->ln2), .dy = r->dh, .dadd = r->dres, .x = a->res2,
            .w = model_at(m, at->ln2), .rstd = a->rstd2, .n = n, .d = d, .dtype = t));
@@ -823,20 +828,19 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     int64_t n = r->n_tok, d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
     enum dtype t = m->dtype;
     struct turn turn = turn_of(r, l, r->pos);
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->o), .dy = r->dres, .x = a->ao, .n = n, .n_out = d, .n_in = q, .dtype = t,
-           .set = grad->set));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->o), .dbias = place_or_null(grad, at->o_bias), .dy = r->dres, .x = a->ao, .n = n,
+           .n_out = d, .n_in = q, .dtype = t, .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dao, .dy = r->dres, .w = w->o, .n = n));
     TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
            .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
-    bool norm = at->q_norm != AT_NONE;
     TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,
-           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .dq_norm = norm ? place_of(grad, at->q_norm) : NULL,
-           .dk_norm = norm ? place_of(grad, at->k_norm) : NULL, .n = n, .n_pos = turn.n_pos, .heads = model_heads(m),
-           .eps = (float)m->c.rms_eps, .dtype = t));
+           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .dq_norm = place_or_null(grad, at->q_norm),
+           .dk_norm = place_or_null(grad, at->k_norm), .n = n, .n_pos = turn.n_pos, .heads = model_heads(m), .eps = (float)m->c.rms_eps,
+           .dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = stream_eps(&m->c),
            .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->qkv), .dbias = at->qkv_bias == AT_NONE ? NULL : place_of(grad, at->qkv_bias),
-           .dy = r->dqkv, .x = r->h, .n = n, .n_out = qkv, .n_in = d, .dtype = t, .set = grad->set));
+    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->qkv), .dbias = place_or_null(grad, at->qkv_bias), .dy = r->dqkv, .x = r->h,
+           .n = n, .n_out = qkv, .n_in = d, .dtype = t, .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = r->dqkv, .w = w->qkv, .n = n));
     TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(grad, at->ln1), .dy = r->dh, .dadd = r->dres, .x = a->res1,
            .w = model_at(m, at->ln1), .rstd = a->rstd1, .n = n, .d = d, .dtype = t));
