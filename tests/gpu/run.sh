@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# kernels, step, ranks (two or four GPUs), learn, compare, publish (two GPUs).
+# kernels, step, serve, ranks (two or four GPUs), learn, compare, publish (two GPUs).
 # Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
 set -u
@@ -98,6 +98,9 @@ for group in "$@"; do
         ;;
     step)
         ROLLCALL=$rollcall note "GRPO steps of whole runs" $python tests/gpu/step.py ${STEP_CASES:-}
+        ;;
+    serve)
+        ROLLCALL=$rollcall note "64 streams served, 0.5B" $python tests/gpu/serve.py
         ;;
     learn)
         [ -e build/starter/config.json ] || ROLLCALL=$rollcall DEVICE=cuda:0 note "the starter, made here" env -u LD_LIBRARY_PATH bash examples/make_starter.sh

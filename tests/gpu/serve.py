@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""rollcall serve under load: streams of one server against `rollcall bench decode` of the same shape on the same card, and the time
+to a first token of an idle server. Random weights of a real shape; prompts are token ids.
+
+  tests/gpu/serve.py [SHAPE] [STREAMS] [DEVICE]        Qwen2.5-0.5B 64 cuda:0
+
+Prints one JSON line; check is false when the server has less than 0.9 of the bench's tokens/s or a first token takes over 30 ms."""
+import json
+import os
+import random
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROLLCALL = os.environ.get("ROLLCALL") or os.path.join(ROOT, "build/release/rollcall")
+PROMPT, NEW = 128, 256
+
+
+def out(words, **more):
+    return subprocess.run([str(w) for w in words], check=True, stdout=subprocess.PIPE, text=True, **more).stdout
+
+
+def stream(port, prompt, n_new):
+    """One completion as a stream; returns seconds to its first token and the number of tokens that usage names."""
+    began = time.monotonic()
+    body = json.dumps({"prompt": prompt, "max_tokens": n_new, "temperature": 1.0, "ignore_eos": True, "stream": True,
+                       "return_token_ids": True, "stream_options": {"include_usage": True}}).encode()
+    first, kept = None, b""    # read in bulk: a parser here would be slower than the server
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as c:
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                  b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        while got := c.recv(1 << 16):
+            kept = kept[-4096:] + got
+            if first is None and b"data: {" in kept:
+                first = time.monotonic() - began
+    usage = re.findall(rb'"completion_tokens": ?(\d+)', kept)
+    if not usage:
+        raise RuntimeError(kept[-500:].decode(errors="replace"))
+    return first, int(usage[-1])
+
+
+def load(port, prompts):
+    """All prompts at once; returns tokens a second from the first request to the last answer."""
+    tokens, failed = [], []
+
+    def one(prompt):
+        try:
+            tokens.append(stream(port, prompt, NEW)[1])
+        except Exception as e:    # told below, by the main thread
+            failed.append(e)
+
+    threads = [threading.Thread(target=one, args=(p,)) for p in prompts]
+    began = time.monotonic()
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if failed:
+        raise failed[0]
+    return sum(tokens) / (time.monotonic() - began)
+
+
+def main():
+    shape, streams, device = (sys.argv[1:] + ["Qwen2.5-0.5B", "64", "cuda:0"][len(sys.argv) - 1:])[:3]
+    streams = int(streams)
+    with tempfile.TemporaryDirectory() as work:
+        data = os.path.join(work, "data")
+        out([sys.executable, os.path.join(ROOT, "examples/arithmetic.py"), data])
+        model = os.path.join(work, "model")
+        made = json.loads(out([ROLLCALL, "random-model", "--shape", shape, "--tokenizer", os.path.join(data, "tokenizer"),
+                               "--keep-vocab", "--out", model]).splitlines()[-1])
+        bench = [json.loads(line) for line in out([ROLLCALL, "bench", "decode", "--device", device, "--shape", shape, "--batch", streams,
+                                                   "--prompt", PROMPT, "--new", NEW]).splitlines()]
+        server = subprocess.Popen([ROLLCALL, "serve", "--model", model, "--device", device, "--listen", "127.0.0.1:0"],
+                                  stdout=subprocess.PIPE, text=True)
+        try:
+            port = int(server.stdout.readline().split("127.0.0.1:")[1].split(",")[0])
+            rng = random.Random(1)
+            prompts = [[rng.randrange(made["tokenizer_ids"]) for _ in range(PROMPT)] for _ in range(streams)]
+            load(port, prompts[:4])    # graphs are recorded, sizes chosen
+            load(port, prompts)
+            rates = [load(port, [[rng.randrange(made["tokenizer_ids"]) for _ in range(PROMPT)] for _ in range(streams)]) for _ in range(3)]
+            firsts = [stream(port, [rng.randrange(made["tokenizer_ids"]) for _ in range(PROMPT)], 1)[0] for _ in range(20)]
+        finally:
+            server.terminate()
+            server.wait(timeout=60)
+    peer = bench[-1]["tok_per_s"]
+    rate, first_ms = statistics.median(rates), 1000 * statistics.median(firsts)
+    print(json.dumps({"bench": "serve", "model": shape, "device": device, "streams": streams, "prompt": PROMPT, "new": NEW,
+                      "tok_per_s": round(rate), "bench_decode_tok_per_s": peer, "ratio": round(rate / peer, 3),
+                      "first_token_ms": round(first_ms, 2), "check": rate >= 0.9 * peer and first_ms <= 30}))
+
+
+if __name__ == "__main__":
+    main()
