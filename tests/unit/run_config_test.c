@@ -46,7 +46,7 @@ static void every_setting_has_a_default_within_its_bounds_and_a_name_of_its_own(
     }
 }
 
-static void the_seeds_flags_have_their_names_and_defaults(UNUSED void **state)
+static void colossalchats_flags_have_their_names_and_defaults(UNUSED void **state)
 {
     static const struct {
         const char *flag, *name, *def;
@@ -305,7 +305,7 @@ static void the_temperature_goes_to_its_end_and_stays(UNUSED void **state)
     assert_true(run_config_temperature(&c, 4) == 0.4);    // to the bit
 }
 
-static void sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped(UNUSED void **state)
+static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clamped(UNUSED void **state)
 {
     static const struct {
         const char *set[16];
@@ -513,7 +513,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_setting_has_a_default_within_its_bounds_and_a_name_of_its_own),
-        cmocka_unit_test(the_seeds_flags_have_their_names_and_defaults),
+        cmocka_unit_test(colossalchats_flags_have_their_names_and_defaults),
         cmocka_unit_test(a_run_file_is_read_and_what_is_printed_reads_back_the_same),
         cmocka_unit_test(bad_run_files_get_one_sentence_with_the_line),
         cmocka_unit_test(a_run_file_is_read_to_its_end_or_refused_with_the_line),
@@ -521,7 +521,7 @@ int main(void)
         cmocka_unit_test(presets_are_their_origins),
         cmocka_unit_test(the_temperature_goes_to_its_end_and_stays),
         cmocka_unit_test(the_dapo_preset_fills_what_nobody_set),
-        cmocka_unit_test(sizes_that_cannot_work_are_refused_and_the_seeds_examples_clamped),
+        cmocka_unit_test(sizes_that_cannot_work_are_refused_and_colossalchats_examples_clamped),
         cmocka_unit_test(a_plan_counts_steps_and_ages_as_documented),
         cmocka_unit_test(a_proposal_is_taken_whole_or_not_at_all),
         cmocka_unit_test(what_needs_more_memory_than_the_run_started_with_waits_for_a_resume),
