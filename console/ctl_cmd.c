@@ -17,7 +17,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
-#include "protocol/run/run_failure.h"
+#include "protocol/run/run_last.h"
 #include "protocol/run/run_find.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/run_state.h"
@@ -133,41 +133,22 @@ static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m
 
 /* ---- a run that has ended ---- */
 
-struct last_state {
-    enum run_state state;
-    char reason[1100];
-};
-
-static bool last_state(void *arg, const struct journal_event *e)
-{
-    struct last_state *last = arg;
-    last->state = run_state_read(e->detail, strlen(e->detail), last->reason, sizeof last->reason);
-    return true;
-}
-
 static bool ended_status(struct ctl *c, struct error *err)
 {
-    struct last_state last = { 0 };
-    int64_t step = 0;
+    struct run_last last;
     struct journal *j = journal_open_reader(c->run_dir, err);
     if (!j)
         return error_wrap(err, "the run '%s' is not alive", c->run_dir);
-    bool ok = journal_events_read(j, 0, "state", last_state, &last, err) && journal_last_step(j, &step, err);
+    bool ok = run_last_read(j, c->run_dir, false, &last, err);
     journal_close(j);
     if (!ok)
         return false;
-    if (!run_state_is_over(last.state)) {    // killed in the middle
-        last.reason[0] = 0;
-        if (run_failure_read(c->run_dir, last.reason, sizeof last.reason))    // or it could no longer write its journal
-            last.state = RUN_FAILED;
-    }
-    const char *state = run_state_is_over(last.state) ? run_state_name(last.state) : "dead";
+    const char *state = last.killed ? "dead" : run_state_name(last.state), *reason = last.killed ? "" : last.reason;
     if (c->json)
         json_print(
-            json_pack("{s:s,s:s,s:I,s:{},s:[]}", "state", state, "reason", last.reason, "step", (json_int_t)step, "knobs", "processes"));
+            json_pack("{s:s,s:s,s:I,s:{},s:[]}", "state", state, "reason", reason, "step", (json_int_t)last.step, "knobs", "processes"));
     else
-        printf("%s: %s at step %" PRId64 "%s%s; no process of it is alive\n", c->run_dir, state, step, last.reason[0] ? ": " : "",
-               last.reason);
+        printf("%s: %s at step %" PRId64 "%s%s; no process of it is alive\n", c->run_dir, state, last.step, reason[0] ? ": " : "", reason);
     return true;
 }
 

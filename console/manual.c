@@ -52,39 +52,17 @@ static bool put(const char *dir, const char *folder, const char *name, const str
                : error_set(err, ERR_USAGE, "the path '%.400s' is too long", dir);
 }
 
-/* The unchanged text of --help, for a subcommand whose arguments are words instead of options. */
-static void page_from_text(struct buf *page, const char *name, const struct subcommand *s, const struct buf *text)
-{
-    buf_fmt(page, ".TH \"%s\" 1\n.SH NAME\n%s \\- %s\n.SH DESCRIPTION\n.nf\n", name, name, s->help);
-    const char *t = buf_text(text);
-    for (size_t i = 0; i < text->len; i++) {
-        if ((i == 0 || t[i - 1] == '\n') && (t[i] == '.' || t[i] == '\''))
-            buf_str(page, "\\&");
-        if (t[i] == '\\')
-            buf_str(page, "\\e");
-        else
-            buf_char(page, t[i]);
-    }
-    buf_str(page, "\n.fi\n");
-}
-
 static bool page_write(const struct subcommand *s, const char *dir, struct error *err)
 {
-    struct buf page = BUF_INIT, text = BUF_INIT;
-    char name[64], file[72];
+    struct buf page = BUF_INIT;
+    char file[72];
     int status = 0;
-    snprintf(name, sizeof name, "rollcall-%s", s->name);
-    snprintf(file, sizeof file, "%s.1", name);
-    bool ok = help_ask(s->name, "--help=man", &page, &status, err);
-    if (ok && status != 0) {
-        buf_clear(&page);
-        ok = help_ask(s->name, "--help", &text, &status, err);
-        page_from_text(&page, name, s, &text);
-    }
-    buf_fmt(&page, ".SH SEE ALSO\n.BR rollcall (1)\n");
+    snprintf(file, sizeof file, "rollcall-%s.1", s->name);
+    bool ok = help_ask(s->name, "--help=man", &page, &status, err)
+              && (status == 0 || error_set(err, ERR_INTERNAL, "'rollcall %s' has no --help=man", s->name));
+    buf_str(&page, ".SH SEE ALSO\n.BR rollcall (1)\n");
     ok = ok && put(dir, "man1", file, &page, err);
     buf_release(&page);
-    buf_release(&text);
     return ok;
 }
 

@@ -145,8 +145,9 @@ static void doctor_tell(struct watch *w, const struct model *m, int64_t now_ns)
     struct diagnosis d = doctor_say(m, now_ns);
     if (!w->met || d.kind == DIAGNOSIS_NONE || d.name == NULL)
         return;
-    bool other = !w->says || strcmp(d.name, w->says) != 0;
-    if (d.kind == DIAGNOSIS_BOUND ? !other || (w->says && now_ns - w->says_ns < BOUND_TOLD_NS) : !other && same_words(d.text, w->said))
+    bool other = !w->says || strcmp(d.name, w->says) != 0, soon = w->says && now_ns - w->says_ns < BOUND_TOLD_NS;
+    bool news = d.kind == DIAGNOSIS_BOUND ? other && !soon : other || !same_words(d.text, w->said);
+    if (!news)
         return;
     batch_doctor(w->batch, m->step, kinds[d.kind], d.text, d.remedy);
     w->says = d.name;

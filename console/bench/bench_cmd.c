@@ -1,8 +1,9 @@
 /* rollcall bench: measurements that print one JSON line each, as ratios to a roofline or to a peer in the same run. They never
  * decide a test, since machines are shared and noisy. One row per measurement. */
-#include <stdio.h>
 #include <string.h>
 #include "console/bench/bench.h"
+#include "protocol/base/buf.h"
+#include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 
 static const struct {
@@ -26,18 +27,28 @@ static const struct {
     { "verify", bench_verify, "compare mathematical answers, against Math-Verify" },
 };
 
+/* --help, in any of the forms that cli_parse knows. */
+static bool help_print(int argc, char **argv, struct error *err)
+{
+    struct buf about = BUF_INIT;
+    buf_str(&about, "Prints one JSON line per measurement.\n\n");
+    for (size_t i = 0; i < ARRAY_SIZE(benches); i++)
+        buf_fmt(&about, "  %-12s %s\n", benches[i].name, benches[i].help);
+    struct cli cli = { .command = "rollcall bench", .about = buf_text(&about), .operands = "NAME ..." };
+    bool ok = cli_parse(&cli, argc, argv, err);
+    buf_release(&about);
+    return ok;
+}
+
 static bool bench_cmd(int argc, char **argv, struct error *err)
 {
-    const char *name = argc > 1 ? argv[1] : "--help";
-    for (size_t i = 0; i < ARRAY_SIZE(benches); i++)
-        if (strcmp(benches[i].name, name) == 0)
+    static char *only_help[] = { "bench", "--help" };
+    for (size_t i = 0; argc > 1 && i < ARRAY_SIZE(benches); i++)
+        if (strcmp(benches[i].name, argv[1]) == 0)
             return benches[i].run(argc - 1, argv + 1, err);
-    if (strcmp(name, "--help") != 0 && strcmp(name, "-h") != 0)
-        return error_set(err, ERR_USAGE, "unknown measurement '%s'; see 'rollcall bench --help'", name);
-    printf("usage: rollcall bench NAME [options]\n\nPrints one JSON line per measurement.\n\n");
-    for (size_t i = 0; i < ARRAY_SIZE(benches); i++)
-        printf("  %-12s %s\n", benches[i].name, benches[i].help);
-    return true;
+    if (argc > 1 && argv[1][0] != '-')
+        return error_set(err, ERR_USAGE, "unknown measurement '%s'; see 'rollcall bench --help'", argv[1]);
+    return argc > 1 ? help_print(argc, argv, err) : help_print(2, only_help, err);
 }
 
 const struct subcommand bench_subcommand = { "bench", bench_cmd, "measure, as ratios to a roofline or a peer" };

@@ -41,7 +41,7 @@ static struct facts facts_make(const struct model *m)
 struct bound_rule {
     const char *name;
     bool (*applies)(const struct facts *f);
-    double (*share)(const struct facts *f);
+    size_t share;        // offset of the field of struct facts that is told
     const char *text;    // "%.0f %%" of share, then of a step's seconds
     const char *remedy;
     const char *knob;
@@ -87,57 +87,22 @@ static bool training_bounds(const struct facts *f)
     return f->train > 0.3;
 }
 
-static double filtered_of(const struct facts *f)
-{
-    return f->filtered;
-}
-
-static double ranks_of(const struct facts *f)
-{
-    return f->ranks;
-}
-
-static double score_of(const struct facts *f)
-{
-    return f->score;
-}
-
-static double publish_of(const struct facts *f)
-{
-    return f->publish;
-}
-
-static double stall_of(const struct facts *f)
-{
-    return f->stall;
-}
-
-static double generate_of(const struct facts *f)
-{
-    return f->generate;
-}
-
-static double train_of(const struct facts *f)
-{
-    return f->train;
-}
-
 // clang-format off
 static const struct bound_rule rules[] = {
-    { "filtering", mostly_filtered, filtered_of, "filtering: %.0f %% of the groups give no gradient; a step takes %s",
+    { "filtering", mostly_filtered, offsetof(struct facts, filtered), "filtering: %.0f %% of the groups give no gradient; a step takes %s",
       "prompts that are sometimes solved: harder or easier ones, or a wider filter_range", "filter_range" },
-    { "ranks", ranks_wait, ranks_of, "trainers wait for each other for %.0f %% of a step of %s",
+    { "ranks", ranks_wait, offsetof(struct facts, ranks), "trainers wait for each other for %.0f %% of a step of %s",
       "fewer trainers, or more micro-batches for each: a smaller token_budget", "token_budget" },
-    { "scoring", scoring_waits, score_of, "scoring: groups wait for their scores for %.0f %% of a step of %s",
+    { "scoring", scoring_waits, offsetof(struct facts, score), "scoring: groups wait for their scores for %.0f %% of a step of %s",
       "a quicker verifier, more scorer threads, or n_behind above 0", "n_behind" },
-    { "publishing", publishing_waits, publish_of, "publishing the weights takes %.0f %% of a step of %s",
+    { "publishing", publishing_waits, offsetof(struct facts, publish), "publishing the weights takes %.0f %% of a step of %s",
       "weights: copy or nccl, or a larger train_batch_size", "weights" },
-    { "saving", saving_waits, stall_of, "checkpoints hold training up for %.0f %% of a step of %s", "save less often", "save_interval" },
-    { "long tail", tail_waits, generate_of, "generation takes %.0f %% of a step of %s, by its long tail: few long answers hold the rest up",
+    { "saving", saving_waits, offsetof(struct facts, stall), "checkpoints hold training up for %.0f %% of a step of %s", "save less often", "save_interval" },
+    { "long tail", tail_waits, offsetof(struct facts, generate), "generation takes %.0f %% of a step of %s, by its long tail: few long answers hold the rest up",
       "n_behind above 0 fills the gap; a smaller max_new_tokens shortens it", "n_behind" },
-    { "generation", generation_bounds, generate_of, "generation bounds the run: %.0f %% of a step of %s",
+    { "generation", generation_bounds, offsetof(struct facts, generate), "generation bounds the run: %.0f %% of a step of %s",
       "more producers (-i), a larger inference_microbatch_size, or a smaller max_new_tokens", "inference_microbatch_size" },
-    { "training", training_bounds, train_of, "training bounds the run: %.0f %% of a step of %s", "more trainers (-t), or a larger token_budget",
+    { "training", training_bounds, offsetof(struct facts, train), "training bounds the run: %.0f %% of a step of %s", "more trainers (-t), or a larger token_budget",
       "token_budget" },
 };
 // clang-format on
@@ -193,7 +158,7 @@ static void bound_say(const struct model *m, struct diagnosis *d)
         char step[24];
         snprintf(step, sizeof step, f.step_s < 10 ? "%.2g s" : "%.0f s", f.step_s);
         d->kind = DIAGNOSIS_BOUND;
-        snprintf(d->text, sizeof d->text, rules[i].text, 100 * fmin(rules[i].share(&f), 1), step);
+        snprintf(d->text, sizeof d->text, rules[i].text, 100 * fmin(*(const double *)((const char *)&f + rules[i].share), 1), step);
         snprintf(d->remedy, sizeof d->remedy, "%s", rules[i].remedy);
         d->knob = rules[i].knob;
         d->name = rules[i].name;

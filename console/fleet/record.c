@@ -11,13 +11,12 @@
 #include "protocol/base/file.h"
 #include "protocol/run/journal.h"
 #include "protocol/run/rollout_file.h"
-#include "protocol/run/run_failure.h"
+#include "protocol/run/run_last.h"
 #include "protocol/wire/message.h"
 
 struct record {
     struct feed feed;
     struct logtail *logs;
-    char run_dir[4096];
 };
 
 /* What is read from the journal in addition to run_end_read. */
@@ -123,6 +122,7 @@ static bool record_read(struct model *m, const char *run_dir, int64_t now_ns, st
 {
     const char *base = strrchr(run_dir, '/');
     struct extract x = { .m = m, .now_ns = now_ns };
+    struct run_last last;
     struct journal *j = NULL;
     bool ok = false;
     snprintf(m->name, sizeof m->name, "%s", base ? base + 1 : run_dir);
@@ -130,19 +130,15 @@ static bool record_read(struct model *m, const char *run_dir, int64_t now_ns, st
     TRY(settings_take(m, run_dir, now_ns, err));
     TRY(run_end_read(m, run_dir, err));
     TRY((j = journal_open_reader(run_dir, err)) != NULL);
+    TRY(run_last_read(j, run_dir, false, &last, err));
+    m->state = last.state;
+    snprintf(m->reason, sizeof m->reason, "%.255s", last.reason);
     TRY(journal_checkpoints_read(j, checkpoint_take, &x, err));
     TRY(journal_events_read(j, 0, NULL, event_take, &x, err));
     TRY(journal_items_read(j, 0, item_take, &x, err));
     rollouts_take(&x, run_dir);
     m->elapsed_s = x.first_s > 0 ? x.last_s - x.first_s : NAN;
     m->left_s = NAN;
-    if (!run_state_is_over(m->state) && run_failure_read(run_dir, m->reason, sizeof m->reason)) {
-        m->state = RUN_FAILED;
-    } else if (!run_state_is_over(m->state)) {
-        m->state = RUN_STOPPED;
-        snprintf(m->reason, sizeof m->reason, "all its processes are gone; continue it with: rollcall train --resume --name %.96s",
-                 m->name);
-    }
     m->ended = true;
     m->told_ns = now_ns;
     model_link(m, LINK_LIVE, "", now_ns);
@@ -165,7 +161,7 @@ static int64_t record_due(UNUSED const struct feed *f)
 static bool record_command(UNUSED struct feed *f, struct model *m, UNUSED const struct command *c, UNUSED const char *text,
                            UNUSED int64_t now_ns, struct error *err)
 {
-    return error_set(err, ERR_REFUSED, "refused: the run is over; continue it with: rollcall train --resume --name %s", m->name);
+    return error_set(err, ERR_REFUSED, "refused: the run is over; 'rollcall train --resume %s' continues it", m->dir);
 }
 
 static void record_free(struct feed *f)
@@ -185,7 +181,6 @@ struct feed *record_new(const char *run_dir, struct model *m, int64_t now_ns, st
         return NULL;
     }
     r->feed = (struct feed){ .fd = -1, .pump = record_pump, .due_ns = record_due, .command = record_command, .free = record_free };
-    snprintf(r->run_dir, sizeof r->run_dir, "%s", run_dir);
     if (!record_read(m, run_dir, now_ns, err)) {
         record_free(&r->feed);
         return NULL;

@@ -4,5 +4,5 @@
 #pragma once
 #include "console/fleet/feed.h"
 /* Read the run in run_dir into m. Fails when its journal cannot be read. A run whose journal records no end (its machine or its
- * processes were killed) is shown as stopped, with advice. */
+ * processes were killed) is shown as failed, with what to do. */
 struct feed *record_new(const char *run_dir, struct model *m, int64_t now_ns, struct error *err);

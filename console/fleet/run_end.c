@@ -2,11 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "protocol/run/journal.h"
-
-struct last_state {
-    enum run_state state;
-    char reason[256];
-};
+#include "protocol/run/run_last.h"
 
 static bool step_take(void *arg, const struct journal_step *s)
 {
@@ -32,31 +28,22 @@ static bool event_take(void *arg, const struct journal_event *j)
     return true;
 }
 
-static bool state_take(void *arg, const struct journal_event *j)
-{
-    struct last_state *s = arg;
-    s->state = run_state_read(j->detail, strlen(j->detail), s->reason, sizeof s->reason);
-    return true;
-}
-
 bool run_end_read(struct model *m, const char *run_dir, struct error *err)
 {
     const struct event_view *newest = model_event_at(m, 0);
-    struct last_state last = { RUN_UNKNOWN, "" };
-    int64_t step = 0;
+    struct run_last last;
     struct journal *j = journal_open_reader(run_dir, err);
-    bool ok = j && journal_steps_read(j, 0, step_take, m, err) && journal_last_step(j, &step, err)
-              && journal_events_read(j, newest ? newest->id : 0, NULL, event_take, m, err)
-              && journal_events_read(j, 0, "state", state_take, &last, err);
+    bool ok = j && journal_steps_read(j, 0, step_take, m, err) && journal_events_read(j, newest ? newest->id : 0, NULL, event_take, m, err)
+              && run_last_read(j, run_dir, true, &last, err);    // true: whether it was killed, the caller judges
     journal_close(j);
     if (!ok)
         return false;
-    if (step + 1 < m->n_step)
-        model_steps_cut(m, step + 1);
-    m->step = step;
+    if (last.step + 1 < m->n_step)
+        model_steps_cut(m, last.step + 1);
+    m->step = last.step;
     if (run_state_is_over(last.state)) {
         m->state = last.state;
-        snprintf(m->reason, sizeof m->reason, "%s", last.reason);
+        snprintf(m->reason, sizeof m->reason, "%.255s", last.reason);
     }
     model_changed(m);
     return true;

@@ -15,10 +15,10 @@
 /* The second column of a row. */
 static const struct state_row *row_state(const struct run_row *r)
 {
-    static const struct state_row unread = { '?', "UNREADABLE", ROLE_CRIT }, gone = { 0x25cb, "GONE", ROLE_WARN };
+    static const struct state_row unread = { '?', "UNREADABLE", ROLE_CRIT };
     if (r->live)
         return run_state_row(run_state_is_over(r->state) || r->state == RUN_UNKNOWN ? RUN_STARTING : r->state);
-    return r->step < 0 ? &unread : r->state == RUN_UNKNOWN ? &gone : run_state_row(r->state);
+    return r->step < 0 ? &unread : run_state_row(r->state);
 }
 
 static bool row_shown(const struct picker *p, const struct run_row *r)

@@ -7,35 +7,22 @@
 #include <sys/stat.h>
 #include "protocol/base/file.h"
 #include "protocol/run/journal.h"
-#include "protocol/run/run_failure.h"
+#include "protocol/run/run_last.h"
 #include "protocol/run/run_lock.h"
 
 #define LOOKED_AT_MAX 100000    // folders examined in one directory
-
-static bool state_take(void *arg, const struct journal_event *e)
-{
-    struct run_row *r = arg;
-    r->state = run_state_read(e->detail, strlen(e->detail), r->reason, sizeof r->reason);
-    return true;
-}
 
 /* State and step from the run's journal. */
 static void row_read(struct run_row *r, const char *run_dir)
 {
     struct error err = { 0 };
-    r->state = RUN_UNKNOWN;
-    r->step = -1;
-    r->reason[0] = 0;
+    struct run_last last = { .state = RUN_UNKNOWN, .step = -1 };
     struct journal *j = journal_open_reader(run_dir, &err);
-    if (!j || !journal_events_read(j, 0, "state", state_take, r, &err) || !journal_last_step(j, &r->step, &err)) {
-        r->step = -1;
-        snprintf(r->reason, sizeof r->reason, "%s", err.text);
-    }
+    bool ok = j && run_last_read(j, run_dir, r->live, &last, &err);
     journal_close(j);
-    if (r->step >= 0 && !r->live && !run_state_is_over(r->state)) {
-        r->reason[0] = 0;
-        r->state = run_failure_read(run_dir, r->reason, sizeof r->reason) ? RUN_FAILED : RUN_UNKNOWN;
-    }
+    r->state = last.state;
+    r->step = ok ? last.step : -1;
+    snprintf(r->reason, sizeof r->reason, "%.159s", ok ? last.reason : err.text);
 }
 
 /* When the run's journal, or else its settings file, was last written. False: this is not a run's folder. */

@@ -12,7 +12,7 @@
 struct run_row {
     char name[96];    // its folder's
     bool live;
-    enum run_state state;    // of a run that is not live; RUN_UNKNOWN: it has not recorded its end
+    enum run_state state;    // as run_last.h has it
     int64_t step;            // the last optimizer step; -1: its journal cannot be read
     int64_t changed_ns;      // when its journal was last written, since 1970
     char reason[160];        // why it ended, or why it cannot be read; ""

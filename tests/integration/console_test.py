@@ -243,7 +243,7 @@ class Console(RunCase):
         last = run.steps()[-1]
         self.screen(run, "wait:FINISHED", f"wait:step {last}/{last}", "wait:all have ended", "keys:3", "wait:newest groups",
                     "keys:4a/max_steps\\r", "wait:max_steps", "keys:5", "wait:controller", "keys:6", "wait:finished",
-                    "keys::pause\\r", "wait:refused: the run is over; continue it with: rollcall train --resume")
+                    "keys::pause\\r", "wait:refused: the run is over; 'rollcall train --resume")
         console = self.watch(run, "--format", "jsonl")
         told = [json.loads(line) for line in console.stdout]
         self.assertEqual([t["step"] for t in told if t["event"] == "step"], list(range(1, last + 1)))
@@ -253,7 +253,7 @@ class Console(RunCase):
         run = self.start()
         run.wait_step(2)
         run.kill()
-        self.screen(run, "wait:STOPPED", "wait:all its processes are gone; continue it with: rollcall train --resume")
+        self.screen(run, "wait:FAILED", "wait:all its processes have ended; 'rollcall train --resume' continues")
 
     def test_without_a_run_one_is_chosen_from_a_list(self):
         if not os.path.exists(DRIVER):
@@ -275,7 +275,7 @@ class Console(RunCase):
         pick("wait:RUNNING", "wait:Overview")    # the live one
         pick("wait:2, 1 live", "wait:FINISHED", "keys:G\\r", "wait:Overview", "wait:FINISHED", options=["--pick"])
         kept[1].kill()
-        pick("wait:2, 0 live", "wait:GONE", "keys:/first\\r", "wait:/first", "keys:\\r", "wait:Overview", "wait:FINISHED")
+        pick("wait:2, 0 live", "wait:FAILED", "keys:/first\\r", "wait:/first", "keys:\\r", "wait:Overview", "wait:FINISHED")
         done = subprocess.run([ROLLCALL, "console", "--pick", "--batch", "--runs-dir", runs], capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(done.returncode, 2, done.stderr)
 

@@ -21,7 +21,7 @@ static struct picker usual(void)
           .step = 4,
           .changed_ns = (int64_t)(NOW - 90000) * 1000000000,
           .reason = "loss is not finite" },
-        { .name = "killed", .state = RUN_UNKNOWN, .step = 7, .changed_ns = 1 },
+        { .name = "killed", .state = RUN_FAILED, .step = 7, .changed_ns = 1, .reason = "all its processes have ended" },
         { .name = "odd", .step = -1, .changed_ns = 1, .reason = "'journal.db' is not a database" },
     };
     struct picker p = { .list = { .n = ARRAY_SIZE(rows), .dir = "runs" } };
@@ -57,7 +57,7 @@ static void each_run_shows_its_state(UNUSED void **state)
     struct picker p = usual();
     static const char *const wants[] = {
         "runs under runs: 5, 1 live", "PAUSED      live", "FINISHED    good",  "FAILED      bad", "2:00:00 ago",
-        "GONE        killed",         "UNREADABLE  odd",  "loss is not finite"
+        "FAILED      killed",         "UNREADABLE  odd",  "loss is not finite"
     };
     for (size_t i = 0; i < ARRAY_SIZE(wants); i++)
         if (!shows(&p, 110, 20, wants[i]))
