@@ -23,7 +23,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include "kernels/ops.h"
+#include "kernels/host.h"
 #include "protocol/base/clock.h"
 
 #define CHUNK ((int64_t)1 << 20)    // floats processed at a time
@@ -46,7 +46,7 @@ struct local {
     struct collective base;
     struct device *dev;
     char path[4200];
-    int fd;    // time limit until all have joined
+    int fd;    // of the meeting's file until all have joined; then -1
     struct meeting *m;
     size_t size_bytes;
     char *small;     // (2, n_rank, COLLECTIVE_GATHER_MAX)
@@ -313,17 +313,6 @@ static bool local_gather(struct collective *c, const void *mine, size_t size_byt
     return true;
 }
 
-/* y += x, in blocks that the compiler vectorises. */
-static void add(float *restrict y, const float *restrict x, int64_t n)
-{
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int k = 0; k < 16; k++)
-            y[i + k] += x[i + k];
-    for (; i < n; i++)
-        y[i] += x[i];
-}
-
 /* This rank's piece of the sum, from what the ranks have put into their slots. */
 static bool piece_add(struct local *l, float *sum, int64_t m, int64_t at, int n_given, struct error *err)
 {
@@ -332,9 +321,11 @@ static bool piece_add(struct local *l, float *sum, int64_t m, int64_t at, int n_
         return true;
     if (!mem_copy(l->dev, piece, sum, (size_t)m * sizeof *sum, COPY_D2H, err) || !device_sync(l->dev, err))
         return false;
+    _Static_assert(COLLECTIVE_RANK_MAX <= LANE_SUM_MAX, "a sum takes what all ranks give");
+    struct lane_sum given = { .y = piece, .n_x = n_given, .n = m };
     for (int q = 0; q < n_given; q++)
-        add(piece, l->slot + q * CHUNK + at, m);
-    return mem_copy(l->dev, sum, piece, (size_t)m * sizeof *sum, COPY_H2D, err);
+        given.x[q] = l->slot + q * CHUNK + at;
+    return host_lane_sum(l->dev, 0, &given, err) && mem_copy(l->dev, sum, piece, (size_t)m * sizeof *sum, COPY_H2D, err);
 }
 
 static bool local_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err)
