@@ -5,30 +5,22 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tests/unit/ascii_tokenizer.h"
 #include "workers/engine/sampler/prompt.h"
 #include "workers/engine/template/template.h"
-#include "workers/engine/text/tokenizer.h"
 
 static struct error err;
 static struct tokenizer *tokenizer;
 static struct encoder *encoder;
 static struct template *template;
 
-/* Each printable ASCII character is a token; its id is its code. */
 static int text_setup(UNUSED void **state)
 {
     static const char source[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
                                  "{% if add_generation_prompt %}[assistant]{% endif %}";
-    struct buf json = BUF_INIT;
-    buf_str(&json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{");
-    for (int c = '!'; c <= '~'; c++)
-        buf_fmt(&json, "%s\"%s%c\":%d", c > '!' ? "," : "", c == '"' || c == '\\' ? "\\" : "", c, c);
-    buf_str(&json, "},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
-                   "\"decoder\":{\"type\":\"ByteLevel\"}}");
-    tokenizer = tokenizer_parse(json.data, json.len, "test", &err);
+    tokenizer = ascii_tokenizer_new(false, &err);
     encoder = tokenizer ? encoder_new(tokenizer, false, &err) : NULL;
     template = template_new(source, strlen(source), "test", &err);
-    buf_release(&json);
     if (!encoder || !template)
         print_error("%s\n", err.text);
     return !encoder || !template;

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tests/unit/ascii_tokenizer.h"
 #include "workers/engine/template/template.h"
 #include "workers/serve/ask.h"
 #include "workers/serve/stop_text.h"
@@ -16,28 +17,15 @@ static struct tokenizer *tokenizer;
 static struct encoder *encoder;
 static struct template *template;
 
-/* Printable ASCII characters are tokens by their codes; ids 0x80 .. 0xff are single bytes, so that a character beyond ASCII needs
- * several. ByteLevel spells byte b (0xa1 .. 0xac, 0xae .. 0xff) as the character of that number, and 0x80 .. 0xa0 as U+0122 .. U+0142. */
 static int text_setup(UNUSED void **state)
 {
     static const char source[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
                                  "{% for c in m.tool_calls or [] %}({{ c.function.arguments.x }}){% endfor %}{% endfor %}"
                                  "{% if tools %}tools:{{ tools|length }},{{ tool_choice }}{% endif %}"
                                  "{% if add_generation_prompt %}[assistant]{% endif %}";
-    struct buf json = BUF_INIT;
-    buf_str(&json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{");
-    for (int c = '!'; c <= '~'; c++)
-        buf_fmt(&json, "%s\"%s%c\":%d", c > '!' ? "," : "", c == '"' || c == '\\' ? "\\" : "", c, c);
-    for (int b = 0x80; b <= 0xff; b++)
-        if (b != 0xad)
-            buf_fmt(&json, ",\"\\u%04x\":%d", b <= 0xa0 ? b - 0x80 + 0x122 : b, b);
-    buf_str(&json,
-            ",\"\\u0120\":32},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
-            "\"decoder\":{\"type\":\"ByteLevel\"}}");
-    tokenizer = tokenizer_parse(json.data, json.len, "test", &err);
+    tokenizer = ascii_tokenizer_new(true, &err);
     encoder = tokenizer ? encoder_new(tokenizer, false, &err) : NULL;
     template = template_new(source, strlen(source), "test", &err);
-    buf_release(&json);
     if (!encoder || !template)
         print_error("%s\n", err.text);
     return !encoder || !template;
