@@ -35,6 +35,16 @@ void refuse_later(struct controller *c, struct request *r, const struct error *w
     answer_later(c, r, &m);
 }
 
+void answer_or_refuse_later(struct controller *c, struct request *r, bool ok, struct msg_out *m, const struct error *why)
+{
+    if (ok) {
+        answer_later(c, r, m);
+    } else {
+        refuse_later(c, r, why);
+        msg_release(m);
+    }
+}
+
 void ok_later(struct controller *c, struct request *r)
 {
     struct msg_out m = MSG_OUT_INIT;

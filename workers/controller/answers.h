@@ -14,6 +14,8 @@ struct answers {
 };
 void answer_later(struct controller *c, struct request *r, struct msg_out *m);    // takes m
 void refuse_later(struct controller *c, struct request *r, const struct error *why);
+/* Answer with m when ok, else refuse with why; takes m in both cases. */
+void answer_or_refuse_later(struct controller *c, struct request *r, bool ok, struct msg_out *m, const struct error *why);
 void ok_later(struct controller *c, struct request *r);
 /* Begin a transaction of the journal if none is open; answers_send ends it. */
 MUST_USE bool transaction(struct controller *c, struct error *err);

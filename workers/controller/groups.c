@@ -138,9 +138,5 @@ void fetch_asked(struct controller *c, struct request *r, const struct msg_in *i
         }
     }
     msg_end(&m);
-    if (ok)
-        answer_later(c, r, &m);
-    else
-        refuse_later(c, r, &err);
-    msg_release(&m);
+    answer_or_refuse_later(c, r, ok, &m, &err);
 }

@@ -139,12 +139,8 @@ void steps_asked(struct controller *c, struct request *r, const struct msg_in *i
     struct msg_out m = MSG_OUT_INIT;
     struct past p = { .from = mval_i64(mval_get(in->root, "from"), 0), .ok = true };
     p.limit = MIN(MAX(mval_i64(mval_get(in->root, "limit"), STEPS_MAX), 1), STEPS_MAX);
-    if (steps_write(c, &p, &m, &err))
-        answer_later(c, r, &m);
-    else
-        refuse_later(c, r, &err);
+    answer_or_refuse_later(c, r, steps_write(c, &p, &m, &err), &m, &err);
     past_release(&p);
-    msg_release(&m);
 }
 
 /* ---- events: the last ones ---- */
@@ -191,9 +187,5 @@ void events_asked(struct controller *c, struct request *r, const struct msg_in *
     msg_list(&m, "events");
     ok = ok && journal_events_read(c->journal, after, NULL, event_row, &reader, &err);
     msg_end(&m);
-    if (ok)
-        answer_later(c, r, &m);
-    else
-        refuse_later(c, r, &err);
-    msg_release(&m);
+    answer_or_refuse_later(c, r, ok, &m, &err);
 }
