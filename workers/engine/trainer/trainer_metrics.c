@@ -1,4 +1,4 @@
-/* step_metrics.c - a step's numbers, from what its micro-batches add up and from the groups themselves */
+/* trainer_metrics.c - a step's numbers, from what its micro-batches add up and from the groups themselves */
 #include <math.h>
 #include <stdlib.h>
 #include "protocol/run/metrics.h"
