@@ -11,7 +11,8 @@
 #include "protocol/base/subcommand.h"
 #include "workers/engine/reward/reward.h"
 
-#define BATCH 64    // lines scored at a time, so that programs and sandboxes work in parallel
+#define BATCH 64          // lines scored at a time, so that programs and sandboxes work in parallel
+#define BATCH_MAX 4096    // more only for the lines of one group
 #define LINE_MAX_BYTES (64u << 20)
 
 static const char *const verdict_name[] = {
@@ -20,7 +21,7 @@ static const char *const verdict_name[] = {
     [VERDICT_CANNOT_TELL] = "cannot_tell",
 };
 
-/* Fill `in` from the line; the row owns the text. max_new_tok: a response of this length counts as cut unless it says how it ended;
+/* Fill `in` from the line; the row owns the text. A line is a group of its own, unless it has a number as its "group". max_new_tok: a response of this length counts as cut unless it says how it ended;
  * 0: none. */
 static bool input_read(const char *path, int64_t line, const char *text, size_t len, int64_t max_new_tok, struct reward_input *in,
                        json_t **row, struct error *err)
@@ -34,6 +35,10 @@ static bool input_read(const char *path, int64_t line, const char *text, size_t 
     if (!json_is_string(response))
         return error_set(err, ERR_DATA, "%s:%" PRId64 ": 'response' must be a string", path, line);
     *in = (struct reward_input){ .response = json_string_value(response), .response_len = json_string_length(response), .row = *row };
+    const json_t *group = json_object_get(*row, "group");
+    if (group && (!json_is_integer(group) || json_integer_value(group) < 0))
+        return error_set(err, ERR_DATA, "%s:%" PRId64 ": 'group' must be a number from 0", path, line);
+    in->group = group ? json_integer_value(group) : -line;
     if (!n_tok && !finish)
         return true;
     if (n_tok && (!json_is_integer(n_tok) || json_integer_value(n_tok) < 0))
@@ -80,34 +85,57 @@ struct tally {
     double reward;
 };
 
-static bool batch_score(struct reward *r, struct reward_input *in, json_t **row, int64_t n, struct tally *t, struct error *err)
+/* Lines that wait to be scored. */
+struct batch {
+    struct reward_input in[BATCH_MAX];
+    struct reward_output out[BATCH_MAX];
+    json_t *row[BATCH_MAX];
+    int64_t n;
+};
+
+/* Score the first n lines, print their scores, and move what follows to the front. */
+static bool batch_score(struct reward *r, struct batch *b, int64_t n, struct tally *t, struct error *err)
 {
-    struct reward_output out[BATCH];
     bool ok = true;
     if (n > 0)
-        reward_score(r, in, out, n);
+        reward_score(r, b->in, b->out, n);
     for (int64_t i = 0; i < n; i++) {
-        ok = ok && output_print(r, &out[i], err);
+        const struct reward_output *o = &b->out[i];
+        ok = ok && output_print(r, o, err);
         t->n++;
-        t->n_right += out[i].ans_acc > 0;
-        t->n_format += out[i].format_acc > 0;
-        t->n_left_out += out[i].score != SCORE_OK;
-        t->reward += out[i].score == SCORE_OK ? out[i].reward : 0;
-        json_decref(row[i]);
-        row[i] = NULL;
+        t->n_right += o->ans_acc > 0;
+        t->n_format += o->format_acc > 0;
+        t->n_left_out += o->score != SCORE_OK;
+        t->reward += o->score == SCORE_OK ? o->reward : 0;
+        json_decref(b->row[i]);
     }
+    b->n -= n;
+    memmove(b->in, b->in + n, (size_t)b->n * sizeof *b->in);
+    memmove(b->row, b->row + n, (size_t)b->n * sizeof(json_t *));
     return ok;
+}
+
+/* Score lines before the last one once there are enough, unless its group may still grow. */
+static bool batch_grown(struct reward *r, struct batch *b, struct tally *t, struct error *err)
+{
+    int64_t last = b->n - 1;
+    if (b->n > BATCH && b->in[last].group != b->in[last - 1].group)
+        return batch_score(r, b, last, t, err);
+    if (b->n == BATCH_MAX)
+        return error_set(err, ERR_DATA, "group %" PRId64 " has more than %d lines", b->in[last].group, BATCH_MAX - 1);
+    return true;
 }
 
 static bool file_score(struct reward *r, const char *path, FILE *f, int64_t max_new_tok, struct tally *t, struct error *err)
 {
-    struct reward_input in[BATCH];
-    json_t *row[BATCH] = { 0 };
+    struct batch *b = calloc(1, sizeof *b);
     char *text = NULL;
     size_t cap = 0;
-    int64_t n = 0, line = 0;
+    int64_t line = 0;
     bool ok = false;
     ssize_t len;
+    if (!b)
+        return error_set(err, ERR_NO_MEMORY, "no memory for responses");
     while (errno = 0, (len = getline(&text, &cap, f)) >= 0) {
         line++;
         if ((size_t)len > LINE_MAX_BYTES) {
@@ -116,22 +144,21 @@ static bool file_score(struct reward *r, const char *path, FILE *f, int64_t max_
         }
         if (strspn(text, " \t\r\n") == (size_t)len)
             continue;
-        TRY(input_read(path, line, text, (size_t)len, max_new_tok, &in[n], &row[n], err));
-        if (++n < BATCH)
-            continue;
-        int64_t full = n;
-        n = 0;
-        TRY(batch_score(r, in, row, full, t, err));
+        struct reward_input *in = &b->in[b->n];
+        json_t **row = &b->row[b->n++];
+        TRY(input_read(path, line, text, (size_t)len, max_new_tok, in, row, err));
+        TRY(batch_grown(r, b, t, err));
     }
     if (ferror(f)) {
         error_errno(err, "cannot read '%s'", path);
         goto out;
     }
-    TRY(batch_score(r, in, row, n, t, err));
+    TRY(batch_score(r, b, b->n, t, err));
     ok = true;
 out:
-    for (int i = 0; i < BATCH; i++)
-        json_decref(row[i]);
+    for (int64_t i = 0; i < b->n; i++)
+        json_decref(b->row[i]);
+    free(b);
     free(text);
     return ok;
 }
@@ -145,7 +172,7 @@ static bool score_cmd(int argc, char **argv, struct error *err)
     struct cli_option options[] = {
         { "reward-type", "rt", CLI_STR, &config.type, "TYPE",
           "boxed, think_answer_tags, math, code, program:CMD or '0.8*boxed + 0.2*program:CMD'" },
-        { "input", "i", CLI_STR, &input, "FILE", "JSON lines with response and gt_answer; - reads standard input" },
+        { "input", "i", CLI_STR, &input, "FILE", "JSON lines with response and gt_answer (and the number of their group, for a reward that compares them); - reads standard input" },
         { "eval", NULL, CLI_FLAG, &config.eval, NULL,
           "score as an evaluation does: a right answer needs no valid format" },
         { "max-new-tokens", "mnt", CLI_I64, &config.max_new_tok, "N", "longest response, for the length rules: a line's n_tok gives its length, its finish_reason (stop or length) says whether it "

@@ -193,6 +193,120 @@ static void parts_are_weighed_and_named(void **state)
     reward_free(r);
 }
 
+/* Score n responses as one group. */
+static void scores(struct reward *r, const char *const *response, struct reward_output *out, int64_t n)
+{
+    struct reward_input in[8];
+    json_t *row = json_pack("{s:s}", "gt_answer", "7");
+    assert_true(n <= 8);
+    for (int64_t i = 0; i < n; i++)
+        in[i] = (struct reward_input){ .response = response[i], .response_len = strlen(response[i]), .row = row };
+    reward_score(r, in, out, n);
+    json_decref(row);
+}
+
+/* A program that asks for groups, writes each question to the file asked, and answers one about a group by the shell
+ * command answer. */
+static struct reward *group_reward(const struct folder *f, const char *answer, double timeout_s)
+{
+    char script[1000];
+    snprintf(script, sizeof script,
+             "while read -r line; do %secho \"$line\" >> asked; case $line in *'\"responses\":['*) %s;; "
+             "*) echo \"{\\\"id\\\":$id,\\\"scope\\\":\\\"group\\\"}\";; esac; done\n",
+             GET_ID, answer);
+    return script_reward(f, script, timeout_s);
+}
+
+static void a_program_that_asks_for_groups_gets_all_responses_at_once(void **state)
+{
+    const struct folder *f = *state;
+    static const char *const text[] = { "a", "b \"", "c" };
+    struct reward *r = group_reward(f,
+                                    "echo \"{\\\"id\\\":$id,\\\"rewards\\\":[0.5,{\\\"reward\\\":2,\\\"ans_acc\\\":1,"
+                                    "\\\"rule\\\":\\\"best\\\"},{\\\"error\\\":\\\"unsure\\\"}]}\"",
+                                    60);
+    struct reward_output out[3];
+    assert_true(reward_wants_groups(r));    // it may
+    for (int k = 0; k < 2; k++) {
+        scores(r, text, out, 3);
+        assert_true(out[0].score == SCORE_OK && out[0].reward == 0.5 && out[0].ans_acc == 0);
+        assert_true(out[1].score == SCORE_OK && out[1].reward == 2 && out[1].ans_acc == 1);
+        assert_string_equal(out[1].rule, "best");
+        assert_int_equal(out[2].score, SCORE_ERROR);
+        assert_string_equal(out[2].rule, "program: error: unsure");
+    }
+    assert_true(reward_wants_groups(r));
+    reward_free(r);
+    struct buf b = BUF_INIT;
+    struct error err = { 0 };
+    char path[128];
+    snprintf(path, sizeof path, "%s/asked", f->path);
+    assert_true(file_read(&b, path, 10000, &err));
+    assert_string_equal(buf_text(&b), "{\"id\":1,\"response\":\"a\",\"row\":{\"gt_answer\":\"7\"}}\n"
+                                      "{\"id\":2,\"responses\":[{\"response\":\"a\"},{\"response\":\"b \\\"\"},{\"response\":\"c\"}],"
+                                      "\"row\":{\"gt_answer\":\"7\"}}\n"
+                                      "{\"id\":3,\"responses\":[{\"response\":\"a\"},{\"response\":\"b \\\"\"},{\"response\":\"c\"}],"
+                                      "\"row\":{\"gt_answer\":\"7\"}}\n");
+    buf_release(&b);
+}
+
+static void an_answer_that_does_not_fit_the_group_leaves_it_out(void **state)
+{
+    static const char *const text[] = { "a", "b" };
+    // clang-format off
+    static const struct { const char *answer, *rule; enum score_state score;
+    } cases[] = {
+        {"echo \"{\\\"id\\\":$id,\\\"rewards\\\":[1,2,3]}\"", "program: 3 rewards for 2 responses", SCORE_ERROR},
+        {"echo \"{\\\"id\\\":$id,\\\"rewards\\\":[]}\"", "program: 0 rewards for 2 responses", SCORE_ERROR},
+        {"echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"", "program: no rewards", SCORE_ERROR},
+        {"echo \"{\\\"id\\\":$id,\\\"rewards\\\":[null,\\\"1\\\"]}\"", "program: no reward", SCORE_ERROR},
+        {"echo \"{\\\"id\\\":$id,\\\"error\\\":\\\"no data\\\"}\"", "program: error: no data", SCORE_ERROR},
+        {"echo '{\"rewards\":[1,2]}'", "program: not an answer", SCORE_ERROR},
+        {"exit 0", "program: it ended", SCORE_ERROR},
+        {"sleep 1000", "program: time-out", SCORE_TIMEOUT},
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct reward_output out[2];
+        struct reward *r = group_reward(*state, cases[i].answer, cases[i].score == SCORE_TIMEOUT ? 0.5 : 60);
+        scores(r, text, out, 2);
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(out[k].score, cases[i].score);
+            assert_string_equal(out[k].rule, cases[i].rule);
+        }
+        reward_free(r);
+    }
+}
+
+static void a_restarted_program_is_asked_about_groups_at_once(void **state)
+{
+    static const char *const text[] = { "a", "b" };
+    struct reward_output out[2];
+    /* each process answers one question about a group and ends */
+    struct reward *r = group_reward(*state, "echo \"{\\\"id\\\":$id,\\\"rewards\\\":[$id,1]}\"; exit 0", 60);
+    for (int k = 0; k < 3; k++) {
+        scores(r, text, out, 2);
+        assert_true(out[0].score == SCORE_OK && out[0].reward == k + 2 && out[1].reward == 1);
+    }
+    reward_free(r);
+}
+
+static void responses_of_other_prompts_are_asked_about_apart(void **state)
+{
+    struct reward *r = group_reward(
+        *state,
+        "n=$(echo \"$line\" | grep -o '\"response\":' | wc -l); echo \"{\\\"id\\\":$id,\\\"rewards\\\":[$n$([ $n = 2 ] && echo ,0)]}\"",
+        60);
+    struct reward_input in[3] = { { .response = "a", .response_len = 1, .group = 4 },
+                                  { .response = "b", .response_len = 1, .group = 4 },
+                                  { .response = "c", .response_len = 1, .group = 5 } };
+    struct reward_output out[3];
+    reward_score(r, in, out, 3);
+    assert_true(out[0].reward == 2 && out[1].reward == 0 && out[2].reward == 1);
+    assert_true(out[0].score == SCORE_OK && out[2].score == SCORE_OK);
+    reward_free(r);
+}
+
 static void a_program_needs_a_command(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -210,6 +324,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_line_too_many_costs_no_sample_its_score, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_late_program_is_killed_with_its_children_and_works_again, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(parts_are_weighed_and_named, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(a_program_that_asks_for_groups_gets_all_responses_at_once, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(an_answer_that_does_not_fit_the_group_leaves_it_out, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(a_restarted_program_is_asked_about_groups_at_once, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(responses_of_other_prompts_are_asked_about_apart, folder_make, folder_remove),
         cmocka_unit_test(a_program_needs_a_command),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

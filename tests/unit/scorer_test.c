@@ -98,6 +98,33 @@ static void a_full_queue_refuses_and_keeps_nothing(UNUSED void **state)
     assert_true(queue_free(q, 60000));
 }
 
+static void responses_that_are_compared_stay_together(UNUSED void **state)
+{
+    char type[512];
+    struct error err = { 0 };
+    int n_wake = 0;
+    /* the reward of each is how many it was compared with */
+    snprintf(type, sizeof type,
+             "program:while read -r line; do id=${line#*\\\"id\\\":}; id=${id%%%%,*}; case $line in *'\"responses\":['*) "
+             "n=$(printf %%s \"$line\" | grep -o '\"response\":' | wc -l); "
+             "echo \"{\\\"id\\\":$id,\\\"rewards\\\":[$n$(yes ,$n | head -n $((n-1)) | tr -d '\\n')]}\";; "
+             "*) echo \"{\\\"id\\\":$id,\\\"scope\\\":\\\"group\\\"}\";; esac; done");
+    struct reward_config config = { .type = type, .program_timeout_s = 60 };
+    struct score_queue *q = queue_new(&config, 3, 1000, on_wake, &n_wake, &err);
+    assert_non_null(q);
+    for (int i = 0; i < 6; i++)
+        assert_true(queue_put(q, boxed_job(7, 0), &err));
+    for (int i = 0; i < 6; i++) {
+        struct score_job *job = done_wait(q);
+        for (int64_t k = 0; k < job->n; k++) {
+            assert_string_equal(job->out[k].rule, "program");
+            assert_true(job->out[k].reward == 7);
+        }
+        job_free(job);
+    }
+    assert_true(queue_free(q, 60000));
+}
+
 static void a_reward_that_cannot_be_set_up_is_reported(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -225,9 +252,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_process_answers_over_its_socket),    // first: it forks
-        cmocka_unit_test(every_job_comes_back_once_and_complete),
-        cmocka_unit_test(a_full_queue_refuses_and_keeps_nothing),
-        cmocka_unit_test(a_reward_that_cannot_be_set_up_is_reported),
+        cmocka_unit_test(every_job_comes_back_once_and_complete),    cmocka_unit_test(a_full_queue_refuses_and_keeps_nothing),
+        cmocka_unit_test(responses_that_are_compared_stay_together), cmocka_unit_test(a_reward_that_cannot_be_set_up_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,8 @@ struct reward_kind {
      * needed. */
     bool (*row_check)(const json_t *row, struct error *err);
     void (*score)(void *self, const struct reward_config *config, const struct reward_input *in, struct reward_output *out, int64_t n);
+    /* Must the responses of a prompt come in one call? NULL: no, their scores do not depend on each other. */
+    bool (*wants_groups)(void *self);
 };
 // ColossalChat's score of a right answer; also the scale of the soft over-length punishment
 #define REWARD_ACC 10.0

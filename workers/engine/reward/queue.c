@@ -22,6 +22,7 @@ struct score_queue {
     struct score_job *first, *last;    // jobs with samples not yet taken
     struct score_job *done_first, *done_last;
     struct score_stats stats;
+    bool shares;    // a job may be spread over threads: one thread's reward has said so, and all are of one kind
     int n_ready, n_ended;
     bool closing, failed;
     struct error why;    // of failed
@@ -54,14 +55,14 @@ void job_free(struct score_job *job)
     free(job);
 }
 
-/* The next share of samples: small enough that every thread gets one, at least one sample. The lock is held. */
+/* The next share of samples: all of a job, or so few that every thread gets some, at least one. The lock is held. */
 static struct score_job *share_take(struct score_queue *q, int64_t *first, int64_t *n)
 {
     struct score_job *job = q->first;
     if (!job)
         return NULL;
     *first = job->n_taken;
-    *n = MIN(job->n - job->n_taken, (job->n + q->n_thread - 1) / q->n_thread);
+    *n = q->shares ? MIN(job->n - job->n_taken, (job->n + q->n_thread - 1) / q->n_thread) : job->n;
     job->n_taken += *n;
     if (job->n_taken == job->n) {
         q->first = job->next;
@@ -113,6 +114,7 @@ static void *scorer_thread(void *arg)
     }
     while (train && !q->closing) {
         int64_t first, n;
+        q->shares = q->shares || !reward_wants_groups(train);
         struct score_job *job = share_take(q, &first, &n);
         if (!job) {
             pthread_cond_wait(&q->work, &q->lock);

@@ -2,7 +2,8 @@
  *
  * The loop thread puts jobs in and takes finished ones out; neither call ever waits for a thread. Each thread has its
  * own struct reward (sandboxes and reward programs included), made in the thread, and takes a share of a job's samples
- * at a time, so that one big group is spread over all of them. Bounded: a full queue refuses. */
+ * at a time, so that one big group is spread over all of them; or whole jobs only, when its reward compares the responses
+ * of a prompt with each other. Bounded: a full queue refuses. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -208,6 +208,14 @@ static void part_add(const struct part *p, int k, const struct reward_output *pa
     }
 }
 
+bool reward_wants_groups(const struct reward *r)
+{
+    for (int i = 0; i < r->n_part; i++)
+        if (r->part[i].kind->wants_groups && r->part[i].kind->wants_groups(r->part[i].self))
+            return true;
+    return false;
+}
+
 void reward_score(struct reward *r, const struct reward_input *in, struct reward_output *out, int64_t n)
 {
     if (!r->weighted) {

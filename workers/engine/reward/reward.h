@@ -35,6 +35,7 @@ struct reward_input {
     int64_t n_tok;
     enum finish_reason finish;
     int64_t max_new_tok;    // limit it was sampled with; 0: reward_config's
+    int64_t group;          // neighbours with the same number are responses to one prompt
 };
 struct reward_output {
     enum score_state score;    // SCORE_OK, or why it is left out (rule says it in words)
@@ -63,6 +64,9 @@ struct reward;
  * missing. */
 struct reward *reward_new(const struct reward_config *config, struct error *err);
 void reward_free(struct reward *r);
+/* Must all responses of a prompt be given to one call of reward_score? True as long as a program has not said what it
+ * wants, which it does when it is first asked. */
+bool reward_wants_groups(const struct reward *r);
 /* Score n responses; rows of out are filled whatever happens. */
 void reward_score(struct reward *r, const struct reward_input *in, struct reward_output *out, int64_t n);
 /* Does a dataset's row hold what each part of the reward needs? ERR_DATA names the part, the field and what to do, but
