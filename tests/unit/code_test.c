@@ -4,14 +4,21 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <dirent.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "workers/engine/reward/sandbox/cgroup.h"
 #include "workers/engine/reward/sandbox/output.h"
+#include "workers/engine/reward/sandbox/sandbox.h"
 #include "workers/engine/reward/sandbox/userns.h"
 #include "workers/engine/reward/sandbox/value.h"
 #include "workers/engine/reward/tests.h"
@@ -252,6 +259,76 @@ static void a_call_may_return_the_first_member_of_an_expected_list(UNUSED void *
     }
 }
 
+static pid_t first_child(pid_t pid)
+{
+    char path[64], text[64];
+    int child = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, pid);
+    FILE *f = fopen(path, "r");
+    if (f && fgets(text, sizeof text, f))
+        child = atoi(text);
+    if (f)
+        fclose(f);
+    return child;
+}
+
+struct late_socket {
+    int socket;    // the zygote's end of its socket, held as a clone that is just starting holds it
+    atomic_bool over;
+};
+
+/* Let go of it when the other side asks whether the zygote lives, or when there is nothing to wait for. */
+static void *late_socket_hold(void *arg)
+{
+    struct late_socket *l = arg;
+    struct pollfd p = { .fd = l->socket, .events = POLLIN };
+    while (!atomic_load(&l->over) && poll(&p, 1, 20) == 0) {
+    }
+    close(l->socket);
+    return NULL;
+}
+
+static void a_sandbox_killed_from_outside_is_not_the_programs_fault(UNUSED void **state)
+{
+    static const char code[] = "import time\ntime.sleep(60)";
+    struct error err = { 0 };
+    struct buf out = BUF_INIT;
+    struct late_socket late = { 0 };
+    pthread_t thread;
+    struct sandbox_host *h = sandbox_host_new(&sandbox_limits_default, &err);
+    if (!h) {
+        print_message("no sandbox on this machine: %s\n", err.text);
+        skip();
+    }
+    struct sandbox *s = sandbox_take(h, &err);
+    assert_non_null(s);
+    assert_int_equal(sandbox_load(s, code, sizeof code - 1, NULL, &err), CASE_OK);
+    pid_t zygote = first_child(first_child(getpid()));
+    int pidfd = (int)syscall(SYS_pidfd_open, zygote, 0);
+    late.socket = pidfd < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, pidfd, 3, 0);
+    if (late.socket < 0) {
+        print_message("this kernel gives no descriptor of another process\n");
+    } else {
+        assert_int_equal(kill(zygote, SIGKILL), 0);
+        assert_int_equal(pthread_create(&thread, NULL, late_socket_hold, &late), 0);
+        assert_int_equal(sandbox_run(s, "", 0, 30, &out, &err), CASE_SANDBOX);
+        atomic_store(&late.over, true);
+        pthread_join(thread, NULL);
+    }
+    close(pidfd);
+    sandbox_free(s);
+    s = late.socket < 0 ? NULL : sandbox_take(h, &err);    // a new interpreter makes it
+    if (late.socket >= 0) {
+        assert_non_null(s);
+        assert_int_equal(sandbox_load(s, "print(7)", 8, NULL, &err), CASE_OK);
+        assert_int_equal(sandbox_run(s, "", 0, 30, &out, &err), CASE_OK);
+        assert_string_equal(buf_text(&out), "7\n");
+    }
+    buf_release(&out);
+    sandbox_free(s);
+    sandbox_host_free(h);
+}
+
 /* On a folder with a cgroup's files; a real one needs a machine that delegates a cgroup (hostile_test.py on such a machine). */
 static void where_no_cgroup_can_be_made_the_reason_is_said_and_nothing_is_left(UNUSED void **state)
 {
@@ -339,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_cases_are_read_in_all_their_spellings),
         cmocka_unit_test(test_cases_that_cannot_be_used_are_an_error_of_the_data),
         cmocka_unit_test(where_no_cgroup_can_be_made_the_reason_is_said_and_nothing_is_left),
+        cmocka_unit_test(a_sandbox_killed_from_outside_is_not_the_programs_fault),
         cmocka_unit_test(a_call_may_return_the_first_member_of_an_expected_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,6 +48,8 @@
 #define SANDBOX_UID 65533
 #define N_SPARE 2                  // sandboxes started ahead
 #define START_MS 60000             // for bwrap and the interpreter to come up; milliseconds on an idle machine
+#define PING_MS 10000              // for the interpreter's answer while nothing but its clones holds it up
+#define KILLED "exit 9"            // the driver's word for a program ended by SIGKILL
 #define KERNEL_BYTES (64 << 20)    // memory that the kernel may take for a sandbox: buffers, page tables, in- and output
 #define TICK_MS 10                 // interval of the checks of a running sandbox's memory
 
@@ -406,12 +408,20 @@ static bool input_fill(struct sandbox *s, const char *data, size_t len, struct e
     return true;
 }
 
-/* Was the zygote killed from outside? No program can reach it. Its socket closes before the kernel kills what is in its
- * namespace, so this shows why a driver has died. */
-static bool zygote_has_gone(const struct sandbox_host *h)
+/* Was the zygote killed from outside? No program can reach it. Its own end of its socket closes before the kernel kills what is in
+ * its namespace, so this shows why a driver has died; but a clone that is just starting may hold that end for a moment longer, so
+ * where a driver has died (doubt) the zygote is asked. One that does not answer is stopped. */
+static bool zygote_has_gone(struct sandbox_host *h, bool doubt)
 {
     struct pollfd p = { .fd = h->zygote };
-    return h->bwrap == 0 || (poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)));
+    char text[64];
+    if (h->bwrap == 0 || (poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR))))
+        return true;
+    if (!doubt
+        || (send(h->zygote, "ping", 4, MSG_NOSIGNAL | MSG_DONTWAIT) == 4 && packet_wait(h->zygote, text, sizeof text, PING_MS, NULL) > 0))
+        return false;
+    zygote_stop(h);
+    return true;
 }
 
 /* Do the processes inside together hold more memory than they may, or were they killed for that? */
@@ -433,8 +443,9 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
     for (;;) {
         int64_t left = end - clock_ms();
         ssize_t n = packet_wait(s->control, text, size, MIN(left, TICK_MS), NULL);
-        bool gone = n >= 0 && zygote_has_gone(s->host);
-        if (n > 0 && !gone)    // while the kernel kills them all, a driver may outlive its program for a moment and report a crash
+        // while the kernel kills them all, a driver may outlive its program for a moment and report a crash
+        bool gone = n >= 0 && zygote_has_gone(s->host, n == 0 || strcmp(text, KILLED) == 0);
+        if (n > 0 && !gone)
             return CASE_OK;
         enum case_status status = CASE_OK;
         if (n >= 0)
@@ -500,7 +511,7 @@ enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, d
     if (!input_fill(s, input, len, err))
         return CASE_SANDBOX;
     enum case_status status = command_run(s, "R", MIN(wall_s, s->host->limits.case_s), text, sizeof text);
-    if (status == CASE_SANDBOX && !zygote_has_gone(s->host))
+    if (status == CASE_SANDBOX && !zygote_has_gone(s->host, true))
         status = CASE_CRASH;    // the program is running by now, so it is to blame
     if (status == CASE_SANDBOX)
         error_set(err, ERR_CLOSED, "the sandbox was killed from outside");
