@@ -47,16 +47,18 @@ static json_t *text_field(const struct mval *map, const char *name)
 
 static void ids_set(json_t *json, const struct group *g, const struct sample *s)
 {
-    json_t *prompt = json_array(), *ids = json_array(), *logp = json_array();
+    json_t *prompt = json_array(), *ids = json_array(), *logp = json_array(), *mask = json_array();
     for (int64_t i = 0; i < g->n_prompt; i++)
         json_array_append_new(prompt, json_integer(g->prompt[i]));
     for (int64_t i = 0; i < s->n_tok; i++) {
         json_array_append_new(ids, json_integer(g->token[s->first_tok + i]));
         json_array_append_new(logp, number((double)g->logp[s->first_tok + i]));
+        json_array_append_new(mask, json_integer(g->mask[s->first_tok + i]));
     }
     json_object_set_new(json, "prompt_ids", prompt);
     json_object_set_new(json, "ids", ids);
     json_object_set_new(json, "logprobs", logp);
+    json_object_set_new(json, "mask", mask);
 }
 
 static bool sample_print(struct rollouts *r, const struct mval *map, const struct group *g, int32_t i, struct error *err)

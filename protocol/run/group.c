@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struct error *err)
 {
@@ -11,7 +12,7 @@ struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struc
         return NULL;
     }
     size_t samples = (size_t)n_sample * sizeof(struct sample);
-    size_t size = sizeof(struct group) + samples + (size_t)n_prompt * 4 + (size_t)n_tok * 12;
+    size_t size = sizeof(struct group) + samples + (size_t)n_prompt * 4 + (size_t)n_tok * 13;
     struct group *g = calloc(1, size);
     if (!g) {
         error_set(err, ERR_NO_MEMORY, "no memory for a rollout group of %zu bytes", size);
@@ -25,7 +26,18 @@ struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struc
     g->token = g->prompt + n_prompt;
     g->logp = (float *)(g->token + n_tok);
     g->newer = (int32_t *)(g->logp + n_tok);
+    g->mask = (uint8_t *)(g->newer + n_tok);
+    memset(g->mask, 1, (size_t)n_tok);
     return g;
+}
+
+int64_t sample_n_own(const struct group *g, int32_t i)
+{
+    const uint8_t *mask = g->mask + g->sample[i].first_tok;
+    int64_t n = 0;
+    for (int64_t t = 0; t < g->sample[i].n_tok; t++)
+        n += mask[t];
+    return n;
 }
 
 void group_free(struct group *g)

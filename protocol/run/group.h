@@ -23,7 +23,7 @@ enum score_state {
 
 struct sample {
     int64_t first_tok;    // where its tokens start in group.token / group.logp
-    int64_t n_tok;        // sampled tokens, with the end token when there was one
+    int64_t n_tok;        // tokens after the prompt, with the end token when there was one
     uint64_t seed;        // of its random numbers; with (item, sample, position) it fixes the draw
     enum finish_reason finish;
     enum score_state score;
@@ -46,15 +46,18 @@ struct group {
     int32_t *prompt;     // (n_prompt)
     int32_t n_sample;
     struct sample *sample;    // (n_sample)
-    int64_t n_tok;            // all sampled tokens
+    int64_t n_tok;            // tokens of all samples
     int32_t *token;           // (n_tok) sample after sample
-    float *logp;              // (n_tok) log-prob when sampled, natural log, at the sampling temperature
+    float *logp;              // (n_tok) log-prob when sampled, natural log, at the sampling temperature; 0 where mask is 0
     int32_t *newer;           // (n_tok) how many optimizer steps newer the weights that drew it are; 0 except in free-running
+    uint8_t *mask;            // (n_tok) 1: sampled, and in the loss; 0: given by an environment, only read by what follows
     double gen_s;             // seconds from prefill to last token
     double score_s;           // seconds from requesting its scores to getting them
     double verify_s;          // total seconds that verifiers worked on its samples
 };
-/* A group with room for exactly these sizes, zeroed, first_tok not set. Returns it for group_free; NULL: out of memory. */
+/* Tokens of sample i that were sampled: those whose mask is 1. */
+int64_t sample_n_own(const struct group *g, int32_t i);
+/* A group with room for exactly these sizes, zeroed, first_tok not set, every token's mask 1. Returns it for group_free; NULL: out of memory. */
 struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struct error *err);
 void group_free(struct group *g);
 /* What the controller keeps of a returned group, for filters and the metrics of its batch. */

@@ -18,11 +18,15 @@ void group_write(struct msg_out *m, const struct group *g, const char *prompt_te
     msg_bin(m, "prompt", g->prompt, (size_t)g->n_prompt * sizeof *g->prompt);
     msg_bin(m, "token", g->token, (size_t)g->n_tok * sizeof *g->token);
     msg_bin(m, "logp", g->logp, (size_t)g->n_tok * sizeof *g->logp);
-    bool updated = false;
-    for (int64_t i = 0; i < g->n_tok; i++)
+    bool updated = false, given = false;
+    for (int64_t i = 0; i < g->n_tok; i++) {
         updated = updated || g->newer[i] != 0;
+        given = given || g->mask[i] == 0;
+    }
     if (updated)
         msg_bin(m, "newer", g->newer, (size_t)g->n_tok * sizeof *g->newer);
+    if (given)
+        msg_bin(m, "mask", g->mask, (size_t)g->n_tok);
     msg_list(m, "samples");
     for (int32_t i = 0; i < g->n_sample; i++) {
         const struct sample *s = &g->sample[i];
@@ -122,7 +126,9 @@ struct group *group_read(const struct mval *map, struct error *err)
     const void *logp = array_field(map, "logp", sizeof(float), sum.n_tok, NULL, err);
     bool updated = mval_get(map, "newer") != NULL;
     const void *newer = updated ? array_field(map, "newer", sizeof(int32_t), sum.n_tok, NULL, err) : NULL;
-    if (!prompt || !token || !logp || (updated && !newer))
+    bool given = mval_get(map, "mask") != NULL;
+    const uint8_t *mask = given ? array_field(map, "mask", 1, sum.n_tok, NULL, err) : NULL;
+    if (!prompt || !token || !logp || (updated && !newer) || (given && !mask))
         return NULL;
     struct group *g = group_new(n_prompt, (int32_t)sum.n_sample, sum.n_tok, err);
     if (!g)
@@ -143,6 +149,8 @@ struct group *group_read(const struct mval *map, struct error *err)
     memcpy(g->logp, logp, (size_t)sum.n_tok * sizeof(float));
     if (updated)
         memcpy(g->newer, newer, (size_t)sum.n_tok * sizeof(int32_t));
+    for (int64_t i = 0; given && i < sum.n_tok; i++)
+        g->mask[i] = mask[i] != 0;
     for (int64_t i = 0; i < sum.n_sample; i++) {
         const struct mval *s = mval_at(mval_get(map, "samples"), i);
         struct sample *o = &g->sample[i];

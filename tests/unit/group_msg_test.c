@@ -20,6 +20,7 @@ static struct group *group_make(void)
         g->token[i] = 200 + i;
         g->logp[i] = -0.1f * (float)(i + 1);
         g->newer[i] = i > 2;
+        g->mask[i] = i != 3;
     }
     g->sample[0] = (struct sample){ .first_tok = 0,
                                     .n_tok = 2,
@@ -61,6 +62,9 @@ static void what_was_sent_is_what_comes(UNUSED void **state)
     assert_memory_equal(back->token, g->token, 5 * sizeof *g->token);
     assert_memory_equal(back->logp, g->logp, 5 * sizeof *g->logp);
     assert_memory_equal(back->newer, g->newer, 5 * sizeof *g->newer);
+    assert_memory_equal(back->mask, g->mask, 5);
+    assert_int_equal(sample_n_own(back, 0), 2);
+    assert_int_equal(sample_n_own(back, 1), 2);
     assert_memory_equal(&back->temperature, &g->temperature, sizeof g->temperature);
     assert_int_equal(back->sample[1].first_tok, 2);
     assert_int_equal(back->sample[0].seed == UINT64_MAX, true);

@@ -179,14 +179,24 @@ static void rho_is_bounded_by_token_and_by_sample(UNUSED void **state)
         trainer_hyper_init(&h, ALGO_GRPO);
         h.rho_clamp = cases[i].clamp;
         h.rho_mask = cases[i].mask;
-        rho_make(got, now, was, adv, 3, &h, &s);
+        static const uint8_t all[3] = { 1, 1, 1 }, some[6] = { 0, 1, 0, 1, 1, 0 };
+        rho_make(got, now, was, adv, all, 3, &h, &s);
         for (int k = 0; k < 3; k++)
             if (!(fabs((double)got[k] - cases[i].want[k]) < 2e-6))    // logf and three fp32 numbers
                 fail_msg("%s: token %d has %.9g, not %.9g", cases[i].why, k, (double)got[k], cases[i].want[k]);
         if (s.n_clamped != cases[i].n_clamped || s.n_masked != cases[i].n_masked || s.n_tok != 3 || fabs(s.rho - 4.25) > 1e-5)
             fail_msg("%s: %g clamped, %g masked, rho %g", cases[i].why, s.n_clamped, s.n_masked, s.rho);
+        /* the same tokens between others that an environment gave, whose numbers must not matter */
+        struct rho_sums apart = { 0 };
+        float now6[6] = { -9, now[0], 9, now[1], now[2], -9 }, was6[6] = { 7, was[0], -7, was[1], was[2], 7 };
+        float adv6[6] = { 5, adv[0], 5, adv[1], adv[2], 5 }, got6[6];
+        rho_make(got6, now6, was6, adv6, some, 6, &h, &apart);
+        assert_memory_equal(&apart, &s, sizeof s);
+        assert_true(got6[1] == got[0] && got6[3] == got[1] && got6[4] == got[2]);
+        assert_true(got6[0] == 1 && got6[2] == 1 && got6[5] == 1);
+        assert_true(sequence_log_ratio(now6, was6, some, 6) == sequence_log_ratio(now, was, all, 3));
+        assert_true(fabs(sequence_log_ratio(now, was, all, 3)) < 1e-6 && fabs(sequence_log_ratio(now, was, all, 2) - (double)two) < 1e-6);
     }
-    assert_true(fabs(sequence_log_ratio(now, was, 3)) < 1e-6 && fabs(sequence_log_ratio(now, was, 2) - (double)two) < 1e-6);
 }
 
 static void each_clip_counts_its_own_tokens(UNUSED void **state)

@@ -286,6 +286,85 @@ static void the_gradient_does_not_depend_on_the_cut(UNUSED void **state)
     }
 }
 
+/* g with n_said tokens between its prompt and each completion: as the end of the prompt, or as the beginning of each sample, given
+ * by an environment with whatever log-probs. Takes g. */
+static struct group *group_said(struct group *g, int64_t n_said, bool in_prompt)
+{
+    struct error err;
+    int64_t own = in_prompt ? 0 : n_said;
+    struct group *to = group_new(g->n_prompt + n_said - own, g->n_sample, g->n_tok + own * g->n_sample, &err);
+    assert_non_null(to);
+    to->item = g->item;
+    to->temperature = g->temperature;
+    to->max_new_tok = g->max_new_tok;
+    for (int64_t k = 0; k < to->n_prompt; k++)
+        to->prompt[k] = k < g->n_prompt ? g->prompt[k] : 3 + (int32_t)(k - g->n_prompt);
+    for (int64_t i = 0, at = 0; i < g->n_sample; i++) {
+        to->sample[i] = g->sample[i];
+        to->sample[i].first_tok = at;
+        to->sample[i].n_tok += own;
+        for (int64_t k = 0; k < to->sample[i].n_tok; k++, at++) {
+            int64_t from = g->sample[i].first_tok + k - own;
+            to->mask[at] = k >= own;
+            to->token[at] = k < own ? 3 + (int32_t)k : g->token[from];
+            to->logp[at] = k < own ? -7 : g->logp[from];
+        }
+    }
+    group_free(g);
+    return to;
+}
+
+static void what_an_environment_said_is_read_and_not_learnt(UNUSED void **state)
+{
+    for (enum algo a = ALGO_GRPO; a < ALGO_N; a++) {
+        float *g[2];
+        int64_t n = 0;
+        for (int in_prompt = 0; in_prompt < 2; in_prompt++) {
+            struct fixture f;
+            fixture_open(&f, a, DEVICE, DT_F32);
+            for (int i = 0; i < GROUPS; i++)
+                f.g[i] = group_said(f.g[i], 3, in_prompt);
+            g[in_prompt] = gradient(&f, 4096);
+            n = model_n_flat(f.m);
+            fixture_close(&f);
+        }
+        if (memcmp(g[0], g[1], (size_t)n * 4) != 0)
+            fail_msg("%s: the gradient is not that of a longer prompt", algo_name(a));
+        free(g[0]);
+        free(g[1]);
+    }
+}
+
+static void tokens_between_given_ones_learn_alone(UNUSED void **state)
+{
+    /* with a divisor of the number of samples the loss is a sum over tokens: the gradients of even and odd tokens add up to
+     * that of all. A sample without a token of its own does not count. */
+    float *g[3];
+    double n_sample[3] = { 0 };
+    int64_t n = 0;
+    double d = 0, s = 0;
+    for (int part = 0; part < 3; part++) {
+        struct fixture f;
+        fixture_open(&f, ALGO_DR_GRPO, DEVICE, DT_F32);
+        for (int i = 0; i < GROUPS; i++)
+            for (int64_t k = 0; k < f.g[i]->n_tok; k++)
+                f.g[i]->mask[k] = part == 2 || k % 2 == part;
+        for (int i = 0; i < GROUPS * SAMPLES; i++)
+            n_sample[part] += sample_n_own(f.g[i / SAMPLES], i % SAMPLES) > 0;
+        g[part] = gradient(&f, 4096);
+        n = model_n_flat(f.m);
+        fixture_close(&f);
+    }
+    for (int64_t k = 0; k < n; k++) {
+        double sum = (double)g[0][k] * n_sample[0] + (double)g[1][k] * n_sample[1], whole = (double)g[2][k] * n_sample[2];
+        d += (sum - whole) * (sum - whole);
+        s += whole * whole;
+    }
+    assert_true(s > 0 && sqrt(d / s) < 1e-5);    // sums of fp32 in another order
+    for (int part = 0; part < 3; part++)
+        free(g[part]);
+}
+
 /* What some steps by so many ranks leave behind; all of it must be the same bytes for any number. */
 struct outcome {
     size_t weight_bytes;
@@ -689,6 +768,8 @@ int main(void)
         cmocka_unit_test(twenty_steps_are_pytorchs),
         cmocka_unit_test(every_form_of_the_loss_is_pytorchs),
         cmocka_unit_test(the_gradient_does_not_depend_on_the_cut),
+        cmocka_unit_test(what_an_environment_said_is_read_and_not_learnt),
+        cmocka_unit_test(tokens_between_given_ones_learn_alone),
         cmocka_unit_test(any_number_of_ranks_leaves_the_same_bytes),
         cmocka_unit_test(a_batch_is_cut_in_order_and_as_evenly_as_can_be),
         cmocka_unit_test(log_probs_are_the_same_bits_in_any_packing),

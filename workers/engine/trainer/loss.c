@@ -129,12 +129,14 @@ bool loss_needs_logp(const struct trainer_hyper *h)
     return h->ratio == RATIO_SEQUENCE || h->old == OLD_CURRENT || !isnan(h->rho_clamp.high) || !isnan(h->rho_mask.high);
 }
 
-double sequence_log_ratio(const float *logp, const float *old, int64_t n)
+double sequence_log_ratio(const float *logp, const float *old, const uint8_t *mask, int64_t n)
 {
-    double sum = 0;
-    for (int64_t t = 0; t < n; t++)
-        sum += (double)logp[t] - (double)old[t];
-    return sum / (double)n;
+    double sum = 0, n_own = 0;
+    for (int64_t t = 0; t < n; t++) {
+        sum += mask[t] ? (double)logp[t] - (double)old[t] : 0;
+        n_own += mask[t];
+    }
+    return sum / n_own;
 }
 
 /* rho of token t by level; d, tv: sum of d and mean of |exp(d) - 1| of the sample. */
@@ -149,33 +151,41 @@ static double rho_of(enum rho_level level, double d_t, double d, double tv, int6
     return tv;
 }
 
-void rho_make(float *rho, const float *logp, const float *sampled, const float *adv, int64_t n, const struct trainer_hyper *h,
-              struct rho_sums *s)
+void rho_make(float *rho, const float *logp, const float *sampled, const float *adv, const uint8_t *mask, int64_t n,
+              const struct trainer_hyper *h, struct rho_sums *s)
 {
-    const struct rho_rule *clamp = &h->rho_clamp, *mask = &h->rho_mask;
+    const struct rho_rule *clamp = &h->rho_clamp, *cut = &h->rho_mask;
     double d = 0, tv = 0;
+    int64_t n_own = 0;
+    for (int64_t t = 0; t < n; t++)
+        n_own += mask[t];
     for (int64_t t = 0; t < n; t++) {
+        if (!mask[t])
+            continue;
         double d_t = (double)logp[t] - (double)sampled[t];
         d += d_t;
-        tv += fabs(exp(d_t) - 1) / (double)n;
+        tv += fabs(exp(d_t) - 1) / (double)n_own;
     }
     for (int64_t t = 0; t < n; t++) {
+        rho[t] = 1;
+        if (!mask[t])
+            continue;
         double d_t = (double)logp[t] - (double)sampled[t], factor = 1;
         if (!isnan(clamp->high)) {
-            double r = rho_of(clamp->level, d_t, d, tv, n);
+            double r = rho_of(clamp->level, d_t, d, tv, n_own);
             factor = r < clamp->low ? clamp->low : r > clamp->high ? clamp->high : r;
             s->n_clamped += factor != r;
         }
-        if (!isnan(mask->high)) {
-            double r = rho_of(mask->level, d_t, d, tv, n);
-            bool out = mask->level == RHO_TV ? r > mask->high && d_t * (double)adv[t] > 0 : r < mask->low || r > mask->high;
+        if (!isnan(cut->high)) {
+            double r = rho_of(cut->level, d_t, d, tv, n_own);
+            bool out = cut->level == RHO_TV ? r > cut->high && d_t * (double)adv[t] > 0 : r < cut->low || r > cut->high;
             factor = out ? 0 : factor;
             s->n_masked += out;
         }
         rho[t] = (float)factor;
         s->rho += exp(d_t);
     }
-    s->n_tok += (double)n;
+    s->n_tok += (double)n_own;
 }
 
 int clip_side(const struct trainer_hyper *h, double adv, double ratio)

@@ -111,7 +111,7 @@ struct trainer_norm {
     double sum_a, sum_a2;    // sums of their token advantages and squares: ADV_BATCH's mean and variance
 };
 void trainer_norm_add(struct trainer_norm *sum, const struct trainer_norm *part);
-/* Share in the loss of one token of a sample of n_tok tokens that is in the loss. */
+/* Share in the loss of one token of a sample of n_tok sampled tokens that is in the loss. */
 double token_weight(const struct trainer_hyper *h, const struct trainer_norm *global, int64_t n_tok);
 /* ADV_BATCH's second stage over the global batch: (a - mean) / sqrt(v + 1e-8), denominators + 1e-4 as ColossalChat's;
  * otherwise a. */
@@ -119,8 +119,8 @@ double advantage_normalise(double a, const struct trainer_hyper *h, const struct
 
 /* Must a sample's log-probs be known before its loss (old_logprobs, ratio of the sequence, rho)? Else none of the two below is called. */
 bool loss_needs_logp(const struct trainer_hyper *h);
-/* Logarithm of the ratio of a sample's n tokens: the mean of logp - old, of all of them. */
-double sequence_log_ratio(const float *logp, const float *old, int64_t n);
+/* Logarithm of the ratio of a sample of n tokens: the mean of logp - old, of those whose mask (n) is 1. */
+double sequence_log_ratio(const float *logp, const float *old, const uint8_t *mask, int64_t n);
 /* What rho did, added up over tokens. */
 struct rho_sums {
     double n_tok, n_clamped, n_masked;
@@ -134,8 +134,8 @@ struct rho_sums {
  *               product (TRL's sequence_mask) or its geometric mean (NeMo-RL's seq-mask-tis); TV: where it is above high, the tokens
  *               that are already moved where their advantage pushes them, d_t A_t > 0 (open-instruct's rho_mask_tv_divergence, which
  *               takes a row of packed samples for one; here it is one sample). A masked token counts in what the loss is divided by.
- * adv (n): the tokens' advantages. Without either rule every factor is 1. */
-void rho_make(float *rho, const float *logp, const float *sampled, const float *adv, int64_t n, const struct trainer_hyper *h,
-              struct rho_sums *s);
+ * adv (n): the tokens' advantages; mask (n): those with 0 do not count and get 1. Without either rule every factor is 1. */
+void rho_make(float *rho, const float *logp, const float *sampled, const float *adv, const uint8_t *mask, int64_t n,
+              const struct trainer_hyper *h, struct rho_sums *s);
 /* Is the token's gradient bounded by the clip? Below -1, above 1, not at all 0; with CLIP_CISPO its weight is, and it keeps a gradient. */
 int clip_side(const struct trainer_hyper *h, double adv, double ratio);

@@ -6,6 +6,7 @@
  * token budget, and each token's numbers do not depend on the cut.
  * 3. Weights of tokens come from counts of the whole batch (trainer_norm), so the gradients of micro-batches are simply
  * added: ((g0 + g1) + g2) + ..., whichever rank runs which (ranks.h).
+ *    Tokens that an environment said (mask 0) have no target: they are context, and count nowhere.
  * 4. A sample whose tokens all have no gradient (no spread in its group, masked) is not run, unless run_all. */
 #include <inttypes.h>
 #include <math.h>
@@ -56,8 +57,10 @@ static int64_t micro_item(struct micro *mb, const struct item *it)
     const int32_t *tok = it->g->token + it->s->first_tok;
     int64_t n = it->s->n_tok;
     int64_t row = micro_seq(mb, it->g->prompt, it->g->n_prompt, tok, n - 1, train_temperature(it->g)) + it->g->n_prompt - 1;
-    memcpy(mb->target + row, tok, (size_t)n * 4);
-    memcpy(mb->old + row, it->g->logp + it->s->first_tok, (size_t)n * 4);
+    for (int64_t k = 0; k < n; k++) {
+        mb->target[row + k] = it->mask[k] ? tok[k] : -1;
+        mb->old[row + k] = it->mask[k] ? it->g->logp[it->s->first_tok + k] : 0;
+    }
     return row;
 }
 
@@ -88,6 +91,11 @@ static bool items_reserve(struct trainer *t, int64_t n, struct error *err)
     return true;
 }
 
+static bool group_holds(const struct group *g, const struct sample *s)
+{
+    return s->first_tok >= 0 && s->first_tok <= g->n_tok && s->n_tok >= 0 && s->n_tok <= g->n_tok - s->first_tok;
+}
+
 static bool items_make(struct trainer *t, const struct trainer_hyper *h, struct error *err)
 {
     int64_t n = 0;
@@ -101,7 +109,11 @@ static bool items_make(struct trainer *t, const struct trainer_hyper *h, struct 
         advantage_group(t->adv, h->advantages, g);
         for (int32_t k = 0; k < g->n_sample; k++) {
             struct item it = { .g = g, .s = &g->sample[k], .adv = t->adv[k], .in_loss = sample_in_loss(g, k, h), .ref_at = t->n_ref };
-            if (it.s->score != SCORE_OK || it.s->n_tok == 0)
+            if (!group_holds(g, it.s))
+                return error_set(err, ERR_DATA, "a sample of item %" PRId64 " points outside of its group's tokens", g->item);
+            it.mask = g->mask + it.s->first_tok;
+            it.n_own = sample_n_own(g, k);
+            if (it.s->score != SCORE_OK || it.n_own == 0)
                 continue;
             t->n_ref += it.s->n_tok;
             t->item[t->n_item++] = it;
@@ -119,8 +131,6 @@ static bool item_check(const struct trainer *t, const struct item *it, struct er
         return error_set(err, ERR_SHAPE,
                          "a sample of item %" PRId64 " has %" PRId64 " tokens; the trainer was made for micro-batches of %" PRId64, g->item,
                          item_rows(it), t->set.token_budget_max);
-    if (it->s->first_tok < 0 || it->s->first_tok > g->n_tok || it->s->n_tok > g->n_tok - it->s->first_tok)
-        return error_set(err, ERR_DATA, "a sample of item %" PRId64 " points outside of its group's tokens", g->item);
     return true;
 }
 
@@ -151,7 +161,7 @@ static void norm_make(struct trainer *t, const struct trainer_hyper *h)
     t->norm = (struct trainer_norm){ 0 };
     for (int64_t i = 0; i < t->n_item; i++) {
         const struct item *it = &t->item[i];
-        double n = (double)it->s->n_tok;
+        double n = (double)it->n_own;
         t->norm.n_sample++;
         t->norm.n_tok += n;
         t->norm.n_loss_tok += it->in_loss ? n : 0;
@@ -248,6 +258,8 @@ bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t
         const struct item *it = &t->item[t->order[from + i]];
         memcpy(t->ref_logp + it->ref_at, mb->logp + mb->cu[i] + it->g->n_prompt - 1, (size_t)it->s->n_tok * 4);
         for (int64_t q = 0; h->advantages == ADV_BATCH && q < it->s->n_tok; q++) {
+            if (!it->mask[q])
+                continue;
             double a = ppb_advantage(t, it, q, h);
             part->sum_a += a;
             part->sum_a2 += a * a;
@@ -271,8 +283,10 @@ static void item_pack(struct trainer *t, const struct item *it, const struct tra
     struct micro *mb = &t->mb;
     bool batch = h->advantages == ADV_BATCH;
     int64_t row = micro_item(mb, it);
-    float weight = it->in_loss ? (float)token_weight(h, &t->norm, it->s->n_tok) : 0;
+    float weight = it->in_loss ? (float)token_weight(h, &t->norm, it->n_own) : 0;
     for (int64_t k = 0; k < it->s->n_tok; k++) {
+        if (!it->mask[k])
+            continue;    // no target: micro_seq's zeros
         mb->adv[row + k] = (float)advantage_normalise(batch ? ppb_advantage(t, it, k, h) : it->adv, h, &t->norm);
         mb->weight[row + k] = weight;
         mb->ref[row + k] = h->beta > 0 ? t->ref_logp[it->ref_at + k] : 0;
@@ -287,7 +301,7 @@ static void samples_skip(struct trainer *t, const struct item *const *it, const 
         int64_t row = mb->cu[q] + it[q]->g->n_prompt - 1, n = it[q]->s->n_tok;
         double most = 0;
         for (int64_t k = 0; k < n; k++)
-            most = fmax(most, exp((double)mb->logp[row + k] - (double)mb->old[row + k]));
+            most = it[q]->mask[k] ? fmax(most, exp((double)mb->logp[row + k] - (double)mb->old[row + k])) : most;
         if (most <= h->skip_threshold)
             continue;
         s->n_skipped++;
@@ -302,10 +316,10 @@ static void samples_correct(struct trainer *t, const struct item *const *it, con
     struct micro *mb = &t->mb;
     for (int64_t q = 0; q < mb->n_seq; q++) {
         int64_t row = mb->cu[q] + it[q]->g->n_prompt - 1, n = it[q]->s->n_tok;
-        rho_make(mb->rho + row, mb->logp + row, mb->old + row, mb->adv + row, n, h, &s->rho);
+        rho_make(mb->rho + row, mb->logp + row, mb->old + row, mb->adv + row, it[q]->mask, n, h, &s->rho);
         if (h->old == OLD_CURRENT)
             memcpy(mb->old + row, mb->logp + row, (size_t)n * 4);
-        float log_ratio = (float)sequence_log_ratio(mb->logp + row, mb->old + row, n);
+        float log_ratio = (float)sequence_log_ratio(mb->logp + row, mb->old + row, it[q]->mask, n);
         for (int64_t k = 0; k < n; k++)
             mb->log_ratio[row + k] = log_ratio;
     }
@@ -315,10 +329,12 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
 {
     const struct micro *mb = &t->mb;
     double kl = 0, entropy = 0, newer = 0;
-    int64_t n = it->s->n_tok;
+    int64_t n = it->s->n_tok, n_own = it->n_own;
     for (int64_t k = 0; k < n; k++)
         newer += (double)it->g->newer[it->s->first_tok + k];
     for (int64_t k = row; k < row + n; k++) {
+        if (!it->mask[k - row])
+            continue;
         double d = (double)mb->logp[k] - (double)it->g->logp[it->s->first_tok + k - row], x = (double)mb->ref[k] - (double)mb->logp[k];
         double r = exp(h->ratio == RATIO_SEQUENCE ? (double)mb->log_ratio[k] : (double)mb->logp[k] - (double)mb->old[k]);
         int side = clip_side(h, (double)mb->adv[k], r);
@@ -334,11 +350,11 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
         kl += h->beta > 0 ? exp(x) - x - 1 : 0;
     }
     double age = fmax((double)(t->version - it->g->weight_version), 0);    // of its first token; below 0 after a return
-    s->kl += kl / (double)n;
-    s->entropy += entropy / (double)n;
+    s->kl += kl / (double)n_own;
+    s->entropy += entropy / (double)n_own;
     s->n_sample++;
-    s->n_tok += (double)n;
-    s->age += fmax((double)(t->version - it->g->weight_version) - newer / (double)n, 0);
+    s->n_tok += (double)n_own;
+    s->age += fmax((double)(t->version - it->g->weight_version) - newer / (double)n_own, 0);
     s->age_max = fmax(s->age_max, age);
 }
 

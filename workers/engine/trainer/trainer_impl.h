@@ -8,10 +8,12 @@
 struct item {
     const struct group *g;
     const struct sample *s;
-    double adv;        // before ADV_BATCH's normalisation and penalty
-    bool in_loss;      // lambda
-    int64_t ref_at;    // where its reference log-probs start in trainer.ref_logp
-    bool active;       // some token of it may have a gradient, or it is run all the same
+    double adv;             // before ADV_BATCH's normalisation and penalty
+    bool in_loss;           // lambda
+    int64_t n_own;          // tokens that were sampled (mask 1); only these count anywhere
+    const uint8_t *mask;    // (s->n_tok) borrowed from g
+    int64_t ref_at;         // where its reference log-probs start in trainer.ref_logp
+    bool active;            // some token of it may have a gradient, or it is run all the same
 };
 /* Host arrays of one micro-batch, (token_budget_max) each. */
 struct micro {
