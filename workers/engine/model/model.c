@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "workers/engine/model/lora.h"
+#include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/safetensors.h"
 
@@ -153,15 +155,21 @@ bool model_want_bwd(struct model *m, struct error *err)
 {
     if (m->for_bwd)
         return true;
+    BUG_IF(m->base, "the base of a view that is trained must have been made for it");
     handles_free(m);
     m->for_bwd = true;
-    return handles_new(m, err);
+    return handles_new(m, err) && (!m->lora || !m->lora->weights || lora_handles_new(m, err));
 }
 
 void model_free(struct model *m)
 {
     if (!m)
         return;
+    lora_free(m);
+    if (m->base) {    // the rest is the base's
+        free(m);
+        return;
+    }
     handles_free(m);
     if (m->weights && m->shared)
         mem_share_free(m->dev, m->weights, (size_t)m->n_flat * dtype_size(m->dtype), &m->handle);
@@ -252,19 +260,28 @@ static bool tensors_check(const struct model *m, const struct shards *s, const c
     return true;
 }
 
+struct model *model_shape_new(const struct model_config *c, struct error *err)
+{
+    struct model *m = calloc(1, sizeof *m);
+    if (!m) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a model");
+        return NULL;
+    }
+    m->c = *c;
+    if (table_make(m, err))
+        return m;
+    model_free(m);
+    return NULL;
+}
+
 bool model_files_check(const char *dir, struct model_config *c, struct error *err)
 {
-    struct model *m = NULL;    // only its table
+    struct model *m = NULL;
     struct shards *s = NULL;
     bool ok = false;
     TRY(config_load(c, dir, err));
     TRY(s = shards_open(dir, err));
-    if (!(m = calloc(1, sizeof *m))) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a model");
-        goto out;
-    }
-    m->c = *c;
-    TRY(table_make(m, err));
+    TRY(m = model_shape_new(c, err));
     TRY(tensors_check(m, s, dir, err));
     ok = true;
 out:
@@ -435,8 +452,21 @@ struct model *model_new_empty(const struct model_config *c, struct device *dev, 
     return m;
 }
 
+/* The same base with an adapter of its own, all 0. */
+static struct model *adapter_new_like(const struct model *m, struct error *err)
+{
+    struct model *n = model_view(m->base ? m->base : m, err);
+    if (n && !lora_like(n, m->lora, err)) {
+        model_free(n);
+        return NULL;
+    }
+    return n;
+}
+
 struct model *model_new_like(const struct model *m, struct error *err)
 {
+    if (m->lora)
+        return adapter_new_like(m, err);
     struct model *n = model_alloc(&m->c, m->dev, m->dtype, err);
     if (!n)
         return NULL;
@@ -478,26 +508,30 @@ void model_n_live_set(struct model *m, int64_t n_live)
 
 int64_t model_n_tensor(const struct model *m)
 {
-    return m->n_tensor;
+    return m->lora ? m->lora->n_tensor : m->n_tensor;
 }
 
 const struct tensor *model_tensor(const struct model *m, int64_t i)
 {
-    return &m->tensor[i];
+    return m->lora ? &m->lora->tensor[i] : &m->tensor[i];
 }
 
 int64_t model_n_flat(const struct model *m)
 {
-    return m->n_flat;
+    return m->lora ? m->lora->n_flat : m->n_flat;
 }
 
 int model_n_piece(const struct model *m)
 {
-    return (int)m->c.n_layer + 1 + (m->head_at != m->embed_at);
+    return m->lora ? (int)m->c.n_layer : (int)m->c.n_layer + 1 + (m->head_at != m->embed_at);
 }
 
 int64_t model_piece(const struct model *m, int p, int64_t *first)
 {
+    if (m->lora) {
+        *first = m->lora->layer[p].first;
+        return (p + 1 < m->c.n_layer ? m->lora->layer[p + 1].first : m->lora->n_flat) - *first;
+    }
     int64_t end = p < m->c.n_layer ? m->at[p].ln1 : p == m->c.n_layer && m->head_at != m->embed_at ? m->head_at : m->n_flat;
     *first = p == 0 ? 0 : p <= m->c.n_layer ? m->at[p - 1].ln1 : m->head_at;
     return end - *first;
@@ -507,6 +541,8 @@ const struct mem_handle *model_share(struct model *m, struct error *err)
 {
     struct mem_handle h;
     size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
+    if (m->lora)
+        return lora_share(m, err);
     if (m->shared)
         return &m->handle;
     char *to = mem_share_new(m->dev, size, "weights", &h, err);
@@ -526,12 +562,14 @@ const struct mem_handle *model_share(struct model *m, struct error *err)
 
 void *model_weights(const struct model *m, size_t *size_bytes)
 {
-    *size_bytes = (size_t)m->n_flat * dtype_size(m->dtype);
-    return m->weights;
+    *size_bytes = (size_t)model_n_flat(m) * dtype_size(m->dtype);
+    return m->lora ? m->lora->weights : m->weights;
 }
 
 bool model_weights_changed(struct model *m, struct error *err)
 {
+    if (m->lora)
+        return lora_changed(m, err);
     for (int64_t l = 0; l < m->c.n_layer; l++) {
         struct layer_w *w = &m->layer[l];
         if (!weight_refresh(m->dev, w->qkv, err) || !weight_refresh(m->dev, w->o, err) || !weight_refresh(m->dev, w->gate_up, err)
@@ -543,10 +581,11 @@ bool model_weights_changed(struct model *m, struct error *err)
 
 bool model_weights_copy(struct model *dst, const struct model *src, struct error *err)
 {
-    if (dst->n_flat != src->n_flat || dst->dtype != src->dtype || dst->dev != src->dev)
+    if (model_n_flat(dst) != model_n_flat(src) || !dst->lora != !src->lora || dst->dtype != src->dtype || dst->dev != src->dev)
         return error_set(err, ERR_SHAPE, "weights can only be copied between models of one shape, type and device");
-    size_t size = (size_t)src->n_flat * dtype_size(src->dtype);
-    return mem_copy(dst->dev, dst->weights, src->weights, size, COPY_D2D, err) && model_weights_changed(dst, err);
+    size_t size;
+    const void *from = model_weights(src, &size);
+    return mem_copy(dst->dev, model_weights(dst, &size), from, size, COPY_D2D, err) && model_weights_changed(dst, err);
 }
 
 bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err)
@@ -555,8 +594,9 @@ bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err
     uint64_t *out = mem_new(m->dev, sizeof *out, "hash", err);
     if (!out)
         return false;
-    size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
-    TRY(OP(m->dev, err, mem_hash, .hash = out, .x = m->weights, .size_bytes = size));
+    size_t size;
+    const void *weights = model_weights(m, &size);
+    TRY(OP(m->dev, err, mem_hash, .hash = out, .x = weights, .size_bytes = size));
     TRY(mem_copy(m->dev, hash, out, sizeof *out, COPY_D2H, err));
     TRY(device_sync(m->dev, err));
     ok = true;
@@ -588,6 +628,8 @@ static bool index_write(const struct model *m, const int64_t *shard, int64_t n_s
 
 bool model_save_copy(const struct model *m, const void *weights, const char *dir, struct error *err)
 {
+    if (m->lora)
+        return lora_save(m, weights, dir, err);
     bool ok = false;
     char path[4096];
     size_t e = dtype_size(m->dtype);
@@ -643,16 +685,22 @@ out:
     return ok;
 }
 
+struct shards *model_shards(const struct model *m, const char *dir, struct error *err)
+{
+    return m->lora ? lora_shards(dir, err) : shards_open(dir, err);
+}
+
 bool model_save(const struct model *m, const char *dir, struct error *err)
 {
-    size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
+    size_t size;
+    const void *weights = model_weights(m, &size);
     if (m->dev->host_memory)
-        return device_sync(m->dev, err) && model_save_copy(m, m->weights, dir, err);
+        return device_sync(m->dev, err) && model_save_copy(m, weights, dir, err);
     bool ok = false;
     void *copy = malloc(size);
     if (!copy)
         return error_set(err, ERR_NO_MEMORY, "no memory for a host copy of %zu bytes of weights", size);
-    TRY(mem_copy(m->dev, copy, m->weights, size, COPY_D2H, err));
+    TRY(mem_copy(m->dev, copy, weights, size, COPY_D2H, err));
     TRY(device_sync(m->dev, err));
     TRY(model_save_copy(m, copy, dir, err));
     ok = true;

@@ -18,6 +18,7 @@
 struct model;
 struct model_run;
 struct kv_pool;
+struct shards;
 
 /* ---- weights */
 /* Load a Hugging Face directory (config.json, model*.safetensors) as dtype; every tensor must be there with its shape,
@@ -33,7 +34,8 @@ MUST_USE bool model_files_check(const char *dir, struct model_config *c, struct 
 struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err);
 /* A model of this shape with all weights 0, to receive published ones. */
 struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
-/* A model of the same shape with all weights 0 (for a second copy, or to receive published ones). */
+/* A model of the same shape with all weights 0 (for a second copy, or to receive published ones). With an adapter: the same base,
+ * which must outlive it, with an adapter of its own. */
 struct model *model_new_like(const struct model *m, struct error *err);
 void model_free(struct model *m);    // NULL is fine
 const struct model_config *model_config(const struct model *m);
@@ -43,7 +45,8 @@ struct device *model_device(const struct model *m);
  * and trainer alike. The config's vocab unless set. */
 int64_t model_n_live(const struct model *m);
 void model_n_live_set(struct model *m, int64_t n_live);
-/* The whole weight arena (device), which is what is published. Equal weights are equal bytes. After writing into it
+/* The whole weight arena (device), which is what is published; of a model with an adapter the adapter's (lora.h), and so for
+ * everything below that is about weights, tensors, the flat order and its pieces. Equal weights are equal bytes. After writing into it
  * call model_weights_changed, which makes the back end repack its matrices. */
 void *model_weights(const struct model *m, size_t *size_bytes);
 MUST_USE bool model_weights_changed(struct model *m, struct error *err);
@@ -51,11 +54,15 @@ MUST_USE bool model_weights_changed(struct model *m, struct error *err);
 MUST_USE bool model_weights_copy(struct model *dst, const struct model *src, struct error *err);
 /* A 64-bit hash of the weights, to compare copies; waits for the device. */
 MUST_USE bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err);
-/* Write model.safetensors (or shards of about 5 GB with an index) and config.json into dir, which exists. */
+/* Write model.safetensors (or shards of about 5 GB with an index) and config.json into dir, which exists; of a model with an
+ * adapter adapter_model.safetensors and adapter_config.json. */
 MUST_USE bool model_save(const struct model *m, const char *dir, struct error *err);
 /* The same from a host copy of the arena, so that a snapshot can be written later; reads only constant parts of m, so any
  * thread may call it. */
 MUST_USE bool model_save_copy(const struct model *m, const void *weights, const char *dir, struct error *err);
+
+/* Open the files that model_save has written into dir. Returns them for shards_close. */
+struct shards *model_shards(const struct model *m, const char *dir, struct error *err);
 
 /* One named tensor. The parts of fused products (q, k, v; gate, up) are neighbours in the arena, row after row. */
 struct tensor {
@@ -70,7 +77,8 @@ const struct tensor *model_tensor(const struct model *m, int64_t i);
 /* Elements of the arena and of a flat buffer: all tensors (the tied head once) and the gaps between them, which hold 0. */
 int64_t model_n_flat(const struct model *m);
 /* The flat order in pieces; a backward pass finishes the gradient from the last piece to the first. Piece 0 is the embedding,
- * piece 1 + l is layer l (the last layer's includes the final norm), and an untied head is the last piece. */
+ * piece 1 + l is layer l (the last layer's includes the final norm), and an untied head is the last piece. Of an adapter piece l is
+ * layer l, and there are no others. */
 int model_n_piece(const struct model *m);
 int64_t model_piece(const struct model *m, int p, int64_t *first);    // its elements; *first: where it begins
 /* Move the weights into memory that other processes of this host may open, of model_weights's size; h stays the

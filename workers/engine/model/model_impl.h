@@ -26,7 +26,9 @@ struct model {
     int64_t embed_at, norm_at, head_at;    // head_at is embed_at when tied
     struct layer_w *layer;                 // (n_layer); NULL until the handles are made
     struct weight *head;
-    bool for_bwd;    // the handles support linear_bwd_x
+    bool for_bwd;                // the handles support linear_bwd_x
+    const struct model *base;    // of a view: whose memory and handles these are; NULL: its own
+    struct lora *lora;           // the adapter (lora_impl.h), without which nothing is trained; NULL: none, all weights are
 };
 static inline struct attn_heads model_heads(const struct model *m)
 {
@@ -36,5 +38,7 @@ static inline const void *model_at(const struct model *m, int64_t at)
 {
     return at == AT_NONE ? NULL : m->weights + (size_t)at * dtype_size(m->dtype);
 }
+/* Only a model's table of tensors, for model_free. NULL: see err. */
+struct model *model_shape_new(const struct model_config *c, struct error *err);
 /* Remake the handles if they do not support backward products yet. */
 MUST_USE bool model_want_bwd(struct model *m, struct error *err);

@@ -19,12 +19,14 @@
  * gradient and both products of a chunk before the next, so that no (tokens x vocab) matrix exists.
  *
  * A backward pass adds to each element of the gradient once: a gradient computed in several parts (the head's weight by
- * chunks of rows, with the embedding's where they are tied) is summed up in dhead first. */
+ * chunks of rows, with the embedding's where they are tied) is summed up in dhead first. Of a model with an adapter only the
+ * adapter's gradient is computed: none of matrices, norms, biases, embedding and head, and the pass ends below the first layer. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "workers/engine/model/kv.h"
+#include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_impl.h"
 
@@ -68,7 +70,8 @@ struct model_run {
     void *hrow, *dhrow;    // (head_max, d)
     float *logits;         // (head_max, vocab)
     void *dlogits;         // (head_max, vocab) of dtype; logits themselves in fp32
-    float *dhead;          // (vocab, d) gradient of the head's weight, where it is computed in several parts; or NULL
+    struct lora_scratch lora;
+    float *dhead;    // (vocab, d) gradient of the head's weight, where it is computed in several parts; or NULL
     // host side of the current call
     int32_t *host_i;                               // (2 max_tok)
     float *host_f;                                 // (4 max_tok)
@@ -119,7 +122,18 @@ static int64_t head_rows_max(const struct model *m, const struct run_limits *lim
  * case the embedding's is one of them. */
 static bool head_in_parts(const struct model *m, const struct run_limits *lim)
 {
-    return lim->train && (m->head_at == m->embed_at || head_rows_max(m, lim) < lim->max_tok);
+    return lim->train && !m->lora && (m->head_at == m->embed_at || head_rows_max(m, lim) < lim->max_tok);
+}
+
+static void layout_lora(struct walk *w, struct lora_scratch *s, const struct model *m, const struct run_limits *lim)
+{
+    const struct model_config *c = &m->c;
+    size_t e = dtype_size(m->dtype);
+    int64_t low = LORA_PART_MAX * m->lora->c.rank, qkv = (c->n_head + 2 * c->n_kv_head) * c->d_head;
+    s->rows = MIN(LORA_ROWS, lim->max_tok);
+    s->low = take(w, lim->max_tok * low, e);
+    s->dlow = lim->train ? take(w, lim->max_tok * low, e) : NULL;
+    s->up = take(w, s->rows * MAX(MAX(qkv, 2 * c->d_ff), c->d_model), e);
 }
 
 static size_t layout(struct model_run *r, const struct model *m, const struct run_limits *lim, char *base)
@@ -152,6 +166,8 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     r->resf = take(&w, n * c->d_model, e);
     r->hf = take(&w, n * c->d_model, e);
     r->rstdf = take(&w, n, 4);
+    if (m->lora)
+        layout_lora(&w, &r->lora, m, lim);
     struct head_rows *h = &r->head;
     int32_t **ints[] = { &h->row, &h->target };
     for (size_t i = 0; i < ARRAY_SIZE(ints); i++)
@@ -379,6 +395,35 @@ static bool attention(struct model_run *r, const struct acts *a, int64_t l, cons
               .n = p->n, .n_seq = d->n, .max_page = d->max_page, .max_q = 1, .max_kv = d->max_kv, .heads = heads, .dtype = m->dtype);
 }
 
+/* A product of a layer: its matrix, its bias and its place in flat buffers. */
+struct linear {
+    struct weight *w;
+    int64_t at, bias_at, n_out, n_in;
+};
+static struct linear linear_of(const struct model *m, int64_t l, enum product which)
+{
+    const struct layer_at *at = &m->at[l];
+    const struct layer_w *w = &m->layer[l];
+    int64_t d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
+    switch (which) {
+    case PRODUCT_QKV: return (struct linear){ w->qkv, at->qkv, at->qkv_bias, qkv, d };
+    case PRODUCT_O: return (struct linear){ w->o, at->o, at->o_bias, d, q };
+    case PRODUCT_GATE_UP: return (struct linear){ w->gate_up, at->gate_up, at->gate_up_bias, 2 * m->c.d_ff, d };
+    case PRODUCT_DOWN: return (struct linear){ w->down, at->down, at->down_bias, d, m->c.d_ff };
+    case PRODUCT_N: break;
+    }
+    return (struct linear){ 0 };
+}
+
+/* y = W x + b, and the adapter's share: n rows. */
+static bool product_fwd(struct model_run *r, int64_t l, enum product which, void *y, const void *x, int64_t n, struct error *err)
+{
+    const struct model *m = r->m;
+    struct linear p = linear_of(m, l, which);
+    return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = p.w, .bias = model_at(m, p.bias_at), .n = n, .y_dtype = m->dtype)
+           && lora_fwd(m, l, which, &r->lora, y, x, n, err);
+}
+
 /* One block from a->res1 on (its sum is done); leaves in r->out the next addend of the residual stream. */
 static bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err)
 {
@@ -387,21 +432,20 @@ static bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, cons
     struct device *dev = m->dev;
     const struct model_config *c = &m->c;
     const struct layer_at *at = &m->at[l];
-    const struct layer_w *w = &m->layer[l];
     enum dtype t = m->dtype;
     float eps = stream_eps(c);
     struct turn turn = turn_of(r, l, p->pos);
-    TRY(OP(dev, err, linear_fwd, .y = a->qkv_in, .x = r->h, .w = w->qkv, .bias = model_at(m, at->qkv_bias), .n = p->n, .y_dtype = t));
+    TRY(product_fwd(r, l, PRODUCT_QKV, a->qkv_in, r->h, p->n, err));
     TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,
            .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot,
            .n = p->n, .n_pos = turn.n_pos, .heads = model_heads(m), .eps = (float)c->rms_eps, .dtype = t));
     TRY(attention(r, a, l, p, err));
-    TRY(OP(dev, err, linear_fwd, .y = r->out, .x = a->ao, .w = w->o, .bias = model_at(m, at->o_bias), .n = p->n, .y_dtype = t));
+    TRY(product_fwd(r, l, PRODUCT_O, r->out, a->ao, p->n, err));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res2, .x = a->res1, .add = r->out, .w = model_at(m, at->ln2), .rstd = a->rstd2,
            .n = p->n, .d = c->d_model, .eps = eps, .dtype = t));
-    TRY(OP(dev, err, linear_fwd, .y = a->gu, .x = r->h, .w = w->gate_up, .bias = model_at(m, at->gate_up_bias), .n = p->n, .y_dtype = t));
+    TRY(product_fwd(r, l, PRODUCT_GATE_UP, a->gu, r->h, p->n, err));
     TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .dtype = t));
-    TRY(OP(dev, err, linear_fwd, .y = r->out, .x = r->act, .w = w->down, .bias = model_at(m, at->down_bias), .n = p->n, .y_dtype = t));
+    TRY(product_fwd(r, l, PRODUCT_DOWN, r->out, r->act, p->n, err));
     ok = true;
 out:
     return ok;
@@ -705,10 +749,16 @@ static float *place_of(const struct place *p, int64_t at)
 {
     return p->at + (at - p->first);
 }
-/* NULL where the model has no such part. */
-static float *place_or_null(const struct place *p, int64_t at)
+/* Where the gradient of a norm or a bias goes; NULL where the model has no such part, or it is frozen. */
+static float *place_or_null(const struct model *m, const struct place *p, int64_t at)
 {
-    return at == AT_NONE ? NULL : place_of(p, at);
+    return at == AT_NONE || m->lora ? NULL : place_of(p, at);
+}
+
+/* The piece that layer l's gradient belongs to. */
+static int piece_of_layer(const struct model *m, int64_t l)
+{
+    return (int)l + (m->lora ? 0 : 1);
 }
 
 static bool place_begin(const struct model *m, const struct model_grad *g, int piece, struct place *out, struct error *err)
@@ -731,11 +781,13 @@ static bool place_clear(const struct model *m, const struct place *p, int64_t fr
     return !p->set || from == to || OP(m->dev, err, mem_fill, .y = place_of(p, from), .size_bytes = (size_t)(to - from) * 4);
 }
 
-/* The same for a layer: everything except its matrices. */
+/* The same for a layer: everything except its matrices, or the whole adapter. */
 static bool layer_clear(const struct model *m, const struct place *p, int64_t l, struct error *err)
 {
     const struct layer_at *at = &m->at[l];
     int64_t d = m->c.d_model, q = m->c.n_head * m->c.d_head, kv = m->c.n_kv_head * m->c.d_head, first, n = model_piece(m, p->piece, &first);
+    if (m->lora)
+        return place_clear(m, p, first, first + n, err);
     return place_clear(m, p, first, at->qkv, err) && place_clear(m, p, at->qkv + (q + 2 * kv) * d, at->o, err)
            && place_clear(m, p, at->o + d * q, at->gate_up, err) && place_clear(m, p, at->gate_up + 2 * m->c.d_ff * d, at->down, err)
            && place_clear(m, p, at->down + d * m->c.d_ff, first + n, err);
@@ -752,7 +804,7 @@ static bool dhead_add(struct model_run *r, const struct place *grad, struct erro
 }
 
 /* The head's part of the backward pass: the gradient by the last norm's output goes into dh, that by the head's weight into
- * grad; a tied head's goes into dhead, to which the embedding's is added later. */
+ * grad; a tied head's goes into dhead, to which the embedding's is added later; a frozen head has none. */
 static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, const struct model_grad *g, struct error *err)
 {
     bool ok = false;
@@ -761,9 +813,10 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
     struct head_rows *h = &r->head;
     int64_t d = m->c.d_model, vocab = m->c.vocab;
     size_t e = dtype_size(m->dtype);
-    bool tied = m->head_at == m->embed_at, parts = tied || n_head > r->head_max;
-    TRY(tied || place_begin(m, g, model_n_piece(m) - 1, &grad, err));
-    TRY(tied || place_clear(m, &grad, n_head == 0 ? m->head_at : m->head_at + vocab * d, m->n_flat, err));
+    bool frozen = m->lora != NULL, own = !frozen && m->head_at != m->embed_at;    // own: a piece of the gradient
+    bool parts = !frozen && (!own || n_head > r->head_max);
+    TRY(!own || place_begin(m, g, model_n_piece(m) - 1, &grad, err));
+    TRY(!own || place_clear(m, &grad, n_head == 0 ? m->head_at : m->head_at + vocab * d, m->n_flat, err));
     if (parts)
         TRY(OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)(vocab * d) * 4));
     TRY(OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * e));
@@ -779,15 +832,31 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
                    .n_live = m->n_live, .temperature = loss->temperature[r->row_index[row0 + i]], .dtype = m->dtype));
         }
         TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = m->head, .n = n));
-        TRY(OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : place_of(&grad, m->head_at), .dy = r->dlogits, .x = r->hrow, .n = n,
-               .n_out = vocab, .n_in = d, .dtype = m->dtype, .set = !parts && grad.set));
+        TRY(frozen
+            || OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : place_of(&grad, m->head_at), .dy = r->dlogits, .x = r->hrow, .n = n,
+                  .n_out = vocab, .n_in = d, .dtype = m->dtype, .set = !parts && grad.set));
         TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok, .d = d,
                .dtype = m->dtype));
     }
-    TRY(!parts || tied || dhead_add(r, &grad, err));
-    ok = tied || place_end(g, &grad, err);
+    TRY(!parts || !own || dhead_add(r, &grad, err));
+    ok = !own || place_end(g, &grad, err);
 out:
     return ok;
+}
+
+/* Backward of product_fwd: dx is the gradient by its input x, dy that by its output; of the matrix and the bias into grad, or of the
+ * adapter where the base is frozen. */
+static bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct place *grad, void *dx, const void *dy,
+                        const void *x, struct error *err)
+{
+    const struct model *m = r->m;
+    struct linear p = linear_of(m, l, which);
+    if (!m->lora
+        && !OP(m->dev, err, linear_bwd_w, .dw = place_of(grad, p.at), .dbias = place_or_null(m, grad, p.bias_at), .dy = dy, .x = x,
+               .n = r->n_tok, .n_out = p.n_out, .n_in = p.n_in, .dtype = m->dtype, .set = grad->set))
+        return false;
+    return OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = p.w, .n = r->n_tok)
+           && lora_bwd(m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
 }
 
 /* Second half of a block: dres is the gradient by its output and becomes the gradient by res2. */
@@ -797,20 +866,15 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
     struct model *m = r->m;
     struct device *dev = m->dev;
     const struct layer_at *at = &m->at[l];
-    const struct layer_w *w = &m->layer[l];
     int64_t n = r->n_tok, d = m->c.d_model, f = m->c.d_ff;
     enum dtype t = m->dtype;
     TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->down), .dbias = place_or_null(grad, at->down_bias), .dy = r->dres, .x = r->act,
-           .n = n, .n_out = d, .n_in = f, .dtype = t, .set = grad->set));
-    TRY(OP(dev, err, linear_bwd_x, .dx = r->dact, .dy = r->dres, .w = w->down, .n = n));
+    TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, r->dres, r->act, err));
     TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d, .eps = stream_eps(&m->c),
            .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->gate_up), .dbias = place_or_null(grad, at->gate_up_bias), .dy = a->gu,
-           .x = r->h, .n = n, .n_out = 2 * f, .n_in = d, .dtype = t, .set = grad->set));
-    TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = a->gu, .w = w->gate_up, .n = n));
-    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(grad, at->ln2), .dy = r->dh, .dadd = r->dres, .x = a->res2,
+    TRY(product_bwd(r, l, PRODUCT_GATE_UP, grad, r->dh, a->gu, r->h, err));
+    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, grad, at->ln2), .dy = r->dh, .dadd = r->dres, .x = a->res2,
            .w = model_at(m, at->ln2), .rstd = a->rstd2, .n = n, .d = d, .dtype = t));
     ok = true;
 out:
@@ -824,25 +888,20 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     struct model *m = r->m;
     struct device *dev = m->dev;
     const struct layer_at *at = &m->at[l];
-    const struct layer_w *w = &m->layer[l];
-    int64_t n = r->n_tok, d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
+    int64_t n = r->n_tok, d = m->c.d_model;
     enum dtype t = m->dtype;
     struct turn turn = turn_of(r, l, r->pos);
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->o), .dbias = place_or_null(grad, at->o_bias), .dy = r->dres, .x = a->ao, .n = n,
-           .n_out = d, .n_in = q, .dtype = t, .set = grad->set));
-    TRY(OP(dev, err, linear_bwd_x, .dx = r->dao, .dy = r->dres, .w = w->o, .n = n));
+    TRY(product_bwd(r, l, PRODUCT_O, grad, r->dao, r->dres, a->ao, err));
     TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
            .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
     TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,
-           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .dq_norm = place_or_null(grad, at->q_norm),
-           .dk_norm = place_or_null(grad, at->k_norm), .n = n, .n_pos = turn.n_pos, .heads = model_heads(m), .eps = (float)m->c.rms_eps,
+           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .dq_norm = place_or_null(m, grad, at->q_norm),
+           .dk_norm = place_or_null(m, grad, at->k_norm), .n = n, .n_pos = turn.n_pos, .heads = model_heads(m), .eps = (float)m->c.rms_eps,
            .dtype = t));
     TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = stream_eps(&m->c),
            .dtype = t));
-    TRY(OP(dev, err, linear_bwd_w, .dw = place_of(grad, at->qkv), .dbias = place_or_null(grad, at->qkv_bias), .dy = r->dqkv, .x = r->h,
-           .n = n, .n_out = qkv, .n_in = d, .dtype = t, .set = grad->set));
-    TRY(OP(dev, err, linear_bwd_x, .dx = r->dh, .dy = r->dqkv, .w = w->qkv, .n = n));
-    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(grad, at->ln1), .dy = r->dh, .dadd = r->dres, .x = a->res1,
+    TRY(product_bwd(r, l, PRODUCT_QKV, grad, r->dh, r->dqkv, r->h, err));
+    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, grad, at->ln1), .dy = r->dh, .dadd = r->dres, .x = a->res1,
            .w = model_at(m, at->ln1), .rstd = a->rstd1, .n = n, .d = d, .dtype = t));
     ok = true;
 out:
@@ -857,6 +916,24 @@ static bool block_again(struct model_run *r, const struct acts *a, int64_t l, st
     return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p.n,
               .d = m->c.d_model, .eps = stream_eps(&m->c), .dtype = m->dtype)
            && block_fwd(r, a, l, &p, err);
+}
+
+/* The embedding's part: dres is the gradient by the residual stream at its beginning. */
+static bool embedding_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct place to;
+    bool tied = m->head_at == m->embed_at;
+    int64_t first, n = model_piece(m, 0, &first);
+    TRY(rows_scale(r, r->dres, r->n_tok, embed_scale(&m->c), err));
+    TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
+    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = r->dres, .row = r->token, .n = r->n_tok,
+           .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
+    TRY(!tied || dhead_add(r, &to, err));
+    ok = place_end(grad, &to, err);
+out:
+    return ok;
 }
 
 bool model_backward(struct model_run *r, const struct token_loss *loss, const struct model_grad *grad, struct error *err)
@@ -886,25 +963,18 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
             TRY(head_upload(r, up[i].dst, up[i].src, n_head, err));
     TRY(head_bwd(r, loss, n_head, grad, err));
     TRY(rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err));
-    TRY(place_begin(m, grad, (int)m->c.n_layer, &to, err) && layer_clear(m, &to, m->c.n_layer - 1, err));
-    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_of(&to, m->norm_at), .dy = r->dh, .x = r->resf,
+    TRY(place_begin(m, grad, piece_of_layer(m, m->c.n_layer - 1), &to, err) && layer_clear(m, &to, m->c.n_layer - 1, err));
+    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, &to, m->norm_at), .dy = r->dh, .x = r->resf,
            .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .dtype = m->dtype));
     for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
         if (r->lim.recompute_block)
             TRY(block_again(r, &r->layer[l], l, err));
-        TRY(l == m->c.n_layer - 1 || (place_begin(m, grad, 1 + (int)l, &to, err) && layer_clear(m, &to, l, err)));
+        TRY(l == m->c.n_layer - 1 || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
         TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
         TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
         TRY(place_end(grad, &to, err) && idle(r, err));
     }
-    bool tied = m->head_at == m->embed_at;
-    int64_t first, n = model_piece(m, 0, &first);
-    TRY(rows_scale(r, r->dres, r->n_tok, embed_scale(&m->c), err));
-    TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
-    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = r->dres, .row = r->token, .n = r->n_tok,
-           .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
-    TRY(!tied || dhead_add(r, &to, err));
-    TRY(place_end(grad, &to, err));
+    TRY(m->lora || embedding_bwd(r, grad, err));
     TRY(head_download(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
     ok = true;
 out:

@@ -140,7 +140,7 @@ bool checkpoint_owner(const char *path, char run[64], struct error *err)
 static bool masters_from_weights(struct trainer *t, const char *path, float *flat, struct error *err)
 {
     const struct model *m = trainer_model(t);
-    struct shards *s = shards_open(path, err);
+    struct shards *s = model_shards(m, path, err);
     if (!s)
         return false;
     bool ok = true;

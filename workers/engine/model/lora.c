@@ -1,0 +1,496 @@
+/* lora.c - an adapter's memory: its table of tensors, its handles, its files, and what becomes of it when it is merged */
+#include "workers/engine/model/lora.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/file.h"
+#include "workers/engine/model/lora_impl.h"
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/safetensors.h"
+
+#define ALIGN_ELEM 128    // parts start on 256 bytes in bf16 too, as the base's do
+#define PREFIX "base_model.model."
+
+/* Which modules make which product, in the order of its columns. */
+static const struct {
+    enum lora_module first;
+    int n;
+} product_modules[PRODUCT_N] = {
+    [PRODUCT_QKV] = { LORA_Q, 3 },
+    [PRODUCT_O] = { LORA_O, 1 },
+    [PRODUCT_GATE_UP] = { LORA_GATE, 2 },
+    [PRODUCT_DOWN] = { LORA_DOWN, 1 },
+};
+
+/* ---- the table */
+static int64_t aligned(int64_t n)
+{
+    return (n + ALIGN_ELEM - 1) / ALIGN_ELEM * ALIGN_ELEM;
+}
+
+static int64_t tensor_put(struct lora *lo, int64_t rows, int64_t cols, int64_t layer, enum lora_module module, const char *side)
+{
+    struct tensor *t = &lo->tensor[lo->n_tensor++];
+    *t = (struct tensor){ .n_dim = 2, .dim = { rows, cols }, .n_elem = rows * cols, .offset = lo->n_flat };
+    snprintf(t->name, sizeof t->name, PREFIX "model.layers.%" PRId64 ".%s.lora_%s.weight", layer, lora_module_path(module), side);
+    lo->n_flat += t->n_elem;
+    return t->offset;
+}
+
+/* The base's matrix of a module. */
+static const struct tensor *base_tensor(const struct model *m, int64_t layer, enum lora_module module, struct error *err)
+{
+    char name[96];
+    snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s.weight", layer, lora_module_path(module));
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        if (strcmp(m->tensor[i].name, name) == 0)
+            return &m->tensor[i];
+    error_set(err, ERR_UNSUPPORTED, "adapters are not supported for this family: it has no module '%s'", lora_module_path(module));
+    return NULL;
+}
+
+static bool product_put(const struct model *m, struct lora *lo, int64_t layer, enum product which, struct error *err)
+{
+    struct lora_product *p = &lo->layer[layer].product[which];
+    const struct tensor *of[LORA_PART_MAX];
+    int first = (int)product_modules[which].first, n = product_modules[which].n;
+    p->at = lo->n_flat = aligned(lo->n_flat);
+    for (int i = 0; i < n; i++) {
+        if (!(of[i] = base_tensor(m, layer, (enum lora_module)(first + i), err)))
+            return false;
+        if (lo->c.targets >> (first + i) & 1)
+            tensor_put(lo, lo->c.rank, of[i]->dim[1], layer, (enum lora_module)(first + i), "A");
+    }
+    for (int i = 0; i < n; i++) {
+        if (lo->c.targets >> (first + i) & 1) {
+            lo->n_flat = aligned(lo->n_flat);
+            struct lora_part *b = &p->part[p->n_part++];
+            *b = (struct lora_part){ .out_at = p->n_out, .n_out = of[i]->dim[0] };
+            b->at = tensor_put(lo, of[i]->dim[0], lo->c.rank, layer, (enum lora_module)(first + i), "B");
+        }
+        p->n_in = of[i]->dim[1];
+        p->n_out += of[i]->dim[0];
+    }
+    return true;
+}
+
+static void struct_free(struct lora *lo)
+{
+    if (!lo)
+        return;
+    free(lo->tensor);
+    free(lo->layer);
+    free(lo);
+}
+
+/* An adapter's table, without memory. Returns it for struct_free. */
+static struct lora *table_new(const struct model *m, const struct lora_config *c, struct error *err)
+{
+    struct lora *lo = calloc(1, sizeof *lo);
+    if (!lo || !(lo->tensor = calloc((size_t)(2 * LORA_MODULE_N * m->c.n_layer), sizeof *lo->tensor))
+        || !(lo->layer = calloc((size_t)m->c.n_layer, sizeof *lo->layer))) {
+        struct_free(lo);
+        error_set(err, ERR_NO_MEMORY, "no memory for an adapter");
+        return NULL;
+    }
+    lo->c = *c;
+    lo->scale = (float)lora_config_scale(c);
+    for (int64_t l = 0; l < m->c.n_layer; l++) {
+        lo->layer[l].first = lo->n_flat = aligned(lo->n_flat);
+        for (int p = 0; p < PRODUCT_N; p++)
+            if (!product_put(m, lo, l, (enum product)p, err)) {
+                struct_free(lo);
+                return NULL;
+            }
+    }
+    lo->n_flat = aligned(lo->n_flat);
+    return lo;
+}
+
+/* ---- handles */
+static void handles_free(struct model *m)
+{
+    for (int64_t l = 0; l < m->c.n_layer; l++)
+        for (int k = 0; k < PRODUCT_N; k++) {
+            struct lora_product *p = &m->lora->layer[l].product[k];
+            if (p->a)
+                weight_free(m->dev, p->a);
+            p->a = NULL;
+            for (int i = 0; i < p->n_part; i++) {
+                if (p->part[i].b)
+                    weight_free(m->dev, p->part[i].b);
+                p->part[i].b = NULL;
+            }
+        }
+}
+
+static struct weight *handle_new(struct model *m, int64_t at, int64_t n_out, int64_t n_in, struct error *err)
+{
+    return weight_new(m->dev, m->lora->weights + (size_t)at * dtype_size(m->dtype), m->dtype, n_out, n_in, m->for_bwd, err);
+}
+
+bool lora_handles_new(struct model *m, struct error *err)
+{
+    int64_t rank = m->lora->c.rank;
+    handles_free(m);
+    for (int64_t l = 0; l < m->c.n_layer; l++)
+        for (int k = 0; k < PRODUCT_N; k++) {
+            struct lora_product *p = &m->lora->layer[l].product[k];
+            if (p->n_part && !(p->a = handle_new(m, p->at, p->n_part * rank, p->n_in, err)))
+                return false;
+            for (int i = 0; i < p->n_part; i++)
+                if (!(p->part[i].b = handle_new(m, p->part[i].at, p->part[i].n_out, rank, err)))
+                    return false;
+        }
+    return true;
+}
+
+bool lora_changed(struct model *m, struct error *err)
+{
+    for (int64_t l = 0; l < m->c.n_layer; l++)
+        for (int k = 0; k < PRODUCT_N; k++) {
+            const struct lora_product *p = &m->lora->layer[l].product[k];
+            if (p->a && !weight_refresh(m->dev, p->a, err))
+                return false;
+            for (int i = 0; i < p->n_part; i++)
+                if (!weight_refresh(m->dev, p->part[i].b, err))
+                    return false;
+        }
+    return true;
+}
+
+/* ---- life */
+static size_t lora_bytes(const struct model *m)
+{
+    return (size_t)m->lora->n_flat * dtype_size(m->dtype);
+}
+
+void lora_free(struct model *m)
+{
+    struct lora *lo = m->lora;
+    if (!lo)
+        return;
+    handles_free(m);
+    if (lo->weights && lo->shared)
+        mem_share_free(m->dev, lo->weights, lora_bytes(m), &lo->handle);
+    else if (lo->weights)
+        mem_free(m->dev, lo->weights);
+    struct_free(lo);
+    m->lora = NULL;
+}
+
+/* Give m the adapter lo, which it takes, with these values: (n_flat) of its dtype on the host, or NULL for zeros. */
+static bool adapter_set(struct model *m, struct lora *lo, const void *values, bool train, struct error *err)
+{
+    BUG_IF(m->lora, "the model has an adapter already");
+    m->lora = lo;
+    size_t size = lora_bytes(m);
+    bool ok = (!train || model_want_bwd(m, err)) && (lo->weights = mem_new(m->dev, size, "the adapter", err))
+              && (values ? mem_copy(m->dev, lo->weights, values, size, COPY_H2D, err)
+                         : OP(m->dev, err, mem_fill, .y = lo->weights, .size_bytes = size))
+              && lora_handles_new(m, err);
+    if (!ok)
+        lora_free(m);
+    return ok;
+}
+
+bool lora_like(struct model *m, const struct lora *of, struct error *err)
+{
+    struct lora *lo = table_new(m, &of->c, err);
+    return lo && adapter_set(m, lo, NULL, false, err);
+}
+
+const struct lora_config *model_lora(const struct model *m)
+{
+    return m->lora ? &m->lora->c : NULL;
+}
+
+/* ---- new */
+static uint64_t mix64(uint64_t x)    // splitmix64's finaliser, Steele et al. 2014
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static void value_set(void *values, enum dtype dtype, int64_t i, float v)
+{
+    if (dtype == DT_F32)
+        ((float *)values)[i] = v;
+    else
+        ((uint16_t *)values)[i] = bf16_from_f32(v);
+}
+
+/* A uniform in +-1 / sqrt(n_in): Kaiming's with a = sqrt(5), which PEFT takes. B stays 0. */
+static void a_draw(void *values, enum dtype dtype, const struct tensor *t, uint64_t key)
+{
+    double bound = 1 / sqrt((double)t->dim[1]);
+    for (int64_t i = 0; i < t->n_elem; i++) {
+        uint64_t h = mix64(key + (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u) >> 40;    // 24 bits
+        value_set(values, dtype, t->offset + i, (float)(bound * ((double)(2 * h + 1) / 16777216.0 - 1)));
+    }
+}
+
+bool model_lora_new(struct model *m, const struct lora_config *c, uint64_t seed, bool train, struct error *err)
+{
+    struct lora *lo = table_new(m, c, err);
+    void *values = lo ? calloc((size_t)lo->n_flat, dtype_size(m->dtype)) : NULL;
+    if (!lo)
+        return false;
+    if (!values) {
+        struct_free(lo);
+        return error_set(err, ERR_NO_MEMORY, "no memory for an adapter");
+    }
+    for (int64_t i = 0; i < lo->n_tensor; i++)
+        if (strstr(lo->tensor[i].name, ".lora_A."))
+            a_draw(values, m->dtype, &lo->tensor[i], mix64(seed + 0x9e3779b97f4a7c15u * (uint64_t)(i + 1)));
+    bool ok = adapter_set(m, lo, values, train, err);
+    free(values);
+    return ok;
+}
+
+/* ---- files */
+struct shards *lora_shards(const char *dir, struct error *err)
+{
+    char path[4096];
+    if (path_join(path, sizeof path, dir, LORA_WEIGHTS_FILE))
+        return shards_open_file(path, err);
+    error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
+    return NULL;
+}
+
+static bool is_known(const struct lora *lo, const char *name)
+{
+    for (int64_t i = 0; i < lo->n_tensor; i++)
+        if (strcmp(lo->tensor[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static bool tensors_check(const struct lora *lo, const struct shards *s, const char *dir, struct error *err)
+{
+    for (int64_t i = 0; i < lo->n_tensor; i++) {
+        const struct tensor *t = &lo->tensor[i];
+        const struct st_tensor *f = shards_find(s, t->name);
+        if (!f)
+            return error_set(err, ERR_DATA, "'%s/" LORA_WEIGHTS_FILE "': tensor '%s' is missing", dir, t->name);
+        if (f->dtype == ST_OTHER || f->n_dim != 2 || f->dim[0] != t->dim[0] || f->dim[1] != t->dim[1])
+            return error_set(err, ERR_DATA,
+                             "'%s': tensor '%s' must be float of (%" PRId64 ", %" PRId64 "); the adapter is of another model or rank",
+                             f->file, t->name, t->dim[0], t->dim[1]);
+    }
+    for (int64_t i = 0; i < shards_n(s); i++)
+        if (!is_known(lo, shards_at(s, i)->name))
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to an adapter of this " LORA_CONFIG_FILE,
+                             shards_at(s, i)->file, shards_at(s, i)->name);
+    return true;
+}
+
+bool lora_files_check(const char *dir, const struct model_config *shape, struct error *err)
+{
+    bool ok = false;
+    struct lora_config c;
+    struct lora *lo = NULL;
+    struct shards *s = NULL;
+    struct model *m = model_shape_new(shape, err);
+    TRY(m);
+    TRY(lora_config_load(&c, dir, err));
+    TRY(lo = table_new(m, &c, err));
+    TRY(s = lora_shards(dir, err));
+    TRY(tensors_check(lo, s, dir, err));
+    ok = true;
+out:
+    shards_close(s);
+    struct_free(lo);
+    model_free(m);
+    return ok;
+}
+
+bool model_lora_load(struct model *m, const char *dir, bool train, struct error *err)
+{
+    bool ok = false;
+    struct lora_config c;
+    struct shards *s = NULL;
+    struct lora *lo = NULL;
+    char *values = NULL;
+    TRY(lora_config_load(&c, dir, err));
+    TRY(s = lora_shards(dir, err));
+    TRY(lo = table_new(m, &c, err));
+    TRY(tensors_check(lo, s, dir, err));
+    if (!(values = calloc((size_t)lo->n_flat, dtype_size(m->dtype)))) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the adapter in '%s'", dir);
+        goto out;
+    }
+    for (int64_t i = 0; i < lo->n_tensor; i++) {
+        const struct st_tensor *f = shards_find(s, lo->tensor[i].name);
+        void *to = values + (size_t)lo->tensor[i].offset * dtype_size(m->dtype);
+        if (m->dtype == DT_F32)
+            st_to_f32(to, f);
+        else
+            st_to_bf16(to, f);
+    }
+    struct lora *given = lo;
+    lo = NULL;
+    ok = adapter_set(m, given, values, train, err);
+out:
+    shards_close(s);
+    struct_free(lo);
+    free(values);
+    return ok;
+}
+
+bool lora_save(const struct model *m, const void *weights, const char *dir, struct error *err)
+{
+    const struct lora *lo = m->lora;
+    char path[4096];
+    struct st_out *out = calloc((size_t)lo->n_tensor, sizeof *out);
+    if (!out)
+        return error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", lo->n_tensor);
+    for (int64_t i = 0; i < lo->n_tensor; i++) {
+        const struct tensor *t = &lo->tensor[i];
+        out[i] = (struct st_out){ .name = t->name,
+                                  .dtype = m->dtype == DT_F32 ? ST_F32 : ST_BF16,
+                                  .n_dim = 2,
+                                  .dim = { t->dim[0], t->dim[1] },
+                                  .data = (const char *)weights + (size_t)t->offset * dtype_size(m->dtype) };
+    }
+    bool ok = path_join(path, sizeof path, dir, LORA_WEIGHTS_FILE) || error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
+    ok = ok && st_write(path, out, lo->n_tensor, err) && lora_config_save(&lo->c, dir, err);
+    free(out);
+    return ok;
+}
+
+const struct mem_handle *lora_share(struct model *m, struct error *err)
+{
+    struct lora *lo = m->lora;
+    struct mem_handle h;
+    if (lo->shared)
+        return &lo->handle;
+    char *to = mem_share_new(m->dev, lora_bytes(m), "the adapter", &h, err);
+    if (!to)
+        return NULL;
+    if (!mem_copy(m->dev, to, lo->weights, lora_bytes(m), COPY_D2D, err) || !device_sync(m->dev, err)) {
+        mem_share_free(m->dev, to, lora_bytes(m), &h);
+        return NULL;
+    }
+    handles_free(m);
+    mem_free(m->dev, lo->weights);
+    lo->weights = to;
+    lo->handle = h;
+    lo->shared = true;
+    return lora_handles_new(m, err) ? &lo->handle : NULL;
+}
+
+/* ---- merging */
+/* What merging works in: a matrix of the base and a module's product in fp32, and B turned round; device. */
+struct merge {
+    float *sum, *delta;
+    void *b;       // (rank, n_out)
+    char *host;    // B as it is and turned round
+};
+
+/* W += s B A for one module. B A is the gradient of a product with B's rows for inputs: dy^T x with dy = B^T, x = A. */
+static bool module_merge(struct model *m, const struct merge *g, const struct tensor *w, const struct tensor *a, const struct tensor *b,
+                         struct error *err)
+{
+    bool ok = false;
+    size_t e = dtype_size(m->dtype), b_bytes = (size_t)b->n_elem * e;
+    int64_t rank = a->dim[0], n_out = b->dim[0];
+    char *turned = g->host + b_bytes;
+    void *at = m->weights + (size_t)w->offset * e;
+    TRY(mem_copy(m->dev, g->host, m->lora->weights + (size_t)b->offset * e, b_bytes, COPY_D2H, err) && device_sync(m->dev, err));
+    for (int64_t o = 0; o < n_out; o++)
+        for (int64_t r = 0; r < rank; r++)
+            memcpy(turned + (size_t)(r * n_out + o) * e, g->host + (size_t)(o * rank + r) * e, e);
+    TRY(mem_copy(m->dev, g->b, turned, b_bytes, COPY_H2D, err) && device_sync(m->dev, err));
+    TRY(OP(m->dev, err, linear_bwd_w, .dw = g->delta, .dy = g->b, .x = m->lora->weights + (size_t)a->offset * e, .n = rank, .n_out = n_out,
+           .n_in = a->dim[1], .dtype = m->dtype, .set = true));
+    TRY(OP(m->dev, err, cast, .y = g->sum, .x = at, .n = w->n_elem, .scale = 1, .y_dtype = DT_F32, .x_dtype = m->dtype));
+    TRY(OP(m->dev, err, axpy, .y = g->sum, .x = g->delta, .n = w->n_elem, .scale = m->lora->scale));
+    TRY(OP(m->dev, err, cast, .y = at, .x = g->sum, .n = w->n_elem, .scale = 1, .y_dtype = m->dtype, .x_dtype = DT_F32));
+    ok = true;
+out:
+    return ok;
+}
+
+/* The base's matrix that an adapter's tensor belongs to. */
+static const struct tensor *merged_into(const struct model *m, const struct tensor *a)
+{
+    const char *name = a->name + strlen(PREFIX), *end = strstr(name, ".lora_");
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        if (strncmp(m->tensor[i].name, name, (size_t)(end - name)) == 0 && strcmp(m->tensor[i].name + (end - name), ".weight") == 0)
+            return &m->tensor[i];
+    return NULL;
+}
+
+/* The B of A's module: the tensor of its name with another letter. */
+static const struct tensor *b_of(const struct lora *lo, const struct tensor *a)
+{
+    char name[sizeof a->name];
+    snprintf(name, sizeof name, "%s", a->name);
+    strstr(name, ".lora_A.")[6] = 'B';
+    for (int64_t i = 0; i < lo->n_tensor; i++)
+        if (strcmp(lo->tensor[i].name, name) == 0)
+            return &lo->tensor[i];
+    return NULL;
+}
+
+bool model_lora_merge(struct model *m, struct error *err)
+{
+    bool ok = false;
+    const struct lora *lo = m->lora;
+    struct merge g = { 0 };
+    int64_t most = 0, most_b = 0;
+    size_t e = dtype_size(m->dtype);
+    BUG_IF(!lo || m->base, "only a model with its own weights and an adapter can be merged");
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        most = MAX(most, m->tensor[i].n_elem);
+    for (int64_t i = 0; i < lo->n_tensor; i++)
+        most_b = MAX(most_b, lo->tensor[i].n_elem);
+    TRY(g.sum = mem_new(m->dev, (size_t)most * 4, "a matrix to merge into", err));
+    TRY(g.delta = mem_new(m->dev, (size_t)most * 4, "a matrix to merge", err));
+    TRY(g.b = mem_new(m->dev, (size_t)most_b * e, "a matrix to merge", err));
+    if (!(g.host = malloc(2 * (size_t)most_b * e))) {
+        error_set(err, ERR_NO_MEMORY, "no memory to merge an adapter");
+        goto out;
+    }
+    for (int64_t i = 0; i < lo->n_tensor; i++) {
+        const struct tensor *a = &lo->tensor[i];
+        if (!strstr(a->name, ".lora_A."))
+            continue;
+        const struct tensor *w = merged_into(m, a), *b = b_of(lo, a);
+        BUG_IF(!w || !b, "'%s' belongs to no matrix", a->name);
+        TRY(module_merge(m, &g, w, a, b, err));
+    }
+    TRY(device_sync(m->dev, err));
+    lora_free(m);
+    ok = model_weights_changed(m, err) && device_sync(m->dev, err);
+out:
+    mem_free(m->dev, g.sum);
+    mem_free(m->dev, g.delta);
+    mem_free(m->dev, g.b);
+    free(g.host);
+    return ok;
+}
+
+/* ---- views */
+struct model *model_view(const struct model *base, struct error *err)
+{
+    struct model *m = malloc(sizeof *m);
+    if (!m) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a model");
+        return NULL;
+    }
+    *m = *base;
+    m->base = base;
+    m->lora = NULL;
+    m->shared = false;
+    return m;
+}
+
+size_t model_bytes(const struct model *m)
+{
+    return (m->base ? 0 : (size_t)m->n_flat * dtype_size(m->dtype)) + (m->lora ? lora_bytes(m) : 0);
+}

@@ -1,0 +1,70 @@
+/* lora_impl.h - an adapter in memory; for this folder only
+ *
+ * The modules that are computed in one product (q, k, v; gate, up) share the low-rank side: their A matrices lie one after the other
+ * and are one weight, so a product with an adapter takes one product by A, and one by B for each module. */
+#pragma once
+#include "kernels/ops.h"
+#include "workers/engine/model/lora_config.h"
+#include "workers/engine/model/model.h"
+
+/* The products of a layer. */
+enum product {
+    PRODUCT_QKV,
+    PRODUCT_O,
+    PRODUCT_GATE_UP,
+    PRODUCT_DOWN,
+    PRODUCT_N,
+};
+#define LORA_PART_MAX 3
+
+/* One module's B (n_out, rank): columns [out_at, out_at + n_out) of the product's output. */
+struct lora_part {
+    int64_t at;    // in the flat order
+    int64_t out_at, n_out;
+    struct weight *b;
+};
+struct lora_product {
+    int n_part;    // 0: no adapter
+    struct lora_part part[LORA_PART_MAX];
+    int64_t at;             // of A (n_part rank, n_in) in the flat order
+    int64_t n_in, n_out;    // of the whole product
+    struct weight *a;
+};
+struct lora_layer {
+    int64_t first;    // where the layer's piece begins
+    struct lora_product product[PRODUCT_N];
+};
+struct lora {
+    struct lora_config c;
+    float scale;
+    struct tensor *tensor;    // (n_tensor) with PEFT's names
+    int64_t n_tensor;
+    int64_t n_flat;
+    char *weights;    // (n_flat) of the model's dtype; device
+    struct mem_handle handle;
+    bool shared;
+    struct lora_layer *layer;    // (n_layer)
+};
+
+/* Memory of a run for adapters; device. */
+struct lora_scratch {
+    void *low, *dlow;    // (max_tok, LORA_PART_MAX rank) A x, and its gradient
+    void *up;            // (rows, widest product) B A x
+    int64_t rows;        // rows of it computed at a time
+};
+#define LORA_ROWS 1024    // bounds what `up` takes; a row's bits do not depend on it
+/* y += s B A x for n rows of a product; nothing without an adapter there. */
+MUST_USE bool lora_fwd(const struct model *m, int64_t layer, enum product p, const struct lora_scratch *s, void *y, const void *x,
+                       int64_t n, struct error *err);
+/* The gradients: dx += (through the adapter), and A's and B's into grad, where the layer's piece begins (fp32, +=). */
+MUST_USE bool lora_bwd(const struct model *m, int64_t layer, enum product p, const struct lora_scratch *s, float *grad, void *dx,
+                       const void *dy, const void *x, int64_t n, struct error *err);
+
+/* What model.c does for a model with an adapter. */
+MUST_USE bool lora_like(struct model *m, const struct lora *of, struct error *err);    // one of the same shape, all 0
+void lora_free(struct model *m);
+MUST_USE bool lora_handles_new(struct model *m, struct error *err);
+MUST_USE bool lora_changed(struct model *m, struct error *err);
+const struct mem_handle *lora_share(struct model *m, struct error *err);
+struct shards *lora_shards(const char *dir, struct error *err);    // its file in dir
+MUST_USE bool lora_save(const struct model *m, const void *weights, const char *dir, struct error *err);
