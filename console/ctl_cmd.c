@@ -247,11 +247,20 @@ static bool status_ask(struct ctl *c, struct error *err)
     return true;
 }
 
+struct listing {
+    struct ctl *ctl;
+    struct journal *journal;
+};
+
 /* Checkpoints are on disk, so this also works for a run that has ended. */
 static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
 {
-    const struct ctl *c = arg;
+    const struct listing *l = arg;
+    const struct ctl *c = l->ctl;
     struct error err;
+    struct buf why = { .max = 256 };
+    char name[64];
+    bool found;
     char when[32] = "", state[600];
     int64_t step;
     time_t t = (time_t)k->wall_s;
@@ -263,18 +272,25 @@ static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
         snprintf(state, sizeof state, "removed");
     else if (c->verify && strcmp(k->state, "complete") == 0)
         snprintf(state, sizeof state, checkpoint_verify(k->path, &step, &err) ? "verified" : "broken: %.500s", err.text);
+    snprintf(name, sizeof name, "checkpoint_why/%" PRId64, k->step);
+    const char *made = journal_value_get(l->journal, name, &why, &found, &err) && found ? buf_text(&why) : "";
+    bool pinned = checkpoint_is_pinned(k->path);
     if (c->json)
-        json_print(json_pack("{s:I,s:s,s:s,s:f,s:f,s:f}", "step", (json_int_t)k->step, "path", k->path, "state", state, "time", k->wall_s,
-                             "stall_s", isfinite(k->stall_s) ? k->stall_s : 0, "write_s", isfinite(k->write_s) ? k->write_s : 0));
+        json_print(json_pack("{s:I,s:s,s:s,s:b,s:s,s:f,s:f,s:f}", "step", (json_int_t)k->step, "path", k->path, "state", state, "pinned",
+                             pinned, "why", made, "time", k->wall_s, "stall_s", isfinite(k->stall_s) ? k->stall_s : 0, "write_s",
+                             isfinite(k->write_s) ? k->write_s : 0));
     else
-        printf("step %-8" PRId64 " %-19s %-10s stall %.3f s, write %.3f s  %s\n", k->step, when, state, k->stall_s, k->write_s, k->path);
+        printf("step %-8" PRId64 " %-19s %-10s %-6s %-20s stall %.3f s, write %.3f s  %s\n", k->step, when, state, pinned ? "pinned" : "",
+               made, isfinite(k->stall_s) ? k->stall_s : 0, isfinite(k->write_s) ? k->write_s : 0, k->path);
+    buf_release(&why);
     return true;
 }
 
 static bool checkpoints_list(struct ctl *c, struct error *err)
 {
     struct journal *j = journal_open_reader(c->run_dir, err);
-    bool ok = j && journal_checkpoints_read(j, checkpoint_print, c, err);
+    struct listing l = { c, j };
+    bool ok = j && journal_checkpoints_read(j, checkpoint_print, &l, err);
     journal_close(j);
     return ok;
 }
@@ -411,6 +427,30 @@ static const char *knob_now(void *arg, const struct knob *k)
     return now->text;
 }
 
+/* What a rollback would undo. */
+static bool undoes_ask(struct ctl *c, const char *to, char *why, size_t size, struct error *err)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    struct msg_in in;
+    struct net_event ev;
+    char undoes[160] = "";
+    msg_begin(&m, MSG_CHECKPOINTS);
+    bool ok = msg_finish(&m, err) && agent_ask(c, MSG_CHECKPOINTS, &m, QUESTION_LIMIT_MS, &in, &ev, err);
+    msg_release(&m);
+    if (!ok)
+        return false;
+    const struct mval *list = mval_get(in.root, "checkpoints");
+    int64_t step = strcmp(to, "change") == 0 ? mval_i64(mval_get(in.root, "before_change"), -1) : strtoll(to, NULL, 10);
+    for (int64_t i = 0; i < mval_n(list); i++)
+        if (mval_i64(mval_get(mval_at(list, i), "step"), -1) == step)
+            mval_text(mval_at(list, i), "undoes", undoes, sizeof undoes);
+    if (undoes[0])    // else the run refuses it, and says why
+        snprintf(why, size, "to step %" PRId64 ", undoing %s", step, undoes);
+    msg_in_release(&in);
+    net_event_release(&ev);
+    return true;
+}
+
 /* On a terminal, ask before commands with consequences; elsewhere, and with --yes, no confirmation is needed. */
 static bool question_put(struct ctl *c, const struct command *command, struct error *err)
 {
@@ -433,6 +473,8 @@ static bool question_put(struct ctl *c, const struct command *command, struct er
     net_event_release(&ev);
     if (!asks)
         return true;
+    if (strcmp(command->name, "rollback") == 0 && !undoes_ask(c, command->arg[0].value, why, sizeof why, err))
+        return false;
     fprintf(stderr, "%s: %s. Are you sure? [y/N] ", command->name, why);
     if (fgets(line, sizeof line, stdin) && (line[0] == 'y' || line[0] == 'Y'))
         return true;

@@ -29,6 +29,7 @@ enum msg_type {
     MSG_STEPS,
     MSG_EVENTS,
     MSG_ROLLOUTS,
+    MSG_CHECKPOINTS,
     /* worker to controller */
     MSG_WORK,
     MSG_GROUP,

@@ -85,6 +85,11 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         FIELDS({ "limit", KIND_I64, true, "most groups" },),
         FIELDS({ "groups", KIND_LIST, false, "{item, step, line (of the data's file, from 1), prompt_text, samples: [{text, reward, score, n_tok, finish, reason}]}, "
                                              "newest first" },) },
+    [MSG_CHECKPOINTS] = { "checkpoints", "console, ctl", "agent, controller", "the checkpoints that the run can go back to", NO_FIELDS,
+        FIELDS({ "checkpoints", KIND_LIST, false, "{step, state, size_bytes, pinned, why, time, path, undoes}, newest first; state is whole (every file has "
+                                                  "its size), broken, or start (the model the run began with); why: what it was made for; undoes: what a rollback to it would undo, "
+                                                  "in words, absent for one that is later than the run" },
+               { "before_change", KIND_I64, true, "step of the newest one from before the last change of knobs" },) },
     [MSG_WORK] = { "work", "worker", "controller", "I am free: what next? Held open until there is something, at most 2 s",
         FIELDS({ "name", KIND_STR, false, "the worker" }, { "start", KIND_I64, false, "as in its heartbeat" },
                { "incarnation", KIND_I64, false, "the last one it was given; -1: none" },
@@ -201,6 +206,10 @@ const struct command_spec command_specs[] = {
     { "stop", "", ARG_NONE, "", "", "finish the optimizer step, save, end the run", 600, true },
     { "restart", "process", ARG_TEXT, "", "the name of a process; 'rollcall ctl status' lists them", "kill a process; its parent restarts it", 60, true },
     { "dismiss", "node", ARG_TEXT, "", "the name of a node; 'rollcall ctl status' shows them as NODE/PROCESS", "remove a node from the run; its items are issued again", 30, true },
+    { "rollback", "to", ARG_TEXT, "", "a checkpoint's step, or 'change' for the newest from before the last change of knobs; 'rollcall ctl checkpoints' lists them",
+      "go back to a checkpoint: later steps and changes of knobs are undone", 300, true },
+    { "pin", "step", ARG_LINE, "", "a checkpoint's step; 'rollcall ctl checkpoints' lists them", "keep a checkpoint, whatever keep_checkpoints says", 30, false },
+    { "unpin", "step", ARG_LINE, "", "a checkpoint's step", "let a pinned checkpoint be removed like others", 30, false },
     { "quarantine", "line", ARG_LINE, "", "the number of a line of the data's file, from 1", "stop issuing the prompt on this line of the data's file, from 1", 30, true },
 };
 // clang-format on

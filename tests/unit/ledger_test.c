@@ -291,6 +291,122 @@ static void group_back(struct ledger *l, int64_t item)
     assert_int_equal(ledger_return(l, item, ledger_find(l, item)->version, &sum), LEDGER_NEW);
 }
 
+/* What can be sampled with the weights of step or older ones is, and what can be cut and opened too. */
+static void settle(struct ledger *l, struct log *log, const struct ledger_cut *cut, int64_t step)
+{
+    int64_t first;
+    const struct ledger_item *i;
+    for (bool moved = true; moved;) {
+        moved = false;
+        while (ledger_open(l, 8, &first)) {
+            opened(log, l, first, 8);
+            moved = true;
+        }
+        int64_t wanted = ledger_version_wanted(l);
+        while (wanted >= 0 && wanted <= step && (i = ledger_lease(l, wanted, 1))) {
+            group_back(l, i->item);
+            moved = true;
+        }
+        if (ledger_can_cut(l)) {
+            ledger_cut(l, cut, changed, log);
+            moved = true;
+        }
+    }
+}
+
+/* Go on from optimizer step `from` until `to` have been made. */
+static void play_on(struct ledger *l, struct log *log, const struct ledger_cut *cut, int64_t from, int64_t to)
+{
+    const struct ledger_item *in[8];
+    settle(l, log, cut, from);
+    for (int64_t step = from; step < to; step++) {
+        assert_true(ledger_batch(l, step, in, 8) > 0);
+        ledger_trained(l, step, changed, log);
+        settle(l, log, cut, step + 1);
+    }
+}
+
+static void assert_same_state(const struct ledger *a, const struct ledger *b)
+{
+    struct ledger_state x, y;
+    ledger_state(a, &x);
+    ledger_state(b, &y);
+    assert_true(x.n_cut == y.n_cut && x.n_batch == y.n_batch && x.n_open == y.n_open && x.n_item == y.n_item);
+    for (int64_t i = 0; i < x.n_item; i++) {
+        const struct ledger_item *p = ledger_find(a, i), *q = ledger_find(b, i);
+        assert_true(p->fate == q->fate && p->batch == q->batch && p->version == q->version && p->rollout_step == q->rollout_step);
+    }
+}
+
+static void what_later_weights_have_made_is_made_again_after_a_rollback_and_ends_alike(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t n_behind, to, from;
+        const struct ledger_cut *cut;
+        const char *why;
+    } cases[] = {
+        { 0, 4, 9, &rules_all, "two batches of each rollout step" },
+        { 1, 4, 9, &rules_all, "one rollout step ahead" },
+        { 3, 2, 12, &rules_all, "further back than the cuts remember" },
+        { 0, 7, 8, &rules_filter, "batches that span rollout steps, filtered groups between" },
+        { 2, 5, 20, &rules_filter, "both" },
+        { 1, 0, 6, &rules_all, "to the beginning" },
+    };
+    struct log *log = calloc(1, sizeof *log);
+    for (size_t c = 0; c < ARRAY_SIZE(cases); c++) {
+        struct ledger *l = ledger_make(cases[c].n_behind), *never = ledger_make(cases[c].n_behind);
+        play_on(l, log, cases[c].cut, 0, cases[c].from);
+        assert_true(ledger_holds(l, cases[c].to));
+        ledger_rewind(l, cases[c].to, changed, log);
+        struct ledger_state s;
+        ledger_state(l, &s);
+        for (int64_t i = 0; i < s.n_item; i++) {    // nothing of the later weights is left, and nothing needs weights that are gone
+            const struct ledger_item *item = ledger_find(l, i);
+            assert_true(item->version < MAX(cases[c].to, 1) || item->rollout_step <= cases[c].n_behind);
+            assert_true(item->fate != LEDGER_TRAINED || item->batch < cases[c].to);
+            assert_true(item->fate != LEDGER_LEASED);
+        }
+        assert_true(ledger_can_return(l, cases[c].to));
+        play_on(l, log, cases[c].cut, cases[c].to, 24);
+        play_on(never, log, cases[c].cut, 0, 24);
+        assert_same_state(l, never);
+        ledger_free(l);
+        ledger_free(never);
+    }
+    free(log);
+}
+
+static void free_running_a_rollback_issues_what_later_weights_have_sampled_again(void **state)
+{
+    (void)state;
+    struct error err = { 0 };
+    struct ledger_rules rules = { .seed = 7, .n_row = 10, .n_item_max = 400, .free = true, .max_age = 3 };
+    struct ledger *l = ledger_new(&rules, &err);
+    struct log *log = calloc(1, sizeof *log);
+    int64_t first;
+    while (ledger_open(l, 4, &first))
+        ;
+    for (int64_t batch = 0; batch < 2; batch++) {
+        for (int64_t k = 0; k < 4; k++)
+            give_back(l, ledger_lease(l, batch, 1)->item, batch, 100 * batch + k);
+        assert_true(ledger_form(l, &rules_all, changed, log));
+        ledger_trained(l, batch, changed, log);
+    }
+    give_back(l, ledger_lease(l, 2, 1)->item, 2, 300);
+    ledger_rewind(l, 1, changed, log);
+    struct ledger_counts n;
+    ledger_counts(l, 4, &n);
+    assert_int_equal(n.n_batch, 1);
+    assert_int_equal(n.trained, 4);
+    assert_int_equal(n.returned, 4);    // sampled with the weights of step 1, which are there again
+    assert_int_equal(ledger_find(l, 8)->fate, LEDGER_ISSUED);
+    assert_int_equal(ledger_find(l, 8)->version, -1);
+    assert_true(ledger_form(l, &rules_all, changed, log));    // and trained on first
+    ledger_free(l);
+    free(log);
+}
+
 static void a_lost_group_is_sampled_again_for_its_batch_and_only_if_it_is_still_needed(void **state)
 {
     (void)state;
@@ -482,6 +598,8 @@ int main(void)
         cmocka_unit_test(a_prompt_in_quarantine_gives_its_places_to_others),
         cmocka_unit_test(free_running_batches_form_by_arrival_and_leave_out_what_is_too_old),
         cmocka_unit_test(the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened),
+        cmocka_unit_test(what_later_weights_have_made_is_made_again_after_a_rollback_and_ends_alike),
+        cmocka_unit_test(free_running_a_rollback_issues_what_later_weights_have_sampled_again),
         cmocka_unit_test(a_lost_group_is_sampled_again_for_its_batch_and_only_if_it_is_still_needed),
         cmocka_unit_test(the_work_of_a_step_does_not_grow_with_the_groups_that_were_filtered),
         cmocka_unit_test(the_work_of_a_step_does_not_grow_with_the_steps_that_were_trained),

@@ -54,7 +54,7 @@ static bool command_of_node(const struct agent *a, const struct msg_in *in)
 /* May a read-only visitor ask this? */
 static bool is_question(enum msg_type type)
 {
-    return type == MSG_STATUS || type == MSG_STEPS || type == MSG_EVENTS || type == MSG_ROLLOUTS;
+    return type == MSG_STATUS || type == MSG_STEPS || type == MSG_EVENTS || type == MSG_ROLLOUTS || type == MSG_CHECKPOINTS;
 }
 
 static void request_dispatch(struct agent *a, struct net_event *ev)
@@ -110,6 +110,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
     case MSG_STEPS:
     case MSG_EVENTS:
     case MSG_ROLLOUTS:
+    case MSG_CHECKPOINTS:
         if ((x = pending_new(a, ev->request, in.type, ev->data, ev->len, 10000)))
             pending_ask(a, x);
         break;

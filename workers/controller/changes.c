@@ -30,6 +30,8 @@ void config_at(const struct controller *c, int64_t step, int64_t rollout_step, s
     *out = c->config;
     for (int64_t i = 0; i < c->changes.n; i++) {
         const struct knob_change *k = &c->changes.change[i];
+        if (k->voided)
+            continue;
         bool holds = k->knob->applies == APPLY_NEXT_STEP      ? k->step <= step
                      : k->knob->applies == APPLY_NEXT_ROLLOUT ? k->rollout_step <= rollout_step
                                                               : true;
@@ -61,9 +63,10 @@ static bool changes_save(struct controller *c, struct error *err)
     json_t *list = json_array();
     for (int64_t i = 0; i < c->changes.n; i++) {
         const struct knob_change *k = &c->changes.change[i];
-        json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:s,s:s,s:s}", "step", (json_int_t)k->step, "rollout_step",
+        json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:s,s:s,s:s,s:I,s:I,s:b,s:b}", "step", (json_int_t)k->step, "rollout_step",
                                               (json_int_t)k->rollout_step, "group", (json_int_t)k->group, "name", k->knob->name, "value",
-                                              k->value, "before", k->before));
+                                              k->value, "before", k->before, "made", (json_int_t)k->made, "undoes", (json_int_t)k->undoes,
+                                              "undone", k->undone, "voided", k->voided));
     }
     char *text = json_dumps(list, JSON_COMPACT);
     json_decref(list);
@@ -101,7 +104,12 @@ static bool change_load(struct changes *k, const json_t *row, struct error *err)
     *n = (struct knob_change){ .step = json_integer_value(json_object_get(row, "step")),
                                .rollout_step = json_integer_value(json_object_get(row, "rollout_step")),
                                .group = json_integer_value(json_object_get(row, "group")),
+                               .undoes = json_integer_value(json_object_get(row, "undoes")),
+                               .undone = json_is_true(json_object_get(row, "undone")),
+                               .voided = json_is_true(json_object_get(row, "voided")),
                                .knob = knob_find(name, err) };
+    const json_t *made = json_object_get(row, "made");
+    n->made = made ? json_integer_value(made) : n->step;    // an earlier release did not keep it
     if (!n->knob)
         return false;
     snprintf(n->value, sizeof n->value, "%s", value);
@@ -146,7 +154,7 @@ static bool change_add(struct controller *c, const struct knob *k, const char *v
     bool shapes = strcmp(k->name, "train_batch_size") == 0 || strcmp(k->name, "filter_range") == 0
                   || strcmp(k->name, "filter_no_spread") == 0;
     *n = (struct knob_change){
-        .step = shapes ? MAX(s.n_batch, next) : next, .rollout_step = s.n_open, .knob = k, .group = c->changes.group
+        .step = shapes ? MAX(s.n_batch, next) : next, .rollout_step = s.n_open, .knob = k, .group = c->changes.group, .made = c->step
     };
     snprintf(n->value, sizeof n->value, "%s", value);
     snprintf(n->before, sizeof n->before, "%s", before);
@@ -219,12 +227,125 @@ out:
     return ok;
 }
 
-int changes_last(const struct changes *k, const char *name[CHANGES_AT_ONCE], const char *value[CHANGES_AT_ONCE])
+/* ---- taking back ---- */
+
+/* The newest group on the stack: its last change's place; -1: it is empty. */
+static int64_t stack_top(const struct changes *k)
 {
+    int64_t i = k->n - 1;
+    while (i >= 0 && (k->change[i].voided || k->change[i].undone || k->change[i].undoes))
+        i--;
+    return i;
+}
+
+bool changes_undo(struct controller *c, int64_t next_step, struct effect *effect, struct error *err)
+{
+    struct changes *k = &c->changes;
+    const char *name[CHANGES_AT_ONCE];
+    char text[CHANGES_AT_ONCE][RUN_TEXT_MAX];
+    const char *value[CHANGES_AT_ONCE];
+    int64_t top = stack_top(k), group = top >= 0 ? k->change[top].group : 0, before = k->n;
     int n = 0;
-    for (int64_t i = k->n - 1; i >= 0 && k->change[i].group == k->change[k->n - 1].group && n < CHANGES_AT_ONCE; i--, n++) {
+    if (top < 0)
+        return error_set(err, ERR_REFUSED,
+                         k->n > 0 ? "every change of a knob in this run is taken back already" : "no knob has been changed in this run");
+    for (int64_t i = top; i >= 0 && k->change[i].group == group && n < CHANGES_AT_ONCE; i--, n++) {
         name[n] = k->change[i].knob->name;
-        value[n] = k->change[i].before;
+        value[n] = memcpy(text[n], k->change[i].before, sizeof text[n]);    // the list may move
     }
-    return n;
+    if (!changes_make(c, name, value, n, next_step, effect, err))
+        return false;
+    for (int64_t i = before; i < k->n; i++)
+        k->change[i].undoes = group;
+    for (int64_t i = top; i >= 0 && k->change[i].group == group; i--)
+        k->change[i].undone = true;
+    return changes_save(c, err);
+}
+
+/* Does the run lose this change when it goes back to step? */
+static bool is_since(const struct knob_change *k, int64_t step)
+{
+    return !k->voided && k->made >= step;
+}
+
+void changes_since(const struct changes *k, int64_t step, struct buf *out)
+{
+    for (int64_t i = 0; i < k->n; i++)
+        if (is_since(&k->change[i], step))
+            buf_fmt(out, "%s%s %s -> %s (step %" PRId64 ")", out->len ? "; " : "", k->change[i].knob->name, k->change[i].before,
+                    k->change[i].value, k->change[i].made);
+}
+
+int64_t changes_made_last(const struct changes *k)
+{
+    int64_t i = k->n - 1;
+    while (i >= 0 && k->change[i].voided)
+        i--;
+    return i >= 0 ? k->change[i].made : -1;
+}
+
+/* A group that a voided one took back is on the stack again. */
+static void group_restore(struct changes *k, int64_t group)
+{
+    for (int64_t i = 0; group > 0 && i < k->n; i++)
+        if (k->change[i].group == group)
+            k->change[i].undone = false;
+}
+
+/* Note that k's setting has the value again that it had at the step the run goes back to. Exporters follow the list by its length, so
+ * what was in it stays, and this comes after it. */
+static bool restored_add(struct controller *c, const struct knob *k, const struct run_config *then, int64_t step, struct effect *effect,
+                         json_t *list, struct error *err)
+{
+    struct buf is = BUF_INIT, was = BUF_INIT;
+    const char *now = knob_text(k, &c->now, &is), *value = knob_text(k, then, &was);
+    bool ok = true;
+    if (strcmp(now, value) != 0) {
+        ok = change_add(c, k, value, now, step, err);
+        if (ok) {
+            struct knob_change *n = &c->changes.change[c->changes.n - 1];
+            n->voided = true;
+            buf_fmt(&effect->text, "%s%s: %s -> %s", effect->text.len ? "; " : "", k->name, now, value);
+            json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s}", "name", k->name, "before", now, "value", value, "from", "now"));
+        }
+    }
+    buf_release(&is);
+    buf_release(&was);
+    return ok;
+}
+
+bool changes_void(struct controller *c, int64_t step, struct effect *effect, struct error *err)
+{
+    struct changes *k = &c->changes;
+    struct run_config *then = malloc(sizeof *then);
+    json_t *list = json_array(), *facts = NULL;
+    int64_t n = k->n;
+    bool ok = false;
+    *effect = (struct effect){ .text = { .max = TEXT_MAX } };
+    if (!then || !list) {
+        error_set(err, ERR_NO_MEMORY, "no memory for settings");
+        goto out;
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (is_since(&k->change[i], step)) {
+            k->change[i].voided = true;
+            group_restore(k, k->change[i].undoes);
+        }
+    config_at(c, INT64_MAX, INT64_MAX, then);
+    k->group++;
+    for (int i = 0; i < n_knobs; i++)
+        if (knob_is_live(&knobs[i]))
+            TRY(restored_add(c, &knobs[i], then, step, effect, list, err));
+    TRY(changes_save(c, err));
+    c->now = *then;
+    if (json_array_size(list) > 0) {
+        facts = json_pack("{s:O}", "changes", list);
+        effect->detail = facts ? json_dumps(facts, JSON_COMPACT) : NULL;
+    }
+    ok = true;
+out:
+    json_decref(facts);
+    json_decref(list);
+    free(then);
+    return ok;
 }

@@ -19,7 +19,11 @@ struct knob_change {
     const struct knob *knob;
     char value[RUN_TEXT_MAX];
     char before[RUN_TEXT_MAX];
-    int64_t group;    // changes of one command
+    int64_t group;     // changes of one command
+    int64_t made;      // steps the run had made when it was asked
+    int64_t undoes;    // the group that it takes back; 0: it was asked for itself
+    bool undone;       // a later group takes it back
+    bool voided;       // the run went back to before it: it holds for no step
 };
 struct changes {
     struct knob_change *change;    // (n) owned; the last at the end
@@ -43,5 +47,12 @@ void knobs_write(const struct controller *c, int64_t step, int64_t rollout_step,
  * and schedule follow. What is not possible is refused as knobs_propose says. effect: the caller releases it, also on failure. */
 MUST_USE bool changes_make(struct controller *c, const char *const *name, const char *const *value, int n, int64_t next_step,
                            struct effect *effect, struct error *err);
-/* What would undo the last command's changes: their names and the values before, borrowed until the next change. Returns how many. */
-int changes_last(const struct changes *k, const char *name[CHANGES_AT_ONCE], const char *value[CHANGES_AT_ONCE]);
+/* Take back the last command's changes that have not been taken back: undoing is a stack, so each call goes one command further. ERR_REFUSED
+ * when none is left. effect as above. */
+MUST_USE bool changes_undo(struct controller *c, int64_t next_step, struct effect *effect, struct error *err);
+/* The run goes back to optimizer step `step`: changes made since then hold no more. effect has them; the caller releases it, also on
+ * failure. */
+MUST_USE bool changes_void(struct controller *c, int64_t step, struct effect *effect, struct error *err);
+/* Those changes in words, "learning_rate 0.001 -> 1 (step 100)" and so on; "": there are none. */
+void changes_since(const struct changes *k, int64_t step, struct buf *out);
+int64_t changes_made_last(const struct changes *k);    // steps the run had made when the last one that holds was asked for; -1: none

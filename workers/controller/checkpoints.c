@@ -1,10 +1,14 @@
 #include "workers/controller/checkpoints.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/log.h"
 #include "protocol/run/journal.h"
 #include "protocol/run/metrics.h"
 #include "protocol/wire/message.h"
@@ -41,17 +45,37 @@ static bool row_load(void *arg, const struct journal_checkpoint *told)
         return true;
     struct checkpoint_row *row = row_add(arg, told->step);
     row->complete = strcmp(told->state, "complete") == 0;
+    row->undone = strcmp(told->state, "undone") == 0;
+    row->wall_s = told->wall_s;
     snprintf(row->path, sizeof row->path, "%s", told->path);
     return true;
 }
 
-bool checkpoints_load(struct checkpoints *k, struct journal *j, struct error *err)
+/* The journal's name of the reason for a checkpoint. */
+static const char *why_name(int64_t step, char out[64])
 {
-    return journal_checkpoints_read(j, row_load, k, err);
+    snprintf(out, 64, "checkpoint_why/%" PRId64, step);
+    return out;
 }
 
-void checkpoints_want(struct checkpoints *k, int64_t step)
+bool checkpoints_load(struct checkpoints *k, struct journal *j, struct error *err)
 {
+    bool ok = journal_checkpoints_read(j, row_load, k, err), found;
+    for (int i = 0; ok && i < k->n; i++) {
+        struct buf why = { .max = CHECKPOINT_WHY };
+        char name[64];
+        ok = journal_value_get(j, why_name(k->row[i].step, name), &why, &found, err);
+        snprintf(k->row[i].why, sizeof k->row[i].why, "%s", ok && found ? buf_text(&why) : "");
+        k->to_move = k->to_move || k->row[i].undone;
+        buf_release(&why);
+    }
+    return ok;
+}
+
+void checkpoints_want(struct checkpoints *k, int64_t step, const char *why)
+{
+    if (k->wanted < 0)
+        snprintf(k->why, sizeof k->why, "%s", why);
     k->wanted = step;
 }
 
@@ -64,6 +88,7 @@ void checkpoints_begin(struct checkpoints *k, int64_t step)
 {
     k->saving = step;
     k->wanted = -1;
+    snprintf(k->saving_why, sizeof k->saving_why, "%s", k->why);
 }
 
 /* The row of a step, at the end: one that is written again becomes the newest. */
@@ -85,14 +110,50 @@ bool checkpoints_end(struct checkpoints *k, struct journal *j, int64_t step, boo
     if (k->saving == step)
         k->saving = -1;
     row->complete = ok;
+    row->undone = false;
+    row->wall_s = clock_wall_s();
+    snprintf(row->why, sizeof row->why, "%s", k->saving_why);
     k->stall_s = mval_f64(mval_get(told, metrics[M_CHECKPOINT_STALL_S].name), NAN);
     k->write_s = mval_f64(mval_get(told, metrics[M_CHECKPOINT_WRITE_S].name), NAN);
     snprintf(row->path, sizeof row->path, "%.4000s/step-%06" PRId64, k->dir, step);
-    return journal_checkpoint_put(j, step, row->path, ok ? "complete" : "broken", k->stall_s, k->write_s, err);
+    char name[64];
+    return journal_checkpoint_put(j, step, row->path, ok ? "complete" : "broken", k->stall_s, k->write_s, err)
+           && journal_value_put(j, why_name(step, name), row->why, strlen(row->why), err);
+}
+
+bool checkpoints_undo(struct checkpoints *k, struct journal *j, int64_t step, int64_t tag, int *n, struct error *err)
+{
+    *n = 0;
+    for (int i = 0; i < k->n; i++) {
+        struct checkpoint_row *row = &k->row[i];
+        if (row->step <= step || row->undone)
+            continue;
+        *n += row->complete;
+        row->complete = false;
+        row->undone = k->to_move = true;
+        snprintf(row->path, sizeof row->path, "%.4000s/step-%06" PRId64 ".undone-%" PRId64, k->dir, row->step, tag);
+        if (!journal_checkpoint_put(j, row->step, row->path, "undone", NAN, NAN, err))
+            return false;
+    }
+    return true;
+}
+
+void checkpoints_move(struct checkpoints *k)
+{
+    char from[4096];
+    for (int i = 0; k->to_move && i < k->n; i++) {
+        const struct checkpoint_row *row = &k->row[i];
+        snprintf(from, sizeof from, "%.4000s/step-%06" PRId64, k->dir, row->step);
+        if (row->undone && !path_exists(row->path) && path_exists(from) && rename(from, row->path) != 0)
+            log_error("cannot move '%s' to '%s': %s", from, row->path, strerror(errno));
+    }
+    k->to_move = false;
 }
 
 void checkpoints_interrupted(struct checkpoints *k)
 {
+    if (k->wanted < 0)
+        memcpy(k->why, k->saving_why, sizeof k->why);
     k->wanted = MAX(k->wanted, k->saving);
     k->saving = -1;
 }

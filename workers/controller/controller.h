@@ -13,7 +13,7 @@
  *   weights        weights.c       where each version can be had
  *   ledger         ledger.c        what becomes of every item; schedule.c: the same in the journal; prompt_order.c: which prompt it is
  *   groups         groups.c        rollout groups that come and go; storage.c: on their way to the disk; recent.c: the last ones
- *   checkpoints    checkpoints.c   which there are, which is wanted
+ *   checkpoints    checkpoints.c   which there are, which is wanted; rollback.c: going back to one when an operator wants it
  *   evals          evals.c         the same for evaluations
  *   metrics        step_metrics.c  the numbers of a step; counts.c, waste.c: of the whole run
  *   questions      status.c, history.c, data_lines.c
@@ -26,11 +26,12 @@
  * 3. Several trainers are in one round, or not in step (rounds.h).
  * 4. A version of the weights is known by its step and the incarnation that made it (lineage.h). What was sampled with a version that is
  *    not of the present line is refused, and a sampler that holds one takes the present one before it continues.
- * 5. Only controller_return changes incarnation, and only state_set changes state:
+ * 5. Only controller_return and a rollback change incarnation, and only state_set changes state:
  *      starting -> running             first trainer is in step                     workers.c, run_begin
  *      running <-> paused              command, when its depth is reached           orders.c
  *      running, paused -> stopping     command stop, or the last step is done       run_state.c, run_tick
  *      stopping -> running             the trainer died and is back before the end  returning.c, controller_return
+ *                                      or an operator goes back                     rollback.c
  *      stopping -> finished | stopped  everything due is saved and evaluated        run_state.c, run_tick
  *      stopping -> failed              nothing was learned                          run_state.c, run_conclude
  *      any -> failed                   a task failed for good, the journal cannot be written, a process keeps dying, or nothing

@@ -10,6 +10,7 @@
 #include "workers/controller/groups.h"
 #include "workers/controller/history.h"
 #include "workers/controller/reports.h"
+#include "workers/controller/rollback.h"
 #include "workers/controller/status.h"
 
 #define CONTROLLER_WAITING 96    // requests held open at once
@@ -34,6 +35,7 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     case MSG_STEPS: steps_asked(c, ev->request, &in); break;
     case MSG_EVENTS: events_asked(c, ev->request, &in); break;
     case MSG_ROLLOUTS: rollouts_asked(c, ev->request, &in); break;
+    case MSG_CHECKPOINTS: checkpoints_asked(c, ev->request); break;
     case MSG_STATUS: status_asked(c, ev->request); break;
     case MSG_PUBLISH: event_told(c, ev->request, &in); break;
     case MSG_HEARTBEAT:
@@ -87,6 +89,8 @@ static bool turn(struct controller *c, int64_t pause_ms)
     storage_tick(c);
     again = again || answers_wait(c);
     answers_send(c);
+    if (!c->in_transaction)
+        checkpoints_move(&c->checkpoints);
     if (c->ledger)    // after the answers: nobody waits for it
         again = rollout_log_turn(c->log, c->ledger, c->rollout_path, c->now.rollout_log_interval) || again;
     phase_tell(c);

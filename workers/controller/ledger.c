@@ -568,6 +568,59 @@ void ledger_return_to(struct ledger *l, int64_t step, void (*changed)(void *ctx,
     live_list(l);
 }
 
+/* The first rollout step that was opened by a cut and is to be sampled with weights of `step` or later is not open any more, and what
+ * was cut since then is not cut. Its version is the number of batches that the cut which opened it left, so it will be opened again
+ * just as it was; the ring of state.after does not reach so far back. */
+static void rollouts_close(struct ledger *l, int64_t step)
+{
+    int64_t n_behind = l->rules.n_behind, k = 0;
+    while (k < l->n && (held(l, k)->rollout_step <= n_behind || l->item[k].version < step))
+        k++;
+    if (k == l->n)
+        return;
+    int64_t s = l->item[k].rollout_step, version = l->item[k].version;
+    l->state.n_item = l->item[k].item;
+    l->state.n_open = s;
+    l->state.n_cut = s - n_behind;
+    l->state.n_batch = version;
+    l->state.after[(s - 1 - n_behind) % AFTER_N] = version;
+    l->n = k;
+}
+
+/* Item i as it was when the run had made step steps and cut what the state says. */
+static bool item_rewind(struct ledger *l, struct ledger_item *i, int64_t step)
+{
+    struct ledger_item was = *i;
+    if (i->fate == LEDGER_LEASED)
+        i->fate = LEDGER_ISSUED;
+    bool uncut = i->rollout_step >= l->state.n_cut && !l->rules.free;
+    if ((i->fate == LEDGER_TRAINED && i->batch >= step) || (i->fate == LEDGER_FILTERED && uncut && !i->lost))
+        i->fate = LEDGER_RETURNED;
+    if (i->fate == LEDGER_RETURNED && i->batch >= l->state.n_batch)
+        i->batch = -1;
+    if (i->fate == LEDGER_RETURNED && (i->lost || (l->rules.free && i->version > step)))
+        item_reissue(l, i);
+    return was.fate != i->fate || was.batch != i->batch;
+}
+
+void ledger_rewind(struct ledger *l, int64_t step, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
+{
+    if (l->rules.free)
+        l->state.n_batch = MIN(l->state.n_batch, step);
+    else
+        rollouts_close(l, step);
+    for (int64_t k = 0; k < l->n; k++)
+        if (item_rewind(l, held(l, k), step))
+            changed(ctx, &l->item[k]);
+    live_list(l);
+    l->lead = 0;
+}
+
+bool ledger_holds(const struct ledger *l, int64_t step)
+{
+    return l->n > 0 && (l->first == 0 || l->rules.free || l->item[0].version < step);
+}
+
 bool ledger_version_done(const struct ledger *l, int64_t version)
 {
     if (l->rules.free)

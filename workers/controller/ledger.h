@@ -11,7 +11,8 @@
  *    trainer must have reached it, and must not have passed it where sampler and trainer share their weights.
  * 4. An item's fate moves on: issued -> returned -> filtered | batch assigned -> trained. Returning to an earlier optimizer
  *    step only takes trained back to assigned: groups are kept, since the same weights would make the same bytes again (with
- *    knobs changed meanwhile: they are off-policy, with the log-probs they were drawn with).
+ *    knobs changed meanwhile: they are off-policy, with the log-probs they were drawn with). An operator's rollback also takes back
+ *    what came of later weights (ledger_rewind).
  *
  * Free-running is another schedule for the same items, which gives up that order. n items at a time are opened, as long as no more than
  * max_age n (at least 2 n) are on their way, wait or are being trained on. An item is sampled with whatever weights the worker has; its
@@ -135,6 +136,12 @@ void ledger_let_go(struct ledger *l);
 bool ledger_can_return(const struct ledger *l, int64_t step);
 /* Return to it: what was trained later is untrained, leases end. */
 void ledger_return_to(struct ledger *l, int64_t step, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
+/* The same on an operator's word: what was sampled with the weights of `step` or later is sampled again, since those weights, or the
+ * settings, were not wanted; rollout steps opened since then will be opened again, and batches cut again. What older weights have
+ * sampled stays, as nobody has those any more. Free-running, groups of later weights are issued again. Items from ledger_state's n_item
+ * on are forgotten; the journal's rows of them no longer count. */
+void ledger_rewind(struct ledger *l, int64_t step, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
+bool ledger_holds(const struct ledger *l, int64_t step);    // all that ledger_rewind would look at, so that it need not be read again
 /* Is every item of this version that was opened back? (Then weights of this version are needed no more.) */
 bool ledger_version_done(const struct ledger *l, int64_t version);
 /* The smallest version that an item which is not back is to be sampled with, or -1: all are back. */

@@ -124,6 +124,7 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     c->state = RUN_STARTING;
     c->started_ms = clock_ms();
     c->loading_step = -1;
+    c->orders.rollback = -1;
     evals_init(&c->evals);
     step_metrics_restart(&c->metrics);
     run_config_init(&c->config);

@@ -8,6 +8,7 @@
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/outcomes.h"
+#include "workers/controller/rollback.h"
 #include "workers/controller/workers.h"
 
 static const char *const depth_names[] = {
@@ -92,11 +93,7 @@ static bool set_begin(struct controller *c, UNUSED struct order *o, const struct
 static bool revert_begin(struct controller *c, UNUSED struct order *o, UNUSED const struct mval *args, struct effect *effect,
                          struct error *err)
 {
-    const char *name[CHANGES_AT_ONCE], *value[CHANGES_AT_ONCE];
-    int n = changes_last(&c->changes, name, value);
-    if (n == 0)
-        return error_set(err, ERR_REFUSED, "no knob has been changed in this run");
-    return changes_make(c, name, value, n, next_step(c), effect, err);
+    return changes_undo(c, next_step(c), effect, err);
 }
 
 static bool quarantine_begin(struct controller *c, UNUSED struct order *o, const struct mval *args, struct effect *effect,
@@ -155,10 +152,10 @@ static bool resume_reached(struct controller *c, UNUSED const struct order *o, c
 
 /* ---- checkpoint, eval, stop ---- */
 
-static bool checkpoint_begin(struct controller *c, UNUSED struct order *o, UNUSED const struct mval *args, UNUSED struct effect *effect,
+static bool checkpoint_begin(struct controller *c, struct order *o, UNUSED const struct mval *args, UNUSED struct effect *effect,
                              UNUSED struct error *err)
 {
-    checkpoints_want(&c->checkpoints, c->step);
+    checkpoints_want(&c->checkpoints, c->step, o->who);
     return true;
 }
 
@@ -213,6 +210,9 @@ static const struct order_row {
     { "eval", eval_begin, eval_reached },
     { "stop", stop_begin, stop_reached },
     { "quarantine", quarantine_begin, NULL },
+    { "rollback", rollback_begin, rollback_reached },
+    { "pin", pin_begin, NULL },
+    { "unpin", unpin_begin, NULL },
 };
 
 static const struct order_row *row_find(const char *name)
@@ -322,7 +322,7 @@ static bool drain_is_saved(struct controller *c)
         return false;
     if (checkpoints_tried(&c->checkpoints, c->step))
         return true;
-    checkpoints_want(&c->checkpoints, c->step);
+    checkpoints_want(&c->checkpoints, c->step, "pause drain");
     return false;
 }
 

@@ -30,6 +30,7 @@ struct order {    // a command that waits
 struct orders {
     enum pause_depth pause;    // wanted
     bool stop;                 // wanted
+    int64_t rollback;          // step to go back to; -1: none is wanted
     struct order pending[ORDERS_MAX];
     int n;
 };

@@ -67,8 +67,11 @@ static bool step_done(struct controller *c, const struct mval *told, int64_t ste
     if (c->config.free_running && !ledger_advance(c, err))
         return false;
     publish(c, "step", step_body);
-    if (c->now.save_interval > 0 && step % c->now.save_interval == 0)
-        checkpoints_want(&c->checkpoints, step);
+    if (c->now.save_interval > 0 && step % c->now.save_interval == 0) {
+        char why[64];
+        snprintf(why, sizeof why, "every %" PRId64 " steps", c->now.save_interval);
+        checkpoints_want(&c->checkpoints, step, why);
+    }
     if (c->now.eval_interval > 0 && step % c->now.eval_interval == 0)
         evals_want(&c->evals, step);
     return true;

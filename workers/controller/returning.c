@@ -29,8 +29,7 @@ int64_t return_find(struct controller *c, char path[4096])
     return return_target(c, path);
 }
 
-/* From step on a new incarnation makes the steps. */
-static bool incarnation_begin(struct controller *c, int64_t step, struct error *err)
+bool incarnation_begin(struct controller *c, int64_t step, struct error *err)
 {
     if (!transaction(c, err))
         return false;

@@ -69,7 +69,7 @@ static bool evaluated_at(const struct controller *c, int64_t step)
 static void run_stop(struct controller *c)
 {
     if (c->now.save_at_end && !checkpoints_have(&c->checkpoints, c->step))
-        checkpoints_want(&c->checkpoints, c->step);
+        checkpoints_want(&c->checkpoints, c->step, "end of the run");
     if (!c->orders.stop && c->now.eval_at_end && !evaluated_at(c, c->step))
         evals_want(&c->evals, c->step);
     state_set(c, RUN_STOPPING, "controller", c->orders.stop ? c->reason : "");

@@ -16,6 +16,7 @@ struct restore {
     struct error *err;
     bool ok;
     struct ledger *ledger;    // that is being built
+    int64_t n_item;           // that the run has opened
     int64_t n_lost;           // groups whose records are damaged or missing
     struct error lost;        // the first of them
 };
@@ -51,6 +52,8 @@ static bool summary_restore(struct restore *r, const struct journal_item *row, s
 static bool item_restore(void *arg, const struct journal_item *row)
 {
     struct restore *r = arg;
+    if (row->item >= r->n_item)    // opened before a rollback, and not again yet
+        return true;
     static const enum ledger_fate fates[] = { [ITEM_ISSUED] = LEDGER_ISSUED,
                                               [ITEM_RETURNED] = LEDGER_RETURNED,
                                               [ITEM_FILTERED] = LEDGER_FILTERED,
@@ -113,6 +116,7 @@ static struct ledger *ledger_load(struct controller *c, int64_t n_row, bool all,
             first = c->rebuild_item;
             s.floor = c->rebuild_step;
         }
+        r->n_item = s.n_item;
         TRY(journal_items_read(c->journal, first, item_restore, r, r->err) && r->ok);
         ledger_restore_state(l, &s);
     } else if (c->rebuild_step > 0) {
@@ -299,6 +303,15 @@ bool ledger_back(struct controller *c, int64_t step, struct error *err)
     struct put p = { c, err, true };
     ledger_return_to(c->ledger, step, item_put, &p);
     return p.ok;
+}
+
+bool ledger_undo(struct controller *c, int64_t step, struct error *err)
+{
+    struct put p = { c, err, true };
+    if (!ledger_holds(c->ledger, step) && !ledger_reload(c, err))
+        return false;
+    ledger_rewind(c->ledger, step, item_put, &p);
+    return p.ok && state_save(c, err);
 }
 
 bool groups_lost(struct controller *c, int64_t n, const struct error *why, struct error *err)

@@ -80,7 +80,8 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_STATUS:
     case MSG_STEPS:
     case MSG_EVENTS:
-    case MSG_ROLLOUTS: pass_on(g, ev, &in, g->process.agent, QUESTION_LIMIT_MS, ""); break;
+    case MSG_ROLLOUTS:
+    case MSG_CHECKPOINTS: pass_on(g, ev, &in, g->process.agent, QUESTION_LIMIT_MS, ""); break;
     case MSG_COMMAND:
         pass_on(g, ev, &in, g->process.agent,
                 (int64_t)(1000 * MIN(MAX(mval_f64(mval_get(in.root, "limit_s"), 600), 0.1), COMMAND_LIMIT_S)) + 2000, "");

@@ -143,7 +143,8 @@ static void request_came(struct uplink *u, struct net_event *ev)
     case MSG_STATUS:
     case MSG_STEPS:
     case MSG_EVENTS:
-    case MSG_ROLLOUTS: pass_on(u, ev, &in, false, QUESTION_LIMIT_MS); break;
+    case MSG_ROLLOUTS:
+    case MSG_CHECKPOINTS: pass_on(u, ev, &in, false, QUESTION_LIMIT_MS); break;
     case MSG_COMMAND:
         pass_on(u, ev, &in, false, (int64_t)(1000 * MIN(MAX(mval_f64(mval_get(in.root, "limit_s"), 600), 0.1), 86400)) + 2000);
         break;

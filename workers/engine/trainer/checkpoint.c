@@ -2,6 +2,7 @@
 #include "workers/engine/trainer/checkpoint.h"
 #include <inttypes.h>
 #include <jansson.h>
+#include <sys/stat.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,6 +120,31 @@ bool checkpoint_verify(const char *path, int64_t *step, struct error *err)
         TRY(entry_check(path, file, name, entry, err));
     }
     *step = json_integer_value(json_object_get(j, "step"));
+    ok = true;
+out:
+    json_decref(j);
+    return ok;
+}
+
+bool checkpoint_measure(const char *path, int64_t *size_bytes, struct error *err)
+{
+    bool ok = false;
+    char file[CHECKPOINT_PATH];
+    const char *name;
+    json_t *j = NULL, *entry;
+    struct stat st;
+    *size_bytes = 0;
+    TRY(checkpoint_join(file, path, "state/manifest.json", err) && (j = manifest_read(path, file, err)));
+    json_object_foreach(json_object_get(j, "files"), name, entry)
+    {
+        int64_t size = json_integer_value(json_object_get(entry, "bytes"));
+        TRY(checkpoint_join(file, path, name, err));
+        if (stat(file, &st) != 0 || st.st_size != size) {
+            error_set(err, ERR_DATA, "'%s' is missing or not of %" PRId64 " bytes", file, size);
+            goto out;
+        }
+        *size_bytes += size;
+    }
     ok = true;
 out:
     json_decref(j);

@@ -54,6 +54,14 @@ MUST_USE bool checkpoint_newest_whole(const char *dir, const char *run, char pat
 /* Rename dir's checkpoints of later steps than step, those of this run and those without an owner, to step-N.broken-K, so that
  * nothing is saved over them. */
 MUST_USE bool checkpoint_set_aside(const char *dir, const char *run, int64_t step, struct error *err);
+/* Keep the checkpoint at path whatever else is removed (a file state/pinned), or no longer; one that is written in its place inherits
+ * that. */
+MUST_USE bool checkpoint_pin(const char *path, bool pinned, struct error *err);
+bool checkpoint_is_pinned(const char *path);
+/* Size of the checkpoint at path by its manifest, when every file of it is there with the size that the manifest gives; else err says
+ * what is wrong. No file but the manifest is read. */
+MUST_USE bool checkpoint_measure(const char *path, int64_t *size_bytes, struct error *err);
 /* Remove all but the newest keep complete checkpoints of dir; 0 keeps all. run: only checkpoints of this run, or without an owner,
- * count and go; NULL: all do. */
+ * count and go; NULL: all do. Pinned ones stay and do not count. Those that a rollback has moved aside (step-N.undone-K) go when keep
+ * others are complete. */
 MUST_USE bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct error *err);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "protocol/base/file.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/checkpoint_parts.h"
@@ -127,6 +128,43 @@ bool checkpoint_set_aside(const char *dir, const char *run, int64_t step, struct
     return ok && dir_sync(dir, err);
 }
 
+bool checkpoint_pin(const char *path, bool pinned, struct error *err)
+{
+    char file[CHECKPOINT_PATH], manifest[CHECKPOINT_PATH];
+    if (!checkpoint_join(file, path, "state/pinned", err) || !checkpoint_join(manifest, path, "state/manifest.json", err))
+        return false;
+    if (!pinned)
+        return unlink(file) == 0 || errno == ENOENT || error_errno(err, "cannot remove '%s'", file);
+    if (!file_write(file, "", 0, err))
+        return false;
+    return path_exists(manifest) || error_set(err, ERR_NOT_FOUND, "'%s' is not complete, or has just been removed", path);
+}
+
+bool checkpoint_is_pinned(const char *path)
+{
+    char file[CHECKPOINT_PATH];
+    struct error err;
+    return checkpoint_join(file, path, "state/pinned", &err) && path_exists(file);
+}
+
+/* Remove what a rollback has moved aside, unless it is pinned. */
+static bool undone_remove(const char *dir, const char *run, struct error *err)
+{
+    DIR *d = opendir(dir);
+    bool ok = d || error_errno(err, "cannot list '%s'", dir);
+    for (struct dirent *e; ok && (e = readdir(d));) {
+        int64_t step;
+        int k, end = 0;
+        char path[CHECKPOINT_PATH];
+        if (sscanf(e->d_name, "step-%" PRId64 ".undone-%d%n", &step, &k, &end) != 2 || e->d_name[end])
+            continue;
+        ok = checkpoint_join(path, dir, e->d_name, err) && (!belongs_to(path, run) || checkpoint_is_pinned(path) || dir_remove(path, err));
+    }
+    if (d)
+        closedir(d);
+    return ok;
+}
+
 bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct error *err)
 {
     int64_t *steps, n;
@@ -135,16 +173,17 @@ bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct err
     if (!steps_list(dir, &steps, &n, err))
         return false;
     bool ok = true;
-    for (int64_t i = 0, complete = 0; ok && i < n; i++) {
+    int64_t complete = 0;
+    for (int64_t i = 0; ok && i < n; i++) {
         char path[CHECKPOINT_PATH], manifest[CHECKPOINT_PATH];
         ok = step_paths(dir, steps[i], path, manifest, err);
         if (!ok || !path_exists(manifest))    // not ours to judge: leave what is not a checkpoint
             continue;
-        if (!belongs_to(path, run))
+        if (!belongs_to(path, run) || checkpoint_is_pinned(path))
             continue;
         if (++complete > keep)
             ok = dir_remove(path, err);
     }
     free(steps);
-    return ok;
+    return ok && (complete < keep || undone_remove(dir, run, err));
 }

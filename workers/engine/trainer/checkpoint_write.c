@@ -199,6 +199,7 @@ static bool snapshot_write(const struct snapshot *s, char path[CHECKPOINT_PATH],
     TRY(dir_sync(state, err) && dir_sync(tmp, err));
     hold_point("renaming");
     TRY(place_is_ours(s, path, err));
+    TRY(!checkpoint_is_pinned(path) || checkpoint_pin(tmp, true, err));
     TRY(checkpoint_place(tmp, path, old, err));
     TRY(dir_sync(s->dir, err) && dir_remove(tmp, err) && dir_remove(old, err));
     ok = true;
