@@ -6,13 +6,13 @@ import unittest
 from run_tools import RunCase
 
 LR = 0.0001
-LAST = 60
+LAST = 250
 
 
 class Rewind(RunCase):
     def start(self, *extra, **settings):
         sets = json.dumps({"small": {"path": self.task.path("train.jsonl"), "limit": 16, "temperature": 0}})
-        return super().start("--max-steps", str(LAST), *extra, **dict(dict(learning_rate=LR, eval_dataset=sets, eval_at_end=False), **settings))
+        return super().start("--max-steps", str(LAST), *extra, **dict(dict(learning_rate=LR, save_interval=10, eval_dataset=sets, eval_at_end=False), **settings))
 
     def greedy(self, run):
         """The last evaluation, which is made now: its step and mean."""
@@ -30,8 +30,8 @@ class Rewind(RunCase):
         return {row["step"]: row for row in rows}
 
     def ruin(self, run):
-        """Stop it after a few steps, make the learning rate 1,000 times as large, and let it take three steps; when that was."""
-        run.wait_step(5)
+        """Stop it after its first checkpoint, make the learning rate 1,000 times as large, and let it take three steps; when that was."""
+        self.until("a checkpoint", lambda: run.journal_number("select count(*) from checkpoint where state = 'complete'") > 0, run)
         self.ok(run, "pause", "step")
         step = self.status(run)["step"]
         code, _, said = run.ctl_on_terminal("y\n", "set", f"learning_rate={1000 * LR:g}")
@@ -64,7 +64,7 @@ class Rewind(RunCase):
 
     def test_after_a_ruinous_learning_rate_a_rollback_brings_the_same_bytes(self):
         run = self.goes_back()
-        self.assertIn("every 4 steps", run.ctl("checkpoints").stdout)
+        self.assertIn("every 10 steps", run.ctl("checkpoints").stdout)
 
     def test_the_same_one_rollout_step_ahead_with_two_steps_a_rollout(self):
         self.goes_back(n_behind=1, train_batch_size=4, train_minibatch_size=4)
