@@ -433,7 +433,7 @@ static bool undoes_ask(struct ctl *c, const char *to, char *why, size_t size, st
     struct msg_out m = MSG_OUT_INIT;
     struct msg_in in;
     struct net_event ev;
-    char undoes[160] = "";
+    char changes[160];
     msg_begin(&m, MSG_CHECKPOINTS);
     bool ok = msg_finish(&m, err) && agent_ask(c, MSG_CHECKPOINTS, &m, QUESTION_LIMIT_MS, &in, &ev, err);
     msg_release(&m);
@@ -443,9 +443,9 @@ static bool undoes_ask(struct ctl *c, const char *to, char *why, size_t size, st
     int64_t step = strcmp(to, "change") == 0 ? mval_i64(mval_get(in.root, "before_change"), -1) : strtoll(to, NULL, 10);
     for (int64_t i = 0; i < mval_n(list); i++)
         if (mval_i64(mval_get(mval_at(list, i), "step"), -1) == step)
-            mval_text(mval_at(list, i), "undoes", undoes, sizeof undoes);
-    if (undoes[0])    // else the run refuses it, and says why
-        snprintf(why, size, "to step %" PRId64 ", undoing %s", step, undoes);
+            snprintf(why, size, "to step %" PRId64 ", undoing %" PRId64 " steps%s%s", step,    // not in the list: the run says why
+                     MAX(mval_i64(mval_get(in.root, "step"), 0) - step, (int64_t)0),
+                     mval_text(mval_at(list, i), "changes", changes, sizeof changes)[0] ? ", " : "", changes);
     msg_in_release(&in);
     net_event_release(&ev);
     return true;

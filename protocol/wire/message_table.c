@@ -86,9 +86,10 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         FIELDS({ "groups", KIND_LIST, false, "{item, step, line (of the data's file, from 1), prompt_text, samples: [{text, reward, score, n_tok, finish, reason}]}, "
                                              "newest first" },) },
     [MSG_CHECKPOINTS] = { "checkpoints", "console, ctl", "agent, controller", "the checkpoints that the run can go back to", NO_FIELDS,
-        FIELDS({ "checkpoints", KIND_LIST, false, "{step, state, size_bytes, pinned, why, time, path, undoes}, newest first; state is whole (every file has "
-                                                  "its size), broken, or start (the model the run began with); why: what it was made for; undoes: what a rollback to it would undo, "
-                                                  "in words, absent for one that is later than the run" },
+        FIELDS({ "checkpoints", KIND_LIST, false, "{step, state, size_bytes, pinned, why, time, path, changes}, newest first; state is whole (every file has "
+                                                  "its size), broken, or start (the model the run began with); why: what it was made for; changes: those of knobs asked for since, which a "
+                                                  "rollback undoes, in words" },
+               { "step", KIND_I64, false, "that the run has made" },
                { "before_change", KIND_I64, true, "step of the newest one from before the last change of knobs" },) },
     [MSG_WORK] = { "work", "worker", "controller", "I am free: what next? Held open until there is something, at most 2 s",
         FIELDS({ "name", KIND_STR, false, "the worker" }, { "start", KIND_I64, false, "as in its heartbeat" },

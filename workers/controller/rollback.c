@@ -154,14 +154,12 @@ bool unpin_begin(struct controller *c, UNUSED struct order *o, const struct mval
 
 /* ---- the list ---- */
 
-static void undoes_write(const struct controller *c, int64_t step, struct msg_out *m)
+static void changes_write(const struct controller *c, int64_t step, struct msg_out *m)
 {
-    struct buf undoes = { .max = UNDOES_MAX };
-    if (step <= c->step) {
-        undoes_say(c, step, &undoes);
-        msg_str(m, "undoes", buf_text(&undoes));
-    }
-    buf_release(&undoes);
+    struct buf changes = { .max = UNDOES_MAX };
+    changes_since(&c->changes, step, &changes);
+    msg_str(m, "changes", buf_text(&changes));
+    buf_release(&changes);
 }
 
 static void row_write(const struct controller *c, const struct checkpoint_row *row, struct msg_out *m)
@@ -178,7 +176,7 @@ static void row_write(const struct controller *c, const struct checkpoint_row *r
     msg_str(m, "why", row->why);
     msg_f64(m, "time", row->wall_s);
     msg_str(m, "path", row->path);
-    undoes_write(c, row->step, m);
+    changes_write(c, row->step, m);
     msg_end(m);
 }
 
@@ -195,10 +193,11 @@ void checkpoints_asked(struct controller *c, struct request *r)
         msg_i64(&m, "step", 0);
         msg_str(&m, "state", "start");
         msg_str(&m, "why", "the model the run began with");
-        undoes_write(c, 0, &m);
+        changes_write(c, 0, &m);
         msg_end(&m);
     }
     msg_end(&m);
+    msg_i64(&m, "step", c->step);
     if (before >= 0)
         msg_i64(&m, "before_change", before);
     answer_later(c, r, &m);
