@@ -259,7 +259,7 @@ struct linear_bwd_w {
 
 /* Heads of one projection row are [q: n_q heads | k: n_kv | v: n_kv], each hd wide. */
 struct attn_heads {
-    int n_q, n_kv, hd;    // hd: a multiple of 16, at most 256 (cuda: 16, 32, 64 or 128)
+    int n_q, n_kv, hd;    // hd: a multiple of 16, at most 256 (cuda: 16, 32, 64, 96, 128 or 256)
 };
 /* A KV pool of one layer: pages of kv_page_bytes each, K and V of kv_page_tok tokens of all KV heads; the back end decides the
  * layout inside, so only whole pages are copied (kv_copy). */

@@ -1,17 +1,23 @@
-/* attn.cuh - what the bf16 attention kernels share: tiles in shared memory, fragments, one tile's softmax
+/* attn.cuh - what the bf16 attention kernels share: the order of sums, tiles in shared memory, fragments
  *
- * Matrix instructions are mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"): lane l holds, of a 16 x 8 result,
- * rows l / 4 and l / 4 + 8 at columns l % 4 * 2 and the next. A tile has ATTN_TILE keys and is one page of the KV pool.
- * One order everywhere: tiles ascending; in a tile, scores by ascending steps of 16 over hd, one new maximum, weights rounded
- * to bf16, then sums of weights (a product with ones) and of values by ascending steps of 16 keys. */
+ * One order everywhere, whatever instruction multiplies: tiles of KEYS keys ascending. In a tile, scores by ascending steps of 16
+ * over the head; a row's maximum moves only when the tile's is more than 2^HEADROOM times as heavy (then everything summed so far
+ * is scaled once); weights in fp32 are added in the tree of tile_sum and, rounded to bf16, multiply the values by ascending steps
+ * of 16 keys. A masked key has weight 0 and changes nothing. mma.sync.m16n8k16 and wgmma.m64nNk16 give a step of 16 the same
+ * bits on Hopper (the tests of both forms compare them), so prefill and training may use either while decode uses the first.
+ *
+ * In a result of 16 x 8 (PTX ISA, "Matrix Fragments for mma.m16n8k16") lane l holds rows l / 4 and l / 4 + 8 at columns
+ * l % 4 * 2 and the next; a warp's 16 rows of a wgmma result are such pieces side by side. */
 #pragma once
 #include "kernels/cuda/cuda.h"
-#define ATTN_TILE CUDA_PAGE_TOK
+#define ATTN_TILE CUDA_PAGE_TOK    // rows loaded at a time: one page
 #define LOG2E 1.4426950408889634f
+#define HEADROOM 8.0f
 
 /* Rows in shared memory are 16 bytes longer than their data, so that ldmatrix uses each bank once. */
 template <int HD> struct tile {
     static constexpr int LD = HD + 8, STEPS = HD / 16, COLS = HD / 8, BYTES = ATTN_TILE * LD * 2;
+    static constexpr int KEYS = HD > 128 ? 64 : 128;    // of a tile in the order of sums
 };
 __device__ static inline uint32_t smem_at(const void *p)
 {
@@ -93,8 +99,6 @@ __device__ static inline void left_from(uint32_t (&a)[4], const float (&x)[4], c
     a[2] = pack2(y[0], y[1]);
     a[3] = pack2(y[2], y[3]);
 }
-#define ONES 0x3f803f80u    // two bf16 ones
-
 /* Where the rows of one head are, packed or in pages. */
 struct kv_source {
     const bf16 *k, *v;      // packed: first key and value of the sequence and head; paged: those of the head in page 0
@@ -102,15 +106,136 @@ struct kv_source {
     const int32_t *page;    // NULL: packed
     int64_t page_elems;
 };
-template <int HD> __device__ static inline void kv_load(bf16 *ks, bf16 *vs, const kv_source &src, int t, int kv_len)
+/* Load rows of one tile of keys or values, from `from` = src.k or src.v; rows from kv_len on become 0. 128 threads. */
+template <int HD> __device__ static inline void keys_load(bf16 *to, const bf16 *from, const kv_source &src, int t, int kv_len)
 {
-    int64_t at = src.page ? (int64_t)src.page[t] * src.page_elems : (int64_t)t * ATTN_TILE * src.step;
-    int n_valid = min(ATTN_TILE, kv_len - t * ATTN_TILE);
-    tile_load<HD>(ks, src.k + at, src.step, n_valid);
-    tile_load<HD>(vs, src.v + at, src.step, n_valid);
+#pragma unroll
+    for (int at = 0; at < tile<HD>::KEYS; at += ATTN_TILE) {
+        int key = t * tile<HD>::KEYS + at;
+        int64_t skip = key >= kv_len ? 0 : src.page ? (int64_t)src.page[key / ATTN_TILE] * src.page_elems : (int64_t)key * src.step;
+        tile_load<HD>(to + at * tile<HD>::LD, from + skip, src.step, max(0, min(ATTN_TILE, kv_len - key)));
+    }
+}
+__device__ static inline float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 /* Weights of scores at a maximum: e^((s - m) scale), c = scale log2 e, mc = m c. */
 __device__ static inline float weight_of(float s, float c, float mc)
 {
-    return exp2f(__fmaf_rn(s, c, -mc));
+    return exp2_fast(__fmaf_rn(s, c, -mc));
 }
+/* Move a row's maximum m for a tile whose own is top; returns m c, and in alpha the factor for what was summed before. */
+__device__ static inline float maximum_move(float *m, float *alpha, float top, float c)
+{
+    float next = fmaxf(*m, top);
+    bool moves = (next - *m) * c > HEADROOM;
+    *alpha = moves ? exp2_fast((*m - next) * c) : 1.0f;
+    *m = moves ? next : *m;
+    return *m * c;
+}
+/* Sum of a row's weights in one lane, of a quarter of a tile's keys: pair[j] is the sum of two neighbours in 8 keys. */
+template <int N> __device__ static inline float quarter_sum(const float *pair)
+{
+    static_assert(N == 4 || N == 2, "a quarter of 128 or 64 keys");
+    return N == 4 ? (pair[0] + pair[1]) + (pair[2] + pair[3]) : pair[0] + pair[1];
+}
+__device__ static inline float tile_sum(float q0, float q1, float q2, float q3)
+{
+    return (q0 + q1) + (q2 + q3);
+}
+/* The sum of a row over its four lanes. */
+__device__ static inline float row_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ static inline float row_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+/* Scores of one tile, two rows per lane (s[4 j + 2 r + i]: row r, key 8 j + i of this lane), become weights; m, l: maximum and
+ * this lane's sum of weights of each row; alpha: factors for the values summed before. */
+template <int KEYS>
+__device__ static inline void tile_weights(float (&s)[KEYS / 2], float (&m)[2], float (&l)[2], float (&alpha)[2], float c)
+{
+    constexpr int N = KEYS / 8;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+        for (int j = 1; j < N; j++)
+            top = fmaxf(top, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+        float mc = maximum_move(&m[r], &alpha[r], row_max(top), c), pair[N];
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            s[4 * j + 2 * r] = weight_of(s[4 * j + 2 * r], c, mc);
+            s[4 * j + 2 * r + 1] = weight_of(s[4 * j + 2 * r + 1], c, mc);
+            pair[j] = s[4 * j + 2 * r] + s[4 * j + 2 * r + 1];
+        }
+        l[r] = __fmaf_rn(l[r], alpha[r],
+                         tile_sum(quarter_sum<N / 4>(pair), quarter_sum<N / 4>(pair + N / 4), quarter_sum<N / 4>(pair + N / 2),
+                                  quarter_sum<N / 4>(pair + 3 * N / 4)));
+    }
+}
+/* Keys after a row's position get no weight; key0: this lane's first key of the tile. */
+template <int KEYS> __device__ static inline void tile_mask(float (&s)[KEYS / 2], int key0, const int (&pos)[2])
+{
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++)
+        if (key0 + i / 4 * 8 + i % 2 > pos[i / 2 % 2])
+            s[i] = -INFINITY;
+}
+
+/* --- the forward's arguments, and what a block has of them ------------------------------------------------------------ */
+struct fwd_args {
+    void *out;
+    float *lse;
+    const void *qkv, *kv;
+    const int32_t *seq;       // first query row of each sequence (n_seq + 1), or NULL: row s
+    const int32_t *kv_len;    // paged; NULL: as many keys as queries
+    const int32_t *page;
+    int64_t max_page;
+    int n_q, n_kv;
+};
+
+/* The sequence of this block: false when it has no row here. */
+struct seq_view {
+    int64_t row0;
+    int n_row, kv_len;
+};
+__device__ static inline seq_view seq_of(const fwd_args &a, int s)
+{
+    seq_view v;
+    v.row0 = a.seq ? a.seq[s] : s;
+    v.n_row = a.seq ? a.seq[s + 1] - (int)v.row0 : 1;
+    v.kv_len = a.kv_len ? a.kv_len[s] : v.n_row;
+    if (v.kv_len < v.n_row)    // 0: absent
+        v.n_row = 0;
+    return v;
+}
+template <int HD> __device__ static inline kv_source source_of(const fwd_args &a, const seq_view &v, int s, int kv_head)
+{
+    kv_source src;
+    if (a.kv_len) {
+        src.k = (const bf16 *)a.kv + (int64_t)kv_head * ATTN_TILE * HD;
+        src.v = src.k + (int64_t)a.n_kv * ATTN_TILE * HD;
+        src.step = HD;
+        src.page = a.page + (int64_t)s * a.max_page;
+        src.page_elems = (int64_t)2 * a.n_kv * ATTN_TILE * HD;
+    } else {
+        src.step = (int64_t)(a.n_q + 2 * a.n_kv) * HD;
+        src.k = (const bf16 *)a.qkv + v.row0 * src.step + (int64_t)(a.n_q + kv_head) * HD;
+        src.v = src.k + (int64_t)a.n_kv * HD;
+        src.page = NULL;
+        src.page_elems = 0;
+    }
+    return src;
+}
+
+/* The forward with Hopper's instructions (attn_fwd_hopper.cu): heads of 64, 96, 128 or 256. n_row: rows of qkv. */
+bool hopper_fwd(struct cuda_device *cu, const fwd_args &f, int hd, int64_t n_row, int64_t n_seq, int64_t max_q, const char *op,
+                struct error *err);

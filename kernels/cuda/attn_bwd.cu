@@ -100,7 +100,7 @@ template <int HD> __global__ void __launch_bounds__(128) dkdv_kernel(bwd_args a)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
                         int col = half * 32 + j * 8 + lane % 4 * 2 + e % 2, query = q0 + col, key = key0 + e / 2 * 8;
-                        float w = key <= query ? exp2f(__fmaf_rn(p[j][e], c, -lse_of[col])) : 0;
+                        float w = key <= query ? exp2_fast(__fmaf_rn(p[j][e], c, -lse_of[col])) : 0;
                         p[j][e] = w;
                         dp[j][e] = w * (dp[j][e] - dot_of[col]) * scale;
                     }
@@ -187,7 +187,7 @@ template <int HD> __global__ void __launch_bounds__(128) dq_kernel(bwd_args a)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int key = k0 + half * 32 + j * 8 + lane % 4 * 2 + e % 2, query = query0 + e / 2 * 8;
-                    float w = key <= query ? exp2f(__fmaf_rn(p[j][e], c, -lse[e / 2])) : 0;
+                    float w = key <= query ? exp2_fast(__fmaf_rn(p[j][e], c, -lse[e / 2])) : 0;
                     dp[j][e] = w * (dp[j][e] - dot[e / 2]) * scale;
                 }
 #pragma unroll
@@ -337,7 +337,9 @@ extern "C" bool attn_bwd_cuda(struct device *dev, const struct attn_bwd *args, s
     case 16: return bwd_launch<16>(cu, a, args, max_len, err);
     case 32: return bwd_launch<32>(cu, a, args, max_len, err);
     case 64: return bwd_launch<64>(cu, a, args, max_len, err);
+    case 96: return bwd_launch<96>(cu, a, args, max_len, err);
     case 128: return bwd_launch<128>(cu, a, args, max_len, err);
+    case 256: return bwd_launch<256>(cu, a, args, max_len, err);
     }
-    return error_set(err, ERR_SHAPE, "attn_bwd: heads of size %d; 16, 32, 64 and 128 are possible", h.hd);
+    return error_set(err, ERR_SHAPE, "attn_bwd: heads of size %d; 16, 32, 64, 96, 128 and 256 are possible", h.hd);
 }

@@ -31,6 +31,8 @@ struct cuda_device {
     bool capturing;
     struct gemm_plan *plan;    // chosen algorithms (gemm.cu), a list
     int n_sm;
+    bool hopper;                  // use its own matrix instructions and copies: sm_90, and not RC_CUDA_PATH=ampere
+    uint32_t *turn;               // counters of kernels that share out work; 0 between them
     cudaStream_t lane[LANE_N];    // made by their first use
     /* optimizer state in host memory (optim.cu); made by its first step */
     cudaStream_t in, out;
@@ -54,6 +56,11 @@ static inline bool launch_ok(const char *op, struct error *err)
 }
 /* Get size_bytes of scratch for this operation: grows when a larger operation comes, never while recording. */
 void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, struct error *err);
+/* Sizes of heads that attention and its rotation are compiled for. */
+static inline bool cuda_head_size_ok(int hd)
+{
+    return hd == 16 || hd == 32 || hd == 64 || hd == 96 || hd == 128 || hd == 256;
+}
 static inline unsigned blocks_for(int64_t n, int64_t per_block)
 {
     return (unsigned)((n + per_block - 1) / per_block);

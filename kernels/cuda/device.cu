@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #define WORKSPACE_BYTES ((size_t)64 << 20)
+#define TURN_BYTES 256
 
 struct graph {
     cudaGraphExec_t exec;
@@ -47,6 +48,7 @@ static void cuda_device_free(struct device *dev)
     if (cu->lt)
         cublasLtDestroy(cu->lt);
     cudaFree(cu->workspace);
+    cudaFree(cu->turn);
     cudaFree(cu->scratch);
     for (int i = 0; i < cu->n_old; i++)
         cudaFree(cu->old[i]);
@@ -281,6 +283,15 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
     if (!cuda_ok(cudaSetDevice(index), "opening the device", err)
         || !cuda_ok(cudaGetDeviceProperties(&prop, index), "opening the device", err))
         return NULL;
+    const char *path = getenv("RC_CUDA_PATH");
+    if (path && *path && strcmp(path, "ampere") != 0 && strcmp(path, "hopper") != 0) {
+        error_set(err, ERR_USAGE, "RC_CUDA_PATH is '%s'; it may be hopper or ampere", path);
+        return NULL;
+    }
+    if (path && strcmp(path, "hopper") == 0 && prop.major != 9) {
+        error_set(err, ERR_UNSUPPORTED, "RC_CUDA_PATH is 'hopper', which cuda:%d, a %s, does not support", index, prop.name);
+        return NULL;
+    }
     struct cuda_device *cu = (struct cuda_device *)calloc(1, sizeof *cu);
     if (!cu) {
         error_set(err, ERR_NO_MEMORY, "no memory for a device");
@@ -294,12 +305,15 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
     cu->base.head_rows = (int64_t)400 << 20;    // 2,760 rows of 151,936 logits: 1.6 GiB in fp32
     cu->base.can_capture = true;
     cu->n_sm = prop.multiProcessorCount;
+    cu->hopper = prop.major == 9 && !(path && *path && strcmp(path, "ampere") == 0);
     snprintf(cu->base.name, sizeof cu->base.name, "cuda:%d", index);
     snprintf(cu->base.what, sizeof cu->base.what, "%.50s, %d multiprocessors, %zu GiB", prop.name, prop.multiProcessorCount,
              (size_t)(prop.totalGlobalMem >> 30));
     cu->workspace_bytes = WORKSPACE_BYTES;
     if (!cuda_ok(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), "opening the device", err)
         || !cuda_ok(cudaMalloc(&cu->workspace, cu->workspace_bytes), "opening the device", err)
+        || !cuda_ok(cudaMalloc((void **)&cu->turn, TURN_BYTES), "opening the device", err)
+        || !cuda_ok(cudaMemset(cu->turn, 0, TURN_BYTES), "opening the device", err)
         || (cublasLtCreate(&cu->lt) != CUBLAS_STATUS_SUCCESS && !error_set(err, ERR_INTERNAL, "cuda:%d: cannot start cuBLASLt", index))) {
         cuda_device_free(&cu->base);
         return NULL;

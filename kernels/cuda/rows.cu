@@ -331,9 +331,9 @@ template <typename T> static bool rope_fwd_run(struct cuda_device *cu, const str
 }
 static bool heads_ok(const char *op, struct attn_heads h, struct error *err)
 {
-    if (h.n_q < 1 || h.n_kv < 1 || h.n_q % h.n_kv || (h.hd != 16 && h.hd != 32 && h.hd != 64 && h.hd != 128))
-        return error_set(err, ERR_SHAPE, "%s: %d query heads, %d key heads of size %d; the size must be 16, 32, 64 or 128", op, h.n_q,
-                         h.n_kv, h.hd);
+    if (h.n_q < 1 || h.n_kv < 1 || h.n_q % h.n_kv || !cuda_head_size_ok(h.hd))
+        return error_set(err, ERR_SHAPE, "%s: %d query heads, %d key heads of size %d; the size must be 16, 32, 64, 96, 128 or 256", op,
+                         h.n_q, h.n_kv, h.hd);
     return true;
 }
 extern "C" bool rope_fwd_cuda(struct device *dev, const struct rope_fwd *a, struct error *err)

@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# kernels, step, serve, ranks (two or four GPUs), learn, compare, publish (two GPUs).
+# kernels, attention (against cuDNN), step, serve, ranks (two or four GPUs), learn, compare, publish (two GPUs).
 # Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
 set -u
@@ -61,6 +61,8 @@ for group in "$@"; do
     tests)
         OPS_DEVICE=cuda:0 note "operations against ref, equal bits" "$tests/ops_test"
         OPS_DEVICE=cuda:0 note "sampler and trainer agree to the bit" "$tests/agreement_test"
+        RC_CUDA_PATH=ampere OPS_DEVICE=cuda:0 note "operations against ref without Hopper's instructions" "$tests/ops_test"
+        RC_CUDA_PATH=ampere OPS_DEVICE=cuda:0 note "sampler and trainer agree without them" "$tests/agreement_test"
         OPS_DEVICE=cuda:0 note "logits and gradients of PyTorch, fp32" "$tests/model_golden_test"
         OPS_DEVICE=cuda:0 note "rollouts, the host in step and one step behind" "$tests/generator_test"
         ;;
@@ -95,6 +97,9 @@ for group in "$@"; do
             note "attention $shape" "$bin/rollcall" bench attention --device cuda:0 --shape $shape --seq 2048 --n-seq 8 --batch 256 \
                 --context 1024
         done
+        ;;
+    attention)
+        ROLLCALL=$rollcall LINES_SHOWN=30 note "attention against cuDNN" $python tests/gpu/attention.py
         ;;
     step)
         ROLLCALL=$rollcall note "GRPO steps of whole runs" $python tests/gpu/step.py ${STEP_CASES:-}
@@ -158,7 +163,7 @@ for group in "$@"; do
             END { exit n != 4 || seen[0] == "differ" || seen[1] == "differ" }' "$hashes"
         ;;
     *)
-        echo "unknown group '$group': tests, sanitize, decode, train, kernels, step, ranks, learn, compare, publish"
+        echo "unknown group '$group': tests, sanitize, decode, train, kernels, attention, step, ranks, learn, compare, publish"
         exit 2
         ;;
     esac

@@ -276,9 +276,9 @@ static bool rope_bwd_case(struct run *r)
 }
 static const int32_t seq_sizes[N_SIZE][6] = { { 0, 1 }, { 0, 5, 5, 38 }, { 0, 100, 101, 133, 200 }, { 0, 61, 150 } };
 static const int n_seq_sizes[N_SIZE] = { 1, 3, 4, 2 };
-static bool attn_fwd_case(struct run *r)
+static const struct attn_heads wide_sizes[N_SIZE] = { { 3, 1, 96 }, { 2, 2, 96 }, { 4, 2, 256 }, { 2, 1, 256 } };
+static bool attn_fwd_with(struct run *r, struct attn_heads h)
 {
-    struct attn_heads h = head_sizes[r->size];
     const int32_t *seq = seq_sizes[r->size];
     int n_seq = n_seq_sizes[r->size];
     int64_t n = seq[n_seq];
@@ -286,9 +286,16 @@ static bool attn_fwd_case(struct run *r)
               .seq = put(r, seq, (size_t)(n_seq + 1) * 4), .seq_host = seq, .heads = h, .dtype = r->dtype,
               .out = result(r, "out", n * h.n_q * h.hd), .lse = result_of(r, "lse", n * h.n_q, DT_F32));
 }
-static bool attn_bwd_case(struct run *r)
+static bool attn_fwd_case(struct run *r)
 {
-    struct attn_heads h = head_sizes[r->size];
+    return attn_fwd_with(r, head_sizes[r->size]);
+}
+static bool attn_fwd_wide_case(struct run *r)
+{
+    return attn_fwd_with(r, wide_sizes[r->size]);
+}
+static bool attn_bwd_with(struct run *r, struct attn_heads h)
+{
     const int32_t *seq = seq_sizes[r->size];
     int n_seq = n_seq_sizes[r->size];
     int64_t n = seq[n_seq], wide = (h.n_q + 2 * h.n_kv) * h.hd;
@@ -299,6 +306,14 @@ static bool attn_bwd_case(struct run *r)
               .out = out, .lse = lse)
            && OP(r->dev, &r->err, attn_bwd, .qkv = qkv, .n = n, .n_seq = n_seq, .seq = dev_seq, .seq_host = seq, .heads = h,
                  .dtype = r->dtype, .out = out, .lse = lse, .dout = dout, .dqkv = result(r, "dqkv", n * wide));
+}
+static bool attn_bwd_case(struct run *r)
+{
+    return attn_bwd_with(r, head_sizes[r->size]);
+}
+static bool attn_bwd_wide_case(struct run *r)
+{
+    return attn_bwd_with(r, wide_sizes[r->size]);
 }
 static bool swiglu_fwd_case(struct run *r)
 {
@@ -514,7 +529,9 @@ static const struct {
     { "rope_fwd", rope_fwd_case, 1e-6 },
     { "rope_bwd", rope_bwd_case, 2e-6 },
     { "attn_fwd", attn_fwd_case, 2e-6 },
+    { "attn_fwd of 96 and 256", attn_fwd_wide_case, 2e-6 },
     { "attn_bwd", attn_bwd_case, 5e-6 },
+    { "attn_bwd of 96 and 256", attn_bwd_wide_case, 5e-6 },
     { "attn_paged", paged_case, 2e-6 },
     { "swiglu_fwd", swiglu_fwd_case, 1e-6 },
     { "swiglu_bwd", swiglu_bwd_case, 1e-6 },
@@ -930,20 +947,21 @@ static void real_shapes_keep_a_rows_bits_whatever_the_batch(UNUSED void **state)
     device_free(dev);
 }
 
+static const struct attn_heads all_sizes[] = { { 2, 1, 16 }, { 4, 2, 32 }, { 6, 2, 64 }, { 3, 1, 96 }, { 7, 1, 128 }, { 2, 1, 256 } };
 /* Three sequences packed; each alone; and each token by token over pages, all three in one batch. */
 static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void **state)
 {
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
-    static const int32_t seq[] = { 0, 70, 71, 200 };
+    static const int32_t seq[] = { 0, 70, 71, 331 };
     enum {
         N_SEQ = 3,
-        N = 200,
-        MAX_LEN = 129,
+        N = 331,
+        MAX_LEN = 260,    // into a third tile
     };
-    for (int size = 0; size < N_SIZE; size++)
+    for (size_t size = 0; size < ARRAY_SIZE(all_sizes); size++)
         for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
             struct run r = { .dev = dev, .rng = 5, .dtype = t };
-            struct attn_heads h = head_sizes[size];
+            struct attn_heads h = all_sizes[size];
             size_t row_in = (size_t)((h.n_q + 2 * h.n_kv) * h.hd) * dtype_size(t), row_out = (size_t)(h.n_q * h.hd) * dtype_size(t);
             int64_t max_page = (MAX_LEN + dev->kv_page_tok - 1) / dev->kv_page_tok;
             void *qkv = values(&r, N * (h.n_q + 2 * h.n_kv) * h.hd), *out = mem_take(&r, N * row_out);
@@ -996,6 +1014,49 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
             run_release(&r);
         }
     device_free(dev);
+}
+
+/* Sequences of many lengths, with the products by mma.sync and by wgmma. */
+static void both_matrix_instructions_give_attention_the_same_bits(UNUSED void **state)
+{
+    const char *name = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", *set = getenv("RC_CUDA_PATH");
+    char *before = set ? strdup(set) : NULL;
+    static const int32_t seq[] = { 0, 1, 64, 130, 257, 700, 1500 };
+    enum {
+        N_SEQ = 6,
+        N = 1500,
+    };
+    struct device *dev[2] = { NULL };
+    if (strncmp(name, "cuda", 4) != 0)
+        skip();    // a CPU has neither
+    setenv("RC_CUDA_PATH", "ampere", 1);
+    assert_non_null(dev[0] = device_of(name, NULL, 0));
+    setenv("RC_CUDA_PATH", "hopper", 1);
+    dev[1] = device_of(name, NULL, 0);
+    for (size_t size = 0; dev[1] && size < ARRAY_SIZE(all_sizes); size++) {
+        struct attn_heads h = all_sizes[size];
+        size_t n_out = (size_t)N * (size_t)(h.n_q * h.hd), n_lse = (size_t)N * (size_t)h.n_q;
+        char *out[2];
+        for (int d = 0; d < 2; d++) {
+            struct run r = { .dev = dev[d], .rng = 11, .dtype = DT_BF16 };
+            void *qkv = values_of(&r, N * (h.n_q + 2 * h.n_kv) * h.hd, DT_BF16, 0, 2), *y = mem_take(&r, n_out * 2);
+            float *lse = mem_take(&r, n_lse * 4);
+            assert_true(OP(dev[d], &r.err, attn_fwd, .qkv = qkv, .n = N, .n_seq = N_SEQ, .seq = put(&r, seq, sizeof seq), .seq_host = seq,
+                           .heads = h, .dtype = DT_BF16, .out = y, .lse = lse));
+            out[d] = malloc(n_out * 2 + n_lse * 4);
+            get(&r, out[d], y, n_out * 2);
+            get(&r, out[d] + n_out * 2, lse, n_lse * 4);
+            run_release(&r);
+        }
+        if (memcmp(out[0], out[1], n_out * 2 + n_lse * 4) != 0)
+            fail_msg("heads of %d: mma.sync and wgmma give different bits", h.hd);
+        free(out[0]);
+        free(out[1]);
+    }
+    for (int d = 0; d < 2; d++)
+        device_free(dev[d]);
+    before ? setenv("RC_CUDA_PATH", before, 1) : unsetenv("RC_CUDA_PATH");
+    free(before);
 }
 
 /* --- sampling ------------------------------------------------------------------------------------------------------ */
@@ -1449,6 +1510,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
         cmocka_unit_test(real_shapes_keep_a_rows_bits_whatever_the_batch),
         cmocka_unit_test(attention_gives_the_same_bits_packed_alone_and_decoded),
+        cmocka_unit_test(both_matrix_instructions_give_attention_the_same_bits),
         cmocka_unit_test(a_sampled_token_has_the_bits_of_the_heads_logp),
         cmocka_unit_test(draws_follow_the_filtered_distribution),
         cmocka_unit_test(the_policy_loss_has_its_derivative),

@@ -184,14 +184,14 @@ void model_free(struct model *m)
 /* Can attention do heads of this size on this device? See struct attn_heads. */
 static bool heads_check(const struct model_config *c, const struct device *dev, struct error *err)
 {
-    static const int64_t on_cuda[] = { 16, 32, 64, 128 };
+    static const int64_t on_cuda[] = { 16, 32, 64, 96, 128, 256 };
     if (dev->kind != DEVICE_CUDA)
         return (c->d_head % 16 == 0 && c->d_head >= 16 && c->d_head <= 256)
                || error_set(err, ERR_UNSUPPORTED, "'head_dim' is %" PRId64 "; on a CPU multiples of 16 up to 256 are supported", c->d_head);
     for (size_t i = 0; i < ARRAY_SIZE(on_cuda); i++)
         if (c->d_head == on_cuda[i])
             return true;
-    return error_set(err, ERR_UNSUPPORTED, "'head_dim' is %" PRId64 "; on a GPU 16, 32, 64 and 128 are supported", c->d_head);
+    return error_set(err, ERR_UNSUPPORTED, "'head_dim' is %" PRId64 "; on a GPU 16, 32, 64, 96, 128 and 256 are supported", c->d_head);
 }
 
 /* A model with its table and zeroed arena, but no handles. */

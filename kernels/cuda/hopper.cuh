@@ -1,0 +1,155 @@
+/* hopper.cuh - Hopper's matrix instructions over warpgroups, bulk copies of tiles, and the barriers between them
+ *
+ * Machine code only for sm_90a. A tile in shared memory is a row of boxes of 64 columns; a box has rows of 128 bytes, swizzled in
+ * atoms of 8 rows (CU_TENSOR_MAP_SWIZZLE_128B), and begins at a multiple of 1,024 bytes. Descriptors: PTX ISA, "Matrix-Descriptor
+ * Format" of wgmma. Four warps are a warpgroup; an instruction multiplies 64 rows, of which each warp holds 16 of the result, in
+ * the fragments of attn.cuh side by side. */
+#pragma once
+#include <cuda.h>
+#include "kernels/cuda/cuda.h"
+#define BOX_COLS 64
+#define BOX_ROW_BYTES 128
+
+/* A tensor map of rows of bf16, read in boxes of 64 x 64, or of fp32, in boxes of 64 x 1. cols: elements per row; step: elements
+ * between rows. */
+bool tensor_map_make(CUtensorMap *map, enum dtype t, const void *at, int64_t cols, int64_t rows, int64_t step, const char *op,
+                     struct error *err);
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER_CODE 1
+#endif
+#ifdef HOPPER_CODE
+__device__ static inline uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* --- barriers -------------------------------------------------------------------------------------------------------- */
+__device__ static inline void barrier_init(uint64_t *b, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals) : "memory");
+}
+__device__ static inline void barrier_arrive(uint64_t *b)
+{
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }" ::"r"(shared_at(b)) : "memory");
+}
+__device__ static inline void barrier_expect(uint64_t *b, int bytes)
+{
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1; }" ::"r"(shared_at(b)), "r"(bytes) : "memory");
+}
+__device__ static inline void barrier_wait(uint64_t *b, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}" ::"r"(shared_at(b)),
+                 "r"(parity)
+                 : "memory");
+}
+/* Of the threads of a block: wait until all `threads` have come to barrier id, or come without waiting. */
+__device__ static inline void meet(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ static inline void meet_pass(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+/* Ordinary stores to shared memory before this are seen by matrix instructions after it. */
+__device__ static inline void stores_show(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* One box to shared memory from column col and row row of a map; completes on b. */
+__device__ static inline void box_load(void *to, const CUtensorMap *map, int col, int row, uint64_t *b)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_at(to)),
+        "l"(map), "r"(col), "r"(row), "r"(shared_at(b))
+        : "memory");
+}
+template <int N> __device__ static inline void registers_take(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ static inline void registers_give(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* --- products -------------------------------------------------------------------------------------------------------- */
+__device__ static inline uint64_t descriptor(uint32_t at, uint32_t lead_bytes, uint32_t stride_bytes)
+{
+    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(lead_bytes >> 4) << 16 | (uint64_t)(stride_bytes >> 4) << 32 | (uint64_t)1 << 62;
+}
+/* 16 columns from column 16 step of 64 or more rows: the side of a product whose sum runs over columns. box_bytes: from one box of
+ * 64 columns to the next. */
+__device__ static inline uint64_t by_columns(uint32_t tile, int step, int box_bytes)
+{
+    return descriptor(tile + step / 4 * box_bytes + step % 4 * 32, 16, 1024);
+}
+/* 16 rows from row 16 step: the right side of a product whose sum runs over rows. */
+__device__ static inline uint64_t by_rows(uint32_t tile, int step, int box_bytes)
+{
+    return descriptor(tile + step * 16 * BOX_ROW_BYTES, box_bytes, 1024);
+}
+__device__ static inline void products_begin(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ static inline void products_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int PENDING> __device__ static inline void products_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+/* The compiler may not move uses of d across this point. */
+template <int N> __device__ static inline void pin(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
+#define D8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define D32(d, i) D8(d, i), D8(d, i + 8), D8(d, i + 16), D8(d, i + 24)
+#define NAMES_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_48 NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define NAMES_64 NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+/* d += a b, or d = a b when first; both sides in shared memory, both summed over columns. d: 64 x N. */
+template <int N> __device__ static inline void product(float (&d)[N / 2], uint64_t a, uint64_t b, bool first)
+{
+    static_assert(N == 64 || N == 128, "sizes in use");
+    int more = !first;
+    if constexpr (N == 64)
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                     : D32(d, 0)
+                     : "l"(a), "l"(b), "r"(more));
+    else
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64 "}, %64, %65, p, 1, 1, 0, 0;\n}"
+                     : D32(d, 0), D32(d, 32)
+                     : "l"(a), "l"(b), "r"(more));
+}
+/* The same with the left side in registers. ROWS: the right side is summed over its rows. */
+template <int N, int ROWS> __device__ static inline void product_regs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool first)
+{
+    static_assert(N == 64 || N == 96 || N == 128, "sizes in use");
+    int more = !first;
+    if constexpr (N == 64)
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}"
+                     : D32(d, 0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more), "n"(ROWS));
+    else if constexpr (N == 96)
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %53, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" NAMES_48 "}, {%48,%49,%50,%51}, %52, p, 1, 1, %54;\n}"
+                     : D32(d, 0), D8(d, 32), D8(d, 40)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more), "n"(ROWS));
+    else
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;\n}"
+                     : D32(d, 0), D32(d, 32)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more), "n"(ROWS));
+}
+#endif
