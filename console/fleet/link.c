@@ -1,6 +1,6 @@
 /* link.c - see link.h
  *
- * Open requests at any time: at most one each for status, steps, events and rollouts, and one for each command. Their tags
+ * Open requests at any time: at most one each for status, steps, events, rollouts and checkpoints, and one for each command. Their tags
  * distinguish the answers. Missing data is requested when the status (every second) shows that it is missing, so a lost answer
  * costs only a second. */
 #include "console/fleet/link.h"
@@ -33,6 +33,7 @@ enum {
     TAG_STEPS,
     TAG_EVENTS,
     TAG_ROLLOUTS,
+    TAG_CHECKPOINTS,
     TAG_COMMAND,
 };    // TAG_COMMAND and above: commands
 struct open_command {
@@ -50,11 +51,12 @@ struct link {
     struct subscriber *telemetry;
     struct logtail *log;
     bool open[TAG_COMMAND];    // indexed by tag
-    bool events_stale, rollouts_stale;
-    bool over, last;              // the run is over, according to a status, so that what is requested now is the last of it
-    int64_t over_ns;              // when we learned that; 0: it is not over
-    int64_t status_ns, log_ns;    // when next
-    int64_t answered_ns;          // when the agent last answered
+    bool events_stale, rollouts_stale, checkpoints_stale;
+    int64_t checkpoint, incarnation;    // as they were when the checkpoints were asked for
+    bool over, last;                    // the run is over, according to a status, so that what is requested now is the last of it
+    int64_t over_ns;                    // when we learned that; 0: it is not over
+    int64_t status_ns, log_ns;          // when next
+    int64_t answered_ns;                // when the agent last answered
     struct open_command command[COMMANDS_OPEN];
     uint64_t next_tag, random;
 };
@@ -101,6 +103,18 @@ static void events_ask(struct link *l, const struct model *model)
     msg_i64(&m, "after", last ? last->id : 0);
     msg_i64(&m, "limit", last ? MODEL_EVENTS : 500);    // fetch everything that came meanwhile
     ask(l, TAG_EVENTS, &m);
+}
+
+static void checkpoints_ask(struct link *l, const struct model *m)
+{
+    struct msg_out out = MSG_OUT_INIT;
+    if (l->open[TAG_CHECKPOINTS])
+        return;
+    l->checkpoints_stale = false;
+    l->checkpoint = m->checkpoint;
+    l->incarnation = m->incarnation;
+    msg_begin(&out, MSG_CHECKPOINTS);
+    ask(l, TAG_CHECKPOINTS, &out);
 }
 
 static void rollouts_ask(struct link *l)
@@ -150,6 +164,8 @@ static void status_came(struct link *l, struct model *m, const struct mval *v, i
         events_ask(l, m);
     if (l->rollouts_stale)
         rollouts_ask(l);
+    if (l->checkpoints_stale || l->checkpoint != m->checkpoint || l->incarnation != m->incarnation)
+        checkpoints_ask(l, m);
     model_link(m, LINK_LIVE, "", now_ns);
     model_changed(m);
 }
@@ -167,6 +183,7 @@ static void event_heard(struct link *l, struct model *m, const struct mval *v, i
     size_t len;
     events_ask(l, m);
     l->status_ns = now_ns;
+    l->checkpoints_stale = true;    // one was made, or a change that going back to one would undo
     if (strcmp(mval_text(v, "kind", kind, sizeof(kind)), "state") != 0)
         return;
     const char *detail = mval_str(mval_get(v, "detail"), &len);
@@ -271,10 +288,8 @@ static void command_answered(struct link *l, struct model *m, const struct net_e
 static void answered(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
 {
     static const enum msg_type asked[TAG_COMMAND] = {
-        [TAG_STATUS] = MSG_STATUS,
-        [TAG_STEPS] = MSG_STEPS,
-        [TAG_EVENTS] = MSG_EVENTS,
-        [TAG_ROLLOUTS] = MSG_ROLLOUTS,
+        [TAG_STATUS] = MSG_STATUS,           [TAG_STEPS] = MSG_STEPS, [TAG_EVENTS] = MSG_EVENTS, [TAG_ROLLOUTS] = MSG_ROLLOUTS,
+        [TAG_CHECKPOINTS] = MSG_CHECKPOINTS,
     };
     struct msg_in in;
     struct error err;
@@ -286,12 +301,14 @@ static void answered(struct link *l, struct model *m, const struct net_event *ev
     if (ev->failed) {
         l->events_stale |= ev->tag == TAG_EVENTS;
         l->rollouts_stale |= ev->tag == TAG_ROLLOUTS;
+        l->checkpoints_stale |= ev->tag == TAG_CHECKPOINTS;
         return;
     }
     l->answered_ns = now_ns;
     if (!msg_read_answer(&in, asked[ev->tag], ev->data, ev->len, &err)) {
         l->events_stale |= ev->tag == TAG_EVENTS;    // the controller is starting: ask again with the next status
         l->rollouts_stale |= ev->tag == TAG_ROLLOUTS;
+        l->checkpoints_stale |= ev->tag == TAG_CHECKPOINTS;
         return;
     }
     switch (ev->tag) {
@@ -306,6 +323,7 @@ static void answered(struct link *l, struct model *m, const struct net_event *ev
             events_ask(l, m);
         break;
     case TAG_ROLLOUTS: news_rollouts(m, in.root); break;
+    case TAG_CHECKPOINTS: news_checkpoints(m, in.root); break;
     default: break;
     }
     msg_in_release(&in);
@@ -425,7 +443,7 @@ struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int6
     if (getrandom(&l->random, sizeof(l->random), 0) < 0)
         l->random = (uint64_t)now_ns;
     l->next_tag = TAG_COMMAND;
-    l->events_stale = l->rollouts_stale = true;
+    l->events_stale = l->rollouts_stale = l->checkpoints_stale = true;
     l->answered_ns = now_ns;
     l->feed.fd = -1;
     if (!run_door_may_look(run_dir, err))

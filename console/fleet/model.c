@@ -51,9 +51,10 @@ struct model *model_new(struct error *err)
         m->proc = calloc(MODEL_PROCS, sizeof(*m->proc));
         m->event = calloc(MODEL_EVENTS, sizeof(*m->event));
         m->log = calloc(MODEL_LOG, sizeof(*m->log));
+        m->saved = calloc(MODEL_SAVED, sizeof(*m->saved));
         m->knob = calloc((size_t)n_knobs, sizeof(*m->knob));
     }
-    if (!m || !m->extra || !m->proc || !m->event || !m->log || !m->knob) {
+    if (!m || !m->extra || !m->proc || !m->event || !m->log || !m->saved || !m->knob) {
         fleet_model_free(m);
         error_set(err, ERR_NO_MEMORY, "no memory for the console's model of the run");
         return NULL;
@@ -61,7 +62,7 @@ struct model *model_new(struct error *err)
     for (int i = 0; i < METRIC_N; i++)
         series_init(&m->metric[i]);
     m->elapsed_s = m->step_s = m->left_s = NAN;
-    m->checkpoint = -1;
+    m->checkpoint = m->before_change = -1;
     return m;
 }
 
@@ -90,6 +91,7 @@ void fleet_model_free(struct model *m)
     free(m->proc);
     free(m->event);
     free(m->log);
+    free(m->saved);
     free(m->knob);
     free(m);
 }

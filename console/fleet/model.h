@@ -20,7 +20,8 @@
 #define MODEL_EVALS 16
 #define MODEL_GAUGES 12
 #define MODEL_COMMANDS 64
-#define MODEL_HOSTS 65    // the run's node and others
+#define MODEL_SAVED 257    // checkpoints, and the beginning
+#define MODEL_HOSTS 65     // the run's node and others
 #define MODEL_DEVICES 256
 #define LANE_SECONDS 256          // history of a process's phases, one letter per second
 #define ROLLOUT_TEXT_MAX 16384    // bytes of one prompt or completion kept
@@ -81,6 +82,15 @@ struct rollout_view {
     char *prompt;                  // owned
     struct sample_view *sample;    // (n_sample); owned
     int n_sample;
+};
+struct saved_view {    // a checkpoint that the run can go back to
+    int64_t step;
+    char state[12];        // whole, broken, or start: the model the run began with
+    int64_t size_bytes;    // -1: unknown
+    bool pinned;
+    double time_s;    // when it was written, since 1970; 0: unknown
+    char why[96], path[256];
+    char changes[256];    // those of knobs made since; a rollback undoes them
 };
 struct eval_view {
     char set[48];
@@ -147,6 +157,7 @@ struct model {
     int64_t step, max_steps;               // max_steps 0: unknown
     int64_t rollout_step, incarnation;
     int64_t checkpoint;                    // -1: none
+    char undo[256];                        // what a revert would do; "": nothing
     double elapsed_s, step_s, left_s;      // NAN: unknown
     int64_t told_ns;                       // when the last status came; 0: never
     struct host_view host[MODEL_HOSTS];    // the agent's own host first
@@ -170,6 +181,9 @@ struct model {
     int64_t n_event;                                // in total
     struct log_view *log;                           // (MODEL_LOG) ring; owned
     int64_t n_log;                                  // in total
+    struct saved_view *saved;                       // (MODEL_SAVED) newest first; owned
+    int n_saved;
+    int64_t before_change;                          // step of the newest checkpoint from before the last change of knobs; -1: none
     struct knob_value *knob;                        // (n_knobs); owned
     struct command_view command[MODEL_COMMANDS];    // ring
     int64_t n_command;                              // in total

@@ -175,6 +175,7 @@ void news_status(struct model *m, const struct mval *v, int64_t now_ns)
     m->step_s = mval_f64(mval_get(v, "step_s"), NAN);
     m->left_s = mval_f64(mval_get(v, "left_s"), NAN);
     m->checkpoint = mval_i64(mval_get(v, "checkpoint"), -1);
+    mval_text(v, "undo", m->undo, sizeof(m->undo));
     m->n_buffer = 0;
     gauges_read(m->buffer, &m->n_buffer, MODEL_GAUGES, mval_get(v, "buffer"));
     knobs_read(m, mval_get(v, "knobs"), now_ns);
@@ -293,4 +294,24 @@ void news_rollouts(struct model *m, const struct mval *v)
     const struct mval *list = mval_get(v, "groups");
     for (int64_t i = mval_n(list) - 1; i >= 0; i--)    // newest first on the wire
         news_rollout(m, mval_at(list, i));
+}
+
+void news_checkpoints(struct model *m, const struct mval *v)
+{
+    const struct mval *list = mval_get(v, "checkpoints");
+    m->n_saved = 0;
+    m->before_change = mval_i64(mval_get(v, "before_change"), -1);
+    for (int64_t i = 0; i < mval_n(list) && m->n_saved < MODEL_SAVED; i++) {
+        const struct mval *row = mval_at(list, i);
+        struct saved_view *s = &m->saved[m->n_saved++];
+        *s = (struct saved_view){ .step = mval_i64(mval_get(row, "step"), 0),
+                                  .size_bytes = mval_i64(mval_get(row, "size_bytes"), -1),
+                                  .pinned = mval_bool(mval_get(row, "pinned"), false),
+                                  .time_s = mval_f64(mval_get(row, "time"), 0) };
+        mval_text(row, "state", s->state, sizeof(s->state));
+        mval_text(row, "why", s->why, sizeof(s->why));
+        mval_text(row, "path", s->path, sizeof(s->path));
+        mval_text(row, "changes", s->changes, sizeof(s->changes));
+    }
+    model_changed(m);
 }

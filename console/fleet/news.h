@@ -21,4 +21,5 @@ bool news_step(struct model *m, const struct mval *v);
 void news_events(struct model *m, const struct mval *v);
 /* A rollout group, in the form of messages and the run's rollout file; one already among the newest is skipped. */
 void news_rollout(struct model *m, const struct mval *v);
-void news_rollouts(struct model *m, const struct mval *v);    // several groups, newest first
+void news_checkpoints(struct model *m, const struct mval *v);    // all of them, in place of those that were known
+void news_rollouts(struct model *m, const struct mval *v);       // several groups, newest first

@@ -34,8 +34,16 @@ struct extract {
 static bool checkpoint_take(void *arg, const struct journal_checkpoint *c)
 {
     struct extract *x = arg;
-    if (strcmp(c->state, "complete") == 0)
-        x->m->checkpoint = MAX(x->m->checkpoint, c->step);
+    struct model *m = x->m;
+    if (strcmp(c->state, "complete") != 0)
+        return true;
+    m->checkpoint = MAX(m->checkpoint, c->step);
+    if (!path_is_dir(c->path))
+        return true;
+    m->n_saved = MIN(m->n_saved, MODEL_SAVED - 1);
+    memmove(&m->saved[1], &m->saved[0], (size_t)m->n_saved++ * sizeof m->saved[0]);    // newest first
+    m->saved[0] = (struct saved_view){ .step = c->step, .state = "whole", .size_bytes = -1, .time_s = c->wall_s };
+    snprintf(m->saved[0].path, sizeof m->saved[0].path, "%s", c->path);
     return true;
 }
 

@@ -30,6 +30,7 @@ struct simulate {
     bool paused, stopping, over;
     uint64_t tag;
     int64_t event_id;
+    char undo[200];    // the last change, the other way round
     struct pending pending[PENDING_MAX];
     int n_pending;
 };
@@ -197,6 +198,24 @@ static void answers_due(struct simulate *s, struct model *m, int64_t now_ns)
     }
 }
 
+/* The last three checkpoints, the first one, and the beginning. */
+static void saved_tell(const struct simulate *s, struct model *m)
+{
+    int64_t change = s->options.done * 2 / 3;
+    m->n_saved = 0;
+    for (int64_t step = m->checkpoint; step >= 0; step = step > m->checkpoint - 40 && step > 20 ? step - 20 : MIN(step, (int64_t)40) - 20) {
+        struct saved_view *v = &m->saved[m->n_saved++];
+        *v = (struct saved_view){ .step = step, .size_bytes = step ? (int64_t)6 << 30 : -1, .pinned = step == 20 };
+        snprintf(v->state, sizeof(v->state), "%s", step ? "whole" : "start");
+        snprintf(v->why, sizeof(v->why), "%s", step == 20 ? "you@here, console" : step ? "every 20 steps" : "the model the run began with");
+        if (step > 0)
+            snprintf(v->path, sizeof(v->path), "runs/simulated/checkpoints/step-%06" PRId64, step);
+        if (step <= change)
+            snprintf(v->changes, sizeof(v->changes), "learning_rate 6e-4 -> 4e-4 (step %" PRId64 ")", change);
+    }
+    m->before_change = change / 20 * 20 >= m->checkpoint - 40 ? change / 20 * 20 : 20;
+}
+
 static void status_tell(struct simulate *s, struct model *m, int64_t now_ns)
 {
     m->state = s->over ? s->stopping ? RUN_STOPPED : RUN_FINISHED : s->stopping ? RUN_STOPPING : s->paused ? RUN_PAUSED : RUN_RUNNING;
@@ -206,6 +225,8 @@ static void status_tell(struct simulate *s, struct model *m, int64_t now_ns)
     m->left_s = (double)(s->options.steps - s->step) * s->options.step_s;
     m->elapsed_s = (double)s->step * s->options.step_s;
     m->checkpoint = s->step / 20 * 20;
+    snprintf(m->undo, sizeof(m->undo), "%s", s->undo);
+    saved_tell(s, m);
     m->told_ns = now_ns;
     snprintf(m->reason, sizeof(m->reason), "%s", s->paused ? "paused by you: r resumes" : "");
     model_changed(m);
@@ -262,6 +283,8 @@ static bool simulate_command(struct feed *f, struct model *m, const struct comma
         s->stopping = true;
         s->paused = false;
     } else if (strcmp(c->name, "set") == 0) {
+        const struct knob *k = knob_find(c->arg[0].key, err);
+        snprintf(s->undo, sizeof(s->undo), "%s %s -> %s", c->arg[0].key, c->arg[0].value, k ? m->knob[k - knobs].text : "");
         for (int i = 0; i < c->n_arg; i++)
             model_knob(m, c->arg[i].key, c->arg[i].value, now_ns);
     }
@@ -282,6 +305,7 @@ struct feed *simulate_new(const struct simulate_options *options, struct model *
     }
     s->feed = (struct feed){ .fd = -1, .pump = simulate_pump, .due_ns = simulate_due, .command = simulate_command, .free = simulate_free };
     s->options = *options;
+    snprintf(s->undo, sizeof(s->undo), "learning_rate 4e-4 -> 6e-4");
     s->random = options->seed;
     s->start_ns = now_ns;
     snprintf(m->name, sizeof(m->name), "simulated");

@@ -17,8 +17,8 @@
 #define DIALOG_TEXT_W 56    // columns of a dialog's text
 
 static const struct pane_type *const pane_types[N_PANE] = {
-    [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts,
-    [PANE_KNOBS] = &pane_knobs,       [PANE_LOG] = &pane_log,         [PANE_EVENTS] = &pane_events,
+    [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts, [PANE_KNOBS] = &pane_knobs,
+    [PANE_LOG] = &pane_log,           [PANE_EVENTS] = &pane_events,   [PANE_SAVED] = &pane_saved,
 };
 
 const char *pane_name(enum pane_id id)
@@ -293,19 +293,6 @@ static void stop_ask(struct app *a)
     app_confirm(a, true, "Stop the run?", line, "It can be resumed later with: rollcall train --resume", "stop");
 }
 
-static void revert_ask(struct app *a, int64_t now_ns)
-{
-    char text[160] = "";
-    int64_t newest = 0;
-    for (int i = 0; i < n_knobs; i++)
-        if (a->model->knob[i].changed_ns > newest && a->model->knob[i].before[0]) {
-            newest = a->model->knob[i].changed_ns;
-            snprintf(text, sizeof(text), "%s: %.40s back to %.40s", knobs[i].name, a->model->knob[i].text, a->model->knob[i].before);
-        }
-    (void)now_ns;
-    app_confirm(a, false, "Revert the last change of knobs?", text[0] ? text : "The controller knows what it was.", "", "revert");
-}
-
 /* A text in lines of a dialog, from line `at` on; returns the first one free. */
 static int dialog_text(struct dialog *d, int at, const char *text)
 {
@@ -314,6 +301,52 @@ static int dialog_text(struct dialog *d, int at, const char *text)
         snprintf(d->line[at++], sizeof(d->line[0]), "%.*s", (int)MIN(n, sizeof(d->line[0]) - 1), text);
     }
     return at;
+}
+
+static void revert_ask(struct app *a, int64_t now_ns)
+{
+    struct dialog *d = &a->dialog;
+    if (!a->model->undo[0]) {
+        app_flash(a, ROLE_WARN, now_ns, "no change of a knob is left to take back");
+        return;
+    }
+    app_confirm(a, false, "Take back the last change of knobs?", "", "", "revert");
+    dialog_text(d, 0, a->model->undo);
+}
+
+void rollback_ask(struct app *a, const struct saved_view *to)
+{
+    const struct model *m = a->model;
+    struct dialog *d = &a->dialog;
+    char line[160];
+    int64_t n = MAX(m->step - to->step, (int64_t)0);
+    *d = (struct dialog){ .danger = true, .n_choice = 2 };
+    snprintf(d->title, sizeof(d->title), "Go back to step %" PRId64 "?", to->step);
+    snprintf(line, sizeof(line), "Undone: %" PRId64 " step%s%s", n, n == 1 ? "" : "s", to->changes[0] ? ", and of the knobs:" : ".");
+    int at = dialog_text(d, 0, line);
+    at = dialog_text(d, at, to->changes);
+    dialog_text(d, MIN(at, (int)ARRAY_SIZE(d->line) - 1), "Later checkpoints are moved aside.");
+    d->choice[0].key = 'y';
+    snprintf(d->choice[0].label, sizeof(d->choice[0].label), "yes");
+    snprintf(d->choice[0].command, sizeof(d->choice[0].command), "rollback %" PRId64, to->step);
+    d->choice[1].key = 'n';
+    snprintf(d->choice[1].label, sizeof(d->choice[1].label), "no");
+}
+
+bool rollback_ask_to(struct app *a, const char *to)
+{
+    const struct model *m = a->model;
+    int64_t step = -1;
+    if (strcmp(to, "change") == 0)
+        step = m->before_change;
+    else if (!parse_i64(to, &step))
+        step = -1;
+    for (int i = 0; step >= 0 && i < m->n_saved; i++)
+        if (m->saved[i].step == step) {
+            rollback_ask(a, &m->saved[i]);
+            return true;
+        }
+    return false;
 }
 
 static void doctor_show(struct app *a, int64_t now_ns)
@@ -420,7 +453,8 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_PANE_3:
     case REQ_PANE_4:
     case REQ_PANE_5:
-    case REQ_PANE_6: app_show(a, (enum pane_id)(req - REQ_PANE_1)); break;
+    case REQ_PANE_6:
+    case REQ_PANE_7: app_show(a, (enum pane_id)(req - REQ_PANE_1)); break;
     case REQ_PANE_NEXT:
     case REQ_PANE_PREV: app_show(a, (enum pane_id)((a->shown + (req == REQ_PANE_NEXT ? 1 : N_PANE - 1)) % N_PANE)); break;
     case REQ_UP: list_move(a, -1); break;
@@ -435,6 +469,10 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_EVAL: app_command(a, "eval", now_ns); break;
     case REQ_STOP: stop_ask(a); break;
     case REQ_REVERT: revert_ask(a, now_ns); break;
+    case REQ_REWIND:
+        if (!rollback_ask_to(a, "change"))
+            app_flash(a, ROLE_WARN, now_ns, "no checkpoint is known from before a change of knobs");
+        break;
     case REQ_FREEZE: a->frozen = !a->frozen; break;
     case REQ_DOCTOR: doctor_show(a, now_ns); break;
     case REQ_MOUSE: local_mouse(a, "", now_ns); break;

@@ -105,7 +105,8 @@ static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_
 /* Panes that are not shown have only their number. */
 static bool tab_is_short(const struct app *a, int i)
 {
-    return a->w < 70 && a->shown != (enum pane_id)i;
+    bool noted = a->frozen || !a->mouse || a->pane[a->shown]->filter[0];    // the note beside the tabs needs room
+    return a->shown != (enum pane_id)i && a->w < (noted ? 110 : 80);
 }
 
 int tab_width(const struct app *a, int i)

@@ -17,6 +17,7 @@ const struct key_row key_table[] = {
     { REQ_PANE_4,     { '4' },                              ON_ALL, "4", NULL, 0, "everywhere", "knobs: see and change settings" },
     { REQ_PANE_5,     { '5' },                              ON_ALL, "5", NULL, 0, "everywhere", "log of every process" },
     { REQ_PANE_6,     { '6' },                              ON_ALL, "6", NULL, 0, "everywhere", "events: what happened and who did it" },
+    { REQ_PANE_7,     { '7' },                              ON_ALL, "7", NULL, 0, "everywhere", "checkpoints: what is kept, and going back" },
     { REQ_DOCTOR,     { 'd' },                              ON_ALL, "d", NULL, 0, "everywhere", "what bounds or breaks the run, in full, and the setting to look at" },
     { REQ_FREEZE,     { ' ' },                              ON_ALL, "Space", NULL, 0, "everywhere", "freeze the screen; training continues" },
     { REQ_MOUSE,      { 'm' },                              ON_ALL, "m", NULL, 0, "everywhere", "mouse on or off (off: the terminal selects text)" },
@@ -28,7 +29,8 @@ const struct key_row key_table[] = {
     { REQ_CHECKPOINT, { 'c' },                              ON_ALL, "c", "checkpoint", 30, "the run", "save at the end of this optimizer step" },
     { REQ_EVAL,       { 'E' },                              ON_ALL, "E", NULL, 0, "the run", "evaluate at the end of this optimizer step" },
     { REQ_STOP,       { 'S' },                              ON_ALL, "S", "stop", 40, "the run", "finish the step, save, end the run (asks first)" },
-    { REQ_REVERT,     { 'u' },                              ON_ALL, "u", NULL, 0, "the run", "revert the last change of knobs (asks first)" },
+    { REQ_REVERT,     { 'u' },                              ON_ALL, "u", NULL, 0, "the run", "take back the last change of knobs, then the one before (asks first)" },
+    { REQ_REWIND,     { 'U' },                              ON_ALL, "U", NULL, 0, "the run", "go back to before the last change of knobs (asks first)" },
     { REQ_UP,         { KEY_ARROW_UP, 'k' },                ON_ALL, "Up k", NULL, 0, "moving", "up" },
     { REQ_DOWN,       { KEY_ARROW_DOWN, 'j' },              ON_ALL, "Down j", NULL, 0, "moving", "down" },
     { REQ_LEFT,       { KEY_ARROW_LEFT, 'h' },              ON_ALL, "Left h", NULL, 0, "moving", "left; in a chart: earlier" },
@@ -51,6 +53,8 @@ const struct key_row key_table[] = {
     { REQ_FOLLOW,     { 'f' },                              ON(PANE_LOG) | ON(PANE_ROLLOUTS), "f", "follow", 11, "panes", "log and rollouts: stay at the newest" },
     { REQ_LEVEL,      { 'L' },                              ON(PANE_LOG), "L", "level", 14, "panes", "log: all, info, warnings, errors" },
     { REQ_RESTART,    { 'K' },                              ON(PANE_WORKERS), "K", "restart", 15, "panes", "workers: kill the process; its parent restarts it (asks first)" },
+    { REQ_ROLLBACK,   { 'b' },                              ON(PANE_SAVED), "b", "go back", 15, "panes", "checkpoints: go back to this one (asks first)" },
+    { REQ_PIN,        { 'P' },                              ON(PANE_SAVED), "P", "pin", 16, "panes", "checkpoints: keep this one, or no longer" },
     { REQ_QUARANTINE, { 'x' },                              ON(PANE_ROLLOUTS), "x", NULL, 0, "panes", "rollouts: stop issuing this prompt (asks first)" },
 };
 // clang-format on

@@ -41,6 +41,7 @@ enum pane_id {
     PANE_KNOBS,
     PANE_LOG,
     PANE_EVENTS,
+    PANE_SAVED,
     N_PANE,
 };
 #define ON(pane) (1u << (pane))
@@ -61,6 +62,7 @@ enum request {
     REQ_PANE_4,
     REQ_PANE_5,
     REQ_PANE_6,
+    REQ_PANE_7,
     REQ_PANE_NEXT,
     REQ_PANE_PREV,
     REQ_UP,
@@ -81,6 +83,9 @@ enum request {
     REQ_EDIT,
     REQ_REVERT,
     REQ_RESTART,
+    REQ_ROLLBACK,
+    REQ_REWIND,
+    REQ_PIN,
     REQ_QUARANTINE,
     /* ... up to here */
     REQ_ZOOM_IN,

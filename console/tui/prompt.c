@@ -118,6 +118,14 @@ static void complete(struct app *a, int64_t now_ns)
     } else if (strcmp(verb, "pane") == 0) {
         for (int i = 0; i < N_PANE; i++)
             candidate_add(&c, prefix, pane_name((enum pane_id)i));
+    } else if (strcmp(verb, "rollback") == 0 || strcmp(verb, "pin") == 0 || strcmp(verb, "unpin") == 0) {
+        char step[24];
+        for (int i = 0; i < a->model->n_saved; i++) {
+            snprintf(step, sizeof(step), "%" PRId64, a->model->saved[i].step);
+            candidate_add(&c, prefix, step);
+        }
+        if (verb[0] == 'r')
+            candidate_add(&c, prefix, "change");
     } else if (strcmp(verb, "restart") == 0) {
         for (int i = 0; i < a->model->n_proc; i++)
             candidate_add(&c, prefix, a->model->proc[i].name);
@@ -185,7 +193,10 @@ static void submit(struct app *a, int64_t now_ns)
         memcpy(a->history[a->n_history++ % HISTORY_MAX], line, sizeof(line));
         struct command c;
         struct error err;
-        if (!app_looks_only(a) && command_parse(&c, line, &err) && command_asks(&c, knob_now, a, why, sizeof(why)))
+        bool runs = !app_looks_only(a) && command_parse(&c, line, &err);
+        if (runs && strcmp(c.name, "rollback") == 0 && rollback_ask_to(a, c.arg[0].value))
+            break;
+        if (runs && command_asks(&c, knob_now, a, why, sizeof(why)))
             app_confirm(a, true, "Are you sure?", line, why, line);    // ask, whether typed or pressed
         else
             app_command(a, line, now_ns);

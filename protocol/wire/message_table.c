@@ -48,6 +48,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "step_s", KIND_F64, true, "seconds per optimizer step, mean of the last ones" },
                { "left_s", KIND_F64, true, "estimated seconds to the end" },
                { "knobs", KIND_MAP, true, "every setting by name: number, boolean or text" },
+               { "undo", KIND_STR, true, "what the command revert would do, in words; empty: nothing" },
                { "buffer", KIND_MAP, true, "items: issued, generating, returned, waiting, filtered, stale (free-running), trained, items (opened)" },
                { "metrics", KIND_MAP, true, "of the last step, by name" },
                { "eval", KIND_MAP, true, "last evaluation: SET -> {step, n, mean}" },

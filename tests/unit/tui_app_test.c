@@ -287,12 +287,51 @@ static void a_number_that_jumps_is_asked_about(UNUSED void **state)
     stage_release(&s);
 }
 
+static void going_back_says_what_it_undoes_and_is_asked_about(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 1);
+    press(&s, '7');
+    static const char *const wanted[] = { "140 whole", "6.0 GiB", "every 20 steps", "pinned", "start", "back to it:" };
+    for (size_t i = 0; i < ARRAY_SIZE(wanted); i++)
+        if (!shows(&s, wanted[i]))
+            fail_msg("'%s' is not on the screen:\n%s", wanted[i], screen(&s));
+    press(&s, KEY_ARROW_DOWN);
+    press(&s, KEY_ARROW_DOWN);
+    press(&s, 'b');
+    assert_true(shows(&s, "Go back to step 100?"));
+    assert_true(shows(&s, "Undone: 51 steps, and of the knobs:"));
+    assert_true(shows(&s, "learning_rate 6e-4 -> 4e-4 (step 100)"));
+    press(&s, 'n');
+    assert_int_equal(s.m->n_command, 0);
+    press(&s, 'U');    // one key: before the last change
+    assert_true(shows(&s, "Go back to step 100?"));
+    press(&s, 'y');
+    assert_int_equal(s.m->n_command, 1);
+    assert_string_equal(s.m->command[0].text, "rollback 100");
+    type(&s, ":rollback 120\r");    // typed, it asks too
+    assert_true(shows(&s, "Undone: 31 steps."));
+    press(&s, 'y');
+    assert_string_equal(s.m->command[1].text, "rollback 120");
+    type(&s, ":rollback 77\r");    // one that is not known is asked about too; the run says what it has
+    assert_true(shows(&s, "Are you sure?"));
+    press(&s, 'n');
+    press(&s, 'g');
+    press(&s, 'P');
+    assert_string_equal(s.m->command[2].text, "pin 140");
+    press(&s, '1');
+    press(&s, 'b');    // no key of other panes
+    assert_int_equal(s.m->n_command, 3);
+    stage_release(&s);
+}
+
 static void a_pasted_text_is_never_a_key(UNUSED void **state)
 {
     static const char prose[] = "Sorry, the server pauses.\ny:stop\ry\n";
     struct stage s;
     stage_make(&s, &usual, 120, 24);
-    for (const char *pane = "123456"; *pane; pane++) {
+    for (const char *pane = "1234567"; *pane; pane++) {
         press(&s, (uint32_t)*pane);
         app_paste(&s.app, prose, 2048, s.now);
         assert_string_equal(s.app.flash, "pasted text (2048 bytes) was dropped; press : or / first to paste into a line");
@@ -394,7 +433,7 @@ static void a_knob_is_edited_inside_its_bounds_and_reverted(UNUSED void **state)
     assert_non_null(strstr(s.app.flash, "takes effect at step"));
     assert_true(shows(&s, "0.9"));
     press(&s, 'u');
-    assert_true(shows(&s, "temperature: 0.9 back to 1.0"));
+    assert_true(shows(&s, "temperature 0.9 -> 1.0"));
     press(&s, 'n');
     press(&s, KEY_ESCAPE);
     stage_release(&s);
@@ -802,6 +841,7 @@ int main(void)
         cmocka_unit_test(costly_commands_are_confirmed_even_when_typed),
         cmocka_unit_test(a_number_that_jumps_is_asked_about),
         cmocka_unit_test(what_bounds_the_run_is_said_on_every_pane_at_every_size),
+        cmocka_unit_test(going_back_says_what_it_undoes_and_is_asked_about),
         cmocka_unit_test(a_pasted_text_is_never_a_key),
         cmocka_unit_test(a_change_says_who_made_it_and_what_came_of_it),
         cmocka_unit_test(the_overview_is_searched_by_metric),

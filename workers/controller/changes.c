@@ -262,6 +262,13 @@ bool changes_undo(struct controller *c, int64_t next_step, struct effect *effect
     return changes_save(c, err);
 }
 
+void changes_undo_say(const struct changes *k, struct buf *out)
+{
+    int64_t top = stack_top(k);
+    for (int64_t i = top; i >= 0 && k->change[i].group == k->change[top].group; i--)
+        buf_fmt(out, "%s%s %s -> %s", out->len ? "; " : "", k->change[i].knob->name, k->change[i].value, k->change[i].before);
+}
+
 /* Does the run lose this change when it goes back to step? */
 static bool is_since(const struct knob_change *k, int64_t step)
 {

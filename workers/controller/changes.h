@@ -50,6 +50,7 @@ MUST_USE bool changes_make(struct controller *c, const char *const *name, const 
 /* Take back the last command's changes that have not been taken back: undoing is a stack, so each call goes one command further. ERR_REFUSED
  * when none is left. effect as above. */
 MUST_USE bool changes_undo(struct controller *c, int64_t next_step, struct effect *effect, struct error *err);
+void changes_undo_say(const struct changes *k, struct buf *out);    // what that would do: "learning_rate 1 -> 0.001"; "": nothing
 /* The run goes back to optimizer step `step`: changes made since then hold no more. effect has them; the caller releases it, also on
  * failure. */
 MUST_USE bool changes_void(struct controller *c, int64_t step, struct effect *effect, struct error *err);

@@ -117,6 +117,10 @@ void detail_write(void *ctx, struct msg_out *m)
         buffer_write(c, m);
     step_metrics_write(&c->metrics, m);
     evals_write(&c->evals, m);
+    struct buf undo = { .max = 1024 };
+    changes_undo_say(&c->changes, &undo);
+    msg_str(m, "undo", buf_text(&undo));
+    buf_release(&undo);
     int64_t newest = checkpoints_newest(&c->checkpoints);
     if (newest >= 0)
         msg_i64(m, "checkpoint", newest);
