@@ -9,6 +9,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
+#include "protocol/run/run_config.h"
 #include "workers/engine/reward/reward.h"
 
 #define BATCH 64          // lines scored at a time, so that programs and sandboxes work in parallel
@@ -35,6 +36,7 @@ static bool input_read(const char *path, int64_t line, const char *text, size_t 
     if (!json_is_string(response))
         return error_set(err, ERR_DATA, "%s:%" PRId64 ": 'response' must be a string", path, line);
     *in = (struct reward_input){ .response = json_string_value(response), .response_len = json_string_length(response), .row = *row };
+    in->tool_ok = json_is_true(json_object_get(*row, "tool_ok"));
     const json_t *group = json_object_get(*row, "group");
     if (group && (!json_is_integer(group) || json_integer_value(group) < 0))
         return error_set(err, ERR_DATA, "%s:%" PRId64 ": 'group' must be a number from 0", path, line);
@@ -165,14 +167,18 @@ out:
 
 static bool score_cmd(int argc, char **argv, struct error *err)
 {
-    struct reward_config config = { .program_timeout_s = 10 };
-    const char *input = NULL;
+    struct reward_config config = { .program_timeout_s = 10 }, run;
+    struct verify_options verify = VERIFY_OPTIONS_DEFAULT;
+    struct run_config *settings = NULL;
+    const char *input = NULL, *run_file = NULL;
     bool summary = false;
     // clang-format off
     struct cli_option options[] = {
         { "reward-type", "rt", CLI_STR, &config.type, "TYPE",
-          "boxed, think_answer_tags, math, code, program:CMD or '0.8*boxed + 0.2*program:CMD'" },
+          "boxed, think_answer_tags, math, code, program:CMD, verify (what each line names in dataset, with its ground_truth), verify:NAME, or "
+          "'0.8*boxed + 0.2*program:CMD'" },
         { "input", "i", CLI_STR, &input, "FILE", "JSON lines with response and gt_answer (and the number of their group, for a reward that compares them); - reads standard input" },
+        { "config", "c", CLI_STR, &run_file, "FILE", "a run file: its reward settings apply (verification_reward, format_reward, ...), and its reward_type without --reward-type" },
         { "eval", NULL, CLI_FLAG, &config.eval, NULL,
           "score as an evaluation does: a right answer needs no valid format" },
         { "max-new-tokens", "mnt", CLI_I64, &config.max_new_tok, "N", "longest response, for the length rules: a line's n_tok gives its length, its finish_reason (stop or length) says whether it "
@@ -193,9 +199,23 @@ static bool score_cmd(int argc, char **argv, struct error *err)
                        .n_options = ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
-    if (!config.type || !input)
-        return error_set(err, ERR_USAGE, "--reward-type and --input are needed");
+    if ((!config.type && !run_file) || !input)
+        return error_set(err, ERR_USAGE, "--reward-type (or --config) and --input are needed");
+    if (run_file) {
+        if (!(settings = malloc(sizeof *settings)))
+            return error_set(err, ERR_NO_MEMORY, "no memory for a run file");
+        run_config_init(settings);
+        if (!run_config_read(settings, run_file, err)) {
+            free(settings);
+            return false;
+        }
+        run = reward_config_of(settings, &verify);
+        config.type = config.type ? config.type : run.type;
+        config.max_new_tok = config.max_new_tok ? config.max_new_tok : run.max_new_tok;
+    }
+    config.verify = &verify;
     struct reward *r = reward_new(&config, err);
+    free(settings);
     if (!r)
         return false;
     bool is_stdin = strcmp(input, "-") == 0;

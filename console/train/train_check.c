@@ -46,12 +46,8 @@ static bool model_check(struct train *t, struct error *err)
 /* The reward of the run; the caller frees it. */
 static struct reward *reward_make(const struct train *t, struct error *err)
 {
-    struct reward_config c = { .type = t->config.reward_type,
-                               .max_new_tok = t->config.max_new_tokens,
-                               .soft_over_length_punishment = t->config.soft_over_length_punishment,
-                               .cache_len = t->config.cache_length,
-                               .program_timeout_s = t->config.reward_timeout_s,
-                               .code_verifier_api_url = t->config.code_verifier_api_url[0] ? t->config.code_verifier_api_url : NULL };
+    struct verify_options options;
+    struct reward_config c = reward_config_of(&t->config, &options);
     return reward_new(&c, err);
 }
 

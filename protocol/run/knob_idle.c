@@ -103,6 +103,23 @@ static bool no_wait(const struct run_config *c)
 {
     return !reward_has(c, "code") && !reward_has(c, "program:");
 }
+/* A single reward that is not a verifier. */
+static bool no_verifier(const struct run_config *c)
+{
+    static const char *const other[] = { "think_answer_tags", "boxed", "math", "code", "code_share" };
+    for (size_t i = 0; i < ARRAY_SIZE(other); i++)
+        if (strcmp(c->reward_type, other[i]) == 0)
+            return true;
+    return strncmp(c->reward_type, "program:", strlen("program:")) == 0 && !strstr(c->reward_type, " + ");
+}
+static bool no_format(const struct run_config *c)
+{
+    return no_verifier(c) || !(c->format_reward > 0);
+}
+static bool no_penalty(const struct run_config *c)
+{
+    return no_verifier(c) || !c->non_stop_penalty;
+}
 static bool no_eval(const struct run_config *c)
 {
     return !c->eval_dataset[0];
@@ -121,6 +138,7 @@ static bool no_project(const struct run_config *c)
 }
 
 #define EVAL_WHY "there is no evaluation set; 'eval_dataset' names them"
+#define VERIFY_WHY "'reward_type' has no verifier: verify, verify:NAME"
 #define WANDB_WHY "'wandb' is off; 'wandb' online or offline uses it"
 
 static const struct idle_rule {
@@ -148,6 +166,15 @@ static const struct idle_rule {
     { "offload_optimizer", on_cpus, "on CPUs the optimizer's state is in host memory anyway; for less memory there is 'recompute_full'" },
     { "code_verifier_api_url", no_code, "no part of 'reward_type' is code or code_share" },
     { "reward_timeout_s", no_wait, "no part of 'reward_type' is code, code_share or a program" },
+    { "verification_reward", no_verifier, VERIFY_WHY },
+    { "remap_verifier", no_verifier, VERIFY_WHY },
+    { "format_reward", no_verifier, VERIFY_WHY },
+    { "additive_format_reward", no_format, "'format_reward' is 0, or 'reward_type' has no verifier" },
+    { "non_stop_penalty", no_verifier, VERIFY_WHY },
+    { "non_stop_penalty_value", no_penalty, "'non_stop_penalty' is false, or 'reward_type' has no verifier" },
+    { "only_reward_good_outputs", no_verifier, VERIFY_WHY },
+    { "math_symbolic", no_verifier, VERIFY_WHY },
+    { "max_length_verifier_max_length", no_verifier, VERIFY_WHY },
     { "eval_interval", no_eval, EVAL_WHY },
     { "eval_temperature", no_eval, EVAL_WHY },
     { "eval_save_dir", no_eval, EVAL_WHY },

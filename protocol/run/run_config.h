@@ -104,6 +104,9 @@ struct run_config {
     /* reward */
     char reward_type[256];
     char code_verifier_api_url[RUN_TEXT_MAX];
+    double verification_reward, format_reward, non_stop_penalty_value, max_length_verifier_max_length;    // struct verify_options
+    bool additive_format_reward, non_stop_penalty, only_reward_good_outputs, math_symbolic;
+    char remap_verifier[128];
     double reward_timeout_s;    // time limit of a reward program or the external verifier
     int64_t scorer_threads;
     /* evaluation, saving, logging: intervals in optimizer steps */

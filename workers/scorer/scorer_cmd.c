@@ -25,7 +25,8 @@ struct scorer {
     struct process process;
     struct server *server;
     struct score_queue *queue;
-    int n_part;    // parts of the reward, for the answers
+    int n_part;                       // parts of the reward, for the answers
+    struct verify_options options;    // the queue's threads read it
 };
 
 static void gauges_add(void *ctx, struct msg_out *m)
@@ -96,9 +97,10 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
             .response_len = len,
             .row = job->row,
             .has_length = n_tok && !job->eval,
-            .n_tok = mval_i64(n_tok, 0),
+            .n_tok = mval_i64(n_tok, -1),
             .finish = mval_i64(mval_get(sample, "finish"), 0) == 1 ? FINISH_LENGTH : FINISH_STOP,
             .max_new_tok = max_new_tok,
+            .tool_ok = mval_bool(mval_get(sample, "tool_ok"), false),
         };
         text += len + 1;
     }
@@ -203,6 +205,7 @@ static bool scorer_cmd(int argc, char **argv, struct error *err)
     const char *run_dir = NULL, *name = NULL;
     struct run_config *c = malloc(sizeof *c);
     struct scorer *s = calloc(1, sizeof *s);
+    struct reward_config config;
     bool ok = false, clean = true;
     char path[4200];
     if (!c || !s) {
@@ -214,14 +217,7 @@ static bool scorer_cmd(int argc, char **argv, struct error *err)
     run_config_init(c);
     snprintf(path, sizeof path, "%s/run.yaml", run_dir);
     TRY(run_config_read(c, path, err));
-    struct reward_config config = {
-        .type = c->reward_type,
-        .max_new_tok = c->max_new_tokens,
-        .soft_over_length_punishment = c->soft_over_length_punishment,
-        .cache_len = c->cache_length,
-        .program_timeout_s = c->reward_timeout_s,
-        .code_verifier_api_url = c->code_verifier_api_url[0] ? c->code_verifier_api_url : NULL,
-    };
+    config = reward_config_of(c, &s->options);
     s->n_part = parts_count(c->reward_type);
     TRY(process_init(&s->process, run_dir, name, err));
     process_pace(&s->process, c->heartbeat_s);

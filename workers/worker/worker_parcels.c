@@ -127,7 +127,7 @@ static void scores_take(struct parcel *p, const struct mval *results)
     for (int32_t i = 0; i < g->n_sample; i++) {
         const struct mval *o = mval_at(results, i), *parts = mval_get(o, "parts");
         struct sample *s = &g->sample[i];
-        char rule[48], pred[64];
+        char rule[96], pred[64];
         if (p->report->out)
             output_read(&p->report->out[i], o);
         s->score = score_read(o);

@@ -353,7 +353,11 @@ bool layout_apply(json_t *row, const struct dataset_columns *columns, const stru
         answer = json_object_get(row, "gt_answer") ? "gt_answer" : layout && !has_tests ? layout->answer : NULL;
     if (template ? !template_fill(row, template, err) : !prompt_set(row, prompt ? prompt : layout->prompt, err))
         return false;
-    if (answer && !answer_set(row, answer, layout, err))
+    /* a row of verifiers has ground truths of any kind, which the verifiers read themselves */
+    const json_t *truth = answer && strcmp(answer, "ground_truth") == 0 ? json_object_get(row, answer) : NULL;
+    bool verifiers = json_object_get(row, "dataset")
+                     && (json_array_size(truth) > 1 || json_is_object(truth) || json_is_array(json_array_get(truth, 0)));
+    if (answer && !verifiers && !answer_set(row, answer, layout, err))
         return false;
     return tests_set(row, !json_object_get(row, "test_cases") && layout && layout->tests ? layout->tests : "test_cases", err);
 }

@@ -240,7 +240,7 @@ static void code_score(void *self, const struct reward_config *config, const str
     tests_release(&t);
 }
 
-static bool code_row_check(const json_t *row, struct error *err)
+static bool code_row_check(UNUSED void *self, const json_t *row, struct error *err)
 {
     struct tests t;
     if (!json_object_get(row, "test_cases"))

@@ -16,10 +16,11 @@ struct reward_kind {
     void (*close)(void *self);
     /* Does a dataset's row hold what this kind compares with? ERR_DATA names the field and what to do. NULL: the row is not
      * needed. */
-    bool (*row_check)(const json_t *row, struct error *err);
+    bool (*row_check)(void *self, const json_t *row, struct error *err);
     void (*score)(void *self, const struct reward_config *config, const struct reward_input *in, struct reward_output *out, int64_t n);
     /* Must the responses of a prompt come in one call? NULL: no, their scores do not depend on each other. */
     bool (*wants_groups)(void *self);
+    bool keeps_cut;    // a response that was cut off may still have a reward; otherwise it is 0
 };
 // ColossalChat's score of a right answer; also the scale of the soft over-length punishment
 #define REWARD_ACC 10.0
@@ -29,4 +30,4 @@ struct reward_kind {
 double reward_length_punishment(const struct reward_config *config, const struct reward_input *in);
 
 extern const struct reward_kind reward_kind_boxed, reward_kind_think, reward_kind_math, reward_kind_code, reward_kind_code_share,
-    reward_kind_program;
+    reward_kind_program, reward_kind_verify, reward_kind_verify_named;

@@ -103,7 +103,7 @@ static void all_score(struct math *m, enum answer_form form, const struct reward
     }
 }
 
-static bool gold_check(const json_t *row, struct error *err)
+static bool gold_check(UNUSED void *self, const json_t *row, struct error *err)
 {
     char number[64];
     size_t len;

@@ -5,10 +5,13 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/cli.h"
+#include "protocol/run/run_config.h"
 #include "workers/engine/reward/kind.h"
+#include "workers/engine/reward/verify/verify.h"
 
 static const struct reward_kind *const kinds[] = {
-    &reward_kind_boxed, &reward_kind_think, &reward_kind_math, &reward_kind_code, &reward_kind_code_share, &reward_kind_program,
+    &reward_kind_boxed,      &reward_kind_think,   &reward_kind_math,   &reward_kind_code,
+    &reward_kind_code_share, &reward_kind_program, &reward_kind_verify, &reward_kind_verify_named,
 };
 
 struct part {
@@ -26,6 +29,30 @@ struct reward {
     struct reward_output *scratch;    // (n_scratch) one part's outputs in a combined reward
     int64_t n_scratch;
 };
+
+struct reward_config reward_config_of(const struct run_config *c, struct verify_options *options)
+{
+    *options = (struct verify_options){
+        .verification_reward = c->verification_reward,
+        .remap_verifier = c->remap_verifier,
+        .format_reward = c->format_reward,
+        .additive_format_reward = c->additive_format_reward,
+        .non_stop_penalty = c->non_stop_penalty,
+        .non_stop_penalty_value = c->non_stop_penalty_value,
+        .only_reward_good_outputs = c->only_reward_good_outputs,
+        .math_symbolic = c->math_symbolic,
+        .max_length_verifier_max_length = c->max_length_verifier_max_length,
+    };
+    return (struct reward_config){
+        .type = c->reward_type,
+        .max_new_tok = c->max_new_tokens,
+        .soft_over_length_punishment = c->soft_over_length_punishment,
+        .cache_len = c->cache_length,
+        .program_timeout_s = c->reward_timeout_s,
+        .code_verifier_api_url = c->code_verifier_api_url[0] ? c->code_verifier_api_url : NULL,
+        .verify = options,
+    };
+}
 
 double reward_length_punishment(const struct reward_config *config, const struct reward_input *in)
 {
@@ -54,13 +81,17 @@ static const struct reward_kind *kind_find(const char *name, const char **arg)
             return kinds[i];
         }
     }
+    if (verify_find(name)) {    // gsm8k is verify:gsm8k
+        *arg = name;
+        return &reward_kind_verify_named;
+    }
     return NULL;
 }
 
 static bool kind_unknown(const char *name, struct error *err)
 {
     const char *best = kinds[0]->name;
-    char known[256] = "";
+    char known[512] = "";
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", kinds[i]->name);
@@ -145,6 +176,7 @@ struct reward *reward_new(const struct reward_config *config, struct error *err)
             }
     }
     r->weighted = r->n_part > 1 || r->part[0].weight != 1;
+    r->config.verify = NULL;    // borrowed until we return
     ok = true;
 out:
     free(type);
@@ -182,7 +214,7 @@ static void part_score(struct reward *r, struct part *p, const struct reward_inp
     output_clear(out, n);
     p->kind->score(p->self, &r->config, in, out, n);
     for (int64_t i = 0; i < n; i++)
-        if (over_length(&in[i]) && out[i].score == SCORE_OK)
+        if (!p->kind->keeps_cut && over_length(&in[i]) && out[i].score == SCORE_OK)
             out[i].reward = 0;
 }
 
@@ -244,7 +276,7 @@ void reward_score(struct reward *r, const struct reward_input *in, struct reward
 bool reward_row_check(const struct reward *r, const json_t *row, struct error *err)
 {
     for (int i = 0; i < r->n_part; i++)
-        if (r->part[i].kind->row_check && !r->part[i].kind->row_check(row, err))
+        if (r->part[i].kind->row_check && !r->part[i].kind->row_check(r->part[i].self, row, err))
             return error_wrap(err, "reward '%s' cannot score this row", r->part[i].name);
     return true;
 }

@@ -35,6 +35,7 @@ struct reward_input {
     int64_t n_tok;
     enum finish_reason finish;
     int64_t max_new_tok;    // limit it was sampled with; 0: reward_config's
+    bool tool_ok;           // a tool was called, and no call failed or ran out of time
     int64_t group;          // neighbours with the same number are responses to one prompt
 };
 struct reward_output {
@@ -43,22 +44,41 @@ struct reward_output {
     float format_acc, ans_acc;    // 0 or 1
     enum verdict verdict;
     double part[GROUP_PARTS_MAX];    // filled by combined rewards, NAN elsewhere
-    char rule[48];                   // which rule decided: "rational", "interval", "text", "code: wrong answer", ...
+    char rule[96];                   // which rule decided: "rational", "interval", "text", "code: wrong answer", ...
     char pred[256], gold[256];       // what was compared, cut when longer
     struct test_results tests;       // of code rewards
     double us;                       // microseconds it took
 };
+/* What verifiers and their combination take from a run's settings of the same names; open-instruct's names and defaults, but for
+ * math_symbolic (minerva.c). Strings are borrowed until reward_new returns. */
+struct verify_options {
+    double verification_reward;     // of a verifier's score of 1
+    const char *remap_verifier;     // "OLD=NEW": rows that name OLD are verified by NEW; NULL: none
+    double format_reward;           // of "... </think> <answer>...</answer>"; 0: the format does not matter
+    bool additive_format_reward;    // added to the verifiers' reward; else a response without the format gets none of it
+    bool non_stop_penalty;          // a response that did not end by itself gets non_stop_penalty_value, whatever it says
+    double non_stop_penalty_value;
+    bool only_reward_good_outputs;            // only responses with a tool call, and without a failed one, get the verifiers' reward
+    bool math_symbolic;                       // math and strict_math: equal as mathematics is equal
+    double max_length_verifier_max_length;    // tokens over which the score of max_length falls by 1
+};
+#define VERIFY_OPTIONS_DEFAULT                                                                                                             \
+    ((struct verify_options){ .verification_reward = 10, .math_symbolic = true, .max_length_verifier_max_length = 32768 })
 /* What a run says about its reward; borrowed by reward_new until it returns. */
 struct reward_config {
-    const char *type;                     // "boxed", "think_answer_tags", "math", "code", "program:CMD", or a weighted list
-                                          // "0.8*boxed + 0.2*program:./len.py"
-    int64_t max_new_tok;                  // for the length rules
-    bool soft_over_length_punishment;     // DAPO eq. 13, with
-    int64_t cache_len;                    // its L_cache in tokens; 0: the smaller of 1024 and max_new_tok / 4
-    bool eval;                            // evaluation: an answer counts without a valid format too
-    const char *code_verifier_api_url;    // NULL: the local sandbox
-    double program_timeout_s;             // for an answer of the user's reward program, or one test of a code reward; 0: 10
+    const char *type;                       // "boxed", "think_answer_tags", "math", "code", "program:CMD", or a weighted list
+                                            // "0.8*boxed + 0.2*program:./len.py"
+    int64_t max_new_tok;                    // for the length rules
+    bool soft_over_length_punishment;       // DAPO eq. 13, with
+    int64_t cache_len;                      // its L_cache in tokens; 0: the smaller of 1024 and max_new_tok / 4
+    bool eval;                              // evaluation: an answer counts without a valid format too
+    const char *code_verifier_api_url;      // NULL: the local sandbox
+    const struct verify_options *verify;    // NULL: VERIFY_OPTIONS_DEFAULT; borrowed until reward_new returns
+    double program_timeout_s;               // for an answer of the user's reward program, or one test of a code reward; 0: 10
 };
+struct run_config;
+/* The reward of a run's settings; its strings, and verify, point into c and options. */
+struct reward_config reward_config_of(const struct run_config *c, struct verify_options *options);
 struct reward;
 /* Parse the type and set everything up (sandbox, programs); ERR_USAGE names what is unknown, ERR_UNSUPPORTED what is
  * missing. */

@@ -1,0 +1,294 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "protocol/base/macros.h"
+#include "workers/engine/reward/reward.h"
+#include "workers/engine/reward/verify/literal.h"
+#include "workers/engine/reward/verify/verify.h"
+
+/* As training has it upstream: equal as text is equal. */
+static const struct verify_options text_only = { .verification_reward = 10, .max_length_verifier_max_length = 32768 };
+
+static struct verify_result verify_one(struct verify_host *h, const char *name, const char *response, int64_t n_tok, const json_t *truth)
+{
+    struct verify_result res;
+    const struct verifier *v = verify_find(name);
+    assert_non_null(v);
+    struct verify_input in = { span_str(response), n_tok, truth, NULL };
+    verify_run(h, v, &in, &res);
+    return res;
+}
+
+/* Cases that open-instruct's own code scored; tests/golden/make_verifiers.py makes them. */
+static int64_t golden_check(const char *path, int64_t *n_wrong)
+{
+    struct verify_host h;
+    struct error err;
+    char line[65536], name[4200];
+    int64_t n = 0;
+    snprintf(name, sizeof name, "%s/golden/verifiers/%s", TEST_DATA_DIR, path);
+    FILE *f = fopen(name, "re");
+    assert_non_null(f);
+    assert_true(verify_host_init(&h, &text_only, &err));
+    for (; fgets(line, sizeof line, f); n++) {
+        json_t *c = json_loads(line, 0, NULL);
+        assert_non_null(c);
+        struct verify_result res = verify_one(&h, json_string_value(json_object_get(c, "verifier")),
+                                              json_string_value(json_object_get(c, "response")),
+                                              json_integer_value(json_object_get(c, "n_tok")), json_object_get(c, "truth"));
+        if (res.state != SCORE_OK || fabs(res.score - json_number_value(json_object_get(c, "score"))) > 1e-12) {    // quotients of counts
+            print_message("%" PRId64 " scored %g (%s, '%s' and '%s'): %s", n, res.score, res.why, res.pred, res.gold, line);
+            ++*n_wrong;
+        }
+        json_decref(c);
+    }
+    fclose(f);
+    verify_host_release(&h);
+    return n;
+}
+
+static void answers_are_scored_as_open_instruct_scores_them(UNUSED void **state)
+{
+    int64_t n_wrong = 0;
+    assert_true(golden_check("answers.jsonl", &n_wrong) > 1000);
+    assert_int_equal(n_wrong, 0);
+}
+
+static struct reward_output score(const struct reward_config *config, const char *row, const char *response, enum finish_reason finish)
+{
+    struct error err = { 0 };
+    struct reward *r = reward_new(config, &err);
+    if (!r)
+        fail_msg("%s", err.text);
+    json_t *read = json_loads(row, 0, NULL);
+    assert_non_null(read);
+    struct reward_input in = {
+        .response = response, .response_len = strlen(response), .row = read, .has_length = true, .n_tok = 10, .finish = finish
+    };
+    struct reward_output out;
+    reward_score(r, &in, &out, 1);
+    json_decref(read);
+    reward_free(r);
+    return out;
+}
+
+static void math_is_also_compared_as_mathematics(UNUSED void **state)
+{
+    static const struct {
+        const char *response, *gold;
+        double want;
+        const char *why;
+    } cases[] = {
+        { "\\boxed{0.25}", "1/4", 10, "equal values in different forms" },
+        { "\\boxed{2x+2}", "2(x+1)", 10, "equal expressions" },
+        { "\\boxed{0.26}", "1/4", 0, "different values" },
+        { "\\boxed{42}", "42", 10, "equal texts need no mathematics" },
+        { "Final Answer: The final answer is $2^{-1}$. I hope it is correct.", "\\frac{1}{2}", 10, "Minerva's sentence" },
+        { "it is 4 or maybe 5, who knows, the paragraph goes on and on until it ends", "9", 0, "prose is not mathematics" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct reward_config config = { .type = "verify:math" };
+        json_t *row = json_pack("{s:s}", "ground_truth", cases[i].gold);
+        char *text = json_dumps(row, 0);
+        print_message("%s\n", cases[i].why);
+        assert_float_equal(score(&config, text, cases[i].response, FINISH_STOP).reward, cases[i].want, 0);
+        free(text);
+        json_decref(row);
+    }
+}
+
+static void a_row_names_its_verifiers(UNUSED void **state)
+{
+    static const struct {
+        const char *row, *response;
+        double want;
+        const char *rule, *why;
+    } cases[] = {
+        { "{\"dataset\":\"gsm8k\",\"ground_truth\":\"42\"}", "42", 10, "gsm8k: the last number is equal", "one name, one truth" },
+        { "{\"dataset\":\"GSM8K\",\"ground_truth\":[\"42\"]}", "42", 10, "gsm8k: the last number is equal", "a list of one, upper case" },
+        { "{\"dataset\":[\"gsm8k\"],\"ground_truth\":\"42\"}", "41", 0, "gsm8k: the last number is another", "a list of one name" },
+        { "{\"dataset\":[\"gsm8k\",\"up_to_max_length\"],\"ground_truth\":[\"42\",\"20\"]}", "42", 20, "gsm8k 1, up_to_max_length 1",
+          "the sum" },
+        { "{\"dataset\":[\"gsm8k\",\"string_f1\"],\"ground_truth\":[\"42\",[\"x\",\"42\"]]}", "42", 20, "gsm8k 1, string_f1 1",
+          "a list as truth" },
+        { "{\"dataset\":[\"gsm8k\",\"puzzle\"],\"ground_truth\":[\"7\",\"42\"]}", "42", 10, "gsm8k 0, puzzle 1", "one of two" },
+        { "{\"dataset\":\"string_f1\",\"ground_truth\":[\"x\",\"42\"]}", "42", 10, "string_f1: F1 of words",
+          "several labels of one verifier" },
+        { "{\"dataset\":\"passthrough\",\"ground_truth\":\"\"}", "42", 0, "passthrough: nothing to verify",
+          "the environment's reward only" },
+        { "{\"dataset\":\"gsm8k\",\"gt_answer\":\"42\"}", "42", 10, "gsm8k: the last number is equal", "gt_answer stands in" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct reward_config config = { .type = "verify" };
+        struct reward_output o = score(&config, cases[i].row, cases[i].response, FINISH_STOP);
+        print_message("%s\n", cases[i].why);
+        assert_int_equal(o.score, SCORE_OK);
+        assert_float_equal(o.reward, cases[i].want, 1e-12);
+        assert_string_equal(o.rule, cases[i].rule);
+    }
+}
+
+static void a_row_that_cannot_be_verified_is_left_out_and_refused_at_the_start(UNUSED void **state)
+{
+    static const struct {
+        const char *row, *says;
+    } cases[] = {
+        { "{\"dataset\":\"gsm9k\",\"ground_truth\":\"42\"}", "'gsm9k' is no verifier; there are gsm8k, math" },
+        { "{\"ground_truth\":\"42\"}", "'dataset' is missing" },
+        { "{\"dataset\":\"gsm8k\"}", "'ground_truth' is missing" },
+        { "{\"dataset\":\"gsm8k\",\"ground_truth\":[\"1\",\"2\"]}", "verifier 'gsm8k': the ground truth must be a number" },
+        { "{\"dataset\":[\"gsm8k\",\"math\"],\"ground_truth\":[\"1\"]}", "'dataset' names 2 verifiers, and 'ground_truth' has 1" },
+        { "{\"dataset\":\"max_length\",\"ground_truth\":\"long\"}", "must be a number of tokens" },
+        { "{\"dataset\":7,\"ground_truth\":\"1\"}", "'dataset' is missing" },
+        { "{\"dataset\":[7],\"ground_truth\":[\"1\"]}", "'dataset' must be the name of a verifier" },
+    };
+    struct reward_config config = { .type = "verify" };
+    struct error err;
+    struct reward *r = reward_new(&config, &err);
+    assert_non_null(r);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        json_t *row = json_loads(cases[i].row, 0, NULL);
+        err = (struct error){ 0 };
+        assert_false(reward_row_check(r, row, &err));
+        print_message("%s\n", err.text);
+        assert_non_null(strstr(err.text, cases[i].says));
+        json_decref(row);
+        struct reward_output o = score(&config, cases[i].row, "42", FINISH_STOP);
+        assert_int_equal(o.score, SCORE_ERROR);
+        assert_float_equal(o.reward, 0, 0);
+    }
+    reward_free(r);
+}
+
+/* open-instruct's RewardConfig, worked by hand; any format_reward gates, where upstream only 1 does. */
+static void format_and_penalties_combine_with_the_verifiers(UNUSED void **state)
+{
+    static const char right[] = "<think>a</think> <answer>42</answer>", wrong[] = "<think>a</think> <answer>41</answer>", bare[] = "42";
+    static const struct {
+        struct verify_options o;
+        const char *response;
+        enum finish_reason finish;
+        bool tool_ok;
+        double want;
+        const char *why;
+    } cases[] = {
+        { { .format_reward = 1 }, right, FINISH_STOP, false, 10, "gating: right in the format" },
+        { { .format_reward = 1 }, bare, FINISH_STOP, false, 0, "gating: right without the format" },
+        { { .format_reward = 1 }, wrong, FINISH_STOP, false, 0, "gating: the format alone" },
+        { { .format_reward = 0.5 }, right, FINISH_STOP, false, 10, "gating with another value than 1" },
+        { { .format_reward = 0.5, .additive_format_reward = true }, right, FINISH_STOP, false, 10.5, "added" },
+        { { .format_reward = 0.5, .additive_format_reward = true }, wrong, FINISH_STOP, false, 0.5, "the format alone" },
+        { { .format_reward = 0.5, .additive_format_reward = true }, bare, FINISH_STOP, false, 10, "the answer alone" },
+        { { .format_reward = 0 }, bare, FINISH_STOP, false, 10, "no format asked" },
+        { { .format_reward = 0 }, bare, FINISH_LENGTH, false, 10, "a cut response keeps its reward" },
+        { { .non_stop_penalty = true, .non_stop_penalty_value = -10 }, right, FINISH_LENGTH, false, -10, "cut" },
+        { { .non_stop_penalty = true, .non_stop_penalty_value = -10 }, right, FINISH_STOP, false, 10, "ended" },
+        { { .non_stop_penalty = true, .non_stop_penalty_value = -10, .format_reward = 1 }, bare, FINISH_LENGTH, false, -10, "overwrites" },
+        { { .only_reward_good_outputs = true }, right, FINISH_STOP, false, 0, "no clean tool call" },
+        { { .only_reward_good_outputs = true }, right, FINISH_STOP, true, 10, "a clean tool call" },
+        { { .only_reward_good_outputs = true, .format_reward = 1 }, right, FINISH_STOP, false, 1, "keeps the format's reward" },
+        { { .verification_reward = 1 }, right, FINISH_STOP, false, 1, "another scale" },
+        { { .remap_verifier = "math=gsm8k" }, right, FINISH_STOP, false, 10, "another verifier's remap" },
+        { { .remap_verifier = "gsm8k=puzzle" }, "42 apples", FINISH_STOP, false, 0, "remapped" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct verify_options o = cases[i].o;
+        o.verification_reward = o.verification_reward > 0 ? o.verification_reward : 10;
+        struct reward_config config = { .type = "verify", .verify = &o };
+        struct error err = { 0 };
+        struct reward *r = reward_new(&config, &err);
+        assert_non_null(r);
+        json_t *row = json_pack("{s:s, s:s}", "dataset", "gsm8k", "ground_truth", "42");
+        struct reward_input in = { .response = cases[i].response,
+                                   .response_len = strlen(cases[i].response),
+                                   .row = row,
+                                   .has_length = true,
+                                   .n_tok = 5,
+                                   .finish = cases[i].finish,
+                                   .tool_ok = cases[i].tool_ok };
+        struct reward_output out;
+        reward_score(r, &in, &out, 1);
+        print_message("%s\n", cases[i].why);
+        assert_float_equal(out.reward, cases[i].want, 1e-12);
+        json_decref(row);
+        reward_free(r);
+    }
+}
+
+static void settings_that_make_no_sense_are_refused(UNUSED void **state)
+{
+    static const struct {
+        const char *type, *remap, *says;
+    } cases[] = {
+        { "verify:gsm9k", NULL, "'gsm9k' is no verifier" }, { "verify", "math", "it must be OLD=NEW" },
+        { "verify", "=math", "it must be OLD=NEW" },        { "verify", "a=b=c", "it must be OLD=NEW" },
+        { "verify", "a=b", "'b', which is no verifier" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct verify_options o = VERIFY_OPTIONS_DEFAULT;
+        struct error err = { 0 };
+        o.remap_verifier = cases[i].remap;
+        assert_null(reward_new(&(struct reward_config){ .type = cases[i].type, .verify = &o }, &err));
+        assert_int_equal(err.code, ERR_USAGE);
+        assert_non_null(strstr(err.text, cases[i].says));
+    }
+}
+
+static void a_python_literal_is_read_as_python_reads_it(UNUSED void **state)
+{
+    static const struct {
+        const char *text, *json;
+    } cases[] = {
+        { "[{'a': None, 'b': True, \"c\": False}]", "[{\"a\":null,\"b\":true,\"c\":false}]" },
+        { "('x', 1, 2.5, -3,)", "[\"x\",1,2.5,-3]" },
+        { "(1)", "1" },
+        { "(1,)", "[1]" },
+        { "()", "[]" },
+        { "'it\\'s' \" two\"", "\"it's two\"" },
+        { "'''three\n\"quotes\"'''", "\"three\\n\\\"quotes\\\"\"" },
+        { "r'\\d'", "\"\\\\d\"" },
+        { "'\\x41\\u00e9\\n\\101\\q'", "\"A\\u00e9\\nA\\\\q\"" },
+        { " [ ] ", "[]" },
+        { "1_000", "1000" },
+        { "{\"k\": [null, true, 1e3]}", "{\"k\":[null,true,1000.0]}" },
+        { "\"\\ud83d\\ude00\"", "\"\\ud83d\\ude00\"" },
+        { "[1, 2", NULL },
+        { "{1: 2}", NULL },
+        { "'open", NULL },
+        { "x", NULL },
+        { "", NULL },
+        { "1 2", NULL },
+        { "nan", NULL },
+        { "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", NULL },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        json_t *got = literal_read(cases[i].text, strlen(cases[i].text), &err);
+        json_t *want = cases[i].json ? json_loads(cases[i].json, JSON_DECODE_ANY, NULL) : NULL;
+        print_message("%s %s\n", cases[i].text, err.text);
+        assert_true(cases[i].json ? json_equal(got, want) : !got && err.code == ERR_DATA);
+        json_decref(got);
+        json_decref(want);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_are_scored_as_open_instruct_scores_them),
+        cmocka_unit_test(math_is_also_compared_as_mathematics),
+        cmocka_unit_test(a_row_names_its_verifiers),
+        cmocka_unit_test(a_row_that_cannot_be_verified_is_left_out_and_refused_at_the_start),
+        cmocka_unit_test(format_and_penalties_combine_with_the_verifiers),
+        cmocka_unit_test(settings_that_make_no_sense_are_refused),
+        cmocka_unit_test(a_python_literal_is_read_as_python_reads_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
