@@ -141,6 +141,16 @@ bool lanes_sync(struct device *dev, struct error *err)
     return dev->op->lanes_sync(dev, err);
 }
 
+bool lane_after(struct device *dev, int lane, struct mark *m, struct error *err)
+{
+    return dev->op->lane_after(dev, lane, m, err);
+}
+
+bool device_after(struct device *dev, struct mark *m, struct error *err)
+{
+    return dev->op->device_after(dev, m, err);
+}
+
 void *mem_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err)
 {
     return dev->op->mem_share_new(dev, size_bytes, what, h, err);

@@ -158,7 +158,7 @@ bool host_mem_hash(UNUSED struct device *dev, const struct mem_hash *a, UNUSED s
     for (size_t i = 0; i < n_word; i++) {
         uint64_t word = 0;
         memcpy(&word, (const char *)a->x + i * 8, MIN(8, a->size_bytes - i * 8));
-        sum += word_mix(word + (i + 1) * 0x9e3779b97f4a7c15u);
+        sum += word_mix(word + ((uint64_t)a->first + i + 1) * 0x9e3779b97f4a7c15u);
     }
     *a->hash = sum;
     return true;

@@ -35,9 +35,9 @@ bool host_mem_hash(struct device *dev, const struct mem_hash *a, struct error *e
     .device_sync = host_sync, .mem_new = host_mem_new, .mem_free = host_mem_free, .host_new = host_mem_new, .host_free = host_mem_free,    \
     .mem_info = host_mem_info, .mem_copy = host_mem_copy, .mark_new = host_mark_new, .mark_free = host_mark_free,                          \
     .mark_set = host_mark_set, .mark_wait = host_mark_set, .mark_done = host_mark_done, .lane_copy = host_lane_copy,                       \
-    .lane_sum = host_lane_sum, .lane_mark = host_lane_mark, .lanes_sync = host_sync, .mem_share_new = host_mem_share_new,                  \
-    .mem_share_free = host_mem_share_free, .mem_share_open = host_mem_share_open, .mem_share_close = host_mem_share_close,                 \
-    .comm = &host_comm_ops
+    .lane_sum = host_lane_sum, .lane_mark = host_lane_mark, .lanes_sync = host_sync, .lane_after = host_lane_mark,                         \
+    .device_after = host_mark_set, .mem_share_new = host_mem_share_new, .mem_share_free = host_mem_share_free,                             \
+    .mem_share_open = host_mem_share_open, .mem_share_close = host_mem_share_close, .comm = &host_comm_ops
 
 /* Here all state is in host memory, so adamw_host is the ordinary step. */
 static inline struct adamw host_adamw(const struct adamw_host *a)

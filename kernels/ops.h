@@ -113,7 +113,7 @@ MUST_USE bool mark_done(struct device *dev, struct mark *m, bool *done, struct e
 /* --- lanes: work beside the device's own ---------------------------------------------------------------------------- */
 /* A lane keeps its own order and knows neither the other lanes nor the device's stream: who needs an order between them waits for
  * marks. cuda: streams; copies go by copy engines and take no multiprocessor. cpu, ref: done when the call returns. */
-#define LANE_N 4
+#define LANE_N 5
 #define LANE_SUM_MAX 64
 /* Copy between this device's memory and what mem_share_open gave. */
 MUST_USE bool lane_copy(struct device *dev, int lane, void *dst, const void *src, size_t size_bytes, struct error *err);
@@ -127,6 +127,10 @@ struct lane_sum {
 MUST_USE bool lane_sum(struct device *dev, int lane, const struct lane_sum *s, struct error *err);
 MUST_USE bool lane_mark(struct device *dev, int lane, struct mark *m, struct error *err);    // after all that the lane was asked for
 MUST_USE bool lanes_sync(struct device *dev, struct error *err);                             // until all lanes are idle
+/* An order between a lane and the device's stream of work, without the host: what is asked of the lane (of the device) from now on
+ * begins when all that was before the mark is done. A mark that was never set holds nothing up. */
+MUST_USE bool lane_after(struct device *dev, int lane, struct mark *m, struct error *err);
+MUST_USE bool device_after(struct device *dev, struct mark *m, struct error *err);
 
 /* --- memory that another process on this host opens: weights in transit (workers/engine/publish) --------------------------- */
 /* How to find it: a CUDA IPC handle, or the maker's process and descriptor. A plain value that may be sent in a message. */
@@ -525,11 +529,13 @@ struct adamw_host {
     size_t stage_bytes;    // some 100 MB keep a bus busy; at least 64 KiB
 };
 /* A 64-bit hash of memory, for comparing weights between processes and back ends (the same everywhere):
- * sum over words i of mix(word_i + (i + 1) * 0x9e3779b97f4a7c15), mix: splitmix64's; an incomplete last word is zero-filled. */
+ * sum over words i of mix(word_i + (i + 1) * 0x9e3779b97f4a7c15), mix: splitmix64's; an incomplete last word is zero-filled. So the
+ * sum of the hashes of parts, each with its first, is that of the whole. */
 struct mem_hash {
     uint64_t *hash;    // (1)
     const void *x;
     size_t size_bytes;
+    int64_t first;    // number of x's first word
 };
 
 // clang-format off
@@ -558,6 +564,8 @@ struct ops {
     bool (*lane_sum)(struct device *, int, const struct lane_sum *, struct error *);
     bool (*lane_mark)(struct device *, int, struct mark *, struct error *);
     bool (*lanes_sync)(struct device *, struct error *);
+    bool (*lane_after)(struct device *, int, struct mark *, struct error *);
+    bool (*device_after)(struct device *, struct mark *, struct error *);
     void *(*mem_share_new)(struct device *, size_t, const char *, struct mem_handle *, struct error *);
     void (*mem_share_free)(struct device *, void *, size_t, const struct mem_handle *);
     void *(*mem_share_open)(struct device *, const struct mem_handle *, size_t, struct error *);

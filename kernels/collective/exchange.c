@@ -5,7 +5,8 @@
  *   taken <= taking                 this rank's sums: made, and asked for
  *   pushed <= pushing <= ready <= given    its own gives: copies done, copies asked for, computed, asked of the device
  *
- *  1. Give g may be pushed when it is computed and each owner has taken give g - EXCHANGE_STAGES.
+ *  1. Give g may be pushed when it is computed and each owner has taken give g - EXCHANGE_STAGES; g - 1, where one of both takes all
+ *     places.
  *  2. It may be taken when all ranks that give it have pushed it. The shard of this rank's own is added from where it was computed.
  *  3. Its place may be computed into again when it is pushed and taken here.
  *  4. The counters that the others see are pushed and taken; each is set after what it counts is done on the device. */
@@ -20,10 +21,11 @@
 
 #define COUNT_PUSHED 0
 #define COUNT_TAKEN 1
-#define TAKES 4           // sums asked for at a time
-#define WAIT_MS 50        // between looks at whether the others live, where nothing of our own is under way
-#define POLL_NS 5000      // between looks at a device
-#define LANE_OF_SUMS 0    // the other lanes push
+#define TAKES 4         // sums asked for at a time
+#define WAIT_MS 50      // between looks at whether the others live, where nothing of our own is under way
+#define POLL_NS 5000    // between looks at a device
+#define LANE_OF_SUMS 0
+#define PUSH_LANES 3    // lanes 1 to 3 push; the rest is for others
 
 struct exchange {
     struct exchange_config f;
@@ -36,17 +38,21 @@ struct exchange {
     int64_t given, ready, pushing, pushed, taking, taken;
     int64_t done_pushed[COLLECTIVE_RANK_MAX], done_taken[COLLECTIVE_RANK_MAX];    // of the others, as last seen
     int n_mark;
-    struct mark **computed;                          // (n_mark) of own gives in turn
-    struct mark *copied[EXCHANGE_STAGES][LANE_N];    // of pushes
+    struct mark **computed;                              // (n_mark) of own gives in turn
+    struct mark *copied[EXCHANGE_STAGES][PUSH_LANES];    // of pushes
     struct mark *added[TAKES];
-    struct mark *sent[LANE_N];
     struct exchange_stats stats;
 };
 
-int64_t exchange_stage_n(int64_t piece_max, int n_rank)
+int64_t exchange_stage_n(int64_t piece_max, int64_t slot_n, int n_rank)
 {
-    int64_t first;
-    return EXCHANGE_STAGES * (n_rank - 1) * collective_shard(piece_max, n_rank, 0, &first);
+    int64_t first, whole = collective_shard(piece_max, n_rank, 0, &first), each = collective_shard(slot_n, n_rank, 0, &first);
+    return (n_rank - 1) * MAX(EXCHANGE_STAGES * each, whole);
+}
+
+int64_t exchange_slots_n(int64_t piece_max, int64_t slot_n, int n_slot)
+{
+    return MAX(n_slot * slot_n, piece_max);
 }
 
 static bool marks_new(struct exchange *x, struct error *err)
@@ -56,13 +62,17 @@ static bool marks_new(struct exchange *x, struct error *err)
         return error_set(err, ERR_NO_MEMORY, "no memory for the exchange between ranks");
     for (int i = 0; ok && i < x->n_mark; i++)
         ok = (x->computed[i] = mark_new(x->f.dev, err)) != NULL;
-    for (int i = 0; ok && i < EXCHANGE_STAGES * LANE_N; i++)
-        ok = (x->copied[i / LANE_N][i % LANE_N] = mark_new(x->f.dev, err)) != NULL;
+    for (int i = 0; ok && i < EXCHANGE_STAGES * PUSH_LANES; i++)
+        ok = (x->copied[i / PUSH_LANES][i % PUSH_LANES] = mark_new(x->f.dev, err)) != NULL;
     for (int i = 0; ok && i < TAKES; i++)
         ok = (x->added[i] = mark_new(x->f.dev, err)) != NULL;
-    for (int i = 0; ok && i < LANE_N; i++)
-        ok = (x->sent[i] = mark_new(x->f.dev, err)) != NULL;
     return ok;
+}
+
+/* Does the piece take all places? */
+static bool is_wide(const struct exchange *x, int piece)
+{
+    return x->f.n_slot && x->f.piece_n[piece] > x->f.slot_n;
 }
 
 struct exchange *exchange_new(const struct exchange_config *config, struct error *err)
@@ -79,7 +89,8 @@ struct exchange *exchange_new(const struct exchange_config *config, struct error
     x->apart = !collective_peer(config->c, config->stage, x->rank);
     BUG_IF(x->apart && config->n_slot, "an exchange through host memory with %d places for gradients", config->n_slot);
     for (int p = 0; p < config->n_piece; p++)
-        x->shard_max = MAX(x->shard_max, collective_shard(config->piece_n[p], x->n_rank, 0, &first));
+        if (!is_wide(x, p))
+            x->shard_max = MAX(x->shard_max, collective_shard(config->piece_n[p], x->n_rank, 0, &first));
     x->n_mark = config->n_slot ? config->n_slot : config->n_piece;
     if (marks_new(x, err))
         return x;
@@ -94,12 +105,10 @@ void exchange_free(struct exchange *x)
     exchange_stop(x);
     for (int i = 0; x->computed && i < x->n_mark; i++)
         mark_free(x->f.dev, x->computed[i]);
-    for (int i = 0; i < EXCHANGE_STAGES * LANE_N; i++)
-        mark_free(x->f.dev, x->copied[i / LANE_N][i % LANE_N]);
+    for (int i = 0; i < EXCHANGE_STAGES * PUSH_LANES; i++)
+        mark_free(x->f.dev, x->copied[i / PUSH_LANES][i % PUSH_LANES]);
     for (int i = 0; i < TAKES; i++)
         mark_free(x->f.dev, x->added[i]);
-    for (int i = 0; i < LANE_N; i++)
-        mark_free(x->f.dev, x->sent[i]);
     free(x->computed);
     free(x);
 }
@@ -116,22 +125,34 @@ static int n_given(const struct exchange *x, int64_t give)
     return (int)MIN(x->n_micro - (give - x->base) / x->f.n_piece * x->n_rank, x->n_rank);
 }
 
+/* With n places in turn: the last give before this one whose place it takes. */
+static int64_t before_in_place(const struct exchange *x, int64_t give, int n)
+{
+    for (int64_t g = give - 1; g > give - n; g--)
+        if (is_wide(x, piece_of(x, give)) || (g >= x->base && is_wide(x, piece_of(x, g))))
+            return g;
+    return give - n;
+}
+
 static float *slot_of(const struct exchange *x, int64_t give)
 {
-    return x->f.slot + (x->f.n_slot ? give % x->f.n_slot * x->f.slot_n : x->f.slot_at[piece_of(x, give)]);
+    int p = piece_of(x, give);
+    return x->f.slot + (!x->f.n_slot ? x->f.slot_at[p] : is_wide(x, p) ? 0 : give % x->f.n_slot * x->f.slot_n);
 }
 
 /* The place in an owner's stage for what rank `from` gives it. */
 static float *stage_of(const struct exchange *x, int owner, int from, int64_t give)
 {
-    int64_t at = give % EXCHANGE_STAGES * (x->n_rank - 1) + (from < owner ? from : from - 1);
-    return (float *)collective_peer(x->f.c, x->f.stage, owner) + at * x->shard_max;
+    int p = piece_of(x, give);
+    int64_t first, of = from < owner ? from : from - 1, most = collective_shard(x->f.piece_n[p], x->n_rank, 0, &first);
+    float *stage = collective_peer(x->f.c, x->f.stage, owner);
+    return is_wide(x, p) ? stage + of * most : stage + (give % EXCHANGE_STAGES * (x->n_rank - 1) + of) * x->shard_max;
 }
 
 /* The lane to another rank, so that copies to several go at once. */
 static int lane_to(const struct exchange *x, int rank)
 {
-    return 1 + (rank + x->n_rank - x->rank - 1) % x->n_rank % (LANE_N - 1);
+    return 1 + (rank + x->n_rank - x->rank - 1) % x->n_rank % PUSH_LANES;
 }
 
 /* Another rank's counter as of now; a shared one has 32 bits. */
@@ -153,8 +174,8 @@ static bool push(struct exchange *x, int64_t give, struct error *err)
             return false;
         x->stats.sent_bytes += n * 4;
     }
-    for (int lane = 1; lane < LANE_N; lane++)
-        if (!lane_mark(x->f.dev, lane, x->copied[give % EXCHANGE_STAGES][lane], err))
+    for (int i = 0; i < PUSH_LANES; i++)
+        if (!lane_mark(x->f.dev, 1 + i, x->copied[give % EXCHANGE_STAGES][i], err))
             return false;
     return true;
 }
@@ -174,7 +195,7 @@ static bool take(struct exchange *x, int64_t give, struct error *err)
 static bool stage_is_free(struct exchange *x, int64_t give)
 {
     for (int r = 0; r < x->n_rank; r++)
-        if (r != x->rank && look(x, r, COUNT_TAKEN) <= give - EXCHANGE_STAGES)
+        if (r != x->rank && look(x, r, COUNT_TAKEN) <= before_in_place(x, give, EXCHANGE_STAGES))
             return false;
     return true;
 }
@@ -209,7 +230,7 @@ static bool carry_on(struct exchange *x, bool *moved, struct error *err)
         x->ready++;
     }
     while (x->pushed < x->pushing) {
-        TRY(marks_done(x, x->copied[x->pushed % EXCHANGE_STAGES] + 1, LANE_N - 1, &done, err));
+        TRY(marks_done(x, x->copied[x->pushed % EXCHANGE_STAGES], PUSH_LANES, &done, err));
         if (!done)
             break;
         collective_count_set(x->f.c, COUNT_PUSHED, (uint32_t)++x->pushed);
@@ -242,7 +263,7 @@ static int late_find(struct exchange *x, int *which)
     if (x->pushing < x->ready && x->pushing == x->pushed) {
         *which = COUNT_TAKEN;
         for (int r = 0; r < x->n_rank; r++)
-            if (r != x->rank && look(x, r, COUNT_TAKEN) <= x->pushing - EXCHANGE_STAGES)
+            if (r != x->rank && look(x, r, COUNT_TAKEN) <= before_in_place(x, x->pushing, EXCHANGE_STAGES))
                 return r;
     }
     return -1;
@@ -305,7 +326,7 @@ float *exchange_slot(struct exchange *x, int piece, struct error *err)
     if (x->apart)
         return x->f.slot + x->f.slot_at[piece];
     BUG_IF(x->given >= x->total || piece_of(x, x->given) != piece, "piece %d is given out of turn", piece);
-    while (ok && x->given - x->n_mark >= MIN(x->pushed, x->taken))
+    while (ok && before_in_place(x, x->given, x->n_mark) >= MIN(x->pushed, x->taken))
         ok = wait_on(x, &w, err);
     collective_wait_end(x->f.c, &w);
     return ok ? slot_of(x, x->given) : NULL;

@@ -9,7 +9,7 @@
  *
  * How far ranks may be apart: a rank's place for a gradient is free again when its copies have left and its own sum has been made;
  * a place of the stage when its owner has added it. With n_slot 0 every piece has a place of its own, and a rank may be a round
- * ahead; with n_slot places in turn, so many pieces.
+ * ahead; with n_slot places in turn, so many pieces. A piece longer than slot_n takes all of the places, and waits for all of them.
  *
  * Where the ranks cannot reach each other's memory (collective_offer), the sums are made at the end of each round through host
  * memory; then every piece needs a place of its own. One thread; every call may fail with what collective_wait may. */
@@ -22,7 +22,8 @@
 struct collective;
 struct device;
 struct exchange;
-#define EXCHANGE_STAGES 2    // places of the stage, taken in turn
+#define EXCHANGE_STAGES 2       // places of the stage, taken in turn
+#define EXCHANGE_FREE_LANE 4    // a lane that it does not use
 struct exchange_config {
     struct collective *c;    // all of these are borrowed until exchange_free
     struct device *dev;
@@ -32,12 +33,14 @@ struct exchange_config {
     const int64_t *sum_at;     // (n_piece) where a piece's begins
     float *slot;               // (device) places of this rank's gradient
     int n_slot;                // so many places in turn, slot_n elements apart; 0: a place for each piece,
-    int64_t slot_n;
+    int64_t slot_n;            // (exchange_slots_n elements in all)
     const int64_t *slot_at;    // (n_piece) there
     float *stage;              // (exchange_stage_n) in memory that was offered; what arrives from others
 };
-/* Elements of the stage, for pieces of at most piece_max elements. */
-int64_t exchange_stage_n(int64_t piece_max, int n_rank);
+/* Elements of the stage, and of n_slot places in turn, for pieces of at most piece_max elements of which those above slot_n take all places
+ * (slot_n piece_max: none does). */
+int64_t exchange_stage_n(int64_t piece_max, int64_t slot_n, int n_rank);
+int64_t exchange_slots_n(int64_t piece_max, int64_t slot_n, int n_slot);
 struct exchange *exchange_new(const struct exchange_config *config, struct error *err);
 void exchange_free(struct exchange *x);    // NULL is fine
 

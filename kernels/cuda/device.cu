@@ -108,6 +108,17 @@ static bool cuda_lane_mark(struct device *dev, int lane, struct mark *m, struct 
     return s && cuda_ok(cudaEventRecord(m->event, s), "lane_mark", err);
 }
 
+static bool cuda_lane_after(struct device *dev, int lane, struct mark *m, struct error *err)
+{
+    cudaStream_t s = cuda_lane(cuda_of(dev), lane, err);
+    return s && cuda_ok(cudaStreamWaitEvent(s, m->event, 0), "lane_after", err);
+}
+
+static bool cuda_device_after(struct device *dev, struct mark *m, struct error *err)
+{
+    return cuda_ok(cudaStreamWaitEvent(cuda_of(dev)->stream, m->event, 0), "device_after", err);
+}
+
 static void *cuda_mem_new(struct device *dev, size_t size_bytes, const char *what, struct error *err)
 {
     void *p = NULL;
@@ -252,6 +263,8 @@ static struct ops ops_table(void)
     t.lane_sum = cuda_lane_sum;
     t.lane_mark = cuda_lane_mark;
     t.lanes_sync = cuda_lanes_sync;
+    t.lane_after = cuda_lane_after;
+    t.device_after = cuda_device_after;
     t.mem_share_new = cuda_share_new;
     t.mem_share_free = cuda_share_free;
     t.mem_share_open = cuda_share_open;

@@ -582,7 +582,7 @@ __device__ static inline uint64_t hash_mix(uint64_t z, int64_t i)
     return z ^ (z >> 31);
 }
 /* splitmix64's output function; the sums are integers, so atomics are deterministic. */
-__global__ static void hash_kernel(unsigned long long *hash, const uint8_t *__restrict__ x, int64_t size_bytes)
+__global__ static void hash_kernel(unsigned long long *hash, const uint8_t *__restrict__ x, int64_t size_bytes, int64_t first)
 {
     uint64_t sum = 0;
     int64_t n_whole = size_bytes / 8, step = (int64_t)gridDim.x * blockDim.x, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -593,15 +593,15 @@ __global__ static void hash_kernel(unsigned long long *hash, const uint8_t *__re
             z[k] = ((const uint64_t *)x)[i + k * step];
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            sum += hash_mix(z[k], i + k * step);
+            sum += hash_mix(z[k], first + i + k * step);
     }
     for (; i < n_whole; i += step)
-        sum += hash_mix(((const uint64_t *)x)[i], i);
+        sum += hash_mix(((const uint64_t *)x)[i], first + i);
     if (i == n_whole && size_bytes % 8) {    // one thread handles the remaining part of a word
         uint64_t z = 0;
         for (int64_t b = i * 8; b < size_bytes; b++)
             z |= (uint64_t)x[b] << 8 * (b - i * 8);
-        sum += hash_mix(z, i);
+        sum += hash_mix(z, first + i);
     }
     atomicAdd(hash, (unsigned long long)sum);
 }
@@ -609,7 +609,8 @@ bool cuda_hash(cudaStream_t stream, int n_block, const struct mem_hash *a, struc
 {
     if (!cuda_ok(cudaMemsetAsync(a->hash, 0, sizeof *a->hash, stream), "mem_hash", err))
         return false;
-    hash_kernel<<<(unsigned)n_block, 512, 0, stream>>>((unsigned long long *)a->hash, (const uint8_t *)a->x, (int64_t)a->size_bytes);
+    hash_kernel<<<(unsigned)n_block, 512, 0, stream>>>((unsigned long long *)a->hash, (const uint8_t *)a->x, (int64_t)a->size_bytes,
+                                                       a->first);
     return launch_ok("mem_hash", err);
 }
 extern "C" bool mem_hash_cuda(struct device *dev, const struct mem_hash *a, struct error *err)

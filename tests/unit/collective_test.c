@@ -160,7 +160,8 @@ static bool giver_open(struct giver *g, struct collective *c, struct device *dev
         g->own_at[p] = (g->n_sum + 3) / 4 * 4;
         g->n_sum = g->own_at[p] + g->own_n[p];
     }
-    g->n_stage = (exchange_stage_n(70001, collective_n_rank(c)) + 3) / 4 * 4;
+    int64_t slot_n = n_slot == 2 ? 24580 : 70004;    // the first piece takes both places
+    g->n_stage = (exchange_stage_n(70001, slot_n, collective_n_rank(c)) + 3) / 4 * 4;
     size_t share_bytes = (size_t)(g->n_stage + g->n_flat) * 4;
     g->share = mem_share_new(dev, share_bytes, "a test", &g->h, err);
     g->grad = mem_new(dev, (size_t)g->n_flat * 4, "a test", err);
@@ -176,10 +177,10 @@ static bool giver_open(struct giver *g, struct collective *c, struct device *dev
                                      .sum_at = g->own_at,
                                      .slot = g->grad,
                                      .n_slot = n_slot,
-                                     .slot_n = n_slot ? 70004 : 0,
+                                     .slot_n = n_slot ? slot_n : 0,
                                      .slot_at = g->at,
                                      .stage = g->share };
-    BUG_IF(n_slot > 1, "there is room for one place of the largest piece");
+    BUG_IF(n_slot && exchange_slots_n(70001, slot_n, n_slot) > g->n_flat, "no room for %d places", n_slot);
     return !offered || collective_offer(c, g->share, share_bytes, &g->h, err);
 }
 
@@ -289,6 +290,11 @@ static bool gradients_in_one_place(struct collective *c, struct device *dev, str
     return steps_are_exchanged(c, dev, 1, true, err);
 }
 
+static bool gradients_in_two_places_or_both(struct collective *c, struct device *dev, struct error *err)
+{
+    return steps_are_exchanged(c, dev, 2, true, err);
+}
+
 static bool gradients_through_the_host(struct collective *c, struct device *dev, struct error *err)
 {
     return steps_are_exchanged(c, dev, 0, false, err);
@@ -336,6 +342,7 @@ static void sums_are_made_in_rank_order(UNUSED void **state)
 static void pieces_are_added_in_the_order_of_micro_batches(UNUSED void **state)
 {
     static bool (*const way[])(struct collective *, struct device *, struct error *) = { flat_gradients, gradients_in_one_place,
+                                                                                         gradients_in_two_places_or_both,
                                                                                          gradients_through_the_host };
     for (size_t w = 0; w < ARRAY_SIZE(way); w++)
         for (int n_rank = 2; n_rank <= RANKS; n_rank++) {

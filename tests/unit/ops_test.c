@@ -1454,12 +1454,18 @@ static void the_hash_of_many_bytes_is_refs(UNUSED void **state)
     for (size_t i = 0; i < N; i++)
         x[i] = (uint8_t)(i * 2654435761u >> 24);
     for (int cut = 0; cut < 3; cut++) {
-        uint64_t want = 1, hash = 2, *on_dev = mem_take(&r, sizeof *on_dev);
-        size_t n = (size_t)(N - 3 * cut);
+        uint64_t want = 1, hash = 2, part = 3, *on_dev = mem_take(&r, sizeof *on_dev);
+        size_t n = (size_t)(N - 3 * cut), half = n / 16 * 8;
         assert_true(OP(ref, &r.err, mem_hash, .hash = &want, .x = x, .size_bytes = n));
         assert_true(OP(dev, &r.err, mem_hash, .hash = on_dev, .x = put(&r, x, n), .size_bytes = n));
         get(&r, &hash, on_dev, sizeof hash);
         assert_true(hash == want);
+        assert_true(OP(dev, &r.err, mem_hash, .hash = on_dev, .x = put(&r, x, half), .size_bytes = half));
+        get(&r, &part, on_dev, sizeof part);
+        assert_true(OP(dev, &r.err, mem_hash, .hash = on_dev, .x = put(&r, x + half, n - half), .size_bytes = n - half,
+                       .first = (int64_t)(half / 8)));
+        get(&r, &hash, on_dev, sizeof hash);
+        assert_true(part + hash == want);    // of two parts
     }
     free(x);
     run_release(&r);

@@ -116,39 +116,56 @@ static bool table_make(struct model *m, struct error *err)
 }
 
 /* ---- creating and freeing */
+void layer_handles_free(struct model *m, struct layer_w *w)
+{
+    weight_free(m->dev, w->qkv);
+    weight_free(m->dev, w->o);
+    weight_free(m->dev, w->gate_up);
+    weight_free(m->dev, w->down);
+    *w = (struct layer_w){ 0 };
+}
+
 static void handles_free(struct model *m)
 {
-    for (int64_t l = 0; m->layer && l < m->c.n_layer; l++) {
-        struct weight **w[] = { &m->layer[l].qkv, &m->layer[l].o, &m->layer[l].gate_up, &m->layer[l].down };
-        for (size_t i = 0; i < ARRAY_SIZE(w); i++) {
-            if (*w[i])
-                weight_free(m->dev, *w[i]);
-            *w[i] = NULL;
-        }
-    }
-    if (m->head)
-        weight_free(m->dev, m->head);
+    for (int64_t l = 0; m->layer && l < m->c.n_layer; l++)
+        layer_handles_free(m, &m->layer[l]);
+    weight_free(m->dev, m->head);
     m->head = NULL;
 }
 
-static bool handle_new(struct model *m, struct weight **w, int64_t at, int64_t n_out, int64_t n_in, struct error *err)
+bool layer_handles_new(struct model *m, struct layer_w *w, const char *mem, int64_t first, const struct layer_at *at, struct error *err)
 {
-    *w = weight_new(m->dev, model_at(m, at), m->dtype, n_out, n_in, m->for_bwd, err);
-    return *w != NULL;
+    const struct model_config *c = &m->c;
+    int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
+    const struct {
+        struct weight **w;
+        int64_t at, n_out, n_in;
+    } part[] = {
+        { &w->qkv, at->qkv, q + 2 * kv, d },
+        { &w->o, at->o, d, q },
+        { &w->gate_up, at->gate_up, 2 * c->d_ff, d },
+        { &w->down, at->down, d, c->d_ff },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(part); i++)
+        if (!(*part[i].w = weight_new(m->dev, mem + (size_t)(part[i].at - first) * dtype_size(m->dtype), m->dtype, part[i].n_out,
+                                      part[i].n_in, m->for_bwd, err)))
+            return false;
+    return true;
+}
+
+bool layer_handles_refresh(struct model *m, const struct layer_w *w, struct error *err)
+{
+    return weight_refresh(m->dev, w->qkv, err) && weight_refresh(m->dev, w->o, err) && weight_refresh(m->dev, w->gate_up, err)
+           && weight_refresh(m->dev, w->down, err);
 }
 
 static bool handles_new(struct model *m, struct error *err)
 {
-    const struct model_config *c = &m->c;
-    int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
-    for (int64_t l = 0; l < c->n_layer; l++) {
-        struct layer_w *w = &m->layer[l];
-        const struct layer_at *at = &m->at[l];
-        if (!handle_new(m, &w->qkv, at->qkv, q + 2 * kv, d, err) || !handle_new(m, &w->o, at->o, d, q, err)
-            || !handle_new(m, &w->gate_up, at->gate_up, 2 * c->d_ff, d, err) || !handle_new(m, &w->down, at->down, d, c->d_ff, err))
+    for (int64_t l = 0; l < m->c.n_layer; l++)
+        if (!layer_handles_new(m, &m->layer[l], m->weights, 0, &m->at[l], err))
             return false;
-    }
-    return handle_new(m, &m->head, m->head_at, c->vocab, d, err);
+    m->head = weight_new(m->dev, model_at(m, m->head_at), m->dtype, m->c.vocab, m->c.d_model, m->for_bwd, err);
+    return m->head != NULL;
 }
 
 bool model_want_bwd(struct model *m, struct error *err)
@@ -161,6 +178,17 @@ bool model_want_bwd(struct model *m, struct error *err)
     return handles_new(m, err) && (!m->lora || !m->lora->weights || lora_handles_new(m, err));
 }
 
+void weights_free(struct model *m)
+{
+    handles_free(m);
+    if (m->weights && m->shared)
+        mem_share_free(m->dev, m->weights, (size_t)m->n_flat * dtype_size(m->dtype), &m->handle);
+    else if (m->weights)
+        mem_free(m->dev, m->weights);
+    m->weights = NULL;
+    m->shared = false;
+}
+
 void model_free(struct model *m)
 {
     if (!m)
@@ -170,11 +198,8 @@ void model_free(struct model *m)
         free(m);
         return;
     }
-    handles_free(m);
-    if (m->weights && m->shared)
-        mem_share_free(m->dev, m->weights, (size_t)m->n_flat * dtype_size(m->dtype), &m->handle);
-    else if (m->weights)
-        mem_free(m->dev, m->weights);
+    weights_free(m);
+    bound_free(m);
     free(m->layer);
     free(m->at);
     free(m->tensor);
@@ -467,6 +492,7 @@ struct model *model_new_like(const struct model *m, struct error *err)
 {
     if (m->lora)
         return adapter_new_like(m, err);
+    BUG_IF(m->kept, "a second copy of weights in shards");
     struct model *n = model_alloc(&m->c, m->dev, m->dtype, err);
     if (!n)
         return NULL;
@@ -562,20 +588,27 @@ const struct mem_handle *model_share(struct model *m, struct error *err)
 
 void *model_weights(const struct model *m, size_t *size_bytes)
 {
-    *size_bytes = (size_t)model_n_flat(m) * dtype_size(m->dtype);
+    BUG_IF(m->kept, "the whole of weights in shards");
+    *size_bytes = model_weight_bytes(m);
     return m->lora ? m->lora->weights : m->weights;
+}
+
+size_t model_weight_bytes(const struct model *m)
+{
+    return (size_t)model_n_flat(m) * dtype_size(m->dtype);
 }
 
 bool model_weights_changed(struct model *m, struct error *err)
 {
     if (m->lora)
         return lora_changed(m, err);
-    for (int64_t l = 0; l < m->c.n_layer; l++) {
-        struct layer_w *w = &m->layer[l];
-        if (!weight_refresh(m->dev, w->qkv, err) || !weight_refresh(m->dev, w->o, err) || !weight_refresh(m->dev, w->gate_up, err)
-            || !weight_refresh(m->dev, w->down, err))
-            return false;
+    if (m->kept) {
+        bound_forget(m);
+        return true;
     }
+    for (int64_t l = 0; l < m->c.n_layer; l++)
+        if (!layer_handles_refresh(m, &m->layer[l], err))
+            return false;
     return weight_refresh(m->dev, m->head, err);
 }
 

@@ -49,6 +49,7 @@ void model_n_live_set(struct model *m, int64_t n_live);
  * everything below that is about weights, tensors, the flat order and its pieces. Equal weights are equal bytes. After writing into it
  * call model_weights_changed, which makes the back end repack its matrices. */
 void *model_weights(const struct model *m, size_t *size_bytes);
+size_t model_weight_bytes(const struct model *m);    // of all of them, also where only shards are kept
 MUST_USE bool model_weights_changed(struct model *m, struct error *err);
 /* Copy src's weights (same shape and dtype, same device). */
 MUST_USE bool model_weights_copy(struct model *dst, const struct model *src, struct error *err);
@@ -81,6 +82,25 @@ int64_t model_n_flat(const struct model *m);
  * layer l, and there are no others. */
 int model_n_piece(const struct model *m);
 int64_t model_piece(const struct model *m, int p, int64_t *first);    // its elements; *first: where it begins
+/* Weights of which this rank keeps its shards only: of piece p the elements first[p] .. first[p] + n[p] - 1, at at[p] in memory of n_kept
+ * elements (n_kept the same on all ranks). */
+struct model_cut {
+    const int64_t *n, *first, *at;    // (model_n_piece)
+    int64_t n_kept;
+};
+/* Keep only those from now on, in memory that other processes of this host may open; whole pieces come as a run needs them. Before a
+ * run is made. Until then the weights are whole, so there must be room for both. After a failure the model can only be freed. */
+MUST_USE bool model_keep(struct model *m, const struct model_cut *cut, struct error *err);
+size_t model_kept_bytes(const struct model *m, int64_t n_kept);    // what such a model takes: shards, and places for pieces in use
+bool model_keeps_shards(const struct model *m);
+void *model_kept(const struct model *m, size_t *size_bytes, const struct mem_handle **h);    // (device) and their handle
+/* How whole pieces come: piece asks a lane to copy piece p, from all ranks' shards, to `to`. Needed before the first run. */
+struct model_fetch {
+    bool (*piece)(void *ctx, int p, void *to, struct error *err);
+    int lane;
+    void *ctx;
+};
+void model_fetches(struct model *m, const struct model_fetch *fetch);
 /* Move the weights into memory that other processes of this host may open, of model_weights's size; h stays the
  * model's. Call it before a run, a trainer or a publication is made with them. NULL: see err. */
 const struct mem_handle *model_share(struct model *m, struct error *err);

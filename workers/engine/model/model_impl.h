@@ -11,6 +11,25 @@ struct layer_at {
 struct layer_w {
     struct weight *qkv, *o, *gate_up, *down;    // handles of the device, owned by the model
 };
+/* Memory that holds one piece of the weights at a time (bound.c). */
+struct bound {
+    char *mem;
+    int piece;                   // what it holds, or what is on its way; -1: nothing that counts
+    bool coming;                 // the device has not been told to wait for it
+    struct layer_w layer;        // handles on it as a layer,
+    struct weight *head;         // or as the head; the others NULL
+    struct mark *used, *came;    // the device is done with what it held before; a lane has brought the piece
+};
+#define BOUND_N 3
+/* Weights of which a rank keeps its shards only. */
+struct kept {
+    char *shards;    // (shard_bytes) piece after piece
+    size_t shard_bytes;
+    struct mem_handle handle;    // of the shards
+    char *mem;                   // of all places
+    struct bound place[BOUND_N];
+    struct model_fetch fetch;
+};
 struct model {
     struct model_config c;
     struct device *dev;    // borrowed
@@ -19,7 +38,8 @@ struct model {
     struct tensor *tensor;    // (n_tensor)
     int64_t n_tensor;
     int64_t n_flat;                        // elements of the arena
-    char *weights;                         // (n_flat) of dtype; device
+    char *weights;                         // (n_flat) of dtype; device. NULL: kept
+    struct kept *kept;                     // instead of weights, layer's handles and head
     struct mem_handle handle;              // of the weights, when shared
     bool shared;                           // of model_share
     struct layer_at *at;                   // (n_layer)
@@ -34,11 +54,26 @@ static inline struct attn_heads model_heads(const struct model *m)
 {
     return (struct attn_heads){ (int)m->c.n_head, (int)m->c.n_kv_head, (int)m->c.d_head };
 }
+/* Of kept weights: an element of a piece that is bound. */
+const void *bound_at(const struct model *m, int64_t at);
 static inline const void *model_at(const struct model *m, int64_t at)
 {
-    return at == AT_NONE ? NULL : m->weights + (size_t)at * dtype_size(m->dtype);
+    return at == AT_NONE ? NULL : m->kept ? bound_at(m, at) : m->weights + (size_t)at * dtype_size(m->dtype);
 }
 /* Only a model's table of tensors, for model_free. NULL: see err. */
 struct model *model_shape_new(const struct model_config *c, struct error *err);
 /* Remake the handles if they do not support backward products yet. */
 MUST_USE bool model_want_bwd(struct model *m, struct error *err);
+/* Handles on a layer's matrices, the layer laid out as at says, with element `first` of the flat order at mem. */
+MUST_USE bool layer_handles_new(struct model *m, struct layer_w *w, const char *mem, int64_t first, const struct layer_at *at,
+                                struct error *err);
+MUST_USE bool layer_handles_refresh(struct model *m, const struct layer_w *w, struct error *err);
+void layer_handles_free(struct model *m, struct layer_w *w);
+void weights_free(struct model *m);    // the whole ones, and the handles on them
+/* bound.c: for weights that are whole these do nothing, or are about the whole. */
+MUST_USE bool model_ahead(struct model *m, int p, struct error *err);    // piece p is needed soon; none of that number: nothing
+MUST_USE bool model_bind(struct model *m, int p, struct error *err);     // and now, by what the device is asked for next
+const struct layer_w *model_layer(const struct model *m, int64_t l);     // handles; kept weights: while the piece is bound
+const struct weight *model_head_weight(const struct model *m);
+void bound_forget(struct model *m);    // of kept weights: they have changed
+void bound_free(struct model *m);

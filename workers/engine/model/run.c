@@ -403,7 +403,7 @@ struct linear {
 static struct linear linear_of(const struct model *m, int64_t l, enum product which)
 {
     const struct layer_at *at = &m->at[l];
-    const struct layer_w *w = &m->layer[l];
+    const struct layer_w *w = model_layer(m, l);
     int64_t d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
     switch (which) {
     case PRODUCT_QKV: return (struct linear){ w->qkv, at->qkv, at->qkv_bias, qkv, d };
@@ -451,6 +451,12 @@ out:
     return ok;
 }
 
+/* The piece that holds the head's weight. */
+static int head_piece(const struct model *m)
+{
+    return m->head_at == m->embed_at ? 0 : model_n_piece(m) - 1;
+}
+
 /* The whole stack up to the last norm, r->hf. */
 static bool forward(struct model_run *r, const struct pass *p, struct error *err)
 {
@@ -460,14 +466,18 @@ static bool forward(struct model_run *r, const struct pass *p, struct error *err
     int64_t d = c->d_model;
     float eps = stream_eps(c);
     r->logits_n = 0;
+    TRY(model_bind(m, 0, err) && model_ahead(m, 1, err) && model_ahead(m, c->n_layer > 1 ? 2 : -1, err));
     TRY(OP(m->dev, err, rows_gather, .y = r->layer[0].res1, .table = model_at(m, m->embed_at), .row = p->token, .n = p->n,
            .n_row = c->vocab, .d = d, .dtype = m->dtype));
     TRY(rows_scale(r, r->layer[0].res1, p->n, embed_scale(c), err));
+    TRY(model_ahead(m, head_piece(m), err));
     for (int64_t l = 0; l < c->n_layer; l++) {
         const struct acts *a = &r->layer[l];
+        TRY(model_bind(m, 1 + (int)l, err));
         TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res1, .x = l ? r->layer[l - 1].res2 : a->res1, .add = l ? r->out : NULL,
                .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p->n, .d = d, .eps = eps, .dtype = m->dtype));
         TRY(block_fwd(r, a, l, p, err));
+        TRY(l + 2 >= c->n_layer || model_ahead(m, 3 + (int)l, err));    // into the place of this one
         TRY(idle(r, err));
     }
     TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
@@ -512,7 +522,8 @@ static bool batch_upload(struct model_run *r, const struct model_batch *b, struc
 
 static bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
 {
-    return OP(r->m->dev, err, linear_fwd, .y = logits, .x = x, .w = r->m->head, .n = n, .y_dtype = DT_F32);
+    return model_bind(r->m, head_piece(r->m), err)
+           && OP(r->m->dev, err, linear_fwd, .y = logits, .x = x, .w = model_head_weight(r->m), .n = n, .y_dtype = DT_F32);
 }
 
 /* Positions, page tables and lengths of a prefill that begins after what the pages hold. */
@@ -831,7 +842,7 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
                    .lse = h->lse + row0 + i, .coef = h->coef + row0 + i, .id = h->target + row0 + i, .n = k, .vocab = vocab,
                    .n_live = m->n_live, .temperature = loss->temperature[r->row_index[row0 + i]], .dtype = m->dtype));
         }
-        TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = m->head, .n = n));
+        TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = model_head_weight(m), .n = n));
         TRY(frozen
             || OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : place_of(&grad, m->head_at), .dy = r->dlogits, .x = r->hrow, .n = n,
                   .n_out = vocab, .n_in = d, .dtype = m->dtype, .set = !parts && grad.set));
@@ -961,17 +972,21 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
     for (size_t i = 0; i < ARRAY_SIZE(up); i++)
         if (up[i].src)
             TRY(head_upload(r, up[i].dst, up[i].src, n_head, err));
-    TRY(head_bwd(r, loss, n_head, grad, err));
+    TRY(model_bind(m, head_piece(m), err) && head_bwd(r, loss, n_head, grad, err));
+    TRY(model_ahead(m, 0, err));    // for the next forward pass
+    TRY(model_bind(m, (int)m->c.n_layer, err));
     TRY(rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err));
     TRY(place_begin(m, grad, piece_of_layer(m, m->c.n_layer - 1), &to, err) && layer_clear(m, &to, m->c.n_layer - 1, err));
     TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, &to, m->norm_at), .dy = r->dh, .x = r->resf,
            .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .dtype = m->dtype));
     for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
+        TRY(model_bind(m, 1 + (int)l, err));
         if (r->lim.recompute_block)
             TRY(block_again(r, &r->layer[l], l, err));
         TRY(l == m->c.n_layer - 1 || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
         TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
         TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
+        TRY(l < 2 || model_ahead(m, (int)l - 1, err));
         TRY(place_end(grad, &to, err) && idle(r, err));
     }
     TRY(m->lora || embedding_bwd(r, grad, err));

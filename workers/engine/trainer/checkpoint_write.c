@@ -311,8 +311,7 @@ static size_t memory_available(void)
 static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct error *err)
 {
     const struct model *m = trainer_model(t);
-    size_t bytes;
-    model_weights(m, &bytes);
+    size_t bytes = model_weight_bytes(m);
     int64_t n = trainer_grad_n(t);
     if (s->weights && s->weight_bytes == bytes && s->n_flat == n)
         return true;
@@ -343,8 +342,6 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
 static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir, const struct checkpoint_info *info, struct error *err)
 {
     struct model *m = trainer_model(t);
-    struct device *dev = model_device(m);
-    size_t bytes;
     if (!snapshot_alloc(s, t, err))
         return false;
     s->m = m;
@@ -359,12 +356,12 @@ static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir
     s->settings = info->settings ? strdup(info->settings) : NULL;
     if (info->settings && !s->settings)
         return error_set(err, ERR_NO_MEMORY, "no memory for the settings in '%s'", dir);
-    if (!mem_copy(dev, s->weights, model_weights(m, &bytes), s->weight_bytes, COPY_D2H, err))
+    if (!trainer_weights_get(t, s->weights, err))
         return false;
     for (int k = 0; k < STATE_N; k++)
         if (s->state[k] && !trainer_state_get(t, (enum trainer_state_kind)k, s->state[k], err))
             return false;
-    return device_sync(dev, err);
+    return true;
 }
 
 bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir, const struct checkpoint_info *info,

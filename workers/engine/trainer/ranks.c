@@ -18,6 +18,7 @@ struct rank {
     struct ranks *r;
     struct trainer *t;
     int64_t n_given;              // pieces of gradients, all ranks here: how far the places have been used in turn
+    int64_t fetched_bytes;        // of weights from other ranks, in the step under way
     struct trainer_sums *part;    // (n_part) of its micro-batches, one a round
 };
 struct ranks {
@@ -45,21 +46,27 @@ static struct ranks *ranks_alloc(struct error *err)
 }
 
 /* ---- the gradient's way to the ranks that add it up */
+/* Where this rank's gradient of a piece is, when all are here; a piece that is too long for one place has all of them. */
+static float *place_here(const struct rank *k, int p)
+{
+    struct trainer_parts mine = trainer_parts(k->t);
+    if (!mine.n_slot)
+        return mine.grad + mine.piece_at[p];
+    return mine.grad + (mine.piece_n[p] > mine.slot_n ? 0 : k->n_given % mine.n_slot * mine.slot_n);
+}
+
 /* Where this rank's gradient of a piece goes. */
 static float *piece_begin(void *ctx, int p, struct error *err)
 {
     struct rank *k = ctx;
-    struct trainer_parts parts = trainer_parts(k->t);
-    if (k->r->x)
-        return exchange_slot(k->r->x, p, err);
-    return parts.grad + (parts.n_slot ? k->n_given % parts.n_slot * parts.slot_n : parts.piece_at[p]);
+    return k->r->x ? exchange_slot(k->r->x, p, err) : place_here(k, p);
 }
 
 /* The ranks that are here run one after the other, in rank order: each adds what it has made to the owners' shards. */
 static bool piece_add_here(struct rank *k, int p, struct error *err)
 {
-    struct trainer_parts mine = trainer_parts(k->t);
-    const float *from = mine.grad + (mine.n_slot ? k->n_given++ % mine.n_slot * mine.slot_n : mine.piece_at[p]);
+    const float *from = place_here(k, p);
+    k->n_given++;
     for (int o = 0; o < k->r->n_rank; o++) {
         struct trainer *t = k->r->here[o].t;
         struct trainer_parts own = trainer_parts(t);
@@ -81,13 +88,37 @@ static bool carry_on(void *ctx, struct error *err)
     return exchange_poll(k->r->x, err);
 }
 
-/* What another rank has where this one has p of its share. */
+/* What another rank has where this one has p, of its share or of its shards of the weights. */
 static void *peer_of(void *ctx, const void *p, int rank)
 {
     const struct rank *k = ctx;
     if (k->r->c)
         return collective_peer(k->r->c, p, rank);
-    return (char *)trainer_parts(k->r->here[rank].t).share + ((const char *)p - (const char *)trainer_parts(k->t).share);
+    struct trainer_parts mine = trainer_parts(k->t), other = trainer_parts(k->r->here[rank].t);
+    if ((const char *)p >= (char *)mine.share && (const char *)p < (char *)mine.share + mine.share_bytes)
+        return (char *)other.share + ((const char *)p - (char *)mine.share);
+    return (char *)other.weights + ((const char *)p - (char *)mine.weights);
+}
+
+/* Ask for a whole piece of the weights, of which each rank keeps its shard. Reading is as fast as writing between two cards (NOTES.md), and needs
+ * no word from the other rank: shards change only while nobody computes. */
+static bool weights_fetch(void *ctx, int p, void *to, struct error *err)
+{
+    struct rank *k = ctx;
+    struct trainer_parts parts = trainer_parts(k->t);
+    size_t e = dtype_size(model_dtype(trainer_model(k->t)));
+    int n_rank = k->r->n_rank, rank = (int)(k - k->r->here) + k->r->first;
+    for (int i = 0; i < n_rank; i++) {
+        int q = (rank + i) % n_rank;    // not all from the same one at a time
+        int64_t first, at = 0, n = collective_shard(parts.piece_n[p], n_rank, q, &first), unused;
+        for (int o = 0; o < p; o++)
+            at += collective_shard(parts.piece_n[o], n_rank, q, &unused);
+        const char *from = peer_of(k, parts.weights, q);
+        if (!lane_copy(trainer_device(k->t), EXCHANGE_FREE_LANE, (char *)to + (size_t)first * e, from + (size_t)at * e, (size_t)n * e, err))
+            return false;
+        k->fetched_bytes += q == rank ? 0 : n * (int64_t)e;
+    }
+    return true;
 }
 
 static bool reach_begin(void *ctx, struct error *err)
@@ -111,6 +142,8 @@ static bool rank_add(struct ranks *r, struct trainer *t, struct error *err)
     if (r->n_rank == 1)
         return true;
     trainer_grad_goes(t, &to, r->x ? carry_on : NULL);
+    if (trainer_parts(t).weights)
+        model_fetches(trainer_model(t), &(struct model_fetch){ weights_fetch, EXCHANGE_FREE_LANE, k });
     trainer_reaches(t, &(struct trainer_reach){ reach_begin, reach_end, peer_of, k });
     if (r->updated)
         return true;
@@ -130,8 +163,13 @@ static bool exchange_open(struct ranks *r, struct trainer *t, struct error *err)
         return false;
     if (trainer_zero(t) > 0) {
         size_t bytes;
-        const struct mem_handle *h = model_share(trainer_model(t), err);    // as it is since the trainer was made
-        void *weights = model_weights(trainer_model(t), &bytes);
+        const struct mem_handle *h;
+        struct model *m = trainer_model(t);
+        void *weights = NULL;
+        if (p.weights)
+            weights = model_kept(m, &bytes, &h);
+        else if ((h = model_share(m, err)))    // as it is since the trainer was made
+            weights = model_weights(m, &bytes);
         if (!h || !collective_offer(r->c, weights, bytes, h, err))
             return false;
         if (!collective_peer(r->c, p.share, r->first) || !collective_peer(r->c, weights, r->first))
@@ -212,11 +250,11 @@ static bool spread(struct rank *k, void *p, size_t size_bytes, struct mark *mark
     struct device *dev = trainer_device(k->t);
     if (r->x)
         return (!mark || mark_wait(dev, mark, err)) && exchange_send(r->x, p, size_bytes, err);
-    size_t bytes;
-    char *weights = model_weights(trainer_model(k->t), &bytes);
+    size_t bytes = 0;
+    char *weights = trainer_parts(k->t).weights ? NULL : model_weights(trainer_model(k->t), &bytes);
     for (int o = 0; o < r->n_here; o++) {
         struct rank *other = &r->here[o];
-        bool of_weights = (char *)p >= weights && (char *)p < weights + bytes;
+        bool of_weights = weights && (char *)p >= weights && (char *)p < weights + bytes;
         char *to = of_weights ? (char *)model_weights(trainer_model(other->t), &bytes) + ((char *)p - weights) : peer_of(k, p, o);
         if (other != k && !mem_copy(dev, to, p, size_bytes, COPY_D2D, err))
             return false;
@@ -366,10 +404,10 @@ static bool gradient_make(struct ranks *r, const struct trainer_hyper *h, struct
     return ok;
 }
 
-/* Clip and AdamW: each rank its shards, whose new weights are spread while it goes on with the next, or each everything. */
+/* Clip and AdamW: each rank its shards, whose new weights are spread while it goes on with the next, or stay there; or each everything. */
 static bool weights_make(struct ranks *r, const struct trainer_hyper *h, double *grad_norm, struct error *err)
 {
-    bool whole = trainer_zero(r->here[0].t) == 0, apart = r->x && !exchange_reaches(r->x);
+    bool whole = trainer_zero(r->here[0].t) == 0, stay = trainer_parts(r->here[0].t).weights, apart = r->x && !exchange_reaches(r->x);
     size_t bytes;
     if (apart ? !apart_spread(r, err) : !norm_spread(r, err) || (whole && !sum_spread(r, err)))
         return false;
@@ -381,12 +419,15 @@ static bool weights_make(struct ranks *r, const struct trainer_hyper *h, double 
         for (int q = 0; q < trainer_n_run(k->t); q++)
             if (!trainer_run_apply(k->t, h, q, err) || !mark_set(trainer_device(k->t), r->updated[q], err))
                 return false;
-        for (int q = 0; q < trainer_n_run(k->t) && !whole; q++) {
+        for (int q = 0; q < trainer_n_run(k->t) && !whole && !stay; q++) {
             void *p = trainer_run_weights(k->t, q, &bytes);
             if (!spread(k, p, bytes, r->updated[q], err))
                 return false;
         }
     }
+    for (int i = 0; i < r->n_here && stay; i++)    // before others may read them
+        if (!device_sync(trainer_device(r->here[i].t), err))
+            return false;
     if (!whole && !spread_end(r, err))
         return false;
     for (int i = 0; i < r->n_here; i++)
@@ -398,7 +439,7 @@ static bool weights_make(struct ranks *r, const struct trainer_hyper *h, double 
 static bool weights_compare(struct ranks *r, struct error *err)
 {
     uint64_t mine[RANK_MAX], all[RANK_MAX];
-    if (r->n_rank == 1)
+    if (r->n_rank == 1 || trainer_parts(r->here[0].t).weights)    // of shards there is one copy
         return true;
     for (int i = 0; i < r->n_here; i++)
         if (!trainer_hash(r->here[i].t, &mine[i], err))
@@ -412,6 +453,41 @@ static bool weights_compare(struct ranks *r, struct error *err)
                              "): its device or memory computes wrongly",
                              q, trainer_version(r->here[0].t), all[q], all[0]);
     return true;
+}
+
+bool ranks_hash(struct ranks *r, uint64_t *hash, struct error *err)
+{
+    uint64_t mine[RANK_MAX], all[RANK_MAX];
+    if (!trainer_parts(r->here[0].t).weights)
+        return trainer_hash(r->here[0].t, hash, err);
+    for (int i = 0; i < r->n_here; i++)
+        if (!trainer_hash(r->here[i].t, &mine[i], err))
+            return false;
+    if (!gather(r, mine, sizeof mine[0], all, err))
+        return false;
+    *hash = 0;
+    for (int q = 0; q < r->n_rank; q++)
+        *hash += all[q];
+    return true;
+}
+
+bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err)
+{
+    struct rank *k = &r->here[0];
+    struct trainer_parts p = trainer_parts(k->t);
+    struct model *m = trainer_model(k->t);
+    size_t bytes, e = dtype_size(model_dtype(m));
+    bool ok = true;
+    if (!p.weights)
+        return model_weights_copy(into, m, err);
+    char *to = model_weights(into, &bytes);
+    if (!device_sync(trainer_device(k->t), err) || !reach_begin(k, err))    // nobody reads the old ones any more
+        return false;
+    for (int i = 0; i < p.n_piece && ok; i++)
+        ok = weights_fetch(k, i, to + (size_t)p.piece_at[i] * e, err);
+    ok = ok && lanes_sync(trainer_device(k->t), err);
+    reach_end(k);
+    return ok && model_weights_changed(into, err);
 }
 
 /* One update from these groups: a gradient of theirs alone, and new weights. */
@@ -434,6 +510,8 @@ static bool step_make(struct ranks *r, const struct group *const *groups, int64_
             n_epoch = MAX(h->n_epoch, (int64_t)1);
     *sum = (struct trainer_sums){ 0 };
     *grad_norm = 0;
+    for (int i = 0; i < r->n_here; i++)
+        r->here[i].fetched_bytes = 0;
     for (int64_t u = 0; u < n_epoch * n_mini; u++) {
         int64_t m = u % n_mini, from = n_group * m / n_mini, to = n_group * (m + 1) / n_mini;
         struct trainer_sums part = { 0 };
@@ -463,7 +541,7 @@ static bool costs_note(struct ranks *r, double *metric, struct error *err)
     struct exchange_stats s = r->x ? exchange_stats(r->x) : (struct exchange_stats){ 0 };
     struct rank_cost own[RANK_MAX] = { { 0 } }, all[RANK_MAX];
     int most = 0, least = 0;
-    own[0] = (struct rank_cost){ (double)(r->exchange_ns + s.wait_ns) * 1e-9, (double)s.sent_bytes * 1e-9 };
+    own[0] = (struct rank_cost){ (double)(r->exchange_ns + s.wait_ns) * 1e-9, (double)(s.sent_bytes + r->here[0].fetched_bytes) * 1e-9 };
     if (!gather(r, own, sizeof own[0], all, err))
         return false;
     for (int q = 1; q < r->n_rank; q++) {

@@ -1,11 +1,13 @@
 /* ranks.h - one optimizer step shared by several ranks: data parallel, with the bytes of one rank
  *
- * Every rank holds all the weights and the whole batch's groups. The batch is cut into micro-batches without regard to the
+ * Every rank has the whole batch's groups and all the weights, or, of zero_stage 3, its shards of them and for a while the layers it
+ * computes with. The batch is cut into micro-batches without regard to the
  * ranks (cut.h); of R ranks, rank i mod R runs micro-batch i, in round i div R. Every rank adds the gradients of each round to its
  * shards of the sum, in rank order and piece by piece as backward passes finish them (exchange.h), so that the sum is
  * ((g0 + g1) + g2) + ... over the micro-batches in their order: the same bytes for any R, and for one rank that adds up in place.
  * A rank without a micro-batch in the last round gives nothing. Then each makes the new weights of its shards and sends them to
- * the others (zero_stage 1 and 2), or all get the whole sum and make the same update (0); the weights are compared by hash.
+ * the others (zero_stage 1 and 2), or keeps them for all (3), or all get the whole sum and make the same update (0); weights of which
+ * every rank has all are compared by hash.
  * Sums of metrics go the same way. Other bytes come from another batch, another token budget, or another kind of device.
  *
  * The ranks are processes that have met (ranks_new), or one process plays all of them in turn (ranks_new_here): the step is the
@@ -19,6 +21,7 @@
 #include "protocol/run/group.h"
 
 struct collective;    // kernels/collective/collective.h
+struct model;
 struct ranks;
 struct trainer;
 
@@ -30,6 +33,10 @@ struct ranks *ranks_new(struct trainer *t, struct collective *c, struct error *e
 /* This process plays all n ranks: t[r] is rank r's trainer, made for n ranks; borrowed until ranks_free. */
 struct ranks *ranks_new_here(struct trainer *const *t, int n, struct error *err);
 void ranks_free(struct ranks *r);    // NULL is fine
+/* Fill a whole model (same shape, device) with the weights as they are now, after the trainers' last step: of zero_stage 3 from all ranks. */
+MUST_USE bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err);
+/* A hash of all weights; all ranks call it. */
+MUST_USE bool ranks_hash(struct ranks *r, uint64_t *hash, struct error *err);
 /* As trainer_step, with the same arguments on every rank. ERR_CLOSED, ERR_TIMEOUT: another rank has gone, or does not come. After
  * any failure the caller leaves the collective, which lets the others go, and its weights are not to be used. Other weights than
  * another rank's are ERR_INTERNAL. */

@@ -23,7 +23,8 @@ void trainer_memory(const struct model *m, const struct trainer_settings *s, str
     limits_make(&l, s);
     size_t stage, each = model_dtype(m) == DT_F32 ? 8 : 12;
     int64_t n = trainer_n_state(m, s), n_dev = trainer_state_dev(m, s, &stage);
-    *out = (struct trainer_memory){ .activation = model_run_bytes(m, &l),
+    *out = (struct trainer_memory){ .weight = trainer_weight_bytes(m, s),
+                                    .activation = model_run_bytes(m, &l),
                                     .gradient = trainer_grad_bytes(m, s),
                                     .state = (size_t)n_dev * each + stage,
                                     .host = (size_t)(n - n_dev) * each };
@@ -66,10 +67,12 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->own_master = model_dtype(model) != DT_F32;
     struct run_limits limits;
     limits_make(&limits, s);
-    if (trainer_zero(t) > 0 && !model_share(model, err))    // before anything knows where the weights lie
+    if (!pieces_make(t, err))
         goto fail;
-    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !pieces_make(t, err) || !grad_new(t, err)
-        || !state_new(t, err) || !(t->sumsq = mem_new(t->dev, sizeof *t->sumsq, "gradient norm", err))
+    if (trainer_zero(t) > 0 && !weights_cut(t, err))    // before anything knows where the weights lie
+        goto fail;
+    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !grad_new(t, err) || !state_new(t, err)
+        || !(t->sumsq = mem_new(t->dev, sizeof *t->sumsq, "gradient norm", err))
         || !(t->hash = mem_new(t->dev, sizeof *t->hash, "hash of the weights", err))
         || !(t->clip = mem_new(t->dev, 2 * sizeof *t->clip, "gradient norm", err)))
         goto fail;
@@ -207,10 +210,26 @@ out:
     return ok;
 }
 
+/* The hash of size_bytes of the weights, whose first word has this number among all. */
+static bool hash_of(const struct trainer *t, const void *x, size_t size_bytes, int64_t first, uint64_t *hash, struct error *err)
+{
+    return OP(t->dev, err, mem_hash, .hash = t->hash, .x = x, .size_bytes = size_bytes, .first = first)
+           && mem_copy(t->dev, hash, t->hash, sizeof *hash, COPY_D2H, err) && device_sync(t->dev, err);
+}
+
 bool trainer_hash(const struct trainer *t, uint64_t *hash, struct error *err)
 {
-    size_t bytes;
-    void *weights = model_weights(t->m, &bytes);
-    return OP(t->dev, err, mem_hash, .hash = t->hash, .x = weights, .size_bytes = bytes)
-           && mem_copy(t->dev, hash, t->hash, sizeof *hash, COPY_D2H, err) && device_sync(t->dev, err);
+    const struct trainer_parts *p = &t->p;
+    size_t bytes, e = dtype_size(model_dtype(t->m));
+    if (!p->weights) {
+        void *weights = model_weights(t->m, &bytes);
+        return hash_of(t, weights, bytes, 0, hash, err);
+    }
+    uint64_t sum = 0, part;    // a shard begins at a whole word, since pieces do
+    for (int i = 0; i < p->n_piece; sum += part, i++)
+        if (!hash_of(t, (char *)p->weights + (size_t)p->own_at[i] * e, (size_t)p->own_n[i] * e,
+                     (p->piece_at[i] + p->own_first[i]) * (int64_t)e / 8, &part, err))
+            return false;
+    *hash = sum;
+    return true;
 }

@@ -38,7 +38,7 @@ struct trainer_settings {
                              // its own
     int n_rank, rank;        // ranks that share a step (ranks.h), and which one this is; n_rank 0: 1
     int zero_stage;          // what of a step each of several ranks keeps of its shards only (ZeRO, arXiv 1910.02054): 0 nothing,
-                             // 1 masters and moments, 2 the gradient too. The bytes of the weights are the same
+                             // 1 masters and moments, 2 the gradient too, 3 the weights too. Their bytes are the same
     bool run_all;            // also run samples whose every token has no gradient (advantage or weight 0), for their
                              // metrics; the gradient is the same without
 };
@@ -73,6 +73,7 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
 
 /* What a trainer takes, in bytes. */
 struct trainer_memory {
+    size_t weight;        // the weights that are trained: the model's own memory, or with zero_stage 3 what is left of it
     size_t activation;    // taken from settings.scratch when that is given
     size_t gradient;      // where ranks share a step with the shards of the sum, and the stage for what the others give
     size_t state;         // masters and moments on the device, and the stage
@@ -80,8 +81,9 @@ struct trainer_memory {
 };
 void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out);
 /* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0) until trainer_free; takes all
- * memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. With a zero_stage above 0 the weights move
- * to memory that other ranks may write (model_share). */
+ * memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. With zero_stage 1 and 2 the weights move
+ * to memory that other ranks may write (model_share); with 3 the model keeps this rank's shards only (model_keep), and without the others
+ * it cannot run. */
 struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s, struct error *err);
 void trainer_free(struct trainer *t);
 struct model *trainer_model(const struct trainer *t);
@@ -121,8 +123,9 @@ struct trainer_parts {
     float *grad;                          // this rank's gradient: the flat one, or of zero_stage 2
     int n_slot;                           // so many places for a piece each, slot_n elements apart; 0: flat
     int64_t slot_n;
-    float *stage;              // (exchange_stage_n) for what others give
-    double *norm_part;         // sums of squares of blocks of SUMSQ_BLOCK elements,
+    float *stage;         // (exchange_stage_n) for what others give
+    void *weights;        // of zero_stage 3: this rank's shards of the weights, in memory of their own that the others may touch; else NULL
+    double *norm_part;    // sums of squares of blocks of SUMSQ_BLOCK elements,
     const int64_t *part_at;    // (n_piece) piece by piece
     void *share;               // what the others may touch: stage, norm_part, with zero_stage 0 grad, else masters and moments
     size_t share_bytes;        // the same on all ranks
@@ -186,5 +189,7 @@ int64_t trainer_adam_step(const struct trainer *t);
 void trainer_adam_step_set(struct trainer *t, int64_t n);
 /* Forget the moments and start Adam anew (a new stage of supervised training). */
 MUST_USE bool trainer_adam_reset(struct trainer *t, struct error *err);
-/* A hash of the weights; what ranks compare. */
+/* Copy the weights out to host memory of model_weight_bytes. Of zero_stage 3 from all ranks, as trainer_state_get. */
+MUST_USE bool trainer_weights_get(const struct trainer *t, void *out, struct error *err);
+/* A hash of the weights; what ranks compare. Of zero_stage 3 of this rank's shards: the sum over the ranks is the hash of the whole. */
 MUST_USE bool trainer_hash(const struct trainer *t, uint64_t *hash, struct error *err);

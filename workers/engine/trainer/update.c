@@ -2,7 +2,7 @@
  *
  * The flat order is cut into pieces, these into shards, one a rank (trainer_parts). Alone, or with zero_stage 0, a rank keeps masters
  * and moments of everything and updates all weights in one run; else of its shards only, one after the other in the order of the
- * pieces, and updates them in a run for each piece.
+ * pieces, and updates them in a run for each piece. With zero_stage 3 the weights themselves are such shards, laid out as the masters.
  *
  * Of what is kept here the first n_dev elements lie on the device, the others in pinned host memory, from where AdamW streams them
  * (adamw_host). All of them on the device unless offload is set.
@@ -18,7 +18,7 @@
 #include "workers/engine/trainer/trainer_impl.h"
 
 #define STAGE_BYTES ((size_t)288 << 20)    // three pieces of 8 Mi elements: copies of 32 MiB run a bus at full speed
-#define GRAD_SLOTS 2                       // places for gradients of a piece with zero_stage 2: one is sent while the next is made
+#define GRAD_SLOTS 2                       // places for gradients of a piece from zero_stage 2 on: one is sent while the next is made
 
 /* ---- sizes */
 static bool several(const struct trainer_settings *s)
@@ -48,18 +48,56 @@ static int64_t piece_max(const struct model *m)
     return most;
 }
 
-/* Elements of this rank's gradient: all, or so many places for the largest piece. */
+bool trainer_keeps_shards(const struct trainer_settings *s)
+{
+    return several(s) && s->zero_stage >= 3;
+}
+
+/* Elements of a place for a piece of the gradient. With zero_stage 3, where memory is short, the embedding and the head take both. */
+static int64_t slot_n(const struct model *m, const struct trainer_settings *s)
+{
+    int64_t most = 0, first;
+    for (int p = 1; p <= model_config(m)->n_layer; p++)
+        most = MAX(most, model_piece(m, p, &first));
+    return trainer_keeps_shards(s) ? most : piece_max(m);
+}
+
+/* Elements of this rank's gradient: all, or so many places. */
 static int64_t grad_n(const struct model *m, const struct trainer_settings *s)
 {
-    return several(s) && s->zero_stage >= 2 ? GRAD_SLOTS * piece_max(m) : model_n_flat(m);
+    return several(s) && s->zero_stage >= 2 ? exchange_slots_n(piece_max(m), slot_n(m, s), GRAD_SLOTS) : model_n_flat(m);
+}
+
+static int64_t stage_n(const struct model *m, const struct trainer_settings *s)
+{
+    return exchange_stage_n(piece_max(m), slot_n(m, s), s->n_rank);
 }
 
 size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *s)
 {
     int64_t n = grad_n(m, s);
     if (several(s))
-        n += own_max(m, s->n_rank) + exchange_stage_n(piece_max(m), s->n_rank);
+        n += own_max(m, s->n_rank) + stage_n(m, s);
     return (size_t)n * 4;
+}
+
+size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings *s)
+{
+    return trainer_keeps_shards(s) ? model_kept_bytes(m, own_max(m, s->n_rank)) : model_weight_bytes(m);
+}
+
+bool weights_cut(struct trainer *t, struct error *err)
+{
+    const struct trainer_parts *p = &t->p;
+    const struct mem_handle *h;
+    size_t bytes;
+    if (!trainer_keeps_shards(&t->set))
+        return model_share(t->m, err) != NULL;
+    struct model_cut cut = { .n = p->own_n, .first = p->own_first, .at = p->own_at, .n_kept = own_max(t->m, t->set.n_rank) };
+    if (!model_keep(t->m, &cut, err))
+        return false;
+    t->p.weights = model_kept(t->m, &bytes, &h);
+    return true;
 }
 
 int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s)
@@ -118,7 +156,7 @@ static void share_walk(struct trainer *t, char *base)
         void **to;
         size_t size_bytes;
     } part[] = {
-        { (void **)&p->stage, (size_t)exchange_stage_n(piece_max(t->m), t->set.n_rank) * 4 },
+        { (void **)&p->stage, (size_t)stage_n(t->m, &t->set) * 4 },
         { (void **)&p->norm_part, (size_t)t->n_sumsq * sizeof *p->norm_part },
         { (void **)&t->grad, t->own_only ? 0 : (size_t)t->n_flat * 4 },
         { (void **)&t->state[STATE_MASTER], t->own_only && t->own_master ? (size_t)t->n_dev * 4 : 0 },
@@ -150,7 +188,7 @@ bool grad_new(struct trainer *t, struct error *err)
         return false;
     p->grad = t->grad;
     p->n_slot = t->set.zero_stage >= 2 ? GRAD_SLOTS : 0;
-    p->slot_n = piece_max(t->m);
+    p->slot_n = slot_n(t->m, &t->set);
     return (p->sum = mem_new(t->dev, (size_t)own_max(t->m, t->set.n_rank) * 4, "sum of the gradients", err)) != NULL;
 }
 
@@ -177,17 +215,20 @@ int trainer_n_run(const struct trainer *t)
     return t->own_only ? t->p.n_piece : 1;
 }
 
-static char *weights_at(const struct trainer *t, int64_t at)
+/* The weights of run r from its element `from` on. */
+static char *weights_at(const struct trainer *t, const struct run *r, int64_t from)
 {
-    size_t bytes;
-    return (char *)model_weights(t->m, &bytes) + (size_t)at * dtype_size(model_dtype(t->m));
+    size_t bytes, e = dtype_size(model_dtype(t->m));
+    if (t->p.weights)
+        return (char *)t->p.weights + (size_t)(r->at + from) * e;
+    return (char *)model_weights(t->m, &bytes) + (size_t)(r->flat + from) * e;
 }
 
 void *trainer_run_weights(const struct trainer *t, int run, size_t *size_bytes)
 {
     struct run r = run_of(t, run);
     *size_bytes = (size_t)r.n * dtype_size(model_dtype(t->m));
-    return weights_at(t, r.flat);
+    return weights_at(t, &r, 0);
 }
 
 /* Of a run's elements, how many are kept on the device. */
@@ -202,7 +243,8 @@ static bool host_state_init(struct trainer *t, enum trainer_state_kind kind, str
     int64_t n = t->n_state - t->n_dev, most = (int64_t)(t->stage_bytes / 4);
     for (int64_t at = 0; at < n; at += most) {
         int64_t k = MIN(most, n - at);
-        const char *from = weights_at(t, t->n_dev + at);
+        struct run whole = run_of(t, 0);    // with shards nothing is in host memory
+        const char *from = weights_at(t, &whole, t->n_dev + at);
         bool ok = kind == STATE_MASTER
                       ? OP(t->dev, err, cast, .y = t->stage, .x = from, .n = k, .scale = 1, .y_dtype = DT_F32, .x_dtype = model_dtype(t->m))
                       : OP(t->dev, err, mem_fill, .y = t->stage, .size_bytes = (size_t)k * 4);
@@ -219,7 +261,7 @@ static bool dev_state_init(struct trainer *t, enum trainer_state_kind kind, stru
         return OP(t->dev, err, mem_fill, .y = t->state[kind], .size_bytes = (size_t)t->n_dev * 4);
     for (int i = 0; i < trainer_n_run(t); i++) {
         struct run r = run_of(t, i);
-        if (!OP(t->dev, err, cast, .y = t->state[kind] + r.at, .x = weights_at(t, r.flat), .n = run_n_dev(t, &r), .scale = 1,
+        if (!OP(t->dev, err, cast, .y = t->state[kind] + r.at, .x = weights_at(t, &r, 0), .n = run_n_dev(t, &r), .scale = 1,
                 .y_dtype = DT_F32, .x_dtype = model_dtype(t->m)))
             return false;
     }
@@ -235,7 +277,7 @@ bool state_new(struct trainer *t, struct error *err)
         TRY((t->stage = mem_new(t->dev, t->stage_bytes, "the stage of the optimizer's state", err)) != NULL);
     for (int k = 0; k < STATE_N; k++) {
         if (k == STATE_MASTER && !t->own_master) {
-            t->state[k] = (float *)(void *)weights_at(t, 0);
+            t->state[k] = (float *)(void *)weights_at(t, &(struct run){ 0 }, 0);
             continue;
         }
         TRY(t->state[k] || (t->state[k] = mem_new(t->dev, (size_t)t->n_dev * 4, what[k], err)) != NULL);
@@ -356,7 +398,7 @@ static struct adamw adamw_of(const struct trainer *t, const struct trainer_hyper
 {
     int64_t at = r->at + from, far = at - t->n_dev;
     bool here = at < t->n_dev;
-    char *weights = weights_at(t, r->flat + from);
+    char *weights = weights_at(t, r, from);
     return (struct adamw){ .weight = weights,
                            .master = !t->own_master ? (here ? (float *)(void *)weights : NULL)
                                      : here         ? t->state[STATE_MASTER] + at
@@ -415,21 +457,21 @@ bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *gra
 }
 
 /* ---- state */
-/* Shards of all ranks, from where they are. */
-static bool state_gather(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
+/* Shards of all ranks, of e bytes an element, from where they are; mine: this rank's. */
+static bool shards_gather(const struct trainer *t, const void *mine, size_t e, void *out, struct error *err)
 {
     const struct trainer_parts *p = &t->p;
     bool ok = true;
     if (!t->reach.peer)
-        return error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard of the optimizer's state only");
+        return error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard only");
     if (!t->reach.begin(t->reach.ctx, err))
         return false;
     for (int q = 0; q < t->set.n_rank && ok; q++) {
-        const float *from = t->reach.peer(t->reach.ctx, t->state[kind], q);
+        const char *from = t->reach.peer(t->reach.ctx, mine, q);
         for (int i = 0; i < p->n_piece && ok; i++) {
             int64_t first, n = collective_shard(p->piece_n[i], t->set.n_rank, q, &first);
-            ok = mem_copy(t->dev, out + p->piece_at[i] + first, from, (size_t)n * 4, COPY_D2H, err);
-            from += n;
+            ok = mem_copy(t->dev, (char *)out + (size_t)(p->piece_at[i] + first) * e, from, (size_t)n * e, COPY_D2H, err);
+            from += (size_t)n * e;
         }
     }
     ok = ok && device_sync(t->dev, err);
@@ -440,8 +482,8 @@ static bool state_gather(const struct trainer *t, enum trainer_state_kind kind, 
 bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
 {
     bool whole = kind == STATE_MASTER && !t->own_master;    // a master in fp32 is the weights
-    if (t->own_only && !whole)
-        return state_gather(t, kind, out, err);
+    if (t->p.weights || (t->own_only && !whole))
+        return shards_gather(t, t->state[kind], 4, out, err);
     int64_t n = whole ? t->n_flat : t->n_dev;
     if (!mem_copy(t->dev, out, t->state[kind], (size_t)n * 4, COPY_D2H, err) || !device_sync(t->dev, err))
         return false;
@@ -450,15 +492,38 @@ bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, fl
     return true;
 }
 
-/* Weights from masters on the host, through the gradient's memory. */
-static bool weights_set(struct trainer *t, const float *in, struct error *err)
+bool trainer_weights_get(const struct trainer *t, void *out, struct error *err)
+{
+    size_t bytes, e = dtype_size(model_dtype(t->m));
+    if (t->p.weights)
+        return shards_gather(t, t->p.weights, e, out, err);
+    const void *weights = model_weights(t->m, &bytes);
+    return mem_copy(t->dev, out, weights, bytes, COPY_D2H, err) && device_sync(t->dev, err);
+}
+
+/* The weights of run r from masters on the host, through the gradient's memory. */
+static bool weights_set(struct trainer *t, const float *in, const struct run *r, struct error *err)
 {
     int64_t most = grad_n(t->m, &t->set);
-    for (int64_t at = 0; at < t->n_flat; at += most) {
-        int64_t n = MIN(most, t->n_flat - at);
-        if (!mem_copy(t->dev, t->grad, in + at, (size_t)n * 4, COPY_H2D, err)
-            || !OP(t->dev, err, cast, .y = weights_at(t, at), .x = t->grad, .n = n, .scale = 1, .y_dtype = model_dtype(t->m),
+    for (int64_t at = 0; at < r->n; at += most) {
+        int64_t n = MIN(most, r->n - at);
+        if (!mem_copy(t->dev, t->grad, in + r->flat + at, (size_t)n * 4, COPY_H2D, err)
+            || !OP(t->dev, err, cast, .y = weights_at(t, r, at), .x = t->grad, .n = n, .scale = 1, .y_dtype = model_dtype(t->m),
                    .x_dtype = DT_F32))
+            return false;
+    }
+    return true;
+}
+
+/* All weights that this rank keeps. */
+static bool weights_set_all(struct trainer *t, const float *in, struct error *err)
+{
+    struct run whole = { .n = t->n_flat };
+    if (!t->p.weights)
+        return weights_set(t, in, &whole, err);
+    for (int i = 0; i < trainer_n_run(t); i++) {
+        struct run r = run_of(t, i);
+        if (!weights_set(t, in, &r, err))
             return false;
     }
     return true;
@@ -476,7 +541,7 @@ bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const fl
             memcpy(t->host_state[kind] + (r.at + n - t->n_dev), in + r.flat + n, (size_t)(r.n - n) * 4);
     }
     if (kind == STATE_MASTER)
-        TRY(weights_set(t, in, err) && model_weights_changed(t->m, err));
+        TRY(weights_set_all(t, in, err) && model_weights_changed(t->m, err));
     ok = device_sync(t->dev, err);
 out:
     return ok;

@@ -1,0 +1,195 @@
+/* bound.c - weights of which only this rank's shards are kept, and the places where whole pieces are while a run uses them
+ *
+ * There are two places for layers, taken in turn, and one for the embedding and the head. A piece is asked for ahead (model_ahead)
+ * and comes by a lane while the device computes with the others; binding it (model_bind) makes the device wait for it. The host
+ * waits for nothing:
+ *
+ *  1. What a place held before has been used when its `used` mark is reached; the lane begins after that.
+ *  2. The device uses the place after its `came` mark, which the lane sets.
+ *  3. All copies go by one lane, so what is asked for later arrives later.
+ *
+ * A pass asks for layer l + 2 (backward: l - 2) as soon as layer l is launched, so one layer travels while the next one computes, and
+ * at a pass's turn its last two layers are still there. Copies of changed weights are forgotten (bound_forget). */
+#include <inttypes.h>
+#include <stdlib.h>
+#include "workers/engine/model/model_impl.h"
+
+#define PLACE_OF_ENDS 2    // of the embedding and the head
+
+/* Where a piece goes. */
+static struct bound *place_for(const struct kept *k, const struct model *m, int p)
+{
+    return (struct bound *)&k->place[p >= 1 && p <= m->c.n_layer ? (p - 1) % 2 : PLACE_OF_ENDS];
+}
+
+/* Elements of the longest piece that a place may hold, rounded up so that the next place is aligned. */
+static int64_t place_n(const struct model *m, int i)
+{
+    int64_t most = 0, first;
+    for (int p = 0; p < model_n_piece(m); p++) {
+        bool layer = p >= 1 && p <= m->c.n_layer;
+        if (layer == (i != PLACE_OF_ENDS))
+            most = MAX(most, model_piece(m, p, &first));
+    }
+    return most;
+}
+
+size_t model_kept_bytes(const struct model *m, int64_t n_kept)
+{
+    int64_t n = n_kept;
+    for (int i = 0; i < BOUND_N; i++)
+        n += place_n(m, i);
+    return (size_t)n * dtype_size(m->dtype);
+}
+
+void bound_free(struct model *m)
+{
+    struct kept *k = m->kept;
+    struct error ignored;
+    if (!k)
+        return;
+    (void)!lanes_sync(m->dev, &ignored);
+    for (int i = 0; i < BOUND_N; i++) {
+        layer_handles_free(m, &k->place[i].layer);
+        weight_free(m->dev, k->place[i].head);
+        mark_free(m->dev, k->place[i].used);
+        mark_free(m->dev, k->place[i].came);
+    }
+    mem_free(m->dev, k->mem);
+    if (k->shards)
+        mem_share_free(m->dev, k->shards, k->shard_bytes, &k->handle);
+    free(k);
+    m->kept = NULL;
+}
+
+/* This rank's shards, out of the whole. */
+static bool shards_fill(struct model *m, struct kept *k, const struct model_cut *cut, struct error *err)
+{
+    size_t e = dtype_size(m->dtype);
+    int64_t first;
+    for (int p = 0; p < model_n_piece(m); p++) {
+        (void)model_piece(m, p, &first);
+        if (cut->n[p] > 0
+            && !mem_copy(m->dev, k->shards + (size_t)cut->at[p] * e, m->weights + (size_t)(first + cut->first[p]) * e,
+                         (size_t)cut->n[p] * e, COPY_D2D, err))
+            return false;
+    }
+    return device_sync(m->dev, err);
+}
+
+/* The places, and the handles on what will be in them. Every layer has its parts at the same distances from its beginning. */
+static bool places_make(struct model *m, struct kept *k, struct error *err)
+{
+    size_t at = 0, e = dtype_size(m->dtype), size = model_kept_bytes(m, 0);
+    if (!(k->mem = mem_new(m->dev, size, "weights of the pieces in use", err))
+        || !OP(m->dev, err, mem_fill, .y = k->mem, .size_bytes = size))
+        return false;
+    for (int i = 0; i < BOUND_N; i++) {
+        struct bound *b = &k->place[i];
+        b->piece = -1;
+        b->mem = k->mem + at;
+        at += (size_t)place_n(m, i) * e;
+        if (!(b->used = mark_new(m->dev, err)) || !(b->came = mark_new(m->dev, err)))
+            return false;
+        if (i != PLACE_OF_ENDS ? !layer_handles_new(m, &b->layer, b->mem, m->at[0].ln1, &m->at[0], err)
+                               : !(b->head = weight_new(m->dev, b->mem, m->dtype, m->c.vocab, m->c.d_model, true, err)))
+            return false;
+    }
+    return true;
+}
+
+bool model_keep(struct model *m, const struct model_cut *cut, struct error *err)
+{
+    BUG_IF(m->kept || m->lora || m->base, "weights that are cut already, an adapter, or a view");
+    struct kept *k = calloc(1, sizeof *k);
+    if (!k)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a table of weights");
+    m->kept = k;
+    k->shard_bytes = (size_t)cut->n_kept * dtype_size(m->dtype);
+    k->shards = mem_share_new(m->dev, k->shard_bytes, "shards of the weights", &k->handle, err);
+    if (!k->shards || !OP(m->dev, err, mem_fill, .y = k->shards, .size_bytes = k->shard_bytes) || !shards_fill(m, k, cut, err))
+        return false;
+    m->for_bwd = true;
+    weights_free(m);
+    return places_make(m, k, err);
+}
+
+bool model_keeps_shards(const struct model *m)
+{
+    return m->kept != NULL;
+}
+
+void *model_kept(const struct model *m, size_t *size_bytes, const struct mem_handle **h)
+{
+    BUG_IF(!m->kept, "shards of weights that are whole");
+    *size_bytes = m->kept->shard_bytes;
+    *h = &m->kept->handle;
+    return m->kept->shards;
+}
+
+void model_fetches(struct model *m, const struct model_fetch *fetch)
+{
+    BUG_IF(!m->kept, "whole weights need nothing fetched");
+    m->kept->fetch = *fetch;
+}
+
+/* ---- in a run */
+void bound_forget(struct model *m)
+{
+    for (int i = 0; i < BOUND_N; i++)
+        m->kept->place[i].piece = -1;
+}
+
+bool model_ahead(struct model *m, int p, struct error *err)
+{
+    struct kept *k = m->kept;
+    if (!k || p < 0 || p >= model_n_piece(m))
+        return true;
+    struct bound *b = place_for(k, m, p);
+    if (b->piece == p)
+        return true;
+    BUG_IF(!k->fetch.piece, "piece %d of the weights is wanted, and nobody brings it", p);
+    b->piece = -1;
+    if (!mark_set(m->dev, b->used, err) || !lane_after(m->dev, k->fetch.lane, b->used, err) || !k->fetch.piece(k->fetch.ctx, p, b->mem, err)
+        || !lane_mark(m->dev, k->fetch.lane, b->came, err))
+        return false;
+    b->piece = p;
+    b->coming = true;
+    return true;
+}
+
+bool model_bind(struct model *m, int p, struct error *err)
+{
+    if (!m->kept)
+        return true;
+    struct bound *b = place_for(m->kept, m, p);
+    if (!model_ahead(m, p, err))
+        return false;
+    if (!b->coming)
+        return true;
+    b->coming = false;
+    return device_after(m->dev, b->came, err) && (!b->head || weight_refresh(m->dev, b->head, err))
+           && (b->head || layer_handles_refresh(m, &b->layer, err));
+}
+
+const void *bound_at(const struct model *m, int64_t at)
+{
+    for (int i = 0; i < BOUND_N; i++) {
+        const struct bound *b = &m->kept->place[i];
+        int64_t first = 0, n = b->piece < 0 ? 0 : model_piece(m, b->piece, &first);
+        if (at >= first && at < first + n)
+            return b->mem + (size_t)(at - first) * dtype_size(m->dtype);
+    }
+    BUG_IF(true, "element %" PRId64 " of the weights is used, and its piece is not bound", at);
+    return NULL;
+}
+
+const struct layer_w *model_layer(const struct model *m, int64_t l)
+{
+    return m->kept ? &place_for(m->kept, m, 1 + (int)l)->layer : &m->layer[l];
+}
+
+const struct weight *model_head_weight(const struct model *m)
+{
+    return m->kept ? m->kept->place[PLACE_OF_ENDS].head : m->head;
+}
