@@ -79,7 +79,7 @@ static bool rank_run(const struct plan *p, int rank, struct result *out, struct 
 {
     bool ok = false;
     int64_t n_group = 0;
-    size_t total, at_start, now, weight_bytes;
+    size_t total, at_start, now;
     struct trainer_memory need;
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     struct device *dev = device_new(p->device[rank], 0, err);
@@ -108,10 +108,9 @@ static bool rank_run(const struct plan *p, int rank, struct result *out, struct 
     TRY(c = collective_join(&meet, err));
     TRY(ranks = ranks_new(t, c, err));
     TRY(steps_run(p, ranks, (const struct group *const *)g, n_group, out, err));
-    TRY(trainer_hash(t, &out->hash, err) && mem_info(dev, &now, &total, err));
-    model_weights(m, &weight_bytes);
+    TRY(ranks_hash(ranks, &out->hash, err) && mem_info(dev, &now, &total, err));
     trainer_memory(m, &set, &need);
-    out->planned_gb = (double)(weight_bytes + need.activation + need.gradient + need.state) * 1e-9;
+    out->planned_gb = (double)(need.weight + need.activation + need.gradient + need.state) * 1e-9;
     out->memory_gb = at_start > now ? (double)(at_start - now) * 1e-9 : 0;
     ok = true;
 out:
@@ -180,8 +179,8 @@ static bool plan_check(struct plan *p, const char *devices, struct error *err)
         snprintf(p->device[p->n_rank++], sizeof p->device[0], "%.*s", (int)n, at);
         at += n + (at[n] == ',');
     }
-    if (p->n_rank < 1 || p->rounds < 1 || p->rounds > TRAIN_ROUNDS_MAX || p->zero < 0 || p->zero > 2)
-        return error_set(err, ERR_USAGE, "--devices names at least one, --rounds goes from 1 to %d, --zero from 0 to 2", TRAIN_ROUNDS_MAX);
+    if (p->n_rank < 1 || p->rounds < 1 || p->rounds > TRAIN_ROUNDS_MAX || p->zero < 0 || p->zero > 3)
+        return error_set(err, ERR_USAGE, "--devices names at least one, --rounds goes from 1 to %d, --zero from 0 to 3", TRAIN_ROUNDS_MAX);
     if (p->len < 2 || p->tokens < p->len || p->tokens > 1 << 24 || (p->micro && p->micro < p->len))
         return error_set(err, ERR_USAGE, "--seq is at least 2, --tokens and --micro at least --seq");
     bool cuda = strncmp(p->device[0], "cuda:", 5) == 0;
@@ -200,7 +199,7 @@ bool bench_ranks(int argc, char **argv, struct error *err)
         { "devices", NULL, CLI_STR, &devices, "NAMES", "one rank on each (cpu:0,cpu:1)" },
         { "dtype", NULL, CLI_STR, &p.dtype, "TYPE", "float32, bfloat16 or auto: float32 on a CPU, bfloat16 on a GPU" },
         { "zero", NULL, CLI_I64, &p.zero, "N",
-          "what a rank keeps of its shards only: 0 nothing, 1 masters and moments, 2 gradients too (1)" },
+          "what a rank keeps of its shards only: 0 nothing, 1 masters and moments, 2 gradients too, 3 weights too (1)" },
         { "seq", NULL, CLI_I64, &p.len, "N", "tokens of a sequence (256)" },
         { "tokens", NULL, CLI_I64, &p.tokens, "N", "tokens of an optimizer step, of all ranks (2048)" },
         { "micro", NULL, CLI_I64, &p.micro, "N", "tokens of a micro-batch; 0: all at once (512)" },

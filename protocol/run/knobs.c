@@ -38,7 +38,7 @@ const struct knob knobs[] = {
     { "num_inferencer", NULL, "i", "workers", KNOB_I64, "", 1, 64, AT(num_inferencer), .def = "1", .help = "producers of rollouts" },
     { "tensor_parallel_size", NULL, "tp", "workers", KNOB_I64, "", 1, 64, AT(tensor_parallel_size), .def = "1", .help = "only 1: each device holds the whole model" },
     { "pipeline_parallel_size", NULL, "pp", "workers", KNOB_I64, "", 1, 64, AT(pipeline_parallel_size), .def = "1", .help = "only 1, as tensor_parallel_size" },
-    { "zero_stage", NULL, "zero", "workers", KNOB_TEXT, "", .choices = "auto|0|1|2", AT(zero_stage), .def = "auto", .help = "what each of several trainers keeps of its own shards only (ZeRO): 0: nothing, 1: masters and moments, 2: gradients too; auto: 1, or 2 where 1 has no room (0 with offload_optimizer). The weights are the same bytes" },
+    { "zero_stage", NULL, "zero", "workers", KNOB_TEXT, "", .choices = "auto|0|1|2|3", AT(zero_stage), .def = "auto", .help = "what each of several trainers keeps of its own shards only (ZeRO): 0: nothing, 1: masters and moments, 2: gradients too, 3: weights too; auto: 1, or the next one that has room (0 with offload_optimizer). The weights are the same bytes" },
     { "producer_tensor_parallel_size", NULL, "ptp", "workers", KNOB_I64, "", 1, 64, AT(producer_tensor_parallel_size), .def = "1", .help = "only 1, as tensor_parallel_size" },
     { "ray_dir", NULL, NULL, "workers", KNOB_TEXT, "", AT(ray_dir), .def = "", NO_EFFECT("there is no Ray; 'rollcall train' starts the processes itself") },
     { "master_address", NULL, NULL, "workers", KNOB_TEXT, "", AT(master_address), .def = "", NO_EFFECT("processes on one host meet in the run's directory; 'listen' accepts other nodes") },

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Holds, Run, RunCase, written
+from run_tools import LIMIT, ROLLCALL, ROOT, Holds, Run, RunCase, written
 
 LONG = bool(os.environ.get("LONG"))
 STEPS = 8
@@ -74,11 +74,12 @@ class Ranks(RunCase):
 
     def test_any_number_of_trainers_ends_in_the_same_bytes_and_sees_the_same_numbers(self):
         """Whatever each of them keeps, too."""
-        runs = [self.start(settings) for settings in (ONE, dict(FOUR, zero_stage=2), dict(TWO, zero_stage=0))]
+        runs = [self.start(settings) for settings in (ONE, dict(FOUR, zero_stage=2), dict(TWO, zero_stage=0), dict(FOUR, zero_stage=3))]
         try:
             want = self.undisturbed(TWO)
             self.assertEqual(self.plans(runs[1], "zero_stage"), {"2"})
             self.assertEqual(self.plans(runs[2], "zero_stage"), {"0"})
+            self.assertEqual(self.plans(runs[3], "zero_stage"), {"3"})
             for run in runs:
                 self.assertEqual(self.finish(run), want)
             for name in ("train/loss", "train/grad_norm", "metrics/reward", "train/entropy", "train/advantages", "train/kl"):
@@ -88,6 +89,26 @@ class Ranks(RunCase):
         finally:
             for run in runs:
                 run.kill()
+
+    def test_the_starter_ends_in_the_same_bytes_with_any_trainers_at_any_zero_stage(self):
+        starter = os.path.join(ROOT, "build/starter")
+        self.assertTrue(os.path.exists(os.path.join(starter, "config.json")), "run examples/make_starter.sh first")
+        layouts = [(1, 0)] + [(t, zero) for t in (2, 4) for zero in range(4)]
+        want = None
+        for t, zero in layouts:
+            with self.subTest(trainers=t, zero_stage=zero):
+                run = super().start("--max-steps", "2", model=starter, num_trainers=t, num_inferencer=t, zero_stage=zero,
+                                    inference_batch_size=8 // t, inference_microbatch_size=8 // t, train_batch_size=8 // t,
+                                    train_minibatch_size=8 // t, save_interval=2, token_budget=128)
+                try:
+                    self.assertEqual(self.plans(run, "zero_stage"), {str(zero)})
+                    code, last = run.wait()
+                    self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", 2), run.logs())
+                    got = run.weights(2)
+                    want = want or got
+                    self.assertEqual(got, want)
+                finally:
+                    run.kill()
 
     def test_two_rollout_steps_behind_repeats_and_a_token_is_as_old_as_the_plan_says(self):
         run = self.start(BEHIND)
@@ -151,12 +172,12 @@ class Ranks(RunCase):
     def test_a_trainer_killed_at_any_moment_changes_nothing(self):
         rng = random.Random(7 if not LONG else time.time_ns())
         """Neither what it kept of the optimizer's state: the checkpoints hold all of it."""
-        cells = [(dict(TWO, zero_stage=2), "worker cpu:1"), (BEHIND, "worker cpu:0"), (TWO, "worker cpu:0"),
-                 (dict(BEHIND, zero_stage=0), "worker cpu:1")]
-        for settings, name in cells * 10 if LONG else cells[:2]:
+        cells = [(dict(TWO, zero_stage=3), "worker cpu:1"), (BEHIND, "worker cpu:0"), (dict(TWO, zero_stage=2), "worker cpu:1"),
+                 (dict(BEHIND, zero_stage=3), "worker cpu:0"), (TWO, "worker cpu:0"), (dict(BEHIND, zero_stage=0), "worker cpu:1")]
+        for settings, name in cells * 10 if LONG else cells[:4]:
             step, wait_s = rng.randrange(0, STEPS - 4), rng.random() * 0.1
             with self.subTest(process=name, step=step, wait_s=wait_s):
-                want = self.undisturbed(settings)
+                want = self.undisturbed({name: value for name, value in settings.items() if name != "zero_stage"})
                 run = self.start(settings)
                 try:
                     run.wait_step(step)
@@ -171,10 +192,10 @@ class Ranks(RunCase):
     def test_a_run_goes_on_with_other_workers_and_says_what_it_keeps(self):
         one = dict(num_trainers=1, num_inferencer=1, inference_batch_size=8, train_batch_size=8, train_minibatch_size=8)
         for begin, flags, same, says in (
-                (one, ["-t", "4", "-i", "4", "-zero", "2"], True, "'num_trainers' is 4 instead of 1"),
+                (one, ["-t", "4", "-i", "4", "-zero", "3"], True, "'num_trainers' is 4 instead of 1"),
                 (one, ["-i", "2"], True, "'inference_batch_size' is 4 instead of 8, so that a rollout step stays 8 prompts"),
                 (one, ["-t", "2", "-i", "2", "--placement", "apart"], True, "'num_trainers' is 2 instead of 1"),
-                (APART, ["-t", "1", "-i", "1", "--placement", "shared"], True, "'num_trainers' is 1 instead of 2")):
+                (dict(APART, zero_stage=3), ["-t", "1", "-i", "1", "--placement", "shared"], True, "'num_trainers' is 1 instead of 2")):
             whole = self.undisturbed(begin)
             with self.subTest(flags=flags):
                 type(self).n += 1

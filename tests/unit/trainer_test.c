@@ -103,11 +103,13 @@ static void fixture_open_model(struct fixture *f, enum algo algo, const char *de
     f->h.skip_threshold = 0;
 }
 
-/* Models of this shape, but wide enough for every piece of their flat order to be cut into shards. */
+/* Models of this shape, but wide enough for every piece of their flat order to be cut into shards, and of more layers than have a
+ * place of their own where only shards are kept. */
 static void fixture_widen(struct fixture *f)
 {
     struct error err = { 0 };
     struct model_config c = *model_config(f->m);
+    c.n_layer = 3;
     c.d_ff = 1024;
     c.vocab = 600;
     struct model *m = model_new_random(&c, 5, f->dev, model_dtype(f->m), &err),

@@ -70,6 +70,8 @@ struct engine {
     struct saving saving;
     size_t free_at_start, memory_peak;      // bytes of the device: free before anything was loaded; most seen in use
     struct model *model, *ref, *sampler;    // from here on, made by each load; sampler NULL: it samples with model itself
+    struct model *trained;    // what the trainer changes: model; with zero_stage 3, where a whole model is needed here, a second
+                              // one of which it keeps its shards, and model gets the new weights after each step
     struct generator *generator;
     struct trainer *trainer;
     struct memory_plan plan;

@@ -20,7 +20,7 @@
 #include "workers/worker/publishing.h"
 #include "workers/worker/saving.h"
 
-#define ZERO_MAX 2
+#define ZERO_MAX 3
 #define RANKS_WAIT_MS 1800000    // for another trainer, which may still load or finish its samples
 
 /* ---- checks before anything is on the device ---- */
@@ -108,20 +108,39 @@ static bool models_load(struct engine *e, struct error *err)
     return true;
 }
 
+/* Does this worker need a whole model beside the shards that it trains with zero_stage 3? The first trainer evaluates and publishes. */
+static bool needs_whole(const struct engine *e)
+{
+    return e->rank == 0 || (e->produces && !e->sampler);
+}
+
 /* Plan how trainer and sampler share the device's memory (memory_plan.h). */
 static bool memory_plan(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
-    size_t bytes;
-    const struct model *copy[] = { e->model, e->ref, e->sampler };
-    size_t weights = 0;
+    const struct model *copy[] = { e->model, e->ref, e->sampler, e->trained == e->model ? NULL : e->trained };
+    struct plan_weights w = { .whole = needs_whole(e) };
     for (size_t i = 0; i < ARRAY_SIZE(copy); i++)
-        if (copy[i]) {
-            model_weights(copy[i], &bytes);
-            weights += bytes;
-        }
-    if (e->publication)
-        weights += publication_bytes(e->publication);
-    return memory_plan_make(&e->plan, e->model, weights, e->trains ? settings : NULL, !e->sampler, g, err);
+        if (copy[i])
+            w.loaded += model_held_bytes(copy[i]);
+    for (size_t i = e->trains ? 1 : 0; i < 3; i++)
+        if (copy[i])
+            w.besides += model_held_bytes(copy[i]);
+    if (e->publication) {
+        w.loaded += publication_bytes(e->publication);
+        w.besides += publication_bytes(e->publication);
+    }
+    return memory_plan_make(&e->plan, e->model, &w, e->trains ? settings : NULL, !e->sampler, g, err);
+}
+
+/* What the trainer changes: the model, or shards of it, and then perhaps a whole one beside them. */
+static bool trained_make(struct engine *e, const struct trainer_settings *settings, struct error *err)
+{
+    e->trained = e->model;
+    if (trainer_keeps_shards(e->model, settings) && needs_whole(e)) {
+        if (!(e->trained = model_new_like(e->model, err)) || !model_weights_copy(e->trained, e->model, err))
+            return false;
+    }
+    return trainer_weights_place(e->trained, settings, err);
 }
 
 /* The ZeRO stage, that is, what each trainer keeps only its shard of: as set, or the lowest that fits on all of them. */
@@ -131,8 +150,10 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     struct error none;
     uint8_t all[COLLECTIVE_RANK_MAX], mine = 0;
     int set = run_config_zero(&e->config);
-    if (!e->meeting)
+    if (!e->meeting) {
+        e->trained = e->model;
         return true;
+    }
     if (!collective_reaches(e->meeting, &reach, err))
         return false;
     if (set > 0 && (!reach || settings->offload))
@@ -148,7 +169,7 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
         return false;
     for (int q = 0; q < collective_n_rank(e->meeting); q++)
         settings->zero_stage = MAX(settings->zero_stage, all[q]);
-    return settings->zero_stage == 0 || model_share(e->model, err) != NULL;
+    return trained_make(e, settings, err);
 }
 
 /* Divide up the device's memory. */
@@ -203,14 +224,25 @@ static struct generator_config generator_config_make(const struct engine *e, int
 static bool trainer_open(struct engine *e, const struct trainer_settings *settings, const struct task *t, const char *path,
                          struct report *r, struct error *err)
 {
-    if (!(e->trainer = trainer_new(e->model, e->ref, settings, err)))
+    if (!(e->trainer = trainer_new(e->trained, e->ref, settings, err)))
         return false;
     if (path[0] && !checkpoint_restore(e->trainer, path, err)) {
         r->broken = err->code == ERR_DATA;
         return false;
     }
     trainer_version_set(e->trainer, t->step);
-    return !e->sampler || model_weights_copy(e->sampler, e->model, err);
+    return true;
+}
+
+/* The shared step of all trainers; then everybody's whole weights, which a checkpoint may have changed. */
+static bool ranks_open(struct engine *e, struct error *err)
+{
+    if (!e->meeting)
+        return !e->trains || !e->sampler || model_weights_copy(e->sampler, e->model, err);
+    if (!(e->ranks = ranks_new(e->trainer, e->meeting, err)))
+        return false;
+    return (e->trained == e->model || ranks_weights_get(e->ranks, e->model, err))
+           && (!e->sampler || ranks_weights_get(e->ranks, e->sampler, err));
 }
 
 static void trainer_waits(void *ctx, int rank)
@@ -268,10 +300,9 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         return false;
     struct trainer_settings settings = trainer_settings_make(e);
     struct generator_config g = generator_config_make(e, t->step);
-    /* before the publication and the trainer take the weights' address: they may move to memory that all trainers can reach */
-    if (!trainers_meet(e, t, err) || !zero_agree(e, &settings, &g, err))
-        return false;
-    if (!publishing_prepare(e, err) || !memory_share(e, &settings, &g, err))
+    /* before the trainer takes the weights' address: they may move to memory that all trainers can reach */
+    if (!publishing_prepare(e, err) || !trainers_meet(e, t, err) || !zero_agree(e, &settings, &g, err)
+        || !memory_share(e, &settings, &g, err))
         return false;
     if (e->trains && !trainer_open(e, &settings, t, path, r, err))
         return false;
@@ -283,7 +314,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
     e->version = e->trains ? t->step : -1;    // a worker that only samples has no version until it receives one
     e->made = t->made;
     e->idle_ms = clock_ms();
-    return !e->meeting || (e->ranks = ranks_new(e->trainer, e->meeting, err)) != NULL;
+    return ranks_open(e, err);
 }
 
 bool loading_run(struct engine *e, struct task *t, struct report *r, struct error *err)
@@ -301,12 +332,14 @@ void loading_undo(struct engine *e)
     trainer_free(e->trainer);
     model_free(e->sampler);
     model_free(e->ref);
+    if (e->trained != e->model)
+        model_free(e->trained);
     model_free(e->model);
     if (e->dev)
         mem_free(e->dev, e->region);
     e->region = NULL;
     e->generator = NULL;
     e->trainer = NULL;
-    e->sampler = e->ref = e->model = NULL;
+    e->sampler = e->ref = e->model = e->trained = NULL;
     e->step = e->version = -1;
 }

@@ -4,6 +4,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/engine/trainer/ranks.h"
 
 bool publishing_prepare(struct engine *e, struct error *err)
 {
@@ -36,13 +37,22 @@ bool share_run(struct engine *e, struct task *t, struct report *r, struct error 
     return ok;
 }
 
+/* The sampler's weights = those of this trainer's last step. */
+static bool own_weights_copy(struct engine *e, struct model *into, struct error *err)
+{
+    if (!model_keeps_shards(e->model))
+        return model_weights_copy(into, e->model, err);
+    return e->ranks ? ranks_weights_get(e->ranks, into, err)
+                    : error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard of the weights only");
+}
+
 /* Fill the sampler's weights with t's version: this trainer's own of this step, or what the first trainer has shared. */
 static bool weights_fetch(struct engine *e, const struct task *t, struct error *err)
 {
     struct model *into = e->sampler ? e->sampler : e->model;
     bool own = e->trains && t->version == e->step;
     engine_waits_for(e, own ? "" : "the trainer's weights");
-    bool ok = own              ? model_weights_copy(into, e->model, err)
+    bool ok = own              ? own_weights_copy(e, into, err)
               : e->publication ? publication_take(e->publication, into, t->made, t->version, err)
                                : weights_file_read(into, t->path, err);
     engine_waits_for(e, "");
@@ -54,7 +64,8 @@ bool publish_run(struct engine *e, struct task *t, struct report *r, struct erro
     if (e->trains && !e->sampler)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
     int64_t before = e->version;
-    e->version = -1;    // while they change, the weights have no version
+    r->round = e->round;    // the weights may come from all trainers
+    e->version = -1;        // while they change, the weights have no version
     bool ok = weights_fetch(e, t, err);
     if (ok && e->config.free_running)
         generator_version_update(e->generator, t->version);

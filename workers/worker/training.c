@@ -65,6 +65,8 @@ static bool step_check(const struct engine *e, const struct task *t, struct erro
 static bool step_taken(struct engine *e, const struct task *t, struct error *err)
 {
     e->step = trainer_version(e->trainer);
+    if (e->trained != e->model && !ranks_weights_get(e->ranks, e->model, err))
+        return false;
     if (e->sampler)
         return true;
     e->version = e->step;

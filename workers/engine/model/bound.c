@@ -114,6 +114,12 @@ bool model_keep(struct model *m, const struct model_cut *cut, struct error *err)
     return places_make(m, k, err);
 }
 
+size_t model_held_bytes(const struct model *m)
+{
+    size_t whole = (size_t)m->n_flat * dtype_size(m->dtype);
+    return m->kept ? m->kept->shard_bytes + model_kept_bytes(m, 0) : whole + (m->lora ? model_weight_bytes(m) : 0);
+}
+
 bool model_keeps_shards(const struct model *m)
 {
     return m->kept != NULL;

@@ -93,6 +93,7 @@ struct model_cut {
 MUST_USE bool model_keep(struct model *m, const struct model_cut *cut, struct error *err);
 size_t model_kept_bytes(const struct model *m, int64_t n_kept);    // what such a model takes: shards, and places for pieces in use
 bool model_keeps_shards(const struct model *m);
+size_t model_held_bytes(const struct model *m);    // of the device's memory, for the weights as they are kept now
 void *model_kept(const struct model *m, size_t *size_bytes, const struct mem_handle **h);    // (device) and their handle
 /* How whole pieces come: piece asks a lane to copy piece p, from all ranks' shards, to `to`. Needed before the first run. */
 struct model_fetch {

@@ -25,7 +25,7 @@ void memory_plan_text(const struct memory_plan *p, char *out, size_t size)
              (double)p->total * 1e-9);
 }
 
-bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weight_bytes, struct trainer_settings *s, bool turns,
+bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct plan_weights *w, struct trainer_settings *s, bool turns,
                       const struct generator_config *g, struct error *err)
 {
     struct device *dev = model_device(m);
@@ -35,15 +35,16 @@ bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weigh
     if (!mem_info(dev, &free_bytes, &total_bytes, err))
         return false;
     *p = (struct memory_plan){
-        .weights = weight_bytes, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s
+        .weights = w->besides, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s
     };
     p->zero_stage = s && s->n_rank > 1 ? s->zero_stage : 0;
     size_t kv_full = generator_kv_bytes(m, g->max_seq, g->max_seq_tok), page = kv_pool_page_bytes(m);
     if (s) {
         s->state_bytes = 0;
         trainer_memory(m, s, &t);    // with offload: only the stage is on the device
+        p->weights += t.weight + (trainer_keeps_shards(m, s) && w->whole ? model_weight_bytes(m) : 0);
     }
-    size_t room = left(free_bytes, p->reserve + p->sampler + t.gradient + t.state);
+    size_t room = left(free_bytes + w->loaded, p->weights + p->reserve + p->sampler + t.gradient + t.state);
     // a GPU is ours alone, of a machine's memory half is enough
     size_t kv_room = !cuda ? free_bytes / 2 : p->turns ? room : left(room, t.activation);
     p->activation = t.activation;
@@ -64,7 +65,7 @@ bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weigh
     char text[512];
     memory_plan_text(p, text, sizeof text);
     return error_set(err, ERR_NO_MEMORY,
-                     "%s has %.3f GB free after the weights, too little for: %s; a smaller token_budget, recompute_full "
+                     "%s has %.3f GB for a run, too little for: %s; a smaller token_budget, recompute_full "
                      "or offload_optimizer need less",
-                     dev->name, (double)free_bytes * 1e-9, text);
+                     dev->name, (double)(free_bytes + w->loaded) * 1e-9, text);
 }

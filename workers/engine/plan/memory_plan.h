@@ -1,6 +1,6 @@
 /* memory_plan.h - how a worker's device memory is divided, decided before it is allocated
  *
- * First come weights (already allocated), gradient, the sampler's scratch, optimizer state. Then comes one region that alternates
+ * First come weights (loaded already, but not yet as they are kept), gradient, the sampler's scratch, optimizer state. Then comes one region that alternates
  * between the pool of keys and values during sampling and activations during training; or, when sampling and training overlap, one
  * region for each. With offload, the part of the optimizer's state that does not fit goes to host memory. */
 #pragma once
@@ -12,7 +12,7 @@ struct model;
 struct trainer_settings;
 struct generator_config;
 struct memory_plan {
-    size_t weights;            // all copies
+    size_t weights;            // all copies, as they are kept
     size_t gradient, state;    // state: masters and moments on the device, and the stage
     size_t host;               // masters and moments in pinned host memory
     size_t sampler;            // scratch and logits
@@ -23,9 +23,15 @@ struct memory_plan {
     bool turns;
     int zero_stage;    // of the trainer's settings
 };
-/* Plan for m, whose weights (weight_bytes with all copies) are loaded; s: of the trainer, NULL when it does not train here.
- * Sets s->state_bytes. ERR_NO_MEMORY names every part when they do not fit. */
-MUST_USE bool memory_plan_make(struct memory_plan *p, const struct model *m, size_t weight_bytes, struct trainer_settings *s, bool turns,
-                               const struct generator_config *g, struct error *err);
+/* The weights of a worker. */
+struct plan_weights {
+    size_t loaded;     // bytes that the device has given for weights already
+    size_t besides;    // of copies that stay beside the model that is trained, or all where none is: reference, sampler, publication
+    bool whole;        // with zero_stage 3 a whole copy stays beside the trained shards: who samples, evaluates or publishes needs it
+};
+/* Plan for m's shape; s: of the trainer, NULL when it does not train here. Sets s->state_bytes. ERR_NO_MEMORY names every part when
+ * they do not fit. */
+MUST_USE bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct plan_weights *w, struct trainer_settings *s,
+                               bool turns, const struct generator_config *g, struct error *err);
 /* The parts in one line of text. */
 void memory_plan_text(const struct memory_plan *p, char *out, size_t size);

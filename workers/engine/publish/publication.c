@@ -21,14 +21,13 @@ struct publication {
 struct publication *publication_new(const struct publication_config *config, struct error *err)
 {
     char dir[4200];
-    size_t size;
     struct publication *p = calloc(1, sizeof *p);
     if (!p) {
         error_set(err, ERR_NO_MEMORY, "no memory for the publication of weights");
         return NULL;
     }
     struct device *dev = model_device(config->model);
-    (void)model_weights(config->model, &size);
+    size_t size = model_weight_bytes(config->model);
     p->took_ms = NAN;
     snprintf(dir, sizeof dir, "%s/sock", config->run_dir);
     struct outlet_config out = { .dev = dev, .dir = dir, .way = config->way, .size_bytes = size, .n_slot = config->n_slot };

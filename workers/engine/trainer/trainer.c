@@ -67,12 +67,10 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->own_master = model_dtype(model) != DT_F32;
     struct run_limits limits;
     limits_make(&limits, s);
-    if (!pieces_make(t, err))
+    if (!trainer_weights_place(model, &t->set, err))    // before anything knows where the weights lie
         goto fail;
-    if (trainer_zero(t) > 0 && !weights_cut(t, err))    // before anything knows where the weights lie
-        goto fail;
-    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !grad_new(t, err) || !state_new(t, err)
-        || !(t->sumsq = mem_new(t->dev, sizeof *t->sumsq, "gradient norm", err))
+    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !pieces_make(t, err) || !grad_new(t, err)
+        || !state_new(t, err) || !(t->sumsq = mem_new(t->dev, sizeof *t->sumsq, "gradient norm", err))
         || !(t->hash = mem_new(t->dev, sizeof *t->hash, "hash of the weights", err))
         || !(t->clip = mem_new(t->dev, 2 * sizeof *t->clip, "gradient norm", err)))
         goto fail;

@@ -68,8 +68,6 @@ struct trainer {
 /* update.c: the masters, moments and gradients of a trainer, and its new weights */
 MUST_USE bool pieces_make(struct trainer *t, struct error *err);
 size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings *s);
-bool trainer_keeps_shards(const struct trainer_settings *s);    // of the weights
-MUST_USE bool weights_cut(struct trainer *t, struct error *err);
 int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s);    // elements of state kept here
 int64_t trainer_state_dev(const struct model *m, const struct trainer_settings *s, size_t *stage_bytes);
 size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *s);

@@ -15,6 +15,7 @@
 #include <string.h>
 #include "kernels/collective/collective.h"
 #include "kernels/collective/exchange.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/trainer/trainer_impl.h"
 
 #define STAGE_BYTES ((size_t)288 << 20)    // three pieces of 8 Mi elements: copies of 32 MiB run a bus at full speed
@@ -48,18 +49,20 @@ static int64_t piece_max(const struct model *m)
     return most;
 }
 
-bool trainer_keeps_shards(const struct trainer_settings *s)
+bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *s)
 {
-    return several(s) && s->zero_stage >= 3;
+    return several(s) && s->zero_stage >= 3 && !model_lora(m);
 }
 
 /* Elements of a place for a piece of the gradient. With zero_stage 3, where memory is short, the embedding and the head take both. */
 static int64_t slot_n(const struct model *m, const struct trainer_settings *s)
 {
     int64_t most = 0, first;
+    if (!trainer_keeps_shards(m, s))
+        return piece_max(m);
     for (int p = 1; p <= model_config(m)->n_layer; p++)
         most = MAX(most, model_piece(m, p, &first));
-    return trainer_keeps_shards(s) ? most : piece_max(m);
+    return most;
 }
 
 /* Elements of this rank's gradient: all, or so many places. */
@@ -83,21 +86,28 @@ size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *
 
 size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings *s)
 {
-    return trainer_keeps_shards(s) ? model_kept_bytes(m, own_max(m, s->n_rank)) : model_weight_bytes(m);
+    return trainer_keeps_shards(m, s) ? model_kept_bytes(m, own_max(m, s->n_rank)) : model_held_bytes(m);
 }
 
-bool weights_cut(struct trainer *t, struct error *err)
+bool trainer_weights_place(struct model *m, const struct trainer_settings *s, struct error *err)
 {
-    const struct trainer_parts *p = &t->p;
-    const struct mem_handle *h;
-    size_t bytes;
-    if (!trainer_keeps_shards(&t->set))
-        return model_share(t->m, err) != NULL;
-    struct model_cut cut = { .n = p->own_n, .first = p->own_first, .at = p->own_at, .n_kept = own_max(t->m, t->set.n_rank) };
-    if (!model_keep(t->m, &cut, err))
-        return false;
-    t->p.weights = model_kept(t->m, &bytes, &h);
-    return true;
+    int n = model_n_piece(m);
+    if (!own_only(s) || model_keeps_shards(m))
+        return true;
+    if (!trainer_keeps_shards(m, s))
+        return model_share(m, err) != NULL;
+    int64_t *table = calloc(3 * (size_t)n, sizeof *table), at = 0;
+    if (!table)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a table of %d pieces", n);
+    for (int p = 0; p < n; at += table[p], p++) {
+        int64_t first;
+        table[p] = collective_shard(model_piece(m, p, &first), s->n_rank, s->rank, &table[n + p]);
+        table[2 * n + p] = at;
+    }
+    struct model_cut cut = { .n = table, .first = table + n, .at = table + 2 * n, .n_kept = own_max(m, s->n_rank) };
+    bool ok = model_keep(m, &cut, err);
+    free(table);
+    return ok;
 }
 
 int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s)
@@ -137,6 +147,11 @@ bool pieces_make(struct trainer *t, struct error *err)
         at[5 * n] = t->n_sumsq;
         p->n_sum += at[2 * n];
         t->n_sumsq += (size + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK;
+    }
+    if (trainer_keeps_shards(t->m, &t->set)) {
+        size_t bytes;
+        const struct mem_handle *h;
+        p->weights = model_kept(t->m, &bytes, &h);
     }
     t->own_only = own_only(&t->set);
     t->n_state = trainer_n_state(t->m, &t->set);
