@@ -171,7 +171,7 @@ static void memory_print(const struct train *t)
 }
 
 /* What several trainers keep and send, at each zero_stage that is possible. Source of the sums: ZeRO, arXiv 1910.02054, section 5, with
- * the chain of micro-batches added up in its owner's shard (ranks.h). */
+ * the chain of micro-batches added up in its owner's shard (ranks.h) and two layers' weights and gradients under way. */
 static void trainers_print(const struct train *t)
 {
     struct model_config shape;
@@ -183,18 +183,31 @@ static void trainers_print(const struct train *t)
         return;
     bool half = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && strncmp(c->devices, "cuda", 4) == 0);
     double n = (double)config_n_param(&shape), embed = (double)(shape.vocab * shape.d_model), state = half ? 12 : 8, weight = half ? 2 : 4;
-    double piece = MAX(embed, (n - embed * (shape.tied ? 1 : 2)) / (double)shape.n_layer), way = (n_rank - 1) / n_rank;
+    double layer = (n - embed * (shape.tied ? 1 : 2)) / (double)shape.n_layer, piece = MAX(embed, layer), way = (n_rank - 1) / n_rank;
     const char *title = "trainers:       ";
-    for (int z = 0; z <= 2; z++) {
-        double grad = z == 2 ? 2 * piece : n, held = 4 * (grad + n / n_rank + 2 * way * piece) + (z == 0 ? state * n : state * n / n_rank);
+    for (int z = 0; z <= 3; z++) {
+        double two = z == 3 ? MAX(2 * layer, embed) : 2 * piece;    // places for gradients and what comes of others
+        double held = 4 * ((z >= 2 ? two : n) + n / n_rank + way * two) + (z == 0 ? state * n : state * n / n_rank)
+                      + weight * (z == 3 ? n / n_rank + 2 * layer + embed : n);
         if (set >= 0 && set != z)
             continue;
-        printf("%szero_stage %d: gradient, masters and moments take %.0f MiB of each of %g trainers; it sends %.0f MiB of gradients\n"
-               "                a round of micro-batches and %.0f MiB of %s a step%s\n",
-               title, z, held / mib, n_rank, 4 * n * way / mib, (z == 0 ? 4 : weight) * n * way / mib,
-               z == 0 ? "their sums" : "new weights", set < 0 && z == 1 ? " (auto: this, where it has room)" : "");
+        printf("%szero_stage %d: weights, gradient, masters and moments take %.0f MiB of each of %g trainers; it sends %.0f MiB of\n"
+               "                gradients a round of micro-batches and %.0f MiB of %s%s\n",
+               title, z, held / mib, n_rank, 4 * n * way / mib,
+               (z == 0   ? 4
+                : z == 3 ? 2 * weight
+                         : weight)
+                   * n * way / mib,
+               z == 0   ? "their sums a step"
+               : z == 3 ? "weights as often"
+                        : "new weights a step",
+               set < 0 && z == 1 ? " (auto: this, or the next one that has room)" : "");
         title = "                ";
     }
+    if (set == 3 || set < 0)
+        printf(
+            "                (with zero_stage 3 a trainer that samples, and the first one, keep a whole copy of the weights, too: %.0f MiB)\n",
+            weight * n / mib);
 }
 
 static void plan_print(const struct train *t)
