@@ -13,6 +13,7 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "workers/engine/model/config.h"
+#include "workers/engine/model/lora.h"
 
 SUBCOMMAND_DECLARE(console)
 
@@ -154,6 +155,29 @@ static void placement_print(const struct train *t)
     }
 }
 
+/* Parameters of the run's adapter, which train_check has found to be possible; 0: it trains all weights. */
+static double adapter_n_param(const struct run_config *c, const struct model_config *shape)
+{
+    struct lora_config lora = { .rank = c->lora_rank };
+    struct error err;
+    if (c->lora_rank == 0)
+        return 0;
+    bool ok = c->lora_adapter[0] ? lora_config_load(&lora, c->lora_adapter, &err)
+                                 : lora_targets_parse(&lora.targets, c->lora_target_modules, &err);
+    return ok ? (double)MAX(lora_n_param(&lora, shape, &err), (int64_t)0) : 0;
+}
+
+/* The same for an adapter: the base once, whoever samples or is the reference, and masters, moments and gradient of the adapter only. */
+static void adapter_memory_print(const struct run_config *c, const struct model_config *shape, bool half)
+{
+    double mib = 1 << 20, size = half ? 2 : 4, base = (double)config_n_param(shape), copies = 1 + (c->n_behind > 0);
+    double n = adapter_n_param(c, shape), own = n * (copies * size + (half ? 16 : 12));
+    printf("memory:         %.0f MiB: %.0f for %.1f M frozen parameters in %s, %.0f for an adapter of rank %" PRId64 " with %.1f M: %g x\n"
+           "                weights, fp32 masters, moments and gradient; activations and key-value pages come on top, taken once at the\n"
+           "                start\n",
+           (base * size + own) / mib, base * size / mib, base / 1e6, half ? "bf16" : "fp32", own / mib, c->lora_rank, n / 1e6, copies);
+}
+
 /* Memory that does not depend on the batch: weights, fp32 masters, two moments and the gradient; a reference model with a KL penalty. */
 static void memory_print(const struct train *t)
 {
@@ -164,6 +188,10 @@ static void memory_print(const struct train *t)
     bool half = strcmp(t->config.dtype, "bf16") == 0
                 || (strcmp(t->config.dtype, "auto") == 0 && strncmp(t->config.devices, "cuda", 4) == 0);
     double n = (double)config_n_param(&shape), weight = n * (half ? 2 : 4), mib = 1 << 20;
+    if (t->config.lora_rank > 0) {
+        adapter_memory_print(&t->config, &shape, half);
+        return;
+    }
     double copies = 1 + (t->config.n_behind > 0) + (t->config.beta > 0);
     printf("memory:         %.0f MiB for %.1f M parameters: %g x weights %s, fp32 masters, moments and gradient; activations and\n"
            "                key-value pages come on top, taken once at the start\n",
@@ -178,14 +206,16 @@ static void trainers_print(const struct train *t)
     struct error err;
     const struct run_config *c = &t->config;
     double n_rank = (double)c->num_trainers, mib = 1 << 20;
-    int set = run_config_zero(c);
+    int most = c->lora_rank > 0 ? 2 : 3, set = MIN(run_config_zero(c), most);    // an adapter is small: each has all of it
     if (n_rank < 2 || !config_load(&shape, c->model, &err))
         return;
     bool half = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && strncmp(c->devices, "cuda", 4) == 0);
     double n = (double)config_n_param(&shape), embed = (double)(shape.vocab * shape.d_model), state = half ? 12 : 8, weight = half ? 2 : 4;
     double layer = (n - embed * (shape.tied ? 1 : 2)) / (double)shape.n_layer, piece = MAX(embed, layer), way = (n_rank - 1) / n_rank;
+    if (c->lora_rank > 0)
+        piece = layer = (n = adapter_n_param(c, &shape)) / (double)shape.n_layer;
     const char *title = "trainers:       ";
-    for (int z = 0; z <= 3; z++) {
+    for (int z = 0; z <= most; z++) {
         double two = z == 3 ? MAX(2 * layer, embed) : 2 * piece;    // places for gradients and what comes of others
         double held = 4 * ((z >= 2 ? two : n) + n / n_rank + way * two) + (z == 0 ? state * n : state * n / n_rank)
                       + weight * (z == 3 ? n / n_rank + 2 * layer + embed : n);
@@ -204,7 +234,7 @@ static void trainers_print(const struct train *t)
                set < 0 && z == 1 ? " (auto: this, or the next one that has room)" : "");
         title = "                ";
     }
-    if (set == 3 || set < 0)
+    if (most == 3 && (set == 3 || set < 0))
         printf(
             "                (with zero_stage 3 a trainer that samples, and the first one, keep a whole copy of the weights, too: %.0f MiB)\n",
             weight * n / mib);
@@ -242,7 +272,7 @@ static void plan_print(const struct train *t)
                       : strncmp(c->devices, "cpu:", 4) == 0 ? "through shared memory"
                                                             : "by nccl";
     bool far = run_config_travels(c);
-    printf("weights:        %s%s%s%s\n", own, own[0] && far ? "; " : "", far ? way : "",
+    printf("%s        %s%s%s%s\n", c->lora_rank > 0 ? "adapter:" : "weights:", own, own[0] && far ? "; " : "", far ? way : "",
            far ? " from the first trainer to other samplers" : "");
 }
 

@@ -11,6 +11,7 @@
 #include "protocol/run/node.h"
 #include "protocol/wire/run_door.h"
 #include "workers/engine/model/config.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/data/dataset.h"
@@ -41,6 +42,36 @@ static bool model_check(struct train *t, struct error *err)
     tokenizer_free(tokenizer);
     template_free(chat);
     return ok;
+}
+
+/* The adapter to train, if one is: its modules, or the files to start from, whose rank becomes the run's. */
+static bool adapter_check(struct train *t, struct error *err)
+{
+    struct run_config *c = &t->config;
+    char full[PATH_MAX];
+    struct model_config shape;
+    struct lora_config lora = { .rank = c->lora_rank };
+    if (c->lora_rank == 0 && !c->lora_adapter[0])
+        return true;
+    if (c->lora_dropout > 0)
+        return error_set(err, ERR_USAGE,
+                         "'lora_dropout' is %g; only 0 works: with dropout the trainer's log-probs would not be those of the sampler",
+                         c->lora_dropout);
+    if (!config_load(&shape, c->model, err))
+        return false;
+    if (!c->lora_adapter[0])
+        return (lora_targets_parse(&lora.targets, c->lora_target_modules, err) || error_wrap(err, "'lora_target_modules'"))
+               && lora_n_param(&lora, &shape, err) > 0;
+    if (!realpath(c->lora_adapter, full) || strlen(full) >= sizeof c->lora_adapter)
+        return error_errno(err, "cannot find the adapter '%s'", c->lora_adapter);
+    snprintf(c->lora_adapter, sizeof c->lora_adapter, "%s", full);
+    if (!lora_config_load(&lora, full, err) || !lora_files_check(full, &shape, err))
+        return false;
+    if (c->lora_rank > 0 && c->lora_rank != lora.rank)
+        return error_set(err, ERR_USAGE, "'lora_rank' is %" PRId64 ", but the adapter '%s' has rank %" PRId64 "; leave 'lora_rank' away",
+                         c->lora_rank, full, lora.rank);
+    c->lora_rank = lora.rank;
+    return true;
 }
 
 /* The reward of the run; the caller frees it. */
@@ -203,6 +234,6 @@ bool train_check(struct train *t, struct error *err)
 {
     if (!(t->identity = json_object()))
         return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
-    return model_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err) && folders_check(t, err)
-           && (!t->resume || kept_check(t, err));
+    return model_check(t, err) && adapter_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err)
+           && folders_check(t, err) && (!t->resume || kept_check(t, err));
 }

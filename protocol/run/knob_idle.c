@@ -95,6 +95,14 @@ static bool rate_constant(const struct run_config *c)
 {
     return strcmp(c->lr_schedule, "constant") == 0;
 }
+static bool no_adapter(const struct run_config *c)
+{
+    return c->lora_rank == 0 && !c->lora_adapter[0];
+}
+static bool given_adapter(const struct run_config *c)
+{
+    return no_adapter(c) || c->lora_adapter[0];
+}
 static bool no_code(const struct run_config *c)
 {
     return !reward_has(c, "code");
@@ -164,6 +172,9 @@ static const struct idle_rule {
     { "lr_decay_share", not_wsd, "it is for 'lr_schedule' wsd" },
     { "lr_min_ratio", rate_constant, "'lr_schedule' is constant; the others use it" },
     { "offload_optimizer", on_cpus, "on CPUs the optimizer's state is in host memory anyway; for less memory there is 'recompute_full'" },
+    { "lora_dropout", no_adapter, "'lora_rank' is 0: all weights are trained" },
+    { "lora_alpha", given_adapter, "'lora_rank' is 0, or 'lora_adapter' has its own" },
+    { "lora_target_modules", given_adapter, "'lora_rank' is 0, or 'lora_adapter' has its own" },
     { "code_verifier_api_url", no_code, "no part of 'reward_type' is code or code_share" },
     { "reward_timeout_s", no_wait, "no part of 'reward_type' is code, code_share or a program" },
     { "verification_reward", no_verifier, VERIFY_WHY },

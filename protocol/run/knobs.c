@@ -109,6 +109,12 @@ const struct knob knobs[] = {
     { "recompute_full", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(recompute_full), .def = "false", .help = "recompute whole blocks in the backward pass: less memory, slower" },
     { "offload_optimizer", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(offload_optimizer), .def = "false", .help = "keep master weights and moments in host memory as far as they do not fit on the GPU" },
 
+    { "lora_rank", "lora_r", NULL, "adapter", KNOB_I64, "", 0, 1024, AT(lora_rank), .def = "0", .help = "train a low-rank adapter of this rank on the frozen model (LoRA) instead of all weights; 0: all weights" },
+    { "lora_alpha", NULL, NULL, "adapter", KNOB_F64, "", 0, 1e6, AT(lora_alpha), .def = "0", .help = "the adapter's products are multiplied by lora_alpha / lora_rank; 0: lora_alpha is twice the rank" },
+    { "lora_dropout", NULL, NULL, "adapter", KNOB_F64, "", 0, 1, AT(lora_dropout), .def = "0", .help = "only 0: with dropout the trainer's log-probs would not be the sampler's" },
+    { "lora_target_modules", NULL, NULL, "adapter", KNOB_TEXT, "", AT(lora_target_modules), .def = "all-linear", .help = "modules with an adapter, in every layer: a list of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or all-linear" },
+    { "lora_adapter", NULL, NULL, "adapter", KNOB_PATH, "", AT(lora_adapter), .def = "", .help = "start from this adapter, a directory as PEFT writes it, with its rank, alpha and modules, instead of a new one" },
+
     { "reward_type", NULL, "rt", "reward", KNOB_TEXT, "", AT(reward_type), .def = "think_answer_tags", .help = "think_answer_tags, boxed, math, code, code_share, program:CMD, verify (the verifiers that each row names in 'dataset'), verify:NAME (one for all rows), or a weighted list '0.8*boxed + 0.2*program:CMD'" },
     { "verification_reward", NULL, NULL, "reward", KNOB_F64, "", 0, 1e6, .above_min = true, AT(verification_reward), .def = "10", .help = "reward of a verifier's score of 1" },
     { "remap_verifier", NULL, NULL, "reward", KNOB_TEXT, "", AT(remap_verifier), .def = "", .help = "OLD=NEW: rows that name the verifier OLD are verified by NEW" },

@@ -385,9 +385,22 @@ static bool rho_check(const struct run_config *c, struct error *err)
     return true;
 }
 
+/* What an adapter does not go with. */
+static bool adapter_check(const struct run_config *c, struct error *err)
+{
+    if (c->lora_rank == 0 && !c->lora_adapter[0])
+        return true;
+    if (c->listen[0])
+        return error_set(err, ERR_USAGE,
+                         "'listen' and '%s' do not go together: other nodes get their weights from the trainer, and of a run with an "
+                         "adapter these are the adapter alone",
+                         c->lora_adapter[0] ? "lora_adapter" : "lora_rank");
+    return true;
+}
+
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
-    if (!name_check(c->name, err))
+    if (!name_check(c->name, err) || !adapter_check(c, err))
         return false;
     static const struct {
         const char *name;

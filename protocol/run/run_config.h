@@ -101,6 +101,12 @@ struct run_config {
     double weight_decay, adam_beta1, adam_beta2, adam_eps, max_norm;
     bool recompute_full;       // full-block recompute in training
     bool offload_optimizer;    // moments and masters in host memory (ColossalAI's HybridAdam)
+    /* adapter */
+    int64_t lora_rank;      // 0: all weights are trained
+    double lora_alpha;      // 0: twice the rank
+    double lora_dropout;    // only 0
+    char lora_target_modules[256];
+    char lora_adapter[RUN_TEXT_MAX];    // PEFT's directory to begin from, or ""
     /* reward */
     char reward_type[256];
     char code_verifier_api_url[RUN_TEXT_MAX];

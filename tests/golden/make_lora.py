@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the fixtures of tests/unit/lora_golden_test.c: adapters on the models of make_models.py, and what PEFT computes with them.
+"""Makes the fixtures of tests/unit/lora_test.c: adapters on the models of make_models.py, and what PEFT computes with them.
 
     python3 -m venv V; V/bin/pip install torch transformers peft safetensors; V/bin/python tests/golden/make_lora.py
 

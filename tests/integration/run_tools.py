@@ -249,8 +249,8 @@ class Run:
         os.close(ours)
         return done.returncode, out, said.decode()
 
-    def weights(self, step):
-        with open(os.path.join(self.dir, f"checkpoints/step-{step:06d}/model.safetensors"), "rb") as f:
+    def weights(self, step, file="model.safetensors"):
+        with open(os.path.join(self.dir, f"checkpoints/step-{step:06d}", file), "rb") as f:
             return hashlib.sha256(f.read()).hexdigest()
 
     def ledger(self):

@@ -9,6 +9,7 @@
 #include "protocol/base/log.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/data/identity.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/generator.h"
@@ -75,14 +76,30 @@ static void row_ticked(void *ctx)
 
 /* ---- weights ---- */
 
+static bool has_adapter(const struct engine *e)
+{
+    return e->config.lora_rank > 0 || e->config.lora_adapter[0];
+}
+
 /* The model: loaded where it is trained; elsewhere empty, since a worker that only samples receives its weights and need not
- * have the files. */
+ * have the files. What a sampler receives of a run with an adapter is the adapter, so it loads the base. */
 static struct model *model_open(struct engine *e, enum dtype dtype, struct error *err)
 {
     struct model_config shape;
-    if (e->trains)
+    if (e->trains || has_adapter(e))
         return model_load(e->config.model, e->dev, dtype, err);
     return config_load(&shape, e->config.model, err) ? model_new_empty(&shape, e->dev, dtype, err) : NULL;
+}
+
+/* The adapter of e->model, which a sampler overwrites with the trainer's: new, or the one to start from. */
+static bool adapter_open(struct engine *e, struct error *err)
+{
+    const struct run_config *c = &e->config;
+    struct lora_config lora = { .rank = c->lora_rank, .alpha = c->lora_alpha > 0 ? c->lora_alpha : 2 * (double)c->lora_rank };
+    if (c->lora_adapter[0])
+        return model_lora_load(e->model, c->lora_adapter, e->trains, err) && model_lora_base_set(e->model, c->model, err);
+    return lora_targets_parse(&lora.targets, c->lora_target_modules, err)
+           && model_lora_new(e->model, &lora, (uint64_t)c->seed, e->trains, err) && model_lora_base_set(e->model, c->model, err);
 }
 
 /* The model, the reference model when the loss needs it, and the sampler's own copy when it samples while it trains. */
@@ -95,8 +112,10 @@ static bool models_load(struct engine *e, struct error *err)
     if (!(e->model = model_open(e, dtype, err)) || !tokenizer_fits(e->prompts.tokenizer, model_config(e->model)->vocab, c->model, err))
         return false;
     model_n_live_set(e->model, n_id);
-    if (e->trains && c->beta > 0) {
-        if (!(e->ref = model_load(c->model, e->dev, dtype, err)))
+    if (has_adapter(e) && !adapter_open(e, err))
+        return false;
+    if (e->trains && c->beta > 0) {    // the base without its adapter is the reference
+        if (!(e->ref = has_adapter(e) ? model_view(e->model, err) : model_load(c->model, e->dev, dtype, err)))
             return false;
         model_n_live_set(e->ref, n_id);
     }

@@ -1,8 +1,10 @@
 #include "workers/engine/load/tool_model.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "kernels/ops.h"
 #include "protocol/base/file.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/hub/hub.h"
 #include "workers/engine/template/template.h"
@@ -31,8 +33,30 @@ static bool tokenizer_find_in(const char *dir, bool need_text, struct tokenizer 
     return (*out = tokenizer_load(dir, err)) != NULL;
 }
 
+/* The model in t->dir. When that is an adapter: its base, with it; the text side may be in either directory, and is left in text_dir. */
+static bool weights_load(struct tool_model *t, enum dtype dtype, char text_dir[4096], struct error *err)
+{
+    char path[4096];
+    struct lora_config lora;
+    snprintf(text_dir, 4096, "%s", t->dir);
+    if (!lora_dir_is(t->dir))
+        return (t->model = model_load(t->dir, t->dev, dtype, err)) != NULL;
+    if (!lora_config_load(&lora, t->dir, err))
+        return false;
+    if (!lora.base[0])
+        return error_set(err, ERR_DATA, "'%s/" LORA_CONFIG_FILE "' names no 'base_model_name_or_path'", t->dir);
+    if (!path_join(path, sizeof path, t->dir, "tokenizer.json") || !path_exists(path))
+        text_dir[0] = 0;
+    if (!hub_find(path, sizeof path, lora.base, NULL, err) || !(t->model = model_load(path, t->dev, dtype, err)))
+        return error_wrap(err, "the base of the adapter '%s'", t->dir);
+    if (!text_dir[0])
+        snprintf(text_dir, 4096, "%s", path);
+    return model_lora_load(t->model, t->dir, false, err);
+}
+
 bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
 {
+    char text_dir[4096];
     bool ok = false;
     enum dtype dtype = DT_F32;
     if (!t->name)
@@ -42,12 +66,12 @@ bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
     TRY(hub_find(t->dir, sizeof t->dir, t->name, NULL, err));
     TRY((t->dev = device_new(t->device, (int)t->n_thread, err)) != NULL);
     TRY(dtype_find(t->dtype, t->dev, &dtype, err));
-    TRY((t->model = model_load(t->dir, t->dev, dtype, err)) != NULL);
-    TRY(tokenizer_find_in(t->dir, need_text, &t->tokenizer, err));
+    TRY(weights_load(t, dtype, text_dir, err));
+    TRY(tokenizer_find_in(text_dir, need_text, &t->tokenizer, err));
     if (t->tokenizer) {
         TRY((t->encoder = encoder_new(t->tokenizer, true, err)) != NULL);
-        TRY(template_find(t->dir, &t->template, err));
-        TRY(tokenizer_fits(t->tokenizer, model_config(t->model)->vocab, t->dir, err));
+        TRY(template_find(text_dir, &t->template, err));
+        TRY(tokenizer_fits(t->tokenizer, model_config(t->model)->vocab, text_dir, err));
         // rows that only pad the embedding: no tool may see another distribution than a run does
         model_n_live_set(t->model, tokenizer_n_id(t->tokenizer));
     }

@@ -202,6 +202,13 @@ bool lora_like(struct model *m, const struct lora *of, struct error *err)
     return lo && adapter_set(m, lo, NULL, false, err);
 }
 
+bool model_lora_base_set(struct model *m, const char *base, struct error *err)
+{
+    char *to = m->lora->c.base;
+    return snprintf(to, sizeof m->lora->c.base, "%s", base) < (int)sizeof m->lora->c.base
+           || error_set(err, ERR_USAGE, "the path '%s' is too long", base);
+}
+
 const struct lora_config *model_lora(const struct model *m)
 {
     return m->lora ? &m->lora->c : NULL;
@@ -286,6 +293,19 @@ static bool tensors_check(const struct lora *lo, const struct shards *s, const c
             return error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to an adapter of this " LORA_CONFIG_FILE,
                              shards_at(s, i)->file, shards_at(s, i)->name);
     return true;
+}
+
+int64_t lora_n_param(const struct lora_config *c, const struct model_config *shape, struct error *err)
+{
+    int64_t n = 0;
+    struct model *m = model_shape_new(shape, err);
+    struct lora *lo = m ? table_new(m, c, err) : NULL;
+    for (int64_t i = 0; lo && i < lo->n_tensor; i++)
+        n += lo->tensor[i].n_elem;
+    n = lo ? n : -1;
+    struct_free(lo);
+    model_free(m);
+    return n;
 }
 
 bool lora_files_check(const char *dir, const struct model_config *shape, struct error *err)
@@ -488,9 +508,4 @@ struct model *model_view(const struct model *base, struct error *err)
     m->lora = NULL;
     m->shared = false;
     return m;
-}
-
-size_t model_bytes(const struct model *m)
-{
-    return (m->base ? 0 : (size_t)m->n_flat * dtype_size(m->dtype)) + (m->lora ? lora_bytes(m) : 0);
 }

@@ -22,8 +22,12 @@
 MUST_USE bool model_lora_new(struct model *m, const struct lora_config *c, uint64_t seed, bool train, struct error *err);
 /* The same with the adapter in dir; every tensor must be there with its shape, and none that it does not have. */
 MUST_USE bool model_lora_load(struct model *m, const char *dir, bool train, struct error *err);
+/* Which directory adapter_config.json names as the base, when m's adapter is saved. */
+MUST_USE bool model_lora_base_set(struct model *m, const char *base, struct error *err);
 /* What the adapter of m is; NULL: it has none. */
 const struct lora_config *model_lora(const struct model *m);
+/* Parameters of an adapter on a model of this shape; -1: see err. */
+int64_t lora_n_param(const struct lora_config *c, const struct model_config *shape, struct error *err);
 /* Would model_lora_load find an adapter for a model of this shape in dir? Reads headers only. */
 MUST_USE bool lora_files_check(const char *dir, const struct model_config *shape, struct error *err);
 /* Add the adapter to the base weights, W + s B A in fp32, rounded once to the dtype, and drop it: m is then a plain model. No run may
@@ -32,5 +36,3 @@ MUST_USE bool model_lora_merge(struct model *m, struct error *err);
 /* A model that computes with base's weights, without its adapter: a reference, or the beginning of one with another adapter
  * (model_lora_load). Its weights are base's, which must outlive it and must not be written to. NULL: see err. */
 struct model *model_view(const struct model *base, struct error *err);
-/* Device memory for a model's weights: its own base, and its adapter. */
-size_t model_bytes(const struct model *m);
