@@ -206,10 +206,12 @@ bool attn_paged_check(const struct attn_paged *a, int page_tok, struct error *er
     return true;
 }
 
-bool rope_check(const char *op, const int32_t *pos, int64_t n, int64_t n_pos, struct attn_heads h, struct error *err)
+bool rope_check(const char *op, const int32_t *pos, int64_t n, int64_t n_pos, struct attn_heads h, int rot, struct error *err)
 {
     if (!attn_heads_check(op, h, err))
         return false;
+    if (rot < 0 || rot % 2 || rot > h.hd)
+        return error_set(err, ERR_SHAPE, "%s: %d dimensions of heads of size %d turn; an even number up to it can", op, rot, h.hd);
     for (int64_t i = 0; i < n; i++)
         if (pos[i] < 0 || pos[i] >= n_pos)
             return error_set(err, ERR_SHAPE, "%s: position %d of row %" PRId64 " is not below %" PRId64, op, pos[i], i, n_pos);

@@ -70,6 +70,7 @@ struct device {
     int kv_page_tok;        // tokens in a KV page (a multiple of 32); the back end decides the layout inside a page
     int64_t head_rows;      // rows of logits worth processing at a time, times vocab: rows = head_rows / vocab, at least 1
     bool can_capture;       // graph_begin and its family work (cuda)
+    bool attn_bounds;       // attention takes windows and soft caps
     bool host_memory;       // the host may read this device's pointers after device_sync (ref, cpu)
     struct trace *trace;    // of trace.h, or NULL
 };
@@ -207,17 +208,25 @@ struct embed_bwd {
     enum dtype dtype;
 };
 
-/* sum = x + add (or x when add is NULL); y = w * sum / sqrt(mean(sum^2) + eps), normalised value rounded to dtype before
- * the product with w as Hugging Face does. RMSNorm, arXiv 1910.07467, eq. 4. */
+/* Where a norm multiplies by its weight and where it rounds to dtype, with xhat the normalised value; in fp32 the first two are one.
+ * transformers' classes of the families differ so. */
+enum norm_form {
+    NORM_LLAMA,    // w round(xhat)
+    NORM_OLMO,     // round(w xhat)
+    NORM_GEMMA,    // round((1 + w) xhat)
+};
+/* sum = x + add (or x when add is NULL); y = w * sum / sqrt(mean(sum^2) + eps), in one of those forms. RMSNorm, arXiv 1910.07467,
+ * eq. 4. */
 struct rmsnorm_fwd {
-    void *y;            // (n, d) dtype
-    void *sum;          // (n, d) dtype: receives x + add; may be x; needed with add
-    const void *x;      // (n, d) dtype
-    const void *add;    // (n, d) dtype, or NULL
-    const void *w;      // (d) dtype
-    float *rstd;        // (n) 1 / root of the mean square, for the backward; NULL: not wanted
-    int64_t n, d;
+    void *y;             // (n, d) dtype
+    void *sum;           // (n, d) dtype: receives x + add; may be x; needed with add
+    const void *x;       // (n, d) dtype
+    const void *add;     // (n, d) dtype, or NULL
+    const void *w;       // (d) dtype
+    float *rstd;         // (n) 1 / root of the mean square, for the backward; NULL: not wanted
+    int64_t n, d, ld;    // ld: distance of the rows of y, sum, x and add; 0: d
     float eps;
+    enum norm_form form;
     enum dtype dtype;
 };
 /* dx = dadd + gradient through the norm; dw += ... . x is the forward's sum. dx may be dadd or dy. */
@@ -229,7 +238,8 @@ struct rmsnorm_bwd {
     const void *x;        // (n, d) dtype
     const void *w;        // (d) dtype
     const float *rstd;    // (n)
-    int64_t n, d;
+    int64_t n, d, ld;     // ld: distance of the rows of dx, dy, dadd and x; 0: d
+    enum norm_form form;
     enum dtype dtype;
 };
 
@@ -272,12 +282,13 @@ static inline size_t kv_page_bytes(const struct device *dev, struct attn_heads h
     return (size_t)2 * (size_t)h.n_kv * (size_t)dev->kv_page_tok * (size_t)h.hd * dtype_size(t);
 }
 /* q and k of each row: optional RMSNorm over hd (Qwen3), then rotation by the row's position, half-split as in Hugging
- * Face: (a, b) -> (a cos - b sin, b cos + a sin) for a in the first half, b in the second. v is copied when out is not
- * qkv. K and V are also written to the KV pool where slot says so. RoPE, arXiv 2104.09864. */
+ * Face: (a, b) -> (a cos - b sin, b cos + a sin) for a in the first half of the rot dimensions that turn, b in the second; those
+ * from rot on stay. v is copied when out is not qkv. K and V are also written to the KV pool where slot says so. RoPE, arXiv
+ * 2104.09864. */
 struct rope_fwd {
     void *out;                 // (n, (n_q + 2 n_kv) hd) dtype; may be qkv (then nothing is left for a q/k norm's backward)
     const void *qkv;           // same shape, dtype
-    const float *cos, *sin;    // (n_pos, hd / 2)
+    const float *cos, *sin;    // (n_pos, rot / 2)
     const int32_t *pos;        // (n) position of the row in its sequence
     const void *q_norm;        // (hd) dtype, or NULL
     const void *k_norm;        // (hd) dtype, or NULL
@@ -285,7 +296,9 @@ struct rope_fwd {
     const int32_t *slot;       // (n) page * kv_page_tok + place in the page, or -1: do not write; NULL without a pool
     int64_t n, n_pos;
     struct attn_heads heads;
-    float eps;    // of the q/k norm
+    int rot;                // dimensions of a head that turn, an even number; 0: hd
+    float eps;              // of the q/k norm
+    enum norm_form form;    // of the q/k norm: NORM_GEMMA adds 1 to its weights, the others are alike
     enum dtype dtype;
 };
 /* dqkv (gradient with respect to out) becomes the gradient with respect to qkv, in place. */
@@ -298,7 +311,9 @@ struct rope_bwd {
     float *dq_norm, *dk_norm;       // (hd) +=
     int64_t n, n_pos;
     struct attn_heads heads;
+    int rot;
     float eps;
+    enum norm_form form;
     enum dtype dtype;
 };
 /* Copy whole pages inside a pool: page[dst[i]] = page[src[i]]; for the unfinished last page of a shared prompt. */
@@ -310,6 +325,11 @@ struct kv_copy {
     enum dtype dtype;
 };
 
+/* What some models do to the scores of attention. device.attn_bounds says whether the back end can. */
+struct attn_bounds {
+    int64_t window;    // a query sees this many keys, the one of its own position the last; 0: all before it
+    float cap;         // a score s becomes cap tanh(s / cap); 0: it stays. Gemma 2, arXiv 2408.00118, section 2
+};
 /* Causal attention over sequences packed end to end: out = softmax(q k^T scale) v, scale 1 / sqrt(hd).
  * One pass over keys in ascending order with running maximum, arXiv 2205.14135 algorithm 1 (cpu: two passes). */
 struct attn_fwd {
@@ -320,6 +340,7 @@ struct attn_fwd {
     const int32_t *seq_host;    // the same on the host
     int64_t n, n_seq;
     struct attn_heads heads;
+    struct attn_bounds bounds;
     enum dtype dtype;
 };
 /* dqkv from dout; arXiv 2205.14135 algorithm 4. Deterministic. */
@@ -332,6 +353,7 @@ struct attn_bwd {
     const int32_t *seq, *seq_host;
     int64_t n, n_seq;
     struct attn_heads heads;
+    struct attn_bounds bounds;    // of the forward
     enum dtype dtype;
 };
 /* Attention of queries over KV pages (decode: one query per sequence; prefill: several). Query rows of sequence s are
@@ -348,14 +370,22 @@ struct attn_paged {
     int64_t max_q;     // upper bound on queries of a sequence (1 for decode)
     int64_t max_kv;    // upper bound on kv_len in this call; 0: max_page * kv_page_tok
     struct attn_heads heads;
+    struct attn_bounds bounds;
     enum dtype dtype;
 };
 
-/* y = silu(gate) * up; gu rows are [gate: f | up: f]. arXiv 2002.05202, eq. 6. */
+enum gate_act {
+    ACT_SILU,         // x sigmoid(x)
+    ACT_GELU_TANH,    // x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), torch's gelu(approximate="tanh")
+};
+#define GELU_IN 1.5957691216057308    // 2 sqrt(2 / pi)
+#define GELU_CUBE 0.044715
+/* y = act(gate) * up; gu rows are [gate: f | up: f]. arXiv 2002.05202, eq. 6. */
 struct swiglu_fwd {
     void *y;           // (n, f) dtype
     const void *gu;    // (n, 2 f) dtype
     int64_t n, f;
+    enum gate_act act;
     enum dtype dtype;
 };
 struct swiglu_bwd {
@@ -363,6 +393,7 @@ struct swiglu_bwd {
     const void *dy;    // (n, f) dtype
     const void *gu;    // (n, 2 f) dtype
     int64_t n, f;
+    enum gate_act act;
     enum dtype dtype;
 };
 
@@ -380,6 +411,12 @@ struct cast {
     int64_t n;
     float scale;
     enum dtype y_dtype, x_dtype;
+};
+/* x = cap tanh(x / cap), fp32, in place: the logits of Gemma 2, arXiv 2408.00118, section 2. */
+struct softcap {
+    float *x;    // (n)
+    int64_t n;
+    float cap;    // above 0
 };
 /* y += x * scale, fp32: sums of gradients. */
 struct axpy {
@@ -407,7 +444,8 @@ struct logprob_fwd {
     int64_t n, vocab, n_live, ld;    // n_live 0: vocab; ld 0: vocab
     float temperature;               // above 0
 };
-/* dlogits[j] = coef (1{j = id} - p_j) / T: gradient of sum coef_i logp_i. */
+/* dlogits[j] = coef (1{j = id} - p_j) / T: gradient of sum coef_i logp_i; with a cap times 1 - (logits[j] / cap)^2, the gradient by
+ * what softcap was given. */
 struct logprob_bwd {
     void *dlogits;                        // (n, vocab) dtype, rows ldd apart; fp32 may be logits themselves, in place
     const float *logits;                  // (n, vocab), rows ld apart
@@ -416,6 +454,7 @@ struct logprob_bwd {
     const int32_t *id;                    // (n)
     int64_t n, vocab, n_live, ld, ldd;    // 0: as above
     float temperature;
+    float cap;    // 0: none
     enum dtype dtype;
 };
 /* Where the ratio stops to count. With c = clip(r, 1 - clip_low, 1 + clip_high), the policy term of a token is
@@ -542,7 +581,7 @@ struct mem_hash {
 #define OPS_TABLE(X) \
     X(rows_gather) X(rows_scatter) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(linear_bwd_x) \
     X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
-    X(add_fwd) X(cast) X(axpy) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
+    X(add_fwd) X(cast) X(softcap) X(axpy) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
     X(adamw) X(adamw_host) X(mem_hash)
 // clang-format on
 /* A back end: its life cycle and one function per operation. */

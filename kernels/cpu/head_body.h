@@ -86,10 +86,11 @@ static void path_logprob_bwd(const struct logprob_bwd *a, int64_t i0, int64_t i1
         float coef = a->coef[i] * inv_t;
         v16 scale = v_set1(inv_t), lse = v_set1(a->lse[i]), minus = v_set1(-coef);
         int32_t id = a->id[i];
-        float own = 0;
+        v16 one = v_set1(1), cap = v_set1(a->cap > 0 ? a->cap : 1);
+        float own = 0, z = id >= 0 && id < a->vocab && a->cap > 0 ? a->logits[i * ld + id] / a->cap : 0;    // before it is overwritten
         for (int64_t j = 0; j < a->vocab; j += 16) {
             int n = (int)MIN(16, a->vocab - j);
-            v16 p = v_exp(v_sub(v_mul(v_get(a->logits, i * ld + j, n, DT_F32), scale), lse));
+            v16 x = v_get(a->logits, i * ld + j, n, DT_F32), p = v_exp(v_sub(v_mul(x, scale), lse));
             if (j + n > n_live)
                 p = v_first(p, v_set1(0), (int)MAX(0, n_live - j));
             if (id >= j && id < j + n) {
@@ -97,10 +98,13 @@ static void path_logprob_bwd(const struct logprob_bwd *a, int64_t i0, int64_t i1
                 v_store(lane, p);
                 own = lane[id - j];
             }
-            v_put(a->dlogits, i * ldd + j, n, a->dtype, v_mul(p, minus));
+            v16 d = v_mul(p, minus), t = v_div(x, cap);
+            if (a->cap > 0)
+                d = v_mul(d, v_sub(one, v_mul(t, t)));
+            v_put(a->dlogits, i * ldd + j, n, a->dtype, d);
         }
         if (id >= 0 && id < a->vocab) {
-            float d = coef * (1 - own);    // not coef - coef p: keeps its digits when p is near 1
+            float d = coef * (1 - own) * (1 - z * z);    // not coef - coef p: keeps its digits when p is near 1
             if (a->dtype == DT_BF16)
                 ((uint16_t *)a->dlogits)[i * ldd + id] = bf16_from_f32(d);
             else

@@ -97,6 +97,7 @@ static void attn_piece(void *arg, int64_t piece, int thread)
                             .n_row = n_row,
                             .first_len = i0 + 1,
                             .len_step = 1,
+                            .bounds = a->bounds,
                             .hd = h.hd,
                             .score = score };
         if (a->dtype == DT_BF16) {
@@ -186,6 +187,7 @@ static void paged_piece(void *arg, int64_t piece, int thread)
                             .n_row = n_q == 1 ? group : n_row,
                             .first_len = first_len,
                             .len_step = n_q == 1 ? 0 : 1,
+                            .bounds = a->bounds,
                             .hd = h.hd,
                             .score = score };
         if (a->dtype == DT_BF16) {
@@ -254,6 +256,7 @@ static void attn_bwd_piece(void *arg, int64_t piece, int thread)
         size_t q_at = (size_t)(row0 * ld + q_head * hd), o_at = (size_t)(row0 * ldo + q_head * hd);
         struct attend_bwd t = { .n = n,
                                 .hd = hd,
+                                .bounds = a->bounds,
                                 .kt = kt,
                                 .vt = vt,
                                 .k = k,

@@ -155,7 +155,7 @@ static void rope_fwd_range(const struct cpu_path *path, const void *args, int64_
 }
 bool rope_fwd_cpu(struct device *dev, const struct rope_fwd *a, struct error *err)
 {
-    if (!rope_check("rope_fwd", a->pos, a->n, a->n_pos, a->heads, err))
+    if (!rope_check("rope_fwd", a->pos, a->n, a->n_pos, a->heads, a->rot, err))
         return false;
     int64_t row_bytes = (int64_t)(a->heads.n_q + 2 * a->heads.n_kv) * a->heads.hd * 8;
     cpu_ranges(cpu_of(dev), rope_fwd_range, a, a->n, rows_per_piece(row_bytes));
@@ -176,7 +176,7 @@ bool rope_bwd_cpu(struct device *dev, const struct rope_bwd *a, struct error *er
 {
     struct cpu_device *cpu = cpu_of(dev);
     int64_t n_piece = (a->n + SUM_ROWS - 1) / SUM_ROWS, hd = a->heads.hd;
-    if (!rope_check("rope_bwd", a->pos, a->n, a->n_pos, a->heads, err))
+    if (!rope_check("rope_bwd", a->pos, a->n, a->n_pos, a->heads, a->rot, err))
         return false;
     struct rope_bwd_job job = { .path = cpu->path, .a = a };
     job.part = cpu_scratch(cpu, scratch_floats(2 * hd * n_piece), "rope_bwd", err);
@@ -227,6 +227,16 @@ static void cast_range(const struct cpu_path *path, const void *args, int64_t i0
 bool cast_cpu(struct device *dev, const struct cast *a, UNUSED struct error *err)
 {
     cpu_ranges(cpu_of(dev), cast_range, a, a->n, 8192);
+    return true;
+}
+
+static void softcap_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->softcap(args, i0, i1);
+}
+bool softcap_cpu(struct device *dev, const struct softcap *a, UNUSED struct error *err)
+{
+    cpu_ranges(cpu_of(dev), softcap_range, a, a->n, 8192);
     return true;
 }
 

@@ -32,7 +32,8 @@ struct kv_tiles {
     const float *const *k;    // tile t: (hd, PANEL), keys in columns
     const float *const *v;    // tile t: (PANEL, hd)
 };
-/* n_row queries (step apart in q and out) against those keys; query i sees keys 0 .. first_len - 1 + i * len_step. */
+/* n_row queries (step apart in q and out) against those keys; query i sees keys 0 .. first_len - 1 + i * len_step, or a window's last
+ * of them. */
 struct attend {
     struct kv_tiles kv;
     const float *q;    // row i at q + i * q_step, hd wide
@@ -42,6 +43,7 @@ struct attend {
     float *lse;    // value i at lse + i * lse_step, or NULL
     int64_t lse_step;
     int64_t n_row, first_len, len_step;
+    struct attn_bounds bounds;
     int hd;
     enum dtype out_dtype;
     float *score;    // scratch: TILE rows x (keys rounded up to PANEL), see attend_scratch
@@ -55,6 +57,7 @@ static inline int64_t attend_scratch(int64_t max_len, int hd)
 struct attend_bwd {
     int64_t n;    // tokens of the sequence
     int hd;
+    struct attn_bounds bounds;
     const float *kt, *vt;     // (tiles of PANEL tokens)(hd, PANEL): keys and values in columns, 0 after the end
     const float *k;           // (n, hd)
     const float *q, *dout;    // (n, hd), rows q_step and dout_step apart
@@ -78,6 +81,7 @@ struct cpu_path {
     void (*swiglu_bwd)(const struct swiglu_bwd *a, int64_t i0, int64_t i1);
     void (*add)(const struct add_fwd *a, int64_t i0, int64_t i1);
     void (*cast)(const struct cast *a, int64_t i0, int64_t i1);
+    void (*softcap)(const struct softcap *a, int64_t i0, int64_t i1);
     void (*axpy)(const struct axpy *a, int64_t i0, int64_t i1);
     /* y (n) = sum of rows i0 .. i1 - 1 of x, in order from 0, or += that sum with accumulate */
     void (*rows_sum)(float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t i0, int64_t i1, bool accumulate);

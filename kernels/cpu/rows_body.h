@@ -9,10 +9,16 @@
             fn(__VA_ARGS__, DT_F32);                                                                                                       \
     } while (0)
 
+/* What a norm multiplies n elements from j on by. */
+VEC_FN v16 norm_weight(const void *w, int64_t j, int n, enum norm_form form, const enum dtype t)
+{
+    v16 x = v_get(w, j, n, t);
+    return form == NORM_GEMMA ? v_add(v_set1(1), x) : x;
+}
 VEC_FN void rmsnorm_fwd_rows(const struct rmsnorm_fwd *a, int64_t i0, int64_t i1, const enum dtype t)
 {
     for (int64_t i = i0; i < i1; i++) {
-        int64_t at = i * a->d;
+        int64_t at = i * (a->ld ? a->ld : a->d);
         const void *from = a->x;
         v16 square = v_set1(0);
         for (int64_t j = 0; j < a->d; j += 16) {
@@ -31,8 +37,10 @@ VEC_FN void rmsnorm_fwd_rows(const struct rmsnorm_fwd *a, int64_t i0, int64_t i1
             a->rstd[i] = rstd;
         for (int64_t j = 0; j < a->d; j += 16) {
             int n = (int)MIN(16, a->d - j);
-            v16 x = v_round(v_mul(v_get(from, at + j, n, t), v_set1(rstd)), t);
-            v_put(a->y, at + j, n, t, v_mul(x, v_get(a->w, j, n, t)));
+            v16 x = v_mul(v_get(from, at + j, n, t), v_set1(rstd));
+            if (a->form == NORM_LLAMA)
+                x = v_round(x, t);
+            v_put(a->y, at + j, n, t, v_mul(x, norm_weight(a->w, j, n, a->form, t)));
         }
     }
 }
@@ -46,19 +54,19 @@ VEC_FN void rmsnorm_bwd_rows(const struct rmsnorm_bwd *a, int64_t i0, int64_t i1
     if (a->dw)
         memset(dw, 0, (size_t)a->d * sizeof *dw);
     for (int64_t i = i0; i < i1; i++) {
-        int64_t at = i * a->d;
+        int64_t at = i * (a->ld ? a->ld : a->d);
         v16 rstd = v_set1(a->rstd[i]), dot = v_set1(0);
         for (int64_t j = 0; j < a->d; j += 16) {
             int n = (int)MIN(16, a->d - j);
             v16 dy = v_get(a->dy, at + j, n, t), xhat = v_mul(v_get(a->x, at + j, n, t), rstd);
-            dot = v_fma(v_mul(dy, v_get(a->w, j, n, t)), xhat, dot);
+            dot = v_fma(v_mul(dy, norm_weight(a->w, j, n, a->form, t)), xhat, dot);
             if (a->dw)
                 v_put(dw, j, n, DT_F32, v_fma(dy, xhat, v_get(dw, j, n, DT_F32)));
         }
         v16 mean = v_set1(-v_sum(dot) / (float)a->d);
         for (int64_t j = 0; j < a->d; j += 16) {
             int n = (int)MIN(16, a->d - j);
-            v16 g = v_mul(v_get(a->dy, at + j, n, t), v_get(a->w, j, n, t)), xhat = v_mul(v_get(a->x, at + j, n, t), rstd);
+            v16 g = v_mul(v_get(a->dy, at + j, n, t), norm_weight(a->w, j, n, a->form, t)), xhat = v_mul(v_get(a->x, at + j, n, t), rstd);
             v16 dx = v_mul(rstd, v_fma(xhat, mean, g));
             if (a->dadd)
                 dx = v_add(dx, v_get(a->dadd, at + j, n, t));
@@ -100,7 +108,7 @@ VEC_FN void kv_write(const struct rope_fwd *a, int64_t i, const enum dtype t)
 
 VEC_FN void rope_fwd_rows(const struct rope_fwd *a, int64_t i0, int64_t i1, const enum dtype t)
 {
-    int hd = a->heads.hd, half = hd / 2, n_q = a->heads.n_q, n_kv = a->heads.n_kv, n_head = n_q + 2 * n_kv;
+    int hd = a->heads.hd, rot = a->rot ? a->rot : hd, half = rot / 2, n_q = a->heads.n_q, n_kv = a->heads.n_kv, n_head = n_q + 2 * n_kv;
     for (int64_t i = i0; i < i1; i++) {
         const float *cosine = a->cos + (int64_t)a->pos[i] * half, *sine = a->sin + (int64_t)a->pos[i] * half;
         for (int h = 0; h < n_q + n_kv; h++) {
@@ -112,11 +120,16 @@ VEC_FN void rope_fwd_rows(const struct rope_fwd *a, int64_t i0, int64_t i1, cons
                 v16 lo = v_get(a->qkv, at + j, n, t), hi = v_get(a->qkv, at + half + j, n, t);
                 v16 c = v_get(cosine, j, n, DT_F32), s = v_get(sine, j, n, DT_F32);
                 if (norm) {
-                    lo = v_mul(v_mul(lo, rstd), v_get(norm, j, n, t));
-                    hi = v_mul(v_mul(hi, rstd), v_get(norm, half + j, n, t));
+                    lo = v_mul(v_mul(lo, rstd), norm_weight(norm, j, n, a->form, t));
+                    hi = v_mul(v_mul(hi, rstd), norm_weight(norm, half + j, n, a->form, t));
                 }
                 v_put(a->out, at + j, n, t, v_sub(v_mul(lo, c), v_mul(hi, s)));
                 v_put(a->out, at + half + j, n, t, v_add(v_mul(hi, c), v_mul(lo, s)));
+            }
+            for (int j = rot; j < hd; j += 16) {
+                int n = MIN(16, hd - j);
+                v16 x = v_get(a->qkv, at + j, n, t);
+                v_put(a->out, at + j, n, t, norm ? v_mul(v_mul(x, rstd), norm_weight(norm, j, n, a->form, t)) : x);
             }
         }
         if (a->out != a->qkv)
@@ -133,7 +146,7 @@ static void path_rope_fwd(const struct rope_fwd *a, int64_t i0, int64_t i1)
 
 VEC_FN void rope_bwd_rows(const struct rope_bwd *a, int64_t i0, int64_t i1, float *dnorm, const enum dtype t)
 {
-    int hd = a->heads.hd, half = hd / 2, n_q = a->heads.n_q, n_kv = a->heads.n_kv, n_head = n_q + 2 * n_kv;
+    int hd = a->heads.hd, rot = a->rot ? a->rot : hd, half = rot / 2, n_q = a->heads.n_q, n_kv = a->heads.n_kv, n_head = n_q + 2 * n_kv;
     float g[256];
     memset(dnorm, 0, 2 * (size_t)hd * sizeof *dnorm);
     for (int64_t i = i0; i < i1; i++) {
@@ -152,11 +165,15 @@ VEC_FN void rope_bwd_rows(const struct rope_bwd *a, int64_t i0, int64_t i1, floa
             }
             if (!norm)
                 continue;
+            for (int j = rot; j < hd; j += 16) {
+                int n = MIN(16, hd - j);
+                v_put(g, j, n, DT_F32, v_get(a->dqkv, at + j, n, t));
+            }
             v16 rstd = v_set1(head_rstd(a->qkv, at, hd, a->eps, t)), dot = v_set1(0);
             for (int j = 0; j < hd; j += 16) {
                 v16 xhat = v_mul(v_get(a->qkv, at + j, 16, t), rstd), dy = v_load(g + j);
                 v_store(dw + j, v_fma(dy, xhat, v_load(dw + j)));
-                dy = v_mul(dy, v_get(norm, j, 16, t));
+                dy = v_mul(dy, norm_weight(norm, j, 16, a->form, t));
                 v_store(g + j, dy);
                 dot = v_fma(dy, xhat, dot);
             }
@@ -177,13 +194,21 @@ VEC_FN v16 v_sigmoid(v16 x)
 {
     return v_div(v_set1(1), v_add(v_set1(1), v_exp(v_sub(v_set1(0), x))));
 }
+/* The sigmoid in act(x) = x sigmoid(u), and du / dx. */
+VEC_FN v16 gate_sigmoid(v16 x, enum gate_act act, v16 *slope)
+{
+    v16 one = v_set1(1), square = v_mul(x, x), cube = v_set1((float)GELU_CUBE), in = v_set1((float)GELU_IN);
+    *slope = act == ACT_SILU ? one : v_mul(in, v_fma(v_mul(v_set1(3), cube), square, one));
+    return v_sigmoid(act == ACT_SILU ? x : v_mul(v_mul(in, x), v_fma(cube, square, one)));
+}
 VEC_FN void swiglu_fwd_rows(const struct swiglu_fwd *a, int64_t i0, int64_t i1, const enum dtype t)
 {
     for (int64_t i = i0; i < i1; i++)
         for (int64_t j = 0; j < a->f; j += 16) {
             int n = (int)MIN(16, a->f - j);
             v16 gate = v_get(a->gu, i * 2 * a->f + j, n, t), up = v_get(a->gu, (i * 2 + 1) * a->f + j, n, t);
-            v_put(a->y, i * a->f + j, n, t, v_mul(v_mul(gate, v_sigmoid(gate)), up));
+            v16 slope, sig = gate_sigmoid(gate, a->act, &slope);
+            v_put(a->y, i * a->f + j, n, t, v_mul(v_mul(gate, sig), up));
         }
 }
 static void path_swiglu_fwd(const struct swiglu_fwd *a, int64_t i0, int64_t i1)
@@ -198,7 +223,7 @@ VEC_FN void swiglu_bwd_rows(const struct swiglu_bwd *a, int64_t i0, int64_t i1, 
             int n = (int)MIN(16, a->f - j);
             int64_t g = i * 2 * a->f + j, u = g + a->f;
             v16 gate = v_get(a->gu, g, n, t), up = v_get(a->gu, u, n, t), dy = v_get(a->dy, i * a->f + j, n, t);
-            v16 sig = v_sigmoid(gate), slope = v_mul(sig, v_fma(gate, v_sub(one, sig), one));
+            v16 inner, sig = gate_sigmoid(gate, a->act, &inner), slope = v_mul(sig, v_fma(v_mul(gate, inner), v_sub(one, sig), one));
             v_put(a->dgu, g, n, t, v_mul(v_mul(dy, up), slope));
             v_put(a->dgu, u, n, t, v_mul(dy, v_mul(gate, sig)));
         }
@@ -221,6 +246,14 @@ static void path_cast(const struct cast *a, int64_t i0, int64_t i1)
     for (int64_t i = i0; i < i1; i += 16) {
         int n = (int)MIN(16, i1 - i);
         v_put(a->y, i, n, a->y_dtype, v_mul(v_get(a->x, i, n, a->x_dtype), scale));
+    }
+}
+static void path_softcap(const struct softcap *a, int64_t i0, int64_t i1)
+{
+    v16 cap = v_set1(a->cap);
+    for (int64_t i = i0; i < i1; i += 16) {
+        int n = (int)MIN(16, i1 - i);
+        v_put(a->x, i, n, DT_F32, v_mul(cap, v_tanh(v_div(v_get(a->x, i, n, DT_F32), cap))));
     }
 }
 static void path_axpy(const struct axpy *a, int64_t i0, int64_t i1)

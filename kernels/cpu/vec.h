@@ -372,6 +372,20 @@ VEC_FN v16 v_exp(v16 x)
     p = v_add(v_fma(p, v_mul(r, r), r), v_set1(1));
     return v_keep_nlt(x, least, v_mul(p, v_pow2(t)));
 }
+/* tanh to about 2 ulp, also near 0: Cephes' tanhf, a polynomial of degree 9 within 0.625 and exponentials beyond. */
+VEC_FN v16 v_tanh(v16 x)
+{
+    const v16 bound = v_set1(0.625f), one = v_set1(1);
+    v16 near = v_max(v_set1(-0.625f), v_min(bound, x)), z = v_mul(near, near);
+    v16 p = v_fma(v_set1(-5.70498872745e-3f), z, v_set1(2.06390887954e-2f));
+    p = v_fma(p, z, v_set1(-5.37397155531e-2f));
+    p = v_fma(p, z, v_set1(1.33314422036e-1f));
+    p = v_fma(p, z, v_set1(-3.33332819422e-1f));
+    p = v_fma(v_mul(p, z), near, near);
+    v16 far = v_sub(one, v_div(v_set1(2), v_add(v_exp(v_add(x, x)), one)));
+    v16 size = v_max(x, v_sub(v_set1(0), x));
+    return v_add(v_keep_nlt(size, bound, far), v_sub(p, v_keep_nlt(size, bound, p)));    // one of the two is 0
+}
 /* Elements [i, i + n) of an array of either dtype, n <= 16, missing lanes 0; and back. */
 VEC_FN v16 v_get(const void *p, int64_t i, int n, enum dtype t)
 {

@@ -131,7 +131,8 @@ template <typename T, int V> __global__ static void logprob_bwd_kernel(struct lo
 #pragma unroll
         for (int k = 0; k < V; k++) {
             float p = j + k < a.n_live ? expf(z[k] * inv_t - lse) : 0;
-            z[k] = j + k == id ? coef * (1.0f - p) : -coef * p;
+            float t = a.cap > 0 ? z[k] / a.cap : 0;
+            z[k] = (j + k == id ? coef * (1.0f - p) : -coef * p) * (1.0f - t * t);
         }
         store_v<T, V>((T *)a.dlogits + i * a.ldd + j, z);
     }

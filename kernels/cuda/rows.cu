@@ -139,12 +139,17 @@ bool cuda_rows_sum(struct cuda_device *cu, float *y, const void *x, enum dtype t
 }
 
 /* --- RMSNorm --------------------------------------------------------------------------------------------------------- */
+/* What a norm multiplies by, given its weight. */
+__device__ static float norm_weight(float w, enum norm_form form)
+{
+    return form == NORM_GEMMA ? 1.0f + w : w;
+}
 template <typename T, int V>
 __global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, const T *add, const T *__restrict__ w, float *rstd_out, int64_t d,
-                                          float eps)
+                                          int64_t ld, float eps, enum norm_form form)
 {
     __shared__ float tmp[33];
-    int64_t at = (int64_t)blockIdx.x * d;
+    int64_t at = (int64_t)blockIdx.x * ld;
     float square = 0;
     for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
         float v[V], u[V];
@@ -171,19 +176,20 @@ __global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, const T *add
         load_v<T, V>(u, w + j);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            v[k] = to_float(from_float<T>(v[k] * rstd)) * u[k];
+            v[k] = (form == NORM_LLAMA ? to_float(from_float<T>(v[k] * rstd)) : v[k] * rstd) * norm_weight(u[k], form);
         store_v<T, V>(y + at + j, v);
     }
 }
 template <typename T> static bool rmsnorm_fwd_run(struct cuda_device *cu, const struct rmsnorm_fwd *a, struct error *err)
 {
     unsigned grid = (unsigned)a->n;
-    if (wide_rows(a->d))
+    int64_t ld = a->ld ? a->ld : a->d;
+    if (wide_rows(a->d) && wide_rows(ld))
         rmsnorm_fwd_kernel<T, 8><<<grid, ROW_THREADS, 0, cu->stream>>>((T *)a->y, (T *)a->sum, (const T *)a->x, (const T *)a->add,
-                                                                       (const T *)a->w, a->rstd, a->d, a->eps);
+                                                                       (const T *)a->w, a->rstd, a->d, ld, a->eps, a->form);
     else
         rmsnorm_fwd_kernel<T, 1><<<grid, ROW_THREADS, 0, cu->stream>>>((T *)a->y, (T *)a->sum, (const T *)a->x, (const T *)a->add,
-                                                                       (const T *)a->w, a->rstd, a->d, a->eps);
+                                                                       (const T *)a->w, a->rstd, a->d, ld, a->eps, a->form);
     return launch_ok("rmsnorm_fwd", err);
 }
 extern "C" bool rmsnorm_fwd_cuda(struct device *dev, const struct rmsnorm_fwd *a, struct error *err)
@@ -195,10 +201,10 @@ extern "C" bool rmsnorm_fwd_cuda(struct device *dev, const struct rmsnorm_fwd *a
 
 template <typename T, int V>
 __global__ static void rmsnorm_bwd_kernel(T *dx, const T *dy, const T *dadd, const T *__restrict__ x, const T *__restrict__ w,
-                                          const float *__restrict__ rstd_in, int64_t d)
+                                          const float *__restrict__ rstd_in, int64_t d, int64_t ld, enum norm_form form)
 {
     __shared__ float tmp[33];
-    int64_t at = (int64_t)blockIdx.x * d;
+    int64_t at = (int64_t)blockIdx.x * ld;
     float rstd = rstd_in[blockIdx.x], dot = 0;
     for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
         float g[V], u[V], v[V];
@@ -207,7 +213,7 @@ __global__ static void rmsnorm_bwd_kernel(T *dx, const T *dy, const T *dadd, con
         load_v<T, V>(v, x + at + j);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            dot = __fmaf_rn(g[k] * u[k], v[k] * rstd, dot);
+            dot = __fmaf_rn(g[k] * norm_weight(u[k], form), v[k] * rstd, dot);
     }
     float mean = block_sum(dot, tmp) / (float)d;
     for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
@@ -217,7 +223,7 @@ __global__ static void rmsnorm_bwd_kernel(T *dx, const T *dy, const T *dadd, con
         load_v<T, V>(v, x + at + j);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            r[k] = rstd * (g[k] * u[k] - v[k] * rstd * mean);
+            r[k] = rstd * (g[k] * norm_weight(u[k], form) - v[k] * rstd * mean);
         if (dadd) {
             load_v<T, V>(u, dadd + at + j);
 #pragma unroll
@@ -230,33 +236,34 @@ __global__ static void rmsnorm_bwd_kernel(T *dx, const T *dy, const T *dadd, con
 /* part[b][j] = sum over the rows of block b of dy x rstd; runs before dx, which may be dy. */
 template <typename T>
 __global__ static void rmsnorm_dw_kernel(float *__restrict__ part, const T *__restrict__ dy, const T *__restrict__ x,
-                                         const float *__restrict__ rstd, int64_t n, int64_t d)
+                                         const float *__restrict__ rstd, int64_t n, int64_t d, int64_t ld)
 {
     int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i0 = (int64_t)blockIdx.y * SUM_ROWS;
     if (j >= d)
         return;
     float sum = 0;
     for (int64_t i = i0; i < min(n, i0 + SUM_ROWS); i++)
-        sum = __fmaf_rn(to_float(dy[i * d + j]), to_float(x[i * d + j]) * rstd[i], sum);
+        sum = __fmaf_rn(to_float(dy[i * ld + j]), to_float(x[i * ld + j]) * rstd[i], sum);
     part[(int64_t)blockIdx.y * d + j] = sum;
 }
 template <typename T> static bool rmsnorm_bwd_run(struct cuda_device *cu, const struct rmsnorm_bwd *a, struct error *err)
 {
+    int64_t ld = a->ld ? a->ld : a->d;
     if (a->dw) {
         unsigned n_part = blocks_for(a->n, SUM_ROWS);
         float *part = (float *)cuda_scratch(cu, (size_t)n_part * (size_t)a->d * 4, "rmsnorm_bwd", err);
         if (!part)
             return false;
         rmsnorm_dw_kernel<T><<<dim3(blocks_for(a->d, ROW_THREADS), n_part), ROW_THREADS, 0, cu->stream>>>(
-            part, (const T *)a->dy, (const T *)a->x, a->rstd, a->n, a->d);
+            part, (const T *)a->dy, (const T *)a->x, a->rstd, a->n, a->d, ld);
         parts_sum_kernel<<<blocks_for(a->d, ROW_THREADS), ROW_THREADS, 0, cu->stream>>>(a->dw, part, n_part, a->d, a->d);
     }
-    if (wide_rows(a->d))
-        rmsnorm_bwd_kernel<T, 8><<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>((T *)a->dx, (const T *)a->dy, (const T *)a->dadd,
-                                                                                 (const T *)a->x, (const T *)a->w, a->rstd, a->d);
+    if (wide_rows(a->d) && wide_rows(ld))
+        rmsnorm_bwd_kernel<T, 8><<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>(
+            (T *)a->dx, (const T *)a->dy, (const T *)a->dadd, (const T *)a->x, (const T *)a->w, a->rstd, a->d, ld, a->form);
     else
-        rmsnorm_bwd_kernel<T, 1><<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>((T *)a->dx, (const T *)a->dy, (const T *)a->dadd,
-                                                                                 (const T *)a->x, (const T *)a->w, a->rstd, a->d);
+        rmsnorm_bwd_kernel<T, 1><<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>(
+            (T *)a->dx, (const T *)a->dy, (const T *)a->dadd, (const T *)a->x, (const T *)a->w, a->rstd, a->d, ld, a->form);
     return launch_ok("rmsnorm_bwd", err);
 }
 extern "C" bool rmsnorm_bwd_cuda(struct device *dev, const struct rmsnorm_bwd *a, struct error *err)
@@ -266,6 +273,16 @@ extern "C" bool rmsnorm_bwd_cuda(struct device *dev, const struct rmsnorm_bwd *a
 
 /* --- rotation, q/k norm, KV write: one warp per head of a row; lane l holds elements l, l + 32, ... of each half -------- */
 #define ROPE_HALF_MAX 4    // hd up to 256
+/* The two dimensions of pair j, of hd / 2: those that turn together, or two of those that stay. */
+struct pair {
+    int lo, hi;
+    bool turns;
+};
+__device__ static pair pair_of(int j, int hd, int rot)
+{
+    int half = rot / 2;
+    return j < half ? pair{ j, half + j, true } : pair{ half + j, hd / 2 + j, false };
+}
 template <typename T> __global__ static void rope_fwd_kernel(struct rope_fwd a, int64_t n_work)
 {
     int64_t work = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -280,8 +297,9 @@ template <typename T> __global__ static void rope_fwd_kernel(struct rope_fwd a, 
 #pragma unroll
     for (int k = 0; k < ROPE_HALF_MAX; k++) {
         int j = lane + 32 * k;
-        lo[k] = j < half ? to_float(in[j]) : 0;
-        hi[k] = j < half ? to_float(in[half + j]) : 0;
+        pair p = pair_of(j, hd, a.rot);
+        lo[k] = j < half ? to_float(in[p.lo]) : 0;
+        hi[k] = j < half ? to_float(in[p.hi]) : 0;
     }
     const T *norm = (const T *)(h < n_q ? a.q_norm : h < n_q + n_kv ? a.k_norm : NULL);
     if (norm) {
@@ -293,8 +311,9 @@ template <typename T> __global__ static void rope_fwd_kernel(struct rope_fwd a, 
 #pragma unroll
         for (int k = 0; k < ROPE_HALF_MAX; k++) {
             int j = lane + 32 * k;
-            lo[k] = j < half ? lo[k] * rstd * to_float(norm[j]) : 0;
-            hi[k] = j < half ? hi[k] * rstd * to_float(norm[half + j]) : 0;
+            pair p = pair_of(j, hd, a.rot);
+            lo[k] = j < half ? lo[k] * rstd * norm_weight(to_float(norm[p.lo]), a.form) : 0;
+            hi[k] = j < half ? hi[k] * rstd * norm_weight(to_float(norm[p.hi]), a.form) : 0;
         }
     }
     int64_t pos = a.pos[i];
@@ -310,23 +329,26 @@ template <typename T> __global__ static void rope_fwd_kernel(struct rope_fwd a, 
         if (j >= half)
             break;
         float x = lo[k], y = hi[k];
-        if (turn) {
-            float c = a.cos[pos * half + j], s = a.sin[pos * half + j];
+        pair p = pair_of(j, hd, a.rot);
+        if (turn && p.turns) {
+            float c = a.cos[pos * (a.rot / 2) + j], s = a.sin[pos * (a.rot / 2) + j];
             x = lo[k] * c - hi[k] * s;
             y = hi[k] * c + lo[k] * s;
         }
-        out[j] = from_float<T>(x);
-        out[half + j] = from_float<T>(y);
+        out[p.lo] = from_float<T>(x);
+        out[p.hi] = from_float<T>(y);
         if (kv) {
-            kv[j] = from_float<T>(x);
-            kv[half + j] = from_float<T>(y);
+            kv[p.lo] = from_float<T>(x);
+            kv[p.hi] = from_float<T>(y);
         }
     }
 }
 template <typename T> static bool rope_fwd_run(struct cuda_device *cu, const struct rope_fwd *a, struct error *err)
 {
     int64_t n_work = a->n * (a->heads.n_q + 2 * a->heads.n_kv);
-    rope_fwd_kernel<T><<<blocks_for(n_work, 4), 128, 0, cu->stream>>>(*a, n_work);
+    struct rope_fwd b = *a;
+    b.rot = a->rot ? a->rot : a->heads.hd;
+    rope_fwd_kernel<T><<<blocks_for(n_work, 4), 128, 0, cu->stream>>>(b, n_work);
     return launch_ok("rope_fwd", err);
 }
 static bool heads_ok(const char *op, struct attn_heads h, struct error *err)
@@ -361,7 +383,9 @@ template <typename T> __global__ static void rope_bwd_kernel(struct rope_bwd a, 
         glo[k] = ghi[k] = 0;
         if (j >= half)
             continue;
-        float x = to_float(d[j]), y = to_float(d[half + j]), c = a.cos[pos * half + j], s = a.sin[pos * half + j];
+        pair p = pair_of(j, hd, a.rot);
+        float x = to_float(d[p.lo]), y = to_float(d[p.hi]);
+        float c = p.turns ? a.cos[pos * (a.rot / 2) + j] : 1, s = p.turns ? a.sin[pos * (a.rot / 2) + j] : 0;
         glo[k] = x * c + y * s;
         ghi[k] = y * c - x * s;
     }
@@ -370,8 +394,9 @@ template <typename T> __global__ static void rope_bwd_kernel(struct rope_bwd a, 
 #pragma unroll
         for (int k = 0; k < ROPE_HALF_MAX; k++) {
             int j = lane + 32 * k;
-            xlo[k] = j < half ? to_float(in[j]) : 0;
-            xhi[k] = j < half ? to_float(in[half + j]) : 0;
+            pair p = pair_of(j, hd, a.rot);
+            xlo[k] = j < half ? to_float(in[p.lo]) : 0;
+            xhi[k] = j < half ? to_float(in[p.hi]) : 0;
             square = __fmaf_rn(xhi[k], xhi[k], __fmaf_rn(xlo[k], xlo[k], square));
         }
         float rstd = 1.0f / sqrtf(warp_sum(square) / (float)hd + a.eps);
@@ -380,12 +405,13 @@ template <typename T> __global__ static void rope_bwd_kernel(struct rope_bwd a, 
             int j = lane + 32 * k;
             if (j >= half)
                 break;
+            pair p = pair_of(j, hd, a.rot);
             xlo[k] *= rstd;
             xhi[k] *= rstd;
-            dnorm[work * hd + j] = glo[k] * xlo[k];
-            dnorm[work * hd + half + j] = ghi[k] * xhi[k];
-            glo[k] *= to_float(norm[j]);
-            ghi[k] *= to_float(norm[half + j]);
+            dnorm[work * hd + p.lo] = glo[k] * xlo[k];
+            dnorm[work * hd + p.hi] = ghi[k] * xhi[k];
+            glo[k] *= norm_weight(to_float(norm[p.lo]), a.form);
+            ghi[k] *= norm_weight(to_float(norm[p.hi]), a.form);
             dot = __fmaf_rn(ghi[k], xhi[k], __fmaf_rn(glo[k], xlo[k], dot));
         }
         float mean = warp_sum(dot) / (float)hd;
@@ -400,8 +426,9 @@ template <typename T> __global__ static void rope_bwd_kernel(struct rope_bwd a, 
         int j = lane + 32 * k;
         if (j >= half)
             break;
-        d[j] = from_float<T>(glo[k]);
-        d[half + j] = from_float<T>(ghi[k]);
+        pair p = pair_of(j, hd, a.rot);
+        d[p.lo] = from_float<T>(glo[k]);
+        d[p.hi] = from_float<T>(ghi[k]);
     }
 }
 /* part[b][which][j] for the rows of block b: sums over rows, and the query (which 0) or key heads of each, in order. */
@@ -427,7 +454,9 @@ template <typename T> static bool rope_bwd_run(struct cuda_device *cu, const str
             return false;
         part = dnorm + n_work * hd;
     }
-    rope_bwd_kernel<T><<<blocks_for(n_work, 4), 128, 0, cu->stream>>>(*a, dnorm, n_work);
+    struct rope_bwd b = *a;
+    b.rot = a->rot ? a->rot : hd;
+    rope_bwd_kernel<T><<<blocks_for(n_work, 4), 128, 0, cu->stream>>>(b, dnorm, n_work);
     if (dnorm) {
         rope_dnorm_kernel<<<dim3(n_part, 2), hd, 0, cu->stream>>>(part, dnorm, a->n, n_q, n_kv, hd);
         if (a->q_norm && a->dq_norm)
@@ -463,7 +492,15 @@ extern "C" bool kv_copy_cuda(struct device *dev, const struct kv_copy *a, struct
 }
 
 /* --- elements -------------------------------------------------------------------------------------------------------- */
-template <typename T, int V> __global__ static void swiglu_fwd_kernel(T *__restrict__ y, const T *__restrict__ gu, int64_t n, int64_t f)
+/* The sigmoid in act(x) = x sigmoid(u), and du / dx. */
+__device__ static float gate_sigmoid(float x, enum gate_act act, float *slope)
+{
+    const float in = (float)GELU_IN, cube = (float)GELU_CUBE;
+    *slope = act == ACT_SILU ? 1.0f : in * __fmaf_rn(3.0f * cube, x * x, 1.0f);
+    return 1.0f / (1.0f + expf(act == ACT_SILU ? -x : -(in * x * __fmaf_rn(cube, x * x, 1.0f))));
+}
+template <typename T, int V>
+__global__ static void swiglu_fwd_kernel(T *__restrict__ y, const T *__restrict__ gu, int64_t n, int64_t f, enum gate_act act)
 {
     int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
     if (k >= n * f)
@@ -473,23 +510,26 @@ template <typename T, int V> __global__ static void swiglu_fwd_kernel(T *__restr
     load_v<T, V>(g, gu + i * 2 * f + j);
     load_v<T, V>(u, gu + (i * 2 + 1) * f + j);
 #pragma unroll
-    for (int e = 0; e < V; e++)
-        g[e] = g[e] / (1.0f + expf(-g[e])) * u[e];
+    for (int e = 0; e < V; e++) {
+        float slope, sig = gate_sigmoid(g[e], act, &slope);
+        g[e] = g[e] * sig * u[e];
+    }
     store_v<T, V>(y + k, g);
 }
 template <typename T> static bool swiglu_fwd_run(struct cuda_device *cu, const struct swiglu_fwd *a, struct error *err)
 {
     if (wide_rows(a->f))
-        swiglu_fwd_kernel<T, 8><<<blocks_for(a->n * a->f / 8, 256), 256, 0, cu->stream>>>((T *)a->y, (const T *)a->gu, a->n, a->f);
+        swiglu_fwd_kernel<T, 8><<<blocks_for(a->n * a->f / 8, 256), 256, 0, cu->stream>>>((T *)a->y, (const T *)a->gu, a->n, a->f, a->act);
     else
-        swiglu_fwd_kernel<T, 1><<<blocks_for(a->n * a->f, 256), 256, 0, cu->stream>>>((T *)a->y, (const T *)a->gu, a->n, a->f);
+        swiglu_fwd_kernel<T, 1><<<blocks_for(a->n * a->f, 256), 256, 0, cu->stream>>>((T *)a->y, (const T *)a->gu, a->n, a->f, a->act);
     return launch_ok("swiglu_fwd", err);
 }
 extern "C" bool swiglu_fwd_cuda(struct device *dev, const struct swiglu_fwd *a, struct error *err)
 {
     return a->n == 0 || BY_TYPE(a->dtype, swiglu_fwd_run, cuda_of(dev), a, err);
 }
-template <typename T, int V> __global__ static void swiglu_bwd_kernel(T *dgu, const T *__restrict__ dy, const T *gu, int64_t n, int64_t f)
+template <typename T, int V>
+__global__ static void swiglu_bwd_kernel(T *dgu, const T *__restrict__ dy, const T *gu, int64_t n, int64_t f, enum gate_act act)
 {
     int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
     if (k >= n * f)
@@ -501,8 +541,8 @@ template <typename T, int V> __global__ static void swiglu_bwd_kernel(T *dgu, co
     load_v<T, V>(d, dy + k);
 #pragma unroll
     for (int e = 0; e < V; e++) {
-        float sig = 1.0f / (1.0f + expf(-g[e])), du = d[e] * g[e] * sig;
-        g[e] = d[e] * u[e] * sig * (1.0f + g[e] * (1.0f - sig));
+        float slope, sig = gate_sigmoid(g[e], act, &slope), du = d[e] * g[e] * sig;
+        g[e] = d[e] * u[e] * sig * (1.0f + g[e] * slope * (1.0f - sig));
         u[e] = du;
     }
     store_v<T, V>(dgu + i * 2 * f + j, g);
@@ -512,10 +552,10 @@ template <typename T> static bool swiglu_bwd_run(struct cuda_device *cu, const s
 {
     if (wide_rows(a->f))
         swiglu_bwd_kernel<T, 8>
-            <<<blocks_for(a->n * a->f / 8, 256), 256, 0, cu->stream>>>((T *)a->dgu, (const T *)a->dy, (const T *)a->gu, a->n, a->f);
+            <<<blocks_for(a->n * a->f / 8, 256), 256, 0, cu->stream>>>((T *)a->dgu, (const T *)a->dy, (const T *)a->gu, a->n, a->f, a->act);
     else
         swiglu_bwd_kernel<T, 1>
-            <<<blocks_for(a->n * a->f, 256), 256, 0, cu->stream>>>((T *)a->dgu, (const T *)a->dy, (const T *)a->gu, a->n, a->f);
+            <<<blocks_for(a->n * a->f, 256), 256, 0, cu->stream>>>((T *)a->dgu, (const T *)a->dy, (const T *)a->gu, a->n, a->f, a->act);
     return launch_ok("swiglu_bwd", err);
 }
 extern "C" bool swiglu_bwd_cuda(struct device *dev, const struct swiglu_bwd *a, struct error *err)
@@ -555,6 +595,18 @@ template <typename X> static bool cast_run(struct cuda_device *cu, const struct 
 extern "C" bool cast_cuda(struct device *dev, const struct cast *a, struct error *err)
 {
     return a->n == 0 || BY_TYPE(a->x_dtype, cast_run, cuda_of(dev), a, err);
+}
+__global__ static void softcap_kernel(float *x, int64_t n, float cap)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        x[i] = cap * tanhf(x[i] / cap);
+}
+extern "C" bool softcap_cuda(struct device *dev, const struct softcap *a, struct error *err)
+{
+    if (a->n)
+        softcap_kernel<<<blocks_for(a->n, 256), 256, 0, cuda_of(dev)->stream>>>(a->x, a->n, a->cap);
+    return launch_ok("softcap", err);
 }
 __global__ static void axpy_kernel(float *y, const float *x, int64_t n, float scale)
 {

@@ -20,27 +20,40 @@ static int64_t kv_at(struct attn_heads h, int64_t slot, int head, int j)
     return slot / HOST_PAGE_TOK * 2 * page_half + ((int64_t)head * HOST_PAGE_TOK + slot % HOST_PAGE_TOK) * h.hd + j;
 }
 
+/* The two dimensions of pair j, of hd / 2: those that turn together, or two of those that stay. */
+struct pair {
+    int lo, hi;
+    bool turns;
+};
+static struct pair pair_of(int j, int hd, int rot)
+{
+    if (j < rot / 2)
+        return (struct pair){ j, rot / 2 + j, true };
+    return (struct pair){ rot / 2 + j, hd / 2 + j, false };
+}
+
 bool rope_fwd_ref(UNUSED struct device *dev, const struct rope_fwd *a, struct error *err)
 {
     struct attn_heads h = a->heads;
-    int n_head = h.n_q + 2 * h.n_kv, half = h.hd / 2;
-    if (!rope_check("rope_fwd", a->pos, a->n, a->n_pos, h, err))
+    int n_head = h.n_q + 2 * h.n_kv, rot = a->rot ? a->rot : h.hd, one = a->form == NORM_GEMMA;
+    if (!rope_check("rope_fwd", a->pos, a->n, a->n_pos, h, a->rot, err))
         return false;
     for (int64_t i = 0; i < a->n; i++) {
-        const float *cosine = a->cos + a->pos[i] * half, *sine = a->sin + a->pos[i] * half;
+        const float *cosine = a->cos + a->pos[i] * (rot / 2), *sine = a->sin + a->pos[i] * (rot / 2);
         for (int head = 0; head < n_head; head++) {
             int64_t at = (i * n_head + head) * h.hd;
             const void *norm = head < h.n_q ? a->q_norm : head < h.n_q + h.n_kv ? a->k_norm : NULL;
             double rstd = head_rstd(a->qkv, at, h, norm, a->eps, a->dtype);
-            for (int j = 0; j < half; j++) {
-                double lo = elem_get(a->qkv, at + j, a->dtype), hi = elem_get(a->qkv, at + half + j, a->dtype);
+            for (int j = 0; j < h.hd / 2; j++) {
+                struct pair p = pair_of(j, h.hd, rot);
+                double lo = elem_get(a->qkv, at + p.lo, a->dtype), hi = elem_get(a->qkv, at + p.hi, a->dtype);
                 if (norm) {
-                    lo *= rstd * elem_get(norm, j, a->dtype);
-                    hi *= rstd * elem_get(norm, half + j, a->dtype);
+                    lo *= rstd * (elem_get(norm, p.lo, a->dtype) + one);
+                    hi *= rstd * (elem_get(norm, p.hi, a->dtype) + one);
                 }
-                bool turn = head < h.n_q + h.n_kv;
-                elem_put(a->out, at + j, a->dtype, turn ? lo * cosine[j] - hi * sine[j] : lo);
-                elem_put(a->out, at + half + j, a->dtype, turn ? hi * cosine[j] + lo * sine[j] : hi);
+                bool turn = head < h.n_q + h.n_kv && p.turns;
+                elem_put(a->out, at + p.lo, a->dtype, turn ? lo * cosine[j] - hi * sine[j] : lo);
+                elem_put(a->out, at + p.hi, a->dtype, turn ? hi * cosine[j] + lo * sine[j] : hi);
             }
         }
         if (!a->kv || a->slot[i] < 0)
@@ -59,30 +72,31 @@ bool rope_fwd_ref(UNUSED struct device *dev, const struct rope_fwd *a, struct er
 bool rope_bwd_ref(UNUSED struct device *dev, const struct rope_bwd *a, struct error *err)
 {
     struct attn_heads h = a->heads;
-    int n_head = h.n_q + 2 * h.n_kv, half = h.hd / 2;
+    int n_head = h.n_q + 2 * h.n_kv, rot = a->rot ? a->rot : h.hd, one = a->form == NORM_GEMMA;
     double *dnorm = calloc(2 * (size_t)h.hd, sizeof *dnorm);    // sums for q, then for k
     if (!dnorm)
         return error_set(err, ERR_NO_MEMORY, "rope_bwd: no memory for sums");
-    if (!rope_check("rope_bwd", a->pos, a->n, a->n_pos, h, err)) {
+    if (!rope_check("rope_bwd", a->pos, a->n, a->n_pos, h, a->rot, err)) {
         free(dnorm);
         return false;
     }
     for (int64_t i = 0; i < a->n; i++) {
-        const float *cosine = a->cos + a->pos[i] * half, *sine = a->sin + a->pos[i] * half;
+        const float *cosine = a->cos + a->pos[i] * (rot / 2), *sine = a->sin + a->pos[i] * (rot / 2);
         for (int head = 0; head < h.n_q + h.n_kv; head++) {
             int64_t at = (i * n_head + head) * h.hd;
             const void *norm = head < h.n_q ? a->q_norm : a->k_norm;
             double g[256], dot = 0, *dw = dnorm + (head < h.n_q ? 0 : h.hd);
-            for (int j = 0; j < half; j++) {
-                double lo = elem_get(a->dqkv, at + j, a->dtype), hi = elem_get(a->dqkv, at + half + j, a->dtype);
-                g[j] = lo * cosine[j] + hi * sine[j];
-                g[half + j] = hi * cosine[j] - lo * sine[j];
+            for (int j = 0; j < h.hd / 2; j++) {
+                struct pair p = pair_of(j, h.hd, rot);
+                double lo = elem_get(a->dqkv, at + p.lo, a->dtype), hi = elem_get(a->dqkv, at + p.hi, a->dtype);
+                g[p.lo] = p.turns ? lo * cosine[j] + hi * sine[j] : lo;
+                g[p.hi] = p.turns ? hi * cosine[j] - lo * sine[j] : hi;
             }
             double rstd = norm ? head_rstd(a->qkv, at, h, norm, a->eps, a->dtype) : 1;
             for (int j = 0; norm && j < h.hd; j++) {
                 double xhat = elem_get(a->qkv, at + j, a->dtype) * rstd;
                 dw[j] += g[j] * xhat;
-                g[j] *= elem_get(norm, j, a->dtype);
+                g[j] *= elem_get(norm, j, a->dtype) + one;
                 dot += g[j] * xhat;
             }
             for (int j = 0; j < h.hd; j++)
@@ -113,24 +127,39 @@ static int64_t kv_index(const struct kv_view *v, int64_t p, int head, int j, boo
     return ((v->row0 + p) * (v->h.n_q + 2 * v->h.n_kv) + v->h.n_q + (value ? v->h.n_kv : 0) + head) * v->h.hd + j;
 }
 
-/* One query row and head against keys 0 .. n_key - 1; prob has room for n_key doubles. Returns the lse. */
+/* The first key that a query sees, the one at its own position being the last. */
+static int64_t first_key(struct attn_bounds b, int64_t last)
+{
+    return b.window ? MAX(0, last + 1 - b.window) : 0;
+}
+
+/* A scaled score as the softmax takes it, and its derivative. */
+static double capped(struct attn_bounds b, double s, double *slope)
+{
+    double t = b.cap > 0 ? tanh(s / (double)b.cap) : 0;
+    *slope = 1 - t * t;
+    return b.cap > 0 ? (double)b.cap * t : s;
+}
+
+/* One query row and head against the keys that it sees of 0 .. n_key - 1; prob has room for n_key doubles. Returns the lse. */
 static double query_attend(void *out, int64_t out_at, const void *q, int64_t q_at, const void *kv, const struct kv_view *v, int head,
-                           int64_t n_key, double *prob, enum dtype t)
+                           int64_t n_key, struct attn_bounds b, double *prob, enum dtype t)
 {
     struct attn_heads h = v->h;
-    double max = -INFINITY, sum = 0;
-    for (int64_t p = 0; p < n_key; p++) {
+    double max = -INFINITY, sum = 0, slope;
+    int64_t first = first_key(b, n_key - 1);
+    for (int64_t p = first; p < n_key; p++) {
         double s = 0;
         for (int j = 0; j < h.hd; j++)
             s += elem_get(q, q_at + j, t) * elem_get(kv, kv_index(v, p, head, j, false), t);
-        prob[p] = s / sqrt(h.hd);
+        prob[p] = capped(b, s / sqrt(h.hd), &slope);
         max = MAX(max, prob[p]);
     }
-    for (int64_t p = 0; p < n_key; p++)
+    for (int64_t p = first; p < n_key; p++)
         sum += prob[p] = exp(prob[p] - max);
     for (int j = 0; j < h.hd; j++) {
         double o = 0;
-        for (int64_t p = 0; p < n_key; p++)
+        for (int64_t p = first; p < n_key; p++)
             o += prob[p] * elem_get(kv, kv_index(v, p, head, j, true), t);
         elem_put(out, out_at + j, t, o / sum);
     }
@@ -151,7 +180,7 @@ bool attn_fwd_ref(UNUSED struct device *dev, const struct attn_fwd *a, struct er
             for (int head = 0; head < h.n_q; head++) {
                 struct kv_view v = { h, a->seq_host[s], NULL };
                 double lse = query_attend(a->out, (i * h.n_q + head) * h.hd, a->qkv, (i * n_head + head) * h.hd, a->qkv, &v,
-                                          head / (h.n_q / h.n_kv), i - a->seq_host[s] + 1, prob, a->dtype);
+                                          head / (h.n_q / h.n_kv), i - a->seq_host[s] + 1, a->bounds, prob, a->dtype);
                 if (a->lse)
                     a->lse[i * h.n_q + head] = (float)lse;
             }
@@ -174,14 +203,14 @@ bool attn_paged_ref(UNUSED struct device *dev, const struct attn_paged *a, struc
             for (int head = 0; head < h.n_q; head++) {
                 struct kv_view v = { h, 0, a->page + s * a->max_page };
                 query_attend(a->out, ((q0 + i) * h.n_q + head) * h.hd, a->qkv, ((q0 + i) * n_head + head) * h.hd, a->kv, &v,
-                             head / (h.n_q / h.n_kv), a->kv_len[s] - n_q + i + 1, prob, a->dtype);
+                             head / (h.n_q / h.n_kv), a->kv_len[s] - n_q + i + 1, a->bounds, prob, a->dtype);
             }
     }
     free(prob);
     return true;
 }
 
-/* P = exp(S - lse); dV = P^T dO; dP = dO V^T; dS = P (dP - sum(dO O)) scale; dQ = dS K; dK = dS^T Q. */
+/* P = exp(S - lse); dV = P^T dO; dP = dO V^T; dS = P (dP - sum(dO O)) scale, times the cap's slope; dQ = dS K; dK = dS^T Q. */
 bool attn_bwd_ref(UNUSED struct device *dev, const struct attn_bwd *a, struct error *err)
 {
     struct attn_heads h = a->heads;
@@ -198,14 +227,15 @@ bool attn_bwd_ref(UNUSED struct device *dev, const struct attn_bwd *a, struct er
                 double dot = 0;
                 for (int j = 0; j < h.hd; j++)
                     dot += elem_get(a->dout, o + j, a->dtype) * elem_get(a->out, o + j, a->dtype);
-                for (int64_t p = a->seq_host[s]; p <= i; p++) {
+                for (int64_t p = a->seq_host[s] + first_key(a->bounds, i - a->seq_host[s]); p <= i; p++) {
                     int64_t k = (p * n_head + h.n_q + head / group) * h.hd, v = k + (int64_t)h.n_kv * h.hd;
                     double score = 0, dprob = 0;
                     for (int j = 0; j < h.hd; j++) {
                         score += elem_get(a->qkv, q + j, a->dtype) * elem_get(a->qkv, k + j, a->dtype);
                         dprob += elem_get(a->dout, o + j, a->dtype) * elem_get(a->qkv, v + j, a->dtype);
                     }
-                    double prob = exp(score * scale - a->lse[i * h.n_q + head]), ds = prob * (dprob - dot) * scale;
+                    double slope, prob = exp(capped(a->bounds, score * scale, &slope) - a->lse[i * h.n_q + head]);
+                    double ds = prob * (dprob - dot) * scale * slope;
                     for (int j = 0; j < h.hd; j++) {
                         d[v + j] += prob * elem_get(a->dout, o + j, a->dtype);
                         d[q + j] += ds * elem_get(a->qkv, k + j, a->dtype);

@@ -56,7 +56,8 @@ bool logprob_bwd_ref(UNUSED struct device *dev, const struct logprob_bwd *a, str
     for (int64_t i = 0; i < a->n; i++)
         for (int64_t j = 0; j < a->vocab; j++) {
             double p = j < n_live ? exp(a->logits[i * ld + j] / (double)a->temperature - a->lse[i]) : 0;
-            elem_put(a->dlogits, i * ldd + j, a->dtype, a->coef[i] * ((j == a->id[i]) - p) / a->temperature);
+            double z = a->cap > 0 ? a->logits[i * ld + j] / (double)a->cap : 0;
+            elem_put(a->dlogits, i * ldd + j, a->dtype, a->coef[i] * ((j == a->id[i]) - p) / a->temperature * (1 - z * z));
         }
     return true;
 }

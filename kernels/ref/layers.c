@@ -29,13 +29,20 @@ bool embed_bwd_ref(UNUSED struct device *dev, const struct embed_bwd *a, struct 
     return true;
 }
 
+/* What a norm multiplies element j by. */
+static double norm_weight(const void *w, int64_t j, enum norm_form form, enum dtype t)
+{
+    return elem_get(w, j, t) + (form == NORM_GEMMA);
+}
+
 bool rmsnorm_fwd_ref(UNUSED struct device *dev, const struct rmsnorm_fwd *a, struct error *err)
 {
+    int64_t ld = a->ld ? a->ld : a->d;
     if (a->add && !a->sum)
         return error_set(err, ERR_SHAPE, "rmsnorm_fwd: something to add but no place for the sum");
     for (int64_t i = 0; i < a->n; i++) {
         double square = 0;
-        for (int64_t j = i * a->d; j < (i + 1) * a->d; j++) {
+        for (int64_t j = i * ld; j < i * ld + a->d; j++) {
             double x = elem_get(a->x, j, a->dtype) + (a->add ? elem_get(a->add, j, a->dtype) : 0);
             if (a->sum) {
                 elem_put(a->sum, j, a->dtype, x);
@@ -47,10 +54,10 @@ bool rmsnorm_fwd_ref(UNUSED struct device *dev, const struct rmsnorm_fwd *a, str
         if (a->rstd)
             a->rstd[i] = (float)rstd;
         for (int64_t j = 0; j < a->d; j++) {
-            double x = elem_get(a->sum ? a->sum : a->x, i * a->d + j, a->dtype) * rstd;
-            if (a->dtype == DT_BF16)
+            double x = elem_get(a->sum ? a->sum : a->x, i * ld + j, a->dtype) * rstd;
+            if (a->dtype == DT_BF16 && a->form == NORM_LLAMA)
                 x = bf16_to_f32(bf16_from_f32((float)x));
-            elem_put(a->y, i * a->d + j, a->dtype, x * elem_get(a->w, j, a->dtype));
+            elem_put(a->y, i * ld + j, a->dtype, x * norm_weight(a->w, j, a->form, a->dtype));
         }
     }
     return true;
@@ -59,20 +66,21 @@ bool rmsnorm_fwd_ref(UNUSED struct device *dev, const struct rmsnorm_fwd *a, str
 /* xhat = x rstd; dx = rstd (g - xhat mean(g xhat)) with g = dy w; dw = sum dy xhat. */
 bool rmsnorm_bwd_ref(UNUSED struct device *dev, const struct rmsnorm_bwd *a, UNUSED struct error *err)
 {
+    int64_t ld = a->ld ? a->ld : a->d;
     for (int64_t j = 0; a->dw && j < a->d; j++) {
         double sum = 0;
         for (int64_t i = 0; i < a->n; i++)
-            sum += elem_get(a->dy, i * a->d + j, a->dtype) * elem_get(a->x, i * a->d + j, a->dtype) * a->rstd[i];
+            sum += elem_get(a->dy, i * ld + j, a->dtype) * elem_get(a->x, i * ld + j, a->dtype) * a->rstd[i];
         a->dw[j] += (float)sum;
     }
     for (int64_t i = 0; i < a->n; i++) {
         double dot = 0;
         for (int64_t j = 0; j < a->d; j++)
-            dot += elem_get(a->dy, i * a->d + j, a->dtype) * elem_get(a->w, j, a->dtype) * elem_get(a->x, i * a->d + j, a->dtype)
+            dot += elem_get(a->dy, i * ld + j, a->dtype) * norm_weight(a->w, j, a->form, a->dtype) * elem_get(a->x, i * ld + j, a->dtype)
                    * a->rstd[i];
         for (int64_t j = 0; j < a->d; j++) {
-            int64_t at = i * a->d + j;
-            double g = elem_get(a->dy, at, a->dtype) * elem_get(a->w, j, a->dtype);
+            int64_t at = i * ld + j;
+            double g = elem_get(a->dy, at, a->dtype) * norm_weight(a->w, j, a->form, a->dtype);
             double xhat = elem_get(a->x, at, a->dtype) * a->rstd[i];
             double dx = a->rstd[i] * (g - xhat * dot / (double)a->d);
             elem_put(a->dx, at, a->dtype, dx + (a->dadd ? elem_get(a->dadd, at, a->dtype) : 0));
@@ -130,12 +138,20 @@ bool linear_bwd_w_ref(UNUSED struct device *dev, const struct linear_bwd_w *a, U
     return true;
 }
 
+/* The sigmoid in act(x) = x sigmoid(u), and du / dx. */
+static double gate_sigmoid(double x, enum gate_act act, double *slope)
+{
+    *slope = act == ACT_SILU ? 1 : GELU_IN * (1 + 3 * GELU_CUBE * x * x);
+    return 1 / (1 + exp(act == ACT_SILU ? -x : -GELU_IN * (x + GELU_CUBE * x * x * x)));
+}
+
 bool swiglu_fwd_ref(UNUSED struct device *dev, const struct swiglu_fwd *a, UNUSED struct error *err)
 {
     for (int64_t i = 0; i < a->n; i++)
         for (int64_t j = 0; j < a->f; j++) {
             double gate = elem_get(a->gu, i * 2 * a->f + j, a->dtype), up = elem_get(a->gu, (i * 2 + 1) * a->f + j, a->dtype);
-            elem_put(a->y, i * a->f + j, a->dtype, gate / (1 + exp(-gate)) * up);
+            double slope, sig = gate_sigmoid(gate, a->act, &slope);
+            elem_put(a->y, i * a->f + j, a->dtype, gate * sig * up);
         }
     return true;
 }
@@ -146,8 +162,8 @@ bool swiglu_bwd_ref(UNUSED struct device *dev, const struct swiglu_bwd *a, UNUSE
         for (int64_t j = 0; j < a->f; j++) {
             int64_t g = i * 2 * a->f + j, u = g + a->f;
             double gate = elem_get(a->gu, g, a->dtype), up = elem_get(a->gu, u, a->dtype);
-            double dy = elem_get(a->dy, i * a->f + j, a->dtype), sig = 1 / (1 + exp(-gate));
-            elem_put(a->dgu, g, a->dtype, dy * up * sig * (1 + gate * (1 - sig)));
+            double dy = elem_get(a->dy, i * a->f + j, a->dtype), slope, sig = gate_sigmoid(gate, a->act, &slope);
+            elem_put(a->dgu, g, a->dtype, dy * up * sig * (1 + gate * slope * (1 - sig)));
             elem_put(a->dgu, u, a->dtype, dy * gate * sig);
         }
     return true;
@@ -164,6 +180,13 @@ bool cast_ref(UNUSED struct device *dev, const struct cast *a, UNUSED struct err
 {
     for (int64_t i = 0; i < a->n; i++)
         elem_put(a->y, i, a->y_dtype, (float)elem_get(a->x, i, a->x_dtype) * a->scale);
+    return true;
+}
+
+bool softcap_ref(UNUSED struct device *dev, const struct softcap *a, UNUSED struct error *err)
+{
+    for (int64_t i = 0; i < a->n; i++)
+        a->x[i] = (float)(a->cap * tanh((double)a->x[i] / a->cap));
     return true;
 }
 

@@ -17,12 +17,13 @@
 #include "kernels/philox.h"
 
 #define MAX_OUT 8
-#define MAX_MEM 48
+#define MAX_MEM 96
 struct run {
     struct device *dev;
     uint64_t rng;
     enum dtype dtype;    // of activations in this run
     int size;            // which of the case's sizes
+    bool other;          // the operation's other forms: those of Gemma, Phi-3 and OLMo
     void *mem[MAX_MEM];
     int n_mem;
     struct weight *weight[4];
@@ -209,6 +210,9 @@ static bool rmsnorm_fwd_case(struct run *r)
     bool add = r->size != 1;
     return OP(r->dev, &r->err, rmsnorm_fwd, .x = values(r, n * d), .add = add ? values(r, n * d) : NULL, .w = values(r, d), .n = n, .d = d,
               .eps = 1e-6f, .dtype = r->dtype, .sum = add ? result(r, "sum", n * d) : NULL, .y = result(r, "y", n * d),
+              .form = !r->other ? NORM_LLAMA
+                      : add     ? NORM_GEMMA
+                                : NORM_OLMO,
               .rstd = result_of(r, "rstd", n, DT_F32));
 }
 static bool rmsnorm_bwd_case(struct run *r)
@@ -216,7 +220,30 @@ static bool rmsnorm_bwd_case(struct run *r)
     int64_t n = row_sizes[r->size], d = width_sizes[r->size];
     return OP(r->dev, &r->err, rmsnorm_bwd, .dy = values(r, n * d), .x = values(r, n * d), .w = values(r, d),
               .dadd = r->size == 1 ? NULL : values(r, n * d), .rstd = values_of(r, n, DT_F32, 1, 0.1), .n = n, .d = d, .dtype = r->dtype,
-              .dx = result(r, "dx", n * d), .dw = watch(r, "dw", floats(r, d), d, DT_F32));
+              .form = r->other ? NORM_GEMMA : NORM_LLAMA, .dx = result(r, "dx", n * d), .dw = watch(r, "dw", floats(r, d), d, DT_F32));
+}
+static bool rmsnorm_fwd_other_case(struct run *r)
+{
+    r->other = true;
+    return rmsnorm_fwd_case(r);
+}
+static bool rmsnorm_bwd_other_case(struct run *r)
+{
+    r->other = true;
+    return rmsnorm_bwd_case(r);
+}
+/* Some columns of wider rows, in place: the rest must stay. */
+static bool rmsnorm_columns_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size], ld = d + 24;
+    void *x = watch(r, "x", values(r, n * ld), n * ld, r->dtype), *dy = watch(r, "dy", values(r, n * ld), n * ld, r->dtype);
+    void *w = values(r, d), *kept = values(r, n * ld);
+    float *rstd = mem_take(r, (size_t)n * 4);
+    char *from = (char *)x + 8 * dtype_size(r->dtype), *to = (char *)dy + 8 * dtype_size(r->dtype);
+    return OP(r->dev, &r->err, rmsnorm_fwd, .y = from, .x = from, .w = w, .rstd = rstd, .n = n, .d = d, .ld = ld, .form = NORM_OLMO,
+              .eps = 1e-6f, .dtype = r->dtype)
+           && OP(r->dev, &r->err, rmsnorm_bwd, .dx = to, .dy = to, .x = kept, .w = w, .rstd = rstd, .n = n, .d = d, .ld = ld,
+                 .form = NORM_OLMO, .dtype = r->dtype, .dw = watch(r, "dw", floats(r, d), d, DT_F32));
 }
 static const struct {
     int64_t n, n_out, n_in;
@@ -252,6 +279,8 @@ static const struct attn_heads head_sizes[N_SIZE] = { { 2, 1, 16 }, { 4, 2, 32 }
 static bool rope_case(struct run *r, bool bwd)
 {
     struct attn_heads h = head_sizes[r->size];
+    int rot = r->other ? h.hd / 4 + 2 : 0;
+    enum norm_form form = r->other ? NORM_GEMMA : NORM_LLAMA;
     int64_t n = row_sizes[r->size], wide = (h.n_q + 2 * h.n_kv) * h.hd;
     void *q_norm = r->size & 1 ? values(r, h.hd) : NULL, *k_norm = r->size & 1 ? values(r, h.hd) : NULL;
     float *cosine = floats(r, N_POS * h.hd / 2), *sine = floats(r, N_POS * h.hd / 2);
@@ -259,10 +288,10 @@ static bool rope_case(struct run *r, bool bwd)
     void *qkv = values(r, n * wide);
     if (!bwd)
         return OP(r->dev, &r->err, rope_fwd, .qkv = qkv, .cos = cosine, .sin = sine, .pos = pos, .q_norm = q_norm, .k_norm = k_norm, .n = n,
-                  .n_pos = N_POS, .heads = h, .eps = 1e-6f, .dtype = r->dtype,
+                  .n_pos = N_POS, .heads = h, .rot = rot, .form = form, .eps = 1e-6f, .dtype = r->dtype,
                   .out = r->size == 2 ? watch(r, "qkv", qkv, n * wide, r->dtype) : result(r, "out", n * wide));
     return OP(r->dev, &r->err, rope_bwd, .qkv = qkv, .cos = cosine, .sin = sine, .pos = pos, .q_norm = q_norm, .k_norm = k_norm, .n = n,
-              .n_pos = N_POS, .heads = h, .eps = 1e-6f, .dtype = r->dtype,
+              .n_pos = N_POS, .heads = h, .rot = rot, .form = form, .eps = 1e-6f, .dtype = r->dtype,
               .dqkv = watch(r, "dqkv", values(r, n * wide), n * wide, r->dtype),
               .dq_norm = watch(r, "dq_norm", floats(r, h.hd), h.hd, DT_F32), .dk_norm = watch(r, "dk_norm", floats(r, h.hd), h.hd, DT_F32));
 }
@@ -274,6 +303,22 @@ static bool rope_bwd_case(struct run *r)
 {
     return rope_case(r, true);
 }
+static bool rope_fwd_other_case(struct run *r)
+{
+    r->other = true;
+    return rope_case(r, false);
+}
+static bool rope_bwd_other_case(struct run *r)
+{
+    r->other = true;
+    return rope_case(r, true);
+}
+/* Windows within a tile, over several, and on its edge; without a cap in one size. */
+static struct attn_bounds bounds_of(const struct run *r)
+{
+    static const int64_t windows[N_SIZE] = { 1, 4, 0, 32 };
+    return r->other ? (struct attn_bounds){ .window = windows[r->size], .cap = r->size == 1 ? 0 : 1.5f } : (struct attn_bounds){ 0 };
+}
 static const int32_t seq_sizes[N_SIZE][6] = { { 0, 1 }, { 0, 5, 5, 38 }, { 0, 100, 101, 133, 200 }, { 0, 61, 150 } };
 static const int n_seq_sizes[N_SIZE] = { 1, 3, 4, 2 };
 static const struct attn_heads wide_sizes[N_SIZE] = { { 3, 1, 96 }, { 2, 2, 96 }, { 4, 2, 256 }, { 2, 1, 256 } };
@@ -283,7 +328,7 @@ static bool attn_fwd_with(struct run *r, struct attn_heads h)
     int n_seq = n_seq_sizes[r->size];
     int64_t n = seq[n_seq];
     return OP(r->dev, &r->err, attn_fwd, .qkv = values(r, n * (h.n_q + 2 * h.n_kv) * h.hd), .n = n, .n_seq = n_seq,
-              .seq = put(r, seq, (size_t)(n_seq + 1) * 4), .seq_host = seq, .heads = h, .dtype = r->dtype,
+              .seq = put(r, seq, (size_t)(n_seq + 1) * 4), .seq_host = seq, .heads = h, .bounds = bounds_of(r), .dtype = r->dtype,
               .out = result(r, "out", n * h.n_q * h.hd), .lse = result_of(r, "lse", n * h.n_q, DT_F32));
 }
 static bool attn_fwd_case(struct run *r)
@@ -303,13 +348,23 @@ static bool attn_bwd_with(struct run *r, struct attn_heads h)
     float *lse = mem_take(r, (size_t)(n * h.n_q) * 4);
     int32_t *dev_seq = put(r, seq, (size_t)(n_seq + 1) * 4);
     return OP(r->dev, &r->err, attn_fwd, .qkv = qkv, .n = n, .n_seq = n_seq, .seq = dev_seq, .seq_host = seq, .heads = h, .dtype = r->dtype,
-              .out = out, .lse = lse)
+              .bounds = bounds_of(r), .out = out, .lse = lse)
            && OP(r->dev, &r->err, attn_bwd, .qkv = qkv, .n = n, .n_seq = n_seq, .seq = dev_seq, .seq_host = seq, .heads = h,
-                 .dtype = r->dtype, .out = out, .lse = lse, .dout = dout, .dqkv = result(r, "dqkv", n * wide));
+                 .bounds = bounds_of(r), .dtype = r->dtype, .out = out, .lse = lse, .dout = dout, .dqkv = result(r, "dqkv", n * wide));
+}
+static bool attn_fwd_other_case(struct run *r)
+{
+    r->other = true;
+    return attn_fwd_case(r);
 }
 static bool attn_bwd_case(struct run *r)
 {
     return attn_bwd_with(r, head_sizes[r->size]);
+}
+static bool attn_bwd_other_case(struct run *r)
+{
+    r->other = true;
+    return attn_bwd_case(r);
 }
 static bool attn_bwd_wide_case(struct run *r)
 {
@@ -319,13 +374,28 @@ static bool swiglu_fwd_case(struct run *r)
 {
     int64_t n = row_sizes[r->size], f = width_sizes[r->size];
     return OP(r->dev, &r->err, swiglu_fwd, .gu = values_of(r, n * 2 * f, r->dtype, 0, 4), .n = n, .f = f, .dtype = r->dtype,
-              .y = result(r, "y", n * f));
+              .act = r->other ? ACT_GELU_TANH : ACT_SILU, .y = result(r, "y", n * f));
 }
 static bool swiglu_bwd_case(struct run *r)
 {
     int64_t n = row_sizes[r->size], f = width_sizes[r->size];
     return OP(r->dev, &r->err, swiglu_bwd, .gu = values_of(r, n * 2 * f, r->dtype, 0, 4), .dy = values(r, n * f), .n = n, .f = f,
-              .dtype = r->dtype, .dgu = result(r, "dgu", n * 2 * f));
+              .act = r->other ? ACT_GELU_TANH : ACT_SILU, .dtype = r->dtype, .dgu = result(r, "dgu", n * 2 * f));
+}
+static bool geglu_fwd_case(struct run *r)
+{
+    r->other = true;
+    return swiglu_fwd_case(r);
+}
+static bool geglu_bwd_case(struct run *r)
+{
+    r->other = true;
+    return swiglu_bwd_case(r);
+}
+static bool softcap_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size] * width_sizes[r->size];
+    return OP(r->dev, &r->err, softcap, .x = watch(r, "x", values_of(r, n, DT_F32, 0, 1 + 9 * r->size), n, DT_F32), .n = n, .cap = 7);
 }
 static bool add_case(struct run *r)
 {
@@ -356,14 +426,19 @@ static bool logprob_fwd_case(struct run *r)
 static bool logprob_bwd_case(struct run *r)
 {
     int64_t n = logit_rows[r->size], vocab = vocab_sizes[r->size], n_live = r->size & 1 ? vocab - 3 : 0;
-    float *logits = values_of(r, n * vocab, DT_F32, 0, 3), *lse = mem_take(r, (size_t)n * 4);
+    float *logits = values_of(r, n * vocab, DT_F32, 0, 3), *lse = mem_take(r, (size_t)n * 4), cap = r->other ? 9 : 0;
     int32_t *id = ints(r, n, (int32_t)vocab - 3);
     return OP(r->dev, &r->err, logprob_fwd, .logits = logits, .id = id, .n = n, .vocab = vocab, .n_live = n_live, .temperature = 0.8f,
               .lse = lse)
            && OP(r->dev, &r->err, logprob_bwd, .logits = logits, .id = id, .n = n, .vocab = vocab, .n_live = n_live, .temperature = 0.8f,
-                 .lse = lse, .coef = floats(r, n), .dtype = r->dtype,
+                 .cap = cap, .lse = lse, .coef = floats(r, n), .dtype = r->dtype,
                  .dlogits = r->dtype == DT_F32 && r->size == 1 ? watch(r, "logits", logits, n * vocab, DT_F32)
                                                                : result(r, "dlogits", n * vocab));
+}
+static bool logprob_bwd_capped_case(struct run *r)
+{
+    r->other = true;
+    return logprob_bwd_case(r);
 }
 static bool policy_loss_of(struct run *r, enum clip_form clip, enum kl_form kl, bool whole)
 {
@@ -508,38 +583,56 @@ static bool paged_case(struct run *r)
     return ok
            && OP(r->dev, &r->err, attn_paged, .qkv = all, .kv = kv, .page = dev_page, .kv_len = dev_len,
                  .q_seq = put(r, q_seq, sizeof q_seq), .n = len + 1, .n_seq = 3, .max_page = max_page, .max_q = len, .max_kv = len,
-                 .heads = h, .dtype = r->dtype, .out = result(r, "prefill", n_out))
+                 .heads = h, .bounds = bounds_of(r), .dtype = r->dtype, .out = result(r, "prefill", n_out))
            && OP(r->dev, &r->err, attn_paged, .qkv = (char *)all + (size_t)len * row_bytes, .kv = kv, .page = dev_page + 2 * max_page,
-                 .kv_len = dev_len + 2, .n = 1, .n_seq = 1, .max_page = max_page, .max_q = 1, .max_kv = len, .heads = h, .dtype = r->dtype,
-                 .out = result(r, "decode", h.n_q * h.hd));
+                 .kv_len = dev_len + 2, .n = 1, .n_seq = 1, .max_page = max_page, .max_q = 1, .max_kv = len, .heads = h,
+                 .bounds = bounds_of(r), .dtype = r->dtype, .out = result(r, "decode", h.n_q * h.hd));
+}
+static bool paged_other_case(struct run *r)
+{
+    r->other = true;
+    return paged_case(r);
 }
 static const struct {
     const char *name;
     case_fn *fn;
-    double tol;    // fp32, by the norm; bf16 outputs may differ by roundings at 2^-9 each
+    double tol;     // fp32, by the norm; bf16 outputs may differ by roundings at 2^-9 each
+    bool bounds;    // left out where device.attn_bounds is not set
 } cases[] = {
     { "rows_gather", gather_case, 0 },
     { "rows_scatter", scatter_case, 0 },
     { "embed_bwd", embed_bwd_case, 1e-6 },
     { "rmsnorm_fwd", rmsnorm_fwd_case, 1e-6 },
     { "rmsnorm_bwd", rmsnorm_bwd_case, 2e-6 },
+    { "rmsnorm_fwd, other forms", rmsnorm_fwd_other_case, 1e-6 },
+    { "rmsnorm_bwd, other forms", rmsnorm_bwd_other_case, 2e-6 },
+    { "rmsnorm, columns", rmsnorm_columns_case, 2e-6 },
     { "linear_fwd", linear_fwd_case, 2e-6 },
     { "linear_bwd_x", linear_bwd_x_case, 2e-6 },
     { "linear_bwd_w", linear_bwd_w_case, 2e-6 },
     { "rope_fwd", rope_fwd_case, 1e-6 },
     { "rope_bwd", rope_bwd_case, 2e-6 },
+    { "rope_fwd, other forms", rope_fwd_other_case, 1e-6 },
+    { "rope_bwd, other forms", rope_bwd_other_case, 2e-6 },
     { "attn_fwd", attn_fwd_case, 2e-6 },
     { "attn_fwd of 96 and 256", attn_fwd_wide_case, 2e-6 },
     { "attn_bwd", attn_bwd_case, 5e-6 },
     { "attn_bwd of 96 and 256", attn_bwd_wide_case, 5e-6 },
     { "attn_paged", paged_case, 2e-6 },
+    { "attn_fwd, bounds", attn_fwd_other_case, 2e-6, .bounds = true },
+    { "attn_bwd, bounds", attn_bwd_other_case, 5e-6, .bounds = true },
+    { "attn_paged, bounds", paged_other_case, 2e-6, .bounds = true },
     { "swiglu_fwd", swiglu_fwd_case, 1e-6 },
     { "swiglu_bwd", swiglu_bwd_case, 1e-6 },
+    { "swiglu_fwd, gelu", geglu_fwd_case, 1e-6 },
+    { "swiglu_bwd, gelu", geglu_bwd_case, 1e-6 },
+    { "softcap", softcap_case, 2e-7 },
     { "add_fwd", add_case, 1e-7 },
     { "cast", cast_case, 0 },
     { "axpy", axpy_case, 1e-7 },
     { "logprob_fwd", logprob_fwd_case, 1e-6 },
     { "logprob_bwd", logprob_bwd_case, 5e-6 },
+    { "logprob_bwd, capped", logprob_bwd_capped_case, 5e-6 },
     { "policy_loss", policy_loss_case, 1e-6 },
     { "policy_loss sequence", policy_loss_sequence_case, 1e-6 },
     { "policy_loss cispo", policy_loss_cispo_case, 1e-6 },
@@ -576,6 +669,8 @@ static void each_operation_agrees_with_ref(UNUSED void **state)
         for (int size = 0; size < N_SIZE; size++)
             for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
                 struct run want, got;
+                if (cases[c].bounds && !dev->attn_bounds)
+                    continue;
                 run_case(&want, cases[c].fn, ref, t, size);
                 run_case(&got, cases[c].fn, dev, t, size);
                 for (int i = 0; i < want.n_out; i++) {
@@ -958,10 +1053,12 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
         N = 331,
         MAX_LEN = 260,    // into a third tile
     };
-    for (size_t size = 0; size < ARRAY_SIZE(all_sizes); size++)
+    int n_size = (int)ARRAY_SIZE(all_sizes);
+    for (int k = 0; k < n_size * (dev->attn_bounds ? 2 : 1); k++)
         for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
-            struct run r = { .dev = dev, .rng = 5, .dtype = t };
-            struct attn_heads h = all_sizes[size];
+            struct run r = { .dev = dev, .rng = 5, .dtype = t, .size = k % N_SIZE, .other = k >= n_size };
+            struct attn_heads h = all_sizes[k % n_size];
+            struct attn_bounds bounds = bounds_of(&r);
             size_t row_in = (size_t)((h.n_q + 2 * h.n_kv) * h.hd) * dtype_size(t), row_out = (size_t)(h.n_q * h.hd) * dtype_size(t);
             int64_t max_page = (MAX_LEN + dev->kv_page_tok - 1) / dev->kv_page_tok;
             void *qkv = values(&r, N * (h.n_q + 2 * h.n_kv) * h.hd), *out = mem_take(&r, N * row_out);
@@ -970,12 +1067,13 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
                 OP(dev, &r.err, mem_fill, .y = kv, .byte = 0xff, .size_bytes = (size_t)(N_SEQ * max_page) * kv_page_bytes(dev, h, t)));
             char *want = malloc(N * row_out), *got = malloc(N * row_out);
             assert_true(OP(dev, &r.err, attn_fwd, .qkv = qkv, .n = N, .n_seq = N_SEQ, .seq = put(&r, seq, sizeof seq), .seq_host = seq,
-                           .heads = h, .dtype = t, .out = out));
+                           .heads = h, .bounds = bounds, .dtype = t, .out = out));
             get(&r, want, out, N * row_out);
             for (int s = 0; s < N_SEQ; s++) {
                 int32_t alone[2] = { 0, seq[s + 1] - seq[s] };
                 assert_true(OP(dev, &r.err, attn_fwd, .qkv = (char *)qkv + (size_t)seq[s] * row_in, .n = alone[1], .n_seq = 1,
-                               .seq = put(&r, alone, sizeof alone), .seq_host = alone, .heads = h, .dtype = t, .out = out));
+                               .seq = put(&r, alone, sizeof alone), .seq_host = alone, .heads = h, .bounds = bounds, .dtype = t,
+                               .out = out));
                 get(&r, got, out, (size_t)alone[1] * row_out);
                 assert_memory_equal(got, want + (size_t)seq[s] * row_out, (size_t)alone[1] * row_out);
             }
@@ -1003,7 +1101,8 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
                 assert_true(OP(dev, &r.err, rope_fwd, .out = batch, .qkv = batch, .cos = one, .sin = zero, .pos = dev_pos, .kv = kv,
                                .slot = dev_slot, .n = N_SEQ, .n_pos = 1, .heads = h, .dtype = t));
                 assert_true(OP(dev, &r.err, attn_paged, .qkv = batch, .kv = kv, .page = dev_page, .kv_len = dev_len, .n = N_SEQ,
-                               .n_seq = N_SEQ, .max_page = max_page, .max_q = 1, .max_kv = i + 1, .heads = h, .dtype = t, .out = out));
+                               .n_seq = N_SEQ, .max_page = max_page, .max_q = 1, .max_kv = i + 1, .heads = h, .bounds = bounds, .dtype = t,
+                               .out = out));
                 get(&r, got, out, N_SEQ * row_out);
                 for (int s = 0; s < N_SEQ; s++)
                     if (kv_len[s] && memcmp(got + (size_t)s * row_out, want + (size_t)(seq[s] + i) * row_out, row_out) != 0)
@@ -1170,6 +1269,7 @@ struct gradient {
     struct attn_heads heads;
     const int32_t *seq, *pos;
     float *cosine, *sine;
+    bool other;    // as run.other
 };
 static double loss_of(struct gradient *q)
 {
@@ -1221,12 +1321,12 @@ static float *zeros(struct run *r, int64_t n)
 static bool fd_rmsnorm(struct gradient *q)
 {
     return OP(q->r->dev, &q->r->err, rmsnorm_fwd, .x = q->in[0], .w = q->in[1], .y = q->y, .rstd = q->rstd, .n = q->n, .d = q->d,
-              .eps = 1e-6f);
+              .form = q->other ? NORM_GEMMA : NORM_LLAMA, .eps = 1e-6f);
 }
 static bool fd_rmsnorm_bwd(struct gradient *q)
 {
     return OP(q->r->dev, &q->r->err, rmsnorm_bwd, .x = q->in[0], .w = q->in[1], .dy = q->g, .rstd = q->rstd, .n = q->n, .d = q->d,
-              .dx = q->din[0], .dw = q->din[1]);
+              .form = q->other ? NORM_GEMMA : NORM_LLAMA, .dx = q->din[0], .dw = q->din[1]);
 }
 static bool fd_linear(struct gradient *q)
 {
@@ -1241,42 +1341,59 @@ static bool fd_linear_bwd(struct gradient *q)
 static bool fd_rope(struct gradient *q)
 {
     return OP(q->r->dev, &q->r->err, rope_fwd, .qkv = q->in[0], .q_norm = q->in[1], .k_norm = q->in[2], .out = q->y, .n = q->n,
-              .n_pos = N_POS, .pos = q->pos, .cos = q->cosine, .sin = q->sine, .heads = q->heads, .eps = 1e-6f);
+              .n_pos = N_POS, .pos = q->pos, .cos = q->cosine, .sin = q->sine, .heads = q->heads, .rot = q->other ? 6 : 0,
+              .form = q->other ? NORM_GEMMA : NORM_LLAMA, .eps = 1e-6f);
 }
 static bool fd_rope_bwd(struct gradient *q)
 {
     memcpy(q->din[0], q->g, (size_t)q->n_y * 4);
     return OP(q->r->dev, &q->r->err, rope_bwd, .qkv = q->in[0], .q_norm = q->in[1], .k_norm = q->in[2], .dqkv = q->din[0],
               .dq_norm = q->din[1], .dk_norm = q->din[2], .n = q->n, .n_pos = N_POS, .pos = q->pos, .cos = q->cosine, .sin = q->sine,
-              .heads = q->heads, .eps = 1e-6f);
+              .heads = q->heads, .rot = q->other ? 6 : 0, .form = q->other ? NORM_GEMMA : NORM_LLAMA, .eps = 1e-6f);
+}
+static struct attn_bounds fd_bounds(const struct gradient *q)
+{
+    return q->other ? (struct attn_bounds){ .window = 3, .cap = 1.5f } : (struct attn_bounds){ 0 };
 }
 static bool fd_attn(struct gradient *q)
 {
     return OP(q->r->dev, &q->r->err, attn_fwd, .qkv = q->in[0], .out = q->y, .lse = q->rstd, .n = q->n, .n_seq = 3, .seq = q->seq,
-              .seq_host = q->seq, .heads = q->heads);
+              .seq_host = q->seq, .heads = q->heads, .bounds = fd_bounds(q));
 }
 static bool fd_attn_bwd(struct gradient *q)
 {
     return OP(q->r->dev, &q->r->err, attn_bwd, .qkv = q->in[0], .out = q->y, .lse = q->rstd, .dout = q->g, .dqkv = q->din[0], .n = q->n,
-              .n_seq = 3, .seq = q->seq, .seq_host = q->seq, .heads = q->heads);
+              .n_seq = 3, .seq = q->seq, .seq_host = q->seq, .heads = q->heads, .bounds = fd_bounds(q));
 }
 static bool fd_swiglu(struct gradient *q)
 {
-    return OP(q->r->dev, &q->r->err, swiglu_fwd, .gu = q->in[0], .y = q->y, .n = q->n, .f = q->d);
+    return OP(q->r->dev, &q->r->err, swiglu_fwd, .gu = q->in[0], .y = q->y, .n = q->n, .f = q->d,
+              .act = q->other ? ACT_GELU_TANH : ACT_SILU);
 }
 static bool fd_swiglu_bwd(struct gradient *q)
 {
-    return OP(q->r->dev, &q->r->err, swiglu_bwd, .gu = q->in[0], .dy = q->g, .dgu = q->din[0], .n = q->n, .f = q->d);
+    return OP(q->r->dev, &q->r->err, swiglu_bwd, .gu = q->in[0], .dy = q->g, .dgu = q->din[0], .n = q->n, .f = q->d,
+              .act = q->other ? ACT_GELU_TANH : ACT_SILU);
+}
+/* With a cap: of the capped copy of the logits, which is kept between the two. */
+static float *fd_capped(struct gradient *q)
+{
+    if (!q->other)
+        return q->in[0];
+    memcpy(q->cosine, q->in[0], (size_t)(q->n * q->d) * 4);
+    return OP(q->r->dev, &q->r->err, softcap, .x = q->cosine, .n = q->n * q->d, .cap = 1.5f) ? q->cosine : NULL;
 }
 static bool fd_logprob(struct gradient *q)
 {
-    return OP(q->r->dev, &q->r->err, logprob_fwd, .logits = q->in[0], .id = q->pos, .n = q->n, .vocab = q->d, .temperature = 0.7f,
-              .logp = q->y, .lse = q->rstd);
+    float *logits = fd_capped(q);
+    return logits
+           && OP(q->r->dev, &q->r->err, logprob_fwd, .logits = logits, .id = q->pos, .n = q->n, .vocab = q->d, .temperature = 0.7f,
+                 .logp = q->y, .lse = q->rstd);
 }
 static bool fd_logprob_bwd(struct gradient *q)
 {
-    return OP(q->r->dev, &q->r->err, logprob_bwd, .logits = q->in[0], .id = q->pos, .n = q->n, .vocab = q->d, .temperature = 0.7f,
-              .coef = q->g, .lse = q->rstd, .dlogits = q->din[0]);
+    return OP(q->r->dev, &q->r->err, logprob_bwd, .logits = q->other ? q->cosine : q->in[0], .cap = q->other ? 1.5f : 0, .id = q->pos,
+              .n = q->n, .vocab = q->d, .temperature = 0.7f, .coef = q->g, .lse = q->rstd, .dlogits = q->din[0]);
 }
 
 static void backwards_of_ref_are_the_slopes_of_its_forwards(UNUSED void **state)
@@ -1286,19 +1403,21 @@ static void backwards_of_ref_are_the_slopes_of_its_forwards(UNUSED void **state)
     struct attn_heads h = { 4, 2, 16 };
     struct run r = { .dev = dev, .rng = 77 };
     int64_t n = 21, d = 40, wide = 8 * 16;
-    gradient_check(&(struct gradient){ .r = &r,
-                                       .name = "rmsnorm",
-                                       .in = { floats(&r, n * d), floats(&r, d) },
-                                       .n_in = { n * d, d },
-                                       .din = { zeros(&r, n * d), zeros(&r, d) },
-                                       .y = floats(&r, n * d),
-                                       .g = floats(&r, n * d),
-                                       .n_y = n * d,
-                                       .fwd = fd_rmsnorm,
-                                       .bwd = fd_rmsnorm_bwd,
-                                       .rstd = zeros(&r, n),
-                                       .n = n,
-                                       .d = d });
+    for (int other = 0; other < 2; other++)
+        gradient_check(&(struct gradient){ .r = &r,
+                                           .other = other,
+                                           .name = "rmsnorm",
+                                           .in = { floats(&r, n * d), floats(&r, d) },
+                                           .n_in = { n * d, d },
+                                           .din = { zeros(&r, n * d), zeros(&r, d) },
+                                           .y = floats(&r, n * d),
+                                           .g = floats(&r, n * d),
+                                           .n_y = n * d,
+                                           .fwd = fd_rmsnorm,
+                                           .bwd = fd_rmsnorm_bwd,
+                                           .rstd = zeros(&r, n),
+                                           .n = n,
+                                           .d = d });
     struct weight *w = weight_of(&r, 30, d);
     gradient_check(&(struct gradient){ .r = &r,
                                        .name = "linear",
@@ -1312,61 +1431,70 @@ static void backwards_of_ref_are_the_slopes_of_its_forwards(UNUSED void **state)
                                        .bwd = fd_linear_bwd,
                                        .w = w,
                                        .n = n });
-    gradient_check(&(struct gradient){ .r = &r,
-                                       .name = "swiglu",
-                                       .in = { floats(&r, 2 * n * d) },
-                                       .n_in = { 2 * n * d },
-                                       .din = { zeros(&r, 2 * n * d) },
-                                       .y = floats(&r, n * d),
-                                       .g = floats(&r, n * d),
-                                       .n_y = n * d,
-                                       .fwd = fd_swiglu,
-                                       .bwd = fd_swiglu_bwd,
-                                       .n = n,
-                                       .d = d });
-    gradient_check(&(struct gradient){ .r = &r,
-                                       .name = "logprob",
-                                       .in = { floats(&r, n * d) },
-                                       .n_in = { n * d },
-                                       .din = { zeros(&r, n * d) },
-                                       .y = floats(&r, n),
-                                       .g = floats(&r, n),
-                                       .n_y = n,
-                                       .fwd = fd_logprob,
-                                       .bwd = fd_logprob_bwd,
-                                       .rstd = zeros(&r, n),
-                                       .pos = ints(&r, n, (int32_t)d),
-                                       .n = n,
-                                       .d = d });
-    gradient_check(&(struct gradient){ .r = &r,
-                                       .name = "rope with q/k norm",
-                                       .in = { floats(&r, n * wide), floats(&r, 16), floats(&r, 16) },
-                                       .n_in = { n * wide, 16, 16 },
-                                       .din = { zeros(&r, n * wide), zeros(&r, 16), zeros(&r, 16) },
-                                       .y = floats(&r, n * wide),
-                                       .g = floats(&r, n * wide),
-                                       .n_y = n * wide,
-                                       .fwd = fd_rope,
-                                       .bwd = fd_rope_bwd,
-                                       .n = n,
-                                       .pos = ints(&r, n, N_POS),
-                                       .cosine = floats(&r, N_POS * 8),
-                                       .sine = floats(&r, N_POS * 8),
-                                       .heads = h });
-    gradient_check(&(struct gradient){ .r = &r,
-                                       .name = "attention",
-                                       .in = { floats(&r, n * wide) },
-                                       .n_in = { n * wide },
-                                       .din = { zeros(&r, n * wide) },
-                                       .y = floats(&r, n * 64),
-                                       .g = floats(&r, n * 64),
-                                       .n_y = n * 64,
-                                       .fwd = fd_attn,
-                                       .bwd = fd_attn_bwd,
-                                       .rstd = zeros(&r, n * 4),
-                                       .n = n,
-                                       .seq = seq,
-                                       .heads = h });
+    for (int other = 0; other < 2; other++)
+        gradient_check(&(struct gradient){ .r = &r,
+                                           .other = other,
+                                           .name = "swiglu",
+                                           .in = { floats(&r, 2 * n * d) },
+                                           .n_in = { 2 * n * d },
+                                           .din = { zeros(&r, 2 * n * d) },
+                                           .y = floats(&r, n * d),
+                                           .g = floats(&r, n * d),
+                                           .n_y = n * d,
+                                           .fwd = fd_swiglu,
+                                           .bwd = fd_swiglu_bwd,
+                                           .n = n,
+                                           .d = d });
+    for (int other = 0; other < 2; other++)
+        gradient_check(&(struct gradient){ .r = &r,
+                                           .other = other,
+                                           .name = "logprob",
+                                           .in = { floats(&r, n * d) },
+                                           .n_in = { n * d },
+                                           .din = { zeros(&r, n * d) },
+                                           .y = floats(&r, n),
+                                           .g = floats(&r, n),
+                                           .n_y = n,
+                                           .fwd = fd_logprob,
+                                           .bwd = fd_logprob_bwd,
+                                           .rstd = zeros(&r, n),
+                                           .cosine = zeros(&r, n * d),
+                                           .pos = ints(&r, n, (int32_t)d),
+                                           .n = n,
+                                           .d = d });
+    for (int other = 0; other < 2; other++)
+        gradient_check(&(struct gradient){ .r = &r,
+                                           .other = other,
+                                           .name = "rope with q/k norm",
+                                           .in = { floats(&r, n * wide), floats(&r, 16), floats(&r, 16) },
+                                           .n_in = { n * wide, 16, 16 },
+                                           .din = { zeros(&r, n * wide), zeros(&r, 16), zeros(&r, 16) },
+                                           .y = floats(&r, n * wide),
+                                           .g = floats(&r, n * wide),
+                                           .n_y = n * wide,
+                                           .fwd = fd_rope,
+                                           .bwd = fd_rope_bwd,
+                                           .n = n,
+                                           .pos = ints(&r, n, N_POS),
+                                           .cosine = floats(&r, N_POS * 8),
+                                           .sine = floats(&r, N_POS * 8),
+                                           .heads = h });
+    for (int other = 0; other < 2; other++)
+        gradient_check(&(struct gradient){ .r = &r,
+                                           .other = other,
+                                           .name = "attention",
+                                           .in = { floats(&r, n * wide) },
+                                           .n_in = { n * wide },
+                                           .din = { zeros(&r, n * wide) },
+                                           .y = floats(&r, n * 64),
+                                           .g = floats(&r, n * 64),
+                                           .n_y = n * 64,
+                                           .fwd = fd_attn,
+                                           .bwd = fd_attn_bwd,
+                                           .rstd = zeros(&r, n * 4),
+                                           .n = n,
+                                           .seq = seq,
+                                           .heads = h });
     run_release(&r);
     device_free(dev);
 }
